@@ -1,0 +1,34 @@
+# Every library the program links, found once. All are Debian packages; jobs/build.sh installs them.
+
+set(CMAKE_THREAD_PREFER_PTHREAD ON)
+find_package(Threads REQUIRED)
+
+set(MPI_CXX_SKIP_MPICXX TRUE)  # Open MPI's removed C++ bindings would break the link
+find_package(MPI REQUIRED COMPONENTS CXX)
+find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(spdlog REQUIRED)
+
+find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+
+# CUDA: AUTO takes it when a compiler is there; ON insists.
+set(COMPUTRON_HAVE_CUDA OFF)
+if(NOT COMPUTRON_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(COMPUTRON_HAVE_CUDA ON)
+  elseif(COMPUTRON_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "COMPUTRON_CUDA=ON, but no CUDA compiler was found")
+  endif()
+endif()
+message(STATUS "CUDA device: ${COMPUTRON_HAVE_CUDA}")

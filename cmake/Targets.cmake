@@ -1,0 +1,31 @@
+# One static library a floor, with the flags of the house.
+
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+
+add_library(computron_flags INTERFACE)
+target_compile_features(computron_flags INTERFACE cxx_std_20)
+target_include_directories(computron_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+# x86-64-v3 is the program's baseline; wider code is in libraries or files that choose at run time.
+target_compile_options(computron_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow=local -Wno-unused-parameter -march=x86-64-v3 -ffp-contract=on>)
+if(COMPUTRON_WERROR)
+  target_compile_options(computron_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(COMPUTRON_SANITIZE STREQUAL "address")
+  target_compile_options(computron_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  target_link_options(computron_flags INTERFACE -fsanitize=address,undefined)
+elseif(COMPUTRON_SANITIZE STREQUAL "thread")
+  target_compile_options(computron_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -fno-omit-frame-pointer>)
+  target_link_options(computron_flags INTERFACE -fsanitize=thread)
+endif()
+
+# computron_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): the static library computron_NAME. PUBLIC names the floors
+# below whose headers its own headers include; PRIVATE what only its sources use.
+function(computron_library NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(computron_${NAME} STATIC ${ARG_SOURCES})
+  target_link_libraries(computron_${NAME} PUBLIC computron_flags ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+endfunction()

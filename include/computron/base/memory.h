@@ -1,0 +1,17 @@
+// What this machine, or the control group this process lives in, lets it use.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace computron {
+
+struct MemoryLimit {
+  std::size_t bytes = 0;   // still obtainable
+  std::string source;      // "MemAvailable", "cgroup /sys/fs/cgroup/.../memory.max"
+};
+
+// The smaller of MemAvailable and what the control groups (v1 and v2, up to the root) leave.
+MemoryLimit available_memory();
+
+}  // namespace computron

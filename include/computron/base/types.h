@@ -1,0 +1,55 @@
+// Names and small arithmetic shared by every floor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "computron/base/error.h"
+
+namespace computron {
+
+enum class DType : std::uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
+
+constexpr std::size_t size_of(DType t) { return t == DType::kF32 ? 4 : 2; }
+constexpr std::string_view name_of(DType t) {
+  return t == DType::kF32 ? "f32" : t == DType::kF16 ? "f16" : "bf16";
+}
+// "f32", "f16" or "bf16"; throws Error{kUsage} naming `text` otherwise.
+DType parse_dtype(std::string_view text);
+
+// Index of a model in the job's roster, of a page in a (model, stage) image, of a frame in a pool, of a job's step,
+// of a sequence from its admission until it is closed. The same on every rank.
+using ModelId = std::uint32_t;
+using PageId = std::uint32_t;
+using FrameId = std::uint32_t;
+using StepId = std::uint64_t;
+using SequenceId = std::uint32_t;
+using TokenId = std::int32_t;
+
+inline constexpr FrameId kNoFrame = std::numeric_limits<FrameId>::max();
+
+template <class T>
+constexpr T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
+template <class T>
+constexpr T round_up(T a, T multiple) {
+  return ceil_div(a, multiple) * multiple;
+}
+
+// a × b and a + b of sizes that come from outside; throw Error{kData} naming `what` when they overflow.
+std::size_t checked_mul(std::size_t a, std::size_t b, std::string_view what);
+std::size_t checked_add(std::size_t a, std::size_t b, std::string_view what);
+
+// bfloat16 is the upper half of a float32. Rounds to nearest even; NaN stays NaN.
+std::uint16_t bf16_from_f32(float value);
+float f32_from_bf16(std::uint16_t bits);
+// IEEE binary16, exact widening and round-to-nearest-even narrowing that saturates to the largest finite value
+// unless the input is infinite.
+float f32_from_f16(std::uint16_t bits);
+std::uint16_t f16_from_f32(float value);
+
+}  // namespace computron

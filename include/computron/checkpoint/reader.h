@@ -1,0 +1,38 @@
+// Opens a checkpoint: metadata through HDF5, tensor bytes through pread with digests verified.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "computron/checkpoint/index.h"
+
+namespace computron {
+
+// Reads the metadata of `path` under the strict profile (contiguous, unfiltered, hard links only, offsets and sizes
+// inside the file, disjoint). Error{kNoInput} if it cannot be opened, CheckpointError naming the thing otherwise.
+CheckpointIndex read_checkpoint_index(const std::string& path);
+
+// Reads tensor bytes of one file. Thread-safe. Throws Error{kNoInput} if the file cannot be opened or is not as long
+// as the index says.
+class TensorReader {
+ public:
+  explicit TensorReader(const CheckpointIndex& index);  // borrows the index
+  ~TensorReader();
+  TensorReader(const TensorReader&) = delete;
+  TensorReader& operator=(const TensorReader&) = delete;
+
+  // Reads bytes [begin, end) of the tensor's data in pieces, in order, each verified before `sink` sees it. Whole
+  // digest chunks are read; sink gets only the wanted part: sink(offset of the piece within [begin, end), piece).
+  // CheckpointError naming the tensor, the chunk and both digests on a difference. Never holds more than
+  // `piece_bytes` (rounded up to chunks) at once.
+  void read(const TensorEntry& tensor, std::size_t begin, std::size_t end, std::size_t piece_bytes,
+            const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const;
+
+ private:
+  const CheckpointIndex& index_;
+  int fd_ = -1;
+};
+
+}  // namespace computron

@@ -1,0 +1,27 @@
+// A phase of the start that every rank goes through: a failure on any rank becomes the same VoteError on all.
+#pragma once
+
+#include <new>
+#include <optional>
+
+#include "computron/comm/mpi.h"
+
+namespace computron {
+
+// Collective. `phase` must not communicate in a way that a failing rank would leave others waiting in.
+template <class Phase>
+void agreed(const Communicator& world, const Phase& phase) {
+  std::optional<Error> mine;
+  try {
+    phase();
+  } catch (const Error& error) {
+    mine = error;
+  } catch (const std::bad_alloc&) {
+    mine = Error(ExitCode::kSystem, "out of memory");
+  } catch (const std::exception& error) {
+    mine = Error(ExitCode::kInternal, error.what());
+  }
+  vote(world, mine ? &*mine : nullptr);
+}
+
+}  // namespace computron

@@ -1,0 +1,30 @@
+// Sum over the tensor-parallel ranks of a stage, in float32 and in a fixed order.
+//
+// Powers of two: the tree of recursive doubling, ((0 + 1) + (2 + 3)) + ...; other counts: by rank, ((0 + 1) + 2) + ...
+// The order depends on neither the message size nor the rank, so all ranks get the same bits (of NaNs: the same NaN-ness).
+// MPI's own all-reduce changes its order with the message size (design.md, section 3).
+#pragma once
+
+#include <memory>
+
+#include "computron/comm/mpi.h"
+#include "computron/device/device.h"
+
+namespace computron {
+
+class AllReduce {
+ public:
+  virtual ~AllReduce() = default;
+  // data[0, count) becomes the sum over the group, on `stream`. Never blocks inside MPI: polls `progress` meanwhile.
+  // All ranks of the group call in the same order.
+  virtual void sum(Stream& stream, float* data, std::size_t count) = 0;
+};
+
+// For a group of one: does nothing.
+std::unique_ptr<AllReduce> make_local_all_reduce();
+// For CPU streams, over `group`. Borrows both. `max_count` bounds the counts it will see (sizes its buffers once).
+// Short vectors travel whole (a round a doubling); long ones in slices, each summed by one rank for all (two rounds,
+// 2 (p - 1) / p of the vector sent). Same bits either way.
+std::unique_ptr<AllReduce> make_mpi_all_reduce(const Communicator& group, Progress& progress, std::size_t max_count);
+
+}  // namespace computron

@@ -1,0 +1,112 @@
+// MPI as this program uses it: one thread, non-blocking after start-up, every error an exception (Error{kComm} with
+// MPI's own words). Message tags: comm/tags.h.
+//
+// Ownership: MpiSession brackets main(); a Communicator owns its MPI_Comm; a MessageRequest owns its MPI_Request, and its
+// buffer must stay valid until done() has returned true. No MPI type appears here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "computron/base/error.h"
+
+namespace computron {
+
+// Initialises MPI (funneled) and finalises it; while an exception unwinds it leaves MPI alone, since ranks that fail
+// must not wait for others in MPI_Finalize.
+class MpiSession {
+ public:
+  MpiSession(int* argc, char*** argv);
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  // Ends every rank of the job with `code`; does not return.
+  [[noreturn]] static void abort(ExitCode code) noexcept;
+};
+
+// An operation in flight. Default-constructed: done.
+class MessageRequest {
+ public:
+  MessageRequest() noexcept = default;
+  ~MessageRequest();  // an unfinished receive is cancelled, an unfinished send is logged and leaked
+  MessageRequest(MessageRequest&&) noexcept;
+  MessageRequest& operator=(MessageRequest&&) noexcept;
+
+  // Tests (never blocks) and stays true once true. Throws Error{kComm} naming peer and tag when the operation failed,
+  // a message longer than the receive buffer included; the operation is over then. Not a check to lean on: Open MPI 4.1
+  // may write a too long message past the buffer before it says so, and cuts short ones to oneself silently.
+  bool done();
+  // Bytes received; valid once done().
+  std::size_t received_bytes() const;
+
+ private:
+  friend class Communicator;
+  enum class Kind : std::uint8_t { kNone, kSend, kReceive };
+  MessageRequest(Kind kind, std::size_t bytes, int peer, int tag) : bytes_(bytes), peer_(peer), tag_(tag), kind_(kind) {}
+  void abandon() noexcept;
+  std::string to_string() const;
+
+  std::uintptr_t handle_ = 0;  // the MPI_Request, kept without its type; meaningful while !done_
+  std::size_t bytes_ = 0;      // given to send, offered to or received by receive
+  int peer_ = -1;
+  int tag_ = 0;
+  Kind kind_ = Kind::kNone;
+  bool done_ = true;
+};
+
+class Communicator {
+ public:
+  static Communicator world();  // a duplicate of MPI_COMM_WORLD; collective
+  ~Communicator();
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+
+  int rank() const;
+  int size() const;
+
+  // Never block. At most 2^31 - 1 bytes. The communicator must outlive the request.
+  MessageRequest send(std::span<const std::byte> bytes, int to, int tag) const;
+  MessageRequest receive(std::span<std::byte> bytes, int from, int tag) const;
+
+  // Start-up only: these return late, and every rank must call them. A rank that waits here sleeps between its tries,
+  // so that ranks still loading keep the cores.
+  Communicator split(int color, int key) const;
+  Communicator split_shared_memory() const;  // the ranks of this node
+  void barrier() const;
+  std::vector<std::byte> broadcast(std::vector<std::byte> bytes, int root) const;  // bytes of root
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) const;  // by rank, any lengths
+  std::uint64_t all_reduce_max(std::uint64_t value) const;
+
+  struct Impl;
+
+ private:
+  explicit Communicator(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+std::string host_name();
+
+// What every rank throws when vote() found a failing rank; what() is "rank r host: reason". The failing rank, and no
+// other, reports it: report_failure(rank, reason()).
+class VoteError : public Error {
+ public:
+  VoteError(ExitCode code, int rank, const std::string& host, const std::string& reason);
+  int rank() const noexcept { return rank_; }
+  const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  int rank_;
+  std::string reason_;
+};
+
+// All ranks learn whether any of them failed; every rank then throws the error of the lowest failing rank, or returns.
+// `mine`: null if this rank is fine. Start-up only; collective.
+void vote(const Communicator& world, const Error* mine);
+
+}  // namespace computron

@@ -1,0 +1,98 @@
+// A device: one pool of memory, streams that run in order, events that order streams against each other.
+//
+//   host pages --copy stream--> frames --compute stream--> results
+//
+// The semantics are CUDA's, so that the CPU device proves the code that drives a GPU: work given to a stream runs in
+// the order given, later than or at the moment of the call; wait(event) refers to the event's latest record() at the
+// time of the call, and an event that was never recorded counts as complete.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "computron/device/progress.h"
+
+namespace computron {
+
+// A mark in a stream. Re-recordable; on another stream only once its records so far have been reached. Must outlive all
+// work that names it.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // True when the latest record has been reached (or there was none). Never blocks. Throws the error of work that
+  // failed before the record, as does everything else that waits for it.
+  virtual bool query() const = 0;
+};
+
+// Work that has not run when a stream goes may be dropped: synchronize first.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void record(Event& event) = 0;
+  virtual void wait(const Event& event) = 0;
+  // Copies host bytes into device memory. `source` must stay valid and unchanged until the stream is past the copy.
+  virtual void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
+  // Returns when everything given so far has run. Rethrows an error of that work, unless the call that gave it has run
+  // it and thrown. A compute stream polls meanwhile.
+  virtual void synchronize() = 0;
+};
+
+// What a copy stream has done, for metrics: the union of the times from a copy's start to its end.
+struct LinkStatistics {
+  std::size_t bytes = 0;
+  double busy_s = 0;
+};
+
+class CopyStream : public Stream {
+ public:
+  virtual LinkStatistics statistics() const = 0;
+};
+
+// Device memory; freed with the object. data() is aligned to 4096.
+class DeviceBuffer {
+ public:
+  virtual ~DeviceBuffer() = default;
+  virtual std::byte* data() const = 0;
+  virtual std::size_t bytes() const = 0;
+};
+
+// Host memory that the device copies from at link rate (pinned where that means something). data() is page-aligned.
+class HostBuffer {
+ public:
+  virtual ~HostBuffer() = default;
+  virtual std::byte* data() const = 0;
+  virtual std::size_t bytes() const = 0;
+  // From here on a write to the buffer kills the process (mprotect). Irrevocable.
+  virtual void make_read_only() = 0;
+};
+
+// Outlives everything it made.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;                // "cpu (2 threads)", "cuda 0: NVIDIA H200"
+  virtual std::size_t default_page_bytes() const = 0;  // 8 MiB on cpu, 64 MiB on cuda
+  virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) = 0;     // OutOfDeviceMemory
+  virtual std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) = 0;  // Error{kSystem}
+  virtual std::unique_ptr<Stream> make_compute_stream(Progress& progress) = 0;  // used by one thread only
+  virtual std::unique_ptr<CopyStream> make_copy_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+};
+
+// How the CPU device behaves.
+struct CpuDeviceOptions {
+  int threads = 1;           // compute threads of this rank, the calling one included
+  double link_gb_per_s = 0;  // 10^9 bytes a second the copy stream is held to; 0: as fast as it goes
+  bool deferred = false;     // test only: compute work runs in synchronize() and nowhere else
+  int spin_us = 30;  // an idle compute thread looks for work this long, then sleeps; 0 where ranks outnumber cores
+};
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+// The CUDA device of this rank (`local_rank` of its node). NotCompiled in a build without CUDA.
+std::unique_ptr<Device> make_cuda_device(int local_rank);
+// False in a build without CUDA or on a machine without a GPU.
+bool cuda_device_present() noexcept;
+
+}  // namespace computron

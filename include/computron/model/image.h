@@ -1,0 +1,51 @@
+// A stage's shard as pages: which tensor rows lie where, and in which order a forward pass visits the pages.
+//
+// Tensors are laid out in execution order. A GEMM weight is cut into panels (a multiple of the device's row block,
+// normally 512 rows) and a table into runs of rows; each lies wholly inside one page. A tied head visits the
+// embedding's pages again: `uses` is the order of visits, longer than the list of pages.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "computron/model/shard_plan.h"
+#include "computron/ops/ops.h"
+
+namespace computron {
+
+using PageUse = std::uint32_t;  // index into Image::uses
+
+struct PanelPlace {
+  PageUse use = 0;
+  PageId page = 0;
+  std::size_t offset = 0;  // in the page
+  int row_begin = 0;
+  int rows = 0;
+};
+
+struct ImageTensor {
+  std::vector<PanelPlace> panels;  // vectors: one
+  PageUse last_use = 0;            // of its own panels
+  std::int64_t uses_over = -1;     // every use ≤ this is over once this tensor's operation has been enqueued
+};
+
+struct Image {
+  ShardPlan plan;
+  DType weight_dtype = DType::kF32;  // of GEMM weights and therefore of their inputs; tables and vectors are f32
+  std::size_t page_bytes = 0;
+  std::vector<ImageTensor> tensors;        // parallel to plan.tensors
+  std::vector<std::size_t> used_bytes;     // by page
+  std::vector<PageId> uses;
+
+  int pages() const { return static_cast<int>(used_bytes.size()); }
+  std::size_t total_used_bytes() const;
+  // Bytes at the pages' ends that hold nothing, the last page's included.
+  std::size_t waste_bytes() const;
+
+  // ConfigError when a row block or vector does not fit a page, naming the tensor and the size needed.
+  static Image make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype, std::size_t page_bytes);
+  // The largest 64-row block, table row or vector of the shard: what a page must hold at least.
+  static std::size_t largest_block_bytes(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype);
+};
+
+}  // namespace computron

@@ -1,0 +1,124 @@
+// The operations of a transformer on one device. Each runs on the compute stream it is given.
+//
+// Arrays are dense and row-major: [rows, columns], a row a token. `Activations` of dtype f32 or the model's own type
+// live in device memory. Spans of host integers (tokens, positions, sequences, blocks) and of panels are borrowed
+// until the stream has run the operation. A row's result has the same bits whatever other rows are there and however a
+// weight is cut into panels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "computron/base/types.h"
+#include "computron/device/device.h"
+#include "computron/ops/types.h"
+
+namespace computron {
+
+// [rows, columns] in device memory; not owned. The memory has room for Ops::padded_rows(rows) rows: rows past `rows` may
+// be read (their values do not matter) but are never written.
+struct Activations {
+  std::byte* data = nullptr;
+  int rows = 0;
+  int columns = 0;
+  DType dtype = DType::kF32;
+  std::size_t bytes() const { return static_cast<std::size_t>(rows) * columns * size_of(dtype); }
+};
+
+// Rows [row_begin, row_begin + rows) of a GEMM weight [out, in], packed, at `data` once `ready` is reached.
+// `rows` counts real rows; the packed bytes hold round_up(rows, row_block) with zeros behind.
+struct WeightPanel {
+  const std::byte* data = nullptr;
+  const Event* ready = nullptr;  // null: there already
+  int row_begin = 0;
+  int rows = 0;
+};
+
+// A whole GEMM weight [out, in] as panels in row order.
+struct Weight {
+  std::span<const WeightPanel> panels;
+  int out = 0;
+  int in = 0;
+  DType dtype = DType::kF32;
+};
+
+// A float32 vector [length] (bias, norm weight) at `data` once `ready` is reached. data == nullptr: absent.
+struct Vector {
+  const float* data = nullptr;
+  const Event* ready = nullptr;
+  int length = 0;
+};
+
+// Rows [row_begin, row_begin + rows) of a plain row-major table [.., columns] (learned positions).
+struct TablePanel {
+  const std::byte* data = nullptr;
+  const Event* ready = nullptr;
+  int row_begin = 0;
+  int rows = 0;
+};
+
+// How a shard's GEMM weights lie in memory, and the host-side packer that makes them so.
+class WeightFormat {
+ public:
+  virtual ~WeightFormat() = default;
+  virtual int row_block() const = 0;  // panels are multiples of this many rows (64)
+  // Bytes of a panel of `rows` rows (rounded up to the row block) of a weight with `in` columns.
+  virtual std::size_t panel_bytes(int rows, int in, DType dtype) const = 0;
+  // Writes a piece of a weight into its packed panel: rows [row, row + rows) within the panel × columns
+  // [column, column + columns). Element (r, c) of the piece is source[r * row_stride + c * column_stride] (in
+  // elements), so the same call packs [out][in] and transposed [in][out] sources. Source and packed dtype are equal
+  // and pieces of one panel may come in any order; the panel's bytes must be zero before the first.
+  virtual void pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns,
+                    const std::byte* source, std::size_t row_stride, std::size_t column_stride) const = 0;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual const WeightFormat& weight_format() const = 0;
+  // The dtype that weights stored as `checkpoint` are kept in on this device (f16 → f32 on CPU for now).
+  virtual DType weight_dtype(DType checkpoint) const = 0;
+  // Rows that a buffer must have room for when it holds `rows` rows of GEMM input (kernels come in classes of rows).
+  virtual int padded_rows(int rows) const = 0;
+
+  // out[r, :] = embedding row of tokens[r] where it lies in [first_token, first_token + weight.out), else zeros.
+  // `weight` is packed as for gemm: the same pages serve a tied output head. out: f32.
+  virtual void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
+                     Activations out) = 0;
+  // inout[r, :] += table[rows[r] + row_offset, :]. Table of float32; inout: f32.
+  virtual void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset,
+                        std::span<const TablePanel> table, Activations inout) = 0;
+  // out = norm(in) × weight + bias over columns; statistics in float32. in: f32, out: f32 or bf16; out may be in.
+  virtual void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
+                    Activations out) = 0;
+  // out[r, n] = activation(Σ_k x[r, k] weight[n, k] + bias[n]). x.dtype == weight.dtype, sums in float32.
+  // Every panel waits for its own page.
+  virtual void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation,
+                    Activations out) = 0;
+  // inout += x + bias (x + bias first). Both f32.
+  virtual void add_residual(Stream&, Activations x, Vector bias, Activations inout) = 0;
+  // out[r, :] = in[r, :] in out's dtype (f32 or bf16). in: f32.
+  virtual void convert(Stream&, Activations in, Activations out) = 0;
+  // out[i, :] = in[rows[i], :] in out's dtype (f32 or bf16). in: f32.
+  virtual void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) = 0;
+  // Puts the keys and values of `qkv` [rows, (heads + 2 kv_heads) × head_dim] (q | k | v, f32) into the cache, then
+  // out[r, heads × head_dim] = attention of row r over its sequence's keys up to its own position.
+  virtual void attention(Stream&, const AttentionShape& shape, Activations qkv,
+                         std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer,
+                         Activations out) = 0;
+  // Summarises each row of logits [rows, columns] (f32): columns are tokens first_token + c for c < real_columns.
+  // `top[r]` candidates are kept (≤ kTop, at least 1); targets[r] is a token whose logit is wanted, or -1.
+  // `out` is host memory, filled when the stream has run.
+  virtual void summarize(Stream&, Activations logits, TokenId first_token, int real_columns,
+                         std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) = 0;
+  // Device to host, filled when the stream has run.
+  virtual void copy_to_host(Stream&, Activations in, void* out) = 0;
+};
+
+// The operations of a CPU device, with the fastest GEMM kernels that this processor has (kernels/cpu/gemm.h).
+std::unique_ptr<Ops> make_cpu_ops(Device& device);
+
+}  // namespace computron

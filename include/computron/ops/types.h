@@ -1,0 +1,67 @@
+// Plain types that the operations share with the kernels of every device: no device, stream or event.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "computron/base/types.h"
+
+namespace computron {
+
+enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu };
+enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
+
+// Where the key/value cache of one model lies in a rank's pool.
+// Slot (block, layer) is number block × layers + layer; it lies in frame frames[slot / slots_per_frame] at
+// (slot % slots_per_frame) × slot_bytes. A slot is [2: key, value][kv_heads][block_tokens][head_dim] of `dtype`.
+struct KvCacheView {
+  std::byte* pool = nullptr;
+  std::size_t frame_bytes = 0;
+  std::span<const FrameId> frames;
+  int slots_per_frame = 0;
+  std::size_t slot_bytes = 0;
+  int layers = 0;        // of this stage
+  int kv_heads = 0;      // of this rank
+  int head_dim = 0;
+  int block_tokens = 0;
+  DType dtype = DType::kF32;
+
+  std::byte* slot(std::uint32_t block, int layer) const {
+    const std::size_t index = static_cast<std::size_t>(block) * layers + layer;
+    return pool + frames[index / slots_per_frame] * frame_bytes + (index % slots_per_frame) * slot_bytes;
+  }
+};
+
+// Consecutive rows of a batch that belong to one sequence: batch rows [row, row + rows) are its tokens at positions
+// [start, start + rows); blocks[i] holds positions [i × block_tokens, (i + 1) × block_tokens).
+struct SequenceRows {
+  int row = 0;
+  int rows = 0;
+  int start = 0;
+  std::span<const std::uint32_t> blocks;
+};
+
+struct AttentionShape {
+  int heads = 0;     // query heads of this rank
+  int kv_heads = 0;  // of this rank; query head h uses kv head h / (heads / kv_heads)
+  int head_dim = 0;
+  float scale = 1;   // multiplies q·k
+  bool causal = true;
+  int window = 0;    // key j is visible to query i iff i - j < window; 0: no window
+};
+
+// What is left of a row of logits on one rank: enough to choose a token and to give log-probabilities.
+struct LogitSummary {
+  static constexpr int kTop = 21;
+  TokenId tokens[kTop];       // best first; ties: smaller token first
+  float logits[kTop];         // as many as min(top, real columns) are valid
+  std::int32_t count = 0;
+  float max = 0;              // over real columns
+  double sum_exp = 0;         // Σ exp(logit − max)
+  float target_logit = 0;     // logit of the asked-for token, if its row lies here
+  std::uint8_t has_target = 0;
+  std::uint8_t finite = 1;    // 0: a NaN or infinity among the real columns
+};
+
+}  // namespace computron

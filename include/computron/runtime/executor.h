@@ -1,0 +1,72 @@
+// Executes steps on one rank: the place where the flow of weights (host pages → frames) and the flow of tokens
+// (steps → layers → reports) meet.
+//
+// Tasks and what orders them, for steps n, n + 1 in flight:
+//
+//   accept(n)    at arrival, also from the progress hook while another step computes: fetches → swapper's queue
+//   run(n)       in order: state ← step; layers, each waiting for its own pages; report
+//   copy thread  fetches of n and n + 1 in order; each waits for its frame's last use (drained) and signals filled
+//
+// So the copies of n + 1 overlap the compute of n, and a pass trails its own transfer page by page. Frames are the
+// double buffer: a fetch goes into a frame whose last use precedes it, never into one that a queued use still needs.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "computron/comm/mesh.h"
+#include "computron/comm/stage_transfer.h"
+#include "computron/model/transformer.h"
+#include "computron/runtime/kv_geometry.h"
+#include "computron/runtime/report.h"
+#include "computron/runtime/residency.h"
+
+namespace computron {
+
+struct ExecutorOptions {
+  int frames = 0;
+  std::size_t frame_bytes = 0;
+  int max_rows = 0;         // of a step
+  int steps_in_flight = 1;  // activations that may be on their way to the next stage
+};
+
+class Executor {
+ public:
+  // Borrows everything; images[m] and host page numbers must match. `images` are this stage's.
+  Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
+           const HostStore& host, const ExecutorOptions& options);
+
+  // The step has arrived: starts what fetches may start. Steps are accepted and run in the same order.
+  void accept(const Step& step) { residency_.accept(step); }
+  // Executes the step and returns this rank's done record.
+  Report run(const Step& step);
+  // Moves transfers along; called from the progress hook.
+  void poll() { transfer_.poll(); }
+
+  const StageState& state() const { return residency_.state(); }
+  LinkStatistics link_statistics() const { return link_->statistics(); }
+  // Returns when all fetches accepted so far have ended (benchmarks).
+  void wait_for_fetches();
+
+ private:
+  Batch make_batch(const Step& step) const;
+  void run_pass(const Step& step, Report& report);
+  std::vector<SampledRow> collect_rows(const Batch& batch, const std::vector<LogitSummary>& mine);
+
+  const Mesh& mesh_;
+  Ops& ops_;
+  Progress& progress_;
+  std::vector<const Image*> images_;
+
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<CopyStream> link_;
+  Residency residency_;
+
+  std::unique_ptr<Workspace> work_;
+  std::unique_ptr<AllReduce> all_reduce_;
+  StageTransfer transfer_;
+  std::vector<Transformer> transformers_;  // [model]
+  std::vector<KvGeometry> geometries_;     // [model]
+};
+
+}  // namespace computron

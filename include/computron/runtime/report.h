@@ -1,0 +1,27 @@
+// A done record: what a rank tells rank 0 of a step it has executed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "computron/model/sampler.h"
+#include "computron/runtime/stage_state.h"
+
+namespace computron {
+
+struct Report {
+  StepId step = 0;
+  StateDigest digest;          // of the rank's state after the step
+  double busy_s = 0;           // of the copy stream so far
+  double exposed_s = 0;        // compute standing still for pages so far
+  double compute_s = 0;        // from the pass's start to its end, of this step
+  std::vector<SampledRow> rows;  // t = 0 of the last stage: one a logit row of the step; empty elsewhere
+
+  std::vector<std::byte> encode() const;
+  static Report decode(std::span<const std::byte> bytes);  // Error{kInternal}
+  // The longest encoding of a report with `rows` rows: what rank 0 posts a receive for.
+  static std::size_t max_bytes(int rows);
+};
+
+}  // namespace computron

@@ -1,0 +1,67 @@
+// Which pages are in which frames of this rank, now and for the steps to come.
+//
+//   accept(step)   at arrival: its fetches join the swapper's queue (they may start while earlier steps compute)
+//   begin(step)    in order of execution: the state becomes the one the step's pass finds
+//   StepPages      during the pass: pages are acquired in order of use; as uses end, refills become due
+//
+// Used by the thread that owns the compute stream.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "computron/model/pass.h"
+#include "computron/runtime/frame_pool.h"
+#include "computron/runtime/host_store.h"
+#include "computron/runtime/stage_state.h"
+#include "computron/runtime/swapper.h"
+
+namespace computron {
+
+class Residency {
+ public:
+  // Borrows images (this stage's), host pages and streams; owns the pool.
+  Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
+            std::size_t frame_bytes, CopyStream& link, Stream& compute);
+
+  void accept(const Step& step) { swapper_.submit(step.stages[stage_].fetches); }
+  void begin(const Step& step);
+
+  const StageState& state() const { return state_; }
+  const FramePool& pool() const { return pool_; }
+  // No fetch waits for a use to end.
+  bool nothing_queued() const { return swapper_.idle(); }
+
+ private:
+  friend class StepPages;
+  void place_until(UsePoint point);
+  // Everything up to `point` is on the compute stream: refills that waited for it are due.
+  void passed(UsePoint point);
+
+  int stage_;
+  std::vector<const Image*> images_;
+  Stream& compute_;
+  FramePool pool_;
+  Swapper swapper_;
+  StageState state_;
+  std::deque<Fetch> refills_;  // of the step begun, not in the state yet
+};
+
+// The pages of one step's model during its pass.
+class StepPages : public PageSource {
+ public:
+  // Borrows both; after residency.begin(step).
+  StepPages(Residency& residency, const Step& step) : residency_(residency), step_(step) {}
+
+  ResidentPage acquire(PageUse use) override;
+  void uses_over(PageUse use) override { residency_.passed({step_.id, use}); }
+  // Everything of the step is on the compute stream.
+  void end() { residency_.passed({step_.id, UsePoint::kEnd}); }
+
+ private:
+  Residency& residency_;
+  const Step& step_;
+};
+
+}  // namespace computron

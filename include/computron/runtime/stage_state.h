@@ -1,0 +1,77 @@
+// What a stage's pool holds and which sequences it knows: page tables, cache lists, sequences, and digests of them.
+//
+// Rank 0 keeps one for every stage and applies each step to it when it decides the step; every rank keeps its own and
+// applies the step when it executes it. Done records carry the digests, and rank 0 compares them: since both sides run
+// this same code on what they believe, a difference means that a message, a rank or this code went wrong.
+//
+//   frame: free | page of a model | cache frame of a model
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "computron/runtime/step.h"
+
+namespace computron {
+
+// Digests of the parts of a state; each changes with every change of its part and costs O(change) to keep.
+struct StateDigest {
+  std::uint64_t pages = 0;      // xor over (model, page, frame)
+  std::uint64_t caches = 0;     // xor over (model, index in list, frame)
+  std::uint64_t sequences = 0;  // xor over (sequence, length), (sequence, index, block)
+  std::uint64_t bytes_fetched = 0;
+  bool operator==(const StateDigest&) const = default;
+  // "pages", "caches", ... of the first field that differs; empty if none.
+  std::string first_difference(const StateDigest& other) const;
+};
+
+struct SequenceState {
+  ModelId model = 0;
+  std::uint32_t length = 0;  // tokens whose keys and values are in the cache
+  std::vector<std::uint32_t> blocks;
+};
+
+class StageState {
+ public:
+  // `images[m]` is model m's image of this stage; borrowed.
+  StageState(std::vector<const Image*> images, int frames);
+
+  // The parts of applying a step, in this order; Error{kInternal} for anything a right scheduler would not say.
+  void close(SequenceId sequence);
+  void change_cache(const CacheChange& change);
+  void place(const Fetch& fetch);
+  void extend(ModelId model, const SequenceChunk& chunk);
+  // All of it: how rank 0 follows a step it has decided.
+  void apply(const Step& step, int stage);
+
+  FrameId frame_of(ModelId model, PageId page) const { return page_tables_[model][page]; }
+  const std::vector<FrameId>& cache(ModelId model) const { return caches_[model]; }
+  const SequenceState& sequence(SequenceId id) const;
+  int resident_pages(ModelId model) const { return resident_[model]; }
+  int frames() const { return static_cast<int>(owners_.size()); }
+
+  struct Owner {
+    enum Kind : std::uint8_t { kFree, kPage, kCache } kind = kFree;
+    ModelId model = 0;
+    std::uint32_t index = 0;  // page, or place in the cache list
+  };
+  const Owner& owner(FrameId frame) const { return owners_[frame]; }
+
+  const StateDigest& digest() const { return digest_; }
+  const Image& image(ModelId model) const { return *images_[model]; }
+
+ private:
+  void vacate(FrameId frame);  // forgets the page it holds; refuses a cache frame
+
+  std::vector<const Image*> images_;
+  std::vector<std::vector<FrameId>> page_tables_;  // [model][page]
+  std::vector<int> resident_;                      // [model]
+  std::vector<std::vector<FrameId>> caches_;       // [model]
+  std::vector<Owner> owners_;                      // [frame]
+  std::map<SequenceId, SequenceState> sequences_;
+  StateDigest digest_;
+};
+
+}  // namespace computron

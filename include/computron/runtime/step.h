@@ -1,0 +1,76 @@
+// A step: what rank 0 tells every rank. Fetches, changes of caches, and at most one forward pass of one model.
+//
+// A step says everything; ranks decide nothing. All ranks get the common part, each only its own stage's plan.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "computron/base/bytes.h"
+#include "computron/base/types.h"
+#include "computron/model/image.h"
+
+namespace computron {
+
+// A place in the order of all page uses: use `use` of the forward pass of step `step`, or the step's very end.
+struct UsePoint {
+  static constexpr PageUse kEnd = 0xffffffff;
+  StepId step = 0;  // 0: before the first step, always passed
+  PageUse use = kEnd;
+  auto operator<=>(const UsePoint&) const = default;
+};
+
+// Copy `page` of `model` into `frame` once `after`, the last use of what the frame holds now, has been enqueued.
+// Whatever page the frame held is thereby forgotten.
+struct Fetch {
+  ModelId model = 0;
+  PageId page = 0;
+  FrameId frame = 0;
+  UsePoint after;
+};
+
+// Changes the ordered list of frames that is a model's cache space: first `taken` frames leave its end, then `added`
+// join it.
+struct CacheChange {
+  ModelId model = 0;
+  std::uint32_t taken = 0;
+  std::vector<FrameId> added;
+};
+
+// What the ranks of one stage do for a step. Cache changes happen before the pass, and before the fetches are counted.
+struct StagePlan {
+  std::vector<CacheChange> caches;
+  std::vector<Fetch> fetches;
+};
+
+// The tokens of one sequence that a pass computes: positions [start, start + tokens.size()).
+struct SequenceChunk {
+  enum Logits : std::uint8_t { kNone, kLast, kAll };
+  SequenceId sequence = 0;
+  std::uint32_t start = 0;
+  std::vector<TokenId> tokens;
+  std::vector<std::uint32_t> new_blocks;  // logical cache blocks that join the sequence's list
+  Logits logits = kNone;                  // kAll: every token's row, with the next token's logit (prompt scoring)
+  std::uint8_t top = 0;                   // candidates wanted a row beyond the best one
+  TokenId after_last = -1;                // with kAll: the token that follows the chunk, -1 if unknown
+};
+
+struct Step {
+  enum Kind : std::uint8_t { kRun, kShutdown };
+  StepId id = 0;
+  Kind kind = kRun;
+  ModelId model = 0;
+  std::vector<SequenceId> closed;      // sequences that end before this step; their blocks are free
+  std::vector<SequenceChunk> chunks;   // empty: no forward pass
+  std::vector<StagePlan> stages;       // on a rank: only its own stage's entry is filled
+
+  // Rows that get logits, in order: what the last stage's report holds.
+  int logit_rows() const;
+  int rows() const;
+
+  std::vector<std::byte> encode(int stage) const;
+  // Error{kInternal} for bytes that are not a step of a mesh of `stages` stages.
+  static Step decode(std::span<const std::byte> bytes, int stage, int stages);
+};
+
+}  // namespace computron

@@ -1,0 +1,53 @@
+// What a person asks for and what becomes of it, as the scheduler sees it: tokens and numbers, no text, no JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "computron/base/types.h"
+
+namespace computron {
+
+using RequestId = std::uint64_t;  // the 0-based line number in the input
+
+struct Request {
+  RequestId id = 0;
+  ModelId model = 0;
+  std::vector<TokenId> prompt;
+  int max_tokens = 16;    // 0 only with echo: the prompt is scored and nothing is generated
+  int logprobs = -1;      // -1: none; k ≥ 0: the chosen token's and the k best ones' (k ≤ 20)
+  bool echo = false;      // the prompt's tokens come back too, with their log-probabilities if asked for
+  bool ignore_eos = false;
+  std::vector<TokenId> stop_tokens;  // end the sequence like the model's own end-of-sequence tokens
+  double arrival_s = 0;   // seconds after the start of the job
+};
+
+enum class FinishReason : std::uint8_t { kStop, kLength };
+
+// A token of a result with what was asked of its distribution.
+struct ScoredToken {
+  TokenId token = 0;
+  bool has_logprob = false;  // false for a prompt's first token and when no logprobs were asked for
+  float logprob = 0;
+  std::vector<std::pair<TokenId, float>> top;  // best first
+};
+
+// The end of a request. With a non-empty error_code the other fields say how far it got and are not results.
+struct Completion {
+  RequestId id = 0;
+  ModelId model = 0;
+  std::vector<ScoredToken> prompt;  // only with echo
+  std::vector<ScoredToken> tokens;  // generated; an end-of-sequence token that stopped it is not among them
+  FinishReason finish_reason = FinishReason::kLength;
+  int prompt_tokens = 0;
+  int generated_tokens = 0;         // the stopping token included
+  std::string error_code;           // interface.md's codes: context_length_exceeded, numerical_error, ...
+  std::string error_message;
+  double arrival_s = 0;             // all seconds after the start of the job
+  double first_token_s = 0;
+  double finished_s = 0;
+};
+
+}  // namespace computron

@@ -1,0 +1,58 @@
+// A request being served: its tokens so far, how many of them are in the cache, and what its result holds already.
+#pragma once
+
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "computron/model/sampler.h"
+#include "computron/runtime/step.h"
+#include "computron/sched/request.h"
+
+namespace computron {
+
+class Sequence {
+ public:
+  Sequence(Request request, SequenceId id, std::span<const TokenId> eos_tokens);
+
+  SequenceId id() const { return id_; }
+  const Request& request() const { return request_; }
+  bool in_flight() const { return in_flight_; }
+  bool finished() const { return finished_; }
+  // Tokens whose positions are not computed yet: a prompt's rest, or one generated token.
+  int pending_tokens() const { return static_cast<int>(tokens_.size()) - computed_; }
+
+  // Tokens that will be in the cache at the end, at most.
+  static int cache_tokens(const Request& request);
+  // True when the request asks for nothing that needs a forward pass (echo alone).
+  static bool needs_no_pass(const Request& request);
+
+  // The next chunk of at most `max_tokens` pending tokens; blocks from `free_blocks` join the list as it grows.
+  // The sequence is in flight until take_rows().
+  SequenceChunk next_chunk(int max_tokens, int block_tokens, std::deque<std::uint32_t>& free_blocks);
+  // The rows that the chunk in flight asked for; consumes them from the front of `rows`.
+  void take_rows(std::span<const SampledRow>& rows, double now_s);
+
+  const std::vector<std::uint32_t>& blocks() const { return blocks_; }
+  Completion take_completion() { return std::move(completion_); }
+
+ private:
+  bool wants_prompt_scores() const { return request_.echo && request_.logprobs >= 0; }
+  void score_prompt_row(std::size_t position, const SampledRow& row);
+  void append_sampled(const SampledRow& row, double now_s);
+  void fail(const char* code, const char* message);
+
+  Request request_;
+  SequenceId id_;
+  std::vector<TokenId> stop_tokens_;
+  std::vector<TokenId> tokens_;  // prompt, then generated
+  std::vector<std::uint32_t> blocks_;
+  int computed_ = 0;
+  bool in_flight_ = false;
+  bool finished_ = false;
+  SequenceChunk::Logits chunk_logits_ = SequenceChunk::kNone;  // of the chunk in flight
+  int chunk_start_ = 0, chunk_tokens_ = 0;
+  Completion completion_;
+};
+
+}  // namespace computron

@@ -1,0 +1,89 @@
+// Sets a serving job up on every rank: device, models, pages, pool; and what it costs in bytes, before it is spent.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "computron/comm/mesh.h"
+#include "computron/runtime/executor.h"
+#include "computron/sched/scheduler.h"
+#include "computron/serve/roster.h"
+
+namespace computron {
+
+// The options of `computron serve` that every rank needs (interface.md). 0 or empty: chosen by the program.
+struct JobOptions {
+  std::vector<RosterEntry> models;
+  int tp = 0;
+  int pp = 0;
+  std::string device = "auto";
+  std::size_t device_memory_bytes = 0;
+  std::size_t page_bytes = 0;
+  double link_gb_per_s = 0;
+  int threads = 0;
+  std::string idle;
+  int max_batch_tokens = 2048;
+  int max_seqs = 64;
+  std::string policy = "fifo";
+  std::uint64_t seed = 0;
+};
+
+// What one model takes on one stage.
+struct ShardBytes {
+  std::size_t host = 0;
+  std::size_t waste = 0;
+  int pages = 0;
+};
+
+// Everything a rank serves with. Built by the constructor, collectively; each phase ends in a vote, so a failure
+// anywhere is the same Error (VoteError) everywhere.
+class Job {
+ public:
+  Job(JobOptions options, Communicator world);
+
+  const JobOptions& options() const { return options_; }
+  const Mesh& mesh() const { return *mesh_; }
+  Progress& progress() { return *progress_; }
+  Executor& executor() { return *executor_; }
+  const Device& device() const { return *device_; }
+  std::size_t page_bytes() const { return page_bytes_; }
+  int frames() const { return frames_; }
+  int steps_in_flight() const { return mesh_->shape.pp == 1 ? 1 : mesh_->shape.pp + 1; }
+
+  // For the front end and the scheduler (rank 0).
+  std::vector<ServedModel> served_models() const;
+  std::vector<ModelShape> model_shapes() const;
+  std::vector<std::string> model_names() const;
+
+ private:
+  struct Model {
+    CheckpointIndex index;
+    ModelConfig config;
+    DType weight_dtype = DType::kF32;
+    std::vector<Image> images;  // [stage]
+  };
+
+  void read_indices();
+  void make_device();
+  void make_images();
+  void check_memory();
+  void load_pages();
+  std::string memory_table(std::size_t workspace_bytes, std::size_t available_bytes, int ranks_here) const;
+  const Image& own_image(const Model& model) const { return model.images[mesh_->stage]; }
+
+  JobOptions options_;
+  std::unique_ptr<Mesh> mesh_;
+  int ranks_on_node_ = 1;
+  int rank_on_node_ = 0;
+  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Ops> ops_;
+  std::vector<Model> models_;
+  std::size_t page_bytes_ = 0;
+  int frames_ = 0;
+  std::unique_ptr<HostStore> host_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace computron

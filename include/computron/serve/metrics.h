@@ -1,0 +1,97 @@
+// The figures of a run (`--metrics FILE.json`, interface.md) and the progress line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "computron/sched/request.h"
+
+namespace computron {
+
+struct SwapFigures {
+  std::uint64_t count = 0;                // a model chosen to run with pages missing
+  std::uint64_t pages = 0;                // fetched, summed over ranks
+  std::uint64_t bytes = 0;                // used bytes fetched, summed over ranks
+  std::uint64_t largest_shard_bytes = 0;  // used bytes fetched by the rank that fetched most
+  double busy_s = 0;                      // union of fetch times, slowest rank
+  double exposed_s = 0;                   // compute standing still for pages, slowest rank
+};
+
+struct StepFigures {
+  std::uint64_t count = 0;
+  double total_s = 0;     // from the step being sent to its last done record, summed
+  double overhead_s = 0;  // rank 0's deciding, sending and bookkeeping, summed
+};
+
+// A model's, and summed or merged the job's.
+struct ServeFigures {
+  std::uint64_t requests_ok = 0;
+  std::uint64_t requests_failed = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t generated_tokens = 0;
+  std::vector<float> latency_s;  // arrival to finish, of the ok ones
+  std::vector<float> ttft_s;     // arrival to first token
+  SwapFigures swaps;
+  StepFigures steps;
+};
+
+struct RunFacts {
+  double wall_s = 0;
+  int ranks = 1, tp = 1, pp = 1, groups = 1;
+  std::string device;
+  double link_gb_per_s = 0;  // per rank: the emulated rate, or the measured one; 0 unknown
+  bool link_emulated = false;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(std::vector<std::string> model_ids);
+
+  void add(const Completion& completion);                        // ok or failed, by its error_code
+  void add_failure();                                            // a line that never became a request of a model
+  ServeFigures& model(ModelId model) { return models_[model]; }  // for swaps and steps
+  std::uint64_t finished() const;
+
+  // interface.md's object; job-wide figures are the models' merged.
+  std::string to_json(const RunFacts& facts) const;
+  // Two or three lines for people: requests, tokens/s, swaps, GB/s a rank.
+  std::string summary(const RunFacts& facts) const;
+
+ private:
+  ServeFigures merged() const;
+  std::vector<std::string> ids_;
+  std::vector<ServeFigures> models_;
+  std::uint64_t failed_lines_ = 0;
+};
+
+// Writes `text` to `path` through a temporary file and rename. Error{kCannotCreate}/{kIo}.
+void write_file_atomically(const std::string& path, const std::string& text);
+
+// Requests done/total, tokens/s, the model running, swap in flight, time left: one rewritten line on a terminal,
+// elsewhere a line every `interval_s`.
+class ProgressLine {
+ public:
+  struct State {
+    std::uint64_t done = 0;
+    std::uint64_t total = 0;
+    bool total_known = false;
+    std::uint64_t generated_tokens = 0;
+    std::string model;
+    bool swapping = false;
+  };
+  ProgressLine(bool enabled, double start_s, double interval_s = 5);
+  // Cheap when nothing is due. `now` of now_s().
+  void update(double now, const State& state);
+  void finish(double now, const State& state);
+
+ private:
+  std::string line(double now, const State& state) const;
+  bool enabled_;
+  bool terminal_;
+  double start_s_;
+  double interval_s_;
+  double last_s_ = 0;
+};
+
+}  // namespace computron

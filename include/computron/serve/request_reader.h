@@ -1,0 +1,108 @@
+// Reads requests (JSONL in the OpenAI batch format) beside serving: a thread splits lines in constant memory, parses
+// each into a Request or a failure, and queues them for the progress loop. A bad line costs only itself.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_set>
+#include <variant>
+#include <vector>
+
+#include "computron/base/file_descriptor.h"
+#include "computron/sched/request.h"
+#include "computron/serve/roster.h"
+
+namespace computron {
+
+struct ReaderLimits {
+  std::size_t max_line_bytes = std::size_t{8} << 20;
+  int max_depth = 64;
+  std::size_t max_queued = 4096;  // parsed requests waiting for the loop; the thread pauses beyond
+  int default_max_tokens = 16;
+};
+
+struct RequestFailure {
+  int status = 400;
+  std::string code;  // interface.md: invalid_json, invalid_utf8, line_too_long, ...
+  std::string message;
+};
+
+// One non-blank input line. The custom_id is known for failures too where the line could be read that far.
+struct IncomingRequest {
+  RequestId line = 0;  // 0-based line number in the file, blank lines counted
+  std::optional<std::string> custom_id;
+  std::string model;  // as asked for; may be unknown
+  std::variant<Request, RequestFailure> content;
+};
+
+// Parses single lines; keeps the custom_ids it has seen to refuse duplicates, and what it has warned of. Pure
+// otherwise.
+class RequestParser {
+ public:
+  RequestParser(std::vector<ServedModel> models, ReaderLimits limits);
+  // `line` without its newline, in which only line 0 may begin with a byte order mark. Whatever is wrong with the line
+  // becomes a RequestFailure.
+  IncomingRequest parse(RequestId line_number, std::string_view line);
+  // For a line of `bytes` > max_line_bytes, of which only the custom_id was kept, if it was found.
+  IncomingRequest refuse_long(RequestId line_number, std::size_t bytes, std::optional<std::string> custom_id);
+
+ private:
+  Request read(IncomingRequest& incoming, std::string_view line);
+  void warn_unknown_fields(RequestId line_number, const std::vector<std::string>& names);
+  void warn_unknown_model(const std::string& name);
+
+  std::vector<ServedModel> models_;
+  ReaderLimits limits_;
+  std::size_t max_prompt_ = 0;  // tokens; the longest that any model takes
+  std::unordered_set<std::string> seen_ids_;
+  bool warned_unknown_fields_ = false;
+  bool warned_unknown_model_ = false;
+};
+
+class RequestReader {
+ public:
+  // Opens `path` ("-": stdin) and starts the thread. Error{kNoInput} naming `path` unless it is a regular file, or a
+  // standard input that is neither a folder nor a terminal.
+  RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits);
+  ~RequestReader();  // stops the thread, also when it waits for input
+
+  // The next request if one is ready; never blocks. Rethrows a reading error (Error{kIo}) once what was read before it
+  // has been handed out.
+  std::optional<IncomingRequest> poll();
+  // True when the input has ended and everything was handed out.
+  bool finished();
+  // Non-blank lines seen so far; the total once the input has ended.
+  std::uint64_t lines_seen() const { return lines_seen_.load(std::memory_order_relaxed); }
+
+ private:
+  void run();
+  void read_all();
+  bool wait_for_input() const;
+  bool deliver(IncomingRequest request);
+
+  std::string path_;
+  FileDescriptor input_;
+  FileDescriptor wake_;  // eventfd: tells the thread to stop while it waits in poll(2)
+  RequestParser parser_;
+  ReaderLimits limits_;
+  std::atomic<std::uint64_t> lines_seen_{0};
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable space_;
+  std::deque<IncomingRequest> queue_;
+  bool ended_ = false;
+  bool stopping_ = false;
+  std::exception_ptr failure_;
+
+  std::thread thread_;
+};
+
+}  // namespace computron

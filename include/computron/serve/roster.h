@@ -1,0 +1,32 @@
+// The models of a job: `--model ID=FILE.h5 ...` or `--models ROSTER.json`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "computron/base/types.h"
+
+namespace computron {
+
+struct RosterEntry {
+  std::string id;    // [A-Za-z0-9._/-]{1,128}, unique
+  std::string path;  // several ids may name one file
+  bool pinned = false;
+  int priority = 0;
+};
+
+// Each item is "ID=FILE". Error{kUsage} naming the item.
+std::vector<RosterEntry> parse_model_arguments(const std::vector<std::string>& items);
+// A JSON list of {"id", "path", "pinned"?, "priority"?}; relative paths are relative to the roster's folder.
+// Error{kNoInput} or {kUsage} naming file, entry and key.
+std::vector<RosterEntry> read_roster(const std::string& file);
+
+// What the front end knows of a loaded model.
+struct ServedModel {
+  std::string id;
+  int vocab = 0;
+  int max_positions = 0;
+  std::vector<TokenId> eos_tokens;
+};
+
+}  // namespace computron

@@ -1,0 +1,67 @@
+#include "kernels/cpu/activation.h"
+
+#include "kernels/cpu/simd.h"
+
+namespace computron::kernels {
+namespace {
+
+constexpr float kSqrtHalf = 0.70710678f;
+
+F8 negate(F8 x) { return _mm256_xor_ps(x, splat(-0.0f)); }
+
+// x / (1 + e^-t): x times the logistic function of t.
+F8 gated(F8 x, F8 t) { return div(x, add(splat(1), exp(negate(t)))); }
+
+// Both keep their relative precision in the negative tail, where 1 + tanh(u) = 2 / (1 + e^-2u) nears 0.
+F8 gelu_tanh(F8 x) {
+  const F8 inner = mul(x, fma(mul(x, x), splat(0.044715f), splat(1)));
+  return gated(x, mul(inner, splat(1.5957691f)));  // 2 sqrt(2 / pi)
+}
+F8 silu(F8 x) { return gated(x, x); }
+
+// erfc(x) for x >= 0, relative error < 1.2e-7 before rounding: Numerical Recipes, section 6.2 (erfcc).
+F8 erfc_positive(F8 x) {
+  const F8 t = div(splat(1), fma(x, splat(0.5f), splat(1)));
+  F8 p = splat(0.17087277f);
+  for (const float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f,
+                        1.00002368f, -1.26551223f}) {
+    p = fma(p, t, splat(c));
+  }
+  return mul(t, exp(fma(negate(x), x, p)));
+}
+
+// x (1 + erf(x / sqrt 2)) / 2, and 1 + erf(z) = erfc(-z).
+F8 gelu_erf(F8 x) {
+  const F8 z = mul(x, splat(kSqrtHalf));
+  const F8 tail = erfc_positive(_mm256_andnot_ps(splat(-0.0f), z));
+  const F8 twice = _mm256_blendv_ps(sub(splat(2), tail), tail, z);
+  return mul(mul(x, splat(0.5f)), twice);
+}
+
+F8 relu(F8 x) { return max(splat(0), x); }
+F8 identity(F8 x) { return x; }
+
+template <F8 (*F)(F8), class T>
+void apply(const float* x, const float* bias, int n, T* out) {
+  if (bias == nullptr) return map_lanes(n, out, [](F8 v) { return F(v); }, x);
+  map_lanes(n, out, [](F8 v, F8 b) { return F(add(v, b)); }, x, bias);
+}
+
+template <class T>
+void activate_as(Activation activation, const float* x, const float* bias, int n, T* out) {
+  switch (activation) {
+    case Activation::kNone: return apply<identity>(x, bias, n, out);
+    case Activation::kRelu: return apply<relu>(x, bias, n, out);
+    case Activation::kGeluTanh: return apply<gelu_tanh>(x, bias, n, out);
+    case Activation::kGeluErf: return apply<gelu_erf>(x, bias, n, out);
+    case Activation::kSilu: return apply<silu>(x, bias, n, out);
+  }
+}
+
+}  // namespace
+
+void activate(Activation activation, const float* x, const float* bias, int n, std::byte* out, DType dtype) {
+  with_element(dtype, [&]<class T>(T) { activate_as(activation, x, bias, n, reinterpret_cast<T*>(out)); });
+}
+
+}  // namespace computron::kernels

@@ -1,0 +1,14 @@
+// The end of a GEMM: bias, activation and conversion while a tile is copied into place.
+#pragma once
+
+#include <cstddef>
+
+#include "computron/base/types.h"
+#include "computron/ops/types.h"
+
+namespace computron::kernels {
+
+// out[i] = activation(x[i] + bias[i]) for i < n; bias may be null; out holds float32 or bfloat16 and may be x.
+void activate(Activation activation, const float* x, const float* bias, int n, std::byte* out, DType dtype);
+
+}  // namespace computron::kernels

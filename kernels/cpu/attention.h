@@ -1,0 +1,46 @@
+// Attention of some rows of one sequence under one key/value head, over cached keys and values.
+//
+// Keys are visited in spans of kSpan positions from position 0 on, whatever the cache's blocks and the rows beside, and
+// a softmax is carried along (maximum, sum, weighted values: Milakov and Gimelshein 2018). Within a span every sum has
+// one fixed order, so a row has the same bits alone, in any batch and in any cutting of a prompt.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "computron/ops/types.h"
+
+namespace computron::kernels {
+
+// Rows [row, row + rows) of `sequence` (counted from its first), and the query heads that use `kv_head`.
+struct AttentionPart {
+  const AttentionShape* shape = nullptr;
+  const KvCacheView* cache = nullptr;
+  const SequenceRows* sequence = nullptr;
+  int layer = 0;
+  int kv_head = 0;
+  int row = 0;
+  int rows = 0;
+};
+
+// The running softmax of one query: the largest score so far and Σ exp(score - max).
+struct Softmax {
+  float max;
+  float sum;
+};
+
+// What one thread needs while it attends; grows to the largest part seen.
+struct AttentionScratch {
+  std::vector<float> queries, values;  // [queries, head_dim rounded up to whole vectors]
+  std::vector<Softmax> softmax;        // [queries]
+};
+
+// Stores the part's keys and values from qkv [batch rows, (heads + 2 kv_heads) × head_dim] into the cache, converted.
+void store_keys_values(const AttentionPart& part, const float* qkv);
+
+// out [batch rows, heads × head_dim] (float32 or bfloat16): the part's rows and heads. All keys that the rows see must
+// have been stored.
+void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch);
+
+}  // namespace computron::kernels

@@ -1,0 +1,145 @@
+// Both element types are packed in units of 32 bits, [unit][64 rows]: a float32, or a pair of bfloat16 neighbours of
+// one row. Whole units go by vectors: with column_stride 1 eight rows × eight units are transposed in registers, with
+// row_stride 1 rows are copied (bfloat16: two columns interleaved). What is left over goes element by element.
+#include "kernels/cpu/pack.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace computron::kernels {
+namespace {
+
+// A piece that lies in one block of 64 rows. Columns count from the block's first, rows from `lane`.
+struct Piece {
+  std::byte* block;         // [units][64] of 4 bytes
+  int lane, rows;           // rows [lane, lane + rows) of the block
+  int column, columns;
+  const std::byte* source;  // of its element (0, 0)
+  std::size_t row_stride, column_stride;  // in elements
+};
+
+std::uint32_t* unit_at(const Piece& p, int unit) {
+  return reinterpret_cast<std::uint32_t*>(p.block) + static_cast<std::size_t>(unit) * kRowBlock + p.lane;
+}
+
+// Columns [first, last) of the piece, of element type T with kPerUnit columns a unit.
+template <class T>
+void pack_elements(const Piece& p, int first, int last) {
+  constexpr int kPerUnit = 4 / sizeof(T);
+  const T* source = reinterpret_cast<const T*>(p.source);
+  for (int c = first; c < last; ++c) {
+    T* to = reinterpret_cast<T*>(unit_at(p, (p.column + c) / kPerUnit)) + (p.column + c) % kPerUnit;
+    for (int r = 0; r < p.rows; ++r) to[r * kPerUnit] = source[r * p.row_stride + c * p.column_stride];
+  }
+}
+
+__m256i load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+void store256(std::uint32_t* p, __m256i x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+
+// to[u * 64 + r] = unit u of row r, for eight rows of eight units.
+void transpose_8x8(const std::byte* from, std::size_t row_bytes, std::uint32_t* to) {
+  __m256i a[8], b[8];
+  for (int r = 0; r < 8; ++r) a[r] = load256(from + r * row_bytes);
+  for (int r = 0; r < 8; r += 2) {
+    b[r] = _mm256_unpacklo_epi32(a[r], a[r + 1]);
+    b[r + 1] = _mm256_unpackhi_epi32(a[r], a[r + 1]);
+  }
+  for (int r = 0; r < 8; r += 4) {
+    a[r] = _mm256_unpacklo_epi64(b[r], b[r + 2]);
+    a[r + 1] = _mm256_unpackhi_epi64(b[r], b[r + 2]);
+    a[r + 2] = _mm256_unpacklo_epi64(b[r + 1], b[r + 3]);
+    a[r + 3] = _mm256_unpackhi_epi64(b[r + 1], b[r + 3]);
+  }
+  for (int u = 0; u < 4; ++u) {
+    store256(to + u * kRowBlock, _mm256_permute2x128_si256(a[u], a[u + 4], 0x20));
+    store256(to + (u + 4) * kRowBlock, _mm256_permute2x128_si256(a[u], a[u + 4], 0x31));
+  }
+}
+
+// Columns [first, last), whole units; rows are contiguous (column_stride 1). A step takes a cache line of each row.
+template <class T>
+void pack_rows(const Piece& p, int first, int last) {
+  constexpr int kPerUnit = 4 / sizeof(T), kStep = 16 * kPerUnit;
+  constexpr std::size_t kAhead = 512;  // bytes; the 64 rows are too many streams for the hardware's prefetcher
+  const std::size_t row_bytes = p.row_stride * sizeof(T);
+  int c = first;
+  for (; c + kStep <= last; c += kStep) {
+    const std::byte* from = p.source + c * sizeof(T);
+    std::uint32_t* to = unit_at(p, (p.column + c) / kPerUnit);
+    int r = 0;
+    for (; r + 8 <= p.rows; r += 8) {
+      for (int i = r; i < r + 8; ++i) _mm_prefetch(from + i * row_bytes + kAhead, _MM_HINT_T0);
+      transpose_8x8(from + r * row_bytes, row_bytes, to + r);
+      transpose_8x8(from + r * row_bytes + 32, row_bytes, to + r + 8 * kRowBlock);
+    }
+    for (; r < p.rows; ++r) {
+      for (int u = 0; u < 16; ++u) std::memcpy(to + u * kRowBlock + r, from + r * row_bytes + 4 * u, 4);
+    }
+  }
+  pack_elements<T>(p, c, last);
+}
+
+void copy_unit(const float* column, std::size_t, int rows, std::uint32_t* to) {
+  std::memcpy(to, column, static_cast<std::size_t>(rows) * 4);
+}
+
+void copy_unit(const std::uint16_t* column, std::size_t column_stride, int rows, std::uint32_t* to) {
+  const std::uint16_t* next = column + column_stride;
+  int r = 0;
+  for (; r + 8 <= rows; r += 8) {
+    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(column + r));
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(next + r));
+    store256(to + r, _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b)));
+  }
+  for (; r < rows; ++r) to[r] = column[r] | static_cast<std::uint32_t>(next[r]) << 16;
+}
+
+// Columns [first, last), whole units; columns are contiguous (row_stride 1).
+template <class T>
+void pack_columns(const Piece& p, int first, int last) {
+  constexpr int kPerUnit = 4 / sizeof(T);
+  const T* source = reinterpret_cast<const T*>(p.source);
+  for (int c = first; c < last; c += kPerUnit) {
+    copy_unit(source + c * p.column_stride, p.column_stride, p.rows, unit_at(p, (p.column + c) / kPerUnit));
+  }
+}
+
+template <class T>
+void pack_piece(const Piece& p) {
+  constexpr int kPerUnit = 4 / sizeof(T);
+  const bool by_vectors = p.column_stride == 1 || p.row_stride == 1;
+  const int first = by_vectors ? std::min(p.columns, (kPerUnit - p.column % kPerUnit) % kPerUnit) : p.columns;
+  const int last = first + (p.columns - first) / kPerUnit * kPerUnit;
+  pack_elements<T>(p, 0, first);
+  if (first < last) p.column_stride == 1 ? pack_rows<T>(p, first, last) : pack_columns<T>(p, first, last);
+  pack_elements<T>(p, last, p.columns);
+}
+
+// Columns go in groups so that the blocks of a panel share the source's lines and pages while these are at hand.
+template <class T>
+void pack_all(std::byte* packed, std::size_t block_bytes, int row, int rows, int column, int columns,
+              const std::byte* source, std::size_t row_stride, std::size_t column_stride) {
+  const int group = row_stride == 1 && column_stride != 1 ? 32 : columns;
+  for (int c = 0; c < columns; c += group) {
+    for (int r = row, end; r < row + rows; r = end) {
+      end = std::min(round_up(r + 1, kRowBlock), row + rows);
+      const std::size_t offset = (r - row) * row_stride + c * column_stride;
+      pack_piece<T>({packed + r / kRowBlock * block_bytes, r % kRowBlock, end - r, column + c,
+                     std::min(group, columns - c), source + offset * sizeof(T), row_stride, column_stride});
+    }
+  }
+}
+
+}  // namespace
+
+void pack(std::byte* packed, int depth, DType dtype, int row, int rows, int column, int columns,
+          const std::byte* source, std::size_t row_stride, std::size_t column_stride) {
+  const std::size_t block_bytes = packed_bytes(kRowBlock, depth, dtype);
+  const auto pack_as = dtype == DType::kF32 ? pack_all<float> : pack_all<std::uint16_t>;
+  pack_as(packed, block_bytes, row, rows, column, columns, source, row_stride, column_stride);
+}
+
+}  // namespace computron::kernels

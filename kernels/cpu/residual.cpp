@@ -1,0 +1,16 @@
+#include "kernels/cpu/residual.h"
+
+#include "kernels/cpu/simd.h"
+
+namespace computron::kernels {
+
+void add_residual(const float* x, const float* bias, int n, float* inout) {
+  if (bias == nullptr) return add(x, n, inout);
+  map_lanes(n, inout, [](F8 h, F8 v, F8 b) { return add(h, add(v, b)); }, inout, x, bias);
+}
+
+void add(const float* x, int n, float* inout) {
+  map_lanes(n, inout, [](F8 h, F8 v) { return add(h, v); }, inout, x);
+}
+
+}  // namespace computron::kernels

@@ -1,0 +1,124 @@
+// Eight float lanes at the program's baseline (x86-64-v3), for kernels whose sums must have a fixed order.
+//
+// A loop over n columns runs whole vectors and then one partial vector of n % 8 lanes (load_first, store_first).
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "computron/base/types.h"
+
+namespace computron::kernels {
+
+using F8 = __m256;
+inline constexpr int kLanes = 8;
+
+// An element stored as bfloat16.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+// Calls body(T{}) with the element type of `dtype`, which is f32 or bf16.
+template <class Body>
+decltype(auto) with_element(DType dtype, Body&& body) {
+  ensure(dtype != DType::kF16, "a CPU kernel was given float16");
+  return dtype == DType::kF32 ? body(float{}) : body(Bf16{});
+}
+
+inline F8 splat(float x) { return _mm256_set1_ps(x); }
+inline F8 add(F8 a, F8 b) { return _mm256_add_ps(a, b); }
+inline F8 sub(F8 a, F8 b) { return _mm256_sub_ps(a, b); }
+inline F8 mul(F8 a, F8 b) { return _mm256_mul_ps(a, b); }
+inline F8 div(F8 a, F8 b) { return _mm256_div_ps(a, b); }
+inline F8 fma(F8 a, F8 b, F8 c) { return _mm256_fmadd_ps(a, b, c); }
+inline F8 max(F8 a, F8 b) { return _mm256_max_ps(a, b); }  // b where a lane of either is NaN
+inline F8 min(F8 a, F8 b) { return _mm256_min_ps(a, b); }  // b where a lane of either is NaN
+
+inline F8 load(const float* p) { return _mm256_loadu_ps(p); }
+inline F8 load(const Bf16* p) {
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+inline void store(float* p, F8 x) { _mm256_storeu_ps(p, x); }
+
+// Rounds to nearest even; NaN stays NaN. As bf16_from_f32.
+inline void store(Bf16* p, F8 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0b1000);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+
+// The first `count` < 8 lanes from or to p; the other lanes are zero, and their memory is not touched.
+template <class T>
+F8 load_first(const T* p, int count) {
+  T lanes[kLanes] = {};
+  std::memcpy(lanes, p, static_cast<std::size_t>(count) * sizeof(T));
+  return load(lanes);
+}
+template <class T>
+void store_first(T* p, F8 x, int count) {
+  T lanes[kLanes];
+  store(lanes, x);
+  std::memcpy(p, lanes, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+// out[i] = f(lanes of in...) for i < n, in vectors of eight. `f` maps F8s to an F8.
+template <class Out, class F, class... In>
+void map_lanes(int n, Out* out, F&& f, const In*... in) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, f(load(in + i)...));
+  if (i < n) store_first(out + i, f(load_first(in + i, n - i)...), n - i);
+}
+
+// ((x0 + x1) + (x2 + x3)) + ((x4 + x5) + (x6 + x7)).
+inline float sum_lanes(F8 x) {
+  x = _mm256_hadd_ps(x, x);
+  x = _mm256_hadd_ps(x, x);
+  return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+}
+// Lane i of the result is sum_lanes(x[i]), bit for bit.
+inline F8 sum_lanes_of_each(const F8 (&x)[kLanes]) {
+  const F8 low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+  const F8 high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
+  return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+}
+inline float max_lanes(F8 x) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+
+// e^x within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN for NaN. After the Cephes library's
+// expf: x = n ln 2 + r with |r| <= ln 2 / 2, and a polynomial of degree 7 in r.
+inline F8 exp(F8 x) {
+  const F8 lowest = splat(-87.33654f);
+  const F8 highest = splat(88.72283f);
+  const F8 clamped = min(highest, max(lowest, x));
+  const F8 n = _mm256_round_ps(mul(clamped, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const F8 r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clamped));
+  F8 p = splat(1.9875691500e-4f);
+  for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
+    p = fma(p, r, splat(c));
+  }
+  p = add(fma(p, mul(r, r), r), splat(1.0f));
+  // 2^n in two factors, since n reaches 128.
+  const __m256i half = _mm256_srai_epi32(_mm256_cvtps_epi32(n), 1);
+  const __m256i rest = _mm256_sub_epi32(_mm256_cvtps_epi32(n), half);
+  const auto power = [](__m256i e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
+  };
+  const F8 value = mul(mul(p, power(half)), power(rest));
+  const F8 capped = _mm256_blendv_ps(value, splat(__builtin_inff()), _mm256_cmp_ps(x, highest, _CMP_GT_OQ));
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, lowest, _CMP_LT_OQ), capped);
+}
+
+}  // namespace computron::kernels

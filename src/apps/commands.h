@@ -1,0 +1,16 @@
+// The subcommands of `computron`. Each adds itself to the program with its options and, as its callback, its work.
+// Work that fails throws: Error for what is the caller's or the data's fault, CLI::RuntimeError to end with a code
+// after the reason has been said.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace computron {
+
+void add_init(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_serve(CLI::App& app);
+
+}  // namespace computron

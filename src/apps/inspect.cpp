@@ -1,0 +1,213 @@
+// computron inspect: what a checkpoint holds, and whether its bytes are what was written.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "computron/base/size.h"
+#include "computron/checkpoint/reader.h"
+#include "computron/model/checkpoint_check.h"
+#include "computron/model/config.h"
+#include "src/apps/commands.h"
+#include "src/apps/parallel.h"
+#include "src/apps/progress.h"
+
+namespace computron {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kListedDamages = 10;
+
+struct InspectOptions {
+  std::string path;
+  bool json = false;
+  bool verify = false;
+  int threads = usable_cores();
+};
+
+// A digest chunk of a tensor.
+struct Chunk {
+  const TensorEntry* tensor;
+  std::size_t begin, end;  // bytes of the tensor
+};
+
+// What is known of the digests.
+struct Verification {
+  bool done = false;
+  std::size_t chunks = 0;
+  std::map<std::size_t, std::string> damages;  // by chunk, in the order of the file
+
+  const char* state() const { return !done ? "not verified" : damages.empty() ? "verified" : "damaged"; }
+  std::vector<std::string> listed() const;
+};
+
+std::vector<std::string> Verification::listed() const {
+  std::vector<std::string> lines;
+  for (const auto& [chunk, what] : damages) {
+    if (lines.size() < kListedDamages) lines.push_back(what);
+  }
+  return lines;
+}
+
+std::vector<const TensorEntry*> in_file_order(const CheckpointIndex& index) {
+  std::vector<const TensorEntry*> order;
+  for (const auto& [name, entry] : index.tensors) order.push_back(&entry);
+  std::ranges::sort(order, {}, &TensorEntry::offset);
+  return order;
+}
+
+std::vector<Chunk> chunks_of(const CheckpointIndex& index) {
+  std::vector<Chunk> chunks;
+  for (const TensorEntry* tensor : in_file_order(index)) {
+    for (std::size_t at = 0; at < tensor->bytes; at += kDigestChunkBytes) {
+      chunks.push_back({tensor, at, std::min(at + kDigestChunkBytes, tensor->bytes)});
+    }
+  }
+  return chunks;
+}
+
+// Reads every byte of every tensor; goes on after a damaged chunk.
+void verify(const CheckpointIndex& index, const std::vector<Chunk>& chunks, int threads, Verification& result) {
+  std::size_t total_bytes = 0;
+  for (const Chunk& chunk : chunks) total_bytes += chunk.end - chunk.begin;
+  const TensorReader reader(index);
+  std::mutex mutex;
+  ByteProgress progress("verifying " + index.path, total_bytes);
+  parallel_for(chunks.size(), threads, [&](int, std::size_t item) {
+    const auto& [tensor, begin, end] = chunks[item];
+    try {
+      reader.read(*tensor, begin, end, kDigestChunkBytes, [](std::size_t, std::span<const std::byte>) {});
+    } catch (const CheckpointError& error) {
+      const std::lock_guard lock(mutex);
+      result.damages.emplace(item, error.what());
+    }
+    progress.add(end - begin);
+  });
+  result.done = true;
+}
+
+std::size_t parameters_of(const CheckpointIndex& index) {
+  std::size_t parameters = 0;
+  for (const auto& [name, entry] : index.tensors) parameters += entry.bytes / size_of(entry.dtype);
+  return parameters;
+}
+
+// The stored configuration; a string if it is not JSON, which check_configuration() refuses.
+ordered_json configuration_of(const CheckpointIndex& index) {
+  const auto config = ordered_json::parse(index.config_json, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() ? config : ordered_json(index.config_json);
+}
+
+std::string text_of(const ordered_json& json, int indent = -1) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
+}
+
+std::string shape_text(const TensorEntry& tensor) { return text_of(ordered_json(tensor.shape)); }
+
+ordered_json json_of(const TensorEntry& tensor) {
+  return {{"name", tensor.name},
+          {"dtype", name_of(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"transposed", tensor.transposed},
+          {"offset", tensor.offset},
+          {"bytes", tensor.bytes}};
+}
+
+ordered_json json_of(const Verification& verification) {
+  return {{"algorithm", "xxh3-128"},
+          {"chunk_bytes", kDigestChunkBytes},
+          {"chunks", verification.chunks},
+          {"state", verification.state()},
+          {"damaged_chunks", verification.damages.size()},
+          {"damages", verification.listed()}};
+}
+
+void print_json(const CheckpointIndex& index, const Verification& verification) {
+  ordered_json json = {{"path", index.path},
+                       {"file_bytes", index.file_bytes},
+                       {"format_version", kCheckpointFormatVersion},
+                       {"architecture", index.architecture},
+                       {"parameters", parameters_of(index)},
+                       {"config", configuration_of(index)},
+                       {"tensors", ordered_json::array()},
+                       {"digests", json_of(verification)}};
+  for (const TensorEntry* tensor : in_file_order(index)) json["tensors"].push_back(json_of(*tensor));
+  fmt::print("{}\n", text_of(json, 2));
+}
+
+void print_configuration(const CheckpointIndex& index) {
+  const ordered_json config = configuration_of(index);
+  fmt::print("configuration\n");
+  if (!config.is_object()) fmt::print("  {}\n", text_of(config));
+  if (!config.is_object()) return;
+  for (const auto& [key, value] : config.items()) fmt::print("  {:<16} {}\n", key, text_of(value));
+}
+
+void print_tensors(const CheckpointIndex& index) {
+  std::size_t width = 4;
+  for (const auto& [name, entry] : index.tensors) width = std::max(width, name.size());
+  fmt::print("tensors\n  {:<{}}  dtype  {:<16} transposed {:>15} {:>15}\n", "name", width, "shape", "offset", "bytes");
+  for (const TensorEntry* tensor : in_file_order(index)) {
+    fmt::print("  {:<{}}  {:<5}  {:<16} {:<10} {:>15} {:>15}\n", tensor->name, width, name_of(tensor->dtype),
+               shape_text(*tensor), tensor->transposed ? "yes" : "no", tensor->offset, tensor->bytes);
+  }
+}
+
+void print_text(const CheckpointIndex& index, const Verification& verification) {
+  fmt::print("file          {} ({})\n", index.path, format_size(index.file_bytes));
+  fmt::print("format        {}\n", kCheckpointFormatVersion);
+  fmt::print("architecture  {}\n", text_of(index.architecture));
+  fmt::print("parameters    {}\n", parameters_of(index));
+  print_configuration(index);
+  print_tensors(index);
+  fmt::print("digests       xxh3-128, {} chunks of 1 MiB: {}\n", verification.chunks, verification.state());
+  for (const std::string& damage : verification.listed()) fmt::print("  {}\n", damage);
+}
+
+void check_damages(const std::string& path, const Verification& verification) {
+  if (verification.damages.empty()) return;
+  throw CheckpointError(fmt::format("{}: {} of {} chunks are damaged; the first: {}", path,
+                                    verification.damages.size(), verification.chunks,
+                                    verification.damages.begin()->second));
+}
+
+void check_configuration(const CheckpointIndex& index) try {
+  check_tensors(ModelConfig::from_json(index.config_json), index);
+} catch (const ConfigError& error) {
+  const std::string what = error.what();
+  throw ConfigError(what.starts_with(index.path) ? what : fmt::format("{}: {}", index.path, what));
+}
+
+void run_inspect(const InspectOptions& options) {
+  const CheckpointIndex index = read_checkpoint_index(options.path);
+  const std::vector<Chunk> chunks = chunks_of(index);
+  Verification verification;
+  verification.chunks = chunks.size();
+  if (options.verify) verify(index, chunks, options.threads, verification);
+  options.json ? print_json(index, verification) : print_text(index, verification);
+  check_damages(index.path, verification);
+  check_configuration(index);
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto* command = app.add_subcommand("inspect", "Show the configuration, tensors and digests of a model file");
+  const auto options = std::make_shared<InspectOptions>();
+  command->footer(
+      "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit its\n"
+      "configuration.");
+  command->add_option("file", options->path, "Checkpoint, FILE.h5")->required();
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--verify", options->verify, "Read every byte and compare with the stored digests");
+  command->add_option("--threads", options->threads, "Threads that verify (default: all cores)")
+      ->check(CLI::Range(1, 1024));
+  command->callback([options] { run_inspect(*options); });
+}
+
+}  // namespace computron

@@ -1,0 +1,61 @@
+// The program `computron`: parses the command line, runs one subcommand, and turns what it throws into one line on
+// stderr and the exit code of base/error.h.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "computron/base/error.h"
+#include "src/apps/commands.h"
+
+namespace computron {
+namespace {
+
+int fail(ExitCode code, const char* what) {
+  std::fprintf(stderr, "computron: %s\n", what);
+  return static_cast<int>(code);
+}
+
+// --help and --version come as exceptions too.
+int end_of_parsing(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  return fail(ExitCode::kUsage, fmt::format("{} (--help tells more)", error.what()).c_str());
+}
+
+void parse_and_run(CLI::App& app, int argc, char** argv) {
+  app.parse(argc, argv);
+  if (std::fflush(stdout) != 0) throw Error(ExitCode::kIo, "standard output cannot be written");
+}
+
+int run(int argc, char** argv) try {
+  CLI::App app("Computron serves many large transformer models from one MPI job.", "computron");
+  app.set_version_flag("--version", "computron " COMPUTRON_VERSION);
+  app.require_subcommand(1);
+  add_init(app);
+  add_inspect(app);
+  add_serve(app);
+  try {
+    parse_and_run(app, argc, argv);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    return end_of_parsing(app, error);
+  }
+} catch (const Error& error) {
+  return fail(error.code(), error.what());
+} catch (const std::bad_alloc&) {
+  return fail(ExitCode::kSystem, "out of memory");
+} catch (const std::system_error& error) {
+  return fail(ExitCode::kSystem, error.what());
+} catch (const std::exception& error) {
+  return fail(ExitCode::kInternal, error.what());
+}
+
+}  // namespace
+}  // namespace computron
+
+int main(int argc, char** argv) { return computron::run(argc, argv); }

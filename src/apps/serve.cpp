@@ -1,0 +1,171 @@
+// computron serve: the main job, under mpirun or srun.
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+
+#include "computron/base/log.h"
+#include "computron/base/size.h"
+#include "computron/base/time.h"
+#include "computron/comm/agreed.h"
+#include "computron/serve/engine.h"
+#include "src/apps/commands.h"
+
+namespace computron {
+namespace {
+
+struct ServeOptions {
+  JobOptions job;
+  std::vector<std::string> models;
+  std::string roster;
+  std::string requests;
+  std::string output;
+  std::string device_memory, page_size;
+  std::string metrics;
+  bool replay = false;
+  bool quiet = false;
+  std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
+};
+
+// What only rank 0 has: the two ends of the flow of requests.
+struct FrontEnd {
+  std::unique_ptr<ResultWriter> writer;
+  std::unique_ptr<RequestReader> reader;
+};
+
+void complete(ServeOptions& options) {
+  auto& job = options.job;
+  job.models = options.roster.empty() ? parse_model_arguments(options.models) : read_roster(options.roster);
+  if (job.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models ROSTER");
+  if (!options.device_memory.empty()) job.device_memory_bytes = parse_size(options.device_memory);
+  if (!options.page_size.empty()) job.page_bytes = parse_size(options.page_size);
+  if (!job.idle.empty()) IdlePolicy::parse(job.idle);
+  make_policy(job.policy);
+  if (job.device == "auto") job.device = cuda_device_present() ? "cuda" : "cpu";
+}
+
+void open_output(const ServeOptions& options, FrontEnd& front) {
+  if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
+    throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
+  }
+  front.writer = std::make_unique<ResultWriter>(options.output, options.requests);
+}
+
+void open_input(const ServeOptions& options, const Job& job, FrontEnd& front) {
+  const ReaderLimits limits{.max_line_bytes = options.max_line_bytes};
+  front.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits), limits);
+}
+
+RunFacts facts_of(const Job& job, double wall_s) {
+  const MeshShape shape = job.mesh().shape;
+  const double link = job.options().link_gb_per_s;
+  return {.wall_s = wall_s,
+          .ranks = shape.ranks(),
+          .tp = shape.tp,
+          .pp = shape.pp,
+          .groups = 1,
+          .device = job.device().name(),
+          .link_gb_per_s = link,
+          .link_emulated = link > 0};
+}
+
+void serve_rank_0(const ServeOptions& options, Job& job, FrontEnd& front) {
+  Scheduler scheduler(job.model_shapes(), job.model_names(), make_policy(job.options().policy),
+                      {.frames = job.frames(),
+                       .max_batch_tokens = job.options().max_batch_tokens,
+                       .max_seqs = job.options().max_seqs,
+                       .steps_in_flight = job.steps_in_flight()});
+  Metrics metrics(job.model_names());
+  const double start = now_s();
+  Engine engine(job, scheduler, *front.reader, *front.writer, metrics,
+                {.replay = options.replay, .show_progress = !options.quiet, .start_s = start});
+  engine.run();
+  const RunFacts facts = facts_of(job, now_s() - start);
+  front.writer->finish();
+  if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
+  if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
+}
+
+void serve(ServeOptions& options, Communicator world, const std::string& effective) {
+  const int rank = world.rank();
+  FrontEnd front;
+  agreed(world, [&] {
+    complete(options);
+    if (rank == 0) open_output(options, front);
+  });
+  if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
+  Job job(options.job, std::move(world));
+  agreed(job.mesh().world, [&] {
+    if (rank == 0) open_input(options, job, front);
+  });
+  rank == 0 ? serve_rank_0(options, job, front) : run_worker(job);
+}
+
+// A failure all ranks agreed on ends them in order; any other ends the job at once. The rank that failed says why.
+int run(ServeOptions options, const std::string& effective) {
+  MpiSession session(nullptr, nullptr);
+  int rank = 0;
+  try {
+    Communicator world = Communicator::world();
+    rank = world.rank();
+    init_logging(rank, options.quiet);
+    serve(options, std::move(world), effective);
+    return 0;
+  } catch (const VoteError& error) {
+    if (error.rank() == rank) report_failure(rank, error.reason());
+    return static_cast<int>(error.code());
+  } catch (const Error& error) {
+    report_failure(rank, error.what());
+    MpiSession::abort(error.code());
+  } catch (const std::bad_alloc&) {
+    report_failure(rank, "out of memory");
+    MpiSession::abort(ExitCode::kSystem);
+  } catch (const std::exception& error) {
+    report_failure(rank, error.what());
+    MpiSession::abort(ExitCode::kInternal);
+  }
+}
+
+void add_options(CLI::App& app, ServeOptions& o) {
+  auto* model = app.add_option("--model", o.models, "A model to serve, as ID=FILE.h5; repeat for more");
+  app.add_option("--models", o.roster, "A roster: JSON list of id, path and optional pinned, priority")->excludes(model);
+  app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin")->required();
+  app.add_option("--output", o.output, "Results, JSONL; appears when complete (OUT.partial until then)")->required();
+  app.add_option("--tp", o.job.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
+  app.add_option("--pp", o.job.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);
+  app.add_option("--device", o.job.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--device-memory", o.device_memory, "Pool of a rank, weights and cache together (e.g. 2GiB)");
+  app.add_option("--page-size", o.page_size, "Bytes of a page (default: 8 MiB on cpu, more for wide models)");
+  app.add_option("--link-gbps", o.job.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--policy", o.job.policy, "Which model runs next: fifo");
+  app.add_option("--max-batch-tokens", o.job.max_batch_tokens, "Tokens of a step")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--max-seqs", o.job.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
+  app.add_option("--threads", o.job.threads, "Compute threads of a rank (default: cores / ranks of the node)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--seed", o.job.seed, "Seed of sampling; greedy decoding does not use it");
+  app.add_option("--idle", o.job.idle, "What a waiting rank does: spin, yield or sleep:US");
+  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
+  app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
+  app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
+  app.add_flag("--quiet", o.quiet, "No progress and no summary");
+  app.set_config("--config", "", "Options from a TOML file");
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  auto* command = app.add_subcommand("serve", "Serve a batch of requests over many models, under mpirun or srun");
+  const auto options = std::make_shared<ServeOptions>();
+  add_options(*command, *options);
+  command->callback([command, options] {
+    const int code = run(*options, command->config_to_str(/*default_also=*/true));
+    if (code != 0) throw CLI::RuntimeError(code);
+  });
+}
+
+}  // namespace computron

@@ -1,0 +1,42 @@
+// The names, types and rules of the checkpoint format that reader and writer share. Private to src/checkpoint.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "computron/base/types.h"
+#include "computron/checkpoint/index.h"
+#include "hdf5.h"
+
+namespace computron::format {
+
+// Root attributes.
+inline constexpr char kVersion[] = "format_version";     // int32
+inline constexpr char kArchitecture[] = "architecture";  // fixed-length UTF-8
+inline constexpr char kConfig[] = "config";              // fixed-length UTF-8, JSON
+// Root groups.
+inline constexpr char kTensors[] = "tensors";      // a dataset a tensor, no groups within
+inline constexpr char kTokenizer[] = "tokenizer";  // files of the tokenizer; may be absent
+// Attributes of a tensor.
+inline constexpr char kDigests[] = "xxh3_128";       // uint8 [chunks][16]
+inline constexpr char kTransposed[] = "transposed";  // int32, 0 or 1
+
+inline constexpr std::size_t kMaxStringBytes = 64 << 10;
+inline constexpr std::size_t kMaxNameBytes = 256;
+inline constexpr std::size_t kMaxTensors = 100000;
+inline constexpr std::size_t kMaxRank = 4;
+
+// Why `name` may not name a tensor; nullopt if it may. Characters A-Z a-z 0-9 . _ - within one path component.
+std::optional<std::string> fault_of_name(std::string_view name);
+
+// Bytes of a tensor of 1 to kMaxRank dimensions, none zero; throws `subject` on anything else and on overflow.
+std::size_t tensor_bytes(const std::vector<std::size_t>& shape, DType dtype, const hdf5::Subject& subject);
+
+// Floating-point types as they lie in files, little-endian. bfloat16 has the bit layout of HDF5 2.0's predefined
+// H5T_FLOAT_BFLOAT16LE; older libraries and h5py read both 16-bit types as numbers.
+hdf5::Id file_type(DType dtype, const hdf5::Subject& subject);
+std::optional<DType> dtype_of(hid_t file_type, const hdf5::Subject& subject);
+
+}  // namespace computron::format

@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "computron/base/idle.h"
+#include "computron/comm/mpi.h"
+#include "src/comm/mpi_call.h"
+
+namespace computron {
+
+std::string mpi_text(int status) {
+  char text[MPI_MAX_ERROR_STRING] = "unknown MPI error";
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  return text;
+}
+
+void check_mpi(int status, const std::string& call) {
+  if (status != MPI_SUCCESS) throw Error(ExitCode::kComm, fmt::format("{}: {}", call, mpi_text(status)));
+}
+
+bool mpi_usable() noexcept {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  return initialized && !finalized;
+}
+
+void await(MPI_Request request, const std::string& call) {
+  Idler idler(IdlePolicy{});
+  for (int finished = 0;;) {
+    check_mpi(MPI_Test(&request, &finished, MPI_STATUS_IGNORE), call);
+    if (finished) return;
+    idler.pause();
+  }
+}
+
+MpiSession::MpiSession(int* argc, char*** argv) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  ensure(!initialized, "a second MpiSession");
+  int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  // Errors of operations that belong to no communicator go to these two.
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  if (provided < MPI_THREAD_FUNNELED) {
+    throw Error(ExitCode::kComm, "this MPI library refuses MPI_THREAD_FUNNELED, which Computron needs");
+  }
+}
+
+MpiSession::~MpiSession() {
+  if (std::uncaught_exceptions() > 0 || !mpi_usable()) return;
+  const int status = MPI_Finalize();
+  if (status != MPI_SUCCESS) spdlog::error("MPI_Finalize failed with code {}", status);
+}
+
+void MpiSession::abort(ExitCode code) noexcept {
+  std::fflush(nullptr);
+  if (mpi_usable()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  _exit(static_cast<int>(code));
+}
+
+std::string host_name() {
+  char host[256] = "?";
+  gethostname(host, sizeof host - 1);
+  return host;
+}
+
+}  // namespace computron

@@ -1,0 +1,100 @@
+#include "src/device/cpu/compute_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "computron/base/error.h"
+#include "computron/base/time.h"
+
+namespace computron {
+namespace {
+
+constexpr int kPollInterval_us = 200;
+constexpr int kLongSleep_us = 100000;  // of threads that have nothing to poll
+
+}  // namespace
+
+InlineComputeStream::InlineComputeStream(ComputePool& pool, Progress& progress)
+    : pool_(pool), progress_(progress), last_wait_(static_cast<std::size_t>(pool.threads())) {}
+
+void InlineComputeStream::record(Event& event) {
+  auto& cpu_event = cpu(event);
+  cpu_event.complete(cpu_event.begin_record(*this));
+}
+
+void InlineComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(destination, source, bytes);
+}
+
+void InlineComputeStream::parallel_for(int items, const std::function<void(int, int)>& body) {
+  std::fill(last_wait_.begin(), last_wait_.end(), Interval{});
+  count_waits_after(pool_.parallel_for(items, body, progress_));
+}
+
+// Thread 0 also stands still where it has no item left and a worker waits for an event.
+void InlineComputeStream::count_waits_after(double out_of_items_s) {
+  double longest_s = 0;
+  for (const auto& [begin_s, end_s] : last_wait_) {
+    longest_s = std::max(longest_s, end_s - std::max(begin_s, out_of_items_s));
+  }
+  exposed_s_ += longest_s;
+}
+
+void InlineComputeStream::wait(int thread, const CpuEventMark& mark) {
+  if (reached(mark)) return;
+  const double begin_s = now_s();
+  if (thread == 0) {
+    while (!mark.event->wait_for(mark.record, kPollInterval_us)) progress_.poll();
+    exposed_s_ += now_s() - begin_s;
+  } else {
+    while (!mark.event->wait_for(mark.record, kLongSleep_us)) {
+    }
+    last_wait_[static_cast<std::size_t>(thread)] = {begin_s, now_s()};
+  }
+}
+
+void DeferredComputeStream::launch(Work work) { entries_.push_back({std::move(work), {}}); }
+
+void DeferredComputeStream::record(Event& event) {
+  auto& cpu_event = cpu(event);
+  entries_.push_back({nullptr, {&cpu_event, cpu_event.begin_record(*this)}});
+}
+
+void DeferredComputeStream::wait(const Event& event) {
+  launch([mark = mark_of(&event)](CpuContext& context) { context.wait(0, mark); });
+}
+
+void DeferredComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  launch([=, this](CpuContext&) { stream_.copy_to_device(destination, source, bytes); });
+}
+
+void DeferredComputeStream::synchronize() {
+  while (!entries_.empty()) {
+    auto entry = std::move(entries_.front());
+    entries_.pop_front();
+    run(entry);
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+void DeferredComputeStream::run(Entry& entry) {
+  const auto [event, record] = entry.record;
+  if (event != nullptr) {
+    error_ ? event->fail(error_) : event->complete(record);
+  } else if (!error_) {
+    try {
+      entry.work(stream_.context());
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+}
+
+CpuComputeStream& cpu(Stream& stream) {
+  auto* compute = dynamic_cast<CpuComputeStream*>(&stream);
+  ensure(compute != nullptr, "a CPU operation was given a stream that is not a CPU compute stream");
+  return *compute;
+}
+
+}  // namespace computron

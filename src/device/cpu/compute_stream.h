@@ -1,0 +1,78 @@
+// The CPU compute streams: work runs at the call, or, in the deferred one, when it is waited for.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "src/device/cpu/compute_pool.h"
+#include "src/device/cpu/event.h"
+
+namespace computron {
+
+// Runs work at once on the calling thread, so it never has work pending. Errors leave the call that met them.
+class InlineComputeStream final : public CpuComputeStream, private CpuContext {
+ public:
+  // Borrows both.
+  InlineComputeStream(ComputePool& pool, Progress& progress);
+
+  void launch(Work work) override { work(*this); }
+  void record(Event& event) override;
+  void wait(const Event& event) override { wait(0, mark_of(&event)); }
+  void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void synchronize() override {}
+  double exposed_s() const override { return exposed_s_; }
+
+  CpuContext& context() { return *this; }
+
+ private:
+  struct Interval {
+    double begin_s = 0;
+    double end_s = 0;
+  };
+
+  int threads() const override { return pool_.threads(); }
+  void parallel_for(int items, const std::function<void(int, int)>& body) override;
+  void wait(int thread, const CpuEventMark& mark) override;
+  void poll() override { progress_.poll(); }
+  void count_waits_after(double out_of_items_s);
+
+  ComputePool& pool_;
+  Progress& progress_;
+  double exposed_s_ = 0;
+  std::vector<Interval> last_wait_;  // [thread] of the round in progress: each written by its thread
+};
+
+// Test only: runs nothing before synchronize(), which then runs everything in order on the calling thread. So work
+// that forgot to wait for an event meets whatever the other streams have done meanwhile, and an event recorded here
+// stays pending: synchronize this stream before one that waits for it. After an error the stream is done for: the
+// rest is dropped, events recorded on it fail, and every synchronize() rethrows the error.
+class DeferredComputeStream final : public CpuComputeStream {
+ public:
+  // Borrows both.
+  DeferredComputeStream(ComputePool& pool, Progress& progress) : stream_(pool, progress) {}
+
+  void launch(Work work) override;
+  void record(Event& event) override;
+  void wait(const Event& event) override;
+  void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void synchronize() override;
+  double exposed_s() const override { return stream_.exposed_s(); }
+
+ private:
+  struct Record {
+    CpuEvent* event = nullptr;  // null: the entry is work
+    std::uint64_t record = 0;
+  };
+  struct Entry {
+    Work work;
+    Record record;
+  };
+
+  void run(Entry& entry);
+
+  InlineComputeStream stream_;
+  std::deque<Entry> entries_;
+  std::exception_ptr error_;
+};
+
+}  // namespace computron

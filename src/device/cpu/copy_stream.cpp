@@ -1,0 +1,129 @@
+#include "src/device/cpu/copy_stream.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <ctime>
+
+#include "computron/base/error.h"
+#include "computron/base/time.h"
+#include "src/device/cpu/streaming_copy.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kLinkChunk = std::size_t{1} << 20;
+constexpr int kStopInterval_us = 20000;  // a thread asleep on an event looks this often whether it is to stop
+
+// Sleeps to a time of now_s(), not at all if it is over.
+void sleep_until(double deadline_s) {
+  const auto ns = static_cast<std::int64_t>(std::ceil(deadline_s * 1e9));
+  const timespec until{ns / 1000000000, ns % 1000000000};
+  int status = EINTR;
+  while (status == EINTR) status = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+  ensure(status == 0, "clock_nanosleep failed");
+}
+
+}  // namespace
+
+CpuCopyStream::CpuCopyStream(double link_gb_per_s)
+    : link_(link_gb_per_s * 1e9), thread_([this](std::stop_token stop) { run(stop); }) {}
+
+void CpuCopyStream::record(Event& event) {
+  auto& cpu_event = cpu(event);
+  give(Record{&cpu_event, cpu_event.begin_record(*this)});
+}
+
+void CpuCopyStream::wait(const Event& event) { give(Wait{mark_of(&event)}); }
+
+void CpuCopyStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  give(Copy{destination, source, bytes, now_s()});
+}
+
+void CpuCopyStream::give(const Entry& entry) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(entry);
+  ++unfinished_;
+  if (queue_.size() == 1) given_.notify_one();
+}
+
+void CpuCopyStream::synchronize() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [this] { return unfinished_ == 0; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+LinkStatistics CpuCopyStream::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+void CpuCopyStream::run(const std::stop_token& stop) {
+  pthread_setname_np(pthread_self(), "copy");
+  prctl(PR_SET_TIMERSLACK, 1);  // ns; deadlines are often shorter than the usual slack of 50 us
+  std::vector<Entry> entries;
+  while (take(entries, stop)) execute_all(entries, stop);
+}
+
+// Counts the entries taken before as finished and takes the next ones; false when the stream goes.
+bool CpuCopyStream::take(std::vector<Entry>& entries, const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  unfinished_ -= entries.size();
+  entries.clear();
+  if (unfinished_ == 0) finished_.notify_all();
+  given_.wait(lock, stop, [this] { return !queue_.empty(); });
+  entries.swap(queue_);
+  return !stop.stop_requested();
+}
+
+void CpuCopyStream::execute_all(const std::vector<Entry>& entries, const std::stop_token& stop) {
+  for (const Entry& entry : entries) {
+    if (stop.stop_requested()) return;
+    try {
+      std::visit([&](const auto& what) { execute(what, stop); }, entry);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+    }
+  }
+}
+
+void CpuCopyStream::execute(const Wait& wait, const std::stop_token& stop) {
+  if (error_ || wait.mark.event == nullptr) return;
+  while (!wait.mark.event->wait_for(wait.mark.record, kStopInterval_us)) {
+    if (stop.stop_requested()) return;
+  }
+}
+
+void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
+  if (error_) return;
+  const double begin_s = now_s();
+  if (link_.throttled()) {
+    copy_at_link_rate(copy, stop);
+  } else {
+    streaming_copy(copy.destination, copy.source, copy.bytes);
+  }
+  const double end_s = now_s();
+  const std::lock_guard lock(mutex_);
+  statistics_.bytes += copy.bytes;
+  statistics_.busy_s += end_s - begin_s;
+}
+
+void CpuCopyStream::copy_at_link_rate(const Copy& copy, const std::stop_token& stop) {
+  for (std::size_t at = 0; at < copy.bytes && !stop.stop_requested(); at += kLinkChunk) {
+    const std::size_t bytes = std::min(kLinkChunk, copy.bytes - at);
+    const double deadline_s = link_.deadline_of(bytes, copy.enqueued_s, now_s());
+    streaming_copy(copy.destination + at, copy.source + at, bytes);
+    sleep_until(deadline_s);
+  }
+}
+
+void CpuCopyStream::execute(const Record& record, const std::stop_token&) {
+  error_ ? record.event->fail(error_) : record.event->complete(record.record);
+}
+
+}  // namespace computron

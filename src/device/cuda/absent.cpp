@@ -1,0 +1,13 @@
+// Stands for the CUDA device in a build without one.
+#include "computron/base/error.h"
+#include "computron/device/device.h"
+
+namespace computron {
+
+std::unique_ptr<Device> make_cuda_device(int /*local_rank*/) {
+  throw NotCompiled("this build has no CUDA device; configure with -DCOMPUTRON_CUDA=ON on a machine with nvcc");
+}
+
+bool cuda_device_present() noexcept { return false; }
+
+}  // namespace computron

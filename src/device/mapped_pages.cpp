@@ -1,0 +1,82 @@
+#include "src/device/mapped_pages.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "computron/base/error.h"
+#include "computron/base/memory.h"
+#include "computron/base/size.h"
+#include "computron/base/types.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// `mapped` bytes aligned to a huge page: more is mapped and the ends are given back.
+std::byte* map_aligned(std::size_t mapped) {
+  void* start = mmap(nullptr, mapped + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return nullptr;
+  auto* first = static_cast<std::byte*>(start);
+  const std::size_t head = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
+  if (head > 0) munmap(first, head);
+  munmap(first + head + mapped, kHugePage - head);
+  return first + head;
+}
+
+// True where every page of [data, data + bytes) could be made to exist.
+bool populate_part(std::byte* data, std::size_t bytes) {
+  if (bytes == 0 || madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+  for (std::size_t at = 0; at < bytes; at += kPage) data[at] = std::byte{0};  // a system older than Linux 5.14
+  return true;
+}
+
+}  // namespace
+
+std::optional<MappedPages> MappedPages::map(std::size_t bytes) {
+  if (bytes > available_memory().bytes) return std::nullopt;
+  const std::size_t mapped = round_up(std::max(bytes, kPage), kPage);
+  auto* data = map_aligned(mapped);
+  if (data == nullptr) return std::nullopt;
+  madvise(data, mapped, MADV_HUGEPAGE);  // a wish: small pages serve as well
+  return MappedPages(data, bytes, mapped);
+}
+
+MappedPages::MappedPages(MappedPages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_), mapped_(other.mapped_) {}
+
+MappedPages::~MappedPages() {
+  if (data_ != nullptr) munmap(data_, mapped_);
+}
+
+bool MappedPages::populate(int threads) {
+  const std::size_t part = round_up(ceil_div(mapped_, static_cast<std::size_t>(threads)), kHugePage);
+  std::atomic<bool> all = true;
+  std::vector<std::jthread> workers;
+  for (std::size_t at = 0; at < mapped_; at += part) {
+    workers.emplace_back([=, this, &all] {
+      if (!populate_part(data_ + at, std::min(part, mapped_ - at))) all = false;
+    });
+  }
+  workers.clear();
+  return all;
+}
+
+void MappedPages::make_read_only() {
+  if (mprotect(data_, mapped_, PROT_READ) == 0) return;
+  throw Error(ExitCode::kSystem,
+              fmt::format("cannot make {} of host memory read-only: {}", format_size(bytes_), std::strerror(errno)));
+}
+
+}  // namespace computron

@@ -1,0 +1,35 @@
+// Anonymous memory straight from the system: pools and host pages lie in it.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+namespace computron {
+
+// Move-only owner of a mapping. Pages are zero, and huge ones where the system has them.
+class MappedPages {
+ public:
+  // Pages appear when they are first touched. Aligned to 2 MiB. Nothing where the system refuses, or where less
+  // memory is available than this would fill.
+  static std::optional<MappedPages> map(std::size_t bytes);
+  MappedPages(MappedPages&& other) noexcept;
+  MappedPages& operator=(MappedPages&&) = delete;
+  ~MappedPages();
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+  // Makes every page exist, by `threads` threads, so that no later access faults. False where memory runs out.
+  bool populate(int threads);
+  // From here on a write kills the process. Error{kSystem} where the system refuses.
+  void make_read_only();
+
+ private:
+  MappedPages(std::byte* data, std::size_t bytes, std::size_t mapped) : data_(data), bytes_(bytes), mapped_(mapped) {}
+
+  std::byte* data_;
+  std::size_t bytes_;   // asked for
+  std::size_t mapped_;  // whole pages
+};
+
+}  // namespace computron

@@ -1,0 +1,57 @@
+// Typed access to the keys of a JSON object that came from outside; every failure names the key and its value.
+// Private to src/model.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "computron/base/error.h"
+
+namespace computron {
+
+inline nlohmann::json parse_json_object(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw ConfigError("model configuration is not a JSON object");
+  return json;
+}
+
+[[noreturn]] inline void fail_value(const std::string& key, const nlohmann::json& value, const char* wanted) {
+  const auto text = value.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+  throw ConfigError(fmt::format("model configuration: '{}' is {}, expected {}", key, text.substr(0, 100), wanted));
+}
+
+inline void read_value(const std::string& key, const nlohmann::json& value, int& out) {
+  constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
+  const bool exact = value.is_number_integer() &&
+                     (value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest)
+                                                 : value.get<std::int64_t>() >= -kLargest);
+  if (!exact) fail_value(key, value, "an integer of 32 bits");
+  out = value.get<int>();
+}
+
+inline void read_value(const std::string& key, const nlohmann::json& value, bool& out) {
+  if (!value.is_boolean()) fail_value(key, value, "true or false");
+  out = value.get<bool>();
+}
+
+inline void read_value(const std::string& key, const nlohmann::json& value, float& out) {
+  if (!value.is_number()) fail_value(key, value, "a number");
+  out = value.get<float>();
+}
+
+inline void read_value(const std::string& key, const nlohmann::json& value, std::string& out) {
+  if (!value.is_string()) fail_value(key, value, "a string");
+  out = value.get<std::string>();
+}
+
+inline void read_value(const std::string& key, const nlohmann::json& value, std::vector<int>& out) {
+  if (!value.is_array()) fail_value(key, value, "a list of integers");
+  out.clear();
+  for (const auto& element : value) read_value(key, element, out.emplace_back());
+}
+
+}  // namespace computron

@@ -1,0 +1,196 @@
+#include "computron/model/shard_plan.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <numeric>
+
+namespace computron {
+namespace {
+
+// Parameters to weigh stages by: of one layer, of the embeddings, of what follows the last layer.
+struct Weights {
+  double layer = 0, embedding = 0, head = 0;
+};
+
+// All layers are alike, so one is counted. A tied head counts on its own: with one stage there is nothing to weigh.
+Weights weigh(ModelConfig config) {
+  config.layers = 1;
+  Weights w;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    const double elements = std::accumulate(spec.shape.begin(), spec.shape.end(), 1.0, std::multiplies<>());
+    const bool embedding = spec.name.starts_with("embedding.");
+    (embedding ? w.embedding : spec.name.starts_with("layers.") ? w.layer : w.head) += elements;
+    if (config.tied_head && spec.name == "embedding.tokens.weight") w.head += elements;
+  }
+  return w;
+}
+
+// Layers a stage may take without exceeding `limit` parameters.
+int layers_within(double limit, const Weights& w, int stage, int pp) {
+  const double extra = (stage == 0 ? w.embedding : 0) + (stage == pp - 1 ? w.head : 0);
+  return extra > limit ? 0 : static_cast<int>((limit - extra) / w.layer);
+}
+
+// Greedy cut: every stage takes all it may, but leaves a layer for each stage behind it. Empty when `limit` is too low.
+std::vector<int> try_cut(double limit, const ModelConfig& c, const Weights& w, int pp) {
+  std::vector<int> firsts{0};
+  for (int stage = 0; stage < pp; ++stage) {
+    const int behind = pp - 1 - stage;
+    const int room = std::min(layers_within(limit, w, stage, pp), c.layers - firsts.back() - behind);
+    if (room < 1) return {};
+    firsts.push_back(firsts.back() + room);
+  }
+  return firsts.back() == c.layers ? firsts : std::vector<int>{};
+}
+
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(ShardPlan& plan) : plan_(plan) {
+    for (TensorSpec& spec : tensor_specs(plan.config)) specs_.emplace(spec.name, std::move(spec));
+  }
+
+  void build() {
+    if (plan_.embeds()) embedding();
+    for (int layer = plan_.first_layer; layer < plan_.first_layer + plan_.layers; ++layer) block(layer);
+    if (plan_.has_head()) head();
+  }
+
+ private:
+  void embedding() {
+    add("embedding.tokens.weight", {"embedding.tokens.weight"});
+    if (has("embedding.positions.weight")) add("embedding.positions.weight", {"embedding.positions.weight"});
+  }
+
+  void block(int layer) {
+    const std::string p = fmt::format("layers.{}.", layer);
+    const bool pre = plan_.config.norm_position == NormPosition::kPre;
+    if (pre) norm(p + "attention_norm");
+    add_linear(p + "attention.qkv", {p + "attention.query", p + "attention.key", p + "attention.value"});
+    add_linear(p + "attention.output", {p + "attention.output"});
+    norm(p + (pre ? "mlp_norm" : "attention_norm"));
+    if (plan_.config.gated_mlp) add_linear(p + "mlp.gate", {p + "mlp.gate"});
+    add_linear(p + "mlp.up", {p + "mlp.up"});
+    add_linear(p + "mlp.down", {p + "mlp.down"});
+    if (!pre) norm(p + "mlp_norm");
+  }
+
+  void head() {
+    if (plan_.config.final_norm) norm("final_norm");
+    if (plan_.config.tied_head) {
+      add("head.weight", {"embedding.tokens.weight"});
+      if (plan_.embeds()) plan_.tensors.back().same_as = 0;
+    } else {
+      add("head.weight", {"head.weight"});
+    }
+  }
+
+  void norm(const std::string& prefix) {
+    add(prefix + ".weight", {prefix + ".weight"});
+    if (has(prefix + ".bias")) add(prefix + ".bias", {prefix + ".bias"});
+  }
+
+  void add_linear(const std::string& name, const std::vector<std::string>& sources) {
+    std::vector<std::string> weights, biases;
+    for (const std::string& source : sources) {
+      weights.push_back(source + ".weight");
+      if (has(source + ".bias")) biases.push_back(source + ".bias");
+    }
+    add(name + ".weight", weights);
+    if (!biases.empty()) add(name + ".bias", biases);
+  }
+
+  bool has(const std::string& name) const { return specs_.contains(name); }
+
+  // Stacks the sources along the output dimension.
+  void add(const std::string& name, const std::vector<std::string>& sources) {
+    ShardTensor tensor{.name = name, .parts = {}};
+    for (const std::string& source : sources) {
+      const TensorSpec& spec = specs_.at(source);
+      const TensorPart part = part_of(spec, tensor.rows);
+      const int other = spec.shape.size() > 1 ? static_cast<int>(spec.shape[1]) : 1;
+      tensor.role = spec.role;
+      tensor.rows += part.transposed ? other : static_cast<int>(part.per_rank);
+      tensor.columns = part.transposed ? static_cast<int>(part.per_rank) : other;
+      tensor.parts.push_back(part);
+    }
+    plan_.tensors.push_back(std::move(tensor));
+  }
+
+  TensorPart part_of(const TensorSpec& spec, int row) const {
+    const std::size_t total = spec.shape[0];
+    const std::size_t sliced = slice_extent(spec.split);
+    return {.source = spec.name,
+            .total = total,
+            .per_rank = sliced > 0 ? sliced : total,
+            .split = sliced > 0,
+            .transposed = spec.transposed,
+            .row = row};
+  }
+
+  // Rows of a slice, padding included; 0 for replicated tensors.
+  std::size_t slice_extent(Split split) const {
+    switch (split) {
+      case Split::kNone: return 0;
+      case Split::kVocab: return plan_.vocab;
+      case Split::kHeads: return static_cast<std::size_t>(plan_.heads) * plan_.config.head_dim;
+      case Split::kKvHeads: return static_cast<std::size_t>(plan_.kv_heads) * plan_.config.head_dim;
+      case Split::kFfn: return plan_.ffn;
+    }
+    return 0;
+  }
+
+  ShardPlan& plan_;
+  std::map<std::string, TensorSpec> specs_;
+};
+
+void check_fits(const ModelConfig& c, MeshShape mesh) {
+  if (c.layers < mesh.pp) {
+    throw ConfigError(fmt::format("a model of {} layers cannot be cut into {} stages", c.layers, mesh.pp));
+  }
+  if (c.kv_heads < mesh.tp) {
+    throw ConfigError(fmt::format("a model of {} key/value heads cannot be cut over tp {}", c.kv_heads, mesh.tp));
+  }
+  if (c.heads % c.kv_heads != 0) {
+    throw ConfigError(fmt::format("{} query heads are not a multiple of {} key/value heads", c.heads, c.kv_heads));
+  }
+}
+
+}  // namespace
+
+std::vector<int> ShardPlan::cut_layers(const ModelConfig& config, int pp) {
+  const Weights w = weigh(config);
+  double low = 0, high = w.layer * config.layers + w.embedding + w.head;
+  std::vector<int> best = try_cut(high, config, w, pp);
+  ensure(!best.empty(), "no cut of layers into stages");
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    auto cut = try_cut(middle, config, w, pp);
+    (cut.empty() ? low : high) = middle;
+    if (!cut.empty()) best = std::move(cut);
+  }
+  return best;
+}
+
+int ShardPlan::real_vocab(int t) const { return std::clamp(config.vocab - first_token(t), 0, vocab); }
+
+ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage) {
+  check_fits(config, mesh);
+  const std::vector<int> firsts = cut_layers(config, mesh.pp);
+  const int kv_heads = ceil_div(config.kv_heads, mesh.tp);
+  ShardPlan plan{.config = config,
+                 .mesh = mesh,
+                 .stage = stage,
+                 .first_layer = firsts[stage],
+                 .layers = firsts[stage + 1] - firsts[stage],
+                 .heads = kv_heads * (config.heads / config.kv_heads),
+                 .kv_heads = kv_heads,
+                 .ffn = ceil_div(config.ffn, mesh.tp),
+                 .vocab = ceil_div(config.vocab, mesh.tp),
+                 .tensors = {}};
+  PlanBuilder(plan).build();
+  return plan;
+}
+
+}  // namespace computron

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include "computron/model/config.h"
+
+namespace computron {
+namespace {
+
+// Collects the tensors of one configuration in the order in which a forward pass reads them.
+class SpecList {
+ public:
+  explicit SpecList(const ModelConfig& config) : c_(config) {}
+
+  std::vector<TensorSpec> all() {
+    embedding();
+    for (int layer = 0; layer < c_.layers; ++layer) block(fmt::format("layers.{}", layer));
+    if (c_.final_norm) norm("final_norm");
+    if (!c_.tied_head) add("head.weight", TensorRole::kGemmWeight, Split::kVocab, {vocab_, hidden_});
+    return std::move(specs_);
+  }
+
+ private:
+  void embedding() {
+    add("embedding.tokens.weight", TensorRole::kGemmWeight, Split::kVocab, {vocab_, hidden_});
+    if (c_.positions != PositionKind::kLearned) return;
+    const std::size_t rows = static_cast<std::size_t>(c_.max_positions) + c_.position_offset;
+    add("embedding.positions.weight", TensorRole::kTable, Split::kNone, {rows, hidden_});
+  }
+
+  void block(const std::string& layer) {
+    sublayer(layer + ".attention_norm", [&] { attention(layer + ".attention"); });
+    sublayer(layer + ".mlp_norm", [&] { mlp(layer + ".mlp"); });
+  }
+
+  template <class Body>
+  void sublayer(const std::string& norm_name, Body&& body) {
+    if (c_.norm_position == NormPosition::kPre) norm(norm_name);
+    body();
+    if (c_.norm_position == NormPosition::kPost) norm(norm_name);
+  }
+
+  void attention(const std::string& name) {
+    column_parallel(name + ".query", Split::kHeads, query_rows_, c_.attention_bias);
+    column_parallel(name + ".key", Split::kKvHeads, kv_rows_, c_.attention_bias);
+    column_parallel(name + ".value", Split::kKvHeads, kv_rows_, c_.attention_bias);
+    row_parallel(name + ".output", Split::kHeads, query_rows_, c_.attention_bias);
+  }
+
+  void mlp(const std::string& name) {
+    if (c_.gated_mlp) column_parallel(name + ".gate", Split::kFfn, ffn_, c_.mlp_bias);
+    column_parallel(name + ".up", Split::kFfn, ffn_, c_.mlp_bias);
+    row_parallel(name + ".down", Split::kFfn, ffn_, c_.mlp_bias);
+  }
+
+  void norm(const std::string& name) {
+    add(name + ".weight", TensorRole::kVector, Split::kNone, {hidden_});
+    if (c_.norm_bias) add(name + ".bias", TensorRole::kVector, Split::kNone, {hidden_});
+  }
+
+  // [out, hidden], cut along out; the bias is cut alike.
+  void column_parallel(const std::string& name, Split split, std::size_t out, bool bias) {
+    add(name + ".weight", TensorRole::kGemmWeight, split, {out, hidden_});
+    if (bias) add(name + ".bias", TensorRole::kVector, split, {out});
+  }
+
+  // Canonically [hidden, in], cut along in: stored as [in, hidden]. The bias is added once, after the all-reduce.
+  void row_parallel(const std::string& name, Split split, std::size_t in, bool bias) {
+    add(name + ".weight", TensorRole::kGemmWeight, split, {in, hidden_});
+    specs_.back().transposed = true;
+    if (bias) add(name + ".bias", TensorRole::kVector, Split::kNone, {hidden_});
+  }
+
+  void add(std::string name, TensorRole role, Split split, std::vector<std::size_t> shape) {
+    specs_.push_back({.name = std::move(name), .role = role, .split = split, .shape = std::move(shape)});
+  }
+
+  const ModelConfig& c_;
+  const std::size_t hidden_ = static_cast<std::size_t>(c_.hidden);
+  const std::size_t vocab_ = static_cast<std::size_t>(c_.vocab);
+  const std::size_t ffn_ = static_cast<std::size_t>(c_.ffn);
+  const std::size_t query_rows_ = static_cast<std::size_t>(c_.heads) * c_.head_dim;
+  const std::size_t kv_rows_ = static_cast<std::size_t>(c_.kv_heads) * c_.head_dim;
+  std::vector<TensorSpec> specs_;
+};
+
+}  // namespace
+
+std::vector<TensorSpec> tensor_specs(const ModelConfig& config) { return SpecList(config).all(); }
+
+}  // namespace computron

@@ -1,0 +1,341 @@
+#include "src/ops/cpu/cpu_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/embed.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/residual.h"
+#include "kernels/cpu/sample.h"
+
+namespace computron {
+namespace {
+
+// A fork and a join cost a few microseconds: less than this many elements are not worth another thread.
+constexpr int kMinElementsPerItem = 16384;
+
+float* f32_row(const Activations& a, int row) {
+  return reinterpret_cast<float*>(a.data) + static_cast<std::size_t>(row) * a.columns;
+}
+std::byte* row_of(const Activations& a, int row) {
+  return a.data + static_cast<std::size_t>(row) * a.columns * size_of(a.dtype);
+}
+
+// body(row) for all rows, several to an item where rows are short.
+template <class Body>
+void for_each_row(CpuContext& context, int rows, int columns, Body&& body) {
+  const int step = std::max(1, kMinElementsPerItem / std::max(1, columns));
+  context.parallel_for(ceil_div(rows, step), [&](int, int item) {
+    for (int row = item * step; row < std::min(rows, (item + 1) * step); ++row) body(row);
+  });
+}
+
+template <class Panel>
+std::vector<CpuEventMark> marks_of(std::span<const Panel> panels) {
+  std::vector<CpuEventMark> marks;
+  marks.reserve(panels.size());
+  for (const Panel& panel : panels) marks.push_back(mark_of(panel.ready));
+  return marks;
+}
+
+void wait_for_all(CpuContext& context, const std::vector<CpuEventMark>& marks) {
+  for (const CpuEventMark& mark : marks) context.wait(0, mark);
+}
+
+// The panel of `panels`, which are in row order, that holds `row`.
+template <class Panel>
+const Panel& panel_with(std::span<const Panel> panels, int row) {
+  const auto after = std::upper_bound(panels.begin(), panels.end(), row,
+                                      [](int r, const Panel& panel) { return r < panel.row_begin; });
+  ensure(after != panels.begin() && row < after[-1].row_begin + after[-1].rows, "a table has no such row");
+  return after[-1];
+}
+
+// ---- what callers must keep to; one line a rule
+
+void check_rows(const Activations& a, int rows, int columns, const char* what) {
+  if (a.rows == rows && a.columns == columns) return;
+  throw Error(ExitCode::kInternal, fmt::format("internal: {} is [{}, {}], not [{}, {}]", what, a.rows, a.columns, rows,
+                                               columns));
+}
+void check_f32(const Activations& a, const char* what) { ensure(a.dtype == DType::kF32, what); }
+void check_narrow(const Activations& a, const char* what) { ensure(a.dtype != DType::kF16, what); }
+void check_length(const Vector& vector, int length, const char* what) {
+  ensure(vector.data == nullptr || vector.length == length, what);
+}
+
+template <class Panel>
+void check_cover(std::span<const Panel> panels, int rows, const char* what) {
+  int next = 0;
+  for (const Panel& panel : panels) {
+    ensure(panel.row_begin == next, what);
+    next += panel.rows;
+  }
+  ensure(next == rows, what);
+}
+
+void check_gemm(const Activations& x, const Weight& weight, const Vector& bias, const Activations& out) {
+  check_rows(x, x.rows, weight.in, "gemm input");
+  check_rows(out, x.rows, weight.out, "gemm output");
+  check_narrow(out, "gemm writes no float16");
+  check_length(bias, weight.out, "gemm bias has another length than the output");
+  ensure(x.dtype == weight.dtype, "gemm input and weight differ in type");
+  check_cover(weight.panels, weight.out, "panels of a gemm weight have gaps");
+}
+
+void check_attention(const AttentionShape& shape, const Activations& qkv, const KvCacheView& cache, int layer,
+                     const Activations& out) {
+  ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "query heads are no multiple of key heads");
+  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "attention qkv");
+  check_rows(out, qkv.rows, shape.heads * shape.head_dim, "attention output");
+  check_f32(qkv, "attention reads float32");
+  check_narrow(out, "attention writes no float16");
+  ensure(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim, "cache and attention differ in shape");
+  ensure(cache.dtype != DType::kF16, "the CPU keeps no float16 cache");
+  ensure(layer >= 0 && layer < cache.layers, "no such layer in the cache");
+}
+
+void check_sequences(std::span<const SequenceRows> sequences, int rows, int block_tokens) {
+  for (const SequenceRows& s : sequences) {
+    ensure(s.row >= 0 && s.rows >= 0 && s.row + s.rows <= rows, "a sequence lies outside its batch");
+    ensure(static_cast<std::size_t>(s.start + s.rows) <= s.blocks.size() * block_tokens, "a sequence lacks a block");
+  }
+}
+
+}  // namespace
+
+CpuOps::CpuOps()
+    : bf16_weights_(kernels::best_gemm_kernel(DType::kBF16) == kernels::GemmKernel::kNone ? DType::kF32
+                                                                                          : DType::kBF16) {}
+
+DType CpuOps::weight_dtype(DType checkpoint) const {
+  return checkpoint == DType::kBF16 ? bf16_weights_ : DType::kF32;
+}
+
+int CpuOps::padded_rows(int rows) const {
+  const int rest = rows % kernels::kMaxGemmRows;
+  return rows - rest + (rest == 0 ? 0 : kernels::row_class(rest));
+}
+
+CpuOps::Workspace& CpuOps::workspace(int thread) {
+  auto& own = workspaces_[static_cast<std::size_t>(thread)];
+  if (!own) own = std::make_unique<Workspace>();
+  return *own;
+}
+
+void CpuOps::reserve_workspaces(int threads) {
+  if (workspaces_.size() < static_cast<std::size_t>(threads)) workspaces_.resize(static_cast<std::size_t>(threads));
+}
+
+// All panels are waited for, in order, used or not: the operation's end is the end of every page's use.
+void CpuOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
+                   Activations out) {
+  check_rows(out, static_cast<int>(tokens.size()), weight.in, "embedding output");
+  check_f32(out, "embedding output is not float32");
+  check_cover(weight.panels, weight.out, "panels of an embedding have gaps");
+  cpu(stream).launch([=, marks = marks_of(weight.panels)](CpuContext& context) {
+    wait_for_all(context, marks);
+    for_each_row(context, out.rows, out.columns, [&](int r) {
+      const std::int64_t row = std::int64_t{tokens[static_cast<std::size_t>(r)]} - first_token;
+      if (row >= 0 && row < weight.out) {
+        const WeightPanel& panel = panel_with(weight.panels, static_cast<int>(row));
+        const int panel_row = static_cast<int>(row) - panel.row_begin;
+        kernels::embed_row(panel.data, panel_row, weight.in, weight.dtype, f32_row(out, r));
+      } else {
+        std::fill_n(f32_row(out, r), out.columns, 0.0f);
+      }
+    });
+  });
+}
+
+void CpuOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int row_offset,
+                      std::span<const TablePanel> table, Activations inout) {
+  check_rows(inout, static_cast<int>(rows.size()), inout.columns, "rows to add to");
+  check_f32(inout, "rows are added to float32 only");
+  cpu(stream).launch([=, marks = marks_of(table)](CpuContext& context) {
+    wait_for_all(context, marks);
+    for_each_row(context, inout.rows, inout.columns, [&](int r) {
+      const int row = rows[static_cast<std::size_t>(r)] + row_offset;
+      const TablePanel& panel = panel_with(table, row);
+      const auto* values = reinterpret_cast<const float*>(panel.data);
+      kernels::add(values + static_cast<std::size_t>(row - panel.row_begin) * inout.columns, inout.columns,
+                   f32_row(inout, r));
+    });
+  });
+}
+
+void CpuOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
+                  Activations out) {
+  check_rows(out, in.rows, in.columns, "norm output");
+  check_f32(in, "norm reads float32");
+  check_narrow(out, "norm writes no float16");
+  check_length(weight, in.columns, "norm weight has another length than the row");
+  check_length(bias, in.columns, "norm bias has another length than the row");
+  const auto marks = std::vector{mark_of(weight.ready), mark_of(bias.ready)};
+  cpu(stream).launch([=](CpuContext& context) {
+    wait_for_all(context, marks);
+    for_each_row(context, in.rows, in.columns, [&](int r) {
+      kernels::norm(kind, f32_row(in, r), in.columns, weight.data, bias.data, epsilon, row_of(out, r), out.dtype);
+    });
+  });
+}
+
+struct CpuOps::GemmCall {
+  Activations x;
+  Weight weight;
+  Vector bias;
+  Activation activation;
+  Activations out;
+  std::vector<CpuEventMark> panels_ready;
+  CpuEventMark bias_ready;
+};
+
+void CpuOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
+                  Activations out) {
+  check_gemm(x, weight, bias, out);
+  cpu(stream).launch([this, call = GemmCall{x, weight, bias, activation, out, marks_of(weight.panels),
+                                            mark_of(bias.ready)}](CpuContext& context) { run_gemm(context, call); });
+}
+
+void CpuOps::run_gemm(CpuContext& context, const GemmCall& call) {
+  if (call.x.rows == 0) return;
+  reserve_workspaces(context.threads());
+  cut_gemm(call.weight.panels, context.threads(), gemm_tasks_);
+  context.parallel_for(static_cast<int>(gemm_tasks_.size()), [&](int thread, int item) {
+    const GemmTask& task = gemm_tasks_[static_cast<std::size_t>(item)];
+    context.wait(thread, call.panels_ready[static_cast<std::size_t>(task.panel)]);
+    context.wait(thread, call.bias_ready);
+    run_gemm_task(context, thread, call, task);
+  });
+}
+
+// Each piece of the weight stays in the second cache while all rows of x pass; a tile goes to its place with bias,
+// activation and conversion while it is there too.
+void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call, const GemmTask& task) {
+  const auto& [x, weight, bias, activation, out, panels_ready, bias_ready] = call;
+  Workspace& own = workspace(thread);
+  const WeightPanel& panel = weight.panels[static_cast<std::size_t>(task.panel)];
+  const int x_rows = kernels::row_class(std::min(x.rows, kernels::kMaxGemmRows));
+  for (int n = 0, width; n < task.rows; n += width) {
+    width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
+    const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.dtype);
+    const int column = panel.row_begin + task.row + n;
+    const int columns = std::min(width, task.rows - n);
+    for (int m = 0; m < x.rows; m += kernels::kMaxGemmRows) {
+      const int rows = std::min(kernels::kMaxGemmRows, x.rows - m);
+      own.gemm.run(weight.dtype, row_of(x, m), rows, weight.in, packed, width, own.tile.data());
+      for (int r = 0; r < rows; ++r) {
+        kernels::activate(activation, own.tile.data() + static_cast<std::size_t>(r) * width,
+                          bias.data == nullptr ? nullptr : bias.data + column, columns,
+                          row_of(out, m + r) + column * size_of(out.dtype), out.dtype);
+      }
+      if (thread == 0) context.poll();
+    }
+  }
+}
+
+void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activations inout) {
+  check_rows(x, inout.rows, inout.columns, "what is added to the residual");
+  check_f32(x, "the residual takes float32 only");
+  check_f32(inout, "the residual is not float32");
+  check_length(bias, x.columns, "residual bias has another length than the row");
+  cpu(stream).launch([=, ready = mark_of(bias.ready)](CpuContext& context) {
+    context.wait(0, ready);
+    for_each_row(context, x.rows, x.columns, [&](int r) {
+      kernels::add_residual(f32_row(x, r), bias.data, x.columns, f32_row(inout, r));
+    });
+  });
+}
+
+void CpuOps::convert(Stream& stream, Activations in, Activations out) {
+  check_rows(out, in.rows, in.columns, "converted rows");
+  check_f32(in, "only float32 is converted");
+  check_narrow(out, "nothing is converted to float16");
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, in.rows, in.columns,
+                 [&](int r) { kernels::convert(f32_row(in, r), in.columns, row_of(out, r), out.dtype); });
+  });
+}
+
+void CpuOps::gather_rows(Stream& stream, Activations in, std::span<const std::int32_t> rows, Activations out) {
+  check_rows(out, static_cast<int>(rows.size()), in.columns, "gathered rows");
+  check_f32(in, "only float32 rows are gathered");
+  check_narrow(out, "nothing is gathered to float16");
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, out.rows, in.columns, [&](int r) {
+      const int row = rows[static_cast<std::size_t>(r)];
+      ensure(row >= 0 && row < in.rows, "a row to gather does not exist");
+      kernels::convert(f32_row(in, row), in.columns, row_of(out, r), out.dtype);
+    });
+  });
+}
+
+struct CpuOps::AttentionCall {
+  AttentionShape shape;
+  Activations qkv;
+  std::span<const SequenceRows> sequences;
+  KvCacheView cache;
+  int layer;
+  Activations out;
+
+  kernels::AttentionPart part(const AttentionTask& task) const {
+    return {&shape, &cache, &sequences[static_cast<std::size_t>(task.sequence)], layer, task.kv_head, task.row,
+            task.rows};
+  }
+};
+
+void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
+                       std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer,
+                       Activations out) {
+  check_attention(shape, qkv, cache, layer, out);
+  cpu(stream).launch([this, call = AttentionCall{shape, qkv, sequences, cache, layer, out}](CpuContext& context) {
+    check_sequences(call.sequences, call.qkv.rows, call.cache.block_tokens);
+    run_attention(context, call);
+  });
+}
+
+// Where every sequence is in one task a head (decoding), the task that attends stores what only it reads, and one
+// parallel_for is enough.
+void CpuOps::run_attention(CpuContext& context, const AttentionCall& call) {
+  reserve_workspaces(context.threads());
+  const bool store_while_attending = cut_attention(call.shape, call.sequences, attention_tasks_);
+  const int items = static_cast<int>(attention_tasks_.size());
+  const float* qkv = f32_row(call.qkv, 0);
+  const auto store = [&](int, int item) {
+    kernels::store_keys_values(call.part(attention_tasks_[static_cast<std::size_t>(item)]), qkv);
+  };
+  if (!store_while_attending) context.parallel_for(items, store);
+  context.parallel_for(items, [&](int thread, int item) {
+    if (store_while_attending) store(thread, item);
+    kernels::attend(call.part(attention_tasks_[static_cast<std::size_t>(item)]), qkv, call.out.data, call.out.dtype,
+                    workspace(thread).attention);
+  });
+}
+
+void CpuOps::summarize(Stream& stream, Activations logits, TokenId first_token, int real_columns,
+                       std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
+  check_f32(logits, "logits are not float32");
+  ensure(real_columns > 0 && real_columns <= logits.columns, "more real columns of logits than columns");
+  const auto rows = static_cast<std::size_t>(logits.rows);
+  ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
+  cpu(stream).launch([=](CpuContext& context) {
+    context.parallel_for(logits.rows, [&](int, int r) {
+      const auto i = static_cast<std::size_t>(r);
+      out[i] = kernels::summarize(f32_row(logits, r), real_columns, first_token, top[i], targets[i]);
+    });
+  });
+}
+
+void CpuOps::copy_to_host(Stream& stream, Activations in, void* out) {
+  cpu(stream).launch([=](CpuContext&) { std::memcpy(out, in.data, in.bytes()); });
+}
+
+std::unique_ptr<Ops> make_cpu_ops(Device&) { return std::make_unique<CpuOps>(); }
+
+}  // namespace computron

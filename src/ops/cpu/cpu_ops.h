@@ -1,0 +1,67 @@
+// The operations on the CPU device: each checks its arguments, takes its event marks, and launches one closure that
+// spreads a kernel over the compute pool.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "computron/device/cpu/cpu_stream.h"
+#include "computron/ops/ops.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/gemm.h"
+#include "src/ops/cpu/tasks.h"
+#include "src/ops/cpu/weight_format.h"
+
+namespace computron {
+
+// Serves one compute stream at a time. Closures run one after the other on the stream's thread, which owns tasks_ and
+// the list of workspaces; inside parallel_for each thread has a workspace of its own.
+class CpuOps final : public Ops {
+ public:
+  CpuOps();
+
+  const WeightFormat& weight_format() const override { return format_; }
+  DType weight_dtype(DType checkpoint) const override;
+  int padded_rows(int rows) const override;
+
+  void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
+             Activations out) override;
+  void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, std::span<const TablePanel> table,
+                Activations inout) override;
+  void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
+            Activations out) override;
+  void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation,
+            Activations out) override;
+  void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
+  void convert(Stream&, Activations in, Activations out) override;
+  void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
+  void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
+                 const KvCacheView& cache, int layer, Activations out) override;
+  void summarize(Stream&, Activations logits, TokenId first_token, int real_columns,
+                 std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) override;
+  void copy_to_host(Stream&, Activations in, void* out) override;
+
+ private:
+  // What one thread of the pool needs; made by that thread, so that its memory and OpenMP setting are its own.
+  struct Workspace {
+    kernels::Gemm gemm;
+    std::vector<float> tile = std::vector<float>(kTileFloats);
+    kernels::AttentionScratch attention;
+  };
+  struct GemmCall;
+  struct AttentionCall;
+
+  Workspace& workspace(int thread);
+  void reserve_workspaces(int threads);
+  void run_gemm(CpuContext& context, const GemmCall& call);
+  void run_gemm_task(CpuContext& context, int thread, const GemmCall& call, const GemmTask& task);
+  void run_attention(CpuContext& context, const AttentionCall& call);
+
+  CpuWeightFormat format_;
+  DType bf16_weights_;  // what bf16 weights are kept in: f32 where the processor cannot multiply bf16
+  std::vector<std::unique_ptr<Workspace>> workspaces_;  // by thread
+  std::vector<GemmTask> gemm_tasks_;
+  std::vector<AttentionTask> attention_tasks_;
+};
+
+}  // namespace computron

@@ -1,0 +1,40 @@
+// How the work of one operation is cut into the items of one parallel_for. No cut changes a bit of the result.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "computron/ops/ops.h"
+
+namespace computron {
+
+// Rows [row, row + rows) of a panel: whole 64-row blocks, except that a panel's last may hold fewer real rows.
+struct GemmTask {
+  int panel = 0;
+  int row = 0;
+  int rows = 0;
+};
+
+// At most 512 rows a task, and about four tasks a thread where the weight is large enough; in the order of panels, so
+// that the first tasks need the first pages. Replaces the content of `tasks`.
+void cut_gemm(std::span<const WeightPanel> panels, int threads, std::vector<GemmTask>& tasks);
+
+// How many of `rows` weight rows (whole blocks) to multiply by `x_rows` rows at once: the tile [x_rows, ..] stays in
+// the second cache, and a power of two of blocks keeps the number of oneDNN primitives small.
+int gemm_width(int rows, int x_rows);
+// Floats of the largest tile that gemm_width leads to.
+inline constexpr int kTileFloats = 32768;
+
+// Rows [row, row + rows) of sequences[sequence] (counted from its first) under one key/value head.
+struct AttentionTask {
+  int sequence = 0;
+  int kv_head = 0;
+  int row = 0;
+  int rows = 0;
+};
+
+// About 32 queries (row × head) a task. Returns whether every sequence is in one task a head.
+bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences,
+                   std::vector<AttentionTask>& tasks);
+
+}  // namespace computron

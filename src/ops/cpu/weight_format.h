@@ -1,0 +1,16 @@
+// The packed layout of kernels/cpu/pack.h as the weight format of the CPU operations.
+#pragma once
+
+#include "computron/ops/ops.h"
+
+namespace computron {
+
+class CpuWeightFormat final : public WeightFormat {
+ public:
+  int row_block() const override;
+  std::size_t panel_bytes(int rows, int in, DType dtype) const override;
+  void pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns, const std::byte* source,
+            std::size_t row_stride, std::size_t column_stride) const override;
+};
+
+}  // namespace computron

@@ -1,0 +1,136 @@
+#include "computron/runtime/executor.h"
+
+#include <algorithm>
+
+#include "computron/base/time.h"
+#include "computron/comm/tags.h"
+#include "computron/device/cpu/cpu_stream.h"
+
+namespace computron {
+
+namespace {
+
+std::unique_ptr<Workspace> make_workspace(Device& device, const Ops& ops, const std::vector<const Image*>& images,
+                                          int max_rows) {
+  Workspace::Sizes sizes;
+  for (const Image* image : images) sizes = sizes.max(Workspace::Sizes::of(image->plan, ops, max_rows));
+  return std::make_unique<Workspace>(device, sizes);
+}
+
+std::size_t largest_hidden(const std::vector<const Image*>& images) {
+  int hidden = 0;
+  for (const Image* image : images) hidden = std::max(hidden, image->plan.config.hidden);
+  return static_cast<std::size_t>(hidden);
+}
+
+std::unique_ptr<AllReduce> make_all_reduce(const Mesh& mesh, Progress& progress, std::size_t max_count) {
+  if (mesh.shape.tp == 1) return make_local_all_reduce();
+  return make_mpi_all_reduce(mesh.tensor, progress, max_count);
+}
+
+}  // namespace
+
+Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
+                   const HostStore& host, const ExecutorOptions& options)
+    : mesh_(mesh),
+      ops_(ops),
+      progress_(progress),
+      images_(std::move(images)),
+      compute_(device.make_compute_stream(progress)),
+      link_(device.make_copy_stream()),
+      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, *link_, *compute_),
+      work_(make_workspace(device, ops, images_, options.max_rows)),
+      all_reduce_(make_all_reduce(mesh, progress, largest_hidden(images_) * options.max_rows)),
+      transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight) {
+  for (const Image* image : images_) {
+    transformers_.emplace_back(*image, mesh.t);
+    geometries_.push_back(KvGeometry::make(*image));
+  }
+}
+
+Report Executor::run(const Step& step) {
+  Report report;
+  report.step = step.id;
+  const double start = now_s();
+  residency_.begin(step);
+  if (!step.chunks.empty()) {
+    run_pass(step, report);
+    report.compute_s = now_s() - start;
+  } else {
+    StepPages(residency_, step).end();
+  }
+  report.digest = residency_.state().digest();
+  report.busy_s = link_->statistics().busy_s;
+  report.exposed_s = cpu(*compute_).exposed_s();
+  return report;
+}
+
+Batch Executor::make_batch(const Step& step) const {
+  Batch batch;
+  for (const SequenceChunk& chunk : step.chunks) {
+    const int row = batch.rows(), rows = static_cast<int>(chunk.tokens.size());
+    batch.sequences.push_back(
+        {row, rows, static_cast<int>(chunk.start), residency_.state().sequence(chunk.sequence).blocks});
+    for (int i = 0; i < rows; ++i) {
+      batch.tokens.push_back(chunk.tokens[i]);
+      batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
+      const bool last = i + 1 == rows;
+      if (chunk.logits == SequenceChunk::kAll || (chunk.logits == SequenceChunk::kLast && last)) {
+        batch.logit_rows.push_back(row + i);
+        batch.top.push_back(std::max<int>(chunk.top, 1));
+        batch.targets.push_back(chunk.logits == SequenceChunk::kLast ? -1 : last ? chunk.after_last : chunk.tokens[i + 1]);
+      }
+    }
+  }
+  return batch;
+}
+
+void Executor::run_pass(const Step& step, Report& report) {
+  const Batch batch = make_batch(step);
+  const KvCacheView cache = geometries_[step.model].view(residency_.pool().base(), residency_.pool().frame_bytes(),
+                                                         residency_.state().cache(step.model));
+  const Activations hidden = work_->hidden(batch.rows(), images_[step.model]->plan.config.hidden);
+  const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
+  auto* values = reinterpret_cast<float*>(hidden.data);
+  std::vector<LogitSummary> summaries(mesh_.last_stage() ? batch.logit_count() : 0);
+
+  StepPages pages(residency_, step);
+  Pass pass{*compute_, ops_, *all_reduce_, pages, *work_, batch, cache};
+  if (!mesh_.first_stage()) transfer_.receive(*compute_, values, count);
+  transformers_[step.model].forward(pass, hidden, summaries.data());
+  if (!mesh_.last_stage()) transfer_.send(*compute_, values, count);
+  pages.end();
+  compute_->synchronize();
+  if (mesh_.last_stage()) report.rows = collect_rows(batch, summaries);
+}
+
+// Rank t = 0 gathers the other ranks' summaries and samples.
+std::vector<SampledRow> Executor::collect_rows(const Batch& batch, const std::vector<LogitSummary>& mine) {
+  const std::size_t bytes = mine.size() * sizeof(LogitSummary);
+  if (mine.empty()) return {};
+  if (mesh_.t != 0) {
+    MessageRequest request = mesh_.tensor.send(std::as_bytes(std::span(mine)), 0, tags::kLogitSummary);
+    progress_.wait_until([&request] { return request.done(); });
+    return {};
+  }
+  std::vector<std::vector<LogitSummary>> others(mesh_.shape.tp - 1, std::vector<LogitSummary>(mine.size()));
+  for (int t = 1; t < mesh_.shape.tp; ++t) {
+    MessageRequest request = mesh_.tensor.receive(std::as_writable_bytes(std::span(others[t - 1])), t, tags::kLogitSummary);
+    progress_.wait_until([&request] { return request.done(); });
+    ensure(request.received_bytes() == bytes, "logit summaries of another size than the step says");
+  }
+  std::vector<SampledRow> rows;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    std::vector<const LogitSummary*> parts{&mine[i]};
+    for (const auto& other : others) parts.push_back(&other[i]);
+    rows.push_back(sample_greedy(parts, batch.top[i]));
+  }
+  return rows;
+}
+
+void Executor::wait_for_fetches() {
+  ensure(residency_.nothing_queued(), "fetches that wait for a step cannot be waited for");
+  link_->synchronize();
+}
+
+}  // namespace computron

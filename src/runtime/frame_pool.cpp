@@ -1,0 +1,14 @@
+#include "computron/runtime/frame_pool.h"
+
+namespace computron {
+
+FramePool::FramePool(Device& device, int frames, std::size_t frame_bytes)
+    : frame_bytes_(frame_bytes),
+      buffer_(device.allocate(static_cast<std::size_t>(frames) * frame_bytes, "pool of frames")) {
+  for (int i = 0; i < frames; ++i) {
+    filled_.push_back(device.make_event());
+    drained_.push_back(device.make_event());
+  }
+}
+
+}  // namespace computron

@@ -1,0 +1,119 @@
+#include "computron/runtime/step.h"
+
+#include <numeric>
+
+namespace computron {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x50455453;  // "STEP"
+
+void put(ByteWriter& out, const SequenceChunk& c) {
+  out.put(c.sequence);
+  out.put(c.start);
+  out.put_list(c.tokens);
+  out.put_list(c.new_blocks);
+  out.put(c.logits);
+  out.put(c.top);
+  out.put(c.after_last);
+}
+
+SequenceChunk get_chunk(ByteReader& in) {
+  SequenceChunk c;
+  c.sequence = in.get<SequenceId>();
+  c.start = in.get<std::uint32_t>();
+  c.tokens = in.get_list<TokenId>();
+  c.new_blocks = in.get_list<std::uint32_t>();
+  c.logits = in.get<SequenceChunk::Logits>();
+  c.top = in.get<std::uint8_t>();
+  c.after_last = in.get<TokenId>();
+  ensure(c.logits <= SequenceChunk::kAll && !c.tokens.empty(), "sequence chunk out of range");
+  return c;
+}
+
+void put(ByteWriter& out, const StagePlan& plan) {
+  out.put(static_cast<std::uint32_t>(plan.caches.size()));
+  for (const CacheChange& change : plan.caches) {
+    out.put(change.model);
+    out.put(change.taken);
+    out.put_list(change.added);
+  }
+  out.put(static_cast<std::uint32_t>(plan.fetches.size()));
+  for (const Fetch& f : plan.fetches) {
+    out.put(f.model);
+    out.put(f.page);
+    out.put(f.frame);
+    out.put(f.after.step);
+    out.put(f.after.use);
+  }
+}
+
+StagePlan get_plan(ByteReader& in) {
+  StagePlan plan;
+  const auto changes = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < changes; ++i) {
+    CacheChange change;
+    change.model = in.get<ModelId>();
+    change.taken = in.get<std::uint32_t>();
+    change.added = in.get_list<FrameId>();
+    plan.caches.push_back(std::move(change));
+  }
+  const auto fetches = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < fetches; ++i) {
+    Fetch f;
+    f.model = in.get<ModelId>();
+    f.page = in.get<PageId>();
+    f.frame = in.get<FrameId>();
+    f.after.step = in.get<StepId>();
+    f.after.use = in.get<PageUse>();
+    plan.fetches.push_back(f);
+  }
+  return plan;
+}
+
+}  // namespace
+
+int Step::logit_rows() const {
+  int rows = 0;
+  for (const SequenceChunk& c : chunks) {
+    if (c.logits == SequenceChunk::kLast) rows += 1;
+    if (c.logits == SequenceChunk::kAll) rows += static_cast<int>(c.tokens.size());
+  }
+  return rows;
+}
+
+int Step::rows() const {
+  return std::accumulate(chunks.begin(), chunks.end(), 0,
+                         [](int sum, const SequenceChunk& c) { return sum + static_cast<int>(c.tokens.size()); });
+}
+
+std::vector<std::byte> Step::encode(int stage) const {
+  ByteWriter out;
+  out.put(kMagic);
+  out.put(id);
+  out.put(kind);
+  out.put(model);
+  out.put_list(closed);
+  out.put(static_cast<std::uint32_t>(chunks.size()));
+  for (const SequenceChunk& chunk : chunks) put(out, chunk);
+  put(out, stages.empty() ? StagePlan{} : stages[stage]);
+  return out.take();
+}
+
+Step Step::decode(std::span<const std::byte> bytes, int stage, int stages) {
+  ByteReader in(bytes);
+  ensure(in.get<std::uint32_t>() == kMagic, "message is not a step");
+  Step step;
+  step.id = in.get<StepId>();
+  step.kind = in.get<Kind>();
+  ensure(step.kind <= kShutdown, "unknown kind of step");
+  step.model = in.get<ModelId>();
+  step.closed = in.get_list<SequenceId>();
+  const auto chunks = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < chunks; ++i) step.chunks.push_back(get_chunk(in));
+  step.stages.resize(stages);
+  step.stages[stage] = get_plan(in);
+  in.expect_end();
+  return step;
+}
+
+}  // namespace computron

@@ -1,0 +1,133 @@
+#include "computron/runtime/step_exchange.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "computron/comm/tags.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kFragmentBytes = 3500;  // stays below the eager limit of every transport
+using Length = std::uint32_t;                 // in front of a message's first fragment
+
+}  // namespace
+
+void Outbox::send(const Communicator& comm, std::vector<std::byte> bytes, int to, int tag) {
+  Message& message = sending_.emplace_back(Message{std::move(bytes), {}});
+  message.request = comm.send(message.bytes, to, tag);
+}
+
+void Outbox::poll() {
+  std::erase_if(sending_, [](Message& message) { return message.request.done(); });
+}
+
+void StepSender::send(const Step& step) {
+  for (int rank = 1; rank < mesh_.shape.ranks(); ++rank) {
+    const std::vector<std::byte> body = step.encode(mesh_.shape.stage_of(rank));
+    std::vector<std::byte> message(sizeof(Length) + body.size());
+    const auto length = static_cast<Length>(body.size());
+    std::memcpy(message.data(), &length, sizeof length);
+    std::memcpy(message.data() + sizeof length, body.data(), body.size());
+    for (std::size_t at = 0; at < message.size(); at += kFragmentBytes) {
+      const std::size_t end = std::min(at + kFragmentBytes, message.size());
+      outbox_.send(mesh_.world, {message.begin() + at, message.begin() + end}, rank, tags::kStep);
+    }
+  }
+}
+
+StepReceiver::StepReceiver(const Mesh& mesh, int steps_in_flight) : mesh_(mesh) {
+  for (int i = 0; i < steps_in_flight + 1; ++i) {
+    Slot& slot = ring_.emplace_back(Slot{std::vector<std::byte>(kFragmentBytes), {}});
+    slot.request = mesh_.world.receive(slot.bytes, 0, tags::kStep);
+  }
+}
+
+std::optional<Step> StepReceiver::poll() {
+  while (ring_.front().request.done()) {
+    Slot slot = std::move(ring_.front());
+    ring_.pop_front();
+    take_fragment(std::span<const std::byte>(slot.bytes).first(slot.request.received_bytes()));
+    slot.request = mesh_.world.receive(slot.bytes, 0, tags::kStep);
+    ring_.push_back(std::move(slot));
+    if (missing_ == 0) {
+      const std::vector<std::byte> message = std::exchange(message_, {});
+      return Step::decode(message, mesh_.stage, mesh_.shape.pp);
+    }
+  }
+  return std::nullopt;
+}
+
+void StepReceiver::take_fragment(std::span<const std::byte> fragment) {
+  if (missing_ == 0) {
+    ensure(fragment.size() > sizeof(Length), "step fragment too short");
+    Length length = 0;
+    std::memcpy(&length, fragment.data(), sizeof length);
+    missing_ = length;
+    fragment = fragment.subspan(sizeof length);
+  }
+  ensure(fragment.size() <= missing_, "step fragment too long");
+  message_.insert(message_.end(), fragment.begin(), fragment.end());
+  missing_ -= fragment.size();
+}
+
+void ReportCollector::expect(const Step& step, std::vector<StateDigest> expected) {
+  const int ranks = mesh_.shape.ranks();
+  Pending& pending = pending_.emplace_back();
+  pending.step = step.id;
+  pending.expected = std::move(expected);
+  pending.buffers.resize(ranks);
+  pending.requests.resize(ranks);
+  pending.reports.resize(ranks);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const bool samples = rank == mesh_.shape.rank_of(mesh_.shape.pp - 1, 0);
+    pending.buffers[rank].resize(Report::max_bytes(samples ? step.logit_rows() : 0));
+    pending.requests[rank] = mesh_.world.receive(pending.buffers[rank], rank, tags::kReport);
+  }
+}
+
+void ReportCollector::put_own(Report report) {
+  for (Pending& pending : pending_) {
+    if (pending.step != report.step) continue;
+    pending.reports[0] = std::move(report);
+    check(pending, 0);
+    return;
+  }
+  ensure(false, "a report of a step that was not expected");
+}
+
+std::optional<std::vector<Report>> ReportCollector::poll() {
+  if (pending_.empty()) return std::nullopt;
+  Pending& oldest = pending_.front();
+  bool complete = oldest.reports[0].has_value();
+  for (int rank = 1; rank < mesh_.shape.ranks(); ++rank) {
+    std::optional<Report>& report = oldest.reports[rank];
+    if (!report && oldest.requests[rank].done()) {
+      report = Report::decode(std::span(oldest.buffers[rank]).first(oldest.requests[rank].received_bytes()));
+      check(oldest, rank);
+    }
+    complete &= report.has_value();
+  }
+  if (!complete) return std::nullopt;
+  std::vector<Report> reports;
+  for (auto& report : oldest.reports) reports.push_back(std::move(*report));
+  pending_.pop_front();
+  return reports;
+}
+
+void ReportCollector::check(const Pending& pending, int rank) const {
+  const Report& report = *pending.reports[rank];
+  if (report.step != pending.step) {
+    throw Error(ExitCode::kInternal,
+                fmt::format("rank {} reports step {} where step {} was due", rank, report.step, pending.step));
+  }
+  const StateDigest& expected = pending.expected[mesh_.shape.stage_of(rank)];
+  const std::string field = expected.first_difference(report.digest);
+  if (!field.empty()) {
+    throw Error(ExitCode::kInternal,
+                fmt::format("rank {} disagrees with rank 0 after step {}: {} differ", rank, pending.step, field));
+  }
+}
+
+}  // namespace computron

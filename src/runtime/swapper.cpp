@@ -1,0 +1,44 @@
+#include "computron/runtime/swapper.h"
+
+#include <fmt/format.h>
+
+namespace computron {
+
+Swapper::Swapper(const HostStore& host, FramePool& pool, CopyStream& link, Stream& compute)
+    : host_(host), pool_(pool), link_(link), compute_(compute), contents_(pool.frames()) {}
+
+void Swapper::submit(const std::vector<Fetch>& fetches) {
+  queue_.insert(queue_.end(), fetches.begin(), fetches.end());
+  enqueue_due();
+}
+
+void Swapper::passed(UsePoint point) {
+  passed_ = std::max(passed_, point);
+  enqueue_due();
+}
+
+void Swapper::enqueue_due() {
+  for (; !queue_.empty() && queue_.front().after <= passed_; queue_.pop_front()) {
+    const Fetch& f = queue_.front();
+    if (f.after.step > 0) {
+      compute_.record(pool_.drained(f.frame));
+      link_.wait(pool_.drained(f.frame));
+    }
+    link_.copy_to_device(pool_.frame(f.frame), host_.page(f.model, f.page), host_.page_used_bytes(f.model, f.page));
+    link_.record(pool_.filled(f.frame));
+    contents_[f.frame] = {f.model, f.page};
+  }
+}
+
+const Event& Swapper::ready(ModelId model, PageId page, FrameId frame) {
+  const Content& content = contents_[frame];
+  if (content.model != model || content.page != page) {
+    throw Error(ExitCode::kInternal,
+                fmt::format("internal: page {} of model {} is used in frame {} before its fetch could be enqueued: the "
+                            "steps break the order rule",
+                            page, model, frame));
+  }
+  return pool_.filled(frame);
+}
+
+}  // namespace computron

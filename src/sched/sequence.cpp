@@ -1,0 +1,108 @@
+#include "computron/sched/sequence.h"
+
+#include <algorithm>
+
+namespace computron {
+
+Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_tokens)
+    : request_(std::move(request)), id_(id), stop_tokens_(request_.stop_tokens), tokens_(request_.prompt) {
+  if (!request_.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), eos_tokens.begin(), eos_tokens.end());
+  completion_.id = request_.id;
+  completion_.model = request_.model;
+  completion_.prompt_tokens = static_cast<int>(request_.prompt.size());
+  completion_.arrival_s = completion_.finished_s = request_.arrival_s;  // what needs no pass ends as it arrives
+  if (request_.echo) {
+    for (const TokenId token : request_.prompt) completion_.prompt.push_back({.token = token, .top = {}});
+  }
+}
+
+int Sequence::cache_tokens(const Request& request) {
+  // The last generated token is never looked at again.
+  return static_cast<int>(request.prompt.size()) + std::max(request.max_tokens - 1, 0);
+}
+
+bool Sequence::needs_no_pass(const Request& request) { return request.max_tokens == 0 && request.logprobs < 0; }
+
+SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<std::uint32_t>& free_blocks) {
+  ensure(!in_flight_ && !finished_ && pending_tokens() > 0 && max_tokens > 0, "sequence has nothing to compute");
+  chunk_start_ = computed_;
+  chunk_tokens_ = std::min(pending_tokens(), max_tokens);
+  const int end = chunk_start_ + chunk_tokens_;
+  const bool whole = end == static_cast<int>(tokens_.size());
+  const bool prompt = chunk_start_ < completion_.prompt_tokens;
+  chunk_logits_ = prompt && wants_prompt_scores() ? SequenceChunk::kAll
+                  : whole                         ? SequenceChunk::kLast
+                                                  : SequenceChunk::kNone;
+  SequenceChunk chunk{.sequence = id_,
+                      .start = static_cast<std::uint32_t>(chunk_start_),
+                      .tokens = {tokens_.begin() + chunk_start_, tokens_.begin() + end},
+                      .new_blocks = {},
+                      .logits = chunk_logits_,
+                      .top = static_cast<std::uint8_t>(std::max(request_.logprobs, 0)),
+                      .after_last = whole ? -1 : tokens_[end]};
+  while (static_cast<int>(blocks_.size()) * block_tokens < end) {
+    ensure(!free_blocks.empty(), "cache blocks run out");
+    chunk.new_blocks.push_back(free_blocks.front());
+    blocks_.push_back(free_blocks.front());
+    free_blocks.pop_front();
+  }
+  computed_ = end;
+  in_flight_ = true;
+  return chunk;
+}
+
+void Sequence::take_rows(std::span<const SampledRow>& rows, double now_s) {
+  in_flight_ = false;
+  const std::size_t count = chunk_logits_ == SequenceChunk::kNone   ? 0
+                            : chunk_logits_ == SequenceChunk::kLast ? 1
+                                                                    : static_cast<std::size_t>(chunk_tokens_);
+  ensure(count <= rows.size(), "fewer rows of logits than the step asked for");
+  const auto mine = rows.first(count);
+  rows = rows.subspan(count);
+  if (!std::all_of(mine.begin(), mine.end(), [](const SampledRow& row) { return row.finite; })) {
+    fail("numerical_error", "the model's logits hold a NaN or an infinity");
+    return;
+  }
+  if (chunk_logits_ == SequenceChunk::kAll) {
+    for (std::size_t i = 0; i < count; ++i) score_prompt_row(chunk_start_ + i, mine[i]);
+  }
+  if (count > 0 && computed_ == static_cast<int>(tokens_.size())) append_sampled(mine.back(), now_s);
+}
+
+// The row at a position tells of the token behind it.
+void Sequence::score_prompt_row(std::size_t position, const SampledRow& row) {
+  if (position + 1 >= request_.prompt.size()) return;
+  ScoredToken& next = completion_.prompt[position + 1];
+  next.has_logprob = true;
+  next.logprob = row.target_logprob;
+  next.top.assign(row.top.begin(), row.top.begin() + std::min<std::size_t>(row.top.size(), request_.logprobs));
+}
+
+void Sequence::append_sampled(const SampledRow& row, double now_s) {
+  if (completion_.generated_tokens == 0) completion_.first_token_s = now_s;
+  if (request_.max_tokens == 0) {
+    finished_ = true;
+    return;
+  }
+  ++completion_.generated_tokens;
+  if (std::find(stop_tokens_.begin(), stop_tokens_.end(), row.token) != stop_tokens_.end()) {
+    completion_.finish_reason = FinishReason::kStop;
+    finished_ = true;
+    return;
+  }
+  tokens_.push_back(row.token);
+  ScoredToken token{.token = row.token, .has_logprob = request_.logprobs >= 0, .logprob = row.logprob, .top = {}};
+  if (token.has_logprob) {
+    token.top.assign(row.top.begin(), row.top.begin() + std::min<std::size_t>(row.top.size(), request_.logprobs));
+  }
+  completion_.tokens.push_back(std::move(token));
+  finished_ = completion_.generated_tokens >= request_.max_tokens;
+}
+
+void Sequence::fail(const char* code, const char* message) {
+  completion_.error_code = code;
+  completion_.error_message = message;
+  finished_ = true;
+}
+
+}  // namespace computron

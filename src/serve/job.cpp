@@ -1,0 +1,232 @@
+#include "computron/serve/job.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "computron/base/memory.h"
+#include "computron/base/size.h"
+#include "computron/base/time.h"
+#include "computron/comm/agreed.h"
+#include "computron/model/checkpoint_check.h"
+
+namespace computron {
+namespace {
+
+// Cores this process may run on.
+int allowed_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+MeshShape mesh_shape(const JobOptions& options, int ranks) {
+  const int pp = options.pp > 0 ? options.pp : options.tp > 0 ? std::max(1, ranks / options.tp) : 1;
+  const int tp = options.tp > 0 ? options.tp : std::max(1, ranks / pp);
+  return {tp, pp};
+}
+
+// The dtype of a checkpoint's GEMM weights: check_tensors has made sure that they agree.
+DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.role == TensorRole::kGemmWeight) return index.tensors.at(spec.name).dtype;
+  }
+  throw ConfigError(fmt::format("{}: no weights", index.path));
+}
+
+}  // namespace
+
+Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) {
+  const MeshShape shape = mesh_shape(options_, world.size());
+  agreed(world, [&] {
+    if (shape.ranks() != world.size()) {
+      throw ConfigError(fmt::format("tp {} x pp {} needs {} ranks, but the job has {}", shape.tp, shape.pp,
+                                    shape.ranks(), world.size()));
+    }
+  });
+  mesh_ = std::make_unique<Mesh>(shape, std::move(world));
+  const Communicator node = mesh_->world.split_shared_memory();
+  ranks_on_node_ = node.size();
+  rank_on_node_ = node.rank();
+  agreed(mesh_->world, [&] { make_device(); });
+  read_indices();
+  agreed(mesh_->world, [&] { make_images(); });
+  agreed(mesh_->world, [&] { check_memory(); });
+  agreed(mesh_->world, [&] { load_pages(); });
+}
+
+void Job::make_device() {
+  const int cores = allowed_cores();
+  if (options_.threads == 0) options_.threads = std::max(1, cores / ranks_on_node_);
+  const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores, ranks_on_node_, options_.threads + 1)
+                                                : IdlePolicy::parse(options_.idle);
+  progress_ = std::make_unique<Progress>(idle);
+  if (options_.device == "cuda") {
+    device_ = make_cuda_device(rank_on_node_);
+  } else {
+    device_ = make_cpu_device({.threads = options_.threads, .link_gb_per_s = options_.link_gb_per_s});
+  }
+  ops_ = make_cpu_ops(*device_);
+}
+
+// Rank 0 reads the files' metadata and sends it round, so that a thousand ranks are not a metadata storm.
+void Job::read_indices() {
+  std::vector<std::byte> bytes;
+  agreed(mesh_->world, [&] {
+    if (mesh_->rank != 0) return;
+    ByteWriter out;
+    for (const RosterEntry& entry : options_.models) {
+      out.put_list(read_checkpoint_index(entry.path).serialize());
+    }
+    bytes = out.take();
+  });
+  bytes = mesh_->world.broadcast(std::move(bytes), 0);
+  agreed(mesh_->world, [&] {
+    ByteReader in(bytes);
+    for (const RosterEntry& entry : options_.models) {
+      Model& model = models_.emplace_back();
+      model.index = CheckpointIndex::deserialize(in.get_list<std::byte>());
+      model.config = ModelConfig::from_json(model.index.config_json);
+      check_tensors(model.config, model.index);
+      model.weight_dtype = ops_->weight_dtype(stored_dtype(model.config, model.index));
+      spdlog::debug("model {} from {}", entry.id, entry.path);
+    }
+  });
+}
+
+void Job::make_images() {
+  std::vector<std::vector<ShardPlan>> plans;
+  std::size_t largest_block = 0;
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    auto& stages = plans.emplace_back();
+    for (int stage = 0; stage < mesh_->shape.pp; ++stage) {
+      try {
+        stages.push_back(ShardPlan::make(models_[m].config, mesh_->shape, stage));
+      } catch (const ConfigError& error) {
+        throw ConfigError(fmt::format("model {}: {}", options_.models[m].id, error.what()));
+      }
+      largest_block = std::max(
+          largest_block, Image::largest_block_bytes(stages.back(), ops_->weight_format(), models_[m].weight_dtype));
+    }
+  }
+  page_bytes_ = options_.page_bytes > 0
+                    ? options_.page_bytes
+                    : round_up(std::max(device_->default_page_bytes(), 16 * largest_block), std::size_t{4096});
+  if (page_bytes_ % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    for (const ShardPlan& plan : plans[m]) {
+      models_[m].images.push_back(Image::make(plan, ops_->weight_format(), models_[m].weight_dtype, page_bytes_));
+    }
+  }
+}
+
+// Pool, host pages and workspace of all ranks of the node against what the machine or the control group leaves.
+void Job::check_memory() {
+  Workspace::Sizes workspace;
+  std::size_t host = 0;
+  for (const Model& model : models_) {
+    workspace = workspace.max(Workspace::Sizes::of(own_image(model).plan, *ops_, options_.max_batch_tokens));
+    host += HostStore::bytes_of(own_image(model));
+  }
+  const MemoryLimit limit = available_memory();
+  const std::size_t share = limit.bytes / static_cast<std::size_t>(ranks_on_node_);
+  if (options_.device_memory_bytes == 0) {
+    // All models side by side and as much again for cache, if a quarter of the memory allows; else that quarter.
+    options_.device_memory_bytes = std::max(page_bytes_ * 4, std::min(2 * host + 16 * page_bytes_, share / 4));
+  }
+  const std::uint64_t own_frames = options_.device_memory_bytes / page_bytes_;
+  frames_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_frames));  // as many as on the poorest rank
+  const std::size_t pool = static_cast<std::size_t>(frames_) * page_bytes_;
+  if (mesh_->rank == 0) spdlog::info("{}", memory_table(workspace.total(), limit.bytes, ranks_on_node_));
+  if (frames_ < 1) {
+    throw ConfigError(fmt::format("--device-memory {} holds no page of {}", format_size(options_.device_memory_bytes),
+                                  format_size(page_bytes_)));
+  }
+  const std::size_t needed = host + pool + workspace.total();
+  if (needed > share) {
+    throw Error(
+        ExitCode::kSystem,
+        fmt::format("this rank needs {} (host pages {}, pool {}, workspace {}), but {} leaves {} for each of the "
+                    "{} ranks here",
+                    format_size(needed), format_size(host), format_size(pool), format_size(workspace.total()),
+                    limit.source, format_size(share), ranks_on_node_));
+  }
+  if (mesh_->rank == 0) Scheduler(model_shapes(), model_names(), make_policy(options_.policy), {.frames = frames_});
+}
+
+std::string Job::memory_table(std::size_t workspace_bytes, std::size_t available_bytes, int ranks_here) const {
+  std::string table =
+      fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank (stage 0)", "dtype", "pages", "host", "waste");
+  std::size_t host = 0;
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    const Image& image = own_image(models_[m]);
+    host += HostStore::bytes_of(image);
+    table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}\n", options_.models[m].id, name_of(models_[m].weight_dtype),
+                         image.pages(), format_size(HostStore::bytes_of(image)), format_size(image.waste_bytes()));
+  }
+  const std::size_t pool = static_cast<std::size_t>(frames_) * page_bytes_;
+  const auto line = [&](const std::string& name, std::size_t bytes) {
+    table += fmt::format("  {:<22}{:>7}{:>8}{:>14}\n", name, "", "", format_size(bytes));
+  };
+  line("host pages", host);
+  line(fmt::format("pool, {} frames", frames_), pool);
+  line("workspace", workspace_bytes);
+  line(fmt::format("{} ranks on this node", ranks_here), (host + pool + workspace_bytes) * ranks_here);
+  line("available", available_bytes);
+  table.pop_back();
+  return table;
+}
+
+void Job::load_pages() {
+  const double start = now_s();
+  std::size_t bytes = 0;
+  host_ = std::make_unique<HostStore>(*device_);
+  std::vector<const Image*> images;
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    host_->load(models_[m].index, *images.emplace_back(&own_image(models_[m])), mesh_->t, ops_->weight_format(),
+                options_.threads);
+    bytes += own_image(models_[m]).total_used_bytes();
+    if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
+  }
+  if (mesh_->rank == 0) {
+    const double seconds = now_s() - start;
+    spdlog::info("loaded {} a rank in {:.2f} s ({:.2f} GB/s)", format_size(bytes), seconds, 1e-9 * bytes / seconds);
+  }
+  executor_ = std::make_unique<Executor>(*mesh_, *device_, *ops_, *progress_, std::move(images), *host_,
+                                         ExecutorOptions{.frames = frames_,
+                                                         .frame_bytes = page_bytes_,
+                                                         .max_rows = options_.max_batch_tokens,
+                                                         .steps_in_flight = steps_in_flight()});
+}
+
+std::vector<ServedModel> Job::served_models() const {
+  std::vector<ServedModel> served;
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    const ModelConfig& config = models_[m].config;
+    served.push_back({options_.models[m].id, config.vocab, config.max_positions, config.eos_tokens});
+  }
+  return served;
+}
+
+std::vector<ModelShape> Job::model_shapes() const {
+  std::vector<ModelShape> shapes;
+  for (const Model& model : models_) {
+    ModelShape& shape = shapes.emplace_back();
+    shape.eos_tokens = model.config.eos_tokens;
+    for (const Image& image : model.images) {
+      shape.images.push_back(&image);
+      shape.caches.push_back(KvGeometry::make(image));
+    }
+  }
+  return shapes;
+}
+
+std::vector<std::string> Job::model_names() const {
+  std::vector<std::string> names;
+  for (const RosterEntry& entry : options_.models) names.push_back(entry.id);
+  return names;
+}
+
+}  // namespace computron

@@ -1,0 +1,209 @@
+#include "computron/serve/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "computron/base/size.h"
+#include "files.h"
+
+namespace computron {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// null where there is nothing to divide by.
+Json ratio(double numerator, double denominator) {
+  return denominator > 0 ? Json(numerator / denominator) : Json(nullptr);
+}
+
+// Nearest rank: the smallest value that at least the fraction `p` of all values do not exceed. `sorted` is not empty.
+float percentile(const std::vector<float>& sorted, double p) {
+  const auto rank = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
+}
+
+double mean(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+Json distribution(std::vector<float> values) {
+  if (values.empty()) {
+    return {{"mean", nullptr}, {"p50", nullptr}, {"p90", nullptr}, {"p99", nullptr}, {"max", nullptr}};
+  }
+  std::sort(values.begin(), values.end());
+  return {{"mean", mean(values)},
+          {"p50", percentile(values, 0.5)},
+          {"p90", percentile(values, 0.9)},
+          {"p99", percentile(values, 0.99)},
+          {"max", values.back()}};
+}
+
+double gb_fetched(const SwapFigures& swaps) { return static_cast<double>(swaps.largest_shard_bytes) / 1e9; }
+
+Json swaps_json(const SwapFigures& swaps, const RunFacts& facts) {
+  return {{"count", swaps.count},
+          {"pages", swaps.pages},
+          {"bytes", swaps.bytes},
+          {"busy_s", swaps.busy_s},
+          {"exposed_s", swaps.exposed_s},
+          {"gb_per_s_per_rank", ratio(gb_fetched(swaps), swaps.busy_s)},
+          {"link_fraction", ratio(gb_fetched(swaps), swaps.busy_s * facts.link_gb_per_s)}};
+}
+
+Json steps_json(const StepFigures& steps) {
+  const auto count = static_cast<double>(steps.count);
+  return {{"count", steps.count},
+          {"mean_us", ratio(steps.total_s * 1e6, count)},
+          {"overhead_us", ratio(steps.overhead_s * 1e6, count)}};
+}
+
+// What the job and each of its models have.
+Json figures_json(const ServeFigures& figures, std::uint64_t failed_lines, const RunFacts& facts) {
+  const std::uint64_t failed = figures.requests_failed + failed_lines;
+  return {{"requests", {{"total", figures.requests_ok + failed}, {"ok", figures.requests_ok}, {"failed", failed}}},
+          {"tokens",
+           {{"prompt", figures.prompt_tokens},
+            {"generated", figures.generated_tokens},
+            {"generated_per_s", ratio(static_cast<double>(figures.generated_tokens), facts.wall_s)}}},
+          {"latency_s", distribution(figures.latency_s)},
+          {"ttft_s", distribution(figures.ttft_s)},
+          {"swaps", swaps_json(figures.swaps, facts)},
+          {"steps", steps_json(figures.steps)}};
+}
+
+Json facts_json(const RunFacts& facts) {
+  return {{"wall_s", facts.wall_s},
+          {"mesh", {{"ranks", facts.ranks}, {"tp", facts.tp}, {"pp", facts.pp}, {"groups", facts.groups}}},
+          {"device", facts.device},
+          {"link",
+           {{"gb_per_s_per_rank", facts.link_gb_per_s > 0 ? Json(facts.link_gb_per_s) : Json(nullptr)},
+            {"emulated", facts.link_emulated}}}};
+}
+
+void append(std::vector<float>& to, const std::vector<float>& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+void merge(SwapFigures& to, const SwapFigures& from) {
+  to.count += from.count;
+  to.pages += from.pages;
+  to.bytes += from.bytes;
+  to.largest_shard_bytes += from.largest_shard_bytes;
+  to.busy_s += from.busy_s;
+  to.exposed_s += from.exposed_s;
+}
+
+void merge(StepFigures& to, const StepFigures& from) {
+  to.count += from.count;
+  to.total_s += from.total_s;
+  to.overhead_s += from.overhead_s;
+}
+
+void merge(ServeFigures& to, const ServeFigures& from) {
+  to.requests_ok += from.requests_ok;
+  to.requests_failed += from.requests_failed;
+  to.prompt_tokens += from.prompt_tokens;
+  to.generated_tokens += from.generated_tokens;
+  append(to.latency_s, from.latency_s);
+  append(to.ttft_s, from.ttft_s);
+  merge(to.swaps, from.swaps);
+  merge(to.steps, from.steps);
+}
+
+std::string requests_line(const ServeFigures& figures, std::uint64_t failed_lines, const RunFacts& facts) {
+  const std::uint64_t failed = figures.requests_failed + failed_lines;
+  std::string line =
+      fmt::format("{} requests in {:.2f} s ({} ok, {} failed), {} tokens generated", figures.requests_ok + failed,
+                  facts.wall_s, figures.requests_ok, failed, figures.generated_tokens);
+  if (facts.wall_s > 0) {
+    line += fmt::format(" at {:.1f} tokens/s", static_cast<double>(figures.generated_tokens) / facts.wall_s);
+  }
+  if (!figures.latency_s.empty()) {
+    std::vector<float> sorted = figures.latency_s;
+    std::sort(sorted.begin(), sorted.end());
+    line += fmt::format(", latency p50 {:.3f} s, p99 {:.3f} s", percentile(sorted, 0.5), percentile(sorted, 0.99));
+  }
+  return line;
+}
+
+std::string swaps_line(const SwapFigures& swaps, const RunFacts& facts) {
+  if (swaps.count == 0) return "no swaps";
+  std::string line = fmt::format("{} swaps: {} in {} pages", swaps.count, format_size(swaps.bytes), swaps.pages);
+  if (swaps.busy_s > 0) {
+    const double rate = gb_fetched(swaps) / swaps.busy_s;
+    line += fmt::format(", {:.2f} GB/s a rank", rate);
+    if (facts.link_gb_per_s > 0) {
+      line += fmt::format(" ({:.0f} % of the {}link's {:.2f})", 100 * rate / facts.link_gb_per_s,
+                          facts.link_emulated ? "emulated " : "", facts.link_gb_per_s);
+    }
+  }
+  return line + fmt::format("; compute waited {:.3f} s for pages", swaps.exposed_s);
+}
+
+std::string steps_line(const StepFigures& steps) {
+  if (steps.count == 0) return "no steps";
+  const auto count = static_cast<double>(steps.count);
+  return fmt::format("{} steps of {:.0f} us on average; deciding and sending one took {:.1f} us", steps.count,
+                     1e6 * steps.total_s / count, 1e6 * steps.overhead_s / count);
+}
+
+}  // namespace
+
+Metrics::Metrics(std::vector<std::string> model_ids) : ids_(std::move(model_ids)), models_(ids_.size()) {}
+
+void Metrics::add(const Completion& completion) {
+  ServeFigures& figures = models_.at(completion.model);
+  if (!completion.error_code.empty()) {
+    ++figures.requests_failed;
+    return;
+  }
+  ++figures.requests_ok;
+  figures.prompt_tokens += static_cast<std::uint64_t>(completion.prompt_tokens);
+  figures.generated_tokens += static_cast<std::uint64_t>(completion.generated_tokens);
+  figures.latency_s.push_back(static_cast<float>(completion.finished_s - completion.arrival_s));
+  if (completion.generated_tokens == 0) return;  // a prompt that was only scored has no first token
+  figures.ttft_s.push_back(static_cast<float>(completion.first_token_s - completion.arrival_s));
+}
+
+void Metrics::add_failure() { ++failed_lines_; }
+
+std::uint64_t Metrics::finished() const {
+  std::uint64_t count = failed_lines_;
+  for (const ServeFigures& figures : models_) count += figures.requests_ok + figures.requests_failed;
+  return count;
+}
+
+ServeFigures Metrics::merged() const {
+  ServeFigures all;
+  for (const ServeFigures& figures : models_) merge(all, figures);
+  return all;
+}
+
+std::string Metrics::to_json(const RunFacts& facts) const {
+  Json object = facts_json(facts);
+  object.update(figures_json(merged(), failed_lines_, facts));
+  Json& models = object["models"] = Json::object();
+  for (std::size_t i = 0; i < ids_.size(); ++i) models[ids_[i]] = figures_json(models_[i], 0, facts);
+  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string Metrics::summary(const RunFacts& facts) const {
+  const ServeFigures all = merged();
+  return fmt::format("{}\n{}\n{}", requests_line(all, failed_lines_, facts), swaps_line(all.swaps, facts),
+                     steps_line(all.steps));
+}
+
+void write_file_atomically(const std::string& path, const std::string& text) {
+  check_replaceable(path);
+  const std::string temporary = path + ".partial";
+  const FileDescriptor fd = open_output(temporary, "");
+  std::uint64_t written = 0;
+  write_all(fd.get(), temporary, text, written);
+  publish(fd.get(), temporary, path);
+}
+
+}  // namespace computron

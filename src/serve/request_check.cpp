@@ -1,0 +1,306 @@
+#include "request_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "json_text.h"
+
+namespace computron {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+constexpr int kMaxLogprobs = 20;
+constexpr std::size_t kMaxStopTokens = 256;
+constexpr std::string_view kServedUrl = "/v1/completions";
+constexpr std::string_view kOtherUrls[] = {"/v1/chat/completions", "/v1/embeddings", "/classify"};
+
+constexpr std::string_view kTopFields[] = {"arrival", "body", "custom_id", "deadline", "method", "url"};
+constexpr std::string_view kBodyFields[] = {
+    "echo", "ignore_eos",     "logprobs", "max_tokens",  "model", "n",     "prompt",
+    "seed", "stop_token_ids", "stream",   "temperature", "top_k", "top_p", "user"};
+
+// Fields that change what greedy decoding returns and are not served: only the value that changes nothing is accepted.
+enum class Neutral { kZero, kOne, kFalse, kEmpty };
+constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_token_ids", Neutral::kEmpty},
+                                                                    {"bad_words", Neutral::kEmpty},
+                                                                    {"best_of", Neutral::kOne},
+                                                                    {"frequency_penalty", Neutral::kZero},
+                                                                    {"logit_bias", Neutral::kEmpty},
+                                                                    {"min_tokens", Neutral::kZero},
+                                                                    {"presence_penalty", Neutral::kZero},
+                                                                    {"prompt_logprobs", Neutral::kEmpty},
+                                                                    {"repetition_penalty", Neutral::kOne},
+                                                                    {"response_format", Neutral::kEmpty},
+                                                                    {"stop", Neutral::kEmpty},
+                                                                    {"suffix", Neutral::kEmpty},
+                                                                    {"truncate_prompt_tokens", Neutral::kEmpty},
+                                                                    {"use_beam_search", Neutral::kFalse}};
+
+[[noreturn]] void invalid_request(const std::string& message) { throw RequestError(400, "invalid_request", message); }
+[[noreturn]] void invalid_parameter(const std::string& message) {
+  throw RequestError(400, "invalid_parameter", message);
+}
+
+const JsonValue& field(const JsonFields& fields, std::string_view name) {
+  static const JsonValue kAbsent;  // null, which everywhere means the same as nothing
+  const auto found = fields.find(name);
+  return found == fields.end() ? kAbsent : found->second;
+}
+
+std::string describe(const JsonValue& value) {
+  switch (value.kind) {
+    case Kind::kBool:
+      return value.boolean ? "true" : "false";
+    case Kind::kInteger:
+      return fmt::format("{}", value.integer);
+    case Kind::kFloat:
+      return fmt::format("{}", value.number);
+    case Kind::kString:
+      return shown(value.text);
+    default:
+      return std::string(name_of(value.kind));
+  }
+}
+
+bool is_number(const JsonValue& value) { return value.kind == Kind::kInteger || value.kind == Kind::kFloat; }
+double number_of(const JsonValue& value) {
+  return value.kind == Kind::kInteger ? static_cast<double>(value.integer) : value.number;
+}
+
+const std::string& required_string(const JsonFields& fields, std::string_view prefix, std::string_view name) {
+  const JsonValue& value = field(fields, name);
+  if (value.kind == Kind::kNull) invalid_request(fmt::format("{}{}: missing", prefix, name));
+  if (value.kind != Kind::kString) {
+    invalid_request(fmt::format("{}{}: must be a string (got {})", prefix, name, describe(value)));
+  }
+  return value.text;
+}
+
+// The optional fields of a body.
+class Body {
+ public:
+  explicit Body(const JsonFields& fields) : fields_(fields) {}
+
+  std::int64_t integer(std::string_view name, std::int64_t low, std::int64_t high, std::int64_t fallback) const {
+    const JsonValue& value = field(fields_, name);
+    if (value.kind == Kind::kNull) return fallback;
+    if (value.kind == Kind::kInteger && value.integer >= low && value.integer <= high) return value.integer;
+    invalid_parameter(
+        fmt::format("body.{}: must be an integer from {} to {} (got {})", name, low, high, describe(value)));
+  }
+
+  bool flag(std::string_view name) const {
+    const JsonValue& value = field(fields_, name);
+    if (value.kind != Kind::kNull && value.kind != Kind::kBool) {
+      invalid_parameter(fmt::format("body.{}: must be true or false (got {})", name, describe(value)));
+    }
+    return value.boolean;
+  }
+
+  double number(std::string_view name, double low, double high, double fallback) const {
+    const JsonValue& value = field(fields_, name);
+    if (value.kind == Kind::kNull) return fallback;
+    if (is_number(value) && number_of(value) >= low && number_of(value) <= high) return number_of(value);
+    invalid_parameter(
+        fmt::format("body.{}: must be a number from {} to {} (got {})", name, low, high, describe(value)));
+  }
+
+ private:
+  const JsonFields& fields_;
+};
+
+// Of a field of the line itself that holds seconds.
+double seconds(const RequestDraft& draft, std::string_view name) {
+  const JsonValue& value = field(draft.top, name);
+  if (value.kind == Kind::kNull) return 0;
+  if (is_number(value) && number_of(value) >= 0) return number_of(value);
+  invalid_parameter(fmt::format("{}: must be a finite number of seconds, 0 or more (got {})", name, describe(value)));
+}
+
+void check_envelope(const RequestDraft& draft) {
+  const std::string& method = required_string(draft.top, "", "method");
+  if (method != "POST") invalid_request(fmt::format("method: must be 'POST' (got {})", shown(method)));
+  const std::string& url = required_string(draft.top, "", "url");
+  if (std::find(std::begin(kOtherUrls), std::end(kOtherUrls), url) != std::end(kOtherUrls)) {
+    invalid_request(fmt::format("url: this build serves {}, not yet {}", kServedUrl, url));
+  }
+  if (url != kServedUrl) invalid_request(fmt::format("url: unknown {}; this build serves {}", shown(url), kServedUrl));
+  const JsonValue& body = field(draft.top, "body");
+  if (!draft.top.contains("body")) invalid_request("body: missing");
+  if (body.kind != Kind::kObject) invalid_request(fmt::format("body: must be an object (got {})", describe(body)));
+  const JsonValue& stream = field(draft.body, "stream");
+  if (stream.kind != Kind::kNull && (stream.kind != Kind::kBool || stream.boolean)) {
+    invalid_request(fmt::format("body.stream: must be false, results are written whole (got {})", describe(stream)));
+  }
+}
+
+ModelId find_model(const RequestDraft& draft, const std::vector<ServedModel>& models) {
+  const std::string& name = required_string(draft.body, "body.", "model");
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    if (models[i].id == name) return static_cast<ModelId>(i);
+  }
+  throw RequestError(404, "model_not_found", fmt::format("body.model: this job serves no model {}", shown(name)));
+}
+
+// Token ids in `list`, all of them in the model's vocabulary.
+std::vector<TokenId> token_list(const JsonValue& list, std::string_view path, const ServedModel& model) {
+  for (std::size_t i = 0; i < list.integers.size(); ++i) {
+    if (list.integers[i] >= 0 && list.integers[i] < model.vocab) continue;
+    invalid_parameter(fmt::format("{}[{}]: token ids of {} are integers from 0 to {} (got {})", path, i, model.id,
+                                  model.vocab - 1, list.integers[i]));
+  }
+  return {list.integers.begin(), list.integers.end()};
+}
+
+[[noreturn]] void refuse_prompt_item(const JsonValue& prompt, const ServedModel& model) {
+  if (prompt.odd_kind == Kind::kFloat) {
+    invalid_parameter(fmt::format("body.prompt[{}]: token ids of {} are integers from 0 to {}", prompt.odd_index,
+                                  model.id, model.vocab - 1));
+  }
+  invalid_request(fmt::format("body.prompt[{}]: must be a token id, one prompt a request (got {})", prompt.odd_index,
+                              name_of(prompt.odd_kind)));
+}
+
+void check_prompt_kind(const JsonValue& prompt, const ServedModel& model) {
+  if (prompt.kind == Kind::kNull) invalid_request("body.prompt: missing");
+  if (prompt.kind == Kind::kString) {
+    invalid_request(
+        fmt::format("body.prompt: text is not accepted because the checkpoint of {} carries no tokenizer; "
+                    "give a list of token ids",
+                    model.id));
+  }
+  if (prompt.kind != Kind::kList) {
+    invalid_request(fmt::format("body.prompt: must be a list of token ids (got {})", describe(prompt)));
+  }
+  if (prompt.count == 0) invalid_parameter("body.prompt: must hold at least one token id");
+  if (prompt.has_odd_item) refuse_prompt_item(prompt, model);
+}
+
+void check_context(std::size_t prompt_tokens, int max_tokens, const ServedModel& model) {
+  if (prompt_tokens + static_cast<std::size_t>(max_tokens) <= static_cast<std::size_t>(model.max_positions)) return;
+  throw RequestError(400, "context_length_exceeded",
+                     fmt::format("body.prompt: {} tokens and max_tokens {} exceed the {} positions of {}",
+                                 prompt_tokens, max_tokens, model.max_positions, model.id));
+}
+
+std::vector<TokenId> stop_tokens(const JsonFields& body, const ServedModel& model) {
+  const JsonValue& list = field(body, "stop_token_ids");
+  if (list.kind == Kind::kNull) return {};
+  if (list.kind != Kind::kList || list.has_odd_item || list.count > kMaxStopTokens) {
+    invalid_parameter(fmt::format("body.stop_token_ids: must be a list of at most {} token ids, integers from 0 to {}",
+                                  kMaxStopTokens, model.vocab - 1));
+  }
+  return token_list(list, "body.stop_token_ids", model);
+}
+
+bool is_neutral(const JsonValue& value, Neutral neutral) {
+  if (value.kind == Kind::kNull) return true;
+  switch (neutral) {
+    case Neutral::kZero:
+      return is_number(value) && number_of(value) == 0;
+    case Neutral::kOne:
+      return is_number(value) && number_of(value) == 1;
+    case Neutral::kFalse:
+      return value.kind == Kind::kBool && !value.boolean;
+    case Neutral::kEmpty:
+      break;
+  }
+  if (value.kind == Kind::kString) return value.text.empty();
+  return (value.kind == Kind::kList || value.kind == Kind::kObject) && value.count == 0;
+}
+
+std::string_view name_of(Neutral neutral) {
+  switch (neutral) {
+    case Neutral::kZero:
+      return "0";
+    case Neutral::kOne:
+      return "1";
+    case Neutral::kFalse:
+      return "false";
+    case Neutral::kEmpty:
+      break;
+  }
+  return "empty";
+}
+
+void check_sampling(const JsonFields& fields) {
+  const Body body(fields);
+  const double temperature = body.number("temperature", 0, 2, 0);
+  if (temperature != 0) {
+    invalid_parameter(
+        fmt::format("body.temperature: only greedy decoding is served, so 0 or nothing (got {})", temperature));
+  }
+  if (body.integer("n", 1, kMaxStopTokens, 1) != 1)
+    invalid_parameter("body.n: one completion a request is served, so 1");
+  // Without effect when decoding is greedy, but still checked: a typing error should not pass unseen.
+  body.number("top_p", 0, 1, 1);
+  body.integer("top_k", -1, std::numeric_limits<int>::max(), -1);
+  body.integer("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(), 0);
+  if (field(fields, "user").kind != Kind::kNull) required_string(fields, "body.", "user");
+  for (const auto& [name, neutral] : kUnservedFields) {
+    const JsonValue& value = field(fields, name);
+    if (is_neutral(value, neutral)) continue;
+    invalid_parameter(
+        fmt::format("body.{}: not served; leave it out or {} (got {})", name, name_of(neutral), describe(value)));
+  }
+}
+
+int max_tokens_of(const JsonFields& fields, bool echo, int default_max_tokens) {
+  const Body body(fields);
+  const int most = std::numeric_limits<int>::max();
+  if (!echo && field(fields, "max_tokens").kind == Kind::kInteger && field(fields, "max_tokens").integer == 0) {
+    invalid_parameter(fmt::format("body.max_tokens: must be an integer from 1 to {}, or 0 with echo (got 0)", most));
+  }
+  return static_cast<int>(body.integer("max_tokens", echo ? 0 : 1, most, default_max_tokens));
+}
+
+template <class Names>
+void add_unknown(const JsonFields& fields, std::string_view prefix, const Names& known, std::vector<std::string>& out) {
+  for (const auto& [name, value] : fields) {
+    if (std::find(std::begin(known), std::end(known), name) == std::end(known)) {
+      out.push_back(cut(fmt::format("{}{}", prefix, name)));
+    }
+  }
+}
+
+}  // namespace
+
+const std::string& check_custom_id(const RequestDraft& draft) { return required_string(draft.top, "", "custom_id"); }
+
+std::string asked_model(const RequestDraft& draft) { return field(draft.body, "model").text; }
+
+Request check_request(const RequestDraft& draft, const std::vector<ServedModel>& models, int default_max_tokens) {
+  check_envelope(draft);
+  Request request;
+  request.model = find_model(draft, models);
+  const ServedModel& model = models[request.model];
+  const Body body(draft.body);
+  const JsonValue& prompt = field(draft.body, "prompt");
+  check_prompt_kind(prompt, model);
+  request.echo = body.flag("echo");
+  request.max_tokens = max_tokens_of(draft.body, request.echo, default_max_tokens);
+  request.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
+  request.ignore_eos = body.flag("ignore_eos");
+  request.stop_tokens = stop_tokens(draft.body, model);
+  check_sampling(draft.body);
+  request.arrival_s = seconds(draft, "arrival");
+  seconds(draft, "deadline");  // checked; the scheduler has no use for it yet
+  request.prompt = token_list(prompt, "body.prompt", model);
+  check_context(prompt.count, request.max_tokens, model);
+  return request;
+}
+
+std::vector<std::string> unknown_fields(const RequestDraft& draft) {
+  std::vector<std::string> names;
+  add_unknown(draft.top, "", kTopFields, names);
+  std::vector<std::string_view> known(std::begin(kBodyFields), std::end(kBodyFields));
+  for (const auto& [name, neutral] : kUnservedFields) known.push_back(name);
+  add_unknown(draft.body, "body.", known, names);
+  return names;
+}
+
+}  // namespace computron

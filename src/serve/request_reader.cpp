@@ -1,0 +1,144 @@
+#include "computron/serve/request_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "computron/base/error.h"
+#include "files.h"
+#include "line_splitter.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+
+std::string name_of_input(const std::string& path) { return path == "-" ? "standard input" : "'" + path + "'"; }
+
+[[noreturn]] void refuse_input(const std::string& path, const std::string& why) {
+  throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}: {}", name_of_input(path), why));
+}
+
+void check_standard_input(const std::string& path, unsigned mode) {
+  if (S_ISDIR(mode)) refuse_input(path, "it is a directory");
+  if (isatty(STDIN_FILENO)) refuse_input(path, "it is a terminal; redirect a file or a pipe to it");
+}
+
+// O_NONBLOCK, so that a FIFO nobody writes to is refused too instead of waited for.
+FileDescriptor open_input(const std::string& path) {
+  FileDescriptor fd(path == "-" ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
+                                : open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!fd || fstat(fd.get(), &status) != 0) refuse_input(path, std::strerror(errno));
+  if (path == "-") {
+    check_standard_input(path, status.st_mode);
+  } else if (!S_ISREG(status.st_mode)) {
+    refuse_input(path,
+                 fmt::format("it is {}, not a regular file ('-' reads standard input)", file_kind(status.st_mode)));
+  }
+  return fd;
+}
+
+FileDescriptor open_wake() {
+  FileDescriptor fd(eventfd(0, EFD_CLOEXEC));
+  if (!fd) throw Error(ExitCode::kSystem, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
+  return fd;
+}
+
+}  // namespace
+
+RequestReader::RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits)
+    : path_(path), input_(open_input(path)), wake_(open_wake()), parser_(std::move(parser)), limits_(limits) {
+  thread_ = std::thread([this] { run(); });
+}
+
+RequestReader::~RequestReader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  space_.notify_all();
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);  // cannot fail: the counter is 0
+  thread_.join();
+}
+
+std::optional<IncomingRequest> RequestReader::poll() {
+  std::optional<IncomingRequest> request;
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.empty()) {
+      if (failure_) std::rethrow_exception(failure_);
+      return request;
+    }
+    request = std::move(queue_.front());
+    queue_.pop_front();
+  }
+  space_.notify_one();
+  return request;
+}
+
+bool RequestReader::finished() {
+  const std::lock_guard lock(mutex_);
+  return ended_ && queue_.empty() && !failure_;
+}
+
+void RequestReader::run() {
+  std::exception_ptr failure;
+  try {
+    read_all();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  failure_ = failure;
+  ended_ = true;
+}
+
+// Ends at the end of the input, or early when the reader is being destroyed.
+void RequestReader::read_all() {
+  LineSplitter lines(parser_, limits_.max_line_bytes, [this](IncomingRequest r) { return deliver(std::move(r)); });
+  std::string chunk(kChunkBytes, '\0');
+  while (wait_for_input()) {
+    const ssize_t count = read(input_.get(), chunk.data(), chunk.size());
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) {
+      throw Error(ExitCode::kIo,
+                  fmt::format("cannot read requests from {}: {}", name_of_input(path_), std::strerror(errno)));
+    }
+    if (count == 0) {
+      lines.end();
+      return;
+    }
+    if (!lines.feed({chunk.data(), static_cast<std::size_t>(count)})) return;
+  }
+}
+
+// False when the reader is to stop.
+bool RequestReader::wait_for_input() const {
+  pollfd waits[] = {{input_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  while (::poll(waits, 2, -1) < 0) {
+    if (errno != EINTR) throw Error(ExitCode::kSystem, fmt::format("poll failed: {}", std::strerror(errno)));
+  }
+  return waits[1].revents == 0;
+}
+
+// Waits for space. False when the reader is to stop.
+bool RequestReader::deliver(IncomingRequest request) {
+  std::unique_lock lock(mutex_);
+  space_.wait(lock, [this] { return stopping_ || queue_.size() < limits_.max_queued; });
+  if (stopping_) return false;
+  lines_seen_.fetch_add(1, std::memory_order_relaxed);
+  queue_.push_back(std::move(request));
+  return true;
+}
+
+}  // namespace computron

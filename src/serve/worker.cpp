@@ -1,0 +1,37 @@
+#include "computron/comm/tags.h"
+#include "computron/serve/engine.h"
+
+namespace computron {
+
+void run_worker(Job& job) {
+  StepReceiver receiver(job.mesh(), job.steps_in_flight());
+  Outbox reports;
+  std::deque<Step> todo;
+  const auto poll = [&] {
+    while (auto step = receiver.poll()) {
+      job.executor().accept(*step);
+      todo.push_back(std::move(*step));
+    }
+    reports.poll();
+    job.executor().poll();
+  };
+  job.progress().set_hook(poll);
+
+  Idler idler(job.progress().idle());
+  for (bool over = false; !over;) {
+    poll();
+    if (todo.empty()) {
+      idler.pause();
+      continue;
+    }
+    idler.reset();
+    const Step step = std::move(todo.front());
+    todo.pop_front();
+    over = step.kind == Step::kShutdown;
+    if (!over) reports.send(job.mesh().world, job.executor().run(step).encode(), 0, tags::kReport);
+  }
+  job.progress().wait_until([&] { return reports.empty(); });
+  job.progress().set_hook({});
+}
+
+}  // namespace computron

@@ -1,0 +1,189 @@
+// computron init, as a person runs it.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "computron/checkpoint/reader.h"
+#include "computron/model/checkpoint_check.h"
+#include "computron/model/config.h"
+#include "tests/apps/program.h"
+
+namespace computron::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr char kConfig[] = R"({"model_type": "opt", "hidden_size": 256, "num_hidden_layers": 2, "ffn_dim": 1024,
+    "num_attention_heads": 8, "vocab_size": 1500, "max_position_embeddings": 100})";
+
+class InitTest : public ProgramTest {
+ protected:
+  // Writes `name` from kConfig and returns its path.
+  std::string init(const std::string& name, std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {"init", file(name), "--config", write("config.json", kConfig)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    EXPECT_THAT(outcome.errors, IsEmpty());
+    return file(name);
+  }
+};
+
+std::vector<std::byte> bytes_of(const CheckpointIndex& index, const std::string& name) {
+  const TensorEntry& tensor = index.tensors.at(name);
+  std::vector<std::byte> bytes;
+  TensorReader(index).read(tensor, 0, tensor.bytes, tensor.bytes, [&](std::size_t, std::span<const std::byte> piece) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  });
+  return bytes;
+}
+
+std::vector<float> floats_of(const CheckpointIndex& index, const std::string& name) {
+  const auto bytes = bytes_of(index, name);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+TEST_F(InitTest, ModelFitsItsConfiguration) {
+  const auto index = read_checkpoint_index(init("m.h5"));
+  EXPECT_EQ(index.architecture, "opt");
+  EXPECT_EQ(index.config_json, ModelConfig::from_hf_json(kConfig).to_json());
+  EXPECT_NO_THROW(check_tensors(ModelConfig::from_json(index.config_json), index));
+}
+
+TEST_F(InitTest, SeedDecidesThreadsDoNot) {
+  const std::string one = read_file(init("one.h5", {"--seed", "7", "--threads", "1"}));
+  const std::string two = read_file(init("two.h5", {"--seed", "7", "--threads", "2"}));
+  const std::string five = read_file(init("five.h5", {"--seed", "7", "--threads", "5"}));
+  EXPECT_GT(one.size(), std::size_t{4} << 20);
+  EXPECT_TRUE(one == two);
+  EXPECT_TRUE(one == five);
+  EXPECT_FALSE(one == read_file(init("other.h5", {"--seed", "8"})));
+}
+
+TEST_F(InitTest, TensorsDiffer) {
+  const auto index = read_checkpoint_index(init("m.h5"));
+  EXPECT_NE(bytes_of(index, "layers.0.attention.query.weight"), bytes_of(index, "layers.1.attention.query.weight"));
+  EXPECT_NE(bytes_of(index, "layers.0.attention.query.weight"), bytes_of(index, "layers.0.attention.key.weight"));
+  EXPECT_NE(bytes_of(index, "layers.0.mlp.down.bias"), bytes_of(index, "layers.0.attention.output.bias"));
+}
+
+// Mean, deviation and kurtosis within a few of their own standard errors, and no repetition.
+TEST_F(InitTest, WeightsAreNormal) {
+  const auto index = read_checkpoint_index(init("m.h5"));
+  const auto values = floats_of(index, "embedding.tokens.weight");
+  const double n = static_cast<double>(values.size());
+  double sum = 0, squares = 0, fourths = 0, neighbours = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double z = values[i] / 0.02;
+    sum += z;
+    squares += z * z;
+    fourths += z * z * z * z;
+    if (i > 0) neighbours += z * values[i - 1] / 0.02;
+  }
+  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2 / n));
+  EXPECT_NEAR(fourths / n, 3, 5 * std::sqrt(96 / n));
+  EXPECT_NEAR(neighbours / n, 0, 5 / std::sqrt(n));
+}
+
+TEST_F(InitTest, BiasesAreNotZeroAndNormWeightsAreAroundOne) {
+  const auto index = read_checkpoint_index(init("m.h5"));
+  for (const float value : floats_of(index, "layers.1.mlp.up.bias")) {
+    EXPECT_NE(value, 0);
+    EXPECT_LT(std::fabs(value), 0.2f);
+  }
+  for (const float value : floats_of(index, "final_norm.weight")) {
+    EXPECT_NE(value, 1);
+    EXPECT_NEAR(value, 1, 0.6);
+  }
+}
+
+// The 16-bit models are the float32 model, rounded.
+TEST_F(InitTest, DtypesHoldTheSameNumbers) {
+  const auto wide = floats_of(read_checkpoint_index(init("f32.h5")), "layers.0.mlp.down.weight");
+  for (const char* dtype : {"f16", "bf16"}) {
+    const auto index = read_checkpoint_index(init(std::string(dtype) + ".h5", {"--dtype", dtype}));
+    EXPECT_EQ(name_of(index.tensors.at("layers.0.mlp.down.weight").dtype), dtype);
+    const auto bytes = bytes_of(index, "layers.0.mlp.down.weight");
+    ASSERT_EQ(bytes.size(), wide.size() * 2);
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      std::uint16_t bits;
+      std::memcpy(&bits, bytes.data() + 2 * i, sizeof bits);
+      different += bits != (std::string(dtype) == "f16" ? f16_from_f32(wide[i]) : bf16_from_f32(wide[i]));
+    }
+    EXPECT_EQ(different, 0u) << dtype;
+  }
+}
+
+TEST_F(InitTest, DeviationComesFromTheConfiguration) {
+  std::string config = kConfig;
+  config.insert(1, R"("init_std": 0.5, )");
+  ASSERT_EQ(run({"init", file("m.h5"), "--config", write("wide.json", config)}).code, 0);
+  double squares = 0;
+  const auto values = floats_of(read_checkpoint_index(file("m.h5")), "layers.0.mlp.up.weight");
+  for (const float value : values) squares += value * value;
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(values.size())), 0.5, 0.01);
+}
+
+TEST_F(InitTest, BadUsageIs64) {
+  const std::string config = write("config.json", kConfig);
+  const std::vector<std::vector<std::string>> bad = {
+      {},
+      {"initialise"},
+      {"init"},
+      {"init", file("m.h5")},
+      {"init", file("m.h5"), "--arch", "opt"},
+      {"init", file("m.h5"), "--size", "125m"},
+      {"init", file("m.h5"), "--arch", "opt", "--size", "126m"},
+      {"init", file("m.h5"), "--arch", "opt", "--size", "350m"},
+      {"init", file("m.h5"), "--arch", "gpt9", "--size", "125m"},
+      {"init", file("m.h5"), "--arch", "opt", "--size", "125m", "--config", config},
+      {"init", file("m.h5"), "--config", config, "--dtype", "f64"},
+      {"init", file("m.h5"), "--config", config, "--seed", "x"},
+      {"init", file("m.h5"), "--config", config, "--threads", "0"},
+      {"init", file("m.h5"), "--config", config, "--fast"}};
+  for (const auto& arguments : bad) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 64) << testing::PrintToString(arguments);
+    EXPECT_THAT(outcome.errors, StartsWith("computron: ")) << testing::PrintToString(arguments);
+    EXPECT_FALSE(std::filesystem::exists(file("m.h5")));
+  }
+}
+
+TEST_F(InitTest, HelpAndVersion) {
+  EXPECT_EQ(run({"--help"}).code, 0);
+  const Outcome help = run({"init", "--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.output, AllOf(HasSubstr("--size"), HasSubstr("norm weights normal around one")));
+  EXPECT_THAT(run({"--version"}).output, StartsWith("computron "));
+}
+
+TEST_F(InitTest, ConfigurationsThatDoNotWork) {
+  const auto code_of = [&](const std::string& text) {
+    const Outcome outcome = run({"init", file("m.h5"), "--config", write("bad.json", text)});
+    EXPECT_THAT(outcome.errors, AllOf(StartsWith("computron: "), HasSubstr("bad.json")));
+    return outcome.code;
+  };
+  EXPECT_EQ(code_of("{"), 78);
+  EXPECT_EQ(code_of(R"({"model_type": "opt", "do_layer_norm_before": false})"), 78);
+  EXPECT_EQ(code_of(R"({"model_type": "opt", "init_std": -1})"), 78);
+  EXPECT_EQ(code_of(""), 66);
+  EXPECT_EQ(run({"init", file("m.h5"), "--config", file("none.json")}).code, 66);
+  EXPECT_EQ(run({"init", file("m.h5"), "--config", file("")}).code, 66);
+}
+
+TEST_F(InitTest, OutputThatCannotBeCreated) {
+  const Outcome outcome = run({"init", file("none/m.h5"), "--config", write("config.json", kConfig)});
+  EXPECT_EQ(outcome.code, 73);
+  EXPECT_THAT(outcome.errors, HasSubstr("none/m.h5"));
+}
+
+}  // namespace
+}  // namespace computron::test

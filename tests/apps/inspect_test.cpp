@@ -1,0 +1,147 @@
+// computron inspect, as a person runs it.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "computron/checkpoint/reader.h"
+#include "computron/checkpoint/writer.h"
+#include "computron/model/config.h"
+#include "tests/apps/program.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+class InspectTest : public ProgramTest {
+ protected:
+  InspectTest() {
+    const std::string config = write("config.json", R"({"model_type": "opt", "hidden_size": 256,
+        "num_hidden_layers": 2, "ffn_dim": 1024, "num_attention_heads": 8, "vocab_size": 1500})");
+    EXPECT_EQ(run({"init", path_, "--config", config, "--dtype", "bf16"}).code, 0);
+  }
+
+  // Inverts a bit of a tensor's byte in the file.
+  void damage(const std::string& tensor, std::size_t byte) const {
+    const auto at = static_cast<std::streamoff>(read_checkpoint_index(path_).tensors.at(tensor).offset + byte);
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(at);
+    const int old = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(old ^ 4));
+  }
+
+  const std::string path_ = file("m.h5");
+};
+
+TEST_F(InspectTest, TextNamesEverything) {
+  const Outcome outcome = run({"inspect", path_});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.errors, IsEmpty());
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("m.h5"), HasSubstr("opt"), HasSubstr("max_positions"), HasSubstr("2048"),
+                                    HasSubstr("layers.1.mlp.down.weight"), HasSubstr("[1024,256]"), HasSubstr("bf16"),
+                                    HasSubstr("not verified")));
+}
+
+TEST_F(InspectTest, JsonIsTheIndex) {
+  const auto index = read_checkpoint_index(path_);
+  const json shown = json::parse(run({"inspect", path_, "--json"}).output);
+  EXPECT_EQ(shown["path"], path_);
+  EXPECT_EQ(shown["file_bytes"], index.file_bytes);
+  EXPECT_EQ(shown["format_version"], kCheckpointFormatVersion);
+  EXPECT_EQ(shown["architecture"], "opt");
+  EXPECT_EQ(shown["config"], json::parse(index.config_json));
+  EXPECT_EQ(shown["digests"]["state"], "not verified");
+  ASSERT_EQ(shown["tensors"].size(), index.tensors.size());
+  std::size_t parameters = 0;
+  for (const json& tensor : shown["tensors"]) {
+    const TensorEntry& entry = index.tensors.at(tensor["name"]);
+    EXPECT_EQ(tensor["dtype"], "bf16");
+    EXPECT_EQ(tensor["shape"], json(entry.shape));
+    EXPECT_EQ(tensor["transposed"], entry.transposed);
+    EXPECT_EQ(tensor["offset"], entry.offset);
+    EXPECT_EQ(tensor["bytes"], entry.bytes);
+    parameters += entry.bytes / 2;
+  }
+  EXPECT_EQ(shown["parameters"], parameters);
+}
+
+TEST_F(InspectTest, VerifyFindsNothingInASoundFile) {
+  for (const char* threads : {"1", "3"}) {
+    const Outcome outcome = run({"inspect", path_, "--verify", "--json", "--threads", threads});
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    EXPECT_EQ(json::parse(outcome.output)["digests"]["state"], "verified");
+  }
+}
+
+TEST_F(InspectTest, VerifyNamesTheDamageAndEndsWith65) {
+  damage("embedding.tokens.weight", 700'000);
+  damage("layers.1.mlp.up.bias", 5);
+  EXPECT_EQ(run({"inspect", path_}).code, 0);  // the metadata is sound
+  const Outcome outcome = run({"inspect", path_, "--verify", "--json"});
+  EXPECT_EQ(outcome.code, 65);
+  EXPECT_THAT(outcome.errors, AllOf(StartsWith("computron: " + path_), HasSubstr("2 of ")));
+  const json digests = json::parse(outcome.output)["digests"];
+  EXPECT_EQ(digests["state"], "damaged");
+  EXPECT_EQ(digests["damaged_chunks"], 2);
+  EXPECT_THAT(digests["damages"].dump(),
+              AllOf(HasSubstr("'embedding.tokens.weight'"), HasSubstr("'layers.1.mlp.up.bias'")));
+}
+
+TEST_F(InspectTest, MissingFileIs66) {
+  const Outcome outcome = run({"inspect", file("none.h5")});
+  EXPECT_EQ(outcome.code, 66);
+  EXPECT_THAT(outcome.errors, AllOf(StartsWith("computron: "), HasSubstr("none.h5")));
+  EXPECT_EQ(run({"inspect", "/dev/null"}).code, 66);
+}
+
+TEST_F(InspectTest, DamagedMetadataIs65) {
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 1);
+  const Outcome truncated = run({"inspect", path_});
+  EXPECT_EQ(truncated.code, 65);
+  EXPECT_THAT(truncated.errors, AllOf(StartsWith("computron: " + path_), HasSubstr("truncated")));
+  EXPECT_EQ(run({"inspect", write("text.h5", std::string(1000, 'x'))}).code, 65);
+}
+
+// HDF5's variables neither load code nor change what is read.
+TEST_F(InspectTest, EnvironmentHasNoSay) {
+  for (const char* name : {"HDF5_PLUGIN_PATH", "HDF5_PLUGIN_PRELOAD", "HDF5_DRIVER", "HDF5_VOL_CONNECTOR"}) {
+    setenv(name, "core", 1);
+  }
+  setenv("HDF5_USE_FILE_LOCKING", "TRUE", 1);
+  const Outcome outcome = run({"inspect", path_, "--verify"});
+  for (const char* name :
+       {"HDF5_PLUGIN_PATH", "HDF5_PLUGIN_PRELOAD", "HDF5_DRIVER", "HDF5_VOL_CONNECTOR", "HDF5_USE_FILE_LOCKING"}) {
+    unsetenv(name);
+  }
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+}
+
+TEST_F(InspectTest, TensorsThatDoNotFitTheConfigurationAre78) {
+  const auto config = ModelConfig::named("opt", "125m");
+  const std::vector<std::byte> bytes(16);
+  CheckpointWriter writer(file("odd.h5"), "opt", config.to_json(), {{"stray", DType::kF32, {4}}});
+  writer.write(0, 0, bytes);
+  writer.finish();
+  const Outcome outcome = run({"inspect", file("odd.h5")});
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.output, HasSubstr("stray"));
+  EXPECT_THAT(outcome.errors, AllOf(StartsWith("computron: " + file("odd.h5")), HasSubstr("embedding.tokens.weight")));
+}
+
+TEST_F(InspectTest, ConfigurationThatIsNoneIs78) {
+  const std::vector<std::byte> bytes(16);
+  CheckpointWriter writer(file("odd.h5"), "opt", "no json", {{"stray", DType::kF32, {4}}});
+  writer.write(0, 0, bytes);
+  writer.finish();
+  const Outcome outcome = run({"inspect", file("odd.h5"), "--json"});
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_EQ(json::parse(outcome.output)["config"], "no json");
+}
+
+}  // namespace
+}  // namespace computron::test

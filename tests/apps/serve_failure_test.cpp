@@ -1,0 +1,183 @@
+// Jobs that cannot go on end soon, with the right exit code and one line that names the thing.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "tests/apps/serve_job.h"
+
+namespace computron::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+const TinyModel kModel{.layers = 2, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 128, .seed = 31};
+constexpr char kTensor[] = "layers.1.mlp.down.weight";  // of the last stage, cut along its columns
+
+class Failure : public ::testing::Test {
+ protected:
+  Failure() { write_tiny_checkpoint(path("whole"), kModel); }
+
+  fs::path path(const std::string& name) const { return folder_ / (name + ".h5"); }
+  ServeJob job(int tp, int pp, const std::string& file = "whole") const {
+    return {.tp = tp, .pp = pp, .models = {{"tiny", path(file)}}, .lines = {completion_line("r", "tiny", {1, 2}, 4)}};
+  }
+
+  // Each job ends in time with one of `codes`, without results, and says in its one line what `thing` is about. Most of
+  // a failed job's time is mpirun's waiting, so they run side by side.
+  void expect_failure(const std::vector<ServeJob>& jobs, const ::testing::Matcher<int>& code,
+                      const std::string& thing) {
+    std::vector<std::unique_ptr<RunningServe>> running;
+    for (const ServeJob& job : jobs) running.push_back(std::make_unique<RunningServe>(job, folder_));
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      SCOPED_TRACE(fmt::format("tp {} pp {} ranks {}", jobs[i].tp, jobs[i].pp, jobs[i].ranks));
+      expect_failed(running[i]->finish(failing_limit_s()), code, thing);
+    }
+  }
+  // On one rank, and on two, where the first to fail must not leave the other waiting.
+  void expect_failure(ServeJob job, const ::testing::Matcher<int>& code, const std::string& thing) {
+    ServeJob on_two = job;
+    on_two.tp = 2;
+    expect_failure({job, on_two}, code, thing);
+  }
+
+  TemporaryFolder folder_;
+
+ private:
+  static void expect_failed(const Served& served, const ::testing::Matcher<int>& code, const std::string& thing) {
+    EXPECT_THAT(served.job.exit_code, code) << served.job.errors;
+    const auto lines = served.job.own_lines();
+    ASSERT_EQ(lines.size(), 1u) << served.job.errors;
+    EXPECT_THAT(lines[0], HasSubstr(thing));
+    EXPECT_EQ(served.results.size(), 0u);
+  }
+};
+
+TEST_F(Failure, UnknownOptionIsUsage) {
+  ServeJob wrong = job(1, 1);
+  wrong.more = {"--no-such-option"};
+  expect_failure(wrong, 64, "--no-such-option");
+}
+
+TEST_F(Failure, UnreadableSizeIsUsage) {
+  ServeJob wrong = job(1, 1);
+  wrong.device_memory = "9999999999G";
+  expect_failure(wrong, 64, "9999999999G");
+}
+
+TEST_F(Failure, MissingCheckpointIsNoInput) { expect_failure(job(1, 1, "absent"), 66, path("absent")); }
+
+TEST_F(Failure, DamagedCheckpointIsBadData) {
+  fs::copy_file(path("whole"), path("damaged"));
+  damage_tensor(path("damaged"), kTensor);
+  expect_failure({job(1, 1, "damaged"), job(2, 1, "damaged"), job(1, 2, "damaged")}, 65, kTensor);
+}
+
+TEST_F(Failure, TruncatedCheckpointIsBadData) {
+  fs::copy_file(path("whole"), path("short"));
+  fs::resize_file(path("short"), fs::file_size(path("short")) - 1);
+  expect_failure(job(1, 1, "short"), 65, path("short"));
+}
+
+TEST_F(Failure, MissingTensorDoesNotFit) {
+  write_tiny_checkpoint(path("incomplete"), kModel, kTensor);
+  expect_failure(job(1, 1, "incomplete"), 78, kTensor);
+}
+
+TEST_F(Failure, ShardLargerThanThePoolDoesNotFit) {
+  ServeJob wrong = job(1, 1);
+  wrong.device_memory = "128KiB";
+  expect_failure(wrong, 78, "tiny");
+}
+
+TEST_F(Failure, MeshThatRanksDoNotFillIsRefused) {
+  ServeJob one = job(3, 1), two = job(3, 1);
+  one.ranks = 1;
+  two.ranks = 2;
+  expect_failure({one, two}, AnyOf(64, 78), "3");
+}
+
+TEST_F(Failure, MeshThatTheModelDoesNotFillIsRefused) {
+  expect_failure({job(1, 3)}, 78, "tiny");  // of two layers
+  TinyModel narrow = kModel;
+  narrow.heads = 2;
+  write_tiny_checkpoint(path("narrow"), narrow);
+  expect_failure({job(3, 1, "narrow")}, 78, "tiny");
+}
+
+TEST_F(Failure, MissingRequestFileIsNoInput) {
+  ServeJob wrong = job(1, 1);
+  wrong.requests = (folder_ / "no-requests.jsonl").string();
+  expect_failure(wrong, 66, "no-requests.jsonl");
+}
+
+TEST_F(Failure, MissingRosterIsNoInput) {
+  ServeJob wrong = job(1, 1);
+  wrong.more = {"--models", (folder_ / "no-roster.json").string()};
+  wrong.models.clear();
+  expect_failure(wrong, 66, "no-roster.json");
+}
+
+TEST_F(Failure, UnwritableOutputCannotBeCreated) {
+  ServeJob wrong = job(1, 1);
+  wrong.output = (folder_ / "no-such-folder" / "out.jsonl").string();
+  expect_failure(wrong, 73, "no-such-folder");
+}
+
+TEST_F(Failure, OutputThatIsAFolderCannotBeCreated) {
+  ServeJob wrong = job(1, 1);
+  wrong.output = (folder_ / "folder").string();
+  fs::create_directory(wrong.output);
+  expect_failure(wrong, 73, "folder");
+}
+
+// A job that would run for minutes: two models, room for one, a slow link, a swap a request.
+class KilledRank : public Failure, public ::testing::WithParamInterface<int> {
+ protected:
+  ServeJob long_job() {
+    write_tiny_checkpoint(path("other"), kModel);
+    ServeJob long_one = job(2, 1);
+    long_one.models.push_back({"other", path("other")});
+    long_one.device_memory = "512KiB";
+    long_one.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.005"};
+    long_one.lines.clear();
+    for (int i = 0; i < 4000; ++i) {
+      long_one.lines.push_back(completion_line(fmt::format("r{}", i), i % 2 == 0 ? "tiny" : "other", {1, 2, 3}, 40));
+    }
+    return long_one;
+  }
+};
+
+// True once the job has written results; false if it ended before.
+bool wait_for_results(RunningServe& job) {
+  std::error_code absent;
+  while (job.mpi().running()) {
+    const auto bytes = fs::file_size(job.partial_output(), absent);
+    if (!absent && bytes > 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+TEST_P(KilledRank, EndsTheJob) {
+  RunningServe job(long_job(), folder_);
+  ASSERT_TRUE(wait_for_results(job)) << job.finish(0).job.errors;
+  const pid_t victim = job.mpi().rank_process(GetParam());
+  ASSERT_NE(victim, 0);
+  ASSERT_EQ(kill(victim, SIGKILL), 0);
+  EXPECT_NE(job.finish(failing_limit_s()).job.exit_code, 0);
+  EXPECT_FALSE(fs::exists(job.output())) << "an unfinished job must not look finished";
+}
+
+INSTANTIATE_TEST_SUITE_P(Victims, KilledRank, ::testing::Values(0, 1),
+                         [](const auto& test) { return fmt::format("rank{}", test.param); });
+
+}  // namespace
+}  // namespace computron::test

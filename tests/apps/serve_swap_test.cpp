@@ -1,0 +1,191 @@
+// Three models and device memory for one: nothing but the time may tell.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "tests/apps/serve_job.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kPageKib = 64;
+constexpr int kRequests = 18;
+
+const TinyModel kModels[] = {
+    {.layers = 4, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 192, .seed = 21},
+    {.layers = 4, .heads = 4, .head_dim = 24, .ffn = 320, .vocab = 192, .dtype = DType::kBF16, .seed = 22},
+    {.layers = 4, .heads = 5, .head_dim = 12, .ffn = 200, .vocab = 131, .seed = 23},
+};
+
+// What a client sees of an answer: text equality of numbers is equality of bits.
+std::string answer(const Results& results, const std::string& id) {
+  const json& choice = results.choice(id);
+  return json{choice.at("token_ids"), choice.at("logprobs"), choice.at("finish_reason")}.dump();
+}
+
+std::map<std::string, std::string> answers(const Results& results) {
+  std::map<std::string, std::string> all;
+  for (const std::string& id : results.custom_ids()) all[id] = answer(results, id);
+  return all;
+}
+
+struct Mesh {
+  int tp, pp;
+  int frames;  // of a pool for the largest model and the cache, but for no second model
+};
+
+class Swap : public ::testing::TestWithParam<Mesh> {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TemporaryFolder>();
+    for (int m = 0; m < 3; ++m) write_tiny_checkpoint(file(m).path, kModels[m]);
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+  static ServedFile file(int m) { return {name(m), *folder_ / (name(m) + ".h5")}; }
+  static std::string name(int m) { return fmt::format("model{}", m); }
+
+  // Request i is for model i mod 3, so that in order of arrival every turn is another model's.
+  static std::string line(int i) {
+    return completion_line(fmt::format("r{}", i), name(i % 3), random_prompt(kModels[i % 3], 1 + i * 7 % 23, i), 6,
+                           {{"logprobs", 3}, {"echo", i % 2 == 1}, {"ignore_eos", true}});
+  }
+  static std::vector<std::string> all_lines() {
+    std::vector<std::string> lines;
+    for (int i = 0; i < kRequests; ++i) lines.push_back(line(i));
+    return lines;
+  }
+
+  ServeJob job(int frames) const {
+    ServeJob job{.tp = GetParam().tp, .pp = GetParam().pp, .lines = all_lines()};
+    for (int m = 0; m < 3; ++m) job.models.push_back(file(m));
+    job.device_memory = fmt::format("{}KiB", frames * kPageKib);
+    job.page_size = fmt::format("{}KiB", kPageKib);
+    return job;
+  }
+  ServeJob resident_job() const { return job(200); }
+  ServeJob swapping_job() const {
+    ServeJob swapping = job(GetParam().frames);
+    swapping.more = {"--max-seqs", "1", "--policy", "fifo"};
+    return swapping;
+  }
+
+  static std::unique_ptr<TemporaryFolder> folder_;
+};
+
+std::unique_ptr<TemporaryFolder> Swap::folder_;
+
+TEST_P(Swap, LeavesNoTraceInTheAnswers) {
+  const Served resident = serve_ok(resident_job(), *folder_);
+  const Served swapping = serve_ok(swapping_job(), *folder_);
+  const auto expected = answers(resident.results);
+  ASSERT_EQ(expected.size(), static_cast<std::size_t>(kRequests));
+  EXPECT_EQ(answers(swapping.results), expected);
+  // The two runs differed in what they are meant to differ in.
+  EXPECT_LE(resident.metrics.at("swaps").at("count").get<int>(), 3);
+  EXPECT_EQ(swapping.metrics.at("swaps").at("count").get<int>(), kRequests);
+}
+
+TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {
+  ServeJob other = resident_job();
+  other.page_size = "192KiB";
+  other.threads = 2;
+  EXPECT_EQ(answers(serve_ok(other, *folder_).results), answers(serve_ok(resident_job(), *folder_).results));
+}
+
+// The resident job serves six requests of a model as one batch; here each is alone.
+TEST_P(Swap, AloneOrInABatchIsTheSame) {
+  const Served together = serve_ok(resident_job(), *folder_);
+  for (const int i : {1, 3, 17}) {
+    ServeJob alone = resident_job();
+    alone.lines = {line(i)};
+    const std::string id = fmt::format("r{}", i);
+    EXPECT_EQ(answer(serve_ok(alone, *folder_).results, id), answer(together.results, id)) << id;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Swap, ::testing::Values(Mesh{1, 1, 24}, Mesh{2, 1, 14}, Mesh{1, 2, 14}, Mesh{2, 2, 9}),
+                         [](const auto& test) { return fmt::format("tp{}pp{}", test.param.tp, test.param.pp); });
+
+class Metrics : public Swap {};
+
+double sum_over_models(const json& metrics, const char* group, const char* key) {
+  double sum = 0;
+  for (const auto& [id, figures] : metrics.at("models").items()) sum += figures.at(group).at(key).get<double>();
+  return sum;
+}
+
+TEST_P(Metrics, HaveTheKeysPeopleRelyOn) {
+  const json metrics = serve_ok(swapping_job(), *folder_).metrics;
+  const std::map<std::string, std::vector<std::string>> keys = {
+      {"mesh", {"ranks", "tp", "pp", "groups"}},
+      {"link", {"gb_per_s_per_rank", "emulated"}},
+      {"requests", {"total", "ok", "failed"}},
+      {"tokens", {"prompt", "generated", "generated_per_s"}},
+      {"latency_s", {"mean", "p50", "p90", "p99", "max"}},
+      {"ttft_s", {"mean", "p50", "p90", "p99", "max"}},
+      {"swaps", {"count", "pages", "bytes", "busy_s", "exposed_s", "gb_per_s_per_rank", "link_fraction"}},
+      {"steps", {"count", "mean_us", "overhead_us"}}};
+  EXPECT_TRUE(metrics.contains("wall_s") && metrics.contains("device"));
+  for (const auto& [group, names] : keys) {
+    for (const auto& name : names) {
+      ASSERT_TRUE(metrics.contains(group) && metrics.at(group).contains(name)) << group << "." << name;
+    }
+  }
+  ASSERT_EQ(metrics.at("models").size(), 3u);
+  for (const auto& [id, figures] : metrics.at("models").items()) {
+    for (const char* group : {"requests", "tokens", "latency_s", "ttft_s", "swaps", "steps"}) {
+      EXPECT_TRUE(figures.contains(group)) << id << "." << group;
+    }
+  }
+  EXPECT_EQ(metrics.at("mesh").at("ranks"), GetParam().tp * GetParam().pp);
+  EXPECT_EQ(metrics.at("mesh").at("tp"), GetParam().tp);
+  EXPECT_EQ(metrics.at("mesh").at("pp"), GetParam().pp);
+}
+
+TEST_P(Metrics, AddUp) {
+  ServeJob emulated = swapping_job();
+  emulated.more.insert(emulated.more.end(), {"--link-gbps", "0.5"});
+  const json metrics = serve_ok(emulated, *folder_).metrics;
+  for (const char* key : {"total", "ok", "failed"}) {
+    EXPECT_EQ(metrics.at("requests").at(key).get<double>(), sum_over_models(metrics, "requests", key)) << key;
+  }
+  for (const char* key : {"count", "pages", "bytes"}) {
+    EXPECT_EQ(metrics.at("swaps").at(key).get<double>(), sum_over_models(metrics, "swaps", key)) << key;
+  }
+  EXPECT_EQ(metrics.at("requests").at("ok"), kRequests);
+  EXPECT_EQ(metrics.at("tokens").at("generated"), 6 * kRequests);
+  int prompt_tokens = 0;
+  for (int i = 0; i < kRequests; ++i) prompt_tokens += 1 + i * 7 % 23;
+  EXPECT_EQ(metrics.at("tokens").at("prompt"), prompt_tokens);
+
+  const json& swaps = metrics.at("swaps");
+  EXPECT_GT(swaps.at("busy_s"), 0);
+  EXPECT_LE(swaps.at("exposed_s").get<double>(), metrics.at("wall_s").get<double>());
+  EXPECT_LE(swaps.at("bytes").get<double>(), swaps.at("pages").get<double>() * kPageKib * 1024);
+  EXPECT_EQ(metrics.at("link").at("emulated"), true);
+  EXPECT_DOUBLE_EQ(metrics.at("link").at("gb_per_s_per_rank").get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(swaps.at("link_fraction").get<double>(), swaps.at("gb_per_s_per_rank").get<double>() / 0.5);
+}
+
+// With room for all, each model is fetched once, whole; without, as often as it is its turn and never more than whole.
+TEST_P(Metrics, BytesAreThoseOfTheModels) {
+  const json once = serve_ok(resident_job(), *folder_).metrics;
+  const json often = serve_ok(swapping_job(), *folder_).metrics;
+  for (const auto& [id, figures] : once.at("models").items()) {
+    const double whole = figures.at("swaps").at("bytes");
+    const double fetched = often.at("models").at(id).at("swaps").at("bytes");
+    EXPECT_GT(whole, 0) << id;
+    EXPECT_GT(fetched, whole) << id;
+    EXPECT_LE(fetched, whole * kRequests / 3) << id;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Metrics, ::testing::Values(Mesh{1, 1, 24}, Mesh{2, 1, 14}),
+                         [](const auto& test) { return fmt::format("tp{}", test.param.tp); });
+
+}  // namespace
+}  // namespace computron::test

@@ -1,0 +1,60 @@
+#include "computron/comm/mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace computron {
+namespace {
+
+std::vector<MeshShape> shapes_of(int ranks) {
+  std::vector<MeshShape> shapes;
+  for (int tp = 1; tp <= ranks; ++tp) {
+    if (ranks % tp == 0) shapes.push_back({.tp = tp, .pp = ranks / tp});
+  }
+  return shapes;
+}
+
+TEST(MeshShape, RankIsStageTimesTpPlusT) {
+  const MeshShape shape{.tp = 4, .pp = 3};
+  EXPECT_EQ(shape.ranks(), 12);
+  EXPECT_EQ(shape.rank_of(2, 1), 9);
+  EXPECT_EQ(shape.stage_of(9), 2);
+  EXPECT_EQ(shape.t_of(9), 1);
+}
+
+TEST(Mesh, EveryShapeOfThisManyRanks) {
+  const int ranks = Communicator::world().size();
+  for (const MeshShape shape : shapes_of(ranks)) {
+    const Mesh mesh(shape, Communicator::world());
+    EXPECT_EQ(mesh.rank, mesh.world.rank());
+    EXPECT_EQ(shape.rank_of(mesh.stage, mesh.t), mesh.rank);
+    EXPECT_EQ(mesh.first_stage(), mesh.rank < shape.tp);
+    EXPECT_EQ(mesh.last_stage(), mesh.rank >= ranks - shape.tp);
+    EXPECT_EQ(mesh.tensor.size(), shape.tp);
+    EXPECT_EQ(mesh.tensor.rank(), mesh.t);
+  }
+}
+
+// The tensor communicator joins the ranks of one stage and no others.
+TEST(Mesh, TensorGroupIsOneStage) {
+  for (const MeshShape shape : shapes_of(Communicator::world().size())) {
+    const Mesh mesh(shape, Communicator::world());
+    EXPECT_EQ(mesh.tensor.all_reduce_max(mesh.rank), static_cast<std::uint64_t>(shape.rank_of(mesh.stage, shape.tp - 1)));
+  }
+}
+
+TEST(Mesh, RefusesAShapeOfAnotherSize) {
+  const int ranks = Communicator::world().size();
+  for (const MeshShape shape : {MeshShape{.tp = ranks + 1, .pp = 1}, MeshShape{.tp = ranks, .pp = 2},
+                                MeshShape{.tp = 0, .pp = 0}, MeshShape{.tp = -1, .pp = -ranks}}) {
+    try {
+      Mesh(shape, Communicator::world());
+      FAIL() << "accepted tp " << shape.tp << " pp " << shape.pp;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(std::to_string(ranks) + " ranks"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace computron

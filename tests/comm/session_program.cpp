@@ -1,0 +1,59 @@
+// Ends in the way its argument names; tests/comm/CMakeLists.txt knows the exit code each must have.
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "computron/comm/mpi.h"
+#include "computron/comm/tags.h"
+
+namespace computron {
+namespace {
+
+constexpr auto kFailure = ExitCode::kIo;
+
+// Never comes: nobody sends it.
+void wait_for_ever(const Communicator& world) {
+  std::byte byte{};
+  auto request = world.receive(std::span(&byte, 1), 0, tags::kMeasurement);
+  while (!request.done()) usleep(1000);
+}
+
+// Owners that outlive MPI must not call it any more.
+void finish_with_late_owners(int argc, char** argv) {
+  std::optional<Communicator> world;
+  MessageRequest request;
+  std::byte byte{};
+  MpiSession session(&argc, &argv);
+  world = Communicator::world();
+  request = world->receive(std::span(&byte, 1), world->rank(), tags::kMeasurement);
+}
+
+// The last rank fails while the others wait.
+void fail(int argc, char** argv, bool abort) {
+  MpiSession session(&argc, &argv);
+  const auto world = Communicator::world();
+  if (world.rank() < world.size() - 1) wait_for_ever(world);
+  if (abort) MpiSession::abort(kFailure);
+  throw Error(kFailure, "planted");
+}
+
+int run(int argc, char** argv) {
+  const std::string way = argc > 1 ? argv[1] : "";
+  try {
+    if (way == "finish") finish_with_late_owners(argc, argv);
+    if (way == "abort") fail(argc, argv, /*abort=*/true);
+    if (way == "throw") fail(argc, argv, /*abort=*/false);
+    if (way == "abort-before-mpi") MpiSession::abort(kFailure);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace computron
+
+int main(int argc, char** argv) { return computron::run(argc, argv); }

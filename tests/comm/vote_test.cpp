@@ -1,0 +1,50 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "computron/comm/mpi.h"
+
+namespace computron {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Vote, ReturnsWhenAllAreFine) {
+  const auto world = Communicator::world();
+  EXPECT_NO_THROW(vote(world, nullptr));
+}
+
+// All ranks from `lowest` up fail, each for a reason of its own.
+void expect_lowest_wins(const Communicator& world, int lowest) {
+  const ConfigError mine("reason of rank " + std::to_string(world.rank()));
+  try {
+    vote(world, world.rank() >= lowest ? &mine : nullptr);
+    FAIL() << "no error although ranks failed";
+  } catch (const VoteError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_EQ(error.rank(), lowest);
+    EXPECT_EQ(error.reason(), "reason of rank " + std::to_string(lowest));
+    EXPECT_EQ(std::string(error.what()),
+              "rank " + std::to_string(lowest) + " " + host_name() + ": " + error.reason());
+  }
+}
+
+TEST(Vote, EveryRankThrowsTheErrorOfTheLowestFailingRank) {
+  const auto world = Communicator::world();
+  for (int lowest = 0; lowest < world.size(); ++lowest) expect_lowest_wins(world, lowest);
+}
+
+TEST(Vote, OneRankFails) {
+  const auto world = Communicator::world();
+  const int failing = world.size() / 2;
+  const Error mine(ExitCode::kNoInput, "no such file");
+  try {
+    vote(world, world.rank() == failing ? &mine : nullptr);
+    FAIL() << "no error although a rank failed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kNoInput);
+    EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(failing) + " "));
+  }
+}
+
+}  // namespace
+}  // namespace computron

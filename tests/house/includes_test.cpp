@@ -1,0 +1,121 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "tests/house/source_rules.h"
+
+namespace computron::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const fs::path kRoot = COMPUTRON_SOURCE_DIR;
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::vector<fs::path> sources() {
+  static const std::set<std::string> kinds = {".h", ".cpp", ".cu", ".cuh", ".c"};
+  std::vector<fs::path> found;
+  for (const char* top : {"include", "src", "kernels"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (entry.is_regular_file() && kinds.contains(entry.path().extension())) found.push_back(entry.path());
+    }
+  }
+  return found;
+}
+
+// The only finding of a file, or a failure.
+std::string only_finding(std::string_view file, std::string_view text) {
+  const auto found = check_source(file, text);
+  if (found.size() != 1) return std::to_string(found.size()) + " findings";
+  return "line " + std::to_string(found[0].line) + ": " + found[0].what;
+}
+
+TEST(House, EverySourceKeepsTheRules) {
+  const auto files = sources();
+  EXPECT_GT(files.size(), 50u) << "looked in the wrong folder: " << kRoot;
+  for (const fs::path& path : files) {
+    for (const Violation& v : check_source(path.lexically_relative(kRoot).generic_string(), read(path))) {
+      ADD_FAILURE() << v.file << ":" << v.line << ": " << v.what;
+    }
+  }
+}
+
+TEST(Rules, AnIncludePointsDown) {
+  EXPECT_THAT(check_source("src/model/layers.cpp",
+                           "#include \"computron/base/log.h\"\n"
+                           "#include \"computron/comm/mpi.h\"\n"
+                           "#include \"computron/model/pass.h\"\n"
+                           "#include \"src/model/join.h\"\n"
+                           "#include <vector>\n"),
+              testing::IsEmpty());
+  EXPECT_THAT(check_source("src/ops/cpu/gemm.cpp", "#include \"kernels/cpu/gemm.h\""), testing::IsEmpty());
+}
+
+TEST(Rules, AnIncludeThatPointsUpIsNamedWithLineAndFloors) {
+  EXPECT_THAT(
+      only_finding("include/computron/comm/mesh.h", "#pragma once\n\n  #  include \"computron/model/pass.h\"\n"),
+      AllOf(HasSubstr("line 3:"), HasSubstr("'comm'"), HasSubstr("'model'")));
+  EXPECT_THAT(only_finding("src/base/log.cpp", "#include \"src/device/mapped_pages.h\""), HasSubstr("'device'"));
+  EXPECT_THAT(only_finding("kernels/cpu/gemm.cpp", "#include \"computron/model/pass.h\""), HasSubstr("'model'"));
+  EXPECT_THAT(only_finding("src/device/cpu/event.cpp", "#include \"kernels/cpu/gemm.h\""), HasSubstr("'ops'"));
+}
+
+TEST(Rules, FloorsOfOneLevelStayApart) {
+  EXPECT_THAT(only_finding("src/ops/ops.cpp", "#include \"computron/comm/mpi.h\""), HasSubstr("'comm'"));
+  EXPECT_THAT(only_finding("src/comm/mesh.cpp", "#include \"computron/checkpoint/index.h\""),
+              HasSubstr("'checkpoint'"));
+}
+
+TEST(Rules, AFolderThatIsNoFloorIsNamed) {
+  EXPECT_THAT(only_finding("src/utils/a.cpp", "#include \"computron/base/log.h\""), HasSubstr("'utils'"));
+  EXPECT_THAT(only_finding("src/apps/a.cpp", "#include \"computron/misc/b.h\""), HasSubstr("'misc'"));
+}
+
+TEST(Rules, PublicHeadersAreFreeOfForeignTypes) {
+  for (const char* header : {"mpi.h", "hdf5.h", "H5public.h", "cuda_runtime.h", "cuda_runtime_api.h", "nccl.h"}) {
+    const std::string text = std::string("#include <") + header + ">";
+    EXPECT_THAT(only_finding("include/computron/comm/mpi.h", text), HasSubstr(header));
+  }
+  EXPECT_THAT(check_source("src/comm/mpi_call.h", "#include <mpi.h>"), testing::IsEmpty());
+}
+
+TEST(Rules, CudaIsNamedInItsFoldersAndByItsFactories) {
+  EXPECT_THAT(only_finding("src/serve/job.cpp", "\nif (is_cuda) f();\n"),
+              AllOf(HasSubstr("line 2:"), HasSubstr("'is_cuda'")));
+  EXPECT_THAT(only_finding("src/ops/ops.cpp", "#ifdef COMPUTRON_HAVE_CUDA"), HasSubstr("COMPUTRON_HAVE_CUDA"));
+  EXPECT_THAT(only_finding("src/ops/ops.cpp", "#include \"src/ops/cuda/gemm.h\""), HasSubstr("outside a cuda folder"));
+  EXPECT_THAT(check_source("src/ops/cuda/gemm.cpp", "cudaStream_t s;\n#include \"src/ops/cuda/gemm.h\""),
+              testing::IsEmpty());
+  EXPECT_THAT(check_source("src/serve/job.cpp",
+                           "// CUDA\n/* cuda */ if (d == \"cuda\" && cuda_device_present())\n"
+                           "  return make_cuda_device(0);  // NCCL"),
+              testing::IsEmpty());
+}
+
+TEST(Rules, NoOpenMpPragma) {
+  EXPECT_THAT(only_finding("src/ops/cpu/norm.cpp", "\n  # pragma  omp parallel for\n"), HasSubstr("line 2:"));
+  EXPECT_THAT(check_source("src/ops/cpu/norm.cpp", "#pragma once\n// #pragma omp parallel"), testing::IsEmpty());
+}
+
+TEST(CodeOnly, BlanksCommentsAndLiteralsAndKeepsLines) {
+  EXPECT_EQ(code_only("a // b\nc"), "a     \nc");
+  EXPECT_EQ(code_only("a /* b\n */ c"), "a     \n    c");
+  EXPECT_EQ(code_only("f(\"// \\\" x\") + 1"), "f(         ) + 1");
+  EXPECT_EQ(code_only("1'000 + '\"' + x"), "1'000 +     + x");
+  EXPECT_EQ(code_only("R\"(a\"b)\" + c"), "         + c");
+  EXPECT_EQ(code_only("#include \"a/b.h\"\n\"x\""), "#include \"a/b.h\"\n   ");
+  EXPECT_EQ(code_only("\"unfinished"), "           ");
+}
+
+}  // namespace
+}  // namespace computron::test

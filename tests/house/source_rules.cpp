@@ -1,0 +1,170 @@
+#include "tests/house/source_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <regex>
+#include <sstream>
+
+namespace computron::test {
+namespace {
+
+struct Floor {
+  std::string_view name;
+  int level;
+};
+
+// Floors on the same level do not include each other.
+constexpr std::array kFloors = {Floor{"base", 0},  Floor{"device", 1},     Floor{"ops", 2},   Floor{"comm", 2},
+                                Floor{"text", 2},  Floor{"checkpoint", 2}, Floor{"model", 3}, Floor{"runtime", 4},
+                                Floor{"sched", 5}, Floor{"serve", 6},      Floor{"plan", 6},  Floor{"apps", 7}};
+
+const Floor* find_floor(std::string_view name) {
+  const auto* found = std::ranges::find(kFloors, name, &Floor::name);
+  return found == kFloors.end() ? nullptr : found;
+}
+
+// The folder that names the floor: "comm" of "include/computron/comm/mpi.h", "src/comm/mesh.cpp" or
+// "computron/comm/mpi.h". Kernels are a part of the floor of the operations. Nothing for any other path.
+std::optional<std::string> floor_name(std::string_view path) {
+  for (const std::string_view top : {"include/computron/", "computron/", "src/"}) {
+    if (!path.starts_with(top)) continue;
+    const auto rest = path.substr(top.size());
+    return std::string(rest.substr(0, rest.find('/')));
+  }
+  if (path.starts_with("kernels/")) return "ops";
+  return std::nullopt;
+}
+
+bool in_cuda_folder(std::string_view path) { return path.find("/cuda/") != std::string_view::npos; }
+
+// Blanks a file character by character.
+class Blanker {
+ public:
+  explicit Blanker(std::string_view text) : text_(text) {}
+
+  std::string run() {
+    while (at_ < text_.size()) step();
+    return std::move(out_);
+  }
+
+ private:
+  void step() {
+    if (at_line_start() && is_include()) return keep_until("\n");
+    if (looking_at("//")) return blank_until("\n");
+    if (looking_at("/*")) return blank_through("*/", 2);
+    if (looking_at("R\"") && !in_word()) return blank_raw_string();
+    if (text_[at_] == '"') return blank_literal('"');
+    if (text_[at_] == '\'' && !in_word()) return blank_literal('\'');
+    out_ += text_[at_++];
+  }
+
+  bool looking_at(std::string_view what) const { return text_.substr(at_).starts_with(what); }
+  bool at_line_start() const { return at_ == 0 || text_[at_ - 1] == '\n'; }
+  // After a letter or digit, ' is a digit separator and R part of a name.
+  bool in_word() const {
+    return at_ > 0 && (std::isalnum(static_cast<unsigned char>(text_[at_ - 1])) || text_[at_ - 1] == '_');
+  }
+  bool is_include() const {
+    static const std::regex include(R"(^[ \t]*#[ \t]*include\b)");
+    const auto line = text_.substr(at_, text_.find('\n', at_) - at_);
+    return std::regex_search(line.begin(), line.end(), include);
+  }
+
+  std::size_t end_of(std::string_view end, std::size_t from) const {
+    return std::min(text_.find(end, from), text_.size());
+  }
+  void keep_until(std::string_view end) {
+    const auto stop = end_of(end, at_);
+    out_ += text_.substr(at_, stop - at_);
+    at_ = stop;
+  }
+  void blank_to(std::size_t stop) {
+    for (stop = std::min(stop, text_.size()); at_ < stop; ++at_) out_ += text_[at_] == '\n' ? '\n' : ' ';
+  }
+  void blank_until(std::string_view end) { blank_to(end_of(end, at_)); }
+  void blank_through(std::string_view end, std::size_t opening) { blank_to(end_of(end, at_ + opening) + end.size()); }
+  void blank_raw_string() {
+    const auto open = end_of("(", at_);
+    blank_through(fmt::format("){}\"", text_.substr(at_ + 2, open - at_ - 2)), 2);
+  }
+  void blank_literal(char quote) {
+    auto stop = at_ + 1;
+    while (stop < text_.size() && text_[stop] != quote && text_[stop] != '\n') stop += text_[stop] == '\\' ? 2 : 1;
+    blank_to(stop + 1);
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::string out_;
+};
+
+using Finding = std::optional<std::string>;
+
+Finding check_floor(std::string_view file, const std::string& included) {
+  const auto to = floor_name(included);
+  const auto from = floor_name(file);
+  if (!to || !from) return std::nullopt;
+  const Floor* upper = find_floor(*from);
+  const Floor* lower = find_floor(*to);
+  if (!upper || !lower) return fmt::format("'{}' is not a floor of the house", upper ? *to : *from);
+  if (upper == lower || lower->level < upper->level) return std::nullopt;
+  return fmt::format("floor '{}' includes {} of floor '{}', which does not lie below it", *from, included, *to);
+}
+
+Finding check_foreign(std::string_view file, const std::string& included) {
+  static const std::regex foreign(R"(^(mpi|hdf5|H5\w*|cuda\w*|cublas\w*|nccl\w*)\.h$)");
+  if (!file.starts_with("include/") || !std::regex_match(included, foreign)) return std::nullopt;
+  return fmt::format("public header includes {}", included);
+}
+
+Finding check_cuda_include(std::string_view file, const std::string& included) {
+  if (!in_cuda_folder(included) || in_cuda_folder(file)) return std::nullopt;
+  return fmt::format("includes {} from outside a cuda folder", included);
+}
+
+Finding check_cuda_word(std::string_view file, const std::string& line) {
+  static const std::regex word(R"(\w*(cuda|nccl)\w*)", std::regex::icase);
+  static const std::regex factory(R"(make_(cuda|nccl)_\w+|cuda_device_present)");
+  if (in_cuda_folder(file)) return std::nullopt;
+  for (std::sregex_iterator match(line.begin(), line.end(), word), end; match != end; ++match) {
+    if (!std::regex_match(match->str(), factory)) return fmt::format("names '{}' outside a cuda folder", match->str());
+  }
+  return std::nullopt;
+}
+
+Finding check_openmp(const std::string& line) {
+  static const std::regex pragma(R"(^\s*#\s*pragma\s+omp\b)");
+  if (!std::regex_search(line, pragma)) return std::nullopt;
+  return "uses OpenMP; the compute pool is the only one";
+}
+
+std::vector<Finding> check_line(std::string_view file, const std::string& line) {
+  static const std::regex include(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
+  std::smatch match;
+  if (!std::regex_search(line, match, include)) return {check_cuda_word(file, line), check_openmp(line)};
+  const std::string name = match[1];
+  return {check_floor(file, name), check_foreign(file, name), check_cuda_include(file, name)};
+}
+
+}  // namespace
+
+std::string code_only(std::string_view text) { return Blanker(text).run(); }
+
+std::vector<Violation> check_source(std::string_view file, std::string_view text) {
+  std::vector<Violation> violations;
+  std::istringstream lines(code_only(text));
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    for (const Finding& finding : check_line(file, line)) {
+      if (finding) violations.push_back({std::string(file), number, *finding});
+    }
+  }
+  return violations;
+}
+
+}  // namespace computron::test

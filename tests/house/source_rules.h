@@ -1,0 +1,25 @@
+// The rules of the house that a source file can break by itself (README.md, "The house").
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace computron::test {
+
+struct Violation {
+  std::string file;  // as given
+  int line = 0;
+  std::string what;
+};
+
+// `text` with comments and the content of string and character literals blanked; line breaks and the names in #include
+// lines stay.
+std::string code_only(std::string_view text);
+
+// Every rule over one file. `file` is its path from the repository's root ("src/comm/mesh.cpp"), which says what it may
+// do: a file includes its own floor and floors below it; no public header includes MPI, HDF5 or CUDA; CUDA is named
+// under */cuda/ only, but for the factories that choose it; nobody uses OpenMP's pragmas.
+std::vector<Violation> check_source(std::string_view file, std::string_view text);
+
+}  // namespace computron::test

@@ -1,0 +1,348 @@
+#include "computron/model/image.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace computron {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kRowBlock = 64;
+constexpr int kLargestPanel = 512;
+
+// Plain rows, padded to whole blocks.
+class PlainFormat : public WeightFormat {
+ public:
+  int row_block() const override { return kRowBlock; }
+  std::size_t panel_bytes(int rows, int in, DType dtype) const override {
+    return static_cast<std::size_t>(round_up(rows, kRowBlock)) * in * size_of(dtype);
+  }
+  void pack(std::byte*, int, DType, int, int, int, int, const std::byte*, std::size_t, std::size_t) const override {
+    FAIL() << "a layout packs nothing";
+  }
+};
+
+const PlainFormat kFormat;
+
+struct Sizes {
+  int layers = 2, hidden = 24, heads = 3, ffn = 150, vocab = 700, positions = 30;
+};
+
+ModelConfig make_config(const Sizes& s) {
+  ModelConfig c;
+  c.architecture = "test";
+  c.layers = s.layers;
+  c.hidden = s.hidden;
+  c.heads = c.kv_heads = s.heads;
+  c.head_dim = 8;
+  c.ffn = s.ffn;
+  c.vocab = s.vocab;
+  c.max_positions = s.positions;
+  return c;
+}
+
+struct Case {
+  ModelConfig config = make_config({});
+  MeshShape mesh;
+  int stage = 0;
+  DType dtype = DType::kF32;
+  std::size_t spare_bytes = 0;  // of a page, beyond the largest block
+
+  ShardPlan plan() const { return ShardPlan::make(config, mesh, stage); }
+  Image image() const {
+    const ShardPlan p = plan();
+    return Image::make(p, kFormat, dtype, Image::largest_block_bytes(p, kFormat, dtype) + spare_bytes);
+  }
+};
+
+std::size_t bytes_of(const Image& image, const ShardTensor& t, int rows) {
+  if (t.role == TensorRole::kGemmWeight) return kFormat.panel_bytes(rows, t.columns, image.weight_dtype);
+  return static_cast<std::size_t>(rows) * t.columns * sizeof(float);
+}
+
+int block_of(const ShardTensor& t) {
+  return t.role == TensorRole::kGemmWeight ? kRowBlock : t.role == TensorRole::kTable ? 1 : t.rows;
+}
+
+// --- What holds for every image ---------------------------------------------------------------------------------
+
+void expect_rows_placed_once(const Image& image) {
+  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+    int row = 0;
+    for (const PanelPlace& panel : image.tensors[i].panels) {
+      EXPECT_EQ(panel.row_begin, row) << image.plan.tensors[i].name;
+      EXPECT_GT(panel.rows, 0) << image.plan.tensors[i].name;
+      row += panel.rows;
+    }
+    EXPECT_EQ(row, image.plan.tensors[i].rows) << image.plan.tensors[i].name;
+  }
+}
+
+void expect_panels_well_cut(const Image& image) {
+  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+    const ShardTensor& t = image.plan.tensors[i];
+    for (const PanelPlace& panel : image.tensors[i].panels) {
+      EXPECT_TRUE(panel.rows % block_of(t) == 0 || panel.row_begin + panel.rows == t.rows) << t.name;
+      EXPECT_TRUE(t.role != TensorRole::kGemmWeight || panel.rows <= kLargestPanel) << t.name;
+      EXPECT_EQ(panel.offset % 64, 0u) << t.name;
+      ASSERT_LT(panel.page, image.used_bytes.size()) << t.name;
+      EXPECT_LE(panel.offset + bytes_of(image, t, panel.rows), image.used_bytes[panel.page]) << t.name;
+    }
+    EXPECT_TRUE(t.role != TensorRole::kVector || image.tensors[i].panels.size() == 1) << t.name;
+  }
+}
+
+// Within a page panels follow each other with less than a cache line between; what is used ends with the last.
+void expect_pages_packed(const Image& image) {
+  std::map<PageId, std::map<std::size_t, std::size_t>> pages;  // page → offset → bytes
+  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+    if (image.plan.tensors[i].same_as >= 0) continue;
+    for (const PanelPlace& panel : image.tensors[i].panels) {
+      const auto bytes = bytes_of(image, image.plan.tensors[i], panel.rows);
+      EXPECT_TRUE(pages[panel.page].emplace(panel.offset, bytes).second) << "two panels at one place";
+    }
+  }
+  ASSERT_EQ(pages.size(), image.used_bytes.size());
+  for (const auto& [page, panels] : pages) {
+    std::size_t end = 0;
+    for (const auto& [offset, bytes] : panels) {
+      EXPECT_EQ(offset, round_up(end, std::size_t{64})) << "page " << page;
+      end = offset + bytes;
+    }
+    EXPECT_EQ(image.used_bytes[page], end) << "page " << page;
+    EXPECT_LE(end, image.page_bytes) << "page " << page;
+  }
+}
+
+// A panel ends at its tensor's end, at 512 rows, or where not even one more block fits the page.
+void expect_no_room_given_away(const Image& image) {
+  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+    const ShardTensor& t = image.plan.tensors[i];
+    if (t.same_as >= 0) continue;
+    for (const PanelPlace& panel : image.tensors[i].panels) {
+      const int rows_left = t.rows - panel.row_begin - panel.rows;
+      if (rows_left == 0 || (t.role == TensorRole::kGemmWeight && panel.rows == kLargestPanel)) continue;
+      const std::size_t next = round_up(panel.offset + bytes_of(image, t, panel.rows), std::size_t{64});
+      EXPECT_GT(next + bytes_of(image, t, block_of(t)), image.page_bytes) << t.name << " row " << panel.row_begin;
+    }
+    const PanelPlace& first = image.tensors[i].panels.front();
+    if (first.offset > 0 || first.page == 0) continue;  // a fresh page: the first block fitted the one before no more
+    const std::size_t open = round_up(image.used_bytes[first.page - 1], std::size_t{64});
+    EXPECT_GT(open + bytes_of(image, t, block_of(t)), image.page_bytes) << t.name;
+  }
+}
+
+// Pages are first visited in their order, uses never go back, and every use is somebody's.
+void expect_uses_in_execution_order(const Image& image) {
+  PageUse last = 0;
+  std::vector<bool> used(image.uses.size(), false);
+  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+    for (const PanelPlace& panel : image.tensors[i].panels) {
+      ASSERT_LT(panel.use, image.uses.size());
+      EXPECT_EQ(image.uses[panel.use], panel.page) << image.plan.tensors[i].name;
+      EXPECT_GE(panel.use, last) << image.plan.tensors[i].name;
+      last = panel.use;
+      used[panel.use] = true;
+    }
+    EXPECT_EQ(image.tensors[i].last_use, image.tensors[i].panels.back().use);
+  }
+  EXPECT_THAT(used, ::testing::Each(true));
+  for (PageId page = 0; page < static_cast<PageId>(image.pages()); ++page) EXPECT_EQ(image.uses[page], page);
+  for (std::size_t use = 1; use < image.uses.size(); ++use) EXPECT_NE(image.uses[use], image.uses[use - 1]);
+}
+
+// The largest u such that no tensor behind `tensor` has a panel with a use ≤ u.
+std::int64_t uses_over_by_search(const Image& image, std::size_t tensor) {
+  std::vector<bool> wanted(image.uses.size(), false);
+  for (std::size_t later = tensor + 1; later < image.tensors.size(); ++later) {
+    for (const PanelPlace& panel : image.tensors[later].panels) wanted[panel.use] = true;
+  }
+  const auto first = std::find(wanted.begin(), wanted.end(), true);
+  return first - wanted.begin() - 1;
+}
+
+void expect_uses_end_in_time(const Image& image) {
+  std::int64_t before = -1;
+  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+    const std::int64_t over = image.tensors[i].uses_over;
+    EXPECT_EQ(over, uses_over_by_search(image, i)) << image.plan.tensors[i].name;
+    EXPECT_GE(over, before) << image.plan.tensors[i].name;
+    before = over;
+  }
+  EXPECT_EQ(before, static_cast<std::int64_t>(image.uses.size()) - 1) << "a use never ends";
+}
+
+void expect_bytes_add_up(const Image& image) {
+  std::size_t used = 0;
+  for (const std::size_t bytes : image.used_bytes) used += bytes;
+  EXPECT_EQ(image.total_used_bytes(), used);
+  EXPECT_EQ(image.total_used_bytes() + image.waste_bytes(), image.pages() * image.page_bytes);
+}
+
+void expect_sound(const Image& image) {
+  ASSERT_EQ(image.tensors.size(), image.plan.tensors.size());
+  expect_rows_placed_once(image);
+  expect_panels_well_cut(image);
+  expect_pages_packed(image);
+  expect_no_room_given_away(image);
+  expect_uses_in_execution_order(image);
+  expect_uses_end_in_time(image);
+  expect_bytes_add_up(image);
+}
+
+Case random_case(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto from = [&random](int least, int most) { return least + static_cast<int>(random() % (most - least + 1)); };
+  Case c;
+  c.config = make_config({.layers = from(1, 4), .hidden = from(1, 40), .heads = from(1, 5), .ffn = from(1, 1500),
+                          .vocab = from(1, 2500), .positions = from(1, 200)});
+  c.config.kv_heads = c.config.heads;
+  c.config.heads *= from(1, 2);
+  c.config.positions = random() % 2 == 0 ? PositionKind::kLearned : PositionKind::kRotary;
+  c.config.norm_position = random() % 2 == 0 ? NormPosition::kPre : NormPosition::kPost;
+  c.config.norm_bias = random() % 2 == 0;
+  c.config.mlp_bias = random() % 2 == 0;
+  c.config.gated_mlp = random() % 2 == 0;
+  c.config.tied_head = random() % 2 == 0;
+  c.config.final_norm = random() % 2 == 0;
+  c.mesh = {.tp = from(1, c.config.kv_heads), .pp = from(1, c.config.layers)};
+  c.stage = from(0, c.mesh.pp - 1);
+  c.dtype = random() % 2 == 0 ? DType::kF32 : DType::kBF16;
+  const int sizes[] = {0, from(0, 200), from(0, 20000), 1 << 22};
+  c.spare_bytes = static_cast<std::size_t>(sizes[random() % 4]);
+  return c;
+}
+
+TEST(Image, RandomModelsAreLaidOutSoundly) {
+  int tied = 0, single_page = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const Image image = random_case(seed).image();
+    expect_sound(image);
+    if (HasFailure()) return;
+    tied += image.uses.size() > image.used_bytes.size();
+    single_page += image.pages() == 1;
+  }
+  EXPECT_GT(tied, 50) << "the seeds miss images whose pages are visited twice";
+  EXPECT_GT(single_page, 50) << "the seeds miss images of one page";
+}
+
+// --- Single cases -----------------------------------------------------------------------------------------------
+
+TEST(Image, PagesFillFromTheEmbeddingOn) {
+  const ModelConfig config = make_config({.ffn = 24, .vocab = 130});  // blocks of 64, 64 and 2 rows of 24 floats
+  const Image image = Image::make(ShardPlan::make(config, {}, 0), kFormat, DType::kF32, 2 * 64 * 24 * 4 + 100);
+  const std::vector<PanelPlace>& panels = image.tensors[0].panels;
+  ASSERT_EQ(panels.size(), 2u);
+  EXPECT_EQ(panels[0].rows, 128);
+  EXPECT_EQ(panels[1].rows, 2);
+  EXPECT_EQ(panels[1].page, 1u);
+  EXPECT_EQ(image.used_bytes[0], 128u * 24 * 4);
+}
+
+TEST(Image, APanelHasAtMost512Rows) {
+  Case c;
+  c.config.vocab = 1300;
+  c.spare_bytes = 1 << 20;
+  const Image image = c.image();
+  std::vector<int> rows;
+  for (const PanelPlace& panel : image.tensors[0].panels) rows.push_back(panel.rows);
+  EXPECT_THAT(rows, ElementsAre(512, 512, 276));
+}
+
+TEST(Image, ATiedHeadVisitsTheEmbeddingsPagesAgain) {
+  Case c;
+  c.config.vocab = 1500;
+  const Image image = c.image();
+  const ImageTensor& embedding = image.tensors.front();
+  const ImageTensor& head = image.tensors.back();
+  ASSERT_GT(embedding.panels.size(), 3u);
+  ASSERT_EQ(head.panels.size(), embedding.panels.size());
+  for (std::size_t i = 0; i < head.panels.size(); ++i) {
+    EXPECT_EQ(head.panels[i].page, embedding.panels[i].page);
+    EXPECT_EQ(head.panels[i].offset, embedding.panels[i].offset);
+    EXPECT_GE(head.panels[i].use, static_cast<PageUse>(image.pages()));
+  }
+  EXPECT_EQ(image.uses.size(), image.used_bytes.size() + embedding.last_use + 1);
+}
+
+TEST(Image, AModelOfOnePageIsUsedOnce) {
+  Case c;
+  c.spare_bytes = 1 << 22;
+  const Image image = c.image();
+  EXPECT_THAT(image.uses, ElementsAre(0u));
+  for (std::size_t i = 0; i + 1 < image.tensors.size(); ++i) EXPECT_EQ(image.tensors[i].uses_over, -1);
+  EXPECT_EQ(image.tensors.back().uses_over, 0);
+}
+
+// All ranks of a stage share one page table: whatever slice a rank holds fits the rows that were placed.
+TEST(Image, TheLayoutHasRoomForEveryRanksSlice) {
+  Case c;
+  c.mesh = {.tp = 2, .pp = 1};
+  const Image image = c.image();
+  for (const ShardTensor& t : image.plan.tensors) {
+    for (const TensorPart& part : t.parts) {
+      for (int rank = 0; rank < 2; ++rank) {
+        const std::size_t slice = part.end(rank) - part.begin(rank);
+        EXPECT_LE(slice, static_cast<std::size_t>(part.transposed ? t.columns : t.rows - part.row)) << t.name;
+      }
+    }
+  }
+}
+
+std::string refusal(const ShardPlan& plan, std::size_t page_bytes) {
+  try {
+    Image::make(plan, kFormat, DType::kF32, page_bytes);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Image, APageTooSmallIsRefusedByNameAndSize) {
+  ModelConfig config = make_config({});
+  const ShardPlan plan = ShardPlan::make(config, {}, 0);
+  const std::size_t needed = Image::largest_block_bytes(plan, kFormat, DType::kF32);
+  ASSERT_EQ(needed, 64u * 150 * 4) << "the rows of mlp.down";
+  EXPECT_THAT(refusal(plan, needed - 1),
+              AllOf(HasSubstr("layers.0.mlp.down.weight"), HasSubstr(fmt::format("{} bytes", needed)),
+                    HasSubstr(fmt::format("page of {} bytes", needed - 1)), HasSubstr("--page-size")));
+  EXPECT_EQ(refusal(plan, needed), "");
+}
+
+TEST(Image, AVectorMustFitAPageWhole) {
+  ModelConfig config = make_config({.layers = 1, .hidden = 4, .heads = 1, .ffn = 3000, .vocab = 10, .positions = 4});
+  config.head_dim = 2;
+  const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, 0);
+  EXPECT_EQ(Image::largest_block_bytes(plan, kFormat, DType::kF32), 64u * 3000 * 4) << "mlp.down is larger still";
+  EXPECT_EQ(Image::largest_block_bytes(plan, kFormat, DType::kBF16), 64u * 3000 * 2);
+  EXPECT_THAT(refusal(plan, 3000 * 4 - 1), HasSubstr("layers.0.mlp.up.bias (12000 bytes)"));
+}
+
+TEST(Image, NarrowWeightsTakeHalfTheRoomAndVectorsTheSame) {
+  Case c;
+  c.spare_bytes = 1 << 22;
+  const Image wide = c.image();
+  c.dtype = DType::kBF16;
+  const Image narrow = c.image();
+  std::size_t wide_bytes = 0, narrow_bytes = 0;
+  for (const ShardTensor& t : wide.plan.tensors) {
+    if (t.same_as >= 0) continue;
+    wide_bytes += bytes_of(wide, t, t.rows);
+    narrow_bytes += bytes_of(narrow, t, t.rows);
+  }
+  EXPECT_LT(narrow_bytes, wide_bytes);
+  EXPECT_GE(narrow.total_used_bytes(), narrow_bytes);
+  EXPECT_LT(narrow.total_used_bytes(), narrow_bytes + 64 * narrow.tensors.size());
+  EXPECT_LT(wide.total_used_bytes(), wide_bytes + 64 * wide.tensors.size());
+}
+
+}  // namespace
+}  // namespace computron

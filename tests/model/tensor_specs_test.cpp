@@ -1,0 +1,110 @@
+#include <gmock/gmock.h>
+
+#include "computron/model/config.h"
+
+namespace computron {
+namespace {
+
+using testing::ElementsAre;
+using testing::Not;
+using testing::Contains;
+
+ModelConfig one_layer() {
+  ModelConfig config;
+  config.architecture = "opt";
+  config.layers = 1;
+  config.hidden = 64;
+  config.heads = 4;
+  config.kv_heads = 4;
+  config.head_dim = 16;
+  config.ffn = 256;
+  config.vocab = 100;
+  config.max_positions = 32;
+  config.position_offset = 2;
+  return config;
+}
+
+std::vector<std::string> names_of(const ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : tensor_specs(config)) names.push_back(spec.name);
+  return names;
+}
+
+TensorSpec spec_of(const ModelConfig& config, const std::string& name) {
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.name == name) return spec;
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return {};
+}
+
+TEST(TensorSpecs, ExecutionOrder) {
+  EXPECT_THAT(names_of(one_layer()),
+              ElementsAre("embedding.tokens.weight", "embedding.positions.weight",             //
+                          "layers.0.attention_norm.weight", "layers.0.attention_norm.bias",    //
+                          "layers.0.attention.query.weight", "layers.0.attention.query.bias",  //
+                          "layers.0.attention.key.weight", "layers.0.attention.key.bias",      //
+                          "layers.0.attention.value.weight", "layers.0.attention.value.bias",  //
+                          "layers.0.attention.output.weight", "layers.0.attention.output.bias",
+                          "layers.0.mlp_norm.weight", "layers.0.mlp_norm.bias",                //
+                          "layers.0.mlp.up.weight", "layers.0.mlp.up.bias",                    //
+                          "layers.0.mlp.down.weight", "layers.0.mlp.down.bias",                //
+                          "final_norm.weight", "final_norm.bias"));
+}
+
+TEST(TensorSpecs, FlagsTakeTensorsAwayAndAddThem) {
+  ModelConfig config = one_layer();
+  config.norm_bias = config.attention_bias = config.mlp_bias = false;
+  config.gated_mlp = true;
+  config.tied_head = false;
+  config.positions = PositionKind::kRotary;
+  config.norm_position = NormPosition::kPost;
+  config.final_norm = false;
+  EXPECT_THAT(names_of(config),
+              ElementsAre("embedding.tokens.weight", "layers.0.attention.query.weight", "layers.0.attention.key.weight",
+                          "layers.0.attention.value.weight", "layers.0.attention.output.weight",
+                          "layers.0.attention_norm.weight", "layers.0.mlp.gate.weight", "layers.0.mlp.up.weight",
+                          "layers.0.mlp.down.weight", "layers.0.mlp_norm.weight", "head.weight"));
+}
+
+TEST(TensorSpecs, ShapesSplitsAndRoles) {
+  ModelConfig config = one_layer();
+  config.architecture = "other";
+  config.kv_heads = 2;
+  config.head_dim = 8;
+  config.tied_head = false;
+  const auto expect = [&](const char* name, TensorRole role, Split split, std::vector<std::size_t> shape,
+                          bool transposed) {
+    const TensorSpec spec = spec_of(config, name);
+    EXPECT_EQ(spec.role, role) << name;
+    EXPECT_EQ(spec.split, split) << name;
+    EXPECT_EQ(spec.shape, shape) << name;
+    EXPECT_EQ(spec.transposed, transposed) << name;
+  };
+  const auto gemm = TensorRole::kGemmWeight;
+  expect("embedding.tokens.weight", gemm, Split::kVocab, {100, 64}, false);
+  expect("embedding.positions.weight", TensorRole::kTable, Split::kNone, {34, 64}, false);
+  expect("layers.0.attention.query.weight", gemm, Split::kHeads, {32, 64}, false);
+  expect("layers.0.attention.query.bias", TensorRole::kVector, Split::kHeads, {32}, false);
+  expect("layers.0.attention.value.weight", gemm, Split::kKvHeads, {16, 64}, false);
+  expect("layers.0.attention.key.bias", TensorRole::kVector, Split::kKvHeads, {16}, false);
+  expect("layers.0.attention.output.weight", gemm, Split::kHeads, {32, 64}, true);
+  expect("layers.0.attention.output.bias", TensorRole::kVector, Split::kNone, {64}, false);
+  expect("layers.0.mlp.up.weight", gemm, Split::kFfn, {256, 64}, false);
+  expect("layers.0.mlp.up.bias", TensorRole::kVector, Split::kFfn, {256}, false);
+  expect("layers.0.mlp.down.weight", gemm, Split::kFfn, {256, 64}, true);
+  expect("layers.0.mlp.down.bias", TensorRole::kVector, Split::kNone, {64}, false);
+  expect("final_norm.weight", TensorRole::kVector, Split::kNone, {64}, false);
+  expect("head.weight", gemm, Split::kVocab, {100, 64}, false);
+}
+
+TEST(TensorSpecs, LayersAreNumbered) {
+  ModelConfig config = one_layer();
+  config.layers = 12;
+  const auto names = names_of(config);
+  EXPECT_THAT(names, Contains("layers.11.mlp.down.bias"));
+  EXPECT_THAT(names, Not(Contains("layers.12.mlp.down.bias")));
+}
+
+}  // namespace
+}  // namespace computron

@@ -1,0 +1,276 @@
+// attention against a loop in double precision, and its bits against itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "tests/ops/ops_fixture.h"
+
+namespace computron::testing {
+namespace {
+
+struct Case {
+  AttentionShape shape;
+  int block_tokens = 16;
+  DType cache_dtype = DType::kF32;
+};
+
+int qkv_columns(const AttentionShape& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
+int out_columns(const AttentionShape& s) { return s.heads * s.head_dim; }
+
+AttentionShape shape_of(int heads, int kv_heads, int head_dim, bool causal = true, int window = 0) {
+  return {heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), causal, window};
+}
+
+// A cache of a few frames in an order that is not theirs, full of NaN, for sequences of up to `max_tokens` tokens.
+class Cache {
+ public:
+  static constexpr int kLayers = 3, kSequences = 3, kSlotsPerFrame = 5;
+
+  Cache(Bench& bench, const Case& c, int max_tokens) : blocks_each_(ceil_div(max_tokens, c.block_tokens)) {
+    const std::size_t slot_bytes =
+        2 * static_cast<std::size_t>(c.shape.kv_heads) * c.block_tokens * c.shape.head_dim * size_of(c.cache_dtype);
+    const int slots = blocks_each_ * kSequences * kLayers;
+    std::vector<FrameId> frames(static_cast<std::size_t>(ceil_div(slots, kSlotsPerFrame)));
+    std::iota(frames.rbegin(), frames.rend(), 1u);
+    const std::size_t frame_bytes = round_up(slot_bytes * kSlotsPerFrame, std::size_t{64}) + 64;
+    std::byte* pool = bench.put_bytes(std::vector<std::byte>(frame_bytes * (frames.size() + 1), std::byte{0xff}));
+    view_ = {pool,    frame_bytes,      bench.keep(frames), kSlotsPerFrame,  slot_bytes,
+             kLayers, c.shape.kv_heads, c.shape.head_dim,   c.block_tokens, c.cache_dtype};
+    for (int s = 0; s < kSequences; ++s) {
+      std::vector<std::uint32_t> blocks;  // of the sequences in turn, so that neighbours in time lie apart
+      for (int b = 0; b < blocks_each_; ++b) blocks.push_back(static_cast<std::uint32_t>(b * kSequences + s));
+      blocks_.push_back(&bench.keep(std::move(blocks)));
+    }
+  }
+  const KvCacheView& view() const { return view_; }
+  std::span<const std::uint32_t> blocks(int sequence) const { return *blocks_[static_cast<std::size_t>(sequence)]; }
+
+ private:
+  int blocks_each_;
+  KvCacheView view_;
+  std::vector<const std::vector<std::uint32_t>*> blocks_;
+};
+
+// One sequence: its qkv rows by position.
+struct Sequence {
+  Floats qkv;
+  int tokens;
+};
+Sequence random_sequence(const AttentionShape& shape, int tokens, unsigned seed) {
+  auto qkv = random_floats(static_cast<std::size_t>(tokens) * qkv_columns(shape), seed);
+  for (float& v : qkv) v *= 3;  // scores that differ by more than rounding
+  return {std::move(qkv), tokens};
+}
+
+bool visible(const AttentionShape& shape, int i, int j) {
+  return (!shape.causal || j <= i) && (shape.window == 0 || i - j < shape.window);
+}
+
+// Keys and values as the cache keeps them.
+std::vector<double> reference(const Case& c, const Sequence& sequence) {
+  const auto& shape = c.shape;
+  const int d = shape.head_dim, columns = qkv_columns(shape);
+  const auto kept = rounded_to(sequence.qkv, c.cache_dtype);
+  std::vector<double> out;
+  for (int i = 0; i < sequence.tokens; ++i) {
+    for (int h = 0; h < shape.heads; ++h) {
+      const float* q = &sequence.qkv[static_cast<std::size_t>(i) * columns + h * d];
+      const int kv = h / (shape.heads / shape.kv_heads);
+      const auto key = [&](int j) { return &kept[static_cast<std::size_t>(j) * columns + (shape.heads + kv) * d]; };
+      std::vector<double> weights(static_cast<std::size_t>(sequence.tokens));
+      double max = -INFINITY, sum = 0;
+      for (int j = 0; j < sequence.tokens; ++j) {
+        double score = 0;
+        for (int e = 0; e < d; ++e) score += static_cast<double>(q[e]) * key(j)[e];
+        weights[j] = visible(shape, i, j) ? score * shape.scale : -INFINITY;
+        max = std::max(max, weights[j]);
+      }
+      for (double& w : weights) sum += w = std::exp(w - max);
+      for (int e = 0; e < d; ++e) {
+        double value = 0;
+        for (int j = 0; j < sequence.tokens; ++j) value += weights[j] / sum * key(j)[shape.kv_heads * d + e];
+        out.push_back(value);
+      }
+    }
+  }
+  return out;
+}
+
+class AttentionTest : public OpsTest {
+ protected:
+  // Tokens [start, start + rows) of each sequence s of the batch, as one call. Returns the rows of each.
+  struct Part {
+    int sequence, start, rows;
+  };
+  std::vector<Floats> attend(const Case& c, const Cache& cache, const std::vector<Sequence>& sequences,
+                             const std::vector<Part>& parts, int layer = 1, DType out_dtype = DType::kF32) {
+    Floats qkv;
+    std::vector<SequenceRows> rows;
+    int row = 0;
+    const auto columns = static_cast<std::ptrdiff_t>(qkv_columns(c.shape));
+    for (const auto [s, start, count] : parts) {
+      const auto begin = sequences[static_cast<std::size_t>(s)].qkv.begin() + start * columns;
+      qkv.insert(qkv.end(), begin, begin + count * columns);
+      rows.push_back({row, count, start, cache.blocks(s)});
+      row += count;
+    }
+    const auto out = bench_.empty(row, out_columns(c.shape), out_dtype);
+    bench_.ops().attention(bench_.stream(), c.shape, bench_.put(qkv, row, static_cast<int>(columns)), rows,
+                           cache.view(), layer, out);
+    const auto values = bench_.get(out);
+    std::vector<Floats> result;
+    auto from = values.begin();
+    for (const Part& part : parts) {
+      const auto to = from + static_cast<std::ptrdiff_t>(part.rows) * out_columns(c.shape);
+      result.emplace_back(from, to);
+      from = to;
+    }
+    return result;
+  }
+};
+
+std::vector<Case> cases() {
+  return {{shape_of(4, 4, 64)},
+          {shape_of(4, 2, 20), 16, DType::kBF16},
+          {shape_of(6, 2, 80), 32},
+          {shape_of(8, 1, 64), 8, DType::kBF16},
+          {shape_of(2, 2, 64, /*causal=*/false)},
+          {shape_of(4, 4, 20, /*causal=*/true, /*window=*/37)},
+          {shape_of(3, 3, 128, /*causal=*/true, /*window=*/1), 64},
+          {shape_of(5, 1, 9), 24}};
+}
+std::string describe(const Case& c) {
+  return fmt::format("{} heads, {} kv, head_dim {}, causal {}, window {}, blocks of {} {}", c.shape.heads,
+                     c.shape.kv_heads, c.shape.head_dim, c.shape.causal, c.shape.window, c.block_tokens,
+                     name_of(c.cache_dtype));
+}
+
+TEST_P(AttentionTest, MatchesDoubleLoop) {
+  for (const Case& c : cases()) {
+    for (const int tokens : {1, 5, 150, 300}) {
+      const Cache cache(bench_, c, 320);
+      const auto sequence = random_sequence(c.shape, tokens, 1);
+      const auto out = attend(c, cache, {sequence}, {{0, 0, tokens}});
+      expect_close(out[0], reference(c, sequence), 2e-6, describe(c));
+    }
+  }
+}
+
+TEST_P(AttentionTest, WritesBfloat16) {
+  const Case c = {shape_of(4, 2, 20)};
+  const Cache cache(bench_, c, 64);
+  const auto sequence = random_sequence(c.shape, 40, 1);
+  const auto out = attend(c, cache, {sequence}, {{0, 0, 40}}, 0, DType::kBF16);
+  expect_close(out[0], reference(c, sequence), 4e-3, "bf16 output");
+}
+
+// Sequences of one batch do not see each other, and none changes a bit of another.
+TEST_P(AttentionTest, ARowHasTheSameBitsAloneAndInABatch) {
+  for (const Case& c : cases()) {
+    std::vector<Sequence> sequences;
+    for (const int tokens : {70, 1, 201}) {
+      sequences.push_back(random_sequence(c.shape, tokens, static_cast<unsigned>(tokens)));
+    }
+    const Cache together(bench_, c, 208);
+    const auto batch = attend(c, together, sequences, {{0, 0, 70}, {1, 0, 1}, {2, 0, 201}});
+    for (int s = 0; s < 3; ++s) {
+      const Cache own(bench_, c, 208);
+      const auto alone = attend(c, own, sequences, {{s, 0, sequences[static_cast<std::size_t>(s)].tokens}});
+      expect_same(alone[0], batch[static_cast<std::size_t>(s)], describe(c));
+    }
+  }
+}
+
+TEST_P(AttentionTest, APromptHasTheSameBitsInAnyChunks) {
+  constexpr int kTokens = 201;
+  for (const Case& c : cases()) {
+    if (!c.shape.causal) continue;  // sees the future: cannot be cut
+    const std::vector<Sequence> sequences = {random_sequence(c.shape, kTokens, 1)};
+    const Cache whole(bench_, c, 208);
+    const auto expected = attend(c, whole, sequences, {{0, 0, kTokens}});
+    for (const std::vector<int>& chunks : {std::vector{100, 101}, {3, 61, 129, 1, 7}, {200, 1}}) {
+      const Cache cache(bench_, c, 208);
+      Floats rows;
+      int start = 0;
+      for (const int count : chunks) {
+        const auto part = attend(c, cache, sequences, {{0, start, count}});
+        rows.insert(rows.end(), part[0].begin(), part[0].end());
+        start += count;
+      }
+      expect_same(rows, expected[0], fmt::format("{} in {} chunks", describe(c), chunks.size()));
+    }
+  }
+}
+
+// One token at a time beside another sequence's prompt, as a server runs it.
+TEST_P(AttentionTest, DecodingHasTheBitsOfAPrompt) {
+  constexpr int kTokens = 40;
+  for (const Case& c : cases()) {
+    if (!c.shape.causal) continue;
+    const std::vector<Sequence> sequences = {random_sequence(c.shape, kTokens, 1), random_sequence(c.shape, kTokens, 2)};
+    const Cache whole(bench_, c, 64), cache(bench_, c, 64);
+    const auto expected = attend(c, whole, sequences, {{0, 0, kTokens}});
+    Floats rows;
+    for (int i = 0; i < kTokens; ++i) {
+      const auto part = i % 2 == 0 ? attend(c, cache, sequences, {{0, i, 1}})
+                                   : attend(c, cache, sequences, {{1, 0, i}, {0, i, 1}});
+      rows.insert(rows.end(), part.back().begin(), part.back().end());
+    }
+    expect_same(rows, expected[0], describe(c));
+  }
+}
+
+TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
+  for (const Case& c : cases()) {
+    const std::vector<Sequence> sequences = {random_sequence(c.shape, 150, 1)};
+    const auto run = [&](Bench& bench) {
+      const Cache cache(bench, c, 160);
+      const auto out = bench.empty(150, out_columns(c.shape));
+      const std::vector<SequenceRows> rows = {{0, 150, 0, cache.blocks(0)}};
+      bench.ops().attention(bench.stream(), c.shape, bench.put(sequences[0].qkv, 150, qkv_columns(c.shape)), rows,
+                            cache.view(), 2, out);
+      return bench.get(out);
+    };
+    Bench one(device_cases().front());
+    expect_same(run(bench_), run(one), describe(c));
+  }
+}
+
+TEST_P(AttentionTest, LayersKeepTheirOwnKeys) {
+  const Case c = {shape_of(2, 2, 20)};
+  const Cache cache(bench_, c, 32);
+  const auto a = random_sequence(c.shape, 20, 1), b = random_sequence(c.shape, 20, 2);
+  const auto first_a = attend(c, cache, {a}, {{0, 0, 19}}, 0);
+  const auto first_b = attend(c, cache, {b}, {{0, 0, 19}}, 2);
+  const auto next_a = attend(c, cache, {a}, {{0, 19, 1}}, 0);
+  const auto expected = reference(c, a);
+  expect_close(next_a[0], {expected.end() - out_columns(c.shape), expected.end()}, 2e-6, "layer 0 after layer 2");
+}
+
+TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
+  const Case c = {shape_of(4, 2, 16)};
+  const Cache cache(bench_, c, 32);
+  const auto qkv = bench_.put(Floats(static_cast<std::size_t>(2) * qkv_columns(c.shape)), 2, qkv_columns(c.shape));
+  const auto out = bench_.empty(2, out_columns(c.shape));
+  const std::vector<SequenceRows> good = {{0, 2, 0, cache.blocks(0)}};
+  const auto attend = [&](AttentionShape shape, Activations x, std::span<const SequenceRows> rows, int layer,
+                          Activations y) {
+    bench_.ops().attention(bench_.stream(), shape, x, rows, cache.view(), layer, y);
+    bench_.stream().synchronize();
+  };
+  EXPECT_NO_THROW(attend(c.shape, qkv, good, 0, out));
+  EXPECT_THROW(attend(shape_of(4, 3, 16), qkv, good, 0, out), Error);
+  EXPECT_THROW(attend(shape_of(4, 4, 16), qkv, good, 0, out), Error);
+  EXPECT_THROW(attend(c.shape, qkv, good, Cache::kLayers, out), Error);
+  EXPECT_THROW(attend(c.shape, qkv, good, 0, bench_.empty(1, out_columns(c.shape))), Error);
+  const std::vector<SequenceRows> too_far = {{0, 2, 31, cache.blocks(0)}};
+  EXPECT_THROW(attend(c.shape, qkv, too_far, 0, out), Error);
+}
+
+COMPUTRON_ON_EVERY_DEVICE(AttentionTest);
+
+}  // namespace
+}  // namespace computron::testing

@@ -1,0 +1,207 @@
+// gemm against a loop in double precision, its bits against itself, and its waiting for pages.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tests/ops/ops_fixture.h"
+
+namespace computron::testing {
+namespace {
+
+using GemmTest = OpsTest;
+
+double activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone: return x;
+    case Activation::kRelu: return std::max(x, 0.0);
+    case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kSilu: return x / (1 + std::exp(-x));
+  }
+  return NAN;
+}
+
+std::vector<double> reference(const Floats& x, const Floats& w, const Floats& bias, int rows, int out, int in,
+                              Activation activation) {
+  std::vector<double> result;
+  for (int m = 0; m < rows; ++m) {
+    for (int n = 0; n < out; ++n) {
+      double sum = bias.empty() ? 0 : bias[static_cast<std::size_t>(n)];
+      for (int k = 0; k < in; ++k) {
+        sum += static_cast<double>(x[static_cast<std::size_t>(m * in + k)]) * w[static_cast<std::size_t>(n * in + k)];
+      }
+      result.push_back(activated(activation, sum));
+    }
+  }
+  return result;
+}
+
+// float32 results: rounding of the sums. bfloat16 results: half a unit of 8 bits.
+double tolerance(DType out) { return out == DType::kF32 ? 2e-6 : 4e-3; }
+
+struct Shape {
+  int rows, out, in;
+};
+
+TEST_P(GemmTest, MatchesDoubleLoop) {
+  for (const auto [rows, out, in] : {Shape{1, 64, 64}, Shape{3, 200, 100}, Shape{5, 65, 33}, Shape{17, 130, 20},
+                                     Shape{40, 700, 96}, Shape{300, 72, 48}, Shape{2, 1, 7}}) {
+    for (const DType dtype : {DType::kF32, bench_.ops().weight_dtype(DType::kBF16)}) {
+      for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
+        const auto x = random_floats(static_cast<std::size_t>(rows) * in, 1, dtype);
+        const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
+        const auto y = bench_.empty(rows, out, out_dtype);
+        bench_.ops().gemm(bench_.stream(), bench_.put(x, rows, in, dtype), bench_.weight(w, out, in, dtype), {},
+                          Activation::kNone, y);
+        expect_close(bench_.get(y), reference(x, w, {}, rows, out, in, Activation::kNone), tolerance(out_dtype),
+                     fmt::format("[{}, {}] x [{}, {}] {} -> {}", rows, in, out, in, name_of(dtype), name_of(out_dtype)));
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, AddsBiasAndActivates) {
+  constexpr int kRows = 9, kOut = 75, kIn = 40;
+  const auto x = random_floats(kRows * kIn, 1), w = random_floats(kOut * kIn, 2);
+  auto bias = random_floats(kOut, 3);
+  for (float& b : bias) b *= 6;  // both tails of the activations
+  for (const auto activation :
+       {Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSilu}) {
+    const auto y = bench_.empty(kRows, kOut);
+    bench_.ops().gemm(bench_.stream(), bench_.put(x, kRows, kIn), bench_.weight(w, kOut, kIn, DType::kF32),
+                      bench_.vector(bias), activation, y);
+    expect_close(bench_.get(y), reference(x, w, bias, kRows, kOut, kIn, activation), 2e-6,
+                 fmt::format("activation {}", static_cast<int>(activation)));
+  }
+}
+
+TEST_P(GemmTest, ActivationsKeepTheirTails) {
+  Floats x;
+  for (double v = -12; v <= 12; v += 0.03125) x.push_back(static_cast<float>(v));
+  const int n = static_cast<int>(x.size());
+  for (const auto activation : {Activation::kGeluTanh, Activation::kGeluErf, Activation::kSilu}) {
+    const auto y = bench_.empty(n, 1);
+    bench_.ops().gemm(bench_.stream(), bench_.put(x, n, 1), bench_.weight({1}, 1, 1, DType::kF32), {}, activation, y);
+    const auto actual = bench_.get(y);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double expected = activated(activation, x[i]);
+      // Below -4 the erf and tanh of the reference themselves lose what 1 + erf cancels.
+      const double slack = 3e-6 * std::abs(expected) + 1e-16 * std::abs(x[i]) + 1e-37;
+      EXPECT_NEAR(actual[i], expected, slack) << "activation " << static_cast<int>(activation) << " of " << x[i];
+    }
+  }
+}
+
+TEST_P(GemmTest, NanAndInfinityReachTheOutput) {
+  for (const auto activation : {Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSilu}) {
+    const auto y = bench_.empty(1, 2);
+    bench_.ops().gemm(bench_.stream(), bench_.put({1}, 1, 1), bench_.weight({1, 1}, 2, 1, DType::kF32),
+                      bench_.vector({NAN, INFINITY}), activation, y);
+    const auto actual = bench_.get(y);
+    EXPECT_TRUE(std::isnan(actual[0])) << static_cast<int>(activation);
+    EXPECT_EQ(actual[1], INFINITY) << static_cast<int>(activation);
+  }
+}
+
+// A row alone in one panel on one thread is the measure for every batch, cut and number of threads.
+TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
+  Bench alone({device_cases().front()});
+  constexpr int kMaxRows = 300;
+  const std::vector<std::vector<int>> cuts = {{1024}, {64}, {128, 64, 320}};
+  for (const DType dtype : {DType::kF32, bench_.ops().weight_dtype(DType::kBF16)}) {
+    for (const auto [_, out, in] : {Shape{0, 200, 80}, Shape{0, 640, 2080}, Shape{0, 64, 8192}}) {
+      const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, dtype);
+      const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
+      const auto compute = [&, out = out, in = in](Bench& bench, const Floats& rows, int count, const Weight& weight) {
+        const auto y = bench.empty(count, out);
+        bench.ops().gemm(bench.stream(), bench.put(rows, count, in, dtype), weight, {}, Activation::kNone, y);
+        return bench.get(y);
+      };
+      const Weight whole = alone.weight(w, out, in, dtype, {1024});
+      std::vector<Weight> weights;
+      for (const auto& cut : cuts) weights.push_back(bench_.weight(w, out, in, dtype, cut));
+      for (const int rows : {1, 2, 3, 7, 8, 33, 64, 256, 300}) {
+        const int last = rows - 1;
+        const auto first_alone = compute(alone, row_of(x, 0, in), 1, whole);
+        const auto last_alone = compute(alone, row_of(x, last, in), 1, whole);
+        for (std::size_t i = 0; i < cuts.size(); ++i) {
+          const Floats batch(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(rows) * in);
+          const auto y = compute(bench_, batch, rows, weights[i]);
+          const auto what = fmt::format("{} [{}, {}], {} rows, cut {}", name_of(dtype), out, in, rows, i);
+          expect_same(row_of(y, 0, out), first_alone, what);
+          expect_same(row_of(y, last, out), last_alone, what);
+        }
+      }
+    }
+  }
+}
+
+// Panels arrive over a slow link while the operation has long been given.
+TEST_P(GemmTest, EveryPanelWaitsForItsPage) {
+  constexpr int kRows = 4, kOut = 256, kIn = 64, kPanel = 64;
+  const auto x = random_floats(kRows * kIn, 1), w = random_floats(kOut * kIn, 2), bias = random_floats(kOut, 3);
+  const auto link = bench_.device().make_copy_stream();
+  std::vector<WeightPanel> panels;
+  std::vector<std::unique_ptr<Event>> events;
+  std::vector<std::vector<std::byte>> sources;
+  for (int row = 0; row < kOut; row += kPanel) {
+    sources.push_back(bench_.pack(&w[static_cast<std::size_t>(row) * kIn], kPanel, kIn, DType::kF32));
+    auto* data = bench_.put_bytes(std::vector<std::byte>(sources.back().size(), std::byte{0x7f}));
+    events.push_back(bench_.device().make_event());
+    panels.push_back({data, events.back().get(), row, kPanel});
+  }
+  const auto y = bench_.empty(kRows, kOut);
+  const auto input = bench_.put(x, kRows, kIn);
+  Vector offset = bench_.vector(Floats(kOut));
+  bench_.stream().synchronize();  // the garbage is there before the link starts
+  for (std::size_t i = 0; i < panels.size(); ++i) {
+    link->copy_to_device(const_cast<std::byte*>(panels[i].data), sources[i].data(), sources[i].size());
+    link->record(*events[i]);
+  }
+  const auto bias_event = bench_.device().make_event();
+  const auto bias_bytes = bytes_of(bias, DType::kF32);
+  link->copy_to_device(reinterpret_cast<std::byte*>(const_cast<float*>(offset.data)), bias_bytes.data(),
+                       bias_bytes.size());
+  link->record(*bias_event);
+  offset.ready = bias_event.get();
+  bench_.ops().gemm(bench_.stream(), input, {panels, kOut, kIn, DType::kF32}, offset, Activation::kNone, y);
+  expect_close(bench_.get(y), reference(x, w, bias, kRows, kOut, kIn, Activation::kNone), 2e-6, "gemm over a link");
+  link->synchronize();
+}
+
+TEST_P(GemmTest, NoRowsAreNoWork) {
+  const auto y = bench_.empty(0, 64);
+  bench_.ops().gemm(bench_.stream(), bench_.put({}, 0, 8), bench_.weight(random_floats(512, 1), 64, 8, DType::kF32), {},
+                    Activation::kNone, y);
+  EXPECT_TRUE(bench_.get(y).empty());
+}
+
+TEST_P(GemmTest, RefusesWhatDoesNotFit) {
+  const auto x = bench_.put(random_floats(16, 1), 2, 8);
+  const auto weight = bench_.weight(random_floats(512, 1), 64, 8, DType::kF32);
+  const auto gemm = [&](Activations input, Weight w, Vector bias, Activations y) {
+    bench_.ops().gemm(bench_.stream(), input, w, bias, Activation::kNone, y);
+  };
+  EXPECT_THROW(gemm(x, weight, {}, bench_.empty(2, 63)), Error);
+  EXPECT_THROW(gemm(x, weight, {}, bench_.empty(1, 64)), Error);
+  EXPECT_THROW(gemm(bench_.put(random_floats(14, 1), 2, 7), weight, {}, bench_.empty(2, 64)), Error);
+  EXPECT_THROW(gemm(x, weight, bench_.vector(Floats(63)), bench_.empty(2, 64)), Error);
+  EXPECT_THROW(gemm(bench_.put(random_floats(16, 1), 2, 8, DType::kBF16), weight, {}, bench_.empty(2, 64)), Error);
+  EXPECT_THROW(gemm(x, {weight.panels.first(0), 64, 8, DType::kF32}, {}, bench_.empty(2, 64)), Error);
+}
+
+TEST_P(GemmTest, PaddedRowsHoldTheRowsAndGrow) {
+  int before = 0;
+  for (int rows = 0; rows < 1000; ++rows) {
+    const int padded = bench_.ops().padded_rows(rows);
+    EXPECT_GE(padded, rows);
+    EXPECT_GE(padded, before);
+    before = padded;
+  }
+  EXPECT_EQ(bench_.ops().padded_rows(0), 0);
+}
+
+COMPUTRON_ON_EVERY_DEVICE(GemmTest);
+
+}  // namespace
+}  // namespace computron::testing

@@ -1,0 +1,141 @@
+#include "tests/ops/ops_fixture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+namespace computron::testing {
+namespace {
+
+DeviceCase cpu_case(std::string name, CpuDeviceOptions options) {
+  return {std::move(name), [options] { return make_cpu_device(options); }, make_cpu_ops};
+}
+
+float value_of(const std::byte* p, DType dtype) {
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, p, sizeof(value));
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, p, sizeof(bits));
+  return f32_from_bf16(bits);
+}
+
+}  // namespace
+
+std::vector<DeviceCase> device_cases() {
+  return {cpu_case("cpu_1", {.threads = 1}), cpu_case("cpu_2", {.threads = 2}),
+          cpu_case("cpu_2_deferred", {.threads = 2, .deferred = true})};
+}
+
+Floats random_floats(std::size_t n, unsigned seed, DType dtype) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> distribution(-1, 1);
+  Floats values(n);
+  for (float& v : values) v = distribution(generator);
+  return rounded_to(std::move(values), dtype);
+}
+
+Floats rounded_to(Floats values, DType dtype) {
+  if (dtype == DType::kBF16) {
+    for (float& v : values) v = f32_from_bf16(bf16_from_f32(v));
+  }
+  return values;
+}
+
+std::vector<std::byte> bytes_of(const Floats& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * size_of(dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t half = bf16_from_f32(values[i]);
+    if (dtype == DType::kF32) {
+      std::memcpy(&bytes[4 * i], &values[i], 4);
+    } else {
+      std::memcpy(&bytes[2 * i], &half, 2);
+    }
+  }
+  return bytes;
+}
+
+Bench::Bench(const DeviceCase& device_case)
+    : device_(device_case.make_device()),
+      stream_(device_->make_compute_stream(progress_)),
+      ops_(device_case.make_ops(*device_)) {}
+
+std::byte* Bench::put_bytes(const std::vector<std::byte>& bytes) {
+  buffers_.push_back(device_->allocate(std::max<std::size_t>(bytes.size(), 1), "a test"));
+  std::byte* data = buffers_.back()->data();
+  const auto& kept = keep(bytes);
+  stream_->copy_to_device(data, kept.data(), kept.size());
+  return data;
+}
+
+Activations Bench::put(const Floats& values, int rows, int columns, DType dtype) {
+  Floats padded = values;
+  padded.resize(static_cast<std::size_t>(ops_->padded_rows(rows)) * columns, std::numeric_limits<float>::quiet_NaN());
+  return {put_bytes(bytes_of(padded, dtype)), rows, columns, dtype};
+}
+
+Activations Bench::empty(int rows, int columns, DType dtype) { return put({}, rows, columns, dtype); }
+
+Floats Bench::get(const Activations& a) {
+  std::vector<std::byte> bytes(a.bytes());
+  ops_->copy_to_host(*stream_, a, bytes.data());
+  stream_->synchronize();
+  Floats values(bytes.size() / size_of(a.dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(&bytes[i * size_of(a.dtype)], a.dtype);
+  return values;
+}
+
+Vector Bench::vector(const Floats& values) {
+  return {reinterpret_cast<const float*>(put_bytes(bytes_of(values, DType::kF32))), nullptr,
+          static_cast<int>(values.size())};
+}
+
+std::vector<std::byte> Bench::pack(const float* values, int rows, int in, DType dtype) {
+  const WeightFormat& format = ops_->weight_format();
+  std::vector<std::byte> packed(format.panel_bytes(rows, in, dtype));
+  const auto source = bytes_of(Floats(values, values + static_cast<std::size_t>(rows) * in), dtype);
+  format.pack(packed.data(), in, dtype, 0, rows, 0, in, source.data(), static_cast<std::size_t>(in), 1);
+  return packed;
+}
+
+Weight Bench::weight(const Floats& values, int out, int in, DType dtype, const std::vector<int>& panel_rows) {
+  std::vector<WeightPanel> panels;
+  for (int row = 0; row < out; row += panels.back().rows) {
+    const int rows = std::min(panel_rows[std::min(panels.size(), panel_rows.size() - 1)], out - row);
+    panels.push_back({put_bytes(pack(&values[static_cast<std::size_t>(row) * in], rows, in, dtype)), nullptr, row, rows});
+  }
+  return {keep(std::move(panels)), out, in, dtype};
+}
+
+void expect_close(const Floats& actual, const std::vector<double>& expected, double tolerance,
+                  const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  double largest = 0, worst = 0;
+  for (const double e : expected) largest = std::max(largest, std::abs(e));
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(actual[i])) << what << ": element " << i << " is " << actual[i];
+    worst = std::max(worst, std::abs(actual[i] - expected[i]));
+  }
+  EXPECT_LE(worst, tolerance * largest) << what << ": relative to the largest value " << worst / largest;
+}
+
+void expect_same(const Floats& actual, const Floats& expected, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  if (std::memcmp(actual.data(), expected.data(), actual.size() * sizeof(float)) == 0) return;
+  int differing = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) differing += std::memcmp(&actual[i], &expected[i], 4) != 0;
+  FAIL() << what << ": " << differing << " of " << actual.size() << " values differ in bits";
+}
+
+Floats row_of(const Floats& matrix, int row, int columns) {
+  const auto begin = matrix.begin() + static_cast<std::ptrdiff_t>(row) * columns;
+  return {begin, begin + columns};
+}
+
+}  // namespace computron::testing

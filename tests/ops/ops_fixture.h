@@ -1,0 +1,86 @@
+// A device with its stream and operations, and arrays on it. One test source runs on every device in device_cases().
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "computron/device/device.h"
+#include "computron/ops/ops.h"
+
+namespace computron::testing {
+
+struct DeviceCase {
+  std::string name;
+  std::function<std::unique_ptr<Device>()> make_device;
+  std::function<std::unique_ptr<Ops>(Device&)> make_ops;
+};
+// One, two and (to prove that nothing is read too early) two threads with a deferred stream.
+std::vector<DeviceCase> device_cases();
+
+using Floats = std::vector<float>;
+
+// n values of roughly [-1, 1], the same for the same seed; representable in bfloat16 when `dtype` is bf16.
+Floats random_floats(std::size_t n, unsigned seed, DType dtype = DType::kF32);
+Floats rounded_to(Floats values, DType dtype);
+// The elements of `values` as bytes of `dtype`.
+std::vector<std::byte> bytes_of(const Floats& values, DType dtype);
+
+// Everything given to it lives as long as the bench: deferred work may read it late.
+class Bench {
+ public:
+  explicit Bench(const DeviceCase& device_case);
+
+  Device& device() { return *device_; }
+  Stream& stream() { return *stream_; }
+  Ops& ops() { return *ops_; }
+
+  // [rows, columns] on the device with room for padded_rows(rows); the rows behind hold NaN, as does all of empty().
+  Activations put(const Floats& values, int rows, int columns, DType dtype = DType::kF32);
+  Activations empty(int rows, int columns, DType dtype = DType::kF32);
+  // Runs the stream and returns the values.
+  Floats get(const Activations& activations);
+
+  Vector vector(const Floats& values);
+  // values [out, in] packed into panels of these numbers of rows (the last repeated as needed).
+  Weight weight(const Floats& values, int out, int in, DType dtype, const std::vector<int>& panel_rows = {512});
+  // Host bytes of one packed panel.
+  std::vector<std::byte> pack(const float* values, int rows, int in, DType dtype);
+  // Device memory that holds `bytes`.
+  std::byte* put_bytes(const std::vector<std::byte>& bytes);
+
+  // Moves a value into the bench and returns a reference that stays valid.
+  template <class T>
+  const T& keep(T value) {
+    auto kept = std::make_shared<T>(std::move(value));
+    kept_.push_back(kept);
+    return *kept;
+  }
+
+ private:
+  Progress progress_{IdlePolicy{}};
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Ops> ops_;
+  std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
+  std::vector<std::shared_ptr<void>> kept_;
+};
+
+class OpsTest : public ::testing::TestWithParam<DeviceCase> {
+ protected:
+  Bench bench_{GetParam()};
+};
+#define COMPUTRON_ON_EVERY_DEVICE(Suite)                                                              \
+  INSTANTIATE_TEST_SUITE_P(Devices, Suite, ::testing::ValuesIn(::computron::testing::device_cases()), \
+                           [](const auto& device) { return device.param.name; })
+
+// Every |actual - expected| is at most `tolerance` times the largest |expected|; both are finite and of one length.
+void expect_close(const Floats& actual, const std::vector<double>& expected, double tolerance, const std::string& what);
+// The same bits.
+void expect_same(const Floats& actual, const Floats& expected, const std::string& what);
+Floats row_of(const Floats& matrix, int row, int columns);
+
+}  // namespace computron::testing

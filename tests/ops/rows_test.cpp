@@ -1,0 +1,223 @@
+// The operations that work on rows one by one: embed, add_rows, norm, add_residual, convert, gather_rows.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tests/ops/ops_fixture.h"
+
+namespace computron::testing {
+namespace {
+
+class RowsTest : public OpsTest {
+ protected:
+  Ops& ops() { return bench_.ops(); }
+  Stream& stream() { return bench_.stream(); }
+};
+
+TEST_P(RowsTest, EmbedTakesRowsOfItsSliceOnly) {
+  constexpr int kVocab = 200, kFirst = 1000;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int columns : {64, 33}) {
+      const auto table = random_floats(static_cast<std::size_t>(kVocab) * columns, 1, dtype);
+      const auto weight = bench_.weight(table, kVocab, columns, dtype, {64, 128});
+      const auto& tokens = bench_.keep(std::vector<TokenId>{1000, 1199, 999, 1200, 1064, 1063, 1192, 0, 1000});
+      const auto out = bench_.empty(static_cast<int>(tokens.size()), columns);
+      ops().embed(stream(), tokens, kFirst, weight, out);
+      const auto actual = bench_.get(out);
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const int row = tokens[i] - kFirst;
+        const bool here = row >= 0 && row < kVocab;
+        expect_same(row_of(actual, static_cast<int>(i), columns), here ? row_of(table, row, columns) : Floats(columns),
+                    fmt::format("token {} of {}", tokens[i], name_of(dtype)));
+      }
+    }
+  }
+}
+
+TEST_P(RowsTest, AddRowsAddsOffsetRowsOfAPanelledTable) {
+  constexpr int kRows = 10, kColumns = 37, kOffset = 2;
+  const auto table = random_floats(kRows * kColumns, 1), h = random_floats(4 * kColumns, 2);
+  const auto* data = bench_.put_bytes(bytes_of(table, DType::kF32));
+  const std::vector<TablePanel> panels = {{data, nullptr, 0, 3}, {data + 3 * kColumns * 4, nullptr, 3, 7}};
+  const auto& positions = bench_.keep(std::vector<std::int32_t>{0, 7, 1, 0});
+  const auto out = bench_.put(h, 4, kColumns);
+  ops().add_rows(stream(), positions, kOffset, panels, out);
+  Floats expected = h;
+  for (int r = 0; r < 4; ++r) {
+    for (int c = 0; c < kColumns; ++c) {
+      expected[r * kColumns + c] += table[(positions[static_cast<std::size_t>(r)] + kOffset) * kColumns + c];
+    }
+  }
+  expect_same(bench_.get(out), expected, "add_rows");
+}
+
+TEST_P(RowsTest, AddRowsRefusesARowThatIsNotThere) {
+  const auto* data = bench_.put_bytes(std::vector<std::byte>(4 * 8 * 4));
+  const std::vector<TablePanel> panels = {{data, nullptr, 0, 4}};
+  const auto& positions = bench_.keep(std::vector<std::int32_t>{4});
+  const auto out = bench_.put(Floats(8), 1, 8);
+  EXPECT_THROW(
+      {
+        ops().add_rows(stream(), positions, 0, panels, out);
+        stream().synchronize();
+      },
+      Error);
+}
+
+std::vector<double> norm_reference(NormKind kind, const Floats& x, int columns, const Floats& weight,
+                                   const Floats& bias, double epsilon) {
+  std::vector<double> result;
+  for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(columns)) {
+    double mean = 0, variance = 0;
+    if (kind == NormKind::kLayerNorm) {
+      for (int c = 0; c < columns; ++c) mean += x[row + c] / static_cast<double>(columns);
+    }
+    for (int c = 0; c < columns; ++c) variance += (x[row + c] - mean) * (x[row + c] - mean) / columns;
+    for (int c = 0; c < columns; ++c) {
+      const double scaled = (x[row + c] - mean) / std::sqrt(variance + epsilon) * (weight.empty() ? 1 : weight[c]);
+      result.push_back(scaled + (bias.empty() ? 0 : bias[c]));
+    }
+  }
+  return result;
+}
+
+TEST_P(RowsTest, NormMatchesDoubleLoop) {
+  constexpr int kRows = 5;
+  for (const int columns : {1, 20, 64, 100, 768, 1023}) {
+    for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+      for (const bool with_bias : {false, true}) {
+        for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
+          auto x = random_floats(static_cast<std::size_t>(kRows) * columns, 1);
+          for (float& v : x) v = 3 * v + 5;  // a mean that must not swallow the variance
+          const auto weight = random_floats(static_cast<std::size_t>(columns), 2);
+          const auto bias = with_bias ? random_floats(static_cast<std::size_t>(columns), 3) : Floats{};
+          const auto out = bench_.empty(kRows, columns, out_dtype);
+          ops().norm(stream(), kind, bench_.put(x, kRows, columns), bench_.vector(weight),
+                     with_bias ? bench_.vector(bias) : Vector{}, 1e-5f, out);
+          expect_close(bench_.get(out), norm_reference(kind, x, columns, weight, bias, 1e-5),
+                       out_dtype == DType::kF32 ? 3e-6 : 4e-3,
+                       fmt::format("norm {} of {} columns to {}", static_cast<int>(kind), columns, name_of(out_dtype)));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RowsTest, NormMayWorkInPlaceAndLackItsWeight) {
+  const auto x = random_floats(3 * 50, 1);
+  const auto inout = bench_.put(x, 3, 50);
+  ops().norm(stream(), NormKind::kLayerNorm, inout, {}, {}, 1e-5f, inout);
+  expect_close(bench_.get(inout), norm_reference(NormKind::kLayerNorm, x, 50, {}, {}, 1e-5), 3e-6, "in place");
+}
+
+TEST_P(RowsTest, AddResidualAddsTheBiasFirst) {
+  for (const int columns : {8, 61, 4096}) {
+    const auto n = static_cast<std::size_t>(columns);
+    const auto x = random_floats(7 * n, 1), h = random_floats(7 * n, 2), bias = random_floats(n, 3);
+    for (const bool with_bias : {false, true}) {
+      const auto inout = bench_.put(h, 7, columns);
+      ops().add_residual(stream(), bench_.put(x, 7, columns), with_bias ? bench_.vector(bias) : Vector{}, inout);
+      Floats expected(h.size());
+      for (std::size_t i = 0; i < h.size(); ++i) {
+        const float addend = with_bias ? x[i] + bias[i % n] : x[i];
+        expected[i] = h[i] + addend;
+      }
+      expect_same(bench_.get(inout), expected, fmt::format("{} columns, bias {}", columns, with_bias));
+    }
+  }
+}
+
+// Both roundings, the largest numbers, what is not a number.
+TEST_P(RowsTest, ConvertRoundsToNearestEven) {
+  Floats x = random_floats(1000, 1);
+  for (const float v : {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, -3.4e38f, 1e-40f, INFINITY, -INFINITY}) {
+    x.push_back(v);
+  }
+  const int n = static_cast<int>(x.size());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto out = bench_.empty(1, n, dtype);
+    ops().convert(stream(), bench_.put(x, 1, n), out);
+    expect_same(bench_.get(out), rounded_to(x, dtype), std::string(name_of(dtype)));
+  }
+  const auto out = bench_.empty(1, 1, DType::kBF16);
+  ops().convert(stream(), bench_.put({NAN}, 1, 1), out);
+  EXPECT_TRUE(std::isnan(bench_.get(out)[0]));
+}
+
+TEST_P(RowsTest, GatherRowsMayRepeatAndConvert) {
+  constexpr int kColumns = 45;
+  const auto x = random_floats(6 * kColumns, 1);
+  const auto& rows = bench_.keep(std::vector<std::int32_t>{5, 0, 5, 3});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto out = bench_.empty(4, kColumns, dtype);
+    ops().gather_rows(stream(), bench_.put(x, 6, kColumns), rows, out);
+    Floats expected;
+    for (const int row : rows) {
+      const auto one = row_of(x, row, kColumns);
+      expected.insert(expected.end(), one.begin(), one.end());
+    }
+    expect_same(bench_.get(out), rounded_to(expected, dtype), "gathered");
+  }
+}
+
+TEST_P(RowsTest, RowsHaveTheSameBitsAloneAndTogether) {
+  constexpr int kRows = 70, kColumns = 777;
+  const auto x = random_floats(kRows * kColumns, 1), weight = random_floats(kColumns, 2);
+  const auto normed = [&](const Floats& rows, int count) {
+    const auto out = bench_.empty(count, kColumns);
+    ops().norm(stream(), NormKind::kLayerNorm, bench_.put(rows, count, kColumns), bench_.vector(weight), {}, 1e-5f, out);
+    return bench_.get(out);
+  };
+  const auto all = normed(x, kRows);
+  for (const int row : {0, 1, 33, 69}) {
+    expect_same(normed(row_of(x, row, kColumns), 1), row_of(all, row, kColumns), fmt::format("row {}", row));
+  }
+}
+
+// The embedding is waited for even when no token needs it, and so are norm weights and positions.
+TEST_P(RowsTest, OperandsAreWaitedFor) {
+  constexpr int kColumns = 64;
+  const auto table = random_floats(64 * kColumns, 1), weight = random_floats(kColumns, 2);
+  const auto link = bench_.device().make_copy_stream();
+  const auto fetch = [&](const std::vector<std::byte>& bytes, Event& event) {
+    auto* to = bench_.put_bytes(std::vector<std::byte>(bytes.size(), std::byte{0x7f}));
+    stream().synchronize();
+    link->copy_to_device(to, bench_.keep(bytes).data(), bytes.size());
+    link->record(event);
+    return to;
+  };
+  const auto embedding_there = bench_.device().make_event(), weight_there = bench_.device().make_event(),
+             table_there = bench_.device().make_event();
+  const std::vector<WeightPanel> panels = {
+      {fetch(bench_.pack(table.data(), 64, kColumns, DType::kF32), *embedding_there), embedding_there.get(), 0, 64}};
+  const std::vector<TablePanel> positions = {{fetch(bytes_of(table, DType::kF32), *table_there), table_there.get(), 0, 64}};
+  const Vector scale = {reinterpret_cast<const float*>(fetch(bytes_of(weight, DType::kF32), *weight_there)),
+                        weight_there.get(), kColumns};
+  const auto& rows = bench_.keep(std::vector<std::int32_t>{3});
+  const auto h = bench_.empty(1, kColumns), out = bench_.empty(1, kColumns);
+  ops().embed(stream(), rows, 0, {panels, 64, kColumns, DType::kF32}, h);
+  ops().add_rows(stream(), rows, 0, positions, h);
+  ops().norm(stream(), NormKind::kRmsNorm, h, scale, {}, 1e-6f, out);
+  auto twice = row_of(table, 3, kColumns);
+  for (float& v : twice) v *= 2;
+  expect_close(bench_.get(out), norm_reference(NormKind::kRmsNorm, twice, kColumns, weight, {}, 1e-6), 3e-6, "fetched");
+  EXPECT_TRUE(embedding_there->query());
+  link->synchronize();
+}
+
+TEST_P(RowsTest, RefusesWhatDoesNotFit) {
+  const auto a = bench_.put(Floats(16), 2, 8), narrow = bench_.put(Floats(16), 2, 8, DType::kBF16),
+             shorter = bench_.put(Floats(8), 1, 8);
+  EXPECT_THROW(ops().norm(stream(), NormKind::kLayerNorm, a, {}, {}, 1e-5f, shorter), Error);
+  EXPECT_THROW(ops().norm(stream(), NormKind::kLayerNorm, narrow, {}, {}, 1e-5f, a), Error);
+  EXPECT_THROW(ops().norm(stream(), NormKind::kLayerNorm, a, bench_.vector(Floats(7)), {}, 1e-5f, a), Error);
+  EXPECT_THROW(ops().add_residual(stream(), shorter, {}, a), Error);
+  EXPECT_THROW(ops().add_residual(stream(), narrow, {}, a), Error);
+  EXPECT_THROW(ops().convert(stream(), a, shorter), Error);
+  EXPECT_THROW(ops().gather_rows(stream(), a, bench_.keep(std::vector<std::int32_t>{0}), a), Error);
+}
+
+COMPUTRON_ON_EVERY_DEVICE(RowsTest);
+
+}  // namespace
+}  // namespace computron::testing

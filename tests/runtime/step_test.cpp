@@ -1,0 +1,80 @@
+#include "computron/runtime/step.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "computron/runtime/report.h"
+
+namespace computron {
+namespace {
+
+Step sample_step() {
+  Step step;
+  step.id = 7;
+  step.model = 2;
+  step.closed = {4, 9};
+  step.chunks.push_back({.sequence = 11, .start = 5, .tokens = {1, 2, 3}, .new_blocks = {8}, .logits = SequenceChunk::kAll,
+                         .top = 3, .after_last = 77});
+  step.chunks.push_back({.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .logits = SequenceChunk::kLast});
+  step.stages.resize(2);
+  step.stages[1].caches.push_back({.model = 1, .taken = 2, .added = {3, 5}});
+  step.stages[1].fetches.push_back({.model = 2, .page = 1, .frame = 6, .after = {6, 3}});
+  return step;
+}
+
+TEST(Step, RoundTripCarriesTheCommonPartAndOneStage) {
+  const Step step = sample_step();
+  const Step copy = Step::decode(step.encode(1), 1, 2);
+  EXPECT_EQ(copy.id, 7u);
+  EXPECT_EQ(copy.closed, step.closed);
+  ASSERT_EQ(copy.chunks.size(), 2u);
+  EXPECT_EQ(copy.chunks[0].tokens, step.chunks[0].tokens);
+  EXPECT_EQ(copy.chunks[0].after_last, 77);
+  EXPECT_EQ(copy.logit_rows(), 4);
+  EXPECT_EQ(copy.rows(), 4);
+  EXPECT_TRUE(copy.stages[0].fetches.empty());
+  ASSERT_EQ(copy.stages[1].fetches.size(), 1u);
+  EXPECT_EQ(copy.stages[1].fetches[0].after, (UsePoint{6, 3}));
+  EXPECT_EQ(copy.stages[1].caches[0].added, (std::vector<FrameId>{3, 5}));
+}
+
+TEST(Step, DamagedBytesAreRefusedOrDecodedButNeverReadBeyond) {
+  const std::vector<std::byte> good = sample_step().encode(1);
+  std::mt19937 random(3);
+  int refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<std::byte> bytes = good;
+    for (int flips = 1 + random() % 4; flips > 0; --flips) bytes[random() % bytes.size()] = std::byte(random());
+    if (random() % 3 == 0) bytes.resize(random() % (bytes.size() + 1));
+    try {
+      Step::decode(bytes, 1, 2);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kInternal);
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 5000);
+}
+
+TEST(Report, RoundTripAndSizeBound) {
+  Report report;
+  report.step = 3;
+  report.digest = {1, 2, 3, 4};
+  for (int i = 0; i < 5; ++i) {
+    SampledRow row{.token = i, .logprob = -0.5f, .target_logprob = -2, .finite = i != 3, .top = {}};
+    for (int k = 0; k < LogitSummary::kTop; ++k) row.top.emplace_back(k, -1.0f * k);
+    report.rows.push_back(row);
+  }
+  const std::vector<std::byte> bytes = report.encode();
+  EXPECT_LE(bytes.size(), Report::max_bytes(5));
+  const Report copy = Report::decode(bytes);
+  EXPECT_EQ(copy.digest, report.digest);
+  ASSERT_EQ(copy.rows.size(), 5u);
+  EXPECT_FALSE(copy.rows[3].finite);
+  EXPECT_EQ(copy.rows[4].top, report.rows[4].top);
+  EXPECT_THROW(Report::decode(std::span(bytes).first(bytes.size() - 1)), Error);
+}
+
+}  // namespace
+}  // namespace computron

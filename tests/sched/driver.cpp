@@ -1,0 +1,281 @@
+#include "tests/sched/driver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace computron::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+void require(bool condition, const std::string& rule) {
+  if (!condition) throw Fault(rule);
+}
+
+// --- A stage ----------------------------------------------------------------------------------------------------
+
+Replica::Replica(const FakeRoster& roster, int stage, int frames)
+    : roster_(roster), stage_(stage), state_(roster.images(stage), frames), last_use_(frames, UsePoint{}) {}
+
+void Replica::execute(const Step& step, StepId completed) {
+  begin(step, completed);
+  if (!step.chunks.empty()) run_pass(step, completed);
+  place_until({step.id, UsePoint::kEnd}, completed);
+  require(refills_.empty(), "a fetch waits for a use that is still to come");
+}
+
+void Replica::begin(const Step& step, StepId completed) {
+  const StagePlan& plan = step.stages[stage_];
+  for (const SequenceId id : step.closed) state_.close(id);
+  for (const CacheChange& change : plan.caches) state_.change_cache(change);
+  refills_.assign(plan.fetches.begin(), plan.fetches.end());
+  place_until({step.id - 1, UsePoint::kEnd}, completed);
+  for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
+}
+
+void Replica::place_until(UsePoint point, StepId completed) {
+  for (; !refills_.empty() && refills_.front().after <= point; refills_.pop_front()) {
+    const Fetch& fetch = refills_.front();
+    state_.place(fetch);
+    const UsePoint last = last_use_[fetch.frame];
+    require(last.step <= completed || last <= fetch.after, "a fetch overwrites a frame that may still be read");
+  }
+}
+
+void Replica::run_pass(const Step& step, StepId completed) {
+  expect_cache_covers(step);
+  for (const FrameId frame : state_.cache(step.model)) last_use_[frame] = {step.id, UsePoint::kEnd};
+  const std::vector<PageId>& uses = state_.image(step.model).uses;
+  for (PageUse use = 0; use < uses.size(); ++use) {
+    const FrameId frame = state_.frame_of(step.model, uses[use]);
+    require(frame != kNoFrame, fmt::format("page {} is not there for its use", uses[use]));
+    last_use_[frame] = {step.id, use};
+    place_until({step.id, use}, completed);
+  }
+}
+
+void Replica::expect_cache_covers(const Step& step) const {
+  const KvGeometry& geometry = roster_.shape(step.model).caches[stage_];
+  const int frames = static_cast<int>(state_.cache(step.model).size());
+  for (const SequenceChunk& chunk : step.chunks) {
+    const SequenceState& sequence = state_.sequence(chunk.sequence);
+    require(sequence.blocks.size() * kBlockTokens >= sequence.length, "a sequence lacks cache blocks");
+    for (const std::uint32_t block : sequence.blocks) {
+      require(static_cast<int>(block) < geometry.blocks_in(frames), "a cache block lies outside the cache frames");
+    }
+  }
+}
+
+// --- The job ----------------------------------------------------------------------------------------------------
+
+Driver::Driver(const FakeRoster& roster, const SchedulerOptions& options)
+    : roster_(roster),
+      options_(options),
+      scheduler_(roster.shapes(), roster.names(), make_fifo_policy(), options),
+      stage_free_s_(roster.stages(), 0.0) {
+  for (int stage = 0; stage < roster.stages(); ++stage) replicas_.emplace_back(roster, stage, options.frames);
+}
+
+void Driver::submit(Request request, double at_s) { submitted_.push_back({std::move(request), at_s}); }
+
+std::string Driver::run() {
+  std::stable_sort(submitted_.begin(), submitted_.end(), [](const auto& a, const auto& b) { return a.at_s < b.at_s; });
+  try {
+    for (;;) {
+      hand_over();
+      complete_steps();
+      if (decide()) break;
+      now_s_ = next_event();
+    }
+    check_completions();
+    return "";
+  } catch (const std::exception& fault) {
+    return fmt::format("at {:.4f} s, after step {}: {}", now_s_, steps_.size(), fault.what());
+  }
+}
+
+void Driver::hand_over() {
+  for (; handed_over_ < submitted_.size() && submitted_[handed_over_].at_s <= now_s_; ++handed_over_) {
+    scheduler_.submit(submitted_[handed_over_].request);
+  }
+  if (handed_over_ == submitted_.size()) scheduler_.close_input();
+  take_completions();
+}
+
+bool Driver::decide() {
+  for (;;) {
+    const std::size_t waiting = scheduler_.waiting();
+    Decision decision = scheduler_.next(now_s_);
+    if (std::holds_alternative<AllDone>(decision)) {
+      require(in_flight_.empty(), "done with steps in flight");
+      return true;
+    }
+    if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
+      require(wait->time_s > now_s_, "told to wait for the past");
+      wait_until_s_ = wait->time_s;
+      return false;
+    }
+    take(std::get<PlannedStep>(std::move(decision)), waiting);
+  }
+}
+
+void Driver::take(PlannedStep planned, std::size_t waiting_before) {
+  const Step& step = planned.step;
+  check_size(step);
+  close_sequences(step);
+  std::vector<SampledRow> rows;
+  std::vector<SequenceId> members;
+  for (const SequenceChunk& chunk : step.chunks) {
+    for (SampledRow& row : extend_sequence(step, chunk)) rows.push_back(std::move(row));
+    members.push_back(chunk.sequence);
+  }
+  check_blocks(step.model);
+  require(static_cast<int>(open_.size()) <= options_.max_seqs, "more sequences than max_seqs");
+  require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
+  execute(planned);
+  in_flight_.push_back({step.id, std::move(members), std::move(rows), pass_stages(step)});
+  require(in_flight_.size() <= static_cast<std::size_t>(options_.steps_in_flight), "too many steps in flight");
+  steps_.push_back({.step = std::move(planned.step),
+                    .swap = planned.swap,
+                    .planned_s = now_s_,
+                    .finished_s = in_flight_.back().finish_s,
+                    .waiting_before = waiting_before,
+                    .waiting_after = scheduler_.waiting(),
+                    .in_flight = in_flight_.size(),
+                    .completed = completed_});
+}
+
+void Driver::check_size(const Step& step) const {
+  require(step.id == steps_.size() + 1 && step.kind == Step::kRun, "steps are not numbered 1, 2, 3, ...");
+  require(!step.chunks.empty(), "a step without work");
+  require(step.rows() <= options_.max_batch_tokens, "more tokens than max_batch_tokens");
+  require(step.stages.size() == replicas_.size(), "a step for another number of stages");
+}
+
+void Driver::close_sequences(const Step& step) {
+  for (const SequenceId id : step.closed) {
+    const auto found = open_.find(id);
+    require(found != open_.end(), "a sequence is closed that is not open");
+    require(!found->second.in_flight, "a sequence is closed in flight");
+    require(completions_.contains(found->second.request), "a sequence is closed before its completion is given");
+    open_.erase(found);
+  }
+}
+
+// Follows the chunk and returns the rows that it asks for.
+std::vector<SampledRow> Driver::extend_sequence(const Step& step, const SequenceChunk& chunk) {
+  require(!chunk.tokens.empty(), "a chunk without tokens");
+  if (seen_.insert(chunk.sequence).second) {
+    open_[chunk.sequence] = {.model = step.model, .request = request_of(chunk.tokens[0]), .blocks = {}};
+  }
+  require(open_.contains(chunk.sequence), "a chunk of a closed sequence");
+  OpenSequence& sequence = open_[chunk.sequence];
+  require(sequence.model == step.model, "a sequence of another model");
+  require(!sequence.in_flight, "a sequence in two steps in flight");
+  require(!completions_.contains(sequence.request), "a sequence runs on after its completion");
+  require(sequence.length == chunk.start, "a chunk does not continue its sequence");
+  sequence.in_flight = true;
+  sequence.length += static_cast<std::uint32_t>(chunk.tokens.size());
+  sequence.blocks.insert(sequence.blocks.end(), chunk.new_blocks.begin(), chunk.new_blocks.end());
+
+  std::vector<SampledRow> rows;
+  for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+    sequence.prefix = extend_prefix(sequence.prefix, chunk.tokens[i]);
+    sequence.poisoned |= chunk.tokens[i] == kPoison;
+    const bool last = i + 1 == chunk.tokens.size();
+    const bool all = chunk.logits == SequenceChunk::kAll;
+    if (!all && !(last && chunk.logits == SequenceChunk::kLast)) continue;
+    const TokenId target = !all ? -1 : last ? chunk.after_last : chunk.tokens[i + 1];
+    rows.push_back(fake_row(sequence.prefix, sequence.poisoned, std::max<int>(chunk.top, 1), target));
+  }
+  return rows;
+}
+
+void Driver::check_blocks(ModelId model) const {
+  std::set<std::uint32_t> taken;
+  for (const auto& [id, sequence] : open_) {
+    if (sequence.model != model) continue;
+    for (const std::uint32_t block : sequence.blocks) {
+      require(taken.insert(block).second, fmt::format("block {} is in two open sequences", block));
+    }
+  }
+}
+
+// Every stage gets its own encoded step and nothing else.
+void Driver::execute(const PlannedStep& planned) {
+  const int stages = static_cast<int>(replicas_.size());
+  require(planned.expected.size() == replicas_.size(), "digests of another number of stages");
+  for (int stage = 0; stage < stages; ++stage) {
+    const Step received = Step::decode(planned.step.encode(stage), stage, stages);
+    replicas_[stage].execute(received, completed_);
+    const std::string field = replicas_[stage].state().digest().first_difference(planned.expected[stage]);
+    require(field.empty(), fmt::format("stage {} differs from what the scheduler expects in its {}", stage, field));
+  }
+}
+
+double Driver::pass_stages(const Step& step) {
+  double time_s = now_s_;
+  for (std::size_t stage = 0; stage < replicas_.size(); ++stage) {
+    const double busy_s = 1e-3 + 1e-4 * step.rows() + 5e-4 * static_cast<double>(step.stages[stage].fetches.size());
+    time_s = std::max(time_s, stage_free_s_[stage]) + busy_s;
+    stage_free_s_[stage] = time_s;
+  }
+  return time_s;
+}
+
+void Driver::complete_steps() {
+  while (!in_flight_.empty() && in_flight_.front().finish_s <= now_s_) {
+    const InFlight done = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    for (const SequenceId id : done.members) open_.at(id).in_flight = false;
+    completed_ = done.id;
+    scheduler_.completed(done.id, done.rows, now_s_);
+    take_completions();
+  }
+}
+
+void Driver::take_completions() {
+  for (Completion& completion : scheduler_.take_completions()) {
+    const RequestId id = completion.id;
+    finished_.push_back(id);
+    require(completions_.emplace(id, std::move(completion)).second, fmt::format("request {} completes twice", id));
+  }
+}
+
+double Driver::next_event() const {
+  double time_s = wait_until_s_;
+  if (!in_flight_.empty()) time_s = std::min(time_s, in_flight_.front().finish_s);
+  if (handed_over_ < submitted_.size()) time_s = std::min(time_s, submitted_[handed_over_].at_s);
+  require(time_s < kInfinity, "nothing will ever happen again");
+  return time_s;
+}
+
+Completion Driver::deserved(const Request& request) const {
+  const bool no_pass = request.max_tokens == 0 && request.logprobs < 0;
+  Completion completion = deserved_completion(request, roster_.shape(request.model).eos_tokens);
+  if (!no_pass && !roster_.fits(request.model, blocks_of(request), options_.frames)) {
+    completion.error_code = "context_length_exceeded";
+  }
+  return completion;
+}
+
+void Driver::check_completions() const {
+  require(completions_.size() == submitted_.size(), "requests without a completion");
+  for (const auto& [request, at_s] : submitted_) {
+    const Completion& found = completions_.at(request.id);
+    const std::string what = difference(found, deserved(request));
+    require(what.empty(), fmt::format("request {}: {}", request.id, what));
+    require(found.arrival_s == request.arrival_s, "another arrival than the request's");
+    require(found.finished_s >= found.arrival_s && found.finished_s <= std::max(now_s_, found.arrival_s),
+            fmt::format("request {} arrived at {} and finished at {}", request.id, found.arrival_s, found.finished_s));
+    require(found.generated_tokens == 0 ||
+                (found.first_token_s > found.arrival_s && found.first_token_s <= found.finished_s),
+            fmt::format("request {}: its first token came at {}", request.id, found.first_token_s));
+  }
+}
+
+}  // namespace computron::test

@@ -1,0 +1,137 @@
+// Drives a Scheduler under virtual time as an engine with faithful ranks would, and holds every step against the rules.
+//
+//   submit() → Scheduler → step → a Replica a stage, fed only what travels → fake rows → completed() → completions
+//
+// Steps pass the stages as a pipeline does: a stage takes 1 ms, 0.1 ms a row and 0.5 ms a fetch. Checked for each step:
+//   its number; its size against max_batch_tokens, max_seqs and steps_in_flight; no sequence in two steps in flight;
+//   chunks that continue their sequences; each stage's digest against what the scheduler expects of it; every page of
+//   the model there when its use comes; no fetch into a frame that an unfinished step may still read; cache frames for
+//   every block in use; no block in two open sequences.
+// And at the end: every request has exactly one completion, the one it deserves.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/sched/fake_model.h"
+
+namespace computron::test {
+
+// A rule was broken.
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+void require(bool condition, const std::string& rule);
+
+// One stage's ranks: carry out what reaches them, as Residency does, and refuse what would go wrong there.
+class Replica {
+ public:
+  Replica(const FakeRoster& roster, int stage, int frames);
+
+  // `completed`: the last step whose done records rank 0 had when it decided this one.
+  void execute(const Step& step, StepId completed);
+  const StageState& state() const { return state_; }
+
+ private:
+  void begin(const Step& step, StepId completed);
+  void place_until(UsePoint point, StepId completed);
+  void run_pass(const Step& step, StepId completed);
+  void expect_cache_covers(const Step& step) const;
+
+  const FakeRoster& roster_;
+  int stage_;
+  StageState state_;
+  std::deque<Fetch> refills_;        // of the step, not in the state yet
+  std::vector<UsePoint> last_use_;   // [frame]
+};
+
+struct ExecutedStep {
+  Step step;
+  bool swap = false;
+  double planned_s = 0, finished_s = 0;
+  std::size_t waiting_before = 0, waiting_after = 0;  // Scheduler::waiting() around the decision
+  std::size_t in_flight = 0;                          // this one included
+  StepId completed = 0;                               // the last step reported before the decision
+};
+
+struct SubmittedRequest {
+  Request request;
+  double at_s = 0;  // when it was handed over: before or after its arrival
+};
+
+class Driver {
+ public:
+  // Borrows the roster.
+  Driver(const FakeRoster& roster, const SchedulerOptions& options);
+
+  // To be handed over at `at_s` of virtual time. After the last one the input is closed.
+  void submit(Request request, double at_s = 0);
+  // Until the scheduler is done. Returns the rule that was broken, or "".
+  std::string run();
+
+  const FakeRoster& roster() const { return roster_; }
+  const SchedulerOptions& options() const { return options_; }
+  const std::vector<SubmittedRequest>& submitted() const { return submitted_; }
+  const std::vector<ExecutedStep>& steps() const { return steps_; }
+  // Throws std::out_of_range when the request has none.
+  const Completion& completion(RequestId id) const { return completions_.at(id); }
+  // Requests in the order in which they completed.
+  const std::vector<RequestId>& finished() const { return finished_; }
+  const StageState& stage(int stage) const { return replicas_[stage].state(); }
+
+ private:
+  struct OpenSequence {
+    ModelId model = 0;
+    RequestId request = 0;
+    std::uint64_t prefix = 0;
+    bool poisoned = false;
+    std::uint32_t length = 0;
+    std::vector<std::uint32_t> blocks;
+    bool in_flight = false;
+  };
+  struct InFlight {
+    StepId id;
+    std::vector<SequenceId> members;
+    std::vector<SampledRow> rows;
+    double finish_s;
+  };
+
+  void hand_over();
+  bool decide();  // all steps that can be planned now; true when all is done
+  void take(PlannedStep planned, std::size_t waiting_before);
+  void check_size(const Step& step) const;
+  void close_sequences(const Step& step);
+  std::vector<SampledRow> extend_sequence(const Step& step, const SequenceChunk& chunk);
+  void check_blocks(ModelId model) const;
+  void execute(const PlannedStep& planned);
+  double pass_stages(const Step& step);
+  void complete_steps();
+  void take_completions();
+  double next_event() const;
+  void check_completions() const;
+  Completion deserved(const Request& request) const;
+
+  const FakeRoster& roster_;
+  SchedulerOptions options_;
+  Scheduler scheduler_;
+  std::vector<Replica> replicas_;      // [stage]
+  std::vector<double> stage_free_s_;   // [stage]
+  std::vector<SubmittedRequest> submitted_;  // by at_s once running
+  std::size_t handed_over_ = 0;
+  double now_s_ = 0;
+  double wait_until_s_ = 0;
+
+  std::map<SequenceId, OpenSequence> open_;
+  std::set<SequenceId> seen_;
+  std::deque<InFlight> in_flight_;
+  StepId completed_ = 0;
+  std::vector<ExecutedStep> steps_;
+  std::map<RequestId, Completion> completions_;
+  std::vector<RequestId> finished_;
+};
+
+}  // namespace computron::test

@@ -1,0 +1,192 @@
+#include "tests/sched/fake_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "computron/base/digest.h"
+
+namespace computron::test {
+namespace {
+
+constexpr TokenId kFirstRequest = 1000;
+
+Image make_image(const FakeModel& model, std::size_t stage) {
+  Image image;
+  image.page_bytes = kPageBytes;
+  image.plan.layers = model.layers[stage];
+  image.plan.kv_heads = 1;
+  image.plan.config.head_dim = 1;
+  for (int p = 0; p < model.pages[stage]; ++p) {
+    image.used_bytes.push_back(kPageBytes - 8 * (p % 5));
+    image.uses.push_back(static_cast<PageId>(p));
+  }
+  if (model.pages[stage] > 1) image.uses.push_back(0);  // as a tied head would
+  return image;
+}
+
+float score(std::uint64_t hash) { return -static_cast<float>(hash % 4096) / 256; }
+
+// The state of a prefix that grows.
+struct Prefix {
+  std::uint64_t hash = 0;
+  bool poisoned = false;
+  void add(TokenId token) {
+    hash = extend_prefix(hash, token);
+    poisoned |= token == kPoison;
+  }
+};
+
+bool stops(TokenId token, const Request& request, const std::vector<TokenId>& eos_tokens) {
+  const auto among = [token](const auto& list) { return std::find(list.begin(), list.end(), token) != list.end(); };
+  return among(request.stop_tokens) || (!request.ignore_eos && among(eos_tokens));
+}
+
+std::vector<std::pair<TokenId, float>> best(const SampledRow& row, int count) {
+  return {row.top.begin(), row.top.begin() + std::clamp<std::ptrdiff_t>(count, 0, std::ssize(row.top))};
+}
+
+// Runs the prompt. False when a row that is looked at is not finite.
+bool deserve_prompt(const Request& request, Prefix& prefix, Completion& c) {
+  const bool scored = request.echo && request.logprobs >= 0;
+  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.echo) c.prompt.push_back({.token = request.prompt[i], .top = {}});
+    if (scored && i > 0) {
+      const SampledRow row = fake_row(prefix.hash, prefix.poisoned, request.logprobs, request.prompt[i]);
+      if (!row.finite) return false;
+      c.prompt[i].has_logprob = true;
+      c.prompt[i].logprob = row.target_logprob;
+      c.prompt[i].top = best(row, request.logprobs);
+    }
+    prefix.add(request.prompt[i]);
+  }
+  return true;
+}
+
+// Generates. False when a row is not finite.
+bool deserve_tokens(const Request& request, const std::vector<TokenId>& eos_tokens, Prefix prefix, Completion& c) {
+  do {
+    const SampledRow row = fake_row(prefix.hash, prefix.poisoned, std::max(request.logprobs, 1), -1);
+    if (!row.finite) return false;
+    if (request.max_tokens == 0) return true;
+    ++c.generated_tokens;
+    if (stops(row.token, request, eos_tokens)) {
+      c.finish_reason = FinishReason::kStop;
+      return true;
+    }
+    const bool scored = request.logprobs >= 0;
+    c.tokens.push_back({.token = row.token,
+                        .has_logprob = scored,
+                        .logprob = scored ? row.logprob : 0,
+                        .top = best(row, request.logprobs)});
+    prefix.add(row.token);
+  } while (c.generated_tokens < request.max_tokens);
+  return true;
+}
+
+bool same(const std::vector<ScoredToken>& a, const std::vector<ScoredToken>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const ScoredToken& x, const ScoredToken& y) {
+    return x.token == y.token && x.has_logprob == y.has_logprob && (!x.has_logprob || x.logprob == y.logprob) &&
+           x.top == y.top;
+  });
+}
+
+}  // namespace
+
+FakeModel small_model(int pages, std::vector<TokenId> eos_tokens) {
+  return {.pages = {pages}, .layers = {1}, .eos_tokens = std::move(eos_tokens)};
+}
+
+FakeRoster::FakeRoster(std::vector<FakeModel> models) : models_(std::move(models)) {
+  for (const FakeModel& model : models_) {
+    ModelShape& shape = shapes_.emplace_back();
+    shape.eos_tokens = model.eos_tokens;
+    for (std::size_t stage = 0; stage < model.pages.size(); ++stage) {
+      shape.images.push_back(&images_.emplace_back(make_image(model, stage)));
+      shape.caches.push_back(KvGeometry::make(images_.back()));
+    }
+  }
+}
+
+std::vector<std::string> FakeRoster::names() const {
+  std::vector<std::string> names;
+  for (std::size_t m = 0; m < models_.size(); ++m) names.push_back(fmt::format("model-{}", m));
+  return names;
+}
+
+std::vector<const Image*> FakeRoster::images(int stage) const {
+  std::vector<const Image*> images;
+  for (const ModelShape& shape : shapes_) images.push_back(shape.images[stage]);
+  return images;
+}
+
+int FakeRoster::frames_needed(ModelId model, int stage, int blocks) const {
+  const int slots = blocks * models_[model].layers[stage];
+  return models_[model].pages[stage] + (slots + kSlotsPerFrame - 1) / kSlotsPerFrame;
+}
+
+bool FakeRoster::fits(ModelId model, int blocks, int frames) const {
+  for (int stage = 0; stage < stages(); ++stage) {
+    if (frames_needed(model, stage, blocks) > frames) return false;
+  }
+  return true;
+}
+
+int blocks_of(const Request& request) {
+  const int tokens = static_cast<int>(request.prompt.size()) + std::max(request.max_tokens - 1, 0);
+  return (tokens + kBlockTokens - 1) / kBlockTokens;
+}
+
+std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token) { return hash_tuple(prefix, token); }
+
+SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target) {
+  SampledRow row;
+  row.finite = !poisoned;
+  if (poisoned) return row;
+  row.token = static_cast<TokenId>(prefix % kVocab);
+  row.logprob = score(prefix >> 8);
+  if (target >= 0) row.target_logprob = score(hash_tuple(prefix, target, 1));
+  for (int k = 0; k < top; ++k) row.top.emplace_back((row.token + k) % kVocab, row.logprob - k);
+  return row;
+}
+
+Completion deserved_completion(const Request& request, const std::vector<TokenId>& eos_tokens) {
+  Completion c{.id = request.id, .model = request.model, .prompt = {}, .tokens = {}, .error_code = {},
+               .error_message = {}};
+  c.prompt_tokens = static_cast<int>(request.prompt.size());
+  Prefix prefix;
+  const bool no_pass = request.max_tokens == 0 && request.logprobs < 0;
+  if (!deserve_prompt(request, prefix, c) || (!no_pass && !deserve_tokens(request, eos_tokens, prefix, c))) {
+    c.error_code = "numerical_error";
+  }
+  return c;
+}
+
+std::string difference(const Completion& found, const Completion& deserved) {
+  if (found.error_code != deserved.error_code) {
+    return fmt::format("error '{}', deserved '{}'", found.error_code, deserved.error_code);
+  }
+  if (found.id != deserved.id || found.model != deserved.model) return "the request or model";
+  if (found.prompt_tokens != deserved.prompt_tokens) return "the number of prompt tokens";
+  if (!found.error_code.empty()) return found.error_message.empty() ? "no error message" : "";
+  if (!same(found.prompt, deserved.prompt)) return "the prompt given back";
+  if (!same(found.tokens, deserved.tokens)) return "the tokens generated";
+  if (found.generated_tokens != deserved.generated_tokens) return "the number of tokens generated";
+  if (found.finish_reason != deserved.finish_reason) return "the reason of the end";
+  return "";
+}
+
+Request make_request(RequestId id, ModelId model, int prompt_tokens, int max_tokens, double arrival_s) {
+  Request request{.id = id, .model = model, .prompt = {}, .max_tokens = max_tokens, .stop_tokens = {},
+                  .arrival_s = arrival_s};
+  for (int i = 0; i < prompt_tokens; ++i) {
+    const auto token = static_cast<TokenId>(hash_tuple(id, i) % kPoison);  // any but kPoison
+    request.prompt.push_back(i == 0 ? kFirstRequest + static_cast<TokenId>(id) : token);
+  }
+  return request;
+}
+
+RequestId request_of(TokenId first_prompt_token) { return static_cast<RequestId>(first_prompt_token - kFirstRequest); }
+
+}  // namespace computron::test

@@ -1,0 +1,68 @@
+// Models made by hand for the scheduler: pages without bytes, and a "network" that is a hash of the tokens so far.
+//
+// The row of logits behind a prefix depends on that prefix alone. So the completion a request deserves is known without
+// any schedule, and must come out of every schedule.
+#pragma once
+
+#include <deque>
+
+#include "computron/sched/scheduler.h"
+
+namespace computron::test {
+
+inline constexpr std::size_t kPageBytes = 1024;  // a frame holds 8 slots: 16 tokens of one layer each
+inline constexpr int kSlotsPerFrame = 8;
+inline constexpr int kBlockTokens = KvGeometry::kBlockTokens;
+inline constexpr TokenId kVocab = 50;
+inline constexpr TokenId kPoison = 49;  // every row behind a prefix with this token is not finite
+
+struct FakeModel {
+  std::vector<int> pages;    // [stage]
+  std::vector<int> layers;   // [stage]; decides how many cache blocks a frame holds
+  std::vector<TokenId> eos_tokens;
+};
+
+// One stage, one layer.
+FakeModel small_model(int pages, std::vector<TokenId> eos_tokens = {});
+
+// Owns the images that shapes() point to.
+class FakeRoster {
+ public:
+  explicit FakeRoster(std::vector<FakeModel> models);
+
+  int stages() const { return static_cast<int>(models_.front().pages.size()); }
+  std::size_t models() const { return models_.size(); }
+  std::vector<ModelShape> shapes() const { return shapes_; }
+  const ModelShape& shape(ModelId model) const { return shapes_[model]; }
+  std::vector<std::string> names() const;  // "model-0", ...
+  std::vector<const Image*> images(int stage) const;
+
+  // Frames that the model needs on a stage for its pages and this many blocks of cache.
+  int frames_needed(ModelId model, int stage, int blocks) const;
+  // Whether the pool of no stage is too small for that.
+  bool fits(ModelId model, int blocks, int frames) const;
+
+ private:
+  std::vector<FakeModel> models_;
+  std::deque<Image> images_;
+  std::vector<ModelShape> shapes_;
+};
+
+// Cache blocks that a request may come to fill.
+int blocks_of(const Request& request);
+
+// Hash of a sequence of tokens; of the empty one: 0.
+std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token);
+// What the last stage reports for the row behind a prefix. `poisoned`: the prefix holds kPoison.
+SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target);
+
+// What the request must come to when it is served; times are left out.
+Completion deserved_completion(const Request& request, const std::vector<TokenId>& eos_tokens);
+// What distinguishes the two, times aside; "" when nothing does. Of failures only the code is compared.
+std::string difference(const Completion& found, const Completion& deserved);
+
+// A request for greedy tokens. Its first prompt token tells the request.
+Request make_request(RequestId id, ModelId model, int prompt_tokens, int max_tokens, double arrival_s = 0);
+RequestId request_of(TokenId first_prompt_token);
+
+}  // namespace computron::test

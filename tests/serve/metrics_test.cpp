@@ -1,0 +1,189 @@
+#include "computron/serve/metrics.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+
+#include "serve_support.h"
+
+namespace computron {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Completion completion_of(ModelId model, double latency_s, double ttft_s, int generated = 10) {
+  Completion completion;
+  completion.model = model;
+  completion.prompt_tokens = 4;
+  completion.generated_tokens = generated;
+  completion.arrival_s = 100;
+  completion.first_token_s = 100 + ttft_s;
+  completion.finished_s = 100 + latency_s;
+  return completion;
+}
+
+Completion failed(ModelId model) {
+  Completion completion = completion_of(model, 1, 1);
+  completion.error_code = "numerical_error";
+  return completion;
+}
+
+RunFacts facts() {
+  return {.wall_s = 20,
+          .ranks = 4,
+          .tp = 2,
+          .pp = 2,
+          .groups = 1,
+          .device = "cpu",
+          .link_gb_per_s = 2,
+          .link_emulated = true};
+}
+
+std::vector<std::string> keys(const ordered_json& object) {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : object.items()) names.push_back(key);
+  return names;
+}
+
+Metrics sample() {
+  Metrics metrics({"a", "b"});
+  for (int i = 1; i <= 100; ++i) metrics.add(completion_of(0, i, i / 10.0));
+  metrics.add(completion_of(1, 500, 50));
+  metrics.add(failed(1));
+  metrics.add_failure();
+  metrics.model(0).swaps = {
+      .count = 2, .pages = 10, .bytes = 8000, .largest_shard_bytes = 3'000'000'000, .busy_s = 2, .exposed_s = 0.5};
+  metrics.model(1).swaps = {
+      .count = 1, .pages = 5, .bytes = 1000, .largest_shard_bytes = 1'000'000'000, .busy_s = 2, .exposed_s = 0.25};
+  metrics.model(0).steps = {.count = 100, .total_s = 0.1, .overhead_s = 0.002};
+  metrics.model(1).steps = {.count = 300, .total_s = 0.5, .overhead_s = 0.002};
+  return metrics;
+}
+
+TEST(Metrics, KeysAreTheInterfaces) {
+  const auto object = ordered_json::parse(sample().to_json(facts()));
+  EXPECT_THAT(keys(object), ElementsAre("wall_s", "mesh", "device", "link", "requests", "tokens", "latency_s", "ttft_s",
+                                        "swaps", "steps", "models"));
+  EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
+  EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
+  EXPECT_THAT(keys(object["models"]), ElementsAre("a", "b"));
+  for (const auto& figures : {object, object["models"]["a"], object["models"]["b"]}) {
+    EXPECT_THAT(keys(figures["requests"]), ElementsAre("total", "ok", "failed"));
+    EXPECT_THAT(keys(figures["tokens"]), ElementsAre("prompt", "generated", "generated_per_s"));
+    for (const std::string name : {"latency_s", "ttft_s"}) {
+      EXPECT_THAT(keys(figures[name]), ElementsAre("mean", "p50", "p90", "p99", "max"));
+    }
+    EXPECT_THAT(keys(figures["swaps"]),
+                ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s", "gb_per_s_per_rank", "link_fraction"));
+    EXPECT_THAT(keys(figures["steps"]), ElementsAre("count", "mean_us", "overhead_us"));
+  }
+}
+
+TEST(Metrics, FactsOfTheRun) {
+  const auto object = json::parse(sample().to_json(facts()));
+  EXPECT_EQ(object["wall_s"], 20);
+  EXPECT_EQ(object["mesh"], (json{{"ranks", 4}, {"tp", 2}, {"pp", 2}, {"groups", 1}}));
+  EXPECT_EQ(object["device"], "cpu");
+  EXPECT_EQ(object["link"], (json{{"gb_per_s_per_rank", 2}, {"emulated", true}}));
+}
+
+TEST(Metrics, RequestsAndTokens) {
+  const Metrics metrics = sample();
+  EXPECT_EQ(metrics.finished(), 103u);
+  const auto object = json::parse(metrics.to_json(facts()));
+  EXPECT_EQ(object["requests"], (json{{"total", 103}, {"ok", 101}, {"failed", 2}}));
+  EXPECT_EQ(object["models"]["b"]["requests"], (json{{"total", 2}, {"ok", 1}, {"failed", 1}}));
+  EXPECT_EQ(object["tokens"]["prompt"], 404);
+  EXPECT_EQ(object["tokens"]["generated"], 1010);
+  EXPECT_DOUBLE_EQ(object["tokens"]["generated_per_s"], 50.5);
+  EXPECT_DOUBLE_EQ(object["models"]["b"]["tokens"]["generated_per_s"], 0.5);
+}
+
+TEST(Metrics, PercentilesAreNearestRanks) {
+  const auto object = json::parse(sample().to_json(facts()));
+  const auto& one = object["models"]["a"]["latency_s"];  // 1 to 100 s
+  EXPECT_DOUBLE_EQ(one["mean"], 50.5);
+  EXPECT_DOUBLE_EQ(one["p50"], 50);
+  EXPECT_DOUBLE_EQ(one["p90"], 90);
+  EXPECT_DOUBLE_EQ(one["p99"], 99);
+  EXPECT_DOUBLE_EQ(one["max"], 100);
+  EXPECT_DOUBLE_EQ(object["latency_s"]["p50"], 51);  // with b's 500 s
+  EXPECT_DOUBLE_EQ(object["latency_s"]["max"], 500);
+  EXPECT_NEAR(object["ttft_s"]["p90"], 9.1, 1e-5);
+  for (const std::string name : {"mean", "p50", "p90", "p99", "max"}) {
+    EXPECT_DOUBLE_EQ(object["models"]["b"]["latency_s"][name], 500) << name;
+  }
+}
+
+TEST(Metrics, ScoredPromptsHaveNoFirstToken) {
+  Metrics metrics({"a"});
+  metrics.add(completion_of(0, 2, -100, /*generated=*/0));
+  const auto object = json::parse(metrics.to_json(facts()));
+  EXPECT_EQ(object["latency_s"]["max"], 2);
+  EXPECT_TRUE(object["ttft_s"]["max"].is_null());
+}
+
+TEST(Metrics, SwapsAndSteps) {
+  const auto object = json::parse(sample().to_json(facts()));
+  EXPECT_EQ(object["swaps"], (json{{"count", 3},
+                                   {"pages", 15},
+                                   {"bytes", 9000},
+                                   {"busy_s", 4.0},
+                                   {"exposed_s", 0.75},
+                                   {"gb_per_s_per_rank", 1.0},
+                                   {"link_fraction", 0.5}}));
+  EXPECT_DOUBLE_EQ(object["models"]["a"]["swaps"]["gb_per_s_per_rank"], 1.5);
+  EXPECT_DOUBLE_EQ(object["models"]["a"]["swaps"]["link_fraction"], 0.75);
+  EXPECT_EQ(object["steps"]["count"], 400);
+  EXPECT_NEAR(object["steps"]["mean_us"], 1500, 1e-6);
+  EXPECT_NEAR(object["steps"]["overhead_us"], 10, 1e-6);
+}
+
+TEST(Metrics, WhatIsUnknownIsNull) {
+  RunFacts unknown = facts();
+  unknown.link_gb_per_s = 0;
+  const auto object = json::parse(sample().to_json(unknown));
+  EXPECT_TRUE(object["link"]["gb_per_s_per_rank"].is_null());
+  EXPECT_TRUE(object["swaps"]["link_fraction"].is_null());
+  EXPECT_DOUBLE_EQ(object["swaps"]["gb_per_s_per_rank"], 1);
+  const auto nothing = json::parse(Metrics({}).to_json({}));
+  EXPECT_TRUE(nothing["swaps"]["gb_per_s_per_rank"].is_null());
+  EXPECT_TRUE(nothing["steps"]["mean_us"].is_null());
+  EXPECT_TRUE(nothing["tokens"]["generated_per_s"].is_null());
+  EXPECT_EQ(nothing["models"], json::object());
+}
+
+TEST(Metrics, SummaryIsForPeople) {
+  const std::string text = sample().summary(facts());
+  EXPECT_THAT(text, HasSubstr("103 requests in 20.00 s (101 ok, 2 failed), 1010 tokens generated at 50.5 tokens/s"));
+  EXPECT_THAT(text, HasSubstr("3 swaps: 8.79 KiB in 15 pages, 1.00 GB/s a rank (50 % of the emulated link's 2.00)"));
+  EXPECT_THAT(text, HasSubstr("400 steps of 1500 us on average"));
+  const std::string nothing = Metrics({"a"}).summary({});
+  EXPECT_THAT(nothing, HasSubstr("no swaps"));
+  EXPECT_EQ(nothing.find("nan"), std::string::npos);
+}
+
+TEST(WriteFileAtomically, ReplacesAWholeFile) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("m.json", "something longer than the new text");
+  write_file_atomically(path, "new\n");
+  EXPECT_EQ(read_file(path), "new\n");
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+}
+
+TEST(WriteFileAtomically, NamesWhatItCannotCreate) {
+  const TemporaryFolder folder;
+  expect_error(ExitCode::kCannotCreate, folder / "none/m.json",
+               [&] { write_file_atomically(folder / "none/m.json", ""); });
+  expect_error(ExitCode::kCannotCreate, "a device", [] { write_file_atomically("/dev/null", ""); });
+  struct stat status {};
+  ASSERT_EQ(stat("/dev/null", &status), 0);
+  EXPECT_TRUE(S_ISCHR(status.st_mode));
+}
+
+}  // namespace
+}  // namespace computron

@@ -1,0 +1,115 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "computron/serve/metrics.h"
+#include "serve_support.h"
+
+namespace computron {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// While it lives, standard error goes to `fd`.
+class RedirectedError {
+ public:
+  explicit RedirectedError(int fd) : saved_(dup(STDERR_FILENO)) { dup2(fd, STDERR_FILENO); }
+  ~RedirectedError() {
+    dup2(saved_, STDERR_FILENO);
+    close(saved_);
+  }
+
+ private:
+  int saved_;
+};
+
+// What `action` writes to standard error when that is a file.
+template <class Action>
+std::string error_output(Action action) {
+  const TemporaryFolder folder;
+  const int file = open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600);
+  {
+    const RedirectedError redirected(file);
+    action();
+  }
+  close(file);
+  return read_file(folder / "err");
+}
+
+// The same when it is a terminal of `columns`.
+template <class Action>
+std::string terminal_output(unsigned short columns, Action action) {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY);
+  EXPECT_EQ(grantpt(master), 0);
+  EXPECT_EQ(unlockpt(master), 0);
+  const int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+  const winsize size{24, columns, 0, 0};
+  EXPECT_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
+  {
+    const RedirectedError redirected(terminal);
+    action();
+  }
+  std::string text(4096, '\0');
+  const ssize_t count = read(master, text.data(), text.size());
+  close(terminal);
+  close(master);
+  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+  return text;
+}
+
+ProgressLine::State some() {
+  return {.done = 25, .total = 100, .total_known = true, .generated_tokens = 500, .model = "opt-a", .swapping = true};
+}
+
+TEST(ProgressLine, AFileGetsALineAnInterval) {
+  const std::string text = error_output([] {
+    ProgressLine progress(true, /*start_s=*/1000, /*interval_s=*/5);
+    for (double now = 1000; now < 1012; now += 0.25) progress.update(now, some());
+  });
+  EXPECT_EQ(text,
+            "requests 25/100, 100.0 tokens/s, opt-a, swapping, 0:15 left\n"
+            "requests 25/100, 50.0 tokens/s, opt-a, swapping, 0:30 left\n");
+}
+
+TEST(ProgressLine, LinesSayOnlyWhatIsKnown) {
+  const auto last_line = [](const ProgressLine::State& state) {
+    return error_output([&] { ProgressLine(true, 0).finish(3600, state); });
+  };
+  EXPECT_EQ(last_line({.total = 7, .generated_tokens = 0, .model = ""}), "requests 0/7+, 0.0 tokens/s\n");
+  EXPECT_THAT(last_line({.done = 1, .total = 3, .total_known = true, .model = ""}), HasSubstr("2:00:00 left"));
+  EXPECT_THAT(last_line({.done = 3, .total = 3, .total_known = true, .model = ""}), Not(HasSubstr("left")));
+}
+
+TEST(ProgressLine, ATerminalsLineIsRewritten) {
+  const std::string text = terminal_output(200, [] {
+    ProgressLine progress(true, 0);
+    progress.update(0.1, some());  // not due yet
+    progress.update(1, some());
+    progress.update(1.01, some());  // nor this
+    progress.update(2, some());
+    progress.finish(2, some());
+  });
+  EXPECT_EQ(text,
+            "\rrequests 25/100, 500.0 tokens/s, opt-a, swapping, 0:03 left\x1b[K"
+            "\rrequests 25/100, 250.0 tokens/s, opt-a, swapping, 0:06 left\x1b[K"
+            "\rrequests 25/100, 250.0 tokens/s, opt-a, swapping, 0:06 left\x1b[K\r\n");
+}
+
+TEST(ProgressLine, ATerminalsLineNeverWraps) {
+  const std::string text = terminal_output(20, [] { ProgressLine(true, 0).update(1, some()); });
+  EXPECT_EQ(text, "\rrequests 25/100, 50\x1b[K");
+}
+
+TEST(ProgressLine, QuietWritesNothing) {
+  const std::string text = error_output([] {
+    ProgressLine progress(false, 0);
+    progress.update(100, some());
+    progress.finish(101, some());
+  });
+  EXPECT_EQ(text, "");
+}
+
+}  // namespace
+}  // namespace computron

@@ -1,0 +1,308 @@
+#include "computron/serve/request_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <variant>
+
+#include "serve_support.h"
+
+namespace computron {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr auto kSoon = std::chrono::milliseconds(1);
+
+std::vector<IncomingRequest> drain(RequestReader& reader) {
+  std::vector<IncomingRequest> all;
+  while (!reader.finished()) {
+    if (auto request = reader.poll()) {
+      all.push_back(std::move(*request));
+    } else {
+      std::this_thread::sleep_for(kSoon);
+    }
+  }
+  EXPECT_EQ(reader.lines_seen(), all.size());
+  return all;
+}
+
+std::vector<IncomingRequest> read_path(const std::string& path, ReaderLimits limits = {}) {
+  RequestReader reader(path, RequestParser(two_models(), limits), limits);
+  return drain(reader);
+}
+
+std::vector<IncomingRequest> read_text(const std::string& text, ReaderLimits limits = {}) {
+  const TemporaryFolder folder;
+  return read_path(folder.write("in.jsonl", text), limits);
+}
+
+// "0:ok" or "3:invalid_json": the line numbers and what became of the lines.
+std::vector<std::string> outcomes(const std::vector<IncomingRequest>& requests) {
+  std::vector<std::string> all;
+  for (const auto& request : requests) {
+    const auto* failure = std::get_if<RequestFailure>(&request.content);
+    all.push_back(fmt::format("{}:{}", request.line, failure == nullptr ? "ok" : failure->code));
+  }
+  return all;
+}
+
+std::string good(const std::string& id) { return line_with(R"("prompt":[4,5])", id); }
+
+// While it lives, standard input is the read end of a pipe; whoever holds write_end() feeds it.
+class PipedInput {
+ public:
+  PipedInput() : saved_(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
+    dup2(ends[0], STDIN_FILENO);
+    close(ends[0]);
+    write_end_ = ends[1];
+  }
+  ~PipedInput() {
+    close_writer();
+    if (saved_ < 0) {
+      close(STDIN_FILENO);
+      return;
+    }
+    dup2(saved_, STDIN_FILENO);
+    close(saved_);
+  }
+  void send(std::string_view bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t count = write(write_end_, bytes.data(), bytes.size());
+      ASSERT_GT(count, 0);
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    }
+  }
+  void close_writer() {
+    if (write_end_ >= 0) close(write_end_);
+    write_end_ = -1;
+  }
+
+ private:
+  int saved_;
+  int write_end_ = -1;
+};
+
+TEST(RequestReader, LinesEndWithLfCrlfOrTheFile) {
+  const auto requests = read_text(good("a") + "\n\n" + good("b") + "\r\n  \t\r\n" + good("c"));
+  EXPECT_THAT(outcomes(requests), ElementsAre("0:ok", "2:ok", "4:ok"));
+  EXPECT_EQ(requests[1].custom_id, "b");
+  EXPECT_EQ(requests[2].custom_id, "c");
+}
+
+TEST(RequestReader, EmptyAndBlankFilesHoldNoRequests) {
+  for (const std::string text : {"", "\n", "\r\n\n  \n", "\xEF\xBB\xBF", "\xEF\xBB\xBF\n\n"}) {
+    EXPECT_TRUE(read_text(text).empty());
+  }
+}
+
+TEST(RequestReader, ByteOrderMarkAtTheStart) {
+  const std::string mark = "\xEF\xBB\xBF";
+  EXPECT_THAT(outcomes(read_text(mark + good("a") + "\n" + mark + good("b") + "\n")),
+              ElementsAre("0:ok", "1:invalid_utf8"));
+  EXPECT_THAT(outcomes(read_text("\n" + mark + good("a"))), ElementsAre("1:invalid_utf8"));
+}
+
+TEST(RequestReader, BadLinesCostOnlyThemselves) {
+  EXPECT_THAT(
+      outcomes(read_text(good("a") + "\n{\n" + good("a") + "\n\x80\n" + good("b") + "\n" + good("c").substr(0, 40))),
+      ElementsAre("0:ok", "1:invalid_json", "2:duplicate_custom_id", "3:invalid_utf8", "4:ok", "5:invalid_json"));
+}
+
+TEST(RequestReader, LineLimitIsExact) {
+  const std::string line = good("a");
+  const ReaderLimits at{.max_line_bytes = line.size()}, below{.max_line_bytes = line.size() - 1};
+  for (const std::string end : {"", "\n", "\r\n"}) {
+    EXPECT_THAT(outcomes(read_text(line + end, at)), ElementsAre("0:ok"));
+    EXPECT_THAT(outcomes(read_text(line + end, below)), ElementsAre("0:line_too_long"));
+  }
+}
+
+TEST(RequestReader, LongLinesKeepTheirCustomIdAndTheirNeighbours) {
+  const std::string filler(100000, 'x');
+  const std::string early = R"({"custom_id":"early","a":")" + filler + "\"}";
+  const std::string late = R"({"a":")" + filler + R"(","custom_id":"late"})";
+  const std::string never = R"({"a":")" + filler;
+  const auto requests =
+      read_text(good("a") + "\n" + early + "\n" + late + "\r\n" + good("b") + "\n" + never, {.max_line_bytes = 1000});
+  EXPECT_THAT(outcomes(requests), ElementsAre("0:ok", "1:line_too_long", "2:line_too_long", "3:ok", "4:line_too_long"));
+  EXPECT_EQ(requests[1].custom_id, "early");
+  EXPECT_EQ(requests[2].custom_id, "late");
+  EXPECT_EQ(requests[4].custom_id, std::nullopt);
+  const auto& failure = std::get<RequestFailure>(requests[1].content);
+  EXPECT_EQ(failure.message, fmt::format("the line has {} bytes; at most 1000 are read", early.size()));
+}
+
+long peak_resident_kib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+TEST(RequestReader, HundredMegabyteLineTakesConstantMemory) {
+  PipedInput input;
+  const ReaderLimits limits{.max_line_bytes = 1 << 16};
+  RequestReader reader("-", RequestParser(two_models(), limits), limits);
+  const long before = peak_resident_kib();
+  std::thread feeder([&input] {
+    const std::string megabyte(1 << 20, 'y');
+    input.send(R"({"a":")");
+    for (int i = 0; i < 100; ++i) input.send(megabyte);
+    input.send("\",\"custom_id\":\"giant\"}\n" + good("after"));
+    input.close_writer();
+  });
+  const auto requests = drain(reader);
+  feeder.join();
+  EXPECT_THAT(outcomes(requests), ElementsAre("0:line_too_long", "1:ok"));
+  EXPECT_EQ(requests[0].custom_id, "giant");
+  EXPECT_LT(peak_resident_kib() - before, 20 * 1024);
+}
+
+TEST(RequestReader, SlowPipeDeliversLinesAsTheyComplete) {
+  PipedInput input;
+  RequestReader reader("-", RequestParser(two_models(), {}), {});
+  const auto next = [&reader] {
+    std::optional<IncomingRequest> request;
+    while (!(request = reader.poll())) std::this_thread::sleep_for(kSoon);
+    return *request;
+  };
+  for (const std::string id : {"a", "b"}) {
+    const std::string line = good(id) + "\r\n";
+    for (const char c : line) {
+      input.send({&c, 1});
+      if (c == ',') std::this_thread::sleep_for(kSoon);
+    }
+    EXPECT_EQ(next().custom_id, id);
+    EXPECT_FALSE(reader.finished());
+  }
+  input.send(good("c").substr(0, 30));
+  input.close_writer();
+  EXPECT_EQ(outcomes({next()}), std::vector<std::string>{"2:invalid_json"});
+  while (!reader.finished()) std::this_thread::sleep_for(kSoon);
+  EXPECT_EQ(reader.lines_seen(), 3u);
+}
+
+TEST(RequestReader, NonBlockingStandardInputIsWaitedFor) {
+  PipedInput input;
+  fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK);
+  RequestReader reader("-", RequestParser(two_models(), {}), {});
+  std::this_thread::sleep_for(20 * kSoon);
+  EXPECT_FALSE(reader.finished());
+  input.send(good("a") + "\n");
+  input.close_writer();
+  EXPECT_THAT(outcomes(drain(reader)), ElementsAre("0:ok"));
+}
+
+void ignore_signal(int) {}
+
+TEST(RequestReader, SignalsDoNotEndReading) {
+  struct sigaction interrupting {
+  }, before{};
+  interrupting.sa_handler = ignore_signal;  // without SA_RESTART: poll(2) and read(2) fail with EINTR
+  sigaction(SIGUSR1, &interrupting, &before);
+  sigset_t usr1, old;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  PipedInput input;
+  RequestReader reader("-", RequestParser(two_models(), {}), {});
+  pthread_sigmask(SIG_BLOCK, &usr1, &old);  // from here on only the reader's thread takes it
+  for (int i = 0; i < 20; ++i) {
+    kill(getpid(), SIGUSR1);
+    std::this_thread::sleep_for(kSoon);
+  }
+  input.send(good("a") + "\n");
+  input.close_writer();
+  EXPECT_THAT(outcomes(drain(reader)), ElementsAre("0:ok"));
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST(RequestReader, StopsWhileWaitingForInput) {
+  PipedInput input;
+  { const RequestReader reader("-", RequestParser(two_models(), {}), {}); }  // hangs unless it can be stopped
+  input.send(good("a"));
+}
+
+TEST(RequestReader, QueueIsBoundedAndStoppable) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += good(std::to_string(i)) + "\n";
+  const TemporaryFolder folder;
+  const auto path = folder.write("in.jsonl", text);
+  const ReaderLimits limits{.max_queued = 3};
+  EXPECT_EQ(read_path(path, limits).size(), 100u);
+  RequestReader reader(path, RequestParser(two_models(), limits), limits);
+  while (reader.lines_seen() < 3) std::this_thread::sleep_for(kSoon);
+  std::this_thread::sleep_for(20 * kSoon);
+  EXPECT_EQ(reader.lines_seen(), 3u);
+  EXPECT_FALSE(reader.finished());
+}
+
+TEST(RequestReader, OnlyRegularFilesAreInput) {
+  const TemporaryFolder folder;
+  const auto refused = [](const std::string& path, const std::string& part) {
+    expect_error(ExitCode::kNoInput, part, [&] { read_path(path); });
+    if (path != "-") expect_error(ExitCode::kNoInput, path, [&] { read_path(path); });
+  };
+  refused(folder / "none.jsonl", "No such file");
+  refused(folder / "", "it is a directory");
+  ASSERT_EQ(mkfifo((folder / "fifo").c_str(), 0600), 0);
+  refused(folder / "fifo", "it is a FIFO");  // nobody writes: opening it must not hang either
+  refused("/dev/null", "it is a device");
+}
+
+TEST(RequestReader, StandardInputMayBeAFileButNoFolder) {
+  const TemporaryFolder folder;
+  PipedInput restores_standard_input;
+  const int file = open(folder.write("in.jsonl", good("a")).c_str(), O_RDONLY);
+  dup2(file, STDIN_FILENO);
+  close(file);
+  EXPECT_THAT(outcomes(read_path("-")), ElementsAre("0:ok"));
+  const int directory = open((folder / "").c_str(), O_RDONLY);
+  dup2(directory, STDIN_FILENO);
+  close(directory);
+  expect_error(ExitCode::kNoInput, "standard input: it is a directory", [] { read_path("-"); });
+  const int null = open("/dev/null", O_RDONLY);
+  dup2(null, STDIN_FILENO);
+  close(null);
+  EXPECT_TRUE(read_path("-").empty());
+  close(STDIN_FILENO);
+  expect_error(ExitCode::kNoInput, "standard input", [] { read_path("-"); });
+}
+
+TEST(RequestReader, TerminalsAreRefused) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  PipedInput restores_standard_input;
+  const int other_end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  ASSERT_GE(other_end, 0);
+  dup2(other_end, STDIN_FILENO);
+  close(other_end);
+  expect_error(ExitCode::kNoInput, "it is a terminal", [] { read_path("-"); });
+  close(terminal);
+}
+
+// A write-only standard input opens but cannot be read.
+TEST(RequestReader, ReadingErrorsReachTheCallerAfterWhatWasRead) {
+  const TemporaryFolder folder;
+  PipedInput restores_standard_input;
+  const int file = open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600);
+  dup2(file, STDIN_FILENO);
+  close(file);
+  RequestReader reader("-", RequestParser(two_models(), {}), {});
+  expect_error(ExitCode::kIo, "cannot read requests from standard input: Bad file descriptor", [&] { drain(reader); });
+  EXPECT_FALSE(reader.finished());
+}
+
+}  // namespace
+}  // namespace computron

@@ -1,0 +1,265 @@
+#include "computron/serve/result_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "serve_support.h"
+
+namespace computron {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+void refused(ExitCode code, const std::string& part, const std::string& path, const std::string& input = "in.jsonl") {
+  expect_error(code, part, [&] { ResultWriter(path, input); });
+  expect_error(code, path, [&] { ResultWriter(path, input); });
+}
+
+TEST(ResultWriter, OutputExistsOnlyWhenComplete) {
+  const TemporaryFolder folder;
+  ResultWriter writer(folder / "out", "in.jsonl");
+  EXPECT_TRUE(fs::exists(folder / "out.partial"));
+  writer.write("{\"a\":1}");
+  writer.write("{\"a\":2}");
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  writer.finish();
+  EXPECT_EQ(read_file(folder / "out"), "{\"a\":1}\n{\"a\":2}\n");
+  EXPECT_FALSE(fs::exists(folder / "out.partial"));
+  EXPECT_EQ(writer.lines_written(), 2u);
+  EXPECT_EQ(writer.queued_bytes(), 0u);
+}
+
+TEST(ResultWriter, NoResultsMakeAnEmptyFile) {
+  const TemporaryFolder folder;
+  ResultWriter(folder / "out", "in.jsonl").finish();
+  EXPECT_TRUE(fs::exists(folder / "out"));
+  EXPECT_EQ(fs::file_size(folder / "out"), 0u);
+}
+
+TEST(ResultWriter, KeepsOrderThroughManyLinesAndASmallQueue) {
+  const TemporaryFolder folder;
+  ResultWriter writer(folder / "out", "in.jsonl", /*max_queued_bytes=*/1000);
+  std::string expected;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string line = fmt::format("{} {}", i, std::string(static_cast<std::size_t>(i % 97), 'x'));
+    expected += line + '\n';
+    writer.write(line);
+    EXPECT_LE(writer.queued_bytes(), 1000u + 200u);
+  }
+  writer.finish();
+  EXPECT_EQ(read_file(folder / "out"), expected);
+  EXPECT_EQ(writer.lines_written(), 20000u);
+}
+
+TEST(ResultWriter, LinesReachTheFileWithoutFinish) {
+  const TemporaryFolder folder;
+  ResultWriter writer(folder / "out", "in.jsonl");
+  writer.write("first");
+  while (writer.lines_written() < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(read_file(folder / "out.partial"), "first\n");
+}
+
+TEST(ResultWriter, UnfinishedOutputStaysPartial) {
+  const TemporaryFolder folder;
+  {
+    ResultWriter writer(folder / "out", "in.jsonl");
+    for (int i = 0; i < 1000; ++i) writer.write("line");
+  }
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  EXPECT_EQ(fs::file_size(folder / "out.partial"), 5000u);
+}
+
+TEST(ResultWriter, EarlierOutputStaysUntilItIsReplaced) {
+  const TemporaryFolder folder;
+  folder.write("out", "earlier\n");
+  folder.write("out.partial", "torn and much longer than what follows");
+  ResultWriter writer(folder / "out", "in.jsonl");
+  writer.write("new");
+  EXPECT_EQ(read_file(folder / "out"), "earlier\n");
+  writer.finish();
+  EXPECT_EQ(read_file(folder / "out"), "new\n");
+}
+
+TEST(ResultWriter, ModeFollowsTheUmask) {
+  const TemporaryFolder folder;
+  const mode_t before = umask(027);
+  ResultWriter(folder / "out", "in.jsonl").finish();
+  umask(before);
+  struct stat status {};
+  ASSERT_EQ(stat((folder / "out").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+}
+
+TEST(ResultWriter, OutputMustBeCreatable) {
+  const TemporaryFolder folder;
+  refused(ExitCode::kCannotCreate, "No such file", folder / "none/out");
+  fs::create_directory(folder / "dir");
+  refused(ExitCode::kCannotCreate, "a directory", folder / "dir");
+  ASSERT_EQ(mkfifo((folder / "fifo").c_str(), 0600), 0);
+  refused(ExitCode::kCannotCreate, "a FIFO", folder / "fifo");
+  refused(ExitCode::kCannotCreate, "a device", "/dev/full");
+  fs::create_symlink(folder / "target", folder / "link");
+  refused(ExitCode::kCannotCreate, "a symbolic link", folder / "link");
+  EXPECT_FALSE(fs::exists(folder / "target"));
+  folder.write("file", "");
+  refused(ExitCode::kCannotCreate, "Not a directory", folder / "file/out");
+}
+
+TEST(ResultWriter, PartialFileMustNotBeATrap) {
+  const TemporaryFolder folder;
+  folder.write("precious", "kept");
+  fs::create_symlink(folder / "precious", folder / "out.partial");
+  refused(ExitCode::kCannotCreate, "a symbolic link", folder / "out");
+  EXPECT_EQ(read_file(folder / "precious"), "kept");
+  fs::remove(folder / "out.partial");
+  ASSERT_EQ(mkfifo((folder / "out.partial").c_str(), 0600), 0);
+  refused(ExitCode::kCannotCreate, "a FIFO", folder / "out");
+}
+
+TEST(ResultWriter, InputIsNeverOverwritten) {
+  const TemporaryFolder folder;
+  const auto input = folder.write("in.jsonl", "requests");
+  refused(ExitCode::kCannotCreate, "the input", input, input);
+  refused(ExitCode::kCannotCreate, "the input", folder / "./in.jsonl", input);
+  fs::create_hard_link(input, folder / "out");
+  refused(ExitCode::kCannotCreate, "the input", folder / "out", input);
+  const auto partial = folder.write("x.partial", "requests");
+  refused(ExitCode::kCannotCreate, "the input", folder / "x", partial);
+  EXPECT_EQ(read_file(input), "requests");
+  EXPECT_EQ(read_file(partial), "requests");
+}
+
+TEST(ResultWriter, InputOnStandardInputIsNotOverwrittenEither) {
+  const TemporaryFolder folder;
+  const auto input = folder.write("in.jsonl", "requests");
+  const int saved = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+  const int file = open(input.c_str(), O_RDONLY);
+  dup2(file, STDIN_FILENO);
+  refused(ExitCode::kCannotCreate, "the input", input, "-");
+  close(file);
+  if (saved >= 0) dup2(saved, STDIN_FILENO);
+  close(saved >= 0 ? saved : STDIN_FILENO);
+  EXPECT_EQ(read_file(input), "requests");
+}
+
+// What a child process makes of `action`: the exit code of its Error, 0 without one, -1 where `prepare` was refused.
+// A child, because users, mounts and limits are the whole process's.
+template <class Prepare, class Action>
+int in_child(Prepare prepare, Action action) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!prepare()) _exit(255);
+    try {
+      action();
+    } catch (const Error& error) {
+      fmt::print(stderr, "child: {}\n", error.what());
+      _exit(static_cast<int>(error.code()));
+    } catch (...) {
+      _exit(254);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
+  const int code = WEXITSTATUS(status);
+  return code == 255 ? -1 : code;
+}
+
+void write_megabytes(const std::string& path) {
+  ResultWriter writer(path, "in.jsonl");
+  for (int i = 0; i < 64; ++i) writer.write(std::string(1 << 16, 'x'));
+  writer.finish();
+}
+
+TEST(ResultWriter, ReadOnlyFolderIsAPermissionError) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "locked");
+  fs::permissions(folder / "", fs::perms::all);
+  fs::permissions(folder / "locked",
+                  fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  constexpr uid_t kNobody = 65534;
+  const int code = in_child([] { return getuid() != 0 || setuid(kNobody) == 0; },
+                            [&] { ResultWriter(folder / "locked/out", "in.jsonl"); });
+  if (code == -1) GTEST_SKIP() << "root that cannot become another user";
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kPermission));
+}
+
+TEST(ResultWriter, FullDiskIsAnIoError) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "small");
+  const auto mount_small_disk = [&folder] {
+    if (getuid() != 0 && unshare(CLONE_NEWUSER) != 0) return false;
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+    return mount("small", (folder / "small").c_str(), "tmpfs", 0, "size=512k") == 0;
+  };
+  const int code = in_child(mount_small_disk, [&] { write_megabytes(folder / "small/out"); });
+  if (code == -1) GTEST_SKIP() << "mounting a small disk is not permitted here";
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kIo));
+}
+
+// The file size limit fails writes half-way, as a full disk does, everywhere.
+class LimitedFileSize {
+ public:
+  explicit LimitedFileSize(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limited{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limited);
+  }
+  ~LimitedFileSize() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+TEST(ResultWriter, FailedWritesNamePathCauseAndBytes) {
+  const TemporaryFolder folder;
+  const LimitedFileSize limit(1000000);
+  ResultWriter writer(folder / "out", "in.jsonl", /*max_queued_bytes=*/100000);
+  const auto part = fmt::format("'{}': File too large (after 1000000 bytes)", folder / "out.partial");
+  // write() must not wait for ever for a thread that has failed.
+  expect_error(ExitCode::kIo, part, [&] {
+    for (int i = 0; i < 1000; ++i) writer.write(std::string(10000, 'x'));
+  });
+  expect_error(ExitCode::kIo, part, [&] { writer.check(); });
+  expect_error(ExitCode::kIo, part, [&] { writer.finish(); });
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+TEST(ResultWriter, FailuresNobodyAskedForAreLogged) {
+  const TemporaryFolder folder;
+  const LimitedFileSize limit(10);
+  const CapturedLog log;
+  {
+    ResultWriter writer(folder / "out", "in.jsonl");
+    writer.write("more than ten bytes");
+  }
+  EXPECT_THAT(log.text(), HasSubstr("File too large (after 10 bytes)"));
+}
+
+TEST(ResultWriter, FolderThatVanishesIsAnIoError) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "sub");
+  ResultWriter writer(folder / "sub/out", "in.jsonl");
+  fs::remove_all(folder / "sub");
+  expect_error(ExitCode::kIo, folder / "sub/out", [&] { writer.finish(); });
+}
+
+}  // namespace
+}  // namespace computron

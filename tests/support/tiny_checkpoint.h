@@ -1,0 +1,36 @@
+// Small random OPT checkpoints for tests, the same bits for the same description on every machine.
+//
+// The weights are scaled so that the layers, not the token embedding, decide the next token: an error anywhere in the
+// forward pass changes the answer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "computron/base/types.h"
+#include "computron/model/config.h"
+
+namespace computron::test {
+
+struct TinyModel {
+  int layers = 2;
+  int heads = 4;
+  int head_dim = 16;  // hidden = heads × head_dim
+  int ffn = 96;
+  int vocab = 128;
+  int max_positions = 64;
+  DType dtype = DType::kF32;
+  std::uint64_t seed = 1;
+  std::vector<TokenId> eos_tokens = {2};
+};
+
+ModelConfig opt_config(const TinyModel& model);
+
+// Writes the checkpoint, without the tensor called `omitted` if there is such.
+void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted = "");
+
+// Inverts one bit in the middle of a tensor's bytes in the file; its digest stays as it was.
+void damage_tensor(const std::string& path, const std::string& tensor);
+
+}  // namespace computron::test
