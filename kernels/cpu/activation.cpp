@@ -43,18 +43,26 @@ F8 identity(F8 x) { return x; }
 
 template <F8 (*F)(F8), class T>
 void apply(const float* x, const float* bias, int n, T* out) {
-  if (bias == nullptr) return map_lanes(n, out, [](F8 v) { return F(v); }, x);
-  map_lanes(n, out, [](F8 v, F8 b) { return F(add(v, b)); }, x, bias);
+  if (bias == nullptr)
+    return map_lanes(
+        n, out, [](F8 v) { return F(v); }, x);
+  map_lanes(
+      n, out, [](F8 v, F8 b) { return F(add(v, b)); }, x, bias);
 }
 
 template <class T>
 void activate_as(Activation activation, const float* x, const float* bias, int n, T* out) {
   switch (activation) {
-    case Activation::kNone: return apply<identity>(x, bias, n, out);
-    case Activation::kRelu: return apply<relu>(x, bias, n, out);
-    case Activation::kGeluTanh: return apply<gelu_tanh>(x, bias, n, out);
-    case Activation::kGeluErf: return apply<gelu_erf>(x, bias, n, out);
-    case Activation::kSilu: return apply<silu>(x, bias, n, out);
+    case Activation::kNone:
+      return apply<identity>(x, bias, n, out);
+    case Activation::kRelu:
+      return apply<relu>(x, bias, n, out);
+    case Activation::kGeluTanh:
+      return apply<gelu_tanh>(x, bias, n, out);
+    case Activation::kGeluErf:
+      return apply<gelu_erf>(x, bias, n, out);
+    case Activation::kSilu:
+      return apply<silu>(x, bias, n, out);
   }
 }
 

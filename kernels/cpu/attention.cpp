@@ -46,8 +46,8 @@ std::size_t values_offset(const KvCacheView& cache) {
   return static_cast<std::size_t>(cache.kv_heads) * cache.block_tokens * cache.head_dim;
 }
 
-// q · k for kQueries queries and the `count` rows of `keys`: scores[q][i]. Each product is one chain of eight lanes over
-// head_dim and then sum_lanes. Up to seven scores behind are overwritten.
+// q · k for kQueries queries and the `count` rows of `keys`: scores[q][i]. Each product is one chain of eight lanes
+// over head_dim and then sum_lanes. Up to seven scores behind are overwritten.
 template <int kQueries, class T>
 void score(const float* queries, int query_stride, const T* keys, int count, int head_dim, float* scores) {
   constexpr int kKeys = kLanes / kQueries;
@@ -113,7 +113,8 @@ void weigh_all(const float* weights, const T* values, int count, int head_dim, f
 }
 
 void scale(float* x, int n, float factor) {
-  map_lanes(n, x, [f = splat(factor)](F8 v) { return mul(v, f); }, x);
+  map_lanes(
+      n, x, [f = splat(factor)](F8 v) { return mul(v, f); }, x);
 }
 
 // Turns the scores of a span (positions relative to its begin) into weights, zero outside `seen`; carries the softmax
@@ -179,12 +180,8 @@ class Attention {
 
  private:
   int head(int i) const { return part_.kv_head * group_ + i % group_; }
-  std::size_t batch_row(int i) const {
-    return static_cast<std::size_t>(part_.sequence->row + part_.row + i / group_);
-  }
-  Range seen_by(int i) const {
-    return visible(shape_, part_.sequence->start + part_.row + i / group_, length_);
-  }
+  std::size_t batch_row(int i) const { return static_cast<std::size_t>(part_.sequence->row + part_.row + i / group_); }
+  Range seen_by(int i) const { return visible(shape_, part_.sequence->start + part_.row + i / group_, length_); }
   float* query(int i) { return scratch_.queries.data() + static_cast<std::size_t>(i) * stride_; }
   float* values_of(int i) { return scratch_.values.data() + static_cast<std::size_t>(i) * stride_; }
 

@@ -40,14 +40,18 @@ void Gemm::run(DType dtype, const std::byte* x, int rows, int depth, const std::
   const int padded = padded_depth(depth, dtype);
   if (padded != depth) x = pad_depth(dtype, x, rows, depth);
   switch (dtype == DType::kF32 ? f32_ : dtype == DType::kBF16 ? bf16_ : GemmKernel::kNone) {
-    case GemmKernel::kOneDnn: return onednn_->run(dtype, x, row_class(rows), padded, weight, columns, tile);
-    case GemmKernel::kAmx: return gemm_amx(x, rows, padded, weight, columns, tile);
+    case GemmKernel::kOneDnn:
+      return onednn_->run(dtype, x, row_class(rows), padded, weight, columns, tile);
+    case GemmKernel::kAmx:
+      return gemm_amx(x, rows, padded, weight, columns, tile);
     case GemmKernel::kAvx2:
       return gemm_avx2(reinterpret_cast<const float*>(x), rows, padded, reinterpret_cast<const float*>(weight), columns,
                        tile);
-    case GemmKernel::kNone: break;
+    case GemmKernel::kNone:
+      break;
   }
-  throw Error(ExitCode::kInternal, "internal: no GEMM kernel for " + std::string(name_of(dtype)) + " on this processor");
+  throw Error(ExitCode::kInternal,
+              "internal: no GEMM kernel for " + std::string(name_of(dtype)) + " on this processor");
 }
 
 // So that no kernel meets a partial depth, whose last columns would have to be masked: garbage times a padding zero is

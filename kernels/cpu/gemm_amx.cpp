@@ -15,8 +15,8 @@ namespace computron::kernels {
 namespace {
 
 constexpr int kTileRows = 16;
-constexpr int kTileDepth = 32;      // k of one tile
-constexpr int kTileRowBytes = 64;   // 32 bfloat16 of x, 16 pairs of a weight, 16 float sums
+constexpr int kTileDepth = 32;     // k of one tile
+constexpr int kTileRowBytes = 64;  // 32 bfloat16 of x, 16 pairs of a weight, 16 float sums
 constexpr int kDepthChunk = 256;
 constexpr int kUnitBytes = 4 * kRowBlock;  // a pair of k of all rows of a block
 

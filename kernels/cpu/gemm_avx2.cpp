@@ -13,8 +13,8 @@ constexpr int kDepthChunk = 128;  // 32 KiB of a 64-row block: stays in the firs
 // A kRows × kVectors·8 part of the tile goes on by `depth` products; partial sums wait in the tile between chunks, so
 // each stays one chain in the order of k.
 template <int kRows, int kVectors>
-void multiply(const float* x, std::size_t x_stride, int depth, const float* weight, float* tile, std::size_t tile_stride,
-              bool first) {
+void multiply(const float* x, std::size_t x_stride, int depth, const float* weight, float* tile,
+              std::size_t tile_stride, bool first) {
   F8 sums[kRows][kVectors];
   for (int m = 0; m < kRows; ++m) {
     for (int v = 0; v < kVectors; ++v) sums[m][v] = first ? splat(0) : load(tile + m * tile_stride + v * kLanes);

@@ -28,8 +28,8 @@ dnnl::engine make_engine() {
 }
 
 dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, DType dtype, int rows, int depth, int columns) {
-  const auto [type, tag] = dtype == DType::kF32 ? std::pair(Type::f32, Tag::BA16a64b)
-                                                : std::pair(Type::bf16, Tag::BA16a64b2a);
+  const auto [type, tag] =
+      dtype == DType::kF32 ? std::pair(Type::f32, Tag::BA16a64b) : std::pair(Type::bf16, Tag::BA16a64b2a);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return {{{{rows, depth}, type, Tag::ab}, {{depth, columns}, type, tag}, {{rows, columns}, Type::f32, Tag::ab}},
@@ -64,8 +64,8 @@ void OneDnnGemm::run(DType dtype, const std::byte* x, int rows, int depth, const
     p.tile.set_data_handle(tile);
     p.matmul.execute(stream_, p.arguments);
   } catch (const dnnl::error& e) {
-    throw Error(ExitCode::kInternal, fmt::format("oneDNN matmul {} [{}, {}] x [{}, {}]: {}", name_of(dtype), rows, depth,
-                                                 depth, columns, e.what()));
+    throw Error(ExitCode::kInternal, fmt::format("oneDNN matmul {} [{}, {}] x [{}, {}]: {}", name_of(dtype), rows,
+                                                 depth, depth, columns, e.what()));
   }
 }
 
@@ -85,7 +85,10 @@ OneDnnGemm::Primitive OneDnnGemm::make(DType dtype, int rows, int depth, int col
   const dnnl::memory weight(description.weights_desc(), engine_, DNNL_MEMORY_NONE);
   const dnnl::memory tile(description.dst_desc(), engine_, DNNL_MEMORY_NONE);
   const dnnl::memory scratchpad(description.scratchpad_desc(), engine_, scratchpad_.data());
-  return {dnnl::matmul(description), x, weight, tile,
+  return {dnnl::matmul(description),
+          x,
+          weight,
+          tile,
           {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DST, tile}, {DNNL_ARG_SCRATCHPAD, scratchpad}}};
 }
 

@@ -27,9 +27,14 @@ void normalise(const float* x, int n, float mean, float scale, const float* weig
   const F8 m = splat(mean), s = splat(scale);
   const auto z = [=](F8 v) { return mul(sub(v, m), s); };
   if (weight == nullptr && bias == nullptr) return map_lanes(n, out, z, x);
-  if (bias == nullptr) return map_lanes(n, out, [=](F8 v, F8 w) { return mul(z(v), w); }, x, weight);
-  if (weight == nullptr) return map_lanes(n, out, [=](F8 v, F8 b) { return add(z(v), b); }, x, bias);
-  map_lanes(n, out, [=](F8 v, F8 w, F8 b) { return fma(z(v), w, b); }, x, weight, bias);
+  if (bias == nullptr)
+    return map_lanes(
+        n, out, [=](F8 v, F8 w) { return mul(z(v), w); }, x, weight);
+  if (weight == nullptr)
+    return map_lanes(
+        n, out, [=](F8 v, F8 b) { return add(z(v), b); }, x, bias);
+  map_lanes(
+      n, out, [=](F8 v, F8 w, F8 b) { return fma(z(v), w, b); }, x, weight, bias);
 }
 
 }  // namespace

@@ -14,10 +14,10 @@ namespace {
 
 // A piece that lies in one block of 64 rows. Columns count from the block's first, rows from `lane`.
 struct Piece {
-  std::byte* block;         // [units][64] of 4 bytes
-  int lane, rows;           // rows [lane, lane + rows) of the block
+  std::byte* block;  // [units][64] of 4 bytes
+  int lane, rows;    // rows [lane, lane + rows) of the block
   int column, columns;
-  const std::byte* source;  // of its element (0, 0)
+  const std::byte* source;                // of its element (0, 0)
   std::size_t row_stride, column_stride;  // in elements
 };
 

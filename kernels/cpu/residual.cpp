@@ -6,11 +6,13 @@ namespace computron::kernels {
 
 void add_residual(const float* x, const float* bias, int n, float* inout) {
   if (bias == nullptr) return add(x, n, inout);
-  map_lanes(n, inout, [](F8 h, F8 v, F8 b) { return add(h, add(v, b)); }, inout, x, bias);
+  map_lanes(
+      n, inout, [](F8 h, F8 v, F8 b) { return add(h, add(v, b)); }, inout, x, bias);
 }
 
 void add(const float* x, int n, float* inout) {
-  map_lanes(n, inout, [](F8 h, F8 v) { return add(h, v); }, inout, x);
+  map_lanes(
+      n, inout, [](F8 h, F8 v) { return add(h, v); }, inout, x);
 }
 
 }  // namespace computron::kernels

@@ -149,8 +149,10 @@ void add_init(CLI::App& app) {
   auto* command = app.add_subcommand("init", "Write a model with random weights");
   const auto options = std::make_shared<InitOptions>();
   command->footer(
-      "Weights and embeddings are normal with deviation 0.02 (init_std of --config), as transformers initialises them.\n"
-      "Biases are normal with deviation 0.02 instead of zero and norm weights normal around one with deviation 0.1, so\n"
+      "Weights and embeddings are normal with deviation 0.02 (init_std of --config), as transformers initialises "
+      "them.\n"
+      "Biases are normal with deviation 0.02 instead of zero and norm weights normal around one with deviation 0.1, "
+      "so\n"
       "that a computation which loses one is noticed. The same seed gives the same values with any --threads.");
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
   command->add_option("--arch", options->arch, "Family of a published size: opt");

@@ -110,12 +110,9 @@ std::string text_of(const ordered_json& json, int indent = -1) {
 std::string shape_text(const TensorEntry& tensor) { return text_of(ordered_json(tensor.shape)); }
 
 ordered_json json_of(const TensorEntry& tensor) {
-  return {{"name", tensor.name},
-          {"dtype", name_of(tensor.dtype)},
-          {"shape", tensor.shape},
-          {"transposed", tensor.transposed},
-          {"offset", tensor.offset},
-          {"bytes", tensor.bytes}};
+  return {{"name", tensor.name},     {"dtype", name_of(tensor.dtype)},
+          {"shape", tensor.shape},   {"transposed", tensor.transposed},
+          {"offset", tensor.offset}, {"bytes", tensor.bytes}};
 }
 
 ordered_json json_of(const Verification& verification) {
@@ -171,9 +168,8 @@ void print_text(const CheckpointIndex& index, const Verification& verification) 
 
 void check_damages(const std::string& path, const Verification& verification) {
   if (verification.damages.empty()) return;
-  throw CheckpointError(fmt::format("{}: {} of {} chunks are damaged; the first: {}", path,
-                                    verification.damages.size(), verification.chunks,
-                                    verification.damages.begin()->second));
+  throw CheckpointError(fmt::format("{}: {} of {} chunks are damaged; the first: {}", path, verification.damages.size(),
+                                    verification.chunks, verification.damages.begin()->second));
 }
 
 void check_configuration(const CheckpointIndex& index) try {
@@ -200,7 +196,8 @@ void add_inspect(CLI::App& app) {
   auto* command = app.add_subcommand("inspect", "Show the configuration, tensors and digests of a model file");
   const auto options = std::make_shared<InspectOptions>();
   command->footer(
-      "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit its\n"
+      "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit "
+      "its\n"
       "configuration.");
   command->add_option("file", options->path, "Checkpoint, FILE.h5")->required();
   command->add_flag("--json", options->json, "Print one JSON object");

@@ -131,6 +131,7 @@ int run(ServeOptions options, const std::string& effective) {
 }
 
 void add_options(CLI::App& app, ServeOptions& o) {
+  app.option_defaults()->always_capture_default();
   auto* model = app.add_option("--model", o.models, "A model to serve, as ID=FILE.h5; repeat for more");
   app.add_option("--models", o.roster, "A roster: JSON list of id, path and optional pinned, priority")->excludes(model);
   app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin")->required();

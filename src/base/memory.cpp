@@ -1,5 +1,6 @@
 #include "computron/base/memory.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -31,13 +32,24 @@ std::size_t mem_available() {
   return kUnlimited;
 }
 
+// Page cache that the group would give back when asked: counted as used, but obtainable.
+std::size_t reclaimable(const std::filesystem::path& group, const char* key) {
+  std::ifstream in(group / "memory.stat");
+  std::string name;
+  for (std::size_t value = 0; in >> name >> value;) {
+    if (name == key) return value;
+  }
+  return 0;
+}
+
 // The tightest limit on the way from the process's group to the hierarchy's root.
 void tighten(MemoryLimit& limit, const std::filesystem::path& root, std::string group, const char* max_file,
-             const char* used_file) {
+             const char* used_file, const char* cache_key) {
   for (std::filesystem::path path = root / group.erase(0, 1);; path = path.parent_path()) {
     const std::size_t max = read_number(path / max_file), used = read_number(path / used_file);
     if (max != kUnlimited && used != kUnlimited) {
-      const std::size_t left = max > used ? max - used : 0;
+      const std::size_t busy = used - std::min(used, reclaimable(path, cache_key));
+      const std::size_t left = max > busy ? max - busy : 0;
       if (left < limit.bytes) limit = {left, "control group limit " + (path / max_file).string()};
     }
     if (path == root || !path.has_relative_path()) return;
@@ -53,9 +65,10 @@ MemoryLimit available_memory() {
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
-    if (controllers.empty()) tighten(limit, "/sys/fs/cgroup", group, "memory.max", "memory.current");
+    if (controllers.empty()) tighten(limit, "/sys/fs/cgroup", group, "memory.max", "memory.current", "inactive_file");
     if (controllers.find("memory") != std::string::npos) {
-      tighten(limit, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes");
+      tighten(limit, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes",
+              "total_inactive_file");
     }
   }
   return limit;

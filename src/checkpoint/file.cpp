@@ -39,8 +39,8 @@ std::size_t file_bytes(int fd, const std::string& path) {
 std::size_t read_at(int fd, std::size_t offset, std::span<std::byte> bytes, const std::string& path) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t n = pread(fd, bytes.data() + done, std::min(bytes.size() - done, kLargestCall),
-                            static_cast<off_t>(offset + done));
+    const ssize_t n =
+        pread(fd, bytes.data() + done, std::min(bytes.size() - done, kLargestCall), static_cast<off_t>(offset + done));
     if (n == 0) break;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(ExitCode::kIo, path, "cannot be read");
@@ -52,8 +52,8 @@ std::size_t read_at(int fd, std::size_t offset, std::span<std::byte> bytes, cons
 void write_at(int fd, std::size_t offset, std::span<const std::byte> bytes, const std::string& path) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t n = pwrite(fd, bytes.data() + done, std::min(bytes.size() - done, kLargestCall),
-                             static_cast<off_t>(offset + done));
+    const ssize_t n =
+        pwrite(fd, bytes.data() + done, std::min(bytes.size() - done, kLargestCall), static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(ExitCode::kIo, path, "cannot be written");
     done += static_cast<std::size_t>(n);

@@ -26,9 +26,9 @@ std::string innermost_message() {
 
 // HDF5 reads these when it is initialised. HDF5_USE_FILE_LOCKING would override H5Pset_file_locking.
 void forget_environment() {
-  for (const char* name : {"HDF5_PLUGIN_PATH", "HDF5_PLUGIN_PRELOAD", "HDF5_VOL_CONNECTOR", "HDF5_DRIVER",
-                           "HDF5_DRIVER_CONFIG", "HDF5_EXTFILE_PREFIX", "HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX",
-                           "HDF5_USE_FILE_LOCKING"}) {
+  for (const char* name :
+       {"HDF5_PLUGIN_PATH", "HDF5_PLUGIN_PRELOAD", "HDF5_VOL_CONNECTOR", "HDF5_DRIVER", "HDF5_DRIVER_CONFIG",
+        "HDF5_EXTFILE_PREFIX", "HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX", "HDF5_USE_FILE_LOCKING"}) {
     unsetenv(name);
   }
 }

@@ -32,11 +32,15 @@ constexpr unsigned char kSignature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, 
 
 SuperblockLayout superblock_layout(std::byte version, const Subject& subject) {
   switch (std::to_integer<int>(version)) {
-    case 0: return {.offset_size = 13, .base = 24, .end = 40};
-    case 1: return {.offset_size = 13, .base = 28, .end = 44};
+    case 0:
+      return {.offset_size = 13, .base = 24, .end = 40};
+    case 1:
+      return {.offset_size = 13, .base = 28, .end = 44};
     case 2:
-    case 3: return {.offset_size = 9, .base = 12, .end = 28};
-    default: subject.fail(fmt::format("HDF5 superblock of unknown version {}", std::to_integer<int>(version)));
+    case 3:
+      return {.offset_size = 9, .base = 12, .end = 28};
+    default:
+      subject.fail(fmt::format("HDF5 superblock of unknown version {}", std::to_integer<int>(version)));
   }
 }
 
@@ -56,8 +60,8 @@ void check_superblock(int fd, std::size_t bytes, const Subject& subject) {
   if (address_at(head, layout.base) != 0) subject.fail("HDF5 base address is not zero");
   const std::uint64_t end = address_at(head, layout.end);
   if (end == bytes) return;
-  subject.fail(fmt::format("{}: the file has {} bytes, its header says {}", bytes < end ? "truncated" : "too long",
-                           bytes, end));
+  subject.fail(
+      fmt::format("{}: the file has {} bytes, its header says {}", bytes < end ? "truncated" : "too long", bytes, end));
 }
 
 Id open_attribute(hid_t object, const char* name, const Subject& subject) {
@@ -181,7 +185,8 @@ std::size_t read_offset(hid_t dataset, std::size_t bytes, std::size_t file_bytes
   const haddr_t offset = H5Dget_offset(dataset);
   if (offset == HADDR_UNDEF) subject.fail("no storage");
   if (offset > file_bytes || bytes > file_bytes - offset) {
-    subject.fail(fmt::format("bytes {} to {} + {} are outside the file of {} bytes", offset, offset, bytes, file_bytes));
+    subject.fail(
+        fmt::format("bytes {} to {} + {} are outside the file of {} bytes", offset, offset, bytes, file_bytes));
   }
   return offset;
 }

@@ -16,12 +16,11 @@ void verify_chunk(const std::string& path, const TensorEntry& tensor, std::size_
                   std::span<const std::byte> bytes) {
   const Digest128 found = digest128(bytes);
   if (found == tensor.digests[chunk]) return;
-  throw CheckpointError(fmt::format("{}: tensor '{}': chunk {} of {} (file bytes {} to {}) is damaged: digest {}, "
-                                    "expected {}",
-                                    path, tensor.name, chunk, tensor.digests.size(),
-                                    tensor.offset + chunk * kDigestChunkBytes,
-                                    tensor.offset + chunk * kDigestChunkBytes + bytes.size(), to_hex(found),
-                                    to_hex(tensor.digests[chunk])));
+  throw CheckpointError(fmt::format(
+      "{}: tensor '{}': chunk {} of {} (file bytes {} to {}) is damaged: digest {}, "
+      "expected {}",
+      path, tensor.name, chunk, tensor.digests.size(), tensor.offset + chunk * kDigestChunkBytes,
+      tensor.offset + chunk * kDigestChunkBytes + bytes.size(), to_hex(found), to_hex(tensor.digests[chunk])));
 }
 
 // Verifies whole chunks; `bytes` begins with chunk `first`.
@@ -39,9 +38,8 @@ TensorReader::TensorReader(const CheckpointIndex& index) : index_(index) {
   FileDescriptor fd = open_input(index.path);
   const std::size_t bytes = file_bytes(fd.get(), index.path);
   if (bytes != index.file_bytes) {
-    throw Error(ExitCode::kNoInput,
-                fmt::format("{}: the file has {} bytes now and had {} when its index was read", index.path, bytes,
-                            index.file_bytes));
+    throw Error(ExitCode::kNoInput, fmt::format("{}: the file has {} bytes now and had {} when its index was read",
+                                                index.path, bytes, index.file_bytes));
   }
   fd_ = fd.release();
 }

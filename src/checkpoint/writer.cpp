@@ -92,7 +92,8 @@ ExitCode code_of_open_failure() {
 
 // True if `path` still leads to the file that `fd` is: a writer that finished meanwhile has renamed it.
 bool still_named(int fd, const std::string& path) {
-  struct stat by_fd {}, by_name {};
+  struct stat by_fd {
+  }, by_name{};
   return fstat(fd, &by_fd) == 0 && stat(path.c_str(), &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
          by_fd.st_dev == by_name.st_dev;
 }
@@ -156,7 +157,9 @@ struct CheckpointWriter::State {
   bool finished = false;
 
   State(const std::string& final_path, std::vector<TensorEntry> entries)
-      : path(final_path), partial_path(final_path + ".partial"), tensors(std::move(entries)),
+      : path(final_path),
+        partial_path(final_path + ".partial"),
+        tensors(std::move(entries)),
         fd(open_output(partial_path)) {
     for (const TensorEntry& tensor : tensors) written.emplace_back(tensor.digests.size(), 0);
   }
@@ -220,8 +223,8 @@ void CheckpointWriter::State::check_written() const {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (std::size_t chunk = 0; chunk < written[t].size(); ++chunk) {
       if (written[t][chunk] != 0) continue;
-      throw Error(ExitCode::kInternal, fmt::format("internal: {}: chunk {} of tensor '{}' was never written", path,
-                                                   chunk, tensors[t].name));
+      throw Error(ExitCode::kInternal,
+                  fmt::format("internal: {}: chunk {} of tensor '{}' was never written", path, chunk, tensors[t].name));
     }
   }
 }

@@ -34,7 +34,7 @@ class MpiAllReduce : public AllReduce {
       : group_(group), progress_(progress), max_count_(max_count), parts_(group.size()) {
     const std::size_t others = group.size() - 1;
     received_.resize(others * std::max(std::min(max_count, kWholeFloats), longest_slice(max_count)));
-    requests_.reserve(2 * others);
+    messages_.reserve(2 * others);
   }
 
   void sum(Stream& stream, float* data, std::size_t count) override {
@@ -120,24 +120,33 @@ class MpiAllReduce : public AllReduce {
   }
 
   void receive(float* data, std::size_t count, int from) {
-    requests_.push_back(group_.receive(std::as_writable_bytes(std::span(data, count)), from, tags::kAllReduce));
+    const auto bytes = std::as_writable_bytes(std::span(data, count));
+    messages_.push_back({group_.receive(bytes, from, tags::kAllReduce), bytes.size()});
   }
   void send(const float* data, std::size_t count, int to) {
-    requests_.push_back(group_.send(std::as_bytes(std::span(data, count)), to, tags::kAllReduce));
+    messages_.push_back({group_.send(std::as_bytes(std::span(data, count)), to, tags::kAllReduce), 0});
   }
   void finish_round() {
     progress_.wait_until([this] {
-      while (!requests_.empty() && requests_.back().done()) requests_.pop_back();
-      return requests_.empty();
+      while (!messages_.empty() && messages_.back().request.done()) {
+        ensure(messages_.back().request.received_bytes() == messages_.back().bytes, "all-reduce of unequal lengths");
+        messages_.pop_back();
+      }
+      return messages_.empty();
     });
   }
+
+  struct Message {
+    MessageRequest request;
+    std::size_t bytes;  // to be received
+  };
 
   const Communicator& group_;
   Progress& progress_;
   std::size_t max_count_;
-  std::vector<float> received_;  // parts of other ranks
-  std::vector<float*> parts_;    // by rank, of the sum in hand
-  std::vector<MessageRequest> requests_;
+  std::vector<float> received_;    // parts of other ranks
+  std::vector<float*> parts_;      // by rank, of the sum in hand
+  std::vector<Message> messages_;  // of the round in hand
 };
 
 }  // namespace

@@ -39,7 +39,9 @@ int to_count(std::size_t bytes, const char* what) {
   throw Error(ExitCode::kComm, fmt::format("{} of {} bytes: MPI messages end at {}", what, bytes, kMaxCount));
 }
 
-std::string describe(const char* call, int peer, int tag) { return fmt::format("{} (rank {}, tag {})", call, peer, tag); }
+std::string describe(const char* call, int peer, int tag) {
+  return fmt::format("{} (rank {}, tag {})", call, peer, tag);
+}
 
 void broadcast_into(MPI_Comm comm, std::span<std::byte> bytes, int root) {
   while (!bytes.empty()) {

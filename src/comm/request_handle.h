@@ -12,12 +12,12 @@ static_assert(sizeof(MPI_Request) <= sizeof(std::uintptr_t));
 
 inline std::uintptr_t pack(MPI_Request request) {
   std::uintptr_t handle = 0;
-  std::memcpy(&handle, &request, sizeof request);
+  std::memcpy(&handle, &request, sizeof(MPI_Request));
   return handle;
 }
 inline MPI_Request unpack(std::uintptr_t handle) {
   MPI_Request request;
-  std::memcpy(&request, &handle, sizeof request);
+  std::memcpy(&request, &handle, sizeof(MPI_Request));
   return request;
 }
 

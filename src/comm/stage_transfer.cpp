@@ -26,7 +26,7 @@ void StageTransfer::send(Stream& stream, const float* data, std::size_t count) {
 void StageTransfer::receive(Stream& stream, float* data, std::size_t count) {
   cpu(stream).launch([this, data, count](CpuContext&) {
     MessageRequest request = mesh_.world.receive(std::as_writable_bytes(std::span(data, count)),
-                                          mesh_.shape.rank_of(mesh_.stage - 1, mesh_.t), tags::kActivation);
+                                                 mesh_.shape.rank_of(mesh_.stage - 1, mesh_.t), tags::kActivation);
     progress_.wait_until([&request] { return request.done(); });
     ensure(request.received_bytes() == count * sizeof(float), "activations of another size than the step says");
   });

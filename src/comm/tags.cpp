@@ -6,15 +6,24 @@ namespace computron::tags {
 
 std::string name_of(int tag) {
   switch (tag) {
-    case kStep: return "step";
-    case kReport: return "report";
-    case kActivation: return "activation";
-    case kTokens: return "tokens";
-    case kLogitSummary: return "logit summary";
-    case kLogitRow: return "logit row";
-    case kAllReduce: return "all-reduce";
-    case kMeasurement: return "measurement";
-    default: return fmt::format("{}", tag);
+    case kStep:
+      return "step";
+    case kReport:
+      return "report";
+    case kActivation:
+      return "activation";
+    case kTokens:
+      return "tokens";
+    case kLogitSummary:
+      return "logit summary";
+    case kLogitRow:
+      return "logit row";
+    case kAllReduce:
+      return "all-reduce";
+    case kMeasurement:
+      return "measurement";
+    default:
+      return fmt::format("{}", tag);
   }
 }
 

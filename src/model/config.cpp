@@ -41,7 +41,7 @@ EnumNames<Activation> names_of(Activation) {
 }
 
 template <class Enum>
-  requires std::is_enum_v<Enum>
+requires std::is_enum_v<Enum>
 void read_value(const std::string& key, const nlohmann::json& value, Enum& out) {
   for (const auto& [enumerator, name] : names_of(Enum{})) {
     if (value != name) continue;
@@ -99,8 +99,7 @@ void require(bool condition, const std::string& what) {
 
 // Bounds far above any model and low enough that no product of two of them overflows.
 void check_range(const char* name, int value, int least, int most) {
-  require(value >= least && value <= most,
-          fmt::format("'{}' is {}, expected {} to {}", name, value, least, most));
+  require(value >= least && value <= most, fmt::format("'{}' is {}, expected {} to {}", name, value, least, most));
 }
 
 void check_sizes(const ModelConfig& c) {
@@ -117,8 +116,7 @@ void check_sizes(const ModelConfig& c) {
 }
 
 void check_heads(const ModelConfig& c) {
-  require(c.heads % c.kv_heads == 0,
-          fmt::format("'heads' {} is not a multiple of 'kv_heads' {}", c.heads, c.kv_heads));
+  require(c.heads % c.kv_heads == 0, fmt::format("'heads' {} is not a multiple of 'kv_heads' {}", c.heads, c.kv_heads));
   require(c.architecture != "opt" || c.heads * c.head_dim == c.hidden,
           fmt::format("'heads' {} x 'head_dim' {} is not 'hidden' {}", c.heads, c.head_dim, c.hidden));
   require(c.positions != PositionKind::kRotary || c.head_dim % 2 == 0,
@@ -136,9 +134,9 @@ struct OptSize {
 };
 
 constexpr OptSize kOptSizes[] = {
-    {"125m", 12, 768, 12, 3072},    {"1.3b", 24, 2048, 32, 8192},   {"2.7b", 32, 2560, 32, 10240},
-    {"6.7b", 32, 4096, 32, 16384},  {"13b", 40, 5120, 40, 20480},   {"30b", 48, 7168, 56, 28672},
-    {"66b", 64, 9216, 72, 36864},   {"175b", 96, 12288, 96, 49152},
+    {"125m", 12, 768, 12, 3072},   {"1.3b", 24, 2048, 32, 8192},   {"2.7b", 32, 2560, 32, 10240},
+    {"6.7b", 32, 4096, 32, 16384}, {"13b", 40, 5120, 40, 20480},   {"30b", 48, 7168, 56, 28672},
+    {"66b", 64, 9216, 72, 36864},  {"175b", 96, 12288, 96, 49152},
 };
 
 ModelConfig opt_of_size(const OptSize& size) {

@@ -21,8 +21,8 @@ template <class Value>
 void require_value(const json& hf, const char* key, const Value& only, const Value& fallback) {
   const Value value = value_or(hf, key, fallback);
   if (value == only) return;
-  throw ConfigError(fmt::format("model configuration: '{}' is {}, only {} is supported", key, json(value).dump(),
-                                json(only).dump()));
+  throw ConfigError(
+      fmt::format("model configuration: '{}' is {}, only {} is supported", key, json(value).dump(), json(only).dump()));
 }
 
 // One token or a list of them.
@@ -37,8 +37,8 @@ Activation opt_activation(const json& hf) {
   const auto name = value_or<std::string>(hf, "activation_function", "relu");
   if (name == "relu") return Activation::kRelu;
   if (name == "gelu") return Activation::kGeluErf;
-  throw ConfigError(
-      fmt::format("model configuration: 'activation_function' is {}, expected \"relu\" or \"gelu\"", json(name).dump()));
+  throw ConfigError(fmt::format("model configuration: 'activation_function' is {}, expected \"relu\" or \"gelu\"",
+                                json(name).dump()));
 }
 
 void refuse_unsupported_opt(const json& hf, int hidden) {

@@ -4,7 +4,6 @@
 
 #include "computron/base/time.h"
 #include "computron/comm/tags.h"
-#include "computron/device/cpu/cpu_stream.h"
 
 namespace computron {
 
@@ -61,7 +60,7 @@ Report Executor::run(const Step& step) {
   }
   report.digest = residency_.state().digest();
   report.busy_s = link_->statistics().busy_s;
-  report.exposed_s = cpu(*compute_).exposed_s();
+  report.exposed_s = compute_->exposed_s();
   return report;
 }
 

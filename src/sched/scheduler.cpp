@@ -92,7 +92,9 @@ Decision Scheduler::next(double now_s) {
 
 void Scheduler::admit_arrivals(double now_s) {
   while (!arriving_.empty() && arriving_.top().arrival_s <= now_s) {
-    queues_[arriving_.top().model].waiting.push_back(arriving_.top());
+    // One that was read late goes before those that arrived after it.
+    std::deque<Request>& waiting = queues_[arriving_.top().model].waiting;
+    waiting.insert(std::upper_bound(waiting.begin(), waiting.end(), arriving_.top(), earlier), arriving_.top());
     arriving_.pop();
   }
 }
@@ -130,7 +132,7 @@ void Scheduler::begin_turn(PlannedStep& planned) {
   int blocks = 0;
   std::vector<Request> requests = take_batch(model, blocks);
   for (Request& request : requests) {
-    batch_.push_back(std::make_unique<Sequence>(std::move(request), ++last_sequence_, models_[model].eos_tokens));
+    batch_.emplace_back(std::move(request), ++last_sequence_, models_[model].eos_tokens);
   }
   running_ = model;
   planned.swap = models[model].missing_pages > 0;
@@ -161,21 +163,23 @@ std::vector<Request> Scheduler::take_batch(ModelId model, int& blocks) {
   return batch;
 }
 
-// Chunks of sequences that are not in flight: a fair share of the batch, so that every step in flight has some.
+// Chunks of the sequences that have waited longest, of those not in flight: a fair share of the batch, so that every
+// step in flight has some.
 bool Scheduler::fill_batch(Step& step) {
   const std::size_t share = ceil_div<std::size_t>(batch_.size(), options_.steps_in_flight);
   const int block_tokens = models_[*running_].caches.front().block_tokens;
   int tokens_left = options_.max_batch_tokens;
   std::vector<Sequence*> chosen;
-  for (std::size_t i = 0; i < batch_.size() && chosen.size() < share && tokens_left > 0; ++i) {
-    Sequence& sequence = *batch_[(turn_start_ + i) % batch_.size()];
-    if (sequence.in_flight()) continue;
-    step.chunks.push_back(sequence.next_chunk(tokens_left, block_tokens, free_blocks_));
+  auto next = batch_.begin();
+  for (std::size_t left = batch_.size(); left > 0 && chosen.size() < share && tokens_left > 0; --left) {
+    const auto sequence = next++;
+    if (sequence->in_flight()) continue;
+    step.chunks.push_back(sequence->next_chunk(tokens_left, block_tokens, free_blocks_));
     tokens_left -= static_cast<int>(step.chunks.back().tokens.size());
-    chosen.push_back(&sequence);
+    chosen.push_back(&*sequence);
+    batch_.splice(batch_.end(), batch_, sequence);
   }
   if (chosen.empty()) return false;
-  turn_start_ += chosen.size();
   step.id = ++last_step_;
   step.model = *running_;
   queues_[*running_].last_used = step.id;
@@ -213,7 +217,7 @@ void Scheduler::completed(StepId step, std::span<const SampledRow> rows, double 
     Completion completion = sequence->take_completion();
     completion.finished_s = now_s;
     completions_.push_back(std::move(completion));
-    std::erase_if(batch_, [sequence](const auto& member) { return member.get() == sequence; });
+    batch_.remove_if([sequence](const Sequence& member) { return &member == sequence; });
   }
   ensure(rows.empty(), "more rows of logits than the step asked for");
 }

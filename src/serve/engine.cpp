@@ -49,11 +49,11 @@ void Engine::run() {
       execute();
       progressed = true;
     }
-    show_progress();
     writer_.check();
     progressed ? idler.reset() : idler.pause();
   }
   put_results();
+  progress_line_.finish(now_s(), progress());
   ensure(open_.empty(), "requests without a result");
   shut_down();
 }
@@ -61,6 +61,7 @@ void Engine::run() {
 void Engine::poll_network() {
   sender_.poll();
   job_.executor().poll();
+  show_progress();
 }
 
 bool Engine::take_input() {
@@ -136,7 +137,7 @@ void Engine::send(PlannedStep planned) {
   collector_.expect(planned.step, std::move(planned.expected));
   sender_.send(planned.step);
   job_.executor().accept(planned.step);
-  in_flight_.push_back({planned.step.id, planned.step.model, now_s()});
+  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), planned.swap});
   todo_.push_back(std::move(planned.step));
 }
 
@@ -180,14 +181,18 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
 }
 
 void Engine::show_progress() {
+  const double now = now_s();
+  if (progress_line_.due(now)) progress_line_.update(now, progress());
+}
+
+ProgressLine::State Engine::progress() {
   const auto running = scheduler_.running_model();
-  ProgressLine::State state{.done = metrics_.finished(),
-                            .total = reader_.lines_seen(),
-                            .total_known = reader_.finished(),
-                            .generated_tokens = generated_tokens_,
-                            .model = running ? job_.options().models[*running].id : std::string(),
-                            .swapping = false};
-  all_done_&& in_flight_.empty() ? progress_line_.finish(now_s(), state) : progress_line_.update(now_s(), state);
+  return {.done = metrics_.finished(),
+          .total = reader_.lines_seen(),
+          .total_known = reader_.finished(),
+          .generated_tokens = generated_tokens_,
+          .model = running ? job_.options().models[*running].id : std::string(),
+          .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; })};
 }
 
 void Engine::shut_down() {

@@ -63,10 +63,12 @@ void Job::make_device() {
   const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores, ranks_on_node_, options_.threads + 1)
                                                 : IdlePolicy::parse(options_.idle);
   progress_ = std::make_unique<Progress>(idle);
+  const bool crowded = ranks_on_node_ * options_.threads > cores;
   if (options_.device == "cuda") {
     device_ = make_cuda_device(rank_on_node_);
   } else {
-    device_ = make_cpu_device({.threads = options_.threads, .link_gb_per_s = options_.link_gb_per_s});
+    device_ = make_cpu_device({.threads = options_.threads, .link_gb_per_s = options_.link_gb_per_s,
+                               .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
   }
   ops_ = make_cpu_ops(*device_);
 }

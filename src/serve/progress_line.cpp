@@ -40,7 +40,7 @@ ProgressLine::ProgressLine(bool enabled, double start_s, double interval_s)
       last_s_(start_s) {}
 
 void ProgressLine::update(double now, const State& state) {
-  if (!enabled_ || now - last_s_ < interval_s_) return;
+  if (!due(now)) return;
   last_s_ = now;
   // A line that wraps could not be rewritten.
   show(terminal_ ? fmt::format("\r{}{}", line(now, state).substr(0, terminal_columns() - 1), kClearToEnd)

@@ -32,8 +32,8 @@ class Failure : public ::testing::Test {
 
   // Each job ends in time with one of `codes`, without results, and says in its one line what `thing` is about. Most of
   // a failed job's time is mpirun's waiting, so they run side by side.
-  void expect_failure(const std::vector<ServeJob>& jobs, const ::testing::Matcher<int>& code,
-                      const std::string& thing) {
+  void expect_failures(const std::vector<ServeJob>& jobs, const ::testing::Matcher<int>& code,
+                       const std::string& thing) {
     std::vector<std::unique_ptr<RunningServe>> running;
     for (const ServeJob& job : jobs) running.push_back(std::make_unique<RunningServe>(job, folder_));
     for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -45,7 +45,7 @@ class Failure : public ::testing::Test {
   void expect_failure(ServeJob job, const ::testing::Matcher<int>& code, const std::string& thing) {
     ServeJob on_two = job;
     on_two.tp = 2;
-    expect_failure({job, on_two}, code, thing);
+    expect_failures({job, on_two}, code, thing);
   }
 
   TemporaryFolder folder_;
@@ -77,7 +77,7 @@ TEST_F(Failure, MissingCheckpointIsNoInput) { expect_failure(job(1, 1, "absent")
 TEST_F(Failure, DamagedCheckpointIsBadData) {
   fs::copy_file(path("whole"), path("damaged"));
   damage_tensor(path("damaged"), kTensor);
-  expect_failure({job(1, 1, "damaged"), job(2, 1, "damaged"), job(1, 2, "damaged")}, 65, kTensor);
+  expect_failures({job(1, 1, "damaged"), job(2, 1, "damaged"), job(1, 2, "damaged")}, 65, kTensor);
 }
 
 TEST_F(Failure, TruncatedCheckpointIsBadData) {
@@ -101,15 +101,15 @@ TEST_F(Failure, MeshThatRanksDoNotFillIsRefused) {
   ServeJob one = job(3, 1), two = job(3, 1);
   one.ranks = 1;
   two.ranks = 2;
-  expect_failure({one, two}, AnyOf(64, 78), "3");
+  expect_failures({one, two}, AnyOf(64, 78), "3");
 }
 
 TEST_F(Failure, MeshThatTheModelDoesNotFillIsRefused) {
-  expect_failure({job(1, 3)}, 78, "tiny");  // of two layers
+  expect_failures({job(1, 3)}, 78, "tiny");  // of two layers
   TinyModel narrow = kModel;
   narrow.heads = 2;
   write_tiny_checkpoint(path("narrow"), narrow);
-  expect_failure({job(3, 1, "narrow")}, 78, "tiny");
+  expect_failures({job(3, 1, "narrow")}, 78, "tiny");
 }
 
 TEST_F(Failure, MissingRequestFileIsNoInput) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "computron/base/digest.h"
 
@@ -58,7 +60,12 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
 }  // namespace
 
 double healthy_limit_s() { return 4 * failing_limit_s(); }
-double failing_limit_s() { return COMPUTRON_FAILING_LIMIT_S; }
+double failing_limit_s() {
+  double load = 0;
+  if (getloadavg(&load, 1) != 1) load = 0;
+  const double cores = std::max(1u, std::thread::hardware_concurrency());
+  return COMPUTRON_FAILING_LIMIT_S * std::clamp(load / cores, 1.0, 8.0);
+}
 
 RunningServe::RunningServe(const ServeJob& job, const TemporaryFolder& parent)
     : folder_(new_folder(parent)),

@@ -37,8 +37,9 @@ struct Served {
   nlohmann::json metrics;  // null when there is no metrics file
 };
 
-// Seconds after which a healthy run counts as hung, and after which a failing one must have ended (10 in an ordinary
-// build, more with sanitizers).
+// Seconds within which a failing job must have ended (10 in an ordinary build on a machine with nothing else to do,
+// more with sanitizers and the more the machine's load exceeds its cores), and after which a healthy one counts as
+// hung.
 double healthy_limit_s();
 double failing_limit_s();
 

@@ -112,10 +112,7 @@ TEST(Profile, TakesAPlainFileOfAnotherWriter) {
 TEST(Profile, Storage) {
   EXPECT_THAT(refusal_of_storage([](hid_t p) { H5Pset_chunk(p, 2, kExtents); }),
               AllOf(HasSubstr("tensor 'w'"), HasSubstr("contiguously")));
-  EXPECT_THAT(refusal_of_storage([](hid_t p) {
-                H5Pset_layout(p, H5D_COMPACT);
-              }),
-              HasSubstr("contiguously"));
+  EXPECT_THAT(refusal_of_storage([](hid_t p) { H5Pset_layout(p, H5D_COMPACT); }), HasSubstr("contiguously"));
   EXPECT_THAT(refusal_of_storage([](hid_t p) {
                 H5Pset_chunk(p, 2, kExtents);
                 H5Pset_fletcher32(p);
@@ -178,14 +175,12 @@ TEST(Profile, Links) {
                 H5Lcreate_hard(tensors, "w", tensors, "again", H5P_DEFAULT, H5P_DEFAULT);
               }),
               AllOf(HasSubstr("'w'"), HasSubstr("'again'"), HasSubstr("overlap")));
-  EXPECT_THAT(refusal_of_tensors([](hid_t tensors) {
-                H5Gcreate2(tensors, "inner", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-              }),
-              HasSubstr("'inner': not a dataset"));
-  EXPECT_THAT(refusal_of_tensors([](hid_t tensors) {
-                put_dataset(tensors, H5T_IEEE_F32LE, plain_space(), early(), "a b");
-              }),
-              HasSubstr("character 0x20"));
+  EXPECT_THAT(
+      refusal_of_tensors([](hid_t tensors) { H5Gcreate2(tensors, "inner", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT); }),
+      HasSubstr("'inner': not a dataset"));
+  EXPECT_THAT(
+      refusal_of_tensors([](hid_t tensors) { put_dataset(tensors, H5T_IEEE_F32LE, plain_space(), early(), "a b"); }),
+      HasSubstr("character 0x20"));
 }
 
 TEST(Profile, LinkAsTheGroupOfTensors) {
@@ -199,9 +194,15 @@ TEST(Profile, LinkAsTheGroupOfTensors) {
 
 // Reading any checkpoint takes external links out of this process's HDF5; the test puts a class of its own back.
 TEST(Profile, ExternalLinks) {
-  const H5L_class_t external = {H5L_LINK_CLASS_T_VERS, H5L_TYPE_EXTERNAL, "test", nullptr, nullptr, nullptr,
+  const H5L_class_t external = {H5L_LINK_CLASS_T_VERS,
+                                H5L_TYPE_EXTERNAL,
+                                "test",
+                                nullptr,
+                                nullptr,
+                                nullptr,
                                 [](const char*, hid_t, const void*, size_t, hid_t, hid_t) -> hid_t { return -1; },
-                                nullptr, nullptr};
+                                nullptr,
+                                nullptr};
   EXPECT_THAT(refusal_of_tensors([&](hid_t tensors) {
                 if (H5Lis_registered(H5L_TYPE_EXTERNAL) == 0) H5Lregister(&external);
                 EXPECT_GE(H5Lcreate_external("other.h5", "/w", tensors, "x", H5P_DEFAULT, H5P_DEFAULT), 0);
@@ -230,7 +231,8 @@ TEST(Profile, TensorAttributes) {
   EXPECT_THAT(attributed([](hid_t d) { put_int(d, "transposed", 0), put_digests(d, 2); }), HasSubstr("not 1 digests"));
   EXPECT_THAT(attributed([](hid_t d) { put_int(d, "transposed", 0), put_digests(d, 1, 8); }),
               HasSubstr("not 1 digests of 16"));
-  EXPECT_THAT(attributed([](hid_t d) { put_int(d, "transposed", 2), put_digests(d, 1); }), HasSubstr("'transposed' is 2"));
+  EXPECT_THAT(attributed([](hid_t d) { put_int(d, "transposed", 2), put_digests(d, 1); }),
+              HasSubstr("'transposed' is 2"));
   EXPECT_THAT(attributed([](hid_t d) { put_int(d, "transposed", 0, H5T_STD_I32BE), put_digests(d, 1); }),
               HasSubstr("little-endian"));
   EXPECT_EQ(attributed([](hid_t d) { put_int(d, "transposed", 1, H5T_STD_I64LE), put_digests(d, 1); }), "");

@@ -98,9 +98,8 @@ TEST(RoundTrip, ThreadsWriteAndReadPieces) {
   const TensorReader reader(index);
   std::vector<std::jthread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      EXPECT_EQ(read_tensor(reader, index.tensors.at("w"), 0, expected.size(), 2 << 20), expected);
-    });
+    threads.emplace_back(
+        [&] { EXPECT_EQ(read_tensor(reader, index.tensors.at("w"), 0, expected.size(), 2 << 20), expected); });
   }
 }
 

@@ -170,6 +170,14 @@ TEST_P(AllReduceTest, RefusesMoreThanItsBuffersHold) {
   EXPECT_THROW(all_reduce_->sum(*stream_, big.data(), big.size()), Error);
 }
 
+// Each of the two ranks notices: one gets too little, the other too much.
+TEST_P(AllReduceTest, UnequalLengthsAreAnError) {
+  if (world_.size() != 2) GTEST_SKIP() << "with more ranks some would wait for those that failed";
+  Vector mine(world_.rank() == 0 ? 100 : 90);
+  EXPECT_THROW(sum_of(mine), Error);
+  world_.barrier();
+}
+
 INSTANTIATE_TEST_SUITE_P(Streams, AllReduceTest,
                          testing::Values(Case{"Inline", {.threads = 1}}, Case{"Threads", {.threads = 3}},
                                          Case{"Deferred", {.threads = 2, .deferred = true}}),

@@ -39,7 +39,8 @@ TEST(Mesh, EveryShapeOfThisManyRanks) {
 TEST(Mesh, TensorGroupIsOneStage) {
   for (const MeshShape shape : shapes_of(Communicator::world().size())) {
     const Mesh mesh(shape, Communicator::world());
-    EXPECT_EQ(mesh.tensor.all_reduce_max(mesh.rank), static_cast<std::uint64_t>(shape.rank_of(mesh.stage, shape.tp - 1)));
+    EXPECT_EQ(mesh.tensor.all_reduce_max(mesh.rank),
+              static_cast<std::uint64_t>(shape.rank_of(mesh.stage, shape.tp - 1)));
   }
 }
 

@@ -19,7 +19,9 @@ class StageTransferTest : public testing::TestWithParam<int> {
   static constexpr std::size_t kMaxCount = 300000;
   static constexpr int kBuffers = 2;
 
-  StageTransferTest() { progress_.set_hook([this] { transfer_.poll(); }); }
+  StageTransferTest() {
+    progress_.set_hook([this] { transfer_.poll(); });
+  }
   static MeshShape shape() {
     const int ranks = Communicator::world().size();
     return ranks % GetParam() == 0 ? MeshShape{.tp = GetParam(), .pp = ranks / GetParam()} : MeshShape{.tp = ranks};

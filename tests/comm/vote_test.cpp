@@ -23,8 +23,7 @@ void expect_lowest_wins(const Communicator& world, int lowest) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);
     EXPECT_EQ(error.rank(), lowest);
     EXPECT_EQ(error.reason(), "reason of rank " + std::to_string(lowest));
-    EXPECT_EQ(std::string(error.what()),
-              "rank " + std::to_string(lowest) + " " + host_name() + ": " + error.reason());
+    EXPECT_EQ(std::string(error.what()), "rank " + std::to_string(lowest) + " " + host_name() + ": " + error.reason());
   }
 }
 

@@ -56,7 +56,9 @@ TEST(CheckTensors, NamesOneDifference) {
               AllOf(StartsWith("m.h5: 1 difference "), HasSubstr("layers.1.mlp.up.bias: missing")));
   EXPECT_THAT(refusal([](CheckpointIndex& index) { index.tensors["stray"].name = "stray"; }),
               HasSubstr("stray: stored, but not part of the model"));
-  EXPECT_THAT(refusal([](CheckpointIndex& index) { index.tensors["layers.0.mlp.up.weight"].shape = {3072, 767}; }),
+  EXPECT_THAT(refusal([](CheckpointIndex& index) {
+                index.tensors["layers.0.mlp.up.weight"].shape = {3072, 767};
+              }),
               HasSubstr("layers.0.mlp.up.weight: shape [3072, 768] expected, [3072, 767] stored"));
   EXPECT_THAT(refusal([](CheckpointIndex& index) { index.tensors["layers.0.mlp.down.weight"].transposed = false; }),
               HasSubstr("layers.0.mlp.down.weight: [in][out] expected, [out][in] stored"));

@@ -25,9 +25,8 @@ std::string message_of(const std::function<void()>& action, ExitCode* code = nul
 }
 
 json small_opt() {
-  return {{"model_type", "opt"}, {"hidden_size", 64},       {"num_hidden_layers", 2},
-          {"ffn_dim", 256},      {"num_attention_heads", 4}, {"vocab_size", 100},
-          {"max_position_embeddings", 32}};
+  return {{"model_type", "opt"},      {"hidden_size", 64}, {"num_hidden_layers", 2},       {"ffn_dim", 256},
+          {"num_attention_heads", 4}, {"vocab_size", 100}, {"max_position_embeddings", 32}};
 }
 
 ModelConfig from_hf(const json& hf) { return ModelConfig::from_hf_json(hf.dump()); }
@@ -179,9 +178,9 @@ TEST(NamedConfig, SizesOfOpt) {
 
 // The published sizes, from the tensors themselves.
 TEST(NamedConfig, ParameterCounts) {
-  const std::pair<const char*, double> known[] = {{"125m", 125.2e6}, {"1.3b", 1.3158e9}, {"2.7b", 2.6516e9},
-                                                  {"6.7b", 6.6585e9}, {"13b", 12.853e9}, {"30b", 29.975e9},
-                                                  {"66b", 65.718e9}, {"175b", 174.6e9}};
+  const std::pair<const char*, double> known[] = {{"125m", 125.2e6},  {"1.3b", 1.3158e9}, {"2.7b", 2.6516e9},
+                                                  {"6.7b", 6.6585e9}, {"13b", 12.853e9},  {"30b", 29.975e9},
+                                                  {"66b", 65.718e9},  {"175b", 174.6e9}};
   for (const auto& [name, parameters] : known) {
     double count = 0;
     for (const TensorSpec& spec : tensor_specs(ModelConfig::named("opt", name))) {

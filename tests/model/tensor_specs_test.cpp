@@ -5,9 +5,9 @@
 namespace computron {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::Not;
-using testing::Contains;
 
 ModelConfig one_layer() {
   ModelConfig config;
@@ -39,17 +39,16 @@ TensorSpec spec_of(const ModelConfig& config, const std::string& name) {
 }
 
 TEST(TensorSpecs, ExecutionOrder) {
-  EXPECT_THAT(names_of(one_layer()),
-              ElementsAre("embedding.tokens.weight", "embedding.positions.weight",             //
-                          "layers.0.attention_norm.weight", "layers.0.attention_norm.bias",    //
-                          "layers.0.attention.query.weight", "layers.0.attention.query.bias",  //
-                          "layers.0.attention.key.weight", "layers.0.attention.key.bias",      //
-                          "layers.0.attention.value.weight", "layers.0.attention.value.bias",  //
-                          "layers.0.attention.output.weight", "layers.0.attention.output.bias",
-                          "layers.0.mlp_norm.weight", "layers.0.mlp_norm.bias",                //
-                          "layers.0.mlp.up.weight", "layers.0.mlp.up.bias",                    //
-                          "layers.0.mlp.down.weight", "layers.0.mlp.down.bias",                //
-                          "final_norm.weight", "final_norm.bias"));
+  EXPECT_THAT(names_of(one_layer()), ElementsAre("embedding.tokens.weight", "embedding.positions.weight",             //
+                                                 "layers.0.attention_norm.weight", "layers.0.attention_norm.bias",    //
+                                                 "layers.0.attention.query.weight", "layers.0.attention.query.bias",  //
+                                                 "layers.0.attention.key.weight", "layers.0.attention.key.bias",      //
+                                                 "layers.0.attention.value.weight", "layers.0.attention.value.bias",  //
+                                                 "layers.0.attention.output.weight", "layers.0.attention.output.bias",
+                                                 "layers.0.mlp_norm.weight", "layers.0.mlp_norm.bias",  //
+                                                 "layers.0.mlp.up.weight", "layers.0.mlp.up.bias",      //
+                                                 "layers.0.mlp.down.weight", "layers.0.mlp.down.bias",  //
+                                                 "final_norm.weight", "final_norm.bias"));
 }
 
 TEST(TensorSpecs, FlagsTakeTensorsAwayAndAddThem) {

@@ -12,11 +12,16 @@ using GemmTest = OpsTest;
 
 double activated(Activation activation, double x) {
   switch (activation) {
-    case Activation::kNone: return x;
-    case Activation::kRelu: return std::max(x, 0.0);
-    case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::kGeluErf: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::kSilu: return x / (1 + std::exp(-x));
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
   }
   return NAN;
 }
@@ -53,8 +58,9 @@ TEST_P(GemmTest, MatchesDoubleLoop) {
         const auto y = bench_.empty(rows, out, out_dtype);
         bench_.ops().gemm(bench_.stream(), bench_.put(x, rows, in, dtype), bench_.weight(w, out, in, dtype), {},
                           Activation::kNone, y);
-        expect_close(bench_.get(y), reference(x, w, {}, rows, out, in, Activation::kNone), tolerance(out_dtype),
-                     fmt::format("[{}, {}] x [{}, {}] {} -> {}", rows, in, out, in, name_of(dtype), name_of(out_dtype)));
+        expect_close(
+            bench_.get(y), reference(x, w, {}, rows, out, in, Activation::kNone), tolerance(out_dtype),
+            fmt::format("[{}, {}] x [{}, {}] {} -> {}", rows, in, out, in, name_of(dtype), name_of(out_dtype)));
       }
     }
   }
@@ -109,12 +115,12 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
   constexpr int kMaxRows = 300;
   const std::vector<std::vector<int>> cuts = {{1024}, {64}, {128, 64, 320}};
   for (const DType dtype : {DType::kF32, bench_.ops().weight_dtype(DType::kBF16)}) {
-    for (const auto [_, out, in] : {Shape{0, 200, 80}, Shape{0, 640, 2080}, Shape{0, 64, 8192}}) {
+    for (const auto [_, out, in] : {Shape{0, 200, 80}, Shape{0, 640, 2080}, Shape{0, 64, 6144}}) {
       const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, dtype);
       const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
-      const auto compute = [&, out = out, in = in](Bench& bench, const Floats& rows, int count, const Weight& weight) {
-        const auto y = bench.empty(count, out);
-        bench.ops().gemm(bench.stream(), bench.put(rows, count, in, dtype), weight, {}, Activation::kNone, y);
+      const auto compute = [&, out = out](Bench& bench, const Activations& rows, const Weight& weight) {
+        const auto y = bench.empty(rows.rows, out);
+        bench.ops().gemm(bench.stream(), rows, weight, {}, Activation::kNone, y);
         return bench.get(y);
       };
       const Weight whole = alone.weight(w, out, in, dtype, {1024});
@@ -122,11 +128,12 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
       for (const auto& cut : cuts) weights.push_back(bench_.weight(w, out, in, dtype, cut));
       for (const int rows : {1, 2, 3, 7, 8, 33, 64, 256, 300}) {
         const int last = rows - 1;
-        const auto first_alone = compute(alone, row_of(x, 0, in), 1, whole);
-        const auto last_alone = compute(alone, row_of(x, last, in), 1, whole);
+        const auto first_alone = compute(alone, alone.put(row_of(x, 0, in), 1, in, dtype), whole);
+        const auto last_alone = compute(alone, alone.put(row_of(x, last, in), 1, in, dtype), whole);
+        const Floats batch(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(rows) * in);
+        const auto input = bench_.put(batch, rows, in, dtype);
         for (std::size_t i = 0; i < cuts.size(); ++i) {
-          const Floats batch(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(rows) * in);
-          const auto y = compute(bench_, batch, rows, weights[i]);
+          const auto y = compute(bench_, input, weights[i]);
           const auto what = fmt::format("{} [{}, {}], {} rows, cut {}", name_of(dtype), out, in, rows, i);
           expect_same(row_of(y, 0, out), first_alone, what);
           expect_same(row_of(y, last, out), last_alone, what);
@@ -136,37 +143,39 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
   }
 }
 
-// Panels arrive over a slow link while the operation has long been given.
-TEST_P(GemmTest, EveryPanelWaitsForItsPage) {
-  constexpr int kRows = 4, kOut = 256, kIn = 64, kPanel = 64;
-  const auto x = random_floats(kRows * kIn, 1), w = random_floats(kOut * kIn, 2), bias = random_floats(kOut, 3);
-  const auto link = bench_.device().make_copy_stream();
+// What it needs arrives over a slow link while the operation has long been given.
+class FetchedGemmTest : public OpsTest {
+ protected:
+  static constexpr int kRows = 4, kOut = 256, kIn = 64, kPanel = 64;
+
+  const std::byte* fetch(const std::vector<std::byte>& bytes) {
+    events_.push_back(bench_.device().make_event());
+    return link_.fetch(bytes, *events_.back());
+  }
+  void expect_product(const Weight& weight, Vector bias, const Floats& bias_values) {
+    bench_.ops().gemm(bench_.stream(), input_, weight, bias, Activation::kNone, y_);
+    expect_close(bench_.get(y_), reference(x_, w_, bias_values, kRows, kOut, kIn, Activation::kNone), 2e-6, "fetched");
+  }
+
+  Floats x_ = random_floats(kRows * kIn, 1), w_ = random_floats(kOut * kIn, 2), bias_ = random_floats(kOut, 3);
+  Activations input_ = bench_.put(x_, kRows, kIn), y_ = bench_.empty(kRows, kOut);
+  std::vector<std::unique_ptr<Event>> events_;
+  SlowLink link_{bench_};
+};
+
+TEST_P(FetchedGemmTest, EveryPanelIsWaitedFor) {
   std::vector<WeightPanel> panels;
-  std::vector<std::unique_ptr<Event>> events;
-  std::vector<std::vector<std::byte>> sources;
   for (int row = 0; row < kOut; row += kPanel) {
-    sources.push_back(bench_.pack(&w[static_cast<std::size_t>(row) * kIn], kPanel, kIn, DType::kF32));
-    auto* data = bench_.put_bytes(std::vector<std::byte>(sources.back().size(), std::byte{0x7f}));
-    events.push_back(bench_.device().make_event());
-    panels.push_back({data, events.back().get(), row, kPanel});
+    const auto* data = fetch(bench_.pack(&w_[static_cast<std::size_t>(row) * kIn], kPanel, kIn, DType::kF32));
+    panels.push_back({data, events_.back().get(), row, kPanel});
   }
-  const auto y = bench_.empty(kRows, kOut);
-  const auto input = bench_.put(x, kRows, kIn);
-  Vector offset = bench_.vector(Floats(kOut));
-  bench_.stream().synchronize();  // the garbage is there before the link starts
-  for (std::size_t i = 0; i < panels.size(); ++i) {
-    link->copy_to_device(const_cast<std::byte*>(panels[i].data), sources[i].data(), sources[i].size());
-    link->record(*events[i]);
-  }
-  const auto bias_event = bench_.device().make_event();
-  const auto bias_bytes = bytes_of(bias, DType::kF32);
-  link->copy_to_device(reinterpret_cast<std::byte*>(const_cast<float*>(offset.data)), bias_bytes.data(),
-                       bias_bytes.size());
-  link->record(*bias_event);
-  offset.ready = bias_event.get();
-  bench_.ops().gemm(bench_.stream(), input, {panels, kOut, kIn, DType::kF32}, offset, Activation::kNone, y);
-  expect_close(bench_.get(y), reference(x, w, bias, kRows, kOut, kIn, Activation::kNone), 2e-6, "gemm over a link");
-  link->synchronize();
+  expect_product({panels, kOut, kIn, DType::kF32}, {}, {});
+}
+
+TEST_P(FetchedGemmTest, BiasIsWaitedFor) {
+  const auto weight = bench_.weight(w_, kOut, kIn, DType::kF32);
+  const auto* bias = reinterpret_cast<const float*>(fetch(bytes_of(bias_, DType::kF32)));
+  expect_product(weight, {bias, events_.back().get(), kOut}, bias_);
 }
 
 TEST_P(GemmTest, NoRowsAreNoWork) {
@@ -202,6 +211,7 @@ TEST_P(GemmTest, PaddedRowsHoldTheRowsAndGrow) {
 }
 
 COMPUTRON_ON_EVERY_DEVICE(GemmTest);
+COMPUTRON_ON_EVERY_DEVICE(FetchedGemmTest);
 
 }  // namespace
 }  // namespace computron::testing

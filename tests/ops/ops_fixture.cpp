@@ -7,11 +7,16 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 
 namespace computron::testing {
 namespace {
 
+constexpr double kLinkGbPerS = 0.05;
+constexpr std::size_t kDelayBytes = 500'000;  // 10 ms on such a link
+
 DeviceCase cpu_case(std::string name, CpuDeviceOptions options) {
+  options.link_gb_per_s = kLinkGbPerS;
   return {std::move(name), [options] { return make_cpu_device(options); }, make_cpu_ops};
 }
 
@@ -50,13 +55,13 @@ Floats rounded_to(Floats values, DType dtype) {
 
 std::vector<std::byte> bytes_of(const Floats& values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * size_of(dtype));
+  if (dtype == DType::kF32) {
+    std::copy_n(std::as_bytes(std::span(values)).begin(), bytes.size(), bytes.begin());
+    return bytes;
+  }
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint16_t half = bf16_from_f32(values[i]);
-    if (dtype == DType::kF32) {
-      std::memcpy(&bytes[4 * i], &values[i], 4);
-    } else {
-      std::memcpy(&bytes[2 * i], &half, 2);
-    }
+    std::memcpy(&bytes[2 * i], &half, 2);
   }
   return bytes;
 }
@@ -108,9 +113,24 @@ Weight Bench::weight(const Floats& values, int out, int in, DType dtype, const s
   std::vector<WeightPanel> panels;
   for (int row = 0; row < out; row += panels.back().rows) {
     const int rows = std::min(panel_rows[std::min(panels.size(), panel_rows.size() - 1)], out - row);
-    panels.push_back({put_bytes(pack(&values[static_cast<std::size_t>(row) * in], rows, in, dtype)), nullptr, row, rows});
+    panels.push_back(
+        {put_bytes(pack(&values[static_cast<std::size_t>(row) * in], rows, in, dtype)), nullptr, row, rows});
   }
   return {keep(std::move(panels)), out, in, dtype};
+}
+
+SlowLink::SlowLink(Bench& bench) : bench_(bench), stream_(bench.device().make_copy_stream()) {}
+SlowLink::~SlowLink() { stream_->synchronize(); }
+
+// The delay goes first: what is fetched may be copied at once and only its event come late.
+std::byte* SlowLink::fetch(const std::vector<std::byte>& bytes, Event& event) {
+  auto* to = bench_.put_bytes(std::vector<std::byte>(bytes.size(), std::byte{0x7f}));
+  auto* nowhere = bench_.put_bytes(std::vector<std::byte>(kDelayBytes));
+  bench_.stream().synchronize();  // the garbage is there before the link starts
+  stream_->copy_to_device(nowhere, bench_.keep(std::vector<std::byte>(kDelayBytes)).data(), kDelayBytes);
+  stream_->copy_to_device(to, bench_.keep(bytes).data(), bytes.size());
+  stream_->record(event);
+  return to;
 }
 
 void expect_close(const Floats& actual, const std::vector<double>& expected, double tolerance,

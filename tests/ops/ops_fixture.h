@@ -18,6 +18,7 @@ struct DeviceCase {
   std::function<std::unique_ptr<Device>()> make_device;
   std::function<std::unique_ptr<Ops>(Device&)> make_ops;
 };
+inline void PrintTo(const DeviceCase& device_case, std::ostream* out) { *out << device_case.name; }
 // One, two and (to prove that nothing is read too early) two threads with a deferred stream.
 std::vector<DeviceCase> device_cases();
 
@@ -67,6 +68,20 @@ class Bench {
   std::unique_ptr<Ops> ops_;
   std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
   std::vector<std::shared_ptr<void>> kept_;
+};
+
+// A link on which whatever is fetched arrives some milliseconds after the call.
+class SlowLink {
+ public:
+  explicit SlowLink(Bench& bench);
+  ~SlowLink();
+
+  // Device memory that holds garbage until `event` is reached, and `bytes` from then on.
+  std::byte* fetch(const std::vector<std::byte>& bytes, Event& event);
+
+ private:
+  Bench& bench_;
+  std::unique_ptr<CopyStream> stream_;
 };
 
 class OpsTest : public ::testing::TestWithParam<DeviceCase> {

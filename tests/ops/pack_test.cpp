@@ -67,7 +67,8 @@ TEST_P(PackTest, TransposedSourceGivesTheSameBytes) {
       const auto turned = transposed(source, rows, in, size_of(dtype));
       Bytes packed(format().panel_bytes(rows, in, dtype));
       format().pack(packed.data(), in, dtype, 0, rows, 0, in, turned.data(), 1, static_cast<std::size_t>(rows));
-      EXPECT_EQ(packed, packed_at_once(source, rows, in, dtype)) << fmt::format("[{}, {}] {}", rows, in, name_of(dtype));
+      EXPECT_EQ(packed, packed_at_once(source, rows, in, dtype))
+          << fmt::format("[{}, {}] {}", rows, in, name_of(dtype));
     }
   }
 }
@@ -103,8 +104,8 @@ std::vector<Piece> random_pieces(int rows, int in, std::mt19937& generator) {
   const auto row_cuts = cut(rows), column_cuts = cut(in);
   for (std::size_t r = 1; r < row_cuts.size(); ++r) {
     for (std::size_t c = 1; c < column_cuts.size(); ++c) {
-      pieces.push_back({row_cuts[r - 1], row_cuts[r] - row_cuts[r - 1], column_cuts[c - 1],
-                        column_cuts[c] - column_cuts[c - 1]});
+      pieces.push_back(
+          {row_cuts[r - 1], row_cuts[r] - row_cuts[r - 1], column_cuts[c - 1], column_cuts[c] - column_cuts[c - 1]});
     }
   }
   std::shuffle(pieces.begin(), pieces.end(), generator);

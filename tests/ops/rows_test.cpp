@@ -165,7 +165,8 @@ TEST_P(RowsTest, RowsHaveTheSameBitsAloneAndTogether) {
   const auto x = random_floats(kRows * kColumns, 1), weight = random_floats(kColumns, 2);
   const auto normed = [&](const Floats& rows, int count) {
     const auto out = bench_.empty(count, kColumns);
-    ops().norm(stream(), NormKind::kLayerNorm, bench_.put(rows, count, kColumns), bench_.vector(weight), {}, 1e-5f, out);
+    ops().norm(stream(), NormKind::kLayerNorm, bench_.put(rows, count, kColumns), bench_.vector(weight), {}, 1e-5f,
+               out);
     return bench_.get(out);
   };
   const auto all = normed(x, kRows);
@@ -174,35 +175,51 @@ TEST_P(RowsTest, RowsHaveTheSameBitsAloneAndTogether) {
   }
 }
 
-// The embedding is waited for even when no token needs it, and so are norm weights and positions.
-TEST_P(RowsTest, OperandsAreWaitedFor) {
-  constexpr int kColumns = 64;
-  const auto table = random_floats(64 * kColumns, 1), weight = random_floats(kColumns, 2);
-  const auto link = bench_.device().make_copy_stream();
-  const auto fetch = [&](const std::vector<std::byte>& bytes, Event& event) {
-    auto* to = bench_.put_bytes(std::vector<std::byte>(bytes.size(), std::byte{0x7f}));
-    stream().synchronize();
-    link->copy_to_device(to, bench_.keep(bytes).data(), bytes.size());
-    link->record(event);
-    return to;
-  };
-  const auto embedding_there = bench_.device().make_event(), weight_there = bench_.device().make_event(),
-             table_there = bench_.device().make_event();
-  const std::vector<WeightPanel> panels = {
-      {fetch(bench_.pack(table.data(), 64, kColumns, DType::kF32), *embedding_there), embedding_there.get(), 0, 64}};
-  const std::vector<TablePanel> positions = {{fetch(bytes_of(table, DType::kF32), *table_there), table_there.get(), 0, 64}};
-  const Vector scale = {reinterpret_cast<const float*>(fetch(bytes_of(weight, DType::kF32), *weight_there)),
-                        weight_there.get(), kColumns};
-  const auto& rows = bench_.keep(std::vector<std::int32_t>{3});
-  const auto h = bench_.empty(1, kColumns), out = bench_.empty(1, kColumns);
-  ops().embed(stream(), rows, 0, {panels, 64, kColumns, DType::kF32}, h);
-  ops().add_rows(stream(), rows, 0, positions, h);
-  ops().norm(stream(), NormKind::kRmsNorm, h, scale, {}, 1e-6f, out);
-  auto twice = row_of(table, 3, kColumns);
-  for (float& v : twice) v *= 2;
-  expect_close(bench_.get(out), norm_reference(NormKind::kRmsNorm, twice, kColumns, weight, {}, 1e-6), 3e-6, "fetched");
-  EXPECT_TRUE(embedding_there->query());
-  link->synchronize();
+class FetchedRowsTest : public RowsTest {
+ protected:
+  static constexpr int kRows = 64, kColumns = 64;
+  const std::byte* fetch(const std::vector<std::byte>& bytes) { return link_.fetch(bytes, *there_); }
+
+  Floats table_ = random_floats(kRows * kColumns, 1), h_ = random_floats(kColumns, 2);
+  const std::vector<std::int32_t> rows_ = {3};
+  Activations inout_ = bench_.put(h_, 1, kColumns);
+  std::unique_ptr<Event> there_ = bench_.device().make_event();
+  SlowLink link_{bench_};
+};
+
+// Also when no token needs it: the end of the operation is the end of the pages' use.
+TEST_P(FetchedRowsTest, EmbedWaits) {
+  const auto* data = fetch(bench_.pack(table_.data(), kRows, kColumns, DType::kF32));
+  const std::vector<WeightPanel> panels = {{data, there_.get(), 0, kRows}};
+  const std::vector<TokenId> elsewhere = {kRows};
+  ops().embed(stream(), elsewhere, 0, {panels, kRows, kColumns, DType::kF32}, inout_);
+  expect_same(bench_.get(inout_), Floats(kColumns), "token of another rank");
+  EXPECT_TRUE(there_->query());
+  ops().embed(stream(), rows_, 0, {panels, kRows, kColumns, DType::kF32}, inout_);
+  expect_same(bench_.get(inout_), row_of(table_, 3, kColumns), "embedding");
+}
+
+TEST_P(FetchedRowsTest, AddRowsWaits) {
+  const std::vector<TablePanel> panels = {{fetch(bytes_of(table_, DType::kF32)), there_.get(), 0, kRows}};
+  ops().add_rows(stream(), rows_, 0, panels, inout_);
+  Floats expected = h_;
+  for (int c = 0; c < kColumns; ++c) expected[c] += table_[3 * kColumns + c];
+  expect_same(bench_.get(inout_), expected, "positions");
+}
+
+TEST_P(FetchedRowsTest, NormWaits) {
+  const auto* data = reinterpret_cast<const float*>(fetch(bytes_of(row_of(table_, 0, kColumns), DType::kF32)));
+  ops().norm(stream(), NormKind::kRmsNorm, inout_, {data, there_.get(), kColumns}, {}, 1e-6f, inout_);
+  expect_close(bench_.get(inout_),
+               norm_reference(NormKind::kRmsNorm, h_, kColumns, row_of(table_, 0, kColumns), {}, 1e-6), 3e-6, "norm");
+}
+
+TEST_P(FetchedRowsTest, AddResidualWaits) {
+  const auto* data = reinterpret_cast<const float*>(fetch(bytes_of(row_of(table_, 0, kColumns), DType::kF32)));
+  ops().add_residual(stream(), bench_.put(Floats(kColumns), 1, kColumns), {data, there_.get(), kColumns}, inout_);
+  Floats expected = h_;
+  for (int c = 0; c < kColumns; ++c) expected[c] += table_[c];
+  expect_same(bench_.get(inout_), expected, "residual");
 }
 
 TEST_P(RowsTest, RefusesWhatDoesNotFit) {
@@ -218,6 +235,7 @@ TEST_P(RowsTest, RefusesWhatDoesNotFit) {
 }
 
 COMPUTRON_ON_EVERY_DEVICE(RowsTest);
+COMPUTRON_ON_EVERY_DEVICE(FetchedRowsTest);
 
 }  // namespace
 }  // namespace computron::testing

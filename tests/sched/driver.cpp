@@ -116,11 +116,19 @@ bool Driver::decide() {
     }
     if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
       require(wait->time_s > now_s_, "told to wait for the past");
+      require(!could_go_on(), "told to wait with a sequence to run and room in flight");
       wait_until_s_ = wait->time_s;
       return false;
     }
     take(std::get<PlannedStep>(std::move(decision)), waiting);
   }
+}
+
+bool Driver::could_go_on() const {
+  if (in_flight_.size() >= static_cast<std::size_t>(options_.steps_in_flight)) return false;
+  return std::any_of(open_.begin(), open_.end(), [this](const auto& entry) {
+    return !entry.second.in_flight && !completions_.contains(entry.second.request);
+  });
 }
 
 void Driver::take(PlannedStep planned, std::size_t waiting_before) {

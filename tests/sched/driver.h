@@ -6,7 +6,7 @@
 //   its number; its size against max_batch_tokens, max_seqs and steps_in_flight; no sequence in two steps in flight;
 //   chunks that continue their sequences; each stage's digest against what the scheduler expects of it; every page of
 //   the model there when its use comes; no fetch into a frame that an unfinished step may still read; cache frames for
-//   every block in use; no block in two open sequences.
+//   every block in use; no block in two open sequences; no waiting while a sequence could run.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 
@@ -102,6 +102,7 @@ class Driver {
 
   void hand_over();
   bool decide();  // all steps that can be planned now; true when all is done
+  bool could_go_on() const;
   void take(PlannedStep planned, std::size_t waiting_before);
   void check_size(const Step& step) const;
   void close_sequences(const Step& step);

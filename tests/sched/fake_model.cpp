@@ -142,9 +142,9 @@ std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token) { return hash_t
 
 SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target) {
   SampledRow row;
-  row.finite = !poisoned;
-  if (poisoned) return row;
-  row.token = static_cast<TokenId>(prefix % kVocab);
+  row.finite = !poisoned || (prefix >> 20) % 4 != 0;
+  if (!row.finite) return row;
+  row.token = static_cast<TokenId>(prefix % kPoison);
   row.logprob = score(prefix >> 8);
   if (target >= 0) row.target_logprob = score(hash_tuple(prefix, target, 1));
   for (int k = 0; k < top; ++k) row.top.emplace_back((row.token + k) % kVocab, row.logprob - k);

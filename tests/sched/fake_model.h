@@ -14,7 +14,7 @@ inline constexpr std::size_t kPageBytes = 1024;  // a frame holds 8 slots: 16 to
 inline constexpr int kSlotsPerFrame = 8;
 inline constexpr int kBlockTokens = KvGeometry::kBlockTokens;
 inline constexpr TokenId kVocab = 50;
-inline constexpr TokenId kPoison = 49;  // every row behind a prefix with this token is not finite
+inline constexpr TokenId kPoison = kVocab - 1;  // one in four rows behind it is not finite; never generated
 
 struct FakeModel {
   std::vector<int> pages;    // [stage]

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -60,6 +61,7 @@ class Replay {
     fill_queues(executed);
     const ModelId model = executed.step.model;
     require(model == oldest(), "another model than that of the oldest request runs");
+    require(executed.planned_s == std::max(turn_ended_s_, first_visible()), "a turn begins later than it could");
     const int blocks = take_members(model, executed.waiting_before - executed.waiting_after);
     swapped_ = false;
     for (int stage = 0; stage < roster_.stages(); ++stage) expect_pool_change(executed, stage, blocks);
@@ -80,6 +82,16 @@ class Replay {
     for (const Request* request : known_) {
       if (request->arrival_s <= executed.planned_s) waiting_[request->model].push_back(request);
     }
+  }
+
+  // When the first of the requests became visible that wait now.
+  double first_visible() const {
+    double first_s = std::numeric_limits<double>::infinity();
+    for (const SubmittedRequest& submitted : driver_.submitted()) {
+      const bool waits = std::find(known_.begin(), known_.end(), &submitted.request) != known_.end();
+      if (waits) first_s = std::min(first_s, std::max(submitted.at_s, submitted.request.arrival_s));
+    }
+    return first_s;
   }
 
   ModelId oldest() const {
@@ -169,6 +181,7 @@ class Replay {
     }
     for (int stage = 0; stage < roster_.stages(); ++stage) states_[stage].apply(executed.step, stage);
     last_used_[executed.step.model] = executed.step.id;
+    turn_ended_s_ = executed.finished_s;
   }
 
   const Driver& driver_;
@@ -179,6 +192,7 @@ class Replay {
   std::vector<std::vector<const Request*>> waiting_;  // [model] arrived ones, oldest first
   std::size_t next_ = 0;
   std::set<RequestId> unfinished_;                   // of the turn
+  double turn_ended_s_ = 0;                          // of the last step so far
   std::map<SequenceId, RequestId> request_of_;
   std::map<RequestId, StepId> last_step_;            // with a chunk of it; 0: not begun
   std::map<RequestId, std::map<RequestId, int>> overtaken_;  // [waiting][other]: the other's chunks meanwhile

@@ -1,1 +1,481 @@
+#include "computron/sched/scheduler.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "tests/sched/fifo_rules.h"
+
+namespace computron::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+constexpr SchedulerOptions kRoomy{.frames = 100, .max_batch_tokens = 1000, .max_seqs = 100, .steps_in_flight = 1};
+
+// Runs to the end under all rules.
+void run(Driver& driver) {
+  ASSERT_EQ(driver.run(), "");
+  ASSERT_EQ(broken_fifo_rule(driver), "");
+}
+
+// Models by turn: a turn begins where requests stop waiting.
+std::vector<ModelId> turns(const Driver& driver) {
+  std::vector<ModelId> models;
+  for (const ExecutedStep& executed : driver.steps()) {
+    if (executed.waiting_after < executed.waiting_before) models.push_back(executed.step.model);
+  }
+  return models;
+}
+
+// Requests a turn.
+std::vector<std::size_t> turn_sizes(const Driver& driver) {
+  std::vector<std::size_t> sizes;
+  for (const ExecutedStep& executed : driver.steps()) {
+    if (executed.waiting_after < executed.waiting_before) {
+      sizes.push_back(executed.waiting_before - executed.waiting_after);
+    }
+  }
+  return sizes;
+}
+
+std::vector<PageId> resident(const Driver& driver, ModelId model) {
+  const StageState& state = driver.stage(0);
+  std::vector<PageId> pages;
+  for (PageId p = 0; p < static_cast<PageId>(state.image(model).pages()); ++p) {
+    if (state.frame_of(model, p) != kNoFrame) pages.push_back(p);
+  }
+  return pages;
+}
+
+Request endless(RequestId id, ModelId model, int prompt_tokens, int max_tokens, double arrival_s = 0) {
+  Request request = make_request(id, model, prompt_tokens, max_tokens, arrival_s);
+  request.ignore_eos = true;
+  return request;
+}
+
+// --- Order ------------------------------------------------------------------------------------------------------
+
+TEST(SchedulerOrder, TheModelWithTheOldestRequestRunsAllItHasThenTheNext) {
+  const FakeRoster roster({small_model(3), small_model(2), small_model(4)});
+  Driver driver(roster, kRoomy);
+  const ModelId models[] = {1, 0, 1, 2, 0};
+  for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, models[id], 5, 3));
+  run(driver);
+  EXPECT_THAT(turns(driver), ElementsAre(1, 0, 2));
+  EXPECT_THAT(driver.finished(), ElementsAre(0, 2, 1, 4, 3));
+}
+
+// Requests that arrive during a turn wait for the next one, even of the model that runs.
+TEST(SchedulerOrder, ABatchRunsToCompletionWhoeverArrives) {
+  const FakeRoster roster({small_model(1), small_model(1)});
+  Driver driver(roster, kRoomy);
+  driver.submit(endless(0, 0, 5, 50, 0));
+  driver.submit(endless(1, 1, 5, 50, 0.01));
+  driver.submit(endless(2, 0, 5, 50, 0.02));
+  run(driver);
+  EXPECT_THAT(turns(driver), ElementsAre(0, 1, 0));
+  EXPECT_THAT(driver.finished(), ElementsAre(0, 1, 2));
+}
+
+TEST(SchedulerOrder, AnOlderRequestReadLateStillGoesFirst) {
+  const FakeRoster roster({small_model(1), small_model(1), small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_seqs = 1, .steps_in_flight = 1});
+  driver.submit(endless(0, 0, 5, 50, 0));
+  driver.submit(endless(1, 1, 5, 5, 0.004));
+  driver.submit(endless(2, 2, 5, 5, 0.003));
+  driver.submit(endless(3, 1, 5, 5, 0.001), /*at_s=*/0.01);
+  run(driver);
+  EXPECT_THAT(driver.finished(), ElementsAre(0, 3, 2, 1));
+}
+
+TEST(SchedulerOrder, SaysHowLongToWait) {
+  const FakeRoster roster({small_model(1)});
+  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), kRoomy);
+  const auto wait = [&](double now_s) {
+    const Decision decision = scheduler.next(now_s);
+    return std::holds_alternative<WaitUntil>(decision) ? std::get<WaitUntil>(decision).time_s : -1;
+  };
+  EXPECT_TRUE(std::isinf(wait(0))) << "a request may still come";
+  scheduler.submit(endless(1, 0, 5, 1, 4.5));
+  scheduler.submit(endless(0, 0, 5, 1, 2.5));
+  EXPECT_EQ(wait(0), 2.5);
+  EXPECT_EQ(wait(2.4), 2.5);
+  EXPECT_EQ(scheduler.waiting(), 2u);
+  const Decision decision = scheduler.next(2.5);
+  ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
+  EXPECT_EQ(scheduler.waiting(), 1u);
+  EXPECT_EQ(scheduler.running_model(), 0u);
+  EXPECT_TRUE(std::isinf(wait(2.6))) << "the step has to complete";
+  const SampledRow row{.token = 7, .top = {}};
+  scheduler.completed(std::get<PlannedStep>(decision).step.id, std::span(&row, 1), 3.0);
+  EXPECT_EQ(wait(3.0), 4.5);
+  const auto completions = scheduler.take_completions();
+  ASSERT_EQ(completions.size(), 1u);
+  EXPECT_EQ(completions[0].first_token_s, 3.0);
+  EXPECT_EQ(completions[0].finished_s, 3.0);
+  EXPECT_EQ(completions[0].arrival_s, 2.5);
+}
+
+TEST(SchedulerOrder, IsDoneWhenTheInputIsClosedAndNothingIsLeft) {
+  const FakeRoster roster({small_model(1)});
+  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), kRoomy);
+  scheduler.submit(endless(0, 0, 5, 1, 1.0));
+  scheduler.close_input();
+  EXPECT_TRUE(std::holds_alternative<WaitUntil>(scheduler.next(0)));
+  const Decision decision = scheduler.next(1.0);
+  ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
+  EXPECT_TRUE(std::holds_alternative<WaitUntil>(scheduler.next(1.0)));
+  const SampledRow row{.token = 7, .top = {}};
+  scheduler.completed(1, std::span(&row, 1), 2.0);
+  EXPECT_TRUE(std::holds_alternative<AllDone>(scheduler.next(2.0)));
+}
+
+TEST(SchedulerOrder, StepsThatCompleteWronglyAreRefused) {
+  const FakeRoster roster({small_model(1)});
+  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), kRoomy);
+  EXPECT_THROW(scheduler.completed(1, {}, 0), Error) << "nothing is in flight";
+  scheduler.submit(endless(0, 0, 5, 3));
+  scheduler.submit(endless(1, 0, 5, 3));
+  scheduler.next(0);
+  EXPECT_THROW(scheduler.completed(2, {}, 0), Error) << "another step";
+  const std::vector<SampledRow> rows(3);
+  EXPECT_THROW(scheduler.completed(1, rows, 0), Error) << "a row too many";
+}
+
+// --- Pools ------------------------------------------------------------------------------------------------------
+
+// One request a model, far apart.
+void visit(Driver& driver, std::initializer_list<ModelId> models) {
+  RequestId id = 0;
+  for (const ModelId model : models) {
+    driver.submit(endless(id, model, 5, 2, static_cast<double>(id)));
+    ++id;
+  }
+}
+
+std::vector<std::size_t> fetches_by_swap(const Driver& driver) {
+  std::vector<std::size_t> counts;
+  for (const ExecutedStep& executed : driver.steps()) {
+    if (executed.swap) counts.push_back(executed.step.stages[0].fetches.size());
+  }
+  return counts;
+}
+
+TEST(SchedulerPools, ModelsThatFitTogetherAreFetchedOnce) {
+  const FakeRoster roster({small_model(4), small_model(4)});
+  Driver driver(roster, {.frames = 9});
+  visit(driver, {0, 1, 0, 1});
+  run(driver);
+  EXPECT_THAT(fetches_by_swap(driver), ElementsAre(4, 4));
+}
+
+TEST(SchedulerPools, TheLeastRecentlyUsedModelLosesOnlyAsManyPagesAsNeededFromItsEnd) {
+  const FakeRoster roster({small_model(4), small_model(4), small_model(3)});
+  Driver driver(roster, {.frames = 10});  // each turn needs one frame of cache
+  visit(driver, {0, 1, 0, 2});
+  run(driver);
+  EXPECT_THAT(resident(driver, 0), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(resident(driver, 1), ElementsAre(0, 1));
+  EXPECT_THAT(resident(driver, 2), ElementsAre(0, 1, 2));
+}
+
+TEST(SchedulerPools, AModelThatLostItsTailFetchesOnlyThat) {
+  const FakeRoster roster({small_model(4), small_model(4), small_model(3)});
+  Driver driver(roster, {.frames = 10});
+  visit(driver, {0, 1, 0, 2, 1});
+  run(driver);
+  EXPECT_THAT(fetches_by_swap(driver), ElementsAre(4, 4, 3, 2));
+  EXPECT_THAT(resident(driver, 0), ElementsAre(0, 1));
+}
+
+TEST(SchedulerPools, WhenTheColdestHasNothingLeftTheNextColdestLoses) {
+  const FakeRoster roster({small_model(2), small_model(4), small_model(5)});
+  Driver driver(roster, {.frames = 8});
+  visit(driver, {0, 1, 2});
+  run(driver);
+  EXPECT_THAT(resident(driver, 0), IsEmpty());
+  EXPECT_THAT(resident(driver, 1), ElementsAre(0, 1));
+}
+
+// A request of the running model may need more cache than the last: other models pay for it.
+TEST(SchedulerPools, CacheGrowsAtTheCostOfOtherModels) {
+  const FakeRoster roster({small_model(4), small_model(4)});
+  Driver driver(roster, {.frames = 9});
+  driver.submit(endless(0, 0, 5, 2, 0));
+  driver.submit(endless(1, 1, 5, 2, 1));
+  driver.submit(endless(2, 1, 3 * kSlotsPerFrame * kBlockTokens, 1, 2));  // three frames
+  run(driver);
+  EXPECT_THAT(resident(driver, 0), ElementsAre(0, 1));
+  EXPECT_THAT(resident(driver, 1), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(driver.stage(0).cache(1).size(), 3u);
+  EXPECT_EQ(driver.stage(0).cache(0).size(), 0u) << "its turn is over";
+}
+
+TEST(SchedulerPools, AModelLargerThanThePoolIsRefusedAtOnce) {
+  const FakeRoster roster({small_model(3), {.pages = {8}, .layers = {16}, .eos_tokens = {}}});  // a block: two frames
+  const auto make = [&](int frames) {
+    return Scheduler(roster.shapes(), roster.names(), make_fifo_policy(), {.frames = frames});
+  };
+  EXPECT_NO_THROW(make(10));
+  try {
+    make(9);
+    FAIL() << "10 frames into a pool of 9";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("model-1"), HasSubstr("stage 0"), HasSubstr("8 pages"),
+                                    HasSubstr("2 of cache"), HasSubstr("9 frames")));
+  }
+}
+
+TEST(SchedulerPools, TheStageThatIsTooSmallIsNamed) {
+  const FakeRoster roster({{.pages = {3, 9}, .layers = {1, 1}, .eos_tokens = {}}});
+  try {
+    Scheduler(roster.shapes(), roster.names(), make_fifo_policy(), {.frames = 9});
+    FAIL() << "10 frames into a pool of 9";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("model-0"), HasSubstr("stage 1")));
+  }
+}
+
+// --- Limits -----------------------------------------------------------------------------------------------------
+
+TEST(SchedulerLimits, ARequestThatCanNeverFitIsRefusedAlone) {
+  const FakeRoster roster({small_model(4)});
+  Driver driver(roster, {.frames = 6});  // two frames of cache: 256 tokens
+  driver.submit(endless(0, 0, 100, 20));
+  driver.submit(endless(1, 0, 200, 58));
+  driver.submit(endless(2, 0, 200, 57));
+  driver.submit(endless(3, 0, 257, 1));
+  driver.submit(endless(4, 0, 256, 1));
+  run(driver);
+  for (const RequestId refused : {1, 3}) {
+    const Completion& completion = driver.completion(refused);
+    EXPECT_EQ(completion.error_code, "context_length_exceeded");
+    EXPECT_THAT(completion.error_message, AllOf(HasSubstr("257 tokens"), HasSubstr("model-0")));
+    EXPECT_THAT(completion.tokens, IsEmpty());
+  }
+  for (const RequestId served : {0, 2, 4}) EXPECT_EQ(driver.completion(served).error_code, "");
+}
+
+// The stage with the most layers for its frames decides.
+TEST(SchedulerLimits, EveryStageMustHaveRoomForARequest) {
+  const FakeRoster roster({{.pages = {1, 1}, .layers = {1, 8}, .eos_tokens = {}}});
+  Driver driver(roster, {.frames = 3});  // stage 1: a frame a block, so two blocks
+  driver.submit(endless(0, 0, 33, 1));
+  driver.submit(endless(1, 0, 32, 1));
+  run(driver);
+  EXPECT_EQ(driver.completion(0).error_code, "context_length_exceeded");
+  EXPECT_EQ(driver.completion(1).error_code, "");
+}
+
+TEST(SchedulerLimits, ATurnHasAtMostMaxSeqs) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_seqs = 2});
+  for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, 0, 5, 3));
+  run(driver);
+  EXPECT_THAT(turn_sizes(driver), ElementsAre(2, 2, 1));
+}
+
+TEST(SchedulerLimits, ATurnHasAtMostTheCacheThatFits) {
+  const FakeRoster roster({small_model(4)});
+  Driver driver(roster, {.frames = 6});  // two frames: 16 blocks
+  for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, 0, 6 * kBlockTokens, 1));
+  run(driver);
+  EXPECT_THAT(turn_sizes(driver), ElementsAre(2, 2, 1));
+}
+
+TEST(SchedulerLimits, PromptsLongerThanAStepComeInPieces) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 4});
+  driver.submit(endless(0, 0, 10, 3));
+  run(driver);
+  std::vector<std::size_t> sizes;
+  std::vector<SequenceChunk::Logits> logits;
+  for (const ExecutedStep& executed : driver.steps()) {
+    sizes.push_back(executed.step.chunks[0].tokens.size());
+    logits.push_back(executed.step.chunks[0].logits);
+  }
+  EXPECT_THAT(sizes, ElementsAre(4, 4, 2, 1, 1));
+  EXPECT_THAT(logits, ElementsAre(SequenceChunk::kNone, SequenceChunk::kNone, SequenceChunk::kLast,
+                                  SequenceChunk::kLast, SequenceChunk::kLast));
+}
+
+TEST(SchedulerLimits, AStepIsFilledUpWithPartOfAPrompt) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 16});
+  driver.submit(endless(0, 0, 10, 1));
+  driver.submit(endless(1, 0, 10, 1));
+  run(driver);
+  ASSERT_EQ(driver.steps().size(), 2u);
+  EXPECT_EQ(driver.steps()[0].step.rows(), 16);
+  EXPECT_EQ(driver.steps()[1].step.rows(), 4);
+}
+
+// More sequences than a step has tokens for: all advance alike.
+TEST(SchedulerLimits, SequencesTakeTurnsWhenAStepHasNoRoomForAll) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 2});
+  for (RequestId id = 0; id < 6; ++id) driver.submit(endless(id, 0, 1, 10));
+  run(driver);
+  EXPECT_EQ(driver.steps().size(), 30u);
+  EXPECT_THAT(driver.finished(), ElementsAre(0, 1, 2, 3, 4, 5)) << "in the last three steps";
+  EXPECT_LT(driver.completion(5).first_token_s, driver.steps()[3].finished_s);
+}
+
+// --- Steps in flight --------------------------------------------------------------------------------------------
+
+TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
+  for (int stages = 1; stages <= 4; ++stages) {
+    const FakeRoster roster({{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1),
+                              .eos_tokens = {}}});
+    for (int steps = 1; steps <= 5; ++steps) {
+      SCOPED_TRACE(fmt::format("{} stages, {} steps in flight", stages, steps));
+      SchedulerOptions options = kRoomy;
+      options.steps_in_flight = steps;
+      Driver driver(roster, options);
+      for (RequestId id = 0; id < 20; ++id) driver.submit(endless(id, 0, 4, 20));
+      run(driver);
+      std::size_t most = 0;
+      for (const ExecutedStep& executed : driver.steps()) most = std::max(most, executed.in_flight);
+      EXPECT_EQ(most, static_cast<std::size_t>(steps));
+    }
+  }
+}
+
+// The point of it: the stages work side by side on the parts of a batch. (A round of decoding gains nothing where the
+// time of a step does not depend on its rows.)
+TEST(SchedulerPipeline, StepsInFlightKeepTheStagesBusy) {
+  const auto duration = [](int steps_in_flight) {
+    const FakeRoster roster({{.pages = {1, 1, 1}, .layers = {1, 1, 1}, .eos_tokens = {}}});
+    SchedulerOptions options = kRoomy;
+    options.max_batch_tokens = 2000;
+    options.steps_in_flight = steps_in_flight;
+    Driver driver(roster, options);
+    for (RequestId id = 0; id < 24; ++id) driver.submit(endless(id, 0, 60, 1));
+    EXPECT_EQ(driver.run(), "");
+    return driver.steps().back().finished_s;
+  };
+  EXPECT_LT(duration(4), 0.6 * duration(1));
+}
+
+TEST(SchedulerPipeline, AShortBatchIsSharedOutOneByOne) {
+  const FakeRoster roster({small_model(1)});
+  SchedulerOptions options = kRoomy;
+  options.steps_in_flight = 4;
+  Driver driver(roster, options);
+  for (RequestId id = 0; id < 3; ++id) driver.submit(endless(id, 0, 4, 5));
+  run(driver);
+  for (const ExecutedStep& executed : driver.steps()) EXPECT_EQ(executed.step.chunks.size(), 1u);
+}
+
+// --- What requests ask for --------------------------------------------------------------------------------------
+
+TEST(SchedulerRequests, EchoAndLogprobsAreServedAcrossChunksAndSteps) {
+  const FakeRoster roster({small_model(2, {0, 1, 2})});
+  for (const int max_batch_tokens : {1, 3, 7, 100}) {
+    for (const int steps : {1, 3}) {
+      SCOPED_TRACE(fmt::format("{} tokens a step, {} in flight", max_batch_tokens, steps));
+      Driver driver(roster, {.frames = 50, .max_batch_tokens = max_batch_tokens, .steps_in_flight = steps});
+      for (RequestId id = 0; id < 12; ++id) {
+        Request request = make_request(id, 0, 1 + static_cast<int>(id), static_cast<int>(id % 4));
+        request.echo = id % 2 == 0 || request.max_tokens == 0;
+        request.logprobs = static_cast<int>(id % 7) - 1;
+        driver.submit(request);
+      }
+      run(driver);
+    }
+  }
+}
+
+TEST(SchedulerRequests, EchoAloneIsAnsweredWithoutAStep) {
+  const FakeRoster roster({small_model(2)});
+  Driver driver(roster, kRoomy);
+  Request request = make_request(0, 0, 5, 0, 3.0);
+  request.echo = true;
+  driver.submit(request);
+  run(driver);
+  EXPECT_THAT(driver.steps(), IsEmpty());
+  EXPECT_EQ(driver.completion(0).prompt.size(), 5u);
+  EXPECT_EQ(driver.completion(0).finished_s, 3.0) << "its latency is nought";
+}
+
+TEST(SchedulerRequests, EveryWayToEnd) {
+  const FakeRoster roster({small_model(2, {7})});
+  Driver driver(roster, kRoomy);
+  for (RequestId id = 0; id < 60; ++id) {
+    Request request = make_request(id, 0, 3, 30);
+    if (id % 3 == 0) request.stop_tokens = {9};
+    request.ignore_eos = id % 3 == 1;
+    driver.submit(request);
+  }
+  run(driver);
+  int stopped[3] = {}, full[3] = {};
+  for (RequestId id = 0; id < 60; ++id) {
+    const Completion& completion = driver.completion(id);
+    const bool stop = completion.finish_reason == FinishReason::kStop;
+    ++(stop ? stopped : full)[id % 3];
+    EXPECT_EQ(completion.tokens.size() + stop, static_cast<std::size_t>(completion.generated_tokens));
+    EXPECT_TRUE(stop || completion.generated_tokens == 30);
+  }
+  EXPECT_GT(stopped[0], stopped[2]) << "two tokens that stop against one";
+  EXPECT_EQ(stopped[1], 0);
+  EXPECT_GT(full[0], 0);
+}
+
+TEST(SchedulerRequests, ANumericalErrorCostsOnlyItsOwnRequest) {
+  const FakeRoster roster({small_model(2)});
+  SchedulerOptions options = kRoomy;
+  options.steps_in_flight = 2;
+  Driver driver(roster, options);
+  for (RequestId id = 0; id < 6; ++id) {
+    Request request = endless(id, 0, 20, 10);
+    for (TokenId& token : request.prompt) token += token == kPoison;
+    if (id == 2 || id == 4) request.prompt[7] = kPoison;
+    driver.submit(request);
+  }
+  run(driver);  // which holds every other completion against what it deserves
+  EXPECT_EQ(driver.completion(2).error_code, "numerical_error");
+  EXPECT_EQ(driver.completion(4).error_code, "numerical_error");
+  EXPECT_EQ(driver.completion(0).error_code, "");
+  EXPECT_EQ(driver.completion(5).error_code, "");
+}
+
+// Freed blocks are given out again within a turn, but the sequences that had them are closed first.
+TEST(SchedulerRequests, EndedSequencesAreClosedInTheNextStep) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, kRoomy);
+  driver.submit(endless(0, 0, 4, 1));
+  driver.submit(endless(1, 0, 4, 3));
+  run(driver);
+  ASSERT_EQ(driver.steps().size(), 3u);
+  EXPECT_THAT(driver.steps()[0].step.closed, IsEmpty());
+  EXPECT_THAT(driver.steps()[1].step.closed, ElementsAre(1u));
+  EXPECT_THAT(driver.steps()[2].step.closed, IsEmpty());
+}
+
+TEST(SchedulerRequests, SequencesOfTheLastTurnAreClosedInTheFirstStepOfTheNext) {
+  const FakeRoster roster({small_model(1), small_model(1)});
+  Driver driver(roster, kRoomy);
+  driver.submit(endless(0, 0, 4, 1));
+  driver.submit(endless(1, 0, 4, 1));
+  driver.submit(endless(2, 1, 4, 1));
+  run(driver);
+  ASSERT_EQ(driver.steps().size(), 2u);
+  EXPECT_THAT(driver.steps()[1].step.closed, UnorderedElementsAre(1u, 2u));
+}
+
+TEST(SchedulerRequests, NoRequestsAtAllIsDone) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, kRoomy);
+  run(driver);
+  EXPECT_THAT(driver.steps(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace computron::test

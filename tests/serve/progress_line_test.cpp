@@ -51,11 +51,14 @@ std::string terminal_output(unsigned short columns, Action action) {
     const RedirectedError redirected(terminal);
     action();
   }
-  std::string text(4096, '\0');
-  const ssize_t count = read(master, text.data(), text.size());
   close(terminal);
+  // What was written arrives in pieces; reading fails once the last has been read and nobody has the other end open.
+  std::string text;
+  char piece[4096];
+  for (ssize_t count; (count = read(master, piece, sizeof piece)) > 0;) {
+    text.append(piece, static_cast<std::size_t>(count));
+  }
   close(master);
-  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
   return text;
 }
 

@@ -34,7 +34,8 @@ class FailureListener : public testing::EmptyTestEventListener {
   }
   void print(const testing::TestPartResult& result) const {
     const char* file = result.file_name() ? result.file_name() : "exception";
-    std::fprintf(stderr, "rank %d: %s: %s:%d: %s\n", rank_, test_.c_str(), file, result.line_number(), result.summary());
+    std::fprintf(stderr, "rank %d: %s: %s:%d: %s\n", rank_, test_.c_str(), file, result.line_number(),
+                 result.summary());
   }
 
   int rank_;

@@ -1,8 +1,8 @@
 // MPI as this program uses it: one thread, non-blocking after start-up, every error an exception (Error{kComm} with
 // MPI's own words). Message tags: comm/tags.h.
 //
-// Ownership: MpiSession brackets main(); a Communicator owns its MPI_Comm; a MessageRequest owns its MPI_Request, and its
-// buffer must stay valid until done() has returned true. No MPI type appears here.
+// Ownership: MpiSession brackets main(); a Communicator owns its MPI_Comm; a MessageRequest owns its MPI_Request, and
+// its buffer must stay valid until done() has returned true. No MPI type appears here.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,8 @@ class MessageRequest {
  private:
   friend class Communicator;
   enum class Kind : std::uint8_t { kNone, kSend, kReceive };
-  MessageRequest(Kind kind, std::size_t bytes, int peer, int tag) : bytes_(bytes), peer_(peer), tag_(tag), kind_(kind) {}
+  MessageRequest(Kind kind, std::size_t bytes, int peer, int tag)
+      : bytes_(bytes), peer_(peer), tag_(tag), kind_(kind) {}
   void abandon() noexcept;
   std::string to_string() const;
 
@@ -79,7 +80,7 @@ class Communicator {
   Communicator split(int color, int key) const;
   Communicator split_shared_memory() const;  // the ranks of this node
   void barrier() const;
-  std::vector<std::byte> broadcast(std::vector<std::byte> bytes, int root) const;  // bytes of root
+  std::vector<std::byte> broadcast(std::vector<std::byte> bytes, int root) const;          // bytes of root
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> bytes) const;  // by rank, any lengths
   std::uint64_t all_reduce_max(std::uint64_t value) const;
 

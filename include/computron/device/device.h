@@ -37,6 +37,8 @@ class Stream {
   // Returns when everything given so far has run. Rethrows an error of that work, unless the call that gave it has run
   // it and thrown. A compute stream polls meanwhile.
   virtual void synchronize() = 0;
+  // Seconds that this stream's work has stood still waiting for events so far; 0 for streams that do not count it.
+  virtual double exposed_s() const { return 0; }
 };
 
 // What a copy stream has done, for metrics: the union of the times from a copy's start to its end.

@@ -17,8 +17,8 @@
 
 namespace computron {
 
-// [rows, columns] in device memory; not owned. The memory has room for Ops::padded_rows(rows) rows: rows past `rows` may
-// be read (their values do not matter) but are never written.
+// [rows, columns] in device memory; not owned. The memory has room for Ops::padded_rows(rows) rows: rows past `rows`
+// may be read (their values do not matter) but are never written.
 struct Activations {
   std::byte* data = nullptr;
   int rows = 0;
@@ -89,8 +89,8 @@ class Ops {
   virtual void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
                      Activations out) = 0;
   // inout[r, :] += table[rows[r] + row_offset, :]. Table of float32; inout: f32.
-  virtual void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset,
-                        std::span<const TablePanel> table, Activations inout) = 0;
+  virtual void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, std::span<const TablePanel> table,
+                        Activations inout) = 0;
   // out = norm(in) × weight + bias over columns; statistics in float32. in: f32, out: f32 or bf16; out may be in.
   virtual void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                     Activations out) = 0;
@@ -106,9 +106,8 @@ class Ops {
   virtual void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) = 0;
   // Puts the keys and values of `qkv` [rows, (heads + 2 kv_heads) × head_dim] (q | k | v, f32) into the cache, then
   // out[r, heads × head_dim] = attention of row r over its sequence's keys up to its own position.
-  virtual void attention(Stream&, const AttentionShape& shape, Activations qkv,
-                         std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer,
-                         Activations out) = 0;
+  virtual void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
+                         const KvCacheView& cache, int layer, Activations out) = 0;
   // Summarises each row of logits [rows, columns] (f32): columns are tokens first_token + c for c < real_columns.
   // `top[r]` candidates are kept (≤ kTop, at least 1); targets[r] is a token whose logit is wanted, or -1.
   // `out` is host memory, filled when the stream has run.

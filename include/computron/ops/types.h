@@ -21,8 +21,8 @@ struct KvCacheView {
   std::span<const FrameId> frames;
   int slots_per_frame = 0;
   std::size_t slot_bytes = 0;
-  int layers = 0;        // of this stage
-  int kv_heads = 0;      // of this rank
+  int layers = 0;    // of this stage
+  int kv_heads = 0;  // of this rank
   int head_dim = 0;
   int block_tokens = 0;
   DType dtype = DType::kF32;
@@ -46,22 +46,22 @@ struct AttentionShape {
   int heads = 0;     // query heads of this rank
   int kv_heads = 0;  // of this rank; query head h uses kv head h / (heads / kv_heads)
   int head_dim = 0;
-  float scale = 1;   // multiplies q·k
+  float scale = 1;  // multiplies q·k
   bool causal = true;
-  int window = 0;    // key j is visible to query i iff i - j < window; 0: no window
+  int window = 0;  // key j is visible to query i iff i - j < window; 0: no window
 };
 
 // What is left of a row of logits on one rank: enough to choose a token and to give log-probabilities.
 struct LogitSummary {
   static constexpr int kTop = 21;
-  TokenId tokens[kTop];       // best first; ties: smaller token first
-  float logits[kTop];         // as many as min(top, real columns) are valid
+  TokenId tokens[kTop];  // best first; ties: smaller token first
+  float logits[kTop];    // as many as min(top, real columns) are valid
   std::int32_t count = 0;
-  float max = 0;              // over real columns
-  double sum_exp = 0;         // Σ exp(logit − max)
-  float target_logit = 0;     // logit of the asked-for token, if its row lies here
+  float max = 0;           // over real columns
+  double sum_exp = 0;      // Σ exp(logit − max)
+  float target_logit = 0;  // logit of the asked-for token, if its row lies here
   std::uint8_t has_target = 0;
-  std::uint8_t finite = 1;    // 0: a NaN or infinity among the real columns
+  std::uint8_t finite = 1;  // 0: a NaN or infinity among the real columns
 };
 
 }  // namespace computron

@@ -9,10 +9,11 @@
 #pragma once
 
 #include <deque>
-#include <map>
+#include <list>
 #include <memory>
 #include <optional>
 #include <queue>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -72,7 +73,7 @@ class Scheduler {
 
  private:
   struct Queue {
-    std::deque<Request> waiting;
+    std::deque<Request> waiting;  // the earliest first
     StepId last_used = 0;
   };
 
@@ -95,18 +96,18 @@ class Scheduler {
   SchedulerOptions options_;
   std::vector<StagePool> pools_;  // [stage]
 
+  static bool earlier(const Request& a, const Request& b) {
+    return std::tie(a.arrival_s, a.id) < std::tie(b.arrival_s, b.id);
+  }
   struct Later {
-    bool operator()(const Request& a, const Request& b) const {
-      return std::tie(a.arrival_s, a.id) > std::tie(b.arrival_s, b.id);
-    }
+    bool operator()(const Request& a, const Request& b) const { return earlier(b, a); }
   };
   std::priority_queue<Request, std::vector<Request>, Later> arriving_;
   std::vector<Queue> queues_;  // [model]
   bool input_closed_ = false;
 
   std::optional<ModelId> running_;                  // whose turn it is
-  std::vector<std::unique_ptr<Sequence>> batch_;    // of the turn, in order of admission
-  std::size_t turn_start_ = 0;                      // rotates over the batch, so that all sequences advance
+  std::list<Sequence> batch_;                       // of the turn; the longest without a chunk first
   std::deque<std::uint32_t> free_blocks_;           // of the running model's cache
   std::vector<SequenceId> to_close_;
   std::deque<std::pair<StepId, std::vector<Sequence*>>> in_flight_;

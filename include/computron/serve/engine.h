@@ -50,6 +50,7 @@ class Engine {
     StepId id;
     ModelId model;
     double sent_s;
+    bool swap;
   };
 
   void poll_network();
@@ -62,6 +63,7 @@ class Engine {
   void account(const Step& step, bool swap);
   void account(const InFlight& step, const std::vector<Report>& reports);
   void show_progress();
+  ProgressLine::State progress();
   void shut_down();
   double now() const;
 

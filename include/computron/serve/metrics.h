@@ -81,7 +81,8 @@ class ProgressLine {
     bool swapping = false;
   };
   ProgressLine(bool enabled, double start_s, double interval_s = 5);
-  // Cheap when nothing is due. `now` of now_s().
+  // True when update() would show a line; spares the caller the state otherwise. `now` of now_s().
+  bool due(double now) const { return enabled_ && now - last_s_ >= interval_s_; }
   void update(double now, const State& state);
   void finish(double now, const State& state);
 

@@ -61,8 +61,8 @@ const Panel& panel_with(std::span<const Panel> panels, int row) {
 
 void check_rows(const Activations& a, int rows, int columns, const char* what) {
   if (a.rows == rows && a.columns == columns) return;
-  throw Error(ExitCode::kInternal, fmt::format("internal: {} is [{}, {}], not [{}, {}]", what, a.rows, a.columns, rows,
-                                               columns));
+  throw Error(ExitCode::kInternal,
+              fmt::format("internal: {} is [{}, {}], not [{}, {}]", what, a.rows, a.columns, rows, columns));
 }
 void check_f32(const Activations& a, const char* what) { ensure(a.dtype == DType::kF32, what); }
 void check_narrow(const Activations& a, const char* what) { ensure(a.dtype != DType::kF16, what); }
@@ -114,9 +114,7 @@ CpuOps::CpuOps()
     : bf16_weights_(kernels::best_gemm_kernel(DType::kBF16) == kernels::GemmKernel::kNone ? DType::kF32
                                                                                           : DType::kBF16) {}
 
-DType CpuOps::weight_dtype(DType checkpoint) const {
-  return checkpoint == DType::kBF16 ? bf16_weights_ : DType::kF32;
-}
+DType CpuOps::weight_dtype(DType checkpoint) const { return checkpoint == DType::kBF16 ? bf16_weights_ : DType::kF32; }
 
 int CpuOps::padded_rows(int rows) const {
   const int rest = rows % kernels::kMaxGemmRows;
@@ -247,9 +245,8 @@ void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activation
   check_length(bias, x.columns, "residual bias has another length than the row");
   cpu(stream).launch([=, ready = mark_of(bias.ready)](CpuContext& context) {
     context.wait(0, ready);
-    for_each_row(context, x.rows, x.columns, [&](int r) {
-      kernels::add_residual(f32_row(x, r), bias.data, x.columns, f32_row(inout, r));
-    });
+    for_each_row(context, x.rows, x.columns,
+                 [&](int r) { kernels::add_residual(f32_row(x, r), bias.data, x.columns, f32_row(inout, r)); });
   });
 }
 
@@ -285,14 +282,13 @@ struct CpuOps::AttentionCall {
   Activations out;
 
   kernels::AttentionPart part(const AttentionTask& task) const {
-    return {&shape, &cache, &sequences[static_cast<std::size_t>(task.sequence)], layer, task.kv_head, task.row,
-            task.rows};
+    return {&shape,   &cache,   &sequences[static_cast<std::size_t>(task.sequence)], layer, task.kv_head,
+            task.row, task.rows};
   }
 };
 
 void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
-                       std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer,
-                       Activations out) {
+                       std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Activations out) {
   check_attention(shape, qkv, cache, layer, out);
   cpu(stream).launch([this, call = AttentionCall{shape, qkv, sequences, cache, layer, out}](CpuContext& context) {
     check_sequences(call.sequences, call.qkv.rows, call.cache.block_tokens);
@@ -333,7 +329,9 @@ void CpuOps::summarize(Stream& stream, Activations logits, TokenId first_token, 
 }
 
 void CpuOps::copy_to_host(Stream& stream, Activations in, void* out) {
-  cpu(stream).launch([=](CpuContext&) { std::memcpy(out, in.data, in.bytes()); });
+  cpu(stream).launch([=](CpuContext&) {
+    if (in.bytes() > 0) std::memcpy(out, in.data, in.bytes());
+  });
 }
 
 std::unique_ptr<Ops> make_cpu_ops(Device&) { return std::make_unique<CpuOps>(); }

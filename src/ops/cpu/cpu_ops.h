@@ -30,15 +30,14 @@ class CpuOps final : public Ops {
                 Activations inout) override;
   void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
             Activations out) override;
-  void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation,
-            Activations out) override;
+  void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
   void convert(Stream&, Activations in, Activations out) override;
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                  const KvCacheView& cache, int layer, Activations out) override;
-  void summarize(Stream&, Activations logits, TokenId first_token, int real_columns,
-                 std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) override;
+  void summarize(Stream&, Activations logits, TokenId first_token, int real_columns, std::span<const std::int32_t> top,
+                 std::span<const TokenId> targets, LogitSummary* out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
 
  private:

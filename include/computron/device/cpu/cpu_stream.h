@@ -42,8 +42,6 @@ class CpuComputeStream : public Stream {
   using Work = std::function<void(CpuContext&)>;
   // Runs `work` now, or later when the stream is a deferred one: capture by value everything that may change.
   virtual void launch(Work work) = 0;
-  // Seconds that thread 0 has stood still waiting for events so far.
-  virtual double exposed_s() const = 0;
 };
 
 // The CPU compute stream behind `stream`; Error{kInternal} for any other kind.

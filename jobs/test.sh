@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# From a fresh machine to a tested build: builds preset release and runs its tests, then preset asan and its tests with
+# few ranks. Leaves out tests labelled `long`, and `gpu` where there is none. Ends with both summaries of ctest; exits
+# with 0 only if everything was built and passed.
+#   SANITIZE=0   only the release build
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+. jobs/mpi-env.sh
+
+left_out='^(long|gpu)$'
+command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && left_out='^long$'
+cores="$(nproc)"
+failed=0
+
+# build_and_test PRESET LOG ARGUMENTS_OF_CTEST...
+build_and_test() {
+  local preset="$1" log="$2"
+  shift 2
+  if ! bash jobs/build.sh "$preset"; then
+    echo "build of preset $preset failed" | tee "$log"
+    return 1
+  fi
+  ctest --test-dir "build/$preset" --parallel "$cores" --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log"
+}
+
+# What ctest said after its last test.
+summary() {
+  echo
+  echo "== $1"
+  awk '/% tests passed/ { shown = 1 } shown' "$2"
+  grep -q '% tests passed' "$2" || cat "$2"
+}
+
+logs=build/test-logs
+mkdir -p "$logs"
+build_and_test release "$logs/release.log" --label-exclude "$left_out" || failed=1
+if [ "${SANITIZE:-1}" != 0 ]; then
+  build_and_test asan "$logs/asan.log" --label-exclude '^(long|gpu)$' || failed=1
+fi
+
+summary release "$logs/release.log"
+[ "${SANITIZE:-1}" = 0 ] || summary asan "$logs/asan.log"
+[ "$failed" = 0 ] && echo "All tests passed." || echo "Tests failed."
+
+# A killed job leaves its shared-memory files behind; those of jobs that still run are younger, or mapped already.
+find /dev/shm -maxdepth 1 -name 'vader_segment.*' -user "$(id -un)" -mmin +60 -delete 2>/dev/null
+exit "$failed"
