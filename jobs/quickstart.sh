@@ -12,7 +12,7 @@ mkdir -p "$work"
 
 models=()
 for name in opt-a opt-b opt-c opt-d; do
-  [ -e "$work/$name.h5" ] || "$program" init "$work/$name.h5" --config "inputs/models/$name.json" --seed 1
+  [ -e "$work/$name.h5" ] || "$program" init "$work/$name.h5" --config "inputs/models/opt-tiny-${name#opt-}.json" --seed 1
   models+=(--model "$name=$work/$name.h5")
 done
 

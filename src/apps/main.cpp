@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 #include "computron/base/error.h"
@@ -14,8 +16,16 @@
 namespace computron {
 namespace {
 
+// Before MPI is up only the launcher's variables tell the rank; what all ranks say is said once.
+bool speaks() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
+
 int fail(ExitCode code, const char* what) {
-  std::fprintf(stderr, "computron: %s\n", what);
+  if (speaks()) std::fprintf(stderr, "computron: %s\n", what);
   return static_cast<int>(code);
 }
 
