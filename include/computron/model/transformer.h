@@ -11,7 +11,10 @@ namespace computron {
 
 class Transformer {
  public:
-  // Borrows the image. `t` is this rank's place in the stage.
+  // ConfigError naming the first thing the configuration asks for that no layer here computes.
+  static void check_supported(const ModelConfig& config);
+
+  // Borrows the image. `t` is this rank's place in the stage. Throws what check_supported() throws.
   Transformer(const Image& image, int t);
 
   // The stage's part of a forward pass. On the first stage `hidden` [M, hidden] is filled from the tokens, elsewhere

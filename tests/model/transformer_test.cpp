@@ -1,0 +1,237 @@
+// The order in which a forward pass visits pages, with operations that compute nothing.
+
+#include "computron/model/transformer.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+namespace computron {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+class PlainFormat : public WeightFormat {
+ public:
+  int row_block() const override { return 64; }
+  std::size_t panel_bytes(int rows, int in, DType dtype) const override {
+    return static_cast<std::size_t>(round_up(rows, 64)) * in * size_of(dtype);
+  }
+  void pack(std::byte*, int, DType, int, int, int, int, const std::byte*, std::size_t, std::size_t) const override {
+    FAIL() << "a pass packs nothing";
+  }
+};
+
+// Stands for "the page of this use has come".
+class UseEvent : public Event {
+ public:
+  explicit UseEvent(PageUse use) : use(use) {}
+  bool query() const override { return true; }
+  const PageUse use;
+};
+
+// Pages are asked for in the order of their uses, none after it was given up, and every one is given up.
+class OrderedPages : public PageSource {
+ public:
+  explicit OrderedPages(const Image& image) : bytes_(image.page_bytes) {
+    for (PageUse use = 0; use < image.uses.size(); ++use) events_.emplace_back(use);
+    asked_.assign(image.uses.size(), false);
+  }
+
+  ResidentPage acquire(PageUse use) override {
+    EXPECT_GT(static_cast<std::int64_t>(use), over_) << "a page is asked for after it was given up";
+    // An operation may ask for its weight and then for its bias, but never skips a use.
+    EXPECT_TRUE(use == 0 || asked_[use - 1]) << "use " << use << " comes before the one before it";
+    asked_[use] = true;
+    return {bytes_.data(), &events_[use]};
+  }
+
+  void uses_over(PageUse use) override {
+    EXPECT_GE(static_cast<std::int64_t>(use), over_);
+    EXPECT_TRUE(asked_[use]) << "use " << use << " ends before it begins";
+    over_ = use;
+  }
+
+  void expect_live(const Event* ready) const {
+    EXPECT_GT(static_cast<std::int64_t>(static_cast<const UseEvent*>(ready)->use), over_) << "an operation comes late";
+  }
+  void expect_all_over() const {
+    EXPECT_THAT(asked_, Each(true));
+    EXPECT_EQ(over_, static_cast<std::int64_t>(asked_.size()) - 1);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::vector<UseEvent> events_;
+  std::vector<bool> asked_;
+  std::int64_t over_ = -1;
+};
+
+// Checks that what an operation reads is whole and still there.
+class CheckingOps : public Ops {
+ public:
+  explicit CheckingOps(const OrderedPages& pages) : pages_(pages) {}
+  const WeightFormat& weight_format() const override { return format_; }
+  DType weight_dtype(DType checkpoint) const override { return checkpoint; }
+  int padded_rows(int rows) const override { return rows; }
+
+  void embed(Stream&, std::span<const TokenId>, TokenId, const Weight& w, Activations) override { expect_whole(w); }
+  void add_rows(Stream&, std::span<const std::int32_t>, int, std::span<const TablePanel> table, Activations) override {
+    for (const TablePanel& panel : table) pages_.expect_live(panel.ready);
+  }
+  void norm(Stream&, NormKind, Activations in, Vector weight, Vector bias, float, Activations) override {
+    expect_vector(weight, in.columns);
+    expect_vector(bias, in.columns);
+  }
+  void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation, Activations out) override {
+    expect_whole(weight);
+    expect_vector(bias, weight.out);
+    EXPECT_EQ(x.columns, weight.in);
+    EXPECT_EQ(out.columns, weight.out);
+    EXPECT_EQ(x.dtype, weight.dtype);
+    EXPECT_EQ(x.rows, out.rows);
+  }
+  void add_residual(Stream&, Activations x, Vector bias, Activations inout) override {
+    expect_vector(bias, inout.columns);
+    EXPECT_EQ(x.columns, inout.columns);
+  }
+  void convert(Stream&, Activations, Activations) override {}
+  void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations) override {
+    for (const std::int32_t row : rows) EXPECT_LT(row, in.rows);
+  }
+  void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows>,
+                 const KvCacheView&, int layer, Activations out) override {
+    EXPECT_EQ(qkv.columns, (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
+    EXPECT_EQ(out.columns, shape.heads * shape.head_dim);
+    layers.push_back(layer);
+  }
+  void summarize(Stream&, Activations logits, TokenId, int, std::span<const std::int32_t> top,
+                 std::span<const TokenId> targets, LogitSummary* out) override {
+    EXPECT_EQ(top.size(), targets.size());
+    EXPECT_EQ(static_cast<int>(top.size()), logits.rows);
+    for (int i = 0; i < logits.rows; ++i) ++out[i].count;
+  }
+  void copy_to_host(Stream&, Activations, void*) override {}
+
+  std::vector<int> layers;  // as attention() met them
+
+ private:
+  void expect_whole(const Weight& weight) const {
+    int row = 0;
+    for (const WeightPanel& panel : weight.panels) {
+      EXPECT_EQ(panel.row_begin, row);
+      row += panel.rows;
+      pages_.expect_live(panel.ready);
+    }
+    EXPECT_EQ(row, weight.out);
+  }
+  void expect_vector(const Vector& vector, int length) const {
+    if (vector.data == nullptr) return;
+    EXPECT_EQ(vector.length, length);
+    pages_.expect_live(vector.ready);
+  }
+
+  const OrderedPages& pages_;
+  PlainFormat format_;
+};
+
+ModelConfig make_config(NormPosition norm_position, bool tied_head, bool biases) {
+  ModelConfig c;
+  c.architecture = "test";
+  c.layers = 3;
+  c.heads = c.kv_heads = 3;
+  c.head_dim = 8;
+  c.hidden = 24;
+  c.ffn = 150;
+  c.vocab = 700;
+  c.max_positions = 30;
+  c.norm_position = norm_position;
+  c.tied_head = tied_head;
+  c.norm_bias = c.attention_bias = c.mlp_bias = biases;
+  return c;
+}
+
+Batch make_batch(int rows) {
+  Batch batch;
+  for (int i = 0; i < rows; ++i) {
+    batch.tokens.push_back(i);
+    batch.positions.push_back(i);
+    if (i % 2 == 0) continue;
+    batch.logit_rows.push_back(i);
+    batch.top.push_back(1);
+    batch.targets.push_back(-1);
+  }
+  return batch;
+}
+
+void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std::size_t spare_bytes) {
+  SCOPED_TRACE(fmt::format("pp {}, stage {}, pages with {} bytes to spare", mesh.pp, stage, spare_bytes));
+  const PlainFormat format;
+  const ShardPlan plan = ShardPlan::make(config, mesh, stage);
+  const std::size_t page = Image::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
+  const Image image = Image::make(plan, format, DType::kBF16, page);
+  const Batch batch = make_batch(2 * Workspace::kLogitRows + 10);
+  const auto device = make_cpu_device({.threads = 1});
+  Progress progress(IdlePolicy::parse("yield"));
+  const auto stream = device->make_compute_stream(progress);
+  const auto all_reduce = make_local_all_reduce();
+  OrderedPages pages(image);
+  CheckingOps ops(pages);
+  Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
+  const KvCacheView cache{};
+  Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
+  std::vector<LogitSummary> logits(batch.logit_count());
+
+  Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden), logits.data());
+
+  pages.expect_all_over();
+  std::vector<int> layers(plan.layers);
+  std::iota(layers.begin(), layers.end(), 0);
+  EXPECT_EQ(ops.layers, layers);
+  for (const LogitSummary& summary : logits) EXPECT_EQ(summary.count, plan.has_head()) << "once on the last stage";
+}
+
+TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
+  for (const NormPosition norm_position : {NormPosition::kPre, NormPosition::kPost}) {
+    for (const bool tied_head : {false, true}) {
+      for (const bool biases : {false, true}) {
+        const ModelConfig config = make_config(norm_position, tied_head, biases);
+        SCOPED_TRACE(fmt::format("post {}, tied {}, biases {}", norm_position == NormPosition::kPost, tied_head, biases));
+        for (const std::size_t spare_bytes : {0, 1000, 1 << 20}) {
+          expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes);
+          for (int stage = 0; stage < 3; ++stage) expect_sound_pass(config, {.tp = 1, .pp = 3}, stage, spare_bytes);
+        }
+      }
+    }
+  }
+}
+
+std::string refusal(const ModelConfig& config) {
+  const PlainFormat format;
+  const ShardPlan plan = ShardPlan::make(config, {}, 0);
+  const Image image = Image::make(plan, format, DType::kF32, 1 << 20);
+  try {
+    Transformer(image, 0);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What a checkpoint can say but no layer computes must not be left out of the sum.
+TEST(Transformer, RefusesWhatItDoesNotCompute) {
+  const ModelConfig plain = make_config(NormPosition::kPre, true, true);
+  EXPECT_EQ(refusal(plain), "");
+  ModelConfig gated = plain;
+  gated.gated_mlp = true;
+  EXPECT_THAT(refusal(gated), AllOf(HasSubstr("'test'"), HasSubstr("gated MLPs")));
+  ModelConfig rotary = plain;
+  rotary.positions = PositionKind::kRotary;
+  EXPECT_THAT(refusal(rotary), HasSubstr("rotary positions"));
+}
+
+}  // namespace
+}  // namespace computron

@@ -1,0 +1,230 @@
+// The executor with a real transformer, real pages and a real copy thread: whatever the pool's size, the order of
+// copies, the link's rate and the lateness of the compute stream, the rows are those of a run with everything resident,
+// bit for bit. Pools smaller than one model are refilled behind the pass.
+
+#include "computron/runtime/executor.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <random>
+
+#include "computron/model/checkpoint_check.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kPageBytes = 32 << 10;
+constexpr int kMaxRows = 32;
+constexpr int kAllFrames = 64;
+
+// The models of the test on this rank: files, images, pages.
+class Models {
+ public:
+  Models(const Mesh& mesh, Device& device, Ops& ops) : host(device) {
+    for (int m = 0; m < 2; ++m) {
+      const std::string path = std::filesystem::temp_directory_path() /
+                               ("executor_test." + std::to_string(getpid()) + "." + std::to_string(m) + ".h5");
+      test::write_tiny_checkpoint(path, {.layers = 2 + m, .dtype = m == 0 ? DType::kF32 : DType::kBF16,
+                                         .seed = static_cast<std::uint64_t>(m + 1)});
+      const CheckpointIndex index = read_checkpoint_index(path);
+      const ModelConfig config = ModelConfig::from_json(index.config_json);
+      check_tensors(config, index);
+      const ShardPlan plan = ShardPlan::make(config, mesh.shape, mesh.stage);
+      const DType dtype = ops.weight_dtype(index.tensors.begin()->second.dtype);
+      images.push_back(std::make_unique<Image>(Image::make(plan, ops.weight_format(), dtype, kPageBytes)));
+      host.load(index, *images.back(), mesh.t, ops.weight_format(), /*threads=*/1);
+      std::filesystem::remove(path);
+    }
+  }
+  std::vector<const Image*> list() const {
+    std::vector<const Image*> list;
+    for (const auto& image : images) list.push_back(image.get());
+    return list;
+  }
+
+  std::vector<std::unique_ptr<Image>> images;
+  HostStore host;
+};
+
+// Writes the fetches of steps for one stage at random but by the order rule: a page comes into any frame that the
+// operation it is for does not use, once the last use of what is there is over.
+class Planner {
+ public:
+  Planner(std::vector<const Image*> images, int frames, std::uint64_t seed)
+      : images_(images), state_(images, frames), last_use_(frames), random_(seed) {}
+
+  void plan(Step& step, int stage) {
+    StagePlan& plan = step.stages[stage];
+    for (const SequenceId id : step.closed) state_.close(id);
+    const KvGeometry geometry = KvGeometry::make(*images_[step.model]);
+    if (state_.cache(step.model).empty()) {
+      CacheChange change{.model = step.model, .taken = 0, .added = {}};
+      for (int i = geometry.frames_for(4); i > 0; --i) {
+        const CacheChange one{.model = step.model, .taken = 0, .added = {victim({})}};
+        state_.change_cache(one);
+        change.added.push_back(one.added[0]);
+      }
+      plan.caches.push_back(change);
+    }
+    for (const auto& [first, last] : operations(*images_[step.model])) bring_in(step, plan, first, last);
+    for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
+  }
+  const StateDigest& digest() const { return state_.digest(); }
+  std::size_t fetches() const { return fetches_; }
+
+ private:
+  // Ranges of uses that one operation binds together: a weight with its bias.
+  static std::vector<std::pair<PageUse, PageUse>> operations(const Image& image) {
+    std::vector<std::pair<PageUse, PageUse>> ranges;
+    for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+      const bool bias = image.plan.tensors[i].name.ends_with(".bias");
+      if (bias && !ranges.empty()) {
+        ranges.back().second = image.tensors[i].last_use;
+      } else {
+        ranges.emplace_back(image.tensors[i].panels.front().use, image.tensors[i].last_use);
+      }
+    }
+    return ranges;
+  }
+
+  void bring_in(const Step& step, StagePlan& plan, PageUse first, PageUse last) {
+    const Image& image = *images_[step.model];
+    std::vector<FrameId> busy;
+    for (PageUse use = first; use <= last; ++use) {
+      const FrameId frame = state_.frame_of(step.model, image.uses[use]);
+      if (frame != kNoFrame) busy.push_back(frame);
+    }
+    for (PageUse use = first; use <= last; ++use) {
+      FrameId frame = state_.frame_of(step.model, image.uses[use]);
+      if (frame == kNoFrame) {
+        frame = victim(busy);
+        busy.push_back(frame);
+        const Fetch fetch{step.model, image.uses[use], frame, last_use_[frame].value_or(UsePoint{})};
+        state_.place(fetch);
+        plan.fetches.push_back(fetch);
+        ++fetches_;
+      }
+      last_use_[frame] = {step.id, use};
+    }
+  }
+
+  FrameId victim(const std::vector<FrameId>& busy) {
+    for (;;) {
+      const auto frame = static_cast<FrameId>(random_() % state_.frames());
+      if (state_.owner(frame).kind != StageState::Owner::kCache &&
+          std::find(busy.begin(), busy.end(), frame) == busy.end()) {
+        return frame;
+      }
+    }
+  }
+
+  std::vector<const Image*> images_;
+  StageState state_;
+  std::vector<std::optional<UsePoint>> last_use_;
+  std::size_t fetches_ = 0;
+  std::mt19937_64 random_;
+};
+
+// A prompt of each model, then tokens one by one, the models taking turns at random.
+std::vector<Step> make_steps(int stages, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Step> steps;
+  int length[2] = {0, 0};
+  for (StepId id = 1; id <= 10; ++id) {
+    Step step;
+    step.id = id;
+    step.model = random() % 2;
+    step.stages.resize(stages);
+    int& start = length[step.model];
+    SequenceChunk chunk{.sequence = step.model + 1,
+                        .start = static_cast<std::uint32_t>(start),
+                        .tokens = {},
+                        .new_blocks = {},
+                        .logits = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
+                        .top = 3,
+                        .after_last = -1};
+    for (int n = start == 0 ? 14 : 1; n > 0; --n) chunk.tokens.push_back(static_cast<TokenId>(random() % 128));
+    const int block_tokens = KvGeometry::kBlockTokens;
+    for (int b = ceil_div(start, block_tokens); b * block_tokens < start + static_cast<int>(chunk.tokens.size()); ++b) {
+      chunk.new_blocks.push_back(static_cast<std::uint32_t>(b));
+    }
+    start += static_cast<int>(chunk.tokens.size());
+    step.chunks.push_back(std::move(chunk));
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+struct Setting {
+  const char* name;
+  int frames;
+  CpuDeviceOptions device;
+};
+
+class ExecutorTest : public ::testing::TestWithParam<Setting> {
+ protected:
+  // Rows of all steps as this rank reports them; checks the digests on the way.
+  static std::vector<SampledRow> run(MeshShape shape, int frames, const CpuDeviceOptions& options, std::uint64_t seed,
+                                     std::size_t* fetches = nullptr) {
+    const Mesh mesh(shape, Communicator::world());
+    const auto device = make_cpu_device(options);
+    const auto ops = make_cpu_ops(*device);
+    Progress progress(IdlePolicy{});
+    const Models models(mesh, *device, *ops);
+    Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
+                      {.frames = frames, .frame_bytes = kPageBytes, .max_rows = kMaxRows, .steps_in_flight = 2});
+    progress.set_hook([&] { executor.poll(); });
+    Planner planner(models.list(), frames, seed);
+    std::vector<SampledRow> rows;
+    for (Step& step : make_steps(shape.pp, seed)) {
+      planner.plan(step, mesh.stage);
+      executor.accept(step);
+      const Report report = executor.run(step);
+      EXPECT_EQ(report.digest, planner.digest()) << "step " << step.id;
+      rows.insert(rows.end(), report.rows.begin(), report.rows.end());
+    }
+    if (fetches != nullptr) *fetches = planner.fetches();
+    mesh.world.barrier();
+    return rows;
+  }
+};
+
+bool same_bits(const SampledRow& a, const SampledRow& b) {
+  return a.token == b.token && a.logprob == b.logprob && a.target_logprob == b.target_logprob && a.top == b.top &&
+         a.finite && b.finite;
+}
+
+TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
+  const Communicator world = Communicator::world();
+  std::vector<MeshShape> shapes{{.tp = world.size(), .pp = 1}};
+  if (world.size() > 1) shapes.push_back({.tp = world.size() / 2, .pp = 2});
+  for (const MeshShape shape : shapes) {
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      std::size_t resident_fetches = 0, fetches = 0;
+      const auto resident = run(shape, kAllFrames, {}, seed, &resident_fetches);
+      const auto swapped = run(shape, GetParam().frames, GetParam().device, seed, &fetches);
+      EXPECT_GT(fetches, resident_fetches);
+      ASSERT_EQ(resident.size(), swapped.size());
+      for (std::size_t i = 0; i < resident.size(); ++i) {
+        ASSERT_TRUE(same_bits(resident[i], swapped[i])) << "row " << i << " seed " << seed << " tp " << shape.tp;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pools, ExecutorTest,
+                         ::testing::Values(Setting{"Small", 8, {}},                               //
+                                           Setting{"SmallTwoThreads", 8, {.threads = 2}},         //
+                                           Setting{"SmallSlowLink", 8, {.link_gb_per_s = 0.2}},   //
+                                           Setting{"SmallDeferred", 8, {.deferred = true}},       //
+                                           Setting{"DeferredSlowLink", 9, {.link_gb_per_s = 0.2, .deferred = true}}),
+                         [](const auto& setting) { return setting.param.name; });
+
+}  // namespace
+}  // namespace computron
