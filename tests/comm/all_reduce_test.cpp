@@ -78,8 +78,7 @@ class AllReduceTest : public testing::TestWithParam<Case> {
 };
 
 TEST_P(AllReduceTest, AddsInThePromisedOrderAtEverySize) {
-  for (const std::size_t count :
-       {0, 1, 2, 3, 15, 17, 1000, 4099, 16384, 16385, 16499, 65536, 1048575}) {
+  for (const std::size_t count : {0, 1, 2, 3, 15, 17, 1000, 4099, 16384, 16385, 16499, 65536, 1048575}) {
     const Vector sum = sum_of(part(world_.rank(), count));
     ASSERT_TRUE(same_bits(sum, reference(world_.size(), count))) << count << " floats";
   }
