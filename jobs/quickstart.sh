@@ -19,7 +19,7 @@ done
 echo
 echo "Serving inputs/quickstart.jsonl on four ranks:"
 rm -f "$work/results.jsonl"
-mpirun -n 4 "$program" serve "${models[@]}" --tp 2 --pp 2 --device cpu --device-memory 24MiB --page-size 512KiB \
+mpirun -n 4 "$program" serve "${models[@]}" --tp 2 --pp 2 --device cpu --device-memory 16MiB --page-size 512KiB --max-seqs 8 \
   --requests inputs/quickstart.jsonl --output "$work/results.jsonl" --metrics "$work/metrics.json"
 
 echo

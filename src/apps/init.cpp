@@ -12,7 +12,7 @@
 #include "computron/checkpoint/writer.h"
 #include "computron/model/config.h"
 #include "src/apps/commands.h"
-#include "src/apps/parallel.h"
+#include "computron/base/parallel.h"
 #include "src/apps/progress.h"
 #include "src/apps/random_weights.h"
 

@@ -13,7 +13,7 @@
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/config.h"
 #include "src/apps/commands.h"
-#include "src/apps/parallel.h"
+#include "computron/base/parallel.h"
 #include "src/apps/progress.h"
 
 namespace computron {

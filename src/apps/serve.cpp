@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "computron/base/log.h"
 #include "computron/base/size.h"
@@ -26,6 +29,7 @@ struct ServeOptions {
   std::string output;
   std::string device_memory, page_size;
   std::string metrics;
+  std::string config;
   bool replay = false;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
@@ -37,15 +41,34 @@ struct FrontEnd {
   std::unique_ptr<RequestReader> reader;
 };
 
+// Options that only the file names are set as if they had been given. Keys stand alone or in a section [serve].
+void apply_config(CLI::App& command, const std::string& file) try {
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(file)) {
+    CLI::Option* option = command.get_option_no_throw("--" + item.name);
+    const bool here = item.parents.empty() || item.parents == std::vector<std::string>{"serve"};
+    if (item.name == "++" || item.name == "--") continue;  // how CLI11 marks the ends of a section
+    if (!here || option == nullptr) {
+      throw Error(ExitCode::kUsage, fmt::format("{}: computron serve has no option '{}'", file, item.fullname()));
+    }
+    if (option->count() > 0) continue;
+    for (const std::string& input : item.inputs) option->add_result(input);
+    option->run_callback();
+  }
+} catch (const CLI::Error& error) {
+  throw Error(ExitCode::kUsage, fmt::format("{}: {}", file, error.what()));
+}
+
 void complete(ServeOptions& options) {
   auto& job = options.job;
+  if (options.requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
+  if (options.output.empty()) throw Error(ExitCode::kUsage, "--output is required");
   job.models = options.roster.empty() ? parse_model_arguments(options.models) : read_roster(options.roster);
   if (job.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models ROSTER");
   if (!options.device_memory.empty()) job.device_memory_bytes = parse_size(options.device_memory);
   if (!options.page_size.empty()) job.page_bytes = parse_size(options.page_size);
   if (!job.idle.empty()) IdlePolicy::parse(job.idle);
   make_policy(job.policy);
-  if (job.device == "auto") job.device = cuda_device_present() ? "cuda" : "cpu";
+  if (job.device == "auto") job.device = "cpu";  // also where there is a GPU, until there are operations for it
 }
 
 void open_output(const ServeOptions& options, FrontEnd& front) {
@@ -53,6 +76,11 @@ void open_output(const ServeOptions& options, FrontEnd& front) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   front.writer = std::make_unique<ResultWriter>(options.output, options.requests);
+  if (options.metrics.empty()) return;
+  const std::string folder = std::filesystem::path(options.metrics).parent_path().string();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+    throw Error(ExitCode::kCannotCreate, fmt::format("cannot create {}: its folder is not writable", options.metrics));
+  }
 }
 
 void open_input(const ServeOptions& options, const Job& job, FrontEnd& front) {
@@ -107,6 +135,8 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
 
 // A failure all ranks agreed on ends them in order; any other ends the job at once. The rank that failed says why.
 int run(ServeOptions options, const std::string& effective) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed log or a file-size limit is an error of the write, not the end
+  std::signal(SIGXFSZ, SIG_IGN);
   MpiSession session(nullptr, nullptr);
   int rank = 0;
   try {
@@ -124,6 +154,9 @@ int run(ServeOptions options, const std::string& effective) {
   } catch (const std::bad_alloc&) {
     report_failure(rank, "out of memory");
     MpiSession::abort(ExitCode::kSystem);
+  } catch (const std::system_error& error) {
+    report_failure(rank, error.what());
+    MpiSession::abort(ExitCode::kSystem);
   } catch (const std::exception& error) {
     report_failure(rank, error.what());
     MpiSession::abort(ExitCode::kInternal);
@@ -134,8 +167,8 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.option_defaults()->always_capture_default();
   auto* model = app.add_option("--model", o.models, "A model to serve, as ID=FILE.h5; repeat for more");
   app.add_option("--models", o.roster, "A roster: JSON list of id, path and optional pinned, priority")->excludes(model);
-  app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin")->required();
-  app.add_option("--output", o.output, "Results, JSONL; appears when complete (OUT.partial until then)")->required();
+  app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin");
+  app.add_option("--output", o.output, "Results, JSONL; appears when complete (OUT.partial until then)");
   app.add_option("--tp", o.job.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
   app.add_option("--pp", o.job.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);
   app.add_option("--device", o.job.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
@@ -154,7 +187,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
-  app.set_config("--config", "", "Options from a TOML file");
+  app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
 }
 
 }  // namespace
@@ -164,6 +197,7 @@ void add_serve(CLI::App& app) {
   const auto options = std::make_shared<ServeOptions>();
   add_options(*command, *options);
   command->callback([command, options] {
+    if (!options->config.empty()) apply_config(*command, options->config);
     const int code = run(*options, command->config_to_str(/*default_also=*/true));
     if (code != 0) throw CLI::RuntimeError(code);
   });

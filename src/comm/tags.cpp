@@ -12,11 +12,9 @@ std::string name_of(int tag) {
       return "report";
     case kActivation:
       return "activation";
-    case kTokens:
       return "tokens";
     case kLogitSummary:
       return "logit summary";
-    case kLogitRow:
       return "logit row";
     case kAllReduce:
       return "all-reduce";

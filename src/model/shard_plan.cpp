@@ -33,14 +33,19 @@ int layers_within(double limit, const Weights& w, int stage, int pp) {
   return extra > limit ? 0 : static_cast<int>((limit - extra) / w.layer);
 }
 
-// Greedy cut: every stage takes all it may, but leaves a layer for each stage behind it. Empty when `limit` is too low.
+// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an even share of the layers left,
+// or as many as the stages behind it cannot hold.
 std::vector<int> try_cut(double limit, const ModelConfig& c, const Weights& w, int pp) {
-  std::vector<int> firsts{0};
+  std::vector<int> firsts{0}, room_from(pp + 1, 0);  // layers that stages s, s + 1, ... hold together
+  for (int stage = pp - 1; stage >= 0; --stage) {
+    room_from[stage] = room_from[stage + 1] + layers_within(limit, w, stage, pp);
+  }
   for (int stage = 0; stage < pp; ++stage) {
-    const int behind = pp - 1 - stage;
-    const int room = std::min(layers_within(limit, w, stage, pp), c.layers - firsts.back() - behind);
+    const int left = c.layers - firsts.back(), stages_left = pp - stage;
+    const int room = std::min(room_from[stage] - room_from[stage + 1], left - (stages_left - 1));
+    const int wanted = std::max(ceil_div(left, stages_left), left - room_from[stage + 1]);
     if (room < 1) return {};
-    firsts.push_back(firsts.back() + room);
+    firsts.push_back(firsts.back() + std::min(room, wanted));
   }
   return firsts.back() == c.layers ? firsts : std::vector<int>{};
 }

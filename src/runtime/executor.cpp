@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "computron/base/time.h"
 #include "computron/comm/tags.h"
 
 namespace computron {
@@ -47,14 +46,14 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
   }
 }
 
+Executor::~Executor() { link_.reset(); }
+
 Report Executor::run(const Step& step) {
   Report report;
   report.step = step.id;
-  const double start = now_s();
   residency_.begin(step);
   if (!step.chunks.empty()) {
     run_pass(step, report);
-    report.compute_s = now_s() - start;
   } else {
     StepPages(residency_, step).end();
   }
@@ -125,11 +124,6 @@ std::vector<SampledRow> Executor::collect_rows(const Batch& batch, const std::ve
     rows.push_back(sample_greedy(parts, batch.top[i]));
   }
   return rows;
-}
-
-void Executor::wait_for_fetches() {
-  ensure(residency_.nothing_queued(), "fetches that wait for a step cannot be waited for");
-  link_->synchronize();
 }
 
 }  // namespace computron

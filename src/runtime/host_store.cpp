@@ -1,9 +1,9 @@
 #include "computron/runtime/host_store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <thread>
+
+#include "computron/base/parallel.h"
 
 namespace computron {
 namespace {
@@ -110,29 +110,6 @@ class SliceLoader {
   const std::vector<std::size_t>& offsets_;
 };
 
-// Runs body(i) for every i of [0, count) on `threads` threads; rethrows the first exception.
-template <class Body>
-void for_each_parallel(std::size_t count, int threads, const Body& body) {
-  std::atomic<std::size_t> next{0};
-  std::atomic<bool> failed{false};
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (std::size_t i; !failed && (i = next++) < count;) {
-      try {
-        body(i);
-      } catch (...) {
-        if (!failed.exchange(true)) failure = std::current_exception();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> helpers;
-    for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
 }  // namespace
 
 std::size_t HostStore::bytes_of(const Image& image) {
@@ -164,7 +141,8 @@ ModelId HostStore::load(const CheckpointIndex& index, const Image& image, int t,
   return add(image, index.path, [&](std::byte* pages, const std::vector<std::size_t>& offsets) {
     const TensorReader reader(index);
     const SliceLoader loader(reader, index, image, t, format, pages, offsets);
-    for_each_parallel(slices.size(), threads, [&](std::size_t i) { loader.load(slices[i].first, *slices[i].second); });
+    parallel_for(slices.size(), threads,
+                 [&](int, std::size_t i) { loader.load(slices[i].first, *slices[i].second); });
   });
 }
 

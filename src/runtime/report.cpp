@@ -42,7 +42,6 @@ std::vector<std::byte> Report::encode() const {
   out.put(digest);
   out.put(busy_s);
   out.put(exposed_s);
-  out.put(compute_s);
   out.put(static_cast<std::uint32_t>(rows.size()));
   for (const SampledRow& row : rows) put(out, row);
   return out.take();
@@ -55,7 +54,6 @@ Report Report::decode(std::span<const std::byte> bytes) {
   report.digest = in.get<StateDigest>();
   report.busy_s = in.get<double>();
   report.exposed_s = in.get<double>();
-  report.compute_s = in.get<double>();
   const auto rows = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < rows; ++i) report.rows.push_back(get_row(in));
   in.expect_end();

@@ -75,8 +75,8 @@ bool Engine::take_input() {
       writer_.write(format_failure(*incoming, *failure));
       continue;
     }
-    Request request = std::get<Request>(incoming->content);
-    if (!options_.replay) request.arrival_s = now();
+    Request request = std::move(std::get<Request>(incoming->content));  // what is left tells how to write the result
+    if (!options_.replay) request.arrival_s = 0;
     open_.emplace(incoming->line, std::move(*incoming));
     scheduler_.submit(std::move(request));
   }
@@ -106,11 +106,7 @@ bool Engine::put_results() {
     ensure(incoming != open_.end(), "a completion of no request");
     metrics_.add(completion);
     generated_tokens_ += completion.generated_tokens;
-    if (completion.error_code.empty()) {
-      writer_.write(format_completion(incoming->second, completion));
-    } else {
-      writer_.write(format_failure(incoming->second, {400, completion.error_code, completion.error_message}));
-    }
+    writer_.write(format_completion(incoming->second, completion));
     open_.erase(incoming);
   }
   return !completions.empty();

@@ -5,9 +5,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <thread>
+#include <climits>
+#include <cstring>
+#include <span>
 
 #include "computron/base/memory.h"
+#include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
@@ -16,16 +19,32 @@
 namespace computron {
 namespace {
 
-// Cores this process may run on.
-int allowed_cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 MeshShape mesh_shape(const JobOptions& options, int ranks) {
   const int pp = options.pp > 0 ? options.pp : options.tp > 0 ? std::max(1, ranks / options.tp) : 1;
   const int tp = options.tp > 0 ? options.tp : std::max(1, ranks / pp);
   return {tp, pp};
+}
+
+// Cores that the ranks of this node may run on together: bound ranks have some each, unbound ones share all.
+int cores_of(const Communicator& node) {
+  cpu_set_t mine, all;
+  CPU_ZERO(&all);
+  if (sched_getaffinity(0, sizeof mine, &mine) != 0) return usable_cores();
+  for (const std::vector<std::byte>& bytes : node.all_gather(std::as_bytes(std::span(&mine, 1)))) {
+    cpu_set_t one;
+    std::memcpy(&one, bytes.data(), sizeof one);
+    CPU_OR(&all, &all, &one);
+  }
+  return std::max(1, CPU_COUNT(&all));
+}
+
+// Everybody's `need`, by rank of `group`.
+std::vector<MemoryNeed> gather(const Communicator& group, const MemoryNeed& need) {
+  std::vector<MemoryNeed> needs;
+  for (const std::vector<std::byte>& bytes : group.all_gather(std::as_bytes(std::span(&need, 1)))) {
+    std::memcpy(&needs.emplace_back(), bytes.data(), sizeof need);
+  }
+  return needs;
 }
 
 // The dtype of a checkpoint's GEMM weights: check_tensors has made sure that they agree.
@@ -50,26 +69,28 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
   const Communicator node = mesh_->world.split_shared_memory();
   ranks_on_node_ = node.size();
   rank_on_node_ = node.rank();
-  agreed(mesh_->world, [&] { make_device(); });
+  const int cores = cores_of(node);
+  agreed(mesh_->world, [&] { make_device(cores); });
   read_indices();
   agreed(mesh_->world, [&] { make_images(); });
+  plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
   agreed(mesh_->world, [&] { load_pages(); });
 }
 
-void Job::make_device() {
-  const int cores = allowed_cores();
+void Job::make_device(int cores) {
   if (options_.threads == 0) options_.threads = std::max(1, cores / ranks_on_node_);
   const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores, ranks_on_node_, options_.threads + 1)
                                                 : IdlePolicy::parse(options_.idle);
   progress_ = std::make_unique<Progress>(idle);
   const bool crowded = ranks_on_node_ * options_.threads > cores;
   if (options_.device == "cuda") {
-    device_ = make_cuda_device(rank_on_node_);
-  } else {
-    device_ = make_cpu_device({.threads = options_.threads, .link_gb_per_s = options_.link_gb_per_s,
-                               .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
+    make_cuda_device(rank_on_node_);  // says what is missing, if anything is
+    throw NotCompiled("this build reaches the GPU but has no operations for it yet: use --device cpu");
   }
+  device_ = make_cpu_device({.threads = options_.threads,
+                             .link_gb_per_s = options_.link_gb_per_s,
+                             .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
   ops_ = make_cpu_ops(*device_);
 }
 
@@ -85,6 +106,7 @@ void Job::read_indices() {
     bytes = out.take();
   });
   bytes = mesh_->world.broadcast(std::move(bytes), 0);
+  const bool bf16 = mesh_->world.all_reduce_max(ops_->weight_dtype(DType::kBF16) != DType::kBF16) == 0;
   agreed(mesh_->world, [&] {
     ByteReader in(bytes);
     for (const RosterEntry& entry : options_.models) {
@@ -93,9 +115,20 @@ void Job::read_indices() {
       model.config = ModelConfig::from_json(model.index.config_json);
       check_tensors(model.config, model.index);
       model.weight_dtype = ops_->weight_dtype(stored_dtype(model.config, model.index));
+      if (!bf16) model.weight_dtype = DType::kF32;  // some rank's processor cannot multiply bf16: one layout for all
+      check_message_size(model.config, entry.id);
       spdlog::debug("model {} from {}", entry.id, entry.path);
     }
   });
+}
+
+// MPI counts bytes in an int.
+void Job::check_message_size(const ModelConfig& config, const std::string& id) const {
+  const std::size_t bytes = sizeof(float) * config.hidden * options_.max_batch_tokens;
+  if (mesh_->shape.ranks() > 1 && bytes > INT_MAX) {
+    throw ConfigError(fmt::format("model {}: steps of --max-batch-tokens {} make messages of {}; the limit is 2 GiB", id,
+                                  options_.max_batch_tokens, format_size(bytes)));
+  }
 }
 
 void Job::make_images() {
@@ -124,60 +157,73 @@ void Job::make_images() {
   }
 }
 
-// Pool, host pages and workspace of all ranks of the node against what the machine or the control group leaves.
-void Job::check_memory() {
+// What this rank, its node and every stage will take. Collective.
+void Job::plan_memory(const Communicator& node) {
   Workspace::Sizes workspace;
-  std::size_t host = 0;
+  std::size_t widest = 0, largest_pages = 0;
   for (const Model& model : models_) {
-    workspace = workspace.max(Workspace::Sizes::of(own_image(model).plan, *ops_, options_.max_batch_tokens));
-    host += HostStore::bytes_of(own_image(model));
+    const ShardPlan& plan = own_image(model).plan;
+    workspace = workspace.max(Workspace::Sizes::of(plan, *ops_, options_.max_batch_tokens));
+    widest = std::max<std::size_t>(widest, plan.config.hidden);
+    largest_pages = std::max<std::size_t>(largest_pages, own_image(model).pages());
+    memory_.host += HostStore::bytes_of(own_image(model));
   }
-  const MemoryLimit limit = available_memory();
-  const std::size_t share = limit.bytes / static_cast<std::size_t>(ranks_on_node_);
+  // Transfers on their way to the next stage, and the parts of a sum.
+  const std::size_t transfers = widest * sizeof(float) * options_.max_batch_tokens * (steps_in_flight() + 2);
+  memory_.workspace = workspace.total() + transfers;
+  limit_ = available_memory();
   if (options_.device_memory_bytes == 0) {
-    // All models side by side and as much again for cache, if a quarter of the memory allows; else that quarter.
-    options_.device_memory_bytes = std::max(page_bytes_ * 4, std::min(2 * host + 16 * page_bytes_, share / 4));
+    // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
+    // than the largest model and some cache. The largest stage counts: all ranks get the same.
+    const std::size_t share = limit_.bytes / static_cast<std::size_t>(ranks_on_node_);
+    const std::size_t all_models = mesh_->world.all_reduce_max(memory_.host);
+    const std::size_t largest_model = mesh_->world.all_reduce_max(largest_pages) * page_bytes_;
+    options_.device_memory_bytes =
+        std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share / 4));
   }
   const std::uint64_t own_frames = options_.device_memory_bytes / page_bytes_;
   frames_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_frames));  // as many as on the poorest rank
-  const std::size_t pool = static_cast<std::size_t>(frames_) * page_bytes_;
-  if (mesh_->rank == 0) spdlog::info("{}", memory_table(workspace.total(), limit.bytes, ranks_on_node_));
+  memory_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
+  for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.total();
+  const std::vector<MemoryNeed> needs = gather(mesh_->world, memory_);
+  if (mesh_->rank == 0) spdlog::info("{}", memory_table(needs));
+}
+
+// This node's ranks together against what the machine or the control group leaves; every model against the pool.
+void Job::check_memory() const {
   if (frames_ < 1) {
     throw ConfigError(fmt::format("--device-memory {} holds no page of {}", format_size(options_.device_memory_bytes),
                                   format_size(page_bytes_)));
   }
-  const std::size_t needed = host + pool + workspace.total();
-  if (needed > share) {
-    throw Error(
-        ExitCode::kSystem,
-        fmt::format("this rank needs {} (host pages {}, pool {}, workspace {}), but {} leaves {} for each of the "
-                    "{} ranks here",
-                    format_size(needed), format_size(host), format_size(pool), format_size(workspace.total()),
-                    limit.source, format_size(share), ranks_on_node_));
+  if (node_bytes_ > limit_.bytes) {
+    throw Error(ExitCode::kSystem,
+                fmt::format("the {} ranks of this node need {} (this one: host pages {}, pool {}, workspace {}), but {} "
+                            "leaves {}",
+                            ranks_on_node_, format_size(node_bytes_), format_size(memory_.host),
+                            format_size(memory_.pool), format_size(memory_.workspace), limit_.source,
+                            format_size(limit_.bytes)));
   }
   if (mesh_->rank == 0) Scheduler(model_shapes(), model_names(), make_policy(options_.policy), {.frames = frames_});
 }
 
-std::string Job::memory_table(std::size_t workspace_bytes, std::size_t available_bytes, int ranks_here) const {
-  std::string table =
-      fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank (stage 0)", "dtype", "pages", "host", "waste");
-  std::size_t host = 0;
+// `needs` by rank; the ranks of a stage need the same.
+std::string Job::memory_table(const std::vector<MemoryNeed>& needs) const {
+  std::string table = fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages",
+                                  "host pages", "waste");
   for (std::size_t m = 0; m < models_.size(); ++m) {
     const Image& image = own_image(models_[m]);
-    host += HostStore::bytes_of(image);
     table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}\n", options_.models[m].id, name_of(models_[m].weight_dtype),
                          image.pages(), format_size(HostStore::bytes_of(image)), format_size(image.waste_bytes()));
   }
-  const std::size_t pool = static_cast<std::size_t>(frames_) * page_bytes_;
-  const auto line = [&](const std::string& name, std::size_t bytes) {
-    table += fmt::format("  {:<22}{:>7}{:>8}{:>14}\n", name, "", "", format_size(bytes));
-  };
-  line("host pages", host);
-  line(fmt::format("pool, {} frames", frames_), pool);
-  line("workspace", workspace_bytes);
-  line(fmt::format("{} ranks on this node", ranks_here), (host + pool + workspace_bytes) * ranks_here);
-  line("available", available_bytes);
-  table.pop_back();
+  table += fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
+  for (int stage = 0; stage < mesh_->shape.pp; ++stage) {
+    const MemoryNeed& need = needs[mesh_->shape.rank_of(stage, 0)];
+    table += fmt::format("  {:<22}{:>14}{:>14}{:>14}{:>14}\n", fmt::format("stage {} (x {})", stage, mesh_->shape.tp),
+                         format_size(need.host), format_size(need.pool), format_size(need.workspace),
+                         format_size(need.total()));
+  }
+  table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
+                       limit_.source, format_size(limit_.bytes));
   return table;
 }
 

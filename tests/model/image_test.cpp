@@ -201,8 +201,12 @@ Case random_case(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto from = [&random](int least, int most) { return least + static_cast<int>(random() % (most - least + 1)); };
   Case c;
-  c.config = make_config({.layers = from(1, 4), .hidden = from(1, 40), .heads = from(1, 5), .ffn = from(1, 1500),
-                          .vocab = from(1, 2500), .positions = from(1, 200)});
+  c.config = make_config({.layers = from(1, 4),
+                          .hidden = from(1, 40),
+                          .heads = from(1, 5),
+                          .ffn = from(1, 1500),
+                          .vocab = from(1, 2500),
+                          .positions = from(1, 200)});
   c.config.kv_heads = c.config.heads;
   c.config.heads *= from(1, 2);
   c.config.positions = random() % 2 == 0 ? PositionKind::kLearned : PositionKind::kRotary;
@@ -222,7 +226,7 @@ Case random_case(std::uint64_t seed) {
 
 TEST(Image, RandomModelsAreLaidOutSoundly) {
   int tied = 0, single_page = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const Image image = random_case(seed).image();
     expect_sound(image);
@@ -230,8 +234,8 @@ TEST(Image, RandomModelsAreLaidOutSoundly) {
     tied += image.uses.size() > image.used_bytes.size();
     single_page += image.pages() == 1;
   }
-  EXPECT_GT(tied, 50) << "the seeds miss images whose pages are visited twice";
-  EXPECT_GT(single_page, 50) << "the seeds miss images of one page";
+  EXPECT_GT(tied, 30) << "the seeds miss images whose pages are visited twice";
+  EXPECT_GT(single_page, 30) << "the seeds miss images of one page";
 }
 
 // --- Single cases -----------------------------------------------------------------------------------------------

@@ -199,7 +199,8 @@ TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
     for (const bool tied_head : {false, true}) {
       for (const bool biases : {false, true}) {
         const ModelConfig config = make_config(norm_position, tied_head, biases);
-        SCOPED_TRACE(fmt::format("post {}, tied {}, biases {}", norm_position == NormPosition::kPost, tied_head, biases));
+        SCOPED_TRACE(
+            fmt::format("post {}, tied {}, biases {}", norm_position == NormPosition::kPost, tied_head, biases));
         for (const std::size_t spare_bytes : {0, 1000, 1 << 20}) {
           expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes);
           for (int stage = 0; stage < 3; ++stage) expect_sound_pass(config, {.tp = 1, .pp = 3}, stage, spare_bytes);

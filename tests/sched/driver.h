@@ -45,8 +45,8 @@ class Replica {
   const FakeRoster& roster_;
   int stage_;
   StageState state_;
-  std::deque<Fetch> refills_;        // of the step, not in the state yet
-  std::vector<UsePoint> last_use_;   // [frame]
+  std::deque<Fetch> refills_;       // of the step, not in the state yet
+  std::vector<UsePoint> last_use_;  // [frame]
 };
 
 struct ExecutedStep {
@@ -119,8 +119,8 @@ class Driver {
   const FakeRoster& roster_;
   SchedulerOptions options_;
   Scheduler scheduler_;
-  std::vector<Replica> replicas_;      // [stage]
-  std::vector<double> stage_free_s_;   // [stage]
+  std::vector<Replica> replicas_;            // [stage]
+  std::vector<double> stage_free_s_;         // [stage]
   std::vector<SubmittedRequest> submitted_;  // by at_s once running
   std::size_t handed_over_ = 0;
   double now_s_ = 0;

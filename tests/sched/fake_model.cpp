@@ -152,8 +152,8 @@ SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target
 }
 
 Completion deserved_completion(const Request& request, const std::vector<TokenId>& eos_tokens) {
-  Completion c{.id = request.id, .model = request.model, .prompt = {}, .tokens = {}, .error_code = {},
-               .error_message = {}};
+  Completion c{
+      .id = request.id, .model = request.model, .prompt = {}, .tokens = {}, .error_code = {}, .error_message = {}};
   c.prompt_tokens = static_cast<int>(request.prompt.size());
   Prefix prefix;
   const bool no_pass = request.max_tokens == 0 && request.logprobs < 0;
@@ -178,8 +178,8 @@ std::string difference(const Completion& found, const Completion& deserved) {
 }
 
 Request make_request(RequestId id, ModelId model, int prompt_tokens, int max_tokens, double arrival_s) {
-  Request request{.id = id, .model = model, .prompt = {}, .max_tokens = max_tokens, .stop_tokens = {},
-                  .arrival_s = arrival_s};
+  Request request{
+      .id = id, .model = model, .prompt = {}, .max_tokens = max_tokens, .stop_tokens = {}, .arrival_s = arrival_s};
   for (int i = 0; i < prompt_tokens; ++i) {
     const auto token = static_cast<TokenId>(hash_tuple(id, i) % kPoison);  // any but kPoison
     request.prompt.push_back(i == 0 ? kFirstRequest + static_cast<TokenId>(id) : token);

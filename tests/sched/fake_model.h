@@ -17,8 +17,8 @@ inline constexpr TokenId kVocab = 50;
 inline constexpr TokenId kPoison = kVocab - 1;  // one in four rows behind it is not finite; never generated
 
 struct FakeModel {
-  std::vector<int> pages;    // [stage]
-  std::vector<int> layers;   // [stage]; decides how many cache blocks a frame holds
+  std::vector<int> pages;   // [stage]
+  std::vector<int> layers;  // [stage]; decides how many cache blocks a frame holds
   std::vector<TokenId> eos_tokens;
 };
 

@@ -73,7 +73,8 @@ class Replay {
     for (; next_ < driver_.submitted().size() && driver_.submitted()[next_].at_s <= executed.planned_s; ++next_) {
       const Request& request = driver_.submitted()[next_].request;
       const bool served = request.max_tokens > 0 || request.logprobs >= 0;
-      if (served && roster_.fits(request.model, blocks_of(request), driver_.options().frames)) known_.push_back(&request);
+      if (served && roster_.fits(request.model, blocks_of(request), driver_.options().frames))
+        known_.push_back(&request);
     }
     std::stable_sort(known_.begin(), known_.end(), [](const Request* a, const Request* b) {
       return std::tie(a->arrival_s, a->id) < std::tie(b->arrival_s, b->id);
@@ -156,7 +157,8 @@ class Replay {
   Pages without_coldest(const StageState& state, Pages pages, ModelId running, int count) const {
     std::vector<ModelId> order(roster_.models());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [this](ModelId a, ModelId b) { return last_used_[a] < last_used_[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [this](ModelId a, ModelId b) { return last_used_[a] < last_used_[b]; });
     for (const ModelId victim : order) {
       for (PageId p = state.image(victim).pages(); victim != running && p-- > 0 && count > 0;) {
         count -= static_cast<int>(pages.erase({victim, p}));
@@ -186,17 +188,17 @@ class Replay {
 
   const Driver& driver_;
   const FakeRoster& roster_;
-  std::vector<StageState> states_;                   // [stage]
-  std::vector<StepId> last_used_;                    // [model]
-  std::vector<const Request*> known_;                // handed over, not in a turn yet
+  std::vector<StageState> states_;                    // [stage]
+  std::vector<StepId> last_used_;                     // [model]
+  std::vector<const Request*> known_;                 // handed over, not in a turn yet
   std::vector<std::vector<const Request*>> waiting_;  // [model] arrived ones, oldest first
   std::size_t next_ = 0;
-  std::set<RequestId> unfinished_;                   // of the turn
-  double turn_ended_s_ = 0;                          // of the last step so far
+  std::set<RequestId> unfinished_;  // of the turn
+  double turn_ended_s_ = 0;         // of the last step so far
   std::map<SequenceId, RequestId> request_of_;
-  std::map<RequestId, StepId> last_step_;            // with a chunk of it; 0: not begun
+  std::map<RequestId, StepId> last_step_;                    // with a chunk of it; 0: not begun
   std::map<RequestId, std::map<RequestId, int>> overtaken_;  // [waiting][other]: the other's chunks meanwhile
-  bool swapped_ = false;                             // some stage missed pages when the turn began
+  bool swapped_ = false;                                     // some stage missed pages when the turn began
 };
 
 }  // namespace

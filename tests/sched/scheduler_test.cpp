@@ -144,8 +144,8 @@ TEST(SchedulerOrder, StepsThatCompleteWronglyAreRefused) {
   scheduler.submit(endless(0, 0, 5, 3));
   scheduler.submit(endless(1, 0, 5, 3));
   scheduler.next(0);
-  EXPECT_THROW(scheduler.completed(2, {}, 0), Error) << "another step";
   const std::vector<SampledRow> rows(3);
+  EXPECT_THROW(scheduler.completed(2, std::span(rows).first(2), 0), Error) << "another step";
   EXPECT_THROW(scheduler.completed(1, rows, 0), Error) << "a row too many";
 }
 
@@ -332,8 +332,8 @@ TEST(SchedulerLimits, SequencesTakeTurnsWhenAStepHasNoRoomForAll) {
 
 TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
   for (int stages = 1; stages <= 4; ++stages) {
-    const FakeRoster roster({{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1),
-                              .eos_tokens = {}}});
+    const FakeRoster roster(
+        {{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1), .eos_tokens = {}}});
     for (int steps = 1; steps <= 5; ++steps) {
       SCOPED_TRACE(fmt::format("{} stages, {} steps in flight", stages, steps));
       SchedulerOptions options = kRoomy;
@@ -446,7 +446,6 @@ TEST(SchedulerRequests, ANumericalErrorCostsOnlyItsOwnRequest) {
   EXPECT_EQ(driver.completion(5).error_code, "");
 }
 
-// Freed blocks are given out again within a turn, but the sequences that had them are closed first.
 TEST(SchedulerRequests, EndedSequencesAreClosedInTheNextStep) {
   const FakeRoster roster({small_model(1)});
   Driver driver(roster, kRoomy);

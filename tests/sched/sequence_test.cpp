@@ -21,8 +21,8 @@ std::deque<std::uint32_t> blocks_from(std::uint32_t first, int count = 20) {
 }
 
 Request make_request(std::vector<TokenId> prompt, int max_tokens) {
-  return {.id = 9, .model = 1, .prompt = std::move(prompt), .max_tokens = max_tokens, .stop_tokens = {},
-          .arrival_s = 0.5};
+  return {
+      .id = 9, .model = 1, .prompt = std::move(prompt), .max_tokens = max_tokens, .stop_tokens = {}, .arrival_s = 0.5};
 }
 
 SampledRow row(TokenId token, float logprob = -1, float target_logprob = 0) {

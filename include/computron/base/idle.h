@@ -1,7 +1,7 @@
 // What a thread does between two unsuccessful polls.
 //
 // Spinning is right only when every rank and its copy thread have a core of their own; with fewer cores, waiting
-// ranks must give theirs to computing ones (facts measured: README.md, "Idle policy").
+// ranks must give theirs to computing ones: a blocking sum over more ranks than cores made 8 ms of compute 680.
 #pragma once
 
 #include <string>

@@ -3,6 +3,7 @@
 
 #include <new>
 #include <optional>
+#include <system_error>
 
 #include "computron/comm/mpi.h"
 
@@ -18,6 +19,8 @@ void agreed(const Communicator& world, const Phase& phase) {
     mine = error;
   } catch (const std::bad_alloc&) {
     mine = Error(ExitCode::kSystem, "out of memory");
+  } catch (const std::system_error& error) {
+    mine = Error(ExitCode::kSystem, error.what());
   } catch (const std::exception& error) {
     mine = Error(ExitCode::kInternal, error.what());
   }

@@ -10,11 +10,9 @@ namespace computron::tags {
 inline constexpr int kStep = 1;        // rank 0 → every rank: fragments of steps
 inline constexpr int kReport = 2;      // every rank → rank 0: done records
 inline constexpr int kActivation = 3;  // stage → next stage, same t: hidden states
-inline constexpr int kTokens = 4;      // last stage → rank 0: sampled tokens
 
 // Tensor-parallel communicator of a stage.
 inline constexpr int kLogitSummary = 16;  // best logits of each vocabulary slice
-inline constexpr int kLogitRow = 17;      // a whole slice, where the summary does not cover the request
 inline constexpr int kAllReduce = 18;     // parts and sums of the all-reduce
 
 // Benchmarks and tests.

@@ -40,7 +40,8 @@ class PageSource {
 };
 
 // Scratch arrays of a pass, allocated once for the largest model and batch.
-//   hidden, partial [M, hidden] f32 · input [M, max inner width] · fused [M, q + 2 kv] f32 · logits [64, vocab/tp] f32
+//   hidden, partial [M, hidden] f32 · input [M, hidden] · inner [M, max(heads × head_dim, ffn)] ·
+//   fused [M, q + 2 kv] f32 · logits [64, vocab/tp] f32; M rounded up to the rows kernels may read
 class Workspace {
  public:
   // Sizes it needs for a shard; take the maximum over all models and stages of the rank.

@@ -35,6 +35,7 @@ class Executor {
   // Borrows everything; images[m] and host page numbers must match. `images` are this stage's.
   Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
            const HostStore& host, const ExecutorOptions& options);
+  ~Executor();  // stops the copy thread before its frames go
 
   // The step has arrived: starts what fetches may start. Steps are accepted and run in the same order.
   void accept(const Step& step) { residency_.accept(step); }
@@ -44,9 +45,6 @@ class Executor {
   void poll() { transfer_.poll(); }
 
   const StageState& state() const { return residency_.state(); }
-  LinkStatistics link_statistics() const { return link_->statistics(); }
-  // Returns when all fetches accepted so far have ended (benchmarks).
-  void wait_for_fetches();
 
  private:
   Batch make_batch(const Step& step) const;

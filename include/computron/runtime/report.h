@@ -15,7 +15,6 @@ struct Report {
   StateDigest digest;          // of the rank's state after the step
   double busy_s = 0;           // of the copy stream so far
   double exposed_s = 0;        // compute standing still for pages so far
-  double compute_s = 0;        // from the pass's start to its end, of this step
   std::vector<SampledRow> rows;  // t = 0 of the last stage: one a logit row of the step; empty elsewhere
 
   std::vector<std::byte> encode() const;

@@ -30,8 +30,6 @@ class Residency {
 
   const StageState& state() const { return state_; }
   const FramePool& pool() const { return pool_; }
-  // No fetch waits for a use to end.
-  bool nothing_queued() const { return swapper_.idle(); }
 
  private:
   friend class StepPages;

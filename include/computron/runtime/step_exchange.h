@@ -76,7 +76,6 @@ class ReportCollector {
   // The oldest step's reports by rank, once all are there and agree with what was expected; Error{kInternal} naming
   // rank, step and field otherwise. Never blocks.
   std::optional<std::vector<Report>> poll();
-  std::size_t outstanding() const { return pending_.size(); }
 
  private:
   struct Pending {

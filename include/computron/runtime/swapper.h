@@ -29,7 +29,6 @@ class Swapper {
   // The event after which `frame` holds `page`; Error{kInternal} if that fetch has not been enqueued yet: waiting for
   // it would be waiting for an event before it is recorded, a deadlock that the order rule excludes.
   const Event& ready(ModelId model, PageId page, FrameId frame);
-  bool idle() const { return queue_.empty(); }
 
  private:
   void enqueue_due();

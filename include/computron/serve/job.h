@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "computron/base/memory.h"
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
 #include "computron/sched/scheduler.h"
@@ -29,11 +30,12 @@ struct JobOptions {
   std::uint64_t seed = 0;
 };
 
-// What one model takes on one stage.
-struct ShardBytes {
-  std::size_t host = 0;
-  std::size_t waste = 0;
-  int pages = 0;
+// Bytes that a rank takes.
+struct MemoryNeed {
+  std::size_t host = 0;       // pages of all models
+  std::size_t pool = 0;
+  std::size_t workspace = 0;  // scratch arrays and message buffers
+  std::size_t total() const { return host + pool + workspace; }
 };
 
 // Everything a rank serves with. Built by the constructor, collectively; each phase ends in a vote, so a failure
@@ -65,11 +67,13 @@ class Job {
   };
 
   void read_indices();
-  void make_device();
+  void make_device(int cores);
+  void check_message_size(const ModelConfig& config, const std::string& id) const;
   void make_images();
-  void check_memory();
+  void plan_memory(const Communicator& node);
+  void check_memory() const;
   void load_pages();
-  std::string memory_table(std::size_t workspace_bytes, std::size_t available_bytes, int ranks_here) const;
+  std::string memory_table(const std::vector<MemoryNeed>& needs) const;
   const Image& own_image(const Model& model) const { return model.images[mesh_->stage]; }
 
   JobOptions options_;
@@ -82,6 +86,9 @@ class Job {
   std::vector<Model> models_;
   std::size_t page_bytes_ = 0;
   int frames_ = 0;
+  MemoryNeed memory_;           // of this rank
+  std::size_t node_bytes_ = 0;  // of all ranks of this node
+  MemoryLimit limit_;
   std::unique_ptr<HostStore> host_;
   std::unique_ptr<Executor> executor_;
 };

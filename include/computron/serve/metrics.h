@@ -40,7 +40,7 @@ struct RunFacts {
   double wall_s = 0;
   int ranks = 1, tp = 1, pp = 1, groups = 1;
   std::string device;
-  double link_gb_per_s = 0;  // per rank: the emulated rate, or the measured one; 0 unknown
+  double link_gb_per_s = 0;  // per rank: the emulated rate; 0: not held, unknown
   bool link_emulated = false;
 };
 

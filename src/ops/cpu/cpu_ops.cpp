@@ -317,7 +317,7 @@ void CpuOps::run_attention(CpuContext& context, const AttentionCall& call) {
 void CpuOps::summarize(Stream& stream, Activations logits, TokenId first_token, int real_columns,
                        std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
   check_f32(logits, "logits are not float32");
-  ensure(real_columns > 0 && real_columns <= logits.columns, "more real columns of logits than columns");
+  ensure(real_columns >= 0 && real_columns <= logits.columns, "more real columns of logits than columns");
   const auto rows = static_cast<std::size_t>(logits.rows);
   ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
   cpu(stream).launch([=](CpuContext& context) {

@@ -1,6 +1,8 @@
 // Loops over independent items on several threads.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -10,10 +12,10 @@
 
 namespace computron {
 
-// The cores this process may use; at least 1.
+// The cores this process may run on (its affinity mask: what Slurm or taskset left it); at least 1.
 inline int usable_cores() {
-  const unsigned cores = std::thread::hardware_concurrency();
-  return cores == 0 ? 1 : static_cast<int>(cores);
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 // Calls body(thread, item) for every item in [0, count), items handed out in order to `threads` threads numbered from
