@@ -91,9 +91,17 @@ TEST_P(SummarizeTest, LargeLogitsDoNotOverflow) {
   EXPECT_EQ(out[0].tokens[1], 2);
 }
 
+// The last ranks of a small vocabulary have padding only.
+TEST_P(SummarizeTest, ASliceWithoutRealTokensOffersNothing) {
+  const auto out = summarize(Floats(10), 1, 10, 0, 50, {3}, {-1});
+  EXPECT_TRUE(out[0].finite);
+  EXPECT_EQ(out[0].count, 0);
+  EXPECT_EQ(out[0].sum_exp, 0);
+}
+
 TEST_P(SummarizeTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(summarize(Floats(10), 1, 10, 11, 0, {1}, {-1}), Error);
-  EXPECT_THROW(summarize(Floats(10), 1, 10, 0, 0, {1}, {-1}), Error);
+  EXPECT_THROW(summarize(Floats(10), 1, 10, -1, 0, {1}, {-1}), Error);
   EXPECT_THROW(summarize(Floats(10), 1, 10, 10, 0, {1, 1}, {-1}), Error);
   EXPECT_THROW(summarize(Floats(10), 1, 10, 10, 0, {1}, {}), Error);
 }
