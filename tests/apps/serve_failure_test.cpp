@@ -97,6 +97,12 @@ TEST_F(Failure, ShardLargerThanThePoolDoesNotFit) {
   expect_failure(wrong, 78, "tiny");
 }
 
+TEST_F(Failure, MoreMemoryThanTheNodeHasIsRefusedBeforeLoading) {
+  ServeJob wrong = job(1, 1);
+  wrong.device_memory = "1000TiB";
+  expect_failure(wrong, 71, "pool 1000.00 TiB");
+}
+
 TEST_F(Failure, MeshThatRanksDoNotFillIsRefused) {
   ServeJob one = job(3, 1), two = job(3, 1);
   one.ranks = 1;

@@ -155,7 +155,7 @@ TEST(SampleGreedy, EmptySlicesChangeNothing) {
 
 // A summary of no columns need not set its maximum: it must not be looked at.
 TEST(SampleGreedy, TheMaximumOfAnEmptySliceIsIgnored) {
-  const std::vector<float> logits{-700, -800};
+  const std::vector<float> logits{-2000, -2100};
   const LogitSummary real = summarize(logits, 0, 2, 2, -1);
   const LogitSummary empty{};
   const LogitSummary* parts[] = {&real, &empty};
