@@ -181,7 +181,7 @@ void Job::plan_memory(const Communicator& node) {
     options_.device_memory_bytes =
         std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share / 4));
   }
-  const std::uint64_t own_frames = options_.device_memory_bytes / page_bytes_;
+  const std::uint64_t own_frames = std::min<std::uint64_t>(options_.device_memory_bytes / page_bytes_, INT_MAX);
   frames_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_frames));  // as many as on the poorest rank
   memory_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
   for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.total();
