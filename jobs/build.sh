@@ -4,6 +4,7 @@
 # Installs the Debian packages that are missing (with sudo where needed), configures preset PRESET (CMakePresets.json;
 # default: release) and builds it into build/PRESET. The program is build/PRESET/computron.
 #   JOBS=N          compile N files at a time (default: the number of cores)
+#   TARGETS=...     build these targets only, e.g. computron: the program without the tests
 #   CMAKE_ARGS=...  more arguments for configuring, e.g. -DCOMPUTRON_CUDA=ON
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,5 +55,6 @@ if command -v ccache >/dev/null 2>&1; then
 fi
 read -r -a more <<<"${CMAKE_ARGS:-}"
 cmake --preset "$preset" "${arguments[@]}" "${more[@]}"
-cmake --build "build/$preset" --parallel "${JOBS:-$(nproc)}"
+read -r -a targets <<<"${TARGETS:-all}"
+cmake --build "build/$preset" --parallel "${JOBS:-$(nproc)}" --target "${targets[@]}"
 echo "Built build/$preset"

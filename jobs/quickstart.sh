@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . jobs/mpi-env.sh   # lets mpirun start four ranks on a small machine, as root or not
 
-bash jobs/build.sh release
+TARGETS=computron bash jobs/build.sh release
 program=build/release/computron
 work=build/quickstart
 mkdir -p "$work"

@@ -71,7 +71,9 @@ Norm::Norm(const Image& image, const std::string& prefix)
       bias_(ImageTensorRef::find(image, prefix + ".bias")) {}
 
 void Norm::forward(Pass& pass, Activations in, Activations out) {
-  pass.ops.norm(pass.stream, kind_, in, weight_.vector(pass.pages), bias_.vector(pass.pages), epsilon_, out);
+  const Vector weight = weight_.vector(pass.pages);  // one by one: pages are asked for in order
+  const Vector bias = bias_.vector(pass.pages);
+  pass.ops.norm(pass.stream, kind_, in, weight, bias, epsilon_, out);
   weight_.done(pass.pages);
   bias_.done(pass.pages);
 }
@@ -84,7 +86,9 @@ ColumnParallelLinear::ColumnParallelLinear(const Image& image, const std::string
 }
 
 void ColumnParallelLinear::forward(Pass& pass, Activations x, Activations out) {
-  pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages), bias_.vector(pass.pages), activation_, out);
+  const Weight weight = weight_.weight(pass.pages);
+  const Vector bias = bias_.vector(pass.pages);
+  pass.ops.gemm(pass.stream, x, weight, bias, activation_, out);
   weight_.done(pass.pages);
   bias_.done(pass.pages);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cmath>
 
 #include "tests/sched/fifo_rules.h"
@@ -415,7 +416,7 @@ TEST(SchedulerRequests, EveryWayToEnd) {
     driver.submit(request);
   }
   run(driver);
-  int stopped[3] = {}, full[3] = {};
+  std::array<int, 3> stopped{}, full{};
   for (RequestId id = 0; id < 60; ++id) {
     const Completion& completion = driver.completion(id);
     const bool stop = completion.finish_reason == FinishReason::kStop;
