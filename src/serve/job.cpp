@@ -29,7 +29,7 @@ MeshShape mesh_shape(const JobOptions& options, int ranks) {
 int cores_of(const Communicator& node) {
   cpu_set_t mine, all;
   CPU_ZERO(&all);
-  if (sched_getaffinity(0, sizeof mine, &mine) != 0) return usable_cores();
+  if (sched_getaffinity(0, sizeof mine, &mine) != 0) CPU_ZERO(&mine);  // the others still wait for this rank's part
   for (const std::vector<std::byte>& bytes : node.all_gather(std::as_bytes(std::span(&mine, 1)))) {
     cpu_set_t one;
     std::memcpy(&one, bytes.data(), sizeof one);
