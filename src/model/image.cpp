@@ -134,7 +134,8 @@ Image Image::make(const ShardPlan& plan, const WeightFormat& format, DType weigh
               .page_bytes = page_bytes,
               .tensors = {},
               .used_bytes = {},
-              .uses = {}};
+              .uses = {},
+              .over_before = {}};
   Layouter(image, format).run();
   return image;
 }

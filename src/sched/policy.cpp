@@ -3,40 +3,130 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 namespace computron {
 namespace {
 
+std::vector<ModelView> with_work(std::span<const ModelView> models) {
+  std::vector<ModelView> result;
+  std::copy_if(models.begin(), models.end(), std::back_inserter(result),
+               [](const ModelView& view) { return view.has_work(); });
+  return result;
+}
+
+std::vector<ModelId> ids(const std::vector<ModelView>& views) {
+  std::vector<ModelId> result;
+  for (const ModelView& view : views) result.push_back(view.model);
+  return result;
+}
+
+bool older(const ModelView& a, const ModelView& b) {
+  return std::tie(a.oldest_arrival_s, a.oldest_request) < std::tie(b.oldest_arrival_s, b.oldest_request);
+}
+
+// Everybody who may lose pages, the least recently used first.
+std::vector<ModelView> least_recent_first(std::span<const ModelView> models, std::span<const ModelId> agenda) {
+  std::vector<ModelView> result;
+  for (const ModelView& view : models) {
+    if (!view.pinned && (agenda.empty() || view.model != agenda.front())) result.push_back(view);
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const ModelView& a, const ModelView& b) { return a.last_used < b.last_used; });
+  return result;
+}
+
 class FifoPolicy : public Policy {
  public:
-  ModelId next_model(std::span<const ModelView> models) const override {
-    const auto older = [](const ModelView& a, const ModelView& b) {
-      return std::tuple(a.waiting == 0, a.oldest_arrival_s, a.oldest_request) <
-             std::tuple(b.waiting == 0, b.oldest_arrival_s, b.oldest_request);
-    };
-    return std::min_element(models.begin(), models.end(), older)->model;
+  std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double) const override {
+    std::vector<ModelView> views = with_work(models);
+    std::stable_sort(views.begin(), views.end(), [&turn](const ModelView& a, const ModelView& b) {
+      const bool a_runs = a.model == turn.model && a.open > 0, b_runs = b.model == turn.model && b.open > 0;
+      return a_runs != b_runs ? a_runs : older(a, b);
+    });
+    return ids(views);
+  }
+  bool joins_turn() const override { return false; }
+  std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda) const override {
+    return ids(least_recent_first(models, agenda));
+  }
+};
+
+class BalancedPolicy : public Policy {
+ public:
+  explicit BalancedPolicy(const PolicyOptions& options) : options_(options) {}
+
+  std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const override {
+    std::vector<ModelView> views = with_work(models);
+    std::stable_sort(views.begin(), views.end(), [&](const ModelView& a, const ModelView& b) {
+      const bool a_late = late(a, now_s), b_late = late(b, now_s);
+      if (a_late != b_late) return a_late;
+      if (a_late) return older(a, b);
+      const bool a_stays = stays(a, turn, now_s), b_stays = stays(b, turn, now_s);
+      if (a_stays != b_stays) return a_stays;
+      return score(a, now_s) > score(b, now_s);
+    });
+    return ids(views);
   }
 
-  std::vector<ModelId> eviction_order(std::span<const ModelView> models, ModelId running) const override {
-    std::vector<ModelView> others;
-    std::copy_if(models.begin(), models.end(), std::back_inserter(others),
-                 [running](const ModelView& view) { return view.model != running; });
-    std::stable_sort(others.begin(), others.end(),
-                     [](const ModelView& a, const ModelView& b) { return a.last_used < b.last_used; });
-    std::vector<ModelId> order;
-    for (const ModelView& view : others) order.push_back(view.model);
-    return order;
+ private:
+  bool late(const ModelView& view, double now_s) const { return now_s - view.oldest_arrival_s >= options_.max_wait_s; }
+  static bool stays(const ModelView& view, const Turn& turn, double now_s) {
+    return view.model == turn.model && now_s < turn.begun_s + view.swap_s;
+  }
+  // Requests served a second if it went next (Smith's rule), times their mean age over its cost: what has waited long
+  // for little goes before what has waited little for much.
+  static double score(const ModelView& view, double now_s) {
+    const double cost_s = view.missing_s + view.compute_s + 1e-9;
+    const double age_s = now_s - view.arrivals_s / static_cast<double>(view.requests());
+    return std::exp2(view.priority) * static_cast<double>(view.requests()) / cost_s * (1 + age_s / cost_s);
+  }
+
+  PolicyOptions options_;
+};
+
+class ThroughputPolicy : public Policy {
+ public:
+  std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double) const override {
+    std::vector<ModelView> views = with_work(models);
+    std::stable_sort(views.begin(), views.end(), [&turn](const ModelView& a, const ModelView& b) {
+      if (a.model == turn.model || b.model == turn.model) return a.model == turn.model && b.model != turn.model;
+      if (a.priority != b.priority) return a.priority > b.priority;
+      const bool a_first = a.missing_s < a.compute_s, b_first = b.missing_s < b.compute_s;
+      if (a_first != b_first) return a_first;
+      return a_first ? a.missing_s < b.missing_s : a.compute_s > b.compute_s;
+    });
+    return ids(views);
   }
 };
 
 }  // namespace
 
+// Models without work go first, the least recently used of them foremost; then those that run last.
+std::vector<ModelId> Policy::victims(std::span<const ModelView> models, std::span<const ModelId> agenda) const {
+  std::vector<ModelView> views = least_recent_first(models, agenda);
+  const auto turn_of = [agenda](const ModelView& view) {
+    return std::find(agenda.begin(), agenda.end(), view.model) - agenda.begin();
+  };
+  std::stable_sort(views.begin(), views.end(),
+                   [&](const ModelView& a, const ModelView& b) { return turn_of(a) > turn_of(b); });
+  return ids(views);
+}
+
 std::unique_ptr<Policy> make_fifo_policy() { return std::make_unique<FifoPolicy>(); }
 
-std::unique_ptr<Policy> make_policy(std::string_view name) {
+std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options) {
+  return std::make_unique<BalancedPolicy>(options);
+}
+
+std::unique_ptr<Policy> make_throughput_policy() { return std::make_unique<ThroughputPolicy>(); }
+
+std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options) {
   if (name == "fifo") return make_fifo_policy();
-  throw Error(ExitCode::kUsage, fmt::format("unknown policy '{}' (known: fifo)", name));
+  if (name == "balanced") return make_balanced_policy(options);
+  if (name == "throughput") return make_throughput_policy();
+  throw Error(ExitCode::kUsage, fmt::format("unknown policy '{}' (known: fifo, balanced, throughput)", name));
 }
 
 }  // namespace computron

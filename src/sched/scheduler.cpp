@@ -3,11 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "computron/base/size.h"
+#include "computron/model/pass.h"
 
 namespace computron {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+std::vector<std::vector<const Image*>> images_of(const std::vector<ModelShape>& models) {
+  std::vector<std::vector<const Image*>> images;
+  for (const ModelShape& model : models) images.push_back(model.images);
+  return images;
+}
+
+}  // namespace
 
 Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> names, std::unique_ptr<Policy> policy,
                      const SchedulerOptions& options)
@@ -15,29 +28,48 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       names_(std::move(names)),
       policy_(std::move(policy)),
       options_(options),
-      queues_(models_.size()) {
-  const std::size_t stages = models_.front().images.size();
-  for (std::size_t stage = 0; stage < stages; ++stage) {
+      costs_(images_of(models_), options.costs),
+      swapping_(models_.size(), false) {
+  for (std::size_t stage = 0; stage < models_.front().images.size(); ++stage) {
     std::vector<const Image*> images;
-    for (std::size_t m = 0; m < models_.size(); ++m) {
-      const Image& image = *images.emplace_back(models_[m].images[stage]);
-      const int needed = image.pages() + models_[m].caches[stage].frames_for(1);
-      if (needed > options_.frames) {
-        throw ConfigError(fmt::format(
-            "model {}: its shard on stage {} needs {} ({} pages and {} of cache), but the pool has {} frames of {}",
-            names_[m], stage, format_size(needed * image.page_bytes), image.pages(), needed - image.pages(),
-            options_.frames, format_size(image.page_bytes)));
-      }
-    }
-    pools_.emplace_back(std::move(images), options_.frames);
+    for (const ModelShape& model : models_) images.push_back(model.images[stage]);
+    pools_.emplace_back(std::move(images), options_.frames, options_.host_slots);
+    links_.push_back({.landed_s = std::vector<double>(models_.size(), 0)});
   }
+  for (ModelId m = 0; m < models_.size(); ++m) {
+    work_.emplace_back(models_[m].caches.front().block_tokens, models_[m].eos_tokens);
+    check_fits(m);
+  }
+}
+
+void Scheduler::check_fits(ModelId model) const {
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const int weights = models_[model].pinned ? pools_[stage].pages(model) : pools_[stage].fewest_frames(model);
+    const int cache = models_[model].caches[stage].frames_for(1), pinned = pinned_beside(model, stage);
+    if (weights + cache + pinned <= options_.frames) continue;
+    const std::size_t page_bytes = image(model, stage).page_bytes;
+    throw ConfigError(fmt::format(
+        "model {}: on stage {} a pass needs {} ({} pages at a time, {} of cache, {} of pinned models), but the pool has "
+        "{} frames of {}",
+        names_[model], stage, format_size((weights + cache + pinned) * page_bytes), weights, cache, pinned,
+        options_.frames, format_size(page_bytes)));
+  }
+}
+
+// Frames that the pages of other models keep for good.
+int Scheduler::pinned_beside(ModelId model, std::size_t stage) const {
+  int frames = 0;
+  for (ModelId m = 0; m < models_.size(); ++m) {
+    if (m != model && models_[m].pinned) frames += pools_[stage].pages(m);
+  }
+  return frames;
 }
 
 void Scheduler::submit(Request request) {
   const ModelId model = request.model;
   if (Sequence::needs_no_pass(request)) {
     completions_.push_back(Sequence(std::move(request), 0, {}).take_completion());
-  } else if (!fits(model, blocks_of(model, request))) {
+  } else if (!can_ever_fit(model, work_[model].blocks_of(request))) {
     refuse(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
                                 Sequence::cache_tokens(request), names_[model]));
   } else {
@@ -58,137 +90,303 @@ void Scheduler::refuse(const Request& request, std::string message) {
   completions_.push_back(std::move(completion));
 }
 
-int Scheduler::blocks_of(ModelId model, const Request& request) const {
-  return ceil_div(Sequence::cache_tokens(request), models_[model].caches.front().block_tokens);
-}
-
-bool Scheduler::fits(ModelId model, int blocks) const {
+bool Scheduler::can_ever_fit(ModelId model, int blocks) const {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const int cache = models_[model].caches[stage].frames_for(blocks);
-    if (pools_[stage].pages(model) + cache > options_.frames) return false;
+    const int weights = models_[model].pinned ? pools_[stage].pages(model) : pools_[stage].fewest_frames(model);
+    if (weights + cache + pinned_beside(model, stage) > options_.frames) return false;
   }
   return true;
 }
 
 Decision Scheduler::next(double now_s) {
   admit_arrivals(now_s);
-  const double nothing = std::numeric_limits<double>::infinity();
-  if (in_flight_.size() >= static_cast<std::size_t>(options_.steps_in_flight)) return WaitUntil{nothing};
-
+  set_agenda(now_s);
   PlannedStep planned;
   planned.step.stages.resize(pools_.size());
-  if (running_ && batch_.empty() && in_flight_.empty()) running_.reset();
-  if (!running_) {
-    if (!any_waiting()) {
-      if (!arriving_.empty()) return WaitUntil{arriving_.top().arrival_s};
-      if (input_closed_) return AllDone{};
-      return WaitUntil{nothing};
-    }
-    begin_turn(planned);
-  }
-  if (!fill_batch(planned.step)) return WaitUntil{nothing};
-  return seal(std::move(planned));
+  const auto fetch_steps = std::count_if(in_flight_.begin(), in_flight_.end(), [](const InFlight& s) { return s.rows == 0; });
+  const auto passes = std::ssize(in_flight_) - fetch_steps;
+  if (passes < options_.steps_in_flight && plan_pass(planned, now_s)) return seal(std::move(planned));
+  if (fetch_steps < kMaxFetchSteps && plan_prefetch_step(planned, now_s)) return seal(std::move(planned));
+  if (agenda_.empty() && in_flight_.empty() && arriving_.empty() && input_closed_) return AllDone{};
+  return WaitUntil{std::min(arriving_.empty() ? kNever : arriving_.top().arrival_s, link_wakes_s(now_s))};
 }
 
 void Scheduler::admit_arrivals(double now_s) {
   while (!arriving_.empty() && arriving_.top().arrival_s <= now_s) {
-    // One that was read late goes before those that arrived after it.
-    std::deque<Request>& waiting = queues_[arriving_.top().model].waiting;
-    waiting.insert(std::upper_bound(waiting.begin(), waiting.end(), arriving_.top(), earlier), arriving_.top());
+    work_[arriving_.top().model].enqueue(arriving_.top());
     arriving_.pop();
   }
 }
 
-bool Scheduler::any_waiting() const {
-  return std::any_of(queues_.begin(), queues_.end(), [](const Queue& q) { return !q.waiting.empty(); });
-}
-
 std::size_t Scheduler::waiting() const {
   std::size_t count = arriving_.size();
-  for (const Queue& queue : queues_) count += queue.waiting.size();
+  for (const ModelWork& work : work_) count += work.waiting().size();
   return count;
 }
 
-std::vector<ModelView> Scheduler::views() const {
+void Scheduler::set_agenda(double now_s) {
+  const std::vector<ModelView> models = views(now_s);
+  agenda_ = policy_->agenda(models, turn_, now_s);
+  victims_ = policy_->victims(models, agenda_);
+}
+
+std::vector<ModelView> Scheduler::views(double now_s) const {
   std::vector<ModelView> views;
-  for (ModelId m = 0; m < queues_.size(); ++m) {
-    const Queue& queue = queues_[m];
-    ModelView view{.model = m, .waiting = queue.waiting.size(), .last_used = queue.last_used};
-    if (!queue.waiting.empty()) {
-      view.oldest_arrival_s = queue.waiting.front().arrival_s;
-      view.oldest_request = queue.waiting.front().id;
+  for (ModelId m = 0; m < work_.size(); ++m) {
+    const ModelWork& work = work_[m];
+    ModelView view{.model = m,
+                   .waiting = work.waiting().size(),
+                   .open = work.unfinished(),
+                   .last_used = work.last_used,
+                   .pinned = models_[m].pinned,
+                   .priority = models_[m].priority};
+    if (view.has_work()) {
+      view.oldest_arrival_s = work.oldest_arrival_s();
+      view.oldest_request = work.oldest_request();
+      view.arrivals_s = work.backlog().arrivals_s;
+      view.missing_s = wait_s(m, now_s);
+      view.swap_s = costs_.swap_s(m);
+      view.compute_s = compute_s(m);
     }
-    for (const StagePool& pool : pools_) view.missing_pages += pool.missing_pages(m);
     views.push_back(view);
   }
   return views;
 }
 
-// Nothing is in flight: every frame's last use has been reported, so fetches wait for nothing.
-void Scheduler::begin_turn(PlannedStep& planned) {
-  const std::vector<ModelView> models = views();
-  const ModelId model = policy_->next_model(models);
-  const std::vector<ModelId> coldest_first = policy_->eviction_order(models, model);
-  int blocks = 0;
-  std::vector<Request> requests = take_batch(model, blocks);
-  for (Request& request : requests) {
-    batch_.emplace_back(std::move(request), ++last_sequence_, models_[model].eos_tokens);
+// Everything waiting and open: prompts in full steps, then a token a pass for as many sequences as may be open.
+double Scheduler::compute_s(ModelId model) const {
+  const ModelWork::Backlog backlog = work_[model].backlog();
+  const auto requests = static_cast<int>(work_[model].waiting().size() + work_[model].unfinished());
+  const int together = std::clamp(requests, 1, options_.max_seqs);
+  const auto prompt = static_cast<double>(backlog.prompt_tokens);
+  const int rows = std::clamp(static_cast<int>(backlog.prompt_tokens), 1, options_.max_batch_tokens);
+  const double prefill_passes = std::max(std::ceil(prompt / rows), std::ceil(static_cast<double>(requests) / together));
+  const double decode_passes =
+      static_cast<double>(backlog.generated_tokens - std::min<std::size_t>(backlog.generated_tokens, requests)) / together;
+  const double prefill_rows = prompt / std::max(prefill_passes, 1.0);
+  const double first_s = costs_.pass_s(model, static_cast<int>(prefill_rows));
+  return first_s + (prefill_passes - 1) * costs_.bottleneck_s(model, static_cast<int>(prefill_rows)) +
+         decode_passes * costs_.pass_s(model, together);
+}
+
+bool Scheduler::plan_pass(PlannedStep& planned, double now_s) {
+  const std::optional<ModelId> filler = model_to_fill_in(now_s);
+  if (filler && plan_pass_of(*filler, planned, now_s)) return true;
+  return !agenda_.empty() && plan_pass_of(agenda_.front(), planned, now_s);
+}
+
+// While the pages of the agenda's first model are on their way: another one whose pages are all there and whose next
+// pass will be over by the time that the first one has to begin so as to end just behind its last page.
+std::optional<ModelId> Scheduler::model_to_fill_in(double now_s) const {
+  if (agenda_.size() < 2 || !policy_->joins_turn() || !fetches_go_on(agenda_.front())) return std::nullopt;
+  const double time_s = wait_s(agenda_.front(), now_s) - costs_.pass_s(agenda_.front(), 1);
+  for (const ModelId model : std::span(agenda_).subspan(1)) {
+    const bool short_enough = costs_.pass_s(model, static_cast<int>(work_[model].open().size())) < time_s;
+    if (short_enough && is_ready(model, now_s)) return model;
   }
-  running_ = model;
-  planned.swap = models[model].missing_pages > 0;
-  close_finished(planned.step);
+  return std::nullopt;
+}
+
+// A model of which pages are missing that frames can be found for.
+bool Scheduler::fetches_go_on(ModelId model) const {
+  const std::vector<ModelId> victims = victims_for(model);
+  bool missing = false;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    StagePlan& plan = planned.step.stages[stage];
-    for (ModelId other = 0; other < models_.size(); ++other) {
-      if (other != model) pools_[stage].resize_cache(other, 0, {}, plan);
-    }
-    pools_[stage].resize_cache(model, models_[model].caches[stage].frames_for(blocks), coldest_first, plan);
-    pools_[stage].fetch_missing(model, coldest_first, plan);
+    if (pools_[stage].missing_pages(model) == 0) continue;
+    missing = true;
+    if (pools_[stage].available(victims) == 0) return false;
   }
-  free_blocks_.clear();
-  for (int b = 0; b < blocks; ++b) free_blocks_.push_back(static_cast<std::uint32_t>(b));
+  return missing || wait_s(model, links_.front().free_s) > 0;
 }
 
-// The head of the model's queue, as many requests as sequences are allowed and their caches fit.
-std::vector<Request> Scheduler::take_batch(ModelId model, int& blocks) {
-  std::vector<Request> batch;
-  std::deque<Request>& waiting = queues_[model].waiting;
-  while (!waiting.empty() && batch.size() < static_cast<std::size_t>(options_.max_seqs)) {
-    const int more = blocks_of(model, waiting.front());
-    if (!fits(model, blocks + more)) break;
-    blocks += more;
-    batch.push_back(std::move(waiting.front()));
-    waiting.pop_front();
+bool Scheduler::is_ready(ModelId model, double now_s) const {
+  for (const StagePool& pool : pools_) {
+    if (pool.missing_pages(model) > 0 || pool.spilled(model)) return false;
   }
-  return batch;
+  return wait_s(model, now_s) <= 0 && can_grow(model, work_[model].blocks_wanted());
 }
 
-// Chunks of the sequences that have waited longest, of those not in flight: a fair share of the batch, so that every
-// step in flight has some.
-bool Scheduler::fill_batch(Step& step) {
-  const std::size_t share = ceil_div<std::size_t>(batch_.size(), options_.steps_in_flight);
-  const int block_tokens = models_[*running_].caches.front().block_tokens;
-  int tokens_left = options_.max_batch_tokens;
-  std::vector<Sequence*> chosen;
-  auto next = batch_.begin();
-  for (std::size_t left = batch_.size(); left > 0 && chosen.size() < share && tokens_left > 0; --left) {
-    const auto sequence = next++;
-    if (sequence->in_flight()) continue;
-    step.chunks.push_back(sequence->next_chunk(tokens_left, block_tokens, free_blocks_));
-    tokens_left -= static_cast<int>(step.chunks.back().tokens.size());
-    chosen.push_back(&*sequence);
-    batch_.splice(batch_.end(), batch_, sequence);
+// Whether the cache can have that many blocks without taking frames from models that run sooner.
+bool Scheduler::can_grow(ModelId model, int blocks) const {
+  const std::vector<ModelId> victims = victims_for(model);
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const int more = models_[model].caches[stage].frames_for(blocks) - pools_[stage].cache_frames(model);
+    if (more > pools_[stage].available(victims)) return false;
   }
-  if (chosen.empty()) return false;
-  step.id = ++last_step_;
-  step.model = *running_;
-  queues_[*running_].last_used = step.id;
-  in_flight_.emplace_back(step.id, std::move(chosen));
   return true;
 }
 
+bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) {
+  ModelWork& work = work_[model];
+  admit(model);
+  if (!work.any_ready() || !make_room(model, planned)) return false;
+  release_idle_caches(planned);
+  settle_cache(model, planned);
+  Step& step = planned.step;
+  const auto stages = static_cast<int>(pools_.size());
+  const ModelWork::Limits limits{.sequences = ceil_div(static_cast<int>(work.open().size()), stages),
+                                 .tokens = options_.max_batch_tokens,
+                                 .logit_rows = streams(model) ? Workspace::kLogitRows : options_.max_batch_tokens};
+  std::vector<Sequence*> members = work.take_chunks(limits, step.chunks);
+  step.id = ++last_step_;
+  step.model = model;
+  const bool again = work.unfinished() > 0 || !work.waiting().empty();
+  const std::vector<ModelId> victims = victims_for(model);
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    pools_[stage].plan_pass(step.id, model, victims, again, step.stages[stage]);
+    issue(stage, 0, planned, now_s);
+  }
+  begin_turn(model, now_s);
+  work.last_used = step.id;
+  const double before_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
+  const double end_s = std::max(before_s + costs_.bottleneck_s(model, step.rows()), now_s + wait_s(model, now_s));
+  in_flight_.push_back({step.id, model, step.rows(), std::move(members), end_s});
+  prefetch(planned, now_s);
+  return true;
+}
+
+// A model whose turn it was may be counted as swapped again.
+void Scheduler::begin_turn(ModelId model, double now_s) {
+  if (model != agenda_.front() || turn_.model == model) return;
+  if (turn_.model) swapping_[*turn_.model] = false;
+  turn_ = {model, now_s};
+}
+
+// Waiting requests become sequences while there is room for their whole cache.
+void Scheduler::admit(ModelId model) {
+  ModelWork& work = work_[model];
+  if (!policy_->joins_turn() && work.unfinished() > 0) return;
+  while (!work.waiting().empty() && std::ssize(work.open()) < options_.max_seqs) {
+    const int blocks = work.blocks_wanted() + work.blocks_of(work.waiting().front());
+    const bool first = model == agenda_.front();
+    if (!(first && work.open().empty()) && !fits_beside_others(model, blocks)) break;
+    if (!first && !can_grow(model, blocks)) break;
+    work.admit_first(++last_sequence_);
+  }
+}
+
+// Whether the model may have that much cache without driving out another's, or its own pages.
+bool Scheduler::fits_beside_others(ModelId model, int blocks) const {
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const KvGeometry& geometry = models_[model].caches[stage];
+    const int room = options_.frames - pinned_beside(model, stage) - caches_beside(model, stage);
+    const int pages = pools_[stage].pages(model), cache = geometry.frames_for(blocks);
+    const bool resident = pages + geometry.frames_for(work_[model].blocks_wanted()) <= room;
+    const int most = resident ? room - pages : (room - pools_[stage].fewest_frames(model)) / 2;
+    if (cache > std::max(most, pools_[stage].cache_frames(model))) return false;
+  }
+  return true;
+}
+
+int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
+  int frames = 0;
+  for (ModelId m = 0; m < models_.size(); ++m) {
+    if (m != model) frames += pools_[stage].cache_frames(m);
+  }
+  return frames;
+}
+
+int Scheduler::cache_wanted(ModelId model, std::size_t stage) const {
+  return models_[model].caches[stage].frames_for(std::max(work_[model].blocks(), work_[model].blocks_wanted()));
+}
+
+// The pages do not fit beside the cache and what is pinned, whoever else makes room.
+bool Scheduler::streams(ModelId model) const {
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const int room = options_.frames - pinned_beside(model, stage) - cache_wanted(model, stage);
+    if (pools_[stage].pages(model) > room) return true;
+  }
+  return false;
+}
+
+// Frames that the caches of others must give up for the model's pass.
+int Scheduler::frames_short(ModelId model, std::size_t stage) const {
+  const StagePool& pool = pools_[stage];
+  const int weights = streams(model) ? std::min(2 * pool.fewest_frames(model), pool.pages(model)) : pool.pages(model);
+  const int most = options_.frames - pinned_beside(model, stage) - cache_wanted(model, stage);
+  return std::min(weights, most) + cache_wanted(model, stage) -
+         (options_.frames - pinned_beside(model, stage) - caches_beside(model, stage));
+}
+
+// Swaps out the caches of models that the agenda wants last, as many as it takes. False while one of them is in flight:
+// its sequences will be known when they are not.
+bool Scheduler::make_room(ModelId model, PlannedStep& planned) {
+  std::vector<int> missing;
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing.push_back(frames_short(model, stage));
+  std::vector<ModelId> displaced;
+  for (const ModelId other : models_with_cache_beside(model)) {
+    if (std::all_of(missing.begin(), missing.end(), [](int frames) { return frames <= 0; })) break;
+    if (work_[other].any_in_flight()) return false;
+    for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing[stage] -= pools_[stage].cache_frames(other);
+    displaced.push_back(other);
+  }
+  for (const ModelId other : displaced) swap_out_cache(other, planned);
+  return true;
+}
+
+// Those that no longer use it first, then the last of the agenda.
+std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
+  std::vector<ModelId> others;
+  for (ModelId m = 0; m < models_.size(); ++m) {
+    if (m != model && work_[m].blocks() > 0 && pools_.front().cache_frames(m) > 0) others.push_back(m);
+  }
+  const auto turn_of = [this](ModelId m) { return std::find(agenda_.begin(), agenda_.end(), m) - agenda_.begin(); };
+  std::stable_sort(others.begin(), others.end(), [&](ModelId a, ModelId b) { return turn_of(a) > turn_of(b); });
+  return others;
+}
+
+void Scheduler::swap_out_cache(ModelId model, PlannedStep& planned) {
+  const bool spill = !work_[model].open().empty() && cheaper_to_spill(model);
+  if (!spill) {
+    const std::vector<SequenceId> known = work_[model].restart_all(last_sequence_);
+    to_close_.insert(to_close_.end(), known.begin(), known.end());
+  }
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    StagePlan& plan = planned.step.stages[stage];
+    spill ? pools_[stage].spill_cache(model, plan) : pools_[stage].release_cache(model, plan);
+  }
+}
+
+// Out and back over the link, against computing the tokens again.
+bool Scheduler::cheaper_to_spill(ModelId model) const {
+  double move_s = 0;
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const int frames = pools_[stage].cache_frames(model);
+    if (frames > pools_[stage].free_slots()) return false;
+    move_s = std::max(move_s, 2 * costs_.transfer_s(stage, frames * image(model, stage).page_bytes));
+  }
+  int tokens = 0;
+  for (const Sequence& sequence : work_[model].open()) tokens += sequence.computed_tokens();
+  const double again_s = ceil_div(tokens, options_.max_batch_tokens) *
+                         costs_.pass_s(model, std::min(tokens, options_.max_batch_tokens));
+  return move_s < again_s;
+}
+
+// The model's cache is in frames and as large as its sequences may need.
+void Scheduler::settle_cache(ModelId model, PlannedStep& planned) {
+  std::vector<ModelId> victims = victims_for(model);
+  victims.push_back(model);  // its own last pages, if it comes to that
+  work_[model].set_blocks(std::max(work_[model].blocks(), work_[model].blocks_wanted()));
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    StagePlan& plan = planned.step.stages[stage];
+    if (pools_[stage].spilled(model)) pools_[stage].restore_cache(model, victims, plan);
+    pools_[stage].grow_cache(model, models_[model].caches[stage].frames_for(work_[model].blocks()), victims, plan);
+  }
+}
+
+void Scheduler::release_idle_caches(PlannedStep& planned) {
+  for (ModelId m = 0; m < models_.size(); ++m) {
+    if (!work_[m].open().empty() || work_[m].blocks() == 0) continue;
+    for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+      pools_[stage].release_cache(m, planned.step.stages[stage]);
+    }
+    work_[m].set_blocks(0);
+  }
+}
+
 // Adds what ended since the last step, brings the stages' states up to date and notes what the ranks must report.
-PlannedStep Scheduler::seal(PlannedStep planned) {
+Decision Scheduler::seal(PlannedStep planned) {
   close_finished(planned.step);
   for (StagePool& pool : pools_) {
     for (const SequenceChunk& chunk : planned.step.chunks) pool.state().extend(planned.step.model, chunk);
@@ -205,19 +403,19 @@ void Scheduler::close_finished(Step& step) {
   to_close_.clear();
 }
 
-void Scheduler::completed(StepId step, std::span<const SampledRow> rows, double now_s) {
-  ensure(!in_flight_.empty() && in_flight_.front().first == step, "steps complete out of order");
-  const std::vector<Sequence*> members = std::move(in_flight_.front().second);
+void Scheduler::completed(StepId step, std::span<const SampledRow> rows, double now_s,
+                          std::span<const StageTimes> times) {
+  ensure(!in_flight_.empty() && in_flight_.front().id == step, "steps complete out of order");
+  const InFlight done = std::move(in_flight_.front());
   in_flight_.pop_front();
-  for (Sequence* sequence : members) {
+  observe(done, times, now_s);
+  for (Sequence* sequence : done.members) {
     sequence->take_rows(rows, now_s);
     if (!sequence->finished()) continue;
     to_close_.push_back(sequence->id());
-    free_blocks_.insert(free_blocks_.end(), sequence->blocks().begin(), sequence->blocks().end());
-    Completion completion = sequence->take_completion();
+    Completion completion = work_[done.model].close(sequence);
     completion.finished_s = now_s;
     completions_.push_back(std::move(completion));
-    batch_.remove_if([sequence](const Sequence& member) { return &member == sequence; });
   }
   ensure(rows.empty(), "more rows of logits than the step asked for");
 }

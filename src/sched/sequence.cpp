@@ -23,6 +23,13 @@ int Sequence::cache_tokens(const Request& request) {
 
 bool Sequence::needs_no_pass(const Request& request) { return request.max_tokens == 0 && request.logprobs < 0; }
 
+void Sequence::restart(SequenceId id) {
+  ensure(!in_flight_, "a sequence in flight cannot begin again");
+  id_ = id;
+  computed_ = 0;
+  blocks_.clear();
+}
+
 SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<std::uint32_t>& free_blocks) {
   ensure(!in_flight_ && !finished_ && pending_tokens() > 0 && max_tokens > 0, "sequence has nothing to compute");
   chunk_start_ = computed_;

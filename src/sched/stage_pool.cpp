@@ -1,50 +1,210 @@
 #include "computron/sched/stage_pool.h"
 
+#include <algorithm>
+
 namespace computron {
+namespace {
 
-StagePool::StagePool(std::vector<const Image*> images, int frames) : state_(std::move(images), frames) {
-  for (int f = frames - 1; f >= 0; --f) free_.push_back(static_cast<FrameId>(f));
+// Uses that may have to be resident together: from the first not over before some use, to that use.
+int span_of(const Image& image) {
+  std::int64_t span = 1;
+  for (std::size_t use = 0; use < image.uses.size(); ++use) {
+    span = std::max(span, static_cast<std::int64_t>(use) - image.over_before[use]);
+  }
+  return static_cast<int>(span);
 }
 
-void StagePool::resize_cache(ModelId model, int frames, std::span<const ModelId> coldest_first, StagePlan& plan) {
-  CacheChange change{.model = model, .added = {}};
-  const std::vector<FrameId>& list = state_.cache(model);
-  for (int i = cache_frames(model); i > frames; --i) {
-    ++change.taken;
-    free_.push_back(list[i - 1]);
+}  // namespace
+
+StagePool::StagePool(std::vector<const Image*> images, int frames, int host_slots)
+    : state_(images, frames, host_slots),
+      last_resident_(images.size(), 0),
+      last_use_(frames),
+      cache_use_(images.size()) {
+  for (const Image* image : images) {
+    spans_.push_back(span_of(*image));
+    missing_bytes_.push_back(image->total_used_bytes());
   }
-  for (int i = cache_frames(model); i < frames; ++i) {
-    // Placed one by one, so that the next search no longer sees the frame.
-    const CacheChange one{.model = model, .added = {find_frame(coldest_first)}};
-    change.added.push_back(one.added.front());
-    state_.change_cache(one);
-  }
-  if (change.taken > 0) state_.change_cache({.model = model, .taken = change.taken, .added = {}});
-  if (change.taken > 0 || !change.added.empty()) plan.caches.push_back(std::move(change));
+  for (int f = 0; f < frames; ++f) free_.push_back(static_cast<FrameId>(f));
+  for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
 }
 
-void StagePool::fetch_missing(ModelId model, std::span<const ModelId> coldest_first, StagePlan& plan) {
-  for (PageId page = 0; page < static_cast<PageId>(pages(model)); ++page) {
-    if (state_.frame_of(model, page) != kNoFrame) continue;
-    const Fetch fetch{.model = model, .page = page, .frame = find_frame(coldest_first), .after = {.step = 0}};
-    state_.place(fetch);
-    plan.fetches.push_back(fetch);
+int StagePool::available(std::span<const ModelId> victims) const {
+  auto count = static_cast<int>(free_.size());
+  for (const ModelId victim : victims) count += state_.resident_pages(victim);
+  return count;
+}
+
+void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan) {
+  CacheChange change{.model = model};
+  for (int i = cache_frames(model); i < frames; ++i) take_for_cache(find_frame(victims), change);
+  if (!change.added.empty()) plan.caches.push_back(std::move(change));
+}
+
+// Taken one by one, so that the next search no longer sees the frame.
+void StagePool::take_for_cache(FrameId frame, CacheChange& change) {
+  const StageState::Owner& owner = state_.owner(frame);
+  if (owner.kind == StageState::Owner::kPage) {
+    missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
+  }
+  state_.change_cache({.model = change.model, .added = {frame}});
+  change.added.push_back(frame);
+}
+
+void StagePool::free_cache_frames(ModelId model) {
+  for (const FrameId frame : state_.cache(model)) {
+    last_use_[frame] = cache_use_[model];
+    free_.push_back(frame);
   }
 }
 
-FrameId StagePool::find_frame(std::span<const ModelId> coldest_first) {
+void StagePool::release_cache(ModelId model, StagePlan& plan) {
+  if (cache_frames(model) == 0 && !spilled(model)) return;
+  CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(cache_frames(model))};
+  if (spilled(model)) {
+    change.kind = CacheChange::kDropSpilled;
+    const std::vector<HostSlot>& slots = state_.spilled(model);
+    free_slots_.insert(free_slots_.end(), slots.begin(), slots.end());
+  }
+  free_cache_frames(model);
+  state_.change_cache(change);
+  plan.caches.push_back(std::move(change));
+}
+
+void StagePool::spill_cache(ModelId model, StagePlan& plan) {
+  CacheChange change{.model = model,
+                     .taken = static_cast<std::uint32_t>(cache_frames(model)),
+                     .kind = CacheChange::kSpill,
+                     .after = cache_use_[model]};
+  change.slots.assign(free_slots_.begin(), free_slots_.begin() + cache_frames(model));
+  free_slots_.erase(free_slots_.begin(), free_slots_.begin() + cache_frames(model));
+  free_cache_frames(model);
+  state_.change_cache(change);
+  plan.caches.push_back(std::move(change));
+}
+
+void StagePool::restore_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan) {
+  CacheChange change{.model = model, .kind = CacheChange::kRestore, .slots = state_.spilled(model)};
+  for (std::size_t i = 0; i < change.slots.size(); ++i) {
+    const FrameId frame = find_frame(victims);
+    change.after = std::max(change.after, last_use_[frame]);
+    const StageState::Owner owner = state_.owner(frame);
+    if (owner.kind == StageState::Owner::kPage) {
+      missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
+      state_.forget(frame);
+    }
+    change.added.push_back(frame);
+  }
+  free_slots_.insert(free_slots_.end(), change.slots.begin(), change.slots.end());
+  state_.change_cache(change);
+  plan.caches.push_back(std::move(change));
+}
+
+FrameId StagePool::find_frame(std::span<const ModelId> victims) {
   if (!free_.empty()) {
-    const FrameId frame = free_.back();
-    free_.pop_back();
+    const FrameId frame = free_.front();
+    free_.pop_front();
     return frame;
   }
-  for (const ModelId victim : coldest_first) {
-    if (state_.resident_pages(victim) == 0) continue;
-    for (auto page = static_cast<PageId>(pages(victim)); page-- > 0;) {
-      if (const FrameId frame = state_.frame_of(victim, page); frame != kNoFrame) return frame;
-    }
+  for (const ModelId victim : victims) {
+    if (state_.resident_pages(victim) > 0) return last_page(victim);
   }
   throw Error(ExitCode::kInternal, "internal: the plan needs more frames than the pool has");
+}
+
+FrameId StagePool::last_page(ModelId model) {
+  PageId& page = last_resident_[model];
+  while (state_.frame_of(model, page) == kNoFrame) --page;
+  return state_.frame_of(model, page);
+}
+
+void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan) {
+  const StageState::Owner owner = state_.owner(frame);
+  if (owner.kind == StageState::Owner::kPage) {
+    missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
+  }
+  const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
+  state_.place(fetch);
+  missing_bytes_[model] -= state_.image(model).used_bytes[page];
+  last_resident_[model] = std::max(last_resident_[model], page);
+  plan.fetches.push_back(fetch);
+}
+
+void StagePool::prefetch(ModelId model, std::span<const ModelId> victims, std::size_t bytes, int reserve,
+                         StagePlan& plan) {
+  const Image& image = state_.image(model);
+  std::size_t planned = 0;
+  for (PageId page = 0; page < static_cast<PageId>(pages(model)) && planned < bytes; ++page) {
+    if (state_.frame_of(model, page) != kNoFrame) continue;
+    if (available(victims) <= reserve) return;
+    fetch(model, page, find_frame(victims), plan);
+    planned += image.used_bytes[page];
+  }
+}
+
+void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> victims, bool again, StagePlan& plan) {
+  const Image& image = state_.image(model);
+  const int room = state_.resident_pages(model) + available(victims);
+  const bool streams = room < pages(model);
+  // Frames that take turns: two operations' worth where there is room for that beside as many that stay.
+  const int turning = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
+  Rotation rotation{.resident = std::max(room - turning, 0),
+                    .over = {},
+                    .farthest = static_cast<std::int64_t>(image.uses.size()) - 1};
+  for (PageUse use = 0; use < image.uses.size(); ++use) {
+    const PageId page = image.uses[use];
+    if (state_.frame_of(model, page) == kNoFrame) {
+      const FrameId frame =
+          streams ? find_streaming_frame(step, model, use, victims, rotation) : find_frame(victims);
+      fetch(model, page, frame, plan);
+    }
+    last_use_[state_.frame_of(model, page)] = {step, use};
+    if (streams && rotates(model, page, rotation)) rotation.over.push_back(use);
+  }
+  cache_use_[model] = {step, UsePoint::kEnd};
+  if (streams && again) fetch_behind(step, model, rotation, plan);
+}
+
+// `resident` of pages() pages stay, evenly spread.
+bool StagePool::rotates(ModelId model, PageId page, const Rotation& rotation) const {
+  const std::int64_t all = pages(model), stay = rotation.resident;
+  return (page + 1) * stay / all == page * stay / all;
+}
+
+// A page that takes turns: one whose use in this pass is over before `use` begins, or else the one whose use is farthest.
+FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
+                                        Rotation& rotation) {
+  if (available(victims) > 0) return find_frame(victims);
+  const Image& image = state_.image(model);
+  while (!rotation.over.empty() && rotation.over.front() <= image.over_before[use]) {
+    const PageUse over = rotation.over.front();
+    rotation.over.pop_front();
+    const FrameId frame = state_.frame_of(model, image.uses[over]);
+    if (frame != kNoFrame && last_use_[frame] == UsePoint{step, over}) return frame;
+  }
+  for (; rotation.farthest > use; --rotation.farthest) {
+    const PageId page = image.uses[static_cast<std::size_t>(rotation.farthest)];
+    const FrameId frame = state_.frame_of(model, page);
+    if (frame != kNoFrame && last_use_[frame].step < step && rotates(model, page, rotation)) return frame;
+  }
+  throw Error(ExitCode::kInternal, "internal: a pass needs more frames than its model can have");
+}
+
+// The first pages of the next pass, into frames of pages that it comes to later.
+void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan) {
+  const Image& image = state_.image(model);
+  for (PageUse use = 0; use < image.uses.size() && !rotation.over.empty(); ++use) {
+    const PageId page = image.uses[use];
+    if (state_.frame_of(model, page) != kNoFrame) continue;
+    FrameId frame = kNoFrame;
+    for (; frame == kNoFrame && !rotation.over.empty(); rotation.over.pop_front()) {
+      const PageUse over = rotation.over.front();
+      const FrameId held = state_.frame_of(model, image.uses[over]);
+      if (over > use && held != kNoFrame && last_use_[held] == UsePoint{step, over}) frame = held;
+    }
+    if (frame == kNoFrame) return;
+    fetch(model, page, frame, plan);
+  }
 }
 
 }  // namespace computron

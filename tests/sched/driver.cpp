@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace computron::test {
 namespace {
 
+constexpr int kHostSlots = 1000;  // more than any test has
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -19,7 +21,7 @@ void require(bool condition, const std::string& rule) {
 // --- A stage ----------------------------------------------------------------------------------------------------
 
 Replica::Replica(const FakeRoster& roster, int stage, int frames)
-    : roster_(roster), stage_(stage), state_(roster.images(stage), frames), last_use_(frames, UsePoint{}) {}
+    : roster_(roster), stage_(stage), state_(roster.images(stage), frames, kHostSlots), last_use_(frames, UsePoint{}) {}
 
 void Replica::execute(const Step& step, StepId completed) {
   begin(step, completed);
@@ -54,7 +56,8 @@ void Replica::run_pass(const Step& step, StepId completed) {
     const FrameId frame = state_.frame_of(step.model, uses[use]);
     require(frame != kNoFrame, fmt::format("page {} is not there for its use", uses[use]));
     last_use_[frame] = {step.id, use};
-    place_until({step.id, use}, completed);
+    const bool over = use + 1 == uses.size() || state_.image(step.model).over_before[use + 1] == use;
+    if (over) place_until({step.id, use}, completed);
   }
 }
 
@@ -72,10 +75,10 @@ void Replica::expect_cache_covers(const Step& step) const {
 
 // --- The job ----------------------------------------------------------------------------------------------------
 
-Driver::Driver(const FakeRoster& roster, const SchedulerOptions& options)
+Driver::Driver(const FakeRoster& roster, const SchedulerOptions& options, std::string_view policy)
     : roster_(roster),
       options_(options),
-      scheduler_(roster.shapes(), roster.names(), make_fifo_policy(), options),
+      scheduler_(roster.shapes(), roster.names(), make_policy(policy, {.max_wait_s = 0.2}), options),
       stage_free_s_(roster.stages(), 0.0) {
   for (int stage = 0; stage < roster.stages(); ++stage) replicas_.emplace_back(roster, stage, options.frames);
 }
@@ -116,7 +119,7 @@ bool Driver::decide() {
     }
     if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
       require(wait->time_s > now_s_, "told to wait for the past");
-      require(!could_go_on(), "told to wait with a sequence to run and room in flight");
+      require(!in_flight_.empty() || !has_work(), "told to wait with nothing in flight and work to do");
       wait_until_s_ = wait->time_s;
       return false;
     }
@@ -124,17 +127,24 @@ bool Driver::decide() {
   }
 }
 
-bool Driver::could_go_on() const {
-  if (in_flight_.size() >= static_cast<std::size_t>(options_.steps_in_flight)) return false;
-  return std::any_of(open_.begin(), open_.end(), [this](const auto& entry) {
-    return !entry.second.in_flight && !completions_.contains(entry.second.request);
-  });
+std::size_t Driver::passes_in_flight() const {
+  return static_cast<std::size_t>(
+      std::count_if(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.pass; }));
+}
+
+// A request that has arrived is not served.
+bool Driver::has_work() const {
+  return std::any_of(submitted_.begin(), submitted_.begin() + static_cast<std::ptrdiff_t>(handed_over_),
+                     [this](const SubmittedRequest& s) {
+                       return s.request.arrival_s <= now_s_ && !completions_.contains(s.request.id);
+                     });
 }
 
 void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   const Step& step = planned.step;
   check_size(step);
   close_sequences(step);
+  check_released_caches(step);
   std::vector<SampledRow> rows;
   std::vector<SequenceId> members;
   for (const SequenceChunk& chunk : step.chunks) {
@@ -142,24 +152,29 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
     members.push_back(chunk.sequence);
   }
   check_blocks(step.model);
-  require(static_cast<int>(open_.size()) <= options_.max_seqs, "more sequences than max_seqs");
+  check_pinned();
   require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
   execute(planned);
-  in_flight_.push_back({step.id, std::move(members), std::move(rows), pass_stages(step)});
-  require(in_flight_.size() <= static_cast<std::size_t>(options_.steps_in_flight), "too many steps in flight");
+  in_flight_.push_back({step.id, std::move(members), std::move(rows), !step.chunks.empty(), pass_stages(step)});
+  require(std::cmp_less_equal(passes_in_flight(), options_.steps_in_flight), "too many passes in flight");
+  require(std::cmp_less_equal(in_flight_.size(), Scheduler::max_steps_in_flight(options_.steps_in_flight)),
+          "too many steps in flight");
   steps_.push_back({.step = std::move(planned.step),
-                    .swap = planned.swap,
+                    .swaps = std::move(planned.swaps),
                     .planned_s = now_s_,
                     .finished_s = in_flight_.back().finish_s,
                     .waiting_before = waiting_before,
                     .waiting_after = scheduler_.waiting(),
-                    .in_flight = in_flight_.size(),
+                    .in_flight = passes_in_flight(),
                     .completed = completed_});
 }
 
 void Driver::check_size(const Step& step) const {
   require(step.id == steps_.size() + 1 && step.kind == Step::kRun, "steps are not numbered 1, 2, 3, ...");
-  require(!step.chunks.empty(), "a step without work");
+  const bool moves = std::any_of(step.stages.begin(), step.stages.end(), [](const StagePlan& plan) {
+    return !plan.fetches.empty() || !plan.caches.empty();
+  });
+  require(!step.chunks.empty() || moves, "a step without work");
   require(step.rows() <= options_.max_batch_tokens, "more tokens than max_batch_tokens");
   require(step.stages.size() == replicas_.size(), "a step for another number of stages");
 }
@@ -169,7 +184,6 @@ void Driver::close_sequences(const Step& step) {
     const auto found = open_.find(id);
     require(found != open_.end(), "a sequence is closed that is not open");
     require(!found->second.in_flight, "a sequence is closed in flight");
-    require(completions_.contains(found->second.request), "a sequence is closed before its completion is given");
     open_.erase(found);
   }
 }
@@ -209,6 +223,31 @@ void Driver::check_blocks(ModelId model) const {
     if (sequence.model != model) continue;
     for (const std::uint32_t block : sequence.blocks) {
       require(taken.insert(block).second, fmt::format("block {} is in two open sequences", block));
+    }
+  }
+}
+
+// A cache that goes without being spilled held nothing that is still wanted.
+void Driver::check_released_caches(const Step& step) const {
+  for (const StagePlan& plan : step.stages) {
+    for (const CacheChange& change : plan.caches) {
+      const bool lost = change.kind == CacheChange::kDropSpilled || (change.kind == CacheChange::kPlain && change.taken > 0);
+      const bool wanted = std::any_of(open_.begin(), open_.end(),
+                                      [&](const auto& entry) { return entry.second.model == change.model; });
+      require(!lost || !wanted, "cache is lost that an open sequence needs");
+    }
+  }
+}
+
+void Driver::check_pinned() const {
+  for (ModelId m = 0; m < roster_.models(); ++m) {
+    if (!roster_.shape(m).pinned) continue;
+    for (const ExecutedStep& executed : steps_) {
+      if (executed.step.model != m || executed.step.chunks.empty()) continue;
+      for (const Replica& replica : replicas_) {
+        require(replica.state().resident_pages(m) == replica.state().image(m).pages(), "a pinned model lost pages");
+      }
+      break;
     }
   }
 }

@@ -2,11 +2,13 @@
 //
 //   submit() → Scheduler → step → a Replica a stage, fed only what travels → fake rows → completed() → completions
 //
-// Steps pass the stages as a pipeline does: a stage takes 1 ms, 0.1 ms a row and 0.5 ms a fetch. Checked for each step:
+// Steps pass the stages as a pipeline does: a stage takes 1 ms, 0.1 ms a row and 0.5 ms a fetch. Checked for each step,
+// whatever the policy:
 //   its number; its size against max_batch_tokens, max_seqs and steps_in_flight; no sequence in two steps in flight;
 //   chunks that continue their sequences; each stage's digest against what the scheduler expects of it; every page of
 //   the model there when its use comes; no fetch into a frame that an unfinished step may still read; cache frames for
-//   every block in use; no block in two open sequences; no waiting while a sequence could run.
+//   every block in use, which hold what was written to them or brought back; no block in two open sequences; pinned
+//   models stay; no waiting for nothing.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 
@@ -51,10 +53,10 @@ class Replica {
 
 struct ExecutedStep {
   Step step;
-  bool swap = false;
+  std::vector<ModelId> swaps = {};
   double planned_s = 0, finished_s = 0;
   std::size_t waiting_before = 0, waiting_after = 0;  // Scheduler::waiting() around the decision
-  std::size_t in_flight = 0;                          // this one included
+  std::size_t in_flight = 0;                          // passes, this one included
   StepId completed = 0;                               // the last step reported before the decision
 };
 
@@ -66,7 +68,7 @@ struct SubmittedRequest {
 class Driver {
  public:
   // Borrows the roster.
-  Driver(const FakeRoster& roster, const SchedulerOptions& options);
+  Driver(const FakeRoster& roster, const SchedulerOptions& options, std::string_view policy = "fifo");
 
   // To be handed over at `at_s` of virtual time. After the last one the input is closed.
   void submit(Request request, double at_s = 0);
@@ -97,17 +99,21 @@ class Driver {
     StepId id;
     std::vector<SequenceId> members;
     std::vector<SampledRow> rows;
+    bool pass;
     double finish_s;
   };
 
   void hand_over();
   bool decide();  // all steps that can be planned now; true when all is done
-  bool could_go_on() const;
+  std::size_t passes_in_flight() const;
+  bool has_work() const;
   void take(PlannedStep planned, std::size_t waiting_before);
   void check_size(const Step& step) const;
   void close_sequences(const Step& step);
   std::vector<SampledRow> extend_sequence(const Step& step, const SequenceChunk& chunk);
   void check_blocks(ModelId model) const;
+  void check_released_caches(const Step& step) const;
+  void check_pinned() const;
   void execute(const PlannedStep& planned);
   double pass_stages(const Step& step);
   void complete_steps();

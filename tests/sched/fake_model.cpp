@@ -23,6 +23,10 @@ Image make_image(const FakeModel& model, std::size_t stage) {
     image.uses.push_back(static_cast<PageId>(p));
   }
   if (model.pages[stage] > 1) image.uses.push_back(0);  // as a tied head would
+  // Operations that bind model.span uses each.
+  for (std::size_t use = 0; use < image.uses.size(); ++use) {
+    image.over_before.push_back(static_cast<std::int64_t>(use - use % model.span) - 1);
+  }
   return image;
 }
 
@@ -102,6 +106,7 @@ FakeRoster::FakeRoster(std::vector<FakeModel> models) : models_(std::move(models
   for (const FakeModel& model : models_) {
     ModelShape& shape = shapes_.emplace_back();
     shape.eos_tokens = model.eos_tokens;
+    shape.pinned = model.pinned;
     for (std::size_t stage = 0; stage < model.pages.size(); ++stage) {
       shape.images.push_back(&images_.emplace_back(make_image(model, stage)));
       shape.caches.push_back(KvGeometry::make(images_.back()));
@@ -126,9 +131,19 @@ int FakeRoster::frames_needed(ModelId model, int stage, int blocks) const {
   return models_[model].pages[stage] + (slots + kSlotsPerFrame - 1) / kSlotsPerFrame;
 }
 
+int FakeRoster::weights_needed(ModelId model, int stage) const {
+  const int pages = models_[model].pages[stage];
+  int needed = models_[model].pinned ? pages : std::min(pages, models_[model].span);
+  for (ModelId other = 0; other < models(); ++other) {
+    if (other != model && models_[other].pinned) needed += models_[other].pages[stage];
+  }
+  return needed;
+}
+
 bool FakeRoster::fits(ModelId model, int blocks, int frames) const {
   for (int stage = 0; stage < stages(); ++stage) {
-    if (frames_needed(model, stage, blocks) > frames) return false;
+    const int cache = frames_needed(model, stage, blocks) - models_[model].pages[stage];
+    if (cache + weights_needed(model, stage) > frames) return false;
   }
   return true;
 }

@@ -19,7 +19,9 @@ inline constexpr TokenId kPoison = kVocab - 1;  // one in four rows behind it is
 struct FakeModel {
   std::vector<int> pages;   // [stage]
   std::vector<int> layers;  // [stage]; decides how many cache blocks a frame holds
-  std::vector<TokenId> eos_tokens;
+  std::vector<TokenId> eos_tokens = {};
+  int span = 1;  // page uses that an operation binds together
+  bool pinned = false;
 };
 
 // One stage, one layer.
@@ -39,7 +41,10 @@ class FakeRoster {
 
   // Frames that the model needs on a stage for its pages and this many blocks of cache.
   int frames_needed(ModelId model, int stage, int blocks) const;
-  // Whether the pool of no stage is too small for that.
+  // Frames of weights that a pass of the model needs beside what is pinned, and those of that.
+  int weights_needed(ModelId model, int stage) const;
+  // Whether a pass of the model with this much cache, a span of pages at a time, fits every stage's pool beside what is
+  // pinned.
   bool fits(ModelId model, int blocks, int frames) const;
 
  private:

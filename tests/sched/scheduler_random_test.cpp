@@ -1,4 +1,4 @@
-// Random rosters, pools, limits and requests against every rule of driver.h and fifo_rules.h.
+// Random rosters, pools, limits, policies and requests against every rule of driver.h.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-#include "tests/sched/fifo_rules.h"
+#include "tests/sched/driver.h"
 
 namespace computron::test {
 namespace {
@@ -18,10 +18,13 @@ class RandomJob {
     options_.max_seqs = from(1, one_in(3) ? 2 : 10);
     options_.steps_in_flight = from(1, 5);
     options_.frames = smallest_pool() + (one_in(4) ? 0 : from(0, 30));
+    options_.host_slots = one_in(2) ? 0 : from(0, 20);
+    options_.costs = {.link_bytes_per_s = kPageBytes / 0.0005, .memory_bytes_per_s = 1e12, .step_s = 1e-3};
+    policy_ = one_in(3) ? "fifo" : one_in(2) ? "balanced" : "throughput";
   }
 
   Driver make_driver() {
-    Driver driver(roster_, options_);
+    Driver driver(roster_, options_, policy_);
     const double span_s = one_in(2) ? 0 : 0.001 * from(0, 500);
     const int requests = from(0, 40);
     for (int id = 0; id < requests; ++id) {
@@ -44,6 +47,8 @@ class RandomJob {
         model.pages.push_back(from(1, 9));
         model.layers.push_back(from(1, 5));
       }
+      model.span = from(1, 3);
+      model.pinned = one_in(8);
       if (!one_in(3)) model.eos_tokens = {from(0, kVocab - 1), from(0, kVocab - 1)};
     }
     return models;
@@ -54,7 +59,9 @@ class RandomJob {
     int frames = 0;
     for (ModelId m = 0; m < roster_.models(); ++m) {
       for (int stage = 0; stage < roster_.stages(); ++stage) {
-        frames = std::max(frames, roster_.frames_needed(m, stage, 1));
+        int frames_here = roster_.frames_needed(m, stage, 1) - roster_.shape(m).images[stage]->pages();
+        frames_here += roster_.weights_needed(m, stage);
+        frames = std::max(frames, frames_here);
       }
     }
     return frames;
@@ -75,17 +82,18 @@ class RandomJob {
   std::mt19937_64 random_;
   FakeRoster roster_;
   SchedulerOptions options_;
+  std::string policy_;
 };
 
-TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
-  std::size_t steps = 0, swaps = 0, refused = 0, failed = 0, stopped = 0, overlapping = 0;
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    RandomJob job(seed);
-    Driver driver = job.make_driver();
-    ASSERT_EQ(driver.run(), "") << "seed " << seed;
-    ASSERT_EQ(broken_fifo_rule(driver), "") << "seed " << seed;
+// What the schedules of all seeds have done.
+struct Reached {
+  std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, spills = 0, restores = 0,
+              restarts = 0, prefetches = 0;
+  std::size_t refused = 0, failed = 0, stopped = 0;
+
+  void add(const Driver& driver) {
     steps += driver.steps().size();
-    for (const ExecutedStep& step : driver.steps()) swaps += step.swap, overlapping += step.in_flight > 1;
+    for (const ExecutedStep& executed : driver.steps()) add(executed);
     for (const RequestId id : driver.finished()) {
       const Completion& completion = driver.completion(id);
       refused += completion.error_code == "context_length_exceeded";
@@ -93,13 +101,49 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
       stopped += completion.finish_reason == FinishReason::kStop;
     }
   }
+
+ private:
+  void add(const ExecutedStep& executed) {
+    swaps += executed.swaps.size();
+    overlapping += executed.in_flight > 1;
+    fetch_steps += executed.step.chunks.empty();
+    for (const SequenceChunk& chunk : executed.step.chunks) restarts += chunk.start == 0 && !first_.insert(chunk.tokens[0]).second;
+    for (const StagePlan& plan : executed.step.stages) {
+      for (const Fetch& fetch : plan.fetches) {
+        refills += fetch.after.step == executed.step.id && fetch.model == executed.step.model;
+        prefetches += fetch.model != executed.step.model;
+      }
+      for (const CacheChange& change : plan.caches) {
+        spills += change.kind == CacheChange::kSpill;
+        restores += change.kind == CacheChange::kRestore;
+      }
+    }
+  }
+  std::set<TokenId> first_;  // of sequences begun in the run
+};
+
+TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
+  Reached all;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    RandomJob job(seed);
+    Driver driver = job.make_driver();
+    ASSERT_EQ(driver.run(), "") << "seed " << seed;
+    all.add(driver);
+  }
   // The seeds reach what the rules are about.
-  EXPECT_GT(steps, 12000u);
-  EXPECT_GT(swaps, 600u);
-  EXPECT_GT(refused, 120u);
-  EXPECT_GT(failed, 200u);
-  EXPECT_GT(stopped, 400u);
-  EXPECT_GT(overlapping, 2000u);
+  EXPECT_GT(all.steps, 12000u);
+  EXPECT_GT(all.swaps, 600u);
+  EXPECT_GT(all.fetch_steps, 600u);
+  EXPECT_GT(all.prefetches, 600u);
+  EXPECT_GT(all.refills, 2000u);
+  EXPECT_GT(all.spills, 20u);
+  EXPECT_GT(all.restores, 20u);
+  EXPECT_GT(all.restarts, 20u);
+  EXPECT_GT(all.refused, 120u);
+  EXPECT_GT(all.failed, 200u);
+  EXPECT_GT(all.stopped, 400u);
+  EXPECT_GT(all.overlapping, 2000u);
+  printf("%zu %zu fs %zu pf %zu rf %zu sp %zu rs %zu rst %zu\n", all.steps, all.swaps, all.fetch_steps, all.prefetches, all.refills, all.spills, all.restores, all.restarts);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Which model runs next, and whose pages go. Pure functions of what they are shown.
+// Which models run in which order, and whose pages go. Pure functions of what they are shown.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -10,28 +11,56 @@
 
 namespace computron {
 
-// What a policy knows of a model at a decision.
+// What a policy knows of a model at a decision. Times in seconds of the scheduler's clock.
 struct ModelView {
   ModelId model = 0;
-  std::size_t waiting = 0;         // requests
-  double oldest_arrival_s = 0;     // of the waiting ones
+  std::size_t waiting = 0;           // requests that no step has begun
+  std::size_t open = 0;              // begun, and not certain to end with what is in flight
+  double oldest_arrival_s = 0;       // of the waiting and open ones
   std::uint64_t oldest_request = 0;  // tells equal arrivals apart
-  StepId last_used = 0;            // last step that ran it; 0: never
-  int missing_pages = 0;           // summed over stages
+  double arrivals_s = 0;             // summed over the waiting and open ones
+  StepId last_used = 0;              // last step that ran it; 0: never
+  double missing_s = 0;              // transfer of what its next pass has to wait for, slowest stage
+  double swap_s = 0;                 // transfer of all of it, slowest stage
+  double compute_s = 0;              // predicted, of everything waiting and open
+  bool pinned = false;
+  int priority = 0;
+
+  std::size_t requests() const { return waiting + open; }
+  bool has_work() const { return requests() > 0; }
+};
+
+// The model whose turn it is and since when.
+struct Turn {
+  std::optional<ModelId> model;
+  double begun_s = 0;
 };
 
 class Policy {
  public:
   virtual ~Policy() = default;
-  // The model whose turn it is, among those with waiting requests. At least one has.
-  virtual ModelId next_model(std::span<const ModelView> models) const = 0;
-  // All models but `running`, the first to lose pages first.
-  virtual std::vector<ModelId> eviction_order(std::span<const ModelView> models, ModelId running) const = 0;
+  // The models that have work, in the order in which they should run: the first now, the next ones are prefetched.
+  virtual std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const = 0;
+  // Whether requests that find their model running join its turn, or wait for its next one.
+  virtual bool joins_turn() const { return true; }
+  // The models in the order in which they lose pages; the first of the agenda and pinned ones never do.
+  virtual std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda) const;
 };
 
-// Computron's own rule, the baseline: the model with the oldest waiting request runs; the least recently used loses.
+struct PolicyOptions {
+  double max_wait_s = 30;  // balanced: a request that has waited this long goes first
+};
+
+// Computron's own rule, the baseline: the model with the oldest waiting request runs a batch; the least recently used
+// loses pages.
 std::unique_ptr<Policy> make_fifo_policy();
-// "fifo". Error{kUsage} naming `name` and the known ones.
-std::unique_ptr<Policy> make_policy(std::string_view name);
+// Backlog-aware: most requests a second of transfer and compute first, the longer they have waited the more; a model
+// stays for at least one swap time; who has waited for max_wait_s goes first.
+std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options);
+// All requests known: every model's work at once, in the order in which transfers hide best behind compute (Johnson's
+// rule for two machines, link and processor); no page moves twice that need not.
+std::unique_ptr<Policy> make_throughput_policy();
+// "fifo", "balanced" or "throughput". Error{kUsage} naming `name` and the known ones.
+std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options = {});
 
 }  // namespace computron

@@ -1,25 +1,29 @@
 // Turns requests into steps. Pure: it reads no clock, calls no MPI and starts no thread, so a simulator or a test
 // drives the same object that serves.
 //
-//   submit(request) → queue of its model → turn: a batch of one model → steps → completed(step, rows) → completions
+//   submit(request) → queue of its model → agenda → steps → completed(step, rows) → completions
 //
-// A turn loads what its model misses, gives it cache for all its sequences to their full length, and runs them to
-// completion. Up to `steps_in_flight` steps of a turn may be on their way, each with sequences of its own, so that the
-// stages of a pipeline work side by side; turns follow each other with nothing in flight.
+// The policy puts the models that have work into an order, the agenda. The links serve it strictly: what is missing of
+// its first model is fetched first, then of its second, a short time ahead, into frames of models that come later or
+// not at all. Compute serves the first model of the agenda, unless that would stand still for pages while another's are
+// all there. A pass takes all fetches that its model still misses into its own step and trails them page by page.
+//
+// Up to `steps_in_flight` passes are on their way, each with sequences of its own, so that the stages of a pipeline work
+// side by side and the next model's first pass stands behind the last one of the model before.
 #pragma once
 
 #include <deque>
-#include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <queue>
-#include <tuple>
 #include <variant>
 #include <vector>
 
 #include "computron/runtime/kv_geometry.h"
+#include "computron/sched/cost_model.h"
+#include "computron/sched/model_work.h"
 #include "computron/sched/policy.h"
-#include "computron/sched/sequence.h"
 #include "computron/sched/stage_pool.h"
 
 namespace computron {
@@ -29,20 +33,25 @@ struct ModelShape {
   std::vector<const Image*> images;  // [stage]
   std::vector<KvGeometry> caches;    // [stage]
   std::vector<TokenId> eos_tokens;
+  bool pinned = false;  // its pages stay once they are there
+  int priority = 0;
 };
 
 struct SchedulerOptions {
-  int frames = 0;  // of every stage's pool
+  int frames = 0;      // of every stage's pool
+  int host_slots = 0;  // frames of host memory for caches that are swapped out
   int max_batch_tokens = 2048;
   int max_seqs = 64;
-  int steps_in_flight = 1;
+  int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
+  double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
+  CostOptions costs;
 };
 
 // A step to send, with the digests that the ranks of each stage must report after it.
 struct PlannedStep {
   Step step;
   std::vector<StateDigest> expected;  // [stage]
-  bool swap = false;                  // the first step of a turn whose model missed pages
+  std::vector<ModelId> swaps;         // models of which fetching begins here, since they last ran
 };
 struct WaitUntil {
   double time_s;  // of the clock that next() is given; infinity: for submit, close_input or completed
@@ -50,9 +59,17 @@ struct WaitUntil {
 struct AllDone {};
 using Decision = std::variant<PlannedStep, WaitUntil, AllDone>;
 
+// What the ranks of a stage report of a step, the slowest of them each.
+struct StageTimes {
+  double compute_s = 0;        // of the step's pass, without waiting
+  std::size_t link_bytes = 0;  // copied so far
+  double link_busy_s = 0;      // so far
+};
+
 class Scheduler {
  public:
-  // ConfigError when a model and one block of its cache exceed the pool of some stage, naming model and bytes.
+  // ConfigError when a model and one block of its cache can never run in the pool of some stage beside the pinned
+  // models, naming model and bytes.
   Scheduler(std::vector<ModelShape> models, std::vector<std::string> names, std::unique_ptr<Policy> policy,
             const SchedulerOptions& options);
 
@@ -63,54 +80,106 @@ class Scheduler {
 
   // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed().
   Decision next(double now_s);
-  // Every rank has executed the step; `rows` are the last stage's. Steps complete in the order planned.
-  void completed(StepId step, std::span<const SampledRow> rows, double now_s);
+  // Every rank has executed the step; `rows` are the last stage's. Steps complete in the order planned. `times`, by
+  // stage, may be missing: predictions then stay as they are.
+  void completed(StepId step, std::span<const SampledRow> rows, double now_s, std::span<const StageTimes> times = {});
 
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
-  std::size_t waiting() const;  // requests not yet in a turn
-  std::optional<ModelId> running_model() const { return running_; }
+  std::size_t waiting() const;  // requests that no step has begun
+  std::optional<ModelId> running_model() const { return turn_.model; }
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
+  const CostModel& costs() const { return costs_; }
+  // Steps that may be planned and not completed, at most.
+  static int max_steps_in_flight(int steps_in_flight) { return steps_in_flight + kMaxFetchSteps; }
 
  private:
-  struct Queue {
-    std::deque<Request> waiting;  // the earliest first
-    StepId last_used = 0;
+  static constexpr int kMaxFetchSteps = 2;  // steps of fetches only, beside the passes
+
+  struct InFlight {
+    StepId id;
+    ModelId model;
+    int rows;  // 0: fetches only
+    std::vector<Sequence*> members;
+    double end_s;  // predicted
+  };
+  // What a stage's link has been given and what is known of its getting there.
+  struct Link {
+    std::size_t issued = 0;
+    double free_s = 0;               // predicted
+    std::vector<double> landed_s;    // [model] predicted
+    std::size_t seen_bytes = 0;      // of the last report
+    double seen_busy_s = 0;
   };
 
-  void admit_arrivals(double now_s);
-  bool any_waiting() const;
-  std::vector<ModelView> views() const;
+  void check_fits(ModelId model) const;
+  bool can_ever_fit(ModelId model, int blocks) const;
   void refuse(const Request& request, std::string message);
-  int blocks_of(ModelId model, const Request& request) const;
-  bool fits(ModelId model, int blocks) const;
+  void admit_arrivals(double now_s);
+  void set_agenda(double now_s);
+  std::vector<ModelView> views(double now_s) const;
+  double compute_s(ModelId model) const;
 
-  void begin_turn(PlannedStep& planned);
-  std::vector<Request> take_batch(ModelId model, int& blocks);
-  bool fill_batch(Step& step);
+  // Compute.
+  bool plan_pass(PlannedStep& planned, double now_s);
+  bool plan_pass_of(ModelId model, PlannedStep& planned, double now_s);
+  std::optional<ModelId> model_to_fill_in(double now_s) const;
+  bool fetches_go_on(ModelId model) const;
+  bool is_ready(ModelId model, double now_s) const;
+  bool can_grow(ModelId model, int blocks) const;
+  void begin_turn(ModelId model, double now_s);
+  void admit(ModelId model);
+
+  // Caches.
+  int pinned_beside(ModelId model, std::size_t stage) const;
+  int caches_beside(ModelId model, std::size_t stage) const;
+  int cache_wanted(ModelId model, std::size_t stage) const;
+  bool fits_beside_others(ModelId model, int blocks) const;
+  bool streams(ModelId model) const;
+  int frames_short(ModelId model, std::size_t stage) const;
+  bool make_room(ModelId model, PlannedStep& planned);
+  std::vector<ModelId> models_with_cache_beside(ModelId model) const;
+  void swap_out_cache(ModelId model, PlannedStep& planned);
+  bool cheaper_to_spill(ModelId model) const;
+  void settle_cache(ModelId model, PlannedStep& planned);
+  void release_idle_caches(PlannedStep& planned);
+
+  // Links.
+  bool plan_prefetch_step(PlannedStep& planned, double now_s);
+  void prefetch(PlannedStep& planned, double now_s);
+  void issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s);
+  void observe(const InFlight& step, std::span<const StageTimes> times, double now_s);
+  double wait_s(ModelId model, double now_s) const;
+  double fetch_horizon_s(double now_s) const;
+  double link_wakes_s(double now_s) const;
+  bool misses_pages(ModelId model) const;
+  int cache_to_come(ModelId model, std::size_t stage) const;
+  // Models that may lose pages to this one, the first to lose first: those that run later or not at all.
+  std::vector<ModelId> victims_for(ModelId model) const;
+
+  Decision seal(PlannedStep planned);
   void close_finished(Step& step);
-  PlannedStep seal(PlannedStep planned);
 
   std::vector<ModelShape> models_;
   std::vector<std::string> names_;
   std::unique_ptr<Policy> policy_;
   SchedulerOptions options_;
+  CostModel costs_;
   std::vector<StagePool> pools_;  // [stage]
+  std::vector<Link> links_;       // [stage]
 
-  static bool earlier(const Request& a, const Request& b) {
-    return std::tie(a.arrival_s, a.id) < std::tie(b.arrival_s, b.id);
-  }
   struct Later {
-    bool operator()(const Request& a, const Request& b) const { return earlier(b, a); }
+    bool operator()(const Request& a, const Request& b) const { return ModelWork::earlier(b, a); }
   };
   std::priority_queue<Request, std::vector<Request>, Later> arriving_;
-  std::vector<Queue> queues_;  // [model]
+  std::vector<ModelWork> work_;  // [model]
   bool input_closed_ = false;
 
-  std::optional<ModelId> running_;                  // whose turn it is
-  std::list<Sequence> batch_;                       // of the turn; the longest without a chunk first
-  std::deque<std::uint32_t> free_blocks_;           // of the running model's cache
+  Turn turn_;
+  std::vector<ModelId> agenda_;   // of the decision being made
+  std::vector<ModelId> victims_;  // everybody who may lose pages, first to lose first
+  std::vector<bool> swapping_;    // [model] fetches have been issued since it last ran
   std::vector<SequenceId> to_close_;
-  std::deque<std::pair<StepId, std::vector<Sequence*>>> in_flight_;
+  std::deque<InFlight> in_flight_;
   StepId last_step_ = 0;
   SequenceId last_sequence_ = 0;
   std::vector<Completion> completions_;

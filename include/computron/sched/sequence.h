@@ -21,6 +21,18 @@ class Sequence {
   bool finished() const { return finished_; }
   // Tokens whose positions are not computed yet: a prompt's rest, or one generated token.
   int pending_tokens() const { return static_cast<int>(tokens_.size()) - computed_; }
+  // Tokens that may still be generated.
+  int tokens_to_come() const { return request_.max_tokens - completion_.generated_tokens; }
+  int computed_tokens() const { return computed_; }
+  // The ranks know it: it has been in a step.
+  bool begun() const { return computed_ > 0; }
+  // Its prompt's tokens get a row of logits each.
+  bool wants_prompt_scores() const { return request_.echo && request_.logprobs >= 0; }
+  // What is in flight is its last chunk, whatever comes of it.
+  bool ends_in_flight() const { return in_flight_ && pending_tokens() == 0 && tokens_to_come() <= 1; }
+
+  // Its cache is gone: everything is computed again, under a new number, to the same bits. Not while in flight.
+  void restart(SequenceId id);
 
   // Tokens that will be in the cache at the end, at most.
   static int cache_tokens(const Request& request);
@@ -37,7 +49,6 @@ class Sequence {
   Completion take_completion() { return std::move(completion_); }
 
  private:
-  bool wants_prompt_scores() const { return request_.echo && request_.logprobs >= 0; }
   void score_prompt_row(std::size_t position, const SampledRow& row);
   void append_sampled(const SampledRow& row, double now_s);
   void fail(const char* code, const char* message);

@@ -1,9 +1,16 @@
-// Rank 0's picture of one stage's pool, and how it finds frames: free ones first, then the pages of the coldest model,
-// last page first, so that a model that loses pages keeps its head and can start at once.
+// Rank 0's picture of one stage's pool as it will be after everything planned, and how frames are found.
+//
+//   free frames first, those whose last use is longest ago foremost; then pages of the models that may lose some, in the
+//   order given, last page first: a model that loses pages keeps its head and can start at once
+//
+// A model whose pages do not fit beside what must stay streams: some of its pages stay for good, evenly spread over the
+// pass, and the others take turns in the frames left over, each fetched behind the use of an earlier one while the
+// resident ones between them are computed with (Hydra's double buffering).
 //
 // Every method that changes something also writes it into a StagePlan: what is planned here is what the ranks do.
 #pragma once
 
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -13,29 +20,65 @@ namespace computron {
 
 class StagePool {
  public:
-  StagePool(std::vector<const Image*> images, int frames);
+  // `host_slots`: frames of host memory that swapped-out caches may take.
+  StagePool(std::vector<const Image*> images, int frames, int host_slots = 0);
 
   int frames() const { return state_.frames(); }
   int pages(ModelId model) const { return state_.image(model).pages(); }
   int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
+  std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }
+  bool spilled(ModelId model) const { return !state_.spilled(model).empty(); }
+  int free_slots() const { return static_cast<int>(free_slots_.size()); }
+  // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead.
+  int fewest_frames(ModelId model) const { return std::min(spans_[model], pages(model)); }
+  // Frames that something new could take.
+  int available(std::span<const ModelId> victims) const;
 
-  // Makes the model's cache list `frames` long.
-  void resize_cache(ModelId model, int frames, std::span<const ModelId> coldest_first, StagePlan& plan);
-  // Fetches every page of the model that is missing, in page order.
-  void fetch_missing(ModelId model, std::span<const ModelId> coldest_first, StagePlan& plan);
+  // The cache of a model. All are for a step that has not been planned further.
+  void grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan);
+  // All of it, spilled or not.
+  void release_cache(ModelId model, StagePlan& plan);
+  // To host memory; needs cache_frames() free slots.
+  void spill_cache(ModelId model, StagePlan& plan);
+  void restore_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan);
+
+  // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
+  // that it lacks may come in behind this one. Error{kInternal} when fewest_frames() are not to be had.
+  void plan_pass(StepId step, ModelId model, std::span<const ModelId> victims, bool again, StagePlan& plan);
+  // Pages that the model misses, in order, until `bytes` are reached or but `reserve` frames are left to take.
+  void prefetch(ModelId model, std::span<const ModelId> victims, std::size_t bytes, int reserve, StagePlan& plan);
 
   // Sequences come and go through the whole step.
   StageState& state() { return state_; }
   const StageState& state() const { return state_; }
 
  private:
-  // A frame for something new. Only pages of models in `coldest_first` are given up. Error{kInternal} when there is
-  // none: callers check the sums first.
-  FrameId find_frame(std::span<const ModelId> coldest_first);
+  // Streams one pass: who stays, and in which order the others' frames become free.
+  struct Rotation {
+    int resident = 0;                // frames that keep their page, of pages() pages
+    std::deque<PageUse> over;        // uses of this pass whose pages take turns, the first to end first
+    std::int64_t farthest = -1;      // uses behind it have been given up or stay
+  };
+
+  FrameId find_frame(std::span<const ModelId> victims);
+  FrameId find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
+                               Rotation& rotation);
+  bool rotates(ModelId model, PageId page, const Rotation& rotation) const;
+  void fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan);
+  void fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan);
+  void free_cache_frames(ModelId model);
+  void take_for_cache(FrameId frame, CacheChange& change);
+  FrameId last_page(ModelId model);
 
   StageState state_;
-  std::vector<FrameId> free_;  // used from the back
+  std::vector<int> spans_;                // [model]
+  std::vector<std::size_t> missing_bytes_;  // [model]
+  std::vector<PageId> last_resident_;     // [model] no page behind it is resident
+  std::vector<UsePoint> last_use_;        // [frame] of what it holds, or held
+  std::vector<UsePoint> cache_use_;       // [model] of its cache
+  std::deque<FrameId> free_;              // used from the front
+  std::deque<HostSlot> free_slots_;
 };
 
 }  // namespace computron

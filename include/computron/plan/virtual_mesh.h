@@ -1,0 +1,91 @@
+// Ranks that exist in time only: how long a mesh of given links and processors takes for the steps it is sent.
+//
+//   link of a stage      copies in order, each once it has been sent and the use it waits for is over
+//   compute of a stage   passes in order, each after the stage before; use by use, each once its page has landed
+//
+// So copies run beside compute, passes trail their own pages, and refills wait for uses, exactly as ranks do it; what
+// is not modelled is noise, and copies and compute slowing each other. Purely a function of the steps and their times.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "computron/runtime/step.h"
+#include "computron/sched/cost_model.h"
+#include "computron/sched/scheduler.h"
+
+namespace computron {
+
+class VirtualMesh {
+ public:
+  // `costs` are what passes and transfers really take; `latency_s` from rank 0 to a rank and back to it, each way.
+  // Borrows the images ([model][stage]).
+  VirtualMesh(std::vector<std::vector<const Image*>> images, CostModel costs, double latency_s);
+
+  struct Execution {
+    double begin_s = 0;     // of the first stage's compute
+    double reported_s = 0;  // rank 0 has every report
+    double exposed_s = 0;   // compute standing still for pages, slowest stage
+    std::vector<StageTimes> times;
+  };
+  // A step sent at `now_s`; steps in order, times not decreasing.
+  Execution execute(const Step& step, double now_s);
+
+  double busy_s(std::size_t stage) const { return stages_[stage].busy_s; }
+  std::size_t bytes(std::size_t stage) const { return stages_[stage].bytes; }
+
+ private:
+  struct Transfer {
+    UsePoint after;
+    std::size_t bytes = 0;
+    double* landed_s = nullptr;  // where the time of its end goes
+  };
+  struct Pass {
+    StepId step = 0;
+    std::size_t uses = 0;
+    std::vector<double> ends_s;  // of the uses so far
+  };
+  struct Stage {
+    double link_free_s = 0, compute_free_s = 0;
+    std::size_t bytes = 0;                         // given to the link
+    double busy_s = 0;
+    std::deque<Transfer> queue;                    // given to the link, not timed yet
+    std::deque<std::pair<double, std::size_t>> copied;  // (end, bytes given so far)
+    std::vector<std::vector<double>> landed_s;     // [model][page]
+    std::vector<double> cache_landed_s;            // [model]
+    std::deque<Pass> passes;                       // the latest few
+  };
+
+  void enqueue(const Step& step, std::size_t stage);
+  double pass(const Step& step, std::size_t stage, double begin_s, Execution& execution);
+  // The link gets on with its queue as far as it can be known.
+  void drain(Stage& stage, std::size_t number, double sent_s);
+  bool use_is_over(const Stage& stage, UsePoint point, double& when_s) const;
+  StageTimes times_at(Stage& stage, double now_s, double compute_s);
+
+  std::vector<std::vector<const Image*>> images_;
+  CostModel costs_;
+  double latency_s_;
+  double reported_s_ = 0;
+  std::vector<Stage> stages_;
+};
+
+// What a scheduler made of its requests.
+struct VirtualRun {
+  double end_s = 0;
+  std::vector<Completion> completions;  // in the order in which they ended
+  struct SentStep {
+    double sent_s = 0;
+    VirtualMesh::Execution execution;
+    PlannedStep planned;
+  };
+  std::vector<SentStep> steps;  // empty unless they were to be kept
+  std::uint64_t swaps = 0;
+  double exposed_s = 0;
+};
+
+// Drives the scheduler, to which everything has been submitted and the input closed, until all is done. Every token
+// that a pass samples is one that ends nothing.
+VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, bool keep_steps = false);
+
+}  // namespace computron

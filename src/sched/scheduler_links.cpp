@@ -1,0 +1,137 @@
+// The scheduler's half that keeps the links busy: what to fetch ahead, and when each link runs dry.
+#include <algorithm>
+#include <limits>
+
+#include "computron/sched/scheduler.h"
+
+namespace computron {
+
+// Seconds until the last page that the model's pass needs has landed, if nothing else came in between.
+double Scheduler::wait_s(ModelId model, double now_s) const {
+  double longest_s = 0;
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const Link& link = links_[stage];
+    const std::size_t missing = pools_[stage].missing_bytes(model);
+    const double issued_s = missing > 0 ? link.free_s : link.landed_s[model];
+    longest_s = std::max(longest_s, std::max(issued_s - now_s, 0.0) + costs_.transfer_s(stage, missing));
+  }
+  return longest_s;
+}
+
+std::vector<ModelId> Scheduler::victims_for(ModelId model) const {
+  const auto end = std::find(agenda_.begin(), agenda_.end(), model);
+  std::vector<ModelId> victims;
+  for (const ModelId victim : victims_) {
+    if (victim != model && std::find(agenda_.begin(), end, victim) == end) victims.push_back(victim);
+  }
+  return victims;
+}
+
+// Frames of cache that the model will want when it runs beyond what it has.
+int Scheduler::cache_to_come(ModelId model, std::size_t stage) const {
+  const StagePool& pool = pools_[stage];
+  const int wanted = models_[model].caches[stage].frames_for(work_[model].blocks_for(options_.max_seqs));
+  const int most = std::max(options_.frames - pinned_beside(model, stage) - pool.pages(model), 0);
+  return std::max(std::min(wanted, most) - pool.cache_frames(model), 0);
+}
+
+// Until when the links should have work: a while beyond the end of what is being computed.
+double Scheduler::fetch_horizon_s(double now_s) const {
+  const double computing_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
+  return computing_s + options_.fetch_ahead_s;
+}
+
+double Scheduler::link_wakes_s(double now_s) const {
+  double wakes_s = std::numeric_limits<double>::infinity();
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const bool missing = std::any_of(agenda_.begin(), agenda_.end(),
+                                     [&](ModelId m) { return pools_[stage].missing_pages(m) > 0; });
+    const double dry_s = links_[stage].free_s - options_.fetch_ahead_s / 2;
+    if (missing && dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
+  }
+  return wakes_s;
+}
+
+bool Scheduler::plan_prefetch_step(PlannedStep& planned, double now_s) {
+  const bool due = std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
+    return link.free_s < fetch_horizon_s(now_s) - options_.fetch_ahead_s / 2;
+  });
+  const bool missing = std::any_of(agenda_.begin(), agenda_.end(), [this](ModelId m) { return misses_pages(m); });
+  if (!due || !missing) return false;
+  release_idle_caches(planned);
+  prefetch(planned, now_s);
+  const bool anything = std::any_of(planned.step.stages.begin(), planned.step.stages.end(), [](const StagePlan& plan) {
+    return !plan.fetches.empty() || !plan.caches.empty();
+  });
+  if (!anything) return false;
+  planned.step.id = ++last_step_;
+  planned.step.model = agenda_.front();
+  const double end_s = in_flight_.empty() ? now_s : in_flight_.back().end_s;
+  in_flight_.push_back({planned.step.id, agenda_.front(), 0, {}, end_s});
+  return true;
+}
+
+bool Scheduler::misses_pages(ModelId model) const {
+  return std::any_of(pools_.begin(), pools_.end(),
+                     [model](const StagePool& pool) { return pool.missing_pages(model) > 0; });
+}
+
+// Pages of the agenda's models in its order, as long as a link would otherwise run dry and frames are to be had that
+// nobody wants sooner.
+void Scheduler::prefetch(PlannedStep& planned, double now_s) {
+  const double horizon_s = fetch_horizon_s(now_s);
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    int reserve = 0;
+    for (const ModelId model : agenda_) {
+      const double time_s = horizon_s - std::max(links_[stage].free_s, now_s);
+      if (time_s <= 0) break;
+      StagePlan& plan = planned.step.stages[stage];
+      const std::size_t first = plan.fetches.size();
+      reserve += cache_to_come(model, stage);
+      const auto bytes = static_cast<std::size_t>(time_s * costs_.link_bytes_per_s(stage)) + 1;
+      pools_[stage].prefetch(model, victims_for(model), bytes, reserve, plan);
+      issue(stage, first, planned, now_s);
+      if (pools_[stage].missing_pages(model) > 0) break;
+    }
+  }
+}
+
+// Takes note of the fetches planned from `first` on, and of moved caches when that is the first.
+void Scheduler::issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s) {
+  const StagePlan& plan = planned.step.stages[stage];
+  Link& link = links_[stage];
+  const auto add = [&](ModelId model, std::size_t bytes) {
+    link.issued += bytes;
+    link.free_s = std::max(link.free_s, now_s) + costs_.transfer_s(stage, bytes);
+    link.landed_s[model] = link.free_s;
+  };
+  if (first == 0) {
+    for (const CacheChange& change : plan.caches) {
+      if (!change.slots.empty()) add(change.model, change.slots.size() * image(change.model, stage).page_bytes);
+    }
+  }
+  for (std::size_t i = first; i < plan.fetches.size(); ++i) {
+    const Fetch& fetch = plan.fetches[i];
+    add(fetch.model, image(fetch.model, stage).used_bytes[fetch.page]);
+    if (!swapping_[fetch.model]) planned.swaps.push_back(fetch.model);
+    swapping_[fetch.model] = true;
+  }
+}
+
+// Predictions follow what ranks report.
+void Scheduler::observe(const InFlight& step, std::span<const StageTimes> times, double now_s) {
+  for (std::size_t stage = 0; stage < times.size(); ++stage) {
+    const StageTimes& seen = times[stage];
+    Link& link = links_[stage];
+    if (step.rows > 0) costs_.observe_pass(step.model, stage, step.rows, seen.compute_s);
+    costs_.observe_transfer(stage, seen.link_bytes - std::exchange(link.seen_bytes, seen.link_bytes),
+                            seen.link_busy_s - std::exchange(link.seen_busy_s, seen.link_busy_s));
+    const double before_s = link.free_s;
+    link.free_s = now_s + costs_.transfer_s(stage, link.issued - std::min(link.issued, seen.link_bytes));
+    for (double& landed_s : link.landed_s) {
+      landed_s = landed_s == before_s ? link.free_s : std::min(landed_s, link.free_s);
+    }
+  }
+}
+
+}  // namespace computron
