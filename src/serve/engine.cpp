@@ -151,8 +151,9 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
 }
 
 Activity Engine::activity() const {
-  return {.running = scheduler_.running_model(),
-          .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; })};
+  return {
+      .running = scheduler_.running_model(),
+      .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; })};
 }
 
 void Engine::shut_down() {
