@@ -12,5 +12,6 @@ namespace computron {
 void add_init(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_serve(CLI::App& app);
+void add_workload(CLI::App& app);
 
 }  // namespace computron

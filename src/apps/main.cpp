@@ -47,6 +47,7 @@ int run(int argc, char** argv) try {
   add_init(app);
   add_inspect(app);
   add_serve(app);
+  add_workload(app);
   try {
     parse_and_run(app, argc, argv);
     return static_cast<int>(ExitCode::kOk);

@@ -15,6 +15,7 @@
 #include "computron/base/size.h"
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
+#include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
 #include "src/apps/commands.h"
 
@@ -36,7 +37,7 @@ struct ServeOptions {
 };
 
 // What only rank 0 has: the two ends of the flow of requests.
-struct FrontEnd {
+struct Files {
   std::unique_ptr<ResultWriter> writer;
   std::unique_ptr<RequestReader> reader;
 };
@@ -71,11 +72,11 @@ void complete(ServeOptions& options) {
   if (job.device == "auto") job.device = "cpu";  // also where there is a GPU, until there are operations for it
 }
 
-void open_output(const ServeOptions& options, FrontEnd& front) {
+void open_output(const ServeOptions& options, Files& files) {
   if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
-  front.writer = std::make_unique<ResultWriter>(options.output, options.requests);
+  files.writer = std::make_unique<ResultWriter>(options.output, options.requests);
   if (options.metrics.empty()) return;
   const std::string folder = std::filesystem::path(options.metrics).parent_path().string();
   if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
@@ -83,9 +84,9 @@ void open_output(const ServeOptions& options, FrontEnd& front) {
   }
 }
 
-void open_input(const ServeOptions& options, const Job& job, FrontEnd& front) {
+void open_input(const ServeOptions& options, const Job& job, Files& files) {
   const ReaderLimits limits{.max_line_bytes = options.max_line_bytes};
-  front.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits), limits);
+  files.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits), limits);
 }
 
 RunFacts facts_of(const Job& job, double wall_s) {
@@ -101,7 +102,7 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .link_emulated = link > 0};
 }
 
-void serve_rank_0(const ServeOptions& options, Job& job, FrontEnd& front) {
+void serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
   Scheduler scheduler(job.model_shapes(), job.model_names(), make_policy(job.options().policy),
                       {.frames = job.frames(),
                        .max_batch_tokens = job.options().max_batch_tokens,
@@ -109,28 +110,29 @@ void serve_rank_0(const ServeOptions& options, Job& job, FrontEnd& front) {
                        .steps_in_flight = job.steps_in_flight()});
   Metrics metrics(job.model_names());
   const double start = now_s();
-  Engine engine(job, scheduler, *front.reader, *front.writer, metrics,
-                {.replay = options.replay, .show_progress = !options.quiet, .start_s = start});
+  BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.model_names(), start,
+                      {.replay = options.replay, .show_progress = !options.quiet});
+  Engine engine(job, scheduler, batch, metrics, start);
   engine.run();
   const RunFacts facts = facts_of(job, now_s() - start);
-  front.writer->finish();
+  files.writer->finish();
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
 }
 
 void serve(ServeOptions& options, Communicator world, const std::string& effective) {
   const int rank = world.rank();
-  FrontEnd front;
+  Files files;
   agreed(world, [&] {
     complete(options);
-    if (rank == 0) open_output(options, front);
+    if (rank == 0) open_output(options, files);
   });
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
   Job job(options.job, std::move(world));
   agreed(job.mesh().world, [&] {
-    if (rank == 0) open_input(options, job, front);
+    if (rank == 0) open_input(options, job, files);
   });
-  rank == 0 ? serve_rank_0(options, job, front) : run_worker(job);
+  rank == 0 ? serve_rank_0(options, job, files) : run_worker(job);
 }
 
 // A failure all ranks agreed on ends them in order; any other ends the job at once. The rank that failed says why.

@@ -1,30 +1,20 @@
 #include "computron/serve/engine.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
+#include <utility>
 
 #include "computron/base/time.h"
 
 namespace computron {
-namespace {
 
-constexpr std::size_t kMaxWaiting = 1 << 16;           // requests held before reading pauses
-constexpr std::size_t kMaxUnwrittenBytes = 64u << 20;  // results held before reading pauses
-
-}  // namespace
-
-Engine::Engine(Job& job, Scheduler& scheduler, RequestReader& reader, ResultWriter& writer, Metrics& metrics,
-               const EngineOptions& options)
+Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s)
     : job_(job),
       scheduler_(scheduler),
-      reader_(reader),
-      writer_(writer),
+      front_end_(front_end),
       metrics_(metrics),
-      options_(options),
+      start_s_(start_s),
       sender_(job.mesh()),
       collector_(job.mesh()),
-      progress_line_(options.show_progress, options.start_s),
       times_(job.mesh().shape.ranks()) {
   const std::size_t models = job.options().models.size();
   shard_bytes_.assign(models, std::vector<std::uint64_t>(job.mesh().shape.pp, 0));
@@ -34,53 +24,40 @@ Engine::Engine(Job& job, Scheduler& scheduler, RequestReader& reader, ResultWrit
   }
 }
 
-double Engine::now() const { return now_s() - options_.start_s; }
+double Engine::now() const { return now_s() - start_s_; }
 
 void Engine::run() {
-  job_.progress().set_hook([this] { poll_network(); });
+  job_.progress().set_hook([this] { poll(); });
   Idler idler(job_.progress().idle());
   while (!all_done_ || !in_flight_.empty()) {
-    poll_network();
     bool progressed = take_input();
-    progressed |= take_reports();
-    progressed |= dispatch();
+    progressed |= poll();
     progressed |= put_results();
     if (!todo_.empty()) {
       execute();
       progressed = true;
     }
-    writer_.check();
+    front_end_.check();
     progressed ? idler.reset() : idler.pause();
   }
   put_results();
-  progress_line_.finish(now_s(), progress());
-  ensure(open_.empty(), "requests without a result");
+  front_end_.finish(now());
   shut_down();
 }
 
-void Engine::poll_network() {
+// Also the progress hook: steps may be sent and their fetches started while another step is executed here.
+bool Engine::poll() {
   sender_.poll();
   job_.executor().poll();
-  show_progress();
+  bool progressed = take_reports();
+  progressed |= dispatch();
+  front_end_.show(activity(), now());
+  return progressed;
 }
 
 bool Engine::take_input() {
-  bool took = false;
-  while (scheduler_.waiting() < kMaxWaiting && writer_.queued_bytes() < kMaxUnwrittenBytes) {
-    std::optional<IncomingRequest> incoming = reader_.poll();
-    if (!incoming) break;
-    took = true;
-    if (const auto* failure = std::get_if<RequestFailure>(&incoming->content)) {
-      metrics_.add_failure();
-      writer_.write(format_failure(*incoming, *failure));
-      continue;
-    }
-    Request request = std::move(std::get<Request>(incoming->content));  // what is left tells how to write the result
-    if (!options_.replay) request.arrival_s = 0;
-    open_.emplace(incoming->line, std::move(*incoming));
-    scheduler_.submit(std::move(request));
-  }
-  if (!took && reader_.finished()) scheduler_.close_input();
+  const bool took = front_end_.take_input(scheduler_, now());
+  if (took) ask_at_s_ = 0;
   return took;
 }
 
@@ -94,30 +71,27 @@ bool Engine::take_reports() {
     const double start = now_s();
     const int sampler = job_.mesh().shape.rank_of(job_.mesh().shape.pp - 1, 0);
     scheduler_.completed(step.id, (*reports)[sampler].rows, now());
+    ask_at_s_ = 0;
     metrics_.model(step.model).steps.overhead_s += now_s() - start;
+    front_end_.step_done(*reports, now());
   }
   return took;
 }
 
 bool Engine::put_results() {
-  const std::vector<Completion> completions = scheduler_.take_completions();
-  for (const Completion& completion : completions) {
-    const auto incoming = open_.find(completion.id);
-    ensure(incoming != open_.end(), "a completion of no request");
-    metrics_.add(completion);
-    generated_tokens_ += completion.generated_tokens;
-    writer_.write(format_completion(incoming->second, completion));
-    open_.erase(incoming);
-  }
-  return !completions.empty();
+  std::vector<Completion> completions = scheduler_.take_completions();
+  if (completions.empty()) return false;
+  front_end_.put_results(std::move(completions), now());
+  return true;
 }
 
 bool Engine::dispatch() {
   bool sent = false;
-  while (!all_done_ && in_flight_.size() < static_cast<std::size_t>(job_.steps_in_flight())) {
+  while (!all_done_ && now() >= ask_at_s_) {
     const double start = now_s();
     Decision decision = scheduler_.next(now());
     if (std::holds_alternative<AllDone>(decision)) all_done_ = true;
+    if (const auto* wait = std::get_if<WaitUntil>(&decision)) ask_at_s_ = wait->time_s;
     auto* planned = std::get_if<PlannedStep>(&decision);
     if (!planned) break;
     const ModelId model = planned->step.model;
@@ -176,19 +150,10 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   }
 }
 
-void Engine::show_progress() {
-  const double now = now_s();
-  if (progress_line_.due(now)) progress_line_.update(now, progress());
-}
-
-ProgressLine::State Engine::progress() {
-  const auto running = scheduler_.running_model();
-  return {.done = metrics_.finished(),
-          .total = reader_.lines_seen(),
-          .total_known = reader_.finished(),
-          .generated_tokens = generated_tokens_,
-          .model = running ? job_.options().models[*running].id : std::string(),
-          .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; })};
+Activity Engine::activity() const {
+  return {
+      .running = scheduler_.running_model(),
+      .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; })};
 }
 
 void Engine::shut_down() {
@@ -196,6 +161,7 @@ void Engine::shut_down() {
   step.kind = Step::kShutdown;
   step.stages.resize(job_.mesh().shape.pp);
   sender_.send(step);
+  job_.progress().set_hook([this] { sender_.poll(); });
   job_.progress().wait_until([this] { return sender_.idle(); });
   job_.progress().set_hook({});
 }

@@ -26,14 +26,9 @@ constexpr std::size_t kMaxIdBytes = 128;
   throw Error(ExitCode::kUsage, fmt::format("{}: {}", where, why));
 }
 
-bool is_id(std::string_view id) {
-  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-";
-  return !id.empty() && id.size() <= kMaxIdBytes && id.find_first_not_of(kAllowed) == std::string_view::npos;
-}
-
 // `where` names the entry at fault.
 void check_entry(const std::string& where, const RosterEntry& entry, std::set<std::string>& ids) {
-  if (!is_id(entry.id)) {
+  if (!is_model_id(entry.id)) {
     refuse(where, fmt::format("{} is no model id (1 to {} of A-Z a-z 0-9 . _ / -)", shown(entry.id), kMaxIdBytes));
   }
   if (entry.path.empty() || entry.path.find('\0') != std::string::npos) refuse(where, "path: names no file");
@@ -124,6 +119,11 @@ RosterEntry parse_object(const std::string& where, const json& object, const std
 }
 
 }  // namespace
+
+bool is_model_id(std::string_view id) {
+  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-";
+  return !id.empty() && id.size() <= kMaxIdBytes && id.find_first_not_of(kAllowed) == std::string_view::npos;
+}
 
 std::vector<RosterEntry> parse_model_arguments(const std::vector<std::string>& items) {
   std::vector<RosterEntry> entries;

@@ -4,7 +4,7 @@
 namespace computron {
 
 void run_worker(Job& job) {
-  StepReceiver receiver(job.mesh(), job.steps_in_flight());
+  StepReceiver receiver(job.mesh(), job.steps_announced());
   Outbox reports;
   std::deque<Step> todo;
   const auto poll = [&] {

@@ -2,45 +2,40 @@
 //
 // Tasks of rank 0, in one thread, and what orders them:
 //
-//   input     reader → scheduler; lines that are not requests → writer
+//   input     front end → scheduler
+//   reports   done records of all ranks agree → scheduler
 //   dispatch  scheduler → step → every rank; receives for its reports are posted first; its fetches start
-//   execute   the oldest dispatched step, in order; the progress hook runs inside it, between panels and in every wait
-//   reports   done records of all ranks agree → scheduler → completions → writer
+//   results   completions → front end
+//   execute   the oldest dispatched step, in order
 //
-// Up to `steps_in_flight` steps are between dispatch and reports, so fetches and other stages go on while this rank
-// computes. The other ranks only take steps, execute and report. No MPI call blocks: everything is tested and polled.
-// The reader, the writer and the copy stream have threads of their own and exchange plain queues with this one.
+// The progress hook runs inside execute, between panels and in every wait: it takes reports and dispatches, so that
+// fetches and other stages go on while this rank computes. How many steps are between dispatch and reports is the
+// scheduler's affair. It is asked again only when something has happened (input, a report) or the time it named has
+// come, and never from within itself. The other ranks only take steps, execute and report. No MPI call blocks:
+// everything is tested and polled. The copy stream, and a front end's reader and writer, have threads of their own and
+// exchange plain queues with this one.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "computron/runtime/step_exchange.h"
-#include "computron/sched/scheduler.h"
+#include "computron/serve/front_end.h"
 #include "computron/serve/job.h"
 #include "computron/serve/metrics.h"
-#include "computron/serve/request_reader.h"
-#include "computron/serve/result_writer.h"
 
 namespace computron {
 
 // The loop of every rank but 0: returns when rank 0 says that the job is over.
 void run_worker(Job& job);
 
-struct EngineOptions {
-  bool replay = false;  // honour arrival times
-  bool show_progress = true;
-  double start_s = 0;  // now_s() at the start of the job's clock
-};
-
-// The loop of rank 0. Borrows everything.
+// The loop of rank 0.
 class Engine {
  public:
-  Engine(Job& job, Scheduler& scheduler, RequestReader& reader, ResultWriter& writer, Metrics& metrics,
-         const EngineOptions& options);
+  // Borrows the first four. Steps and swaps are counted in `metrics`. `start_s`: now_s() at the start of the job's
+  // clock, which the scheduler and the front end see.
+  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s);
 
   // Serves until the input has ended and every request has its result, then ends the other ranks' loops.
   void run();
@@ -53,7 +48,7 @@ class Engine {
     bool swap;
   };
 
-  void poll_network();
+  bool poll();
   bool take_input();
   bool take_reports();
   bool put_results();
@@ -62,27 +57,23 @@ class Engine {
   void send(PlannedStep planned);
   void account(const Step& step, bool swap);
   void account(const InFlight& step, const std::vector<Report>& reports);
-  void show_progress();
-  ProgressLine::State progress();
+  Activity activity() const;
   void shut_down();
   double now() const;
 
   Job& job_;
   Scheduler& scheduler_;
-  RequestReader& reader_;
-  ResultWriter& writer_;
+  FrontEnd& front_end_;
   Metrics& metrics_;
-  EngineOptions options_;
+  double start_s_;
 
   StepSender sender_;
   ReportCollector collector_;
-  std::deque<Step> todo_;                      // dispatched, not executed
-  std::deque<InFlight> in_flight_;             // dispatched, not reported by all
-  std::map<RequestId, IncomingRequest> open_;  // by line, until their result is written
+  std::deque<Step> todo_;           // dispatched, not executed
+  std::deque<InFlight> in_flight_;  // dispatched, not reported by all
+  double ask_at_s_ = 0;             // when the scheduler is to be asked again
   bool all_done_ = false;
 
-  ProgressLine progress_line_;
-  std::uint64_t generated_tokens_ = 0;
   struct RankTimes {
     double busy_s = 0;  // latest cumulative figures of the rank
     double exposed_s = 0;

@@ -51,7 +51,10 @@ class Job {
   const Device& device() const { return *device_; }
   std::size_t page_bytes() const { return page_bytes_; }
   int frames() const { return frames_; }
+  // Steps with a pass that may be dispatched and not reported.
   int steps_in_flight() const { return mesh_->shape.pp == 1 ? 1 : mesh_->shape.pp + 1; }
+  // The same with those that hold fetches only: receives that a rank keeps posted.
+  int steps_announced() const { return steps_in_flight() + 2; }
 
   // For the front end and the scheduler (rank 0).
   std::vector<ServedModel> served_models() const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "computron/base/types.h"
@@ -15,6 +16,7 @@ struct RosterEntry {
   int priority = 0;
 };
 
+bool is_model_id(std::string_view id);
 // Each item is "ID=FILE". Error{kUsage} naming the item.
 std::vector<RosterEntry> parse_model_arguments(const std::vector<std::string>& items);
 // A JSON list of {"id", "path", "pinned"?, "priority"?}; relative paths are relative to the roster's folder.

@@ -1,0 +1,54 @@
+// A batch: requests from a file or stdin, results to a file, figures of the requests, the progress line.
+//
+// The reader and the writer have threads of their own and exchange plain queues with the progress loop. Reading pauses
+// while too many requests wait to be scheduled or too many results wait for the disk.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "computron/serve/front_end.h"
+#include "computron/serve/metrics.h"
+#include "computron/serve/request_reader.h"
+#include "computron/serve/result_writer.h"
+
+namespace computron {
+
+struct BatchOptions {
+  bool replay = false;  // honour arrival times; without it every request is there from the start
+  bool show_progress = true;
+};
+
+class BatchFrontEnd : public FrontEnd {
+ public:
+  // Borrows all three. `start_s`: now_s() at the start of the job's clock. `model_ids` by ModelId.
+  BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metrics& metrics, std::vector<std::string> model_ids,
+                double start_s, const BatchOptions& options);
+
+  bool take_input(Scheduler& scheduler, double now) override;
+  void put_results(std::vector<Completion> completions, double now) override;
+  void show(const Activity& activity, double now) override;
+  void check() override { writer_.check(); }
+  void finish(double now) override;  // the last progress line; ensures that no request is without a result
+
+ private:
+  void take(IncomingRequest incoming, Scheduler& scheduler);
+  bool room(const Scheduler& scheduler);
+  ProgressLine::State progress(const Activity& activity);
+
+  RequestReader& reader_;
+  ResultWriter& writer_;
+  Metrics& metrics_;
+  std::vector<std::string> model_ids_;
+  double start_s_;
+  BatchOptions options_;
+
+  std::map<RequestId, IncomingRequest> open_;  // by line, until their result is written
+  bool closed_ = false;
+  ProgressLine progress_line_;
+  std::uint64_t generated_tokens_ = 0;
+};
+
+}  // namespace computron

@@ -1,0 +1,39 @@
+// Where requests come from and where completions go, as the progress loop of rank 0 sees it: a file of requests and a
+// file of results (BatchFrontEnd), a benchmark.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "computron/runtime/report.h"
+#include "computron/sched/scheduler.h"
+
+namespace computron {
+
+// What the ranks are at, for whoever shows it.
+struct Activity {
+  std::optional<ModelId> running;
+  bool swapping = false;  // a step in flight is the first of a turn whose model missed pages
+};
+
+// Called by the thread of the progress loop. Nothing here may block for long; times are seconds of the job's clock.
+class FrontEnd {
+ public:
+  virtual ~FrontEnd() = default;
+
+  // Submits requests that are there, and closes the input, once, when none will follow. True when it did either: the
+  // scheduler is asked again then.
+  virtual bool take_input(Scheduler& scheduler, double now) = 0;
+  // Called between passes with at least one completion.
+  virtual void put_results(std::vector<Completion> completions, double now) = 0;
+  // All ranks have executed a step; their done records by rank. Also called from within a pass.
+  virtual void step_done(const std::vector<Report>& /*reports*/, double /*now*/) {}
+  // Called at every poll, from within a pass too: cheap when there is nothing to show.
+  virtual void show(const Activity& /*activity*/, double /*now*/) {}
+  // Throws what went wrong outside this thread.
+  virtual void check() {}
+  // Every completion has been put; before the other ranks are told that the job is over.
+  virtual void finish(double /*now*/) {}
+};
+
+}  // namespace computron
