@@ -134,8 +134,7 @@ Image Image::make(const ShardPlan& plan, const WeightFormat& format, DType weigh
               .page_bytes = page_bytes,
               .tensors = {},
               .used_bytes = {},
-              .uses = {},
-              .over_before = {}};
+              .uses = {}};
   Layouter(image, format).run();
   return image;
 }

@@ -33,6 +33,7 @@ VirtualMesh::Execution VirtualMesh::execute(const Step& step, double now_s) {
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     Stage& stage = stages_[s];
     enqueue(step, s);
+    if (!step.chunks.empty()) remember_pass(step, s);
     drain(stage, s, sent_s);
     const double begin_s = std::max(end_s, stage.compute_free_s);
     double compute_s = 0;
@@ -61,9 +62,8 @@ void VirtualMesh::enqueue(const Step& step, std::size_t number) {
     stage.queue.push_back({change.after, bytes, &stage.cache_landed_s[change.model]});
   }
   for (const Fetch& fetch : plan.fetches) {
-    double& landed_s = stage.landed_s[fetch.model][fetch.page];
-    landed_s = HUGE_VAL;
-    stage.queue.push_back({fetch.after, images_[fetch.model][number]->used_bytes[fetch.page], &landed_s});
+    stage.queue.push_back({fetch.after, images_[fetch.model][number]->used_bytes[fetch.page],
+                           &stage.landed_s[fetch.model][fetch.page]});
   }
 }
 
@@ -92,6 +92,12 @@ bool VirtualMesh::use_is_over(const Stage& stage, UsePoint point, double& when_s
   return true;
 }
 
+void VirtualMesh::remember_pass(const Step& step, std::size_t number) {
+  std::deque<Pass>& passes = stages_[number].passes;
+  passes.push_back({step.id, images_[step.model][number]->uses.size(), {}});
+  if (passes.size() > kPassesKept) passes.pop_front();
+}
+
 // Use by use; fetches that waited for one of them get on.
 double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, Execution& execution) {
   Stage& stage = stages_[number];
@@ -99,13 +105,15 @@ double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, E
   const double compute_s = costs_.stage_pass_s(step.model, number, step.rows());
   double bytes = 0, exposed_s = 0;
   for (const PageId page : image.uses) bytes += static_cast<double>(image.used_bytes[page]);
-  stage.passes.push_back({step.id, image.uses.size(), {}});
-  if (stage.passes.size() > kPassesKept) stage.passes.pop_front();
   double now_s = std::max(begin_s, stage.cache_landed_s[step.model]);
-  for (const PageId page : image.uses) {
+  for (PageUse use = 0; use < image.uses.size(); ++use) {
+    const PageId page = image.uses[use];
     drain(stage, number, 0);
-    const double landed_s = stage.landed_s[step.model][page];
-    ensure(std::isfinite(landed_s), "a pass uses a page whose fetch waits for the pass itself");
+    const double& landed_s = stage.landed_s[step.model][page];
+    const bool queued = std::any_of(stage.queue.begin(), stage.queue.end(), [&](const Transfer& transfer) {
+      return transfer.landed_s == &landed_s && transfer.after < UsePoint{step.id, use};
+    });
+    ensure(!queued, "a pass uses a page whose fetch waits for the pass itself");
     exposed_s += std::max(landed_s - now_s, 0.0);
     now_s = std::max(now_s, landed_s) + compute_s * static_cast<double>(image.used_bytes[page]) / bytes;
     stage.passes.back().ends_s.push_back(now_s);

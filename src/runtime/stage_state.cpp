@@ -12,12 +12,11 @@ std::string StateDigest::first_difference(const StateDigest& other) const {
   return {};
 }
 
-StageState::StageState(std::vector<const Image*> images, int frames, int)
+StageState::StageState(std::vector<const Image*> images, int frames)
     : images_(std::move(images)),
       resident_(images_.size(), 0),
       caches_(images_.size()),
       owners_(static_cast<std::size_t>(frames)) {
-  spilled_.resize(images_.size());
   for (const Image* image : images_) page_tables_.emplace_back(image->pages(), kNoFrame);
 }
 
@@ -37,8 +36,6 @@ void StageState::close(SequenceId id) {
 void StageState::change_cache(const CacheChange& change) {
   ensure(change.model < caches_.size(), "cache change names no model");
   std::vector<FrameId>& list = caches_[change.model];
-  if (change.kind == CacheChange::kSpill) spilled_[change.model] = change.slots;
-  if (change.kind == CacheChange::kRestore || change.kind == CacheChange::kDropSpilled) spilled_[change.model].clear();
   ensure(change.taken <= list.size(), "more cache frames taken than there are");
   for (std::uint32_t i = 0; i < change.taken; ++i) {
     digest_.caches ^= hash_tuple(change.model, list.size() - 1, list.back());

@@ -5,6 +5,8 @@
 namespace computron {
 namespace {
 
+constexpr double kGapWeight = 0.1;  // of the latest time between two arrivals
+
 std::size_t generated_tokens(const Request& request) {
   return static_cast<std::size_t>(std::max(request.max_tokens, 1));
 }
@@ -12,11 +14,23 @@ std::size_t generated_tokens(const Request& request) {
 }  // namespace
 
 void ModelWork::enqueue(Request request) {
+  note_arrival(request.arrival_s);
   waiting_backlog_.prompt_tokens += request.prompt.size();
   waiting_backlog_.generated_tokens += generated_tokens(request);
   waiting_backlog_.arrivals_s += request.arrival_s;
   const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), request, earlier);
   waiting_.insert(place, std::move(request));
+}
+
+void ModelWork::note_arrival(double arrival_s) {
+  const double gap_s = std::max(arrival_s - last_arrival_s_, 0.0);
+  if (arrivals_ > 0) {
+    const double weight = std::max(kGapWeight, 1.0 / static_cast<double>(arrivals_));
+    arrival_gap_s_ += weight * (gap_s - arrival_gap_s_);
+    arrival_gap2_s2_ += weight * (gap_s * gap_s - arrival_gap2_s2_);
+  }
+  ++arrivals_;
+  last_arrival_s_ = std::max(last_arrival_s_, arrival_s);
 }
 
 void ModelWork::set_blocks(int blocks) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 
 namespace computron {
@@ -37,6 +38,17 @@ std::vector<ModelView> least_recent_first(std::span<const ModelView> models, std
   return result;
 }
 
+// Seconds until the next request for a model, as far as the ones so far tell. Where they come regularly: the rest of
+// the usual time between two. Where they come at random or in bursts: the longer it has been silent, the longer it will
+// be, and the rarer its requests.
+double expected_silence_s(const ModelView& view, double now_s) {
+  constexpr double kRegular = 0.3;  // variance of the time between two ÷ its mean squared
+  const double gap_s = view.arrival_gap_s, silent_s = now_s - view.last_arrival_s;
+  if (gap_s <= 0) return std::numeric_limits<double>::max();
+  const bool regular = view.arrival_gap2_s2 / (gap_s * gap_s) - 1 < kRegular;
+  return regular ? std::max(gap_s - silent_s, 0.2 * gap_s) : 0.5 * gap_s + silent_s;
+}
+
 class FifoPolicy : public Policy {
  public:
   std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double) const override {
@@ -48,7 +60,8 @@ class FifoPolicy : public Policy {
     return ids(views);
   }
   bool joins_turn() const override { return false; }
-  std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda) const override {
+  std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda,
+                               double) const override {
     return ids(least_recent_first(models, agenda));
   }
 };
@@ -60,18 +73,18 @@ class BalancedPolicy : public Policy {
   std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const override {
     std::vector<ModelView> views = with_work(models);
     std::stable_sort(views.begin(), views.end(), [&](const ModelView& a, const ModelView& b) {
-      const bool a_late = late(a, now_s), b_late = late(b, now_s);
-      if (a_late != b_late) return a_late;
-      if (a_late) return older(a, b);
       const bool a_stays = stays(a, turn, now_s), b_stays = stays(b, turn, now_s);
       if (a_stays != b_stays) return a_stays;
+      const bool a_late = late(a, now_s), b_late = late(b, now_s);
+      if (a_late != b_late) return a_late;
+      if (a_late) return a.waiting_since_s < b.waiting_since_s;
       return score(a, now_s) > score(b, now_s);
     });
     return ids(views);
   }
 
  private:
-  bool late(const ModelView& view, double now_s) const { return now_s - view.oldest_arrival_s >= options_.max_wait_s; }
+  bool late(const ModelView& view, double now_s) const { return now_s - view.waiting_since_s >= options_.max_wait_s; }
   static bool stays(const ModelView& view, const Turn& turn, double now_s) {
     return view.model == turn.model && now_s < turn.begun_s + view.swap_s;
   }
@@ -103,14 +116,18 @@ class ThroughputPolicy : public Policy {
 
 }  // namespace
 
-// Models without work go first, the least recently used of them foremost; then those that run last.
-std::vector<ModelId> Policy::victims(std::span<const ModelView> models, std::span<const ModelId> agenda) const {
+// Models without work go first, the one that will be wanted last foremost (Belady's rule on predictions; of those that
+// nobody has asked for twice, the least recently used); then those that run last.
+std::vector<ModelId> Policy::victims(std::span<const ModelView> models, std::span<const ModelId> agenda,
+                                     double now_s) const {
   std::vector<ModelView> views = least_recent_first(models, agenda);
   const auto turn_of = [agenda](const ModelView& view) {
     return std::find(agenda.begin(), agenda.end(), view.model) - agenda.begin();
   };
-  std::stable_sort(views.begin(), views.end(),
-                   [&](const ModelView& a, const ModelView& b) { return turn_of(a) > turn_of(b); });
+  std::stable_sort(views.begin(), views.end(), [&](const ModelView& a, const ModelView& b) {
+    if (turn_of(a) != turn_of(b)) return turn_of(a) > turn_of(b);
+    return expected_silence_s(a, now_s) > expected_silence_s(b, now_s);
+  });
   return ids(views);
 }
 

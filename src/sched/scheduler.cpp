@@ -128,7 +128,7 @@ std::size_t Scheduler::waiting() const {
 void Scheduler::set_agenda(double now_s) {
   const std::vector<ModelView> models = views(now_s);
   agenda_ = policy_->agenda(models, turn_, now_s);
-  victims_ = policy_->victims(models, agenda_);
+  victims_ = policy_->victims(models, agenda_, now_s);
 }
 
 std::vector<ModelView> Scheduler::views(double now_s) const {
@@ -138,12 +138,16 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
     ModelView view{.model = m,
                    .waiting = work.waiting().size(),
                    .open = work.unfinished(),
+                   .last_arrival_s = work.last_arrival_s(),
+                   .arrival_gap_s = work.arrival_gap_s(),
+                   .arrival_gap2_s2 = work.arrival_gap2_s2(),
                    .last_used = work.last_used,
                    .pinned = models_[m].pinned,
                    .priority = models_[m].priority};
     if (view.has_work()) {
       view.oldest_arrival_s = work.oldest_arrival_s();
       view.oldest_request = work.oldest_request();
+      view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s);
       view.arrivals_s = work.backlog().arrivals_s;
       view.missing_s = wait_s(m, now_s);
       view.swap_s = costs_.swap_s(m);
@@ -239,6 +243,7 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   }
   begin_turn(model, now_s);
   work.last_used = step.id;
+  work.last_pass_s = now_s;
   const double before_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
   const double end_s = std::max(before_s + costs_.bottleneck_s(model, step.rows()), now_s + wait_s(model, now_s));
   in_flight_.push_back({step.id, model, step.rows(), std::move(members), end_s});

@@ -2,75 +2,193 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 namespace computron {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-ModelView waiting(ModelId model, double oldest_arrival_s, std::uint64_t oldest_request) {
-  return {.model = model, .waiting = 1, .oldest_arrival_s = oldest_arrival_s, .oldest_request = oldest_request};
+ModelView waiting(ModelId model, double oldest_arrival_s, std::uint64_t oldest_request = 0) {
+  return {.model = model,
+          .waiting = 1,
+          .oldest_arrival_s = oldest_arrival_s,
+          .oldest_request = oldest_request,
+          .waiting_since_s = oldest_arrival_s,
+          .arrivals_s = oldest_arrival_s,
+          .swap_s = 1,
+          .compute_s = 0.1};
 }
 
 ModelView used(ModelId model, StepId last_used) { return {.model = model, .last_used = last_used}; }
 
-TEST(FifoPolicy, TheModelOfTheOldestRequestIsNext) {
-  const auto policy = make_fifo_policy();
-  EXPECT_EQ(policy->next_model(std::vector{waiting(0, 3, 0), waiting(1, 1, 2), waiting(2, 2, 1)}), 1u);
+std::vector<ModelId> agenda(const Policy& policy, const std::vector<ModelView>& views, Turn turn = {}, double now_s = 10) {
+  return policy.agenda(views, turn, now_s);
 }
 
-TEST(FifoPolicy, OfEqualArrivalsTheFirstRequestIsNext) {
-  const auto policy = make_fifo_policy();
-  EXPECT_EQ(policy->next_model(std::vector{waiting(0, 1, 7), waiting(1, 1, 5), waiting(2, 1, 6)}), 1u);
+std::vector<ModelId> victims(const Policy& policy, const std::vector<ModelView>& views, std::vector<ModelId> agenda,
+                             double now_s = 10) {
+  return policy.victims(views, agenda, now_s);
 }
 
-TEST(FifoPolicy, ModelsWithoutRequestsAreNotAsked) {
+// --- fifo -------------------------------------------------------------------------------------------------------
+
+TEST(FifoPolicy, ModelsRunInTheOrderOfTheirOldestRequests) {
   const auto policy = make_fifo_policy();
-  ModelView idle;  // its zeros look older than anything
-  EXPECT_EQ(policy->next_model(std::vector{idle, waiting(1, 9, 4), waiting(2, 9, 3)}), 2u);
+  EXPECT_THAT(agenda(*policy, {waiting(0, 3), waiting(1, 1), waiting(2, 2)}), ElementsAre(1, 2, 0));
+  EXPECT_THAT(agenda(*policy, {waiting(0, 1, 7), waiting(1, 1, 5), waiting(2, 1, 6)}), ElementsAre(1, 2, 0));
 }
 
 // What is in memory, how much is missing and how many wait decide nothing.
 TEST(FifoPolicy, OnlyTheArrivalCounts) {
-  const auto policy = make_fifo_policy();
-  ModelView busy = waiting(0, 2, 0), swapped_out = waiting(1, 1, 1);
+  ModelView busy = waiting(0, 2), swapped_out = waiting(1, 1);
   busy.waiting = 1000;
-  busy.last_used = 50;
-  swapped_out.missing_pages = 1000;
-  EXPECT_EQ(policy->next_model(std::vector{busy, swapped_out}), 1u);
+  swapped_out.missing_s = 1000;
+  swapped_out.priority = -3;
+  EXPECT_THAT(agenda(*make_fifo_policy(), {busy, swapped_out}), ElementsAre(1, 0));
 }
 
-TEST(FifoPolicy, TheLeastRecentlyUsedLosesFirst) {
-  const auto policy = make_fifo_policy();
-  const std::vector views{used(0, 30), used(1, 10), used(2, 40), used(3, 20)};
-  EXPECT_THAT(policy->eviction_order(views, 2), ElementsAre(1, 3, 0));
-  EXPECT_THAT(policy->eviction_order(views, 1), ElementsAre(3, 0, 2));
+TEST(FifoPolicy, ABatchThatHasBegunGoesOn) {
+  ModelView running = waiting(0, 5);
+  running.open = 2;
+  EXPECT_THAT(agenda(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(0, 1));
+  running.open = 0;
+  EXPECT_THAT(agenda(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(1, 0));
 }
 
-TEST(FifoPolicy, NeverUsedModelsLoseBeforeAllOthersInTheirOrder) {
+TEST(FifoPolicy, TheLeastRecentlyUsedLosesFirstWhoeverWaits) {
   const auto policy = make_fifo_policy();
-  EXPECT_THAT(policy->eviction_order(std::vector{used(0, 1), used(1, 0), used(2, 0), used(3, 2)}, 3),
-              ElementsAre(1, 2, 0));
-}
-
-// Requests that wait for a model do not keep its pages.
-TEST(FifoPolicy, EvictionLooksAtUseAlone) {
-  const auto policy = make_fifo_policy();
-  std::vector views{used(0, 2), used(1, 1), used(2, 3)};
+  std::vector views{used(0, 30), used(1, 10), used(2, 40), used(3, 0), used(4, 0)};
   views[1].waiting = 10;
-  EXPECT_THAT(policy->eviction_order(views, 2), ElementsAre(1, 0));
+  EXPECT_THAT(victims(*policy, views, {2, 1}), ElementsAre(3, 4, 1, 0));
+}
+
+// --- All ---------------------------------------------------------------------------------------------------------
+
+TEST(Policies, ModelsWithoutWorkAreOnNoAgenda) {
+  for (const char* name : {"fifo", "balanced", "throughput"}) {
+    EXPECT_THAT(agenda(*make_policy(name), {ModelView{}, waiting(1, 9), used(2, 7)}), ElementsAre(1)) << name;
+    EXPECT_THAT(agenda(*make_policy(name), {ModelView{}}), IsEmpty()) << name;
+  }
+}
+
+TEST(Policies, TheRunningAndPinnedModelsLoseNothing) {
+  for (const char* name : {"fifo", "balanced", "throughput"}) {
+    std::vector views{waiting(0, 1), waiting(1, 2), used(2, 3), used(3, 4)};
+    views[1].pinned = views[3].pinned = true;
+    EXPECT_THAT(victims(*make_policy(name), views, {0, 1}), ElementsAre(2)) << name;
+  }
+}
+
+TEST(Policies, WhatRunsLastLosesFirstButAfterModelsWithoutWork) {
+  for (const char* name : {"balanced", "throughput"}) {
+    const std::vector views{waiting(0, 1), waiting(1, 2), waiting(2, 3), used(3, 9), used(4, 8)};
+    EXPECT_THAT(victims(*make_policy(name), views, {1, 2, 0}), ElementsAre(4, 3, 0, 2)) << name;
+  }
 }
 
 TEST(Policies, AreFoundByName) {
-  EXPECT_NE(make_policy("fifo"), nullptr);
+  for (const char* name : {"fifo", "balanced", "throughput"}) EXPECT_NE(make_policy(name), nullptr);
   try {
     make_policy("lifo");
     FAIL() << "lifo is no policy";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     EXPECT_THAT(error.what(), HasSubstr("lifo"));
-    EXPECT_THAT(error.what(), HasSubstr("fifo)"));
+    EXPECT_THAT(error.what(), HasSubstr("fifo, balanced, throughput"));
   }
+}
+
+// --- balanced ----------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Policy> balanced() { return make_balanced_policy({.max_wait_s = 5}); }
+
+TEST(BalancedPolicy, WhatServesMoreForLessGoesFirst) {
+  ModelView many = waiting(0, 9), resident = waiting(1, 9), swapped_out = waiting(2, 9);
+  many.waiting = 30;
+  many.arrivals_s = 30 * 9;
+  many.missing_s = swapped_out.missing_s = 1;
+  EXPECT_THAT(agenda(*balanced(), {swapped_out, many, resident}), ElementsAre(1, 0, 2));
+}
+
+TEST(BalancedPolicy, WaitingMakesUpForCost) {
+  ModelView old = waiting(0, 6), fresh = waiting(1, 9.9);
+  old.missing_s = 1;
+  fresh.missing_s = 0.8;
+  EXPECT_THAT(agenda(*balanced(), {fresh, old}), ElementsAre(0, 1));
+}
+
+TEST(BalancedPolicy, PriorityDoublesTheWeight) {
+  ModelView plain = waiting(0, 9), urgent = waiting(1, 9);
+  urgent.missing_s = 0.05;
+  EXPECT_THAT(agenda(*balanced(), {plain, urgent}), ElementsAre(0, 1));
+  urgent.priority = 2;
+  EXPECT_THAT(agenda(*balanced(), {plain, urgent}), ElementsAre(1, 0));
+}
+
+TEST(BalancedPolicy, AModelStaysForOneSwapTime) {
+  ModelView running = waiting(0, 9), other = waiting(1, 9);
+  other.waiting = 100;
+  other.arrivals_s = 900;
+  const Turn turn{.model = 0, .begun_s = 9.5};
+  EXPECT_THAT(agenda(*balanced(), {running, other}, turn, 10), ElementsAre(0, 1));
+  EXPECT_THAT(agenda(*balanced(), {running, other}, turn, 10.6), ElementsAre(1, 0));
+}
+
+TEST(BalancedPolicy, WhoHasWaitedTooLongGoesFirst) {
+  ModelView starved = waiting(0, 1), older = waiting(1, 0.5), busy = waiting(2, 9.9);
+  starved.missing_s = older.missing_s = 100;
+  busy.waiting = 1000;
+  EXPECT_THAT(agenda(*balanced(), {busy, starved, older}), ElementsAre(1, 0, 2));
+  starved.waiting_since_s = older.waiting_since_s = 9;  // passes of them have run since
+  EXPECT_THAT(agenda(*balanced(), {busy, starved, older}).front(), 2u);
+}
+
+// Three models asked for in turn, every second: the one that was asked last will be wanted last.
+TEST(BalancedPolicy, RegularModelsAreKeptForTheirNextRequest) {
+  std::vector<ModelView> views;
+  for (ModelId m = 0; m < 3; ++m) {
+    views.push_back({.model = m, .last_arrival_s = 7.0 + m, .arrival_gap_s = 3, .arrival_gap2_s2 = 9, .last_used = m + 1});
+  }
+  EXPECT_THAT(victims(*balanced(), views, {}, 9.5), ElementsAre(2, 1, 0));
+  for (ModelView& view : views) view.arrival_gap2_s2 = 30;  // in bursts: whoever was last will be again
+  EXPECT_THAT(victims(*balanced(), views, {}, 9.5), ElementsAre(0, 1, 2));
+}
+
+// --- throughput --------------------------------------------------------------------------------------------------
+
+double makespan(const std::vector<ModelView>& views, const std::vector<ModelId>& order) {
+  double link_s = 0, compute_s = 0;
+  for (const ModelId model : order) {
+    link_s += views[model].missing_s;
+    compute_s = std::max(compute_s, link_s) + views[model].compute_s;
+  }
+  return compute_s;
+}
+
+// Against every order there is.
+TEST(ThroughputPolicy, NoOrderHidesTransfersBetter) {
+  const double times[][2] = {{3, 1}, {1, 4}, {2, 2}, {5, 6}, {0, 2}};
+  std::vector<ModelView> views;
+  for (const auto& [missing_s, compute_s] : times) {
+    ModelView& view = views.emplace_back(waiting(static_cast<ModelId>(views.size()), 0));
+    view.missing_s = missing_s;
+    view.compute_s = compute_s;
+  }
+  const double ours_s = makespan(views, agenda(*make_throughput_policy(), views));
+  std::vector<ModelId> order{0, 1, 2, 3, 4};
+  do {
+    EXPECT_LE(ours_s, makespan(views, order));
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(ThroughputPolicy, TheRunningModelFinishesAndPrioritiesGoNext) {
+  ModelView running = waiting(0, 0), plain = waiting(1, 0), urgent = waiting(2, 0);
+  urgent.priority = 1;
+  urgent.missing_s = 100;
+  EXPECT_THAT(agenda(*make_throughput_policy(), {plain, urgent, running}, {.model = 0}), ElementsAre(0, 2, 1));
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+constexpr std::size_t kEverything = std::size_t{1} << 40;
+
 std::vector<PageId> resident(const StageState& state, ModelId model) {
   std::vector<PageId> pages;
   for (PageId p = 0; p < static_cast<PageId>(state.image(model).pages()); ++p) {
@@ -31,120 +33,238 @@ std::vector<PageId> fetched(const StagePlan& plan) {
 // Three models of 4, 3 and 5 pages.
 class StagePoolTest : public ::testing::Test {
  protected:
-  StagePool make(int frames) { return StagePool(roster_.images(0), frames); }
-  StagePlan fetch(StagePool& pool, ModelId model, std::vector<ModelId> coldest_first = {}) {
+  StagePool make(int frames, int host_slots = 0) { return StagePool(roster_.images(0), frames, host_slots); }
+  StagePlan pass(StagePool& pool, ModelId model, std::vector<ModelId> victims = {}, bool again = false) {
     StagePlan plan;
-    pool.fetch_missing(model, coldest_first, plan);
+    pool.plan_pass(++step_, model, victims, again, plan);
     return plan;
   }
-  StagePlan resize(StagePool& pool, ModelId model, int frames, std::vector<ModelId> coldest_first = {}) {
+  StagePlan prefetch(StagePool& pool, ModelId model, std::vector<ModelId> victims = {}, std::size_t bytes = kEverything,
+                     int reserve = 0) {
     StagePlan plan;
-    pool.resize_cache(model, frames, coldest_first, plan);
+    pool.prefetch(model, victims, bytes, reserve, plan);
+    return plan;
+  }
+  StagePlan grow(StagePool& pool, ModelId model, int frames, std::vector<ModelId> victims = {}) {
+    StagePlan plan;
+    pool.grow_cache(model, frames, victims, plan);
+    return plan;
+  }
+  StagePlan release(StagePool& pool, ModelId model) {
+    StagePlan plan;
+    pool.release_cache(model, plan);
     return plan;
   }
   FakeRoster roster_{{small_model(4), small_model(3), small_model(5)}};
+  StepId step_ = 0;
 };
 
 TEST_F(StagePoolTest, MissingPagesAreFetchedInOrderAndPresentOnesAreNot) {
   StagePool pool = make(8);
-  EXPECT_EQ(pool.missing_pages(0), 4);
-  EXPECT_THAT(fetched(fetch(pool, 0)), ElementsAre(0, 1, 2, 3));
+  const std::size_t bytes = pool.missing_bytes(0);
+  EXPECT_GT(bytes, 0u);
+  EXPECT_THAT(fetched(pass(pool, 0)), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(pool.missing_pages(0), 0);
-  EXPECT_THAT(fetch(pool, 0).fetches, IsEmpty());
-  EXPECT_THAT(fetched(fetch(pool, 1)), ElementsAre(0, 1, 2));
+  EXPECT_EQ(pool.missing_bytes(0), 0u);
+  EXPECT_THAT(pass(pool, 0).fetches, IsEmpty());
+  EXPECT_THAT(fetched(pass(pool, 1)), ElementsAre(0, 1, 2));
 }
 
 TEST_F(StagePoolTest, FreeFramesGoBeforeAnybodysPages) {
   StagePool pool = make(12);
-  fetch(pool, 0);
-  fetch(pool, 1);
-  fetch(pool, 2, {0, 1});
+  pass(pool, 0);
+  pass(pool, 1);
+  pass(pool, 2, {0, 1});
   EXPECT_EQ(pool.missing_pages(0) + pool.missing_pages(1) + pool.missing_pages(2), 0);
 }
 
-TEST_F(StagePoolTest, TheColdestModelLosesItsLastPages) {
+TEST_F(StagePoolTest, TheFirstVictimLosesItsLastPages) {
   StagePool pool = make(10);
-  fetch(pool, 0);
-  fetch(pool, 1);
-  EXPECT_THAT(fetched(fetch(pool, 2, {0, 1})), ElementsAre(0, 1, 2, 3, 4));
+  pass(pool, 0);
+  pass(pool, 1);
+  EXPECT_THAT(fetched(pass(pool, 2, {0, 1})), ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(resident(pool.state(), 0), ElementsAre(0, 1));
   EXPECT_THAT(resident(pool.state(), 1), ElementsAre(0, 1, 2));
-  EXPECT_THAT(fetched(fetch(pool, 0, {1, 2})), ElementsAre(2, 3)) << "the head is still there";
+  EXPECT_GT(pool.missing_bytes(0), 0u);
+  EXPECT_THAT(fetched(pass(pool, 0, {1, 2})), ElementsAre(2, 3)) << "the head is still there";
+  EXPECT_EQ(pool.missing_bytes(0), 0u);
 }
 
-TEST_F(StagePoolTest, TheNextColdestLosesPagesWhenTheColdestHasNone) {
+TEST_F(StagePoolTest, TheNextVictimLosesPagesWhenTheFirstHasNone) {
   StagePool pool = make(7);
-  fetch(pool, 0);
-  fetch(pool, 1);
-  fetch(pool, 2, {1, 0});
+  pass(pool, 0);
+  pass(pool, 1);
+  pass(pool, 2, {1, 0});
   EXPECT_THAT(resident(pool.state(), 1), IsEmpty());
   EXPECT_THAT(resident(pool.state(), 0), ElementsAre(0, 1));
 }
 
-TEST_F(StagePoolTest, CacheGrowsAndShrinksAtItsEnd) {
+// A frame is free behind the last use of what it holds, not before.
+TEST_F(StagePoolTest, AFetchWaitsForTheLastUseOfWhatTheFrameHolds) {
+  StagePool pool = make(4);
+  pass(pool, 0);  // step 1: uses 0 1 2 3 0
+  pass(pool, 0);  // step 2
+  const StagePlan plan = pass(pool, 1, {0});
+  ASSERT_THAT(plan.fetches, SizeIs(3));
+  EXPECT_EQ(plan.fetches[0].after, (UsePoint{2, 3}));
+  EXPECT_EQ(plan.fetches[1].after, (UsePoint{2, 2}));
+  EXPECT_EQ(plan.fetches[2].after, (UsePoint{2, 1}));
+}
+
+TEST_F(StagePoolTest, PrefetchTakesWhatIsAskedForAndLeavesTheReserve) {
+  StagePool pool = make(8);
+  EXPECT_THAT(fetched(prefetch(pool, 2, {}, /*bytes=*/1)), ElementsAre(0));
+  EXPECT_THAT(fetched(prefetch(pool, 2, {}, /*bytes=*/kPageBytes + 1)), ElementsAre(1, 2));
+  EXPECT_THAT(fetched(prefetch(pool, 2, {}, kEverything, /*reserve=*/4)), ElementsAre(3));
+  EXPECT_THAT(fetched(prefetch(pool, 2)), ElementsAre(4));
+  EXPECT_THAT(fetched(prefetch(pool, 2)), IsEmpty());
+}
+
+TEST_F(StagePoolTest, PrefetchStopsWhereNoFrameIsToBeHad) {
   StagePool pool = make(6);
-  const StagePlan grown = resize(pool, 0, 4);
+  pass(pool, 0);
+  EXPECT_THAT(fetched(prefetch(pool, 2)), ElementsAre(0, 1));
+  EXPECT_THAT(resident(pool.state(), 0), SizeIs(4));
+}
+
+// --- Caches -----------------------------------------------------------------------------------------------------
+
+TEST_F(StagePoolTest, CacheGrowsAndIsReleased) {
+  StagePool pool = make(6);
+  const StagePlan grown = grow(pool, 0, 4);
   ASSERT_THAT(grown.caches, SizeIs(1));
   EXPECT_EQ(grown.caches[0].added, pool.state().cache(0));
-  EXPECT_EQ(grown.caches[0].taken, 0u);
-  const std::vector<FrameId> before = pool.state().cache(0);
-
-  const StagePlan shrunk = resize(pool, 0, 1);
-  ASSERT_THAT(shrunk.caches, SizeIs(1));
-  EXPECT_EQ(shrunk.caches[0].taken, 3u);
-  EXPECT_THAT(shrunk.caches[0].added, IsEmpty());
-  EXPECT_THAT(pool.state().cache(0), ElementsAre(before[0]));
-  EXPECT_THAT(resize(pool, 0, 1).caches, IsEmpty()) << "a change of nothing";
+  EXPECT_THAT(grow(pool, 0, 4).caches, IsEmpty()) << "a change of nothing";
+  const StagePlan released = release(pool, 0);
+  ASSERT_THAT(released.caches, SizeIs(1));
+  EXPECT_EQ(released.caches[0].taken, 4u);
+  EXPECT_THAT(pool.state().cache(0), IsEmpty());
+  EXPECT_EQ(pool.available({}), 6);
+  EXPECT_THAT(release(pool, 0).caches, IsEmpty());
 }
 
-TEST_F(StagePoolTest, CacheTakesPagesOfTheColdestToo) {
+TEST_F(StagePoolTest, CacheTakesPagesOfVictimsToo) {
   StagePool pool = make(6);
-  fetch(pool, 0);
-  resize(pool, 1, 4, {0});
+  pass(pool, 0);
+  grow(pool, 1, 4, {0});
   EXPECT_THAT(resident(pool.state(), 0), ElementsAre(0, 1));
   EXPECT_EQ(pool.cache_frames(1), 4);
+  EXPECT_GT(pool.missing_bytes(0), 0u);
 }
 
-TEST_F(StagePoolTest, FramesOfACacheGivenBackAreFreeAgain) {
-  StagePool pool = make(6);
-  resize(pool, 0, 3);
-  fetch(pool, 1);
-  resize(pool, 0, 0);
-  fetch(pool, 1);
-  resize(pool, 2, 3, {1});
-  EXPECT_EQ(pool.missing_pages(1), 0) << "pages were given up beside free frames";
+// The cache's last reader was a pass: what comes into its frames waits for the end of that.
+TEST_F(StagePoolTest, AFrameOfAReleasedCacheIsFreeBehindItsModelsLastPass) {
+  StagePool pool = make(4);
+  grow(pool, 1, 1);
+  pass(pool, 1);
+  release(pool, 1);
+  const StagePlan plan = prefetch(pool, 0, {});
+  ASSERT_THAT(plan.fetches, SizeIs(1));
+  EXPECT_EQ(plan.fetches[0].after, (UsePoint{1, UsePoint::kEnd}));
 }
 
 TEST_F(StagePoolTest, CacheAndModelsNotNamedAreNeverGivenUp) {
   StagePool pool = make(6);
-  fetch(pool, 0);
-  resize(pool, 1, 2);
-  EXPECT_THROW(resize(pool, 1, 3, {1, 2}), Error);
+  pass(pool, 0);
+  grow(pool, 1, 2);
+  EXPECT_THROW(grow(pool, 1, 3, {1, 2}), Error);
   EXPECT_EQ(pool.missing_pages(0), 0);
   EXPECT_EQ(pool.cache_frames(1), 2);
+}
+
+TEST_F(StagePoolTest, ASpilledCacheComesBackIntoOtherFrames) {
+  StagePool pool = make(8, /*host_slots=*/5);
+  grow(pool, 1, 2);
+  pass(pool, 1);
+  StagePlan out;
+  pool.spill_cache(1, out);
+  ASSERT_THAT(out.caches, SizeIs(1));
+  EXPECT_EQ(out.caches[0].after, (UsePoint{1, UsePoint::kEnd}));
+  EXPECT_TRUE(pool.spilled(1));
+  EXPECT_EQ(pool.free_slots(), 3);
+  pass(pool, 2, {1});
+  StagePlan back;
+  pool.restore_cache(1, {{2}}, back);
+  ASSERT_THAT(back.caches, SizeIs(1));
+  EXPECT_EQ(back.caches[0].slots, out.caches[0].slots);
+  EXPECT_FALSE(pool.spilled(1));
+  EXPECT_EQ(pool.cache_frames(1), 2);
+  EXPECT_EQ(pool.free_slots(), 5);
+}
+
+// --- Larger than the pool ---------------------------------------------------------------------------------------
+
+// Every page use finds its page, and a page only ever goes when its use in this pass is over or far.
+TEST(StagePoolStreaming, EachPassFetchesWhatThePoolLacksAndTheTurningFrames) {
+  for (const int span : {1, 2, 4}) {
+    for (const int frames : {10, 20, 45}) {
+      FakeModel model = small_model(50);
+      model.span = span;
+      const FakeRoster roster({model});
+      StagePool pool(roster.images(0), frames);
+      for (StepId step = 1; step <= 6; ++step) {
+        StagePlan plan;
+        pool.plan_pass(step, 0, {}, /*again=*/true, plan);
+        const int turning = std::clamp(frames / 4, span, 2 * span);
+        EXPECT_TRUE(step <= 2 || std::ssize(plan.fetches) <= 50 - frames + turning + 2) << frames << " " << span;
+        EXPECT_EQ(pool.missing_pages(0), 50 - frames);
+      }
+    }
+  }
+}
+
+// A page of a few that stay, then a few that take turns: the link has work while the first are computed with.
+TEST(StagePoolStreaming, FetchesAreSpreadOverThePass) {
+  const FakeRoster roster({small_model(100)});
+  StagePool pool(roster.images(0), 50);
+  StagePlan plan;
+  for (StepId step = 1; step <= 4; ++step) {
+    plan = {};
+    pool.plan_pass(step, 0, {}, /*again=*/true, plan);
+  }
+  for (std::size_t i = 1; i < plan.fetches.size(); ++i) {
+    const auto gap = static_cast<int>(plan.fetches[i].page) - static_cast<int>(plan.fetches[i - 1].page);
+    EXPECT_LE(gap, 3);  // negative: the first page of the next pass
+  }
+}
+
+TEST(StagePoolStreaming, ThePoolCannotBeSmallerThanAnOperation) {
+  FakeModel model = small_model(20);
+  model.span = 5;
+  const FakeRoster roster({model});
+  StagePool enough(roster.images(0), 5), short_of_one(roster.images(0), 4);
+  EXPECT_EQ(enough.fewest_frames(0), 5);
+  StagePlan plan;
+  EXPECT_NO_THROW(enough.plan_pass(1, 0, {}, false, plan));
+  EXPECT_THROW(short_of_one.plan_pass(1, 0, {}, false, plan), Error);
 }
 
 // What a plan says is what the pool did: a rank that carries it out is in the same state.
 TEST_F(StagePoolTest, PlansCarryEverythingOver) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 300; ++round) {
-    const int frames = 12 + static_cast<int>(random() % 4);
-    StagePool pool = make(frames);
-    StageState rank(roster_.images(0), frames);
+    const int frames = 8 + static_cast<int>(random() % 8);
+    StagePool pool = make(frames, /*host_slots=*/20);
+    StageState rank(roster_.images(0), frames, 20);
     for (StepId id = 1; id <= 12; ++id) {
       const auto model = static_cast<ModelId>(random() % 3);
       std::vector<ModelId> others{(model + 1) % 3, (model + 2) % 3};
       if (random() % 2 == 0) std::swap(others[0], others[1]);
       Step step{.id = id, .model = model, .closed = {}, .chunks = {}, .stages = std::vector<StagePlan>(1)};
+      StagePlan& plan = step.stages[0];
       for (const ModelId other : others) {
-        const int kept = std::min(pool.cache_frames(other), static_cast<int>(random() % 2));
-        pool.resize_cache(other, kept, {}, step.stages[0]);
+        if (pool.cache_frames(other) > 0) {
+          random() % 2 == 0 ? pool.spill_cache(other, plan) : pool.release_cache(other, plan);
+        }
       }
-      pool.resize_cache(model, static_cast<int>(random() % 5), others, step.stages[0]);
-      pool.fetch_missing(model, others, step.stages[0]);
+      std::vector<ModelId> all = others;
+      all.push_back(model);
+      if (pool.spilled(model)) pool.restore_cache(model, all, plan);
+      pool.grow_cache(model, static_cast<int>(random() % 4), all, plan);
+      pool.plan_pass(id, model, others, random() % 2 == 0, plan);
+      pool.prefetch(others[0], {{others[1]}}, random() % 4000, static_cast<int>(random() % 3), plan);
       rank.apply(step, 0);
       ASSERT_EQ(rank.digest(), pool.state().digest()) << "round " << round << " step " << id;
-      ASSERT_EQ(pool.missing_pages(model), 0);
     }
   }
 }

@@ -36,7 +36,6 @@ struct Image {
   std::vector<ImageTensor> tensors;        // parallel to plan.tensors
   std::vector<std::size_t> used_bytes;     // by page
   std::vector<PageId> uses;
-  std::vector<std::int64_t> over_before;
 
   int pages() const { return static_cast<int>(used_bytes.size()); }
   std::size_t total_used_bytes() const;

@@ -57,6 +57,7 @@ class VirtualMesh {
   };
 
   void enqueue(const Step& step, std::size_t stage);
+  void remember_pass(const Step& step, std::size_t stage);
   double pass(const Step& step, std::size_t stage, double begin_s, Execution& execution);
   // The link gets on with its queue as far as it can be known.
   void drain(Stage& stage, std::size_t number, double sent_s);

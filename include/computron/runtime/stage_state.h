@@ -36,9 +36,7 @@ struct SequenceState {
 class StageState {
  public:
   // `images[m]` is model m's image of this stage; borrowed.
-  StageState(std::vector<const Image*> images, int frames, int host_slots = 0);
-  const std::vector<HostSlot>& spilled(ModelId m) const { return spilled_[m]; }
-  void forget(FrameId frame) { vacate(frame); }
+  StageState(std::vector<const Image*> images, int frames);
 
   // The parts of applying a step, in this order; Error{kInternal} for anything a right scheduler would not say.
   void close(SequenceId sequence);
@@ -74,7 +72,6 @@ class StageState {
   std::vector<Owner> owners_;                      // [frame]
   std::map<SequenceId, SequenceState> sequences_;
   StateDigest digest_;
-  std::vector<std::vector<HostSlot>> spilled_;
 };
 
 }  // namespace computron

@@ -12,7 +12,6 @@
 
 namespace computron {
 
-using HostSlot = std::uint32_t;
 // A place in the order of all page uses: use `use` of the forward pass of step `step`, or the step's very end.
 struct UsePoint {
   static constexpr PageUse kEnd = 0xffffffff;
@@ -27,19 +26,15 @@ struct Fetch {
   ModelId model = 0;
   PageId page = 0;
   FrameId frame = 0;
-  UsePoint after = {};
+  UsePoint after;
 };
 
 // Changes the ordered list of frames that is a model's cache space: first `taken` frames leave its end, then `added`
 // join it.
 struct CacheChange {
-  enum Kind : std::uint8_t { kPlain, kSpill, kRestore, kDropSpilled };
   ModelId model = 0;
   std::uint32_t taken = 0;
-  std::vector<FrameId> added = {};
-  Kind kind = kPlain;
-  std::vector<HostSlot> slots = {};
-  UsePoint after = {};
+  std::vector<FrameId> added;
 };
 
 // What the ranks of one stage do for a step. Cache changes happen before the pass, and before the fetches are counted.

@@ -52,6 +52,10 @@ class ModelWork {
   std::size_t unfinished() const;
   bool any_in_flight() const;
   bool any_ready() const;
+  // Of all requests so far, and a moving mean of the time between two.
+  double last_arrival_s() const { return last_arrival_s_; }
+  double arrival_gap_s() const { return arrival_gap_s_; }
+  double arrival_gap2_s2() const { return arrival_gap2_s2_; }
   double oldest_arrival_s() const;
   RequestId oldest_request() const;
 
@@ -65,16 +69,20 @@ class ModelWork {
   // Blocks that the first `sequences` of open and waiting may come to fill.
   int blocks_for(int sequences) const;
 
-  StepId last_used = 0;
+  StepId last_used = 0;    // its latest pass; 0: none
+  double last_pass_s = 0;  // when that was planned
 
  private:
   const Request* oldest() const;
+  void note_arrival(double arrival_s);
 
   int block_tokens_;
   std::vector<TokenId> eos_tokens_;
   std::deque<Request> waiting_;  // the earliest first
   Backlog waiting_backlog_;
   std::list<Sequence> open_;
+  std::size_t arrivals_ = 0;
+  double last_arrival_s_ = 0, arrival_gap_s_ = 0, arrival_gap2_s2_ = 0;
   std::deque<std::uint32_t> free_blocks_;
   int blocks_ = 0;
   int blocks_wanted_ = 0;

@@ -18,7 +18,11 @@ struct ModelView {
   std::size_t open = 0;              // begun, and not certain to end with what is in flight
   double oldest_arrival_s = 0;       // of the waiting and open ones
   std::uint64_t oldest_request = 0;  // tells equal arrivals apart
+  double waiting_since_s = 0;        // the oldest arrival, or the model's last pass if that is later
   double arrivals_s = 0;             // summed over the waiting and open ones
+  double last_arrival_s = 0;         // of all requests so far
+  double arrival_gap_s = 0;          // between two arrivals, a moving mean; 0: there were no two
+  double arrival_gap2_s2 = 0;        // its square's
   StepId last_used = 0;              // last step that ran it; 0: never
   double missing_s = 0;              // transfer of what its next pass has to wait for, slowest stage
   double swap_s = 0;                 // transfer of all of it, slowest stage
@@ -44,18 +48,19 @@ class Policy {
   // Whether requests that find their model running join its turn, or wait for its next one.
   virtual bool joins_turn() const { return true; }
   // The models in the order in which they lose pages; the first of the agenda and pinned ones never do.
-  virtual std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda) const;
+  virtual std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda,
+                                       double now_s) const;
 };
 
 struct PolicyOptions {
-  double max_wait_s = 30;  // balanced: a request that has waited this long goes first
+  double max_wait_s = 30;  // balanced: a model whose requests have seen no pass of it for so long goes first
 };
 
 // Computron's own rule, the baseline: the model with the oldest waiting request runs a batch; the least recently used
 // loses pages.
 std::unique_ptr<Policy> make_fifo_policy();
 // Backlog-aware: most requests a second of transfer and compute first, the longer they have waited the more; a model
-// stays for at least one swap time; who has waited for max_wait_s goes first.
+// stays for at least one swap time; whom no pass has served for max_wait_s goes first.
 std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options);
 // All requests known: every model's work at once, in the order in which transfers hide best behind compute (Johnson's
 // rule for two machines, link and processor); no page moves twice that need not.

@@ -44,7 +44,7 @@ struct SchedulerOptions {
   int max_seqs = 64;
   int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
   double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
-  CostOptions costs;
+  CostOptions costs = {};
 };
 
 // A step to send, with the digests that the ranks of each stage must report after it.
