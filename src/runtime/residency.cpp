@@ -1,5 +1,7 @@
 #include "computron/runtime/residency.h"
 
+#include <algorithm>
+
 namespace computron {
 
 Residency::Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
@@ -33,6 +35,13 @@ void Residency::passed(UsePoint point) {
   place_until(point);
   swapper_.passed(point);
 }
+
+// What begin() left to be placed waits for uses of this step, or lies on the link behind a fetch that does.
+StepPages::StepPages(Residency& residency, const Step& step)
+    : residency_(residency),
+      step_(step),
+      refilled_(std::any_of(residency.refills_.begin(), residency.refills_.end(),
+                            [&step](const Fetch& fetch) { return fetch.model == step.model; })) {}
 
 ResidentPage StepPages::acquire(PageUse use) {
   const PageId page = residency_.images_[step_.model]->uses[use];

@@ -50,16 +50,18 @@ class Residency {
 class StepPages : public PageSource {
  public:
   // Borrows both; after residency.begin(step).
-  StepPages(Residency& residency, const Step& step) : residency_(residency), step_(step) {}
+  StepPages(Residency& residency, const Step& step);
 
   ResidentPage acquire(PageUse use) override;
   void uses_over(PageUse use) override { residency_.passed({step_.id, use}); }
+  bool group_by_group() const override { return refilled_; }
   // Everything of the step is on the compute stream.
   void end() { residency_.passed({step_.id, UsePoint::kEnd}); }
 
  private:
   Residency& residency_;
   const Step& step_;
+  const bool refilled_;  // fetches of the pass's own pages wait for its uses
 };
 
 }  // namespace computron
