@@ -43,7 +43,9 @@ class Layouter {
         place(tensor);
       }
     }
+    for (ImageTensor& tensor : image_.tensors) tensor.groups = group_panels(tensor.panels);
     find_ends_of_uses();
+    find_releases();
   }
 
  private:
@@ -60,7 +62,6 @@ class Layouter {
       placed.panels.push_back(append(t, row, rows));
       row += rows;
     }
-    placed.last_use = placed.panels.back().use;
     image_.tensors.push_back(std::move(placed));
   }
 
@@ -98,17 +99,50 @@ class Layouter {
       if (image_.uses.back() != panel.page) image_.uses.push_back(panel.page);
       panel.use = static_cast<PageUse>(image_.uses.size() - 1);
     }
-    again.last_use = again.panels.back().use;
     image_.tensors.push_back(std::move(again));
   }
 
-  // A use is over after a tensor when no later tensor begins in it.
+  // As many panels a group as lie in kGroupPages pages.
+  static std::vector<PanelGroup> group_panels(const std::vector<PanelPlace>& panels) {
+    std::vector<PanelGroup> groups;
+    for (int i = 0; i < static_cast<int>(panels.size()); ++i) {
+      if (groups.empty() || panels[i].use - panels[groups.back().first].use >= Image::kGroupPages) {
+        groups.push_back({.first = i, .count = 0});
+      }
+      ++groups.back().count;
+    }
+    return groups;
+  }
+
+  // Groups visit uses one by one: what lies before the next group's first use is over.
   void find_ends_of_uses() {
     auto next_begin = static_cast<std::int64_t>(image_.uses.size());
     for (auto t = image_.tensors.rbegin(); t != image_.tensors.rend(); ++t) {
-      t->uses_over = std::min<std::int64_t>(t->last_use, next_begin - 1);
-      next_begin = t->panels.front().use;
+      for (auto group = t->groups.rbegin(); group != t->groups.rend(); ++group) {
+        group->uses_over = next_begin - 1;
+        next_begin = t->panels[group->first].use;
+      }
     }
+  }
+
+  // Before an operation begins, everything before its first use is over, and nothing more until it is enqueued.
+  void find_releases() {
+    std::int64_t begin = 0;  // of the operation
+    for (std::size_t i = 0; i < image_.tensors.size(); ++i) {
+      const std::vector<PanelPlace>& panels = image_.tensors[i].panels;
+      for (const PanelGroup& group : image_.tensors[i].groups) {
+        if (i == 0 || !shares_operation_with_next(i - 1)) begin = panels[group.first].use;
+        image_.over_before.resize(panels[group.first + group.count - 1].use + 1, begin - 1);
+      }
+    }
+  }
+
+  // A norm reads its weight and its bias in one operation; every other tensor has operations of its own.
+  bool shares_operation_with_next(std::size_t i) const {
+    const std::vector<ShardTensor>& tensors = image_.plan.tensors;
+    const std::string& name = tensors[i].name;
+    return tensors[i].role == TensorRole::kVector && name.ends_with(".weight") && i + 1 < tensors.size() &&
+           tensors[i + 1].name == name.substr(0, name.size() - std::string_view("weight").size()) + "bias";
   }
 
   [[noreturn]] void refuse(const ShardTensor& t, int block) const {
@@ -134,7 +168,8 @@ Image Image::make(const ShardPlan& plan, const WeightFormat& format, DType weigh
               .page_bytes = page_bytes,
               .tensors = {},
               .used_bytes = {},
-              .uses = {}};
+              .uses = {},
+              .over_before = {}};
   Layouter(image, format).run();
   return image;
 }

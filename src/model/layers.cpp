@@ -19,14 +19,32 @@ ImageTensorRef ImageTensorRef::find(const Image& image, const std::string& name)
   return {};
 }
 
-Weight ImageTensorRef::weight(PageSource& pages) {
-  for (std::size_t i = 0; i < weight_panels_.size(); ++i) {
+int ImageTensorRef::parts(const PageSource& pages) const {
+  return pages.group_by_group() ? static_cast<int>(placed().groups.size()) : 1;
+}
+
+PanelGroup ImageTensorRef::panels_of(const PageSource& pages, int part) const {
+  const std::vector<PanelGroup>& groups = placed().groups;
+  if (pages.group_by_group()) return groups[static_cast<std::size_t>(part)];
+  return {.first = 0, .count = static_cast<int>(placed().panels.size()), .uses_over = groups.back().uses_over};
+}
+
+template <class Panel>
+std::span<const Panel> ImageTensorRef::bind(std::vector<Panel>& views, PageSource& pages, int part) const {
+  const PanelGroup g = panels_of(pages, part);
+  for (int i = g.first; i < g.first + g.count; ++i) {
     const PanelPlace& place = placed().panels[i];
     const ResidentPage page = pages.acquire(place.use);
-    weight_panels_[i] = {page.data + place.offset, page.ready, place.row_begin, place.rows};
+    views[i] = {page.data + place.offset, page.ready, place.row_begin, place.rows};
   }
-  return {weight_panels_, rows(), columns(), image_->weight_dtype};
+  return std::span<const Panel>(views).subspan(g.first, g.count);
 }
+
+Weight ImageTensorRef::weight(PageSource& pages, int part) {
+  return {bind(weight_panels_, pages, part), rows(), columns(), image_->weight_dtype};
+}
+
+Table ImageTensorRef::table(PageSource& pages, int part) { return {bind(table_panels_, pages, part), rows()}; }
 
 Vector ImageTensorRef::vector(PageSource& pages) {
   if (!present()) return {};
@@ -35,17 +53,10 @@ Vector ImageTensorRef::vector(PageSource& pages) {
   return {reinterpret_cast<const float*>(page.data + place.offset), page.ready, rows()};
 }
 
-std::span<const TablePanel> ImageTensorRef::table(PageSource& pages) {
-  for (std::size_t i = 0; i < table_panels_.size(); ++i) {
-    const PanelPlace& place = placed().panels[i];
-    const ResidentPage page = pages.acquire(place.use);
-    table_panels_[i] = {page.data + place.offset, page.ready, place.row_begin, place.rows};
-  }
-  return table_panels_;
-}
-
-void ImageTensorRef::done(PageSource& pages) const {
-  if (present() && placed().uses_over >= 0) pages.uses_over(static_cast<PageUse>(placed().uses_over));
+void ImageTensorRef::done(PageSource& pages, int part) const {
+  if (!present()) return;
+  const std::int64_t over = panels_of(pages, part).uses_over;
+  if (over >= 0) pages.uses_over(static_cast<PageUse>(over));
 }
 
 Embedding::Embedding(const Image& image, int t)
@@ -55,13 +66,18 @@ Embedding::Embedding(const Image& image, int t)
       positions_(ImageTensorRef::find(image, "embedding.positions.weight")) {}
 
 void Embedding::forward(Pass& pass, Activations hidden) {
-  pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, tokens_.weight(pass.pages), hidden);
-  tokens_.done(pass.pages);
+  for (int part = 0; part < tokens_.parts(pass.pages); ++part) {
+    pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, tokens_.weight(pass.pages, part), hidden);
+    tokens_.done(pass.pages, part);
+  }
   pass.all_reduce.sum(pass.stream, reinterpret_cast<float*>(hidden.data),
                       static_cast<std::size_t>(hidden.rows) * hidden.columns);
   if (!positions_.present()) return;
-  pass.ops.add_rows(pass.stream, pass.batch.positions, position_offset_, positions_.table(pass.pages), hidden);
-  positions_.done(pass.pages);
+  for (int part = 0; part < positions_.parts(pass.pages); ++part) {
+    const Table table = positions_.table(pass.pages, part);
+    pass.ops.add_rows(pass.stream, pass.batch.positions, position_offset_, table, hidden);
+    positions_.done(pass.pages, part);
+  }
 }
 
 Norm::Norm(const Image& image, const std::string& prefix)
@@ -86,11 +102,18 @@ ColumnParallelLinear::ColumnParallelLinear(const Image& image, const std::string
 }
 
 void ColumnParallelLinear::forward(Pass& pass, Activations x, Activations out) {
-  const Weight weight = weight_.weight(pass.pages);
-  const Vector bias = bias_.vector(pass.pages);
-  pass.ops.gemm(pass.stream, x, weight, bias, activation_, out);
-  weight_.done(pass.pages);
+  const Vector bias = bias_.present() ? copy_bias(pass) : Vector{};
+  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
+    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), bias, activation_, out);
+    weight_.done(pass.pages, part);
+  }
+}
+
+Vector ColumnParallelLinear::copy_bias(Pass& pass) {
+  const Activations copy = pass.work.bias(out());
+  pass.ops.copy_vector(pass.stream, bias_.vector(pass.pages), copy);
   bias_.done(pass.pages);
+  return {reinterpret_cast<const float*>(copy.data), /*ready=*/nullptr, copy.columns};
 }
 
 RowParallelLinear::RowParallelLinear(const Image& image, const std::string& prefix)
@@ -100,8 +123,10 @@ RowParallelLinear::RowParallelLinear(const Image& image, const std::string& pref
 
 void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
   const Activations partial = pass.work.partial(hidden.rows, hidden.columns);
-  pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages), /*bias=*/{}, Activation::kNone, partial);
-  weight_.done(pass.pages);
+  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
+    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, partial);
+    weight_.done(pass.pages, part);
+  }
   pass.all_reduce.sum(pass.stream, reinterpret_cast<float*>(partial.data),
                       static_cast<std::size_t>(partial.rows) * partial.columns);
   pass.ops.add_residual(pass.stream, partial, bias_.vector(pass.pages), hidden);
@@ -173,18 +198,25 @@ Head::Head(const Image& image, int t)
 
 void Head::forward(Pass& pass, Activations hidden, LogitSummary* out) {
   if (norm_.present()) norm_.forward(pass, hidden, hidden);
-  const Weight weight = weight_.weight(pass.pages);
-  const Batch& batch = pass.batch;
-  for (int first = 0; first < batch.logit_count(); first += Workspace::kLogitRows) {
-    const int rows = std::min(Workspace::kLogitRows, batch.logit_count() - first);
-    const Activations x = pass.work.input(rows, hidden.columns, dtype_);
-    const Activations logits = pass.work.logits(rows, weight.out);
-    pass.ops.gather_rows(pass.stream, hidden, std::span(batch.logit_rows).subspan(first, rows), x);
-    pass.ops.gemm(pass.stream, x, weight, /*bias=*/{}, Activation::kNone, logits);
-    pass.ops.summarize(pass.stream, logits, first_token_, real_vocab_, std::span(batch.top).subspan(first, rows),
-                       std::span(batch.targets).subspan(first, rows), out + first);
+  const int count = pass.batch.logit_count();
+  const int rounds = std::max(1, ceil_div(count, Workspace::kLogitRows));  // pages are visited though no row is wanted
+  for (int round = 0; round < rounds; ++round) {
+    const int first = round * Workspace::kLogitRows;
+    summarize_rows(pass, hidden, first, std::min(Workspace::kLogitRows, count - first), round + 1 == rounds, out);
   }
-  weight_.done(pass.pages);
+}
+
+void Head::summarize_rows(Pass& pass, Activations hidden, int first, int count, bool last_round, LogitSummary* out) {
+  const Batch& batch = pass.batch;
+  const Activations x = pass.work.input(count, hidden.columns, dtype_);
+  const Activations logits = pass.work.logits(count, weight_.rows());
+  pass.ops.gather_rows(pass.stream, hidden, std::span(batch.logit_rows).subspan(first, count), x);
+  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
+    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, logits);
+    if (last_round) weight_.done(pass.pages, part);
+  }
+  pass.ops.summarize(pass.stream, logits, first_token_, real_vocab_, std::span(batch.top).subspan(first, count),
+                     std::span(batch.targets).subspan(first, count), out + first);
 }
 
 }  // namespace computron

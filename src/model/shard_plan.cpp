@@ -72,12 +72,12 @@ class PlanBuilder {
     const std::string p = fmt::format("layers.{}.", layer);
     const bool pre = plan_.config.norm_position == NormPosition::kPre;
     if (pre) norm(p + "attention_norm");
-    add_linear(p + "attention.qkv", {p + "attention.query", p + "attention.key", p + "attention.value"});
-    add_linear(p + "attention.output", {p + "attention.output"});
+    add_column_parallel(p + "attention.qkv", {p + "attention.query", p + "attention.key", p + "attention.value"});
+    add_row_parallel(p + "attention.output");
     norm(p + (pre ? "mlp_norm" : "attention_norm"));
-    if (plan_.config.gated_mlp) add_linear(p + "mlp.gate", {p + "mlp.gate"});
-    add_linear(p + "mlp.up", {p + "mlp.up"});
-    add_linear(p + "mlp.down", {p + "mlp.down"});
+    if (plan_.config.gated_mlp) add_column_parallel(p + "mlp.gate", {p + "mlp.gate"});
+    add_column_parallel(p + "mlp.up", {p + "mlp.up"});
+    add_row_parallel(p + "mlp.down");
     if (!pre) norm(p + "mlp_norm");
   }
 
@@ -96,14 +96,21 @@ class PlanBuilder {
     if (has(prefix + ".bias")) add(prefix + ".bias", {prefix + ".bias"});
   }
 
-  void add_linear(const std::string& name, const std::vector<std::string>& sources) {
+  // The bias comes first: every panel of the weight needs its part of it.
+  void add_column_parallel(const std::string& name, const std::vector<std::string>& sources) {
     std::vector<std::string> weights, biases;
     for (const std::string& source : sources) {
       weights.push_back(source + ".weight");
       if (has(source + ".bias")) biases.push_back(source + ".bias");
     }
-    add(name + ".weight", weights);
     if (!biases.empty()) add(name + ".bias", biases);
+    add(name + ".weight", weights);
+  }
+
+  // The bias is added once, to the sum over the ranks.
+  void add_row_parallel(const std::string& name) {
+    add(name + ".weight", {name + ".weight"});
+    if (has(name + ".bias")) add(name + ".bias", {name + ".bias"});
   }
 
   bool has(const std::string& name) const { return specs_.contains(name); }

@@ -36,7 +36,8 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       images_(std::move(images)),
       compute_(device.make_compute_stream(progress)),
       link_(device.make_copy_stream()),
-      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, *link_, *compute_),
+      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
+                 *compute_),
       work_(make_workspace(device, ops, images_, options.max_rows)),
       all_reduce_(make_all_reduce(mesh, progress, largest_hidden(images_) * options.max_rows)),
       transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight) {

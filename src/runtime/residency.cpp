@@ -1,24 +1,59 @@
 #include "computron/runtime/residency.h"
 
+#include <algorithm>
+
 namespace computron {
 
 Residency::Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
-                     std::size_t frame_bytes, CopyStream& link, Stream& compute)
+                     std::size_t frame_bytes, int host_slots, CopyStream& link, Stream& compute)
     : stage_(stage),
       images_(std::move(images)),
       compute_(compute),
       pool_(device, frames, frame_bytes),
-      swapper_(host, pool_, link, compute),
-      state_(images_, frames) {}
+      spill_(device, host_slots, frame_bytes),
+      swapper_(host, spill_, pool_, link, compute),
+      accepted_caches_(images_.size()),
+      state_(images_, frames, host_slots) {}
+
+void Residency::accept(const Step& step) {
+  const StagePlan& plan = step.stages[stage_];
+  std::vector<Transfer> transfers;
+  for (const CacheChange& change : plan.caches) move_cache(step.id, change, transfers);
+  for (const Fetch& f : plan.fetches)
+    transfers.push_back({Transfer::kFetch, step.id, f.after, f.frame, f.model, f.page});
+  swapper_.submit(transfers);
+}
+
+// Only what the copies depend on is checked here; the rest when the change enters the state.
+void Residency::move_cache(StepId step, const CacheChange& change, std::vector<Transfer>& transfers) {
+  ensure(change.model < accepted_caches_.size(), "cache change names no model");
+  std::vector<FrameId>& list = accepted_caches_[change.model];
+  ensure(change.taken <= list.size(), "more cache frames taken than there are");
+  const std::vector<FrameId> left(list.end() - change.taken, list.end());
+  list.resize(list.size() - change.taken);
+  list.insert(list.end(), change.added.begin(), change.added.end());
+  if (change.slots.empty()) return;
+
+  const bool spill = change.kind == CacheChange::kSpill;
+  const std::vector<FrameId>& frames = spill ? left : change.added;
+  ensure(frames.size() == change.slots.size(), "as many cache frames as slots are moved");
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    ensure(static_cast<int>(frames[i]) < pool_.frames() && static_cast<int>(change.slots[i]) < spill_.slots(),
+           "a cache is moved out of the pool or the spill area");
+    transfers.push_back(
+        {spill ? Transfer::kSpill : Transfer::kRestore, step, change.after, frames[i], change.model, change.slots[i]});
+  }
+}
 
 // The state as the step's pass finds it. Fetches enter it in the order of the link: from the first one on that waits
 // for a use of this very step, they are refills, and come later, one by one.
 void Residency::begin(const Step& step) {
   const StagePlan& plan = step.stages[stage_];
+  swapper_.expect_caches_moved(step.id);
   for (const SequenceId id : step.closed) state_.close(id);
   for (const CacheChange& change : plan.caches) {
     state_.change_cache(change);
-    for (const FrameId frame : change.added) compute_.wait(pool_.filled(frame));  // no late copy may land in it
+    for (const FrameId frame : change.added) compute_.wait(pool_.filled(frame));  // restored, or no late copy lands
   }
   refills_.assign(plan.fetches.begin(), plan.fetches.end());
   place_until({step.id - 1, UsePoint::kEnd});
@@ -33,6 +68,13 @@ void Residency::passed(UsePoint point) {
   place_until(point);
   swapper_.passed(point);
 }
+
+// What begin() left to be placed waits for uses of this step, or lies on the link behind a fetch that does.
+StepPages::StepPages(Residency& residency, const Step& step)
+    : residency_(residency),
+      step_(step),
+      refilled_(std::any_of(residency.refills_.begin(), residency.refills_.end(),
+                            [&step](const Fetch& fetch) { return fetch.model == step.model; })) {}
 
 ResidentPage StepPages::acquire(PageUse use) {
   const PageId page = residency_.images_[step_.model]->uses[use];

@@ -12,10 +12,12 @@ std::string StateDigest::first_difference(const StateDigest& other) const {
   return {};
 }
 
-StageState::StageState(std::vector<const Image*> images, int frames)
+StageState::StageState(std::vector<const Image*> images, int frames, int host_slots)
     : images_(std::move(images)),
       resident_(images_.size(), 0),
       caches_(images_.size()),
+      spilled_(images_.size()),
+      slots_taken_(static_cast<std::size_t>(host_slots)),
       owners_(static_cast<std::size_t>(frames)) {
   for (const Image* image : images_) page_tables_.emplace_back(image->pages(), kNoFrame);
 }
@@ -34,20 +36,67 @@ void StageState::close(SequenceId id) {
 }
 
 void StageState::change_cache(const CacheChange& change) {
-  ensure(change.model < caches_.size(), "cache change names no model");
-  std::vector<FrameId>& list = caches_[change.model];
-  ensure(change.taken <= list.size(), "more cache frames taken than there are");
-  for (std::uint32_t i = 0; i < change.taken; ++i) {
-    digest_.caches ^= hash_tuple(change.model, list.size() - 1, list.back());
+  const ModelId model = change.model;
+  ensure(model < caches_.size(), "cache change names no model");
+  switch (change.kind) {
+    case CacheChange::kPlain:
+      ensure(spilled_[model].empty() && change.slots.empty(), "plain change of a spilled cache");
+      take_frames(model, change.taken);
+      return add_frames(model, change.added);
+    case CacheChange::kSpill:
+      ensure(change.taken == caches_[model].size() && change.taken > 0, "a cache is spilled whole or not at all");
+      ensure(change.slots.size() == change.taken && change.added.empty(), "a spilled frame needs a slot");
+      take_frames(model, change.taken);
+      return take_slots(model, change.slots);
+    case CacheChange::kRestore:
+      ensure(!change.slots.empty() && change.slots == spilled_[model], "restore of slots the cache is not in");
+      ensure(change.added.size() == change.slots.size() && change.taken == 0, "a restored slot needs a frame");
+      free_slots(model);
+      return add_frames(model, change.added);
+    case CacheChange::kDropSpilled:
+      ensure(!spilled_[model].empty(), "drop of a cache that is not spilled");
+      ensure(change.taken == 0 && change.added.empty() && change.slots.empty(), "a drop says nothing but the model");
+      return free_slots(model);
+  }
+  throw Error(ExitCode::kInternal, "internal: unknown kind of cache change");
+}
+
+void StageState::take_frames(ModelId model, std::uint32_t count) {
+  std::vector<FrameId>& list = caches_[model];
+  ensure(count <= list.size(), "more cache frames taken than there are");
+  for (std::uint32_t i = 0; i < count; ++i) {
+    digest_.caches ^= hash_tuple(model, list.size() - 1, list.back());
     owners_[list.back()] = {};
     list.pop_back();
   }
-  for (const FrameId frame : change.added) {
+}
+
+void StageState::add_frames(ModelId model, const std::vector<FrameId>& frames) {
+  std::vector<FrameId>& list = caches_[model];
+  for (const FrameId frame : frames) {
     vacate(frame);
-    owners_[frame] = {Owner::kCache, change.model, static_cast<std::uint32_t>(list.size())};
-    digest_.caches ^= hash_tuple(change.model, list.size(), frame);
+    owners_[frame] = {Owner::kCache, model, static_cast<std::uint32_t>(list.size())};
+    digest_.caches ^= hash_tuple(model, list.size(), frame);
     list.push_back(frame);
   }
+}
+
+void StageState::take_slots(ModelId model, const std::vector<HostSlot>& slots) {
+  for (const HostSlot slot : slots) {
+    ensure(slot < slots_taken_.size() && !slots_taken_[slot], "spill into a slot that is not free");
+    slots_taken_[slot] = true;
+    digest_.caches ^= hash_tuple(model, spilled_[model].size(), slot, 1);
+    spilled_[model].push_back(slot);
+  }
+}
+
+void StageState::free_slots(ModelId model) {
+  std::vector<HostSlot>& slots = spilled_[model];
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    slots_taken_[slots[i]] = false;
+    digest_.caches ^= hash_tuple(model, i, slots[i], 1);
+  }
+  slots.clear();
 }
 
 void StageState::place(const Fetch& fetch) {
@@ -76,6 +125,7 @@ void StageState::vacate(FrameId frame) {
 
 void StageState::extend(ModelId model, const SequenceChunk& chunk) {
   ensure(model < images_.size(), "step names no model");
+  ensure(spilled_[model].empty(), "pass of a model whose cache is spilled");
   const auto [found, opened] = sequences_.try_emplace(chunk.sequence, SequenceState{.model = model, .blocks = {}});
   SequenceState& s = found->second;
   ensure(s.model == model && s.length == chunk.start, "chunk does not continue its sequence");

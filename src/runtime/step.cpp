@@ -36,6 +36,10 @@ void put(ByteWriter& out, const StagePlan& plan) {
     out.put(change.model);
     out.put(change.taken);
     out.put_list(change.added);
+    out.put(change.kind);
+    out.put_list(change.slots);
+    out.put(change.after.step);
+    out.put(change.after.use);
   }
   out.put(static_cast<std::uint32_t>(plan.fetches.size()));
   for (const Fetch& f : plan.fetches) {
@@ -55,6 +59,11 @@ StagePlan get_plan(ByteReader& in) {
     change.model = in.get<ModelId>();
     change.taken = in.get<std::uint32_t>();
     change.added = in.get_list<FrameId>();
+    change.kind = in.get<CacheChange::Kind>();
+    ensure(change.kind <= CacheChange::kDropSpilled, "unknown kind of cache change");
+    change.slots = in.get_list<HostSlot>();
+    change.after.step = in.get<StepId>();
+    change.after.use = in.get<PageUse>();
     plan.caches.push_back(std::move(change));
   }
   const auto fetches = in.get<std::uint32_t>();

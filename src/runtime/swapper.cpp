@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace computron {
 
-Swapper::Swapper(const HostStore& host, FramePool& pool, CopyStream& link, Stream& compute)
-    : host_(host), pool_(pool), link_(link), compute_(compute), contents_(pool.frames()) {}
+Swapper::Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute)
+    : host_(host), spill_(spill), pool_(pool), link_(link), compute_(compute), contents_(pool.frames()) {}
 
-void Swapper::submit(const std::vector<Fetch>& fetches) {
-  queue_.insert(queue_.end(), fetches.begin(), fetches.end());
+void Swapper::submit(const std::vector<Transfer>& transfers) {
+  queue_.insert(queue_.end(), transfers.begin(), transfers.end());
   enqueue_due();
 }
 
@@ -18,16 +20,36 @@ void Swapper::passed(UsePoint point) {
 }
 
 void Swapper::enqueue_due() {
-  for (; !queue_.empty() && queue_.front().after <= passed_; queue_.pop_front()) {
-    const Fetch& f = queue_.front();
-    if (f.after.step > 0) {
-      compute_.record(pool_.drained(f.frame));
-      link_.wait(pool_.drained(f.frame));
-    }
-    link_.copy_to_device(pool_.frame(f.frame), host_.page(f.model, f.page), host_.page_used_bytes(f.model, f.page));
-    link_.record(pool_.filled(f.frame));
-    contents_[f.frame] = {f.model, f.page};
+  for (; !queue_.empty() && queue_.front().after <= passed_; queue_.pop_front()) enqueue(queue_.front());
+}
+
+// A spilled frame's filled event says that its bytes have left: the next to write into it waits for that.
+void Swapper::enqueue(const Transfer& t) {
+  std::byte* frame = pool_.frame(t.frame);
+  if (t.after.step > 0) {
+    compute_.record(pool_.drained(t.frame));
+    link_.wait(pool_.drained(t.frame));
   }
+  contents_[t.frame] = {};
+  switch (t.kind) {
+    case Transfer::kFetch:
+      link_.copy_to_device(frame, host_.page(t.model, t.place), host_.page_used_bytes(t.model, t.place));
+      contents_[t.frame] = {t.model, t.place};
+      break;
+    case Transfer::kSpill:
+      link_.copy_to_host(spill_.slot(t.place), frame, pool_.frame_bytes());
+      break;
+    case Transfer::kRestore:
+      link_.copy_to_device(frame, spill_.slot(t.place), pool_.frame_bytes());
+      break;
+  }
+  link_.record(pool_.filled(t.frame));
+}
+
+void Swapper::expect_caches_moved(StepId step) const {
+  const bool waiting = std::any_of(queue_.begin(), queue_.end(),
+                                   [step](const Transfer& t) { return t.kind != Transfer::kFetch && t.step <= step; });
+  ensure(!waiting, "a step begins before its caches could be moved: the steps break the order rule");
 }
 
 const Event& Swapper::ready(ModelId model, PageId page, FrameId frame) {

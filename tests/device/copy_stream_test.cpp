@@ -84,6 +84,19 @@ TEST_P(CopyStreamTest, CopiesRunInOrder) {
   EXPECT_EQ(destination, last);
 }
 
+// What leaves a frame is what the copy before it brought, and the frame can be filled behind it.
+TEST_P(CopyStreamTest, CopiesToTheHostKeepTheirPlaceInTheOrder) {
+  const auto first = pattern(2 * kMiB + 5, 1), second = pattern(2 * kMiB + 5, 2);
+  std::vector<std::byte> frame(first.size()), left(first.size());
+  bench_.copy->copy_to_device(frame.data(), first.data(), first.size());
+  bench_.copy->copy_to_host(left.data(), frame.data(), frame.size());
+  bench_.copy->copy_to_device(frame.data(), second.data(), second.size());
+  bench_.copy->synchronize();
+  EXPECT_EQ(left, first);
+  EXPECT_EQ(frame, second);
+  EXPECT_EQ(bench_.copy->statistics().bytes, 3 * first.size());
+}
+
 TEST_P(CopyStreamTest, EventFiresAfterItsCopyAndNotBefore) {
   const auto event = bench_.device->make_event();
   std::vector<std::byte> destination(2 * kMiB);

@@ -342,10 +342,10 @@ TEST(ShardPlan, TensorsAreInExecutionOrder) {
   c.layers = 1;
   EXPECT_THAT(names(ShardPlan::make(c, {}, 0)),
               ElementsAre("embedding.tokens.weight", "embedding.positions.weight", "layers.0.attention_norm.weight",
-                          "layers.0.attention_norm.bias", "layers.0.attention.qkv.weight",
-                          "layers.0.attention.qkv.bias", "layers.0.attention.output.weight",
+                          "layers.0.attention_norm.bias", "layers.0.attention.qkv.bias",
+                          "layers.0.attention.qkv.weight", "layers.0.attention.output.weight",
                           "layers.0.attention.output.bias", "layers.0.mlp_norm.weight", "layers.0.mlp_norm.bias",
-                          "layers.0.mlp.up.weight", "layers.0.mlp.up.bias", "layers.0.mlp.down.weight",
+                          "layers.0.mlp.up.bias", "layers.0.mlp.up.weight", "layers.0.mlp.down.weight",
                           "layers.0.mlp.down.bias", "final_norm.weight", "final_norm.bias", "head.weight"));
 }
 

@@ -33,10 +33,13 @@ class UseEvent : public Event {
   const PageUse use;
 };
 
-// Pages are asked for in the order of their uses, none after it was given up, and every one is given up.
+// Pages are asked for in the order of their uses, none after it was given up, and every one is given up, as early as
+// the image says where that is to hold: group by group, and in one round (no more than Workspace::kLogitRows logit
+// rows).
 class OrderedPages : public PageSource {
  public:
-  explicit OrderedPages(const Image& image) : bytes_(image.page_bytes) {
+  OrderedPages(const Image& image, bool group_by_group, bool one_round)
+      : image_(image), group_by_group_(group_by_group), one_round_(one_round), bytes_(image.page_bytes) {
     for (PageUse use = 0; use < image.uses.size(); ++use) events_.emplace_back(use);
     asked_.assign(image.uses.size(), false);
   }
@@ -45,6 +48,10 @@ class OrderedPages : public PageSource {
     EXPECT_GT(static_cast<std::int64_t>(use), over_) << "a page is asked for after it was given up";
     // An operation may ask for its weight and then for its bias, but never skips a use.
     EXPECT_TRUE(use == 0 || asked_[use - 1]) << "use " << use << " comes before the one before it";
+    if (group_by_group_ && one_round_ && !asked_[use]) {
+      EXPECT_EQ(over_, image_.over_before[use]) << "before use " << use;
+      EXPECT_LE(use - over_, Image::kGroupPages) << "an operation binds too many pages";
+    }
     asked_[use] = true;
     return {bytes_.data(), &events_[use]};
   }
@@ -55,6 +62,8 @@ class OrderedPages : public PageSource {
     over_ = use;
   }
 
+  bool group_by_group() const override { return group_by_group_; }
+
   void expect_live(const Event* ready) const {
     EXPECT_GT(static_cast<std::int64_t>(static_cast<const UseEvent*>(ready)->use), over_) << "an operation comes late";
   }
@@ -64,13 +73,15 @@ class OrderedPages : public PageSource {
   }
 
  private:
+  const Image& image_;
+  const bool group_by_group_, one_round_;
   std::vector<std::byte> bytes_;
   std::vector<UseEvent> events_;
   std::vector<bool> asked_;
   std::int64_t over_ = -1;
 };
 
-// Checks that what an operation reads is whole and still there.
+// Checks that what an operation reads is still there, and that the parts it is given of a tensor make a whole.
 class CheckingOps : public Ops {
  public:
   explicit CheckingOps(const OrderedPages& pages) : pages_(pages) {}
@@ -78,17 +89,27 @@ class CheckingOps : public Ops {
   DType weight_dtype(DType checkpoint) const override { return checkpoint; }
   int padded_rows(int rows) const override { return rows; }
 
-  void embed(Stream&, std::span<const TokenId>, TokenId, const Weight& w, Activations) override { expect_whole(w); }
-  void add_rows(Stream&, std::span<const std::int32_t>, int, std::span<const TablePanel> table, Activations) override {
-    for (const TablePanel& panel : table) pages_.expect_live(panel.ready);
+  void embed(Stream&, std::span<const TokenId>, TokenId, const Weight& weight, Activations) override {
+    expect_next_part(weight.panels, weight.out);
+  }
+  void add_rows(Stream&, std::span<const std::int32_t>, int, const Table& table, Activations) override {
+    expect_next_part(table.panels, table.rows);
+  }
+  void copy_vector(Stream&, Vector in, Activations out) override {
+    EXPECT_NE(in.data, nullptr);
+    expect_vector(in, out.columns);
+    copied_ = out.data;
   }
   void norm(Stream&, NormKind, Activations in, Vector weight, Vector bias, float, Activations) override {
     expect_vector(weight, in.columns);
     expect_vector(bias, in.columns);
   }
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation, Activations out) override {
-    expect_whole(weight);
-    expect_vector(bias, weight.out);
+    expect_next_part(weight.panels, weight.out);
+    if (bias.data != nullptr) {
+      EXPECT_EQ(reinterpret_cast<const std::byte*>(bias.data), copied_);
+      EXPECT_EQ(bias.length, weight.out);
+    }
     EXPECT_EQ(x.columns, weight.in);
     EXPECT_EQ(out.columns, weight.out);
     EXPECT_EQ(x.dtype, weight.dtype);
@@ -104,29 +125,34 @@ class CheckingOps : public Ops {
   }
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows>,
                  const KvCacheView&, int layer, Activations out) override {
+    expect_all_parts();
     EXPECT_EQ(qkv.columns, (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
     EXPECT_EQ(out.columns, shape.heads * shape.head_dim);
     layers.push_back(layer);
   }
   void summarize(Stream&, Activations logits, TokenId, int, std::span<const std::int32_t> top,
                  std::span<const TokenId> targets, LogitSummary* out) override {
+    expect_all_parts();
     EXPECT_EQ(top.size(), targets.size());
     EXPECT_EQ(static_cast<int>(top.size()), logits.rows);
     for (int i = 0; i < logits.rows; ++i) ++out[i].count;
   }
   void copy_to_host(Stream&, Activations, void*) override {}
+  void expect_all_parts() const { EXPECT_EQ(next_row_, 0) << "a tensor is not whole"; }
 
   std::vector<int> layers;  // as attention() met them
 
  private:
-  void expect_whole(const Weight& weight) const {
-    int row = 0;
-    for (const WeightPanel& panel : weight.panels) {
-      EXPECT_EQ(panel.row_begin, row);
-      row += panel.rows;
+  template <class Panel>
+  void expect_next_part(std::span<const Panel> panels, int rows) {
+    EXPECT_FALSE(panels.empty());
+    for (const Panel& panel : panels) {
+      EXPECT_EQ(panel.row_begin, next_row_);
+      next_row_ += panel.rows;
       pages_.expect_live(panel.ready);
     }
-    EXPECT_EQ(row, weight.out);
+    EXPECT_LE(next_row_, rows);
+    if (next_row_ == rows) next_row_ = 0;
   }
   void expect_vector(const Vector& vector, int length) const {
     if (vector.data == nullptr) return;
@@ -136,6 +162,8 @@ class CheckingOps : public Ops {
 
   const OrderedPages& pages_;
   PlainFormat format_;
+  int next_row_ = 0;  // of the tensor whose parts come
+  const std::byte* copied_ = nullptr;
 };
 
 ModelConfig make_config(NormPosition norm_position, bool tied_head, bool biases) {
@@ -167,18 +195,20 @@ Batch make_batch(int rows) {
   return batch;
 }
 
-void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std::size_t spare_bytes) {
-  SCOPED_TRACE(fmt::format("pp {}, stage {}, pages with {} bytes to spare", mesh.pp, stage, spare_bytes));
+void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std::size_t spare_bytes, int rows,
+                       bool group_by_group) {
+  SCOPED_TRACE(fmt::format("pp {}, stage {}, pages with {} bytes to spare, {} rows, grouped {}", mesh.pp, stage,
+                           spare_bytes, rows, group_by_group));
   const PlainFormat format;
   const ShardPlan plan = ShardPlan::make(config, mesh, stage);
   const std::size_t page = Image::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
   const Image image = Image::make(plan, format, DType::kBF16, page);
-  const Batch batch = make_batch(2 * Workspace::kLogitRows + 10);
+  const Batch batch = make_batch(rows);
   const auto device = make_cpu_device({.threads = 1});
   Progress progress(IdlePolicy::parse("yield"));
   const auto stream = device->make_compute_stream(progress);
   const auto all_reduce = make_local_all_reduce();
-  OrderedPages pages(image);
+  OrderedPages pages(image, group_by_group, /*one_round=*/batch.logit_count() <= Workspace::kLogitRows);
   CheckingOps ops(pages);
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
@@ -188,6 +218,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden), logits.data());
 
   pages.expect_all_over();
+  ops.expect_all_parts();
   std::vector<int> layers(plan.layers);
   std::iota(layers.begin(), layers.end(), 0);
   EXPECT_EQ(ops.layers, layers);
@@ -202,8 +233,12 @@ TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
         SCOPED_TRACE(
             fmt::format("post {}, tied {}, biases {}", norm_position == NormPosition::kPost, tied_head, biases));
         for (const std::size_t spare_bytes : {0, 1000, 1 << 20}) {
-          expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes);
-          for (int stage = 0; stage < 3; ++stage) expect_sound_pass(config, {.tp = 1, .pp = 3}, stage, spare_bytes);
+          for (const int rows : {1, 20, 2 * Workspace::kLogitRows + 10}) {  // no logit row, one round of them, two
+            for (const bool grouped : {false, true}) {
+              expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes, rows, grouped);
+              for (int s = 0; s < 3; ++s) expect_sound_pass(config, {.tp = 1, .pp = 3}, s, spare_bytes, rows, grouped);
+            }
+          }
         }
       }
     }

@@ -143,6 +143,30 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
   }
 }
 
+// A weight given part by part: each part computes its own columns, with the bits of the whole, and no others.
+TEST_P(GemmTest, PartsComputeTheirOwnColumns) {
+  constexpr int kRows = 5, kOut = 300, kIn = 72;
+  const auto x = random_floats(kRows * kIn, 1), w = random_floats(kOut * kIn, 2), bias = random_floats(kOut, 3);
+  const auto weight = bench_.weight(w, kOut, kIn, DType::kF32, {64});
+  const auto before = random_floats(kRows * kOut, 4);
+  const auto whole = bench_.empty(kRows, kOut), part = bench_.put(before, kRows, kOut);
+  const auto input = bench_.put(x, kRows, kIn);
+  const auto gemm = [&](std::span<const WeightPanel> panels, const Activations& y) {
+    bench_.ops().gemm(bench_.stream(), input, {panels, kOut, kIn, DType::kF32}, bench_.vector(bias), Activation::kRelu,
+                      y);
+  };
+  gemm(weight.panels, whole);
+  gemm(weight.panels.subspan(1, 2), part);
+  const auto all = bench_.get(whole), some = bench_.get(part);
+  for (int i = 0; i < kRows * kOut; ++i) {
+    const bool computed = i % kOut >= 64 && i % kOut < 192;
+    ASSERT_EQ(some[static_cast<std::size_t>(i)], (computed ? all : before)[static_cast<std::size_t>(i)]) << i;
+  }
+  gemm(weight.panels.first(1), part);
+  gemm(weight.panels.subspan(3), part);
+  expect_same(bench_.get(part), all, "all parts");
+}
+
 // What it needs arrives over a slow link while the operation has long been given.
 class FetchedGemmTest : public OpsTest {
  protected:

@@ -34,14 +34,49 @@ TEST_P(RowsTest, EmbedTakesRowsOfItsSliceOnly) {
   }
 }
 
+// Each part writes its own tokens' rows and nothing else; the one that begins at row 0 the zeros.
+TEST_P(RowsTest, EmbedWorksPartByPart) {
+  constexpr int kVocab = 200, kColumns = 40, kFirst = 1000;
+  const auto table = random_floats(kVocab * kColumns, 1);
+  const auto weight = bench_.weight(table, kVocab, kColumns, DType::kF32, {64});
+  const auto& tokens = bench_.keep(std::vector<TokenId>{1000, 999, 1063, 1064, 1199, 1200});
+  const auto rows = static_cast<int>(tokens.size());
+  const auto before = random_floats(static_cast<std::size_t>(rows) * kColumns, 2);
+  const auto first = bench_.put(before, rows, kColumns), rest = bench_.put(before, rows, kColumns);
+  const auto part = [&](std::size_t begin, std::size_t count) {
+    return Weight{weight.panels.subspan(begin, count), kVocab, kColumns, DType::kF32};
+  };
+  ops().embed(stream(), tokens, kFirst, part(0, 1), first);
+  ops().embed(stream(), tokens, kFirst, part(1, 3), rest);
+  const auto of_first = bench_.get(first), of_rest = bench_.get(rest);
+  for (int i = 0; i < rows; ++i) {
+    const int row = tokens[static_cast<std::size_t>(i)] - kFirst;
+    const bool here = row >= 0 && row < kVocab;
+    const auto old = row_of(before, i, kColumns), embedded = here ? row_of(table, row, kColumns) : Floats(kColumns);
+    const bool by_first = row < 64 || row >= kVocab;
+    expect_same(row_of(of_first, i, kColumns), by_first ? embedded : old, fmt::format("first part, row {}", row));
+    expect_same(row_of(of_rest, i, kColumns), by_first ? old : embedded, fmt::format("second part, row {}", row));
+  }
+}
+
+TEST_P(RowsTest, CopyVectorCopies) {
+  const auto values = random_floats(77, 1);
+  const auto out = bench_.empty(1, 77);
+  ops().copy_vector(stream(), bench_.vector(values), out);
+  expect_same(bench_.get(out), values, "copy");
+}
+
 TEST_P(RowsTest, AddRowsAddsOffsetRowsOfAPanelledTable) {
   constexpr int kRows = 10, kColumns = 37, kOffset = 2;
   const auto table = random_floats(kRows * kColumns, 1), h = random_floats(4 * kColumns, 2);
   const auto* data = bench_.put_bytes(bytes_of(table, DType::kF32));
   const std::vector<TablePanel> panels = {{data, nullptr, 0, 3}, {data + 3 * kColumns * 4, nullptr, 3, 7}};
   const auto& positions = bench_.keep(std::vector<std::int32_t>{0, 7, 1, 0});
-  const auto out = bench_.put(h, 4, kColumns);
-  ops().add_rows(stream(), positions, kOffset, panels, out);
+  const auto out = bench_.put(h, 4, kColumns), in_parts = bench_.put(h, 4, kColumns);
+  ops().add_rows(stream(), positions, kOffset, {panels, kRows}, out);
+  for (int part : {1, 0}) {
+    ops().add_rows(stream(), positions, kOffset, {std::span(panels).subspan(part, 1), kRows}, in_parts);
+  }
   Floats expected = h;
   for (int r = 0; r < 4; ++r) {
     for (int c = 0; c < kColumns; ++c) {
@@ -49,6 +84,7 @@ TEST_P(RowsTest, AddRowsAddsOffsetRowsOfAPanelledTable) {
     }
   }
   expect_same(bench_.get(out), expected, "add_rows");
+  expect_same(bench_.get(in_parts), expected, "add_rows in parts");
 }
 
 TEST_P(RowsTest, AddRowsRefusesARowThatIsNotThere) {
@@ -58,7 +94,7 @@ TEST_P(RowsTest, AddRowsRefusesARowThatIsNotThere) {
   const auto out = bench_.put(Floats(8), 1, 8);
   EXPECT_THROW(
       {
-        ops().add_rows(stream(), positions, 0, panels, out);
+        ops().add_rows(stream(), positions, 0, {panels, 4}, out);
         stream().synchronize();
       },
       Error);
@@ -201,7 +237,7 @@ TEST_P(FetchedRowsTest, EmbedWaits) {
 
 TEST_P(FetchedRowsTest, AddRowsWaits) {
   const std::vector<TablePanel> panels = {{fetch(bytes_of(table_, DType::kF32)), there_.get(), 0, kRows}};
-  ops().add_rows(stream(), rows_, 0, panels, inout_);
+  ops().add_rows(stream(), rows_, 0, {panels, kRows}, inout_);
   Floats expected = h_;
   for (int c = 0; c < kColumns; ++c) expected[c] += table_[3 * kColumns + c];
   expect_same(bench_.get(inout_), expected, "positions");
@@ -222,6 +258,12 @@ TEST_P(FetchedRowsTest, AddResidualWaits) {
   expect_same(bench_.get(inout_), expected, "residual");
 }
 
+TEST_P(FetchedRowsTest, CopyVectorWaits) {
+  const auto* data = reinterpret_cast<const float*>(fetch(bytes_of(row_of(table_, 0, kColumns), DType::kF32)));
+  ops().copy_vector(stream(), {data, there_.get(), kColumns}, inout_);
+  expect_same(bench_.get(inout_), row_of(table_, 0, kColumns), "copy");
+}
+
 TEST_P(RowsTest, RefusesWhatDoesNotFit) {
   const auto a = bench_.put(Floats(16), 2, 8), narrow = bench_.put(Floats(16), 2, 8, DType::kBF16),
              shorter = bench_.put(Floats(8), 1, 8);
@@ -231,6 +273,7 @@ TEST_P(RowsTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops().add_residual(stream(), shorter, {}, a), Error);
   EXPECT_THROW(ops().add_residual(stream(), narrow, {}, a), Error);
   EXPECT_THROW(ops().convert(stream(), a, shorter), Error);
+  EXPECT_THROW(ops().copy_vector(stream(), bench_.vector(Floats(7)), shorter), Error);
   EXPECT_THROW(ops().gather_rows(stream(), a, bench_.keep(std::vector<std::int32_t>{0}), a), Error);
 }
 

@@ -1,8 +1,8 @@
 // A device whose streams run asynchronously, interleaved by a seeded adversary. For tests of ordering rules only.
 //
 // Work is queued and nothing runs until the adversary picks the head of one of the queues at random. A copy has two
-// halves, between which the frame holds neither the old bytes nor the new ones; a read looks at the frame at its start
-// and at its end. So any missing order between copies and reads shows for some seed.
+// halves, between which the destination holds neither the old bytes nor the new ones; a read, and a copy to the host,
+// looks at the frame at its start and at its end. So any missing order between copies and reads shows for some seed.
 #pragma once
 
 #include <cstring>
@@ -76,6 +76,16 @@ class AdversaryStream : public CopyStream {
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override {
     enqueue([=] { std::memset(destination, 0xee, bytes); });
     enqueue([=] { std::memcpy(destination, source, bytes); });
+  }
+  void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override {
+    const auto seen = std::make_shared<std::vector<std::byte>>();
+    enqueue([=] {
+      seen->assign(source, source + bytes);
+      std::memset(destination, 0xee, bytes);
+    });
+    enqueue([=] {
+      if (std::memcmp(seen->data(), source, bytes) == 0) std::memcpy(destination, source, bytes);
+    });
   }
   void synchronize() override {
     if (!adversary_.run_all()) throw Error(ExitCode::kInternal, "deadlock: every queue waits");

@@ -1,6 +1,7 @@
 // The executor with a real transformer, real pages and a real copy thread: whatever the pool's size, the order of
 // copies, the link's rate and the lateness of the compute stream, the rows are those of a run with everything resident,
-// bit for bit. Pools smaller than one model are refilled behind the pass.
+// bit for bit. Pools smaller than one model, and than its largest tensor, are refilled behind the pass; caches move to
+// host memory between two passes of their model, their frames are filled with pages, and they come back elsewhere.
 
 #include "computron/runtime/executor.h"
 
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <random>
 
 #include "computron/model/checkpoint_check.h"
@@ -21,7 +21,9 @@ namespace {
 
 constexpr std::size_t kPageBytes = 32 << 10;
 constexpr int kMaxRows = 32;
-constexpr int kAllFrames = 64;
+constexpr int kAllFrames = 128;
+constexpr int kHostSlots = 4;  // fewer than the caches of both models take
+constexpr int kVocab = 1500;  // embedding and tied head: 12 pages
 
 // The models of the test on this rank: files, images, pages.
 class Models {
@@ -30,7 +32,9 @@ class Models {
     for (int m = 0; m < 2; ++m) {
       const std::string path = std::filesystem::temp_directory_path() /
                                ("executor_test." + std::to_string(getpid()) + "." + std::to_string(m) + ".h5");
-      test::write_tiny_checkpoint(path, {.layers = 2 + m, .dtype = m == 0 ? DType::kF32 : DType::kBF16,
+      test::write_tiny_checkpoint(path, {.layers = 2 + m,
+                                         .vocab = kVocab,
+                                         .dtype = m == 0 ? DType::kF32 : DType::kBF16,
                                          .seed = static_cast<std::uint64_t>(m + 1)});
       const CheckpointIndex index = read_checkpoint_index(path);
       const ModelConfig config = ModelConfig::from_json(index.config_json);
@@ -52,82 +56,87 @@ class Models {
   HostStore host;
 };
 
-// Writes the fetches of steps for one stage at random but by the order rule: a page comes into any frame that the
-// operation it is for does not use, once the last use of what is there is over.
+// Writes the fetches of steps for one stage at random but by the order rule: a page comes into any frame whose last use
+// is over by then, of this pass as Image::over_before says.
 class Planner {
  public:
-  Planner(std::vector<const Image*> images, int frames, std::uint64_t seed)
-      : images_(images), state_(images, frames), last_use_(frames), random_(seed) {}
+  // Without host slots caches stay where they are.
+  Planner(std::vector<const Image*> images, int frames, int host_slots, std::uint64_t seed)
+      : images_(images),
+        state_(images, frames, host_slots),
+        last_use_(frames),
+        cache_used_(images.size()),
+        random_(seed) {}
 
   void plan(Step& step, int stage) {
     StagePlan& plan = step.stages[stage];
     for (const SequenceId id : step.closed) state_.close(id);
-    const KvGeometry geometry = KvGeometry::make(*images_[step.model]);
-    if (state_.cache(step.model).empty()) {
-      CacheChange change{.model = step.model, .taken = 0, .added = {}};
-      for (int i = geometry.frames_for(4); i > 0; --i) {
-        const CacheChange one{.model = step.model, .taken = 0, .added = {victim({})}};
-        state_.change_cache(one);
-        change.added.push_back(one.added[0]);
-      }
-      plan.caches.push_back(change);
-    }
-    for (const auto& [first, last] : operations(*images_[step.model])) bring_in(step, plan, first, last);
+    for (ModelId m = 0; m < images_.size(); ++m) spill(m, plan);
+    if (state_.cache(step.model).empty()) provide_cache(step, plan);
+    cache_used_[step.model] = step.id;
+    for (PageUse use = 0; use < images_[step.model]->uses.size(); ++use) bring_in(step, plan, use);
     for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
   }
   const StateDigest& digest() const { return state_.digest(); }
   std::size_t fetches() const { return fetches_; }
+  std::size_t restores() const { return restores_; }
 
  private:
-  // Ranges of uses that one operation binds together: a weight with its bias.
-  static std::vector<std::pair<PageUse, PageUse>> operations(const Image& image) {
-    std::vector<std::pair<PageUse, PageUse>> ranges;
-    for (std::size_t i = 0; i < image.tensors.size(); ++i) {
-      const bool bias = image.plan.tensors[i].name.ends_with(".bias");
-      if (bias && !ranges.empty()) {
-        ranges.back().second = image.tensors[i].last_use;
-      } else {
-        ranges.emplace_back(image.tensors[i].panels.front().use, image.tensors[i].last_use);
-      }
+  // Half of the time, if there is a cache and room for it.
+  void spill(ModelId model, StagePlan& plan) {
+    const std::vector<FrameId> list = state_.cache(model);
+    CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(list.size()), .kind = CacheChange::kSpill};
+    for (HostSlot s = 0; static_cast<int>(s) < state_.host_slots() && change.slots.size() < list.size(); ++s) {
+      if (!state_.slot_taken(s)) change.slots.push_back(s);
     }
-    return ranges;
+    if (list.empty() || change.slots.size() < list.size() || random_() % 2 == 0) return;
+    change.after = {cache_used_[model]};
+    for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the spill
+    state_.change_cache(change);
+    plan.caches.push_back(change);
   }
 
-  void bring_in(const Step& step, StagePlan& plan, PageUse first, PageUse last) {
+  // New frames, filled with what was spilled, if anything.
+  void provide_cache(const Step& step, StagePlan& plan) {
+    CacheChange change{.model = step.model, .slots = state_.spilled(step.model)};
+    if (!change.slots.empty()) change.kind = CacheChange::kRestore;
+    restores_ += !change.slots.empty();
+    for (int i = KvGeometry::make(*images_[step.model]).frames_for(4); i > 0; --i) {
+      change.added.push_back(victim({step.id - 1}, change.added));
+      change.after = std::max(change.after, last_use_[change.added.back()]);
+    }
+    state_.change_cache(change);
+    plan.caches.push_back(change);
+  }
+
+  void bring_in(const Step& step, StagePlan& plan, PageUse use) {
     const Image& image = *images_[step.model];
-    std::vector<FrameId> busy;
-    for (PageUse use = first; use <= last; ++use) {
-      const FrameId frame = state_.frame_of(step.model, image.uses[use]);
-      if (frame != kNoFrame) busy.push_back(frame);
+    FrameId frame = state_.frame_of(step.model, image.uses[use]);
+    if (frame == kNoFrame) {
+      const std::int64_t over = image.over_before[use];
+      frame = victim(over < 0 ? UsePoint{step.id - 1} : UsePoint{step.id, static_cast<PageUse>(over)});
+      const Fetch fetch{step.model, image.uses[use], frame, last_use_[frame]};
+      state_.place(fetch);
+      plan.fetches.push_back(fetch);
+      ++fetches_;
     }
-    for (PageUse use = first; use <= last; ++use) {
-      FrameId frame = state_.frame_of(step.model, image.uses[use]);
-      if (frame == kNoFrame) {
-        frame = victim(busy);
-        busy.push_back(frame);
-        const Fetch fetch{step.model, image.uses[use], frame, last_use_[frame].value_or(UsePoint{})};
-        state_.place(fetch);
-        plan.fetches.push_back(fetch);
-        ++fetches_;
-      }
-      last_use_[frame] = {step.id, use};
-    }
+    last_use_[frame] = {step.id, use};
   }
 
-  FrameId victim(const std::vector<FrameId>& busy) {
+  // A frame whose last use is not after `over`, that is no cache and not among `taken`.
+  FrameId victim(UsePoint over, const std::vector<FrameId>& taken = {}) {
     for (;;) {
       const auto frame = static_cast<FrameId>(random_() % state_.frames());
-      if (state_.owner(frame).kind != StageState::Owner::kCache &&
-          std::find(busy.begin(), busy.end(), frame) == busy.end()) {
-        return frame;
-      }
+      const bool free = std::find(taken.begin(), taken.end(), frame) == taken.end();
+      if (free && state_.owner(frame).kind != StageState::Owner::kCache && last_use_[frame] <= over) return frame;
     }
   }
 
   std::vector<const Image*> images_;
   StageState state_;
-  std::vector<std::optional<UsePoint>> last_use_;
-  std::size_t fetches_ = 0;
+  std::vector<UsePoint> last_use_;  // [frame]
+  std::vector<StepId> cache_used_;  // [model] last step that ran it
+  std::size_t fetches_ = 0, restores_ = 0;
   std::mt19937_64 random_;
 };
 
@@ -149,7 +158,7 @@ std::vector<Step> make_steps(int stages, std::uint64_t seed) {
                         .logits = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
                         .top = 3,
                         .after_last = -1};
-    for (int n = start == 0 ? 14 : 1; n > 0; --n) chunk.tokens.push_back(static_cast<TokenId>(random() % 128));
+    for (int n = start == 0 ? 14 : 1; n > 0; --n) chunk.tokens.push_back(static_cast<TokenId>(random() % kVocab));
     const int block_tokens = KvGeometry::kBlockTokens;
     for (int b = ceil_div(start, block_tokens); b * block_tokens < start + static_cast<int>(chunk.tokens.size()); ++b) {
       chunk.new_blocks.push_back(static_cast<std::uint32_t>(b));
@@ -169,29 +178,38 @@ struct Setting {
 
 class ExecutorTest : public ::testing::TestWithParam<Setting> {
  protected:
-  // Rows of all steps as this rank reports them; checks the digests on the way.
-  static std::vector<SampledRow> run(MeshShape shape, int frames, const CpuDeviceOptions& options, std::uint64_t seed,
-                                     std::size_t* fetches = nullptr) {
+  struct Outcome {
+    std::vector<SampledRow> rows;  // of all steps, as this rank reports them
+    std::size_t fetches = 0, restores = 0;
+  };
+
+  // Checks the digests on the way.
+  static Outcome run(MeshShape shape, int frames, int host_slots, const CpuDeviceOptions& options, std::uint64_t seed) {
     const Mesh mesh(shape, Communicator::world());
     const auto device = make_cpu_device(options);
     const auto ops = make_cpu_ops(*device);
     Progress progress(IdlePolicy{});
     const Models models(mesh, *device, *ops);
     Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
-                      {.frames = frames, .frame_bytes = kPageBytes, .max_rows = kMaxRows, .steps_in_flight = 2});
+                      {.frames = frames,
+                       .frame_bytes = kPageBytes,
+                       .host_slots = host_slots,
+                       .max_rows = kMaxRows,
+                       .steps_in_flight = 2});
     progress.set_hook([&] { executor.poll(); });
-    Planner planner(models.list(), frames, seed);
-    std::vector<SampledRow> rows;
+    Planner planner(models.list(), frames, host_slots, seed);
+    Outcome outcome;
     for (Step& step : make_steps(shape.pp, seed)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
       const Report report = executor.run(step);
       EXPECT_EQ(report.digest, planner.digest()) << "step " << step.id;
-      rows.insert(rows.end(), report.rows.begin(), report.rows.end());
+      outcome.rows.insert(outcome.rows.end(), report.rows.begin(), report.rows.end());
     }
-    if (fetches != nullptr) *fetches = planner.fetches();
+    outcome.fetches = planner.fetches();
+    outcome.restores = planner.restores();
     mesh.world.barrier();
-    return rows;
+    return outcome;
   }
 };
 
@@ -206,24 +224,25 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
   if (world.size() > 1) shapes.push_back({.tp = world.size() / 2, .pp = 2});
   for (const MeshShape shape : shapes) {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
-      std::size_t resident_fetches = 0, fetches = 0;
-      const auto resident = run(shape, kAllFrames, {}, seed, &resident_fetches);
-      const auto swapped = run(shape, GetParam().frames, GetParam().device, seed, &fetches);
-      EXPECT_GT(fetches, resident_fetches);
-      ASSERT_EQ(resident.size(), swapped.size());
-      for (std::size_t i = 0; i < resident.size(); ++i) {
-        ASSERT_TRUE(same_bits(resident[i], swapped[i])) << "row " << i << " seed " << seed << " tp " << shape.tp;
+      const Outcome resident = run(shape, kAllFrames, /*host_slots=*/0, {}, seed);
+      const Outcome swapped = run(shape, GetParam().frames, kHostSlots, GetParam().device, seed);
+      EXPECT_GT(swapped.fetches, resident.fetches);
+      EXPECT_GT(swapped.restores, 0u);
+      ASSERT_EQ(resident.rows.size(), swapped.rows.size());
+      for (std::size_t i = 0; i < resident.rows.size(); ++i) {
+        ASSERT_TRUE(same_bits(resident.rows[i], swapped.rows[i]))
+            << "row " << i << " seed " << seed << " tp " << shape.tp;
       }
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Pools, ExecutorTest,
-                         ::testing::Values(Setting{"Small", 8, {}},                               //
-                                           Setting{"SmallTwoThreads", 8, {.threads = 2}},         //
-                                           Setting{"SmallSlowLink", 8, {.link_gb_per_s = 0.2}},   //
-                                           Setting{"SmallDeferred", 8, {.deferred = true}},       //
-                                           Setting{"DeferredSlowLink", 9, {.link_gb_per_s = 0.2, .deferred = true}}),
+                         ::testing::Values(Setting{"Small", 10, {}},                              //
+                                           Setting{"SmallTwoThreads", 10, {.threads = 2}},        //
+                                           Setting{"SmallSlowLink", 11, {.link_gb_per_s = 0.5}},  //
+                                           Setting{"SmallDeferred", 10, {.deferred = true}},      //
+                                           Setting{"DeferredSlowLink", 11, {.link_gb_per_s = 0.5, .deferred = true}}),
                          [](const auto& setting) { return setting.param.name; });
 
 }  // namespace

@@ -1,9 +1,10 @@
 // Random steps against the order rule of frames and events (design.md section 2), thousands of seeds.
 //
 // A random scheduler writes steps as rank 0 might: pages come and go, models share a pool too small for them, frames
-// are refilled within a pass, other models' pages are prefetched, cache frames come and go. The real Residency carries
-// them out on streams that an adversary interleaves. Checked: no frame is read before its fetch or overwritten while it
-// may still be read, cache is never overwritten, nothing deadlocks, and the state equals rank 0's after every step.
+// are refilled within a pass, other models' pages are prefetched, cache frames come and go, caches move to host memory
+// and back. The real Residency carries them out on streams that an adversary interleaves. Checked: no frame is read
+// before its fetch or overwritten while it may still be read, a cache holds what its last pass wrote wherever it has
+// been meanwhile, nothing deadlocks, and the state equals rank 0's after every step.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "computron/runtime/residency.h"
 #include "tests/runtime/adversary_device.h"
@@ -24,6 +24,7 @@ using testing::AdversaryDevice;
 using testing::AdversaryStream;
 
 constexpr std::size_t kPageBytes = 64;
+constexpr int kHostSlots = 4;
 
 // What a page holds: recognisable by model and page.
 std::uint64_t stamp_of(ModelId model, PageId page) { return (std::uint64_t{model} + 1) << 32 | (page + 1); }
@@ -49,13 +50,23 @@ struct PlannedRun {
   Step step;
   Pass pass;
   StateDigest expected;
+
+  int restores() const {
+    const auto& caches = step.stages[0].caches;
+    return static_cast<int>(std::count_if(
+        caches.begin(), caches.end(), [](const CacheChange& change) { return change.kind == CacheChange::kRestore; }));
+  }
 };
 
 // Writes random steps that keep the order rule.
 class RandomScheduler {
  public:
   RandomScheduler(std::vector<const Image*> images, int frames, std::uint64_t seed)
-      : images_(images), state_(images, frames), last_use_(frames), cache_used_(images.size()), random_(seed) {}
+      : images_(images),
+        state_(images, frames, kHostSlots),
+        last_use_(frames),
+        cache_used_(images.size()),
+        random_(seed) {}
 
   PlannedRun next() {
     PlannedRun run;
@@ -64,6 +75,8 @@ class RandomScheduler {
     run.step.chunks.resize(1);  // a pass; sequences play no part here
     run.step.stages.resize(1);
     StagePlan& plan = run.step.stages[0];
+    for (ModelId m = 0; m < images_.size(); ++m) spill(m, plan);
+    if (!state_.spilled(run.step.model).empty()) bring_back(run.step.model, plan);
     change_cache(run.step.model, plan);
     run.pass = group_uses(*images_[run.step.model]);
     for (const auto& [first, last] : run.pass.groups) bring_in(run.step, first, last);
@@ -101,13 +114,41 @@ class RandomScheduler {
     } else {
       return;
     }
+    apply(change, plan);
+  }
+
+  void apply(const CacheChange& change, StagePlan& plan) {
     state_.change_cache(change);
     plan.caches.push_back(change);
   }
 
-  int cache_frames() const {
-    int count = 0;
-    for (ModelId m = 0; m < images_.size(); ++m) count += static_cast<int>(state_.cache(m).size());
+  void spill(ModelId model, StagePlan& plan) {
+    const std::vector<FrameId> list = state_.cache(model);
+    CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(list.size()), .kind = CacheChange::kSpill};
+    for (HostSlot slot = kHostSlots; slot-- > 0 && change.slots.size() < list.size();) {
+      if (!state_.slot_taken(slot)) change.slots.push_back(slot);
+    }
+    if (list.empty() || change.slots.size() < list.size() || below(3) != 0) return;
+    change.after = {cache_used_[model], UsePoint::kEnd};
+    for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the spill
+    apply(change, plan);
+  }
+
+  void bring_back(ModelId model, StagePlan& plan) {
+    if (below(5) == 0) return apply({.model = model, .kind = CacheChange::kDropSpilled}, plan);
+    CacheChange change{.model = model, .kind = CacheChange::kRestore, .slots = state_.spilled(model)};
+    while (change.added.size() < change.slots.size()) {
+      const FrameId frame = victim(change.added);
+      change.added.push_back(frame);
+      change.after = std::max(change.after, last_use_[frame].value_or(UsePoint{}));
+      last_use_[frame] = {};
+    }
+    apply(change, plan);
+  }
+
+  std::size_t cache_frames() const {
+    std::size_t count = 0;
+    for (ModelId m = 0; m < images_.size(); ++m) count += state_.cache(m).size() + state_.spilled(m).size();
     return count;
   }
 
@@ -162,7 +203,12 @@ class RandomScheduler {
 class Rank {
  public:
   Rank(const std::vector<Image>& images, int frames, std::uint64_t seed)
-      : random_(seed), adversary_(seed + 1), compute_(adversary_, 0), copy_(adversary_, 1), host_(device_) {
+      : random_(seed),
+        adversary_(seed + 1),
+        compute_(adversary_, 0),
+        copy_(adversary_, 1),
+        host_(device_),
+        written_(images.size()) {
     for (const Image& image : images) {
       image_list_.push_back(&image);
       const auto model = static_cast<ModelId>(image_list_.size() - 1);
@@ -173,7 +219,7 @@ class Rank {
         }
       });
     }
-    residency_.emplace(0, image_list_, host_, device_, frames, kPageBytes, copy_, compute_);
+    residency_.emplace(0, image_list_, host_, device_, frames, kPageBytes, kHostSlots, copy_, compute_);
   }
 
   // Carries the steps out, some accepted ahead of their turn. Returns what went wrong, if anything.
@@ -207,7 +253,7 @@ class Rank {
     step.chunks.clear();
     residency_->begin(step);
     StepPages pages(*residency_, run.step);
-    use_cache(run.step.model);
+    use_cache(run.step);
     for (const auto& [first, last] : run.pass.groups) {
       std::vector<std::pair<const std::byte*, std::uint64_t>> bound;
       for (PageUse use = first; use <= last; ++use) {
@@ -222,21 +268,29 @@ class Rank {
     pages.end();
   }
 
-  // The pass reads and writes its model's cache frames.
-  void use_cache(ModelId model) {
-    for (const FrameId frame : residency_->state().cache(model)) {
-      std::byte* at = residency_->pool().frame(frame);
-      const std::uint64_t stamp = stamp_of(model, 0xffff);
-      compute_.enqueue([this, at, stamp, frame, fresh = cache_seen_.insert({model, frame}).second] {
-        if (!fresh) check({{at, stamp}});
+  // The pass finds in its model's cache what the model's last pass wrote, and writes something new.
+  void use_cache(const Step& step) {
+    for (const CacheChange& change : step.stages[0].caches) forget_written(change);
+    std::vector<std::uint64_t>& written = written_[step.model];
+    const std::vector<FrameId>& list = residency_->state().cache(step.model);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      std::byte* at = residency_->pool().frame(list[i]);
+      const std::uint64_t stamp = stamp_of(step.model, static_cast<PageId>(step.id << 16 | (0x8000 + i)));
+      const bool fresh = i >= written.size();
+      if (fresh) written.push_back(stamp);
+      compute_.enqueue([this, at, stamp, fresh, before = written[i]] {
+        if (!fresh) check({{at, before}});
         std::memcpy(at, &stamp, sizeof stamp);
       });
       compute_.enqueue([this, at, stamp] { check({{at, stamp}}); });
+      written[i] = stamp;
     }
-    std::erase_if(cache_seen_, [&](const auto& seen) {
-      const auto& list = residency_->state().cache(seen.first);
-      return std::find(list.begin(), list.end(), seen.second) == list.end();
-    });
+  }
+
+  void forget_written(const CacheChange& change) {
+    std::vector<std::uint64_t>& written = written_[change.model];
+    if (change.kind == CacheChange::kPlain) written.resize(written.size() - change.taken);
+    if (change.kind == CacheChange::kDropSpilled) written.clear();
   }
 
   void check(const std::vector<std::pair<const std::byte*, std::uint64_t>>& bound) {
@@ -254,7 +308,7 @@ class Rank {
   HostStore host_;
   std::vector<const Image*> image_list_;
   std::optional<Residency> residency_;
-  std::set<std::pair<ModelId, FrameId>> cache_seen_;
+  std::vector<std::vector<std::uint64_t>> written_;  // [model][index in the cache's list] by the last pass
   std::size_t executing_ = 0, accepted_ = 0;
   std::string fault_;
 };
@@ -281,11 +335,14 @@ Scenario make_scenario(std::uint64_t seed) {
 }
 
 TEST(OrderRule, RandomStepsKeepFramesIntact) {
+  int restores = 0;
   for (std::uint64_t seed = 0; seed < 5000; ++seed) {
     Scenario s = make_scenario(seed);
+    for (const PlannedRun& run : s.runs) restores += run.restores();
     Rank rank(s.images, s.frames, seed);
     ASSERT_EQ(rank.run(s.runs), "") << "seed " << seed;
   }
+  EXPECT_GT(restores, 1000);
 }
 
 // The check can fail: steps that forget to say when a frame is free are caught.
@@ -308,6 +365,28 @@ TEST(OrderRule, DroppedGatesAreCaught) {
   EXPECT_GT(caught, broken / 4);
 }
 
+TEST(OrderRule, DroppedGatesOfCachesAreCaught) {
+  for (const CacheChange::Kind kind : {CacheChange::kSpill, CacheChange::kRestore}) {
+    int broken = 0, caught = 0;
+    for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+      Scenario s = make_scenario(seed);
+      bool changed = false;
+      for (PlannedRun& run : s.runs) {
+        for (CacheChange& change : run.step.stages[0].caches) {
+          if (change.kind != kind) continue;
+          changed |= change.after.step > 0;
+          change.after = {};
+        }
+      }
+      if (!changed) continue;
+      ++broken;
+      caught += !Rank(s.images, s.frames, seed).run(s.runs).empty();
+    }
+    EXPECT_GT(broken, 100) << kind;
+    EXPECT_GT(caught, broken / 10) << kind;
+  }
+}
+
 Step one_stage_step() {
   Step step;
   step.id = 1;
@@ -326,6 +405,16 @@ TEST(OrderRule, WaitingForAnUnfetchedUseIsRefusedNotHung) {
                                     {.model = 0, .page = 0, .frame = 1, .after = {}},
                                     {.model = 0, .page = 1, .frame = 2, .after = {}}};
   EXPECT_THAT(Rank(images, 3, 0).run(runs), ::testing::HasSubstr("no frame"));
+}
+
+// A cache that waits for the very step that moves it could never be moved before the pass: refused, not hung.
+TEST(OrderRule, ACacheThatWaitsForItsOwnStepIsRefusedNotHung) {
+  const std::vector<Image> images{make_image(1, 0)};
+  std::vector<PlannedRun> runs(1);
+  runs[0].step = one_stage_step();
+  runs[0].step.stages[0].caches = {
+      {.model = 0, .added = {0}}, {.model = 0, .taken = 1, .kind = CacheChange::kSpill, .slots = {0}, .after = {1, 0}}};
+  EXPECT_THAT(Rank(images, 2, 0).run(runs), ::testing::HasSubstr("before its caches could be moved"));
 }
 
 // A page whose frame was given away in the same pass is noticed as absent.

@@ -12,7 +12,7 @@ class StageStateTest : public ::testing::Test {
     image_.used_bytes = {64, 32, 16};
     image_.uses = {0, 1, 2};
   }
-  StageState make() { return StageState({&image_, &image_}, 4); }
+  StageState make() { return StageState({&image_, &image_}, 4, /*host_slots=*/3); }
   Image image_;
 };
 
@@ -66,6 +66,90 @@ TEST_F(StageStateTest, DigestIsOfTheState) {
 
   b.place({.model = 0, .page = 2, .frame = 2, .after = {}});
   EXPECT_EQ(a.digest().first_difference(b.digest()), "pages");
+}
+
+const CacheChange kAdd{.model = 0, .added = {1, 2}};
+const CacheChange kSpill{.model = 0, .taken = 2, .kind = CacheChange::kSpill, .slots = {2, 0}};
+const CacheChange kRestore{.model = 0, .added = {3, 1}, .kind = CacheChange::kRestore, .slots = {2, 0}};
+const CacheChange kDrop{.model = 0, .kind = CacheChange::kDropSpilled};
+
+TEST_F(StageStateTest, ASpilledCacheLeavesItsFramesAndComesBackIntoOthers) {
+  StageState state = make(), plain = make();
+  state.change_cache(kAdd);
+  state.change_cache(kSpill);
+  EXPECT_TRUE(state.cache(0).empty());
+  EXPECT_EQ(state.spilled(0), (std::vector<HostSlot>{2, 0}));
+  EXPECT_TRUE(state.slot_taken(0) && !state.slot_taken(1) && state.slot_taken(2));
+  EXPECT_EQ(state.owner(1).kind, StageState::Owner::kFree);
+  EXPECT_EQ(state.digest().first_difference(plain.digest()), "caches");
+  state.place({.model = 1, .page = 0, .frame = 2, .after = {}});
+  state.change_cache(kRestore);
+  EXPECT_EQ(state.cache(0), (std::vector<FrameId>{3, 1}));
+  EXPECT_TRUE(state.spilled(0).empty());
+  EXPECT_FALSE(state.slot_taken(0) || state.slot_taken(2));
+
+  plain.place({.model = 1, .page = 0, .frame = 2, .after = {}});
+  plain.change_cache({.model = 0, .added = {3, 1}});
+  EXPECT_EQ(state.digest(), plain.digest()) << "the way there leaves no trace";
+}
+
+TEST_F(StageStateTest, TheDigestTellsSlotsAndTheirOrder) {
+  std::vector<StageState> states;
+  for (const std::vector<HostSlot>& slots : {std::vector<HostSlot>{2, 0}, {0, 2}, {2, 1}}) {
+    CacheChange spill = kSpill;
+    spill.slots = slots;
+    states.push_back(make());
+    states.back().change_cache(kAdd);
+    states.back().change_cache(spill);
+  }
+  EXPECT_EQ(states[0].digest().first_difference(states[1].digest()), "caches");
+  EXPECT_EQ(states[0].digest().first_difference(states[2].digest()), "caches");
+}
+
+TEST_F(StageStateTest, SequencesEndWhileTheirCacheIsSpilledButDoNotGrow) {
+  StageState state = make();
+  const SequenceChunk first{.sequence = 3, .start = 0, .tokens = {1, 2}, .new_blocks = {0}};
+  const SequenceChunk second{.sequence = 3, .start = 2, .tokens = {1}, .new_blocks = {}};
+  state.change_cache(kAdd);
+  state.extend(0, first);
+  state.change_cache(kSpill);
+  EXPECT_THROW(state.extend(0, second), Error);
+  EXPECT_NO_THROW(state.extend(1, {.sequence = 4, .start = 0, .tokens = {1}, .new_blocks = {}}));
+  state.close(3);
+  state.change_cache(kDrop);
+  state.close(4);
+  EXPECT_EQ(state.digest(), make().digest());
+}
+
+TEST_F(StageStateTest, RefusesMovesOfACacheThatAreNotWholeOrNotWhereItIs) {
+  const auto refuses = [this](std::vector<CacheChange> before, CacheChange change) {
+    StageState state = make();
+    for (const CacheChange& c : before) state.change_cache(c);
+    EXPECT_THROW(state.change_cache(change), Error);
+  };
+  const auto with = [](CacheChange change, auto member, auto value) {
+    change.*member = value;
+    return change;
+  };
+  using Slots = std::vector<HostSlot>;
+  const CacheChange other{.model = 1, .added = {0}};
+  refuses({}, kSpill);
+  refuses({kAdd}, with(kSpill, &CacheChange::slots, Slots{2}));
+  refuses({kAdd}, with(kSpill, &CacheChange::slots, Slots{2, 2}));
+  refuses({kAdd}, with(kSpill, &CacheChange::slots, Slots{2, 3}));
+  refuses({kAdd}, with(kSpill, &CacheChange::added, std::vector<FrameId>{3}));
+  refuses({kAdd}, with(with(kSpill, &CacheChange::taken, 1u), &CacheChange::slots, Slots{2}));
+  refuses({kAdd, kSpill, other}, {.model = 1, .taken = 1, .kind = CacheChange::kSpill, .slots = {0}});
+  refuses({kAdd}, kRestore);
+  refuses({kAdd, kSpill}, with(kRestore, &CacheChange::slots, Slots{0, 2}));
+  refuses({kAdd, kSpill}, with(kRestore, &CacheChange::model, ModelId{1}));
+  refuses({kAdd, kSpill}, with(kRestore, &CacheChange::added, std::vector<FrameId>{3}));
+  refuses({kAdd, kSpill, other}, with(kRestore, &CacheChange::added, std::vector<FrameId>{3, 0}));
+  refuses({kAdd, kSpill}, {.model = 0, .added = {3}});
+  refuses({kAdd, kSpill}, kSpill);
+  refuses({kAdd}, kDrop);
+  refuses({kAdd, kSpill, kDrop}, kRestore);
+  refuses({}, {.model = 0, .kind = static_cast<CacheChange::Kind>(9)});
 }
 
 }  // namespace

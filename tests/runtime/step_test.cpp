@@ -19,6 +19,7 @@ Step sample_step() {
   step.chunks.push_back({.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .logits = SequenceChunk::kLast});
   step.stages.resize(2);
   step.stages[1].caches.push_back({.model = 1, .taken = 2, .added = {3, 5}});
+  step.stages[1].caches.push_back({.model = 0, .taken = 2, .kind = CacheChange::kSpill, .slots = {9, 4}, .after = {5}});
   step.stages[1].fetches.push_back({.model = 2, .page = 1, .frame = 6, .after = {6, 3}});
   return step;
 }
@@ -36,7 +37,13 @@ TEST(Step, RoundTripCarriesTheCommonPartAndOneStage) {
   EXPECT_TRUE(copy.stages[0].fetches.empty());
   ASSERT_EQ(copy.stages[1].fetches.size(), 1u);
   EXPECT_EQ(copy.stages[1].fetches[0].after, (UsePoint{6, 3}));
+  ASSERT_EQ(copy.stages[1].caches.size(), 2u);
+  EXPECT_EQ(copy.stages[1].caches[0].kind, CacheChange::kPlain);
+  EXPECT_EQ(copy.stages[1].caches[0].taken, 2u);
   EXPECT_EQ(copy.stages[1].caches[0].added, (std::vector<FrameId>{3, 5}));
+  EXPECT_EQ(copy.stages[1].caches[1].kind, CacheChange::kSpill);
+  EXPECT_EQ(copy.stages[1].caches[1].slots, (std::vector<HostSlot>{9, 4}));
+  EXPECT_EQ(copy.stages[1].caches[1].after, (UsePoint{5, UsePoint::kEnd}));
 }
 
 TEST(Step, DamagedBytesAreRefusedOrDecodedButNeverReadBeyond) {

@@ -41,7 +41,7 @@ class Stream {
   virtual double exposed_s() const { return 0; }
 };
 
-// What a copy stream has done, for metrics: the union of the times from a copy's start to its end.
+// What a copy stream has done, for metrics: bytes both ways, and the union of the times from a copy's start to its end.
 struct LinkStatistics {
   std::size_t bytes = 0;
   double busy_s = 0;
@@ -49,6 +49,9 @@ struct LinkStatistics {
 
 class CopyStream : public Stream {
  public:
+  // Copies device bytes into host memory, over the same link and in the same order as copies to the device.
+  // `destination` must stay valid, and `source` unchanged, until the stream is past the copy.
+  virtual void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
   virtual LinkStatistics statistics() const = 0;
 };
 

@@ -3,6 +3,10 @@
 // Tensors are laid out in execution order. A GEMM weight is cut into panels (a multiple of the device's row block,
 // normally 512 rows) and a table into runs of rows; each lies wholly inside one page. A tied head visits the
 // embedding's pages again: `uses` is the order of visits, longer than the list of pages.
+//
+// Where pages are refilled behind a pass, a layer works through a tensor group by group: it binds a group's pages,
+// enqueues the operation for the group's rows, and gives the pages up. So at most kGroupPages pages are needed at once,
+// whatever the size of a tensor, and a model larger than the pool streams through it.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +27,32 @@ struct PanelPlace {
   int rows = 0;
 };
 
+// Panels [first, first + count) of a tensor, in at most Image::kGroupPages pages. An operation binds them together.
+struct PanelGroup {
+  int first = 0;
+  int count = 0;
+  std::int64_t uses_over = -1;  // every use ≤ this is over once the group's operation has been enqueued
+};
+
 struct ImageTensor {
   std::vector<PanelPlace> panels;  // vectors: one
-  PageUse last_use = 0;            // of its own panels
-  std::int64_t uses_over = -1;     // every use ≤ this is over once this tensor's operation has been enqueued
+  std::vector<PanelGroup> groups;  // cover the panels in order
 };
 
 struct Image {
+  static constexpr int kGroupPages = 4;
+
   ShardPlan plan;
   DType weight_dtype = DType::kF32;  // of GEMM weights and therefore of their inputs; tables and vectors are f32
   std::size_t page_bytes = 0;
   std::vector<ImageTensor> tensors;        // parallel to plan.tensors
   std::vector<std::size_t> used_bytes;     // by page
   std::vector<PageId> uses;
+  // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
+  // (PageSource::uses_over) before it acquires the use for the first time; -1: none. A fetch for use u of step s may
+  // wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond, the
+  // head's pages are visited once for each so many rows, and given up in the last round only.
+  std::vector<std::int64_t> over_before;
 
   int pages() const { return static_cast<int>(used_bytes.size()); }
   std::size_t total_used_bytes() const;

@@ -9,7 +9,7 @@
 
 namespace computron {
 
-// A tensor of an image. Binds its panels to the frames its pages are in for one pass.
+// A tensor of an image. Binds its panels, part by part, to the frames its pages are in for one pass.
 class ImageTensorRef {
  public:
   ImageTensorRef() = default;  // absent
@@ -21,14 +21,21 @@ class ImageTensorRef {
   int rows() const { return shard().rows; }
   int columns() const { return shard().columns; }
 
-  // The views are valid until the next bind of this tensor.
-  Weight weight(PageSource& pages);
+  // How many operations a pass makes of this tensor: one for each group of panels, or one in all.
+  int parts(const PageSource& pages) const;
+
+  // The views are valid until the next pass binds this tensor.
+  Weight weight(PageSource& pages, int part);
+  Table table(PageSource& pages, int part);
   Vector vector(PageSource& pages);
-  std::span<const TablePanel> table(PageSource& pages);
-  // To be called when the last operation that uses this tensor has been enqueued.
-  void done(PageSource& pages) const;
+  // To be called when the last operation that uses this part has been enqueued. Vectors have one part.
+  void done(PageSource& pages, int part = 0) const;
 
  private:
+  PanelGroup panels_of(const PageSource& pages, int part) const;
+  // Fills the views of a part's panels; returns them.
+  template <class Panel>
+  std::span<const Panel> bind(std::vector<Panel>& views, PageSource& pages, int part) const;
   const ShardTensor& shard() const { return image_->plan.tensors[index_]; }
   const ImageTensor& placed() const { return image_->tensors[index_]; }
 
@@ -62,7 +69,8 @@ class Norm {
   ImageTensorRef weight_, bias_;
 };
 
-// out = activation(x Wᵀ + b), W's rows split over the ranks: each rank computes its columns of the result.
+// out = activation(x Wᵀ + b), W's rows split over the ranks: each rank computes its columns of the result. The bias,
+// which every part of W needs, is copied to scratch memory first, so that its page goes before W's come.
 class ColumnParallelLinear {
  public:
   ColumnParallelLinear(const Image& image, const std::string& prefix, Activation activation = Activation::kNone);
@@ -70,6 +78,8 @@ class ColumnParallelLinear {
   void forward(Pass& pass, Activations x, Activations out);
 
  private:
+  Vector copy_bias(Pass& pass);
+
   Activation activation_;
   ImageTensorRef weight_, bias_;
 };
@@ -129,9 +139,13 @@ class Head {
  public:
   Head(const Image& image, int t);
   // out[i] describes batch row logit_rows[i]; host memory, filled when the stream has run.
+  // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are given up in the last.
   void forward(Pass& pass, Activations hidden, LogitSummary* out);
 
  private:
+  // Rows [first, first + count) of the logits.
+  void summarize_rows(Pass& pass, Activations hidden, int first, int count, bool last_round, LogitSummary* out);
+
   TokenId first_token_;
   int real_vocab_;
   DType dtype_;

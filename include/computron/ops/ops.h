@@ -36,7 +36,8 @@ struct WeightPanel {
   int rows = 0;
 };
 
-// A whole GEMM weight [out, in] as panels in row order.
+// A GEMM weight [out, in]: all its panels, or some that follow each other, in row order. An operation given a part of
+// the panels does its work for their rows and leaves the rest of its output alone.
 struct Weight {
   std::span<const WeightPanel> panels;
   int out = 0;
@@ -56,6 +57,12 @@ struct TablePanel {
   const std::byte* data = nullptr;
   const Event* ready = nullptr;
   int row_begin = 0;
+  int rows = 0;
+};
+
+// A table of `rows` rows: all its panels, or some that follow each other, in row order.
+struct Table {
+  std::span<const TablePanel> panels;
   int rows = 0;
 };
 
@@ -85,17 +92,21 @@ class Ops {
   virtual int padded_rows(int rows) const = 0;
 
   // out[r, :] = embedding row of tokens[r] where it lies in [first_token, first_token + weight.out), else zeros.
-  // `weight` is packed as for gemm: the same pages serve a tied output head. out: f32.
+  // `weight` is packed as for gemm: the same pages serve a tied output head. out: f32. Given a part of the panels, it
+  // writes the rows of tokens that lie in them; the zeros are written with the part that begins at row 0.
   virtual void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
                      Activations out) = 0;
-  // inout[r, :] += table[rows[r] + row_offset, :]. Table of float32; inout: f32.
-  virtual void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, std::span<const TablePanel> table,
+  // inout[r, :] += table[rows[r] + row_offset, :]. Table of float32; inout: f32. Given a part of the panels, it adds to
+  // the rows whose table rows lie in them.
+  virtual void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, const Table& table,
                         Activations inout) = 0;
+  // out[0, :] = in, so that the vector's page is not needed any longer. in.data != nullptr; out: f32 [1, length].
+  virtual void copy_vector(Stream&, Vector in, Activations out) = 0;
   // out = norm(in) × weight + bias over columns; statistics in float32. in: f32, out: f32 or bf16; out may be in.
   virtual void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                     Activations out) = 0;
   // out[r, n] = activation(Σ_k x[r, k] weight[n, k] + bias[n]). x.dtype == weight.dtype, sums in float32.
-  // Every panel waits for its own page.
+  // Every panel waits for its own page. Given a part of the panels, it computes their columns of `out`.
   virtual void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation,
                     Activations out) = 0;
   // inout += x + bias (x + bias first). Both f32.

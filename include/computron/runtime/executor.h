@@ -3,9 +3,10 @@
 //
 // Tasks and what orders them, for steps n, n + 1 in flight:
 //
-//   accept(n)    at arrival, also from the progress hook while another step computes: fetches → swapper's queue
+//   accept(n)    at arrival, also from the progress hook while another step computes: moves of caches and fetches →
+//                swapper's queue
 //   run(n)       in order: state ← step; layers, each waiting for its own pages; report
-//   copy thread  fetches of n and n + 1 in order; each waits for its frame's last use (drained) and signals filled
+//   copy thread  copies of n and n + 1 in order; each waits for its frame's last use (drained) and signals filled
 //
 // So the copies of n + 1 overlap the compute of n, and a pass trails its own transfer page by page. Frames are the
 // double buffer: a fetch goes into a frame whose last use precedes it, never into one that a queued use still needs.
@@ -26,6 +27,7 @@ namespace computron {
 struct ExecutorOptions {
   int frames = 0;
   std::size_t frame_bytes = 0;
+  int host_slots = 0;       // frames' worth of host memory for caches that are moved out
   int max_rows = 0;         // of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
 };

@@ -5,6 +5,7 @@
 // this same code on what they believe, a difference means that a message, a rank or this code went wrong.
 //
 //   frame: free | page of a model | cache frame of a model
+//   slot of the spill area: free | a model's cache, moved there whole
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace computron {
 // Digests of the parts of a state; each changes with every change of its part and costs O(change) to keep.
 struct StateDigest {
   std::uint64_t pages = 0;      // xor over (model, page, frame)
-  std::uint64_t caches = 0;     // xor over (model, index in list, frame)
+  std::uint64_t caches = 0;     // xor over (model, index in list, frame or slot)
   std::uint64_t sequences = 0;  // xor over (sequence, length), (sequence, index, block)
   std::uint64_t bytes_fetched = 0;
   bool operator==(const StateDigest&) const = default;
@@ -35,8 +36,8 @@ struct SequenceState {
 
 class StageState {
  public:
-  // `images[m]` is model m's image of this stage; borrowed.
-  StageState(std::vector<const Image*> images, int frames);
+  // `images[m]` is model m's image of this stage; borrowed. `host_slots`: of the spill area.
+  StageState(std::vector<const Image*> images, int frames, int host_slots = 0);
 
   // The parts of applying a step, in this order; Error{kInternal} for anything a right scheduler would not say.
   void close(SequenceId sequence);
@@ -48,6 +49,10 @@ class StageState {
 
   FrameId frame_of(ModelId model, PageId page) const { return page_tables_[model][page]; }
   const std::vector<FrameId>& cache(ModelId model) const { return caches_[model]; }
+  // Where the model's cache is while it is spilled, in the order of its list; empty otherwise.
+  const std::vector<HostSlot>& spilled(ModelId model) const { return spilled_[model]; }
+  bool slot_taken(HostSlot slot) const { return slots_taken_[slot]; }
+  int host_slots() const { return static_cast<int>(slots_taken_.size()); }
   const SequenceState& sequence(SequenceId id) const;
   int resident_pages(ModelId model) const { return resident_[model]; }
   int frames() const { return static_cast<int>(owners_.size()); }
@@ -64,11 +69,17 @@ class StageState {
 
  private:
   void vacate(FrameId frame);  // forgets the page it holds; refuses a cache frame
+  void take_frames(ModelId model, std::uint32_t count);
+  void add_frames(ModelId model, const std::vector<FrameId>& frames);
+  void take_slots(ModelId model, const std::vector<HostSlot>& slots);
+  void free_slots(ModelId model);
 
   std::vector<const Image*> images_;
   std::vector<std::vector<FrameId>> page_tables_;  // [model][page]
   std::vector<int> resident_;                      // [model]
   std::vector<std::vector<FrameId>> caches_;       // [model]
+  std::vector<std::vector<HostSlot>> spilled_;     // [model]
+  std::vector<bool> slots_taken_;                  // [slot]
   std::vector<Owner> owners_;                      // [frame]
   std::map<SequenceId, SequenceState> sequences_;
   StateDigest digest_;

@@ -29,15 +29,31 @@ struct Fetch {
   UsePoint after;
 };
 
-// Changes the ordered list of frames that is a model's cache space: first `taken` frames leave its end, then `added`
-// join it.
+// A frame-sized place in the part of a rank's host memory that caches are moved to.
+using HostSlot = std::uint32_t;
+
+// Changes the ordered list of frames that is a model's cache space, or moves all of it to host memory or back. A
+// model's cache is wholly in frames or wholly in slots, and no pass of the model runs meanwhile.
 struct CacheChange {
+  enum Kind : std::uint8_t {
+    kPlain,    // first `taken` frames leave the list's end, then `added` join it
+    kSpill,    // the whole list, `taken` frames, leaves; frame i of it is copied to slots[i]
+    kRestore,  // `added` become the list; added[i] is filled from slots[i], the model's slots in the order of spilling
+    kDropSpilled,  // what the model's slots hold is forgotten
+  };
   ModelId model = 0;
   std::uint32_t taken = 0;
-  std::vector<FrameId> added;
+  std::vector<FrameId> added = {};
+  Kind kind = kPlain;
+  std::vector<HostSlot> slots = {};
+  // Of an earlier step. kSpill: the last use of the cache. kRestore: the latest last use of what `added` hold.
+  UsePoint after = {};
 };
 
-// What the ranks of one stage do for a step. Cache changes happen before the pass, and before the fetches are counted.
+// What the ranks of one stage do for a step. Cache changes happen before the pass, and before the fetches are counted;
+// their copies go over the link before those of the fetches. So a fetch, a restore or an addition that is written
+// behind a spill may have the spilled frames (and a spill the slots of a restore before it) without waiting for
+// anything.
 struct StagePlan {
   std::vector<CacheChange> caches;
   std::vector<Fetch> fetches;

@@ -1,9 +1,10 @@
-// Copies pages of the host store into frames, beside the compute stream, in the order that rank 0 wrote.
+// Copies pages of the host store into frames, and caches between frames and the spill area, beside the compute stream,
+// in the order that rank 0 wrote.
 //
 //   submitted --its frame's last use enqueued--> enqueued on the copy stream --filled event--> readable
 //
-// Fetches wait in one queue in order of submission. The first is enqueued as soon as the compute stream has been given
-// everything up to its `after` point; the copy then waits for the frame's drained event, recorded at that moment.
+// Transfers wait in one queue in order of submission. The first is enqueued as soon as the compute stream has been
+// given everything up to its `after` point; the copy then waits for the frame's drained event, recorded at that moment.
 // Nothing is waited for on the host. Used by the thread that owns the compute stream.
 #pragma once
 
@@ -12,39 +13,55 @@
 
 #include "computron/runtime/frame_pool.h"
 #include "computron/runtime/host_store.h"
+#include "computron/runtime/spill_area.h"
 #include "computron/runtime/step.h"
 
 namespace computron {
 
+// One copy over the link.
+struct Transfer {
+  enum Kind : std::uint8_t { kFetch, kSpill, kRestore };
+  Kind kind = kFetch;
+  StepId step = 0;  // that orders it
+  UsePoint after;
+  FrameId frame = 0;
+  ModelId model = 0;
+  std::uint32_t place = 0;  // kFetch: page; otherwise slot
+};
+
 class Swapper {
  public:
-  // Borrows all four.
-  Swapper(const HostStore& host, FramePool& pool, CopyStream& link, Stream& compute);
+  // Borrows all five.
+  Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute);
 
-  // A step has arrived: its fetches join the queue.
-  void submit(const std::vector<Fetch>& fetches);
+  // A step has arrived: its transfers join the queue.
+  void submit(const std::vector<Transfer>& transfers);
   // The compute stream has been given everything up to `point`.
   void passed(UsePoint point);
 
   // The event after which `frame` holds `page`; Error{kInternal} if that fetch has not been enqueued yet: waiting for
   // it would be waiting for an event before it is recorded, a deadlock that the order rule excludes.
   const Event& ready(ModelId model, PageId page, FrameId frame);
+  // Error{kInternal} if a cache that steps up to `step` move has not been enqueued yet: the same deadlock.
+  void expect_caches_moved(StepId step) const;
 
  private:
   void enqueue_due();
+  void enqueue(const Transfer& transfer);
 
   const HostStore& host_;
+  const SpillArea& spill_;
   FramePool& pool_;
   CopyStream& link_;
   Stream& compute_;
 
   UsePoint passed_{.step = 0, .use = UsePoint::kEnd};
-  std::deque<Fetch> queue_;
+  std::deque<Transfer> queue_;
   struct Content {
     ModelId model = 0xffffffff;
     PageId page = 0;
   };
-  std::vector<Content> contents_;  // [frame] of the latest enqueued fetch
+  std::vector<Content> contents_;  // [frame] of the latest enqueued transfer: a page, or none
 };
 
 }  // namespace computron

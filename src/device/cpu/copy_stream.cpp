@@ -44,6 +44,11 @@ void CpuCopyStream::copy_to_device(std::byte* destination, const std::byte* sour
   give(Copy{destination, source, bytes, now_s()});
 }
 
+// Both memories are this process's, and the link is one.
+void CpuCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy_to_device(destination, source, bytes);
+}
+
 void CpuCopyStream::give(const Entry& entry) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(entry);

@@ -32,6 +32,7 @@ class CpuCopyStream final : public CopyStream {
   void record(Event& event) override;
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   LinkStatistics statistics() const override;
 

@@ -28,8 +28,9 @@ void wait_on(cudaStream_t stream, const Event& event) {
   COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(stream, cuda(event).handle(), 0));
 }
 
-void copy_on(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes) {
-  COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, stream));
+void copy_on(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes,
+             cudaMemcpyKind kind) {
+  COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, kind, stream));
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ void CudaComputeStream::record(Event& event) { record_on(handle(), event); }
 void CudaComputeStream::wait(const Event& event) { wait_on(handle(), event); }
 
 void CudaComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy_on(handle(), destination, source, bytes);
+  copy_on(handle(), destination, source, bytes, cudaMemcpyHostToDevice);
 }
 
 void CudaComputeStream::synchronize() {
@@ -66,10 +67,18 @@ void CudaCopyStream::record(Event& event) { record_on(stream_.get(), event); }
 void CudaCopyStream::wait(const Event& event) { wait_on(stream_.get(), event); }
 
 void CudaCopyStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy(destination, source, bytes, cudaMemcpyHostToDevice);
+}
+
+void CudaCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy(destination, source, bytes, cudaMemcpyDeviceToHost);
+}
+
+void CudaCopyStream::copy(std::byte* destination, const std::byte* source, std::size_t bytes, cudaMemcpyKind kind) {
   auto copy = take_pair();
   copy.bytes = bytes;
   COMPUTRON_CUDA_CHECK(cudaEventRecord(copy.begin.get(), stream_.get()));
-  copy_on(stream_.get(), destination, source, bytes);
+  copy_on(stream_.get(), destination, source, bytes, kind);
   COMPUTRON_CUDA_CHECK(cudaEventRecord(copy.end.get(), stream_.get()));
   copies_.push_back(std::move(copy));
 }

@@ -57,6 +57,7 @@ class CudaCopyStream final : public CopyStream {
   void record(Event& event) override;
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   LinkStatistics statistics() const override;
 
@@ -67,6 +68,7 @@ class CudaCopyStream final : public CopyStream {
     std::size_t bytes = 0;
   };
 
+  void copy(std::byte* destination, const std::byte* source, std::size_t bytes, cudaMemcpyKind kind);
   TimedCopy take_pair();
   void count_finished() const;
 

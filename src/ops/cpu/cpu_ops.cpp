@@ -48,13 +48,13 @@ void wait_for_all(CpuContext& context, const std::vector<CpuEventMark>& marks) {
   for (const CpuEventMark& mark : marks) context.wait(0, mark);
 }
 
-// The panel of `panels`, which are in row order, that holds `row`.
+// The panel of `panels`, which follow each other in row order, that holds `row`; null if none does.
 template <class Panel>
-const Panel& panel_with(std::span<const Panel> panels, int row) {
+const Panel* panel_with(std::span<const Panel> panels, int row) {
   const auto after = std::upper_bound(panels.begin(), panels.end(), row,
                                       [](int r, const Panel& panel) { return r < panel.row_begin; });
-  ensure(after != panels.begin() && row < after[-1].row_begin + after[-1].rows, "a table has no such row");
-  return after[-1];
+  const bool found = after != panels.begin() && row < after[-1].row_begin + after[-1].rows;
+  return found ? &after[-1] : nullptr;
 }
 
 // ---- what callers must keep to; one line a rule
@@ -70,14 +70,17 @@ void check_length(const Vector& vector, int length, const char* what) {
   ensure(vector.data == nullptr || vector.length == length, what);
 }
 
+// At least one panel, one behind the other, within `rows` rows.
 template <class Panel>
-void check_cover(std::span<const Panel> panels, int rows, const char* what) {
-  int next = 0;
+void check_panels(std::span<const Panel> panels, int rows, const char* what) {
+  ensure(!panels.empty(), what);
+  int next = panels.front().row_begin;
+  ensure(next >= 0, what);
   for (const Panel& panel : panels) {
     ensure(panel.row_begin == next, what);
     next += panel.rows;
   }
-  ensure(next == rows, what);
+  ensure(next <= rows, what);
 }
 
 void check_gemm(const Activations& x, const Weight& weight, const Vector& bias, const Activations& out) {
@@ -86,7 +89,7 @@ void check_gemm(const Activations& x, const Weight& weight, const Vector& bias, 
   check_narrow(out, "gemm writes no float16");
   check_length(bias, weight.out, "gemm bias has another length than the output");
   ensure(x.dtype == weight.dtype, "gemm input and weight differ in type");
-  check_cover(weight.panels, weight.out, "panels of a gemm weight have gaps");
+  check_panels(weight.panels, weight.out, "panels of a gemm weight have gaps");
 }
 
 void check_attention(const AttentionShape& shape, const Activations& qkv, const KvCacheView& cache, int layer,
@@ -136,35 +139,46 @@ void CpuOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId firs
                    Activations out) {
   check_rows(out, static_cast<int>(tokens.size()), weight.in, "embedding output");
   check_f32(out, "embedding output is not float32");
-  check_cover(weight.panels, weight.out, "panels of an embedding have gaps");
+  check_panels(weight.panels, weight.out, "panels of an embedding have gaps");
   cpu(stream).launch([=, marks = marks_of(weight.panels)](CpuContext& context) {
     wait_for_all(context, marks);
     for_each_row(context, out.rows, out.columns, [&](int r) {
       const std::int64_t row = std::int64_t{tokens[static_cast<std::size_t>(r)]} - first_token;
-      if (row >= 0 && row < weight.out) {
-        const WeightPanel& panel = panel_with(weight.panels, static_cast<int>(row));
-        const int panel_row = static_cast<int>(row) - panel.row_begin;
-        kernels::embed_row(panel.data, panel_row, weight.in, weight.dtype, f32_row(out, r));
-      } else {
-        std::fill_n(f32_row(out, r), out.columns, 0.0f);
+      if (row < 0 || row >= weight.out) {
+        if (weight.panels.front().row_begin == 0) std::fill_n(f32_row(out, r), out.columns, 0.0f);
+      } else if (const WeightPanel* panel = panel_with(weight.panels, static_cast<int>(row))) {
+        const int panel_row = static_cast<int>(row) - panel->row_begin;
+        kernels::embed_row(panel->data, panel_row, weight.in, weight.dtype, f32_row(out, r));
       }
     });
   });
 }
 
-void CpuOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int row_offset,
-                      std::span<const TablePanel> table, Activations inout) {
+void CpuOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int row_offset, const Table& table,
+                      Activations inout) {
   check_rows(inout, static_cast<int>(rows.size()), inout.columns, "rows to add to");
   check_f32(inout, "rows are added to float32 only");
-  cpu(stream).launch([=, marks = marks_of(table)](CpuContext& context) {
+  check_panels(table.panels, table.rows, "panels of a table have gaps");
+  cpu(stream).launch([=, marks = marks_of(table.panels)](CpuContext& context) {
     wait_for_all(context, marks);
     for_each_row(context, inout.rows, inout.columns, [&](int r) {
       const int row = rows[static_cast<std::size_t>(r)] + row_offset;
-      const TablePanel& panel = panel_with(table, row);
-      const auto* values = reinterpret_cast<const float*>(panel.data);
-      kernels::add(values + static_cast<std::size_t>(row - panel.row_begin) * inout.columns, inout.columns,
+      ensure(row >= 0 && row < table.rows, "a table has no such row");
+      const TablePanel* panel = panel_with(table.panels, row);
+      if (panel == nullptr) return;
+      const auto* values = reinterpret_cast<const float*>(panel->data);
+      kernels::add(values + static_cast<std::size_t>(row - panel->row_begin) * inout.columns, inout.columns,
                    f32_row(inout, r));
     });
+  });
+}
+
+void CpuOps::copy_vector(Stream& stream, Vector in, Activations out) {
+  check_rows(out, 1, in.length, "copy of a vector");
+  check_f32(out, "a vector is copied to float32 only");
+  cpu(stream).launch([=, ready = mark_of(in.ready)](CpuContext& context) {
+    context.wait(0, ready);
+    std::memcpy(out.data, in.data, out.bytes());
   });
 }
 

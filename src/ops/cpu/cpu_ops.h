@@ -26,8 +26,9 @@ class CpuOps final : public Ops {
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
              Activations out) override;
-  void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, std::span<const TablePanel> table,
+  void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, const Table& table,
                 Activations inout) override;
+  void copy_vector(Stream&, Vector in, Activations out) override;
   void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
             Activations out) override;
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;

@@ -67,6 +67,19 @@ TEST_F(CudaDeviceTest, CopiesReadOnlyPagesOfOddSizes) {
   }
 }
 
+// A frame goes to host memory and comes back into another, behind one another on one stream.
+TEST_F(CudaDeviceTest, FramesGoToTheHostAndBack) {
+  const auto frames = device_->allocate(2 * kMiB, "test frames");
+  const auto page = host_pages(kMiB, 1);
+  const auto spilled = device_->allocate_host(kMiB, "test slot");
+  copy_->copy_to_device(frames->data(), page->data(), kMiB);
+  copy_->copy_to_host(spilled->data(), frames->data(), kMiB);
+  copy_->copy_to_device(frames->data() + kMiB, spilled->data(), kMiB);
+  copy_->synchronize();
+  EXPECT_EQ(read_back(frames->data() + kMiB, kMiB), pattern(kMiB, 1));
+  EXPECT_EQ(copy_->statistics().bytes, 3 * kMiB);
+}
+
 // Pages go through one frame and are copied on by the compute stream.
 TEST_F(CudaDeviceTest, CopyAndComputeStreamsOrderEachOther) {
   constexpr std::size_t kPages = 20;
