@@ -132,7 +132,7 @@ void add_options(CLI::App& app, BenchSwapOptions& o) {
   app.add_option("--prompt-tokens", o.experiment.prompt_tokens, "Tokens of a prompt")->check(CLI::Range(1, 1 << 20));
   app.add_option("--baseline", o.baseline_file, "What --json wrote for one rank: gives the speed-up");
   app.add_option("--json", o.json_file, "Write every figure and request to this file");
-  app.add_flag("--csv", o.csv, "Print a line of medians instead of a table");
+  app.add_flag("--csv", o.csv, "Print a line of comma-separated figures instead of a table");
   app.add_flag("--quiet", o.quiet, "No log");
 }
 

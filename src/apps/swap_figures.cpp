@@ -125,7 +125,7 @@ std::vector<Column> columns_of(const SwapSummary& f) {
           {"skew %", "skew_percent", 100, 1, f.skew},
           {"fetch % of plain", "fetch_percent", 100, 1, f.fetch_fraction},
           {"speed-up", "speed_up", 1, 3, alone(f.speed_up)},
-          {"bytes' ratio", "bytes_ratio", 1, 3, alone(f.ideal_speed_up)}};
+          {"ratio of bytes", "bytes_ratio", 1, 3, alone(f.ideal_speed_up)}};
 }
 
 std::string cell(const Column& column, double Spread::*value) {
@@ -245,8 +245,10 @@ std::string swap_csv(const SwapSummary& figures, const SwapConditions& c) {
   std::string line = fmt::format("{},{},{},{},{},{},{},{:.0f}", c.mesh.tp, c.mesh.pp, c.link_gb_per_s, figures.requests,
                                  c.prompt_tokens, c.page_bytes, c.frames, figures.shard_bytes);
   for (const Column& column : columns_of(figures)) {
-    head += fmt::format(",{}", column.key);
-    line += fmt::format(",{}", column.spread ? cell(column, &Spread::median) : "");
+    head += fmt::format(",{0},{0}_min,{0}_max", column.key);
+    for (const auto value : {&Spread::median, &Spread::min, &Spread::max}) {
+      line += fmt::format(",{}", column.spread ? cell(column, value) : "");
+    }
   }
   return head + "\n" + line + "\n";
 }

@@ -86,7 +86,7 @@ SwapSummary figures_of(const std::vector<SwapSample>& samples, const SwapConditi
                        const std::optional<SwapBaseline>& baseline);
 
 std::string swap_table(const SwapSummary& figures, const SwapConditions& conditions);
-std::string swap_csv(const SwapSummary& figures, const SwapConditions& conditions);  // a head and a line of medians
+std::string swap_csv(const SwapSummary& figures, const SwapConditions& conditions);  // a head and a line
 std::string swap_json(const SwapSummary& figures, const SwapConditions& conditions,
                       const std::vector<SwapSample>& samples);
 // From what swap_json() wrote for one rank. Error{kData} naming `file`.

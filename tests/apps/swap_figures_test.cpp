@@ -106,8 +106,8 @@ TEST(SwapSummary, ShowsUnitsAndNamesTheEmulatedLink) {
   for (const char* part : {"emulated, 1 GB/s", "load ms", "response ms", "GB/s a rank", "400.0", "410.0"}) {
     EXPECT_THAT(swap_table(summary, conditions), HasSubstr(part));
   }
-  EXPECT_THAT(swap_csv(summary, conditions), HasSubstr("load_ms,exec_ms,response_ms,bound_ms"));
-  EXPECT_THAT(swap_csv(summary, conditions), HasSubstr("400.0,100.0,420.0,410.0"));
+  EXPECT_THAT(swap_csv(summary, conditions), HasSubstr("load_ms,load_ms_min,load_ms_max,exec_ms"));
+  EXPECT_THAT(swap_csv(summary, conditions), HasSubstr("400.0,400.0,400.0,100.0,100.0,100.0,420.0,420.0,420.0"));
 }
 
 TEST(SwapBaseline, IsReadFromARunOfOneRankOnly) {
