@@ -44,6 +44,7 @@ int run(int argc, char** argv) try {
   CLI::App app("Computron serves many large transformer models from one MPI job.", "computron");
   app.set_version_flag("--version", "computron " COMPUTRON_VERSION);
   app.require_subcommand(1);
+  add_bench(app);
   add_init(app);
   add_inspect(app);
   add_serve(app);

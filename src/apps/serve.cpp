@@ -5,30 +5,24 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <filesystem>
 #include <memory>
-#include <optional>
-#include <system_error>
 
-#include "computron/base/log.h"
-#include "computron/base/size.h"
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
 #include "src/apps/commands.h"
+#include "src/apps/job_arguments.h"
+#include "src/apps/mpi_command.h"
 
 namespace computron {
 namespace {
 
 struct ServeOptions {
-  JobOptions job;
-  std::vector<std::string> models;
-  std::string roster;
+  JobArguments job;
   std::string requests;
   std::string output;
-  std::string device_memory, page_size;
   std::string metrics;
   std::string config;
   bool replay = false;
@@ -60,16 +54,9 @@ void apply_config(CLI::App& command, const std::string& file) try {
 }
 
 void complete(ServeOptions& options) {
-  auto& job = options.job;
   if (options.requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
   if (options.output.empty()) throw Error(ExitCode::kUsage, "--output is required");
-  job.models = options.roster.empty() ? parse_model_arguments(options.models) : read_roster(options.roster);
-  if (job.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models ROSTER");
-  if (!options.device_memory.empty()) job.device_memory_bytes = parse_size(options.device_memory);
-  if (!options.page_size.empty()) job.page_bytes = parse_size(options.page_size);
-  if (!job.idle.empty()) IdlePolicy::parse(job.idle);
-  make_policy(job.policy);
-  if (job.device == "auto") job.device = "cpu";  // also where there is a GPU, until there are operations for it
+  options.job.complete();
 }
 
 void open_output(const ServeOptions& options, Files& files) {
@@ -103,11 +90,7 @@ RunFacts facts_of(const Job& job, double wall_s) {
 }
 
 void serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
-  Scheduler scheduler(job.model_shapes(), job.model_names(), make_policy(job.options().policy),
-                      {.frames = job.frames(),
-                       .max_batch_tokens = job.options().max_batch_tokens,
-                       .max_seqs = job.options().max_seqs,
-                       .steps_in_flight = job.steps_in_flight()});
+  Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
   const double start = now_s();
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.model_names(), start,
@@ -128,63 +111,22 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
     if (rank == 0) open_output(options, files);
   });
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
-  Job job(options.job, std::move(world));
+  Job job(options.job.options, std::move(world));
   agreed(job.mesh().world, [&] {
     if (rank == 0) open_input(options, job, files);
   });
   rank == 0 ? serve_rank_0(options, job, files) : run_worker(job);
 }
 
-// A failure all ranks agreed on ends them in order; any other ends the job at once. The rank that failed says why.
-int run(ServeOptions options, const std::string& effective) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed log or a file-size limit is an error of the write, not the end
-  std::signal(SIGXFSZ, SIG_IGN);
-  MpiSession session(nullptr, nullptr);
-  int rank = 0;
-  try {
-    Communicator world = Communicator::world();
-    rank = world.rank();
-    init_logging(rank, options.quiet);
-    serve(options, std::move(world), effective);
-    return 0;
-  } catch (const VoteError& error) {
-    if (error.rank() == rank) report_failure(rank, error.reason());
-    return static_cast<int>(error.code());
-  } catch (const Error& error) {
-    report_failure(rank, error.what());
-    MpiSession::abort(error.code());
-  } catch (const std::bad_alloc&) {
-    report_failure(rank, "out of memory");
-    MpiSession::abort(ExitCode::kSystem);
-  } catch (const std::system_error& error) {
-    report_failure(rank, error.what());
-    MpiSession::abort(ExitCode::kSystem);
-  } catch (const std::exception& error) {
-    report_failure(rank, error.what());
-    MpiSession::abort(ExitCode::kInternal);
-  }
-}
-
 void add_options(CLI::App& app, ServeOptions& o) {
   app.option_defaults()->always_capture_default();
-  auto* model = app.add_option("--model", o.models, "A model to serve, as ID=FILE.h5; repeat for more");
-  app.add_option("--models", o.roster, "A roster: JSON list of id, path and optional pinned, priority")->excludes(model);
+  add_job_options(app, o.job);
   app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin");
   app.add_option("--output", o.output, "Results, JSONL; appears when complete (OUT.partial until then)");
-  app.add_option("--tp", o.job.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
-  app.add_option("--pp", o.job.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);
-  app.add_option("--device", o.job.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  app.add_option("--device-memory", o.device_memory, "Pool of a rank, weights and cache together (e.g. 2GiB)");
-  app.add_option("--page-size", o.page_size, "Bytes of a page (default: 8 MiB on cpu, more for wide models)");
-  app.add_option("--link-gbps", o.job.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--policy", o.job.policy, "Which model runs next: fifo");
-  app.add_option("--max-batch-tokens", o.job.max_batch_tokens, "Tokens of a step")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--max-seqs", o.job.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
-  app.add_option("--threads", o.job.threads, "Compute threads of a rank (default: cores / ranks of the node)")
-      ->check(CLI::Range(1, 4096));
-  app.add_option("--seed", o.job.seed, "Seed of sampling; greedy decoding does not use it");
-  app.add_option("--idle", o.job.idle, "What a waiting rank does: spin, yield or sleep:US");
+  app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
+  app.add_option("--seed", o.job.options.seed, "Seed of sampling; greedy decoding does not use it");
   app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
@@ -200,8 +142,9 @@ void add_serve(CLI::App& app) {
   add_options(*command, *options);
   command->callback([command, options] {
     if (!options->config.empty()) apply_config(*command, options->config);
-    const int code = run(*options, command->config_to_str(/*default_also=*/true));
-    if (code != 0) throw CLI::RuntimeError(code);
+    run_under_mpi(options->quiet, [&](Communicator world) {
+      serve(*options, std::move(world), command->config_to_str(/*default_also=*/true));
+    });
   });
 }
 

@@ -69,8 +69,8 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
   const Communicator node = mesh_->world.split_shared_memory();
   ranks_on_node_ = node.size();
   rank_on_node_ = node.rank();
-  const int cores = cores_of(node);
-  agreed(mesh_->world, [&] { make_device(cores); });
+  cores_ = cores_of(node);
+  agreed(mesh_->world, [&] { make_device(); });
   read_indices();
   agreed(mesh_->world, [&] { make_images(); });
   plan_memory(node);
@@ -78,12 +78,12 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
   agreed(mesh_->world, [&] { load_pages(); });
 }
 
-void Job::make_device(int cores) {
-  if (options_.threads == 0) options_.threads = std::max(1, cores / ranks_on_node_);
-  const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores, ranks_on_node_, options_.threads + 1)
+void Job::make_device() {
+  if (options_.threads == 0) options_.threads = std::max(1, cores_ / ranks_on_node_);
+  const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores_, ranks_on_node_, options_.threads + 1)
                                                 : IdlePolicy::parse(options_.idle);
   progress_ = std::make_unique<Progress>(idle);
-  const bool crowded = ranks_on_node_ * options_.threads > cores;
+  const bool crowded = ranks_on_node_ * options_.threads > cores_;
   if (options_.device == "cuda") {
     make_cuda_device(rank_on_node_);  // says what is missing, if anything is
     throw NotCompiled("this build reaches the GPU but has no operations for it yet: use --device cpu");
@@ -126,8 +126,8 @@ void Job::read_indices() {
 void Job::check_message_size(const ModelConfig& config, const std::string& id) const {
   const std::size_t bytes = sizeof(float) * config.hidden * options_.max_batch_tokens;
   if (mesh_->shape.ranks() > 1 && bytes > INT_MAX) {
-    throw ConfigError(fmt::format("model {}: steps of --max-batch-tokens {} make messages of {}; the limit is 2 GiB", id,
-                                  options_.max_batch_tokens, format_size(bytes)));
+    throw ConfigError(fmt::format("model {}: steps of --max-batch-tokens {} make messages of {}; the limit is 2 GiB",
+                                  id, options_.max_batch_tokens, format_size(bytes)));
   }
 }
 
@@ -160,33 +160,43 @@ void Job::make_images() {
 // What this rank, its node and every stage will take. Collective.
 void Job::plan_memory(const Communicator& node) {
   Workspace::Sizes workspace;
-  std::size_t widest = 0, largest_pages = 0;
+  std::size_t widest = 0;
   for (const Model& model : models_) {
     const ShardPlan& plan = own_image(model).plan;
     workspace = workspace.max(Workspace::Sizes::of(plan, *ops_, options_.max_batch_tokens));
     widest = std::max<std::size_t>(widest, plan.config.hidden);
-    largest_pages = std::max<std::size_t>(largest_pages, own_image(model).pages());
     memory_.host += HostStore::bytes_of(own_image(model));
   }
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * options_.max_batch_tokens * (steps_in_flight() + 2);
   memory_.workspace = workspace.total() + transfers;
   limit_ = available_memory();
-  if (options_.device_memory_bytes == 0) {
-    // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
-    // than the largest model and some cache. The largest stage counts: all ranks get the same.
-    const std::size_t share = limit_.bytes / static_cast<std::size_t>(ranks_on_node_);
-    const std::size_t all_models = mesh_->world.all_reduce_max(memory_.host);
-    const std::size_t largest_model = mesh_->world.all_reduce_max(largest_pages) * page_bytes_;
-    options_.device_memory_bytes =
-        std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share / 4));
-  }
+  if (options_.device_memory_bytes == 0) options_.device_memory_bytes = default_pool_bytes();
   const std::uint64_t own_frames = std::min<std::uint64_t>(options_.device_memory_bytes / page_bytes_, INT_MAX);
   frames_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_frames));  // as many as on the poorest rank
   memory_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
   for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.total();
   const std::vector<MemoryNeed> needs = gather(mesh_->world, memory_);
   if (mesh_->rank == 0) spdlog::info("{}", memory_table(needs));
+}
+
+// Collective. The largest stage counts: all ranks get the same.
+std::size_t Job::default_pool_bytes() {
+  std::size_t largest_pages = 0, one_model_frames = 0;
+  for (const Model& model : models_) {
+    const KvGeometry cache = KvGeometry::make(own_image(model));
+    const std::size_t pages = own_image(model).pages();
+    const int blocks = ceil_div(std::max(options_.pool_for_tokens, 1), cache.block_tokens);
+    largest_pages = std::max(largest_pages, pages);
+    one_model_frames = std::max(one_model_frames, pages + cache.frames_for(blocks) + 1);
+  }
+  if (options_.pool_for_tokens > 0) return mesh_->world.all_reduce_max(one_model_frames) * page_bytes_;
+  // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
+  // than the largest model and some cache.
+  const std::size_t share = limit_.bytes / static_cast<std::size_t>(ranks_on_node_);
+  const std::size_t all_models = mesh_->world.all_reduce_max(memory_.host);
+  const std::size_t largest_model = mesh_->world.all_reduce_max(largest_pages) * page_bytes_;
+  return std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share / 4));
 }
 
 // This node's ranks together against what the machine or the control group leaves; every model against the pool.
@@ -196,26 +206,27 @@ void Job::check_memory() const {
                                   format_size(page_bytes_)));
   }
   if (node_bytes_ > limit_.bytes) {
-    throw Error(ExitCode::kSystem,
-                fmt::format("the {} ranks of this node need {} (this one: host pages {}, pool {}, workspace {}), but {} "
-                            "leaves {}",
-                            ranks_on_node_, format_size(node_bytes_), format_size(memory_.host),
-                            format_size(memory_.pool), format_size(memory_.workspace), limit_.source,
-                            format_size(limit_.bytes)));
+    throw Error(
+        ExitCode::kSystem,
+        fmt::format("the {} ranks of this node need {} (this one: host pages {}, pool {}, workspace {}), but {} "
+                    "leaves {}",
+                    ranks_on_node_, format_size(node_bytes_), format_size(memory_.host), format_size(memory_.pool),
+                    format_size(memory_.workspace), limit_.source, format_size(limit_.bytes)));
   }
   if (mesh_->rank == 0) Scheduler(model_shapes(), model_names(), make_policy(options_.policy), {.frames = frames_});
 }
 
 // `needs` by rank; the ranks of a stage need the same.
 std::string Job::memory_table(const std::vector<MemoryNeed>& needs) const {
-  std::string table = fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages",
-                                  "host pages", "waste");
+  std::string table =
+      fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages", "host pages", "waste");
   for (std::size_t m = 0; m < models_.size(); ++m) {
     const Image& image = own_image(models_[m]);
     table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}\n", options_.models[m].id, name_of(models_[m].weight_dtype),
                          image.pages(), format_size(HostStore::bytes_of(image)), format_size(image.waste_bytes()));
   }
-  table += fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
+  table +=
+      fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
   for (int stage = 0; stage < mesh_->shape.pp; ++stage) {
     const MemoryNeed& need = needs[mesh_->shape.rank_of(stage, 0)];
     table += fmt::format("  {:<22}{:>14}{:>14}{:>14}{:>14}\n", fmt::format("stage {} (x {})", stage, mesh_->shape.tp),
@@ -275,6 +286,16 @@ std::vector<std::string> Job::model_names() const {
   std::vector<std::string> names;
   for (const RosterEntry& entry : options_.models) names.push_back(entry.id);
   return names;
+}
+
+Scheduler make_scheduler(const Job& job) {
+  return {job.model_shapes(),
+          job.model_names(),
+          make_policy(job.options().policy),
+          {.frames = job.frames(),
+           .max_batch_tokens = job.options().max_batch_tokens,
+           .max_seqs = job.options().max_seqs,
+           .steps_in_flight = job.steps_in_flight()}};
 }
 
 }  // namespace computron

@@ -20,6 +20,9 @@ struct JobOptions {
   int pp = 0;
   std::string device = "auto";
   std::size_t device_memory_bytes = 0;
+  // Where device_memory_bytes is 0 and this is not: the pool is the largest model, its cache for this many tokens, and
+  // a frame. What benchmarks of swapping want: one model resident and no second one.
+  int pool_for_tokens = 0;
   std::size_t page_bytes = 0;
   double link_gb_per_s = 0;
   int threads = 0;
@@ -32,7 +35,7 @@ struct JobOptions {
 
 // Bytes that a rank takes.
 struct MemoryNeed {
-  std::size_t host = 0;       // pages of all models
+  std::size_t host = 0;  // pages of all models
   std::size_t pool = 0;
   std::size_t workspace = 0;  // scratch arrays and message buffers
   std::size_t total() const { return host + pool + workspace; }
@@ -49,12 +52,16 @@ class Job {
   Progress& progress() { return *progress_; }
   Executor& executor() { return *executor_; }
   const Device& device() const { return *device_; }
+  Device& device() { return *device_; }
+  const HostStore& host() const { return *host_; }
   std::size_t page_bytes() const { return page_bytes_; }
   int frames() const { return frames_; }
   // Steps with a pass that may be dispatched and not reported.
   int steps_in_flight() const { return mesh_->shape.pp == 1 ? 1 : mesh_->shape.pp + 1; }
   // The same with those that hold fetches only: receives that a rank keeps posted.
   int steps_announced() const { return steps_in_flight() + 2; }
+  int ranks_on_node() const { return ranks_on_node_; }
+  int cores_on_node() const { return cores_; }  // that the node's ranks may run on together
 
   // For the front end and the scheduler (rank 0).
   std::vector<ServedModel> served_models() const;
@@ -70,10 +77,11 @@ class Job {
   };
 
   void read_indices();
-  void make_device(int cores);
+  void make_device();
   void check_message_size(const ModelConfig& config, const std::string& id) const;
   void make_images();
   void plan_memory(const Communicator& node);
+  std::size_t default_pool_bytes();
   void check_memory() const;
   void load_pages();
   std::string memory_table(const std::vector<MemoryNeed>& needs) const;
@@ -83,6 +91,7 @@ class Job {
   std::unique_ptr<Mesh> mesh_;
   int ranks_on_node_ = 1;
   int rank_on_node_ = 0;
+  int cores_ = 1;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
@@ -95,5 +104,8 @@ class Job {
   std::unique_ptr<HostStore> host_;
   std::unique_ptr<Executor> executor_;
 };
+
+// The scheduler of a job (rank 0).
+Scheduler make_scheduler(const Job& job);
 
 }  // namespace computron

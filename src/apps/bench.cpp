@@ -1,0 +1,14 @@
+// computron bench: measurements, a subcommand each.
+#include <CLI/CLI.hpp>
+
+#include "src/apps/commands.h"
+
+namespace computron {
+
+void add_bench(CLI::App& app) {
+  auto* command = app.add_subcommand("bench", "Measure one thing beside its bound");
+  command->require_subcommand(1);
+  add_bench_swap(*command);
+}
+
+}  // namespace computron

@@ -1,0 +1,37 @@
+#include "src/apps/job_arguments.h"
+
+#include <CLI/CLI.hpp>
+
+#include "computron/base/size.h"
+
+namespace computron {
+
+void JobArguments::complete() {
+  options.models = roster.empty() ? parse_model_arguments(models) : read_roster(roster);
+  if (options.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models ROSTER");
+  if (!device_memory.empty()) options.device_memory_bytes = parse_size(device_memory);
+  if (!page_size.empty()) options.page_bytes = parse_size(page_size);
+  if (!options.idle.empty()) IdlePolicy::parse(options.idle);
+  make_policy(options.policy);
+  if (options.device == "auto") options.device = "cpu";  // also where there is a GPU, until there are operations for it
+}
+
+void add_job_options(CLI::App& app, JobArguments& a) {
+  JobOptions& o = a.options;
+  auto* model = app.add_option("--model", a.models, "A model to serve, as ID=FILE.h5; repeat for more");
+  app.add_option("--models", a.roster, "A roster: JSON list of id, path and optional pinned, priority")
+      ->excludes(model);
+  app.add_option("--tp", o.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
+  app.add_option("--pp", o.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);
+  app.add_option("--device", o.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--device-memory", a.device_memory, "Pool of a rank, weights and cache together (e.g. 2GiB)");
+  app.add_option("--page-size", a.page_size, "Bytes of a page (default: 8 MiB on cpu, more for wide models)");
+  app.add_option("--link-gbps", o.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--policy", o.policy, "Which model runs next: fifo");
+  app.add_option("--threads", o.threads, "Compute threads of a rank (default: cores / ranks of the node)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--idle", o.idle, "What a waiting rank does: spin, yield or sleep:US");
+}
+
+}  // namespace computron

@@ -1,0 +1,99 @@
+// computron bench swap on small models: what it counts, not how fast it is.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <memory>
+
+#include "tests/apps/serve_job.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const TinyModel kModel = {.layers = 4, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 192, .seed = 21};
+constexpr int kRequests = 3;
+
+class BenchSwap : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TemporaryFolder>();
+    write_tiny_checkpoint(*folder_ / "tiny.h5", kModel);
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static JobOutcome run(int tp, int pp, const std::vector<std::string>& more = {}) {
+    const std::string file = (*folder_ / "tiny.h5").string();
+    std::vector<std::string> command = {COMPUTRON_PROGRAM, "bench", "swap", "--quiet", "--model", "a=" + file};
+    for (const char* argument : {"--page-size", "64KiB", "--threads", "1", "--link-gbps", "0.5", "--warmup", "1"}) {
+      command.emplace_back(argument);
+    }
+    for (const std::string& argument :
+         {fmt::format("--tp={}", tp), fmt::format("--pp={}", pp), fmt::format("--requests={}", kRequests)}) {
+      command.push_back(argument);
+    }
+    command.insert(command.end(), more.begin(), more.end());
+    return run_job(tp * pp, command, folder_path(), healthy_limit_s());
+  }
+  // With a second id for the same file, and the figures as JSON.
+  static json measure(int tp, int pp, std::vector<std::string> more = {}) {
+    const std::filesystem::path result = *folder_ / fmt::format("{}x{}.json", tp, pp);
+    more.insert(more.end(), {"--model", "b=" + (*folder_ / "tiny.h5").string(), "--json", result.string()});
+    const JobOutcome outcome = run(tp, pp, more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
+    EXPECT_THAT(outcome.output, HasSubstr("emulated, 0.5 GB/s"));
+    std::ifstream file(result);
+    return json::parse(file);
+  }
+  static std::filesystem::path folder_path() { return *folder_ / ""; }
+
+  static std::unique_ptr<TemporaryFolder> folder_;
+};
+
+std::unique_ptr<TemporaryFolder> BenchSwap::folder_;
+
+// Every request moves all of a shard but what the one spare frame keeps, the same on the ranks of a stage, and has
+// its answer when that has been copied.
+TEST_F(BenchSwap, CountsWhatEveryRankMoved) {
+  for (const auto& [tp, pp] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2)}) {
+    const json figures = measure(tp, pp);
+    ASSERT_EQ(figures.at("requests").size(), static_cast<std::size_t>(kRequests));
+    for (const json& request : figures.at("requests")) {
+      ASSERT_EQ(request.at("ranks").size(), static_cast<std::size_t>(tp * pp));
+      for (int rank = 0; rank < tp * pp; ++rank) {
+        const json& copies = request.at("ranks").at(rank);
+        EXPECT_GT(copies.at("bytes"), 0);
+        EXPECT_EQ(copies.at("bytes"), request.at("ranks").at(rank / tp * tp).at("bytes"));
+        EXPECT_GT(request.at("response_s"), copies.at("busy_s"));
+      }
+      EXPECT_GT(request.at("bound_s"), 0);
+    }
+    EXPECT_EQ(figures.at("skew").is_null(), tp == 1);
+    EXPECT_EQ(figures.at("link").at("bytes_per_s_by_rank_and_round").size(), static_cast<std::size_t>(tp * pp));
+  }
+}
+
+TEST_F(BenchSwap, ComparesWithOneRank) {
+  const json alone = measure(1, 1);
+  const json together = measure(2, 1, {"--baseline", (*folder_ / "1x1.json").string()});
+  EXPECT_TRUE(alone.at("speed_up").is_null());
+  EXPECT_GT(together.at("speed_up"), 0);
+  EXPECT_DOUBLE_EQ(together.at("bytes_ratio"),
+                   alone.at("shard_bytes").get<double>() / together.at("shard_bytes").get<double>());
+}
+
+TEST_F(BenchSwap, SaysWhenThereIsNothingToMeasure) {
+  const std::string second = "b=" + (*folder_ / "tiny.h5").string();
+  const auto refused = [](const JobOutcome& outcome, int code, const char* part) {
+    EXPECT_EQ(outcome.exit_code, code) << outcome.errors;
+    EXPECT_THAT(outcome.errors, HasSubstr(part));
+  };
+  refused(run(1, 1), 64, "two models");
+  refused(run(1, 1, {"--model", second, "--device-memory", "64MiB"}), 78, "still resident");
+  refused(run(1, 1, {"--model", second, "--baseline", (*folder_ / "none.json").string()}), 66, "none.json");
+}
+
+}  // namespace
+}  // namespace computron::test
