@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "computron/base/time.h"
 #include "computron/comm/tags.h"
 #include "computron/device/cpu/cpu_stream.h"
 
@@ -25,9 +26,11 @@ void StageTransfer::send(Stream& stream, const float* data, std::size_t count) {
 
 void StageTransfer::receive(Stream& stream, float* data, std::size_t count) {
   cpu(stream).launch([this, data, count](CpuContext&) {
+    const double begin_s = now_s();
     MessageRequest request = mesh_.world.receive(std::as_writable_bytes(std::span(data, count)),
                                                  mesh_.shape.rank_of(mesh_.stage - 1, mesh_.t), tags::kActivation);
     progress_.wait_until([&request] { return request.done(); });
+    waited_s_ += now_s() - begin_s;
     ensure(request.received_bytes() == count * sizeof(float), "activations of another size than the step says");
   });
 }

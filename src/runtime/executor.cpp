@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "computron/base/time.h"
 #include "computron/comm/tags.h"
 
 namespace computron {
@@ -58,7 +59,9 @@ Report Executor::run(const Step& step) {
     StepPages(residency_, step).end();
   }
   report.digest = residency_.state().digest();
-  report.busy_s = link_->statistics().busy_s;
+  const LinkStatistics link = link_->statistics();
+  report.link_bytes = link.bytes;
+  report.busy_s = link.busy_s;
   report.exposed_s = compute_->exposed_s();
   return report;
 }
@@ -92,6 +95,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   auto* values = reinterpret_cast<float*>(hidden.data);
   std::vector<LogitSummary> summaries(mesh_.last_stage() ? batch.logit_count() : 0);
 
+  const double begin_s = now_s(), still_s = standing_still_s();
   StepPages pages(residency_, step);
   Pass pass{*compute_, ops_, *all_reduce_, pages, *work_, batch, cache};
   if (!mesh_.first_stage()) transfer_.receive(*compute_, values, count);
@@ -99,6 +103,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   if (!mesh_.last_stage()) transfer_.send(*compute_, values, count);
   pages.end();
   compute_->synchronize();
+  report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
   if (mesh_.last_stage()) report.rows = collect_rows(batch, summaries);
 }
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <random>
 
+#include "computron/base/time.h"
 #include "computron/model/checkpoint_check.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -182,10 +183,15 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     progress.set_hook([&] { executor.poll(); });
     Planner planner(models.list(), frames, seed);
     std::vector<SampledRow> rows;
+    double exposed_s = 0;
     for (Step& step : make_steps(shape.pp, seed)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
+      const double begin_s = now_s();
       const Report report = executor.run(step);
+      EXPECT_GT(report.compute_s, 0);
+      EXPECT_LE(report.compute_s + report.exposed_s - std::exchange(exposed_s, report.exposed_s), now_s() - begin_s);
+      EXPECT_EQ(report.link_bytes, report.digest.bytes_fetched);  // every page is waited for by the step it is for
       EXPECT_EQ(report.digest, planner.digest()) << "step " << step.id;
       rows.insert(rows.end(), report.rows.begin(), report.rows.end());
     }

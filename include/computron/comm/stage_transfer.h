@@ -19,6 +19,8 @@ class StageTransfer {
   void send(Stream& stream, const float* data, std::size_t count);
   // From the stage before: `data` is filled when the stream has run this. In the order of sends.
   void receive(Stream& stream, float* data, std::size_t count);
+  // Seconds that this rank has stood still so far until what it was to receive had come.
+  double waited_s() const { return waited_s_; }
   // Tests the sends on their way; call it from the progress hook.
   void poll();
 
@@ -31,6 +33,7 @@ class StageTransfer {
   };
   std::vector<Outgoing> outgoing_;
   std::size_t next_ = 0;
+  double waited_s_ = 0;
 };
 
 }  // namespace computron

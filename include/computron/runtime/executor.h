@@ -48,6 +48,8 @@ class Executor {
 
  private:
   Batch make_batch(const Step& step) const;
+  // The compute stream's so far: for pages and for the stage before.
+  double standing_still_s() const { return compute_->exposed_s() + transfer_.waited_s(); }
   void run_pass(const Step& step, Report& report);
   std::vector<SampledRow> collect_rows(const Batch& batch, const std::vector<LogitSummary>& mine);
 
