@@ -6,11 +6,13 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
 
+#include "computron/base/digest.h"
 #include "computron/base/log.h"
 #include "computron/base/size.h"
 #include "computron/base/time.h"
@@ -30,6 +32,7 @@ struct ServeOptions {
   std::string device_memory, page_size;
   std::string metrics;
   std::string config;
+  std::string inject_flip;
   bool replay = false;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
@@ -58,7 +61,21 @@ void apply_config(CLI::App& command, const std::string& file) try {
   throw Error(ExitCode::kUsage, fmt::format("{}: {}", file, error.what()));
 }
 
-void complete(ServeOptions& options) {
+// "RANK:COPY[:TIMES]": on that rank, what that copy of a page wrote is damaged at its first TIMES (1) attempts.
+InjectedFlip parse_flip(const std::string& text, int this_rank) {
+  int rank = 0, copy = 0, times = 1, end = 0, end_of_times = 0;
+  const int fields = std::sscanf(text.c_str(), "%d:%d%n:%d%n", &rank, &copy, &end, &times, &end_of_times);
+  if (fields < 2 || text.size() != static_cast<std::size_t>(fields == 3 ? end_of_times : end)) {
+    throw Error(ExitCode::kUsage, fmt::format("--inject-flip: '{}' is not RANK:COPY[:TIMES]", text));
+  }
+  if (rank != this_rank) return {};
+  return [=](std::uint64_t this_copy, int attempt, std::size_t bytes) -> std::optional<std::size_t> {
+    if (this_copy != static_cast<std::uint64_t>(copy) || attempt >= times) return std::nullopt;
+    return hash_tuple(this_copy, attempt) % (8 * bytes);
+  };
+}
+
+void complete(ServeOptions& options, int rank) {
   auto& job = options.job;
   if (options.requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
   if (options.output.empty()) throw Error(ExitCode::kUsage, "--output is required");
@@ -68,6 +85,8 @@ void complete(ServeOptions& options) {
   if (!options.page_size.empty()) job.page_bytes = parse_size(options.page_size);
   if (!job.idle.empty()) IdlePolicy::parse(job.idle);
   make_policy(job.policy);
+  parse_verify_swap(job.verify_swap);
+  if (!options.inject_flip.empty()) job.flip = parse_flip(options.inject_flip, rank);
   if (job.device == "auto") job.device = "cpu";  // also where there is a GPU, until there are operations for it
 }
 
@@ -122,7 +141,7 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
   const int rank = world.rank();
   FrontEnd front;
   agreed(world, [&] {
-    complete(options);
+    complete(options, rank);
     if (rank == 0) open_output(options, front);
   });
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
@@ -176,6 +195,10 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--page-size", o.page_size, "Bytes of a page (default: 8 MiB on cpu, more for wide models)");
   app.add_option("--link-gbps", o.job.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
       ->check(CLI::PositiveNumber);
+  app.add_option("--verify-swap", o.job.verify_swap,
+                 "Pages digested in device memory before use: off, first (copy of each) or every (copy)")
+      ->check(CLI::IsMember({"off", "first", "every"}));
+  app.add_option("--inject-flip", o.inject_flip)->group("");  // test only: hidden
   app.add_option("--policy", o.job.policy, "Which model runs next: fifo");
   app.add_option("--max-batch-tokens", o.job.max_batch_tokens, "Tokens of a step")->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-seqs", o.job.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));

@@ -37,7 +37,8 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       images_(std::move(images)),
       compute_(device.make_compute_stream(progress)),
       link_(device.make_copy_stream()),
-      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, *link_, *compute_),
+      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, *link_, *compute_,
+                 options.verify_swap),
       work_(make_workspace(device, ops, images_, options.max_rows)),
       all_reduce_(make_all_reduce(mesh, progress, largest_hidden(images_) * options.max_rows)),
       transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight) {
@@ -62,6 +63,8 @@ Report Executor::run(const Step& step) {
   const LinkStatistics link = link_->statistics();
   report.link_bytes = link.bytes;
   report.busy_s = link.busy_s;
+  report.pages_verified = link.pages_verified;
+  report.pages_refetched = link.pages_refetched;
   report.exposed_s = compute_->exposed_s();
   return report;
 }

@@ -41,6 +41,8 @@ std::vector<std::byte> Report::encode() const {
   out.put(digest);
   out.put(link_bytes);
   out.put(busy_s);
+  out.put(pages_verified);
+  out.put(pages_refetched);
   out.put(exposed_s);
   out.put(compute_s);
   out.put(static_cast<std::uint32_t>(rows.size()));
@@ -55,6 +57,8 @@ Report Report::decode(std::span<const std::byte> bytes) {
   report.digest = in.get<StateDigest>();
   report.link_bytes = in.get<std::uint64_t>();
   report.busy_s = in.get<double>();
+  report.pages_verified = in.get<std::uint64_t>();
+  report.pages_refetched = in.get<std::uint64_t>();
   report.exposed_s = in.get<double>();
   report.compute_s = in.get<double>();
   const auto rows = in.get<std::uint32_t>();

@@ -3,12 +3,12 @@
 namespace computron {
 
 Residency::Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
-                     std::size_t frame_bytes, CopyStream& link, Stream& compute)
+                     std::size_t frame_bytes, CopyStream& link, Stream& compute, VerifySwap verify)
     : stage_(stage),
       images_(std::move(images)),
       compute_(compute),
       pool_(device, frames, frame_bytes),
-      swapper_(host, pool_, link, compute),
+      swapper_(host, pool_, link, compute, verify),
       state_(images_, frames) {}
 
 // The state as the step's pass finds it. Fetches enter it in the order of the link: from the first one on that waits

@@ -171,6 +171,9 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
     times.busy_by_model[step.model] += reports[rank].busy_s - std::exchange(times.busy_s, reports[rank].busy_s);
     times.exposed_by_model[step.model] +=
         reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);
+    figures.swaps.verified += reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
+    figures.swaps.refetched +=
+        reports[rank].pages_refetched - std::exchange(times.refetched, reports[rank].pages_refetched);
     figures.swaps.busy_s = std::max(figures.swaps.busy_s, times.busy_by_model[step.model]);
     figures.swaps.exposed_s = std::max(figures.swaps.exposed_s, times.exposed_by_model[step.model]);
   }

@@ -90,6 +90,7 @@ void Job::make_device(int cores) {
   }
   device_ = make_cpu_device({.threads = options_.threads,
                              .link_gb_per_s = options_.link_gb_per_s,
+                             .flip = options_.flip,
                              .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
   ops_ = make_cpu_ops(*device_);
 }
@@ -233,8 +234,8 @@ void Job::load_pages() {
   host_ = std::make_unique<HostStore>(*device_);
   std::vector<const Image*> images;
   for (std::size_t m = 0; m < models_.size(); ++m) {
-    host_->load(models_[m].index, *images.emplace_back(&own_image(models_[m])), mesh_->t, ops_->weight_format(),
-                options_.threads);
+    host_->load(models_[m].index, options_.models[m].id, *images.emplace_back(&own_image(models_[m])), mesh_->t,
+                ops_->weight_format(), options_.threads);
     bytes += own_image(models_[m]).total_used_bytes();
     if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
   }
@@ -246,7 +247,8 @@ void Job::load_pages() {
                                          ExecutorOptions{.frames = frames_,
                                                          .frame_bytes = page_bytes_,
                                                          .max_rows = options_.max_batch_tokens,
-                                                         .steps_in_flight = steps_in_flight()});
+                                                         .steps_in_flight = steps_in_flight(),
+                                                         .verify_swap = parse_verify_swap(options_.verify_swap)});
 }
 
 std::vector<ServedModel> Job::served_models() const {

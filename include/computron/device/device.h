@@ -8,7 +8,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,15 +44,28 @@ class Stream {
   virtual double exposed_s() const { return 0; }
 };
 
-// What a copy stream has done, for metrics: the union of the times from a copy's start to its end.
+// What a copy stream has done, for metrics.
 struct LinkStatistics {
   std::size_t bytes = 0;
-  double busy_s = 0;
+  double busy_s = 0;                  // union of the times from a copy's start to its end, its verification included
+  std::uint64_t pages_verified = 0;   // digested in their frames and found right
+  std::uint64_t pages_refetched = 0;  // copied again because the first copy's digest was wrong
+};
+
+// Page `page` of model `model`, as people call it: in errors and traces. Borrows the model's name.
+struct PageName {
+  std::string_view model;
+  std::uint32_t page = 0;
 };
 
 class CopyStream : public Stream {
  public:
   virtual LinkStatistics statistics() const = 0;
+  // copy_to_device() of the page called `name`. With a `digest` (base/digest.h, digest64) the stream goes on only when
+  // the bytes in `frame` have it: a page that differs is copied once more, and if it still differs the stream fails with
+  // Error{kDevice}. NotCompiled from streams that cannot look into their device's memory.
+  virtual void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
+                     std::optional<std::uint64_t> digest);
 };
 
 // Device memory; freed with the object. data() is aligned to 4096.
@@ -83,11 +99,16 @@ class Device {
   virtual std::unique_ptr<Event> make_event() = 0;
 };
 
+// Test only: the bit to flip in what copy `copy` (of a copy stream, from 0) wrote at its `attempt` (0, or 1 when it is
+// repeated), if any. Called by the copy thread.
+using InjectedFlip = std::function<std::optional<std::size_t>(std::uint64_t copy, int attempt, std::size_t bytes)>;
+
 // How the CPU device behaves.
 struct CpuDeviceOptions {
   int threads = 1;           // compute threads of this rank, the calling one included
   double link_gb_per_s = 0;  // 10^9 bytes a second the copy stream is held to; 0: as fast as it goes
   bool deferred = false;     // test only: compute work runs in synchronize() and nowhere else
+  InjectedFlip flip = {};
   int spin_us = 30;  // an idle compute thread looks for work this long, then sleeps; 0 where ranks outnumber cores
 };
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);

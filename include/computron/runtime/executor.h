@@ -28,6 +28,7 @@ struct ExecutorOptions {
   std::size_t frame_bytes = 0;
   int max_rows = 0;         // of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
+  VerifySwap verify_swap = VerifySwap::kOff;
 };
 
 class Executor {

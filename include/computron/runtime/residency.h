@@ -23,7 +23,7 @@ class Residency {
  public:
   // Borrows images (this stage's), host pages and streams; owns the pool.
   Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
-            std::size_t frame_bytes, CopyStream& link, Stream& compute);
+            std::size_t frame_bytes, CopyStream& link, Stream& compute, VerifySwap verify = VerifySwap::kOff);
 
   void accept(const Step& step) { swapper_.submit(step.stages[stage_].fetches); }
   void begin(const Step& step);

@@ -7,7 +7,10 @@
 // Nothing is waited for on the host. Used by the thread that owns the compute stream.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "computron/runtime/frame_pool.h"
@@ -16,10 +19,20 @@
 
 namespace computron {
 
+// Which copies of pages are digested in their frames before anything may use them.
+enum class VerifySwap : std::uint8_t {
+  kOff,
+  kFirst,  // the first of each page on this rank: finds a link or memory that damages what it carries
+  kEvery,
+};
+// "off", "first" or "every"; Error{kUsage} naming `text` otherwise.
+VerifySwap parse_verify_swap(std::string_view text);
+
 class Swapper {
  public:
   // Borrows all four.
-  Swapper(const HostStore& host, FramePool& pool, CopyStream& link, Stream& compute);
+  Swapper(const HostStore& host, FramePool& pool, CopyStream& link, Stream& compute,
+          VerifySwap verify = VerifySwap::kOff);
 
   // A step has arrived: its fetches join the queue.
   void submit(const std::vector<Fetch>& fetches);
@@ -32,6 +45,8 @@ class Swapper {
 
  private:
   void enqueue_due();
+  // What the page must be found to be in its frame, if this copy of it is verified.
+  std::optional<std::uint64_t> digest_to_find(ModelId model, PageId page);
 
   const HostStore& host_;
   FramePool& pool_;
@@ -45,6 +60,9 @@ class Swapper {
     PageId page = 0;
   };
   std::vector<Content> contents_;  // [frame] of the latest enqueued fetch
+
+  VerifySwap verify_;
+  std::vector<std::vector<bool>> fetched_;  // [model][page] before; of kFirst
 };
 
 }  // namespace computron

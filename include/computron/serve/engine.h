@@ -86,6 +86,8 @@ class Engine {
   struct RankTimes {
     double busy_s = 0;  // latest cumulative figures of the rank
     double exposed_s = 0;
+    std::uint64_t verified = 0;
+    std::uint64_t refetched = 0;
     std::vector<double> busy_by_model, exposed_by_model;
   };
   std::vector<RankTimes> times_;                         // [rank]

@@ -27,6 +27,8 @@ struct JobOptions {
   int max_batch_tokens = 2048;
   int max_seqs = 64;
   std::string policy = "fifo";
+  std::string verify_swap = "first";
+  InjectedFlip flip = {};  // test only, of this rank
   std::uint64_t seed = 0;
 };
 
