@@ -18,6 +18,7 @@
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/trace_file.h"
 #include "src/apps/commands.h"
 
 namespace computron {
@@ -31,6 +32,7 @@ struct ServeOptions {
   std::string output;
   std::string device_memory, page_size;
   std::string metrics;
+  std::string trace;
   std::string config;
   std::string inject_flip;
   bool replay = false;
@@ -86,8 +88,18 @@ void complete(ServeOptions& options, int rank) {
   if (!job.idle.empty()) IdlePolicy::parse(job.idle);
   make_policy(job.policy);
   parse_verify_swap(job.verify_swap);
+  job.trace = !options.trace.empty();
   if (!options.inject_flip.empty()) job.flip = parse_flip(options.inject_flip, rank);
   if (job.device == "auto") job.device = "cpu";  // also where there is a GPU, until there are operations for it
+}
+
+// Of a file that is written at the end: better refused now. Nothing for no file.
+void check_folder(const std::string& file) {
+  if (file.empty()) return;
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+    throw Error(ExitCode::kCannotCreate, fmt::format("cannot create {}: its folder is not writable", file));
+  }
 }
 
 void open_output(const ServeOptions& options, FrontEnd& front) {
@@ -95,11 +107,8 @@ void open_output(const ServeOptions& options, FrontEnd& front) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   front.writer = std::make_unique<ResultWriter>(options.output, options.requests);
-  if (options.metrics.empty()) return;
-  const std::string folder = std::filesystem::path(options.metrics).parent_path().string();
-  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
-    throw Error(ExitCode::kCannotCreate, fmt::format("cannot create {}: its folder is not writable", options.metrics));
-  }
+  check_folder(options.metrics);
+  check_folder(options.trace);
 }
 
 void open_input(const ServeOptions& options, const Job& job, FrontEnd& front) {
@@ -120,7 +129,8 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .link_emulated = link > 0};
 }
 
-void serve_rank_0(const ServeOptions& options, Job& job, FrontEnd& front) {
+// Returns the start of the service.
+double serve_rank_0(const ServeOptions& options, Job& job, FrontEnd& front) {
   Scheduler scheduler(job.model_shapes(), job.model_names(), make_policy(job.options().policy),
                       {.frames = job.frames(),
                        .max_batch_tokens = job.options().max_batch_tokens,
@@ -135,6 +145,20 @@ void serve_rank_0(const ServeOptions& options, Job& job, FrontEnd& front) {
   front.writer->finish();
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
+  return start;
+}
+
+// The ranks' loops; then their traces, if wanted.
+void serve_all(const ServeOptions& options, Job& job, FrontEnd& front) {
+  double start_s = 0;
+  if (job.mesh().rank == 0) {
+    start_s = serve_rank_0(options, job, front);
+  } else {
+    run_worker(job);
+  }
+  if (Trace* trace = job.trace()) {
+    write_trace(options.trace, job.mesh(), job.progress(), {*trace, job.mesh().rank, job.clock()}, start_s);
+  }
 }
 
 void serve(ServeOptions& options, Communicator world, const std::string& effective) {
@@ -149,7 +173,7 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
   agreed(job.mesh().world, [&] {
     if (rank == 0) open_input(options, job, front);
   });
-  rank == 0 ? serve_rank_0(options, job, front) : run_worker(job);
+  serve_all(options, job, front);
 }
 
 // A failure all ranks agreed on ends them in order; any other ends the job at once. The rank that failed says why.
@@ -208,6 +232,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--idle", o.job.idle, "What a waiting rank does: spin, yield or sleep:US");
   app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
+  app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
   app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");

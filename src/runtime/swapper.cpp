@@ -33,8 +33,10 @@ void Swapper::enqueue_due() {
       compute_.record(pool_.drained(f.frame));
       link_.wait(pool_.drained(f.frame));
     }
-    link_.fetch(pool_.frame(f.frame), host_.page(f.model, f.page), host_.page_used_bytes(f.model, f.page),
-                host_.page_name(f.model, f.page), digest_to_find(f.model, f.page));
+    const PageName name = host_.page_name(f.model, f.page);
+    link_.fetch(pool_.frame(f.frame), host_.page(f.model, f.page), host_.page_used_bytes(f.model, f.page), name,
+                digest_to_find(f.model, f.page));
+    pool_.filled(f.frame).set_page(name);
     link_.record(pool_.filled(f.frame));
     contents_[f.frame] = {f.model, f.page};
   }

@@ -90,6 +90,7 @@ bool Engine::take_reports() {
     took = true;
     const InFlight step = in_flight_.front();
     in_flight_.pop_front();
+    const TraceSpan span(job_.trace(), TraceTrack::kControl, "take reports", {}, {"step", step.id});
     account(step, *reports);
     const double start = now_s();
     const int sampler = job_.mesh().shape.rank_of(job_.mesh().shape.pp - 1, 0);
@@ -121,8 +122,11 @@ bool Engine::dispatch() {
     auto* planned = std::get_if<PlannedStep>(&decision);
     if (!planned) break;
     const ModelId model = planned->step.model;
+    const StepId id = planned->step.id;
     send(std::move(*planned));
     metrics_.model(model).steps.overhead_s += now_s() - start;
+    trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send", job_.options().models[model].id,
+                {{"step", id}});
     sent = true;
   }
   return sent;
@@ -171,7 +175,8 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
     times.busy_by_model[step.model] += reports[rank].busy_s - std::exchange(times.busy_s, reports[rank].busy_s);
     times.exposed_by_model[step.model] +=
         reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);
-    figures.swaps.verified += reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
+    figures.swaps.verified +=
+        reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
     figures.swaps.refetched +=
         reports[rank].pages_refetched - std::exchange(times.refetched, reports[rank].pages_refetched);
     figures.swaps.busy_s = std::max(figures.swaps.busy_s, times.busy_by_model[step.model]);

@@ -57,7 +57,8 @@ DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
 
 }  // namespace
 
-Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) {
+Job::Job(JobOptions options, Communicator world)
+    : options_(std::move(options)), trace_(options_.trace ? std::make_unique<Trace>() : nullptr) {
   const MeshShape shape = mesh_shape(options_, world.size());
   agreed(world, [&] {
     if (shape.ranks() != world.size()) {
@@ -76,6 +77,7 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
   plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
   agreed(mesh_->world, [&] { load_pages(); });
+  if (trace_) clock_ = measure_clock_offset(mesh_->world);
 }
 
 void Job::make_device(int cores) {
@@ -91,6 +93,7 @@ void Job::make_device(int cores) {
   device_ = make_cpu_device({.threads = options_.threads,
                              .link_gb_per_s = options_.link_gb_per_s,
                              .flip = options_.flip,
+                             .trace = trace_.get(),
                              .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
   ops_ = make_cpu_ops(*device_);
 }
@@ -248,7 +251,8 @@ void Job::load_pages() {
                                                          .frame_bytes = page_bytes_,
                                                          .max_rows = options_.max_batch_tokens,
                                                          .steps_in_flight = steps_in_flight(),
-                                                         .verify_swap = parse_verify_swap(options_.verify_swap)});
+                                                         .verify_swap = parse_verify_swap(options_.verify_swap),
+                                                         .trace = trace_.get()});
 }
 
 std::vector<ServedModel> Job::served_models() const {

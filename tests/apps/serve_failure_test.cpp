@@ -138,6 +138,12 @@ TEST_F(Failure, UnwritableOutputCannotBeCreated) {
   expect_failure(wrong, 73, "no-such-folder");
 }
 
+TEST_F(Failure, UnwritableTraceIsRefusedBeforeServing) {
+  ServeJob wrong = job(1, 1);
+  wrong.more = {"--trace", (folder_ / "no-such-folder" / "trace.json").string()};
+  expect_failure(wrong, 73, "no-such-folder");
+}
+
 TEST_F(Failure, OutputThatIsAFolderCannotBeCreated) {
   ServeJob wrong = job(1, 1);
   wrong.output = (folder_ / "folder").string();

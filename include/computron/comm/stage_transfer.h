@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "computron/base/trace.h"
 #include "computron/comm/mesh.h"
 #include "computron/device/device.h"
 
@@ -11,9 +12,9 @@ namespace computron {
 
 class StageTransfer {
  public:
-  // Borrows both. Sends at most `max_count` floats at a time and holds `buffers` of them, so that `buffers` transfers
-  // may be on their way while the stage computes on.
-  StageTransfer(const Mesh& mesh, Progress& progress, std::size_t max_count, int buffers);
+  // Borrows all; `trace` may be null. Sends at most `max_count` floats at a time and holds `buffers` of them, so that
+  // `buffers` transfers may be on their way while the stage computes on.
+  StageTransfer(const Mesh& mesh, Progress& progress, std::size_t max_count, int buffers, Trace* trace = nullptr);
 
   // To the next stage: `data` is free again when the stream has run this.
   void send(Stream& stream, const float* data, std::size_t count);
@@ -27,6 +28,7 @@ class StageTransfer {
  private:
   const Mesh& mesh_;
   Progress& progress_;
+  Trace* trace_;
   struct Outgoing {
     std::vector<float> data;
     MessageRequest request;

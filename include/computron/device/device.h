@@ -19,6 +19,14 @@
 
 namespace computron {
 
+class Trace;
+
+// Page `page` of model `model`, as people call it: in errors and traces. Borrows the model's name.
+struct PageName {
+  std::string_view model;
+  std::uint32_t page = 0;
+};
+
 // A mark in a stream. Re-recordable; on another stream only once its records so far have been reached. Must outlive all
 // work that names it.
 class Event {
@@ -27,6 +35,13 @@ class Event {
   // True when the latest record has been reached (or there was none). Never blocks. Throws the error of work that
   // failed before the record, as does everything else that waits for it.
   virtual bool query() const = 0;
+
+  // The page whose fetch the next record ends, for traces of those who wait for it. Set by the thread that records.
+  void set_page(const PageName& page) { page_ = page; }
+  const PageName& page() const { return page_; }
+
+ private:
+  PageName page_;
 };
 
 // Work that has not run when a stream goes may be dropped: synchronize first.
@@ -52,18 +67,12 @@ struct LinkStatistics {
   std::uint64_t pages_refetched = 0;  // copied again because the first copy's digest was wrong
 };
 
-// Page `page` of model `model`, as people call it: in errors and traces. Borrows the model's name.
-struct PageName {
-  std::string_view model;
-  std::uint32_t page = 0;
-};
-
 class CopyStream : public Stream {
  public:
   virtual LinkStatistics statistics() const = 0;
-  // copy_to_device() of the page called `name`. With a `digest` (base/digest.h, digest64) the stream goes on only when
-  // the bytes in `frame` have it: a page that differs is copied once more, and if it still differs the stream fails with
-  // Error{kDevice}. NotCompiled from streams that cannot look into their device's memory.
+  // copy_to_device() of the page called `name`. With a `digest` (base/digest.h, digest64) the stream goes on only
+  // when the bytes in `frame` have it: a page that differs is copied once more, and if it still differs the stream
+  // fails with Error{kDevice}. NotCompiled from streams that cannot look into their device's memory.
   virtual void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
                      std::optional<std::uint64_t> digest);
 };
@@ -109,6 +118,7 @@ struct CpuDeviceOptions {
   double link_gb_per_s = 0;  // 10^9 bytes a second the copy stream is held to; 0: as fast as it goes
   bool deferred = false;     // test only: compute work runs in synchronize() and nowhere else
   InjectedFlip flip = {};
+  Trace* trace = nullptr;  // borrowed; null: not traced
   int spin_us = 30;  // an idle compute thread looks for work this long, then sleeps; 0 where ranks outnumber cores
 };
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);

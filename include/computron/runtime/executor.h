@@ -29,6 +29,7 @@ struct ExecutorOptions {
   int max_rows = 0;         // of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
+  Trace* trace = nullptr;  // borrowed; null: not traced
 };
 
 class Executor {
@@ -58,6 +59,8 @@ class Executor {
   Ops& ops_;
   Progress& progress_;
   std::vector<const Image*> images_;
+  const HostStore& host_;
+  Trace* trace_;
 
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<CopyStream> link_;

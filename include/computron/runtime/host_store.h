@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "computron/checkpoint/reader.h"
@@ -37,6 +38,7 @@ class HostStore {
   // digest64 of the page's used bytes, taken when they were written: what its copies are held against.
   std::uint64_t page_digest(ModelId model, PageId page) const { return models_[model].digests[page]; }
   PageName page_name(ModelId model, PageId page) const { return {models_[model].name, page}; }
+  std::string_view name(ModelId model) const { return models_[model].name; }
   int models() const { return static_cast<int>(models_.size()); }
   int pages(ModelId model) const { return models_[model].image->pages(); }
   // Host bytes that an image's pages take.

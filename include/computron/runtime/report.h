@@ -19,8 +19,8 @@ struct Report {
   std::uint64_t pages_verified = 0;
   std::uint64_t pages_refetched = 0;
   // Of the compute stream.
-  double exposed_s = 0;  // standing still for pages so far
-  double compute_s = 0;  // of this step's pass, without standing still for pages or the stage before
+  double exposed_s = 0;          // standing still for pages so far
+  double compute_s = 0;          // of this step's pass, without standing still for pages or the stage before
   std::vector<SampledRow> rows;  // t = 0 of the last stage: one a logit row of the step; empty elsewhere
 
   std::vector<std::byte> encode() const;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "computron/base/memory.h"
+#include "computron/base/trace.h"
+#include "computron/comm/clock.h"
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
 #include "computron/sched/scheduler.h"
@@ -29,6 +31,7 @@ struct JobOptions {
   std::string policy = "fifo";
   std::string verify_swap = "first";
   InjectedFlip flip = {};  // test only, of this rank
+  bool trace = false;
   std::uint64_t seed = 0;
 };
 
@@ -53,6 +56,9 @@ class Job {
   const Device& device() const { return *device_; }
   std::size_t page_bytes() const { return page_bytes_; }
   int frames() const { return frames_; }
+  // Null unless the job is traced.
+  Trace* trace() const { return trace_.get(); }
+  ClockOffset clock() const { return clock_; }  // of a traced job
   int steps_in_flight() const { return mesh_->shape.pp == 1 ? 1 : mesh_->shape.pp + 1; }
 
   // For the front end and the scheduler (rank 0).
@@ -82,6 +88,8 @@ class Job {
   std::unique_ptr<Mesh> mesh_;
   int ranks_on_node_ = 1;
   int rank_on_node_ = 0;
+  std::unique_ptr<Trace> trace_;
+  ClockOffset clock_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;

@@ -13,13 +13,14 @@
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
 #include "computron/base/time.h"
+#include "computron/base/trace.h"
 #include "src/device/cpu/streaming_copy.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kLinkChunk = std::size_t{1} << 20;
-constexpr int kAttempts = 2;  // a page is copied this often at most before its wrong digest ends the stream
+constexpr int kAttempts = 2;             // a page is copied this often at most before its wrong digest ends the stream
 constexpr int kStopInterval_us = 20000;  // a thread asleep on an event looks this often whether it is to stop
 
 // Sleeps to a time of now_s(), not at all if it is over.
@@ -39,8 +40,11 @@ Error wrong_digest(const PageName& name) {
 
 }  // namespace
 
-CpuCopyStream::CpuCopyStream(double link_gb_per_s, InjectedFlip flip)
-    : link_(link_gb_per_s * 1e9), flip_(std::move(flip)), thread_([this](std::stop_token stop) { run(stop); }) {}
+CpuCopyStream::CpuCopyStream(double link_gb_per_s, InjectedFlip flip, Trace* trace)
+    : link_(link_gb_per_s * 1e9),
+      flip_(std::move(flip)),
+      trace_(trace),
+      thread_([this](std::stop_token stop) { run(stop); }) {}
 
 void CpuCopyStream::record(Event& event) {
   auto& cpu_event = cpu(event);
@@ -124,6 +128,10 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
     right = is_right(copy);
   }
   const double end_s = now_s();
+  if (trace_ != nullptr) {
+    trace_->add(TraceTrack::kCopy, "fetch", begin_s, end_s, copy.name.model,
+                {{"page", copy.name.page}, {"bytes", copy.bytes}, {"attempts", static_cast<std::uint64_t>(attempts)}});
+  }
   ++copies_;
   const std::lock_guard lock(mutex_);
   statistics_.bytes += static_cast<std::size_t>(attempts) * copy.bytes;
@@ -133,8 +141,10 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (!right) throw wrong_digest(copy.name);
 }
 
-bool CpuCopyStream::is_right(const Copy& copy) {
-  return !copy.digest || digest64(std::span(copy.destination, copy.bytes)) == *copy.digest;
+bool CpuCopyStream::is_right(const Copy& copy) const {
+  if (!copy.digest) return true;
+  const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.model, {"page", copy.name.page});
+  return digest64(std::span(copy.destination, copy.bytes)) == *copy.digest;
 }
 
 void CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token& stop) {

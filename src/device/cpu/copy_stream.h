@@ -27,7 +27,7 @@ namespace computron {
 class CpuCopyStream final : public CopyStream {
  public:
   // Held to `link_gb_per_s` 10^9 bytes a second unless that is 0.
-  explicit CpuCopyStream(double link_gb_per_s, InjectedFlip flip = {});
+  explicit CpuCopyStream(double link_gb_per_s, InjectedFlip flip = {}, Trace* trace = nullptr);
 
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -64,7 +64,7 @@ class CpuCopyStream final : public CopyStream {
   void execute(const Wait& wait, const std::stop_token& stop);
   void execute(const Copy& copy, const std::stop_token& stop);
   void execute(const Record& record, const std::stop_token& stop);
-  static bool is_right(const Copy& copy);
+  bool is_right(const Copy& copy) const;
   void perform(const Copy& copy, int attempt, const std::stop_token& stop);
   void copy_at_link_rate(const Copy& copy, const std::stop_token& stop);
 
@@ -79,6 +79,7 @@ class CpuCopyStream final : public CopyStream {
   // The copy thread's.
   EmulatedLink link_;
   InjectedFlip flip_;
+  Trace* trace_;
   std::uint64_t copies_ = 0;  // begun
 
   std::jthread thread_;  // last: stops before anything it uses goes
