@@ -12,7 +12,9 @@ void JobArguments::complete() {
   if (!device_memory.empty()) options.device_memory_bytes = parse_size(device_memory);
   if (!page_size.empty()) options.page_bytes = parse_size(page_size);
   if (!options.idle.empty()) IdlePolicy::parse(options.idle);
+  if (!host_cache.empty()) options.host_cache_bytes = parse_size(host_cache);
   make_policy(options.policy);
+  parse_verify_swap(options.verify_swap);
   if (options.device == "auto") options.device = "cpu";  // also where there is a GPU, until there are operations for it
 }
 
@@ -28,7 +30,14 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   app.add_option("--page-size", a.page_size, "Bytes of a page (default: 8 MiB on cpu, more for wide models)");
   app.add_option("--link-gbps", o.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--policy", o.policy, "Which model runs next: fifo");
+  app.add_option("--policy", o.policy, "Which model runs next: fifo, balanced or throughput")
+      ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
+  app.add_option("--max-wait", o.max_wait_s, "balanced: seconds after which a waiting model goes first")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--host-cache", a.host_cache, "Host memory of a rank for caches of swapped-out models (default: 0)");
+  app.add_option("--verify-swap", o.verify_swap,
+                 "Pages digested in device memory before use: off, first (copy of each) or every (copy)")
+      ->check(CLI::IsMember({"off", "first", "every"}));
   app.add_option("--threads", o.threads, "Compute threads of a rank (default: cores / ranks of the node)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--idle", o.idle, "What a waiting rank does: spin, yield or sleep:US");

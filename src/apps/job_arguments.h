@@ -16,7 +16,7 @@ struct JobArguments {
   JobOptions options;
   std::vector<std::string> models;  // ID=FILE, or
   std::string roster;
-  std::string device_memory, page_size;
+  std::string device_memory, page_size, host_cache;
 
   // Reads models and sizes into `options`. Error{kUsage} naming the argument at fault, {kNoInput} for a roster.
   void complete();

@@ -28,7 +28,8 @@ LinkProbe::LinkProbe(Job& job)
       link_(job.device().make_copy_stream()),
       compute_(job.device().make_compute_stream(job.progress())),
       pool_(job.device(), most_pages(images_), job.page_bytes()),
-      swapper_(job.host(), pool_, *link_, *compute_) {
+      spill_(job.device(), /*slots=*/0, job.page_bytes()),
+      swapper_(job.host(), spill_, pool_, *link_, *compute_) {
   if (job.options().link_gb_per_s == 0) return;
   plain_device_ = make_cpu_device({});  // a link is emulated on the CPU only
   memory_ = plain_device_->make_copy_stream();
@@ -62,9 +63,9 @@ double LinkProbe::copy_plain(CopyStream& stream, ModelId model) {
 }
 
 double LinkProbe::fetch(ModelId model) {
-  std::vector<Fetch> fetches;
+  std::vector<Transfer> fetches;
   for (PageId page = 0; page < static_cast<PageId>(images_[model]->pages()); ++page) {
-    fetches.push_back({.model = model, .page = page, .frame = static_cast<FrameId>(page), .after = {}});
+    fetches.push_back({.frame = static_cast<FrameId>(page), .model = model, .place = page});
   }
   const double start = now_s();
   swapper_.submit(fetches);

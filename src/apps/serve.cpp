@@ -5,13 +5,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 
+#include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/trace_file.h"
 #include "src/apps/commands.h"
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
@@ -24,7 +27,9 @@ struct ServeOptions {
   std::string requests;
   std::string output;
   std::string metrics;
+  std::string trace;
   std::string config;
+  std::string inject_flip;
   bool replay = false;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
@@ -53,10 +58,35 @@ void apply_config(CLI::App& command, const std::string& file) try {
   throw Error(ExitCode::kUsage, fmt::format("{}: {}", file, error.what()));
 }
 
-void complete(ServeOptions& options) {
+// "RANK:COPY[:TIMES]": on that rank, what that copy of a page wrote is damaged at its first TIMES (1) attempts.
+InjectedFlip parse_flip(const std::string& text, int this_rank) {
+  int rank = 0, copy = 0, times = 1, end = 0, end_of_times = 0;
+  const int fields = std::sscanf(text.c_str(), "%d:%d%n:%d%n", &rank, &copy, &end, &times, &end_of_times);
+  if (fields < 2 || text.size() != static_cast<std::size_t>(fields == 3 ? end_of_times : end)) {
+    throw Error(ExitCode::kUsage, fmt::format("--inject-flip: '{}' is not RANK:COPY[:TIMES]", text));
+  }
+  if (rank != this_rank) return {};
+  return [=](std::uint64_t this_copy, int attempt, std::size_t bytes) -> std::optional<std::size_t> {
+    if (this_copy != static_cast<std::uint64_t>(copy) || attempt >= times) return std::nullopt;
+    return hash_tuple(this_copy, attempt) % (8 * bytes);
+  };
+}
+
+void complete(ServeOptions& options, int rank) {
   if (options.requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
   if (options.output.empty()) throw Error(ExitCode::kUsage, "--output is required");
   options.job.complete();
+  options.job.options.trace = !options.trace.empty();
+  if (!options.inject_flip.empty()) options.job.options.flip = parse_flip(options.inject_flip, rank);
+}
+
+// Of a file that is written at the end: better refused now. Nothing for no file.
+void check_folder(const std::string& file) {
+  if (file.empty()) return;
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+    throw Error(ExitCode::kCannotCreate, fmt::format("cannot create {}: its folder is not writable", file));
+  }
 }
 
 void open_output(const ServeOptions& options, Files& files) {
@@ -64,11 +94,8 @@ void open_output(const ServeOptions& options, Files& files) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   files.writer = std::make_unique<ResultWriter>(options.output, options.requests);
-  if (options.metrics.empty()) return;
-  const std::string folder = std::filesystem::path(options.metrics).parent_path().string();
-  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
-    throw Error(ExitCode::kCannotCreate, fmt::format("cannot create {}: its folder is not writable", options.metrics));
-  }
+  check_folder(options.metrics);
+  check_folder(options.trace);
 }
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
@@ -89,7 +116,8 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .link_emulated = link > 0};
 }
 
-void serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
+// Returns the start of the service.
+double serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
   const double start = now_s();
@@ -101,13 +129,27 @@ void serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
   files.writer->finish();
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
+  return start;
+}
+
+// The ranks' loops; then their traces, if wanted.
+void serve_all(const ServeOptions& options, Job& job, Files& files) {
+  double start_s = 0;
+  if (job.mesh().rank == 0) {
+    start_s = serve_rank_0(options, job, files);
+  } else {
+    run_worker(job);
+  }
+  if (Trace* trace = job.trace()) {
+    write_trace(options.trace, job.mesh(), job.progress(), {*trace, job.mesh().rank, job.clock()}, start_s);
+  }
 }
 
 void serve(ServeOptions& options, Communicator world, const std::string& effective) {
   const int rank = world.rank();
   Files files;
   agreed(world, [&] {
-    complete(options);
+    complete(options, rank);
     if (rank == 0) open_output(options, files);
   });
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
@@ -115,7 +157,7 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
   agreed(job.mesh().world, [&] {
     if (rank == 0) open_input(options, job, files);
   });
-  rank == 0 ? serve_rank_0(options, job, files) : run_worker(job);
+  serve_all(options, job, files);
 }
 
 void add_options(CLI::App& app, ServeOptions& o) {
@@ -123,12 +165,14 @@ void add_options(CLI::App& app, ServeOptions& o) {
   add_job_options(app, o.job);
   app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin");
   app.add_option("--output", o.output, "Results, JSONL; appears when complete (OUT.partial until then)");
+  app.add_option("--inject-flip", o.inject_flip)->group("");  // test only: hidden
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
   app.add_option("--seed", o.job.options.seed, "Seed of sampling; greedy decoding does not use it");
   app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
+  app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
   app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");

@@ -30,8 +30,8 @@ class LocalAllReduce : public AllReduce {
 // A part that is being sent is not written to, and all of a round's requests are done before the next begins.
 class MpiAllReduce : public AllReduce {
  public:
-  MpiAllReduce(const Communicator& group, Progress& progress, std::size_t max_count)
-      : group_(group), progress_(progress), max_count_(max_count), parts_(group.size()) {
+  MpiAllReduce(const Communicator& group, Progress& progress, std::size_t max_count, Trace* trace)
+      : group_(group), progress_(progress), trace_(trace), max_count_(max_count), parts_(group.size()) {
     const std::size_t others = group.size() - 1;
     received_.resize(others * std::max(std::min(max_count, kWholeFloats), longest_slice(max_count)));
     messages_.reserve(2 * others);
@@ -44,6 +44,7 @@ class MpiAllReduce : public AllReduce {
 
  private:
   void reduce(CpuContext& context, float* data, std::size_t count) {
+    const TraceSpan span(trace_, TraceTrack::kCommunication, "all-reduce", {}, {"bytes", count * sizeof(float)});
     if (count > kWholeFloats) {
       slice(context, data, count);
     } else if (std::has_single_bit(static_cast<unsigned>(group_.size()))) {
@@ -143,6 +144,7 @@ class MpiAllReduce : public AllReduce {
 
   const Communicator& group_;
   Progress& progress_;
+  Trace* trace_;
   std::size_t max_count_;
   std::vector<float> received_;    // parts of other ranks
   std::vector<float*> parts_;      // by rank, of the sum in hand
@@ -153,9 +155,10 @@ class MpiAllReduce : public AllReduce {
 
 std::unique_ptr<AllReduce> make_local_all_reduce() { return std::make_unique<LocalAllReduce>(); }
 
-std::unique_ptr<AllReduce> make_mpi_all_reduce(const Communicator& group, Progress& progress, std::size_t max_count) {
+std::unique_ptr<AllReduce> make_mpi_all_reduce(const Communicator& group, Progress& progress, std::size_t max_count,
+                                               Trace* trace) {
   if (group.size() == 1) return make_local_all_reduce();
-  return std::make_unique<MpiAllReduce>(group, progress, max_count);
+  return std::make_unique<MpiAllReduce>(group, progress, max_count, trace);
 }
 
 }  // namespace computron

@@ -12,10 +12,12 @@ std::string name_of(int tag) {
       return "report";
     case kActivation:
       return "activation";
-      return "tokens";
+    case kClock:
+      return "clock";
+    case kTrace:
+      return "trace";
     case kLogitSummary:
       return "logit summary";
-      return "logit row";
     case kAllReduce:
       return "all-reduce";
     case kMeasurement:

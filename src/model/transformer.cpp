@@ -21,9 +21,18 @@ Transformer::Transformer(const Image& image, int t) {
 }
 
 void Transformer::forward(Pass& pass, Activations hidden, LogitSummary* logits) {
-  if (embedding_) embedding_->forward(pass, hidden);
-  for (TransformerBlock& block : blocks_) block.forward(pass, hidden);
-  if (head_) head_->forward(pass, hidden, logits);
+  if (embedding_) {
+    const TraceSpan span(pass.trace, TraceTrack::kCompute, "embedding");
+    embedding_->forward(pass, hidden);
+  }
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const TraceSpan span(pass.trace, TraceTrack::kCompute, "layer", {}, {"layer", layer});
+    blocks_[layer].forward(pass, hidden);
+  }
+  if (head_) {
+    const TraceSpan span(pass.trace, TraceTrack::kCompute, "head");
+    head_->forward(pass, hidden, logits);
+  }
 }
 
 }  // namespace computron

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "computron/base/time.h"
 #include "computron/comm/tags.h"
 
 namespace computron {
@@ -21,9 +22,9 @@ std::size_t largest_hidden(const std::vector<const Image*>& images) {
   return static_cast<std::size_t>(hidden);
 }
 
-std::unique_ptr<AllReduce> make_all_reduce(const Mesh& mesh, Progress& progress, std::size_t max_count) {
+std::unique_ptr<AllReduce> make_all_reduce(const Mesh& mesh, Progress& progress, std::size_t max_count, Trace* trace) {
   if (mesh.shape.tp == 1) return make_local_all_reduce();
-  return make_mpi_all_reduce(mesh.tensor, progress, max_count);
+  return make_mpi_all_reduce(mesh.tensor, progress, max_count, trace);
 }
 
 }  // namespace
@@ -34,13 +35,15 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       ops_(ops),
       progress_(progress),
       images_(std::move(images)),
+      host_(host),
+      trace_(options.trace),
       compute_(device.make_compute_stream(progress)),
       link_(device.make_copy_stream()),
       residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
-                 *compute_),
+                 *compute_, options.verify_swap),
       work_(make_workspace(device, ops, images_, options.max_rows)),
-      all_reduce_(make_all_reduce(mesh, progress, largest_hidden(images_) * options.max_rows)),
-      transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight) {
+      all_reduce_(make_all_reduce(mesh, progress, largest_hidden(images_) * options.max_rows, trace_)),
+      transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight, trace_) {
   for (const Image* image : images_) {
     transformers_.emplace_back(*image, mesh.t);
     geometries_.push_back(KvGeometry::make(*image));
@@ -50,6 +53,8 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
 Executor::~Executor() { link_.reset(); }
 
 Report Executor::run(const Step& step) {
+  const TraceSpan span(trace_, TraceTrack::kCompute, "step", host_.name(step.model), {"step", step.id},
+                       {"rows", static_cast<std::uint64_t>(step.rows())});
   Report report;
   report.step = step.id;
   residency_.begin(step);
@@ -59,7 +64,11 @@ Report Executor::run(const Step& step) {
     StepPages(residency_, step).end();
   }
   report.digest = residency_.state().digest();
-  report.busy_s = link_->statistics().busy_s;
+  const LinkStatistics link = link_->statistics();
+  report.link_bytes = link.bytes;
+  report.busy_s = link.busy_s;
+  report.pages_verified = link.pages_verified;
+  report.pages_refetched = link.pages_refetched;
   report.exposed_s = compute_->exposed_s();
   return report;
 }
@@ -93,13 +102,15 @@ void Executor::run_pass(const Step& step, Report& report) {
   auto* values = reinterpret_cast<float*>(hidden.data);
   std::vector<LogitSummary> summaries(mesh_.last_stage() ? batch.logit_count() : 0);
 
+  const double begin_s = now_s(), still_s = standing_still_s();
   StepPages pages(residency_, step);
-  Pass pass{*compute_, ops_, *all_reduce_, pages, *work_, batch, cache};
+  Pass pass{*compute_, ops_, *all_reduce_, pages, *work_, batch, cache, trace_};
   if (!mesh_.first_stage()) transfer_.receive(*compute_, values, count);
   transformers_[step.model].forward(pass, hidden, summaries.data());
   if (!mesh_.last_stage()) transfer_.send(*compute_, values, count);
   pages.end();
   compute_->synchronize();
+  report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
   if (mesh_.last_stage()) report.rows = collect_rows(batch, summaries);
 }
 
@@ -107,6 +118,7 @@ void Executor::run_pass(const Step& step, Report& report) {
 std::vector<SampledRow> Executor::collect_rows(const Batch& batch, const std::vector<LogitSummary>& mine) {
   const std::size_t bytes = mine.size() * sizeof(LogitSummary);
   if (mine.empty()) return {};
+  const TraceSpan span(trace_, TraceTrack::kCommunication, "sample", {}, {"rows", mine.size()});
   if (mesh_.t != 0) {
     MessageRequest request = mesh_.tensor.send(std::as_bytes(std::span(mine)), 0, tags::kLogitSummary);
     progress_.wait_until([&request] { return request.done(); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "computron/base/digest.h"
 #include "computron/base/parallel.h"
 
 namespace computron {
@@ -118,8 +119,12 @@ std::size_t HostStore::bytes_of(const Image& image) {
   return bytes;
 }
 
-ModelId HostStore::add(const Image& image, const std::string& what, const Fill& fill) {
-  Model model{.image = &image, .buffer = device_.allocate_host(bytes_of(image), what), .offsets = {}};
+ModelId HostStore::add(const Image& image, const std::string& name, const Fill& fill, int threads) {
+  Model model{.name = name,
+              .image = &image,
+              .buffer = device_.allocate_host(bytes_of(image), "model " + name),
+              .offsets = {},
+              .digests = std::vector<std::uint64_t>(image.used_bytes.size())};
   std::size_t offset = 0;
   for (const std::size_t used : image.used_bytes) {
     model.offsets.push_back(offset);
@@ -127,23 +132,27 @@ ModelId HostStore::add(const Image& image, const std::string& what, const Fill& 
   }
   fill(model.buffer->data(), model.offsets);
   model.buffer->make_read_only();
+  parallel_for(image.used_bytes.size(), threads, [&](int, std::size_t page) {
+    model.digests[page] = digest64({model.buffer->data() + model.offsets[page], image.used_bytes[page]});
+  });
   models_.push_back(std::move(model));
   return static_cast<ModelId>(models_.size() - 1);
 }
 
-ModelId HostStore::load(const CheckpointIndex& index, const Image& image, int t, const WeightFormat& format,
-                        int threads) {
+ModelId HostStore::load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
+                        const WeightFormat& format, int threads) {
   std::vector<std::pair<int, const TensorPart*>> slices;
   for (std::size_t i = 0; i < image.plan.tensors.size(); ++i) {
     if (image.plan.tensors[i].same_as >= 0) continue;
     for (const TensorPart& part : image.plan.tensors[i].parts) slices.emplace_back(static_cast<int>(i), &part);
   }
-  return add(image, index.path, [&](std::byte* pages, const std::vector<std::size_t>& offsets) {
+  const auto fill = [&](std::byte* pages, const std::vector<std::size_t>& offsets) {
     const TensorReader reader(index);
     const SliceLoader loader(reader, index, image, t, format, pages, offsets);
     parallel_for(slices.size(), threads,
                  [&](int, std::size_t i) { loader.load(slices[i].first, *slices[i].second); });
-  });
+  };
+  return add(image, name, fill, threads);
 }
 
 }  // namespace computron

@@ -5,7 +5,6 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 128;  // more than the fixed part takes
 constexpr std::size_t kRowBytes = 32 + LogitSummary::kTop * 8;
 
 void put(ByteWriter& out, const SampledRow& row) {
@@ -40,8 +39,12 @@ std::vector<std::byte> Report::encode() const {
   ByteWriter out;
   out.put(step);
   out.put(digest);
+  out.put(link_bytes);
   out.put(busy_s);
+  out.put(pages_verified);
+  out.put(pages_refetched);
   out.put(exposed_s);
+  out.put(compute_s);
   out.put(static_cast<std::uint32_t>(rows.size()));
   for (const SampledRow& row : rows) put(out, row);
   return out.take();
@@ -52,14 +55,21 @@ Report Report::decode(std::span<const std::byte> bytes) {
   Report report;
   report.step = in.get<StepId>();
   report.digest = in.get<StateDigest>();
+  report.link_bytes = in.get<std::uint64_t>();
   report.busy_s = in.get<double>();
+  report.pages_verified = in.get<std::uint64_t>();
+  report.pages_refetched = in.get<std::uint64_t>();
   report.exposed_s = in.get<double>();
+  report.compute_s = in.get<double>();
   const auto rows = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < rows; ++i) report.rows.push_back(get_row(in));
   in.expect_end();
   return report;
 }
 
-std::size_t Report::max_bytes(int rows) { return kHeaderBytes + kRowBytes * static_cast<std::size_t>(rows); }
+std::size_t Report::max_bytes(int rows) {
+  static const std::size_t without_rows = Report().encode().size();
+  return without_rows + kRowBytes * static_cast<std::size_t>(rows);
+}
 
 }  // namespace computron

@@ -5,13 +5,13 @@
 namespace computron {
 
 Residency::Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
-                     std::size_t frame_bytes, int host_slots, CopyStream& link, Stream& compute)
+                     std::size_t frame_bytes, int host_slots, CopyStream& link, Stream& compute, VerifySwap verify)
     : stage_(stage),
       images_(std::move(images)),
       compute_(compute),
       pool_(device, frames, frame_bytes),
       spill_(device, host_slots, frame_bytes),
-      swapper_(host, spill_, pool_, link, compute),
+      swapper_(host, spill_, pool_, link, compute, verify),
       accepted_caches_(images_.size()),
       state_(images_, frames, host_slots) {}
 

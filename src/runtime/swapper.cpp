@@ -6,8 +6,24 @@
 
 namespace computron {
 
-Swapper::Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute)
-    : host_(host), spill_(spill), pool_(pool), link_(link), compute_(compute), contents_(pool.frames()) {}
+VerifySwap parse_verify_swap(std::string_view text) {
+  if (text == "off") return VerifySwap::kOff;
+  if (text == "first") return VerifySwap::kFirst;
+  if (text == "every") return VerifySwap::kEvery;
+  throw Error(ExitCode::kUsage, fmt::format("'{}' is not off, first or every", text));
+}
+
+Swapper::Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute,
+                 VerifySwap verify)
+    : host_(host),
+      spill_(spill),
+      pool_(pool),
+      link_(link),
+      compute_(compute),
+      contents_(pool.frames()),
+      verify_(verify) {
+  for (int m = 0; m < host.models(); ++m) fetched_.emplace_back(host.pages(static_cast<ModelId>(m)), false);
+}
 
 void Swapper::submit(const std::vector<Transfer>& transfers) {
   queue_.insert(queue_.end(), transfers.begin(), transfers.end());
@@ -33,8 +49,7 @@ void Swapper::enqueue(const Transfer& t) {
   contents_[t.frame] = {};
   switch (t.kind) {
     case Transfer::kFetch:
-      link_.copy_to_device(frame, host_.page(t.model, t.place), host_.page_used_bytes(t.model, t.place));
-      contents_[t.frame] = {t.model, t.place};
+      fetch(t);
       break;
     case Transfer::kSpill:
       link_.copy_to_host(spill_.slot(t.place), frame, pool_.frame_bytes());
@@ -46,10 +61,25 @@ void Swapper::enqueue(const Transfer& t) {
   link_.record(pool_.filled(t.frame));
 }
 
+void Swapper::fetch(const Transfer& t) {
+  const PageName name = host_.page_name(t.model, t.place);
+  link_.fetch(pool_.frame(t.frame), host_.page(t.model, t.place), host_.page_used_bytes(t.model, t.place), name,
+              digest_to_find(t.model, t.place));
+  pool_.filled(t.frame).set_page(name);
+  contents_[t.frame] = {t.model, t.place};
+}
+
 void Swapper::expect_caches_moved(StepId step) const {
   const bool waiting = std::any_of(queue_.begin(), queue_.end(),
                                    [step](const Transfer& t) { return t.kind != Transfer::kFetch && t.step <= step; });
   ensure(!waiting, "a step begins before its caches could be moved: the steps break the order rule");
+}
+
+std::optional<std::uint64_t> Swapper::digest_to_find(ModelId model, PageId page) {
+  const bool again = fetched_[model][page];
+  fetched_[model][page] = true;
+  if (verify_ == VerifySwap::kOff || (verify_ == VerifySwap::kFirst && again)) return std::nullopt;
+  return host_.page_digest(model, page);
 }
 
 const Event& Swapper::ready(ModelId model, PageId page, FrameId frame) {

@@ -67,15 +67,31 @@ bool Engine::take_reports() {
     took = true;
     const InFlight step = in_flight_.front();
     in_flight_.pop_front();
+    const TraceSpan span(job_.trace(), TraceTrack::kControl, "take reports", {}, {"step", step.id});
     account(step, *reports);
     const double start = now_s();
     const int sampler = job_.mesh().shape.rank_of(job_.mesh().shape.pp - 1, 0);
-    scheduler_.completed(step.id, (*reports)[sampler].rows, now());
+    scheduler_.completed(step.id, (*reports)[sampler].rows, now(), stage_times(*reports));
     ask_at_s_ = 0;
     metrics_.model(step.model).steps.overhead_s += now_s() - start;
     front_end_.step_done(*reports, now());
   }
   return took;
+}
+
+// The slowest rank of each stage.
+std::vector<StageTimes> Engine::stage_times(const std::vector<Report>& reports) const {
+  const MeshShape shape = job_.mesh().shape;
+  std::vector<StageTimes> times(static_cast<std::size_t>(shape.pp));
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const Report& report = reports[static_cast<std::size_t>(rank)];
+    StageTimes& stage = times[static_cast<std::size_t>(shape.stage_of(rank))];
+    const bool first = rank == shape.rank_of(shape.stage_of(rank), 0);
+    stage.compute_s = std::max(stage.compute_s, report.compute_s);
+    stage.link_bytes = first ? report.link_bytes : std::min(stage.link_bytes, report.link_bytes);
+    stage.link_busy_s = std::max(stage.link_busy_s, report.busy_s);
+  }
+  return times;
 }
 
 bool Engine::put_results() {
@@ -95,19 +111,22 @@ bool Engine::dispatch() {
     auto* planned = std::get_if<PlannedStep>(&decision);
     if (!planned) break;
     const ModelId model = planned->step.model;
+    const StepId id = planned->step.id;
     send(std::move(*planned));
     metrics_.model(model).steps.overhead_s += now_s() - start;
+    trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send", job_.options().models[model].id,
+                {{"step", id}});
     sent = true;
   }
   return sent;
 }
 
 void Engine::send(PlannedStep planned) {
-  account(planned.step, planned.swap);
+  account(planned);
   collector_.expect(planned.step, std::move(planned.expected));
   sender_.send(planned.step);
   job_.executor().accept(planned.step);
-  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), planned.swap});
+  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), !planned.swaps.empty()});
   todo_.push_back(std::move(planned.step));
 }
 
@@ -118,9 +137,9 @@ void Engine::execute() {
 }
 
 // What a step will move, when it is sent.
-void Engine::account(const Step& step, bool swap) {
-  ServeFigures& figures = metrics_.model(step.model);
-  figures.swaps.count += swap;
+void Engine::account(const PlannedStep& planned) {
+  const Step& step = planned.step;
+  for (const ModelId model : planned.swaps) ++metrics_.model(model).swaps.count;
   const auto tp = static_cast<std::uint64_t>(job_.mesh().shape.tp);
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
     for (const Fetch& fetch : step.stages[stage].fetches) {
@@ -145,6 +164,10 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
     times.busy_by_model[step.model] += reports[rank].busy_s - std::exchange(times.busy_s, reports[rank].busy_s);
     times.exposed_by_model[step.model] +=
         reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);
+    figures.swaps.verified +=
+        reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
+    figures.swaps.refetched +=
+        reports[rank].pages_refetched - std::exchange(times.refetched, reports[rank].pages_refetched);
     figures.swaps.busy_s = std::max(figures.swaps.busy_s, times.busy_by_model[step.model]);
     figures.swaps.exposed_s = std::max(figures.swaps.exposed_s, times.exposed_by_model[step.model]);
   }

@@ -57,7 +57,8 @@ DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
 
 }  // namespace
 
-Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) {
+Job::Job(JobOptions options, Communicator world)
+    : options_(std::move(options)), trace_(options_.trace ? std::make_unique<Trace>() : nullptr) {
   const MeshShape shape = mesh_shape(options_, world.size());
   agreed(world, [&] {
     if (shape.ranks() != world.size()) {
@@ -76,6 +77,7 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
   plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
   agreed(mesh_->world, [&] { load_pages(); });
+  if (trace_) clock_ = measure_clock_offset(mesh_->world);
 }
 
 void Job::make_device() {
@@ -90,6 +92,8 @@ void Job::make_device() {
   }
   device_ = make_cpu_device({.threads = options_.threads,
                              .link_gb_per_s = options_.link_gb_per_s,
+                             .flip = options_.flip,
+                             .trace = trace_.get(),
                              .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
   ops_ = make_cpu_ops(*device_);
 }
@@ -174,6 +178,8 @@ void Job::plan_memory(const Communicator& node) {
   if (options_.device_memory_bytes == 0) options_.device_memory_bytes = default_pool_bytes();
   const std::uint64_t own_frames = std::min<std::uint64_t>(options_.device_memory_bytes / page_bytes_, INT_MAX);
   frames_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_frames));  // as many as on the poorest rank
+  host_slots_ = static_cast<int>(std::min<std::uint64_t>(options_.host_cache_bytes / page_bytes_, INT_MAX));
+  memory_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
   memory_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
   for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.total();
   const std::vector<MemoryNeed> needs = gather(mesh_->world, memory_);
@@ -213,7 +219,7 @@ void Job::check_memory() const {
                     ranks_on_node_, format_size(node_bytes_), format_size(memory_.host), format_size(memory_.pool),
                     format_size(memory_.workspace), limit_.source, format_size(limit_.bytes)));
   }
-  if (mesh_->rank == 0) Scheduler(model_shapes(), model_names(), make_policy(options_.policy), {.frames = frames_});
+  if (mesh_->rank == 0) Scheduler(model_shapes(), model_names(), make_policy(options_.policy), scheduler_options());
 }
 
 // `needs` by rank; the ranks of a stage need the same.
@@ -244,8 +250,8 @@ void Job::load_pages() {
   host_ = std::make_unique<HostStore>(*device_);
   std::vector<const Image*> images;
   for (std::size_t m = 0; m < models_.size(); ++m) {
-    host_->load(models_[m].index, *images.emplace_back(&own_image(models_[m])), mesh_->t, ops_->weight_format(),
-                options_.threads);
+    host_->load(models_[m].index, options_.models[m].id, *images.emplace_back(&own_image(models_[m])), mesh_->t,
+                ops_->weight_format(), options_.threads);
     bytes += own_image(models_[m]).total_used_bytes();
     if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
   }
@@ -256,8 +262,11 @@ void Job::load_pages() {
   executor_ = std::make_unique<Executor>(*mesh_, *device_, *ops_, *progress_, std::move(images), *host_,
                                          ExecutorOptions{.frames = frames_,
                                                          .frame_bytes = page_bytes_,
+                                                         .host_slots = host_slots_,
                                                          .max_rows = options_.max_batch_tokens,
-                                                         .steps_in_flight = steps_in_flight()});
+                                                         .steps_in_flight = steps_in_flight(),
+                                                         .verify_swap = parse_verify_swap(options_.verify_swap),
+                                                         .trace = trace_.get()});
 }
 
 std::vector<ServedModel> Job::served_models() const {
@@ -272,14 +281,27 @@ std::vector<ServedModel> Job::served_models() const {
 std::vector<ModelShape> Job::model_shapes() const {
   std::vector<ModelShape> shapes;
   for (const Model& model : models_) {
+    const RosterEntry& entry = options_.models[shapes.size()];
     ModelShape& shape = shapes.emplace_back();
     shape.eos_tokens = model.config.eos_tokens;
+    shape.pinned = entry.pinned;
+    shape.priority = entry.priority;
     for (const Image& image : model.images) {
       shape.images.push_back(&image);
       shape.caches.push_back(KvGeometry::make(image));
     }
   }
   return shapes;
+}
+
+SchedulerOptions Job::scheduler_options() const {
+  SchedulerOptions options{.frames = frames_,
+                           .host_slots = host_slots_,
+                           .max_batch_tokens = options_.max_batch_tokens,
+                           .max_seqs = options_.max_seqs,
+                           .steps_in_flight = steps_in_flight()};
+  if (options_.link_gb_per_s > 0) options.costs.link_bytes_per_s = 1e9 * options_.link_gb_per_s;
+  return options;
 }
 
 std::vector<std::string> Job::model_names() const {
@@ -291,11 +313,8 @@ std::vector<std::string> Job::model_names() const {
 Scheduler make_scheduler(const Job& job) {
   return {job.model_shapes(),
           job.model_names(),
-          make_policy(job.options().policy),
-          {.frames = job.frames(),
-           .max_batch_tokens = job.options().max_batch_tokens,
-           .max_seqs = job.options().max_seqs,
-           .steps_in_flight = job.steps_in_flight()}};
+          make_policy(job.options().policy, {.max_wait_s = job.options().max_wait_s}),
+          job.scheduler_options()};
 }
 
 }  // namespace computron

@@ -53,7 +53,9 @@ Json swaps_json(const SwapFigures& swaps, const RunFacts& facts) {
           {"busy_s", swaps.busy_s},
           {"exposed_s", swaps.exposed_s},
           {"gb_per_s_per_rank", ratio(gb_fetched(swaps), swaps.busy_s)},
-          {"link_fraction", ratio(gb_fetched(swaps), swaps.busy_s * facts.link_gb_per_s)}};
+          {"link_fraction", ratio(gb_fetched(swaps), swaps.busy_s * facts.link_gb_per_s)},
+          {"verified", swaps.verified},
+          {"refetched", swaps.refetched}};
 }
 
 Json steps_json(const StepFigures& steps) {
@@ -95,6 +97,8 @@ void merge(SwapFigures& to, const SwapFigures& from) {
   to.largest_shard_bytes += from.largest_shard_bytes;
   to.busy_s += from.busy_s;
   to.exposed_s += from.exposed_s;
+  to.verified += from.verified;
+  to.refetched += from.refetched;
 }
 
 void merge(StepFigures& to, const StepFigures& from) {

@@ -9,6 +9,7 @@ void run_worker(Job& job) {
   std::deque<Step> todo;
   const auto poll = [&] {
     while (auto step = receiver.poll()) {
+      const TraceSpan span(job.trace(), TraceTrack::kControl, "accept step", {}, {"step", step->id});
       job.executor().accept(*step);
       todo.push_back(std::move(*step));
     }
@@ -18,7 +19,7 @@ void run_worker(Job& job) {
   job.progress().set_hook(poll);
 
   Idler idler(job.progress().idle());
-  for (bool over = false; !over;) {
+  while (true) {
     poll();
     if (todo.empty()) {
       idler.pause();
@@ -27,8 +28,10 @@ void run_worker(Job& job) {
     idler.reset();
     const Step step = std::move(todo.front());
     todo.pop_front();
-    over = step.kind == Step::kShutdown;
-    if (!over) reports.send(job.mesh().world, job.executor().run(step).encode(), 0, tags::kReport);
+    if (step.kind == Step::kShutdown) break;
+    const Report report = job.executor().run(step);
+    const TraceSpan span(job.trace(), TraceTrack::kControl, "report", {}, {"step", step.id});
+    reports.send(job.mesh().world, report.encode(), 0, tags::kReport);
   }
   job.progress().wait_until([&] { return reports.empty(); });
   job.progress().set_hook({});

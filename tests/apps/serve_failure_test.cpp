@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <thread>
+#include <tuple>
 
 #include "tests/apps/serve_job.h"
 
@@ -137,11 +138,31 @@ TEST_F(Failure, UnwritableOutputCannotBeCreated) {
   expect_failure(wrong, 73, "no-such-folder");
 }
 
+TEST_F(Failure, UnwritableTraceIsRefusedBeforeServing) {
+  ServeJob wrong = job(1, 1);
+  wrong.more = {"--trace", (folder_ / "no-such-folder" / "trace.json").string()};
+  expect_failure(wrong, 73, "no-such-folder");
+}
+
 TEST_F(Failure, OutputThatIsAFolderCannotBeCreated) {
   ServeJob wrong = job(1, 1);
   wrong.output = (folder_ / "folder").string();
   fs::create_directory(wrong.output);
   expect_failure(wrong, 73, "folder");
+}
+
+TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
+  for (const auto& [tp, pp, rank] : {std::tuple(1, 1, 0), {2, 1, 1}, {1, 2, 1}, {2, 1, 0}}) {
+    SCOPED_TRACE(fmt::format("tp {} pp {} rank {}", tp, pp, rank));
+    ServeJob damaged = job(tp, pp);
+    damaged.more = {"--inject-flip", fmt::format("{}:1:2", rank)};
+    const Served served = RunningServe(damaged, folder_).finish(failing_limit_s());
+    EXPECT_EQ(served.job.exit_code, 69) << served.job.errors;
+    ASSERT_EQ(served.job.own_lines().size(), 1u) << served.job.errors;
+    EXPECT_THAT(served.job.own_lines()[0],
+                ::testing::ContainsRegex(fmt::format("rank {} .*page [0-9]+ of model tiny.*digest", rank)));
+    EXPECT_EQ(served.results.size(), 0u);
+  }
 }
 
 // A job that would run for minutes: two models, room for one, a slow link, a swap a request.

@@ -89,6 +89,17 @@ TEST_P(Swap, LeavesNoTraceInTheAnswers) {
   EXPECT_EQ(swapping.metrics.at("swaps").at("count").get<int>(), kRequests);
 }
 
+TEST_P(Swap, DamageOnTheLinkIsMended) {
+  const Served whole = serve_ok(resident_job(), *folder_);
+  ServeJob damaged = swapping_job();
+  const int last_rank = GetParam().tp * GetParam().pp - 1;
+  damaged.more.insert(damaged.more.end(), {"--verify-swap", "every", "--inject-flip", fmt::format("{}:60", last_rank)});
+  const Served mended = serve_ok(damaged, *folder_);
+  EXPECT_EQ(answers(mended.results), answers(whole.results));
+  EXPECT_EQ(mended.metrics.at("swaps").at("refetched"), 1);
+  EXPECT_EQ(mended.metrics.at("swaps").at("verified"), mended.metrics.at("swaps").at("pages"));
+}
+
 TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {
   ServeJob other = resident_job();
   other.page_size = "192KiB";
@@ -127,7 +138,9 @@ TEST_P(Metrics, HaveTheKeysPeopleRelyOn) {
       {"tokens", {"prompt", "generated", "generated_per_s"}},
       {"latency_s", {"mean", "p50", "p90", "p99", "max"}},
       {"ttft_s", {"mean", "p50", "p90", "p99", "max"}},
-      {"swaps", {"count", "pages", "bytes", "busy_s", "exposed_s", "gb_per_s_per_rank", "link_fraction"}},
+      {"swaps",
+       {"count", "pages", "bytes", "busy_s", "exposed_s", "gb_per_s_per_rank", "link_fraction", "verified",
+        "refetched"}},
       {"steps", {"count", "mean_us", "overhead_us"}}};
   EXPECT_TRUE(metrics.contains("wall_s") && metrics.contains("device"));
   for (const auto& [group, names] : keys) {

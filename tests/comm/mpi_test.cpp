@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "computron/comm/clock.h"
 #include "computron/comm/tags.h"
 #include "computron/device/progress.h"
 
@@ -34,6 +37,13 @@ TEST_F(MpiTest, RequestStartsDone) {
   MessageRequest request;
   EXPECT_TRUE(request.done());
   EXPECT_EQ(request.received_bytes(), 0u);
+}
+
+// All ranks of a test read one clock.
+TEST_F(MpiTest, ClocksOfANodeDifferByNoMoreThanTheErrorSays) {
+  const ClockOffset clock = measure_clock_offset(world_);
+  EXPECT_EQ(clock.error_s > 0, world_.rank() > 0);
+  EXPECT_LE(std::abs(clock.offset_s), clock.error_s + 1e-9);
 }
 
 TEST_F(MpiTest, RingOfAnySize) {

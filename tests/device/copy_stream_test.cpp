@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -202,6 +203,87 @@ TEST_P(CopyStreamTest, GoesWhileItWaits) {
   bench_.copy.reset();
   EXPECT_FALSE(behind.query());
 }
+
+// Pages whose copies are damaged at one random bit: at the first attempt, or at both.
+class VerifiedFetch : public testing::TestWithParam<double> {  // link_gb_per_s
+ protected:
+  static constexpr int kPages = 300;
+  static constexpr std::size_t kBytes = 40001;
+
+  // Flips a bit of every page's copy at its first `times` attempts.
+  static CpuBench damaging_bench(int times) {
+    return CpuBench({.link_gb_per_s = GetParam(), .flip = [times](std::uint64_t copy, int attempt, std::size_t bytes) {
+                       return attempt < times ? std::optional(hash_tuple(copy, attempt) % (8 * bytes)) : std::nullopt;
+                     }});
+  }
+  void fetch(CpuBench& bench, CpuEvent& filled, std::uint32_t page, bool verify) {
+    source_ = pattern(kBytes, page);
+    bench.copy->fetch(frame_.data(), source_.data(), kBytes, {"opt", page},
+                      verify ? std::optional(digest64(source_)) : std::nullopt);
+    bench.copy->record(filled);
+  }
+  static std::string error_of(CpuBench& bench) try {
+    bench.copy->synchronize();
+    return {};
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kDevice);
+    return error.what();
+  }
+
+  std::vector<std::byte> source_, frame_ = std::vector<std::byte>(kBytes);
+};
+
+TEST_P(VerifiedFetch, MendsEveryFlipBeforeTheEventFires) {
+  CpuEvent filled;
+  CpuBench bench = damaging_bench(1);
+  for (std::uint32_t page = 0; page < kPages; ++page) {
+    fetch(bench, filled, page, /*verify=*/true);
+    bench.compute->wait(filled);
+    ASSERT_EQ(frame_, source_) << "page " << page;
+  }
+  bench.copy->synchronize();
+  const LinkStatistics statistics = bench.copy->statistics();
+  EXPECT_EQ(statistics.pages_verified, kPages);
+  EXPECT_EQ(statistics.pages_refetched, kPages);
+  EXPECT_EQ(statistics.bytes, 2 * kPages * kBytes);
+}
+
+TEST_P(VerifiedFetch, NamesThePageThatIsDamagedTwice) {
+  for (std::uint32_t page = 0; page < kPages; ++page) {
+    CpuEvent filled;
+    CpuBench bench = damaging_bench(2);
+    fetch(bench, filled, page, /*verify=*/true);
+    EXPECT_THROW(bench.compute->wait(filled), Error);
+    EXPECT_THAT(error_of(bench), testing::AllOf(testing::HasSubstr(fmt::format("page {} of model opt ", page)),
+                                                testing::HasSubstr("digest")));
+    EXPECT_EQ(bench.copy->statistics().pages_verified, 0u);
+  }
+}
+
+TEST_P(VerifiedFetch, WithoutADigestNobodyLooks) {
+  CpuEvent filled;
+  CpuBench bench = damaging_bench(1);
+  fetch(bench, filled, 1, /*verify=*/false);
+  bench.copy->synchronize();
+  EXPECT_NE(frame_, source_);
+  EXPECT_EQ(bench.copy->statistics().pages_verified, 0u);
+}
+
+TEST_P(VerifiedFetch, WholePagesAreNotFetchedTwice) {
+  CpuEvent filled;
+  CpuBench bench({.link_gb_per_s = GetParam()});
+  for (std::uint32_t page = 0; page < 20; ++page) {
+    fetch(bench, filled, page, /*verify=*/true);
+    bench.copy->synchronize();
+  }
+  EXPECT_EQ(bench.copy->statistics().pages_verified, 20u);
+  EXPECT_EQ(bench.copy->statistics().pages_refetched, 0u);
+  EXPECT_EQ(bench.copy->statistics().bytes, 20 * kBytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, VerifiedFetch, testing::Values(0.0, 2.0), [](const auto& test) {
+  return test.param == 0 ? std::string("Free") : std::string("Emulated");
+});
 
 INSTANTIATE_TEST_SUITE_P(Links, CopyStreamTest, testing::Values(0.0, 2.0), [](const auto& test) {
   return test.param == 0 ? std::string("Free") : std::string("Emulated");

@@ -5,6 +5,7 @@
 
 #include "computron/runtime/executor.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 #include <map>
 #include <random>
 
+#include "computron/base/digest.h"
+#include "computron/base/time.h"
 #include "computron/model/checkpoint_check.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -42,7 +45,7 @@ class Models {
       const ShardPlan plan = ShardPlan::make(config, mesh.shape, mesh.stage);
       const DType dtype = ops.weight_dtype(index.tensors.begin()->second.dtype);
       images.push_back(std::make_unique<Image>(Image::make(plan, ops.weight_format(), dtype, kPageBytes)));
-      host.load(index, *images.back(), mesh.t, ops.weight_format(), /*threads=*/1);
+      host.load(index, "model" + std::to_string(m), *images.back(), mesh.t, ops.weight_format(), /*threads=*/1);
       std::filesystem::remove(path);
     }
   }
@@ -80,6 +83,7 @@ class Planner {
   const StateDigest& digest() const { return state_.digest(); }
   std::size_t fetches() const { return fetches_; }
   std::size_t restores() const { return restores_; }
+  std::size_t cache_bytes_moved() const { return moved_frames_ * kPageBytes; }
 
  private:
   // Half of the time, if there is a cache and room for it.
@@ -91,6 +95,7 @@ class Planner {
     }
     if (list.empty() || change.slots.size() < list.size() || random_() % 2 == 0) return;
     change.after = {cache_used_[model]};
+    moved_frames_ += list.size();
     for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the spill
     state_.change_cache(change);
     plan.caches.push_back(change);
@@ -101,6 +106,7 @@ class Planner {
     CacheChange change{.model = step.model, .slots = state_.spilled(step.model)};
     if (!change.slots.empty()) change.kind = CacheChange::kRestore;
     restores_ += !change.slots.empty();
+    moved_frames_ += change.slots.size();
     for (int i = KvGeometry::make(*images_[step.model]).frames_for(4); i > 0; --i) {
       change.added.push_back(victim({step.id - 1}, change.added));
       change.after = std::max(change.after, last_use_[change.added.back()]);
@@ -136,7 +142,7 @@ class Planner {
   StageState state_;
   std::vector<UsePoint> last_use_;  // [frame]
   std::vector<StepId> cache_used_;  // [model] last step that ran it
-  std::size_t fetches_ = 0, restores_ = 0;
+  std::size_t fetches_ = 0, restores_ = 0, moved_frames_ = 0;
   std::mt19937_64 random_;
 };
 
@@ -199,10 +205,17 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     progress.set_hook([&] { executor.poll(); });
     Planner planner(models.list(), frames, host_slots, seed);
     Outcome outcome;
+    double exposed_s = 0;
     for (Step& step : make_steps(shape.pp, seed)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
+      const double begin_s = now_s();
       const Report report = executor.run(step);
+      EXPECT_GT(report.compute_s, 0);
+      EXPECT_LE(report.compute_s + report.exposed_s - std::exchange(exposed_s, report.exposed_s), now_s() - begin_s);
+      // Every page is waited for by the step it is for; a spill may still be on its way.
+      EXPECT_GE(report.link_bytes, report.digest.bytes_fetched);
+      EXPECT_LE(report.link_bytes, report.digest.bytes_fetched + planner.cache_bytes_moved());
       EXPECT_EQ(report.digest, planner.digest()) << "step " << step.id;
       outcome.rows.insert(outcome.rows.end(), report.rows.begin(), report.rows.end());
     }
@@ -233,6 +246,92 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
         ASSERT_TRUE(same_bits(resident.rows[i], swapped.rows[i]))
             << "row " << i << " seed " << seed << " tp " << shape.tp;
       }
+    }
+  }
+}
+
+// A rank by itself whose copies are damaged at will: small pool, so that pages come several times.
+class Receipts : public ::testing::Test {
+ protected:
+  static constexpr int kFrames = 8;
+  static constexpr int kTrials = 40;
+  struct Outcome {
+    std::vector<SampledRow> rows;
+    Report last;
+    std::size_t fetches = 0;
+  };
+
+  // The steps of seed 0; copy `damaged_copy` goes wrong `times` times.
+  Outcome run(VerifySwap verify, std::uint64_t damaged_copy = 0, int times = 0) {
+    flip_ = [=](std::uint64_t copy, int attempt, std::size_t bytes) -> std::optional<std::size_t> {
+      if (copy != damaged_copy || attempt >= times) return std::nullopt;
+      return hash_tuple(copy, attempt) % (8 * bytes);
+    };
+    Executor executor(mesh_, *device_, *ops_, progress_, models_.list(), models_.host,
+                      {.frames = kFrames,
+                       .frame_bytes = kPageBytes,
+                       .max_rows = kMaxRows,
+                       .steps_in_flight = 1,
+                       .verify_swap = verify});
+    Planner planner(models_.list(), kFrames, /*host_slots=*/0, /*seed=*/0);
+    Outcome outcome;
+    for (Step& step : make_steps(1, 0)) {
+      planner.plan(step, 0);
+      executor.accept(step);
+      outcome.last = executor.run(step);
+      outcome.rows.insert(outcome.rows.end(), outcome.last.rows.begin(), outcome.last.rows.end());
+    }
+    outcome.fetches = planner.fetches();
+    return outcome;
+  }
+  std::size_t pages() const { return models_.images[0]->pages() + models_.images[1]->pages(); }
+
+  InjectedFlip flip_;
+  Communicator world_ = Communicator::world();
+  Mesh mesh_{{.tp = 1, .pp = 1}, world_.split(world_.rank(), 0)};
+  std::unique_ptr<Device> device_ = make_cpu_device(
+      {.flip = [this](std::uint64_t copy, int attempt, std::size_t bytes) { return flip_(copy, attempt, bytes); }});
+  std::unique_ptr<Ops> ops_ = make_cpu_ops(*device_);
+  Progress progress_{IdlePolicy{}};
+  Models models_{mesh_, *device_, *ops_};
+};
+
+bool same_rows(const std::vector<SampledRow>& a, const std::vector<SampledRow>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
+}
+
+TEST_F(Receipts, CountWhatTheyAreAskedFor) {
+  const Outcome off = run(VerifySwap::kOff), first = run(VerifySwap::kFirst), every = run(VerifySwap::kEvery);
+  EXPECT_EQ(off.last.pages_verified, 0u);
+  EXPECT_EQ(first.last.pages_verified, pages());
+  EXPECT_EQ(every.last.pages_verified, every.fetches);
+  EXPECT_GT(every.fetches, pages());
+  EXPECT_EQ(every.last.pages_refetched, 0u);
+  EXPECT_TRUE(same_rows(off.rows, first.rows) && same_rows(off.rows, every.rows));
+}
+
+TEST_F(Receipts, DamageIsMendedWhereverItIs) {
+  const Outcome whole = run(VerifySwap::kOff);
+  int noticed_without = 0;
+  for (std::uint64_t trial = 0; trial < kTrials; ++trial) {
+    const std::uint64_t copy = mix64(trial) % whole.fetches;
+    const Outcome mended = run(VerifySwap::kEvery, copy, 1);
+    EXPECT_EQ(mended.last.pages_refetched, 1u) << "copy " << copy;
+    EXPECT_TRUE(same_rows(mended.rows, whole.rows)) << "copy " << copy;
+    noticed_without += !same_rows(run(VerifySwap::kOff, copy, 1).rows, whole.rows);
+  }
+  EXPECT_GT(noticed_without, kTrials / 4);  // the damage matters
+}
+
+TEST_F(Receipts, DamageThatStaysEndsTheRunByName) {
+  const std::size_t fetches = run(VerifySwap::kOff).fetches;
+  for (std::uint64_t trial = 0; trial < kTrials; ++trial) {
+    try {
+      run(VerifySwap::kEvery, mix64(trial) % fetches, 2);
+      ADD_FAILURE() << "trial " << trial << " went unnoticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kDevice);
+      EXPECT_THAT(error.what(), ::testing::ContainsRegex("page [0-9]+ of model model[01] .*digest"));
     }
   }
 }

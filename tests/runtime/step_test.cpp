@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 #include "computron/runtime/report.h"
 
@@ -68,6 +69,12 @@ TEST(Report, RoundTripAndSizeBound) {
   Report report;
   report.step = 3;
   report.digest = {1, 2, 3, 4};
+  report.link_bytes = 5ull << 40;
+  report.busy_s = 6.5;
+  report.exposed_s = 7.5;
+  report.compute_s = 8.5;
+  report.pages_verified = 9;
+  report.pages_refetched = 10;
   for (int i = 0; i < 5; ++i) {
     SampledRow row{.token = i, .logprob = -0.5f, .target_logprob = -2, .finite = i != 3, .top = {}};
     for (int k = 0; k < LogitSummary::kTop; ++k) row.top.emplace_back(k, -1.0f * k);
@@ -75,7 +82,12 @@ TEST(Report, RoundTripAndSizeBound) {
   }
   const std::vector<std::byte> bytes = report.encode();
   EXPECT_LE(bytes.size(), Report::max_bytes(5));
+  EXPECT_EQ(Report::max_bytes(0), Report().encode().size());
   const Report copy = Report::decode(bytes);
+  EXPECT_EQ(copy.link_bytes, report.link_bytes);
+  EXPECT_EQ(std::tuple(copy.busy_s, copy.exposed_s, copy.compute_s), std::tuple(6.5, 7.5, 8.5));
+  EXPECT_EQ(copy.pages_verified, 9u);
+  EXPECT_EQ(copy.pages_refetched, 10u);
   EXPECT_EQ(copy.digest, report.digest);
   ASSERT_EQ(copy.rows.size(), 5u);
   EXPECT_FALSE(copy.rows[3].finite);

@@ -55,10 +55,22 @@ Metrics sample() {
   metrics.add(completion_of(1, 500, 50));
   metrics.add(failed(1));
   metrics.add_failure();
-  metrics.model(0).swaps = {
-      .count = 2, .pages = 10, .bytes = 8000, .largest_shard_bytes = 3'000'000'000, .busy_s = 2, .exposed_s = 0.5};
-  metrics.model(1).swaps = {
-      .count = 1, .pages = 5, .bytes = 1000, .largest_shard_bytes = 1'000'000'000, .busy_s = 2, .exposed_s = 0.25};
+  metrics.model(0).swaps = {.count = 2,
+                            .pages = 10,
+                            .bytes = 8000,
+                            .largest_shard_bytes = 3'000'000'000,
+                            .busy_s = 2,
+                            .exposed_s = 0.5,
+                            .verified = 7,
+                            .refetched = 1};
+  metrics.model(1).swaps = {.count = 1,
+                            .pages = 5,
+                            .bytes = 1000,
+                            .largest_shard_bytes = 1'000'000'000,
+                            .busy_s = 2,
+                            .exposed_s = 0.25,
+                            .verified = 5,
+                            .refetched = 2};
   metrics.model(0).steps = {.count = 100, .total_s = 0.1, .overhead_s = 0.002};
   metrics.model(1).steps = {.count = 300, .total_s = 0.5, .overhead_s = 0.002};
   return metrics;
@@ -77,8 +89,8 @@ TEST(Metrics, KeysAreTheInterfaces) {
     for (const std::string name : {"latency_s", "ttft_s"}) {
       EXPECT_THAT(keys(figures[name]), ElementsAre("mean", "p50", "p90", "p99", "max"));
     }
-    EXPECT_THAT(keys(figures["swaps"]),
-                ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s", "gb_per_s_per_rank", "link_fraction"));
+    EXPECT_THAT(keys(figures["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
+                                                    "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
     EXPECT_THAT(keys(figures["steps"]), ElementsAre("count", "mean_us", "overhead_us"));
   }
 }
@@ -135,7 +147,9 @@ TEST(Metrics, SwapsAndSteps) {
                                    {"busy_s", 4.0},
                                    {"exposed_s", 0.75},
                                    {"gb_per_s_per_rank", 1.0},
-                                   {"link_fraction", 0.5}}));
+                                   {"link_fraction", 0.5},
+                                   {"verified", 12},
+                                   {"refetched", 3}}));
   EXPECT_DOUBLE_EQ(object["models"]["a"]["swaps"]["gb_per_s_per_rank"], 1.5);
   EXPECT_DOUBLE_EQ(object["models"]["a"]["swaps"]["link_fraction"], 0.75);
   EXPECT_EQ(object["steps"]["count"], 400);

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "computron/base/trace.h"
 #include "computron/comm/mpi.h"
 #include "computron/device/device.h"
 
@@ -22,9 +23,11 @@ class AllReduce {
 
 // For a group of one: does nothing.
 std::unique_ptr<AllReduce> make_local_all_reduce();
-// For CPU streams, over `group`. Borrows both. `max_count` bounds the counts it will see (sizes its buffers once).
+// For CPU streams, over `group`. Borrows all; `trace` may be null. `max_count` bounds the counts it will see (sizes its
+// buffers once).
 // Short vectors travel whole (a round a doubling); long ones in slices, each summed by one rank for all (two rounds,
 // 2 (p - 1) / p of the vector sent). Same bits either way.
-std::unique_ptr<AllReduce> make_mpi_all_reduce(const Communicator& group, Progress& progress, std::size_t max_count);
+std::unique_ptr<AllReduce> make_mpi_all_reduce(const Communicator& group, Progress& progress, std::size_t max_count,
+                                               Trace* trace = nullptr);
 
 }  // namespace computron

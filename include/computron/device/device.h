@@ -8,13 +8,24 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "computron/device/progress.h"
 
 namespace computron {
+
+class Trace;
+
+// Page `page` of model `model`, as people call it: in errors and traces. Borrows the model's name.
+struct PageName {
+  std::string_view model;
+  std::uint32_t page = 0;
+};
 
 // A mark in a stream. Re-recordable; on another stream only once its records so far have been reached. Must outlive all
 // work that names it.
@@ -24,6 +35,13 @@ class Event {
   // True when the latest record has been reached (or there was none). Never blocks. Throws the error of work that
   // failed before the record, as does everything else that waits for it.
   virtual bool query() const = 0;
+
+  // The page whose fetch the next record ends, for traces of those who wait for it. Set by the thread that records.
+  void set_page(const PageName& page) { page_ = page; }
+  const PageName& page() const { return page_; }
+
+ private:
+  PageName page_;
 };
 
 // Work that has not run when a stream goes may be dropped: synchronize first.
@@ -41,10 +59,12 @@ class Stream {
   virtual double exposed_s() const { return 0; }
 };
 
-// What a copy stream has done, for metrics: bytes both ways, and the union of the times from a copy's start to its end.
+// What a copy stream has done, for metrics. Bytes go both ways.
 struct LinkStatistics {
   std::size_t bytes = 0;
-  double busy_s = 0;
+  double busy_s = 0;                  // union of the times from a copy's start to its end, its verification included
+  std::uint64_t pages_verified = 0;   // digested in their frames and found right
+  std::uint64_t pages_refetched = 0;  // copied again because the first copy's digest was wrong
 };
 
 class CopyStream : public Stream {
@@ -53,6 +73,11 @@ class CopyStream : public Stream {
   // `destination` must stay valid, and `source` unchanged, until the stream is past the copy.
   virtual void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
   virtual LinkStatistics statistics() const = 0;
+  // copy_to_device() of the page called `name`. With a `digest` (base/digest.h, digest64) the stream goes on only
+  // when the bytes in `frame` have it: a page that differs is copied once more, and if it still differs the stream
+  // fails with Error{kDevice}. NotCompiled from streams that cannot look into their device's memory.
+  virtual void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
+                     std::optional<std::uint64_t> digest);
 };
 
 // Device memory; freed with the object. data() is aligned to 4096.
@@ -86,11 +111,17 @@ class Device {
   virtual std::unique_ptr<Event> make_event() = 0;
 };
 
+// Test only: the bit to flip in what copy `copy` (of a copy stream, from 0) wrote at its `attempt` (0, or 1 when it is
+// repeated), if any. Called by the copy thread.
+using InjectedFlip = std::function<std::optional<std::size_t>(std::uint64_t copy, int attempt, std::size_t bytes)>;
+
 // How the CPU device behaves.
 struct CpuDeviceOptions {
   int threads = 1;           // compute threads of this rank, the calling one included
   double link_gb_per_s = 0;  // 10^9 bytes a second the copy stream is held to; 0: as fast as it goes
   bool deferred = false;     // test only: compute work runs in synchronize() and nowhere else
+  InjectedFlip flip = {};
+  Trace* trace = nullptr;  // borrowed; null: not traced
   int spin_us = 30;  // an idle compute thread looks for work this long, then sleeps; 0 where ranks outnumber cores
 };
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "computron/base/trace.h"
 #include "computron/comm/all_reduce.h"
 #include "computron/model/image.h"
 #include "computron/ops/ops.h"
@@ -83,6 +84,7 @@ struct Pass {
   Workspace& work;
   const Batch& batch;
   const KvCacheView& cache;
+  Trace* trace = nullptr;
 };
 
 }  // namespace computron

@@ -30,6 +30,8 @@ struct ExecutorOptions {
   int host_slots = 0;       // frames' worth of host memory for caches that are moved out
   int max_rows = 0;         // of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
+  VerifySwap verify_swap = VerifySwap::kOff;
+  Trace* trace = nullptr;  // borrowed; null: not traced
 };
 
 class Executor {
@@ -50,6 +52,8 @@ class Executor {
 
  private:
   Batch make_batch(const Step& step) const;
+  // The compute stream's so far: for pages and for the stage before.
+  double standing_still_s() const { return compute_->exposed_s() + transfer_.waited_s(); }
   void run_pass(const Step& step, Report& report);
   std::vector<SampledRow> collect_rows(const Batch& batch, const std::vector<LogitSummary>& mine);
 
@@ -57,6 +61,8 @@ class Executor {
   Ops& ops_;
   Progress& progress_;
   std::vector<const Image*> images_;
+  const HostStore& host_;
+  Trace* trace_;
 
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<CopyStream> link_;

@@ -1,9 +1,12 @@
 // The pages of a rank's shard of every model, in host memory. Written once by the loader, read-only afterwards.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "computron/checkpoint/reader.h"
@@ -17,30 +20,40 @@ class HostStore {
   explicit HostStore(Device& device) : device_(device) {}
 
   // Takes an image's pages: `fill(pages, offsets)` writes page p at pages + offsets[p] into zeroed memory, which then
-  // becomes read-only. Models are numbered in the order of adding. Error{kSystem} naming `what` without memory.
+  // becomes read-only, digested by `threads` threads. Models are numbered in the order of adding; `name` is what people
+  // call this one. Error{kSystem} naming it without memory.
   using Fill = std::function<void(std::byte* pages, const std::vector<std::size_t>& offsets)>;
-  ModelId add(const Image& image, const std::string& what, const Fill& fill);
+  ModelId add(const Image& image, const std::string& name, const Fill& fill, int threads = 1);
 
   // Reads rank t's slices of the checkpoint, verifies their digests and packs them into pages. `threads` read and
   // pack side by side. Holds one piece of a tensor a thread beside the pages, never a whole tensor. CheckpointError or
   // Error{kSystem}.
-  ModelId load(const CheckpointIndex& index, const Image& image, int t, const WeightFormat& format, int threads);
+  ModelId load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
+               const WeightFormat& format, int threads);
 
   const std::byte* page(ModelId model, PageId page) const {
     return models_[model].buffer->data() + models_[model].offsets[page];
   }
   std::size_t page_used_bytes(ModelId model, PageId page) const { return models_[model].image->used_bytes[page]; }
+  // digest64 of the page's used bytes, taken when they were written: what its copies are held against.
+  std::uint64_t page_digest(ModelId model, PageId page) const { return models_[model].digests[page]; }
+  PageName page_name(ModelId model, PageId page) const { return {models_[model].name, page}; }
+  std::string_view name(ModelId model) const { return models_[model].name; }
+  int models() const { return static_cast<int>(models_.size()); }
+  int pages(ModelId model) const { return models_[model].image->pages(); }
   // Host bytes that an image's pages take.
   static std::size_t bytes_of(const Image& image);
 
  private:
   struct Model {
+    std::string name;
     const Image* image;
     std::unique_ptr<HostBuffer> buffer;
-    std::vector<std::size_t> offsets;  // [page], 4096-aligned
+    std::vector<std::size_t> offsets;    // [page], 4096-aligned
+    std::vector<std::uint64_t> digests;  // [page]
   };
   Device& device_;
-  std::vector<Model> models_;
+  std::deque<Model> models_;  // stay where they are: page names borrow theirs
 };
 
 }  // namespace computron

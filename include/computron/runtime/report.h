@@ -12,9 +12,15 @@ namespace computron {
 
 struct Report {
   StepId step = 0;
-  StateDigest digest;          // of the rank's state after the step
-  double busy_s = 0;           // of the copy stream so far
-  double exposed_s = 0;        // compute standing still for pages so far
+  StateDigest digest;  // of the rank's state after the step
+  // Of the copy stream so far (device.h, LinkStatistics).
+  std::uint64_t link_bytes = 0;
+  double busy_s = 0;
+  std::uint64_t pages_verified = 0;
+  std::uint64_t pages_refetched = 0;
+  // Of the compute stream.
+  double exposed_s = 0;          // standing still for pages so far
+  double compute_s = 0;          // of this step's pass, without standing still for pages or the stage before
   std::vector<SampledRow> rows;  // t = 0 of the last stage: one a logit row of the step; empty elsewhere
 
   std::vector<std::byte> encode() const;

@@ -24,7 +24,8 @@ class Residency {
  public:
   // Borrows images (this stage's), host pages and streams; owns the pool and `host_slots` slots of spill area.
   Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
-            std::size_t frame_bytes, int host_slots, CopyStream& link, Stream& compute);
+            std::size_t frame_bytes, int host_slots, CopyStream& link, Stream& compute,
+            VerifySwap verify = VerifySwap::kOff);
 
   void accept(const Step& step);
   void begin(const Step& step);

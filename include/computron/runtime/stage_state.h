@@ -44,6 +44,8 @@ class StageState {
   void change_cache(const CacheChange& change);
   void place(const Fetch& fetch);
   void extend(ModelId model, const SequenceChunk& chunk);
+  // The page that the frame holds is no longer there; refuses a cache frame.
+  void forget(FrameId frame) { vacate(frame); }
   // All of it: how rank 0 follows a step it has decided.
   void apply(const Step& step, int stage);
 

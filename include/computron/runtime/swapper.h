@@ -8,7 +8,10 @@
 // Nothing is waited for on the host. Used by the thread that owns the compute stream.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "computron/runtime/frame_pool.h"
@@ -18,12 +21,21 @@
 
 namespace computron {
 
+// Which copies of pages are digested in their frames before anything may use them.
+enum class VerifySwap : std::uint8_t {
+  kOff,
+  kFirst,  // the first of each page on this rank: finds a link or memory that damages what it carries
+  kEvery,
+};
+// "off", "first" or "every"; Error{kUsage} naming `text` otherwise.
+VerifySwap parse_verify_swap(std::string_view text);
+
 // One copy over the link.
 struct Transfer {
   enum Kind : std::uint8_t { kFetch, kSpill, kRestore };
   Kind kind = kFetch;
   StepId step = 0;  // that orders it
-  UsePoint after;
+  UsePoint after = {};
   FrameId frame = 0;
   ModelId model = 0;
   std::uint32_t place = 0;  // kFetch: page; otherwise slot
@@ -32,7 +44,8 @@ struct Transfer {
 class Swapper {
  public:
   // Borrows all five.
-  Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute);
+  Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute,
+          VerifySwap verify = VerifySwap::kOff);
 
   // A step has arrived: its transfers join the queue.
   void submit(const std::vector<Transfer>& transfers);
@@ -48,6 +61,9 @@ class Swapper {
  private:
   void enqueue_due();
   void enqueue(const Transfer& transfer);
+  void fetch(const Transfer& transfer);
+  // What the page must be found to be in its frame, if this copy of it is verified.
+  std::optional<std::uint64_t> digest_to_find(ModelId model, PageId page);
 
   const HostStore& host_;
   const SpillArea& spill_;
@@ -62,6 +78,9 @@ class Swapper {
     PageId page = 0;
   };
   std::vector<Content> contents_;  // [frame] of the latest enqueued transfer: a page, or none
+
+  VerifySwap verify_;
+  std::vector<std::vector<bool>> fetched_;  // [model][page] before; of kFirst
 };
 
 }  // namespace computron

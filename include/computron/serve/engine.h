@@ -55,7 +55,8 @@ class Engine {
   bool dispatch();
   void execute();
   void send(PlannedStep planned);
-  void account(const Step& step, bool swap);
+  void account(const PlannedStep& planned);
+  std::vector<StageTimes> stage_times(const std::vector<Report>& reports) const;
   void account(const InFlight& step, const std::vector<Report>& reports);
   Activity activity() const;
   void shut_down();
@@ -77,6 +78,8 @@ class Engine {
   struct RankTimes {
     double busy_s = 0;  // latest cumulative figures of the rank
     double exposed_s = 0;
+    std::uint64_t verified = 0;
+    std::uint64_t refetched = 0;
     std::vector<double> busy_by_model, exposed_by_model;
   };
   std::vector<RankTimes> times_;                         // [rank]

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "computron/base/memory.h"
+#include "computron/base/trace.h"
+#include "computron/comm/clock.h"
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
 #include "computron/sched/scheduler.h"
@@ -29,13 +31,18 @@ struct JobOptions {
   std::string idle;
   int max_batch_tokens = 2048;
   int max_seqs = 64;
-  std::string policy = "fifo";
+  std::string policy = "balanced";
+  double max_wait_s = PolicyOptions{}.max_wait_s;
+  std::size_t host_cache_bytes = 0;  // host memory of a rank for caches of models that are swapped out
+  std::string verify_swap = "first";
+  InjectedFlip flip = {};  // test only, of this rank
+  bool trace = false;
   std::uint64_t seed = 0;
 };
 
 // Bytes that a rank takes.
 struct MemoryNeed {
-  std::size_t host = 0;  // pages of all models
+  std::size_t host = 0;  // pages of all models, and slots for caches
   std::size_t pool = 0;
   std::size_t workspace = 0;  // scratch arrays and message buffers
   std::size_t total() const { return host + pool + workspace; }
@@ -56,10 +63,13 @@ class Job {
   const HostStore& host() const { return *host_; }
   std::size_t page_bytes() const { return page_bytes_; }
   int frames() const { return frames_; }
+  // Null unless the job is traced.
+  Trace* trace() const { return trace_.get(); }
+  ClockOffset clock() const { return clock_; }  // of a traced job
   // Steps with a pass that may be dispatched and not reported.
-  int steps_in_flight() const { return mesh_->shape.pp == 1 ? 1 : mesh_->shape.pp + 1; }
+  int steps_in_flight() const { return mesh_->shape.pp + 1; }
   // The same with those that hold fetches only: receives that a rank keeps posted.
-  int steps_announced() const { return steps_in_flight() + 2; }
+  int steps_announced() const { return Scheduler::max_steps_in_flight(steps_in_flight()); }
   int ranks_on_node() const { return ranks_on_node_; }
   int cores_on_node() const { return cores_; }  // that the node's ranks may run on together
 
@@ -67,6 +77,7 @@ class Job {
   std::vector<ServedModel> served_models() const;
   std::vector<ModelShape> model_shapes() const;
   std::vector<std::string> model_names() const;
+  SchedulerOptions scheduler_options() const;
 
  private:
   struct Model {
@@ -92,12 +103,15 @@ class Job {
   int ranks_on_node_ = 1;
   int rank_on_node_ = 0;
   int cores_ = 1;
+  std::unique_ptr<Trace> trace_;
+  ClockOffset clock_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
   std::vector<Model> models_;
   std::size_t page_bytes_ = 0;
   int frames_ = 0;
+  int host_slots_ = 0;
   MemoryNeed memory_;           // of this rank
   std::size_t node_bytes_ = 0;  // of all ranks of this node
   MemoryLimit limit_;

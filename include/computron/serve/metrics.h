@@ -16,6 +16,8 @@ struct SwapFigures {
   std::uint64_t largest_shard_bytes = 0;  // used bytes fetched by the rank that fetched most
   double busy_s = 0;                      // union of fetch times, slowest rank
   double exposed_s = 0;                   // compute standing still for pages, slowest rank
+  std::uint64_t verified = 0;             // pages digested in their frames and found right, summed over ranks
+  std::uint64_t refetched = 0;            // pages copied again because they had arrived damaged, summed over ranks
 };
 
 struct StepFigures {

@@ -6,6 +6,7 @@
 
 #include "computron/base/error.h"
 #include "computron/base/time.h"
+#include "computron/base/trace.h"
 
 namespace computron {
 namespace {
@@ -15,8 +16,8 @@ constexpr int kLongSleep_us = 100000;  // of threads that have nothing to poll
 
 }  // namespace
 
-InlineComputeStream::InlineComputeStream(ComputePool& pool, Progress& progress)
-    : pool_(pool), progress_(progress), last_wait_(static_cast<std::size_t>(pool.threads())) {}
+InlineComputeStream::InlineComputeStream(ComputePool& pool, Progress& progress, Trace* trace)
+    : pool_(pool), progress_(progress), trace_(trace), last_wait_(static_cast<std::size_t>(pool.threads())) {}
 
 void InlineComputeStream::record(Event& event) {
   auto& cpu_event = cpu(event);
@@ -34,11 +35,19 @@ void InlineComputeStream::parallel_for(int items, const std::function<void(int, 
 
 // Thread 0 also stands still where it has no item left and a worker waits for an event.
 void InlineComputeStream::count_waits_after(double out_of_items_s) {
-  double longest_s = 0;
-  for (const auto& [begin_s, end_s] : last_wait_) {
-    longest_s = std::max(longest_s, end_s - std::max(begin_s, out_of_items_s));
+  Interval longest;
+  for (Interval wait : last_wait_) {
+    wait.begin_s = std::max(wait.begin_s, out_of_items_s);
+    if (wait.seconds() > longest.seconds()) longest = wait;
   }
-  exposed_s_ += longest_s;
+  if (longest.event != nullptr) count(longest);
+}
+
+void InlineComputeStream::count(const Interval& wait) {
+  exposed_s_ += wait.seconds();
+  if (trace_ == nullptr) return;
+  const PageName& page = wait.event->page();
+  trace_->add(TraceTrack::kCompute, "wait for page", wait.begin_s, wait.end_s, page.model, {{"page", page.page}});
 }
 
 void InlineComputeStream::wait(int thread, const CpuEventMark& mark) {
@@ -46,11 +55,11 @@ void InlineComputeStream::wait(int thread, const CpuEventMark& mark) {
   const double begin_s = now_s();
   if (thread == 0) {
     while (!mark.event->wait_for(mark.record, kPollInterval_us)) progress_.poll();
-    exposed_s_ += now_s() - begin_s;
+    count({begin_s, now_s(), mark.event});
   } else {
     while (!mark.event->wait_for(mark.record, kLongSleep_us)) {
     }
-    last_wait_[static_cast<std::size_t>(thread)] = {begin_s, now_s()};
+    last_wait_[static_cast<std::size_t>(thread)] = {begin_s, now_s(), mark.event};
   }
 }
 

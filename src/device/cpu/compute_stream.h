@@ -12,8 +12,8 @@ namespace computron {
 // Runs work at once on the calling thread, so it never has work pending. Errors leave the call that met them.
 class InlineComputeStream final : public CpuComputeStream, private CpuContext {
  public:
-  // Borrows both.
-  InlineComputeStream(ComputePool& pool, Progress& progress);
+  // Borrows all three; `trace` may be null.
+  InlineComputeStream(ComputePool& pool, Progress& progress, Trace* trace = nullptr);
 
   void launch(Work work) override { work(*this); }
   void record(Event& event) override;
@@ -28,6 +28,8 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
   struct Interval {
     double begin_s = 0;
     double end_s = 0;
+    const Event* event = nullptr;  // waited for
+    double seconds() const { return end_s - begin_s; }
   };
 
   int threads() const override { return pool_.threads(); }
@@ -35,9 +37,11 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
   void wait(int thread, const CpuEventMark& mark) override;
   void poll() override { progress_.poll(); }
   void count_waits_after(double out_of_items_s);
+  void count(const Interval& wait);
 
   ComputePool& pool_;
   Progress& progress_;
+  Trace* trace_;
   double exposed_s_ = 0;
   std::vector<Interval> last_wait_;  // [thread] of the round in progress: each written by its thread
 };
@@ -48,8 +52,9 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
 // rest is dropped, events recorded on it fail, and every synchronize() rethrows the error.
 class DeferredComputeStream final : public CpuComputeStream {
  public:
-  // Borrows both.
-  DeferredComputeStream(ComputePool& pool, Progress& progress) : stream_(pool, progress) {}
+  // Borrows all three; `trace` may be null.
+  DeferredComputeStream(ComputePool& pool, Progress& progress, Trace* trace = nullptr)
+      : stream_(pool, progress, trace) {}
 
   void launch(Work work) override;
   void record(Event& event) override;

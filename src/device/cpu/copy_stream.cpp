@@ -1,5 +1,6 @@
 #include "src/device/cpu/copy_stream.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 
@@ -9,14 +10,17 @@
 #include <cstdint>
 #include <ctime>
 
+#include "computron/base/digest.h"
 #include "computron/base/error.h"
 #include "computron/base/time.h"
+#include "computron/base/trace.h"
 #include "src/device/cpu/streaming_copy.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kLinkChunk = std::size_t{1} << 20;
+constexpr int kAttempts = 2;             // a page is copied this often at most before its wrong digest ends the stream
 constexpr int kStopInterval_us = 20000;  // a thread asleep on an event looks this often whether it is to stop
 
 // Sleeps to a time of now_s(), not at all if it is over.
@@ -28,10 +32,19 @@ void sleep_until(double deadline_s) {
   ensure(status == 0, "clock_nanosleep failed");
 }
 
+Error wrong_digest(const PageName& name) {
+  return Error(ExitCode::kDevice,
+               fmt::format("page {} of model {} arrived damaged in device memory {} times: its digest is wrong",
+                           name.page, name.model, kAttempts));
+}
+
 }  // namespace
 
-CpuCopyStream::CpuCopyStream(double link_gb_per_s)
-    : link_(link_gb_per_s * 1e9), thread_([this](std::stop_token stop) { run(stop); }) {}
+CpuCopyStream::CpuCopyStream(double link_gb_per_s, InjectedFlip flip, Trace* trace)
+    : link_(link_gb_per_s * 1e9),
+      flip_(std::move(flip)),
+      trace_(trace),
+      thread_([this](std::stop_token stop) { run(stop); }) {}
 
 void CpuCopyStream::record(Event& event) {
   auto& cpu_event = cpu(event);
@@ -46,7 +59,12 @@ void CpuCopyStream::copy_to_device(std::byte* destination, const std::byte* sour
 
 // Both memories are this process's, and the link is one.
 void CpuCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy_to_device(destination, source, bytes);
+  give(Copy{destination, source, bytes, now_s(), "copy to host"});
+}
+
+void CpuCopyStream::fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
+                          std::optional<std::uint64_t> digest) {
+  give(Copy{frame, page, bytes, now_s(), "fetch", name, digest});
 }
 
 void CpuCopyStream::give(const Entry& entry) {
@@ -107,15 +125,41 @@ void CpuCopyStream::execute(const Wait& wait, const std::stop_token& stop) {
 void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (error_) return;
   const double begin_s = now_s();
+  int attempts = 0;
+  bool right = false;
+  while (!right && attempts < kAttempts) {
+    perform(copy, attempts++, stop);
+    if (stop.stop_requested()) return;
+    right = is_right(copy);
+  }
+  const double end_s = now_s();
+  if (trace_ != nullptr) {
+    trace_->add(TraceTrack::kCopy, copy.what, begin_s, end_s, copy.name.model,
+                {{"page", copy.name.page}, {"bytes", copy.bytes}, {"attempts", static_cast<std::uint64_t>(attempts)}});
+  }
+  ++copies_;
+  const std::lock_guard lock(mutex_);
+  statistics_.bytes += static_cast<std::size_t>(attempts) * copy.bytes;
+  statistics_.busy_s += end_s - begin_s;
+  statistics_.pages_verified += copy.digest && right;
+  statistics_.pages_refetched += attempts > 1;
+  if (!right) throw wrong_digest(copy.name);
+}
+
+bool CpuCopyStream::is_right(const Copy& copy) const {
+  if (!copy.digest) return true;
+  const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.model, {"page", copy.name.page});
+  return digest64(std::span(copy.destination, copy.bytes)) == *copy.digest;
+}
+
+void CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token& stop) {
   if (link_.throttled()) {
     copy_at_link_rate(copy, stop);
   } else {
     streaming_copy(copy.destination, copy.source, copy.bytes);
   }
-  const double end_s = now_s();
-  const std::lock_guard lock(mutex_);
-  statistics_.bytes += copy.bytes;
-  statistics_.busy_s += end_s - begin_s;
+  const auto bit = flip_ ? flip_(copies_, attempt, copy.bytes) : std::nullopt;
+  if (bit) copy.destination[*bit / 8] ^= std::byte{1} << (*bit % 8);
 }
 
 void CpuCopyStream::copy_at_link_rate(const Copy& copy, const std::stop_token& stop) {

@@ -1,8 +1,8 @@
 // The CPU copy stream: a thread of its own that copies pages past the caches, in the order given.
 //
 //   caller       wait / copy / record --> queue_
-//   copy thread  takes all of queue_ ── for each: wait for the mark | copy, held to the link's rate | complete the
-//   event
+//   copy thread  takes all of queue_ ── for each: wait for the mark | copy, held to the link's rate, and verify |
+//   complete the event
 //
 // Copies queued back to back run without a lock, an allocation or a look at the queue between them, but for the count
 // of what has been copied. The thread sleeps on the queue, on an event or until a deadline; it never spins.
@@ -27,7 +27,7 @@ namespace computron {
 class CpuCopyStream final : public CopyStream {
  public:
   // Held to `link_gb_per_s` 10^9 bytes a second unless that is 0.
-  explicit CpuCopyStream(double link_gb_per_s);
+  explicit CpuCopyStream(double link_gb_per_s, InjectedFlip flip = {}, Trace* trace = nullptr);
 
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -35,6 +35,8 @@ class CpuCopyStream final : public CopyStream {
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   LinkStatistics statistics() const override;
+  void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
+             std::optional<std::uint64_t> digest) override;
 
  private:
   struct Wait {
@@ -45,6 +47,9 @@ class CpuCopyStream final : public CopyStream {
     const std::byte* source;
     std::size_t bytes;
     double enqueued_s;
+    const char* what = "copy";  // for the trace
+    PageName name = {};         // of a page
+    std::optional<std::uint64_t> digest = {};
   };
   struct Record {
     CpuEvent* event;
@@ -61,6 +66,8 @@ class CpuCopyStream final : public CopyStream {
   void execute(const Wait& wait, const std::stop_token& stop);
   void execute(const Copy& copy, const std::stop_token& stop);
   void execute(const Record& record, const std::stop_token& stop);
+  bool is_right(const Copy& copy) const;
+  void perform(const Copy& copy, int attempt, const std::stop_token& stop);
   void copy_at_link_rate(const Copy& copy, const std::stop_token& stop);
 
   mutable std::mutex mutex_;
@@ -73,6 +80,9 @@ class CpuCopyStream final : public CopyStream {
   std::exception_ptr error_;  // written by the copy thread only, which reads it without the lock
   // The copy thread's.
   EmulatedLink link_;
+  InjectedFlip flip_;
+  Trace* trace_;
+  std::uint64_t copies_ = 0;  // begun
 
   std::jthread thread_;  // last: stops before anything it uses goes
 };

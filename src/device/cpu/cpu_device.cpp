@@ -69,11 +69,11 @@ class CpuDevice final : public Device {
   }
 
   std::unique_ptr<Stream> make_compute_stream(Progress& progress) override {
-    if (options_.deferred) return std::make_unique<DeferredComputeStream>(pool_, progress);
-    return std::make_unique<InlineComputeStream>(pool_, progress);
+    if (options_.deferred) return std::make_unique<DeferredComputeStream>(pool_, progress, options_.trace);
+    return std::make_unique<InlineComputeStream>(pool_, progress, options_.trace);
   }
   std::unique_ptr<CopyStream> make_copy_stream() override {
-    return std::make_unique<CpuCopyStream>(options_.link_gb_per_s);
+    return std::make_unique<CpuCopyStream>(options_.link_gb_per_s, options_.flip, options_.trace);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(); }
 

@@ -1,0 +1,87 @@
+// What a rank did when: spans of time for people to look at (`--trace`, a Chrome trace).
+//
+// Whoever may be traced holds a Trace*, null when nobody looks: then a span costs one branch.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <mutex>
+#include <string_view>
+
+#include "computron/base/time.h"
+
+namespace computron {
+
+// The rows of a rank in the picture. Spans of one track follow or enclose each other.
+enum class TraceTrack : std::uint8_t { kControl, kCompute, kCopy, kCommunication };
+inline constexpr std::array<const char*, 4> kTraceTrackNames = {"control", "compute", "copy", "communication"};
+
+struct TraceNumber {
+  const char* key = nullptr;  // null: none
+  std::uint64_t value = 0;
+};
+
+struct TraceEvent {
+  static constexpr std::size_t kNumbers = 3;
+  TraceTrack track = TraceTrack::kControl;
+  const char* name = "";
+  double begin_s = 0;  // of now_s()
+  double end_s = 0;
+  std::string_view model;  // empty: of no model
+  std::array<TraceNumber, kNumbers> numbers;
+};
+
+class Trace {
+ public:
+  // Keeps the first `max_events` (24 MiB of memory) and counts the rest.
+  static constexpr std::size_t kMaxEvents = std::size_t{1} << 18;
+  explicit Trace(std::size_t max_events = kMaxEvents) : max_events_(max_events) {}
+
+  // From any thread. Borrows names and keys for good: literals, and names of models. At most kNumbers numbers.
+  void add(TraceTrack track, const char* name, double begin_s, double end_s, std::string_view model = {},
+           std::initializer_list<TraceNumber> numbers = {});
+
+  // Whatever is added from here on is forgotten. To be called before the events are looked at.
+  void close();
+  const std::deque<TraceEvent>& events() const { return events_; }
+  std::uint64_t dropped() const { return dropped_; }  // for want of room, before close()
+
+ private:
+  const std::size_t max_events_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::deque<TraceEvent> events_;
+  std::uint64_t dropped_ = 0;
+};
+
+// Adds the span from `begin_s` to now.
+inline void trace_since(double begin_s, Trace* trace, TraceTrack track, const char* name, std::string_view model = {},
+                        std::initializer_list<TraceNumber> numbers = {}) {
+  if (trace != nullptr) trace->add(track, name, begin_s, now_s(), model, numbers);
+}
+
+// A span from here to the end of the block.
+class TraceSpan {
+ public:
+  TraceSpan(Trace* trace, TraceTrack track, const char* name, std::string_view model = {}, TraceNumber first = {},
+            TraceNumber second = {})
+      : trace_(trace), track_(track), name_(name), model_(model), first_(first), second_(second) {
+    if (trace_ != nullptr) begin_s_ = now_s();
+  }
+  ~TraceSpan() { trace_since(begin_s_, trace_, track_, name_, model_, {first_, second_}); }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  Trace* trace_;
+  TraceTrack track_;
+  const char* name_;
+  std::string_view model_;
+  TraceNumber first_, second_;
+  double begin_s_ = 0;
+};
+
+}  // namespace computron

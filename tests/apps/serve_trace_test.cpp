@@ -1,0 +1,197 @@
+// The file of --trace, of a job that swaps over slow links: what it says fits together and fits the metrics.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "tests/apps/serve_job.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+
+// A span as the file tells it, in nanoseconds.
+struct Span {
+  int rank;
+  std::string track;
+  std::string name;
+  long begin_ns, end_ns;
+  json args;
+
+  bool holds(const Span& other) const { return begin_ns <= other.begin_ns && other.end_ns <= end_ns; }
+};
+
+struct TraceFile {
+  explicit TraceFile(const json& file) {
+    std::map<std::pair<int, int>, std::string> tracks;
+    for (const json& event : file.at("traceEvents")) {
+      if (event.at("ph") == "M") {
+        read_metadata(event, tracks);
+      } else {
+        const long begin = std::lround(event.at("ts").get<double>() * 1000);
+        const long duration = std::lround(event.at("dur").get<double>() * 1000);
+        spans.push_back({event.at("pid"), tracks.at({event.at("pid"), event.at("tid")}), event.at("name"), begin,
+                         begin + duration, event.at("args")});
+      }
+    }
+    for (const auto& [place, track] : tracks) tracks_of[place.first].insert(track);
+  }
+  std::vector<Span> select(const std::string& track, const std::string& name) const {
+    std::vector<Span> found;
+    std::copy_if(spans.begin(), spans.end(), std::back_inserter(found),
+                 [&](const Span& span) { return span.track == track && span.name == name; });
+    return found;
+  }
+
+  std::vector<Span> spans;
+  std::map<int, std::string> processes;            // by rank
+  std::map<int, std::set<std::string>> tracks_of;  // by rank
+  std::map<int, json> ranks;                       // by rank
+
+ private:
+  void read_metadata(const json& event, std::map<std::pair<int, int>, std::string>& tracks) {
+    const int rank = event.at("pid");
+    if (event.at("name") == "process_name") processes[rank] = event.at("args").at("name");
+    if (event.at("name") == "thread_name") tracks[{rank, event.at("tid")}] = event.at("args").at("name");
+    if (event.at("name") == "computron_rank") ranks[rank] = event.at("args");
+  }
+};
+
+struct Mesh {
+  int tp, pp, frames;
+};
+
+constexpr int kPageKib = 64;
+constexpr int kRequests = 8;
+const TinyModel kModel{.layers = 4, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 192, .seed = 51};
+
+// One job a mesh: two models take turns in a pool for one, over links of 0.1 GB/s.
+class ServeTrace : public ::testing::TestWithParam<Mesh> {
+ protected:
+  void SetUp() override {
+    const auto [tp, pp, frames] = GetParam();
+    ServeJob job{.tp = tp, .pp = pp};
+    for (const char* id : {"a", "b"}) {
+      job.models.push_back({id, folder_ / fmt::format("{}.h5", job.models.size())});
+      write_tiny_checkpoint(job.models.back().path, kModel);
+    }
+    for (int i = 0; i < kRequests; ++i) {
+      job.lines.push_back(completion_line(fmt::format("r{}", i), job.models[i % 2].id, {1, 2, 3}, 3));
+    }
+    job.device_memory = fmt::format("{}KiB", frames * kPageKib);
+    job.page_size = fmt::format("{}KiB", kPageKib);
+    const auto path = folder_ / "trace.json";
+    job.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.1", "--trace", path, "--verify-swap", "every"};
+    served_ = serve_ok(job, folder_);
+    std::ifstream file(path);
+    ASSERT_TRUE(file) << "no trace";
+    trace_ = std::make_unique<TraceFile>(json::parse(file));
+  }
+  int ranks() const { return GetParam().tp * GetParam().pp; }
+
+  TemporaryFolder folder_;
+  Served served_;
+  std::unique_ptr<TraceFile> trace_;
+};
+
+void expect_ranks_and_tracks(const TraceFile& trace, int ranks) {
+  ASSERT_EQ(trace.processes.size(), static_cast<std::size_t>(ranks));
+  for (const auto& [rank, name] : trace.processes) {
+    EXPECT_EQ(name, fmt::format("rank {}", rank));
+    EXPECT_EQ(trace.tracks_of.at(rank), (std::set<std::string>{"control", "compute", "copy", "communication"}));
+    EXPECT_EQ(trace.ranks.at(rank).at("dropped_events"), 0);
+    EXPECT_LE(std::abs(trace.ranks.at(rank).at("clock_offset_s").get<double>()),  // ranks of a node share a clock
+              trace.ranks.at(rank).at("clock_error_s").get<double>() + 1e-8);
+    EXPECT_EQ(trace.ranks.at(rank).at("events"),
+              std::count_if(trace.spans.begin(), trace.spans.end(),
+                            [rank = rank](const Span& span) { return span.rank == rank; }));
+  }
+}
+
+// What enclosing spans mean: on a track, two spans are apart or one holds the other.
+void expect_nested(std::vector<Span> spans, int rank, const std::string& track) {
+  std::erase_if(spans, [&](const Span& span) { return span.rank != rank || span.track != track; });
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
+  });
+  std::vector<Span> open;
+  for (const Span& span : spans) {
+    while (!open.empty() && open.back().end_ns <= span.begin_ns) open.pop_back();
+    const bool apart = open.empty();
+    EXPECT_TRUE(apart || open.back().holds(span)) << track << ": " << span.name << " leaves " << open.back().name;
+    open.push_back(span);
+  }
+}
+
+void expect_copies_fit(const TraceFile& trace, const json& metrics) {
+  const auto fetches = trace.select("copy", "fetch");
+  EXPECT_EQ(fetches.size(), metrics.at("swaps").at("pages").get<std::size_t>());
+  EXPECT_EQ(trace.select("copy", "verify").size(), fetches.size());
+  std::uint64_t bytes = 0;
+  for (const Span& fetch : fetches) {
+    bytes += fetch.args.at("bytes").get<std::uint64_t>();
+    const auto slack_ns = std::lround(trace.ranks.at(fetch.rank).at("clock_error_s").get<double>() * 2e9);
+    EXPECT_GE(fetch.begin_ns, -slack_ns);
+    EXPECT_LE(fetch.end_ns, std::lround(metrics.at("wall_s").get<double>() * 1e9) + slack_ns);
+  }
+  EXPECT_EQ(bytes, metrics.at("swaps").at("bytes").get<std::uint64_t>());
+}
+
+// The fetch that a wait waited for: the latest of its page that had begun when it went on.
+const Span* fetch_of(const Span& wait, const std::vector<Span>& fetches) {
+  const Span* latest = nullptr;
+  for (const Span& fetch : fetches) {
+    const bool same_page = fetch.rank == wait.rank && fetch.args.at("model") == wait.args.at("model") &&
+                           fetch.args.at("page") == wait.args.at("page");
+    if (!same_page || fetch.begin_ns > wait.end_ns) continue;
+    if (latest == nullptr || fetch.begin_ns > latest->begin_ns) latest = &fetch;
+  }
+  return latest;
+}
+
+// Who waited, did so in a step, and went on when the page was there and not before.
+void expect_waits_fit(const TraceFile& trace) {
+  const auto waits = trace.select("compute", "wait for page");
+  const auto fetches = trace.select("copy", "fetch");
+  const auto steps = trace.select("compute", "step");
+  EXPECT_FALSE(waits.empty());
+  for (const Span& wait : waits) {
+    SCOPED_TRACE(fmt::format("rank {} waited for {}", wait.rank, wait.args.dump()));
+    const Span* fetch = fetch_of(wait, fetches);
+    ASSERT_NE(fetch, nullptr);
+    EXPECT_LE(fetch->end_ns, wait.end_ns);
+    EXPECT_TRUE(std::any_of(steps.begin(), steps.end(),
+                            [&](const Span& step) { return step.rank == wait.rank && step.holds(wait); }));
+  }
+}
+
+TEST_P(ServeTrace, TellsWhatHappened) {
+  expect_ranks_and_tracks(*trace_, ranks());
+  expect_copies_fit(*trace_, served_.metrics);
+  expect_waits_fit(*trace_);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    for (const auto& track : trace_->tracks_of.at(rank)) expect_nested(trace_->spans, rank, track);
+  }
+  const auto [tp, pp, frames] = GetParam();
+  const std::size_t steps = served_.metrics.at("steps").at("count");
+  const std::size_t layers = kModel.layers;
+  EXPECT_EQ(trace_->select("control", "decide and send").size(), steps);
+  EXPECT_EQ(trace_->select("compute", "step").size(), steps * ranks());
+  EXPECT_EQ(trace_->select("compute", "layer").size(), steps * layers * tp);  // a layer is on one stage
+  EXPECT_EQ(trace_->select("communication", "send activation").size(), steps * (pp - 1) * tp);
+  EXPECT_EQ(trace_->select("communication", "receive activation").size(), steps * (pp - 1) * tp);
+  const std::size_t sums = tp == 1 ? 0 : 2 * layers + 1;  // two a layer, one of the embedding
+  EXPECT_EQ(trace_->select("communication", "all-reduce").size(), steps * sums * tp);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, ServeTrace, ::testing::Values(Mesh{1, 1, 24}, Mesh{2, 2, 9}),
+                         [](const auto& test) { return fmt::format("tp{}pp{}", test.param.tp, test.param.pp); });
+
+}  // namespace
+}  // namespace computron::test
