@@ -16,6 +16,7 @@
 #include "computron/serve/engine.h"
 #include "computron/serve/trace_file.h"
 #include "src/apps/commands.h"
+#include "src/apps/dry_run.h"
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
 
@@ -31,6 +32,7 @@ struct ServeOptions {
   std::string config;
   std::string inject_flip;
   bool replay = false;
+  bool dry_run = false;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
 };
@@ -74,7 +76,8 @@ InjectedFlip parse_flip(const std::string& text, int this_rank) {
 
 void complete(ServeOptions& options, int rank) {
   if (options.requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
-  if (options.output.empty()) throw Error(ExitCode::kUsage, "--output is required");
+  options.job.options.load = !options.dry_run;
+  if (options.output.empty() && !options.dry_run) throw Error(ExitCode::kUsage, "--output is required");
   options.job.complete();
   options.job.options.trace = !options.trace.empty();
   if (!options.inject_flip.empty()) options.job.options.flip = parse_flip(options.inject_flip, rank);
@@ -93,6 +96,7 @@ void open_output(const ServeOptions& options, Files& files) {
   if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
+  if (options.dry_run) return;
   files.writer = std::make_unique<ResultWriter>(options.output, options.requests);
   check_folder(options.metrics);
   check_folder(options.trace);
@@ -157,7 +161,7 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
   agreed(job.mesh().world, [&] {
     if (rank == 0) open_input(options, job, files);
   });
-  serve_all(options, job, files);
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files);
 }
 
 void add_options(CLI::App& app, ServeOptions& o) {
@@ -174,6 +178,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
+  app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
   app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
 }

@@ -100,6 +100,8 @@ bool Scheduler::can_ever_fit(ModelId model, int blocks) const {
 }
 
 Decision Scheduler::next(double now_s) {
+  if (policy_->plans_ahead() && !begun_ && !input_closed_ && !is_full()) return WaitUntil{kNever};
+  begun_ = true;
   admit_arrivals(now_s);
   set_agenda(now_s);
   PlannedStep planned;

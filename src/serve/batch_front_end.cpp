@@ -5,7 +5,6 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kMaxWaiting = 1 << 16;           // requests held before reading pauses
 constexpr std::size_t kMaxUnwrittenBytes = 64u << 20;  // results held before reading pauses
 
 }  // namespace
@@ -35,7 +34,7 @@ bool BatchFrontEnd::take_input(Scheduler& scheduler, double /*now*/) {
 }
 
 bool BatchFrontEnd::room(const Scheduler& scheduler) {
-  return scheduler.waiting() < kMaxWaiting && writer_.queued_bytes() < kMaxUnwrittenBytes;
+  return !scheduler.is_full() && writer_.queued_bytes() < kMaxUnwrittenBytes;
 }
 
 // A line that is no request has its result at once.

@@ -76,6 +76,7 @@ Job::Job(JobOptions options, Communicator world)
   agreed(mesh_->world, [&] { make_images(); });
   plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
+  if (!options_.load) return;
   agreed(mesh_->world, [&] { load_pages(); });
   if (trace_) clock_ = measure_clock_offset(mesh_->world);
 }
@@ -310,11 +311,15 @@ std::vector<std::string> Job::model_names() const {
   return names;
 }
 
+Scheduler make_scheduler(const Job& job, const CostOptions& costs) {
+  SchedulerOptions options = job.scheduler_options();
+  options.costs = costs;
+  return {job.model_shapes(), job.model_names(),
+          make_policy(job.options().policy, {.max_wait_s = job.options().max_wait_s}), options};
+}
+
 Scheduler make_scheduler(const Job& job) {
-  return {job.model_shapes(),
-          job.model_names(),
-          make_policy(job.options().policy, {.max_wait_s = job.options().max_wait_s}),
-          job.scheduler_options()};
+  return make_scheduler(job, job.scheduler_options().costs);
 }
 
 }  // namespace computron

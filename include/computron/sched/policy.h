@@ -45,6 +45,8 @@ class Policy {
   virtual ~Policy() = default;
   // The models that have work, in the order in which they should run: the first now, the next ones are prefetched.
   virtual std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const = 0;
+  // Whether it wants to know all requests before it decides anything.
+  virtual bool plans_ahead() const { return false; }
   // Whether requests that find their model running join its turn, or wait for its next one.
   virtual bool joins_turn() const { return true; }
   // The models in the order in which they lose pages; the first of the agenda and pinned ones never do.

@@ -43,6 +43,7 @@ struct SchedulerOptions {
   int max_batch_tokens = 2048;
   int max_seqs = 64;
   int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
+  std::size_t max_waiting = 1 << 16;  // requests that a front end holds in it; a policy that plans ahead waits no longer
   double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
   CostOptions costs = {};
 };
@@ -86,6 +87,7 @@ class Scheduler {
 
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
   std::size_t waiting() const;  // requests that no step has begun
+  bool is_full() const { return waiting() >= options_.max_waiting; }
   std::optional<ModelId> running_model() const { return turn_.model; }
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
   const CostModel& costs() const { return costs_; }
@@ -173,6 +175,7 @@ class Scheduler {
   std::priority_queue<Request, std::vector<Request>, Later> arriving_;
   std::vector<ModelWork> work_;  // [model]
   bool input_closed_ = false;
+  bool begun_ = false;  // a decision has been made
 
   Turn turn_;
   std::vector<ModelId> agenda_;   // of the decision being made

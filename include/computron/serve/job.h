@@ -36,6 +36,7 @@ struct JobOptions {
   std::size_t host_cache_bytes = 0;  // host memory of a rank for caches of models that are swapped out
   std::string verify_swap = "first";
   InjectedFlip flip = {};  // test only, of this rank
+  bool load = true;  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;
   std::uint64_t seed = 0;
 };
@@ -60,6 +61,8 @@ class Job {
   Executor& executor() { return *executor_; }
   const Device& device() const { return *device_; }
   Device& device() { return *device_; }
+  Ops& ops() { return *ops_; }
+  DType weight_dtype(ModelId model) const { return models_[model].weight_dtype; }
   const HostStore& host() const { return *host_; }
   std::size_t page_bytes() const { return page_bytes_; }
   int frames() const { return frames_; }
@@ -119,7 +122,8 @@ class Job {
   std::unique_ptr<Executor> executor_;
 };
 
-// The scheduler of a job (rank 0).
+// The scheduler of a job (rank 0), which predicts from `costs` until it has seen more.
+Scheduler make_scheduler(const Job& job, const CostOptions& costs);
 Scheduler make_scheduler(const Job& job);
 
 }  // namespace computron

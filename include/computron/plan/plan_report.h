@@ -1,0 +1,40 @@
+// A plan for people to read: which model runs when, what is moved for it, and what it will take.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "computron/plan/virtual_mesh.h"
+
+namespace computron {
+
+// Consecutive passes of one model.
+struct PlannedTurn {
+  ModelId model = 0;
+  double begin_s = 0, end_s = 0;
+  int passes = 0;
+  int rows = 0;
+  double exposed_s = 0;          // compute standing still for pages
+  std::size_t fetched_bytes = 0;  // of this model since its turn before, by a rank of the stage that fetches most
+};
+
+struct Plan {
+  std::vector<PlannedTurn> turns;
+  double end_s = 0;
+  std::uint64_t swaps = 0;
+  std::size_t fetched_bytes = 0;  // by all ranks
+  double link_busy_s = 0;         // of the busiest stage
+  double exposed_s = 0;
+  std::size_t requests = 0;
+  std::size_t refused = 0;
+};
+
+// `run` with its steps; `images[model][stage]`, `tp` ranks a stage.
+Plan make_plan(const VirtualRun& run, const VirtualMesh& mesh, const std::vector<std::vector<const Image*>>& images,
+               int tp);
+
+// A table, a line a turn (the first `max_turns`), and the sums. `costs` are the rates that the times come from.
+std::string format_plan(const Plan& plan, const std::vector<std::string>& names, const CostOptions& costs,
+                        std::size_t max_turns = 200);
+
+}  // namespace computron

@@ -1,0 +1,40 @@
+#include "src/apps/dry_run.h"
+
+#include <fmt/format.h>
+
+#include "computron/plan/machine_costs.h"
+#include "computron/plan/plan_report.h"
+
+namespace computron {
+namespace {
+
+constexpr double kLatency_s = 20e-6;  // of a step or its report, each way
+
+void submit_all(RequestReader& reader, Progress& progress, bool replay, Scheduler& scheduler) {
+  progress.wait_until([&] {
+    while (std::optional<IncomingRequest> incoming = reader.poll()) {
+      auto* request = std::get_if<Request>(&incoming->content);
+      if (request == nullptr) continue;  // a line that is no request costs no time
+      if (!replay) request->arrival_s = 0;
+      scheduler.submit(std::move(*request));
+    }
+    return reader.finished();
+  });
+  scheduler.close_input();
+}
+
+}  // namespace
+
+void dry_run(Job& job, RequestReader* reader, bool replay) {
+  const CostOptions costs = measure_costs(job.mesh().world, job.device(), job.ops(), job.progress(), job.weight_dtype(0));
+  if (reader == nullptr) return;
+  Scheduler scheduler = make_scheduler(job, costs);
+  submit_all(*reader, job.progress(), replay, scheduler);
+  std::vector<std::vector<const Image*>> images;
+  for (const ModelShape& shape : job.model_shapes()) images.push_back(shape.images);
+  VirtualMesh mesh(images, CostModel(images, costs), kLatency_s);
+  const VirtualRun run = run_virtually(scheduler, mesh, /*keep_steps=*/true);
+  fmt::print("{}", format_plan(make_plan(run, mesh, images, job.mesh().shape.tp), job.model_names(), costs));
+}
+
+}  // namespace computron

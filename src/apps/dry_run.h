@@ -1,0 +1,14 @@
+// serve --dry-run: the plan instead of the run.
+#pragma once
+
+#include "computron/serve/job.h"
+#include "computron/serve/request_reader.h"
+
+namespace computron {
+
+// Collective, after a Job that loads nothing: reads every request (rank 0's `reader`; null elsewhere), lets the
+// scheduler run against ranks that exist in time only, at rates measured here, and prints the plan to stdout.
+// Requests arrive when their `arrival` says if `replay`, otherwise all at once.
+void dry_run(Job& job, RequestReader* reader, bool replay);
+
+}  // namespace computron
