@@ -75,6 +75,7 @@ table() {
       missed = ""
       if (link) {
         miss($at["link_percent"] < 97, "link")
+        miss($at["link_percent"] > 105, "links were disturbed")
         miss($at["skew_percent"] != "" && $at["skew_percent"] > 3, "skew")
         miss($at["speed_up"] != "" && $at["speed_up"] < 0.97 * $at["bytes_ratio"], "speed-up")
         miss($at["response_over_limit"] > 1, "response")

@@ -45,7 +45,7 @@ struct SwapConditions {
 //
 //   max(Σ C_s + copying, max over s of (T_s + Σ over later stages of C)) + one page
 //
-// T_s: bytes moved ÷ the slowest link of the stage (median of the plain copies). C_s: the resident response times the
+// T_s: bytes moved ÷ the slowest link of the stage (upper quartile of its plain copies). C_s: the resident response times the
 // stage's share of the multiplications. copying: where the cores are busy, the longest any rank's bytes take at the
 // rate of plain copies past an emulated link; else 0. Everything as measured in the same run.
 struct SwapBound {
