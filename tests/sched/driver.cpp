@@ -78,6 +78,7 @@ void Replica::expect_cache_covers(const Step& step) const {
 Driver::Driver(const FakeRoster& roster, const SchedulerOptions& options, std::string_view policy)
     : roster_(roster),
       options_(options),
+      plans_ahead_(make_policy(policy)->plans_ahead()),
       scheduler_(roster.shapes(), roster.names(), make_policy(policy, {.max_wait_s = 0.2}), options),
       stage_free_s_(roster.stages(), 0.0) {
   for (int stage = 0; stage < roster.stages(); ++stage) replicas_.emplace_back(roster, stage, options.frames);
@@ -119,7 +120,8 @@ bool Driver::decide() {
     }
     if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
       require(wait->time_s > now_s_, "told to wait for the past");
-      require(!in_flight_.empty() || !has_work(), "told to wait with nothing in flight and work to do");
+      const bool planning = plans_ahead_ && handed_over_ < submitted_.size();
+      require(!in_flight_.empty() || !has_work() || planning, "told to wait with nothing in flight and work to do");
       wait_until_s_ = wait->time_s;
       return false;
     }

@@ -124,6 +124,7 @@ class Driver {
 
   const FakeRoster& roster_;
   SchedulerOptions options_;
+  bool plans_ahead_;
   Scheduler scheduler_;
   std::vector<Replica> replicas_;            // [stage]
   std::vector<double> stage_free_s_;         // [stage]

@@ -143,7 +143,6 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   EXPECT_GT(all.failed, 200u);
   EXPECT_GT(all.stopped, 400u);
   EXPECT_GT(all.overlapping, 2000u);
-  printf("%zu %zu fs %zu pf %zu rf %zu sp %zu rs %zu rst %zu\n", all.steps, all.swaps, all.fetch_steps, all.prefetches, all.refills, all.spills, all.restores, all.restarts);
 }
 
 }  // namespace
