@@ -92,8 +92,7 @@ class BalancedPolicy : public Policy {
   // something else is clearly better.
   static double weighed(const ModelView& view, const Turn& turn, double now_s) {
     constexpr double kTurn = 4;
-    const bool goes_on = view.model == turn.model && view.open > 0;
-    return score(view, now_s) * (goes_on ? kTurn : 1);
+    return score(view, now_s) * (view.model == turn.model ? kTurn : 1);
   }
   // Requests served a second if it went next (Smith's rule), times their mean age over its cost: what has waited long
   // for little goes before what has waited little for much.

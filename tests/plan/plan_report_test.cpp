@@ -1,0 +1,70 @@
+#include "computron/plan/plan_report.h"
+
+#include <gmock/gmock.h>
+
+namespace computron {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PlanReportTest : public ::testing::Test {
+ protected:
+  PlanReportTest() {
+    image_.page_bytes = 1 << 20;
+    image_.used_bytes = {1 << 20, 1 << 19};
+    image_.uses = {0, 1};
+    image_.over_before = {-1, 0};
+  }
+
+  // A pass of `model` that fetches both pages of `fetched`.
+  void pass(ModelId model, double begin_s, double end_s, std::optional<ModelId> fetched, double exposed_s = 0) {
+    VirtualRun::SentStep& sent = run_.steps.emplace_back();
+    sent.execution = {.begin_s = begin_s, .reported_s = end_s, .exposed_s = exposed_s, .times = {}};
+    Step& step = sent.planned.step;
+    step.id = run_.steps.size();
+    step.model = model;
+    step.chunks.push_back({.sequence = 1, .tokens = {5, 6}, .new_blocks = {}});
+    step.stages.resize(1);
+    if (fetched) step.stages[0].fetches = {{*fetched, 0, 0, {}}, {*fetched, 1, 1, {}}};
+    run_.end_s = end_s;
+  }
+  Plan plan() const {
+    const std::vector<std::vector<const Image*>> images{{&image_}, {&image_}};
+    return make_plan(run_, VirtualMesh(images, CostModel(images, {}), 0), images, /*tp=*/2);
+  }
+
+  Image image_;
+  VirtualRun run_;
+};
+
+TEST_F(PlanReportTest, ConsecutivePassesAreATurnAndPayForTheirOwnPages) {
+  pass(0, 0, 1, 0, 0.25);
+  pass(0, 1, 2, 1);  // fetches ahead for the other model
+  pass(1, 2, 4, std::nullopt);
+  const Plan plan = this->plan();
+  ASSERT_EQ(plan.turns.size(), 2u);
+  EXPECT_EQ(plan.turns[0].passes, 2);
+  EXPECT_EQ(plan.turns[0].rows, 4);
+  EXPECT_EQ(plan.turns[0].begin_s, 0);
+  EXPECT_EQ(plan.turns[0].end_s, 2);
+  EXPECT_EQ(plan.turns[0].exposed_s, 0.25);
+  EXPECT_EQ(plan.turns[0].fetched_bytes, 3u << 19);
+  EXPECT_EQ(plan.turns[1].model, 1u);
+  EXPECT_EQ(plan.turns[1].fetched_bytes, 3u << 19) << "what was fetched before its turn";
+  EXPECT_EQ(plan.fetched_bytes, 2 * 2 * (3u << 19)) << "both models on two ranks";
+}
+
+TEST_F(PlanReportTest, TheTableNamesModelsAndStopsAtItsLimit) {
+  for (int i = 0; i < 6; ++i) pass(static_cast<ModelId>(i % 2), i, i + 1, std::nullopt);
+  const std::string text = format_plan(plan(), {"alpha", "beta"}, {}, /*max_turns=*/1);
+  EXPECT_THAT(text, AllOf(HasSubstr("alpha"), Not(HasSubstr("beta")), HasSubstr("5 turns more"), HasSubstr("6.000")));
+}
+
+TEST_F(PlanReportTest, NothingToDoIsAPlanToo) {
+  EXPECT_THAT(format_plan(plan(), {"alpha", "beta"}, {}), HasSubstr("0 requests"));
+}
+
+}  // namespace
+}  // namespace computron

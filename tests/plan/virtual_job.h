@@ -1,0 +1,111 @@
+// A job in virtual time: equal models without bytes, links and processors of given speed.
+#pragma once
+
+#include <deque>
+#include <numeric>
+#include <string>
+
+#include "computron/plan/virtual_mesh.h"
+
+namespace computron::test {
+
+constexpr std::size_t kVirtualPage = std::size_t{1} << 20;
+
+struct VirtualJob {
+  int models = 1;
+  int pages = 64;              // of a model on a stage
+  int stages = 1;
+  int operation_pages = 4;     // that have to be there together
+  double transfer_s = 0.1;     // of a model, all stages at once
+  double pass_s = 0.01;        // of a stage, whatever the rows
+  int frames = 0;              // 0: room for all models and 16 frames of cache
+  int max_seqs = 64;
+  int host_slots = 0;
+  std::string policy = "balanced";
+  PolicyOptions policy_options = {};
+  CostOptions guess = {};      // what the scheduler believes at first; link_bytes_per_s 0: the truth
+  std::vector<Request> requests = {};
+
+  // Sends `count` requests of 8 tokens for `tokens` more to the models in turn, all there from the start.
+  void send(int count, int tokens) {
+    for (int i = 0; i < count; ++i) add(static_cast<ModelId>(i % models), tokens, 0);
+  }
+  void add(ModelId model, int tokens, double arrival_s) {
+    Request& request = requests.emplace_back();
+    request.id = requests.size() - 1;
+    request.model = model;
+    request.prompt.assign(8, 5);
+    request.max_tokens = tokens;
+    request.ignore_eos = true;
+    request.arrival_s = arrival_s;
+  }
+
+  struct Outcome {
+    VirtualRun run;
+    std::vector<std::size_t> bytes;  // [stage]
+    std::vector<double> busy_s;      // [stage]
+    std::size_t model_bytes = 0;     // of a stage
+    double mean_latency_s() const {
+      const auto sum = std::accumulate(run.completions.begin(), run.completions.end(), 0.0,
+                                       [](double s, const Completion& c) { return s + c.finished_s - c.arrival_s; });
+      return sum / static_cast<double>(run.completions.size());
+    }
+    const Completion& completion(RequestId id) const {
+      return *std::find_if(run.completions.begin(), run.completions.end(), [id](const auto& c) { return c.id == id; });
+    }
+  };
+
+  Outcome run() const {
+    std::deque<Image> images;
+    std::vector<ModelShape> shapes;
+    std::vector<std::string> names;
+    std::vector<std::vector<const Image*>> by_model;
+    for (int m = 0; m < models; ++m) {
+      ModelShape& shape = shapes.emplace_back();
+      for (int s = 0; s < stages; ++s) {
+        shape.images.push_back(&images.emplace_back(image()));
+        shape.caches.push_back(KvGeometry::make(images.back()));
+      }
+      by_model.push_back(shape.images);
+      names.push_back("model-" + std::to_string(m));
+    }
+    const CostOptions truth{.link_bytes_per_s = pages * kVirtualPage / transfer_s,
+                            .memory_bytes_per_s = 1e18,
+                            .flops_per_s = 1e18,
+                            .step_s = pass_s};
+    const SchedulerOptions options{.frames = frames > 0 ? frames : models * pages + 16,
+                                   .host_slots = host_slots,
+                                   .max_seqs = max_seqs,
+                                   .steps_in_flight = stages + 1,
+                                   .costs = guess.link_bytes_per_s > 0 ? guess : truth};
+    Scheduler scheduler(shapes, names, make_policy(policy, policy_options), options);
+    VirtualMesh mesh(by_model, CostModel(by_model, truth), /*latency_s=*/20e-6);
+    for (const Request& request : requests) scheduler.submit(request);
+    scheduler.close_input();
+    Outcome outcome{.run = run_virtually(scheduler, mesh, /*keep_steps=*/true), .bytes = {}, .busy_s = {}};
+    for (int s = 0; s < stages; ++s) {
+      outcome.bytes.push_back(mesh.bytes(s));
+      outcome.busy_s.push_back(mesh.busy_s(s));
+    }
+    outcome.model_bytes = pages * kVirtualPage;
+    return outcome;
+  }
+
+ private:
+  Image image() const {
+    Image image;
+    image.page_bytes = kVirtualPage;
+    image.weight_dtype = DType::kBF16;
+    image.plan.layers = 4;
+    image.plan.kv_heads = 4;
+    image.plan.config.head_dim = 64;
+    for (int p = 0; p < pages; ++p) {
+      image.used_bytes.push_back(kVirtualPage);
+      image.uses.push_back(static_cast<PageId>(p));
+      image.over_before.push_back(p / operation_pages * operation_pages - 1);
+    }
+    return image;
+  }
+};
+
+}  // namespace computron::test

@@ -1,0 +1,185 @@
+// The bounds of design.md section 8, held in virtual time: where nothing is noisy, missing one is a fault of the plan.
+
+#include "computron/plan/virtual_mesh.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/plan/virtual_job.h"
+
+namespace computron::test {
+namespace {
+
+using Outcome = VirtualJob::Outcome;
+
+// --- One swap ---------------------------------------------------------------------------------------------------
+
+// Two models, room for one: every request finds its model gone. max(Σ C, T_s + C of the later stages) and a page.
+double response_bound(const VirtualJob& job) {
+  const double page_s = job.transfer_s / job.pages;
+  return std::max(job.stages * job.pass_s, job.transfer_s + (job.stages - 1) * job.pass_s) + page_s;
+}
+
+TEST(VirtualSwap, TheFirstTokenComesWithinTheBound) {
+  for (const int stages : {1, 2, 4}) {
+    for (const double pass_s : {0.001, 0.05, 0.1, 0.3}) {
+      VirtualJob job{.models = 2, .stages = stages, .pass_s = pass_s, .frames = 66};
+      for (int i = 0; i < 8; ++i) job.add(static_cast<ModelId>(i % 2), 1, 10.0 * i);
+      const Outcome outcome = job.run();
+      for (const Completion& c : outcome.run.completions) {
+        EXPECT_LE(c.finished_s - c.arrival_s, 1.01 * response_bound(job) + 0.003) << stages << " stages, " << pass_s;
+      }
+      EXPECT_EQ(outcome.run.swaps, 8u);
+    }
+  }
+}
+
+// Stages fetch at once: each its own part, in the time of one.
+TEST(VirtualSwap, StagesFetchSideBySide) {
+  VirtualJob job{.models = 1, .stages = 4, .pass_s = 1e-4};
+  job.send(1, 1);
+  const Outcome outcome = job.run();
+  for (const double busy_s : outcome.busy_s) EXPECT_NEAR(busy_s, 0.1, 1e-9);
+  EXPECT_LT(outcome.run.end_s, 0.11);
+}
+
+// --- Many models, all requests known ----------------------------------------------------------------------------
+
+// max(Σ T + C of the last, T of the first + Σ C).
+double mixed_bound(const VirtualJob& job, double compute_s) {
+  return std::max(job.models * job.transfer_s + compute_s, job.transfer_s + job.models * compute_s);
+}
+
+TEST(VirtualMixed, TransfersHideBehindComputeAndNoByteMovesTwice) {
+  for (const double ratio : {0.5, 1.0, 2.0}) {
+    for (const auto& [policy, limit] : {std::pair("throughput", 1.07), std::pair("balanced", 1.25)}) {
+      VirtualJob job{.models = 8, .frames = 3 * 64 + 30, .policy = policy};
+      constexpr int kTokens = 4, kBatches = 4;  // of 64
+      job.pass_s = ratio * job.transfer_s / (kTokens * kBatches);
+      job.send(8 * 64 * kBatches, kTokens);
+      const Outcome outcome = job.run();
+      EXPECT_LE(outcome.run.end_s, limit * mixed_bound(job, ratio * job.transfer_s)) << policy << " " << ratio;
+      if (job.policy != "throughput") continue;
+      EXPECT_EQ(outcome.run.swaps, 8u) << ratio;
+      EXPECT_EQ(outcome.bytes[0], 8 * outcome.model_bytes) << ratio;
+    }
+  }
+}
+
+// What the scheduler believes at first matters little: it learns.
+TEST(VirtualMixed, AWrongGuessOfTheRatesCostsLittle) {
+  for (const double wrong : {0.1, 10.0}) {
+    VirtualJob job{.models = 8, .pass_s = 0.1 / 16, .frames = 3 * 64 + 30, .policy = "throughput"};
+    job.guess = {.link_bytes_per_s = wrong * 64 * kVirtualPage / 0.1, .step_s = 0.1 / 16 / wrong};
+    job.send(8 * 64 * 4, 4);
+    const Outcome outcome = job.run();
+    EXPECT_LE(outcome.run.end_s, 1.07 * mixed_bound(job, 0.1)) << wrong;
+    EXPECT_EQ(outcome.run.swaps, 8u);
+  }
+}
+
+// --- Larger than the pool ---------------------------------------------------------------------------------------
+
+TEST(VirtualStreaming, AModelTwiceThePoolTakesTheLongerOfTransferAndCompute) {
+  for (const int pages : {48, 128}) {
+    for (const double ratio : {0.25, 0.5, 1.0, 2.0}) {
+      VirtualJob job{.pages = pages, .pass_s = ratio * 0.1, .frames = pages / 2};
+      constexpr int kTokens = 21;
+      job.send(1, kTokens);
+      const Outcome outcome = job.run();
+      const Completion& c = outcome.completion(0);
+      const double step_s = (c.finished_s - c.first_token_s) / (kTokens - 1);
+      const double moved_s = outcome.busy_s[0] / kTokens;
+      EXPECT_LE(step_s, 1.1 * std::max(moved_s, job.pass_s)) << pages << " pages, C/T " << ratio;
+      EXPECT_LT(moved_s, 0.75 * job.transfer_s) << "what stays is not fetched again";
+    }
+  }
+}
+
+// --- Prefetch and pipelines -------------------------------------------------------------------------------------
+
+TEST(VirtualPipeline, TheStagesAreKeptBusy) {
+  for (const int stages : {2, 4}) {
+    VirtualJob job{.stages = stages, .transfer_s = 1e-3, .pass_s = 0.008};
+    job.send(64, 40);
+    const Outcome outcome = job.run();
+    int passes = 0;
+    for (const auto& sent : outcome.run.steps) passes += !sent.planned.step.chunks.empty();
+    EXPECT_GE(passes * job.pass_s / outcome.run.end_s, 0.95) << stages;
+  }
+}
+
+TEST(VirtualPrefetch, TheNextModelIsThereWhenItsTurnComes) {
+  VirtualJob job{.models = 2, .pass_s = 0.005};
+  job.add(0, 40, 0);
+  job.add(1, 40, 0);
+  const Outcome outcome = job.run();
+  EXPECT_NEAR(outcome.run.end_s, 0.1 + 80 * 0.005, 0.02) << "the second transfer is not seen";
+  EXPECT_LT(outcome.run.exposed_s, 0.105);
+}
+
+// --- Policies ---------------------------------------------------------------------------------------------------
+
+TEST(VirtualPolicies, NobodyIsStarved) {
+  VirtualJob job{.models = 3, .pass_s = 0.004, .frames = 80, .max_seqs = 4, .policy_options = {.max_wait_s = 1}};
+  for (int i = 0; i < 3000; ++i) job.add(i % 2, 1, 0.0015 * i);  // more than two models can serve
+  job.add(2, 1, 0.5);
+  const Outcome outcome = job.run();
+  const Completion& lonely = outcome.completion(3000);
+  EXPECT_LE(lonely.finished_s - lonely.arrival_s, 1.0 + 3 * (job.transfer_s + 0.1));
+}
+
+TEST(VirtualPolicies, BalancedBeatsFifoWhereSwapsDominate) {
+  VirtualJob job{.models = 6, .pass_s = 0.01, .frames = 4 * 64 + 20, .max_seqs = 32};
+  std::uint64_t state = 1;
+  for (int i = 0; i < 600; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    job.add(static_cast<ModelId>((state >> 33) % 6), 1, 0.008 * i);
+  }
+  const double balanced_s = job.run().mean_latency_s();
+  job.policy = "fifo";
+  EXPECT_LT(1.5 * balanced_s, job.run().mean_latency_s());
+}
+
+// --- The mesh itself --------------------------------------------------------------------------------------------
+
+TEST(VirtualMesh, TheSameJobTakesTheSameTime) {
+  VirtualJob job{.models = 5, .stages = 2, .frames = 150};
+  job.send(100, 7);
+  const Outcome first = job.run(), second = job.run();
+  EXPECT_EQ(first.run.end_s, second.run.end_s);
+  ASSERT_EQ(first.run.completions.size(), second.run.completions.size());
+  for (std::size_t i = 0; i < first.run.completions.size(); ++i) {
+    EXPECT_EQ(first.run.completions[i].id, second.run.completions[i].id);
+  }
+}
+
+// A fetch starts when it has been sent, its frame's last use is over and the link is free, whichever comes last.
+TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
+  Image image;
+  image.page_bytes = kVirtualPage;
+  for (PageId p = 0; p < 2; ++p) {
+    image.used_bytes.push_back(kVirtualPage);
+    image.uses.push_back(p);
+    image.over_before.push_back(static_cast<std::int64_t>(p) - 1);
+  }
+  const std::vector<std::vector<const Image*>> images{{&image}, {&image}};
+  VirtualMesh mesh(images,
+                   CostModel(images, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}), 0);
+  Step step;
+  step.id = 1;
+  step.chunks.push_back({.sequence = 1, .tokens = {5}, .new_blocks = {}, .logits = SequenceChunk::kLast});
+  step.stages = {{.caches = {}, .fetches = {{0, 0, 0, {}}, {0, 1, 1, {}}, {1, 0, 0, {1, 0}}}}};
+  const VirtualMesh::Execution execution = mesh.execute(step, 0);
+  // Page 0 lands at 1, its use ends at 5, page 1 has landed at 2, its use ends at 9; the other model's page has the
+  // link from 5 to 6.
+  EXPECT_NEAR(execution.reported_s, 9, 1e-9);
+  EXPECT_NEAR(execution.exposed_s, 1, 1e-9);
+  EXPECT_NEAR(mesh.busy_s(0), 3, 1e-9);
+  step.id = 2;
+  step.model = 1;
+  step.stages[0].fetches = {{1, 1, 1, {1, 1}}};
+  EXPECT_NEAR(mesh.execute(step, 0).reported_s, 9 + 8, 1e-9) << "both pages are there before their uses";
+}
+
+}  // namespace
+}  // namespace computron::test
