@@ -34,7 +34,7 @@ void add_job_options(CLI::App& app, JobArguments& a) {
       ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
   app.add_option("--max-wait", o.max_wait_s, "balanced: seconds after which a waiting model goes first")
       ->check(CLI::PositiveNumber);
-  app.add_option("--host-cache", a.host_cache, "Host memory of a rank for caches of swapped-out models (default: 0)");
+  app.add_option("--host-cache", a.host_cache, "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
   app.add_option("--verify-swap", o.verify_swap,
                  "Pages digested in device memory before use: off, first (copy of each) or every (copy)")
       ->check(CLI::IsMember({"off", "first", "every"}));

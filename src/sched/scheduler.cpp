@@ -160,20 +160,18 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
   return views;
 }
 
-// Everything waiting and open: prompts in full steps, then a token a pass for as many sequences as may be open.
+// Everything waiting and open: prompts in as few passes as tokens and sequences allow, then a token a pass for as many
+// sequences as may be open.
 double Scheduler::compute_s(ModelId model) const {
   const ModelWork::Backlog backlog = work_[model].backlog();
-  const auto requests = static_cast<int>(work_[model].waiting().size() + work_[model].unfinished());
-  const int together = std::clamp(requests, 1, options_.max_seqs);
+  const auto requests = static_cast<double>(work_[model].waiting().size() + work_[model].unfinished());
   const auto prompt = static_cast<double>(backlog.prompt_tokens);
-  const int rows = std::clamp(static_cast<int>(backlog.prompt_tokens), 1, options_.max_batch_tokens);
-  const double prefill_passes = std::max(std::ceil(prompt / rows), std::ceil(static_cast<double>(requests) / together));
-  const double decode_passes =
-      static_cast<double>(backlog.generated_tokens - std::min<std::size_t>(backlog.generated_tokens, requests)) / together;
-  const double prefill_rows = prompt / std::max(prefill_passes, 1.0);
-  const double first_s = costs_.pass_s(model, static_cast<int>(prefill_rows));
-  return first_s + (prefill_passes - 1) * costs_.bottleneck_s(model, static_cast<int>(prefill_rows)) +
-         decode_passes * costs_.pass_s(model, together);
+  const double together = std::clamp(requests, 1.0, static_cast<double>(options_.max_seqs));
+  const double prefills = std::max(std::ceil(prompt / options_.max_batch_tokens), std::ceil(requests / together));
+  const double decodes = std::max(static_cast<double>(backlog.generated_tokens) - requests, 0.0) / together;
+  const int prefill_rows = std::max(static_cast<int>(prompt / std::max(prefills, 1.0)), 1);
+  return costs_.pass_s(model, prefill_rows) + (prefills - 1) * costs_.bottleneck_s(model, prefill_rows) +
+         decodes * costs_.pass_s(model, static_cast<int>(together));
 }
 
 bool Scheduler::plan_pass(PlannedStep& planned, double now_s) {
@@ -224,33 +222,34 @@ bool Scheduler::can_grow(ModelId model, int blocks) const {
 }
 
 bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) {
-  ModelWork& work = work_[model];
   admit(model);
-  if (!work.any_ready() || !make_room(model, planned)) return false;
+  if (!work_[model].any_ready() || !make_room(model, planned)) return false;
   release_idle_caches(planned);
   settle_cache(model, planned);
   Step& step = planned.step;
-  const auto stages = static_cast<int>(pools_.size());
-  const ModelWork::Limits limits{.sequences = ceil_div(static_cast<int>(work.open().size()), stages),
-                                 .tokens = options_.max_batch_tokens,
-                                 .logit_rows = streams(model) ? Workspace::kLogitRows : options_.max_batch_tokens};
-  std::vector<Sequence*> members = work.take_chunks(limits, step.chunks);
   step.id = ++last_step_;
   step.model = model;
-  const bool again = work.unfinished() > 0 || !work.waiting().empty();
-  const std::vector<ModelId> victims = victims_for(model);
-  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    pools_[stage].plan_pass(step.id, model, victims, again, step.stages[stage]);
-    issue(stage, 0, planned, now_s);
-  }
+  std::vector<Sequence*> members = take_chunks(model, step);
+  fetch_what_is_missing(planned, now_s);
   begin_turn(model, now_s);
-  work.last_used = step.id;
-  work.last_pass_s = now_s;
+  work_[model].last_used = step.id;
+  work_[model].last_pass_s = now_s;
   const double before_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
   const double end_s = std::max(before_s + costs_.bottleneck_s(model, step.rows()), now_s + wait_s(model, now_s));
   in_flight_.push_back({step.id, model, step.rows(), std::move(members), end_s});
   prefetch(planned, now_s);
   return true;
+}
+
+// A share of the open sequences for each stage, so that all stages have work.
+std::vector<Sequence*> Scheduler::take_chunks(ModelId model, Step& step) {
+  const auto stages = static_cast<int>(pools_.size());
+  const ModelWork::Limits limits{
+      .sequences = ceil_div(static_cast<int>(work_[model].open().size()), stages),
+      .tokens = options_.max_batch_tokens,
+      // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone (image.h).
+      .logit_rows = streams(model) ? Workspace::kLogitRows : options_.max_batch_tokens};
+  return work_[model].take_chunks(limits, step.chunks);
 }
 
 // A model whose turn it was may be counted as swapped again.

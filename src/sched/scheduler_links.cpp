@@ -96,26 +96,36 @@ void Scheduler::prefetch(PlannedStep& planned, double now_s) {
   }
 }
 
-// Takes note of the fetches planned from `first` on, and of moved caches when that is the first.
-void Scheduler::issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s) {
-  const StagePlan& plan = planned.step.stages[stage];
-  Link& link = links_[stage];
-  const auto add = [&](ModelId model, std::size_t bytes) {
-    link.issued += bytes;
-    link.free_s = std::max(link.free_s, now_s) + costs_.transfer_s(stage, bytes);
-    link.landed_s[model] = link.free_s;
-  };
-  if (first == 0) {
+// Of the step's own model, in the step itself: its pass trails them.
+void Scheduler::fetch_what_is_missing(PlannedStep& planned, double now_s) {
+  const Step& step = planned.step;
+  const bool again = work_[step.model].unfinished() > 0 || !work_[step.model].waiting().empty();
+  const std::vector<ModelId> victims = victims_for(step.model);
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    StagePlan& plan = planned.step.stages[stage];
     for (const CacheChange& change : plan.caches) {
-      if (!change.slots.empty()) add(change.model, change.slots.size() * image(change.model, stage).page_bytes);
+      issue(stage, change.model, change.slots.size() * image(change.model, stage).page_bytes, now_s);
     }
+    pools_[stage].plan_pass(step.id, step.model, victims, again, plan);
+    issue(stage, /*first=*/0, planned, now_s);
   }
-  for (std::size_t i = first; i < plan.fetches.size(); ++i) {
-    const Fetch& fetch = plan.fetches[i];
-    add(fetch.model, image(fetch.model, stage).used_bytes[fetch.page]);
+}
+
+// Takes note of the fetches planned from `first` on.
+void Scheduler::issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s) {
+  for (const Fetch& fetch : std::span(planned.step.stages[stage].fetches).subspan(first)) {
+    issue(stage, fetch.model, image(fetch.model, stage).used_bytes[fetch.page], now_s);
     if (!swapping_[fetch.model]) planned.swaps.push_back(fetch.model);
     swapping_[fetch.model] = true;
   }
+}
+
+void Scheduler::issue(std::size_t stage, ModelId model, std::size_t bytes, double now_s) {
+  if (bytes == 0) return;
+  Link& link = links_[stage];
+  link.issued += bytes;
+  link.free_s = std::max(link.free_s, now_s) + costs_.transfer_s(stage, bytes);
+  link.landed_s[model] = link.free_s;
 }
 
 // Predictions follow what ranks report.

@@ -179,7 +179,8 @@ void Job::plan_memory(const Communicator& node) {
   if (options_.device_memory_bytes == 0) options_.device_memory_bytes = default_pool_bytes();
   const std::uint64_t own_frames = std::min<std::uint64_t>(options_.device_memory_bytes / page_bytes_, INT_MAX);
   frames_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_frames));  // as many as on the poorest rank
-  host_slots_ = static_cast<int>(std::min<std::uint64_t>(options_.host_cache_bytes / page_bytes_, INT_MAX));
+  const std::size_t host_cache = options_.host_cache_bytes.value_or(frames_ * page_bytes_ / 8);
+  host_slots_ = static_cast<int>(std::min<std::uint64_t>(host_cache / page_bytes_, INT_MAX));
   memory_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
   memory_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
   for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.total();

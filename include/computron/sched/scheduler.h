@@ -128,6 +128,7 @@ class Scheduler {
   bool fetches_go_on(ModelId model) const;
   bool is_ready(ModelId model, double now_s) const;
   bool can_grow(ModelId model, int blocks) const;
+  std::vector<Sequence*> take_chunks(ModelId model, Step& step);
   void begin_turn(ModelId model, double now_s);
   void admit(ModelId model);
 
@@ -147,8 +148,10 @@ class Scheduler {
 
   // Links.
   bool plan_prefetch_step(PlannedStep& planned, double now_s);
+  void fetch_what_is_missing(PlannedStep& planned, double now_s);
   void prefetch(PlannedStep& planned, double now_s);
   void issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s);
+  void issue(std::size_t stage, ModelId model, std::size_t bytes, double now_s);
   void observe(const InFlight& step, std::span<const StageTimes> times, double now_s);
   double wait_s(ModelId model, double now_s) const;
   double fetch_horizon_s(double now_s) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct JobOptions {
   int max_seqs = 64;
   std::string policy = "balanced";
   double max_wait_s = PolicyOptions{}.max_wait_s;
-  std::size_t host_cache_bytes = 0;  // host memory of a rank for caches of models that are swapped out
+  // Host memory of a rank for caches of models that are swapped out; absent: an eighth of the pool.
+  std::optional<std::size_t> host_cache_bytes;
   std::string verify_swap = "first";
   InjectedFlip flip = {};  // test only, of this rank
   bool load = true;  // false: everything is planned and checked, no page is read, nothing can run
