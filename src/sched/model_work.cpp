@@ -101,6 +101,10 @@ bool ModelWork::any_ready() const {
   return std::any_of(open_.begin(), open_.end(), [](const Sequence& s) { return !s.in_flight(); });
 }
 
+bool ModelWork::any_catching_up() const {
+  return std::any_of(open_.begin(), open_.end(), [](const Sequence& s) { return s.catching_up(); });
+}
+
 const Request* ModelWork::oldest() const {
   const Request* oldest = waiting_.empty() ? nullptr : &waiting_.front();
   for (const Sequence& sequence : open_) {

@@ -86,7 +86,7 @@ class BalancedPolicy : public Policy {
  private:
   bool late(const ModelView& view, double now_s) const { return now_s - view.waiting_since_s >= options_.max_wait_s; }
   static bool stays(const ModelView& view, const Turn& turn, double now_s) {
-    return view.model == turn.model && now_s < turn.begun_s + view.swap_s;
+    return view.model == turn.model && (view.catching_up || now_s < turn.begun_s + view.swap_s);
   }
   // Sharing the processor out between models in turn would make all of them late: what has begun goes on unless
   // something else is clearly better.

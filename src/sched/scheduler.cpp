@@ -144,6 +144,7 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
                    .arrival_gap_s = work.arrival_gap_s(),
                    .arrival_gap2_s2 = work.arrival_gap2_s2(),
                    .last_used = work.last_used,
+                   .catching_up = work.any_catching_up(),
                    .pinned = models_[m].pinned,
                    .priority = models_[m].priority};
     if (view.has_work()) {

@@ -26,6 +26,7 @@ bool Sequence::needs_no_pass(const Request& request) { return request.max_tokens
 void Sequence::restart(SequenceId id) {
   ensure(!in_flight_, "a sequence in flight cannot begin again");
   id_ = id;
+  lost_ = std::max(lost_, computed_);
   computed_ = 0;
   blocks_.clear();
 }

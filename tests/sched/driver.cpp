@@ -9,6 +9,7 @@
 namespace computron::test {
 namespace {
 
+constexpr std::size_t kEndless = 50000;  // steps: no test needs so many
 constexpr int kHostSlots = 1000;  // more than any test has
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -93,6 +94,7 @@ std::string Driver::run() {
       hand_over();
       complete_steps();
       if (decide()) break;
+      require(steps_.size() < kEndless, "steps without end");
       now_s_ = next_event();
     }
     check_completions();

@@ -137,6 +137,15 @@ TEST(BalancedPolicy, AModelStaysForOneSwapTime) {
   EXPECT_THAT(agenda(*balanced(), {running, other}, turn, 10.6), ElementsAre(1, 0));
 }
 
+TEST(BalancedPolicy, AModelStaysUntilItHasCaughtUpWhoeverWaits) {
+  ModelView running = waiting(0, 9), starved = waiting(1, 1);
+  const Turn turn{.model = 0, .begun_s = 1};
+  EXPECT_THAT(agenda(*balanced(), {running, starved}, turn), ElementsAre(1, 0));
+  running.catching_up = true;
+  EXPECT_THAT(agenda(*balanced(), {running, starved}, turn), ElementsAre(0, 1));
+  EXPECT_THAT(agenda(*balanced(), {running, starved}, {.model = 2}), ElementsAre(1, 0));
+}
+
 TEST(BalancedPolicy, WhoHasWaitedTooLongGoesFirst) {
   ModelView starved = waiting(0, 1), older = waiting(1, 0.5), busy = waiting(2, 9.9);
   starved.missing_s = older.missing_s = 100;

@@ -403,6 +403,16 @@ TEST(SchedulerCaches, OrWhereHostMemoryHasNoRoom) {
   EXPECT_EQ(moves.restarts, 1);
 }
 
+// Computing either cache again takes longer than anybody is to wait (0.2 s): still each turn gets somewhere.
+TEST(SchedulerCaches, CachesThatAreLostAgainAndAgainDoNotStopProgress) {
+  const FakeRoster roster({small_model(4), small_model(4)});
+  Driver driver(roster, {.frames = 28, .max_batch_tokens = 100, .costs = kCosts}, "balanced");
+  driver.submit(endless(0, 0, 2500, 40));
+  driver.submit(endless(1, 1, 2500, 40));
+  run(driver);
+  EXPECT_GE(cache_moves(driver).restarts, 2);
+}
+
 // --- Limits -----------------------------------------------------------------------------------------------------
 
 TEST(SchedulerLimits, ARequestThatCanNeverFitIsRefusedAlone) {

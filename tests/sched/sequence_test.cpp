@@ -137,6 +137,23 @@ TEST(Sequence, OneStepAtATime) {
   EXPECT_FALSE(d.sequence.in_flight());
 }
 
+TEST(Sequence, CatchesUpWhenItHasComputedMoreThanItLost) {
+  Drive drive(make_request({5, 6, 7}, 5));
+  drive.sample(10);
+  drive.sample(11);  // four tokens computed
+  EXPECT_FALSE(drive.sequence.catching_up());
+  drive.sequence.restart(2);
+  EXPECT_TRUE(drive.sequence.catching_up());
+  drive.chunk(2);
+  drive.rows({});
+  drive.sequence.restart(3);  // again, half way
+  drive.chunk(4);
+  drive.rows({});
+  EXPECT_TRUE(drive.sequence.catching_up()) << "as far as before is no progress";
+  drive.sample(12);
+  EXPECT_FALSE(drive.sequence.catching_up());
+}
+
 TEST(Sequence, EndsAtMaxTokens) {
   Drive d(make_request({5, 6}, 2));
   d.sample(11, 1.5);

@@ -52,6 +52,7 @@ class ModelWork {
   std::size_t unfinished() const;
   bool any_in_flight() const;
   bool any_ready() const;
+  bool any_catching_up() const;
   // Of all requests so far, and a moving mean of the time between two.
   double last_arrival_s() const { return last_arrival_s_; }
   double arrival_gap_s() const { return arrival_gap_s_; }

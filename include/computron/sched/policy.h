@@ -27,6 +27,7 @@ struct ModelView {
   double missing_s = 0;              // transfer of what its next pass has to wait for, slowest stage
   double swap_s = 0;                 // transfer of all of it, slowest stage
   double compute_s = 0;              // predicted, of everything waiting and open
+  bool catching_up = false;          // computing again what it had before its cache was given up
   bool pinned = false;
   int priority = 0;
 
@@ -62,7 +63,8 @@ struct PolicyOptions {
 // loses pages.
 std::unique_ptr<Policy> make_fifo_policy();
 // Backlog-aware: most requests a second of transfer and compute first, the longer they have waited the more; a model
-// stays for at least one swap time; whom no pass has served for max_wait_s goes first.
+// stays for at least one swap time and until it has computed more than a lost cache held (else two models might take
+// turns for ever and get nowhere); whom no pass has served for max_wait_s goes first.
 std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options);
 // All requests known: every model's work at once, in the order in which transfers hide best behind compute (Johnson's
 // rule for two machines, link and processor); no page moves twice that need not.

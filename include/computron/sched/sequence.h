@@ -24,6 +24,8 @@ class Sequence {
   // Tokens that may still be generated.
   int tokens_to_come() const { return request_.max_tokens - completion_.generated_tokens; }
   int computed_tokens() const { return computed_; }
+  // It has not got beyond what it had computed before it was restarted.
+  bool catching_up() const { return computed_ <= lost_; }
   // The ranks know it: it has been in a step.
   bool begun() const { return computed_ > 0; }
   // Its prompt's tokens get a row of logits each.
@@ -59,6 +61,7 @@ class Sequence {
   std::vector<TokenId> tokens_;  // prompt, then generated
   std::vector<std::uint32_t> blocks_;
   int computed_ = 0;
+  int lost_ = -1;  // computed tokens that were lost, at most; -1: none ever
   bool in_flight_ = false;
   bool finished_ = false;
   SequenceChunk::Logits chunk_logits_ = SequenceChunk::kNone;  // of the chunk in flight
