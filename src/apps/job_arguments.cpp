@@ -1,10 +1,26 @@
 #include "src/apps/job_arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 
 #include "computron/base/size.h"
 
 namespace computron {
+namespace {
+
+// CLI11's own lets nan pass, and says what it refuses in 309 digits.
+const CLI::Validator& positive() {
+  static const CLI::Validator check(
+      [](std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && value > 0 && std::isfinite(value) ? std::string() : text + " is not a positive number";
+      },
+      "POSITIVE");
+  return check;
+}
+
+}  // namespace
 
 void JobArguments::complete() {
   options.models = roster.empty() ? parse_model_arguments(models) : read_roster(roster);
@@ -29,12 +45,13 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   app.add_option("--device-memory", a.device_memory, "Pool of a rank, weights and cache together (e.g. 2GiB)");
   app.add_option("--page-size", a.page_size, "Bytes of a page (default: 8 MiB on cpu, more for wide models)");
   app.add_option("--link-gbps", o.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   app.add_option("--policy", o.policy, "Which model runs next: fifo, balanced or throughput")
       ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
   app.add_option("--max-wait", o.max_wait_s, "balanced: seconds after which a waiting model goes first")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--host-cache", a.host_cache, "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
+      ->check(positive());
+  app.add_option("--host-cache", a.host_cache,
+                 "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
   app.add_option("--verify-swap", o.verify_swap,
                  "Pages digested in device memory before use: off, first (copy of each) or every (copy)")
       ->check(CLI::IsMember({"off", "first", "every"}));
