@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -24,7 +25,7 @@ class BenchSwap : public ::testing::Test {
   }
   static void TearDownTestSuite() { folder_.reset(); }
 
-  static JobOutcome run(int tp, int pp, const std::vector<std::string>& more = {}) {
+  static std::vector<std::string> command_of(int tp, int pp, const std::vector<std::string>& more) {
     const std::string file = (*folder_ / "tiny.h5").string();
     std::vector<std::string> command = {COMPUTRON_PROGRAM, "bench", "swap", "--quiet", "--model", "a=" + file};
     for (const char* argument : {"--page-size", "64KiB", "--threads", "1", "--link-gbps", "0.5", "--warmup", "1"}) {
@@ -35,20 +36,18 @@ class BenchSwap : public ::testing::Test {
       command.push_back(argument);
     }
     command.insert(command.end(), more.begin(), more.end());
-    return run_job(tp * pp, command, folder_path(), healthy_limit_s());
+    return command;
   }
   // With a second id for the same file, and the figures as JSON.
   static json measure(int tp, int pp, std::vector<std::string> more = {}) {
     const std::filesystem::path result = *folder_ / fmt::format("{}x{}.json", tp, pp);
     more.insert(more.end(), {"--model", "b=" + (*folder_ / "tiny.h5").string(), "--json", result.string()});
-    const JobOutcome outcome = run(tp, pp, more);
+    const JobOutcome outcome = run_job(tp * pp, command_of(tp, pp, more), *folder_ / "", healthy_limit_s());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
     EXPECT_THAT(outcome.output, HasSubstr("emulated, 0.5 GB/s"));
     std::ifstream file(result);
     return json::parse(file);
   }
-  static std::filesystem::path folder_path() { return *folder_ / ""; }
-
   static std::unique_ptr<TemporaryFolder> folder_;
 };
 
@@ -84,15 +83,29 @@ TEST_F(BenchSwap, ComparesWithOneRank) {
                    alone.at("shard_bytes").get<double>() / together.at("shard_bytes").get<double>());
 }
 
+// Most of a failed job's time is mpirun's waiting, so they run side by side.
 TEST_F(BenchSwap, SaysWhenThereIsNothingToMeasure) {
-  const std::string second = "b=" + (*folder_ / "tiny.h5").string();
-  const auto refused = [](const JobOutcome& outcome, int code, const char* part) {
-    EXPECT_EQ(outcome.exit_code, code) << outcome.errors;
-    EXPECT_THAT(outcome.errors, HasSubstr(part));
+  struct Refused {
+    std::vector<std::string> more;
+    int code;
+    const char* part;
   };
-  refused(run(1, 1), 64, "two models");
-  refused(run(1, 1, {"--model", second, "--device-memory", "64MiB"}), 78, "still resident");
-  refused(run(1, 1, {"--model", second, "--baseline", (*folder_ / "none.json").string()}), 66, "none.json");
+  const std::string second = "b=" + (*folder_ / "tiny.h5").string();
+  const std::vector<Refused> all = {
+      {{}, 64, "two models"},
+      {{"--model", second, "--device-memory", "64MiB"}, 78, "still resident"},
+      {{"--model", second, "--baseline", (*folder_ / "none.json").string()}, 66, "none.json"}};
+  std::vector<std::unique_ptr<MpiJob>> jobs;
+  for (const Refused& refused : all) {
+    const auto folder = *folder_ / fmt::format("refused{}", jobs.size());
+    std::filesystem::create_directory(folder);
+    jobs.push_back(std::make_unique<MpiJob>(1, command_of(1, 1, refused.more), folder));
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const JobOutcome outcome = jobs[i]->wait(healthy_limit_s());
+    EXPECT_EQ(outcome.exit_code, all[i].code) << outcome.errors;
+    EXPECT_THAT(outcome.errors, HasSubstr(all[i].part));
+  }
 }
 
 }  // namespace

@@ -4,64 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
 
 #include "tests/apps/serve_job.h"
+#include "tests/apps/trace_reader.h"
 
 namespace computron::test {
 namespace {
 
 using nlohmann::json;
-
-// A span as the file tells it, in nanoseconds.
-struct Span {
-  int rank;
-  std::string track;
-  std::string name;
-  long begin_ns, end_ns;
-  json args;
-
-  bool holds(const Span& other) const { return begin_ns <= other.begin_ns && other.end_ns <= end_ns; }
-};
-
-struct TraceFile {
-  explicit TraceFile(const json& file) {
-    std::map<std::pair<int, int>, std::string> tracks;
-    for (const json& event : file.at("traceEvents")) {
-      if (event.at("ph") == "M") {
-        read_metadata(event, tracks);
-      } else {
-        const long begin = std::lround(event.at("ts").get<double>() * 1000);
-        const long duration = std::lround(event.at("dur").get<double>() * 1000);
-        spans.push_back({event.at("pid"), tracks.at({event.at("pid"), event.at("tid")}), event.at("name"), begin,
-                         begin + duration, event.at("args")});
-      }
-    }
-    for (const auto& [place, track] : tracks) tracks_of[place.first].insert(track);
-  }
-  std::vector<Span> select(const std::string& track, const std::string& name) const {
-    std::vector<Span> found;
-    std::copy_if(spans.begin(), spans.end(), std::back_inserter(found),
-                 [&](const Span& span) { return span.track == track && span.name == name; });
-    return found;
-  }
-
-  std::vector<Span> spans;
-  std::map<int, std::string> processes;            // by rank
-  std::map<int, std::set<std::string>> tracks_of;  // by rank
-  std::map<int, json> ranks;                       // by rank
-
- private:
-  void read_metadata(const json& event, std::map<std::pair<int, int>, std::string>& tracks) {
-    const int rank = event.at("pid");
-    if (event.at("name") == "process_name") processes[rank] = event.at("args").at("name");
-    if (event.at("name") == "thread_name") tracks[{rank, event.at("tid")}] = event.at("args").at("name");
-    if (event.at("name") == "computron_rank") ranks[rank] = event.at("args");
-  }
-};
 
 struct Mesh {
   int tp, pp, frames;
@@ -89,9 +42,7 @@ class ServeTrace : public ::testing::TestWithParam<Mesh> {
     const auto path = folder_ / "trace.json";
     job.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.1", "--trace", path, "--verify-swap", "every"};
     served_ = serve_ok(job, folder_);
-    std::ifstream file(path);
-    ASSERT_TRUE(file) << "no trace";
-    trace_ = std::make_unique<TraceFile>(json::parse(file));
+    trace_ = std::make_unique<TraceFile>(path);
   }
   int ranks() const { return GetParam().tp * GetParam().pp; }
 

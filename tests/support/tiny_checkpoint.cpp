@@ -74,6 +74,7 @@ ModelConfig opt_config(const TinyModel& model) {
   config.position_offset = 2;
   config.eos_tokens = model.eos_tokens;
   config.bos_token = 2;
+  config.tied_head = model.tied_head;
   config.validate();
   return config;
 }

@@ -23,6 +23,7 @@ struct TinyModel {
   DType dtype = DType::kF32;
   std::uint64_t seed = 1;
   std::vector<TokenId> eos_tokens = {2};
+  bool tied_head = true;
 };
 
 ModelConfig opt_config(const TinyModel& model);

@@ -1,0 +1,361 @@
+// Where pages and caches lie, when they move and what makes room for what: only the time may tell. On every mesh the
+// answers of jobs that plan, prefetch, keep parts of models, stream models larger than the pool and move caches out are
+// those of a job with room for everything; and each job shows that it did what it is here for.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "computron/device/device.h"
+#include "computron/runtime/kv_geometry.h"
+#include "tests/apps/serve_job.h"
+#include "tests/apps/trace_reader.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kPageBytes = 32 << 10;
+
+// About 45 pages each on one rank.
+const TinyModel kModels[] = {
+    {.layers = 8, .heads = 4, .head_dim = 16, .ffn = 96, .vocab = 192, .max_positions = 96, .seed = 71},
+    {.layers = 8,
+     .heads = 4,
+     .head_dim = 24,
+     .ffn = 120,
+     .vocab = 192,
+     .max_positions = 96,
+     .dtype = DType::kBF16,
+     .seed = 72,
+     .tied_head = false},
+    {.layers = 6, .heads = 5, .head_dim = 12, .ffn = 100, .vocab = 131, .seed = 73, .tied_head = false},
+};
+constexpr int kModelCount = std::size(kModels);
+
+struct Mesh {
+  int tp, pp;
+};
+
+// What a job of these models, one page size and one mesh lays out.
+class Layout {
+ public:
+  explicit Layout(const Mesh& mesh) {
+    const auto device = make_cpu_device({.threads = 1});
+    const auto ops = make_cpu_ops(*device);
+    for (const TinyModel& model : kModels) {
+      std::vector<Image>& stages = images_.emplace_back();
+      for (int stage = 0; stage < mesh.pp; ++stage) {
+        const ShardPlan plan = ShardPlan::make(opt_config(model), {mesh.tp, mesh.pp}, stage);
+        stages.push_back(Image::make(plan, ops->weight_format(), ops->weight_dtype(model.dtype), kPageBytes));
+      }
+    }
+  }
+  int stages() const { return static_cast<int>(images_.front().size()); }
+  int pages(int model, int stage) const { return images_[model][stage].pages(); }
+  int pages(int model) const {
+    int sum = 0;
+    for (const Image& image : images_[model]) sum += image.pages();
+    return sum;
+  }
+  int cache_frames(int model, int stage, int tokens) const {
+    const KvGeometry cache = KvGeometry::make(images_[model][stage]);
+    return cache.frames_for(ceil_div(tokens, cache.block_tokens));
+  }
+  // The most frames that the weights of a model and its cache for `tokens` take on a stage.
+  int largest(int tokens) const {
+    int most = 0;
+    for (int m = 0; m < kModelCount; ++m) {
+      for (int s = 0; s < stages(); ++s) most = std::max(most, pages(m, s) + cache_frames(m, s, tokens));
+    }
+    return most;
+  }
+
+ private:
+  std::vector<std::vector<Image>> images_;  // [model][stage]
+};
+
+std::string name(int model) { return fmt::format("model{}", model); }
+
+struct Ask {
+  int model;
+  int prompt;  // tokens
+  int generate;
+  double arrival_s = 0;  // of those jobs that are replayed
+  json more = json::object();
+
+  int computed_tokens() const { return prompt + std::max(generate - 1, 0); }
+};
+
+constexpr int kLong = 60;         // tokens of the sequences that are interrupted
+constexpr int kCacheTokens = 64;  // the same in whole blocks
+
+// Short ones, first of two models in turn and then of the third, some of them prompts that are only scored; then a long
+// one for each of the first two. In batches of three, in order of arrival, that is seven turns.
+std::vector<Ask> all_asks() {
+  std::vector<Ask> asks;
+  for (int i = 0; i < 15; ++i) {
+    const bool scored = i % 4 == 3;
+    asks.push_back({.model = i < 12 ? i % 2 : 2,
+                    .prompt = 1 + i * 7 % 23,
+                    .generate = scored ? 0 : 6,
+                    .arrival_s = 0.004 * i,
+                    .more = {{"logprobs", i % 3}, {"echo", scored || i % 3 == 1}, {"ignore_eos", true}}});
+  }
+  for (int m = 0; m < 2; ++m) {
+    asks.push_back({.model = m,
+                    .prompt = 5 + m,
+                    .generate = kLong - 5 - m,
+                    .arrival_s = 0.002 * m,
+                    .more = {{"logprobs", 2}, {"ignore_eos", true}}});
+  }
+  return asks;
+}
+
+std::string line_of(const Ask& ask, std::size_t number) {
+  json line =
+      json::parse(completion_line(fmt::format("r{}", number), name(ask.model),
+                                  random_prompt(kModels[ask.model], ask.prompt, number), ask.generate, ask.more));
+  line["arrival"] = ask.arrival_s;
+  return line.dump();
+}
+
+// By custom_id what a client sees of the answers: equal text of numbers is equality of bits.
+std::map<std::string, std::string> answers(const Results& results) {
+  std::map<std::string, std::string> all;
+  for (const std::string& id : results.custom_ids()) all[id] = results.choice(id).dump();
+  return all;
+}
+
+// A job that has run, and what it left behind.
+struct TracedRun {
+  Served served;
+  TraceFile trace;
+
+  int swaps(int model, const char* key) const {
+    return served.metrics.at("models").at(name(model)).at("swaps").at(key).get<int>();
+  }
+  int swaps(const char* key) const { return served.metrics.at("swaps").at(key).get<int>(); }
+  // By the passes of a stage together.
+  int tokens_computed() const {
+    int tokens = 0;
+    for (const Span& step : trace.select("compute", "step")) {
+      if (step.rank == 0) tokens += step.args.at("rows").get<int>();
+    }
+    return tokens;
+  }
+  // Frames of cache that left for host memory, and that came back.
+  std::size_t spilled() const { return trace.select("copy", "copy to host").size(); }
+  std::size_t restored() const { return trace.select("copy", "copy").size(); }
+  // Whether copying a page began while another model's pass ran on that rank.
+  bool prefetched() const {
+    std::vector<Span> passes = trace.select("compute", "step");
+    std::erase_if(passes, [](const Span& step) { return step.args.at("rows") == 0; });
+    const std::vector<Span> fetches = trace.select("copy", "fetch");
+    return std::any_of(fetches.begin(), fetches.end(), [&passes](const Span& fetch) {
+      return std::any_of(passes.begin(), passes.end(), [&fetch](const Span& pass) {
+        return pass.rank == fetch.rank && pass.begin_ns < fetch.begin_ns && fetch.begin_ns < pass.end_ns &&
+               pass.args.at("model") != fetch.args.at("model");
+      });
+    });
+  }
+};
+
+// Written once, and what jobs with room for everything answered, once a mesh.
+struct Files {
+  Files() {
+    for (int m = 0; m < kModelCount; ++m) write_tiny_checkpoint(path(m), kModels[m]);
+  }
+  std::filesystem::path path(int model) const { return folder / (name(model) + ".h5"); }
+
+  TemporaryFolder folder;
+  std::map<std::pair<int, int>, std::map<std::string, std::string>> resident;  // by tp and pp
+};
+
+Files& files() {
+  static Files files;
+  return files;
+}
+
+class Residency : public ::testing::TestWithParam<Mesh> {
+ protected:
+  // `roster` stands for all models as they are if it is empty.
+  TracedRun run(int frames, const std::vector<Ask>& asks, std::vector<std::string> more,
+                const std::string& roster = "") const {
+    ServeJob job{.tp = GetParam().tp, .pp = GetParam().pp};
+    for (const Ask& ask : asks) job.lines.push_back(line_of(ask, job.lines.size()));
+    job.device_memory = fmt::format("{}KiB", frames * (kPageBytes >> 10));
+    job.page_size = fmt::format("{}KiB", kPageBytes >> 10);
+    const auto trace = files().folder / "trace.json";
+    job.more = std::move(more);
+    job.more.insert(job.more.end(), {"--trace", trace.string()});
+    for (int m = 0; roster.empty() && m < kModelCount; ++m) job.models.push_back({name(m), files().path(m)});
+    if (!roster.empty()) job.more.insert(job.more.end(), {"--models", roster});
+    Served served = serve_ok(job, files().folder);
+    TraceFile file(trace);
+    for (const auto& [rank, facts] : file.ranks) EXPECT_EQ(facts.at("dropped_events"), 0);
+    return {std::move(served), std::move(file)};
+  }
+
+  // The answers where there is room for everything; one job a mesh.
+  const std::map<std::string, std::string>& resident() const {
+    auto& known = files().resident[{GetParam().tp, GetParam().pp}];
+    if (known.empty()) {
+      const TracedRun whole = run(800, asks_, {});
+      EXPECT_EQ(whole.swaps("count"), kModelCount);
+      EXPECT_EQ(whole.swaps("pages"), copies_of_all());
+      EXPECT_EQ(whole.tokens_computed(), tokens_to_compute());
+      known = answers(whole.served.results);
+      EXPECT_EQ(known.size(), asks_.size());
+    }
+    return known;
+  }
+  // Copies of pages, all ranks together, that bring a model in, and that bring every model in once.
+  int copies(int model) const { return GetParam().tp * layout_.pages(model); }
+  int copies_of_all() const {
+    int sum = 0;
+    for (int m = 0; m < kModelCount; ++m) sum += copies(m);
+    return sum;
+  }
+  int tokens_to_compute() const {
+    int tokens = 0;
+    for (const Ask& ask : asks_) tokens += ask.computed_tokens();
+    return tokens;
+  }
+  // More copies than if all of it had come whenever it was its turn: pages took turns within a turn.
+  bool streamed(const TracedRun& run, int model) const {
+    return run.swaps(model, "pages") > copies(model) * run.swaps(model, "count");
+  }
+  // Fewer: some pages were still there.
+  bool kept_some(const TracedRun& run) const {
+    int most = 0;
+    for (int m = 0; m < kModelCount; ++m) most += copies(m) * run.swaps(m, "count");
+    return run.swaps("pages") < most;
+  }
+
+  const std::vector<Ask> asks_ = all_asks();
+  const Layout layout_{GetParam()};
+};
+
+class PartlyResident : public Residency {
+ protected:
+  // The pool holds one model and a half.
+  TracedRun run_with(const char* policy) const {
+    TracedRun partial =
+        run(layout_.largest(0) * 3 / 2, asks_, {"--policy", policy, "--link-gbps", "0.1", "--max-seqs", "3"});
+    EXPECT_EQ(answers(partial.served.results), resident());
+    EXPECT_TRUE(partial.prefetched());
+    return partial;
+  }
+};
+
+TEST_P(PartlyResident, Fifo) {
+  const TracedRun partial = run_with("fifo");
+  EXPECT_GT(partial.swaps("pages"), copies_of_all());
+  EXPECT_TRUE(kept_some(partial));
+}
+
+TEST_P(PartlyResident, Balanced) { EXPECT_GT(run_with("balanced").swaps("pages"), copies_of_all()); }
+
+TEST_P(PartlyResident, Throughput) {
+  const TracedRun partial = run_with("throughput");
+  EXPECT_EQ(partial.swaps("count"), kModelCount);
+  EXPECT_EQ(partial.swaps("pages"), copies_of_all());
+}
+
+TEST_P(Residency, ModelsTwiceThePoolStreamThroughIt) {
+  const TracedRun streaming = run(layout_.largest(0) / 2, asks_, {"--policy", "balanced", "--link-gbps", "0.5"});
+  EXPECT_EQ(answers(streaming.served.results), resident());
+  for (int m = 0; m < 2; ++m) EXPECT_TRUE(streamed(streaming, m)) << name(m);
+}
+
+// Arrivals interrupt long answers, and models in the middle of theirs take turns, each time that one has waited for
+// 5 ms. The pool has no room for a model and another's cache.
+class PausedCache : public Residency {
+ protected:
+  TracedRun interrupted(const char* host_cache) const {
+    TracedRun paused = run(layout_.largest(kCacheTokens), asks_,
+                           {"--replay", "--policy", "balanced", "--max-wait", "0.005", "--link-gbps", "0.5",
+                            "--host-cache", host_cache, "--max-batch-tokens", "6"});
+    EXPECT_EQ(answers(paused.served.results), resident());
+    return paused;
+  }
+};
+
+TEST_P(PausedCache, MovesToHostMemoryAndBack) {
+  const TracedRun paused = interrupted("8MiB");
+  EXPECT_GT(paused.spilled(), 0u);
+  EXPECT_EQ(paused.restored(), paused.spilled());
+}
+
+TEST_P(PausedCache, IsComputedAgain) {
+  const TracedRun paused = interrupted("0");
+  EXPECT_EQ(paused.spilled(), 0u);
+  EXPECT_GT(paused.tokens_computed(), tokens_to_compute());
+}
+
+// Two of three models fit, and each request is for the one that has not been used for longest.
+class Pinned : public Residency {
+ protected:
+  TracedRun run_pinned(bool pinned) const {
+    json roster;
+    for (int m = 0; m < kModelCount; ++m) {
+      roster.push_back({{"id", name(m)}, {"path", name(m) + ".h5"}, {"pinned", pinned && m == 1}});
+    }
+    std::vector<Ask> asks;
+    for (int i = 0; i < 9; ++i) asks.push_back({.model = i % 3, .prompt = 4, .generate = 2});
+    write_lines(files().folder / "roster.json", {roster.dump()});
+    int frames = 0;
+    for (int s = 0; s < GetParam().pp; ++s) frames = std::max(frames, layout_.pages(1, s));
+    return run(frames + layout_.largest(16), asks, {"--policy", "fifo", "--max-seqs", "1"},
+               (files().folder / "roster.json").string());
+  }
+};
+
+TEST_P(Pinned, ModelsMoveOnce) {
+  EXPECT_GT(run_pinned(false).swaps(1, "pages"), copies(1));
+  const TracedRun pinned = run_pinned(true);
+  EXPECT_EQ(pinned.swaps(1, "pages"), copies(1));
+  EXPECT_GT(pinned.swaps(0, "pages"), copies(0));
+}
+
+// Two models that nothing tells apart but their priority, and a request for one pass of each at the same time.
+class Priority : public ::testing::Test {
+ protected:
+  // The model whose request was answered first.
+  std::string first_answered(const std::string& policy, int priority_of_second) const {
+    write_tiny_checkpoint(folder_ / "tiny.h5", {});
+    const json roster = {{{"id", "first"}, {"path", "tiny.h5"}},
+                         {{"id", "second"}, {"path", "tiny.h5"}, {"priority", priority_of_second}}};
+    write_lines(folder_ / "roster.json", {roster.dump()});
+    ServeJob job{.more = {"--models", (folder_ / "roster.json").string(), "--replay", "--policy", policy}};
+    for (const char* model : {"first", "second"}) {
+      json line = json::parse(completion_line(model, model, {1, 2, 3}, 1));
+      line["arrival"] = 0.1;  // by then both have been read
+      job.lines.push_back(line.dump());
+    }
+    return serve_ok(job, folder_).results.lines().at(0).at("custom_id");
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Priority, ComesFromTheRoster) {
+  EXPECT_EQ(first_answered("balanced", 0), "first");
+  EXPECT_EQ(first_answered("balanced", 3), "second");
+  EXPECT_EQ(first_answered("throughput", 3), "second");
+}
+
+const auto kMeshes = ::testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{1, 2}, Mesh{2, 2});
+std::string mesh_name(const ::testing::TestParamInfo<Mesh>& test) {
+  return fmt::format("tp{}pp{}", test.param.tp, test.param.pp);
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Residency, kMeshes, mesh_name);
+INSTANTIATE_TEST_SUITE_P(Meshes, PartlyResident, kMeshes, mesh_name);
+INSTANTIATE_TEST_SUITE_P(Meshes, PausedCache, kMeshes, mesh_name);
+INSTANTIATE_TEST_SUITE_P(Meshes, Pinned, ::testing::Values(Mesh{1, 1}, Mesh{1, 2}), mesh_name);
+
+}  // namespace
+}  // namespace computron::test
