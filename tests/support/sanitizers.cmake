@@ -13,7 +13,13 @@ if(COMPUTRON_SANITIZE STREQUAL "address")
     ASAN_OPTIONS=fast_unwind_on_malloc=0:detect_stack_use_after_return=1
     LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/leaks_of_others.txt:print_suppressions=0
     UBSAN_OPTIONS=print_stacktrace=1)
+  # Tests that start no MPI allocate 20 times faster without that.
+  set(COMPUTRON_PLAIN_TEST_ENVIRONMENT ${COMPUTRON_TEST_ENVIRONMENT})
+  list(TRANSFORM COMPUTRON_PLAIN_TEST_ENVIRONMENT REPLACE "fast_unwind_on_malloc=0:" "")
 elseif(COMPUTRON_SANITIZE STREQUAL "thread")
   # What libraries that were built without it do to each other is not seen and would be reported at random.
   list(APPEND COMPUTRON_TEST_ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1)
+endif()
+if(NOT DEFINED COMPUTRON_PLAIN_TEST_ENVIRONMENT)
+  set(COMPUTRON_PLAIN_TEST_ENVIRONMENT ${COMPUTRON_TEST_ENVIRONMENT})
 endif()
