@@ -10,15 +10,41 @@ command -v jq >/dev/null || { echo "${0##*/}: needs jq" >&2; exit 69; }
 
 load() { cut -d ' ' -f 1 /proc/loadavg; }
 
+# For awk. median: of `count` numbers in `x`, which it sorts. head: of a Markdown table, columns separated by |.
+awk_functions='
+  function max(a, b) { return a > b ? a : b }
+  function median(x, count,    i, j, t) {
+    for (i = 2; i <= count; ++i) {
+      for (j = i; j > 1 && x[j - 1] > x[j]; --j) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
+    }
+    return (x[int((count + 1) / 2)] + x[int(count / 2) + 1]) / 2
+  }
+  function head(columns,    count) {
+    count = gsub(/\|/, " | ", columns) + 1
+    print "| " columns " |"
+    while (count--) printf "|---"
+    print "|"
+  }'
+
+# Lines of the head of a result file.
+made_by() {
+  echo "Made by perf/$1.sh on $(date -u +%Y-%m-%d) at $(git describe --always --dirty); columns, bounds and targets:"
+  echo "perf/README.md."
+}
+repeated() {
+  echo "Medians of $repeats runs, in brackets least and most; the answers of every run are the resident run's. Machine"
+  echo "load: one-minute average before the first and after the last run, threads of the runs themselves included."
+}
+
 # Of the numbers on standard input, one a line.
-median() { sort -g | awk '{ x[NR] = $1 } END { if (NR) printf "%.9g\n", (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
+median() { awk "$awk_functions"'{ x[NR] = $1 + 0 } END { printf "%.9g\n", median(x, NR) }'; }
 
 # calculate EXPRESSION NAME=VALUE...: one number.
 calculate() {
   local expression=$1 argument arguments=()
   shift
   for argument in "$@"; do arguments+=(-v "$argument"); done
-  awk "${arguments[@]}" "function max(a, b) { return a > b ? a : b } BEGIN { printf \"%.9g\n\", $expression }"
+  awk "${arguments[@]}" "$awk_functions BEGIN { printf \"%.9g\\n\", $expression }"
 }
 
 # checkpoint NAME: a random model of inputs/models/NAME.json in $work.
@@ -79,9 +105,7 @@ copy_s_a_byte() {
 
 # same_answers A B: token ids and log probabilities of two runs, by request.
 same_answers() {
-  local run
-  for run in "$1" "$2"; do
-    jq -c 'select(.error == null) | [.custom_id, .response.body.choices]' "$work/$run.jsonl" | sort > "$work/$run.answers"
-  done
+  local run answers='select(.error == null) | [.custom_id, .response.body.choices]'
+  for run in "$1" "$2"; do jq -c "$answers" "$work/$run.jsonl" | sort > "$work/$run.answers"; done
   [ -s "$work/$1.answers" ] && cmp "$work/$1.answers" "$work/$2.answers"
 }

@@ -27,12 +27,14 @@ repeats=${REPEATS:-3}
 work=${WORK:-build/perf/larger}
 result=perf/results/larger-$machine.md
 page_size=4MiB
-generated=25  # after 8 tokens of prompt: with the last one, which is never in the cache, two blocks of it
+generated=25  # after 8 tokens of prompt
+tokens=32     # of a sequence in the cache, where the last one never is: two whole blocks
 mkdir -p "$work" perf/results
 
 model=$(checkpoint opt-swap)
-"$program" workload --model m=1 --duration $((2 * sequences + 50)) --seed 1 --prompt-tokens 8 --max-tokens "$generated" \
-  --vocab 8192 | sed -n "1,${sequences}p" | jq -c '.body.logprobs = 1' > "$work/requests.jsonl"
+"$program" workload --model m=1 --duration $((2 * sequences + 50)) --seed 1 --prompt-tokens 8 \
+  --max-tokens "$generated" --vocab 8192 | sed -n "1,${sequences}p" |
+  jq -c '.body.logprobs = 1' > "$work/requests.jsonl"
 [ "$(wc -l < "$work/requests.jsonl")" = "$sequences" ]
 
 # Passes that a token of all sequences takes: a pipeline shares them out over its stages.
@@ -63,7 +65,7 @@ measure() {
   shard=$(figure "resident-$mesh" "$fetched_by_a_rank")
   copy_s=$(copy_s_a_byte "$mesh" "$model")
   pages=$(pages "resident-$mesh" m "${mesh%x*}")
-  frames=$((pages / 2 + $(cache_frames inputs/models/opt-swap.json "$mesh" $((4 << 20)) "$sequences" $((8 + generated - 1)))))
+  frames=$((pages / 2 + $(cache_frames inputs/models/opt-swap.json "$mesh" $((4 << 20)) "$sequences" "$tokens")))
   for ratio in $ratios; do
     rate=$(calculate 'shard / ratio / compute / 1e9' "shard=$shard" "ratio=$ratio" "compute=$compute")
     for ((repeat = 0; repeat < repeats; ++repeat)); do
@@ -78,28 +80,24 @@ measure() {
 
 # The runs on standard input as a Markdown table with the target of perf/README.md checked.
 table() {
-  awk -F '\t' '
-    function max(a, b) { return a > b ? a : b }
-    # Of `count` numbers in `x`, sorted in place.
-    function median(x, count,    i, j, t) {
-      for (i = 2; i <= count; ++i) for (j = i; j > 1 && x[j - 1] > x[j]; --j) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
-      return (x[int((count + 1) / 2)] + x[int(count / 2) + 1]) / 2
-    }
-    function row(    pass_s, moved_bytes, whole_s, least_s) {
+  awk -F '\t' "$awk_functions"'
+    function row(    pass_s, moved_bytes, computing_s, whole_s, least_s) {
       if (!runs) return
       pass_s = median(pass, runs)
       moved_bytes = median(moved, runs)
       computing_s = compute + moved_bytes * copy_s
       whole_s = max(shard / rate / 1e9, computing_s)
       least_s = max(moved_bytes / rate / 1e9, computing_s)
-      printf "| %s | %s | %s of %s | %.3f | %.1f | %.1f | %.3f | %.1f (%.1f–%.1f) | %.1f | %.3f | %.1f | %.3f | %.2f | %s | %s–%s |\n",
-        mesh, transfer_to_compute, frames, pages, rate, 1e3 * compute, 1e3 * shard / rate / 1e9, moved_bytes / shard,
-        1e3 * pass_s, 1e3 * pass[1], 1e3 * pass[runs], 1e3 * whole_s, pass_s / whole_s, 1e3 * least_s, pass_s / least_s,
-        median(exposed, runs), pass_s <= 1.1 * whole_s ? "met" : "missed", load_before, load_after
+      printf "| %s | %s | %.1f | %s of %s ", mesh, transfer_to_compute, shard / 1e6, frames, pages
+      printf "| %.3f | %.1f | %.1f ", rate, 1e3 * compute, 1e3 * shard / rate / 1e9
+      printf "| %.3f | %.1f (%.1f–%.1f) ", moved_bytes / shard, 1e3 * pass_s, 1e3 * pass[1], 1e3 * pass[runs]
+      printf "| %.1f | %.3f | %.1f | %.3f ", 1e3 * whole_s, pass_s / whole_s, 1e3 * least_s, pass_s / least_s
+      printf "| %.2f | %s ", median(exposed, runs), pass_s <= 1.1 * whole_s ? "met" : "missed"
+      printf "| %s–%s |\n", load_before, load_after
     }
     BEGIN {
-      print "| tp, pp | transfer ÷ compute | frames of pages | GB/s a rank | resident pass ms | transfer of all ms | moved a pass ÷ shard | pass ms | bound ms | ÷ bound | bound of what moved ms | ÷ that | exposed s | target | machine load |"
-      print "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+      head("tp, pp|transfer ÷ compute|shard MB|frames of pages|GB/s a rank|resident pass ms|transfer of all ms|" \
+        "moved ÷ shard|pass ms|bound ms|÷ bound|bound of what moved ms|÷ that|exposed s|target|machine load")
     }
     $1 $2 != key { row(); key = $1 $2; runs = 0; load_before = $10 }
     {
@@ -115,11 +113,11 @@ for mesh in $meshes; do measure "$mesh"; done > "$work/runs.tsv"
 {
   echo "# A model of twice the pool: $cpu, $cores cores"
   echo
-  echo "Made by perf/larger.sh on $(date -u +%Y-%m-%d) at $(git describe --always --dirty); columns, bounds and target: perf/README.md."
-  echo "One OPT model of $(stat -c %s "$model" | awk '{ printf "%.0f", $1 / 1e6 }') MB (inputs/models/opt-swap.json, float32) in pages of $page_size, frames for half of them and for the"
-  echo "cache; $sequences sequences of 8 tokens of prompt and $generated generated, decoded together; one compute thread a rank, emulated links. Medians of"
-  echo "$repeats runs, in brackets least and most; token ids and log probabilities of all runs are the resident run's. Machine load:"
-  echo "one-minute average before the first and after the last run."
+  made_by larger
+  echo "One OPT model (inputs/models/opt-swap.json, float32) in pages of $page_size, frames for half of them and for"
+  echo "its cache; $sequences sequences of 8 tokens of prompt and $generated generated, decoded together; one compute"
+  echo "thread a rank, emulated links. Answers are token ids and log probabilities."
+  repeated
   [ -z "${NOTE:-}" ] || printf '\n**%s**\n' "$NOTE"
   echo
   table < "$work/runs.tsv"

@@ -43,8 +43,8 @@ for m in 0 1 2 3 4 5 6 7; do models+=(--model "m$m=$model"); done
 
 # Poisson arrivals make the order; as many of each model are kept.
 make_requests() {
-  "$program" workload --models m0,m1,m2,m3,m4,m5,m6,m7 --rates 1,1,1,1,1,1,1,1 --duration $((2 * requests + 50)) --seed 1 \
-    --prompt-tokens 8 --max-tokens 4 --vocab 4096 |
+  "$program" workload --models m0,m1,m2,m3,m4,m5,m6,m7 --rates 1,1,1,1,1,1,1,1 --duration $((2 * requests + 50)) \
+    --seed 1 --prompt-tokens 8 --max-tokens 4 --vocab 4096 |
     awk -F '"' -v most="$requests" '{ split($4, id, "-"); if (id[2] + 0 < most) print }' > "$work/requests.jsonl"
   [ "$(wc -l < "$work/requests.jsonl")" = $((8 * requests)) ]
 }
@@ -91,34 +91,35 @@ measure() {
 
 # The runs on standard input as a Markdown table with the targets of perf/README.md checked.
 table() {
-  awk -F '\t' '
-    function max(a, b) { return a > b ? a : b }
-    # Of `count` numbers in `x`, sorted in place.
-    function median(x, count,    i, j, t) {
-      for (i = 2; i <= count; ++i) for (j = i; j > 1 && x[j - 1] > x[j]; --j) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
-      return (x[int((count + 1) / 2)] + x[int(count / 2) + 1]) / 2
+  awk -F '\t' "$awk_functions"'
+    function bound(transfer, compute, copies) {
+      return max(8 * transfer + compute, transfer + 8 * compute + 7 * copies)
     }
-    function bound(transfer, compute, copies) { return max(8 * transfer + compute, transfer + 8 * compute + 7 * copies) }
-    function row(    wall_s, ratio, own, missed) {
+    function verdict(ratio,    missed) {
+      if (policy !~ /throughput|balanced/) return "–"
+      if (ratio > (policy == "throughput" ? 1.07 : 1.25)) missed = " wall"
+      if (policy == "throughput" && most_swaps > 8) missed = missed " swaps"
+      return missed == "" ? "met" : "missed:" missed
+    }
+    function row(    wall_s, ratio) {
       if (!runs) return
       wall_s = median(wall, runs)
       ratio = median(over, runs)
-      own = median(over_own, runs)
-      missed = (policy == "throughput" && ratio > 1.07 || policy == "balanced" && ratio > 1.25) ? "missed: wall" : ""
-      if (policy == "throughput" && most_swaps > 8) missed = missed (missed == "" ? "missed: " : ", ") "swaps"
-      printf "| %s | %s | %s | %.4f | %.2f | %.2f | %.2f (%.2f–%.2f) | %.2f | %.3f | %.3f | %.2f | %d | %.2f | %.2f | %s | %s–%s |\n",
-        mesh, compute_to_transfer, policy, rate, compute, transfer, wall_s, wall[1], wall[runs], bound(transfer, compute, copies),
-        ratio, own, median(own_compute, runs), median(swaps, runs), median(bytes, runs), median(exposed, runs),
-        policy ~ /throughput|balanced/ ? (missed == "" ? "met" : missed) : "–", load_before, load_after
+      printf "| %s | %s | %s | %.1f | %.4f ", mesh, compute_to_transfer, policy, shard / 1e6, rate
+      printf "| %.2f | %.2f | %.2f (%.2f–%.2f) ", compute, transfer, wall_s, wall[1], wall[runs]
+      printf "| %.2f | %.3f | %.3f ", bound(transfer, compute, copies), ratio, median(over_own, runs)
+      printf "| %.2f | %d | %.2f ", median(own_compute, runs), median(swaps, runs), median(bytes, runs)
+      printf "| %.2f | %s | %s–%s |\n", median(exposed, runs), verdict(ratio), load_before, load_after
     }
     BEGIN {
-      print "| tp, pp | compute ÷ transfer | policy | GB/s a rank | compute of a model s | transfer of a model s | wall s | bound s | ÷ bound | ÷ own bound | compute of the run s | swaps | bytes moved ÷ all models | exposed s | targets | machine load |"
-      print "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+      head("tp, pp|compute ÷ transfer|policy|shard MB|GB/s a rank|compute of a model s|transfer of a model s|" \
+        "wall s|bound s|÷ bound|÷ own bound|compute of the run s|swaps|bytes moved ÷ all models|exposed s|targets|" \
+        "machine load")
     }
     $1 $2 $3 != key { row(); key = $1 $2 $3; runs = 0; most_swaps = 0; load_before = $10 }
     {
-      mesh = $1; compute_to_transfer = $2; policy = $3; rate = $4; compute = $5; transfer = $6 / $4 / 1e9
-      copies = $6 * $7; load_after = $11; ++runs
+      mesh = $1; compute_to_transfer = $2; policy = $3; rate = $4; compute = $5; shard = $6
+      transfer = shard / rate / 1e9; copies = shard * $7; load_after = $11; ++runs
       wall[runs] = $12
       over[runs] = $12 / bound(transfer, compute, copies)
       over_own[runs] = $12 / bound(transfer, $13 / 8, 0)
@@ -134,11 +135,12 @@ for mesh in $meshes; do measure "$mesh"; done > "$work/runs.tsv"
 {
   echo "# Mixed batch: $cpu, $cores cores"
   echo
-  echo "Made by perf/mixed.sh on $(date -u +%Y-%m-%d) at $(git describe --always --dirty); columns, bounds and targets: perf/README.md."
-  echo "$((8 * requests)) requests of 8 tokens of prompt and 4 generated, mixed over eight models of"
-  echo "$(stat -c %s "$model" | awk '{ printf "%.0f", $1 / 1e6 }') MB (inputs/models/opt-mixed.json, float32) as they would arrive at random, all known from the start; pool for three"
-  echo "models and their caches; $sequences sequences a batch, one compute thread a rank, pages of $page_size, emulated links. Medians of $repeats runs, in"
-  echo "brackets least and most; answers of all runs are the resident run's. Machine load: one-minute average before the first and after the last run."
+  made_by mixed
+  echo "$((8 * requests)) requests of 8 tokens of prompt and 4 generated, mixed over eight equal models"
+  echo "(inputs/models/opt-mixed.json, float32) as they would arrive at random, all known from the start; pool for"
+  echo "three models and their caches; $sequences sequences a batch, one compute thread a rank, pages of $page_size,"
+  echo "emulated links."
+  repeated
   [ -z "${NOTE:-}" ] || printf '\n**%s**\n' "$NOTE"
   echo
   table < "$work/runs.tsv"
