@@ -14,6 +14,10 @@ int span_of(const Image& image) {
   return static_cast<int>(span);
 }
 
+PageUse first_use(const Image& image, PageId page) {
+  return static_cast<PageUse>(std::find(image.uses.begin(), image.uses.end(), page) - image.uses.begin());
+}
+
 }  // namespace
 
 StagePool::StagePool(std::vector<const Image*> images, int frames, int host_slots)
@@ -190,7 +194,8 @@ FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use,
   throw Error(ExitCode::kInternal, "internal: a pass needs more frames than its model can have");
 }
 
-// The first pages of the next pass, into frames of pages that it comes to later.
+// The first pages of the next pass, into frames of pages that it comes to later. What this pass ends with may be what
+// the next begins with, as an embedding that is also the head.
 void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan) {
   const Image& image = state_.image(model);
   for (PageUse use = 0; use < image.uses.size() && !rotation.over.empty(); ++use) {
@@ -200,7 +205,8 @@ void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation, Sta
     for (; frame == kNoFrame && !rotation.over.empty(); rotation.over.pop_front()) {
       const PageUse over = rotation.over.front();
       const FrameId held = state_.frame_of(model, image.uses[over]);
-      if (over > use && held != kNoFrame && last_use_[held] == UsePoint{step, over}) frame = held;
+      const bool later = first_use(image, image.uses[over]) > use;
+      if (later && held != kNoFrame && last_use_[held] == UsePoint{step, over}) frame = held;
     }
     if (frame == kNoFrame) return;
     fetch(model, page, frame, plan);

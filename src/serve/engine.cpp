@@ -159,8 +159,10 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   ServeFigures& figures = metrics_.model(step.model);
   ++figures.steps.count;
   figures.steps.total_s += now_s() - step.sent_s;
+  figures.steps.compute_s.resize(reports.size());
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankTimes& times = times_[rank];
+    figures.steps.compute_s[rank] += reports[rank].compute_s;
     times.busy_by_model[step.model] += reports[rank].busy_s - std::exchange(times.busy_s, reports[rank].busy_s);
     times.exposed_by_model[step.model] +=
         reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);

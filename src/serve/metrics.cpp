@@ -58,11 +58,17 @@ Json swaps_json(const SwapFigures& swaps, const RunFacts& facts) {
           {"refetched", swaps.refetched}};
 }
 
+// 0 where no rank has done anything.
+double busiest(const std::vector<double>& ranks_s) {
+  return ranks_s.empty() ? 0 : *std::max_element(ranks_s.begin(), ranks_s.end());
+}
+
 Json steps_json(const StepFigures& steps) {
   const auto count = static_cast<double>(steps.count);
   return {{"count", steps.count},
           {"mean_us", ratio(steps.total_s * 1e6, count)},
-          {"overhead_us", ratio(steps.overhead_s * 1e6, count)}};
+          {"overhead_us", ratio(steps.overhead_s * 1e6, count)},
+          {"compute_s", busiest(steps.compute_s)}};
 }
 
 // What the job and each of its models have.
@@ -105,6 +111,8 @@ void merge(StepFigures& to, const StepFigures& from) {
   to.count += from.count;
   to.total_s += from.total_s;
   to.overhead_s += from.overhead_s;
+  to.compute_s.resize(std::max(to.compute_s.size(), from.compute_s.size()));
+  for (std::size_t rank = 0; rank < from.compute_s.size(); ++rank) to.compute_s[rank] += from.compute_s[rank];
 }
 
 void merge(ServeFigures& to, const ServeFigures& from) {

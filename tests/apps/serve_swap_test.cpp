@@ -137,7 +137,7 @@ TEST_P(Metrics, HaveTheKeysPeopleRelyOn) {
       {"swaps",
        {"count", "pages", "bytes", "busy_s", "exposed_s", "gb_per_s_per_rank", "link_fraction", "verified",
         "refetched"}},
-      {"steps", {"count", "mean_us", "overhead_us"}}};
+      {"steps", {"count", "mean_us", "overhead_us", "compute_s"}}};
   EXPECT_TRUE(metrics.contains("wall_s") && metrics.contains("device"));
   for (const auto& [group, names] : keys) {
     for (const auto& name : names) {
@@ -175,6 +175,10 @@ TEST_P(Metrics, AddUp) {
   EXPECT_GT(swaps.at("busy_s"), 0);
   EXPECT_LE(swaps.at("exposed_s").get<double>(), metrics.at("wall_s").get<double>());
   EXPECT_LE(swaps.at("bytes").get<double>(), swaps.at("pages").get<double>() * kPageKib * 1024);
+  const json& steps = metrics.at("steps");
+  EXPECT_GT(steps.at("compute_s"), 0);
+  EXPECT_LE(steps.at("compute_s").get<double>() + swaps.at("exposed_s").get<double>(), metrics.at("wall_s").get<double>());
+  EXPECT_LE(steps.at("compute_s").get<double>(), sum_over_models(metrics, "steps", "compute_s") * (1 + 1e-12));
   EXPECT_EQ(metrics.at("link").at("emulated"), true);
   EXPECT_DOUBLE_EQ(metrics.at("link").at("gb_per_s_per_rank").get<double>(), 0.5);
   EXPECT_DOUBLE_EQ(swaps.at("link_fraction").get<double>(), swaps.at("gb_per_s_per_rank").get<double>() / 0.5);

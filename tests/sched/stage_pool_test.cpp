@@ -228,6 +228,19 @@ TEST(StagePoolStreaming, FetchesAreSpreadOverThePass) {
   }
 }
 
+// A tied head: page 0 is used last and first.
+TEST(StagePoolStreaming, WhatAPassEndsWithAndTheNextBeginsWithStays) {
+  for (const int frames : {10, 20, 45}) {
+    const FakeRoster roster({small_model(50)});
+    StagePool pool(roster.images(0), frames);
+    for (StepId step = 1; step <= 6; ++step) {
+      StagePlan plan;
+      pool.plan_pass(step, 0, {}, /*again=*/true, plan);
+      EXPECT_NE(pool.state().frame_of(0, 0), kNoFrame) << frames << " frames, step " << step;
+      EXPECT_TRUE(step == 1 || plan.fetches.front().page != 0) << frames << " frames, step " << step;
+    }
+  }
+}
 TEST(StagePoolStreaming, ThePoolCannotBeSmallerThanAnOperation) {
   FakeModel model = small_model(20);
   model.span = 5;

@@ -71,8 +71,8 @@ Metrics sample() {
                             .exposed_s = 0.25,
                             .verified = 5,
                             .refetched = 2};
-  metrics.model(0).steps = {.count = 100, .total_s = 0.1, .overhead_s = 0.002};
-  metrics.model(1).steps = {.count = 300, .total_s = 0.5, .overhead_s = 0.002};
+  metrics.model(0).steps = {.count = 100, .total_s = 0.1, .overhead_s = 0.002, .compute_s = {0.25, 1}};
+  metrics.model(1).steps = {.count = 300, .total_s = 0.5, .overhead_s = 0.002, .compute_s = {1.5, 0.5}};
   return metrics;
 }
 
@@ -91,7 +91,7 @@ TEST(Metrics, KeysAreTheInterfaces) {
     }
     EXPECT_THAT(keys(figures["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
                                                     "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
-    EXPECT_THAT(keys(figures["steps"]), ElementsAre("count", "mean_us", "overhead_us"));
+    EXPECT_THAT(keys(figures["steps"]), ElementsAre("count", "mean_us", "overhead_us", "compute_s"));
   }
 }
 
@@ -155,6 +155,10 @@ TEST(Metrics, SwapsAndSteps) {
   EXPECT_EQ(object["steps"]["count"], 400);
   EXPECT_NEAR(object["steps"]["mean_us"], 1500, 1e-6);
   EXPECT_NEAR(object["steps"]["overhead_us"], 10, 1e-6);
+  // Of the busiest rank: rank 1 for a, rank 0 for b and, with 1.75 s, for both together.
+  EXPECT_DOUBLE_EQ(object["models"]["a"]["steps"]["compute_s"], 1);
+  EXPECT_DOUBLE_EQ(object["models"]["b"]["steps"]["compute_s"], 1.5);
+  EXPECT_DOUBLE_EQ(object["steps"]["compute_s"], 1.75);
 }
 
 TEST(Metrics, WhatIsUnknownIsNull) {
@@ -167,6 +171,7 @@ TEST(Metrics, WhatIsUnknownIsNull) {
   const auto nothing = json::parse(Metrics({}).to_json({}));
   EXPECT_TRUE(nothing["swaps"]["gb_per_s_per_rank"].is_null());
   EXPECT_TRUE(nothing["steps"]["mean_us"].is_null());
+  EXPECT_EQ(nothing["steps"]["compute_s"], 0);
   EXPECT_TRUE(nothing["tokens"]["generated_per_s"].is_null());
   EXPECT_EQ(nothing["models"], json::object());
 }

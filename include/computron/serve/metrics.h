@@ -24,6 +24,8 @@ struct StepFigures {
   std::uint64_t count = 0;
   double total_s = 0;     // from the step being sent to its last done record, summed
   double overhead_s = 0;  // rank 0's deciding, sending and bookkeeping, summed
+  // [rank] of its passes, without standing still for pages or the stage before. Empty: no step.
+  std::vector<double> compute_s;
 };
 
 // A model's, and summed or merged the job's.
