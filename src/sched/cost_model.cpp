@@ -1,14 +1,14 @@
 #include "computron/sched/cost_model.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace computron {
 namespace {
 
-constexpr double kWeight = 0.25;  // of a new observation
-constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
-
-void move_towards(double& value, double observed) { value += kWeight * (observed - value); }
+constexpr int kRecentPasses = 16;
+constexpr std::size_t kLeastBytes = std::size_t{1} << 20;   // also what the options' link rate counts for
+constexpr std::size_t kRecentBytes = std::size_t{1} << 30;  // of a link; then half of them are forgotten
 
 double flops_per_row(const ShardPlan& plan) {
   double flops = 0;
@@ -21,7 +21,8 @@ double flops_per_row(const ShardPlan& plan) {
 }  // namespace
 
 CostModel::CostModel(const std::vector<std::vector<const Image*>>& images, const CostOptions& options)
-    : options_(options), link_bytes_per_s_(images.front().size(), options.link_bytes_per_s) {
+    : options_(options),
+      links_(images.front().size(), {.bytes = kLeastBytes, .busy_s = kLeastBytes / options.link_bytes_per_s}) {
   for (const auto& stages : images) {
     auto& shards = shards_.emplace_back();
     for (const Image* image : stages) {
@@ -31,20 +32,35 @@ CostModel::CostModel(const std::vector<std::vector<const Image*>>& images, const
   }
 }
 
+double CostModel::formula_s(const Shard& shard, double rows) const {
+  return options_.step_s +
+         std::max(shard.bytes / options_.memory_bytes_per_s, rows * shard.flops_per_row / options_.flops_per_s);
+}
+
 double CostModel::stage_pass_s(ModelId model, std::size_t stage, int rows) const {
   const Shard& shard = shards_[model][stage];
-  return std::max(shard.read_s(options_), shard.compute_s(options_, rows));
+  const Seen *below = nullptr, *above = nullptr;  // the nearest ones
+  for (const Seen& seen : shard.seen) {
+    if (seen.count > 0 && seen.rows <= rows) below = &seen;
+    if (seen.count > 0 && seen.rows > rows && above == nullptr) above = &seen;
+  }
+  if (below != nullptr && above != nullptr) {
+    return below->seconds + (above->seconds - below->seconds) * (rows - below->rows) / (above->rows - below->rows);
+  }
+  const Seen* nearest = below != nullptr ? below : above;
+  const double factor = nearest != nullptr ? nearest->seconds / formula_s(shard, nearest->rows) : 1;
+  return factor * formula_s(shard, rows);
 }
 
 double CostModel::pass_s(ModelId model, int rows) const {
   double seconds = 0;
-  for (std::size_t stage = 0; stage < link_bytes_per_s_.size(); ++stage) seconds += stage_pass_s(model, stage, rows);
+  for (std::size_t stage = 0; stage < links_.size(); ++stage) seconds += stage_pass_s(model, stage, rows);
   return seconds;
 }
 
 double CostModel::bottleneck_s(ModelId model, int rows) const {
   double seconds = 0;
-  for (std::size_t stage = 0; stage < link_bytes_per_s_.size(); ++stage) {
+  for (std::size_t stage = 0; stage < links_.size(); ++stage) {
     seconds = std::max(seconds, stage_pass_s(model, stage, rows));
   }
   return seconds;
@@ -52,23 +68,28 @@ double CostModel::bottleneck_s(ModelId model, int rows) const {
 
 double CostModel::swap_s(ModelId model) const {
   double seconds = 0;
-  for (std::size_t stage = 0; stage < link_bytes_per_s_.size(); ++stage) {
-    seconds = std::max(seconds, shards_[model][stage].bytes / link_bytes_per_s_[stage]);
+  for (std::size_t stage = 0; stage < links_.size(); ++stage) {
+    seconds = std::max(seconds, shards_[model][stage].bytes / link_bytes_per_s(stage));
   }
   return seconds;
 }
 
 void CostModel::observe_transfer(std::size_t stage, std::size_t bytes, double busy_s) {
   if (bytes < kLeastBytes || busy_s <= 0) return;
-  move_towards(link_bytes_per_s_[stage], bytes / busy_s);
+  Link& link = links_[stage];
+  link.bytes += static_cast<double>(bytes);
+  link.busy_s += busy_s;
+  if (link.bytes < kRecentBytes) return;
+  link.bytes /= 2;
+  link.busy_s /= 2;
 }
 
 void CostModel::observe_pass(ModelId model, std::size_t stage, int rows, double seconds) {
   if (seconds <= 0) return;
-  Shard& shard = shards_[model][stage];
-  const double read_s = shard.read_s(options_), compute_s = shard.compute_s(options_, rows);
-  double& factor = read_s >= compute_s ? shard.read_factor : shard.compute_factor;
-  move_towards(factor, factor * seconds / std::max(read_s, compute_s));
+  Seen& seen = shards_[model][stage].seen[std::bit_width(static_cast<unsigned>(rows)) - 1];
+  seen.count = std::min(seen.count + 1, kRecentPasses);
+  seen.rows += (rows - seen.rows) / seen.count;
+  seen.seconds += (seconds - seen.seconds) / seen.count;
 }
 
 }  // namespace computron

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <span>
 
 #include "computron/base/memory.h"
@@ -190,15 +192,20 @@ void Job::plan_memory(const Communicator& node) {
 
 // Collective. The largest stage counts: all ranks get the same.
 std::size_t Job::default_pool_bytes() {
-  std::size_t largest_pages = 0, one_model_frames = 0;
+  std::size_t largest_pages = 0;
+  std::vector<std::size_t> frames;  // of each model with its cache
   for (const Model& model : models_) {
     const KvGeometry cache = KvGeometry::make(own_image(model));
     const std::size_t pages = own_image(model).pages();
     const int blocks = ceil_div(std::max(options_.pool_for_tokens, 1), cache.block_tokens);
     largest_pages = std::max(largest_pages, pages);
-    one_model_frames = std::max(one_model_frames, pages + cache.frames_for(blocks) + 1);
+    frames.push_back(pages + cache.frames_for(blocks));
   }
-  if (options_.pool_for_tokens > 0) return mesh_->world.all_reduce_max(one_model_frames) * page_bytes_;
+  if (options_.pool_for_tokens > 0) {
+    std::sort(frames.begin(), frames.end(), std::greater<>());
+    frames.resize(std::min<std::size_t>(frames.size(), std::max(options_.pool_models, 1)));
+    return mesh_->world.all_reduce_max(std::accumulate(frames.begin(), frames.end(), std::size_t{1})) * page_bytes_;
+  }
   // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
   // than the largest model and some cache.
   const std::size_t share = limit_.bytes / static_cast<std::size_t>(ranks_on_node_);

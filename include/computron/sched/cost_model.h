@@ -3,10 +3,13 @@
 //   transfer of b bytes     b ÷ link rate
 //   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak), as in design.md section 8
 //
-// Starts from the options and follows what ranks report: a link's rate directly, passes by a factor a model, stage and
-// side of the maximum, so that a guess that was wrong by 2 is right after a few steps.
+// Starts from the options and follows what ranks report, so that a guess that was wrong by 2 is right after a few
+// steps: a link's rate is the recent bytes over the recent time; a pass is a moving mean a model, stage and power of two
+// of rows, interpolated between those sizes that have been seen, and the formula times measured ÷ predicted of the
+// nearest one beyond them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -27,8 +30,8 @@ class CostModel {
   // `images[model][stage]`; borrowed only during the call.
   CostModel(const std::vector<std::vector<const Image*>>& images, const CostOptions& options);
 
-  double transfer_s(std::size_t stage, std::size_t bytes) const { return bytes / link_bytes_per_s_[stage]; }
-  double link_bytes_per_s(std::size_t stage) const { return link_bytes_per_s_[stage]; }
+  double transfer_s(std::size_t stage, std::size_t bytes) const { return bytes / link_bytes_per_s(stage); }
+  double link_bytes_per_s(std::size_t stage) const { return links_[stage].bytes / links_[stage].busy_s; }
   double stage_pass_s(ModelId model, std::size_t stage, int rows) const;
   // One after the other through all stages.
   double pass_s(ModelId model, int rows) const;
@@ -39,21 +42,28 @@ class CostModel {
 
   // `bytes` took the link of a rank of the stage `busy_s`. Too little to tell is ignored.
   void observe_transfer(std::size_t stage, std::size_t bytes, double busy_s);
+  // A pass of so many rows (at least 1) took `seconds` of a stage's compute.
   void observe_pass(ModelId model, std::size_t stage, int rows, double seconds);
 
  private:
+  // Passes of about one size so far.
+  struct Seen {
+    int count = 0;
+    double rows = 0, seconds = 0;  // moving means
+  };
   struct Shard {
     double bytes = 0;
     double flops_per_row = 0;
-    double read_factor = 1, compute_factor = 1;  // measured ÷ predicted, of either side of the maximum
-    double read_s(const CostOptions& o) const { return read_factor * (o.step_s + bytes / o.memory_bytes_per_s); }
-    double compute_s(const CostOptions& o, int rows) const {
-      return compute_factor * (o.step_s + rows * flops_per_row / o.flops_per_s);
-    }
+    std::array<Seen, 32> seen = {};  // [⌊log2 rows⌋]
   };
+  struct Link {
+    double bytes = 0, busy_s = 0;  // recent ones
+  };
+  // By the formula alone.
+  double formula_s(const Shard& shard, double rows) const;
 
   CostOptions options_;
-  std::vector<double> link_bytes_per_s_;  // [stage]
+  std::vector<Link> links_;                 // [stage]
   std::vector<std::vector<Shard>> shards_;  // [model][stage]
 };
 

@@ -23,9 +23,11 @@ struct JobOptions {
   int pp = 0;
   std::string device = "auto";
   std::size_t device_memory_bytes = 0;
-  // Where device_memory_bytes is 0 and this is not: the pool is the largest model, its cache for this many tokens, and
-  // a frame. What benchmarks of swapping want: one model resident and no second one.
+  // Where device_memory_bytes is 0 and pool_for_tokens is not: the pool is the largest `pool_models` models, for each
+  // of them a cache of so many tokens, and a frame. What benchmarks of swapping want: so many models resident and no
+  // further one.
   int pool_for_tokens = 0;
+  int pool_models = 1;
   std::size_t page_bytes = 0;
   double link_gb_per_s = 0;
   int threads = 0;

@@ -1,0 +1,128 @@
+#include "computron/sched/cost_model.h"
+
+#include <gmock/gmock.h>
+
+#include "computron/model/image.h"
+
+namespace computron::test {
+namespace {
+
+using ::testing::DoubleNear;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// 64 MiB of weights, 1e6 multiplications and additions a row.
+Image make_image() {
+  Image image;
+  image.used_bytes = {32 * kMiB, 32 * kMiB};
+  ShardTensor weight;
+  weight.name = "weight";
+  weight.role = TensorRole::kGemmWeight;
+  weight.rows = 500;
+  weight.columns = 1000;
+  image.plan.tensors = {weight};
+  return image;
+}
+
+// By the options a pass reads for 4 ms and computes for 0.1 ms a row: 40 rows take as long to compute as to read.
+constexpr CostOptions kOptions = {
+    .link_bytes_per_s = 1e9, .memory_bytes_per_s = 64 * kMiB / 4e-3, .flops_per_s = 1e10, .step_s = 1e-3};
+
+class CostModelTest : public ::testing::Test {
+ protected:
+  void observe(int rows, double seconds, int times = 1, std::size_t stage = 0) {
+    for (int i = 0; i < times; ++i) costs_.observe_pass(0, stage, rows, seconds);
+  }
+
+  Image image_ = make_image();
+  CostModel costs_{{{&image_, &image_}, {&image_, &image_}}, kOptions};
+};
+
+TEST_F(CostModelTest, BeginsWithTheFormula) {
+  EXPECT_DOUBLE_EQ(costs_.stage_pass_s(0, 0, 1), 5e-3);
+  EXPECT_DOUBLE_EQ(costs_.stage_pass_s(0, 0, 40), 5e-3);
+  EXPECT_DOUBLE_EQ(costs_.stage_pass_s(0, 0, 100), 11e-3);
+  EXPECT_DOUBLE_EQ(costs_.pass_s(0, 100), 22e-3);
+  EXPECT_DOUBLE_EQ(costs_.bottleneck_s(0, 100), 11e-3);
+  EXPECT_DOUBLE_EQ(costs_.transfer_s(0, 500), 5e-7);
+  EXPECT_DOUBLE_EQ(costs_.swap_s(0), 64 * kMiB / 1e9);
+}
+
+// Small passes and large ones, in turn, do not spoil each other's predictions, though the formula holds both for reads.
+TEST_F(CostModelTest, LearnsSmallAndLargePassesApart) {
+  for (int i = 0; i < 20; ++i) {
+    observe(1, 6e-3);
+    observe(8, 9e-3);
+    observe(32, 20e-3);
+  }
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 1), DoubleNear(6e-3, 1e-9));
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 8), DoubleNear(9e-3, 1e-9));
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 32), DoubleNear(20e-3, 1e-9));
+}
+
+TEST_F(CostModelTest, InterpolatesBetweenSizesSeen) {
+  observe(8, 8e-3);
+  observe(32, 20e-3);
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 14), DoubleNear(11e-3, 1e-9));
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 20), DoubleNear(14e-3, 1e-9));
+}
+
+// Twice what the formula says of the nearest size: twice what it says.
+TEST_F(CostModelTest, ScalesTheFormulaBeyondSizesSeen) {
+  observe(30, 10e-3);
+  observe(50, 12e-3);
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 1), DoubleNear(10e-3, 1e-9));
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 100), DoubleNear(22e-3, 1e-9));
+}
+
+TEST_F(CostModelTest, IsRightAfterAFewStepsAndFollowsChanges) {
+  observe(8, 10e-3, 4);
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 8), DoubleNear(10e-3, 1e-9));
+  observe(8, 30e-3, 100);
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 8), DoubleNear(30e-3, 0.1e-3));
+}
+
+// One pass in many that something else held up.
+TEST_F(CostModelTest, IsNotCarriedAwayByOnePass) {
+  observe(8, 10e-3, 30);
+  observe(8, 26e-3);
+  EXPECT_THAT(costs_.stage_pass_s(0, 0, 8), DoubleNear(11e-3, 0.1e-3));
+}
+
+TEST_F(CostModelTest, KeepsModelsAndStagesApart) {
+  observe(8, 10e-3, 5, /*stage=*/1);
+  EXPECT_DOUBLE_EQ(costs_.stage_pass_s(0, 0, 8), 5e-3);
+  EXPECT_DOUBLE_EQ(costs_.stage_pass_s(1, 1, 8), 5e-3);
+  EXPECT_THAT(costs_.pass_s(0, 8), DoubleNear(15e-3, 1e-9));
+  EXPECT_THAT(costs_.bottleneck_s(0, 8), DoubleNear(10e-3, 1e-9));
+}
+
+TEST_F(CostModelTest, IgnoresPassesThatTookNoTime) {
+  observe(8, 0);
+  EXPECT_DOUBLE_EQ(costs_.stage_pass_s(0, 0, 8), 5e-3);
+}
+
+TEST_F(CostModelTest, LearnsALinksRateFromOneSwap) {
+  costs_.observe_transfer(0, 64 * kMiB, 64 * kMiB / 4e9);
+  EXPECT_THAT(costs_.link_bytes_per_s(0), DoubleNear(4e9, 0.2e9));
+  EXPECT_DOUBLE_EQ(costs_.link_bytes_per_s(1), 1e9);
+  EXPECT_THAT(costs_.swap_s(0), DoubleNear(64 * kMiB / 1e9, 1e-9)) << "the slower stage's";
+}
+
+// A page that was slow weighs as much as its bytes, and what has been long ago nothing.
+TEST_F(CostModelTest, WeighsTransfersByTheirBytes) {
+  for (int i = 0; i < 4; ++i) costs_.observe_transfer(0, 100 * kMiB, 100 * kMiB / 2e9);
+  costs_.observe_transfer(0, 2 * kMiB, 2 * kMiB / 1e9);
+  EXPECT_THAT(costs_.link_bytes_per_s(0), DoubleNear(2e9, 0.02e9));
+  for (int i = 0; i < 100; ++i) costs_.observe_transfer(0, 100 * kMiB, 100 * kMiB / 1e9);
+  EXPECT_THAT(costs_.link_bytes_per_s(0), DoubleNear(1e9, 0.01e9));
+}
+
+TEST_F(CostModelTest, IgnoresTransfersTooSmallToTell) {
+  costs_.observe_transfer(0, kMiB / 2, 1);
+  costs_.observe_transfer(0, 8 * kMiB, 0);
+  EXPECT_DOUBLE_EQ(costs_.link_bytes_per_s(0), 1e9);
+}
+
+}  // namespace
+}  // namespace computron::test
