@@ -6,7 +6,7 @@
 namespace computron {
 namespace {
 
-constexpr int kRecentPasses = 16;
+constexpr int kRecentPasses = 64;
 constexpr std::size_t kLeastBytes = std::size_t{1} << 20;   // also what the options' link rate counts for
 constexpr std::size_t kRecentBytes = std::size_t{1} << 30;  // of a link; then half of them are forgotten
 

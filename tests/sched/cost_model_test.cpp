@@ -78,14 +78,14 @@ TEST_F(CostModelTest, ScalesTheFormulaBeyondSizesSeen) {
 TEST_F(CostModelTest, IsRightAfterAFewStepsAndFollowsChanges) {
   observe(8, 10e-3, 4);
   EXPECT_THAT(costs_.stage_pass_s(0, 0, 8), DoubleNear(10e-3, 1e-9));
-  observe(8, 30e-3, 100);
+  observe(8, 30e-3, 500);
   EXPECT_THAT(costs_.stage_pass_s(0, 0, 8), DoubleNear(30e-3, 0.1e-3));
 }
 
 // One pass in many that something else held up.
 TEST_F(CostModelTest, IsNotCarriedAwayByOnePass) {
-  observe(8, 10e-3, 30);
-  observe(8, 26e-3);
+  observe(8, 10e-3, 100);
+  observe(8, 74e-3);
   EXPECT_THAT(costs_.stage_pass_s(0, 0, 8), DoubleNear(11e-3, 0.1e-3));
 }
 
