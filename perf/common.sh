@@ -13,6 +13,7 @@ load() { cut -d ' ' -f 1 /proc/loadavg; }
 # For awk. median: of `count` numbers in `x`, which it sorts. head: of a Markdown table, columns separated by |.
 awk_functions='
   function max(a, b) { return a > b ? a : b }
+  function min(a, b) { return a < b ? a : b }
   function median(x, count,    i, j, t) {
     for (i = 2; i <= count; ++i) {
       for (j = i; j > 1 && x[j - 1] > x[j]; --j) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
@@ -97,10 +98,9 @@ copy_rate() {
   jq '[.link.bytes_per_s_by_rank_and_round[].memory | sort | .[length * 3 / 4 | floor]] | min' "$work/copies-$1.json"
 }
 
-# Seconds of copying a byte that computing has to give up: none where a core is left for the copies.
+# copy_s_a_byte MESH COPY_RATE: seconds that computing gives up: none where a core is left for the copies.
 copy_s_a_byte() {
-  local ranks=$((${1%x*} * ${1#*x}))
-  if ((ranks < cores)); then echo 0; else calculate '1 / rate' "rate=$(copy_rate "$1" "$2")"; fi
+  if ((${1%x*} * ${1#*x} < cores)); then echo 0; else calculate '1 / rate' "rate=$2"; fi
 }
 
 # same_answers A B: token ids and log probabilities of two runs, by request.

@@ -44,7 +44,7 @@ groups() { echo $((sequences < ${1#*x} ? sequences : ${1#*x})); }
 run() {
   local before
   before=$(load)
-  serve "$1" "$2" --model "m=$model" --max-seqs "$sequences" "${@:3}"
+  serve "$1" "$2" --model "m=$model" --max-seqs "$sequences" --policy throughput "${@:3}"
   printf '%s\t%s\t' "$before" "$(load)"
   jq -r --argjson passes "$(((generated - 1) * $(groups "$2")))" \
     "[(.latency_s.mean - .ttft_s.mean) / \$passes, ($fetched_by_a_rank), .swaps.exposed_s] | @tsv" "$work/$1.json"
@@ -60,14 +60,16 @@ resident() {
 
 # measure MESH: a line a run and figures of the mesh, tab-separated.
 measure() {
-  local mesh=$1 compute shard copy_s pages frames rate ratio repeat name
+  local mesh=$1 compute shard most copy_s pages frames rate ratio repeat name
   compute=$(resident "$mesh")
   shard=$(figure "resident-$mesh" "$fetched_by_a_rank")
-  copy_s=$(copy_s_a_byte "$mesh" "$model")
+  most=$(copy_rate "$mesh" "$model")
+  copy_s=$(copy_s_a_byte "$mesh" "$most")
   pages=$(pages "resident-$mesh" m "${mesh%x*}")
   frames=$((pages / 2 + $(cache_frames inputs/models/opt-swap.json "$mesh" $((4 << 20)) "$sequences" "$tokens")))
   for ratio in $ratios; do
-    rate=$(calculate 'shard / ratio / compute / 1e9' "shard=$shard" "ratio=$ratio" "compute=$compute")
+    rate=$(calculate 'min(shard / ratio / compute, most) / 1e9' "shard=$shard" "ratio=$ratio" "compute=$compute" \
+      "most=$most")
     for ((repeat = 0; repeat < repeats; ++repeat)); do
       name=streamed-$ratio-$mesh
       printf '%s\t' "${mesh/x/, }" "$ratio" "$pages" "$((pages / 2))" "$rate" "$compute" "$shard" "$copy_s" \
@@ -88,7 +90,7 @@ table() {
       computing_s = compute + moved_bytes * copy_s
       whole_s = max(shard / rate / 1e9, computing_s)
       least_s = max(moved_bytes / rate / 1e9, computing_s)
-      printf "| %s | %s | %.1f | %s of %s ", mesh, transfer_to_compute, shard / 1e6, frames, pages
+      printf "| %s | %.2f | %.1f | %s of %s ", mesh, shard / rate / 1e9 / compute, shard / 1e6, frames, pages
       printf "| %.3f | %.1f | %.1f ", rate, 1e3 * compute, 1e3 * shard / rate / 1e9
       printf "| %.3f | %.1f (%.1f–%.1f) ", moved_bytes / shard, 1e3 * pass_s, 1e3 * pass[1], 1e3 * pass[runs]
       printf "| %.1f | %.3f | %.1f | %.3f ", 1e3 * whole_s, pass_s / whole_s, 1e3 * least_s, pass_s / least_s
@@ -101,7 +103,7 @@ table() {
     }
     $1 $2 != key { row(); key = $1 $2; runs = 0; load_before = $10 }
     {
-      mesh = $1; transfer_to_compute = $2; pages = $3; frames = $4; rate = $5; compute = $6; shard = $7; copy_s = $8
+      mesh = $1; pages = $3; frames = $4; rate = $5; compute = $6; shard = $7; copy_s = $8
       load_after = $11; ++runs
       pass[runs] = $12; moved[runs] = ($13 - shard) / $9; exposed[runs] = $14
     }

@@ -72,7 +72,7 @@ measure() {
   local mesh=$1 tp=${1%x*} compute shard copy_s frames rate ratio policy repeat name
   compute=$(resident "$mesh")
   shard=$(figure "resident-$mesh" ".models.m0 | $fetched_by_a_rank")
-  copy_s=$(copy_s_a_byte "$mesh" "$model")
+  copy_s=$(copy_s_a_byte "$mesh" "$(copy_rate "$mesh" "$model")")
   frames=$((3 * ($(pages "resident-$mesh" m0 "$tp") +
     $(cache_frames inputs/models/opt-mixed.json "$mesh" $((2 << 20)) "$sequences" "$tokens"))))
   for ratio in $ratios; do
