@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kRecentPasses = 64;
 constexpr std::size_t kLeastBytes = std::size_t{1} << 20;   // also what the options' link rate counts for
-constexpr std::size_t kRecentBytes = std::size_t{1} << 30;  // of a link; then half of them are forgotten
+constexpr std::size_t kRecentBytes = std::size_t{8} << 30;  // of a link; then half of them are forgotten
 
 double flops_per_row(const ShardPlan& plan) {
   double flops = 0;
