@@ -26,8 +26,8 @@ CostModel::CostModel(const std::vector<std::vector<const Image*>>& images, const
   for (const auto& stages : images) {
     auto& shards = shards_.emplace_back();
     for (const Image* image : stages) {
-      shards.push_back({.bytes = static_cast<double>(image->total_used_bytes()),
-                        .flops_per_row = flops_per_row(image->plan)});
+      shards.push_back(
+          {.bytes = static_cast<double>(image->total_used_bytes()), .flops_per_row = flops_per_row(image->plan)});
     }
   }
 }
