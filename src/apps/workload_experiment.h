@@ -1,5 +1,5 @@
-// A workload as a front end: all requests are submitted at once, each becomes visible at its arrival, and what becomes of
-// them is kept.
+// A workload as a front end: all requests are submitted at once, each becomes visible at its arrival, and what becomes
+// of them is kept.
 #pragma once
 
 #include <vector>

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kRecentPasses = 64;
 constexpr std::size_t kLeastBytes = std::size_t{1} << 20;   // also what the options' link rate counts for
-constexpr std::size_t kRecentBytes = std::size_t{1} << 30;  // of a link; then half of them are forgotten
+constexpr std::size_t kRecentBytes = std::size_t{8} << 30;  // of a link; then half of them are forgotten
 
 double flops_per_row(const ShardPlan& plan) {
   double flops = 0;
@@ -26,8 +26,8 @@ CostModel::CostModel(const std::vector<std::vector<const Image*>>& images, const
   for (const auto& stages : images) {
     auto& shards = shards_.emplace_back();
     for (const Image* image : stages) {
-      shards.push_back({.bytes = static_cast<double>(image->total_used_bytes()),
-                        .flops_per_row = flops_per_row(image->plan)});
+      shards.push_back(
+          {.bytes = static_cast<double>(image->total_used_bytes()), .flops_per_row = flops_per_row(image->plan)});
     }
   }
 }

@@ -114,7 +114,7 @@ TEST_F(CostModelTest, WeighsTransfersByTheirBytes) {
   for (int i = 0; i < 4; ++i) costs_.observe_transfer(0, 100 * kMiB, 100 * kMiB / 2e9);
   costs_.observe_transfer(0, 2 * kMiB, 2 * kMiB / 1e9);
   EXPECT_THAT(costs_.link_bytes_per_s(0), DoubleNear(2e9, 0.02e9));
-  for (int i = 0; i < 100; ++i) costs_.observe_transfer(0, 100 * kMiB, 100 * kMiB / 1e9);
+  for (int i = 0; i < 1000; ++i) costs_.observe_transfer(0, 100 * kMiB, 100 * kMiB / 1e9);
   EXPECT_THAT(costs_.link_bytes_per_s(0), DoubleNear(1e9, 0.01e9));
 }
 

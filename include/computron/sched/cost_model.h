@@ -4,8 +4,8 @@
 //   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak), as in design.md section 8
 //
 // Starts from the options and follows what ranks report, so that a guess that was wrong by 2 is right after a few
-// steps: a link's rate is the recent bytes over the recent time; a pass is a moving mean a model, stage and power of two
-// of rows, interpolated between those sizes that have been seen, and the formula times measured ÷ predicted of the
+// steps: a link's rate is the recent bytes over the recent time; a pass is a moving mean a model, stage and power of
+// two of rows, interpolated between those sizes that have been seen, and the formula times measured ÷ predicted of the
 // nearest one beyond them.
 #pragma once
 
