@@ -38,15 +38,20 @@ std::vector<ModelView> least_recent_first(std::span<const ModelView> models, std
   return result;
 }
 
+// Requests come at about equal intervals, and the next one is not long overdue.
+bool comes_regularly(const ModelView& view, double now_s) {
+  constexpr double kRegular = 0.3;  // variance of the time between two ÷ its mean squared
+  const double gap_s = view.arrival_gap_s;
+  return gap_s > 0 && view.arrival_gap2_s2 / (gap_s * gap_s) - 1 < kRegular && now_s - view.last_arrival_s < 3 * gap_s;
+}
+
 // Seconds until the next request for a model, as far as the ones so far tell. Where they come regularly: the rest of
 // the usual time between two. Where they come at random or in bursts: the longer it has been silent, the longer it will
 // be, and the rarer its requests.
 double expected_silence_s(const ModelView& view, double now_s) {
-  constexpr double kRegular = 0.3;  // variance of the time between two ÷ its mean squared
   const double gap_s = view.arrival_gap_s, silent_s = now_s - view.last_arrival_s;
   if (gap_s <= 0) return std::numeric_limits<double>::max();
-  const bool regular = view.arrival_gap2_s2 / (gap_s * gap_s) - 1 < kRegular;
-  return regular ? std::max(gap_s - silent_s, 0.2 * gap_s) : 0.5 * gap_s + silent_s;
+  return comes_regularly(view, now_s) ? std::max(gap_s - silent_s, 0.2 * gap_s) : 0.5 * gap_s + silent_s;
 }
 
 class FifoPolicy : public Policy {
@@ -83,7 +88,32 @@ class BalancedPolicy : public Policy {
     return ids(views);
   }
 
+  std::vector<Guess> guesses(std::span<const ModelView> models, double now_s) const override {
+    std::vector<ModelView> idle;
+    std::copy_if(models.begin(), models.end(), std::back_inserter(idle),
+                 [](const ModelView& view) { return !view.has_work(); });
+    std::stable_sort(idle.begin(), idle.end(), [now_s](const ModelView& a, const ModelView& b) {
+      return expected_silence_s(a, now_s) < expected_silence_s(b, now_s);
+    });
+    std::vector<Guess> guesses;
+    for (const ModelView& view : idle) {
+      if (comes_regularly(view, now_s)) guesses.push_back({view.model, wanted_later(view, idle, now_s)});
+    }
+    return guesses;
+  }
+
  private:
+  // Those that will be silent for twice as long, the longest first.
+  static std::vector<ModelId> wanted_later(const ModelView& than, const std::vector<ModelView>& by_silence,
+                                           double now_s) {
+    std::vector<ModelId> later;
+    for (auto view = by_silence.rbegin(); view != by_silence.rend(); ++view) {
+      const bool long_silent = expected_silence_s(*view, now_s) > 2 * expected_silence_s(than, now_s);
+      if (long_silent && !view->pinned) later.push_back(view->model);
+    }
+    return later;
+  }
+
   bool late(const ModelView& view, double now_s) const { return now_s - view.waiting_since_s >= options_.max_wait_s; }
   static bool stays(const ModelView& view, const Turn& turn, double now_s) {
     return view.model == turn.model && (view.catching_up || now_s < turn.begun_s + view.swap_s);
@@ -97,9 +127,10 @@ class BalancedPolicy : public Policy {
   // Requests served a second if it went next (Smith's rule), times their mean age over its cost: what has waited long
   // for little goes before what has waited little for much.
   static double score(const ModelView& view, double now_s) {
+    constexpr double kAge = 0.3;
     const double cost_s = view.missing_s + view.compute_s + 1e-9;
     const double age_s = now_s - view.arrivals_s / static_cast<double>(view.requests());
-    return std::exp2(view.priority) * static_cast<double>(view.requests()) / cost_s * (1 + age_s / cost_s);
+    return std::exp2(view.priority) * static_cast<double>(view.requests()) / cost_s * (1 + kAge * age_s / cost_s);
   }
 
   PolicyOptions options_;

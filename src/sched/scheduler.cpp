@@ -131,6 +131,8 @@ void Scheduler::set_agenda(double now_s) {
   const std::vector<ModelView> models = views(now_s);
   agenda_ = policy_->agenda(models, turn_, now_s);
   victims_ = policy_->victims(models, agenda_, now_s);
+  guesses_.clear();
+  if (!input_closed_ || !arriving_.empty()) guesses_ = policy_->guesses(models, now_s);
 }
 
 std::vector<ModelView> Scheduler::views(double now_s) const {

@@ -44,10 +44,8 @@ double Scheduler::fetch_horizon_s(double now_s) const {
 double Scheduler::link_wakes_s(double now_s) const {
   double wakes_s = std::numeric_limits<double>::infinity();
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    const bool missing = std::any_of(agenda_.begin(), agenda_.end(),
-                                     [&](ModelId m) { return pools_[stage].missing_pages(m) > 0; });
     const double dry_s = links_[stage].free_s - options_.fetch_ahead_s / 2;
-    if (missing && dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
+    if (wants_pages() && dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
   }
   return wakes_s;
 }
@@ -56,8 +54,7 @@ bool Scheduler::plan_prefetch_step(PlannedStep& planned, double now_s) {
   const bool due = std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
     return link.free_s < fetch_horizon_s(now_s) - options_.fetch_ahead_s / 2;
   });
-  const bool missing = std::any_of(agenda_.begin(), agenda_.end(), [this](ModelId m) { return misses_pages(m); });
-  if (!due || !missing) return false;
+  if (!due || !wants_pages()) return false;
   release_idle_caches(planned);
   prefetch(planned, now_s);
   const bool anything = std::any_of(planned.step.stages.begin(), planned.step.stages.end(), [](const StagePlan& plan) {
@@ -65,9 +62,9 @@ bool Scheduler::plan_prefetch_step(PlannedStep& planned, double now_s) {
   });
   if (!anything) return false;
   planned.step.id = ++last_step_;
-  planned.step.model = agenda_.front();
+  planned.step.model = agenda_.empty() ? guesses_.front().model : agenda_.front();
   const double end_s = in_flight_.empty() ? now_s : in_flight_.back().end_s;
-  in_flight_.push_back({planned.step.id, agenda_.front(), 0, {}, end_s});
+  in_flight_.push_back({planned.step.id, planned.step.model, 0, {}, end_s});
   return true;
 }
 
@@ -76,24 +73,38 @@ bool Scheduler::misses_pages(ModelId model) const {
                      [model](const StagePool& pool) { return pool.missing_pages(model) > 0; });
 }
 
+bool Scheduler::wants_pages() const {
+  return std::any_of(agenda_.begin(), agenda_.end(), [this](ModelId m) { return misses_pages(m); }) ||
+         std::any_of(guesses_.begin(), guesses_.end(), [this](const auto& guess) { return misses_pages(guess.model); });
+}
+
 // Pages of the agenda's models in its order, as long as a link would otherwise run dry and frames are to be had that
-// nobody wants sooner.
+// nobody wants sooner; then of models that will probably be on it.
 void Scheduler::prefetch(PlannedStep& planned, double now_s) {
-  const double horizon_s = fetch_horizon_s(now_s);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     int reserve = 0;
-    for (const ModelId model : agenda_) {
-      const double time_s = horizon_s - std::max(links_[stage].free_s, now_s);
-      if (time_s <= 0) break;
-      StagePlan& plan = planned.step.stages[stage];
-      const std::size_t first = plan.fetches.size();
-      reserve += cache_to_come(model, stage);
-      const auto bytes = static_cast<std::size_t>(time_s * costs_.link_bytes_per_s(stage)) + 1;
-      pools_[stage].prefetch(model, victims_for(model), bytes, reserve, plan);
-      issue(stage, first, planned, now_s);
-      if (pools_[stage].missing_pages(model) > 0) break;
+    bool complete = true;
+    for (auto model = agenda_.begin(); complete && model != agenda_.end(); ++model) {
+      reserve += cache_to_come(*model, stage);
+      complete = prefetch(stage, planned, *model, victims_for(*model), reserve, now_s);
+    }
+    for (auto guess = guesses_.begin(); complete && guess != guesses_.end(); ++guess) {
+      complete = prefetch(stage, planned, guess->model, guess->victims, reserve, now_s);
     }
   }
+}
+
+// Whether all pages of the model are there or on their way, and the link has room for more.
+bool Scheduler::prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> victims,
+                         int reserve, double now_s) {
+  const double time_s = fetch_horizon_s(now_s) - std::max(links_[stage].free_s, now_s);
+  if (time_s <= 0) return false;
+  StagePlan& plan = planned.step.stages[stage];
+  const std::size_t first = plan.fetches.size();
+  const auto bytes = static_cast<std::size_t>(time_s * costs_.link_bytes_per_s(stage)) + 1;
+  pools_[stage].prefetch(model, victims, bytes, reserve, plan);
+  issue(stage, first, planned, now_s);
+  return pools_[stage].missing_pages(model) == 0;
 }
 
 // Of the step's own model, in the step itself: its pass trails them.

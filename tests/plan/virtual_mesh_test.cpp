@@ -140,6 +140,17 @@ TEST(VirtualPolicies, BalancedBeatsFifoWhereSwapsDominate) {
   EXPECT_LT(1.5 * balanced_s, job.run().mean_latency_s());
 }
 
+// Three models asked for in turn, room for two: the third comes in while nobody asks.
+TEST(VirtualPolicies, ModelsThatAreWantedRegularlyAreThereWhenTheyAre) {
+  VirtualJob job{.models = 3, .frames = 2 * 64 + 20};
+  for (int i = 0; i < 60; ++i) job.add(static_cast<ModelId>(i % 3), 1, 0.3 * i);
+  const Outcome outcome = job.run();
+  for (RequestId id = 15; id < 60; ++id) {
+    const Completion& c = outcome.completion(id);
+    EXPECT_LT(c.finished_s - c.arrival_s, 2 * job.pass_s) << id;
+  }
+}
+
 // --- The mesh itself --------------------------------------------------------------------------------------------
 
 TEST(VirtualMesh, TheSameJobTakesTheSameTime) {

@@ -166,6 +166,23 @@ TEST(BalancedPolicy, RegularModelsAreKeptForTheirNextRequest) {
   EXPECT_THAT(victims(*balanced(), views, {}, 9.5), ElementsAre(0, 1, 2));
 }
 
+TEST(BalancedPolicy, GuessesWhoIsWantedNextOnlyWhereRequestsComeRegularly) {
+  const auto model = [](ModelId id, double last_s, double gap_s, double gap2_s2) {
+    return ModelView{.model = id, .last_arrival_s = last_s, .arrival_gap_s = gap_s, .arrival_gap2_s2 = gap2_s2};
+  };
+  ModelView pinned = model(3, 9.9, 100, 10000), busy = waiting(4, 9);
+  pinned.pinned = true;
+  const std::vector views{model(0, 9, 2, 4.1), model(1, 8, 10, 101), model(2, 9, 1.5, 9), pinned, busy};
+  const std::vector<Policy::Guess> guesses = balanced()->guesses(views, 10);
+  ASSERT_EQ(guesses.size(), 3u);  // model 2 comes in bursts, model 4 has work
+  EXPECT_EQ(guesses[0].model, 0u);
+  EXPECT_THAT(guesses[0].victims, ElementsAre(1)) << "8 s against 1 s; not model 2, at 1.75 s, and nothing pinned";
+  EXPECT_EQ(guesses[1].model, 1u);
+  EXPECT_THAT(guesses[1].victims, IsEmpty());
+  EXPECT_THAT(balanced()->guesses(views, 40), ElementsAre(::testing::Field(&Policy::Guess::model, 3u)))
+      << "who is long overdue is no longer expected";
+}
+
 // --- throughput --------------------------------------------------------------------------------------------------
 
 double makespan(const std::vector<ModelView>& views, const std::vector<ModelId>& order) {

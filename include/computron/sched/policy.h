@@ -46,6 +46,13 @@ class Policy {
   virtual ~Policy() = default;
   // The models that have work, in the order in which they should run: the first now, the next ones are prefetched.
   virtual std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const = 0;
+  // A model without work that will probably have some before its victims do: it may come in while a link is idle.
+  struct Guess {
+    ModelId model = 0;
+    std::vector<ModelId> victims;  // the first to lose first
+  };
+  // The one that is wanted soonest first.
+  virtual std::vector<Guess> guesses(std::span<const ModelView>, double /*now_s*/) const { return {}; }
   // Whether it wants to know all requests before it decides anything.
   virtual bool plans_ahead() const { return false; }
   // Whether requests that find their model running join its turn, or wait for its next one.

@@ -150,6 +150,9 @@ class Scheduler {
   bool plan_prefetch_step(PlannedStep& planned, double now_s);
   void fetch_what_is_missing(PlannedStep& planned, double now_s);
   void prefetch(PlannedStep& planned, double now_s);
+  bool prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> victims, int reserve,
+                double now_s);
+  bool wants_pages() const;
   void issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s);
   void issue(std::size_t stage, ModelId model, std::size_t bytes, double now_s);
   void observe(const InFlight& step, std::span<const StageTimes> times, double now_s);
@@ -182,6 +185,7 @@ class Scheduler {
 
   Turn turn_;
   std::vector<ModelId> agenda_;   // of the decision being made
+  std::vector<Policy::Guess> guesses_;
   std::vector<ModelId> victims_;  // everybody who may lose pages, first to lose first
   std::vector<bool> swapping_;    // [model] fetches have been issued since it last ran
   std::vector<SequenceId> to_close_;
