@@ -42,6 +42,7 @@ void complete(BenchSwapOptions& options) {
   options.job.complete();
   JobOptions& job = options.job.options;
   if (job.models.size() < 2) throw Error(ExitCode::kUsage, "bench swap takes two models or more; ids may share a file");
+  job.policy = "fifo";  // which fetches nothing before it is asked for; balanced would, on a guess
   job.pool_for_tokens = options.experiment.prompt_tokens + 1;
   job.max_batch_tokens = std::max(kMaxBatchTokens, options.experiment.prompt_tokens);
 }
