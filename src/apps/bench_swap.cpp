@@ -127,6 +127,7 @@ void bench(BenchSwapOptions& options, Communicator world) {
 void add_options(CLI::App& app, BenchSwapOptions& o) {
   app.option_defaults()->always_capture_default();
   add_job_options(app, o.job);
+  app.remove_option(app.get_option("--policy"));  // fifo
   app.add_option("--requests", o.experiment.requests, "Swapped requests to measure; each is sent again while resident")
       ->check(CLI::Range(1, 100000));
   app.add_option("--warmup", o.experiment.warmup, "Requests before them")->check(CLI::Range(0, 100000));

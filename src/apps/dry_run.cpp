@@ -33,8 +33,9 @@ void dry_run(Job& job, RequestReader* reader, bool replay) {
   std::vector<std::vector<const Image*>> images;
   for (const ModelShape& shape : job.model_shapes()) images.push_back(shape.images);
   VirtualMesh mesh(images, CostModel(images, costs), kLatency_s);
-  const VirtualRun run = run_virtually(scheduler, mesh, /*keep_steps=*/true);
-  fmt::print("{}", format_plan(make_plan(run, mesh, images, job.mesh().shape.tp), job.model_names(), costs));
+  PlanRecorder recorder(images, job.mesh().shape.tp);
+  const VirtualRun run = run_virtually(scheduler, mesh, [&](const auto& sent) { recorder.add(sent); });
+  fmt::print("{}", format_plan(recorder.finish(run, mesh), job.model_names(), costs));
 }
 
 }  // namespace computron

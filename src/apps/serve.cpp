@@ -126,7 +126,7 @@ double serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
   Metrics metrics(job.model_names());
   const double start = now_s();
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.model_names(), start,
-                      {.replay = options.replay, .show_progress = !options.quiet});
+                      {.replay = options.replay, .live = options.requests == "-", .show_progress = !options.quiet});
   Engine engine(job, scheduler, batch, metrics, start);
   engine.run();
   const RunFacts facts = facts_of(job, now_s() - start);

@@ -9,37 +9,6 @@
 namespace computron {
 namespace {
 
-using Images = std::vector<std::vector<const Image*>>;
-
-// Bytes fetched for each model that no turn has been charged with yet, by stage.
-class Fetched {
- public:
-  Fetched(const Images& images, int tp) : images_(images), tp_(tp) {
-    for (const auto& stages : images) pending_.emplace_back(stages.size(), 0);
-  }
-  void add(const Step& step) {
-    for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
-      for (const Fetch& fetch : step.stages[stage].fetches) {
-        const std::size_t bytes = images_[fetch.model][stage]->used_bytes[fetch.page];
-        pending_[fetch.model][stage] += bytes;
-        all_ += bytes * static_cast<std::size_t>(tp_);
-      }
-    }
-  }
-  std::size_t take(ModelId model) {
-    const std::size_t bytes = *std::max_element(pending_[model].begin(), pending_[model].end());
-    std::fill(pending_[model].begin(), pending_[model].end(), 0);
-    return bytes;
-  }
-  std::size_t all() const { return all_; }
-
- private:
-  const Images& images_;
-  int tp_;
-  std::size_t all_ = 0;
-  std::vector<std::vector<std::size_t>> pending_;  // [model][stage]
-};
-
 std::string line(const PlannedTurn& turn, const std::string& name) {
   return fmt::format("{:>10.3f}{:>10.3f}  {:<24}{:>8}{:>10}{:>14}{:>12.3f}\n", turn.begin_s, turn.end_s, name,
                      turn.passes, turn.rows, format_size(turn.fetched_bytes), turn.exposed_s);
@@ -47,31 +16,48 @@ std::string line(const PlannedTurn& turn, const std::string& name) {
 
 }  // namespace
 
-Plan make_plan(const VirtualRun& run, const VirtualMesh& mesh, const Images& images, int tp) {
-  Plan plan{.turns = {}, .end_s = run.end_s, .swaps = run.swaps, .exposed_s = run.exposed_s,
-            .requests = run.completions.size()};
-  Fetched fetched(images, tp);
-  for (const VirtualRun::SentStep& sent : run.steps) {
-    const Step& step = sent.planned.step;
-    fetched.add(step);
-    if (step.chunks.empty()) continue;
-    if (plan.turns.empty() || plan.turns.back().model != step.model) {
-      plan.turns.push_back({.model = step.model, .begin_s = sent.execution.begin_s});
+PlanRecorder::PlanRecorder(const std::vector<std::vector<const Image*>>& images, int tp) : images_(images), tp_(tp) {
+  for (const auto& stages : images) fetched_.emplace_back(stages.size(), 0);
+}
+
+void PlanRecorder::add(const VirtualRun::SentStep& sent) {
+  const Step& step = sent.planned.step;
+  note_fetches(step);
+  if (step.chunks.empty()) return;
+  if (plan_.turns.empty() || plan_.turns.back().model != step.model) {
+    plan_.turns.push_back({.model = step.model, .begin_s = sent.execution.begin_s});
+  }
+  PlannedTurn& turn = plan_.turns.back();
+  std::vector<std::size_t>& fetched = fetched_[step.model];
+  turn.end_s = sent.execution.reported_s;
+  turn.passes += 1;
+  turn.rows += step.rows();
+  turn.exposed_s += sent.execution.exposed_s;
+  turn.fetched_bytes += *std::max_element(fetched.begin(), fetched.end());
+  std::fill(fetched.begin(), fetched.end(), 0);
+}
+
+void PlanRecorder::note_fetches(const Step& step) {
+  for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
+    for (const Fetch& fetch : step.stages[stage].fetches) {
+      const std::size_t bytes = images_[fetch.model][stage]->used_bytes[fetch.page];
+      fetched_[fetch.model][stage] += bytes;
+      plan_.fetched_bytes += bytes * static_cast<std::size_t>(tp_);
     }
-    PlannedTurn& turn = plan.turns.back();
-    turn.end_s = sent.execution.reported_s;
-    turn.passes += 1;
-    turn.rows += step.rows();
-    turn.exposed_s += sent.execution.exposed_s;
-    turn.fetched_bytes += fetched.take(step.model);
   }
-  plan.fetched_bytes = fetched.all();
-  plan.refused = static_cast<std::size_t>(std::count_if(
+}
+
+Plan PlanRecorder::finish(const VirtualRun& run, const VirtualMesh& mesh) {
+  plan_.end_s = run.end_s;
+  plan_.swaps = run.swaps;
+  plan_.exposed_s = run.exposed_s;
+  plan_.requests = run.completions.size();
+  plan_.refused = static_cast<std::size_t>(std::count_if(
       run.completions.begin(), run.completions.end(), [](const Completion& c) { return !c.error_code.empty(); }));
-  for (std::size_t stage = 0; stage < images.front().size(); ++stage) {
-    plan.link_busy_s = std::max(plan.link_busy_s, mesh.busy_s(stage));
+  for (std::size_t stage = 0; stage < images_.front().size(); ++stage) {
+    plan_.link_busy_s = std::max(plan_.link_busy_s, mesh.busy_s(stage));
   }
-  return plan;
+  return std::move(plan_);
 }
 
 std::string format_plan(const Plan& plan, const std::vector<std::string>& names, const CostOptions& costs,

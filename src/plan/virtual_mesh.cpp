@@ -135,6 +135,16 @@ StageTimes VirtualMesh::times_at(Stage& stage, double now_s, double compute_s) {
 }
 
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, bool keep_steps) {
+  std::vector<VirtualRun::SentStep> steps;
+  VirtualRun run = run_virtually(scheduler, mesh, [&](const VirtualRun::SentStep& sent) {
+    if (keep_steps) steps.push_back(sent);
+  });
+  run.steps = std::move(steps);
+  return run;
+}
+
+VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh,
+                         const std::function<void(const VirtualRun::SentStep&)>& observe) {
   struct Pending {
     double reported_s;
     Step step;
@@ -157,7 +167,7 @@ VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, bool keep_step
       run.swaps += planned->swaps.size();
       run.exposed_s += execution.exposed_s;
       pending.push_back({execution.reported_s, planned->step, execution.times});
-      if (keep_steps) run.steps.push_back({now_s, execution, std::move(*planned)});
+      observe({now_s, execution, std::move(*planned)});
       continue;
     }
     double until_s = std::get<WaitUntil>(decision).time_s;

@@ -189,22 +189,22 @@ std::optional<ModelId> Scheduler::model_to_fill_in(double now_s) const {
   if (agenda_.size() < 2 || !policy_->joins_turn() || !fetches_go_on(agenda_.front())) return std::nullopt;
   const double time_s = wait_s(agenda_.front(), now_s) - costs_.pass_s(agenda_.front(), 1);
   for (const ModelId model : std::span(agenda_).subspan(1)) {
-    const bool short_enough = costs_.pass_s(model, static_cast<int>(work_[model].open().size())) < time_s;
+    const auto rows = std::clamp<std::size_t>(work_[model].backlog().prompt_tokens, 1, options_.max_batch_tokens);
+    const bool short_enough = costs_.pass_s(model, static_cast<int>(rows)) < time_s;
     if (short_enough && is_ready(model, now_s)) return model;
   }
   return std::nullopt;
 }
 
-// A model of which pages are missing that frames can be found for.
-bool Scheduler::fetches_go_on(ModelId model) const {
-  const std::vector<ModelId> victims = victims_for(model);
-  bool missing = false;
+// Whether the pages that the agenda's first model misses come in without a pass of it: frames are to be had beside
+// those for its cache. If not, nothing is won by waiting.
+bool Scheduler::fetches_go_on(ModelId first) const {
+  const std::vector<ModelId> victims = victims_for(first);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    if (pools_[stage].missing_pages(model) == 0) continue;
-    missing = true;
-    if (pools_[stage].available(victims) == 0) return false;
+    const StagePool& pool = pools_[stage];
+    if (pool.missing_pages(first) > 0 && pool.available(victims) <= cache_to_come(first, stage)) return false;
   }
-  return missing || wait_s(model, links_.front().free_s) > 0;
+  return true;
 }
 
 bool Scheduler::is_ready(ModelId model, double now_s) const {
@@ -235,6 +235,7 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   std::vector<Sequence*> members = take_chunks(model, step);
   fetch_what_is_missing(planned, now_s);
   begin_turn(model, now_s);
+  if (!streams(model)) swapping_[model] = false;  // all of it is there or on its way
   work_[model].last_used = step.id;
   work_[model].last_pass_s = now_s;
   const double before_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
@@ -269,29 +270,41 @@ void Scheduler::admit(ModelId model) {
   while (!work.waiting().empty() && std::ssize(work.open()) < options_.max_seqs) {
     const int blocks = work.blocks_wanted() + work.blocks_of(work.waiting().front());
     const bool first = model == agenda_.front();
-    if (!(first && work.open().empty()) && !fits_beside_others(model, blocks)) break;
+    const bool must_run = first && work.open().empty();  // others make room, whatever it takes
+    if (!must_run && !fits_beside_others(model, blocks)) break;
     if (!first && !can_grow(model, blocks)) break;
     work.admit_first(++last_sequence_);
   }
 }
 
-// Whether the model may have that much cache without driving out another's, or its own pages.
+// Whether the model may have that much cache without driving out one that is still wanted, or its own pages. A model
+// that streams anyway may have half of what it could.
 bool Scheduler::fits_beside_others(ModelId model, int blocks) const {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const StagePool& pool = pools_[stage];
     const KvGeometry& geometry = models_[model].caches[stage];
-    const int room = options_.frames - pinned_beside(model, stage) - caches_beside(model, stage);
-    const int pages = pools_[stage].pages(model), cache = geometry.frames_for(blocks);
-    const bool resident = pages + geometry.frames_for(work_[model].blocks_wanted()) <= room;
-    const int most = resident ? room - pages : (room - pools_[stage].fewest_frames(model)) / 2;
-    if (cache > std::max(most, pools_[stage].cache_frames(model))) return false;
+    const int room = options_.frames - pinned_beside(model, stage), others = wanted_caches_beside(model, stage);
+    const bool too_large = pool.pages(model) + geometry.frames_for(work_[model].blocks_wanted()) > room;
+    const int most = too_large ? (room - others - pool.fewest_frames(model)) / 2 : room - others - pool.pages(model);
+    if (geometry.frames_for(blocks) > most) return false;
   }
   return true;
 }
 
+// Of caches that are in use, or about to be given back by passes in flight.
 int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model) frames += pools_[stage].cache_frames(m);
+    if (m != model && !work_[m].open().empty()) frames += pools_[stage].cache_frames(m);
+  }
+  return frames;
+}
+
+// Of caches whose sequences go on.
+int Scheduler::wanted_caches_beside(ModelId model, std::size_t stage) const {
+  int frames = 0;
+  for (ModelId m = 0; m < models_.size(); ++m) {
+    if (m != model && work_[m].unfinished() > 0) frames += pools_[stage].cache_frames(m);
   }
   return frames;
 }
@@ -334,11 +347,11 @@ bool Scheduler::make_room(ModelId model, PlannedStep& planned) {
   return true;
 }
 
-// Those that no longer use it first, then the last of the agenda.
+// The last of the agenda first.
 std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
   std::vector<ModelId> others;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model && work_[m].blocks() > 0 && pools_.front().cache_frames(m) > 0) others.push_back(m);
+    if (m != model && !work_[m].open().empty() && pools_.front().cache_frames(m) > 0) others.push_back(m);
   }
   const auto turn_of = [this](ModelId m) { return std::find(agenda_.begin(), agenda_.end(), m) - agenda_.begin(); };
   std::stable_sort(others.begin(), others.end(), [&](ModelId a, ModelId b) { return turn_of(a) > turn_of(b); });

@@ -54,7 +54,7 @@ double Scheduler::link_wakes_s(double now_s) const {
 
 bool Scheduler::plan_prefetch_step(PlannedStep& planned, double now_s) {
   const bool due = std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
-    return link.free_s < fetch_horizon_s(now_s) - options_.fetch_ahead_s / 2;
+    return link.free_s <= fetch_horizon_s(now_s) - options_.fetch_ahead_s / 2;
   });
   if (!due || !wants_pages()) return false;
   release_idle_caches(planned);

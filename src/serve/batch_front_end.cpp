@@ -19,13 +19,13 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
       options_(options),
       progress_line_(options.show_progress, start_s) {}
 
-bool BatchFrontEnd::take_input(Scheduler& scheduler, double /*now*/) {
+bool BatchFrontEnd::take_input(Scheduler& scheduler, double now) {
   if (closed_) return false;
   bool took = false;
   while (room(scheduler)) {
     std::optional<IncomingRequest> incoming = reader_.poll();
     if (!incoming) break;
-    take(std::move(*incoming), scheduler);
+    take(std::move(*incoming), scheduler, now);
     took = true;
   }
   if (took || !reader_.finished()) return took;
@@ -38,14 +38,14 @@ bool BatchFrontEnd::room(const Scheduler& scheduler) {
 }
 
 // A line that is no request has its result at once.
-void BatchFrontEnd::take(IncomingRequest incoming, Scheduler& scheduler) {
+void BatchFrontEnd::take(IncomingRequest incoming, Scheduler& scheduler, double now) {
   if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) {
     metrics_.add_failure();
     writer_.write(format_failure(incoming, *failure));
     return;
   }
   Request request = std::move(std::get<Request>(incoming.content));  // what is left tells how to write the result
-  if (!options_.replay) request.arrival_s = 0;
+  if (!options_.replay) request.arrival_s = options_.live ? now : 0;
   const RequestId line = incoming.line;
   open_.emplace(line, std::move(incoming));
   scheduler.submit(std::move(request));

@@ -141,6 +141,7 @@ void Engine::account(const PlannedStep& planned) {
   const Step& step = planned.step;
   for (const ModelId model : planned.swaps) ++metrics_.model(model).swaps.count;
   const auto tp = static_cast<std::uint64_t>(job_.mesh().shape.tp);
+  for (int rank = 0; rank < job_.mesh().shape.ranks(); ++rank) note_copies(rank, step);
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
     for (const Fetch& fetch : step.stages[stage].fetches) {
       const std::size_t bytes = scheduler_.image(fetch.model, stage).used_bytes[fetch.page];
@@ -154,7 +155,40 @@ void Engine::account(const PlannedStep& planned) {
   }
 }
 
-// What it took, when all ranks have reported it. A rank's copy time since its last report counts for this model.
+// In the order of the rank's link.
+void Engine::note_copies(int rank, const Step& step) {
+  const auto stage = static_cast<std::size_t>(job_.mesh().shape.stage_of(rank));
+  std::deque<Copy>& copies = times_[static_cast<std::size_t>(rank)].copies;
+  for (const CacheChange& change : step.stages[stage].caches) {
+    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * job_.page_bytes()});
+  }
+  for (const Fetch& fetch : step.stages[stage].fetches) {
+    copies.push_back({fetch.model, scheduler_.image(fetch.model, stage).used_bytes[fetch.page]});
+  }
+}
+
+// The time in which the rank's link was busy since its last report, to the models of which pages were copied meanwhile,
+// by bytes.
+void Engine::share_out_busy_time(RankTimes& times, const Report& report) {
+  std::size_t bytes = report.link_bytes - std::exchange(times.link_bytes, report.link_bytes);
+  const double busy_s = report.busy_s - std::exchange(times.busy_s, report.busy_s);
+  const double s_per_byte = bytes > 0 ? busy_s / static_cast<double>(bytes) : 0;
+  while (bytes > 0 && !times.copies.empty()) {
+    Copy& copy = times.copies.front();
+    const std::size_t part = std::min(bytes, copy.bytes);
+    if (copy.fetched) {
+      double& busy_by_model = times.busy_by_model[*copy.fetched];
+      busy_by_model += s_per_byte * static_cast<double>(part);
+      SwapFigures& swaps = metrics_.model(*copy.fetched).swaps;
+      swaps.busy_s = std::max(swaps.busy_s, busy_by_model);
+    }
+    bytes -= part;
+    copy.bytes -= part;
+    if (copy.bytes == 0) times.copies.pop_front();
+  }
+}
+
+// What it took, when all ranks have reported it.
 void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   ServeFigures& figures = metrics_.model(step.model);
   ++figures.steps.count;
@@ -163,14 +197,13 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankTimes& times = times_[rank];
     figures.steps.compute_s[rank] += reports[rank].compute_s;
-    times.busy_by_model[step.model] += reports[rank].busy_s - std::exchange(times.busy_s, reports[rank].busy_s);
+    share_out_busy_time(times, reports[rank]);
     times.exposed_by_model[step.model] +=
         reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);
     figures.swaps.verified +=
         reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
     figures.swaps.refetched +=
         reports[rank].pages_refetched - std::exchange(times.refetched, reports[rank].pages_refetched);
-    figures.swaps.busy_s = std::max(figures.swaps.busy_s, times.busy_by_model[step.model]);
     figures.swaps.exposed_s = std::max(figures.swaps.exposed_s, times.exposed_by_model[step.model]);
   }
 }

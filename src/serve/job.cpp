@@ -181,10 +181,11 @@ void Job::plan_memory(const Communicator& node) {
   if (options_.device_memory_bytes == 0) options_.device_memory_bytes = default_pool_bytes();
   const std::uint64_t own_frames = std::min<std::uint64_t>(options_.device_memory_bytes / page_bytes_, INT_MAX);
   frames_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_frames));  // as many as on the poorest rank
-  const std::size_t host_cache = options_.host_cache_bytes.value_or(frames_ * page_bytes_ / 8);
-  host_slots_ = static_cast<int>(std::min<std::uint64_t>(host_cache / page_bytes_, INT_MAX));
-  memory_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
   memory_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
+  const std::size_t host_cache = options_.host_cache_bytes.value_or(default_host_cache_bytes());
+  const std::uint64_t own_slots = std::min<std::uint64_t>(host_cache / page_bytes_, INT_MAX);
+  host_slots_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_slots));
+  memory_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
   for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.total();
   const std::vector<MemoryNeed> needs = gather(mesh_->world, memory_);
   if (mesh_->rank == 0) spdlog::info("{}", memory_table(needs));
@@ -212,6 +213,13 @@ std::size_t Job::default_pool_bytes() {
   const std::size_t all_models = mesh_->world.all_reduce_max(memory_.host);
   const std::size_t largest_model = mesh_->world.all_reduce_max(largest_pages) * page_bytes_;
   return std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share / 4));
+}
+
+// An eighth of the pool, of half of what the rank's share of memory leaves beside everything else.
+std::size_t Job::default_host_cache_bytes() const {
+  const std::size_t share = limit_.bytes / static_cast<std::size_t>(ranks_on_node_);
+  const std::size_t left = share - std::min(share, memory_.total());
+  return std::min(memory_.pool / 8, left / 2);
 }
 
 // This node's ranks together against what the machine or the control group leaves; every model against the pool.

@@ -32,7 +32,9 @@ class PlanReportTest : public ::testing::Test {
   }
   Plan plan() const {
     const std::vector<std::vector<const Image*>> images{{&image_}, {&image_}};
-    return make_plan(run_, VirtualMesh(images, CostModel(images, {}), 0), images, /*tp=*/2);
+    PlanRecorder recorder(images, /*tp=*/2);
+    for (const VirtualRun::SentStep& sent : run_.steps) recorder.add(sent);
+    return recorder.finish(run_, VirtualMesh(images, CostModel(images, {}), 0));
   }
 
   Image image_;

@@ -22,7 +22,7 @@ double response_bound(const VirtualJob& job) {
 TEST(VirtualSwap, TheFirstTokenComesWithinTheBound) {
   for (const int stages : {1, 2, 4}) {
     for (const double pass_s : {0.001, 0.05, 0.1, 0.3}) {
-      VirtualJob job{.models = 2, .stages = stages, .pass_s = pass_s, .frames = 66};
+      VirtualJob job{.models = 2, .stages = stages, .pass_s = pass_s, .frames = 66, .policy = "fifo"};
       for (int i = 0; i < 8; ++i) job.add(static_cast<ModelId>(i % 2), 1, 10.0 * i);
       const Outcome outcome = job.run();
       for (const Completion& c : outcome.run.completions) {
@@ -117,6 +117,15 @@ TEST(VirtualPrefetch, TheNextModelIsThereWhenItsTurnComes) {
   EXPECT_LT(outcome.run.exposed_s, 0.105);
 }
 
+// Two models that fit the pool one at a time, with long answers: the cache that the other is about to give back is no
+// reason to take more than there is room for beside the pages, and stream.
+TEST(VirtualCaches, AModelThatFitsDoesNotStreamForItsCache) {
+  VirtualJob job{.models = 2, .pages = 80, .pass_s = 0.004, .frames = 100, .max_seqs = 256, .policy = "throughput"};
+  job.send(600, 60);
+  const Outcome outcome = job.run();
+  EXPECT_EQ(outcome.bytes[0], 2 * outcome.model_bytes);
+}
+
 // --- Policies ---------------------------------------------------------------------------------------------------
 
 TEST(VirtualPolicies, NobodyIsStarved) {
@@ -126,6 +135,20 @@ TEST(VirtualPolicies, NobodyIsStarved) {
   const Outcome outcome = job.run();
   const Completion& lonely = outcome.completion(3000);
   EXPECT_LE(lonely.finished_s - lonely.arrival_s, 1.0 + 3 * (job.transfer_s + 0.1));
+}
+
+// Both fit the pool side by side, their caches do not: the one that runs must not go on while the other's pages cannot
+// come for want of frames for its cache.
+TEST(VirtualPolicies, WhoFillsInWhileAnotherComesDoesNotKeepItOut) {
+  VirtualJob job{.models = 2, .frames = 140, .max_seqs = 512, .policy_options = {.max_wait_s = 0.5}};
+  for (int i = 0; i < 20000; ++i) job.add(0, 120, 0.0005 * i);
+  for (int i = 0; i < 2000; ++i) job.add(1, 120, 1.0);
+  const Outcome outcome = job.run();
+  double first_s = 1e9;
+  for (const Completion& c : outcome.run.completions) {
+    if (c.model == 1) first_s = std::min(first_s, c.first_token_s - c.arrival_s);
+  }
+  EXPECT_LT(first_s, 3.0);
 }
 
 TEST(VirtualPolicies, BalancedBeatsFifoWhereSwapsDominate) {

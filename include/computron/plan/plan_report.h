@@ -29,9 +29,24 @@ struct Plan {
   std::size_t refused = 0;
 };
 
-// `run` with its steps; `images[model][stage]`, `tp` ranks a stage.
-Plan make_plan(const VirtualRun& run, const VirtualMesh& mesh, const std::vector<std::vector<const Image*>>& images,
-               int tp);
+// Follows a run step by step; keeps turns, no steps.
+class PlanRecorder {
+ public:
+  // `images[model][stage]`, borrowed; `tp` ranks a stage.
+  PlanRecorder(const std::vector<std::vector<const Image*>>& images, int tp);
+
+  void add(const VirtualRun::SentStep& sent);
+  // All of `run` has been added.
+  Plan finish(const VirtualRun& run, const VirtualMesh& mesh);
+
+ private:
+  void note_fetches(const Step& step);
+
+  const std::vector<std::vector<const Image*>>& images_;
+  int tp_;
+  Plan plan_;
+  std::vector<std::vector<std::size_t>> fetched_;  // [model][stage] that no turn has been charged with yet
+};
 
 // A table, a line a turn (the first `max_turns`), and the sums. `costs` are the rates that the times come from.
 std::string format_plan(const Plan& plan, const std::vector<std::string>& names, const CostOptions& costs,

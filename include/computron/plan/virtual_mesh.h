@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "computron/runtime/step.h"
@@ -88,5 +89,8 @@ struct VirtualRun {
 // Drives the scheduler, to which everything has been submitted and the input closed, until all is done. Every token
 // that a pass samples is one that ends nothing.
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, bool keep_steps = false);
+// The same; every step is handed to `observe` and kept nowhere.
+VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh,
+                         const std::function<void(const VirtualRun::SentStep&)>& observe);
 
 }  // namespace computron

@@ -52,7 +52,7 @@ struct SchedulerOptions {
 struct PlannedStep {
   Step step;
   std::vector<StateDigest> expected;  // [stage]
-  std::vector<ModelId> swaps;         // models of which fetching begins here, since they last ran
+  std::vector<ModelId> swaps;         // models of which fetching begins here since they last ran
 };
 struct WaitUntil {
   double time_s;  // of the clock that next() is given; infinity: for submit, close_input or completed
@@ -125,7 +125,7 @@ class Scheduler {
   bool plan_pass(PlannedStep& planned, double now_s);
   bool plan_pass_of(ModelId model, PlannedStep& planned, double now_s);
   std::optional<ModelId> model_to_fill_in(double now_s) const;
-  bool fetches_go_on(ModelId model) const;
+  bool fetches_go_on(ModelId first) const;
   bool is_ready(ModelId model, double now_s) const;
   bool can_grow(ModelId model, int blocks) const;
   std::vector<Sequence*> take_chunks(ModelId model, Step& step);
@@ -135,6 +135,7 @@ class Scheduler {
   // Caches.
   int pinned_beside(ModelId model, std::size_t stage) const;
   int caches_beside(ModelId model, std::size_t stage) const;
+  int wanted_caches_beside(ModelId model, std::size_t stage) const;
   int cache_wanted(ModelId model, std::size_t stage) const;
   bool fits_beside_others(ModelId model, int blocks) const;
   bool streams(ModelId model) const;

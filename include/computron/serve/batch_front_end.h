@@ -17,7 +17,8 @@
 namespace computron {
 
 struct BatchOptions {
-  bool replay = false;  // honour arrival times; without it every request is there from the start
+  bool replay = false;  // honour arrival times; without it every request is there from the start, or
+  bool live = false;    // arrives when it is read
   bool show_progress = true;
 };
 
@@ -34,7 +35,7 @@ class BatchFrontEnd : public FrontEnd {
   void finish(double now) override;  // the last progress line; ensures that no request is without a result
 
  private:
-  void take(IncomingRequest incoming, Scheduler& scheduler);
+  void take(IncomingRequest incoming, Scheduler& scheduler, double now);
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
 

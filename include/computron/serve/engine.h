@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "computron/runtime/step_exchange.h"
@@ -48,6 +49,21 @@ class Engine {
     bool swap;
   };
 
+  // A copy over a rank's link.
+  struct Copy {
+    std::optional<ModelId> fetched;  // none: a cache moved
+    std::size_t bytes = 0;
+  };
+  struct RankTimes {
+    double busy_s = 0;  // latest cumulative figures of the rank
+    double exposed_s = 0;
+    std::uint64_t verified = 0;
+    std::uint64_t refetched = 0;
+    std::size_t link_bytes = 0;
+    std::deque<Copy> copies;  // sent and not reported as copied
+    std::vector<double> busy_by_model, exposed_by_model;
+  };
+
   bool poll();
   bool take_input();
   bool take_reports();
@@ -58,6 +74,8 @@ class Engine {
   void account(const PlannedStep& planned);
   std::vector<StageTimes> stage_times(const std::vector<Report>& reports) const;
   void account(const InFlight& step, const std::vector<Report>& reports);
+  void note_copies(int rank, const Step& step);
+  void share_out_busy_time(RankTimes& times, const Report& report);
   Activity activity() const;
   void shut_down();
   double now() const;
@@ -75,13 +93,6 @@ class Engine {
   double ask_at_s_ = 0;             // when the scheduler is to be asked again
   bool all_done_ = false;
 
-  struct RankTimes {
-    double busy_s = 0;  // latest cumulative figures of the rank
-    double exposed_s = 0;
-    std::uint64_t verified = 0;
-    std::uint64_t refetched = 0;
-    std::vector<double> busy_by_model, exposed_by_model;
-  };
   std::vector<RankTimes> times_;                         // [rank]
   std::vector<std::vector<std::uint64_t>> shard_bytes_;  // [model][stage] fetched by each rank of the stage
 };

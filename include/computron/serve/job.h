@@ -100,6 +100,7 @@ class Job {
   void make_images();
   void plan_memory(const Communicator& node);
   std::size_t default_pool_bytes();
+  std::size_t default_host_cache_bytes() const;
   void check_memory() const;
   void load_pages();
   std::string memory_table(const std::vector<MemoryNeed>& needs) const;
