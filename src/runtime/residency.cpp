@@ -53,10 +53,7 @@ void Residency::begin(const Step& step) {
   for (const SequenceId id : step.closed) state_.close(id);
   for (const CacheChange& change : plan.caches) {
     state_.change_cache(change);
-    for (const FrameId frame : change.added) {
-      compute_.wait(pool_.filled(frame));  // restored, or no late copy lands
-      swapper_.forget(frame);
-    }
+    for (const FrameId frame : change.added) compute_.wait(pool_.filled(frame));  // restored, or no late copy lands
   }
   refills_.assign(plan.fetches.begin(), plan.fetches.end());
   place_until({step.id - 1, UsePoint::kEnd});

@@ -291,7 +291,7 @@ TEST_P(PausedCache, MovesToHostMemoryAndBack) {
 }
 
 TEST_P(PausedCache, IsComputedAgain) {
-  const TracedRun paused = interrupted("0", /*link_gbps=*/"0.5", /*max_wait_s=*/"0.005");
+  const TracedRun paused = interrupted("0", /*link_gbps=*/"0.5", /*max_wait_s=*/"0.001");
   EXPECT_EQ(paused.spilled(), 0u);
   EXPECT_GT(paused.tokens_computed(), tokens_to_compute());
 }

@@ -52,8 +52,6 @@ class Swapper {
   // The compute stream has been given everything up to `point`.
   void passed(UsePoint point);
 
-  // The frame serves something else: no page is in it.
-  void forget(FrameId frame) { contents_[frame] = {}; }
   // The event after which `frame` holds `page`; Error{kInternal} if that fetch has not been enqueued yet: waiting for
   // it would be waiting for an event before it is recorded, a deadlock that the order rule excludes.
   const Event& ready(ModelId model, PageId page, FrameId frame);
