@@ -87,7 +87,7 @@ table() {
       if (!runs) return
       pass_s = median(pass, runs)
       moved_bytes = median(moved, runs)
-      computing_s = compute + moved_bytes * copy_s
+      computing_s = compute + (1 - frames / pages) * shard * copy_s  # the least that any run has to copy
       whole_s = max(shard / rate / 1e9, computing_s)
       least_s = max(moved_bytes / rate / 1e9, computing_s)
       printf "| %s | %.2f | %.1f | %s of %s ", mesh, shard / rate / 1e9 / compute, shard / 1e6, frames, pages
