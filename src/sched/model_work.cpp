@@ -105,22 +105,12 @@ bool ModelWork::any_catching_up() const {
   return std::any_of(open_.begin(), open_.end(), [](const Sequence& s) { return s.catching_up(); });
 }
 
-const Request* ModelWork::oldest() const {
-  const Request* oldest = waiting_.empty() ? nullptr : &waiting_.front();
+const Request& ModelWork::oldest() const {
+  const Request* oldest = waiting_.empty() ? &open_.front().request() : &waiting_.front();
   for (const Sequence& sequence : open_) {
-    if (oldest == nullptr || earlier(sequence.request(), *oldest)) oldest = &sequence.request();
+    if (earlier(sequence.request(), *oldest)) oldest = &sequence.request();
   }
-  return oldest;
-}
-
-double ModelWork::oldest_arrival_s() const {
-  const Request* request = oldest();
-  return request == nullptr ? 0 : request->arrival_s;
-}
-
-RequestId ModelWork::oldest_request() const {
-  const Request* request = oldest();
-  return request == nullptr ? 0 : request->id;
+  return *oldest;
 }
 
 ModelWork::Backlog ModelWork::backlog() const {

@@ -150,13 +150,15 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
                    .pinned = models_[m].pinned,
                    .priority = models_[m].priority};
     if (view.has_work()) {
-      view.oldest_arrival_s = work.oldest_arrival_s();
-      view.oldest_request = work.oldest_request();
+      const Request& oldest = work.oldest();
+      const ModelWork::Backlog backlog = work.backlog();
+      view.oldest_arrival_s = oldest.arrival_s;
+      view.oldest_request = oldest.id;
       view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s);
-      view.arrivals_s = work.backlog().arrivals_s;
+      view.arrivals_s = backlog.arrivals_s;
       view.missing_s = wait_s(m, now_s);
       view.swap_s = costs_.swap_s(m);
-      view.compute_s = compute_s(m);
+      view.compute_s = compute_s(view, backlog);
     }
     views.push_back(view);
   }
@@ -165,16 +167,15 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
 
 // Everything waiting and open: prompts in as few passes as tokens and sequences allow, then a token a pass for as many
 // sequences as may be open.
-double Scheduler::compute_s(ModelId model) const {
-  const ModelWork::Backlog backlog = work_[model].backlog();
-  const auto requests = static_cast<double>(work_[model].waiting().size() + work_[model].unfinished());
+double Scheduler::compute_s(const ModelView& view, const ModelWork::Backlog& backlog) const {
+  const auto requests = static_cast<double>(view.requests());
   const auto prompt = static_cast<double>(backlog.prompt_tokens);
   const double together = std::clamp(requests, 1.0, static_cast<double>(options_.max_seqs));
   const double prefills = std::max(std::ceil(prompt / options_.max_batch_tokens), std::ceil(requests / together));
   const double decodes = std::max(static_cast<double>(backlog.generated_tokens) - requests, 0.0) / together;
   const int prefill_rows = std::max(static_cast<int>(prompt / std::max(prefills, 1.0)), 1);
-  return costs_.pass_s(model, prefill_rows) + (prefills - 1) * costs_.bottleneck_s(model, prefill_rows) +
-         decodes * costs_.pass_s(model, static_cast<int>(together));
+  return costs_.pass_s(view.model, prefill_rows) + (prefills - 1) * costs_.bottleneck_s(view.model, prefill_rows) +
+         decodes * costs_.pass_s(view.model, static_cast<int>(together));
 }
 
 bool Scheduler::plan_pass(PlannedStep& planned, double now_s) {
@@ -359,7 +360,7 @@ std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
 }
 
 void Scheduler::swap_out_cache(ModelId model, PlannedStep& planned) {
-  const bool spill = !work_[model].open().empty() && cheaper_to_spill(model);
+  const bool spill = cheaper_to_spill(model);
   if (!spill) {
     const std::vector<SequenceId> known = work_[model].restart_all(last_sequence_);
     to_close_.insert(to_close_.end(), known.begin(), known.end());

@@ -43,11 +43,11 @@ double Scheduler::fetch_horizon_s(double now_s) const {
 
 double Scheduler::link_wakes_s(double now_s) const {
   double wakes_s = std::numeric_limits<double>::infinity();
-  const bool guessing = agenda_.empty() && wants_pages();  // silence goes by, and guesses change with it
-  if (guessing) wakes_s = now_s + options_.fetch_ahead_s;
-  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    const double dry_s = links_[stage].free_s - options_.fetch_ahead_s / 2;
-    if (wants_pages() && dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
+  if (!wants_pages()) return wakes_s;
+  if (agenda_.empty()) wakes_s = now_s + options_.fetch_ahead_s;  // silence goes by, and guesses change with it
+  for (const Link& link : links_) {
+    const double dry_s = link.free_s - options_.fetch_ahead_s / 2;
+    if (dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
   }
   return wakes_s;
 }

@@ -47,10 +47,7 @@ void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> v
 
 // Taken one by one, so that the next search no longer sees the frame.
 void StagePool::take_for_cache(FrameId frame, CacheChange& change) {
-  const StageState::Owner& owner = state_.owner(frame);
-  if (owner.kind == StageState::Owner::kPage) {
-    missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
-  }
+  give_up_page(frame);
   state_.change_cache({.model = change.model, .added = {frame}});
   change.added.push_back(frame);
 }
@@ -92,11 +89,7 @@ void StagePool::restore_cache(ModelId model, std::span<const ModelId> victims, S
   for (std::size_t i = 0; i < change.slots.size(); ++i) {
     const FrameId frame = find_frame(victims);
     change.after = std::max(change.after, last_use_[frame]);
-    const StageState::Owner owner = state_.owner(frame);
-    if (owner.kind == StageState::Owner::kPage) {
-      missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
-      state_.forget(frame);
-    }
+    give_up_page(frame);
     change.added.push_back(frame);
   }
   free_slots_.insert(free_slots_.end(), change.slots.begin(), change.slots.end());
@@ -116,6 +109,14 @@ FrameId StagePool::find_frame(std::span<const ModelId> victims) {
   throw Error(ExitCode::kInternal, "internal: the plan needs more frames than the pool has");
 }
 
+// The page that the frame holds, if any, is missing from now on.
+void StagePool::give_up_page(FrameId frame) {
+  const StageState::Owner owner = state_.owner(frame);
+  if (owner.kind != StageState::Owner::kPage) return;
+  missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
+  state_.forget(frame);
+}
+
 FrameId StagePool::last_page(ModelId model) {
   PageId& page = last_resident_[model];
   while (state_.frame_of(model, page) == kNoFrame) --page;
@@ -123,10 +124,7 @@ FrameId StagePool::last_page(ModelId model) {
 }
 
 void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan) {
-  const StageState::Owner owner = state_.owner(frame);
-  if (owner.kind == StageState::Owner::kPage) {
-    missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
-  }
+  give_up_page(frame);
   const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
   state_.place(fetch);
   missing_bytes_[model] -= state_.image(model).used_bytes[page];

@@ -57,8 +57,8 @@ class ModelWork {
   double last_arrival_s() const { return last_arrival_s_; }
   double arrival_gap_s() const { return arrival_gap_s_; }
   double arrival_gap2_s2() const { return arrival_gap2_s2_; }
-  double oldest_arrival_s() const;
-  RequestId oldest_request() const;
+  // Of the waiting and open ones; there is one.
+  const Request& oldest() const;
 
   // Sums for predictions.
   struct Backlog {
@@ -74,7 +74,6 @@ class ModelWork {
   double last_pass_s = 0;  // when that was planned
 
  private:
-  const Request* oldest() const;
   void note_arrival(double arrival_s);
 
   int block_tokens_;

@@ -119,7 +119,7 @@ class Scheduler {
   void admit_arrivals(double now_s);
   void set_agenda(double now_s);
   std::vector<ModelView> views(double now_s) const;
-  double compute_s(ModelId model) const;
+  double compute_s(const ModelView& view, const ModelWork::Backlog& backlog) const;
 
   // Compute.
   bool plan_pass(PlannedStep& planned, double now_s);

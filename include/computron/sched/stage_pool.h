@@ -70,6 +70,7 @@ class StagePool {
   void free_cache_frames(ModelId model);
   void take_for_cache(FrameId frame, CacheChange& change);
   FrameId last_page(ModelId model);
+  void give_up_page(FrameId frame);
 
   StageState state_;
   std::vector<int> spans_;                // [model]
