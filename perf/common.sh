@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Source me from the repository root: what the scripts here that run `computron serve` share.
+# Source me from the repository root: what the scripts here share.
 # Expects $work, and for serve and copy_rate $page_size.
 
 cpu=$(lscpu | sed -n 's/^Model name: *//p' | head -n 1)
 cores=$(nproc)
 machine=${1:-$(printf '%s-%s-cores' "$cpu" "$cores" | tr -cs '[:alnum:]\n' '-' | tr '[:upper:]' '[:lower:]')}
 program=${PROGRAM:-build/release/computron}
-command -v jq >/dev/null || { echo "${0##*/}: needs jq" >&2; exit 69; }
+needs_jq() { command -v jq >/dev/null || { echo "${0##*/}: needs jq" >&2; exit 69; }; }
 
 load() { cut -d ' ' -f 1 /proc/loadavg; }
 

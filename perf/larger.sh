@@ -19,6 +19,7 @@ cd "$(dirname "$0")/.."
 . jobs/mpi-env.sh
 # shellcheck source=perf/common.sh
 . perf/common.sh
+needs_jq
 
 meshes=${MESHES:-1x1 2x1 1x2}
 ratios=${RATIOS:-0.5 1 2 4}

@@ -15,20 +15,17 @@ cd "$(dirname "$0")/.."
 # shellcheck source=jobs/mpi-env.sh
 . jobs/mpi-env.sh
 
-cpu=$(lscpu | sed -n 's/^Model name: *//p' | head -n 1)
-cores=$(nproc)
-machine=${1:-$(printf '%s-%s-cores' "$cpu" "$cores" | tr -cs '[:alnum:]\n' '-' | tr '[:upper:]' '[:lower:]')}
+# shellcheck source=perf/common.sh
+. perf/common.sh
+
 rates=${RATES:-0.5 1 2}
 requests=${REQUESTS:-24}
-program=${PROGRAM:-build/release/computron}
 work=${WORK:-build/perf/swap}
 result=perf/results/swap-$machine.md
 mkdir -p "$work" perf/results
 
 model=$work/opt-swap.h5
 [ -e "$model" ] || "$program" init "$model" --config inputs/models/opt-swap.json --seed 1
-
-load() { cut -d ' ' -f 1 /proc/loadavg; }
 
 # run NAME TP PP ARGUMENTS...: a CSV with the load of the machine before and after in front.
 run() {

@@ -19,9 +19,9 @@ cd "$(dirname "$0")/.."
 # shellcheck source=jobs/mpi-env.sh
 . jobs/mpi-env.sh
 
-cpu=$(lscpu | sed -n 's/^Model name: *//p' | head -n 1)
-cores=$(nproc)
-machine=${1:-$(printf '%s-%s-cores' "$cpu" "$cores" | tr -cs '[:alnum:]\n' '-' | tr '[:upper:]' '[:lower:]')}
+# shellcheck source=perf/common.sh
+. perf/common.sh
+
 scale=${SCALE:-1}
 seeds=${SEEDS:-10}
 seed=${SEED:-1}
@@ -34,13 +34,12 @@ mkdir -p "$work" perf/results
 model=$work/$(basename "$config" .json).h5
 [ -e "$model" ] || "$build/computron" init "$model" --config "$config" --seed 1
 
-calculate() { awk "BEGIN { printf \"%.4g\", $1 }"; }
-load() { cut -d ' ' -f 1 /proc/loadavg; }
+rounded() { awk "BEGIN { printf \"%.4g\", $1 }"; }
 
 # Bytes of the largest shard at tp 2 x pp 2 over 0.423 s. The last stage holds the head once more, so four shards are
 # the file to within a few per cent.
-rate=$(calculate "$(stat -c %s "$model") / 4 / (0.423 * $scale) / 1e9")
-duration=$(calculate "30 * $scale")
+rate=$(rounded "$(stat -c %s "$model") / 4 / (0.423 * $scale) / 1e9")
+duration=$(rounded "30 * $scale")
 
 # real RESIDENT BATCH RATE...: a CSV with the load of the machine before and after in front. Both policies meet the same
 # requests.
@@ -49,7 +48,7 @@ real() {
   shift 2
   for ((i = 1; i <= $#; ++i)); do
     models+=(--model "m$i=$model")
-    rates+=("$(calculate "${!i} / $scale")")
+    rates+=("$(rounded "${!i} / $scale")")
   done
   before=$(load)
   name=$#-$(IFS=-; echo "$*")
@@ -102,7 +101,7 @@ real 4 32 10 10 1 1 1 1
   echo
   cat "$work/grid.md"
   printf '\n## Real time: four ranks on emulated links\n\n'
-  echo "OPT models of $(stat -c %s "$model" | awk '{ printf "%.0f", $1 / 1e6 }') MB ($config, float32), tp 2 x pp 2, one compute thread a rank, links of $rate GB/s: a swap takes $(calculate "0.423 * $scale") s."
+  echo "OPT models of $(stat -c %s "$model" | awk '{ printf "%.0f", $1 / 1e6 }') MB ($config, float32), tp 2 x pp 2, one compute thread a rank, links of $rate GB/s: a swap takes $(rounded "0.423 * $scale") s."
   echo "Requests of one token after 8 of prompt for $duration s, cv 1, seed $seed; times and rates are Computron's$([ "$scale" = 1 ] || echo ", scaled by $scale: the same ratios"). Machine load: one-minute"
   echo "average before and after both policies' runs, threads of the runs themselves included."
   echo
