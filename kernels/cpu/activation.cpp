@@ -38,6 +38,13 @@ F8 gelu_erf(F8 x) {
   return mul(mul(x, splat(0.5f)), twice);
 }
 
+// (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x.
+F8 tanh(F8 x) {
+  const F8 sign = _mm256_and_ps(splat(-0.0f), x);
+  const F8 e = exp(mul(_mm256_andnot_ps(splat(-0.0f), x), splat(-2)));
+  return _mm256_or_ps(div(sub(splat(1), e), add(splat(1), e)), sign);
+}
+
 F8 relu(F8 x) { return max(splat(0), x); }
 F8 identity(F8 x) { return x; }
 
@@ -63,6 +70,8 @@ void activate_as(Activation activation, const float* x, const float* bias, int n
       return apply<gelu_erf>(x, bias, n, out);
     case Activation::kSilu:
       return apply<silu>(x, bias, n, out);
+    case Activation::kTanh:
+      return apply<tanh>(x, bias, n, out);
   }
 }
 

@@ -31,12 +31,20 @@ EnumNames<PositionKind> names_of(PositionKind) {
                                                                     {PositionKind::kRotary, "rotary"}};
   return kNames;
 }
+EnumNames<RopeScaling> names_of(RopeScaling) {
+  static constexpr std::pair<RopeScaling, const char*> kNames[] = {
+      {RopeScaling::kNone, "none"}, {RopeScaling::kLinear, "linear"}, {RopeScaling::kLlama3, "llama3"}};
+  return kNames;
+}
+EnumNames<Resampling> names_of(Resampling) {
+  static constexpr std::pair<Resampling, const char*> kNames[] = {{Resampling::kBilinear, "bilinear"},
+                                                                  {Resampling::kBicubic, "bicubic"}};
+  return kNames;
+}
 EnumNames<Activation> names_of(Activation) {
-  static constexpr std::pair<Activation, const char*> kNames[] = {{Activation::kNone, "none"},
-                                                                  {Activation::kRelu, "relu"},
-                                                                  {Activation::kGeluTanh, "gelu_tanh"},
-                                                                  {Activation::kGeluErf, "gelu_erf"},
-                                                                  {Activation::kSilu, "silu"}};
+  static constexpr std::pair<Activation, const char*> kNames[] = {
+      {Activation::kNone, "none"},        {Activation::kRelu, "relu"}, {Activation::kGeluTanh, "gelu_tanh"},
+      {Activation::kGeluErf, "gelu_erf"}, {Activation::kSilu, "silu"}, {Activation::kTanh, "tanh"}};
   return kNames;
 }
 
@@ -60,6 +68,10 @@ nlohmann::json json_of(const Value& value) {
     throw Error(ExitCode::kInternal, "internal: enumerator without a name");
   } else if constexpr (std::is_same_v<Value, float>) {
     return std::stod(fmt::format("{}", value));  // the shortest digits that read as this float: 1e-05
+  } else if constexpr (std::is_same_v<Value, std::vector<float>>) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const float element : value) list.push_back(json_of(element));
+    return list;
   } else {
     return value;
   }
@@ -75,20 +87,43 @@ void for_each_field(Config& config, Visitor&& visit) {
   visit("kv_heads", config.kv_heads);
   visit("head_dim", config.head_dim);
   visit("ffn", config.ffn);
-  visit("vocab", config.vocab);
   visit("max_positions", config.max_positions);
+  visit("vocab", config.vocab);
+  visit("embedding_width", config.embedding_width);
+  visit("token_types", config.token_types);
+  visit("embedding_norm", config.embedding_norm);
+  visit("image_size", config.image_size);
+  visit("patch_size", config.patch_size);
+  visit("channels", config.channels);
+  visit("image_resampling", config.image_resampling);
+  visit("image_mean", config.image_mean);
+  visit("image_std", config.image_std);
+  visit("positions", config.positions);
   visit("position_offset", config.position_offset);
+  visit("rope_theta", config.rope_theta);
+  visit("rope_scaling", config.rope_scaling);
+  visit("rope_factor", config.rope_factor);
+  visit("rope_low_frequency_factor", config.rope_low_frequency_factor);
+  visit("rope_high_frequency_factor", config.rope_high_frequency_factor);
+  visit("rope_original_positions", config.rope_original_positions);
   visit("norm", config.norm);
   visit("norm_position", config.norm_position);
-  visit("positions", config.positions);
-  visit("activation", config.activation);
   visit("norm_epsilon", config.norm_epsilon);
   visit("norm_bias", config.norm_bias);
+  visit("final_norm", config.final_norm);
+  visit("causal", config.causal);
+  visit("sliding_window", config.sliding_window);
   visit("attention_bias", config.attention_bias);
+  visit("attention_output_bias", config.attention_output_bias);
+  visit("activation", config.activation);
   visit("mlp_bias", config.mlp_bias);
   visit("gated_mlp", config.gated_mlp);
-  visit("final_norm", config.final_norm);
+  visit("experts", config.experts);
+  visit("experts_per_token", config.experts_per_token);
   visit("tied_head", config.tied_head);
+  visit("pooler", config.pooler);
+  visit("classes", config.classes);
+  visit("class_names", config.class_names);
   visit("eos_tokens", config.eos_tokens);
   visit("bos_token", config.bos_token);
 }
@@ -98,67 +133,77 @@ void require(bool condition, const std::string& what) {
 }
 
 // Bounds far above any model and low enough that no product of two of them overflows.
+constexpr int kMost = 1 << 24;
+
 void check_range(const char* name, int value, int least, int most) {
   require(value >= least && value <= most, fmt::format("'{}' is {}, expected {} to {}", name, value, least, most));
 }
 
+void check_positive(const char* name, float value) {
+  require(std::isfinite(value) && value > 0, fmt::format("'{}' is {}, expected a positive number", name, value));
+}
+
 void check_sizes(const ModelConfig& c) {
-  constexpr int kMost = 1 << 24;
   check_range("layers", c.layers, 1, 1 << 14);
   check_range("hidden", c.hidden, 1, kMost);
   check_range("heads", c.heads, 1, 1 << 16);
   check_range("kv_heads", c.kv_heads, 1, c.heads);
   check_range("head_dim", c.head_dim, 1, 1 << 12);
   check_range("ffn", c.ffn, 1, kMost);
-  check_range("vocab", c.vocab, 1, kMost);
   check_range("max_positions", c.max_positions, 1, kMost);
-  check_range("position_offset", c.position_offset, 0, 1 << 16);
+  check_range("sliding_window", c.sliding_window, 0, kMost);
+  check_range("experts", c.experts, 0, 1 << 12);
+  check_range("experts_per_token", c.experts_per_token, c.experts > 0 ? 1 : 0, c.experts);
+  check_positive("norm_epsilon", c.norm_epsilon);
+}
+
+void check_inputs(const ModelConfig& c) {
+  check_range("vocab", c.vocab, c.takes_images() ? 0 : 1, c.takes_images() ? 0 : kMost);
+  check_range("embedding_width", c.embedding_width, 0, kMost);
+  check_range("token_types", c.token_types, 0, 1 << 8);
+  check_range("image_size", c.image_size, 0, 1 << 12);
+  if (!c.takes_images()) return;
+  check_range("channels", c.channels, 1, 16);
+  check_range("patch_size", c.patch_size, 1, c.image_size);
+  require(c.max_positions == c.patches() + 1,
+          fmt::format("'max_positions' is {}, not {} patches and a class token", c.max_positions, c.patches()));
+  require(!c.causal, "images are taken by encoders only");
+  for (const auto* list : {&c.image_mean, &c.image_std}) {
+    require(list->empty() || static_cast<int>(list->size()) == c.channels,
+            fmt::format("'image_mean' or 'image_std' has {} values of {} channels", list->size(), c.channels));
+  }
+  for (const float deviation : c.image_std) check_positive("image_std", deviation);
+}
+
+void check_outputs(const ModelConfig& c) {
+  check_range("classes", c.classes, 0, kMost);
+  require(!c.causal || (c.classes == 0 && !c.pooler), "'pooler' and 'classes' are for encoders, which are not causal");
+  require(c.causal || !c.tied_head, "an encoder has no output head to tie");
+  require(c.class_names.empty() || static_cast<int>(c.class_names.size()) == c.classes,
+          fmt::format("'class_names' has {} names of {} classes", c.class_names.size(), c.classes));
 }
 
 void check_heads(const ModelConfig& c) {
   require(c.heads % c.kv_heads == 0, fmt::format("'heads' {} is not a multiple of 'kv_heads' {}", c.heads, c.kv_heads));
-  require(c.architecture != "opt" || c.heads * c.head_dim == c.hidden,
-          fmt::format("'heads' {} x 'head_dim' {} is not 'hidden' {}", c.heads, c.head_dim, c.hidden));
-  require(c.positions != PositionKind::kRotary || c.head_dim % 2 == 0,
-          fmt::format("'head_dim' {} is odd, rotary positions need pairs", c.head_dim));
+}
+
+void check_positions(const ModelConfig& c) {
+  check_range("position_offset", c.position_offset, 0, 1 << 16);
+  if (c.positions != PositionKind::kRotary) return;
+  require(c.head_dim % 2 == 0, fmt::format("'head_dim' {} is odd, rotary positions need pairs", c.head_dim));
+  check_positive("rope_theta", c.rope_theta);
+  check_positive("rope_factor", c.rope_factor);
+  if (c.rope_scaling != RopeScaling::kLlama3) return;
+  check_positive("rope_low_frequency_factor", c.rope_low_frequency_factor);
+  require(std::isfinite(c.rope_high_frequency_factor) && c.rope_high_frequency_factor > c.rope_low_frequency_factor,
+          fmt::format("'rope_high_frequency_factor' {} is not above 'rope_low_frequency_factor' {}",
+                      c.rope_high_frequency_factor, c.rope_low_frequency_factor));
+  check_range("rope_original_positions", c.rope_original_positions, 1, kMost);
 }
 
 void check_tokens(const ModelConfig& c) {
   check_range("bos_token", c.bos_token, -1, c.vocab - 1);
   for (const TokenId token : c.eos_tokens) check_range("eos_tokens", token, 0, c.vocab - 1);
-}
-
-struct OptSize {
-  std::string_view name;
-  int layers, hidden, heads, ffn;
-};
-
-constexpr OptSize kOptSizes[] = {
-    {"125m", 12, 768, 12, 3072},   {"1.3b", 24, 2048, 32, 8192},   {"2.7b", 32, 2560, 32, 10240},
-    {"6.7b", 32, 4096, 32, 16384}, {"13b", 40, 5120, 40, 20480},   {"30b", 48, 7168, 56, 28672},
-    {"66b", 64, 9216, 72, 36864},  {"175b", 96, 12288, 96, 49152},
-};
-
-ModelConfig opt_of_size(const OptSize& size) {
-  ModelConfig config;
-  config.architecture = "opt";
-  config.layers = size.layers;
-  config.hidden = size.hidden;
-  config.heads = config.kv_heads = size.heads;
-  config.head_dim = size.hidden / size.heads;
-  config.ffn = size.ffn;
-  config.vocab = 50272;
-  config.max_positions = 2048;
-  config.position_offset = 2;
-  config.eos_tokens = {2};
-  config.bos_token = 2;
-  return config;
-}
-
-std::string known_opt_sizes() {
-  std::vector<std::string_view> names;
-  for (const OptSize& size : kOptSizes) names.push_back(size.name);
-  return join(names, ", ");
 }
 
 }  // namespace
@@ -182,26 +227,18 @@ ModelConfig ModelConfig::from_json(const std::string& json_text) {
   return config;
 }
 
-ModelConfig ModelConfig::named(std::string_view arch, std::string_view size) {
-  if (arch != "opt") throw Error(ExitCode::kUsage, fmt::format("unknown architecture '{}' (known: opt)", arch));
-  for (const OptSize& known : kOptSizes) {
-    if (size == known.name) return opt_of_size(known);
-  }
-  if (size == "350m") {
-    throw Error(ExitCode::kUsage, fmt::format("opt 350m normalises after its layers and projects its embeddings, "
-                                              "which is not supported (known sizes: {})",
-                                              known_opt_sizes()));
-  }
-  throw Error(ExitCode::kUsage, fmt::format("unknown size '{}' of opt (known: {})", size, known_opt_sizes()));
+std::string ModelConfig::class_name(int index) const {
+  return class_names.empty() ? fmt::format("LABEL_{}", index) : class_names[static_cast<std::size_t>(index)];
 }
 
 void ModelConfig::validate() const {
   require(!architecture.empty(), "'architecture' is empty");
   check_sizes(*this);
+  check_inputs(*this);
+  check_outputs(*this);
   check_heads(*this);
+  check_positions(*this);
   check_tokens(*this);
-  require(std::isfinite(norm_epsilon) && norm_epsilon > 0,
-          fmt::format("'norm_epsilon' is {}, expected a positive number", norm_epsilon));
 }
 
 }  // namespace computron

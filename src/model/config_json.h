@@ -48,8 +48,9 @@ inline void read_value(const std::string& key, const nlohmann::json& value, std:
   out = value.get<std::string>();
 }
 
-inline void read_value(const std::string& key, const nlohmann::json& value, std::vector<int>& out) {
-  if (!value.is_array()) fail_value(key, value, "a list of integers");
+template <class Element>
+void read_value(const std::string& key, const nlohmann::json& value, std::vector<Element>& out) {
+  if (!value.is_array()) fail_value(key, value, "a list");
   out.clear();
   for (const auto& element : value) read_value(key, element, out.emplace_back());
 }

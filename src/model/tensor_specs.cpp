@@ -14,21 +14,43 @@ class SpecList {
     embedding();
     for (int layer = 0; layer < c_.layers; ++layer) block(fmt::format("layers.{}", layer));
     if (c_.final_norm) norm("final_norm");
-    if (!c_.tied_head) add("head.weight", TensorRole::kGemmWeight, Split::kVocab, {vocab_, hidden_});
+    c_.causal ? head() : pooler();
     return std::move(specs_);
   }
 
  private:
   void embedding() {
-    add("embedding.tokens.weight", TensorRole::kGemmWeight, Split::kVocab, {vocab_, hidden_});
-    if (c_.positions != PositionKind::kLearned) return;
-    const std::size_t rows = static_cast<std::size_t>(c_.max_positions) + c_.position_offset;
-    add("embedding.positions.weight", TensorRole::kTable, Split::kNone, {rows, hidden_});
+    c_.takes_images() ? patches() : tokens();
+    if (c_.token_types > 0) table("embedding.types.weight", static_cast<std::size_t>(c_.token_types));
+    if (c_.positions == PositionKind::kLearned) {
+      table("embedding.positions.weight", static_cast<std::size_t>(c_.max_positions) + c_.position_offset);
+    }
+    if (c_.embedding_norm) norm("embedding.norm");
+  }
+
+  void tokens() {
+    add("embedding.tokens.weight", TensorRole::kGemmWeight, Split::kVocab, {vocab_, width_});
+    if (c_.projects_embedding()) replicated("embedding.projection", hidden_, width_, /*bias=*/false);
+  }
+
+  void patches() {
+    replicated("embedding.patches", hidden_, static_cast<std::size_t>(c_.patch_values()), /*bias=*/true);
+    add("embedding.class_token", TensorRole::kVector, Split::kNone, {hidden_});
+  }
+
+  void head() {
+    if (c_.projects_embedding()) replicated("head.projection", width_, hidden_, /*bias=*/false);
+    if (!c_.tied_head) add("head.weight", TensorRole::kGemmWeight, Split::kVocab, {vocab_, width_});
+  }
+
+  void pooler() {
+    if (c_.pooler) replicated("pooler", hidden_, hidden_, /*bias=*/true);
+    if (c_.classes > 0) replicated("classifier", static_cast<std::size_t>(c_.classes), hidden_, /*bias=*/true);
   }
 
   void block(const std::string& layer) {
     sublayer(layer + ".attention_norm", [&] { attention(layer + ".attention"); });
-    sublayer(layer + ".mlp_norm", [&] { mlp(layer + ".mlp"); });
+    sublayer(layer + ".mlp_norm", [&] { c_.experts > 0 ? experts(layer + ".mlp") : mlp(layer + ".mlp"); });
   }
 
   template <class Body>
@@ -42,13 +64,28 @@ class SpecList {
     column_parallel(name + ".query", Split::kHeads, query_rows_, c_.attention_bias);
     column_parallel(name + ".key", Split::kKvHeads, kv_rows_, c_.attention_bias);
     column_parallel(name + ".value", Split::kKvHeads, kv_rows_, c_.attention_bias);
-    row_parallel(name + ".output", Split::kHeads, query_rows_, c_.attention_bias);
+    row_parallel(name + ".output", Split::kHeads, query_rows_, c_.attention_output_bias);
   }
 
   void mlp(const std::string& name) {
     if (c_.gated_mlp) column_parallel(name + ".gate", Split::kFfn, ffn_, c_.mlp_bias);
     column_parallel(name + ".up", Split::kFfn, ffn_, c_.mlp_bias);
     row_parallel(name + ".down", Split::kFfn, ffn_, c_.mlp_bias);
+  }
+
+  void experts(const std::string& name) {
+    replicated(name + ".router", static_cast<std::size_t>(c_.experts), hidden_, /*bias=*/false);
+    for (int expert = 0; expert < c_.experts; ++expert) mlp(fmt::format("{}.experts.{}", name, expert));
+  }
+
+  // [out, in], the whole of it on every rank.
+  void replicated(const std::string& name, std::size_t out, std::size_t in, bool bias) {
+    add(name + ".weight", TensorRole::kGemmWeight, Split::kNone, {out, in});
+    if (bias) add(name + ".bias", TensorRole::kVector, Split::kNone, {out});
+  }
+
+  void table(const std::string& name, std::size_t rows) {
+    add(name, TensorRole::kTable, Split::kNone, {rows, hidden_});
   }
 
   void norm(const std::string& name) {
@@ -75,6 +112,7 @@ class SpecList {
 
   const ModelConfig& c_;
   const std::size_t hidden_ = static_cast<std::size_t>(c_.hidden);
+  const std::size_t width_ = static_cast<std::size_t>(c_.token_columns());
   const std::size_t vocab_ = static_cast<std::size_t>(c_.vocab);
   const std::size_t ffn_ = static_cast<std::size_t>(c_.ffn);
   const std::size_t query_rows_ = static_cast<std::size_t>(c_.heads) * c_.head_dim;

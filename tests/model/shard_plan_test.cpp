@@ -39,7 +39,7 @@ ModelConfig grouped_config() {
   c.heads = 27;
   c.positions = PositionKind::kRotary;
   c.norm = NormKind::kRmsNorm;
-  c.norm_bias = c.attention_bias = c.mlp_bias = false;
+  c.norm_bias = c.attention_bias = c.attention_output_bias = c.mlp_bias = false;
   c.gated_mlp = true;
   c.tied_head = false;
   return c;

@@ -53,7 +53,7 @@ TEST(TensorSpecs, ExecutionOrder) {
 
 TEST(TensorSpecs, FlagsTakeTensorsAwayAndAddThem) {
   ModelConfig config = one_layer();
-  config.norm_bias = config.attention_bias = config.mlp_bias = false;
+  config.norm_bias = config.attention_bias = config.attention_output_bias = config.mlp_bias = false;
   config.gated_mlp = true;
   config.tied_head = false;
   config.positions = PositionKind::kRotary;

@@ -178,7 +178,7 @@ ModelConfig make_config(NormPosition norm_position, bool tied_head, bool biases)
   c.max_positions = 30;
   c.norm_position = norm_position;
   c.tied_head = tied_head;
-  c.norm_bias = c.attention_bias = c.mlp_bias = biases;
+  c.norm_bias = c.attention_bias = c.attention_output_bias = c.mlp_bias = biases;
   return c;
 }
 

@@ -22,6 +22,8 @@ double activated(Activation activation, double x) {
       return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
     case Activation::kSilu:
       return x / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
   }
   return NAN;
 }
@@ -71,8 +73,8 @@ TEST_P(GemmTest, AddsBiasAndActivates) {
   const auto x = random_floats(kRows * kIn, 1), w = random_floats(kOut * kIn, 2);
   auto bias = random_floats(kOut, 3);
   for (float& b : bias) b *= 6;  // both tails of the activations
-  for (const auto activation :
-       {Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSilu}) {
+  for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf,
+                                Activation::kSilu, Activation::kTanh}) {
     const auto y = bench_.empty(kRows, kOut);
     bench_.ops().gemm(bench_.stream(), bench_.put(x, kRows, kIn), bench_.weight(w, kOut, kIn, DType::kF32),
                       bench_.vector(bias), activation, y);

@@ -177,7 +177,7 @@ ReferenceModel::ReferenceModel(const std::string& path) {
                        .query = linear(at + "attention.query", hidden_, width, attention_bias),
                        .key = linear(at + "attention.key", hidden_, width, attention_bias),
                        .value = linear(at + "attention.value", hidden_, width, attention_bias),
-                       .output = linear(at + "attention.output", width, hidden_, attention_bias),
+                       .output = linear(at + "attention.output", width, hidden_, file.flag("attention_output_bias")),
                        .up = linear(at + "mlp.up", hidden_, ffn, mlp_bias),
                        .down = linear(at + "mlp.down", ffn, hidden_, mlp_bias)});
   }

@@ -1,4 +1,5 @@
 // The configuration of a transformer: one struct of numbers and flags that every family is a setting of.
+// Decoders (causal) end in logits over the vocabulary; encoders in a vector and the scores of classes.
 #pragma once
 
 #include <string>
@@ -12,40 +13,82 @@ namespace computron {
 
 enum class NormPosition : std::uint8_t { kPre, kPost };
 enum class PositionKind : std::uint8_t { kLearned, kRotary };
+enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3 };
+enum class Resampling : std::uint8_t { kBilinear, kBicubic };
 
 struct ModelConfig {
-  std::string architecture;  // "opt"
+  std::string architecture;  // model_type of a Hugging Face config.json: "opt", "llama", ...
   int layers = 0;
   int hidden = 0;
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
   int ffn = 0;
-  int vocab = 0;
-  int max_positions = 0;    // longest sequence, prompt and completion together
+  int max_positions = 0;  // longest sequence, prompt and completion together
+
+  // What goes in: tokens, or square images cut into square patches behind a class token.
+  int vocab = 0;            // 0: images
+  int embedding_width = 0;  // of a token's row, projected to `hidden` and back (OPT 350m); 0: hidden
+  int token_types = 0;      // rows of the table of segments (BERT)
+  bool embedding_norm = false;
+  int image_size = 0;  // pixels a side
+  int patch_size = 0;  // pixels a side
+  int channels = 0;
+  // From an image file to values: resized to image_size a side, 0..1 a channel, less the mean, over the deviation.
+  Resampling image_resampling = Resampling::kBilinear;
+  std::vector<float> image_mean = {};  // [channels], or empty: 0.5
+  std::vector<float> image_std = {};   // [channels], or empty: 0.5
+
+  PositionKind positions = PositionKind::kLearned;
   int position_offset = 0;  // row p + position_offset of the position table is position p (OPT: 2)
+  float rope_theta = 10000;
+  RopeScaling rope_scaling = RopeScaling::kNone;
+  float rope_factor = 1;                 // linear, llama3
+  float rope_low_frequency_factor = 1;   // llama3
+  float rope_high_frequency_factor = 4;  // llama3
+  int rope_original_positions = 0;       // llama3
 
   NormKind norm = NormKind::kLayerNorm;
   NormPosition norm_position = NormPosition::kPre;
-  PositionKind positions = PositionKind::kLearned;
-  Activation activation = Activation::kRelu;
   float norm_epsilon = 1e-5f;
   bool norm_bias = true;
-  bool attention_bias = true;  // q, k, v, out
-  bool mlp_bias = true;
-  bool gated_mlp = false;      // down(act(gate(x)) · up(x)) instead of down(act(up(x)))
   bool final_norm = true;
-  bool tied_head = true;       // the output head is the token embedding
+
+  bool causal = true;          // false: an encoder, every token sees every other
+  int sliding_window = 0;      // key j is visible to query i iff i - j < window; 0: all
+  bool attention_bias = true;  // q, k, v
+  bool attention_output_bias = true;
+
+  Activation activation = Activation::kRelu;
+  bool mlp_bias = true;
+  bool gated_mlp = false;  // down(act(gate(x)) · up(x)) instead of down(act(up(x)))
+  int experts = 0;         // MLPs of which a router chooses for each token; 0: one MLP for all
+  int experts_per_token = 0;
+
+  // What comes out: logits of the next token, or of an encoder's first row a vector and the scores of classes.
+  bool tied_head = true;                 // the output head is the token embedding; false for encoders
+  bool pooler = false;                   // vector = tanh(W x + b), otherwise x
+  int classes = 0;                       // 0: no scores
+  std::vector<std::string> class_names;  // [classes], or empty: LABEL_0, LABEL_1, ...
 
   std::vector<TokenId> eos_tokens;
   TokenId bos_token = -1;
 
-  // Keys of a Hugging Face config.json. ConfigError naming the key or the unsupported value.
-  static ModelConfig from_hf_json(const std::string& json_text);
+  bool takes_images() const { return image_size > 0; }
+  int patches() const { return patch_size > 0 ? (image_size / patch_size) * (image_size / patch_size) : 0; }
+  int patch_values() const { return channels * patch_size * patch_size; }
+  int token_columns() const { return embedding_width > 0 ? embedding_width : hidden; }
+  bool projects_embedding() const { return token_columns() != hidden; }
+  std::string class_name(int index) const;
+
+  // Keys of a Hugging Face config.json, of the generation_config.json beside it, whose tokens count instead, and of
+  // preprocessor_config.json. Which families there are: family.h. ConfigError naming the key or the unsupported value.
+  static ModelConfig from_hf_json(const std::string& config, const std::string& generation_config = "",
+                                  const std::string& preprocessor_config = "");
   // The JSON stored in checkpoints: every field of this struct by its name. from_json(to_json()) is the identity.
   std::string to_json() const;
   static ModelConfig from_json(const std::string& json_text);
-  // `--arch opt --size 125m`; Error{kUsage} listing the known sizes.
+  // `--arch opt --size 125m`; Error{kUsage} listing the known families or sizes.
   static ModelConfig named(std::string_view arch, std::string_view size);
 
   // Throws ConfigError when numbers contradict each other (zero sizes, heads × head_dim, ...).
@@ -54,30 +97,36 @@ struct ModelConfig {
 
 // How tensor parallelism cuts a canonical weight. All cuts are along dimension 0 *as stored*.
 enum class Split : std::uint8_t {
-  kNone,    // replicated
-  kVocab,   // embedding and head: rows are tokens
-  kHeads,   // rows are query heads × head_dim (column-parallel)
-  kKvHeads, // rows are kv heads × head_dim
-  kFfn,     // rows are ffn units
+  kNone,     // replicated
+  kVocab,    // embedding and head: rows are tokens
+  kHeads,    // rows are query heads × head_dim (column-parallel)
+  kKvHeads,  // rows are kv heads × head_dim
+  kFfn,      // rows are ffn units
 };
 
 enum class TensorRole : std::uint8_t { kGemmWeight, kTable, kVector };
 
 // A tensor that a model of this configuration has, by canonical name.
 struct TensorSpec {
-  std::string name;                // "layers.3.attention.query.weight"
+  std::string name;  // "layers.3.attention.query.weight"
   TensorRole role = TensorRole::kVector;
   Split split = Split::kNone;
   std::vector<std::size_t> shape;  // as stored; row-parallel weights as [in][out]
   bool transposed = false;         // stored as [in][out]
 };
 
-// Every tensor, in execution order. A tied head has no tensor of its own.
-//   embedding.tokens.weight [vocab, hidden]        embedding.positions.weight [positions + offset, hidden]
+// Every tensor, in execution order. A tied head has no tensor of its own. Which of them a model has, its flags say.
+//   embedding.tokens.weight [vocab, width]         embedding.projection.weight [hidden, width]
+//   embedding.types.weight [token_types, hidden]   embedding.positions.weight [positions + offset, hidden]
+//   embedding.patches.{weight [hidden, channels × patch × patch],bias}     embedding.class_token [hidden]
+//   embedding.norm.{weight,bias}
 //   layers.N.attention_norm.{weight,bias}          layers.N.attention.{query,key,value}.{weight,bias}
 //   layers.N.attention.output.{weight,bias}        layers.N.mlp_norm.{weight,bias}
 //   layers.N.mlp.{gate,}up.{weight,bias}           layers.N.mlp.down.{weight,bias}
-//   final_norm.{weight,bias}                       head.weight [vocab, hidden]
+//   layers.N.mlp.router.weight [experts, hidden]   layers.N.mlp.experts.E.{gate,up,down}.{weight,bias}
+//   final_norm.{weight,bias}
+//   head.projection.weight [width, hidden]         head.weight [vocab, width]
+//   pooler.{weight,bias} [hidden, hidden]          classifier.{weight,bias} [classes, hidden]
 std::vector<TensorSpec> tensor_specs(const ModelConfig& config);
 
 }  // namespace computron

@@ -9,7 +9,7 @@
 
 namespace computron {
 
-enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu };
+enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
 enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
 
 // Where the key/value cache of one model lies in a rank's pool.

@@ -1,0 +1,56 @@
+// The families of models that this program serves: how each writes its configuration, calls its tensors, and which
+// sizes of it were published. To add one, see src/model/families/README.md.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "computron/model/config.h"
+
+namespace computron {
+
+// Where a canonical tensor lies in a Hugging Face checkpoint.
+struct SourceTensor {
+  std::string name;         // without the family's prefix
+  bool transposed = false;  // stored as [in, out]
+  int part = 0, parts = 1;  // one of so many equal parts of the output dimension
+};
+
+// Names without ".weight" and ".bias", which end both alike; "{}" stands for a number, in the same order on both sides.
+struct NameRule {
+  std::string_view ours, theirs;
+  int part = 0, parts = 1;
+  bool transposed = false;
+};
+
+struct PublishedSize {
+  std::string_view name;
+  std::string_view config;  // keys of its config.json
+};
+
+class HfKeys;
+
+struct Family {
+  std::string_view model_type;
+  ModelConfig (*read)(const HfKeys& keys);
+  std::span<const NameRule> names;
+  std::string_view prefix;                    // files may put it before every name: "model."
+  std::span<const std::string_view> ignored;  // tensors (fnmatch patterns, no prefix) that are not computed with
+  std::span<const PublishedSize> sizes;
+
+  // The tensor that a canonical tensor is made of. Error{kInternal} for a name that is not of this family.
+  SourceTensor source_of(const std::string& canonical) const;
+  // A tensor's name in a file without the prefix, and with today's names of what was once called otherwise
+  // ("LayerNorm.gamma" is "LayerNorm.weight").
+  std::string plain_name(std::string_view stored) const;
+  bool ignores(const std::string& plain_name) const;
+};
+
+// All of them, in the order in which they are listed to people.
+std::span<const Family* const> families();
+// ConfigError listing the known ones.
+const Family& family_of(std::string_view model_type);
+
+}  // namespace computron

@@ -1,0 +1,126 @@
+#include "src/model/families/hf_keys.h"
+
+#include <algorithm>
+
+#include "src/model/join.h"
+
+namespace computron {
+
+using nlohmann::json;
+
+namespace {
+
+// Names of classes are kept where a checkpoint's attribute has room for them.
+constexpr std::size_t kMostNameBytes = 32768;
+
+std::string shown(const json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace).substr(0, 100);
+}
+
+void read_llama3(const HfKeys& rope, ModelConfig& config) {
+  config.rope_scaling = RopeScaling::kLlama3;
+  config.rope_factor = rope.value("factor", 8.0f);
+  config.rope_low_frequency_factor = rope.value("low_freq_factor", 1.0f);
+  config.rope_high_frequency_factor = rope.value("high_freq_factor", 4.0f);
+  config.rope_original_positions = rope.value("original_max_position_embeddings", config.max_positions);
+}
+
+}  // namespace
+
+const json* HfKeys::find(const char* key) const {
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+int HfKeys::value_or_none(const char* key, int fallback, int none) const {
+  return object_.contains(key) && find(key) == nullptr ? none : value(key, fallback);
+}
+
+void HfKeys::refuse(const std::string& key, const json& value, const std::string& supported) {
+  throw ConfigError(fmt::format("model configuration: '{}' is {}, only {} is supported", key, shown(value), supported));
+}
+
+std::vector<TokenId> HfKeys::tokens(const char* key, std::vector<TokenId> fallback) const {
+  if (!object_.contains(key)) return fallback;
+  const json* found = find(key);
+  if (found == nullptr) return {};
+  if (found->is_array()) return value(key, std::vector<TokenId>{});
+  return {value(key, TokenId{0})};
+}
+
+HfKeys HfKeys::object(const char* key) const {
+  static const json kEmpty = json::object();
+  const json* found = find(key);
+  if (found != nullptr && !found->is_object()) fail_value(key, *found, "an object");
+  return HfKeys(found == nullptr ? kEmpty : *found);
+}
+
+Activation HfKeys::activation(const char* key, const char* fallback) const {
+  static constexpr std::pair<std::string_view, Activation> kNames[] = {
+      {"relu", Activation::kRelu},          {"gelu", Activation::kGeluErf},
+      {"gelu_new", Activation::kGeluTanh},  {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu_fast", Activation::kGeluTanh}, {"silu", Activation::kSilu},
+      {"swish", Activation::kSilu}};
+  const auto name = value(key, fallback);
+  for (const auto& [known, activation] : kNames) {
+    if (name == known) return activation;
+  }
+  refuse(key, name, "relu, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast or silu");
+}
+
+int HfKeys::head_dim(int hidden, int heads) {
+  if (heads > 0 && hidden % heads == 0) return hidden / heads;
+  throw ConfigError(
+      fmt::format("model configuration: hidden size {} is not a multiple of {} attention heads", hidden, heads));
+}
+
+std::string HfKeys::architecture(std::initializer_list<std::string_view> known) const {
+  const auto names = value("architectures", std::vector<std::string>{});
+  if (names.empty()) return "";
+  if (std::find(known.begin(), known.end(), names.front()) == known.end()) {
+    refuse("architectures", names, join(known, " or "));
+  }
+  return names.front();
+}
+
+// id2label maps "0", "1", ... to names.
+void HfKeys::read_classes(ModelConfig& config) const {
+  config.classes = value("num_labels", 2);
+  const json* names = find("id2label");
+  if (names == nullptr) return;
+  if (!names->is_object()) fail_value("id2label", *names, "an object");
+  config.classes = static_cast<int>(names->size());
+  std::size_t bytes = 0;
+  for (int i = 0; i < config.classes; ++i) {
+    const auto found = names->find(std::to_string(i));
+    if (found == names->end()) fail_value("id2label", *names, "names of 0, 1, 2, ... without a gap");
+    read_value("id2label", *found, config.class_names.emplace_back());
+    bytes += config.class_names.back().size();
+  }
+  if (bytes > kMostNameBytes) config.class_names.clear();
+}
+
+void HfKeys::read_rotary(ModelConfig& config, float default_theta) const {
+  config.positions = PositionKind::kRotary;
+  const HfKeys parameters = object("rope_parameters");
+  const HfKeys rope = has("rope_parameters") ? parameters : object("rope_scaling");
+  config.rope_theta = parameters.value("rope_theta", value("rope_theta", default_theta));
+  const auto type = rope.value("rope_type", rope.value("type", std::string("default")));
+  if (type == "llama3") return read_llama3(rope, config);
+  config.rope_factor = rope.value("factor", 1.0f);
+  if (type == "linear") {
+    config.rope_scaling = RopeScaling::kLinear;
+  } else if (type != "default") {
+    refuse("rope_type", type, "default, linear or llama3");
+  }
+  require("partial_rotary_factor", 1.0f, 1.0f);
+}
+
+void HfKeys::read_tokens(ModelConfig& config, std::vector<TokenId> default_bos,
+                         std::vector<TokenId> default_eos) const {
+  const std::vector<TokenId> bos = tokens("bos_token_id", std::move(default_bos));
+  config.bos_token = bos.empty() ? -1 : bos.front();
+  config.eos_tokens = tokens("eos_token_id", std::move(default_eos));
+}
+
+}  // namespace computron

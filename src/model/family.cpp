@@ -1,0 +1,167 @@
+#include "computron/model/family.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "computron/base/error.h"
+#include "src/model/families/hf_keys.h"
+#include "src/model/families/table.h"
+#include "src/model/join.h"
+
+namespace computron {
+namespace {
+
+constexpr const Family* kFamilies[] = {&kOpt, &kGpt2, &kLlama, &kQwen2, &kMistral, &kMixtral, &kBert, &kVit};
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+// "layers.3.mlp" as "layers.{}.mlp" and the numbers 3.
+struct Pattern {
+  std::string text;
+  std::vector<std::string> numbers;
+};
+
+Pattern pattern_of(std::string_view name) {
+  Pattern pattern;
+  while (true) {
+    const std::string_view segment = name.substr(0, name.find('.'));
+    pattern.text += is_number(segment) ? "{}" : segment;
+    if (is_number(segment)) pattern.numbers.emplace_back(segment);
+    if (segment.size() == name.size()) return pattern;
+    pattern.text += '.';
+    name.remove_prefix(segment.size() + 1);
+  }
+}
+
+std::string fill_in(std::string_view pattern, const std::vector<std::string>& numbers) {
+  std::string name(pattern);
+  for (const std::string& number : numbers) name.replace(name.find("{}"), 2, number);
+  return name;
+}
+
+const NameRule* rule_for(std::span<const NameRule> rules, const std::string& ours) {
+  const auto found = std::find_if(rules.begin(), rules.end(), [&](const NameRule& rule) { return rule.ours == ours; });
+  return found == rules.end() ? nullptr : &*found;
+}
+
+void replace_ending(std::string& name, std::string_view old, std::string_view now) {
+  if (name.ends_with(old)) name.replace(name.size() - old.size(), old.size(), now);
+}
+
+std::string known_types() {
+  std::vector<std::string_view> types;
+  for (const Family* family : kFamilies) types.push_back(family->model_type);
+  return join(types, ", ");
+}
+
+std::string known_sizes(const Family& family) {
+  std::vector<std::string_view> names;
+  for (const PublishedSize& size : family.sizes) names.push_back(size.name);
+  return join(names, ", ");
+}
+
+void refuse_quantized(const HfKeys& keys) {
+  if (!keys.has("quantization_config")) return;
+  throw ConfigError(
+      "model configuration: 'quantization_config' is set, quantized weights are not supported: use the folder of the "
+      "unquantized model");
+}
+
+void read_generation(const HfKeys& keys, ModelConfig& config) {
+  if (keys.has("eos_token_id")) config.eos_tokens = keys.tokens("eos_token_id", {});
+  if (keys.has("bos_token_id")) config.bos_token = keys.tokens("bos_token_id", {-1}).front();
+}
+
+// transformers' ViTImageProcessor; numbers of `resample` are PIL's.
+void read_preprocessor(const HfKeys& keys, ModelConfig& config) {
+  if (!config.takes_images()) return;
+  const int resample = keys.value("resample", 2);
+  if (resample != 2 && resample != 3) HfKeys::refuse("resample", resample, "2 (bilinear) or 3 (bicubic)");
+  config.image_resampling = resample == 2 ? Resampling::kBilinear : Resampling::kBicubic;
+  keys.require("do_resize", true, true);
+  keys.require("do_rescale", true, true);
+  keys.require("do_center_crop", false, false);
+  const bool normalize = keys.value("do_normalize", true);
+  const std::vector<float> zeros(static_cast<std::size_t>(config.channels), 0), ones(zeros.size(), 1);
+  config.image_mean = normalize ? keys.value("image_mean", std::vector<float>{}) : zeros;
+  config.image_std = normalize ? keys.value("image_std", std::vector<float>{}) : ones;
+}
+
+}  // namespace
+
+SourceTensor Family::source_of(const std::string& canonical) const {
+  const auto source = [](const NameRule& rule, const Pattern& pattern, std::string_view ending) {
+    return SourceTensor{.name = fill_in(rule.theirs, pattern.numbers) + std::string(ending),
+                        .transposed = rule.transposed && ending == ".weight",
+                        .part = rule.part,
+                        .parts = rule.parts};
+  };
+  const Pattern whole = pattern_of(canonical);
+  if (const NameRule* rule = rule_for(names, whole.text)) return source(*rule, whole, "");
+  const std::size_t dot = canonical.rfind('.');
+  ensure(dot != std::string::npos, "a tensor that its family has no name for");
+  const Pattern module = pattern_of(std::string_view(canonical).substr(0, dot));
+  const NameRule* rule = rule_for(names, module.text);
+  ensure(rule != nullptr, "a tensor that its family has no name for");
+  return source(*rule, module, std::string_view(canonical).substr(dot));
+}
+
+std::string Family::plain_name(std::string_view stored) const {
+  if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
+  std::string name(stored);
+  replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight");
+  replace_ending(name, "LayerNorm.beta", "LayerNorm.bias");
+  return name;
+}
+
+bool Family::ignores(const std::string& plain_name) const {
+  return std::any_of(ignored.begin(), ignored.end(), [&](std::string_view pattern) {
+    return fnmatch(std::string(pattern).c_str(), plain_name.c_str(), 0) == 0;
+  });
+}
+
+std::span<const Family* const> families() { return kFamilies; }
+
+const Family& family_of(std::string_view model_type) {
+  for (const Family* family : kFamilies) {
+    if (family->model_type == model_type) return *family;
+  }
+  throw ConfigError(fmt::format("model configuration: 'model_type' is \"{}\", only {} are supported",
+                                model_type.substr(0, 100), known_types()));
+}
+
+ModelConfig ModelConfig::from_hf_json(const std::string& config_json, const std::string& generation_json,
+                                      const std::string& preprocessor_json) {
+  const nlohmann::json object = parse_json_object(config_json);
+  const HfKeys keys(object);
+  refuse_quantized(keys);
+  const Family& family = family_of(keys.value("model_type", ""));
+  ModelConfig config = family.read(keys);
+  config.architecture = family.model_type;
+  if (!generation_json.empty()) read_generation(HfKeys(parse_json_object(generation_json)), config);
+  if (!preprocessor_json.empty()) read_preprocessor(HfKeys(parse_json_object(preprocessor_json)), config);
+  config.validate();
+  return config;
+}
+
+ModelConfig ModelConfig::named(std::string_view arch, std::string_view size) {
+  const auto family =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family* f) { return f->model_type == arch; });
+  if (family == std::end(kFamilies)) {
+    throw Error(ExitCode::kUsage, fmt::format("unknown architecture '{}' (known: {})", arch, known_types()));
+  }
+  for (const PublishedSize& known : (*family)->sizes) {
+    if (size != known.name) continue;
+    nlohmann::json config = parse_json_object(std::string(known.config));
+    config["model_type"] = arch;
+    return from_hf_json(config.dump());
+  }
+  throw Error(ExitCode::kUsage, fmt::format("unknown size '{}' of {} (known: {})", size, arch, known_sizes(**family)));
+}
+
+}  // namespace computron
