@@ -46,39 +46,48 @@ F8 tanh(F8 x) {
 }
 
 F8 relu(F8 x) { return max(splat(0), x); }
-F8 identity(F8 x) { return x; }
 
-template <F8 (*F)(F8), class T>
-void apply(const float* x, const float* bias, int n, T* out) {
-  if (bias == nullptr)
-    return map_lanes(
-        n, out, [](F8 v) { return F(v); }, x);
-  map_lanes(
-      n, out, [](F8 v, F8 b) { return F(add(v, b)); }, x, bias);
-}
-
-template <class T>
-void activate_as(Activation activation, const float* x, const float* bias, int n, T* out) {
+// Calls body(f) with the activation as a function of F8.
+template <class Body>
+void with_activation(Activation activation, Body&& body) {
   switch (activation) {
     case Activation::kNone:
-      return apply<identity>(x, bias, n, out);
+      return body([](F8 x) { return x; });
     case Activation::kRelu:
-      return apply<relu>(x, bias, n, out);
+      return body([](F8 x) { return relu(x); });
     case Activation::kGeluTanh:
-      return apply<gelu_tanh>(x, bias, n, out);
+      return body([](F8 x) { return gelu_tanh(x); });
     case Activation::kGeluErf:
-      return apply<gelu_erf>(x, bias, n, out);
+      return body([](F8 x) { return gelu_erf(x); });
     case Activation::kSilu:
-      return apply<silu>(x, bias, n, out);
+      return body([](F8 x) { return silu(x); });
     case Activation::kTanh:
-      return apply<tanh>(x, bias, n, out);
+      return body([](F8 x) { return tanh(x); });
   }
+}
+
+template <class F, class T>
+void apply(F f, const float* x, const float* bias, int n, T* out) {
+  if (bias == nullptr) return map_lanes(n, out, f, x);
+  map_lanes(
+      n, out, [f](F8 v, F8 b) { return f(add(v, b)); }, x, bias);
 }
 
 }  // namespace
 
 void activate(Activation activation, const float* x, const float* bias, int n, std::byte* out, DType dtype) {
-  with_element(dtype, [&]<class T>(T) { activate_as(activation, x, bias, n, reinterpret_cast<T*>(out)); });
+  with_element(dtype, [&]<class T>(T) {
+    with_activation(activation, [&](auto f) { apply(f, x, bias, n, reinterpret_cast<T*>(out)); });
+  });
+}
+
+void activate_gate(Activation activation, const float* gate, const float* up, int n, std::byte* out, DType dtype) {
+  with_element(dtype, [&]<class T>(T) {
+    with_activation(activation, [&](auto f) {
+      map_lanes(
+          n, reinterpret_cast<T*>(out), [f](F8 g, F8 u) { return mul(f(g), u); }, gate, up);
+    });
+  });
 }
 
 }  // namespace computron::kernels

@@ -15,4 +15,9 @@ void add(const float* x, int n, float* inout) {
       n, inout, [](F8 h, F8 v) { return add(h, v); }, inout, x);
 }
 
+void add_scaled(const float* x, float factor, int n, float* inout) {
+  map_lanes(
+      n, inout, [f = splat(factor)](F8 v, F8 sum) { return fma(v, f, sum); }, x, inout);
+}
+
 }  // namespace computron::kernels

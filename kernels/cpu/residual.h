@@ -9,4 +9,7 @@ void add_residual(const float* x, const float* bias, int n, float* inout);
 // inout[i] += x[i] for i < n.
 void add(const float* x, int n, float* inout);
 
+// inout[i] += factor × x[i] for i < n.
+void add_scaled(const float* x, float factor, int n, float* inout);
+
 }  // namespace computron::kernels

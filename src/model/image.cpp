@@ -14,9 +14,12 @@ constexpr int kPanelRows = 512;
 // Bytes of `rows` rows of a tensor as they lie in a page.
 std::size_t bytes_of(const ShardTensor& t, int rows, const WeightFormat& format, DType dtype) {
   switch (t.role) {
-    case TensorRole::kGemmWeight: return format.panel_bytes(rows, t.columns, dtype);
-    case TensorRole::kTable: return static_cast<std::size_t>(rows) * t.columns * sizeof(float);
-    case TensorRole::kVector: break;
+    case TensorRole::kGemmWeight:
+      return format.panel_bytes(rows, t.columns, dtype);
+    case TensorRole::kTable:
+      return static_cast<std::size_t>(rows) * t.columns * sizeof(float);
+    case TensorRole::kVector:
+      break;
   }
   return static_cast<std::size_t>(rows) * sizeof(float);
 }
@@ -24,9 +27,12 @@ std::size_t bytes_of(const ShardTensor& t, int rows, const WeightFormat& format,
 // The smallest number of rows that may not be cut.
 int row_block(const ShardTensor& t, const WeightFormat& format) {
   switch (t.role) {
-    case TensorRole::kGemmWeight: return format.row_block();
-    case TensorRole::kTable: return 1;
-    case TensorRole::kVector: break;
+    case TensorRole::kGemmWeight:
+      return format.row_block();
+    case TensorRole::kTable:
+      return 1;
+    case TensorRole::kVector:
+      break;
   }
   return t.rows;
 }

@@ -2,9 +2,44 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
+#include <numeric>
 
 namespace computron {
+namespace {
+
+void sum_over_ranks(Pass& pass, Activations partial) {
+  pass.all_reduce.sum(pass.stream, reinterpret_cast<float*>(partial.data),
+                      static_cast<std::size_t>(partial.rows) * partial.columns);
+}
+
+float llama3_frequency(const ModelConfig& c, float f) {
+  const float turns = static_cast<float>(c.rope_original_positions) * f / (2 * std::numbers::pi_v<float>);
+  const float s = (turns - c.rope_low_frequency_factor) / (c.rope_high_frequency_factor - c.rope_low_frequency_factor);
+  if (s > 1) return f;
+  return s < 0 ? f / c.rope_factor : (1 - s) * f / c.rope_factor + s * f;
+}
+
+float scaled_frequency(const ModelConfig& c, float f) {
+  switch (c.rope_scaling) {
+    case RopeScaling::kNone:
+      return f;
+    case RopeScaling::kLinear:
+      return f / c.rope_factor;
+    case RopeScaling::kLlama3:
+      return llama3_frequency(c, f);
+  }
+  return f;
+}
+
+std::variant<Mlp, Experts> make_mlp(const Image& image, const std::string& prefix) {
+  if (image.plan.config.experts > 0) return Experts(image, prefix);
+  return Mlp(image, prefix);
+}
+
+}  // namespace
 
 ImageTensorRef::ImageTensorRef(const Image& image, int index) : image_(&image), index_(index) {
   weight_panels_.resize(placed().panels.size());
@@ -59,27 +94,6 @@ void ImageTensorRef::done(PageSource& pages, int part) const {
   if (over >= 0) pages.uses_over(static_cast<PageUse>(over));
 }
 
-Embedding::Embedding(const Image& image, int t)
-    : first_token_(image.plan.first_token(t)),
-      position_offset_(image.plan.config.position_offset),
-      tokens_(ImageTensorRef::find(image, "embedding.tokens.weight")),
-      positions_(ImageTensorRef::find(image, "embedding.positions.weight")) {}
-
-void Embedding::forward(Pass& pass, Activations hidden) {
-  for (int part = 0; part < tokens_.parts(pass.pages); ++part) {
-    pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, tokens_.weight(pass.pages, part), hidden);
-    tokens_.done(pass.pages, part);
-  }
-  pass.all_reduce.sum(pass.stream, reinterpret_cast<float*>(hidden.data),
-                      static_cast<std::size_t>(hidden.rows) * hidden.columns);
-  if (!positions_.present()) return;
-  for (int part = 0; part < positions_.parts(pass.pages); ++part) {
-    const Table table = positions_.table(pass.pages, part);
-    pass.ops.add_rows(pass.stream, pass.batch.positions, position_offset_, table, hidden);
-    positions_.done(pass.pages, part);
-  }
-}
-
 Norm::Norm(const Image& image, const std::string& prefix)
     : kind_(image.plan.config.norm),
       epsilon_(image.plan.config.norm_epsilon),
@@ -94,14 +108,12 @@ void Norm::forward(Pass& pass, Activations in, Activations out) {
   bias_.done(pass.pages);
 }
 
-ColumnParallelLinear::ColumnParallelLinear(const Image& image, const std::string& prefix, Activation activation)
+Linear::Linear(const Image& image, const std::string& prefix, Activation activation)
     : activation_(activation),
       weight_(ImageTensorRef::find(image, prefix + ".weight")),
-      bias_(ImageTensorRef::find(image, prefix + ".bias")) {
-  ensure(weight_.present(), "linear layer without a weight");
-}
+      bias_(ImageTensorRef::find(image, prefix + ".bias")) {}
 
-void ColumnParallelLinear::forward(Pass& pass, Activations x, Activations out) {
+void Linear::forward(Pass& pass, Activations x, Activations out) {
   const Vector bias = bias_.present() ? copy_bias(pass) : Vector{};
   for (int part = 0; part < weight_.parts(pass.pages); ++part) {
     pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), bias, activation_, out);
@@ -109,7 +121,7 @@ void ColumnParallelLinear::forward(Pass& pass, Activations x, Activations out) {
   }
 }
 
-Vector ColumnParallelLinear::copy_bias(Pass& pass) {
+Vector Linear::copy_bias(Pass& pass) {
   const Activations copy = pass.work.bias(out());
   pass.ops.copy_vector(pass.stream, bias_.vector(pass.pages), copy);
   bias_.done(pass.pages);
@@ -123,21 +135,112 @@ RowParallelLinear::RowParallelLinear(const Image& image, const std::string& pref
 
 void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
   const Activations partial = pass.work.partial(hidden.rows, hidden.columns);
-  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, partial);
-    weight_.done(pass.pages, part);
-  }
-  pass.all_reduce.sum(pass.stream, reinterpret_cast<float*>(partial.data),
-                      static_cast<std::size_t>(partial.rows) * partial.columns);
+  multiply(pass, x, partial);
+  sum_over_ranks(pass, partial);
   pass.ops.add_residual(pass.stream, partial, bias_.vector(pass.pages), hidden);
   bias_.done(pass.pages);
+}
+
+void RowParallelLinear::multiply(Pass& pass, Activations x, Activations out) {
+  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
+    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, out);
+    weight_.done(pass.pages, part);
+  }
+}
+
+TokenEmbedding::TokenEmbedding(const Image& image, int t)
+    : first_token_(image.plan.first_token(t)),
+      dtype_(image.weight_dtype),
+      tokens_(ImageTensorRef::find(image, "embedding.tokens.weight")),
+      projection_(image, "embedding.projection") {}
+
+void TokenEmbedding::forward(Pass& pass, Activations hidden) {
+  if (!projection_.present()) return look_up(pass, hidden);
+  const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());
+  const Activations x = pass.work.input(hidden.rows, tokens_.columns(), dtype_);
+  look_up(pass, narrow);
+  pass.ops.convert(pass.stream, narrow, x);
+  projection_.forward(pass, x, hidden);
+}
+
+void TokenEmbedding::look_up(Pass& pass, Activations out) {
+  for (int part = 0; part < tokens_.parts(pass.pages); ++part) {
+    pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, tokens_.weight(pass.pages, part), out);
+    tokens_.done(pass.pages, part);
+  }
+  sum_over_ranks(pass, out);
+}
+
+PatchEmbedding::PatchEmbedding(const Image& image)
+    : patch_values_(image.plan.config.patch_values()),
+      dtype_(image.weight_dtype),
+      patches_(image, "embedding.patches"),
+      class_token_(ImageTensorRef::find(image, "embedding.class_token")) {}
+
+void PatchEmbedding::forward(Pass& pass, Activations hidden) {
+  const Activations values = pass.work.fused(hidden.rows, patch_values_);
+  const Activations x = pass.work.input(hidden.rows, patch_values_, dtype_);
+  pass.ops.copy_from_host(pass.stream, pass.batch.patches.data(), values);
+  pass.ops.convert(pass.stream, values, x);
+  patches_.forward(pass, x, hidden);
+  const Vector class_token = class_token_.vector(pass.pages);
+  for (const SequenceRows& sequence : pass.batch.sequences) {
+    pass.ops.copy_vector(pass.stream, class_token, hidden.row_range(sequence.row, 1));
+  }
+  class_token_.done(pass.pages);
+}
+
+Embedding::Embedding(const Image& image, int t)
+    : position_offset_(image.plan.config.position_offset),
+      types_(ImageTensorRef::find(image, "embedding.types.weight")),
+      positions_(ImageTensorRef::find(image, "embedding.positions.weight")),
+      norm_(image, "embedding.norm") {
+  if (image.plan.config.takes_images()) {
+    patches_.emplace(image);
+  } else {
+    tokens_.emplace(image, t);
+  }
+}
+
+void Embedding::forward(Pass& pass, Activations hidden) {
+  patches_ ? patches_->forward(pass, hidden) : tokens_->forward(pass, hidden);
+  if (types_.present()) add(pass, types_, pass.batch.types, /*offset=*/0, hidden);
+  if (positions_.present()) add(pass, positions_, pass.batch.positions, position_offset_, hidden);
+  if (norm_.present()) norm_.forward(pass, hidden, hidden);
+}
+
+void Embedding::add(Pass& pass, ImageTensorRef& table, std::span<const std::int32_t> rows, int offset,
+                    Activations hidden) {
+  for (int part = 0; part < table.parts(pass.pages); ++part) {
+    pass.ops.add_rows(pass.stream, rows, offset, table.table(pass.pages, part), hidden);
+    table.done(pass.pages, part);
+  }
+}
+
+RotaryEmbedding::RotaryEmbedding(const ModelConfig& config) : frequencies_(frequencies(config)) {}
+
+void RotaryEmbedding::forward(Pass& pass) {
+  const Activations angles = pass.work.angles(pass.batch.rows(), 2 * static_cast<int>(frequencies_.size()));
+  pass.ops.rotary_angles(pass.stream, pass.batch.positions, frequencies_, angles);
+}
+
+std::vector<float> RotaryEmbedding::frequencies(const ModelConfig& c) {
+  std::vector<float> frequencies;
+  for (int i = 0; i < c.head_dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(c.head_dim);
+    frequencies.push_back(scaled_frequency(c, 1.0f / std::pow(c.rope_theta, exponent)));
+  }
+  return frequencies;
 }
 
 SelfAttention::SelfAttention(const Image& image, const std::string& prefix, int layer_in_stage)
     : shape_{.heads = image.plan.heads,
              .kv_heads = image.plan.kv_heads,
              .head_dim = image.plan.config.head_dim,
-             .scale = 1.0f / std::sqrt(static_cast<float>(image.plan.config.head_dim))},
+             .scale = 1.0f / std::sqrt(static_cast<float>(image.plan.config.head_dim)),
+             .causal = image.plan.config.causal,
+             .window = image.plan.config.sliding_window},
+      rotary_(image.plan.config.positions == PositionKind::kRotary),
       layer_(layer_in_stage),
       dtype_(image.weight_dtype),
       qkv_(image, prefix + ".qkv"),
@@ -147,42 +250,112 @@ void SelfAttention::forward(Pass& pass, Activations x, Activations hidden) {
   const Activations qkv = pass.work.fused(x.rows, qkv_.out());
   const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, dtype_);
   qkv_.forward(pass, x, qkv);
+  if (rotary_) pass.ops.rotate(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
   pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, mixed);
   output_.forward(pass, mixed, hidden);
 }
 
 Mlp::Mlp(const Image& image, const std::string& prefix)
-    : dtype_(image.weight_dtype),
-      up_(image, prefix + ".up", image.plan.config.activation),
+    : gated_(image.plan.config.gated_mlp),
+      activation_(image.plan.config.activation),
+      dtype_(image.weight_dtype),
+      up_(image, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
       down_(image, prefix + ".down") {}
 
-void Mlp::forward(Pass& pass, Activations x, Activations hidden) {
-  const Activations inner = pass.work.inner(x.rows, up_.out(), dtype_);
-  up_.forward(pass, x, inner);
-  down_.forward(pass, inner, hidden);
+void Mlp::forward(Pass& pass, Activations x, Activations hidden) { down_.forward(pass, inner(pass, x), hidden); }
+
+void Mlp::multiply(Pass& pass, Activations x, Activations out) { down_.multiply(pass, inner(pass, x), out); }
+
+Activations Mlp::inner(Pass& pass, Activations x) {
+  const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);
+  if (gated_) {
+    const Activations gate_up = pass.work.fused(x.rows, up_.out());
+    up_.forward(pass, x, gate_up);
+    pass.ops.activate_gate(pass.stream, activation_, gate_up, inner);
+  } else {
+    up_.forward(pass, x, inner);
+  }
+  return inner;
+}
+
+Experts::Experts(const Image& image, const std::string& prefix)
+    : experts_per_token_(image.plan.config.experts_per_token),
+      dtype_(image.weight_dtype),
+      router_(image, prefix + ".router") {
+  for (int expert = 0; expert < image.plan.config.experts; ++expert) {
+    experts_.emplace_back(image, fmt::format("{}.experts.{}", prefix, expert));
+  }
+}
+
+void Experts::forward(Pass& pass, Activations x, Activations hidden) {
+  const Activations mixture = pass.work.mixture(hidden.rows, hidden.columns);
+  route(pass, x);
+  pass.ops.zero(pass.stream, mixture);
+  for (std::size_t i = 0; i < experts_.size(); ++i) {
+    const auto& [rows, weights] = choices_[i];
+    const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);
+    const Activations out = pass.work.partial(own.rows, hidden.columns);
+    pass.ops.gather_rows(pass.stream, x, rows, own);
+    experts_[i].multiply(pass, own, out);
+    pass.ops.scatter_add(pass.stream, out, rows, weights, mixture);
+  }
+  sum_over_ranks(pass, mixture);
+  pass.ops.add_residual(pass.stream, mixture, /*bias=*/{}, hidden);
+}
+
+void Experts::route(Pass& pass, Activations x) {
+  const Activations logits = pass.work.fused(x.rows, router_.out());
+  logits_.resize(static_cast<std::size_t>(logits.rows) * logits.columns);
+  router_.forward(pass, x, logits);
+  pass.ops.copy_to_host(pass.stream, logits, logits_.data());
+  pass.stream.synchronize();
+  choices_ = choose(logits_, logits.columns, experts_per_token_);
+}
+
+std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, int experts, int experts_per_token) {
+  std::vector<Choice> choices(static_cast<std::size_t>(experts));
+  std::vector<int> order(choices.size());
+  for (std::size_t row = 0; row * choices.size() < logits.size(); ++row) {
+    const std::span<const float> own = logits.subspan(row * choices.size(), choices.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto end = order.begin() + experts_per_token;
+    std::partial_sort(order.begin(), end, order.end(),
+                      [&own](int a, int b) { return own[a] != own[b] ? own[a] > own[b] : a < b; });
+    float sum = 0;  // the softmax's own sum cancels
+    for (auto i = order.begin(); i != end; ++i) sum += std::exp(own[*i] - own[order.front()]);
+    for (auto i = order.begin(); i != end; ++i) {
+      choices[*i].rows.push_back(static_cast<std::int32_t>(row));
+      choices[*i].weights.push_back(std::exp(own[*i] - own[order.front()]) / sum);
+    }
+  }
+  return choices;
 }
 
 TransformerBlock::TransformerBlock(const Image& image, int layer_in_stage)
+    : TransformerBlock(image, fmt::format("layers.{}.", image.plan.first_layer + layer_in_stage), layer_in_stage) {}
+
+TransformerBlock::TransformerBlock(const Image& image, const std::string& prefix, int layer_in_stage)
     : norm_position_(image.plan.config.norm_position),
       dtype_(image.weight_dtype),
-      attention_norm_(image, fmt::format("layers.{}.attention_norm", image.plan.first_layer + layer_in_stage)),
-      attention_(image, fmt::format("layers.{}.attention", image.plan.first_layer + layer_in_stage), layer_in_stage),
-      mlp_norm_(image, fmt::format("layers.{}.mlp_norm", image.plan.first_layer + layer_in_stage)),
-      mlp_(image, fmt::format("layers.{}.mlp", image.plan.first_layer + layer_in_stage)) {}
+      attention_norm_(image, prefix + "attention_norm"),
+      attention_(image, prefix + "attention", layer_in_stage),
+      mlp_norm_(image, prefix + "mlp_norm"),
+      mlp_(make_mlp(image, prefix + "mlp")) {}
 
 void TransformerBlock::forward(Pass& pass, Activations hidden) {
   const Activations x = pass.work.input(hidden.rows, hidden.columns, dtype_);
+  const auto mlp = [&] { std::visit([&](auto& layer) { layer.forward(pass, x, hidden); }, mlp_); };
   if (norm_position_ == NormPosition::kPre) {
     attention_norm_.forward(pass, hidden, x);
     attention_.forward(pass, x, hidden);
     mlp_norm_.forward(pass, hidden, x);
-    mlp_.forward(pass, x, hidden);
+    mlp();
   } else {
     pass.ops.convert(pass.stream, hidden, x);
     attention_.forward(pass, x, hidden);
     attention_norm_.forward(pass, hidden, hidden);
     pass.ops.convert(pass.stream, hidden, x);
-    mlp_.forward(pass, x, hidden);
+    mlp();
     mlp_norm_.forward(pass, hidden, hidden);
   }
 }
@@ -191,32 +364,68 @@ Head::Head(const Image& image, int t)
     : first_token_(image.plan.first_token(t)),
       real_vocab_(image.plan.real_vocab(t)),
       dtype_(image.weight_dtype),
-      norm_(image, "final_norm"),
+      projection_(image, "head.projection"),
       weight_(ImageTensorRef::find(image, "head.weight")) {
   ensure(weight_.present(), "output head without a weight");
 }
 
 void Head::forward(Pass& pass, Activations hidden, LogitSummary* out) {
-  if (norm_.present()) norm_.forward(pass, hidden, hidden);
-  const int count = pass.batch.logit_count();
+  const Activations projected = projection_.present() ? project(pass, hidden) : Activations{};
+  const std::span<const std::int32_t> wanted(pass.batch.output_rows);
+  const int count = pass.batch.output_count();
   const int rounds = std::max(1, ceil_div(count, Workspace::kLogitRows));  // pages are visited though no row is wanted
   for (int round = 0; round < rounds; ++round) {
     const int first = round * Workspace::kLogitRows;
-    summarize_rows(pass, hidden, first, std::min(Workspace::kLogitRows, count - first), round + 1 == rounds, out);
+    const int rows = std::min(Workspace::kLogitRows, count - first);
+    const Activations x = pass.work.input(rows, weight_.columns(), dtype_);
+    if (projection_.present()) {
+      pass.ops.convert(pass.stream, projected.row_range(first, rows), x);
+    } else {
+      pass.ops.gather_rows(pass.stream, hidden, wanted.subspan(first, rows), x);
+    }
+    summarize_rows(pass, x, first, out, round + 1 == rounds);
   }
 }
 
-void Head::summarize_rows(Pass& pass, Activations hidden, int first, int count, bool last_round, LogitSummary* out) {
-  const Batch& batch = pass.batch;
+Activations Head::project(Pass& pass, Activations hidden) {
+  const int count = pass.batch.output_count();
   const Activations x = pass.work.input(count, hidden.columns, dtype_);
-  const Activations logits = pass.work.logits(count, weight_.rows());
-  pass.ops.gather_rows(pass.stream, hidden, std::span(batch.logit_rows).subspan(first, count), x);
+  const Activations projected = pass.work.partial(count, projection_.out());
+  pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
+  projection_.forward(pass, x, projected);
+  return projected;
+}
+
+void Head::summarize_rows(Pass& pass, Activations x, int first, LogitSummary* out, bool last_round) {
+  const Batch& batch = pass.batch;
+  const Activations logits = pass.work.logits(x.rows, weight_.rows());
   for (int part = 0; part < weight_.parts(pass.pages); ++part) {
     pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, logits);
     if (last_round) weight_.done(pass.pages, part);
   }
-  pass.ops.summarize(pass.stream, logits, first_token_, real_vocab_, std::span(batch.top).subspan(first, count),
-                     std::span(batch.targets).subspan(first, count), out + first);
+  pass.ops.summarize(pass.stream, logits, first_token_, real_vocab_, std::span(batch.top).subspan(first, x.rows),
+                     std::span(batch.targets).subspan(first, x.rows), out + first);
+}
+
+Classifier::Classifier(const Image& image)
+    : dtype_(image.weight_dtype), pooler_(image, "pooler", Activation::kTanh), classes_(image, "classifier") {}
+
+void Classifier::forward(Pass& pass, Activations hidden, float* vectors, float* scores) {
+  const int count = pass.batch.output_count();
+  const Activations x = pass.work.input(count, hidden.columns, dtype_);
+  const Activations pooled = pass.work.partial(count, hidden.columns);
+  if (pooler_.present()) {
+    pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
+    pooler_.forward(pass, x, pooled);
+  } else {
+    pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, pooled);
+  }
+  pass.ops.copy_to_host(pass.stream, pooled, vectors);
+  if (!classes_.present()) return;
+  const Activations out = pass.work.fused(count, classes_.out());
+  pass.ops.convert(pass.stream, pooled, x);
+  classes_.forward(pass, x, out);
+  pass.ops.copy_to_host(pass.stream, out, scores);
 }
 
 }  // namespace computron

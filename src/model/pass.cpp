@@ -4,31 +4,48 @@
 #include <utility>
 
 namespace computron {
+namespace {
+
+constexpr std::size_t Workspace::Sizes::*kParts[] = {
+    &Workspace::Sizes::hidden,   &Workspace::Sizes::partial, &Workspace::Sizes::input,  &Workspace::Sizes::inner,
+    &Workspace::Sizes::fused,    &Workspace::Sizes::angles,  &Workspace::Sizes::logits, &Workspace::Sizes::bias,
+    &Workspace::Sizes::gathered, &Workspace::Sizes::mixture};
+
+std::size_t bytes_for(int rows, int columns) {
+  return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
+}
+
+}  // namespace
 
 Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int max_rows) {
-  const auto rows = static_cast<std::size_t>(ops.padded_rows(max_rows));
-  const auto bytes = [rows](int columns) { return round_up(rows * columns * sizeof(float), std::size_t{4096}); };
   const ModelConfig& c = plan.config;
-  const int attention_width = plan.heads * c.head_dim;
-  const int fused_width = (plan.heads + 2 * plan.kv_heads) * c.head_dim;
-  return {.hidden = bytes(c.hidden),
-          .partial = bytes(c.hidden),
-          .input = bytes(c.hidden),
-          .inner = bytes(std::max(attention_width, plan.ffn)),
-          .fused = bytes(fused_width),
-          .logits = round_up(static_cast<std::size_t>(ops.padded_rows(kLogitRows)) * plan.vocab * sizeof(float),
-                             std::size_t{4096}),
-          .bias = round_up(std::max(fused_width, plan.ffn) * sizeof(float), std::size_t{4096})};
+  const int rows = ops.padded_rows(max_rows);
+  const int width = std::max(c.hidden, c.token_columns());
+  const int up = (c.gated_mlp ? 2 : 1) * plan.ffn;
+  const int fused =
+      std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, up, c.experts, c.classes, c.patch_values()});
+  return {.hidden = bytes_for(rows, c.hidden),
+          .partial = bytes_for(rows, width),
+          .input = bytes_for(rows, std::max(width, c.patch_values())),
+          .inner = bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn)),
+          .fused = bytes_for(rows, fused),
+          .angles = c.positions == PositionKind::kRotary ? bytes_for(rows, c.head_dim) : 0,
+          .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
+          .bias = bytes_for(1, std::max(fused, c.hidden)),
+          .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+          .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0};
 }
 
 Workspace::Sizes Workspace::Sizes::max(const Sizes& other) const {
-  return {.hidden = std::max(hidden, other.hidden),
-          .partial = std::max(partial, other.partial),
-          .input = std::max(input, other.input),
-          .inner = std::max(inner, other.inner),
-          .fused = std::max(fused, other.fused),
-          .logits = std::max(logits, other.logits),
-          .bias = std::max(bias, other.bias)};
+  Sizes larger;
+  for (const auto part : kParts) larger.*part = std::max(this->*part, other.*part);
+  return larger;
+}
+
+std::size_t Workspace::Sizes::total() const {
+  std::size_t sum = 0;
+  for (const auto part : kParts) sum += this->*part;
+  return sum;
 }
 
 Workspace::Workspace(Device& device, const Sizes& sizes) : buffer_(device.allocate(sizes.total(), "workspace")) {
@@ -39,8 +56,11 @@ Workspace::Workspace(Device& device, const Sizes& sizes) : buffer_(device.alloca
   input_ = take(sizes.input);
   inner_ = take(sizes.inner);
   fused_ = take(sizes.fused);
+  angles_ = take(sizes.angles);
   logits_ = take(sizes.logits);
   bias_ = take(sizes.bias);
+  gathered_ = take(sizes.gathered);
+  mixture_ = take(sizes.mixture);
 }
 
 }  // namespace computron

@@ -33,8 +33,8 @@ int layers_within(double limit, const Weights& w, int stage, int pp) {
   return extra > limit ? 0 : static_cast<int>((limit - extra) / w.layer);
 }
 
-// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an even share of the layers left,
-// or as many as the stages behind it cannot hold.
+// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an even share of the layers
+// left, or as many as the stages behind it cannot hold.
 std::vector<int> try_cut(double limit, const ModelConfig& c, const Weights& w, int pp) {
   std::vector<int> firsts{0}, room_from(pp + 1, 0);  // layers that stages s, s + 1, ... hold together
   for (int stage = pp - 1; stage >= 0; --stage) {
@@ -64,8 +64,16 @@ class PlanBuilder {
 
  private:
   void embedding() {
-    add("embedding.tokens.weight", {"embedding.tokens.weight"});
-    if (has("embedding.positions.weight")) add("embedding.positions.weight", {"embedding.positions.weight"});
+    if (plan_.config.takes_images()) {
+      add_column_parallel("embedding.patches", {"embedding.patches"});
+      add_one("embedding.class_token");
+    } else {
+      add_one("embedding.tokens.weight");
+      if (has("embedding.projection.weight")) add_one("embedding.projection.weight");
+    }
+    if (has("embedding.types.weight")) add_one("embedding.types.weight");
+    if (has("embedding.positions.weight")) add_one("embedding.positions.weight");
+    if (plan_.config.embedding_norm) norm("embedding.norm");
   }
 
   void block(int layer) {
@@ -75,28 +83,49 @@ class PlanBuilder {
     add_column_parallel(p + "attention.qkv", {p + "attention.query", p + "attention.key", p + "attention.value"});
     add_row_parallel(p + "attention.output");
     norm(p + (pre ? "mlp_norm" : "attention_norm"));
-    if (plan_.config.gated_mlp) add_column_parallel(p + "mlp.gate", {p + "mlp.gate"});
-    add_column_parallel(p + "mlp.up", {p + "mlp.up"});
-    add_row_parallel(p + "mlp.down");
+    plan_.config.experts > 0 ? experts(p + "mlp.") : mlp(p + "mlp.");
     if (!pre) norm(p + "mlp_norm");
+  }
+
+  void mlp(const std::string& p) {
+    std::vector<std::string> up{p + "up"};
+    if (plan_.config.gated_mlp) up.insert(up.begin(), p + "gate");
+    add_column_parallel(p + (up.size() > 1 ? "gate_up" : "up"), up);
+    add_row_parallel(p + "down");
+  }
+
+  // Every rank has a slice of every expert, so that all have as much to do whatever the router chooses.
+  void experts(const std::string& p) {
+    add_one(p + "router.weight");
+    for (int expert = 0; expert < plan_.config.experts; ++expert) mlp(fmt::format("{}experts.{}.", p, expert));
   }
 
   void head() {
     if (plan_.config.final_norm) norm("final_norm");
+    plan_.config.causal ? vocabulary() : classes();
+  }
+
+  void vocabulary() {
+    if (has("head.projection.weight")) add_one("head.projection.weight");
     if (plan_.config.tied_head) {
       add("head.weight", {"embedding.tokens.weight"});
       if (plan_.embeds()) plan_.tensors.back().same_as = 0;
     } else {
-      add("head.weight", {"head.weight"});
+      add_one("head.weight");
     }
   }
 
-  void norm(const std::string& prefix) {
-    add(prefix + ".weight", {prefix + ".weight"});
-    if (has(prefix + ".bias")) add(prefix + ".bias", {prefix + ".bias"});
+  void classes() {
+    if (plan_.config.pooler) add_column_parallel("pooler", {"pooler"});
+    if (plan_.config.classes > 0) add_column_parallel("classifier", {"classifier"});
   }
 
-  // The bias comes first: every panel of the weight needs its part of it.
+  void norm(const std::string& prefix) {
+    add_one(prefix + ".weight");
+    if (has(prefix + ".bias")) add_one(prefix + ".bias");
+  }
+
+  // Or replicated, where nothing is split. The bias comes first: every panel of the weight needs its part of it.
   void add_column_parallel(const std::string& name, const std::vector<std::string>& sources) {
     std::vector<std::string> weights, biases;
     for (const std::string& source : sources) {
@@ -109,11 +138,13 @@ class PlanBuilder {
 
   // The bias is added once, to the sum over the ranks.
   void add_row_parallel(const std::string& name) {
-    add(name + ".weight", {name + ".weight"});
-    if (has(name + ".bias")) add(name + ".bias", {name + ".bias"});
+    add_one(name + ".weight");
+    if (has(name + ".bias")) add_one(name + ".bias");
   }
 
   bool has(const std::string& name) const { return specs_.contains(name); }
+
+  void add_one(const std::string& name) { add(name, {name}); }
 
   // Stacks the sources along the output dimension.
   void add(const std::string& name, const std::vector<std::string>& sources) {
@@ -133,22 +164,30 @@ class PlanBuilder {
   TensorPart part_of(const TensorSpec& spec, int row) const {
     const std::size_t total = spec.shape[0];
     const std::size_t sliced = slice_extent(spec.split);
+    const bool copied = spec.split == Split::kKvHeads && plan_.kv_copies > 1;
     return {.source = spec.name,
             .total = total,
             .per_rank = sliced > 0 ? sliced : total,
             .split = sliced > 0,
             .transposed = spec.transposed,
-            .row = row};
+            .row = row,
+            .unit = copied ? static_cast<std::size_t>(plan_.config.head_dim) : 1,
+            .repeat = copied ? static_cast<std::size_t>(plan_.kv_copies) : 1};
   }
 
   // Rows of a slice, padding included; 0 for replicated tensors.
   std::size_t slice_extent(Split split) const {
     switch (split) {
-      case Split::kNone: return 0;
-      case Split::kVocab: return plan_.vocab;
-      case Split::kHeads: return static_cast<std::size_t>(plan_.heads) * plan_.config.head_dim;
-      case Split::kKvHeads: return static_cast<std::size_t>(plan_.kv_heads) * plan_.config.head_dim;
-      case Split::kFfn: return plan_.ffn;
+      case Split::kNone:
+        return 0;
+      case Split::kVocab:
+        return plan_.vocab;
+      case Split::kHeads:
+        return static_cast<std::size_t>(plan_.heads) * plan_.config.head_dim;
+      case Split::kKvHeads:
+        return static_cast<std::size_t>(plan_.kv_heads) * plan_.config.head_dim;
+      case Split::kFfn:
+        return plan_.ffn;
     }
     return 0;
   }
@@ -161,12 +200,32 @@ void check_fits(const ModelConfig& c, MeshShape mesh) {
   if (c.layers < mesh.pp) {
     throw ConfigError(fmt::format("a model of {} layers cannot be cut into {} stages", c.layers, mesh.pp));
   }
-  if (c.kv_heads < mesh.tp) {
-    throw ConfigError(fmt::format("a model of {} key/value heads cannot be cut over tp {}", c.kv_heads, mesh.tp));
+  if (c.heads < mesh.tp) {
+    throw ConfigError(fmt::format("a model of {} query heads cannot be cut over tp {}", c.heads, mesh.tp));
   }
   if (c.heads % c.kv_heads != 0) {
     throw ConfigError(fmt::format("{} query heads are not a multiple of {} key/value heads", c.heads, c.kv_heads));
   }
+}
+
+// Heads of one rank.
+struct HeadCut {
+  int heads = 0, kv_heads = 0, kv_copies = 1;
+  int rows() const { return 2 * heads + 2 * kv_heads; }  // of q and output, k and v
+};
+
+// The query heads of a key/value head are cut into `kv_copies` equal parts, each with a copy of that head, and the
+// parts dealt out in order. The number of copies is the one that gives a rank the least to hold.
+HeadCut cut_heads(const ModelConfig& c, int tp) {
+  const int group = c.heads / c.kv_heads;
+  HeadCut best;
+  for (int copies = 1; copies <= group; ++copies) {
+    if (group % copies != 0) continue;
+    const int kv_heads = ceil_div(c.kv_heads * copies, tp);
+    const HeadCut cut{.heads = kv_heads * (group / copies), .kv_heads = kv_heads, .kv_copies = copies};
+    if (copies == 1 || cut.rows() < best.rows()) best = cut;
+  }
+  return best;
 }
 
 }  // namespace
@@ -185,19 +244,35 @@ std::vector<int> ShardPlan::cut_layers(const ModelConfig& config, int pp) {
   return best;
 }
 
+std::vector<PartSlice> TensorPart::slices(int t) const {
+  const std::size_t first = split ? t * per_rank : 0;
+  const std::size_t end = std::min(first + per_rank, total * repeat);
+  std::vector<PartSlice> slices;
+  if (repeat == 1) {
+    if (first < end) slices.push_back({.begin = first, .end = end, .row = 0});
+    return slices;
+  }
+  for (std::size_t row = first; row < end; row += unit) {
+    const std::size_t stored = row / unit / repeat * unit;
+    slices.push_back({.begin = stored, .end = stored + unit, .row = row - first});
+  }
+  return slices;
+}
+
 int ShardPlan::real_vocab(int t) const { return std::clamp(config.vocab - first_token(t), 0, vocab); }
 
 ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage) {
   check_fits(config, mesh);
   const std::vector<int> firsts = cut_layers(config, mesh.pp);
-  const int kv_heads = ceil_div(config.kv_heads, mesh.tp);
+  const HeadCut cut = cut_heads(config, mesh.tp);
   ShardPlan plan{.config = config,
                  .mesh = mesh,
                  .stage = stage,
                  .first_layer = firsts[stage],
                  .layers = firsts[stage + 1] - firsts[stage],
-                 .heads = kv_heads * (config.heads / config.kv_heads),
-                 .kv_heads = kv_heads,
+                 .heads = cut.heads,
+                 .kv_heads = cut.kv_heads,
+                 .kv_copies = cut.kv_copies,
                  .ffn = ceil_div(config.ffn, mesh.tp),
                  .vocab = ceil_div(config.vocab, mesh.tp),
                  .tensors = {}};

@@ -27,6 +27,62 @@ std::unique_ptr<AllReduce> make_all_reduce(const Mesh& mesh, Progress& progress,
   return make_mpi_all_reduce(mesh.tensor, progress, max_count, trace);
 }
 
+// Appends the rows of the chunk, whose first is `row`, that lead to outputs.
+void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
+  const auto add = [&](std::size_t i, TokenId target) {
+    batch.output_rows.push_back(row + static_cast<int>(i));
+    batch.top.push_back(std::max<int>(chunk.top, 1));
+    batch.targets.push_back(target);
+  };
+  const std::size_t last = chunk.tokens.size() - 1;
+  switch (chunk.output) {
+    case SequenceChunk::kNone:
+      return;
+    case SequenceChunk::kLast:
+      return add(last, -1);
+    case SequenceChunk::kAll:
+      for (std::size_t i = 0; i < last; ++i) add(i, chunk.tokens[i + 1]);
+      return add(last, chunk.after_last);
+    case SequenceChunk::kVector:
+    case SequenceChunk::kScores:
+      return add(0, -1);
+  }
+}
+
+// Where the last stage's outputs go: of a decoder's rows, or of an encoder's.
+struct HostOutputs {
+  HostOutputs(const ShardPlan& plan, int rows)
+      : hidden(static_cast<std::size_t>(plan.config.hidden)), classes(static_cast<std::size_t>(plan.config.classes)) {
+    if (!plan.has_head()) return;
+    const auto count = static_cast<std::size_t>(rows);
+    if (plan.config.causal) {
+      logits.resize(count);
+    } else {
+      vectors.resize(count * hidden);
+      scores.resize(count * classes);
+    }
+  }
+
+  Outputs pointers() { return {logits.data(), vectors.data(), scores.data()}; }
+
+  // What each chunk of the step wanted.
+  std::vector<std::vector<float>> encoded(const Step& step) const {
+    std::vector<std::vector<float>> rows;
+    for (const SequenceChunk& chunk : step.chunks) {
+      const bool vector = chunk.output == SequenceChunk::kVector;
+      const std::size_t width = vector ? hidden : classes;
+      ensure(chunk.values == width, "an encoder gives another number of values than the step says");
+      const auto begin = (vector ? vectors : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * width);
+      rows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(width));
+    }
+    return rows;
+  }
+
+  std::size_t hidden, classes;
+  std::vector<LogitSummary> logits;
+  std::vector<float> vectors, scores;
+};
+
 }  // namespace
 
 Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
@@ -79,16 +135,12 @@ Batch Executor::make_batch(const Step& step) const {
     const int row = batch.rows(), rows = static_cast<int>(chunk.tokens.size());
     batch.sequences.push_back(
         {row, rows, static_cast<int>(chunk.start), residency_.state().sequence(chunk.sequence).blocks});
-    for (int i = 0; i < rows; ++i) {
-      batch.tokens.push_back(chunk.tokens[i]);
-      batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
-      const bool last = i + 1 == rows;
-      if (chunk.logits == SequenceChunk::kAll || (chunk.logits == SequenceChunk::kLast && last)) {
-        batch.logit_rows.push_back(row + i);
-        batch.top.push_back(std::max<int>(chunk.top, 1));
-        batch.targets.push_back(chunk.logits == SequenceChunk::kLast ? -1 : last ? chunk.after_last : chunk.tokens[i + 1]);
-      }
-    }
+    batch.tokens.insert(batch.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+    batch.patches.insert(batch.patches.end(), chunk.patches.begin(), chunk.patches.end());
+    batch.types.insert(batch.types.end(), chunk.types.begin(), chunk.types.end());
+    batch.types.resize(static_cast<std::size_t>(row + rows), 0);
+    for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
+    add_outputs(chunk, row, batch);
   }
   return batch;
 }
@@ -100,18 +152,23 @@ void Executor::run_pass(const Step& step, Report& report) {
   const Activations hidden = work_->hidden(batch.rows(), images_[step.model]->plan.config.hidden);
   const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
   auto* values = reinterpret_cast<float*>(hidden.data);
-  std::vector<LogitSummary> summaries(mesh_.last_stage() ? batch.logit_count() : 0);
+  HostOutputs out(images_[step.model]->plan, batch.output_count());
 
   const double begin_s = now_s(), still_s = standing_still_s();
   StepPages pages(residency_, step);
   Pass pass{*compute_, ops_, *all_reduce_, pages, *work_, batch, cache, trace_};
   if (!mesh_.first_stage()) transfer_.receive(*compute_, values, count);
-  transformers_[step.model].forward(pass, hidden, summaries.data());
+  transformers_[step.model].forward(pass, hidden, out.pointers());
   if (!mesh_.last_stage()) transfer_.send(*compute_, values, count);
   pages.end();
   compute_->synchronize();
   report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
-  if (mesh_.last_stage()) report.rows = collect_rows(batch, summaries);
+  if (!mesh_.last_stage()) return;
+  if (images_[step.model]->plan.config.causal) {
+    report.rows = collect_rows(batch, out.logits);
+  } else if (mesh_.t == 0) {
+    report.encoded = out.encoded(step);
+  }
 }
 
 // Rank t = 0 gathers the other ranks' summaries and samples.
@@ -126,7 +183,8 @@ std::vector<SampledRow> Executor::collect_rows(const Batch& batch, const std::ve
   }
   std::vector<std::vector<LogitSummary>> others(mesh_.shape.tp - 1, std::vector<LogitSummary>(mine.size()));
   for (int t = 1; t < mesh_.shape.tp; ++t) {
-    MessageRequest request = mesh_.tensor.receive(std::as_writable_bytes(std::span(others[t - 1])), t, tags::kLogitSummary);
+    MessageRequest request =
+        mesh_.tensor.receive(std::as_writable_bytes(std::span(others[t - 1])), t, tags::kLogitSummary);
     progress_.wait_until([&request] { return request.done(); });
     ensure(request.received_bytes() == bytes, "logit summaries of another size than the step says");
   }

@@ -32,14 +32,17 @@ class SliceLoader {
       : reader_(reader), index_(index), image_(image), t_(t), format_(format), pages_(pages), offsets_(offsets) {}
 
   void load(int tensor, const TensorPart& part) const {
+    for (const PartSlice& slice : part.slices(t_)) load(tensor, part, slice);
+  }
+
+ private:
+  void load(int tensor, const TensorPart& part, const PartSlice& slice) const {
     const TensorEntry& entry = index_.tensors.at(part.source);
     const std::size_t row_elements = entry.bytes / size_of(entry.dtype) / part.total;
     const std::size_t row_bytes = row_elements * size_of(entry.dtype);
-    const std::size_t begin = part.begin(t_), end = part.end(t_);
-    if (begin == end) return;
     std::vector<std::byte> pending, converted;  // whole stored rows wait for nothing, the rest for the next piece
-    std::size_t row = 0;                        // of the slice
-    reader_.read(entry, begin * row_bytes, end * row_bytes, kPieceBytes, [&](std::size_t, auto piece) {
+    std::size_t row = slice.row;                // of the part
+    reader_.read(entry, slice.begin * row_bytes, slice.end * row_bytes, kPieceBytes, [&](std::size_t, auto piece) {
       pending.insert(pending.end(), piece.begin(), piece.end());
       const std::size_t rows = pending.size() / row_bytes;
       const std::byte* source = in_packed_dtype(tensor, entry.dtype, pending, rows * row_elements, converted);
@@ -49,7 +52,6 @@ class SliceLoader {
     });
   }
 
- private:
   DType packed_dtype(int tensor) const {
     return image_.plan.tensors[tensor].role == TensorRole::kGemmWeight ? image_.weight_dtype : DType::kF32;
   }

@@ -47,6 +47,8 @@ std::vector<std::byte> Report::encode() const {
   out.put(compute_s);
   out.put(static_cast<std::uint32_t>(rows.size()));
   for (const SampledRow& row : rows) put(out, row);
+  out.put(static_cast<std::uint32_t>(encoded.size()));
+  for (const std::vector<float>& values : encoded) out.put_list(values);
   return out.take();
 }
 
@@ -63,13 +65,16 @@ Report Report::decode(std::span<const std::byte> bytes) {
   report.compute_s = in.get<double>();
   const auto rows = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < rows; ++i) report.rows.push_back(get_row(in));
+  const auto encoded = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < encoded; ++i) report.encoded.push_back(in.get_list<float>());
   in.expect_end();
   return report;
 }
 
-std::size_t Report::max_bytes(int rows) {
+std::size_t Report::max_bytes(int rows, int encoded_rows, std::size_t values) {
   static const std::size_t without_rows = Report().encode().size();
-  return without_rows + kRowBytes * static_cast<std::size_t>(rows);
+  return without_rows + kRowBytes * static_cast<std::size_t>(rows) +
+         sizeof(std::uint32_t) * static_cast<std::size_t>(encoded_rows) + sizeof(float) * values;
 }
 
 }  // namespace computron

@@ -1,5 +1,6 @@
 #include "computron/runtime/step.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace computron {
@@ -7,14 +8,17 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x50455453;  // "STEP"
 
-void put(ByteWriter& out, const SequenceChunk& c) {
+void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   out.put(c.sequence);
   out.put(c.start);
   out.put_list(c.tokens);
   out.put_list(c.new_blocks);
-  out.put(c.logits);
+  out.put(c.output);
   out.put(c.top);
   out.put(c.after_last);
+  out.put(c.values);
+  out.put_list(c.types);
+  out.put_list(first_stage ? c.patches : std::vector<float>{});
 }
 
 SequenceChunk get_chunk(ByteReader& in) {
@@ -23,10 +27,14 @@ SequenceChunk get_chunk(ByteReader& in) {
   c.start = in.get<std::uint32_t>();
   c.tokens = in.get_list<TokenId>();
   c.new_blocks = in.get_list<std::uint32_t>();
-  c.logits = in.get<SequenceChunk::Logits>();
+  c.output = in.get<SequenceChunk::Output>();
   c.top = in.get<std::uint8_t>();
   c.after_last = in.get<TokenId>();
-  ensure(c.logits <= SequenceChunk::kAll && !c.tokens.empty(), "sequence chunk out of range");
+  c.values = in.get<std::uint32_t>();
+  c.types = in.get_list<std::int32_t>();
+  c.patches = in.get_list<float>();
+  ensure(c.output <= SequenceChunk::kScores && !c.tokens.empty(), "sequence chunk out of range");
+  ensure(c.types.empty() || c.types.size() == c.tokens.size(), "a token lacks its segment");
   return c;
 }
 
@@ -79,15 +87,26 @@ StagePlan get_plan(ByteReader& in) {
   return plan;
 }
 
+bool is_encoded(const SequenceChunk& c) {
+  return c.output == SequenceChunk::kVector || c.output == SequenceChunk::kScores;
+}
+
 }  // namespace
 
 int Step::logit_rows() const {
   int rows = 0;
   for (const SequenceChunk& c : chunks) {
-    if (c.logits == SequenceChunk::kLast) rows += 1;
-    if (c.logits == SequenceChunk::kAll) rows += static_cast<int>(c.tokens.size());
+    if (c.output == SequenceChunk::kLast) rows += 1;
+    if (c.output == SequenceChunk::kAll) rows += static_cast<int>(c.tokens.size());
   }
   return rows;
+}
+
+int Step::encoded_rows() const { return static_cast<int>(std::count_if(chunks.begin(), chunks.end(), is_encoded)); }
+
+std::size_t Step::encoded_values() const {
+  return std::accumulate(chunks.begin(), chunks.end(), std::size_t{0},
+                         [](std::size_t sum, const SequenceChunk& c) { return sum + (is_encoded(c) ? c.values : 0); });
 }
 
 int Step::rows() const {
@@ -103,7 +122,7 @@ std::vector<std::byte> Step::encode(int stage) const {
   out.put(model);
   out.put_list(closed);
   out.put(static_cast<std::uint32_t>(chunks.size()));
-  for (const SequenceChunk& chunk : chunks) put(out, chunk);
+  for (const SequenceChunk& chunk : chunks) put(out, chunk, stage == 0);
   put(out, stages.empty() ? StagePlan{} : stages[stage]);
   return out.take();
 }

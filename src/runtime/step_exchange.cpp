@@ -82,7 +82,9 @@ void ReportCollector::expect(const Step& step, std::vector<StateDigest> expected
   pending.reports.resize(ranks);
   for (int rank = 1; rank < ranks; ++rank) {
     const bool samples = rank == mesh_.shape.rank_of(mesh_.shape.pp - 1, 0);
-    pending.buffers[rank].resize(Report::max_bytes(samples ? step.logit_rows() : 0));
+    pending.buffers[rank].resize(samples
+                                     ? Report::max_bytes(step.logit_rows(), step.encoded_rows(), step.encoded_values())
+                                     : Report::max_bytes(0));
     pending.requests[rank] = mesh_.world.receive(pending.buffers[rank], rank, tags::kReport);
   }
 }

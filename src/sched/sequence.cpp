@@ -45,7 +45,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<
                       .start = static_cast<std::uint32_t>(chunk_start_),
                       .tokens = {tokens_.begin() + chunk_start_, tokens_.begin() + end},
                       .new_blocks = {},
-                      .logits = chunk_logits_,
+                      .output = chunk_logits_,
                       .top = static_cast<std::uint8_t>(std::max(request_.logprobs, 0)),
                       .after_last = whole ? -1 : tokens_[end]};
   while (static_cast<int>(blocks_.size()) * block_tokens < end) {

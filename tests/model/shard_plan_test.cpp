@@ -213,7 +213,68 @@ TEST(ShardPlan, QueryHeadsFollowTheirKeyValueHeads) {
   EXPECT_EQ(plan.kv_heads, 3);
   EXPECT_EQ(plan.heads, 9);
   const ShardTensor& qkv = tensor(plan, "layers.0.attention.qkv.weight");
-  for (int t = 0; t < 4; ++t) EXPECT_EQ(qkv.parts[0].begin(t), 3 * qkv.parts[1].begin(t)) << "rank " << t;
+  for (int t = 0; t < 3; ++t) {
+    EXPECT_EQ(qkv.parts[0].slices(t).front().begin, 3 * qkv.parts[1].slices(t).front().begin) << "rank " << t;
+  }
+  EXPECT_THAT(qkv.parts[0].slices(3), IsEmpty());
+}
+
+// Every query head of a rank finds its own key/value head at the place where attention looks for it, and every query
+// head is on one rank.
+TEST(ShardPlan, CopiesOfKeyValueHeadsLieWhereTheirQueryHeadsLook) {
+  for (const auto& [kv_heads, group] : std::vector<std::pair<int, int>>{{1, 4}, {2, 4}, {2, 3}, {3, 4}, {1, 6}}) {
+    for (int tp = 1; tp <= std::min(8, kv_heads * group); ++tp) {
+      ModelConfig c = grouped_config();
+      c.kv_heads = kv_heads;
+      c.heads = kv_heads * group;
+      SCOPED_TRACE(fmt::format("{} of {} heads over tp {}", kv_heads, c.heads, tp));
+      const ShardPlan plan = ShardPlan::make(c, {.tp = tp, .pp = 1}, 0);
+      const ShardTensor& qkv = tensor(plan, "layers.0.attention.qkv.weight");
+      const std::size_t dim = c.head_dim;
+      int seen = 0;
+      for (int t = 0; t < tp; ++t) {
+        std::map<std::size_t, std::size_t> stored_of_kv;  // place on the rank → stored head
+        for (const PartSlice& slice : qkv.parts[1].slices(t)) {
+          for (std::size_t r = slice.begin; r < slice.end; r += dim) {
+            stored_of_kv[(slice.row + r - slice.begin) / dim] = r / dim;
+          }
+        }
+        for (const PartSlice& slice : qkv.parts[0].slices(t)) {
+          EXPECT_EQ(slice.row, 0u);
+          for (std::size_t r = slice.begin; r < slice.end; r += dim, ++seen) {
+            const std::size_t place = (r - slice.begin) / dim;
+            const std::size_t wanted = place / (plan.heads / plan.kv_heads);
+            ASSERT_TRUE(stored_of_kv.contains(wanted)) << "rank " << t << ", query head " << r / dim;
+            EXPECT_EQ(stored_of_kv[wanted], r / dim / group) << "rank " << t << ", query head " << r / dim;
+          }
+        }
+      }
+      EXPECT_EQ(seen, c.heads);
+    }
+  }
+}
+
+// Fewer key/value heads than ranks, and a cut between heads that would leave a rank idle.
+TEST(ShardPlan, KeyValueHeadsAreCopiedWhereThatSparesARankTheMost) {
+  struct Expected {
+    int heads, kv_heads, tp, per_rank, kv_per_rank, copies;
+  };
+  for (const Expected& e : std::vector<Expected>{{32, 8, 4, 8, 2, 1},
+                                                 {32, 8, 8, 4, 1, 1},
+                                                 {32, 8, 16, 2, 1, 2},
+                                                 {8, 2, 3, 4, 1, 1},
+                                                 {6, 1, 3, 2, 1, 3},
+                                                 {6, 1, 2, 3, 1, 2},
+                                                 {12, 3, 2, 6, 3, 2}}) {
+    SCOPED_TRACE(fmt::format("{} heads, {} kv heads, tp {}", e.heads, e.kv_heads, e.tp));
+    ModelConfig c = grouped_config();
+    c.heads = e.heads;
+    c.kv_heads = e.kv_heads;
+    const ShardPlan plan = ShardPlan::make(c, {.tp = e.tp, .pp = 1}, 0);
+    EXPECT_EQ(plan.heads, e.per_rank);
+    EXPECT_EQ(plan.kv_heads, e.kv_per_rank);
+    EXPECT_EQ(plan.kv_copies, e.copies);
+  }
 }
 
 TEST(ShardPlan, VocabularySlicesHoldEveryTokenOnce) {
@@ -241,21 +302,27 @@ TEST(ShardPlan, AVocabularySmallerThanTheRanksLeavesSomeEmpty) {
   EXPECT_EQ(plan.real_vocab(4), 0);
 }
 
+// Every stored row is on some rank, as often as it is repeated, in order.
 void expect_slices_cover(const TensorPart& part, int tp) {
   SCOPED_TRACE(fmt::format("{} over tp {}", part.source, tp));
   if (!part.split) {
     EXPECT_EQ(part.per_rank, part.total);
-    for (int t = 0; t < tp; ++t) EXPECT_TRUE(part.begin(t) == 0 && part.end(t) == part.total) << "rank " << t;
-    return;
   }
-  std::size_t covered = 0;
+  std::size_t covered = 0;  // rows of the repeated tensor
   for (int t = 0; t < tp; ++t) {
-    EXPECT_EQ(part.begin(t), covered) << "rank " << t;
-    EXPECT_LE(part.begin(t), part.end(t)) << "rank " << t;
-    EXPECT_LE(part.end(t) - part.begin(t), part.per_rank) << "rank " << t;
-    covered = part.end(t);
+    if (!part.split) covered = 0;
+    std::size_t end = 0;
+    for (const PartSlice& slice : part.slices(t)) {
+      EXPECT_EQ(slice.row, end) << "rank " << t;
+      ASSERT_LT(slice.begin, slice.end) << "rank " << t;
+      for (std::size_t row = slice.begin; row < slice.end; ++row, ++covered) {
+        EXPECT_EQ(row, covered / part.unit / part.repeat * part.unit + covered % part.unit) << "rank " << t;
+      }
+      end = slice.row + slice.end - slice.begin;
+    }
+    EXPECT_LE(end, part.per_rank) << "rank " << t;
   }
-  EXPECT_EQ(covered, part.total);
+  EXPECT_EQ(covered, part.total * part.repeat);
 }
 
 // A part's place in its shard tensor: stacked along the output dimension without gaps.
@@ -280,7 +347,7 @@ TEST(ShardPlan, EveryCanonicalRowIsInExactlyOneSlice) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 300; ++i) {
     const ModelConfig c = random_config(random);
-    const MeshShape mesh{.tp = 1 + static_cast<int>(random() % c.kv_heads),
+    const MeshShape mesh{.tp = 1 + static_cast<int>(random() % c.heads),
                          .pp = 1 + static_cast<int>(random() % c.layers)};
     SCOPED_TRACE(fmt::format("model {}: tp {}, pp {}", i, mesh.tp, mesh.pp));
     std::map<std::string, TensorSpec> specs;
@@ -313,8 +380,8 @@ TEST(ShardPlan, QueryKeyAndValueAreOneWeight) {
   EXPECT_EQ(weight.parts[1].row, 30);
   EXPECT_EQ(weight.parts[2].row, 60);
   // Rank 1 of 2 has heads 5 to 8 of 9: four real ones and one of padding.
-  EXPECT_EQ(weight.parts[2].begin(1), 30u);
-  EXPECT_EQ(weight.parts[2].end(1), 54u);
+  EXPECT_EQ(weight.parts[2].slices(1).front().begin, 30u);
+  EXPECT_EQ(weight.parts[2].slices(1).front().end, 54u);
 
   const ShardTensor& bias = tensor(plan, "layers.3.attention.qkv.bias");
   EXPECT_EQ(bias.rows, weight.rows);
@@ -329,8 +396,8 @@ TEST(ShardPlan, RowParallelWeightsLoseColumns) {
   EXPECT_TRUE(down.parts[0].transposed);
   EXPECT_EQ(down.rows, 54);
   EXPECT_EQ(down.columns, 10);
-  EXPECT_EQ(down.parts[0].begin(3), 30u);
-  EXPECT_EQ(down.parts[0].end(3), 37u);
+  EXPECT_EQ(down.parts[0].slices(3).front().begin, 30u);
+  EXPECT_EQ(down.parts[0].slices(3).front().end, 37u);
   const ShardTensor& output = tensor(plan, "layers.0.attention.output.weight");
   EXPECT_TRUE(output.parts[0].transposed);
   EXPECT_EQ(output.columns, 3 * 6);
@@ -357,8 +424,8 @@ TEST(ShardPlan, PostNormFollowsWhatItNormalises) {
   EXPECT_THAT(
       names(ShardPlan::make(c, {}, 0)),
       ElementsAre("embedding.tokens.weight", "layers.0.attention.qkv.weight", "layers.0.attention.output.weight",
-                  "layers.0.attention_norm.weight", "layers.0.mlp.gate.weight", "layers.0.mlp.up.weight",
-                  "layers.0.mlp.down.weight", "layers.0.mlp_norm.weight", "head.weight"));
+                  "layers.0.attention_norm.weight", "layers.0.mlp.gate_up.weight", "layers.0.mlp.down.weight",
+                  "layers.0.mlp_norm.weight", "head.weight"));
 }
 
 TEST(ShardPlan, ATiedHeadUsesTheEmbeddingAgainWhereBothAreOnOneStage) {
@@ -386,7 +453,7 @@ TEST(ShardPlan, RefusalsNameBothNumbers) {
   EXPECT_THAT(message_of([] { ShardPlan::make(odd_config(), {.tp = 1, .pp = 6}, 0); }),
               AllOf(HasSubstr("5 layers"), HasSubstr("6 stages")));
   EXPECT_THAT(message_of([] { ShardPlan::make(odd_config(), {.tp = 10, .pp = 1}, 0); }),
-              AllOf(HasSubstr("9 key/value heads"), HasSubstr("tp 10")));
+              AllOf(HasSubstr("9 query heads"), HasSubstr("tp 10")));
   ModelConfig uneven = odd_config();
   uneven.kv_heads = 4;
   EXPECT_THAT(message_of([&] { ShardPlan::make(uneven, {}, 0); }),

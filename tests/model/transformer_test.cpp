@@ -5,14 +5,17 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <map>
+#include <numbers>
 #include <numeric>
 
 namespace computron {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 class PlainFormat : public WeightFormat {
  public:
@@ -100,6 +103,21 @@ class CheckingOps : public Ops {
     expect_vector(in, out.columns);
     copied_ = out.data;
   }
+  void zero(Stream&, Activations) override {}
+  void activate_gate(Stream&, Activation, Activations in, Activations out) override {
+    expect_all_parts();
+    EXPECT_EQ(in.columns, 2 * out.columns);
+    EXPECT_EQ(in.rows, out.rows);
+  }
+  void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
+                     Activations out) override {
+    EXPECT_EQ(static_cast<std::size_t>(out.rows), positions.size());
+    EXPECT_EQ(static_cast<std::size_t>(out.columns), 2 * frequencies.size());
+  }
+  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override {
+    EXPECT_EQ(angles.columns, shape.head_dim);
+    EXPECT_EQ(angles.rows, qkv.rows);
+  }
   void norm(Stream&, NormKind, Activations in, Vector weight, Vector bias, float, Activations) override {
     expect_vector(weight, in.columns);
     expect_vector(bias, in.columns);
@@ -123,6 +141,13 @@ class CheckingOps : public Ops {
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations) override {
     for (const std::int32_t row : rows) EXPECT_LT(row, in.rows);
   }
+  void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
+                   Activations inout) override {
+    expect_all_parts();
+    EXPECT_EQ(static_cast<std::size_t>(in.rows), rows.size());
+    EXPECT_EQ(weights.size(), rows.size());
+    EXPECT_EQ(in.columns, inout.columns);
+  }
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows>,
                  const KvCacheView&, int layer, Activations out) override {
     expect_all_parts();
@@ -137,7 +162,11 @@ class CheckingOps : public Ops {
     EXPECT_EQ(static_cast<int>(top.size()), logits.rows);
     for (int i = 0; i < logits.rows; ++i) ++out[i].count;
   }
-  void copy_to_host(Stream&, Activations, void*) override {}
+  void copy_from_host(Stream&, const void* in, Activations) override { EXPECT_NE(in, nullptr); }
+  void copy_to_host(Stream&, Activations in, void* out) override {
+    expect_all_parts();
+    std::fill_n(static_cast<float*>(out), static_cast<std::size_t>(in.rows) * in.columns, 1.0f);
+  }
   void expect_all_parts() const { EXPECT_EQ(next_row_, 0) << "a tensor is not whole"; }
 
   std::vector<int> layers;  // as attention() met them
@@ -166,7 +195,7 @@ class CheckingOps : public Ops {
   const std::byte* copied_ = nullptr;
 };
 
-ModelConfig make_config(NormPosition norm_position, bool tied_head, bool biases) {
+ModelConfig base_config() {
   ModelConfig c;
   c.architecture = "test";
   c.layers = 3;
@@ -176,19 +205,60 @@ ModelConfig make_config(NormPosition norm_position, bool tied_head, bool biases)
   c.ffn = 40;  // blocks so small that every weight lies in several pages
   c.vocab = 700;
   c.max_positions = 30;
-  c.norm_position = norm_position;
-  c.tied_head = tied_head;
-  c.norm_bias = c.attention_bias = c.attention_output_bias = c.mlp_bias = biases;
   return c;
 }
 
-Batch make_batch(int rows) {
+// Every kind of layer in some combination.
+std::map<std::string, ModelConfig> make_configs() {
+  std::map<std::string, ModelConfig> configs;
+  for (const bool post : {false, true}) {
+    for (const bool tied_head : {false, true}) {
+      for (const bool biases : {false, true}) {
+        ModelConfig& c = configs[fmt::format("post {}, tied {}, biases {}", post, tied_head, biases)] = base_config();
+        c.norm_position = post ? NormPosition::kPost : NormPosition::kPre;
+        c.tied_head = tied_head;
+        c.norm_bias = c.attention_bias = c.attention_output_bias = c.mlp_bias = biases;
+      }
+    }
+  }
+  ModelConfig& projected = configs["projected embeddings"] = base_config();
+  projected.embedding_width = 100;
+  projected.final_norm = false;
+  ModelConfig& llama = configs["rotary and gated"] = base_config();
+  llama.positions = PositionKind::kRotary;
+  llama.gated_mlp = true;
+  llama.kv_heads = 1;
+  llama.norm_bias = llama.attention_bias = llama.attention_output_bias = llama.mlp_bias = false;
+  ModelConfig& mixtral = configs["experts"] = llama;
+  mixtral.experts = 5;
+  mixtral.experts_per_token = 2;
+  ModelConfig& bert = configs["encoder of text"] = base_config();
+  bert.causal = bert.tied_head = bert.final_norm = false;
+  bert.norm_position = NormPosition::kPost;
+  bert.token_types = 2;
+  bert.embedding_norm = bert.pooler = true;
+  bert.classes = 3;
+  ModelConfig& vit = configs["encoder of images"] = base_config();
+  vit.causal = vit.tied_head = false;
+  vit.vocab = 0;
+  vit.image_size = 20;
+  vit.patch_size = 4;
+  vit.channels = 3;
+  vit.max_positions = 26;
+  vit.classes = 70;
+  return configs;
+}
+
+Batch make_batch(int rows, int patch_values) {
   Batch batch;
+  batch.patches.resize(static_cast<std::size_t>(rows) * patch_values);
+  batch.types.resize(static_cast<std::size_t>(rows));
+  batch.sequences.push_back({.row = 0, .rows = rows, .start = 0, .blocks = {}});
   for (int i = 0; i < rows; ++i) {
     batch.tokens.push_back(i);
     batch.positions.push_back(i);
     if (i % 2 == 0) continue;
-    batch.logit_rows.push_back(i);
+    batch.output_rows.push_back(i);
     batch.top.push_back(1);
     batch.targets.push_back(-1);
   }
@@ -203,70 +273,82 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   const ShardPlan plan = ShardPlan::make(config, mesh, stage);
   const std::size_t page = Image::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
   const Image image = Image::make(plan, format, DType::kBF16, page);
-  const Batch batch = make_batch(rows);
+  const Batch batch = make_batch(rows, config.patch_values());
   const auto device = make_cpu_device({.threads = 1});
   Progress progress(IdlePolicy::parse("yield"));
   const auto stream = device->make_compute_stream(progress);
   const auto all_reduce = make_local_all_reduce();
-  OrderedPages pages(image, group_by_group, /*one_round=*/batch.logit_count() <= Workspace::kLogitRows);
+  OrderedPages pages(image, group_by_group, /*one_round=*/batch.output_count() <= Workspace::kLogitRows);
   CheckingOps ops(pages);
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
   Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
-  std::vector<LogitSummary> logits(batch.logit_count());
+  std::vector<LogitSummary> logits(batch.output_count());
+  std::vector<float> vectors(logits.size() * config.hidden), scores(logits.size() * config.classes);
 
-  Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden), logits.data());
+  Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
+                                {logits.data(), vectors.data(), scores.data()});
 
   pages.expect_all_over();
   ops.expect_all_parts();
   std::vector<int> layers(plan.layers);
   std::iota(layers.begin(), layers.end(), 0);
   EXPECT_EQ(ops.layers, layers);
-  for (const LogitSummary& summary : logits) EXPECT_EQ(summary.count, plan.has_head()) << "once on the last stage";
+  const bool last = plan.has_head();
+  for (const LogitSummary& summary : logits) EXPECT_EQ(summary.count, last && config.causal) << "once, at the end";
+  EXPECT_THAT(vectors, Each(last && !config.causal ? 1.0f : 0.0f));
+  EXPECT_THAT(scores, Each(last ? 1.0f : 0.0f));
 }
 
 TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
-  for (const NormPosition norm_position : {NormPosition::kPre, NormPosition::kPost}) {
-    for (const bool tied_head : {false, true}) {
-      for (const bool biases : {false, true}) {
-        const ModelConfig config = make_config(norm_position, tied_head, biases);
-        SCOPED_TRACE(
-            fmt::format("post {}, tied {}, biases {}", norm_position == NormPosition::kPost, tied_head, biases));
-        for (const std::size_t spare_bytes : {0, 1000, 1 << 20}) {
-          for (const int rows : {1, 20, 2 * Workspace::kLogitRows + 10}) {  // no logit row, one round of them, two
-            for (const bool grouped : {false, true}) {
-              expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes, rows, grouped);
-              for (int s = 0; s < 3; ++s) expect_sound_pass(config, {.tp = 1, .pp = 3}, s, spare_bytes, rows, grouped);
-            }
-          }
+  for (const auto& [name, config] : make_configs()) {
+    SCOPED_TRACE(name);
+    for (const std::size_t spare_bytes : {0, 1000, 1 << 20}) {
+      for (const int rows : {1, 20, 2 * Workspace::kLogitRows + 10}) {  // no logit row, one round of them, two
+        for (const bool grouped : {false, true}) {
+          expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes, rows, grouped);
+          for (int s = 0; s < 3; ++s) expect_sound_pass(config, {.tp = 1, .pp = 3}, s, spare_bytes, rows, grouped);
         }
       }
     }
   }
 }
 
-std::string refusal(const ModelConfig& config) {
-  const PlainFormat format;
-  const ShardPlan plan = ShardPlan::make(config, {}, 0);
-  const Image image = Image::make(plan, format, DType::kF32, 1 << 20);
-  try {
-    Transformer(image, 0);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+// Rows go to the experts with the largest logits; their weights are softmax's, made to sum to one.
+TEST(Experts, ChooseTheBestAndShareOut) {
+  const std::vector<float> logits = {0, 2, 1, -1,  //
+                                     3, 3, 3, 0};
+  const auto choices = Experts::choose(logits, 4, 2);
+  EXPECT_THAT(choices[0].rows, ElementsAre(1));
+  EXPECT_THAT(choices[1].rows, ElementsAre(0, 1)) << "of equals the first";
+  EXPECT_THAT(choices[2].rows, ElementsAre(0));
+  EXPECT_THAT(choices[3].rows, IsEmpty());
+  EXPECT_FLOAT_EQ(choices[1].weights[0], std::exp(2.0f) / (std::exp(2.0f) + std::exp(1.0f)));
+  EXPECT_FLOAT_EQ(choices[2].weights[0], std::exp(1.0f) / (std::exp(2.0f) + std::exp(1.0f)));
+  EXPECT_FLOAT_EQ(choices[0].weights[0], 0.5f);
 }
 
-// What a checkpoint can say but no layer computes must not be left out of the sum.
-TEST(Transformer, RefusesWhatItDoesNotCompute) {
-  const ModelConfig plain = make_config(NormPosition::kPre, true, true);
-  EXPECT_EQ(refusal(plain), "");
-  ModelConfig gated = plain;
-  gated.gated_mlp = true;
-  EXPECT_THAT(refusal(gated), AllOf(HasSubstr("'test'"), HasSubstr("gated MLPs")));
-  ModelConfig rotary = plain;
-  rotary.positions = PositionKind::kRotary;
-  EXPECT_THAT(refusal(rotary), HasSubstr("rotary positions"));
+// Llama 3.1's numbers: wavelengths below 2048 stay, above 8192 are stretched by 8, between them blended.
+TEST(RotaryEmbedding, FrequenciesOfLlama3) {
+  ModelConfig c = base_config();
+  c.head_dim = 128;
+  c.positions = PositionKind::kRotary;
+  c.rope_theta = 500000;
+  const std::vector<float> plain = RotaryEmbedding::frequencies(c);
+  c.rope_scaling = RopeScaling::kLlama3;
+  c.rope_factor = 8;
+  c.rope_original_positions = 8192;
+  const std::vector<float> scaled = RotaryEmbedding::frequencies(c);
+  ASSERT_EQ(scaled.size(), 64u);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_FLOAT_EQ(plain[i], static_cast<float>(std::pow(500000.0, -2.0 * static_cast<double>(i) / 128)));
+    const double wavelength = 2 * std::numbers::pi / plain[i];
+    const double s = (8192 / wavelength - 1) / 3;
+    const double f = wavelength < 2048   ? plain[i]
+                     : wavelength > 8192 ? plain[i] / 8
+                                         : (1 - s) * plain[i] / 8 + s * plain[i];
+    EXPECT_NEAR(scaled[i], f, 1e-6 * f) << i;
+  }
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
                    CostModel(images, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}), 0);
   Step step;
   step.id = 1;
-  step.chunks.push_back({.sequence = 1, .tokens = {5}, .new_blocks = {}, .logits = SequenceChunk::kLast});
+  step.chunks.push_back({.sequence = 1, .tokens = {5}, .new_blocks = {}, .output = SequenceChunk::kLast});
   step.stages = {{.caches = {}, .fetches = {{0, 0, 0, {}}, {0, 1, 1, {}}, {1, 0, 0, {1, 0}}}}};
   const VirtualMesh::Execution execution = mesh.execute(step, 0);
   // Page 0 lands at 1, its use ends at 5, page 1 has landed at 2, its use ends at 9; the other model's page has the

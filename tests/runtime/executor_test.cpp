@@ -161,7 +161,7 @@ std::vector<Step> make_steps(int stages, std::uint64_t seed) {
                         .start = static_cast<std::uint32_t>(start),
                         .tokens = {},
                         .new_blocks = {},
-                        .logits = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
+                        .output = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
                         .top = 3,
                         .after_last = -1};
     for (int n = start == 0 ? 14 : 1; n > 0; --n) chunk.tokens.push_back(static_cast<TokenId>(random() % kVocab));

@@ -15,9 +15,9 @@ Step sample_step() {
   step.id = 7;
   step.model = 2;
   step.closed = {4, 9};
-  step.chunks.push_back({.sequence = 11, .start = 5, .tokens = {1, 2, 3}, .new_blocks = {8}, .logits = SequenceChunk::kAll,
+  step.chunks.push_back({.sequence = 11, .start = 5, .tokens = {1, 2, 3}, .new_blocks = {8}, .output = SequenceChunk::kAll,
                          .top = 3, .after_last = 77});
-  step.chunks.push_back({.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .logits = SequenceChunk::kLast});
+  step.chunks.push_back({.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .output = SequenceChunk::kLast});
   step.stages.resize(2);
   step.stages[1].caches.push_back({.model = 1, .taken = 2, .added = {3, 5}});
   step.stages[1].caches.push_back({.model = 0, .taken = 2, .kind = CacheChange::kSpill, .slots = {9, 4}, .after = {5}});

@@ -213,8 +213,8 @@ std::vector<SampledRow> Driver::extend_sequence(const Step& step, const Sequence
     sequence.prefix = extend_prefix(sequence.prefix, chunk.tokens[i]);
     sequence.poisoned |= chunk.tokens[i] == kPoison;
     const bool last = i + 1 == chunk.tokens.size();
-    const bool all = chunk.logits == SequenceChunk::kAll;
-    if (!all && !(last && chunk.logits == SequenceChunk::kLast)) continue;
+    const bool all = chunk.output == SequenceChunk::kAll;
+    if (!all && !(last && chunk.output == SequenceChunk::kLast)) continue;
     const TokenId target = !all ? -1 : last ? chunk.after_last : chunk.tokens[i + 1];
     rows.push_back(fake_row(sequence.prefix, sequence.poisoned, std::max<int>(chunk.top, 1), target));
   }

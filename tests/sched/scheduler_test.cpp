@@ -466,10 +466,10 @@ TEST(SchedulerLimits, PromptsLongerThanAStepComeInPieces) {
   driver.submit(endless(0, 0, 10, 3));
   run(driver);
   std::vector<std::size_t> sizes;
-  std::vector<SequenceChunk::Logits> logits;
+  std::vector<SequenceChunk::Output> logits;
   for (const ExecutedStep& executed : driver.steps()) {
     sizes.push_back(executed.step.chunks[0].tokens.size());
-    logits.push_back(executed.step.chunks[0].logits);
+    logits.push_back(executed.step.chunks[0].output);
   }
   EXPECT_THAT(sizes, ElementsAre(4, 4, 2, 1, 1));
   EXPECT_THAT(logits, ElementsAre(SequenceChunk::kNone, SequenceChunk::kNone, SequenceChunk::kLast,

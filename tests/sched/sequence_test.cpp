@@ -68,7 +68,7 @@ TEST(Sequence, ThePromptIsOneChunkAndEveryTokenAnother) {
   EXPECT_EQ(prompt.sequence, 1u);
   EXPECT_EQ(prompt.start, 0u);
   EXPECT_THAT(prompt.tokens, ElementsAre(5, 6, 7));
-  EXPECT_EQ(prompt.logits, SequenceChunk::kLast);
+  EXPECT_EQ(prompt.output, SequenceChunk::kLast);
   EXPECT_EQ(prompt.top, 0);
   EXPECT_EQ(prompt.after_last, -1);
   EXPECT_EQ(d.rows({row(11)}), 0u);
@@ -76,7 +76,7 @@ TEST(Sequence, ThePromptIsOneChunkAndEveryTokenAnother) {
   const SequenceChunk next = d.chunk();
   EXPECT_EQ(next.start, 3u);
   EXPECT_THAT(next.tokens, ElementsAre(11));
-  EXPECT_EQ(next.logits, SequenceChunk::kLast);
+  EXPECT_EQ(next.output, SequenceChunk::kLast);
   EXPECT_EQ(d.rows({row(12)}), 0u);
   EXPECT_EQ(d.sequence.pending_tokens(), 1);
 }
@@ -85,16 +85,16 @@ TEST(Sequence, ALongPromptComesInPiecesAndOnlyTheLastHasLogits) {
   Drive d(make_request({1, 3, 4, 5, 6, 7, 8}, 2));
   const SequenceChunk first = d.chunk(3);
   EXPECT_THAT(first.tokens, ElementsAre(1, 3, 4));
-  EXPECT_EQ(first.logits, SequenceChunk::kNone);
+  EXPECT_EQ(first.output, SequenceChunk::kNone);
   EXPECT_EQ(d.rows({row(99)}), 1u) << "a row of another sequence";
   const SequenceChunk second = d.chunk(3);
   EXPECT_EQ(second.start, 3u);
   EXPECT_THAT(second.tokens, ElementsAre(5, 6, 7));
-  EXPECT_EQ(second.logits, SequenceChunk::kNone);
+  EXPECT_EQ(second.output, SequenceChunk::kNone);
   d.rows({});
   const SequenceChunk third = d.chunk(3);
   EXPECT_THAT(third.tokens, ElementsAre(8));
-  EXPECT_EQ(third.logits, SequenceChunk::kLast);
+  EXPECT_EQ(third.output, SequenceChunk::kLast);
   EXPECT_EQ(d.rows({row(11), row(12)}), 1u);
   EXPECT_THAT(d.chunk(3).tokens, ElementsAre(11));
 }
@@ -248,7 +248,7 @@ TEST(Sequence, EchoGivesThePromptBack) {
   Request request = make_request({5, 6}, 1);
   request.echo = true;
   Drive d(request);
-  EXPECT_EQ(d.chunk().logits, SequenceChunk::kLast) << "nobody asked for the prompt's logprobs";
+  EXPECT_EQ(d.chunk().output, SequenceChunk::kLast) << "nobody asked for the prompt's logprobs";
   d.rows({row(11)});
   const Completion c = d.end();
   EXPECT_THAT(tokens_of(c.prompt), ElementsAre(5, 6));
@@ -261,14 +261,14 @@ TEST(Sequence, EchoWithLogprobsScoresThePromptAcrossChunks) {
   request.logprobs = 2;
   Drive d(request);
   const SequenceChunk first = d.chunk(2);
-  EXPECT_EQ(first.logits, SequenceChunk::kAll);
+  EXPECT_EQ(first.output, SequenceChunk::kAll);
   EXPECT_EQ(first.after_last, 7);
   EXPECT_EQ(d.rows({row(20, -1, -0.6f), row(21, -1, -0.7f), row(99)}), 1u);
   const SequenceChunk second = d.chunk(2);
   EXPECT_EQ(second.after_last, 9);
   d.rows({row(22, -1, -0.8f), row(23, -1, -0.9f)});
   const SequenceChunk third = d.chunk(2);
-  EXPECT_EQ(third.logits, SequenceChunk::kAll);
+  EXPECT_EQ(third.output, SequenceChunk::kAll);
   EXPECT_EQ(third.after_last, -1);
   d.rows({row(30, -3)});
 
@@ -294,7 +294,7 @@ TEST(Sequence, AfterAScoredPromptTokensComeOneByOne) {
   d.chunk();
   d.rows({row(20), row(21)});
   const SequenceChunk next = d.chunk();
-  EXPECT_EQ(next.logits, SequenceChunk::kLast);
+  EXPECT_EQ(next.output, SequenceChunk::kLast);
   EXPECT_THAT(next.tokens, ElementsAre(21));
 }
 

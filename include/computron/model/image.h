@@ -45,8 +45,8 @@ struct Image {
   ShardPlan plan;
   DType weight_dtype = DType::kF32;  // of GEMM weights and therefore of their inputs; tables and vectors are f32
   std::size_t page_bytes = 0;
-  std::vector<ImageTensor> tensors;        // parallel to plan.tensors
-  std::vector<std::size_t> used_bytes;     // by page
+  std::vector<ImageTensor> tensors;     // parallel to plan.tensors
+  std::vector<std::size_t> used_bytes;  // by page
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
   // (PageSource::uses_over) before it acquires the use for the first time; -1: none. A fetch for use u of step s may

@@ -1,8 +1,10 @@
 // The parallel layers of a transformer. A layer knows its shapes and which tensors of the image it uses; bytes, stream
-// and scratch memory come with the pass.
+// and scratch memory come with the pass. A layer built on tensors that the image lacks is absent, where it may be.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "computron/model/pass.h"
@@ -45,53 +47,108 @@ class ImageTensorRef {
   std::vector<TablePanel> table_panels_;
 };
 
-// Vocabulary-parallel token embedding plus learned positions: tokens → [M, hidden], replicated.
-class Embedding {
- public:
-  Embedding(const Image& image, int t);
-  void forward(Pass& pass, Activations hidden);
-
- private:
-  TokenId first_token_;
-  int position_offset_;
-  ImageTensorRef tokens_, positions_;
-};
-
 class Norm {
  public:
+  Norm() = default;  // absent
   Norm(const Image& image, const std::string& prefix);
   bool present() const { return weight_.present(); }
   void forward(Pass& pass, Activations in, Activations out);
 
  private:
-  NormKind kind_;
-  float epsilon_;
+  NormKind kind_ = NormKind::kLayerNorm;
+  float epsilon_ = 0;
   ImageTensorRef weight_, bias_;
 };
 
-// out = activation(x Wᵀ + b), W's rows split over the ranks: each rank computes its columns of the result. The bias,
-// which every part of W needs, is copied to scratch memory first, so that its page goes before W's come.
-class ColumnParallelLinear {
+// out = activation(x Wᵀ + b). Column-parallel where W's rows are split over the ranks: each computes its columns of the
+// result. Replicated where they are not. The bias, which every part of W needs, is copied to scratch memory first, so
+// that its page goes before W's come.
+class Linear {
  public:
-  ColumnParallelLinear(const Image& image, const std::string& prefix, Activation activation = Activation::kNone);
+  Linear() = default;  // absent
+  Linear(const Image& image, const std::string& prefix, Activation activation = Activation::kNone);
+  bool present() const { return weight_.present(); }
   int out() const { return weight_.rows(); }
   void forward(Pass& pass, Activations x, Activations out);
 
  private:
   Vector copy_bias(Pass& pass);
 
-  Activation activation_;
+  Activation activation_ = Activation::kNone;
   ImageTensorRef weight_, bias_;
 };
 
-// hidden += Σ over ranks of x Wᵀ + b, W's columns split over the ranks; the bias is added once.
+// W's columns split over the ranks; the bias is added once.
 class RowParallelLinear {
  public:
   RowParallelLinear(const Image& image, const std::string& prefix);
+  // hidden += Σ over ranks of x Wᵀ + b
   void forward(Pass& pass, Activations x, Activations hidden);
+  // out = x Wᵀ, this rank's term of that sum
+  void multiply(Pass& pass, Activations x, Activations out);
 
  private:
   ImageTensorRef weight_, bias_;
+};
+
+// Vocabulary-parallel: tokens → [M, hidden], replicated. Where rows are narrower than `hidden` they are projected.
+class TokenEmbedding {
+ public:
+  TokenEmbedding(const Image& image, int t);
+  void forward(Pass& pass, Activations hidden);
+
+ private:
+  void look_up(Pass& pass, Activations out);
+
+  TokenId first_token_;
+  DType dtype_;
+  ImageTensorRef tokens_;
+  Linear projection_;
+};
+
+// A linear layer over flattened patches; the first row of every image is the class token.
+class PatchEmbedding {
+ public:
+  explicit PatchEmbedding(const Image& image);
+  void forward(Pass& pass, Activations hidden);
+
+ private:
+  int patch_values_;
+  DType dtype_;
+  Linear patches_;
+  ImageTensorRef class_token_;
+};
+
+// What goes in, plus rows of the tables of segments and positions, normalised where the model says so.
+class Embedding {
+ public:
+  Embedding(const Image& image, int t);
+  void forward(Pass& pass, Activations hidden);
+
+ private:
+  static void add(Pass& pass, ImageTensorRef& table, std::span<const std::int32_t> rows, int offset,
+                  Activations hidden);
+
+  std::optional<TokenEmbedding> tokens_;   // either these
+  std::optional<PatchEmbedding> patches_;  // or these
+  int position_offset_;
+  ImageTensorRef types_, positions_;
+  Norm norm_;
+};
+
+// The angles by which every layer of a pass turns its queries and keys, computed once.
+class RotaryEmbedding {
+ public:
+  explicit RotaryEmbedding(const ModelConfig& config);
+  void forward(Pass& pass);
+
+  // theta^(-2i/d) for i < d/2 as the configuration scales them. Linear: divided by the factor. Llama 3: with wavelength
+  // w = 2π/f and L original positions, f stays for w < L/high, is f/factor for w > L/low, and between the two is
+  // (1 - s) f/factor + s f with s = (L/w - low) / (high - low).
+  static std::vector<float> frequencies(const ModelConfig& config);
+
+ private:
+  std::vector<float> frequencies_;
 };
 
 class SelfAttention {
@@ -102,22 +159,56 @@ class SelfAttention {
 
  private:
   AttentionShape shape_;
+  bool rotary_;
   int layer_;
   DType dtype_;
-  ColumnParallelLinear qkv_;
+  Linear qkv_;
   RowParallelLinear output_;
 };
 
+// down(act(up(x))), or gated: down(act(gate(x)) · up(x)).
 class Mlp {
  public:
   Mlp(const Image& image, const std::string& prefix);
   // hidden += mlp(x)
   void forward(Pass& pass, Activations x, Activations hidden);
+  // out = this rank's term of mlp(x), without bias
+  void multiply(Pass& pass, Activations x, Activations out);
 
  private:
+  Activations inner(Pass& pass, Activations x);
+
+  bool gated_;
+  Activation activation_;
   DType dtype_;
-  ColumnParallelLinear up_;
+  Linear up_;  // gate | up where gated
   RowParallelLinear down_;
+};
+
+// A sparse mixture of MLPs (Jiang et al. 2024): every row goes through the few experts that the router gives most
+// weight. Softmax over all experts in float32, the chosen ones' weights made to sum to one.
+class Experts {
+ public:
+  Experts(const Image& image, const std::string& prefix);
+  // hidden += Σ over the chosen experts of weight × mlp(x). Waits for the router, whose choice decides what follows.
+  void forward(Pass& pass, Activations x, Activations hidden);
+
+  struct Choice {
+    std::vector<std::int32_t> rows;
+    std::vector<float> weights;
+  };
+  // logits [rows, experts] → by expert, its rows in ascending order. Ties go to the expert with the smaller number.
+  static std::vector<Choice> choose(std::span<const float> logits, int experts, int experts_per_token);
+
+ private:
+  void route(Pass& pass, Activations x);
+
+  int experts_per_token_;
+  DType dtype_;
+  Linear router_;
+  std::vector<Mlp> experts_;
+  std::vector<float> logits_;    // of the pass, on the host
+  std::vector<Choice> choices_;  // [expert], of the pass
 };
 
 class TransformerBlock {
@@ -126,31 +217,47 @@ class TransformerBlock {
   void forward(Pass& pass, Activations hidden);
 
  private:
+  TransformerBlock(const Image& image, const std::string& prefix, int layer_in_stage);
+
   NormPosition norm_position_;
   DType dtype_;
   Norm attention_norm_;
   SelfAttention attention_;
   Norm mlp_norm_;
-  Mlp mlp_;
+  std::variant<Mlp, Experts> mlp_;
 };
 
-// Vocabulary-parallel output head: each rank's slice of the logits, summarised row by row.
+// Vocabulary-parallel output head of a decoder: each rank's slice of the logits, summarised row by row.
 class Head {
  public:
   Head(const Image& image, int t);
-  // out[i] describes batch row logit_rows[i]; host memory, filled when the stream has run.
+  // out[i] describes batch row output_rows[i]; host memory, filled when the stream has run.
   // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are given up in the last.
   void forward(Pass& pass, Activations hidden, LogitSummary* out);
 
  private:
+  // The wanted rows of hidden, projected: [R, width].
+  Activations project(Pass& pass, Activations hidden);
   // Rows [first, first + count) of the logits.
-  void summarize_rows(Pass& pass, Activations hidden, int first, int count, bool last_round, LogitSummary* out);
+  void summarize_rows(Pass& pass, Activations x, int first, LogitSummary* out, bool last_round);
 
   TokenId first_token_;
   int real_vocab_;
   DType dtype_;
-  Norm norm_;
+  Linear projection_;
   ImageTensorRef weight_;
+};
+
+// What an encoder says of a sequence, from its first row: a vector and the scores of classes.
+class Classifier {
+ public:
+  explicit Classifier(const Image& image);
+  // vectors [R, hidden] and, if there are classes, scores [R, classes]; host memory, filled when the stream has run.
+  void forward(Pass& pass, Activations hidden, float* vectors, float* scores);
+
+ private:
+  DType dtype_;
+  Linear pooler_, classes_;
 };
 
 }  // namespace computron

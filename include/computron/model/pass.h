@@ -12,16 +12,26 @@
 
 namespace computron {
 
-// The tokens of one forward pass. M rows, R of which get logits. Must stay unchanged until the stream has run the pass.
+// What one forward pass works on. M rows: tokens, or an image's class token and patches; R of them lead to outputs.
+// Must stay unchanged until the stream has run the pass.
 struct Batch {
-  std::vector<TokenId> tokens;             // [M]
-  std::vector<std::int32_t> positions;     // [M]
-  std::vector<SequenceRows> sequences;     // cover the M rows in order
-  std::vector<std::int32_t> logit_rows;    // [R] rows of the batch, ascending
-  std::vector<std::int32_t> top;           // [R] candidates to keep
-  std::vector<TokenId> targets;            // [R] token whose logit is wanted, or -1
-  int rows() const { return static_cast<int>(tokens.size()); }
-  int logit_count() const { return static_cast<int>(logit_rows.size()); }
+  std::vector<TokenId> tokens;            // [M]; images: empty
+  std::vector<float> patches;             // images: [M, patch_values], channel by channel; class tokens' rows are zero
+  std::vector<std::int32_t> positions;    // [M]
+  std::vector<std::int32_t> types;        // [M] segments, for models that have them
+  std::vector<SequenceRows> sequences;    // cover the M rows in order
+  std::vector<std::int32_t> output_rows;  // [R] rows of the batch, ascending
+  std::vector<std::int32_t> top;          // decoders: [R] candidates to keep
+  std::vector<TokenId> targets;           // decoders: [R] token whose logit is wanted, or -1
+  int rows() const { return static_cast<int>(positions.size()); }
+  int output_count() const { return static_cast<int>(output_rows.size()); }
+};
+
+// Host memory that the last stage fills when the stream has run: `logits` for decoders, the others for encoders.
+struct Outputs {
+  LogitSummary* logits = nullptr;  // [R]
+  float* vectors = nullptr;        // [R, hidden], pooled
+  float* scores = nullptr;         // [R, classes]
 };
 
 // Where a page use's bytes are, once `ready` is reached.
@@ -44,18 +54,21 @@ class PageSource {
   virtual bool group_by_group() const = 0;
 };
 
-// Scratch arrays of a pass, allocated once for the largest model and batch.
-//   hidden, partial [M, hidden] f32 · input [M, hidden] · inner [M, max(heads × head_dim, ffn)] ·
-//   fused [M, q + 2 kv] f32 · logits [64, vocab/tp] f32 · bias [max(q + 2 kv, ffn)] f32; M rounded up to the rows
-//   kernels may read
+// Scratch arrays of a pass, allocated once for the largest model and batch; M rounded up to the rows kernels may read.
+//   hidden  [M, hidden] f32: the residual stream      input   [M, hidden or a patch]: what a layer multiplies
+//   partial [M, hidden] f32: sums to be reduced       inner   [M, heads × head_dim or ffn]: within a layer
+//   fused   [M, q + 2 kv, gate + up or classes] f32   angles  [M, head_dim] f32: rotary positions
+//   logits  [64, vocab/tp] f32                        bias    [the longest] f32
+//   gathered [M, hidden], mixture [M, hidden] f32: an expert's rows, and what the experts add up to
 class Workspace {
  public:
   // Sizes it needs for a shard; take the maximum over all models and stages of the rank.
   struct Sizes {
-    std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, logits = 0, bias = 0;
+    std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, logits = 0, bias = 0,
+                gathered = 0, mixture = 0;
     static Sizes of(const ShardPlan& plan, const Ops& ops, int max_rows);
     Sizes max(const Sizes& other) const;
-    std::size_t total() const { return hidden + partial + input + inner + fused + logits + bias; }
+    std::size_t total() const;
   };
   Workspace(Device& device, const Sizes& sizes);
 
@@ -67,12 +80,15 @@ class Workspace {
   Activations input(int rows, int columns, DType t) const { return {input_, rows, columns, t}; }
   Activations inner(int rows, int columns, DType t) const { return {inner_, rows, columns, t}; }
   Activations fused(int rows, int columns) const { return {fused_, rows, columns, DType::kF32}; }
+  Activations angles(int rows, int columns) const { return {angles_, rows, columns, DType::kF32}; }
   Activations logits(int rows, int columns) const { return {logits_, rows, columns, DType::kF32}; }
   Activations bias(int length) const { return {bias_, 1, length, DType::kF32}; }
+  Activations gathered(int rows, int columns, DType t) const { return {gathered_, rows, columns, t}; }
+  Activations mixture(int rows, int columns) const { return {mixture_, rows, columns, DType::kF32}; }
 
  private:
   std::unique_ptr<DeviceBuffer> buffer_;
-  std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *logits_, *bias_;
+  std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *logits_, *bias_, *gathered_, *mixture_;
 };
 
 // Everything a layer is handed. Borrowed by reference, valid for the pass.

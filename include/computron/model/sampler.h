@@ -10,10 +10,10 @@
 namespace computron {
 
 struct SampledRow {
-  TokenId token = 0;          // greedy: the largest logit, the smaller token on ties
-  float logprob = 0;          // of `token`
-  float target_logprob = 0;   // of the asked-for token; 0 if none
-  bool finite = true;         // false: NaN or infinity among the logits; the rest means nothing
+  TokenId token = 0;                           // greedy: the largest logit, the smaller token on ties
+  float logprob = 0;                           // of `token`
+  float target_logprob = 0;                    // of the asked-for token; 0 if none
+  bool finite = true;                          // false: NaN or infinity among the logits; the rest means nothing
   std::vector<std::pair<TokenId, float>> top;  // up to `top` best tokens with their log-probabilities
 };
 

@@ -1,7 +1,9 @@
 // How a model is cut over a mesh: layers into stages, every weight of a stage over its tensor-parallel ranks.
 //
 // All ranks of a stage compute with the same numbers: heads, ffn units and vocabulary are padded with zeros to a
-// multiple of tp, so a stage has one layout. Column-parallel weights lose rows, row-parallel ones columns.
+// multiple of tp, so a stage has one layout. Column-parallel weights lose rows, row-parallel ones columns. Where there
+// are fewer key/value heads than ranks, or cutting between them would leave ranks idle, the query heads of one are
+// divided among ranks that each have a copy of it.
 #pragma once
 
 #include <algorithm>
@@ -14,26 +16,33 @@
 
 namespace computron {
 
+// Stored rows [begin, end), never none, that become rows (of a transposed tensor: columns) of a part from `row` on.
+struct PartSlice {
+  std::size_t begin = 0, end = 0;
+  std::size_t row = 0;
+};
+
 // A canonical tensor's contribution to a shard tensor: dimension 0 as stored, slice t of tp.
 struct TensorPart {
-  std::string source;          // canonical name
-  std::size_t total = 0;       // extent of dimension 0 in the checkpoint
-  std::size_t per_rank = 0;    // extent of a slice, padding included; == total when replicated
+  std::string source;        // canonical name
+  std::size_t total = 0;     // extent of dimension 0 in the checkpoint
+  std::size_t per_rank = 0;  // extent of a slice, padding included; == total when replicated
   bool split = false;
-  bool transposed = false;     // stored as [in][out]: the slice is of columns
-  int row = 0;                 // first row in the shard tensor (fused q | k | v)
+  bool transposed = false;  // stored as [in][out]: the slice is of columns
+  int row = 0;              // first row in the shard tensor (fused q | k | v)
+  std::size_t unit = 1;     // stored rows of a key/value head, where
+  std::size_t repeat = 1;   // each stands so many times in the tensor that is sliced
 
-  // Slice [begin, end) of rank t; may be short or empty at the end, where padding begins.
-  std::size_t begin(int t) const { return split ? std::min(t * per_rank, total) : 0; }
-  std::size_t end(int t) const { return split ? std::min((t + 1) * per_rank, total) : total; }
+  // Where rank t's slice comes from; short or empty at the end, where padding begins.
+  std::vector<PartSlice> slices(int t) const;
 };
 
 // A tensor as one rank computes with it.
 struct ShardTensor {
   std::string name;  // "layers.3.attention.qkv.weight"
   TensorRole role = TensorRole::kVector;
-  int rows = 0;      // out; vectors: length; tables: rows
-  int columns = 0;   // in; vectors: 1
+  int rows = 0;     // out; vectors: length; tables: rows
+  int columns = 0;  // in; vectors: 1
   std::vector<TensorPart> parts;
   int same_as = -1;  // ≥ 0: index of the earlier tensor whose pages this one uses again (a tied head)
 };
@@ -45,10 +54,11 @@ struct ShardPlan {
   int stage = 0;
   int first_layer = 0;
   int layers = 0;
-  int heads = 0;      // per rank, padding included
-  int kv_heads = 0;   // per rank
-  int ffn = 0;        // per rank
-  int vocab = 0;      // per rank
+  int heads = 0;                     // per rank, padding included
+  int kv_heads = 0;                  // per rank; query head h uses key/value head h / (heads / kv_heads)
+  int kv_copies = 1;                 // of every key/value head, over all ranks
+  int ffn = 0;                       // per rank
+  int vocab = 0;                     // per rank
   std::vector<ShardTensor> tensors;  // in execution order
 
   bool embeds() const { return stage == 0; }

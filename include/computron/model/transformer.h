@@ -1,7 +1,6 @@
-// One stage of a transformer on one rank.
+// One stage of a transformer on one rank, whatever the family: the configuration says which layers it has.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -11,20 +10,20 @@ namespace computron {
 
 class Transformer {
  public:
-  // ConfigError naming the first thing the configuration asks for that no layer here computes.
-  static void check_supported(const ModelConfig& config);
-
-  // Borrows the image. `t` is this rank's place in the stage. Throws what check_supported() throws.
+  // Borrows the image. `t` is this rank's place in the stage.
   Transformer(const Image& image, int t);
 
-  // The stage's part of a forward pass. On the first stage `hidden` [M, hidden] is filled from the tokens, elsewhere
-  // it holds what the stage before computed. On the last stage logits[R] are filled when the stream has run.
-  void forward(Pass& pass, Activations hidden, LogitSummary* logits);
+  // The stage's part of a forward pass. On the first stage `hidden` [M, hidden] is filled from the batch, elsewhere it
+  // holds what the stage before computed. On the last stage `out` is filled when the stream has run.
+  void forward(Pass& pass, Activations hidden, const Outputs& out);
 
  private:
   std::optional<Embedding> embedding_;
+  std::optional<RotaryEmbedding> rotary_;
   std::vector<TransformerBlock> blocks_;
-  std::optional<Head> head_;
+  Norm final_norm_;
+  std::optional<Head> head_;              // decoders
+  std::optional<Classifier> classifier_;  // encoders
 };
 
 }  // namespace computron

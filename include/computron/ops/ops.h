@@ -25,6 +25,10 @@ struct Activations {
   int columns = 0;
   DType dtype = DType::kF32;
   std::size_t bytes() const { return static_cast<std::size_t>(rows) * columns * size_of(dtype); }
+  // Rows [first, first + count).
+  Activations row_range(int first, int count) const {
+    return {data + static_cast<std::size_t>(first) * columns * size_of(dtype), count, columns, dtype};
+  }
 };
 
 // Rows [row_begin, row_begin + rows) of a GEMM weight [out, in], packed, at `data` once `ready` is reached.
@@ -102,6 +106,8 @@ class Ops {
                         Activations inout) = 0;
   // out[0, :] = in, so that the vector's page is not needed any longer. in.data != nullptr; out: f32 [1, length].
   virtual void copy_vector(Stream&, Vector in, Activations out) = 0;
+  // out = 0. Any dtype.
+  virtual void zero(Stream&, Activations out) = 0;
   // out = norm(in) × weight + bias over columns; statistics in float32. in: f32, out: f32 or bf16; out may be in.
   virtual void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                     Activations out) = 0;
@@ -111,12 +117,25 @@ class Ops {
                     Activations out) = 0;
   // inout += x + bias (x + bias first). Both f32.
   virtual void add_residual(Stream&, Activations x, Vector bias, Activations inout) = 0;
+  // out[r, c] = activation(in[r, c]) × in[r, n + c] for c < n: a gated MLP's two products, side by side in `in`
+  // [rows, 2n] f32. out: [rows, n] f32 or bf16.
+  virtual void activate_gate(Stream&, Activation activation, Activations in, Activations out) = 0;
+  // out[r] = cos | sin of positions[r] × frequencies, [rows, head_dim] f32; frequencies [head_dim / 2].
+  virtual void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
+                             Activations out) = 0;
+  // Turns the queries and keys of `qkv` (as attention() takes it) by the angles of their rows: element i of a head with
+  // element i + head_dim / 2.
+  virtual void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
   // out[r, :] = in[r, :] in out's dtype (f32 or bf16). in: f32.
   virtual void convert(Stream&, Activations in, Activations out) = 0;
-  // out[i, :] = in[rows[i], :] in out's dtype (f32 or bf16). in: f32.
+  // out[i, :] = in[rows[i], :] in out's dtype (f32 or bf16). in: f32, or of out's dtype.
   virtual void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) = 0;
+  // inout[rows[i], :] += weights[i] × in[i, :], one i after the other. Both f32.
+  virtual void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
+                           Activations inout) = 0;
   // Puts the keys and values of `qkv` [rows, (heads + 2 kv_heads) × head_dim] (q | k | v, f32) into the cache, then
-  // out[r, heads × head_dim] = attention of row r over its sequence's keys up to its own position.
+  // out[r, heads × head_dim] = attention of row r over its sequence's keys up to its own position, or, where the shape
+  // is not causal, over all of them, this pass's included.
   virtual void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                          const KvCacheView& cache, int layer, Activations out) = 0;
   // Summarises each row of logits [rows, columns] (f32): columns are tokens first_token + c for c < real_columns.
@@ -124,6 +143,8 @@ class Ops {
   // `out` is host memory, filled when the stream has run.
   virtual void summarize(Stream&, Activations logits, TokenId first_token, int real_columns,
                          std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) = 0;
+  // Host to device; `in` is borrowed until the stream has run.
+  virtual void copy_from_host(Stream&, const void* in, Activations out) = 0;
   // Device to host, filled when the stream has run.
   virtual void copy_to_host(Stream&, Activations in, void* out) = 0;
 };

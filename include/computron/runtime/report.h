@@ -22,11 +22,13 @@ struct Report {
   double exposed_s = 0;          // standing still for pages so far
   double compute_s = 0;          // of this step's pass, without standing still for pages or the stage before
   std::vector<SampledRow> rows;  // t = 0 of the last stage: one a logit row of the step; empty elsewhere
+  std::vector<std::vector<float>> encoded;  // there, too: the values of each chunk with a vector or scores
 
   std::vector<std::byte> encode() const;
   static Report decode(std::span<const std::byte> bytes);  // Error{kInternal}
-  // The longest encoding of a report with `rows` rows: what rank 0 posts a receive for.
-  static std::size_t max_bytes(int rows);
+  // The longest encoding of a report with `rows` rows and `encoded_rows` with `values` values together: what rank 0
+  // posts a receive for.
+  static std::size_t max_bytes(int rows, int encoded_rows = 0, std::size_t values = 0);
 };
 
 }  // namespace computron

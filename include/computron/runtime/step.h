@@ -59,16 +59,27 @@ struct StagePlan {
   std::vector<Fetch> fetches;
 };
 
-// The tokens of one sequence that a pass computes: positions [start, start + tokens.size()).
+// The tokens of one sequence that a pass computes: positions [start, start + tokens.size()). An encoder's sequence is
+// one chunk. An image has a token for its class token and one for each patch; what they are does not matter.
 struct SequenceChunk {
-  enum Logits : std::uint8_t { kNone, kLast, kAll };
+  enum Output : std::uint8_t {
+    kNone,
+    kLast,    // logits of the last token's row
+    kAll,     // of every token's row, with the next token's logit (prompt scoring)
+    kVector,  // encoders: the sequence's vector
+    kScores,  // encoders: the scores of its classes
+  };
   SequenceId sequence = 0;
   std::uint32_t start = 0;
   std::vector<TokenId> tokens;
   std::vector<std::uint32_t> new_blocks;  // logical cache blocks that join the sequence's list
-  Logits logits = kNone;                  // kAll: every token's row, with the next token's logit (prompt scoring)
+  Output output = kNone;
   std::uint8_t top = 0;                   // candidates wanted a row beyond the best one
   TokenId after_last = -1;                // with kAll: the token that follows the chunk, -1 if unknown
+  std::uint32_t values = 0;               // with kVector and kScores: how many
+  std::vector<std::int32_t> types = {};   // segment of every token; empty: all 0
+  std::vector<float> patches = {};        // images: [tokens, patch_values], zeros for the class token; only the first
+                                          // stage gets them
 };
 
 struct Step {
@@ -82,6 +93,9 @@ struct Step {
 
   // Rows that get logits, in order: what the last stage's report holds.
   int logit_rows() const;
+  // Chunks with a vector or scores, in order, and how many values they have together.
+  int encoded_rows() const;
+  std::size_t encoded_values() const;
   int rows() const;
 
   std::vector<std::byte> encode(int stage) const;

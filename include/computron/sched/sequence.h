@@ -64,7 +64,7 @@ class Sequence {
   int lost_ = -1;  // computed tokens that were lost, at most; -1: none ever
   bool in_flight_ = false;
   bool finished_ = false;
-  SequenceChunk::Logits chunk_logits_ = SequenceChunk::kNone;  // of the chunk in flight
+  SequenceChunk::Output chunk_logits_ = SequenceChunk::kNone;  // of the chunk in flight
   int chunk_start_ = 0, chunk_tokens_ = 0;
   Completion completion_;
 };

@@ -12,6 +12,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/residual.h"
+#include "kernels/cpu/rotary.h"
 #include "kernels/cpu/sample.h"
 
 namespace computron {
@@ -182,6 +183,13 @@ void CpuOps::copy_vector(Stream& stream, Vector in, Activations out) {
   });
 }
 
+void CpuOps::zero(Stream& stream, Activations out) {
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, out.rows, out.columns,
+                 [&](int r) { std::memset(row_of(out, r), 0, out.columns * size_of(out.dtype)); });
+  });
+}
+
 void CpuOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                   Activations out) {
   check_rows(out, in.rows, in.columns, "norm output");
@@ -264,6 +272,44 @@ void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activation
   });
 }
 
+void CpuOps::activate_gate(Stream& stream, Activation activation, Activations in, Activations out) {
+  check_rows(in, out.rows, 2 * out.columns, "gate and what it gates");
+  check_f32(in, "a gate is read as float32");
+  check_narrow(out, "a gated product is not written as float16");
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, out.rows, in.columns, [&](int r) {
+      const float* gate = f32_row(in, r);
+      kernels::activate_gate(activation, gate, gate + out.columns, out.columns, row_of(out, r), out.dtype);
+    });
+  });
+}
+
+void CpuOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positions, std::span<const float> frequencies,
+                           Activations out) {
+  const int half = static_cast<int>(frequencies.size());
+  check_rows(out, static_cast<int>(positions.size()), 2 * half, "rotary angles");
+  check_f32(out, "rotary angles are float32");
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, out.rows, 16 * out.columns, [&](int r) {  // a cosine costs as much as many sums
+      kernels::rotary_angles(positions[static_cast<std::size_t>(r)], frequencies.data(), half, f32_row(out, r));
+    });
+  });
+}
+
+// Queries and keys lie side by side.
+void CpuOps::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "queries and keys to rotate");
+  check_rows(angles, qkv.rows, shape.head_dim, "rotary angles");
+  check_f32(qkv, "queries and keys to rotate are not float32");
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
+      for (int head = 0; head < shape.heads + shape.kv_heads; ++head) {
+        kernels::rotate(f32_row(angles, r), shape.head_dim / 2, f32_row(qkv, r) + head * shape.head_dim);
+      }
+    });
+  });
+}
+
 void CpuOps::convert(Stream& stream, Activations in, Activations out) {
   check_rows(out, in.rows, in.columns, "converted rows");
   check_f32(in, "only float32 is converted");
@@ -276,13 +322,38 @@ void CpuOps::convert(Stream& stream, Activations in, Activations out) {
 
 void CpuOps::gather_rows(Stream& stream, Activations in, std::span<const std::int32_t> rows, Activations out) {
   check_rows(out, static_cast<int>(rows.size()), in.columns, "gathered rows");
-  check_f32(in, "only float32 rows are gathered");
+  ensure(in.dtype == DType::kF32 || in.dtype == out.dtype, "rows are gathered from float32 or as they are");
   check_narrow(out, "nothing is gathered to float16");
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, out.rows, in.columns, [&](int r) {
       const int row = rows[static_cast<std::size_t>(r)];
       ensure(row >= 0 && row < in.rows, "a row to gather does not exist");
-      kernels::convert(f32_row(in, row), in.columns, row_of(out, r), out.dtype);
+      if (in.dtype == out.dtype) {
+        std::memcpy(row_of(out, r), row_of(in, row), in.columns * size_of(in.dtype));
+      } else {
+        kernels::convert(f32_row(in, row), in.columns, row_of(out, r), out.dtype);
+      }
+    });
+  });
+}
+
+// A row of `inout` may come several times, so columns are what is spread over threads.
+void CpuOps::scatter_add(Stream& stream, Activations in, std::span<const std::int32_t> rows,
+                         std::span<const float> weights, Activations inout) {
+  check_rows(in, static_cast<int>(rows.size()), inout.columns, "rows to scatter");
+  ensure(weights.size() == rows.size(), "a row to scatter lacks its weight");
+  check_f32(in, "only float32 rows are scattered");
+  check_f32(inout, "rows are scattered to float32 only");
+  cpu(stream).launch([=](CpuContext& context) {
+    constexpr int kColumns = 512;
+    context.parallel_for(rows.empty() ? 0 : ceil_div(inout.columns, kColumns), [&](int, int item) {
+      const int first = item * kColumns, count = std::min(kColumns, inout.columns - first);
+      for (int i = 0; i < in.rows; ++i) {
+        const int row = rows[static_cast<std::size_t>(i)];
+        ensure(row >= 0 && row < inout.rows, "a row to scatter to does not exist");
+        kernels::add_scaled(f32_row(in, i) + first, weights[static_cast<std::size_t>(i)], count,
+                            f32_row(inout, row) + first);
+      }
     });
   });
 }
@@ -339,6 +410,12 @@ void CpuOps::summarize(Stream& stream, Activations logits, TokenId first_token, 
       const auto i = static_cast<std::size_t>(r);
       out[i] = kernels::summarize(f32_row(logits, r), real_columns, first_token, top[i], targets[i]);
     });
+  });
+}
+
+void CpuOps::copy_from_host(Stream& stream, const void* in, Activations out) {
+  cpu(stream).launch([=](CpuContext&) {
+    if (out.bytes() > 0) std::memcpy(out.data, in, out.bytes());
   });
 }
 

@@ -29,16 +29,24 @@ class CpuOps final : public Ops {
   void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, const Table& table,
                 Activations inout) override;
   void copy_vector(Stream&, Vector in, Activations out) override;
+  void zero(Stream&, Activations out) override;
   void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
             Activations out) override;
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
+  void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
+  void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
+                     Activations out) override;
+  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
   void convert(Stream&, Activations in, Activations out) override;
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
+  void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
+                   Activations inout) override;
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                  const KvCacheView& cache, int layer, Activations out) override;
   void summarize(Stream&, Activations logits, TokenId first_token, int real_columns, std::span<const std::int32_t> top,
                  std::span<const TokenId> targets, LogitSummary* out) override;
+  void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
 
  private:
