@@ -10,7 +10,7 @@
 
 #include "computron/base/size.h"
 #include "computron/checkpoint/writer.h"
-#include "computron/model/config.h"
+#include "computron/model/family.h"
 #include "src/apps/commands.h"
 #include "computron/base/parallel.h"
 #include "src/apps/progress.h"
@@ -19,7 +19,7 @@
 namespace computron {
 namespace {
 
-constexpr float kDefaultDeviation = 0.02f;  // transformers' init_std
+constexpr float kDefaultDeviation = 0.02f;  // of transformers
 constexpr std::size_t kMaxConfigBytes = 1 << 20;
 
 struct InitOptions {
@@ -48,12 +48,16 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+// OPT has a name of its own for it.
 float deviation_of(const nlohmann::json& hf) {
-  const auto found = hf.find("init_std");
-  if (found == hf.end()) return kDefaultDeviation;
-  const float deviation = found->is_number() ? found->get<float>() : -1.0f;
-  if (std::isfinite(deviation) && deviation >= 0) return deviation;
-  throw ConfigError(fmt::format("model configuration: 'init_std' is {}, expected a number >= 0", found->dump()));
+  for (const char* key : {"init_std", "initializer_range"}) {
+    const auto found = hf.find(key);
+    if (found == hf.end()) continue;
+    const float deviation = found->is_number() ? found->get<float>() : -1.0f;
+    if (std::isfinite(deviation) && deviation >= 0) return deviation;
+    throw ConfigError(fmt::format("model configuration: '{}' is {}, expected a number >= 0", key, found->dump()));
+  }
+  return kDefaultDeviation;
 }
 
 RandomModel model_from_file(const std::string& path) try {
@@ -143,20 +147,34 @@ void run_init(const InitOptions& options) {
              total_bytes / size_of(dtype), name_of(dtype), format_size(total_bytes), progress.elapsed_s());
 }
 
+// "opt: 125m, 350m, ..." a line.
+std::string known_sizes() {
+  std::string text;
+  for (const Family* family : families()) {
+    text += fmt::format("\n  {}:", family->model_type);
+    for (const PublishedSize& size : family->sizes) {
+      text += fmt::format("{} {}", &size == family->sizes.data() ? "" : ",", size.name);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 void add_init(CLI::App& app) {
   auto* command = app.add_subcommand("init", "Write a model with random weights");
   const auto options = std::make_shared<InitOptions>();
   command->footer(
-      "Weights and embeddings are normal with deviation 0.02 (init_std of --config), as transformers initialises "
-      "them.\n"
+      "Weights and embeddings are normal with deviation 0.02 (init_std or initializer_range of --config), as\n"
+      "transformers initialises them.\n"
       "Biases are normal with deviation 0.02 instead of zero and norm weights normal around one with deviation 0.1, "
       "so\n"
-      "that a computation which loses one is noticed. The same seed gives the same values with any --threads.");
+      "that a computation which loses one is noticed. The same seed gives the same values with any --threads.\n"
+      "Published sizes by family:" +
+      known_sizes());
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
-  command->add_option("--arch", options->arch, "Family of a published size: opt");
-  command->add_option("--size", options->size, "Published size: 125m, 1.3b, ... 175b");
+  command->add_option("--arch", options->arch, "Family of a published size: opt, gpt2, llama, ... (below)");
+  command->add_option("--size", options->size, "Published size: 125m, 8x7b, base, ... (below)");
   command->add_option("--config", options->config, "Hugging Face config.json of any other size");
   command->add_option("--dtype", options->dtype, "f32, f16 or bf16")->capture_default_str();
   command->add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();

@@ -142,7 +142,6 @@ TEST_F(InitTest, BadUsageIs64) {
       {"init", file("m.h5"), "--arch", "opt"},
       {"init", file("m.h5"), "--size", "125m"},
       {"init", file("m.h5"), "--arch", "opt", "--size", "126m"},
-      {"init", file("m.h5"), "--arch", "opt", "--size", "350m"},
       {"init", file("m.h5"), "--arch", "gpt9", "--size", "125m"},
       {"init", file("m.h5"), "--arch", "opt", "--size", "125m", "--config", config},
       {"init", file("m.h5"), "--config", config, "--dtype", "f64"},
@@ -161,7 +160,8 @@ TEST_F(InitTest, HelpAndVersion) {
   EXPECT_EQ(run({"--help"}).code, 0);
   const Outcome help = run({"init", "--help"});
   EXPECT_EQ(help.code, 0);
-  EXPECT_THAT(help.output, AllOf(HasSubstr("--size"), HasSubstr("norm weights normal around one")));
+  EXPECT_THAT(help.output, AllOf(HasSubstr("--size"), HasSubstr("norm weights normal around one"),
+                                 HasSubstr("llama: 2-7b, 2-13b"), HasSubstr("vit: base")));
   EXPECT_THAT(run({"--version"}).output, StartsWith("computron "));
 }
 
@@ -172,8 +172,9 @@ TEST_F(InitTest, ConfigurationsThatDoNotWork) {
     return outcome.code;
   };
   EXPECT_EQ(code_of("{"), 78);
-  EXPECT_EQ(code_of(R"({"model_type": "opt", "do_layer_norm_before": false})"), 78);
+  EXPECT_EQ(code_of(R"({"model_type": "opt", "activation_function": "mish"})"), 78);
   EXPECT_EQ(code_of(R"({"model_type": "opt", "init_std": -1})"), 78);
+  EXPECT_EQ(code_of(R"({"model_type": "llama", "initializer_range": -1})"), 78);
   EXPECT_EQ(code_of(""), 66);
   EXPECT_EQ(run({"init", file("m.h5"), "--config", file("none.json")}).code, 66);
   EXPECT_EQ(run({"init", file("m.h5"), "--config", file("")}).code, 66);

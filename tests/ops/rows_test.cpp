@@ -1,4 +1,4 @@
-// The operations that work on rows one by one: embed, add_rows, norm, add_residual, convert, gather_rows.
+// The operations that work on rows one by one: embed, add_rows, norm, rotary positions, gates, gathering, scattering.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -275,6 +275,120 @@ TEST_P(RowsTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops().convert(stream(), a, shorter), Error);
   EXPECT_THROW(ops().copy_vector(stream(), bench_.vector(Floats(7)), shorter), Error);
   EXPECT_THROW(ops().gather_rows(stream(), a, bench_.keep(std::vector<std::int32_t>{0}), a), Error);
+}
+
+TEST_P(RowsTest, ZeroClearsRealRowsOnly) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto x = bench_.put(random_floats(5 * 9, 1, dtype), 5, 9, dtype);
+    ops().zero(stream(), x.row_range(1, 3));
+    const auto actual = bench_.get(x);
+    expect_same(row_of(actual, 0, 9), row_of(random_floats(5 * 9, 1, dtype), 0, 9), "row before");
+    for (int r = 1; r < 4; ++r) expect_same(row_of(actual, r, 9), Floats(9), "cleared row");
+    expect_same(row_of(actual, 4, 9), row_of(random_floats(5 * 9, 1, dtype), 4, 9), "row behind");
+  }
+}
+
+TEST_P(RowsTest, GatesMultiplyWhatTheyStandBeside) {
+  constexpr int kRows = 3, kColumns = 21;
+  const auto both = random_floats(kRows * 2 * kColumns, 1);
+  const auto in = bench_.put(both, kRows, 2 * kColumns);
+  const auto out = bench_.empty(kRows, kColumns), narrow = bench_.empty(kRows, kColumns, DType::kBF16);
+  ops().activate_gate(stream(), Activation::kSilu, in, out);
+  ops().activate_gate(stream(), Activation::kSilu, in, narrow);
+  std::vector<double> expected;
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kColumns; ++c) {
+      const double gate = both[r * 2 * kColumns + c], up = both[r * 2 * kColumns + kColumns + c];
+      expected.push_back(gate / (1 + std::exp(-gate)) * up);
+    }
+  }
+  const auto actual = bench_.get(out);
+  expect_close(actual, expected, 1e-6, "gated");
+  expect_same(bench_.get(narrow), rounded_to(actual, DType::kBF16), "gated, rounded");
+}
+
+TEST_P(RowsTest, RotaryAnglesAreOfTheRoundedProduct) {
+  const auto& positions = bench_.keep(std::vector<std::int32_t>{0, 1, 130999, 7});
+  const auto& frequencies = bench_.keep(Floats{1.0f, 0.31f, 0.0017f});
+  const auto out = bench_.empty(4, 6);
+  ops().rotary_angles(stream(), positions, frequencies, out);
+  const auto actual = bench_.get(out);
+  for (std::size_t r = 0; r < 4; ++r) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double angle = static_cast<float>(positions[r]) * frequencies[i];
+      EXPECT_NEAR(actual[r * 6 + i], std::cos(angle), 6e-8) << "position " << positions[r];
+      EXPECT_NEAR(actual[r * 6 + 3 + i], std::sin(angle), 6e-8) << "position " << positions[r];
+    }
+  }
+}
+
+// Queries and keys turn, values stay; a half of a head that is no multiple of eight, and one that is.
+TEST_P(RowsTest, RotatesPairsOfQueriesAndKeys) {
+  for (const int head_dim : {6, 32}) {
+    const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = head_dim};
+    constexpr int kRows = 3;
+    const int columns = 8 * head_dim, half = head_dim / 2;
+    const auto before = random_floats(static_cast<std::size_t>(kRows) * columns, 1);
+    const auto& positions = bench_.keep(std::vector<std::int32_t>{5, 0, 311});
+    const auto& frequencies = bench_.keep(random_floats(static_cast<std::size_t>(half), 2));
+    const auto angles = bench_.empty(kRows, head_dim), qkv = bench_.put(before, kRows, columns);
+    ops().rotary_angles(stream(), positions, frequencies, angles);
+    ops().rotate(stream(), shape, angles, qkv);
+    std::vector<double> expected(before.begin(), before.end());
+    for (int r = 0; r < kRows; ++r) {
+      for (int head = 0; head < 6; ++head) {
+        for (int i = 0; i < half; ++i) {
+          const double angle = static_cast<float>(positions[static_cast<std::size_t>(r)]) *
+                               frequencies[static_cast<std::size_t>(i)];
+          double& x = expected[static_cast<std::size_t>(r * columns + head * head_dim + i)];
+          double& y = (&x)[half];
+          const double u = x * std::cos(angle) - y * std::sin(angle), v = y * std::cos(angle) + x * std::sin(angle);
+          x = u, y = v;
+        }
+      }
+    }
+    expect_close(bench_.get(qkv), expected, 3e-7, fmt::format("head_dim {}", head_dim));
+  }
+}
+
+TEST_P(RowsTest, GatherKeepsNarrowRowsAsTheyAre) {
+  const auto values = random_floats(6 * 11, 1, DType::kBF16);
+  const auto in = bench_.put(values, 6, 11, DType::kBF16), out = bench_.empty(3, 11, DType::kBF16);
+  const auto& rows = bench_.keep(std::vector<std::int32_t>{4, 0, 4});
+  ops().gather_rows(stream(), in, rows, out);
+  const auto actual = bench_.get(out);
+  for (int i = 0; i < 3; ++i) expect_same(row_of(actual, i, 11), row_of(values, rows[i], 11), "gathered row");
+}
+
+TEST_P(RowsTest, ScatterAddsWeightedRowsOneAfterTheOther) {
+  constexpr int kColumns = 1030;  // more than a thread's share
+  const auto x = random_floats(3 * kColumns, 1), h = random_floats(4 * kColumns, 2);
+  const auto in = bench_.put(x, 3, kColumns), inout = bench_.put(h, 4, kColumns);
+  const auto& rows = bench_.keep(std::vector<std::int32_t>{2, 0, 2});
+  const auto& weights = bench_.keep(Floats{0.25f, -3.0f, 0.7f});
+  ops().scatter_add(stream(), in, rows, weights, inout);
+  std::vector<double> expected(h.begin(), h.end());
+  for (int i = 0; i < 3; ++i) {
+    for (int c = 0; c < kColumns; ++c) {
+      expected[static_cast<std::size_t>(rows[i] * kColumns + c)] +=
+          static_cast<double>(weights[i]) * x[static_cast<std::size_t>(i * kColumns + c)];
+    }
+  }
+  expect_close(bench_.get(inout), expected, 2e-7, "scattered");
+}
+
+TEST_P(RowsTest, NothingToGatherOrScatterIsNoError) {
+  const auto in = bench_.put(random_floats(8, 1), 2, 4), none = bench_.empty(0, 4);
+  ops().gather_rows(stream(), in, {}, none);
+  ops().scatter_add(stream(), none, {}, {}, in);
+  expect_same(bench_.get(in), random_floats(8, 1), "untouched");
+}
+
+TEST_P(RowsTest, CopiesFromHostAndBack) {
+  const auto& values = bench_.keep(random_floats(15, 1));
+  const auto out = bench_.empty(3, 5);
+  ops().copy_from_host(stream(), values.data(), out);
+  expect_same(bench_.get(out), values, "copied");
 }
 
 COMPUTRON_ON_EVERY_DEVICE(RowsTest);
