@@ -18,8 +18,8 @@ inline constexpr char kArchitecture[] = "architecture";  // fixed-length UTF-8
 inline constexpr char kConfig[] = "config";              // fixed-length UTF-8, JSON
 // Root groups.
 inline constexpr char kTensors[] = "tensors";      // a dataset a tensor, no groups within
-inline constexpr char kTokenizer[] = "tokenizer";  // files of the tokenizer; may be absent
-// Attributes of a tensor.
+inline constexpr char kTokenizer[] = "tokenizer";  // a dataset a file, no groups within; may be absent
+// Attributes of a tensor; a file of the tokenizer, a dataset uint8 [bytes], has the first.
 inline constexpr char kDigests[] = "xxh3_128";       // uint8 [chunks][16]
 inline constexpr char kTransposed[] = "transposed";  // int32, 0 or 1
 

@@ -5,26 +5,50 @@
 namespace computron {
 namespace {
 
+void put_bytes(ByteWriter& out, const StoredBytes& stored) {
+  out.put_string(stored.name);
+  out.put<std::uint64_t>(stored.offset);
+  out.put<std::uint64_t>(stored.bytes);
+  out.put_list(stored.digests);
+}
+
+void get_bytes(ByteReader& in, StoredBytes& stored) {
+  stored.name = in.get_string();
+  stored.offset = in.get<std::uint64_t>();
+  stored.bytes = in.get<std::uint64_t>();
+  stored.digests = in.get_list<Digest128>();
+}
+
+void put_entry(ByteWriter& out, const FileEntry& entry) { put_bytes(out, entry); }
+void get_entry(ByteReader& in, FileEntry& entry) { get_bytes(in, entry); }
+
 void put_entry(ByteWriter& out, const TensorEntry& entry) {
-  out.put_string(entry.name);
+  put_bytes(out, entry);
   out.put(entry.dtype);
   out.put_list(entry.shape);
   out.put(static_cast<std::uint8_t>(entry.transposed));
-  out.put<std::uint64_t>(entry.offset);
-  out.put<std::uint64_t>(entry.bytes);
-  out.put_list(entry.digests);
 }
 
-TensorEntry get_entry(ByteReader& in) {
-  TensorEntry entry;
-  entry.name = in.get_string();
+void get_entry(ByteReader& in, TensorEntry& entry) {
+  get_bytes(in, entry);
   entry.dtype = in.get<DType>();
   entry.shape = in.get_list<std::size_t>();
   entry.transposed = in.get<std::uint8_t>() != 0;
-  entry.offset = in.get<std::uint64_t>();
-  entry.bytes = in.get<std::uint64_t>();
-  entry.digests = in.get_list<Digest128>();
-  return entry;
+}
+
+template <class Entry>
+void put_entries(ByteWriter& out, const std::map<std::string, Entry>& entries) {
+  out.put(static_cast<std::uint32_t>(entries.size()));
+  for (const auto& [name, entry] : entries) put_entry(out, entry);
+}
+
+template <class Entry>
+void get_entries(ByteReader& in, std::map<std::string, Entry>& entries) {
+  for (auto left = in.get<std::uint32_t>(); left > 0; --left) {
+    Entry entry;
+    get_entry(in, entry);
+    entries.emplace(entry.name, std::move(entry));
+  }
 }
 
 }  // namespace
@@ -35,8 +59,8 @@ std::vector<std::byte> CheckpointIndex::serialize() const {
   out.put<std::uint64_t>(file_bytes);
   out.put_string(architecture);
   out.put_string(config_json);
-  out.put(static_cast<std::uint32_t>(tensors.size()));
-  for (const auto& [name, entry] : tensors) put_entry(out, entry);
+  put_entries(out, tensors);
+  put_entries(out, tokenizer);
   return out.take();
 }
 
@@ -47,10 +71,8 @@ CheckpointIndex CheckpointIndex::deserialize(const std::vector<std::byte>& bytes
   index.file_bytes = in.get<std::uint64_t>();
   index.architecture = in.get_string();
   index.config_json = in.get_string();
-  for (auto left = in.get<std::uint32_t>(); left > 0; --left) {
-    TensorEntry entry = get_entry(in);
-    index.tensors.emplace(entry.name, std::move(entry));
-  }
+  get_entries(in, index.tensors);
+  get_entries(in, index.tokenizer);
   in.expect_end();
   return index;
 }

@@ -207,39 +207,78 @@ TensorEntry read_tensor(hid_t group, const std::string& name, std::size_t file_b
   return entry;
 }
 
+FileEntry read_file(hid_t group, const std::string& name, std::size_t file_bytes, const Subject& subject) {
+  const Id dataset = open_object(group, name, H5I_DATASET, subject);
+  check_storage(dataset, subject);
+  const Id type(H5_CHECK(subject, H5Dget_type, dataset), H5Tclose);
+  if (H5_CHECK(subject, H5Tequal, type, H5T_STD_U8LE) == 0) subject.fail("not of bytes");
+  const std::vector<std::size_t> shape = read_shape(dataset, subject);
+  if (shape.size() != 1 || shape[0] == 0 || shape[0] > kMaxCarriedFileBytes) {
+    subject.fail(fmt::format("not one dimension of 1 to {} bytes", kMaxCarriedFileBytes));
+  }
+  FileEntry entry;
+  entry.name = name;
+  entry.bytes = shape[0];
+  entry.offset = read_offset(dataset, entry.bytes, file_bytes, subject);
+  entry.digests = read_digests(dataset, entry.bytes, subject);
+  return entry;
+}
+
+// Names of what a group holds, fit to be repeated in messages.
+std::vector<std::string> list_names(hid_t group, const Subject& subject) {
+  const std::vector<std::string> names = list_links(group, subject);
+  for (const std::string& name : names) {
+    if (const auto fault = format::fault_of_name(name)) subject.fail(*fault);
+  }
+  return names;
+}
+
 void read_tensors(hid_t root, CheckpointIndex& index, const Subject& file) {
   const Id group = open_object(root, format::kTensors, H5I_GROUP, file.with("'/tensors'"));
-  for (const std::string& name : list_links(group, file.with("'/tensors'"))) {
-    const auto fault = format::fault_of_name(name);
-    if (fault) file.with("'/tensors'").fail(*fault);
+  for (const std::string& name : list_names(group, file.with("'/tensors'"))) {
     const Subject subject = file.with(fmt::format("tensor '{}'", name));
     index.tensors.emplace(name, read_tensor(group, name, index.file_bytes, subject));
   }
 }
 
-void check_root_links(hid_t root, const Subject& file) {
-  bool has_tensors = false;
+void read_tokenizer(hid_t root, CheckpointIndex& index, const Subject& file) {
+  const Subject all = file.with("'/tokenizer'");
+  const Id group = open_object(root, format::kTokenizer, H5I_GROUP, all);
+  const std::vector<std::string> names = list_names(group, all);
+  if (names.size() > kMaxCarriedFiles) all.fail(fmt::format("{} files (limit {})", names.size(), kMaxCarriedFiles));
+  for (const std::string& name : names) {
+    const Subject subject = file.with(fmt::format("tokenizer file '{}'", name));
+    index.tokenizer.emplace(name, read_file(group, name, index.file_bytes, subject));
+  }
+}
+
+// True if there is a tokenizer beside the tensors.
+bool check_root_links(hid_t root, const Subject& file) {
+  bool has_tensors = false, has_tokenizer = false;
   for (const std::string& name : list_links(root, file)) {
     has_tensors = has_tensors || name == format::kTensors;
+    has_tokenizer = has_tokenizer || name == format::kTokenizer;
     const bool known = name == format::kTensors || name == format::kTokenizer;
     if (!known) file.fail("an object beside '/tensors' and '/tokenizer' that is no part of the format");
   }
   if (!has_tensors) file.fail("not a checkpoint: no group '/tensors'");
+  return has_tokenizer;
 }
 
 void check_disjoint(const CheckpointIndex& index, const Subject& file) {
-  std::vector<const TensorEntry*> order;
+  std::vector<const StoredBytes*> order;
   for (const auto& [name, entry] : index.tensors) order.push_back(&entry);
-  std::ranges::sort(order, {}, &TensorEntry::offset);
+  for (const auto& [name, entry] : index.tokenizer) order.push_back(&entry);
+  std::ranges::sort(order, {}, &StoredBytes::offset);
   for (std::size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->offset + order[i - 1]->bytes <= order[i]->offset) continue;
-    file.fail(fmt::format("tensors '{}' and '{}' overlap", order[i - 1]->name, order[i]->name));
+    file.fail(fmt::format("'{}' and '{}' overlap", order[i - 1]->name, order[i]->name));
   }
 }
 
 void read_metadata(hid_t file, CheckpointIndex& index, const Subject& subject) {
   const Id root(H5_CHECK(subject, H5Gopen2, file, "/", H5P_DEFAULT), H5Gclose);
-  check_root_links(root, subject);
+  const bool has_tokenizer = check_root_links(root, subject);
   const std::int64_t version = read_int(root, format::kVersion, subject);
   if (version != kCheckpointFormatVersion) {
     subject.fail(fmt::format("format version {} (this program reads {})", version, kCheckpointFormatVersion));
@@ -247,6 +286,7 @@ void read_metadata(hid_t file, CheckpointIndex& index, const Subject& subject) {
   index.architecture = read_string(root, format::kArchitecture, subject);
   index.config_json = read_string(root, format::kConfig, subject);
   read_tensors(root, index, subject);
+  if (has_tokenizer) read_tokenizer(root, index, subject);
 }
 
 }  // namespace

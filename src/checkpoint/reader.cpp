@@ -12,23 +12,23 @@
 namespace computron {
 namespace {
 
-void verify_chunk(const std::string& path, const TensorEntry& tensor, std::size_t chunk,
+// `what` names the thing that `stored` is the bytes of.
+void verify_chunk(const std::string& what, const StoredBytes& stored, std::size_t chunk,
                   std::span<const std::byte> bytes) {
   const Digest128 found = digest128(bytes);
-  if (found == tensor.digests[chunk]) return;
-  throw CheckpointError(fmt::format(
-      "{}: tensor '{}': chunk {} of {} (file bytes {} to {}) is damaged: digest {}, "
-      "expected {}",
-      path, tensor.name, chunk, tensor.digests.size(), tensor.offset + chunk * kDigestChunkBytes,
-      tensor.offset + chunk * kDigestChunkBytes + bytes.size(), to_hex(found), to_hex(tensor.digests[chunk])));
+  if (found == stored.digests[chunk]) return;
+  const std::size_t begin = stored.offset + chunk * kDigestChunkBytes;
+  throw CheckpointError(fmt::format("{}: chunk {} of {} (file bytes {} to {}) is damaged: digest {}, expected {}", what,
+                                    chunk, stored.digests.size(), begin, begin + bytes.size(), to_hex(found),
+                                    to_hex(stored.digests[chunk])));
 }
 
 // Verifies whole chunks; `bytes` begins with chunk `first`.
-void verify_chunks(const std::string& path, const TensorEntry& tensor, std::size_t first,
+void verify_chunks(const std::string& what, const StoredBytes& stored, std::size_t first,
                    std::span<const std::byte> bytes) {
   for (std::size_t done = 0; done < bytes.size(); done += kDigestChunkBytes) {
     const std::size_t count = std::min(kDigestChunkBytes, bytes.size() - done);
-    verify_chunk(path, tensor, first + done / kDigestChunkBytes, bytes.subspan(done, count));
+    verify_chunk(what, stored, first + done / kDigestChunkBytes, bytes.subspan(done, count));
   }
 }
 
@@ -48,20 +48,39 @@ TensorReader::~TensorReader() { close(fd_); }
 
 void TensorReader::read(const TensorEntry& tensor, std::size_t begin, std::size_t end, std::size_t piece_bytes,
                         const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const {
-  ensure(begin <= end && end <= tensor.bytes, "read outside a tensor");
-  ensure(tensor.digests.size() == ceil_div(tensor.bytes, kDigestChunkBytes), "tensor without its digests");
+  read_stored(tensor, fmt::format("{}: tensor '{}'", index_.path, tensor.name), begin, end, piece_bytes, sink);
+}
+
+void TensorReader::read(const FileEntry& file, std::size_t begin, std::size_t end, std::size_t piece_bytes,
+                        const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const {
+  read_stored(file, fmt::format("{}: tokenizer file '{}'", index_.path, file.name), begin, end, piece_bytes, sink);
+}
+
+std::string TensorReader::read(const FileEntry& file) const {
+  std::string content;
+  read(file, 0, file.bytes, kDigestChunkBytes, [&](std::size_t, std::span<const std::byte> piece) {
+    content.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  });
+  return content;
+}
+
+void TensorReader::read_stored(const StoredBytes& stored, const std::string& what, std::size_t begin, std::size_t end,
+                               std::size_t piece_bytes,
+                               const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const {
+  ensure(begin <= end && end <= stored.bytes, "read outside a tensor");
+  ensure(stored.digests.size() == ceil_div(stored.bytes, kDigestChunkBytes), "tensor without its digests");
   if (begin == end) return;
   const std::size_t first = begin / kDigestChunkBytes * kDigestChunkBytes;
-  const std::size_t last = std::min(round_up(end, kDigestChunkBytes), tensor.bytes);
+  const std::size_t last = std::min(round_up(end, kDigestChunkBytes), stored.bytes);
   const std::size_t capacity =
       std::min(round_up(std::max(piece_bytes, std::size_t{1}), kDigestChunkBytes), last - first);
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(capacity);
   for (std::size_t at = first; at < last; at += capacity) {
     const std::span piece(buffer.get(), std::min(capacity, last - at));
-    if (read_at(fd_, tensor.offset + at, piece, index_.path) < piece.size()) {
-      throw CheckpointError(fmt::format("{}: tensor '{}': the file ends within it", index_.path, tensor.name));
+    if (read_at(fd_, stored.offset + at, piece, index_.path) < piece.size()) {
+      throw CheckpointError(what + ": the file ends within it");
     }
-    verify_chunks(index_.path, tensor, at / kDigestChunkBytes, piece);
+    verify_chunks(what, stored, at / kDigestChunkBytes, piece);
     const std::size_t from = std::max(begin, at);
     const std::size_t to = std::min(end, at + piece.size());
     sink(from - begin, piece.subspan(from - at, to - from));

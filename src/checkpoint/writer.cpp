@@ -62,28 +62,38 @@ void write_string(hid_t object, const char* name, const std::string& text, const
   H5_CHECK(subject, H5Awrite, attribute, type, text.c_str());
 }
 
-// Room for the digests, so that storing them later moves nothing.
-void reserve_digests(hid_t dataset, const std::vector<Digest128>& zeros, const Subject& subject) {
-  const hsize_t extents[2] = {zeros.size(), sizeof(Digest128)};
+// Also room for the digests that are not known yet, so that storing them later moves nothing.
+void write_digests(hid_t dataset, const std::vector<Digest128>& digests, const Subject& subject) {
+  const hsize_t extents[2] = {digests.size(), sizeof(Digest128)};
   const Id space(H5_CHECK(subject, H5Screate_simple, 2, extents, nullptr), H5Sclose);
   const Id attribute = create_attribute(dataset, format::kDigests, H5T_STD_U8LE, space, subject);
-  H5_CHECK(subject, H5Awrite, attribute, H5T_STD_U8LE, zeros.data());
+  H5_CHECK(subject, H5Awrite, attribute, H5T_STD_U8LE, digests.data());
 }
 
-// Creates the dataset and says where its bytes lie.
-std::size_t create_dataset(hid_t group, const TensorEntry& tensor, const Subject& subject) {
-  const std::vector<hsize_t> extents(tensor.shape.begin(), tensor.shape.end());
+Id create_group(hid_t file, const char* name, const Subject& subject) {
+  return {H5_CHECK(subject, H5Gcreate2, file, name, H5P_DEFAULT, timeless(H5P_GROUP_CREATE, subject), H5P_DEFAULT),
+          H5Gclose};
+}
+
+// Creates the dataset with its digests and notes where its bytes lie.
+Id create_dataset(hid_t group, StoredBytes& stored, hid_t type, const std::vector<hsize_t>& extents,
+                  const Subject& subject) {
   const Id space(H5_CHECK(subject, H5Screate_simple, static_cast<int>(extents.size()), extents.data(), nullptr),
                  H5Sclose);
-  const Id type = format::file_type(tensor.dtype, subject);
-  const Id dataset(H5_CHECK(subject, H5Dcreate2, group, tensor.name.c_str(), type, space, H5P_DEFAULT,
-                            dataset_properties(subject), H5P_DEFAULT),
-                   H5Dclose);
-  write_int(dataset, format::kTransposed, tensor.transposed ? 1 : 0, subject);
-  reserve_digests(dataset, tensor.digests, subject);
+  Id dataset(H5_CHECK(subject, H5Dcreate2, group, stored.name.c_str(), type, space, H5P_DEFAULT,
+                      dataset_properties(subject), H5P_DEFAULT),
+             H5Dclose);
+  write_digests(dataset, stored.digests, subject);
   const haddr_t offset = H5Dget_offset(dataset);
   if (offset == HADDR_UNDEF) subject.fail("no storage allocated");
-  return offset;
+  stored.offset = offset;
+  return dataset;
+}
+
+void create_tensor(hid_t group, TensorEntry& tensor, const Subject& subject) {
+  const Id type = format::file_type(tensor.dtype, subject);
+  const Id dataset = create_dataset(group, tensor, type, {tensor.shape.begin(), tensor.shape.end()}, subject);
+  write_int(dataset, format::kTransposed, tensor.transposed ? 1 : 0, subject);
 }
 
 ExitCode code_of_open_failure() {
@@ -140,6 +150,40 @@ std::vector<TensorEntry> entries_of(const std::vector<TensorDeclaration>& tensor
   return entries;
 }
 
+std::vector<Digest128> digests_of(std::span<const std::byte> bytes) {
+  std::vector<Digest128> digests;
+  for (std::size_t done = 0; done < bytes.size(); done += kDigestChunkBytes) {
+    digests.push_back(digest128(bytes.subspan(done, std::min(kDigestChunkBytes, bytes.size() - done))));
+  }
+  return digests;
+}
+
+FileEntry entry_of(const CarriedFile& carried, const Subject& file) {
+  const Subject subject = file.with(fmt::format("tokenizer file '{}'", carried.name));
+  if (const auto fault = format::fault_of_name(carried.name)) subject.fail(*fault);
+  if (carried.content.empty() || carried.content.size() > kMaxCarriedFileBytes) {
+    subject.fail(fmt::format("{} bytes (1 to {} are allowed)", carried.content.size(), kMaxCarriedFileBytes));
+  }
+  FileEntry entry;
+  entry.name = carried.name;
+  entry.bytes = carried.content.size();
+  entry.digests = digests_of(std::as_bytes(std::span(carried.content)));
+  return entry;
+}
+
+std::vector<FileEntry> entries_of(const std::vector<CarriedFile>& carried, const Subject& file) {
+  if (carried.size() > kMaxCarriedFiles) {
+    file.fail(fmt::format("{} files of a tokenizer (limit {})", carried.size(), kMaxCarriedFiles));
+  }
+  std::vector<FileEntry> entries;
+  std::set<std::string> names;
+  for (const CarriedFile& one : carried) {
+    entries.push_back(entry_of(one, file));
+    if (!names.insert(one.name).second) file.fail(fmt::format("tokenizer file '{}' is given twice", one.name));
+  }
+  return entries;
+}
+
 void sync_directory_of(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   const FileDescriptor fd(open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -168,14 +212,16 @@ struct CheckpointWriter::State {
   }
 
   Subject subject() const { return {partial_path, ExitCode::kIo}; }
-  void create(const std::string& architecture, const std::string& config_json);
+  void create(const std::string& architecture, const std::string& config_json, std::vector<FileEntry>& files);
   void create_tensors(hid_t file);
+  void create_files(hid_t file, std::vector<FileEntry>& files) const;
   void reserve_space() const;
   void store_digests() const;
   void check_written() const;
 };
 
-void CheckpointWriter::State::create(const std::string& architecture, const std::string& config_json) {
+void CheckpointWriter::State::create(const std::string& architecture, const std::string& config_json,
+                                     std::vector<FileEntry>& files) {
   const hdf5::Session session;
   const Id access = hdf5::file_access(subject(), kAlignment);
   const Id creation = timeless(H5P_FILE_CREATE, subject());
@@ -184,15 +230,22 @@ void CheckpointWriter::State::create(const std::string& architecture, const std:
   write_string(file, format::kArchitecture, architecture, subject());
   write_string(file, format::kConfig, config_json, subject());
   create_tensors(file);
+  if (!files.empty()) create_files(file, files);
   file.close(subject());
 }
 
 void CheckpointWriter::State::create_tensors(hid_t file) {
-  const Id group(H5_CHECK(subject(), H5Gcreate2, file, format::kTensors, H5P_DEFAULT,
-                          timeless(H5P_GROUP_CREATE, subject()), H5P_DEFAULT),
-                 H5Gclose);
+  const Id group = create_group(file, format::kTensors, subject());
   for (TensorEntry& tensor : tensors) {
-    tensor.offset = create_dataset(group, tensor, subject().with(fmt::format("tensor '{}'", tensor.name)));
+    create_tensor(group, tensor, subject().with(fmt::format("tensor '{}'", tensor.name)));
+  }
+}
+
+void CheckpointWriter::State::create_files(hid_t file, std::vector<FileEntry>& files) const {
+  const Id group = create_group(file, format::kTokenizer, subject());
+  for (FileEntry& entry : files) {
+    const Subject about = subject().with(fmt::format("tokenizer file '{}'", entry.name));
+    create_dataset(group, entry, H5T_STD_U8LE, {entry.bytes}, about);
   }
 }
 
@@ -230,11 +283,16 @@ void CheckpointWriter::State::check_written() const {
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& path, const std::string& architecture,
-                                   const std::string& config_json, const std::vector<TensorDeclaration>& tensors) {
+                                   const std::string& config_json, const std::vector<TensorDeclaration>& tensors,
+                                   const std::vector<CarriedFile>& tokenizer) {
   check_replaceable(path);
+  std::vector<FileEntry> files = entries_of(tokenizer, {path});
   state_ = std::make_unique<State>(path, entries_of(tensors, {path}));
-  state_->create(architecture, config_json);
+  state_->create(architecture, config_json, files);
   state_->reserve_space();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    write_at(state_->fd.get(), files[i].offset, std::as_bytes(std::span(tokenizer[i].content)), state_->partial_path);
+  }
 }
 
 CheckpointWriter::~CheckpointWriter() = default;

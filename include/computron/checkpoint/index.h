@@ -16,15 +16,25 @@ namespace computron {
 inline constexpr int kCheckpointFormatVersion = 1;
 inline constexpr std::size_t kDigestChunkBytes = std::size_t{1} << 20;
 
-struct TensorEntry {
+// What a dataset holds.
+struct StoredBytes {
   std::string name;
-  DType dtype = DType::kF32;
-  std::vector<std::size_t> shape;   // as stored; row-parallel weights are stored transposed
-  bool transposed = false;          // true: the stored array is the transpose of the canonical [out][in] weight
-  std::size_t offset = 0;           // of the first byte in the file
+  std::size_t offset = 0;          // of the first byte in the file
   std::size_t bytes = 0;
-  std::vector<Digest128> digests;   // one per kDigestChunkBytes of this tensor, the last chunk shorter
+  std::vector<Digest128> digests;  // one per kDigestChunkBytes, the last chunk shorter
 };
+
+struct TensorEntry : StoredBytes {
+  DType dtype = DType::kF32;
+  std::vector<std::size_t> shape;  // as stored; row-parallel weights are stored transposed
+  bool transposed = false;         // true: the stored array is the transpose of the canonical [out][in] weight
+};
+
+// A file that is carried along as it is, such as tokenizer.json.
+struct FileEntry : StoredBytes {};
+
+inline constexpr std::size_t kMaxCarriedFiles = 32;
+inline constexpr std::size_t kMaxCarriedFileBytes = std::size_t{64} << 20;
 
 struct CheckpointIndex {
   std::string path;
@@ -32,6 +42,7 @@ struct CheckpointIndex {
   std::string architecture;            // root attribute "architecture", e.g. "opt"
   std::string config_json;             // root attribute "config": every configuration value, as JSON
   std::map<std::string, TensorEntry> tensors;  // by canonical name
+  std::map<std::string, FileEntry> tokenizer;  // the tokenizer's files by name; may be empty
 
   std::vector<std::byte> serialize() const;
   static CheckpointIndex deserialize(const std::vector<std::byte>& bytes);

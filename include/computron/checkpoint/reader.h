@@ -30,7 +30,17 @@ class TensorReader {
   void read(const TensorEntry& tensor, std::size_t begin, std::size_t end, std::size_t piece_bytes,
             const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const;
 
+  // The same for a carried file.
+  void read(const FileEntry& file, std::size_t begin, std::size_t end, std::size_t piece_bytes,
+            const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const;
+  // All of a carried file, verified.
+  std::string read(const FileEntry& file) const;
+
  private:
+  void read_stored(const StoredBytes& stored, const std::string& what, std::size_t begin, std::size_t end,
+                   std::size_t piece_bytes,
+                   const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const;
+
   const CheckpointIndex& index_;
   int fd_ = -1;
 };

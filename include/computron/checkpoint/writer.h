@@ -19,11 +19,18 @@ struct TensorDeclaration {
   bool transposed = false;
 };
 
+// A file that is carried along as it is.
+struct CarriedFile {
+  std::string name;
+  std::string content;
+};
+
 class CheckpointWriter {
  public:
-  // Creates `path`.partial (Error{kCannotCreate}/{kPermission} naming it) with every dataset allocated.
+  // Creates `path`.partial (Error{kCannotCreate}/{kPermission} naming it) with every dataset allocated and the
+  // tokenizer's files written. CheckpointError naming what the format does not allow.
   CheckpointWriter(const std::string& path, const std::string& architecture, const std::string& config_json,
-                   const std::vector<TensorDeclaration>& tensors);
+                   const std::vector<TensorDeclaration>& tensors, const std::vector<CarriedFile>& tokenizer = {});
   ~CheckpointWriter();  // removes an unfinished file
 
   // Writes bytes [offset, offset + bytes.size()) of a tensor and digests them. Thread-safe for disjoint ranges.

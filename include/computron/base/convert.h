@@ -1,0 +1,15 @@
+// Arrays of weights from one element type into another.
+#pragma once
+
+#include <cstddef>
+
+#include "computron/base/types.h"
+
+namespace computron {
+
+// out[i] = in[i] for i < n. Widening is exact. Narrowing rounds to nearest even and saturates: a finite value beyond
+// the largest of the new type becomes that largest (f16 65504, bf16 3.39e38), an infinity stays one, NaN stays NaN.
+// Between equal types the bytes are copied. Neither needs alignment; they do not overlap.
+void convert_elements(const std::byte* in, DType from, std::byte* out, DType to, std::size_t n);
+
+}  // namespace computron

@@ -1,0 +1,86 @@
+#include "computron/checkpoint/matrix_source.h"
+
+#include <algorithm>
+
+#include "computron/base/convert.h"
+#include "turn.h"
+
+namespace computron {
+namespace {
+
+// Elements that are converted at a time: small enough for a core's own cache.
+constexpr std::size_t kRawElements = 32 << 10;
+// A panel that is transposed at a time, of 256 KiB of halves: long enough to be read by pieces of 4 KiB and more.
+constexpr std::size_t kPanelLines = 64;
+constexpr std::size_t kPanelElements = 2048;  // of a line
+
+// The old bytes are of no use and are given back first.
+void ensure_size(std::vector<std::byte>& buffer, std::size_t bytes) {
+  if (buffer.size() >= bytes) return;
+  std::vector<std::byte>().swap(buffer);
+  buffer.resize(bytes);
+}
+
+}  // namespace
+
+std::span<const std::byte> MatrixReader::read(const MatrixSource& source, DType dtype, std::size_t begin,
+                                              std::size_t end) {
+  const std::size_t size = size_of(dtype);
+  ensure(begin % size == 0 && end % size == 0 && begin <= end && end <= source.elements() * size,
+         "a piece of a matrix outside of it");
+  const std::size_t first = begin / size, last = end / size;
+  if (first == last) return {};
+  if (!source.turned) {
+    read_lines(source, dtype, first, last);
+    return std::span(out_).first(end - begin);
+  }
+  const std::size_t first_row = first / source.columns;
+  read_turned(source, dtype, first_row, ceil_div(last, source.columns));
+  return std::span(out_).subspan((first - first_row * source.columns) * size, end - begin);
+}
+
+// Elements [first, last), line by line, or all at once where lines follow each other.
+void MatrixReader::read_lines(const MatrixSource& source, DType dtype, std::size_t first, std::size_t last) {
+  const std::size_t size = size_of(dtype);
+  const std::size_t line = source.stride == source.columns ? source.elements() : source.columns;
+  ensure_size(out_, (last - first) * size);
+  for (std::size_t at = first; at < last;) {
+    const std::size_t count = std::min(last, (at / line + 1) * line) - at;
+    const std::size_t from = source.first + at / line * source.stride + at % line;
+    read_elements(source, dtype, from, count, out_.data() + (at - first) * size);
+    at += count;
+  }
+}
+
+void MatrixReader::read_turned(const MatrixSource& source, DType dtype, std::size_t first_row, std::size_t last_row) {
+  const std::size_t size = size_of(dtype);
+  ensure_size(out_, (last_row - first_row) * source.columns * size);
+  ensure_size(panel_, kPanelLines * kPanelElements * size);
+  for (std::size_t row = first_row; row < last_row; row += kPanelElements) {
+    const std::size_t rows = std::min(kPanelElements, last_row - row);
+    for (std::size_t column = 0; column < source.columns; column += kPanelLines) {
+      const std::size_t lines = std::min(kPanelLines, source.columns - column);
+      for (std::size_t i = 0; i < lines; ++i) {
+        const std::size_t from = source.first + (column + i) * source.stride + row;
+        read_elements(source, dtype, from, rows, panel_.data() + i * rows * size);
+      }
+      std::byte* out = out_.data() + ((row - first_row) * source.columns + column) * size;
+      turn(panel_.data(), rows, lines, rows, out, source.columns, size);
+    }
+  }
+}
+
+void MatrixReader::read_elements(const MatrixSource& source, DType dtype, std::size_t first, std::size_t count,
+                                 std::byte* out) {
+  const std::size_t stored = size_of(source.dtype);
+  const std::size_t begin = source.entry->begin + first * stored;
+  if (dtype == source.dtype) return source.file->read(*source.entry, begin, {out, count * stored});
+  ensure_size(raw_, kRawElements * stored);
+  for (std::size_t done = 0; done < count; done += kRawElements) {
+    const std::size_t some = std::min(kRawElements, count - done);
+    source.file->read(*source.entry, begin + done * stored, std::span(raw_).first(some * stored));
+    convert_elements(raw_.data(), source.dtype, out + done * size_of(dtype), dtype, some);
+  }
+}
+
+}  // namespace computron
