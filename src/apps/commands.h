@@ -12,6 +12,7 @@ namespace computron {
 void add_bench(CLI::App& app);
 void add_bench_swap(CLI::App& app);  // below bench
 void add_bench_workload(CLI::App& app);  // below bench
+void add_convert(CLI::App& app);
 void add_init(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_serve(CLI::App& app);

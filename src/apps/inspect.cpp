@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,10 +31,10 @@ struct InspectOptions {
   int threads = usable_cores();
 };
 
-// A digest chunk of a tensor.
+// A digest chunk of a tensor or of a file of the tokenizer.
 struct Chunk {
-  const TensorEntry* tensor;
-  std::size_t begin, end;  // bytes of the tensor
+  std::function<void(const TensorReader& reader, std::size_t begin, std::size_t end)> read;
+  std::size_t begin, end;  // bytes of it
 };
 
 // What is known of the digests.
@@ -57,21 +58,28 @@ std::vector<std::string> Verification::listed() const {
 std::vector<const TensorEntry*> in_file_order(const CheckpointIndex& index) {
   std::vector<const TensorEntry*> order;
   for (const auto& [name, entry] : index.tensors) order.push_back(&entry);
-  std::ranges::sort(order, {}, &TensorEntry::offset);
+  std::ranges::sort(order, {}, &StoredBytes::offset);
   return order;
+}
+
+template <class Entry>
+void add_chunks(const Entry& entry, std::vector<Chunk>& chunks) {
+  const auto read = [&entry](const TensorReader& reader, std::size_t begin, std::size_t end) {
+    reader.read(entry, begin, end, kDigestChunkBytes, [](std::size_t, std::span<const std::byte>) {});
+  };
+  for (std::size_t at = 0; at < entry.bytes; at += kDigestChunkBytes) {
+    chunks.push_back({read, at, std::min(at + kDigestChunkBytes, entry.bytes)});
+  }
 }
 
 std::vector<Chunk> chunks_of(const CheckpointIndex& index) {
   std::vector<Chunk> chunks;
-  for (const TensorEntry* tensor : in_file_order(index)) {
-    for (std::size_t at = 0; at < tensor->bytes; at += kDigestChunkBytes) {
-      chunks.push_back({tensor, at, std::min(at + kDigestChunkBytes, tensor->bytes)});
-    }
-  }
+  for (const TensorEntry* tensor : in_file_order(index)) add_chunks(*tensor, chunks);
+  for (const auto& [name, file] : index.tokenizer) add_chunks(file, chunks);
   return chunks;
 }
 
-// Reads every byte of every tensor; goes on after a damaged chunk.
+// Reads every byte; goes on after a damaged chunk.
 void verify(const CheckpointIndex& index, const std::vector<Chunk>& chunks, int threads, Verification& result) {
   std::size_t total_bytes = 0;
   for (const Chunk& chunk : chunks) total_bytes += chunk.end - chunk.begin;
@@ -79,9 +87,9 @@ void verify(const CheckpointIndex& index, const std::vector<Chunk>& chunks, int 
   std::mutex mutex;
   ByteProgress progress("verifying " + index.path, total_bytes);
   parallel_for(chunks.size(), threads, [&](int, std::size_t item) {
-    const auto& [tensor, begin, end] = chunks[item];
+    const auto& [read, begin, end] = chunks[item];
     try {
-      reader.read(*tensor, begin, end, kDigestChunkBytes, [](std::size_t, std::span<const std::byte>) {});
+      read(reader, begin, end);
     } catch (const CheckpointError& error) {
       const std::lock_guard lock(mutex);
       result.damages.emplace(item, error.what());
@@ -132,8 +140,12 @@ void print_json(const CheckpointIndex& index, const Verification& verification) 
                        {"parameters", parameters_of(index)},
                        {"config", configuration_of(index)},
                        {"tensors", ordered_json::array()},
+                       {"tokenizer", ordered_json::array()},
                        {"digests", json_of(verification)}};
   for (const TensorEntry* tensor : in_file_order(index)) json["tensors"].push_back(json_of(*tensor));
+  for (const auto& [name, file] : index.tokenizer) {
+    json["tokenizer"].push_back({{"name", name}, {"offset", file.offset}, {"bytes", file.bytes}});
+  }
   fmt::print("{}\n", text_of(json, 2));
 }
 
@@ -155,6 +167,12 @@ void print_tensors(const CheckpointIndex& index) {
   }
 }
 
+void print_tokenizer(const CheckpointIndex& index) {
+  if (index.tokenizer.empty()) return;
+  fmt::print("tokenizer\n");
+  for (const auto& [name, file] : index.tokenizer) fmt::print("  {:<26} {:>15} bytes\n", name, file.bytes);
+}
+
 void print_text(const CheckpointIndex& index, const Verification& verification) {
   fmt::print("file          {} ({})\n", index.path, format_size(index.file_bytes));
   fmt::print("format        {}\n", kCheckpointFormatVersion);
@@ -162,6 +180,7 @@ void print_text(const CheckpointIndex& index, const Verification& verification) 
   fmt::print("parameters    {}\n", parameters_of(index));
   print_configuration(index);
   print_tensors(index);
+  print_tokenizer(index);
   fmt::print("digests       xxh3-128, {} chunks of 1 MiB: {}\n", verification.chunks, verification.state());
   for (const std::string& damage : verification.listed()) fmt::print("  {}\n", damage);
 }

@@ -45,6 +45,7 @@ int run(int argc, char** argv) try {
   app.set_version_flag("--version", "computron " COMPUTRON_VERSION);
   app.require_subcommand(1);
   add_bench(app);
+  add_convert(app);
   add_init(app);
   add_inspect(app);
   add_serve(app);

@@ -6,8 +6,9 @@
 #include <filesystem>
 #include <set>
 
+#include "computron/base/printable.h"
 #include "file.h"
-#include "text.h"
+
 
 namespace computron {
 namespace {

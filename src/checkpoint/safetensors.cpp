@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "file.h"
@@ -57,9 +58,13 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, std::size_t offset, st
   throw CheckpointError(fmt::format("{}: the file ends within its tensors; it was cut while it was read", path_));
 }
 
+// Piece by piece, since the kernel cuts what is asked for at once to a few hundred KiB.
 void SafetensorsFile::will_need(const SafetensorsEntry& entry) const {
-  posix_fadvise(fd_.get(), static_cast<off_t>(data_begin_ + entry.begin), static_cast<off_t>(entry.end - entry.begin),
-                POSIX_FADV_WILLNEED);
+  constexpr std::size_t kPiece = 128 << 10;
+  for (std::size_t at = entry.begin; at < entry.end; at += kPiece) {
+    const std::size_t count = std::min(kPiece, entry.end - at);
+    posix_fadvise(fd_.get(), static_cast<off_t>(data_begin_ + at), static_cast<off_t>(count), POSIX_FADV_WILLNEED);
+  }
 }
 
 }  // namespace computron

@@ -7,8 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "computron/base/printable.h"
 #include "computron/checkpoint/safetensors.h"
-#include "text.h"
+
 
 namespace computron {
 namespace {

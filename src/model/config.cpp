@@ -153,6 +153,8 @@ void check_sizes(const ModelConfig& c) {
   check_range("max_positions", c.max_positions, 1, kMost);
   check_range("sliding_window", c.sliding_window, 0, kMost);
   check_range("experts", c.experts, 0, 1 << 12);
+  require(static_cast<long>(c.layers) * c.experts <= 1 << 16,
+          fmt::format("{} 'layers' of {} 'experts' are more than 65536 experts", c.layers, c.experts));
   check_range("experts_per_token", c.experts_per_token, c.experts > 0 ? 1 : 0, c.experts);
   check_positive("norm_epsilon", c.norm_epsilon);
 }

@@ -1,4 +1,4 @@
-// Text of other people's files in messages. Private to src/checkpoint.
+// Text of other people's files in messages.
 #pragma once
 
 #include <fmt/format.h>
