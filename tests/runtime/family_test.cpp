@@ -1,0 +1,292 @@
+// Every family against transformers: the checkpoints that `computron convert` made of tests/fixtures/families, computed
+// on every mesh of as many ranks as there are, held against the logits, vectors and scores that transformers computed
+// in float32 (tests/fixtures/make_families.py).
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "computron/checkpoint/safetensors.h"
+#include "computron/comm/stage_transfer.h"
+#include "computron/model/checkpoint_check.h"
+#include "computron/model/transformer.h"
+#include "computron/runtime/host_store.h"
+#include "computron/runtime/kv_geometry.h"
+
+namespace computron {
+namespace {
+
+constexpr double kTolerance = 1e-4;
+constexpr int kMaxRows = 160;
+
+std::filesystem::path fixtures() { return COMPUTRON_FAMILY_FIXTURES; }
+std::string checkpoint(const std::string& name) { return std::string(COMPUTRON_FAMILY_CHECKPOINTS) + "/" + name; }
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(fixtures())) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// What transformers was given and computed.
+class Expected {
+ public:
+  explicit Expected(const std::string& family) : file_(fixtures() / family / "expected.safetensors") {}
+
+  bool has(const std::string& name) const { return file_.entries().contains(name); }
+
+  template <class T>
+  std::vector<T> read(const std::string& name) const {
+    const SafetensorsEntry& entry = file_.entries().at(name);
+    std::vector<T> values((entry.end - entry.begin) / sizeof(T));
+    file_.read(entry, entry.begin, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+  std::vector<TokenId> tokens(const std::string& name) const {
+    const auto values = read<std::int64_t>(name);
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  SafetensorsFile file_;
+};
+
+// All pages of a model in host memory, where a CPU device can compute with them.
+class HostPages : public PageSource {
+ public:
+  HostPages(const Image& image, const HostStore& host, bool group_by_group)
+      : image_(image), host_(host), group_by_group_(group_by_group) {}
+  ResidentPage acquire(PageUse use) override { return {host_.page(0, image_.uses[use]), nullptr}; }
+  void uses_over(PageUse) override {}
+  bool group_by_group() const override { return group_by_group_; }
+
+ private:
+  const Image& image_;
+  const HostStore& host_;
+  bool group_by_group_;
+};
+
+// A checkpoint loaded over a mesh, its pages so small that most tensors lie in several, and a cache for one sequence.
+class Model {
+ public:
+  Model(MeshShape shape, const std::string& path, const Communicator& world)
+      : mesh_(shape, world.split(0, world.rank())),
+        index_(read_checkpoint_index(path)),
+        config_(ModelConfig::from_json(index_.config_json)),
+        image_(make_image(path)),
+        host_(*device_),
+        stream_(device_->make_compute_stream(progress_)),
+        all_reduce_(shape.tp == 1 ? make_local_all_reduce()
+                                  : make_mpi_all_reduce(mesh_.tensor, progress_, max_floats(), nullptr)),
+        transfer_(mesh_, progress_, max_floats(), /*buffers=*/1),
+        work_(*device_, Workspace::Sizes::of(image_.plan, *ops_, kMaxRows * std::max(config_.vocab, 1))),
+        transformer_(image_, mesh_.t) {
+    host_.load(index_, "model", image_, mesh_.t, ops_->weight_format(), /*threads=*/1);
+    const KvGeometry geometry = KvGeometry::make(image_);
+    blocks_.resize(static_cast<std::size_t>(ceil_div(kMaxRows, geometry.block_tokens)));
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    frames_.resize(static_cast<std::size_t>(geometry.frames_for(static_cast<int>(blocks_.size()))));
+    std::iota(frames_.begin(), frames_.end(), 0);
+    pool_ = device_->allocate(frames_.size() * image_.page_bytes, "cache");
+    cache_ = geometry.view(pool_->data(), image_.page_bytes, frames_);
+  }
+
+  ~Model() {
+    mesh_.world.barrier();  // what was sent has been received
+    transfer_.poll();
+  }
+
+  const ModelConfig& config() const { return config_; }
+
+  // Logits [rows of the second chunk, vocab] on t 0 of the last stage, nothing elsewhere: the tokens in two chunks.
+  std::vector<float> logits(const std::vector<TokenId>& tokens, int first_row) {
+    if (first_row > 0) run(token_batch(tokens, 0, first_row));
+    return run(token_batch(tokens, first_row, static_cast<int>(tokens.size())));
+  }
+
+  struct Encoded {
+    std::vector<float> vector, scores;
+  };
+  Encoded encode(Batch batch) {
+    batch.sequences = {{0, batch.rows(), 0, blocks_}};
+    batch.types.resize(static_cast<std::size_t>(batch.rows()));
+    batch.output_rows = {0};
+    batch.top = {1};
+    batch.targets = {-1};
+    Encoded out{std::vector<float>(static_cast<std::size_t>(config_.hidden)),
+                std::vector<float>(static_cast<std::size_t>(config_.classes))};
+    forward(batch, {nullptr, out.vector.data(), out.scores.data()});
+    return out;
+  }
+
+  bool reports() const { return mesh_.last_stage() && mesh_.t == 0; }
+
+ private:
+  Image make_image(const std::string& path) {
+    check_tensors(config_, index_);
+    const ShardPlan plan = ShardPlan::make(config_, mesh_.shape, mesh_.stage);
+    const DType dtype = ops_->weight_dtype(index_.tensors.at(tensor_specs(config_).front().name).dtype);
+    const std::size_t page =
+        round_up(Image::largest_block_bytes(plan, ops_->weight_format(), dtype), std::size_t{4096});
+    return Image::make(plan, ops_->weight_format(), dtype, page);
+  }
+
+  std::size_t max_floats() const { return static_cast<std::size_t>(kMaxRows) * std::max(config_.hidden, 64); }
+
+  // Every row of the chunk once for each token of the vocabulary, since that is how all logits can be had.
+  Batch token_batch(const std::vector<TokenId>& tokens, int begin, int end) {
+    Batch batch;
+    for (int i = begin; i < end; ++i) {
+      batch.tokens.push_back(tokens[static_cast<std::size_t>(i)]);
+      batch.positions.push_back(i);
+      batch.types.push_back(0);
+      for (TokenId token = 0; token < config_.vocab && i >= std::max(0, end - 16); ++token) {
+        batch.output_rows.push_back(i - begin);
+        batch.top.push_back(1);
+        batch.targets.push_back(token);
+      }
+    }
+    batch.sequences = {{0, end - begin, begin, blocks_}};
+    return batch;
+  }
+
+  std::vector<float> run(const Batch& batch) {
+    std::vector<LogitSummary> summaries(batch.targets.size());
+    forward(batch, {summaries.data()});
+    return mesh_.last_stage() ? gather(summaries) : std::vector<float>{};
+  }
+
+  void forward(const Batch& batch, const Outputs& out) {
+    HostPages pages(image_, host_, /*group_by_group=*/mesh_.shape.ranks() == 1);
+    const Activations hidden = work_.hidden(batch.rows(), config_.hidden);
+    const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
+    Pass pass{*stream_, *ops_, *all_reduce_, pages, work_, batch, cache_};
+    if (!mesh_.first_stage()) transfer_.receive(*stream_, reinterpret_cast<float*>(hidden.data), count);
+    transformer_.forward(pass, hidden, out);
+    if (!mesh_.last_stage()) transfer_.send(*stream_, reinterpret_cast<float*>(hidden.data), count);
+    stream_->synchronize();
+  }
+
+  // Each logit from the rank whose slice it lies in.
+  std::vector<float> gather(const std::vector<LogitSummary>& mine) {
+    std::vector<float> logits(mine.size());
+    for (const auto& bytes : mesh_.tensor.all_gather(std::as_bytes(std::span(mine)))) {
+      const auto* part = reinterpret_cast<const LogitSummary*>(bytes.data());
+      for (std::size_t i = 0; i < logits.size(); ++i) {
+        if (part[i].has_target) logits[i] = part[i].target_logit;
+      }
+    }
+    return logits;
+  }
+
+  Mesh mesh_;
+  CheckpointIndex index_;
+  ModelConfig config_;
+  Progress progress_{IdlePolicy{}};
+  std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
+  std::unique_ptr<Ops> ops_ = make_cpu_ops(*device_);
+  Image image_;
+  HostStore host_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<AllReduce> all_reduce_;
+  StageTransfer transfer_;
+  Workspace work_;
+  Transformer transformer_;
+  std::vector<std::uint32_t> blocks_;
+  std::vector<FrameId> frames_;
+  std::unique_ptr<DeviceBuffer> pool_;
+  KvCacheView cache_;
+};
+
+void expect_close(const std::vector<float>& actual, const std::vector<float>& expected, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  double worst = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(actual[i]) - expected[i]));
+  }
+  EXPECT_LE(worst, kTolerance) << what;
+}
+
+// An image [C, S, S] as the rows of a batch.
+Batch image_batch(const ModelConfig& c, const std::vector<float>& pixels) {
+  Batch batch;
+  const int side = c.image_size / c.patch_size;
+  batch.patches.assign(static_cast<std::size_t>(c.max_positions) * c.patch_values(), 0.0f);
+  auto next = batch.patches.begin() + c.patch_values();
+  for (int patch = 0; patch < c.patches(); ++patch) {
+    for (int channel = 0; channel < c.channels; ++channel) {
+      for (int y = 0; y < c.patch_size; ++y) {
+        const int row = channel * c.image_size + patch / side * c.patch_size + y;
+        const auto begin = pixels.begin() + row * c.image_size + patch % side * c.patch_size;
+        next = std::copy_n(begin, c.patch_size, next);
+      }
+    }
+  }
+  batch.positions.resize(static_cast<std::size_t>(c.max_positions));
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);
+  return batch;
+}
+
+void check_decoder(Model& model, const Expected& expected) {
+  for (int i = 0; expected.has(fmt::format("prompt.{}", i)); ++i) {
+    const auto tokens = expected.tokens(fmt::format("prompt.{}", i));
+    const int first_row = static_cast<int>(expected.read<std::int64_t>(fmt::format("first_row.{}", i)).front());
+    const auto logits = model.logits(tokens, first_row);
+    if (model.reports())
+      expect_close(logits, expected.read<float>(fmt::format("logits.{}", i)), fmt::format("prompt {}", i));
+  }
+}
+
+void check_encoder(Model& model, const Expected& expected, const std::string& input) {
+  for (int i = 0; expected.has(fmt::format("{}.{}", input, i)); ++i) {
+    Batch batch;
+    if (model.config().takes_images()) {
+      batch = image_batch(model.config(), expected.read<float>(fmt::format("{}.{}", input, i)));
+    } else {
+      batch.tokens = expected.tokens(fmt::format("{}.{}", input, i));
+      batch.positions.resize(batch.tokens.size());
+      std::iota(batch.positions.begin(), batch.positions.end(), 0);
+    }
+    const Model::Encoded encoded = model.encode(std::move(batch));
+    if (!model.reports()) continue;
+    const std::string pooled = fmt::format("pooled.{}", i), logits = fmt::format("logits.{}", i);
+    EXPECT_TRUE(expected.has(pooled) || expected.has(logits));
+    if (expected.has(pooled)) expect_close(encoded.vector, expected.read<float>(pooled), pooled);
+    if (expected.has(logits)) expect_close(encoded.scores, expected.read<float>(logits), logits);
+  }
+}
+
+std::vector<MeshShape> meshes(int ranks) {
+  std::vector<MeshShape> shapes;
+  for (int tp = 1; tp <= ranks; ++tp) {
+    if (ranks % tp == 0 && tp <= 3 && ranks / tp <= 2) shapes.push_back({.tp = tp, .pp = ranks / tp});
+  }
+  return shapes;
+}
+
+// All ranks go through all families and meshes in the same order, whatever fails.
+TEST(Families, ComputeWhatTransformersComputes) {
+  const Communicator world = Communicator::world();
+  ASSERT_GE(family_names().size(), 12u);
+  for (const MeshShape shape : meshes(world.size())) {
+    for (const std::string& family : family_names()) {
+      SCOPED_TRACE(fmt::format("{} on {}x{}", family, shape.tp, shape.pp));
+      const Expected expected(family);
+      Model model(shape, checkpoint(family + ".h5"), world);
+      if (model.config().causal) {
+        check_decoder(model, expected);
+      } else {
+        check_encoder(model, expected, model.config().takes_images() ? "pixels" : "prompt");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace computron
