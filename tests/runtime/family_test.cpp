@@ -204,14 +204,41 @@ class Model {
   KvCacheView cache_;
 };
 
-void expect_close(const std::vector<float>& actual, const std::vector<float>& expected, const std::string& what) {
-  ASSERT_EQ(actual.size(), expected.size()) << what;
+// The largest difference; infinite where one is not a number.
+double distance(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return INFINITY;
   double worst = 0;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(actual[i]) - expected[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
   }
-  EXPECT_LE(worst, kTolerance) << what;
+  return worst;
 }
+
+double cosine(std::span<const float> a, std::span<const float> b) {
+  const double ab = std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  return ab / std::sqrt(std::inner_product(a.begin(), a.end(), a.begin(), 0.0) *
+                        std::inner_product(b.begin(), b.end(), b.begin(), 0.0));
+}
+
+std::vector<double> softmax(std::span<const float> logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> p;
+  for (const float x : logits) p.push_back(std::exp(x - max));
+  const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+  for (double& x : p) x /= sum;
+  return p;
+}
+
+// Of the distribution that the actual logits mean from the expected one.
+double divergence(std::span<const float> actual, std::span<const float> expected) {
+  const std::vector<double> p = softmax(expected), q = softmax(actual);
+  double sum = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) sum += p[i] * std::log(p[i] / q[i]);
+  return sum;
+}
+
+auto best(std::span<const float> row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
 
 // An image [C, S, S] as the rows of a batch.
 Batch image_batch(const ModelConfig& c, const std::vector<float>& pixels) {
@@ -233,33 +260,49 @@ Batch image_batch(const ModelConfig& c, const std::vector<float>& pixels) {
   return batch;
 }
 
-void check_decoder(Model& model, const Expected& expected) {
+// Some rows that the model computed, and what transformers computed.
+struct Result {
+  std::string name;
+  std::vector<float> actual, expected;
+  std::size_t width;  // of a row
+};
+
+// All that is expected of the model; what `actual` holds means something where the model reports.
+std::vector<Result> compute_decoder(Model& model, const Expected& expected) {
+  std::vector<Result> results;
   for (int i = 0; expected.has(fmt::format("prompt.{}", i)); ++i) {
     const auto tokens = expected.tokens(fmt::format("prompt.{}", i));
     const int first_row = static_cast<int>(expected.read<std::int64_t>(fmt::format("first_row.{}", i)).front());
-    const auto logits = model.logits(tokens, first_row);
-    if (model.reports())
-      expect_close(logits, expected.read<float>(fmt::format("logits.{}", i)), fmt::format("prompt {}", i));
+    const std::string logits = fmt::format("logits.{}", i);
+    results.push_back({logits, model.logits(tokens, first_row), expected.read<float>(logits),
+                       static_cast<std::size_t>(model.config().vocab)});
   }
+  return results;
 }
 
-void check_encoder(Model& model, const Expected& expected, const std::string& input) {
+Batch encoder_batch(const ModelConfig& config, const Expected& expected, int i) {
+  if (config.takes_images()) return image_batch(config, expected.read<float>(fmt::format("pixels.{}", i)));
+  Batch batch;
+  batch.tokens = expected.tokens(fmt::format("prompt.{}", i));
+  batch.positions.resize(batch.tokens.size());
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);
+  return batch;
+}
+
+std::vector<Result> compute_encoder(Model& model, const Expected& expected) {
+  std::vector<Result> results;
+  const std::string input = model.config().takes_images() ? "pixels" : "prompt";
   for (int i = 0; expected.has(fmt::format("{}.{}", input, i)); ++i) {
-    Batch batch;
-    if (model.config().takes_images()) {
-      batch = image_batch(model.config(), expected.read<float>(fmt::format("{}.{}", input, i)));
-    } else {
-      batch.tokens = expected.tokens(fmt::format("{}.{}", input, i));
-      batch.positions.resize(batch.tokens.size());
-      std::iota(batch.positions.begin(), batch.positions.end(), 0);
-    }
-    const Model::Encoded encoded = model.encode(std::move(batch));
-    if (!model.reports()) continue;
+    const auto [vector, scores] = model.encode(encoder_batch(model.config(), expected, i));
     const std::string pooled = fmt::format("pooled.{}", i), logits = fmt::format("logits.{}", i);
-    EXPECT_TRUE(expected.has(pooled) || expected.has(logits));
-    if (expected.has(pooled)) expect_close(encoded.vector, expected.read<float>(pooled), pooled);
-    if (expected.has(logits)) expect_close(encoded.scores, expected.read<float>(logits), logits);
+    if (expected.has(pooled)) results.push_back({pooled, vector, expected.read<float>(pooled), vector.size()});
+    if (expected.has(logits)) results.push_back({logits, scores, expected.read<float>(logits), scores.size()});
   }
+  return results;
+}
+
+std::vector<Result> compute(Model& model, const Expected& expected) {
+  return model.config().causal ? compute_decoder(model, expected) : compute_encoder(model, expected);
 }
 
 std::vector<MeshShape> meshes(int ranks) {
@@ -277,15 +320,42 @@ TEST(Families, ComputeWhatTransformersComputes) {
   for (const MeshShape shape : meshes(world.size())) {
     for (const std::string& family : family_names()) {
       SCOPED_TRACE(fmt::format("{} on {}x{}", family, shape.tp, shape.pp));
-      const Expected expected(family);
       Model model(shape, checkpoint(family + ".h5"), world);
-      if (model.config().causal) {
-        check_decoder(model, expected);
-      } else {
-        check_encoder(model, expected, model.config().takes_images() ? "pixels" : "prompt");
+      const std::vector<Result> results = compute(model, Expected(family));
+      EXPECT_GE(results.size(), 2u);
+      for (const Result& result : results) {
+        if (!model.reports()) continue;
+        EXPECT_LE(distance(result.actual, result.expected), kTolerance) << result.name;
       }
     }
   }
+}
+
+// Weights and activations in bfloat16, by the measures of what that precision can give: the direction of every row, the
+// divergence of the distributions, the best token.
+TEST(Families, Bf16StaysClose) {
+  const Communicator world = Communicator::world();
+  int rows = 0, same_top = 0;
+  for (const std::string& family : family_names()) {
+    SCOPED_TRACE(family);
+    Model model({.tp = world.size(), .pp = 1}, checkpoint(family + ".bf16.h5"), world);
+    const std::vector<Result> results = compute(model, Expected(family));
+    if (!model.reports()) continue;
+    double divergences = 0;
+    int own_rows = 0;
+    for (const Result& result : results) {
+      for (std::size_t at = 0; at < result.expected.size(); at += result.width, ++own_rows) {
+        const auto actual = std::span(result.actual).subspan(at, result.width);
+        const auto expected = std::span(result.expected).subspan(at, result.width);
+        EXPECT_GT(cosine(actual, expected), 0.999) << result.name;
+        divergences += divergence(actual, expected);
+        same_top += best(actual) == best(expected);
+      }
+    }
+    EXPECT_LT(divergences / own_rows, 1e-3);
+    rows += own_rows;
+  }
+  EXPECT_GE(same_top, 0.97 * rows);
 }
 
 }  // namespace
