@@ -1,6 +1,8 @@
 #include "kernels/cpu/sample.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
 
 #include "kernels/cpu/simd.h"
@@ -86,6 +88,146 @@ LogitSummary summarize(const float* logits, int columns, TokenId first_token, in
     summary.has_target = 1;
   }
   return summary;
+}
+
+namespace {
+
+// A slice of a row that is to be changed here and there.
+struct Slice {
+  float* values;
+  int columns;
+  TokenId first_token;
+
+  // value = f(value) if the token lies here.
+  template <class F>
+  void change(TokenId token, F&& f) const {
+    if (token < first_token || token >= first_token + columns) return;
+    float& value = values[token - first_token];
+    value = f(value);
+  }
+};
+
+void penalise(const Slice& slice, const RowSampling& row) {
+  for (const auto& use : row.used) {
+    slice.change(use.token, [&row, n = static_cast<float>(use.generated)](float x) {
+      x = x > 0 ? x / row.repetition_penalty : x * row.repetition_penalty;
+      return x - n * row.frequency_penalty - (n > 0 ? row.presence_penalty : 0.0f);
+    });
+  }
+  for (const auto& entry : row.bias) slice.change(entry.first, [&entry](float x) { return x + entry.second; });
+  for (const TokenId token : row.banned) slice.change(token, [](float) { return -kInfinity; });
+}
+
+// Noise bits of tokens [first, first + count), count <= kLanes.
+void noise_bits(const RowSampling& row, TokenId first, int count, std::uint32_t* bits) {
+  std::array<std::uint32_t, 4> four{};
+  for (int i = 0; i < count; ++i) {
+    const auto token = static_cast<std::uint32_t>(first + i);
+    if (i == 0 || token % 4 == 0) four = philox({token / 4, row.position, 0, 0}, row.key);
+    bits[i] = four[token % 4];
+  }
+}
+
+// A token that beats the best score must have E < exp(scaled - best) where its noise is -log E, and E = -log u is at
+// least 1 - u: so few need a logarithm. Ties go to the smaller token.
+void find_best(const float* scaled, int columns, TokenId first_token, const RowSampling& row, Draw& out) {
+  constexpr float kSlack = 1.001f;  // for the rounding of the test, not of the score
+  std::uint32_t bits[kLanes];
+  for (int c = 0; c < columns; c += kLanes) {
+    const int count = std::min(kLanes, columns - c);
+    noise_bits(row, first_token + c, count, bits);
+    float least[kLanes];
+    for (int i = 0; i < count; ++i) least[i] = static_cast<float>(1 - unit_interval(bits[i]));
+    const F8 x = load_first(scaled + c, count);
+    const F8 limit = mul(exp(sub(x, splat(static_cast<float>(out.score)))), splat(kSlack));
+    const int may_win = _mm256_movemask_ps(_mm256_cmp_ps(load_first(least, count), limit, _CMP_LE_OQ));
+    for (int i = 0; i < count; ++i) {
+      if ((may_win >> i & 1) == 0 && out.best.token >= 0) continue;
+      const double score = scaled[c + i] + gumbel(bits[i]);
+      if (score <= out.score && out.best.token >= 0) continue;
+      out.score = score;
+      out.best = {first_token + c + i, scaled[c + i], 0};
+    }
+  }
+}
+
+bool before(const Candidate& a, const Candidate& b) {
+  return a.scaled != b.scaled ? a.scaled > b.scaled : a.token < b.token;
+}
+
+// The best Draw::kCandidates, sorted: twice as many are gathered above a threshold that rises.
+std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId first_token) {
+  std::vector<Candidate> found;
+  float threshold = -kInfinity;
+  const auto keep_best = [&] {
+    const auto end = found.begin() + std::min<std::ptrdiff_t>(Draw::kCandidates, std::ssize(found));
+    std::nth_element(found.begin(), end - 1, found.end(), before);
+    threshold = end[-1].scaled;
+    found.erase(end, found.end());
+  };
+  for (int c = 0; c < columns; c += kLanes) {
+    const int count = std::min(kLanes, columns - c);
+    const F8 above = _mm256_cmp_ps(load_first(scaled + c, count), splat(threshold), _CMP_GE_OQ);
+    if (_mm256_movemask_ps(above) == 0) continue;
+    for (int i = c; i < c + count; ++i) {
+      if (scaled[i] >= threshold) found.push_back({first_token + i, scaled[i], 0});
+    }
+    if (found.size() >= 2 * Draw::kCandidates) keep_best();
+  }
+  if (!found.empty()) keep_best();
+  std::sort(found.begin(), found.end(), before);
+  return found;
+}
+
+// What top_k and min_p keep of a row lies among what they would keep of each slice. What top_p keeps lies among the
+// candidates if they hold that share of a whole row, or all but nothing of a slice.
+bool candidates_suffice(const Draw& draw, int columns, const RowSampling& row) {
+  const auto& candidates = draw.candidates;
+  if (static_cast<int>(candidates.size()) == columns) return true;
+  if (row.top_k > 0 && row.top_k <= Draw::kCandidates) return true;
+  if (row.min_p > 0 && candidates.back().scaled < draw.max + std::log(row.min_p)) return true;
+  if (row.top_k > 0 || row.min_p > 0) return false;  // top_p is of what they leave, which only the whole row tells
+  double rest = draw.mass;
+  for (const Candidate& c : candidates) rest -= std::exp(static_cast<double>(c.scaled) - draw.max);
+  const double may_be_left = row.whole ? 1 - static_cast<double>(row.top_p) - 1e-5 : 1e-9;  // sums differ in rounding
+  return rest <= may_be_left * draw.mass;
+}
+
+std::vector<Candidate> all_candidates(const float* scaled, int columns, TokenId first_token) {
+  std::vector<Candidate> all;
+  all.reserve(static_cast<std::size_t>(columns));
+  for (int c = 0; c < columns; ++c) all.push_back({first_token + c, scaled[c], 0});
+  return all;
+}
+
+}  // namespace
+
+Draw draw(const float* logits, int columns, TokenId first_token, const RowSampling& row, std::vector<float>& scratch) {
+  Draw out;
+  if (columns == 0) return out;
+  scratch.assign(logits, logits + columns);
+  float* scaled = scratch.data();
+  penalise({scaled, columns, first_token}, row);
+  const F8 temperature = splat(row.temperature > 0 ? row.temperature : 1);
+  map_lanes(
+      columns, scaled, [temperature](F8 x) { return div(x, temperature); }, scaled);
+  out.max = largest(scaled, columns);
+  out.mass = sum_exp(scaled, columns, out.max);
+  if (row.truncates()) {
+    out.candidates = best_candidates(scaled, columns, first_token);
+    if (!candidates_suffice(out, columns, row)) out.slice = all_candidates(scaled, columns, first_token);
+  } else if (row.temperature > 0) {
+    find_best(scaled, columns, first_token, row, out);
+  } else {
+    const auto best = std::max_element(scaled, scaled + columns) - scaled;
+    out.best = {first_token + static_cast<TokenId>(best), scaled[best], 0};
+    out.score = scaled[best];
+  }
+  const auto fill = [&](Candidate& c) { c.logit = logits[c.token - first_token]; };
+  if (out.best.token >= 0) fill(out.best);
+  for (Candidate& c : out.candidates) fill(c);
+  for (Candidate& c : out.slice) fill(c);
+  return out;
 }
 
 }  // namespace computron::kernels

@@ -369,7 +369,7 @@ Head::Head(const Image& image, int t)
   ensure(weight_.present(), "output head without a weight");
 }
 
-void Head::forward(Pass& pass, Activations hidden, LogitSummary* out) {
+void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {
   const Activations projected = projection_.present() ? project(pass, hidden) : Activations{};
   const std::span<const std::int32_t> wanted(pass.batch.output_rows);
   const int count = pass.batch.output_count();
@@ -396,7 +396,7 @@ Activations Head::project(Pass& pass, Activations hidden) {
   return projected;
 }
 
-void Head::summarize_rows(Pass& pass, Activations x, int first, LogitSummary* out, bool last_round) {
+void Head::summarize_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round) {
   const Batch& batch = pass.batch;
   const Activations logits = pass.work.logits(x.rows, weight_.rows());
   for (int part = 0; part < weight_.parts(pass.pages); ++part) {
@@ -404,7 +404,10 @@ void Head::summarize_rows(Pass& pass, Activations x, int first, LogitSummary* ou
     if (last_round) weight_.done(pass.pages, part);
   }
   pass.ops.summarize(pass.stream, logits, first_token_, real_vocab_, std::span(batch.top).subspan(first, x.rows),
-                     std::span(batch.targets).subspan(first, x.rows), out + first);
+                     std::span(batch.targets).subspan(first, x.rows), out.logits + first);
+  if (batch.sampling.empty()) return;
+  pass.ops.draw(pass.stream, logits, first_token_, real_vocab_, std::span(batch.sampling).subspan(first, x.rows),
+                out.draws + first);
 }
 
 Classifier::Classifier(const Image& image)

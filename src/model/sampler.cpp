@@ -31,7 +31,118 @@ std::vector<std::pair<TokenId, float>> best_logits(std::span<const LogitSummary*
   return all;
 }
 
+bool before(const Candidate& a, const Candidate& b) {
+  return a.scaled != b.scaled ? a.scaled > b.scaled : a.token < b.token;
+}
+
+// Tokens of a row, best first, and what is known of all of them together.
+struct Ranking {
+  std::vector<Candidate> tokens;
+  bool complete = false;  // no token is left out
+  double mass = 0;        // Σ exp(scaled − the best's) over the whole row
+};
+
+double weight(const Ranking& ranking, const Candidate& c) {
+  return std::exp(static_cast<double>(c.scaled) - ranking.tokens.front().scaled);
+}
+
+// How many of the tokens are kept; nothing if more may be than the ranking holds.
+std::optional<std::size_t> kept(const RowSampling& row, const Ranking& ranking) {
+  const auto& tokens = ranking.tokens;
+  std::size_t count = tokens.size();
+  bool certain = ranking.complete;
+  if (row.min_p > 0) {
+    const double least = std::log(static_cast<double>(row.min_p)) + tokens.front().scaled;
+    const auto end =
+        std::find_if(tokens.begin(), tokens.end(), [least](const Candidate& c) { return c.scaled < least; });
+    certain |= end != tokens.end();
+    count = static_cast<std::size_t>(end - tokens.begin());
+  }
+  if (row.top_k > 0 && static_cast<std::size_t>(row.top_k) <= count) {
+    count = static_cast<std::size_t>(row.top_k);
+    certain = true;
+  }
+  if (row.top_p >= 1) return certain ? std::optional(count) : std::nullopt;
+  double mass = ranking.mass;
+  if (certain) {
+    mass = 0;
+    for (std::size_t i = 0; i < count; ++i) mass += weight(ranking, tokens[i]);
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    sum += weight(ranking, tokens[i]);
+    // Uncertain: `mass` is at least what the others leave, so these are enough, but perhaps not all are kept.
+    if (sum >= row.top_p * mass)
+      return certain || (row.min_p == 0 && row.top_k == 0) ? std::optional(i + 1) : std::nullopt;
+  }
+  return certain ? std::optional(count) : std::nullopt;
+}
+
+// The best of the first `count` with their noise.
+Candidate best_with_noise(const RowSampling& row, const std::vector<Candidate>& tokens, std::size_t count) {
+  const Candidate* best = nullptr;
+  double best_score = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double score = tokens[i].scaled + noise(row, tokens[i].token);
+    if (best != nullptr && (score < best_score || (score == best_score && best->token < tokens[i].token))) continue;
+    best = &tokens[i];
+    best_score = score;
+  }
+  return *best;
+}
+
+// The slices' candidates, cut where one that is left out of a slice might come before.
+Ranking rank_candidates(std::span<const Draw* const> parts) {
+  Ranking ranking;
+  ranking.complete = true;
+  Candidate floor{.token = -1, .scaled = -INFINITY};  // the best of the last ones of slices that left some out
+  float max = -INFINITY;
+  for (const Draw* part : parts) {
+    ranking.tokens.insert(ranking.tokens.end(), part->candidates.begin(), part->candidates.end());
+    if (!part->candidates.empty()) max = std::max(max, part->max);
+    if (std::ssize(part->candidates) < Draw::kCandidates) continue;
+    ranking.complete = false;
+    if (floor.token < 0 || before(part->candidates.back(), floor)) floor = part->candidates.back();
+  }
+  std::sort(ranking.tokens.begin(), ranking.tokens.end(), before);
+  if (floor.token >= 0) {
+    const auto end = std::upper_bound(ranking.tokens.begin(), ranking.tokens.end(), floor, before);
+    ranking.tokens.erase(end, ranking.tokens.end());
+  }
+  for (const Draw* part : parts) {
+    if (!part->candidates.empty()) ranking.mass += part->mass * std::exp(static_cast<double>(part->max) - max);
+  }
+  return ranking;
+}
+
 }  // namespace
+
+void SequenceSampling::append(std::uint32_t start, std::span<const TokenId> tokens) {
+  if (!params_.penalises()) return;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto [place, is_new] = places_.emplace(tokens[i], used_.size());
+    if (is_new) used_.push_back({.token = tokens[i]});
+    if (start + i >= params_.prompt_tokens) ++used_[place->second].generated;
+  }
+}
+
+RowSampling SequenceSampling::row(std::uint32_t position, bool whole) const {
+  const bool too_early = position - params_.prompt_tokens < params_.min_tokens;
+  return {.draws = params_.draws(),
+          .temperature = params_.temperature,
+          .top_k = params_.top_k,
+          .top_p = params_.top_p,
+          .min_p = params_.min_p,
+          .repetition_penalty = params_.repetition_penalty,
+          .frequency_penalty = params_.frequency_penalty,
+          .presence_penalty = params_.presence_penalty,
+          .used = used_,
+          .bias = params_.logit_bias,
+          .banned = too_early ? std::span(params_.stop_tokens) : std::span<const TokenId>{},
+          .key = params_.key,
+          .position = position,
+          .whole = whole};
+}
 
 SampledRow sample_greedy(std::span<const LogitSummary* const> parts, int top) {
   SampledRow row;
@@ -49,6 +160,34 @@ SampledRow sample_greedy(std::span<const LogitSummary* const> parts, int top) {
   }
   row.top.resize(std::min(row.top.size(), static_cast<std::size_t>(std::max(top, 0))));
   return row;
+}
+
+std::optional<Candidate> draw(const RowSampling& row, std::span<const Draw* const> parts) {
+  if (row.truncates()) {
+    const Ranking ranking = rank_candidates(parts);
+    ensure(!ranking.tokens.empty(), "no tokens to draw from");
+    const auto count = kept(row, ranking);
+    if (!count) return std::nullopt;
+    return best_with_noise(row, ranking.tokens, *count);
+  }
+  const Draw* best = nullptr;  // slices come in the order of tokens: of equals the first
+  for (const Draw* part : parts) {
+    if (part->best.token >= 0 && (best == nullptr || part->score > best->score)) best = part;
+  }
+  ensure(best != nullptr, "no tokens to draw from");
+  return best->best;
+}
+
+Candidate draw_from_all(const RowSampling& row, std::vector<Candidate> all) {
+  ensure(!all.empty(), "no tokens to draw from");
+  std::sort(all.begin(), all.end(), before);
+  Ranking ranking{std::move(all), true, 0};
+  return best_with_noise(row, ranking.tokens, *kept(row, ranking));
+}
+
+void take_drawn(const Candidate& drawn, std::span<const LogitSummary* const> parts, SampledRow& row) {
+  row.token = drawn.token;
+  row.logprob = static_cast<float>(drawn.logit - log_normalizer(parts));
 }
 
 }  // namespace computron

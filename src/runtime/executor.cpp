@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "computron/base/time.h"
-#include "computron/comm/tags.h"
 
 namespace computron {
 
@@ -20,6 +19,12 @@ std::size_t largest_hidden(const std::vector<const Image*>& images) {
   int hidden = 0;
   for (const Image* image : images) hidden = std::max(hidden, image->plan.config.hidden);
   return static_cast<std::size_t>(hidden);
+}
+
+std::size_t largest_vocab(const std::vector<const Image*>& images) {
+  int vocab = Draw::kCandidates;
+  for (const Image* image : images) vocab = std::max(vocab, image->plan.vocab);
+  return static_cast<std::size_t>(vocab);
 }
 
 std::unique_ptr<AllReduce> make_all_reduce(const Mesh& mesh, Progress& progress, std::size_t max_count, Trace* trace) {
@@ -57,13 +62,14 @@ struct HostOutputs {
     const auto count = static_cast<std::size_t>(rows);
     if (plan.config.causal) {
       logits.resize(count);
+      draws.resize(count);
     } else {
       vectors.resize(count * hidden);
       scores.resize(count * classes);
     }
   }
 
-  Outputs pointers() { return {logits.data(), vectors.data(), scores.data()}; }
+  Outputs pointers() { return {logits.data(), draws.data(), vectors.data(), scores.data()}; }
 
   // What each chunk of the step wanted.
   std::vector<std::vector<float>> encoded(const Step& step) const {
@@ -80,6 +86,7 @@ struct HostOutputs {
 
   std::size_t hidden, classes;
   std::vector<LogitSummary> logits;
+  std::vector<Draw> draws;
   std::vector<float> vectors, scores;
 };
 
@@ -99,7 +106,8 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
                  *compute_, options.verify_swap),
       work_(make_workspace(device, ops, images_, options.max_rows)),
       all_reduce_(make_all_reduce(mesh, progress, largest_hidden(images_) * options.max_rows, trace_)),
-      transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight, trace_) {
+      transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight, trace_),
+      collector_(mesh, progress, trace_, largest_vocab(images_)) {
   for (const Image* image : images_) {
     transformers_.emplace_back(*image, mesh.t);
     geometries_.push_back(KvGeometry::make(*image));
@@ -114,6 +122,7 @@ Report Executor::run(const Step& step) {
   Report report;
   report.step = step.id;
   residency_.begin(step);
+  for (const SequenceId id : step.closed) sampling_.erase(id);
   if (!step.chunks.empty()) {
     run_pass(step, report);
   } else {
@@ -129,7 +138,7 @@ Report Executor::run(const Step& step) {
   return report;
 }
 
-Batch Executor::make_batch(const Step& step) const {
+Batch Executor::make_batch(const Step& step) {
   Batch batch;
   for (const SequenceChunk& chunk : step.chunks) {
     const int row = batch.rows(), rows = static_cast<int>(chunk.tokens.size());
@@ -142,7 +151,23 @@ Batch Executor::make_batch(const Step& step) const {
     for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
     add_outputs(chunk, row, batch);
   }
+  if (mesh_.last_stage()) add_sampling(step, batch);
   return batch;
+}
+
+// A chunk's last row is the one a token is drawn from.
+void Executor::add_sampling(const Step& step, Batch& batch) {
+  std::size_t row = 0;
+  for (const SequenceChunk& chunk : step.chunks) {
+    if (chunk.sampling) sampling_.insert_or_assign(chunk.sequence, SequenceSampling(*chunk.sampling));
+    const auto found = sampling_.find(chunk.sequence);
+    if (found != sampling_.end()) found->second.append(chunk.start, chunk.tokens);
+    row += chunk.output == SequenceChunk::kAll ? chunk.tokens.size() : chunk.output == SequenceChunk::kNone ? 0 : 1;
+    if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
+    batch.sampling.resize(batch.output_rows.size());
+    const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
+    batch.sampling[row - 1] = found->second.row(position, mesh_.shape.tp == 1);
+  }
 }
 
 void Executor::run_pass(const Step& step, Report& report) {
@@ -165,36 +190,10 @@ void Executor::run_pass(const Step& step, Report& report) {
   report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
   if (!mesh_.last_stage()) return;
   if (images_[step.model]->plan.config.causal) {
-    report.rows = collect_rows(batch, out.logits);
+    report.rows = collector_.collect(batch, out.logits, out.draws);
   } else if (mesh_.t == 0) {
     report.encoded = out.encoded(step);
   }
-}
-
-// Rank t = 0 gathers the other ranks' summaries and samples.
-std::vector<SampledRow> Executor::collect_rows(const Batch& batch, const std::vector<LogitSummary>& mine) {
-  const std::size_t bytes = mine.size() * sizeof(LogitSummary);
-  if (mine.empty()) return {};
-  const TraceSpan span(trace_, TraceTrack::kCommunication, "sample", {}, {"rows", mine.size()});
-  if (mesh_.t != 0) {
-    MessageRequest request = mesh_.tensor.send(std::as_bytes(std::span(mine)), 0, tags::kLogitSummary);
-    progress_.wait_until([&request] { return request.done(); });
-    return {};
-  }
-  std::vector<std::vector<LogitSummary>> others(mesh_.shape.tp - 1, std::vector<LogitSummary>(mine.size()));
-  for (int t = 1; t < mesh_.shape.tp; ++t) {
-    MessageRequest request =
-        mesh_.tensor.receive(std::as_writable_bytes(std::span(others[t - 1])), t, tags::kLogitSummary);
-    progress_.wait_until([&request] { return request.done(); });
-    ensure(request.received_bytes() == bytes, "logit summaries of another size than the step says");
-  }
-  std::vector<SampledRow> rows;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    std::vector<const LogitSummary*> parts{&mine[i]};
-    for (const auto& other : others) parts.push_back(&other[i]);
-    rows.push_back(sample_greedy(parts, batch.top[i]));
-  }
-  return rows;
 }
 
 }  // namespace computron

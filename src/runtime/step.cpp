@@ -8,6 +8,43 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x50455453;  // "STEP"
 
+// Calls visit(field) for what is sent as it is.
+template <class Params, class Visitor>
+void for_each_number(Params& p, Visitor&& visit) {
+  visit(p.temperature);
+  visit(p.top_k);
+  visit(p.top_p);
+  visit(p.min_p);
+  visit(p.repetition_penalty);
+  visit(p.frequency_penalty);
+  visit(p.presence_penalty);
+  visit(p.min_tokens);
+  visit(p.prompt_tokens);
+  visit(p.key);
+}
+
+void put(ByteWriter& out, const SamplingParams& p) {
+  for_each_number(p, [&out](const auto& number) { out.put(number); });
+  out.put_list(p.stop_tokens);
+  out.put(static_cast<std::uint32_t>(p.logit_bias.size()));
+  for (const auto& [token, bias] : p.logit_bias) {
+    out.put(token);
+    out.put(bias);
+  }
+}
+
+SamplingParams get_sampling(ByteReader& in) {
+  SamplingParams p;
+  for_each_number(p, [&in]<class T>(T& number) { number = in.get<T>(); });
+  p.stop_tokens = in.get_list<TokenId>();
+  const auto biases = in.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < biases; ++i) {
+    const auto token = in.get<TokenId>();
+    p.logit_bias.emplace_back(token, in.get<float>());
+  }
+  return p;
+}
+
 void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   out.put(c.sequence);
   out.put(c.start);
@@ -17,6 +54,8 @@ void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   out.put(c.top);
   out.put(c.after_last);
   out.put(c.values);
+  out.put(static_cast<std::uint8_t>(c.sampling.has_value()));
+  if (c.sampling) put(out, *c.sampling);
   out.put_list(c.types);
   out.put_list(first_stage ? c.patches : std::vector<float>{});
 }
@@ -31,6 +70,7 @@ SequenceChunk get_chunk(ByteReader& in) {
   c.top = in.get<std::uint8_t>();
   c.after_last = in.get<TokenId>();
   c.values = in.get<std::uint32_t>();
+  if (in.get<std::uint8_t>() != 0) c.sampling = get_sampling(in);
   c.types = in.get_list<std::int32_t>();
   c.patches = in.get_list<float>();
   ensure(c.output <= SequenceChunk::kScores && !c.tokens.empty(), "sequence chunk out of range");

@@ -162,6 +162,7 @@ class CheckingOps : public Ops {
     EXPECT_EQ(static_cast<int>(top.size()), logits.rows);
     for (int i = 0; i < logits.rows; ++i) ++out[i].count;
   }
+  void draw(Stream&, Activations, TokenId, int, std::span<const RowSampling>, Draw*) override {}
   void copy_from_host(Stream&, const void* in, Activations) override { EXPECT_NE(in, nullptr); }
   void copy_to_host(Stream&, Activations in, void* out) override {
     expect_all_parts();
@@ -287,7 +288,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   std::vector<float> vectors(logits.size() * config.hidden), scores(logits.size() * config.classes);
 
   Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
-                                {logits.data(), vectors.data(), scores.data()});
+                                {logits.data(), nullptr, vectors.data(), scores.data()});
 
   pages.expect_all_over();
   ops.expect_all_parts();

@@ -121,7 +121,7 @@ class Model {
     batch.targets = {-1};
     Encoded out{std::vector<float>(static_cast<std::size_t>(config_.hidden)),
                 std::vector<float>(static_cast<std::size_t>(config_.classes))};
-    forward(batch, {nullptr, out.vector.data(), out.scores.data()});
+    forward(batch, {nullptr, nullptr, out.vector.data(), out.scores.data()});
     return out;
   }
 

@@ -231,15 +231,15 @@ class TransformerBlock {
 class Head {
  public:
   Head(const Image& image, int t);
-  // out[i] describes batch row output_rows[i]; host memory, filled when the stream has run.
+  // out.logits[i] and out.draws[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
   // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are given up in the last.
-  void forward(Pass& pass, Activations hidden, LogitSummary* out);
+  void forward(Pass& pass, Activations hidden, const Outputs& out);
 
  private:
   // The wanted rows of hidden, projected: [R, width].
   Activations project(Pass& pass, Activations hidden);
   // Rows [first, first + count) of the logits.
-  void summarize_rows(Pass& pass, Activations x, int first, LogitSummary* out, bool last_round);
+  void summarize_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round);
 
   TokenId first_token_;
   int real_vocab_;

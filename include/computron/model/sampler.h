@@ -1,13 +1,54 @@
 // From the tensor-parallel ranks' summaries of a row of logits to a token and its log-probabilities.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "computron/ops/ops.h"
 
 namespace computron {
+
+// How a sequence's tokens are drawn. Ranges are checked where requests are read.
+struct SamplingParams {
+  float temperature = 0;
+  int top_k = 0;
+  float top_p = 1;
+  float min_p = 0;
+  float repetition_penalty = 1;
+  float frequency_penalty = 0;
+  float presence_penalty = 0;
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
+  std::vector<TokenId> stop_tokens = {};  // not drawn before
+  std::uint32_t min_tokens = 0;           // so many are generated
+  std::uint32_t prompt_tokens = 0;        // of the sequence's tokens, these are not generated
+  std::uint64_t key = 0;                  // of the noise
+
+  bool operator==(const SamplingParams&) const = default;
+  bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
+  // False: the best token of the plain logits, as if there were no parameters.
+  bool draws() const { return temperature > 0 || penalises() || !logit_bias.empty() || min_tokens > 0; }
+};
+
+// A sequence's parameters and, where penalties need them, the tokens that it holds.
+class SequenceSampling {
+ public:
+  explicit SequenceSampling(SamplingParams params) : params_(std::move(params)) {}
+  const SamplingParams& params() const { return params_; }
+
+  // Tokens [start, start + tokens.size()) of the sequence, which come in order.
+  void append(std::uint32_t start, std::span<const TokenId> tokens);
+  // For the token at `position`; borrows from this object until the next append(). `whole`: the logits are not cut over
+  // ranks.
+  RowSampling row(std::uint32_t position, bool whole) const;
+
+ private:
+  SamplingParams params_;
+  std::vector<TokenUse> used_;
+  std::unordered_map<TokenId, std::size_t> places_;  // in used_
+};
 
 struct SampledRow {
   TokenId token = 0;                           // greedy: the largest logit, the smaller token on ties
@@ -20,5 +61,14 @@ struct SampledRow {
 // `parts` holds one summary a rank, in rank order: the result has the same bits wherever it is computed.
 // log p(x) = logit(x) − max − log Σ exp(logit − max), the last two in double.
 SampledRow sample_greedy(std::span<const LogitSummary* const> parts, int top);
+
+// The token that a row's slices, one a rank, lead to; nothing if it takes more than their candidates to tell (then the
+// slices of all ranks do: draw_from_all). Error{kInternal} for no slice with a token.
+std::optional<Candidate> draw(const RowSampling& row, std::span<const Draw* const> parts);
+// `all` of the row's tokens, in any order.
+Candidate draw_from_all(const RowSampling& row, std::vector<Candidate> all);
+
+// `row` with the token that was drawn in place of the best.
+void take_drawn(const Candidate& drawn, std::span<const LogitSummary* const> parts, SampledRow& row);
 
 }  // namespace computron

@@ -13,6 +13,7 @@
 
 #include "computron/base/types.h"
 #include "computron/device/device.h"
+#include "computron/ops/sampling.h"
 #include "computron/ops/types.h"
 
 namespace computron {
@@ -143,6 +144,10 @@ class Ops {
   // `out` is host memory, filled when the stream has run.
   virtual void summarize(Stream&, Activations logits, TokenId first_token, int real_columns,
                          std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) = 0;
+  // What each row of logits [rows, columns] (f32) offers to be drawn, for rows that draw; others' stay as they are.
+  // Columns as for summarize(). `out` is host memory, filled when the stream has run.
+  virtual void draw(Stream&, Activations logits, TokenId first_token, int real_columns,
+                    std::span<const RowSampling> rows, Draw* out) = 0;
   // Host to device; `in` is borrowed until the stream has run.
   virtual void copy_from_host(Stream&, const void* in, Activations out) = 0;
   // Device to host, filled when the stream has run.

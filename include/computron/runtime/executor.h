@@ -12,6 +12,7 @@
 // double buffer: a fetch goes into a frame whose last use precedes it, never into one that a queued use still needs.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "computron/runtime/kv_geometry.h"
 #include "computron/runtime/report.h"
 #include "computron/runtime/residency.h"
+#include "computron/runtime/row_collector.h"
 
 namespace computron {
 
@@ -51,11 +53,11 @@ class Executor {
   const StageState& state() const { return residency_.state(); }
 
  private:
-  Batch make_batch(const Step& step) const;
+  Batch make_batch(const Step& step);
+  void add_sampling(const Step& step, Batch& batch);
   // The compute stream's so far: for pages and for the stage before.
   double standing_still_s() const { return compute_->exposed_s() + transfer_.waited_s(); }
   void run_pass(const Step& step, Report& report);
-  std::vector<SampledRow> collect_rows(const Batch& batch, const std::vector<LogitSummary>& mine);
 
   const Mesh& mesh_;
   Ops& ops_;
@@ -73,6 +75,8 @@ class Executor {
   StageTransfer transfer_;
   std::vector<Transformer> transformers_;  // [model]
   std::vector<KvGeometry> geometries_;     // [model]
+  RowCollector collector_;
+  std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of open sequences that draw
 };
 
 }  // namespace computron

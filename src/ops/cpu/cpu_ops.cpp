@@ -413,6 +413,21 @@ void CpuOps::summarize(Stream& stream, Activations logits, TokenId first_token, 
   });
 }
 
+void CpuOps::draw(Stream& stream, Activations logits, TokenId first_token, int real_columns,
+                  std::span<const RowSampling> rows, Draw* out) {
+  check_f32(logits, "logits are not float32");
+  ensure(real_columns >= 0 && real_columns <= logits.columns, "more real columns of logits than columns");
+  ensure(rows.size() == static_cast<std::size_t>(logits.rows), "a row of logits lacks its sampling");
+  cpu(stream).launch([=, this](CpuContext& context) {
+    reserve_workspaces(context.threads());
+    context.parallel_for(logits.rows, [&](int thread, int r) {
+      const RowSampling& row = rows[static_cast<std::size_t>(r)];
+      if (!row.draws) return;
+      out[r] = kernels::draw(f32_row(logits, r), real_columns, first_token, row, workspace(thread).scaled);
+    });
+  });
+}
+
 void CpuOps::copy_from_host(Stream& stream, const void* in, Activations out) {
   cpu(stream).launch([=](CpuContext&) {
     if (out.bytes() > 0) std::memcpy(out.data, in, out.bytes());

@@ -46,6 +46,8 @@ class CpuOps final : public Ops {
                  const KvCacheView& cache, int layer, Activations out) override;
   void summarize(Stream&, Activations logits, TokenId first_token, int real_columns, std::span<const std::int32_t> top,
                  std::span<const TokenId> targets, LogitSummary* out) override;
+  void draw(Stream&, Activations logits, TokenId first_token, int real_columns, std::span<const RowSampling> rows,
+            Draw* out) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
 
@@ -55,6 +57,7 @@ class CpuOps final : public Ops {
     kernels::Gemm gemm;
     std::vector<float> tile = std::vector<float>(kTileFloats);
     kernels::AttentionScratch attention;
+    std::vector<float> scaled;  // of a row of logits
   };
   struct GemmCall;
   struct AttentionCall;

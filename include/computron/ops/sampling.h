@@ -1,0 +1,69 @@
+// How a token is drawn from a row of logits that lies cut over ranks.
+//
+// Order: repetition, frequency and presence penalties, bias, bans; then everything is divided by the temperature; then
+// min_p, top_k and top_p (of what the first two leave) take tokens away; then the token is the one with the largest
+// scaled logit + Gumbel noise. The noise of a token is a function of (key, position, token), so one seed gives one text
+// wherever the row is cut, whatever else is in the batch, and after a restart.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "computron/base/random.h"
+#include "computron/base/types.h"
+
+namespace computron {
+
+// A token that the sequence holds, and how often it was generated (0: it is in the prompt only).
+struct TokenUse {
+  TokenId token = 0;
+  std::uint32_t generated = 0;
+};
+
+// What is wanted of one row. Spans are borrowed until the stream has run.
+struct RowSampling {
+  bool draws = false;     // false: nothing is drawn, the best token of the plain logits is taken
+  float temperature = 0;  // 0: the best token after penalties
+  int top_k = 0;          // 0: all
+  float top_p = 1;
+  float min_p = 0;        // tokens at least so probable, relative to the best
+  float repetition_penalty = 1;  // logits of tokens in the sequence: divided by it above 0, multiplied below
+  float frequency_penalty = 0;   // taken off for each time a token was generated
+  float presence_penalty = 0;    // taken off if it was generated at all
+  std::span<const TokenUse> used = {};  // each token once
+  std::span<const std::pair<TokenId, float>> bias = {};
+  std::span<const TokenId> banned = {};
+  std::uint64_t key = 0;
+  std::uint32_t position = 0;  // of the token to be drawn, in its sequence
+  bool whole = true;           // the slice is the whole row
+
+  bool truncates() const { return temperature > 0 && (top_k > 0 || top_p < 1 || min_p > 0); }
+};
+
+// The noise of a token in a row.
+inline double noise(const RowSampling& row, TokenId token) {
+  const auto t = static_cast<std::uint32_t>(token);
+  return gumbel(philox({t / 4, row.position, 0, 0}, row.key)[t % 4]);
+}
+
+struct Candidate {
+  TokenId token = -1;
+  float scaled = 0;  // after penalties, over the temperature
+  float logit = 0;   // the model's
+};
+
+// What one slice of a row offers.
+struct Draw {
+  static constexpr int kCandidates = 1024;
+
+  Candidate best;            // token -1: the slice is empty
+  double score = 0;          // of `best`: scaled logit + noise, or without noise at temperature 0
+  float max = 0;             // of the scaled logits
+  double mass = 0;           // Σ exp(scaled − max)
+  std::vector<Candidate> candidates = {};  // where the row truncates: the best kCandidates, best first, ties by token
+  std::vector<Candidate> slice = {};       // all of it, by token, where the candidates may not be enough
+};
+
+}  // namespace computron

@@ -1,0 +1,53 @@
+// How the tensor-parallel ranks of the last stage bring their slices of the logits together at t = 0, which samples.
+#pragma once
+
+#include <vector>
+
+#include "computron/base/idle.h"
+#include "computron/base/trace.h"
+#include "computron/comm/mesh.h"
+#include "computron/model/pass.h"
+#include "computron/model/sampler.h"
+
+namespace computron {
+
+class RowCollector {
+ public:
+  // Borrows all; `trace` may be null. `max_slice`: tokens of the longest slice of a vocabulary.
+  RowCollector(const Mesh& mesh, Progress& progress, Trace* trace, std::size_t max_slice)
+      : mesh_(mesh), progress_(progress), trace_(trace), max_slice_(max_slice) {}
+
+  // What every rank of the stage has of the batch's R rows → R sampled rows on t = 0, none elsewhere. All ranks of the
+  // stage must call it. Summaries and what is offered to be drawn go first; of rows whose candidates do not tell which
+  // token is drawn (draw(), model/sampler.h), t = 0 then asks for everything.
+  std::vector<SampledRow> collect(const Batch& batch, const std::vector<LogitSummary>& logits,
+                                  const std::vector<Draw>& draws);
+
+ private:
+  // The rows of one rank as bytes, and back.
+  struct Offer {
+    std::vector<LogitSummary> logits;
+    std::vector<Draw> draws;
+  };
+  static std::vector<std::byte> encode(const Batch& batch, const std::vector<LogitSummary>& logits,
+                                       const std::vector<Draw>& draws);
+  static Offer decode(const Batch& batch, std::span<const std::byte> bytes);
+  static std::size_t max_bytes(const Batch& batch);
+
+  std::vector<SampledRow> sample(const Batch& batch, const std::vector<LogitSummary>& logits,
+                                 const std::vector<Draw>& draws);
+  void answer(const std::vector<Draw>& draws);
+  std::vector<std::vector<Candidate>> whole_rows(const std::vector<std::uint32_t>& wanted,
+                                                 const std::vector<Draw>& draws);
+
+  void send(std::span<const std::byte> bytes, int to);
+  // The message of `from`, of at most `max_bytes`.
+  std::vector<std::byte> receive(int from, std::size_t max_bytes);
+
+  const Mesh& mesh_;
+  Progress& progress_;
+  Trace* trace_;
+  std::size_t max_slice_;
+};
+
+}  // namespace computron
