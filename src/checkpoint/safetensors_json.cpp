@@ -21,6 +21,13 @@ class StrictHandler : public nlohmann::json_sax<json> {
  public:
   explicit StrictHandler(std::string about) : about_(std::move(about)) {}
 
+  // The parser takes a zero byte for the end of the text and would say nothing of what follows.
+  void parse(std::string_view text) {
+    const std::size_t zero = text.find('\0');
+    if (zero != std::string_view::npos) throw CheckpointError(fmt::format("{}: a zero byte at {}", about_, zero));
+    json::sax_parse(text, this);
+  }
+
   bool null() override { unexpected("null"); }
   bool boolean(bool) override { unexpected("true or false"); }
   bool number_integer(number_integer_t) override { unexpected("a negative number"); }
@@ -278,13 +285,13 @@ class IndexHandler final : public StrictHandler {
 SafetensorsEntries parse_safetensors_header(std::string_view header, std::size_t data_bytes, const std::string& path) {
   if (!header.starts_with('{')) throw CheckpointError(path + ": safetensors header: does not begin with '{'");
   HeaderHandler handler(path, data_bytes);
-  json::sax_parse(header, &handler);
+  handler.parse(header);
   return handler.take();
 }
 
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& path) {
   IndexHandler handler(path);
-  json::sax_parse(text, &handler);
+  handler.parse(text);
   return handler.take();
 }
 

@@ -274,6 +274,50 @@ TEST(Profile, RootObjects) {
               HasSubstr("'/tensors': not a group"));
 }
 
+std::string refusal_of_tokenizer(const std::function<void(hid_t tokenizer)>& fill) {
+  return refusal([&](hid_t file) {
+    put_root_attributes(file);
+    H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    fill(H5Gcreate2(file, "tokenizer", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  });
+}
+
+// A dataset of bytes, as the tokenizer's files are.
+void put_file(hid_t group, const char* name, int dimensions = 1, hid_t type = H5T_STD_U8LE, hid_t properties = early()) {
+  const hid_t space = H5Screate_simple(dimensions, kExtents, nullptr);
+  const hid_t dataset = H5Dcreate2(group, name, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+  EXPECT_GE(dataset, 0) << "the test's own file could not be made";
+  put_digests(dataset, 1);
+}
+
+TEST(Profile, FilesOfTheTokenizer) {
+  EXPECT_EQ(refusal_of_tokenizer([](hid_t group) { put_file(group, "vocab.json"); }), "");
+  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) { put_file(group, "f", 2); }),
+              HasSubstr("tokenizer file 'f': not one dimension"));
+  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) { put_file(group, "f", 1, H5T_STD_I8LE); }),
+              HasSubstr("tokenizer file 'f': not of bytes"));
+  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) { put_file(group, "a b"); }), HasSubstr("character 0x20"));
+  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) {
+                const hid_t properties = early();
+                H5Pset_layout(properties, H5D_COMPACT);
+                put_file(group, "f", 1, H5T_STD_U8LE, properties);
+              }),
+              HasSubstr("not stored contiguously"));
+  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) {
+                H5Gcreate2(group, "inner", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+              }),
+              HasSubstr("'inner': not a dataset"));
+  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) {
+                put_file(group, "f");
+                H5Lcreate_hard(group, "f", group, "g", H5P_DEFAULT, H5P_DEFAULT);
+              }),
+              HasSubstr("overlap"));
+  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) {
+                for (int i = 0; i <= 32; ++i) put_file(group, ("f" + std::to_string(i)).c_str());
+              }),
+              HasSubstr("33 files (limit 32)"));
+}
+
 TEST(Profile, UserBlock) {
   const hid_t creation = H5Pcreate(H5P_FILE_CREATE);
   H5Pset_userblock(creation, 512);

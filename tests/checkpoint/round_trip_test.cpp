@@ -57,6 +57,40 @@ TEST(RoundTrip, AnyRangeInAnyPieces) {
   }
 }
 
+std::vector<CarriedFile> sample_tokenizer() {
+  return {{"tokenizer.json", "{}"}, {"vocab.txt", std::string(kDigestChunkBytes + 5, 'v')}};
+}
+
+void write_with_tokenizer(const std::string& path, const std::vector<CarriedFile>& tokenizer) {
+  CheckpointWriter writer(path, "opt", "{}", {{"w", DType::kF32, {2}}}, tokenizer);
+  writer.write(0, 0, pattern(8, 0));
+  writer.finish();
+}
+
+TEST(RoundTrip, FilesOfTheTokenizer) {
+  const Folder folder;
+  write_with_tokenizer(folder.file("m.h5"), sample_tokenizer());
+  const auto index = CheckpointIndex::deserialize(read_checkpoint_index(folder.file("m.h5")).serialize());
+  const TensorReader reader(index);
+  ASSERT_EQ(index.tokenizer.size(), 2u);
+  for (const CarriedFile& file : sample_tokenizer()) EXPECT_EQ(reader.read(index.tokenizer.at(file.name)), file.content);
+  EXPECT_EQ(read_tensor(reader, index.tensors.at("w"), 0, 8, 8), pattern(8, 0));
+  flip_bit(folder.file("m.h5"), index.tokenizer.at("vocab.txt").offset + kDigestChunkBytes, 3);
+  EXPECT_THAT(message_of([&] { reader.read(index.tokenizer.at("vocab.txt")); }),
+              testing::AllOf(HasSubstr("tokenizer file 'vocab.txt': chunk 1 of 2"), HasSubstr("is damaged")));
+}
+
+TEST(RoundTrip, FilesThatCannotBeCarried) {
+  const Folder folder;
+  const auto refusal = [&](const std::vector<CarriedFile>& files) {
+    return message_of([&] { write_with_tokenizer(folder.file("m.h5"), files); });
+  };
+  EXPECT_THAT(refusal({{"a", ""}}), HasSubstr("tokenizer file 'a': 0 bytes"));
+  EXPECT_THAT(refusal({{"a", "x"}, {"a", "y"}}), HasSubstr("'a' is given twice"));
+  EXPECT_THAT(refusal({{"a/b", "x"}}), HasSubstr("character 0x2f"));
+  EXPECT_THAT(refusal(std::vector<CarriedFile>(33, {"a", "x"})), HasSubstr("33 files"));
+}
+
 TEST(RoundTrip, EmptyRangeReadsNothing) {
   const Folder folder;
   write_sample(folder.file("m.h5"));
