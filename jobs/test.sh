@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh machine to a tested build: builds preset release and runs its tests, then preset asan and its tests with
-# few ranks. Leaves out tests labelled `long`, and `gpu` where there is none. Ends with both summaries of ctest; exits
+# From a fresh machine to a tested build: builds preset release and runs its tests, fuzzes the readers of foreign files
+# for a few seconds (jobs/fuzz.sh), then builds preset asan and runs its tests with few ranks. Leaves out tests labelled `long`, and `gpu` where there is none. Ends with both summaries of ctest; exits
 # with 0 only if everything was built and passed.
 #   SANITIZE=0   only the release build
 set -uo pipefail
@@ -34,11 +34,15 @@ summary() {
 logs=build/test-logs
 mkdir -p "$logs"
 build_and_test release "$logs/release.log" --label-exclude "$left_out" || failed=1
+jobs/fuzz.sh 2s 2>&1 | tee "$logs/fuzz.log"
+fuzzing="${PIPESTATUS[0]}"
+[ "$fuzzing" = 0 ] || [ "$fuzzing" = 77 ] || failed=1
 if [ "${SANITIZE:-1}" != 0 ]; then
   build_and_test asan "$logs/asan.log" --label-exclude '^(long|gpu)$' || failed=1
 fi
 
 summary release "$logs/release.log"
+printf '\n== fuzzing\n%s\n' "$(grep -E 'executions|SKIPPED|FAILED' "$logs/fuzz.log")"
 [ "${SANITIZE:-1}" = 0 ] || summary asan "$logs/asan.log"
 [ "$failed" = 0 ] && echo "All tests passed." || echo "Tests failed."
 

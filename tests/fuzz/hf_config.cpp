@@ -1,0 +1,42 @@
+// Any texts as config.json, generation_config.json and preprocessor_config.json (parts of the input, divided by zero
+// bytes): refused with an error of ours, or a configuration that can be stored, read again and has named tensors.
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "computron/model/family.h"
+#include "expect.h"
+
+namespace {
+
+std::array<std::string, 3> parts_of(std::string_view text) {
+  std::array<std::string, 3> parts;
+  for (std::string& part : parts) {
+    part = text.substr(0, text.find('\0'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+  }
+  return parts;
+}
+
+void check(const computron::ModelConfig& config) {
+  const std::string stored = config.to_json();
+  expect(computron::ModelConfig::from_json(stored).to_json() == stored, "what is stored is read again");
+  const auto& family = computron::family_of(config.architecture);
+  if (config.layers > 4 || config.experts > 8) return;  // the list is long and says nothing new
+  for (const auto& spec : computron::tensor_specs(config)) {
+    expect(!family.source_of(spec.name).name.empty(), "every tensor has a source");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto [config, generation, preprocessor] = parts_of({reinterpret_cast<const char*>(data), size});
+  try {
+    check(computron::ModelConfig::from_hf_json(config, generation, preprocessor));
+  } catch (const computron::Error& error) {
+    expect(error.code() != computron::ExitCode::kInternal, error.what());
+  }
+  return 0;
+}
