@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes a Hugging Face folder of an OPT model with random weights: make_folder.py FOLDER HIDDEN LAYERS [DTYPE].
+"""Makes a Hugging Face folder of an OPT model: make_folder.py FOLDER HIDDEN LAYERS DTYPE [sparse].
 
-DTYPE: F32, F16 or BF16 (default). Two shards and their index. Needs nothing but Python itself. The values are the same
+DTYPE: F32, F16 or BF16. Two shards and their index. sparse: all zeros, files that take no room. Needs nothing but Python itself. The values are the same
 random MiB over and over, without infinities and NaN; how fast files are converted does not depend on them.
 """
 
@@ -45,7 +45,7 @@ def values(dtype: str) -> bytes:
     return bytes(noise)
 
 
-def write_file(path: str, shapes: dict[str, list[int]], dtype: str) -> None:
+def write_file(path: str, shapes: dict[str, list[int]], dtype: str, sparse: bool) -> None:
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in sorted(shapes.items()):
         begin, end = end, end + size(shape, dtype)
@@ -55,14 +55,15 @@ def write_file(path: str, shapes: dict[str, list[int]], dtype: str) -> None:
     piece = values(dtype)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        while end > 0:
+        if sparse:
+            file.truncate(file.tell() + end)
+        while end > 0 and not sparse:
             file.write(piece[:end])
             end -= min(end, len(piece))
 
 
 def main() -> None:
-    folder, hidden, layers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    dtype = sys.argv[4] if len(sys.argv) > 4 else "BF16"
+    folder, hidden, layers, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     os.makedirs(folder, exist_ok=True)
     shapes = tensors(hidden, layers)
     shards, total, at = ({}, {}), sum(size(shape, dtype) for shape in shapes.values()), 0
@@ -71,7 +72,7 @@ def main() -> None:
         at += size(shape, dtype)
     names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     for name, shard in zip(names, shards):
-        write_file(f"{folder}/{name}", shard, dtype)
+        write_file(f"{folder}/{name}", shard, dtype, sparse="sparse" in sys.argv[5:])
     weight_map = {tensor: name for name, shard in zip(names, shards) for tensor in shard}
     with open(f"{folder}/model.safetensors.index.json", "w", encoding="utf-8") as file:
         json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, file)
