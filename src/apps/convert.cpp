@@ -39,16 +39,18 @@ struct Piece {
   std::size_t begin, end;  // bytes as written
 };
 
-// All weights of matrix products of a checkpoint have one element type. A folder in which they differ is not guessed at.
+// All weights of matrix products of a checkpoint have one element type. A folder in which they differ is not guessed
+// at.
 void check_one_dtype(const HfModel& model, const std::vector<TensorDeclaration>& tensors) {
   const TensorDeclaration* first = nullptr;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (model.tensors()[i].role != TensorRole::kGemmWeight) continue;
     if (first == nullptr) first = &tensors[i];
     if (tensors[i].dtype == first->dtype) continue;
-    throw ConfigError(fmt::format("{} is stored as {} and {} as {}, but all weights of a model must have one type: "
-                                  "choose it with --dtype",
-                                  first->name, name_of(first->dtype), tensors[i].name, name_of(tensors[i].dtype)));
+    throw ConfigError(
+        fmt::format("{} is stored as {} and {} as {}, but all weights of a model must have one type: "
+                    "choose it with --dtype",
+                    first->name, name_of(first->dtype), tensors[i].name, name_of(tensors[i].dtype)));
   }
 }
 
@@ -105,11 +107,11 @@ std::pair<std::size_t, double> write(const ConvertOptions& options, const Conver
 
 void run_convert(const ConvertOptions& options) {
   if (options.output.ends_with(".safetensors")) {
-    throw Error(ExitCode::kUsage, fmt::format("convert: {} would be a checkpoint with the name of a source; call it .h5",
-                                              options.output));
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("convert: {} would be a checkpoint with the name of a source; call it .h5", options.output));
   }
-  const std::optional<DType> dtype =
-      options.dtype == "keep" ? std::nullopt : std::optional(parse_dtype(options.dtype));
+  const std::optional<DType> dtype = options.dtype == "keep" ? std::nullopt : std::optional(parse_dtype(options.dtype));
   const HfModel model(options.folder);
   const Conversion conversion = plan(model, dtype);
   const auto [bytes, seconds] = write(options, conversion);

@@ -107,7 +107,8 @@ std::size_t parameters_of(const CheckpointIndex& index) {
 
 // The stored configuration; a string if it is not JSON, which check_configuration() refuses.
 ordered_json configuration_of(const CheckpointIndex& index) {
-  const auto config = ordered_json::parse(index.config_json, nullptr, /*allow_exceptions=*/false);
+  const auto keep = [](int depth, ordered_json::parse_event_t, ordered_json&) { return depth <= 64; };  // dump recurses
+  const auto config = ordered_json::parse(index.config_json, keep, /*allow_exceptions=*/false);
   return config.is_object() ? config : ordered_json(index.config_json);
 }
 

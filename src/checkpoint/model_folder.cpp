@@ -9,7 +9,6 @@
 #include "computron/base/printable.h"
 #include "file.h"
 
-
 namespace computron {
 namespace {
 
@@ -116,8 +115,7 @@ SafetensorsFolder::SafetensorsFolder(const ModelFolder& folder) {
 }
 
 void SafetensorsFolder::open_shards(const ModelFolder& folder) {
-  const auto index =
-      parse_safetensors_index(folder.read(kIndexFile, kMaxIndexBytes), folder.path() + "/" + kIndexFile);
+  const auto index = parse_safetensors_index(folder.read(kIndexFile, kMaxIndexBytes), folder.path() + "/" + kIndexFile);
   std::set<std::string> names;
   for (const auto& [tensor, file] : index) names.insert(file);
   for (const std::string& name : names) {

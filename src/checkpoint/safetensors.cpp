@@ -36,11 +36,12 @@ std::size_t safetensors_header_bytes(std::span<const std::byte, 8> head, std::si
   std::uint64_t length;  // little-endian, as every machine this program runs on
   std::memcpy(&length, head.data(), sizeof length);
   if (length > kMaxSafetensorsHeaderBytes) {
-    throw CheckpointError(fmt::format("{}: a safetensors header of {} bytes (limit {})", path, length,
-                                      kMaxSafetensorsHeaderBytes));
+    throw CheckpointError(
+        fmt::format("{}: a safetensors header of {} bytes (limit {})", path, length, kMaxSafetensorsHeaderBytes));
   }
   if (file_bytes < kLengthBytes || length > file_bytes - kLengthBytes) {
-    throw CheckpointError(fmt::format("{}: a safetensors header of {} bytes in a file of {}", path, length, file_bytes));
+    throw CheckpointError(
+        fmt::format("{}: a safetensors header of {} bytes in a file of {}", path, length, file_bytes));
   }
   return length;
 }

@@ -10,7 +10,6 @@
 #include "computron/base/printable.h"
 #include "computron/checkpoint/safetensors.h"
 
-
 namespace computron {
 namespace {
 
@@ -63,10 +62,10 @@ std::size_t bits_of(std::string_view dtype) {
     std::size_t bits;
   };
   static constexpr Known kKnown[] = {
-      {"F32", 32},    {"F16", 16},     {"BF16", 16},       {"F64", 64},        {"I64", 64},    {"I32", 32},
-      {"I16", 16},    {"I8", 8},       {"U64", 64},        {"U32", 32},        {"U16", 16},    {"U8", 8},
-      {"BOOL", 8},    {"F8_E5M2", 8},  {"F8_E4M3", 8},     {"F8_E5M2FNUZ", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
-      {"F6_E2M3", 6}, {"F6_E3M2", 6},  {"F4", 4},          {"C64", 64}};
+      {"F32", 32},    {"F16", 16},    {"BF16", 16},   {"F64", 64},        {"I64", 64},    {"I32", 32},
+      {"I16", 16},    {"I8", 8},      {"U64", 64},    {"U32", 32},        {"U16", 16},    {"U8", 8},
+      {"BOOL", 8},    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E5M2FNUZ", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},      {"C64", 64}};
   const auto* known = std::ranges::find(kKnown, dtype, &Known::name);
   return known == std::end(kKnown) ? 0 : known->bits;
 }
@@ -97,6 +96,7 @@ class HeaderHandler final : public StrictHandler {
     const bool known = name == "dtype" || name == "shape" || name == "data_offsets";
     if (at_ == At::kTensor && !known) fail(fmt::format("unknown key '{}'", printable(name)));
     if (!keys_.insert(name).second) refuse_duplicate(name);
+    if (keys_.size() > kMaxSafetensorsTensors) fail("too many keys");
     part_ = name;
     return true;
   }
@@ -197,9 +197,9 @@ class HeaderHandler final : public StrictHandler {
 
   const std::size_t data_bytes_;
   At at_ = At::kOutside;
-  std::string name_, part_;       // the keys that are open
-  std::set<std::string> keys_;    // of this tensor or the metadata, so far
-  SafetensorsEntry entry_;        // this tensor
+  std::string name_, part_;     // the keys that are open
+  std::set<std::string> keys_;  // of this tensor or the metadata, so far
+  SafetensorsEntry entry_;      // this tensor
   std::vector<std::size_t> offsets_;
   bool has_metadata_ = false;
   SafetensorsEntries entries_;

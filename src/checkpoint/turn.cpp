@@ -14,7 +14,8 @@ constexpr std::size_t kTile = 8;
 // Eight rows of eight: pairs of rows are interleaved by elements, then by pairs, then by quadruples.
 void turn_tile(const std::uint16_t* in, std::size_t in_stride, std::uint16_t* out, std::size_t out_stride) {
   __m128i row[kTile], pairs[kTile], quads[kTile];
-  for (std::size_t r = 0; r < kTile; ++r) row[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + r * in_stride));
+  for (std::size_t r = 0; r < kTile; ++r)
+    row[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + r * in_stride));
   for (std::size_t i = 0; i < 4; ++i) {
     pairs[2 * i] = _mm_unpacklo_epi16(row[2 * i], row[2 * i + 1]);
     pairs[2 * i + 1] = _mm_unpackhi_epi16(row[2 * i], row[2 * i + 1]);

@@ -14,12 +14,13 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kMaxConfigBytes = 16 << 20;  // some list the names of 20,000 classes twice
+constexpr std::size_t kMaxConfigBytes = 4 << 20;  // some list the names of 20,000 classes twice
 constexpr std::size_t kMaxTokenizerBytes = 128 << 20;
-constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json",         "tokenizer_config.json", "tokenizer.model",          "vocab.json",         "merges.txt",
-    "vocab.txt",              "added_tokens.json",     "special_tokens_map.json", "chat_template.jinja",
-    "preprocessor_config.json"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",      "tokenizer_config.json",
+                                           "tokenizer.model",     "vocab.json",
+                                           "merges.txt",          "vocab.txt",
+                                           "added_tokens.json",   "special_tokens_map.json",
+                                           "chat_template.jinja", "preprocessor_config.json"};
 
 std::string text_or_nothing(const ModelFolder& folder, const std::string& name) {
   return folder.has(name) ? folder.read(name, kMaxConfigBytes) : "";
@@ -104,7 +105,8 @@ class Resolver {
  private:
   void take(const std::string& name) {
     const auto [named, fresh] = names_.emplace(family_.plain_name(name), name);
-    if (!fresh) differences_.add(fmt::format("'{}' and '{}' are the same tensor", printable(named->second), printable(name)));
+    if (!fresh)
+      differences_.add(fmt::format("'{}' and '{}' are the same tensor", printable(named->second), printable(name)));
   }
 
   void report_unused(const std::string& plain, const std::string& name) {
@@ -126,9 +128,10 @@ class Resolver {
     const SafetensorsTensor* of_embedding = stored(embedding);
     if (of_embedding == nullptr) return head;
     if (!same_bytes(*of_embedding, *of_head)) {
-      differences_.add(fmt::format("'{}' and '{}' differ, but tie_word_embeddings says that they are one tensor; set it "
-                                   "to false if they are not",
-                                   printable(names_[embedding]), printable(names_[head])));
+      differences_.add(
+          fmt::format("'{}' and '{}' differ, but tie_word_embeddings says that they are one tensor; set it "
+                      "to false if they are not",
+                      printable(names_[embedding]), printable(names_[head])));
     }
     return embedding;
   }
@@ -156,9 +159,10 @@ class Resolver {
       return false;
     }
     if (entry.usable_dtype()) return true;
-    differences_.add(fmt::format("'{}': stored as {}, only F32, F16 and BF16 are supported; if the model is quantized, "
-                                 "take the original",
-                                 printable(name), entry.dtype));
+    differences_.add(
+        fmt::format("'{}': stored as {}, only F32, F16 and BF16 are supported; if the model is quantized, "
+                    "take the original",
+                    printable(name), entry.dtype));
     return false;
   }
 
@@ -188,8 +192,8 @@ std::vector<CarriedFile> HfModel::tokenizer() const {
     bytes += files.back().content.size();
     if (files.back().content.empty()) throw CheckpointError(fmt::format("{}/{}: empty", folder_.path(), name));
     if (bytes > kMaxTokenizerBytes) {
-      throw CheckpointError(fmt::format("{}: tokenizer files of {} bytes (limit {})", folder_.path(), bytes,
-                                        kMaxTokenizerBytes));
+      throw CheckpointError(
+          fmt::format("{}: tokenizer files of {} bytes (limit {})", folder_.path(), bytes, kMaxTokenizerBytes));
     }
   }
   return files;

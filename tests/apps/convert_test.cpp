@@ -83,7 +83,8 @@ class ConvertTest : public ProgramTest {
     const TensorEntry& entry = index.tensors.at(name);
     std::vector<float> values;
     TensorReader(index).read(entry, 0, entry.bytes, entry.bytes, [&](std::size_t, std::span<const std::byte> piece) {
-      for (std::size_t at = 0; at < piece.size(); at += size_of(entry.dtype)) values.push_back(float_at(piece, at, entry.dtype));
+      for (std::size_t at = 0; at < piece.size(); at += size_of(entry.dtype))
+        values.push_back(float_at(piece, at, entry.dtype));
     });
     return values;
   }
@@ -97,7 +98,8 @@ class ConvertTest : public ProgramTest {
   }
 
   // Of a [out][in] source and a target that holds it as it is, or as [in][out].
-  void expect_values(const std::string& ours, const std::string& theirs, std::size_t out, std::size_t in, bool turned) const {
+  void expect_values(const std::string& ours, const std::string& theirs, std::size_t out, std::size_t in,
+                     bool turned) const {
     const std::vector<float> found = read(ours);
     ASSERT_EQ(found.size(), out * in) << ours;
     std::size_t wrong = 0;
@@ -143,7 +145,8 @@ TEST_F(ConvertTest, CarriesTheTokenizerAndInspectListsIt) {
 }
 
 TEST_F(ConvertTest, MixedTypesAreNotGuessedAt) {
-  StoredTensor& query = *std::ranges::find(stored_, "model.decoder.layers.0.self_attn.q_proj.weight", &StoredTensor::name);
+  StoredTensor& query =
+      *std::ranges::find(stored_, "model.decoder.layers.0.self_attn.q_proj.weight", &StoredTensor::name);
   query.dtype = "F16";
   query.bytes.resize(query.bytes.size() / 2);
   write_folder();

@@ -42,8 +42,8 @@ void expect_narrowed(const std::vector<float>& values, DType dtype) {
   const auto halves = converted<std::uint16_t>(values, DType::kF32, dtype);
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const bool right = std::isnan(values[i]) ? std::isnan(widened(halves[i], dtype))
-                                             : halves[i] == narrowed(values[i], dtype);
+    const bool right =
+        std::isnan(values[i]) ? std::isnan(widened(halves[i], dtype)) : halves[i] == narrowed(values[i], dtype);
     if (!right && ++wrong <= 5) {
       ADD_FAILURE() << name_of(dtype) << " of " << values[i] << " is 0x" << std::hex << halves[i] << ", expected 0x"
                     << narrowed(values[i], dtype);
@@ -96,10 +96,25 @@ TEST(Convert, RoundsToNearestEvenAtEveryMiddle) {
 
 TEST(Convert, SaturatesButKeepsInfinitiesAndNan) {
   const float largest = std::numeric_limits<float>::max(), nan = std::nanf("");
-  const std::vector<float> values = {65504,     65519,  65520,     65536,      1e30f,     largest,       -largest,
-                                     -65520,    0x1.fefffep127f, 0x1.ffp127f, kInfinity, -kInfinity, nan, -nan,
-                                     std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffbfffffu), -0.0f,
-                                     1e-45f,    -1e-45f};
+  const std::vector<float> values = {65504,
+                                     65519,
+                                     65520,
+                                     65536,
+                                     1e30f,
+                                     largest,
+                                     -largest,
+                                     -65520,
+                                     0x1.fefffep127f,
+                                     0x1.ffp127f,
+                                     kInfinity,
+                                     -kInfinity,
+                                     nan,
+                                     -nan,
+                                     std::bit_cast<float>(0x7f800001u),
+                                     std::bit_cast<float>(0xffbfffffu),
+                                     -0.0f,
+                                     1e-45f,
+                                     -1e-45f};
   expect_narrowed(values, DType::kF16);
   expect_narrowed(values, DType::kBF16);
   const auto f16 = converted<std::uint16_t>(values, DType::kF32, DType::kF16);
@@ -132,8 +147,8 @@ TEST(Convert, ExactlyAsManyElements) {
   for (std::size_t n = 0; n <= 20; ++n) {
     const std::vector<float> in(n, 1.5f);
     std::vector<std::uint16_t> out(n + 1, 0xeeee);
-    convert_elements(reinterpret_cast<const std::byte*>(in.data()), DType::kF32, reinterpret_cast<std::byte*>(out.data()),
-                     DType::kF16, n);
+    convert_elements(reinterpret_cast<const std::byte*>(in.data()), DType::kF32,
+                     reinterpret_cast<std::byte*>(out.data()), DType::kF16, n);
     for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(out[i], 0x3e00) << n;
     EXPECT_EQ(out[n], 0xeeee) << n;
   }

@@ -29,7 +29,8 @@ class MatrixReaderTest : public testing::Test {
     std::normal_distribution<float> normal;
     values_.resize(elements);
     for (float& value : values_) value = normal(random);
-    write_text(folder_.file("m"), safetensors_file({{"before", "U8", {3}, "xyz"}, {"t", "F32", {elements}, bytes_of_floats(values_)}}));
+    write_text(folder_.file("m"),
+               safetensors_file({{"before", "U8", {3}, "xyz"}, {"t", "F32", {elements}, bytes_of_floats(values_)}}));
     file_ = std::make_unique<SafetensorsFile>(folder_.file("m"));
     entry_ = &file_->entries().at("t");
   }
@@ -43,7 +44,8 @@ class MatrixReaderTest : public testing::Test {
     std::size_t wrong = 0;
     for (std::size_t i = begin / size_of(dtype); i < end / size_of(dtype); ++i) {
       const std::size_t row = i / source.columns, column = i % source.columns;
-      const std::size_t from = source.first + (source.turned ? column * source.stride + row : row * source.stride + column);
+      const std::size_t from =
+          source.first + (source.turned ? column * source.stride + row : row * source.stride + column);
       std::uint32_t found = 0;
       std::memcpy(&found, bytes.data() + i * size_of(dtype) - begin, size_of(dtype));
       wrong += found != bits_of(values_[from], dtype);

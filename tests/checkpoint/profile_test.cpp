@@ -283,7 +283,8 @@ std::string refusal_of_tokenizer(const std::function<void(hid_t tokenizer)>& fil
 }
 
 // A dataset of bytes, as the tokenizer's files are.
-void put_file(hid_t group, const char* name, int dimensions = 1, hid_t type = H5T_STD_U8LE, hid_t properties = early()) {
+void put_file(hid_t group, const char* name, int dimensions = 1, hid_t type = H5T_STD_U8LE,
+              hid_t properties = early()) {
   const hid_t space = H5Screate_simple(dimensions, kExtents, nullptr);
   const hid_t dataset = H5Dcreate2(group, name, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
   EXPECT_GE(dataset, 0) << "the test's own file could not be made";
@@ -303,10 +304,9 @@ TEST(Profile, FilesOfTheTokenizer) {
                 put_file(group, "f", 1, H5T_STD_U8LE, properties);
               }),
               HasSubstr("not stored contiguously"));
-  EXPECT_THAT(refusal_of_tokenizer([](hid_t group) {
-                H5Gcreate2(group, "inner", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-              }),
-              HasSubstr("'inner': not a dataset"));
+  EXPECT_THAT(
+      refusal_of_tokenizer([](hid_t group) { H5Gcreate2(group, "inner", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT); }),
+      HasSubstr("'inner': not a dataset"));
   EXPECT_THAT(refusal_of_tokenizer([](hid_t group) {
                 put_file(group, "f");
                 H5Lcreate_hard(group, "f", group, "g", H5P_DEFAULT, H5P_DEFAULT);

@@ -73,7 +73,8 @@ TEST(RoundTrip, FilesOfTheTokenizer) {
   const auto index = CheckpointIndex::deserialize(read_checkpoint_index(folder.file("m.h5")).serialize());
   const TensorReader reader(index);
   ASSERT_EQ(index.tokenizer.size(), 2u);
-  for (const CarriedFile& file : sample_tokenizer()) EXPECT_EQ(reader.read(index.tokenizer.at(file.name)), file.content);
+  for (const CarriedFile& file : sample_tokenizer())
+    EXPECT_EQ(reader.read(index.tokenizer.at(file.name)), file.content);
   EXPECT_EQ(read_tensor(reader, index.tensors.at("w"), 0, 8, 8), pattern(8, 0));
   flip_bit(folder.file("m.h5"), index.tokenizer.at("vocab.txt").offset + kDigestChunkBytes, 3);
   EXPECT_THAT(message_of([&] { reader.read(index.tokenizer.at("vocab.txt")); }),

@@ -35,8 +35,10 @@ constexpr char kSound[] = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8
 
 TEST(Safetensors, ReadsWhatAnotherProgramWrote) {
   const Folder folder;
-  write_text(folder.file("m"), safetensors_file({counting("a", {2, 3}, 1), {"ids", "I64", {1, 2}, std::string(16, 7)},
-                                                 {"empty", "F16", {0, 4}, ""}, counting("scalar", {}, 9)}));
+  write_text(folder.file("m"), safetensors_file({counting("a", {2, 3}, 1),
+                                                 {"ids", "I64", {1, 2}, std::string(16, 7)},
+                                                 {"empty", "F16", {0, 4}, ""},
+                                                 counting("scalar", {}, 9)}));
   const SafetensorsFile file(folder.file("m"));
   ASSERT_EQ(file.entries().size(), 4u);
   EXPECT_EQ(file.entries().at("a").usable_dtype(), DType::kF32);
@@ -114,15 +116,14 @@ TEST(Safetensors, PartsOfATensor) {
               HasSubstr("unknown dtype 'f32'"));
   EXPECT_THAT(refusal_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8]}})"), HasSubstr("1 numbers instead"));
   EXPECT_THAT(refusal_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,9]}})"), HasSubstr("more than 2"));
-  EXPECT_THAT(
-      refusal_of(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]}})"),
-      HasSubstr("more than 16 numbers in 'shape'"));
+  EXPECT_THAT(refusal_of(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]}})"),
+              HasSubstr("more than 16 numbers in 'shape'"));
 }
 
 TEST(Safetensors, Sizes) {
   const auto sized = [](const char* dtype, const char* shape, const char* offsets) {
-    return refusal_of(fmt::format(R"({{"a":{{"dtype":"{}","shape":[{}],"data_offsets":[{}]}}}})", dtype, shape,
-                                  offsets));
+    return refusal_of(
+        fmt::format(R"({{"a":{{"dtype":"{}","shape":[{}],"data_offsets":[{}]}}}})", dtype, shape, offsets));
   };
   EXPECT_EQ(sized("F32", "2,1", "0,8"), "");
   EXPECT_EQ(sized("F4", "4,4", "0,8"), "");
@@ -171,7 +172,8 @@ std::string refusal_of_shard(const std::string& file) {
 
 TEST(SafetensorsIndex, ReadsTheMapAndPassesTheRest) {
   const auto map = parse_safetensors_index(
-      R"({"metadata":{"total_size":9,"x":[null,true,-1,1.5,{"weight_map":{"no":"no"}}]},"weight_map":{"a":"1.safetensors"}})", "i");
+      R"({"metadata":{"total_size":9,"x":[null,true,-1,1.5,{"weight_map":{"no":"no"}}]},"weight_map":{"a":"1.safetensors"}})",
+      "i");
   EXPECT_THAT(map, ElementsAre(testing::Pair("a", "1.safetensors")));
 }
 
@@ -196,7 +198,8 @@ TEST(SafetensorsIndex, Shape) {
   EXPECT_THAT(index_refusal(R"({"weight_map":[{"a":"m.safetensors"}]})"), HasSubstr("a list is not expected"));
   EXPECT_THAT(index_refusal(R"({"weight_map":{"a":{"b":"m.safetensors"}}})"), HasSubstr("an object is not expected"));
   EXPECT_THAT(index_refusal(R"({"weight_map":{"a":1}})"), HasSubstr("a number is not expected"));
-  EXPECT_THAT(index_refusal(R"({"weight_map":{"a":"m.safetensors","a":"n.safetensors"}})"), HasSubstr("'a' stands twice"));
+  EXPECT_THAT(index_refusal(R"({"weight_map":{"a":"m.safetensors","a":"n.safetensors"}})"),
+              HasSubstr("'a' stands twice"));
   EXPECT_THAT(index_refusal(R"({"weight_map":{"a":"m.safetensors"},"weight_map":{"b":"m.safetensors"}})"),
               HasSubstr("'weight_map' stands twice"));
   EXPECT_THAT(index_refusal("{\"x\":" + std::string(20, '[')), HasSubstr("nested deeper than 16"));
@@ -237,8 +240,8 @@ TEST(SafetensorsFolder, LinksLeadNowhereElse) {
   const std::string elsewhere = shards.folder.file("") + "../computron_elsewhere_" + std::to_string(getpid());
   write_text(elsewhere, safetensors_file({counting("b", {2}, 2)}));
   std::filesystem::create_symlink(elsewhere, shards.folder.file("2.safetensors"));
-  EXPECT_THAT(shards.message(), AllOf(HasSubstr("2.safetensors"), HasSubstr("leads out of the folder"),
-                                      HasSubstr("--dereference")));
+  EXPECT_THAT(shards.message(),
+              AllOf(HasSubstr("2.safetensors"), HasSubstr("leads out of the folder"), HasSubstr("--dereference")));
   std::filesystem::rename(elsewhere, shards.folder.file("real"));
   std::filesystem::remove(shards.folder.file("2.safetensors"));
   std::filesystem::create_symlink("real", shards.folder.file("2.safetensors"));
@@ -266,7 +269,8 @@ TEST(SafetensorsFolder, OtherFormatsAreRefusedByName) {
     return message_of([&] { SafetensorsFolder{ModelFolder(folder.file(""))}; });
   };
   EXPECT_THAT(with("config.json"), HasSubstr("no model.safetensors"));
-  EXPECT_THAT(with("pytorch_model.bin"), AllOf(HasSubstr("pytorch_model.bin is a Python pickle"), HasSubstr("save_pretrained")));
+  EXPECT_THAT(with("pytorch_model.bin"),
+              AllOf(HasSubstr("pytorch_model.bin is a Python pickle"), HasSubstr("save_pretrained")));
   EXPECT_THAT(with("model.pt"), HasSubstr("pickle"));
   EXPECT_THAT(with("model.Q4_K_M.gguf"), HasSubstr("quantised"));
   EXPECT_THAT(with("adapter_model.safetensors"), HasSubstr("merge it"));

@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto map = computron::parse_safetensors_index({reinterpret_cast<const char*>(data), size}, "input");
     expect(!map.empty(), "an index names tensors");
     for (const auto& [tensor, file] : map) {
-      expect(file.find_first_of(std::string("/\\\0", 3)) == std::string::npos && !file.starts_with('.'), "a plain name");
+      expect(file.find_first_of(std::string("/\\\0", 3)) == std::string::npos && !file.starts_with('.'),
+             "a plain name");
       expect(file.ends_with(".safetensors"), "the name of a safetensors file");
     }
   } catch (const computron::Error&) {

@@ -175,6 +175,12 @@ TEST(HfConfig, RefusesWrongTypesAndNumbers) {
   EXPECT_THAT(refusal("eos_token_id", {2, "x"}), HasSubstr("'eos_token_id'"));
 }
 
+TEST(HfConfig, RefusesWhatIsNestedWithoutEnd) {
+  const std::string brackets(1 << 20, '[');
+  EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(R"({"model_type":"opt","hidden_size":)" + brackets); }),
+              HasSubstr("nested deeper than 64"));
+}
+
 TEST(HfConfig, RefusesWhatIsNoJsonObject) {
   for (const char* text : {"", "{", "[]", "3", "{\"a\":1} x"}) {
     EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(text); }), HasSubstr("not a JSON object")) << text;

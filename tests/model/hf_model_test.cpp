@@ -16,7 +16,8 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr char kOpt[] = R"({"model_type":"opt","hidden_size":8,"word_embed_proj_dim":8,"num_hidden_layers":1,"ffn_dim":12,
+constexpr char kOpt[] =
+    R"({"model_type":"opt","hidden_size":8,"word_embed_proj_dim":8,"num_hidden_layers":1,"ffn_dim":12,
     "num_attention_heads":2,"vocab_size":10,"max_position_embeddings":6})";
 constexpr char kGpt2[] = R"({"model_type":"gpt2","n_embd":8,"n_layer":1,"n_head":2,"n_inner":12,"vocab_size":10,
     "n_positions":6,"bos_token_id":1,"eos_token_id":1})";
@@ -128,8 +129,8 @@ TEST_F(HfModelTest, TiedHeadUnderEitherNameOrBoth) {
   stored_.back().name = embedding;
   EXPECT_EQ(values(open(), "embedding.tokens.weight")[0], first);
   stored_.back().bytes.back() ^= 1;
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("'" + embedding + "' and 'lm_head.weight' differ"),
-                               HasSubstr("tie_word_embeddings")));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("'" + embedding + "' and 'lm_head.weight' differ"), HasSubstr("tie_word_embeddings")));
 }
 
 TEST_F(HfModelTest, HeadOfItsOwn) {
@@ -189,8 +190,9 @@ TEST_F(HfModelTest, RefusalsNameTheTensor) {
   const auto whole = stored_;
   const std::string query = "model.decoder.layers.0.self_attn.q_proj.weight";
   rename(query, "model.decoder.layers.0.self_attn.q_proj.weight_scale");
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("2 differences"), HasSubstr("q_proj.weight' (layers.0.attention.query.weight): missing"),
-                               HasSubstr("q_proj.weight_scale': stored, but not part of the model")));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("2 differences"), HasSubstr("q_proj.weight' (layers.0.attention.query.weight): missing"),
+                    HasSubstr("q_proj.weight_scale': stored, but not part of the model")));
   stored_ = whole;
   *find(query) = counting(query, {8, 9}, 0);
   EXPECT_THAT(refusal(), HasSubstr("'" + query + "': shape [8, 8] expected, [8, 9] stored"));
