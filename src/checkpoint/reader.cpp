@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "computron/base/time.h"
 #include "computron/base/types.h"
 #include "file.h"
 
@@ -46,6 +47,28 @@ TensorReader::TensorReader(const CheckpointIndex& index) : index_(index) {
 
 TensorReader::~TensorReader() { close(fd_); }
 
+void TensorReader::fill(const TensorEntry& tensor, std::size_t begin, std::span<std::byte> bytes) const {
+  if (read_at(fd_, tensor.offset + begin, bytes, index_.path) == bytes.size()) return;
+  throw CheckpointError(fmt::format("{}: tensor '{}': the file ends within it", index_.path, tensor.name));
+}
+
+std::span<const std::byte> TensorReader::read_chunk(const TensorEntry& tensor, std::size_t chunk,
+                                                    std::span<std::byte, kDigestChunkBytes> buffer,
+                                                    Times* times) const {
+  ensure(chunk < tensor.digests.size(), "read outside a tensor");
+  const std::size_t begin = chunk * kDigestChunkBytes;
+  const std::span<std::byte> bytes = buffer.first(std::min(kDigestChunkBytes, tensor.bytes - begin));
+  const double start = now_s();
+  fill(tensor, begin, bytes);
+  const double filled = now_s();
+  verify_chunk(index_.path, tensor, chunk, bytes);
+  if (times != nullptr) {
+    times->read_s += filled - start;
+    times->verify_s += now_s() - filled;
+  }
+  return bytes;
+}
+
 void TensorReader::read(const TensorEntry& tensor, std::size_t begin, std::size_t end, std::size_t piece_bytes,
                         const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const {
   ensure(begin <= end && end <= tensor.bytes, "read outside a tensor");
@@ -58,9 +81,7 @@ void TensorReader::read(const TensorEntry& tensor, std::size_t begin, std::size_
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(capacity);
   for (std::size_t at = first; at < last; at += capacity) {
     const std::span piece(buffer.get(), std::min(capacity, last - at));
-    if (read_at(fd_, tensor.offset + at, piece, index_.path) < piece.size()) {
-      throw CheckpointError(fmt::format("{}: tensor '{}': the file ends within it", index_.path, tensor.name));
-    }
+    fill(tensor, at, piece);
     verify_chunks(index_.path, tensor, at / kDigestChunkBytes, piece);
     const std::size_t from = std::max(begin, at);
     const std::size_t to = std::min(end, at + piece.size());
