@@ -13,7 +13,6 @@ find_package(spdlog REQUIRED)
 find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
-find_library(XXHASH_LIBRARY xxhash REQUIRED)
 
 # CUDA: AUTO takes it when a compiler is there; ON insists.
 set(COMPUTRON_HAVE_CUDA OFF)

@@ -10,6 +10,7 @@ class App;
 namespace computron {
 
 void add_bench(CLI::App& app);
+void add_bench_load(CLI::App& app);  // below bench
 void add_bench_swap(CLI::App& app);  // below bench
 void add_bench_workload(CLI::App& app);  // below bench
 void add_convert(CLI::App& app);

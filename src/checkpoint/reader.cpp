@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "computron/base/time.h"
 #include "computron/base/types.h"
 #include "file.h"
 
@@ -46,9 +47,37 @@ TensorReader::TensorReader(const CheckpointIndex& index) : index_(index) {
 
 TensorReader::~TensorReader() { close(fd_); }
 
+void TensorReader::fill(const StoredBytes& stored, const std::string& what, std::size_t begin,
+                        std::span<std::byte> bytes) const {
+  if (read_at(fd_, stored.offset + begin, bytes, index_.path) == bytes.size()) return;
+  throw CheckpointError(what + ": the file ends within it");
+}
+
+std::span<const std::byte> TensorReader::read_chunk(const TensorEntry& tensor, std::size_t chunk,
+                                                    std::span<std::byte, kDigestChunkBytes> buffer,
+                                                    Times* times) const {
+  ensure(chunk < tensor.digests.size(), "read outside a tensor");
+  const std::string what = name_of(tensor);
+  const std::size_t begin = chunk * kDigestChunkBytes;
+  const std::span<std::byte> bytes = buffer.first(std::min(kDigestChunkBytes, tensor.bytes - begin));
+  const double start = now_s();
+  fill(tensor, what, begin, bytes);
+  const double filled = now_s();
+  verify_chunk(what, tensor, chunk, bytes);
+  if (times != nullptr) {
+    times->read_s += filled - start;
+    times->verify_s += now_s() - filled;
+  }
+  return bytes;
+}
+
+std::string TensorReader::name_of(const TensorEntry& tensor) const {
+  return fmt::format("{}: tensor '{}'", index_.path, tensor.name);
+}
+
 void TensorReader::read(const TensorEntry& tensor, std::size_t begin, std::size_t end, std::size_t piece_bytes,
                         const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const {
-  read_stored(tensor, fmt::format("{}: tensor '{}'", index_.path, tensor.name), begin, end, piece_bytes, sink);
+  read_stored(tensor, name_of(tensor), begin, end, piece_bytes, sink);
 }
 
 void TensorReader::read(const FileEntry& file, std::size_t begin, std::size_t end, std::size_t piece_bytes,
@@ -77,9 +106,7 @@ void TensorReader::read_stored(const StoredBytes& stored, const std::string& wha
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(capacity);
   for (std::size_t at = first; at < last; at += capacity) {
     const std::span piece(buffer.get(), std::min(capacity, last - at));
-    if (read_at(fd_, stored.offset + at, piece, index_.path) < piece.size()) {
-      throw CheckpointError(what + ": the file ends within it");
-    }
+    fill(stored, what, at, piece);
     verify_chunks(what, stored, at / kDigestChunkBytes, piece);
     const std::size_t from = std::max(begin, at);
     const std::size_t to = std::min(end, at + piece.size());

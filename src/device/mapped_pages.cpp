@@ -38,7 +38,9 @@ std::byte* map_aligned(std::size_t mapped) {
 bool populate_part(std::byte* data, std::size_t bytes) {
   if (bytes == 0 || madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
-  for (std::size_t at = 0; at < bytes; at += kPage) data[at] = std::byte{0};  // a system older than Linux 5.14
+  for (std::size_t at = 0; at < bytes; at += kPage) {  // a system older than Linux 5.14
+    __atomic_fetch_or(reinterpret_cast<char*>(data + at), 0, __ATOMIC_RELAXED);  // a write that changes nothing
+  }
   return true;
 }
 
@@ -71,6 +73,11 @@ bool MappedPages::populate(int threads) {
   }
   workers.clear();
   return all;
+}
+
+bool MappedPages::populate(std::size_t begin, std::size_t end) {
+  const std::size_t first = begin / kPage * kPage;
+  return populate_part(data_ + first, std::min(round_up(end, kPage), mapped_) - first);
 }
 
 void MappedPages::make_read_only() {

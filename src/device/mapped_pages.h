@@ -21,6 +21,8 @@ class MappedPages {
 
   // Makes every page exist, by `threads` threads, so that no later access faults. False where memory runs out.
   bool populate(int threads);
+  // The same for the system's pages that [begin, end) lies in. Thread-safe, and may come twice.
+  bool populate(std::size_t begin, std::size_t end);
   // From here on a write kills the process. Error{kSystem} where the system refuses.
   void make_read_only();
 

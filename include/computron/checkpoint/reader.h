@@ -23,6 +23,15 @@ class TensorReader {
   TensorReader(const TensorReader&) = delete;
   TensorReader& operator=(const TensorReader&) = delete;
 
+  // Reads chunk `chunk` of the tensor into `buffer` and verifies it; gives what it read, kDigestChunkBytes or less at
+  // the tensor's end. CheckpointError naming the tensor, the chunk and both digests on a difference. `times`: where to
+  // add what it took; may be null.
+  struct Times {
+    double read_s = 0, verify_s = 0;
+  };
+  std::span<const std::byte> read_chunk(const TensorEntry& tensor, std::size_t chunk,
+                                        std::span<std::byte, kDigestChunkBytes> buffer, Times* times = nullptr) const;
+
   // Reads bytes [begin, end) of the tensor's data in pieces, in order, each verified before `sink` sees it. Whole
   // digest chunks are read; sink gets only the wanted part: sink(offset of the piece within [begin, end), piece).
   // CheckpointError naming the tensor, the chunk and both digests on a difference. Never holds more than
@@ -37,9 +46,11 @@ class TensorReader {
   std::string read(const FileEntry& file) const;
 
  private:
+  std::string name_of(const TensorEntry& tensor) const;
   void read_stored(const StoredBytes& stored, const std::string& what, std::size_t begin, std::size_t end,
                    std::size_t piece_bytes,
                    const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const;
+  void fill(const StoredBytes& stored, const std::string& what, std::size_t begin, std::span<std::byte> bytes) const;
 
   const CheckpointIndex& index_;
   int fd_ = -1;

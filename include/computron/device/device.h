@@ -94,6 +94,9 @@ class HostBuffer {
   virtual ~HostBuffer() = default;
   virtual std::byte* data() const = 0;
   virtual std::size_t bytes() const = 0;
+  // Makes the memory of bytes [begin, end) exist, so that writing them does not fault. Thread-safe. False where memory
+  // runs out. Devices whose memory exists from the start have nothing to do.
+  virtual bool populate(std::size_t /*begin*/, std::size_t /*end*/) { return true; }
   // From here on a write to the buffer kills the process (mprotect). Irrevocable.
   virtual void make_read_only() = 0;
 };

@@ -15,6 +15,15 @@
 
 namespace computron {
 
+// Where the time of a load went: seconds, summed over its threads.
+struct LoadTimes {
+  double read_s = 0, verify_s = 0;  // of the checkpoint's bytes
+  double memory_s = 0;              // until the pages' memory exists
+  double widen_s = 0, pack_s = 0;
+  double digest_s = 0;              // of the pages
+  LoadTimes& operator+=(const LoadTimes& other);
+};
+
 class HostStore {
  public:
   explicit HostStore(Device& device) : device_(device) {}
@@ -25,11 +34,11 @@ class HostStore {
   using Fill = std::function<void(std::byte* pages, const std::vector<std::size_t>& offsets)>;
   ModelId add(const Image& image, const std::string& name, const Fill& fill, int threads = 1);
 
-  // Reads rank t's slices of the checkpoint, verifies their digests and packs them into pages. `threads` read and
-  // pack side by side. Holds one piece of a tensor a thread beside the pages, never a whole tensor. CheckpointError or
-  // Error{kSystem}.
+  // Reads rank t's slices of the checkpoint, verifies their digests and packs them into pages, with `threads` threads.
+  // Beside the pages it holds 1.5 MiB a thread, never a whole tensor. `times`: where to put what it took; may be null.
+  // CheckpointError or Error{kSystem}.
   ModelId load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
-               const WeightFormat& format, int threads);
+               const WeightFormat& format, int threads, LoadTimes* times = nullptr);
 
   const std::byte* page(ModelId model, PageId page) const {
     return models_[model].buffer->data() + models_[model].offsets[page];
@@ -52,6 +61,9 @@ class HostStore {
     std::vector<std::size_t> offsets;    // [page], 4096-aligned
     std::vector<std::uint64_t> digests;  // [page]
   };
+  Model allocate(const Image& image, const std::string& name) const;
+  ModelId keep(Model model);
+
   Device& device_;
   std::deque<Model> models_;  // stay where they are: page names borrow theirs
 };

@@ -35,6 +35,7 @@ class CpuHostBuffer final : public HostBuffer {
   explicit CpuHostBuffer(MappedPages pages) : pages_(std::move(pages)) {}
   std::byte* data() const override { return pages_.data(); }
   std::size_t bytes() const override { return pages_.bytes(); }
+  bool populate(std::size_t begin, std::size_t end) override { return pages_.populate(begin, end); }
   void make_read_only() override { pages_.make_read_only(); }
 
  private:

@@ -1,0 +1,19 @@
+// XXH3 as compiled for one set of instructions: the library's own build keeps to the oldest, and is four to five times
+// slower. The digests are the same.
+#pragma once
+
+#include <xxhash.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace computron {
+
+struct Xxh3 {
+  XXH128_hash_t (*digest128)(const void* bytes, std::size_t count);
+  std::uint64_t (*digest64)(const void* bytes, std::size_t count, std::uint64_t seed);
+};
+
+extern const Xxh3 kXxh3Avx512;  // xxh3_avx512.cpp; only where the processor has AVX-512
+
+}  // namespace computron

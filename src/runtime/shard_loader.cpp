@@ -1,0 +1,260 @@
+#include "src/runtime/shard_loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "computron/base/convert.h"
+#include "computron/base/digest.h"
+#include "computron/base/parallel.h"
+#include "computron/base/size.h"
+#include "computron/base/time.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kTouchBytes = std::size_t{2} << 20;  // a huge page of x86
+
+// Adds the time of its life to `seconds`.
+class Lap {
+ public:
+  explicit Lap(double& seconds) : seconds_(seconds) {}
+  ~Lap() { seconds_ += now_s() - start_; }
+  Lap(const Lap&) = delete;
+  Lap& operator=(const Lap&) = delete;
+
+ private:
+  double& seconds_;
+  double start_ = now_s();
+};
+
+}  // namespace
+
+FirstTouch::FirstTouch(HostBuffer& buffer) : buffer_(buffer), parts_(ceil_div(buffer.bytes(), kTouchBytes)) {}
+
+void FirstTouch::touch(std::size_t begin, std::size_t end) {
+  const std::size_t first = begin / kTouchBytes, last = ceil_div(end, kTouchBytes);
+  for (std::size_t part = first; part < last; ++part) {
+    int absent = kAbsent;
+    if (parts_[part].compare_exchange_strong(absent, kComing)) make(part);
+  }
+  for (std::size_t part = first; part < last; ++part) parts_[part].wait(kComing);  // for what others make
+}
+
+void FirstTouch::make(std::size_t part) {
+  const std::size_t begin = part * kTouchBytes, end = std::min(begin + kTouchBytes, buffer_.bytes());
+  const bool made = buffer_.populate(begin, end);
+  parts_[part] = kThere;  // also where it is not: nobody may wait for ever
+  parts_[part].notify_all();
+  if (made) return;
+  throw Error(ExitCode::kSystem, "out of memory for pages: " + format_size(buffer_.bytes()) + " do not fit any more");
+}
+
+ShardLoader::ShardLoader(const CheckpointIndex& index, const Image& image, int t, const WeightFormat& format,
+                         HostBuffer& pages, const std::vector<std::size_t>& offsets,
+                         std::vector<std::uint64_t>& digests)
+    : index_(index),
+      image_(image),
+      format_(format),
+      pages_(pages),
+      offsets_(offsets),
+      digests_(digests),
+      reader_(index),
+      memory_(pages),
+      items_left_(image.used_bytes.size()) {
+  for (std::size_t i = 0; i < image.plan.tensors.size(); ++i) {
+    if (image.plan.tensors[i].same_as >= 0) continue;
+    for (const TensorPart& part : image.plan.tensors[i].parts) add_slices(static_cast<int>(i), part, t);
+  }
+  for (const Item& item : items_) {
+    for_each_page(item, [&](PageId page) { ++items_left_[page]; });
+  }
+}
+
+void ShardLoader::add_slices(int tensor, const TensorPart& part, int t) {
+  const TensorEntry& entry = index_.tensors.at(part.source);
+  const std::size_t width = entry.bytes / size_of(entry.dtype) / part.total;
+  for (const PartSlice& slice : part.slices(t)) {
+    const int place = static_cast<int>(slice.row);
+    slices_.push_back({.tensor = tensor,
+                       .entry = &entry,
+                       .begin = slice.begin,
+                       .end = slice.end,
+                       .width = width,
+                       .transposed = part.transposed,
+                       .row = part.row + (part.transposed ? 0 : place),
+                       .column = part.transposed ? place : 0});
+    add_items(slices_.back());
+  }
+}
+
+void ShardLoader::add_items(const Slice& slice) {
+  const std::size_t row_bytes = slice.width * size_of(slice.entry->dtype);
+  const std::size_t last = ceil_div(slice.end * row_bytes, kDigestChunkBytes);
+  for (std::size_t chunk = slice.begin * row_bytes / kDigestChunkBytes; chunk < last; ++chunk) {
+    items_.push_back({slices_.size() - 1, chunk});
+  }
+}
+
+std::pair<std::size_t, std::size_t> ShardLoader::range_of(const Slice& slice, std::size_t chunk) {
+  const std::size_t row_bytes = slice.width * size_of(slice.entry->dtype);
+  return {std::max(slice.begin * row_bytes, chunk * kDigestChunkBytes),
+          std::min(slice.end * row_bytes, (chunk + 1) * kDigestChunkBytes)};
+}
+
+LoadTimes ShardLoader::load(int threads) {
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < threads; ++i) workers.push_back(std::make_unique_for_overwrite<Worker>());
+  parallel_for(items_.size(), threads, [&](int thread, std::size_t i) { load(items_[i], *workers[thread]); });
+  for (PageId page = 0; page < used_bytes().size(); ++page) {
+    if (items_left_[page] == 0 && digests_[page] == 0) digest_page(page);  // padding only
+  }
+  LoadTimes times;
+  for (const auto& worker : workers) {
+    worker->times.read_s = worker->reading.read_s;
+    worker->times.verify_s = worker->reading.verify_s;
+    times += worker->times;
+  }
+  return times;
+}
+
+void ShardLoader::load(const Item& item, Worker& worker) {
+  const Slice& slice = slices_[item.slice];
+  const std::span chunk = reader_.read_chunk(*slice.entry, item.chunk, worker.chunk, &worker.reading);
+  const auto [begin, end] = range_of(slice, item.chunk);
+  const std::size_t element = size_of(slice.entry->dtype);
+  {
+    const Lap lap(worker.times.memory_s);
+    touch(item);
+  }
+  place(slice, begin / element - slice.begin * slice.width,
+        chunk.subspan(begin - item.chunk * kDigestChunkBytes, end - begin), worker);
+  const Lap lap(worker.times.digest_s);
+  digest_complete_pages(item);
+}
+
+// Elements of a slice from its `first` on, as they are stored.
+void ShardLoader::place(const Slice& slice, std::size_t first, std::span<const std::byte> bytes, Worker& worker) {
+  if (slice.entry->dtype != kept_dtype(slice.tensor)) return widen_and_place(slice, first, bytes, worker);
+  const Lap lap(worker.times.pack_s);
+  place_elements(slice, first, bytes.size() / size_of(slice.entry->dtype), bytes.data());
+}
+
+// By whole rows, and these by whole blocks, as far as such pieces are small enough.
+void ShardLoader::widen_and_place(const Slice& slice, std::size_t first, std::span<const std::byte> bytes,
+                                  Worker& worker) {
+  ensure(kept_dtype(slice.tensor) == DType::kF32, "pages hold either the checkpoint's type or float32");
+  const DType stored = slice.entry->dtype;
+  const std::size_t block = slice.width * static_cast<std::size_t>(format_.row_block());
+  const std::size_t unit = block <= kWidened ? block : slice.width <= kWidened ? slice.width : 1;
+  const std::size_t step = kWidened / unit * unit;
+  const std::size_t end = first + bytes.size() / size_of(stored);
+  for (std::size_t at = first, next; at < end; at = next) {
+    next = std::min(end, round_up(at + 1, step));
+    {
+      const Lap lap(worker.times.widen_s);
+      convert_elements(bytes.data() + (at - first) * size_of(stored), stored,
+                       reinterpret_cast<std::byte*>(worker.widened.data()), DType::kF32, next - at);
+    }
+    const Lap lap(worker.times.pack_s);
+    place_elements(slice, at, next - at, std::as_bytes(std::span(worker.widened)).data());
+  }
+}
+
+// Elements [first, first + count) of a slice: the rest of a row, whole rows, the beginning of a row.
+void ShardLoader::place_elements(const Slice& slice, std::size_t first, std::size_t count,
+                                 const std::byte* source) const {
+  const std::size_t width = slice.width, size = size_of(kept_dtype(slice.tensor));
+  for (const std::size_t end = first + count; first < end;) {
+    const std::size_t column = first % width;
+    const std::size_t rows = column == 0 ? std::max<std::size_t>((end - first) / width, 1) : 1;
+    const std::size_t columns = std::min(width - column, end - first);
+    place_piece(slice, {first / width, rows, column, columns, source});
+    first += rows == 1 ? columns : rows * width;
+    source += (rows == 1 ? columns : rows * width) * size;
+  }
+}
+
+void ShardLoader::place_piece(const Slice& slice, const Piece& piece) const {
+  is_packed(slice.tensor) ? place_packed(slice, piece) : place_plain(slice, piece);
+}
+
+void ShardLoader::place_packed(const Slice& slice, const Piece& piece) const {
+  const DType dtype = image_.weight_dtype;
+  const int in = image_.plan.tensors[slice.tensor].columns;
+  const bool turned = slice.transposed;
+  const int row = slice.row + static_cast<int>(turned ? piece.column : piece.row);
+  const int rows = static_cast<int>(turned ? piece.columns : piece.rows);
+  const int column = slice.column + static_cast<int>(turned ? piece.row : piece.column);
+  const int columns = static_cast<int>(turned ? piece.rows : piece.columns);
+  const std::size_t row_stride = turned ? 1 : slice.width, column_stride = turned ? slice.width : 1;
+  for (const PanelPlace& panel : image_.tensors[slice.tensor].panels) {
+    const int begin = std::max(row, panel.row_begin), end = std::min(row + rows, panel.row_begin + panel.rows);
+    if (begin >= end) continue;
+    format_.pack(at(panel), in, dtype, begin - panel.row_begin, end - begin, column, columns,
+                 piece.source + (begin - row) * row_stride * size_of(dtype), row_stride, column_stride);
+  }
+}
+
+// Vectors and tables: float32 rows as they are stored.
+void ShardLoader::place_plain(const Slice& slice, const Piece& piece) const {
+  const std::size_t row = slice.row + piece.row;
+  for (const PanelPlace& panel : image_.tensors[slice.tensor].panels) {
+    const std::size_t begin = std::max<std::size_t>(row, panel.row_begin);
+    const std::size_t end = std::min<std::size_t>(row + piece.rows, panel.row_begin + panel.rows);
+    if (begin >= end) continue;
+    // Of several rows all columns are there.
+    std::memcpy(at(panel) + ((begin - panel.row_begin) * slice.width + piece.column) * sizeof(float),
+                piece.source + (begin - row) * slice.width * sizeof(float),
+                ((end - begin - 1) * slice.width + piece.columns) * sizeof(float));
+  }
+}
+
+template <class Body>
+void ShardLoader::for_each_panel(const Item& item, const Body& body) const {
+  const Slice& slice = slices_[item.slice];
+  const auto [first, last] = range_of(slice, item.chunk);
+  const std::size_t row_bytes = slice.width * size_of(slice.entry->dtype);
+  const auto rows_from = static_cast<int>(first / row_bytes - slice.begin);
+  const auto rows_to = static_cast<int>(ceil_div(last, row_bytes) - slice.begin);
+  const int begin = slice.row + (slice.transposed ? 0 : rows_from);
+  const int end = slice.row + (slice.transposed ? static_cast<int>(slice.width) : rows_to);
+  for (const PanelPlace& panel : image_.tensors[slice.tensor].panels) {
+    const int from = std::max(begin, panel.row_begin), to = std::min(end, panel.row_begin + panel.rows);
+    if (from < to) body(panel, from - panel.row_begin, to - panel.row_begin);
+  }
+}
+
+// Panels of a tensor lie in rising pages.
+template <class Body>
+void ShardLoader::for_each_page(const Item& item, const Body& body) const {
+  std::int64_t previous = -1;
+  for_each_panel(item, [&](const PanelPlace& panel, int, int) {
+    if (previous != panel.page) body(panel.page);
+    previous = panel.page;
+  });
+}
+
+void ShardLoader::touch(const Item& item) {
+  const int tensor = slices_[item.slice].tensor;
+  const int columns = image_.plan.tensors[tensor].columns;
+  const int block = is_packed(tensor) ? format_.row_block() : 1;
+  const std::size_t block_bytes = is_packed(tensor) ? format_.panel_bytes(block, columns, image_.weight_dtype)
+                                                    : static_cast<std::size_t>(columns) * sizeof(float);
+  for_each_panel(item, [&](const PanelPlace& panel, int begin, int end) {
+    const std::size_t start = offsets_[panel.page] + panel.offset;
+    memory_.touch(start + begin / block * block_bytes, start + ceil_div(end, block) * block_bytes);
+  });
+}
+
+void ShardLoader::digest_complete_pages(const Item& item) {
+  for_each_page(item, [&](PageId page) {
+    if (items_left_[page].fetch_sub(1) == 1) digest_page(page);
+  });
+}
+
+void ShardLoader::digest_page(PageId page) {
+  digests_[page] = digest64({pages_.data() + offsets_[page], used_bytes()[page]});
+}
+
+}  // namespace computron

@@ -1,0 +1,236 @@
+// Loading a checkpoint: whatever the cut of tensors into work items, over threads and over ranks, a page holds the
+// bytes that packing each slice at once gives.
+#include "src/runtime/shard_loader.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "computron/base/digest.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace computron {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::size_t kPageBytes = std::size_t{1} << 20;
+
+// Rows of 300 elements, which no digest chunk holds a whole number of; in bfloat16 chunks of the transposed weight
+// begin in the middle of a pair of columns. Heads, units and vocabulary are padded at tp 4, and there the last rank has
+// no head of its own.
+constexpr int kVocab = 5003;
+const test::TinyModel kModel = {.layers = 1, .heads = 6, .head_dim = 50, .ffn = 2101, .vocab = kVocab, .seed = 8};
+
+class Checkpoint {
+ public:
+  explicit Checkpoint(DType dtype)
+      : path_(std::filesystem::temp_directory_path() / ("shard_loader_test." + std::to_string(getpid()) + ".h5")) {
+    test::TinyModel model = kModel;
+    model.dtype = dtype;
+    test::write_tiny_checkpoint(path_, model);
+  }
+  ~Checkpoint() { std::filesystem::remove(path_); }
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  const std::string& path() const { return path_; }
+  CheckpointIndex index() const { return read_checkpoint_index(path_); }
+
+ private:
+  std::string path_;
+};
+
+std::vector<std::byte> stored_bytes(const TensorReader& reader, const TensorEntry& entry) {
+  std::vector<std::byte> all;
+  reader.read(entry, 0, entry.bytes, entry.bytes,
+              [&](std::size_t, auto piece) { all.insert(all.end(), piece.begin(), piece.end()); });
+  return all;
+}
+
+// In the type that lies in pages, one by one.
+std::vector<std::byte> kept_bytes(const std::vector<std::byte>& stored, DType from, DType to) {
+  if (from == to) return stored;
+  std::vector<std::byte> kept;
+  for (std::size_t i = 0; i < stored.size(); i += 2) {
+    std::uint16_t bits;
+    std::memcpy(&bits, &stored[i], 2);
+    const float value = from == DType::kF16 ? f32_from_f16(bits) : f32_from_bf16(bits);
+    kept.resize(kept.size() + 4);
+    std::memcpy(&kept[kept.size() - 4], &value, 4);
+  }
+  return kept;
+}
+
+class ShardLoaderTest : public testing::Test {
+ protected:
+  Image image_of(const CheckpointIndex& index, int tp, DType kept) const {
+    const ShardPlan plan = ShardPlan::make(ModelConfig::from_json(index.config_json), {tp, 1}, /*stage=*/0);
+    return Image::make(plan, format_, kept, kPageBytes);
+  }
+
+  // The image's pages with every slice packed in one go.
+  std::vector<std::vector<std::byte>> expected_pages(const CheckpointIndex& index, const Image& image, int t) const {
+    std::vector<std::vector<std::byte>> pages;
+    for (const std::size_t used : image.used_bytes) pages.emplace_back(used);
+    const TensorReader reader(index);
+    for (std::size_t i = 0; i < image.plan.tensors.size(); ++i) {
+      const ShardTensor& tensor = image.plan.tensors[i];
+      if (tensor.same_as >= 0) continue;
+      const bool packed = tensor.role == TensorRole::kGemmWeight;
+      for (const TensorPart& part : tensor.parts) {
+        const TensorEntry& entry = index.tensors.at(part.source);
+        const DType kept = packed ? image.weight_dtype : DType::kF32;
+        const std::vector<std::byte> all = kept_bytes(stored_bytes(reader, entry), entry.dtype, kept);
+        const std::size_t row_bytes = all.size() / part.total, size = size_of(kept), width = row_bytes / size;
+        std::vector<std::byte> slice_bytes;
+        for (const PartSlice& s : part.slices(t)) {
+          slice_bytes.insert(slice_bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(s.begin * row_bytes),
+                             all.begin() + static_cast<std::ptrdiff_t>(s.end * row_bytes));
+        }
+        const std::byte* slice = slice_bytes.data();
+        const int extent = static_cast<int>(slice_bytes.size() / row_bytes);
+        const int rows = part.transposed ? static_cast<int>(width) : extent;
+        const int columns = part.transposed ? extent : static_cast<int>(width);
+        for (const PanelPlace& panel : image.tensors[i].panels) {
+          const int begin = std::max(panel.row_begin, part.row);
+          const int end = std::min(panel.row_begin + panel.rows, part.row + rows);
+          if (begin >= end || columns == 0) continue;
+          std::byte* at = pages[panel.page].data() + panel.offset;
+          const std::size_t first = (begin - part.row) * (part.transposed ? size : row_bytes);
+          if (packed) {
+            format_.pack(at, tensor.columns, kept, begin - panel.row_begin, end - begin, 0, columns, slice + first,
+                         part.transposed ? 1 : width, part.transposed ? width : 1);
+          } else {
+            std::copy_n(slice + first, (end - begin) * row_bytes, at + (begin - panel.row_begin) * row_bytes);
+          }
+        }
+      }
+    }
+    return pages;
+  }
+
+  std::unique_ptr<Device> device_ = make_cpu_device({});
+  std::unique_ptr<Ops> ops_ = make_cpu_ops(*device_);
+  const WeightFormat& format_ = ops_->weight_format();
+};
+
+TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
+  for (const auto& [stored, kept] : {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kBF16),
+                                     std::pair(DType::kBF16, DType::kF32), std::pair(DType::kF16, DType::kF32)}) {
+    const Checkpoint checkpoint(stored);
+    const CheckpointIndex index = checkpoint.index();
+    ASSERT_GT(index.tensors.at("layers.0.mlp.down.weight").digests.size(), 1u);
+    for (const auto& [tp, t, threads] : {std::tuple(1, 0, 3), std::tuple(3, 0, 1), std::tuple(3, 1, 2),
+                                         std::tuple(3, 2, 1), std::tuple(4, 1, 2), std::tuple(4, 3, 3)}) {
+      SCOPED_TRACE(testing::Message() << name_of(stored) << " as " << name_of(kept) << ", tp " << tp << ", rank " << t);
+      const Image image = image_of(index, tp, kept);
+      const auto expected = expected_pages(index, image, t);
+      HostStore host(*device_);
+      LoadTimes times;
+      const ModelId model = host.load(index, "model", image, t, format_, threads, &times);
+      for (PageId page = 0; page < expected.size(); ++page) {
+        const std::byte* found = host.page(model, page);
+        ASSERT_TRUE(std::equal(expected[page].begin(), expected[page].end(), found)) << "page " << page;
+        EXPECT_EQ(host.page_digest(model, page), digest64(expected[page])) << "page " << page;
+      }
+      EXPECT_EQ(times.widen_s > 0, stored != DType::kF32);  // vectors always
+      EXPECT_GT(std::min({times.read_s, times.verify_s, times.memory_s, times.pack_s, times.digest_s}), 0);
+    }
+  }
+}
+
+// Ranks that need the damaged chunk say which it is, and keep nothing; the others do not notice.
+TEST_F(ShardLoaderTest, NamesADamagedChunk) {
+  const Checkpoint checkpoint(DType::kF32);
+  const CheckpointIndex index = checkpoint.index();
+  const std::string tensor = "embedding.tokens.weight";
+  test::damage_tensor(checkpoint.path(), tensor);
+  const std::size_t middle = index.tensors.at(tensor).bytes / 2, row_bytes = index.tensors.at(tensor).bytes / kVocab;
+  const std::size_t chunk = middle / kDigestChunkBytes;
+  const Image image = image_of(index, /*tp=*/4, DType::kF32);
+  int damaged = 0;
+  HostStore host(*device_);
+  for (int t = 0; t < 4; ++t) {
+    const TensorPart& part = image.plan.tensors[0].parts[0];
+    const PartSlice slice = part.slices(t).at(0);
+    const bool needed = slice.begin * row_bytes < (chunk + 1) * kDigestChunkBytes &&
+                        slice.end * row_bytes > chunk * kDigestChunkBytes;
+    damaged += needed;
+    const int models = host.models();
+    try {
+      host.load(index, "model", image, t, format_, /*threads=*/3);
+      EXPECT_FALSE(needed) << t;
+      EXPECT_EQ(host.models(), models + 1);
+    } catch (const CheckpointError& error) {
+      EXPECT_TRUE(needed) << t;
+      EXPECT_EQ(host.models(), models);
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr(checkpoint.path()), HasSubstr(tensor), HasSubstr(fmt::format("chunk {} of", chunk))));
+    }
+  }
+  EXPECT_GT(damaged, 0);
+  EXPECT_LT(damaged, 4);
+}
+
+// Counts how often each byte was made to exist.
+class CountingBuffer : public HostBuffer {
+ public:
+  CountingBuffer(std::size_t bytes, std::size_t room) : counts(bytes / kStep), room_(room) {}
+  static constexpr std::size_t kStep = 1 << 18;
+  std::byte* data() const override { return nullptr; }
+  std::size_t bytes() const override { return counts.size() * kStep; }
+  bool populate(std::size_t begin, std::size_t end) override {
+    for (std::size_t at = begin; at < end; at += kStep) ++counts[at / kStep];
+    std::this_thread::yield();
+    return end <= room_;
+  }
+  void make_read_only() override {}
+
+  std::vector<std::atomic<int>> counts;
+
+ private:
+  std::size_t room_;
+};
+
+TEST(FirstTouch, MakesEachPartOnceAndWaitsForOthers) {
+  constexpr std::size_t kBytes = 57 * CountingBuffer::kStep;  // the last part is short
+  CountingBuffer buffer(kBytes, kBytes);
+  FirstTouch memory(buffer);
+  std::vector<std::jthread> threads;
+  for (std::size_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::size_t at = thread * 1000; at < kBytes; at += CountingBuffer::kStep) {
+        memory.touch(at, std::min(at + 3 * CountingBuffer::kStep, kBytes));
+        EXPECT_EQ(buffer.counts[at / CountingBuffer::kStep], 1);
+      }
+    });
+  }
+  threads.clear();
+  for (const auto& count : buffer.counts) EXPECT_EQ(count, 1);
+}
+
+TEST(FirstTouch, SaysThatMemoryRanOut) {
+  constexpr std::size_t kBytes = 64 * CountingBuffer::kStep;
+  CountingBuffer buffer(kBytes, kBytes / 2);
+  FirstTouch memory(buffer);
+  memory.touch(0, kBytes / 2);
+  try {
+    memory.touch(kBytes / 2, kBytes);
+    FAIL() << "there is no such memory";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kSystem);
+    EXPECT_THAT(error.what(), HasSubstr("memory"));
+  }
+}
+
+}  // namespace
+}  // namespace computron
