@@ -9,7 +9,7 @@
 # DTYPES    of its file                                     (f32 bf16)
 # REPEATS   rounds of a run                                 (9)
 # RUNS      runs of each case, taken in turns               (3)
-# QUIET     wait up to so many seconds before a run for the one-minute load to fall below 0.5 (0)
+# QUIET     wait up to so many seconds before a run until nothing else runs (0)
 # PROGRAM   computron                                       (build/release/computron)
 # NOTE      a line for the result file, such as what else the machine was doing
 # WORK      models and raw figures                          (build/perf/load)
@@ -36,9 +36,17 @@ for dtype in $dtypes; do
   [ -e "$model" ] || "$program" init "$model" --arch opt --size "$size" --dtype "$dtype" --seed 1 >&2
 done
 
+# True if nothing else has run for a second or so; the one that asks counts.
+is_quiet() {
+  local i
+  for ((i = 0; i < 10; ++i)); do
+    awk '{ split($4, tasks, "/"); exit tasks[1] > 1 }' /proc/loadavg || return 1
+    sleep 0.1
+  done
+}
 wait_for_quiet() {
   local until=$((SECONDS + quiet))
-  while ((SECONDS < until)) && awk -v load="$(load)" 'BEGIN { exit load < 0.5 }'; do sleep 5; done
+  while ((SECONDS < until)) && ! is_quiet; do sleep 1; done
 }
 
 # measure DTYPE TP RUN: a line of CSV with the load of the machine before the run in front.
