@@ -150,16 +150,22 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   close_sequences(step);
   check_released_caches(step);
   std::vector<SampledRow> rows;
+  std::vector<std::vector<float>> values;
   std::vector<SequenceId> members;
   for (const SequenceChunk& chunk : step.chunks) {
+    if (chunk.values > 0) {
+      require(chunk.output >= SequenceChunk::kVector, "values of a chunk that has rows of logits");
+      values.push_back(fake_values(chunk.tokens, chunk.types, chunk.patches, static_cast<int>(chunk.values)));
+    }
     for (SampledRow& row : extend_sequence(step, chunk)) rows.push_back(std::move(row));
     members.push_back(chunk.sequence);
   }
   check_blocks(step.model);
   check_pinned();
   require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
+  require(static_cast<int>(values.size()) == step.encoded_rows(), "encoded rows miscounted");
   execute(planned);
-  in_flight_.push_back({step.id, std::move(members), std::move(rows), !step.chunks.empty(), pass_stages(step)});
+  in_flight_.push_back({step.id, std::move(members), std::move(rows), std::move(values), !step.chunks.empty(), pass_stages(step)});
   require(std::cmp_less_equal(passes_in_flight(), options_.steps_in_flight), "too many passes in flight");
   require(std::cmp_less_equal(in_flight_.size(), Scheduler::max_steps_in_flight(options_.steps_in_flight)),
           "too many steps in flight");
@@ -284,7 +290,7 @@ void Driver::complete_steps() {
     in_flight_.pop_front();
     for (const SequenceId id : done.members) open_.at(id).in_flight = false;
     completed_ = done.id;
-    scheduler_.completed(done.id, done.rows, now_s_);
+    scheduler_.completed(done.id, {done.rows, done.values}, now_s_);
     take_completions();
   }
 }
@@ -306,9 +312,10 @@ double Driver::next_event() const {
 }
 
 Completion Driver::deserved(const Request& request) const {
-  const bool no_pass = request.max_tokens == 0 && request.logprobs < 0;
+  const bool no_pass = !request.encodes() && request.max_tokens == 0 && request.logprobs < 0;
+  const bool too_long = request.encodes() && std::cmp_greater(request.prompt.size(), options_.max_batch_tokens);
   Completion completion = deserved_completion(request, roster_.shape(request.model).eos_tokens);
-  if (!no_pass && !roster_.fits(request.model, blocks_of(request), options_.frames)) {
+  if (too_long || (!no_pass && !roster_.fits(request.model, blocks_of(request), options_.frames))) {
     completion.error_code = "context_length_exceeded";
   }
   return completion;
