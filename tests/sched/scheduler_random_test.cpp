@@ -123,7 +123,8 @@ struct Reached {
     swaps += executed.swaps.size();
     overlapping += executed.in_flight > 1;
     fetch_steps += executed.step.chunks.empty();
-    for (const SequenceChunk& chunk : executed.step.chunks) restarts += chunk.start == 0 && !first_.insert(chunk.tokens[0]).second;
+    for (const SequenceChunk& chunk : executed.step.chunks)
+      restarts += chunk.start == 0 && !first_.insert(chunk.tokens[0]).second;
     for (const StagePlan& plan : executed.step.stages) {
       for (const Fetch& fetch : plan.fetches) {
         refills += fetch.after.step == executed.step.id && fetch.model == executed.step.model;
