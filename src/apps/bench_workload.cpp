@@ -50,13 +50,17 @@ void complete(BenchWorkloadOptions& options) {
 
 // Prompts of tokens that every model knows.
 std::vector<Request> requests_for(const Job& job, WorkloadOptions& options) {
-  options.vocab = job.served_models().front().vocab;
-  for (const ServedModel& model : job.served_models()) {
-    options.vocab = std::min(options.vocab, model.vocab);
-    if (options.prompt_tokens + options.max_tokens <= model.max_positions) continue;
+  const std::vector<ServedModel> models = job.served_models();
+  options.vocab = models.front().config.vocab;
+  for (const ServedModel& model : models) {
+    if (!model.config.causal) {
+      throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder: it generates nothing", model.id));
+    }
+    options.vocab = std::min(options.vocab, model.config.vocab);
+    if (options.prompt_tokens + options.max_tokens <= model.config.max_positions) continue;
     throw Error(ExitCode::kUsage,
                 fmt::format("--prompt-tokens {} and --max-tokens {}: model {} takes {} positions",
-                            options.prompt_tokens, options.max_tokens, model.id, model.max_positions));
+                            options.prompt_tokens, options.max_tokens, model.id, model.config.max_positions));
   }
   std::vector<Request> requests = make_workload(options);
   if (requests.empty()) throw Error(ExitCode::kUsage, "no request arrives in that time: a longer --duration or --seed");

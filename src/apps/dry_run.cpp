@@ -13,10 +13,12 @@ constexpr double kLatency_s = 20e-6;  // of a step or its report, each way
 void submit_all(RequestReader& reader, Progress& progress, bool replay, Scheduler& scheduler) {
   progress.wait_until([&] {
     while (std::optional<IncomingRequest> incoming = reader.poll()) {
-      auto* request = std::get_if<Request>(&incoming->content);
-      if (request == nullptr) continue;  // a line that is no request costs no time
-      if (!replay) request->arrival_s = 0;
-      scheduler.submit(std::move(*request));
+      auto* parts = std::get_if<RequestParts>(&incoming->content);
+      if (parts == nullptr) continue;  // a line that is no request costs no time
+      for (Request& request : *parts) {
+        if (!replay) request.arrival_s = 0;
+        scheduler.submit(std::move(request));
+      }
     }
     return reader.finished();
   });

@@ -104,7 +104,9 @@ void open_output(const ServeOptions& options, Files& files) {
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
   const ReaderLimits limits{.max_line_bytes = options.max_line_bytes};
-  files.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits), limits);
+  const std::string folder = options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
+  files.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits, folder),
+                                                 limits);
 }
 
 RunFacts facts_of(const Job& job, double wall_s) {
@@ -125,7 +127,7 @@ double serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
   const double start = now_s();
-  BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.model_names(), start,
+  BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.served_models(), start,
                       {.replay = options.replay, .live = options.requests == "-", .show_progress = !options.quiet});
   Engine engine(job, scheduler, batch, metrics, start);
   engine.run();

@@ -20,9 +20,13 @@ std::uint64_t bytes_of(const std::vector<RankCopies>& copies) {
 SwapExperiment::SwapExperiment(const Job& job, const SwapExperimentOptions& options)
     : models_(job.served_models()), options_(options), so_far_(job.mesh().shape.ranks()) {
   for (const ServedModel& model : models_) {
-    if (options.prompt_tokens >= model.max_positions || model.vocab <= kFirstToken) {
+    if (!model.config.causal) {
+      throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder: it generates nothing", model.id));
+    }
+    if (options.prompt_tokens >= model.config.max_positions || model.config.vocab <= kFirstToken) {
       throw Error(ExitCode::kUsage, fmt::format("--prompt-tokens {}: model {} takes {} positions and {} tokens",
-                                                options.prompt_tokens, model.id, model.max_positions, model.vocab));
+                                                options.prompt_tokens, model.id, model.config.max_positions,
+                                                model.config.vocab));
     }
   }
 }
@@ -45,7 +49,7 @@ Request SwapExperiment::request() const {
   Request request;
   request.id = static_cast<RequestId>(turn_);
   request.model = static_cast<ModelId>(number % static_cast<int>(models_.size()));
-  const int tokens = models_[request.model].vocab - kFirstToken;
+  const int tokens = models_[request.model].config.vocab - kFirstToken;
   for (int i = 0; i < options_.prompt_tokens; ++i) {
     request.prompt.push_back(kFirstToken + (number * 8191 + i * 127) % tokens);
   }

@@ -16,6 +16,14 @@ std::vector<SampledRow> some_rows(const Step& step) {
   return std::vector<SampledRow>(static_cast<std::size_t>(step.logit_rows()), row);
 }
 
+std::vector<std::vector<float>> some_values(const Step& step) {
+  std::vector<std::vector<float>> values;
+  for (const SequenceChunk& chunk : step.chunks) {
+    if (chunk.values > 0) values.emplace_back(chunk.values);
+  }
+  return values;
+}
+
 }  // namespace
 
 VirtualMesh::VirtualMesh(std::vector<std::vector<const Image*>> images, CostModel costs, double latency_s)
@@ -157,7 +165,9 @@ VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh,
     while (!pending.empty() && pending.front().reported_s <= now_s) {
       const Pending done = std::move(pending.front());
       pending.pop_front();
-      scheduler.completed(done.step.id, some_rows(done.step), now_s, done.times);
+      const std::vector<SampledRow> rows = some_rows(done.step);
+      const std::vector<std::vector<float>> values = some_values(done.step);
+      scheduler.completed(done.step.id, {rows, values}, now_s, done.times);
     }
     Decision decision = scheduler.next(now_s);
     for (Completion& completion : scheduler.take_completions()) run.completions.push_back(std::move(completion));

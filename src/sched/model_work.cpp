@@ -8,7 +8,7 @@ namespace {
 constexpr double kGapWeight = 0.1;  // of the latest time between two arrivals
 
 std::size_t generated_tokens(const Request& request) {
-  return static_cast<std::size_t>(std::max(request.max_tokens, 1));
+  return static_cast<std::size_t>(request.encodes() ? 1 : std::max(request.max_tokens, 1));
 }
 
 }  // namespace
@@ -18,6 +18,7 @@ void ModelWork::enqueue(Request request) {
   waiting_backlog_.prompt_tokens += request.prompt.size();
   waiting_backlog_.generated_tokens += generated_tokens(request);
   waiting_backlog_.arrivals_s += request.arrival_s;
+  waiting_bytes_ += request.bytes();
   const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), request, earlier);
   waiting_.insert(place, std::move(request));
 }
@@ -45,6 +46,7 @@ void ModelWork::admit_first(SequenceId id) {
   waiting_backlog_.prompt_tokens -= request.prompt.size();
   waiting_backlog_.generated_tokens -= generated_tokens(request);
   waiting_backlog_.arrivals_s -= request.arrival_s;
+  waiting_bytes_ -= request.bytes();
   blocks_wanted_ += blocks_of(request);
   open_.emplace_back(std::move(request), id, eos_tokens_);
   waiting_.pop_front();
@@ -59,6 +61,7 @@ std::vector<Sequence*> ModelWork::take_chunks(Limits limits, std::vector<Sequenc
     if (sequence->in_flight()) continue;
     const bool scored = sequence->wants_prompt_scores();
     const int tokens = scored ? std::min(limits.tokens, limits.logit_rows) : limits.tokens;
+    if (!sequence->fits_in(tokens)) continue;
     chunks.push_back(sequence->next_chunk(tokens, block_tokens_, free_blocks_));
     const auto taken = static_cast<int>(chunks.back().tokens.size());
     limits.tokens -= taken;

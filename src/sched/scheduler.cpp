@@ -72,13 +72,19 @@ void Scheduler::submit(Request request) {
   } else if (!can_ever_fit(model, work_[model].blocks_of(request))) {
     refuse(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
                                 Sequence::cache_tokens(request), names_[model]));
+  } else if (request.encodes() && std::cmp_greater(request.prompt.size(), options_.max_batch_tokens)) {
+    refuse(request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
+                                request.prompt.size(), names_[model], options_.max_batch_tokens));
   } else {
-    arriving_.push(std::move(request));
+    arriving_bytes_ += request.bytes();
+    arriving_.push_back(std::move(request));
+    std::push_heap(arriving_.begin(), arriving_.end(), Later{});
   }
 }
 
 void Scheduler::refuse(const Request& request, std::string message) {
   Completion completion{.id = request.id,
+                        .part = request.part,
                         .model = request.model,
                         .prompt = {},
                         .tokens = {},
@@ -111,13 +117,16 @@ Decision Scheduler::next(double now_s) {
   if (passes < options_.steps_in_flight && plan_pass(planned, now_s)) return seal(std::move(planned));
   if (fetch_steps < kMaxFetchSteps && plan_prefetch_step(planned, now_s)) return seal(std::move(planned));
   if (agenda_.empty() && in_flight_.empty() && arriving_.empty() && input_closed_) return AllDone{};
-  return WaitUntil{std::min(arriving_.empty() ? kNever : arriving_.top().arrival_s, link_wakes_s(now_s))};
+  return WaitUntil{std::min(arriving_.empty() ? kNever : arriving_.front().arrival_s, link_wakes_s(now_s))};
 }
 
 void Scheduler::admit_arrivals(double now_s) {
-  while (!arriving_.empty() && arriving_.top().arrival_s <= now_s) {
-    work_[arriving_.top().model].enqueue(arriving_.top());
-    arriving_.pop();
+  while (!arriving_.empty() && arriving_.front().arrival_s <= now_s) {
+    std::pop_heap(arriving_.begin(), arriving_.end(), Later{});
+    Request request = std::move(arriving_.back());
+    arriving_.pop_back();
+    arriving_bytes_ -= request.bytes();
+    work_[request.model].enqueue(std::move(request));
   }
 }
 
@@ -125,6 +134,12 @@ std::size_t Scheduler::waiting() const {
   std::size_t count = arriving_.size();
   for (const ModelWork& work : work_) count += work.waiting().size();
   return count;
+}
+
+std::size_t Scheduler::waiting_bytes() const {
+  std::size_t bytes = arriving_bytes_;
+  for (const ModelWork& work : work_) bytes += work.waiting_bytes();
+  return bytes;
 }
 
 void Scheduler::set_agenda(double now_s) {
@@ -426,21 +441,20 @@ void Scheduler::close_finished(Step& step) {
   to_close_.clear();
 }
 
-void Scheduler::completed(StepId step, std::span<const SampledRow> rows, double now_s,
-                          std::span<const StageTimes> times) {
+void Scheduler::completed(StepId step, PassResults results, double now_s, std::span<const StageTimes> times) {
   ensure(!in_flight_.empty() && in_flight_.front().id == step, "steps complete out of order");
   const InFlight done = std::move(in_flight_.front());
   in_flight_.pop_front();
   observe(done, times, now_s);
   for (Sequence* sequence : done.members) {
-    sequence->take_rows(rows, now_s);
+    sequence->take_results(results, now_s);
     if (!sequence->finished()) continue;
     to_close_.push_back(sequence->id());
     Completion completion = work_[done.model].close(sequence);
     completion.finished_s = now_s;
     completions_.push_back(std::move(completion));
   }
-  ensure(rows.empty(), "more rows of logits than the step asked for");
+  ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
 }
 
 }  // namespace computron

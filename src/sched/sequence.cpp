@@ -1,6 +1,7 @@
 #include "computron/sched/sequence.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace computron {
 
@@ -8,6 +9,7 @@ Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_
     : request_(std::move(request)), id_(id), stop_tokens_(request_.stop_tokens), tokens_(request_.prompt) {
   if (!request_.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), eos_tokens.begin(), eos_tokens.end());
   completion_.id = request_.id;
+  completion_.part = request_.part;
   completion_.model = request_.model;
   completion_.prompt_tokens = static_cast<int>(request_.prompt.size());
   completion_.arrival_s = completion_.finished_s = request_.arrival_s;  // what needs no pass ends as it arrives
@@ -18,10 +20,13 @@ Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_
 
 int Sequence::cache_tokens(const Request& request) {
   // The last generated token is never looked at again.
-  return static_cast<int>(request.prompt.size()) + std::max(request.max_tokens - 1, 0);
+  const int generated = request.encodes() ? 0 : std::max(request.max_tokens - 1, 0);
+  return static_cast<int>(request.prompt.size()) + generated;
 }
 
-bool Sequence::needs_no_pass(const Request& request) { return request.max_tokens == 0 && request.logprobs < 0; }
+bool Sequence::needs_no_pass(const Request& request) {
+  return !request.encodes() && request.max_tokens == 0 && request.logprobs < 0;
+}
 
 void Sequence::restart(SequenceId id) {
   ensure(!in_flight_, "a sequence in flight cannot begin again");
@@ -31,23 +36,29 @@ void Sequence::restart(SequenceId id) {
   blocks_.clear();
 }
 
+SequenceChunk::Output Sequence::output_of_chunk(int end) const {
+  if (request_.task == Task::kEmbed) return SequenceChunk::kVector;
+  if (request_.task == Task::kClassify) return SequenceChunk::kScores;
+  if (chunk_start_ < completion_.prompt_tokens && wants_prompt_scores()) return SequenceChunk::kAll;
+  return end == static_cast<int>(tokens_.size()) ? SequenceChunk::kLast : SequenceChunk::kNone;
+}
+
 SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<std::uint32_t>& free_blocks) {
-  ensure(!in_flight_ && !finished_ && pending_tokens() > 0 && max_tokens > 0, "sequence has nothing to compute");
+  ensure(!in_flight_ && !finished_ && pending_tokens() > 0 && fits_in(max_tokens), "sequence has nothing to compute");
   chunk_start_ = computed_;
   chunk_tokens_ = std::min(pending_tokens(), max_tokens);
   const int end = chunk_start_ + chunk_tokens_;
-  const bool whole = end == static_cast<int>(tokens_.size());
-  const bool prompt = chunk_start_ < completion_.prompt_tokens;
-  chunk_logits_ = prompt && wants_prompt_scores() ? SequenceChunk::kAll
-                  : whole                         ? SequenceChunk::kLast
-                                                  : SequenceChunk::kNone;
+  chunk_output_ = output_of_chunk(end);
   SequenceChunk chunk{.sequence = id_,
                       .start = static_cast<std::uint32_t>(chunk_start_),
                       .tokens = {tokens_.begin() + chunk_start_, tokens_.begin() + end},
                       .new_blocks = {},
-                      .output = chunk_logits_,
+                      .output = chunk_output_,
                       .top = static_cast<std::uint8_t>(std::max(request_.logprobs, 0)),
-                      .after_last = whole ? -1 : tokens_[end]};
+                      .after_last = end == static_cast<int>(tokens_.size()) ? -1 : tokens_[end],
+                      .values = static_cast<std::uint32_t>(request_.values),
+                      .types = std::move(request_.types),
+                      .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
   while (static_cast<int>(blocks_.size()) * block_tokens < end) {
     ensure(!free_blocks.empty(), "cache blocks run out");
     chunk.new_blocks.push_back(free_blocks.front());
@@ -59,10 +70,27 @@ SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<
   return chunk;
 }
 
-void Sequence::take_rows(std::span<const SampledRow>& rows, double now_s) {
+void Sequence::take_results(PassResults& results, double now_s) {
   in_flight_ = false;
-  const std::size_t count = chunk_logits_ == SequenceChunk::kNone   ? 0
-                            : chunk_logits_ == SequenceChunk::kLast ? 1
+  request_.encodes() ? take_values(results.encoded, now_s) : take_rows(results.rows, now_s);
+}
+
+void Sequence::take_values(std::span<const std::vector<float>>& encoded, double now_s) {
+  ensure(!encoded.empty() && std::ssize(encoded.front()) == request_.values, "other values than the step asked for");
+  const std::vector<float>& mine = encoded.front();
+  encoded = encoded.subspan(1);
+  if (!std::all_of(mine.begin(), mine.end(), [](float value) { return std::isfinite(value); })) {
+    fail("numerical_error", "the model's output holds a NaN or an infinity");
+    return;
+  }
+  completion_.values = mine;
+  completion_.first_token_s = now_s;
+  finished_ = true;
+}
+
+void Sequence::take_rows(std::span<const SampledRow>& rows, double now_s) {
+  const std::size_t count = chunk_output_ == SequenceChunk::kNone   ? 0
+                            : chunk_output_ == SequenceChunk::kLast ? 1
                                                                     : static_cast<std::size_t>(chunk_tokens_);
   ensure(count <= rows.size(), "fewer rows of logits than the step asked for");
   const auto mine = rows.first(count);
@@ -71,7 +99,7 @@ void Sequence::take_rows(std::span<const SampledRow>& rows, double now_s) {
     fail("numerical_error", "the model's logits hold a NaN or an infinity");
     return;
   }
-  if (chunk_logits_ == SequenceChunk::kAll) {
+  if (chunk_output_ == SequenceChunk::kAll) {
     for (std::size_t i = 0; i < count; ++i) score_prompt_row(chunk_start_ + i, mine[i]);
   }
   if (count > 0 && computed_ == static_cast<int>(tokens_.size())) append_sampled(mine.back(), now_s);

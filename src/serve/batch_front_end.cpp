@@ -10,11 +10,11 @@ constexpr std::size_t kMaxUnwrittenBytes = 64u << 20;  // results held before re
 }  // namespace
 
 BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metrics& metrics,
-                             std::vector<std::string> model_ids, double start_s, const BatchOptions& options)
+                             std::vector<ServedModel> models, double start_s, const BatchOptions& options)
     : reader_(reader),
       writer_(writer),
       metrics_(metrics),
-      model_ids_(std::move(model_ids)),
+      models_(std::move(models)),
       start_s_(start_s),
       options_(options),
       progress_line_(options.show_progress, start_s) {}
@@ -44,22 +44,31 @@ void BatchFrontEnd::take(IncomingRequest incoming, Scheduler& scheduler, double 
     writer_.write(format_failure(incoming, *failure));
     return;
   }
-  Request request = std::move(std::get<Request>(incoming.content));  // what is left tells how to write the result
-  if (!options_.replay) request.arrival_s = options_.live ? now : 0;
   const RequestId line = incoming.line;
-  open_.emplace(line, std::move(incoming));
-  scheduler.submit(std::move(request));
+  const std::size_t count = std::get<RequestParts>(incoming.content).size();
+  Open& open = open_.emplace(line, Open{std::move(incoming), std::vector<Completion>(count), count}).first->second;
+  for (Request& request : std::get<RequestParts>(open.incoming.content)) {
+    if (!options_.replay) request.arrival_s = options_.live ? now : 0;
+    scheduler.submit(std::move(request));
+  }
 }
 
 void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*now*/) {
-  for (const Completion& completion : completions) {
-    const auto incoming = open_.find(completion.id);
-    ensure(incoming != open_.end(), "a completion of no request");
-    metrics_.add(completion);
-    generated_tokens_ += completion.generated_tokens;
-    writer_.write(format_completion(incoming->second, completion));
-    open_.erase(incoming);
+  for (Completion& completion : completions) {
+    const auto open = open_.find(completion.id);
+    ensure(open != open_.end() && completion.part < open->second.parts.size(), "a completion of no request");
+    Completion& part = open->second.parts[completion.part];
+    part = std::move(completion);
+    if (--open->second.missing > 0) continue;
+    put_result(open->second);
+    open_.erase(open);
   }
+}
+
+void BatchFrontEnd::put_result(const Open& open) {
+  metrics_.add(open.parts);
+  for (const Completion& part : open.parts) generated_tokens_ += part.generated_tokens;
+  writer_.write(format_result(open.incoming, open.parts, models_[open.parts.front().model].config));
 }
 
 void BatchFrontEnd::show(const Activity& activity, double now) {
@@ -76,7 +85,7 @@ ProgressLine::State BatchFrontEnd::progress(const Activity& activity) {
           .total = reader_.lines_seen(),
           .total_known = reader_.finished(),
           .generated_tokens = generated_tokens_,
-          .model = activity.running ? model_ids_[*activity.running] : std::string(),
+          .model = activity.running ? models_[*activity.running].id : std::string(),
           .swapping = activity.swapping};
 }
 

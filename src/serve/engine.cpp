@@ -71,7 +71,8 @@ bool Engine::take_reports() {
     account(step, *reports);
     const double start = now_s();
     const int sampler = job_.mesh().shape.rank_of(job_.mesh().shape.pp - 1, 0);
-    scheduler_.completed(step.id, (*reports)[sampler].rows, now(), stage_times(*reports));
+    const Report& last = (*reports)[sampler];
+    scheduler_.completed(step.id, {last.rows, last.encoded}, now(), stage_times(*reports));
     ask_at_s_ = 0;
     metrics_.model(step.model).steps.overhead_s += now_s() - start;
     front_end_.step_done(*reports, now());

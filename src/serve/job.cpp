@@ -123,10 +123,24 @@ void Job::read_indices() {
       check_tensors(model.config, model.index);
       model.weight_dtype = ops_->weight_dtype(stored_dtype(model.config, model.index));
       if (!bf16) model.weight_dtype = DType::kF32;  // some rank's processor cannot multiply bf16: one layout for all
-      check_message_size(model.config, entry.id);
       spdlog::debug("model {} from {}", entry.id, entry.path);
     }
+    lengthen_steps();
+    for (std::size_t m = 0; m < models_.size(); ++m) check_message_size(models_[m].config, options_.models[m].id);
   });
+}
+
+// An encoder's input is never cut: a step holds the longest that there may be.
+void Job::lengthen_steps() {
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    const ModelConfig& config = models_[m].config;
+    if (config.causal || config.max_positions <= options_.max_batch_tokens) continue;
+    if (mesh_->rank == 0) {
+      spdlog::info("--max-batch-tokens: {} instead of {}, the longest input of the encoder {}", config.max_positions,
+                   options_.max_batch_tokens, options_.models[m].id);
+    }
+    options_.max_batch_tokens = config.max_positions;
+  }
 }
 
 // MPI counts bytes in an int.
@@ -289,8 +303,7 @@ void Job::load_pages() {
 std::vector<ServedModel> Job::served_models() const {
   std::vector<ServedModel> served;
   for (std::size_t m = 0; m < models_.size(); ++m) {
-    const ModelConfig& config = models_[m].config;
-    served.push_back({options_.models[m].id, config.vocab, config.max_positions, config.eos_tokens});
+    served.push_back({options_.models[m].id, models_[m].config});
   }
   return served;
 }

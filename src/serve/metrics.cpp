@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,6 +15,11 @@ namespace computron {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// A prompt that was only scored has no first token.
+bool gives_something(const Completion& part) { return part.generated_tokens > 0 || !part.values.empty(); }
 
 // null where there is nothing to divide by.
 Json ratio(double numerator, double denominator) {
@@ -167,18 +173,24 @@ std::string steps_line(const StepFigures& steps) {
 
 Metrics::Metrics(std::vector<std::string> model_ids) : ids_(std::move(model_ids)), models_(ids_.size()) {}
 
-void Metrics::add(const Completion& completion) {
-  ServeFigures& figures = models_.at(completion.model);
-  if (!completion.error_code.empty()) {
+void Metrics::add(std::span<const Completion> parts) {
+  ServeFigures& figures = models_.at(parts.front().model);
+  if (std::any_of(parts.begin(), parts.end(), [](const Completion& part) { return !part.error_code.empty(); })) {
     ++figures.requests_failed;
     return;
   }
   ++figures.requests_ok;
-  figures.prompt_tokens += static_cast<std::uint64_t>(completion.prompt_tokens);
-  figures.generated_tokens += static_cast<std::uint64_t>(completion.generated_tokens);
-  figures.latency_s.push_back(static_cast<float>(completion.finished_s - completion.arrival_s));
-  if (completion.generated_tokens == 0) return;  // a prompt that was only scored has no first token
-  figures.ttft_s.push_back(static_cast<float>(completion.first_token_s - completion.arrival_s));
+  double first_s = kNever, finished_s = 0;
+  for (const Completion& part : parts) {
+    figures.prompt_tokens += static_cast<std::uint64_t>(part.prompt_tokens);
+    figures.generated_tokens += static_cast<std::uint64_t>(part.generated_tokens);
+    finished_s = std::max(finished_s, part.finished_s);
+    if (gives_something(part)) first_s = std::min(first_s, part.first_token_s);
+  }
+  figures.latency_s.push_back(static_cast<float>(finished_s - parts.front().arrival_s));
+  if (first_s == kNever) return;
+  if (!parts.front().values.empty()) first_s = finished_s;  // nothing of an encoder's result is there before all of it
+  figures.ttft_s.push_back(static_cast<float>(first_s - parts.front().arrival_s));
 }
 
 void Metrics::add_failure() { ++failed_lines_; }

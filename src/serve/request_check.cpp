@@ -6,7 +6,9 @@
 #include <limits>
 #include <utility>
 
+#include "encoder_check.h"
 #include "json_text.h"
+#include "request_fields.h"
 
 namespace computron {
 namespace {
@@ -15,8 +17,9 @@ using Kind = JsonValue::Kind;
 
 constexpr int kMaxLogprobs = 20;
 constexpr std::size_t kMaxStopTokens = 256;
-constexpr std::string_view kServedUrl = "/v1/completions";
-constexpr std::string_view kOtherUrls[] = {"/v1/chat/completions", "/v1/embeddings", "/classify"};
+constexpr std::pair<std::string_view, Task> kUrls[] = {
+    {"/v1/completions", Task::kComplete}, {"/v1/embeddings", Task::kEmbed}, {"/classify", Task::kClassify}};
+constexpr std::string_view kChatUrl = "/v1/chat/completions";
 
 constexpr std::string_view kTopFields[] = {"arrival", "body", "custom_id", "deadline", "method", "url"};
 constexpr std::string_view kBodyFields[] = {
@@ -39,46 +42,6 @@ constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_to
                                                                     {"suffix", Neutral::kEmpty},
                                                                     {"truncate_prompt_tokens", Neutral::kEmpty},
                                                                     {"use_beam_search", Neutral::kFalse}};
-
-[[noreturn]] void invalid_request(const std::string& message) { throw RequestError(400, "invalid_request", message); }
-[[noreturn]] void invalid_parameter(const std::string& message) {
-  throw RequestError(400, "invalid_parameter", message);
-}
-
-const JsonValue& field(const JsonFields& fields, std::string_view name) {
-  static const JsonValue kAbsent;  // null, which everywhere means the same as nothing
-  const auto found = fields.find(name);
-  return found == fields.end() ? kAbsent : found->second;
-}
-
-std::string describe(const JsonValue& value) {
-  switch (value.kind) {
-    case Kind::kBool:
-      return value.boolean ? "true" : "false";
-    case Kind::kInteger:
-      return fmt::format("{}", value.integer);
-    case Kind::kFloat:
-      return fmt::format("{}", value.number);
-    case Kind::kString:
-      return shown(value.text);
-    default:
-      return std::string(name_of(value.kind));
-  }
-}
-
-bool is_number(const JsonValue& value) { return value.kind == Kind::kInteger || value.kind == Kind::kFloat; }
-double number_of(const JsonValue& value) {
-  return value.kind == Kind::kInteger ? static_cast<double>(value.integer) : value.number;
-}
-
-const std::string& required_string(const JsonFields& fields, std::string_view prefix, std::string_view name) {
-  const JsonValue& value = field(fields, name);
-  if (value.kind == Kind::kNull) invalid_request(fmt::format("{}{}: missing", prefix, name));
-  if (value.kind != Kind::kString) {
-    invalid_request(fmt::format("{}{}: must be a string (got {})", prefix, name, describe(value)));
-  }
-  return value.text;
-}
 
 // The optional fields of a body.
 class Body {
@@ -121,14 +84,28 @@ double seconds(const RequestDraft& draft, std::string_view name) {
   invalid_parameter(fmt::format("{}: must be a finite number of seconds, 0 or more (got {})", name, describe(value)));
 }
 
-void check_envelope(const RequestDraft& draft) {
+// "a, b, c"
+std::string served_urls() {
+  std::string text;
+  for (const auto& [url, task] : kUrls) {
+    if (!text.empty()) text += ", ";
+    text += url;
+  }
+  return text;
+}
+
+Task task_of(const std::string& url) {
+  for (const auto& [known, task] : kUrls) {
+    if (url == known) return task;
+  }
+  if (url == kChatUrl) invalid_request(fmt::format("url: this build serves {}, not yet {}", served_urls(), url));
+  invalid_request(fmt::format("url: unknown {}; this build serves {}", shown(url), served_urls()));
+}
+
+Task check_envelope(const RequestDraft& draft) {
   const std::string& method = required_string(draft.top, "", "method");
   if (method != "POST") invalid_request(fmt::format("method: must be 'POST' (got {})", shown(method)));
-  const std::string& url = required_string(draft.top, "", "url");
-  if (std::find(std::begin(kOtherUrls), std::end(kOtherUrls), url) != std::end(kOtherUrls)) {
-    invalid_request(fmt::format("url: this build serves {}, not yet {}", kServedUrl, url));
-  }
-  if (url != kServedUrl) invalid_request(fmt::format("url: unknown {}; this build serves {}", shown(url), kServedUrl));
+  const Task task = task_of(required_string(draft.top, "", "url"));
   const JsonValue& body = field(draft.top, "body");
   if (!draft.top.contains("body")) invalid_request("body: missing");
   if (body.kind != Kind::kObject) invalid_request(fmt::format("body: must be an object (got {})", describe(body)));
@@ -136,6 +113,7 @@ void check_envelope(const RequestDraft& draft) {
   if (stream.kind != Kind::kNull && (stream.kind != Kind::kBool || stream.boolean)) {
     invalid_request(fmt::format("body.stream: must be false, results are written whole (got {})", describe(stream)));
   }
+  return task;
 }
 
 ModelId find_model(const RequestDraft& draft, const std::vector<ServedModel>& models) {
@@ -146,20 +124,10 @@ ModelId find_model(const RequestDraft& draft, const std::vector<ServedModel>& mo
   throw RequestError(404, "model_not_found", fmt::format("body.model: this job serves no model {}", shown(name)));
 }
 
-// Token ids in `list`, all of them in the model's vocabulary.
-std::vector<TokenId> token_list(const JsonValue& list, std::string_view path, const ServedModel& model) {
-  for (std::size_t i = 0; i < list.integers.size(); ++i) {
-    if (list.integers[i] >= 0 && list.integers[i] < model.vocab) continue;
-    invalid_parameter(fmt::format("{}[{}]: token ids of {} are integers from 0 to {} (got {})", path, i, model.id,
-                                  model.vocab - 1, list.integers[i]));
-  }
-  return {list.integers.begin(), list.integers.end()};
-}
-
 [[noreturn]] void refuse_prompt_item(const JsonValue& prompt, const ServedModel& model) {
   if (prompt.odd_kind == Kind::kFloat) {
     invalid_parameter(fmt::format("body.prompt[{}]: token ids of {} are integers from 0 to {}", prompt.odd_index,
-                                  model.id, model.vocab - 1));
+                                  model.id, model.config.vocab - 1));
   }
   invalid_request(fmt::format("body.prompt[{}]: must be a token id, one prompt a request (got {})", prompt.odd_index,
                               name_of(prompt.odd_kind)));
@@ -167,12 +135,7 @@ std::vector<TokenId> token_list(const JsonValue& list, std::string_view path, co
 
 void check_prompt_kind(const JsonValue& prompt, const ServedModel& model) {
   if (prompt.kind == Kind::kNull) invalid_request("body.prompt: missing");
-  if (prompt.kind == Kind::kString) {
-    invalid_request(
-        fmt::format("body.prompt: text is not accepted because the checkpoint of {} carries no tokenizer; "
-                    "give a list of token ids",
-                    model.id));
-  }
+  if (prompt.kind == Kind::kString) refuse_text("body.prompt", model);
   if (prompt.kind != Kind::kList) {
     invalid_request(fmt::format("body.prompt: must be a list of token ids (got {})", describe(prompt)));
   }
@@ -181,10 +144,11 @@ void check_prompt_kind(const JsonValue& prompt, const ServedModel& model) {
 }
 
 void check_context(std::size_t prompt_tokens, int max_tokens, const ServedModel& model) {
-  if (prompt_tokens + static_cast<std::size_t>(max_tokens) <= static_cast<std::size_t>(model.max_positions)) return;
-  throw RequestError(400, "context_length_exceeded",
-                     fmt::format("body.prompt: {} tokens and max_tokens {} exceed the {} positions of {}",
-                                 prompt_tokens, max_tokens, model.max_positions, model.id));
+  if (prompt_tokens + static_cast<std::size_t>(max_tokens) <= static_cast<std::size_t>(model.config.max_positions)) {
+    return;
+  }
+  context_length_exceeded(fmt::format("body.prompt: {} tokens and max_tokens {} exceed the {} positions of {}",
+                                      prompt_tokens, max_tokens, model.config.max_positions, model.id));
 }
 
 std::vector<TokenId> stop_tokens(const JsonFields& body, const ServedModel& model) {
@@ -192,7 +156,7 @@ std::vector<TokenId> stop_tokens(const JsonFields& body, const ServedModel& mode
   if (list.kind == Kind::kNull) return {};
   if (list.kind != Kind::kList || list.has_odd_item || list.count > kMaxStopTokens) {
     invalid_parameter(fmt::format("body.stop_token_ids: must be a list of at most {} token ids, integers from 0 to {}",
-                                  kMaxStopTokens, model.vocab - 1));
+                                  kMaxStopTokens, model.config.vocab - 1));
   }
   return token_list(list, "body.stop_token_ids", model);
 }
@@ -258,6 +222,32 @@ int max_tokens_of(const JsonFields& fields, bool echo, int default_max_tokens) {
   return static_cast<int>(body.integer("max_tokens", echo ? 0 : 1, most, default_max_tokens));
 }
 
+Request completion(const JsonFields& fields, const ServedModel& model, int default_max_tokens) {
+  const Body body(fields);
+  const JsonValue& prompt = field(fields, "prompt");
+  check_prompt_kind(prompt, model);
+  Request request;
+  request.echo = body.flag("echo");
+  request.max_tokens = max_tokens_of(fields, request.echo, default_max_tokens);
+  request.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
+  request.ignore_eos = body.flag("ignore_eos");
+  request.stop_tokens = stop_tokens(fields, model);
+  check_sampling(fields);
+  request.prompt = token_list(prompt, "body.prompt", model);
+  check_context(prompt.count, request.max_tokens, model);
+  return request;
+}
+
+// What the model can do instead stands in the message.
+void check_task(Task task, const ServedModel& model) {
+  const ModelConfig& config = model.config;
+  if (config.causal == (task == Task::kComplete) && (task != Task::kClassify || config.classes > 0)) return;
+  const char* can = config.causal        ? "is a decoder: it serves /v1/completions"
+                    : config.classes > 0 ? "is an encoder: it serves /v1/embeddings and /classify"
+                                         : "is an encoder without classes: it serves /v1/embeddings";
+  invalid_request(fmt::format("url: {} {}", model.id, can));
+}
+
 template <class Names>
 void add_unknown(const JsonFields& fields, std::string_view prefix, const Names& known, std::vector<std::string>& out) {
   for (const auto& [name, value] : fields) {
@@ -273,30 +263,36 @@ const std::string& check_custom_id(const RequestDraft& draft) { return required_
 
 std::string asked_model(const RequestDraft& draft) { return field(draft.body, "model").text; }
 
-Request check_request(const RequestDraft& draft, const std::vector<ServedModel>& models, int default_max_tokens) {
-  check_envelope(draft);
-  Request request;
-  request.model = find_model(draft, models);
-  const ServedModel& model = models[request.model];
-  const Body body(draft.body);
-  const JsonValue& prompt = field(draft.body, "prompt");
-  check_prompt_kind(prompt, model);
-  request.echo = body.flag("echo");
-  request.max_tokens = max_tokens_of(draft.body, request.echo, default_max_tokens);
-  request.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
-  request.ignore_eos = body.flag("ignore_eos");
-  request.stop_tokens = stop_tokens(draft.body, model);
-  check_sampling(draft.body);
-  request.arrival_s = seconds(draft, "arrival");
+CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models, int default_max_tokens,
+                             const std::string& image_folder) {
+  const Task task = check_envelope(draft);
+  const ModelId id = find_model(draft, models);
+  check_task(task, models[id]);
+  const double arrival_s = seconds(draft, "arrival");
   seconds(draft, "deadline");  // checked; the scheduler has no use for it yet
-  request.prompt = token_list(prompt, "body.prompt", model);
-  check_context(prompt.count, request.max_tokens, model);
-  return request;
+  CheckedRequest checked;
+  if (task == Task::kComplete) {
+    checked.parts.push_back(completion(draft.body, models[id], default_max_tokens));
+  } else {
+    checked.parts = encoder_requests(draft, task, models[id], image_folder);
+    checked.base64_vectors = wants_base64(draft.body);
+  }
+  for (Request& request : checked.parts) {
+    request.model = id;
+    request.arrival_s = arrival_s;
+  }
+  return checked;
 }
 
 std::vector<std::string> unknown_fields(const RequestDraft& draft) {
   std::vector<std::string> names;
   add_unknown(draft.top, "", kTopFields, names);
+  const std::string& url = field(draft.top, "url").text;
+  if (url == "/v1/embeddings" || url == "/classify") {
+    add_unknown(draft.body, "body.", kEncoderFields, names);
+    add_unknown(draft.image, "body.image.", kImageFields, names);
+    return names;
+  }
   std::vector<std::string_view> known(std::begin(kBodyFields), std::end(kBodyFields));
   for (const auto& [name, neutral] : kUnservedFields) known.push_back(name);
   add_unknown(draft.body, "body.", known, names);

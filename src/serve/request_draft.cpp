@@ -52,6 +52,7 @@ class DraftBuilder {
  private:
   bool put(JsonValue value);
   void add_item(const JsonValue& value);
+  JsonValue* inner_list();
   void descend();
   std::string path() const;  // of the field at hand, for messages
   std::string_view not_a_number_at(std::size_t position) const;
@@ -68,8 +69,10 @@ class DraftBuilder {
   JsonValue* target_ = nullptr;     // where the next value belongs; nullptr: nowhere
   JsonValue* container_ = nullptr;  // the field's list or object that is open
   int container_depth_ = 0;         // depth_ inside it
+  JsonValue* outer_ = nullptr;      // the field's list, while container_ is a list in it
   bool is_object_ = false;
   bool in_body_ = false;
+  bool in_image_ = false;
 };
 
 bool DraftBuilder::number_unsigned(std::uint64_t value) {
@@ -116,6 +119,10 @@ bool DraftBuilder::start_object(std::size_t) {
     in_body_ = true;
     return true;
   }
+  if (depth_ == 3 && in_body_ && body_key_ == "image") {
+    in_image_ = true;
+    return true;
+  }
   container_ = field;
   container_depth_ = depth_;
   return true;
@@ -136,6 +143,8 @@ bool DraftBuilder::key(std::string& name) {
   } else if (depth_ == 2 && in_body_) {
     body_key_ = *stored;
     target_ = &draft_.body[body_key_];
+  } else if (depth_ == 3 && in_image_) {
+    target_ = &draft_.image[*stored];
   }
   return true;
 }
@@ -148,16 +157,30 @@ bool DraftBuilder::end_object() {
 bool DraftBuilder::start_array(std::size_t) {
   JsonValue* const field = target_;
   put({.kind = Kind::kList});
+  JsonValue* const list = field != nullptr ? field : inner_list();
   descend();
-  if (field == nullptr) return true;
-  container_ = field;
+  if (list == nullptr) return true;
+  if (field == nullptr) outer_ = container_;
+  container_ = list;
   container_depth_ = depth_;
   return true;
 }
 
+// Where the list that opens in the list of a field is kept, if it is.
+JsonValue* DraftBuilder::inner_list() {
+  const bool in_list = container_ != nullptr && depth_ == container_depth_ && container_->kind == Kind::kList;
+  const bool kept = in_body_ && (body_key_ == "input" || body_key_ == "token_type_ids");
+  if (!in_list || !kept || outer_ != nullptr || container_->lists.size() >= bounds_.max_lists) return nullptr;
+  return &container_->lists.emplace_back(JsonValue{.kind = Kind::kList});
+}
+
 bool DraftBuilder::end_array() {
-  if (container_ != nullptr && depth_ == container_depth_) container_ = nullptr;
+  if (container_ != nullptr && depth_ == container_depth_) {
+    container_ = std::exchange(outer_, nullptr);
+    --container_depth_;
+  }
   --depth_;
+  if (depth_ == 2) in_image_ = false;
   if (depth_ == 1) {
     in_body_ = false;
     body_key_.clear();

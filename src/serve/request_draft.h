@@ -29,6 +29,8 @@ struct JsonValue {
   bool has_odd_item = false;
   std::size_t odd_index = 0;
   Kind odd_kind = Kind::kNull;
+  // Items that are lists themselves, up to ParseBounds::max_lists; only of the body's "input" and "token_type_ids".
+  std::vector<JsonValue> lists{};
 };
 
 // "null", "a boolean", ...
@@ -37,13 +39,15 @@ std::string_view name_of(JsonValue::Kind kind);
 using JsonFields = std::map<std::string, JsonValue, std::less<>>;
 
 struct RequestDraft {
-  JsonFields top;   // the line's own fields
-  JsonFields body;  // the fields of its "body", if that is an object
+  JsonFields top;    // the line's own fields
+  JsonFields body;   // the fields of its "body", if that is an object
+  JsonFields image;  // the fields of the body's "image", if that is an object
 };
 
 struct ParseBounds {
   int max_depth = 64;
-  std::size_t max_list = 0;  // integers of one list that are kept; further ones are counted
+  std::size_t max_list = 0;   // integers of one list that are kept; further ones are counted
+  std::size_t max_lists = 0;  // of one list of lists
 };
 
 // Throws RequestError: invalid_utf8, invalid_json (with the byte column, 1-based), too_deep, duplicate_key,

@@ -31,10 +31,10 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-RequestParser::RequestParser(std::vector<ServedModel> models, ReaderLimits limits)
-    : models_(std::move(models)), limits_(limits), max_prompt_(kMinListBounds) {
+RequestParser::RequestParser(std::vector<ServedModel> models, ReaderLimits limits, std::string image_folder)
+    : models_(std::move(models)), limits_(limits), image_folder_(std::move(image_folder)), max_prompt_(kMinListBounds) {
   for (const ServedModel& model : models_) {
-    max_prompt_ = std::max(max_prompt_, static_cast<std::size_t>(std::max(model.max_positions, 0)));
+    max_prompt_ = std::max(max_prompt_, static_cast<std::size_t>(std::max(model.config.max_positions, 0)));
   }
 }
 
@@ -53,8 +53,9 @@ IncomingRequest RequestParser::parse(RequestId line_number, std::string_view lin
 }
 
 // Fills what is to be known of a failure too before anything can fail.
-Request RequestParser::read(IncomingRequest& incoming, std::string_view line) {
-  const auto draft = read_draft(incoming.line, line, {.max_depth = limits_.max_depth, .max_list = max_prompt_});
+RequestParts RequestParser::read(IncomingRequest& incoming, std::string_view line) {
+  const auto draft = read_draft(incoming.line, line,
+                                {.max_depth = limits_.max_depth, .max_list = max_prompt_, .max_lists = kMaxInputs});
   incoming.model = asked_model(draft);
   incoming.custom_id = check_custom_id(draft);
   if (seen_ids_.contains(*incoming.custom_id)) {
@@ -62,9 +63,13 @@ Request RequestParser::read(IncomingRequest& incoming, std::string_view line) {
                        fmt::format("custom_id: an earlier line has {} too", shown(*incoming.custom_id)));
   }
   warn_unknown_fields(incoming.line, unknown_fields(draft));
-  Request request = check_request(draft, models_, limits_.default_max_tokens);
-  request.id = incoming.line;
-  return request;
+  CheckedRequest checked = check_request(draft, models_, limits_.default_max_tokens, image_folder_);
+  incoming.base64_vectors = checked.base64_vectors;
+  for (std::size_t i = 0; i < checked.parts.size(); ++i) {
+    checked.parts[i].id = incoming.line;
+    checked.parts[i].part = static_cast<std::uint32_t>(i);
+  }
+  return std::move(checked.parts);
 }
 
 IncomingRequest RequestParser::refuse_long(RequestId line_number, std::size_t bytes,

@@ -53,6 +53,14 @@ FileDescriptor open_wake() {
   return fd;
 }
 
+std::size_t bytes_of(const IncomingRequest& incoming) {
+  std::size_t bytes = 0;
+  if (const auto* parts = std::get_if<RequestParts>(&incoming.content)) {
+    for (const Request& request : *parts) bytes += request.bytes();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 RequestReader::RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits)
@@ -81,6 +89,7 @@ std::optional<IncomingRequest> RequestReader::poll() {
     }
     request = std::move(queue_.front());
     queue_.pop_front();
+    queued_bytes_ -= bytes_of(*request);
   }
   space_.notify_one();
   return request;
@@ -134,8 +143,11 @@ bool RequestReader::wait_for_input() const {
 // Waits for space. False when the reader is to stop.
 bool RequestReader::deliver(IncomingRequest request) {
   std::unique_lock lock(mutex_);
-  space_.wait(lock, [this] { return stopping_ || queue_.size() < limits_.max_queued; });
+  space_.wait(lock, [this] {
+    return stopping_ || (queue_.size() < limits_.max_queued && queued_bytes_ < limits_.max_queued_bytes);
+  });
   if (stopping_) return false;
+  queued_bytes_ += bytes_of(request);
   lines_seen_.fetch_add(1, std::memory_order_relaxed);
   queue_.push_back(std::move(request));
   return true;

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <iterator>
 #include <variant>
 
+#include "base64.h"
 #include "computron/serve/result_writer.h"
 #include "json_text.h"
 
@@ -12,6 +14,7 @@ namespace computron {
 namespace {
 
 using Out = std::back_insert_iterator<std::string>;
+using Parts = std::span<const Completion>;
 using ScoredTokens = std::vector<std::reference_wrapper<const ScoredToken>>;
 
 std::string float_json(float value) {
@@ -36,15 +39,21 @@ std::string top_json(const ScoredToken& token) {
   return text + "}";
 }
 
+// [f(item, index), ...]
+template <class Items, class F>
+std::string joined_json(const Items& items, F&& f) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (i > 0) text += ',';
+    text += f(items[i], i);
+  }
+  return text + "]";
+}
+
 // [f(token), ...]
 template <class F>
 std::string list_json(const ScoredTokens& tokens, F&& f) {
-  std::string text = "[";
-  for (const ScoredToken& token : tokens) {
-    if (text.size() > 1) text += ',';
-    text += f(token);
-  }
-  return text + "]";
+  return joined_json(tokens, [&](const ScoredToken& token, std::size_t) { return f(token); });
 }
 
 std::string logprobs_json(const ScoredTokens& tokens) {
@@ -57,10 +66,10 @@ std::string custom_id_json(const IncomingRequest& request) {
   return request.custom_id ? json_string(*request.custom_id) : "null";
 }
 
-bool wants_logprobs(const IncomingRequest& request) {
-  const auto* parsed = std::get_if<Request>(&request.content);
-  ensure(parsed != nullptr, "a completion of a request that was never parsed");
-  return parsed->logprobs >= 0;
+const Request& first_part(const IncomingRequest& request) {
+  const auto* parts = std::get_if<RequestParts>(&request.content);
+  ensure(parts != nullptr && !parts->empty(), "a completion of a request that was never parsed");
+  return parts->front();
 }
 
 ScoredTokens all_tokens(const Completion& completion) {
@@ -69,19 +78,83 @@ ScoredTokens all_tokens(const Completion& completion) {
   return tokens;
 }
 
-std::string choice_json(const IncomingRequest& request, const Completion& completion) {
+std::string choice_json(const Completion& completion, std::size_t index, bool logprobs) {
   const ScoredTokens tokens = all_tokens(completion);
-  return fmt::format(R"({{"index":0,"text":"","token_ids":{},"finish_reason":"{}","logprobs":{}}})",
+  return fmt::format(R"({{"index":{},"text":"","token_ids":{},"finish_reason":"{}","logprobs":{}}})", index,
                      list_json(tokens, id_json), completion.finish_reason == FinishReason::kStop ? "stop" : "length",
-                     wants_logprobs(request) ? logprobs_json(tokens) : "null");
+                     logprobs ? logprobs_json(tokens) : "null");
 }
 
-std::string body_json(const IncomingRequest& request, const Completion& completion) {
-  return fmt::format(R"({{"id":"cmpl-{}","object":"text_completion","model":{},"choices":[{}],)"
-                     R"("usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}}}})",
-                     request.line, json_string(request.model), choice_json(request, completion),
-                     completion.prompt_tokens, completion.generated_tokens,
-                     completion.prompt_tokens + completion.generated_tokens);
+// Of all parts together.
+std::string usage_json(Parts parts) {
+  std::int64_t prompt = 0, generated = 0;
+  for (const Completion& part : parts) {
+    prompt += part.prompt_tokens;
+    generated += part.generated_tokens;
+  }
+  return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}})", prompt, generated,
+                     prompt + generated);
+}
+
+std::string completion_body(const IncomingRequest& request, Parts parts) {
+  const bool logprobs = first_part(request).logprobs >= 0;
+  return fmt::format(
+      R"({{"id":"cmpl-{}","object":"text_completion","model":{},"choices":{},"usage":{}}})", request.line,
+      json_string(request.model),
+      joined_json(parts, [&](const Completion& c, std::size_t i) { return choice_json(c, i, logprobs); }),
+      usage_json(parts));
+}
+
+std::string floats_json(const std::vector<float>& values) {
+  return joined_json(values, [](float value, std::size_t) { return fmt::format("{}", value); });
+}
+
+std::string embedding_json(const Completion& part, std::size_t index, bool base64) {
+  return fmt::format(
+      R"({{"object":"embedding","index":{},"embedding":{}}})", index,
+      base64 ? fmt::format("\"{}\"", encode_base64(std::as_bytes(std::span(part.values)))) : floats_json(part.values));
+}
+
+std::string embedding_body(const IncomingRequest& request, Parts parts) {
+  return fmt::format(R"({{"object":"list","data":{},"model":{},"usage":{}}})",
+                     joined_json(parts, [&](const Completion& c,
+                                            std::size_t i) { return embedding_json(c, i, request.base64_vectors); }),
+                     json_string(request.model), usage_json(parts));
+}
+
+std::vector<float> softmax(const std::vector<float>& scores) {
+  const double highest = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (const float score : scores) sum += std::exp(score - highest);
+  std::vector<float> probabilities;
+  for (const float score : scores) probabilities.push_back(static_cast<float>(std::exp(score - highest) / sum));
+  return probabilities;
+}
+
+std::string class_json(const Completion& part, std::size_t index, const ModelConfig& config) {
+  const auto best = std::max_element(part.values.begin(), part.values.end()) - part.values.begin();
+  return fmt::format(R"({{"index":{},"label":{},"probs":{},"num_classes":{}}})", index,
+                     json_string(config.class_name(static_cast<int>(best))), floats_json(softmax(part.values)),
+                     part.values.size());
+}
+
+std::string classification_body(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  return fmt::format(R"({{"id":"classify-{}","object":"list","created":0,"model":{},"data":{},"usage":{}}})",
+                     request.line, json_string(request.model),
+                     joined_json(parts, [&](const Completion& c, std::size_t i) { return class_json(c, i, config); }),
+                     usage_json(parts));
+}
+
+std::string body_json(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  switch (first_part(request).task) {
+    case Task::kComplete:
+      return completion_body(request, parts);
+    case Task::kEmbed:
+      return embedding_body(request, parts);
+    case Task::kClassify:
+      break;
+  }
+  return classification_body(request, parts, config);
 }
 
 std::string line_json(const IncomingRequest& request, int status, const std::string& body, const std::string& error) {
@@ -98,11 +171,15 @@ int status_of(const std::string& error_code) {
 
 }  // namespace
 
-std::string format_completion(const IncomingRequest& request, const Completion& completion) {
-  if (!completion.error_code.empty()) {
-    return format_failure(request, {status_of(completion.error_code), completion.error_code, completion.error_message});
+std::string format_result(const IncomingRequest& request, std::span<const Completion> parts,
+                          const ModelConfig& config) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string& code = parts[i].error_code;
+    if (code.empty()) continue;
+    const std::string which = parts.size() > 1 ? fmt::format("input {}: ", i) : "";
+    return format_failure(request, {status_of(code), code, which + parts[i].error_message});
   }
-  return line_json(request, 200, body_json(request, completion), "null");
+  return line_json(request, 200, body_json(request, parts, config), "null");
 }
 
 std::string format_failure(const IncomingRequest& request, const RequestFailure& failure) {

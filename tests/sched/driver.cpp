@@ -10,7 +10,7 @@ namespace computron::test {
 namespace {
 
 constexpr std::size_t kEndless = 50000;  // steps: no test needs so many
-constexpr int kHostSlots = 1000;  // more than any test has
+constexpr int kHostSlots = 1000;         // more than any test has
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -150,16 +150,23 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   close_sequences(step);
   check_released_caches(step);
   std::vector<SampledRow> rows;
+  std::vector<std::vector<float>> values;
   std::vector<SequenceId> members;
   for (const SequenceChunk& chunk : step.chunks) {
+    if (chunk.values > 0) {
+      require(chunk.output >= SequenceChunk::kVector, "values of a chunk that has rows of logits");
+      values.push_back(fake_values(chunk.tokens, chunk.types, chunk.patches, static_cast<int>(chunk.values)));
+    }
     for (SampledRow& row : extend_sequence(step, chunk)) rows.push_back(std::move(row));
     members.push_back(chunk.sequence);
   }
   check_blocks(step.model);
   check_pinned();
   require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
+  require(static_cast<int>(values.size()) == step.encoded_rows(), "encoded rows miscounted");
   execute(planned);
-  in_flight_.push_back({step.id, std::move(members), std::move(rows), !step.chunks.empty(), pass_stages(step)});
+  in_flight_.push_back(
+      {step.id, std::move(members), std::move(rows), std::move(values), !step.chunks.empty(), pass_stages(step)});
   require(std::cmp_less_equal(passes_in_flight(), options_.steps_in_flight), "too many passes in flight");
   require(std::cmp_less_equal(in_flight_.size(), Scheduler::max_steps_in_flight(options_.steps_in_flight)),
           "too many steps in flight");
@@ -175,9 +182,8 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
 
 void Driver::check_size(const Step& step) const {
   require(step.id == steps_.size() + 1 && step.kind == Step::kRun, "steps are not numbered 1, 2, 3, ...");
-  const bool moves = std::any_of(step.stages.begin(), step.stages.end(), [](const StagePlan& plan) {
-    return !plan.fetches.empty() || !plan.caches.empty();
-  });
+  const bool moves = std::any_of(step.stages.begin(), step.stages.end(),
+                                 [](const StagePlan& plan) { return !plan.fetches.empty() || !plan.caches.empty(); });
   require(!step.chunks.empty() || moves, "a step without work");
   require(step.rows() <= options_.max_batch_tokens, "more tokens than max_batch_tokens");
   require(step.stages.size() == replicas_.size(), "a step for another number of stages");
@@ -235,7 +241,8 @@ void Driver::check_blocks(ModelId model) const {
 void Driver::check_released_caches(const Step& step) const {
   for (const StagePlan& plan : step.stages) {
     for (const CacheChange& change : plan.caches) {
-      const bool lost = change.kind == CacheChange::kDropSpilled || (change.kind == CacheChange::kPlain && change.taken > 0);
+      const bool lost =
+          change.kind == CacheChange::kDropSpilled || (change.kind == CacheChange::kPlain && change.taken > 0);
       const bool wanted = std::any_of(open_.begin(), open_.end(),
                                       [&](const auto& entry) { return entry.second.model == change.model; });
       require(!lost || !wanted, "cache is lost that an open sequence needs");
@@ -284,7 +291,7 @@ void Driver::complete_steps() {
     in_flight_.pop_front();
     for (const SequenceId id : done.members) open_.at(id).in_flight = false;
     completed_ = done.id;
-    scheduler_.completed(done.id, done.rows, now_s_);
+    scheduler_.completed(done.id, {done.rows, done.values}, now_s_);
     take_completions();
   }
 }
@@ -306,9 +313,10 @@ double Driver::next_event() const {
 }
 
 Completion Driver::deserved(const Request& request) const {
-  const bool no_pass = request.max_tokens == 0 && request.logprobs < 0;
+  const bool no_pass = !request.encodes() && request.max_tokens == 0 && request.logprobs < 0;
+  const bool too_long = request.encodes() && std::cmp_greater(request.prompt.size(), options_.max_batch_tokens);
   Completion completion = deserved_completion(request, roster_.shape(request.model).eos_tokens);
-  if (!no_pass && !roster_.fits(request.model, blocks_of(request), options_.frames)) {
+  if (too_long || (!no_pass && !roster_.fits(request.model, blocks_of(request), options_.frames))) {
     completion.error_code = "context_length_exceeded";
   }
   return completion;

@@ -5,7 +5,7 @@
 // Steps pass the stages as a pipeline does: a stage takes 1 ms, 0.1 ms a row and 0.5 ms a fetch. Checked for each step,
 // whatever the policy:
 //   its number; its size against max_batch_tokens, max_seqs and steps_in_flight; no sequence in two steps in flight;
-//   chunks that continue their sequences; each stage's digest against what the scheduler expects of it; every page of
+//   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of it; every page of
 //   the model there when its use comes; no fetch into a frame that an unfinished step may still read; cache frames for
 //   every block in use, which hold what was written to them or brought back; no block in two open sequences; pinned
 //   models stay; no waiting for nothing.
@@ -99,6 +99,7 @@ class Driver {
     StepId id;
     std::vector<SequenceId> members;
     std::vector<SampledRow> rows;
+    std::vector<std::vector<float>> values;
     bool pass;
     double finish_s;
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "computron/base/digest.h"
 
@@ -149,7 +150,8 @@ bool FakeRoster::fits(ModelId model, int blocks, int frames) const {
 }
 
 int blocks_of(const Request& request) {
-  const int tokens = static_cast<int>(request.prompt.size()) + std::max(request.max_tokens - 1, 0);
+  const int generated = request.encodes() ? 0 : std::max(request.max_tokens - 1, 0);
+  const int tokens = static_cast<int>(request.prompt.size()) + generated;
   return (tokens + kBlockTokens - 1) / kBlockTokens;
 }
 
@@ -166,10 +168,27 @@ SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target
   return row;
 }
 
+std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& types,
+                               const std::vector<float>& patches, int count) {
+  Prefix all;
+  for (const TokenId token : tokens) all.add(token);
+  for (const std::int32_t type : types) all.hash = hash_tuple(all.hash, type, 2);
+  for (const float value : patches) all.hash = hash_tuple(all.hash, static_cast<std::uint64_t>(value), 3);
+  std::vector<float> values;
+  for (int i = 0; i < count; ++i) values.push_back(score(hash_tuple(all.hash, i)));
+  if (all.poisoned && (all.hash >> 20) % 4 == 0) values.back() = std::numeric_limits<float>::quiet_NaN();
+  return values;
+}
+
 Completion deserved_completion(const Request& request, const std::vector<TokenId>& eos_tokens) {
   Completion c{
       .id = request.id, .model = request.model, .prompt = {}, .tokens = {}, .error_code = {}, .error_message = {}};
   c.prompt_tokens = static_cast<int>(request.prompt.size());
+  if (request.encodes()) {
+    c.values = fake_values(request.prompt, request.types, request.patches, request.values);
+    if (std::isnan(c.values.back())) c.error_code = "numerical_error";
+    return c;
+  }
   Prefix prefix;
   const bool no_pass = request.max_tokens == 0 && request.logprobs < 0;
   if (!deserve_prompt(request, prefix, c) || (!no_pass && !deserve_tokens(request, eos_tokens, prefix, c))) {
@@ -188,6 +207,7 @@ std::string difference(const Completion& found, const Completion& deserved) {
   if (!same(found.prompt, deserved.prompt)) return "the prompt given back";
   if (!same(found.tokens, deserved.tokens)) return "the tokens generated";
   if (found.generated_tokens != deserved.generated_tokens) return "the number of tokens generated";
+  if (found.values != deserved.values) return "the values";
   if (found.finish_reason != deserved.finish_reason) return "the reason of the end";
   return "";
 }
@@ -199,6 +219,15 @@ Request make_request(RequestId id, ModelId model, int prompt_tokens, int max_tok
     const auto token = static_cast<TokenId>(hash_tuple(id, i) % kPoison);  // any but kPoison
     request.prompt.push_back(i == 0 ? kFirstRequest + static_cast<TokenId>(id) : token);
   }
+  return request;
+}
+
+Request make_encoder_request(RequestId id, ModelId model, int tokens, int count, double arrival_s) {
+  Request request = make_request(id, model, tokens, /*max_tokens=*/16, arrival_s);
+  request.task = id % 2 == 0 ? Task::kEmbed : Task::kClassify;
+  request.values = count;
+  for (int i = 0; i < tokens; ++i) request.types.push_back(static_cast<std::int32_t>(hash_tuple(id, i, 4) % 2));
+  request.patches = {static_cast<float>(id), 7};
   return request;
 }
 

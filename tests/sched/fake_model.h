@@ -61,6 +61,10 @@ std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token);
 // What the last stage reports for the row behind a prefix. `poisoned`: the prefix holds kPoison.
 SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target);
 
+// What the last stage reports for an encoder's input: a hash of all of it. With kPoison in it, one in four is not finite.
+std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& types,
+                               const std::vector<float>& patches, int count);
+
 // What the request must come to when it is served; times are left out.
 Completion deserved_completion(const Request& request, const std::vector<TokenId>& eos_tokens);
 // What distinguishes the two, times aside; "" when nothing does. Of failures only the code is compared.
@@ -68,6 +72,8 @@ std::string difference(const Completion& found, const Completion& deserved);
 
 // A request for greedy tokens. Its first prompt token tells the request.
 Request make_request(RequestId id, ModelId model, int prompt_tokens, int max_tokens, double arrival_s = 0);
+// The same for an encoder: `count` values, segments and a patch of its own.
+Request make_encoder_request(RequestId id, ModelId model, int tokens, int count, double arrival_s = 0);
 RequestId request_of(TokenId first_prompt_token);
 
 }  // namespace computron::test

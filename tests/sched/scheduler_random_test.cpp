@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "computron/base/digest.h"
 #include "tests/sched/driver.h"
 
 namespace computron::test {
@@ -13,7 +14,7 @@ namespace {
 
 class RandomJob {
  public:
-  explicit RandomJob(std::uint64_t seed) : random_(seed * 7919 + 1), roster_(make_models()) {
+  explicit RandomJob(std::uint64_t seed) : seed_(seed), random_(seed * 7919 + 1), roster_(make_models()) {
     options_.max_batch_tokens = from(1, one_in(3) ? 8 : 100);
     options_.max_seqs = from(1, one_in(3) ? 2 : 10);
     options_.steps_in_flight = from(1, 5);
@@ -67,6 +68,18 @@ class RandomJob {
     return frames;
   }
 
+  // Every fourth.
+  bool is_encoder(ModelId model) const { return hash_tuple(seed_, model) % 4 == 0; }
+
+  static void make_encoding(Request& request) {
+    request.task = request.id % 2 == 0 ? Task::kEmbed : Task::kClassify;
+    request.echo = false;
+    request.logprobs = -1;
+    request.values = 1 + static_cast<int>(request.id % 5);
+    if (request.id % 3 == 0) request.types.assign(request.prompt.size(), 1);
+    if (request.id % 3 == 1) request.patches = {static_cast<float>(request.id), 3};
+  }
+
   Request make_request(RequestId id, double span_s) {
     const auto model = static_cast<ModelId>(random_() % roster_.models());
     Request request = test::make_request(id, model, from(1, one_in(4) ? 120 : 20), from(0, one_in(4) ? 60 : 8));
@@ -76,9 +89,11 @@ class RandomJob {
     if (one_in(3)) request.logprobs = from(0, 5);
     if (one_in(4)) request.stop_tokens = {from(0, kVocab - 1)};
     if (one_in(10)) request.prompt.insert(request.prompt.begin() + from(1, std::ssize(request.prompt)), kPoison);
+    if (is_encoder(model)) make_encoding(request);
     return request;
   }
 
+  std::uint64_t seed_;
   std::mt19937_64 random_;
   FakeRoster roster_;
   SchedulerOptions options_;
@@ -88,7 +103,7 @@ class RandomJob {
 // What the schedules of all seeds have done.
 struct Reached {
   std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, spills = 0, restores = 0,
-              restarts = 0, prefetches = 0;
+              restarts = 0, prefetches = 0, encoded = 0;
   std::size_t refused = 0, failed = 0, stopped = 0;
 
   void add(const Driver& driver) {
@@ -97,6 +112,7 @@ struct Reached {
     for (const RequestId id : driver.finished()) {
       const Completion& completion = driver.completion(id);
       refused += completion.error_code == "context_length_exceeded";
+      encoded += !completion.values.empty();
       failed += completion.error_code == "numerical_error";
       stopped += completion.finish_reason == FinishReason::kStop;
     }
@@ -107,7 +123,8 @@ struct Reached {
     swaps += executed.swaps.size();
     overlapping += executed.in_flight > 1;
     fetch_steps += executed.step.chunks.empty();
-    for (const SequenceChunk& chunk : executed.step.chunks) restarts += chunk.start == 0 && !first_.insert(chunk.tokens[0]).second;
+    for (const SequenceChunk& chunk : executed.step.chunks)
+      restarts += chunk.start == 0 && !first_.insert(chunk.tokens[0]).second;
     for (const StagePlan& plan : executed.step.stages) {
       for (const Fetch& fetch : plan.fetches) {
         refills += fetch.after.step == executed.step.id && fetch.model == executed.step.model;
@@ -124,7 +141,7 @@ struct Reached {
 
 TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   Reached all;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
     RandomJob job(seed);
     Driver driver = job.make_driver();
     ASSERT_EQ(driver.run(), "") << "seed " << seed;
@@ -143,6 +160,7 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   EXPECT_GT(all.failed, 200u);
   EXPECT_GT(all.stopped, 400u);
   EXPECT_GT(all.overlapping, 2000u);
+  EXPECT_GT(all.encoded, 500u);
 }
 
 }  // namespace

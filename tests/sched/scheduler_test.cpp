@@ -112,7 +112,7 @@ TEST(SchedulerOrder, SaysHowLongToWait) {
   EXPECT_EQ(scheduler.running_model(), 0u);
   EXPECT_EQ(wait(2.6), 4.5) << "unless the step completes before";
   const SampledRow row{.token = 7, .top = {}};
-  scheduler.completed(std::get<PlannedStep>(decision).step.id, std::span(&row, 1), 3.0);
+  scheduler.completed(std::get<PlannedStep>(decision).step.id, {std::span(&row, 1)}, 3.0);
   EXPECT_EQ(wait(3.0), 4.5);
   const auto completions = scheduler.take_completions();
   ASSERT_EQ(completions.size(), 1u);
@@ -131,7 +131,7 @@ TEST(SchedulerOrder, IsDoneWhenTheInputIsClosedAndNothingIsLeft) {
   ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
   EXPECT_TRUE(std::holds_alternative<WaitUntil>(scheduler.next(1.0)));
   const SampledRow row{.token = 7, .top = {}};
-  scheduler.completed(1, std::span(&row, 1), 2.0);
+  scheduler.completed(1, {std::span(&row, 1)}, 2.0);
   EXPECT_TRUE(std::holds_alternative<AllDone>(scheduler.next(2.0)));
 }
 
@@ -143,8 +143,8 @@ TEST(SchedulerOrder, StepsThatCompleteWronglyAreRefused) {
   scheduler.submit(endless(1, 0, 5, 3));
   scheduler.next(0);
   const std::vector<SampledRow> rows(3);
-  EXPECT_THROW(scheduler.completed(2, std::span(rows).first(2), 0), Error) << "another step";
-  EXPECT_THROW(scheduler.completed(1, rows, 0), Error) << "a row too many";
+  EXPECT_THROW(scheduler.completed(2, {std::span(rows).first(2)}, 0), Error) << "another step";
+  EXPECT_THROW(scheduler.completed(1, {rows}, 0), Error) << "a row too many";
 }
 
 // --- Pools ------------------------------------------------------------------------------------------------------
@@ -496,6 +496,68 @@ TEST(SchedulerLimits, SequencesTakeTurnsWhenAStepHasNoRoomForAll) {
   EXPECT_EQ(driver.steps().size(), 30u);
   EXPECT_THAT(driver.finished(), ElementsAre(0, 1, 2, 3, 4, 5)) << "in the last three steps";
   EXPECT_LT(driver.completion(5).first_token_s, driver.steps()[3].finished_s);
+}
+
+// What does not fit into the rest of a step is first in the next one, however many shorter ones come behind it.
+TEST(SchedulerLimits, AnEncodersInputWaitsForAStepThatHoldsAllOfIt) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 10});
+  const std::vector<int> tokens = {4, 10, 3, 7, 3, 3, 3, 3};
+  for (RequestId id = 0; id < tokens.size(); ++id) driver.submit(make_encoder_request(id, 0, tokens[id], 2));
+  run(driver);
+  std::vector<std::vector<std::size_t>> steps;
+  for (const ExecutedStep& executed : driver.steps()) {
+    auto& sizes = steps.emplace_back();
+    for (const SequenceChunk& chunk : executed.step.chunks) sizes.push_back(chunk.tokens.size());
+  }
+  EXPECT_THAT(steps, ElementsAre(ElementsAre(4, 3, 3), ElementsAre(10), ElementsAre(7, 3), ElementsAre(3, 3)));
+}
+
+TEST(SchedulerLimits, AnEncodersInputThatNoStepHoldsIsRefused) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 10});
+  driver.submit(make_encoder_request(0, 0, 11, 2));
+  driver.submit(make_encoder_request(1, 0, 10, 2));
+  run(driver);
+  EXPECT_EQ(driver.completion(0).error_code, "context_length_exceeded");
+  EXPECT_EQ(driver.completion(1).error_code, "");
+}
+
+TEST(SchedulerLimits, ItIsFullWhenWhatWaitsTakesTooManyBytes) {
+  const FakeRoster roster({small_model(1)});
+  SchedulerOptions options = kRoomy;
+  options.max_waiting_bytes = 1000;
+  options.steps_in_flight = 2;
+  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), options);
+  Request image = make_encoder_request(0, 0, 1, 1, /*arrival_s=*/0);
+  image.patches.assign(200, 0.5f);
+  scheduler.submit(image);
+  EXPECT_FALSE(scheduler.is_full());
+  image.id = 1;
+  image.arrival_s = 5;
+  scheduler.submit(image);
+  EXPECT_TRUE(scheduler.is_full());
+  EXPECT_TRUE(std::holds_alternative<PlannedStep>(scheduler.next(0)));
+  EXPECT_FALSE(scheduler.is_full()) << "one of them is on its way";
+  scheduler.next(5);
+  EXPECT_EQ(scheduler.waiting_bytes(), 0u) << "the next pass has the other";
+}
+
+TEST(SchedulerLimits, EncodersAndDecodersServeBesideEachOther) {
+  const FakeRoster roster({small_model(4, {0, 1, 2}), small_model(3), small_model(5)});
+  for (const char* policy : {"fifo", "balanced", "throughput"}) {
+    for (const int frames : {9, 30}) {
+      SCOPED_TRACE(fmt::format("{}, {} frames", policy, frames));
+      Driver driver(roster, {.frames = frames, .max_batch_tokens = 20, .steps_in_flight = 2}, policy);
+      for (RequestId id = 0; id < 30; ++id) {
+        const int tokens = 1 + static_cast<int>(id * 7 % 20);
+        const double arrival_s = 0.01 * static_cast<double>(id);
+        driver.submit(id % 3 == 0 ? make_request(id, 0, tokens, 9, arrival_s)
+                                  : make_encoder_request(id, static_cast<ModelId>(id % 3), tokens, 3, arrival_s));
+      }
+      run(driver);
+    }
+  }
 }
 
 // --- Steps in flight --------------------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ struct Drive {
   SequenceChunk chunk(int max_tokens = 100) { return sequence.next_chunk(max_tokens, kBlock, blocks); }
   // Rows that the sequence did not consume.
   std::size_t rows(std::vector<SampledRow> list, double now_s = 1) {
-    std::span<const SampledRow> left(list);
-    sequence.take_rows(left, now_s);
-    return left.size();
+    PassResults left{.rows = list};
+    sequence.take_results(left, now_s);
+    return left.rows.size();
   }
   // One decode step.
   void sample(TokenId token, double now_s = 1) {
@@ -349,6 +349,74 @@ TEST(Sequence, TooFewRowsIsAnError) {
   Drive d(make_request({5}, 5));
   d.chunk();
   EXPECT_THROW(d.rows({}), Error);
+}
+
+// --- Encoders ---------------------------------------------------------------------------------------------------
+
+Request encoder_request(Task task) {
+  Request request = make_request({5, 6, 7}, 16);
+  request.task = task;
+  request.part = 3;
+  request.values = 2;
+  request.types = {0, 1, 1};
+  request.patches = {0.5f, 1.5f};
+  return request;
+}
+
+TEST(Sequence, AnEncodersInputIsOneChunkThatIsNeverCut) {
+  for (const Task task : {Task::kEmbed, Task::kClassify}) {
+    Drive d(encoder_request(task));
+    EXPECT_FALSE(Sequence::needs_no_pass(d.sequence.request()));
+    EXPECT_EQ(Sequence::cache_tokens(d.sequence.request()), 3) << "nothing is generated";
+    EXPECT_FALSE(d.sequence.fits_in(2));
+    EXPECT_TRUE(d.sequence.fits_in(3));
+    EXPECT_THROW(d.chunk(2), Error);
+    const SequenceChunk chunk = d.chunk(3);
+    EXPECT_THAT(chunk.tokens, ElementsAre(5, 6, 7));
+    EXPECT_THAT(chunk.types, ElementsAre(0, 1, 1));
+    EXPECT_THAT(chunk.patches, ElementsAre(0.5f, 1.5f));
+    EXPECT_EQ(chunk.output, task == Task::kEmbed ? SequenceChunk::kVector : SequenceChunk::kScores);
+    EXPECT_EQ(chunk.values, 2u);
+    EXPECT_TRUE(d.sequence.ends_in_flight());
+  }
+}
+
+TEST(Sequence, AnEncodersValuesEndIt) {
+  Drive d(encoder_request(Task::kEmbed));
+  d.chunk();
+  const std::vector<std::vector<float>> values = {{1, 2}, {3, 4}};
+  PassResults results{.encoded = values};
+  d.sequence.take_results(results, 4.5);
+  EXPECT_THAT(results.encoded, SizeIs(1)) << "another's";
+  const Completion c = d.end();
+  EXPECT_THAT(c.values, ElementsAre(1, 2));
+  EXPECT_EQ(c.part, 3u);
+  EXPECT_EQ(c.prompt_tokens, 3);
+  EXPECT_EQ(c.generated_tokens, 0);
+  EXPECT_EQ(c.first_token_s, 4.5);
+}
+
+TEST(Sequence, AValueThatIsNotFiniteEndsItWithAnError) {
+  for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    Drive d(encoder_request(Task::kClassify));
+    d.chunk();
+    const std::vector<std::vector<float>> values = {{1, bad}};
+    PassResults results{.encoded = values};
+    d.sequence.take_results(results, 1);
+    EXPECT_THAT(results.encoded, IsEmpty());
+    const Completion c = d.end();
+    EXPECT_EQ(c.error_code, "numerical_error");
+    EXPECT_THAT(c.values, IsEmpty());
+  }
+}
+
+TEST(Sequence, AnotherNumberOfValuesIsAnError) {
+  for (const std::vector<std::vector<float>>& values : {std::vector<std::vector<float>>{}, {{1, 2, 3}}}) {
+    Drive d(encoder_request(Task::kClassify));
+    d.chunk();
+    PassResults results{.encoded = values};
+    EXPECT_THROW(d.sequence.take_results(results, 1), Error);
+  }
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ Completion failed(ModelId model) {
   return completion;
 }
 
+void add(Metrics& metrics, const Completion& completion) { metrics.add(std::span(&completion, 1)); }
+
 RunFacts facts() {
   return {.wall_s = 20,
           .ranks = 4,
@@ -51,9 +53,9 @@ std::vector<std::string> keys(const ordered_json& object) {
 
 Metrics sample() {
   Metrics metrics({"a", "b"});
-  for (int i = 1; i <= 100; ++i) metrics.add(completion_of(0, i, i / 10.0));
-  metrics.add(completion_of(1, 500, 50));
-  metrics.add(failed(1));
+  for (int i = 1; i <= 100; ++i) add(metrics, completion_of(0, i, i / 10.0));
+  add(metrics, completion_of(1, 500, 50));
+  add(metrics, failed(1));
   metrics.add_failure();
   metrics.model(0).swaps = {.count = 2,
                             .pages = 10,
@@ -133,7 +135,7 @@ TEST(Metrics, PercentilesAreNearestRanks) {
 
 TEST(Metrics, ScoredPromptsHaveNoFirstToken) {
   Metrics metrics({"a"});
-  metrics.add(completion_of(0, 2, -100, /*generated=*/0));
+  add(metrics, completion_of(0, 2, -100, /*generated=*/0));
   const auto object = json::parse(metrics.to_json(facts()));
   EXPECT_EQ(object["latency_s"]["max"], 2);
   EXPECT_TRUE(object["ttft_s"]["max"].is_null());
@@ -202,6 +204,22 @@ TEST(WriteFileAtomically, NamesWhatItCannotCreate) {
   struct stat status {};
   ASSERT_EQ(stat("/dev/null", &status), 0);
   EXPECT_TRUE(S_ISCHR(status.st_mode));
+}
+
+TEST(Metrics, ARequestOfSeveralPartsIsOne) {
+  Metrics metrics({"a"});
+  std::vector<Completion> parts = {completion_of(0, 3, 1, /*generated=*/0), completion_of(0, 5, 2, /*generated=*/0)};
+  for (Completion& part : parts) part.values = {1, 2};
+  metrics.add(parts);
+  parts[1].error_code = "numerical_error";
+  metrics.add(parts);
+  EXPECT_EQ(metrics.finished(), 2u);
+  const json object = json::parse(metrics.to_json(facts()));
+  EXPECT_EQ(object["requests"], json::parse(R"({"total":2,"ok":1,"failed":1})"));
+  EXPECT_EQ(object["tokens"]["prompt"], 8);
+  EXPECT_EQ(object["tokens"]["generated"], 0);
+  EXPECT_EQ(object["latency_s"]["max"], 5) << "the last of them";
+  EXPECT_EQ(object["ttft_s"]["max"], 5) << "of an encoder nothing is there before";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ const std::string kInputs = COMPUTRON_INPUTS;
 std::vector<IncomingRequest> read_quickstart() {
   std::vector<ServedModel> models;
   for (const std::string id : {"opt-a", "opt-b", "opt-c", "opt-d"}) {
-    models.push_back({.id = id, .vocab = 1024, .max_positions = 2048, .eos_tokens = {2}});
+    models.push_back(decoder(id, 1024, 2048));
   }
   const CapturedLog log;
   RequestReader reader(kInputs + "/quickstart.jsonl", RequestParser(models, {}), {});
@@ -56,8 +56,9 @@ TEST(QuickstartInput, GoodRequestsCoverModelsAndOptions) {
   int with_logprobs = 0, with_echo = 0, switches = 0, good = 0;
   ModelId previous = 99;
   for (const auto& incoming : read_quickstart()) {
-    const auto* request = std::get_if<Request>(&incoming.content);
-    if (request == nullptr) continue;
+    const auto* parts = std::get_if<RequestParts>(&incoming.content);
+    if (parts == nullptr) continue;
+    const Request* const request = &parts->front();
     ++good;
     ++per_model[request->model];
     with_logprobs += request->logprobs == 2;

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 
 #include <limits>
+#include <span>
 #include <random>
 #include <utility>
 #include <variant>
 
 #include "computron/serve/request_reader.h"
 #include "serve_support.h"
+#include "src/serve/base64.h"
 
 namespace computron {
 namespace {
@@ -24,7 +26,7 @@ Request accepted(const std::string& line) {
     ADD_FAILURE() << line << "\n" << failure->code << ": " << failure->message;
     return {};
   }
-  return std::get<Request>(incoming.content);
+  return std::get<RequestParts>(incoming.content).at(0);
 }
 
 // Expects `line` to be refused with `code` and a message that has `part`, and the custom_id to be known ("": not).
@@ -49,8 +51,8 @@ TEST(RequestParser, ReadsEveryField) {
       41, R"({"custom_id":"x-1","method":"POST","url":"/v1/completions","arrival":1.5,"deadline":2,"body":{)"
           R"("model":"org/opt-b.v1","prompt":[0,5,99],"max_tokens":9,"logprobs":3,"echo":true,"ignore_eos":true,)"
           R"("stop_token_ids":[7,8],"n":1,"temperature":0,"top_p":0.5,"top_k":40,"seed":-5,"user":"u"}})");
-  ASSERT_TRUE(std::holds_alternative<Request>(incoming.content));
-  const auto& request = std::get<Request>(incoming.content);
+  ASSERT_TRUE(std::holds_alternative<RequestParts>(incoming.content));
+  const auto& request = std::get<RequestParts>(incoming.content).at(0);
   EXPECT_EQ(incoming.line, 41u);
   EXPECT_EQ(incoming.custom_id, "x-1");
   EXPECT_EQ(incoming.model, "org/opt-b.v1");
@@ -82,7 +84,7 @@ TEST(RequestParser, DefaultsOfAbsentAndNullFields) {
 
 TEST(RequestParser, DefaultMaxTokensComesFromTheLimits) {
   RequestParser parser(two_models(), {.default_max_tokens = 3});
-  EXPECT_EQ(std::get<Request>(parser.parse(0, line_with(R"("prompt":[4])")).content).max_tokens, 3);
+  EXPECT_EQ(std::get<RequestParts>(parser.parse(0, line_with(R"("prompt":[4])")).content).at(0).max_tokens, 3);
 }
 
 TEST(RequestParser, NeutralValuesAreAccepted) {
@@ -167,7 +169,7 @@ TEST(RequestParser, TextMustBeUnicode) {
 
 TEST(RequestParser, ByteOrderMarkOpensTheFileOnly) {
   const std::string mark = "\xEF\xBB\xBF", line = line_with(R"("prompt":[4])");
-  EXPECT_TRUE(std::holds_alternative<Request>(fresh_parser().parse(0, mark + line).content));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(fresh_parser().parse(0, mark + line).content));
   expect_refused(mark + line, "invalid_utf8", "a byte order mark", "r", 1);
   expect_refused(mark + mark + line, "invalid_utf8", "byte column 4", "r", 0);
   expect_refused(" " + mark + line, "invalid_json", "byte column 2", "r", 0);
@@ -218,9 +220,8 @@ TEST(RequestParser, EnvelopeFieldsAreNamed) {
   refused(R"({"custom_id":"r","method":"POST"})", "url: missing");
   refused(R"({"custom_id":"r","method":"POST","url":false})", "url: must be a string (got false)");
   refused(R"({"custom_id":"r","method":"POST","url":"/v2/x"})", "url: unknown '/v2/x'");
-  for (const std::string url : {"/v1/chat/completions", "/v1/embeddings", "/classify"}) {
-    refused(R"({"custom_id":"r","method":"POST","url":")" + url + "\"}", "this build serves /v1/completions");
-  }
+  refused(R"({"custom_id":"r","method":"POST","url":"/v1/chat/completions"})",
+          "this build serves /v1/completions, /v1/embeddings, /classify, not yet /v1/chat/completions");
   const std::string head = R"({"custom_id":"r","method":"POST","url":"/v1/completions")";
   refused(head + "}", "body: missing");
   refused(head + R"(,"body":null})", "body: must be an object (got null)");
@@ -353,14 +354,14 @@ TEST(RequestParser, LongNamesAreCutInMessages) {
 TEST(RequestParser, DuplicateCustomIds) {
   RequestParser parser = fresh_parser();
   const std::string good = line_with(R"("prompt":[4])", "same");
-  EXPECT_TRUE(std::holds_alternative<Request>(parser.parse(0, good).content));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(0, good).content));
   for (RequestId line = 1; line < 3; ++line) {
     const auto incoming = parser.parse(line, good);
     EXPECT_EQ(incoming.custom_id, "same");
     EXPECT_EQ(std::get<RequestFailure>(incoming.content).code, "duplicate_custom_id");
     EXPECT_THAT(std::get<RequestFailure>(incoming.content).message, HasSubstr("custom_id: an earlier line has 'same'"));
   }
-  EXPECT_TRUE(std::holds_alternative<Request>(parser.parse(3, line_with(R"("prompt":[4])", "other")).content));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(3, line_with(R"("prompt":[4])", "other")).content));
 }
 
 TEST(RequestParser, IdsOfFailedLinesAreTakenToo) {
@@ -379,12 +380,229 @@ TEST(RequestParser, UnknownFieldsAreIgnoredWithOneWarning) {
   const auto line = [](const std::string& name) {
     return line_with(R"("prompt":[4],")" + name + R"(":[1,{"a":2}])", name);
   };
-  EXPECT_TRUE(std::holds_alternative<Request>(parser.parse(0, line_with(R"("prompt":[4],"seed":1)", "none")).content));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(0, line_with(R"("prompt":[4],"seed":1)", "none")).content));
   EXPECT_EQ(log.text(), "");
-  EXPECT_TRUE(std::holds_alternative<Request>(parser.parse(1, line("colour")).content));
-  EXPECT_TRUE(std::holds_alternative<Request>(parser.parse(2, line("flavour")).content));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(1, line("colour")).content));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(2, line("flavour")).content));
   EXPECT_THAT(log.text(), HasSubstr("body.colour"));
   EXPECT_THAT(log.text(), Not(HasSubstr("flavour")));
+}
+
+// --- Encoders ---------------------------------------------------------------------------------------------------
+
+ServedModel encoder(const std::string& id, int classes, int token_types) {
+  ServedModel model = decoder(id, 100, 8);
+  model.config.causal = false;
+  model.config.hidden = 12;
+  model.config.classes = classes;
+  model.config.token_types = token_types;
+  return model;
+}
+
+ServedModel vision(const std::string& id, int channels) {
+  ServedModel model = encoder(id, 5, 0);
+  model.config.vocab = 0;
+  model.config.image_size = 4;
+  model.config.patch_size = 2;
+  model.config.channels = channels;
+  model.config.max_positions = 5;
+  return model;
+}
+
+RequestParser encoder_parser(const std::string& folder = ".") {
+  return RequestParser({encoder("bert", 3, 2), encoder("plain", 0, 0), vision("vit", 3), vision("grey", 1),
+                        decoder("opt", 100, 64)},
+                       {}, folder);
+}
+
+std::string encoder_line(const std::string& model, const std::string& fields, const std::string& url = "/classify") {
+  return R"({"custom_id":"r","method":"POST","url":")" + url + R"(","arrival":2.5,"body":{"model":")" + model + "\"," +
+         fields + "}}";
+}
+
+RequestParts parts_of(const std::string& line) {
+  const auto incoming = encoder_parser().parse(7, line);
+  if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) {
+    ADD_FAILURE() << line << "\n" << failure->code << ": " << failure->message;
+    return RequestParts(1);
+  }
+  return std::get<RequestParts>(incoming.content);
+}
+
+void expect_encoder_refused(const std::string& line, const std::string& code, const std::string& part) {
+  const auto incoming = encoder_parser().parse(7, line);
+  const auto* failure = std::get_if<RequestFailure>(&incoming.content);
+  ASSERT_NE(failure, nullptr) << "accepted: " << line;
+  EXPECT_EQ(failure->code, code) << line << "\n" << failure->message;
+  EXPECT_THAT(failure->message, HasSubstr(part)) << line;
+}
+
+TEST(EncoderRequests, OneInputIsOnePart) {
+  const RequestParts parts = parts_of(encoder_line("bert", R"("input":[5,6,99],"token_type_ids":[0,1,1])"));
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].id, 7u);
+  EXPECT_EQ(parts[0].part, 0u);
+  EXPECT_EQ(parts[0].model, 0u);
+  EXPECT_EQ(parts[0].task, Task::kClassify);
+  EXPECT_EQ(parts[0].values, 3);
+  EXPECT_EQ(parts[0].arrival_s, 2.5);
+  EXPECT_THAT(parts[0].prompt, ElementsAre(5, 6, 99));
+  EXPECT_THAT(parts[0].types, ElementsAre(0, 1, 1));
+}
+
+TEST(EncoderRequests, AListOfInputsIsAPartEach) {
+  const RequestParts parts =
+      parts_of(encoder_line("bert", R"("input":[[5],[6,7],[8]],"token_type_ids":[[1],[0,1],[0]])", "/v1/embeddings"));
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[2].part, 2u);
+  EXPECT_EQ(parts[2].id, 7u);
+  EXPECT_EQ(parts[1].task, Task::kEmbed);
+  EXPECT_EQ(parts[1].values, 12);
+  EXPECT_THAT(parts[1].prompt, ElementsAre(6, 7));
+  EXPECT_THAT(parts[1].types, ElementsAre(0, 1));
+  EXPECT_THAT(parts[2].prompt, ElementsAre(8));
+  EXPECT_TRUE(parts_of(encoder_line("plain", R"("input":[[5]])", "/v1/embeddings"))[0].types.empty());
+}
+
+TEST(EncoderRequests, VectorsMayBeWantedInBase64) {
+  const auto format = [](const std::string& value) {
+    const std::string fields = R"("input":[5],"encoding_format":)" + value;
+    return encoder_parser().parse(0, encoder_line("bert", fields, "/v1/embeddings")).base64_vectors;
+  };
+  EXPECT_TRUE(format("\"base64\""));
+  EXPECT_FALSE(format("\"float\""));
+  EXPECT_FALSE(format("null"));
+  expect_encoder_refused(encoder_line("bert", R"("input":[5],"encoding_format":"int8")"), "invalid_parameter",
+                         "body.encoding_format: must be 'float' or 'base64' (got 'int8')");
+}
+
+TEST(EncoderRequests, InputsAreChecked) {
+  const auto refused = [](const std::string& input, const std::string& code, const std::string& part) {
+    expect_encoder_refused(encoder_line("bert", "\"input\":" + input), code, part);
+  };
+  refused("null", "invalid_request", "body.input: missing");
+  refused("\"hello\"", "invalid_request", "body.input: text is not accepted because the checkpoint of bert carries no");
+  refused("[\"hello\"]", "invalid_request", "body.input: text is not accepted");
+  refused("5", "invalid_request", "body.input: must be a list of integers, or a list of such lists (got 5)");
+  refused("[]", "invalid_parameter", "body.input: must hold at least one integer");
+  refused("[[4],[]]", "invalid_parameter", "body.input[1]: must hold at least one integer");
+  refused("[[4],5]", "invalid_request", "body.input: not all its items are lists");
+  refused("[5,[4]]", "invalid_request", "body.input: not all its items are lists");
+  refused("[[4],[5,[6]]]", "invalid_request", "body.input[1][1]: must be an integer (got a list)");
+  refused("[[4],[5,\"a\"]]", "invalid_request", "body.input[1][1]: must be an integer (got a string)");
+  refused("[4,null]", "invalid_request", "body.input[1]: must be an integer (got null)");
+  refused("[[4],[5,100]]", "invalid_parameter", "body.input[1][1]: token ids of bert are integers from 0 to 99 (got 100)");
+  refused("[[4],[1,1,1,1,1,1,1,1,1]]", "context_length_exceeded", "body.input[1]: 9 tokens exceed the 8 positions of bert");
+  EXPECT_EQ(parts_of(encoder_line("bert", R"("input":[1,1,1,1,1,1,1,1])"))[0].prompt.size(), 8u);
+}
+
+TEST(EncoderRequests, InputsAreBounded) {
+  std::string most = "[[1]";
+  for (int i = 1; i < 2048; ++i) most += ",[1]";
+  EXPECT_EQ(parts_of(encoder_line("bert", "\"input\":" + most + "]")).size(), 2048u);
+  expect_encoder_refused(encoder_line("bert", "\"input\":" + most + ",[1]]"), "invalid_parameter",
+                         "body.input: at most 2048 inputs a request (got 2049)");
+  for (int i = 0; i < 300000; ++i) most += ",[]";
+  expect_encoder_refused(encoder_line("bert", "\"input\":" + most + "]"), "invalid_parameter", "(got 302048)");
+}
+
+TEST(EncoderRequests, SegmentsAreChecked) {
+  const auto refused = [](const std::string& input, const std::string& types, const std::string& code,
+                          const std::string& part) {
+    expect_encoder_refused(encoder_line("bert", "\"input\":" + input + ",\"token_type_ids\":" + types), code, part);
+  };
+  refused("[4,5]", "[0]", "invalid_request", "body.token_type_ids: 1 segments of 2 tokens");
+  refused("[4,5]", "[0,2]", "invalid_parameter", "body.token_type_ids[1]: segments of bert are integers from 0 to 1 (got 2)");
+  refused("[[4],[5]]", "[[0],[-1]]", "invalid_parameter", "body.token_type_ids[1][0]: segments");
+  refused("[[4],[5]]", "[[0]]", "invalid_request", "body.token_type_ids: 1 lists of segments for 2 inputs");
+  refused("[[4],[5]]", "[0,0]", "invalid_request", "body.token_type_ids: 1 lists of segments for 2 inputs");
+  refused("[4]", "\"x\"", "invalid_request", "body.token_type_ids: must be a list");
+  expect_encoder_refused(encoder_line("plain", R"("input":[4],"token_type_ids":[0])", "/v1/embeddings"),
+                         "invalid_parameter", "plain has no segments");
+}
+
+TEST(EncoderRequests, ModelsSayWhatTheyCanDo) {
+  const auto refused = [](const std::string& model, const std::string& url, const std::string& part) {
+    expect_encoder_refused(encoder_line(model, R"("input":[4],"prompt":[4])", url), "invalid_request", part);
+  };
+  refused("opt", "/v1/embeddings", "url: opt is a decoder: it serves /v1/completions");
+  refused("opt", "/classify", "url: opt is a decoder");
+  refused("bert", "/v1/completions", "url: bert is an encoder: it serves /v1/embeddings and /classify");
+  refused("plain", "/classify", "url: plain is an encoder without classes: it serves /v1/embeddings");
+  refused("bert", "/v1/rerank", "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/embeddings, /classify");
+  for (const std::string name : {"dimensions", "truncate_prompt_tokens"}) {
+    expect_encoder_refused(encoder_line("bert", R"("input":[4],")" + name + "\":3"), "invalid_parameter",
+                           "body." + name + ": not served");
+  }
+}
+
+std::string base64_of(const std::vector<float>& values) { return encode_base64(std::as_bytes(std::span(values))); }
+
+std::string tensor(const std::string& shape, const std::string& data) {
+  return R"("image":{"shape":)" + shape + R"(,"data":")" + data + "\"}";
+}
+
+TEST(EncoderRequests, AnImageMayBeATensor) {
+  std::vector<float> values;
+  for (int i = 0; i < 3 * 4 * 4; ++i) values.push_back(0.25f * static_cast<float>(i));
+  const RequestParts parts = parts_of(encoder_line("vit", tensor("[3,4,4]", base64_of(values))));
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].prompt.size(), 5u);
+  EXPECT_EQ(parts[0].values, 5);
+  ASSERT_EQ(parts[0].patches.size(), 5u * 12u);
+  EXPECT_EQ(parts[0].patches[11], 0) << "of the class token";
+  EXPECT_EQ(parts[0].patches[12], 0);
+  EXPECT_EQ(parts[0].patches[13], 0.25f);
+  EXPECT_EQ(parts[0].patches[14], 1.0f) << "the row below";
+  EXPECT_EQ(parts[0].patches[16], 4.0f) << "the next channel";
+}
+
+TEST(EncoderRequests, TensorsAreChecked) {
+  const std::vector<float> zeros(48);
+  std::vector<float> bad = zeros;
+  bad[40] = std::numeric_limits<float>::quiet_NaN();
+  const auto refused = [](const std::string& image, const std::string& code, const std::string& part) {
+    expect_encoder_refused(encoder_line("vit", image), code, part);
+  };
+  for (const std::string shape : {"[3,4]", "[1,4,4]", "[3,4,4,1]", "5", "null", "[[3],4,4]", "[3,4.5,4]"}) {
+    refused(tensor(shape, base64_of(zeros)), "invalid_request", "body.image.shape: images of vit have shape [3, 4, 4]");
+  }
+  refused(tensor("[3,4,4]", "AAA"), "invalid_request", "body.image.data: not base64");
+  refused(tensor("[3,4,4]", "AAAA"), "invalid_request", "body.image.data: 3 bytes; the shape has 192 of float32");
+  refused(tensor("[3,4,4]", base64_of(bad)), "invalid_parameter", "body.image.data: value 40 is not finite");
+  refused(R"("image":{"shape":[3,4,4]})", "invalid_request", "body.image.data: missing");
+  refused(R"("image":{"shape":[3,4,4],"data":{"data":"AAAA"}})", "invalid_request", "body.image.data: must be a string");
+  refused(R"("image":5)", "invalid_request", "body.image: must be a file's path, or shape and data (got 5)");
+  refused(R"("image":null)", "invalid_request", "body.image: missing");
+  refused(R"("input":[4])", "invalid_request", "body.input: vit takes images, in body.image");
+  refused(R"("image":{"shape":[3,4,4],"shape":[3,4,4]})", "duplicate_key", "'shape'");
+  expect_encoder_refused(encoder_line("bert", R"("image":"x.png")"), "invalid_request",
+                         "body.image: bert takes token ids, in body.input");
+  expect_encoder_refused(encoder_line("grey", R"("image":"x.png")"), "invalid_request", "grey takes 1 channels");
+}
+
+TEST(EncoderRequests, FilesAreSoughtBesideTheRequestFile) {
+  const std::string folder = std::string(COMPUTRON_FIXTURES) + "/vit";
+  const auto parse = [](const std::string& image, const std::string& from) {
+    return encoder_parser(from).parse(0, encoder_line("vit", "\"image\":\"" + image + '"', "/v1/embeddings"));
+  };
+  const auto relative = parse("image.png", folder), absolute = parse(folder + "/image.png", "/");
+  ASSERT_TRUE(std::holds_alternative<RequestParts>(relative.content));
+  ASSERT_TRUE(std::holds_alternative<RequestParts>(absolute.content));
+  const Request& request = std::get<RequestParts>(relative.content)[0];
+  EXPECT_EQ(request.patches.size(), 60u);
+  EXPECT_EQ(request.patches, std::get<RequestParts>(absolute.content)[0].patches);
+  const auto missing = parse("none.png", folder);
+  EXPECT_THAT(std::get<RequestFailure>(missing.content).message, HasSubstr("none.png': No such file or directory"));
+  EXPECT_EQ(std::get<RequestFailure>(missing.content).code, "invalid_request");
+}
+
+TEST(EncoderRequests, UnknownFieldsAreNamedOnce) {
+  const CapturedLog log;
+  RequestParser parser = encoder_parser();
+  const std::string image = R"("image":{"shape":[3,4,4],"colour":1,"data":")" + base64_of(std::vector<float>(48)) + "\"}";
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(0, encoder_line("vit", image + R"(,"logprobs":3)")).content));
+  EXPECT_THAT(log.text(), HasSubstr("body.logprobs, body.image.colour"));
 }
 
 // Whatever happens to a line, it gives one IncomingRequest of its number and never an exception; and a line that is
@@ -432,7 +650,7 @@ TEST(RequestParser, MutatedLinesNeverThrow) {
     EXPECT_LT(failure->message.size(), 500u);
   }
   EXPECT_GT(refused, 2500);
-  EXPECT_TRUE(std::holds_alternative<Request>(parser.parse(9999, line_with(R"("prompt":[4])", "untouched")).content));
+  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(9999, line_with(R"("prompt":[4])", "untouched")).content));
 }
 
 }  // namespace

@@ -64,10 +64,15 @@ class CapturedLog {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-inline std::vector<ServedModel> two_models() {
-  return {{.id = "opt-a", .vocab = 1024, .max_positions = 64, .eos_tokens = {2}},
-          {.id = "org/opt-b.v1", .vocab = 100, .max_positions = 2048, .eos_tokens = {2}}};
+inline ServedModel decoder(const std::string& id, int vocab, int max_positions) {
+  ServedModel model{.id = id, .config = {}};
+  model.config.vocab = vocab;
+  model.config.max_positions = max_positions;
+  model.config.eos_tokens = {2};
+  return model;
 }
+
+inline std::vector<ServedModel> two_models() { return {decoder("opt-a", 1024, 64), decoder("org/opt-b.v1", 100, 2048)}; }
 
 // A request line whose body holds `body_fields` besides the model.
 inline std::string line_with(const std::string& body_fields, const std::string& id = "r",

@@ -124,8 +124,8 @@ TEST(Workload, LinesReadBackAsTheRequests) {
   for (const Request& expected : requests) {
     ASSERT_TRUE(std::getline(lines, line));
     const IncomingRequest incoming = parser.parse(expected.id, line);
-    ASSERT_TRUE(std::holds_alternative<Request>(incoming.content)) << line;
-    const auto& read = std::get<Request>(incoming.content);
+    ASSERT_TRUE(std::holds_alternative<RequestParts>(incoming.content)) << line;
+    const auto& read = std::get<RequestParts>(incoming.content).at(0);
     EXPECT_EQ(read.model, expected.model);
     EXPECT_EQ(read.prompt, expected.prompt);
     EXPECT_EQ(read.max_tokens, expected.max_tokens);

@@ -16,12 +16,13 @@ class ModelWork {
       : block_tokens_(block_tokens), eos_tokens_(std::move(eos_tokens)) {}
 
   static bool earlier(const Request& a, const Request& b) {
-    return std::tie(a.arrival_s, a.id) < std::tie(b.arrival_s, b.id);
+    return std::tie(a.arrival_s, a.id, a.part) < std::tie(b.arrival_s, b.id, b.part);
   }
 
   // One that was read late goes before those that arrived after it.
   void enqueue(Request request);
   const std::deque<Request>& waiting() const { return waiting_; }
+  std::size_t waiting_bytes() const { return waiting_bytes_; }
   // Admitted and not ended; the longest without a chunk first.
   std::list<Sequence>& open() { return open_; }
   const std::list<Sequence>& open() const { return open_; }
@@ -41,7 +42,8 @@ class ModelWork {
     int tokens = 0;
     int logit_rows = 0;
   };
-  // Chunks of the first sequences not in flight; blocks() must have been made enough for them.
+  // Chunks of the first sequences not in flight; blocks() must have been made enough for them. One that does not fit
+  // into what is left of the limits is among the first the next time.
   std::vector<Sequence*> take_chunks(Limits limits, std::vector<SequenceChunk>& chunks);
   // The sequence has ended: its blocks are free.
   Completion close(Sequence* sequence);
@@ -80,6 +82,7 @@ class ModelWork {
   std::vector<TokenId> eos_tokens_;
   std::deque<Request> waiting_;  // the earliest first
   Backlog waiting_backlog_;
+  std::size_t waiting_bytes_ = 0;
   std::list<Sequence> open_;
   std::size_t arrivals_ = 0;
   double last_arrival_s_ = 0, arrival_gap_s_ = 0, arrival_gap2_s2_ = 0;

@@ -12,16 +12,33 @@ namespace computron {
 
 using RequestId = std::uint64_t;  // the 0-based line number in the input
 
+enum class Task : std::uint8_t { kComplete, kEmbed, kClassify };
+
+// One sequence that somebody wants computed. A line of the input that wants several (a list of inputs to embed) is
+// several requests of one id; whoever submits them puts their completions together.
 struct Request {
   RequestId id = 0;
+  std::uint32_t part = 0;  // tells the requests of one id apart: 0, 1, ...
   ModelId model = 0;
-  std::vector<TokenId> prompt;
+  Task task = Task::kComplete;
+  std::vector<TokenId> prompt;  // of an image: one for the class token and one for each patch, whatever they are
   int max_tokens = 16;    // 0 only with echo: the prompt is scored and nothing is generated
   int logprobs = -1;      // -1: none; k ≥ 0: the chosen token's and the k best ones' (k ≤ 20)
   bool echo = false;      // the prompt's tokens come back too, with their log-probabilities if asked for
   bool ignore_eos = false;
   std::vector<TokenId> stop_tokens;  // end the sequence like the model's own end-of-sequence tokens
   double arrival_s = 0;   // seconds after the start of the job
+
+  // Of encoders, whose task is to embed or to classify.
+  int values = 0;                        // that come back: elements of the vector, or classes
+  std::vector<std::int32_t> types = {};  // segment of every token of the prompt; empty: all 0
+  std::vector<float> patches = {};       // images: as in SequenceChunk
+
+  bool encodes() const { return task != Task::kComplete; }
+  // What it takes while it waits, but for a constant.
+  std::size_t bytes() const {
+    return sizeof(TokenId) * prompt.size() + sizeof(std::int32_t) * types.size() + sizeof(float) * patches.size();
+  }
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength };
@@ -37,6 +54,7 @@ struct ScoredToken {
 // The end of a request. With a non-empty error_code the other fields say how far it got and are not results.
 struct Completion {
   RequestId id = 0;
+  std::uint32_t part = 0;
   ModelId model = 0;
   std::vector<ScoredToken> prompt;  // only with echo
   std::vector<ScoredToken> tokens;  // generated; an end-of-sequence token that stopped it is not among them
@@ -46,8 +64,9 @@ struct Completion {
   std::string error_code;           // interface.md's codes: context_length_exceeded, numerical_error, ...
   std::string error_message;
   double arrival_s = 0;             // all seconds after the start of the job
-  double first_token_s = 0;
+  double first_token_s = 0;         // of encoders: when the values came
   double finished_s = 0;
+  std::vector<float> values = {};   // of encoders: the vector, or the scores of the classes
 };
 
 }  // namespace computron

@@ -16,7 +16,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <variant>
 #include <vector>
 
@@ -43,7 +42,9 @@ struct SchedulerOptions {
   int max_batch_tokens = 2048;
   int max_seqs = 64;
   int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
-  std::size_t max_waiting = 1 << 16;  // requests that a front end holds in it; a policy that plans ahead waits no longer
+  // What a front end holds in it; a policy that plans ahead waits no longer.
+  std::size_t max_waiting = 1 << 16;                        // requests
+  std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
   double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
   CostOptions costs = {};
 };
@@ -74,20 +75,24 @@ class Scheduler {
   Scheduler(std::vector<ModelShape> models, std::vector<std::string> names, std::unique_ptr<Policy> policy,
             const SchedulerOptions& options);
 
-  // A request becomes visible at its arrival_s. One whose cache can never fit completes with an error at once.
+  // A request becomes visible at its arrival_s. One whose cache can never fit, or an encoder's that no step is long
+  // enough for, completes with an error at once.
   void submit(Request request);
   // No request follows.
   void close_input() { input_closed_ = true; }
 
   // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed().
   Decision next(double now_s);
-  // Every rank has executed the step; `rows` are the last stage's. Steps complete in the order planned. `times`, by
+  // Every rank has executed the step; `results` are the last stage's. Steps complete in the order planned. `times`, by
   // stage, may be missing: predictions then stay as they are.
-  void completed(StepId step, std::span<const SampledRow> rows, double now_s, std::span<const StageTimes> times = {});
+  void completed(StepId step, PassResults results, double now_s, std::span<const StageTimes> times = {});
 
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
   std::size_t waiting() const;  // requests that no step has begun
-  bool is_full() const { return waiting() >= options_.max_waiting; }
+  std::size_t waiting_bytes() const;
+  bool is_full() const {
+    return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes;
+  }
   std::optional<ModelId> running_model() const { return turn_.model; }
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
   const CostModel& costs() const { return costs_; }
@@ -179,7 +184,8 @@ class Scheduler {
   struct Later {
     bool operator()(const Request& a, const Request& b) const { return ModelWork::earlier(b, a); }
   };
-  std::priority_queue<Request, std::vector<Request>, Later> arriving_;
+  std::vector<Request> arriving_;  // a heap: the first to arrive in front
+  std::size_t arriving_bytes_ = 0;
   std::vector<ModelWork> work_;  // [model]
   bool input_closed_ = false;
   bool begun_ = false;  // a decision has been made

@@ -1,4 +1,6 @@
 // A request being served: its tokens so far, how many of them are in the cache, and what its result holds already.
+//
+// An encoder's is one chunk, never cut, since every token sees every other: then it has its values and is finished.
 #pragma once
 
 #include <deque>
@@ -11,6 +13,12 @@
 
 namespace computron {
 
+// What the ranks have computed of a pass, in the order of its chunks; sequences take theirs from the front.
+struct PassResults {
+  std::span<const SampledRow> rows = {};             // of decoders
+  std::span<const std::vector<float>> encoded = {};  // of encoders: one vector a chunk
+};
+
 class Sequence {
  public:
   Sequence(Request request, SequenceId id, std::span<const TokenId> eos_tokens);
@@ -22,12 +30,14 @@ class Sequence {
   // Tokens whose positions are not computed yet: a prompt's rest, or one generated token.
   int pending_tokens() const { return static_cast<int>(tokens_.size()) - computed_; }
   // Tokens that may still be generated.
-  int tokens_to_come() const { return request_.max_tokens - completion_.generated_tokens; }
+  int tokens_to_come() const { return request_.encodes() ? 0 : request_.max_tokens - completion_.generated_tokens; }
   int computed_tokens() const { return computed_; }
   // It has not got beyond what it had computed before it was restarted.
   bool catching_up() const { return computed_ <= lost_; }
   // The ranks know it: it has been in a step.
   bool begun() const { return computed_ > 0; }
+  // Whether its next chunk, or a part of it where it may be cut, is at most `tokens` long.
+  bool fits_in(int tokens) const { return tokens >= (request_.encodes() ? pending_tokens() : 1); }
   // Its prompt's tokens get a row of logits each.
   bool wants_prompt_scores() const { return request_.echo && request_.logprobs >= 0; }
   // What is in flight is its last chunk, whatever comes of it.
@@ -42,15 +52,18 @@ class Sequence {
   static bool needs_no_pass(const Request& request);
 
   // The next chunk of at most `max_tokens` pending tokens; blocks from `free_blocks` join the list as it grows.
-  // The sequence is in flight until take_rows().
+  // The sequence is in flight until take_results().
   SequenceChunk next_chunk(int max_tokens, int block_tokens, std::deque<std::uint32_t>& free_blocks);
-  // The rows that the chunk in flight asked for; consumes them from the front of `rows`.
-  void take_rows(std::span<const SampledRow>& rows, double now_s);
+  // What the chunk in flight asked for; consumes it from the front of `results`.
+  void take_results(PassResults& results, double now_s);
 
   const std::vector<std::uint32_t>& blocks() const { return blocks_; }
   Completion take_completion() { return std::move(completion_); }
 
  private:
+  SequenceChunk::Output output_of_chunk(int end) const;
+  void take_values(std::span<const std::vector<float>>& encoded, double now_s);
+  void take_rows(std::span<const SampledRow>& rows, double now_s);
   void score_prompt_row(std::size_t position, const SampledRow& row);
   void append_sampled(const SampledRow& row, double now_s);
   void fail(const char* code, const char* message);
@@ -64,7 +77,7 @@ class Sequence {
   int lost_ = -1;  // computed tokens that were lost, at most; -1: none ever
   bool in_flight_ = false;
   bool finished_ = false;
-  SequenceChunk::Output chunk_logits_ = SequenceChunk::kNone;  // of the chunk in flight
+  SequenceChunk::Output chunk_output_ = SequenceChunk::kNone;  // of the chunk in flight
   int chunk_start_ = 0, chunk_tokens_ = 0;
   Completion completion_;
 };

@@ -24,8 +24,8 @@ struct BatchOptions {
 
 class BatchFrontEnd : public FrontEnd {
  public:
-  // Borrows all three. `start_s`: now_s() at the start of the job's clock. `model_ids` by ModelId.
-  BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metrics& metrics, std::vector<std::string> model_ids,
+  // Borrows the first three. `start_s`: now_s() at the start of the job's clock. `models` by ModelId.
+  BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metrics& metrics, std::vector<ServedModel> models,
                 double start_s, const BatchOptions& options);
 
   bool take_input(Scheduler& scheduler, double now) override;
@@ -35,6 +35,14 @@ class BatchFrontEnd : public FrontEnd {
   void finish(double now) override;  // the last progress line; ensures that no request is without a result
 
  private:
+  // A line without a result yet.
+  struct Open {
+    IncomingRequest incoming;         // of its requests is left what tells how to write the result
+    std::vector<Completion> parts;    // by Completion::part
+    std::size_t missing = 0;          // of them
+  };
+
+  void put_result(const Open& open);
   void take(IncomingRequest incoming, Scheduler& scheduler, double now);
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
@@ -42,11 +50,11 @@ class BatchFrontEnd : public FrontEnd {
   RequestReader& reader_;
   ResultWriter& writer_;
   Metrics& metrics_;
-  std::vector<std::string> model_ids_;
+  std::vector<ServedModel> models_;
   double start_s_;
   BatchOptions options_;
 
-  std::map<RequestId, IncomingRequest> open_;  // by line, until their result is written
+  std::map<RequestId, Open> open_;  // by line
   bool closed_ = false;
   ProgressLine progress_line_;
   std::uint64_t generated_tokens_ = 0;

@@ -32,7 +32,7 @@ struct JobOptions {
   double link_gb_per_s = 0;
   int threads = 0;
   std::string idle;
-  int max_batch_tokens = 2048;
+  int max_batch_tokens = 2048;  // at least the longest input of an encoder: a job raises it
   int max_seqs = 64;
   std::string policy = "balanced";
   double max_wait_s = PolicyOptions{}.max_wait_s;
@@ -96,6 +96,7 @@ class Job {
 
   void read_indices();
   void make_device();
+  void lengthen_steps();
   void check_message_size(const ModelConfig& config, const std::string& id) const;
   void make_images();
   void plan_memory(const Communicator& node);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,8 @@ class Metrics {
  public:
   explicit Metrics(std::vector<std::string> model_ids);
 
-  void add(const Completion& completion);                        // ok or failed, by its error_code
+  // A request with all its parts: ok, or failed if one of them has an error_code.
+  void add(std::span<const Completion> parts);
   void add_failure();                                            // a line that never became a request of a model
   ServeFigures& model(ModelId model) { return models_[model]; }  // for swaps and steps
   std::uint64_t finished() const;

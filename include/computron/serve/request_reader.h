@@ -25,7 +25,9 @@ namespace computron {
 struct ReaderLimits {
   std::size_t max_line_bytes = std::size_t{8} << 20;
   int max_depth = 64;
-  std::size_t max_queued = 4096;  // parsed requests waiting for the loop; the thread pauses beyond
+  // Parsed lines waiting for the loop, and bytes of their prompts and images; the thread pauses beyond.
+  std::size_t max_queued = 4096;
+  std::size_t max_queued_bytes = std::size_t{64} << 20;
   int default_max_tokens = 16;
 };
 
@@ -35,19 +37,24 @@ struct RequestFailure {
   std::string message;
 };
 
+// The sequences that make a line's result together, in its order: their parts are 0, 1, ...
+using RequestParts = std::vector<Request>;
+
 // One non-blank input line. The custom_id is known for failures too where the line could be read that far.
 struct IncomingRequest {
   RequestId line = 0;  // 0-based line number in the file, blank lines counted
   std::optional<std::string> custom_id;
   std::string model;  // as asked for; may be unknown
-  std::variant<Request, RequestFailure> content;
+  bool base64_vectors = false;  // how an embedding is written
+  std::variant<RequestParts, RequestFailure> content;
 };
 
 // Parses single lines; keeps the custom_ids it has seen to refuse duplicates, and what it has warned of. Pure
 // otherwise.
 class RequestParser {
  public:
-  RequestParser(std::vector<ServedModel> models, ReaderLimits limits);
+  // Relative paths of images begin in `image_folder`.
+  RequestParser(std::vector<ServedModel> models, ReaderLimits limits, std::string image_folder = ".");
   // `line` without its newline, in which only line 0 may begin with a byte order mark. Whatever is wrong with the line
   // becomes a RequestFailure.
   IncomingRequest parse(RequestId line_number, std::string_view line);
@@ -55,12 +62,13 @@ class RequestParser {
   IncomingRequest refuse_long(RequestId line_number, std::size_t bytes, std::optional<std::string> custom_id);
 
  private:
-  Request read(IncomingRequest& incoming, std::string_view line);
+  RequestParts read(IncomingRequest& incoming, std::string_view line);
   void warn_unknown_fields(RequestId line_number, const std::vector<std::string>& names);
   void warn_unknown_model(const std::string& name);
 
   std::vector<ServedModel> models_;
   ReaderLimits limits_;
+  std::string image_folder_;
   std::size_t max_prompt_ = 0;  // tokens; the longest that any model takes
   std::unordered_set<std::string> seen_ids_;
   bool warned_unknown_fields_ = false;
@@ -98,6 +106,7 @@ class RequestReader {
   std::mutex mutex_;  // guards what follows
   std::condition_variable space_;
   std::deque<IncomingRequest> queue_;
+  std::size_t queued_bytes_ = 0;
   bool ended_ = false;
   bool stopping_ = false;
   std::exception_ptr failure_;

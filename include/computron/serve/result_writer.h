@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -22,9 +23,14 @@ namespace computron {
 // usage. With echo the prompt's tokens come first in token_ids and logprobs. `text` is empty while checkpoints carry no
 // tokenizer; a token's string in logprobs is then "token:<id>". Log-probabilities are the shortest decimals that read
 // back as the same float32; minus infinity is written as -9999, as vLLM does.
+// An embedding's body is OpenAI's: {object: list, data: [{object: embedding, index, embedding}], model, usage}; a
+// classification's is vLLM's: {id, object: list, created: 0, model, data: [{index, label, probs, num_classes}], usage},
+// probs the softmax of the scores. Vectors are the shortest decimals that read back, or base64 of little-endian float32.
 // A request that failed has status_code 4xx (500 for numerical_error), body null and error {code, message, line};
-// <line> and `line` are the 0-based line number in the input. `request` holds a Request, whose logprobs is looked at.
-std::string format_completion(const IncomingRequest& request, const Completion& completion);
+// <line> and `line` are the 0-based line number in the input. `parts`: the completions of all parts of the request, in
+// their order; one that failed fails the line. `request` holds its RequestParts, of which task and logprobs are looked
+// at; `config` is its model's.
+std::string format_result(const IncomingRequest& request, std::span<const Completion> parts, const ModelConfig& config);
 std::string format_failure(const IncomingRequest& request, const RequestFailure& failure);
 
 // Lines go to OUT.partial; finish() renames it to OUT, so that OUT's existence means that it is complete.

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "computron/base/types.h"
+#include "computron/model/config.h"
 
 namespace computron {
 
@@ -26,9 +26,7 @@ std::vector<RosterEntry> read_roster(const std::string& file);
 // What the front end knows of a loaded model.
 struct ServedModel {
   std::string id;
-  int vocab = 0;
-  int max_positions = 0;
-  std::vector<TokenId> eos_tokens;
+  ModelConfig config;
 };
 
 }  // namespace computron
