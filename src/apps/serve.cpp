@@ -103,7 +103,7 @@ void open_output(const ServeOptions& options, Files& files) {
 }
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
-  const ReaderLimits limits{.max_line_bytes = options.max_line_bytes};
+  const ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
   const std::string folder = options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
   files.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits, folder),
                                                  limits);
@@ -175,7 +175,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
-  app.add_option("--seed", o.job.options.seed, "Seed of sampling; greedy decoding does not use it");
+  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own");
   app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");

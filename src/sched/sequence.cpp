@@ -57,6 +57,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<
                       .top = static_cast<std::uint8_t>(std::max(request_.logprobs, 0)),
                       .after_last = end == static_cast<int>(tokens_.size()) ? -1 : tokens_[end],
                       .values = static_cast<std::uint32_t>(request_.values),
+                      .sampling = begun() ? std::nullopt : sampling(),
                       .types = std::move(request_.types),
                       .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
   while (static_cast<int>(blocks_.size()) * block_tokens < end) {
@@ -68,6 +69,15 @@ SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<
   computed_ = end;
   in_flight_ = true;
   return chunk;
+}
+
+// For the ranks, which see prompt and generated tokens alike.
+std::optional<SamplingParams> Sequence::sampling() const {
+  if (!request_.sampling.draws()) return std::nullopt;
+  SamplingParams params = request_.sampling;
+  params.prompt_tokens = static_cast<std::uint32_t>(completion_.prompt_tokens);
+  params.stop_tokens = stop_tokens_;
+  return params;
 }
 
 void Sequence::take_results(PassResults& results, double now_s) {

@@ -6,9 +6,11 @@
 #include <limits>
 #include <utility>
 
+#include "computron/base/digest.h"
 #include "encoder_check.h"
 #include "json_text.h"
 #include "request_fields.h"
+#include "sampling_check.h"
 
 namespace computron {
 namespace {
@@ -22,59 +24,21 @@ constexpr std::pair<std::string_view, Task> kUrls[] = {
 constexpr std::string_view kChatUrl = "/v1/chat/completions";
 
 constexpr std::string_view kTopFields[] = {"arrival", "body", "custom_id", "deadline", "method", "url"};
-constexpr std::string_view kBodyFields[] = {
-    "echo", "ignore_eos",     "logprobs", "max_tokens",  "model", "n",     "prompt",
-    "seed", "stop_token_ids", "stream",   "temperature", "top_k", "top_p", "user"};
+constexpr std::string_view kBodyFields[] = {"echo",   "ignore_eos",       "logprobs",       "max_tokens", "model", "n",
+                                            "prompt", "return_token_ids", "stop_token_ids", "stream",     "user"};
+constexpr std::int64_t kMaxCompletions = 128;
 
-// Fields that change what greedy decoding returns and are not served: only the value that changes nothing is accepted.
+// Fields that change what comes back and are not served: only the value that changes nothing is accepted.
 enum class Neutral { kZero, kOne, kFalse, kEmpty };
 constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_token_ids", Neutral::kEmpty},
                                                                     {"bad_words", Neutral::kEmpty},
                                                                     {"best_of", Neutral::kOne},
-                                                                    {"frequency_penalty", Neutral::kZero},
-                                                                    {"logit_bias", Neutral::kEmpty},
-                                                                    {"min_tokens", Neutral::kZero},
-                                                                    {"presence_penalty", Neutral::kZero},
                                                                     {"prompt_logprobs", Neutral::kEmpty},
-                                                                    {"repetition_penalty", Neutral::kOne},
                                                                     {"response_format", Neutral::kEmpty},
                                                                     {"stop", Neutral::kEmpty},
                                                                     {"suffix", Neutral::kEmpty},
                                                                     {"truncate_prompt_tokens", Neutral::kEmpty},
                                                                     {"use_beam_search", Neutral::kFalse}};
-
-// The optional fields of a body.
-class Body {
- public:
-  explicit Body(const JsonFields& fields) : fields_(fields) {}
-
-  std::int64_t integer(std::string_view name, std::int64_t low, std::int64_t high, std::int64_t fallback) const {
-    const JsonValue& value = field(fields_, name);
-    if (value.kind == Kind::kNull) return fallback;
-    if (value.kind == Kind::kInteger && value.integer >= low && value.integer <= high) return value.integer;
-    invalid_parameter(
-        fmt::format("body.{}: must be an integer from {} to {} (got {})", name, low, high, describe(value)));
-  }
-
-  bool flag(std::string_view name) const {
-    const JsonValue& value = field(fields_, name);
-    if (value.kind != Kind::kNull && value.kind != Kind::kBool) {
-      invalid_parameter(fmt::format("body.{}: must be true or false (got {})", name, describe(value)));
-    }
-    return value.boolean;
-  }
-
-  double number(std::string_view name, double low, double high, double fallback) const {
-    const JsonValue& value = field(fields_, name);
-    if (value.kind == Kind::kNull) return fallback;
-    if (is_number(value) && number_of(value) >= low && number_of(value) <= high) return number_of(value);
-    invalid_parameter(
-        fmt::format("body.{}: must be a number from {} to {} (got {})", name, low, high, describe(value)));
-  }
-
- private:
-  const JsonFields& fields_;
-};
 
 // Of a field of the line itself that holds seconds.
 double seconds(const RequestDraft& draft, std::string_view name) {
@@ -191,19 +155,7 @@ std::string_view name_of(Neutral neutral) {
   return "empty";
 }
 
-void check_sampling(const JsonFields& fields) {
-  const Body body(fields);
-  const double temperature = body.number("temperature", 0, 2, 0);
-  if (temperature != 0) {
-    invalid_parameter(
-        fmt::format("body.temperature: only greedy decoding is served, so 0 or nothing (got {})", temperature));
-  }
-  if (body.integer("n", 1, kMaxStopTokens, 1) != 1)
-    invalid_parameter("body.n: one completion a request is served, so 1");
-  // Without effect when decoding is greedy, but still checked: a typing error should not pass unseen.
-  body.number("top_p", 0, 1, 1);
-  body.integer("top_k", -1, std::numeric_limits<int>::max(), -1);
-  body.integer("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(), 0);
+void check_unserved(const JsonFields& fields) {
   if (field(fields, "user").kind != Kind::kNull) required_string(fields, "body.", "user");
   for (const auto& [name, neutral] : kUnservedFields) {
     const JsonValue& value = field(fields, name);
@@ -214,7 +166,7 @@ void check_sampling(const JsonFields& fields) {
 }
 
 int max_tokens_of(const JsonFields& fields, bool echo, int default_max_tokens) {
-  const Body body(fields);
+  const OptionalFields body(fields);
   const int most = std::numeric_limits<int>::max();
   if (!echo && field(fields, "max_tokens").kind == Kind::kInteger && field(fields, "max_tokens").integer == 0) {
     invalid_parameter(fmt::format("body.max_tokens: must be an integer from 1 to {}, or 0 with echo (got 0)", most));
@@ -222,20 +174,30 @@ int max_tokens_of(const JsonFields& fields, bool echo, int default_max_tokens) {
   return static_cast<int>(body.integer("max_tokens", echo ? 0 : 1, most, default_max_tokens));
 }
 
-Request completion(const JsonFields& fields, const ServedModel& model, int default_max_tokens) {
-  const Body body(fields);
+// One request for each of the `n` completions; they differ in the noise that draws their tokens.
+RequestParts completions(const RequestDraft& draft, const ServedModel& model, const RequestContext& context) {
+  const JsonFields& fields = draft.body;
+  const OptionalFields body(fields);
   const JsonValue& prompt = field(fields, "prompt");
   check_prompt_kind(prompt, model);
   Request request;
   request.echo = body.flag("echo");
-  request.max_tokens = max_tokens_of(fields, request.echo, default_max_tokens);
+  request.max_tokens = max_tokens_of(fields, request.echo, context.default_max_tokens);
   request.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
   request.ignore_eos = body.flag("ignore_eos");
   request.stop_tokens = stop_tokens(fields, model);
-  check_sampling(fields);
+  check_unserved(fields);
   request.prompt = token_list(prompt, "body.prompt", model);
   check_context(prompt.count, request.max_tokens, model);
-  return request;
+  request.sampling = sampling_of(draft, model, request.max_tokens);
+  const auto n = static_cast<std::size_t>(body.integer("n", 1, kMaxCompletions, 1));
+  const bool seeded = field(fields, "seed").kind != Kind::kNull;
+  RequestParts parts(n, request);
+  for (std::size_t i = 0; i < n; ++i) {
+    parts[i].sampling.key =
+        seeded ? hash_tuple(static_cast<std::uint64_t>(seed_of(fields)), i) : hash_tuple(context.seed, context.line, i);
+  }
+  return parts;
 }
 
 // What the model can do instead stands in the message.
@@ -263,8 +225,8 @@ const std::string& check_custom_id(const RequestDraft& draft) { return required_
 
 std::string asked_model(const RequestDraft& draft) { return field(draft.body, "model").text; }
 
-CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models, int default_max_tokens,
-                             const std::string& image_folder) {
+CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models,
+                             const RequestContext& context) {
   const Task task = check_envelope(draft);
   const ModelId id = find_model(draft, models);
   check_task(task, models[id]);
@@ -272,9 +234,10 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
   seconds(draft, "deadline");  // checked; the scheduler has no use for it yet
   CheckedRequest checked;
   if (task == Task::kComplete) {
-    checked.parts.push_back(completion(draft.body, models[id], default_max_tokens));
+    checked.parts = completions(draft, models[id], context);
+    checked.prompt_token_ids = OptionalFields(draft.body).flag("return_token_ids");
   } else {
-    checked.parts = encoder_requests(draft, task, models[id], image_folder);
+    checked.parts = encoder_requests(draft, task, models[id], context.image_folder);
     checked.base64_vectors = wants_base64(draft.body);
   }
   for (Request& request : checked.parts) {
@@ -294,6 +257,7 @@ std::vector<std::string> unknown_fields(const RequestDraft& draft) {
     return names;
   }
   std::vector<std::string_view> known(std::begin(kBodyFields), std::end(kBodyFields));
+  known.insert(known.end(), std::begin(kSamplingFields), std::end(kSamplingFields));
   for (const auto& [name, neutral] : kUnservedFields) known.push_back(name);
   add_unknown(draft.body, "body.", known, names);
   return names;

@@ -20,12 +20,21 @@ std::string asked_model(const RequestDraft& draft);
 struct CheckedRequest {
   RequestParts parts;  // ids and parts are left to the caller
   bool base64_vectors = false;
+  bool prompt_token_ids = false;  // come back too
+};
+
+// What else decides what a line means.
+struct RequestContext {
+  RequestId line = 0;
+  int default_max_tokens = 16;
+  std::uint64_t seed = 0;    // of the job, for requests without one of their own
+  std::string image_folder;  // of relative paths
 };
 
 // Throws RequestError invalid_request, invalid_parameter, model_not_found or context_length_exceeded; its message names
-// the field and what it may be. Reads the image that the request names, from `image_folder` if its path is relative.
-CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models, int default_max_tokens,
-                             const std::string& image_folder);
+// the field and what it may be. Reads the image that the request names.
+CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models,
+                             const RequestContext& context);
 
 // Names of fields that no version of the interface knows, "body." before a body's.
 std::vector<std::string> unknown_fields(const RequestDraft& draft);

@@ -72,7 +72,7 @@ class DraftBuilder {
   JsonValue* outer_ = nullptr;      // the field's list, while container_ is a list in it
   bool is_object_ = false;
   bool in_body_ = false;
-  bool in_image_ = false;
+  JsonFields* inner_ = nullptr;  // fields of the body's object that is open, if they are kept
 };
 
 bool DraftBuilder::number_unsigned(std::uint64_t value) {
@@ -119,8 +119,8 @@ bool DraftBuilder::start_object(std::size_t) {
     in_body_ = true;
     return true;
   }
-  if (depth_ == 3 && in_body_ && body_key_ == "image") {
-    in_image_ = true;
+  if (depth_ == 3 && in_body_ && (body_key_ == "image" || body_key_ == "logit_bias")) {
+    inner_ = body_key_ == "image" ? &draft_.image : &draft_.logit_bias;
     return true;
   }
   container_ = field;
@@ -143,8 +143,8 @@ bool DraftBuilder::key(std::string& name) {
   } else if (depth_ == 2 && in_body_) {
     body_key_ = *stored;
     target_ = &draft_.body[body_key_];
-  } else if (depth_ == 3 && in_image_) {
-    target_ = &draft_.image[*stored];
+  } else if (depth_ == 3 && inner_ != nullptr) {
+    target_ = &(*inner_)[*stored];
   }
   return true;
 }
@@ -180,7 +180,7 @@ bool DraftBuilder::end_array() {
     --container_depth_;
   }
   --depth_;
-  if (depth_ == 2) in_image_ = false;
+  if (depth_ == 2) inner_ = nullptr;
   if (depth_ == 1) {
     in_body_ = false;
     body_key_.clear();

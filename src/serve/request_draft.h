@@ -42,6 +42,7 @@ struct RequestDraft {
   JsonFields top;    // the line's own fields
   JsonFields body;   // the fields of its "body", if that is an object
   JsonFields image;  // the fields of the body's "image", if that is an object
+  JsonFields logit_bias;  // of the body's "logit_bias"
 };
 
 struct ParseBounds {

@@ -52,6 +52,30 @@ const std::string& required_string(const JsonFields& fields, std::string_view pr
   return value.text;
 }
 
+std::int64_t OptionalFields::integer(std::string_view name, std::int64_t low, std::int64_t high,
+                                     std::int64_t fallback) const {
+  const JsonValue& value = field(fields_, name);
+  if (value.kind == Kind::kNull) return fallback;
+  if (value.kind == Kind::kInteger && value.integer >= low && value.integer <= high) return value.integer;
+  invalid_parameter(
+      fmt::format("body.{}: must be an integer from {} to {} (got {})", name, low, high, describe(value)));
+}
+
+bool OptionalFields::flag(std::string_view name) const {
+  const JsonValue& value = field(fields_, name);
+  if (value.kind != Kind::kNull && value.kind != Kind::kBool) {
+    invalid_parameter(fmt::format("body.{}: must be true or false (got {})", name, describe(value)));
+  }
+  return value.boolean;
+}
+
+double OptionalFields::number(std::string_view name, double low, double high, double fallback) const {
+  const JsonValue& value = field(fields_, name);
+  if (value.kind == Kind::kNull) return fallback;
+  if (is_number(value) && number_of(value) >= low && number_of(value) <= high) return number_of(value);
+  invalid_parameter(fmt::format("body.{}: must be a number from {} to {} (got {})", name, low, high, describe(value)));
+}
+
 std::vector<TokenId> token_list(const JsonValue& list, std::string_view path, const ServedModel& model) {
   for (std::size_t i = 0; i < list.integers.size(); ++i) {
     if (list.integers[i] >= 0 && list.integers[i] < model.config.vocab) continue;

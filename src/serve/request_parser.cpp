@@ -63,8 +63,13 @@ RequestParts RequestParser::read(IncomingRequest& incoming, std::string_view lin
                        fmt::format("custom_id: an earlier line has {} too", shown(*incoming.custom_id)));
   }
   warn_unknown_fields(incoming.line, unknown_fields(draft));
-  CheckedRequest checked = check_request(draft, models_, limits_.default_max_tokens, image_folder_);
+  CheckedRequest checked = check_request(draft, models_,
+                                         {.line = incoming.line,
+                                          .default_max_tokens = limits_.default_max_tokens,
+                                          .seed = limits_.seed,
+                                          .image_folder = image_folder_});
   incoming.base64_vectors = checked.base64_vectors;
+  if (checked.prompt_token_ids) incoming.prompt_token_ids = checked.parts.front().prompt;
   for (std::size_t i = 0; i < checked.parts.size(); ++i) {
     checked.parts[i].id = incoming.line;
     checked.parts[i].part = static_cast<std::uint32_t>(i);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <variant>
 
 #include "base64.h"
@@ -78,18 +79,26 @@ ScoredTokens all_tokens(const Completion& completion) {
   return tokens;
 }
 
-std::string choice_json(const Completion& completion, std::size_t index, bool logprobs) {
+// What a choice shows, beside its tokens.
+struct ChoiceFields {
+  bool logprobs = false;
+  std::optional<std::string> prompt_token_ids;  // JSON
+};
+
+std::string choice_json(const Completion& completion, std::size_t index, const ChoiceFields& fields) {
   const ScoredTokens tokens = all_tokens(completion);
-  return fmt::format(R"({{"index":{},"text":"","token_ids":{},"finish_reason":"{}","logprobs":{}}})", index,
+  const std::string prompt =
+      fields.prompt_token_ids ? fmt::format(R"("prompt_token_ids":{},)", *fields.prompt_token_ids) : "";
+  return fmt::format(R"({{"index":{},"text":"",{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", index, prompt,
                      list_json(tokens, id_json), completion.finish_reason == FinishReason::kStop ? "stop" : "length",
-                     logprobs ? logprobs_json(tokens) : "null");
+                     fields.logprobs ? logprobs_json(tokens) : "null");
 }
 
-// Of all parts together.
-std::string usage_json(Parts parts) {
+// Of all parts together. The completions of one prompt count it once.
+std::string usage_json(Parts parts, bool one_prompt = false) {
   std::int64_t prompt = 0, generated = 0;
   for (const Completion& part : parts) {
-    prompt += part.prompt_tokens;
+    if (!one_prompt || prompt == 0) prompt += part.prompt_tokens;
     generated += part.generated_tokens;
   }
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}})", prompt, generated,
@@ -97,12 +106,15 @@ std::string usage_json(Parts parts) {
 }
 
 std::string completion_body(const IncomingRequest& request, Parts parts) {
-  const bool logprobs = first_part(request).logprobs >= 0;
-  return fmt::format(
-      R"({{"id":"cmpl-{}","object":"text_completion","model":{},"choices":{},"usage":{}}})", request.line,
-      json_string(request.model),
-      joined_json(parts, [&](const Completion& c, std::size_t i) { return choice_json(c, i, logprobs); }),
-      usage_json(parts));
+  ChoiceFields fields{first_part(request).logprobs >= 0, std::nullopt};
+  if (request.prompt_token_ids) {
+    const auto number = [](TokenId token, std::size_t) { return fmt::format("{}", token); };
+    fields.prompt_token_ids = joined_json(*request.prompt_token_ids, number);
+  }
+  return fmt::format(R"({{"id":"cmpl-{}","object":"text_completion","model":{},"choices":{},"usage":{}}})",
+                     request.line, json_string(request.model),
+                     joined_json(parts, [&](const Completion& c, std::size_t i) { return choice_json(c, i, fields); }),
+                     usage_json(parts, /*one_prompt=*/true));
 }
 
 std::string floats_json(const std::vector<float>& values) {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include <limits>
-#include <span>
 #include <random>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -275,15 +275,27 @@ TEST(RequestParser, ParametersNameFieldAndRange) {
   }
   expect_bad_parameter(R"("echo":1)", "body.echo: must be true or false (got 1)");
   expect_bad_parameter(R"("ignore_eos":"yes")", "body.ignore_eos: must be true or false (got 'yes')");
-  expect_bad_parameter(R"("n":2)", "body.n: one completion");
-  expect_bad_parameter(R"("n":0)", "body.n: must be an integer");
-  expect_bad_parameter(R"("temperature":0.7)", "body.temperature: only greedy decoding is served");
+  expect_bad_parameter(R"("n":0)", "body.n: must be an integer from 1 to 128");
+  expect_bad_parameter(R"("n":129)", "body.n: must be an integer from 1 to 128");
   expect_bad_parameter(R"("temperature":-0.1)", "body.temperature: must be a number from 0 to 2 (got -0.1)");
   expect_bad_parameter(R"("temperature":2.5)", "body.temperature: must be a number from 0 to 2");
   expect_bad_parameter(R"("temperature":"hot")", "body.temperature: must be a number from 0 to 2 (got 'hot')");
   expect_bad_parameter(R"("top_p":1.5)", "body.top_p: must be a number from 0 to 1");
   expect_bad_parameter(R"("top_k":-2)", "body.top_k: must be an integer from -1 to");
   expect_bad_parameter(R"("seed":1.5)", "body.seed: must be an integer");
+  expect_bad_parameter(R"("min_p":-0.5)", "body.min_p: must be a number from 0 to 1");
+  expect_bad_parameter(R"("repetition_penalty":0)", "body.repetition_penalty: must be a number from 0.01 to 10");
+  expect_bad_parameter(R"("frequency_penalty":2.5)", "body.frequency_penalty: must be a number from -2 to 2");
+  expect_bad_parameter(R"("presence_penalty":"much")", "body.presence_penalty: must be a number from -2 to 2");
+  expect_bad_parameter(R"("max_tokens":5,"min_tokens":6)", "body.min_tokens: must be an integer from 0 to 5");
+  expect_bad_parameter(R"("logit_bias":[1])", "body.logit_bias: must be an object of at most 1024");
+  expect_bad_parameter(R"("logit_bias":{"5":101})", "body.logit_bias.5: must be a number from -100 to 100 (got 101)");
+  expect_bad_parameter(R"("logit_bias":{"5":"up"})", "body.logit_bias.5: must be a number");
+  for (const std::string bad : {"-1", "100000", "5x", "", "1e1", " 5"}) {
+    expect_bad_parameter(fmt::format(R"("logit_bias":{{"{}":1}})", bad),
+                         "body.logit_bias: keys are token ids of opt-a");
+  }
+  expect_bad_parameter(R"("return_token_ids":1)", "body.return_token_ids: must be true or false");
   expect_refused(line_with(R"("prompt":[4],"user":5)"), "invalid_request", "body.user: must be a string (got 5)");
 }
 
@@ -307,22 +319,55 @@ TEST(RequestParser, SecondsAreNotNegative) {
   expect_refused(R"({"deadline":"soon")" + rest, "invalid_parameter", "deadline: must be a finite number");
 }
 
-TEST(RequestParser, WhatChangesGreedyResultsIsRefusedByName) {
+TEST(RequestParser, ReadsHowTokensAreDrawn) {
+  const auto incoming = fresh_parser().parse(
+      7, line_with(R"("prompt":[4,5],"n":3,"temperature":0.7,"top_k":-1,"top_p":0.9,"min_p":0.05,"seed":11,)"
+                   R"("repetition_penalty":1.2,"frequency_penalty":-0.5,"presence_penalty":1,"min_tokens":2,)"
+                   R"("logit_bias":{"5":-100,"17":2.5},"return_token_ids":true)"));
+  const auto& parts = std::get<RequestParts>(incoming.content);
+  ASSERT_EQ(parts.size(), 3u);
+  SamplingParams expected{.temperature = 0.7f,
+                          .top_k = 0,
+                          .top_p = 0.9f,
+                          .min_p = 0.05f,
+                          .repetition_penalty = 1.2f,
+                          .frequency_penalty = -0.5f,
+                          .presence_penalty = 1,
+                          .logit_bias = {{17, 2.5f}, {5, -100.0f}},
+                          .min_tokens = 2,
+                          .key = parts[0].sampling.key};
+  EXPECT_EQ(parts[0].sampling, expected);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(parts[i].part, i);
+  EXPECT_EQ(incoming.prompt_token_ids, (std::vector<TokenId>{4, 5}));
+}
+
+// One seed, one noise, wherever the request stands; without one the job's seed and the line decide.
+TEST(RequestParser, KeysOfNoise) {
+  const auto keys = [](RequestId line, const std::string& fields, std::uint64_t job_seed) {
+    RequestParser parser(two_models(), {.seed = job_seed});
+    std::vector<std::uint64_t> found;
+    const auto incoming = parser.parse(line, line_with(R"("prompt":[4],"n":2,"temperature":1)" + fields));
+    for (const Request& request : std::get<RequestParts>(incoming.content)) found.push_back(request.sampling.key);
+    return found;
+  };
+  EXPECT_EQ(keys(1, R"(,"seed":5)", 0), keys(9, R"(,"seed":5)", 3));
+  EXPECT_NE(keys(1, R"(,"seed":5)", 0), keys(1, R"(,"seed":6)", 0));
+  EXPECT_EQ(keys(1, "", 3), keys(1, "", 3));
+  EXPECT_NE(keys(1, "", 3), keys(2, "", 3));
+  EXPECT_NE(keys(1, "", 3), keys(1, "", 4));
+  EXPECT_NE(keys(1, "", 3)[0], keys(1, "", 3)[1]);
+}
+
+TEST(RequestParser, WhatChangesResultsAndIsNotServedIsRefusedByName) {
   for (const auto& [field, value] :
-       std::vector<std::pair<std::string, std::string>>{{"presence_penalty", "0.5"},
-                                                        {"frequency_penalty", "-1"},
-                                                        {"repetition_penalty", "1.1"},
-                                                        {"logit_bias", "{\"5\":1}"},
-                                                        {"stop", "\"x\""},
+       std::vector<std::pair<std::string, std::string>>{{"stop", "\"x\""},
                                                         {"stop", "[\"x\"]"},
                                                         {"best_of", "2"},
                                                         {"suffix", "\"x\""},
-                                                        {"min_tokens", "3"},
                                                         {"use_beam_search", "true"},
                                                         {"allowed_token_ids", "[1]"},
                                                         {"prompt_logprobs", "-1"},
-                                                        {"response_format", "{\"type\":\"json_object\"}"},
-                                                        {"repetition_penalty", "\"1\""}}) {
+                                                        {"response_format", "{\"type\":\"json_object\"}"}}) {
     expect_bad_parameter(fmt::format(R"("{}":{})", field, value), "body." + field + ": not served");
   }
 }
@@ -380,7 +425,8 @@ TEST(RequestParser, UnknownFieldsAreIgnoredWithOneWarning) {
   const auto line = [](const std::string& name) {
     return line_with(R"("prompt":[4],")" + name + R"(":[1,{"a":2}])", name);
   };
-  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(0, line_with(R"("prompt":[4],"seed":1)", "none")).content));
+  EXPECT_TRUE(
+      std::holds_alternative<RequestParts>(parser.parse(0, line_with(R"("prompt":[4],"seed":1)", "none")).content));
   EXPECT_EQ(log.text(), "");
   EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(1, line("colour")).content));
   EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(2, line("flavour")).content));
@@ -410,9 +456,9 @@ ServedModel vision(const std::string& id, int channels) {
 }
 
 RequestParser encoder_parser(const std::string& folder = ".") {
-  return RequestParser({encoder("bert", 3, 2), encoder("plain", 0, 0), vision("vit", 3), vision("grey", 1),
-                        decoder("opt", 100, 64)},
-                       {}, folder);
+  return RequestParser(
+      {encoder("bert", 3, 2), encoder("plain", 0, 0), vision("vit", 3), vision("grey", 1), decoder("opt", 100, 64)}, {},
+      folder);
 }
 
 std::string encoder_line(const std::string& model, const std::string& fields, const std::string& url = "/classify") {
@@ -491,8 +537,10 @@ TEST(EncoderRequests, InputsAreChecked) {
   refused("[[4],[5,[6]]]", "invalid_request", "body.input[1][1]: must be an integer (got a list)");
   refused("[[4],[5,\"a\"]]", "invalid_request", "body.input[1][1]: must be an integer (got a string)");
   refused("[4,null]", "invalid_request", "body.input[1]: must be an integer (got null)");
-  refused("[[4],[5,100]]", "invalid_parameter", "body.input[1][1]: token ids of bert are integers from 0 to 99 (got 100)");
-  refused("[[4],[1,1,1,1,1,1,1,1,1]]", "context_length_exceeded", "body.input[1]: 9 tokens exceed the 8 positions of bert");
+  refused("[[4],[5,100]]", "invalid_parameter",
+          "body.input[1][1]: token ids of bert are integers from 0 to 99 (got 100)");
+  refused("[[4],[1,1,1,1,1,1,1,1,1]]", "context_length_exceeded",
+          "body.input[1]: 9 tokens exceed the 8 positions of bert");
   EXPECT_EQ(parts_of(encoder_line("bert", R"("input":[1,1,1,1,1,1,1,1])"))[0].prompt.size(), 8u);
 }
 
@@ -512,7 +560,8 @@ TEST(EncoderRequests, SegmentsAreChecked) {
     expect_encoder_refused(encoder_line("bert", "\"input\":" + input + ",\"token_type_ids\":" + types), code, part);
   };
   refused("[4,5]", "[0]", "invalid_request", "body.token_type_ids: 1 segments of 2 tokens");
-  refused("[4,5]", "[0,2]", "invalid_parameter", "body.token_type_ids[1]: segments of bert are integers from 0 to 1 (got 2)");
+  refused("[4,5]", "[0,2]", "invalid_parameter",
+          "body.token_type_ids[1]: segments of bert are integers from 0 to 1 (got 2)");
   refused("[[4],[5]]", "[[0],[-1]]", "invalid_parameter", "body.token_type_ids[1][0]: segments");
   refused("[[4],[5]]", "[[0]]", "invalid_request", "body.token_type_ids: 1 lists of segments for 2 inputs");
   refused("[[4],[5]]", "[0,0]", "invalid_request", "body.token_type_ids: 1 lists of segments for 2 inputs");
@@ -529,7 +578,8 @@ TEST(EncoderRequests, ModelsSayWhatTheyCanDo) {
   refused("opt", "/classify", "url: opt is a decoder");
   refused("bert", "/v1/completions", "url: bert is an encoder: it serves /v1/embeddings and /classify");
   refused("plain", "/classify", "url: plain is an encoder without classes: it serves /v1/embeddings");
-  refused("bert", "/v1/rerank", "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/embeddings, /classify");
+  refused("bert", "/v1/rerank",
+          "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/embeddings, /classify");
   for (const std::string name : {"dimensions", "truncate_prompt_tokens"}) {
     expect_encoder_refused(encoder_line("bert", R"("input":[4],")" + name + "\":3"), "invalid_parameter",
                            "body." + name + ": not served");
@@ -571,7 +621,8 @@ TEST(EncoderRequests, TensorsAreChecked) {
   refused(tensor("[3,4,4]", "AAAA"), "invalid_request", "body.image.data: 3 bytes; the shape has 192 of float32");
   refused(tensor("[3,4,4]", base64_of(bad)), "invalid_parameter", "body.image.data: value 40 is not finite");
   refused(R"("image":{"shape":[3,4,4]})", "invalid_request", "body.image.data: missing");
-  refused(R"("image":{"shape":[3,4,4],"data":{"data":"AAAA"}})", "invalid_request", "body.image.data: must be a string");
+  refused(R"("image":{"shape":[3,4,4],"data":{"data":"AAAA"}})", "invalid_request",
+          "body.image.data: must be a string");
   refused(R"("image":5)", "invalid_request", "body.image: must be a file's path, or shape and data (got 5)");
   refused(R"("image":null)", "invalid_request", "body.image: missing");
   refused(R"("input":[4])", "invalid_request", "body.input: vit takes images, in body.image");
@@ -600,8 +651,10 @@ TEST(EncoderRequests, FilesAreSoughtBesideTheRequestFile) {
 TEST(EncoderRequests, UnknownFieldsAreNamedOnce) {
   const CapturedLog log;
   RequestParser parser = encoder_parser();
-  const std::string image = R"("image":{"shape":[3,4,4],"colour":1,"data":")" + base64_of(std::vector<float>(48)) + "\"}";
-  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(0, encoder_line("vit", image + R"(,"logprobs":3)")).content));
+  const std::string image =
+      R"("image":{"shape":[3,4,4],"colour":1,"data":")" + base64_of(std::vector<float>(48)) + "\"}";
+  EXPECT_TRUE(
+      std::holds_alternative<RequestParts>(parser.parse(0, encoder_line("vit", image + R"(,"logprobs":3)")).content));
   EXPECT_THAT(log.text(), HasSubstr("body.logprobs, body.image.colour"));
 }
 
@@ -650,7 +703,8 @@ TEST(RequestParser, MutatedLinesNeverThrow) {
     EXPECT_LT(failure->message.size(), 500u);
   }
   EXPECT_GT(refused, 2500);
-  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(9999, line_with(R"("prompt":[4])", "untouched")).content));
+  EXPECT_TRUE(
+      std::holds_alternative<RequestParts>(parser.parse(9999, line_with(R"("prompt":[4])", "untouched")).content));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "computron/base/types.h"
+#include "computron/model/sampler.h"
 
 namespace computron {
 
@@ -26,6 +27,7 @@ struct Request {
   int logprobs = -1;      // -1: none; k ≥ 0: the chosen token's and the k best ones' (k ≤ 20)
   bool echo = false;      // the prompt's tokens come back too, with their log-probabilities if asked for
   bool ignore_eos = false;
+  SamplingParams sampling = {};       // prompt_tokens and stop_tokens are filled in when it begins
   std::vector<TokenId> stop_tokens;  // end the sequence like the model's own end-of-sequence tokens
   double arrival_s = 0;   // seconds after the start of the job
 

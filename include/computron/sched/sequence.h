@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,6 +62,7 @@ class Sequence {
   Completion take_completion() { return std::move(completion_); }
 
  private:
+  std::optional<SamplingParams> sampling() const;
   SequenceChunk::Output output_of_chunk(int end) const;
   void take_values(std::span<const std::vector<float>>& encoded, double now_s);
   void take_rows(std::span<const SampledRow>& rows, double now_s);

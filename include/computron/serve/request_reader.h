@@ -29,6 +29,7 @@ struct ReaderLimits {
   std::size_t max_queued = 4096;
   std::size_t max_queued_bytes = std::size_t{64} << 20;
   int default_max_tokens = 16;
+  std::uint64_t seed = 0;  // of requests that draw tokens and give none
 };
 
 struct RequestFailure {
@@ -46,6 +47,7 @@ struct IncomingRequest {
   std::optional<std::string> custom_id;
   std::string model;  // as asked for; may be unknown
   bool base64_vectors = false;  // how an embedding is written
+  std::optional<std::vector<TokenId>> prompt_token_ids = {};  // to come back with each choice
   std::variant<RequestParts, RequestFailure> content;
 };
 
