@@ -16,6 +16,8 @@ std::string name_of(int tag) {
       return "clock";
     case kTrace:
       return "trace";
+    case kLargeStep:
+      return "large step";
     case kLogitSummary:
       return "logit summary";
     case kAllReduce:

@@ -10,7 +10,14 @@ namespace computron {
 namespace {
 
 constexpr std::size_t kFragmentBytes = 3500;  // stays below the eager limit of every transport
-using Length = std::uint32_t;                 // in front of a message's first fragment
+constexpr std::size_t kLargestInFragments = 64 << 10;
+using Length = std::uint32_t;                    // in front of a message's first fragment
+constexpr Length kComesWhole = Length{1} << 31;  // a flag in it: so many bytes come as one message instead
+
+std::vector<std::byte> bytes_of(Length length) {
+  const auto bytes = std::as_bytes(std::span(&length, 1));
+  return {bytes.begin(), bytes.end()};
+}
 
 }  // namespace
 
@@ -25,11 +32,15 @@ void Outbox::poll() {
 
 void StepSender::send(const Step& step) {
   for (int rank = 1; rank < mesh_.shape.ranks(); ++rank) {
-    const std::vector<std::byte> body = step.encode(mesh_.shape.stage_of(rank));
-    std::vector<std::byte> message(sizeof(Length) + body.size());
+    std::vector<std::byte> body = step.encode(mesh_.shape.stage_of(rank));
     const auto length = static_cast<Length>(body.size());
-    std::memcpy(message.data(), &length, sizeof length);
-    std::memcpy(message.data() + sizeof length, body.data(), body.size());
+    if (body.size() > kLargestInFragments) {
+      outbox_.send(mesh_.world, bytes_of(length | kComesWhole), rank, tags::kStep);
+      outbox_.send(mesh_.world, std::move(body), rank, tags::kLargeStep);
+      continue;
+    }
+    std::vector<std::byte> message = bytes_of(length);
+    message.insert(message.end(), body.begin(), body.end());
     for (std::size_t at = 0; at < message.size(); at += kFragmentBytes) {
       const std::size_t end = std::min(at + kFragmentBytes, message.size());
       outbox_.send(mesh_.world, {message.begin() + at, message.begin() + end}, rank, tags::kStep);
@@ -45,31 +56,48 @@ StepReceiver::StepReceiver(const Mesh& mesh, int steps_in_flight) : mesh_(mesh) 
 }
 
 std::optional<Step> StepReceiver::poll() {
+  if (large_) {
+    if (!large_->done()) return std::nullopt;
+    ensure(large_->received_bytes() == message_.size(), "a large step of another length than announced");
+    large_.reset();
+    return decode_message();
+  }
   while (ring_.front().request.done()) {
     Slot slot = std::move(ring_.front());
     ring_.pop_front();
-    take_fragment(std::span<const std::byte>(slot.bytes).first(slot.request.received_bytes()));
+    const bool whole = take_fragment(std::span<const std::byte>(slot.bytes).first(slot.request.received_bytes()));
     slot.request = mesh_.world.receive(slot.bytes, 0, tags::kStep);
     ring_.push_back(std::move(slot));
-    if (missing_ == 0) {
-      const std::vector<std::byte> message = std::exchange(message_, {});
-      return Step::decode(message, mesh_.stage, mesh_.shape.pp);
-    }
+    if (large_) return std::nullopt;
+    if (whole) return decode_message();
   }
   return std::nullopt;
 }
 
-void StepReceiver::take_fragment(std::span<const std::byte> fragment) {
+Step StepReceiver::decode_message() {
+  const std::vector<std::byte> message = std::exchange(message_, {});
+  return Step::decode(message, mesh_.stage, mesh_.shape.pp);
+}
+
+// True when the message has come whole.
+bool StepReceiver::take_fragment(std::span<const std::byte> fragment) {
   if (missing_ == 0) {
-    ensure(fragment.size() > sizeof(Length), "step fragment too short");
     Length length = 0;
+    ensure(fragment.size() >= sizeof length, "step fragment too short");
     std::memcpy(&length, fragment.data(), sizeof length);
-    missing_ = length;
     fragment = fragment.subspan(sizeof length);
+    if ((length & kComesWhole) != 0) {
+      message_.resize(length & ~kComesWhole);
+      large_ = mesh_.world.receive(message_, 0, tags::kLargeStep);
+      return false;
+    }
+    missing_ = length;
+    message_.reserve(missing_);
   }
   ensure(fragment.size() <= missing_, "step fragment too long");
   message_.insert(message_.end(), fragment.begin(), fragment.end());
   missing_ -= fragment.size();
+  return missing_ == 0;
 }
 
 void ReportCollector::expect(const Step& step, std::vector<StateDigest> expected) {

@@ -21,6 +21,8 @@
 namespace computron {
 namespace {
 
+constexpr std::size_t kStepBesidePatches = 64 << 20;  // of the longest step's message, and far more than that
+
 MeshShape mesh_shape(const JobOptions& options, int ranks) {
   const int pp = options.pp > 0 ? options.pp : options.tp > 0 ? std::max(1, ranks / options.tp) : 1;
   const int tp = options.tp > 0 ? options.tp : std::max(1, ranks / pp);
@@ -145,7 +147,8 @@ void Job::lengthen_steps() {
 
 // MPI counts bytes in an int.
 void Job::check_message_size(const ModelConfig& config, const std::string& id) const {
-  const std::size_t bytes = sizeof(float) * config.hidden * options_.max_batch_tokens;
+  const std::size_t values = static_cast<std::size_t>(std::max(config.hidden, config.patch_values()));
+  const std::size_t bytes = sizeof(float) * values * options_.max_batch_tokens + kStepBesidePatches;
   if (mesh_->shape.ranks() > 1 && bytes > INT_MAX) {
     throw ConfigError(fmt::format("model {}: steps of --max-batch-tokens {} make messages of {}; the limit is 2 GiB",
                                   id, options_.max_batch_tokens, format_size(bytes)));

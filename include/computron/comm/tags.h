@@ -12,6 +12,7 @@ inline constexpr int kReport = 2;      // every rank → rank 0: done records
 inline constexpr int kActivation = 3;  // stage → next stage, same t: hidden states
 inline constexpr int kClock = 4;       // rank 0 ↔ every rank, at start-up: times of their clocks
 inline constexpr int kTrace = 5;       // every rank → rank 0, at the end: its part of the trace file
+inline constexpr int kLargeStep = 6;   // rank 0 → every rank: steps with images
 
 // Tensor-parallel communicator of a stage.
 inline constexpr int kLogitSummary = 16;  // best logits of each vocabulary slice

@@ -1,7 +1,9 @@
 // Steps and done records on the wire. Nothing here blocks; poll() moves everything along.
 //
 // Steps: rank 0 sends each rank its step in fragments small enough to be sent eagerly, into a ring of receives that
-// the rank keeps posted. Reports: rank 0 posts a receive of the right size a rank and step before the step goes out.
+// the rank keeps posted. A step with images is megabytes: a fragment announces it, and it comes as one message of its
+// own, for which the rank posts a receive then; steps behind it wait in the ring. Reports: rank 0 posts a receive of
+// the right size a rank and step before the step goes out.
 #pragma once
 
 #include <deque>
@@ -52,16 +54,18 @@ class StepReceiver {
   std::optional<Step> poll();
 
  private:
-  void take_fragment(std::span<const std::byte> fragment);
+  bool take_fragment(std::span<const std::byte> fragment);
+  Step decode_message();
 
   const Mesh& mesh_;
   struct Slot {
     std::vector<std::byte> bytes;
     MessageRequest request;
   };
-  std::deque<Slot> ring_;           // receives in the order posted
-  std::vector<std::byte> message_;  // of the fragments so far
-  std::size_t missing_ = 0;         // bytes of the message still to come
+  std::deque<Slot> ring_;                // receives in the order posted
+  std::vector<std::byte> message_;       // of the fragments so far
+  std::size_t missing_ = 0;              // bytes of the message still to come
+  std::optional<MessageRequest> large_;  // the message, if it comes whole
 };
 
 // Rank 0's end of done records. A step's record is complete when every rank's has come.
@@ -80,9 +84,9 @@ class ReportCollector {
  private:
   struct Pending {
     StepId step;
-    std::vector<StateDigest> expected;       // [stage]
+    std::vector<StateDigest> expected;            // [stage]
     std::vector<std::vector<std::byte>> buffers;  // [rank]
-    std::vector<MessageRequest> requests;           // [rank]
+    std::vector<MessageRequest> requests;         // [rank]
     std::vector<std::optional<Report>> reports;   // [rank]
   };
   void check(const Pending& pending, int rank) const;

@@ -1,0 +1,52 @@
+// Steps of every size from rank 0 to another: whole and in order.
+#include "computron/runtime/step_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include "computron/base/time.h"
+
+namespace computron {
+namespace {
+
+// Steps whose messages are a fragment, a few fragments, the longest in fragments, and megabytes.
+std::vector<Step> steps_of_all_sizes() {
+  std::vector<Step> steps;
+  for (const std::size_t patches : {0, 2000, 16000, 17000, 700000, 5, 300000, 0, 0, 0}) {
+    Step& step = steps.emplace_back();
+    step.id = steps.size();
+    step.stages.resize(1);
+    step.chunks.push_back({.sequence = 7, .tokens = {1, 2}, .new_blocks = {}});
+    for (std::size_t i = 0; i < patches; ++i) step.chunks[0].patches.push_back(static_cast<float>(i % 1000 + step.id));
+    step.stages.back().fetches.push_back({.page = static_cast<PageId>(step.id), .after = {}});
+  }
+  return steps;
+}
+
+void expect_steps(const Mesh& mesh, const std::vector<Step>& sent) {
+  StepReceiver receiver(mesh, /*steps_in_flight=*/2);
+  const double deadline_s = now_s() + 60;
+  for (const Step& expected : sent) {
+    std::optional<Step> step;
+    while (!(step = receiver.poll())) ASSERT_LT(now_s(), deadline_s) << "step " << expected.id << " does not come";
+    EXPECT_EQ(step->encode(0), Step::decode(expected.encode(0), 0, 1).encode(0));
+    EXPECT_EQ(step->id, expected.id);
+  }
+}
+
+TEST(StepExchange, StepsOfAllSizesArriveWholeAndInOrder) {
+  Communicator world = Communicator::world();
+  if (world.size() != 2) GTEST_SKIP() << "two ranks";
+  const Mesh mesh({.tp = 2, .pp = 1}, std::move(world));
+  const std::vector<Step> steps = steps_of_all_sizes();
+  if (mesh.rank == 1) return expect_steps(mesh, steps);
+  StepSender sender(mesh);
+  for (const Step& step : steps) sender.send(step);
+  const double deadline_s = now_s() + 60;
+  while (!sender.idle()) {
+    sender.poll();
+    ASSERT_LT(now_s(), deadline_s);
+  }
+}
+
+}  // namespace
+}  // namespace computron
