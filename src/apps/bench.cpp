@@ -9,6 +9,7 @@ void add_bench(CLI::App& app) {
   auto* command = app.add_subcommand("bench", "Measure one thing beside its bound");
   command->require_subcommand(1);
   add_bench_load(*command);
+  add_bench_step(*command);
   add_bench_swap(*command);
   add_bench_workload(*command);
 }
