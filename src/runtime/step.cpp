@@ -18,7 +18,7 @@ void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   out.put(c.after_last);
   out.put(c.values);
   out.put_list(c.types);
-  out.put_list(first_stage ? c.patches : std::vector<float>{});
+  out.put_list(first_stage ? std::span<const float>(c.patches) : std::span<const float>());
 }
 
 SequenceChunk get_chunk(ByteReader& in) {
