@@ -57,7 +57,7 @@ void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   out.put(static_cast<std::uint8_t>(c.sampling.has_value()));
   if (c.sampling) put(out, *c.sampling);
   out.put_list(c.types);
-  out.put_list(first_stage ? c.patches : std::vector<float>{});
+  out.put_list(first_stage ? std::span<const float>(c.patches) : std::span<const float>());
 }
 
 SequenceChunk get_chunk(ByteReader& in) {

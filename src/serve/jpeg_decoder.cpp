@@ -55,7 +55,7 @@ class JpegReader {
 
   int width() const { return static_cast<int>(info_.image_width); }
   int height() const { return static_cast<int>(info_.image_height); }
-  bool is_printers() const { return info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK; }
+  bool is_cmyk() const { return info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK; }
   const char* why() const { return message_; }
 
  private:
@@ -85,7 +85,7 @@ RgbImage decode_jpeg(std::span<const std::uint8_t> bytes, const std::string& pat
   JpegReader reader(limits.max_scans);
   if (!reader.read_header(bytes)) refuse_image(path, reader.why());
   check_image_size(path, static_cast<std::size_t>(reader.width()), static_cast<std::size_t>(reader.height()), limits);
-  if (reader.is_printers()) refuse_image(path, "a CMYK JPEG is not read; convert it to RGB");
+  if (reader.is_cmyk()) refuse_image(path, "a CMYK JPEG is not read; convert it to RGB");
   RgbImage image{reader.width(), reader.height(), {}};
   if (!reader.start()) refuse_image(path, reader.why());
   image.pixels.resize(std::size_t{3} * image.width * image.height);

@@ -237,13 +237,15 @@ TEST(RequestReader, QueueIsBoundedAndStoppable) {
   for (int i = 0; i < 100; ++i) text += good(std::to_string(i)) + "\n";
   const TemporaryFolder folder;
   const auto path = folder.write("in.jsonl", text);
-  const ReaderLimits limits{.max_queued = 3};
-  EXPECT_EQ(read_path(path, limits).size(), 100u);
-  RequestReader reader(path, RequestParser(two_models(), limits), limits);
-  while (reader.lines_seen() < 3) std::this_thread::sleep_for(kSoon);
-  std::this_thread::sleep_for(20 * kSoon);
-  EXPECT_EQ(reader.lines_seen(), 3u);
-  EXPECT_FALSE(reader.finished());
+  // Three lines, or what three prompts of two tokens take.
+  for (const ReaderLimits limits : {ReaderLimits{.max_queued = 3}, ReaderLimits{.max_queued_bytes = 24}}) {
+    EXPECT_EQ(read_path(path, limits).size(), 100u);
+    RequestReader reader(path, RequestParser(two_models(), limits), limits);
+    while (reader.lines_seen() < 3) std::this_thread::sleep_for(kSoon);
+    std::this_thread::sleep_for(20 * kSoon);
+    EXPECT_EQ(reader.lines_seen(), 3u);
+    EXPECT_FALSE(reader.finished());
+  }
 }
 
 TEST(RequestReader, OnlyRegularFilesAreInput) {

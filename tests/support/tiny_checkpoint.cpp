@@ -48,13 +48,13 @@ void append(std::vector<std::byte>& bytes, float value, DType dtype) {
   }
 }
 
-std::vector<std::byte> random_tensor(const TensorSpec& spec, const TinyModel& model, std::uint64_t number) {
+std::vector<std::byte> random_tensor(const TensorSpec& spec, DType dtype, std::uint64_t seed, std::uint64_t number) {
   std::size_t count = 1;
   for (const std::size_t extent : spec.shape) count *= extent;
   const Spread spread = spread_of(spec);
   std::vector<std::byte> bytes;
-  bytes.reserve(count * size_of(model.dtype));
-  for (std::size_t i = 0; i < count; ++i) append(bytes, value_of(spread, model.seed, number, i), model.dtype);
+  bytes.reserve(count * size_of(dtype));
+  for (std::size_t i = 0; i < count; ++i) append(bytes, value_of(spread, seed, number, i), dtype);
   return bytes;
 }
 
@@ -80,13 +80,17 @@ ModelConfig opt_config(const TinyModel& model) {
 }
 
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted) {
-  const ModelConfig config = opt_config(model);
+  write_random_checkpoint(path, opt_config(model), model.dtype, model.seed, omitted);
+}
+
+void write_random_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
+                             const std::string& omitted) {
   std::vector<TensorSpec> specs = tensor_specs(config);
   std::erase_if(specs, [&](const TensorSpec& spec) { return spec.name == omitted; });
   std::vector<TensorDeclaration> declarations;
-  for (const auto& spec : specs) declarations.push_back({spec.name, model.dtype, spec.shape, spec.transposed});
+  for (const auto& spec : specs) declarations.push_back({spec.name, dtype, spec.shape, spec.transposed});
   CheckpointWriter writer(path, config.architecture, config.to_json(), declarations);
-  for (std::size_t i = 0; i < specs.size(); ++i) writer.write(i, 0, random_tensor(specs[i], model, i));
+  for (std::size_t i = 0; i < specs.size(); ++i) writer.write(i, 0, random_tensor(specs[i], dtype, seed, i));
   writer.finish();
 }
 

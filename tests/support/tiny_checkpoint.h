@@ -1,4 +1,4 @@
-// Small random OPT checkpoints for tests, the same bits for the same description on every machine.
+// Small random checkpoints for tests, OPT's above all, the same bits for the same description on every machine.
 //
 // The weights are scaled so that the layers, not the token embedding, decide the next token: an error anywhere in the
 // forward pass changes the answer.
@@ -28,7 +28,9 @@ struct TinyModel {
 
 ModelConfig opt_config(const TinyModel& model);
 
-// Writes the checkpoint, without the tensor called `omitted` if there is such.
+// Writes a checkpoint of any configuration, without the tensor called `omitted` if there is such.
+void write_random_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
+                             const std::string& omitted = "");
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted = "");
 
 // Inverts one bit in the middle of a tensor's bytes in the file; its digest stays as it was.
