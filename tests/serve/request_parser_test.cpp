@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include <limits>
-#include <span>
 #include <random>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -380,7 +380,8 @@ TEST(RequestParser, UnknownFieldsAreIgnoredWithOneWarning) {
   const auto line = [](const std::string& name) {
     return line_with(R"("prompt":[4],")" + name + R"(":[1,{"a":2}])", name);
   };
-  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(0, line_with(R"("prompt":[4],"seed":1)", "none")).content));
+  EXPECT_TRUE(
+      std::holds_alternative<RequestParts>(parser.parse(0, line_with(R"("prompt":[4],"seed":1)", "none")).content));
   EXPECT_EQ(log.text(), "");
   EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(1, line("colour")).content));
   EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(2, line("flavour")).content));
@@ -410,9 +411,9 @@ ServedModel vision(const std::string& id, int channels) {
 }
 
 RequestParser encoder_parser(const std::string& folder = ".") {
-  return RequestParser({encoder("bert", 3, 2), encoder("plain", 0, 0), vision("vit", 3), vision("grey", 1),
-                        decoder("opt", 100, 64)},
-                       {}, folder);
+  return RequestParser(
+      {encoder("bert", 3, 2), encoder("plain", 0, 0), vision("vit", 3), vision("grey", 1), decoder("opt", 100, 64)}, {},
+      folder);
 }
 
 std::string encoder_line(const std::string& model, const std::string& fields, const std::string& url = "/classify") {
@@ -491,8 +492,10 @@ TEST(EncoderRequests, InputsAreChecked) {
   refused("[[4],[5,[6]]]", "invalid_request", "body.input[1][1]: must be an integer (got a list)");
   refused("[[4],[5,\"a\"]]", "invalid_request", "body.input[1][1]: must be an integer (got a string)");
   refused("[4,null]", "invalid_request", "body.input[1]: must be an integer (got null)");
-  refused("[[4],[5,100]]", "invalid_parameter", "body.input[1][1]: token ids of bert are integers from 0 to 99 (got 100)");
-  refused("[[4],[1,1,1,1,1,1,1,1,1]]", "context_length_exceeded", "body.input[1]: 9 tokens exceed the 8 positions of bert");
+  refused("[[4],[5,100]]", "invalid_parameter",
+          "body.input[1][1]: token ids of bert are integers from 0 to 99 (got 100)");
+  refused("[[4],[1,1,1,1,1,1,1,1,1]]", "context_length_exceeded",
+          "body.input[1]: 9 tokens exceed the 8 positions of bert");
   EXPECT_EQ(parts_of(encoder_line("bert", R"("input":[1,1,1,1,1,1,1,1])"))[0].prompt.size(), 8u);
 }
 
@@ -512,7 +515,8 @@ TEST(EncoderRequests, SegmentsAreChecked) {
     expect_encoder_refused(encoder_line("bert", "\"input\":" + input + ",\"token_type_ids\":" + types), code, part);
   };
   refused("[4,5]", "[0]", "invalid_request", "body.token_type_ids: 1 segments of 2 tokens");
-  refused("[4,5]", "[0,2]", "invalid_parameter", "body.token_type_ids[1]: segments of bert are integers from 0 to 1 (got 2)");
+  refused("[4,5]", "[0,2]", "invalid_parameter",
+          "body.token_type_ids[1]: segments of bert are integers from 0 to 1 (got 2)");
   refused("[[4],[5]]", "[[0],[-1]]", "invalid_parameter", "body.token_type_ids[1][0]: segments");
   refused("[[4],[5]]", "[[0]]", "invalid_request", "body.token_type_ids: 1 lists of segments for 2 inputs");
   refused("[[4],[5]]", "[0,0]", "invalid_request", "body.token_type_ids: 1 lists of segments for 2 inputs");
@@ -529,7 +533,8 @@ TEST(EncoderRequests, ModelsSayWhatTheyCanDo) {
   refused("opt", "/classify", "url: opt is a decoder");
   refused("bert", "/v1/completions", "url: bert is an encoder: it serves /v1/embeddings and /classify");
   refused("plain", "/classify", "url: plain is an encoder without classes: it serves /v1/embeddings");
-  refused("bert", "/v1/rerank", "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/embeddings, /classify");
+  refused("bert", "/v1/rerank",
+          "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/embeddings, /classify");
   for (const std::string name : {"dimensions", "truncate_prompt_tokens"}) {
     expect_encoder_refused(encoder_line("bert", R"("input":[4],")" + name + "\":3"), "invalid_parameter",
                            "body." + name + ": not served");
@@ -571,7 +576,8 @@ TEST(EncoderRequests, TensorsAreChecked) {
   refused(tensor("[3,4,4]", "AAAA"), "invalid_request", "body.image.data: 3 bytes; the shape has 192 of float32");
   refused(tensor("[3,4,4]", base64_of(bad)), "invalid_parameter", "body.image.data: value 40 is not finite");
   refused(R"("image":{"shape":[3,4,4]})", "invalid_request", "body.image.data: missing");
-  refused(R"("image":{"shape":[3,4,4],"data":{"data":"AAAA"}})", "invalid_request", "body.image.data: must be a string");
+  refused(R"("image":{"shape":[3,4,4],"data":{"data":"AAAA"}})", "invalid_request",
+          "body.image.data: must be a string");
   refused(R"("image":5)", "invalid_request", "body.image: must be a file's path, or shape and data (got 5)");
   refused(R"("image":null)", "invalid_request", "body.image: missing");
   refused(R"("input":[4])", "invalid_request", "body.input: vit takes images, in body.image");
@@ -600,8 +606,10 @@ TEST(EncoderRequests, FilesAreSoughtBesideTheRequestFile) {
 TEST(EncoderRequests, UnknownFieldsAreNamedOnce) {
   const CapturedLog log;
   RequestParser parser = encoder_parser();
-  const std::string image = R"("image":{"shape":[3,4,4],"colour":1,"data":")" + base64_of(std::vector<float>(48)) + "\"}";
-  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(0, encoder_line("vit", image + R"(,"logprobs":3)")).content));
+  const std::string image =
+      R"("image":{"shape":[3,4,4],"colour":1,"data":")" + base64_of(std::vector<float>(48)) + "\"}";
+  EXPECT_TRUE(
+      std::holds_alternative<RequestParts>(parser.parse(0, encoder_line("vit", image + R"(,"logprobs":3)")).content));
   EXPECT_THAT(log.text(), HasSubstr("body.logprobs, body.image.colour"));
 }
 
@@ -650,7 +658,8 @@ TEST(RequestParser, MutatedLinesNeverThrow) {
     EXPECT_LT(failure->message.size(), 500u);
   }
   EXPECT_GT(refused, 2500);
-  EXPECT_TRUE(std::holds_alternative<RequestParts>(parser.parse(9999, line_with(R"("prompt":[4])", "untouched")).content));
+  EXPECT_TRUE(
+      std::holds_alternative<RequestParts>(parser.parse(9999, line_with(R"("prompt":[4])", "untouched")).content));
 }
 
 }  // namespace
