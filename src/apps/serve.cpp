@@ -104,10 +104,9 @@ void open_output(const ServeOptions& options, Files& files) {
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
   const ReaderLimits limits{.max_line_bytes = options.max_line_bytes};
-  const std::string folder =
-      options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
-  files.reader =
-      std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits, folder), limits);
+  const std::string folder = options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
+  files.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits, folder),
+                                                 limits);
 }
 
 RunFacts facts_of(const Job& job, double wall_s) {
