@@ -28,7 +28,8 @@ void submit_all(RequestReader& reader, Progress& progress, bool replay, Schedule
 }  // namespace
 
 void dry_run(Job& job, RequestReader* reader, bool replay) {
-  const CostOptions costs = measure_costs(job.mesh().world, job.device(), job.ops(), job.progress(), job.weight_dtype(0));
+  const CostOptions costs =
+      measure_costs(job.mesh().world, job.device(), job.ops(), job.progress(), job.weight_dtype(0));
   if (reader == nullptr) return;
   Scheduler scheduler = make_scheduler(job, costs);
   submit_all(*reader, job.progress(), replay, scheduler);

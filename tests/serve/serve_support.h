@@ -72,7 +72,9 @@ inline ServedModel decoder(const std::string& id, int vocab, int max_positions) 
   return model;
 }
 
-inline std::vector<ServedModel> two_models() { return {decoder("opt-a", 1024, 64), decoder("org/opt-b.v1", 100, 2048)}; }
+inline std::vector<ServedModel> two_models() {
+  return {decoder("opt-a", 1024, 64), decoder("org/opt-b.v1", 100, 2048)};
+}
 
 // A request line whose body holds `body_fields` besides the model.
 inline std::string line_with(const std::string& body_fields, const std::string& id = "r",

@@ -25,7 +25,7 @@ namespace computron {
 // back as the same float32; minus infinity is written as -9999, as vLLM does.
 // An embedding's body is OpenAI's: {object: list, data: [{object: embedding, index, embedding}], model, usage}; a
 // classification's is vLLM's: {id, object: list, created: 0, model, data: [{index, label, probs, num_classes}], usage},
-// probs the softmax of the scores. Vectors are the shortest decimals that read back, or base64 of little-endian float32.
+// probs the softmax of the scores. Vectors are decimals like those above, or base64 of little-endian float32.
 // A request that failed has status_code 4xx (500 for numerical_error), body null and error {code, message, line};
 // <line> and `line` are the 0-based line number in the input. `parts`: the completions of all parts of the request, in
 // their order; one that failed fails the line. `request` holds its RequestParts, of which task and logprobs are looked
