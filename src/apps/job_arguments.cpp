@@ -55,6 +55,7 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   app.add_option("--verify-swap", o.verify_swap,
                  "Pages digested in device memory before use: off, first (copy of each) or every (copy)")
       ->check(CLI::IsMember({"off", "first", "every"}));
+  app.add_flag("--reproducible", o.reproducible, "The same bits at tp 1, 2, 4 and 8: sums over ranks in one fixed tree");
   app.add_option("--threads", o.threads, "Compute threads of a rank (default: cores / ranks of the node)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--idle", o.idle, "What a waiting rank does: spin, yield or sleep:US");

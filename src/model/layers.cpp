@@ -15,6 +15,33 @@ void sum_over_ranks(Pass& pass, Activations partial) {
                       static_cast<std::size_t>(partial.rows) * partial.columns);
 }
 
+// Adds terms that come one after the other in the tree ((0 + 1) + (2 + 3)) + ... into the first one's place: like a
+// binary counter, a sum of two equal halves is made as soon as its second is there.
+class TreeSum {
+ public:
+  // The sum of all terms, a power of two of them, comes to be in `total`, workspace.partial(0).
+  TreeSum(Pass& pass, Activations total) : pass_(pass), total_(total) {}
+
+  // Where the next term is to be put.
+  Activations next() const { return at(depth_); }
+  // It is there.
+  void add() {
+    ++depth_;
+    for (int term = terms_++; (term & 1) != 0; term >>= 1) {
+      --depth_;
+      pass_.ops.add_residual(pass_.stream, at(depth_), /*bias=*/{}, at(depth_ - 1));
+    }
+  }
+
+ private:
+  Activations at(int level) const { return pass_.work.partial(total_.rows, total_.columns, level); }
+
+  Pass& pass_;
+  Activations total_;
+  int terms_ = 0;
+  int depth_ = 0;  // sums that wait for their other half
+};
+
 float llama3_frequency(const ModelConfig& c, float f) {
   const float turns = static_cast<float>(c.rope_original_positions) * f / (2 * std::numbers::pi_v<float>);
   const float s = (turns - c.rope_low_frequency_factor) / (c.rope_high_frequency_factor - c.rope_low_frequency_factor);
@@ -129,22 +156,37 @@ Vector Linear::copy_bias(Pass& pass) {
 }
 
 RowParallelLinear::RowParallelLinear(const Image& image, const std::string& prefix)
-    : weight_(ImageTensorRef::find(image, prefix + ".weight")), bias_(ImageTensorRef::find(image, prefix + ".bias")) {
-  ensure(weight_.present(), "linear layer without a weight");
+    : bias_(ImageTensorRef::find(image, prefix + ".bias")) {
+  const int chunks = image.plan.chunks;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const std::string name = prefix + ".weight" + (chunks > 1 ? fmt::format(".{}", chunk) : "");
+    weights_.push_back(ImageTensorRef::find(image, name));
+    ensure(weights_.back().present(), "linear layer without a weight");
+  }
 }
 
 void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
   const Activations partial = pass.work.partial(hidden.rows, hidden.columns);
-  multiply(pass, x, partial);
+  TreeSum sum(pass, partial);
+  for (int chunk = 0; chunk < chunks(); ++chunk) {
+    multiply(pass, x, chunk, sum.next());
+    sum.add();
+  }
   sum_over_ranks(pass, partial);
   pass.ops.add_residual(pass.stream, partial, bias_.vector(pass.pages), hidden);
   bias_.done(pass.pages);
 }
 
-void RowParallelLinear::multiply(Pass& pass, Activations x, Activations out) {
-  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, out);
-    weight_.done(pass.pages, part);
+void RowParallelLinear::multiply(Pass& pass, Activations x, int chunk, Activations out) {
+  ImageTensorRef& weight = weights_[static_cast<std::size_t>(chunk)];
+  if (chunks() > 1) {
+    const Activations own = pass.work.chunk(x.rows, weight.columns(), x.dtype);
+    pass.ops.copy_columns(pass.stream, x, chunk * weight.columns(), own);
+    x = own;
+  }
+  for (int part = 0; part < weight.parts(pass.pages); ++part) {
+    pass.ops.gemm(pass.stream, x, weight.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, out);
+    weight.done(pass.pages, part);
   }
 }
 
@@ -264,8 +306,6 @@ Mlp::Mlp(const Image& image, const std::string& prefix)
 
 void Mlp::forward(Pass& pass, Activations x, Activations hidden) { down_.forward(pass, inner(pass, x), hidden); }
 
-void Mlp::multiply(Pass& pass, Activations x, Activations out) { down_.multiply(pass, inner(pass, x), out); }
-
 Activations Mlp::inner(Pass& pass, Activations x) {
   const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);
   if (gated_) {
@@ -288,19 +328,29 @@ Experts::Experts(const Image& image, const std::string& prefix)
 }
 
 void Experts::forward(Pass& pass, Activations x, Activations hidden) {
-  const Activations mixture = pass.work.mixture(hidden.rows, hidden.columns);
+  const int chunks = experts_.front().down().chunks();
+  const auto mixture = [&](int chunk) { return pass.work.mixture(chunk, hidden.rows, hidden.columns); };
   route(pass, x);
-  pass.ops.zero(pass.stream, mixture);
+  for (int chunk = 0; chunk < chunks; ++chunk) pass.ops.zero(pass.stream, mixture(chunk));
   for (std::size_t i = 0; i < experts_.size(); ++i) {
     const auto& [rows, weights] = choices_[i];
     const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);
-    const Activations out = pass.work.partial(own.rows, hidden.columns);
+    const Activations out = pass.work.gathered_out(own.rows, hidden.columns);
     pass.ops.gather_rows(pass.stream, x, rows, own);
-    experts_[i].multiply(pass, own, out);
-    pass.ops.scatter_add(pass.stream, out, rows, weights, mixture);
+    const Activations inner = experts_[i].inner(pass, own);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      experts_[i].down().multiply(pass, inner, chunk, out);
+      pass.ops.scatter_add(pass.stream, out, rows, weights, mixture(chunk));
+    }
   }
-  sum_over_ranks(pass, mixture);
-  pass.ops.add_residual(pass.stream, mixture, /*bias=*/{}, hidden);
+  const Activations sum_of_all = pass.work.partial(hidden.rows, hidden.columns);
+  TreeSum sum(pass, sum_of_all);
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    pass.ops.convert(pass.stream, mixture(chunk), sum.next());
+    sum.add();
+  }
+  sum_over_ranks(pass, sum_of_all);
+  pass.ops.add_residual(pass.stream, sum_of_all, /*bias=*/{}, hidden);
 }
 
 void Experts::route(Pass& pass, Activations x) {
@@ -363,6 +413,7 @@ void TransformerBlock::forward(Pass& pass, Activations hidden) {
 Head::Head(const Image& image, int t)
     : first_token_(image.plan.first_token(t)),
       real_vocab_(image.plan.real_vocab(t)),
+      slices_(image.plan.chunks),
       dtype_(image.weight_dtype),
       projection_(image, "head.projection"),
       weight_(ImageTensorRef::find(image, "head.weight")) {
@@ -403,11 +454,12 @@ void Head::summarize_rows(Pass& pass, Activations x, int first, const Outputs& o
     pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, logits);
     if (last_round) weight_.done(pass.pages, part);
   }
-  pass.ops.summarize(pass.stream, logits, first_token_, real_vocab_, std::span(batch.top).subspan(first, x.rows),
-                     std::span(batch.targets).subspan(first, x.rows), out.logits + first);
+  const LogitColumns columns{.first_token = first_token_, .real = real_vocab_, .slices = slices_};
+  pass.ops.summarize(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
+                     std::span(batch.targets).subspan(first, x.rows), out.logits + first * slices_);
   if (batch.sampling.empty()) return;
-  pass.ops.draw(pass.stream, logits, first_token_, real_vocab_, std::span(batch.sampling).subspan(first, x.rows),
-                out.draws + first);
+  pass.ops.draw(pass.stream, logits, columns, std::span(batch.sampling).subspan(first, x.rows),
+                out.draws + first * slices_);
 }
 
 Classifier::Classifier(const Image& image)

@@ -1,15 +1,16 @@
 #include "computron/model/pass.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace computron {
 namespace {
 
 constexpr std::size_t Workspace::Sizes::*kParts[] = {
-    &Workspace::Sizes::hidden,   &Workspace::Sizes::partial, &Workspace::Sizes::input,  &Workspace::Sizes::inner,
-    &Workspace::Sizes::fused,    &Workspace::Sizes::angles,  &Workspace::Sizes::logits, &Workspace::Sizes::bias,
-    &Workspace::Sizes::gathered, &Workspace::Sizes::mixture};
+    &Workspace::Sizes::hidden,   &Workspace::Sizes::partial,      &Workspace::Sizes::input,   &Workspace::Sizes::inner,
+    &Workspace::Sizes::fused,    &Workspace::Sizes::angles,       &Workspace::Sizes::logits,  &Workspace::Sizes::bias,
+    &Workspace::Sizes::gathered, &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::chunk};
 
 std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
@@ -33,26 +34,33 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
           .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
           .bias = bytes_for(1, std::max(fused, c.hidden)),
           .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-          .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0};
+          .gathered_out = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+          .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+          .chunk = plan.chunks > 1 ? bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn) / plan.chunks) : 0,
+          .chunks = plan.chunks};
 }
 
 Workspace::Sizes Workspace::Sizes::max(const Sizes& other) const {
   Sizes larger;
   for (const auto part : kParts) larger.*part = std::max(this->*part, other.*part);
+  larger.chunks = std::max(chunks, other.chunks);
   return larger;
 }
 
 std::size_t Workspace::Sizes::total() const {
   std::size_t sum = 0;
   for (const auto part : kParts) sum += this->*part;
-  return sum;
+  return sum + (levels() - 1) * partial + (chunks - 1) * mixture;
 }
 
-Workspace::Workspace(Device& device, const Sizes& sizes) : buffer_(device.allocate(sizes.total(), "workspace")) {
+int Workspace::Sizes::levels() const { return 1 + std::bit_width(static_cast<unsigned>(chunks - 1)); }
+
+Workspace::Workspace(Device& device, const Sizes& sizes)
+    : buffer_(device.allocate(sizes.total(), "workspace")), sizes_(sizes) {
   std::byte* next = buffer_->data();
   const auto take = [&next](std::size_t bytes) { return std::exchange(next, next + bytes); };
   hidden_ = take(sizes.hidden);
-  partial_ = take(sizes.partial);
+  partial_ = take(sizes.partial * sizes.levels());
   input_ = take(sizes.input);
   inner_ = take(sizes.inner);
   fused_ = take(sizes.fused);
@@ -60,7 +68,9 @@ Workspace::Workspace(Device& device, const Sizes& sizes) : buffer_(device.alloca
   logits_ = take(sizes.logits);
   bias_ = take(sizes.bias);
   gathered_ = take(sizes.gathered);
-  mixture_ = take(sizes.mixture);
+  gathered_out_ = take(sizes.gathered_out);
+  mixture_ = take(sizes.mixture * sizes.chunks);
+  chunk_ = take(sizes.chunk);
 }
 
 }  // namespace computron

@@ -138,8 +138,23 @@ class PlanBuilder {
 
   // The bias is added once, to the sum over the ranks.
   void add_row_parallel(const std::string& name) {
-    add_one(name + ".weight");
+    if (plan_.chunks == 1) {
+      add_one(name + ".weight");
+    } else {
+      for (int chunk = 0; chunk < plan_.chunks; ++chunk) add_chunk(name + ".weight", chunk);
+    }
     if (has(name + ".bias")) add_one(name + ".bias");
+  }
+
+  // Equal parts of a rank's slice.
+  void add_chunk(const std::string& source, int chunk) {
+    add(fmt::format("{}.{}", source, chunk), {source});
+    ShardTensor& tensor = plan_.tensors.back();
+    TensorPart& part = tensor.parts.front();
+    part.slices_per_rank = static_cast<std::size_t>(plan_.chunks);
+    part.slice = static_cast<std::size_t>(chunk);
+    part.per_rank /= part.slices_per_rank;
+    tensor.columns = static_cast<int>(part.per_rank);
   }
 
   bool has(const std::string& name) const { return specs_.contains(name); }
@@ -228,6 +243,19 @@ HeadCut cut_heads(const ModelConfig& c, int tp) {
   return best;
 }
 
+void check_reproducible(const ModelConfig& c, MeshShape mesh, const HeadCut& cut) {
+  constexpr int kChunks = ShardPlan::kSumChunks;
+  const auto require = [](bool condition, const std::string& what) {
+    if (!condition) throw ConfigError("--reproducible: " + what);
+  };
+  require(kChunks % mesh.tp == 0, fmt::format("tp {} does not divide the {} chunks of every sum", mesh.tp, kChunks));
+  require(cut.heads * mesh.tp == c.heads,
+          fmt::format("{} query heads cannot be cut evenly over tp {}", c.heads, mesh.tp));
+  require(c.heads * c.head_dim % kChunks == 0,
+          fmt::format("{} heads of {} elements cannot be cut into {} equal chunks", c.heads, c.head_dim, kChunks));
+  require(c.ffn % kChunks == 0, fmt::format("{} inner units cannot be cut into {} equal chunks", c.ffn, kChunks));
+}
+
 }  // namespace
 
 std::vector<int> ShardPlan::cut_layers(const ModelConfig& config, int pp) {
@@ -245,7 +273,7 @@ std::vector<int> ShardPlan::cut_layers(const ModelConfig& config, int pp) {
 }
 
 std::vector<PartSlice> TensorPart::slices(int t) const {
-  const std::size_t first = split ? t * per_rank : 0;
+  const std::size_t first = split ? (t * slices_per_rank + slice) * per_rank : 0;
   const std::size_t end = std::min(first + per_rank, total * repeat);
   std::vector<PartSlice> slices;
   if (repeat == 1) {
@@ -261,10 +289,12 @@ std::vector<PartSlice> TensorPart::slices(int t) const {
 
 int ShardPlan::real_vocab(int t) const { return std::clamp(config.vocab - first_token(t), 0, vocab); }
 
-ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage) {
+ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage, bool reproducible) {
   check_fits(config, mesh);
   const std::vector<int> firsts = cut_layers(config, mesh.pp);
   const HeadCut cut = cut_heads(config, mesh.tp);
+  if (reproducible) check_reproducible(config, mesh, cut);
+  const int chunks = reproducible ? kSumChunks / mesh.tp : 1;
   ShardPlan plan{.config = config,
                  .mesh = mesh,
                  .stage = stage,
@@ -274,7 +304,8 @@ ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage) 
                  .kv_heads = cut.kv_heads,
                  .kv_copies = cut.kv_copies,
                  .ffn = ceil_div(config.ffn, mesh.tp),
-                 .vocab = ceil_div(config.vocab, mesh.tp),
+                 .vocab = ceil_div(config.vocab, mesh.tp * chunks) * chunks,
+                 .chunks = chunks,
                  .tensors = {}};
   PlanBuilder(plan).build();
   return plan;

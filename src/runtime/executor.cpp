@@ -61,8 +61,8 @@ struct HostOutputs {
     if (!plan.has_head()) return;
     const auto count = static_cast<std::size_t>(rows);
     if (plan.config.causal) {
-      logits.resize(count);
-      draws.resize(count);
+      logits.resize(count * plan.chunks);
+      draws.resize(count * plan.chunks);
     } else {
       vectors.resize(count * hidden);
       scores.resize(count * classes);
@@ -166,7 +166,7 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
     if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
     batch.sampling.resize(batch.output_rows.size());
     const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
-    batch.sampling[row - 1] = found->second.row(position, mesh_.shape.tp == 1);
+    batch.sampling[row - 1] = found->second.row(position, images_[step.model]->plan.chunks * mesh_.shape.tp == 1);
   }
 }
 
@@ -190,7 +190,8 @@ void Executor::run_pass(const Step& step, Report& report) {
   report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
   if (!mesh_.last_stage()) return;
   if (images_[step.model]->plan.config.causal) {
-    report.rows = collector_.collect(batch, out.logits, out.draws);
+    report.rows =
+        collector_.collect(batch, images_[step.model]->plan.chunks, std::move(out.logits), std::move(out.draws));
   } else if (mesh_.t == 0) {
     report.encoded = out.encoded(step);
   }

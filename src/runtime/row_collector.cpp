@@ -25,8 +25,16 @@ std::vector<T> values_of(std::span<const std::byte> bytes) {
   return values;
 }
 
-// All tokens of a slice, or its candidates where these hold all that can be drawn from it.
-const std::vector<Candidate>& tokens_of(const Draw& draw) { return draw.slice.empty() ? draw.candidates : draw.slice; }
+// All tokens of a rank's slices of row i, or of a slice the candidates where these hold all that can be drawn from it.
+std::vector<Candidate> tokens_of(const std::vector<Draw>& draws, int slices, std::size_t i) {
+  std::vector<Candidate> tokens;
+  for (int slice = 0; slice < slices; ++slice) {
+    const Draw& draw = draws.at(i * slices + slice);
+    const std::vector<Candidate>& own = draw.slice.empty() ? draw.candidates : draw.slice;
+    tokens.insert(tokens.end(), own.begin(), own.end());
+  }
+  return tokens;
+}
 
 // Whether a row may need more than what is offered at first.
 bool may_ask(const Batch& batch) {
@@ -36,55 +44,66 @@ bool may_ask(const Batch& batch) {
 
 }  // namespace
 
-std::vector<SampledRow> RowCollector::collect(const Batch& batch, const std::vector<LogitSummary>& logits,
-                                              const std::vector<Draw>& draws) {
+std::vector<SampledRow> RowCollector::collect(const Batch& batch, int slices, std::vector<LogitSummary> logits,
+                                              std::vector<Draw> draws) {
   if (logits.empty()) return {};
-  const TraceSpan span(trace_, TraceTrack::kCommunication, "sample", {}, {"rows", logits.size()});
-  if (mesh_.t == 0) return sample(batch, logits, draws);
-  send(encode(batch, logits, draws), 0);
-  if (may_ask(batch)) answer(draws);
+  const TraceSpan span(trace_, TraceTrack::kCommunication, "sample", {}, {"rows", batch.output_rows.size()});
+  Offer own{std::move(logits), std::move(draws)};
+  if (mesh_.t == 0) return sample(batch, slices, std::move(own));
+  send(encode(batch, slices, own), 0);
+  if (may_ask(batch)) answer(slices, own.draws);
   return {};
 }
 
-std::vector<SampledRow> RowCollector::sample(const Batch& batch, const std::vector<LogitSummary>& logits,
-                                             const std::vector<Draw>& draws) {
-  std::vector<Offer> others;
-  for (int t = 1; t < mesh_.shape.tp; ++t) others.push_back(decode(batch, receive(t, max_bytes(batch))));
+std::vector<const LogitSummary*> RowCollector::Table::logits_of(std::size_t i) const {
+  std::vector<const LogitSummary*> parts;
+  for (const Offer& rank : ranks) {
+    for (int slice = 0; slice < slices; ++slice) parts.push_back(&rank.logits[i * slices + slice]);
+  }
+  return parts;
+}
+
+std::vector<const Draw*> RowCollector::Table::draws_of(std::size_t i) const {
+  std::vector<const Draw*> parts;
+  for (const Offer& rank : ranks) {
+    for (int slice = 0; slice < slices; ++slice) parts.push_back(&rank.draws[i * slices + slice]);
+  }
+  return parts;
+}
+
+std::vector<SampledRow> RowCollector::sample(const Batch& batch, int slices, Offer own) {
+  Table table{.ranks = {}, .slices = slices};
+  table.ranks.push_back(std::move(own));
+  for (int t = 1; t < mesh_.shape.tp; ++t) {
+    table.ranks.push_back(decode(batch, slices, receive(t, max_bytes(batch, slices))));
+  }
   std::vector<SampledRow> rows;
   std::vector<std::uint32_t> unclear;
-  const auto parts_of = [&](std::size_t i) {
-    std::vector<const LogitSummary*> parts{&logits[i]};
-    for (const Offer& other : others) parts.push_back(&other.logits[i]);
-    return parts;
-  };
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    rows.push_back(sample_greedy(parts_of(i), batch.top[i]));
+  for (std::size_t i = 0; i < batch.output_rows.size(); ++i) {
+    const auto logits = table.logits_of(i);
+    rows.push_back(sample_greedy(logits, batch.top[i]));
     if (batch.sampling.empty() || !batch.sampling[i].draws || !rows.back().finite) continue;
-    std::vector<const Draw*> offered{&draws[i]};
-    for (const Offer& other : others) offered.push_back(&other.draws[i]);
-    if (const auto drawn = draw(batch.sampling[i], offered)) {
-      take_drawn(*drawn, parts_of(i), rows.back());
+    if (const auto drawn = draw(batch.sampling[i], table.draws_of(i))) {
+      take_drawn(*drawn, logits, rows.back());
     } else {
       unclear.push_back(static_cast<std::uint32_t>(i));
     }
   }
   if (!may_ask(batch)) return rows;
-  std::vector<std::vector<Candidate>> whole = whole_rows(unclear, draws);
+  std::vector<std::vector<Candidate>> whole = whole_rows(unclear, table);
   for (std::size_t k = 0; k < unclear.size(); ++k) {
     const std::size_t i = unclear[k];
-    take_drawn(draw_from_all(batch.sampling[i], std::move(whole[k])), parts_of(i), rows[i]);
+    take_drawn(draw_from_all(batch.sampling[i], std::move(whole[k])), table.logits_of(i), rows[i]);
   }
   return rows;
 }
 
 // [wanted] the row's tokens on all ranks.
 std::vector<std::vector<Candidate>> RowCollector::whole_rows(const std::vector<std::uint32_t>& wanted,
-                                                             const std::vector<Draw>& draws) {
-  std::vector<std::vector<Candidate>> rows;
-  for (const std::uint32_t i : wanted) {
-    rows.push_back(tokens_of(draws[i]));
-  }
+                                                             const Table& table) {
   for (int t = 1; t < mesh_.shape.tp; ++t) send(bytes_of(wanted), t);
+  std::vector<std::vector<Candidate>> rows;
+  for (const std::uint32_t i : wanted) rows.push_back(tokens_of(table.ranks.front().draws, table.slices, i));
   for (int t = 1; t < mesh_.shape.tp; ++t) {
     for (std::vector<Candidate>& row : rows) {
       const auto slice = values_of<Candidate>(receive(t, max_slice_ * sizeof(Candidate)));
@@ -94,35 +113,34 @@ std::vector<std::vector<Candidate>> RowCollector::whole_rows(const std::vector<s
   return rows;
 }
 
-void RowCollector::answer(const std::vector<Draw>& draws) {
+void RowCollector::answer(int slices, const std::vector<Draw>& draws) {
   const auto wanted = values_of<std::uint32_t>(receive(0, draws.size() * sizeof(std::uint32_t)));
-  for (const std::uint32_t i : wanted) {
-    send(bytes_of(tokens_of(draws.at(i))), 0);
-  }
+  for (const std::uint32_t i : wanted) send(bytes_of(tokens_of(draws, slices, i)), 0);
 }
 
-std::vector<std::byte> RowCollector::encode(const Batch& batch, const std::vector<LogitSummary>& logits,
-                                            const std::vector<Draw>& draws) {
+std::vector<std::byte> RowCollector::encode(const Batch& batch, int slices, const Offer& offer) {
   ByteWriter out;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    out.put(logits[i]);
-    if (batch.sampling.empty() || !batch.sampling[i].draws) continue;
-    out.put(draws[i].best);
-    out.put(draws[i].score);
-    out.put(draws[i].max);
-    out.put(draws[i].mass);
-    out.put_list(draws[i].candidates);
+  for (std::size_t k = 0; k < offer.logits.size(); ++k) {
+    out.put(offer.logits[k]);
+    if (batch.sampling.empty() || !batch.sampling[k / slices].draws) continue;
+    const Draw& draw = offer.draws[k];
+    out.put(draw.best);
+    out.put(draw.score);
+    out.put(draw.max);
+    out.put(draw.mass);
+    out.put_list(draw.candidates);
   }
   return out.take();
 }
 
-RowCollector::Offer RowCollector::decode(const Batch& batch, std::span<const std::byte> bytes) {
+RowCollector::Offer RowCollector::decode(const Batch& batch, int slices, std::span<const std::byte> bytes) {
   ByteReader in(bytes);
-  Offer offer{{}, std::vector<Draw>(batch.output_rows.size())};
-  for (std::size_t i = 0; i < batch.output_rows.size(); ++i) {
+  const std::size_t count = batch.output_rows.size() * slices;
+  Offer offer{{}, std::vector<Draw>(count)};
+  for (std::size_t k = 0; k < count; ++k) {
     offer.logits.push_back(in.get<LogitSummary>());
-    if (batch.sampling.empty() || !batch.sampling[i].draws) continue;
-    Draw& draw = offer.draws[i];
+    if (batch.sampling.empty() || !batch.sampling[k / slices].draws) continue;
+    Draw& draw = offer.draws[k];
     draw.best = in.get<Candidate>();
     draw.score = in.get<double>();
     draw.max = in.get<float>();
@@ -133,12 +151,12 @@ RowCollector::Offer RowCollector::decode(const Batch& batch, std::span<const std
   return offer;
 }
 
-std::size_t RowCollector::max_bytes(const Batch& batch) {
+std::size_t RowCollector::max_bytes(const Batch& batch, int slices) {
   std::size_t bytes = batch.output_rows.size() * sizeof(LogitSummary);
   for (const RowSampling& row : batch.sampling) {
     bytes += kDrawBytes + (row.truncates() ? Draw::kCandidates * sizeof(Candidate) : 0);
   }
-  return bytes;
+  return bytes * slices;
 }
 
 void RowCollector::send(std::span<const std::byte> bytes, int to) {

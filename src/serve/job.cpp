@@ -162,7 +162,7 @@ void Job::make_images() {
     auto& stages = plans.emplace_back();
     for (int stage = 0; stage < mesh_->shape.pp; ++stage) {
       try {
-        stages.push_back(ShardPlan::make(models_[m].config, mesh_->shape, stage));
+        stages.push_back(ShardPlan::make(models_[m].config, mesh_->shape, stage, options_.reproducible));
       } catch (const ConfigError& error) {
         throw ConfigError(fmt::format("model {}: {}", options_.models[m].id, error.what()));
       }

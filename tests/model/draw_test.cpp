@@ -46,7 +46,8 @@ class Drawer {
       const int columns = static_cast<int>(slice.size());
       slice.push_back(1e30f);  // padding
       const Activations row_of_logits{reinterpret_cast<std::byte*>(slice.data()), 1, columns + 1, DType::kF32};
-      ops_->draw(*stream_, row_of_logits, static_cast<TokenId>(cuts[i]), columns, {&row, 1}, &draws[i]);
+      ops_->draw(*stream_, row_of_logits, {.first_token = static_cast<TokenId>(cuts[i]), .real = columns}, {&row, 1},
+                 &draws[i]);
       stream_->synchronize();
       parts.push_back(&draws[i]);
     }

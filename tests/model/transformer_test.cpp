@@ -155,14 +155,18 @@ class CheckingOps : public Ops {
     EXPECT_EQ(out.columns, shape.heads * shape.head_dim);
     layers.push_back(layer);
   }
-  void summarize(Stream&, Activations logits, TokenId, int, std::span<const std::int32_t> top,
+  void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
                  std::span<const TokenId> targets, LogitSummary* out) override {
     expect_all_parts();
     EXPECT_EQ(top.size(), targets.size());
     EXPECT_EQ(static_cast<int>(top.size()), logits.rows);
-    for (int i = 0; i < logits.rows; ++i) ++out[i].count;
+    for (int i = 0; i < logits.rows * columns.slices; ++i) ++out[i].count;
   }
-  void draw(Stream&, Activations, TokenId, int, std::span<const RowSampling>, Draw*) override {}
+  void draw(Stream&, Activations, const LogitColumns&, std::span<const RowSampling>, Draw*) override {}
+  void copy_columns(Stream&, Activations in, int first, Activations out) override {
+    EXPECT_LE(first + out.columns, in.columns);
+    EXPECT_EQ(in.rows, out.rows);
+  }
   void copy_from_host(Stream&, const void* in, Activations) override { EXPECT_NE(in, nullptr); }
   void copy_to_host(Stream&, Activations in, void* out) override {
     expect_all_parts();
@@ -267,11 +271,11 @@ Batch make_batch(int rows, int patch_values) {
 }
 
 void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std::size_t spare_bytes, int rows,
-                       bool group_by_group) {
+                       bool group_by_group, bool reproducible = false) {
   SCOPED_TRACE(fmt::format("pp {}, stage {}, pages with {} bytes to spare, {} rows, grouped {}", mesh.pp, stage,
                            spare_bytes, rows, group_by_group));
   const PlainFormat format;
-  const ShardPlan plan = ShardPlan::make(config, mesh, stage);
+  const ShardPlan plan = ShardPlan::make(config, mesh, stage, reproducible);
   const std::size_t page = Image::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
   const Image image = Image::make(plan, format, DType::kBF16, page);
   const Batch batch = make_batch(rows, config.patch_values());
@@ -284,8 +288,9 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
   Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
-  std::vector<LogitSummary> logits(batch.output_count());
-  std::vector<float> vectors(logits.size() * config.hidden), scores(logits.size() * config.classes);
+  std::vector<LogitSummary> logits(batch.output_count() * plan.chunks);
+  std::vector<float> vectors(batch.output_rows.size() * config.hidden),
+      scores(batch.output_rows.size() * config.classes);
 
   Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
                                 {logits.data(), nullptr, vectors.data(), scores.data()});
@@ -310,6 +315,21 @@ TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
           expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes, rows, grouped);
           for (int s = 0; s < 3; ++s) expect_sound_pass(config, {.tp = 1, .pp = 3}, s, spare_bytes, rows, grouped);
         }
+      }
+    }
+  }
+}
+
+// Row-parallel weights in chunks are tensors of their own.
+TEST(Transformer, VisitsTheChunksOfReproducibleSumsInOrder) {
+  for (const char* name : {"post false, tied true, biases true", "experts", "encoder of text"}) {
+    SCOPED_TRACE(name);
+    ModelConfig config = make_configs().at(name);
+    config.heads = 8;
+    config.kv_heads = 4;
+    for (const int tp : {1, 2, 8}) {
+      for (const bool grouped : {false, true}) {
+        expect_sound_pass(config, {.tp = tp, .pp = 1}, 0, 1000, 20, grouped, /*reproducible=*/true);
       }
     }
   }

@@ -15,7 +15,8 @@ class SummarizeTest : public OpsTest {
   std::vector<LogitSummary> summarize(const Floats& logits, int rows, int columns, int real, TokenId first,
                                       const std::vector<std::int32_t>& top, const std::vector<TokenId>& targets) {
     std::vector<LogitSummary> out(static_cast<std::size_t>(rows));
-    bench_.ops().summarize(bench_.stream(), bench_.put(logits, rows, columns), first, real, top, targets, out.data());
+    bench_.ops().summarize(bench_.stream(), bench_.put(logits, rows, columns), {.first_token = first, .real = real}, top,
+                           targets, out.data());
     bench_.stream().synchronize();
     return out;
   }

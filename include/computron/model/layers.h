@@ -84,11 +84,15 @@ class RowParallelLinear {
   RowParallelLinear(const Image& image, const std::string& prefix);
   // hidden += Σ over ranks of x Wᵀ + b
   void forward(Pass& pass, Activations x, Activations hidden);
-  // out = x Wᵀ, this rank's term of that sum
-  void multiply(Pass& pass, Activations x, Activations out);
+
+  // The terms of this rank's part of that sum: one, or where the plan is reproducible one for each chunk of W's columns.
+  int chunks() const { return static_cast<int>(weights_.size()); }
+  // out = term `chunk` of x Wᵀ
+  void multiply(Pass& pass, Activations x, int chunk, Activations out);
 
  private:
-  ImageTensorRef weight_, bias_;
+  std::vector<ImageTensorRef> weights_;
+  ImageTensorRef bias_;
 };
 
 // Vocabulary-parallel: tokens → [M, hidden], replicated. Where rows are narrower than `hidden` they are projected.
@@ -172,12 +176,11 @@ class Mlp {
   Mlp(const Image& image, const std::string& prefix);
   // hidden += mlp(x)
   void forward(Pass& pass, Activations x, Activations hidden);
-  // out = this rank's term of mlp(x), without bias
-  void multiply(Pass& pass, Activations x, Activations out);
+  // The same in two parts: what goes down, and the way down.
+  Activations inner(Pass& pass, Activations x);
+  RowParallelLinear& down() { return down_; }
 
  private:
-  Activations inner(Pass& pass, Activations x);
-
   bool gated_;
   Activation activation_;
   DType dtype_;
@@ -232,6 +235,7 @@ class Head {
  public:
   Head(const Image& image, int t);
   // out.logits[i] and out.draws[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
+  // Where the plan cuts the vocabulary into slices there is one of each for each slice, a row's side by side.
   // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are given up in the last.
   void forward(Pass& pass, Activations hidden, const Outputs& out);
 
@@ -243,6 +247,7 @@ class Head {
 
   TokenId first_token_;
   int real_vocab_;
+  int slices_;
   DType dtype_;
   Linear projection_;
   ImageTensorRef weight_;

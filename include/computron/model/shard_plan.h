@@ -28,10 +28,12 @@ struct TensorPart {
   std::size_t total = 0;     // extent of dimension 0 in the checkpoint
   std::size_t per_rank = 0;  // extent of a slice, padding included; == total when replicated
   bool split = false;
-  bool transposed = false;  // stored as [in][out]: the slice is of columns
-  int row = 0;              // first row in the shard tensor (fused q | k | v)
-  std::size_t unit = 1;     // stored rows of a key/value head, where
-  std::size_t repeat = 1;   // each stands so many times in the tensor that is sliced
+  bool transposed = false;          // stored as [in][out]: the slice is of columns
+  int row = 0;                      // first row in the shard tensor (fused q | k | v)
+  std::size_t unit = 1;             // stored rows of a key/value head, where
+  std::size_t repeat = 1;           // each stands so many times in the tensor that is sliced
+  std::size_t slices_per_rank = 1;  // a rank has so many slices, of which this is number
+  std::size_t slice = 0;
 
   // Where rank t's slice comes from; short or empty at the end, where padding begins.
   std::vector<PartSlice> slices(int t) const;
@@ -48,7 +50,13 @@ struct ShardTensor {
 };
 
 // What the ranks of one stage compute with; the same for every t.
+//
+// Reproducible: the same bits at every tp that divides kSumChunks. The columns of row-parallel weights are cut into
+// kSumChunks equal chunks, a tensor each, multiplied one by one and summed in a fixed tree of which the all-reduce over
+// the ranks is the top; the vocabulary is cut alike, and what is said of a row of logits is said slice by slice.
 struct ShardPlan {
+  static constexpr int kSumChunks = 8;
+
   ModelConfig config;
   MeshShape mesh;
   int stage = 0;
@@ -59,6 +67,7 @@ struct ShardPlan {
   int kv_copies = 1;                 // of every key/value head, over all ranks
   int ffn = 0;                       // per rank
   int vocab = 0;                     // per rank
+  int chunks = 1;                    // of a row-parallel weight, and slices of the vocabulary, per rank
   std::vector<ShardTensor> tensors;  // in execution order
 
   bool embeds() const { return stage == 0; }
@@ -67,8 +76,9 @@ struct ShardPlan {
   int real_vocab(int t) const;
   TokenId first_token(int t) const { return t * vocab; }
 
-  // ConfigError when the mesh does not fit the model (fewer layers than stages, fewer heads than ranks).
-  static ShardPlan make(const ModelConfig& config, MeshShape mesh, int stage);
+  // ConfigError when the mesh does not fit the model (fewer layers than stages, fewer heads than ranks; reproducible: a
+  // tp or a model whose heads or inner units cannot be cut evenly).
+  static ShardPlan make(const ModelConfig& config, MeshShape mesh, int stage, bool reproducible = false);
   // First layer of every stage and, last, the number of layers: contiguous cuts that make the largest shard (embedding
   // and head counted) as small as whole layers allow.
   static std::vector<int> cut_layers(const ModelConfig& config, int pp);

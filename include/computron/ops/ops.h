@@ -131,6 +131,8 @@ class Ops {
   virtual void convert(Stream&, Activations in, Activations out) = 0;
   // out[i, :] = in[rows[i], :] in out's dtype (f32 or bf16). in: f32, or of out's dtype.
   virtual void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) = 0;
+  // out[r, c] = in[r, first + c], as it is.
+  virtual void copy_columns(Stream&, Activations in, int first, Activations out) = 0;
   // inout[rows[i], :] += weights[i] × in[i, :], one i after the other. Both f32.
   virtual void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
                            Activations inout) = 0;
@@ -139,15 +141,15 @@ class Ops {
   // is not causal, over all of them, this pass's included.
   virtual void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                          const KvCacheView& cache, int layer, Activations out) = 0;
-  // Summarises each row of logits [rows, columns] (f32): columns are tokens first_token + c for c < real_columns.
+  // Summarises each slice of each row of logits [rows, columns] (f32), out[row × slices + slice].
   // `top[r]` candidates are kept (≤ kTop, at least 1); targets[r] is a token whose logit is wanted, or -1.
   // `out` is host memory, filled when the stream has run.
-  virtual void summarize(Stream&, Activations logits, TokenId first_token, int real_columns,
-                         std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) = 0;
-  // What each row of logits [rows, columns] (f32) offers to be drawn, for rows that draw; others' stay as they are.
-  // Columns as for summarize(). `out` is host memory, filled when the stream has run.
-  virtual void draw(Stream&, Activations logits, TokenId first_token, int real_columns,
-                    std::span<const RowSampling> rows, Draw* out) = 0;
+  virtual void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
+                         std::span<const TokenId> targets, LogitSummary* out) = 0;
+  // What each slice of each row of logits [rows, columns] (f32) offers to be drawn, out[row × slices + slice], for rows
+  // that draw; others' stay as they are. `out` is host memory, filled when the stream has run.
+  virtual void draw(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+                    Draw* out) = 0;
   // Host to device; `in` is borrowed until the stream has run.
   virtual void copy_from_host(Stream&, const void* in, Activations out) = 0;
   // Device to host, filled when the stream has run.

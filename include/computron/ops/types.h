@@ -51,6 +51,14 @@ struct AttentionShape {
   int window = 0;  // key j is visible to query i iff i - j < window; 0: no window
 };
 
+// The columns of logits: column c is token first_token + c for c < real, padding behind; they are looked at in `slices`
+// equal slices, each for itself.
+struct LogitColumns {
+  TokenId first_token = 0;
+  int real = 0;
+  int slices = 1;
+};
+
 // What is left of a row of logits on one rank: enough to choose a token and to give log-probabilities.
 struct LogitSummary {
   static constexpr int kTop = 21;

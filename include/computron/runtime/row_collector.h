@@ -17,28 +17,34 @@ class RowCollector {
   RowCollector(const Mesh& mesh, Progress& progress, Trace* trace, std::size_t max_slice)
       : mesh_(mesh), progress_(progress), trace_(trace), max_slice_(max_slice) {}
 
-  // What every rank of the stage has of the batch's R rows → R sampled rows on t = 0, none elsewhere. All ranks of the
+  // What every rank of the stage has of the batch's R rows, `slices` of each side by side, → R sampled rows on t = 0,
+  // none elsewhere. All ranks of the
   // stage must call it. Summaries and what is offered to be drawn go first; of rows whose candidates do not tell which
   // token is drawn (draw(), model/sampler.h), t = 0 then asks for everything.
-  std::vector<SampledRow> collect(const Batch& batch, const std::vector<LogitSummary>& logits,
-                                  const std::vector<Draw>& draws);
+  std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<LogitSummary> logits,
+                                  std::vector<Draw> draws);
 
  private:
-  // The rows of one rank as bytes, and back.
+  // Of one rank: slices of all rows.
   struct Offer {
     std::vector<LogitSummary> logits;
     std::vector<Draw> draws;
   };
-  static std::vector<std::byte> encode(const Batch& batch, const std::vector<LogitSummary>& logits,
-                                       const std::vector<Draw>& draws);
-  static Offer decode(const Batch& batch, std::span<const std::byte> bytes);
-  static std::size_t max_bytes(const Batch& batch);
+  // Offers of all ranks.
+  struct Table {
+    std::vector<Offer> ranks;
+    int slices = 1;
+    // Everything that is said of row i, in the order of tokens.
+    std::vector<const LogitSummary*> logits_of(std::size_t i) const;
+    std::vector<const Draw*> draws_of(std::size_t i) const;
+  };
+  static std::vector<std::byte> encode(const Batch& batch, int slices, const Offer& offer);
+  static Offer decode(const Batch& batch, int slices, std::span<const std::byte> bytes);
+  static std::size_t max_bytes(const Batch& batch, int slices);
 
-  std::vector<SampledRow> sample(const Batch& batch, const std::vector<LogitSummary>& logits,
-                                 const std::vector<Draw>& draws);
-  void answer(const std::vector<Draw>& draws);
-  std::vector<std::vector<Candidate>> whole_rows(const std::vector<std::uint32_t>& wanted,
-                                                 const std::vector<Draw>& draws);
+  std::vector<SampledRow> sample(const Batch& batch, int slices, Offer own);
+  void answer(int slices, const std::vector<Draw>& draws);
+  std::vector<std::vector<Candidate>> whole_rows(const std::vector<std::uint32_t>& wanted, const Table& table);
 
   void send(std::span<const std::byte> bytes, int to);
   // The message of `from`, of at most `max_bytes`.

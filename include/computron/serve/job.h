@@ -39,6 +39,7 @@ struct JobOptions {
   // Host memory of a rank for caches of models that are swapped out; absent: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes;
   std::string verify_swap = "first";
+  bool reproducible = false;  // the same bits at tp 1, 2, 4, 8
   InjectedFlip flip = {};  // test only, of this rank
   bool load = true;  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;

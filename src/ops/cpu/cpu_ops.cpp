@@ -112,6 +112,22 @@ void check_sequences(std::span<const SequenceRows> sequences, int rows, int bloc
   }
 }
 
+// Slice `slice` of a row.
+struct LogitSlice {
+  int first, columns, real;  // of the row's columns
+
+  LogitSlice(const Activations& logits, const LogitColumns& c, int slice)
+      : first(slice * (logits.columns / c.slices)),
+        columns(logits.columns / c.slices),
+        real(std::clamp(c.real - first, 0, columns)) {}
+};
+
+void check_logits(const Activations& logits, const LogitColumns& columns) {
+  check_f32(logits, "logits are not float32");
+  ensure(columns.real >= 0 && columns.real <= logits.columns, "more real columns of logits than columns");
+  ensure(columns.slices > 0 && logits.columns % columns.slices == 0, "logits cannot be cut into equal slices");
+}
+
 }  // namespace
 
 CpuOps::CpuOps()
@@ -337,6 +353,16 @@ void CpuOps::gather_rows(Stream& stream, Activations in, std::span<const std::in
   });
 }
 
+void CpuOps::copy_columns(Stream& stream, Activations in, int first, Activations out) {
+  check_rows(out, in.rows, out.columns, "copied columns");
+  ensure(in.dtype == out.dtype && first >= 0 && first + out.columns <= in.columns, "no such columns to copy");
+  const std::size_t size = size_of(in.dtype);
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, in.rows, out.columns,
+                 [&](int r) { std::memcpy(row_of(out, r), row_of(in, r) + first * size, out.columns * size); });
+  });
+}
+
 // A row of `inout` may come several times, so columns are what is spread over threads.
 void CpuOps::scatter_add(Stream& stream, Activations in, std::span<const std::int32_t> rows,
                          std::span<const float> weights, Activations inout) {
@@ -399,31 +425,40 @@ void CpuOps::run_attention(CpuContext& context, const AttentionCall& call) {
   });
 }
 
-void CpuOps::summarize(Stream& stream, Activations logits, TokenId first_token, int real_columns,
+void CpuOps::summarize(Stream& stream, Activations logits, const LogitColumns& columns,
                        std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
-  check_f32(logits, "logits are not float32");
-  ensure(real_columns >= 0 && real_columns <= logits.columns, "more real columns of logits than columns");
+  check_logits(logits, columns);
   const auto rows = static_cast<std::size_t>(logits.rows);
   ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
   cpu(stream).launch([=](CpuContext& context) {
-    context.parallel_for(logits.rows, [&](int, int r) {
-      const auto i = static_cast<std::size_t>(r);
-      out[i] = kernels::summarize(f32_row(logits, r), real_columns, first_token, top[i], targets[i]);
+    context.parallel_for(logits.rows * columns.slices, [&](int, int item) {
+      const int r = item / columns.slices;
+      const LogitSlice slice(logits, columns, item % columns.slices);
+      out[item] = kernels::summarize(f32_row(logits, r) + slice.first, slice.real, columns.first_token + slice.first,
+                                     top[static_cast<std::size_t>(r)], targets[static_cast<std::size_t>(r)]);
     });
   });
 }
 
-void CpuOps::draw(Stream& stream, Activations logits, TokenId first_token, int real_columns,
-                  std::span<const RowSampling> rows, Draw* out) {
-  check_f32(logits, "logits are not float32");
-  ensure(real_columns >= 0 && real_columns <= logits.columns, "more real columns of logits than columns");
+void CpuOps::copy_to_host(Stream& stream, Activations in, void* out) {
+  cpu(stream).launch([=](CpuContext&) {
+    if (in.bytes() > 0) std::memcpy(out, in.data, in.bytes());
+  });
+}
+
+void CpuOps::draw(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+                  Draw* out) {
+  check_logits(logits, columns);
   ensure(rows.size() == static_cast<std::size_t>(logits.rows), "a row of logits lacks its sampling");
   cpu(stream).launch([=, this](CpuContext& context) {
     reserve_workspaces(context.threads());
-    context.parallel_for(logits.rows, [&](int thread, int r) {
+    context.parallel_for(logits.rows * columns.slices, [&](int thread, int item) {
+      const int r = item / columns.slices;
       const RowSampling& row = rows[static_cast<std::size_t>(r)];
       if (!row.draws) return;
-      out[r] = kernels::draw(f32_row(logits, r), real_columns, first_token, row, workspace(thread).scaled);
+      const LogitSlice slice(logits, columns, item % columns.slices);
+      out[item] = kernels::draw(f32_row(logits, r) + slice.first, slice.real, columns.first_token + slice.first, row,
+                                workspace(thread).scaled);
     });
   });
 }
@@ -431,12 +466,6 @@ void CpuOps::draw(Stream& stream, Activations logits, TokenId first_token, int r
 void CpuOps::copy_from_host(Stream& stream, const void* in, Activations out) {
   cpu(stream).launch([=](CpuContext&) {
     if (out.bytes() > 0) std::memcpy(out.data, in, out.bytes());
-  });
-}
-
-void CpuOps::copy_to_host(Stream& stream, Activations in, void* out) {
-  cpu(stream).launch([=](CpuContext&) {
-    if (in.bytes() > 0) std::memcpy(out, in.data, in.bytes());
   });
 }
 

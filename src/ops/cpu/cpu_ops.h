@@ -40,13 +40,14 @@ class CpuOps final : public Ops {
   void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
   void convert(Stream&, Activations in, Activations out) override;
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
+  void copy_columns(Stream&, Activations in, int first, Activations out) override;
   void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
                    Activations inout) override;
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                  const KvCacheView& cache, int layer, Activations out) override;
-  void summarize(Stream&, Activations logits, TokenId first_token, int real_columns, std::span<const std::int32_t> top,
+  void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
                  std::span<const TokenId> targets, LogitSummary* out) override;
-  void draw(Stream&, Activations logits, TokenId first_token, int real_columns, std::span<const RowSampling> rows,
+  void draw(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
             Draw* out) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;

@@ -1,0 +1,88 @@
+// --reproducible: tokens and log-probabilities have the same bits at tp 1, 2, 4 and 8, drawn ones too.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/apps/serve_job.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+// Eight heads, and a vocabulary that nothing divides.
+ModelConfig base_config() {
+  ModelConfig c = opt_config({.layers = 2, .heads = 8, .head_dim = 12, .ffn = 120, .vocab = 307, .max_positions = 128});
+  c.eos_tokens = {};
+  return c;
+}
+
+ModelConfig mixtral_config() {
+  ModelConfig c = base_config();
+  c.architecture = "mixtral";
+  c.positions = PositionKind::kRotary;
+  c.position_offset = 0;
+  c.norm = NormKind::kRmsNorm;
+  c.norm_bias = c.attention_bias = c.attention_output_bias = c.mlp_bias = false;
+  c.activation = Activation::kSilu;
+  c.gated_mlp = true;
+  c.kv_heads = 2;  // at tp 4 and 8 every one is copied
+  c.experts = 4;
+  c.experts_per_token = 2;
+  c.tied_head = false;
+  return c;
+}
+
+class ServeReproducible : public ::testing::Test {
+ protected:
+  ServeReproducible() {
+    write_random_checkpoint(folder_ / "f32.h5", base_config(), DType::kF32, 1);
+    write_random_checkpoint(folder_ / "bf16.h5", base_config(), DType::kBF16, 2);
+    write_random_checkpoint(folder_ / "moe.h5", mixtral_config(), DType::kF32, 3);
+  }
+
+  ServeJob job(int tp, int pp) {
+    ServeJob job{.tp = tp, .pp = pp, .device_memory = "16MiB", .more = {"--reproducible"}};
+    std::vector<int> prompt;
+    for (int i = 0; i < 70; ++i) prompt.push_back((i * 37 + 11) % 300);
+    for (const char* id : {"f32", "bf16", "moe"}) {
+      job.models.push_back({id, folder_ / (std::string(id) + ".h5")});
+      job.lines.push_back(
+          completion_line(std::string(id) + ".greedy", id, prompt, 10, {{"logprobs", 5}, {"echo", true}}));
+      job.lines.push_back(
+          completion_line(std::string(id) + ".drawn", id, {5, 6, 7}, 10,
+                          {{"logprobs", 2}, {"temperature", 1.2}, {"top_p", 0.9}, {"seed", 3}, {"n", 2}}));
+    }
+    return job;
+  }
+
+  TemporaryFolder folder_;
+};
+
+std::map<std::string, json> choices(const Served& served) {
+  std::map<std::string, json> choices;
+  for (const std::string& id : served.results.custom_ids()) {
+    choices[id] = served.results.line(id).at("response").at("body").at("choices");
+  }
+  return choices;
+}
+
+TEST_F(ServeReproducible, SameBitsAtEveryTp) {
+  const auto alone = choices(serve_ok(job(1, 1), folder_));
+  ASSERT_EQ(alone.size(), 6u);
+  for (const auto& [tp, pp] : {std::pair{2, 1}, std::pair{4, 1}, std::pair{8, 1}, std::pair{2, 2}}) {
+    const auto found = choices(serve_ok(job(tp, pp), folder_));
+    for (const auto& [id, expected] : alone) EXPECT_EQ(found.at(id), expected) << id << " at " << tp << "x" << pp;
+  }
+}
+
+TEST_F(ServeReproducible, RefusesWhatCannotBeCutEvenly) {
+  ServeJob three = job(3, 1);
+  const JobOutcome outcome = RunningServe(three, folder_).finish(failing_limit_s()).job;
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_THAT(outcome.errors, HasSubstr("--reproducible: tp 3 does not divide the 8 chunks"));
+}
+
+}  // namespace
+}  // namespace computron::test
