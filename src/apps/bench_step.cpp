@@ -11,6 +11,7 @@
 #include "computron/base/time.h"
 #include "computron/checkpoint/writer.h"
 #include "computron/comm/agreed.h"
+#include "computron/comm/tags.h"
 #include "computron/serve/engine.h"
 #include "src/apps/commands.h"
 #include "src/apps/mpi_command.h"
@@ -159,14 +160,52 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// Bytes of a step in which so many sequences generate, and of its done record.
+std::size_t step_bytes(int sequences) {
+  Step step;
+  step.stages.resize(1);
+  for (int i = 0; i < sequences; ++i) {
+    step.chunks.push_back({.sequence = 1, .tokens = {1}, .new_blocks = {}, .output = SequenceChunk::kLast});
+  }
+  return step.encode(0).size();
+}
+
+// What nothing can be faster than that tells every rank something and hears of each: rank 0 sends so many bytes to the
+// others, at most what fits into an eager message at a time, and each answers. Median seconds; collective.
+double bare_exchange_s(const Communicator& world, Progress& progress, int sequences) {
+  constexpr int kRounds = 300;
+  constexpr std::size_t kMost = 3500;
+  const std::size_t bytes = step_bytes(sequences);
+  std::vector<std::byte> out(kMost), back(Report::max_bytes(0));
+  std::vector<double> seconds;
+  const auto wait = [&](MessageRequest request) { progress.wait_until([&] { return request.done(); }); };
+  for (int round = 0; round < kRounds; ++round) {
+    const double start = now_s();
+    if (world.rank() == 0) {
+      std::vector<MessageRequest> answers;
+      for (int rank = 1; rank < world.size(); ++rank) answers.push_back(world.receive(back, rank, tags::kReport));
+      for (std::size_t at = 0; at < bytes; at += kMost) {
+        const auto piece = std::span(out).first(std::min(kMost, bytes - at));
+        for (int rank = 1; rank < world.size(); ++rank) wait(world.send(piece, rank, tags::kStep));
+      }
+      for (MessageRequest& answer : answers) wait(std::move(answer));
+    } else {
+      for (std::size_t at = 0; at < bytes; at += kMost) wait(world.receive(out, 0, tags::kStep));
+      wait(world.send(back, 0, tags::kReport));
+    }
+    seconds.push_back(now_s() - start);
+  }
+  return median(seconds);
+}
+
 // Medians in microseconds.
 struct StepCost {
   int sequences = 0;
   std::size_t steps = 0;
-  double wall_us = 0, compute_us = 0, overhead_us = 0, own_us = 0;
+  double wall_us = 0, compute_us = 0, overhead_us = 0, own_us = 0, exchange_us = 0;
 };
 
-StepCost cost_of(const StepSamples& samples) {
+StepCost cost_of(const StepSamples& samples, double exchange_s) {
   std::vector<double> wall, compute, overhead;
   for (const StepSample& sample : samples.steps) {
     wall.push_back(1e6 * sample.wall_s);
@@ -178,25 +217,27 @@ StepCost cost_of(const StepSamples& samples) {
           .wall_us = median(wall),
           .compute_us = median(compute),
           .overhead_us = median(overhead),
-          .own_us = 1e6 * samples.own_s / static_cast<double>(std::max<std::uint64_t>(samples.own_steps, 1))};
+          .own_us = 1e6 * samples.own_s / static_cast<double>(std::max<std::uint64_t>(samples.own_steps, 1)),
+          .exchange_us = 1e6 * exchange_s};
 }
 
 void show(const BenchStepOptions& options, const Job& job, const std::vector<StepCost>& figures) {
   const MeshShape mesh = job.mesh().shape;
   fmt::print("A step of an empty model, {} x {} ranks on {} cores, microseconds (medians)\n\n", mesh.tp, mesh.pp,
              job.cores_on_node());
-  fmt::print("{:>10} {:>8} {:>10} {:>10} {:>12} {:>14}\n", "sequences", "steps", "wall", "compute", "overhead",
-             "rank 0's own");
+  fmt::print("{:>10} {:>8} {:>10} {:>10} {:>12} {:>14} {:>14}\n", "sequences", "steps", "wall", "compute", "overhead",
+             "rank 0's own", "bare exchange");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const StepCost& f : figures) {
-    fmt::print("{:>10} {:>8} {:>10.1f} {:>10.1f} {:>12.1f} {:>14.1f}\n", f.sequences, f.steps, f.wall_us, f.compute_us,
-               f.overhead_us, f.own_us);
+    fmt::print("{:>10} {:>8} {:>10.1f} {:>10.1f} {:>12.1f} {:>14.1f} {:>14.1f}\n", f.sequences, f.steps, f.wall_us,
+               f.compute_us, f.overhead_us, f.own_us, f.exchange_us);
     rows.push_back({{"sequences", f.sequences},
                     {"steps", f.steps},
                     {"wall_us", f.wall_us},
                     {"compute_us", f.compute_us},
                     {"overhead_us", f.overhead_us},
-                    {"own_us", f.own_us}});
+                    {"own_us", f.own_us},
+                    {"exchange_us", f.exchange_us}});
   }
   if (options.json_file.empty()) return;
   write_file_atomically(options.json_file,
@@ -225,13 +266,16 @@ void bench(BenchStepOptions& options, Communicator world) {
   options.job.device_memory_bytes = std::size_t{1} << 30;
   options.job.page_bytes = std::size_t{1} << 20;
   Job job(options.job, std::move(world));
+  std::vector<double> exchanges_s;
+  for (const int n : options.sequences) exchanges_s.push_back(bare_exchange_s(job.mesh().world, job.progress(), n));
   if (job.mesh().rank != 0) return run_worker(job);
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
   StepExperiment experiment(options, metrics);
   Engine(job, scheduler, experiment, metrics, now_s()).run();
   std::vector<StepCost> costs;
-  for (const StepSamples& samples : experiment.samples()) costs.push_back(cost_of(samples));
+  for (std::size_t i = 0; i < exchanges_s.size(); ++i)
+    costs.push_back(cost_of(experiment.samples()[i], exchanges_s[i]));
   show(options, job, costs);
 }
 
@@ -244,6 +288,7 @@ void add_bench_step(CLI::App& app) {
       "wall      from the done records of one step to those of the next\n"
       "compute   the pass itself, on the slowest rank\n"
       "overhead  wall less compute: deciding, sending, bookkeeping, done records\n"
+      "exchange  the same bytes to every rank and an answer from each, with nothing decided or computed\n"
       "A model of all zeros, one layer a stage, is written into the folder of temporary files for it.");
   command->option_defaults()->always_capture_default();
   command->add_option("--sequences", options->sequences, "Sequences that generate side by side")
