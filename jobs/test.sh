@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # From a fresh machine to a tested build: builds preset release and runs its tests, fuzzes the readers of foreign files
-# for a few seconds (jobs/fuzz.sh), then builds preset asan and runs its tests with few ranks. Leaves out tests labelled `long`, and `gpu` where there is none. Ends with both summaries of ctest; exits
-# with 0 only if everything was built and passed.
+# for a few seconds (jobs/fuzz.sh), then builds preset asan and runs its tests with few ranks. Leaves out tests labelled
+# `long`, and `gpu` where there is none. Ends with both summaries of ctest; exits with 0 only if everything was built and
+# passed.
 #   SANITIZE=0   only the release build
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -30,6 +31,12 @@ summary() {
   awk '/% tests passed/ { shown = 1 } shown' "$2"
   grep -q '% tests passed' "$2" || cat "$2"
 }
+
+# Only a test wants it, and is skipped without it: h5py reads what we write.
+if ! /usr/bin/python3 -c 'import h5py' 2>/dev/null && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-h5py; } \
+    >/dev/null 2>&1 || echo "python3-h5py is not to be had here"
+fi
 
 logs=build/test-logs
 mkdir -p "$logs"

@@ -172,14 +172,13 @@ std::size_t step_bytes(int sequences) {
 
 // What nothing can be faster than that tells every rank something and hears of each: rank 0 sends so many bytes to the
 // others, at most what fits into an eager message at a time, and each answers. Median seconds; collective.
-double bare_exchange_s(const Communicator& world, Progress& progress, int sequences) {
-  constexpr int kRounds = 300;
+double bare_exchange_s(const Communicator& world, Progress& progress, int sequences, int rounds) {
   constexpr std::size_t kMost = 3500;
   const std::size_t bytes = step_bytes(sequences);
   std::vector<std::byte> out(kMost), back(Report::max_bytes(0));
   std::vector<double> seconds;
   const auto wait = [&](MessageRequest request) { progress.wait_until([&] { return request.done(); }); };
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const double start = now_s();
     if (world.rank() == 0) {
       std::vector<MessageRequest> answers;
@@ -267,7 +266,7 @@ void bench(BenchStepOptions& options, Communicator world) {
   options.job.page_bytes = std::size_t{1} << 20;
   Job job(options.job, std::move(world));
   std::vector<double> exchanges_s;
-  for (const int n : options.sequences) exchanges_s.push_back(bare_exchange_s(job.mesh().world, job.progress(), n));
+  for (const int n : options.sequences) exchanges_s.push_back(bare_exchange_s(job.mesh().world, job.progress(), n, options.steps));
   if (job.mesh().rank != 0) return run_worker(job);
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
