@@ -266,7 +266,8 @@ void bench(BenchStepOptions& options, Communicator world) {
   options.job.page_bytes = std::size_t{1} << 20;
   Job job(options.job, std::move(world));
   std::vector<double> exchanges_s;
-  for (const int n : options.sequences) exchanges_s.push_back(bare_exchange_s(job.mesh().world, job.progress(), n, options.steps));
+  for (const int n : options.sequences)
+    exchanges_s.push_back(bare_exchange_s(job.mesh().world, job.progress(), n, options.steps));
   if (job.mesh().rank != 0) return run_worker(job);
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
