@@ -10,7 +10,8 @@ class App;
 namespace computron {
 
 void add_bench(CLI::App& app);
-void add_bench_swap(CLI::App& app);  // below bench
+void add_bench_forward(CLI::App& app);   // below bench
+void add_bench_swap(CLI::App& app);      // below bench
 void add_bench_workload(CLI::App& app);  // below bench
 void add_convert(CLI::App& app);
 void add_init(CLI::App& app);
