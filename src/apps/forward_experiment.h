@@ -14,9 +14,9 @@ namespace computron {
 struct ForwardOptions {
   std::string file;
   int threads = usable_cores();
-  int prompt = 512;                      // tokens of the prefill
+  int prompt = 512;                       // tokens of the prefill
   std::vector<int> batches = {1, 8, 64};  // sequences that decode together
-  int context = 128;                     // tokens before the one decoded
+  int context = 128;                      // tokens before the one decoded
   int repeats = 7;
 };
 

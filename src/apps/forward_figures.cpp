@@ -80,11 +80,11 @@ Json json_of(const PassFigures& pass, const ForwardFigures& f) {
 }  // namespace
 
 std::string forward_table(const ForwardOptions& o, const ForwardFigures& f) {
-  std::string text =
-      fmt::format("{}: {} {}, {}, {} tokens of context, medians of {} rounds\nplain read {:.1f} GB/s, GEMM peak {:.0f} "
-                  "GFLOP/s\n\n",
-                  o.file, f.architecture, computron::name_of(f.weight_dtype), f.device, o.context, o.repeats,
-                  median(f.read_bytes_per_s) / 1e9, median(f.peak_flops_per_s) / 1e9);
+  std::string text = fmt::format(
+      "{}: {} {}, {}, {} tokens of context, medians of {} rounds\nplain read {:.1f} GB/s, GEMM peak {:.0f} "
+      "GFLOP/s\n\n",
+      o.file, f.architecture, computron::name_of(f.weight_dtype), f.device, o.context, o.repeats,
+      median(f.read_bytes_per_s) / 1e9, median(f.peak_flops_per_s) / 1e9);
   text += fmt::format("{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "pass", "tokens/s", "ms", "GEMMs ms",
                       "of GEMMs", "of read", "+ cache", "of peak");
   for (const PassFigures& pass : f.decode) text += row(pass, f);

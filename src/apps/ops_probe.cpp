@@ -30,9 +30,8 @@ void OpsProbe::gemm(Stream& stream, Activations x, const Weight& weight, Vector 
     gemm_flops_ += 2.0 * x.rows * panel.rows * weight.in;
   }
   const bool alone = runs_ == Runs::kGemmsOnly;
-  timed("gemm", [&] {
-    ops_.gemm(stream, x, weight, alone ? Vector{} : bias, alone ? Activation::kNone : activation, out);
-  });
+  timed("gemm",
+        [&] { ops_.gemm(stream, x, weight, alone ? Vector{} : bias, alone ? Activation::kNone : activation, out); });
 }
 
 void OpsProbe::embed(Stream& stream, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,

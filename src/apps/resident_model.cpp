@@ -93,7 +93,8 @@ Batch ResidentModel::batch(int sequences, int start, int rows) const {
   const TokenId vocabulary = config().vocab - kFirstToken;
   Batch batch;
   for (int s = 0; s < sequences; ++s) {
-    const auto blocks = std::span(blocks_).subspan(static_cast<std::size_t>(s) * blocks_a_sequence_, blocks_a_sequence_);
+    const auto blocks =
+        std::span(blocks_).subspan(static_cast<std::size_t>(s) * blocks_a_sequence_, blocks_a_sequence_);
     batch.sequences.push_back({s * rows, rows, start, blocks});
     for (int row = 0; row < rows; ++row) {
       batch.tokens.push_back(kFirstToken + (s * 8191 + row * 127) % vocabulary);
