@@ -2,7 +2,7 @@
 //
 // Keys are visited in spans of kSpan positions from position 0 on, whatever the cache's blocks and the rows beside, and
 // a softmax is carried along (maximum, sum, weighted values: Milakov and Gimelshein 2018). Within a span every sum has
-// one fixed order, so a row has the same bits alone, in any batch and in any cutting of a prompt.
+// one fixed order, so a row has the same bits alone, in any batch and in any cutting of a prompt (with one Isa).
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "computron/ops/types.h"
+#include "kernels/cpu/isa.h"
 
 namespace computron::kernels {
 
@@ -30,10 +31,12 @@ struct Softmax {
   float sum;
 };
 
-// What one thread needs while it attends; grows to the largest part seen.
+// What one thread needs while it attends; grows to the largest part seen. Arrays begin at the first whole cache line.
 struct AttentionScratch {
-  std::vector<float> queries, values;  // [queries, head_dim rounded up to whole vectors]
-  std::vector<Softmax> softmax;        // [queries]
+  std::vector<float> queries, sums;  // [queries, head_dim rounded up to whole vectors]
+  std::vector<Softmax> softmax;      // [queries]
+  std::vector<float> keys, values;   // of a span, widened
+  std::vector<float> scores;
 };
 
 // Stores the part's keys and values from qkv [batch rows, (heads + 2 kv_heads) × head_dim] into the cache, converted.
@@ -41,6 +44,7 @@ void store_keys_values(const AttentionPart& part, const float* qkv);
 
 // out [batch rows, heads × head_dim] (float32 or bfloat16): the part's rows and heads. All keys that the rows see must
 // have been stored.
-void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch);
+void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch,
+            Isa isa = best_isa());
 
 }  // namespace computron::kernels

@@ -1,6 +1,9 @@
 #include "kernels/cpu/embed.h"
 
+#include <immintrin.h>
+
 #include <bit>
+#include <cstdint>
 
 #include "kernels/cpu/pack.h"
 
@@ -13,11 +16,15 @@ void embed_row(const std::byte* packed, int row, int depth, DType dtype, float* 
     for (int k = 0; k < depth; ++k) out[k] = std::bit_cast<float>(units[k * kRowBlock]);
     return;
   }
-  for (int k = 0; k < depth; k += 2) {
-    const std::uint32_t pair = units[k / 2 * kRowBlock];
-    out[k] = std::bit_cast<float>(pair << 16);
-    if (k + 1 < depth) out[k + 1] = std::bit_cast<float>(pair & 0xffff0000u);
-  }
+  const auto widen_pairs = [&](auto widen) {
+    for (int k = 0; k < depth; k += 2) {
+      const std::uint32_t pair = units[k / 2 * kRowBlock];
+      out[k] = widen(pair & 0xffffu);
+      if (k + 1 < depth) out[k + 1] = widen(pair >> 16);
+    }
+  };
+  if (dtype == DType::kF16) return widen_pairs([](std::uint32_t bits) { return _cvtsh_ss(bits); });
+  widen_pairs([](std::uint32_t bits) { return std::bit_cast<float>(bits << 16); });
 }
 
 }  // namespace computron::kernels

@@ -183,7 +183,7 @@ std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId
 // candidates if they hold that share of a whole row, or all but nothing of a slice.
 bool candidates_suffice(const Draw& draw, int columns, const RowSampling& row) {
   const auto& candidates = draw.candidates;
-  if (static_cast<int>(candidates.size()) == columns) return true;
+  if (candidates.empty() || static_cast<int>(candidates.size()) == columns) return true;  // none: no number among them
   if (row.top_k > 0 && row.top_k <= Draw::kCandidates) return true;
   if (row.min_p > 0 && candidates.back().scaled < draw.max + std::log(row.min_p)) return true;
   if (row.top_k > 0 || row.min_p > 0) return false;  // top_p is of what they leave, which only the whole row tells
@@ -203,7 +203,7 @@ std::vector<Candidate> all_candidates(const float* scaled, int columns, TokenId 
 }  // namespace
 
 Draw draw(const float* logits, int columns, TokenId first_token, const RowSampling& row, std::vector<float>& scratch) {
-  Draw out;
+  Draw out{.best = {}, .score = -kInfinity};
   if (columns == 0) return out;
   scratch.assign(logits, logits + columns);
   float* scaled = scratch.data();

@@ -10,6 +10,7 @@ class App;
 namespace computron {
 
 void add_bench(CLI::App& app);
+void add_bench_forward(CLI::App& app);  // below bench
 void add_bench_load(CLI::App& app);  // below bench
 void add_bench_step(CLI::App& app);  // below bench
 void add_bench_swap(CLI::App& app);  // below bench

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "computron/base/error.h"
 #include "src/model/families/hf_keys.h"
@@ -74,7 +75,8 @@ void refuse_quantized(const HfKeys& keys) {
 
 void read_generation(const HfKeys& keys, ModelConfig& config) {
   if (keys.has("eos_token_id")) config.eos_tokens = keys.tokens("eos_token_id", {});
-  if (keys.has("bos_token_id")) config.bos_token = keys.tokens("bos_token_id", {-1}).front();
+  const std::vector<TokenId> bos = keys.tokens("bos_token_id", {});
+  if (!bos.empty()) config.bos_token = bos.front();
 }
 
 // transformers' ViTImageProcessor; numbers of `resample` are PIL's.
@@ -86,6 +88,11 @@ void read_preprocessor(const HfKeys& keys, ModelConfig& config) {
   keys.require("do_resize", true, true);
   keys.require("do_rescale", true, true);
   keys.require("do_center_crop", false, false);
+  const float factor = keys.value("rescale_factor", 1.0f / 255);
+  if (std::abs(factor * 255 - 1) > 1e-4f) HfKeys::refuse("rescale_factor", factor, "1/255");
+  for (const int side : keys.sides("size")) {
+    if (side != config.image_size) HfKeys::refuse("size", side, fmt::format("the model's {}", config.image_size));
+  }
   const bool normalize = keys.value("do_normalize", true);
   const std::vector<float> zeros(static_cast<std::size_t>(config.channels), 0), ones(zeros.size(), 1);
   config.image_mean = normalize ? keys.value("image_mean", std::vector<float>{}) : zeros;
@@ -135,16 +142,19 @@ const Family& family_of(std::string_view model_type) {
                                 model_type.substr(0, 100), known_types()));
 }
 
-ModelConfig ModelConfig::from_hf_json(const std::string& config_json, const std::string& generation_json,
-                                      const std::string& preprocessor_json) {
+ModelConfig ModelConfig::from_hf_json(const std::string& config_json, const std::optional<std::string>& generation_json,
+                                      const std::optional<std::string>& preprocessor_json) {
   const nlohmann::json object = parse_json_object(config_json);
   const HfKeys keys(object);
   refuse_quantized(keys);
   const Family& family = family_of(keys.value("model_type", ""));
   ModelConfig config = family.read(keys);
   config.architecture = family.model_type;
-  if (!generation_json.empty()) read_generation(HfKeys(parse_json_object(generation_json)), config);
-  if (!preprocessor_json.empty()) read_preprocessor(HfKeys(parse_json_object(preprocessor_json)), config);
+  config.validate();
+  if (generation_json) read_generation(HfKeys(parse_json_object(*generation_json, "generation_config.json")), config);
+  if (preprocessor_json) {
+    read_preprocessor(HfKeys(parse_json_object(*preprocessor_json, "preprocessor_config.json")), config);
+  }
   config.validate();
   return config;
 }

@@ -22,8 +22,9 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",      "tokenizer_con
                                            "added_tokens.json",   "special_tokens_map.json",
                                            "chat_template.jinja", "preprocessor_config.json"};
 
-std::string text_or_nothing(const ModelFolder& folder, const std::string& name) {
-  return folder.has(name) ? folder.read(name, kMaxConfigBytes) : "";
+std::optional<std::string> text_or_nothing(const ModelFolder& folder, const std::string& name) {
+  if (!folder.has(name)) return std::nullopt;
+  return folder.read(name, kMaxConfigBytes);
 }
 
 ModelConfig read_config(const ModelFolder& folder) try {

@@ -171,6 +171,7 @@ std::size_t Image::waste_bytes() const { return used_bytes.size() * page_bytes -
 Image Image::make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype, std::size_t page_bytes) {
   Image image{.plan = plan,
               .weight_dtype = weight_dtype,
+              .input_dtype = format.input_dtype(weight_dtype),
               .page_bytes = page_bytes,
               .tensors = {},
               .used_bytes = {},

@@ -192,7 +192,7 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int chunk, Activatio
 
 TokenEmbedding::TokenEmbedding(const Image& image, int t)
     : first_token_(image.plan.first_token(t)),
-      dtype_(image.weight_dtype),
+      dtype_(image.input_dtype),
       tokens_(ImageTensorRef::find(image, "embedding.tokens.weight")),
       projection_(image, "embedding.projection") {}
 
@@ -215,7 +215,7 @@ void TokenEmbedding::look_up(Pass& pass, Activations out) {
 
 PatchEmbedding::PatchEmbedding(const Image& image)
     : patch_values_(image.plan.config.patch_values()),
-      dtype_(image.weight_dtype),
+      dtype_(image.input_dtype),
       patches_(image, "embedding.patches"),
       class_token_(ImageTensorRef::find(image, "embedding.class_token")) {}
 
@@ -284,7 +284,7 @@ SelfAttention::SelfAttention(const Image& image, const std::string& prefix, int 
              .window = image.plan.config.sliding_window},
       rotary_(image.plan.config.positions == PositionKind::kRotary),
       layer_(layer_in_stage),
-      dtype_(image.weight_dtype),
+      dtype_(image.input_dtype),
       qkv_(image, prefix + ".qkv"),
       output_(image, prefix + ".output") {}
 
@@ -300,7 +300,7 @@ void SelfAttention::forward(Pass& pass, Activations x, Activations hidden) {
 Mlp::Mlp(const Image& image, const std::string& prefix)
     : gated_(image.plan.config.gated_mlp),
       activation_(image.plan.config.activation),
-      dtype_(image.weight_dtype),
+      dtype_(image.input_dtype),
       up_(image, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
       down_(image, prefix + ".down") {}
 
@@ -320,7 +320,7 @@ Activations Mlp::inner(Pass& pass, Activations x) {
 
 Experts::Experts(const Image& image, const std::string& prefix)
     : experts_per_token_(image.plan.config.experts_per_token),
-      dtype_(image.weight_dtype),
+      dtype_(image.input_dtype),
       router_(image, prefix + ".router") {
   for (int expert = 0; expert < image.plan.config.experts; ++expert) {
     experts_.emplace_back(image, fmt::format("{}.experts.{}", prefix, expert));
@@ -386,7 +386,7 @@ TransformerBlock::TransformerBlock(const Image& image, int layer_in_stage)
 
 TransformerBlock::TransformerBlock(const Image& image, const std::string& prefix, int layer_in_stage)
     : norm_position_(image.plan.config.norm_position),
-      dtype_(image.weight_dtype),
+      dtype_(image.input_dtype),
       attention_norm_(image, prefix + "attention_norm"),
       attention_(image, prefix + "attention", layer_in_stage),
       mlp_norm_(image, prefix + "mlp_norm"),
@@ -414,7 +414,7 @@ Head::Head(const Image& image, int t)
     : first_token_(image.plan.first_token(t)),
       real_vocab_(image.plan.real_vocab(t)),
       slices_(image.plan.chunks),
-      dtype_(image.weight_dtype),
+      dtype_(image.input_dtype),
       projection_(image, "head.projection"),
       weight_(ImageTensorRef::find(image, "head.weight")) {
   ensure(weight_.present(), "output head without a weight");
@@ -463,7 +463,7 @@ void Head::summarize_rows(Pass& pass, Activations x, int first, const Outputs& o
 }
 
 Classifier::Classifier(const Image& image)
-    : dtype_(image.weight_dtype), pooler_(image, "pooler", Activation::kTanh), classes_(image, "classifier") {}
+    : dtype_(image.input_dtype), pooler_(image, "pooler", Activation::kTanh), classes_(image, "classifier") {}
 
 void Classifier::forward(Pass& pass, Activations hidden, float* vectors, float* scores) {
   const int count = pass.batch.output_count();

@@ -60,7 +60,8 @@ CostOptions measure_costs(const Communicator& world, Device& device, Ops& ops, P
   const auto in = device.allocate(rows * kIn * sizeof(float), "probe's input");
   const auto out = device.allocate(rows * zeros.weight.out * sizeof(float), "probe's output");
   const auto gemm_s = [&](int m) {
-    const Activations x{in->data(), m, kIn, dtype}, y{out->data(), m, zeros.weight.out, DType::kF32};
+    const Activations x{in->data(), m, kIn, ops.weight_format().input_dtype(dtype)},
+        y{out->data(), m, zeros.weight.out, DType::kF32};
     return fastest_s([&] {
       ops.gemm(*compute, x, zeros.weight, {}, Activation::kNone, y);
       compute->synchronize();
@@ -70,9 +71,9 @@ CostOptions measure_costs(const Communicator& world, Device& device, Ops& ops, P
   world.barrier();
   CostOptions costs;
   costs.link_bytes_per_s = slowest_rank(world, kBytes / fastest_s([&] {
-    link->copy_to_device(memory->data(), host->data(), kBytes);
-    link->synchronize();
-  }));
+                                                 link->copy_to_device(memory->data(), host->data(), kBytes);
+                                                 link->synchronize();
+                                               }));
   costs.memory_bytes_per_s = slowest_rank(world, kBytes / gemm_s(1));
   costs.flops_per_s = slowest_rank(world, 2.0 * kRows * kIn * zeros.weight.out / gemm_s(kRows));
   return costs;

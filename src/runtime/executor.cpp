@@ -15,9 +15,12 @@ std::unique_ptr<Workspace> make_workspace(Device& device, const Ops& ops, const 
   return std::make_unique<Workspace>(device, sizes);
 }
 
-std::size_t largest_hidden(const std::vector<const Image*>& images) {
+// Floats of the longest row that is summed over ranks or sent to the next stage.
+std::size_t widest_row(const std::vector<const Image*>& images) {
   int hidden = 0;
-  for (const Image* image : images) hidden = std::max(hidden, image->plan.config.hidden);
+  for (const Image* image : images) {
+    hidden = std::max({hidden, image->plan.config.hidden, image->plan.config.token_columns()});
+  }
   return static_cast<std::size_t>(hidden);
 }
 
@@ -105,8 +108,8 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
                  *compute_, options.verify_swap),
       work_(make_workspace(device, ops, images_, options.max_rows)),
-      all_reduce_(make_all_reduce(mesh, progress, largest_hidden(images_) * options.max_rows, trace_)),
-      transfer_(mesh, progress, largest_hidden(images_) * options.max_rows, options.steps_in_flight, trace_),
+      all_reduce_(make_all_reduce(mesh, progress, widest_row(images_) * options.max_rows, trace_)),
+      transfer_(mesh, progress, widest_row(images_) * options.max_rows, options.steps_in_flight, trace_),
       collector_(mesh, progress, trace_, largest_vocab(images_)) {
   for (const Image* image : images_) {
     transformers_.emplace_back(*image, mesh.t);

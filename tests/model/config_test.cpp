@@ -151,13 +151,81 @@ TEST(HfConfig, ClassesAndTokens) {
 TEST(HfConfig, Images) {
   const char* vit = R"({"model_type": "vit"})";
   const ModelConfig config =
-      ModelConfig::from_hf_json(vit, "", R"({"resample": 3, "image_mean": [0.1, 0.2, 0.3], "image_std": [1, 2, 3]})");
+      ModelConfig::from_hf_json(vit, std::nullopt, R"({"resample": 3, "image_mean": [0.1, 0.2, 0.3], "image_std": [1, 2, 3]})");
   EXPECT_EQ(config.image_resampling, Resampling::kBicubic);
   EXPECT_THAT(config.image_mean, ElementsAre(0.1f, 0.2f, 0.3f));
   EXPECT_THAT(config.image_std, ElementsAre(1, 2, 3));
-  EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(vit, "", R"({"resample": 0})"); }), HasSubstr("'resample'"));
-  EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(vit, "", R"({"image_std": [0, 1, 1]})"); }),
+  EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(vit, std::nullopt, R"({"resample": 0})"); }), HasSubstr("'resample'"));
+  EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(vit, std::nullopt, R"({"image_std": [0, 1, 1]})"); }),
               HasSubstr("'image_std'"));
+}
+
+// As transformers merges them: rope_scaling before rope_parameters, what neither says from the keys beside them.
+TEST(HfConfig, WhichRotaryKeysCount) {
+  const json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  json hf = {{"model_type", "llama"}, {"rope_scaling", llama3}, {"rope_parameters", {{"rope_type", "default"}}}};
+  EXPECT_EQ(from_hf(hf).rope_scaling, RopeScaling::kLlama3);
+  hf["rope_scaling"]["rope_theta"] = 5e5;
+  hf["rope_theta"] = 7e5;
+  EXPECT_EQ(from_hf(hf).rope_theta, 5e5f);
+  hf["original_max_position_embeddings"] = 4096;
+  EXPECT_EQ(from_hf(hf).rope_original_positions, 4096);
+  hf["rope_scaling"]["partial_rotary_factor"] = 0.5;
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'partial_rotary_factor' is 0.5"));
+  hf["rope_scaling"] = {{"full_attention", llama3}};
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'rope_parameters.full_attention'"));
+}
+
+TEST(HfConfig, OtherNamesOfKeys) {
+  const ModelConfig gpt2 = from_hf({{"model_type", "gpt2"}, {"hidden_size", 64}, {"num_hidden_layers", 2},
+                                    {"num_attention_heads", 4}, {"max_position_embeddings", 32}});
+  EXPECT_EQ(gpt2.hidden, 64);
+  EXPECT_EQ(gpt2.layers, 2);
+  EXPECT_EQ(gpt2.heads, 4);
+  EXPECT_EQ(gpt2.max_positions, 32);
+  EXPECT_EQ(from_hf({{"model_type", "mixtral"}, {"num_experts", 4}}).experts, 4);
+}
+
+TEST(HfConfig, LayerTypesOfQwen2) {
+  json hf = {{"model_type", "qwen2"}, {"num_hidden_layers", 2}, {"use_sliding_window", true}, {"sliding_window", 64},
+             {"layer_types", {"sliding_attention", "sliding_attention"}}};
+  EXPECT_EQ(from_hf(hf).sliding_window, 64);
+  hf["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(from_hf(hf).sliding_window, 0);
+  hf["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'layer_types'"));
+}
+
+TEST(HfConfig, RefusesWhatClassifiersCannotSay) {
+  json hf = {{"model_type", "bert"}, {"architectures", {"BertForSequenceClassification"}}};
+  hf["problem_type"] = "multi_label_classification";
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'problem_type'"));
+  hf["problem_type"] = nullptr;
+  hf["id2label"] = {{"0", "score"}};
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), AllOf(HasSubstr("'id2label'"), HasSubstr("regression")));
+}
+
+TEST(HfConfig, OtherFilesAreNamed) {
+  const auto refusal_of = [](const char* generation, const char* preprocessor) {
+    return message_of([&] {
+      ModelConfig::from_hf_json(R"({"model_type": "vit", "num_channels": 3})", generation,
+                                preprocessor == nullptr ? std::nullopt : std::optional<std::string>(preprocessor));
+    });
+  };
+  EXPECT_THAT(refusal_of("", nullptr), HasSubstr("generation_config.json is not a JSON object"));
+  EXPECT_THAT(refusal_of("{}", "["), HasSubstr("preprocessor_config.json is not a JSON object"));
+  EXPECT_THAT(refusal_of("{}", R"({"rescale_factor": 0.00784})"), HasSubstr("'rescale_factor'"));
+  EXPECT_THAT(refusal_of("{}", R"({"size": {"height": 224, "width": 225}})"), HasSubstr("'size' is 225"));
+  EXPECT_THAT(refusal_of("{}", R"({"size": 99})"), HasSubstr("'size' is 99"));
+  EXPECT_EQ(refusal_of(R"({"bos_token_id": []})", R"({"size": {"height": 224, "width": 224}})"), "");
+  for (const int channels : {-1, 500000000}) {
+    EXPECT_THAT(message_of([&] {
+                  ModelConfig::from_hf_json(json({{"model_type", "vit"}, {"num_channels", channels}}).dump(), "{}",
+                                            R"({"do_normalize": false})");
+                }),
+                HasSubstr("'channels'"));
+  }
 }
 
 TEST(HfConfig, RefusesWrongTypesAndNumbers) {

@@ -62,6 +62,16 @@ class Drawer {
     return checked(draw_from_all(row, all), logits);
   }
 
+  // What the row offers as one slice.
+  Draw offer(std::vector<float> logits, const RowSampling& row) {
+    Draw draw;
+    const int columns = static_cast<int>(logits.size());
+    const Activations row_of_logits{reinterpret_cast<std::byte*>(logits.data()), 1, columns, DType::kF32};
+    ops_->draw(*stream_, row_of_logits, {.first_token = 0, .real = columns}, {&row, 1}, &draw);
+    stream_->synchronize();
+    return draw;
+  }
+
  private:
   static TokenId checked(const Candidate& c, const std::vector<float>& logits) {
     EXPECT_EQ(c.logit, logits[static_cast<std::size_t>(c.token)]) << "the model's own logit comes along";
@@ -162,7 +172,8 @@ TEST(Draw, AnyCutOfARowGivesTheTokenOfTheWholeRow) {
   int asked = 0, asked_whole = 0;
   for (int i = 0; i < 1500; ++i) {
     const std::size_t vocab = i % 5 == 0 ? 5000 + random() % 3000 : 1 + random() % 200;
-    const std::vector<float> logits = random_row(random, vocab, i % 3 == 0 ? 0.1f : 3.0f);
+    std::vector<float> logits = random_row(random, vocab, i % 3 == 0 ? 0.1f : 3.0f);
+    for (float& logit : logits) logit -= static_cast<float>(i % 4 * 10);  // far from zero, as many models' are
     const RandomSampling sampling(random, vocab);
     const TokenId expected = expected_token(logits, sampling.row);
     std::vector<std::size_t> cuts(random() % 4);
@@ -239,6 +250,16 @@ TEST(Draw, FollowsTheDistribution) {
   for (const auto& [name, sampling] : cases) {
     expect_distribution(logits, sampling, {}, name + " on one rank");
     expect_distribution(logits, sampling, {31}, name + " on two");
+  }
+}
+
+TEST(Draw, ASliceWithoutANumberOffersNothing) {
+  const std::vector<float> logits(3000, NAN);
+  Drawer drawer;
+  for (const bool whole : {false, true}) {
+    const Draw offered = drawer.offer(logits, {.draws = true, .temperature = 1, .min_p = 0.1f, .whole = whole});
+    EXPECT_TRUE(offered.candidates.empty());
+    EXPECT_TRUE(offered.slice.empty());
   }
 }
 

@@ -53,12 +53,13 @@ struct Shape {
 TEST_P(GemmTest, MatchesDoubleLoop) {
   for (const auto [rows, out, in] : {Shape{1, 64, 64}, Shape{3, 200, 100}, Shape{5, 65, 33}, Shape{17, 130, 20},
                                      Shape{40, 700, 96}, Shape{300, 72, 48}, Shape{2, 1, 7}}) {
-    for (const DType dtype : {DType::kF32, bench_.ops().weight_dtype(DType::kBF16)}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_dtype(DType::kBF16)}) {
       for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
-        const auto x = random_floats(static_cast<std::size_t>(rows) * in, 1, dtype);
+        const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
+        const auto x = random_floats(static_cast<std::size_t>(rows) * in, 1, x_dtype);
         const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
         const auto y = bench_.empty(rows, out, out_dtype);
-        bench_.ops().gemm(bench_.stream(), bench_.put(x, rows, in, dtype), bench_.weight(w, out, in, dtype), {},
+        bench_.ops().gemm(bench_.stream(), bench_.put(x, rows, in, x_dtype), bench_.weight(w, out, in, dtype), {},
                           Activation::kNone, y);
         expect_close(
             bench_.get(y), reference(x, w, {}, rows, out, in, Activation::kNone), tolerance(out_dtype),
@@ -116,9 +117,10 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
   Bench alone({device_cases().front()});
   constexpr int kMaxRows = 300;
   const std::vector<std::vector<int>> cuts = {{1024}, {64}, {128, 64, 320}};
-  for (const DType dtype : {DType::kF32, bench_.ops().weight_dtype(DType::kBF16)}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_dtype(DType::kBF16)}) {
     for (const auto [_, out, in] : {Shape{0, 200, 80}, Shape{0, 640, 2080}, Shape{0, 64, 6144}}) {
-      const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, dtype);
+      const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
+      const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, x_dtype);
       const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
       const auto compute = [&, out = out](Bench& bench, const Activations& rows, const Weight& weight) {
         const auto y = bench.empty(rows.rows, out);
@@ -130,10 +132,10 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
       for (const auto& cut : cuts) weights.push_back(bench_.weight(w, out, in, dtype, cut));
       for (const int rows : {1, 2, 3, 7, 8, 33, 64, 256, 300}) {
         const int last = rows - 1;
-        const auto first_alone = compute(alone, alone.put(row_of(x, 0, in), 1, in, dtype), whole);
-        const auto last_alone = compute(alone, alone.put(row_of(x, last, in), 1, in, dtype), whole);
+        const auto first_alone = compute(alone, alone.put(row_of(x, 0, in), 1, in, x_dtype), whole);
+        const auto last_alone = compute(alone, alone.put(row_of(x, last, in), 1, in, x_dtype), whole);
         const Floats batch(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(rows) * in);
-        const auto input = bench_.put(batch, rows, in, dtype);
+        const auto input = bench_.put(batch, rows, in, x_dtype);
         for (std::size_t i = 0; i < cuts.size(); ++i) {
           const auto y = compute(bench_, input, weights[i]);
           const auto what = fmt::format("{} [{}, {}], {} rows, cut {}", name_of(dtype), out, in, rows, i);

@@ -28,7 +28,7 @@ float value_of(const std::byte* p, DType dtype) {
   }
   std::uint16_t bits;
   std::memcpy(&bits, p, sizeof(bits));
-  return f32_from_bf16(bits);
+  return dtype == DType::kF16 ? f32_from_f16(bits) : f32_from_bf16(bits);
 }
 
 }  // namespace
@@ -47,9 +47,8 @@ Floats random_floats(std::size_t n, unsigned seed, DType dtype) {
 }
 
 Floats rounded_to(Floats values, DType dtype) {
-  if (dtype == DType::kBF16) {
-    for (float& v : values) v = f32_from_bf16(bf16_from_f32(v));
-  }
+  const auto bytes = bytes_of(values, dtype);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(&bytes[i * size_of(dtype)], dtype);
   return values;
 }
 
@@ -60,7 +59,7 @@ std::vector<std::byte> bytes_of(const Floats& values, DType dtype) {
     return bytes;
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint16_t half = bf16_from_f32(values[i]);
+    const std::uint16_t half = dtype == DType::kF16 ? f16_from_f32(values[i]) : bf16_from_f32(values[i]);
     std::memcpy(&bytes[2 * i], &half, 2);
   }
   return bytes;

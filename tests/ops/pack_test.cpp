@@ -53,7 +53,7 @@ TEST_P(PackTest, EveryElementHasOnePlace) {
 
 TEST_P(PackTest, PanelBytesCountWholeBlocks) {
   const int block = format().row_block();
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     EXPECT_EQ(format().panel_bytes(1, 64, dtype), format().panel_bytes(block, 64, dtype));
     EXPECT_EQ(format().panel_bytes(block + 1, 64, dtype), 2 * format().panel_bytes(block, 64, dtype));
     EXPECT_GE(format().panel_bytes(block, 100, dtype), static_cast<std::size_t>(block) * 100 * size_of(dtype));
@@ -62,7 +62,7 @@ TEST_P(PackTest, PanelBytesCountWholeBlocks) {
 
 TEST_P(PackTest, TransposedSourceGivesTheSameBytes) {
   for (const auto [rows, in] : kShapes) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       const auto source = bytes_of(random_floats(static_cast<std::size_t>(rows) * in, 1), dtype);
       const auto turned = transposed(source, rows, in, size_of(dtype));
       Bytes packed(format().panel_bytes(rows, in, dtype));
@@ -76,7 +76,7 @@ TEST_P(PackTest, TransposedSourceGivesTheSameBytes) {
 // A source whose rows and columns both lie apart, as every third column of a wider matrix.
 TEST_P(PackTest, TakesAnyStrides) {
   for (const auto [rows, in] : kShapes) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       const auto values = random_floats(static_cast<std::size_t>(rows) * in, 1, dtype);
       Floats wide(values.size() * 3, 99);
       for (std::size_t i = 0; i < values.size(); ++i) wide[3 * i] = values[i];
@@ -115,7 +115,7 @@ std::vector<Piece> random_pieces(int rows, int in, std::mt19937& generator) {
 TEST_P(PackTest, PiecesInAnyOrderGiveTheSameBytes) {
   std::mt19937 generator(5);
   for (const auto [rows, in] : kShapes) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       for (const bool turn : {false, true}) {
         const auto source = bytes_of(random_floats(static_cast<std::size_t>(rows) * in, 1), dtype);
         const auto given = turn ? transposed(source, rows, in, size_of(dtype)) : source;
@@ -137,6 +137,7 @@ TEST_P(PackTest, PiecesInAnyOrderGiveTheSameBytes) {
 
 TEST_P(PackTest, WeightsStayInTypesThatTheDeviceMultiplies) {
   EXPECT_EQ(bench_.ops().weight_dtype(DType::kF32), DType::kF32);
+  EXPECT_EQ(bench_.ops().weight_dtype(DType::kF16), DType::kF16);
   for (const DType checkpoint : {DType::kF16, DType::kBF16}) {
     const DType kept = bench_.ops().weight_dtype(checkpoint);
     EXPECT_GT(format().panel_bytes(64, 64, kept), 0u);

@@ -16,7 +16,7 @@ class RowsTest : public OpsTest {
 
 TEST_P(RowsTest, EmbedTakesRowsOfItsSliceOnly) {
   constexpr int kVocab = 200, kFirst = 1000;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const int columns : {64, 33}) {
       const auto table = random_floats(static_cast<std::size_t>(kVocab) * columns, 1, dtype);
       const auto weight = bench_.weight(table, kVocab, columns, dtype, {64, 128});
@@ -338,8 +338,8 @@ TEST_P(RowsTest, RotatesPairsOfQueriesAndKeys) {
     for (int r = 0; r < kRows; ++r) {
       for (int head = 0; head < 6; ++head) {
         for (int i = 0; i < half; ++i) {
-          const double angle = static_cast<float>(positions[static_cast<std::size_t>(r)]) *
-                               frequencies[static_cast<std::size_t>(i)];
+          const double angle =
+              static_cast<float>(positions[static_cast<std::size_t>(r)]) * frequencies[static_cast<std::size_t>(i)];
           double& x = expected[static_cast<std::size_t>(r * columns + head * head_dim + i)];
           double& y = (&x)[half];
           const double u = x * std::cos(angle) - y * std::sin(angle), v = y * std::cos(angle) + x * std::sin(angle);

@@ -54,7 +54,7 @@ std::vector<Value> expected(const std::string& name) {
 }
 
 ModelConfig fixture_config() {
-  return ModelConfig::from_hf_json(read_file(kFixtures + "/vit/config.json"), "",
+  return ModelConfig::from_hf_json(read_file(kFixtures + "/vit/config.json"), std::nullopt,
                                    read_file(kFixtures + "/vit/preprocessor_config.json"));
 }
 

@@ -2,6 +2,7 @@
 // Decoders (causal) end in logits over the vocabulary; encoders in a vector and the scores of classes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,8 +84,9 @@ struct ModelConfig {
 
   // Keys of a Hugging Face config.json, of the generation_config.json beside it, whose tokens count instead, and of
   // preprocessor_config.json. Which families there are: family.h. ConfigError naming the key or the unsupported value.
-  static ModelConfig from_hf_json(const std::string& config, const std::string& generation_config = "",
-                                  const std::string& preprocessor_config = "");
+  static ModelConfig from_hf_json(const std::string& config,
+                                  const std::optional<std::string>& generation_config = std::nullopt,
+                                  const std::optional<std::string>& preprocessor_config = std::nullopt);
   // The JSON stored in checkpoints: every field of this struct by its name. from_json(to_json()) is the identity.
   std::string to_json() const;
   static ModelConfig from_json(const std::string& json_text);

@@ -43,7 +43,8 @@ struct Image {
   static constexpr int kGroupPages = 4;
 
   ShardPlan plan;
-  DType weight_dtype = DType::kF32;  // of GEMM weights and therefore of their inputs; tables and vectors are f32
+  DType weight_dtype = DType::kF32;  // of GEMM weights; tables and vectors are f32
+  DType input_dtype = DType::kF32;   // of what GEMM weights are multiplied with, and of keys and values
   std::size_t page_bytes = 0;
   std::vector<ImageTensor> tensors;     // parallel to plan.tensors
   std::vector<std::size_t> used_bytes;  // by page

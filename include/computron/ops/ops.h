@@ -84,6 +84,8 @@ class WeightFormat {
   // and pieces of one panel may come in any order; the panel's bytes must be zero before the first.
   virtual void pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns,
                     const std::byte* source, std::size_t row_stride, std::size_t column_stride) const = 0;
+  // What rows must be that weights of `dtype` are multiplied with, and what a cache beside them holds.
+  virtual DType input_dtype(DType dtype) const { return dtype; }
 };
 
 class Ops {
@@ -91,7 +93,7 @@ class Ops {
   virtual ~Ops() = default;
 
   virtual const WeightFormat& weight_format() const = 0;
-  // The dtype that weights stored as `checkpoint` are kept in on this device (f16 → f32 on CPU for now).
+  // The dtype that weights stored as `checkpoint` are kept in on this device (bf16 → f32 on a CPU without bf16 multiplication).
   virtual DType weight_dtype(DType checkpoint) const = 0;
   // Rows that a buffer must have room for when it holds `rows` rows of GEMM input (kernels come in classes of rows).
   virtual int padded_rows(int rows) const = 0;
@@ -112,7 +114,7 @@ class Ops {
   // out = norm(in) × weight + bias over columns; statistics in float32. in: f32, out: f32 or bf16; out may be in.
   virtual void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                     Activations out) = 0;
-  // out[r, n] = activation(Σ_k x[r, k] weight[n, k] + bias[n]). x.dtype == weight.dtype, sums in float32.
+  // out[r, n] = activation(Σ_k x[r, k] weight[n, k] + bias[n]). x: WeightFormat::input_dtype, sums in float32.
   // Every panel waits for its own page. Given a part of the panels, it computes their columns of `out`.
   virtual void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation,
                     Activations out) = 0;

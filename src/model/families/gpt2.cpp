@@ -14,13 +14,14 @@ ModelConfig read(const HfKeys& keys) {
   keys.require("scale_attn_by_inverse_layer_idx", false, false);
   keys.require("add_cross_attention", false, false);
   ModelConfig c;
-  c.layers = keys.value("n_layer", 12);
-  c.hidden = keys.value("n_embd", 768);
-  c.heads = c.kv_heads = keys.value("n_head", 12);
+  // Its own names, or those of the others (transformers' attribute_map).
+  c.layers = keys.value("n_layer", keys.value("num_hidden_layers", 12));
+  c.hidden = keys.value("n_embd", keys.value("hidden_size", 768));
+  c.heads = c.kv_heads = keys.value("n_head", keys.value("num_attention_heads", 12));
   c.head_dim = HfKeys::head_dim(c.hidden, c.heads);
   c.ffn = keys.value("n_inner", 4 * std::min(c.hidden, 1 << 24));
   c.vocab = keys.value("vocab_size", 50257);
-  c.max_positions = keys.value("n_positions", 1024);
+  c.max_positions = keys.value("n_positions", keys.value("max_position_embeddings", 1024));
   c.activation = keys.activation("activation_function", "gelu_new");
   c.norm_epsilon = keys.value("layer_norm_epsilon", 1e-5f);
   c.tied_head = keys.value("tie_word_embeddings", true);

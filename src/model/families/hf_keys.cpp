@@ -17,12 +17,13 @@ std::string shown(const json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace).substr(0, 100);
 }
 
-void read_llama3(const HfKeys& rope, ModelConfig& config) {
+void read_llama3(const HfKeys& keys, const HfKeys& rope, ModelConfig& config) {
   config.rope_scaling = RopeScaling::kLlama3;
   config.rope_factor = rope.value("factor", 8.0f);
   config.rope_low_frequency_factor = rope.value("low_freq_factor", 1.0f);
   config.rope_high_frequency_factor = rope.value("high_freq_factor", 4.0f);
-  config.rope_original_positions = rope.value("original_max_position_embeddings", config.max_positions);
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  config.rope_original_positions = keys.value(kOriginal, rope.value(kOriginal, config.max_positions));
 }
 
 }  // namespace
@@ -83,8 +84,28 @@ std::string HfKeys::architecture(std::initializer_list<std::string_view> known) 
   return names.front();
 }
 
+std::vector<int> HfKeys::sides(const char* key) const {
+  const json* found = find(key);
+  if (found == nullptr) return {};
+  if (!found->is_object()) return {value(key, 0)};
+  std::vector<int> sides;
+  for (const auto& [name, side] : found->items()) read_value(std::string(key) + "." + name, side, sides.emplace_back());
+  return sides;
+}
+
+std::optional<bool> HfKeys::all_layers(const char* key, std::string_view wanted, std::string_view other) const {
+  const auto types = value(key, std::vector<std::string>{});
+  if (types.empty()) return std::nullopt;
+  const auto are = [&types](std::string_view type) {
+    return std::all_of(types.begin(), types.end(), [type](const std::string& t) { return t == type; });
+  };
+  if (!are(wanted) && !are(other)) refuse(key, types, fmt::format("all {} or all {}", wanted, other));
+  return are(wanted);
+}
+
 // id2label maps "0", "1", ... to names.
 void HfKeys::read_classes(ModelConfig& config) const {
+  require("problem_type", std::string("single_label_classification"), std::string("single_label_classification"));
   config.classes = value("num_labels", 2);
   const json* names = find("id2label");
   if (names == nullptr) return;
@@ -97,23 +118,29 @@ void HfKeys::read_classes(ModelConfig& config) const {
     read_value("id2label", *found, config.class_names.emplace_back());
     bytes += config.class_names.back().size();
   }
+  if (config.classes == 1) refuse("id2label", *names, "two classes or more (one is a regression)");
   if (bytes > kMostNameBytes) config.class_names.clear();
 }
 
+// Of transformers' convert_rope_params_to_dict: rope_scaling, where it is there, counts instead of rope_parameters; what
+// the object does not say, the keys beside it do.
 void HfKeys::read_rotary(ModelConfig& config, float default_theta) const {
   config.positions = PositionKind::kRotary;
-  const HfKeys parameters = object("rope_parameters");
-  const HfKeys rope = has("rope_parameters") ? parameters : object("rope_scaling");
-  config.rope_theta = parameters.value("rope_theta", value("rope_theta", default_theta));
+  const HfKeys rope = has("rope_scaling") ? object("rope_scaling") : object("rope_parameters");
+  for (const auto& [name, entry] : rope.object_.items()) {
+    if (entry.is_object()) refuse("rope_parameters." + name, entry, "one set of parameters for all layers");
+  }
+  config.rope_theta = rope.value("rope_theta", value("rope_theta", default_theta));
+  const float partial = rope.value("partial_rotary_factor", value("partial_rotary_factor", 1.0f));
+  if (partial != 1) refuse("partial_rotary_factor", partial, "1");
   const auto type = rope.value("rope_type", rope.value("type", std::string("default")));
-  if (type == "llama3") return read_llama3(rope, config);
+  if (type == "llama3") return read_llama3(*this, rope, config);
   config.rope_factor = rope.value("factor", 1.0f);
   if (type == "linear") {
     config.rope_scaling = RopeScaling::kLinear;
   } else if (type != "default") {
     refuse("rope_type", type, "default, linear or llama3");
   }
-  require("partial_rotary_factor", 1.0f, 1.0f);
 }
 
 void HfKeys::read_tokens(ModelConfig& config, std::vector<TokenId> default_bos,

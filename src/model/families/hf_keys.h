@@ -40,11 +40,15 @@ class HfKeys {
   // The object under `key`, empty if it is absent.
   HfKeys object(const char* key) const;
   bool has(const char* key) const { return find(key) != nullptr; }
+  // The numbers of an object such as {"height": 224, "width": 224}, or the one number; none if it is absent.
+  std::vector<int> sides(const char* key) const;
+  // Of a list with a type for every layer: whether all are `wanted`; refused unless they are, or all are `other`.
+  std::optional<bool> all_layers(const char* key, std::string_view wanted, std::string_view other) const;
   // One of "relu", "gelu", "gelu_new", ... under `key`.
   Activation activation(const char* key, const char* fallback) const;
   // hidden / heads, refused where it leaves a rest.
   static int head_dim(int hidden, int heads);
-  // The last of `architectures`, or "" if there is none; refused unless it is among `known`.
+  // The first of `architectures`, or "" if there is none; refused unless it is among `known`.
   std::string architecture(std::initializer_list<std::string_view> known) const;
   // Number and names of a classifier's classes from id2label or num_labels into `config`.
   void read_classes(ModelConfig& config) const;

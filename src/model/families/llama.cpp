@@ -44,12 +44,16 @@ ModelConfig read_llama(const HfKeys& keys) {
   return c;
 }
 
-// Layers from max_window_layers on have a window, if any has.
+// Layers from max_window_layers on have a window, if any has, and layer_types does not say it for each.
 int qwen2_window(const HfKeys& keys, int layers) {
+  const int window = keys.value_or_none("sliding_window", 4096, 0);
+  if (const auto slide = keys.all_layers("layer_types", "sliding_attention", "full_attention")) {
+    return *slide && keys.value("use_sliding_window", false) ? window : 0;
+  }
   const int first = keys.value("max_window_layers", 28);
   if (!keys.value("use_sliding_window", false) || first >= layers) return 0;
   if (first > 0) HfKeys::refuse("max_window_layers", first, "0 or at least the number of layers");
-  return keys.value_or_none("sliding_window", 4096, 0);
+  return window;
 }
 
 ModelConfig read_qwen2(const HfKeys& keys) {
@@ -80,7 +84,7 @@ ModelConfig read_mixtral(const HfKeys& keys) {
   ModelConfig c = read_common(
       keys, {.ffn = 14336, .kv_heads = 8, .max_positions = 131072, .norm_epsilon = 1e-5f, .rope_theta = 1e6f});
   c.sliding_window = keys.value_or_none("sliding_window", 0, 0);
-  c.experts = keys.value("num_local_experts", 8);
+  c.experts = keys.value("num_local_experts", keys.value("num_experts", 8));
   c.experts_per_token = keys.value("num_experts_per_tok", 2);
   keys.read_tokens(c, {1}, {2});
   return c;

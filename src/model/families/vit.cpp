@@ -31,6 +31,10 @@ ModelConfig read(const HfKeys& keys) {
   c.activation = keys.activation("hidden_act", "gelu");
   c.attention_bias = keys.value("qkv_bias", true);
   c.pooler = architecture == "ViTModel";
+  if (c.pooler) {
+    keys.require("pooler_act", std::string("tanh"), std::string("tanh"));
+    keys.require("pooler_output_size", c.hidden, c.hidden);
+  }
   if (!c.pooler) keys.read_classes(c);
   return c;
 }

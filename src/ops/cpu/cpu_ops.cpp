@@ -89,7 +89,7 @@ void check_gemm(const Activations& x, const Weight& weight, const Vector& bias, 
   check_rows(out, x.rows, weight.out, "gemm output");
   check_narrow(out, "gemm writes no float16");
   check_length(bias, weight.out, "gemm bias has another length than the output");
-  ensure(x.dtype == weight.dtype, "gemm input and weight differ in type");
+  ensure(x.dtype == kernels::gemm_input_dtype(weight.dtype), "gemm input has another type than its weight wants");
   check_panels(weight.panels, weight.out, "panels of a gemm weight have gaps");
 }
 
@@ -134,7 +134,7 @@ CpuOps::CpuOps()
     : bf16_weights_(kernels::best_gemm_kernel(DType::kBF16) == kernels::GemmKernel::kNone ? DType::kF32
                                                                                           : DType::kBF16) {}
 
-DType CpuOps::weight_dtype(DType checkpoint) const { return checkpoint == DType::kBF16 ? bf16_weights_ : DType::kF32; }
+DType CpuOps::weight_dtype(DType checkpoint) const { return checkpoint == DType::kBF16 ? bf16_weights_ : checkpoint; }
 
 int CpuOps::padded_rows(int rows) const {
   const int rest = rows % kernels::kMaxGemmRows;

@@ -33,7 +33,7 @@ struct AttentionTask {
   int rows = 0;
 };
 
-// About 32 queries (row × head) a task. Returns whether every sequence is in one task a head.
+// About 64 queries (row × head) a task. Returns whether every sequence is in one task a head.
 bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences,
                    std::vector<AttentionTask>& tasks);
 

@@ -11,6 +11,7 @@ class CpuWeightFormat final : public WeightFormat {
   std::size_t panel_bytes(int rows, int in, DType dtype) const override;
   void pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns, const std::byte* source,
             std::size_t row_stride, std::size_t column_stride) const override;
+  DType input_dtype(DType dtype) const override;
 };
 
 }  // namespace computron

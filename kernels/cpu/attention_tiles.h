@@ -1,0 +1,48 @@
+// The inner part of attention: scores, softmax and weighted values of a part's queries, span by span. Included by
+// attention_avx2.cpp and attention_avx512.cpp, each of which gives it vectors of its own width (`Lanes`).
+//
+// A vector holds one element of as many keys as it has lanes, and a score is one chain over head_dim. For many queries
+// a span's keys and values are widened to float32 first and lie side by side then, keys as [head_dim][kSpan]: two small
+// matrix products with a softmax between. One query or a few (decoding) take them from the cache, in the same order.
+#pragma once
+
+#include "kernels/cpu/attention.h"
+
+namespace computron::kernels {
+
+inline constexpr int kSpan = 128;
+inline constexpr int kMaxTile = 6;    // queries that go through a span together
+inline constexpr int kMaxLanes = 16;  // of any Lanes
+
+// What the inner part works on; memory of AttentionScratch.
+struct AttentionTiles {
+  const AttentionPart* part;
+  int queries;  // of the part: rows × group; query i is row i / group, head i % group of those that share the key head
+  int stride;   // of a query and of values: head_dim rounded up to kMaxLanes
+  float* query;      // [queries][stride], scaled
+  float* sums;       // [queries][stride] weighted values so far
+  Softmax* softmax;  // [queries]
+  float* keys;       // [head_dim][kSpan] of the span
+  float* values;     // [kSpan][stride] of the span
+  float* scores;     // [kMaxTile][kSpan]
+};
+
+void attend_avx2(const AttentionTiles& tiles);
+void attend_avx512(const AttentionTiles& tiles);
+
+struct PositionRange {
+  int begin, end;
+  bool empty() const { return begin >= end; }
+};
+
+// Positions that query `i` of the part sees.
+inline PositionRange seen_by(const AttentionTiles& tiles, int i) {
+  const AttentionPart& part = *tiles.part;
+  const AttentionShape& shape = *part.shape;
+  const int position = part.sequence->start + part.row + i / (shape.heads / shape.kv_heads);
+  const int first = position - shape.window + 1;
+  return {shape.window > 0 && first > 0 ? first : 0,
+          shape.causal ? position + 1 : part.sequence->start + part.sequence->rows};
+}
+
+}  // namespace computron::kernels

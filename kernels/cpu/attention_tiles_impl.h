@@ -1,0 +1,250 @@
+// The template behind attend_avx2 and attend_avx512 (attention_tiles.h). Everything is local to the including file:
+// code compiled for AVX-512 must not be linked with anything else.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/attention_tiles.h"
+
+namespace computron::kernels {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+int smaller(int a, int b) { return a < b ? a : b; }
+int larger(int a, int b) { return a > b ? a : b; }
+
+// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, fma, max, exp, sum_lanes, max_lanes; Element<T>.
+// T: what the cache holds.
+template <class Lanes, class T>
+class SpanAttention {
+  using V = typename Lanes::V;
+  static constexpr int kLanes = Lanes::kCount;
+  static constexpr int kDirectQueries = 4;  // use a span's keys too seldom for staging to pay
+
+ public:
+  explicit SpanAttention(const AttentionTiles& tiles)
+      : t_(tiles),
+        cache_(*tiles.part->cache),
+        head_dim_(tiles.part->shape->head_dim),
+        direct_(tiles.queries <= kDirectQueries && cache_.block_tokens % kLanes == 0 && head_dim_ % kMaxLanes == 0) {}
+
+  void run() {
+    const PositionRange first = seen_by(t_, 0), last = seen_by(t_, t_.queries - 1);
+    for (int begin = first.begin / kSpan * kSpan; begin < last.end; begin += kSpan) {
+      const PositionRange span{larger(begin, first.begin), smaller(begin + kSpan, last.end)};
+      direct_ ? prefetch_values(span) : stage(begin, span);
+      for (int i = 0; i < t_.queries;) i += visit_some(i, begin, span);
+    }
+  }
+
+ private:
+  // ---- staging: the span's keys and values as float32
+
+  // The part's place in the slot of the `block`-th block: keys [head_dim][block_tokens], then, kv_heads times that
+  // further on, values [block_tokens][head_dim].
+  const T* keys_of(int block) const {
+    const std::byte* slot = cache_.slot(t_.part->sequence->blocks[static_cast<std::size_t>(block)], t_.part->layer);
+    return reinterpret_cast<const T*>(slot) + t_.part->kv_head * head_elements();
+  }
+  const T* values_of(int block) const { return keys_of(block) + cache_.kv_heads * head_elements(); }
+  std::size_t head_elements() const { return static_cast<std::size_t>(cache_.block_tokens) * head_dim_; }
+
+  void stage(int grid, PositionRange span) {
+    for_each_run(span, [&](int block, int in_block, int position, int count) {
+      stage_keys(keys_of(block), in_block, count, t_.keys + position - grid);
+    });
+    for_each_run(span, [&](int block, int in_block, int position, int count) {
+      stage_values(values_of(block) + in_block * head_dim_, count, t_.values + (position - grid) * t_.stride);
+    });
+  }
+
+  // body(block, place in it, position, count) for the parts of `range` that lie in one block.
+  template <class Body>
+  void for_each_run(PositionRange range, Body&& body) const {
+    for (int position = range.begin, count; position < range.end; position += count) {
+      const int block = position / cache_.block_tokens, in_block = position % cache_.block_tokens;
+      count = smaller(cache_.block_tokens - in_block, range.end - position);
+      body(block, in_block, position, count);
+    }
+  }
+
+  // Values are wanted when the scores are done: they come from memory meanwhile.
+  void prefetch_values(PositionRange span) const {
+    for_each_run(span, [&](int block, int in_block, int, int count) {
+      const auto* bytes = reinterpret_cast<const char*>(values_of(block) + in_block * head_dim_);
+      for (std::size_t i = 0; i < count * head_dim_ * sizeof(T); i += 64) __builtin_prefetch(bytes + i);
+    });
+  }
+
+  // Whole vectors where the block's and the span's begin allow it; what lies behind `count` in the block is never used.
+  void stage_keys(const T* keys, int in_block, int count, float* to) const {
+    const int tokens = cache_.block_tokens;
+    const int whole = tokens % kLanes == 0 && in_block % kLanes == 0 ? (count + kLanes - 1) / kLanes * kLanes : 0;
+    for (int d = 0; d < head_dim_; ++d) {
+      const T* from = keys + d * tokens + in_block;
+      for (int i = 0; i < whole; i += kLanes) Lanes::store(to + d * kSpan + i, Lanes::load(from + i));
+      for (int i = whole; i < count; ++i) to[d * kSpan + i] = Lanes::widen(from[i]);
+    }
+  }
+
+  void stage_values(const T* values, int count, float* to) const {
+    const int whole = head_dim_ / kLanes * kLanes;
+    for (int i = 0; i < count; ++i, values += head_dim_, to += t_.stride) {
+      for (int d = 0; d < whole; d += kLanes) Lanes::store(to + d, Lanes::load(values + d));
+      for (int d = whole; d < t_.stride; ++d) to[d] = d < head_dim_ ? Lanes::widen(values[d]) : 0;
+    }
+  }
+
+  // ---- queries
+
+  int visit_some(int i, int grid, PositionRange span) {
+    const int left = t_.queries - i;
+    if (left >= 6) return visit<6, Lanes::kWide>(i, grid, span);
+    if (left >= 4) return visit<4, Lanes::kWide>(i, grid, span);
+    if (left >= 2) return visit<2, Lanes::kWide>(i, grid, span);
+    return visit<1, 2 * Lanes::kWide>(i, grid, span);
+  }
+
+  // kQueries queries from i on over the positions of `span` that any of them sees; returns kQueries.
+  template <int kQueries, int kVectors>
+  int visit(int i, int grid, PositionRange span) {
+    const PositionRange first = seen_by(t_, i), last = seen_by(t_, i + kQueries - 1);
+    const PositionRange seen{larger(span.begin, first.begin) - grid, smaller(span.end, last.end) - grid};
+    if (seen.empty()) return kQueries;
+    const int begin = seen.begin / (kVectors * kLanes) * kVectors * kLanes;
+    int end = begin;
+    for (; end < seen.end; end += kVectors * kLanes) score_columns<kQueries, kVectors>(i, end, grid, grid + seen.end);
+    for (int q = 0; q < kQueries; ++q) soften(i + q, grid, {begin, end}, t_.scores + q * kSpan);
+    if (!direct_) {
+      weigh_rows<kQueries>(i, seen, t_.values + seen.begin * t_.stride, t_.stride);
+      return kQueries;
+    }
+    for_each_run({grid + seen.begin, grid + seen.end}, [&](int block, int in_block, int position, int count) {
+      const int column = position - grid;
+      weigh_rows<kQueries>(i, {column, column + count}, values_of(block) + in_block * head_dim_, head_dim_);
+    });
+    return kQueries;
+  }
+
+  // Keys of kVectors vectors from `column` on, where they lie; positions from `end` on exist nowhere, any others do.
+  template <int kQueries, int kVectors>
+  void score_columns(int i, int column, int grid, int end) {
+    if (!direct_) {
+      const float* keys[kVectors];
+      for (int v = 0; v < kVectors; ++v) keys[v] = t_.keys + column + v * kLanes;
+      return score<kQueries>(i, column, keys, kSpan);
+    }
+    const T* keys[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      const int position = smaller(grid + column + v * kLanes, (end - 1) / kLanes * kLanes);
+      keys[v] = keys_of(position / cache_.block_tokens) + position % cache_.block_tokens;
+    }
+    score<kQueries>(i, column, keys, cache_.block_tokens);
+  }
+
+  // scores[q][column...] of kVectors vectors of keys, element d of which lie `stride` × d behind the first: each score
+  // is one chain over head_dim.
+  template <int kQueries, int kVectors, class Key>
+  void score(int i, int column, const Key* const (&keys)[kVectors], int stride) {
+    V sums[kQueries][kVectors];
+    for (auto& row : sums) {
+      for (V& sum : row) sum = Lanes::splat(0);
+    }
+    const float* query = t_.query + static_cast<std::size_t>(i) * t_.stride;
+    for (int d = 0; d < head_dim_; ++d) {
+      V key[kVectors];
+      for (int v = 0; v < kVectors; ++v) key[v] = Lanes::load(keys[v] + d * stride);
+      for (int q = 0; q < kQueries; ++q) {
+        const V element = Lanes::splat(query[q * t_.stride + d]);
+        for (int v = 0; v < kVectors; ++v) sums[q][v] = Lanes::fma(element, key[v], sums[q][v]);
+      }
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      for (int v = 0; v < kVectors; ++v) Lanes::store(t_.scores + q * kSpan + column + v * kLanes, sums[q][v]);
+    }
+  }
+
+  // Turns columns `whole` of a query's scores into weights, zero where it sees nothing; carries its softmax on and
+  // brings its sums to the new maximum. Lane l always holds columns l, l + kLanes, ...: a column without weight adds
+  // an exact zero, so it does not matter how many of those there are.
+  void soften(int i, int grid, PositionRange whole, float* scores) {
+    const PositionRange own = seen_by(t_, i);
+    const PositionRange seen{larger(own.begin - grid, whole.begin), smaller(own.end - grid, whole.end)};
+    if (seen.empty()) {
+      for (int c = whole.begin; c < whole.end; ++c) scores[c] = 0;
+      return;
+    }
+    for (int c = whole.begin; c < seen.begin; ++c) scores[c] = kMinusInfinity;
+    for (int c = seen.end; c < whole.end; ++c) scores[c] = kMinusInfinity;
+    Softmax& softmax = t_.softmax[i];
+    V largest = Lanes::splat(softmax.max);
+    for (int c = whole.begin; c < whole.end; c += kLanes) largest = Lanes::max(Lanes::load(scores + c), largest);
+    const float max = Lanes::max_lanes(largest);
+    V sums = Lanes::splat(0);
+    for (int c = whole.begin; c < whole.end; c += kLanes) {
+      const V weight = Lanes::exp(Lanes::sub(Lanes::load(scores + c), Lanes::splat(max)));
+      Lanes::store(scores + c, weight);
+      sums = Lanes::add(sums, weight);
+    }
+    const float factor = Lanes::first(Lanes::exp(Lanes::splat(softmax.max - max)));
+    softmax.sum = softmax.sum * factor + Lanes::sum_lanes(sums);
+    if (max != softmax.max) scale(t_.sums + static_cast<std::size_t>(i) * t_.stride, factor);
+    softmax.max = max;
+  }
+
+  void scale(float* sums, float factor) const {
+    for (int d = 0; d < t_.stride; d += kLanes) {
+      Lanes::store(sums + d, Lanes::mul(Lanes::load(sums + d), Lanes::splat(factor)));
+    }
+  }
+
+  // sums[q][:] += Σ weights[q][c] values[c][:] in the order of c; column `columns.begin` is the first of `values`.
+  template <int kQueries, class Value>
+  void weigh_rows(int i, PositionRange columns, const Value* values, int stride) {
+    constexpr int kVectors = Lanes::kWide;
+    int d = 0;
+    for (; d + kVectors * kLanes <= t_.stride; d += kVectors * kLanes) {
+      weigh<kQueries, kVectors>(i, d, columns, values + d, stride);
+    }
+    for (; d < t_.stride; d += kLanes) weigh<kQueries, 1>(i, d, columns, values + d, stride);
+  }
+
+  // Elements [d, d + kVectors × kLanes) of it.
+  template <int kQueries, int kVectors, class Value>
+  void weigh(int i, int d, PositionRange columns, const Value* values, int stride) {
+    float* out = t_.sums + static_cast<std::size_t>(i) * t_.stride + d;
+    V sums[kQueries][kVectors];
+    for (int q = 0; q < kQueries; ++q) {
+      for (int v = 0; v < kVectors; ++v) sums[q][v] = Lanes::load(out + q * t_.stride + v * kLanes);
+    }
+    for (int c = columns.begin; c < columns.end; ++c, values += stride) {
+      V value[kVectors];
+      for (int v = 0; v < kVectors; ++v) value[v] = Lanes::load(values + v * kLanes);
+      for (int q = 0; q < kQueries; ++q) {
+        const V weight = Lanes::splat(t_.scores[q * kSpan + c]);
+        for (int v = 0; v < kVectors; ++v) sums[q][v] = Lanes::fma(weight, value[v], sums[q][v]);
+      }
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      for (int v = 0; v < kVectors; ++v) Lanes::store(out + q * t_.stride + v * kLanes, sums[q][v]);
+    }
+  }
+
+  const AttentionTiles& t_;
+  const KvCacheView& cache_;
+  const int head_dim_;
+  const bool direct_;  // few queries: keys and values are taken from where they lie, widened on the way
+};
+
+template <class Lanes>
+void attend_with(const AttentionTiles& tiles) {
+  if (tiles.part->cache->dtype == DType::kF32) {
+    SpanAttention<Lanes, float>(tiles).run();
+  } else {
+    SpanAttention<Lanes, typename Lanes::Bf16>(tiles).run();
+  }
+}
+
+}  // namespace
+}  // namespace computron::kernels

@@ -1,0 +1,25 @@
+// float16 weights × float32 rows: the weights are kept as they are and widened, exactly, on the way to the multiplier.
+//
+// Packed as bfloat16 is (pack.h). One row or a few stream through a block once and widen in registers; more rows take a
+// block in chunks that are widened once for all of them and stay in the first cache. Either way every result is one
+// chain of fused multiply-adds in the order of k.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/pack.h"
+
+namespace computron::kernels {
+
+inline constexpr int kF16DepthChunk = 128;  // 32 KiB of a block, widened
+
+// tile[m, n] = Σ_k x[m, k] weight[n, k]; x: [rows, depth], weight: [columns / 64][depth / 2][64][2] float16, depth
+// even, tile: [rows, columns]; scratch: kF16DepthChunk × kRowBlock floats, at whole cache lines. Only what `isa` names
+// is used. tile[m, n] = Σ_k x[m, k] weight[n, k]; x: [rows, depth], weight: [columns / 64][depth / 2][64][2] float16,
+// depth even, tile: [rows, columns]; scratch: kF16DepthChunk × kRowBlock floats, at whole cache lines.
+void gemm_f16_avx2(const float* x, int rows, int depth, const std::byte* weight, int columns, float* tile,
+                   float* scratch);
+void gemm_f16_avx512(const float* x, int rows, int depth, const std::byte* weight, int columns, float* tile,
+                     float* scratch);
+
+}  // namespace computron::kernels

@@ -1,0 +1,77 @@
+// Operations that are looked at while they run: what each kind takes, and what a pass takes of which only the GEMMs are
+// left. For streams that run work at the call (the CPU's).
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "computron/ops/ops.h"
+
+namespace computron {
+
+// Of all calls of one operation.
+struct OperationCost {
+  std::string_view name;
+  int calls = 0;
+  double seconds = 0;
+};
+
+class OpsProbe final : public Ops {
+ public:
+  enum class Runs { kAll, kGemmsOnly };  // of a pass; what does not run leaves its output as it was
+
+  OpsProbe(Ops& ops, Runs runs) : ops_(ops), runs_(runs) {}
+
+  // In the order of first calls.
+  const std::vector<OperationCost>& costs() const { return costs_; }
+  // Of the GEMMs: bytes of packed weights, each call counted, and 2 × rows × out × in.
+  double weight_bytes() const { return weight_bytes_; }
+  double gemm_flops() const { return gemm_flops_; }
+
+  const WeightFormat& weight_format() const override { return ops_.weight_format(); }
+  DType weight_dtype(DType checkpoint) const override { return ops_.weight_dtype(checkpoint); }
+  int padded_rows(int rows) const override { return ops_.padded_rows(rows); }
+
+  void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
+             Activations out) override;
+  void add_rows(Stream&, std::span<const std::int32_t> rows, int row_offset, const Table& table,
+                Activations inout) override;
+  void copy_vector(Stream&, Vector in, Activations out) override;
+  void zero(Stream&, Activations out) override;
+  void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
+            Activations out) override;
+  // Of GEMMs only: without bias and activation.
+  void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
+  void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
+  void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
+  void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
+                     Activations out) override;
+  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
+  void convert(Stream&, Activations in, Activations out) override;
+  void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
+  void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
+                   Activations inout) override;
+  void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
+                 const KvCacheView& cache, int layer, Activations out) override;
+  void copy_columns(Stream&, Activations in, int first, Activations out) override;
+  void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
+                 std::span<const TokenId> targets, LogitSummary* out) override;
+  void draw(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+            Draw* out) override;
+  void copy_from_host(Stream&, const void* in, Activations out) override;
+  void copy_to_host(Stream&, Activations in, void* out) override;
+
+ private:
+  template <class Body>
+  void beside_gemms(std::string_view name, Body&& body);
+  template <class Body>
+  void timed(std::string_view name, Body&& body);
+
+  Ops& ops_;
+  Runs runs_;
+  std::vector<OperationCost> costs_;
+  double weight_bytes_ = 0;
+  double gemm_flops_ = 0;
+};
+
+}  // namespace computron

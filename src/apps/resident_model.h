@@ -1,0 +1,59 @@
+// A model on one rank with all its pages in device memory, and forward passes of it as serving runs them: for
+// benchmarks of computing alone.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "computron/checkpoint/index.h"
+#include "computron/model/transformer.h"
+#include "computron/runtime/kv_geometry.h"
+
+namespace computron {
+
+class ResidentModel {
+ public:
+  // Room for passes of `max_rows` rows and for `sequences` sequences of `tokens` tokens in the cache, which is filled
+  // with small numbers. CheckpointError, ConfigError, OutOfDeviceMemory.
+  ResidentModel(const std::string& file, int threads, int max_rows, int sequences, int tokens);
+
+  const ModelConfig& config() const { return image_.plan.config; }
+  Device& device() { return *device_; }
+  const Image& image() const { return image_; }
+  Ops& ops() { return *ops_; }
+  Stream& stream() { return *stream_; }
+
+  // `rows` tokens of each of `sequences` sequences that have `start` before them; logits of each one's last.
+  Batch batch(int sequences, int start, int rows) const;
+  // Seconds of a pass through `ops`, which is ops() or a probe of it.
+  double pass_s(Ops& ops, const Batch& batch);
+  // Bytes a second of reading all pages with all threads, each byte once and in order.
+  double plain_read_bytes_per_s();
+  // Bytes of keys and values that a pass of such a batch reads.
+  double cache_bytes(const Batch& batch) const;
+
+ private:
+  class Frames;
+
+  void load(const CheckpointIndex& index);
+  void make_cache(int sequences, int tokens);
+
+  Progress progress_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Ops> ops_;
+  Image image_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<DeviceBuffer> frames_;  // page p at p × page_bytes
+  std::unique_ptr<DeviceBuffer> cache_;
+  KvGeometry geometry_;
+  std::vector<FrameId> cache_frames_;
+  std::vector<std::uint32_t> blocks_;  // [sequence][block]
+  int blocks_a_sequence_ = 0;
+  std::unique_ptr<Workspace> work_;
+  std::unique_ptr<AllReduce> all_reduce_;
+  std::optional<Transformer> transformer_;
+};
+
+}  // namespace computron
