@@ -66,7 +66,7 @@ GemmKernel Gemm::kernel_for(DType dtype) const {
 
 void Gemm::run_f16(const float* x, int rows, int depth, const std::byte* weight, int columns, float* tile) {
   constexpr std::size_t kLine = 64;
-  widened_.resize(kF16DepthChunk * kRowBlock + kLine / sizeof(float));
+  widened_.resize(std::max(widened_.size(), f16_scratch(depth) + kLine / sizeof(float)));
   auto* scratch =
       reinterpret_cast<float*>(round_up(reinterpret_cast<std::uintptr_t>(widened_.data()), std::uintptr_t{kLine}));
   const auto multiply = f16_ == GemmKernel::kAvx512 ? gemm_f16_avx512 : gemm_f16_avx2;

@@ -54,7 +54,7 @@ class Gemm {
   GemmKernel f32_, bf16_, f16_;
   std::unique_ptr<OneDnnGemm> onednn_;
   std::vector<std::byte> padded_;  // x with its depth padded by zeros; rarely needed
-  std::vector<float> widened_;     // a chunk of float16 weights
+  std::vector<float> widened_;     // of gemm_f16
 };
 
 }  // namespace computron::kernels

@@ -8,7 +8,7 @@ struct GemmLanes8 {
   using V = F8;
   static constexpr int kCount = kLanes;
   static constexpr int kDirectRows = 2;
-  static constexpr int kVectors = 2;
+  static constexpr int kSums = 12;
   static V load(const float* p) { return kernels::load(p); }
   static void store(float* p, V x) { kernels::store(p, x); }
   static V splat(float x) { return kernels::splat(x); }

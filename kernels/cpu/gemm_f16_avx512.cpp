@@ -6,8 +6,8 @@ namespace computron::kernels {
 namespace {
 
 struct GemmLanes16 : Lanes16 {
-  static constexpr int kDirectRows = 6;
-  static constexpr int kVectors = 4;
+  static constexpr int kDirectRows = kF16DirectRows;
+  static constexpr int kSums = 24;
   // The lower (0) or upper (1) float16 of 16 pairs.
   template <int kHalf>
   static V widen_f16(const std::uint32_t* pairs) {

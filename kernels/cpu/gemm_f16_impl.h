@@ -10,19 +10,22 @@
 namespace computron::kernels {
 namespace {
 
-// Lanes: V, kCount; load, store, splat, fma, widen_f16<kHalf>; kDirectRows (which go without a widened copy), kRows and
-// kVectors of a register block.
+// Lanes: V, kCount; load, store, splat, fma, widen_f16<kHalf>; kSums: vectors that registers hold beside weights and a
+// row; kDirectRows: which go without a widened copy.
 template <class Lanes>
 class F16Gemm {
   using V = typename Lanes::V;
   static constexpr int kLanes = Lanes::kCount;
   static constexpr int kBlockVectors = kRowBlock / kLanes;
+  static constexpr int kDirectChunk = 512;
+  static constexpr int kMaxGroup = Lanes::kDirectRows < 6 ? Lanes::kDirectRows : 6;
 
  public:
   F16Gemm(const float* x, int rows, int depth, int columns, float* scratch)
       : x_(x), rows_(rows), depth_(depth), columns_(columns), scratch_(scratch) {}
 
   void run(const std::byte* weight, float* tile) const {
+    if (rows_ <= Lanes::kDirectRows) turn_rows();
     for (int n = 0; n < columns_; n += kRowBlock) {
       const auto* block = reinterpret_cast<const std::uint32_t*>(weight) + static_cast<std::size_t>(n) * (depth_ / 2);
       rows_ <= Lanes::kDirectRows ? run_direct(block, tile + n) : run_widened(block, tile + n);
@@ -30,8 +33,9 @@ class F16Gemm {
   }
 
  private:
-  // Pairs of float16, as packed: [depth / 2][64].
+  // Pairs of float16, as packed: [depth / 2][64]; multiplied with turned rows.
   struct Packed {
+    static constexpr bool kTurnedRows = true;
     const std::uint32_t* pairs;
     template <int kHalf>
     V load(int k, int v) const {
@@ -40,6 +44,7 @@ class F16Gemm {
   };
   // [depth][64].
   struct Widened {
+    static constexpr bool kTurnedRows = false;
     const float* weight;
     template <int kHalf>
     V load(int k, int v) const {
@@ -47,22 +52,51 @@ class F16Gemm {
     }
   };
 
-  void run_direct(const std::uint32_t* block, float* tile) const {
-    const Packed packed{block};
-    switch (rows_) {
-      case 1:
-        return multiply_block<1, kBlockVectors>(packed, x_, depth_, tile, /*first=*/true);
-      case 2:
-        return multiply_block<2, 4>(packed, x_, depth_, tile, /*first=*/true);
-      case 3:
-        return multiply_block<3, Lanes::kVectors>(packed, x_, depth_, tile, /*first=*/true);
-      case 4:
-        return multiply_block<4, Lanes::kVectors>(packed, x_, depth_, tile, /*first=*/true);
-      case 5:
-        return multiply_block<5, Lanes::kVectors>(packed, x_, depth_, tile, /*first=*/true);
-      case 6:
-        return multiply_block<6, Lanes::kVectors>(packed, x_, depth_, tile, /*first=*/true);
+  // As many vectors of a block as registers for their sums allow, a power of two.
+  static constexpr int vectors_beside(int rows) {
+    int vectors = kBlockVectors;
+    while (vectors * rows > Lanes::kSums) vectors /= 2;
+    return vectors;
+  }
+
+  // Rows of x go in groups of six at most. Group after group, each as [depth][rows of the group]: rows that lie a power
+  // of two apart would fight for one set of the cache.
+  int rows_of_group(int m) const {
+    const int left = rows_ - m;
+    return ceil_div(left, ceil_div(left, kMaxGroup));
+  }
+
+  void turn_rows() const {
+    for (int m = 0, group; m < rows_; m += group) {
+      group = rows_of_group(m);
+      float* to = scratch_ + static_cast<std::size_t>(m) * depth_;
+      for (int i = 0; i < group; ++i) {
+        const float* row = x_ + static_cast<std::size_t>(m + i) * depth_;
+        for (int k = 0; k < depth_; ++k) to[k * group + i] = row[k];
+      }
     }
+  }
+
+  // In chunks that stay in the second cache while the groups pass.
+  void run_direct(const std::uint32_t* block, float* tile) const {
+    const int step = rows_ <= kMaxGroup ? depth_ : kDirectChunk;
+    for (int k = 0; k < depth_; k += step) {
+      const int chunk = depth_ - k < step ? depth_ - k : step;
+      for (int m = 0, group; m < rows_; m += group) {
+        group = rows_of_group(m);
+        run_group(group, {block + static_cast<std::size_t>(k / 2) * kRowBlock},
+                  scratch_ + static_cast<std::size_t>(m) * depth_ + k * group, chunk,
+                  tile + static_cast<std::size_t>(m) * columns_, k == 0);
+      }
+    }
+  }
+
+  template <int kRows = 1>
+  void run_group(int rows, Packed packed, const float* x, int depth, float* tile, bool first) const {
+    if constexpr (kRows < kMaxGroup) {
+      if (rows > kRows) return run_group<kRows + 1>(rows, packed, x, depth, tile, first);
+    }
+    multiply_block<kRows, vectors_beside(kRows)>(packed, x, depth, tile, first);
   }
 
   void run_widened(const std::uint32_t* block, float* tile) const {
@@ -74,8 +108,8 @@ class F16Gemm {
                           tile + static_cast<std::size_t>(m) * columns_, k == 0);
       };
       int m = 0;
-      for (; m + 6 <= rows_; m += 6) part(&F16Gemm::multiply_block<6, Lanes::kVectors, Widened>, m);
-      for (; m + 2 <= rows_; m += 2) part(&F16Gemm::multiply_block<2, 4, Widened>, m);
+      for (; m + 6 <= rows_; m += 6) part(&F16Gemm::multiply_block<6, vectors_beside(6), Widened>, m);
+      for (; m + 2 <= rows_; m += 2) part(&F16Gemm::multiply_block<2, vectors_beside(2), Widened>, m);
       if (m < rows_) part(&F16Gemm::multiply_block<1, kBlockVectors, Widened>, m);
     }
   }
@@ -122,7 +156,9 @@ class F16Gemm {
     V weight[kVectors];
     for (int v = 0; v < kVectors; ++v) weight[v] = source.template load<kHalf>(k + kHalf, first_vector + v);
     for (int m = 0; m < kRows; ++m) {
-      const V element = Lanes::splat(x[static_cast<std::size_t>(m) * depth_ + k + kHalf]);
+      const std::size_t at =
+          Source::kTurnedRows ? (k + kHalf) * kRows + m : static_cast<std::size_t>(m) * depth_ + k + kHalf;
+      const V element = Lanes::splat(x[at]);
       for (int v = 0; v < kVectors; ++v) sums[m][v] = Lanes::fma(element, weight[v], sums[m][v]);
     }
   }

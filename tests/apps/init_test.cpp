@@ -1,4 +1,5 @@
 // computron init, as a person runs it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -184,6 +185,24 @@ TEST_F(InitTest, OutputThatCannotBeCreated) {
   const Outcome outcome = run({"init", file("none/m.h5"), "--config", write("config.json", kConfig)});
   EXPECT_EQ(outcome.code, 73);
   EXPECT_THAT(outcome.errors, HasSubstr("none/m.h5"));
+}
+
+// What a pass must do and read follows from the shapes; what it takes does not.
+TEST_F(InitTest, BenchForwardCountsWhatAPassMultipliesAndReads) {
+  const std::string model = init("m.h5");
+  const Outcome outcome = run({"bench", "forward", model, "--threads", "2", "--prompt", "20", "--batches", "1,3",
+                               "--context", "17", "--repeats", "2", "--json", file("f.json")});
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  for (const char* line : {"\ndecode 1 ", "\ndecode 3 ", "\nprefill 20 ", "of read", "attention"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(line));
+  }
+  const std::string json = read_file(file("f.json"));
+  constexpr int kLayers = 2 * (4 * 256 * 256 + 2 * 256 * 1024), kHead = 1500 * 256, kPaddedHead = 1536 * 256;
+  EXPECT_THAT(json, HasSubstr(fmt::format("\"gemm_flops\": {}.0", 2 * 3 * (kLayers + kHead))));
+  EXPECT_THAT(json, HasSubstr(fmt::format("\"gemm_flops\": {}.0", 2 * (20 * kLayers + kHead))));
+  EXPECT_THAT(json, HasSubstr(fmt::format("\"weight_bytes\": {}.0", 4 * (kLayers + kPaddedHead))));
+  EXPECT_THAT(json, HasSubstr(fmt::format("\"cache_bytes\": {}.0", 3 * 18 * 2 * 2 * 256 * 4)));
+  EXPECT_EQ(run({"bench", "forward", model, "--context", "100", "--prompt", "20"}).code, 64);
 }
 
 }  // namespace

@@ -150,19 +150,23 @@ TEST(HfConfig, ClassesAndTokens) {
 
 TEST(HfConfig, Images) {
   const char* vit = R"({"model_type": "vit"})";
-  const ModelConfig config =
-      ModelConfig::from_hf_json(vit, std::nullopt, R"({"resample": 3, "image_mean": [0.1, 0.2, 0.3], "image_std": [1, 2, 3]})");
+  const ModelConfig config = ModelConfig::from_hf_json(
+      vit, std::nullopt, R"({"resample": 3, "image_mean": [0.1, 0.2, 0.3], "image_std": [1, 2, 3]})");
   EXPECT_EQ(config.image_resampling, Resampling::kBicubic);
   EXPECT_THAT(config.image_mean, ElementsAre(0.1f, 0.2f, 0.3f));
   EXPECT_THAT(config.image_std, ElementsAre(1, 2, 3));
-  EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(vit, std::nullopt, R"({"resample": 0})"); }), HasSubstr("'resample'"));
+  EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(vit, std::nullopt, R"({"resample": 0})"); }),
+              HasSubstr("'resample'"));
   EXPECT_THAT(message_of([&] { ModelConfig::from_hf_json(vit, std::nullopt, R"({"image_std": [0, 1, 1]})"); }),
               HasSubstr("'image_std'"));
 }
 
 // As transformers merges them: rope_scaling before rope_parameters, what neither says from the keys beside them.
 TEST(HfConfig, WhichRotaryKeysCount) {
-  const json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 8192}};
   json hf = {{"model_type", "llama"}, {"rope_scaling", llama3}, {"rope_parameters", {{"rope_type", "default"}}}};
   EXPECT_EQ(from_hf(hf).rope_scaling, RopeScaling::kLlama3);
@@ -178,8 +182,11 @@ TEST(HfConfig, WhichRotaryKeysCount) {
 }
 
 TEST(HfConfig, OtherNamesOfKeys) {
-  const ModelConfig gpt2 = from_hf({{"model_type", "gpt2"}, {"hidden_size", 64}, {"num_hidden_layers", 2},
-                                    {"num_attention_heads", 4}, {"max_position_embeddings", 32}});
+  const ModelConfig gpt2 = from_hf({{"model_type", "gpt2"},
+                                    {"hidden_size", 64},
+                                    {"num_hidden_layers", 2},
+                                    {"num_attention_heads", 4},
+                                    {"max_position_embeddings", 32}});
   EXPECT_EQ(gpt2.hidden, 64);
   EXPECT_EQ(gpt2.layers, 2);
   EXPECT_EQ(gpt2.heads, 4);
@@ -188,7 +195,10 @@ TEST(HfConfig, OtherNamesOfKeys) {
 }
 
 TEST(HfConfig, LayerTypesOfQwen2) {
-  json hf = {{"model_type", "qwen2"}, {"num_hidden_layers", 2}, {"use_sliding_window", true}, {"sliding_window", 64},
+  json hf = {{"model_type", "qwen2"},
+             {"num_hidden_layers", 2},
+             {"use_sliding_window", true},
+             {"sliding_window", 64},
              {"layer_types", {"sliding_attention", "sliding_attention"}}};
   EXPECT_EQ(from_hf(hf).sliding_window, 64);
   hf["layer_types"] = {"full_attention", "full_attention"};

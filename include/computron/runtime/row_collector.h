@@ -18,8 +18,8 @@ class RowCollector {
       : mesh_(mesh), progress_(progress), trace_(trace), max_slice_(max_slice) {}
 
   // What every rank of the stage has of the batch's R rows, `slices` of each side by side, → R sampled rows on t = 0,
-  // none elsewhere. All ranks of the stage must call it. Summaries and what is offered to be drawn go first; of rows whose candidates do not tell which
-  // token is drawn (draw(), model/sampler.h), t = 0 then asks for everything.
+  // none elsewhere. All ranks of the stage must call it. Summaries and what is offered to be drawn go first; of rows
+  // whose candidates do not tell which token is drawn (draw(), model/sampler.h), t = 0 then asks for everything.
   std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<LogitSummary> logits,
                                   std::vector<Draw> draws);
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# What a resident model decodes and prefills, beside what memory and GEMMs allow (perf/README.md, "Forward"). Writes
+# perf/results/forward-MACHINE.md.
+#
+#   perf/forward.sh [MACHINE]
+#
+# MODELS   ARCH/SIZE/DTYPE   (opt/1.3b/bf16 opt/1.3b/f16 opt/1.3b/f32 llama/3.2-1b/bf16)
+# THREADS  compute threads   (all cores)
+# REPEATS  rounds of each    (9)
+# PROGRAM  computron         (build/release/computron)
+# NOTE     a line for the result file, such as what else the machine was doing
+# WORK     models and raw figures, kept between runs (build/perf/forward)
+# About five minutes on a machine that does nothing else; 12 GiB of memory, 13 GiB of disk.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=perf/common.sh
+. perf/common.sh
+needs_jq
+
+models=${MODELS:-opt/1.3b/bf16 opt/1.3b/f16 opt/1.3b/f32 llama/3.2-1b/bf16}
+threads=${THREADS:-$cores}
+repeats=${REPEATS:-9}
+work=${WORK:-build/perf/forward}
+result=perf/results/forward-$machine.md
+mkdir -p "$work" perf/results
+
+# A row a pass; a target where there is one.
+rows() {
+  jq -r --arg model "$1" --arg load "$2" '
+    def digits(n): . * pow(10; n) | round / pow(10; n);
+    def verdict(value; least): if value >= least then "met (\(least))" else "missed (\(least))" end;
+    . as $all
+    | def row(name; target): "| \($model) | \(name) | \(.tokens_per_s | digits(1)) | \(.pass_s * 1e3 | digits(1)) | \(
+        .gemms_s * 1e3 | digits(1)) | \(.of_gemms_alone | digits(3)) | \(.of_plain_read | digits(3)) | \(
+        .of_plain_read_with_cache | digits(3)) | \(.of_gemm_peak | digits(3)) | \(target) | \($all.read_bytes_per_s / 1e9
+        | digits(1)) | \($all.peak_flops_per_s / 1e9 | round) | \($load) |";
+    (.decode[] | row("decode \(.sequences)";
+       if .sequences == 1 then verdict(.of_plain_read; 0.85)
+       elif .sequences == 8 then verdict(.of_gemms_alone; 0.85) else "" end)),
+    (.prefill | row("prefill \(.rows)"; verdict(.of_gemm_peak; 0.75)))' "$3"
+}
+
+table=$(mktemp)
+trap 'rm -f "$table"' EXIT
+for model in $models; do
+  IFS=/ read -r arch size dtype <<< "$model"
+  file=$work/$arch-$size-$dtype.h5
+  [ -f "$file" ] || "$program" init "$file" --arch "$arch" --size "$size" --dtype "$dtype" > /dev/null
+  before=$(load)
+  "$program" bench forward "$file" --threads "$threads" --repeats "$repeats" --json "$work/$arch-$size-$dtype.json"
+  rows "$model" "$before–$(load)" "$work/$arch-$size-$dtype.json" >> "$table"
+done
+
+{
+  echo "# Prefill and decode of a resident model: $cpu, $cores cores"
+  echo
+  made_by forward
+  echo "Random weights, one rank, $threads threads, 128 tokens of context; medians of $repeats rounds. Machine load: one-minute"
+  echo "average before and after, threads of the run itself included."
+  [ -z "${NOTE:-}" ] || echo "$NOTE"
+  echo
+  awk "$awk_functions"' BEGIN { head("model|pass|tokens/s|ms|GEMMs ms|of GEMMs|of read|+ cache|of peak|target|read GB/s|peak GFLOP/s|machine load") }'
+  cat "$table"
+} > "$result"
+echo "$result"
