@@ -161,6 +161,7 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
     members.push_back(chunk.sequence);
   }
   check_blocks(step.model);
+  check_nobody_starves(step);
   check_pinned();
   require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
   require(static_cast<int>(values.size()) == step.encoded_rows(), "encoded rows miscounted");
@@ -237,16 +238,47 @@ void Driver::check_blocks(ModelId model) const {
   }
 }
 
-// A cache that goes without being spilled held nothing that is still wanted.
+// What goes of a cache without being spilled held nothing that is still wanted.
 void Driver::check_released_caches(const Step& step) const {
-  for (const StagePlan& plan : step.stages) {
-    for (const CacheChange& change : plan.caches) {
+  for (std::size_t stage = 0; stage < replicas_.size(); ++stage) {
+    std::map<ModelId, std::size_t> frames;  // as the changes so far have left them
+    for (const CacheChange& change : step.stages[stage].caches) {
+      std::size_t& left =
+          frames.try_emplace(change.model, replicas_[stage].state().cache(change.model).size()).first->second;
+      left -= std::min<std::size_t>(change.taken, left);
       const bool lost =
           change.kind == CacheChange::kDropSpilled || (change.kind == CacheChange::kPlain && change.taken > 0);
-      const bool wanted = std::any_of(open_.begin(), open_.end(),
-                                      [&](const auto& entry) { return entry.second.model == change.model; });
-      require(!lost || !wanted, "cache is lost that an open sequence needs");
+      const int blocks = roster_.shape(change.model).caches[stage].blocks_in(static_cast<int>(left));
+      require(!lost || blocks_in_use(change.model) <= blocks, "cache is lost that an open sequence needs");
+      left += change.added.size();
     }
+  }
+}
+
+// All that open sequences of the model hold are below this one.
+int Driver::blocks_in_use(ModelId model) const {
+  int blocks = 0;
+  for (const auto& [id, sequence] : open_) {
+    if (sequence.model != model) continue;
+    for (const std::uint32_t block : sequence.blocks) blocks = std::max(blocks, static_cast<int>(block) + 1);
+  }
+  return blocks;
+}
+
+// Of a model's passes, however many sequences there are, those without a chunk for one that could have it are few: as
+// many as the others' tokens fill, of which a quarter of each pass is for those in its place.
+void Driver::check_nobody_starves(const Step& step) {
+  if (step.chunks.empty()) return;
+  int longest = 0;
+  for (const SubmittedRequest& s : submitted_) {
+    if (s.request.model == step.model) longest = std::max(longest, Sequence::cache_tokens(s.request));
+  }
+  const int stages = static_cast<int>(replicas_.size());
+  const int rounds = ceil_div(options_.max_seqs * longest, std::max(options_.max_batch_tokens / 4, 1));
+  for (auto& [id, sequence] : open_) {
+    if (sequence.model != step.model) continue;
+    sequence.passes_without = sequence.in_flight ? 0 : sequence.passes_without + 1;
+    require(sequence.passes_without <= 8 * stages + 2 * options_.max_seqs + 2 * rounds, "an open sequence starves");
   }
 }
 

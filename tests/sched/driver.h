@@ -5,10 +5,11 @@
 // Steps pass the stages as a pipeline does: a stage takes 1 ms, 0.1 ms a row and 0.5 ms a fetch. Checked for each step,
 // whatever the policy:
 //   its number; its size against max_batch_tokens, max_seqs and steps_in_flight; no sequence in two steps in flight;
-//   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of it; every page of
-//   the model there when its use comes; no fetch into a frame that an unfinished step may still read; cache frames for
-//   every block in use, which hold what was written to them or brought back; no block in two open sequences; pinned
-//   models stay; no waiting for nothing.
+//   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of
+//   it; every page of the model there when its use comes; no fetch into a frame that an unfinished step may still read;
+//   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
+//   sequences; no open sequence without a chunk for more than so many passes of its model; pinned models stay; no
+//   waiting for nothing.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 
@@ -84,6 +85,7 @@ class Driver {
   // Requests in the order in which they completed.
   const std::vector<RequestId>& finished() const { return finished_; }
   const StageState& stage(int stage) const { return replicas_[stage].state(); }
+  std::size_t set_asides() const { return scheduler_.set_asides(); }
 
  private:
   struct OpenSequence {
@@ -94,6 +96,7 @@ class Driver {
     std::uint32_t length = 0;
     std::vector<std::uint32_t> blocks;
     bool in_flight = false;
+    int passes_without = 0;  // of its model since its last chunk, while it could have had one
   };
   struct InFlight {
     StepId id;
@@ -114,6 +117,8 @@ class Driver {
   std::vector<SampledRow> extend_sequence(const Step& step, const SequenceChunk& chunk);
   void check_blocks(ModelId model) const;
   void check_released_caches(const Step& step) const;
+  int blocks_in_use(ModelId model) const;
+  void check_nobody_starves(const Step& step);
   void check_pinned() const;
   void execute(const PlannedStep& planned);
   double pass_stages(const Step& step);

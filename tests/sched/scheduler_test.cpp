@@ -560,6 +560,104 @@ TEST(SchedulerLimits, EncodersAndDecodersServeBesideEachOther) {
   }
 }
 
+// --- Batches that change ----------------------------------------------------------------------------------------
+
+// Tokens of the request in each step, until its last; recognised by its first token, so it must not be interrupted.
+std::vector<std::size_t> chunk_sizes(const Driver& driver, RequestId request) {
+  std::vector<std::size_t> sizes;
+  SequenceId id = 0;
+  for (const ExecutedStep& executed : driver.steps()) {
+    for (const SequenceChunk& chunk : executed.step.chunks) {
+      if (chunk.start == 0 && request_of(chunk.tokens[0]) == request) id = chunk.sequence;
+    }
+    if (id == 0) continue;
+    std::size_t size = 0;
+    for (const SequenceChunk& chunk : executed.step.chunks) size += chunk.sequence == id ? chunk.tokens.size() : 0;
+    sizes.push_back(size);
+  }
+  while (!sizes.empty() && sizes.back() == 0) sizes.pop_back();
+  return sizes;
+}
+
+TEST(SchedulerBatching, ALongPromptComesInBesideThoseThatDecode) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 8, .steps_in_flight = 2}, "balanced");
+  driver.submit(endless(0, 0, 4, 30, 0));
+  driver.submit(endless(1, 0, 60, 3, 0.01));
+  run(driver);
+  EXPECT_THAT(chunk_sizes(driver, 1), ElementsAre(7, 7, 7, 7, 7, 7, 7, 7, 4, 1, 1));
+  const std::vector<std::size_t> first = chunk_sizes(driver, 0);
+  ASSERT_EQ(first.size(), 30u) << "a token in every pass";
+  EXPECT_EQ(first[0], 4u);
+  EXPECT_THAT(std::span(first).subspan(1), Each(1u));
+}
+
+TEST(SchedulerBatching, APromptGetsOnWhereDecodingFillsThePasses) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 8}, "balanced");
+  for (RequestId id = 0; id < 20; ++id) driver.submit(endless(id, 0, 1, 60, 0));
+  driver.submit(endless(20, 0, 10, 2, 0.05));
+  run(driver);
+  const std::vector<std::size_t> sizes = chunk_sizes(driver, 20);
+  EXPECT_THAT(std::span(sizes).first(5), Each(2u)) << "a quarter of each pass";
+  EXPECT_LE(sizes.size(), 5u + 4u) << "then it takes turns with the others";
+}
+
+// Who comes while a pass is computed is in the next one, beside the others.
+TEST(SchedulerBatching, SequencesJoinTheBatchThatRuns) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .steps_in_flight = 2}, "balanced");
+  for (RequestId id = 0; id < 8; ++id) driver.submit(endless(id, 0, 4, 40, 0.0031 * static_cast<double>(id)));
+  run(driver);
+  EXPECT_LE(driver.steps().size(), 40u + 8 * 3) << "one batch, not one for each";
+}
+
+// Forty short answers teach that answers are short; then four come that are as long as they may be.
+TEST(SchedulerBatching, TheYoungestIsSetAsideWhenBlocksRunOutAndTheOldestIsNot) {
+  for (const char* policy : {"fifo", "balanced", "throughput"}) {
+    const FakeRoster roster({small_model(2)});
+    Driver driver(roster, {.frames = 5}, policy);  // 24 blocks
+    for (RequestId id = 0; id < 40; ++id) {
+      Request request = make_request(id, 0, 4, 200);
+      for (TokenId token = 0; token < kVocab; ++token) request.stop_tokens.push_back(token);
+      driver.submit(request);
+    }
+    for (RequestId id = 40; id < 44; ++id) driver.submit(endless(id, 0, 20, 200, 0.5 + 1e-4 * static_cast<double>(id)));
+    run(driver);
+    EXPECT_GE(driver.set_asides(), policy == std::string("throughput") ? 0u : 1u) << policy;
+    EXPECT_LT(driver.set_asides(), 8u) << policy << ": not again as soon as there is a block";
+    if (policy != std::string("throughput")) {
+      EXPECT_THAT(std::vector(driver.finished().end() - 4, driver.finished().end()), ElementsAre(40, 41, 42, 43))
+          << policy;
+      const std::vector<std::size_t> oldest = chunk_sizes(driver, 40);
+      EXPECT_THAT(std::span(oldest).subspan(1), Each(1u)) << policy << ": it is never interrupted";
+    }
+  }
+}
+
+// A sequence may have all that can be had, if it is the only one.
+TEST(SchedulerBatching, ASequenceAloneGrowsToItsFullLength) {
+  const FakeRoster roster({small_model(4)});
+  Driver driver(roster, {.frames = 5}, "balanced");  // with all pages there: one frame of cache, 8 blocks
+  driver.submit(endless(0, 0, 40, 300));             // 22 blocks
+  driver.submit(endless(1, 0, 40, 300, 0.001));
+  run(driver);
+  EXPECT_THAT(driver.finished(), ElementsAre(0, 1));
+}
+
+// What a model no longer needs of its cache is there for the pages of the next, while a sequence goes on.
+TEST(SchedulerBatching, ACacheGivesFramesBackWhileItIsInUse) {
+  const FakeRoster roster({small_model(2), small_model(4)});
+  Driver driver(roster, {.frames = 13, .costs = kCosts}, "balanced");  // 11 frames of cache: 88 blocks
+  driver.submit(endless(0, 0, 17, 300));  // no new block of its own while the others are there
+  for (RequestId id = 1; id < 9; ++id) driver.submit(endless(id, 0, 100, 8, 1e-4));
+  driver.submit(endless(9, 1, 10, 3, 0.3));
+  run(driver);
+  EXPECT_EQ(cache_moves(driver).restarts, 0);
+  EXPECT_EQ(driver.finished().back(), 0u);
+  EXPECT_EQ(driver.stage(0).resident_pages(1), 4);
+}
+
 // --- Steps in flight --------------------------------------------------------------------------------------------
 
 TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
