@@ -273,10 +273,14 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
 // Blocks of the cache may make the model stream that did not: fewer rows may have logits then.
 ModelWork::Pass Scheduler::choose(ModelId model) {
   const bool streamed = streams(model, work_[model].blocks());
-  ModelWork::Pass pass = work_[model].choose(limits_of_pass(model, streamed), to_close_);
+  std::vector<SequenceId> closed;
+  ModelWork::Pass pass = work_[model].choose(limits_of_pass(model, streamed), closed);
   const bool too_many_rows = pass.logit_rows > Workspace::kLogitRows;
-  if (streamed || !too_many_rows || !streams(model, pass.blocks)) return pass;
-  return work_[model].choose(limits_of_pass(model, true), to_close_);
+  if (!streamed && too_many_rows && streams(model, pass.blocks)) {
+    pass = work_[model].choose(limits_of_pass(model, true), closed);
+  }
+  for (const SequenceId id : closed) close(id);
+  return pass;
 }
 
 // A share of the open sequences for each stage, so that all stages have work.
@@ -444,8 +448,7 @@ std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
 void Scheduler::swap_out_cache(ModelId model, PlannedStep& planned) {
   const bool spill = cheaper_to_spill(model);
   if (!spill) {
-    const std::vector<SequenceId> known = work_[model].restart_all(last_sequence_);
-    to_close_.insert(to_close_.end(), known.begin(), known.end());
+    for (const SequenceId id : work_[model].restart_all(last_sequence_)) close(id);
   }
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
@@ -518,9 +521,9 @@ bool Scheduler::keeps_prefixes(std::optional<ModelId> runs) const {
   return true;
 }
 
-// Adds what ended since the last step, brings the stages' states up to date and notes what the ranks must report.
+// Brings the stages' states up to date and notes what the ranks must report.
 Decision Scheduler::seal(PlannedStep planned) {
-  close_finished(planned.step);
+  planned.step.closed = std::exchange(to_close_, {});
   for (StagePool& pool : pools_) {
     for (const SequenceChunk& chunk : planned.step.chunks) pool.state().extend(planned.step.model, chunk);
     planned.expected.push_back(pool.state().digest());
@@ -528,12 +531,10 @@ Decision Scheduler::seal(PlannedStep planned) {
   return planned;
 }
 
-void Scheduler::close_finished(Step& step) {
-  for (const SequenceId id : to_close_) {
-    for (StagePool& pool : pools_) pool.state().close(id);
-    step.closed.push_back(id);
-  }
-  to_close_.clear();
+// The ranks will know it with the next step, before whose changes of caches it is gone.
+void Scheduler::close(SequenceId sequence) {
+  for (StagePool& pool : pools_) pool.state().close(sequence);
+  to_close_.push_back(sequence);
 }
 
 void Scheduler::completed(StepId step, PassResults results, double now_s, std::span<const StageTimes> times) {
@@ -545,7 +546,7 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
     const SequenceId id = member->sequence.id();
     std::optional<Completion> completion = work_[done.model].land(member, results, now_s);
     if (!completion) continue;
-    to_close_.push_back(id);
+    close(id);
     completion->finished_s = now_s;
     completions_.push_back(std::move(*completion));
   }

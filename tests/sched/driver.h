@@ -8,13 +8,14 @@
 //   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of
 //   it; every page of the model there when its use comes; no fetch into a frame that an unfinished step may still read;
 //   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
-//   sequences; no open sequence without a chunk for more than so many passes of its model; pinned models stay; no
-//   waiting for nothing.
+//   sequences, unless it is full and both begin with its tokens; no open sequence without a chunk for more than so many
+//   passes of its model; pinned models stay; no waiting for nothing.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -90,13 +91,19 @@ class Driver {
  private:
   struct OpenSequence {
     ModelId model = 0;
-    RequestId request = 0;
-    std::uint64_t prefix = 0;
+    std::optional<RequestId> request = {};       // once the token that tells it has been seen
+    std::uint64_t prefix = 0, block_before = 0;  // of all tokens, and of those before the block it writes
     bool poisoned = false;
     std::uint32_t length = 0;
     std::vector<std::uint32_t> blocks;
     bool in_flight = false;
     int passes_without = 0;  // of its model since its last chunk, while it could have had one
+  };
+  // What a full block of cache holds.
+  struct Content {
+    std::uint64_t before = 0, after = 0;  // prefixes
+    bool poisoned = false;
+    std::optional<RequestId> request = {};
   };
   struct InFlight {
     StepId id;
@@ -115,8 +122,10 @@ class Driver {
   void check_size(const Step& step) const;
   void close_sequences(const Step& step);
   std::vector<SampledRow> extend_sequence(const Step& step, const SequenceChunk& chunk);
+  void begin_behind(const SequenceChunk& chunk, OpenSequence& sequence) const;
+  void write(TokenId token, OpenSequence& sequence);
   void check_blocks(ModelId model) const;
-  void check_released_caches(const Step& step) const;
+  void check_released_caches(const Step& step);
   int blocks_in_use(ModelId model) const;
   void check_nobody_starves(const Step& step);
   void check_pinned() const;
@@ -141,6 +150,7 @@ class Driver {
 
   std::map<SequenceId, OpenSequence> open_;
   std::set<SequenceId> seen_;
+  std::map<std::pair<ModelId, std::uint32_t>, Content> contents_;  // of full blocks
   std::deque<InFlight> in_flight_;
   StepId completed_ = 0;
   std::vector<ExecutedStep> steps_;

@@ -658,6 +658,97 @@ TEST(SchedulerBatching, ACacheGivesFramesBackWhileItIsInUse) {
   EXPECT_EQ(driver.stage(0).resident_pages(1), 4);
 }
 
+// --- Equal beginnings -------------------------------------------------------------------------------------------
+
+// Where the first chunk of each sequence starts, in the order in which they begin.
+std::vector<std::uint32_t> starts(const Driver& driver) {
+  std::vector<std::uint32_t> starts;
+  std::set<SequenceId> seen;
+  for (const ExecutedStep& executed : driver.steps()) {
+    for (const SequenceChunk& chunk : executed.step.chunks) {
+      if (seen.insert(chunk.sequence).second) starts.push_back(chunk.start);
+    }
+  }
+  return starts;
+}
+
+Request with_beginning(RequestId id, ModelId model, int beginning, int own, double arrival_s) {
+  return with_common_beginning(endless(id, model, own, 20, arrival_s), beginning);
+}
+
+TEST(SchedulerPrefixes, AreComputedOnceWhileTheirSequenceRunsAndAfterIt) {
+  const FakeRoster roster({small_model(2)});
+  for (const bool share : {false, true}) {
+    Driver driver(roster, {.frames = 100, .share_prefixes = share}, "balanced");
+    driver.submit(with_beginning(0, 0, 40, 10, 0));     // two whole blocks in common with those behind it
+    driver.submit(with_beginning(1, 0, 40, 10, 0.01));  // while it runs
+    driver.submit(with_beginning(2, 0, 64, 10, 0.02));  // as far as they go, the third is half its own
+    driver.submit(with_beginning(3, 0, 64, 10, 1));     // long after
+    driver.submit(endless(4, 0, 50, 2, 2));
+    run(driver);
+    const auto expected = share ? std::vector<std::uint32_t>{0, 32, 32, 64, 0} : std::vector<std::uint32_t>(5, 0);
+    EXPECT_EQ(starts(driver), expected);
+  }
+}
+
+TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
+  const FakeRoster roster({small_model(2)});
+  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  driver.submit(with_beginning(0, 0, 64, 10, 0));
+  Request again = with_beginning(1, 0, 64, 10, 1);
+  again.prompt.resize(64);  // four whole blocks, all of them known
+  again.prompt[63] = 1001;  // but this one, which tells the request
+  driver.submit(again);
+  Request third = again;
+  third.id = 2;
+  third.arrival_s = 2;
+  third.prompt.push_back(1002);
+  driver.submit(third);
+  run(driver);
+  EXPECT_THAT(starts(driver), ElementsAre(0, 48, 64));
+}
+
+// What a scored prompt asks for is known of computed tokens only, and an encoder's tokens see those behind them.
+TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
+  const FakeRoster roster({small_model(2)});
+  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  for (RequestId id = 0; id < 6; ++id) {
+    Request request = with_beginning(id, 0, 40, 10, static_cast<double>(id));
+    request.echo = id >= 2;
+    request.logprobs = id >= 4 ? 1 : -1;
+    driver.submit(request);
+  }
+  run(driver);
+  EXPECT_THAT(starts(driver), ElementsAre(0, 32, 32, 32, 0, 0));
+}
+
+// Another model needs the frames.
+TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
+  for (const int frames : {6, 12}) {
+    const FakeRoster roster({small_model(2), small_model(5)});
+    Driver driver(roster, {.frames = frames, .share_prefixes = true}, "balanced");
+    driver.submit(with_beginning(0, 0, 40, 10, 0));
+    driver.submit(endless(1, 1, 10, 2, 1));
+    driver.submit(with_beginning(2, 0, 40, 10, 2));
+    run(driver);
+    EXPECT_THAT(starts(driver), ElementsAre(0, 0, frames == 6 ? 0u : 32u)) << frames;
+  }
+}
+
+// Sixteen sequences of 13 blocks, of which 12 are the same, where there is room for 32.
+TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
+  for (const bool share : {false, true}) {
+    const FakeRoster roster({small_model(2)});
+    Driver driver(roster, {.frames = 6, .share_prefixes = share}, "balanced");
+    driver.submit(with_beginning(0, 0, 192, 4, 0));
+    for (RequestId id = 1; id < 16; ++id) driver.submit(with_common_beginning(endless(id, 0, 4, 10, 0.05), 192));
+    run(driver);
+    std::size_t together = 0;
+    for (const ExecutedStep& executed : driver.steps()) together = std::max(together, executed.step.chunks.size());
+    EXPECT_EQ(together, share ? 15u : 2u);
+  }
+}
+
 // --- Steps in flight --------------------------------------------------------------------------------------------
 
 TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {

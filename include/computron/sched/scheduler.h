@@ -180,7 +180,7 @@ class Scheduler {
   std::vector<ModelId> victims_for(ModelId model) const;
 
   Decision seal(PlannedStep planned);
-  void close_finished(Step& step);
+  void close(SequenceId sequence);
 
   std::vector<ModelShape> models_;
   std::vector<std::string> names_;
