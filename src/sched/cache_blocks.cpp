@@ -8,10 +8,9 @@
 
 namespace computron {
 
-int CacheBlocks::end_of_held() const {
-  int end = count();
-  while (end > 0 && blocks_[static_cast<std::size_t>(end) - 1].holders == 0) --end;
-  return end;
+void CacheBlocks::hold(std::uint32_t block) {
+  ++blocks_[block].holders;
+  end_of_held_ = std::max(end_of_held_, static_cast<int>(block) + 1);
 }
 
 void CacheBlocks::resize(int count) {
@@ -38,7 +37,7 @@ std::uint32_t CacheBlocks::take() {
     kept_.pop_front();
   }
   forget(block);
-  blocks_[block].holders = 1;
+  hold(block);
   return block;
 }
 
@@ -54,12 +53,14 @@ void CacheBlocks::release(std::span<const std::uint32_t> list) {
       blank_.insert(*block);
     }
   }
+  while (end_of_held_ > 0 && blocks_[static_cast<std::size_t>(end_of_held_) - 1].holders == 0) --end_of_held_;
 }
 
 std::vector<std::uint32_t> CacheBlocks::find(std::span<const TokenId> tokens) {
   std::vector<std::uint32_t> list = walk(tokens);
   for (const std::uint32_t block : list) {
-    if (blocks_[block].holders++ == 0) kept_.erase(blocks_[block].kept);
+    if (blocks_[block].holders == 0) kept_.erase(blocks_[block].kept);
+    hold(block);
   }
   return list;
 }

@@ -287,7 +287,7 @@ void ModelWork::choose_from(std::list<Member>& list, Room room, const Limits& li
     if (room.sequences <= 0 || room.tokens <= 0 || room.logit_rows <= 0 || (cut && room.prompt_tokens <= 0)) return;
     if (member->chosen || member->state == Member::kAside) continue;
     const Sequence& sequence = member->sequence;
-    if (!sequence.begun() && sequence.may_share()) {
+    if (cache_.keeps() && !sequence.begun()) {
       discount(*member);
       share(*member);
       count(*member);
@@ -297,14 +297,18 @@ void ModelWork::choose_from(std::list<Member>& list, Room room, const Limits& li
     if (tokens == 0) continue;
     const int logit_rows = sequence.wants_prompt_scores() ? tokens : 1;
     room = {room.sequences - 1, room.tokens - tokens, room.prompt_tokens - tokens, room.logit_rows - logit_rows};
-    pass.rows += tokens;
     pass.prompt_rows += cut ? tokens : 0;
     pass.decoding += cut ? 0 : 1;
-    pass.logit_rows += logit_rows;
-    pass.parts.push_back({member, tokens});
-    member->chosen = true;
-    chosen_.push_back(member);
+    add(member, tokens, logit_rows, pass);
   }
+}
+
+void ModelWork::add(Handle member, int tokens, int logit_rows, Pass& pass) {
+  pass.rows += tokens;
+  pass.logit_rows += logit_rows;
+  pass.parts.push_back({member, tokens});
+  member->chosen = true;
+  chosen_.push_back(member);
 }
 
 int ModelWork::tokens_that_fit(const Sequence& sequence, const Room& room) {

@@ -30,7 +30,9 @@ class CacheBlocks {
   int blank() const { return static_cast<int>(blank_.size()); }
   int unheld() const { return static_cast<int>(blank_.size() + kept_.size()); }
   // From this one on they are held by nobody.
-  int end_of_held() const;
+  int end_of_held() const { return end_of_held_; }
+  // Whether full blocks are kept and found.
+  bool keeps() const { return keeps_; }
   int holders(std::uint32_t block) const { return blocks_[block].holders; }
 
   // Error{kInternal} if one that is held would go.
@@ -66,10 +68,12 @@ class CacheBlocks {
   std::vector<std::uint32_t> walk(std::span<const TokenId> tokens) const;
   const Entry* look_up(Content before, std::span<const TokenId> tokens) const;
   static std::uint64_t key_of(Content before, std::span<const TokenId> tokens);
+  void hold(std::uint32_t block);
   void forget(std::uint32_t block);
 
   int block_tokens_;
   bool keeps_;
+  int end_of_held_ = 0;
   std::vector<Block> blocks_;
   std::set<std::uint32_t> blank_;
   std::list<std::uint32_t> kept_;  // let go longest ago first

@@ -88,8 +88,6 @@ class ModelWork {
   int blocks() const { return cache_.count(); }
   int end_of_held() const { return cache_.end_of_held(); }
   void set_blocks(int blocks) { cache_.resize(blocks); }
-  // Blocks for the tokens that the open sequences have.
-  int blocks_needed() const { return forecast_.blocks(); }
   // Blocks that the first `sequences` of all will need together, if they grow as sequences did so far.
   int blocks_expected(int sequences) const;
   // Computed tokens of the open ones.
@@ -175,6 +173,7 @@ class ModelWork {
   Room room_left(const Limits& limits, const Pass& pass) const;
   void choose_from(std::list<Member>& list, Room room, const Limits& limits, Pass& pass,
                    std::vector<SequenceId>& closed);
+  void add(Handle member, int tokens, int logit_rows, Pass& pass);
   static int tokens_that_fit(const Sequence& sequence, const Room& room);
   int tokens_with_blocks(Handle member, int tokens, const Limits& limits, std::vector<SequenceId>& closed);
   bool make_space(Handle member, std::vector<SequenceId>& closed);
