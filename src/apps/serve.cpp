@@ -175,6 +175,8 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
+  app.add_flag("--share-prefixes", o.job.options.share_prefixes,
+               "Requests for a model that begin with the same tokens share the cache of those");
   app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own");
   app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");

@@ -1,8 +1,17 @@
 #include "computron/runtime/stage_state.h"
 
+#include <algorithm>
+
 #include "computron/base/digest.h"
+#include "computron/runtime/kv_geometry.h"
 
 namespace computron {
+namespace {
+
+constexpr std::uint32_t kBlock = KvGeometry::kBlockTokens;
+constexpr std::uint32_t kMostBlocks = 1u << 26;  // of a model
+
+}  // namespace
 
 std::string StateDigest::first_difference(const StateDigest& other) const {
   if (pages != other.pages) return "pages";
@@ -18,7 +27,8 @@ StageState::StageState(std::vector<const Image*> images, int frames, int host_sl
       caches_(images_.size()),
       spilled_(images_.size()),
       slots_taken_(static_cast<std::size_t>(host_slots)),
-      owners_(static_cast<std::size_t>(frames)) {
+      owners_(static_cast<std::size_t>(frames)),
+      blocks_(images_.size()) {
   for (const Image* image : images_) page_tables_.emplace_back(image->pages(), kNoFrame);
 }
 
@@ -31,7 +41,10 @@ const SequenceState& StageState::sequence(SequenceId id) const {
 void StageState::close(SequenceId id) {
   const SequenceState& s = sequence(id);
   digest_.sequences ^= hash_tuple(id, s.length);
-  for (std::size_t i = 0; i < s.blocks.size(); ++i) digest_.sequences ^= hash_tuple(id, i, s.blocks[i], 1);
+  for (std::size_t i = 0; i < s.blocks.size(); ++i) {
+    digest_.sequences ^= hash_tuple(id, i, s.blocks[i], 1);
+    --block(s.model, s.blocks[i]).holders;
+  }
   sequences_.erase(id);
 }
 
@@ -42,6 +55,7 @@ void StageState::change_cache(const CacheChange& change) {
     case CacheChange::kPlain:
       ensure(spilled_[model].empty() && change.slots.empty(), "plain change of a spilled cache");
       take_frames(model, change.taken);
+      if (change.taken > 0) lose_blocks(model);
       return add_frames(model, change.added);
     case CacheChange::kSpill:
       ensure(change.taken == caches_[model].size() && change.taken > 0, "a cache is spilled whole or not at all");
@@ -56,7 +70,8 @@ void StageState::change_cache(const CacheChange& change) {
     case CacheChange::kDropSpilled:
       ensure(!spilled_[model].empty(), "drop of a cache that is not spilled");
       ensure(change.taken == 0 && change.added.empty() && change.slots.empty(), "a drop says nothing but the model");
-      return free_slots(model);
+      free_slots(model);
+      return lose_blocks(model);
   }
   throw Error(ExitCode::kInternal, "internal: unknown kind of cache change");
 }
@@ -128,14 +143,66 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk) {
   ensure(spilled_[model].empty(), "pass of a model whose cache is spilled");
   const auto [found, opened] = sequences_.try_emplace(chunk.sequence, SequenceState{.model = model, .blocks = {}});
   SequenceState& s = found->second;
+  if (opened) begin_behind(chunk, s);
   ensure(s.model == model && s.length == chunk.start, "chunk does not continue its sequence");
   if (!opened) digest_.sequences ^= hash_tuple(chunk.sequence, s.length);
-  for (const std::uint32_t block : chunk.new_blocks) {
-    digest_.sequences ^= hash_tuple(chunk.sequence, s.blocks.size(), block, 1);
-    s.blocks.push_back(block);
+  for (const std::uint32_t number : chunk.new_blocks) {
+    Block& b = block(model, number);
+    const bool shared = opened && s.blocks.size() < chunk.start / kBlock;
+    ensure(shared || b.holders == 0, "a block that is to be written is another sequence's");
+    ++b.holders;
+    b.full &= shared;
+    digest_.sequences ^= hash_tuple(chunk.sequence, s.blocks.size(), number, 1);
+    s.blocks.push_back(number);
   }
-  s.length += static_cast<std::uint32_t>(chunk.tokens.size());
+  write(chunk, s);
   digest_.sequences ^= hash_tuple(chunk.sequence, s.length);
+}
+
+StageState::Block& StageState::block(ModelId model, std::uint32_t number) {
+  ensure(number < kMostBlocks, "step names a block that no cache has");
+  std::vector<Block>& blocks = blocks_[model];
+  if (number >= blocks.size()) blocks.resize(number + 1);
+  return blocks[number];
+}
+
+void StageState::begin_behind(const SequenceChunk& chunk, SequenceState& s) {
+  const std::size_t shared = chunk.start / kBlock;
+  ensure(chunk.start % kBlock == 0 && shared <= chunk.new_blocks.size(), "a sequence begins in the middle of a block");
+  for (std::size_t i = 0; i < shared; ++i) {
+    const Block& b = block(s.model, chunk.new_blocks[i]);
+    ensure(b.full && b.before == s.history, "a sequence begins behind a block that does not continue the one before");
+    s.history = b.after;
+  }
+  s.length = chunk.start;
+}
+
+// Follows the tokens of the chunk into the blocks of the list.
+void StageState::write(const SequenceChunk& chunk, SequenceState& s) {
+  for (const TokenId token : chunk.tokens) {
+    const std::size_t at = s.length++ / kBlock;
+    const std::uint64_t before = s.history;
+    s.history = hash_tuple(s.history, token);
+    if (at >= s.blocks.size()) continue;  // of no step that a rank executes
+    Block& b = blocks_[s.model][s.blocks[at]];
+    ensure(!b.full && b.holders == 1, "a chunk writes into a block that is shared");
+    if ((s.length - 1) % kBlock == 0) b.before = before;
+    b.after = s.history;
+    b.full = s.length % kBlock == 0;
+  }
+}
+
+// Blocks of which a frame has gone, or the slots.
+void StageState::lose_blocks(ModelId model) {
+  std::vector<Block>& blocks = blocks_[model];
+  if (blocks.empty()) return;
+  const auto frames = static_cast<int>(caches_[model].size());
+  const auto left = static_cast<std::size_t>(frames == 0 ? 0 : KvGeometry::make(*images_[model]).blocks_in(frames));
+  if (left >= blocks.size()) return;
+  ensure(std::all_of(blocks.begin() + static_cast<std::ptrdiff_t>(left), blocks.end(),
+                     [](const Block& b) { return b.holders == 0; }),
+         "cache is taken that a sequence has");
+  blocks.resize(left);
 }
 
 void StageState::apply(const Step& step, int stage) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "computron/base/size.h"
 #include "computron/model/pass.h"
@@ -37,7 +38,7 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
     links_.push_back({.landed_s = std::vector<double>(models_.size(), 0)});
   }
   for (ModelId m = 0; m < models_.size(); ++m) {
-    work_.emplace_back(models_[m].caches.front().block_tokens, models_[m].eos_tokens);
+    work_.emplace_back(models_[m].caches.front().block_tokens, models_[m].eos_tokens, options_.share_prefixes);
     check_fits(m);
   }
 }
@@ -132,7 +133,13 @@ void Scheduler::admit_arrivals(double now_s) {
 
 std::size_t Scheduler::waiting() const {
   std::size_t count = arriving_.size();
-  for (const ModelWork& work : work_) count += work.waiting().size();
+  for (const ModelWork& work : work_) count += work.waiting();
+  return count;
+}
+
+std::size_t Scheduler::set_asides() const {
+  std::size_t count = 0;
+  for (const ModelWork& work : work_) count += work.set_asides();
   return count;
 }
 
@@ -155,7 +162,7 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
   for (ModelId m = 0; m < work_.size(); ++m) {
     const ModelWork& work = work_[m];
     ModelView view{.model = m,
-                   .waiting = work.waiting().size(),
+                   .waiting = work.waiting() + work.aside(),
                    .open = work.unfinished(),
                    .last_arrival_s = work.last_arrival_s(),
                    .arrival_gap_s = work.arrival_gap_s(),
@@ -227,7 +234,7 @@ bool Scheduler::is_ready(ModelId model, double now_s) const {
   for (const StagePool& pool : pools_) {
     if (pool.missing_pages(model) > 0 || pool.spilled(model)) return false;
   }
-  return wait_s(model, now_s) <= 0 && can_grow(model, work_[model].blocks_wanted());
+  return wait_s(model, now_s) <= 0;
 }
 
 // Whether the cache can have that many blocks without taking frames from models that run sooner.
@@ -242,18 +249,20 @@ bool Scheduler::can_grow(ModelId model, int blocks) const {
 
 bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) {
   admit(model);
-  if (!work_[model].any_ready() || !make_room(model, planned)) return false;
-  release_idle_caches(planned);
-  settle_cache(model, planned);
+  ModelWork& work = work_[model];
+  if (!work.any_ready()) return false;
+  const ModelWork::Pass pass = choose(model);
+  if (pass.parts.empty() || waits_for_its_share(model, pass) || !make_room(model, pass.blocks, planned)) return false;
+  settle_cache(model, pass.blocks, planned);
   Step& step = planned.step;
   step.id = ++last_step_;
   step.model = model;
-  std::vector<Sequence*> members = take_chunks(model, step);
+  std::vector<ModelWork::Handle> members = work.take_chunks(pass, step.chunks);
   fetch_what_is_missing(planned, now_s);
   begin_turn(model, now_s);
-  if (!streams(model)) swapping_[model] = false;  // all of it is there or on its way
-  work_[model].last_used = step.id;
-  work_[model].last_pass_s = now_s;
+  if (!streams(model, work.blocks())) swapping_[model] = false;  // all of it is there or on its way
+  work.last_used = step.id;
+  work.last_pass_s = now_s;
   const double before_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
   const double end_s = std::max(before_s + costs_.bottleneck_s(model, step.rows()), now_s + wait_s(model, now_s));
   in_flight_.push_back({step.id, model, step.rows(), std::move(members), end_s});
@@ -261,15 +270,62 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   return true;
 }
 
+// Blocks of the cache may make the model stream that did not: fewer rows may have logits then.
+ModelWork::Pass Scheduler::choose(ModelId model) {
+  const bool streamed = streams(model, work_[model].blocks());
+  std::vector<SequenceId> closed;
+  ModelWork::Pass pass = work_[model].choose(limits_of_pass(model, streamed), closed);
+  const bool too_many_rows = pass.logit_rows > Workspace::kLogitRows;
+  if (!streamed && too_many_rows && streams(model, pass.blocks)) {
+    pass = work_[model].choose(limits_of_pass(model, true), closed);
+  }
+  for (const SequenceId id : closed) close(id);
+  return pass;
+}
+
 // A share of the open sequences for each stage, so that all stages have work.
-std::vector<Sequence*> Scheduler::take_chunks(ModelId model, Step& step) {
-  const auto stages = static_cast<int>(pools_.size());
-  const ModelWork::Limits limits{
-      .sequences = ceil_div(static_cast<int>(work_[model].open().size()), stages),
-      .tokens = options_.max_batch_tokens,
-      // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone (image.h).
-      .logit_rows = streams(model) ? Workspace::kLogitRows : options_.max_batch_tokens};
-  return work_[model].take_chunks(limits, step.chunks);
+ModelWork::Limits Scheduler::limits_of_pass(ModelId model, bool streams) const {
+  const bool first = model == agenda_.front();
+  const int beside_others = blocks_beside_others(model);
+  const int within_reach = blocks_without_victims(model, victims_for(model));
+  return {.shares = static_cast<int>(pools_.size()),
+          .tokens = options_.max_batch_tokens,
+          .prompt_tokens = prompt_tokens_of_pass(model),
+          // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone (image.h).
+          .logit_rows = streams ? Workspace::kLogitRows : options_.max_batch_tokens,
+          .blocks = first ? beside_others : std::min(beside_others, within_reach),
+          .spare_blocks = options_.share_prefixes ? std::min(beside_others, blocks_without_victims(model, {})) : 0,
+          .set_aside = first};
+}
+
+// Passes that are in flight at once must take about equally long, or the stages wait for each other. So prompts are
+// spread over the passes that their answers will take; but a pass may always take twice as long as one that decodes
+// only, else it would be long until many sequences decode together.
+int Scheduler::prompt_tokens_of_pass(ModelId model) const {
+  const auto stages = static_cast<int>(pools_.size()), most = options_.max_batch_tokens;
+  const ModelWork& work = work_[model];
+  const auto requests = static_cast<int>(work.waiting() + work.aside()) + work.open();
+  const int together = std::min(requests, options_.max_seqs);
+  if (stages == 1 || together == 1) return most;
+  const ModelWork::Backlog backlog = work.backlog();
+  const double passes = std::max(static_cast<double>(backlog.generated_tokens) / together, 1.0) * stages;
+  const int level = static_cast<int>(std::min(std::ceil(backlog.prompt_tokens / passes), static_cast<double>(most)));
+  const int decoding = ceil_div(together, stages);
+  const double longest_s = 2 * costs_.bottleneck_s(model, decoding);
+  int rows = level, too_many = most + 1;  // the most that take no longer lie between them
+  while (too_many - rows > 1) {
+    const int middle = std::midpoint(rows, too_many);
+    (costs_.bottleneck_s(model, std::min(middle + decoding, most)) <= longest_s ? rows : too_many) = middle;
+  }
+  return std::max(rows, 1);
+}
+
+// As many passes are in flight as there are stages, and those that are left are no whole share: they join others that
+// land meanwhile, else batches would fall apart more and more.
+bool Scheduler::waits_for_its_share(ModelId model, const ModelWork::Pass& pass) const {
+  const auto passes = std::count_if(in_flight_.begin(), in_flight_.end(),
+                                    [model](const InFlight& s) { return s.model == model && s.rows > 0; });
+  return !pass.full && passes >= std::ssize(pools_);
 }
 
 // A model whose turn it was may be counted as swapped again.
@@ -279,39 +335,56 @@ void Scheduler::begin_turn(ModelId model, double now_s) {
   turn_ = {model, now_s};
 }
 
-// Waiting requests become sequences while there is room for their whole cache.
+// Waiting requests become sequences while there is room for what they and the open ones will probably come to.
 void Scheduler::admit(ModelId model) {
   ModelWork& work = work_[model];
-  if (!policy_->joins_turn() && work.unfinished() > 0) return;
-  while (!work.waiting().empty() && std::ssize(work.open()) < options_.max_seqs) {
-    const int blocks = work.blocks_wanted() + work.blocks_of(work.waiting().front());
-    const bool first = model == agenda_.front();
-    const bool must_run = first && work.open().empty();  // others make room, whatever it takes
-    if (!must_run && !fits_beside_others(model, blocks)) break;
-    if (!first && !can_grow(model, blocks)) break;
-    work.admit_first(++last_sequence_);
+  const bool joins = policy_->joins_turn() || work.unfinished() == 0;
+  const bool first = model == agenda_.front();
+  while (work.any_to_admit() && (joins || work.next_was_aside()) && work.open() < options_.max_seqs) {
+    const bool must_run = first && work.open() == 0;  // others make room, whatever it takes
+    const int peak = must_run ? 0 : work.peak_with_next();
+    if (!must_run && peak > blocks_beside_others(model)) break;
+    if (!first && !can_grow(model, peak)) break;
+    work.admit_next(++last_sequence_);
   }
 }
 
-// Whether the model may have that much cache without driving out one that is still wanted, or its own pages. A model
-// that streams anyway may have half of what it could.
-bool Scheduler::fits_beside_others(ModelId model, int blocks) const {
+// Blocks that the model may have without driving out a cache that is still wanted, or its own pages. A model that
+// streams anyway, for its size or for a single sequence's, may have half of what it could.
+int Scheduler::blocks_beside_others(ModelId model) const {
+  int blocks = std::numeric_limits<int>::max();
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const StagePool& pool = pools_[stage];
     const KvGeometry& geometry = models_[model].caches[stage];
     const int room = options_.frames - pinned_beside(model, stage), others = wanted_caches_beside(model, stage);
-    const bool too_large = pool.pages(model) + geometry.frames_for(work_[model].blocks_wanted()) > room;
+    const bool too_large = pool.pages(model) + geometry.frames_for(work_[model].end_of_held()) > room;
     const int most = too_large ? (room - others - pool.fewest_frames(model)) / 2 : room - others - pool.pages(model);
-    if (geometry.frames_for(blocks) > most) return false;
+    blocks = std::min(blocks, geometry.blocks_in(std::max(most, 0)));
   }
-  return true;
+  return blocks;
+}
+
+// Blocks that the cache can have if only these lose pages.
+int Scheduler::blocks_without_victims(ModelId model, std::span<const ModelId> victims) const {
+  int blocks = std::numeric_limits<int>::max();
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const int frames = pools_[stage].cache_frames(model) + pools_[stage].available(victims);
+    blocks = std::min(blocks, models_[model].caches[stage].blocks_in(frames));
+  }
+  return blocks;
+}
+
+// What is left of a cache when all that can be has been given back.
+int Scheduler::frames_in_use(ModelId model, std::size_t stage) const {
+  const int held = models_[model].caches[stage].frames_for(work_[model].end_of_held());
+  return std::min(held, pools_[stage].cache_frames(model));
 }
 
 // Of caches that are in use, or about to be given back by passes in flight.
 int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model && !work_[m].open().empty()) frames += pools_[stage].cache_frames(m);
+    if (m != model && work_[m].open() > 0) frames += frames_in_use(m, stage);
   }
   return frames;
 }
@@ -320,45 +393,43 @@ int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
 int Scheduler::wanted_caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model && work_[m].unfinished() > 0) frames += pools_[stage].cache_frames(m);
+    if (m != model && work_[m].unfinished() > 0) frames += frames_in_use(m, stage);
   }
   return frames;
 }
 
-int Scheduler::cache_wanted(ModelId model, std::size_t stage) const {
-  return models_[model].caches[stage].frames_for(std::max(work_[model].blocks(), work_[model].blocks_wanted()));
-}
-
-// The pages do not fit beside the cache and what is pinned, whoever else makes room.
-bool Scheduler::streams(ModelId model) const {
+// The pages do not fit beside so much cache and what is pinned, whoever else makes room.
+bool Scheduler::streams(ModelId model, int blocks) const {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    const int room = options_.frames - pinned_beside(model, stage) - cache_wanted(model, stage);
-    if (pools_[stage].pages(model) > room) return true;
+    const int cache = models_[model].caches[stage].frames_for(blocks);
+    if (pools_[stage].pages(model) > options_.frames - pinned_beside(model, stage) - cache) return true;
   }
   return false;
 }
 
 // Frames that the caches of others must give up for the model's pass.
-int Scheduler::frames_short(ModelId model, std::size_t stage) const {
+int Scheduler::frames_short(ModelId model, int blocks, std::size_t stage) const {
   const StagePool& pool = pools_[stage];
-  const int weights = streams(model) ? std::min(2 * pool.fewest_frames(model), pool.pages(model)) : pool.pages(model);
-  const int most = options_.frames - pinned_beside(model, stage) - cache_wanted(model, stage);
-  return std::min(weights, most) + cache_wanted(model, stage) -
-         (options_.frames - pinned_beside(model, stage) - caches_beside(model, stage));
+  const int weights =
+      streams(model, blocks) ? std::min(2 * pool.fewest_frames(model), pool.pages(model)) : pool.pages(model);
+  const int cache = models_[model].caches[stage].frames_for(blocks);
+  const int room = options_.frames - pinned_beside(model, stage);
+  return std::min(weights, room - cache) + cache - (room - caches_beside(model, stage));
 }
 
 // Swaps out the caches of models that the agenda wants last, as many as it takes. False while one of them is in flight:
 // its sequences will be known when they are not.
-bool Scheduler::make_room(ModelId model, PlannedStep& planned) {
+bool Scheduler::make_room(ModelId model, int blocks, PlannedStep& planned) {
   std::vector<int> missing;
-  for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing.push_back(frames_short(model, stage));
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing.push_back(frames_short(model, blocks, stage));
   std::vector<ModelId> displaced;
   for (const ModelId other : models_with_cache_beside(model)) {
     if (std::all_of(missing.begin(), missing.end(), [](int frames) { return frames <= 0; })) break;
     if (work_[other].any_in_flight()) return false;
-    for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing[stage] -= pools_[stage].cache_frames(other);
+    for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing[stage] -= frames_in_use(other, stage);
     displaced.push_back(other);
   }
+  trim_caches(model, planned);
   for (const ModelId other : displaced) swap_out_cache(other, planned);
   return true;
 }
@@ -367,7 +438,7 @@ bool Scheduler::make_room(ModelId model, PlannedStep& planned) {
 std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
   std::vector<ModelId> others;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model && !work_[m].open().empty() && pools_.front().cache_frames(m) > 0) others.push_back(m);
+    if (m != model && work_[m].open() > 0 && pools_.front().cache_frames(m) > 0) others.push_back(m);
   }
   const auto turn_of = [this](ModelId m) { return std::find(agenda_.begin(), agenda_.end(), m) - agenda_.begin(); };
   std::stable_sort(others.begin(), others.end(), [&](ModelId a, ModelId b) { return turn_of(a) > turn_of(b); });
@@ -377,8 +448,7 @@ std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
 void Scheduler::swap_out_cache(ModelId model, PlannedStep& planned) {
   const bool spill = cheaper_to_spill(model);
   if (!spill) {
-    const std::vector<SequenceId> known = work_[model].restart_all(last_sequence_);
-    to_close_.insert(to_close_.end(), known.begin(), known.end());
+    for (const SequenceId id : work_[model].restart_all(last_sequence_)) close(id);
   }
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
@@ -394,38 +464,66 @@ bool Scheduler::cheaper_to_spill(ModelId model) const {
     if (frames > pools_[stage].free_slots()) return false;
     move_s = std::max(move_s, 2 * costs_.transfer_s(stage, frames * image(model, stage).page_bytes));
   }
-  int tokens = 0;
-  for (const Sequence& sequence : work_[model].open()) tokens += sequence.computed_tokens();
+  const int tokens = work_[model].computed_tokens();
   const double again_s = ceil_div(tokens, options_.max_batch_tokens) *
                          costs_.pass_s(model, std::min(tokens, options_.max_batch_tokens));
   return move_s < again_s;
 }
 
-// The model's cache is in frames and as large as its sequences may need.
-void Scheduler::settle_cache(ModelId model, PlannedStep& planned) {
+// The model's cache is in frames and has so many blocks.
+void Scheduler::settle_cache(ModelId model, int blocks, PlannedStep& planned) {
   std::vector<ModelId> victims = victims_for(model);
   victims.push_back(model);  // its own last pages, if it comes to that
-  work_[model].set_blocks(std::max(work_[model].blocks(), work_[model].blocks_wanted()));
+  work_[model].set_blocks(blocks);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
     if (pools_[stage].spilled(model)) pools_[stage].restore_cache(model, victims, plan);
-    pools_[stage].grow_cache(model, models_[model].caches[stage].frames_for(work_[model].blocks()), victims, plan);
+    pools_[stage].grow_cache(model, models_[model].caches[stage].frames_for(blocks), victims, plan);
   }
 }
 
-void Scheduler::release_idle_caches(PlannedStep& planned) {
+// Gives back what caches do not need at the moment, but for the one of the model that runs.
+void Scheduler::trim_caches(std::optional<ModelId> runs, PlannedStep& planned) {
+  if (keeps_prefixes(runs)) return;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (!work_[m].open().empty() || work_[m].blocks() == 0) continue;
-    for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-      pools_[stage].release_cache(m, planned.step.stages[stage]);
-    }
-    work_[m].set_blocks(0);
+    if (m != runs && work_[m].blocks() > 0) trim_cache(m, planned);
   }
 }
 
-// Adds what ended since the last step, brings the stages' states up to date and notes what the ranks must report.
+void Scheduler::trim_cache(ModelId model, PlannedStep& planned) {
+  ModelWork& work = work_[model];
+  const bool idle = work.open() == 0;
+  const int held = idle ? 0 : work.end_of_held();
+  if (!idle && pools_.front().spilled(model)) return;
+  int blocks = std::numeric_limits<int>::max();
+  bool less = false;
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const int frames = models_[model].caches[stage].frames_for(held);
+    less |= frames < pools_[stage].cache_frames(model);
+    blocks = std::min(blocks, models_[model].caches[stage].blocks_in(frames));
+  }
+  if (!less && !idle) return;
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const int frames = models_[model].caches[stage].frames_for(held);
+    pools_[stage].shrink_cache(model, frames, planned.step.stages[stage]);
+  }
+  work.set_blocks(std::min(blocks, work.blocks()));
+}
+
+// Caches keep what may be found again, as long as the model that runs, or comes next, has frames without them.
+bool Scheduler::keeps_prefixes(std::optional<ModelId> runs) const {
+  if (!options_.share_prefixes || (!runs && agenda_.empty())) return options_.share_prefixes;
+  const ModelId next = runs.value_or(agenda_.empty() ? 0 : agenda_.front());
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    const StagePool& pool = pools_[stage];
+    if (pool.available({}) < pool.missing_pages(next) + cache_to_come(next, stage)) return false;
+  }
+  return true;
+}
+
+// Brings the stages' states up to date and notes what the ranks must report.
 Decision Scheduler::seal(PlannedStep planned) {
-  close_finished(planned.step);
+  planned.step.closed = std::exchange(to_close_, {});
   for (StagePool& pool : pools_) {
     for (const SequenceChunk& chunk : planned.step.chunks) pool.state().extend(planned.step.model, chunk);
     planned.expected.push_back(pool.state().digest());
@@ -433,12 +531,10 @@ Decision Scheduler::seal(PlannedStep planned) {
   return planned;
 }
 
-void Scheduler::close_finished(Step& step) {
-  for (const SequenceId id : to_close_) {
-    for (StagePool& pool : pools_) pool.state().close(id);
-    step.closed.push_back(id);
-  }
-  to_close_.clear();
+// The ranks will know it with the next step, before whose changes of caches it is gone.
+void Scheduler::close(SequenceId sequence) {
+  for (StagePool& pool : pools_) pool.state().close(sequence);
+  to_close_.push_back(sequence);
 }
 
 void Scheduler::completed(StepId step, PassResults results, double now_s, std::span<const StageTimes> times) {
@@ -446,13 +542,13 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
   const InFlight done = std::move(in_flight_.front());
   in_flight_.pop_front();
   observe(done, times, now_s);
-  for (Sequence* sequence : done.members) {
-    sequence->take_results(results, now_s);
-    if (!sequence->finished()) continue;
-    to_close_.push_back(sequence->id());
-    Completion completion = work_[done.model].close(sequence);
-    completion.finished_s = now_s;
-    completions_.push_back(std::move(completion));
+  for (const ModelWork::Handle member : done.members) {
+    const SequenceId id = member->sequence.id();
+    std::optional<Completion> completion = work_[done.model].land(member, results, now_s);
+    if (!completion) continue;
+    close(id);
+    completion->finished_s = now_s;
+    completions_.push_back(std::move(*completion));
   }
   ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
 }

@@ -30,7 +30,7 @@ std::vector<ModelId> Scheduler::victims_for(ModelId model) const {
 // Frames of cache that the model will want when it runs beyond what it has.
 int Scheduler::cache_to_come(ModelId model, std::size_t stage) const {
   const StagePool& pool = pools_[stage];
-  const int wanted = models_[model].caches[stage].frames_for(work_[model].blocks_for(options_.max_seqs));
+  const int wanted = models_[model].caches[stage].frames_for(work_[model].blocks_expected(options_.max_seqs));
   const int most = std::max(options_.frames - pinned_beside(model, stage) - pool.pages(model), 0);
   return std::max(std::min(wanted, most) - pool.cache_frames(model), 0);
 }
@@ -57,7 +57,7 @@ bool Scheduler::plan_prefetch_step(PlannedStep& planned, double now_s) {
     return link.free_s <= fetch_horizon_s(now_s) - options_.fetch_ahead_s / 2;
   });
   if (!due || !wants_pages()) return false;
-  release_idle_caches(planned);
+  trim_caches(std::nullopt, planned);
   prefetch(planned, now_s);
   const bool anything = std::any_of(planned.step.stages.begin(), planned.step.stages.end(), [](const StagePlan& plan) {
     return !plan.fetches.empty() || !plan.caches.empty();
@@ -112,7 +112,7 @@ bool Scheduler::prefetch(std::size_t stage, PlannedStep& planned, ModelId model,
 // Of the step's own model, in the step itself: its pass trails them.
 void Scheduler::fetch_what_is_missing(PlannedStep& planned, double now_s) {
   const Step& step = planned.step;
-  const bool again = work_[step.model].unfinished() > 0 || !work_[step.model].waiting().empty();
+  const bool again = work_[step.model].unfinished() > 0 || work_[step.model].any_to_admit();
   const std::vector<ModelId> victims = victims_for(step.model);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];

@@ -31,9 +31,26 @@ bool Sequence::needs_no_pass(const Request& request) {
 void Sequence::restart(SequenceId id) {
   ensure(!in_flight_, "a sequence in flight cannot begin again");
   id_ = id;
-  lost_ = std::max(lost_, computed_);
+  if (begun_) lost_ = std::max(lost_, computed_);
   computed_ = 0;
+  begun_ = false;
   blocks_.clear();
+  blocks_told_ = 0;
+}
+
+// What it had counts as never computed: it is no sign of two models that take each other's caches in turn.
+void Sequence::set_aside(CacheBlocks& cache) {
+  cache.release(blocks_);
+  restart(id_);
+  lost_ = -1;
+}
+
+void Sequence::share(CacheBlocks& cache) {
+  ensure(!begun_, "a sequence that has begun cannot begin elsewhere");
+  if (!may_share()) return;
+  cache.release(blocks_);
+  blocks_ = cache.find(tokens_);
+  computed_ = static_cast<int>(blocks_.size()) * cache.block_tokens();
 }
 
 SequenceChunk::Output Sequence::output_of_chunk(int end) const {
@@ -43,7 +60,7 @@ SequenceChunk::Output Sequence::output_of_chunk(int end) const {
   return end == static_cast<int>(tokens_.size()) ? SequenceChunk::kLast : SequenceChunk::kNone;
 }
 
-SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<std::uint32_t>& free_blocks) {
+SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
   ensure(!in_flight_ && !finished_ && pending_tokens() > 0 && fits_in(max_tokens), "sequence has nothing to compute");
   chunk_start_ = computed_;
   chunk_tokens_ = std::min(pending_tokens(), max_tokens);
@@ -60,12 +77,10 @@ SequenceChunk Sequence::next_chunk(int max_tokens, int block_tokens, std::deque<
                       .sampling = begun() ? std::nullopt : sampling(),
                       .types = std::move(request_.types),
                       .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
-  while (static_cast<int>(blocks_.size()) * block_tokens < end) {
-    ensure(!free_blocks.empty(), "cache blocks run out");
-    chunk.new_blocks.push_back(free_blocks.front());
-    blocks_.push_back(free_blocks.front());
-    free_blocks.pop_front();
-  }
+  while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.take());
+  chunk.new_blocks.assign(blocks_.begin() + static_cast<std::ptrdiff_t>(blocks_told_), blocks_.end());
+  blocks_told_ = blocks_.size();
+  begun_ = true;
   computed_ = end;
   in_flight_ = true;
   return chunk;

@@ -52,11 +52,20 @@ void StagePool::take_for_cache(FrameId frame, CacheChange& change) {
   change.added.push_back(frame);
 }
 
-void StagePool::free_cache_frames(ModelId model) {
-  for (const FrameId frame : state_.cache(model)) {
+void StagePool::free_cache_frames(ModelId model, int from) {
+  for (const FrameId frame : std::span(state_.cache(model)).subspan(static_cast<std::size_t>(from))) {
     last_use_[frame] = cache_use_[model];
     free_.push_back(frame);
   }
+}
+
+void StagePool::shrink_cache(ModelId model, int frames, StagePlan& plan) {
+  if (frames == 0) return release_cache(model, plan);
+  if (frames >= cache_frames(model)) return;
+  CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(cache_frames(model) - frames)};
+  free_cache_frames(model, frames);
+  state_.change_cache(change);
+  plan.caches.push_back(std::move(change));
 }
 
 void StagePool::release_cache(ModelId model, StagePlan& plan) {

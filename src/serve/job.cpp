@@ -332,7 +332,8 @@ SchedulerOptions Job::scheduler_options() const {
                            .host_slots = host_slots_,
                            .max_batch_tokens = options_.max_batch_tokens,
                            .max_seqs = options_.max_seqs,
-                           .steps_in_flight = steps_in_flight()};
+                           .steps_in_flight = steps_in_flight(),
+                           .share_prefixes = options_.share_prefixes};
   if (options_.link_gb_per_s > 0) options.costs.link_bytes_per_s = 1e9 * options_.link_gb_per_s;
   return options;
 }

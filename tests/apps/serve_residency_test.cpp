@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "computron/device/device.h"
 #include "computron/runtime/kv_geometry.h"
@@ -85,6 +86,7 @@ struct Ask {
   int generate;
   double arrival_s = 0;  // of those jobs that are replayed
   json more = json::object();
+  int beginning = 0;  // so many tokens of the prompt are those of others
 
   int computed_tokens() const { return prompt + std::max(generate - 1, 0); }
 };
@@ -115,9 +117,10 @@ std::vector<Ask> all_asks() {
 }
 
 std::string line_of(const Ask& ask, std::size_t number) {
-  json line =
-      json::parse(completion_line(fmt::format("r{}", number), name(ask.model),
-                                  random_prompt(kModels[ask.model], ask.prompt, number), ask.generate, ask.more));
+  std::vector<int> prompt = random_prompt(kModels[ask.model], ask.prompt, number);
+  const std::vector<int> common = random_prompt(kModels[ask.model], ask.prompt, /*seed=*/1000);
+  std::copy_n(common.begin(), ask.beginning, prompt.begin());
+  json line = json::parse(completion_line(fmt::format("r{}", number), name(ask.model), prompt, ask.generate, ask.more));
   line["arrival"] = ask.arrival_s;
   return line.dump();
 }
@@ -296,6 +299,65 @@ TEST_P(PausedCache, IsComputedAgain) {
   EXPECT_GT(paused.tokens_computed(), tokens_to_compute());
 }
 
+// How requests are batched shows in nothing but the time either.
+class Batching : public Residency {
+ protected:
+  // With a pool so large and these arguments.
+  std::map<std::string, std::string> answered(int frames, const std::vector<Ask>& asks,
+                                              const std::vector<std::string>& more, int* tokens = nullptr) const {
+    const TracedRun traced = run(frames, asks, more);
+    if (tokens != nullptr) *tokens = traced.tokens_computed();
+    return answers(traced.served.results);
+  }
+  static int tokens_of(const std::vector<Ask>& asks) {
+    int tokens = 0;
+    for (const Ask& ask : asks) tokens += ask.computed_tokens();
+    return tokens;
+  }
+};
+
+TEST_P(Batching, PromptsInChunksBesideThoseThatDecode) {
+  EXPECT_EQ(answered(800, asks_, {"--max-batch-tokens", "7", "--max-seqs", "9"}), resident());
+}
+
+// Twenty answers that end at once teach that answers are short; then five come that are as long as they may be, and
+// there is cache for little more than two of them.
+TEST_P(Batching, SequencesThatAreSetAsideAndResumed) {
+  std::vector<int> any(static_cast<std::size_t>(kModels[0].vocab));
+  std::iota(any.begin(), any.end(), 0);
+  std::vector<Ask> asks;
+  for (int i = 0; i < 25; ++i) {
+    json more = i < 20 ? json{{"stop_token_ids", any}} : json{{"ignore_eos", true}, {"logprobs", 2}};
+    asks.push_back({.model = 0, .prompt = 5, .generate = 70, .more = std::move(more)});
+  }
+  int frames = 0;
+  for (int s = 0; s < GetParam().pp; ++s) {
+    frames = std::max(frames, layout_.pages(0, s) + layout_.cache_frames(0, s, 200));
+  }
+  int undisturbed = 0, crowded = 0;
+  const auto expected = answered(800, asks, {"--max-seqs", "5"}, &undisturbed);
+  EXPECT_EQ(undisturbed, 20 * 5 + tokens_of({asks.begin() + 20, asks.end()}));
+  EXPECT_EQ(answered(frames, asks, {"--max-seqs", "5"}, &crowded), expected);
+  EXPECT_GT(crowded, undisturbed) << "nobody was set aside";
+}
+
+TEST_P(Batching, PromptsThatBeginAlike) {
+  std::vector<Ask> asks;
+  for (int i = 0; i < 6; ++i) {
+    asks.push_back({.model = 1,
+                    .prompt = 40,
+                    .generate = 4 + 6 * i,
+                    .more = {{"ignore_eos", true}, {"logprobs", 1}},
+                    .beginning = 33});
+  }
+  asks.back().more["echo"] = true;  // scored: it has nothing from the others
+  int apart = 0, shared = 0;
+  const auto expected = answered(800, asks, {"--max-seqs", "2"}, &apart);
+  EXPECT_EQ(apart, tokens_of(asks));
+  EXPECT_EQ(answered(800, asks, {"--max-seqs", "2", "--share-prefixes"}, &shared), expected);
+  EXPECT_LE(shared, apart - 3 * 32) << "the third, fourth and fifth begin with two blocks of those before them";
+}
+
 // Two of three models fit, and each request is for the one that has not been used for longest.
 class Pinned : public Residency {
  protected:
@@ -355,6 +417,7 @@ std::string mesh_name(const ::testing::TestParamInfo<Mesh>& test) {
 INSTANTIATE_TEST_SUITE_P(Meshes, Residency, kMeshes, mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, PartlyResident, kMeshes, mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, PausedCache, kMeshes, mesh_name);
+INSTANTIATE_TEST_SUITE_P(Meshes, Batching, ::testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{2, 2}), mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, Pinned, ::testing::Values(Mesh{1, 1}, Mesh{1, 2}), mesh_name);
 
 }  // namespace

@@ -18,6 +18,8 @@ struct VirtualJob {
   int operation_pages = 4;     // that have to be there together
   double transfer_s = 0.1;     // of a model, all stages at once
   double pass_s = 0.01;        // of a stage, whatever the rows
+  double row_s = 0;            // and for each row more
+  int max_batch_tokens = 2048;
   int frames = 0;              // 0: room for all models and 16 frames of cache
   int max_seqs = 64;
   int host_slots = 0;
@@ -30,11 +32,11 @@ struct VirtualJob {
   void send(int count, int tokens) {
     for (int i = 0; i < count; ++i) add(static_cast<ModelId>(i % models), tokens, 0);
   }
-  void add(ModelId model, int tokens, double arrival_s) {
+  void add(ModelId model, int tokens, double arrival_s, int prompt = 8) {
     Request& request = requests.emplace_back();
     request.id = requests.size() - 1;
     request.model = model;
-    request.prompt.assign(8, 5);
+    request.prompt.assign(static_cast<std::size_t>(prompt), 5);
     request.max_tokens = tokens;
     request.ignore_eos = true;
     request.arrival_s = arrival_s;
@@ -45,6 +47,16 @@ struct VirtualJob {
     std::vector<std::size_t> bytes;  // [stage]
     std::vector<double> busy_s;      // [stage]
     std::size_t model_bytes = 0;     // of a stage
+    std::size_t set_asides = 0;
+    // What each stage computes: the time of a pass for each that was sent, and of each row.
+    double compute_s(const VirtualJob& job) const {
+      double sum_s = 0;
+      for (const auto& sent : run.steps) {
+        const int rows = sent.planned.step.rows();
+        if (rows > 0) sum_s += job.pass_s + rows * job.row_s;
+      }
+      return sum_s;
+    }
     double mean_latency_s() const {
       const auto sum = std::accumulate(run.completions.begin(), run.completions.end(), 0.0,
                                        [](double s, const Completion& c) { return s + c.finished_s - c.arrival_s; });
@@ -71,10 +83,11 @@ struct VirtualJob {
     }
     const CostOptions truth{.link_bytes_per_s = pages * kVirtualPage / transfer_s,
                             .memory_bytes_per_s = 1e18,
-                            .flops_per_s = 1e18,
+                            .flops_per_s = row_s > 0 ? 2 / row_s : 1e18,  // of a weight [1, 1]
                             .step_s = pass_s};
     const SchedulerOptions options{.frames = frames > 0 ? frames : models * pages + 16,
                                    .host_slots = host_slots,
+                                   .max_batch_tokens = max_batch_tokens,
                                    .max_seqs = max_seqs,
                                    .steps_in_flight = stages + 1,
                                    .costs = guess.link_bytes_per_s > 0 ? guess : truth};
@@ -88,6 +101,7 @@ struct VirtualJob {
       outcome.busy_s.push_back(mesh.busy_s(s));
     }
     outcome.model_bytes = pages * kVirtualPage;
+    outcome.set_asides = scheduler.set_asides();
     return outcome;
   }
 
@@ -99,6 +113,7 @@ struct VirtualJob {
     image.plan.layers = 4;
     image.plan.kv_heads = 4;
     image.plan.config.head_dim = 64;
+    image.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
     for (int p = 0; p < pages; ++p) {
       image.used_bytes.push_back(kVirtualPage);
       image.uses.push_back(static_cast<PageId>(p));

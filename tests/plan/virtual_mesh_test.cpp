@@ -108,6 +108,55 @@ TEST(VirtualPipeline, TheStagesAreKeptBusy) {
   }
 }
 
+// Where rows cost time, prompts and answers of all lengths make passes of a turn about equally long: the stages compute
+// nearly all the time. (Prompts at once, as many as a pass holds, left them 0.77 and 0.56 of it.)
+TEST(VirtualPipeline, PromptsBesideAnswersKeepTheStagesBusy) {
+  for (const auto& [stages, least] : {std::pair(2, 0.95), std::pair(4, 0.92)}) {
+    VirtualJob job{.stages = stages, .transfer_s = 1e-3, .pass_s = 0.004, .row_s = 2e-4, .frames = 64 + 400};
+    job.guess.link_bytes_per_s = 0;
+    for (int i = 0; i < 400; ++i) job.add(0, 4 + i * 61 % 120, 0, 8 + i * 37 % 300);
+    const Outcome outcome = job.run();
+    EXPECT_GE(outcome.compute_s(job) / outcome.run.end_s, least) << stages;
+  }
+}
+
+// As perf/mixed.sh: answers of four tokens, of which whole batches began and ended together.
+TEST(VirtualPipeline, ShortAnswersOfManyModelsKeepTheStagesBusy) {
+  for (const auto& [stages, least] : {std::pair(2, 0.94), std::pair(4, 0.9)}) {
+    VirtualJob job{.models = 8, .stages = stages, .transfer_s = 0.05, .pass_s = 0.004, .row_s = 2e-4};
+    job.frames = 3 * 64 + 30;
+    job.policy = "throughput";
+    job.guess.link_bytes_per_s = 0;
+    job.send(8 * 250, 4);
+    const Outcome outcome = job.run();
+    EXPECT_GE(outcome.compute_s(job) / outcome.run.end_s, least) << stages;
+  }
+}
+
+// --- Many sequences ---------------------------------------------------------------------------------------------
+
+// 512 at a time, of mixed lengths, against 512 that do nothing but decode; also where the cache holds about half of
+// them at their full lengths.
+TEST(VirtualBatch, FiveHundredMixedRequestsAreComputedAtTheRateOfDecoding) {
+  for (const int stages : {1, 2}) {
+    for (const int cache_frames : {800, 200}) {
+      VirtualJob job{.stages = stages, .transfer_s = 1e-3, .pass_s = 0.004, .row_s = 2e-5, .frames = 64 + cache_frames};
+      job.max_seqs = 512;
+      job.guess.link_bytes_per_s = 0;
+      std::size_t tokens = 0;
+      for (int i = 0; i < 2048; ++i) {
+        const int prompt = 8 + i * 37 % 200, answer = 4 + i * 61 % 120;
+        job.add(0, answer, 0, prompt);
+        tokens += static_cast<std::size_t>(prompt + answer - 1);
+      }
+      const Outcome outcome = job.run();
+      const double steady = 512 / (stages * job.pass_s + 512 * job.row_s);
+      EXPECT_GE(static_cast<double>(tokens) / outcome.run.end_s, 0.9 * steady) << stages << ", " << cache_frames;
+      EXPECT_LT(outcome.set_asides, 200u) << stages << ", " << cache_frames;
+    }
+  }
+}
+
 TEST(VirtualPrefetch, TheNextModelIsThereWhenItsTurnComes) {
   VirtualJob job{.models = 2, .pass_s = 0.005};
   job.add(0, 40, 0);

@@ -68,6 +68,54 @@ TEST_F(StageStateTest, DigestIsOfTheState) {
   EXPECT_EQ(a.digest().first_difference(b.digest()), "pages");
 }
 
+SequenceChunk chunk(SequenceId sequence, std::uint32_t start, std::vector<TokenId> tokens,
+                    std::vector<std::uint32_t> new_blocks) {
+  return {.sequence = sequence, .start = start, .tokens = std::move(tokens), .new_blocks = std::move(new_blocks)};
+}
+
+// Blocks are of 16 tokens.
+TEST_F(StageStateTest, ASequenceBeginsBehindFullBlocksThatContinueEachOther) {
+  const std::vector<TokenId> two_and_a_half(40, 7), one(16, 8);
+  StageState state = make();
+  state.change_cache({.model = 0, .added = {0, 1}});
+  state.extend(0, chunk(1, 0, two_and_a_half, {0, 1, 2}));
+  state.extend(0, chunk(2, 0, one, {3}));
+  EXPECT_THROW(state.extend(0, chunk(3, 16, {5}, {3, 0})), Error) << "the second is written, and another's";
+  state = make();
+  state.change_cache({.model = 0, .added = {0, 1}});
+  state.extend(0, chunk(1, 0, two_and_a_half, {0, 1, 2}));
+  state.extend(0, chunk(2, 0, one, {3}));
+  EXPECT_THROW(state.extend(0, chunk(4, 32, {5}, {0, 3, 4})), Error) << "another history";
+  EXPECT_THROW(state.extend(0, chunk(5, 16, {5}, {1, 4})), Error) << "not from the beginning";
+  EXPECT_THROW(state.extend(0, chunk(6, 48, {5}, {0, 1, 2, 4})), Error) << "the third is not full";
+  EXPECT_THROW(state.extend(0, chunk(7, 24, {5}, {0, 1, 4})), Error) << "in the middle of one";
+  EXPECT_THROW(state.extend(0, chunk(8, 32, {5}, {0})), Error) << "fewer blocks than it begins behind";
+  EXPECT_THROW(state.extend(1, chunk(9, 16, {5}, {0, 4})), Error) << "another model's";
+  state.extend(0, chunk(10, 32, {5}, {0, 1, 4}));
+  EXPECT_EQ(state.sequence(10).length, 33u);
+  state.extend(0, chunk(1, 40, {9}, {}));
+  EXPECT_THROW(state.extend(0, chunk(11, 0, {5}, {1})), Error) << "both have it";
+  state.close(1);
+  EXPECT_THROW(state.extend(0, chunk(12, 0, {5}, {1})), Error) << "one of them has it still";
+  state.close(10);
+  state.extend(0, chunk(13, 16, {5}, {0, 1})) /* full, though nobody's; the second is new */;
+  EXPECT_THROW(state.extend(0, chunk(14, 32, {5}, {0, 1, 4})), Error) << "the second has been written since";
+}
+
+TEST_F(StageStateTest, WhatLiesInACacheThatHasGoneIsNotThereAfterwards) {
+  StageState state = make();
+  state.change_cache({.model = 0, .added = {0, 1}});
+  state.extend(0, chunk(1, 0, std::vector<TokenId>(20, 7), {0, 1}));
+  EXPECT_THROW(state.change_cache({.model = 0, .taken = 2}), Error) << "a sequence has it";
+  state = make();
+  state.change_cache({.model = 0, .added = {0, 1}});
+  state.extend(0, chunk(1, 0, std::vector<TokenId>(20, 7), {0, 1}));
+  state.close(1);
+  state.change_cache({.model = 0, .taken = 2});
+  state.change_cache({.model = 0, .added = {0, 1}});
+  EXPECT_THROW(state.extend(0, chunk(2, 16, {5}, {0, 1})), Error);
+}
+
 const CacheChange kAdd{.model = 0, .added = {1, 2}};
 const CacheChange kSpill{.model = 0, .taken = 2, .kind = CacheChange::kSpill, .slots = {2, 0}};
 const CacheChange kRestore{.model = 0, .added = {3, 1}, .kind = CacheChange::kRestore, .slots = {2, 0}};

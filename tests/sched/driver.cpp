@@ -161,6 +161,7 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
     members.push_back(chunk.sequence);
   }
   check_blocks(step.model);
+  check_nobody_starves(step);
   check_pinned();
   require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
   require(static_cast<int>(values.size()) == step.encoded_rows(), "encoded rows miscounted");
@@ -202,51 +203,119 @@ void Driver::close_sequences(const Step& step) {
 std::vector<SampledRow> Driver::extend_sequence(const Step& step, const SequenceChunk& chunk) {
   require(!chunk.tokens.empty(), "a chunk without tokens");
   if (seen_.insert(chunk.sequence).second) {
-    open_[chunk.sequence] = {.model = step.model, .request = request_of(chunk.tokens[0]), .blocks = {}};
+    OpenSequence& begun = open_[chunk.sequence] = {.model = step.model, .blocks = {}};
+    begin_behind(chunk, begun);
   }
   require(open_.contains(chunk.sequence), "a chunk of a closed sequence");
   OpenSequence& sequence = open_[chunk.sequence];
   require(sequence.model == step.model, "a sequence of another model");
   require(!sequence.in_flight, "a sequence in two steps in flight");
-  require(!completions_.contains(sequence.request), "a sequence runs on after its completion");
   require(sequence.length == chunk.start, "a chunk does not continue its sequence");
   sequence.in_flight = true;
-  sequence.length += static_cast<std::uint32_t>(chunk.tokens.size());
   sequence.blocks.insert(sequence.blocks.end(), chunk.new_blocks.begin(), chunk.new_blocks.end());
 
   std::vector<SampledRow> rows;
   for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
-    sequence.prefix = extend_prefix(sequence.prefix, chunk.tokens[i]);
-    sequence.poisoned |= chunk.tokens[i] == kPoison;
+    write(chunk.tokens[i], sequence);
     const bool last = i + 1 == chunk.tokens.size();
     const bool all = chunk.output == SequenceChunk::kAll;
     if (!all && !(last && chunk.output == SequenceChunk::kLast)) continue;
     const TokenId target = !all ? -1 : last ? chunk.after_last : chunk.tokens[i + 1];
     rows.push_back(fake_row(sequence.prefix, sequence.poisoned, std::max<int>(chunk.top, 1), target));
   }
+  require(!sequence.request || !completions_.contains(*sequence.request), "a sequence runs on after its completion");
   return rows;
 }
 
+// Takes over what the blocks hold that the sequence begins with.
+void Driver::begin_behind(const SequenceChunk& chunk, OpenSequence& sequence) const {
+  require(chunk.start % kBlockTokens == 0, "a sequence begins in the middle of a block");
+  require(chunk.start == 0 || options_.share_prefixes, "a sequence does not begin at its beginning");
+  for (std::uint32_t i = 0; i < chunk.start / kBlockTokens; ++i) {
+    const auto content = contents_.find({sequence.model, chunk.new_blocks.at(i)});
+    require(content != contents_.end(), "a sequence begins behind a block that is not full");
+    require(content->second.before == sequence.prefix, "a sequence begins behind a block of another history");
+    sequence.prefix = content->second.after;
+    sequence.poisoned |= content->second.poisoned;
+    if (content->second.request) sequence.request = content->second.request;
+  }
+  sequence.length = chunk.start;
+}
+
+// The sequence's next token, into its block.
+void Driver::write(TokenId token, OpenSequence& sequence) {
+  const std::uint32_t place = sequence.length++ % kBlockTokens;
+  const std::uint32_t block = sequence.blocks.at((sequence.length - 1) / kBlockTokens);
+  const auto key = std::pair(sequence.model, block);
+  if (place == 0) contents_.erase(key);
+  require(!contents_.contains(key), "a token is written into a full block");
+  if (place == 0) sequence.block_before = sequence.prefix;
+  sequence.prefix = extend_prefix(sequence.prefix, token);
+  sequence.poisoned |= token == kPoison;
+  if (const auto request = tells_request(token)) sequence.request = request;
+  if (place + 1 < kBlockTokens) return;
+  contents_[key] = {sequence.block_before, sequence.prefix, sequence.poisoned, sequence.request};
+}
+
 void Driver::check_blocks(ModelId model) const {
-  std::set<std::uint32_t> taken;
+  std::map<std::uint32_t, std::size_t> places;  // in the lists of open sequences
   for (const auto& [id, sequence] : open_) {
     if (sequence.model != model) continue;
-    for (const std::uint32_t block : sequence.blocks) {
-      require(taken.insert(block).second, fmt::format("block {} is in two open sequences", block));
+    for (std::size_t i = 0; i < sequence.blocks.size(); ++i) {
+      const auto [found, first] = places.try_emplace(sequence.blocks[i], i);
+      const bool shared = found->second == i && contents_.contains({model, sequence.blocks[i]}) &&
+                          sequence.length >= (i + 1) * kBlockTokens;
+      require(first || shared, fmt::format("block {} is in two open sequences", sequence.blocks[i]));
     }
   }
 }
 
-// A cache that goes without being spilled held nothing that is still wanted.
-void Driver::check_released_caches(const Step& step) const {
-  for (const StagePlan& plan : step.stages) {
-    for (const CacheChange& change : plan.caches) {
+// What goes of a cache without being spilled held nothing that is still wanted.
+void Driver::check_released_caches(const Step& step) {
+  for (std::size_t stage = 0; stage < replicas_.size(); ++stage) {
+    std::map<ModelId, std::size_t> frames;  // as the changes so far have left them
+    for (const CacheChange& change : step.stages[stage].caches) {
+      std::size_t& left =
+          frames.try_emplace(change.model, replicas_[stage].state().cache(change.model).size()).first->second;
+      left -= std::min<std::size_t>(change.taken, left);
       const bool lost =
           change.kind == CacheChange::kDropSpilled || (change.kind == CacheChange::kPlain && change.taken > 0);
-      const bool wanted = std::any_of(open_.begin(), open_.end(),
-                                      [&](const auto& entry) { return entry.second.model == change.model; });
-      require(!lost || !wanted, "cache is lost that an open sequence needs");
+      const int blocks = roster_.shape(change.model).caches[stage].blocks_in(static_cast<int>(left));
+      require(!lost || blocks_in_use(change.model) <= blocks, "cache is lost that an open sequence needs");
+      if (lost) {
+        std::erase_if(contents_, [&](const auto& entry) {
+          return entry.first.first == change.model && std::cmp_greater_equal(entry.first.second, blocks);
+        });
+      }
+      left += change.added.size();
     }
+  }
+}
+
+// All that open sequences of the model hold are below this one.
+int Driver::blocks_in_use(ModelId model) const {
+  int blocks = 0;
+  for (const auto& [id, sequence] : open_) {
+    if (sequence.model != model) continue;
+    for (const std::uint32_t block : sequence.blocks) blocks = std::max(blocks, static_cast<int>(block) + 1);
+  }
+  return blocks;
+}
+
+// Of a model's passes, however many sequences there are, those without a chunk for one that could have it are few: as
+// many as the others' tokens fill, of which a quarter of each pass is for those in its place.
+void Driver::check_nobody_starves(const Step& step) {
+  if (step.chunks.empty()) return;
+  int longest = 0;
+  for (const SubmittedRequest& s : submitted_) {
+    if (s.request.model == step.model) longest = std::max(longest, Sequence::cache_tokens(s.request));
+  }
+  const int stages = static_cast<int>(replicas_.size());
+  const int rounds = ceil_div(options_.max_seqs * longest, std::max(options_.max_batch_tokens / 4, 1));
+  for (auto& [id, sequence] : open_) {
+    if (sequence.model != step.model) continue;
+    sequence.passes_without = sequence.in_flight ? 0 : sequence.passes_without + 1;
+    require(sequence.passes_without <= 8 * stages + 2 * options_.max_seqs + 2 * rounds, "an open sequence starves");
   }
 }
 

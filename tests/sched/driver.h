@@ -5,15 +5,17 @@
 // Steps pass the stages as a pipeline does: a stage takes 1 ms, 0.1 ms a row and 0.5 ms a fetch. Checked for each step,
 // whatever the policy:
 //   its number; its size against max_batch_tokens, max_seqs and steps_in_flight; no sequence in two steps in flight;
-//   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of it; every page of
-//   the model there when its use comes; no fetch into a frame that an unfinished step may still read; cache frames for
-//   every block in use, which hold what was written to them or brought back; no block in two open sequences; pinned
-//   models stay; no waiting for nothing.
+//   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of
+//   it; every page of the model there when its use comes; no fetch into a frame that an unfinished step may still read;
+//   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
+//   sequences, unless it is full and both begin with its tokens; no open sequence without a chunk for more than so many
+//   passes of its model; pinned models stay; no waiting for nothing.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -84,16 +86,24 @@ class Driver {
   // Requests in the order in which they completed.
   const std::vector<RequestId>& finished() const { return finished_; }
   const StageState& stage(int stage) const { return replicas_[stage].state(); }
+  std::size_t set_asides() const { return scheduler_.set_asides(); }
 
  private:
   struct OpenSequence {
     ModelId model = 0;
-    RequestId request = 0;
-    std::uint64_t prefix = 0;
+    std::optional<RequestId> request = {};       // once the token that tells it has been seen
+    std::uint64_t prefix = 0, block_before = 0;  // of all tokens, and of those before the block it writes
     bool poisoned = false;
     std::uint32_t length = 0;
     std::vector<std::uint32_t> blocks;
     bool in_flight = false;
+    int passes_without = 0;  // of its model since its last chunk, while it could have had one
+  };
+  // What a full block of cache holds.
+  struct Content {
+    std::uint64_t before = 0, after = 0;  // prefixes
+    bool poisoned = false;
+    std::optional<RequestId> request = {};
   };
   struct InFlight {
     StepId id;
@@ -112,8 +122,12 @@ class Driver {
   void check_size(const Step& step) const;
   void close_sequences(const Step& step);
   std::vector<SampledRow> extend_sequence(const Step& step, const SequenceChunk& chunk);
+  void begin_behind(const SequenceChunk& chunk, OpenSequence& sequence) const;
+  void write(TokenId token, OpenSequence& sequence);
   void check_blocks(ModelId model) const;
-  void check_released_caches(const Step& step) const;
+  void check_released_caches(const Step& step);
+  int blocks_in_use(ModelId model) const;
+  void check_nobody_starves(const Step& step);
   void check_pinned() const;
   void execute(const PlannedStep& planned);
   double pass_stages(const Step& step);
@@ -136,6 +150,7 @@ class Driver {
 
   std::map<SequenceId, OpenSequence> open_;
   std::set<SequenceId> seen_;
+  std::map<std::pair<ModelId, std::uint32_t>, Content> contents_;  // of full blocks
   std::deque<InFlight> in_flight_;
   StepId completed_ = 0;
   std::vector<ExecutedStep> steps_;

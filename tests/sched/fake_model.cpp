@@ -233,4 +233,15 @@ Request make_encoder_request(RequestId id, ModelId model, int tokens, int count,
 
 RequestId request_of(TokenId first_prompt_token) { return static_cast<RequestId>(first_prompt_token - kFirstRequest); }
 
+std::optional<RequestId> tells_request(TokenId token) {
+  return token >= kFirstRequest ? std::optional(request_of(token)) : std::nullopt;
+}
+
+Request with_common_beginning(Request request, int tokens) {
+  std::vector<TokenId> beginning;
+  for (int i = 0; i < tokens; ++i) beginning.push_back(static_cast<TokenId>(hash_tuple(request.model, i, 5) % kPoison));
+  request.prompt.insert(request.prompt.begin(), beginning.begin(), beginning.end());
+  return request;
+}
+
 }  // namespace computron::test

@@ -75,5 +75,9 @@ Request make_request(RequestId id, ModelId model, int prompt_tokens, int max_tok
 // The same for an encoder: `count` values, segments and a patch of its own.
 Request make_encoder_request(RequestId id, ModelId model, int tokens, int count, double arrival_s = 0);
 RequestId request_of(TokenId first_prompt_token);
+// Nothing if the token is one of the vocabulary.
+std::optional<RequestId> tells_request(TokenId token);
+// The same request, behind tokens that all requests of its model begin with.
+Request with_common_beginning(Request request, int tokens);
 
 }  // namespace computron::test

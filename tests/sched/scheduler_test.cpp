@@ -560,6 +560,195 @@ TEST(SchedulerLimits, EncodersAndDecodersServeBesideEachOther) {
   }
 }
 
+// --- Batches that change ----------------------------------------------------------------------------------------
+
+// Tokens of the request in each step, until its last; recognised by its first token, so it must not be interrupted.
+std::vector<std::size_t> chunk_sizes(const Driver& driver, RequestId request) {
+  std::vector<std::size_t> sizes;
+  SequenceId id = 0;
+  for (const ExecutedStep& executed : driver.steps()) {
+    for (const SequenceChunk& chunk : executed.step.chunks) {
+      if (chunk.start == 0 && request_of(chunk.tokens[0]) == request) id = chunk.sequence;
+    }
+    if (id == 0) continue;
+    std::size_t size = 0;
+    for (const SequenceChunk& chunk : executed.step.chunks) size += chunk.sequence == id ? chunk.tokens.size() : 0;
+    sizes.push_back(size);
+  }
+  while (!sizes.empty() && sizes.back() == 0) sizes.pop_back();
+  return sizes;
+}
+
+TEST(SchedulerBatching, ALongPromptComesInBesideThoseThatDecode) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 8, .steps_in_flight = 2}, "balanced");
+  driver.submit(endless(0, 0, 4, 30, 0));
+  driver.submit(endless(1, 0, 60, 3, 0.01));
+  run(driver);
+  EXPECT_THAT(chunk_sizes(driver, 1), ElementsAre(7, 7, 7, 7, 7, 7, 7, 7, 4, 1, 1));
+  const std::vector<std::size_t> first = chunk_sizes(driver, 0);
+  ASSERT_EQ(first.size(), 30u) << "a token in every pass";
+  EXPECT_EQ(first[0], 4u);
+  EXPECT_THAT(std::span(first).subspan(1), Each(1u));
+}
+
+TEST(SchedulerBatching, APromptGetsOnWhereDecodingFillsThePasses) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 8}, "balanced");
+  for (RequestId id = 0; id < 20; ++id) driver.submit(endless(id, 0, 1, 60, 0));
+  driver.submit(endless(20, 0, 10, 2, 0.05));
+  run(driver);
+  const std::vector<std::size_t> sizes = chunk_sizes(driver, 20);
+  EXPECT_THAT(std::span(sizes).first(5), Each(2u)) << "a quarter of each pass";
+  EXPECT_LE(sizes.size(), 5u + 4u) << "then it takes turns with the others";
+}
+
+// Who comes while a pass is computed is in the next one, beside the others.
+TEST(SchedulerBatching, SequencesJoinTheBatchThatRuns) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .steps_in_flight = 2}, "balanced");
+  for (RequestId id = 0; id < 8; ++id) driver.submit(endless(id, 0, 4, 40, 0.0031 * static_cast<double>(id)));
+  run(driver);
+  EXPECT_LE(driver.steps().size(), 40u + 8 * 3) << "one batch, not one for each";
+}
+
+// Forty short answers teach that answers are short; then four come that are as long as they may be.
+TEST(SchedulerBatching, TheYoungestIsSetAsideWhenBlocksRunOutAndTheOldestIsNot) {
+  for (const char* policy : {"fifo", "balanced", "throughput"}) {
+    const FakeRoster roster({small_model(2)});
+    Driver driver(roster, {.frames = 5}, policy);  // 24 blocks
+    for (RequestId id = 0; id < 40; ++id) {
+      Request request = make_request(id, 0, 4, 200);
+      for (TokenId token = 0; token < kVocab; ++token) request.stop_tokens.push_back(token);
+      driver.submit(request);
+    }
+    for (RequestId id = 40; id < 44; ++id) driver.submit(endless(id, 0, 20, 200, 0.5 + 1e-4 * static_cast<double>(id)));
+    run(driver);
+    EXPECT_GE(driver.set_asides(), policy == std::string("throughput") ? 0u : 1u) << policy;
+    EXPECT_LT(driver.set_asides(), 8u) << policy << ": not again as soon as there is a block";
+    if (policy != std::string("throughput")) {
+      EXPECT_THAT(std::vector(driver.finished().end() - 4, driver.finished().end()), ElementsAre(40, 41, 42, 43))
+          << policy;
+      const std::vector<std::size_t> oldest = chunk_sizes(driver, 40);
+      EXPECT_THAT(std::span(oldest).subspan(1), Each(1u)) << policy << ": it is never interrupted";
+    }
+  }
+}
+
+// A sequence may have all that can be had, if it is the only one.
+TEST(SchedulerBatching, ASequenceAloneGrowsToItsFullLength) {
+  const FakeRoster roster({small_model(4)});
+  Driver driver(roster, {.frames = 5}, "balanced");  // with all pages there: one frame of cache, 8 blocks
+  driver.submit(endless(0, 0, 40, 300));             // 22 blocks
+  driver.submit(endless(1, 0, 40, 300, 0.001));
+  run(driver);
+  EXPECT_THAT(driver.finished(), ElementsAre(0, 1));
+}
+
+// What a model no longer needs of its cache is there for the pages of the next, while a sequence goes on.
+TEST(SchedulerBatching, ACacheGivesFramesBackWhileItIsInUse) {
+  const FakeRoster roster({small_model(2), small_model(4)});
+  Driver driver(roster, {.frames = 13, .costs = kCosts}, "balanced");  // 11 frames of cache: 88 blocks
+  driver.submit(endless(0, 0, 17, 300));  // no new block of its own while the others are there
+  for (RequestId id = 1; id < 9; ++id) driver.submit(endless(id, 0, 100, 8, 1e-4));
+  driver.submit(endless(9, 1, 10, 3, 0.3));
+  run(driver);
+  EXPECT_EQ(cache_moves(driver).restarts, 0);
+  EXPECT_EQ(driver.finished().back(), 0u);
+  EXPECT_EQ(driver.stage(0).resident_pages(1), 4);
+}
+
+// --- Equal beginnings -------------------------------------------------------------------------------------------
+
+// Where the first chunk of each sequence starts, in the order in which they begin.
+std::vector<std::uint32_t> starts(const Driver& driver) {
+  std::vector<std::uint32_t> starts;
+  std::set<SequenceId> seen;
+  for (const ExecutedStep& executed : driver.steps()) {
+    for (const SequenceChunk& chunk : executed.step.chunks) {
+      if (seen.insert(chunk.sequence).second) starts.push_back(chunk.start);
+    }
+  }
+  return starts;
+}
+
+Request with_beginning(RequestId id, ModelId model, int beginning, int own, double arrival_s) {
+  return with_common_beginning(endless(id, model, own, 20, arrival_s), beginning);
+}
+
+TEST(SchedulerPrefixes, AreComputedOnceWhileTheirSequenceRunsAndAfterIt) {
+  const FakeRoster roster({small_model(2)});
+  for (const bool share : {false, true}) {
+    Driver driver(roster, {.frames = 100, .share_prefixes = share}, "balanced");
+    driver.submit(with_beginning(0, 0, 40, 10, 0));     // two whole blocks in common with those behind it
+    driver.submit(with_beginning(1, 0, 40, 10, 0.01));  // while it runs
+    driver.submit(with_beginning(2, 0, 64, 10, 0.02));  // as far as they go, the third is half its own
+    driver.submit(with_beginning(3, 0, 64, 10, 1));     // long after
+    driver.submit(endless(4, 0, 50, 2, 2));
+    run(driver);
+    const auto expected = share ? std::vector<std::uint32_t>{0, 32, 32, 64, 0} : std::vector<std::uint32_t>(5, 0);
+    EXPECT_EQ(starts(driver), expected);
+  }
+}
+
+TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
+  const FakeRoster roster({small_model(2)});
+  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  driver.submit(with_beginning(0, 0, 64, 10, 0));
+  Request again = with_beginning(1, 0, 64, 10, 1);
+  again.prompt.resize(64);  // four whole blocks, all of them known
+  again.prompt[63] = 1001;  // but this one, which tells the request
+  driver.submit(again);
+  Request third = again;
+  third.id = 2;
+  third.arrival_s = 2;
+  third.prompt.push_back(1002);
+  driver.submit(third);
+  run(driver);
+  EXPECT_THAT(starts(driver), ElementsAre(0, 48, 64));
+}
+
+// What a scored prompt asks for is known of computed tokens only, and an encoder's tokens see those behind them.
+TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
+  const FakeRoster roster({small_model(2)});
+  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  for (RequestId id = 0; id < 6; ++id) {
+    Request request = with_beginning(id, 0, 40, 10, static_cast<double>(id));
+    request.echo = id >= 2;
+    request.logprobs = id >= 4 ? 1 : -1;
+    driver.submit(request);
+  }
+  run(driver);
+  EXPECT_THAT(starts(driver), ElementsAre(0, 32, 32, 32, 0, 0));
+}
+
+// Another model needs the frames.
+TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
+  for (const int frames : {6, 12}) {
+    const FakeRoster roster({small_model(2), small_model(5)});
+    Driver driver(roster, {.frames = frames, .share_prefixes = true}, "balanced");
+    driver.submit(with_beginning(0, 0, 40, 10, 0));
+    driver.submit(endless(1, 1, 10, 2, 1));
+    driver.submit(with_beginning(2, 0, 40, 10, 2));
+    run(driver);
+    EXPECT_THAT(starts(driver), ElementsAre(0, 0, frames == 6 ? 0u : 32u)) << frames;
+  }
+}
+
+// Sixteen sequences of 13 blocks, of which 12 are the same, where there is room for 32.
+TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
+  for (const bool share : {false, true}) {
+    const FakeRoster roster({small_model(2)});
+    Driver driver(roster, {.frames = 6, .share_prefixes = share}, "balanced");
+    driver.submit(with_beginning(0, 0, 192, 4, 0));
+    for (RequestId id = 1; id < 16; ++id) driver.submit(with_common_beginning(endless(id, 0, 4, 10, 0.05), 192));
+    run(driver);
+    std::size_t together = 0;
+    for (const ExecutedStep& executed : driver.steps()) together = std::max(together, executed.step.chunks.size());
+    EXPECT_EQ(together, share ? 15u : 2u);
+  }
+}
+
 // --- Steps in flight --------------------------------------------------------------------------------------------
 
 TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {

@@ -14,9 +14,9 @@ using ::testing::SizeIs;
 
 constexpr int kBlock = 4;
 
-std::deque<std::uint32_t> blocks_from(std::uint32_t first, int count = 20) {
-  std::deque<std::uint32_t> blocks;
-  for (int i = 0; i < count; ++i) blocks.push_back(first + static_cast<std::uint32_t>(i));
+CacheBlocks blocks_of(int count, bool keeps = false) {
+  CacheBlocks blocks(kBlock, keeps);
+  blocks.resize(count);
   return blocks;
 }
 
@@ -37,11 +37,11 @@ std::vector<TokenId> tokens_of(const std::vector<ScoredToken>& scored) {
   return tokens;
 }
 
-// A sequence with endless blocks, driven by hand.
+// A sequence with blocks enough, driven by hand.
 struct Drive {
   explicit Drive(Request request, std::vector<TokenId> eos = {2}) : sequence(std::move(request), 1, eos) {}
 
-  SequenceChunk chunk(int max_tokens = 100) { return sequence.next_chunk(max_tokens, kBlock, blocks); }
+  SequenceChunk chunk(int max_tokens = 100) { return sequence.next_chunk(max_tokens, blocks); }
   // Rows that the sequence did not consume.
   std::size_t rows(std::vector<SampledRow> list, double now_s = 1) {
     PassResults left{.rows = list};
@@ -58,7 +58,7 @@ struct Drive {
     return sequence.take_completion();
   }
 
-  std::deque<std::uint32_t> blocks = blocks_from(0);
+  CacheBlocks blocks = blocks_of(20);
   Sequence sequence;
 };
 
@@ -101,23 +101,23 @@ TEST(Sequence, ALongPromptComesInPiecesAndOnlyTheLastHasLogits) {
 
 TEST(Sequence, BlocksJoinAsTheSequenceGrows) {
   Drive d(make_request({1, 3, 4, 5, 6}, 5));
-  d.blocks = blocks_from(30);
-  EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(30));
+  d.blocks.take();
+  EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(1));
   d.rows({});
-  EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(31));
+  EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(2));
   d.rows({row(11)});
   for (const TokenId token : {12, 13, 14}) {  // positions 5, 6, 7 of the second block
     EXPECT_THAT(d.chunk().new_blocks, IsEmpty());
     d.rows({row(token)});
   }
-  EXPECT_THAT(d.chunk().new_blocks, ElementsAre(32));
-  EXPECT_THAT(d.sequence.blocks(), ElementsAre(30, 31, 32));
-  EXPECT_EQ(d.blocks.front(), 33u);
+  EXPECT_THAT(d.chunk().new_blocks, ElementsAre(3));
+  EXPECT_THAT(d.sequence.blocks(), ElementsAre(1, 2, 3));
+  EXPECT_EQ(d.blocks.unheld(), 16);
 }
 
 TEST(Sequence, BlocksRunningOutIsAnError) {
   Drive d(make_request({1, 3, 4, 5, 6}, 5));
-  d.blocks = blocks_from(0, 1);
+  d.blocks = blocks_of(1);
   EXPECT_THROW(d.chunk(), Error);
 }
 

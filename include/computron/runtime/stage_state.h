@@ -6,11 +6,12 @@
 //
 //   frame: free | page of a model | cache frame of a model
 //   slot of the spill area: free | a model's cache, moved there whole
+//   block of a model's cache: of no sequence | of one | full and of several that begin with the same tokens
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "computron/runtime/step.h"
@@ -32,6 +33,7 @@ struct SequenceState {
   ModelId model = 0;
   std::uint32_t length = 0;  // tokens whose keys and values are in the cache
   std::vector<std::uint32_t> blocks;
+  std::uint64_t history = 0;  // hash of those tokens
 };
 
 class StageState {
@@ -43,6 +45,8 @@ class StageState {
   void close(SequenceId sequence);
   void change_cache(const CacheChange& change);
   void place(const Fetch& fetch);
+  // A sequence's first chunk starts at 0, or behind full blocks that continue each other: its first new ones. A block
+  // that is written is in no other sequence's list, and in its own one not full.
   void extend(ModelId model, const SequenceChunk& chunk);
   // The page that the frame holds is no longer there; refuses a cache frame.
   void forget(FrameId frame) { vacate(frame); }
@@ -70,6 +74,15 @@ class StageState {
   const Image& image(ModelId model) const { return *images_[model]; }
 
  private:
+  struct Block {
+    int holders = 0;  // sequences
+    bool full = false;
+    std::uint64_t before = 0, after = 0;  // hashes of the tokens before its first and to its last one
+  };
+  Block& block(ModelId model, std::uint32_t number);
+  void begin_behind(const SequenceChunk& chunk, SequenceState& s);
+  void write(const SequenceChunk& chunk, SequenceState& s);
+  void lose_blocks(ModelId model);
   void vacate(FrameId frame);  // forgets the page it holds; refuses a cache frame
   void take_frames(ModelId model, std::uint32_t count);
   void add_frames(ModelId model, const std::vector<FrameId>& frames);
@@ -83,7 +96,8 @@ class StageState {
   std::vector<std::vector<HostSlot>> spilled_;     // [model]
   std::vector<bool> slots_taken_;                  // [slot]
   std::vector<Owner> owners_;                      // [frame]
-  std::map<SequenceId, SequenceState> sequences_;
+  std::vector<std::vector<Block>> blocks_;         // [model][block]
+  std::unordered_map<SequenceId, SequenceState> sequences_;
   StateDigest digest_;
 };
 

@@ -42,6 +42,7 @@ struct SchedulerOptions {
   int max_batch_tokens = 2048;
   int max_seqs = 64;
   int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
+  bool share_prefixes = false;  // sequences that begin with the same tokens share the cache of those
   // What a front end holds in it; a policy that plans ahead waits no longer.
   std::size_t max_waiting = 1 << 16;                        // requests
   std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
@@ -94,6 +95,8 @@ class Scheduler {
     return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes;
   }
   std::optional<ModelId> running_model() const { return turn_.model; }
+  // How often a sequence has been set aside because cache blocks ran out.
+  std::size_t set_asides() const;
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
   const CostModel& costs() const { return costs_; }
   // Steps that may be planned and not completed, at most.
@@ -106,7 +109,7 @@ class Scheduler {
     StepId id;
     ModelId model;
     int rows;  // 0: fetches only
-    std::vector<Sequence*> members;
+    std::vector<ModelWork::Handle> members;
     double end_s;  // predicted
   };
   // What a stage's link has been given and what is known of its getting there.
@@ -133,24 +136,30 @@ class Scheduler {
   bool fetches_go_on(ModelId first) const;
   bool is_ready(ModelId model, double now_s) const;
   bool can_grow(ModelId model, int blocks) const;
-  std::vector<Sequence*> take_chunks(ModelId model, Step& step);
+  ModelWork::Pass choose(ModelId model);
+  ModelWork::Limits limits_of_pass(ModelId model, bool streams) const;
+  int prompt_tokens_of_pass(ModelId model) const;
+  bool waits_for_its_share(ModelId model, const ModelWork::Pass& pass) const;
   void begin_turn(ModelId model, double now_s);
   void admit(ModelId model);
 
   // Caches.
   int pinned_beside(ModelId model, std::size_t stage) const;
+  int frames_in_use(ModelId model, std::size_t stage) const;
   int caches_beside(ModelId model, std::size_t stage) const;
   int wanted_caches_beside(ModelId model, std::size_t stage) const;
-  int cache_wanted(ModelId model, std::size_t stage) const;
-  bool fits_beside_others(ModelId model, int blocks) const;
-  bool streams(ModelId model) const;
-  int frames_short(ModelId model, std::size_t stage) const;
-  bool make_room(ModelId model, PlannedStep& planned);
+  int blocks_beside_others(ModelId model) const;
+  int blocks_without_victims(ModelId model, std::span<const ModelId> victims) const;
+  bool streams(ModelId model, int blocks) const;
+  int frames_short(ModelId model, int blocks, std::size_t stage) const;
+  bool make_room(ModelId model, int blocks, PlannedStep& planned);
   std::vector<ModelId> models_with_cache_beside(ModelId model) const;
   void swap_out_cache(ModelId model, PlannedStep& planned);
   bool cheaper_to_spill(ModelId model) const;
-  void settle_cache(ModelId model, PlannedStep& planned);
-  void release_idle_caches(PlannedStep& planned);
+  void settle_cache(ModelId model, int blocks, PlannedStep& planned);
+  void trim_caches(std::optional<ModelId> runs, PlannedStep& planned);
+  void trim_cache(ModelId model, PlannedStep& planned);
+  bool keeps_prefixes(std::optional<ModelId> runs) const;
 
   // Links.
   bool plan_prefetch_step(PlannedStep& planned, double now_s);
@@ -171,7 +180,7 @@ class Scheduler {
   std::vector<ModelId> victims_for(ModelId model) const;
 
   Decision seal(PlannedStep planned);
-  void close_finished(Step& step);
+  void close(SequenceId sequence);
 
   std::vector<ModelShape> models_;
   std::vector<std::string> names_;

@@ -3,13 +3,13 @@
 // An encoder's is one chunk, never cut, since every token sees every other: then it has its values and is finished.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "computron/model/sampler.h"
 #include "computron/runtime/step.h"
+#include "computron/sched/cache_blocks.h"
 #include "computron/sched/request.h"
 
 namespace computron {
@@ -36,7 +36,7 @@ class Sequence {
   // It has not got beyond what it had computed before it was restarted.
   bool catching_up() const { return computed_ <= lost_; }
   // The ranks know it: it has been in a step.
-  bool begun() const { return computed_ > 0; }
+  bool begun() const { return begun_; }
   // Whether its next chunk, or a part of it where it may be cut, is at most `tokens` long.
   bool fits_in(int tokens) const { return tokens >= (request_.encodes() ? pending_tokens() : 1); }
   // Its prompt's tokens get a row of logits each.
@@ -46,19 +46,30 @@ class Sequence {
 
   // Its cache is gone: everything is computed again, under a new number, to the same bits. Not while in flight.
   void restart(SequenceId id);
+  // Its blocks are given back, and it waits with the tokens that it has for restart(). Not while in flight.
+  void set_aside(CacheBlocks& cache);
+  // Where others have computed the beginning of its tokens, it goes on behind that. Only before it has begun.
+  void share(CacheBlocks& cache);
+  // Whether it may begin behind tokens that others have computed: nothing about them is asked for, and the ranks need
+  // not see them to draw its tokens.
+  bool may_share() const { return may_share(request_); }
+  static bool may_share(const Request& request) {
+    return !request.encodes() && !(request.echo && request.logprobs >= 0) && !request.sampling.penalises();
+  }
 
   // Tokens that will be in the cache at the end, at most.
   static int cache_tokens(const Request& request);
   // True when the request asks for nothing that needs a forward pass (echo alone).
   static bool needs_no_pass(const Request& request);
 
-  // The next chunk of at most `max_tokens` pending tokens; blocks from `free_blocks` join the list as it grows.
+  // The next chunk of at most `max_tokens` pending tokens; blocks of `cache` join the list as it grows.
   // The sequence is in flight until take_results().
-  SequenceChunk next_chunk(int max_tokens, int block_tokens, std::deque<std::uint32_t>& free_blocks);
+  SequenceChunk next_chunk(int max_tokens, CacheBlocks& cache);
   // What the chunk in flight asked for; consumes it from the front of `results`.
   void take_results(PassResults& results, double now_s);
 
   const std::vector<std::uint32_t>& blocks() const { return blocks_; }
+  std::span<const TokenId> tokens() const { return tokens_; }
   Completion take_completion() { return std::move(completion_); }
 
  private:
@@ -75,8 +86,10 @@ class Sequence {
   std::vector<TokenId> stop_tokens_;
   std::vector<TokenId> tokens_;  // prompt, then generated
   std::vector<std::uint32_t> blocks_;
+  std::size_t blocks_told_ = 0;  // so many of them have been in a step
   int computed_ = 0;
   int lost_ = -1;  // computed tokens that were lost, at most; -1: none ever
+  bool begun_ = false;
   bool in_flight_ = false;
   bool finished_ = false;
   SequenceChunk::Output chunk_output_ = SequenceChunk::kNone;  // of the chunk in flight

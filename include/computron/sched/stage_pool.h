@@ -37,6 +37,8 @@ class StagePool {
 
   // The cache of a model. All are for a step that has not been planned further.
   void grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan);
+  // Frames beyond the first `frames` are given back; with none, also what is spilled.
+  void shrink_cache(ModelId model, int frames, StagePlan& plan);
   // All of it, spilled or not.
   void release_cache(ModelId model, StagePlan& plan);
   // To host memory; needs cache_frames() free slots.
@@ -67,7 +69,7 @@ class StagePool {
   bool rotates(ModelId model, PageId page, const Rotation& rotation) const;
   void fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan);
   void fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan);
-  void free_cache_frames(ModelId model);
+  void free_cache_frames(ModelId model, int from = 0);
   void take_for_cache(FrameId frame, CacheChange& change);
   FrameId last_page(ModelId model);
   void give_up_page(FrameId frame);

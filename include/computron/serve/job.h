@@ -34,6 +34,7 @@ struct JobOptions {
   std::string idle;
   int max_batch_tokens = 2048;  // at least the longest input of an encoder: a job raises it
   int max_seqs = 64;
+  bool share_prefixes = false;
   std::string policy = "balanced";
   double max_wait_s = PolicyOptions{}.max_wait_s;
   // Host memory of a rank for caches of models that are swapped out; absent: an eighth of the pool.

@@ -1,0 +1,118 @@
+#include "computron/sched/cache_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "computron/base/digest.h"
+#include "computron/base/error.h"
+
+namespace computron {
+
+void CacheBlocks::hold(std::uint32_t block) {
+  ++blocks_[block].holders;
+  end_of_held_ = std::max(end_of_held_, static_cast<int>(block) + 1);
+}
+
+void CacheBlocks::resize(int count) {
+  ensure(count >= end_of_held(), "a cache in use cannot shrink");
+  for (auto block = static_cast<std::uint32_t>(count); block < blocks_.size(); ++block) {
+    if (blocks_[block].found) kept_.erase(blocks_[block].kept);
+    forget(block);
+  }
+  for (auto block = static_cast<std::uint32_t>(blocks_.size()); std::cmp_less(block, count); ++block) {
+    blank_.insert(block);
+  }
+  blank_.erase(blank_.lower_bound(static_cast<std::uint32_t>(count)), blank_.end());
+  blocks_.resize(static_cast<std::size_t>(count));
+}
+
+std::uint32_t CacheBlocks::take() {
+  ensure(unheld() > 0, "cache blocks run out");
+  std::uint32_t block = 0;
+  if (!blank_.empty()) {
+    block = *blank_.begin();
+    blank_.erase(blank_.begin());
+  } else {
+    block = kept_.front();
+    kept_.pop_front();
+  }
+  forget(block);
+  hold(block);
+  return block;
+}
+
+// What nobody can find without the block before it is let go earlier than that.
+void CacheBlocks::release(std::span<const std::uint32_t> list) {
+  for (auto block = list.rbegin(); block != list.rend(); ++block) {
+    Block& b = blocks_[*block];
+    ensure(b.holders > 0, "a cache block is given back that nobody holds");
+    if (--b.holders > 0) continue;
+    if (b.found) {
+      b.kept = kept_.insert(kept_.end(), *block);
+    } else {
+      blank_.insert(*block);
+    }
+  }
+  while (end_of_held_ > 0 && blocks_[static_cast<std::size_t>(end_of_held_) - 1].holders == 0) --end_of_held_;
+}
+
+std::vector<std::uint32_t> CacheBlocks::find(std::span<const TokenId> tokens) {
+  std::vector<std::uint32_t> list = walk(tokens);
+  for (const std::uint32_t block : list) {
+    if (blocks_[block].holders == 0) kept_.erase(blocks_[block].kept);
+    hold(block);
+  }
+  return list;
+}
+
+std::vector<std::uint32_t> CacheBlocks::walk(std::span<const TokenId> tokens) const {
+  std::vector<std::uint32_t> list;
+  const auto step = static_cast<std::size_t>(block_tokens_);
+  Content before = 0;
+  for (std::size_t at = 0; keeps_ && at + step < tokens.size(); at += step) {
+    const Entry* entry = look_up(before, tokens.subspan(at, step));
+    if (entry == nullptr) break;
+    list.push_back(entry->block);
+    before = entry->content;
+  }
+  return list;
+}
+
+void CacheBlocks::fill(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last) {
+  if (!keeps_) return;
+  for (int i = first; i < last; ++i) {
+    const Content before = i == 0 ? 0 : blocks_[list[i - 1]].content;
+    const auto mine =
+        tokens.subspan(static_cast<std::size_t>(i) * block_tokens_, static_cast<std::size_t>(block_tokens_));
+    Block& block = blocks_[list[i]];
+    if (const Entry* known = look_up(before, mine)) {
+      block.content = known->content;  // the same in another block: that one is found, what follows either is one
+      continue;
+    }
+    block.content = ++last_content_;
+    block.key = key_of(before, mine);
+    // Another content of that hash stays.
+    block.found =
+        entries_.try_emplace(block.key, Entry{before, block.content, {mine.begin(), mine.end()}, list[i]}).second;
+  }
+}
+
+const CacheBlocks::Entry* CacheBlocks::look_up(Content before, std::span<const TokenId> tokens) const {
+  const auto found = entries_.find(key_of(before, tokens));
+  if (found == entries_.end()) return nullptr;
+  const Entry& entry = found->second;
+  return entry.before == before && std::ranges::equal(entry.tokens, tokens) ? &entry : nullptr;
+}
+
+std::uint64_t CacheBlocks::key_of(Content before, std::span<const TokenId> tokens) {
+  return digest64(std::as_bytes(tokens), before);
+}
+
+// What it held is no longer found.
+void CacheBlocks::forget(std::uint32_t block) {
+  Block& b = blocks_[block];
+  if (b.found) entries_.erase(b.key);
+  b = {};
+}
+
+}  // namespace computron

@@ -1,0 +1,138 @@
+#include "computron/sched/cache_blocks.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "computron/base/error.h"
+#include "computron/sched/model_work.h"
+
+namespace computron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int kBlock = 4;
+
+std::vector<TokenId> tokens(int count, TokenId first = 100) {
+  std::vector<TokenId> list(static_cast<std::size_t>(count));
+  std::iota(list.begin(), list.end(), first);
+  return list;
+}
+
+CacheBlocks make(int count, bool keeps = true) {
+  CacheBlocks cache(kBlock, keeps);
+  cache.resize(count);
+  return cache;
+}
+
+std::vector<std::uint32_t> take(CacheBlocks& cache, int count) {
+  std::vector<std::uint32_t> list;
+  for (int i = 0; i < count; ++i) list.push_back(cache.take());
+  return list;
+}
+
+// A sequence of these tokens has been computed, its full blocks are known, and it is over.
+void compute(CacheBlocks& cache, const std::vector<TokenId>& sequence) {
+  const auto list = take(cache, ceil_div(static_cast<int>(sequence.size()), kBlock));
+  cache.fill(list, sequence, 0, static_cast<int>(sequence.size()) / kBlock);
+  cache.release(list);
+}
+
+TEST(CacheBlocks, TheLowestIsTakenFirstSoThatTheEndIsFreeSoonest) {
+  CacheBlocks cache = make(4, false);
+  EXPECT_THAT(take(cache, 3), ElementsAre(0, 1, 2));
+  cache.release(std::vector<std::uint32_t>{2, 0});
+  EXPECT_EQ(cache.end_of_held(), 2);
+  EXPECT_THAT(take(cache, 2), ElementsAre(0, 2));
+  EXPECT_EQ(cache.unheld(), 1);
+  EXPECT_EQ(cache.end_of_held(), 3);
+  EXPECT_THROW(cache.resize(2), Error);
+  cache.resize(3);
+  EXPECT_THROW(cache.take(), Error);
+}
+
+TEST(CacheBlocks, GivingBackWhatNobodyHoldsIsAnError) {
+  CacheBlocks cache = make(2, false);
+  EXPECT_THROW(cache.release(std::vector<std::uint32_t>{1}), Error);
+}
+
+TEST(CacheBlocks, FindsFullBlocksWithEqualTokensAndEqualHistory) {
+  CacheBlocks cache = make(10);
+  compute(cache, tokens(11));  // two full blocks
+  EXPECT_THAT(cache.find(tokens(9)), ElementsAre(0, 1));
+  EXPECT_THAT(cache.find(tokens(8)), ElementsAre(0)) << "the last token is computed";
+  std::vector<TokenId> other = tokens(12);
+  other[1] = 7;
+  EXPECT_THAT(cache.find(other), IsEmpty()) << "equal second block behind another first";
+  EXPECT_EQ(cache.holders(0), 2);
+  EXPECT_EQ(cache.holders(1), 1);
+  EXPECT_EQ(cache.unheld(), 8);
+}
+
+TEST(CacheBlocks, KeepsNothingUnlessAskedTo) {
+  CacheBlocks cache = make(10, false);
+  compute(cache, tokens(11));
+  EXPECT_THAT(cache.find(tokens(11)), IsEmpty());
+  EXPECT_EQ(cache.blank(), 10);
+}
+
+TEST(CacheBlocks, WhatIsKeptGoesWhenNothingElseIsLeftTheLongestUnusedFirst) {
+  CacheBlocks cache = make(6);
+  compute(cache, tokens(8, 100));
+  compute(cache, tokens(8, 200));
+  compute(cache, tokens(8, 300));
+  EXPECT_EQ(cache.blank(), 0);
+  cache.release(cache.find(tokens(9, 100)));  // used again
+  const auto taken = take(cache, 3);
+  EXPECT_EQ(cache.known(tokens(9, 200)), 0);
+  EXPECT_EQ(cache.known(tokens(9, 300)), 1) << "its end goes before its beginning";
+  EXPECT_EQ(cache.known(tokens(9, 100)), 2);
+  cache.release(taken);
+  EXPECT_EQ(cache.blank(), 3);
+}
+
+TEST(CacheBlocks, TwoThatComputeTheSameAtOnceAreOneForThoseWhoFollow) {
+  CacheBlocks cache = make(8);
+  const std::vector<TokenId> sequence = tokens(12);
+  const auto a = take(cache, 3), b = take(cache, 3);
+  cache.fill(a, sequence, 0, 1);
+  cache.fill(b, sequence, 0, 3);  // knows its first block as a's
+  cache.release(b);
+  const auto found = cache.find(tokens(13));
+  EXPECT_THAT(found, ElementsAre(a[0], b[1], b[2]));
+  cache.release(a);
+  cache.release(found);
+  EXPECT_EQ(cache.unheld(), 8);
+  EXPECT_EQ(cache.blank(), 5);
+}
+
+TEST(CacheBlocks, WhatIsCutOffIsNotFound) {
+  CacheBlocks cache = make(6);
+  compute(cache, tokens(16));
+  cache.resize(2);
+  EXPECT_THAT(cache.find(tokens(17)), ElementsAre(0, 1));
+  cache.resize(6);
+  EXPECT_EQ(cache.known(tokens(17)), 2);
+  EXPECT_EQ(cache.blank(), 4);
+}
+
+// Two that have 3 blocks and grow by 2, and one that has 1 and grows by 6: when the two are done, the third has 3.
+TEST(CacheForecast, LooksAheadToTheTimeWhenMostIsHeld) {
+  CacheForecast forecast;
+  EXPECT_EQ(forecast.peak({1, 6}, 1), 7) << "alone";
+  forecast.add({3, 2});
+  forecast.add({3, 2});
+  EXPECT_EQ(forecast.peak({1, 6}, 1), 3 + 2 + 3 + 2 + 1 + 2);
+  EXPECT_EQ(forecast.peak({1, 6}, 0.5), 3 + 1 + 3 + 1 + 1 + 1) << "half of their growth";
+  EXPECT_EQ(forecast.peak({1, 0}, 1), 10) << "it is done before they grow";
+  forecast.add({1, 6});
+  forecast.remove({3, 2});
+  EXPECT_EQ(forecast.blocks(), 4);
+  EXPECT_EQ(forecast.growth(), 8);
+  EXPECT_EQ(forecast.peak({0, 0}, 1), 8);
+}
+
+}  // namespace
+}  // namespace computron
