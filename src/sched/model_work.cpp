@@ -254,12 +254,14 @@ ModelWork::Pass ModelWork::choose(const Limits& limits, std::vector<SequenceId>&
   Pass pass;
   forget_choice();
   const bool prompts = !prompts_.empty();
-  const auto rest_for_prompts = [prompts](int most) { return prompts ? std::max(most / kReserve, 1) : 0; };
+  const auto for_prompts = [&](int most, int part) {
+    return !prompts ? 0 : most > 1 ? std::max(most / part, 1) : prompts_next_;
+  };
   Room room = room_left(limits, pass);
   const int share = std::min(ceil_div(decoders_, limits.shares), room.sequences);
-  room.sequences = std::min(share, room.sequences - (prompts ? 1 : 0));
-  room.tokens -= rest_for_prompts(room.tokens);
-  room.logit_rows -= rest_for_prompts(room.logit_rows);
+  room.sequences = std::min(share, room.sequences - for_prompts(room.sequences, room.sequences));
+  room.tokens -= for_prompts(room.tokens, kReserve);
+  room.logit_rows -= for_prompts(room.logit_rows, kReserve);
   choose_from(decoding_, room, limits, pass, closed);
   choose_from(prompts_, room_left(limits, pass), limits, pass, closed);
   room = room_left(limits, pass);
@@ -395,6 +397,7 @@ std::vector<ModelWork::Handle> ModelWork::take_chunks(const Pass& pass, std::vec
                   sequence.computed_tokens() / size);
     }
   }
+  prompts_next_ = pass.prompt_rows == 0;
   forget_choice();
   return members;
 }

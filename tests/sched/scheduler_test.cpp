@@ -603,6 +603,17 @@ TEST(SchedulerBatching, APromptGetsOnWhereDecodingFillsThePasses) {
   EXPECT_LE(sizes.size(), 5u + 4u) << "then it takes turns with the others";
 }
 
+TEST(SchedulerBatching, PromptsAndAnswersTakeTurnsWhereAPassHoldsOneToken) {
+  const FakeRoster roster({small_model(1)});
+  Driver driver(roster, {.frames = 100, .max_batch_tokens = 1}, "balanced");
+  driver.submit(endless(0, 0, 1, 30, 0));
+  driver.submit(endless(1, 0, 40, 1, 0.005));
+  run(driver);
+  const std::vector<std::size_t> first = chunk_sizes(driver, 0);
+  for (std::size_t i = 1; i < first.size(); ++i) EXPECT_GE(first[i - 1] + first[i], 1u) << i;
+  EXPECT_GT(first.size(), 50u) << "the prompt got on meanwhile";
+}
+
 // Who comes while a pass is computed is in the next one, beside the others.
 TEST(SchedulerBatching, SequencesJoinTheBatchThatRuns) {
   const FakeRoster roster({small_model(1)});

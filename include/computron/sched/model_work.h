@@ -193,6 +193,7 @@ class ModelWork {
   CacheForecast forecast_;
   std::size_t unfinished_ = 0;
   int catching_up_ = 0, decoders_ = 0;
+  bool prompts_next_ = true;  // where a pass has no room for both
   std::vector<Handle> chosen_;
   int promised_ = 0;  // blocks that the chosen ones will take
   double growth_share_ = 1;
