@@ -109,7 +109,7 @@ struct VirtualJob {
   Image image() const {
     Image image;
     image.page_bytes = kVirtualPage;
-    image.weight_dtype = DType::kBF16;
+    image.weight_dtype = image.input_dtype = DType::kBF16;
     image.plan.layers = 4;
     image.plan.kv_heads = 4;
     image.plan.config.head_dim = 64;
