@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measures another engine in a process of its own: engines.py ENGINE TYPE SHAPE FOLDER LENGTH TOKENS THREADS BATCH...
 
-Of each batch a few tokens are generated greedily to warm up, then TOKENS, then the first token of further prompts.
+Of each batch a few tokens are generated greedily to warm up, then TOKENS, then the first token of other prompts.
 Prints a line of JSON a batch: {batch, prefill_s: [], step_s: [], tokens}, prefill_s to the first token of each group of
-prompts, step_s from token to token. Where the engine is transformers, `margins` too: by how much the token drawn led the
-next.
+prompts, step_s from token to token. Where the engine is transformers, `margins` too: by how much the token drawn led
+the next.
 """
 
 import json
@@ -18,7 +18,7 @@ WARM_UP_TOKENS = 4
 
 
 def groups(tokens: int) -> list[int]:
-    return [WARM_UP_TOKENS, tokens, 1, 1]
+    return [WARM_UP_TOKENS, tokens, 1]
 
 
 
@@ -33,7 +33,8 @@ class Transformers:
         self.torch = torch
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/hf", dtype=getattr(torch, dtype)).eval()
+        load = transformers.AutoModelForCausalLM.from_pretrained
+        self.model = load(f"{folder}/hf", dtype=getattr(torch, dtype)).eval()
 
     def generate(self, batch: list[list[int]], count: int) -> dict:
         inputs, past, tokens, margins, times = self.torch.tensor(batch), None, [], [], [time.perf_counter()]
@@ -138,11 +139,10 @@ def measured(times: list[float], tokens: list[list[int]]) -> dict:
 
 
 def generate_all(engine, shape: str, batch: int, length: int, tokens: int) -> dict:
-    warm_up, timed, *more = [
+    _, timed, more = [
         engine.generate(prompts(shape, batch, group, length), count) for group, count in enumerate(groups(tokens))
     ]
-    del warm_up
-    timed["prefill_s"] += [result["prefill_s"][0] for result in more]
+    timed["prefill_s"] += more["prefill_s"]
     return timed
 
 

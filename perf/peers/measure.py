@@ -41,6 +41,20 @@ def busy_s() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
+def wait_for_memory(needed_bytes: float) -> None:
+    """So that a run beside other people's takes nobody's memory; LIMIT_S at most."""
+    until = time.monotonic() + LIMIT_S
+    while available_bytes() < needed_bytes:
+        if time.monotonic() > until:
+            raise subprocess.TimeoutExpired("waiting for memory", LIMIT_S)
+        time.sleep(1)
+
+
+def available_bytes() -> float:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(1024 * float(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+
+
 def own_s() -> float:
     """Seconds of cores that processes started from here have used."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -96,7 +110,7 @@ def times_of(trace: str, batch: int) -> dict:
     first, *_ = timed = range(groups(TOKENS)[0], sum(groups(TOKENS)[:2]))
     waits = [e for e in events if e["name"] == "wait for page" and e["ts"] / 1e6 > sent[first]]
     assert not waits, f"{trace}: the model was not resident, page {waits[0]['args']['page']} was waited for"
-    return {"prefill_s": [steps[i] for i in [first, *range(timed[-1] + 1, len(steps))]], "step_s": [steps[i] for i in timed[1:]]}
+    return {"prefill_s": [steps[first], steps[-1]], "step_s": [steps[i] for i in timed[1:]]}
 
 
 def tokens_of(results: str) -> list[list[int]]:
@@ -128,10 +142,17 @@ def peer(name: str, dtype: str, shape: str, folder: str) -> tuple[list[dict], fl
     return [json.loads(line) for line in out.splitlines()], others
 
 
+def needed_bytes(name: str, dtype: str, folder: str) -> float:
+    """Weights (this program: in the pool and on the host), caches and working memory, and 2 GiB for others."""
+    copies = (2 if name == "computron" else 1) * (2 if dtype == "float32" else 1)
+    return copies * os.path.getsize(f"{folder}/hf/model.safetensors") + 3 * (1 << 30)
+
+
 def attempt(name: str, dtype: str, shape: str, folder: str) -> tuple[list[dict], float]:
     """Nothing, and disturbed beyond measure, if it took more than LIMIT_S."""
-    wait_for_quiet()
     try:
+        wait_for_memory(needed_bytes(name, dtype, folder))
+        wait_for_quiet()
         return computron(dtype, shape, folder) if name == "computron" else peer(name, dtype, shape, folder)
     except subprocess.TimeoutExpired:
         return [], float("inf")
@@ -160,14 +181,15 @@ def check(shape: str, tokens: dict, references: dict) -> None:
         must = [leading([margin >= SAFE_MARGIN for margin in margins]) for margins in reference["margins"]]
         agree = [leading([a == b for a, b in zip(*pair)]) for pair in zip(reference["tokens"], got)]
         print(f"measure.py: {shape}, batch {batch}: {name} {dtype} follows transformers for {sum(agree)} of "
-              f"{batch * TOKENS} tokens, {sum(must)} before the first lead below {SAFE_MARGIN}", file=sys.stderr)  # fmt: skip
+              f"{batch * TOKENS} tokens, {sum(must)} before the first lead below {SAFE_MARGIN}",
+              file=sys.stderr)  # fmt: skip
         if dtype == "float32" and name != "llama.cpp":  # whose cache is float16
             assert all(a >= m for a, m in zip(agree, must)), f"{shape}: {name} {dtype} computes another model"
 
 
 def rounds(shape: str, folder: str, writer) -> None:
     wanted = os.environ["ENGINES"].split()
-    candidates = [engine for engine in engines(shape) if engine[0] in wanted]
+    candidates = [engine for engine in engines(shape) if {engine[0], ":".join(engine)} & {*wanted}]
     tokens, references = {}, {}
     for number in range(ROUNDS):
         start = number * 2 % len(candidates)
@@ -184,7 +206,7 @@ def rounds(shape: str, folder: str, writer) -> None:
 
 
 def rates(one: dict) -> dict:
-    """Tokens a second: prompts at the fastest group, decoding at the lower quartile of the steps and over all of them."""
+    """Tokens a second: the faster group of prompts; decoding at the steps' lower quartile, and over all of them."""
     batch, steps = one["batch"], one["step_s"]
     return {
         "prefill_tokens_per_s": batch * LENGTH / min(one["prefill_s"]),

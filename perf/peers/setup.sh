@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the other engines that perf/peers/run.sh measures beside this program: transformers, CTranslate2 and llama.cpp,
-# each in the version below, in a Python environment of their own. Nothing of the project needs them.
+# Installs the other engines that perf/peers/run.sh measures beside this program: transformers, CTranslate2 and
+# llama.cpp, each in the version below, in a Python environment of their own. Nothing of the project needs them.
 #
 #   perf/peers/setup.sh
 #
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 
 peers=${COMPUTRON_PEERS:-build/peers}
 torch_venv=${TORCH_VENV:-}
-llama=llama-cpp-python==0.3.36
+llama="llama-cpp-python==0.3.36"
 llama_options="-DGGML_NATIVE=ON -DGGML_LLAMAFILE=ON -DGGML_OPENMP=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF"
 
 mkdir -p "$peers"

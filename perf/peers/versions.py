@@ -7,5 +7,5 @@ import llama_cpp
 
 features = llama_cpp.llama_print_system_info().decode()
 used = [part.split("=")[0].strip().split(" : ")[-1] for part in features.split("|") if part.strip().endswith("= 1")]
-print(f"CTranslate2 {version('ctranslate2')}; llama.cpp of llama-cpp-python {version('llama-cpp-python')} ({', '.join(used)}); "
-      f"transformers {version('transformers')} on torch {version('torch')}")  # fmt: skip
+print(f"CTranslate2 {version('ctranslate2')}; llama.cpp of llama-cpp-python {version('llama-cpp-python')} "
+      f"({', '.join(used)}); transformers {version('transformers')} on torch {version('torch')}")  # fmt: skip
