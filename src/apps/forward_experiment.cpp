@@ -23,7 +23,8 @@ class PeakGemm {
         panel_{weight_->data(), /*ready=*/nullptr, /*row_begin=*/0, kOut} {}
 
   double flops_per_s() {
-    const Activations x{x_->data(), kRows, kIn, model_.image().input_dtype}, out{out_->data(), kRows, kOut, DType::kF32};
+    const Activations x{x_->data(), kRows, kIn, model_.image().input_dtype},
+        out{out_->data(), kRows, kOut, DType::kF32};
     const double begin_s = now_s();
     model_.ops().gemm(model_.stream(), x, {{&panel_, 1}, kOut, kIn, dtype_}, /*bias=*/{}, Activation::kNone, out);
     model_.stream().synchronize();
