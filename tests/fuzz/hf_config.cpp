@@ -2,6 +2,7 @@
 // bytes): refused with an error of ours, or a configuration that can be stored, read again and has named tensors.
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,7 +35,8 @@ void check(const computron::ModelConfig& config) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto [config, generation, preprocessor] = parts_of({reinterpret_cast<const char*>(data), size});
   try {
-    check(computron::ModelConfig::from_hf_json(config, generation, preprocessor));
+    const auto if_any = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
+    check(computron::ModelConfig::from_hf_json(config, if_any(generation), if_any(preprocessor)));
   } catch (const computron::Error& error) {
     expect(error.code() != computron::ExitCode::kInternal, error.what());
   }
