@@ -343,14 +343,13 @@ void Experts::forward(Pass& pass, Activations x, Activations hidden) {
       pass.ops.scatter_add(pass.stream, out, rows, weights, mixture(chunk));
     }
   }
-  const Activations sum_of_all = pass.work.partial(hidden.rows, hidden.columns);
-  TreeSum sum(pass, sum_of_all);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    pass.ops.convert(pass.stream, mixture(chunk), sum.next());
-    sum.add();
+  for (int half = 1; half < chunks; half *= 2) {  // the tree of TreeSum, all terms being there
+    for (int chunk = 0; chunk < chunks; chunk += 2 * half) {
+      pass.ops.add_residual(pass.stream, mixture(chunk + half), /*bias=*/{}, mixture(chunk));
+    }
   }
-  sum_over_ranks(pass, sum_of_all);
-  pass.ops.add_residual(pass.stream, sum_of_all, /*bias=*/{}, hidden);
+  sum_over_ranks(pass, mixture(0));
+  pass.ops.add_residual(pass.stream, mixture(0), /*bias=*/{}, hidden);
 }
 
 void Experts::route(Pass& pass, Activations x) {

@@ -59,13 +59,13 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
 
 // Where the last stage's outputs go: of a decoder's rows, or of an encoder's.
 struct HostOutputs {
-  HostOutputs(const ShardPlan& plan, int rows)
+  HostOutputs(const ShardPlan& plan, const Batch& batch)
       : hidden(static_cast<std::size_t>(plan.config.hidden)), classes(static_cast<std::size_t>(plan.config.classes)) {
     if (!plan.has_head()) return;
-    const auto count = static_cast<std::size_t>(rows);
+    const std::size_t count = batch.output_rows.size();
     if (plan.config.causal) {
       logits.resize(count * plan.chunks);
-      draws.resize(count * plan.chunks);
+      if (!batch.sampling.empty()) draws.resize(count * plan.chunks);
     } else {
       vectors.resize(count * hidden);
       scores.resize(count * classes);
@@ -180,7 +180,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   const Activations hidden = work_->hidden(batch.rows(), images_[step.model]->plan.config.hidden);
   const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
   auto* values = reinterpret_cast<float*>(hidden.data);
-  HostOutputs out(images_[step.model]->plan, batch.output_count());
+  HostOutputs out(images_[step.model]->plan, batch);
 
   const double begin_s = now_s(), still_s = standing_still_s();
   StepPages pages(residency_, step);

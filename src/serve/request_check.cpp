@@ -29,7 +29,7 @@ constexpr std::string_view kBodyFields[] = {"echo",   "ignore_eos",       "logpr
 constexpr std::int64_t kMaxCompletions = 128;
 
 // Fields that change what comes back and are not served: only the value that changes nothing is accepted.
-enum class Neutral { kZero, kOne, kFalse, kEmpty };
+enum class Neutral { kOne, kFalse, kEmpty };
 constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_token_ids", Neutral::kEmpty},
                                                                     {"bad_words", Neutral::kEmpty},
                                                                     {"best_of", Neutral::kOne},
@@ -128,8 +128,6 @@ std::vector<TokenId> stop_tokens(const JsonFields& body, const ServedModel& mode
 bool is_neutral(const JsonValue& value, Neutral neutral) {
   if (value.kind == Kind::kNull) return true;
   switch (neutral) {
-    case Neutral::kZero:
-      return is_number(value) && number_of(value) == 0;
     case Neutral::kOne:
       return is_number(value) && number_of(value) == 1;
     case Neutral::kFalse:
@@ -143,8 +141,6 @@ bool is_neutral(const JsonValue& value, Neutral neutral) {
 
 std::string_view name_of(Neutral neutral) {
   switch (neutral) {
-    case Neutral::kZero:
-      return "0";
     case Neutral::kOne:
       return "1";
     case Neutral::kFalse:

@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "computron/checkpoint/safetensors.h"
 #include "tests/apps/serve_job.h"
+#include "tests/support/family_fixture.h"
 
 namespace computron::test {
 namespace {
@@ -15,27 +15,7 @@ constexpr double kClearMargin = 1e-3;  // a greedy choice by less may fall eithe
 const std::vector<std::string> kDecoders = {"opt",          "opt-350m", "gpt2",    "llama2", "llama3",
                                             "llama-linear", "qwen2",    "mistral", "mixtral"};
 
-class Fixture {
- public:
-  explicit Fixture(const std::string& family)
-      : file_(std::filesystem::path(COMPUTRON_FAMILY_FIXTURES) / family / "expected.safetensors") {}
-
-  bool has(const std::string& name) const { return file_.entries().contains(name); }
-  template <class T>
-  std::vector<T> read(const std::string& name) const {
-    const SafetensorsEntry& entry = file_.entries().at(name);
-    std::vector<T> values((entry.end - entry.begin) / sizeof(T));
-    file_.read(entry, entry.begin, std::as_writable_bytes(std::span(values)));
-    return values;
-  }
-  std::vector<int> tokens(const std::string& name) const {
-    const auto values = read<std::int64_t>(name);
-    return {values.begin(), values.end()};
-  }
-
- private:
-  SafetensorsFile file_;
-};
+using Fixture = FamilyFixture;
 
 // Every prompt of every family, the families taking turns.
 std::vector<std::string> greedy_lines() {

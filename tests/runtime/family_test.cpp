@@ -11,12 +11,12 @@
 #include <filesystem>
 #include <numeric>
 
-#include "computron/checkpoint/safetensors.h"
 #include "computron/comm/stage_transfer.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/transformer.h"
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
+#include "tests/support/family_fixture.h"
 
 namespace computron {
 namespace {
@@ -34,28 +34,7 @@ std::vector<std::string> family_names() {
   return names;
 }
 
-// What transformers was given and computed.
-class Expected {
- public:
-  explicit Expected(const std::string& family) : file_(fixtures() / family / "expected.safetensors") {}
-
-  bool has(const std::string& name) const { return file_.entries().contains(name); }
-
-  template <class T>
-  std::vector<T> read(const std::string& name) const {
-    const SafetensorsEntry& entry = file_.entries().at(name);
-    std::vector<T> values((entry.end - entry.begin) / sizeof(T));
-    file_.read(entry, entry.begin, std::as_writable_bytes(std::span(values)));
-    return values;
-  }
-  std::vector<TokenId> tokens(const std::string& name) const {
-    const auto values = read<std::int64_t>(name);
-    return {values.begin(), values.end()};
-  }
-
- private:
-  SafetensorsFile file_;
-};
+using Expected = test::FamilyFixture;
 
 // All pages of a model in host memory, where a CPU device can compute with them.
 class HostPages : public PageSource {
