@@ -21,6 +21,15 @@ class SpanAttention {
   using V = typename Lanes::V;
   static constexpr int kLanes = Lanes::kCount;
   static constexpr int kDirectQueries = 4;  // use a span's keys too seldom for staging to pay
+  static constexpr std::size_t kLine = 64;
+
+  enum class Half : unsigned char { kKeys, kValues };
+  struct Ahead {
+    Half half = Half::kKeys;
+    int kv_head = 0;
+    int block = 0, end = 0;  // of the sequence, still to be asked for
+    const char *at = nullptr, *stop = nullptr;
+  };
 
  public:
   explicit SpanAttention(const AttentionTiles& tiles)
@@ -33,7 +42,7 @@ class SpanAttention {
     const PositionRange first = seen_by(t_, 0), last = seen_by(t_, t_.queries - 1);
     for (int begin = first.begin / kSpan * kSpan; begin < last.end; begin += kSpan) {
       const PositionRange span{larger(begin, first.begin), smaller(begin + kSpan, last.end)};
-      direct_ ? prefetch_values(span) : stage(begin, span);
+      if (!direct_) stage(begin, span);
       for (int i = 0; i < t_.queries;) i += visit_some(i, begin, span);
     }
   }
@@ -43,12 +52,14 @@ class SpanAttention {
 
   // The part's place in the slot of the `block`-th block: keys [head_dim][block_tokens], then, kv_heads times that
   // further on, values [block_tokens][head_dim].
-  const T* keys_of(int block) const {
+  const T* keys_of(int block) const { return head_in(block, t_.part->kv_head); }
+  const T* values_of(int block) const { return keys_of(block) + half_elements(); }
+  const T* head_in(int block, int kv_head) const {
     const std::byte* slot = cache_.slot(t_.part->sequence->blocks[static_cast<std::size_t>(block)], t_.part->layer);
-    return reinterpret_cast<const T*>(slot) + t_.part->kv_head * head_elements();
+    return reinterpret_cast<const T*>(slot) + kv_head * head_elements();
   }
-  const T* values_of(int block) const { return keys_of(block) + cache_.kv_heads * head_elements(); }
   std::size_t head_elements() const { return static_cast<std::size_t>(cache_.block_tokens) * head_dim_; }
+  std::size_t half_elements() const { return cache_.kv_heads * head_elements(); }
 
   void stage(int grid, PositionRange span) {
     for_each_run(span, [&](int block, int in_block, int position, int count) {
@@ -67,14 +78,6 @@ class SpanAttention {
       count = smaller(cache_.block_tokens - in_block, range.end - position);
       body(block, in_block, position, count);
     }
-  }
-
-  // Values are wanted when the scores are done: they come from memory meanwhile.
-  void prefetch_values(PositionRange span) const {
-    for_each_run(span, [&](int block, int in_block, int, int count) {
-      const auto* bytes = reinterpret_cast<const char*>(values_of(block) + in_block * head_dim_);
-      for (std::size_t i = 0; i < count * head_dim_ * sizeof(T); i += 64) __builtin_prefetch(bytes + i);
-    });
   }
 
   // Whole vectors where the block's and the span's begin allow it; what lies behind `count` in the block is never used.
@@ -96,6 +99,43 @@ class SpanAttention {
     }
   }
 
+  // ---- what is wanted next, on its way from memory meanwhile. A slot holds a few kilobytes of a head: too short a
+  // stretch for the processor to guess, and a decoding query does little with each byte.
+
+  // From here on prefetch() asks for the keys, or the values, of `positions` under `kv_head`.
+  void look_ahead(Half half, int kv_head, PositionRange positions) {
+    ahead_ = {.half = half,
+              .kv_head = kv_head,
+              .block = positions.begin / cache_.block_tokens,
+              .end = (positions.end + cache_.block_tokens - 1) / cache_.block_tokens};
+  }
+
+  // While a span's values are weighed: the keys of the next span, or of the next head's first.
+  void look_beyond(PositionRange span) {
+    const PositionRange all = seen_by(t_, 0);
+    const AttentionPart& part = *t_.part;
+    if (span.end < all.end) {
+      look_ahead(Half::kKeys, part.kv_head, {span.end, smaller(span.end + kSpan, all.end)});
+    } else if (part.next_kv_head >= 0) {
+      look_ahead(Half::kKeys, part.next_kv_head, {all.begin, smaller(all.begin / kSpan * kSpan + kSpan, all.end)});
+    }
+  }
+
+  void prefetch(std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; i += kLine, ahead_.at += kLine) {
+      if (ahead_.at >= ahead_.stop && !next_block_ahead()) return;
+      __builtin_prefetch(ahead_.at);
+    }
+  }
+
+  bool next_block_ahead() {
+    if (ahead_.block >= ahead_.end) return false;
+    const T* keys = head_in(ahead_.block++, ahead_.kv_head);
+    ahead_.at = reinterpret_cast<const char*>(ahead_.half == Half::kKeys ? keys : keys + half_elements());
+    ahead_.stop = ahead_.at + head_elements() * sizeof(T);
+    return true;
+  }
+
   // ---- queries
 
   int visit_some(int i, int grid, PositionRange span) {
@@ -114,12 +154,14 @@ class SpanAttention {
     if (seen.empty()) return kQueries;
     const int begin = seen.begin / (kVectors * kLanes) * kVectors * kLanes;
     int end = begin;
+    if (direct_ && i == 0) look_ahead(Half::kValues, t_.part->kv_head, {grid + seen.begin, grid + seen.end});
     for (; end < seen.end; end += kVectors * kLanes) score_columns<kQueries, kVectors>(i, end, grid, grid + seen.end);
     for (int q = 0; q < kQueries; ++q) soften(i + q, grid, {begin, end}, t_.scores + q * kSpan);
     if (!direct_) {
       weigh_rows<kQueries>(i, seen, t_.values + seen.begin * t_.stride, t_.stride);
       return kQueries;
     }
+    if (i == 0) look_beyond(span);
     for_each_run({grid + seen.begin, grid + seen.end}, [&](int block, int in_block, int position, int count) {
       const int column = position - grid;
       weigh_rows<kQueries>(i, {column, column + count}, values_of(block) + in_block * head_dim_, head_dim_);
@@ -153,6 +195,7 @@ class SpanAttention {
     }
     const float* query = t_.query + static_cast<std::size_t>(i) * t_.stride;
     for (int d = 0; d < head_dim_; ++d) {
+      prefetch(kVectors * kLanes * sizeof(T));
       V key[kVectors];
       for (int v = 0; v < kVectors; ++v) key[v] = Lanes::load(keys[v] + d * stride);
       for (int q = 0; q < kQueries; ++q) {
@@ -219,6 +262,7 @@ class SpanAttention {
       for (int v = 0; v < kVectors; ++v) sums[q][v] = Lanes::load(out + q * t_.stride + v * kLanes);
     }
     for (int c = columns.begin; c < columns.end; ++c, values += stride) {
+      prefetch(kVectors * kLanes * sizeof(T));
       V value[kVectors];
       for (int v = 0; v < kVectors; ++v) value[v] = Lanes::load(values + v * kLanes);
       for (int q = 0; q < kQueries; ++q) {
@@ -235,6 +279,7 @@ class SpanAttention {
   const KvCacheView& cache_;
   const int head_dim_;
   const bool direct_;  // few queries: keys and values are taken from where they lie, widened on the way
+  Ahead ahead_;
 };
 
 template <class Lanes>

@@ -392,9 +392,19 @@ struct CpuOps::AttentionCall {
   int layer;
   Activations out;
 
-  kernels::AttentionPart part(const AttentionTask& task) const {
-    return {&shape,   &cache,   &sequences[static_cast<std::size_t>(task.sequence)], layer, task.kv_head,
-            task.row, task.rows};
+  // body(part) for every head of `task`.
+  template <class Body>
+  void for_each_part(const AttentionTask& task, Body&& body) const {
+    for (int head = task.kv_head; head < task.kv_head_end; ++head) {
+      body(kernels::AttentionPart{.shape = &shape,
+                                  .cache = &cache,
+                                  .sequence = &sequences[static_cast<std::size_t>(task.sequence)],
+                                  .layer = layer,
+                                  .kv_head = head,
+                                  .row = task.row,
+                                  .rows = task.rows,
+                                  .next_kv_head = head + 1 < task.kv_head_end ? head + 1 : -1});
+    }
   }
 };
 
@@ -411,17 +421,22 @@ void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations 
 // parallel_for is enough.
 void CpuOps::run_attention(CpuContext& context, const AttentionCall& call) {
   reserve_workspaces(context.threads());
-  const bool store_while_attending = cut_attention(call.shape, call.sequences, attention_tasks_);
+  const bool store_while_attending =
+      cut_attention(call.shape, call.sequences, context.threads(), attention_tasks_);
   const int items = static_cast<int>(attention_tasks_.size());
   const float* qkv = f32_row(call.qkv, 0);
-  const auto store = [&](int, int item) {
-    kernels::store_keys_values(call.part(attention_tasks_[static_cast<std::size_t>(item)]), qkv);
-  };
-  if (!store_while_attending) context.parallel_for(items, store);
+  using Part = kernels::AttentionPart;
+  if (!store_while_attending) {
+    context.parallel_for(items, [&](int, int item) {
+      call.for_each_part(attention_tasks_[static_cast<std::size_t>(item)],
+                         [&](const Part& part) { kernels::store_keys_values(part, qkv); });
+    });
+  }
   context.parallel_for(items, [&](int thread, int item) {
-    if (store_while_attending) store(thread, item);
-    kernels::attend(call.part(attention_tasks_[static_cast<std::size_t>(item)]), qkv, call.out.data, call.out.dtype,
-                    workspace(thread).attention);
+    call.for_each_part(attention_tasks_[static_cast<std::size_t>(item)], [&](const Part& part) {
+      if (store_while_attending) kernels::store_keys_values(part, qkv);
+      kernels::attend(part, qkv, call.out.data, call.out.dtype, workspace(thread).attention);
+    });
   });
 }
 

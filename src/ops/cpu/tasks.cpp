@@ -36,19 +36,24 @@ int gemm_width(int rows, int x_rows) {
   return static_cast<int>(std::min({fitting, there, static_cast<unsigned>(kMaxTaskBlocks)})) * kRowBlock;
 }
 
-bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences,
+bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences, int threads,
                    std::vector<AttentionTask>& tasks) {
-  const int step = std::max(1, kQueriesPerTask / (shape.heads / shape.kv_heads));
+  const int group = shape.heads / shape.kv_heads;
+  const int step = std::max(1, kQueriesPerTask / group);
+  const int heads_a_task =
+      std::max(1, static_cast<int>(sequences.size()) * shape.kv_heads / (threads * kTasksPerThread));
   bool whole = true;
   tasks.clear();
   for (int s = 0; s < static_cast<int>(sequences.size()); ++s) {
     const int rows = sequences[static_cast<std::size_t>(s)].rows;
+    if (rows == 0) continue;
     whole = whole && rows <= step;
+    const int heads = std::clamp(kQueriesPerTask / (std::min(rows, step) * group), 1, heads_a_task);
     // Tasks of one head follow each other, while its keys and values are in the second cache; among them later rows,
     // which see more keys, go first, so that the last tasks taken are short ones.
-    for (int h = 0; h < shape.kv_heads; ++h) {
-      for (int row = (rows - 1) / step * step; row >= 0 && rows > 0; row -= step) {
-        tasks.push_back({s, h, row, std::min(step, rows - row)});
+    for (int h = 0; h < shape.kv_heads; h += heads) {
+      for (int row = (rows - 1) / step * step; row >= 0; row -= step) {
+        tasks.push_back({s, h, std::min(h + heads, shape.kv_heads), row, std::min(step, rows - row)});
       }
     }
   }

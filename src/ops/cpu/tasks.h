@@ -25,16 +25,19 @@ int gemm_width(int rows, int x_rows);
 // Floats of the largest tile that gemm_width leads to.
 inline constexpr int kTileFloats = 32768;
 
-// Rows [row, row + rows) of sequences[sequence] (counted from its first) under one key/value head.
+// Rows [row, row + rows) of sequences[sequence] (counted from its first) under key/value heads [kv_head, kv_head_end),
+// one after the other.
 struct AttentionTask {
   int sequence = 0;
   int kv_head = 0;
+  int kv_head_end = 0;
   int row = 0;
   int rows = 0;
 };
 
-// About 64 queries (row × head) a task. Returns whether every sequence is in one task a head.
-bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences,
+// About 64 queries (row × head) a task, of several key/value heads where rows are few, but at least four tasks a thread
+// where there is that much. Returns whether every sequence's rows are in one task.
+bool cut_attention(const AttentionShape& shape, std::span<const SequenceRows> sequences, int threads,
                    std::vector<AttentionTask>& tasks);
 
 }  // namespace computron
