@@ -366,7 +366,7 @@ void ModelWork::set_aside(Handle member, std::vector<SequenceId>& closed) {
   move(member, Member::kAside);
   count(*member);
   need_to_come_ = {need_to_come_.blocks + member->need.blocks, need_to_come_.growth + member->need.growth};
-  ++set_asides_;
+  ++cache_use_.set_asides;
 }
 
 // Blank ones first, then more, then kept ones, then more still.
@@ -383,7 +383,9 @@ std::vector<ModelWork::Handle> ModelWork::take_chunks(const Pass& pass, std::vec
   chunks.reserve(pass.parts.size());
   for (const auto& [member, tokens] : pass.parts) {
     discount(*member);
+    const bool first = !member->sequence.begun();
     chunks.push_back(member->sequence.next_chunk(tokens, cache_));
+    if (first) cache_use_.shared_tokens += chunks.back().start;
     move(member, Member::kInFlight);
     count(*member);
     members.push_back(member);

@@ -137,12 +137,6 @@ std::size_t Scheduler::waiting() const {
   return count;
 }
 
-std::size_t Scheduler::set_asides() const {
-  std::size_t count = 0;
-  for (const ModelWork& work : work_) count += work.set_asides();
-  return count;
-}
-
 std::size_t Scheduler::waiting_bytes() const {
   std::size_t bytes = arriving_bytes_;
   for (const ModelWork& work : work_) bytes += work.waiting_bytes();

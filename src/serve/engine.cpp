@@ -194,6 +194,8 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   ServeFigures& figures = metrics_.model(step.model);
   ++figures.steps.count;
   figures.steps.total_s += now_s() - step.sent_s;
+  const CacheUse& cache = scheduler_.cache_use(step.model);
+  figures.cache = {cache.set_asides, cache.shared_tokens};
   figures.steps.compute_s.resize(reports.size());
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankTimes& times = times_[rank];

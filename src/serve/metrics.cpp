@@ -88,7 +88,8 @@ Json figures_json(const ServeFigures& figures, std::uint64_t failed_lines, const
           {"latency_s", distribution(figures.latency_s)},
           {"ttft_s", distribution(figures.ttft_s)},
           {"swaps", swaps_json(figures.swaps, facts)},
-          {"steps", steps_json(figures.steps)}};
+          {"steps", steps_json(figures.steps)},
+          {"cache", {{"set_asides", figures.cache.set_asides}, {"shared_tokens", figures.cache.shared_tokens}}}};
 }
 
 Json facts_json(const RunFacts& facts) {
@@ -130,6 +131,8 @@ void merge(ServeFigures& to, const ServeFigures& from) {
   append(to.ttft_s, from.ttft_s);
   merge(to.swaps, from.swaps);
   merge(to.steps, from.steps);
+  to.cache.set_asides += from.cache.set_asides;
+  to.cache.shared_tokens += from.cache.shared_tokens;
 }
 
 std::string requests_line(const ServeFigures& figures, std::uint64_t failed_lines, const RunFacts& facts) {

@@ -304,9 +304,11 @@ class Batching : public Residency {
  protected:
   // With a pool so large and these arguments.
   std::map<std::string, std::string> answered(int frames, const std::vector<Ask>& asks,
-                                              const std::vector<std::string>& more, int* tokens = nullptr) const {
+                                              const std::vector<std::string>& more, int* tokens = nullptr,
+                                              json* cache = nullptr) const {
     const TracedRun traced = run(frames, asks, more);
     if (tokens != nullptr) *tokens = traced.tokens_computed();
+    if (cache != nullptr) *cache = traced.served.metrics.at("cache");
     return answers(traced.served.results);
   }
   static int tokens_of(const std::vector<Ask>& asks) {
@@ -337,8 +339,10 @@ TEST_P(Batching, SequencesThatAreSetAsideAndResumed) {
   int undisturbed = 0, crowded = 0;
   const auto expected = answered(800, asks, {"--max-seqs", "5"}, &undisturbed);
   EXPECT_EQ(undisturbed, 20 * 5 + tokens_of({asks.begin() + 20, asks.end()}));
-  EXPECT_EQ(answered(frames, asks, {"--max-seqs", "5"}, &crowded), expected);
+  json cache;
+  EXPECT_EQ(answered(frames, asks, {"--max-seqs", "5"}, &crowded, &cache), expected);
   EXPECT_GT(crowded, undisturbed) << "nobody was set aside";
+  EXPECT_GT(cache["set_asides"], 0);
 }
 
 TEST_P(Batching, PromptsThatBeginAlike) {
@@ -354,7 +358,9 @@ TEST_P(Batching, PromptsThatBeginAlike) {
   int apart = 0, shared = 0;
   const auto expected = answered(800, asks, {"--max-seqs", "2"}, &apart);
   EXPECT_EQ(apart, tokens_of(asks));
-  EXPECT_EQ(answered(800, asks, {"--max-seqs", "2", "--share-prefixes"}, &shared), expected);
+  json cache;
+  EXPECT_EQ(answered(800, asks, {"--max-seqs", "2", "--share-prefixes"}, &shared, &cache), expected);
+  EXPECT_EQ(cache["shared_tokens"], apart - shared);
   EXPECT_LE(shared, apart - 3 * 32) << "the third, fourth and fifth begin with two blocks of those before them";
 }
 

@@ -101,7 +101,7 @@ struct VirtualJob {
       outcome.busy_s.push_back(mesh.busy_s(s));
     }
     outcome.model_bytes = pages * kVirtualPage;
-    outcome.set_asides = scheduler.set_asides();
+    for (int m = 0; m < models; ++m) outcome.set_asides += scheduler.cache_use(static_cast<ModelId>(m)).set_asides;
     return outcome;
   }
 

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/plan/virtual_job.h"
 
 namespace computron::test {
@@ -135,8 +137,31 @@ TEST(VirtualPipeline, ShortAnswersOfManyModelsKeepTheStagesBusy) {
 
 // --- Many sequences ---------------------------------------------------------------------------------------------
 
+// The longest mean time between a request's tokens, and the largest number of requests that came later than one and had
+// their first token more than `slack_s` earlier.
+struct Starving {
+  double gap_s = 0;
+  int overtaken = 0;
+};
+
+Starving starving(const Outcome& outcome, double slack_s) {
+  std::vector<Completion> all = outcome.run.completions;
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  Starving worst;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double gaps = all[i].generated_tokens - 1;
+    if (gaps > 0) worst.gap_s = std::max(worst.gap_s, (all[i].finished_s - all[i].first_token_s) / gaps);
+    const auto earlier = std::count_if(all.begin() + static_cast<std::ptrdiff_t>(i), all.end(), [&](const auto& later) {
+      return later.first_token_s + slack_s < all[i].first_token_s;
+    });
+    worst.overtaken = std::max(worst.overtaken, static_cast<int>(earlier));
+  }
+  return worst;
+}
+
 // 512 at a time, of mixed lengths, against 512 that do nothing but decode; also where the cache holds about half of
-// them at their full lengths.
+// them at their full lengths. Nobody starves: requests begin in the order in which they came, and who has begun gets a
+// token in every other pass at least, the longest of which is full of prompts.
 TEST(VirtualBatch, FiveHundredMixedRequestsAreComputedAtTheRateOfDecoding) {
   for (const int stages : {1, 2}) {
     for (const int cache_frames : {800, 200}) {
@@ -153,6 +178,10 @@ TEST(VirtualBatch, FiveHundredMixedRequestsAreComputedAtTheRateOfDecoding) {
       const double steady = 512 / (stages * job.pass_s + 512 * job.row_s);
       EXPECT_GE(static_cast<double>(tokens) / outcome.run.end_s, 0.9 * steady) << stages << ", " << cache_frames;
       EXPECT_LT(outcome.set_asides, 200u) << stages << ", " << cache_frames;
+      const double full_s = stages * job.pass_s + job.max_batch_tokens * job.row_s;
+      const Starving worst = starving(outcome, 2 * full_s);
+      EXPECT_LE(worst.gap_s, 2.01 * full_s) << stages << ", " << cache_frames;
+      EXPECT_EQ(worst.overtaken, 0) << stages << ", " << cache_frames;
     }
   }
 }
@@ -246,8 +275,8 @@ TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
     image.over_before.push_back(static_cast<std::int64_t>(p) - 1);
   }
   const std::vector<std::vector<const Image*>> images{{&image}, {&image}};
-  VirtualMesh mesh(images,
-                   CostModel(images, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}), 0);
+  VirtualMesh mesh(
+      images, CostModel(images, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}), 0);
   Step step;
   step.id = 1;
   step.chunks.push_back({.sequence = 1, .tokens = {5}, .new_blocks = {}, .output = SequenceChunk::kLast});

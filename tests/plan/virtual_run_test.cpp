@@ -1,7 +1,6 @@
-#include "computron/plan/virtual_mesh.h"
-
 #include <gmock/gmock.h>
 
+#include "computron/plan/virtual_mesh.h"
 #include "tests/sched/fake_model.h"
 
 namespace computron::test {

@@ -75,13 +75,15 @@ Metrics sample() {
                             .refetched = 2};
   metrics.model(0).steps = {.count = 100, .total_s = 0.1, .overhead_s = 0.002, .compute_s = {0.25, 1}};
   metrics.model(1).steps = {.count = 300, .total_s = 0.5, .overhead_s = 0.002, .compute_s = {1.5, 0.5}};
+  metrics.model(0).cache = {.set_asides = 3, .shared_tokens = 64};
+  metrics.model(1).cache = {.set_asides = 4, .shared_tokens = 0};
   return metrics;
 }
 
 TEST(Metrics, KeysAreTheInterfaces) {
   const auto object = ordered_json::parse(sample().to_json(facts()));
   EXPECT_THAT(keys(object), ElementsAre("wall_s", "mesh", "device", "link", "requests", "tokens", "latency_s", "ttft_s",
-                                        "swaps", "steps", "models"));
+                                        "swaps", "steps", "cache", "models"));
   EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
   EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
   EXPECT_THAT(keys(object["models"]), ElementsAre("a", "b"));
@@ -94,6 +96,7 @@ TEST(Metrics, KeysAreTheInterfaces) {
     EXPECT_THAT(keys(figures["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
                                                     "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
     EXPECT_THAT(keys(figures["steps"]), ElementsAre("count", "mean_us", "overhead_us", "compute_s"));
+    EXPECT_THAT(keys(figures["cache"]), ElementsAre("set_asides", "shared_tokens"));
   }
 }
 
@@ -161,6 +164,8 @@ TEST(Metrics, SwapsAndSteps) {
   EXPECT_DOUBLE_EQ(object["models"]["a"]["steps"]["compute_s"], 1);
   EXPECT_DOUBLE_EQ(object["models"]["b"]["steps"]["compute_s"], 1.5);
   EXPECT_DOUBLE_EQ(object["steps"]["compute_s"], 1.75);
+  EXPECT_EQ(object["cache"], (json{{"set_asides", 7}, {"shared_tokens", 64}}));
+  EXPECT_EQ(object["models"]["a"]["cache"], (json{{"set_asides", 3}, {"shared_tokens", 64}}));
 }
 
 TEST(Metrics, WhatIsUnknownIsNull) {

@@ -46,6 +46,12 @@ class CacheForecast {
   Need sum_;
 };
 
+// What a model's cache was spared, and what it had to take back.
+struct CacheUse {
+  std::size_t set_asides = 0;     // sequences set aside because blocks ran out
+  std::size_t shared_tokens = 0;  // of prompts, not computed because another request's were there
+};
+
 class ModelWork {
  public:
   struct Member {
@@ -72,9 +78,9 @@ class ModelWork {
   // Requests that no step has begun.
   std::size_t waiting() const { return waiting_.size(); }
   std::size_t waiting_bytes() const { return waiting_bytes_; }
-  // Sequences that wait to be resumed, and how often that has happened to one.
+  // Sequences that wait to be resumed.
   std::size_t aside() const { return aside_.size(); }
-  std::size_t set_asides() const { return set_asides_; }
+  const CacheUse& cache_use() const { return cache_use_; }
   // Sequences that have been admitted, are not set aside and have not ended.
   int open() const { return static_cast<int>(by_age_.size()); }
   // Those that do not end with what is in flight.
@@ -197,7 +203,8 @@ class ModelWork {
   std::vector<Handle> chosen_;
   int promised_ = 0;  // blocks that the chosen ones will take
   double growth_share_ = 1;
-  std::size_t set_asides_ = 0, ended_ = 0;
+  CacheUse cache_use_;
+  std::size_t ended_ = 0;
   std::size_t arrivals_ = 0;
   double last_arrival_s_ = 0, arrival_gap_s_ = 0, arrival_gap2_s2_ = 0;
 };

@@ -95,8 +95,7 @@ class Scheduler {
     return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes;
   }
   std::optional<ModelId> running_model() const { return turn_.model; }
-  // How often a sequence has been set aside because cache blocks ran out.
-  std::size_t set_asides() const;
+  const CacheUse& cache_use(ModelId model) const { return work_[model].cache_use(); }
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
   const CostModel& costs() const { return costs_; }
   // Steps that may be planned and not completed, at most.

@@ -29,6 +29,11 @@ struct StepFigures {
   std::vector<double> compute_s;
 };
 
+struct CacheFigures {
+  std::uint64_t set_asides = 0;     // sequences set aside because blocks ran out, to be resumed
+  std::uint64_t shared_tokens = 0;  // of prompts, taken from others' (--share-prefixes)
+};
+
 // A model's, and summed or merged the job's.
 struct ServeFigures {
   std::uint64_t requests_ok = 0;
@@ -39,6 +44,7 @@ struct ServeFigures {
   std::vector<float> ttft_s;     // arrival to first token
   SwapFigures swaps;
   StepFigures steps;
+  CacheFigures cache;
 };
 
 struct RunFacts {

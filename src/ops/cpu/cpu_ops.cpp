@@ -421,8 +421,7 @@ void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations 
 // parallel_for is enough.
 void CpuOps::run_attention(CpuContext& context, const AttentionCall& call) {
   reserve_workspaces(context.threads());
-  const bool store_while_attending =
-      cut_attention(call.shape, call.sequences, context.threads(), attention_tasks_);
+  const bool store_while_attending = cut_attention(call.shape, call.sequences, context.threads(), attention_tasks_);
   const int items = static_cast<int>(attention_tasks_.size());
   const float* qkv = f32_row(call.qkv, 0);
   using Part = kernels::AttentionPart;
