@@ -112,7 +112,8 @@ void Job::choose_device() {
 
 void Job::make_device() {
   if (options_.threads == 0) options_.threads = std::max(1, cores_ / ranks_on_node_);
-  const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores_, ranks_on_node_, options_.threads + 1)
+  const int busy_threads = options_.device == "cuda" ? 2 : options_.threads + 1;  // of a GPU: this one and the driver's
+  const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores_, ranks_on_node_, busy_threads)
                                                 : IdlePolicy::parse(options_.idle);
   progress_ = std::make_unique<Progress>(idle);
   const bool crowded = ranks_on_node_ * options_.threads > cores_;

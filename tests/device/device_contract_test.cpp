@@ -116,15 +116,17 @@ TEST_P(DeviceContract, NeverRecordedIsComplete) {
   copy_->synchronize();
 }
 
-// The wait for a large copy is counted, and no wait for what is there already.
+// The wait for a copy is counted, and no wait for what is there already. A copy may be over before it is waited for.
 TEST_P(DeviceContract, StandingStillIsCounted) {
-  const auto frame = device_->allocate(64 * kMiB, "test frame");
-  const auto page = host_pages(64 * kMiB, 1);
+  const auto frame = device_->allocate(16 * kMiB, "test frame");
+  const auto page = host_pages(16 * kMiB, 1);
   const auto fetched = device_->make_event();
-  for (int i = 0; i < 4; ++i) copy_->copy_to_device(frame->data(), page->data(), 64 * kMiB);
-  copy_->record(*fetched);
-  compute_->wait(*fetched);
-  compute_->synchronize();
+  for (int tries = 0; tries < 100 && compute_->exposed_s() == 0; ++tries) {
+    for (int i = 0; i < 4; ++i) copy_->copy_to_device(frame->data(), page->data(), 16 * kMiB);
+    copy_->record(*fetched);
+    compute_->wait(*fetched);
+    compute_->synchronize();
+  }
   const double waited_s = compute_->exposed_s();
   EXPECT_GT(waited_s, 0);
   for (int i = 0; i < 10; ++i) compute_->wait(*fetched);
