@@ -189,6 +189,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   if (!mesh_.last_stage()) links_.transfer->send(*compute_, values, count);
   pages.end();
   compute_->synchronize();
+  residency_.finished(step);
   report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
   if (!mesh_.last_stage()) return;
   if (images_[step.model]->plan.config.causal) {
