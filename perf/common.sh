@@ -60,7 +60,7 @@ serve() {
   shift 2
   rm -f "$name.jsonl" "$name.json"
   echo "${0##*/}: ${name##*/}" >&2
-  mpirun -n $((tp * pp)) "$program" serve --tp "$tp" --pp "$pp" --page-size "$page_size" --threads 1 \
+  mpirun -n $((tp * pp)) "$program" serve --device cpu --tp "$tp" --pp "$pp" --page-size "$page_size" --threads 1 \
     --requests "$work/requests.jsonl" --output "$name.jsonl" --metrics "$name.json" "$@" 2> "$name.log" ||
     { cat "$name.log" >&2; return 1; }
 }
@@ -93,7 +93,7 @@ cache_frames() {
 # of a rank's rounds, of the slowest rank (perf/README.md, "Swap").
 copy_rate() {
   local tp=${1%x*} pp=${1#*x}
-  mpirun -n $((tp * pp)) "$program" bench swap --quiet --model "a=$2" --model "b=$2" --tp "$tp" --pp "$pp" \
+  mpirun -n $((tp * pp)) "$program" bench swap --quiet --device cpu --model "a=$2" --model "b=$2" --tp "$tp" --pp "$pp" \
     --page-size "$page_size" --threads 1 --requests 1 --csv --json "$work/copies-$1.json" > /dev/null
   jq '[.link.bytes_per_s_by_rank_and_round[].memory | sort | .[length * 3 / 4 | floor]] | min' "$work/copies-$1.json"
 }

@@ -33,7 +33,7 @@ run() {
   shift 3
   before=$(load)
   echo "swap.sh: $name, tp $tp x pp $pp" >&2
-  mpirun -n $((tp * pp)) "$program" bench swap --quiet --model "a=$model" --model "b=$model" --tp "$tp" --pp "$pp" \
+  mpirun -n $((tp * pp)) "$program" bench swap --quiet --device cpu --model "a=$model" --model "b=$model" --tp "$tp" --pp "$pp" \
     --page-size 8MiB --threads 1 --requests "$requests" --csv --json "$work/$name-${tp}x$pp.json" "$@" > "$work/raw.csv"
   sed "1s/^/load_before,load_after,/; 2s/^/$before,$(load),/" "$work/raw.csv" > "$work/$name-${tp}x$pp.csv"
 }

@@ -255,6 +255,7 @@ std::unique_ptr<TemporaryFile> make_model(const Communicator& world, BenchStepOp
   });
   const auto bytes = std::as_bytes(std::span(own));
   const auto path = world.broadcast({bytes.begin(), bytes.end()}, 0);
+  options.job.device = "cpu";
   options.job.models = {{.id = "empty", .path = {reinterpret_cast<const char*>(path.data()), path.size()}}};
   return file;
 }

@@ -75,7 +75,8 @@ SwapConditions conditions_of(const Job& job, const BenchSwapOptions& options, st
   conditions.prompt_tokens = options.experiment.prompt_tokens;
   conditions.links = std::move(links);
   const int stage_ranks = std::min(job.mesh().shape.tp, job.ranks_on_node());
-  conditions.cores_busy = stage_ranks * job.options().threads >= job.cores_on_node();
+  const bool copies_take_cores = !job.device().own_memory();
+  conditions.cores_busy = copies_take_cores && stage_ranks * job.options().threads >= job.cores_on_node();
   for (const ModelShape& model : job.model_shapes()) conditions.stage_shares.push_back(stage_shares(model));
   return conditions;
 }

@@ -1,7 +1,6 @@
 #include "src/apps/forward_experiment.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "computron/base/time.h"
@@ -11,37 +10,37 @@
 namespace computron {
 namespace {
 
-// A GEMM that nothing disturbs: a weight larger than a core's caches, of which 512 rows use every byte 512 times.
+struct GemmShape {
+  int rows, out, in;
+};
+
+// A GEMM that nothing disturbs: a weight larger than a core's caches, of which 512 rows use every byte 512 times. On a
+// device with memory of its own one that fills it.
 class PeakGemm {
  public:
   explicit PeakGemm(ResidentModel& model)
       : model_(model),
+        shape_(model.device().own_memory() ? GemmShape{4096, 8192, 8192} : GemmShape{512, 8192, 4096}),
         dtype_(model.image().weight_dtype),
-        weight_(filled(model.ops().weight_format().panel_bytes(kOut, kIn, dtype_))),
-        x_(filled(std::size_t{kRows} * kIn * sizeof(float))),
-        out_(filled(std::size_t{kRows} * kOut * sizeof(float))),
-        panel_{weight_->data(), /*ready=*/nullptr, /*row_begin=*/0, kOut} {}
+        weight_(filled(model.ops().weight_format().panel_bytes(shape_.out, shape_.in, dtype_))),
+        x_(filled(sizeof(float) * shape_.rows * shape_.in)),
+        out_(filled(sizeof(float) * shape_.rows * shape_.out)),
+        panel_{weight_->data(), /*ready=*/nullptr, /*row_begin=*/0, shape_.out} {}
 
   double flops_per_s() {
-    const Activations x{x_->data(), kRows, kIn, model_.image().input_dtype},
-        out{out_->data(), kRows, kOut, DType::kF32};
+    const auto [rows, out, in] = shape_;
+    const Activations x{x_->data(), rows, in, model_.image().input_dtype}, y{out_->data(), rows, out, DType::kF32};
     const double begin_s = now_s();
-    model_.ops().gemm(model_.stream(), x, {{&panel_, 1}, kOut, kIn, dtype_}, /*bias=*/{}, Activation::kNone, out);
+    model_.ops().gemm(model_.stream(), x, {{&panel_, 1}, out, in, dtype_}, /*bias=*/{}, Activation::kNone, y);
     model_.stream().synchronize();
-    return 2.0 * kRows * kOut * kIn / (now_s() - begin_s);
+    return 2.0 * rows * out * in / (now_s() - begin_s);
   }
 
  private:
-  static constexpr int kRows = 512, kOut = 8192, kIn = 4096;
-
-  // Numbers of moderate size in any type, on pages that are there.
-  std::unique_ptr<DeviceBuffer> filled(std::size_t bytes) {
-    auto buffer = model_.device().allocate(bytes, "GEMM for the peak");
-    std::memset(buffer->data(), 0x3c, buffer->bytes());
-    return buffer;
-  }
+  std::unique_ptr<DeviceBuffer> filled(std::size_t bytes) { return model_.filled(bytes, "GEMM for the peak"); }
 
   ResidentModel& model_;
+  GemmShape shape_;
   DType dtype_;
   std::unique_ptr<DeviceBuffer> weight_, x_, out_;
   WeightPanel panel_;
@@ -92,7 +91,7 @@ class MeasuredPass {
 
 ForwardFigures run_forward_experiment(const ForwardOptions& o) {
   const int most = *std::max_element(o.batches.begin(), o.batches.end());
-  ResidentModel model(o.file, o.threads, std::max(o.prompt, most), most, std::max(o.prompt, o.context + 1));
+  ResidentModel model(o.file, o.device, o.threads, std::max(o.prompt, most), most, std::max(o.prompt, o.context + 1));
   ForwardFigures figures;
   figures.architecture = model.config().architecture;
   figures.device = model.device().name();

@@ -13,6 +13,7 @@ namespace computron {
 
 struct ForwardOptions {
   std::string file;
+  std::string device = "cpu";
   int threads = usable_cores();
   int prompt = 512;                       // tokens of the prefill
   std::vector<int> batches = {1, 8, 64};  // sequences that decode together

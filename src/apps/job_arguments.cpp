@@ -30,8 +30,7 @@ void JobArguments::complete() {
   if (!options.idle.empty()) IdlePolicy::parse(options.idle);
   if (!host_cache.empty()) options.host_cache_bytes = parse_size(host_cache);
   make_policy(options.policy);
-  parse_verify_swap(options.verify_swap);
-  if (options.device == "auto") options.device = "cpu";  // also where there is a GPU, until there are operations for it
+  if (options.verify_swap != "auto") parse_verify_swap(options.verify_swap);
 }
 
 void add_job_options(CLI::App& app, JobArguments& a) {
@@ -41,9 +40,15 @@ void add_job_options(CLI::App& app, JobArguments& a) {
       ->excludes(model);
   app.add_option("--tp", o.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
   app.add_option("--pp", o.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);
-  app.add_option("--device", o.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--device", o.device, "auto (GPUs where every rank has one for itself), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_flag("--share-gpu", o.share_gpu, "Ranks may have the same GPU (slow: for tests)");
+  app.add_flag("--tf32", o.tf32, "GPUs multiply float32 weights with 10 bits of mantissa");
+  app.add_option("--transport", o.transport, "Between GPUs: nccl, mpi (through host memory), or auto")
+      ->check(CLI::IsMember({"auto", "nccl", "mpi"}));
   app.add_option("--device-memory", a.device_memory, "Pool of a rank, weights and cache together (e.g. 2GiB)");
-  app.add_option("--page-size", a.page_size, "Bytes of a page (default: 8 MiB on cpu, more for wide models)");
+  app.add_option("--page-size", a.page_size,
+                 "Bytes of a page (default: 8 MiB on cpu, 64 MiB on cuda, more for wide models)");
   app.add_option("--link-gbps", o.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
       ->check(positive());
   app.add_option("--policy", o.policy, "Which model runs next: fifo, balanced or throughput")
@@ -53,9 +58,11 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   app.add_option("--host-cache", a.host_cache,
                  "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
   app.add_option("--verify-swap", o.verify_swap,
-                 "Pages digested in device memory before use: off, first (copy of each) or every (copy)")
-      ->check(CLI::IsMember({"off", "first", "every"}));
-  app.add_flag("--reproducible", o.reproducible, "The same bits at tp 1, 2, 4 and 8: sums over ranks in one fixed tree");
+                 "Pages digested in device memory before use: off, first (copy of each), every (copy), or auto: first "
+                 "on cpu, off on cuda")
+      ->check(CLI::IsMember({"auto", "off", "first", "every"}));
+  app.add_flag("--reproducible", o.reproducible,
+               "The same bits at tp 1, 2, 4 and 8: sums over ranks in one fixed tree");
   app.add_option("--threads", o.threads, "Compute threads of a rank (default: cores / ranks of the node)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--idle", o.idle, "What a waiting rank does: spin, yield or sleep:US");

@@ -1,5 +1,5 @@
 // Operations that are looked at while they run: what each kind takes, and what a pass takes of which only the GEMMs are
-// left. For streams that run work at the call (the CPU's).
+// left. For what each kind takes, each is waited for.
 #pragma once
 
 #include <string_view>
@@ -63,9 +63,9 @@ class OpsProbe final : public Ops {
 
  private:
   template <class Body>
-  void beside_gemms(std::string_view name, Body&& body);
+  void beside_gemms(Stream& stream, std::string_view name, Body&& body);
   template <class Body>
-  void timed(std::string_view name, Body&& body);
+  void timed(Stream& stream, std::string_view name, Body&& body);
 
   Ops& ops_;
   Runs runs_;

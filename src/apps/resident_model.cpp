@@ -1,7 +1,6 @@
 #include "src/apps/resident_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -16,7 +15,9 @@ namespace computron {
 namespace {
 
 constexpr std::size_t kReadPieceBytes = std::size_t{256} << 10;  // of one thread's turn at the plain read
-constexpr int kSmallNumbers = 0x3c;                              // 0x3c3c is 0.0115 in bfloat16, 0x3c3c3c3c in float32
+constexpr std::size_t kFillPieceBytes = std::size_t{16} << 20;
+constexpr std::size_t kCopyBytes = std::size_t{2} << 30;  // several times what any device's caches hold
+constexpr int kSmallNumbers = 0x3c;                       // 0x3c3c is 0.0115 in bfloat16, 0x3c3c3c3c in float32
 constexpr TokenId kFirstToken = 4;  // below it: padding, begin, end and unknown in the vocabularies we know
 
 DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
@@ -53,8 +54,11 @@ class ResidentModel::Frames final : public PageSource {
   const ResidentModel& model_;
 };
 
-ResidentModel::ResidentModel(const std::string& file, int threads, int max_rows, int sequences, int tokens)
-    : progress_(IdlePolicy{}), device_(make_cpu_device({.threads = threads})), ops_(make_cpu_ops(*device_)) {
+ResidentModel::ResidentModel(const std::string& file, const std::string& device, int threads, int max_rows,
+                             int sequences, int tokens)
+    : progress_(device == "cpu" ? IdlePolicy{} : IdlePolicy{.kind = IdlePolicy::Kind::kSpin}),
+      device_(device == "cpu" ? make_cpu_device({.threads = threads}) : make_cuda_device(/*local_rank=*/0)),
+      ops_(device == "cpu" ? make_cpu_ops(*device_) : make_cuda_ops(*device_)) {
   const CheckpointIndex index = read_checkpoint_index(file);
   image_ = make_image(index, *device_, *ops_);
   if (tokens > config().max_positions) {
@@ -74,8 +78,10 @@ void ResidentModel::load(const CheckpointIndex& index) {
   const ModelId model = host.load(index, index.path, image_, /*t=*/0, ops_->weight_format(), usable_cores());
   frames_ = device_->allocate(static_cast<std::size_t>(image_.pages()) * image_.page_bytes, "pages");
   for (PageId page = 0; page < static_cast<PageId>(image_.pages()); ++page) {
-    std::memcpy(frames_->data() + page * image_.page_bytes, host.page(model, page), host.page_used_bytes(model, page));
+    stream_->copy_to_device(frames_->data() + page * image_.page_bytes, host.page(model, page),
+                            host.page_used_bytes(model, page));
   }
+  stream_->synchronize();
 }
 
 void ResidentModel::make_cache(int sequences, int tokens) {
@@ -85,8 +91,17 @@ void ResidentModel::make_cache(int sequences, int tokens) {
   std::iota(blocks_.begin(), blocks_.end(), 0u);
   cache_frames_.resize(static_cast<std::size_t>(geometry_.frames_for(static_cast<int>(blocks_.size()))));
   std::iota(cache_frames_.begin(), cache_frames_.end(), FrameId{0});
-  cache_ = device_->allocate(cache_frames_.size() * image_.page_bytes, "cache");
-  std::memset(cache_->data(), kSmallNumbers, cache_->bytes());
+  cache_ = filled(cache_frames_.size() * image_.page_bytes, "cache");
+}
+
+std::unique_ptr<DeviceBuffer> ResidentModel::filled(std::size_t bytes, std::string_view what) {
+  auto buffer = device_->allocate(bytes, what);
+  const std::vector<std::byte> piece(std::min(bytes, kFillPieceBytes), std::byte{kSmallNumbers});
+  for (std::size_t at = 0; at < bytes; at += piece.size()) {
+    stream_->copy_to_device(buffer->data() + at, piece.data(), std::min(piece.size(), bytes - at));
+  }
+  stream_->synchronize();
+  return buffer;
 }
 
 Batch ResidentModel::batch(int sequences, int start, int rows) const {
@@ -120,6 +135,11 @@ double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
 }
 
 double ResidentModel::plain_read_bytes_per_s() {
+  if (device_->own_memory()) return 2.0 * static_cast<double>(kCopyBytes) / copy_on_device_s();
+  return static_cast<double>(frames_->bytes()) / read_by_threads_s();
+}
+
+double ResidentModel::read_by_threads_s() {
   const std::size_t bytes = frames_->bytes();
   const double begin_s = now_s();
   cpu(*stream_).launch([&](CpuContext& context) {
@@ -129,7 +149,15 @@ double ResidentModel::plain_read_bytes_per_s() {
     });
   });
   stream_->synchronize();
-  return static_cast<double>(bytes) / (now_s() - begin_s);
+  return now_s() - begin_s;
+}
+
+double ResidentModel::copy_on_device_s() {
+  if (!copied_) copied_ = filled(2 * kCopyBytes, "plain copies");
+  const double begin_s = now_s();
+  stream_->copy_on_device(copied_->data() + kCopyBytes, copied_->data(), kCopyBytes);
+  stream_->synchronize();
+  return now_s() - begin_s;
 }
 
 double ResidentModel::cache_bytes(const Batch& batch) const {

@@ -16,8 +16,10 @@ namespace computron {
 class ResidentModel {
  public:
   // Room for passes of `max_rows` rows and for `sequences` sequences of `tokens` tokens in the cache, which is filled
-  // with small numbers. CheckpointError, ConfigError, OutOfDeviceMemory.
-  ResidentModel(const std::string& file, int threads, int max_rows, int sequences, int tokens);
+  // with small numbers. `device`: "cpu", of so many threads, or "cuda". CheckpointError, ConfigError,
+  // OutOfDeviceMemory, NotCompiled.
+  ResidentModel(const std::string& file, const std::string& device, int threads, int max_rows, int sequences,
+                int tokens);
 
   const ModelConfig& config() const { return image_.plan.config; }
   Device& device() { return *device_; }
@@ -29,8 +31,11 @@ class ResidentModel {
   Batch batch(int sequences, int start, int rows) const;
   // Seconds of a pass through `ops`, which is ops() or a probe of it.
   double pass_s(Ops& ops, const Batch& batch);
-  // Bytes a second of reading all pages with all threads, each byte once and in order.
+  // Bytes a second of reading all pages with all threads, each byte once and in order. Of a device with memory of its
+  // own: of copying within it, bytes read and bytes written counted.
   double plain_read_bytes_per_s();
+  // Device memory full of numbers of moderate size in any type.
+  std::unique_ptr<DeviceBuffer> filled(std::size_t bytes, std::string_view what);
   // Bytes of keys and values that a pass of such a batch reads.
   double cache_bytes(const Batch& batch) const;
 
@@ -39,6 +44,8 @@ class ResidentModel {
 
   void load(const CheckpointIndex& index);
   void make_cache(int sequences, int tokens);
+  double read_by_threads_s();
+  double copy_on_device_s();
 
   Progress progress_;
   std::unique_ptr<Device> device_;
@@ -47,6 +54,7 @@ class ResidentModel {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DeviceBuffer> frames_;  // page p at p × page_bytes
   std::unique_ptr<DeviceBuffer> cache_;
+  std::unique_ptr<DeviceBuffer> copied_;  // from one half to the other, for the plain rate of a device
   KvGeometry geometry_;
   std::vector<FrameId> cache_frames_;
   std::vector<std::uint32_t> blocks_;  // [sequence][block]

@@ -30,11 +30,6 @@ std::size_t largest_vocab(const std::vector<const Image*>& images) {
   return static_cast<std::size_t>(vocab);
 }
 
-std::unique_ptr<AllReduce> make_all_reduce(const Mesh& mesh, Progress& progress, std::size_t max_count, Trace* trace) {
-  if (mesh.shape.tp == 1) return make_local_all_reduce();
-  return make_mpi_all_reduce(mesh.tensor, progress, max_count, trace);
-}
-
 // Appends the rows of the chunk, whose first is `row`, that lead to outputs.
 void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
   const auto add = [&](std::size_t i, TokenId target) {
@@ -96,7 +91,7 @@ struct HostOutputs {
 }  // namespace
 
 Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
-                   const HostStore& host, const ExecutorOptions& options)
+                   const HostStore& host, Links links, const ExecutorOptions& options)
     : mesh_(mesh),
       ops_(ops),
       progress_(progress),
@@ -108,8 +103,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
                  *compute_, options.verify_swap),
       work_(make_workspace(device, ops, images_, options.max_rows)),
-      all_reduce_(make_all_reduce(mesh, progress, widest_row(images_) * options.max_rows, trace_)),
-      transfer_(mesh, progress, widest_row(images_) * options.max_rows, options.steps_in_flight, trace_),
+      links_(std::move(links)),
       collector_(mesh, progress, trace_, largest_vocab(images_)) {
   for (const Image* image : images_) {
     transformers_.emplace_back(*image, mesh.t);
@@ -118,6 +112,11 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
 }
 
 Executor::~Executor() { link_.reset(); }
+
+LinkSizes Executor::link_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options) {
+  return {.max_count = widest_row(images) * static_cast<std::size_t>(options.max_rows),
+          .buffers = options.steps_in_flight};
+}
 
 Report Executor::run(const Step& step) {
   const TraceSpan span(trace_, TraceTrack::kCompute, "step", host_.name(step.model), {"step", step.id},
@@ -184,12 +183,13 @@ void Executor::run_pass(const Step& step, Report& report) {
 
   const double begin_s = now_s(), still_s = standing_still_s();
   StepPages pages(residency_, step);
-  Pass pass{*compute_, ops_, *all_reduce_, pages, *work_, batch, cache, trace_};
-  if (!mesh_.first_stage()) transfer_.receive(*compute_, values, count);
+  Pass pass{*compute_, ops_, *links_.all_reduce, pages, *work_, batch, cache, trace_};
+  if (!mesh_.first_stage()) links_.transfer->receive(*compute_, values, count);
   transformers_[step.model].forward(pass, hidden, out.pointers());
-  if (!mesh_.last_stage()) transfer_.send(*compute_, values, count);
+  if (!mesh_.last_stage()) links_.transfer->send(*compute_, values, count);
   pages.end();
   compute_->synchronize();
+  residency_.finished(step);
   report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
   if (!mesh_.last_stage()) return;
   if (images_[step.model]->plan.config.causal) {

@@ -42,7 +42,7 @@ void Swapper::enqueue_due() {
 // A spilled frame's filled event says that its bytes have left: the next to write into it waits for that.
 void Swapper::enqueue(const Transfer& t) {
   std::byte* frame = pool_.frame(t.frame);
-  if (t.after.step > 0) {
+  if (t.after.step > finished_) {
     compute_.record(pool_.drained(t.frame));
     link_.wait(pool_.drained(t.frame));
   }

@@ -75,32 +75,90 @@ Job::Job(JobOptions options, Communicator world)
   ranks_on_node_ = node.size();
   rank_on_node_ = node.rank();
   cores_ = cores_of(node);
-  agreed(mesh_->world, [&] { make_device(); });
+  set_up_device();
   read_indices();
   agreed(mesh_->world, [&] { make_images(); });
   plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
   if (!options_.load) return;
   agreed(mesh_->world, [&] { load_pages(); });
+  make_executor();
   if (trace_) clock_ = measure_clock_offset(mesh_->world);
+}
+
+// Collective. A choice of the program's gives way where it does not fit; one of the user's is an error there.
+void Job::set_up_device() {
+  const bool automatic = options_.device == "auto";
+  if (automatic) choose_device();
+  agreed(mesh_->world, [&] { make_device(); });
+  places_ = gather_places(mesh_->world, *device_);
+  if (automatic && !options_.share_gpu && shares_hardware(places_)) {
+    options_.device = "cpu";
+    agreed(mesh_->world, [&] { make_device(); });
+    places_ = gather_places(mesh_->world, *device_);
+  }
+  if (mesh_->rank == 0) spdlog::info("where the ranks are\n{}", placement_table(places_, mesh_->shape));
+  agreed(mesh_->world, [&] {
+    if (!options_.share_gpu) refuse_sharing(places_);
+    measure_device();
+  });
+}
+
+// A link is emulated on the CPU only.
+void Job::choose_device() {
+  const bool missing = mesh_->world.all_reduce_max(!cuda_device_present()) > 0;
+  options_.device = missing || options_.link_gb_per_s > 0 ? "cpu" : "cuda";
 }
 
 void Job::make_device() {
   if (options_.threads == 0) options_.threads = std::max(1, cores_ / ranks_on_node_);
-  const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores_, ranks_on_node_, options_.threads + 1)
+  const int busy_threads = options_.device == "cuda" ? 2 : options_.threads + 1;  // of a GPU: this one and the driver's
+  const IdlePolicy idle = options_.idle.empty() ? IdlePolicy::choose(cores_, ranks_on_node_, busy_threads)
                                                 : IdlePolicy::parse(options_.idle);
   progress_ = std::make_unique<Progress>(idle);
   const bool crowded = ranks_on_node_ * options_.threads > cores_;
+  ops_.reset();
   if (options_.device == "cuda") {
-    make_cuda_device(rank_on_node_);  // says what is missing, if anything is
-    throw NotCompiled("this build reaches the GPU but has no operations for it yet: use --device cpu");
+    if (options_.link_gb_per_s > 0)
+      throw Error(ExitCode::kUsage, "--link-gbps: a link is emulated with --device cpu only");
+    device_ = make_cuda_device(rank_on_node_);
+    ops_ = make_cuda_ops(*device_, options_.tf32);
+  } else {
+    device_ = make_cpu_device({.threads = options_.threads,
+                               .link_gb_per_s = options_.link_gb_per_s,
+                               .flip = options_.flip,
+                               .trace = trace_.get(),
+                               .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
+    ops_ = make_cpu_ops(*device_);
   }
-  device_ = make_cpu_device({.threads = options_.threads,
-                             .link_gb_per_s = options_.link_gb_per_s,
-                             .flip = options_.flip,
-                             .trace = trace_.get(),
-                             .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
-  ops_ = make_cpu_ops(*device_);
+  verify_swap();
+}
+
+// What libraries take later: kernels as they are loaded, buffers of communicators.
+void Job::measure_device() {
+  constexpr std::size_t kReserve = std::size_t{1} << 30;
+  device_memory_ = device_->own_memory();
+  if (!device_memory_) return;
+  const std::size_t share = device_memory_->bytes / static_cast<std::size_t>(sharers_of(places_, mesh_->rank));
+  device_memory_->bytes = share - std::min(share, kReserve);
+}
+
+VerifySwap Job::verify_swap() const {
+  const bool able = device_->verifies_pages();
+  if (options_.verify_swap == "auto") return able ? VerifySwap::kFirst : VerifySwap::kOff;
+  const VerifySwap wanted = parse_verify_swap(options_.verify_swap);
+  if (wanted == VerifySwap::kOff || able) return wanted;
+  throw Error(ExitCode::kUsage, fmt::format("--verify-swap {}: {} cannot digest pages in its memory: use off or auto",
+                                            options_.verify_swap, device_->name()));
+}
+
+// The same on all ranks.
+LinkKind Job::link_kind() const {
+  if (options_.device != "cuda") return LinkKind::kHost;
+  if (options_.transport == "nccl") return LinkKind::kDirect;
+  const bool apart = mesh_->shape.ranks() > 1 && !shares_hardware(places_);
+  const bool direct = options_.transport == "auto" && apart && direct_links_present() && !options_.reproducible;
+  return direct ? LinkKind::kDirect : LinkKind::kStaged;
 }
 
 // Rank 0 reads the files' metadata and sends it round, so that a thousand ranks are not a metadata storm.
@@ -194,6 +252,8 @@ void Job::plan_memory(const Communicator& node) {
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * options_.max_batch_tokens * (steps_in_flight() + 2);
   memory_.workspace = workspace.total() + transfers;
+  memory_.on_device = device_memory_.has_value();
+  if (memory_.on_device) memory_.host += transfers;
   limit_ = available_memory();
   if (options_.device_memory_bytes == 0) options_.device_memory_bytes = default_pool_bytes();
   const std::uint64_t own_frames = std::min<std::uint64_t>(options_.device_memory_bytes / page_bytes_, INT_MAX);
@@ -203,7 +263,7 @@ void Job::plan_memory(const Communicator& node) {
   const std::uint64_t own_slots = std::min<std::uint64_t>(host_cache / page_bytes_, INT_MAX);
   host_slots_ = static_cast<int>(~mesh_->world.all_reduce_max(~own_slots));
   memory_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
-  for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.total();
+  for (const MemoryNeed& need : gather(node, memory_)) node_bytes_ += need.host_total();
   const std::vector<MemoryNeed> needs = gather(mesh_->world, memory_);
   if (mesh_->rank == 0) spdlog::info("{}", memory_table(needs));
 }
@@ -224,6 +284,7 @@ std::size_t Job::default_pool_bytes() {
     frames.resize(std::min<std::size_t>(frames.size(), std::max(options_.pool_models, 1)));
     return mesh_->world.all_reduce_max(std::accumulate(frames.begin(), frames.end(), std::size_t{1})) * page_bytes_;
   }
+  if (device_memory_) return device_memory_->bytes - std::min(device_memory_->bytes, memory_.workspace);
   // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
   // than the largest model and some cache.
   const std::size_t share = limit_.bytes / static_cast<std::size_t>(ranks_on_node_);
@@ -235,7 +296,7 @@ std::size_t Job::default_pool_bytes() {
 // An eighth of the pool, of half of what the rank's share of memory leaves beside everything else.
 std::size_t Job::default_host_cache_bytes() const {
   const std::size_t share = limit_.bytes / static_cast<std::size_t>(ranks_on_node_);
-  const std::size_t left = share - std::min(share, memory_.total());
+  const std::size_t left = share - std::min(share, memory_.host_total());
   return std::min(memory_.pool / 8, left / 2);
 }
 
@@ -245,13 +306,18 @@ void Job::check_memory() const {
     throw ConfigError(fmt::format("--device-memory {} holds no page of {}", format_size(options_.device_memory_bytes),
                                   format_size(page_bytes_)));
   }
+  const std::string own = fmt::format("host pages {}, pool {}, workspace {}", format_size(memory_.host),
+                                      format_size(memory_.pool), format_size(memory_.workspace));
+  if (device_memory_ && memory_.device_total() > device_memory_->bytes) {
+    throw OutOfDeviceMemory(fmt::format(
+        "this rank needs {} of device memory ({}), but {} leaves {}: lower "
+        "--device-memory or --max-batch-tokens",
+        format_size(memory_.device_total()), own, device_memory_->source, format_size(device_memory_->bytes)));
+  }
   if (node_bytes_ > limit_.bytes) {
-    throw Error(
-        ExitCode::kSystem,
-        fmt::format("the {} ranks of this node need {} (this one: host pages {}, pool {}, workspace {}), but {} "
-                    "leaves {}",
-                    ranks_on_node_, format_size(node_bytes_), format_size(memory_.host), format_size(memory_.pool),
-                    format_size(memory_.workspace), limit_.source, format_size(limit_.bytes)));
+    throw Error(ExitCode::kSystem,
+                fmt::format("the {} ranks of this node need {} (this one: {}), but {} leaves {}", ranks_on_node_,
+                            format_size(node_bytes_), own, limit_.source, format_size(limit_.bytes)));
   }
   if (mesh_->rank == 0) Scheduler(model_shapes(), model_names(), make_policy(options_.policy), scheduler_options());
 }
@@ -275,17 +341,22 @@ std::string Job::memory_table(const std::vector<MemoryNeed>& needs) const {
   }
   table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
                        limit_.source, format_size(limit_.bytes));
-  return table;
+  return table + device_line();
+}
+
+std::string Job::device_line() const {
+  if (!device_memory_) return {};
+  return fmt::format("\n{}: pool and workspace need {}, {} are free for them", device_memory_->source,
+                     format_size(memory_.device_total()), format_size(device_memory_->bytes));
 }
 
 void Job::load_pages() {
   const double start = now_s();
   std::size_t bytes = 0;
   host_ = std::make_unique<HostStore>(*device_);
-  std::vector<const Image*> images;
   for (std::size_t m = 0; m < models_.size(); ++m) {
-    host_->load(models_[m].index, options_.models[m].id, *images.emplace_back(&own_image(models_[m])), mesh_->t,
-                ops_->weight_format(), options_.threads);
+    host_->load(models_[m].index, options_.models[m].id, own_image(models_[m]), mesh_->t, ops_->weight_format(),
+                options_.threads);
     bytes += own_image(models_[m]).total_used_bytes();
     if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
   }
@@ -293,14 +364,29 @@ void Job::load_pages() {
     const double seconds = now_s() - start;
     spdlog::info("loaded {} a rank in {:.2f} s ({:.2f} GB/s)", format_size(bytes), seconds, 1e-9 * bytes / seconds);
   }
-  executor_ = std::make_unique<Executor>(*mesh_, *device_, *ops_, *progress_, std::move(images), *host_,
-                                         ExecutorOptions{.frames = frames_,
-                                                         .frame_bytes = page_bytes_,
-                                                         .host_slots = host_slots_,
-                                                         .max_rows = options_.max_batch_tokens,
-                                                         .steps_in_flight = steps_in_flight(),
-                                                         .verify_swap = parse_verify_swap(options_.verify_swap),
-                                                         .trace = trace_.get()});
+}
+
+// Collective.
+void Job::make_executor() {
+  std::vector<const Image*> images;
+  for (const Model& model : models_) images.push_back(&own_image(model));
+  const ExecutorOptions options{.frames = frames_,
+                                .frame_bytes = page_bytes_,
+                                .host_slots = host_slots_,
+                                .max_rows = options_.max_batch_tokens,
+                                .steps_in_flight = steps_in_flight(),
+                                .verify_swap = verify_swap(),
+                                .trace = trace_.get()};
+  const LinkKind kind = link_kind();
+  if (mesh_->rank == 0 && kind != LinkKind::kHost && mesh_->shape.ranks() > 1) {
+    spdlog::info("sums and activations go {}",
+                 kind == LinkKind::kDirect ? "from device to device" : "through host memory");
+  }
+  Links links = make_links(kind, *mesh_, *device_, *progress_, Executor::link_sizes(images, options), trace_.get());
+  agreed(mesh_->world, [&] {
+    executor_ = std::make_unique<Executor>(*mesh_, *device_, *ops_, *progress_, std::move(images), *host_,
+                                           std::move(links), options);
+  });
 }
 
 std::vector<ServedModel> Job::served_models() const {
@@ -351,8 +437,6 @@ Scheduler make_scheduler(const Job& job, const CostOptions& costs) {
           make_policy(job.options().policy, {.max_wait_s = job.options().max_wait_s}), options};
 }
 
-Scheduler make_scheduler(const Job& job) {
-  return make_scheduler(job, job.scheduler_options().costs);
-}
+Scheduler make_scheduler(const Job& job) { return make_scheduler(job, job.scheduler_options().costs); }
 
 }  // namespace computron

@@ -10,6 +10,7 @@
 #include <thread>
 #include <tuple>
 
+#include "computron/device/device.h"
 #include "tests/apps/serve_job.h"
 
 namespace computron::test {
@@ -117,6 +118,20 @@ TEST_F(Failure, MeshThatTheModelDoesNotFillIsRefused) {
   narrow.heads = 2;
   write_tiny_checkpoint(path("narrow"), narrow);
   expect_failures({job(3, 1, "narrow")}, 78, "tiny");
+}
+
+TEST_F(Failure, DeviceThatIsNotThere) {
+  if (cuda_device_present()) GTEST_SKIP() << "this machine has a GPU";
+  ServeJob on_gpu = job(1, 1);
+  on_gpu.device = "cuda";
+  expect_failure(on_gpu, 69, "cuda");
+}
+
+TEST_F(Failure, WhatOnlyTheCpuDeviceHas) {
+  ServeJob emulated = job(1, 1);
+  emulated.device = "cuda";
+  emulated.more = {"--link-gbps", "1"};
+  expect_failure(emulated, 64, "--link-gbps");
 }
 
 TEST_F(Failure, MissingRequestFileIsNoInput) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "computron/base/digest.h"
+#include "tests/support/test_device.h"
 
 namespace computron::test {
 namespace {
@@ -50,7 +51,8 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
   add("--tp", std::to_string(job.tp));
   add("--pp", std::to_string(job.pp));
   add("--threads", std::to_string(job.threads));
-  add("--device", "cpu");
+  add("--device", job.device.empty() ? on_cpu() ? "cpu" : "cuda" : job.device);
+  if (!on_cpu()) command.push_back("--share-gpu");
   add("--device-memory", job.device_memory);
   add("--page-size", job.page_size);
   command.insert(command.end(), job.more.begin(), job.more.end());

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tests/apps/serve_job.h"
+#include "tests/support/test_device.h"
 
 namespace computron::test {
 namespace {
@@ -98,6 +99,16 @@ TEST_P(Swap, DamageOnTheLinkIsMended) {
   EXPECT_EQ(answers(mended.results), resident());
   EXPECT_EQ(mended.metrics.at("swaps").at("refetched"), 1);
   EXPECT_EQ(mended.metrics.at("swaps").at("verified"), mended.metrics.at("swaps").at("pages"));
+}
+
+// What a device promises that may compute otherwise in other batches.
+TEST_P(Swap, SwappedIsResident) {
+  if (on_cpu()) GTEST_SKIP() << "DamageOnTheLinkIsMended says so, and more";
+  ServeJob one_by_one = resident_job();
+  one_by_one.more = swapping_job().more;
+  const Served swapped = serve_ok(swapping_job(), *folder_);
+  EXPECT_EQ(answers(swapped.results), answers(serve_ok(one_by_one, *folder_).results));
+  EXPECT_GT(swapped.metrics.at("swaps").at("count"), 3);
 }
 
 TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {

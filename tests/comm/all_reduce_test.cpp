@@ -12,6 +12,7 @@
 
 #include "computron/base/digest.h"
 #include "computron/comm/tags.h"
+#include "tests/support/test_links.h"
 
 namespace computron {
 namespace {
@@ -58,23 +59,26 @@ bool same_bits(const Vector& a, const Vector& b) {
 struct Case {
   const char* name;
   CpuDeviceOptions options;
+  LinkKind links = LinkKind::kHost;
 };
 
 class AllReduceTest : public testing::TestWithParam<Case> {
  protected:
   static constexpr std::size_t kMaxCount = std::size_t{1} << 20;
 
-  Vector sum_of(Vector mine) {
-    all_reduce_->sum(*stream_, mine.data(), mine.size());
-    stream_->synchronize();
-    return mine;
+  Vector sum_of(const Vector& mine) {
+    const test::OnDevice<float> values(*device_, *stream_, mine);
+    links_.all_reduce->sum(*stream_, values.data(), values.size());
+    return values.values();
   }
 
   Communicator world_ = Communicator::world();
   Progress progress_{IdlePolicy{}};
-  std::unique_ptr<Device> device_ = make_cpu_device(GetParam().options);
+  std::unique_ptr<Device> device_ = test::make_test_device(GetParam().options, world_.rank());
   std::unique_ptr<Stream> stream_ = device_->make_compute_stream(progress_);
-  std::unique_ptr<AllReduce> all_reduce_ = make_mpi_all_reduce(world_, progress_, kMaxCount);
+  Mesh mesh_{{.tp = world_.size(), .pp = 1}, Communicator::world()};
+  Links links_ = make_links(test::test_link_kind(GetParam().links, mesh_.rank), mesh_, *device_, progress_,
+                            {.max_count = kMaxCount});
 };
 
 TEST_P(AllReduceTest, AddsInThePromisedOrderAtEverySize) {
@@ -156,17 +160,18 @@ TEST_P(AllReduceTest, PollsWhileItWaits) {
 }
 
 TEST_P(AllReduceTest, SumsEnqueuedTogetherStayApart) {
-  std::vector<Vector> vectors;
-  for (int i = 0; i < 8; ++i) vectors.push_back(part(world_.rank(), 14000 + 700 * i, i));
-  for (Vector& v : vectors) all_reduce_->sum(*stream_, v.data(), v.size());
-  stream_->synchronize();
-  for (int i = 0; i < 8; ++i) EXPECT_TRUE(same_bits(vectors[i], reference(world_.size(), 14000 + 700 * i, i))) << i;
+  std::vector<test::OnDevice<float>> vectors;
+  for (int i = 0; i < 8; ++i) vectors.emplace_back(*device_, *stream_, part(world_.rank(), 14000 + 700 * i, i));
+  for (const auto& v : vectors) links_.all_reduce->sum(*stream_, v.data(), v.size());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_TRUE(same_bits(vectors[i].values(), reference(world_.size(), 14000 + 700 * i, i))) << i;
+  }
 }
 
 TEST_P(AllReduceTest, RefusesMoreThanItsBuffersHold) {
   if (world_.size() == 1) GTEST_SKIP() << "one rank adds nothing";
   Vector big(kMaxCount + 1);
-  EXPECT_THROW(all_reduce_->sum(*stream_, big.data(), big.size()), Error);
+  EXPECT_THROW(links_.all_reduce->sum(*stream_, big.data(), big.size()), Error);
 }
 
 // Each of the two ranks notices: one gets too little, the other too much.
@@ -179,7 +184,9 @@ TEST_P(AllReduceTest, UnequalLengthsAreAnError) {
 
 INSTANTIATE_TEST_SUITE_P(Streams, AllReduceTest,
                          testing::Values(Case{"Inline", {.threads = 1}}, Case{"Threads", {.threads = 3}},
-                                         Case{"Deferred", {.threads = 2, .deferred = true}}),
+                                         Case{"Deferred", {.threads = 2, .deferred = true}},
+                                         Case{"Staged", {.threads = 1}, LinkKind::kStaged},
+                                         Case{"StagedDeferred", {.deferred = true}, LinkKind::kStaged}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(LocalAllReduce, LeavesTheValuesAlone) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace computron {
 namespace {
 
@@ -20,6 +22,24 @@ TEST(MeshShape, RankIsStageTimesTpPlusT) {
   EXPECT_EQ(shape.rank_of(2, 1), 9);
   EXPECT_EQ(shape.stage_of(9), 2);
   EXPECT_EQ(shape.t_of(9), 1);
+}
+
+// Every pair of neighbours is in one of the two parities, and no stage is in two pairs of one.
+TEST(MeshShape, NeighboursMakePairs) {
+  for (int pp = 1; pp <= 5; ++pp) {
+    const MeshShape shape{.tp = 2, .pp = pp};
+    std::map<int, std::vector<int>> stages;  // [lower stage]
+    for (int stage = 0; stage < pp; ++stage) {
+      for (int parity = 0; parity < 2; ++parity) {
+        if (const auto lower = shape.pair_of(stage, parity)) {
+          EXPECT_EQ(*lower % 2, parity);
+          stages[*lower].push_back(stage);
+        }
+      }
+    }
+    EXPECT_EQ(static_cast<int>(stages.size()), pp - 1);
+    for (const auto& [lower, both] : stages) EXPECT_THAT(both, testing::ElementsAre(lower, lower + 1));
+  }
 }
 
 TEST(Mesh, EveryShapeOfThisManyRanks) {

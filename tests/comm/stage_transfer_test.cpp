@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "tests/support/test_links.h"
+
 namespace computron {
 namespace {
 
@@ -13,25 +15,32 @@ std::vector<float> activations(int t, int step, std::size_t count) {
   return values;
 }
 
+struct Case {
+  const char* name;
+  int tp;
+  LinkKind kind;
+};
+
 // Ranks in a pipeline of pp stages, with the stages' own transfers polled from the hook.
-class StageTransferTest : public testing::TestWithParam<int> {
+class StageTransferTest : public testing::TestWithParam<Case> {
  protected:
   static constexpr std::size_t kMaxCount = 300000;
   static constexpr int kBuffers = 2;
 
   StageTransferTest() {
-    progress_.set_hook([this] { transfer_.poll(); });
+    progress_.set_hook([this] { links_.transfer->poll(); });
   }
   static MeshShape shape() {
-    const int ranks = Communicator::world().size();
-    return ranks % GetParam() == 0 ? MeshShape{.tp = GetParam(), .pp = ranks / GetParam()} : MeshShape{.tp = ranks};
+    const int ranks = Communicator::world().size(), tp = GetParam().tp;
+    return ranks % tp == 0 ? MeshShape{.tp = tp, .pp = ranks / tp} : MeshShape{.tp = ranks};
   }
 
   Progress progress_{IdlePolicy{}};
   Mesh mesh_{shape(), Communicator::world()};
-  StageTransfer transfer_{mesh_, progress_, kMaxCount, kBuffers};
-  std::unique_ptr<Device> device_ = make_cpu_device({});
+  std::unique_ptr<Device> device_ = test::make_test_device({}, mesh_.rank);
   std::unique_ptr<Stream> stream_ = device_->make_compute_stream(progress_);
+  Links links_ = make_links(test::test_link_kind(GetParam().kind, mesh_.rank), mesh_, *device_, progress_,
+                            {.max_count = kMaxCount, .buffers = kBuffers});
 };
 
 // The first stage runs ahead by as many steps as there are buffers and then waits; every stage adds one.
@@ -40,22 +49,29 @@ TEST_P(StageTransferTest, CarriesEveryStepThroughAllStages) {
     const std::size_t count = step % 7 == 0 ? kMaxCount : 10 + step;
     std::vector<float> data = activations(mesh_.t, step, count);
     if (!mesh_.first_stage()) {
-      std::fill(data.begin(), data.end(), -1.0f);
-      transfer_.receive(*stream_, data.data(), count);
-      stream_->synchronize();
+      const test::OnDevice<float> received(*device_, *stream_, std::vector<float>(count, -1.0f));
+      links_.transfer->receive(*stream_, received.data(), count);
+      data = received.values();
     }
     std::vector<float> expected = activations(mesh_.t, step, count);
     for (float& x : expected) x += static_cast<float>(mesh_.stage);
     ASSERT_EQ(data, expected) << "step " << step;
     for (float& x : data) x += 1;
-    if (!mesh_.last_stage()) transfer_.send(*stream_, data.data(), count);
+    if (mesh_.last_stage()) continue;
+    const test::OnDevice<float> sent(*device_, *stream_, data);
+    links_.transfer->send(*stream_, sent.data(), count);
+    const std::vector<float> other(count, -2.0f);
+    stream_->copy_to_device(reinterpret_cast<std::byte*>(sent.data()), reinterpret_cast<const std::byte*>(other.data()),
+                            count * sizeof(float));  // free again: what was sent must not change with it
     stream_->synchronize();
-    std::fill(data.begin(), data.end(), -2.0f);  // free again: what was sent must not change with it
   }
   mesh_.world.barrier();
 }
 
-INSTANTIATE_TEST_SUITE_P(TensorRanks, StageTransferTest, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Meshes, StageTransferTest,
+                         testing::Values(Case{"tp1", 1, LinkKind::kHost}, Case{"tp2", 2, LinkKind::kHost},
+                                         Case{"tp1Staged", 1, LinkKind::kStaged}),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace computron

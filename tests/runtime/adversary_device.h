@@ -87,6 +87,9 @@ class AdversaryStream : public CopyStream {
       if (std::memcmp(seen->data(), source, bytes) == 0) std::memcpy(destination, source, bytes);
     });
   }
+  void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override {
+    copy_to_device(destination, source, bytes);
+  }
   void synchronize() override {
     if (!adversary_.run_all()) throw Error(ExitCode::kInternal, "deadlock: every queue waits");
   }

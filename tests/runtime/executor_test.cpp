@@ -17,6 +17,7 @@
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "computron/model/checkpoint_check.h"
+#include "tests/support/test_links.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace computron {
@@ -26,7 +27,7 @@ constexpr std::size_t kPageBytes = 32 << 10;
 constexpr int kMaxRows = 32;
 constexpr int kAllFrames = 128;
 constexpr int kHostSlots = 4;  // fewer than the caches of both models take
-constexpr int kVocab = 1500;  // embedding and tied head: 12 pages
+constexpr int kVocab = 1500;   // embedding and tied head: 12 pages
 
 // The models of the test on this rank: files, images, pages.
 class Models {
@@ -180,7 +181,12 @@ struct Setting {
   const char* name;
   int frames;
   CpuDeviceOptions device;
+  LinkKind links = LinkKind::kHost;
 };
+
+std::unique_ptr<Ops> make_test_ops(Device& device) {
+  return test::on_cpu() ? make_cpu_ops(device) : make_cuda_ops(device);
+}
 
 class ExecutorTest : public ::testing::TestWithParam<Setting> {
  protected:
@@ -190,20 +196,23 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
   };
 
   // Checks the digests on the way.
-  static Outcome run(MeshShape shape, int frames, int host_slots, const CpuDeviceOptions& options, std::uint64_t seed) {
+  static Outcome run(MeshShape shape, const Setting& setting, int host_slots, std::uint64_t seed) {
     const Mesh mesh(shape, Communicator::world());
-    const auto device = make_cpu_device(options);
-    const auto ops = make_cpu_ops(*device);
+    const auto device = test::make_test_device(setting.device, mesh.rank);
+    const auto ops = make_test_ops(*device);
     Progress progress(IdlePolicy{});
     const Models models(mesh, *device, *ops);
+    const ExecutorOptions options{.frames = setting.frames,
+                                  .frame_bytes = kPageBytes,
+                                  .host_slots = host_slots,
+                                  .max_rows = kMaxRows,
+                                  .steps_in_flight = 2};
     Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
-                      {.frames = frames,
-                       .frame_bytes = kPageBytes,
-                       .host_slots = host_slots,
-                       .max_rows = kMaxRows,
-                       .steps_in_flight = 2});
+                      make_links(test::test_link_kind(setting.links, mesh.rank), mesh, *device, progress,
+                                 Executor::link_sizes(models.list(), options)),
+                      options);
     progress.set_hook([&] { executor.poll(); });
-    Planner planner(models.list(), frames, host_slots, seed);
+    Planner planner(models.list(), setting.frames, host_slots, seed);
     Outcome outcome;
     double exposed_s = 0;
     for (Step& step : make_steps(shape.pp, seed)) {
@@ -237,8 +246,8 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
   if (world.size() > 1) shapes.push_back({.tp = world.size() / 2, .pp = 2});
   for (const MeshShape shape : shapes) {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
-      const Outcome resident = run(shape, kAllFrames, /*host_slots=*/0, {}, seed);
-      const Outcome swapped = run(shape, GetParam().frames, kHostSlots, GetParam().device, seed);
+      const Outcome resident = run(shape, {"", kAllFrames, {}}, /*host_slots=*/0, seed);
+      const Outcome swapped = run(shape, GetParam(), kHostSlots, seed);
       EXPECT_GT(swapped.fetches, resident.fetches);
       EXPECT_GT(swapped.restores, 0u);
       ASSERT_EQ(resident.rows.size(), swapped.rows.size());
@@ -267,12 +276,15 @@ class Receipts : public ::testing::Test {
       if (copy != damaged_copy || attempt >= times) return std::nullopt;
       return hash_tuple(copy, attempt) % (8 * bytes);
     };
-    Executor executor(mesh_, *device_, *ops_, progress_, models_.list(), models_.host,
-                      {.frames = kFrames,
-                       .frame_bytes = kPageBytes,
-                       .max_rows = kMaxRows,
-                       .steps_in_flight = 1,
-                       .verify_swap = verify});
+    const ExecutorOptions options{.frames = kFrames,
+                                  .frame_bytes = kPageBytes,
+                                  .max_rows = kMaxRows,
+                                  .steps_in_flight = 1,
+                                  .verify_swap = verify};
+    Executor executor(
+        mesh_, *device_, *ops_, progress_, models_.list(), models_.host,
+        make_links(LinkKind::kHost, mesh_, *device_, progress_, Executor::link_sizes(models_.list(), options)),
+        options);
     Planner planner(models_.list(), kFrames, /*host_slots=*/0, /*seed=*/0);
     Outcome outcome;
     for (Step& step : make_steps(1, 0)) {
@@ -341,7 +353,8 @@ INSTANTIATE_TEST_SUITE_P(Pools, ExecutorTest,
                                            Setting{"SmallTwoThreads", 10, {.threads = 2}},        //
                                            Setting{"SmallSlowLink", 11, {.link_gb_per_s = 0.5}},  //
                                            Setting{"SmallDeferred", 10, {.deferred = true}},      //
-                                           Setting{"DeferredSlowLink", 11, {.link_gb_per_s = 0.5, .deferred = true}}),
+                                           Setting{"DeferredSlowLink", 11, {.link_gb_per_s = 0.5, .deferred = true}},
+                                           Setting{"DeferredStaged", 10, {.deferred = true}, LinkKind::kStaged}),
                          [](const auto& setting) { return setting.param.name; });
 
 }  // namespace

@@ -63,7 +63,7 @@ class Model {
         stream_(device_->make_compute_stream(progress_)),
         all_reduce_(shape.tp == 1 ? make_local_all_reduce()
                                   : make_mpi_all_reduce(mesh_.tensor, progress_, max_floats(), nullptr)),
-        transfer_(mesh_, progress_, max_floats(), /*buffers=*/1),
+        transfer_(make_mpi_stage_transfer(mesh_, progress_, max_floats(), /*buffers=*/1)),
         work_(*device_, Workspace::Sizes::of(image_.plan, *ops_, kMaxRows * std::max(config_.vocab, 1))),
         transformer_(image_, mesh_.t) {
     host_.load(index_, "model", image_, mesh_.t, ops_->weight_format(), /*threads=*/1);
@@ -78,7 +78,7 @@ class Model {
 
   ~Model() {
     mesh_.world.barrier();  // what was sent has been received
-    transfer_.poll();
+    transfer_->poll();
   }
 
   const ModelConfig& config() const { return config_; }
@@ -146,9 +146,9 @@ class Model {
     const Activations hidden = work_.hidden(batch.rows(), config_.hidden);
     const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
     Pass pass{*stream_, *ops_, *all_reduce_, pages, work_, batch, cache_};
-    if (!mesh_.first_stage()) transfer_.receive(*stream_, reinterpret_cast<float*>(hidden.data), count);
+    if (!mesh_.first_stage()) transfer_->receive(*stream_, reinterpret_cast<float*>(hidden.data), count);
     transformer_.forward(pass, hidden, out);
-    if (!mesh_.last_stage()) transfer_.send(*stream_, reinterpret_cast<float*>(hidden.data), count);
+    if (!mesh_.last_stage()) transfer_->send(*stream_, reinterpret_cast<float*>(hidden.data), count);
     stream_->synchronize();
   }
 
@@ -174,7 +174,7 @@ class Model {
   HostStore host_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<AllReduce> all_reduce_;
-  StageTransfer transfer_;
+  std::unique_ptr<StageTransfer> transfer_;
   Workspace work_;
   Transformer transformer_;
   std::vector<std::uint32_t> blocks_;

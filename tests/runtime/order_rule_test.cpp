@@ -266,6 +266,15 @@ class Rank {
       accept_some(runs);
     }
     pages.end();
+    if (random_() % 3 == 0) finish(run.step);
+  }
+
+  // As the executor does behind every pass.
+  void finish(const Step& step) {
+    while (!adversary_.queue(0).empty()) {
+      if (!adversary_.run(1)) throw Error(ExitCode::kInternal, "deadlock");
+    }
+    residency_->finished(step);
   }
 
   // The pass finds in its model's cache what the model's last pass wrote, and writes something new.
@@ -393,6 +402,35 @@ Step one_stage_step() {
   step.chunks.resize(1);
   step.stages.resize(1);
   return step;
+}
+
+// What a finished step used is fetched over while the next pass is under way; otherwise the copy waits for that, too.
+TEST(OrderRule, AFinishedStepHoldsNoCopyUp) {
+  for (const bool finished : {false, true}) {
+    const Image image = make_image(2, 0);
+    AdversaryDevice device;
+    Adversary adversary(0);
+    AdversaryStream compute(adversary, 0), copy(adversary, 1);
+    HostStore host(device);
+    host.add(image, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
+    Residency residency(0, {&image}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
+    Step first = one_stage_step(), second = one_stage_step();
+    first.stages[0].fetches = {{.model = 0, .page = 0, .frame = 0, .after = {}}};
+    residency.accept(first);
+    residency.begin(first);
+    StepPages(residency, first).end();
+    ASSERT_TRUE(adversary.run_all());
+    if (finished) residency.finished(first);
+
+    adversary.queue(0).push_back({[] { return false; }, [] {}});  // a pass that goes on and on
+    second.id = first.id + 1;
+    second.stages[0].fetches = {{.model = 0, .page = 1, .frame = 0, .after = {first.id}}};
+    residency.accept(second);
+    EXPECT_FALSE(adversary.run_all()) << "the pass does not end";
+    residency.begin(second);
+    StepPages pages(residency, second);
+    EXPECT_EQ(pages.acquire(1).ready->query(), finished);
+  }
 }
 
 // A fetch that waits for a use whose own page comes later on the link would deadlock: refused, not hung.

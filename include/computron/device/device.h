@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "computron/base/memory.h"
 #include "computron/device/progress.h"
 
 namespace computron {
@@ -52,6 +53,11 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   // Copies host bytes into device memory. `source` must stay valid and unchanged until the stream is past the copy.
   virtual void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
+  // Copies device bytes into host memory, in the same order as copies to the device. `destination` must stay valid, and
+  // `source` unchanged, until the stream is past the copy.
+  virtual void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
+  // Copies within device memory; the two do not overlap.
+  virtual void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
   // Returns when everything given so far has run. Rethrows an error of that work, unless the call that gave it has run
   // it and thrown. A compute stream polls meanwhile.
   virtual void synchronize() = 0;
@@ -59,7 +65,7 @@ class Stream {
   virtual double exposed_s() const { return 0; }
 };
 
-// What a copy stream has done, for metrics. Bytes go both ways.
+// What a copy stream has done, for metrics. Bytes go both ways over the link; copies within the device are not counted.
 struct LinkStatistics {
   std::size_t bytes = 0;
   double busy_s = 0;                  // union of the times from a copy's start to its end, its verification included
@@ -69,13 +75,10 @@ struct LinkStatistics {
 
 class CopyStream : public Stream {
  public:
-  // Copies device bytes into host memory, over the same link and in the same order as copies to the device.
-  // `destination` must stay valid, and `source` unchanged, until the stream is past the copy.
-  virtual void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
   virtual LinkStatistics statistics() const = 0;
   // copy_to_device() of the page called `name`. With a `digest` (base/digest.h, digest64) the stream goes on only
   // when the bytes in `frame` have it: a page that differs is copied once more, and if it still differs the stream
-  // fails with Error{kDevice}. NotCompiled from streams that cannot look into their device's memory.
+  // fails with Error{kDevice}. NotCompiled where Device::verifies_pages() says no.
   virtual void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
                      std::optional<std::uint64_t> digest);
 };
@@ -107,6 +110,15 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;                // "cpu (2 threads)", "cuda 0: NVIDIA H200"
   virtual std::size_t default_page_bytes() const = 0;  // 8 MiB on cpu, 64 MiB on cuda
+  // The piece of hardware that a rank should have for itself, by a name that no other has ("GPU-8a6f..."); empty where
+  // any number of ranks may share it.
+  virtual std::string hardware_id() const { return {}; }
+  // The NUMA node it hangs from; -1 where that means nothing or is not known.
+  virtual int numa_node() const { return -1; }
+  // What is free of memory that only the device has; nothing where it computes in host memory.
+  virtual std::optional<MemoryLimit> own_memory() const { return std::nullopt; }
+  // Whether its copy streams can digest a page in device memory (CopyStream::fetch).
+  virtual bool verifies_pages() const { return false; }
   virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) = 0;     // OutOfDeviceMemory
   virtual std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) = 0;  // Error{kSystem}
   virtual std::unique_ptr<Stream> make_compute_stream(Progress& progress) = 0;  // used by one thread only
@@ -129,7 +141,8 @@ struct CpuDeviceOptions {
 };
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
-// The CUDA device of this rank (`local_rank` of its node). NotCompiled in a build without CUDA.
+// The CUDA device of this rank (`local_rank` of its node). NotCompiled in a build without CUDA, Error{kDevice} on a
+// machine without a GPU.
 std::unique_ptr<Device> make_cuda_device(int local_rank);
 // False in a build without CUDA or on a machine without a GPU.
 bool cuda_device_present() noexcept;

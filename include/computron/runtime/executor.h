@@ -16,8 +16,8 @@
 #include <memory>
 #include <vector>
 
+#include "computron/comm/links.h"
 #include "computron/comm/mesh.h"
-#include "computron/comm/stage_transfer.h"
 #include "computron/model/transformer.h"
 #include "computron/runtime/kv_geometry.h"
 #include "computron/runtime/report.h"
@@ -38,17 +38,21 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  // Borrows everything; images[m] and host page numbers must match. `images` are this stage's.
+  // Borrows everything but `links`, which must fit link_sizes(); images[m] and host page numbers must match. `images`
+  // are this stage's.
   Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
-           const HostStore& host, const ExecutorOptions& options);
+           const HostStore& host, Links links, const ExecutorOptions& options);
   ~Executor();  // stops the copy thread before its frames go
+
+  // What an executor of these images needs of its links.
+  static LinkSizes link_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options);
 
   // The step has arrived: starts what fetches may start. Steps are accepted and run in the same order.
   void accept(const Step& step) { residency_.accept(step); }
   // Executes the step and returns this rank's done record.
   Report run(const Step& step);
   // Moves transfers along; called from the progress hook.
-  void poll() { transfer_.poll(); }
+  void poll() { links_.transfer->poll(); }
 
   const StageState& state() const { return residency_.state(); }
 
@@ -56,7 +60,7 @@ class Executor {
   Batch make_batch(const Step& step);
   void add_sampling(const Step& step, Batch& batch);
   // The compute stream's so far: for pages and for the stage before.
-  double standing_still_s() const { return compute_->exposed_s() + transfer_.waited_s(); }
+  double standing_still_s() const { return compute_->exposed_s() + links_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
 
   const Mesh& mesh_;
@@ -71,8 +75,7 @@ class Executor {
   Residency residency_;
 
   std::unique_ptr<Workspace> work_;
-  std::unique_ptr<AllReduce> all_reduce_;
-  StageTransfer transfer_;
+  Links links_;
   std::vector<Transformer> transformers_;  // [model]
   std::vector<KvGeometry> geometries_;     // [model]
   RowCollector collector_;

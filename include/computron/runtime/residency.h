@@ -4,6 +4,7 @@
 //                  earlier steps compute)
 //   begin(step)    in order of execution: the state becomes the one the step's pass finds
 //   StepPages      during the pass: pages are acquired in order of use; as uses end, refills become due
+//   finished(step) after the pass: copies need not wait any longer for what it used
 //
 // Used by the thread that owns the compute stream.
 #pragma once
@@ -29,6 +30,8 @@ class Residency {
 
   void accept(const Step& step);
   void begin(const Step& step);
+  // The compute stream has been synchronized behind the step's pass.
+  void finished(const Step& step) { swapper_.finished(step.id); }
 
   const StageState& state() const { return state_; }
   const FramePool& pool() const { return pool_; }

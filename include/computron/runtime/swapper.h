@@ -4,8 +4,9 @@
 //   submitted --its frame's last use enqueued--> enqueued on the copy stream --filled event--> readable
 //
 // Transfers wait in one queue in order of submission. The first is enqueued as soon as the compute stream has been
-// given everything up to its `after` point; the copy then waits for the frame's drained event, recorded at that moment.
-// Nothing is waited for on the host. Used by the thread that owns the compute stream.
+// given everything up to its `after` point; the copy then waits for the frame's drained event, recorded at that moment,
+// unless that step is known to be over on the device. Nothing is waited for on the host. Used by the thread that owns
+// the compute stream.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,9 @@ class Swapper {
   void submit(const std::vector<Transfer>& transfers);
   // The compute stream has been given everything up to `point`.
   void passed(UsePoint point);
+  // The compute stream has run everything of the steps up to `step`: their last uses hold no copy up any longer.
+  // Without this a copy would wait for all that the stream has been given by the time the copy is enqueued.
+  void finished(StepId step) { finished_ = step; }
 
   // The event after which `frame` holds `page`; Error{kInternal} if that fetch has not been enqueued yet: waiting for
   // it would be waiting for an event before it is recorded, a deadlock that the order rule excludes.
@@ -72,6 +76,7 @@ class Swapper {
   Stream& compute_;
 
   UsePoint passed_{.step = 0, .use = UsePoint::kEnd};
+  StepId finished_ = 0;
   std::deque<Transfer> queue_;
   struct Content {
     ModelId model = 0xffffffff;

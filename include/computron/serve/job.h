@@ -12,6 +12,7 @@
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
 #include "computron/sched/scheduler.h"
+#include "computron/serve/placement.h"
 #include "computron/serve/roster.h"
 
 namespace computron {
@@ -21,7 +22,10 @@ struct JobOptions {
   std::vector<RosterEntry> models;
   int tp = 0;
   int pp = 0;
-  std::string device = "auto";
+  std::string device = "auto";     // auto: GPUs where every rank has one for itself
+  bool share_gpu = false;          // ranks may have the same one
+  bool tf32 = false;               // of float32 weights, where the device has it
+  std::string transport = "auto";  // between GPUs: nccl, mpi (through host memory), or what fits
   std::size_t device_memory_bytes = 0;
   // Where device_memory_bytes is 0 and pool_for_tokens is not: the pool is the largest `pool_models` models, for each
   // of them a cache of so many tokens, and a frame. What benchmarks of swapping want: so many models resident and no
@@ -39,20 +43,23 @@ struct JobOptions {
   double max_wait_s = PolicyOptions{}.max_wait_s;
   // Host memory of a rank for caches of models that are swapped out; absent: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes;
-  std::string verify_swap = "first";
-  bool reproducible = false;  // the same bits at tp 1, 2, 4, 8
-  InjectedFlip flip = {};  // test only, of this rank
-  bool load = true;  // false: everything is planned and checked, no page is read, nothing can run
+  std::string verify_swap = "auto";  // first where the device can, else off
+  bool reproducible = false;         // the same bits at tp 1, 2, 4, 8
+  InjectedFlip flip = {};            // test only, of this rank
+  bool load = true;                  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;
   std::uint64_t seed = 0;
 };
 
 // Bytes that a rank takes.
 struct MemoryNeed {
-  std::size_t host = 0;  // pages of all models, and slots for caches
+  std::size_t host = 0;  // pages of all models, slots for caches and, beside a device with memory of its own, messages
   std::size_t pool = 0;
   std::size_t workspace = 0;  // scratch arrays and message buffers
-  std::size_t total() const { return host + pool + workspace; }
+  bool on_device = false;     // pool and workspace take memory that only the device has
+  std::size_t device_total() const { return pool + workspace; }
+  std::size_t host_total() const { return host + (on_device ? 0 : device_total()); }
+  std::size_t total() const { return host + device_total(); }
 };
 
 // Everything a rank serves with. Built by the constructor, collectively; each phase ends in a vote, so a failure
@@ -97,7 +104,12 @@ class Job {
   };
 
   void read_indices();
+  void set_up_device();
+  void choose_device();
   void make_device();
+  void measure_device();
+  VerifySwap verify_swap() const;
+  LinkKind link_kind() const;
   void lengthen_steps();
   void check_message_size(const ModelConfig& config, const std::string& id) const;
   void make_images();
@@ -106,6 +118,8 @@ class Job {
   std::size_t default_host_cache_bytes() const;
   void check_memory() const;
   void load_pages();
+  void make_executor();
+  std::string device_line() const;
   std::string memory_table(const std::vector<MemoryNeed>& needs) const;
   const Image& own_image(const Model& model) const { return model.images[mesh_->stage]; }
 
@@ -126,6 +140,8 @@ class Job {
   MemoryNeed memory_;           // of this rank
   std::size_t node_bytes_ = 0;  // of all ranks of this node
   MemoryLimit limit_;
+  std::vector<RankPlace> places_;             // [rank]
+  std::optional<MemoryLimit> device_memory_;  // this rank's share of what is free, if the device has its own
   std::unique_ptr<HostStore> host_;
   std::unique_ptr<Executor> executor_;
 };

@@ -19,6 +19,12 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
   void record(Event& event) override;
   void wait(const Event& event) override { wait(0, mark_of(&event)); }
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override {
+    copy_to_device(destination, source, bytes);  // one memory
+  }
+  void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override {
+    copy_to_device(destination, source, bytes);
+  }
   void synchronize() override {}
   double exposed_s() const override { return exposed_s_; }
 
@@ -60,6 +66,12 @@ class DeferredComputeStream final : public CpuComputeStream {
   void record(Event& event) override;
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override {
+    copy_to_device(destination, source, bytes);  // one memory
+  }
+  void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override {
+    copy_to_device(destination, source, bytes);
+  }
   void synchronize() override;
   double exposed_s() const override { return stream_.exposed_s(); }
 

@@ -62,6 +62,15 @@ void CpuCopyStream::copy_to_host(std::byte* destination, const std::byte* source
   give(Copy{destination, source, bytes, now_s(), "copy to host"});
 }
 
+void CpuCopyStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  give(Copy{.destination = destination,
+            .source = source,
+            .bytes = bytes,
+            .enqueued_s = now_s(),
+            .what = "copy on device",
+            .over_link = false});
+}
+
 void CpuCopyStream::fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
                           std::optional<std::uint64_t> digest) {
   give(Copy{frame, page, bytes, now_s(), "fetch", name, digest});
@@ -124,6 +133,7 @@ void CpuCopyStream::execute(const Wait& wait, const std::stop_token& stop) {
 
 void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (error_) return;
+  if (!copy.over_link) return streaming_copy(copy.destination, copy.source, copy.bytes);
   const double begin_s = now_s();
   int attempts = 0;
   bool right = false;

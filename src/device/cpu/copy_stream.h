@@ -33,6 +33,7 @@ class CpuCopyStream final : public CopyStream {
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   LinkStatistics statistics() const override;
   void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
@@ -50,6 +51,7 @@ class CpuCopyStream final : public CopyStream {
     const char* what = "copy";  // for the trace
     PageName name = {};         // of a page
     std::optional<std::uint64_t> digest = {};
+    bool over_link = true;
   };
   struct Record {
     CpuEvent* event;

@@ -56,6 +56,7 @@ class CpuDevice final : public Device {
     return fmt::format("cpu ({} thread{})", options_.threads, options_.threads == 1 ? "" : "s");
   }
   std::size_t default_page_bytes() const override { return kDefaultPageBytes; }
+  bool verifies_pages() const override { return true; }
 
   std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) override {
     auto pages = MappedPages::map(bytes);

@@ -11,23 +11,41 @@ namespace {
 
 constexpr std::size_t kDefaultPageBytes = std::size_t{64} << 20;
 
+// "GPU-8a6fb2e4-..." of 16 bytes, as nvidia-smi -L prints it.
+std::string text_of(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
 // Used by the thread that made it: the runtime's current device is a thread's.
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int device) : device_(device) { COMPUTRON_CUDA_CHECK(cudaSetDevice(device)); }
-
-  std::string name() const override {
-    cudaDeviceProp properties{};
-    COMPUTRON_CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
-    return fmt::format("cuda {}: {}", device_, properties.name);
+  explicit CudaDevice(int device) : device_(device) {
+    COMPUTRON_CUDA_CHECK(cudaSetDevice(device));
+    COMPUTRON_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device));
+    node_ = numa_node_of(device);
   }
+
+  std::string name() const override { return fmt::format("cuda {}: {}", device_, properties_.name); }
   std::size_t default_page_bytes() const override { return kDefaultPageBytes; }
+  std::string hardware_id() const override { return text_of(properties_.uuid); }
+  int numa_node() const override { return node_; }
+  std::optional<MemoryLimit> own_memory() const override {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    COMPUTRON_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return MemoryLimit{free_bytes, name()};
+  }
 
   std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) override {
     return allocate_cuda(device_, bytes, what);
   }
   std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) override {
-    return allocate_pinned(device_, bytes, what);
+    return allocate_pinned(node_, bytes, what);
   }
   std::unique_ptr<Stream> make_compute_stream(Progress& progress) override {
     return std::make_unique<CudaComputeStream>(progress);
@@ -37,25 +55,36 @@ class CudaDevice final : public Device {
 
  private:
   int device_;
+  int node_ = -1;
+  cudaDeviceProp properties_{};
 };
 
-// 0 where there is no driver or no GPU; not an error.
-int device_count() noexcept {
+struct DeviceCount {
+  int devices = 0;
+  const char* reason = "";  // where there is none
+};
+
+DeviceCount count_devices() noexcept {
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  const auto status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess) return {count, count == 0 ? "none is visible" : ""};
   cudaGetLastError();
-  return 0;
+  return {0, cudaGetErrorString(status)};
 }
 
 }  // namespace
 
 // Batch systems show a rank either all devices of its node or only its own, as number 0.
 std::unique_ptr<Device> make_cuda_device(int local_rank) {
-  const int count = device_count();
-  if (count == 0) throw Error(ExitCode::kDevice, "cuda: this machine has no usable GPU");
+  const auto [count, reason] = count_devices();
+  if (count == 0) {
+    throw Error(ExitCode::kDevice,
+                fmt::format("cuda: this machine has no usable GPU ({}): use --device cpu, or look what nvidia-smi says",
+                            reason));
+  }
   return std::make_unique<CudaDevice>(local_rank % count);
 }
 
-bool cuda_device_present() noexcept { return device_count() > 0; }
+bool cuda_device_present() noexcept { return count_devices().devices > 0; }
 
 }  // namespace computron

@@ -2,6 +2,7 @@
 
 #include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,9 +13,11 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "computron/base/memory.h"
 #include "computron/base/size.h"
+#include "computron/base/time.h"
 #include "computron/base/types.h"
 #include "src/device/cuda/cuda_check.h"
 #include "src/device/mapped_pages.h"
@@ -24,6 +27,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 4096;
 constexpr int kMaxPopulateThreads = 8;  // more do not fill memory faster, and other ranks fill theirs
+constexpr std::size_t kWorthAWord = std::size_t{1} << 30;  // pinning less is over before one wonders
 
 struct CudaFree {
   void operator()(std::byte* data) const { COMPUTRON_CUDA_LOG(cudaFree(data)); }
@@ -46,17 +50,58 @@ class CudaDeviceBuffer final : public DeviceBuffer {
   std::size_t bytes_;
 };
 
+std::string pinning_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "of unknown size";
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_size(limit.rlim_cur);
+}
+
+[[noreturn]] void refuse_pinning(cudaError_t status, std::size_t slab, std::size_t pinned, std::size_t bytes,
+                                 std::string_view what) {
+  cudaGetLastError();  // not sticky: nothing is wrong but the size
+  const auto [available, source] = available_memory();
+  throw Error(ExitCode::kSystem,
+              fmt::format("cannot pin {} of host memory for {} ({} of its {} are pinned; {}): the limit of locked "
+                          "memory (ulimit -l) is {}, {} leaves {}. Raise the limit, as root or in the batch system's "
+                          "daemon, serve fewer models, or spread them over more ranks",
+                          format_size(slab), what, format_size(pinned), format_size(bytes), cudaGetErrorString(status),
+                          pinning_limit(), source, format_size(available)));
+}
+
+// Registers a mapping slab by slab; unregisters what it has registered.
+class PinnedSlabs {
+ public:
+  // Error{kSystem} naming `what` when the system refuses to pin a slab.
+  PinnedSlabs(std::byte* data, std::size_t bytes, std::string_view what) {
+    for (std::size_t at = 0; at < bytes;) {
+      const std::size_t part = std::min(bytes - at, bytes_left_in_slab(data + at));
+      const auto status = cudaHostRegister(data + at, part, cudaHostRegisterDefault);
+      if (status != cudaSuccess) {
+        release();
+        refuse_pinning(status, part, at, bytes, what);
+      }
+      slabs_.push_back(data + at);
+      at += part;
+    }
+  }
+  ~PinnedSlabs() { release(); }
+  PinnedSlabs(const PinnedSlabs&) = delete;
+  PinnedSlabs& operator=(const PinnedSlabs&) = delete;
+
+ private:
+  void release() {
+    for (std::byte* slab : slabs_) COMPUTRON_CUDA_LOG(cudaHostUnregister(slab));
+    slabs_.clear();
+  }
+
+  std::vector<std::byte*> slabs_;
+};
+
 class PinnedHostBuffer final : public HostBuffer {
  public:
   // Empty buffers are not pinned: there is nothing to copy.
-  explicit PinnedHostBuffer(MappedPages pages) : pages_(std::move(pages)) {
-    if (bytes() > 0) COMPUTRON_CUDA_CHECK(cudaHostRegister(data(), bytes(), cudaHostRegisterDefault));
-  }
-  ~PinnedHostBuffer() override {
-    if (bytes() > 0) COMPUTRON_CUDA_LOG(cudaHostUnregister(data()));
-  }
-  PinnedHostBuffer(const PinnedHostBuffer&) = delete;
-  PinnedHostBuffer& operator=(const PinnedHostBuffer&) = delete;
+  PinnedHostBuffer(MappedPages pages, std::string_view what)
+      : pages_(std::move(pages)), slabs_(pages_.data(), pages_.bytes(), what) {}
 
   std::byte* data() const override { return pages_.data(); }
   std::size_t bytes() const override { return pages_.bytes(); }
@@ -64,19 +109,8 @@ class PinnedHostBuffer final : public HostBuffer {
 
  private:
   MappedPages pages_;
+  PinnedSlabs slabs_;  // goes first
 };
-
-// The NUMA node that `device` hangs from; -1 where the system does not say.
-int numa_node_of(int device) {
-  std::array<char, 32> bus_id{};
-  COMPUTRON_CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
-  std::string name(bus_id.data());
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  std::ifstream file("/sys/bus/pci/devices/" + name + "/numa_node");
-  int node = -1;
-  file >> node;
-  return file ? node : -1;
-}
 
 // Pages that appear from now on come from `node` while it has some. A wish: a refusal costs copy rate only.
 void prefer_node(const MappedPages& pages, int node) {
@@ -121,13 +155,35 @@ std::unique_ptr<DeviceBuffer> allocate_cuda(int device, std::size_t bytes, std::
   return std::make_unique<CudaDeviceBuffer>(CudaBytes(static_cast<std::byte*>(data)), bytes);
 }
 
+std::size_t bytes_left_in_slab(const std::byte* host) {
+  return kSlabBytes - reinterpret_cast<std::uintptr_t>(host) % kSlabBytes;
+}
+
 // Filling the pages before they are registered lets several threads do it; cudaMallocHost takes ten times as long.
-std::unique_ptr<HostBuffer> allocate_pinned(int device, std::size_t bytes, std::string_view what) {
+std::unique_ptr<HostBuffer> allocate_pinned(int node, std::size_t bytes, std::string_view what) {
+  const double begin_s = now_s();
   auto pages = MappedPages::map(bytes);
   if (!pages) refuse_host_memory(bytes, what);
-  prefer_node(*pages, numa_node_of(device));
+  prefer_node(*pages, node);
   if (!pages->populate(populate_threads())) refuse_host_memory(bytes, what);
-  return std::make_unique<PinnedHostBuffer>(std::move(*pages));
+  const double filled_s = now_s();
+  auto buffer = std::make_unique<PinnedHostBuffer>(std::move(*pages), what);
+  if (bytes >= kWorthAWord) {
+    spdlog::info("pinned {} for {}: filled in {:.2f} s, pinned in {:.2f} s", format_size(bytes), what,
+                 filled_s - begin_s, now_s() - filled_s);
+  }
+  return buffer;
+}
+
+int numa_node_of(int device) {
+  std::array<char, 32> bus_id{};
+  COMPUTRON_CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
+  std::string name(bus_id.data());
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::ifstream file("/sys/bus/pci/devices/" + name + "/numa_node");
+  int node = -1;
+  file >> node;
+  return file ? node : -1;
 }
 
 }  // namespace computron

@@ -1,8 +1,9 @@
 #include "src/device/cuda/cuda_stream.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "src/device/cuda/cuda_check.h"
+#include "src/device/cuda/cuda_memory.h"
 
 namespace computron {
 namespace {
@@ -12,104 +13,93 @@ const CudaEvent& cuda(const Event& event) {
   ensure(cuda_event != nullptr, "a CUDA stream was given an event of another device");
   return *cuda_event;
 }
-
-// Whether what `status` tells of has happened; throws unless it is known.
-bool is_over(cudaError_t status, const char* call) {
-  if (status == cudaErrorNotReady) return false;
-  check_cuda(status, call);
-  return true;
-}
-
-void record_on(cudaStream_t stream, Event& event) {
-  COMPUTRON_CUDA_CHECK(cudaEventRecord(cuda(event).handle(), stream));
-}
+CudaEvent& cuda(Event& event) { return const_cast<CudaEvent&>(cuda(static_cast<const Event&>(event))); }
 
 void wait_on(cudaStream_t stream, const Event& event) {
   COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(stream, cuda(event).handle(), 0));
 }
 
-void copy_on(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes,
-             cudaMemcpyKind kind) {
-  COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, kind, stream));
+// `host`: the side that lies in host memory, which is pinned slab by slab: a copy may not cross from one to the next.
+void copy_over_link(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes,
+                    const std::byte* host, cudaMemcpyKind kind) {
+  for (std::size_t at = 0; at < bytes;) {
+    const std::size_t part = std::min(bytes - at, bytes_left_in_slab(host + at));
+    COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(destination + at, source + at, part, kind, stream));
+    at += part;
+  }
+}
+
+void copy_up(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy_over_link(stream, destination, source, bytes, source, cudaMemcpyHostToDevice);
+}
+void copy_down(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy_over_link(stream, destination, source, bytes, destination, cudaMemcpyDeviceToHost);
+}
+void copy_within(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes) {
+  if (bytes == 0) return;
+  COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, stream));
 }
 
 }  // namespace
 
-void CudaStreamDeleter::operator()(cudaStream_t stream) const { COMPUTRON_CUDA_LOG(cudaStreamDestroy(stream)); }
-void CudaEventDeleter::operator()(cudaEvent_t event) const { COMPUTRON_CUDA_LOG(cudaEventDestroy(event)); }
-
-CudaStreamHandle make_cuda_stream() {
-  cudaStream_t stream = nullptr;
-  COMPUTRON_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return CudaStreamHandle(stream);
+void CudaEvent::record_on(cudaStream_t stream) {
+  COMPUTRON_CUDA_CHECK(cudaEventRecord(handle(), stream));
+  reached_ = false;
 }
 
-CudaEventHandle make_cuda_event(unsigned flags) {
-  cudaEvent_t event = nullptr;
-  COMPUTRON_CUDA_CHECK(cudaEventCreateWithFlags(&event, flags));
-  return CudaEventHandle(event);
+bool CudaEvent::query() const {
+  if (!reached_) reached_ = is_over(cudaEventQuery(handle()), "cudaEventQuery");
+  return reached_;
 }
 
-bool CudaEvent::query() const { return is_over(cudaEventQuery(handle()), "cudaEventQuery"); }
+void CudaComputeStream::record(Event& event) { cuda(event).record_on(handle()); }
 
-void CudaComputeStream::record(Event& event) { record_on(handle(), event); }
-void CudaComputeStream::wait(const Event& event) { wait_on(handle(), event); }
+void CudaComputeStream::wait(const Event& event) {
+  if (cuda(event).query()) return;
+  waits_.begin(handle());
+  wait_on(handle(), event);
+  waits_.end(handle());
+}
 
 void CudaComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy_on(handle(), destination, source, bytes, cudaMemcpyHostToDevice);
+  copy_up(handle(), destination, source, bytes);
+}
+void CudaComputeStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy_down(handle(), destination, source, bytes);
+}
+void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy_within(handle(), destination, source, bytes);
 }
 
 void CudaComputeStream::synchronize() {
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
 }
 
-void CudaCopyStream::record(Event& event) { record_on(stream_.get(), event); }
-void CudaCopyStream::wait(const Event& event) { wait_on(stream_.get(), event); }
+void CudaCopyStream::record(Event& event) { cuda(event).record_on(stream_.get()); }
+
+void CudaCopyStream::wait(const Event& event) {
+  if (!cuda(event).query()) wait_on(stream_.get(), event);
+}
 
 void CudaCopyStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy(destination, source, bytes, cudaMemcpyHostToDevice);
+  copies_.begin(stream_.get());
+  copy_up(stream_.get(), destination, source, bytes);
+  copies_.end(stream_.get(), bytes);
 }
 
 void CudaCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy(destination, source, bytes, cudaMemcpyDeviceToHost);
+  copies_.begin(stream_.get());
+  copy_down(stream_.get(), destination, source, bytes);
+  copies_.end(stream_.get(), bytes);
 }
 
-void CudaCopyStream::copy(std::byte* destination, const std::byte* source, std::size_t bytes, cudaMemcpyKind kind) {
-  auto copy = take_pair();
-  copy.bytes = bytes;
-  COMPUTRON_CUDA_CHECK(cudaEventRecord(copy.begin.get(), stream_.get()));
-  copy_on(stream_.get(), destination, source, bytes, kind);
-  COMPUTRON_CUDA_CHECK(cudaEventRecord(copy.end.get(), stream_.get()));
-  copies_.push_back(std::move(copy));
+void CudaCopyStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  copy_within(stream_.get(), destination, source, bytes);
 }
 
 void CudaCopyStream::synchronize() { COMPUTRON_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
 
-LinkStatistics CudaCopyStream::statistics() const {
-  count_finished();
-  return counted_;
-}
-
-CudaCopyStream::TimedCopy CudaCopyStream::take_pair() {
-  count_finished();
-  if (free_pairs_.empty()) return {make_cuda_event(cudaEventDefault), make_cuda_event(cudaEventDefault)};
-  auto pair = std::move(free_pairs_.back());
-  free_pairs_.pop_back();
-  return pair;
-}
-
-// Copies on one stream do not overlap, so the union of their times is the sum.
-void CudaCopyStream::count_finished() const {
-  while (!copies_.empty() && is_over(cudaEventQuery(copies_.front().end.get()), "cudaEventQuery")) {
-    auto& copy = copies_.front();
-    float elapsed_ms = 0;
-    COMPUTRON_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, copy.begin.get(), copy.end.get()));
-    counted_.bytes += copy.bytes;
-    counted_.busy_s += 1e-3 * static_cast<double>(elapsed_ms);
-    free_pairs_.push_back(std::move(copy));
-    copies_.pop_front();
-  }
-}
+LinkStatistics CudaCopyStream::statistics() const { return {.bytes = copies_.bytes(), .busy_s = copies_.seconds()}; }
 
 cudaStream_t cuda(Stream& stream) {
   auto* compute = dynamic_cast<CudaComputeStream*>(&stream);

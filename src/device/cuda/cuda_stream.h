@@ -3,53 +3,47 @@
 
 #include <cuda_runtime_api.h>
 
-#include <deque>
-#include <memory>
-#include <vector>
-
 #include "computron/device/device.h"
+#include "src/device/cuda/cuda_handles.h"
+#include "src/device/cuda/cuda_timer.h"
 
 namespace computron {
-
-// Move-only owners of the runtime's handles.
-struct CudaStreamDeleter {
-  void operator()(cudaStream_t stream) const;
-};
-struct CudaEventDeleter {
-  void operator()(cudaEvent_t event) const;
-};
-using CudaStreamHandle = std::unique_ptr<CUstream_st, CudaStreamDeleter>;
-using CudaEventHandle = std::unique_ptr<CUevent_st, CudaEventDeleter>;
-
-CudaStreamHandle make_cuda_stream();
-CudaEventHandle make_cuda_event(unsigned flags);
 
 class CudaEvent final : public Event {
  public:
   CudaEvent() : event_(make_cuda_event(cudaEventDisableTiming)) {}
+  // The device is asked until it has said yes once: a page is waited for by every panel that lies in it.
   bool query() const override;
   cudaEvent_t handle() const { return event_.get(); }
+  void record_on(cudaStream_t stream);
 
  private:
   CudaEventHandle event_;
+  mutable bool reached_ = true;  // known to be
 };
 
+// Work runs beside the host: what it borrows must stay as it is until synchronize() has returned.
 class CudaComputeStream final : public Stream {
  public:
   explicit CudaComputeStream(Progress& progress) : stream_(make_cuda_stream()), progress_(progress) {}
 
   void record(Event& event) override;
+  // Costs the device nothing where the event has been reached already; what it stands still otherwise is counted.
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
+  double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }
 
  private:
   CudaStreamHandle stream_;
   Progress& progress_;
+  CudaTimer waits_;
 };
 
-// Times every copy by a pair of events around it.
+// Every copy over the link is timed.
 class CudaCopyStream final : public CopyStream {
  public:
   CudaCopyStream() : stream_(make_cuda_stream()) {}
@@ -58,24 +52,13 @@ class CudaCopyStream final : public CopyStream {
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
+  void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   LinkStatistics statistics() const override;
 
  private:
-  struct TimedCopy {
-    CudaEventHandle begin;
-    CudaEventHandle end;
-    std::size_t bytes = 0;
-  };
-
-  void copy(std::byte* destination, const std::byte* source, std::size_t bytes, cudaMemcpyKind kind);
-  TimedCopy take_pair();
-  void count_finished() const;
-
   CudaStreamHandle stream_;
-  mutable std::deque<TimedCopy> copies_;       // not yet counted, in order
-  mutable std::vector<TimedCopy> free_pairs_;  // to be used again
-  mutable LinkStatistics counted_;
+  CudaTimer copies_;
 };
 
 // The runtime's stream behind the compute stream `stream`; Error{kInternal} for any other kind.

@@ -1,0 +1,37 @@
+// Where the ranks of a job are: which hosts, cores, NUMA nodes and devices. Printed before anything is loaded, because
+// a wrong binding costs more than any tuning gains.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "computron/comm/mesh.h"
+#include "computron/device/device.h"
+
+namespace computron {
+
+struct RankPlace {
+  std::string host;
+  std::string cpus;         // that the rank may run on, "0-3,8"
+  std::string nodes;        // NUMA nodes of these
+  std::string device;       // "cpu (2 threads)", "cuda 0: NVIDIA H200"
+  std::string hardware_id;  // Device::hardware_id()
+  int device_node = -1;     // Device::numa_node()
+};
+
+// Collective: everybody's place, by rank. May be called again for another device.
+std::vector<RankPlace> gather_places(const Communicator& world, const Device& device);
+
+// Ranks that have the same hardware as `rank`, itself included; 1 where hardware is not a rank's own.
+int sharers_of(const std::vector<RankPlace>& places, int rank);
+bool shares_hardware(const std::vector<RankPlace>& places);  // any of them
+// Error{kDevice} naming two ranks that have the same hardware, and what to do, if there are such.
+void refuse_sharing(const std::vector<RankPlace>& places);
+
+// A line a rank.
+std::string placement_table(const std::vector<RankPlace>& places, const MeshShape& shape);
+
+// "0-3,8" for {0, 1, 2, 3, 8}; numbers ascend.
+std::string ranges_of(const std::vector<int>& numbers);
+
+}  // namespace computron

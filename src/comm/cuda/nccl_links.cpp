@@ -1,0 +1,114 @@
+// Sums and transfers from device to device.
+#include <vector>
+
+#include "computron/base/time.h"
+#include "computron/comm/agreed.h"
+#include "computron/comm/links.h"
+#include "src/comm/cuda/nccl_world.h"
+#include "src/device/cuda/cuda_check.h"
+#include "src/device/cuda/cuda_stream.h"
+
+namespace computron {
+namespace {
+
+class NcclAllReduce final : public AllReduce {
+ public:
+  NcclAllReduce(std::shared_ptr<NcclWorld> world, Trace* trace) : world_(std::move(world)), trace_(trace) {}
+
+  void sum(Stream& stream, float* data, std::size_t count) override {
+    if (count == 0) return;
+    const TraceSpan span(trace_, TraceTrack::kCommunication, "give all-reduce", {}, {"bytes", count * sizeof(float)});
+    const cudaStream_t on = cuda(stream);
+    world_->give(world_->tensor(), on, world_->compute_watch(), "ncclAllReduce",
+                 [&] { return ncclAllReduce(data, data, count, ncclFloat32, ncclSum, world_->tensor(), on); });
+  }
+
+ private:
+  std::shared_ptr<NcclWorld> world_;
+  Trace* trace_;
+};
+
+// Sends leave from buffers of their own on a stream of their own, so that the stage computes on while the next one is
+// still busy:
+//
+//   compute stream   layers of n ── copy to buffer ── layers of n + 1 ...
+//   send stream                                    └─ send n ── (buffer free)
+//
+// What is received is waited for by the host, which knows then how long; the stage has nothing else to compute.
+class NcclStageTransfer final : public StageTransfer {
+ public:
+  NcclStageTransfer(const Mesh& mesh, Device& device, Progress& progress, const LinkSizes& sizes,
+                    std::shared_ptr<NcclWorld> world, Trace* trace)
+      : progress_(progress), max_count_(sizes.max_count), world_(std::move(world)), trace_(trace) {
+    if (mesh.last_stage()) return;
+    send_stream_ = make_cuda_stream();
+    for (int i = 0; i < sizes.buffers; ++i) {
+      outgoing_.push_back({device.allocate(sizes.max_count * sizeof(float), "activations on their way"),
+                           std::make_unique<CudaEvent>(), std::make_unique<CudaEvent>()});
+    }
+  }
+
+  void send(Stream& stream, const float* data, std::size_t count) override {
+    ensure(count <= max_count_ && !outgoing_.empty(), "activations larger than the transfer buffers");
+    const TraceSpan span(trace_, TraceTrack::kCommunication, "give activation", {}, {"bytes", count * sizeof(float)});
+    Outgoing& out = outgoing_[next_++ % outgoing_.size()];
+    progress_.wait_until([&] {
+      world_->poll();
+      return out.sent->query();
+    });
+    stream.copy_on_device(out.buffer->data(), reinterpret_cast<const std::byte*>(data), count * sizeof(float));
+    stream.record(*out.filled);
+    COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(send_stream_.get(), out.filled->handle(), 0));
+    world_->give(world_->with_stage_behind(), send_stream_.get(), world_->send_watch(), "ncclSend", [&] {
+      return ncclSend(out.buffer->data(), count, ncclFloat32, /*peer=*/1, world_->with_stage_behind(),
+                      send_stream_.get());
+    });
+    out.sent->record_on(send_stream_.get());
+  }
+
+  void receive(Stream& stream, float* data, std::size_t count) override {
+    const TraceSpan span(trace_, TraceTrack::kCommunication, "receive activation", {},
+                         {"bytes", count * sizeof(float)});
+    const double begin_s = now_s();
+    const cudaStream_t on = cuda(stream);
+    world_->give(world_->with_stage_before(), on, world_->compute_watch(), "ncclRecv",
+                 [&] { return ncclRecv(data, count, ncclFloat32, /*peer=*/0, world_->with_stage_before(), on); });
+    world_->finish(world_->compute_watch(), "ncclRecv");
+    waited_s_ += now_s() - begin_s;
+  }
+
+  double waited_s() const override { return waited_s_; }
+  void poll() override { world_->poll(); }
+
+ private:
+  struct Outgoing {
+    std::unique_ptr<DeviceBuffer> buffer;
+    std::unique_ptr<CudaEvent> filled, sent;
+  };
+
+  Progress& progress_;
+  std::size_t max_count_;
+  CudaStreamHandle send_stream_;
+  std::vector<Outgoing> outgoing_;
+  // Behind the buffers and the stream: goes before them, and what is still under way with it.
+  std::shared_ptr<NcclWorld> world_;
+  Trace* trace_;
+  std::size_t next_ = 0;
+  double waited_s_ = 0;
+};
+
+}  // namespace
+
+Links make_nccl_links(const Mesh& mesh, Device& device, Progress& progress, const LinkSizes& sizes, Trace* trace) {
+  auto world = std::make_shared<NcclWorld>(mesh, progress);
+  Links links;
+  agreed(mesh.world, [&] {
+    links.transfer = std::make_unique<NcclStageTransfer>(mesh, device, progress, sizes, world, trace);
+    links.all_reduce = mesh.shape.tp > 1 ? std::make_unique<NcclAllReduce>(world, trace) : make_local_all_reduce();
+  });
+  return links;
+}
+
+bool direct_links_present() noexcept { return true; }
+
+}  // namespace computron

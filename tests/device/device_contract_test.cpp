@@ -1,0 +1,169 @@
+// What device.h promises of every device, on the CPU's and, from the same source, on a GPU (label gpu).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/device/device_support.h"
+#include "tests/support/test_device.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+class DeviceContract : public testing::TestWithParam<bool> {  // deferred; nothing else than false on a GPU
+ protected:
+  void SetUp() override {
+    if (GetParam() && !test::on_cpu()) GTEST_SKIP() << "only CPU streams are deferred";
+  }
+
+  std::unique_ptr<HostBuffer> host_pages(std::size_t bytes, std::uint64_t seed) {
+    auto buffer = device_->allocate_host(bytes, "test pages");
+    const auto content = pattern(bytes, seed);
+    std::copy(content.begin(), content.end(), buffer->data());
+    buffer->make_read_only();
+    return buffer;
+  }
+  std::vector<std::byte> read_back(const std::byte* data, std::size_t bytes) {
+    std::vector<std::byte> content(bytes);
+    compute_->copy_to_host(content.data(), data, bytes);
+    compute_->synchronize();
+    return content;
+  }
+
+  Progress progress_{kTestIdle};
+  std::unique_ptr<Device> device_ = test::make_test_device({.deferred = GetParam()});
+  std::unique_ptr<Stream> compute_ = device_->make_compute_stream(progress_);
+  std::unique_ptr<CopyStream> copy_ = device_->make_copy_stream();
+};
+
+TEST_P(DeviceContract, SaysWhatItIs) {
+  EXPECT_THAT(device_->name(), testing::StartsWith(test::on_cpu() ? "cpu (" : "cuda 0: "));
+  EXPECT_EQ(device_->default_page_bytes(), (test::on_cpu() ? 8 : 64) * kMiB);
+  EXPECT_EQ(device_->hardware_id().empty(), test::on_cpu());
+  EXPECT_EQ(device_->own_memory().has_value(), !test::on_cpu());
+}
+
+TEST_P(DeviceContract, CopiesReadOnlyPagesOfOddSizes) {
+  const auto frames = device_->allocate(9 * kMiB, "test frames");
+  ASSERT_EQ(reinterpret_cast<std::uintptr_t>(frames->data()) % 4096, 0u);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, 8 * kMiB + 17}) {
+    const auto pages = host_pages(bytes, bytes);
+    copy_->copy_to_device(frames->data() + 13, pages->data(), bytes);
+    copy_->synchronize();
+    ASSERT_EQ(read_back(frames->data() + 13, bytes), pattern(bytes, bytes));
+  }
+}
+
+// A frame goes to host memory and comes back into another, and within the device into a third, on one stream.
+TEST_P(DeviceContract, FramesGoToTheHostAndBack) {
+  const auto frames = device_->allocate(3 * kMiB, "test frames");
+  const auto page = host_pages(kMiB, 1);
+  const auto spilled = device_->allocate_host(kMiB, "test slot");
+  copy_->copy_to_device(frames->data(), page->data(), kMiB);
+  copy_->copy_to_host(spilled->data(), frames->data(), kMiB);
+  copy_->copy_to_device(frames->data() + kMiB, spilled->data(), kMiB);
+  copy_->copy_on_device(frames->data() + 2 * kMiB, frames->data() + kMiB, kMiB);
+  copy_->synchronize();
+  EXPECT_EQ(read_back(frames->data() + kMiB, kMiB), pattern(kMiB, 1));
+  EXPECT_EQ(read_back(frames->data() + 2 * kMiB, kMiB), pattern(kMiB, 1));
+  EXPECT_EQ(copy_->statistics().bytes, 3 * kMiB) << "what crosses the link, and nothing else";
+}
+
+// Pages go through one frame and are copied on by the compute stream.
+TEST_P(DeviceContract, CopyAndComputeStreamsOrderEachOther) {
+  constexpr std::size_t kPages = 20;
+  const auto frame = device_->allocate(kMiB, "test frame");
+  const auto kept = device_->allocate(kPages * kMiB, "test frames");
+  const auto fetched = device_->make_event();
+  const auto released = device_->make_event();
+  std::vector<std::unique_ptr<HostBuffer>> pages;
+  for (std::size_t page = 0; page < kPages; ++page) pages.push_back(host_pages(kMiB, page));
+  for (std::size_t page = 0; page < kPages; ++page) {
+    copy_->wait(*released);
+    copy_->copy_to_device(frame->data(), pages[page]->data(), kMiB);
+    copy_->record(*fetched);
+    compute_->wait(*fetched);
+    compute_->copy_on_device(kept->data() + page * kMiB, frame->data(), kMiB);
+    compute_->record(*released);
+    if (GetParam()) compute_->synchronize();  // a deferred stream runs nowhere else
+  }
+  compute_->synchronize();
+  EXPECT_TRUE(released->query());
+  for (std::size_t page = 0; page < kPages; ++page) {
+    ASSERT_EQ(read_back(kept->data() + page * kMiB, kMiB), pattern(kMiB, page)) << "page " << page;
+  }
+}
+
+TEST_P(DeviceContract, ComputeStreamsCopyBothWays) {
+  const auto frames = device_->allocate(2 * kMiB, "test frames");
+  const auto page = host_pages(kMiB, 7);
+  const auto back = device_->allocate_host(kMiB, "test slot");
+  compute_->copy_to_device(frames->data(), page->data(), kMiB);
+  compute_->copy_on_device(frames->data() + kMiB, frames->data(), kMiB);
+  compute_->copy_to_host(back->data(), frames->data() + kMiB, kMiB);
+  compute_->synchronize();
+  EXPECT_TRUE(std::equal(back->data(), back->data() + kMiB, page->data()));
+}
+
+TEST_P(DeviceContract, NeverRecordedIsComplete) {
+  const auto event = device_->make_event();
+  EXPECT_TRUE(event->query());
+  compute_->wait(*event);
+  copy_->wait(*event);
+  compute_->synchronize();
+  copy_->synchronize();
+}
+
+// The wait for a copy is counted, and no wait for what is there already. A copy may be over before it is waited for.
+TEST_P(DeviceContract, StandingStillIsCounted) {
+  const auto frame = device_->allocate(16 * kMiB, "test frame");
+  const auto page = host_pages(16 * kMiB, 1);
+  const auto fetched = device_->make_event();
+  for (int tries = 0; tries < 100 && compute_->exposed_s() == 0; ++tries) {
+    for (int i = 0; i < 4; ++i) copy_->copy_to_device(frame->data(), page->data(), 16 * kMiB);
+    copy_->record(*fetched);
+    compute_->wait(*fetched);
+    compute_->synchronize();
+  }
+  const double waited_s = compute_->exposed_s();
+  EXPECT_GT(waited_s, 0);
+  for (int i = 0; i < 10; ++i) compute_->wait(*fetched);
+  compute_->synchronize();
+  EXPECT_EQ(compute_->exposed_s(), waited_s);
+}
+
+TEST_P(DeviceContract, CountsBytesAndBusyTime) {
+  const auto frame = device_->allocate(kMiB, "test frame");
+  const auto page = host_pages(kMiB, 1);
+  for (int i = 0; i < 50; ++i) copy_->copy_to_device(frame->data(), page->data(), kMiB);
+  copy_->synchronize();
+  const auto statistics = copy_->statistics();
+  EXPECT_EQ(statistics.bytes, 50 * kMiB);
+  EXPECT_GT(statistics.busy_s, 0);
+}
+
+TEST_P(DeviceContract, VerifiesPagesOrSaysThatItCannot) {
+  const auto frame = device_->allocate(kMiB, "test frame");
+  const auto page = host_pages(kMiB, 1);
+  const auto digest = digest64(std::span(page->data(), kMiB));
+  if (device_->verifies_pages()) {
+    copy_->fetch(frame->data(), page->data(), kMiB, {"model", 0}, digest);
+    copy_->synchronize();
+    EXPECT_EQ(copy_->statistics().pages_verified, 1u);
+  } else {
+    EXPECT_THROW(copy_->fetch(frame->data(), page->data(), kMiB, {"model", 0}, digest), NotCompiled);
+  }
+}
+
+TEST_P(DeviceContract, SaysWhatDoesNotFitAndGoesOn) {
+  EXPECT_THROW(device_->allocate(std::size_t{1} << 46, "the page pool"), OutOfDeviceMemory);
+  EXPECT_NO_THROW(device_->allocate(kMiB, "something smaller"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Streams, DeviceContract, testing::Values(false, true),
+                         [](const auto& test) { return test.param ? "Deferred" : "Usual"; });
+
+}  // namespace
+}  // namespace computron

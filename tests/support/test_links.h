@@ -1,0 +1,23 @@
+// The links between the ranks of tests that run on any device (test_device.h).
+#pragma once
+
+#include <string>
+
+#include "computron/comm/links.h"
+#include "tests/support/test_device.h"
+
+namespace computron::test {
+
+// What carries numbers between the ranks of a test: `on_host` on the CPU; on GPUs host memory, or NCCL where
+// COMPUTRON_TEST_LINKS is "direct". NCCL refuses two ranks on one GPU unless each is a host of its own.
+inline LinkKind test_link_kind(LinkKind on_host, int rank) {
+  if (on_cpu()) return on_host;
+  if (environment("COMPUTRON_TEST_LINKS") != "direct") return LinkKind::kStaged;
+  setenv("NCCL_HOSTID", ("rank" + std::to_string(rank)).c_str(), /*overwrite=*/1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+  setenv("NCCL_IB_DISABLE", "1", /*overwrite=*/0);
+  setenv("NCCL_MAX_CTAS", "1", /*overwrite=*/0);
+  return LinkKind::kDirect;
+}
+
+}  // namespace computron::test
