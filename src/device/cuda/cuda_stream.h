@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,10 +44,13 @@ class CudaComputeStream final : public Stream {
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   cudaStream_t handle() const { return stream_.get(); }
+  // Runs `work` once, on the thread that synchronizes next, when everything given so far has run; in the order given.
+  void after(std::function<void()> work) { after_.push_back(std::move(work)); }
 
  private:
   CudaStreamHandle stream_;
   Progress& progress_;
+  std::vector<std::function<void()>> after_;
 };
 
 // Times every copy by a pair of events around it.
@@ -78,7 +82,8 @@ class CudaCopyStream final : public CopyStream {
   mutable LinkStatistics counted_;
 };
 
-// The runtime's stream behind the compute stream `stream`; Error{kInternal} for any other kind.
+// `stream` as what it is, and the runtime's stream behind it; Error{kInternal} for any other kind.
+CudaComputeStream& cuda_compute(Stream& stream);
 cudaStream_t cuda(Stream& stream);
 
 }  // namespace computron
