@@ -25,6 +25,7 @@ if(NOT COMPUTRON_CUDA STREQUAL "OFF")
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
     endif()
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for kernels and callers
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(COMPUTRON_HAVE_CUDA ON)

@@ -11,6 +11,7 @@
 #include "computron/device/device.h"
 #include "computron/model/sampler.h"
 #include "computron/ops/ops.h"
+#include "tests/support/test_device.h"
 
 namespace computron {
 namespace {
@@ -45,8 +46,7 @@ class Drawer {
                                logits.begin() + static_cast<std::ptrdiff_t>(cuts[i + 1]));
       const int columns = static_cast<int>(slice.size());
       slice.push_back(1e30f);  // padding
-      const Activations row_of_logits{reinterpret_cast<std::byte*>(slice.data()), 1, columns + 1, DType::kF32};
-      ops_->draw(*stream_, row_of_logits, {.first_token = static_cast<TokenId>(cuts[i]), .real = columns}, {&row, 1},
+      ops_->draw(*stream_, put(slice), {.first_token = static_cast<TokenId>(cuts[i]), .real = columns}, {&row, 1},
                  &draws[i]);
       stream_->synchronize();
       parts.push_back(&draws[i]);
@@ -63,25 +63,34 @@ class Drawer {
   }
 
   // What the row offers as one slice.
-  Draw offer(std::vector<float> logits, const RowSampling& row) {
+  Draw offer(const std::vector<float>& logits, const RowSampling& row) {
     Draw draw;
     const int columns = static_cast<int>(logits.size());
-    const Activations row_of_logits{reinterpret_cast<std::byte*>(logits.data()), 1, columns, DType::kF32};
-    ops_->draw(*stream_, row_of_logits, {.first_token = 0, .real = columns}, {&row, 1}, &draw);
+    ops_->draw(*stream_, put(logits), {.first_token = 0, .real = columns}, {&row, 1}, &draw);
     stream_->synchronize();
     return draw;
   }
 
  private:
+  // One row in device memory, until the next.
+  Activations put(const std::vector<float>& row) {
+    const std::size_t bytes = row.size() * sizeof(float);
+    if (!memory_ || memory_->bytes() < bytes) memory_ = device_->allocate(bytes, "a row of logits");
+    const Activations on_device{memory_->data(), 1, static_cast<int>(row.size()), DType::kF32};
+    ops_->copy_from_host(*stream_, row.data(), on_device);
+    return on_device;
+  }
+
   static TokenId checked(const Candidate& c, const std::vector<float>& logits) {
     EXPECT_EQ(c.logit, logits[static_cast<std::size_t>(c.token)]) << "the model's own logit comes along";
     return c.token;
   }
 
   Progress progress_{IdlePolicy{}};
-  std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
+  std::unique_ptr<Device> device_ = test::make_test_device({.threads = 1});
   std::unique_ptr<Stream> stream_ = device_->make_compute_stream(progress_);
-  std::unique_ptr<Ops> ops_ = make_cpu_ops(*device_);
+  std::unique_ptr<Ops> ops_ = test::on_cpu() ? make_cpu_ops(*device_) : make_cuda_ops(*device_);
+  std::unique_ptr<DeviceBuffer> memory_;
 };
 
 // The rules of ops/sampling.h, written once more: the tokens that are kept with their scaled logits, best first.

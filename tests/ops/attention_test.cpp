@@ -134,7 +134,22 @@ class AttentionTest : public OpsTest {
   }
 };
 
-std::vector<Case> cases() {
+// What rounds differently by the number of rows at hand: the GPU's tensor cores, and only they.
+bool same_bits_for_any_rows(const Bench& bench, const Case& c) {
+  return bench.traits().any_batch_same_bits || c.cache_dtype == DType::kF32;
+}
+
+// Shapes that only the GPU's kernels tell apart.
+std::vector<Case> gpu_cases() {
+  return {{shape_of(4, 4, 128), 16, DType::kBF16},
+          {shape_of(4, 1, 64), 16, DType::kF16},
+          {shape_of(2, 1, 256), 16, DType::kF16},
+          {shape_of(2, 2, 256), 16},
+          {shape_of(2, 2, 128, /*causal=*/false), 16, DType::kF16},
+          {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16}};
+}
+
+std::vector<Case> cpu_cases() {
   return {{shape_of(4, 4, 64)},
           {shape_of(4, 2, 20), 16, DType::kBF16},
           {shape_of(6, 2, 80), 32},
@@ -144,6 +159,14 @@ std::vector<Case> cases() {
           {shape_of(3, 3, 128, /*causal=*/true, /*window=*/1), 64},
           {shape_of(5, 1, 9), 24}};
 }
+std::vector<Case> cases(const Bench& bench) {
+  auto all = cpu_cases();
+  if (!bench.traits().host_memory) {
+    const auto more = gpu_cases();
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
 std::string describe(const Case& c) {
   return fmt::format("{} heads, {} kv, head_dim {}, causal {}, window {}, blocks of {} {}", c.shape.heads,
                      c.shape.kv_heads, c.shape.head_dim, c.shape.causal, c.shape.window, c.block_tokens,
@@ -151,20 +174,22 @@ std::string describe(const Case& c) {
 }
 
 TEST_P(AttentionTest, MatchesDoubleLoop) {
-  for (const Case& c : cases()) {
-    for (const int tokens : {1, 5, 200}) {
-      const Cache cache(bench_, c, 208);
+  for (const Case& c : cases(bench_)) {
+    for (const int tokens : {1, 5, 200, 600}) {
+      if (tokens > 256 && bench_.traits().host_memory) continue;  // several of the GPU's spans
+      const Cache cache(bench_, c, 608);
       const auto sequence = random_sequence(c.shape, tokens, 1);
       const auto out = attend(c, cache, {sequence}, {{0, 0, tokens}});
-      expect_close(out[0], reference(c, sequence), 4e-6, describe(c));
+      expect_close(out[0], reference(c, sequence), attended_tolerance(bench_.traits(), c.cache_dtype), describe(c));
     }
   }
 }
 
 // Every instruction set that this processor has, chosen or not: many rows at once and one by one.
 TEST_P(AttentionTest, EveryInstructionSetMatchesWithTheSameBitsForAnyRows) {
+  if (!bench_.traits().host_memory) GTEST_SKIP() << "of the CPU's kernels";
   constexpr int kTokens = 150;
-  for (const Case& c : cases()) {
+  for (const Case& c : cases(bench_)) {
     const Cache cache(bench_, c, 160);
     const auto sequence = random_sequence(c.shape, kTokens, 1);
     const SequenceRows rows = {0, kTokens, 0, cache.blocks(0)};
@@ -198,7 +223,7 @@ TEST_P(AttentionTest, WritesBfloat16) {
 
 // Sequences of one batch do not see each other, and none changes a bit of another.
 TEST_P(AttentionTest, ARowHasTheSameBitsAloneAndInABatch) {
-  for (const Case& c : cases()) {
+  for (const Case& c : cases(bench_)) {
     std::vector<Sequence> sequences;
     for (const int tokens : {70, 1, 201}) {
       sequences.push_back(random_sequence(c.shape, tokens, static_cast<unsigned>(tokens)));
@@ -215,8 +240,9 @@ TEST_P(AttentionTest, ARowHasTheSameBitsAloneAndInABatch) {
 
 TEST_P(AttentionTest, APromptHasTheSameBitsInAnyChunks) {
   constexpr int kTokens = 201;
-  for (const Case& c : cases()) {
+  for (const Case& c : cases(bench_)) {
     if (!c.shape.causal) continue;  // sees the future: cannot be cut
+    if (!same_bits_for_any_rows(bench_, c)) continue;
     const std::vector<Sequence> sequences = {random_sequence(c.shape, kTokens, 1)};
     const Cache whole(bench_, c, 208);
     const auto expected = attend(c, whole, sequences, {{0, 0, kTokens}});
@@ -234,11 +260,25 @@ TEST_P(AttentionTest, APromptHasTheSameBitsInAnyChunks) {
   }
 }
 
+// A long sequence one token at a time: the way that decoding goes, against a loop.
+TEST_P(AttentionTest, DecodingMatchesDoubleLoop) {
+  for (const Case& c : cases(bench_)) {
+    const int tokens = bench_.traits().host_memory ? 70 : 530;
+    if (!c.shape.causal) continue;
+    const Cache cache(bench_, c, 608);
+    const auto sequence = random_sequence(c.shape, tokens, 1);
+    attend(c, cache, {sequence}, {{0, 0, tokens - 1}});
+    const auto last = attend(c, cache, {sequence}, {{0, tokens - 1, 1}});
+    const auto expected = reference(c, sequence);
+    expect_close(last[0], {expected.end() - out_columns(c.shape), expected.end()}, 4e-6, describe(c));
+  }
+}
+
 // One token at a time beside another sequence's prompt, as a server runs it.
 TEST_P(AttentionTest, DecodingHasTheBitsOfAPrompt) {
   constexpr int kTokens = 40;
-  for (const Case& c : cases()) {
-    if (!c.shape.causal) continue;
+  for (const Case& c : cases(bench_)) {
+    if (!c.shape.causal || !same_bits_for_any_rows(bench_, c)) continue;
     const std::vector<Sequence> sequences = {random_sequence(c.shape, kTokens, 1),
                                              random_sequence(c.shape, kTokens, 2)};
     const Cache whole(bench_, c, 64), cache(bench_, c, 64);
@@ -254,7 +294,7 @@ TEST_P(AttentionTest, DecodingHasTheBitsOfAPrompt) {
 }
 
 TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
-  for (const Case& c : cases()) {
+  for (const Case& c : cases(bench_)) {
     const std::vector<Sequence> sequences = {random_sequence(c.shape, 150, 1)};
     const auto run = [&](Bench& bench) {
       const Cache cache(bench, c, 160);

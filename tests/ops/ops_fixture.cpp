@@ -9,15 +9,23 @@
 #include <random>
 #include <span>
 
+#include "tests/support/test_device.h"
+
 namespace computron::testing {
 namespace {
 
-constexpr double kLinkGbPerS = 0.05;
-constexpr std::size_t kDelayBytes = 500'000;  // 10 ms on such a link
+constexpr double kLinkGbPerS = 0.05;  // 10 ms for DeviceTraits::delay_bytes
 
 DeviceCase cpu_case(std::string name, CpuDeviceOptions options) {
   options.link_gb_per_s = kLinkGbPerS;
   return {std::move(name), [options] { return make_cpu_device(options); }, make_cpu_ops};
+}
+
+DeviceCase gpu_case() {
+  return {"cuda",
+          [] { return make_cuda_device(0); },
+          [](Device& device) { return make_cuda_ops(device); },
+          {.host_memory = false, .any_batch_same_bits = false, .delay_bytes = std::size_t{64} << 20}};
 }
 
 float value_of(const std::byte* p, DType dtype) {
@@ -33,7 +41,22 @@ float value_of(const std::byte* p, DType dtype) {
 
 }  // namespace
 
+double narrow_tolerance(DType dtype) {
+  if (dtype == DType::kF32) return 3e-6;
+  return dtype == DType::kF16 ? 5e-4 : 4e-3;
+}
+
+double accumulated_tolerance(const DeviceTraits& traits, DType weight) {
+  return traits.host_memory || weight == DType::kF32 ? 2e-6 : 2e-5;
+}
+
+double attended_tolerance(const DeviceTraits& traits, DType cache) {
+  if (traits.host_memory || cache == DType::kF32) return 4e-6;
+  return cache == DType::kF16 ? 2e-3 : 1.6e-2;
+}
+
 std::vector<DeviceCase> device_cases() {
+  if (!test::on_cpu()) return {gpu_case()};
   return {cpu_case("cpu_1", {.threads = 1}), cpu_case("cpu_2", {.threads = 2}),
           cpu_case("cpu_2_deferred", {.threads = 2, .deferred = true})};
 }
@@ -66,9 +89,15 @@ std::vector<std::byte> bytes_of(const Floats& values, DType dtype) {
 }
 
 Bench::Bench(const DeviceCase& device_case)
-    : device_(device_case.make_device()),
+    : traits_(device_case.traits),
+      device_(device_case.make_device()),
       stream_(device_->make_compute_stream(progress_)),
       ops_(device_case.make_ops(*device_)) {}
+
+std::vector<DType> Bench::narrow_types() const {
+  if (ops_->weight_format().input_dtype(DType::kF16) != DType::kF16) return {DType::kBF16};
+  return {DType::kBF16, DType::kF16};
+}
 
 std::byte* Bench::put_bytes(const std::vector<std::byte>& bytes) {
   buffers_.push_back(device_->allocate(std::max<std::size_t>(bytes.size(), 1), "a test"));
@@ -121,13 +150,20 @@ Weight Bench::weight(const Floats& values, int out, int in, DType dtype, const s
 SlowLink::SlowLink(Bench& bench) : bench_(bench), stream_(bench.device().make_copy_stream()) {}
 SlowLink::~SlowLink() { stream_->synchronize(); }
 
+const std::byte* SlowLink::page(const std::vector<std::byte>& bytes) {
+  pages_.push_back(bench_.device().allocate_host(bytes.size(), "a test"));
+  std::copy(bytes.begin(), bytes.end(), pages_.back()->data());
+  return pages_.back()->data();
+}
+
 // The delay goes first: what is fetched may be copied at once and only its event come late.
 std::byte* SlowLink::fetch(const std::vector<std::byte>& bytes, Event& event) {
+  const std::vector<std::byte> delay(bench_.traits().delay_bytes);
   auto* to = bench_.put_bytes(std::vector<std::byte>(bytes.size(), std::byte{0x7f}));
-  auto* nowhere = bench_.put_bytes(std::vector<std::byte>(kDelayBytes));
+  auto* nowhere = bench_.put_bytes(delay);
   bench_.stream().synchronize();  // the garbage is there before the link starts
-  stream_->copy_to_device(nowhere, bench_.keep(std::vector<std::byte>(kDelayBytes)).data(), kDelayBytes);
-  stream_->copy_to_device(to, bench_.keep(bytes).data(), bytes.size());
+  stream_->copy_to_device(nowhere, page(delay), delay.size());
+  stream_->copy_to_device(to, page(bytes), bytes.size());
   stream_->record(event);
   return to;
 }

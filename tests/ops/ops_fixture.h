@@ -13,14 +13,31 @@
 
 namespace computron::testing {
 
+// What tests must know of a device besides.
+struct DeviceTraits {
+  bool host_memory = true;            // its memory is the host's
+  bool any_batch_same_bits = true;    // all operations; otherwise those that say so in their tests
+  std::size_t delay_bytes = 500'000;  // that take its link some milliseconds
+};
+
 struct DeviceCase {
   std::string name;
   std::function<std::unique_ptr<Device>()> make_device;
   std::function<std::unique_ptr<Ops>(Device&)> make_ops;
+  DeviceTraits traits = {};
 };
 inline void PrintTo(const DeviceCase& device_case, std::ostream* out) { *out << device_case.name; }
-// One, two and (to prove that nothing is read too early) two threads with a deferred stream.
+// On CPU one, two and (to prove that nothing is read too early) two threads with a deferred stream; with
+// tests/support/on_gpu.sh a GPU alone.
 std::vector<DeviceCase> device_cases();
+
+// How far results may be from exact ones, relative to the largest: every tolerance of narrow types.
+//   narrow       results rounded once to that type: half a unit of 8 or 11 bits, twice
+//   accumulated  products of narrow numbers, summed in float32: tensor cores cut off what they add
+//   attended     queries and weights rounded to the cache's type, as tensor cores take them
+double narrow_tolerance(DType dtype);
+double accumulated_tolerance(const DeviceTraits& traits, DType weight);
+double attended_tolerance(const DeviceTraits& traits, DType cache);
 
 using Floats = std::vector<float>;
 
@@ -34,6 +51,10 @@ std::vector<std::byte> bytes_of(const Floats& values, DType dtype);
 class Bench {
  public:
   explicit Bench(const DeviceCase& device_case);
+
+  const DeviceTraits& traits() const { return traits_; }
+  // The two-byte types that rows of GEMM input, and so what operations write, may have.
+  std::vector<DType> narrow_types() const;
 
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
@@ -62,6 +83,7 @@ class Bench {
   }
 
  private:
+  DeviceTraits traits_;
   Progress progress_{IdlePolicy{}};
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
@@ -80,8 +102,12 @@ class SlowLink {
   std::byte* fetch(const std::vector<std::byte>& bytes, Event& event);
 
  private:
+  // The same bytes in memory that the link reads at its own rate.
+  const std::byte* page(const std::vector<std::byte>& bytes);
+
   Bench& bench_;
   std::unique_ptr<CopyStream> stream_;
+  std::vector<std::unique_ptr<HostBuffer>> pages_;
 };
 
 class OpsTest : public ::testing::TestWithParam<DeviceCase> {

@@ -10,6 +10,12 @@ namespace {
 
 class RowsTest : public OpsTest {
  protected:
+  // Float32 and what is narrower here.
+  std::vector<DType> output_types() const {
+    auto types = bench_.narrow_types();
+    types.push_back(DType::kF32);
+    return types;
+  }
   Ops& ops() { return bench_.ops(); }
   Stream& stream() { return bench_.stream(); }
 };
@@ -122,7 +128,7 @@ TEST_P(RowsTest, NormMatchesDoubleLoop) {
   for (const int columns : {1, 20, 64, 100, 768, 1023}) {
     for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
       for (const bool with_bias : {false, true}) {
-        for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
+        for (const DType out_dtype : output_types()) {
           auto x = random_floats(static_cast<std::size_t>(kRows) * columns, 1);
           for (float& v : x) v = 3 * v + 5;  // a mean that must not swallow the variance
           const auto weight = random_floats(static_cast<std::size_t>(columns), 2);
@@ -131,7 +137,7 @@ TEST_P(RowsTest, NormMatchesDoubleLoop) {
           ops().norm(stream(), kind, bench_.put(x, kRows, columns), bench_.vector(weight),
                      with_bias ? bench_.vector(bias) : Vector{}, 1e-5f, out);
           expect_close(bench_.get(out), norm_reference(kind, x, columns, weight, bias, 1e-5),
-                       out_dtype == DType::kF32 ? 3e-6 : 4e-3,
+                       narrow_tolerance(out_dtype),
                        fmt::format("norm {} of {} columns to {}", static_cast<int>(kind), columns, name_of(out_dtype)));
         }
       }
@@ -170,7 +176,7 @@ TEST_P(RowsTest, ConvertRoundsToNearestEven) {
     x.push_back(v);
   }
   const int n = static_cast<int>(x.size());
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : output_types()) {
     const auto out = bench_.empty(1, n, dtype);
     ops().convert(stream(), bench_.put(x, 1, n), out);
     expect_same(bench_.get(out), rounded_to(x, dtype), std::string(name_of(dtype)));
@@ -184,7 +190,7 @@ TEST_P(RowsTest, GatherRowsMayRepeatAndConvert) {
   constexpr int kColumns = 45;
   const auto x = random_floats(6 * kColumns, 1);
   const auto& rows = bench_.keep(std::vector<std::int32_t>{5, 0, 5, 3});
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : output_types()) {
     const auto out = bench_.empty(4, kColumns, dtype);
     ops().gather_rows(stream(), bench_.put(x, 6, kColumns), rows, out);
     Floats expected;

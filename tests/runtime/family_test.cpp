@@ -17,6 +17,7 @@
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
 #include "tests/support/family_fixture.h"
+#include "tests/support/test_device.h"
 
 namespace computron {
 namespace {
@@ -36,18 +37,22 @@ std::vector<std::string> family_names() {
 
 using Expected = test::FamilyFixture;
 
-// All pages of a model in host memory, where a CPU device can compute with them.
-class HostPages : public PageSource {
+// All pages of a model in host memory, where a CPU device can compute with them, or in `frames`, for any other.
+class AllPages : public PageSource {
  public:
-  HostPages(const Image& image, const HostStore& host, bool group_by_group)
-      : image_(image), host_(host), group_by_group_(group_by_group) {}
-  ResidentPage acquire(PageUse use) override { return {host_.page(0, image_.uses[use]), nullptr}; }
+  AllPages(const Image& image, const HostStore& host, const std::byte* frames, bool group_by_group)
+      : image_(image), host_(host), frames_(frames), group_by_group_(group_by_group) {}
+  ResidentPage acquire(PageUse use) override {
+    const PageId page = image_.uses[use];
+    return {frames_ == nullptr ? host_.page(0, page) : frames_ + page * image_.page_bytes, nullptr};
+  }
   void uses_over(PageUse) override {}
   bool group_by_group() const override { return group_by_group_; }
 
  private:
   const Image& image_;
   const HostStore& host_;
+  const std::byte* frames_;
   bool group_by_group_;
 };
 
@@ -67,6 +72,7 @@ class Model {
         work_(*device_, Workspace::Sizes::of(image_.plan, *ops_, kMaxRows * std::max(config_.vocab, 1))),
         transformer_(image_, mesh_.t) {
     host_.load(index_, "model", image_, mesh_.t, ops_->weight_format(), /*threads=*/1);
+    if (!test::on_cpu()) fetch_all();
     const KvGeometry geometry = KvGeometry::make(image_);
     blocks_.resize(static_cast<std::size_t>(ceil_div(kMaxRows, geometry.block_tokens)));
     std::iota(blocks_.begin(), blocks_.end(), 0);
@@ -116,6 +122,15 @@ class Model {
     return Image::make(plan, ops_->weight_format(), dtype, page);
   }
 
+  void fetch_all() {
+    frames_of_all_ = device_->allocate(static_cast<std::size_t>(image_.pages()) * image_.page_bytes, "pages");
+    for (PageId page = 0; page < static_cast<PageId>(image_.pages()); ++page) {
+      stream_->copy_to_device(frames_of_all_->data() + page * image_.page_bytes, host_.page(0, page),
+                              host_.page_used_bytes(0, page));
+    }
+    stream_->synchronize();
+  }
+
   std::size_t max_floats() const { return static_cast<std::size_t>(kMaxRows) * std::max(config_.hidden, 64); }
 
   // Every row of the chunk once for each token of the vocabulary, since that is how all logits can be had.
@@ -142,7 +157,8 @@ class Model {
   }
 
   void forward(const Batch& batch, const Outputs& out) {
-    HostPages pages(image_, host_, /*group_by_group=*/mesh_.shape.ranks() == 1);
+    AllPages pages(image_, host_, frames_of_all_ ? frames_of_all_->data() : nullptr,
+                   /*group_by_group=*/mesh_.shape.ranks() == 1);
     const Activations hidden = work_.hidden(batch.rows(), config_.hidden);
     const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
     Pass pass{*stream_, *ops_, *all_reduce_, pages, work_, batch, cache_};
@@ -168,10 +184,11 @@ class Model {
   CheckpointIndex index_;
   ModelConfig config_;
   Progress progress_{IdlePolicy{}};
-  std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
-  std::unique_ptr<Ops> ops_ = make_cpu_ops(*device_);
+  std::unique_ptr<Device> device_ = test::make_test_device({.threads = 1});
+  std::unique_ptr<Ops> ops_ = test::on_cpu() ? make_cpu_ops(*device_) : make_cuda_ops(*device_);
   Image image_;
   HostStore host_;
+  std::unique_ptr<DeviceBuffer> frames_of_all_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<AllReduce> all_reduce_;
   std::unique_ptr<StageTransfer> transfer_;

@@ -2,8 +2,11 @@
 //
 // Arrays are dense and row-major: [rows, columns], a row a token. `Activations` of dtype f32 or the model's own type
 // live in device memory. Spans of host integers (tokens, positions, sequences, blocks) and of panels are borrowed
-// until the stream has run the operation. A row's result has the same bits whatever other rows are there and however a
-// weight is cut into panels.
+// until the stream has run the operation. On CPU a row's result has the same bits whatever other rows are there and
+// however a weight is cut into panels; what other devices promise is in src/ops/README.md.
+//
+// "Narrow" is a two-byte type that the device multiplies (WeightFormat::input_dtype): bf16, and f16 where weights of
+// f16 take rows of f16.
 #pragma once
 
 #include <cstddef>
@@ -93,7 +96,8 @@ class Ops {
   virtual ~Ops() = default;
 
   virtual const WeightFormat& weight_format() const = 0;
-  // The dtype that weights stored as `checkpoint` are kept in on this device (bf16 → f32 on a CPU without bf16 multiplication).
+  // The dtype that weights stored as `checkpoint` are kept in on this device (bf16 → f32 on a CPU without bf16
+  // multiplication).
   virtual DType weight_dtype(DType checkpoint) const = 0;
   // Rows that a buffer must have room for when it holds `rows` rows of GEMM input (kernels come in classes of rows).
   virtual int padded_rows(int rows) const = 0;
@@ -111,7 +115,7 @@ class Ops {
   virtual void copy_vector(Stream&, Vector in, Activations out) = 0;
   // out = 0. Any dtype.
   virtual void zero(Stream&, Activations out) = 0;
-  // out = norm(in) × weight + bias over columns; statistics in float32. in: f32, out: f32 or bf16; out may be in.
+  // out = norm(in) × weight + bias over columns; statistics in float32. in: f32, out: f32 or narrow; out may be in.
   virtual void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                     Activations out) = 0;
   // out[r, n] = activation(Σ_k x[r, k] weight[n, k] + bias[n]). x: WeightFormat::input_dtype, sums in float32.
@@ -121,7 +125,7 @@ class Ops {
   // inout += x + bias (x + bias first). Both f32.
   virtual void add_residual(Stream&, Activations x, Vector bias, Activations inout) = 0;
   // out[r, c] = activation(in[r, c]) × in[r, n + c] for c < n: a gated MLP's two products, side by side in `in`
-  // [rows, 2n] f32. out: [rows, n] f32 or bf16.
+  // [rows, 2n] f32. out: [rows, n] f32 or narrow.
   virtual void activate_gate(Stream&, Activation activation, Activations in, Activations out) = 0;
   // out[r] = cos | sin of positions[r] × frequencies, [rows, head_dim] f32; frequencies [head_dim / 2].
   virtual void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
@@ -129,9 +133,9 @@ class Ops {
   // Turns the queries and keys of `qkv` (as attention() takes it) by the angles of their rows: element i of a head with
   // element i + head_dim / 2.
   virtual void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
-  // out[r, :] = in[r, :] in out's dtype (f32 or bf16). in: f32.
+  // out[r, :] = in[r, :] in out's dtype (f32 or narrow). in: f32.
   virtual void convert(Stream&, Activations in, Activations out) = 0;
-  // out[i, :] = in[rows[i], :] in out's dtype (f32 or bf16). in: f32, or of out's dtype.
+  // out[i, :] = in[rows[i], :] in out's dtype (f32 or narrow). in: f32, or of out's dtype.
   virtual void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) = 0;
   // out[r, c] = in[r, first + c], as it is.
   virtual void copy_columns(Stream&, Activations in, int first, Activations out) = 0;

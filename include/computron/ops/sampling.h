@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "computron/base/host_device.h"
 #include "computron/base/random.h"
 #include "computron/base/types.h"
 
@@ -42,11 +43,12 @@ struct RowSampling {
   bool truncates() const { return temperature > 0 && (top_k > 0 || top_p < 1 || min_p > 0); }
 };
 
-// The noise of a token in a row.
-inline double noise(const RowSampling& row, TokenId token) {
+// The noise of a token that is to be drawn at `position` of the sequence with this key.
+COMPUTRON_HOST_DEVICE inline double noise(std::uint64_t key, std::uint32_t position, TokenId token) {
   const auto t = static_cast<std::uint32_t>(token);
-  return gumbel(philox({t / 4, row.position, 0, 0}, row.key)[t % 4]);
+  return gumbel(philox({t / 4, position, 0, 0}, key)[t % 4]);
 }
+inline double noise(const RowSampling& row, TokenId token) { return noise(row.key, row.position, token); }
 
 struct Candidate {
   TokenId token = -1;

@@ -73,6 +73,7 @@ void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* 
 
 void CudaComputeStream::synchronize() {
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
+  for (const auto& work : std::exchange(after_, {})) work();
 }
 
 void CudaCopyStream::record(Event& event) { cuda(event).record_on(stream_.get()); }
@@ -101,10 +102,12 @@ void CudaCopyStream::synchronize() { COMPUTRON_CUDA_CHECK(cudaStreamSynchronize(
 
 LinkStatistics CudaCopyStream::statistics() const { return {.bytes = copies_.bytes(), .busy_s = copies_.seconds()}; }
 
-cudaStream_t cuda(Stream& stream) {
+CudaComputeStream& cuda_compute(Stream& stream) {
   auto* compute = dynamic_cast<CudaComputeStream*>(&stream);
   ensure(compute != nullptr, "a CUDA operation was given a stream that is not a CUDA compute stream");
-  return compute->handle();
+  return *compute;
 }
+
+cudaStream_t cuda(Stream& stream) { return cuda_compute(stream).handle(); }
 
 }  // namespace computron

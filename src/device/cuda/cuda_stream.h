@@ -3,6 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "computron/device/device.h"
 #include "src/device/cuda/cuda_handles.h"
 #include "src/device/cuda/cuda_timer.h"
@@ -36,11 +40,14 @@ class CudaComputeStream final : public Stream {
   void synchronize() override;
   double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }
+  // Runs `work` once, on the thread that synchronizes next, when everything given so far has run; in the order given.
+  void after(std::function<void()> work) { after_.push_back(std::move(work)); }
 
  private:
   CudaStreamHandle stream_;
   Progress& progress_;
   CudaTimer waits_;
+  std::vector<std::function<void()>> after_;
 };
 
 // Every copy over the link is timed.
@@ -61,7 +68,8 @@ class CudaCopyStream final : public CopyStream {
   CudaTimer copies_;
 };
 
-// The runtime's stream behind the compute stream `stream`; Error{kInternal} for any other kind.
+// `stream` as what it is, and the runtime's stream behind it; Error{kInternal} for any other kind.
+CudaComputeStream& cuda_compute(Stream& stream);
 cudaStream_t cuda(Stream& stream);
 
 }  // namespace computron

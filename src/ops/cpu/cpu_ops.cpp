@@ -1,10 +1,7 @@
 #include "src/ops/cpu/cpu_ops.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/convert.h"
@@ -14,6 +11,7 @@
 #include "kernels/cpu/residual.h"
 #include "kernels/cpu/rotary.h"
 #include "kernels/cpu/sample.h"
+#include "src/ops/checks.h"
 
 namespace computron {
 namespace {
@@ -49,68 +47,9 @@ void wait_for_all(CpuContext& context, const std::vector<CpuEventMark>& marks) {
   for (const CpuEventMark& mark : marks) context.wait(0, mark);
 }
 
-// The panel of `panels`, which follow each other in row order, that holds `row`; null if none does.
-template <class Panel>
-const Panel* panel_with(std::span<const Panel> panels, int row) {
-  const auto after = std::upper_bound(panels.begin(), panels.end(), row,
-                                      [](int r, const Panel& panel) { return r < panel.row_begin; });
-  const bool found = after != panels.begin() && row < after[-1].row_begin + after[-1].rows;
-  return found ? &after[-1] : nullptr;
-}
+// ---- what callers of this device must keep to besides: it has no float16 but in weights
 
-// ---- what callers must keep to; one line a rule
-
-void check_rows(const Activations& a, int rows, int columns, const char* what) {
-  if (a.rows == rows && a.columns == columns) return;
-  throw Error(ExitCode::kInternal,
-              fmt::format("internal: {} is [{}, {}], not [{}, {}]", what, a.rows, a.columns, rows, columns));
-}
-void check_f32(const Activations& a, const char* what) { ensure(a.dtype == DType::kF32, what); }
 void check_narrow(const Activations& a, const char* what) { ensure(a.dtype != DType::kF16, what); }
-void check_length(const Vector& vector, int length, const char* what) {
-  ensure(vector.data == nullptr || vector.length == length, what);
-}
-
-// At least one panel, one behind the other, within `rows` rows.
-template <class Panel>
-void check_panels(std::span<const Panel> panels, int rows, const char* what) {
-  ensure(!panels.empty(), what);
-  int next = panels.front().row_begin;
-  ensure(next >= 0, what);
-  for (const Panel& panel : panels) {
-    ensure(panel.row_begin == next, what);
-    next += panel.rows;
-  }
-  ensure(next <= rows, what);
-}
-
-void check_gemm(const Activations& x, const Weight& weight, const Vector& bias, const Activations& out) {
-  check_rows(x, x.rows, weight.in, "gemm input");
-  check_rows(out, x.rows, weight.out, "gemm output");
-  check_narrow(out, "gemm writes no float16");
-  check_length(bias, weight.out, "gemm bias has another length than the output");
-  ensure(x.dtype == kernels::gemm_input_dtype(weight.dtype), "gemm input has another type than its weight wants");
-  check_panels(weight.panels, weight.out, "panels of a gemm weight have gaps");
-}
-
-void check_attention(const AttentionShape& shape, const Activations& qkv, const KvCacheView& cache, int layer,
-                     const Activations& out) {
-  ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "query heads are no multiple of key heads");
-  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "attention qkv");
-  check_rows(out, qkv.rows, shape.heads * shape.head_dim, "attention output");
-  check_f32(qkv, "attention reads float32");
-  check_narrow(out, "attention writes no float16");
-  ensure(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim, "cache and attention differ in shape");
-  ensure(cache.dtype != DType::kF16, "the CPU keeps no float16 cache");
-  ensure(layer >= 0 && layer < cache.layers, "no such layer in the cache");
-}
-
-void check_sequences(std::span<const SequenceRows> sequences, int rows, int block_tokens) {
-  for (const SequenceRows& s : sequences) {
-    ensure(s.row >= 0 && s.rows >= 0 && s.row + s.rows <= rows, "a sequence lies outside its batch");
-    ensure(static_cast<std::size_t>(s.start + s.rows) <= s.blocks.size() * block_tokens, "a sequence lacks a block");
-  }
-}
 
 // Slice `slice` of a row.
 struct LogitSlice {
@@ -121,12 +60,6 @@ struct LogitSlice {
         columns(logits.columns / c.slices),
         real(std::clamp(c.real - first, 0, columns)) {}
 };
-
-void check_logits(const Activations& logits, const LogitColumns& columns) {
-  check_f32(logits, "logits are not float32");
-  ensure(columns.real >= 0 && columns.real <= logits.columns, "more real columns of logits than columns");
-  ensure(columns.slices > 0 && logits.columns % columns.slices == 0, "logits cannot be cut into equal slices");
-}
 
 }  // namespace
 
@@ -154,9 +87,7 @@ void CpuOps::reserve_workspaces(int threads) {
 // All panels are waited for, in order, used or not: the operation's end is the end of every page's use.
 void CpuOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
                    Activations out) {
-  check_rows(out, static_cast<int>(tokens.size()), weight.in, "embedding output");
-  check_f32(out, "embedding output is not float32");
-  check_panels(weight.panels, weight.out, "panels of an embedding have gaps");
+  check_embed(tokens, weight, out);
   cpu(stream).launch([=, marks = marks_of(weight.panels)](CpuContext& context) {
     wait_for_all(context, marks);
     for_each_row(context, out.rows, out.columns, [&](int r) {
@@ -173,9 +104,7 @@ void CpuOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId firs
 
 void CpuOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int row_offset, const Table& table,
                       Activations inout) {
-  check_rows(inout, static_cast<int>(rows.size()), inout.columns, "rows to add to");
-  check_f32(inout, "rows are added to float32 only");
-  check_panels(table.panels, table.rows, "panels of a table have gaps");
+  check_add_rows(rows, table, inout);
   cpu(stream).launch([=, marks = marks_of(table.panels)](CpuContext& context) {
     wait_for_all(context, marks);
     for_each_row(context, inout.rows, inout.columns, [&](int r) {
@@ -191,8 +120,7 @@ void CpuOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int ro
 }
 
 void CpuOps::copy_vector(Stream& stream, Vector in, Activations out) {
-  check_rows(out, 1, in.length, "copy of a vector");
-  check_f32(out, "a vector is copied to float32 only");
+  check_copy_vector(in, out);
   cpu(stream).launch([=, ready = mark_of(in.ready)](CpuContext& context) {
     context.wait(0, ready);
     std::memcpy(out.data, in.data, out.bytes());
@@ -208,11 +136,8 @@ void CpuOps::zero(Stream& stream, Activations out) {
 
 void CpuOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                   Activations out) {
-  check_rows(out, in.rows, in.columns, "norm output");
-  check_f32(in, "norm reads float32");
+  check_norm(in, weight, bias, out);
   check_narrow(out, "norm writes no float16");
-  check_length(weight, in.columns, "norm weight has another length than the row");
-  check_length(bias, in.columns, "norm bias has another length than the row");
   const auto marks = std::vector{mark_of(weight.ready), mark_of(bias.ready)};
   cpu(stream).launch([=](CpuContext& context) {
     wait_for_all(context, marks);
@@ -234,7 +159,8 @@ struct CpuOps::GemmCall {
 
 void CpuOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
                   Activations out) {
-  check_gemm(x, weight, bias, out);
+  check_gemm(x, weight, bias, out, format_.input_dtype(weight.dtype));
+  check_narrow(out, "gemm writes no float16");
   cpu(stream).launch([this, call = GemmCall{x, weight, bias, activation, out, marks_of(weight.panels),
                                             mark_of(bias.ready)}](CpuContext& context) { run_gemm(context, call); });
 }
@@ -277,10 +203,7 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
 }
 
 void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activations inout) {
-  check_rows(x, inout.rows, inout.columns, "what is added to the residual");
-  check_f32(x, "the residual takes float32 only");
-  check_f32(inout, "the residual is not float32");
-  check_length(bias, x.columns, "residual bias has another length than the row");
+  check_add_residual(x, bias, inout);
   cpu(stream).launch([=, ready = mark_of(bias.ready)](CpuContext& context) {
     context.wait(0, ready);
     for_each_row(context, x.rows, x.columns,
@@ -289,8 +212,7 @@ void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activation
 }
 
 void CpuOps::activate_gate(Stream& stream, Activation activation, Activations in, Activations out) {
-  check_rows(in, out.rows, 2 * out.columns, "gate and what it gates");
-  check_f32(in, "a gate is read as float32");
+  check_activate_gate(in, out);
   check_narrow(out, "a gated product is not written as float16");
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, out.rows, in.columns, [&](int r) {
@@ -303,8 +225,7 @@ void CpuOps::activate_gate(Stream& stream, Activation activation, Activations in
 void CpuOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                            Activations out) {
   const int half = static_cast<int>(frequencies.size());
-  check_rows(out, static_cast<int>(positions.size()), 2 * half, "rotary angles");
-  check_f32(out, "rotary angles are float32");
+  check_rotary_angles(positions, frequencies, out);
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, out.rows, 16 * out.columns, [&](int r) {  // a cosine costs as much as many sums
       kernels::rotary_angles(positions[static_cast<std::size_t>(r)], frequencies.data(), half, f32_row(out, r));
@@ -314,9 +235,7 @@ void CpuOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positio
 
 // Queries and keys lie side by side.
 void CpuOps::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
-  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "queries and keys to rotate");
-  check_rows(angles, qkv.rows, shape.head_dim, "rotary angles");
-  check_f32(qkv, "queries and keys to rotate are not float32");
+  check_rotate(shape, angles, qkv);
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
       for (int head = 0; head < shape.heads + shape.kv_heads; ++head) {
@@ -327,8 +246,7 @@ void CpuOps::rotate(Stream& stream, const AttentionShape& shape, Activations ang
 }
 
 void CpuOps::convert(Stream& stream, Activations in, Activations out) {
-  check_rows(out, in.rows, in.columns, "converted rows");
-  check_f32(in, "only float32 is converted");
+  check_convert(in, out);
   check_narrow(out, "nothing is converted to float16");
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, in.rows, in.columns,
@@ -337,8 +255,7 @@ void CpuOps::convert(Stream& stream, Activations in, Activations out) {
 }
 
 void CpuOps::gather_rows(Stream& stream, Activations in, std::span<const std::int32_t> rows, Activations out) {
-  check_rows(out, static_cast<int>(rows.size()), in.columns, "gathered rows");
-  ensure(in.dtype == DType::kF32 || in.dtype == out.dtype, "rows are gathered from float32 or as they are");
+  check_gather(in, rows, out);
   check_narrow(out, "nothing is gathered to float16");
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, out.rows, in.columns, [&](int r) {
@@ -354,8 +271,7 @@ void CpuOps::gather_rows(Stream& stream, Activations in, std::span<const std::in
 }
 
 void CpuOps::copy_columns(Stream& stream, Activations in, int first, Activations out) {
-  check_rows(out, in.rows, out.columns, "copied columns");
-  ensure(in.dtype == out.dtype && first >= 0 && first + out.columns <= in.columns, "no such columns to copy");
+  check_copy_columns(in, first, out);
   const std::size_t size = size_of(in.dtype);
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, in.rows, out.columns,
@@ -366,10 +282,7 @@ void CpuOps::copy_columns(Stream& stream, Activations in, int first, Activations
 // A row of `inout` may come several times, so columns are what is spread over threads.
 void CpuOps::scatter_add(Stream& stream, Activations in, std::span<const std::int32_t> rows,
                          std::span<const float> weights, Activations inout) {
-  check_rows(in, static_cast<int>(rows.size()), inout.columns, "rows to scatter");
-  ensure(weights.size() == rows.size(), "a row to scatter lacks its weight");
-  check_f32(in, "only float32 rows are scattered");
-  check_f32(inout, "rows are scattered to float32 only");
+  check_scatter(in, rows, weights, inout);
   cpu(stream).launch([=](CpuContext& context) {
     constexpr int kColumns = 512;
     context.parallel_for(rows.empty() ? 0 : ceil_div(inout.columns, kColumns), [&](int, int item) {
@@ -411,6 +324,8 @@ struct CpuOps::AttentionCall {
 void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
                        std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Activations out) {
   check_attention(shape, qkv, cache, layer, out);
+  check_narrow(out, "attention writes no float16");
+  ensure(cache.dtype != DType::kF16, "the CPU keeps no float16 cache");
   cpu(stream).launch([this, call = AttentionCall{shape, qkv, sequences, cache, layer, out}](CpuContext& context) {
     check_sequences(call.sequences, call.qkv.rows, call.cache.block_tokens);
     run_attention(context, call);

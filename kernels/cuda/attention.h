@@ -1,0 +1,157 @@
+// Attention over cached keys and values, two ways.
+//
+//   by rows     any type and shape: a block takes one row, one kv head and one span of kSpan positions on a fixed grid;
+//               the spans' softmaxes are combined in order. Reads each key once a row: decoding, and float32.
+//   by tiles    two-byte caches: 64 rows of a sequence at once on tensor cores, a softmax carried along (Milakov and
+//               Gimelshein 2018; Dao 2023). Prefill.
+//
+// A slot holds keys, then values, each [kv_heads][block_tokens][head_dim]. Either way a row has the same bits whatever
+// rows are beside it, and the two ways differ in rounding.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "computron/ops/types.h"
+#include "kernels/cuda/element.h"
+
+struct CUstream_st;
+
+namespace computron::kernels::cuda {
+
+inline constexpr int kSpan = 256;        // positions of a block's part of a row
+inline constexpr int kTileQueries = 64;  // rows of a tile
+inline constexpr int kMaxHeadDim = 256;
+
+// What a batch row sees: positions [.., keys) of the sequence whose blocks begin at blocks[first_block].
+struct AttentionRow {
+  int position;
+  int keys;
+  int first_block;
+};
+
+struct Range {
+  int begin, end;
+  COMPUTRON_HOST_DEVICE bool empty() const { return begin >= end; }
+  COMPUTRON_HOST_DEVICE int size() const { return end - begin; }
+};
+
+// Key j is visible iff j < keys and, with a window, position - j < window.
+COMPUTRON_HOST_DEVICE inline Range visible(const AttentionRow& row, int window) {
+  const int begin = window > 0 && row.position - window + 1 > 0 ? row.position - window + 1 : 0;
+  return {begin, row.keys};
+}
+// The part of it in span `span`; empty (and begin may lie behind end) where there is none.
+COMPUTRON_HOST_DEVICE inline Range in_span(const Range& seen, int span) {
+  const int begin = span * kSpan, end = begin + kSpan;
+  return {seen.begin > begin ? seen.begin : begin, seen.end < end ? seen.end : end};
+}
+COMPUTRON_HOST_DEVICE inline int span_count(int keys) { return (keys + kSpan - 1) / kSpan; }
+
+// One layer's cache in device memory; `frames` and `blocks` lie there too.
+struct CacheLayer {
+  std::byte* pool;
+  std::size_t frame_bytes;
+  const FrameId* frames;
+  const std::uint32_t* blocks;  // of all sequences, one after the other
+  std::uint32_t slots_per_frame;
+  std::size_t slot_bytes;
+  std::uint32_t layers;
+  std::uint32_t layer;
+  int kv_heads;
+  int head_dim;
+  int block_tokens;
+
+  // The slot of blocks[entry]. Slot numbers fit 32 bits (checked by the caller).
+  COMPUTRON_HOST_DEVICE std::byte* slot(int entry) const {
+    const std::uint32_t index = blocks[entry] * layers + layer;
+    return pool + frames[index / slots_per_frame] * frame_bytes + index % slots_per_frame * slot_bytes;
+  }
+  // Element of the slot at which head `head`'s key of a position begins, and from there to its value.
+  COMPUTRON_HOST_DEVICE std::size_t key_in_slot(int head, int in_block) const {
+    return (static_cast<std::size_t>(head) * block_tokens + in_block) * head_dim;
+  }
+  COMPUTRON_HOST_DEVICE std::size_t key_to_value() const {
+    return static_cast<std::size_t>(kv_heads) * block_tokens * head_dim;
+  }
+};
+
+// Puts element c of a row's keys and values, [2][kv_heads][head_dim] behind the row's queries, into the cache.
+template <class T>
+struct StoreKeysValues {
+  const float* qkv;  // [.., columns]
+  int columns;
+  int first_column;  // of the keys
+  const AttentionRow* rows;
+  CacheLayer cache;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    if (rows[r].keys == 0) return;  // of no sequence
+    const int width = cache.kv_heads * cache.head_dim;
+    const int head = c % width / cache.head_dim, element = c % cache.head_dim;
+    const int position = rows[r].position;
+    T* key = reinterpret_cast<T*>(cache.slot(rows[r].first_block + position / cache.block_tokens)) +
+             cache.key_in_slot(head, position % cache.block_tokens);
+    const float value = qkv[static_cast<std::size_t>(r) * columns + first_column + c];
+    narrow(value, key[element + (c < width ? 0 : cache.key_to_value())]);
+  }
+};
+
+// What both ways are told.
+struct AttentionCall {
+  AttentionShape shape;
+  const float* qkv;          // [batch rows, (heads + 2 kv_heads) × head_dim]
+  const AttentionRow* rows;  // [batch rows]
+  CacheLayer cache;
+  DType cache_dtype;
+  std::byte* out;  // [batch rows, heads × head_dim]
+  DType out_dtype;
+
+  COMPUTRON_HOST_DEVICE int group() const { return shape.heads / shape.kv_heads; }
+  COMPUTRON_HOST_DEVICE int qkv_columns() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
+};
+
+// ---- by rows
+
+// The rows numbered row_ids[0, count). Several spans leave partial results in `partial`, [count][heads][spans] of
+// partial_floats(head_dim): weighted values, their largest score and the sum of weights.
+struct RowsPart {
+  const int* row_ids;
+  int count;
+  int spans;  // of the longest row
+  float* partial;
+};
+COMPUTRON_HOST_DEVICE inline int partial_floats(int head_dim) { return head_dim + 2; }
+COMPUTRON_HOST_DEVICE inline std::size_t partial_place(int i, int heads, int head, int spans, int span, int head_dim) {
+  return ((static_cast<std::size_t>(i) * heads + head) * spans + span) * partial_floats(head_dim);
+}
+
+// How the threads of a block share keys: `lanes` neighbours hold one key, `vectors` pieces of `piece` elements each;
+// piece v of lane l begins at element_of. `aligned`: rows of the cache lie at multiples of 16 bytes.
+struct KeyShare {
+  int piece, lanes, vectors;
+};
+constexpr KeyShare key_share(std::size_t element_bytes, int head_dim, bool aligned) {
+  const int whole = static_cast<int>(16 / element_bytes);
+  if (!aligned || head_dim % whole != 0) return {1, 32, 8};
+  const int pieces = head_dim / whole;
+  if (pieces <= 8) return {whole, 8, 1};
+  if (pieces <= 16) return {whole, 16, 1};
+  return {whole, 32, pieces <= 32 ? 1 : 2};
+}
+COMPUTRON_HOST_DEVICE constexpr int element_of(int piece, int lanes, int v, int lane) {
+  return (v * lanes + lane) * piece;
+}
+
+void attend_rows(CUstream_st* stream, const AttentionCall& call, const RowsPart& part);
+
+// ---- by tiles
+
+// Rows [row, row + rows) of the batch, consecutive positions of one sequence.
+struct QueryTile {
+  int row;
+  int rows;
+};
+void attend_tiles(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count);
+
+}  // namespace computron::kernels::cuda

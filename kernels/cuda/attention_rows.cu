@@ -1,0 +1,298 @@
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/reduce.cuh"
+
+namespace computron::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kBatch = 4;  // keys that a thread has under way
+
+struct Softmax {
+  float max, sum;
+};
+
+// kPiece neighbouring elements, widened; in one load where they are 16 bytes.
+template <class T, int kPiece>
+__device__ void load_piece(const T* from, float* to) {
+  union {
+    uint4 bytes;
+    T elements[kPiece];
+  } loaded;
+  if constexpr (kPiece * sizeof(T) == sizeof(uint4)) {
+    loaded.bytes = __ldg(reinterpret_cast<const uint4*>(from));
+  } else {
+    static_assert(kPiece == 1);
+    loaded.elements[0] = *from;
+  }
+#pragma unroll
+  for (int e = 0; e < kPiece; ++e) to[e] = widen(loaded.elements[e]);
+}
+
+// Grid: spans, kv heads × tiles of kQueries query heads of each, rows.
+template <class T, int kPiece, int kLanes, int kVectors, int kQueries>
+class RowKernel {
+  static constexpr int kGroups = kThreads / kLanes;          // keys that a block looks at together
+  static constexpr int kHeld = kVectors * kPiece;            // elements of a key that a thread holds
+  static constexpr int kWidth = kLanes * kVectors * kPiece;  // of a key, at most
+
+ public:
+  struct Shared {
+    const std::byte* slots[kSpan + 1];
+    float weights[kQueries][kSpan];
+    Softmax softmax[kQueries];
+    float sums[kWarps][kQueries][kWidth];
+  };
+
+  __device__ RowKernel(const AttentionCall& p, const RowsPart& part, Shared& shared)
+      : p_(p),
+        part_(part),
+        shared_(shared),
+        index_(static_cast<int>(blockIdx.z)),
+        row_(part.row_ids[blockIdx.z]),
+        tiles_((p.group() + kQueries - 1) / kQueries),
+        kv_head_(static_cast<int>(blockIdx.y) / tiles_),
+        first_query_(static_cast<int>(blockIdx.y) % tiles_ * kQueries),
+        lane_(static_cast<int>(threadIdx.x) % kLanes),
+        group_(static_cast<int>(threadIdx.x) / kLanes),
+        seen_(in_span(visible(p.rows[row_], p.shape.window), static_cast<int>(blockIdx.x))) {}
+
+  // The whole block leaves together where it sees nothing.
+  __device__ void run() {
+    if (seen_.empty()) return;
+    find_slots();
+    score_keys();
+    __syncthreads();
+    soften();
+    __syncthreads();
+    weigh_values();
+    __syncthreads();
+    finish();
+  }
+
+ private:
+  __device__ void find_slots() {
+    first_slot_ = seen_.begin / p_.cache.block_tokens;
+    const int slots = (seen_.end - 1) / p_.cache.block_tokens - first_slot_ + 1;
+    const int first_block = p_.rows[row_].first_block + first_slot_;
+    for (int i = threadIdx.x; i < slots; i += kThreads) shared_.slots[i] = p_.cache.slot(first_block + i);
+    __syncthreads();
+  }
+
+  __device__ const T* key(int position) const {
+    const int block = position / p_.cache.block_tokens, in_block = position % p_.cache.block_tokens;
+    return reinterpret_cast<const T*>(shared_.slots[block - first_slot_]) + p_.cache.key_in_slot(kv_head_, in_block);
+  }
+
+  // Position i of this thread's batch that begins at the block's place `place`; at or behind seen_.end: none.
+  __device__ int position_of(int place, int i) const { return seen_.begin + place + i * kGroups + group_; }
+
+  // This thread's elements of up to kBatch keys or values, zero where there are none.
+  __device__ void load(int place, std::size_t offset, float (&held)[kBatch][kHeld]) const {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int position = position_of(place, i);
+      const T* from = position < seen_.end ? key(position) + offset : nullptr;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const int element = element_of(kPiece, kLanes, v, lane_);
+        float* to = held[i] + v * kPiece;
+        if (from != nullptr && element < p_.shape.head_dim) {
+          load_piece<T, kPiece>(from + element, to);
+        } else {
+#pragma unroll
+          for (int e = 0; e < kPiece; ++e) to[e] = 0;
+        }
+      }
+    }
+  }
+
+  __device__ void load_queries(float (&query)[kQueries][kHeld]) const {
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+      const int in_group = first_query_ + q, head = kv_head_ * p_.group() + in_group;
+      const float* from = p_.qkv + static_cast<std::size_t>(row_) * p_.qkv_columns() + head * p_.shape.head_dim;
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h) {
+        const int element = element_of(kPiece, kLanes, h / kPiece, lane_) + h % kPiece;
+        const bool there = in_group < p_.group() && element < p_.shape.head_dim;
+        query[q][h] = there ? from[element] * p_.shape.scale : 0.0f;
+      }
+    }
+  }
+
+  __device__ void score_keys() {
+    float query[kQueries][kHeld], held[kBatch][kHeld];
+    load_queries(query);
+    for (int place = 0; place < seen_.size(); place += kBatch * kGroups) {
+      load(place, 0, held);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = position_of(place, i);
+#pragma unroll
+        for (int q = 0; q < kQueries; ++q) {
+          float score = 0;
+#pragma unroll
+          for (int h = 0; h < kHeld; ++h) score = fmaf(query[q][h], held[i][h], score);
+          score = warp_sum<kLanes>(score);
+          if (lane_ == 0 && position < seen_.end) shared_.weights[q][position - seen_.begin] = score;
+        }
+      }
+    }
+  }
+
+  // A warp a query.
+  __device__ void soften() {
+    const int q = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    if (q >= kQueries) return;
+    float* weights = shared_.weights[q];
+    float max = -INFINITY;
+    for (int i = lane; i < seen_.size(); i += kWarp) max = fmaxf(max, weights[i]);
+    max = warp_max(max);
+    float sum = 0;
+    for (int i = lane; i < seen_.size(); i += kWarp) sum += weights[i] = expf(weights[i] - max);
+    sum = warp_sum(sum);
+    if (lane == 0) shared_.softmax[q] = {max, sum};
+  }
+
+  __device__ void weigh_values() {
+    float sums[kQueries][kHeld] = {}, held[kBatch][kHeld];
+    for (int place = 0; place < seen_.size(); place += kBatch * kGroups) {
+      load(place, p_.cache.key_to_value(), held);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = position_of(place, i);
+#pragma unroll
+        for (int q = 0; q < kQueries; ++q) {
+          const float weight = position < seen_.end ? shared_.weights[q][position - seen_.begin] : 0.0f;
+#pragma unroll
+          for (int h = 0; h < kHeld; ++h) sums[q][h] = fmaf(weight, held[i][h], sums[q][h]);
+        }
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h) add_groups(q, h, sums[q][h]);
+    }
+  }
+
+  // Over the groups of a warp; the warps' sums meet in finish().
+  __device__ void add_groups(int q, int h, float sum) {
+#pragma unroll
+    for (int offset = kLanes; offset < kWarp; offset *= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+    const int element = element_of(kPiece, kLanes, h / kPiece, lane_) + h % kPiece;
+    if (threadIdx.x % kWarp < kLanes) shared_.sums[threadIdx.x / kWarp][q][element] = sum;
+  }
+
+  __device__ void finish() {
+    for (int q = 0; q < kQueries && first_query_ + q < p_.group(); ++q) {
+      const int head = kv_head_ * p_.group() + first_query_ + q;
+      const Softmax softmax = shared_.softmax[q];
+      float* partial = part_.partial + partial_place(index_, p_.shape.heads, head, part_.spans,
+                                                     static_cast<int>(blockIdx.x), p_.shape.head_dim);
+      for (int d = threadIdx.x; d < p_.shape.head_dim; d += kThreads) {
+        float sum = 0;
+#pragma unroll
+        for (int warp = 0; warp < kWarps; ++warp) sum += shared_.sums[warp][q][d];
+        if (part_.spans == 1) {
+          const std::size_t element = (static_cast<std::size_t>(row_) * p_.shape.heads + head) * p_.shape.head_dim + d;
+          store(sum * (1.0f / softmax.sum), p_.out, p_.out_dtype, element);
+        } else {
+          partial[d] = sum;
+        }
+      }
+      if (part_.spans > 1 && threadIdx.x == 0) {
+        partial[p_.shape.head_dim] = softmax.max;
+        partial[p_.shape.head_dim + 1] = softmax.sum;
+      }
+    }
+  }
+
+  const AttentionCall& p_;
+  const RowsPart& part_;
+  Shared& shared_;
+  const int index_, row_, tiles_, kv_head_, first_query_, lane_, group_;
+  const Range seen_;
+  int first_slot_ = 0;
+};
+
+template <class T, int kPiece, int kLanes, int kVectors, int kQueries>
+__global__ void __launch_bounds__(kThreads)
+    row_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ RowsPart part) {
+  using Kernel = RowKernel<T, kPiece, kLanes, kVectors, kQueries>;
+  __shared__ typename Kernel::Shared shared;
+  Kernel(p, part, shared).run();
+}
+
+// Grid: heads, rows. The spans in order; those that the row sees nothing of have left nothing behind. One span alone
+// comes out as it would have come out of its own block: its factor is 1.
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ RowsPart part) {
+  const int head_dim = p.shape.head_dim, head = blockIdx.x, row = part.row_ids[blockIdx.y];
+  const Range seen = visible(p.rows[row], p.shape.window);
+  const int first = seen.begin / kSpan, last = span_count(seen.end);
+  const float* partials =
+      part.partial + partial_place(static_cast<int>(blockIdx.y), p.shape.heads, head, part.spans, 0, head_dim);
+  const auto partial = [&](int span) { return partials + static_cast<std::size_t>(span) * partial_floats(head_dim); };
+  float max = -INFINITY;
+  for (int s = first; s < last; ++s) max = fmaxf(max, partial(s)[head_dim]);
+  for (int d = threadIdx.x; d < head_dim; d += kThreads) {
+    float sum = 0, weights = 0;
+    for (int s = first; s < last; ++s) {
+      const float factor = expf(partial(s)[head_dim] - max);
+      sum = fmaf(factor, partial(s)[d], sum);
+      weights = fmaf(factor, partial(s)[head_dim + 1], weights);
+    }
+    const std::size_t element = (static_cast<std::size_t>(row) * p.shape.heads + head) * head_dim + d;
+    store(sum * (1.0f / weights), p.out, p.out_dtype, element);
+  }
+}
+
+template <class T, int kPiece, int kLanes, int kVectors>
+void launch(CUstream_st* stream, const AttentionCall& call, const RowsPart& part) {
+  const auto grid = [&](int queries) {
+    return dim3(static_cast<unsigned>(part.spans),
+                static_cast<unsigned>(call.shape.kv_heads * ceil_div(call.group(), queries)),
+                static_cast<unsigned>(part.count));
+  };
+  if (call.group() == 1) {
+    row_kernel<T, kPiece, kLanes, kVectors, 1><<<grid(1), kThreads, 0, stream>>>(call, part);
+  } else {
+    row_kernel<T, kPiece, kLanes, kVectors, 4><<<grid(4), kThreads, 0, stream>>>(call, part);
+  }
+}
+
+bool is_aligned(const CacheLayer& cache, std::size_t element_bytes) {
+  const auto pool = reinterpret_cast<std::uintptr_t>(cache.pool);
+  return (pool | cache.frame_bytes | cache.slot_bytes | cache.head_dim * element_bytes) % 16 == 0;
+}
+
+template <class T>
+void launch_for(CUstream_st* stream, const AttentionCall& call, const RowsPart& part) {
+  constexpr int kPiece = 16 / sizeof(T);
+  const KeyShare share = key_share(sizeof(T), call.shape.head_dim, is_aligned(call.cache, sizeof(T)));
+  if (share.piece == 1) {
+    launch<T, 1, 32, 8>(stream, call, part);
+  } else if (share.lanes == 8) {
+    launch<T, kPiece, 8, 1>(stream, call, part);
+  } else if (share.lanes == 16) {
+    launch<T, kPiece, 16, 1>(stream, call, part);
+  } else if (share.vectors == 1) {
+    launch<T, kPiece, 32, 1>(stream, call, part);
+  } else if constexpr (sizeof(T) == sizeof(float)) {  // two-byte keys of kMaxHeadDim need one
+    launch<T, kPiece, 32, 2>(stream, call, part);
+  }
+}
+
+}  // namespace
+
+void attend_rows(CUstream_st* stream, const AttentionCall& call, const RowsPart& part) {
+  if (part.count == 0) return;
+  with_element(call.cache_dtype, [&]<class T>(T) { launch_for<T>(stream, call, part); });
+  if (part.spans == 1) return;
+  const dim3 grid(static_cast<unsigned>(call.shape.heads), static_cast<unsigned>(part.count));
+  combine_kernel<<<grid, kThreads, 0, stream>>>(call, part);
+}
+
+}  // namespace computron::kernels::cuda

@@ -1,0 +1,55 @@
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/elements.h"
+
+namespace computron::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMaxGridRows = 65535;
+
+template <class Body>
+__global__ void __launch_bounds__(kThreads) elements_kernel(int rows, int columns, const __grid_constant__ Body body) {
+  for (int r = static_cast<int>(blockIdx.y); r < rows; r += static_cast<int>(gridDim.y)) {
+    const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c < columns) body(r, c);
+  }
+}
+
+}  // namespace
+
+template <class Body>
+void for_each_element(CUstream_st* stream, int rows, int columns, const Body& body) {
+  if (rows == 0 || columns == 0) return;
+  const dim3 grid(static_cast<unsigned>(ceil_div(columns, kThreads)),
+                  static_cast<unsigned>(rows < kMaxGridRows ? rows : kMaxGridRows));
+  elements_kernel<<<grid, kThreads, 0, stream>>>(rows, columns, body);
+}
+
+#define COMPUTRON_INSTANTIATE(...) \
+  template void for_each_element<__VA_ARGS__>(CUstream_st*, int, int, const __VA_ARGS__&)
+
+COMPUTRON_INSTANTIATE(Embed<float>);
+COMPUTRON_INSTANTIATE(Embed<BFloat16>);
+COMPUTRON_INSTANTIATE(Embed<Float16>);
+COMPUTRON_INSTANTIATE(AddRows);
+COMPUTRON_INSTANTIATE(AddResidual);
+COMPUTRON_INSTANTIATE(CopyRows<float, float>);
+COMPUTRON_INSTANTIATE(CopyRows<float, BFloat16>);
+COMPUTRON_INSTANTIATE(CopyRows<float, Float16>);
+COMPUTRON_INSTANTIATE(CopyRows<BFloat16, BFloat16>);
+COMPUTRON_INSTANTIATE(CopyRows<Float16, Float16>);
+COMPUTRON_INSTANTIATE(ActivateGate<float>);
+COMPUTRON_INSTANTIATE(ActivateGate<BFloat16>);
+COMPUTRON_INSTANTIATE(ActivateGate<Float16>);
+COMPUTRON_INSTANTIATE(BiasActivate<float>);
+COMPUTRON_INSTANTIATE(BiasActivate<BFloat16>);
+COMPUTRON_INSTANTIATE(BiasActivate<Float16>);
+COMPUTRON_INSTANTIATE(ScatterAdd);
+COMPUTRON_INSTANTIATE(ScatterAddInOrder);
+COMPUTRON_INSTANTIATE(RotaryAngles);
+COMPUTRON_INSTANTIATE(Rotate);
+COMPUTRON_INSTANTIATE(StoreKeysValues<float>);
+COMPUTRON_INSTANTIATE(StoreKeysValues<BFloat16>);
+COMPUTRON_INSTANTIATE(StoreKeysValues<Float16>);
+
+}  // namespace computron::kernels::cuda

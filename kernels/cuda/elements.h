@@ -1,0 +1,195 @@
+// Operations whose elements do not depend on each other. Each is a body over (row, column) that a grid of threads runs
+// on the device, and a test runs in two loops on the host.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "computron/ops/types.h"
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/element.h"
+#include "kernels/cuda/runs.h"
+
+struct CUstream_st;
+
+namespace computron::kernels::cuda {
+
+COMPUTRON_HOST_DEVICE inline std::size_t at(int row, int columns, int column) {
+  return static_cast<std::size_t>(row) * columns + column;
+}
+
+// out[r, c] = weight[tokens[r] - first_token, c], zero where there is no such row (with `writes_zeros`); rows of no run
+// are left alone. Weight: [vocab, columns] of T.
+template <class T>
+struct Embed {
+  const TokenId* tokens;
+  TokenId first_token;
+  int vocab;
+  bool writes_zeros;
+  int columns;
+  float* out;
+  RowRuns runs;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const std::int64_t row = std::int64_t{tokens[r]} - first_token;
+    if (row < 0 || row >= vocab) {
+      if (writes_zeros) out[at(r, columns, c)] = 0;
+    } else if (const RowRun* run = runs.with_row(static_cast<int>(row))) {
+      const auto* values = reinterpret_cast<const T*>(run->data);
+      out[at(r, columns, c)] = widen(values[at(static_cast<int>(row) - run->row_begin, columns, c)]);
+    }
+  }
+};
+
+// inout[r, c] += table[rows[r] + offset, c] where a run holds that row.
+struct AddRows {
+  const std::int32_t* rows;
+  int offset;
+  int columns;
+  float* inout;
+  RowRuns runs;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const int row = rows[r] + offset;
+    const RowRun* run = runs.with_row(row);
+    if (run == nullptr) return;
+    inout[at(r, columns, c)] += reinterpret_cast<const float*>(run->data)[at(row - run->row_begin, columns, c)];
+  }
+};
+
+// inout += x + bias; bias may be null.
+struct AddResidual {
+  const float* x;
+  const float* bias;
+  int columns;
+  float* inout;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const float addend = bias == nullptr ? x[at(r, columns, c)] : x[at(r, columns, c)] + bias[c];
+    inout[at(r, columns, c)] += addend;
+  }
+};
+
+// out[r, c] = in[rows[r], first + c]; without `rows`, in[r, first + c].
+template <class From, class To>
+struct CopyRows {
+  const From* in;
+  int in_columns;
+  const std::int32_t* rows;
+  int first;
+  To* out;
+  int columns;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const From value = in[at(rows == nullptr ? r : rows[r], in_columns, first + c)];
+    narrow(widen(value), out[at(r, columns, c)]);
+  }
+};
+
+// The same without a look at the values: NaN keep their bits.
+template <class T>
+struct CopyRows<T, T> {
+  const T* in;
+  int in_columns;
+  const std::int32_t* rows;
+  int first;
+  T* out;
+  int columns;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    out[at(r, columns, c)] = in[at(rows == nullptr ? r : rows[r], in_columns, first + c)];
+  }
+};
+
+// out[r, c] = activation(in[r, c]) × in[r, columns + c].
+template <class To>
+struct ActivateGate {
+  Activation activation;
+  const float* in;
+  int columns;
+  To* out;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const float gate = in[at(r, 2 * columns, c)], up = in[at(r, 2 * columns, columns + c)];
+    narrow(activate(activation, gate) * up, out[at(r, columns, c)]);
+  }
+};
+
+// out[r, first + c] = activation(out[r, first + c] + bias[first + c]); bias may be null.
+template <class T>
+struct BiasActivate {
+  Activation activation;
+  const float* bias;
+  int first;
+  int out_columns;
+  T* out;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    T& value = out[at(r, out_columns, first + c)];
+    const float sum = bias == nullptr ? widen(value) : widen(value) + bias[first + c];
+    narrow(activate(activation, sum), value);
+  }
+};
+
+// inout[rows[i], c] += weights[i] × in[i, c]; no row comes twice.
+struct ScatterAdd {
+  const float* in;
+  const std::int32_t* rows;
+  const float* weights;
+  int columns;
+  float* inout;
+
+  COMPUTRON_HOST_DEVICE void operator()(int i, int c) const {
+    float& sum = inout[at(rows[i], columns, c)];
+    sum = fmaf(in[at(i, columns, c)], weights[i], sum);
+  }
+};
+
+// The same for rows that come several times: a column's `count` terms one after the other. Over one row.
+struct ScatterAddInOrder {
+  ScatterAdd each;
+  int count;
+
+  COMPUTRON_HOST_DEVICE void operator()(int, int c) const {
+    for (int i = 0; i < count; ++i) each(i, c);
+  }
+};
+
+// out[r, c] = cos, out[r, half + c] = sin of the rounded product of position and frequency, for c < half.
+struct RotaryAngles {
+  const std::int32_t* positions;
+  const float* frequencies;
+  int half;
+  float* out;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const auto angle = static_cast<double>(static_cast<float>(positions[r]) * frequencies[c]);
+    out[at(r, 2 * half, c)] = static_cast<float>(cos(angle));
+    out[at(r, 2 * half, half + c)] = static_cast<float>(sin(angle));
+  }
+};
+
+// Turns pair c of row r: element i of a head with element i + half, c = head × half + i over queries and keys.
+struct Rotate {
+  const float* angles;  // [rows, 2 half]
+  int half;
+  int columns;
+  float* qkv;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const int head = c / half, i = c % half;
+    float& x = qkv[at(r, columns, 2 * half * head + i)];
+    float& y = qkv[at(r, columns, 2 * half * head + half + i)];
+    const float cosine = angles[at(r, 2 * half, i)], sine = angles[at(r, 2 * half, half + i)];
+    const float u = fmaf(x, cosine, -y * sine), v = fmaf(y, cosine, x * sine);
+    x = u;
+    y = v;
+  }
+};
+
+// Runs body(r, c) for r < rows, c < columns. Defined in elements.cu for the bodies above and StoreKeysValues.
+template <class Body>
+void for_each_element(CUstream_st* stream, int rows, int columns, const Body& body);
+
+}  // namespace computron::kernels::cuda

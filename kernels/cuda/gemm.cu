@@ -1,0 +1,124 @@
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/element.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace computron::kernels::cuda {
+namespace {
+
+constexpr int kThreads = kSkinnyWarps * kWarp;
+
+// Result (m, n) of the sum `value`; n is a row of the weight.
+__device__ void finish(const GemmCall& p, int m, int n, float value) {
+  const float sum = p.bias == nullptr ? value : value + p.bias[n];
+  store(activate(p.activation, sum), p.out, p.out_dtype, static_cast<std::size_t>(m) * p.out_columns + n);
+}
+
+// A block a tile of kTileRows weight rows, all rows of x. kColumns: tiles of eight rows of x.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads, 2) skinny_kernel(const __grid_constant__ GemmCall p) {
+  __shared__ float sums[kSkinnyWarps][8 * kColumns][kTileRows];
+  const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
+  const int row = (static_cast<int>(blockIdx.x) - run.first_tile) * kTileRows;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const std::size_t depth = p.depth;
+  const T* weight = reinterpret_cast<const T*>(run.data) + (row + g) * depth;
+  const T* x = reinterpret_cast<const T*>(p.x) + g * depth;
+
+  float acc[kColumns][4] = {};
+  for (int turn = 0; turn < skinny_turns(p.depth); ++turn) {
+    uint4 a[kUnroll][2], b[kUnroll][kColumns];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int k = depth_of(warp, turn, u, lane);
+      const bool there = k < p.depth;
+      a[u][0] = there ? load_once(weight + k) : uint4{};
+      a[u][1] = there ? load_once(weight + 8 * depth + k) : uint4{};
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        b[u][n] = there ? __ldg(reinterpret_cast<const uint4*>(x + 8 * n * depth + k)) : uint4{};
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        mma(T{}, acc[n], a[u][0].x, a[u][1].x, a[u][0].y, a[u][1].y, b[u][n].x, b[u][n].y);
+        mma(T{}, acc[n], a[u][0].z, a[u][1].z, a[u][0].w, a[u][1].w, b[u][n].z, b[u][n].w);
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[warp][8 * n + 2 * t + i % 2][g + 8 * (i / 2)] = acc[n][i];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 8 * kColumns * kTileRows; i += kThreads) {
+    const int m = i / kTileRows, r = i % kTileRows;
+    if (m >= p.rows || row + r >= run.rows) continue;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kSkinnyWarps; ++w) sum += sums[w][m][r];
+    finish(p, m, run.row_begin + row + r, sum);
+  }
+}
+
+// A block a tile of kTileRows weight rows, kPlainRows rows of x; each warp takes every eighth row.
+template <class T>
+__global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__ GemmCall p) {
+  const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
+  const int tile = (static_cast<int>(blockIdx.x) - run.first_tile) * kTileRows;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int first = static_cast<int>(blockIdx.y) * kPlainRows;
+  const std::size_t depth = p.depth;
+  const T* x = reinterpret_cast<const T*>(p.x);
+  for (int row = tile + warp; row < tile + kTileRows && row < run.rows; row += kSkinnyWarps) {
+    const T* weight = reinterpret_cast<const T*>(run.data) + row * depth;
+    float sums[kPlainRows] = {};
+#pragma unroll 4
+    for (int k = lane; k < p.depth; k += kWarp) {
+      const float w = widen(weight[k]);
+#pragma unroll
+      for (int m = 0; m < kPlainRows; ++m) {
+        if (first + m < p.rows) sums[m] = fmaf(widen(x[(first + m) * depth + k]), w, sums[m]);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kPlainRows; ++m) {
+      const float sum = warp_sum(sums[m]);
+      if (lane == 0 && first + m < p.rows) finish(p, first + m, run.row_begin + row, sum);
+    }
+  }
+}
+
+template <class T>
+void launch_skinny(CUstream_st* stream, const GemmCall& call) {
+  const auto tiles = static_cast<unsigned>(call.runs.tiles);
+  if (call.rows <= 8) {
+    skinny_kernel<T, 1><<<tiles, kThreads, 0, stream>>>(call);
+  } else {
+    skinny_kernel<T, 2><<<tiles, kThreads, 0, stream>>>(call);
+  }
+}
+
+template <class T>
+void launch_plain(CUstream_st* stream, const GemmCall& call) {
+  const dim3 grid(static_cast<unsigned>(call.runs.tiles), static_cast<unsigned>(ceil_div(call.rows, kPlainRows)));
+  plain_kernel<T><<<grid, kThreads, 0, stream>>>(call);
+}
+
+}  // namespace
+
+void skinny_gemm(CUstream_st* stream, const GemmCall& call) {
+  if (call.rows == 0 || call.runs.tiles == 0) return;
+  call.dtype == DType::kBF16 ? launch_skinny<BFloat16>(stream, call) : launch_skinny<Float16>(stream, call);
+}
+
+void plain_gemm(CUstream_st* stream, const GemmCall& call) {
+  if (call.rows == 0 || call.runs.tiles == 0) return;
+  with_element(call.dtype, [&]<class T>(T) { launch_plain<T>(stream, call); });
+}
+
+}  // namespace computron::kernels::cuda

@@ -1,0 +1,62 @@
+// x · weightᵀ of few rows, which reads the weight once, and of any shape, which is slow. The library's products
+// (src/ops/cuda/library_gemm) do the rest.
+//
+// Both sum the products of one result in an order that depends on the depth alone: a row has the same bits whatever
+// rows are beside it and however the weight is cut.
+#pragma once
+
+#include <cstddef>
+
+#include "computron/ops/types.h"
+#include "kernels/cuda/runs.h"
+
+struct CUstream_st;
+
+namespace computron::kernels::cuda {
+
+// out[m, n] = activation(Σ_k x[m, k] weight[n, k] + bias[n]) for the rows n of the runs.
+struct GemmCall {
+  const std::byte* x;  // [rows, depth] of `dtype`
+  DType dtype;         // of the weight, too
+  int rows;
+  int depth;
+  const float* bias;  // null: none
+  Activation activation;
+  std::byte* out;  // [rows, out_columns]
+  DType out_dtype;
+  int out_columns;
+  RowRuns runs;
+};
+
+// ---- few rows: tensor cores, the weight straight from memory into registers
+
+inline constexpr int kSkinnyRows = 16;  // of x, at most; they are read in multiples of eight
+inline constexpr int kSkinnyWarps = 8;
+inline constexpr int kChunk = 32;  // elements of a row that a warp multiplies in two steps
+inline constexpr int kUnroll = 4;  // chunks that it has under way, one behind the other in memory
+inline constexpr int kPiece = 8;   // elements that a thread holds of each row: 16 bytes
+
+// A block has kTileRows rows of the weight; its warps take turns along the depth. What warp `warp` does in its turn
+// `turn`, chunk `u` of it: lane `lane` holds elements [depth_of(..), + kPiece) of weight rows lane / 4 and
+// lane / 4 + 8 and of the rows of x numbered lane / 4, lane / 4 + 8, ... The two products of m16n8k16 take them in an
+// order of their own, the same for both operands, which is all that a sum needs.
+COMPUTRON_HOST_DEVICE inline int depth_of(int warp, int turn, int u, int lane) {
+  return ((turn * kSkinnyWarps + warp) * kUnroll + u) * kChunk + (lane % 4) * kPiece;
+}
+COMPUTRON_HOST_DEVICE inline int skinny_turns(int depth) {
+  return (depth + kSkinnyWarps * kUnroll * kChunk - 1) / (kSkinnyWarps * kUnroll * kChunk);
+}
+
+// Whether skinny_gemm computes this: two-byte elements, rows of whole pieces, at most kSkinnyRows rows of x. Runs and x
+// must lie at multiples of 16 bytes.
+constexpr bool is_skinny(DType dtype, int rows, int depth) {
+  return dtype != DType::kF32 && rows <= kSkinnyRows && depth % kPiece == 0;
+}
+void skinny_gemm(CUstream_st* stream, const GemmCall& call);
+
+// ---- any shape and type: a warp a row of the weight
+
+inline constexpr int kPlainRows = 8;  // of x, for which a block reads its rows of the weight once
+void plain_gemm(CUstream_st* stream, const GemmCall& call);
+
+}  // namespace computron::kernels::cuda

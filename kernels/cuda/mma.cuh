@@ -1,0 +1,73 @@
+// Products of small matrices on tensor cores, and the copies that feed them (PTX ISA, "Matrix fragments for
+// mma.m16n8k16", "ldmatrix", "cp.async").
+#pragma once
+
+#include "kernels/cuda/element.h"
+
+namespace computron::kernels::cuda {
+
+// acc [16, 8] += a [16, 16] × b [16, 8]. Lane 4 g + t holds of a: (g, 2t..), (g + 8, 2t..), (g, 2t + 8..),
+// (g + 8, 2t + 8..), two neighbours in a register; of b: (2t.., g), (2t + 8.., g); of acc: (g, 2t), (g, 2t + 1),
+// (g + 8, 2t), (g + 8, 2t + 1).
+__device__ inline void mma(BFloat16, float (&acc)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                           unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ inline void mma(Float16, float (&acc)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                           unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// `low` in the lower half: the element of the smaller index.
+template <class T>
+__device__ unsigned pack(float low, float high) {
+  T a, b;
+  narrow(low, a);
+  narrow(high, b);
+  return static_cast<unsigned>(a.bits) | static_cast<unsigned>(b.bits) << 16;
+}
+
+// 16 bytes that are read once: past the first cache.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+// Four 8 × 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Lane 4 g + t gets of each (g, 2t..), or
+// transposed (2t.., g).
+__device__ inline void load_matrices(unsigned (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(unsigned (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// 16 bytes from global into shared memory beside the computation; zeros if not `exists`.
+__device__ inline void copy_async(void* to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(exists ? 16 : 0)
+               : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Of the groups that this thread has committed, all but the last kOpen have arrived.
+template <int kOpen>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+}
+
+}  // namespace computron::kernels::cuda

@@ -1,0 +1,148 @@
+// What callers of every device's operations must keep to, and small questions about their arguments.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "computron/ops/ops.h"
+
+namespace computron {
+
+// The panel of `panels`, which follow each other in row order, that holds `row`; null if none does.
+template <class Panel>
+const Panel* panel_with(std::span<const Panel> panels, int row) {
+  const auto after = std::upper_bound(panels.begin(), panels.end(), row,
+                                      [](int r, const Panel& panel) { return r < panel.row_begin; });
+  const bool found = after != panels.begin() && row < after[-1].row_begin + after[-1].rows;
+  return found ? &after[-1] : nullptr;
+}
+
+inline void check_rows(const Activations& a, int rows, int columns, const char* what) {
+  if (a.rows == rows && a.columns == columns) return;
+  throw Error(ExitCode::kInternal,
+              fmt::format("internal: {} is [{}, {}], not [{}, {}]", what, a.rows, a.columns, rows, columns));
+}
+inline void check_f32(const Activations& a, const char* what) { ensure(a.dtype == DType::kF32, what); }
+inline void check_length(const Vector& vector, int length, const char* what) {
+  ensure(vector.data == nullptr || vector.length == length, what);
+}
+
+// At least one panel, one behind the other, within `rows` rows.
+template <class Panel>
+void check_panels(std::span<const Panel> panels, int rows, const char* what) {
+  ensure(!panels.empty(), what);
+  int next = panels.front().row_begin;
+  ensure(next >= 0, what);
+  for (const Panel& panel : panels) {
+    ensure(panel.row_begin == next, what);
+    next += panel.rows;
+  }
+  ensure(next <= rows, what);
+}
+
+inline void check_embed(std::span<const TokenId> tokens, const Weight& weight, const Activations& out) {
+  check_rows(out, static_cast<int>(tokens.size()), weight.in, "embedding output");
+  check_f32(out, "embedding output is not float32");
+  check_panels(weight.panels, weight.out, "panels of an embedding have gaps");
+}
+
+inline void check_add_rows(std::span<const std::int32_t> rows, const Table& table, const Activations& inout) {
+  check_rows(inout, static_cast<int>(rows.size()), inout.columns, "rows to add to");
+  check_f32(inout, "rows are added to float32 only");
+  check_panels(table.panels, table.rows, "panels of a table have gaps");
+}
+
+inline void check_copy_vector(const Vector& in, const Activations& out) {
+  check_rows(out, 1, in.length, "copy of a vector");
+  check_f32(out, "a vector is copied to float32 only");
+}
+
+inline void check_norm(const Activations& in, const Vector& weight, const Vector& bias, const Activations& out) {
+  check_rows(out, in.rows, in.columns, "norm output");
+  check_f32(in, "norm reads float32");
+  check_length(weight, in.columns, "norm weight has another length than the row");
+  check_length(bias, in.columns, "norm bias has another length than the row");
+}
+
+inline void check_gemm(const Activations& x, const Weight& weight, const Vector& bias, const Activations& out,
+                       DType input) {
+  check_rows(x, x.rows, weight.in, "gemm input");
+  check_rows(out, x.rows, weight.out, "gemm output");
+  check_length(bias, weight.out, "gemm bias has another length than the output");
+  ensure(x.dtype == input, "gemm input has another type than its weight wants");
+  check_panels(weight.panels, weight.out, "panels of a gemm weight have gaps");
+}
+
+inline void check_add_residual(const Activations& x, const Vector& bias, const Activations& inout) {
+  check_rows(x, inout.rows, inout.columns, "what is added to the residual");
+  check_f32(x, "the residual takes float32 only");
+  check_f32(inout, "the residual is not float32");
+  check_length(bias, x.columns, "residual bias has another length than the row");
+}
+
+inline void check_activate_gate(const Activations& in, const Activations& out) {
+  check_rows(in, out.rows, 2 * out.columns, "gate and what it gates");
+  check_f32(in, "a gate is read as float32");
+}
+
+inline void check_rotary_angles(std::span<const std::int32_t> positions, std::span<const float> frequencies,
+                                const Activations& out) {
+  check_rows(out, static_cast<int>(positions.size()), 2 * static_cast<int>(frequencies.size()), "rotary angles");
+  check_f32(out, "rotary angles are float32");
+}
+
+inline void check_rotate(const AttentionShape& shape, const Activations& angles, const Activations& qkv) {
+  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "queries and keys to rotate");
+  check_rows(angles, qkv.rows, shape.head_dim, "rotary angles");
+  check_f32(qkv, "queries and keys to rotate are not float32");
+}
+
+inline void check_convert(const Activations& in, const Activations& out) {
+  check_rows(out, in.rows, in.columns, "converted rows");
+  check_f32(in, "only float32 is converted");
+}
+
+inline void check_gather(const Activations& in, std::span<const std::int32_t> rows, const Activations& out) {
+  check_rows(out, static_cast<int>(rows.size()), in.columns, "gathered rows");
+  ensure(in.dtype == DType::kF32 || in.dtype == out.dtype, "rows are gathered from float32 or as they are");
+}
+
+inline void check_copy_columns(const Activations& in, int first, const Activations& out) {
+  check_rows(out, in.rows, out.columns, "copied columns");
+  ensure(in.dtype == out.dtype && first >= 0 && first + out.columns <= in.columns, "no such columns to copy");
+}
+
+inline void check_scatter(const Activations& in, std::span<const std::int32_t> rows, std::span<const float> weights,
+                          const Activations& inout) {
+  check_rows(in, static_cast<int>(rows.size()), inout.columns, "rows to scatter");
+  ensure(weights.size() == rows.size(), "a row to scatter lacks its weight");
+  check_f32(in, "only float32 rows are scattered");
+  check_f32(inout, "rows are scattered to float32 only");
+}
+
+inline void check_attention(const AttentionShape& shape, const Activations& qkv, const KvCacheView& cache, int layer,
+                            const Activations& out) {
+  ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "query heads are no multiple of key heads");
+  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "attention qkv");
+  check_rows(out, qkv.rows, shape.heads * shape.head_dim, "attention output");
+  check_f32(qkv, "attention reads float32");
+  ensure(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim, "cache and attention differ in shape");
+  ensure(layer >= 0 && layer < cache.layers, "no such layer in the cache");
+}
+
+inline void check_sequences(std::span<const SequenceRows> sequences, int rows, int block_tokens) {
+  for (const SequenceRows& s : sequences) {
+    ensure(s.row >= 0 && s.rows >= 0 && s.row + s.rows <= rows, "a sequence lies outside its batch");
+    ensure(static_cast<std::size_t>(s.start + s.rows) <= s.blocks.size() * block_tokens, "a sequence lacks a block");
+  }
+}
+
+inline void check_logits(const Activations& logits, const LogitColumns& columns) {
+  check_f32(logits, "logits are not float32");
+  ensure(columns.real >= 0 && columns.real <= logits.columns, "more real columns of logits than columns");
+  ensure(columns.slices > 0 && logits.columns % columns.slices == 0, "logits cannot be cut into equal slices");
+}
+
+}  // namespace computron

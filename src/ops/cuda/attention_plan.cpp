@@ -1,0 +1,41 @@
+#include "src/ops/cuda/attention_plan.h"
+
+#include <algorithm>
+
+#include "computron/base/types.h"
+
+namespace computron {
+
+using kernels::cuda::AttentionRow;
+using kernels::cuda::kTileQueries;
+
+AttentionPlan AttentionPlan::make(const AttentionShape& shape, std::span<const SequenceRows> sequences, int batch_rows,
+                                  int block_tokens, bool narrow) {
+  AttentionPlan plan;
+  plan.rows.resize(static_cast<std::size_t>(batch_rows), AttentionRow{0, 0, 0});
+  for (const SequenceRows& sequence : sequences) plan.add(shape, sequence, block_tokens, narrow);
+  return plan;
+}
+
+void AttentionPlan::add(const AttentionShape& shape, const SequenceRows& sequence, int block_tokens, bool narrow) {
+  const int first_block = static_cast<int>(blocks.size()), end = sequence.start + sequence.rows;
+  const auto used = sequence.blocks.first(static_cast<std::size_t>(ceil_div(end, block_tokens)));
+  blocks.insert(blocks.end(), used.begin(), used.end());
+  for (const std::uint32_t block : used) largest_block = std::max(largest_block, block);
+  for (int i = 0; i < sequence.rows; ++i) {
+    const int position = sequence.start + i;
+    rows[static_cast<std::size_t>(sequence.row + i)] = {position, shape.causal ? position + 1 : end, first_block};
+  }
+  if (narrow && sequence.rows > kFewRows) {
+    for (int i = 0; i < sequence.rows; i += kTileQueries) {
+      tiles.push_back({sequence.row + i, std::min(kTileQueries, sequence.rows - i)});
+    }
+    return;
+  }
+  for (int i = 0; i < sequence.rows; ++i) {
+    row_ids.push_back(sequence.row + i);
+    spans = std::max(spans, kernels::cuda::span_count(rows[static_cast<std::size_t>(sequence.row + i)].keys));
+  }
+}
+
+}  // namespace computron

@@ -1,0 +1,32 @@
+// Which kernel attends which rows of a batch, and the tables that it is told them by.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "computron/ops/types.h"
+#include "kernels/cuda/attention.h"
+
+namespace computron {
+
+struct AttentionPlan {
+  std::vector<kernels::cuda::AttentionRow> rows;  // of the batch; keys 0: of no sequence
+  std::vector<int> row_ids;                       // attended row by row
+  std::vector<kernels::cuda::QueryTile> tiles;    // attended together
+  std::vector<std::uint32_t> blocks;              // of all sequences
+  std::uint32_t largest_block = 0;
+  int spans = 1;  // of the longest of row_ids
+
+  // Up to this many rows of a sequence go one by one: tensor cores would be idle for most of a tile.
+  static constexpr int kFewRows = 8;
+
+  // `narrow`: the cache has two-byte elements, which tiles need.
+  static AttentionPlan make(const AttentionShape& shape, std::span<const SequenceRows> sequences, int batch_rows,
+                            int block_tokens, bool narrow);
+
+ private:
+  void add(const AttentionShape& shape, const SequenceRows& sequence, int block_tokens, bool narrow);
+};
+
+}  // namespace computron

@@ -1,0 +1,534 @@
+#include "src/ops/cuda/cuda_ops.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/norm.h"
+#include "src/device/cuda/cuda_check.h"
+#include "src/ops/checks.h"
+
+namespace computron {
+
+namespace kernel = kernels::cuda;
+
+namespace {
+
+// The library's workspace, the parts of long attention rows, scaled logits.
+constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
+constexpr std::size_t kBiasBytes = std::size_t{2} << 20;
+constexpr int kFewFloatRows = kernel::kPlainRows;  // of float32, that the plain kernel reads a weight once for
+constexpr int kMaxGridItems = 65535;
+
+template <class T>
+T* as(const Activations& a) {
+  return reinterpret_cast<T*>(a.data);
+}
+
+void wait_for(CudaComputeStream& stream, const Event* ready) {
+  if (ready != nullptr) stream.wait(*ready);
+}
+template <class Panel>
+void wait_for_all(CudaComputeStream& stream, std::span<const Panel> panels) {
+  const Event* last = nullptr;
+  for (const Panel& panel : panels) {
+    if (panel.ready != last) wait_for(stream, panel.ready);
+    last = panel.ready;
+  }
+}
+
+void check_launch(const char* operation) { check_cuda(cudaGetLastError(), operation); }
+
+template <class Body>
+void run(CudaComputeStream& stream, const char* operation, int rows, int columns, const Body& body) {
+  kernel::for_each_element(stream.handle(), rows, columns, body);
+  check_launch(operation);
+}
+
+// out[r, c] = in[rows[r], first + c] in out's dtype, which is in's or narrower than in's float32.
+void copy_rows(CudaComputeStream& stream, const char* operation, const Activations& in, const std::int32_t* rows,
+               int first, const Activations& out) {
+  kernel::with_element(out.dtype, [&]<class T>(T) {
+    const auto copy = [&]<class From>(const From* from) {
+      run(stream, operation, out.rows, out.columns,
+          kernel::CopyRows<From, T>{from, in.columns, rows, first, as<T>(out), out.columns});
+    };
+    in.dtype == out.dtype ? copy(as<const T>(in)) : copy(as<const float>(in));
+  });
+}
+
+// body(runs) for as many runs at a time as a kernel takes.
+template <class Body>
+void for_each_batch(std::span<const PanelRun> runs, Body&& body) {
+  constexpr auto kMax = static_cast<std::size_t>(kernel::RowRuns::kMax);
+  for (std::size_t i = 0; i < runs.size(); i += kMax) body(runs.subspan(i, std::min(kMax, runs.size() - i)));
+}
+
+bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+
+}  // namespace
+
+CudaOps::CudaOps(Device& device, bool tf32)
+    : scratch_(device.allocate(kScratchBytes, "scratch memory of operations")),
+      bias_(device.allocate(kBiasBytes, "biases")),
+      library_(tf32, scratch_->data(), kScratchBytes),
+      staging_(device) {}
+
+CudaComputeStream& CudaOps::begin(Stream& stream) {
+  CudaComputeStream& compute = cuda_compute(stream);
+  staging_.make_room(compute);
+  return compute;
+}
+
+// The product of few rows reads x in whole tiles.
+int CudaOps::padded_rows(int rows) const {
+  if (rows == 0 || rows > kernel::kSkinnyRows) return rows;
+  return std::max(8, static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows))));
+}
+
+void CudaOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
+                    Activations out) {
+  check_embed(tokens, weight, out);
+  CudaComputeStream& compute = begin(stream);
+  wait_for_all(compute, weight.panels);
+  const TokenId* ids = staging_.upload(compute, tokens);
+  bool writes_zeros = weight.panels.front().row_begin == 0;
+  for_each_batch(merge_panels(weight.panels, weight.in * size_of(weight.dtype)), [&](std::span<const PanelRun> runs) {
+    kernel::with_element(weight.dtype, [&]<class T>(T) {
+      run(compute, "embed", out.rows, out.columns,
+          kernel::Embed<T>{ids, first_token, weight.out, writes_zeros, out.columns, as<float>(out), kernel_runs(runs)});
+    });
+    writes_zeros = false;
+  });
+}
+
+void CudaOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int row_offset, const Table& table,
+                       Activations inout) {
+  check_add_rows(rows, table, inout);
+  for (const std::int32_t row : rows) {
+    ensure(row + row_offset >= 0 && row + row_offset < table.rows, "a table has no such row");
+  }
+  CudaComputeStream& compute = begin(stream);
+  wait_for_all(compute, table.panels);
+  const std::int32_t* ids = staging_.upload(compute, rows);
+  for_each_batch(merge_panels(table.panels, inout.columns * sizeof(float)), [&](std::span<const PanelRun> runs) {
+    run(compute, "add_rows", inout.rows, inout.columns,
+        kernel::AddRows{ids, row_offset, inout.columns, as<float>(inout), kernel_runs(runs)});
+  });
+}
+
+void CudaOps::copy_vector(Stream& stream, Vector in, Activations out) {
+  check_copy_vector(in, out);
+  CudaComputeStream& compute = begin(stream);
+  wait_for(compute, in.ready);
+  run(compute, "copy_vector", 1, out.columns,
+      kernel::CopyRows<float, float>{in.data, in.length, nullptr, 0, as<float>(out), out.columns});
+}
+
+void CudaOps::zero(Stream& stream, Activations out) {
+  if (out.bytes() == 0) return;
+  COMPUTRON_CUDA_CHECK(cudaMemsetAsync(out.data, 0, out.bytes(), begin(stream).handle()));
+}
+
+void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
+                   Activations out) {
+  check_norm(in, weight, bias, out);
+  CudaComputeStream& compute = begin(stream);
+  wait_for(compute, weight.ready);
+  wait_for(compute, bias.ready);
+  kernel::norm(compute.handle(),
+               {kind, as<const float>(in), in.rows, in.columns, weight.data, bias.data, epsilon, out.data, out.dtype});
+  check_launch("norm");
+}
+
+// ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel
+
+void CudaOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
+                   Activations out) {
+  check_gemm(x, weight, bias, out, format_.input_dtype(weight.dtype));
+  CudaComputeStream& compute = begin(stream);
+  const std::size_t row_bytes = weight.in * size_of(weight.dtype);
+  const std::vector<PanelRun> runs = merge_panels(weight.panels, row_bytes);
+  wait_for(compute, bias.ready);
+  const kernel::GemmCall call{x.data,     weight.dtype, x.rows,    weight.in,   bias.data,
+                              activation, out.data,     out.dtype, out.columns, {}};
+  const bool in_library = row_bytes % 16 == 0 && is_aligned(x.data) &&
+                          std::all_of(runs.begin(), runs.end(), [](const PanelRun& r) { return is_aligned(r.data); }) &&
+                          x.rows > (weight.dtype == DType::kF32 ? kFewFloatRows : kernel::kSkinnyRows);
+  if (x.rows == 0) return wait_for_all(compute, weight.panels);
+  if (in_library) {
+    gemm_by_library(compute, runs, call);
+  } else {
+    gemm_by_kernels(compute, runs, call);
+  }
+}
+
+// Runs whose pages are there go together; bits do not depend on which those are.
+void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernel::GemmCall call) {
+  const bool skinny = kernel::is_skinny(call.dtype, call.rows, call.depth) && is_aligned(call.x) &&
+                      std::all_of(runs.begin(), runs.end(), [](const PanelRun& r) { return is_aligned(r.data); });
+  for (std::size_t begin = 0, end; begin < runs.size(); begin = end) {
+    wait_for(stream, runs[begin].ready);
+    const std::size_t limit = std::min(runs.size(), begin + kernel::RowRuns::kMax);
+    for (end = begin + 1; end < limit; ++end) {
+      const Event* ready = runs[end].ready;
+      if (ready != nullptr && ready != runs[begin].ready && !ready->query()) break;
+    }
+    call.runs = kernel_runs(runs.subspan(begin, end - begin));
+    skinny ? kernel::skinny_gemm(stream.handle(), call) : kernel::plain_gemm(stream.handle(), call);
+    check_launch("gemm");
+  }
+}
+
+// The bias in the output's type, which is what the library adds; null if there is no room for it.
+const std::byte* CudaOps::bias_as(CudaComputeStream& stream, const kernel::GemmCall& call) {
+  if (call.out_dtype == DType::kF32) return reinterpret_cast<const std::byte*>(call.bias);
+  if (call.out_columns * size_of(call.out_dtype) > bias_->bytes()) return nullptr;
+  kernel::with_element(call.out_dtype, [&]<class T>(T) {
+    run(stream, "bias of a gemm", 1, call.out_columns,
+        kernel::CopyRows<float, T>{call.bias, call.out_columns, nullptr, 0, reinterpret_cast<T*>(bias_->data()),
+                                   call.out_columns});
+  });
+  return bias_->data();
+}
+
+// A run a call. What the library does not add or apply on the way is done to its output behind it.
+void CudaOps::gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernel::GemmCall& call) {
+  const bool relu = call.activation == Activation::kRelu, simple = relu || call.activation == Activation::kNone;
+  const std::byte* bias = call.bias != nullptr && simple ? bias_as(stream, call) : nullptr;
+  const bool on_the_way = simple && (bias != nullptr) == (call.bias != nullptr);
+  for (const PanelRun& r : runs) {
+    wait_for(stream, r.ready);
+    const std::size_t first = r.row_begin * size_of(call.out_dtype);
+    LibraryCall product{.x = call.x,
+                        .weight = r.data,
+                        .dtype = call.dtype,
+                        .rows = call.rows,
+                        .depth = call.depth,
+                        .run_rows = r.rows,
+                        .weight_rows = call.out_columns,
+                        .bias = on_the_way && bias != nullptr ? bias + first : nullptr,
+                        .relu = on_the_way && relu,
+                        .out = call.out + first,
+                        .out_dtype = call.out_dtype};
+    if (on_the_way && library_.run(stream.handle(), product)) continue;
+    product.bias = nullptr;
+    product.relu = false;
+    if (library_.run(stream.handle(), product)) {
+      activate_run(stream, r, call);
+    } else {
+      gemm_by_kernels(stream, {&r, 1}, call);
+    }
+  }
+}
+
+void CudaOps::activate_run(CudaComputeStream& stream, const PanelRun& r, const kernel::GemmCall& call) {
+  if (call.bias == nullptr && call.activation == Activation::kNone) return;
+  kernel::with_element(call.out_dtype, [&]<class T>(T) {
+    run(stream, "activation of a gemm", call.rows, r.rows,
+        kernel::BiasActivate<T>{call.activation, call.bias, r.row_begin, call.out_columns,
+                                reinterpret_cast<T*>(call.out)});
+  });
+}
+
+// ---- rows
+
+void CudaOps::add_residual(Stream& stream, Activations x, Vector bias, Activations inout) {
+  check_add_residual(x, bias, inout);
+  CudaComputeStream& compute = begin(stream);
+  wait_for(compute, bias.ready);
+  run(compute, "add_residual", inout.rows, inout.columns,
+      kernel::AddResidual{as<const float>(x), bias.data, inout.columns, as<float>(inout)});
+}
+
+void CudaOps::activate_gate(Stream& stream, Activation activation, Activations in, Activations out) {
+  check_activate_gate(in, out);
+  CudaComputeStream& compute = begin(stream);
+  kernel::with_element(out.dtype, [&]<class T>(T) {
+    run(compute, "activate_gate", out.rows, out.columns,
+        kernel::ActivateGate<T>{activation, as<const float>(in), out.columns, as<T>(out)});
+  });
+}
+
+void CudaOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positions, std::span<const float> frequencies,
+                            Activations out) {
+  check_rotary_angles(positions, frequencies, out);
+  CudaComputeStream& compute = begin(stream);
+  const int half = static_cast<int>(frequencies.size());
+  run(compute, "rotary_angles", out.rows, half,
+      kernel::RotaryAngles{staging_.upload(compute, positions), staging_.upload(compute, frequencies), half,
+                           as<float>(out)});
+}
+
+void CudaOps::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  check_rotate(shape, angles, qkv);
+  const int half = shape.head_dim / 2;
+  run(begin(stream), "rotate", qkv.rows, (shape.heads + shape.kv_heads) * half,
+      kernel::Rotate{as<const float>(angles), half, qkv.columns, as<float>(qkv)});
+}
+
+void CudaOps::convert(Stream& stream, Activations in, Activations out) {
+  check_convert(in, out);
+  copy_rows(begin(stream), "convert", in, /*rows=*/nullptr, /*first=*/0, out);
+}
+
+void CudaOps::gather_rows(Stream& stream, Activations in, std::span<const std::int32_t> rows, Activations out) {
+  check_gather(in, rows, out);
+  for (const std::int32_t row : rows) ensure(row >= 0 && row < in.rows, "a row to gather does not exist");
+  CudaComputeStream& compute = begin(stream);
+  copy_rows(compute, "gather_rows", in, staging_.upload(compute, rows), /*first=*/0, out);
+}
+
+void CudaOps::copy_columns(Stream& stream, Activations in, int first, Activations out) {
+  check_copy_columns(in, first, out);
+  copy_rows(begin(stream), "copy_columns", in, /*rows=*/nullptr, first, out);
+}
+
+void CudaOps::scatter_add(Stream& stream, Activations in, std::span<const std::int32_t> rows,
+                          std::span<const float> weights, Activations inout) {
+  check_scatter(in, rows, weights, inout);
+  for (const std::int32_t row : rows) ensure(row >= 0 && row < inout.rows, "a row to scatter to does not exist");
+  if (rows.empty()) return;
+  CudaComputeStream& compute = begin(stream);
+  const kernel::ScatterAdd add{as<const float>(in), staging_.upload(compute, rows), staging_.upload(compute, weights),
+                               inout.columns, as<float>(inout)};
+  const bool once_each = std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) == rows.end();
+  if (once_each) {
+    run(compute, "scatter_add", in.rows, in.columns, add);
+  } else {
+    run(compute, "scatter_add", 1, in.columns, kernel::ScatterAddInOrder{add, in.rows});
+  }
+}
+
+// ---- attention
+
+const CudaOps::AttentionTables& CudaOps::attention_tables(CudaComputeStream& stream, const AttentionShape& shape,
+                                                          int batch_rows, std::span<const SequenceRows> sequences,
+                                                          const KvCacheView& cache) {
+  const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
+  AttentionTables& t = attention_tables_;
+  if (t.rows != nullptr && t.generation == staging_.generation() && same(t.sequences, sequences) &&
+      same(t.cache_frames, cache.frames) && t.causal == shape.causal) {
+    return t;
+  }
+  t.plan = AttentionPlan::make(shape, sequences, batch_rows, cache.block_tokens, cache.dtype != DType::kF32);
+  const std::uint64_t slots = (std::uint64_t{t.plan.largest_block} + 1) * static_cast<unsigned>(cache.layers);
+  ensure(slots <= std::numeric_limits<std::uint32_t>::max(), "a cache has more slots than kernels can count");
+  ensure(t.plan.blocks.empty() || slots <= cache.frames.size() * static_cast<std::uint64_t>(cache.slots_per_frame),
+         "a block lies behind the cache's frames");
+  t.sequences = sequences;
+  t.cache_frames = cache.frames;
+  t.causal = shape.causal;
+  t.rows = staging_.upload(stream, std::span<const kernel::AttentionRow>(t.plan.rows));
+  t.row_ids = staging_.upload(stream, std::span<const int>(t.plan.row_ids));
+  t.tiles = staging_.upload(stream, std::span<const kernel::QueryTile>(t.plan.tiles));
+  t.blocks = staging_.upload(stream, std::span<const std::uint32_t>(t.plan.blocks));
+  t.frames = staging_.upload(stream, cache.frames);
+  t.generation = staging_.generation();
+  return t;
+}
+
+void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
+                        std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Activations out) {
+  check_attention(shape, qkv, cache, layer, out);
+  check_sequences(sequences, qkv.rows, cache.block_tokens);
+  ensure(shape.head_dim <= kernel::kMaxHeadDim, "attention heads are wider than the CUDA kernels take (256)");
+  if (qkv.rows == 0) return;
+  CudaComputeStream& compute = begin(stream);
+  const AttentionTables& tables = attention_tables(compute, shape, qkv.rows, sequences, cache);
+  const kernel::CacheLayer cache_layer{cache.pool,
+                                       cache.frame_bytes,
+                                       tables.frames,
+                                       tables.blocks,
+                                       static_cast<std::uint32_t>(cache.slots_per_frame),
+                                       cache.slot_bytes,
+                                       static_cast<std::uint32_t>(cache.layers),
+                                       static_cast<std::uint32_t>(layer),
+                                       cache.kv_heads,
+                                       cache.head_dim,
+                                       cache.block_tokens};
+  kernel::with_element(cache.dtype, [&]<class T>(T) {
+    run(compute, "keys and values", qkv.rows, 2 * shape.kv_heads * shape.head_dim,
+        kernel::StoreKeysValues<T>{as<const float>(qkv), qkv.columns, shape.heads * shape.head_dim, tables.rows,
+                                   cache_layer});
+  });
+  const kernel::AttentionCall call{shape,    as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data,
+                                   out.dtype};
+  kernel::attend_tiles(compute.handle(), call, tables.tiles, static_cast<int>(tables.plan.tiles.size()));
+  check_launch("attention");
+  attend_rows(compute, call, tables);
+}
+
+// As many rows at a time as there is room for what their spans leave behind.
+void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall& call, const AttentionTables& tables) {
+  const int spans = tables.plan.spans, count = static_cast<int>(tables.plan.row_ids.size());
+  const std::size_t row_floats = kernel::partial_place(1, call.shape.heads, 0, spans, 0, call.shape.head_dim);
+  const std::size_t room = spans == 1 ? kMaxGridItems : kScratchBytes / sizeof(float) / row_floats;
+  ensure(room > 0, "a row of attention leaves more partial results than there is room for");
+  const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
+  for (int i = 0; i < count; i += step) {
+    kernel::attend_rows(stream.handle(), call,
+                        {tables.row_ids + i, std::min(step, count - i), spans, scratch<float>()});
+    check_launch("attention");
+  }
+}
+
+// ---- logits
+
+void CudaOps::summarize(Stream& stream, Activations logits, const LogitColumns& columns,
+                        std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
+  check_logits(logits, columns);
+  const auto rows = static_cast<std::size_t>(logits.rows), slices = static_cast<std::size_t>(columns.slices);
+  ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
+  if (rows == 0) return;
+  CudaComputeStream& compute = begin(stream);
+  const auto summaries = staging_.result<LogitSummary>(compute, rows * slices);
+  kernel::SummarizeCall call{.logits = as<const float>(logits),
+                             .rows = 0,
+                             .columns = logits.columns,
+                             .of = columns,
+                             .top = staging_.upload(compute, top),
+                             .targets = staging_.upload(compute, targets),
+                             .parts = scratch<kernel::SummaryPart>(),
+                             .out = summaries.device};
+  const std::size_t row_parts = std::max<std::size_t>(1, slices * static_cast<std::size_t>(call.blocks()));
+  const auto step =
+      static_cast<int>(std::min(kScratchBytes / sizeof(kernel::SummaryPart) / row_parts, kMaxGridItems / slices));
+  ensure(step > 0, "a row of logits has more parts than there is room for");
+  for (int first = 0; first < logits.rows; first += step) {
+    call.rows = std::min(step, logits.rows - first);
+    kernel::summarize(compute.handle(), call);
+    check_launch("summarize");
+    call.logits += static_cast<std::size_t>(step) * logits.columns;
+    call.top += step;
+    call.targets += step;
+    call.out += step * slices;
+  }
+  compute.after([=] { std::copy_n(summaries.host, rows * slices, out); });
+}
+
+void CudaOps::DrawLists::add(int row, const RowSampling& s) {
+  const auto append = [](auto& list, const auto& more) {
+    const int begin = static_cast<int>(list.size());
+    for (const auto& entry : more) list.push_back(entry);
+    return begin;
+  };
+  kernel::DrawRow r{.row = row,
+                    .truncated = s.truncates() ? truncating++ : -1,
+                    .temperature = s.temperature,
+                    .top_k = s.top_k,
+                    .top_p = s.top_p,
+                    .min_p = s.min_p,
+                    .repetition_penalty = s.repetition_penalty,
+                    .frequency_penalty = s.frequency_penalty,
+                    .presence_penalty = s.presence_penalty,
+                    .whole = s.whole,
+                    .key = s.key,
+                    .position = s.position};
+  r.used_begin = append(used, s.used);
+  r.used_end = static_cast<int>(used.size());
+  r.bias_begin = static_cast<int>(bias.size());
+  for (const auto& [token, value] : s.bias) bias.push_back({token, value});
+  r.bias_end = static_cast<int>(bias.size());
+  r.banned_begin = append(banned, s.banned);
+  r.banned_end = static_cast<int>(banned.size());
+  rows.push_back(r);
+  row_ids.push_back(row);
+}
+
+namespace {
+
+// What came back of one slice of a row.
+Draw draw_of(const kernel::DrawResult& result, const Candidate* candidates, const Candidate* all) {
+  Draw out{.best = result.best, .score = result.score, .max = result.max, .mass = result.mass};
+  out.candidates.assign(candidates, candidates + result.candidates);
+  out.slice.assign(all, all + result.slice);
+  return out;
+}
+
+}  // namespace
+
+void CudaOps::draw(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+                   Draw* out) {
+  check_logits(logits, columns);
+  ensure(rows.size() == static_cast<std::size_t>(logits.rows), "a row of logits lacks its sampling");
+  DrawLists lists;
+  for (int row = 0; row < logits.rows; ++row) {
+    if (rows[static_cast<std::size_t>(row)].draws) lists.add(row, rows[static_cast<std::size_t>(row)]);
+  }
+  if (lists.rows.empty()) return;
+  CudaComputeStream& compute = begin(stream);
+  const auto slices = static_cast<std::size_t>(columns.slices), width = logits.columns / slices;
+  const std::size_t truncated = static_cast<std::size_t>(lists.truncating) * slices;
+  const DrawResults results{staging_.result<kernel::DrawResult>(compute, lists.rows.size() * slices),
+                            staging_.result<Candidate>(compute, truncated * Draw::kCandidates),
+                            staging_.result<Candidate>(compute, truncated * width)};
+  draw_rows(compute, logits, columns, lists, results);
+  compute.after([=, drawn = std::move(lists.rows)] {
+    for (std::size_t i = 0; i < drawn.size() * slices; ++i) {
+      const kernel::DrawRow& row = drawn[i / slices];
+      const std::size_t place = row.truncated < 0 ? 0 : static_cast<std::size_t>(row.truncated) * slices + i % slices;
+      out[static_cast<std::size_t>(row.row) * slices + i % slices] =
+          draw_of(results.slices.host[i], results.candidates.host + place * Draw::kCandidates,
+                  results.all.host + place * width);
+    }
+  });
+}
+
+// As many rows at a time as there is room for their scaled logits.
+void CudaOps::draw_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
+                        const DrawLists& lists, const DrawResults& results) {
+  const std::int32_t* row_ids = staging_.upload(stream, std::span<const std::int32_t>(lists.row_ids));
+  kernel::DrawCall call{.logits = as<const float>(logits),
+                        .columns = logits.columns,
+                        .of = columns,
+                        .rows = staging_.upload(stream, std::span<const kernel::DrawRow>(lists.rows)),
+                        .count = 0,
+                        .used = staging_.upload(stream, std::span<const TokenUse>(lists.used)),
+                        .bias = staging_.upload(stream, std::span<const kernel::TokenBias>(lists.bias)),
+                        .banned = staging_.upload(stream, std::span<const TokenId>(lists.banned)),
+                        .scaled = nullptr,
+                        .parts = scratch<kernel::DrawPart>(),
+                        .out = results.slices.device,
+                        .candidates = results.candidates.device,
+                        .slices = results.all.device};
+  const std::size_t slices = static_cast<std::size_t>(columns.slices);
+  const std::size_t part_bytes = slices * static_cast<std::size_t>(call.blocks()) * sizeof(kernel::DrawPart);
+  const std::size_t room = kScratchBytes / (part_bytes + logits.columns * sizeof(float));
+  const int step = static_cast<int>(std::min(room, kMaxGridItems / slices));
+  ensure(step > 0, "a row of logits is longer than there is room for");
+  call.scaled = reinterpret_cast<float*>(scratch_->data() + step * part_bytes);
+  const int count = static_cast<int>(lists.rows.size());
+  for (int first = 0; first < count; first += step) {
+    call.count = std::min(step, count - first);
+    run(stream, "scaled logits", call.count, logits.columns,
+        kernel::CopyRows<float, float>{as<const float>(logits), logits.columns, row_ids + first, 0, call.scaled,
+                                       logits.columns});
+    kernel::draw(stream.handle(), call);
+    check_launch("draw");
+    call.rows += step;
+    call.out += step * slices;
+  }
+}
+
+// ---- copies
+
+void CudaOps::copy_from_host(Stream& stream, const void* in, Activations out) {
+  staging_.copy_to_device(begin(stream), out.data, {static_cast<const std::byte*>(in), out.bytes()});
+}
+
+void CudaOps::copy_to_host(Stream& stream, Activations in, void* out) {
+  const std::size_t bytes = in.bytes();
+  if (bytes == 0) return;
+  CudaComputeStream& compute = begin(stream);
+  const auto staged = staging_.result<std::byte>(compute, bytes);
+  COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(staged.host, in.data, bytes, cudaMemcpyDeviceToHost, compute.handle()));
+  compute.after([=] { std::memcpy(out, staged.host, bytes); });
+}
+
+std::unique_ptr<Ops> make_cuda_ops(Device& device, bool tf32) { return std::make_unique<CudaOps>(device, tf32); }
+
+}  // namespace computron

@@ -1,0 +1,72 @@
+// Host data on its way to the device and results on their way back: pinned memory, so that no copy waits for the host
+// and the host waits for no copy. Lent until the stream has synchronized; nothing is allocated once a pass has been
+// seen that needs as much.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "computron/device/device.h"
+#include "src/device/cuda/cuda_stream.h"
+
+namespace computron {
+
+class Staging {
+ public:
+  explicit Staging(Device& device) : device_(device) {}
+
+  // To be called before an operation takes anything: has the stream synchronize where very much is lent.
+  void make_room(CudaComputeStream& stream) const;
+
+  // A copy in device memory, there for whatever the stream is given next. `values` may go at once.
+  template <class T>
+  const T* upload(CudaComputeStream& stream, std::span<const T> values) {
+    return reinterpret_cast<const T*>(upload_bytes(stream, std::as_bytes(values)));
+  }
+  // The same to a place that the caller names.
+  void copy_to_device(CudaComputeStream& stream, std::byte* to, std::span<const std::byte> bytes);
+
+  // Host memory that kernels write to by way of `device`; to be read after the stream has synchronized.
+  template <class T>
+  struct Result {
+    T* host;
+    T* device;
+  };
+  template <class T>
+  Result<T> result(CudaComputeStream& stream, std::size_t count) {
+    const auto [host, device] = result_bytes(stream, count * sizeof(T));
+    return {reinterpret_cast<T*>(host), reinterpret_cast<T*>(device)};
+  }
+
+  // Grows when the stream synchronizes: what was lent before is gone.
+  std::uint64_t generation() const { return generation_; }
+
+ private:
+  struct Slab {
+    std::unique_ptr<HostBuffer> host;
+    std::unique_ptr<DeviceBuffer> copy;  // of the host's bytes; plain slabs have none
+    std::byte* device = nullptr;         // where kernels find the slab: `copy`, or the host memory itself
+    std::size_t used = 0;
+  };
+  struct Place {
+    std::byte* host;
+    std::byte* device;
+  };
+
+  const std::byte* upload_bytes(CudaComputeStream& stream, std::span<const std::byte> bytes);
+  Place result_bytes(CudaComputeStream& stream, std::size_t bytes);
+  Place take(CudaComputeStream& stream, std::vector<Slab>& slabs, std::size_t bytes, bool with_copy);
+  Slab make_slab(std::size_t bytes, bool with_copy);
+  void reset();
+
+  Device& device_;
+  std::vector<Slab> uploads_, plain_;
+  std::size_t lent_bytes_ = 0;
+  std::uint64_t generation_ = 0;
+};
+
+}  // namespace computron

@@ -1,0 +1,18 @@
+// GEMM weights on CUDA: plain rows [out][in], as cuBLAS and the kernels read them, with zero rows up to the row block.
+#pragma once
+
+#include "computron/ops/ops.h"
+
+namespace computron {
+
+class CudaWeightFormat final : public WeightFormat {
+ public:
+  static constexpr int kRowBlock = 64;
+
+  int row_block() const override { return kRowBlock; }
+  std::size_t panel_bytes(int rows, int in, DType dtype) const override;
+  void pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns, const std::byte* source,
+            std::size_t row_stride, std::size_t column_stride) const override;
+};
+
+}  // namespace computron
