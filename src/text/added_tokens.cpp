@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "computron/text/utf8.h"
 #include "src/text/unicode.h"
-#include "src/text/utf8.h"
 
 namespace computron {
 namespace {
@@ -50,47 +50,6 @@ bool stands_alone(std::string_view text, const TextRange& range) {
 }
 
 }  // namespace
-
-const std::size_t* TextFinder::child(const Node& node, char byte) const {
-  const auto place = std::lower_bound(node.next.begin(), node.next.end(), byte,
-                                      [](const auto& item, char value) { return item.first < value; });
-  return place != node.next.end() && place->first == byte ? &place->second : nullptr;
-}
-
-void TextFinder::add(std::string_view text, std::size_t index) {
-  if (text.empty()) return;
-  begins_[static_cast<unsigned char>(text.front())] = true;
-  std::size_t node = 0;
-  for (const char byte : text) {
-    const std::size_t* found = child(nodes_[node], byte);
-    if (found == nullptr) {
-      auto& next = nodes_[node].next;
-      const auto place = std::lower_bound(next.begin(), next.end(), std::pair(byte, std::size_t{0}));
-      next.insert(place, {byte, nodes_.size()});
-      node = nodes_.size();
-      nodes_.emplace_back();
-    } else {
-      node = *found;
-    }
-  }
-  if (nodes_[node].index == kNone) nodes_[node].index = index;
-}
-
-std::optional<TextFinder::Found> TextFinder::find(std::string_view text, std::size_t from) const {
-  for (std::size_t begin = from; begin < text.size(); ++begin) {
-    if (!begins_[static_cast<unsigned char>(text[begin])]) continue;
-    std::optional<Found> longest;
-    const Node* node = &nodes_[0];
-    for (std::size_t at = begin; at < text.size();) {
-      const std::size_t* next = child(*node, text[at++]);
-      if (next == nullptr) break;
-      node = &nodes_[*next];
-      if (node->index != kNone) longest = Found{{begin, at}, node->index};
-    }
-    if (longest) return longest;
-  }
-  return std::nullopt;
-}
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::stable_partition(tokens_.begin(), tokens_.end(), [](const AddedToken& token) { return token.special; });

@@ -1,14 +1,12 @@
 // Tokens that stand beside a model's vocabulary and are found in a text before anything else is done with it.
 #pragma once
 
-#include <array>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "computron/base/types.h"
-#include "src/text/regex.h"
+#include "src/text/text_finder.h"
 
 namespace computron {
 
@@ -24,31 +22,6 @@ struct AddedToken {
 };
 
 inline constexpr std::size_t kMaxAddedTokenBytes = 512;
-
-// The leftmost, of those the longest, of several texts: a trie of bytes.
-class TextFinder {
- public:
-  TextFinder() { nodes_.emplace_back(); }
-  // Of two that are the same the first one counts. Empty ones are never found.
-  void add(std::string_view text, std::size_t index);
-
-  struct Found {
-    TextRange range;
-    std::size_t index = 0;
-  };
-  std::optional<Found> find(std::string_view text, std::size_t from) const;
-
- private:
-  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  struct Node {
-    std::vector<std::pair<char, std::size_t>> next;  // by byte, in order
-    std::size_t index = kNone;
-  };
-  const std::size_t* child(const Node& node, char byte) const;
-
-  std::vector<Node> nodes_;
-  std::array<bool, 256> begins_{};
-};
 
 // A part of a text: a token, or text to be encoded.
 struct TextPart {

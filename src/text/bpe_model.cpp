@@ -6,8 +6,8 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
+#include "computron/text/utf8.h"
 #include "src/text/token_model.h"
-#include "src/text/utf8.h"
 
 namespace computron {
 namespace {

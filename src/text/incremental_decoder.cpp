@@ -18,11 +18,6 @@ struct IncrementalDecoder::State {
   TokenDecoder decoder;
   std::string before = {};  // text that is still to come out of the decoder and is not part of what comes
 
-  bool is_byte(TokenId token) const {
-    const std::string* text = parts.text_of(token);
-    return text != nullptr && byte_of_token(*text) >= 0;
-  }
-
   void take(TokenId token, std::string& text) {
     const std::string* token_text = parts.text_of(token);
     if (token_text != nullptr && !parts.is_special(token)) decoder.take(*token_text, text);
@@ -39,12 +34,21 @@ struct IncrementalDecoder::State {
   }
 };
 
+// A run of bytes is one text or none, so all of it is needed.
+std::span<const TokenId> decoding_context(const Tokenizer& tokenizer, std::span<const TokenId> before) {
+  const auto is_byte = [&](TokenId token) {
+    const std::string* text = tokenizer.parts_->text_of(token);
+    return text != nullptr && byte_of_token(*text) >= 0;
+  };
+  std::size_t skipped = before.size() > kTokensBefore ? before.size() - kTokensBefore : 0;
+  while (skipped > 0 && is_byte(before[skipped])) --skipped;
+  return before.subspan(skipped);
+}
+
 IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer, std::span<const TokenId> before)
     : state_(std::make_unique<State>(State{*tokenizer.parts_, tokenizer.parts_->decoder})) {
-  std::size_t skipped = before.size() > kTokensBefore ? before.size() - kTokensBefore : 0;
-  while (skipped > 0 && state_->is_byte(before[skipped])) --skipped;  // a run of bytes is one text or none
   std::string text;
-  for (const TokenId token : before.subspan(skipped)) state_->take(token, text);
+  for (const TokenId token : decoding_context(tokenizer, before)) state_->take(token, text);
   TokenDecoder(state_->decoder).end(state_->before);
 }
 

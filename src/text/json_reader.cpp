@@ -39,6 +39,11 @@ std::size_t JsonAt::list_size() const {
   return value_->size();
 }
 
+std::size_t JsonAt::list_size(std::size_t most) const {
+  if (list_size() > most) fail(fmt::format("{} items (limit {})", list_size(), most));
+  return list_size();
+}
+
 std::string JsonAt::string() const {
   if (!value_->is_string()) fail("must be a string");
   return value_->get<std::string>();

@@ -13,6 +13,7 @@ using Json = nlohmann::json;
 
 inline constexpr std::size_t kMaxJsonValues = 8'000'000;
 inline constexpr int kMaxJsonDepth = 32;
+inline constexpr std::size_t kMaxSteps = 64;  // of a sequence of normalizers, pre-tokenizers, decoders
 
 // CheckpointError naming `file` if it is no JSON, nested deeper or made of more values than the limits.
 Json parse_json(std::string_view text, const std::string& file);
@@ -32,6 +33,8 @@ class JsonAt {
   // Of a list.
   JsonAt item(std::size_t index) const;
   std::size_t list_size() const;
+  // The same, and an error beyond `most`.
+  std::size_t list_size(std::size_t most) const;
 
   std::string string() const;
   bool boolean() const;

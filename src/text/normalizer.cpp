@@ -7,15 +7,21 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
+#include "computron/text/utf8.h"
 #include "src/text/pattern.h"
 #include "src/text/unicode.h"
-#include "src/text/utf8.h"
 
 namespace computron {
 namespace {
 
-constexpr std::size_t kMaxNormalizedBytes = std::size_t{256}
-                                            << 20;  // of a text: replacements may be longer than what they replace
+constexpr std::size_t kMaxNormalizedBytes = std::size_t{64} << 20;
+
+// What is put in may be longer than what it replaces, again and again.
+void check_size(const std::string& text) {
+  if (text.size() <= kMaxNormalizedBytes) return;
+  throw RequestError(400, "invalid_request",
+                     fmt::format("normalized, the text has more than {} bytes", kMaxNormalizedBytes));
+}
 
 class Form : public Normalizer {
  public:
@@ -58,8 +64,7 @@ class Replace : public Normalizer {
       out.append(text, done, found->begin - done);
       out += content_;
       done = found->end;
-      if (out.size() > kMaxNormalizedBytes)
-        throw RequestError(400, "invalid_request", "the normalized text is too long");
+      check_size(out);
     }
     return out.append(text, done);
   }
@@ -144,7 +149,10 @@ class Sequence : public Normalizer {
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
 
   std::string apply(std::string text) const override {
-    for (const auto& step : steps_) text = step->apply(std::move(text));
+    for (const auto& step : steps_) {
+      text = step->apply(std::move(text));
+      check_size(text);
+    }
     return text;
   }
 
@@ -154,7 +162,7 @@ class Sequence : public Normalizer {
 
 std::unique_ptr<Normalizer> make_sequence(const JsonAt& list) {
   std::vector<std::unique_ptr<Normalizer>> steps;
-  for (std::size_t i = 0; i < list.list_size(); ++i) {
+  for (std::size_t i = 0; i < list.list_size(kMaxSteps); ++i) {
     if (auto step = make_normalizer(list.item(i))) steps.push_back(std::move(step));
   }
   return std::make_unique<Sequence>(std::move(steps));

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "computron/base/printable.h"
+#include "computron/text/utf8.h"
 #include "src/text/pattern.h"
 #include "src/text/unicode.h"
-#include "src/text/utf8.h"
 
 namespace computron {
 namespace {
@@ -225,7 +225,7 @@ class Sequence : public PreTokenizer {
 // Bytes become letters last: whatever came after them would see other characters than the text's.
 std::unique_ptr<PreTokenizer> make_sequence(const JsonAt& list) {
   std::vector<std::unique_ptr<PreTokenizer>> steps;
-  for (std::size_t i = 0; i < list.list_size(); ++i) {
+  for (std::size_t i = 0; i < list.list_size(kMaxSteps); ++i) {
     if (!steps.empty() && steps.back()->spells_bytes()) list.item(i).fail("a step after ByteLevel is not supported");
     if (auto step = make_pre_tokenizer(list.item(i))) steps.push_back(std::move(step));
   }

@@ -4,7 +4,7 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
-#include "src/text/utf8.h"
+#include "computron/text/utf8.h"
 #include "src/text/vocabulary.h"
 
 namespace computron {
@@ -181,10 +181,22 @@ TokenDecoder decoder_of(Stage stage) {
   return TokenDecoder(std::move(stages));
 }
 
-std::unique_ptr<DecoderStage> make_replace(const JsonAt& json) {
+// What stages may see and how much longer they may make a token.
+struct StageLimits {
+  bool fused = false;  // what has been fused may be stripped in front; anything else would have to see it whole
+  std::size_t growth = 1;
+};
+constexpr std::size_t kMaxGrowth = 64;
+
+std::unique_ptr<DecoderStage> make_replace(const JsonAt& json, StageLimits& limits) {
   const JsonAt pattern = json["pattern"]["String"];
   if (pattern.string_or("").empty()) json["pattern"].fail("must be a text: nothing else is supported");
-  return std::make_unique<Replace>(pattern.string(), json["content"].string());
+  const std::string from = pattern.string(), to = json["content"].string();
+  const std::size_t growth = std::max<std::size_t>(1, (to.size() + from.size() - 1) / from.size());
+  if (growth > kMaxGrowth || (limits.growth *= growth) > kMaxGrowth) {
+    json["content"].fail(fmt::format("makes tokens more than {} times longer", kMaxGrowth));
+  }
+  return std::make_unique<Replace>(from, to);
 }
 
 std::unique_ptr<DecoderStage> make_strip(const JsonAt& json) {
@@ -202,16 +214,16 @@ std::unique_ptr<DecoderStage> make_metaspace(const JsonAt& json) {
                                      json["prepend_scheme"].string_or(prefix ? "always" : "never") != "never");
 }
 
-// What has been fused may be stripped in front; anything else would have to see it whole.
-void make_stages(const JsonAt& json, Stages& stages, bool& fused) {
+void make_stages(const JsonAt& json, Stages& stages, StageLimits& limits) {
   const std::string type = json["type"].string();
   if (type == "Sequence") {
     const JsonAt list = json["decoders"];
-    for (std::size_t i = 0; i < list.list_size(); ++i) make_stages(list.item(i), stages, fused);
+    for (std::size_t i = 0; i < list.list_size(kMaxSteps); ++i) make_stages(list.item(i), stages, limits);
     return;
   }
-  if (fused && type != "Strip") json["type"].fail(fmt::format("'{}' behind Fuse is not supported", printable(type)));
-  fused = fused || type == "Fuse" || type == "ByteLevel";
+  if (limits.fused && type != "Strip")
+    json["type"].fail(fmt::format("'{}' behind Fuse is not supported", printable(type)));
+  limits.fused = limits.fused || type == "Fuse" || type == "ByteLevel";
   if (type == "ByteLevel") {
     stages.push_back(std::make_unique<ByteLevel>());
   } else if (type == "ByteFallback") {
@@ -219,7 +231,7 @@ void make_stages(const JsonAt& json, Stages& stages, bool& fused) {
   } else if (type == "Fuse") {
     stages.push_back(std::make_unique<Fuse>());
   } else if (type == "Replace") {
-    stages.push_back(make_replace(json));
+    stages.push_back(make_replace(json, limits));
   } else if (type == "Strip") {
     stages.push_back(make_strip(json));
   } else if (type == "Metaspace") {
@@ -270,8 +282,8 @@ TokenDecoder make_word_piece_decoder(const std::string& prefix, bool cleanup) {
 TokenDecoder make_token_decoder(const JsonAt& json) {
   if (json.is_null()) return decoder_of(SpaceBetween());
   Stages stages;
-  bool fused = false;
-  make_stages(json, stages, fused);
+  StageLimits limits;
+  make_stages(json, stages, limits);
   return TokenDecoder(std::move(stages));
 }
 

@@ -4,7 +4,8 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
-#include "src/text/utf8.h"
+#include "computron/text/utf8.h"
+#include "src/text/text_finder.h"
 
 namespace computron {
 namespace {
@@ -13,13 +14,23 @@ constexpr std::size_t kMaxCachedBytes = 64;  // of a word: longer ones hardly co
 constexpr std::size_t kMaxCachedWords = 1 << 16;
 constexpr std::size_t kMaxCachedTokens = 1 << 20;
 constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
-constexpr std::int64_t kMaxWordCharacters = 10'000;
+constexpr std::size_t kMaxWordPieceBytes = std::size_t{4} << 20;  // a byte takes some 100 to be found fast
+constexpr std::int64_t kMaxWordCharacters = 1000;
 
 class WordPieceModel : public TokenModel {
  public:
-  WordPieceModel(const Vocabulary& vocabulary, const WordPieceOptions& options)
-      : vocabulary_(vocabulary), options_(options) {
-    for (const auto& [text, id] : vocabulary.all()) longest_ = std::max(longest_, text.size());
+  WordPieceModel(const Vocabulary& vocabulary, const WordPieceOptions& options) : options_(options) {
+    std::size_t bytes = 0;
+    for (const auto& [text, id] : vocabulary.all()) bytes += text.size();
+    if (bytes > kMaxWordPieceBytes) {
+      throw CheckpointError(fmt::format("a WordPiece vocabulary of {} bytes (limit {})", bytes, kMaxWordPieceBytes));
+    }
+    for (const auto& [text, id] : vocabulary.all()) {
+      beginnings_.add(text, static_cast<std::size_t>(id));
+      if (text.starts_with(options_.prefix)) {
+        continuations_.add(std::string_view(text).substr(options_.prefix.size()), static_cast<std::size_t>(id));
+      }
+    }
   }
 
   void encode(std::string_view word, EncodeScratch& scratch, std::vector<TokenId>& out) const override {
@@ -35,34 +46,17 @@ class WordPieceModel : public TokenModel {
  private:
   // False if some part of the word is no token.
   bool take_pieces(std::string_view word, std::vector<TokenId>& out) const {
-    std::size_t begin = 0;
-    while (begin < word.size()) {
-      const std::size_t end = longest_piece(word, begin, out);
-      if (end == begin) return false;
-      begin = end;
+    for (std::size_t begin = 0; begin < word.size();) {
+      const auto piece = (begin == 0 ? beginnings_ : continuations_).longest_at(word, begin);
+      if (!piece) return false;
+      out.push_back(static_cast<TokenId>(piece->index));
+      begin = piece->range.end;
     }
     return true;
   }
 
-  // Appends the longest token at `begin` and returns its end; `begin` if there is none.
-  std::size_t longest_piece(std::string_view word, std::size_t begin, std::vector<TokenId>& out) const {
-    std::string piece = begin > 0 ? options_.prefix : "";
-    const std::size_t prefix = piece.size();
-    piece += word.substr(begin, longest_);
-    for (; piece.size() > prefix; piece.pop_back()) {
-      const bool whole = begin + piece.size() - prefix == word.size() ||
-                         (static_cast<unsigned char>(word[begin + piece.size() - prefix]) & 0xC0) != 0x80;
-      const TokenId id = whole ? vocabulary_.id_of(piece) : kNoToken;
-      if (id == kNoToken) continue;
-      out.push_back(id);
-      return begin + piece.size() - prefix;
-    }
-    return begin;
-  }
-
-  const Vocabulary& vocabulary_;
   WordPieceOptions options_;
-  std::size_t longest_ = 0;  // token, bytes
+  TextFinder beginnings_, continuations_;
 };
 
 TokenId token_named(const JsonAt& json, const Vocabulary& vocabulary) {

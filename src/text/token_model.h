@@ -66,7 +66,7 @@ std::unique_ptr<TokenModel> make_bpe_model(const Vocabulary& vocabulary, const M
                                            const BpeOptions& options);
 
 // WordPiece: the longest token that a word begins with, then the longest continuation, ...; one unknown for the word
-// where that leads nowhere. Borrows the vocabulary.
+// where that leads nowhere. Copies what it needs of the vocabulary.
 struct WordPieceOptions {
   TokenId unknown = kNoToken;
   std::string prefix = "##";  // of continuations
@@ -74,7 +74,7 @@ struct WordPieceOptions {
 };
 std::unique_ptr<TokenModel> make_word_piece_model(const Vocabulary& vocabulary, const WordPieceOptions& options);
 
-// Reads `model` but for its vocabulary, which was read from it and is borrowed. CheckpointError naming what is not
+// Reads `model` but for its vocabulary, which was read from it. CheckpointError naming what is not
 // supported.
 std::unique_ptr<TokenModel> make_token_model(const JsonAt& json, const Vocabulary& vocabulary, bool spells_bytes);
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "computron/text/incremental_decoder.h"
+#include "computron/text/utf8.h"
 #include "src/text/tokenizer_parts.h"
-#include "src/text/utf8.h"
 
 namespace computron {
 namespace {

@@ -4,13 +4,14 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
+#include "computron/text/utf8.h"
 #include "src/text/tokenizer_parts.h"
-#include "src/text/utf8.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kMaxAddedTokens = 100'000;
+constexpr std::size_t kMaxAddedBytes = std::size_t{1} << 20;
 
 AddedToken read_added_token(const JsonAt& json) {
   AddedToken token;
@@ -50,7 +51,7 @@ Tokenizer::Parts::Spelling spelling_of(const JsonAt& decoder) {
 
 std::optional<TokenId> id_of_role(const TokenizerSettings& settings, const char* switch_name, const char* role,
                                   const Tokenizer::Parts& parts) {
-  const JsonAt config(settings.config, "tokenizer_config.json");
+  const JsonAt config(settings.config, "tokenizer_config.json: ");
   if (config.is_null() || !config[switch_name].boolean_or(false)) return std::nullopt;
   const std::string text = settings.role(role);
   if (text.empty()) return std::nullopt;
@@ -58,6 +59,29 @@ std::optional<TokenId> id_of_role(const TokenizerSettings& settings, const char*
   const TokenId id = added != parts.added_ids.end() ? added->second : parts.vocabulary.id_of(text);
   if (id == kNoToken) config[role].fail(fmt::format("'{}' is no token", printable(text)));
   return id;
+}
+
+void check_added_token(const AddedToken& token, const Vocabulary& vocabulary) {
+  if (token.content.size() > kMaxAddedTokenBytes) {
+    throw CheckpointError(fmt::format("the added token '{}' has {} bytes (limit {})", printable(token.content),
+                                      token.content.size(), kMaxAddedTokenBytes));
+  }
+  const TokenId known = vocabulary.id_of(token.content);
+  if (known != kNoToken && known != token.id) {
+    throw CheckpointError(fmt::format("the added token '{}' has number {}, but {} in the vocabulary",
+                                      printable(token.content), token.id, known));
+  }
+  const std::string* other = known == kNoToken ? vocabulary.text_of(token.id) : nullptr;
+  if (other != nullptr) {
+    throw CheckpointError(fmt::format("the added token '{}' has number {}, which is '{}' in the vocabulary",
+                                      printable(token.content), token.id, printable(*other)));
+  }
+}
+
+std::string text_of(const AddedToken& token, const Normalizer* normalizer) try {
+  return token.normalized && normalizer != nullptr ? normalizer->apply(token.content) : token.content;
+} catch (const RequestError& error) {
+  throw CheckpointError(fmt::format("the added token '{}': {}", printable(token.content), error.what()));
 }
 
 }  // namespace
@@ -69,34 +93,21 @@ PostProcessor simple_post_processor(const TokenizerSettings& settings, const Tok
 }
 
 void take_added_tokens(std::vector<AddedToken> tokens, Tokenizer::Parts& parts) {
-  std::vector<AddedToken> kept;
-  const Normalizer* normalizer = parts.normalizer.get();
+  std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });
+  std::size_t bytes = 0;
   for (AddedToken& token : tokens) {
-    if (token.content.empty()) continue;
-    if (token.content.size() > kMaxAddedTokenBytes) {
-      throw CheckpointError(fmt::format("the added token '{}' has {} bytes (limit {})", printable(token.content),
-                                        token.content.size(), kMaxAddedTokenBytes));
-    }
-    const TokenId in_vocabulary = parts.vocabulary.id_of(token.content);
-    if (in_vocabulary != kNoToken && in_vocabulary != token.id) {
-      throw CheckpointError(fmt::format("the added token '{}' has number {}, but {} in the vocabulary",
-                                        printable(token.content), token.id, in_vocabulary));
-    }
-    const std::string* other = in_vocabulary == kNoToken ? parts.vocabulary.text_of(token.id) : nullptr;
-    if (other != nullptr) {
-      throw CheckpointError(fmt::format("the added token '{}' has number {}, which is '{}' in the vocabulary",
-                                        printable(token.content), token.id, printable(*other)));
-    }
-    token.text = token.normalized && normalizer != nullptr ? normalizer->apply(token.content) : token.content;
+    check_added_token(token, parts.vocabulary);
+    token.text = text_of(token, parts.normalizer.get());
+    bytes += token.text.size();
+    if (bytes > kMaxAddedBytes)
+      throw CheckpointError(fmt::format("added tokens of more than {} bytes", kMaxAddedBytes));
     const bool fresh_text = parts.added_ids.emplace(token.content, token.id).second;
     const bool fresh_id = fresh_text && parts.added_by_id.emplace(token.id, token).second;
-    if (!fresh_id) {
-      throw CheckpointError(
-          fmt::format("the added token '{}' or its number {} stands twice", printable(token.content), token.id));
-    }
-    kept.push_back(std::move(token));
+    if (fresh_id) continue;
+    throw CheckpointError(
+        fmt::format("the added token '{}' or its number {} stands twice", printable(token.content), token.id));
   }
-  parts.added = AddedTokens(std::move(kept));
+  parts.added = AddedTokens(std::move(tokens));
 }
 
 void read_tokenizer_json(const std::string& text, const TokenizerSettings& settings, Tokenizer::Parts& parts) {

@@ -8,8 +8,8 @@
 #include <span>
 
 #include "computron/base/error.h"
+#include "computron/text/utf8.h"
 #include "src/text/unicode_tables.h"
-#include "src/text/utf8.h"
 
 namespace computron {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/text/utf8.h"
+#include "computron/text/utf8.h"
 
 namespace computron {
 namespace {

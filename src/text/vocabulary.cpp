@@ -7,7 +7,7 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
-#include "src/text/utf8.h"
+#include "computron/text/utf8.h"
 
 namespace computron {
 namespace {

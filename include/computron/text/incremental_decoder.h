@@ -10,10 +10,13 @@
 
 namespace computron {
 
+// What of the tokens before a text says how the text begins: some of the last. The rest need not be kept.
+std::span<const TokenId> decoding_context(const Tokenizer& tokenizer, std::span<const TokenId> before);
+
 class IncrementalDecoder {
  public:
-  // Goes on behind `before`, whose text is not part of what comes: a first token's space, say, is dropped only where
-  // nothing stands before it. Borrows the tokenizer.
+  // Goes on behind `before`, or its decoding_context(), whose text is not part of what comes: a first token's space,
+  // say, is dropped only where nothing stands before it. Borrows the tokenizer.
   explicit IncrementalDecoder(const Tokenizer& tokenizer, std::span<const TokenId> before = {});
   ~IncrementalDecoder();
   IncrementalDecoder(IncrementalDecoder&&) noexcept;

@@ -65,6 +65,7 @@ class Tokenizer {
  private:
   friend class Encoder;
   friend class IncrementalDecoder;
+  friend std::span<const TokenId> decoding_context(const Tokenizer&, std::span<const TokenId>);
   std::unique_ptr<const Parts> parts_;
 };
 
