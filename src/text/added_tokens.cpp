@@ -1,6 +1,7 @@
 #include "src/text/added_tokens.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "computron/text/utf8.h"
 #include "src/text/unicode.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
 
@@ -25,6 +27,10 @@ Json parse_json(std::string_view text, const std::string& file) {
     throw CheckpointError(fmt::format("{}: {}", file, printable(error.what())));
   }
 }
+
+bool JsonAt::is_null() const { return value_->is_null(); }
+bool JsonAt::is_zero() const { return value_->is_number() && value_->get<double>() == 0; }
+bool JsonAt::is_list() const { return value_->is_array(); }
 
 JsonAt JsonAt::operator[](const char* key) const {
   if (!value_->is_object()) fail("must be an object");

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,7 +26,9 @@ class JsonAt {
 
   const Json& value() const { return *value_; }
   const std::string& path() const { return path_; }
-  bool is_null() const { return value_->is_null(); }
+  bool is_null() const;
+  bool is_list() const;
+  bool is_zero() const;
 
   // Of an object; null if there is no such key.
   JsonAt operator[](const char* key) const;

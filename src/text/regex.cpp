@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <cctype>
 #include <vector>
 
 #include "computron/base/error.h"
@@ -41,8 +42,28 @@ class Translator {
     if (c == '\\') return escape();
     if (in_class_) return in_class(c);
     if (c == '[') open_class();
-    if (c == '(' && at_ < pattern_.size() && pattern_[at_] == '*') refuse(pattern_, "'(*' is not supported");
+    if (c == '(') check_group();
+    if (c == '{') check_counts();
     out_ += c;
+  }
+
+  std::string_view rest() const { return std::string_view(pattern_).substr(at_); }
+
+  // What both syntaxes mean the same by.
+  void check_group() const {
+    if (rest().starts_with('*')) refuse(pattern_, "'(*' is not supported");
+    if (!rest().starts_with('?')) return;
+    for (const char* known : {"?:", "?i:", "?=", "?!", "?<=", "?<!", "?>"}) {
+      if (rest().starts_with(known)) return;
+    }
+    refuse(pattern_, fmt::format("'({}' is not supported", printable(rest().substr(0, 3))));
+  }
+
+  // {n}, {n,} and {n,m}. A '+' behind them is possessive in one syntax only, and {,m} is no count in the other.
+  void check_counts() const {
+    const std::size_t end = rest().find('}');
+    if (end == std::string_view::npos || rest().starts_with(',')) refuse(pattern_, "'{' without a count");
+    if (rest().substr(end + 1).starts_with('+')) refuse(pattern_, "'+' behind a count is not supported");
   }
 
   void open_class() {
@@ -147,7 +168,8 @@ pcre2_code* compile(const std::string& original) {
   const std::string pattern = pcre2_pattern(original);
   int error = 0;
   PCRE2_SIZE where = 0;
-  pcre2_code* code = pcre2_compile(units(pattern), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &where, nullptr);
+  pcre2_code* code =
+      pcre2_compile(units(pattern), pattern.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &where, nullptr);
   if (code == nullptr) refuse(original, message_of(error));
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is none, it is slower
   return code;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
 #include "computron/text/utf8.h"

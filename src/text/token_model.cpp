@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
 #include "computron/text/utf8.h"
@@ -67,7 +69,7 @@ TokenId token_named(const JsonAt& json, const Vocabulary& vocabulary) {
 }
 
 Merges::value_type read_merge(const JsonAt& json) {
-  if (json.value().is_array() && json.list_size() == 2) return {json.item(0).string(), json.item(1).string()};
+  if (json.is_list() && json.list_size() == 2) return {json.item(0).string(), json.item(1).string()};
   const std::string line = json.string();
   const std::size_t space = line.find(' ');
   if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) {
@@ -92,7 +94,7 @@ std::unique_ptr<TokenModel> read_bpe_model(const JsonAt& json, const Vocabulary&
   refuse_unless_empty(json["continuing_subword_prefix"]);
   refuse_unless_empty(json["end_of_word_suffix"]);
   const JsonAt dropout = json["dropout"];
-  if (!dropout.is_null() && dropout.value() != 0.0) dropout.fail("is not supported: tokens would be drawn");
+  if (!dropout.is_null() && !dropout.is_zero()) dropout.fail("is not supported: tokens would be drawn");
   BpeOptions options;
   options.unknown = token_named(json["unk_token"], vocabulary);
   options.fuse_unknown = json["fuse_unk"].boolean_or(false);

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "computron/text/incremental_decoder.h"
 #include "computron/text/utf8.h"
 #include "src/text/tokenizer_parts.h"
+#include "src/text/tokenizer_settings.h"
 
 namespace computron {
 namespace {

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
 #include "computron/text/utf8.h"
 #include "src/text/tokenizer_parts.h"
+#include "src/text/tokenizer_settings.h"
 
 namespace computron {
 namespace {
@@ -78,6 +81,16 @@ void check_added_token(const AddedToken& token, const Vocabulary& vocabulary) {
   }
 }
 
+void check_template(const Tokenizer::Parts& parts, const JsonAt& json) {
+  for (const auto* list : {&parts.post_processor.single, &parts.post_processor.pair}) {
+    for (const TemplatePart& part : *list) {
+      for (const TokenId id : part.tokens) {
+        if (parts.text_of(id) == nullptr) json.fail(fmt::format("puts token {} around texts, which is none", id));
+      }
+    }
+  }
+}
+
 std::string text_of(const AddedToken& token, const Normalizer* normalizer) try {
   return token.normalized && normalizer != nullptr ? normalizer->apply(token.content) : token.content;
 } catch (const RequestError& error) {
@@ -125,6 +138,7 @@ void read_tokenizer_json(const std::string& text, const TokenizerSettings& setti
   const auto post_processor = read_post_processor(json["post_processor"]);
   parts.post_processor = post_processor || !json["post_processor"].is_null() ? post_processor.value_or(PostProcessor{})
                                                                              : simple_post_processor(settings, parts);
+  check_template(parts, json["post_processor"]);
 }
 
 }  // namespace computron

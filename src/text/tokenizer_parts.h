@@ -36,16 +36,7 @@ struct Tokenizer::Parts {
   bool is_special(TokenId token) const;
 };
 
-// What the files beside a vocabulary say (tokenizer_config.json, special_tokens_map.json, added_tokens.json).
-struct TokenizerSettings {
-  explicit TokenizerSettings(const TokenizerFiles& files);
-
-  // A token of the settings by its role, such as "bos_token"; empty if there is none.
-  std::string role(const char* name) const;
-
-  Json config, roles, added;  // null where there is no file
-  std::string chat_template;
-};
+struct TokenizerSettings;
 
 // Throw CheckpointError as the Tokenizer's constructor.
 void read_tokenizer_json(const std::string& text, const TokenizerSettings& settings, Tokenizer::Parts& parts);

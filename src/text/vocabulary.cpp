@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <functional>
+#include <nlohmann/json.hpp>
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"

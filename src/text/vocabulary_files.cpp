@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "computron/base/error.h"
 #include "computron/text/utf8.h"
 #include "src/text/tokenizer_parts.h"
+#include "src/text/tokenizer_settings.h"
 
 namespace computron {
 namespace {

@@ -58,6 +58,8 @@ TEST(TokenizerFile, WhatIsDamagedIsNamedWithItsPlace) {
   expect_refused(file_with(R"("added_tokens":[{"id":5,"content":"a"}])"), "'a'", "has number 5, but 0");
   expect_refused(file_with(R"("added_tokens":[{"id":0,"content":"x"}])"), "'x'", "which is 'a' in the vocabulary");
   expect_refused(file_with(R"("added_tokens":[{"id":7,"content":"x"},{"id":7,"content":"y"}])"), "'y'", "stands twice");
+  expect_refused(file_with(R"("post_processor":{"type":"BertProcessing","cls":["x",9],"sep":["a",0]})"),
+                 "post_processor", "puts token 9 around texts, which is none");
   expect_refused(file_with(R"("normalizer":{"type":"Replace","pattern":{"Regex":"("},"content":""})"),
                  "normalizer.pattern", "'('");
   expect_refused({{"vocab.json", "{}"}, {"merges.txt", "one\n"}}, "merges.txt: line 1", "two tokens");
@@ -93,11 +95,21 @@ TEST(Patterns, AreThoseOfTheTokenizersLibrary) {
   refused(R"([a&&b])", "'&&'");
   refused(R"(\p{Letter})", "'\\p{Letter}'");
   refused("(*LIMIT_MATCH=9)a", "'(*'");
+  refused("(?m:a)", "'(?m:' is not supported");
+  refused("(?<name>a)", "'(?<n'");
+  refused("a{1,3}+", "'+' behind a count");
+  refused("a{,3}", "'{' without a count");
   refused("a*", "matches the empty text");
   refused("a\\", "ends with");
 }
 
-// Two expressions that never come to an end on a long text: one asks for too many steps, one for too much memory.
+TEST(Patterns, LinesEndBeforeNewlines) {
+  const auto found = Regex::of_pattern("a$").find("ab a\nb a", 0);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->begin, 3u);
+}
+
+// An expression that would never come to an end on a long text.
 TEST(Patterns, GiveUpOnATextThatTakesTooLong) {
   const Regex slow = Regex::of_pattern("(a+)+$b|(?:a|a)+c");
   EXPECT_THROW(slow.find(std::string(5000, 'a') + "d", 0), RequestError);
