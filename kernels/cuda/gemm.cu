@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_kernel(const __grid_consta
       a[u][1] = there ? load_once(weight + 8 * depth + k) : uint4{};
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-        b[u][n] = there ? __ldg(reinterpret_cast<const uint4*>(x + 8 * n * depth + k)) : uint4{};
+        const bool wanted = there && g + 8 * n < p.rows;
+        b[u][n] = wanted ? __ldg(reinterpret_cast<const uint4*>(x + 8 * n * depth + k)) : uint4{};
       }
     }
 #pragma unroll

@@ -1,13 +1,13 @@
 #include "computron/runtime/spill_area.h"
 
-#include <cstring>
+#include <new>
 
 namespace computron {
 
 SpillArea::SpillArea(Device& device, int slots, std::size_t slot_bytes) : slots_(slots), slot_bytes_(slot_bytes) {
   if (slots == 0) return;
   buffer_ = device.allocate_host(static_cast<std::size_t>(slots) * slot_bytes, "spilled caches");
-  std::memset(buffer_->data(), 0, buffer_->bytes());
+  if (!buffer_->populate(0, buffer_->bytes())) throw std::bad_alloc();
 }
 
 }  // namespace computron

@@ -169,9 +169,11 @@ void NcclWorld::abort() noexcept {
 
 // All ranks do this at the end of a job. False where something is still under way, or a peer does not come.
 bool NcclWorld::take_down() noexcept try {
-  if (compute_.left() + sends_.left() > 0) return false;
   bool gone = true;
   const double end_s = now_s() + kGoodbye_s;
+  for (Idler idler(IdlePolicy{}); compute_.left() + sends_.left() > 0; idler.pause()) {
+    if (now_s() > end_s) return false;
+  }
   for_each([&](ncclComm_t& comm) {
     ncclResult_t state = ncclCommFinalize(comm);
     Idler idler(IdlePolicy{});

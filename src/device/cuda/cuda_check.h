@@ -16,9 +16,12 @@ inline void check_cuda(cudaError_t status, const char* call) {
               fmt::format("cuda: {}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
-// For destructors.
+// For destructors. Once: behind a sticky error every one of thousands would say the same.
 inline void log_cuda(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) spdlog::warn("cuda: {}: {}", call, cudaGetErrorString(status));
+  static bool said = false;
+  if (status == cudaSuccess || said) return;
+  said = true;
+  spdlog::warn("cuda: {}: {}; more of the kind is not reported", call, cudaGetErrorString(status));
 }
 
 }  // namespace computron

@@ -525,7 +525,7 @@ void CudaOps::copy_to_host(Stream& stream, Activations in, void* out) {
   if (bytes == 0) return;
   CudaComputeStream& compute = begin(stream);
   const auto staged = staging_.result<std::byte>(compute, bytes);
-  COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(staged.host, in.data, bytes, cudaMemcpyDeviceToHost, compute.handle()));
+  compute.copy_to_host(staged.host, in.data, bytes);
   compute.after([=] { std::memcpy(out, staged.host, bytes); });
 }
 

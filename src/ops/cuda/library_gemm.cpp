@@ -101,12 +101,18 @@ bool LibraryGemm::run(cudaStream_t stream, const LibraryCall& call) {
                 call.depth, call.weight_rows, row_class, alignment};
   auto found = algorithms_.find(key);
   if (found == algorithms_.end()) found = algorithms_.emplace(key, choose(call, row_class, alignment)).first;
-  if (!found->second) return false;
+  return found->second && multiply(stream, call, *found->second);
+}
+
+// False where the algorithm, chosen for a class of shapes, does not take this one.
+bool LibraryGemm::multiply(cudaStream_t stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm) {
   Product p(call, call.run_rows, call.rows, tf32_);
   const float one = 1, zero = 0;
-  COMPUTRON_CUBLAS_CHECK(cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero,
-                                        call.out, &p.out, call.out, &p.out, &*found->second, workspace_,
-                                        workspace_bytes_, stream));
+  const auto status =
+      cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero, call.out, &p.out,
+                     call.out, &p.out, &algorithm, workspace_, workspace_bytes_, stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
+  check_library(status, "cublasLtMatmul");
   return true;
 }
 

@@ -49,6 +49,7 @@ class LibraryGemm {
   // Types, relu, bias, depth, weight rows, class of rows, alignment of the output.
   using Key = std::tuple<DType, DType, bool, bool, int, int, int, int>;
 
+  bool multiply(cudaStream_t stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm);
   std::optional<cublasLtMatmulAlgo_t> choose(const LibraryCall& call, int row_class, int alignment);
 
   std::unique_ptr<cublasLtContext, Destroy> handle_;
