@@ -129,10 +129,13 @@ std::optional<Record> decode(std::string_view body) try {
 std::string encode(const Record& record) {
   ByteWriter body;
   std::visit([&body](const auto& r) { put(body, r); }, record);
-  const std::string_view bytes(reinterpret_cast<const char*>(body.bytes().data()), body.bytes().size());
-  ensure(bytes.size() - 1 <= kMaxPayload, "a journal record is too long");
-  const std::uint32_t head[] = {static_cast<std::uint32_t>(bytes.size() - 1), check_of(bytes)};
-  return std::string(reinterpret_cast<const char*>(head), sizeof head).append(bytes);
+  return frame({reinterpret_cast<const char*>(body.bytes().data()), body.bytes().size()});
+}
+
+std::string frame(std::string_view body) {
+  ensure(body.size() - 1 <= kMaxPayload, "a journal record is too long");
+  const std::uint32_t head[] = {static_cast<std::uint32_t>(body.size() - 1), check_of(body)};
+  return std::string(reinterpret_cast<const char*>(head), sizeof head).append(body);
 }
 
 std::uint64_t chain_digest(std::uint64_t before, std::string_view line) { return digest64(bytes_of(line), before); }

@@ -70,6 +70,8 @@ struct Close {
 using Record = std::variant<Header, Open, Keys, Begun, Commit, Close>;
 
 std::string encode(const Record& record);
+// Type and payload with their length and check in front.
+std::string frame(std::string_view body);
 
 // Of a result line with its newline, behind those whose digest is `before`.
 std::uint64_t chain_digest(std::uint64_t before, std::string_view line);

@@ -76,7 +76,7 @@ bool Replay::take(const journal::Begun& begun) {
 }
 
 bool Replay::take(const journal::Commit& commit) {
-  if (commit.begin != state.committed || commit.end < commit.begin) return false;
+  if (commit.begin != state.committed || commit.end <= commit.begin || commit.lines.empty()) return false;
   for (const RequestId line : commit.lines) {
     if (!state.history.known(line) || state.history.done(line)) return false;
   }

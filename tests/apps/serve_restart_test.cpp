@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "computron/base/digest.h"
 #include "tests/apps/serve_job.h"
 
 namespace computron::test {
@@ -120,6 +121,33 @@ TEST_F(Restart, KilledAndStoppedAgainAndAgain) {
   EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
   EXPECT_EQ(finished.results.size(), static_cast<std::size_t>(kRequests));
   expect_only_output_is_left();
+}
+
+// Anywhere: while ranks start, load, serve, or are about to end.
+TEST_F(Restart, DISABLED_HundredKillsLoseDoubleAndAlterNothing) {
+  ServeJob undisturbed = fast_job();
+  undisturbed.output = (folder_ / "undisturbed.jsonl").string();
+  ASSERT_EQ(serve(undisturbed, folder_).job.exit_code, 0);
+  ServeJob job = fast_job();
+  job.more = {"--max-crashes", "0", "--link-gbps", "0.05", "--device-memory", "512KiB"};
+  const auto expect_done = [&] { EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output)); };
+  int kills = 0, completions = 0;
+  for (std::uint64_t attempt = 0; kills < 100; ++attempt) {
+    RunningServe running(job, folder_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100 + hash_tuple(attempt) % 2000));
+    const pid_t victim = running.mpi().rank_process(static_cast<int>(hash_tuple(attempt, 1) % 2));
+    const bool killed = victim != 0 && running.mpi().running() && kill(victim, SIGKILL) == 0;
+    const int code = running.finish(healthy_limit_s()).job.exit_code;
+    ASSERT_TRUE(code == 0 || killed) << code;
+    kills += code != 0 ? 1 : 0;
+    if (code != 0) continue;
+    ++completions;
+    expect_done();
+    fs::remove(output());
+  }
+  EXPECT_EQ(serve(job, folder_).job.exit_code, 0);
+  expect_done();
+  fmt::print("{} kills, {} jobs that got to their end\n", kills, completions + 1);
 }
 
 TEST_F(Restart, WithSomethingElseIsRefused) {

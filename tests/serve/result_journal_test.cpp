@@ -614,11 +614,22 @@ TEST(JournalRecords, AreReadAsTheyWereWritten) {
 }
 
 TEST(JournalRecovery, HoldsEveryLineAgainstItsOwnKey) {
-  const std::string commit = journal::encode(journal::Commit{.begin = 0, .end = 0, .digest = 0, .lines = {3}});
-  EXPECT_EQ(recover(reader_of(commit), reader_of(""), 0, 3).journal_bytes, 0u) << "a line that nobody read";
+  const std::string results = result_of(3) + result_of(3);
+  const auto commit_of = [&](std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t digest = journal::chain_digest(0, result_of(3));
+    return journal::encode(journal::Commit{.begin = begin, .end = end, .digest = digest, .lines = {3}});
+  };
+  const auto sound_bytes = [&](const std::string& text) {
+    return recover(reader_of(text), reader_of(results), results.size(), 3).journal_bytes;
+  };
+  const std::uint64_t half = results.size() / 2;
+  const std::string commit = commit_of(0, half);
+  EXPECT_EQ(sound_bytes(commit), 0u) << "a line that nobody read";
   const std::string keyed = journal::encode(journal::Keys{{{3, key_of(3)}}}) + commit;
-  EXPECT_EQ(recover(reader_of(keyed), reader_of(""), 0, 3).journal_bytes, keyed.size());
-  EXPECT_EQ(recover(reader_of(keyed + commit), reader_of(""), 0, 3).journal_bytes, keyed.size()) << "done already";
+  EXPECT_EQ(sound_bytes(keyed), keyed.size());
+  EXPECT_EQ(sound_bytes(keyed + commit_of(half, 2 * half)), keyed.size()) << "done already";
+  EXPECT_EQ(sound_bytes(journal::encode(journal::Keys{{{3, key_of(3)}}}) + commit_of(0, 0)) + commit.size(),
+            keyed.size()) << "no bytes";
 }
 
 TEST(JournalRecovery, TailCountsUpToTheFirstLineThatIsNoResult) {

@@ -10,11 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <thread>
 
+#include "computron/base/digest.h"
 #include "failing_calls.h"
 #include "serve_support.h"
 
@@ -314,6 +316,66 @@ TEST(ResultWriter, NobodyWaitsForAFullDiskOnTheWayOut) {
   writer.write(0, "first");
   expect_error(ExitCode::kIo, "no space left", [&] { writer.stop(/*in_order=*/true); });
 }
+
+constexpr RequestId kKilledLines = 5000;
+
+std::string result_of(RequestId line) {
+  return fmt::format(R"({{"id":"batch_req_{}","custom_id":"r{}","error":null}})", line, hash_tuple(line));
+}
+
+std::unique_ptr<ResultJournal> killed_journal(const std::string& path) {
+  return begun(path, "in.jsonl", {.durability = Durability::kProcess, .max_crashes = 0});
+}
+
+// A job that writes the results that are missing, in another order each time, until it is done or killed.
+[[noreturn]] void write_until_killed(const std::string& path, std::uint64_t seed) {
+  ResultWriter writer(killed_journal(path), {.commit_s = 0.002, .commit_lines = 32});
+  for (RequestId i = 0; i < kKilledLines; ++i) {
+    const RequestId line = (i + seed % kKilledLines) % kKilledLines;
+    if (writer.history().done(line)) continue;
+    writer.note_line(line, {static_cast<std::uint8_t>(line)});
+    if (line % 16 == 0) writer.note_begun({line}, false);
+    writer.write(line, result_of(line));
+    if (i % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  writer.finish();
+  _exit(0);
+}
+
+void expect_every_line_once(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> found, expected;
+  for (std::string line; std::getline(file, line);) found.push_back(line);
+  for (RequestId line = 0; line < kKilledLines; ++line) expected.push_back(result_of(line));
+  std::sort(found.begin(), found.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_TRUE(found == expected) << found.size() << " lines";
+}
+
+void kill_writers(int kills) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "out";
+  for (std::uint64_t attempt = 0; kills > 0 || !fs::exists(path); ++attempt) {
+    if (fs::exists(path) && !fs::exists(path + ".journal")) {  // complete; once more from the start
+      expect_every_line_once(path);
+      fs::remove(path);
+    }
+    const pid_t child = fork();
+    if (child == 0) write_until_killed(path, hash_tuple(attempt));
+    if (kills > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(hash_tuple(attempt, 1) % 25000));
+      kill(child, SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    if (WIFSIGNALED(status)) --kills;
+    ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0) << WEXITSTATUS(status);
+  }
+  expect_every_line_once(path);
+}
+
+TEST(ResultWriter, KillsLoseDoubleAndAlterNothing) { kill_writers(20); }
+TEST(ResultWriter, DISABLED_ThousandKillsLoseDoubleAndAlterNothing) { kill_writers(1000); }
 
 TEST(ResultWriter, FolderThatVanishesIsAnIoError) {
   const TemporaryFolder folder;
