@@ -130,15 +130,16 @@ void open_output(const ServeOptions& options, int ranks, Files& files) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   if (options.dry_run) return;
-  files.journal = std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks),
-                                                  options.journal);
+  files.journal =
+      std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks), options.journal);
   check_folder(options.metrics);
   check_folder(options.trace);
 }
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
   const ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
-  const std::string folder = options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
+  const std::string folder =
+      options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
   RequestParser parser(job.served_models(), limits, folder);
   if (options.dry_run) {
     files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits);
@@ -148,8 +149,8 @@ void open_input(const ServeOptions& options, const Job& job, Files& files) {
   std::shared_ptr<Spool> spool = options.requests == "-" ? files.journal->open_spool() : nullptr;
   files.writer = std::make_unique<ResultWriter>(
       std::move(files.journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
-  files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits,
-                                                 &files.writer->history(), std::move(spool));
+  files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits, &files.writer->history(),
+                                                 std::move(spool));
 }
 
 RunFacts facts_of(const Job& job, double wall_s) {
@@ -174,7 +175,9 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& s
   Metrics metrics(job.model_names());
   start = now_s();
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.served_models(), start,
-                      {.replay = options.replay, .live = options.requests == "-", .show_progress = !options.quiet,
+                      {.replay = options.replay,
+                       .live = options.requests == "-",
+                       .show_progress = !options.quiet,
                        .crash = options.inject_crash});
   Engine engine(job, scheduler, batch, metrics, start, options.drain_s);
   const bool all_done = engine.run();
@@ -216,11 +219,13 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.option_defaults()->always_capture_default();
   add_job_options(app, o.job);
   app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin");
-  app.add_option("--output", o.output, "Results, JSONL; appears when complete (OUT.partial until then). A job that ended before "
+  app.add_option("--output", o.output,
+                 "Results, JSONL; appears when complete (OUT.partial until then). A job that ended before "
                  "goes on where it was when the same command is run again");
-  app.add_option("--durability", o.durability,
-                 "Results are safe from the end of the process (process), within a second from that of the node (node), "
-                 "each before the next (result)")
+  app.add_option(
+         "--durability", o.durability,
+         "Results are safe from the end of the process (process), within a second from that of the node (node), "
+         "each before the next (result)")
       ->check(CLI::IsMember({"process", "node", "result"}));
   app.add_option("--disk-wait", o.journal.disk_wait_s, "Seconds to wait for room on a full disk")
       ->check(CLI::NonNegativeNumber);
@@ -232,7 +237,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_flag("--take-over", o.journal.take_over, "Take the output from a job that seems to hold it still");
   app.add_flag("--resume-allow-config-change", o.journal.allow_config_change,
                "Go on with results that other settings or checkpoints gave");
-  app.add_option("--inject-flip", o.inject_flip)->group("");  // test only: hidden
+  app.add_option("--inject-flip", o.inject_flip)->group("");    // test only: hidden
   app.add_option("--inject-crash", o.inject_crash)->group("");  // test only: at this line of the input
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
       ->check(CLI::Range(1, 1 << 20));

@@ -32,7 +32,11 @@ void catch_stop_signals(int max_signals) {
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
-  for (const Named& signal : kSignals) sigaction(signal.number, &action, nullptr);
+  for (const Named& signal : kSignals) {
+    struct sigaction before {};
+    sigaction(signal.number, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(signal.number, &action, nullptr);
+  }
 }
 
 int stop_signals() noexcept { return count.load(std::memory_order_relaxed); }

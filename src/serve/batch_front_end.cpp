@@ -104,7 +104,7 @@ void BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
     begun.push_back(line);
     crashing_ |= line == options_.crash;
   }
-  if (!begun.empty()) writer_.note_begun(std::move(begun), alone_);
+  if (!begun.empty()) writer_.note_begun(begun, alone_);
 }
 
 void BatchFrontEnd::step_done(const std::vector<Report>& /*reports*/, double /*now*/) {
@@ -126,8 +126,8 @@ void BatchFrontEnd::finish(double now) {
 }
 
 ProgressLine::State BatchFrontEnd::progress(const Activity& activity) {
-  return {.done = metrics_.finished() + reader_.lines_skipped(),
-          .total = reader_.lines_seen(),
+  return {.done = metrics_.finished(),
+          .total = reader_.lines_seen() - reader_.lines_skipped(),
           .total_known = reader_.finished(),
           .generated_tokens = generated_tokens_,
           .model = activity.running ? models_[*activity.running].id : std::string(),

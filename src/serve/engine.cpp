@@ -65,8 +65,8 @@ bool Engine::poll() {
   return progressed;
 }
 
-// No step is sent once somebody has asked to stop. Steps on their way are the other ranks' as well: they end in order or
-// with the whole job.
+// No step is sent once somebody has asked to stop. Steps on their way are the other ranks' as well: they end in order,
+// or with the whole job.
 void Engine::look_for_stop() {
   const int signals = std::max(stop_signals(), stops_.poll());
   if (signals == 0) return;
@@ -81,7 +81,7 @@ void Engine::look_for_stop() {
 void Engine::leave(bool in_order) {
   put_results();
   front_end_.stop(in_order, now());
-  report_failure(0, stopped_early());
+  if (in_order) report_failure(0, stopped_early());  // else another rank may have failed, and said so
   MpiSession::abort(ExitCode::kStopped);
 }
 

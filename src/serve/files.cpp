@@ -81,7 +81,9 @@ OutputFolder::OutputFolder(const std::string& path, SystemCalls& calls)
   if (!fd_) fail_open(path, errno);
 }
 
-std::string OutputFolder::path_of(const std::string& name) const { return (std::filesystem::path(path_) / name).string(); }
+std::string OutputFolder::path_of(const std::string& name) const {
+  return (std::filesystem::path(path_) / name).string();
+}
 
 // O_NONBLOCK: a FIFO that appears meanwhile must not hang us.
 FileDescriptor OutputFolder::open(const std::string& name, const std::string& input_path) const {
@@ -149,8 +151,8 @@ std::size_t AppendFile::append(std::string_view bytes, bool lines) {
       return whole;
     }
     if (count < 0) {
-      throw Error(ExitCode::kIo, fmt::format("cannot write '{}': {} (after {} bytes)", path_, std::strerror(errno),
-                                             end_ + written));
+      throw Error(ExitCode::kIo,
+                  fmt::format("cannot write '{}': {} (after {} bytes)", path_, std::strerror(errno), end_ + written));
     }
     written += static_cast<std::size_t>(count);
   }
@@ -205,10 +207,12 @@ void ReplacementFile::publish() {
   folder_.sync();
 }
 
-void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait) {
+void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait, std::mutex* mutex) {
   const double start_s = now_s();
   for (bool warned = false;; warned = true) {
+    std::unique_lock lock = mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>();
     bytes.remove_prefix(file.append(bytes, lines));
+    if (lock) lock.unlock();
     if (bytes.empty()) return;
     if (!warned) spdlog::warn("the disk of '{}' is full: waiting for up to {} s", file.path(), wait.limit_s);
     if (now_s() - start_s + wait.retry_s > wait.limit_s || !wait.pause || !wait.pause(wait.retry_s)) break;

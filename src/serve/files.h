@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -37,8 +38,8 @@ class OutputFolder {
   bool exists(const std::string& name) const;
   void rename(const std::string& from, const std::string& to) const;  // Error{kIo}
   void remove(const std::string& name) const;                         // Error{kIo}; nothing if it is not there
-  void sync() const;  // names become durable; Error{kIo}
-  bool is_gone() const;  // removed by somebody
+  void sync() const;                                                  // names become durable; Error{kIo}
+  bool is_gone() const;                                               // removed by somebody
 
   int fd() const { return fd_.get(); }
   std::string path_of(const std::string& name) const;
@@ -99,7 +100,8 @@ struct DiskWait {
   std::function<bool(double seconds)> pause = {};
 };
 
-// Appends all of it; a full disk is waited for. Error{kIo} naming path, bytes and the time waited.
-void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait);
+// Appends all of it; a full disk is waited for. Error{kIo} naming path, bytes and the time waited. `mutex`, if any, is
+// held while something is appended, not while anything is waited for.
+void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait, std::mutex* mutex = nullptr);
 
 }  // namespace computron

@@ -14,7 +14,9 @@ constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 
 enum Type : std::uint8_t { kHeader = 1, kOpen, kKeys, kBegun, kCommit, kClose };
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 std::uint32_t check_of(std::string_view body) { return static_cast<std::uint32_t>(digest64(bytes_of(body), 1)); }
 

@@ -3,8 +3,8 @@
 //   [payload bytes u32 | check u32 | type u8 | payload]        little-endian
 //
 // after LevelDB's log, without its blocks. The check is the low half of XXH3-64 over type and payload: the digest the
-// program has already, and as good as a CRC against what ends of processes and disks do. A record whose check fails ends
-// the journal: what follows was never acted upon.
+// program has already, and as good as a CRC against what ends of processes and disks do. A record whose check fails
+// ends the journal: what follows was never acted upon.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ inline constexpr std::size_t kMaxPayload = std::size_t{16} << 20;
 // Which job this is. Each attempt writes its own; they agree, but for what a person allowed to differ.
 struct Header {
   std::uint32_t version = kVersion;
-  std::uint64_t input_bytes = 0;  // of a file, as the attempt found it
+  std::uint64_t input_bytes = 0;                              // of a file, as the attempt found it
   std::vector<std::pair<std::string, std::string>> settings;  // what results depend on, by name
 };
 

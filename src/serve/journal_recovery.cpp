@@ -69,7 +69,11 @@ bool Replay::take(const journal::Keys& keys) {
   return true;
 }
 
+// One that runs alone has ended when the next one does, with its result perhaps still on its way to the file.
 bool Replay::take(const journal::Begun& begun) {
+  if (begun.alone) {
+    for (const RequestId line : std::exchange(alone_, {})) running_.erase(line);
+  }
   running_.insert(begun.lines.begin(), begun.lines.end());
   if (begun.alone) alone_.insert(begun.lines.begin(), begun.lines.end());
   return true;
@@ -180,7 +184,9 @@ std::string custom_id_of(std::string_view line) {
   return scanner.found() ? "'" + *scanner.found() + "'" : "none";
 }
 
-std::uint64_t digest_of(const std::string& text) { return digest64(std::as_bytes(std::span(text.data(), text.size()))); }
+std::uint64_t digest_of(const std::string& text) {
+  return digest64(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw Error(ExitCode::kCannotCreate,
@@ -218,6 +224,7 @@ Recovered recover(const ReadAt& journal, const ReadAt& results, std::uint64_t re
   }
   const std::uint64_t end = replay.state.committed, sound = sound_results(replay.commits, results, result_bytes);
   replay.void_from(sound);
+  replay.state.lost = end - sound;
   if (sound == end) keep_tail(replay.state, results, result_bytes);  // else what follows was something else once
   replay.finish(max_crashes);
   return std::move(replay.state);

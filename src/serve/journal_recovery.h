@@ -4,7 +4,8 @@
 //   1. The journal is read up to its first torn or damaged record.
 //   2. Every COMMIT that still counts is held against the bytes it describes; from the first that does not fit on,
 //      results are void.
-//   3. Behind the last COMMIT, whole result lines of lines that were read and are not done count too: the process ended,
+//   3. Behind the last COMMIT, whole result lines of lines that were read and are not done count too: the process
+//   ended,
 //      not the machine.
 #pragma once
 
@@ -23,10 +24,11 @@ struct Recovered {
   std::optional<journal::Header> header;  // none: there was no journal
   std::uint32_t attempts = 0;
   std::uint64_t epoch = 0;
-  int fruitless = 0;      // last attempts in a row that ended out of order and without any result
-  bool complete = false;  // the last attempt was about to rename the results
-  std::uint64_t journal_bytes = 0;  // sound ones
-  std::uint64_t committed = 0;      // bytes of results that fit their COMMITs
+  int fruitless = 0;                  // last attempts in a row that ended out of order and without any result
+  bool complete = false;              // the last attempt was about to rename the results
+  std::uint64_t journal_bytes = 0;    // sound ones
+  std::uint64_t committed = 0;        // bytes of results that fit their COMMITs
+  std::uint64_t lost = 0;             // bytes of which COMMITs speak that are not so
   std::vector<journal::Commit> tail;  // of what else is kept, behind them
   std::vector<journal::Keys> keys;    // of a journal that was lost, to be written again
 

@@ -57,8 +57,8 @@ std::string read_start(int fd) {
 }  // namespace
 
 std::string LockHolder::to_string() const {
-  return fmt::format("epoch={} host={} pid={} boot={} job={} restart={} time={}\n", epoch, host, pid, boot, job, restart,
-                     time_ns);
+  return fmt::format("epoch={} host={} pid={} boot={} job={} restart={} time={}\n", epoch, host, pid, boot, job,
+                     restart, time_ns);
 }
 
 LockHolder LockHolder::parse(const std::string& line) {
@@ -110,10 +110,11 @@ OutputLock::OutputLock(const OutputFolder& folder, std::string name, bool take_o
   earlier_ = LockHolder::parse(read_start(fd_.get()));
   if (take_over) return;
   if (state_ != State::kHeld && is_gone(earlier_, LockHolder::self(0), state_ == State::kFree)) return;
-  throw Error(ExitCode::kCannotCreate,
-              fmt::format("cannot create '{}': its output belongs to another job ({}); if that one is gone for certain, "
-                          "--take-over",
-                          folder_.path_of(name_), earlier_.shown()));
+  throw Error(
+      ExitCode::kCannotCreate,
+      fmt::format("cannot create '{}': its output belongs to another job ({}); if that one is gone for certain, "
+                  "--take-over",
+                  folder_.path_of(name_), earlier_.shown()));
 }
 
 OutputLock::~OutputLock() {
@@ -170,9 +171,10 @@ void OutputLock::check() const {
   if (is_mine()) return;
   if (folder_.is_gone()) throw Error(ExitCode::kIo, fmt::format("the folder of '{}' is gone", folder_.path_of(name_)));
   const FileDescriptor now = folder_.open_existing(name_);
-  throw Error(ExitCode::kCannotCreate,
-              fmt::format("'{}' is no longer this job's: {}; nothing more is written", folder_.path_of(name_),
-                          now ? LockHolder::parse(read_start(now.get())).shown() + " has taken over" : "it was removed"));
+  throw Error(
+      ExitCode::kCannotCreate,
+      fmt::format("'{}' is no longer this job's: {}; nothing more is written", folder_.path_of(name_),
+                  now ? LockHolder::parse(read_start(now.get())).shown() + " has taken over" : "it was removed"));
 }
 
 }  // namespace computron

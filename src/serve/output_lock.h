@@ -17,12 +17,12 @@ struct LockHolder {
   std::uint64_t epoch = 0;  // higher with every attempt
   std::string host;
   long pid = 0;
-  std::string boot;         // of the host, as the system numbers it
-  std::string job;          // of the batch system; empty: none
-  int restart = 0;          // how often it has started the job again
+  std::string boot;           // of the host, as the system numbers it
+  std::string job;            // of the batch system; empty: none
+  int restart = 0;            // how often it has started the job again
   std::uint64_t time_ns = 0;  // of the wall clock, so that no two lines are the same
 
-  std::string to_string() const;  // the line
+  std::string to_string() const;                     // the line
   static LockHolder parse(const std::string& line);  // what cannot be read stays empty
   static LockHolder self(std::uint64_t epoch);
   std::string shown() const;  // "host h, process 12, job 7"

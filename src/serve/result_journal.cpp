@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 
 #include "computron/base/log.h"
@@ -116,8 +118,8 @@ struct ResultJournal::Impl {
   AppendFile partial, journal_file;
   std::function<bool(double)> pause = sleep_for;
   journal::Keys new_keys;  // not in the file yet
-  std::string notes;       // nor these records, behind them
-  bool journal_dirty = false;
+  std::mutex journal_mutex;  // guards appending to the journal
+  std::atomic<bool> journal_dirty = false;
   journal::Commit open_commit;  // of what was written behind the last COMMIT
 };
 
@@ -174,21 +176,22 @@ void ResultJournal::Impl::check_recovered() const {
   if (!header) return;
   const std::string journal_path = folder.path_of(names.journal);
   if (header->version != journal::kVersion) {
-    throw Error(ExitCode::kConfig, fmt::format("'{}' is of version {}; this program writes version {}: move it and "
-                                               "'{}' away to begin afresh",
-                                               journal_path, header->version, journal::kVersion,
-                                               folder.path_of(names.partial)));
+    throw Error(ExitCode::kConfig,
+                fmt::format("'{}' is of version {}; this program writes version {}: move it and "
+                            "'{}' away to begin afresh",
+                            journal_path, header->version, journal::kVersion, folder.path_of(names.partial)));
   }
   if (!options.allow_config_change) check_settings(path, header->settings, settings);
   if (input_path != "-" && input_bytes(input_path) < header->input_bytes) {
-    throw Error(ExitCode::kData, fmt::format("the input '{}' has changed since attempt {}: it has {} bytes and had {}",
-                                             input_path, recovered.attempts, input_bytes(input_path),
-                                             header->input_bytes));
+    throw Error(ExitCode::kData,
+                fmt::format("the input '{}' has changed since attempt {}: it has {} bytes and had {}", input_path,
+                            recovered.attempts, input_bytes(input_path), header->input_bytes));
   }
   if (options.max_crashes > 0 && recovered.fruitless >= options.max_crashes) {
-    throw Error(ExitCode::kInternal,
-                fmt::format("no progress in {} attempts since {} results ('{}'); once the cause is gone: --max-crashes 0",
-                            recovered.fruitless, recovered.history.lines_done(), journal_path));
+    throw Error(
+        ExitCode::kInternal,
+        fmt::format("no progress in {} attempts since {} results ('{}'); once the cause is gone: --max-crashes 0",
+                    recovered.fruitless, recovered.history.lines_done(), journal_path));
   }
 }
 
@@ -201,10 +204,8 @@ AppendFile ResultJournal::Impl::open(const std::string& name) const {
 // The records that begin an attempt, and what they say of what was found.
 std::string ResultJournal::Impl::opening() const {
   std::string records = journal::encode(journal::Header{.input_bytes = input_bytes(input_path), .settings = settings});
-  records += journal::encode(journal::Open{.attempt = recovered.attempts + 1,
-                                           .epoch = epoch,
-                                           .kept = recovered.committed,
-                                           .holder = lock.holder()});
+  records += journal::encode(journal::Open{
+      .attempt = recovered.attempts + 1, .epoch = epoch, .kept = recovered.committed, .holder = lock.holder()});
   for (const journal::Keys& keys : recovered.keys) records += journal::encode(keys);
   for (const journal::Commit& commit : recovered.tail) records += journal::encode(commit);
   return records;
@@ -238,6 +239,10 @@ void ResultJournal::begin() {
   Impl& i = *impl_;
   i.repair();
   i.open_commit.begin = i.open_commit.end = i.partial.end();
+  if (i.recovered.lost > 0) {
+    spdlog::warn("{} bytes of results in '{}' are not what was written: these requests are served again",
+                 i.recovered.lost, i.partial.path());
+  }
   if (i.recovered.attempts == 0 && i.recovered.history.lines_done() == 0) return;
   spdlog::info("attempt {}: {} requests have their results already", i.recovered.attempts + 1,
                i.recovered.history.lines_done());
@@ -261,19 +266,20 @@ void ResultJournal::note_line(RequestId line, const Digest128& key) {
 }
 
 void ResultJournal::note_begun(std::span<const RequestId> lines, bool alone) {
-  impl_->notes += journal::encode(journal::Begun{.alone = alone, .lines = {lines.begin(), lines.end()}});
+  const std::string record = journal::encode(journal::Begun{.alone = alone, .lines = {lines.begin(), lines.end()}});
+  impl_->lock.check();
+  const std::lock_guard lock(impl_->journal_mutex);
+  impl_->journal_file.append(record, /*lines=*/false);
+  impl_->journal_dirty = true;
 }
 
 void ResultJournal::Impl::append_record(const journal::Record& record) {
-  append_all(journal_file, journal::encode(record), /*lines=*/false, disk_wait());
+  append_all(journal_file, journal::encode(record), /*lines=*/false, disk_wait(), &journal_mutex);
   journal_dirty = true;
 }
 
 void ResultJournal::Impl::flush_notes() {
   if (!new_keys.lines.empty()) append_record(std::exchange(new_keys, {}));
-  if (notes.empty()) return;
-  append_all(journal_file, std::exchange(notes, {}), /*lines=*/false, disk_wait());
-  journal_dirty = true;
 }
 
 void ResultJournal::write(std::string_view text, std::span<const RequestId> lines) {
@@ -304,8 +310,7 @@ void ResultJournal::commit() {
     i.append_record(i.open_commit);
     i.open_commit = {.begin = i.partial.end(), .end = i.partial.end(), .digest = 0, .lines = {}};
   }
-  if (i.journal_dirty && i.durable()) i.journal_file.sync_data();
-  i.journal_dirty = false;
+  if (i.journal_dirty.exchange(false) && i.durable()) i.journal_file.sync_data();
 }
 
 void ResultJournal::check() const { impl_->lock.check(); }

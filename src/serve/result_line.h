@@ -10,7 +10,8 @@
 
 namespace computron {
 
-// The input line that a result line, without its newline, belongs to; none if it is no result of ours, or a damaged one.
+// The input line that a result line, without its newline, belongs to; none if it is no result of ours, or a damaged
+// one.
 std::optional<RequestId> line_of_result(std::string_view line);
 
 // Goes through lines of a file, each with its newline; what follows the last newline is none.

@@ -47,10 +47,9 @@ void ResultWriter::note_line(RequestId line, const Digest128& key) {
   keys_.emplace_back(line, key);
 }
 
-void ResultWriter::note_begun(std::vector<RequestId> lines, bool alone) {
-  const std::lock_guard lock(mutex_);
-  begun_.emplace_back(std::move(lines), alone);
-  work_.notify_one();
+void ResultWriter::note_begun(const std::vector<RequestId>& lines, bool alone) {
+  check();
+  journal_->note_begun(lines, alone);
 }
 
 std::size_t ResultWriter::queued_bytes() {
@@ -121,9 +120,8 @@ void ResultWriter::run() {
 }
 
 ResultWriter::Batch ResultWriter::take_batch() {
-  Batch batch{.keys = std::exchange(keys_, {}), .begun = std::exchange(begun_, {}), .text = {}, .lines = {}};
-  while (!queue_.empty() && batch.text.size() < kBatchBytes &&
-         (!options_.commit_always || batch.lines.empty())) {
+  Batch batch{.keys = std::exchange(keys_, {}), .text = {}, .lines = {}};
+  while (!queue_.empty() && batch.text.size() < kBatchBytes && (!options_.commit_always || batch.lines.empty())) {
     batch.text += queue_.front().text;
     batch.lines.push_back(queue_.front().number);
     queue_.pop_front();
@@ -133,7 +131,6 @@ ResultWriter::Batch ResultWriter::take_batch() {
 
 void ResultWriter::put(const Batch& batch) {
   for (const auto& [line, key] : batch.keys) journal_->note_line(line, key);
-  for (const auto& [lines, alone] : batch.begun) journal_->note_begun(lines, alone);
   journal_->write(batch.text, batch.lines);
 }
 

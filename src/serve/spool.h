@@ -1,7 +1,7 @@
 // Standard input on disk, so that a job can be run again: OUT.spool.
 //
-// A job that is run again gets the same bytes over standard input once more, or none: what came before is compared, what
-// is new is appended.
+// A job that is run again gets the same bytes over standard input once more, or none: what came before is compared,
+// what is new is appended.
 #pragma once
 
 #include <functional>

@@ -19,9 +19,7 @@ int SystemCalls::fsync(int fd) { return ::fsync(fd); }
 
 int SystemCalls::fdatasync(int fd) { return ::fdatasync(fd); }
 
-int SystemCalls::renameat(int folder, const char* from, const char* to) {
-  return ::renameat(folder, from, folder, to);
-}
+int SystemCalls::renameat(int folder, const char* from, const char* to) { return ::renameat(folder, from, folder, to); }
 
 int SystemCalls::unlinkat(int folder, const char* name) { return ::unlinkat(folder, name, 0); }
 

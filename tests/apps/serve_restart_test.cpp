@@ -1,5 +1,5 @@
-// Jobs that are killed, stopped and run again with the same command: every line has one result in the end, the same as if
-// nothing had happened.
+// Jobs that are killed, stopped and run again with the same command: every line has one result in the end, the same as
+// if nothing had happened.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

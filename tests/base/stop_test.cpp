@@ -30,6 +30,12 @@ TEST(Stop, SignalsAreCounted) {
   EXPECT_EQ(exit_code_after({SIGUSR1, SIGHUP}, stop_signals), 2);
 }
 
+TEST(Stop, IgnoredSignalsStayIgnored) {
+  const auto before = signal(SIGHUP, SIG_IGN);
+  EXPECT_EQ(exit_code_after({SIGHUP, SIGTERM}, stop_signals), 1);
+  signal(SIGHUP, before);
+}
+
 TEST(Stop, OneTooManyEndsTheProcess) {
   EXPECT_EQ(exit_code_after({SIGINT, SIGINT, SIGINT}, stop_signals), static_cast<int>(ExitCode::kStopped));
 }

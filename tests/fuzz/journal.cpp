@@ -1,5 +1,5 @@
-// Any bytes as a journal and the results beside it (parts of the input, divided by its first two bytes): what is kept of
-// the results are whole lines within them, and whoever continues from there finds the same lines done.
+// Any bytes as a journal and the results beside it (parts of the input, divided by its first two bytes): what is kept
+// of the results are whole lines within them, and whoever continues from there finds the same lines done.
 #include <cstdint>
 #include <string>
 #include <string_view>

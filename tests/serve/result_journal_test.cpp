@@ -500,7 +500,9 @@ void go_down(Attempts& job, const std::vector<RequestId>& done, bool alone = fal
   journal->begin();
   for (const RequestId line : {0, 1}) journal->note_line(line, key_of(line));
   if (!alone) journal->note_begun(std::vector<RequestId>{0, 1}, false);
-  if (alone) journal->note_begun(std::vector<RequestId>{1}, true);
+  for (const RequestId line : {RequestId{2}, RequestId{1}}) {
+    if (alone) journal->note_begun(std::vector{line}, true);
+  }
   journal->write("", {});
   for (const RequestId line : done) journal->write(result_of(line), std::vector{line});
 }
@@ -515,6 +517,7 @@ TEST(ResultJournal, RequestThatRanWheneverTheJobWentDownIsSuspectedThenGivenUp) 
   EXPECT_FALSE(job.open(system_calls(), kNeverGiveUp)->history().suspected(1));
   go_down(job, {}, /*alone=*/true);
   EXPECT_TRUE(job.open(system_calls())->history().given_up(1));
+  EXPECT_FALSE(job.open(system_calls())->history().given_up(2)) << "it had ended when line 1 began";
   EXPECT_FALSE(job.open(system_calls(), kNeverGiveUp)->history().given_up(1));
 }
 
@@ -594,13 +597,12 @@ ReadAt reader_of(const std::string& text) {
 }
 
 TEST(JournalRecords, AreReadAsTheyWereWritten) {
-  const std::vector<journal::Record> records = {
-      journal::Header{.input_bytes = 7, .settings = {{"a", "b"}, {"", "d"}}},
-      journal::Open{.attempt = 2, .epoch = 3, .kept = 4, .holder = "host"},
-      journal::Keys{{{5, key_of(1)}, {6, key_of(2)}}},
-      journal::Begun{.alone = true, .lines = {5}},
-      journal::Commit{.begin = 1, .end = 9, .digest = 77, .lines = {6, 5}},
-      journal::Close{.complete = true}};
+  const std::vector<journal::Record> records = {journal::Header{.input_bytes = 7, .settings = {{"a", "b"}, {"", "d"}}},
+                                                journal::Open{.attempt = 2, .epoch = 3, .kept = 4, .holder = "host"},
+                                                journal::Keys{{{5, key_of(1)}, {6, key_of(2)}}},
+                                                journal::Begun{.alone = true, .lines = {5}},
+                                                journal::Commit{.begin = 1, .end = 9, .digest = 77, .lines = {6, 5}},
+                                                journal::Close{.complete = true}};
   std::string text;
   for (const auto& record : records) text += journal::encode(record);
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
@@ -629,7 +631,8 @@ TEST(JournalRecovery, HoldsEveryLineAgainstItsOwnKey) {
   EXPECT_EQ(sound_bytes(keyed), keyed.size());
   EXPECT_EQ(sound_bytes(keyed + commit_of(half, 2 * half)), keyed.size()) << "done already";
   EXPECT_EQ(sound_bytes(journal::encode(journal::Keys{{{3, key_of(3)}}}) + commit_of(0, 0)) + commit.size(),
-            keyed.size()) << "no bytes";
+            keyed.size())
+      << "no bytes";
 }
 
 TEST(JournalRecovery, TailCountsUpToTheFirstLineThatIsNoResult) {

@@ -16,7 +16,7 @@
 // A line is known by its number and the digest of its bytes. A request that was running when the job went down, two
 // times, runs alone the third time, behind all others; if the job goes down then too, its result is an error.
 //
-// One thread at a time.
+// One thread at a time, but for note_begun().
 #pragma once
 
 #include <functional>
@@ -73,9 +73,10 @@ class ResultJournal {
   // How to sleep while the disk is full: false when there is no time for that any more.
   void set_pause(std::function<bool(double seconds)> pause);
 
-  // Lines that were read, before anything else of them; and lines that a step computes on from now on. Both reach the
-  // file with the next write().
+  // A line that was read, before anything else of it. Reaches the file with the next write().
   void note_line(RequestId line, const Digest128& key);
+  // Lines that a step computes on from now on. In the file when this returns, though not durable, so that it is known
+  // whom to suspect if the job goes down right then; left out where the disk is full. By any thread.
   void note_begun(std::span<const RequestId> lines, bool alone);
   // Appends whole result lines, of `lines`. Either may be empty. Error{kIo}; {kCannotCreate} if another job has taken
   // over.

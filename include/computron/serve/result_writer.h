@@ -45,8 +45,8 @@ struct WriterOptions {
   bool commit_always = false;  // each result before the next
 };
 
-// A thread in front of a ResultJournal: what is queued is appended at once, COMMITs follow once a second, every 256 lines
-// and at the end.
+// A thread in front of a ResultJournal: what is queued is appended at once, COMMITs follow once a second, every 256
+// lines and at the end.
 class ResultWriter {
  public:
   explicit ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterOptions& options = {});
@@ -56,16 +56,16 @@ class ResultWriter {
   void write(RequestId line, std::string text);
   // A line has been read: before its result.
   void note_line(RequestId line, const Digest128& key);
-  // Lines that a step computes on from now on, `alone` or not.
-  void note_begun(std::vector<RequestId> lines, bool alone);
+  // Lines that a step computes on from now on, `alone` or not: in the file at once. Throws like check().
+  void note_begun(const std::vector<RequestId>& lines, bool alone);
   // Bytes waiting; while they are many, or the disk is full, the engine admits no more work.
   std::size_t queued_bytes();
   bool stalled() const { return stalled_.load(std::memory_order_relaxed); }
-  // Throws the thread's error, if it has one (Error{kIo} with path, cause and bytes written; {kCannotCreate} when another
-  // job has taken the output). Never blocks.
+  // Throws the thread's error, if it has one (Error{kIo} with path, cause and bytes written; {kCannotCreate} when
+  // another job has taken the output). Never blocks.
   void check();
-  // Writes and commits everything; the attempt ends in order before the job is done. `in_order` false: somebody will have
-  // to find out whether what ran then can be run at all. Does not wait for a full disk. Call once, last.
+  // Writes and commits everything; the attempt ends in order before the job is done. `in_order` false: somebody will
+  // have to find out whether what ran then can be run at all. Does not wait for a full disk. Call once, last.
   void stop(bool in_order);
   // Writes everything out, fsyncs, renames, fsyncs the folder. Call once, last. Error{kIo} leaves OUT.partial.
   void finish();
@@ -82,7 +82,6 @@ class ResultWriter {
   // What goes to the disk next.
   struct Batch {
     std::vector<std::pair<RequestId, Digest128>> keys;
-    std::vector<std::pair<std::vector<RequestId>, bool>> begun;
     std::string text;
     std::vector<RequestId> lines;
   };
@@ -91,7 +90,7 @@ class ResultWriter {
   Batch take_batch();
   void put(const Batch& batch);
   bool must_commit() const;
-  bool has_work() const { return stopping_ || !queue_.empty() || !begun_.empty(); }
+  bool has_work() const { return stopping_ || !queue_.empty(); }
   bool pause(double seconds);
   void end_thread();
 
@@ -105,7 +104,6 @@ class ResultWriter {
   std::condition_variable space_;
   std::deque<Line> queue_;
   std::vector<std::pair<RequestId, Digest128>> keys_;
-  std::vector<std::pair<std::vector<RequestId>, bool>> begun_;
   std::size_t queued_bytes_ = 0;
   std::uint64_t lines_written_ = 0;
   bool stopping_ = false;
