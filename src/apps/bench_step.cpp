@@ -269,7 +269,10 @@ void bench(BenchStepOptions& options, Communicator world) {
   std::vector<double> exchanges_s;
   for (const int n : options.sequences)
     exchanges_s.push_back(bare_exchange_s(job.mesh().world, job.progress(), n, options.steps));
-  if (job.mesh().rank != 0) return run_worker(job);
+  if (job.mesh().rank != 0) {
+    run_worker(job);
+    return;
+  }
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
   StepExperiment experiment(options, metrics);

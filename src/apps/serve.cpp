@@ -10,7 +10,10 @@
 #include <memory>
 
 #include "computron/base/digest.h"
+#include "computron/base/log.h"
+#include "computron/base/stop.h"
 #include "computron/base/time.h"
+#include "computron/checkpoint/reader.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
@@ -36,10 +39,15 @@ struct ServeOptions {
   bool dry_run = false;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
+  std::string durability = "node";
+  double drain_s = 0.5;
+  JournalOptions journal;
+  std::optional<RequestId> inject_crash;
 };
 
 // What only rank 0 has: the two ends of the flow of requests.
 struct Files {
+  std::unique_ptr<ResultJournal> journal;  // until the writer has it
   std::unique_ptr<ResultWriter> writer;
   std::unique_ptr<RequestReader> reader;
 };
@@ -81,6 +89,8 @@ void complete(ServeOptions& options, int rank) {
   if (options.output.empty() && !options.dry_run) throw Error(ExitCode::kUsage, "--output is required");
   options.job.complete();
   options.job.options.trace = !options.trace.empty();
+  options.journal.durability = parse_durability(options.durability);
+  options.journal.max_line_bytes = options.max_line_bytes;
   if (!options.inject_flip.empty()) options.job.options.flip = parse_flip(options.inject_flip, rank);
 }
 
@@ -93,23 +103,57 @@ void check_folder(const std::string& file) {
   }
 }
 
-void open_output(const ServeOptions& options, Files& files) {
+// Of what the file holds, wherever it lies.
+std::string digest_of_checkpoint(const std::string& path) {
+  CheckpointIndex index = read_checkpoint_index(path);
+  index.path.clear();
+  return to_hex(digest128(index.serialize()));
+}
+
+// What results depend on: a job that is run again must not mix two kinds.
+Settings settings_of(const ServeOptions& options, int ranks) {
+  const JobOptions& job = options.job.options;
+  Settings settings = {{"number of ranks", fmt::format("{}", ranks)},
+                       {"--tp", fmt::format("{}", job.tp)},
+                       {"--pp", fmt::format("{}", job.pp)},
+                       {"--device", job.device},
+                       {"--reproducible", fmt::format("{}", job.reproducible)},
+                       {"--seed", fmt::format("{}", job.seed)},
+                       {"--max-line-bytes", fmt::format("{}", options.max_line_bytes)}};
+  for (const RosterEntry& entry : job.models) {
+    settings.emplace_back(fmt::format("checkpoint of model {}", entry.id), digest_of_checkpoint(entry.path));
+  }
+  return settings;
+}
+
+void open_output(const ServeOptions& options, int ranks, Files& files) {
   if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   if (options.dry_run) return;
-  files.writer = std::make_unique<ResultWriter>(options.output, options.requests);
+  files.journal =
+      std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks), options.journal);
   check_folder(options.metrics);
   check_folder(options.trace);
 }
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
   const ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
-  const std::string folder = options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
+  const std::string folder =
+      options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
   std::vector<ServedModel> models = job.served_models();
   load_tokenizers(job, models);
-  files.reader =
-      std::make_unique<RequestReader>(options.requests, RequestParser(std::move(models), limits, folder), limits);
+  RequestParser parser(std::move(models), limits, folder);
+  if (options.dry_run) {
+    files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits);
+    return;
+  }
+  files.journal->begin();
+  std::shared_ptr<Spool> spool = options.requests == "-" ? files.journal->open_spool() : nullptr;
+  files.writer = std::make_unique<ResultWriter>(
+      std::move(files.journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
+  files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits, &files.writer->history(),
+                                                 std::move(spool));
 }
 
 RunFacts facts_of(const Job& job, double wall_s) {
@@ -125,33 +169,36 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .link_emulated = link > 0};
 }
 
-// Returns the start of the service.
-double serve_rank_0(const ServeOptions& options, Job& job, Files& files) {
+// Ends the ranks in order, with what rank 0 says.
+[[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
+
+// Returns whether every request has its result, and in `start` the start of the service.
+bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& start) {
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
-  const double start = now_s();
+  start = now_s();
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.served_models(), start,
-                      {.replay = options.replay, .live = options.requests == "-", .show_progress = !options.quiet});
-  Engine engine(job, scheduler, batch, metrics, start);
-  engine.run();
+                      {.replay = options.replay,
+                       .live = options.requests == "-",
+                       .show_progress = !options.quiet,
+                       .crash = options.inject_crash});
+  Engine engine(job, scheduler, batch, metrics, start, options.drain_s);
+  const bool all_done = engine.run();
   const RunFacts facts = facts_of(job, now_s() - start);
-  files.writer->finish();
+  if (all_done) files.writer->finish();
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
-  return start;
+  return all_done;
 }
 
 // The ranks' loops; then their traces, if wanted.
 void serve_all(const ServeOptions& options, Job& job, Files& files) {
   double start_s = 0;
-  if (job.mesh().rank == 0) {
-    start_s = serve_rank_0(options, job, files);
-  } else {
-    run_worker(job);
-  }
+  const bool all_done = job.mesh().rank == 0 ? serve_rank_0(options, job, files, start_s) : run_worker(job);
   if (Trace* trace = job.trace()) {
     write_trace(options.trace, job.mesh(), job.progress(), {*trace, job.mesh().rank, job.clock()}, start_s);
   }
+  if (!all_done) throw_stopped();
 }
 
 void serve(ServeOptions& options, Communicator world, const std::string& effective) {
@@ -159,11 +206,13 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
   Files files;
   agreed(world, [&] {
     complete(options, rank);
-    if (rank == 0) open_output(options, files);
+    throw_if_stopped();
+    if (rank == 0) open_output(options, world.size(), files);
   });
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
   Job job(options.job.options, std::move(world));
   agreed(job.mesh().world, [&] {
+    throw_if_stopped();
     if (rank == 0) open_input(options, job, files);
   });
   options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files);
@@ -173,8 +222,26 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.option_defaults()->always_capture_default();
   add_job_options(app, o.job);
   app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin");
-  app.add_option("--output", o.output, "Results, JSONL; appears when complete (OUT.partial until then)");
-  app.add_option("--inject-flip", o.inject_flip)->group("");  // test only: hidden
+  app.add_option("--output", o.output,
+                 "Results, JSONL; appears when complete (OUT.partial until then). A job that ended before "
+                 "goes on where it was when the same command is run again");
+  app.add_option(
+         "--durability", o.durability,
+         "Results are safe from the end of the process (process), within a second from that of the node (node), "
+         "each before the next (result)")
+      ->check(CLI::IsMember({"process", "node", "result"}));
+  app.add_option("--disk-wait", o.journal.disk_wait_s, "Seconds to wait for room on a full disk")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--drain", o.drain_s, "Seconds that steps may go on when the job is asked to stop")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--max-crashes", o.journal.max_crashes,
+                 "How often the job may go down on one request, or without a result, before it gives up; 0: always")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--take-over", o.journal.take_over, "Take the output from a job that seems to hold it still");
+  app.add_flag("--resume-allow-config-change", o.journal.allow_config_change,
+               "Go on with results that other settings or checkpoints gave");
+  app.add_option("--inject-flip", o.inject_flip)->group("");    // test only: hidden
+  app.add_option("--inject-crash", o.inject_crash)->group("");  // test only: at this line of the input
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
@@ -198,6 +265,7 @@ void add_serve(CLI::App& app) {
   add_options(*command, *options);
   command->callback([command, options] {
     if (!options->config.empty()) apply_config(*command, options->config);
+    catch_stop_signals();
     run_under_mpi(options->quiet, [&](Communicator world) {
       serve(*options, std::move(world), command->config_to_str(/*default_also=*/true));
     });

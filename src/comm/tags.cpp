@@ -18,6 +18,8 @@ std::string name_of(int tag) {
       return "trace";
     case kLargeStep:
       return "large step";
+    case kStop:
+      return "stop";
     case kLogitSummary:
       return "logit summary";
     case kAllReduce:

@@ -8,6 +8,7 @@
 #include "computron/base/digest.h"
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
+#include "computron/base/stop.h"
 #include "computron/base/time.h"
 
 namespace computron {
@@ -119,6 +120,7 @@ LoadTimes ShardLoader::load(int threads) {
 }
 
 void ShardLoader::load(const Item& item, Worker& worker) {
+  throw_if_stopped();
   const Slice& slice = slices_[item.slice];
   const std::span chunk = reader_.read_chunk(*slice.entry, item.chunk, worker.chunk, &worker.reading);
   const auto [begin, end] = range_of(slice, item.chunk);

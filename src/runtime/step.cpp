@@ -173,7 +173,7 @@ Step Step::decode(std::span<const std::byte> bytes, int stage, int stages) {
   Step step;
   step.id = in.get<StepId>();
   step.kind = in.get<Kind>();
-  ensure(step.kind <= kShutdown, "unknown kind of step");
+  ensure(step.kind <= kStop, "unknown kind of step");
   step.model = in.get<ModelId>();
   step.closed = in.get_list<SequenceId>();
   const auto chunks = in.get<std::uint32_t>();

@@ -251,6 +251,10 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   Step& step = planned.step;
   step.id = ++last_step_;
   step.model = model;
+  for (const auto& part : pass.parts) {
+    const Sequence& sequence = part.member->sequence;
+    if (!sequence.begun()) planned.begun.push_back(sequence.request().id);
+  }
   std::vector<ModelWork::Handle> members = work.take_chunks(pass, step.chunks);
   fetch_what_is_missing(planned, now_s);
   begin_turn(model, now_s);

@@ -1,5 +1,6 @@
 #include "computron/serve/batch_front_end.h"
 
+#include <csignal>
 #include <utility>
 
 namespace computron {
@@ -29,21 +30,45 @@ bool BatchFrontEnd::take_input(Scheduler& scheduler, double now) {
     took = true;
   }
   if (took || !reader_.finished()) return took;
+  if (!suspects_.empty()) return take_suspect(scheduler, now);
   scheduler.close_input();
   return closed_ = true;
 }
 
 bool BatchFrontEnd::room(const Scheduler& scheduler) {
-  return !scheduler.is_full() && writer_.queued_bytes() < kMaxUnwrittenBytes;
+  return !scheduler.is_full() && !writer_.stalled() && writer_.queued_bytes() < kMaxUnwrittenBytes;
 }
 
 // A line that is no request has its result at once.
 void BatchFrontEnd::take(IncomingRequest incoming, Scheduler& scheduler, double now) {
-  if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) {
-    metrics_.add_failure();
-    writer_.write(format_failure(incoming, *failure));
+  writer_.note_line(incoming.line, incoming.key);
+  if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) return fail(incoming, *failure);
+  if (writer_.history().given_up(incoming.line)) {
+    return fail(incoming, {500, "poison_request", "the job went down whenever it ran this request, alone too"});
+  }
+  if (writer_.history().suspected(incoming.line)) {
+    suspects_.push_back(std::move(incoming));
     return;
   }
+  submit(std::move(incoming), scheduler, now);
+}
+
+void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& failure) {
+  metrics_.add_failure();
+  writer_.write(incoming.line, format_failure(incoming, failure));
+}
+
+// The next one, once nothing else is open.
+bool BatchFrontEnd::take_suspect(Scheduler& scheduler, double now) {
+  if (!open_.empty()) return false;
+  IncomingRequest incoming = std::move(suspects_.front());
+  suspects_.pop_front();
+  alone_ = true;
+  submit(std::move(incoming), scheduler, now);
+  return true;
+}
+
+void BatchFrontEnd::submit(IncomingRequest incoming, Scheduler& scheduler, double now) {
   const RequestId line = incoming.line;
   const std::size_t count = std::get<RequestParts>(incoming.content).size();
   Open& open = open_.emplace(line, Open{std::move(incoming), std::vector<Completion>(count), count}).first->second;
@@ -68,11 +93,31 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
 void BatchFrontEnd::put_result(const Open& open) {
   metrics_.add(open.parts);
   for (const Completion& part : open.parts) generated_tokens_ += part.generated_tokens;
-  writer_.write(format_result(open.incoming, open.parts, models_[open.parts.front().model].config));
+  writer_.write(open.incoming.line, format_result(open.incoming, open.parts, models_[open.parts.front().model].config));
+}
+
+void BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
+  std::vector<RequestId> begun;
+  for (const RequestId line : requests) {
+    const auto open = open_.find(line);
+    if (open == open_.end() || std::exchange(open->second.begun, true)) continue;
+    begun.push_back(line);
+    crashing_ |= line == options_.crash;
+  }
+  if (!begun.empty()) writer_.note_begun(begun, alone_);
+}
+
+void BatchFrontEnd::step_done(const std::vector<Report>& /*reports*/, double /*now*/) {
+  if (crashing_) std::raise(SIGKILL);
 }
 
 void BatchFrontEnd::show(const Activity& activity, double now) {
   if (progress_line_.due(start_s_ + now)) progress_line_.update(start_s_ + now, progress(activity));
+}
+
+void BatchFrontEnd::stop(bool in_order, double now) {
+  progress_line_.finish(start_s_ + now, progress({}));
+  writer_.stop(in_order);
 }
 
 void BatchFrontEnd::finish(double now) {
@@ -82,7 +127,7 @@ void BatchFrontEnd::finish(double now) {
 
 ProgressLine::State BatchFrontEnd::progress(const Activity& activity) {
   return {.done = metrics_.finished(),
-          .total = reader_.lines_seen(),
+          .total = reader_.lines_seen() - reader_.lines_skipped(),
           .total_known = reader_.finished(),
           .generated_tokens = generated_tokens_,
           .model = activity.running ? models_[*activity.running].id : std::string(),

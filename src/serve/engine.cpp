@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "computron/base/log.h"
+#include "computron/base/stop.h"
 #include "computron/base/time.h"
 
 namespace computron {
 
-Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s)
+Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s, double drain_s)
     : job_(job),
       scheduler_(scheduler),
       front_end_(front_end),
@@ -15,6 +17,8 @@ Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& met
       start_s_(start_s),
       sender_(job.mesh()),
       collector_(job.mesh()),
+      stops_(job.mesh()),
+      drain_s_(drain_s),
       times_(job.mesh().shape.ranks()) {
   const std::size_t models = job.options().models.size();
   shard_bytes_.assign(models, std::vector<std::uint64_t>(job.mesh().shape.pp, 0));
@@ -26,10 +30,10 @@ Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& met
 
 double Engine::now() const { return now_s() - start_s_; }
 
-void Engine::run() {
+bool Engine::run() {
   job_.progress().set_hook([this] { poll(); });
   Idler idler(job_.progress().idle());
-  while (!all_done_ || !in_flight_.empty()) {
+  while ((!all_done_ && !stopping_) || !in_flight_.empty()) {
     bool progressed = take_input();
     progressed |= poll();
     progressed |= put_results();
@@ -41,12 +45,18 @@ void Engine::run() {
     progressed ? idler.reset() : idler.pause();
   }
   put_results();
-  front_end_.finish(now());
-  shut_down();
+  if (all_done_) {
+    front_end_.finish(now());
+  } else {
+    front_end_.stop(/*in_order=*/true, now());
+  }
+  shut_down(all_done_ ? Step::kShutdown : Step::kStop);
+  return all_done_;
 }
 
 // Also the progress hook: steps may be sent and their fetches started while another step is executed here.
 bool Engine::poll() {
+  look_for_stop();
   sender_.poll();
   job_.executor().poll();
   bool progressed = take_reports();
@@ -55,7 +65,28 @@ bool Engine::poll() {
   return progressed;
 }
 
+// No step is sent once somebody has asked to stop. Steps on their way are the other ranks' as well: they end in order,
+// or with the whole job.
+void Engine::look_for_stop() {
+  const int signals = std::max(stop_signals(), stops_.poll());
+  if (signals == 0) return;
+  if (!stopping_) {
+    stopping_ = true;
+    leave_at_s_ = now() + drain_s_;
+    if (!in_flight_.empty() && scheduler_.predicted_end_s() > leave_at_s_) leave(/*in_order=*/true);
+  }
+  if (!in_flight_.empty() && (signals > 1 || now() > leave_at_s_)) leave(/*in_order=*/signals > 1);
+}
+
+void Engine::leave(bool in_order) {
+  put_results();
+  front_end_.stop(in_order, now());
+  if (in_order) report_failure(0, stopped_early());  // else another rank may have failed, and said so
+  MpiSession::abort(ExitCode::kStopped);
+}
+
 bool Engine::take_input() {
+  if (stopping_) return false;
   const bool took = front_end_.take_input(scheduler_, now());
   if (took) ask_at_s_ = 0;
   return took;
@@ -104,7 +135,7 @@ bool Engine::put_results() {
 
 bool Engine::dispatch() {
   bool sent = false;
-  while (!all_done_ && now() >= ask_at_s_) {
+  while (!all_done_ && !stopping_ && now() >= ask_at_s_) {
     const double start = now_s();
     Decision decision = scheduler_.next(now());
     if (std::holds_alternative<AllDone>(decision)) all_done_ = true;
@@ -124,6 +155,7 @@ bool Engine::dispatch() {
 
 void Engine::send(PlannedStep planned) {
   account(planned);
+  if (!planned.begun.empty()) front_end_.begin(planned.begun);
   collector_.expect(planned.step, std::move(planned.expected));
   sender_.send(planned.step);
   job_.executor().accept(planned.step);
@@ -217,9 +249,9 @@ Activity Engine::activity() const {
       .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; })};
 }
 
-void Engine::shut_down() {
+void Engine::shut_down(Step::Kind kind) {
   Step step;
-  step.kind = Step::kShutdown;
+  step.kind = kind;
   step.stages.resize(job_.mesh().shape.pp);
   sender_.send(step);
   job_.progress().set_hook([this] { sender_.poll(); });

@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
-#include "computron/base/error.h"
+#include "computron/base/log.h"
+#include "computron/base/time.h"
 
 namespace computron {
 namespace {
@@ -21,20 +22,19 @@ namespace {
 
 [[noreturn]] void fail_open(const std::string& path, int cause) {
   if (cause == ELOOP) refuse(path, file_kind(S_IFLNK));
+  if (cause == ENOSPC || cause == EDQUOT || cause == EIO) fail_io("create", path, cause);
   const bool permission = cause == EACCES || cause == EPERM;
   throw Error(permission ? ExitCode::kPermission : ExitCode::kCannotCreate,
               fmt::format("cannot create '{}': {}", path, std::strerror(cause)));
 }
 
-[[noreturn]] void fail_io(const char* verb, const std::string& path, int cause) {
-  throw Error(ExitCode::kIo, fmt::format("cannot {} '{}': {}", verb, path, std::strerror(cause)));
-}
-
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-bool stat_input(const std::string& input_path, struct stat& status) {
+bool is_input(const struct stat& file, const std::string& input_path) {
+  struct stat input {};
   if (input_path.empty()) return false;
-  return (input_path == "-" ? fstat(STDIN_FILENO, &status) : stat(input_path.c_str(), &status)) == 0;
+  return (input_path == "-" ? fstat(STDIN_FILENO, &input) : stat(input_path.c_str(), &input)) == 0 &&
+         same_file(file, input);
 }
 
 std::string folder_of(const std::string& path) {
@@ -42,13 +42,13 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// Some file systems cannot fsync a folder and say so with EINVAL; their renames are as durable as they get.
-void sync_folder(const std::string& folder) {
-  const FileDescriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || (fsync(fd.get()) != 0 && errno != EINVAL)) fail_io("make durable the folder", folder, errno);
-}
+bool is_full_disk(int cause) { return cause == ENOSPC || cause == EDQUOT; }
 
 }  // namespace
+
+void fail_io(const std::string& verb, const std::string& path, int cause) {
+  throw Error(ExitCode::kIo, fmt::format("cannot {} '{}': {}", verb, path, std::strerror(cause)));
+}
 
 const char* file_kind(unsigned mode) {
   switch (mode & S_IFMT) {
@@ -67,42 +67,160 @@ const char* file_kind(unsigned mode) {
   }
 }
 
-void check_replaceable(const std::string& path) {
+void check_replaceable(const std::string& path, const std::string& input_path) {
   struct stat status {};
-  if (lstat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) refuse(path, file_kind(status.st_mode));
+  if (lstat(path.c_str(), &status) != 0) return;
+  if (!S_ISREG(status.st_mode)) refuse(path, file_kind(status.st_mode));
+  if (is_input(status, input_path)) refuse(path, "the input");
 }
 
-FileDescriptor open_output(const std::string& path, const std::string& input_path) {
-  check_replaceable(path);
-  // Not O_TRUNC: the file may turn out to be the input. O_NONBLOCK: a FIFO that appears meanwhile must not hang us.
-  FileDescriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666));
-  if (!fd) fail_open(path, errno);
-  struct stat status {
-  }, input{};
-  if (fstat(fd.get(), &status) != 0) fail_open(path, errno);
+// --- OutputFolder -----------------------------------------------------------------------------------------------
+
+OutputFolder::OutputFolder(const std::string& path, SystemCalls& calls)
+    : calls_(calls), path_(folder_of(path)), fd_(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (!fd_) fail_open(path, errno);
+}
+
+std::string OutputFolder::path_of(const std::string& name) const {
+  return (std::filesystem::path(path_) / name).string();
+}
+
+// O_NONBLOCK: a FIFO that appears meanwhile must not hang us.
+FileDescriptor OutputFolder::open(const std::string& name, const std::string& input_path) const {
+  const std::string path = path_of(name);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  struct stat status {};
+  if (fstatat(fd_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(status.st_mode)) {
+    refuse(path, file_kind(status.st_mode));
+  }
+  FileDescriptor fd(calls_.openat(fd_.get(), name.c_str(), kFlags, 0666));
+  if (!fd || fstat(fd.get(), &status) != 0) fail_open(path, errno);
   if (!S_ISREG(status.st_mode)) refuse(path, file_kind(status.st_mode));
-  if (stat_input(input_path, input) && same_file(status, input)) refuse(path, "the input");
-  if (ftruncate(fd.get(), 0) != 0) fail_open(path, errno);
+  if (is_input(status, input_path)) refuse(path, "the input");
   return fd;
 }
 
-void write_all(int fd, const std::string& path, std::string_view bytes, std::uint64_t& written) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      throw Error(ExitCode::kIo,
-                  fmt::format("cannot write '{}': {} (after {} bytes)", path, std::strerror(errno), written));
-    }
-    written += static_cast<std::uint64_t>(count);
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
+FileDescriptor OutputFolder::open_existing(const std::string& name) const {
+  FileDescriptor fd(::openat(fd_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!fd && errno != ENOENT) fail_open(path_of(name), errno);
+  return fd;
 }
 
-void publish(int fd, const std::string& partial_path, const std::string& path) {
-  if (fsync(fd) != 0) fail_io("make durable", partial_path, errno);
-  if (std::rename(partial_path.c_str(), path.c_str()) != 0) fail_io("rename the finished output to", path, errno);
-  sync_folder(folder_of(path));
+bool OutputFolder::exists(const std::string& name) const {
+  struct stat status {};
+  return fstatat(fd_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void OutputFolder::rename(const std::string& from, const std::string& to) const {
+  if (calls_.renameat(fd_.get(), from.c_str(), to.c_str()) == 0) return;
+  fail_io(fmt::format("rename '{}' to", path_of(from)), path_of(to), errno);
+}
+
+void OutputFolder::remove(const std::string& name) const {
+  if (calls_.unlinkat(fd_.get(), name.c_str()) != 0 && errno != ENOENT) fail_io("remove", path_of(name), errno);
+}
+
+// Some file systems cannot fsync a folder and say so with EINVAL; their renames are as durable as they get.
+void OutputFolder::sync() const {
+  if (calls_.fsync(fd_.get()) != 0 && errno != EINVAL) fail_io("make durable the folder", path_, errno);
+}
+
+bool OutputFolder::is_gone() const {
+  struct stat status {};
+  return fstat(fd_.get(), &status) == 0 && status.st_nlink == 0;
+}
+
+// --- AppendFile -------------------------------------------------------------------------------------------------
+
+AppendFile::AppendFile(FileDescriptor fd, std::string path, SystemCalls& calls)
+    : fd_(std::move(fd)), path_(std::move(path)), calls_(&calls) {
+  struct stat status {};
+  if (fstat(fd_.get(), &status) != 0) fail_io("look at", path_, errno);
+  end_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+std::size_t AppendFile::append(std::string_view bytes, bool lines) {
+  std::size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t count = calls_->write(fd_.get(), bytes.data() + written, bytes.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && is_full_disk(errno)) {
+      const std::size_t newline = lines ? bytes.substr(0, written).rfind('\n') : std::string_view::npos;
+      const std::size_t whole = newline == std::string_view::npos ? 0 : newline + 1;
+      cut(end_ + whole);
+      return whole;
+    }
+    if (count < 0) {
+      throw Error(ExitCode::kIo,
+                  fmt::format("cannot write '{}': {} (after {} bytes)", path_, std::strerror(errno), end_ + written));
+    }
+    written += static_cast<std::size_t>(count);
+  }
+  end_ += written;
+  return written;
+}
+
+void AppendFile::cut(std::uint64_t end) {
+  while (calls_->ftruncate(fd_.get(), static_cast<off_t>(end)) != 0) {
+    if (errno != EINTR) fail_io("cut", path_, errno);
+  }
+  end_ = end;
+}
+
+void AppendFile::sync_data() {
+  if (calls_->fdatasync(fd_.get()) != 0) fail_io("make durable", path_, errno);
+}
+
+void AppendFile::sync() {
+  if (calls_->fsync(fd_.get()) != 0) fail_io("make durable", path_, errno);
+}
+
+std::string AppendFile::read(std::uint64_t offset, std::size_t count) const {
+  std::string bytes(count, '\0');
+  std::size_t got = 0;
+  while (got < count) {
+    const ssize_t part = pread(fd_.get(), bytes.data() + got, count - got, static_cast<off_t>(offset + got));
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0) fail_io("read", path_, errno);
+    if (part == 0) break;
+    got += static_cast<std::size_t>(part);
+  }
+  bytes.resize(got);
+  return bytes;
+}
+
+// --- ReplacementFile --------------------------------------------------------------------------------------------
+
+ReplacementFile::ReplacementFile(const std::string& path)
+    : folder_(path, system_calls()), name_(std::filesystem::path(path).filename().string()) {
+  check_replaceable(path, "");
+  const std::string partial = name_ + ".partial";
+  file_ = AppendFile(folder_.open(partial, ""), folder_.path_of(partial), system_calls());
+  file_.cut(0);
+}
+
+void ReplacementFile::put(std::string_view text) { append_all(file_, text, /*lines=*/false, {.limit_s = 0}); }
+
+void ReplacementFile::publish() {
+  file_.sync();
+  folder_.rename(name_ + ".partial", name_);
+  folder_.sync();
+}
+
+void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait, std::mutex* mutex) {
+  const double start_s = now_s();
+  for (bool warned = false;; warned = true) {
+    std::unique_lock lock = mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>();
+    bytes.remove_prefix(file.append(bytes, lines));
+    if (lock) lock.unlock();
+    if (bytes.empty()) return;
+    if (!warned) spdlog::warn("the disk of '{}' is full: waiting for up to {} s", file.path(), wait.limit_s);
+    if (now_s() - start_s + wait.retry_s > wait.limit_s || !wait.pause || !wait.pause(wait.retry_s)) break;
+  }
+  throw Error(ExitCode::kIo,
+              fmt::format("cannot write '{}': no space left on the disk (after {} bytes, {:.0f} s waited); what is "
+                          "there is kept: make room and run the same command again",
+                          file.path(), file.end(), now_s() - start_s));
 }
 
 }  // namespace computron

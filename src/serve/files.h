@@ -1,31 +1,107 @@
-// Opening, writing and renaming of output files, with errors that name the file and the cause.
+// Output files: opened in a folder that stays the same one whatever becomes of its name, appended to, cut, made durable
+// and renamed, with errors that name the file and the cause.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "computron/base/error.h"
 #include "computron/base/file_descriptor.h"
-
+#include "computron/serve/system_calls.h"
 
 namespace computron {
 
 // "a directory", "a FIFO", ...: what an st_mode is, for messages.
 const char* file_kind(unsigned mode);
 
-// Throws Error{kCannotCreate} if something other than a regular file stands at `path`.
-void check_replaceable(const std::string& path);
+// Error{kIo}: "cannot <verb> '<path>': <what errno `cause` means>".
+[[noreturn]] void fail_io(const std::string& verb, const std::string& path, int cause);
 
-// Creates or opens `path` for writing, empty, 0666 & umask. Refuses symlinks and whatever is not a regular file, and,
-// before a byte of it is lost, the file `input_path` names ("-": standard input; empty: none).
-// Error{kPermission} or {kCannotCreate}.
-FileDescriptor open_output(const std::string& path, const std::string& input_path);
+// Throws Error{kCannotCreate} if something other than a regular file stands at `path`, or the input: the file
+// `input_path` names ("-": standard input; empty: none).
+void check_replaceable(const std::string& path, const std::string& input_path);
 
-// Writes all of `bytes` with as few write(2)s as the system allows and adds what arrived to `written`.
-// Error{kIo} naming path, cause and the bytes written so far.
-void write_all(int fd, const std::string& path, std::string_view bytes, std::uint64_t& written);
+// The folder of an output. Names are relative to it.
+class OutputFolder {
+ public:
+  // Of `path`, which need not exist. Error{kPermission} or {kCannotCreate} naming `path`. Borrows `calls`.
+  OutputFolder(const std::string& path, SystemCalls& calls);
 
-// Makes `partial_path`, open as `fd`, durable, gives it the name `path`, and makes the name durable. Error{kIo}.
-void publish(int fd, const std::string& partial_path, const std::string& path);
+  // Opens a file to read and append, made with 0666 & umask where there is none; what is in it stays. Refuses symlinks,
+  // whatever is not a regular file and the file `input_path` names.
+  FileDescriptor open(const std::string& name, const std::string& input_path) const;
+  // The same to read; nothing where there is none.
+  FileDescriptor open_existing(const std::string& name) const;
+  bool exists(const std::string& name) const;
+  void rename(const std::string& from, const std::string& to) const;  // Error{kIo}
+  void remove(const std::string& name) const;                         // Error{kIo}; nothing if it is not there
+  void sync() const;                                                  // names become durable; Error{kIo}
+  bool is_gone() const;                                               // removed by somebody
+
+  int fd() const { return fd_.get(); }
+  std::string path_of(const std::string& name) const;
+  SystemCalls& calls() const { return calls_; }
+
+ private:
+  SystemCalls& calls_;
+  std::string path_;
+  FileDescriptor fd_;
+};
+
+// A file that only grows, but for cuts.
+class AppendFile {
+ public:
+  AppendFile() = default;
+  // Borrows `calls`. `end`: how long the file is.
+  AppendFile(FileDescriptor fd, std::string path, SystemCalls& calls);
+
+  // All of it; or, where the disk is full, as much as ends with a whole line (nothing of it unless `lines`), with the
+  // file cut back to that. How much. Error{kIo} naming path, cause and the bytes in the file for any other failure.
+  std::size_t append(std::string_view bytes, bool lines);
+  void cut(std::uint64_t end);
+  void sync_data();
+  void sync();
+
+  // At most `count` bytes from `offset` on; fewer only at the end.
+  std::string read(std::uint64_t offset, std::size_t count) const;
+  std::uint64_t end() const { return end_; }
+  const std::string& path() const { return path_; }
+  int fd() const { return fd_.get(); }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+
+ private:
+  FileDescriptor fd_;
+  std::string path_;
+  SystemCalls* calls_ = nullptr;
+  std::uint64_t end_ = 0;
+};
+
+// A file that takes another's place once it is whole: PATH.partial until then.
+class ReplacementFile {
+ public:
+  explicit ReplacementFile(const std::string& path);  // Error{kPermission} or {kCannotCreate}
+  void put(std::string_view text);                    // Error{kIo}
+  void publish();                                     // durable, with its name; Error{kIo}
+
+ private:
+  OutputFolder folder_;
+  std::string name_;
+  AppendFile file_;
+};
+
+// How long to wait for a full disk, and how.
+struct DiskWait {
+  double limit_s = 60;
+  double retry_s = 5;
+  // Sleeps so many seconds; false when there is no time to wait any more.
+  std::function<bool(double seconds)> pause = {};
+};
+
+// Appends all of it; a full disk is waited for. Error{kIo} naming path, bytes and the time waited. `mutex`, if any, is
+// held while something is appended, not while anything is waited for.
+void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait, std::mutex* mutex = nullptr);
 
 }  // namespace computron

@@ -225,12 +225,9 @@ std::string Metrics::summary(const RunFacts& facts) const {
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {
-  check_replaceable(path);
-  const std::string temporary = path + ".partial";
-  const FileDescriptor fd = open_output(temporary, "");
-  std::uint64_t written = 0;
-  write_all(fd.get(), temporary, text, written);
-  publish(fd.get(), temporary, path);
+  ReplacementFile file(path);
+  file.put(text);
+  file.publish();
 }
 
 }  // namespace computron

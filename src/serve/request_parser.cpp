@@ -94,6 +94,12 @@ IncomingRequest RequestParser::refuse_long(RequestId line_number, std::size_t by
   return incoming;
 }
 
+void RequestParser::skip(std::string_view line) { skip_long(find_custom_id(line)); }
+
+void RequestParser::skip_long(const std::optional<std::string>& custom_id) {
+  if (custom_id) seen_ids_.insert(*custom_id);
+}
+
 void RequestParser::warn_unknown_fields(RequestId line_number, const std::vector<std::string>& names) {
   if (names.empty() || warned_unknown_fields_) return;
   warned_unknown_fields_ = true;

@@ -15,6 +15,7 @@
 #include "computron/base/error.h"
 #include "files.h"
 #include "line_splitter.h"
+#include "spool.h"
 
 namespace computron {
 namespace {
@@ -64,8 +65,21 @@ std::size_t bytes_of(const IncomingRequest& incoming) {
 
 }  // namespace
 
-RequestReader::RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits)
-    : path_(path), input_(open_input(path)), wake_(open_wake()), parser_(std::move(parser)), limits_(limits) {
+RequestReader::RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits,
+                             const LineHistory* history, std::shared_ptr<Spool> spool)
+    : path_(path),
+      input_(open_input(path)),
+      wake_(open_wake()),
+      parser_(std::move(parser)),
+      limits_(limits),
+      history_(history),
+      spool_(std::move(spool)) {
+  if (spool_) {
+    spool_->set_pause([this](double seconds) {
+      pollfd wake{wake_.get(), POLLIN, 0};
+      return ::poll(&wake, 1, static_cast<int>(1e3 * seconds)) <= 0;
+    });
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -115,7 +129,13 @@ void RequestReader::run() {
 
 // Ends at the end of the input, or early when the reader is being destroyed.
 void RequestReader::read_all() {
-  LineSplitter lines(parser_, limits_.max_line_bytes, [this](IncomingRequest r) { return deliver(std::move(r)); });
+  LineSplitter lines(limits_.max_line_bytes, [this](const InputLine& line) { return take(line); });
+  std::uint64_t spooled = 0;
+  while (spool_ && spooled < spool_->bytes()) {
+    const std::string bytes = spool_->read(spooled, kChunkBytes);
+    if (!lines.feed(bytes)) return;
+    spooled += bytes.size();
+  }
   std::string chunk(kChunkBytes, '\0');
   while (wait_for_input()) {
     const ssize_t count = read(input_.get(), chunk.data(), chunk.size());
@@ -124,12 +144,43 @@ void RequestReader::read_all() {
       throw Error(ExitCode::kIo,
                   fmt::format("cannot read requests from {}: {}", name_of_input(path_), std::strerror(errno)));
     }
+    const std::string_view bytes(chunk.data(), static_cast<std::size_t>(count));
     if (count == 0) {
-      lines.end();
+      if (spool_) spool_->end();
+      if (lines.end()) check_all_there(lines.lines());
       return;
     }
-    if (!lines.feed({chunk.data(), static_cast<std::size_t>(count)})) return;
+    if (!lines.feed(spool_ ? spool_->take(bytes) : bytes)) return;
   }
+}
+
+// `lines`: that the input has.
+void RequestReader::check_all_there(RequestId lines) const {
+  const auto last = history_ != nullptr ? history_->last_known() : std::nullopt;
+  if (!last || *last < lines) return;
+  throw Error(ExitCode::kData, fmt::format("{} has changed since the last attempt: it ends before line {}",
+                                           name_of_input(path_), *last));
+}
+
+bool RequestReader::take(const InputLine& line) {
+  if (history_ != nullptr && !history_->fits(line.number, line.key)) {
+    throw Error(ExitCode::kData, fmt::format("{} has changed since the last attempt: line {} is another one",
+                                             name_of_input(path_), line.number));
+  }
+  if (history_ != nullptr && history_->done(line.number)) {
+    skip(line);
+    return true;
+  }
+  IncomingRequest incoming = line.too_long ? parser_.refuse_long(line.number, line.bytes, line.long_id)
+                                           : parser_.parse(line.number, line.text);
+  incoming.key = line.key;
+  return deliver(std::move(incoming));
+}
+
+void RequestReader::skip(const InputLine& line) {
+  line.too_long ? parser_.skip_long(line.long_id) : parser_.skip(line.text);
+  lines_seen_.fetch_add(1, std::memory_order_relaxed);
+  lines_skipped_.fetch_add(1, std::memory_order_relaxed);
 }
 
 // False when the reader is to stop.

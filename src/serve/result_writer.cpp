@@ -1,47 +1,29 @@
 #include "computron/serve/result_writer.h"
 
-#include <sys/stat.h>
-
 #include <utility>
 
 #include "computron/base/log.h"
-#include "files.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kBatchBytes = std::size_t{4} << 20;  // whole lines of one write(2), roughly
 
-// Of OUT itself: an OUT.partial is a file of its own, but the finished one would replace the input.
-void check_not_input(const std::string& path, const std::string& input_path) {
-  struct stat output {
-  }, input{};
-  if (stat(path.c_str(), &output) != 0) return;
-  if ((input_path == "-" ? fstat(0, &input) : stat(input_path.c_str(), &input)) != 0) return;
-  if (output.st_dev == input.st_dev && output.st_ino == input.st_ino) {
-    throw Error(ExitCode::kCannotCreate, "cannot create '" + path + "': it is the input");
-  }
-}
-
-FileDescriptor open_partial(const std::string& path, const std::string& partial_path, const std::string& input_path) {
-  check_replaceable(path);
-  check_not_input(path, input_path);
-  return open_output(partial_path, input_path);
-}
-
 }  // namespace
 
-ResultWriter::ResultWriter(const std::string& path, const std::string& input_path, std::size_t max_queued_bytes)
-    : path_(path),
-      partial_path_(path + ".partial"),
-      fd_(open_partial(path_, partial_path_, input_path)),
-      max_queued_bytes_(max_queued_bytes) {
+ResultWriter::ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterOptions& options)
+    : journal_(std::move(journal)), options_(options) {
+  journal_->set_pause([this](double seconds) { return pause(seconds); });
   thread_ = std::thread([this] { run(); });
 }
 
 ResultWriter::~ResultWriter() {
   if (!thread_.joinable()) return;
-  stop();
+  {
+    const std::lock_guard lock(mutex_);
+    hurry_ = true;
+  }
+  end_thread();
   try {
     check();
   } catch (const std::exception& error) {
@@ -49,14 +31,25 @@ ResultWriter::~ResultWriter() {
   }
 }
 
-void ResultWriter::write(std::string line) {
-  line += '\n';
+void ResultWriter::write(RequestId line, std::string text) {
+  text += '\n';
   std::unique_lock lock(mutex_);
-  space_.wait(lock, [this] { return failure_ || queued_bytes_ <= max_queued_bytes_; });
+  space_.wait(lock, [this] { return failure_ || queued_bytes_ <= options_.max_queued_bytes; });
   if (failure_) std::rethrow_exception(failure_);
-  queued_bytes_ += line.size();
-  queue_.push_back(std::move(line));
+  queued_bytes_ += text.size();
+  queue_.push_back({line, std::move(text)});
   work_.notify_one();
+}
+
+// Nothing is lost if it is written with the line's result.
+void ResultWriter::note_line(RequestId line, const Digest128& key) {
+  const std::lock_guard lock(mutex_);
+  keys_.emplace_back(line, key);
+}
+
+void ResultWriter::note_begun(const std::vector<RequestId>& lines, bool alone) {
+  check();
+  journal_->note_begun(lines, alone);
 }
 
 std::size_t ResultWriter::queued_bytes() {
@@ -74,29 +67,50 @@ std::uint64_t ResultWriter::lines_written() {
   return lines_written_;
 }
 
-void ResultWriter::finish() {
-  stop();
+void ResultWriter::stop(bool in_order) {
+  {
+    const std::lock_guard lock(mutex_);
+    hurry_ = true;
+  }
+  end_thread();
   check();
-  publish(fd_.get(), partial_path_, path_);
+  if (in_order) journal_->close();
 }
 
-// Returns when the thread has written what was queued, or failed.
-void ResultWriter::stop() {
+void ResultWriter::finish() {
+  end_thread();
+  check();
+  journal_->finish();
+}
+
+// Returns when the thread has written and committed what was queued, or failed.
+void ResultWriter::end_thread() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  work_.notify_one();
+  work_.notify_all();
   thread_.join();
 }
 
+// What is queued counts as queued until it is in the file. Once a second at least it is seen whose output this is.
 void ResultWriter::run() {
+  const auto tick = std::chrono::duration<double>(options_.commit_s);
   std::unique_lock lock(mutex_);
   try {
-    for (;;) {
-      work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      write_queued(lock);
+    for (bool last = false; !last;) {
+      work_.wait_for(lock, tick, [this] { return has_work(); });
+      const Batch batch = take_batch();
+      last = stopping_ && queue_.empty();
+      lock.unlock();
+      put(batch);
+      stalled_ = false;
+      if (last || must_commit()) journal_->commit();
+      if (!journal_->has_uncommitted()) last_commit_ = Clock::now();
+      lock.lock();
+      queued_bytes_ -= batch.text.size();
+      lines_written_ += batch.lines.size();
+      space_.notify_all();
     }
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
@@ -105,20 +119,32 @@ void ResultWriter::run() {
   space_.notify_all();
 }
 
-// Writes the oldest lines with the lock given up meanwhile. They count as queued until they are in the file.
-void ResultWriter::write_queued(std::unique_lock<std::mutex>& lock) {
-  std::string batch;
-  std::uint64_t lines = 0;
-  for (; !queue_.empty() && batch.size() < kBatchBytes; ++lines) {
-    batch += queue_.front();
+ResultWriter::Batch ResultWriter::take_batch() {
+  Batch batch{.keys = std::exchange(keys_, {}), .text = {}, .lines = {}};
+  while (!queue_.empty() && batch.text.size() < kBatchBytes && (!options_.commit_always || batch.lines.empty())) {
+    batch.text += queue_.front().text;
+    batch.lines.push_back(queue_.front().number);
     queue_.pop_front();
   }
-  lock.unlock();
-  write_all(fd_.get(), partial_path_, batch, bytes_written_);
-  lock.lock();
-  queued_bytes_ -= batch.size();
-  lines_written_ += lines;
-  space_.notify_all();
+  return batch;
+}
+
+void ResultWriter::put(const Batch& batch) {
+  for (const auto& [line, key] : batch.keys) journal_->note_line(line, key);
+  journal_->write(batch.text, batch.lines);
+}
+
+bool ResultWriter::must_commit() const {
+  return options_.commit_always || journal_->uncommitted_lines() >= options_.commit_lines ||
+         (journal_->has_uncommitted() &&
+          Clock::now() - last_commit_ >= std::chrono::duration<double>(options_.commit_s));
+}
+
+// While the disk is full, on the thread.
+bool ResultWriter::pause(double seconds) {
+  std::unique_lock lock(mutex_);
+  stalled_ = true;
+  return !work_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return hurry_; });
 }
 
 }  // namespace computron

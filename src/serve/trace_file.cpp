@@ -126,18 +126,13 @@ void write_trace(const std::string& path, const Mesh& mesh, Progress& progress, 
                  double start_s) {
   trace.trace.close();
   if (mesh.rank != 0) return send_trace(mesh, progress, trace);
-  check_replaceable(path);
-  const std::string temporary = path + ".partial";
-  const FileDescriptor fd = open_output(temporary, "");
-  std::uint64_t written = 0;
-  const std::function<void(std::string_view)> put = [&](std::string_view text) {
-    write_all(fd.get(), temporary, text, written);
-  };
+  ReplacementFile file(path);
+  const std::function<void(std::string_view)> put = [&](std::string_view text) { file.put(text); };
   put(R"({"displayTimeUnit":"ms","traceEvents":[)");
   format_trace(trace, start_s, kPieceBytes, put);
   for (int rank = 1; rank < mesh.shape.ranks(); ++rank) receive_trace(mesh, progress, rank, start_s, put);
   put("\n]}\n");
-  publish(fd.get(), temporary, path);
+  file.publish();
 }
 
 }  // namespace computron

@@ -1,10 +1,12 @@
+#include "computron/base/stop.h"
 #include "computron/comm/tags.h"
 #include "computron/serve/engine.h"
 
 namespace computron {
 
-void run_worker(Job& job) {
+bool run_worker(Job& job) {
   StepReceiver receiver(job.mesh(), job.steps_announced());
+  StopTeller stops(job.mesh());
   Outbox reports;
   std::deque<Step> todo;
   const auto poll = [&] {
@@ -14,11 +16,13 @@ void run_worker(Job& job) {
       todo.push_back(std::move(*step));
     }
     reports.poll();
+    stops.poll(stop_signals());
     job.executor().poll();
   };
   job.progress().set_hook(poll);
 
   Idler idler(job.progress().idle());
+  bool all_done = false;
   while (true) {
     poll();
     if (todo.empty()) {
@@ -28,13 +32,15 @@ void run_worker(Job& job) {
     idler.reset();
     const Step step = std::move(todo.front());
     todo.pop_front();
-    if (step.kind == Step::kShutdown) break;
+    all_done = step.kind == Step::kShutdown;
+    if (step.kind != Step::kRun) break;
     const Report report = job.executor().run(step);
     const TraceSpan span(job.trace(), TraceTrack::kControl, "report", {}, {"step", step.id});
     reports.send(job.mesh().world, report.encode(), 0, tags::kReport);
   }
   job.progress().wait_until([&] { return reports.empty(); });
   job.progress().set_hook({});
+  return all_done;
 }
 
 }  // namespace computron

@@ -248,6 +248,61 @@ TEST(RequestReader, QueueIsBoundedAndStoppable) {
   }
 }
 
+TEST(RequestReader, KeysAreOfALinesBytesOnly) {
+  const std::string giant(5000, 'z');
+  const auto keys_of = [&](const std::string& text) {
+    std::vector<Digest128> keys;
+    for (const auto& request : read_text(text, {.max_line_bytes = 1000})) keys.push_back(request.key);
+    return keys;
+  };
+  const auto keys = keys_of(good("a") + "\n" + good("b") + "\r\n{\n" + giant + "\n");
+  ASSERT_EQ(keys.size(), 4u);
+  EXPECT_EQ(keys_of(good("a")), std::vector{keys[0]});
+  EXPECT_EQ(keys_of("\n" + good("b") + "\n"), std::vector{keys[1]});
+  EXPECT_NE(keys[0], keys[1]);
+  EXPECT_EQ(keys_of(giant + "\r\n\n"), keys_of(giant + "\r\n"));
+  EXPECT_NE(keys_of(giant + "z"), std::vector{keys[3]}) << "the length counts where the bytes are not kept";
+  EXPECT_NE(keys_of("y" + giant.substr(1)), std::vector{keys[3]});
+}
+
+class Resumed : public testing::Test {
+ protected:
+  // Reads `before`, of whose lines `done` get results, then `now`.
+  std::vector<std::string> read_again(const std::string& before, const std::vector<RequestId>& done,
+                                      const std::string& now, std::uint64_t skipped) {
+    const ReaderLimits limits{.max_line_bytes = 1000};
+    LineHistory history;
+    for (const auto& request : read_text(before, limits)) history.note(request.line, request.key);
+    for (const RequestId line : done) history.set_done(line, true);
+    const TemporaryFolder folder;
+    RequestReader reader(folder.write("in.jsonl", now), RequestParser(two_models(), limits), limits, &history);
+    std::vector<IncomingRequest> all;
+    while (!reader.finished()) {
+      if (auto request = reader.poll()) all.push_back(std::move(*request));
+    }
+    EXPECT_EQ(reader.lines_skipped(), skipped);
+    EXPECT_EQ(reader.lines_seen(), all.size() + skipped);
+    return outcomes(all);
+  }
+};
+
+TEST_F(Resumed, LinesWithResultsAreNotHandedOutAgainButCountForDuplicates) {
+  const std::string long_line = R"({"custom_id":"l","a":")" + std::string(2000, 'x') + "\"}";
+  const std::string text = good("a") + "\n" + good("b") + "\n{\n" + long_line + "\n" + good("a") + "\n";
+  EXPECT_THAT(read_again(text, {0, 2, 3}, text + good("l") + "\n" + good("c"), 3),
+              ElementsAre("1:ok", "4:duplicate_custom_id", "5:duplicate_custom_id", "6:ok"));
+  EXPECT_THAT(read_again(text, {0, 1, 2, 3, 4}, text, 5), ElementsAre());
+}
+
+TEST_F(Resumed, LinesThatWereReadBeforeMustBeTheSame) {
+  const std::string text = good("a") + "\n" + good("b") + "\n";
+  const auto changed = [&](const std::string& now, const std::string& part) {
+    expect_error(ExitCode::kData, part, [&] { read_again(text, {0}, now, 1); });
+  };
+  changed(good("a") + "\n" + good("c") + "\n", "line 1 is another one");
+  changed(good("a") + "\n", "ends before line 1");
+}
+
 TEST(RequestReader, OnlyRegularFilesAreInput) {
   const TemporaryFolder folder;
   const auto refused = [](const std::string& path, const std::string& part) {

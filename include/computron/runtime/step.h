@@ -86,7 +86,7 @@ struct SequenceChunk {
 };
 
 struct Step {
-  enum Kind : std::uint8_t { kRun, kShutdown };
+  enum Kind : std::uint8_t { kRun, kShutdown, kStop };  // the last two: nothing follows, all done or not
   StepId id = 0;
   Kind kind = kRun;
   ModelId model = 0;

@@ -55,6 +55,7 @@ struct PlannedStep {
   Step step;
   std::vector<StateDigest> expected;  // [stage]
   std::vector<ModelId> swaps;         // models of which fetching begins here since they last ran
+  std::vector<RequestId> begun = {};  // requests whose first tokens are computed here, or are so once more
 };
 struct WaitUntil {
   double time_s;  // of the clock that next() is given; infinity: for submit, close_input or completed
@@ -98,6 +99,8 @@ class Scheduler {
   const CacheUse& cache_use(ModelId model) const { return work_[model].cache_use(); }
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
   const CostModel& costs() const { return costs_; }
+  // When what has been planned will have been executed; 0 if nothing is in flight.
+  double predicted_end_s() const { return in_flight_.empty() ? 0 : in_flight_.back().end_s; }
   // Steps that may be planned and not completed, at most.
   static int max_steps_in_flight(int steps_in_flight) { return steps_in_flight + kMaxFetchSteps; }
 

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@ struct BatchOptions {
   bool replay = false;  // honour arrival times; without it every request is there from the start, or
   bool live = false;    // arrives when it is read
   bool show_progress = true;
+  std::optional<RequestId> crash = {};  // test only: a request that ends the process once a step has computed on it
 };
 
 class BatchFrontEnd : public FrontEnd {
@@ -31,8 +34,11 @@ class BatchFrontEnd : public FrontEnd {
   bool take_input(Scheduler& scheduler, double now) override;
   void put_results(std::vector<Completion> completions, double now) override;
   void show(const Activity& activity, double now) override;
+  void begin(const std::vector<RequestId>& requests) override;
+  void step_done(const std::vector<Report>& reports, double now) override;
   void check() override { writer_.check(); }
   void finish(double now) override;  // the last progress line; ensures that no request is without a result
+  void stop(bool in_order, double now) override;
 
  private:
   // A line without a result yet.
@@ -40,10 +46,14 @@ class BatchFrontEnd : public FrontEnd {
     IncomingRequest incoming;         // of its requests is left what tells how to write the result
     std::vector<Completion> parts;    // by Completion::part
     std::size_t missing = 0;          // of them
+    bool begun = false;
   };
 
   void put_result(const Open& open);
   void take(IncomingRequest incoming, Scheduler& scheduler, double now);
+  bool take_suspect(Scheduler& scheduler, double now);
+  void submit(IncomingRequest incoming, Scheduler& scheduler, double now);
+  void fail(const IncomingRequest& incoming, const RequestFailure& failure);
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
 
@@ -55,6 +65,9 @@ class BatchFrontEnd : public FrontEnd {
   BatchOptions options_;
 
   std::map<RequestId, Open> open_;  // by line
+  std::deque<IncomingRequest> suspects_;  // requests that may be what took the job down: each runs alone, at the end
+  bool alone_ = false;                    // one of these runs
+  bool crashing_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;
   std::uint64_t generated_tokens_ = 0;

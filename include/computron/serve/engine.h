@@ -22,24 +22,28 @@
 #include <vector>
 
 #include "computron/runtime/step_exchange.h"
+#include "computron/runtime/stop_exchange.h"
 #include "computron/serve/front_end.h"
 #include "computron/serve/job.h"
 #include "computron/serve/metrics.h"
 
 namespace computron {
 
-// The loop of every rank but 0: returns when rank 0 says that the job is over.
-void run_worker(Job& job);
+// The loop of every rank but 0: returns when rank 0 says that the job is over. False: it stops early.
+bool run_worker(Job& job);
 
 // The loop of rank 0.
 class Engine {
  public:
   // Borrows the first four. Steps and swaps are counted in `metrics`. `start_s`: now_s() at the start of the job's
-  // clock, which the scheduler and the front end see.
-  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s);
+  // clock, which the scheduler and the front end see. `drain_s`: how long a job that is asked to stop may go on.
+  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s, double drain_s = 0.5);
 
-  // Serves until the input has ended and every request has its result, then ends the other ranks' loops.
-  void run();
+  // Serves until the input has ended and every request has its result, then ends the other ranks' loops. False: some
+  // rank was asked to stop (base/stop.h). No step is sent any more then, those on their way are finished if they are
+  // predicted to end within `drain_s`, and what is complete is kept. Where they are not, or do not, or a second signal
+  // comes, what is complete is kept and the whole job ended with ExitCode::kStopped: then this does not return.
+  bool run();
 
  private:
   struct InFlight {
@@ -65,6 +69,8 @@ class Engine {
   };
 
   bool poll();
+  void look_for_stop();
+  [[noreturn]] void leave(bool in_order);
   bool take_input();
   bool take_reports();
   bool put_results();
@@ -77,7 +83,7 @@ class Engine {
   void note_copies(int rank, const Step& step);
   void share_out_busy_time(RankTimes& times, const Report& report);
   Activity activity() const;
-  void shut_down();
+  void shut_down(Step::Kind kind);
   double now() const;
 
   Job& job_;
@@ -92,6 +98,11 @@ class Engine {
   std::deque<InFlight> in_flight_;  // dispatched, not reported by all
   double ask_at_s_ = 0;             // when the scheduler is to be asked again
   bool all_done_ = false;
+
+  StopListener stops_;
+  double drain_s_;
+  bool stopping_ = false;
+  double leave_at_s_ = 0;  // when it stops
 
   std::vector<RankTimes> times_;                         // [rank]
   std::vector<std::vector<std::uint64_t>> shard_bytes_;  // [model][stage] fetched by each rank of the stage

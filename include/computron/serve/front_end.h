@@ -30,10 +30,14 @@ class FrontEnd {
   virtual void step_done(const std::vector<Report>& /*reports*/, double /*now*/) {}
   // Called at every poll, from within a pass too: cheap when there is nothing to show.
   virtual void show(const Activity& /*activity*/, double /*now*/) {}
+  // A step is about to be sent in which these requests begin.
+  virtual void begin(const std::vector<RequestId>& /*requests*/) {}
   // Throws what went wrong outside this thread.
   virtual void check() {}
   // Every completion has been put; before the other ranks are told that the job is over.
   virtual void finish(double /*now*/) {}
+  // The same where the job stops early. `in_order`: as somebody wanted it, not because something seems to hang.
+  virtual void stop(bool /*in_order*/, double /*now*/) {}
 };
 
 }  // namespace computron

@@ -12,16 +12,22 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <memory>
 #include <unordered_set>
 #include <variant>
 #include <vector>
 
+#include "computron/base/digest.h"
 #include "computron/base/file_descriptor.h"
 #include "computron/sched/request.h"
+#include "computron/serve/line_history.h"
 #include "computron/serve/roster.h"
 #include "computron/text/generated_text.h"
 
 namespace computron {
+
+class Spool;
+struct InputLine;
 
 struct ReaderLimits {
   std::size_t max_line_bytes = std::size_t{8} << 20;
@@ -61,6 +67,7 @@ struct TextOutput {
 // One non-blank input line. The custom_id is known for failures too where the line could be read that far.
 struct IncomingRequest {
   RequestId line = 0;  // 0-based line number in the file, blank lines counted
+  Digest128 key{};     // of the line's bytes
   std::optional<std::string> custom_id;
   std::string model;  // as asked for; may be unknown
   bool base64_vectors = false;  // how an embedding is written
@@ -80,6 +87,9 @@ class RequestParser {
   IncomingRequest parse(RequestId line_number, std::string_view line);
   // For a line of `bytes` > max_line_bytes, of which only the custom_id was kept, if it was found.
   IncomingRequest refuse_long(RequestId line_number, std::size_t bytes, std::optional<std::string> custom_id);
+  // A line that has its result already: its custom_id counts for duplicates.
+  void skip(std::string_view line);
+  void skip_long(const std::optional<std::string>& custom_id);
 
  private:
   RequestParts read(IncomingRequest& incoming, std::string_view line);
@@ -99,8 +109,10 @@ class RequestParser {
 class RequestReader {
  public:
   // Opens `path` ("-": stdin) and starts the thread. Error{kNoInput} naming `path` unless it is a regular file, or a
-  // standard input that is neither a folder nor a terminal.
-  RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits);
+  // standard input that is neither a folder nor a terminal. `history` (borrowed) tells which lines are done and not
+  // handed out again; a line that is not what it was then is an Error{kData}. Standard input goes through `spool`.
+  RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits,
+                const LineHistory* history = nullptr, std::shared_ptr<Spool> spool = nullptr);
   ~RequestReader();  // stops the thread, also when it waits for input
 
   // The next request if one is ready; never blocks. Rethrows a reading error (Error{kIo}) once what was read before it
@@ -108,12 +120,16 @@ class RequestReader {
   std::optional<IncomingRequest> poll();
   // True when the input has ended and everything was handed out.
   bool finished();
-  // Non-blank lines seen so far; the total once the input has ended.
+  // Non-blank lines seen so far; the total once the input has ended. Those with a result already count.
   std::uint64_t lines_seen() const { return lines_seen_.load(std::memory_order_relaxed); }
+  std::uint64_t lines_skipped() const { return lines_skipped_.load(std::memory_order_relaxed); }
 
  private:
   void run();
   void read_all();
+  void check_all_there(RequestId lines) const;
+  bool take(const InputLine& line);
+  void skip(const InputLine& line);
   bool wait_for_input() const;
   bool deliver(IncomingRequest request);
 
@@ -122,7 +138,10 @@ class RequestReader {
   FileDescriptor wake_;  // eventfd: tells the thread to stop while it waits in poll(2)
   RequestParser parser_;
   ReaderLimits limits_;
+  const LineHistory* history_;
+  std::shared_ptr<Spool> spool_;
   std::atomic<std::uint64_t> lines_seen_{0};
+  std::atomic<std::uint64_t> lines_skipped_{0};
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable space_;

@@ -1,18 +1,23 @@
 // Writes results (JSONL in the OpenAI batch output format) beside serving, a line a request, in completion order.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "computron/base/file_descriptor.h"
 #include "computron/sched/request.h"
 #include "computron/serve/request_reader.h"
+#include "computron/serve/result_journal.h"
 
 namespace computron {
 
@@ -36,44 +41,76 @@ namespace computron {
 std::string format_result(const IncomingRequest& request, std::span<const Completion> parts, const ModelConfig& config);
 std::string format_failure(const IncomingRequest& request, const RequestFailure& failure);
 
-// Lines go to OUT.partial; finish() renames it to OUT, so that OUT's existence means that it is complete.
+struct WriterOptions {
+  std::size_t max_queued_bytes = std::size_t{64} << 20;
+  double commit_s = 1;
+  std::size_t commit_lines = 256;
+  bool commit_always = false;  // each result before the next
+};
+
+// A thread in front of a ResultJournal: what is queued is appended at once, COMMITs follow once a second, every 256
+// lines and at the end.
 class ResultWriter {
  public:
-  // Error{kCannotCreate} or {kPermission} naming the path: parent missing, a directory, a symlink, the input itself.
-  // Truncates an OUT.partial that an earlier run left; an earlier OUT stays until finish() replaces it.
-  ResultWriter(const std::string& path, const std::string& input_path,
-               std::size_t max_queued_bytes = std::size_t{64} << 20);
-  ~ResultWriter();  // writes what is queued, leaves OUT.partial
+  explicit ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterOptions& options = {});
+  ~ResultWriter();  // writes and commits what is queued, leaves OUT.partial
 
-  // Queues a line; blocks only while more than `max_queued_bytes` wait for the disk. Throws like check().
-  void write(std::string line);
-  // Bytes waiting; the engine stops admitting work while it is high.
+  // Queues the result of a line; blocks only while too many bytes wait for the disk. Throws like check().
+  void write(RequestId line, std::string text);
+  // A line has been read: before its result.
+  void note_line(RequestId line, const Digest128& key);
+  // Lines that a step computes on from now on, `alone` or not: in the file at once. Throws like check().
+  void note_begun(const std::vector<RequestId>& lines, bool alone);
+  // Bytes waiting; while they are many, or the disk is full, the engine admits no more work.
   std::size_t queued_bytes();
-  // Throws the thread's error, if it has one (Error{kIo} with path, cause and bytes written). Never blocks.
+  bool stalled() const { return stalled_.load(std::memory_order_relaxed); }
+  // Throws the thread's error, if it has one (Error{kIo} with path, cause and bytes written; {kCannotCreate} when
+  // another job has taken the output). Never blocks.
   void check();
+  // Writes and commits everything; the attempt ends in order before the job is done. `in_order` false: somebody will
+  // have to find out whether what ran then can be run at all. Does not wait for a full disk. Call once, last.
+  void stop(bool in_order);
   // Writes everything out, fsyncs, renames, fsyncs the folder. Call once, last. Error{kIo} leaves OUT.partial.
   void finish();
   // Lines that have reached the file.
   std::uint64_t lines_written();
+  const LineHistory& history() const { return journal_->history(); }
 
  private:
-  void run();
-  void write_queued(std::unique_lock<std::mutex>& lock);
-  void stop();
+  using Clock = std::chrono::steady_clock;
+  struct Line {
+    RequestId number;
+    std::string text;  // with its newline
+  };
+  // What goes to the disk next.
+  struct Batch {
+    std::vector<std::pair<RequestId, Digest128>> keys;
+    std::string text;
+    std::vector<RequestId> lines;
+  };
 
-  std::string path_;
-  std::string partial_path_;
-  FileDescriptor fd_;
-  std::size_t max_queued_bytes_;
-  std::uint64_t bytes_written_ = 0;  // the thread's own
+  void run();
+  Batch take_batch();
+  void put(const Batch& batch);
+  bool must_commit() const;
+  bool has_work() const { return stopping_ || !queue_.empty(); }
+  bool pause(double seconds);
+  void end_thread();
+
+  std::unique_ptr<ResultJournal> journal_;
+  WriterOptions options_;
+  Clock::time_point last_commit_ = Clock::now();  // the thread's own, or when nothing was left to commit
+  std::atomic<bool> stalled_ = false;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable work_;
   std::condition_variable space_;
-  std::deque<std::string> queue_;
+  std::deque<Line> queue_;
+  std::vector<std::pair<RequestId, Digest128>> keys_;
   std::size_t queued_bytes_ = 0;
   std::uint64_t lines_written_ = 0;
   bool stopping_ = false;
+  bool hurry_ = false;  // no waiting for a full disk
   std::exception_ptr failure_;
 
   std::thread thread_;

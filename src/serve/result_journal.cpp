@@ -1,0 +1,345 @@
+#include "computron/serve/result_journal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+
+#include "computron/base/log.h"
+#include "journal_recovery.h"
+#include "output_lock.h"
+#include "spool.h"
+
+namespace computron {
+namespace {
+
+// The names of the files in their folder.
+struct Names {
+  explicit Names(const std::string& path) : output(std::filesystem::path(path).filename().string()) {}
+  std::string output;
+  std::string partial = output + ".partial";
+  std::string journal = output + ".journal";
+  std::string lock = output + ".lock";
+  std::string spool = output + ".spool";
+};
+
+bool sleep_for(double seconds) {
+  usleep(static_cast<useconds_t>(1e6 * seconds));
+  return true;
+}
+
+std::uint64_t input_bytes(const std::string& input_path) {
+  struct stat status {};
+  return input_path != "-" && stat(input_path.c_str(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+}
+
+// Reads a file of the folder that may not exist.
+struct Existing {
+  Existing(const OutputFolder& folder, const std::string& name) {
+    if (FileDescriptor fd = folder.open_existing(name)) {
+      file = AppendFile(std::move(fd), folder.path_of(name), folder.calls());
+    }
+  }
+  ReadAt reader() const {
+    return [this](std::uint64_t offset, std::size_t count) { return file ? file.read(offset, count) : std::string(); };
+  }
+  AppendFile file;
+};
+
+std::optional<std::string> value_of(const Settings& settings, const std::string& name) {
+  for (const auto& [n, value] : settings) {
+    if (n == name) return value;
+  }
+  return std::nullopt;
+}
+
+void check_setting(const std::string& output, const Settings& before, const Settings& now, const std::string& name) {
+  const auto then = value_of(before, name), value = value_of(now, name);
+  if (then == value) return;
+  throw Error(ExitCode::kConfig,
+              fmt::format("'{}' was begun with another {} ({}, now {}): run the same command again, or move its files "
+                          "away to begin afresh, or allow it with --resume-allow-config-change",
+                          output, name, then.value_or("none"), value.value_or("none")));
+}
+
+void check_settings(const std::string& output, const Settings& before, const Settings& now) {
+  for (const auto& [name, value] : before) check_setting(output, before, now, name);
+  for (const auto& [name, value] : now) check_setting(output, before, now, name);
+}
+
+// `path`, if an output may be made there.
+const std::string& replaceable(const std::string& path, const std::string& input_path) {
+  check_replaceable(path, input_path);
+  return path;
+}
+
+}  // namespace
+
+Durability parse_durability(const std::string& text) {
+  if (text == "process") return Durability::kProcess;
+  if (text == "node") return Durability::kNode;
+  if (text == "result") return Durability::kResult;
+  throw Error(ExitCode::kUsage, fmt::format("--durability: '{}' is not process, node or result", text));
+}
+
+struct ResultJournal::Impl {
+  Impl(const std::string& path, const std::string& input_path, Settings settings, const JournalOptions& options,
+       SystemCalls& calls);
+
+  void look();
+  Recovered look_without_journal(const Existing& results) const;
+  void check_recovered() const;
+  void repair();
+  AppendFile open(const std::string& name) const;
+  std::string opening() const;
+  void append_record(const journal::Record& record);
+  void flush_notes();
+  void tidy_up(const std::string& name) const;
+  DiskWait disk_wait() const { return {options.disk_wait_s, options.disk_retry_s, pause}; }
+  bool durable() const { return options.durability != Durability::kProcess; }
+
+  std::string path, input_path;
+  Settings settings;
+  JournalOptions options;
+  SystemCalls& calls;
+  Names names;
+  OutputFolder folder;
+  OutputLock lock;
+  std::uint64_t epoch = 0;
+  bool renamed = false;  // a complete OUT is still to be tidied up after: it becomes OUT.partial once more
+  Recovered recovered;
+
+  AppendFile partial, journal_file;
+  std::function<bool(double)> pause = sleep_for;
+  journal::Keys new_keys;  // not in the file yet
+  std::mutex journal_mutex;  // guards appending to the journal
+  std::atomic<bool> journal_dirty = false;
+  journal::Commit open_commit;  // of what was written behind the last COMMIT
+};
+
+// --- Looking ----------------------------------------------------------------------------------------------------
+
+ResultJournal::Impl::Impl(const std::string& path, const std::string& input_path, Settings settings,
+                          const JournalOptions& options, SystemCalls& calls)
+    : path(path),
+      input_path(input_path),
+      settings(std::move(settings)),
+      options(options),
+      calls(calls),
+      names(path),
+      folder(replaceable(path, input_path), calls),
+      lock(folder, names.lock, options.take_over) {
+  for (const std::string& name : {names.partial, names.journal, names.spool}) {
+    check_replaceable(folder.path_of(name), input_path);
+  }
+  epoch = lock.epoch() + 1;
+  lock.claim(epoch, disk_wait());
+  look();
+  check_recovered();
+}
+
+void ResultJournal::Impl::look() {
+  const Existing journal(folder, names.journal), results(folder, names.partial), output(folder, names.output);
+  recovered = recover(journal.reader(), results.reader(), results.file.end(), options.max_crashes);
+  if (!recovered.header && results.file) recovered = look_without_journal(results);
+  if (results.file || !output.file) return;
+  // The end came between the rename and the tidying up, unless OUT is not what was renamed.
+  Recovered of_output = recover(journal.reader(), output.reader(), output.file.end(), options.max_crashes);
+  renamed = of_output.complete && of_output.kept() == output.file.end();
+  if (renamed) recovered = std::move(of_output);
+}
+
+Recovered ResultJournal::Impl::look_without_journal(const Existing& results) const {
+  const std::string partial = folder.path_of(names.partial);
+  if (input_path == "-") {
+    const Existing spool(folder, names.spool);
+    return rebuild(results.reader(), results.file.end(), spool.reader(), options.max_line_bytes, partial);
+  }
+  const FileDescriptor fd(::open(input_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const ReadAt input = [&](std::uint64_t offset, std::size_t count) {
+    std::string bytes(count, '\0');
+    const ssize_t got = pread(fd.get(), bytes.data(), count, static_cast<off_t>(offset));
+    bytes.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+    return bytes;
+  };
+  return rebuild(results.reader(), results.file.end(), input, options.max_line_bytes, partial);
+}
+
+void ResultJournal::Impl::check_recovered() const {
+  const auto& header = recovered.header;
+  if (!header) return;
+  const std::string journal_path = folder.path_of(names.journal);
+  if (header->version != journal::kVersion) {
+    throw Error(ExitCode::kConfig,
+                fmt::format("'{}' is of version {}; this program writes version {}: move it and "
+                            "'{}' away to begin afresh",
+                            journal_path, header->version, journal::kVersion, folder.path_of(names.partial)));
+  }
+  if (!options.allow_config_change) check_settings(path, header->settings, settings);
+  if (input_path != "-" && input_bytes(input_path) < header->input_bytes) {
+    throw Error(ExitCode::kData,
+                fmt::format("the input '{}' has changed since attempt {}: it has {} bytes and had {}", input_path,
+                            recovered.attempts, input_bytes(input_path), header->input_bytes));
+  }
+  if (options.max_crashes > 0 && recovered.fruitless >= options.max_crashes) {
+    throw Error(
+        ExitCode::kInternal,
+        fmt::format("no progress in {} attempts since {} results ('{}'); once the cause is gone: --max-crashes 0",
+                    recovered.fruitless, recovered.history.lines_done(), journal_path));
+  }
+}
+
+// --- Beginning --------------------------------------------------------------------------------------------------
+
+AppendFile ResultJournal::Impl::open(const std::string& name) const {
+  return {folder.open(name, input_path), folder.path_of(name), calls};
+}
+
+// The records that begin an attempt, and what they say of what was found.
+std::string ResultJournal::Impl::opening() const {
+  std::string records = journal::encode(journal::Header{.input_bytes = input_bytes(input_path), .settings = settings});
+  records += journal::encode(journal::Open{
+      .attempt = recovered.attempts + 1, .epoch = epoch, .kept = recovered.committed, .holder = lock.holder()});
+  for (const journal::Keys& keys : recovered.keys) records += journal::encode(keys);
+  for (const journal::Commit& commit : recovered.tail) records += journal::encode(commit);
+  return records;
+}
+
+// Each of these steps may be the last one: whoever comes next finds the same results sound as we did.
+void ResultJournal::Impl::repair() {
+  if (recovered.epoch >= epoch) lock.claim(epoch = recovered.epoch + 1, disk_wait());
+  if (renamed) folder.rename(names.output, names.partial);
+  partial = open(names.partial);
+  journal_file = open(names.journal);
+  if (recovered.attempts > 0 && partial.end() < recovered.kept()) {
+    throw Error(ExitCode::kIo, fmt::format("'{}' changes while it is read", partial.path()));
+  }
+  if (partial.end() > recovered.kept()) partial.cut(recovered.kept());
+  if (durable()) partial.sync_data();
+  if (journal_file.end() > recovered.journal_bytes) journal_file.cut(recovered.journal_bytes);
+  append_all(journal_file, opening(), /*lines=*/false, disk_wait());
+  if (!durable()) return;
+  journal_file.sync_data();
+  folder.sync();
+}
+
+ResultJournal::ResultJournal(const std::string& path, const std::string& input_path, Settings settings,
+                             JournalOptions options, SystemCalls& calls)
+    : impl_(std::make_unique<Impl>(path, input_path, std::move(settings), options, calls)) {}
+
+ResultJournal::~ResultJournal() = default;
+
+void ResultJournal::begin() {
+  Impl& i = *impl_;
+  i.repair();
+  i.open_commit.begin = i.open_commit.end = i.partial.end();
+  if (i.recovered.lost > 0) {
+    spdlog::warn("{} bytes of results in '{}' are not what was written: these requests are served again",
+                 i.recovered.lost, i.partial.path());
+  }
+  if (i.recovered.attempts == 0 && i.recovered.history.lines_done() == 0) return;
+  spdlog::info("attempt {}: {} requests have their results already", i.recovered.attempts + 1,
+               i.recovered.history.lines_done());
+}
+
+const LineHistory& ResultJournal::history() const { return impl_->recovered.history; }
+
+std::shared_ptr<Spool> ResultJournal::open_spool() {
+  Impl& i = *impl_;
+  AppendFile file = i.open(i.names.spool);
+  if (i.recovered.attempts == 0 && i.recovered.keys.empty()) file.cut(0);  // of an earlier, finished job
+  return std::make_shared<Spool>(std::move(file), i.durable(), i.disk_wait());
+}
+
+void ResultJournal::set_pause(std::function<bool(double)> pause) { impl_->pause = std::move(pause); }
+
+// --- Writing ----------------------------------------------------------------------------------------------------
+
+void ResultJournal::note_line(RequestId line, const Digest128& key) {
+  if (!history().known(line)) impl_->new_keys.lines.push_back({line, key});
+}
+
+void ResultJournal::note_begun(std::span<const RequestId> lines, bool alone) {
+  const std::string record = journal::encode(journal::Begun{.alone = alone, .lines = {lines.begin(), lines.end()}});
+  impl_->lock.check();
+  const std::lock_guard lock(impl_->journal_mutex);
+  impl_->journal_file.append(record, /*lines=*/false);
+  impl_->journal_dirty = true;
+}
+
+void ResultJournal::Impl::append_record(const journal::Record& record) {
+  append_all(journal_file, journal::encode(record), /*lines=*/false, disk_wait(), &journal_mutex);
+  journal_dirty = true;
+}
+
+void ResultJournal::Impl::flush_notes() {
+  if (!new_keys.lines.empty()) append_record(std::exchange(new_keys, {}));
+}
+
+void ResultJournal::write(std::string_view text, std::span<const RequestId> lines) {
+  Impl& i = *impl_;
+  i.lock.check();
+  i.flush_notes();
+  if (text.empty()) return;
+  append_all(i.partial, text, /*lines=*/true, i.disk_wait());
+  journal::Commit& commit = i.open_commit;
+  commit.end += text.size();
+  commit.lines.insert(commit.lines.end(), lines.begin(), lines.end());
+  for (std::size_t newline; !text.empty(); text.remove_prefix(newline + 1)) {
+    newline = text.find('\n');
+    ensure(newline != std::string_view::npos, "a result that is no whole line");
+    commit.digest = journal::chain_digest(commit.digest, text.substr(0, newline + 1));
+  }
+}
+
+bool ResultJournal::has_uncommitted() const { return !impl_->open_commit.lines.empty(); }
+std::size_t ResultJournal::uncommitted_lines() const { return impl_->open_commit.lines.size(); }
+
+void ResultJournal::commit() {
+  Impl& i = *impl_;
+  i.lock.check();
+  i.flush_notes();
+  if (has_uncommitted()) {
+    if (i.durable()) i.partial.sync_data();
+    i.append_record(i.open_commit);
+    i.open_commit = {.begin = i.partial.end(), .end = i.partial.end(), .digest = 0, .lines = {}};
+  }
+  if (i.journal_dirty.exchange(false) && i.durable()) i.journal_file.sync_data();
+}
+
+void ResultJournal::check() const { impl_->lock.check(); }
+
+void ResultJournal::close() {
+  commit();
+  impl_->append_record(journal::Close{.complete = false});
+  if (impl_->durable()) impl_->journal_file.sync_data();
+}
+
+// OUT is complete, whether or not this can be removed.
+void ResultJournal::Impl::tidy_up(const std::string& name) const try {
+  folder.remove(name);
+} catch (const Error& error) {
+  spdlog::warn("{}", error.what());
+}
+
+// The rest of the files goes behind the rename: whoever finds them knows from the journal, the last to go, what OUT is.
+void ResultJournal::finish() {
+  Impl& i = *impl_;
+  commit();
+  i.append_record(journal::Close{.complete = true});
+  i.journal_file.sync();
+  i.partial.sync();
+  i.lock.check();
+  i.folder.rename(i.names.partial, i.names.output);
+  i.folder.sync();
+  i.tidy_up(i.names.spool);
+  i.tidy_up(i.names.journal);
+}
+
+}  // namespace computron
