@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 amount="${1:-1000000}"
-read -r -a targets <<<"${TARGETS:-safetensors_header safetensors_index hf_config}"
+read -r -a targets <<<"${TARGETS:-safetensors_header safetensors_index hf_config tokenizer_file tokenizer_text}"
 
 has_libfuzzer() {
   local compiler="$1"

@@ -17,6 +17,7 @@ void submit_all(RequestReader& reader, Progress& progress, bool replay, Schedule
       if (parts == nullptr) continue;  // a line that is no request costs no time
       for (Request& request : *parts) {
         if (!replay) request.arrival_s = 0;
+        request.watch = nullptr;  // tokens are made up: no text ends early
         scheduler.submit(std::move(request));
       }
     }

@@ -14,6 +14,7 @@
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/tokenizers.h"
 #include "computron/serve/trace_file.h"
 #include "src/apps/commands.h"
 #include "src/apps/dry_run.h"
@@ -105,8 +106,10 @@ void open_output(const ServeOptions& options, Files& files) {
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
   const ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
   const std::string folder = options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
-  files.reader = std::make_unique<RequestReader>(options.requests, RequestParser(job.served_models(), limits, folder),
-                                                 limits);
+  std::vector<ServedModel> models = job.served_models();
+  load_tokenizers(job, models);
+  files.reader =
+      std::make_unique<RequestReader>(options.requests, RequestParser(std::move(models), limits, folder), limits);
 }
 
 RunFacts facts_of(const Job& job, double wall_s) {

@@ -158,6 +158,9 @@ void Sequence::append_sampled(const SampledRow& row, double now_s) {
   }
   completion_.tokens.push_back(std::move(token));
   finished_ = completion_.generated_tokens >= request_.max_tokens;
+  if (request_.watch == nullptr || !request_.watch->ends_with(row.token)) return;
+  completion_.finish_reason = FinishReason::kStop;
+  finished_ = true;
 }
 
 void Sequence::fail(const char* code, const char* message) {

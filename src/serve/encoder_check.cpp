@@ -12,6 +12,7 @@
 #include "base64.h"
 #include "image_values.h"
 #include "json_text.h"
+#include "text_request.h"
 
 namespace computron {
 namespace {
@@ -86,14 +87,73 @@ void add_segments(const JsonValue& value, const ServedModel& model, RequestParts
   }
 }
 
-RequestParts token_requests(const JsonFields& body, const ServedModel& model) {
+Request text_request(std::vector<TokenId> tokens, const std::string& path, const ServedModel& model) {
+  if (std::cmp_greater(tokens.size(), model.config.max_positions)) {
+    context_length_exceeded(fmt::format("{}: {} tokens exceed the {} positions of {}", path, tokens.size(),
+                                        model.config.max_positions, model.id));
+  }
+  Request request;
+  request.prompt = std::move(tokens);
+  return request;
+}
+
+// Two texts as one input, told apart by their segments.
+Request pair_request(const JsonValue& pair, const std::string& path, const ServedModel& model,
+                     std::optional<Encoder>& encoder) {
+  if (pair.strings.size() != 2 || pair.count != 2) invalid_request(fmt::format("{}: a pair must be two texts", path));
+  if (!encoder) refuse_text(path, model);
+  EncodedPair encoded = encoder->encode_pair(pair.strings[0], pair.strings[1]);
+  check_vocabulary(encoded.tokens, path, model);
+  Request request = text_request(std::move(encoded.tokens), path, model);
+  const auto last = std::max_element(encoded.types.begin(), encoded.types.end());
+  if (last != encoded.types.end() && *last > 0 && *last < model.config.token_types) {
+    request.types = std::move(encoded.types);
+  }
+  return request;
+}
+
+bool is_text(const JsonValue& input) {
+  const auto has_text = [](const JsonValue& list) { return !list.strings.empty() && list.integers.empty(); };
+  return input.kind == Kind::kString || has_text(input) ||
+         std::any_of(input.lists.begin(), input.lists.end(), has_text);
+}
+
+// A text, a list of texts, or a list of pairs of texts.
+RequestParts text_requests(const JsonValue& input, const ServedModel& model, std::optional<Encoder>& encoder) {
+  const std::string path = "body.input";
+  RequestParts parts;
+  if (input.kind == Kind::kString) {
+    parts.push_back(text_request(encode_text(input.text, path, model, encoder), path, model));
+    return parts;
+  }
+  if (input.count > kMaxInputs) {
+    invalid_parameter(fmt::format("{}: at most {} inputs a request (got {})", path, kMaxInputs, input.count));
+  }
+  if (input.strings.size() != input.count && input.lists.size() != input.count) {
+    invalid_request(fmt::format("{}: not all its items are texts, or pairs of texts", path));
+  }
+  for (const std::string& text : input.strings) {
+    const std::string item = fmt::format("{}[{}]", path, parts.size());
+    parts.push_back(text_request(encode_text(text, item, model, encoder), item, model));
+  }
+  for (const JsonValue& pair : input.lists) {
+    parts.push_back(pair_request(pair, fmt::format("{}[{}]", path, parts.size()), model, encoder));
+  }
+  return parts;
+}
+
+RequestParts token_requests(const JsonFields& body, const ServedModel& model, std::optional<Encoder>& encoder) {
   const JsonValue& input = field(body, "input");
   if (field(body, "image").kind != Kind::kNull) {
     invalid_request(fmt::format("body.image: {} takes token ids, in body.input", model.id));
   }
   if (input.kind == Kind::kNull) invalid_request("body.input: missing");
-  if (input.kind == Kind::kString || (input.has_odd_item && input.odd_kind == Kind::kString)) {
-    refuse_text("body.input", model);
+  if (is_text(input)) {
+    if (!encoder) refuse_text("body.input", model);
+    if (field(body, "token_type_ids").kind != Kind::kNull) {
+      invalid_request("body.token_type_ids: goes with token ids; of a text the tokenizer knows them");
+    }
+    return text_requests(input, model, encoder);
   }
   RequestParts parts;
   for (const List& list : lists_of(input, "body.input")) parts.push_back(token_request(list, model));
@@ -170,13 +230,13 @@ RequestParts image_request(const RequestDraft& draft, const ServedModel& model, 
 }  // namespace
 
 RequestParts encoder_requests(const RequestDraft& draft, Task task, const ServedModel& model,
-                              const std::string& image_folder) {
+                              std::optional<Encoder>& encoder, const std::string& image_folder) {
   for (const char* name : {"dimensions", "truncate_prompt_tokens"}) {
     if (field(draft.body, name).kind == Kind::kNull) continue;
     invalid_parameter(fmt::format("body.{}: not served; leave it out", name));
   }
   const bool images = model.config.takes_images();
-  RequestParts parts = images ? image_request(draft, model, image_folder) : token_requests(draft.body, model);
+  RequestParts parts = images ? image_request(draft, model, image_folder) : token_requests(draft.body, model, encoder);
   for (Request& request : parts) {
     request.task = task;
     request.values = task == Task::kEmbed ? model.config.hidden : model.config.classes;

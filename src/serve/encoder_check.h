@@ -16,7 +16,7 @@ inline constexpr std::string_view kImageFields[] = {"data", "shape"};
 
 // The inputs of a body, for a model that can do `task`. Errors as check_request().
 RequestParts encoder_requests(const RequestDraft& draft, Task task, const ServedModel& model,
-                              const std::string& image_folder);
+                              std::optional<Encoder>& encoder, const std::string& image_folder);
 
 // Whether body.encoding_format asks for vectors in base64.
 bool wants_base64(const JsonFields& body);

@@ -11,6 +11,8 @@
 #include "json_text.h"
 #include "request_fields.h"
 #include "sampling_check.h"
+#include "text_output.h"
+#include "text_request.h"
 
 namespace computron {
 namespace {
@@ -19,13 +21,19 @@ using Kind = JsonValue::Kind;
 
 constexpr int kMaxLogprobs = 20;
 constexpr std::size_t kMaxStopTokens = 256;
-constexpr std::pair<std::string_view, Task> kUrls[] = {
-    {"/v1/completions", Task::kComplete}, {"/v1/embeddings", Task::kEmbed}, {"/classify", Task::kClassify}};
 constexpr std::string_view kChatUrl = "/v1/chat/completions";
+constexpr std::pair<std::string_view, Task> kUrls[] = {{"/v1/completions", Task::kComplete},
+                                                       {kChatUrl, Task::kComplete},
+                                                       {"/v1/embeddings", Task::kEmbed},
+                                                       {"/classify", Task::kClassify}};
 
 constexpr std::string_view kTopFields[] = {"arrival", "body", "custom_id", "deadline", "method", "url"};
-constexpr std::string_view kBodyFields[] = {"echo",   "ignore_eos",       "logprobs",       "max_tokens", "model", "n",
-                                            "prompt", "return_token_ids", "stop_token_ids", "stream",     "user"};
+constexpr std::string_view kBodyFields[] = {"echo",   "ignore_eos", "logprobs",         "max_tokens", "model",
+                                            "n",      "prompt",     "return_token_ids", "stop",       "stop_token_ids",
+                                            "stream", "user"};
+constexpr std::string_view kChatFields[] = {
+    "ignore_eos",       "logprobs", "max_completion_tokens", "max_tokens", "messages",     "model", "n",
+    "return_token_ids", "stop",     "stop_token_ids",        "stream",     "top_logprobs", "user"};
 constexpr std::int64_t kMaxCompletions = 128;
 
 // Fields that change what comes back and are not served: only the value that changes nothing is accepted.
@@ -34,9 +42,10 @@ constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_to
                                                                     {"bad_words", Neutral::kEmpty},
                                                                     {"best_of", Neutral::kOne},
                                                                     {"prompt_logprobs", Neutral::kEmpty},
+                                                                    {"functions", Neutral::kEmpty},
                                                                     {"response_format", Neutral::kEmpty},
-                                                                    {"stop", Neutral::kEmpty},
                                                                     {"suffix", Neutral::kEmpty},
+                                                                    {"tools", Neutral::kEmpty},
                                                                     {"truncate_prompt_tokens", Neutral::kEmpty},
                                                                     {"use_beam_search", Neutral::kFalse}};
 
@@ -62,7 +71,6 @@ Task task_of(const std::string& url) {
   for (const auto& [known, task] : kUrls) {
     if (url == known) return task;
   }
-  if (url == kChatUrl) invalid_request(fmt::format("url: this build serves {}, not yet {}", served_urls(), url));
   invalid_request(fmt::format("url: unknown {}; this build serves {}", shown(url), served_urls()));
 }
 
@@ -88,30 +96,11 @@ ModelId find_model(const RequestDraft& draft, const std::vector<ServedModel>& mo
   throw RequestError(404, "model_not_found", fmt::format("body.model: this job serves no model {}", shown(name)));
 }
 
-[[noreturn]] void refuse_prompt_item(const JsonValue& prompt, const ServedModel& model) {
-  if (prompt.odd_kind == Kind::kFloat) {
-    invalid_parameter(fmt::format("body.prompt[{}]: token ids of {} are integers from 0 to {}", prompt.odd_index,
-                                  model.id, model.config.vocab - 1));
-  }
-  invalid_request(fmt::format("body.prompt[{}]: must be a token id, one prompt a request (got {})", prompt.odd_index,
-                              name_of(prompt.odd_kind)));
-}
-
-void check_prompt_kind(const JsonValue& prompt, const ServedModel& model) {
-  if (prompt.kind == Kind::kNull) invalid_request("body.prompt: missing");
-  if (prompt.kind == Kind::kString) refuse_text("body.prompt", model);
-  if (prompt.kind != Kind::kList) {
-    invalid_request(fmt::format("body.prompt: must be a list of token ids (got {})", describe(prompt)));
-  }
-  if (prompt.count == 0) invalid_parameter("body.prompt: must hold at least one token id");
-  if (prompt.has_odd_item) refuse_prompt_item(prompt, model);
-}
-
-void check_context(std::size_t prompt_tokens, int max_tokens, const ServedModel& model) {
+void check_context(std::string_view path, std::size_t prompt_tokens, int max_tokens, const ServedModel& model) {
   if (prompt_tokens + static_cast<std::size_t>(max_tokens) <= static_cast<std::size_t>(model.config.max_positions)) {
     return;
   }
-  context_length_exceeded(fmt::format("body.prompt: {} tokens and max_tokens {} exceed the {} positions of {}",
+  context_length_exceeded(fmt::format("{}: {} tokens and max_tokens {} exceed the {} positions of {}", path,
                                       prompt_tokens, max_tokens, model.config.max_positions, model.id));
 }
 
@@ -170,30 +159,102 @@ int max_tokens_of(const JsonFields& fields, bool echo, int default_max_tokens) {
   return static_cast<int>(body.integer("max_tokens", echo ? 0 : 1, most, default_max_tokens));
 }
 
-// One request for each of the `n` completions; they differ in the noise that draws their tokens.
-RequestParts completions(const RequestDraft& draft, const ServedModel& model, const RequestContext& context) {
-  const JsonFields& fields = draft.body;
-  const OptionalFields body(fields);
-  const JsonValue& prompt = field(fields, "prompt");
-  check_prompt_kind(prompt, model);
+// What is the same for all of a line's completions, but for their prompts and noise.
+Request common_request(const RequestDraft& draft, const ServedModel& model, int max_tokens) {
+  const OptionalFields body(draft.body);
   Request request;
-  request.echo = body.flag("echo");
-  request.max_tokens = max_tokens_of(fields, request.echo, context.default_max_tokens);
-  request.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
+  request.max_tokens = max_tokens;
   request.ignore_eos = body.flag("ignore_eos");
-  request.stop_tokens = stop_tokens(fields, model);
-  check_unserved(fields);
-  request.prompt = token_list(prompt, "body.prompt", model);
-  check_context(prompt.count, request.max_tokens, model);
-  request.sampling = sampling_of(draft, model, request.max_tokens);
-  const auto n = static_cast<std::size_t>(body.integer("n", 1, kMaxCompletions, 1));
+  request.stop_tokens = stop_tokens(draft.body, model);
+  check_unserved(draft.body);
+  request.sampling = sampling_of(draft, model, max_tokens);
+  return request;
+}
+
+// One request for each of the `n` completions of each prompt; they differ in the noise that draws their tokens.
+RequestParts parts_of(const RequestDraft& draft, Request common, const std::vector<Prompt>& prompts, TextOutput& text,
+                      const RequestContext& context) {
+  const JsonFields& fields = draft.body;
   const bool seeded = field(fields, "seed").kind != Kind::kNull;
-  RequestParts parts(n, request);
-  for (std::size_t i = 0; i < n; ++i) {
-    parts[i].sampling.key =
-        seeded ? hash_tuple(static_cast<std::uint64_t>(seed_of(fields)), i) : hash_tuple(context.seed, context.line, i);
+  RequestParts parts;
+  for (const Prompt& prompt : prompts) {
+    common.prompt = prompt.tokens;
+    for (std::size_t i = 0; i < text.per_prompt; ++i) {
+      const std::size_t part = parts.size();
+      common.sampling.key = seeded ? hash_tuple(static_cast<std::uint64_t>(seed_of(fields)), part)
+                                   : hash_tuple(context.seed, context.line, part);
+      common.watch = make_stop_watch(text, part);
+      parts.push_back(common);
+    }
   }
   return parts;
+}
+
+TextOutput text_output(const RequestDraft& draft, const ServedModel& model, const std::vector<Prompt>& prompts) {
+  const OptionalFields body(draft.body);
+  TextOutput text{.tokenizer = model.tokenizer, .stops = stop_strings(draft.body, model)};
+  text.min_tokens = static_cast<std::uint32_t>(body.integer("min_tokens", 0, std::numeric_limits<int>::max(), 0));
+  text.per_prompt = static_cast<std::size_t>(body.integer("n", 1, kMaxCompletions, 1));
+  if (text.per_prompt * prompts.size() > kMaxInputs) {
+    invalid_parameter(fmt::format("body.n: {} of each of {} prompts are more than {} completions", text.per_prompt,
+                                  prompts.size(), kMaxInputs));
+  }
+  for (const Prompt& prompt : prompts) {
+    auto& out = text.prompts.emplace_back();
+    if (!model.tokenizer) continue;
+    const auto before = decoding_context(*model.tokenizer, prompt.tokens);
+    out.context.assign(before.begin(), before.end());
+  }
+  return text;
+}
+
+void completions(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
+                 const RequestContext& context, CheckedRequest& checked) {
+  const JsonFields& fields = draft.body;
+  const OptionalFields body(fields);
+  const bool echo = body.flag("echo");
+  const std::vector<Prompt> prompts = prompts_of(fields, model, encoder);
+  Request common = common_request(draft, model, max_tokens_of(fields, echo, context.default_max_tokens));
+  common.echo = echo;
+  common.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const std::string path = prompts.size() > 1 ? fmt::format("body.prompt[{}]", i) : "body.prompt";
+    check_context(path, prompts[i].tokens.size(), common.max_tokens, model);
+  }
+  checked.text = text_output(draft, model, prompts);
+  for (std::size_t i = 0; echo && i < prompts.size(); ++i) checked.text.prompts[i].text = prompts[i].text.value_or("");
+  checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
+}
+
+// Without a limit an answer may take what the prompt leaves of the model's positions.
+int chat_max_tokens(const JsonFields& fields, std::size_t prompt_tokens, const ServedModel& model) {
+  const OptionalFields body(fields);
+  const int most = std::numeric_limits<int>::max();
+  const auto left = static_cast<std::int64_t>(model.config.max_positions) - static_cast<std::int64_t>(prompt_tokens);
+  const std::int64_t older = body.integer("max_tokens", 1, most, std::max<std::int64_t>(left, 1));
+  return static_cast<int>(body.integer("max_completion_tokens", 1, most, older));
+}
+
+int chat_logprobs(const JsonFields& fields) {
+  const OptionalFields body(fields);
+  const auto top = static_cast<int>(body.integer("top_logprobs", 0, kMaxLogprobs, -1));
+  if (body.flag("logprobs")) return std::max(top, 0);
+  if (top >= 0) invalid_parameter("body.top_logprobs: body.logprobs must be true beside it");
+  return -1;
+}
+
+void chat_completions(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
+                      const RequestContext& context, CheckedRequest& checked) {
+  std::vector<TokenId> ends;
+  const std::vector<Prompt> prompts = {chat_prompt(draft, model, encoder, ends)};
+  const std::size_t tokens = prompts[0].tokens.size();
+  Request common = common_request(draft, model, chat_max_tokens(draft.body, tokens, model));
+  common.logprobs = chat_logprobs(draft.body);
+  if (!common.ignore_eos) common.stop_tokens.insert(common.stop_tokens.end(), ends.begin(), ends.end());
+  check_context("body.messages", tokens, common.max_tokens, model);
+  checked.text = text_output(draft, model, prompts);
+  checked.text.chat = true;
+  checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
 }
 
 // What the model can do instead stands in the message.
@@ -222,7 +283,7 @@ const std::string& check_custom_id(const RequestDraft& draft) { return required_
 std::string asked_model(const RequestDraft& draft) { return field(draft.body, "model").text; }
 
 CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models,
-                             const RequestContext& context) {
+                             std::span<std::optional<Encoder>> encoders, const RequestContext& context) {
   const Task task = check_envelope(draft);
   const ModelId id = find_model(draft, models);
   check_task(task, models[id]);
@@ -230,10 +291,11 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
   seconds(draft, "deadline");  // checked; the scheduler has no use for it yet
   CheckedRequest checked;
   if (task == Task::kComplete) {
-    checked.parts = completions(draft, models[id], context);
+    const bool chat = field(draft.top, "url").text == kChatUrl;
+    (chat ? chat_completions : completions)(draft, models[id], encoders[id], context, checked);
     checked.prompt_token_ids = OptionalFields(draft.body).flag("return_token_ids");
   } else {
-    checked.parts = encoder_requests(draft, task, models[id], context.image_folder);
+    checked.parts = encoder_requests(draft, task, models[id], encoders[id], context.image_folder);
     checked.base64_vectors = wants_base64(draft.body);
   }
   for (Request& request : checked.parts) {
@@ -253,6 +315,7 @@ std::vector<std::string> unknown_fields(const RequestDraft& draft) {
     return names;
   }
   std::vector<std::string_view> known(std::begin(kBodyFields), std::end(kBodyFields));
+  if (url == kChatUrl) known.assign(std::begin(kChatFields), std::end(kChatFields));
   known.insert(known.end(), std::begin(kSamplingFields), std::end(kSamplingFields));
   for (const auto& [name, neutral] : kUnservedFields) known.push_back(name);
   add_unknown(draft.body, "body.", known, names);

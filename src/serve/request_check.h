@@ -1,6 +1,8 @@
 // The second half of parsing a line: what its fields mean, and whether this build can serve them.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,7 @@ struct CheckedRequest {
   RequestParts parts;  // ids and parts are left to the caller
   bool base64_vectors = false;
   bool prompt_token_ids = false;  // come back too
+  TextOutput text = {};           // of completions
 };
 
 // What else decides what a line means.
@@ -32,9 +35,9 @@ struct RequestContext {
 };
 
 // Throws RequestError invalid_request, invalid_parameter, model_not_found or context_length_exceeded; its message names
-// the field and what it may be. Reads the image that the request names.
+// the field and what it may be. Reads the image that the request names. `encoders` by ModelId.
 CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models,
-                             const RequestContext& context);
+                             std::span<std::optional<Encoder>> encoders, const RequestContext& context);
 
 // Names of fields that no version of the interface knows, "body." before a body's.
 std::vector<std::string> unknown_fields(const RequestDraft& draft);

@@ -51,9 +51,10 @@ class DraftBuilder {
 
  private:
   bool put(JsonValue value);
-  void add_item(const JsonValue& value);
+  void add_item(JsonValue value);
   JsonValue* inner_list();
   void descend();
+  void keep_fields(JsonFields& fields);
   std::string path() const;  // of the field at hand, for messages
   std::string_view not_a_number_at(std::size_t position) const;
 
@@ -72,7 +73,8 @@ class DraftBuilder {
   JsonValue* outer_ = nullptr;      // the field's list, while container_ is a list in it
   bool is_object_ = false;
   bool in_body_ = false;
-  JsonFields* inner_ = nullptr;  // fields of the body's object that is open, if they are kept
+  JsonFields* inner_ = nullptr;  // fields of the object that is open within the body, if they are kept
+  int inner_depth_ = 0;          // depth_ inside it
 };
 
 bool DraftBuilder::number_unsigned(std::uint64_t value) {
@@ -82,7 +84,7 @@ bool DraftBuilder::number_unsigned(std::uint64_t value) {
 
 bool DraftBuilder::put(JsonValue value) {
   if (container_ != nullptr && depth_ == container_depth_) {
-    add_item(value);
+    add_item(std::move(value));
   } else if (target_ != nullptr) {
     *target_ = std::move(value);
     target_ = nullptr;
@@ -90,7 +92,7 @@ bool DraftBuilder::put(JsonValue value) {
   return true;
 }
 
-void DraftBuilder::add_item(const JsonValue& value) {
+void DraftBuilder::add_item(JsonValue value) {
   if (container_->kind == Kind::kObject) return;  // key() counts
   if (value.kind != Kind::kInteger && !container_->has_odd_item) {
     container_->has_odd_item = true;
@@ -100,6 +102,8 @@ void DraftBuilder::add_item(const JsonValue& value) {
   if (value.kind == Kind::kInteger && container_->integers.size() < bounds_.max_list) {
     container_->integers.push_back(value.integer);
   }
+  const bool keeps_strings = in_body_ && (body_key_ == "prompt" || body_key_ == "input" || body_key_ == "stop");
+  if (value.kind == Kind::kString && keeps_strings) container_->strings.push_back(std::move(value.text));
   ++container_->count;
 }
 
@@ -114,18 +118,27 @@ bool DraftBuilder::start_object(std::size_t) {
   descend();
   open_keys_.emplace_back();
   if (depth_ == 1) is_object_ = true;
-  if (field == nullptr) return true;
+  if (field == nullptr) {
+    const bool message = depth_ == 4 && in_body_ && body_key_ == "messages";
+    if (message && draft_.messages.size() < bounds_.max_lists) keep_fields(draft_.messages.emplace_back());
+    return true;
+  }
   if (depth_ == 2 && top_key_ == "body") {
     in_body_ = true;
     return true;
   }
   if (depth_ == 3 && in_body_ && (body_key_ == "image" || body_key_ == "logit_bias")) {
-    inner_ = body_key_ == "image" ? &draft_.image : &draft_.logit_bias;
+    keep_fields(body_key_ == "image" ? draft_.image : draft_.logit_bias);
     return true;
   }
   container_ = field;
   container_depth_ = depth_;
   return true;
+}
+
+void DraftBuilder::keep_fields(JsonFields& fields) {
+  inner_ = &fields;
+  inner_depth_ = depth_;
 }
 
 bool DraftBuilder::key(std::string& name) {
@@ -143,7 +156,7 @@ bool DraftBuilder::key(std::string& name) {
   } else if (depth_ == 2 && in_body_) {
     body_key_ = *stored;
     target_ = &draft_.body[body_key_];
-  } else if (depth_ == 3 && inner_ != nullptr) {
+  } else if (inner_ != nullptr && depth_ == inner_depth_) {
     target_ = &(*inner_)[*stored];
   }
   return true;
@@ -169,7 +182,7 @@ bool DraftBuilder::start_array(std::size_t) {
 // Where the list that opens in the list of a field is kept, if it is.
 JsonValue* DraftBuilder::inner_list() {
   const bool in_list = container_ != nullptr && depth_ == container_depth_ && container_->kind == Kind::kList;
-  const bool kept = in_body_ && (body_key_ == "input" || body_key_ == "token_type_ids");
+  const bool kept = in_body_ && (body_key_ == "prompt" || body_key_ == "input" || body_key_ == "token_type_ids");
   if (!in_list || !kept || outer_ != nullptr || container_->lists.size() >= bounds_.max_lists) return nullptr;
   return &container_->lists.emplace_back(JsonValue{.kind = Kind::kList});
 }
@@ -180,7 +193,7 @@ bool DraftBuilder::end_array() {
     --container_depth_;
   }
   --depth_;
-  if (depth_ == 2) inner_ = nullptr;
+  if (depth_ < inner_depth_) inner_ = nullptr;
   if (depth_ == 1) {
     in_body_ = false;
     body_key_.clear();

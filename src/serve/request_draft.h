@@ -29,8 +29,11 @@ struct JsonValue {
   bool has_odd_item = false;
   std::size_t odd_index = 0;
   Kind odd_kind = Kind::kNull;
-  // Items that are lists themselves, up to ParseBounds::max_lists; only of the body's "input" and "token_type_ids".
+  // Items that are lists themselves, up to ParseBounds::max_lists; only of the body's "prompt", "input" and
+  // "token_type_ids".
   std::vector<JsonValue> lists{};
+  // Items that are strings; only of the body's "prompt", "input" and "stop".
+  std::vector<std::string> strings{};
 };
 
 // "null", "a boolean", ...
@@ -39,10 +42,11 @@ std::string_view name_of(JsonValue::Kind kind);
 using JsonFields = std::map<std::string, JsonValue, std::less<>>;
 
 struct RequestDraft {
-  JsonFields top;    // the line's own fields
-  JsonFields body;   // the fields of its "body", if that is an object
-  JsonFields image;  // the fields of the body's "image", if that is an object
-  JsonFields logit_bias;  // of the body's "logit_bias"
+  JsonFields top;                    // the line's own fields
+  JsonFields body;                   // the fields of its "body", if that is an object
+  JsonFields image;                  // the fields of the body's "image", if that is an object
+  JsonFields logit_bias;             // of the body's "logit_bias"
+  std::vector<JsonFields> messages;  // the objects in the body's "messages", up to ParseBounds::max_lists
 };
 
 struct ParseBounds {

@@ -86,10 +86,10 @@ std::vector<TokenId> token_list(const JsonValue& list, std::string_view path, co
 }
 
 void refuse_text(std::string_view path, const ServedModel& model) {
-  invalid_request(
-      fmt::format("{}: text is not accepted because the checkpoint of {} carries no tokenizer; "
-                  "give a list of token ids",
-                  path, model.id));
+  const std::string why = model.tokenizer_fault.empty()
+                              ? fmt::format("the checkpoint of {} carries no tokenizer", model.id)
+                              : fmt::format("the tokenizer of {} cannot be used ({})", model.id, model.tokenizer_fault);
+  invalid_request(fmt::format("{}: text is not accepted because {}; give a list of token ids", path, why));
 }
 
 }  // namespace computron

@@ -35,6 +35,7 @@ RequestParser::RequestParser(std::vector<ServedModel> models, ReaderLimits limit
     : models_(std::move(models)), limits_(limits), image_folder_(std::move(image_folder)), max_prompt_(kMinListBounds) {
   for (const ServedModel& model : models_) {
     max_prompt_ = std::max(max_prompt_, static_cast<std::size_t>(std::max(model.config.max_positions, 0)));
+    encoders_.push_back(model.tokenizer ? std::optional<Encoder>(*model.tokenizer) : std::nullopt);
   }
 }
 
@@ -63,13 +64,18 @@ RequestParts RequestParser::read(IncomingRequest& incoming, std::string_view lin
                        fmt::format("custom_id: an earlier line has {} too", shown(*incoming.custom_id)));
   }
   warn_unknown_fields(incoming.line, unknown_fields(draft));
-  CheckedRequest checked = check_request(draft, models_,
+  CheckedRequest checked = check_request(draft, models_, encoders_,
                                          {.line = incoming.line,
                                           .default_max_tokens = limits_.default_max_tokens,
                                           .seed = limits_.seed,
                                           .image_folder = image_folder_});
   incoming.base64_vectors = checked.base64_vectors;
-  if (checked.prompt_token_ids) incoming.prompt_token_ids = checked.parts.front().prompt;
+  incoming.text = std::move(checked.text);
+  if (checked.prompt_token_ids) {
+    for (std::size_t i = 0; i < checked.parts.size(); i += incoming.text.per_prompt) {
+      incoming.prompt_token_ids.push_back(checked.parts[i].prompt);
+    }
+  }
   for (std::size_t i = 0; i < checked.parts.size(); ++i) {
     checked.parts[i].id = incoming.line;
     checked.parts[i].part = static_cast<std::uint32_t>(i);

@@ -57,6 +57,7 @@ std::size_t bytes_of(const IncomingRequest& incoming) {
   std::size_t bytes = 0;
   if (const auto* parts = std::get_if<RequestParts>(&incoming.content)) {
     for (const Request& request : *parts) bytes += request.bytes();
+    for (const TextOutput::Prompt& prompt : incoming.text.prompts) bytes += prompt.text.size();
   }
   return bytes;
 }

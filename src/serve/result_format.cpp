@@ -4,12 +4,13 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
-#include <optional>
+#include <set>
 #include <variant>
 
 #include "base64.h"
 #include "computron/serve/result_writer.h"
 #include "json_text.h"
+#include "text_output.h"
 
 namespace computron {
 namespace {
@@ -28,14 +29,16 @@ std::string logprob_json(const ScoredToken& token) { return token.has_logprob ? 
 
 std::string id_json(const ScoredToken& token) { return fmt::format("{}", token.token); }
 
-// A token's stand-in for its text.
-std::string name_json(TokenId token) { return fmt::format("\"token:{}\"", token); }
+std::string name_json(TokenId token, const TextOutput& output) { return json_string(token_name(token, output)); }
 
-std::string top_json(const ScoredToken& token) {
+// By name: of two tokens of one name the better one.
+std::string top_json(const ScoredToken& token, const TextOutput& output) {
   if (!token.has_logprob) return "null";
   std::string text = "{";
+  std::set<std::string> names;
   for (const auto& [id, logprob] : token.top) {
-    fmt::format_to(Out(text), "{}{}:{}", text.size() > 1 ? "," : "", name_json(id), float_json(logprob));
+    const auto [name, fresh] = names.insert(name_json(id, output));
+    if (fresh) fmt::format_to(Out(text), "{}{}:{}", text.size() > 1 ? "," : "", *name, float_json(logprob));
   }
   return text + "}";
 }
@@ -57,10 +60,43 @@ std::string list_json(const ScoredTokens& tokens, F&& f) {
   return joined_json(tokens, [&](const ScoredToken& token, std::size_t) { return f(token); });
 }
 
-std::string logprobs_json(const ScoredTokens& tokens) {
-  return fmt::format(R"({{"tokens":{},"token_ids":{},"token_logprobs":{},"top_logprobs":{}}})",
-                     list_json(tokens, [](const ScoredToken& t) { return name_json(t.token); }),
-                     list_json(tokens, id_json), list_json(tokens, logprob_json), list_json(tokens, top_json));
+std::string number_json(std::size_t number) { return fmt::format("{}", number); }
+
+std::string offsets_json(const ChoiceText& choice, const TextOutput& output) {
+  if (output.tokenizer == nullptr) return "";
+  const auto number = [](std::size_t offset, std::size_t) { return number_json(offset); };
+  return fmt::format(R"(,"text_offset":{})", joined_json(choice.offsets, number));
+}
+
+std::string logprobs_json(const ScoredTokens& tokens, const ChoiceText& choice, const TextOutput& output) {
+  return fmt::format(R"({{"tokens":{},"token_ids":{},"token_logprobs":{},"top_logprobs":{}{}}})",
+                     list_json(tokens, [&](const ScoredToken& t) { return name_json(t.token, output); }),
+                     list_json(tokens, id_json), list_json(tokens, logprob_json),
+                     list_json(tokens, [&](const ScoredToken& t) { return top_json(t, output); }),
+                     offsets_json(choice, output));
+}
+
+std::string bytes_json(TokenId token, const TextOutput& output) {
+  const std::string bytes = output.tokenizer ? output.tokenizer->token_bytes(token) : "";
+  return joined_json(bytes, [](char byte, std::size_t) { return number_json(static_cast<unsigned char>(byte)); });
+}
+
+// One of a chat's logprobs, but for its closing brace.
+std::string chat_token_json(TokenId token, float logprob, const TextOutput& output) {
+  return fmt::format(R"({{"token":{},"logprob":{},"bytes":{})", name_json(token, output), float_json(logprob),
+                     bytes_json(token, output));
+}
+
+std::string chat_logprobs_json(const ScoredTokens& tokens, const TextOutput& output) {
+  const auto top = [&](const ScoredToken& token) {
+    return joined_json(token.top, [&](const std::pair<TokenId, float>& one, std::size_t) {
+      return chat_token_json(one.first, one.second, output) + "}";
+    });
+  };
+  return fmt::format(R"({{"content":{}}})", list_json(tokens, [&](const ScoredToken& token) {
+                       return fmt::format(R"({},"top_logprobs":{}}})",
+                                          chat_token_json(token.token, token.logprob, output), top(token));
+                     }));
 }
 
 std::string custom_id_json(const IncomingRequest& request) {
@@ -79,42 +115,61 @@ ScoredTokens all_tokens(const Completion& completion) {
   return tokens;
 }
 
-// What a choice shows, beside its tokens.
-struct ChoiceFields {
-  bool logprobs = false;
-  std::optional<std::string> prompt_token_ids;  // JSON
-};
-
-std::string choice_json(const Completion& completion, std::size_t index, const ChoiceFields& fields) {
-  const ScoredTokens tokens = all_tokens(completion);
-  const std::string prompt =
-      fields.prompt_token_ids ? fmt::format(R"("prompt_token_ids":{},)", *fields.prompt_token_ids) : "";
-  return fmt::format(R"({{"index":{},"text":"",{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", index, prompt,
-                     list_json(tokens, id_json), completion.finish_reason == FinishReason::kStop ? "stop" : "length",
-                     fields.logprobs ? logprobs_json(tokens) : "null");
+std::string numbers_json(const std::vector<TokenId>& tokens) {
+  return joined_json(tokens, [](TokenId token, std::size_t) { return fmt::format("{}", token); });
 }
 
-// Of all parts together. The completions of one prompt count it once.
-std::string usage_json(Parts parts, bool one_prompt = false) {
+// "name":value, or nothing.
+std::string prompt_ids_json(const IncomingRequest& request, std::size_t part) {
+  if (request.prompt_token_ids.empty()) return "";
+  const std::vector<TokenId>& ids = request.prompt_token_ids.at(part / request.text.per_prompt);
+  return fmt::format(R"("prompt_token_ids":{},)", numbers_json(ids));
+}
+
+std::string_view finish_reason(const Completion& completion, const ChoiceText& choice) {
+  return choice.stopped || completion.finish_reason == FinishReason::kStop ? "stop" : "length";
+}
+
+std::string choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
+  const ScoredTokens tokens = all_tokens(completion);
+  const ChoiceText choice = choice_text(completion, request.text, part);
+  const bool logprobs = first_part(request).logprobs >= 0;
+  return fmt::format(R"({{"index":{},"text":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
+                     json_string(choice.text), prompt_ids_json(request, part), list_json(tokens, id_json),
+                     finish_reason(completion, choice),
+                     logprobs ? logprobs_json(tokens, choice, request.text) : "null");
+}
+
+std::string chat_choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
+  const ScoredTokens tokens = all_tokens(completion);
+  const ChoiceText choice = choice_text(completion, request.text, part);
+  const bool logprobs = first_part(request).logprobs >= 0;
+  const std::string message = fmt::format(R"({{"role":"assistant","content":{}}})", json_string(choice.text));
+  return fmt::format(R"({{"index":{},"message":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
+                     message, prompt_ids_json(request, part), list_json(tokens, id_json),
+                     finish_reason(completion, choice), logprobs ? chat_logprobs_json(tokens, request.text) : "null");
+}
+
+// Of all parts together. The completions of one prompt, `per_prompt` of them, count it once.
+std::string usage_json(Parts parts, std::size_t per_prompt = 1) {
   std::int64_t prompt = 0, generated = 0;
-  for (const Completion& part : parts) {
-    if (!one_prompt || prompt == 0) prompt += part.prompt_tokens;
-    generated += part.generated_tokens;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i % per_prompt == 0) prompt += parts[i].prompt_tokens;
+    generated += parts[i].generated_tokens;
   }
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}})", prompt, generated,
                      prompt + generated);
 }
 
 std::string completion_body(const IncomingRequest& request, Parts parts) {
-  ChoiceFields fields{first_part(request).logprobs >= 0, std::nullopt};
-  if (request.prompt_token_ids) {
-    const auto number = [](TokenId token, std::size_t) { return fmt::format("{}", token); };
-    fields.prompt_token_ids = joined_json(*request.prompt_token_ids, number);
-  }
-  return fmt::format(R"({{"id":"cmpl-{}","object":"text_completion","model":{},"choices":{},"usage":{}}})",
-                     request.line, json_string(request.model),
-                     joined_json(parts, [&](const Completion& c, std::size_t i) { return choice_json(c, i, fields); }),
-                     usage_json(parts, /*one_prompt=*/true));
+  const bool chat = request.text.chat;
+  const auto choice = [&](const Completion& c, std::size_t i) {
+    return chat ? chat_choice_json(request, c, i) : choice_json(request, c, i);
+  };
+  return fmt::format(R"({{"id":"{}-{}","object":"{}",{}"model":{},"choices":{},"usage":{}}})",
+                     chat ? "chatcmpl" : "cmpl", request.line, chat ? "chat.completion" : "text_completion",
+                     chat ? R"("created":0,)" : "", json_string(request.model), joined_json(parts, choice),
+                     usage_json(parts, request.text.per_prompt));
 }
 
 std::string floats_json(const std::vector<float>& values) {

@@ -2,44 +2,10 @@
 
 #include <charconv>
 
+#include "computron/text/utf8.h"
+
 namespace computron {
 namespace {
-
-std::size_t sequence_length(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return 2;
-  if (lead >= 0xE0 && lead <= 0xEF) return 3;
-  if (lead >= 0xF0 && lead <= 0xF4) return 4;
-  return 0;
-}
-
-// The second byte rules out overlong forms, UTF-16 surrogates and what lies beyond U+10FFFF (Unicode 15, table 3-7).
-bool second_byte_fits(unsigned char lead, unsigned char second) {
-  switch (lead) {
-    case 0xE0:
-      return second >= 0xA0 && second <= 0xBF;
-    case 0xED:
-      return second >= 0x80 && second <= 0x9F;
-    case 0xF0:
-      return second >= 0x90 && second <= 0xBF;
-    case 0xF4:
-      return second >= 0x80 && second <= 0x8F;
-    default:
-      return second >= 0x80 && second <= 0xBF;
-  }
-}
-
-// Length of the well-formed character at the start of `text`, or 0.
-std::size_t character_length(std::string_view text) {
-  const auto byte = [text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const std::size_t length = sequence_length(byte(0));
-  if (length <= 1) return length;
-  if (text.size() < length || !second_byte_fits(byte(0), byte(1))) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
 
 // The code unit of a \uXXXX at the start of `text`, or -1.
 int escaped_unit(std::string_view text) {
@@ -78,9 +44,9 @@ std::optional<TextFault> find_text_fault(std::string_view line) {
       i += escape.length;
       continue;
     }
-    const std::size_t length = character_length(line.substr(i));
-    if (length == 0) return TextFault{i, "an ill-formed UTF-8 sequence"};
-    i += length;
+    const Utf8Head head = utf8_head(line.substr(i));
+    if (head.kind != Utf8Head::kCharacter) return TextFault{i, "an ill-formed UTF-8 sequence"};
+    i += head.bytes;
   }
   return std::nullopt;
 }

@@ -213,6 +213,32 @@ TEST(Sequence, AStopAtTheLastAllowedTokenIsAStop) {
 }
 
 // A stop token in the prompt ends nothing.
+// Ends a sequence at a token and notes what it sees.
+struct NotedTokens : TokenWatch {
+  bool ends_with(TokenId token) override {
+    seen.push_back(token);
+    return token == 12;
+  }
+  std::vector<TokenId> seen;
+};
+
+TEST(Sequence, AWatchSeesEveryTokenOnceAndEndsItWithOne) {
+  const auto watch = std::make_shared<NotedTokens>();
+  Request request = make_request({12}, 9);
+  request.watch = watch;
+  Drive d(request);
+  d.sample(10);
+  d.sequence.restart(2);  // its cache is gone: the tokens stay
+  d.chunk();
+  d.rows({row(11)});
+  d.sample(12);
+  const Completion completion = d.end();
+  EXPECT_THAT(watch->seen, ElementsAre(10, 11, 12));
+  EXPECT_THAT(tokens_of(completion.tokens), ElementsAre(10, 11, 12));
+  EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(completion.generated_tokens, 3);
+}
+
 TEST(Sequence, OnlyGeneratedTokensStop) {
   Drive d(make_request({2, 2}, 1));
   d.sample(11);

@@ -221,7 +221,7 @@ TEST(RequestParser, EnvelopeFieldsAreNamed) {
   refused(R"({"custom_id":"r","method":"POST","url":false})", "url: must be a string (got false)");
   refused(R"({"custom_id":"r","method":"POST","url":"/v2/x"})", "url: unknown '/v2/x'");
   refused(R"({"custom_id":"r","method":"POST","url":"/v1/chat/completions"})",
-          "this build serves /v1/completions, /v1/embeddings, /classify, not yet /v1/chat/completions");
+          "body: missing");
   const std::string head = R"({"custom_id":"r","method":"POST","url":"/v1/completions")";
   refused(head + "}", "body: missing");
   refused(head + R"(,"body":null})", "body: must be an object (got null)");
@@ -232,17 +232,18 @@ TEST(RequestParser, EnvelopeFieldsAreNamed) {
   refused(head + R"(,"body":{"model":{}}})", "body.model: must be a string (got an object)");
 }
 
-TEST(RequestParser, PromptIsOneListOfTokens) {
+TEST(RequestParser, PromptsAreListsOfTokens) {
   const auto refused = [](const std::string& prompt, const std::string& part) {
     expect_refused(line_with("\"prompt\":" + prompt), "invalid_request", part);
   };
   expect_refused(line_with(""), "invalid_request", "body.prompt: missing");
   refused("null", "body.prompt: missing");
   refused("\"hello\"", "the checkpoint of opt-a carries no tokenizer");
-  refused("5", "body.prompt: must be a list of token ids (got 5)");
-  refused("{\"a\":1}", "body.prompt: must be a list of token ids (got an object)");
-  refused("[[4,5]]", "body.prompt[0]: must be a token id, one prompt a request (got a list)");
-  refused("[4,\"a\"]", "body.prompt[1]: must be a token id, one prompt a request (got a string)");
+  refused("5", "body.prompt: must be a text or a list of token ids (got 5)");
+  refused("{\"a\":1}", "body.prompt: must be a text or a list of token ids (got an object)");
+  refused("[[4,5],6]", "body.prompt[0]: prompts are a list of token ids, of texts or of lists of token ids, of one kind");
+  refused("[4,\"a\"]", "body.prompt[1]: prompts are a list of token ids, of texts or of lists");
+  refused("[\"a\",[4]]", "body.prompt[0]: prompts are");
   refused("[4,null]", "body.prompt[1]");
   refused("[true]", "body.prompt[0]");
 }
@@ -338,7 +339,7 @@ TEST(RequestParser, ReadsHowTokensAreDrawn) {
                           .key = parts[0].sampling.key};
   EXPECT_EQ(parts[0].sampling, expected);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(parts[i].part, i);
-  EXPECT_EQ(incoming.prompt_token_ids, (std::vector<TokenId>{4, 5}));
+  EXPECT_EQ(incoming.prompt_token_ids, (std::vector<std::vector<TokenId>>{{4, 5}}));
 }
 
 // One seed, one noise, wherever the request stands; without one the job's seed and the line decide.
@@ -360,9 +361,7 @@ TEST(RequestParser, KeysOfNoise) {
 
 TEST(RequestParser, WhatChangesResultsAndIsNotServedIsRefusedByName) {
   for (const auto& [field, value] :
-       std::vector<std::pair<std::string, std::string>>{{"stop", "\"x\""},
-                                                        {"stop", "[\"x\"]"},
-                                                        {"best_of", "2"},
+       std::vector<std::pair<std::string, std::string>>{{"best_of", "2"},
                                                         {"suffix", "\"x\""},
                                                         {"use_beam_search", "true"},
                                                         {"allowed_token_ids", "[1]"},
@@ -579,7 +578,8 @@ TEST(EncoderRequests, ModelsSayWhatTheyCanDo) {
   refused("bert", "/v1/completions", "url: bert is an encoder: it serves /v1/embeddings and /classify");
   refused("plain", "/classify", "url: plain is an encoder without classes: it serves /v1/embeddings");
   refused("bert", "/v1/rerank",
-          "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/embeddings, /classify");
+          "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/chat/completions, "
+            "/v1/embeddings, /classify");
   for (const std::string name : {"dimensions", "truncate_prompt_tokens"}) {
     expect_encoder_refused(encoder_line("bert", R"("input":[4],")" + name + "\":3"), "invalid_parameter",
                            "body." + name + ": not served");

@@ -84,12 +84,12 @@ void write_tiny_checkpoint(const std::string& path, const TinyModel& model, cons
 }
 
 void write_random_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
-                             const std::string& omitted) {
+                             const std::string& omitted, const std::vector<CarriedFile>& tokenizer) {
   std::vector<TensorSpec> specs = tensor_specs(config);
   std::erase_if(specs, [&](const TensorSpec& spec) { return spec.name == omitted; });
   std::vector<TensorDeclaration> declarations;
   for (const auto& spec : specs) declarations.push_back({spec.name, dtype, spec.shape, spec.transposed});
-  CheckpointWriter writer(path, config.architecture, config.to_json(), declarations);
+  CheckpointWriter writer(path, config.architecture, config.to_json(), declarations, tokenizer);
   for (std::size_t i = 0; i < specs.size(); ++i) writer.write(i, 0, random_tensor(specs[i], dtype, seed, i));
   writer.finish();
 }

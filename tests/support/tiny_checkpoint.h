@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "computron/base/types.h"
+#include "computron/checkpoint/writer.h"
 #include "computron/model/config.h"
 
 namespace computron::test {
@@ -30,7 +31,7 @@ ModelConfig opt_config(const TinyModel& model);
 
 // Writes a checkpoint of any configuration, without the tensor called `omitted` if there is such.
 void write_random_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
-                             const std::string& omitted = "");
+                             const std::string& omitted = "", const std::vector<CarriedFile>& tokenizer = {});
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted = "");
 
 // Inverts one bit in the middle of a tensor's bytes in the file; its digest stays as it was.

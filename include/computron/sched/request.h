@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,15 @@ namespace computron {
 using RequestId = std::uint64_t;  // the 0-based line number in the input
 
 enum class Task : std::uint8_t { kComplete, kEmbed, kClassify };
+
+// Sees the tokens of a sequence as rank 0 gets them, in order and each once, whatever becomes of its cache, and may end
+// it: where a text ends, say, of which the scheduler knows nothing.
+class TokenWatch {
+ public:
+  virtual ~TokenWatch() = default;
+  // True when the sequence ends with this token, which is a part of the result.
+  virtual bool ends_with(TokenId token) = 0;
+};
 
 // One sequence that somebody wants computed. A line of the input that wants several (a list of inputs to embed) is
 // several requests of one id; whoever submits them puts their completions together.
@@ -29,6 +39,7 @@ struct Request {
   bool ignore_eos = false;
   SamplingParams sampling = {};       // prompt_tokens and stop_tokens are filled in when it begins
   std::vector<TokenId> stop_tokens;  // end the sequence like the model's own end-of-sequence tokens
+  std::shared_ptr<TokenWatch> watch = {};  // its own, or null; sees no token of `stop_tokens`
   double arrival_s = 0;   // seconds after the start of the job
 
   // Of encoders, whose task is to embed or to classify.

@@ -68,6 +68,7 @@ class Job {
   const Device& device() const { return *device_; }
   Device& device() { return *device_; }
   Ops& ops() { return *ops_; }
+  const CheckpointIndex& index(ModelId model) const { return models_[model].index; }
   DType weight_dtype(ModelId model) const { return models_[model].weight_dtype; }
   const HostStore& host() const { return *host_; }
   std::size_t page_bytes() const { return page_bytes_; }

@@ -19,6 +19,7 @@
 #include "computron/base/file_descriptor.h"
 #include "computron/sched/request.h"
 #include "computron/serve/roster.h"
+#include "computron/text/generated_text.h"
 
 namespace computron {
 
@@ -41,13 +42,30 @@ struct RequestFailure {
 // The sequences that make a line's result together, in its order: their parts are 0, 1, ...
 using RequestParts = std::vector<Request>;
 
+// How a line's tokens become text again.
+struct TextOutput {
+  struct Prompt {
+    std::vector<TokenId> context = {};  // decoding_context() of its tokens
+    std::string text = {};              // as given, where it comes back (echo)
+  };
+  std::shared_ptr<const Tokenizer> tokenizer = {};  // null: tokens are named by their numbers
+  StopStrings stops = {};
+  std::uint32_t min_tokens = 0;
+  std::vector<Prompt> prompts = {};
+  std::size_t per_prompt = 1;  // parts
+  bool chat = false;
+
+  const Prompt& prompt_of(std::size_t part) const { return prompts.at(part / per_prompt); }
+};
+
 // One non-blank input line. The custom_id is known for failures too where the line could be read that far.
 struct IncomingRequest {
   RequestId line = 0;  // 0-based line number in the file, blank lines counted
   std::optional<std::string> custom_id;
   std::string model;  // as asked for; may be unknown
   bool base64_vectors = false;  // how an embedding is written
-  std::optional<std::vector<TokenId>> prompt_token_ids = {};  // to come back with each choice
+  std::vector<std::vector<TokenId>> prompt_token_ids = {};  // to come back with each prompt's choices; or none
+  TextOutput text = {};                                     // of completions
   std::variant<RequestParts, RequestFailure> content;
 };
 
@@ -72,6 +90,7 @@ class RequestParser {
   ReaderLimits limits_;
   std::string image_folder_;
   std::size_t max_prompt_ = 0;  // tokens; the longest that any model takes
+  std::vector<std::optional<Encoder>> encoders_;  // [model] that has a tokenizer
   std::unordered_set<std::string> seen_ids_;
   bool warned_unknown_fields_ = false;
   bool warned_unknown_model_ = false;

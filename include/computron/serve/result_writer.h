@@ -20,8 +20,11 @@ namespace computron {
 //   {"id": "batch_req_<line>", "custom_id": ..., "response": {"status_code": 200, "request_id": "req_<line>",
 //    "body": {...}}, "error": null}
 // A completion's body is interface.md's: id, object, model, choices[{index, text, token_ids, finish_reason, logprobs}],
-// usage. With echo the prompt's tokens come first in token_ids and logprobs. `text` is empty while checkpoints carry no
-// tokenizer; a token's string in logprobs is then "token:<id>". Log-probabilities are the shortest decimals that read
+// usage. With echo the prompt comes first in text, token_ids and logprobs. Several prompts have their choices one after
+// the other, `n` each. `text` is empty where the checkpoint carries no tokenizer; a token's string in logprobs is then
+// "token:<id>", and else what it adds to a text, or "bytes:\x.." if that is no whole character; text_offset counts
+// characters of `text`. A stop string ends the text before it and is a part of token_ids, logprobs and usage. A chat's
+// body is OpenAI's chat.completion, with token_ids. Log-probabilities are the shortest decimals that read
 // back as the same float32; minus infinity is written as -9999, as vLLM does.
 // An embedding's body is OpenAI's: {object: list, data: [{object: embedding, index, embedding}], model, usage}; a
 // classification's is vLLM's: {id, object: list, created: 0, model, data: [{index, label, probs, num_classes}], usage},

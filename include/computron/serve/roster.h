@@ -1,11 +1,13 @@
 // The models of a job: `--model ID=FILE.h5 ...` or `--models ROSTER.json`.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "computron/model/config.h"
+#include "computron/text/tokenizer.h"
 
 namespace computron {
 
@@ -27,6 +29,8 @@ std::vector<RosterEntry> read_roster(const std::string& file);
 struct ServedModel {
   std::string id;
   ModelConfig config;
+  std::shared_ptr<const Tokenizer> tokenizer = {};  // null: only token ids are taken
+  std::string tokenizer_fault = {};                 // why it has none; empty: its checkpoint carries none
 };
 
 }  // namespace computron

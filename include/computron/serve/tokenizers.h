@@ -1,0 +1,14 @@
+// The tokenizers that the job's checkpoints carry.
+#pragma once
+
+#include <vector>
+
+#include "computron/serve/job.h"
+
+namespace computron {
+
+// Rank 0: reads each model's tokenizer from its checkpoint. One that cannot be used is warned of and said so to whoever
+// sends text; its model still takes token ids. Error{kIo} or CheckpointError if the checkpoint's bytes are damaged.
+void load_tokenizers(const Job& job, std::vector<ServedModel>& models);
+
+}  // namespace computron

@@ -1,0 +1,94 @@
+// A model's tokenizer: text to tokens and back, exactly as the tokenizers library of Hugging Face does it.
+//
+//   text → added tokens cut out → normalizer → pre-tokenizer: words → model: tokens → special tokens around them
+//   tokens → texts of tokens → decoder: text
+//
+// Made of the files that a checkpoint carries: tokenizer.json; or vocab.json and merges.txt (GPT-2, OPT); or vocab.txt
+// (BERT); the latter two with what tokenizer_config.json, special_tokens_map.json and added_tokens.json say. The files
+// come from anywhere: sizes, depths and counts are bounded, and what a file asks that is not done here is refused by
+// name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "computron/base/types.h"
+
+namespace computron {
+
+using TokenizerFiles = std::map<std::string, std::string>;  // contents by name
+
+inline constexpr std::size_t kMaxTokenizerFileBytes = std::size_t{64} << 20;
+
+// Tokens with their segments: 0 the first text's, 1 the second's.
+struct EncodedPair {
+  std::vector<TokenId> tokens;
+  std::vector<std::int32_t> types;
+};
+
+// Immutable, so any number of threads may share one; each encodes with an Encoder of its own.
+class Tokenizer {
+ public:
+  // CheckpointError naming file and place of what is damaged or not supported, or that there is none of those files.
+  explicit Tokenizer(const TokenizerFiles& files);
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // The text of all tokens, special ones left out; numbers that are no token's count for nothing.
+  std::string decode(std::span<const TokenId> tokens) const;
+  // What the token alone adds within a text: any bytes, for a token may be a part of a character. Of a special token
+  // its name.
+  std::string token_bytes(TokenId token) const;
+  // By its text as the file spells it.
+  std::optional<TokenId> token_id(std::string_view text) const;
+  // Added tokens only: what stands in a text and is cut out of it.
+  bool has_added_token(std::string_view text) const;
+  bool is_special(TokenId token) const;
+  // One more than the largest token.
+  TokenId tokens_end() const;
+
+  // The chat template that came with it, in Jinja; empty if none did.
+  const std::string& chat_template() const;
+  // The tokens that begin and end texts, as the files name them; empty if they do not.
+  const std::string& bos_token() const;
+  const std::string& eos_token() const;
+
+  struct Parts;  // src/text
+
+ private:
+  friend class Encoder;
+  friend class IncrementalDecoder;
+  friend std::span<const TokenId> decoding_context(const Tokenizer&, std::span<const TokenId>);
+  std::unique_ptr<const Parts> parts_;
+};
+
+class Encoder {
+ public:
+  // Borrows the tokenizer.
+  explicit Encoder(const Tokenizer& tokenizer);
+  ~Encoder();
+  Encoder(Encoder&&) noexcept;
+  Encoder& operator=(Encoder&&) noexcept;
+
+  // Special tokens are put around the text where the tokenizer's files say so, unless `special_tokens` is false.
+  // RequestError{invalid_utf8} if it is not UTF-8, {invalid_request} if it takes too long to cut.
+  std::vector<TokenId> encode(std::string_view text, bool special_tokens = true);
+  EncodedPair encode_pair(std::string_view first, std::string_view second);
+
+ private:
+  struct Scratch;
+  void encode_plain(std::string_view text, std::vector<TokenId>& out);
+  void encode_words(std::string_view text, bool at_start, std::vector<TokenId>& out);
+
+  const Tokenizer* tokenizer_;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace computron

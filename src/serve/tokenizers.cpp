@@ -1,0 +1,44 @@
+#include "computron/serve/tokenizers.h"
+
+#include <algorithm>
+
+#include "computron/base/log.h"
+#include "computron/checkpoint/reader.h"
+
+namespace computron {
+namespace {
+
+TokenizerFiles read_files(const CheckpointIndex& index) {
+  const TensorReader reader(index);
+  TokenizerFiles files;
+  for (const auto& [name, entry] : index.tokenizer) files[name] = reader.read(entry);
+  return files;
+}
+
+bool has_tokenizer(const CheckpointIndex& index) {
+  return std::any_of(index.tokenizer.begin(), index.tokenizer.end(), [](const auto& file) {
+    return file.first == "tokenizer.json" || file.first == "tokenizer.model" || file.first.starts_with("vocab.");
+  });
+}
+
+void load_tokenizer(const CheckpointIndex& index, ServedModel& model) {
+  const TokenizerFiles files = read_files(index);
+  try {
+    model.tokenizer = std::make_shared<const Tokenizer>(files);
+  } catch (const CheckpointError& error) {
+    model.tokenizer_fault = error.what();
+    spdlog::warn("model {} takes token ids only: its tokenizer cannot be used: {}", model.id, error.what());
+  }
+}
+
+}  // namespace
+
+void load_tokenizers(const Job& job, std::vector<ServedModel>& models) {
+  for (std::size_t m = 0; m < models.size(); ++m) {
+    const CheckpointIndex& index = job.index(static_cast<ModelId>(m));
+    const bool images = models[m].config.takes_images();
+    if (!images && has_tokenizer(index)) load_tokenizer(index, models[m]);
+  }
+}
+
+}  // namespace computron

@@ -1,0 +1,24 @@
+// The step that makes a text uniform before it is cut: tokenizer.json's `normalizer`.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "src/text/json_reader.h"
+
+namespace computron {
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  // Of well-formed UTF-8, which it returns. Thread-safe.
+  virtual std::string apply(std::string text) const = 0;
+};
+
+// BERT's, for vocabularies without a tokenizer.json.
+std::unique_ptr<Normalizer> make_bert_normalizer(bool lowercase, bool chinese, bool strip_accents);
+
+// Null for null. CheckpointError naming what is not supported.
+std::unique_ptr<Normalizer> make_normalizer(const JsonAt& json);
+
+}  // namespace computron

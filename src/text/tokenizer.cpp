@@ -1,0 +1,181 @@
+#include "computron/text/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "computron/text/incremental_decoder.h"
+#include "computron/text/utf8.h"
+#include "src/text/tokenizer_parts.h"
+#include "src/text/tokenizer_settings.h"
+
+namespace computron {
+namespace {
+
+constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
+
+void check_sizes(const TokenizerFiles& files) {
+  for (const auto& [name, content] : files) {
+    if (content.size() <= kMaxTokenizerFileBytes) continue;
+    throw CheckpointError(fmt::format("{}: {} bytes (limit {})", name, content.size(), kMaxTokenizerFileBytes));
+  }
+}
+
+std::string with_spaces(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const bool mark = text.substr(at).starts_with(kMetaspace);
+    out += mark ? ' ' : text[at];
+    at += mark ? kMetaspace.size() : 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+const std::string* Tokenizer::Parts::text_of(TokenId token) const {
+  const auto added = added_by_id.find(token);
+  return added != added_by_id.end() ? &added->second.text : vocabulary.text_of(token);
+}
+
+bool Tokenizer::Parts::is_special(TokenId token) const {
+  const auto added = added_by_id.find(token);
+  return added != added_by_id.end() && added->second.special && added->second.text == added->second.content;
+}
+
+Tokenizer::Tokenizer(const TokenizerFiles& files) {
+  check_sizes(files);
+  const TokenizerSettings settings(files);
+  auto parts = std::make_unique<Parts>();
+  if (files.contains("tokenizer.json")) {
+    read_tokenizer_json(files.at("tokenizer.json"), settings, *parts);
+  } else if (files.contains("vocab.json") && files.contains("merges.txt")) {
+    read_bpe_files(files, settings, *parts);
+  } else if (files.contains("vocab.txt")) {
+    read_word_piece_files(files, settings, *parts);
+  } else if (files.contains("tokenizer.model")) {
+    throw CheckpointError(
+        "tokenizer.model alone is not supported: save the tokenizer with transformers, which writes "
+        "tokenizer.json");
+  } else {
+    throw CheckpointError("no tokenizer: neither tokenizer.json nor vocab.json and merges.txt nor vocab.txt");
+  }
+  parts->chat_template = settings.chat_template;
+  parts->bos_token = settings.role("bos_token");
+  parts->eos_token = settings.role("eos_token");
+  parts_ = std::move(parts);
+}
+
+Tokenizer::~Tokenizer() = default;
+
+std::string Tokenizer::decode(std::span<const TokenId> tokens) const {
+  IncrementalDecoder decoder(*this);
+  std::string text;
+  for (const TokenId token : tokens) decoder.push(token, text);
+  decoder.finish(text);
+  return text;
+}
+
+std::string Tokenizer::token_bytes(TokenId token) const {
+  const std::string* text = parts_->text_of(token);
+  if (text == nullptr) return "";
+  if (parts_->added_by_id.contains(token)) return *text;
+  std::string bytes;
+  switch (parts_->spelling) {
+    case Parts::kBytes:
+      return spelled_bytes(*text, bytes) ? bytes : *text;
+    case Parts::kMetaspace:
+      if (const int byte = byte_of_token(*text); byte >= 0) return {static_cast<char>(byte)};
+      return with_spaces(*text);
+    case Parts::kWordPiece:
+      return text->starts_with("##") ? text->substr(2) : " " + *text;
+    case Parts::kPlain:
+      break;
+  }
+  return *text;
+}
+
+std::optional<TokenId> Tokenizer::token_id(std::string_view text) const {
+  const auto added = parts_->added_ids.find(text);
+  const TokenId id = added != parts_->added_ids.end() ? added->second : parts_->vocabulary.id_of(text);
+  return id == kNoToken ? std::nullopt : std::optional(id);
+}
+
+bool Tokenizer::has_added_token(std::string_view text) const { return parts_->added_ids.contains(text); }
+bool Tokenizer::is_special(TokenId token) const { return parts_->is_special(token); }
+
+TokenId Tokenizer::tokens_end() const {
+  TokenId end = parts_->vocabulary.end();
+  for (const auto& [id, token] : parts_->added_by_id) end = std::max(end, id + 1);
+  return end;
+}
+
+const std::string& Tokenizer::chat_template() const { return parts_->chat_template; }
+const std::string& Tokenizer::bos_token() const { return parts_->bos_token; }
+const std::string& Tokenizer::eos_token() const { return parts_->eos_token; }
+
+struct Encoder::Scratch : EncodeScratch {};
+
+Encoder::Encoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer), scratch_(std::make_unique<Scratch>()) {}
+Encoder::~Encoder() = default;
+Encoder::Encoder(Encoder&&) noexcept = default;
+Encoder& Encoder::operator=(Encoder&&) noexcept = default;
+
+std::vector<TokenId> Encoder::encode(std::string_view text, bool special_tokens) {
+  std::vector<TokenId> tokens;
+  if (!special_tokens) {
+    encode_plain(text, tokens);
+    return tokens;
+  }
+  for (const TemplatePart& part : tokenizer_->parts_->post_processor.single) {
+    tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+    if (part.kind == TemplatePart::kFirst) encode_plain(text, tokens);
+  }
+  return tokens;
+}
+
+EncodedPair Encoder::encode_pair(std::string_view first, std::string_view second) {
+  EncodedPair pair;
+  for (const TemplatePart& part : tokenizer_->parts_->post_processor.pair) {
+    pair.tokens.insert(pair.tokens.end(), part.tokens.begin(), part.tokens.end());
+    if (part.kind != TemplatePart::kTokens) {
+      encode_plain(part.kind == TemplatePart::kFirst ? first : second, pair.tokens);
+    }
+    pair.types.resize(pair.tokens.size(), part.type);
+  }
+  return pair;
+}
+
+void Encoder::encode_plain(std::string_view text, std::vector<TokenId>& out) {
+  if (!is_utf8(text)) throw RequestError(400, "invalid_utf8", "the text is not UTF-8");
+  const Tokenizer::Parts& parts = *tokenizer_->parts_;
+  for (const TextPart& part : parts.added.split_original(text)) {
+    if (part.is_token) {
+      out.push_back(part.token);
+      continue;
+    }
+    const std::string_view original = text.substr(part.range.begin, part.range.size());
+    const std::string normal =
+        parts.normalizer ? parts.normalizer->apply(std::string(original)) : std::string(original);
+    for (const TextPart& inner : parts.added.split_normalized(normal)) {
+      if (inner.is_token) {
+        out.push_back(inner.token);
+      } else {
+        encode_words(std::string_view(normal).substr(inner.range.begin, inner.range.size()),
+                     part.range.begin == 0 && inner.range.begin == 0, out);
+      }
+    }
+  }
+}
+
+void Encoder::encode_words(std::string_view text, bool at_start, std::vector<TokenId>& out) {
+  const Tokenizer::Parts& parts = *tokenizer_->parts_;
+  if (!parts.pre_tokenizer) return parts.model->encode(text, *scratch_, out);
+  Words words{std::string(text), {{0, text.size()}}, at_start};
+  parts.pre_tokenizer->cut(words);
+  for (const TextRange& word : words.ranges) {
+    parts.model->encode(std::string_view(words.text).substr(word.begin, word.size()), *scratch_, out);
+  }
+}
+
+}  // namespace computron

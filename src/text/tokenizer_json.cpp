@@ -1,0 +1,144 @@
+// tokenizer.json.
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "computron/base/error.h"
+#include "computron/base/printable.h"
+#include "computron/text/utf8.h"
+#include "src/text/tokenizer_parts.h"
+#include "src/text/tokenizer_settings.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kMaxAddedTokens = 100'000;
+constexpr std::size_t kMaxAddedBytes = std::size_t{1} << 20;
+
+AddedToken read_added_token(const JsonAt& json) {
+  AddedToken token;
+  token.id = static_cast<TokenId>(json["id"].integer(0, kMaxTokenId));
+  token.content = json["content"].string();
+  token.single_word = json["single_word"].boolean_or(false);
+  token.lstrip = json["lstrip"].boolean_or(false);
+  token.rstrip = json["rstrip"].boolean_or(false);
+  token.special = json["special"].boolean_or(false);
+  token.normalized = json["normalized"].boolean_or(!token.special);
+  return token;
+}
+
+std::vector<AddedToken> read_added_tokens(const JsonAt& list) {
+  std::vector<AddedToken> tokens;
+  if (list.is_null()) return tokens;
+  if (list.list_size() > kMaxAddedTokens) list.fail(fmt::format("more than {} tokens", kMaxAddedTokens));
+  for (std::size_t i = 0; i < list.list_size(); ++i) tokens.push_back(read_added_token(list.item(i)));
+  return tokens;
+}
+
+// How a token's text is to be read: the decoder tells.
+Tokenizer::Parts::Spelling spelling_of(const JsonAt& decoder) {
+  if (decoder.is_null()) return Tokenizer::Parts::kPlain;
+  const std::string type = decoder["type"].string();
+  if (type == "ByteLevel") return Tokenizer::Parts::kBytes;
+  if (type == "Metaspace" || type == "Replace" || type == "ByteFallback") return Tokenizer::Parts::kMetaspace;
+  if (type == "WordPiece") return Tokenizer::Parts::kWordPiece;
+  if (type != "Sequence") return Tokenizer::Parts::kPlain;
+  const JsonAt list = decoder["decoders"];
+  for (std::size_t i = 0; i < list.list_size(); ++i) {
+    const auto spelling = spelling_of(list.item(i));
+    if (spelling != Tokenizer::Parts::kPlain) return spelling;
+  }
+  return Tokenizer::Parts::kPlain;
+}
+
+std::optional<TokenId> id_of_role(const TokenizerSettings& settings, const char* switch_name, const char* role,
+                                  const Tokenizer::Parts& parts) {
+  const JsonAt config(settings.config, "tokenizer_config.json: ");
+  if (config.is_null() || !config[switch_name].boolean_or(false)) return std::nullopt;
+  const std::string text = settings.role(role);
+  if (text.empty()) return std::nullopt;
+  const auto added = parts.added_ids.find(text);
+  const TokenId id = added != parts.added_ids.end() ? added->second : parts.vocabulary.id_of(text);
+  if (id == kNoToken) config[role].fail(fmt::format("'{}' is no token", printable(text)));
+  return id;
+}
+
+void check_added_token(const AddedToken& token, const Vocabulary& vocabulary) {
+  if (token.content.size() > kMaxAddedTokenBytes) {
+    throw CheckpointError(fmt::format("the added token '{}' has {} bytes (limit {})", printable(token.content),
+                                      token.content.size(), kMaxAddedTokenBytes));
+  }
+  const TokenId known = vocabulary.id_of(token.content);
+  if (known != kNoToken && known != token.id) {
+    throw CheckpointError(fmt::format("the added token '{}' has number {}, but {} in the vocabulary",
+                                      printable(token.content), token.id, known));
+  }
+  const std::string* other = known == kNoToken ? vocabulary.text_of(token.id) : nullptr;
+  if (other != nullptr) {
+    throw CheckpointError(fmt::format("the added token '{}' has number {}, which is '{}' in the vocabulary",
+                                      printable(token.content), token.id, printable(*other)));
+  }
+}
+
+void check_template(const Tokenizer::Parts& parts, const JsonAt& json) {
+  for (const auto* list : {&parts.post_processor.single, &parts.post_processor.pair}) {
+    for (const TemplatePart& part : *list) {
+      for (const TokenId id : part.tokens) {
+        if (parts.text_of(id) == nullptr) json.fail(fmt::format("puts token {} around texts, which is none", id));
+      }
+    }
+  }
+}
+
+std::string text_of(const AddedToken& token, const Normalizer* normalizer) try {
+  return token.normalized && normalizer != nullptr ? normalizer->apply(token.content) : token.content;
+} catch (const RequestError& error) {
+  throw CheckpointError(fmt::format("the added token '{}': {}", printable(token.content), error.what()));
+}
+
+}  // namespace
+
+// Where the file has a post-processor, it decides; without one the settings say what stands around a text.
+PostProcessor simple_post_processor(const TokenizerSettings& settings, const Tokenizer::Parts& parts) {
+  return make_simple_post_processor(id_of_role(settings, "add_bos_token", "bos_token", parts),
+                                    id_of_role(settings, "add_eos_token", "eos_token", parts));
+}
+
+void take_added_tokens(std::vector<AddedToken> tokens, Tokenizer::Parts& parts) {
+  std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });
+  std::size_t bytes = 0;
+  for (AddedToken& token : tokens) {
+    check_added_token(token, parts.vocabulary);
+    token.text = text_of(token, parts.normalizer.get());
+    bytes += token.text.size();
+    if (bytes > kMaxAddedBytes)
+      throw CheckpointError(fmt::format("added tokens of more than {} bytes", kMaxAddedBytes));
+    const bool fresh_text = parts.added_ids.emplace(token.content, token.id).second;
+    const bool fresh_id = fresh_text && parts.added_by_id.emplace(token.id, token).second;
+    if (fresh_id) continue;
+    throw CheckpointError(
+        fmt::format("the added token '{}' or its number {} stands twice", printable(token.content), token.id));
+  }
+  parts.added = AddedTokens(std::move(tokens));
+}
+
+void read_tokenizer_json(const std::string& text, const TokenizerSettings& settings, Tokenizer::Parts& parts) {
+  const Json document = parse_json(text, "tokenizer.json");
+  const JsonAt json(document, "tokenizer.json: ");
+  const JsonAt model = json["model"];
+  parts.vocabulary = read_vocabulary(model["vocab"]);
+  parts.normalizer = make_normalizer(json["normalizer"]);
+  parts.pre_tokenizer = make_pre_tokenizer(json["pre_tokenizer"]);
+  const bool spells_bytes = parts.pre_tokenizer != nullptr && parts.pre_tokenizer->spells_bytes();
+  parts.model = make_token_model(model, parts.vocabulary, spells_bytes);
+  parts.decoder = make_token_decoder(json["decoder"]);
+  parts.spelling = spelling_of(json["decoder"]);
+  take_added_tokens(read_added_tokens(json["added_tokens"]), parts);
+  const auto post_processor = read_post_processor(json["post_processor"]);
+  parts.post_processor = post_processor || !json["post_processor"].is_null() ? post_processor.value_or(PostProcessor{})
+                                                                             : simple_post_processor(settings, parts);
+  check_template(parts, json["post_processor"]);
+}
+
+}  // namespace computron

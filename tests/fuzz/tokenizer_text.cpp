@@ -1,0 +1,80 @@
+// Any text through the fixtures' tokenizers: tokens of their own, and a byte-level tokenizer without special tokens in
+// the text gives the text back. Any tokens: the same text at once, one by one, and with a stop string up to that.
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "computron/text/generated_text.h"
+#include "computron/text/utf8.h"
+#include "expect.h"
+
+namespace {
+
+using computron::TokenId;
+
+constexpr const char* kKinds[] = {"gpt2", "llama3", "opt", "qwen2", "llama2", "mistral", "bert-uncased", "bert-cased", "roberta"};
+constexpr std::size_t kExact = 3;  // the first so many give a text back
+
+struct Kind {
+  explicit Kind(const char* name) : tokenizer(files(name)), encoder(tokenizer) {}
+
+  static computron::TokenizerFiles files(const char* name) {
+    computron::TokenizerFiles files;
+    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(COMPUTRON_TEXT_FIXTURES) / name)) {
+      std::ifstream in(entry.path(), std::ios::binary);
+      if (entry.path().extension() != ".bin") files[entry.path().filename()] = {std::istreambuf_iterator<char>(in), {}};
+    }
+    return files;
+  }
+
+  computron::Tokenizer tokenizer;
+  computron::Encoder encoder;
+};
+
+std::vector<std::unique_ptr<Kind>> load() {
+  std::vector<std::unique_ptr<Kind>> kinds;
+  for (const char* name : kKinds) kinds.push_back(std::make_unique<Kind>(name));
+  return kinds;
+}
+
+std::string one_by_one(const computron::Tokenizer& tokenizer, const std::vector<TokenId>& tokens,
+                       const std::string& stop) {
+  computron::GeneratedText text(tokenizer, {}, computron::StopStrings(stop.empty() ? std::vector<std::string>{} : std::vector{stop}), 0);
+  for (const TokenId token : tokens) text.push(token);
+  text.finish();
+  expect(computron::is_utf8(text.text()), "text is UTF-8");
+  return text.text();
+}
+
+void check_tokens(const computron::Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
+  const std::string text = tokenizer.decode(tokens);
+  expect(one_by_one(tokenizer, tokens, "") == text, "one by one is the same text");
+  const std::string stop = text.substr(text.size() / 2, 3);
+  if (!computron::is_utf8(stop) || stop.empty()) return;
+  expect(one_by_one(tokenizer, tokens, stop) == text.substr(0, text.find(stop)), "the text ends before the stop string");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const auto kinds = load();
+  if (size == 0) return 0;
+  const std::size_t number = data[0] % kinds.size();
+  Kind& kind = *kinds[number];
+  std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1), text;
+  computron::take_whole_characters(bytes, text);
+  const std::vector<TokenId> tokens = kind.encoder.encode(text, /*special_tokens=*/false);
+  for (const TokenId token : tokens) expect(token >= 0 && token < kind.tokenizer.tokens_end(), "a token of its own");
+  const bool plain = text.find('<') == std::string::npos;
+  if (plain && number < kExact) expect(kind.tokenizer.decode(tokens) == text, "the text comes back");
+  check_tokens(kind.tokenizer, tokens);
+  std::vector<TokenId> any;
+  for (std::size_t i = 1; i + 1 < size; i += 2) any.push_back((data[i] << 8 | data[i + 1]) % (kind.tokenizer.tokens_end() + 2));
+  check_tokens(kind.tokenizer, any);
+  return 0;
+}

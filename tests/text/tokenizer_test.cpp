@@ -1,0 +1,165 @@
+// What tokenizer files may say, what of it is refused and how that is named; texts that are none.
+#include "computron/text/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "computron/text/utf8.h"
+#include "src/text/regex.h"
+#include "src/text/unicode.h"
+#include "tests/text/text_support.h"
+
+namespace computron::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A tokenizer.json with `parts` beside a small byte-level model.
+TokenizerFiles file_with(const std::string& parts,
+                         const std::string& model = R"("vocab":{"a":0,"b":1,"ab":2},"merges":["a b"])") {
+  return {{"tokenizer.json", R"({"model":{"type":"BPE",)" + model + "}" + (parts.empty() ? "" : "," + parts) + "}"}};
+}
+
+void expect_refused(const TokenizerFiles& files, const std::string& place, const std::string& why) {
+  try {
+    const Tokenizer tokenizer(files);
+    ADD_FAILURE() << "accepted; expected '" << why << "'";
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(place), HasSubstr(why)));
+  }
+}
+
+TEST(TokenizerFile, WhatIsNotSupportedIsNamedWithItsPlace) {
+  expect_refused(file_with(R"("normalizer":{"type":"Precompiled"})"), "tokenizer.json: normalizer.type",
+                 "'Precompiled'");
+  expect_refused(file_with(R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"UnicodeScripts"}]})"),
+                 "pre_tokenizer.pretokenizers[0].type", "'UnicodeScripts' is not supported");
+  expect_refused(file_with(R"("post_processor":{"type":"Else"})"), "post_processor.type", "'Else'");
+  expect_refused(file_with(R"("decoder":{"type":"CTC"})"), "decoder.type", "'CTC'");
+  expect_refused(file_with(R"("decoder":{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"ByteFallback"}]})"),
+                 "decoder.decoders[1].type", "behind Fuse");
+  expect_refused({{"tokenizer.json", R"({"model":{"type":"Unigram","vocab":{}}})"}}, "model.type", "'Unigram'");
+  expect_refused(file_with("", R"("vocab":{},"merges":[],"dropout":0.1)"), "model.dropout", "not supported");
+  expect_refused(file_with("", R"("vocab":{},"merges":[],"end_of_word_suffix":"</w>")"), "end_of_word_suffix",
+                 "not supported");
+  expect_refused({{"tokenizer.model", "x"}}, "tokenizer.model", "save the tokenizer with transformers");
+  expect_refused({}, "no tokenizer", "vocab.txt");
+}
+
+TEST(TokenizerFile, WhatIsDamagedIsNamedWithItsPlace) {
+  expect_refused({{"tokenizer.json", "{"}}, "tokenizer.json", "parse error");
+  expect_refused({{"tokenizer.json", "[]"}}, "tokenizer.json", "must be an object");
+  expect_refused(file_with("", R"("vocab":{"a":-1},"merges":[])"), "model.vocab['a']", "from 0");
+  expect_refused(file_with("", R"("vocab":{"a":0,"b":0},"merges":[])"), "", "both have number 0");
+  expect_refused(file_with("", R"("vocab":{"a":0},"merges":["a b"])"), "merge 0", "'b' is not in the vocabulary");
+  expect_refused(file_with("", R"("vocab":{"a":0},"merges":["a b c"])"), "model.merges[0]", "is not two tokens");
+  expect_refused(file_with("", R"("vocab":{"a":0},"merges":[],"unk_token":"?")"), "model.unk_token", "'?'");
+  expect_refused(file_with(R"("added_tokens":[{"id":5,"content":"a"}])"), "'a'", "has number 5, but 0");
+  expect_refused(file_with(R"("added_tokens":[{"id":0,"content":"x"}])"), "'x'", "which is 'a' in the vocabulary");
+  expect_refused(file_with(R"("added_tokens":[{"id":7,"content":"x"},{"id":7,"content":"y"}])"), "'y'", "stands twice");
+  expect_refused(file_with(R"("post_processor":{"type":"BertProcessing","cls":["x",9],"sep":["a",0]})"),
+                 "post_processor", "puts token 9 around texts, which is none");
+  expect_refused(file_with(R"("normalizer":{"type":"Replace","pattern":{"Regex":"("},"content":""})"),
+                 "normalizer.pattern", "'('");
+  expect_refused({{"vocab.json", "{}"}, {"merges.txt", "one\n"}}, "merges.txt: line 1", "two tokens");
+  expect_refused({{"vocab.txt", "[UNK]\n[CLS]\n"}}, "vocab.txt", "[SEP]");
+}
+
+TEST(TokenizerFile, IsBounded) {
+  std::string deep;
+  for (int i = 0; i < 40; ++i) deep += "[";
+  expect_refused({{"tokenizer.json", deep}}, "tokenizer.json", "nested deeper");
+  expect_refused({{"vocab.txt", std::string(kMaxTokenizerFileBytes + 1, 'a')}}, "vocab.txt", "limit");
+  expect_refused(file_with("", R"("vocab":{"a":99999999},"merges":[])"), "model.vocab['a']", "to 4194303");
+  const std::string pattern(5000, 'a');
+  expect_refused(
+      file_with(R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":")" + pattern + R"("}})"),
+      "pre_tokenizer.pattern", "limit 4096");
+}
+
+TEST(Patterns, AreThoseOfTheTokenizersLibrary) {
+  EXPECT_EQ(pcre2_pattern("a|[b-d]+?(?!x)"), "a|[b-d]+?(?!x)");
+  EXPECT_THAT(pcre2_pattern(R"(\S)"), testing::StartsWith("[^"));
+  const auto refused = [](const std::string& pattern, const std::string& why) {
+    try {
+      Regex::of_pattern(pattern);
+      ADD_FAILURE() << pattern;
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(why));
+    }
+  };
+  refused(R"(\w+)", "'\\w' is not supported");
+  refused(R"([\S])", "'\\S' in a class");
+  refused(R"([a[b]])", "a class within a class");
+  refused(R"([a&&b])", "'&&'");
+  refused(R"(\p{Letter})", "'\\p{Letter}'");
+  refused("(*LIMIT_MATCH=9)a", "'(*'");
+  refused("(?m:a)", "'(?m:' is not supported");
+  refused("(?<name>a)", "'(?<n'");
+  refused("a{1,3}+", "'+' behind a count");
+  refused("a{,3}", "'{' without a count");
+  refused("a*", "matches the empty text");
+  refused("a\\", "ends with");
+}
+
+TEST(Patterns, LinesEndBeforeNewlines) {
+  const auto found = Regex::of_pattern("a$").find("ab a\nb a", 0);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->begin, 3u);
+}
+
+// An expression that would never come to an end on a long text.
+TEST(Patterns, GiveUpOnATextThatTakesTooLong) {
+  const Regex slow = Regex::of_pattern("(a+)+$b|(?:a|a)+c");
+  EXPECT_THROW(slow.find(std::string(5000, 'a') + "d", 0), RequestError);
+}
+
+TEST(Text, MustBeUtf8) {
+  const Tokenizer tokenizer(tokenizer_files("gpt2"));
+  Encoder encoder(tokenizer);
+  for (const char* text : {"\xFF", "a\xC3", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xC0\x80"}) {
+    EXPECT_THROW(encoder.encode(text), RequestError) << text;
+  }
+  EXPECT_EQ(tokenizer.decode(encoder.encode(std::string("a\0b", 3))), std::string("a\0b", 3));
+}
+
+TEST(Text, CharactersAreTakenWholeAndTheRestReplaced) {
+  const auto taken = [](std::string bytes) {
+    std::string text;
+    take_whole_characters(bytes, text);
+    return std::pair(text, bytes);
+  };
+  EXPECT_EQ(taken("a\xE2\x82"), std::pair(std::string("a"), std::string("\xE2\x82")));
+  EXPECT_EQ(taken("\xE2\x82\xAC"), std::pair(std::string("\u20AC"), std::string()));
+  EXPECT_EQ(taken("\xE2\x82x"), std::pair(std::string("\uFFFDx"), std::string()));
+  EXPECT_EQ(taken("\xE2\x28\xFF"), std::pair(std::string("\uFFFD(\uFFFD"), std::string()));
+  EXPECT_EQ(taken("\xF0\x80\x80"), std::pair(std::string("\uFFFD\uFFFD\uFFFD"), std::string()));
+}
+
+// One that is added after another has been cut out of a text keeps its place.
+TEST(AddedTokens, LongestFirstAndOnlyWholeWordsWhereAsked) {
+  const Tokenizer tokenizer(file_with(R"("added_tokens":[{"id":3,"content":"<x>"},{"id":4,"content":"<x><x>"},)"
+                                      R"({"id":5,"content":"ba","single_word":true,"normalized":false}])"));
+  Encoder encoder(tokenizer);
+  EXPECT_EQ(encoder.encode("<x><x><x>"), (std::vector<TokenId>{4, 3}));
+  EXPECT_EQ(encoder.encode("ab ba"), (std::vector<TokenId>{2, 5}));
+  EXPECT_EQ(encoder.encode("aba"), (std::vector<TokenId>{2, 0}));
+}
+
+TEST(Settings, WithoutAPostProcessorSayWhatStandsAround) {
+  const auto tokens_of = [](const TokenizerFiles& some) {
+    const Tokenizer tokenizer(some);
+    return Encoder(tokenizer).encode("ab").size();
+  };
+  TokenizerFiles files = file_with(R"("added_tokens":[{"id":3,"content":"<s>","special":true}])");
+  files["tokenizer_config.json"] = R"({"add_bos_token":true,"bos_token":"<s>"})";
+  EXPECT_EQ(tokens_of(files), 2u);
+  files["tokenizer_config.json"] = R"({"add_bos_token":false,"bos_token":"<s>"})";
+  EXPECT_EQ(tokens_of(files), 1u);
+  files["tokenizer_config.json"] = R"({"add_eos_token":true,"eos_token":{"content":"nope"}})";
+  expect_refused(files, "tokenizer_config.json: eos_token", "'nope' is no token");
+}
+
+}  // namespace
+}  // namespace computron::test
