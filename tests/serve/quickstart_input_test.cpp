@@ -15,9 +15,12 @@ namespace {
 const std::string kInputs = COMPUTRON_INPUTS;
 
 std::vector<IncomingRequest> read_quickstart() {
+  const TokenizerFiles files = {{"tokenizer.json", read_file(kInputs + "/trained/base/tokenizer.json")}};
+  const auto tokenizer = std::make_shared<const Tokenizer>(files);
   std::vector<ServedModel> models;
-  for (const std::string id : {"opt-a", "opt-b", "opt-c", "opt-d"}) {
-    models.push_back(decoder(id, 1024, 2048));
+  for (const std::string id : {"base", "manual", "python", "licence"}) {
+    models.push_back(decoder(id, 2048, 256));
+    models.back().tokenizer = tokenizer;
   }
   const CapturedLog log;
   RequestReader reader(kInputs + "/quickstart.jsonl", RequestParser(models, {}), {});
@@ -46,9 +49,9 @@ TEST(QuickstartInput, HasThreeBadLinesAtKnownPlaces) {
     const auto* failure = std::get_if<RequestFailure>(&request.content);
     if (failure != nullptr) failures[request.line] = *request.custom_id + ": " + failure->code;
   }
-  EXPECT_EQ(failures, (std::map<RequestId, std::string>{{60, "bad-unknown-model: model_not_found"},
-                                                        {121, "bad-long-prompt: context_length_exceeded"},
-                                                        {182, "bad-json: invalid_json"}}));
+  EXPECT_EQ(failures, (std::map<RequestId, std::string>{{30, "bad-unknown-model: model_not_found"},
+                                                        {61, "bad-long-prompt: context_length_exceeded"},
+                                                        {92, "bad-json: invalid_json"}}));
 }
 
 TEST(QuickstartInput, GoodRequestsCoverModelsAndOptions) {
@@ -65,17 +68,17 @@ TEST(QuickstartInput, GoodRequestsCoverModelsAndOptions) {
     with_echo += request->echo;
     switches += request->model != previous;
     previous = request->model;
-    EXPECT_GE(request->prompt.size(), 4u);
-    EXPECT_LE(request->prompt.size(), 40u);
-    EXPECT_GE(request->max_tokens, 4);
-    EXPECT_LE(request->max_tokens, 24);
+    EXPECT_GE(request->prompt.size(), 2u);
+    EXPECT_LE(request->prompt.size(), 20u);
+    EXPECT_GE(request->max_tokens, 40);
+    EXPECT_LE(request->max_tokens, 60);
   }
-  EXPECT_EQ(good, 240);
+  EXPECT_EQ(good, 120);
   EXPECT_EQ(per_model.size(), 4u);
-  for (const auto& [model, count] : per_model) EXPECT_GE(count, 30) << model;
-  EXPECT_GE(with_logprobs, 20);
-  EXPECT_GE(with_echo, 10);
-  EXPECT_GE(switches, 40);
+  for (const auto& [model, count] : per_model) EXPECT_GE(count, 20) << model;
+  EXPECT_GE(with_logprobs, 12);
+  EXPECT_GE(with_echo, 6);
+  EXPECT_GE(switches, 20);
 }
 
 }  // namespace
