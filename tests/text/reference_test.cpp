@@ -23,7 +23,7 @@ std::uint32_t fnv(std::string_view bytes, std::uint32_t state = 0x811C9DC5u) {
 
 std::uint32_t digest(const Tokens& tokens, const std::string& text) {
   std::string bytes(4 * (tokens.size() + 1), '\xFF');
-  std::memcpy(bytes.data(), tokens.data(), 4 * tokens.size());
+  if (!tokens.empty()) std::memcpy(bytes.data(), tokens.data(), 4 * tokens.size());
   return fnv(text, fnv(bytes));
 }
 
