@@ -6,18 +6,16 @@ find_package(Threads REQUIRED)
 set(MPI_CXX_SKIP_MPICXX TRUE)  # Open MPI's removed C++ bindings would break the link
 find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # only to hold oneDNN's OpenMP to one thread
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
 
-find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-find_path(PCRE2_INCLUDE_DIR pcre2.h REQUIRED)
-find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
-find_path(UTF8PROC_INCLUDE_DIR utf8proc.h REQUIRED)
-find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)
+find_package(DNNL REQUIRED)
+find_package(PCRE2 REQUIRED)
+find_package(utf8proc REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 
 # CUDA: AUTO takes it when a compiler is there; ON insists.
@@ -39,17 +37,10 @@ if(NOT COMPUTRON_CUDA STREQUAL "OFF")
 endif()
 message(STATUS "CUDA device: ${COMPUTRON_HAVE_CUDA}")
 
-# NCCL from 2.18 on, which splits communicators: in the toolkit's folders or elsewhere. Without it MPI does its work.
+# NCCL from 2.18 on, which splits communicators. Without it MPI does its work.
 set(COMPUTRON_HAVE_NCCL OFF)
 if(COMPUTRON_HAVE_CUDA)
-  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
-  if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
-    file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h numbers REGEX "define NCCL_(MAJOR|MINOR) ")
-    string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*" "\\1.\\2" NCCL_VERSION "${numbers}")
-    if(NCCL_VERSION VERSION_GREATER_EQUAL 2.18)
-      set(COMPUTRON_HAVE_NCCL ON)
-    endif()
-  endif()
+  find_package(NCCL 2.18)
+  set(COMPUTRON_HAVE_NCCL ${NCCL_FOUND})
 endif()
 message(STATUS "NCCL: ${COMPUTRON_HAVE_NCCL} ${NCCL_VERSION}")

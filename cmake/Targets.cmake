@@ -29,5 +29,7 @@ endif()
 function(computron_library NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(computron_${NAME} STATIC ${ARG_SOURCES})
-  target_link_libraries(computron_${NAME} PUBLIC computron_flags ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  # The flags are for building Computron; who uses an installed one needs C++20 and no more.
+  target_compile_features(computron_${NAME} PUBLIC cxx_std_20)
+  target_link_libraries(computron_${NAME} PUBLIC $<BUILD_INTERFACE:computron_flags> ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
 endfunction()

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "computron/base/types.h"
@@ -28,6 +29,9 @@ constexpr DType gemm_input_dtype(DType dtype) { return dtype == DType::kF16 ? DT
 inline constexpr int kMaxGemmRows = 256;
 // oneDNN's code is made for a fixed number of rows; `rows` ≤ kMaxGemmRows is rounded up to one of 16 numbers.
 int row_class(int rows);
+
+// "oneDNN 2.6.3".
+std::string onednn_library();
 
 class OneDnnGemm;
 

@@ -99,4 +99,9 @@ void OneDnnGemm::reserve_scratchpad(std::size_t bytes) {
   for (auto& [key, p] : primitives_) p.arguments.at(DNNL_ARG_SCRATCHPAD).set_data_handle(scratchpad_.data());
 }
 
+std::string onednn_library() {
+  const dnnl::version_t* version = dnnl::version();
+  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
+}
+
 }  // namespace computron::kernels

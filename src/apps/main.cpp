@@ -12,6 +12,8 @@
 
 #include "computron/base/error.h"
 #include "src/apps/commands.h"
+#include "src/apps/man_page.h"
+#include "src/apps/version.h"
 
 namespace computron {
 namespace {
@@ -35,6 +37,11 @@ int end_of_parsing(const CLI::App& app, const CLI::ParseError& error) {
   return fail(ExitCode::kUsage, fmt::format("{} (--help tells more)", error.what()).c_str());
 }
 
+// Only the build wants it: hidden.
+void add_man(CLI::App& app) {
+  app.add_subcommand("man", "The manual page")->group("")->callback([&app] { fmt::print("{}", man_page(app)); });
+}
+
 void parse_and_run(CLI::App& app, int argc, char** argv) {
   app.parse(argc, argv);
   if (std::fflush(stdout) != 0) throw Error(ExitCode::kIo, "standard output cannot be written");
@@ -42,14 +49,15 @@ void parse_and_run(CLI::App& app, int argc, char** argv) {
 
 int run(int argc, char** argv) try {
   CLI::App app("Computron serves many large transformer models from one MPI job.", "computron");
-  app.set_version_flag("--version", "computron " COMPUTRON_VERSION);
+  app.set_version_flag("--version", version_text);
   app.require_subcommand(1);
-  add_bench(app);
+  add_serve(app);
   add_convert(app);
   add_init(app);
   add_inspect(app);
-  add_serve(app);
   add_workload(app);
+  add_bench(app);
+  add_man(app);
   try {
     parse_and_run(app, argc, argv);
     return static_cast<int>(ExitCode::kOk);

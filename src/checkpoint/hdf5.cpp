@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "computron/checkpoint/reader.h"
+
 namespace computron::hdf5 {
 namespace {
 
@@ -77,3 +79,13 @@ Id file_access(const Subject& subject, hsize_t alignment) {
 }
 
 }  // namespace computron::hdf5
+
+namespace computron {
+
+std::string hdf5_library() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("HDF5 {}.{}.{}", major, minor, release);
+}
+
+}  // namespace computron

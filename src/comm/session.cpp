@@ -39,6 +39,14 @@ void await(MPI_Request request, const std::string& call) {
   }
 }
 
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string all(text, length);
+  return all.substr(0, all.find_first_of(",\n"));  // what follows says who built it, and where
+}
+
 MpiSession::MpiSession(int* argc, char*** argv) {
   int initialized = 0;
   MPI_Initialized(&initialized);

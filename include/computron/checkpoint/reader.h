@@ -14,6 +14,9 @@ namespace computron {
 // inside the file, disjoint). Error{kNoInput} if it cannot be opened, CheckpointError naming the thing otherwise.
 CheckpointIndex read_checkpoint_index(const std::string& path);
 
+// The library that reads and writes them: "HDF5 1.10.8".
+std::string hdf5_library();
+
 // Reads tensor bytes of one file. Thread-safe. Throws Error{kNoInput} if the file cannot be opened or is not as long
 // as the index says.
 class TensorReader {

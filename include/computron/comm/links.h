@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "computron/comm/all_reduce.h"
 #include "computron/comm/stage_transfer.h"
@@ -32,8 +33,9 @@ struct Links {
 Links make_links(LinkKind kind, const Mesh& mesh, Device& device, Progress& progress, const LinkSizes& sizes,
                  Trace* trace = nullptr);
 
-// Whether this build has kDirect.
+// Whether this build has kDirect, and through which library: "NCCL 2.28.9", empty without.
 bool direct_links_present() noexcept;
+std::string direct_links_library();
 // kDirect. Collective, as make_links().
 Links make_nccl_links(const Mesh& mesh, Device& device, Progress& progress, const LinkSizes& sizes, Trace* trace);
 

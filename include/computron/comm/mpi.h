@@ -30,6 +30,9 @@ class MpiSession {
   [[noreturn]] static void abort(ExitCode code) noexcept;
 };
 
+// The MPI library, as it names itself: "Open MPI v4.1.4". Needs no session.
+std::string mpi_library();
+
 // An operation in flight. Default-constructed: done.
 class MessageRequest {
  public:

@@ -146,5 +146,7 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 std::unique_ptr<Device> make_cuda_device(int local_rank);
 // False in a build without CUDA or on a machine without a GPU.
 bool cuda_device_present() noexcept;
+// The CUDA runtime of this build, "CUDA 13.0"; empty without.
+std::string cuda_library();
 
 }  // namespace computron

@@ -12,5 +12,6 @@ Links make_nccl_links(const Mesh& mesh, Device&, Progress&, const LinkSizes&, Tr
 }
 
 bool direct_links_present() noexcept { return false; }
+std::string direct_links_library() { return {}; }
 
 }  // namespace computron

@@ -1,4 +1,6 @@
 // Sums and transfers from device to device.
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "computron/base/time.h"
@@ -110,5 +112,11 @@ Links make_nccl_links(const Mesh& mesh, Device& device, Progress& progress, cons
 }
 
 bool direct_links_present() noexcept { return true; }
+
+std::string direct_links_library() {
+  int number = 0;  // 22809: 2.28.9
+  if (ncclGetVersion(&number) != ncclSuccess) return "NCCL";
+  return fmt::format("NCCL {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+}
 
 }  // namespace computron

@@ -1,0 +1,37 @@
+# What `cmake --install` puts where: the program, its manual page and job scripts; and the libraries with their headers
+# as targets for find_package(computron), computron::computron being all of them.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(floors base device ops comm checkpoint text model runtime sched plan serve kernels_cpu)
+if(COMPUTRON_HAVE_CUDA)
+  list(APPEND floors kernels_cuda)
+endif()
+set(libraries)
+foreach(floor ${floors})
+  set_target_properties(computron_${floor} PROPERTIES EXPORT_NAME ${floor})
+  list(APPEND libraries computron_${floor})
+endforeach()
+add_library(computron_all INTERFACE)
+set_target_properties(computron_all PROPERTIES EXPORT_NAME computron)
+target_link_libraries(computron_all INTERFACE computron_plan computron_serve)
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/computron)
+install(TARGETS computron RUNTIME)
+install(TARGETS ${libraries} computron_all EXPORT computron
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/computron DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT computron NAMESPACE computron:: FILE computronTargets.cmake DESTINATION ${package_folder})
+configure_package_config_file(cmake/computronConfig.cmake.in ${PROJECT_BINARY_DIR}/computronConfig.cmake
+  INSTALL_DESTINATION ${package_folder} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/computronConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/computronConfig.cmake ${PROJECT_BINARY_DIR}/computronConfigVersion.cmake
+  DESTINATION ${package_folder})
+install(DIRECTORY cmake/modules/ DESTINATION ${package_folder}/modules)
+
+if(TARGET man_page)
+  install(FILES ${PROJECT_BINARY_DIR}/computron.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()
+install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+file(GLOB job_scripts CONFIGURE_DEPENDS jobs/*.sbatch)
+install(PROGRAMS ${job_scripts} DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
