@@ -16,7 +16,7 @@ namespace {
 std::string libraries() {
   std::string all;
   for (const std::string& library :
-       {mpi_library(), hdf5_library(), kernels::onednn_library(), cuda_library(), direct_links_library()}) {
+       {mpi_library(), hdf5_library(), kernels::onednn_library(), accelerator_library(), direct_links_library()}) {
     if (!library.empty()) all += (all.empty() ? "" : ", ") + library;
   }
   return all;

@@ -147,6 +147,6 @@ std::unique_ptr<Device> make_cuda_device(int local_rank);
 // False in a build without CUDA or on a machine without a GPU.
 bool cuda_device_present() noexcept;
 // The CUDA runtime of this build, "CUDA 13.0"; empty without.
-std::string cuda_library();
+std::string accelerator_library();
 
 }  // namespace computron

@@ -9,6 +9,6 @@ std::unique_ptr<Device> make_cuda_device(int /*local_rank*/) {
 }
 
 bool cuda_device_present() noexcept { return false; }
-std::string cuda_library() { return {}; }
+std::string accelerator_library() { return {}; }
 
 }  // namespace computron
