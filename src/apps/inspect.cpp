@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "computron/base/size.h"
+#include "computron/checkpoint/index_helper.h"
 #include "computron/checkpoint/reader.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/config.h"
@@ -200,7 +201,7 @@ void check_configuration(const CheckpointIndex& index) try {
 }
 
 void run_inspect(const InspectOptions& options) {
-  const CheckpointIndex index = read_checkpoint_index(options.path);
+  const CheckpointIndex index = read_index_apart(options.path);
   const std::vector<Chunk> chunks = chunks_of(index);
   Verification verification;
   verification.chunks = chunks.size();
