@@ -22,6 +22,7 @@
 #include "src/apps/dry_run.h"
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
+#include "src/apps/option_checks.h"
 
 namespace computron {
 namespace {
@@ -246,8 +247,11 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
   app.add_flag("--share-prefixes", o.job.options.share_prefixes,
                "Requests for a model that begin with the same tokens share the cache of those");
-  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own");
-  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
+  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own")
+      ->check(whole_number());
+  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")
+      ->check(whole_number())
+      ->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
