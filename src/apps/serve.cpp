@@ -13,7 +13,6 @@
 #include "computron/base/log.h"
 #include "computron/base/stop.h"
 #include "computron/base/time.h"
-#include "computron/checkpoint/reader.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
@@ -23,6 +22,7 @@
 #include "src/apps/dry_run.h"
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
+#include "src/apps/option_checks.h"
 
 namespace computron {
 namespace {
@@ -104,13 +104,12 @@ void check_folder(const std::string& file) {
 }
 
 // Of what the file holds, wherever it lies.
-std::string digest_of_checkpoint(const std::string& path) {
-  CheckpointIndex index = read_checkpoint_index(path);
+std::string digest_of(CheckpointIndex index) {
   index.path.clear();
   return to_hex(digest128(index.serialize()));
 }
 
-// What results depend on: a job that is run again must not mix two kinds.
+// What results depend on: a job that is run again must not mix two kinds. The checkpoints' indices have been read.
 Settings settings_of(const ServeOptions& options, int ranks) {
   const JobOptions& job = options.job.options;
   Settings settings = {{"number of ranks", fmt::format("{}", ranks)},
@@ -120,17 +119,18 @@ Settings settings_of(const ServeOptions& options, int ranks) {
                        {"--reproducible", fmt::format("{}", job.reproducible)},
                        {"--seed", fmt::format("{}", job.seed)},
                        {"--max-line-bytes", fmt::format("{}", options.max_line_bytes)}};
-  for (const RosterEntry& entry : job.models) {
-    settings.emplace_back(fmt::format("checkpoint of model {}", entry.id), digest_of_checkpoint(entry.path));
+  for (std::size_t m = 0; m < job.models.size(); ++m) {
+    settings.emplace_back(fmt::format("checkpoint of model {}", job.models[m].id), digest_of(job.indices.at(m)));
   }
   return settings;
 }
 
-void open_output(const ServeOptions& options, int ranks, Files& files) {
+void open_output(ServeOptions& options, int ranks, Files& files) {
   if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   if (options.dry_run) return;
+  options.job.options.indices = read_indices_apart(options.job.options.models);
   files.journal =
       std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks), options.journal);
   check_folder(options.metrics);
@@ -247,8 +247,11 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
   app.add_flag("--share-prefixes", o.job.options.share_prefixes,
                "Requests for a model that begin with the same tokens share the cache of those");
-  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own");
-  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
+  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own")
+      ->check(whole_number());
+  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")
+      ->check(whole_number())
+      ->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");

@@ -8,13 +8,16 @@
 #include <climits>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "computron/base/memory.h"
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/base/time.h"
+#include "computron/checkpoint/index_helper.h"
 #include "computron/comm/agreed.h"
 #include "computron/model/checkpoint_check.h"
 
@@ -60,6 +63,16 @@ DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
 }
 
 }  // namespace
+
+std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models) {
+  std::map<std::string, CheckpointIndex> known;  // by path: several models may share a file
+  std::vector<CheckpointIndex> indices;
+  for (const RosterEntry& entry : models) {
+    if (!known.contains(entry.path)) known.emplace(entry.path, read_index_apart(entry.path));
+    indices.push_back(known.at(entry.path));
+  }
+  return indices;
+}
 
 Job::Job(JobOptions options, Communicator world)
     : options_(std::move(options)), trace_(options_.trace ? std::make_unique<Trace>() : nullptr) {
@@ -167,9 +180,8 @@ void Job::read_indices() {
   agreed(mesh_->world, [&] {
     if (mesh_->rank != 0) return;
     ByteWriter out;
-    for (const RosterEntry& entry : options_.models) {
-      out.put_list(read_checkpoint_index(entry.path).serialize());
-    }
+    if (options_.indices.empty()) options_.indices = read_indices_apart(options_.models);
+    for (const CheckpointIndex& index : std::exchange(options_.indices, {})) out.put_list(index.serialize());
     bytes = out.take();
   });
   bytes = mesh_->world.broadcast(std::move(bytes), 0);

@@ -71,7 +71,7 @@ TEST_F(Failure, UnknownOptionIsUsage) {
 TEST_F(Failure, UnreadableSizeIsUsage) {
   ServeJob wrong = job(1, 1);
   wrong.device_memory = "9999999999G";
-  expect_failure(wrong, 64, "9999999999G");
+  expect_failure(wrong, 64, "--device-memory: '9999999999G' is not a size");
 }
 
 TEST_F(Failure, MissingCheckpointIsNoInput) { expect_failure(job(1, 1, "absent"), 66, path("absent")); }

@@ -39,7 +39,7 @@ fs::path request_file(const ServeJob& job, const fs::path& folder) {
 }
 
 std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder, const fs::path& output) {
-  std::vector<std::string> command = {COMPUTRON_PROGRAM, "serve", "--quiet"};
+  std::vector<std::string> command = {job.program, "serve", "--quiet"};
   const auto add = [&](const std::string& name, const std::string& value) {
     command.push_back(name);
     command.push_back(value);

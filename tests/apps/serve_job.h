@@ -30,6 +30,7 @@ struct ServeJob {
   int threads = 1;
   std::vector<std::string> more = {};  // further arguments
   std::string output = {};             // result file; empty: one in the job's folder
+  std::string program = COMPUTRON_PROGRAM;
 };
 
 struct Served {

@@ -49,7 +49,11 @@ struct JobOptions {
   bool load = true;                  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;
   std::uint64_t seed = 0;
+  std::vector<CheckpointIndex> indices = {};  // on rank 0, of `models`, if they have been read already
 };
+
+// The metadata of the models' files, [model], each read by a helper of its own (checkpoint/index_helper.h).
+std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models);
 
 // Bytes that a rank takes.
 struct MemoryNeed {
