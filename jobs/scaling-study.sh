@@ -19,7 +19,7 @@
 # Needs python3. About four minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. jobs/mpi-env.sh
+[ -n "${SLURM_JOB_ID:-}" ] || . jobs/mpi-env.sh  # on a cluster nothing of it is wanted
 
 out=${1:-build/scaling-study}
 ranks=${RANKS:-${SLURM_NTASKS:-4}}
