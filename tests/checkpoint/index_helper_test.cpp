@@ -8,6 +8,7 @@
 
 #include <csignal>
 
+#include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "sample.h"
 
@@ -57,6 +58,29 @@ TEST_F(Helper, RefusesWithTheSameWords) {
   EXPECT_EQ(code, ExitCode::kData);
   message_of([&] { read_index_apart(folder_.file("none.h5")); }, &code);
   EXPECT_EQ(code, ExitCode::kNoInput);
+}
+
+// Bytes of the metadata overwritten, eight a file: whatever HDF5 does with them, this process lives and the file is
+// refused, or reads as before.
+TEST_F(Helper, DamagedFilesCostOnlyThemselves) {
+  const auto original = read_index_apart(path_).serialize();
+  const std::vector<char> sound = read_file(path_);
+  int refused = 0;
+  for (std::uint64_t file = 0; file < 40; ++file) {
+    std::vector<char> bytes = sound;
+    for (std::uint64_t k = 0, changed = 0; changed < 8; ++k) {
+      char& byte = bytes[hash_tuple(file, k) % 4096];
+      if (byte == 0) continue;  // most of it is padding
+      byte = static_cast<char>(hash_tuple(file, k, 1));
+      ++changed;
+    }
+    write_file(path_, bytes);
+    ExitCode code = ExitCode::kData;
+    const auto read = [&] { EXPECT_EQ(read_index_apart(path_).serialize(), original) << file; };
+    refused += message_of(read, &code).empty() ? 0 : 1;
+    EXPECT_EQ(code, ExitCode::kData);
+  }
+  EXPECT_GT(refused, 20);
 }
 
 TEST_F(Helper, ThatDies) {
