@@ -61,8 +61,8 @@ DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
 
 }  // namespace
 
-Job::Job(JobOptions options, Communicator world)
-    : options_(std::move(options)), trace_(options_.trace ? std::make_unique<Trace>() : nullptr) {
+Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) {
+  make_trace();
   const MeshShape shape = mesh_shape(options_, world.size());
   agreed(world, [&] {
     if (shape.ranks() != world.size()) {
@@ -82,8 +82,20 @@ Job::Job(JobOptions options, Communicator world)
   agreed(mesh_->world, [&] { check_memory(); });
   if (!options_.load) return;
   agreed(mesh_->world, [&] { load_pages(); });
+  enter(SignOfLife::kLoad);
   make_executor();
-  if (trace_) clock_ = measure_clock_offset(mesh_->world);
+  enter(SignOfLife::kStart);
+  if (options_.trace) clock_ = measure_clock_offset(mesh_->world);
+}
+
+void Job::make_trace() {
+  FlightRecorder* const recorder = options_.heartbeat != nullptr ? &options_.heartbeat->recorder() : nullptr;
+  if (!options_.trace && recorder == nullptr) return;
+  trace_ = std::make_unique<Trace>(options_.trace ? Trace::kMaxEvents : 0, recorder);
+}
+
+void Job::expect(std::optional<StepId> step, double predicted_s) const {
+  if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().expect(step, predicted_s);
 }
 
 // Collective. A choice of the program's gives way where it does not fit; one of the user's is an error there.
@@ -356,7 +368,7 @@ void Job::load_pages() {
   host_ = std::make_unique<HostStore>(*device_);
   for (std::size_t m = 0; m < models_.size(); ++m) {
     host_->load(models_[m].index, options_.models[m].id, own_image(models_[m]), mesh_->t, ops_->weight_format(),
-                options_.threads);
+                options_.threads, /*times=*/nullptr, [this] { look_around(); });
     bytes += own_image(models_[m]).total_used_bytes();
     if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
   }

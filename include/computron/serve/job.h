@@ -11,6 +11,7 @@
 #include "computron/comm/clock.h"
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
+#include "computron/runtime/heartbeat.h"
 #include "computron/sched/scheduler.h"
 #include "computron/serve/placement.h"
 #include "computron/serve/roster.h"
@@ -50,6 +51,7 @@ struct JobOptions {
   bool trace = false;
   std::uint64_t seed = 0;
 };
+  Heartbeat* heartbeat = nullptr;  // borrowed; null: nobody watches this job
 
 // Bytes that a rank takes.
 struct MemoryNeed {
@@ -80,9 +82,25 @@ class Job {
   const HostStore& host() const { return *host_; }
   std::size_t page_bytes() const { return page_bytes_; }
   int frames() const { return frames_; }
-  // Null unless the job is traced.
+  // Null unless the job is traced or watched.
   Trace* trace() const { return trace_.get(); }
   ClockOffset clock() const { return clock_; }  // of a traced job
+  // The oldest step in hand, or none.
+  void expect(std::optional<StepId> step, double predicted_s = 0) const;
+  // While `write` waits for a disk, which has a deadline of its own, nobody takes this rank for one that hangs.
+  template <class Write>
+  void while_writing(Write&& write) const {
+    if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().enter(SignOfLife::kFinish);
+    write();
+    if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().enter(SignOfLife::kServe);
+  }
+  // Whenever this rank looks at its queues.
+  void look_around() const {
+    if (options_.heartbeat != nullptr) options_.heartbeat->poll();
+  }
+  void enter(SignOfLife::Phase phase) const {
+    if (options_.heartbeat != nullptr) options_.heartbeat->enter(phase);
+  }
   // Steps with a pass that may be dispatched and not reported.
   int steps_in_flight() const { return mesh_->shape.pp + 1; }
   // The same with those that hold fetches only: receives that a rank keeps posted.
