@@ -17,6 +17,7 @@
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
 #include "computron/model/checkpoint_check.h"
+#include "computron/serve/preflight.h"
 
 namespace computron {
 namespace {
@@ -81,10 +82,10 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
   plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
   if (!options_.load) return;
-  agreed(mesh_->world, [&] { load_pages(); });
   enter(SignOfLife::kLoad);
-  make_executor();
+  agreed(mesh_->world, [&] { load_pages(); });
   enter(SignOfLife::kStart);
+  make_executor();
   if (options_.trace) clock_ = measure_clock_offset(mesh_->world);
 }
 
@@ -114,6 +115,14 @@ void Job::set_up_device() {
     if (!options_.share_gpu) refuse_sharing(places_);
     measure_device();
   });
+  require_same(mesh_->world, {{"the device", device_kind()}});
+}
+
+// Without its number, or how many threads it has.
+std::string Job::device_kind() const {
+  const std::string name = device_->name();
+  const std::size_t number_end = name.find(": ");
+  return number_end == name.npos ? name.substr(0, name.find(" (")) : name.substr(number_end + 2);
 }
 
 // A link is emulated on the CPU only.
@@ -388,7 +397,8 @@ void Job::make_executor() {
                                 .max_rows = options_.max_batch_tokens,
                                 .steps_in_flight = steps_in_flight(),
                                 .verify_swap = verify_swap(),
-                                .trace = trace_.get()};
+                                .trace = trace_.get(),
+                                .divergence = options_.divergence};
   const LinkKind kind = link_kind();
   if (mesh_->rank == 0 && kind != LinkKind::kHost && mesh_->shape.ranks() > 1) {
     spdlog::info("sums and activations go {}",

@@ -47,11 +47,12 @@ struct JobOptions {
   std::string verify_swap = "auto";  // first where the device can, else off
   bool reproducible = false;         // the same bits at tp 1, 2, 4, 8
   InjectedFlip flip = {};            // test only, of this rank
+  InjectedDivergence divergence = {};  // likewise
   bool load = true;                  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;
   std::uint64_t seed = 0;
-};
   Heartbeat* heartbeat = nullptr;  // borrowed; null: nobody watches this job
+};
 
 // Bytes that a rank takes.
 struct MemoryNeed {
@@ -84,7 +85,6 @@ class Job {
   int frames() const { return frames_; }
   // Null unless the job is traced or watched.
   Trace* trace() const { return trace_.get(); }
-  ClockOffset clock() const { return clock_; }  // of a traced job
   // The oldest step in hand, or none.
   void expect(std::optional<StepId> step, double predicted_s = 0) const;
   // While `write` waits for a disk, which has a deadline of its own, nobody takes this rank for one that hangs.
@@ -101,6 +101,7 @@ class Job {
   void enter(SignOfLife::Phase phase) const {
     if (options_.heartbeat != nullptr) options_.heartbeat->enter(phase);
   }
+  ClockOffset clock() const { return clock_; }  // of a traced job
   // Steps with a pass that may be dispatched and not reported.
   int steps_in_flight() const { return mesh_->shape.pp + 1; }
   // The same with those that hold fetches only: receives that a rank keeps posted.
@@ -138,6 +139,8 @@ class Job {
   void check_memory() const;
   void load_pages();
   void make_executor();
+  void make_trace();
+  std::string device_kind() const;
   std::string device_line() const;
   std::string memory_table(const std::vector<MemoryNeed>& needs) const;
   const Image& own_image(const Model& model) const { return model.images[mesh_->stage]; }
