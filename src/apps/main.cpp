@@ -48,6 +48,7 @@ int run(int argc, char** argv) try {
   add_convert(app);
   add_init(app);
   add_inspect(app);
+  add_postmortem(app);
   add_serve(app);
   add_workload(app);
   try {
