@@ -30,11 +30,20 @@ bool mpi_usable() noexcept {
   return initialized && !finalized;
 }
 
+namespace {
+
+std::function<void()> waiting_poll;  // MPI is one a process, and so is who waits in it
+
+}  // namespace
+
+void MpiSession::while_waiting(std::function<void()> poll) { waiting_poll = std::move(poll); }
+
 void await(MPI_Request request, const std::string& call) {
   Idler idler(IdlePolicy{});
   for (int finished = 0;;) {
     check_mpi(MPI_Test(&request, &finished, MPI_STATUS_IGNORE), call);
     if (finished) return;
+    if (waiting_poll) waiting_poll();
     idler.pause();
   }
 }
@@ -71,6 +80,14 @@ void MpiSession::abort(ExitCode code) noexcept {
   std::fflush(nullptr);
   if (mpi_usable()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   _exit(static_cast<int>(code));
+}
+
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string all(text, static_cast<std::size_t>(length));
+  return all.substr(0, all.find('\n'));
 }
 
 std::string host_name() {

@@ -17,6 +17,7 @@ namespace computron::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -177,6 +178,47 @@ TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
     EXPECT_THAT(served.job.own_lines()[0],
                 ::testing::ContainsRegex(fmt::format("rank {} .*page [0-9]+ of model tiny.*digest", rank)));
     EXPECT_EQ(served.results.size(), 0u);
+  }
+}
+
+TEST_F(Failure, WhatIsNotTheSameOnAllRanksIsNamedBeforeLoading) {
+  for (const char* fact :
+       {"the program's build id", "the MPI library", "the option --seed", "the checkpoint of model tiny"}) {
+    ServeJob unlike = job(2, 1);
+    unlike.more = {"--inject-mismatch", fmt::format("1:{}", fact)};
+    SCOPED_TRACE(fact);
+    expect_failures({unlike}, 78, fact);
+  }
+}
+
+// Started with two command lines.
+TEST_F(Failure, RanksWithOtherOptionsAreRefused) {
+  ServeJob two = job(2, 1);
+  two.ranks = 1;
+  const std::string model = "tiny=" + path("whole").string(), nowhere = folder_ / "nowhere.jsonl";
+  two.more = {":",   "-n",         "1",         COMPUTRON_PROGRAM, "serve", "--quiet", "--model",
+              model, "--requests", "/dev/null", "--output",        nowhere, "--tp",    "2"};
+  const Served served = RunningServe(two, folder_).finish(failing_limit_s());
+  EXPECT_EQ(served.job.exit_code, 78) << served.job.errors;
+  ASSERT_EQ(served.job.own_lines().size(), 1u) << served.job.errors;
+  EXPECT_THAT(served.job.own_lines()[0],
+              AllOf(HasSubstr("rank 1 "), HasSubstr("the option --"), HasSubstr("on rank 0")));
+  EXPECT_FALSE(fs::exists(nowhere));
+}
+
+TEST_F(Failure, RankThatDivergesIsNamedWithStepAndFieldAndNothingOfThatStepIsWritten) {
+  for (const auto& [tp, pp, rank, field] :
+       {std::tuple(2, 1, 1, "lengths"), {1, 2, 1, "page_table"}, {2, 1, 0, "sequences"}}) {
+    SCOPED_TRACE(field);
+    ServeJob diverging = job(tp, pp);
+    diverging.more = {"--inject-divergence", fmt::format("{}:1:{}", rank, field)};
+    RunningServe running(diverging, folder_);
+    const Served served = running.finish(failing_limit_s());
+    EXPECT_EQ(served.job.exit_code, 70) << served.job.errors;
+    ASSERT_EQ(served.job.own_lines().size(), 1u) << served.job.errors;
+    const auto what = fmt::format("rank {} disagrees with rank 0 after step 1: {} differ", rank, field);
+    EXPECT_THAT(served.job.own_lines()[0], ::testing::ContainsRegex(what));
+    EXPECT_EQ(fs::file_size(running.partial_output()), 0u);
   }
 }
 

@@ -55,6 +55,7 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
   if (!on_cpu()) command.push_back("--share-gpu");
   add("--device-memory", job.device_memory);
   add("--page-size", job.page_size);
+  add("--recorder", folder);
   command.insert(command.end(), job.more.begin(), job.more.end());
   return command;
 }
