@@ -82,14 +82,6 @@ void MpiSession::abort(ExitCode code) noexcept {
   _exit(static_cast<int>(code));
 }
 
-std::string mpi_library() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string all(text, static_cast<std::size_t>(length));
-  return all.substr(0, all.find('\n'));
-}
-
 std::string host_name() {
   char host[256] = "?";
   gethostname(host, sizeof host - 1);

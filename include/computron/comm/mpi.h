@@ -99,7 +99,6 @@ class Communicator {
 };
 
 std::string host_name();
-std::string mpi_library();  // its name and version, in one line
 
 // What every rank throws when vote() found a failing rank; what() is "rank r host: reason". The failing rank, and no
 // other, reports it: report_failure(rank, reason()).
