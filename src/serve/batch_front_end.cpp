@@ -30,9 +30,16 @@ bool BatchFrontEnd::take_input(Scheduler& scheduler, double now) {
     took = true;
   }
   if (took || !reader_.finished()) return took;
+  note_input_end();
   if (!suspects_.empty()) return take_suspect(scheduler, now);
   scheduler.close_input();
   return closed_ = true;
+}
+
+// Before anything can be complete.
+void BatchFrontEnd::note_input_end() {
+  if (std::exchange(input_ended_, true)) return;
+  if (const auto bytes = reader_.spooled_bytes()) writer_.note_input_end(*bytes);
 }
 
 bool BatchFrontEnd::room(const Scheduler& scheduler) {

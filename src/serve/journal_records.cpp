@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kHeadBytes = 2 * sizeof(std::uint32_t);
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 
-enum Type : std::uint8_t { kHeader = 1, kOpen, kKeys, kBegun, kCommit, kClose };
+enum Type : std::uint8_t { kHeader = 1, kOpen, kKeys, kBegun, kCommit, kClose, kInputEnd };
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -63,6 +63,11 @@ void put(ByteWriter& out, const Close& close) {
   out.put(static_cast<std::uint8_t>(close.complete));
 }
 
+void put(ByteWriter& out, const InputEnd& end) {
+  out.put(kInputEnd);
+  out.put(end.bytes);
+}
+
 Header get_header(ByteReader& in) {
   Header header;
   header.version = in.get<std::uint32_t>();
@@ -111,6 +116,8 @@ Record get_record(ByteReader& in) {
       return get_commit(in);
     case kClose:
       return Close{in.get<std::uint8_t>() != 0};
+    case kInputEnd:
+      return InputEnd{in.get<std::uint64_t>()};
     default:
       throw Error(ExitCode::kData, "a record of an unknown type");
   }

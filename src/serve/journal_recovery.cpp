@@ -39,6 +39,7 @@ class Replay {
   bool take(const journal::Begun& begun);
   bool take(const journal::Commit& commit);
   bool take(const journal::Close& close);
+  bool take(const journal::InputEnd& end);
   void end_attempt();
 
   // Of the attempt at hand.
@@ -97,6 +98,11 @@ bool Replay::take(const journal::Commit& commit) {
 bool Replay::take(const journal::Close& close) {
   closed_ = true;
   state.complete = close.complete;
+  return true;
+}
+
+bool Replay::take(const journal::InputEnd& end) {
+  state.input_end = end.bytes;
   return true;
 }
 

@@ -24,13 +24,14 @@ struct Recovered {
   std::optional<journal::Header> header;  // none: there was no journal
   std::uint32_t attempts = 0;
   std::uint64_t epoch = 0;
-  int fruitless = 0;                  // last attempts in a row that ended out of order and without any result
-  bool complete = false;              // the last attempt was about to rename the results
-  std::uint64_t journal_bytes = 0;    // sound ones
-  std::uint64_t committed = 0;        // bytes of results that fit their COMMITs
-  std::uint64_t lost = 0;             // bytes of which COMMITs speak that are not so
-  std::vector<journal::Commit> tail;  // of what else is kept, behind them
-  std::vector<journal::Keys> keys;    // of a journal that was lost, to be written again
+  int fruitless = 0;                       // last attempts in a row that ended out of order and without any result
+  std::optional<std::uint64_t> input_end;  // bytes of standard input, if an attempt saw its end
+  bool complete = false;                   // the last attempt was about to rename the results
+  std::uint64_t journal_bytes = 0;         // sound ones
+  std::uint64_t committed = 0;             // bytes of results that fit their COMMITs
+  std::uint64_t lost = 0;                  // bytes of which COMMITs speak that are not so
+  std::vector<journal::Commit> tail;       // of what else is kept, behind them
+  std::vector<journal::Keys> keys;         // of a journal that was lost, to be written again
 
   std::uint64_t kept() const { return tail.empty() ? committed : tail.back().end; }
 };

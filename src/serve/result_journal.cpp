@@ -118,6 +118,7 @@ struct ResultJournal::Impl {
   AppendFile partial, journal_file;
   std::function<bool(double)> pause = sleep_for;
   journal::Keys new_keys;  // not in the file yet
+  std::optional<journal::InputEnd> new_input_end;
   std::mutex journal_mutex;  // guards appending to the journal
   std::atomic<bool> journal_dirty = false;
   journal::Commit open_commit;  // of what was written behind the last COMMIT
@@ -253,8 +254,12 @@ const LineHistory& ResultJournal::history() const { return impl_->recovered.hist
 std::shared_ptr<Spool> ResultJournal::open_spool() {
   Impl& i = *impl_;
   AppendFile file = i.open(i.names.spool);
-  if (i.recovered.attempts == 0 && i.recovered.keys.empty()) file.cut(0);  // of an earlier, finished job
-  return std::make_shared<Spool>(std::move(file), i.durable(), i.disk_wait());
+  std::optional<std::uint64_t> known_end = i.recovered.input_end;
+  if (i.recovered.attempts == 0 && i.recovered.keys.empty()) {
+    if (file.end() == 0) known_end = 0;
+    file.cut(0);  // of an earlier, finished job
+  }
+  return std::make_shared<Spool>(std::move(file), i.durable(), i.disk_wait(), known_end);
 }
 
 void ResultJournal::set_pause(std::function<bool(double)> pause) { impl_->pause = std::move(pause); }
@@ -264,6 +269,8 @@ void ResultJournal::set_pause(std::function<bool(double)> pause) { impl_->pause 
 void ResultJournal::note_line(RequestId line, const Digest128& key) {
   if (!history().known(line)) impl_->new_keys.lines.push_back({line, key});
 }
+
+void ResultJournal::note_input_end(std::uint64_t bytes) { impl_->new_input_end = journal::InputEnd{bytes}; }
 
 void ResultJournal::note_begun(std::span<const RequestId> lines, bool alone) {
   const std::string record = journal::encode(journal::Begun{.alone = alone, .lines = {lines.begin(), lines.end()}});
@@ -280,6 +287,7 @@ void ResultJournal::Impl::append_record(const journal::Record& record) {
 
 void ResultJournal::Impl::flush_notes() {
   if (!new_keys.lines.empty()) append_record(std::exchange(new_keys, {}));
+  if (new_input_end) append_record(*std::exchange(new_input_end, std::nullopt));
 }
 
 void ResultJournal::write(std::string_view text, std::span<const RequestId> lines) {

@@ -47,6 +47,12 @@ void ResultWriter::note_line(RequestId line, const Digest128& key) {
   keys_.emplace_back(line, key);
 }
 
+void ResultWriter::note_input_end(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  input_end_ = bytes;
+  work_.notify_one();
+}
+
 void ResultWriter::note_begun(const std::vector<RequestId>& lines, bool alone) {
   check();
   journal_->note_begun(lines, alone);
@@ -120,7 +126,8 @@ void ResultWriter::run() {
 }
 
 ResultWriter::Batch ResultWriter::take_batch() {
-  Batch batch{.keys = std::exchange(keys_, {}), .text = {}, .lines = {}};
+  Batch batch{
+      .keys = std::exchange(keys_, {}), .input_end = std::exchange(input_end_, std::nullopt), .text = {}, .lines = {}};
   while (!queue_.empty() && batch.text.size() < kBatchBytes && (!options_.commit_always || batch.lines.empty())) {
     batch.text += queue_.front().text;
     batch.lines.push_back(queue_.front().number);
@@ -131,6 +138,7 @@ ResultWriter::Batch ResultWriter::take_batch() {
 
 void ResultWriter::put(const Batch& batch) {
   for (const auto& [line, key] : batch.keys) journal_->note_line(line, key);
+  if (batch.input_end) journal_->note_input_end(*batch.input_end);
   journal_->write(batch.text, batch.lines);
 }
 

@@ -568,9 +568,23 @@ TEST_F(SpooledInput, TakesTheSameAgainAndMore) {
 
 TEST_F(SpooledInput, TakesNothingAgain) {
   open()->take("first\n");
+  journal_->note_input_end(6);
+  journal_->commit();
   auto spool = open();
   EXPECT_NO_THROW(spool->end());
   EXPECT_EQ(spool->bytes(), 6u);
+  EXPECT_EQ(spool->take("first\nmore\n"), "more\n");
+  expect_error(ExitCode::kData, "give the same input again", [&] { open()->end(); });  // of `more` nobody saw the end
+}
+
+TEST_F(SpooledInput, NothingIsNotEnoughBeforeSomebodySawTheEnd) {
+  EXPECT_NO_THROW(open()->end()) << "an empty input is one, too";
+  expect_error(ExitCode::kData, "give the same input again", [&] { open()->end(); });
+  open()->take("first\n");
+  expect_error(ExitCode::kData, "6 bytes are in", [&] { open()->end(); });
+  auto spool = open();
+  spool->take("first\n");
+  EXPECT_NO_THROW(spool->end());
 }
 
 TEST_F(SpooledInput, RefusesWhatIsNotTheSame) {
@@ -585,7 +599,9 @@ TEST_F(SpooledInput, RefusesWhatIsNotTheSame) {
 
 TEST_F(SpooledInput, OfAnEarlierJobIsForgotten) {
   folder_.write("out.spool", "old");
-  EXPECT_EQ(open()->bytes(), 0u);
+  const auto spool = open();
+  EXPECT_EQ(spool->bytes(), 0u);
+  expect_error(ExitCode::kData, "give the same input again", [&] { spool->end(); });  // or its journal was lost
 }
 
 // --- The journal alone ------------------------------------------------------------------------------------------
@@ -602,6 +618,7 @@ TEST(JournalRecords, AreReadAsTheyWereWritten) {
                                                 journal::Keys{{{5, key_of(1)}, {6, key_of(2)}}},
                                                 journal::Begun{.alone = true, .lines = {5}},
                                                 journal::Commit{.begin = 1, .end = 9, .digest = 77, .lines = {6, 5}},
+                                                journal::InputEnd{.bytes = 12},
                                                 journal::Close{.complete = true}};
   std::string text;
   for (const auto& record : records) text += journal::encode(record);

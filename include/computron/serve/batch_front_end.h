@@ -54,6 +54,7 @@ class BatchFrontEnd : public FrontEnd {
   bool take_suspect(Scheduler& scheduler, double now);
   void submit(IncomingRequest incoming, Scheduler& scheduler, double now);
   void fail(const IncomingRequest& incoming, const RequestFailure& failure);
+  void note_input_end();
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
 
@@ -68,6 +69,7 @@ class BatchFrontEnd : public FrontEnd {
   std::deque<IncomingRequest> suspects_;  // requests that may be what took the job down: each runs alone, at the end
   bool alone_ = false;                    // one of these runs
   bool crashing_ = false;
+  bool input_ended_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;
   std::uint64_t generated_tokens_ = 0;

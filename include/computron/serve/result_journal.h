@@ -19,6 +19,7 @@
 // One thread at a time, but for note_begun().
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -75,6 +76,8 @@ class ResultJournal {
 
   // A line that was read, before anything else of it. Reaches the file with the next write().
   void note_line(RequestId line, const Digest128& key);
+  // Standard input has ended after so many bytes; behind its last line. Reaches the file with the next write().
+  void note_input_end(std::uint64_t bytes);
   // Lines that a step computes on from now on. In the file when this returns, though not durable, so that it is known
   // whom to suspect if the job goes down right then; left out where the disk is full. By any thread.
   void note_begun(std::span<const RequestId> lines, bool alone);

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -59,6 +60,8 @@ class ResultWriter {
   void write(RequestId line, std::string text);
   // A line has been read: before its result.
   void note_line(RequestId line, const Digest128& key);
+  // Standard input has ended after so many bytes: behind its last line.
+  void note_input_end(std::uint64_t bytes);
   // Lines that a step computes on from now on, `alone` or not: in the file at once. Throws like check().
   void note_begun(const std::vector<RequestId>& lines, bool alone);
   // Bytes waiting; while they are many, or the disk is full, the engine admits no more work.
@@ -85,6 +88,7 @@ class ResultWriter {
   // What goes to the disk next.
   struct Batch {
     std::vector<std::pair<RequestId, Digest128>> keys;
+    std::optional<std::uint64_t> input_end;
     std::string text;
     std::vector<RequestId> lines;
   };
@@ -93,7 +97,7 @@ class ResultWriter {
   Batch take_batch();
   void put(const Batch& batch);
   bool must_commit() const;
-  bool has_work() const { return stopping_ || !queue_.empty(); }
+  bool has_work() const { return stopping_ || input_end_ || !queue_.empty(); }
   bool pause(double seconds);
   void end_thread();
 
@@ -107,6 +111,7 @@ class ResultWriter {
   std::condition_variable space_;
   std::deque<Line> queue_;
   std::vector<std::pair<RequestId, Digest128>> keys_;
+  std::optional<std::uint64_t> input_end_;
   std::size_t queued_bytes_ = 0;
   std::uint64_t lines_written_ = 0;
   bool stopping_ = false;
