@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kHeadBytes = 2 * sizeof(std::uint32_t);
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 
-enum Type : std::uint8_t { kHeader = 1, kOpen, kKeys, kBegun, kCommit, kClose };
+enum Type : std::uint8_t { kHeader = 1, kOpen, kKeys, kBegun, kCommit, kClose, kInputEnd };
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -63,6 +63,11 @@ void put(ByteWriter& out, const Close& close) {
   out.put(static_cast<std::uint8_t>(close.complete));
 }
 
+void put(ByteWriter& out, const InputEnd& end) {
+  out.put(kInputEnd);
+  out.put(end.bytes);
+}
+
 Header get_header(ByteReader& in) {
   Header header;
   header.version = in.get<std::uint32_t>();
@@ -111,6 +116,8 @@ Record get_record(ByteReader& in) {
       return get_commit(in);
     case kClose:
       return Close{in.get<std::uint8_t>() != 0};
+    case kInputEnd:
+      return InputEnd{in.get<std::uint64_t>()};
     default:
       throw Error(ExitCode::kData, "a record of an unknown type");
   }
@@ -155,6 +162,30 @@ std::optional<Record> Reader::next() {
   used_ += whole;
   bytes_ += whole;
   return record;
+}
+
+std::uint64_t Reader::lost_from(std::uint64_t begin) const {
+  constexpr std::size_t kHead = kHeadBytes + 1;
+  bool found = false;
+  for (std::uint64_t offset = begin;;) {
+    const std::string bytes = read_at_(offset, kReadBytes);
+    for (std::size_t i = 0; !found && i + kHead <= bytes.size(); ++i) {
+      found = record_at(offset + i, std::string_view(bytes).substr(i, kHead));
+    }
+    if (bytes.size() < kReadBytes) return found ? offset + bytes.size() - begin : 0;
+    offset += bytes.size() - (kHead - 1);
+  }
+}
+
+// `head`: the bytes up to and with the type.
+bool Reader::record_at(std::uint64_t offset, std::string_view head) const {
+  const auto type = static_cast<std::uint8_t>(head[kHeadBytes]);
+  std::uint32_t length = 0, check = 0;
+  std::memcpy(&length, head.data(), sizeof length);
+  std::memcpy(&check, head.data() + sizeof length, sizeof check);
+  if (type < kHeader || type > kInputEnd || length > kMaxPayload) return false;
+  const std::string body = read_at_(offset + kHeadBytes, 1 + std::size_t{length});
+  return body.size() == 1 + std::size_t{length} && check_of(body) == check;
 }
 
 // Whether so many unused bytes are in the buffer now.

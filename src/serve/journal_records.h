@@ -21,7 +21,7 @@
 
 namespace computron::journal {
 
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kMaxPayload = std::size_t{16} << 20;
 
 // Which job this is. Each attempt writes its own; they agree, but for what a person allowed to differ.
@@ -62,12 +62,17 @@ struct Commit {
   std::vector<RequestId> lines;
 };
 
+// Standard input came to its end, and this is how long it was: nothing is missing in OUT.spool.
+struct InputEnd {
+  std::uint64_t bytes = 0;
+};
+
 // The attempt ended in order.
 struct Close {
   bool complete = false;  // every line has its result: OUT.partial is about to become OUT
 };
 
-using Record = std::variant<Header, Open, Keys, Begun, Commit, Close>;
+using Record = std::variant<Header, Open, Keys, Begun, Commit, Close, InputEnd>;
 
 std::string encode(const Record& record);
 // Type and payload with their length and check in front.
@@ -88,8 +93,12 @@ class Reader {
   std::optional<Record> next();
   // Of the records returned so far.
   std::uint64_t bytes() const { return bytes_; }
+  // Bytes from `begin` on if a sound record begins anywhere among them: then `begin` is not the end, but damaged. Else
+  // 0.
+  std::uint64_t lost_from(std::uint64_t begin) const;
 
  private:
+  bool record_at(std::uint64_t offset, std::string_view head) const;
   bool fill(std::size_t count);
 
   ReadAt read_at_;

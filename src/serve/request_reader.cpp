@@ -115,6 +115,10 @@ bool RequestReader::finished() {
   return ended_ && queue_.empty() && !failure_;
 }
 
+std::optional<std::uint64_t> RequestReader::spooled_bytes() const {
+  return spool_ ? std::optional(spool_->bytes()) : std::nullopt;
+}
+
 void RequestReader::run() {
   std::exception_ptr failure;
   try {

@@ -93,9 +93,12 @@ struct ResultJournal::Impl {
        SystemCalls& calls);
 
   void look();
-  Recovered look_without_journal(const Existing& results) const;
+  void look_without_journal(const Existing& results);
+  bool must_rebuild() const;
   void check_recovered() const;
   void repair();
+  void warn_of_damage() const;
+  std::size_t tail_lines() const;
   AppendFile open(const std::string& name) const;
   std::string opening() const;
   void append_record(const journal::Record& record);
@@ -114,10 +117,12 @@ struct ResultJournal::Impl {
   std::uint64_t epoch = 0;
   bool renamed = false;  // a complete OUT is still to be tidied up after: it becomes OUT.partial once more
   Recovered recovered;
+  bool new_input = true;  // no attempt has read any of it
 
   AppendFile partial, journal_file;
   std::function<bool(double)> pause = sleep_for;
   journal::Keys new_keys;  // not in the file yet
+  std::optional<journal::InputEnd> new_input_end;
   std::mutex journal_mutex;  // guards appending to the journal
   std::atomic<bool> journal_dirty = false;
   journal::Commit open_commit;  // of what was written behind the last COMMIT
@@ -147,7 +152,7 @@ ResultJournal::Impl::Impl(const std::string& path, const std::string& input_path
 void ResultJournal::Impl::look() {
   const Existing journal(folder, names.journal), results(folder, names.partial), output(folder, names.output);
   recovered = recover(journal.reader(), results.reader(), results.file.end(), options.max_crashes);
-  if (!recovered.header && results.file) recovered = look_without_journal(results);
+  if (results.file && must_rebuild()) look_without_journal(results);
   if (results.file || !output.file) return;
   // The end came between the rename and the tidying up, unless OUT is not what was renamed.
   Recovered of_output = recover(journal.reader(), output.reader(), output.file.end(), options.max_crashes);
@@ -155,11 +160,17 @@ void ResultJournal::Impl::look() {
   if (renamed) recovered = std::move(of_output);
 }
 
-Recovered ResultJournal::Impl::look_without_journal(const Existing& results) const {
+// Where results are not what COMMITs say, what follows is not worth a look.
+bool ResultJournal::Impl::must_rebuild() const {
+  if (!recovered.header) return true;
+  return recovered.journal_lost > 0 && recovered.lost == 0 && recovered.header->version == journal::kVersion;
+}
+
+void ResultJournal::Impl::look_without_journal(const Existing& results) {
   const std::string partial = folder.path_of(names.partial);
   if (input_path == "-") {
     const Existing spool(folder, names.spool);
-    return rebuild(results.reader(), results.file.end(), spool.reader(), options.max_line_bytes, partial);
+    return rebuild(recovered, results.reader(), results.file.end(), spool.reader(), options.max_line_bytes, partial);
   }
   const FileDescriptor fd(::open(input_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const ReadAt input = [&](std::uint64_t offset, std::size_t count) {
@@ -168,7 +179,7 @@ Recovered ResultJournal::Impl::look_without_journal(const Existing& results) con
     bytes.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
     return bytes;
   };
-  return rebuild(results.reader(), results.file.end(), input, options.max_line_bytes, partial);
+  rebuild(recovered, results.reader(), results.file.end(), input, options.max_line_bytes, partial);
 }
 
 void ResultJournal::Impl::check_recovered() const {
@@ -197,18 +208,21 @@ void ResultJournal::Impl::check_recovered() const {
 
 // --- Beginning --------------------------------------------------------------------------------------------------
 
+// A job that was taken over leaves the files alone, also where it has just waited for a full disk.
 AppendFile ResultJournal::Impl::open(const std::string& name) const {
-  return {folder.open(name, input_path), folder.path_of(name), calls};
+  AppendFile file(folder.open(name, input_path), folder.path_of(name), calls);
+  file.set_guard([this] { lock.check(); });
+  return file;
 }
 
-// The records that begin an attempt, and what they say of what was found.
+// The records that begin an attempt, behind what the last one did and did not come to say.
 std::string ResultJournal::Impl::opening() const {
   std::string records = journal::encode(journal::Header{.input_bytes = input_bytes(input_path), .settings = settings});
-  records += journal::encode(journal::Open{
-      .attempt = recovered.attempts + 1, .epoch = epoch, .kept = recovered.committed, .holder = lock.holder()});
   for (const journal::Keys& keys : recovered.keys) records += journal::encode(keys);
   for (const journal::Commit& commit : recovered.tail) records += journal::encode(commit);
-  return records;
+  return records +
+         journal::encode(journal::Open{
+             .attempt = recovered.attempts + 1, .epoch = epoch, .kept = recovered.kept(), .holder = lock.holder()});
 }
 
 // Each of these steps may be the last one: whoever comes next finds the same results sound as we did.
@@ -221,12 +235,35 @@ void ResultJournal::Impl::repair() {
     throw Error(ExitCode::kIo, fmt::format("'{}' changes while it is read", partial.path()));
   }
   if (partial.end() > recovered.kept()) partial.cut(recovered.kept());
-  if (durable()) partial.sync_data();
+  if (durable()) {
+    partial.write_again(recovered.committed, recovered.kept());
+    partial.sync_data();
+  }
   if (journal_file.end() > recovered.journal_bytes) journal_file.cut(recovered.journal_bytes);
+  if (durable() && !recovered.in_order) journal_file.write_again(0, recovered.journal_bytes);
   append_all(journal_file, opening(), /*lines=*/false, disk_wait());
   if (!durable()) return;
   journal_file.sync_data();
   folder.sync();
+}
+
+void ResultJournal::Impl::warn_of_damage() const {
+  if (recovered.lost > 0) {
+    spdlog::warn("{} bytes of results in '{}' are not what was written: these requests are served again",
+                 recovered.lost, partial.path());
+  }
+  if (recovered.journal_lost > 0) {
+    spdlog::warn(
+        "'{}' was damaged at byte {}: the {} bytes from there on are dropped; {} results that they may have "
+        "spoken of go with the input and are kept",
+        journal_file.path(), recovered.journal_bytes, recovered.journal_lost, tail_lines());
+  }
+}
+
+std::size_t ResultJournal::Impl::tail_lines() const {
+  std::size_t lines = 0;
+  for (const journal::Commit& commit : recovered.tail) lines += commit.lines.size();
+  return lines;
 }
 
 ResultJournal::ResultJournal(const std::string& path, const std::string& input_path, Settings settings,
@@ -239,10 +276,10 @@ void ResultJournal::begin() {
   Impl& i = *impl_;
   i.repair();
   i.open_commit.begin = i.open_commit.end = i.partial.end();
-  if (i.recovered.lost > 0) {
-    spdlog::warn("{} bytes of results in '{}' are not what was written: these requests are served again",
-                 i.recovered.lost, i.partial.path());
-  }
+  i.warn_of_damage();
+  i.new_input = i.recovered.attempts == 0 && i.recovered.keys.empty();
+  i.recovered.keys = {};  // of many lines perhaps, and in the file now
+  i.recovered.tail = {};
   if (i.recovered.attempts == 0 && i.recovered.history.lines_done() == 0) return;
   spdlog::info("attempt {}: {} requests have their results already", i.recovered.attempts + 1,
                i.recovered.history.lines_done());
@@ -253,8 +290,12 @@ const LineHistory& ResultJournal::history() const { return impl_->recovered.hist
 std::shared_ptr<Spool> ResultJournal::open_spool() {
   Impl& i = *impl_;
   AppendFile file = i.open(i.names.spool);
-  if (i.recovered.attempts == 0 && i.recovered.keys.empty()) file.cut(0);  // of an earlier, finished job
-  return std::make_shared<Spool>(std::move(file), i.durable(), i.disk_wait());
+  std::optional<std::uint64_t> known_end = i.recovered.input_end;
+  if (i.new_input) {
+    if (file.end() == 0) known_end = 0;
+    file.cut(0);  // of an earlier, finished job
+  }
+  return std::make_shared<Spool>(std::move(file), i.durable(), i.disk_wait(), known_end);
 }
 
 void ResultJournal::set_pause(std::function<bool(double)> pause) { impl_->pause = std::move(pause); }
@@ -264,6 +305,8 @@ void ResultJournal::set_pause(std::function<bool(double)> pause) { impl_->pause 
 void ResultJournal::note_line(RequestId line, const Digest128& key) {
   if (!history().known(line)) impl_->new_keys.lines.push_back({line, key});
 }
+
+void ResultJournal::note_input_end(std::uint64_t bytes) { impl_->new_input_end = journal::InputEnd{bytes}; }
 
 void ResultJournal::note_begun(std::span<const RequestId> lines, bool alone) {
   const std::string record = journal::encode(journal::Begun{.alone = alone, .lines = {lines.begin(), lines.end()}});
@@ -280,6 +323,7 @@ void ResultJournal::Impl::append_record(const journal::Record& record) {
 
 void ResultJournal::Impl::flush_notes() {
   if (!new_keys.lines.empty()) append_record(std::exchange(new_keys, {}));
+  if (new_input_end) append_record(*std::exchange(new_input_end, std::nullopt));
 }
 
 void ResultJournal::write(std::string_view text, std::span<const RequestId> lines) {
@@ -313,13 +357,13 @@ void ResultJournal::commit() {
   if (i.journal_dirty.exchange(false) && i.durable()) i.journal_file.sync_data();
 }
 
-void ResultJournal::check() const { impl_->lock.check(); }
-
 void ResultJournal::close() {
   commit();
   impl_->append_record(journal::Close{.complete = false});
   if (impl_->durable()) impl_->journal_file.sync_data();
 }
+
+void ResultJournal::give_back() { impl_->lock.give_back(); }
 
 // OUT is complete, whether or not this can be removed.
 void ResultJournal::Impl::tidy_up(const std::string& name) const try {

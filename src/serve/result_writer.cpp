@@ -15,6 +15,7 @@ ResultWriter::ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterO
     : journal_(std::move(journal)), options_(options) {
   journal_->set_pause([this](double seconds) { return pause(seconds); });
   thread_ = std::thread([this] { run(); });
+  note_thread_ = std::thread([this] { run_notes(); });
 }
 
 ResultWriter::~ResultWriter() {
@@ -33,8 +34,7 @@ ResultWriter::~ResultWriter() {
 
 void ResultWriter::write(RequestId line, std::string text) {
   text += '\n';
-  std::unique_lock lock(mutex_);
-  space_.wait(lock, [this] { return failure_ || queued_bytes_ <= options_.max_queued_bytes; });
+  const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   queued_bytes_ += text.size();
   queue_.push_back({line, std::move(text)});
@@ -47,9 +47,18 @@ void ResultWriter::note_line(RequestId line, const Digest128& key) {
   keys_.emplace_back(line, key);
 }
 
-void ResultWriter::note_begun(const std::vector<RequestId>& lines, bool alone) {
-  check();
-  journal_->note_begun(lines, alone);
+void ResultWriter::note_input_end(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  input_end_ = bytes;
+  work_.notify_one();
+}
+
+std::uint64_t ResultWriter::note_begun(std::vector<RequestId> lines, bool alone) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  begun_.push_back({std::move(lines), alone});
+  notes_.notify_one();
+  return ++notes_queued_;
 }
 
 std::size_t ResultWriter::queued_bytes() {
@@ -75,6 +84,7 @@ void ResultWriter::stop(bool in_order) {
   end_thread();
   check();
   if (in_order) journal_->close();
+  journal_->give_back();
 }
 
 void ResultWriter::finish() {
@@ -90,7 +100,9 @@ void ResultWriter::end_thread() {
     stopping_ = true;
   }
   work_.notify_all();
+  notes_.notify_all();
   thread_.join();
+  note_thread_.join();
 }
 
 // What is queued counts as queued until it is in the file. Once a second at least it is seen whose output this is.
@@ -98,7 +110,7 @@ void ResultWriter::run() {
   const auto tick = std::chrono::duration<double>(options_.commit_s);
   std::unique_lock lock(mutex_);
   try {
-    for (bool last = false; !last;) {
+    for (bool last = false; !last && !failure_;) {
       work_.wait_for(lock, tick, [this] { return has_work(); });
       const Batch batch = take_batch();
       last = stopping_ && queue_.empty();
@@ -110,17 +122,40 @@ void ResultWriter::run() {
       lock.lock();
       queued_bytes_ -= batch.text.size();
       lines_written_ += batch.lines.size();
-      space_.notify_all();
     }
   } catch (...) {
-    if (!lock.owns_lock()) lock.lock();
-    failure_ = std::current_exception();
+    if (lock.owns_lock()) lock.unlock();
+    fail();
   }
-  space_.notify_all();
+}
+
+void ResultWriter::run_notes() try {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    notes_.wait(lock, [this] { return stopping_ || failure_ || !begun_.empty(); });
+    if (failure_ || begun_.empty()) return;
+    const Begun begun = std::move(begun_.front());
+    begun_.pop_front();
+    lock.unlock();
+    journal_->note_begun(begun.lines, begun.alone);
+    notes_written_.fetch_add(1, std::memory_order_release);
+    lock.lock();
+  }
+} catch (...) {
+  fail();
+}
+
+// The first failure is the one to tell.
+void ResultWriter::fail() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::current_exception();
+  work_.notify_all();
+  notes_.notify_all();
 }
 
 ResultWriter::Batch ResultWriter::take_batch() {
-  Batch batch{.keys = std::exchange(keys_, {}), .text = {}, .lines = {}};
+  Batch batch{
+      .keys = std::exchange(keys_, {}), .input_end = std::exchange(input_end_, std::nullopt), .text = {}, .lines = {}};
   while (!queue_.empty() && batch.text.size() < kBatchBytes && (!options_.commit_always || batch.lines.empty())) {
     batch.text += queue_.front().text;
     batch.lines.push_back(queue_.front().number);
@@ -131,6 +166,7 @@ ResultWriter::Batch ResultWriter::take_batch() {
 
 void ResultWriter::put(const Batch& batch) {
   for (const auto& [line, key] : batch.keys) journal_->note_line(line, key);
+  if (batch.input_end) journal_->note_input_end(*batch.input_end);
   journal_->write(batch.text, batch.lines);
 }
 

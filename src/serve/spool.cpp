@@ -7,8 +7,8 @@
 
 namespace computron {
 
-Spool::Spool(AppendFile file, bool durable, DiskWait wait)
-    : file_(std::move(file)), durable_(durable), wait_(std::move(wait)) {}
+Spool::Spool(AppendFile file, bool durable, DiskWait wait, std::optional<std::uint64_t> known_end)
+    : file_(std::move(file)), durable_(durable), wait_(std::move(wait)), known_end_(known_end) {}
 
 std::string_view Spool::take(std::string_view bytes) {
   const std::uint64_t known = taken_ < file_.end() ? std::min<std::uint64_t>(bytes.size(), file_.end() - taken_) : 0;
@@ -27,7 +27,14 @@ std::string_view Spool::take(std::string_view bytes) {
 }
 
 void Spool::end() const {
-  if (taken_ == 0 || taken_ >= file_.end()) return;
+  if (taken_ > 0 ? taken_ >= file_.end() : known_end_ == file_.end()) return;
+  if (taken_ == 0) {
+    throw Error(
+        ExitCode::kData,
+        fmt::format("standard input is empty, but the last attempt ended before it had seen all of it ({} bytes "
+                    "are in '{}'): give the same input again",
+                    file_.end(), file_.path()));
+  }
   throw Error(ExitCode::kData,
               fmt::format("standard input has become shorter: {} bytes; the last attempt had {} ('{}')", taken_,
                           file_.end(), file_.path()));

@@ -12,7 +12,9 @@
 #include <thread>
 #include <variant>
 
+#include "computron/serve/result_journal.h"
 #include "serve_support.h"
+#include "src/serve/spool.h"
 
 namespace computron {
 namespace {
@@ -301,6 +303,34 @@ TEST_F(Resumed, LinesThatWereReadBeforeMustBeTheSame) {
   };
   changed(good("a") + "\n" + good("c") + "\n", "line 1 is another one");
   changed(good("a") + "\n", "ends before line 1");
+}
+
+// The job was killed while a pipe still gave; now there is nothing on standard input.
+TEST(RequestReader, InputOfWhichNobodySawTheEndIsNotTakenForAll) {
+  const TemporaryFolder folder;
+  PipedInput input;
+  const auto read = [&](bool see_end) {
+    ResultJournal journal(folder / "out", "-", {}, {.max_crashes = 0});
+    journal.begin();
+    RequestReader reader("-", RequestParser(two_models(), {}), {}, &journal.history(), journal.open_spool());
+    while (!see_end && reader.lines_seen() < 1) std::this_thread::sleep_for(kSoon);
+    if (!see_end) return outcomes({*reader.poll()});
+    const auto all = outcomes(drain(reader));
+    journal.note_input_end(reader.spooled_bytes().value());
+    journal.commit();
+    return all;
+  };
+  input.send(good("a") + "\n" + good("b").substr(0, 30));
+  EXPECT_THAT(read(false), ElementsAre("0:ok"));
+  input.close_writer();
+  expect_error(ExitCode::kData, "give the same input again", [&] { read(true); });
+  {
+    PipedInput again;
+    again.send(good("a") + "\n" + good("b").substr(0, 40));
+    again.close_writer();
+    EXPECT_THAT(read(true), ElementsAre("0:ok", "1:invalid_json"));
+  }
+  EXPECT_THAT(read(true), ElementsAre("0:ok", "1:invalid_json")) << "the end is known now";
 }
 
 TEST(RequestReader, OnlyRegularFilesAreInput) {

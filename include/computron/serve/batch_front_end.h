@@ -34,7 +34,8 @@ class BatchFrontEnd : public FrontEnd {
   bool take_input(Scheduler& scheduler, double now) override;
   void put_results(std::vector<Completion> completions, double now) override;
   void show(const Activity& activity, double now) override;
-  void begin(const std::vector<RequestId>& requests) override;
+  Ticket begin(const std::vector<RequestId>& requests) override;
+  bool noted(Ticket ticket) override { return writer_.noted(ticket); }
   void step_done(const std::vector<Report>& reports, double now) override;
   void check() override { writer_.check(); }
   void finish(double now) override;  // the last progress line; ensures that no request is without a result
@@ -54,6 +55,7 @@ class BatchFrontEnd : public FrontEnd {
   bool take_suspect(Scheduler& scheduler, double now);
   void submit(IncomingRequest incoming, Scheduler& scheduler, double now);
   void fail(const IncomingRequest& incoming, const RequestFailure& failure);
+  void note_input_end();
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
 
@@ -68,6 +70,7 @@ class BatchFrontEnd : public FrontEnd {
   std::deque<IncomingRequest> suspects_;  // requests that may be what took the job down: each runs alone, at the end
   bool alone_ = false;                    // one of these runs
   bool crashing_ = false;
+  bool input_ended_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;
   std::uint64_t generated_tokens_ = 0;

@@ -120,6 +120,8 @@ class RequestReader {
   std::optional<IncomingRequest> poll();
   // True when the input has ended and everything was handed out.
   bool finished();
+  // How many bytes standard input had, where it goes through a spool; to be asked once finished().
+  std::optional<std::uint64_t> spooled_bytes() const;
   // Non-blank lines seen so far; the total once the input has ended. Those with a result already count.
   std::uint64_t lines_seen() const { return lines_seen_.load(std::memory_order_relaxed); }
   std::uint64_t lines_skipped() const { return lines_skipped_.load(std::memory_order_relaxed); }

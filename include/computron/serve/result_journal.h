@@ -19,6 +19,7 @@
 // One thread at a time, but for note_begun().
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -46,8 +47,8 @@ struct JournalOptions {
   double disk_retry_s = 5;
   bool take_over = false;            // the output, from a job that seems to hold it
   bool allow_config_change = false;  // results of different settings may stand side by side
-  // So many times may the job go down while a request runs, the last of them with this request alone, or without any
-  // result in a row; 0: any number of times.
+  // So many times may the job go down while a request runs, the last of them with this request alone, or end in
+  // whatever way without any result in a row; 0: any number of times.
   int max_crashes = 3;
   std::size_t max_line_bytes = std::size_t{8} << 20;  // as the reader's: it is part of what a line's key is
 };
@@ -75,8 +76,10 @@ class ResultJournal {
 
   // A line that was read, before anything else of it. Reaches the file with the next write().
   void note_line(RequestId line, const Digest128& key);
-  // Lines that a step computes on from now on. In the file when this returns, though not durable, so that it is known
-  // whom to suspect if the job goes down right then; left out where the disk is full. By any thread.
+  // Standard input has ended after so many bytes; behind its last line. Reaches the file with the next write().
+  void note_input_end(std::uint64_t bytes);
+  // Lines that a step is about to compute on. In the file when this returns, though not durable, so that it is known
+  // whom to suspect if the job goes down right then; left out where the disk is full. By any thread, beside the others.
   void note_begun(std::span<const RequestId> lines, bool alone);
   // Appends whole result lines, of `lines`. Either may be empty. Error{kIo}; {kCannotCreate} if another job has taken
   // over.
@@ -84,10 +87,11 @@ class ResultJournal {
   bool has_uncommitted() const;
   std::size_t uncommitted_lines() const;
   void commit();
-  // Throws if another job has taken over.
-  void check() const;
   // The attempt ends in order before the job is done: it does not count as one that went down.
   void close();
+  // The output is free for the next job: nothing more is written. As the destructor does it, for a job that ends
+  // without.
+  void give_back();
   // Every line has its result: OUT.partial becomes OUT.
   void finish();
 
