@@ -35,6 +35,7 @@ struct ServeOptions {
   std::string trace;
   std::string config;
   std::string inject_flip;
+  std::string shard;
   bool replay = false;
   bool dry_run = false;
   bool quiet = false;
@@ -91,6 +92,7 @@ void complete(ServeOptions& options, int rank) {
   options.job.options.trace = !options.trace.empty();
   options.journal.durability = parse_durability(options.durability);
   options.journal.max_line_bytes = options.max_line_bytes;
+  if (!options.shard.empty()) options.shard = parse_shard(options.shard).to_string();
   if (!options.inject_flip.empty()) options.job.options.flip = parse_flip(options.inject_flip, rank);
 }
 
@@ -120,6 +122,7 @@ Settings settings_of(const ServeOptions& options, int ranks) {
                        {"--reproducible", fmt::format("{}", job.reproducible)},
                        {"--seed", fmt::format("{}", job.seed)},
                        {"--max-line-bytes", fmt::format("{}", options.max_line_bytes)}};
+  if (!options.shard.empty()) settings.emplace_back("--shard", options.shard);
   for (const RosterEntry& entry : job.models) {
     settings.emplace_back(fmt::format("checkpoint of model {}", entry.id), digest_of_checkpoint(entry.path));
   }
@@ -138,7 +141,8 @@ void open_output(const ServeOptions& options, int ranks, Files& files) {
 }
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
-  const ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
+  ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
+  if (!options.shard.empty()) limits.shard = parse_shard(options.shard);
   const std::string folder =
       options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
   std::vector<ServedModel> models = job.served_models();
@@ -225,6 +229,9 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--output", o.output,
                  "Results, JSONL; appears when complete (OUT.partial until then). A job that ended before "
                  "goes on where it was when the same command is run again");
+  app.add_option("--shard", o.shard,
+                 "I/N: serve lines I, I+N, I+2N, ... of the requests (the first is line 0); each shard has an output "
+                 "of its own, and `computron merge` puts them together");
   app.add_option(
          "--durability", o.durability,
          "Results are safe from the end of the process (process), within a second from that of the node (node), "
