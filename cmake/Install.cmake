@@ -17,7 +17,7 @@ set_target_properties(computron_all PROPERTIES EXPORT_NAME computron)
 target_link_libraries(computron_all INTERFACE computron_plan computron_serve)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/computron)
-install(TARGETS computron RUNTIME)
+install(TARGETS computron computron-checkpoint-index RUNTIME)
 install(TARGETS ${libraries} computron_all EXPORT computron
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY include/computron DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

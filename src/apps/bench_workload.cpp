@@ -10,6 +10,7 @@
 #include "computron/plan/virtual_mesh.h"
 #include "computron/serve/engine.h"
 #include "src/apps/commands.h"
+#include "src/apps/option_checks.h"
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
 #include "src/apps/workload_experiment.h"
@@ -161,7 +162,8 @@ void add_options(CLI::App& app, BenchWorkloadOptions& o) {
   app.add_option("--rates", o.rates, "Requests a second of each model in turn: 10,1,1")->delimiter(',')->required();
   app.add_option("--cv", o.workload.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson");
   app.add_option("--duration", o.workload.duration_s, "Seconds during which requests arrive");
-  app.add_option("--seed", o.workload.seed, "Of the arrivals; the same seed, the same requests");
+  app.add_option("--seed", o.workload.seed, "Of the arrivals; the same seed, the same requests")
+      ->check(whole_number());
   app.add_option("--prompt-tokens", o.workload.prompt_tokens, "Tokens of a prompt");
   app.add_option("--max-tokens", o.workload.max_tokens, "Tokens to generate; all of them are");
   app.add_option("--max-seqs", o.job.options.max_seqs, "Requests of a model that run together")

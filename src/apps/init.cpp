@@ -12,6 +12,7 @@
 #include "computron/checkpoint/writer.h"
 #include "computron/model/family.h"
 #include "src/apps/commands.h"
+#include "src/apps/option_checks.h"
 #include "computron/base/parallel.h"
 #include "src/apps/progress.h"
 #include "src/apps/random_weights.h"
@@ -177,7 +178,7 @@ void add_init(CLI::App& app) {
   command->add_option("--size", options->size, "Published size: 125m, 8x7b, base, ... (below)");
   command->add_option("--config", options->config, "Hugging Face config.json of any other size");
   command->add_option("--dtype", options->dtype, "f32, f16 or bf16")->capture_default_str();
-  command->add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
+  command->add_option("--seed", options->seed, "Seed of the weights")->check(whole_number())->capture_default_str();
   command->add_option("--threads", options->threads, "Threads that make weights (default: all cores)")
       ->check(CLI::Range(1, 1024));
   command->callback([options] { run_init(*options); });

@@ -9,7 +9,9 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "computron/base/convert.h"
 #include "computron/base/size.h"
+#include "computron/checkpoint/index_helper.h"
 #include "computron/checkpoint/reader.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/config.h"
@@ -33,7 +35,9 @@ struct InspectOptions {
 
 // A digest chunk of a tensor or of a file of the tokenizer.
 struct Chunk {
-  std::function<void(const TensorReader& reader, std::size_t begin, std::size_t end)> read;
+  // Returns how many of its values are NaN or an infinity.
+  std::function<std::size_t(const TensorReader& reader, std::size_t begin, std::size_t end)> read;
+  std::string name;
   std::size_t begin, end;  // bytes of it
 };
 
@@ -42,6 +46,7 @@ struct Verification {
   bool done = false;
   std::size_t chunks = 0;
   std::map<std::size_t, std::string> damages;  // by chunk, in the order of the file
+  std::map<std::string, std::size_t> not_finite;  // values that are NaN or an infinity, by tensor that has some
 
   const char* state() const { return !done ? "not verified" : damages.empty() ? "verified" : "damaged"; }
   std::vector<std::string> listed() const;
@@ -62,13 +67,21 @@ std::vector<const TensorEntry*> in_file_order(const CheckpointIndex& index) {
   return order;
 }
 
+std::size_t not_finite_in(const TensorEntry& tensor, std::span<const std::byte> values) {
+  return count_not_finite(values.data(), tensor.dtype, values.size() / size_of(tensor.dtype));
+}
+std::size_t not_finite_in(const FileEntry&, std::span<const std::byte>) { return 0; }
+
 template <class Entry>
 void add_chunks(const Entry& entry, std::vector<Chunk>& chunks) {
   const auto read = [&entry](const TensorReader& reader, std::size_t begin, std::size_t end) {
-    reader.read(entry, begin, end, kDigestChunkBytes, [](std::size_t, std::span<const std::byte>) {});
+    std::size_t count = 0;
+    reader.read(entry, begin, end, kDigestChunkBytes,
+                [&](std::size_t, std::span<const std::byte> values) { count += not_finite_in(entry, values); });
+    return count;
   };
   for (std::size_t at = 0; at < entry.bytes; at += kDigestChunkBytes) {
-    chunks.push_back({read, at, std::min(at + kDigestChunkBytes, entry.bytes)});
+    chunks.push_back({read, entry.name, at, std::min(at + kDigestChunkBytes, entry.bytes)});
   }
 }
 
@@ -87,9 +100,11 @@ void verify(const CheckpointIndex& index, const std::vector<Chunk>& chunks, int 
   std::mutex mutex;
   ByteProgress progress("verifying " + index.path, total_bytes);
   parallel_for(chunks.size(), threads, [&](int, std::size_t item) {
-    const auto& [read, begin, end] = chunks[item];
+    const auto& [read, name, begin, end] = chunks[item];
     try {
-      read(reader, begin, end);
+      const std::size_t not_finite = read(reader, begin, end);
+      const std::lock_guard lock(mutex);
+      if (not_finite > 0) result.not_finite[name] += not_finite;
     } catch (const CheckpointError& error) {
       const std::lock_guard lock(mutex);
       result.damages.emplace(item, error.what());
@@ -130,7 +145,8 @@ ordered_json json_of(const Verification& verification) {
           {"chunks", verification.chunks},
           {"state", verification.state()},
           {"damaged_chunks", verification.damages.size()},
-          {"damages", verification.listed()}};
+          {"damages", verification.listed()},
+          {"not_finite", verification.not_finite}};
 }
 
 void print_json(const CheckpointIndex& index, const Verification& verification) {
@@ -184,12 +200,23 @@ void print_text(const CheckpointIndex& index, const Verification& verification) 
   print_tokenizer(index);
   fmt::print("digests       xxh3-128, {} chunks of 1 MiB: {}\n", verification.chunks, verification.state());
   for (const std::string& damage : verification.listed()) fmt::print("  {}\n", damage);
+  for (const auto& [name, count] : verification.not_finite) {
+    fmt::print("  tensor '{}': {} values are NaN or an infinity\n", name, count);
+  }
 }
 
 void check_damages(const std::string& path, const Verification& verification) {
   if (verification.damages.empty()) return;
   throw CheckpointError(fmt::format("{}: {} of {} chunks are damaged; the first: {}", path, verification.damages.size(),
                                     verification.chunks, verification.damages.begin()->second));
+}
+
+// Whoever serves such a model serves on: what a request makes of it shows in its own result (src/sched/README.md).
+void check_values(const std::string& path, const Verification& verification) {
+  if (verification.not_finite.empty()) return;
+  const auto& [name, count] = *verification.not_finite.begin();
+  throw ConfigError(fmt::format("{}: {} tensors hold NaN or an infinity; the first: {} values of tensor '{}'", path,
+                                verification.not_finite.size(), count, name));
 }
 
 void check_configuration(const CheckpointIndex& index) try {
@@ -200,7 +227,7 @@ void check_configuration(const CheckpointIndex& index) try {
 }
 
 void run_inspect(const InspectOptions& options) {
-  const CheckpointIndex index = read_checkpoint_index(options.path);
+  const CheckpointIndex index = read_index_apart(options.path);
   const std::vector<Chunk> chunks = chunks_of(index);
   Verification verification;
   verification.chunks = chunks.size();
@@ -208,6 +235,7 @@ void run_inspect(const InspectOptions& options) {
   options.json ? print_json(index, verification) : print_text(index, verification);
   check_damages(index.path, verification);
   check_configuration(index);
+  check_values(index.path, verification);
 }
 
 }  // namespace
@@ -218,10 +246,10 @@ void add_inspect(CLI::App& app) {
   command->footer(
       "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit "
       "its\n"
-      "configuration.");
+      "configuration or --verify finds NaN or infinities in them.");
   command->add_option("file", options->path, "Checkpoint, FILE.h5")->required();
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->add_flag("--verify", options->verify, "Read every byte and compare with the stored digests");
+  command->add_flag("--verify", options->verify, "Read every byte, compare with the stored digests and look for NaN and infinities");
   command->add_option("--threads", options->threads, "Threads that verify (default: all cores)")
       ->check(CLI::Range(1, 1024));
   command->callback([options] { run_inspect(*options); });

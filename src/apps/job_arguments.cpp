@@ -20,15 +20,22 @@ const CLI::Validator& positive() {
   return check;
 }
 
+// The size that is the value of an option.
+std::size_t size_of(const char* option, const std::string& text) try {
+  return parse_size(text);
+} catch (const Error& error) {
+  throw Error(error.code(), std::string(option) + ": " + error.what());
+}
+
 }  // namespace
 
 void JobArguments::complete() {
   options.models = roster.empty() ? parse_model_arguments(models) : read_roster(roster);
   if (options.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models ROSTER");
-  if (!device_memory.empty()) options.device_memory_bytes = parse_size(device_memory);
-  if (!page_size.empty()) options.page_bytes = parse_size(page_size);
+  if (!device_memory.empty()) options.device_memory_bytes = size_of("--device-memory", device_memory);
+  if (!page_size.empty()) options.page_bytes = size_of("--page-size", page_size);
   if (!options.idle.empty()) IdlePolicy::parse(options.idle);
-  if (!host_cache.empty()) options.host_cache_bytes = parse_size(host_cache);
+  if (!host_cache.empty()) options.host_cache_bytes = size_of("--host-cache", host_cache);
   make_policy(options.policy);
   if (options.verify_swap != "auto") parse_verify_swap(options.verify_swap);
 }

@@ -11,7 +11,6 @@
 #include "computron/base/file_descriptor.h"
 #include "computron/base/parallel.h"
 #include "computron/base/time.h"
-#include "computron/checkpoint/reader.h"
 
 namespace computron {
 namespace {
@@ -29,7 +28,7 @@ FileDescriptor open_file(const std::string& path) {
 
 LoadRounds::LoadRounds(Job& job)
     : job_(job),
-      index_(read_checkpoint_index(job.options().models.front().path)),
+      index_(job.index(/*model=*/0)),
       image_(*job.model_shapes().front().images.at(job.mesh().stage)) {}
 
 // Part `reader` of as many as there are readers, to where it lies in `fresh`, or all into one buffer if that is null.

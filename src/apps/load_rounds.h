@@ -21,8 +21,7 @@ struct LoadRound {
 
 class LoadRounds {
  public:
-  // Borrows the job, which need not have loaded anything; its first model is what is loaded. Error{kNoInput} and
-  // CheckpointError for its file.
+  // Borrows the job, which need not have loaded anything; its first model is what is loaded.
   explicit LoadRounds(Job& job);
 
   // Collective. Reads the file once, so that it is in the page cache if that has room.

@@ -56,6 +56,7 @@ int run(int argc, char** argv) try {
   add_convert(app);
   add_init(app);
   add_inspect(app);
+  add_postmortem(app);
   add_workload(app);
   add_bench(app);
   add_man(app);

@@ -6,6 +6,7 @@
 
 #include "computron/base/parallel.h"
 #include "computron/base/time.h"
+#include "computron/checkpoint/index_helper.h"
 #include "computron/device/cpu/cpu_stream.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/runtime/host_store.h"
@@ -59,7 +60,7 @@ ResidentModel::ResidentModel(const std::string& file, const std::string& device,
     : progress_(device == "cpu" ? IdlePolicy{} : IdlePolicy{.kind = IdlePolicy::Kind::kSpin}),
       device_(device == "cpu" ? make_cpu_device({.threads = threads}) : make_cuda_device(/*local_rank=*/0)),
       ops_(device == "cpu" ? make_cpu_ops(*device_) : make_cuda_ops(*device_)) {
-  const CheckpointIndex index = read_checkpoint_index(file);
+  const CheckpointIndex index = read_index_apart(file);
   image_ = make_image(index, *device_, *ops_);
   if (tokens > config().max_positions) {
     throw Error(ExitCode::kUsage, file + " has only " + std::to_string(config().max_positions) + " positions, not " +

@@ -13,16 +13,17 @@
 #include "computron/base/log.h"
 #include "computron/base/stop.h"
 #include "computron/base/time.h"
-#include "computron/checkpoint/reader.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/preflight.h"
 #include "computron/serve/tokenizers.h"
 #include "computron/serve/trace_file.h"
 #include "src/apps/commands.h"
 #include "src/apps/dry_run.h"
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
+#include "src/apps/option_checks.h"
 
 namespace computron {
 namespace {
@@ -36,6 +37,8 @@ struct ServeOptions {
   std::string config;
   std::string inject_flip;
   std::string shard;
+  std::string inject_divergence;
+  std::string inject_mismatch;
   bool replay = false;
   bool dry_run = false;
   bool quiet = false;
@@ -44,6 +47,8 @@ struct ServeOptions {
   double drain_s = 0.5;
   JournalOptions journal;
   std::optional<RequestId> inject_crash;
+  std::string recorder;
+  double watchdog = 1;
 };
 
 // What only rank 0 has: the two ends of the flow of requests.
@@ -84,6 +89,16 @@ InjectedFlip parse_flip(const std::string& text, int this_rank) {
   };
 }
 
+// "RANK:STEP:FIELD": on that rank, the state differs in that field of its digest after that step or a later one.
+InjectedDivergence parse_divergence(const std::string& text, int this_rank) {
+  int rank = 0, step = 0, end = 0;
+  if (std::sscanf(text.c_str(), "%d:%d:%n", &rank, &step, &end) != 2 || end == 0) {
+    throw Error(ExitCode::kUsage, fmt::format("--inject-divergence: '{}' is not RANK:STEP:FIELD", text));
+  }
+  if (rank != this_rank) return {};
+  return {.step = static_cast<StepId>(step), .field = text.substr(static_cast<std::size_t>(end))};
+}
+
 void complete(ServeOptions& options, int rank) {
   if (options.requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
   options.job.options.load = !options.dry_run;
@@ -94,6 +109,9 @@ void complete(ServeOptions& options, int rank) {
   options.journal.max_line_bytes = options.max_line_bytes;
   if (!options.shard.empty()) options.shard = parse_shard(options.shard).to_string();
   if (!options.inject_flip.empty()) options.job.options.flip = parse_flip(options.inject_flip, rank);
+  if (!options.inject_divergence.empty()) {
+    options.job.options.divergence = parse_divergence(options.inject_divergence, rank);
+  }
 }
 
 // Of a file that is written at the end: better refused now. Nothing for no file.
@@ -106,13 +124,12 @@ void check_folder(const std::string& file) {
 }
 
 // Of what the file holds, wherever it lies.
-std::string digest_of_checkpoint(const std::string& path) {
-  CheckpointIndex index = read_checkpoint_index(path);
+std::string digest_of(CheckpointIndex index) {
   index.path.clear();
   return to_hex(digest128(index.serialize()));
 }
 
-// What results depend on: a job that is run again must not mix two kinds.
+// What results depend on: a job that is run again must not mix two kinds. The checkpoints' indices have been read.
 Settings settings_of(const ServeOptions& options, int ranks) {
   const JobOptions& job = options.job.options;
   Settings settings = {{"number of ranks", fmt::format("{}", ranks)},
@@ -123,17 +140,18 @@ Settings settings_of(const ServeOptions& options, int ranks) {
                        {"--seed", fmt::format("{}", job.seed)},
                        {"--max-line-bytes", fmt::format("{}", options.max_line_bytes)}};
   if (!options.shard.empty()) settings.emplace_back("--shard", options.shard);
-  for (const RosterEntry& entry : job.models) {
-    settings.emplace_back(fmt::format("checkpoint of model {}", entry.id), digest_of_checkpoint(entry.path));
+  for (std::size_t m = 0; m < job.models.size(); ++m) {
+    settings.emplace_back(fmt::format("checkpoint of model {}", job.models[m].id), digest_of(job.indices.at(m)));
   }
   return settings;
 }
 
-void open_output(const ServeOptions& options, int ranks, Files& files) {
+void open_output(ServeOptions& options, int ranks, Files& files) {
   if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   if (options.dry_run) return;
+  options.job.options.indices = read_indices_apart(options.job.options.models);
   files.journal =
       std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks), options.journal);
   check_folder(options.metrics);
@@ -199,18 +217,56 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& s
 void serve_all(const ServeOptions& options, Job& job, Files& files) {
   double start_s = 0;
   const bool all_done = job.mesh().rank == 0 ? serve_rank_0(options, job, files, start_s) : run_worker(job);
-  if (Trace* trace = job.trace()) {
-    write_trace(options.trace, job.mesh(), job.progress(), {*trace, job.mesh().rank, job.clock()}, start_s);
+  if (!options.trace.empty()) {
+    write_trace(options.trace, job.mesh(), job.progress(), {*job.trace(), job.mesh().rank, job.clock()}, start_s);
   }
   if (!all_done) throw_stopped();
 }
 
-void serve(ServeOptions& options, Communicator world, const std::string& effective) {
+// A dry run has nothing that others could wait for, and takes the time that it takes.
+HeartbeatOptions heartbeat_options(const ServeOptions& options) {
+  HeartbeatOptions heartbeat{.limits = std::nullopt, .folder = options.recorder};
+  if (options.watchdog == 0 || options.dry_run) return heartbeat;
+  heartbeat.limits = WatchdogLimits{}.times(options.watchdog);
+  // Rank 0 may be silent as long as it may wait for a full disk.
+  const double disk_wait_s = options.journal.disk_wait_s;
+  if (disk_wait_s > JournalOptions{}.disk_wait_s) {
+    heartbeat.limits->silence = std::max(heartbeat.limits->silence, disk_wait_s);
+  }
+  return heartbeat;
+}
+
+// "RANK:NAME", test only: on that rank, what begins with NAME is another.
+void mismatch(const std::string& text, int this_rank, std::vector<Fact>& facts) {
+  const std::size_t colon = text.find(':');
+  if (colon == text.npos || text.substr(0, colon) != std::to_string(this_rank)) return;
+  for (Fact& fact : facts) {
+    if (fact.name.starts_with(text.substr(colon + 1))) fact.value += " (not the same)";
+  }
+}
+
+// Collective. What the device is, is only known later (Job).
+void vote_on_facts(const ServeOptions& options, const Communicator& world, const std::string& effective) {
+  std::vector<Fact> facts;
+  agreed(world, [&] {
+    facts = facts_of_program();
+    for (const auto& more : {facts_of_configuration(effective), facts_of_checkpoints(options.job.options.models)}) {
+      facts.insert(facts.end(), more.begin(), more.end());
+    }
+    mismatch(options.inject_mismatch, world.rank(), facts);
+  });
+  require_same(world, facts);
+}
+
+void serve_watched(ServeOptions& options, Communicator world, const std::string& effective) {
   const int rank = world.rank();
   Files files;
   agreed(world, [&] {
     complete(options, rank);
     throw_if_stopped();
+  });
+  vote_on_facts(options, world, effective);
+  agreed(world, [&] {
     if (rank == 0) open_output(options, world.size(), files);
   });
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
@@ -220,6 +276,22 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
     if (rank == 0) open_input(options, job, files);
   });
   options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files);
+}
+
+// What ranks agree on is a clean end, and why is known: only of others anybody will want to see the records.
+void serve(ServeOptions& options, Communicator world, const std::string& effective) {
+  Heartbeat heartbeat(world, heartbeat_options(options));
+  if (world.rank() == 0 && !heartbeat.recorder().path().empty()) {
+    spdlog::info("each rank's last events, unless it ends in order: {} and so on", heartbeat.recorder().path());
+  }
+  options.job.options.heartbeat = &heartbeat;
+  try {
+    serve_watched(options, std::move(world), effective);
+  } catch (const VoteError&) {
+    heartbeat.recorder().remove();
+    throw;
+  }
+  heartbeat.recorder().remove();
 }
 
 void add_options(CLI::App& app, ServeOptions& o) {
@@ -241,6 +313,14 @@ void add_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--drain", o.drain_s, "Seconds that steps may go on when the job is asked to stop")
       ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--watchdog", o.watchdog,
+         "Deadlines after which a job that stands still ends, times this: twice 60 s without a sign of a rank, 20 "
+         "s of no progress beyond 4 times what a step should take; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--recorder", o.recorder,
+                 "Folder of each rank's last events, for `computron postmortem`; on every node (default: $TMPDIR or "
+                 "/tmp). Removed when the job ends in order");
   app.add_option("--max-crashes", o.journal.max_crashes,
                  "How often the job may go down on one request, or without a result, before it gives up; 0: always")
       ->check(CLI::NonNegativeNumber);
@@ -248,14 +328,19 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_flag("--resume-allow-config-change", o.journal.allow_config_change,
                "Go on with results that other settings or checkpoints gave");
   app.add_option("--inject-flip", o.inject_flip)->group("");    // test only: hidden
+  app.add_option("--inject-mismatch", o.inject_mismatch)->group("");      // test only: hidden
+  app.add_option("--inject-divergence", o.inject_divergence)->group("");  // test only: hidden
   app.add_option("--inject-crash", o.inject_crash)->group("");  // test only: at this line of the input
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
   app.add_flag("--share-prefixes", o.job.options.share_prefixes,
                "Requests for a model that begin with the same tokens share the cache of those");
-  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own");
-  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
+  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own")
+      ->check(whole_number());
+  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")
+      ->check(whole_number())
+      ->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");

@@ -76,7 +76,24 @@ void convert_from(const std::byte* in, std::byte* out, DType to, std::size_t n) 
   convert<From, BF16>(in, out, n);
 }
 
+// Of n integers `Bits`, those whose bits under `exponent` are all set.
+template <class Bits>
+std::size_t count_set(const std::byte* elements, Bits exponent, std::size_t n) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, elements + i * sizeof bits, sizeof bits);
+    count += (bits & exponent) == exponent ? 1 : 0;
+  }
+  return count;
+}
+
 }  // namespace
+
+std::size_t count_not_finite(const std::byte* elements, DType type, std::size_t n) {
+  if (type == DType::kF32) return count_set<std::uint32_t>(elements, 0x7f800000, n);
+  return count_set<std::uint16_t>(elements, type == DType::kF16 ? 0x7c00 : 0x7f80, n);
+}
 
 void convert_elements(const std::byte* in, DType from, std::byte* out, DType to, std::size_t n) {
   if (from == to) {

@@ -1,4 +1,4 @@
-// The names, types and rules of the checkpoint format that reader and writer share. Private to src/checkpoint.
+// The names and limits of the checkpoint format that reader and writer share. Private to src/checkpoint.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 #include "computron/base/types.h"
 #include "computron/checkpoint/index.h"
-#include "hdf5.h"
+#include "subject.h"
 
 namespace computron::format {
 
@@ -32,11 +32,6 @@ inline constexpr std::size_t kMaxRank = 4;
 std::optional<std::string> fault_of_name(std::string_view name);
 
 // Bytes of a tensor of 1 to kMaxRank dimensions, none zero; throws `subject` on anything else and on overflow.
-std::size_t tensor_bytes(const std::vector<std::size_t>& shape, DType dtype, const hdf5::Subject& subject);
-
-// Floating-point types as they lie in files, little-endian. bfloat16 has the bit layout of HDF5 2.0's predefined
-// H5T_FLOAT_BFLOAT16LE; older libraries and h5py read both 16-bit types as numbers.
-hdf5::Id file_type(DType dtype, const hdf5::Subject& subject);
-std::optional<DType> dtype_of(hid_t file_type, const hdf5::Subject& subject);
+std::size_t tensor_bytes(const std::vector<std::size_t>& shape, DType dtype, const Subject& subject);
 
 }  // namespace computron::format

@@ -50,12 +50,6 @@ void prepare_library() {
 
 }  // namespace
 
-void Subject::fail(const std::string& what) const {
-  const std::string line = fmt::format("{}: {}", text, what);
-  if (code == ExitCode::kData) throw CheckpointError(line);
-  throw Error(code, line);
-}
-
 void fail_call(const Subject& subject, const char* call) {
   subject.fail(fmt::format("HDF5 {}: {}", call, innermost_message()));
 }

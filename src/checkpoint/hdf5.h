@@ -9,19 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "computron/base/error.h"
+#include "subject.h"
 
 namespace computron::hdf5 {
-
-// What a failing call is about: the text before the message, and the exit code.
-struct Subject {
-  std::string text;
-  ExitCode code = ExitCode::kData;
-
-  Subject with(const std::string& part) const { return {text + ": " + part, code}; }
-  // Throws CheckpointError for kData, Error otherwise.
-  [[noreturn]] void fail(const std::string& what) const;
-};
 
 // Throws `subject` with the call's name and the innermost message of HDF5's error stack.
 [[noreturn]] void fail_call(const Subject& subject, const char* call);

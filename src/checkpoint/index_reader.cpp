@@ -11,14 +11,15 @@
 
 #include "computron/checkpoint/reader.h"
 #include "file.h"
+#include "file_types.h"
 #include "format.h"
 #include "hdf5.h"
+#include "index_check.h"
 
 namespace computron {
 namespace {
 
 using hdf5::Id;
-using hdf5::Subject;
 
 // Where a superblock version keeps its fields (HDF5 File Format Specification, II.A). Addresses are 8 bytes.
 struct SuperblockLayout {
@@ -265,17 +266,6 @@ bool check_root_links(hid_t root, const Subject& file) {
   return has_tokenizer;
 }
 
-void check_disjoint(const CheckpointIndex& index, const Subject& file) {
-  std::vector<const StoredBytes*> order;
-  for (const auto& [name, entry] : index.tensors) order.push_back(&entry);
-  for (const auto& [name, entry] : index.tokenizer) order.push_back(&entry);
-  std::ranges::sort(order, {}, &StoredBytes::offset);
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    if (order[i - 1]->offset + order[i - 1]->bytes <= order[i]->offset) continue;
-    file.fail(fmt::format("'{}' and '{}' overlap", order[i - 1]->name, order[i]->name));
-  }
-}
-
 void read_metadata(hid_t file, CheckpointIndex& index, const Subject& subject) {
   const Id root(H5_CHECK(subject, H5Gopen2, file, "/", H5P_DEFAULT), H5Gclose);
   const bool has_tokenizer = check_root_links(root, subject);
@@ -302,7 +292,7 @@ CheckpointIndex read_checkpoint_index(const std::string& path) {
   const Id access = hdf5::file_access(subject, /*alignment=*/1);
   const Id file(H5_CHECK(subject, H5Fopen, path.c_str(), H5F_ACC_RDONLY, access), H5Fclose);
   read_metadata(file, index, subject);
-  check_disjoint(index, subject);
+  check_index(index, subject);
   return index;
 }
 

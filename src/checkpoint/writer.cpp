@@ -13,6 +13,7 @@
 
 #include "computron/checkpoint/reader.h"
 #include "file.h"
+#include "file_types.h"
 #include "format.h"
 #include "hdf5.h"
 
@@ -20,7 +21,6 @@ namespace computron {
 namespace {
 
 using hdf5::Id;
-using hdf5::Subject;
 
 // Data of 1 MiB and more is aligned to 1 MiB (O_DIRECT, GPUDirect Storage, whole pages of parallel file systems);
 // aligning smaller tensors too would make a small model's file many times its size.

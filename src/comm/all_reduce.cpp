@@ -44,7 +44,8 @@ class MpiAllReduce : public AllReduce {
 
  private:
   void reduce(CpuContext& context, float* data, std::size_t count) {
-    const TraceSpan span(trace_, TraceTrack::kCommunication, "all-reduce", {}, {"bytes", count * sizeof(float)});
+    const TraceSpan span(trace_, TraceTrack::kCommunication, "all-reduce", {}, {"sum", ++sums_},
+                         {"bytes", count * sizeof(float)});
     if (count > kWholeFloats) {
       slice(context, data, count);
     } else if (std::has_single_bit(static_cast<unsigned>(group_.size()))) {
@@ -145,6 +146,7 @@ class MpiAllReduce : public AllReduce {
   const Communicator& group_;
   Progress& progress_;
   Trace* trace_;
+  std::uint64_t sums_ = 0;  // so far: the same on all ranks when they enter the same one
   std::size_t max_count_;
   std::vector<float> received_;    // parts of other ranks
   std::vector<float*> parts_;      // by rank, of the sum in hand

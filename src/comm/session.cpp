@@ -30,11 +30,20 @@ bool mpi_usable() noexcept {
   return initialized && !finalized;
 }
 
+namespace {
+
+std::function<void()> waiting_poll;  // MPI is one a process, and so is who waits in it
+
+}  // namespace
+
+void MpiSession::while_waiting(std::function<void()> poll) { waiting_poll = std::move(poll); }
+
 void await(MPI_Request request, const std::string& call) {
   Idler idler(IdlePolicy{});
   for (int finished = 0;;) {
     check_mpi(MPI_Test(&request, &finished, MPI_STATUS_IGNORE), call);
     if (finished) return;
+    if (waiting_poll) waiting_poll();
     idler.pause();
   }
 }

@@ -20,6 +20,8 @@ std::string name_of(int tag) {
       return "large step";
     case kStop:
       return "stop";
+    case kSign:
+      return "sign of life";
     case kLogitSummary:
       return "logit summary";
     case kAllReduce:

@@ -57,10 +57,10 @@ ModelId HostStore::add(const Image& image, const std::string& name, const Fill& 
 }
 
 ModelId HostStore::load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
-                        const WeightFormat& format, int threads, LoadTimes* times) {
+                        const WeightFormat& format, int threads, LoadTimes* times, const std::function<void()>& poll) {
   Model model = allocate(image, name);
   ShardLoader loader(index, image, t, format, *model.buffer, model.offsets, model.digests);
-  const LoadTimes taken = loader.load(threads);
+  const LoadTimes taken = loader.load(threads, poll);
   if (times != nullptr) *times = taken;
   return keep(std::move(model));
 }

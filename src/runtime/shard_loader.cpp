@@ -103,10 +103,13 @@ std::pair<std::size_t, std::size_t> ShardLoader::range_of(const Slice& slice, st
           std::min(slice.end * row_bytes, (chunk + 1) * kDigestChunkBytes)};
 }
 
-LoadTimes ShardLoader::load(int threads) {
+LoadTimes ShardLoader::load(int threads, const std::function<void()>& poll) {
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < threads; ++i) workers.push_back(std::make_unique_for_overwrite<Worker>());
-  parallel_for(items_.size(), threads, [&](int thread, std::size_t i) { load(items_[i], *workers[thread]); });
+  parallel_for(items_.size(), threads, [&](int thread, std::size_t i) {
+    load(items_[i], *workers[thread]);
+    if (thread == 0 && poll) poll();
+  });
   for (PageId page = 0; page < used_bytes().size(); ++page) {
     if (items_left_[page] == 0 && digests_[page] == 0) digest_page(page);  // padding only
   }

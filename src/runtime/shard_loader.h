@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -47,7 +48,7 @@ class ShardLoader {
               const std::vector<std::size_t>& offsets, std::vector<std::uint64_t>& digests);
 
   // Once. CheckpointError or Error{kSystem}; the first of any thread ends all.
-  LoadTimes load(int threads);
+  LoadTimes load(int threads, const std::function<void()>& poll = {});
 
  private:
   // Stored rows [begin, end) of a tensor: rows (transposed: columns) of a shard tensor.

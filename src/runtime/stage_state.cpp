@@ -1,6 +1,9 @@
 #include "computron/runtime/stage_state.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <string_view>
 
 #include "computron/base/digest.h"
 #include "computron/runtime/kv_geometry.h"
@@ -11,13 +14,35 @@ namespace {
 constexpr std::uint32_t kBlock = KvGeometry::kBlockTokens;
 constexpr std::uint32_t kMostBlocks = 1u << 26;  // of a model
 
+struct NamedField {
+  const char* name;
+  std::uint64_t StateDigest::*field;
+};
+// What a pass uses comes last: a difference in it alone is in the tables themselves, not in what was done to them.
+constexpr NamedField kFields[] = {{"pages", &StateDigest::pages},
+                                  {"caches", &StateDigest::caches},
+                                  {"spilled", &StateDigest::spilled},
+                                  {"lengths", &StateDigest::lengths},
+                                  {"blocks", &StateDigest::blocks},
+                                  {"tokens", &StateDigest::tokens},
+                                  {"bytes_fetched", &StateDigest::bytes_fetched},
+                                  {"frames_moved", &StateDigest::frames_moved},
+                                  {"page_table", &StateDigest::page_table},
+                                  {"cache_list", &StateDigest::cache_list},
+                                  {"sequences", &StateDigest::sequences}};
+static_assert(sizeof(StateDigest) == std::size(kFields) * sizeof(std::uint64_t), "every field is compared");
+
+template <class T>
+std::uint64_t digest_of(const std::vector<T>& list) {
+  return digest64(std::as_bytes(std::span(list)));
+}
+
 }  // namespace
 
 std::string StateDigest::first_difference(const StateDigest& other) const {
-  if (pages != other.pages) return "pages";
-  if (caches != other.caches) return "caches";
-  if (sequences != other.sequences) return "sequences";
-  if (bytes_fetched != other.bytes_fetched) return "bytes_fetched";
+  for (const auto& [name, field] : kFields) {
+    if (this->*field != other.*field) return name;
+  }
   return {};
 }
 
@@ -40,9 +65,9 @@ const SequenceState& StageState::sequence(SequenceId id) const {
 
 void StageState::close(SequenceId id) {
   const SequenceState& s = sequence(id);
-  digest_.sequences ^= hash_tuple(id, s.length);
+  toggle(id, s);
   for (std::size_t i = 0; i < s.blocks.size(); ++i) {
-    digest_.sequences ^= hash_tuple(id, i, s.blocks[i], 1);
+    digest_.blocks ^= hash_tuple(id, i, s.blocks[i]);
     --block(s.model, s.blocks[i]).holders;
   }
   sequences_.erase(id);
@@ -61,11 +86,13 @@ void StageState::change_cache(const CacheChange& change) {
       ensure(change.taken == caches_[model].size() && change.taken > 0, "a cache is spilled whole or not at all");
       ensure(change.slots.size() == change.taken && change.added.empty(), "a spilled frame needs a slot");
       take_frames(model, change.taken);
+      digest_.frames_moved += change.taken;
       return take_slots(model, change.slots);
     case CacheChange::kRestore:
       ensure(!change.slots.empty() && change.slots == spilled_[model], "restore of slots the cache is not in");
       ensure(change.added.size() == change.slots.size() && change.taken == 0, "a restored slot needs a frame");
       free_slots(model);
+      digest_.frames_moved += change.added.size();
       return add_frames(model, change.added);
     case CacheChange::kDropSpilled:
       ensure(!spilled_[model].empty(), "drop of a cache that is not spilled");
@@ -100,7 +127,7 @@ void StageState::take_slots(ModelId model, const std::vector<HostSlot>& slots) {
   for (const HostSlot slot : slots) {
     ensure(slot < slots_taken_.size() && !slots_taken_[slot], "spill into a slot that is not free");
     slots_taken_[slot] = true;
-    digest_.caches ^= hash_tuple(model, spilled_[model].size(), slot, 1);
+    digest_.spilled ^= hash_tuple(model, spilled_[model].size(), slot);
     spilled_[model].push_back(slot);
   }
 }
@@ -109,7 +136,7 @@ void StageState::free_slots(ModelId model) {
   std::vector<HostSlot>& slots = spilled_[model];
   for (std::size_t i = 0; i < slots.size(); ++i) {
     slots_taken_[slots[i]] = false;
-    digest_.caches ^= hash_tuple(model, i, slots[i], 1);
+    digest_.spilled ^= hash_tuple(model, i, slots[i]);
   }
   slots.clear();
 }
@@ -145,18 +172,50 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk) {
   SequenceState& s = found->second;
   if (opened) begin_behind(chunk, s);
   ensure(s.model == model && s.length == chunk.start, "chunk does not continue its sequence");
-  if (!opened) digest_.sequences ^= hash_tuple(chunk.sequence, s.length);
+  if (!opened) toggle(chunk.sequence, s);
   for (const std::uint32_t number : chunk.new_blocks) {
     Block& b = block(model, number);
     const bool shared = opened && s.blocks.size() < chunk.start / kBlock;
     ensure(shared || b.holders == 0, "a block that is to be written is another sequence's");
     ++b.holders;
     b.full &= shared;
-    digest_.sequences ^= hash_tuple(chunk.sequence, s.blocks.size(), number, 1);
+    digest_.blocks ^= hash_tuple(chunk.sequence, s.blocks.size(), number);
     s.blocks.push_back(number);
   }
   write(chunk, s);
-  digest_.sequences ^= hash_tuple(chunk.sequence, s.length);
+  toggle(chunk.sequence, s);
+}
+
+void StageState::toggle(SequenceId id, const SequenceState& s) {
+  digest_.lengths ^= hash_tuple(id, s.model, s.length);
+  digest_.tokens ^= hash_tuple(id, s.history);
+}
+
+StateDigest StageState::digest_after(const Step& step) const {
+  StateDigest digest = digest_;
+  if (step.chunks.empty()) return digest;
+  digest.page_table = digest_of(page_tables_[step.model]);
+  digest.cache_list = digest_of(caches_[step.model]);
+  for (const SequenceChunk& chunk : step.chunks) {
+    const SequenceState& s = sequence(chunk.sequence);
+    digest.sequences ^= hash_tuple(chunk.sequence, s.model, s.length, s.history, digest_of(s.blocks));
+  }
+  return digest;
+}
+
+void StageState::diverge(const std::string& field, const Step& step) {
+  SequenceState& s = sequences_.at(step.chunks.at(0).sequence);
+  if (field == "page_table") {
+    ++page_tables_[step.model].back();
+  } else if (field == "cache_list") {
+    ++caches_[step.model].at(0);
+  } else if (field == "sequences") {
+    ++s.length;
+  } else {
+    const auto* found = std::ranges::find(kFields, std::string_view(field), &NamedField::name);
+    ensure(found != std::end(kFields), "no such field of a state");
+    ++(digest_.*found->field);
+  }
 }
 
 StageState::Block& StageState::block(ModelId model, std::uint32_t number) {

@@ -160,6 +160,7 @@ std::vector<std::byte> Step::encode(int stage) const {
   out.put(id);
   out.put(kind);
   out.put(model);
+  out.put(predicted_s);
   out.put_list(closed);
   out.put(static_cast<std::uint32_t>(chunks.size()));
   for (const SequenceChunk& chunk : chunks) put(out, chunk, stage == 0);
@@ -175,6 +176,7 @@ Step Step::decode(std::span<const std::byte> bytes, int stage, int stages) {
   step.kind = in.get<Kind>();
   ensure(step.kind <= kStop, "unknown kind of step");
   step.model = in.get<ModelId>();
+  step.predicted_s = in.get<float>();
   step.closed = in.get_list<SequenceId>();
   const auto chunks = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < chunks; ++i) step.chunks.push_back(get_chunk(in));

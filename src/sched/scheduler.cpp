@@ -524,7 +524,7 @@ Decision Scheduler::seal(PlannedStep planned) {
   planned.step.closed = std::exchange(to_close_, {});
   for (StagePool& pool : pools_) {
     for (const SequenceChunk& chunk : planned.step.chunks) pool.state().extend(planned.step.model, chunk);
-    planned.expected.push_back(pool.state().digest());
+    planned.expected.push_back(pool.state().digest_after(planned.step));
   }
   return planned;
 }

@@ -32,6 +32,7 @@ double Engine::now() const { return now_s() - start_s_; }
 
 bool Engine::run() {
   job_.progress().set_hook([this] { poll(); });
+  job_.enter(SignOfLife::kServe);
   Idler idler(job_.progress().idle());
   while ((!all_done_ && !stopping_) || !in_flight_.empty()) {
     bool progressed = take_input();
@@ -45,6 +46,7 @@ bool Engine::run() {
     progressed ? idler.reset() : idler.pause();
   }
   put_results();
+  job_.enter(SignOfLife::kFinish);
   if (all_done_) {
     front_end_.finish(now());
   } else {
@@ -56,6 +58,7 @@ bool Engine::run() {
 
 // Also the progress hook: steps may be sent and their fetches started while another step is executed here.
 bool Engine::poll() {
+  job_.look_around();
   look_for_stop();
   sender_.poll();
   job_.executor().poll();
@@ -80,6 +83,7 @@ void Engine::look_for_stop() {
 
 void Engine::leave(bool in_order) {
   put_results();
+  job_.enter(SignOfLife::kFinish);
   front_end_.stop(in_order, now());
   if (in_order) report_failure(0, stopped_early());  // else another rank may have failed, and said so
   MpiSession::abort(ExitCode::kStopped);
@@ -98,6 +102,7 @@ bool Engine::take_reports() {
     took = true;
     const InFlight step = in_flight_.front();
     in_flight_.pop_front();
+    expect_oldest();
     const TraceSpan span(job_.trace(), TraceTrack::kControl, "take reports", {}, {"step", step.id});
     account(step, *reports);
     const double start = now_s();
@@ -129,7 +134,7 @@ std::vector<StageTimes> Engine::stage_times(const std::vector<Report>& reports) 
 bool Engine::put_results() {
   std::vector<Completion> completions = scheduler_.take_completions();
   if (completions.empty()) return false;
-  front_end_.put_results(std::move(completions), now());
+  job_.while_writing([&] { front_end_.put_results(std::move(completions), now()); });
   return true;
 }
 
@@ -155,12 +160,22 @@ bool Engine::dispatch() {
 
 void Engine::send(PlannedStep planned) {
   account(planned);
-  if (!planned.begun.empty()) front_end_.begin(planned.begun);
+  if (!planned.begun.empty()) job_.while_writing([&] { front_end_.begin(planned.begun); });
+  const double predicted_s = std::max(scheduler_.predicted_end_s() - now(), 0.0);
+  planned.step.predicted_s = static_cast<float>(predicted_s);
   collector_.expect(planned.step, std::move(planned.expected));
   sender_.send(planned.step);
   job_.executor().accept(planned.step);
-  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), !planned.swaps.empty()});
+  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), predicted_s, !planned.swaps.empty()});
+  if (in_flight_.size() == 1) expect_oldest();
   todo_.push_back(std::move(planned.step));
+}
+
+// Tells the watchdog what every rank should get on with.
+void Engine::expect_oldest() {
+  if (in_flight_.empty()) return job_.expect(std::nullopt);
+  const InFlight& oldest = in_flight_.front();
+  job_.expect(oldest.id, std::max(oldest.sent_s + oldest.predicted_s - now_s(), 0.0));
 }
 
 void Engine::execute() {

@@ -8,15 +8,19 @@
 #include <climits>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "computron/base/memory.h"
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/base/time.h"
+#include "computron/checkpoint/index_helper.h"
 #include "computron/comm/agreed.h"
 #include "computron/model/checkpoint_check.h"
+#include "computron/serve/preflight.h"
 
 namespace computron {
 namespace {
@@ -61,8 +65,18 @@ DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
 
 }  // namespace
 
-Job::Job(JobOptions options, Communicator world)
-    : options_(std::move(options)), trace_(options_.trace ? std::make_unique<Trace>() : nullptr) {
+std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models) {
+  std::map<std::string, CheckpointIndex> known;  // by path: several models may share a file
+  std::vector<CheckpointIndex> indices;
+  for (const RosterEntry& entry : models) {
+    if (!known.contains(entry.path)) known.emplace(entry.path, read_index_apart(entry.path));
+    indices.push_back(known.at(entry.path));
+  }
+  return indices;
+}
+
+Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) {
+  make_trace();
   const MeshShape shape = mesh_shape(options_, world.size());
   agreed(world, [&] {
     if (shape.ranks() != world.size()) {
@@ -81,9 +95,21 @@ Job::Job(JobOptions options, Communicator world)
   plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
   if (!options_.load) return;
+  enter(SignOfLife::kLoad);
   agreed(mesh_->world, [&] { load_pages(); });
+  enter(SignOfLife::kStart);
   make_executor();
-  if (trace_) clock_ = measure_clock_offset(mesh_->world);
+  if (options_.trace) clock_ = measure_clock_offset(mesh_->world);
+}
+
+void Job::make_trace() {
+  FlightRecorder* const recorder = options_.heartbeat != nullptr ? &options_.heartbeat->recorder() : nullptr;
+  if (!options_.trace && recorder == nullptr) return;
+  trace_ = std::make_unique<Trace>(options_.trace ? Trace::kMaxEvents : 0, recorder);
+}
+
+void Job::expect(std::optional<StepId> step, double predicted_s) const {
+  if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().expect(step, predicted_s);
 }
 
 // Collective. A choice of the program's gives way where it does not fit; one of the user's is an error there.
@@ -102,6 +128,14 @@ void Job::set_up_device() {
     if (!options_.share_gpu) refuse_sharing(places_);
     measure_device();
   });
+  require_same(mesh_->world, {{"the device", device_kind()}});
+}
+
+// Without its number, or how many threads it has.
+std::string Job::device_kind() const {
+  const std::string name = device_->name();
+  const std::size_t number_end = name.find(": ");
+  return number_end == name.npos ? name.substr(0, name.find(" (")) : name.substr(number_end + 2);
 }
 
 // A link is emulated on the CPU only.
@@ -167,9 +201,8 @@ void Job::read_indices() {
   agreed(mesh_->world, [&] {
     if (mesh_->rank != 0) return;
     ByteWriter out;
-    for (const RosterEntry& entry : options_.models) {
-      out.put_list(read_checkpoint_index(entry.path).serialize());
-    }
+    if (options_.indices.empty()) options_.indices = read_indices_apart(options_.models);
+    for (const CheckpointIndex& index : std::exchange(options_.indices, {})) out.put_list(index.serialize());
     bytes = out.take();
   });
   bytes = mesh_->world.broadcast(std::move(bytes), 0);
@@ -356,7 +389,7 @@ void Job::load_pages() {
   host_ = std::make_unique<HostStore>(*device_);
   for (std::size_t m = 0; m < models_.size(); ++m) {
     host_->load(models_[m].index, options_.models[m].id, own_image(models_[m]), mesh_->t, ops_->weight_format(),
-                options_.threads);
+                options_.threads, /*times=*/nullptr, [this] { look_around(); });
     bytes += own_image(models_[m]).total_used_bytes();
     if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
   }
@@ -376,7 +409,8 @@ void Job::make_executor() {
                                 .max_rows = options_.max_batch_tokens,
                                 .steps_in_flight = steps_in_flight(),
                                 .verify_swap = verify_swap(),
-                                .trace = trace_.get()};
+                                .trace = trace_.get(),
+                                .divergence = options_.divergence};
   const LinkKind kind = link_kind();
   if (mesh_->rank == 0 && kind != LinkKind::kHost && mesh_->shape.ranks() > 1) {
     spdlog::info("sums and activations go {}",

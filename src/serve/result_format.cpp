@@ -132,8 +132,8 @@ std::string_view finish_reason(const Completion& completion, const ChoiceText& c
 
 std::string choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
   const ScoredTokens tokens = all_tokens(completion);
-  const ChoiceText choice = choice_text(completion, request.text, part);
   const bool logprobs = first_part(request).logprobs >= 0;
+  const ChoiceText choice = choice_text(completion, request.text, part, logprobs);
   return fmt::format(R"({{"index":{},"text":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
                      json_string(choice.text), prompt_ids_json(request, part), list_json(tokens, id_json),
                      finish_reason(completion, choice),
@@ -142,8 +142,8 @@ std::string choice_json(const IncomingRequest& request, const Completion& comple
 
 std::string chat_choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
   const ScoredTokens tokens = all_tokens(completion);
-  const ChoiceText choice = choice_text(completion, request.text, part);
   const bool logprobs = first_part(request).logprobs >= 0;
+  const ChoiceText choice = choice_text(completion, request.text, part, logprobs);
   const std::string message = fmt::format(R"({{"role":"assistant","content":{}}})", json_string(choice.text));
   return fmt::format(R"({{"index":{},"message":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
                      message, prompt_ids_json(request, part), list_json(tokens, id_json),

@@ -24,19 +24,16 @@ GeneratedText generated_text(const TextOutput& output, std::size_t part) {
   return {*output.tokenizer, output.prompt_of(part).context, output.stops, output.min_tokens};
 }
 
+// The text of a prompt's tokens, and where in it each begins.
 std::string decoded(const std::vector<ScoredToken>& tokens, const Tokenizer& tokenizer,
                     std::vector<std::size_t>& offsets) {
-  IncrementalDecoder decoder(tokenizer);
-  std::string text;
-  std::size_t characters = 0;
+  GeneratedText text(tokenizer, {}, {}, 0);
   for (const ScoredToken& token : tokens) {
-    offsets.push_back(characters);
-    const std::size_t before = text.size();
-    decoder.push(token.token, text);
-    characters += count_characters(std::string_view(text).substr(before));
+    offsets.push_back(text.characters());
+    text.push(token.token);
   }
-  decoder.finish(text);
-  return text;
+  text.finish();
+  return text.text();
 }
 
 }  // namespace
@@ -46,7 +43,7 @@ std::shared_ptr<TokenWatch> make_stop_watch(const TextOutput& output, std::size_
   return std::make_shared<StopWatch>(output.tokenizer, generated_text(output, part));
 }
 
-ChoiceText choice_text(const Completion& completion, const TextOutput& output, std::size_t part) {
+ChoiceText choice_text(const Completion& completion, const TextOutput& output, std::size_t part, bool offsets) {
   ChoiceText choice;
   if (output.tokenizer == nullptr) {
     choice.offsets.resize(completion.prompt.size() + completion.tokens.size());
@@ -55,15 +52,13 @@ ChoiceText choice_text(const Completion& completion, const TextOutput& output, s
   if (!completion.prompt.empty()) {
     const std::string prompt = decoded(completion.prompt, *output.tokenizer, choice.offsets);
     const std::string& given = output.prompt_of(part).text;
-    choice.text = given.empty() ? prompt : given;
+    choice.text = given.empty() || offsets ? prompt : given;
   }
-  std::size_t characters = count_characters(choice.text);
+  const std::size_t before = count_characters(choice.text);
   GeneratedText generated = generated_text(output, part);
   for (const ScoredToken& token : completion.tokens) {
-    choice.offsets.push_back(characters);
-    const std::size_t before = generated.text().size();
+    choice.offsets.push_back(before + generated.characters());
     generated.push(token.token);
-    if (!generated.stopped()) characters += count_characters(std::string_view(generated.text()).substr(before));
   }
   generated.finish();
   choice.text += generated.text();

@@ -13,13 +13,14 @@ namespace computron {
 std::shared_ptr<TokenWatch> make_stop_watch(const TextOutput& output, std::size_t part);
 
 struct ChoiceText {
-  std::string text;                  // with echo the prompt's first
+  std::string text;                  // with echo the prompt's first: as given, or as its tokens are decoded (`offsets`)
   bool stopped = false;              // by a stop string
   std::vector<std::size_t> offsets;  // of the prompt's tokens, if they come back, and the generated ones: where in
                                      // `text` what the token adds begins, in characters
 };
-// Of a completion that is part `part` of its line. With neither tokenizer nor text: empty, offsets 0.
-ChoiceText choice_text(const Completion& completion, const TextOutput& output, std::size_t part);
+// Of a completion that is part `part` of its line. With neither tokenizer nor text: empty, offsets 0. `offsets`: they
+// are asked for, and must fit the text.
+ChoiceText choice_text(const Completion& completion, const TextOutput& output, std::size_t part, bool offsets);
 
 // A token as logprobs have it: what it adds to a text; "bytes:\xe2\x80" if that is not whole characters; "token:7"
 // without a tokenizer.

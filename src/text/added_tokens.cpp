@@ -65,13 +65,21 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, const TextFinder
   std::vector<TextPart> parts;
   std::size_t done = 0;
   std::size_t from = 0;
+  TextRange space;  // behind the last token that took it along
   while (const auto found = finder.find(text, from)) {
     from = found->range.end;
     TextRange range = found->range;
     const AddedToken& token = tokens_[found->index];
     if (token.single_word && !stands_alone(text, range)) continue;
-    if (token.lstrip) range.begin = std::max(without_space_behind(text.substr(0, range.begin)), done);
-    if (token.rstrip) range.end += space_before(text.substr(range.end));
+    if (token.lstrip) {
+      range.begin = std::max(range.begin, done);
+      range.begin = done + without_space_behind(text.substr(done, range.begin - done));
+    }
+    if (token.rstrip) {
+      const bool known = space.begin <= range.end && range.end < space.end;
+      if (!known) space = {range.end, range.end + space_before(text.substr(range.end))};
+      range.end = space.end;
+    }
     if (done < range.begin) parts.push_back({{done, range.begin}});
     parts.push_back({range, true, token.id});
     done = range.end;

@@ -21,7 +21,7 @@ struct AddedToken {
   bool special = false;      // left out of decoded text
 };
 
-inline constexpr std::size_t kMaxAddedTokenBytes = 512;
+inline constexpr std::size_t kMaxAddedTokenBytes = 512;  // normalized
 
 // A part of a text: a token, or text to be encoded.
 struct TextPart {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "computron/text/utf8.h"
+
 namespace computron {
 
 StopStrings::StopStrings(std::vector<std::string> texts) : texts_(std::move(texts)) {
@@ -23,10 +25,9 @@ bool GeneratedText::push(TokenId token) {
   if (stopped_) return true;
   const std::size_t old_size = text_.size();
   decoder_.push(token, text_);
-  if (unchecked_tokens_ == 0) return stop_behind(old_size);
-  --unchecked_tokens_;
-  look_from_ = text_.size();
-  return false;
+  if (unchecked_tokens_ == 0 && stop_behind(old_size)) return true;
+  characters_ += count_characters(std::string_view(text_).substr(old_size));
+  return stop_in_held_back();
 }
 
 void GeneratedText::finish() {
@@ -44,6 +45,23 @@ bool GeneratedText::stop_behind(std::size_t old_size) {
   if (found == std::string::npos) return false;
   text_.resize(found);
   return stopped_ = true;
+}
+
+// What is held back counts as soon as it is whole: no further token is needed to see that it ends the text.
+bool GeneratedText::stop_in_held_back() {
+  const std::string held = decoder_.held_back();
+  held_characters_ = count_characters(held);
+  const std::size_t size = text_.size();
+  if (unchecked_tokens_ > 0) {
+    --unchecked_tokens_;
+    look_from_ = size + held.size();
+    return false;
+  }
+  if (stops_.empty() || held.empty()) return false;
+  text_ += held;
+  if (stop_behind(size)) return true;
+  text_.resize(size);
+  return false;
 }
 
 }  // namespace computron

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "computron/text/utf8.h"
 #include "src/text/tokenizer_parts.h"
 
 namespace computron {
@@ -65,6 +66,15 @@ void IncrementalDecoder::finish(std::string& text) {
   const std::size_t from = text.size();
   state_->decoder.end(text);
   state_->leave_out(text, from);
+}
+
+std::string IncrementalDecoder::held_back() const {
+  std::string text;
+  if (!state_->decoder.keeps_something()) return text;
+  State rest(*state_);
+  rest.decoder.end(text);
+  rest.leave_out(text, 0);
+  return text.find(kReplacementCharacter) == std::string::npos ? text : std::string();
 }
 
 }  // namespace computron

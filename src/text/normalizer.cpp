@@ -80,16 +80,12 @@ class StripSpace : public Normalizer {
   StripSpace(bool left, bool right) : left_(left), right_(right) {}
 
   std::string apply(std::string text) const override {
-    std::size_t begin = std::string::npos, end = 0;
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t here = at;
-      if (is_white_space(next_character(text, at))) continue;
-      begin = std::min(begin, here);
-      end = at;
-    }
-    if (begin == std::string::npos) return left_ || right_ ? "" : text;
-    if (!left_) begin = 0;
-    return text.substr(begin, (right_ ? end : text.size()) - begin);
+    const std::string_view inside = without_outer_space(text);
+    if (inside.empty()) return left_ || right_ ? "" : text;
+    const std::size_t inside_begin = static_cast<std::size_t>(inside.data() - text.data());
+    const std::size_t begin = left_ ? inside_begin : 0;
+    const std::size_t end = right_ ? inside_begin + inside.size() : text.size();
+    return text.substr(begin, end - begin);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
 #include "src/text/unicode_tables.h"
+#include "src/text/work_limit.h"
 
 namespace computron {
 namespace {
@@ -204,6 +205,7 @@ Regex Regex::of_literal(std::string_view text) {
 }
 
 std::optional<TextRange> Regex::find(std::string_view text, std::size_t from) const {
+  WorkLimit::check();
   if (!code_->text.empty()) {
     const std::size_t at = text.find(code_->text, from);
     return at == std::string_view::npos ? std::nullopt : std::optional(TextRange{at, at + code_->text.size()});

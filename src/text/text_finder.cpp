@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/text/work_limit.h"
+
 namespace computron {
 
 const std::size_t* TextFinder::child(const Node& node, char byte) {
@@ -42,6 +44,7 @@ std::optional<TextFinder::Found> TextFinder::longest_at(std::string_view text, s
 std::optional<TextFinder::Found> TextFinder::find(std::string_view text, std::size_t from) const {
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!begins_[static_cast<unsigned char>(text[begin])]) continue;
+    WorkLimit::check();
     if (const auto found = longest_at(text, begin)) return found;
   }
   return std::nullopt;

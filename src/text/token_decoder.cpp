@@ -43,6 +43,7 @@ class ByteLevel : public CloneableStage<ByteLevel> {
     if (!bytes_.empty()) put({std::string(kReplacementCharacter), begun_}, out);
     bytes_.clear();
   }
+  bool keeps_something() const override { return !bytes_.empty(); }
 
  private:
   void put(DecodedPiece piece, DecodedPieces& out) {
@@ -76,6 +77,7 @@ class ByteFallback : public CloneableStage<ByteFallback> {
     }
     bytes_.clear();
   }
+  bool keeps_something() const override { return !bytes_.empty(); }
 
  private:
   std::string bytes_;
@@ -265,6 +267,10 @@ void TokenDecoder::end(std::string& text) {
     stages_[stage]->end(rest);
     run(stage + 1, std::move(rest), text);
   }
+}
+
+bool TokenDecoder::keeps_something() const {
+  return std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) { return stage->keeps_something(); });
 }
 
 void TokenDecoder::run(std::size_t stage, DecodedPieces pieces, std::string& text) {

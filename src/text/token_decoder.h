@@ -28,6 +28,7 @@ class DecoderStage {
   virtual void take(DecodedPiece piece, DecodedPieces& out) = 0;
   // No piece follows: appends what was kept.
   virtual void end(DecodedPieces& out) {}
+  virtual bool keeps_something() const { return false; }
 };
 
 class TokenDecoder {
@@ -41,6 +42,7 @@ class TokenDecoder {
   // Appends what the token's text completes, then at the end the rest.
   void take(std::string_view token, std::string& text);
   void end(std::string& text);
+  bool keeps_something() const;
 
  private:
   void run(std::size_t stage, DecodedPieces pieces, std::string& text);

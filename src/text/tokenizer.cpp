@@ -8,6 +8,7 @@
 #include "computron/text/utf8.h"
 #include "src/text/tokenizer_parts.h"
 #include "src/text/tokenizer_settings.h"
+#include "src/text/work_limit.h"
 
 namespace computron {
 namespace {
@@ -148,6 +149,7 @@ EncodedPair Encoder::encode_pair(std::string_view first, std::string_view second
 
 void Encoder::encode_plain(std::string_view text, std::vector<TokenId>& out) {
   if (!is_utf8(text)) throw RequestError(400, "invalid_utf8", "the text is not UTF-8");
+  const WorkLimit limit(text.size());
   const Tokenizer::Parts& parts = *tokenizer_->parts_;
   for (const TextPart& part : parts.added.split_original(text)) {
     if (part.is_token) {

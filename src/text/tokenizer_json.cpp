@@ -65,9 +65,10 @@ std::optional<TokenId> id_of_role(const TokenizerSettings& settings, const char*
 }
 
 void check_added_token(const AddedToken& token, const Vocabulary& vocabulary) {
-  if (token.content.size() > kMaxAddedTokenBytes) {
-    throw CheckpointError(fmt::format("the added token '{}' has {} bytes (limit {})", printable(token.content),
-                                      token.content.size(), kMaxAddedTokenBytes));
+  const std::size_t bytes = std::max(token.content.size(), token.text.size());
+  if (bytes > kMaxAddedTokenBytes) {
+    throw CheckpointError(fmt::format("the added token '{}' has {} bytes (limit {})", printable(token.content), bytes,
+                                      kMaxAddedTokenBytes));
   }
   const TokenId known = vocabulary.id_of(token.content);
   if (known != kNoToken && known != token.id) {
@@ -109,8 +110,8 @@ void take_added_tokens(std::vector<AddedToken> tokens, Tokenizer::Parts& parts) 
   std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });
   std::size_t bytes = 0;
   for (AddedToken& token : tokens) {
-    check_added_token(token, parts.vocabulary);
     token.text = text_of(token, parts.normalizer.get());
+    check_added_token(token, parts.vocabulary);
     bytes += token.text.size();
     if (bytes > kMaxAddedBytes)
       throw CheckpointError(fmt::format("added tokens of more than {} bytes", kMaxAddedBytes));

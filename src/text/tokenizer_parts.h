@@ -43,4 +43,9 @@ void read_tokenizer_json(const std::string& text, const TokenizerSettings& setti
 void read_bpe_files(const TokenizerFiles& files, const TokenizerSettings& settings, Tokenizer::Parts& parts);
 void read_word_piece_files(const TokenizerFiles& files, const TokenizerSettings& settings, Tokenizer::Parts& parts);
 
+// What they share. Into parts.added and its indices, those that are empty left out.
+void take_added_tokens(std::vector<AddedToken> tokens, Tokenizer::Parts& parts);
+// What the settings put around a text.
+PostProcessor simple_post_processor(const TokenizerSettings& settings, const Tokenizer::Parts& parts);
+
 }  // namespace computron

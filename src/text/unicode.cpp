@@ -114,6 +114,17 @@ bool is_chinese(char32_t c) {
   return is_in(kIdeographs, c);
 }
 
+std::string_view without_outer_space(std::string_view text) {
+  std::size_t begin = text.size(), end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t here = at;
+    if (is_white_space(next_character(text, at))) continue;
+    begin = std::min(begin, here);
+    end = at;
+  }
+  return begin < end ? text.substr(begin, end - begin) : std::string_view();
+}
+
 void append_lowercase(std::string& text, char32_t c) {
   if (c == 0x130) {  // the only one that becomes two: i with a dot above
     text += "i\xCC\x87";

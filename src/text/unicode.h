@@ -10,6 +10,9 @@ bool is_white_space(char32_t c);     // the property White_Space
 bool is_numeric(char32_t c);         // categories Nd, Nl, No
 bool is_word_character(char32_t c);  // \w of regular expressions: letters, marks, digits, connectors, joiners
 
+// A part of `text`.
+std::string_view without_outer_space(std::string_view text);
+
 // BERT's kinds. They follow Unicode 8: marks, format characters and punctuation of later versions are not among them.
 bool is_bert_control(char32_t c);  // category Cc, Cf or Co; TAB, LF and CR are not, being space
 bool is_bert_space(char32_t c);

@@ -123,10 +123,6 @@ bool setting(const TokenizerSettings& settings, const char* name, bool fallback)
 
 }  // namespace
 
-// Of tokenizer_json.cpp.
-void take_added_tokens(std::vector<AddedToken> tokens, Tokenizer::Parts& parts);
-PostProcessor simple_post_processor(const TokenizerSettings& settings, const Tokenizer::Parts& parts);
-
 TokenizerSettings::TokenizerSettings(const TokenizerFiles& files)
     : config(parse_file(files, "tokenizer_config.json")),
       roles(parse_file(files, "special_tokens_map.json")),

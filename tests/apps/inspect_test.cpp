@@ -92,6 +92,30 @@ TEST_F(InspectTest, VerifyNamesTheDamageAndEndsWith65) {
               AllOf(HasSubstr("'embedding.tokens.weight'"), HasSubstr("'layers.1.mlp.up.bias'")));
 }
 
+TEST_F(InspectTest, VerifyNamesWhatIsNoNumberAndEndsWith78) {
+  const auto config = ModelConfig::from_json(read_checkpoint_index(path_).config_json);
+  std::vector<TensorDeclaration> tensors;
+  for (const auto& spec : tensor_specs(config))
+    tensors.push_back({spec.name, DType::kF16, spec.shape, spec.transposed});
+  CheckpointWriter writer(file("nan.h5"), "opt", config.to_json(), tensors);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::size_t bytes = 2;
+    for (const std::size_t extent : tensors[t].shape) bytes *= extent;
+    std::vector<std::byte> values(bytes);
+    if (tensors[t].name == "layers.1.mlp.up.bias") values[7] = values[8] = values[9] = std::byte{0x7c};
+    writer.write(t, 0, values);
+  }
+  writer.finish();
+  EXPECT_EQ(run({"inspect", file("nan.h5")}).code, 0);  // the values are not looked at
+  const Outcome outcome = run({"inspect", file("nan.h5"), "--verify", "--json"});
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.errors, AllOf(StartsWith("computron: " + file("nan.h5")), HasSubstr("1 tensors hold NaN"),
+                                    HasSubstr("2 values of tensor 'layers.1.mlp.up.bias'")));
+  const json digests = json::parse(outcome.output)["digests"];
+  EXPECT_EQ(digests["state"], "verified");
+  EXPECT_EQ(digests["not_finite"], (json{{"layers.1.mlp.up.bias", 2}}));
+}
+
 TEST_F(InspectTest, MissingFileIs66) {
   const Outcome outcome = run({"inspect", file("none.h5")});
   EXPECT_EQ(outcome.code, 66);

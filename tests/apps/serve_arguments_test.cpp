@@ -26,6 +26,30 @@ TEST_F(ServeArguments, WaitsAndRatesArePositiveNumbers) {
   }
 }
 
+TEST_F(ServeArguments, WholeNumbersDoNotOverflow) {
+  for (const char* option : {"--tp", "--threads", "--max-seqs", "--max-batch-tokens", "--max-line-bytes", "--seed"}) {
+    for (const char* value : {"99999999999999999999999", "many"}) {
+      const Outcome refused = serve_with(option, value);
+      EXPECT_EQ(refused.code, 64) << option << " " << value;
+      EXPECT_THAT(refused.errors, HasSubstr(option));
+    }
+  }
+}
+
+TEST_F(ServeArguments, ConfigurationFilesAreCheckedLikeTheCommandLine) {
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    const Outcome outcome = serve_with("--config", write("serve.toml", text));
+    EXPECT_EQ(outcome.code, 64) << text;
+    EXPECT_THAT(outcome.errors, testing::AllOf(HasSubstr(file("serve.toml")), HasSubstr(part)));
+  };
+  refused("no-such-option = 1\n", "computron serve has no option 'no-such-option'");
+  refused("tp = 99999999999999999999999\n", "--tp");
+  refused("max-wait = \"soon\"\n", "soon is not a positive number");
+  refused("[bench]\ntp = 1\n", "'bench.tp'");
+  refused(std::string("\0\xff[[[=\n", 8), "no option");
+  EXPECT_EQ(serve_with("--config", file("none.toml")).code, 64);
+}
+
 TEST_F(ServeArguments, PoliciesHaveNames) {
   const Outcome refused = serve_with("--policy", "lifo");
   EXPECT_EQ(refused.code, 64);

@@ -17,6 +17,7 @@ namespace computron::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -52,7 +53,6 @@ class Failure : public ::testing::Test {
 
   TemporaryFolder folder_;
 
- private:
   static void expect_failed(const Served& served, const ::testing::Matcher<int>& code, const std::string& thing) {
     EXPECT_THAT(served.job.exit_code, code) << served.job.errors;
     const auto lines = served.job.own_lines();
@@ -71,7 +71,7 @@ TEST_F(Failure, UnknownOptionIsUsage) {
 TEST_F(Failure, UnreadableSizeIsUsage) {
   ServeJob wrong = job(1, 1);
   wrong.device_memory = "9999999999G";
-  expect_failure(wrong, 64, "9999999999G");
+  expect_failure(wrong, 64, "--device-memory: '9999999999G' is not a size");
 }
 
 TEST_F(Failure, MissingCheckpointIsNoInput) { expect_failure(job(1, 1, "absent"), 66, path("absent")); }
@@ -177,6 +177,54 @@ TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
     EXPECT_THAT(served.job.own_lines()[0],
                 ::testing::ContainsRegex(fmt::format("rank {} .*page [0-9]+ of model tiny.*digest", rank)));
     EXPECT_EQ(served.results.size(), 0u);
+  }
+}
+
+TEST_F(Failure, WhatIsNotTheSameOnAllRanksIsNamedBeforeLoading) {
+  const std::vector<std::string> facts = {"the program's build id", "the MPI library", "the option --seed",
+                                          "the checkpoint of model tiny"};
+  std::vector<std::unique_ptr<RunningServe>> running;
+  for (const std::string& fact : facts) {
+    ServeJob unlike = job(2, 1);
+    unlike.more = {"--inject-mismatch", "1:" + fact};
+    running.push_back(std::make_unique<RunningServe>(unlike, folder_));
+  }
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    SCOPED_TRACE(facts[i]);
+    expect_failed(running[i]->finish(failing_limit_s()), 78, facts[i]);
+  }
+}
+
+// Started with two command lines.
+TEST_F(Failure, RanksWithOtherOptionsAreRefused) {
+  ServeJob two = job(2, 1);
+  two.ranks = 1;
+  const std::string model = "tiny=" + path("whole").string(), nowhere = folder_ / "nowhere.jsonl";
+  two.more = {":",   "-n",         "1",         COMPUTRON_PROGRAM, "serve", "--quiet", "--model",
+              model, "--requests", "/dev/null", "--output",        nowhere, "--tp",    "2"};
+  const Served served = RunningServe(two, folder_).finish(failing_limit_s());
+  EXPECT_EQ(served.job.exit_code, 78) << served.job.errors;
+  ASSERT_EQ(served.job.own_lines().size(), 1u) << served.job.errors;
+  EXPECT_THAT(served.job.own_lines()[0],
+              AllOf(HasSubstr("rank 1 "), HasSubstr("the option --"), HasSubstr("on rank 0")));
+  EXPECT_FALSE(fs::exists(nowhere));
+}
+
+TEST_F(Failure, RankThatDivergesIsNamedWithStepAndFieldAndNothingOfThatStepIsWritten) {
+  const std::vector<std::tuple<int, int, int, std::string>> cases = {
+      {2, 1, 1, "lengths"}, {1, 2, 1, "page_table"}, {2, 1, 0, "sequences"}};
+  std::vector<std::unique_ptr<RunningServe>> running;
+  for (const auto& [tp, pp, rank, field] : cases) {
+    ServeJob diverging = job(tp, pp);
+    diverging.more = {"--inject-divergence", fmt::format("{}:1:{}", rank, field)};
+    running.push_back(std::make_unique<RunningServe>(diverging, folder_));
+  }
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const auto& [tp, pp, rank, field] = cases[i];
+    SCOPED_TRACE(field);
+    expect_failed(running[i]->finish(failing_limit_s()), 70,
+                  fmt::format("rank {} disagrees with rank 0 after step 1: {} differ", rank, field));
+    EXPECT_EQ(fs::file_size(running[i]->partial_output()), 0u);
   }
 }
 

@@ -39,7 +39,7 @@ fs::path request_file(const ServeJob& job, const fs::path& folder) {
 }
 
 std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder, const fs::path& output) {
-  std::vector<std::string> command = {COMPUTRON_PROGRAM, "serve", "--quiet"};
+  std::vector<std::string> command = {job.program, "serve", "--quiet"};
   const auto add = [&](const std::string& name, const std::string& value) {
     command.push_back(name);
     command.push_back(value);
@@ -55,6 +55,7 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
   if (!on_cpu()) command.push_back("--share-gpu");
   add("--device-memory", job.device_memory);
   add("--page-size", job.page_size);
+  add("--recorder", folder);
   command.insert(command.end(), job.more.begin(), job.more.end());
   return command;
 }

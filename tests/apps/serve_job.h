@@ -30,6 +30,7 @@ struct ServeJob {
   int threads = 1;
   std::vector<std::string> more = {};  // further arguments
   std::string output = {};             // result file; empty: one in the job's folder
+  std::string program = COMPUTRON_PROGRAM;
 };
 
 struct Served {
@@ -50,6 +51,8 @@ class RunningServe {
   RunningServe(const ServeJob& job, const TemporaryFolder& parent);
 
   MpiJob& mpi() { return mpi_; }
+  // Where ranks keep their last events (--recorder).
+  const std::filesystem::path& folder() const { return folder_; }
   // The result file, and what it is called while the job runs.
   std::filesystem::path output() const { return output_; }
   std::filesystem::path partial_output() const { return output_.string() + ".partial"; }

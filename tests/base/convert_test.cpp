@@ -154,6 +154,19 @@ TEST(Convert, ExactlyAsManyElements) {
   }
 }
 
+TEST(CountNotFinite, CountsNanAndInfinitiesOfEveryType) {
+  const float inf = HUGE_VALF;
+  const std::vector<float> values = {1, -inf, 0, NAN, 3e38f, -0.0f, inf, 1e-40f, -NAN, 65504, 5};
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::vector<std::byte> bytes(values.size() * size_of(type) + 1);  // + 1: not aligned
+    convert_elements(reinterpret_cast<const std::byte*>(values.data()), DType::kF32, bytes.data() + 1, type,
+                     values.size());
+    EXPECT_EQ(count_not_finite(bytes.data() + 1, type, values.size()), 4u) << name_of(type);
+    EXPECT_EQ(count_not_finite(bytes.data() + 1, type, 2), 1u);
+    EXPECT_EQ(count_not_finite(bytes.data() + 1, type, 0), 0u);
+  }
+}
+
 TEST(Convert, TheSameTypeIsCopied) {
   const std::vector<std::uint16_t> bits = {0x7c01, 0xfe00, 0x0001};  // a signalling NaN too
   EXPECT_EQ(converted<std::uint16_t>(bits, DType::kF16, DType::kF16), bits);

@@ -71,10 +71,12 @@ void put_root_attributes(hid_t file) {
 }
 
 // Makes a file and says why it is refused; empty if it is not. STRONG closing lets tests leave ids open.
-std::string refusal(const std::function<void(hid_t file)>& fill, hid_t creation = H5P_DEFAULT) {
+std::string refusal(const std::function<void(hid_t file)>& fill, hid_t creation = H5P_DEFAULT,
+                    H5F_libver_t oldest = H5F_LIBVER_EARLIEST) {
   const Folder folder;
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
+  H5Pset_libver_bounds(access, oldest, H5F_LIBVER_LATEST);
   const hid_t file = H5Fcreate(folder.file("m.h5").c_str(), H5F_ACC_TRUNC, creation, access);
   fill(file);
   H5Fclose(file);
@@ -127,7 +129,8 @@ TEST(Profile, Storage) {
 }
 
 TEST(Profile, Types) {
-  for (const hid_t type : {H5T_IEEE_F32BE, H5T_IEEE_F64LE, H5T_STD_I32LE, H5T_STD_U16LE, H5T_STD_REF_OBJ}) {
+  for (const hid_t type : {H5T_IEEE_F32BE, H5T_IEEE_F64LE, H5T_STD_I32LE, H5T_STD_U16LE, H5T_STD_REF_OBJ,
+                           H5T_STD_REF_DSETREG}) {
     EXPECT_THAT(refusal_of_type(type), AllOf(HasSubstr("tensor 'w'"), HasSubstr("neither f32, f16 nor bf16")));
   }
   const hid_t compound = H5Tcreate(H5T_COMPOUND, 4);
@@ -181,6 +184,39 @@ TEST(Profile, Links) {
   EXPECT_THAT(
       refusal_of_tensors([](hid_t tensors) { put_dataset(tensors, H5T_IEEE_F32LE, plain_space(), early(), "a b"); }),
       HasSubstr("character 0x20"));
+}
+
+// A kind of link that a program has made up, and a group that holds itself.
+TEST(Profile, LinksOfOtherKinds) {
+  constexpr auto kOwnKind = static_cast<H5L_type_t>(H5L_TYPE_UD_MIN + 7);
+  const H5L_class_t own = {H5L_LINK_CLASS_T_VERS,
+                           kOwnKind,
+                           "test",
+                           nullptr,
+                           nullptr,
+                           nullptr,
+                           [](const char*, hid_t, const void*, size_t, hid_t, hid_t) -> hid_t { return -1; },
+                           nullptr,
+                           nullptr};
+  EXPECT_THAT(refusal_of_tensors([&](hid_t tensors) {
+                H5Lregister(&own);
+                EXPECT_GE(H5Lcreate_ud(tensors, "u", kOwnKind, "x", 1, H5P_DEFAULT, H5P_DEFAULT), 0);
+                H5Lunregister(kOwnKind);
+              }),
+              HasSubstr("'u' is a soft or external link"));
+  EXPECT_THAT(refusal_of_tensors([](hid_t tensors) {
+                H5Lcreate_hard(tensors, ".", tensors, "itself", H5P_DEFAULT, H5P_DEFAULT);
+              }),
+              HasSubstr("'itself': not a dataset"));
+  EXPECT_THAT(refusal([](hid_t file) {
+                put_root_attributes(file);
+                H5Lcreate_hard(file, ".", file, "tensors", H5P_DEFAULT, H5P_DEFAULT);
+              }),
+              HasSubstr("tensor 'tensors': not a dataset"));
+  EXPECT_THAT(refusal_of_tensors([](hid_t tensors) {
+                H5Tcommit2(tensors, "type", H5Tcopy(H5T_IEEE_F32LE), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+              }),
+              HasSubstr("'type': not a dataset"));
 }
 
 TEST(Profile, LinkAsTheGroupOfTensors) {
@@ -251,12 +287,28 @@ TEST(Profile, RootAttributes) {
               HasSubstr("'architecture': not a fixed-length string"));
   EXPECT_THAT(rooted([](hid_t f) {
                 put_int(f, "format_version", 1);
+                put_string(f, "architecture", "opt");
+                const hid_t two = H5Screate_simple(1, &kExtents[0], nullptr), type = H5Tcopy(H5T_C_S1);
+                H5Acreate2(f, "config", type, two, H5P_DEFAULT, H5P_DEFAULT);
+              }),
+              HasSubstr("'config': not a scalar"));
+  EXPECT_THAT(rooted([](hid_t f) {
+                put_int(f, "format_version", 1);
                 const hid_t type = H5Tcopy(H5T_C_S1);
                 H5Tset_size(type, H5T_VARIABLE);
                 const char* text = "opt";
                 H5Awrite(H5Acreate2(f, "architecture", type, scalar(), H5P_DEFAULT, H5P_DEFAULT), type, &text);
               }),
               HasSubstr("not a fixed-length string"));
+}
+
+TEST(Profile, RootAttributesThatAreTooLong) {
+  const auto too_long = [](hid_t file) {
+    H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    put_int(file, "format_version", 1);
+    put_string(file, "architecture", std::string(70000, 'x'));
+  };
+  EXPECT_THAT(refusal(too_long, H5P_DEFAULT, H5F_LIBVER_V18), HasSubstr("70000 bytes (limit 65536)"));
 }
 
 TEST(Profile, RootObjects) {

@@ -107,6 +107,12 @@ TEST(Rules, NoOpenMpPragma) {
   EXPECT_THAT(check_source("src/ops/cpu/norm.cpp", "#pragma once\n// #pragma omp parallel"), testing::IsEmpty());
 }
 
+TEST(Rules, CheckpointsAreParsedApart) {
+  EXPECT_THAT(only_finding("src/apps/plan.cpp", "auto index = read_checkpoint_index(path);"),
+              HasSubstr("read_index_apart"));
+  EXPECT_THAT(check_source("src/checkpoint/index_answer.cpp", "read_checkpoint_index(path)"), testing::IsEmpty());
+}
+
 TEST(CodeOnly, BlanksCommentsAndLiteralsAndKeepsLines) {
   EXPECT_EQ(code_only("a // b\nc"), "a     \nc");
   EXPECT_EQ(code_only("a /* b\n */ c"), "a     \n    c");

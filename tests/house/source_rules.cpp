@@ -142,10 +142,17 @@ Finding check_openmp(const std::string& line) {
   return "uses OpenMP; the compute pool is the only one";
 }
 
+// HDF5 parses files of other people's in a process of its own.
+Finding check_parsing(std::string_view file, const std::string& line) {
+  static const std::regex in_process(R"(\bread_checkpoint_index\b)");
+  if (floor_name(file) == "checkpoint" || !std::regex_search(line, in_process)) return std::nullopt;
+  return "parses a checkpoint in this process; read_index_apart does not";
+}
+
 std::vector<Finding> check_line(std::string_view file, const std::string& line) {
   static const std::regex include(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
   std::smatch match;
-  if (!std::regex_search(line, match, include)) return {check_cuda_word(file, line), check_openmp(line)};
+  if (!std::regex_search(line, match, include)) return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line)};
   const std::string name = match[1];
   return {check_floor(file, name), check_foreign(file, name), check_cuda_include(file, name)};
 }

@@ -339,7 +339,8 @@ void Driver::execute(const PlannedStep& planned) {
   for (int stage = 0; stage < stages; ++stage) {
     const Step received = Step::decode(planned.step.encode(stage), stage, stages);
     replicas_[stage].execute(received, completed_);
-    const std::string field = replicas_[stage].state().digest().first_difference(planned.expected[stage]);
+    const std::string field =
+        replicas_[stage].state().digest_after(planned.step).first_difference(planned.expected[stage]);
     require(field.empty(), fmt::format("stage {} differs from what the scheduler expects in its {}", stage, field));
   }
 }

@@ -171,6 +171,16 @@ TEST_F(TextRequests, LogprobsSayWhatTokensAddAndWhere) {
   EXPECT_THAT(tokens, testing::Contains(testing::StartsWith("bytes:\\x")));
 }
 
+TEST_F(TextRequests, OffsetsFitTheTextWhereTheEchoIsNotThePromptAsGiven) {
+  accepted({{"model", "llama"}, {"prompt", "a<|eot_id|>b"}, {"echo", true}, {"logprobs", 0}, {"max_tokens", 4}});
+  const json body = result({encoded("c", false)});
+  const json& choice = body["choices"][0];
+  EXPECT_EQ(choice["text"], "abc");  // the token in the middle is no text
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json({0, 0, 1, 1, 2}));
+  accepted({{"model", "llama"}, {"prompt", "a<|eot_id|>b"}, {"echo", true}, {"max_tokens", 4}});
+  EXPECT_EQ(result({encoded("c", false)})["choices"][0]["text"], "a<|eot_id|>bc");
+}
+
 TEST_F(TextRequests, AChatIsAPromptInTheModelsFormat) {
   const json messages = {{{"role", "user"}, {"content", "Hi"}}};
   const RequestParts parts = accepted(

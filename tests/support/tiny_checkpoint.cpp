@@ -58,6 +58,12 @@ std::vector<std::byte> random_tensor(const TensorSpec& spec, DType dtype, std::u
   return bytes;
 }
 
+std::vector<TensorDeclaration> declarations_of(const std::vector<TensorSpec>& specs, DType dtype) {
+  std::vector<TensorDeclaration> declarations;
+  for (const auto& spec : specs) declarations.push_back({spec.name, dtype, spec.shape, spec.transposed});
+  return declarations;
+}
+
 }  // namespace
 
 ModelConfig opt_config(const TinyModel& model) {
@@ -83,13 +89,24 @@ void write_tiny_checkpoint(const std::string& path, const TinyModel& model, cons
   write_random_checkpoint(path, opt_config(model), model.dtype, model.seed, omitted);
 }
 
+void write_poisoned_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
+                               const std::string& poisoned, std::size_t row) {
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  CheckpointWriter writer(path, config.architecture, config.to_json(), declarations_of(specs, dtype));
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    std::vector<std::byte> bytes = random_tensor(specs[i], dtype, seed, i);
+    const std::size_t row_bytes = bytes.size() / specs[i].shape.at(0);
+    if (specs[i].name == poisoned) std::memset(bytes.data() + row * row_bytes, 0xff, row_bytes);  // NaN in every type
+    writer.write(i, 0, bytes);
+  }
+  writer.finish();
+}
+
 void write_random_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
                              const std::string& omitted, const std::vector<CarriedFile>& tokenizer) {
   std::vector<TensorSpec> specs = tensor_specs(config);
   std::erase_if(specs, [&](const TensorSpec& spec) { return spec.name == omitted; });
-  std::vector<TensorDeclaration> declarations;
-  for (const auto& spec : specs) declarations.push_back({spec.name, dtype, spec.shape, spec.transposed});
-  CheckpointWriter writer(path, config.architecture, config.to_json(), declarations, tokenizer);
+  CheckpointWriter writer(path, config.architecture, config.to_json(), declarations_of(specs, dtype), tokenizer);
   for (std::size_t i = 0; i < specs.size(); ++i) writer.write(i, 0, random_tensor(specs[i], dtype, seed, i));
   writer.finish();
 }

@@ -32,6 +32,9 @@ ModelConfig opt_config(const TinyModel& model);
 // Writes a checkpoint of any configuration, without the tensor called `omitted` if there is such.
 void write_random_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
                              const std::string& omitted = "", const std::vector<CarriedFile>& tokenizer = {});
+// The same with NaN in row `row` of the tensor `poisoned`, as a training run that went wrong leaves it.
+void write_poisoned_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
+                               const std::string& poisoned, std::size_t row);
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted = "");
 
 // Inverts one bit in the middle of a tensor's bytes in the file; its digest stays as it was.

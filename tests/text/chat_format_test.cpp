@@ -60,7 +60,7 @@ TEST(ChatFormat, Llama31SaysTheDateItsTemplateSays) {
             head +
                 "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
                 "<|start_header_id|>assistant<|end_header_id|>\n\n");
-  EXPECT_THAT(prompt(tokenizer_with(kLlama3, "... Cutting Knowledge Date ..."), kTalk),
+  EXPECT_THAT(prompt(tokenizer_with(kLlama3, "<|start_header_id|> Cutting Knowledge Date"), kTalk),
               HasSubstr(head + "Be brief.<|eot_id|><|start_header_id|>user"));
 }
 
@@ -68,21 +68,61 @@ TEST(ChatFormat, Qwen) {
   const std::string rest = "<|im_start|>user\n Hi \n<|im_end|>\n<|im_start|>assistant\n";
   EXPECT_EQ(prompt(tokenizer_with(kQwen2), kQuestion),
             "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" + rest);
+  const std::string newer = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n";
   EXPECT_EQ(
-      prompt(tokenizer_with(kQwen2, "... You are Qwen, created by ..."), kQuestion),
-      "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n" + rest);
+      prompt(tokenizer_with(kQwen2, R"('<|im_start|>system\n)" + newer.substr(0, newer.size() - 1) + "'"), kQuestion),
+      "<|im_start|>system\n" + newer + rest);
   EXPECT_EQ(prompt(tokenizer_with(kQwen2), kTalk),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
             "<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n");
 }
 
+// The parts of the published templates that print messages.
+const char* const kMistralV01 =
+    "{{ bos_token }}{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token + ' ' }}";
+const char* const kMistralV02 =
+    "{{- bos_token }}{%- if loop.first and system_message is defined %}"
+    "{{- ' [INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}"
+    "{{- ' [INST] ' + message['content'] + ' [/INST]' }}{{- ' ' + message['content'] + eos_token}}";
+const char* const kMistralV03 =
+    "{{- bos_token }}{%- if loop.last and system_message is defined %}"
+    "{{- '[INST] ' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}"
+    "{{- '[INST] ' + message['content'] + '[/INST]' }}{{- ' ' + message['content']|trim + eos_token}}"
+    "{{- '[TOOL_CALLS] [' }}{{- tool_call.function|tojson }}";
+const char* const kNemo =
+    "{%- if loop.last and system_message is defined %}"
+    "{{- '[INST]' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}"
+    "{{- '[INST]' + message['content'] + '[/INST]' }}{{- (message['content'] + eos_token) }}";
+
 TEST(ChatFormat, Mistral) {
-  const Tokenizer first = tokenizer_with({"<s>", "</s>"}, "' [INST] ' + message ['content']");
-  EXPECT_EQ(prompt(first, kTalk), "<s> [INST] Be brief.\n\nHi [/INST] Yes?</s> [INST] Why? [/INST]");
+  const auto v02 = [](const char* text) { return tokenizer_with({"<s>", "</s>"}, text); };
+  const std::vector<ChatMessage> talk = {{"user", "Hi"}, {"assistant", " Yes?\n"}, {"user", "Why?"}};
+  EXPECT_EQ(prompt(v02(kMistralV01), talk), "<s>[INST] Hi [/INST] Yes?\n</s> [INST] Why? [/INST]");
+  EXPECT_EQ(prompt(v02(kMistralV02), kTalk), "<s> [INST] Be brief.\n\nHi [/INST] Yes?</s> [INST] Why? [/INST]");
+  const std::string v03 = "<s>[INST] Hi[/INST] Yes?</s>[INST] Why?[/INST]";
+  EXPECT_EQ(prompt(tokenizer_with(kMistral), talk), v03);
+  EXPECT_EQ(prompt(tokenizer_with(kMistral, kMistralV03), talk), v03);
   EXPECT_EQ(prompt(tokenizer_with(kMistral), kTalk), "<s>[INST] Hi[/INST] Yes?</s>[INST] Be brief.\n\nWhy?[/INST]");
-  EXPECT_EQ(prompt(tokenizer_with(kMistral, "\"[INST]\" + message"), kTalk),
-            "<s>[INST]Hi[/INST]Yes?</s>[INST]Be brief.\n\nWhy?[/INST]");
-  EXPECT_EQ(ChatFormat::recognise(first)->end_token(), "</s>");
+  EXPECT_EQ(prompt(tokenizer_with(kMistral, kNemo), talk), "<s>[INST]Hi[/INST] Yes?\n</s>[INST]Why?[/INST]");
+  EXPECT_EQ(prompt(tokenizer_with(kMistral, kNemo), kTalk), "<s>[INST]Hi[/INST]Yes?</s>[INST]Be brief.\n\nWhy?[/INST]");
+  EXPECT_EQ(ChatFormat::recognise(v02(kMistralV01))->end_token(), "</s>");
+}
+
+TEST(ChatFormat, ATemplateOfAnotherFamilyIsRefused) {
+  std::vector<std::string> hermes = kLlama3;
+  hermes.insert(hermes.end(), {"<|im_start|>", "<|im_end|>"});
+  EXPECT_FALSE(ChatFormat::recognise(tokenizer_with(hermes, "<|im_start|> + message.role")));
+  EXPECT_FALSE(ChatFormat::recognise(tokenizer_with(kQwen2, "<|im_start|>{{ message.role }}")));
+  EXPECT_FALSE(ChatFormat::recognise(  // Qwen1.5: no full stop
+      tokenizer_with(kQwen2, "<|im_start|>system\\nYou are a helpful assistant<|im_end|>")));
+  EXPECT_TRUE(
+      ChatFormat::recognise(tokenizer_with(kQwen2, "<|im_start|>system\\nYou are a helpful assistant.<|im_end|>")));
+  EXPECT_FALSE(ChatFormat::recognise(tokenizer_with(kMistral, "### Instruction: {{ message['content'] }}")));
+  EXPECT_FALSE(ChatFormat::recognise(tokenizer_with(kMistral, "[INST] {{ 'unfinished")));
+  EXPECT_FALSE(ChatFormat::recognise(
+      tokenizer_with(kMistral,
+                     "{{ '[INST] ' + message['content'] + '[/INST]' }}{{ '[INST]' + message['content'] + '[/INST]' }}"
+                     "{{ message['content'] + eos_token }}")));
 }
 
 TEST(ChatFormat, OthersAreNotRecognised) {
@@ -97,7 +137,7 @@ TEST(ChatFormat, OthersAreNotRecognised) {
 TEST(ChatFormat, WhatIsInTheFixtures) {
   EXPECT_EQ(ChatFormat::recognise(Tokenizer(tokenizer_files("llama3")))->kind(), ChatFormat::kLlama3);
   EXPECT_EQ(ChatFormat::recognise(Tokenizer(tokenizer_files("qwen2")))->kind(), ChatFormat::kQwen25);
-  EXPECT_EQ(ChatFormat::recognise(Tokenizer(tokenizer_files("mistral")))->kind(), ChatFormat::kMistralV3);
+  EXPECT_EQ(ChatFormat::recognise(Tokenizer(tokenizer_files("mistral")))->kind(), ChatFormat::kMistral);
 }
 
 TEST(ChatFormat, AWrongMessageIsNamed) {

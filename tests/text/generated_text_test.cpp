@@ -61,6 +61,32 @@ TEST_F(SentencePiece, BytesOfThePromptStayThePrompts) {
   EXPECT_EQ(steps(tokenizer_, {b}, many), (std::vector<std::string>{"b", ""}));
 }
 
+TEST_F(SentencePiece, AStopStringOfBytesEndsTheTextAtOnce) {
+  const TokenId b = token("b"), newline = token("<0x0A>");
+  GeneratedText text(tokenizer_, {}, StopStrings({"\n"}), 0);
+  EXPECT_FALSE(text.push(b));
+  EXPECT_TRUE(text.push(newline));  // no further token is needed to see it
+  EXPECT_EQ(text.text(), "b");
+  GeneratedText broken(tokenizer_, {}, StopStrings({"\n"}), 0);
+  EXPECT_FALSE(broken.push(token("<0xE2>")));
+  EXPECT_FALSE(broken.push(newline));  // with that byte before it, it is no text
+  GeneratedText later(tokenizer_, {}, StopStrings({"\n"}), 1);
+  EXPECT_FALSE(later.push(newline));  // among the first token's text nothing is looked for
+  EXPECT_FALSE(later.push(b));
+  EXPECT_TRUE(later.push(newline));
+  EXPECT_EQ(later.text(), "\nb");
+}
+
+TEST_F(SentencePiece, WhatIsHeldBackCountsForPlaces) {
+  GeneratedText text(tokenizer_, {}, StopStrings(), 0);
+  std::vector<std::size_t> places;
+  for (const char* name : {"b", "<0xE2>", "<0x82>", "<0xAC>", "b", "b"}) {
+    places.push_back(text.characters());
+    text.push(token(name));
+  }
+  EXPECT_EQ(places, (std::vector<std::size_t>{0, 1, 1, 1, 2, 3}));
+}
+
 TEST(ByteLevelText, ACharacterComesWhole) {
   const Tokenizer tokenizer(tokenizer_files("gpt2"));
   const Tokens sign = {id(tokenizer, "\u00E2"), id(tokenizer, "\u0124"), id(tokenizer, "\u00AC")};

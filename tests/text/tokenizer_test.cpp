@@ -1,6 +1,7 @@
 // What tokenizer files may say, what of it is refused and how that is named; texts that are none.
 #include "computron/text/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,6 +46,28 @@ TEST(TokenizerFile, WhatIsNotSupportedIsNamedWithItsPlace) {
                  "not supported");
   expect_refused({{"tokenizer.model", "x"}}, "tokenizer.model", "save the tokenizer with transformers");
   expect_refused({}, "no tokenizer", "vocab.txt");
+}
+
+// Each of these took minutes or hours for a text that a request may have.
+TEST(TokenizerFile, OneThatWouldTakeForEverIsStopped) {
+  const auto encode = [](const std::string& parts, const std::string& text) {
+    return Encoder(*std::make_shared<Tokenizer>(file_with(parts))).encode(text, true).size();
+  };
+  const std::string spaces(std::size_t{1} << 20, ' ');
+  for (const char* strip : {R"("lstrip":true)", R"("rstrip":true)"}) {
+    EXPECT_EQ(encode(fmt::format(R"("added_tokens":[{{"id":5,"content":" ",{}}}])", strip), spaces), spaces.size());
+  }
+  const std::string split =
+      R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"a(?=.*b)|a"},"behavior":"Isolated"})";
+  try {
+    encode(split, std::string(300'000, 'a'));
+    ADD_FAILURE() << "ended";
+  } catch (const RequestError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tokenizer the text takes more than"));
+  }
+  expect_refused(file_with(R"("normalizer":{"type":"Replace","pattern":{"String":"x"},"content":")" +
+                           std::string(1000, 'a') + R"("},"added_tokens":[{"id":5,"content":"x","normalized":true}])"),
+                 "added token 'x'", "1000 bytes (limit 512)");
 }
 
 TEST(TokenizerFile, WhatIsDamagedIsNamedWithItsPlace) {

@@ -1,4 +1,5 @@
-// What a rank did when: spans of time for people to look at (`--trace`, a Chrome trace).
+// What a rank did when: spans of time for people to look at (`--trace`, a Chrome trace), and the last of them for those
+// who look into what became of a job (base/flight_recorder.h).
 //
 // Whoever may be traced holds a Trace*, null when nobody looks: then a span costs one branch.
 #pragma once
@@ -15,9 +16,13 @@
 
 namespace computron {
 
+class FlightRecorder;
+
 // The rows of a rank in the picture. Spans of one track follow or enclose each other.
 enum class TraceTrack : std::uint8_t { kControl, kCompute, kCopy, kCommunication };
 inline constexpr std::array<const char*, 4> kTraceTrackNames = {"control", "compute", "copy", "communication"};
+
+inline constexpr const char* kWaitForPage = "wait for page";  // the compute stream, for a copy
 
 struct TraceNumber {
   const char* key = nullptr;  // null: none
@@ -36,10 +41,17 @@ struct TraceEvent {
 
 class Trace {
  public:
-  // Keeps the first `max_events` (24 MiB of memory) and counts the rest.
+  // Keeps the first `max_events` (24 MiB of memory) and counts the rest; none at all for 0. All go to `recorder`,
+  // unless it is null: a number whose key is "step" as such, of others the first one. Borrowed.
   static constexpr std::size_t kMaxEvents = std::size_t{1} << 18;
-  explicit Trace(std::size_t max_events = kMaxEvents) : max_events_(max_events) {}
+  explicit Trace(std::size_t max_events = kMaxEvents, FlightRecorder* recorder = nullptr)
+      : max_events_(max_events), recorder_(recorder) {}
 
+  // A span begins that add() will end. Spans of tracks other than kCopy are the main thread's, and it says with end()
+  // that what it did before goes on.
+  void begin(TraceTrack track, const char* name, double begin_s, std::string_view model = {},
+             std::initializer_list<TraceNumber> numbers = {});
+  void end(TraceTrack track);
   // From any thread. Borrows names and keys for good: literals, and names of models. At most kNumbers numbers.
   void add(TraceTrack track, const char* name, double begin_s, double end_s, std::string_view model = {},
            std::initializer_list<TraceNumber> numbers = {});
@@ -51,6 +63,7 @@ class Trace {
 
  private:
   const std::size_t max_events_;
+  FlightRecorder* const recorder_;
   std::mutex mutex_;
   bool closed_ = false;
   std::deque<TraceEvent> events_;
@@ -69,9 +82,15 @@ class TraceSpan {
   TraceSpan(Trace* trace, TraceTrack track, const char* name, std::string_view model = {}, TraceNumber first = {},
             TraceNumber second = {})
       : trace_(trace), track_(track), name_(name), model_(model), first_(first), second_(second) {
-    if (trace_ != nullptr) begin_s_ = now_s();
+    if (trace_ == nullptr) return;
+    begin_s_ = now_s();
+    trace_->begin(track_, name_, begin_s_, model_, {first_, second_});
   }
-  ~TraceSpan() { trace_since(begin_s_, trace_, track_, name_, model_, {first_, second_}); }
+  ~TraceSpan() {
+    if (trace_ == nullptr) return;
+    trace_->add(track_, name_, begin_s_, now_s(), model_, {first_, second_});
+    trace_->end(track_);
+  }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
 

@@ -10,8 +10,8 @@
 
 namespace computron {
 
-// Reads the metadata of `path` under the strict profile (contiguous, unfiltered, hard links only, offsets and sizes
-// inside the file, disjoint). Error{kNoInput} if it cannot be opened, CheckpointError naming the thing otherwise.
+// Reads the metadata of `path` in this process (else: index_helper.h) under the strict profile: contiguous, unfiltered,
+// hard links only, all inside the file, disjoint. Error{kNoInput} if it cannot be opened, else CheckpointError.
 CheckpointIndex read_checkpoint_index(const std::string& path);
 
 // The library that reads and writes them: "HDF5 1.10.8".

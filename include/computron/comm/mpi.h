@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,9 @@ class MpiSession {
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
+
+  // What a rank does between its tries while it waits for others at the start (Communicator, below); {}: nothing.
+  static void while_waiting(std::function<void()> poll);
 
   // Ends every rank of the job with `code`; does not return.
   [[noreturn]] static void abort(ExitCode code) noexcept;

@@ -14,6 +14,7 @@ inline constexpr int kClock = 4;       // rank 0 ↔ every rank, at start-up: ti
 inline constexpr int kTrace = 5;       // every rank → rank 0, at the end: its part of the trace file
 inline constexpr int kLargeStep = 6;   // rank 0 → every rank: steps with images
 inline constexpr int kStop = 7;        // every rank → rank 0: it has been asked to stop
+inline constexpr int kSign = 8;        // rank 0 ↔ every rank: a sign of life
 
 // Tensor-parallel communicator of a stage.
 inline constexpr int kLogitSummary = 16;  // best logits of each vocabulary slice

@@ -14,6 +14,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "computron/comm/links.h"
@@ -26,6 +27,12 @@
 
 namespace computron {
 
+// Test only: behind the passes of that and later steps the rank's state differs from what it should be.
+struct InjectedDivergence {
+  StepId step = 0;    // 0: of none
+  std::string field;  // of the digest
+};
+
 struct ExecutorOptions {
   int frames = 0;
   std::size_t frame_bytes = 0;
@@ -34,6 +41,7 @@ struct ExecutorOptions {
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
   Trace* trace = nullptr;  // borrowed; null: not traced
+  InjectedDivergence divergence = {};
 };
 
 class Executor {
@@ -69,6 +77,7 @@ class Executor {
   std::vector<const Image*> images_;
   const HostStore& host_;
   Trace* trace_;
+  const InjectedDivergence divergence_;
 
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<CopyStream> link_;

@@ -36,9 +36,10 @@ class HostStore {
 
   // Reads rank t's slices of the checkpoint, verifies their digests and packs them into pages, with `threads` threads.
   // Beside the pages it holds 1.5 MiB a thread, never a whole tensor. `times`: where to put what it took; may be null.
-  // CheckpointError or Error{kSystem}.
+  // `poll`: called now and then on this thread. CheckpointError or Error{kSystem}.
   ModelId load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
-               const WeightFormat& format, int threads, LoadTimes* times = nullptr);
+               const WeightFormat& format, int threads, LoadTimes* times = nullptr,
+               const std::function<void()>& poll = {});
 
   const std::byte* page(ModelId model, PageId page) const {
     return models_[model].buffer->data() + models_[model].offsets[page];

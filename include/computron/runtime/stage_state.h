@@ -18,12 +18,22 @@
 
 namespace computron {
 
-// Digests of the parts of a state; each changes with every change of its part and costs O(change) to keep.
+// Digests of the parts of a state after a step.
 struct StateDigest {
-  std::uint64_t pages = 0;      // xor over (model, page, frame)
-  std::uint64_t caches = 0;     // xor over (model, index in list, frame or slot)
-  std::uint64_t sequences = 0;  // xor over (sequence, length), (sequence, index, block)
+  // Of all models: each changes with every change of its part and costs O(change) to keep.
+  std::uint64_t pages = 0;    // xor over (model, page, frame)
+  std::uint64_t caches = 0;   // xor over (model, index in list, frame)
+  std::uint64_t spilled = 0;  // xor over (model, index in list, slot)
+  std::uint64_t lengths = 0;  // xor over (sequence, model, length)
+  std::uint64_t blocks = 0;   // xor over (sequence, index, block)
+  std::uint64_t tokens = 0;   // xor over (sequence, history)
   std::uint64_t bytes_fetched = 0;
+  std::uint64_t frames_moved = 0;  // of caches, to the spill area and back
+  // Of what the step's pass has used, read anew where it lies; 0 without a pass. A few bytes a page of the model and a
+  // block of the sequences.
+  std::uint64_t page_table = 0;
+  std::uint64_t cache_list = 0;
+  std::uint64_t sequences = 0;  // their models, lengths, blocks and histories
   bool operator==(const StateDigest&) const = default;
   // "pages", "caches", ... of the first field that differs; empty if none.
   std::string first_difference(const StateDigest& other) const;
@@ -70,7 +80,12 @@ class StageState {
   };
   const Owner& owner(FrameId frame) const { return owners_[frame]; }
 
+  // Without what a pass uses.
   const StateDigest& digest() const { return digest_; }
+  // When `step` and nothing beyond it has been applied.
+  StateDigest digest_after(const Step& step) const;
+  // Test only: from here on this state differs in what that field of a digest is of; after `step`, which has a pass.
+  void diverge(const std::string& field, const Step& step);
   const Image& image(ModelId model) const { return *images_[model]; }
 
  private:
@@ -82,6 +97,7 @@ class StageState {
   Block& block(ModelId model, std::uint32_t number);
   void begin_behind(const SequenceChunk& chunk, SequenceState& s);
   void write(const SequenceChunk& chunk, SequenceState& s);
+  void toggle(SequenceId id, const SequenceState& s);  // in the digest: into it or out of it
   void lose_blocks(ModelId model);
   void vacate(FrameId frame);  // forgets the page it holds; refuses a cache frame
   void take_frames(ModelId model, std::uint32_t count);

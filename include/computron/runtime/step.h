@@ -90,6 +90,7 @@ struct Step {
   StepId id = 0;
   Kind kind = kRun;
   ModelId model = 0;
+  float predicted_s = 0;               // from when it is sent until it has been executed, as rank 0 thinks
   std::vector<SequenceId> closed;      // sequences that end before this step; their blocks are free
   std::vector<SequenceChunk> chunks;   // empty: no forward pass
   std::vector<StagePlan> stages;       // on a rank: only its own stage's entry is filled

@@ -50,6 +50,7 @@ class Engine {
     StepId id;
     ModelId model;
     double sent_s;
+    double predicted_s;  // from then
     bool swap;
   };
 
@@ -75,6 +76,7 @@ class Engine {
   bool take_reports();
   bool put_results();
   bool dispatch();
+  void expect_oldest();
   void execute();
   void send(PlannedStep planned);
   void account(const PlannedStep& planned);

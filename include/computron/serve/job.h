@@ -11,6 +11,7 @@
 #include "computron/comm/clock.h"
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
+#include "computron/runtime/heartbeat.h"
 #include "computron/sched/scheduler.h"
 #include "computron/serve/placement.h"
 #include "computron/serve/roster.h"
@@ -46,10 +47,16 @@ struct JobOptions {
   std::string verify_swap = "auto";  // first where the device can, else off
   bool reproducible = false;         // the same bits at tp 1, 2, 4, 8
   InjectedFlip flip = {};            // test only, of this rank
+  InjectedDivergence divergence = {};  // likewise
   bool load = true;                  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;
   std::uint64_t seed = 0;
+  std::vector<CheckpointIndex> indices = {};  // on rank 0, of `models`, if they have been read already
+  Heartbeat* heartbeat = nullptr;  // borrowed; null: nobody watches this job
 };
+
+// The metadata of the models' files, [model], each read by a helper of its own (checkpoint/index_helper.h).
+std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models);
 
 // Bytes that a rank takes.
 struct MemoryNeed {
@@ -80,8 +87,24 @@ class Job {
   const HostStore& host() const { return *host_; }
   std::size_t page_bytes() const { return page_bytes_; }
   int frames() const { return frames_; }
-  // Null unless the job is traced.
+  // Null unless the job is traced or watched.
   Trace* trace() const { return trace_.get(); }
+  // The oldest step in hand, or none.
+  void expect(std::optional<StepId> step, double predicted_s = 0) const;
+  // While `write` waits for a disk, which has a deadline of its own, nobody takes this rank for one that hangs.
+  template <class Write>
+  void while_writing(Write&& write) const {
+    if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().enter(SignOfLife::kFinish);
+    write();
+    if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().enter(SignOfLife::kServe);
+  }
+  // Whenever this rank looks at its queues.
+  void look_around() const {
+    if (options_.heartbeat != nullptr) options_.heartbeat->poll();
+  }
+  void enter(SignOfLife::Phase phase) const {
+    if (options_.heartbeat != nullptr) options_.heartbeat->enter(phase);
+  }
   ClockOffset clock() const { return clock_; }  // of a traced job
   // Steps with a pass that may be dispatched and not reported.
   int steps_in_flight() const { return mesh_->shape.pp + 1; }
@@ -120,6 +143,8 @@ class Job {
   void check_memory() const;
   void load_pages();
   void make_executor();
+  void make_trace();
+  std::string device_kind() const;
   std::string device_line() const;
   std::string memory_table(const std::vector<MemoryNeed>& needs) const;
   const Image& own_image(const Model& model) const { return model.images[mesh_->stage]; }

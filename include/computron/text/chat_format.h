@@ -16,12 +16,20 @@ struct ChatMessage {
   std::string content;
 };
 
+// What Mistral's templates put around questions and answers, which is not the same in any two of them.
+struct MistralPieces {
+  std::string before_question, behind_question, before_answer;
+  bool trims_answer = false;
+  std::string behind_answer;                     // and its end token
+  enum { kNone, kFirst, kLast } system = kNone;  // the question that takes the system's words
+};
+
 class ChatFormat {
  public:
-  enum Kind { kLlama3, kLlama31, kQwen2, kQwen25, kMistralV1, kMistralV3, kMistralTekken };
+  enum Kind { kLlama3, kLlama31, kQwen2, kQwen25, kMistral };
 
-  // By the special tokens that the tokenizer has, and between relatives by its chat template if it came with one.
-  // Nothing for a format that is not known.
+  // By the special tokens that the tokenizer has and by its chat template, if it came with one: that must be of the
+  // same family. Nothing for a format that is not known.
   static std::optional<ChatFormat> recognise(const Tokenizer& tokenizer);
 
   Kind kind() const { return kind_; }
@@ -37,9 +45,11 @@ class ChatFormat {
  private:
   ChatFormat(Kind kind, std::string begin, std::string end)
       : kind_(kind), begin_(std::move(begin)), end_(std::move(end)) {}
+  static std::optional<ChatFormat> recognise_qwen(const Tokenizer& tokenizer);
 
   Kind kind_;
   std::string begin_, end_;  // special tokens
+  MistralPieces mistral_;
 };
 
 }  // namespace computron

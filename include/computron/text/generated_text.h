@@ -40,18 +40,22 @@ class GeneratedText {
   bool push(TokenId token);
   // No token follows: adds what was held back of a character that is not whole, as U+FFFD.
   void finish();
+  // Characters of the text so far, those that are held back but whole included: where the next token's begin.
+  std::size_t characters() const { return characters_ + held_characters_; }
 
   const std::string& text() const { return text_; }
   bool stopped() const { return stopped_; }
 
  private:
   bool stop_behind(std::size_t old_size);
+  bool stop_in_held_back();
 
   IncrementalDecoder decoder_;
   StopStrings stops_;
   std::uint32_t unchecked_tokens_;
   std::string text_;
   std::size_t look_from_ = 0;
+  std::size_t characters_ = 0, held_characters_ = 0;
   bool stopped_ = false;
 };
 

@@ -25,6 +25,9 @@ class IncrementalDecoder {
   void push(TokenId token, std::string& text);
   // No token follows: appends what was held back.
   void finish(std::string& text);
+  // What finish() would append, if that is whole characters; empty otherwise. A run of byte tokens (<0x0A>) is held
+  // back to its end, since one byte that does not fit makes none of it a text.
+  std::string held_back() const;
 
  private:
   struct State;

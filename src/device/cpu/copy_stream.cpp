@@ -135,6 +135,9 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (error_) return;
   if (!copy.over_link) return streaming_copy(copy.destination, copy.source, copy.bytes);
   const double begin_s = now_s();
+  if (trace_ != nullptr) {
+    trace_->begin(TraceTrack::kCopy, copy.what, begin_s, copy.name.model, {{"page", copy.name.page}});
+  }
   int attempts = 0;
   bool right = false;
   while (!right && attempts < kAttempts) {

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# A scaling study for a paper: swap, a mixed batch and decode over meshes of ranks, strong (one model on n ranks) and weak (n
+# times the layers on n ranks), repeated, with a table, long-form CSV, plots and a page.
+#
+#   jobs/scaling-study.sh [FOLDER]      FOLDER: study.csv, table.txt, report.html, plots (build/scaling-study)
+#
+# MESHES    TPxPP, 1x1 first                  (those of 1x1 2x1 1x2 4x1 2x2 1x4 that RANKS ranks can be)
+# RANKS     most of them                      (SLURM_NTASKS, or 4)
+# STUDIES   what is studied                   (swap mixed decode)
+# REPEATS   runs of each                      (3)
+# LINK      GB/s a rank that links are held to: an emulation, which every table and plot then says; own: as they are
+#           (own on GPUs, 0.4 on the CPU)
+# DEVICE    cpu, cuda or auto                 (auto)
+# CONFIG    config.json of the model, DTYPE its weights (inputs/models/opt-mixed.json, f32)
+# REQUESTS  of a mixed batch, for each of eight models (16); SEQUENCES that decode together (8)
+# THREADS   compute threads of a rank         (SLURM_CPUS_PER_TASK, or 1)
+# LAUNCH    what starts N ranks, N behind it  (mpirun -n)
+# PROGRAM   computron                         (build/release/computron)
+# Needs python3. About four minutes on two cores.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ -n "${SLURM_JOB_ID:-}" ] || . jobs/mpi-env.sh  # on a cluster nothing of it is wanted
+
+out=${1:-build/scaling-study}
+ranks=${RANKS:-${SLURM_NTASKS:-4}}
+repeats=${REPEATS:-3}
+device=${DEVICE:-auto}
+config=${CONFIG:-inputs/models/opt-mixed.json}
+program=${PROGRAM:-build/release/computron}
+requests=${REQUESTS:-16}
+sequences=${SEQUENCES:-8}
+[ "$device" != auto ] || { nvidia-smi -L >/dev/null 2>&1 && device=cuda || device=cpu; }
+link=${LINK:-$([ "$device" = cuda ] && echo own || echo 0.4)}
+page_size=${PAGE_SIZE:-$([ "$device" = cuda ] && echo 64MiB || echo 2MiB)}
+read -r -a launch <<<"${LAUNCH:-mpirun -n}"
+models=(m0 m1 m2 m3 m4 m5 m6 m7)
+mkdir -p "$out/runs"
+
+meshes=${MESHES:-}
+if [ -z "$meshes" ]; then
+  for mesh in 1x1 2x1 1x2 4x1 2x2 1x4; do
+    [ $((${mesh%x*} * ${mesh#*x})) -gt "$ranks" ] || meshes="$meshes $mesh"
+  done
+fi
+
+ranks_of() { echo $((${1%x*} * ${1#*x})); }
+
+# checkpoint TIMES: of the model with so many times its layers.
+checkpoint() {
+  local file=$out/model-$1.h5
+  if [ ! -e "$file" ]; then
+    python3 jobs/study_tables.py layers "$config" "$1" >"$out/model-$1.json"
+    "$program" init "$file" --config "$out/model-$1.json" --dtype "${DTYPE:-f32}" --seed 1 >&2
+  fi
+  echo "$file"
+}
+
+# start NAME MESH ARGUMENTS...: computron with them on the mesh; its log is NAME.log.
+start() {
+  local name=$1 mesh=$2
+  shift 2
+  echo "scaling-study: ${name##*/}" >&2
+  "${launch[@]}" "$(ranks_of "$mesh")" "$program" "$@" --tp "${mesh%x*}" --pp "${mesh#*x}" --device "$device" \
+    --page-size "$page_size" --threads "${THREADS:-${SLURM_CPUS_PER_TASK:-1}}" 2>"$name.log" ||
+    { cat "$name.log" >&2; return 1; }
+}
+
+link_arguments=()
+[ "$link" = own ] || link_arguments=(--link-gbps "$link")
+
+# The three studies: NAME MESH CHECKPOINT, and what makes NAME.json.
+swap() {
+  start "$1" "$2" bench swap --quiet --model "a=$3" --model "b=$3" --requests $((2 * repeats)) \
+    "${link_arguments[@]}" --json "$1.json" >"$1.txt"
+}
+
+# serve NAME MESH REQUESTS ARGUMENTS...: the results beside the metrics.
+serve() {
+  local name=$1 mesh=$2 input=$3
+  shift 3
+  rm -f "$name".jsonl*
+  start "$name" "$mesh" serve --quiet --requests "$input" --output "$name.jsonl" --metrics "$name.json" "$@"
+}
+
+mixed() {
+  local model models_of=()
+  for model in "${models[@]}"; do models_of+=(--model "$model=$3"); done
+  serve "$1" "$2" "$out/mixed.jsonl" "${models_of[@]}" --policy throughput --max-seqs "$requests" "${link_arguments[@]}" \
+    --device-memory "$(python3 jobs/study_tables.py pool "$out/runs/swap-$kind.$2.1.json")" "${reproducible[@]}"
+}
+
+decode() { serve "$1" "$2" "$out/decode.jsonl" --model "m0=$3" --max-seqs "$sequences" "${reproducible[@]}"; }
+
+python3 jobs/study_tables.py requests "$config" "$requests" "${models[@]}" >"$out/mixed.jsonl"
+python3 jobs/study_tables.py decode "$config" "$sequences" m0 >"$out/decode.jsonl"
+rm -f "$out"/runs/*
+
+# In turns, so that what disturbs the machine for a while disturbs all alike. Swap goes first: it says what a shard has.
+for study in ${STUDIES:-swap mixed decode}; do
+  rounds=$repeats
+  [ "$study" != swap ] || rounds=1  # of several requests
+  for ((repeat = 1; repeat <= rounds; ++repeat)); do
+    for kind in strong weak; do
+      # Strong runs are the same work, so that answers must be the same to the bit.
+      reproducible=()
+      [ "$kind" = weak ] || reproducible=(--reproducible)
+      for mesh in $meshes; do
+        model=$(checkpoint "$([ "$kind" = weak ] && ranks_of "$mesh" || echo 1)")
+        "$study" "$out/runs/$study-$kind.$mesh.$repeat" "$mesh" "$model"
+      done
+    done
+  done
+done
+
+python3 jobs/study_tables.py csv "$out/runs" "$link" "$("$program" --version | sed -n 's/^commit \([^,]*\).*/\1/p')" \
+  >"$out/study.csv.partial"
+mv "$out/study.csv.partial" "$out/study.csv"
+python3 jobs/study_tables.py table "$out/study.csv" | tee "$out/table.txt"
+"$program" report "$out/report.html" --study "$out/study.csv" --svg "$out" --title "Scaling study"
+echo
+echo "figures  $out/study.csv"
+echo "page     $out/report.html, plots beside it"

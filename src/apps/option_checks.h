@@ -1,0 +1,23 @@
+// What options' values must be, where CLI11's own checks let too much pass.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <string>
+
+namespace computron {
+
+// An unsigned integer of 64 bits: CLI11 takes the largest for any larger one.
+inline CLI::Validator whole_number() {
+  return {[](std::string& text) {
+            std::uint64_t value = 0;
+            const char* end = text.data() + text.size();
+            const auto [rest, error] = std::from_chars(text.data(), end, value);
+            const bool whole = error == std::errc() && rest == end;
+            return whole ? std::string() : text + " is not a whole number of at most 64 bits";
+          },
+          "UINT64"};
+}
+
+}  // namespace computron

@@ -1,0 +1,251 @@
+#include "computron/base/watchdog.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "computron/base/error.h"
+#include "computron/base/log.h"
+#include "computron/base/time.h"
+#include "computron/base/trace.h"
+
+namespace computron {
+namespace {
+
+constexpr double kTick_s = 0.1;
+constexpr double kStopped_s = 1;      // a thread that has not run for longer was stopped, and so was its process
+constexpr double kOwnFraction = 0.9;  // of a limit: who hangs itself can say more of it than who misses it
+constexpr double kGrace_s = 3;        // for rank 1 to speak for all that miss rank 0
+constexpr std::size_t kRanksShown = 16;
+
+double tick_of(const std::optional<WatchdogLimits>& limits) {
+  if (!limits) return kTick_s;
+  const double shortest = std::min({limits->start, limits->load, limits->silence, limits->step, limits->swap});
+  return std::clamp(shortest / 20, 0.01, kTick_s);
+}
+
+// Somebody steps through the program.
+bool debugged() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("TracerPid:")) return line.find_first_of("123456789") != std::string::npos;
+  }
+  return false;
+}
+
+std::string describe(const SignOfLife& sign) {
+  const std::string_view name = text_of(sign.doing.name);
+  switch (sign.phase) {
+    case SignOfLife::kStart:
+      return "starting";
+    case SignOfLife::kLoad:
+      return "loading";
+    case SignOfLife::kFinish:
+      return "finishing";
+    case SignOfLife::kServe:
+      break;
+  }
+  if (name.empty()) return fmt::format("without work after step {}", sign.doing.step);
+  return fmt::format("in {} {} of step {} for {:.1f} s", name, sign.doing.detail, sign.doing.step, sign.doing_for_s);
+}
+
+std::string describe_silence(const RankView& view) {
+  return fmt::format("nothing has been heard of it for {:.1f} s; then it was {}", view.silent_s, describe(view.sign));
+}
+
+}  // namespace
+
+WatchdogLimits WatchdogLimits::times(double factor) const {
+  return {start * factor, load * factor, silence * factor, step * factor, swap * factor, predicted};
+}
+
+Blame find_blame(const std::vector<RankView>& ranks, double old_s) {
+  const auto number = [&](auto rank) { return static_cast<int>(rank - ranks.begin()); };
+  const auto silent = std::ranges::max_element(ranks, {}, &RankView::silent_s);
+  if (silent->silent_s > old_s) return {number(silent), describe_silence(*silent)};
+  // The first in the order of work, of those that work if any do.
+  const auto place = [](const RankView& view) {
+    const Doing& doing = view.sign.doing;
+    const bool works = !doing.waits && doing.name[0] != '\0';
+    return std::tuple(!works, doing.step, doing.detail);
+  };
+  const auto last = std::ranges::min_element(ranks, {}, place);
+  return {number(last), "is " + describe(last->sign)};
+}
+
+Watchdog::Watchdog(int rank, std::vector<std::string> hosts, std::optional<WatchdogLimits> limits,
+                   FlightRecorder& recorder, End end)
+    : rank_(rank),
+      hosts_(std::move(hosts)),
+      limits_(limits),
+      recorder_(recorder),
+      end_(end ? std::move(end) : [rank](const std::string& line) { leave(rank, line); }),
+      tick_s_(tick_of(limits)),
+      others_(hosts_.size()),
+      looked_s_(now_s()),
+      pulse_s_(looked_s_) {
+  for (Other& other : others_) other.heard_s = looked_s_;
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+Watchdog::~Watchdog() = default;
+
+void Watchdog::leave(int rank, const std::string& line) {
+  report_failure(rank, line);
+  _exit(static_cast<int>(ExitCode::kWatchdog));
+}
+
+void Watchdog::enter(SignOfLife::Phase phase) {
+  phase_.store(phase, std::memory_order_relaxed);
+  pulse();
+  const std::lock_guard lock(mutex_);
+  moved_on_s_ = clock_s();
+}
+
+void Watchdog::expect(std::optional<std::uint64_t> step, double predicted_s) {
+  const std::lock_guard lock(mutex_);
+  step_ = step;
+  predicted_s_ = predicted_s;
+  moved_on_s_ = clock_s();
+}
+
+SignOfLife Watchdog::sign() const {
+  const Doing doing = recorder_.doing();
+  return {.doing = doing,
+          .records = recorder_.records(),
+          .doing_for_s = now_s() - doing.since_s,
+          .phase = phase_.load(std::memory_order_relaxed)};
+}
+
+void Watchdog::heard(int rank, const SignOfLife& sign) {
+  const std::lock_guard lock(mutex_);
+  Other& other = others_[static_cast<std::size_t>(rank)];
+  other.heard_s = clock_s();
+  if (sign.records != other.sign.records) moved_on_s_ = other.heard_s;
+  other.sign = sign;
+}
+
+double Watchdog::clock_s() const { return now_s() - lost_s_.load(std::memory_order_relaxed); }
+
+void Watchdog::run(const std::stop_token& stop) {
+  std::mutex own;
+  std::unique_lock lock(own);
+  while (!stop.stop_requested()) {
+    look();
+    ticks_.wait_for(lock, stop, std::chrono::duration<double>(tick_s_), [] { return false; });
+  }
+}
+
+void Watchdog::look() {
+  const double now = now_s();
+  const double gap = now - std::exchange(looked_s_, now);
+  if (gap > kStopped_s) lost_s_.store(lost_s_.load() + gap - tick_s_, std::memory_order_relaxed);
+  const double clock = clock_s();
+  note_movement(clock);
+  recorder_.note_alive(now, pulse_s_ + now - clock);
+  if (!limits_ || ended_) return;
+  const std::vector<Overdue> all = overdue(clock);
+  std::erase_if(reported_,
+                [&](const std::string& what) { return std::ranges::find(all, what, &Overdue::what) == all.end(); });
+  for (const Overdue& one : all) report(one, clock);
+}
+
+void Watchdog::note_movement(double clock) {
+  const std::uint64_t pulses = pulses_.load(std::memory_order_relaxed);
+  if (std::exchange(seen_pulses_, pulses) != pulses) pulse_s_ = clock;
+  const std::uint64_t records = recorder_.records();
+  const double since_s = recorder_.doing().since_s;
+  if (std::exchange(doing_since_s_, since_s) != since_s) began_s_ = clock;
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(seen_records_, records) != records) moved_on_s_ = clock;
+}
+
+std::vector<Watchdog::Overdue> Watchdog::overdue(double clock) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Overdue> found;
+  look_at_own(clock, found);
+  look_at_others(clock, found);
+  look_at_step(clock, found);
+  std::erase_if(found, [](const Overdue& one) { return one.for_s <= one.limit_s; });
+  return found;
+}
+
+double Watchdog::limit_of(SignOfLife::Phase phase) const {
+  switch (phase) {
+    case SignOfLife::kStart:
+      return limits_->start;
+    case SignOfLife::kLoad:
+      return limits_->load;
+    case SignOfLife::kServe:
+      return step_ ? std::max(limits_->silence, predicted_s(limits_->step)) : limits_->silence;
+    case SignOfLife::kFinish:
+      break;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+void Watchdog::look_at_own(double clock, std::vector<Overdue>& found) const {
+  const SignOfLife own = sign();
+  const Blame blame{rank_, "is " + describe(own)};
+  found.push_back({"the main thread has not looked up", clock - pulse_s_, kOwnFraction * limit_of(own.phase), blame});
+  if (own.phase == SignOfLife::kServe && text_of(own.doing.name) == kWaitForPage) {
+    found.push_back(
+        {fmt::format("page {} has not come", own.doing.detail), clock - began_s_, predicted_s(limits_->swap), blame});
+  }
+}
+
+void Watchdog::look_at_others(double clock, std::vector<Overdue>& found) const {
+  for (std::size_t other = 0; other < (rank_ == 0 ? others_.size() : 1); ++other) {
+    if (static_cast<int>(other) == rank_) continue;
+    const RankView view{others_[other].sign, clock - others_[other].heard_s};
+    found.push_back({fmt::format("rank {} is silent", other),
+                     view.silent_s,
+                     limit_of(view.sign.phase),
+                     {static_cast<int>(other), describe_silence(view)},
+                     rank_ > 1 ? kGrace_s : 0});
+  }
+}
+
+void Watchdog::look_at_step(double clock, std::vector<Overdue>& found) const {
+  if (rank_ != 0 || !step_ || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
+  found.push_back({fmt::format("nobody gets on with step {}", *step_), clock - moved_on_s_, predicted_s(limits_->step),
+                   find_blame(views(clock), 3 * limits_->beat_s())});
+}
+
+std::vector<RankView> Watchdog::views(double clock) const {
+  std::vector<RankView> views;
+  for (const Other& other : others_) views.push_back({other.sign, clock - other.heard_s});
+  views[static_cast<std::size_t>(rank_)] = {sign(), clock - pulse_s_};
+  return views;
+}
+
+void Watchdog::report(const Overdue& overdue, double clock) {
+  const Blame& blame = overdue.blame;
+  const std::string line = fmt::format("watchdog: {} for {:.1f} s (the job ends at {:.1f} s): rank {} on {}: {}",
+                                       overdue.what, overdue.for_s, 2 * overdue.limit_s, blame.rank,
+                                       hosts_[static_cast<std::size_t>(blame.rank)], blame.why);
+  if (overdue.for_s > 2 * overdue.limit_s + overdue.grace_s && !ended_ && !debugged()) {
+    ended_ = true;
+    recorder_.record(FlightRecord::kBegin, static_cast<std::uint8_t>(TraceTrack::kControl), kWatchdogEnds, now_s(), {},
+                     {}, static_cast<std::uint64_t>(blame.rank));
+    return end_(line);
+  }
+  if (std::ranges::find(reported_, overdue.what) != reported_.end()) return;
+  reported_.push_back(overdue.what);
+  std::string all;
+  if (rank_ == 0) {
+    const std::lock_guard lock(mutex_);
+    const std::vector<RankView> known = views(clock);
+    for (std::size_t rank = 0; rank < std::min(known.size(), kRanksShown); ++rank) {
+      all += fmt::format("; rank {} is {}, heard {:.1f} s ago", rank, describe(known[rank].sign), known[rank].silent_s);
+    }
+  }
+  spdlog::warn("{}{}", line, all);
+}
+
+}  // namespace computron

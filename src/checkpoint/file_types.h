@@ -1,0 +1,16 @@
+// Floating-point types as they lie in files, little-endian. Private to src/checkpoint.
+#pragma once
+
+#include <optional>
+
+#include "computron/base/types.h"
+#include "hdf5.h"
+
+namespace computron::format {
+
+// bfloat16 has the bit layout of HDF5 2.0's predefined H5T_FLOAT_BFLOAT16LE; older libraries and h5py read both 16-bit
+// types as numbers.
+hdf5::Id file_type(DType dtype, const Subject& subject);
+std::optional<DType> dtype_of(hid_t file_type, const Subject& subject);
+
+}  // namespace computron::format
