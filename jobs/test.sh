@@ -32,11 +32,16 @@ summary() {
   grep -q '% tests passed' "$2" || cat "$2"
 }
 
-# Only a test wants it, and is skipped without it: h5py reads what we write.
-if ! /usr/bin/python3 -c 'import h5py' 2>/dev/null && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
-  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-h5py; } \
-    >/dev/null 2>&1 || echo "python3-h5py is not to be had here"
-fi
+# Only tests want them, and are skipped without them: h5py reads what we write; job scripts run in a Slurm of their own;
+# two nodes are namespaces joined by cables.
+install_for_tests() {
+  if "$1" "${@:3}" >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" != 0 ]; then return; fi
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $2; } \
+    >/dev/null 2>&1 || echo "not to be had here: $2"
+}
+install_for_tests /usr/bin/python3 python3-h5py -c 'import h5py'
+install_for_tests command 'slurmctld slurmd slurm-client slurm-wlm-basic-plugins libpmix2' -v slurmctld
+install_for_tests command iproute2 -v ip
 
 logs=build/test-logs
 mkdir -p "$logs"

@@ -52,6 +52,7 @@ int run(int argc, char** argv) try {
   app.set_version_flag("--version", version_text);
   app.require_subcommand(1);
   add_serve(app);
+  add_merge(app);
   add_convert(app);
   add_init(app);
   add_inspect(app);

@@ -36,6 +36,7 @@ struct ServeOptions {
   std::string trace;
   std::string config;
   std::string inject_flip;
+  std::string shard;
   std::string inject_divergence;
   std::string inject_mismatch;
   bool replay = false;
@@ -106,6 +107,7 @@ void complete(ServeOptions& options, int rank) {
   options.job.options.trace = !options.trace.empty();
   options.journal.durability = parse_durability(options.durability);
   options.journal.max_line_bytes = options.max_line_bytes;
+  if (!options.shard.empty()) options.shard = parse_shard(options.shard).to_string();
   if (!options.inject_flip.empty()) options.job.options.flip = parse_flip(options.inject_flip, rank);
   if (!options.inject_divergence.empty()) {
     options.job.options.divergence = parse_divergence(options.inject_divergence, rank);
@@ -137,6 +139,7 @@ Settings settings_of(const ServeOptions& options, int ranks) {
                        {"--reproducible", fmt::format("{}", job.reproducible)},
                        {"--seed", fmt::format("{}", job.seed)},
                        {"--max-line-bytes", fmt::format("{}", options.max_line_bytes)}};
+  if (!options.shard.empty()) settings.emplace_back("--shard", options.shard);
   for (std::size_t m = 0; m < job.models.size(); ++m) {
     settings.emplace_back(fmt::format("checkpoint of model {}", job.models[m].id), digest_of(job.indices.at(m)));
   }
@@ -156,7 +159,8 @@ void open_output(ServeOptions& options, int ranks, Files& files) {
 }
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
-  const ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
+  ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
+  if (!options.shard.empty()) limits.shard = parse_shard(options.shard);
   const std::string folder =
       options.requests == "-" ? "." : std::filesystem::path(options.requests).parent_path().string();
   std::vector<ServedModel> models = job.served_models();
@@ -297,6 +301,9 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--output", o.output,
                  "Results, JSONL; appears when complete (OUT.partial until then). A job that ended before "
                  "goes on where it was when the same command is run again");
+  app.add_option("--shard", o.shard,
+                 "I/N: serve lines I, I+N, I+2N, ... of the requests (the first is line 0); each shard has an output "
+                 "of its own, and `computron merge` puts them together");
   app.add_option(
          "--durability", o.durability,
          "Results are safe from the end of the process (process), within a second from that of the node (node), "

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -64,6 +65,19 @@ std::size_t bytes_of(const IncomingRequest& incoming) {
 }
 
 }  // namespace
+
+std::string Shard::to_string() const { return fmt::format("{}/{}", index, count); }
+
+Shard parse_shard(const std::string& text) {
+  Shard shard;
+  const char* const end = text.data() + text.size();
+  const auto [slash, bad_index] = std::from_chars(text.data(), end, shard.index);
+  if (bad_index == std::errc() && slash != end && *slash == '/') {
+    const auto [rest, bad_count] = std::from_chars(slash + 1, end, shard.count);
+    if (bad_count == std::errc() && rest == end && shard.index < shard.count) return shard;
+  }
+  throw Error(ExitCode::kUsage, fmt::format("--shard: '{}' is not I/N with I from 0 to N - 1", text));
+}
 
 RequestReader::RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits,
                              const LineHistory* history, std::shared_ptr<Spool> spool)
@@ -167,12 +181,15 @@ void RequestReader::check_all_there(RequestId lines) const {
 }
 
 bool RequestReader::take(const InputLine& line) {
+  if (!limits_.shard.has(line.number)) return take_others(line);
   if (history_ != nullptr && !history_->fits(line.number, line.key)) {
     throw Error(ExitCode::kData, fmt::format("{} has changed since the last attempt: line {} is another one",
                                              name_of_input(path_), line.number));
   }
   if (history_ != nullptr && history_->done(line.number)) {
     skip(line);
+    lines_seen_.fetch_add(1, std::memory_order_relaxed);
+    lines_skipped_.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
   IncomingRequest incoming = line.too_long ? parser_.refuse_long(line.number, line.bytes, line.long_id)
@@ -183,8 +200,17 @@ bool RequestReader::take(const InputLine& line) {
 
 void RequestReader::skip(const InputLine& line) {
   line.too_long ? parser_.skip_long(line.long_id) : parser_.skip(line.text);
-  lines_seen_.fetch_add(1, std::memory_order_relaxed);
-  lines_skipped_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// A line of another shard. Its result may be here if the settings of the job were allowed to change.
+bool RequestReader::take_others(const InputLine& line) {
+  if (history_ != nullptr && history_->done(line.number)) {
+    throw Error(ExitCode::kConfig, fmt::format("the output has a result of line {}, which is not of --shard {}: give "
+                                               "every shard an output of its own",
+                                               line.number, limits_.shard.to_string()));
+  }
+  skip(line);
+  return true;
 }
 
 // False when the reader is to stop.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -62,7 +63,11 @@ class Restart : public ::testing::Test {
   // Starts a slow job and, once it has written results beyond those that are there, does `action` to it.
   template <class Action>
   Served disturb(Action&& action) {
-    RunningServe job(slow_job(), folder_);
+    return disturb(slow_job(), std::forward<Action>(action));
+  }
+  template <class Action>
+  Served disturb(const ServeJob& slow, Action&& action) {
+    RunningServe job(slow, folder_);
     const auto before = bytes_written();
     while (job.mpi().running() && bytes_written() <= before) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -121,6 +126,36 @@ TEST_F(Restart, KilledAndStoppedAgainAndAgain) {
   EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
   EXPECT_EQ(finished.results.size(), static_cast<std::size_t>(kRequests));
   expect_only_output_is_left();
+}
+
+// The three parts of the input, one of them killed and run again, are what one job makes of the whole.
+TEST_F(Restart, ShardsTogetherAreTheWhole) {
+  ServeJob whole = fast_job();
+  whole.output = (folder_ / "whole.jsonl").string();
+  ASSERT_EQ(serve(whole, folder_).job.exit_code, 0);
+
+  ServeJob shard = slow_job();
+  shard.more.insert(shard.more.end(), {"--shard", "0/3"});
+  disturb(shard, [](MpiJob& job) { ASSERT_EQ(kill(job.rank_process(1), SIGKILL), 0); });
+  shard = fast_job();
+  shard.more = {"--shard", "1/3"};
+  const Served refused = RunningServe(shard, folder_).finish(failing_limit_s());
+  EXPECT_EQ(refused.job.exit_code, 78) << refused.job.errors;
+  EXPECT_THAT(refused.job.errors, HasSubstr("begun with another --shard (0/3, now 1/3)"));
+
+  std::string merge = fmt::format("{} merge {}", COMPUTRON_PROGRAM, output().string());
+  for (const char* part : {"0/3", "1/3", "2/3"}) {
+    const fs::path results = part[0] == '0' ? output() : folder_ / fmt::format("part{}.jsonl", part[0]);
+    shard.output = results.string();
+    shard.more = {"--shard", part};
+    const Served served = serve(shard, folder_);
+    EXPECT_EQ(served.job.exit_code, 0) << served.job.errors;
+    EXPECT_EQ(served.results.size(), static_cast<std::size_t>(kRequests / 3));
+    fs::rename(results, folder_ / fmt::format("shard{}", part[0]));
+    merge += " " + (folder_ / fmt::format("shard{}", part[0])).string();
+  }
+  ASSERT_EQ(std::system((merge + " --requests " + requests() + " > /dev/null").c_str()), 0);
+  EXPECT_EQ(sorted_lines(output()), sorted_lines(whole.output));
 }
 
 // Anywhere: while ranks start, load, serve, or are about to end.

@@ -267,15 +267,41 @@ TEST(RequestReader, KeysAreOfALinesBytesOnly) {
   EXPECT_NE(keys_of("y" + giant.substr(1)), std::vector{keys[3]});
 }
 
+// With the duplicates, malformed lines and lengths that a reader of the whole file finds.
+TEST(RequestReader, ShardsAreTheWholeFile) {
+  const std::string long_line = R"({"custom_id":"l","a":")" + std::string(2000, 'x') + "\"}";
+  const std::string text = good("a") + "\n" + good("b") + "\n\n{\n" + long_line + "\n" + good("a") + "\n" + good("c") +
+                           "\n" + good("l") + "\n" + R"({"custom_id":"d"})" + "\n" + good("d");
+  const auto outcomes_of = [&](Shard shard) {
+    return outcomes(read_text(text, {.max_line_bytes = 1000, .shard = shard}));
+  };
+  EXPECT_THAT(outcomes_of({0, 1}),
+              ElementsAre("0:ok", "1:ok", "3:invalid_json", "4:line_too_long", "5:duplicate_custom_id", "6:ok",
+                          "7:duplicate_custom_id", "8:invalid_request", "9:duplicate_custom_id"));
+  EXPECT_THAT(outcomes_of({0, 3}), ElementsAre("0:ok", "3:invalid_json", "6:ok", "9:duplicate_custom_id"));
+  EXPECT_THAT(outcomes_of({1, 3}), ElementsAre("1:ok", "4:line_too_long", "7:duplicate_custom_id"));
+  EXPECT_THAT(outcomes_of({2, 3}), ElementsAre("5:duplicate_custom_id", "8:invalid_request"));
+  EXPECT_THAT(outcomes_of({10, 11}), ElementsAre());
+}
+
+TEST(RequestReader, ShardsAreNumbered) {
+  EXPECT_EQ(parse_shard("3/4").to_string(), "3/4");
+  EXPECT_EQ(parse_shard("0/1").to_string(), "0/1");
+  for (const char* wrong : {"", "1", "4/4", "5/4", "0/0", "-1/4", "1/-4", "1/4x", "a/4", "1/", "/4", "1/4/8", " 1/4"}) {
+    expect_error(ExitCode::kUsage, "I/N", [&] { parse_shard(wrong); });
+  }
+}
+
 class Resumed : public testing::Test {
  protected:
   // Reads `before`, of whose lines `done` get results, then `now`.
   std::vector<std::string> read_again(const std::string& before, const std::vector<RequestId>& done,
-                                      const std::string& now, std::uint64_t skipped) {
-    const ReaderLimits limits{.max_line_bytes = 1000};
+                                      const std::string& now, std::uint64_t skipped, Shard shard = {}) {
+    ReaderLimits limits{.max_line_bytes = 1000};
     LineHistory history;
     for (const auto& request : read_text(before, limits)) history.note(request.line, request.key);
     for (const RequestId line : done) history.set_done(line, true);
+    limits.shard = shard;
     const TemporaryFolder folder;
     RequestReader reader(folder.write("in.jsonl", now), RequestParser(two_models(), limits), limits, &history);
     std::vector<IncomingRequest> all;
@@ -294,6 +320,14 @@ TEST_F(Resumed, LinesWithResultsAreNotHandedOutAgainButCountForDuplicates) {
   EXPECT_THAT(read_again(text, {0, 2, 3}, text + good("l") + "\n" + good("c"), 3),
               ElementsAre("1:ok", "4:duplicate_custom_id", "5:duplicate_custom_id", "6:ok"));
   EXPECT_THAT(read_again(text, {0, 1, 2, 3, 4}, text, 5), ElementsAre());
+}
+
+TEST_F(Resumed, ShardGoesOnWithItsOwnLinesOnly) {
+  const std::string text = good("a") + "\n" + good("b") + "\n" + good("c") + "\n" + good("d") + "\n";
+  EXPECT_THAT(read_again(text, {1}, text, 1, {1, 2}), ElementsAre("3:ok"));
+  expect_error(ExitCode::kConfig, "line 2, which is not of --shard 1/2", [&] {
+    read_again(text, {2}, text, 0, {1, 2});
+  });
 }
 
 TEST_F(Resumed, LinesThatWereReadBeforeMustBeTheSame) {

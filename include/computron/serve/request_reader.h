@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <memory>
 #include <unordered_set>
 #include <variant>
 #include <vector>
@@ -29,6 +29,17 @@ namespace computron {
 class Spool;
 struct InputLine;
 
+// Part `index` of `count` of an input: the lines whose number leaves `index` when divided by `count`. So parts are of
+// one size wherever the long requests stand, a line stays in its part when the input grows, and nobody must know how
+// many there are. Duplicates are those of the whole input.
+struct Shard {
+  std::uint64_t index = 0;
+  std::uint64_t count = 1;
+  bool has(RequestId line) const { return line % count == index; }
+  std::string to_string() const;  // "0/4"
+};
+Shard parse_shard(const std::string& text);  // "I/N"; Error{kUsage} unless I < N
+
 struct ReaderLimits {
   std::size_t max_line_bytes = std::size_t{8} << 20;
   int max_depth = 64;
@@ -37,6 +48,7 @@ struct ReaderLimits {
   std::size_t max_queued_bytes = std::size_t{64} << 20;
   int default_max_tokens = 16;
   std::uint64_t seed = 0;  // of requests that draw tokens and give none
+  Shard shard = {};        // lines of other parts are read for their custom_id only
 };
 
 struct RequestFailure {
@@ -69,8 +81,8 @@ struct IncomingRequest {
   RequestId line = 0;  // 0-based line number in the file, blank lines counted
   Digest128 key{};     // of the line's bytes
   std::optional<std::string> custom_id;
-  std::string model;  // as asked for; may be unknown
-  bool base64_vectors = false;  // how an embedding is written
+  std::string model;                                        // as asked for; may be unknown
+  bool base64_vectors = false;                              // how an embedding is written
   std::vector<std::vector<TokenId>> prompt_token_ids = {};  // to come back with each prompt's choices; or none
   TextOutput text = {};                                     // of completions
   std::variant<RequestParts, RequestFailure> content;
@@ -87,7 +99,7 @@ class RequestParser {
   IncomingRequest parse(RequestId line_number, std::string_view line);
   // For a line of `bytes` > max_line_bytes, of which only the custom_id was kept, if it was found.
   IncomingRequest refuse_long(RequestId line_number, std::size_t bytes, std::optional<std::string> custom_id);
-  // A line that has its result already: its custom_id counts for duplicates.
+  // A line that has its result already, or is another shard's: its custom_id counts for duplicates.
   void skip(std::string_view line);
   void skip_long(const std::optional<std::string>& custom_id);
 
@@ -99,7 +111,7 @@ class RequestParser {
   std::vector<ServedModel> models_;
   ReaderLimits limits_;
   std::string image_folder_;
-  std::size_t max_prompt_ = 0;  // tokens; the longest that any model takes
+  std::size_t max_prompt_ = 0;                    // tokens; the longest that any model takes
   std::vector<std::optional<Encoder>> encoders_;  // [model] that has a tokenizer
   std::unordered_set<std::string> seen_ids_;
   bool warned_unknown_fields_ = false;
@@ -110,7 +122,8 @@ class RequestReader {
  public:
   // Opens `path` ("-": stdin) and starts the thread. Error{kNoInput} naming `path` unless it is a regular file, or a
   // standard input that is neither a folder nor a terminal. `history` (borrowed) tells which lines are done and not
-  // handed out again; a line that is not what it was then is an Error{kData}. Standard input goes through `spool`.
+  // handed out again; a line that is not what it was then is an Error{kData}, one that is done and not of this shard an
+  // Error{kConfig}. Standard input goes through `spool`.
   RequestReader(const std::string& path, RequestParser parser, ReaderLimits limits,
                 const LineHistory* history = nullptr, std::shared_ptr<Spool> spool = nullptr);
   ~RequestReader();  // stops the thread, also when it waits for input
@@ -122,7 +135,7 @@ class RequestReader {
   bool finished();
   // How many bytes standard input had, where it goes through a spool; to be asked once finished().
   std::optional<std::uint64_t> spooled_bytes() const;
-  // Non-blank lines seen so far; the total once the input has ended. Those with a result already count.
+  // Non-blank lines of the shard seen so far; the total once the input has ended. Those with a result already count.
   std::uint64_t lines_seen() const { return lines_seen_.load(std::memory_order_relaxed); }
   std::uint64_t lines_skipped() const { return lines_skipped_.load(std::memory_order_relaxed); }
 
@@ -132,6 +145,7 @@ class RequestReader {
   void check_all_there(RequestId lines) const;
   bool take(const InputLine& line);
   void skip(const InputLine& line);
+  bool take_others(const InputLine& line);
   bool wait_for_input() const;
   bool deliver(IncomingRequest request);
 

@@ -1,0 +1,26 @@
+// computron merge: the results of shards in one file.
+#include "computron/serve/merge.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "src/apps/commands.h"
+
+namespace computron {
+
+void add_merge(CLI::App& app) {
+  auto* command = app.add_subcommand("merge", "Put the results of shards together, in the order of the requests");
+  const auto options = std::make_shared<MergeOptions>();
+  command->add_option("output", options->output, "Result file to write; appears when it is whole")->required();
+  command->add_option("shards", options->shards, "Result files of computron serve --shard")->required();
+  command->add_option("--requests", options->requests,
+                      "The requests of all shards: every one must have exactly one result, with its custom_id");
+  command->callback([options] {
+    const std::uint64_t results = merge_results(*options);
+    fmt::print("{}: {} results of {} shards\n", options->output, results, options->shards.size());
+  });
+}
+
+}  // namespace computron

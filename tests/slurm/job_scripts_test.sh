@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# job_scripts_test.sh SOURCE: what the job scripts make of how a run ends, with commands that stand in for Slurm's and
+# write down how they were called. A real Slurm: slurm_test.sh.
+set -uo pipefail
+source="$1"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/bin"
+cd "$work" || exit 1
+failures=0
+fail() { echo "job_scripts_test: $*"; failures=$((failures + 1)); }
+
+# Each command notes its name and arguments. CODE: how the run ends. SIGNALLED: mpirun ends so when SIGUSR1 comes.
+for name in srun mpirun scontrol; do
+  cat >"bin/$name" <<STAND_IN
+#!/bin/bash
+printf '%s' "$name" >>"$work/calls"
+printf ' %s' "\$@" >>"$work/calls"
+echo >>"$work/calls"
+[ "$name" != scontrol ] || exit 0
+if [ -n "\${SIGNALLED:-}" ]; then
+  trap 'exit "\$SIGNALLED"' USR1
+  kill -TERM "\$PPID"
+  while sleep 0.05; do :; done
+fi
+exit "\${CODE:-0}"
+STAND_IN
+done
+# Where a script looks for its control group, and in it for processes that were killed.
+cat >bin/sed <<'STAND_IN'
+#!/bin/bash
+case "$*" in
+  */proc/self/cgroup) echo "${GROUP:-}" ;;
+  *) exec /usr/bin/env PATH=/usr/bin:/bin sed "$@" ;;
+esac
+STAND_IN
+cat >bin/grep <<'STAND_IN'
+#!/bin/bash
+case "$*" in
+  */slurm/job_5/memory.events) exit 0 ;;
+  *) exec /usr/bin/env PATH=/usr/bin:/bin grep "$@" ;;
+esac
+STAND_IN
+chmod +x bin/*
+export PATH="$work/bin:$PATH" SLURM_JOB_ID=5 SLURM_CPUS_PER_TASK=3
+export ROSTER=roster.json REQUESTS=requests.jsonl OUTPUT=out.jsonl
+ln -s "$source/jobs" jobs
+
+# run SCRIPT [NAME=VALUE...] -- [ARGUMENT...]: its exit code in `code`, its words in `said`, the calls in `calls`.
+run() {
+  local script="$1" settings=()
+  shift
+  while [ "$1" != -- ]; do settings+=("$1"); shift; done
+  shift
+  : >calls
+  said="$(env "${settings[@]}" bash "jobs/$script" "$@" 2>&1)"
+  code=$?
+  calls="$(cat calls)"
+}
+ends_with() { [ "$code" = "$1" ] || fail "$2: ends with $code instead of $1: $said"; }
+requeues() { [[ "$calls" == *"scontrol requeue 5"* ]] || fail "$1: does not go back into the queue: $calls"; }
+stays_out() { [[ "$calls" != *requeue* ]] || fail "$1: goes back into the queue"; }
+says() { [[ "$said" == *"$1"* ]] || fail "does not say '$1': $said"; }
+calls_with() { [[ "$calls" == *"$1"* ]] || fail "does not call '$1': $calls"; }
+
+for script in serve.sbatch serve-mpirun.sbatch; do
+  run "$script" -- --tp 2
+  ends_with 0 "$script, in order"
+  stays_out "$script, in order"
+  calls_with "computron serve --models roster.json --requests requests.jsonl --output out.jsonl --threads 3"
+  calls_with "--tp 2"
+  for wrong in 64 65 66 70 73 74 78; do
+    run "$script" CODE="$wrong" --
+    ends_with "$wrong" "$script, $wrong"
+    stays_out "$script, $wrong"
+  done
+  run "$script" CODE=75 SLURM_RESTART_COUNT=99 --
+  ends_with 0 "$script, stopped early"
+  requeues "$script, stopped early, however often"
+  run "$script" CODE=75 REQUEUE=0 --
+  ends_with 75 "$script, stopped early, REQUEUE=0"
+  stays_out "$script, stopped early, REQUEUE=0"
+  for lost in 69 76 79 137 139 143; do
+    run "$script" CODE="$lost" SLURM_RESTART_COUNT=9 --
+    requeues "$script, $lost"
+    run "$script" CODE="$lost" SLURM_RESTART_COUNT=10 --
+    ends_with "$lost" "$script, $lost for the eleventh time"
+    stays_out "$script, $lost for the eleventh time"
+  done
+  run "$script" CODE=139 SLURM_RESTART_COUNT=1 MAX_RESTARTS=1 --
+  stays_out "$script, MAX_RESTARTS"
+  run "$script" CODE=137 GROUP=/slurm/job_5 --
+  ends_with 137 "$script, killed for memory"
+  stays_out "$script, killed for memory"
+  says "out of memory: ask Slurm for more (--mem)"
+  run "$script" REQUESTS= --
+  [ "$code" != 0 ] && [ -z "$calls" ] || fail "$script: runs without REQUESTS"
+done
+
+# The script is asked to stop, in its own way, and so are the ranks.
+run serve-mpirun.sbatch SIGNALLED=75 --
+requeues "serve-mpirun.sbatch, told to stop"
+calls_with "mpirun --bind-to none computron serve"
+run serve-mpirun.sbatch MPIRUN_ARGS="--map-by slot:PE=3 --bind-to core" --
+calls_with "mpirun --map-by slot:PE=3 --bind-to core computron serve"
+
+run serve-array.sbatch SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_TASK_COUNT=3 -- --tp 2
+ends_with 0 "serve-array.sbatch"
+calls_with "--output out.jsonl.2 "
+calls_with "--shard 2/3 --tp 2"
+run serve-array.sbatch SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_COUNT=1 SHARDS=8 SERVE=jobs/serve-mpirun.sbatch --
+calls_with "mpirun "
+calls_with "--shard 5/8"
+run serve-array.sbatch SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_COUNT=1 --
+ends_with 64 "serve-array.sbatch, task 5 of 1"
+[ -z "$calls" ] || fail "serve-array.sbatch serves a shard that is none"
+
+run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 CODE=76 -- --max-seqs 8
+requeues "serve-nodes.sbatch, 76"
+calls_with "--tp 4 --pp 2 --max-seqs 8"
+run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 CODE=65 --
+ends_with 65 "serve-nodes.sbatch, 65"
+
+# As README and Slurm's users expect: the same first lines everywhere, and nothing that a site must change.
+for script in jobs/*.sbatch; do
+  bash -n "$script" || fail "$script is no bash"
+  [ -x "$script" ] || fail "$script is not executable"
+  order="$(grep -oE '^##?SBATCH --[a-z-]+' "$script" | grep -vE -- '--array' | sed 's/.*--//' | tr '\n' ' ')"
+  [ "$order" = "job-name account partition nodes ntasks-per-node gpus-per-node cpus-per-task time signal requeue open-mode output " ] ||
+    fail "$script: options in another order: $order"
+  ! grep -qE '^#SBATCH.*--(gpus-per-task|gpu-bind)' "$script" || fail "$script binds GPUs to tasks"
+done
+[ "$failures" = 0 ] && echo "job_scripts_test: passed"
+[ "$failures" = 0 ]
