@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -41,6 +42,22 @@ std::string folder_of(const std::string& path) {
   const auto folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
 }
+
+constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
+
+// While it lives, pwrite(2) writes where it is told to: on Linux it appends to a file that is open for that.
+class NotAppending {
+ public:
+  NotAppending(int fd, const std::string& path) : fd_(fd), flags_(fcntl(fd, F_GETFL)) {
+    if (flags_ < 0 || fcntl(fd, F_SETFL, flags_ & ~O_APPEND) != 0) fail_io("rewrite", path, errno);
+  }
+  ~NotAppending() { fcntl(fd_, F_SETFL, flags_); }
+  NotAppending(const NotAppending&) = delete;
+  NotAppending& operator=(const NotAppending&) = delete;
+
+ private:
+  int fd_, flags_;
+};
 
 bool is_full_disk(int cause) { return cause == ENOSPC || cause == EDQUOT; }
 
@@ -86,14 +103,14 @@ std::string OutputFolder::path_of(const std::string& name) const {
 }
 
 // O_NONBLOCK: a FIFO that appears meanwhile must not hang us.
-FileDescriptor OutputFolder::open(const std::string& name, const std::string& input_path) const {
+FileDescriptor OutputFolder::open(const std::string& name, const std::string& input_path, unsigned mode) const {
   const std::string path = path_of(name);
   constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   struct stat status {};
   if (fstatat(fd_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(status.st_mode)) {
     refuse(path, file_kind(status.st_mode));
   }
-  FileDescriptor fd(calls_.openat(fd_.get(), name.c_str(), kFlags, 0666));
+  FileDescriptor fd(calls_.openat(fd_.get(), name.c_str(), kFlags, mode));
   if (!fd || fstat(fd.get(), &status) != 0) fail_open(path, errno);
   if (!S_ISREG(status.st_mode)) refuse(path, file_kind(status.st_mode));
   if (is_input(status, input_path)) refuse(path, "the input");
@@ -104,11 +121,6 @@ FileDescriptor OutputFolder::open_existing(const std::string& name) const {
   FileDescriptor fd(::openat(fd_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!fd && errno != ENOENT) fail_open(path_of(name), errno);
   return fd;
-}
-
-bool OutputFolder::exists(const std::string& name) const {
-  struct stat status {};
-  return fstatat(fd_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 void OutputFolder::rename(const std::string& from, const std::string& to) const {
@@ -139,9 +151,15 @@ AppendFile::AppendFile(FileDescriptor fd, std::string path, SystemCalls& calls)
   end_ = static_cast<std::uint64_t>(status.st_size);
 }
 
+void AppendFile::check() const {
+  if (guard_) guard_();
+}
+
 std::size_t AppendFile::append(std::string_view bytes, bool lines) {
+  if (broken_) throw Error(ExitCode::kIo, fmt::format("cannot write '{}': an earlier write has failed", path_));
   std::size_t written = 0;
   while (written < bytes.size()) {
+    check();
     const ssize_t count = calls_->write(fd_.get(), bytes.data() + written, bytes.size() - written);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && is_full_disk(errno)) {
@@ -151,6 +169,7 @@ std::size_t AppendFile::append(std::string_view bytes, bool lines) {
       return whole;
     }
     if (count < 0) {
+      broken_ = true;
       throw Error(ExitCode::kIo,
                   fmt::format("cannot write '{}': {} (after {} bytes)", path_, std::strerror(errno), end_ + written));
     }
@@ -161,10 +180,29 @@ std::size_t AppendFile::append(std::string_view bytes, bool lines) {
 }
 
 void AppendFile::cut(std::uint64_t end) {
+  check();
   while (calls_->ftruncate(fd_.get(), static_cast<off_t>(end)) != 0) {
     if (errno != EINTR) fail_io("cut", path_, errno);
   }
   end_ = end;
+}
+
+void AppendFile::write_again(std::uint64_t begin, std::uint64_t end) {
+  const NotAppending plain(fd_.get(), path_);
+  while (begin < end) {
+    const std::string bytes = read(begin, std::min<std::uint64_t>(kCopyBytes, end - begin));
+    if (bytes.empty()) throw Error(ExitCode::kIo, fmt::format("'{}' changes while it is read", path_));
+    begin += put_at(begin, bytes);
+  }
+}
+
+std::size_t AppendFile::put_at(std::uint64_t offset, std::string_view bytes) const {
+  for (;;) {
+    check();
+    const ssize_t count = calls_->pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count >= 0) return static_cast<std::size_t>(count);
+    if (errno != EINTR) fail_io("write", path_, errno);
+  }
 }
 
 void AppendFile::sync_data() {
@@ -195,7 +233,7 @@ ReplacementFile::ReplacementFile(const std::string& path)
     : folder_(path, system_calls()), name_(std::filesystem::path(path).filename().string()) {
   check_replaceable(path, "");
   const std::string partial = name_ + ".partial";
-  file_ = AppendFile(folder_.open(partial, ""), folder_.path_of(partial), system_calls());
+  file_ = AppendFile(folder_.open(partial, "", 0666), folder_.path_of(partial), system_calls());
   file_.cut(0);
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "computron/base/error.h"
 #include "computron/base/file_descriptor.h"
@@ -30,12 +31,12 @@ class OutputFolder {
   // Of `path`, which need not exist. Error{kPermission} or {kCannotCreate} naming `path`. Borrows `calls`.
   OutputFolder(const std::string& path, SystemCalls& calls);
 
-  // Opens a file to read and append, made with 0666 & umask where there is none; what is in it stays. Refuses symlinks,
-  // whatever is not a regular file and the file `input_path` names.
-  FileDescriptor open(const std::string& name, const std::string& input_path) const;
+  // Opens a file to read and append, made with `mode` & ~umask where there is none: what holds prompts or what was made
+  // of them is its owner's alone. What is in it stays. Refuses symlinks, whatever is not a regular file and the file
+  // `input_path` names.
+  FileDescriptor open(const std::string& name, const std::string& input_path, unsigned mode = 0600) const;
   // The same to read; nothing where there is none.
   FileDescriptor open_existing(const std::string& name) const;
-  bool exists(const std::string& name) const;
   void rename(const std::string& from, const std::string& to) const;  // Error{kIo}
   void remove(const std::string& name) const;                         // Error{kIo}; nothing if it is not there
   void sync() const;                                                  // names become durable; Error{kIo}
@@ -51,17 +52,23 @@ class OutputFolder {
   FileDescriptor fd_;
 };
 
-// A file that only grows, but for cuts.
+// A file that only grows, but for cuts. Once an append has failed for another reason than a full disk, what lies at its
+// end is unknown, and every later one fails too.
 class AppendFile {
  public:
   AppendFile() = default;
   // Borrows `calls`. `end`: how long the file is.
   AppendFile(FileDescriptor fd, std::string path, SystemCalls& calls);
+  // Called before everything that changes the file; throws if it is not to be touched any more.
+  void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
 
   // All of it; or, where the disk is full, as much as ends with a whole line (nothing of it unless `lines`), with the
   // file cut back to that. How much. Error{kIo} naming path, cause and the bytes in the file for any other failure.
   std::size_t append(std::string_view bytes, bool lines);
   void cut(std::uint64_t end);
+  // Writes the same bytes once more where they are. What an earlier process failed to make durable counts as written
+  // with the system, which will not try again: the next sync speaks of these bytes only after this.
+  void write_again(std::uint64_t begin, std::uint64_t end);
   void sync_data();
   void sync();
 
@@ -73,10 +80,15 @@ class AppendFile {
   explicit operator bool() const { return static_cast<bool>(fd_); }
 
  private:
+  void check() const;
+  std::size_t put_at(std::uint64_t offset, std::string_view bytes) const;
+
   FileDescriptor fd_;
   std::string path_;
   SystemCalls* calls_ = nullptr;
+  std::function<void()> guard_;
   std::uint64_t end_ = 0;
+  bool broken_ = false;
 };
 
 // A file that takes another's place once it is whole: PATH.partial until then.
@@ -102,6 +114,7 @@ struct DiskWait {
 
 // Appends all of it; a full disk is waited for. Error{kIo} naming path, bytes and the time waited. `mutex`, if any, is
 // held while something is appended, not while anything is waited for.
-void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait, std::mutex* mutex = nullptr);
+void append_all(AppendFile& file, std::string_view bytes, bool lines, const DiskWait& wait,
+                std::mutex* mutex = nullptr);
 
 }  // namespace computron

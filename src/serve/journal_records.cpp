@@ -44,7 +44,8 @@ void put(ByteWriter& out, const Keys& keys) {
   out.put_list(keys.lines);
 }
 
-void put(ByteWriter& out, const Begun& begun) {
+// Not inlined: GCC 12 warns of an overflow that is not there.
+[[gnu::noinline]] void put(ByteWriter& out, const Begun& begun) {
   out.put(kBegun);
   out.put(static_cast<std::uint8_t>(begun.alone));
   out.put_list(begun.lines);
@@ -162,6 +163,30 @@ std::optional<Record> Reader::next() {
   used_ += whole;
   bytes_ += whole;
   return record;
+}
+
+std::uint64_t Reader::lost_from(std::uint64_t begin) const {
+  constexpr std::size_t kHead = kHeadBytes + 1;
+  bool found = false;
+  for (std::uint64_t offset = begin;;) {
+    const std::string bytes = read_at_(offset, kReadBytes);
+    for (std::size_t i = 0; !found && i + kHead <= bytes.size(); ++i) {
+      found = record_at(offset + i, std::string_view(bytes).substr(i, kHead));
+    }
+    if (bytes.size() < kReadBytes) return found ? offset + bytes.size() - begin : 0;
+    offset += bytes.size() - (kHead - 1);
+  }
+}
+
+// `head`: the bytes up to and with the type.
+bool Reader::record_at(std::uint64_t offset, std::string_view head) const {
+  const auto type = static_cast<std::uint8_t>(head[kHeadBytes]);
+  std::uint32_t length = 0, check = 0;
+  std::memcpy(&length, head.data(), sizeof length);
+  std::memcpy(&check, head.data() + sizeof length, sizeof check);
+  if (type < kHeader || type > kInputEnd || length > kMaxPayload) return false;
+  const std::string body = read_at_(offset + kHeadBytes, 1 + std::size_t{length});
+  return body.size() == 1 + std::size_t{length} && check_of(body) == check;
 }
 
 // Whether so many unused bytes are in the buffer now.

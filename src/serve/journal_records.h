@@ -93,8 +93,12 @@ class Reader {
   std::optional<Record> next();
   // Of the records returned so far.
   std::uint64_t bytes() const { return bytes_; }
+  // Bytes from `begin` on if a sound record begins anywhere among them: then `begin` is not the end, but damaged. Else
+  // 0.
+  std::uint64_t lost_from(std::uint64_t begin) const;
 
  private:
+  bool record_at(std::uint64_t offset, std::string_view head) const;
   bool fill(std::size_t count);
 
   ReadAt read_at_;

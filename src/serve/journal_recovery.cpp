@@ -27,6 +27,8 @@ class Replay {
   }
   // Drops COMMITs that end behind `kept` and un-does their lines.
   void void_from(std::uint64_t kept);
+  // Results lie behind the last COMMIT.
+  void note_progress() { progress_ = true; }
   void finish(int max_crashes);
 
   Recovered state;
@@ -41,6 +43,7 @@ class Replay {
   bool take(const journal::Close& close);
   bool take(const journal::InputEnd& end);
   void end_attempt();
+  bool is_fruitless() const;
 
   // Of the attempt at hand.
   std::set<RequestId> running_, alone_;
@@ -106,14 +109,20 @@ bool Replay::take(const journal::InputEnd& end) {
   return true;
 }
 
+// An attempt that ended in order may not have come as far as its first request. One that ran a request alone has done
+// what it was there for.
+bool Replay::is_fruitless() const {
+  const bool tried = !closed_ || !running_.empty();
+  return tried && !progress_ && alone_.empty();
+}
+
 void Replay::end_attempt() {
   if (!closed_) {
     for (const RequestId line : running_) ++crashes_[line];
     std::set_intersection(running_.begin(), running_.end(), alone_.begin(), alone_.end(),
                           std::inserter(poisoned_, poisoned_.end()));
   }
-  const bool fruitless = !closed_ && !progress_ && alone_.empty();
-  state.fruitless = fruitless ? state.fruitless + 1 : 0;
+  state.fruitless = is_fruitless() ? state.fruitless + 1 : 0;
   running_.clear();
   alone_.clear();
   progress_ = false;
@@ -130,6 +139,7 @@ void Replay::void_from(std::uint64_t kept) {
 }
 
 void Replay::finish(int max_crashes) {
+  state.in_order = closed_;
   end_attempt();
   closed_ = true;
   if (max_crashes == 0) return;
@@ -200,23 +210,25 @@ std::uint64_t digest_of(const std::string& text) {
                           path, why));
 }
 
-// Line numbers of the results, in no order, with a digest of the custom_id.
+// Line numbers of the results behind kept(), in no order, with a digest of the custom_id.
 std::map<RequestId, std::uint64_t> scan(const ReadAt& results, std::uint64_t result_bytes, Recovered& state) {
   std::map<RequestId, std::uint64_t> found;
-  FileLines lines(results, 0, result_bytes);
+  FileLines lines(results, state.kept(), result_bytes);
   while (const auto text = lines.next()) {
     const auto line = line_of_result(without_newline(*text));
-    if (!line || !found.emplace(*line, digest_of(custom_id_of(*text))).second) break;
+    if (!line || state.history.done(*line) || !found.emplace(*line, digest_of(custom_id_of(*text))).second) break;
     add_line(state.tail, lines.offset() - text->size(), *text, *line);
   }
   return found;
 }
 
+// A line that was read is what it was then: if it is another one now, its reader will find out.
 void add_key(Recovered& state, const InputLine& line) {
+  state.history.set_done(line.number, true);
+  if (state.history.known(line.number)) return;
   if (state.keys.empty() || state.keys.back().lines.size() == kLinesInRecord) state.keys.emplace_back();
   state.keys.back().lines.push_back({line.number, line.key});
   state.history.note(line.number, line.key);
-  state.history.set_done(line.number, true);
 }
 
 }  // namespace
@@ -228,17 +240,18 @@ Recovered recover(const ReadAt& journal, const ReadAt& results, std::uint64_t re
     if (!replay.apply(*record)) break;
     replay.state.journal_bytes = records.bytes();
   }
+  replay.state.journal_lost = records.lost_from(replay.state.journal_bytes);
   const std::uint64_t end = replay.state.committed, sound = sound_results(replay.commits, results, result_bytes);
   replay.void_from(sound);
   replay.state.lost = end - sound;
   if (sound == end) keep_tail(replay.state, results, result_bytes);  // else what follows was something else once
+  if (!replay.state.tail.empty()) replay.note_progress();
   replay.finish(max_crashes);
   return std::move(replay.state);
 }
 
-Recovered rebuild(const ReadAt& results, std::uint64_t result_bytes, const ReadAt& input, std::size_t max_line_bytes,
-                  const std::string& path) {
-  Recovered state;
+void rebuild(Recovered& state, const ReadAt& results, std::uint64_t result_bytes, const ReadAt& input,
+             std::size_t max_line_bytes, const std::string& path) {
   std::map<RequestId, std::uint64_t> found = scan(results, result_bytes, state);
   LineSplitter lines(max_line_bytes, [&](const InputLine& line) {
     const auto result = found.find(line.number);
@@ -260,7 +273,7 @@ Recovered rebuild(const ReadAt& results, std::uint64_t result_bytes, const ReadA
     offset += bytes.size();
   }
   if (!found.empty()) refuse(path, fmt::format("it has a result of line {}, which is not there", found.begin()->first));
-  return state;
+  if (!state.tail.empty()) state.fruitless = 0;
 }
 
 }  // namespace computron

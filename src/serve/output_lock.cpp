@@ -47,13 +47,6 @@ std::string host() {
   return name;
 }
 
-std::string read_start(int fd) {
-  std::string text(kMaxLine, '\0');
-  const ssize_t count = pread(fd, text.data(), text.size(), 0);
-  text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
-  return text;
-}
-
 }  // namespace
 
 std::string LockHolder::to_string() const {
@@ -107,7 +100,7 @@ OutputLock::OutputLock(const OutputFolder& folder, std::string name, bool take_o
   do {
     open();
   } while (!same_file());  // its last holder gave it back between opening and locking
-  earlier_ = LockHolder::parse(read_start(fd_.get()));
+  earlier_ = LockHolder::parse(content(fd_));
   if (take_over) return;
   if (state_ != State::kHeld && is_gone(earlier_, LockHolder::self(0), state_ == State::kFree)) return;
   throw Error(
@@ -117,11 +110,15 @@ OutputLock::OutputLock(const OutputFolder& folder, std::string name, bool take_o
                   folder_.path_of(name_), earlier_.shown()));
 }
 
-OutputLock::~OutputLock() {
-  if (!claimed_ || !is_mine()) return;
+OutputLock::~OutputLock() { give_back(); }
+
+void OutputLock::give_back() noexcept try {
+  if (!std::exchange(claimed_, false) || !is_mine()) return;
   if (folder_.calls().unlinkat(folder_.fd(), name_.c_str()) != 0) {
     spdlog::warn("'{}' could not be removed", folder_.path_of(name_));
   }
+} catch (const std::exception& error) {
+  spdlog::warn("{}", error.what());
 }
 
 void OutputLock::open() {
@@ -140,8 +137,22 @@ OutputLock::State OutputLock::try_lock() const {
 bool OutputLock::same_file() const {
   struct stat mine {
   }, named{};
-  return fstat(fd_.get(), &mine) == 0 && fstatat(folder_.fd(), name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-         mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
+  if (fstatat(folder_.fd(), name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno == ENOENT) return false;
+    fail_io("look at", folder_.path_of(name_), errno);
+  }
+  if (fstat(fd_.get(), &mine) != 0) fail_io("look at", folder_.path_of(name_), errno);
+  return mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
+}
+
+std::string OutputLock::content(const FileDescriptor& fd) const {
+  std::string text(kMaxLine, '\0');
+  ssize_t count = 0;
+  while ((count = folder_.calls().pread(fd.get(), text.data(), text.size(), 0)) < 0) {
+    if (errno != EINTR) fail_io("read", folder_.path_of(name_), errno);
+  }
+  text.resize(static_cast<std::size_t>(count));
+  return text;
 }
 
 void OutputLock::claim(std::uint64_t epoch, const DiskWait& wait) {
@@ -165,16 +176,15 @@ void OutputLock::wait_for_lock() const {
                earlier_.shown());
 }
 
-bool OutputLock::is_mine() const { return same_file() && read_start(fd_.get()) == mine_.to_string(); }
+bool OutputLock::is_mine() const { return same_file() && content(fd_) == mine_.to_string(); }
 
 void OutputLock::check() const {
   if (is_mine()) return;
   if (folder_.is_gone()) throw Error(ExitCode::kIo, fmt::format("the folder of '{}' is gone", folder_.path_of(name_)));
   const FileDescriptor now = folder_.open_existing(name_);
-  throw Error(
-      ExitCode::kCannotCreate,
-      fmt::format("'{}' is no longer this job's: {}; nothing more is written", folder_.path_of(name_),
-                  now ? LockHolder::parse(read_start(now.get())).shown() + " has taken over" : "it was removed"));
+  throw Error(ExitCode::kCannotCreate,
+              fmt::format("'{}' is no longer this job's: {}; nothing more is written", folder_.path_of(name_),
+                          now ? LockHolder::parse(content(now)).shown() + " has taken over" : "it was removed"));
 }
 
 }  // namespace computron

@@ -36,13 +36,16 @@ class OutputLock {
  public:
   // Error{kCannotCreate} naming the holder unless the file is free, its holder gone, or `take_over`. Borrows `folder`.
   OutputLock(const OutputFolder& folder, std::string name, bool take_over);
-  ~OutputLock();  // gives it back, if it is still this job's
+  ~OutputLock();  // gives it back
 
   std::uint64_t epoch() const { return earlier_.epoch; }  // of the earlier holder
   // Writes this job's name.
   void claim(std::uint64_t epoch, const DiskWait& wait);
-  // Error{kCannotCreate} if the file is no longer as claim() left it; Error{kIo} if the whole folder is gone.
+  // Error{kCannotCreate} if the file is no longer as claim() left it; Error{kIo} if that cannot be told or the whole
+  // folder is gone.
   void check() const;
+  // Removes the file, if it is still this job's.
+  void give_back() noexcept;
   std::string holder() const { return mine_.shown(); }
 
  private:
@@ -52,6 +55,7 @@ class OutputLock {
   bool same_file() const;
   void wait_for_lock() const;
   bool is_mine() const;
+  std::string content(const FileDescriptor& fd) const;
 
   const OutputFolder& folder_;
   std::string name_;

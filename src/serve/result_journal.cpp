@@ -93,9 +93,12 @@ struct ResultJournal::Impl {
        SystemCalls& calls);
 
   void look();
-  Recovered look_without_journal(const Existing& results) const;
+  void look_without_journal(const Existing& results);
+  bool must_rebuild() const;
   void check_recovered() const;
   void repair();
+  void warn_of_damage() const;
+  std::size_t tail_lines() const;
   AppendFile open(const std::string& name) const;
   std::string opening() const;
   void append_record(const journal::Record& record);
@@ -114,6 +117,7 @@ struct ResultJournal::Impl {
   std::uint64_t epoch = 0;
   bool renamed = false;  // a complete OUT is still to be tidied up after: it becomes OUT.partial once more
   Recovered recovered;
+  bool new_input = true;  // no attempt has read any of it
 
   AppendFile partial, journal_file;
   std::function<bool(double)> pause = sleep_for;
@@ -148,7 +152,7 @@ ResultJournal::Impl::Impl(const std::string& path, const std::string& input_path
 void ResultJournal::Impl::look() {
   const Existing journal(folder, names.journal), results(folder, names.partial), output(folder, names.output);
   recovered = recover(journal.reader(), results.reader(), results.file.end(), options.max_crashes);
-  if (!recovered.header && results.file) recovered = look_without_journal(results);
+  if (results.file && must_rebuild()) look_without_journal(results);
   if (results.file || !output.file) return;
   // The end came between the rename and the tidying up, unless OUT is not what was renamed.
   Recovered of_output = recover(journal.reader(), output.reader(), output.file.end(), options.max_crashes);
@@ -156,11 +160,17 @@ void ResultJournal::Impl::look() {
   if (renamed) recovered = std::move(of_output);
 }
 
-Recovered ResultJournal::Impl::look_without_journal(const Existing& results) const {
+// Where results are not what COMMITs say, what follows is not worth a look.
+bool ResultJournal::Impl::must_rebuild() const {
+  if (!recovered.header) return true;
+  return recovered.journal_lost > 0 && recovered.lost == 0 && recovered.header->version == journal::kVersion;
+}
+
+void ResultJournal::Impl::look_without_journal(const Existing& results) {
   const std::string partial = folder.path_of(names.partial);
   if (input_path == "-") {
     const Existing spool(folder, names.spool);
-    return rebuild(results.reader(), results.file.end(), spool.reader(), options.max_line_bytes, partial);
+    return rebuild(recovered, results.reader(), results.file.end(), spool.reader(), options.max_line_bytes, partial);
   }
   const FileDescriptor fd(::open(input_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const ReadAt input = [&](std::uint64_t offset, std::size_t count) {
@@ -169,7 +179,7 @@ Recovered ResultJournal::Impl::look_without_journal(const Existing& results) con
     bytes.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
     return bytes;
   };
-  return rebuild(results.reader(), results.file.end(), input, options.max_line_bytes, partial);
+  rebuild(recovered, results.reader(), results.file.end(), input, options.max_line_bytes, partial);
 }
 
 void ResultJournal::Impl::check_recovered() const {
@@ -198,18 +208,21 @@ void ResultJournal::Impl::check_recovered() const {
 
 // --- Beginning --------------------------------------------------------------------------------------------------
 
+// A job that was taken over leaves the files alone, also where it has just waited for a full disk.
 AppendFile ResultJournal::Impl::open(const std::string& name) const {
-  return {folder.open(name, input_path), folder.path_of(name), calls};
+  AppendFile file(folder.open(name, input_path), folder.path_of(name), calls);
+  file.set_guard([this] { lock.check(); });
+  return file;
 }
 
-// The records that begin an attempt, and what they say of what was found.
+// The records that begin an attempt, behind what the last one did and did not come to say.
 std::string ResultJournal::Impl::opening() const {
   std::string records = journal::encode(journal::Header{.input_bytes = input_bytes(input_path), .settings = settings});
-  records += journal::encode(journal::Open{
-      .attempt = recovered.attempts + 1, .epoch = epoch, .kept = recovered.committed, .holder = lock.holder()});
   for (const journal::Keys& keys : recovered.keys) records += journal::encode(keys);
   for (const journal::Commit& commit : recovered.tail) records += journal::encode(commit);
-  return records;
+  return records +
+         journal::encode(journal::Open{
+             .attempt = recovered.attempts + 1, .epoch = epoch, .kept = recovered.kept(), .holder = lock.holder()});
 }
 
 // Each of these steps may be the last one: whoever comes next finds the same results sound as we did.
@@ -222,12 +235,35 @@ void ResultJournal::Impl::repair() {
     throw Error(ExitCode::kIo, fmt::format("'{}' changes while it is read", partial.path()));
   }
   if (partial.end() > recovered.kept()) partial.cut(recovered.kept());
-  if (durable()) partial.sync_data();
+  if (durable()) {
+    partial.write_again(recovered.committed, recovered.kept());
+    partial.sync_data();
+  }
   if (journal_file.end() > recovered.journal_bytes) journal_file.cut(recovered.journal_bytes);
+  if (durable() && !recovered.in_order) journal_file.write_again(0, recovered.journal_bytes);
   append_all(journal_file, opening(), /*lines=*/false, disk_wait());
   if (!durable()) return;
   journal_file.sync_data();
   folder.sync();
+}
+
+void ResultJournal::Impl::warn_of_damage() const {
+  if (recovered.lost > 0) {
+    spdlog::warn("{} bytes of results in '{}' are not what was written: these requests are served again",
+                 recovered.lost, partial.path());
+  }
+  if (recovered.journal_lost > 0) {
+    spdlog::warn(
+        "'{}' was damaged at byte {}: the {} bytes from there on are dropped; {} results that they may have "
+        "spoken of go with the input and are kept",
+        journal_file.path(), recovered.journal_bytes, recovered.journal_lost, tail_lines());
+  }
+}
+
+std::size_t ResultJournal::Impl::tail_lines() const {
+  std::size_t lines = 0;
+  for (const journal::Commit& commit : recovered.tail) lines += commit.lines.size();
+  return lines;
 }
 
 ResultJournal::ResultJournal(const std::string& path, const std::string& input_path, Settings settings,
@@ -240,10 +276,10 @@ void ResultJournal::begin() {
   Impl& i = *impl_;
   i.repair();
   i.open_commit.begin = i.open_commit.end = i.partial.end();
-  if (i.recovered.lost > 0) {
-    spdlog::warn("{} bytes of results in '{}' are not what was written: these requests are served again",
-                 i.recovered.lost, i.partial.path());
-  }
+  i.warn_of_damage();
+  i.new_input = i.recovered.attempts == 0 && i.recovered.keys.empty();
+  i.recovered.keys = {};  // of many lines perhaps, and in the file now
+  i.recovered.tail = {};
   if (i.recovered.attempts == 0 && i.recovered.history.lines_done() == 0) return;
   spdlog::info("attempt {}: {} requests have their results already", i.recovered.attempts + 1,
                i.recovered.history.lines_done());
@@ -255,7 +291,7 @@ std::shared_ptr<Spool> ResultJournal::open_spool() {
   Impl& i = *impl_;
   AppendFile file = i.open(i.names.spool);
   std::optional<std::uint64_t> known_end = i.recovered.input_end;
-  if (i.recovered.attempts == 0 && i.recovered.keys.empty()) {
+  if (i.new_input) {
     if (file.end() == 0) known_end = 0;
     file.cut(0);  // of an earlier, finished job
   }
@@ -321,13 +357,13 @@ void ResultJournal::commit() {
   if (i.journal_dirty.exchange(false) && i.durable()) i.journal_file.sync_data();
 }
 
-void ResultJournal::check() const { impl_->lock.check(); }
-
 void ResultJournal::close() {
   commit();
   impl_->append_record(journal::Close{.complete = false});
   if (impl_->durable()) impl_->journal_file.sync_data();
 }
+
+void ResultJournal::give_back() { impl_->lock.give_back(); }
 
 // OUT is complete, whether or not this can be removed.
 void ResultJournal::Impl::tidy_up(const std::string& name) const try {

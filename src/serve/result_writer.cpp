@@ -81,6 +81,7 @@ void ResultWriter::stop(bool in_order) {
   end_thread();
   check();
   if (in_order) journal_->close();
+  journal_->give_back();
 }
 
 void ResultWriter::finish() {

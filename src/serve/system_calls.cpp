@@ -13,6 +13,14 @@ int SystemCalls::openat(int folder, const char* name, int flags, mode_t mode) {
 
 ssize_t SystemCalls::write(int fd, const void* bytes, std::size_t count) { return ::write(fd, bytes, count); }
 
+ssize_t SystemCalls::pread(int fd, void* bytes, std::size_t count, off_t offset) {
+  return ::pread(fd, bytes, count, offset);
+}
+
+ssize_t SystemCalls::pwrite(int fd, const void* bytes, std::size_t count, off_t offset) {
+  return ::pwrite(fd, bytes, count, offset);
+}
+
 int SystemCalls::ftruncate(int fd, off_t length) { return ::ftruncate(fd, length); }
 
 int SystemCalls::fsync(int fd) { return ::fsync(fd); }

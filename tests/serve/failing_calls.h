@@ -32,6 +32,7 @@ class FailingCalls : public SystemCalls {
   int calls() const { return count_; }
   bool ended() const { return count_ > end_; }
   const std::vector<std::string>& log() const { return log_; }
+  void fail_reads(int error) { read_error_ = error; }  // of OUT.lock; 0: no more
   // Writes of at most so many bytes.
   void write_at_most(std::size_t bytes) { most_ = bytes; }
 
@@ -44,6 +45,18 @@ class FailingCalls : public SystemCalls {
     if (last) SystemCalls::write(fd, bytes, static_cast<std::size_t>(part_ * static_cast<double>(count)));
     return call("write", [&] { return SystemCalls::write(fd, bytes, std::min(count, most_)); });
   }
+  ssize_t pread(int fd, void* bytes, std::size_t count, off_t offset) override {
+    if (read_error_ != 0) return errno = read_error_, -1;
+    return SystemCalls::pread(fd, bytes, count, offset);
+  }
+  ssize_t pwrite(int fd, const void* bytes, std::size_t count, off_t offset) override {
+    const std::size_t part = static_cast<std::size_t>(part_ * static_cast<double>(count));
+    if (count_ == end_) SystemCalls::pwrite(fd, bytes, part, offset);
+    return call("write", [&] {
+      note_rewrite(fd, offset, static_cast<off_t>(std::min(count, most_)));
+      return SystemCalls::pwrite(fd, bytes, std::min(count, most_), offset);
+    });
+  }
   int ftruncate(int fd, off_t length) override {
     return call("ftruncate", [&] {
       struct stat status {};
@@ -54,10 +67,12 @@ class FailingCalls : public SystemCalls {
     });
   }
   int fsync(int fd) override {
-    return call("fsync", [&] { return note_sync(fd); });
+    return call(
+        "fsync", [&] { return note_sync(fd); }, [&] { note_failed_sync(fd); });
   }
   int fdatasync(int fd) override {
-    return call("fdatasync", [&] { return note_sync(fd); });
+    return call(
+        "fdatasync", [&] { return note_sync(fd); }, [&] { note_failed_sync(fd); });
   }
   int renameat(int folder, const char* from, const char* to) override {
     return call("rename", [&] { return SystemCalls::renameat(folder, from, to); });
@@ -79,18 +94,33 @@ class FailingCalls : public SystemCalls {
   }
 
  private:
-  template <class Call>
-  auto call(const char* name, Call&& real) -> decltype(real()) {
+  static void nothing() {}
+  template <class Call, class Failed = void (*)()>
+  auto call(const char* name, Call&& real, Failed&& failed = nothing) -> decltype(real()) {
     const int number = count_++;
     log_.emplace_back(name);
     if (number >= end_) return errno = EIO, -1;
-    if (number == fail_) return errno = error_, -1;
+    if (number == fail_) return failed(), errno = error_, -1;
     return real();
   }
   int note_sync(int fd) {
     struct stat status {};
-    if (fstat(fd, &status) == 0) synced_[status.st_ino] = status.st_size;
+    if (fstat(fd, &status) != 0) return 0;
+    const auto hole = holes_.find(status.st_ino);
+    synced_[status.st_ino] = hole == holes_.end() ? status.st_size : hole->second.first;
     return 0;  // the tests' disk need not turn
+  }
+  // As Linux does it: what could not be written counts as written, and no later sync tries it again.
+  void note_failed_sync(int fd) {
+    struct stat status {};
+    if (fstat(fd, &status) == 0) holes_[status.st_ino] = {synced_[status.st_ino], status.st_size};
+  }
+  void note_rewrite(int fd, off_t offset, off_t count) {
+    struct stat status {};
+    const auto hole = fstat(fd, &status) == 0 ? holes_.find(status.st_ino) : holes_.end();
+    if (hole == holes_.end() || offset > hole->second.first) return;
+    hole->second.first = std::max(hole->second.first, offset + count);
+    if (hole->second.first >= hole->second.second) holes_.erase(hole);
   }
 
   int count_ = 0, end_ = kNever, fail_ = kNever, error_ = 0;
@@ -99,6 +129,8 @@ class FailingCalls : public SystemCalls {
   std::function<int()> error_now_;
   std::vector<std::string> log_;
   std::map<ino_t, off_t> synced_;
+  std::map<ino_t, std::pair<off_t, off_t>> holes_;  // that a failed sync has left: from, to
+  int read_error_ = 0;
 };
 
 }  // namespace computron

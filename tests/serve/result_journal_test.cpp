@@ -116,6 +116,7 @@ class Attempts {
 };
 
 const JournalOptions kNeverGiveUp{.max_crashes = 0};
+constexpr std::size_t kLastRecord = 60;  // bytes at most, of those that an attempt ends with here
 
 TEST(ResultJournal, OutputIsAllThatStays) {
   Attempts job;
@@ -187,8 +188,9 @@ TEST(ResultJournal, WhatACommitSpeaksOfSurvivesALossOfPower) {
           calls.lose_power(job.path(".partial"), luck);
           calls.lose_power(job.path(".journal"), journal_too ? luck : 1.0);
         }
+        const std::string committed = job.committed();
         ASSERT_TRUE(job.run_again(kNeverGiveUp)) << job.last_error();
-        job.expect_complete(job.committed());
+        job.expect_complete(committed);
       }
     }
   }
@@ -333,10 +335,42 @@ TEST(ResultJournal, DamagedJournalLosesNoResult) {
   for (std::size_t offset = 0; offset < size; offset += 3) {
     Attempts job;
     leave_some(job);
+    const std::string before = job.whole_lines(), committed = job.committed();
     damage(job.path(".journal"), offset);
     ASSERT_TRUE(job.run_again(kNeverGiveUp)) << job.last_error();
-    job.expect_complete("");
+    // All of it but, where the last record is damaged, which might be a torn one, what only that one knows of.
+    job.expect_complete(offset + kLastRecord < size ? before : committed);
   }
+}
+
+TEST(ResultJournal, DamagedJournalIsWarnedOf) {
+  Attempts job;
+  leave_some(job);
+  damage(job.path(".journal"), 40);
+  CapturedLog log;
+  ASSERT_TRUE(job.run_again(kNeverGiveUp)) << job.last_error();
+  EXPECT_THAT(log.text(), HasSubstr(".journal' was damaged at byte 0: the "));
+  EXPECT_THAT(log.text(), HasSubstr("go with the input and are kept"));
+}
+
+// The system counts what it failed to write as written: only writing it again makes it durable.
+TEST(ResultJournal, WhatAFailedSyncLeftIsMadeDurableByTheNextAttempt) {
+  int failed = 0;
+  for (int at = 8; at < 40; ++at) {
+    Attempts job;
+    FailingCalls calls;
+    calls.fail_at(at, EIO);
+    if (job.run(calls, kNeverGiveUp) || calls.log()[static_cast<std::size_t>(at)] != "fdatasync") continue;
+    ++failed;
+    calls.end_at(calls.calls() + 30, 1.0);
+    ASSERT_FALSE(job.run(calls, kNeverGiveUp));
+    calls.lose_power(job.path(".partial"), 0);
+    calls.lose_power(job.path(".journal"), 0);
+    const std::string committed = job.committed();
+    ASSERT_TRUE(job.run_again(kNeverGiveUp)) << job.last_error();
+    job.expect_complete(committed);
+  }
+  EXPECT_GE(failed, 3);
 }
 
 TEST(ResultJournal, LostJournalIsMadeAgainFromResultsAndInput) {
@@ -457,6 +491,55 @@ TEST(ResultJournal, JobThatWasTakenOverWritesNothingMore) {
   job.expect_complete(result_of(0));
 }
 
+// The disk is full, and while it is waited for, another job takes over.
+TEST(ResultJournal, JobThatWasTakenOverWhileItWaitsForTheDiskLeavesTheFilesAlone) {
+  const std::string foreign = "epoch=7 host=elsewhere pid=1 boot=b job=99 restart=0 time=5\n";
+  for (const bool during_write : {false, true}) {
+    for (const bool spool : {false, true}) {
+      Attempts job;
+      FailingCalls calls;
+      auto journal = std::make_unique<ResultJournal>(job.path(), spool ? "-" : job.input(), kSettings,
+                                                     JournalOptions{.disk_retry_s = 1e-4}, calls);
+      journal->begin();
+      const auto spooled = journal->open_spool();
+      journal->note_line(0, key_of(0));
+      journal->write(result_of(0), std::vector<RequestId>{0});
+      const auto take_over = [&] { job.folder().write("out.lock", foreign); };
+      const auto pause = [&](double) { return during_write || (take_over(), true); };
+      journal->set_pause(pause);
+      spooled->set_pause(pause);
+      bool full = true;
+      calls.write_at_most(10);
+      calls.fail_while([&, count = 0]() mutable {
+        if (!full || ++count < 2) return 0;
+        if (during_write) take_over();
+        return std::exchange(full, during_write) ? ENOSPC : 0;
+      });
+      const std::size_t before = calls.log().size();
+      expect_error(ExitCode::kCannotCreate, "has taken over", [&] {
+        spool                                 ? (void)spooled->take("some input"),
+            (void)spooled->take("more input") : journal->write(result_of(8), std::vector<RequestId>{8});
+      });
+      const std::vector<std::string> later(calls.log().begin() + static_cast<std::ptrdiff_t>(before),
+                                           calls.log().end());
+      const auto cuts = std::count(later.begin(), later.end(), "ftruncate");
+      EXPECT_EQ(cuts, during_write ? 0 : 1);
+      EXPECT_LE(std::count(later.begin(), later.end(), "write"), 2);
+    }
+  }
+}
+
+TEST(OutputLock, ThatCannotBeReadIsNoOneElses) {
+  Attempts job;
+  FailingCalls calls;
+  const auto journal = job.open(calls);
+  journal->begin();
+  calls.fail_reads(EIO);
+  expect_error(ExitCode::kIo, "out.lock': Input/output error", [&] { journal->commit(); });
+  calls.fail_reads(0);
+  EXPECT_NO_THROW(journal->commit());
+}
+
 TEST(OutputLock, TellsWhenAHolderIsGone) {
   const LockHolder here = LockHolder::self(1);
   LockHolder earlier = here;
@@ -524,7 +607,7 @@ TEST(ResultJournal, RequestThatRanWheneverTheJobWentDownIsSuspectedThenGivenUp) 
 TEST(ResultJournal, AttemptsThatEndInOrderAccuseNobody) {
   Attempts job;
   for (int i = 0; i < 5; ++i) {
-    const auto journal = job.open(system_calls());
+    const auto journal = job.open(system_calls(), {.max_crashes = i < 2 ? 3 : 100});
     EXPECT_FALSE(journal->history().suspected(0));
     journal->begin();
     journal->note_line(0, key_of(0));
@@ -538,6 +621,38 @@ TEST(ResultJournal, AttemptsThatGetNowhereEnd) {
   for (int i = 0; i < 3; ++i) job.open(system_calls())->begin();
   expect_error(ExitCode::kInternal, "no progress in 3 attempts since 0 results", [&] { job.open(system_calls()); });
   EXPECT_NO_THROW(job.open(system_calls(), kNeverGiveUp));
+}
+
+TEST(ResultJournal, AttemptsThatAreStoppedBeforeAnyResultGetNowhereToo) {
+  Attempts job;
+  const auto attempt = [&](bool begins) {
+    const auto journal = job.open(system_calls());
+    journal->begin();
+    journal->note_line(0, key_of(0));
+    if (begins) journal->note_begun(std::vector<RequestId>{0}, false);
+    journal->close();
+  };
+  for (int i = 0; i < 3; ++i) attempt(true);
+  expect_error(ExitCode::kInternal, "no progress in 3 attempts", [&] { job.open(system_calls()); });
+  Attempts waiting;
+  for (int i = 0; i < 5; ++i) {
+    const auto journal = waiting.open(system_calls());
+    journal->begin();
+    journal->close();  // nothing was asked of it yet
+  }
+}
+
+TEST(ResultJournal, ResultsBehindTheLastCommitAreProgress) {
+  Attempts job;
+  for (RequestId line = 0; line < kLines; ++line) {
+    for (int i = 0; i < 2; ++i) job.open(system_calls())->begin();
+    const auto journal = job.open(system_calls());  // the third in a row, and the one that gets somewhere
+    journal->begin();
+    journal->note_line(line, key_of(line));
+    journal->write(result_of(line), std::vector{line});
+  }
+  for (int i = 0; i < 3; ++i) job.open(system_calls())->begin();
+  expect_error(ExitCode::kInternal, "no progress in 3 attempts since 9 results", [&] { job.open(system_calls()); });
 }
 
 // --- Standard input ---------------------------------------------------------------------------------------------

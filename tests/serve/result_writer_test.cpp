@@ -103,14 +103,31 @@ TEST(ResultWriter, EarlierOutputStaysUntilItIsReplaced) {
   EXPECT_EQ(read_file(folder / "out"), "new\n");
 }
 
-TEST(ResultWriter, ModeFollowsTheUmask) {
+// They hold prompts and what was made of them.
+TEST(ResultWriter, FilesAreTheirOwnersAlone) {
   const TemporaryFolder folder;
-  const mode_t before = umask(027);
-  ResultWriter(begun(folder / "out")).finish();
+  const mode_t before = umask(022);
+  const auto mode_of = [&](const std::string& name) {
+    struct stat status {};
+    EXPECT_EQ(stat((folder / name).c_str(), &status), 0) << name;
+    return status.st_mode & 0777;
+  };
+  auto journal = begun(folder / "out", "-");
+  journal->open_spool();
+  for (const char* name : {"out.partial", "out.journal", "out.lock", "out.spool"}) EXPECT_EQ(mode_of(name), 0600u);
+  ResultWriter(std::move(journal)).finish();
+  EXPECT_EQ(mode_of("out"), 0600u);
   umask(before);
-  struct stat status {};
-  ASSERT_EQ(stat((folder / "out").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0640u);
+}
+
+TEST(ResultWriter, StopGivesTheOutputBackAtOnce) {
+  const TemporaryFolder folder;
+  for (const bool in_order : {true, false}) {
+    ResultWriter writer(begun(folder / "out"));
+    EXPECT_TRUE(fs::exists(folder / "out.lock"));
+    writer.stop(in_order);
+    EXPECT_FALSE(fs::exists(folder / "out.lock")) << "whoever stops may end without a destructor";
+  }
 }
 
 TEST(ResultWriter, OutputMustBeCreatable) {

@@ -47,8 +47,8 @@ struct JournalOptions {
   double disk_retry_s = 5;
   bool take_over = false;            // the output, from a job that seems to hold it
   bool allow_config_change = false;  // results of different settings may stand side by side
-  // So many times may the job go down while a request runs, the last of them with this request alone, or without any
-  // result in a row; 0: any number of times.
+  // So many times may the job go down while a request runs, the last of them with this request alone, or end in
+  // whatever way without any result in a row; 0: any number of times.
   int max_crashes = 3;
   std::size_t max_line_bytes = std::size_t{8} << 20;  // as the reader's: it is part of what a line's key is
 };
@@ -87,10 +87,10 @@ class ResultJournal {
   bool has_uncommitted() const;
   std::size_t uncommitted_lines() const;
   void commit();
-  // Throws if another job has taken over.
-  void check() const;
   // The attempt ends in order before the job is done: it does not count as one that went down.
   void close();
+  // The output is free for the next job: nothing more is written. As the destructor does it, for a job that ends without.
+  void give_back();
   // Every line has its result: OUT.partial becomes OUT.
   void finish();
 

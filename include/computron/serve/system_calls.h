@@ -14,6 +14,8 @@ class SystemCalls {
   virtual ~SystemCalls() = default;
   virtual int openat(int folder, const char* name, int flags, mode_t mode);
   virtual ssize_t write(int fd, const void* bytes, std::size_t count);
+  virtual ssize_t pread(int fd, void* bytes, std::size_t count, off_t offset);
+  virtual ssize_t pwrite(int fd, const void* bytes, std::size_t count, off_t offset);
   virtual int ftruncate(int fd, off_t length);
   virtual int fsync(int fd);
   virtual int fdatasync(int fd);
