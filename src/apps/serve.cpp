@@ -40,7 +40,7 @@ struct ServeOptions {
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
   std::string durability = "node";
-  double drain_s = 0.5;
+  Drain drain;
   JournalOptions journal;
   std::optional<RequestId> inject_crash;
 };
@@ -182,7 +182,7 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& s
                        .live = options.requests == "-",
                        .show_progress = !options.quiet,
                        .crash = options.inject_crash});
-  Engine engine(job, scheduler, batch, metrics, start, options.drain_s);
+  Engine engine(job, scheduler, batch, metrics, start, options.drain);
   const bool all_done = engine.run();
   const RunFacts facts = facts_of(job, now_s() - start);
   if (all_done) files.writer->finish();
@@ -232,7 +232,9 @@ void add_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::IsMember({"process", "node", "result"}));
   app.add_option("--disk-wait", o.journal.disk_wait_s, "Seconds to wait for room on a full disk")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--drain", o.drain_s, "Seconds that steps may go on when the job is asked to stop")
+  app.add_option("--drain", o.drain.asked_s, "Seconds that steps may go on when the job is asked to stop")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--drain-warned", o.drain.warned_s, "The same when it is only warned, by SIGUSR1")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--max-crashes", o.journal.max_crashes,
                  "How often the job may go down on one request, or without a result, before it gives up; 0: always")

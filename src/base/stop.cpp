@@ -41,6 +41,8 @@ void catch_stop_signals(int max_signals) {
 
 int stop_signals() noexcept { return count.load(std::memory_order_relaxed); }
 
+bool only_warned() noexcept { return count == 1 && first == SIGUSR1; }
+
 std::string stop_signal_name() {
   for (const Named& signal : kSignals) {
     if (signal.number == first) return signal.name;

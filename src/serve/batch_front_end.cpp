@@ -4,11 +4,7 @@
 #include <utility>
 
 namespace computron {
-namespace {
-
-constexpr std::size_t kMaxUnwrittenBytes = 64u << 20;  // results held before reading pauses
-
-}  // namespace
+namespace {}  // namespace
 
 BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metrics& metrics,
                              std::vector<ServedModel> models, double start_s, const BatchOptions& options)
@@ -42,9 +38,7 @@ void BatchFrontEnd::note_input_end() {
   if (const auto bytes = reader_.spooled_bytes()) writer_.note_input_end(*bytes);
 }
 
-bool BatchFrontEnd::room(const Scheduler& scheduler) {
-  return !scheduler.is_full() && !writer_.stalled() && writer_.queued_bytes() < kMaxUnwrittenBytes;
-}
+bool BatchFrontEnd::room(const Scheduler& scheduler) { return !scheduler.is_full() && writer_.has_room(); }
 
 // A line that is no request has its result at once.
 void BatchFrontEnd::take(IncomingRequest incoming, Scheduler& scheduler, double now) {
@@ -103,7 +97,7 @@ void BatchFrontEnd::put_result(const Open& open) {
   writer_.write(open.incoming.line, format_result(open.incoming, open.parts, models_[open.parts.front().model].config));
 }
 
-void BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
+Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
   std::vector<RequestId> begun;
   for (const RequestId line : requests) {
     const auto open = open_.find(line);
@@ -111,7 +105,7 @@ void BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
     begun.push_back(line);
     crashing_ |= line == options_.crash;
   }
-  if (!begun.empty()) writer_.note_begun(begun, alone_);
+  return begun.empty() ? 0 : writer_.note_begun(std::move(begun), alone_);
 }
 
 void BatchFrontEnd::step_done(const std::vector<Report>& /*reports*/, double /*now*/) {

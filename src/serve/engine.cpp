@@ -9,7 +9,8 @@
 
 namespace computron {
 
-Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s, double drain_s)
+Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s,
+               const Drain& drain)
     : job_(job),
       scheduler_(scheduler),
       front_end_(front_end),
@@ -18,7 +19,7 @@ Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& met
       sender_(job.mesh()),
       collector_(job.mesh()),
       stops_(job.mesh()),
-      drain_s_(drain_s),
+      drain_(drain),
       times_(job.mesh().shape.ranks()) {
   const std::size_t models = job.options().models.size();
   shard_bytes_.assign(models, std::vector<std::uint64_t>(job.mesh().shape.pp, 0));
@@ -37,7 +38,7 @@ bool Engine::run() {
     bool progressed = take_input();
     progressed |= poll();
     progressed |= put_results();
-    if (!todo_.empty()) {
+    if (!todo_.empty() && front_end_.noted(todo_.front().begun)) {
       execute();
       progressed = true;
     }
@@ -66,16 +67,24 @@ bool Engine::poll() {
 }
 
 // No step is sent once somebody has asked to stop. Steps on their way are the other ranks' as well: they end in order,
-// or with the whole job.
+// or with the whole job. A launcher asks, too, when another rank has gone down: its silence tells.
 void Engine::look_for_stop() {
   const int signals = std::max(stop_signals(), stops_.poll());
   if (signals == 0) return;
-  if (!stopping_) {
-    stopping_ = true;
-    leave_at_s_ = now() + drain_s_;
-    if (!in_flight_.empty() && scheduler_.predicted_end_s() > leave_at_s_) leave(/*in_order=*/true);
-  }
-  if (!in_flight_.empty() && (signals > 1 || now() > leave_at_s_)) leave(/*in_order=*/signals > 1);
+  if (!stopping_) begin_to_stop();
+  if (in_flight_.empty()) return;
+  if (signals > 1) leave(/*in_order=*/true);
+  const bool all_there = stops_.all_answered();
+  if (now() > leave_at_s_ || (too_late_ && all_there)) leave(all_there);
+}
+
+void Engine::begin_to_stop() {
+  stopping_ = true;
+  const bool warned = (stop_signals() == 0 || only_warned()) && stops_.only_warned();
+  leave_at_s_ = now() + (warned ? drain_.warned_s : drain_.asked_s);
+  if (in_flight_.empty()) return;
+  too_late_ = scheduler_.predicted_end_s() > leave_at_s_;
+  stops_.ask();
 }
 
 void Engine::leave(bool in_order) {
@@ -155,16 +164,16 @@ bool Engine::dispatch() {
 
 void Engine::send(PlannedStep planned) {
   account(planned);
-  if (!planned.begun.empty()) front_end_.begin(planned.begun);
+  const Ticket begun = planned.begun.empty() ? 0 : front_end_.begin(planned.begun);
   collector_.expect(planned.step, std::move(planned.expected));
   sender_.send(planned.step);
   job_.executor().accept(planned.step);
   in_flight_.push_back({planned.step.id, planned.step.model, now_s(), !planned.swaps.empty()});
-  todo_.push_back(std::move(planned.step));
+  todo_.push_back({std::move(planned.step), begun});
 }
 
 void Engine::execute() {
-  const Step step = std::move(todo_.front());
+  const Step step = std::move(todo_.front().step);
   todo_.pop_front();
   collector_.put_own(job_.executor().run(step));
 }

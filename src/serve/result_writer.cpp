@@ -15,6 +15,7 @@ ResultWriter::ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterO
     : journal_(std::move(journal)), options_(options) {
   journal_->set_pause([this](double seconds) { return pause(seconds); });
   thread_ = std::thread([this] { run(); });
+  note_thread_ = std::thread([this] { run_notes(); });
 }
 
 ResultWriter::~ResultWriter() {
@@ -33,8 +34,7 @@ ResultWriter::~ResultWriter() {
 
 void ResultWriter::write(RequestId line, std::string text) {
   text += '\n';
-  std::unique_lock lock(mutex_);
-  space_.wait(lock, [this] { return failure_ || queued_bytes_ <= options_.max_queued_bytes; });
+  const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   queued_bytes_ += text.size();
   queue_.push_back({line, std::move(text)});
@@ -53,9 +53,12 @@ void ResultWriter::note_input_end(std::uint64_t bytes) {
   work_.notify_one();
 }
 
-void ResultWriter::note_begun(const std::vector<RequestId>& lines, bool alone) {
-  check();
-  journal_->note_begun(lines, alone);
+std::uint64_t ResultWriter::note_begun(std::vector<RequestId> lines, bool alone) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  begun_.push_back({std::move(lines), alone});
+  notes_.notify_one();
+  return ++notes_queued_;
 }
 
 std::size_t ResultWriter::queued_bytes() {
@@ -97,7 +100,9 @@ void ResultWriter::end_thread() {
     stopping_ = true;
   }
   work_.notify_all();
+  notes_.notify_all();
   thread_.join();
+  note_thread_.join();
 }
 
 // What is queued counts as queued until it is in the file. Once a second at least it is seen whose output this is.
@@ -105,7 +110,7 @@ void ResultWriter::run() {
   const auto tick = std::chrono::duration<double>(options_.commit_s);
   std::unique_lock lock(mutex_);
   try {
-    for (bool last = false; !last;) {
+    for (bool last = false; !last && !failure_;) {
       work_.wait_for(lock, tick, [this] { return has_work(); });
       const Batch batch = take_batch();
       last = stopping_ && queue_.empty();
@@ -117,13 +122,35 @@ void ResultWriter::run() {
       lock.lock();
       queued_bytes_ -= batch.text.size();
       lines_written_ += batch.lines.size();
-      space_.notify_all();
     }
   } catch (...) {
-    if (!lock.owns_lock()) lock.lock();
-    failure_ = std::current_exception();
+    if (lock.owns_lock()) lock.unlock();
+    fail();
   }
-  space_.notify_all();
+}
+
+void ResultWriter::run_notes() try {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    notes_.wait(lock, [this] { return stopping_ || failure_ || !begun_.empty(); });
+    if (failure_ || begun_.empty()) return;
+    const Begun begun = std::move(begun_.front());
+    begun_.pop_front();
+    lock.unlock();
+    journal_->note_begun(begun.lines, begun.alone);
+    notes_written_.fetch_add(1, std::memory_order_release);
+    lock.lock();
+  }
+} catch (...) {
+  fail();
+}
+
+// The first failure is the one to tell.
+void ResultWriter::fail() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::current_exception();
+  work_.notify_all();
+  notes_.notify_all();
 }
 
 ResultWriter::Batch ResultWriter::take_batch() {

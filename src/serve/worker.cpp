@@ -16,7 +16,7 @@ bool run_worker(Job& job) {
       todo.push_back(std::move(*step));
     }
     reports.poll();
-    stops.poll(stop_signals());
+    stops.poll(stop_signals(), only_warned());
     job.executor().poll();
   };
   job.progress().set_hook(poll);

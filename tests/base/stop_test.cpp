@@ -27,6 +27,11 @@ int exit_code_after(std::initializer_list<int> signals, Code code) {
 TEST(Stop, SignalsAreCounted) {
   EXPECT_EQ(exit_code_after({}, stop_signals), 0);
   EXPECT_EQ(exit_code_after({SIGTERM}, stop_signals), 1);
+  const auto warned = [] { return only_warned() ? 1 : 0; };
+  EXPECT_EQ(exit_code_after({}, warned), 0);
+  EXPECT_EQ(exit_code_after({SIGUSR1}, warned), 1);
+  EXPECT_EQ(exit_code_after({SIGTERM}, warned), 0);
+  EXPECT_EQ(exit_code_after({SIGUSR1, SIGTERM}, warned), 0);
   EXPECT_EQ(exit_code_after({SIGUSR1, SIGHUP}, stop_signals), 2);
 }
 

@@ -1,9 +1,10 @@
-// Steps of every size from rank 0 to another: whole and in order.
+// Steps of every size from rank 0 to another: whole and in order. Who asks a job to stop, and who is there then.
 #include "computron/runtime/step_exchange.h"
 
 #include <gtest/gtest.h>
 
 #include "computron/base/time.h"
+#include "computron/runtime/stop_exchange.h"
 
 namespace computron {
 namespace {
@@ -46,6 +47,38 @@ TEST(StepExchange, StepsOfAllSizesArriveWholeAndInOrder) {
     sender.poll();
     ASSERT_LT(now_s(), deadline_s);
   }
+}
+
+// Rank 0 sees `signals` of rank 1 in the end.
+void expect_told(StopListener& listener, int signals) {
+  const double deadline_s = now_s() + 60;
+  while (listener.poll() < signals || !listener.all_answered()) ASSERT_LT(now_s(), deadline_s);
+}
+
+TEST(StopExchange, RankThatSaysNothingIsMissed) {
+  Communicator world = Communicator::world();
+  if (world.size() != 2) GTEST_SKIP() << "two ranks";
+  const Mesh mesh({.tp = 2, .pp = 1}, std::move(world));
+  if (mesh.rank == 1) {
+    StopTeller teller(mesh);
+    mesh.world.barrier();
+    for (const int signals : {1, 2}) {
+      for (int i = 0; i < 1000; ++i) teller.poll(signals, /*only_warned=*/signals == 1);
+      mesh.world.barrier();
+    }
+    return;
+  }
+  StopListener listener(mesh);
+  listener.ask();
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(listener.poll(), 0);
+  EXPECT_FALSE(listener.all_answered());
+  EXPECT_TRUE(listener.only_warned());
+  mesh.world.barrier();
+  mesh.world.barrier();
+  expect_told(listener, 1);
+  mesh.world.barrier();
+  expect_told(listener, 2);
+  EXPECT_FALSE(listener.only_warned());
 }
 
 }  // namespace

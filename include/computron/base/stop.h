@@ -12,6 +12,8 @@ void catch_stop_signals(int max_signals = 3);
 
 // How many have come. 0 for ever unless they are caught.
 int stop_signals() noexcept;
+// Whether the only one was SIGUSR1: by that a batch system warns long before it ends a job.
+bool only_warned() noexcept;
 // "SIGTERM": of the first one.
 std::string stop_signal_name();
 

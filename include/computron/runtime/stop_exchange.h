@@ -1,4 +1,4 @@
-// A rank that is asked to stop tells rank 0, which stops all. Nothing here blocks.
+// A rank that is asked to stop tells rank 0, which stops all, and asks first who is still there. Nothing here blocks.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,16 @@ namespace computron {
 // Every other rank's end.
 class StopTeller {
  public:
-  explicit StopTeller(const Mesh& mesh) : mesh_(mesh) {}
-  // `signals`: how many have come so far.
-  void poll(int signals);
+  explicit StopTeller(const Mesh& mesh);
+  // `signals`: how many have come so far; `only_warned`: no more than a warning. Answers rank 0, too.
+  void poll(int signals, bool only_warned);
 
  private:
   const Mesh& mesh_;
   int told_ = 0;
+  bool answered_ = false;
+  std::vector<std::byte> question_;
+  MessageRequest asked_;
   Outbox outbox_;
 };
 
@@ -26,6 +29,11 @@ class StopListener {
   explicit StopListener(const Mesh& mesh);
   // The most signals that any rank has told of: a launcher sends each to all ranks. Looks at one rank a call.
   int poll();
+  // None has told of more than a warning.
+  bool only_warned() const { return only_warned_; }
+  // Asks every rank whether it is there: one that is answers from within the step that it computes. Once.
+  void ask();
+  bool all_answered() const { return answers_ == ranks_.size(); }
 
  private:
   struct Rank {
@@ -38,6 +46,9 @@ class StopListener {
   std::vector<Rank> ranks_;  // [rank - 1]
   std::size_t next_ = 0;
   int most_ = 0;
+  bool only_warned_ = true;
+  std::size_t answers_ = 0;
+  Outbox outbox_;
 };
 
 }  // namespace computron

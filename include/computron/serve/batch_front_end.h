@@ -34,7 +34,8 @@ class BatchFrontEnd : public FrontEnd {
   bool take_input(Scheduler& scheduler, double now) override;
   void put_results(std::vector<Completion> completions, double now) override;
   void show(const Activity& activity, double now) override;
-  void begin(const std::vector<RequestId>& requests) override;
+  Ticket begin(const std::vector<RequestId>& requests) override;
+  bool noted(Ticket ticket) override { return writer_.noted(ticket); }
   void step_done(const std::vector<Report>& reports, double now) override;
   void check() override { writer_.check(); }
   void finish(double now) override;  // the last progress line; ensures that no request is without a result

@@ -32,17 +32,26 @@ namespace computron {
 // The loop of every rank but 0: returns when rank 0 says that the job is over. False: it stops early.
 bool run_worker(Job& job);
 
+// How long steps on their way may go on when the job is asked to stop, in seconds.
+struct Drain {
+  double asked_s = 0.5;  // mpirun leaves two seconds
+  double warned_s = 60;  // by SIGUSR1, which comes long before the end
+};
+
 // The loop of rank 0.
 class Engine {
  public:
   // Borrows the first four. Steps and swaps are counted in `metrics`. `start_s`: now_s() at the start of the job's
-  // clock, which the scheduler and the front end see. `drain_s`: how long a job that is asked to stop may go on.
-  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s, double drain_s = 0.5);
+  // clock, which the scheduler and the front end see.
+  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s,
+         const Drain& drain = {});
 
   // Serves until the input has ended and every request has its result, then ends the other ranks' loops. False: some
   // rank was asked to stop (base/stop.h). No step is sent any more then, those on their way are finished if they are
-  // predicted to end within `drain_s`, and what is complete is kept. Where they are not, or do not, or a second signal
-  // comes, what is complete is kept and the whole job ended with ExitCode::kStopped: then this does not return.
+  // predicted to end within the drain, and what is complete is kept. Where they are not, or do not, or a second signal
+  // comes, what is complete is kept and the whole job ended with ExitCode::kStopped: then this does not return. That is
+  // in order if every rank is still there; one that is not may be why somebody ends the job, and the requests that ran
+  // are suspected.
   bool run();
 
  private:
@@ -51,6 +60,11 @@ class Engine {
     ModelId model;
     double sent_s;
     bool swap;
+  };
+
+  struct Todo {
+    Step step;
+    Ticket begun;  // of the front end
   };
 
   // A copy over a rank's link.
@@ -70,6 +84,7 @@ class Engine {
 
   bool poll();
   void look_for_stop();
+  void begin_to_stop();
   [[noreturn]] void leave(bool in_order);
   bool take_input();
   bool take_reports();
@@ -94,14 +109,15 @@ class Engine {
 
   StepSender sender_;
   ReportCollector collector_;
-  std::deque<Step> todo_;           // dispatched, not executed
+  std::deque<Todo> todo_;           // dispatched, not executed
   std::deque<InFlight> in_flight_;  // dispatched, not reported by all
   double ask_at_s_ = 0;             // when the scheduler is to be asked again
   bool all_done_ = false;
 
   StopListener stops_;
-  double drain_s_;
+  Drain drain_;
   bool stopping_ = false;
+  bool too_late_ = false;  // steps on their way are not predicted to end in time
   double leave_at_s_ = 0;  // when it stops
 
   std::vector<RankTimes> times_;                         // [rank]

@@ -2,6 +2,7 @@
 // file of results (BatchFrontEnd), a benchmark.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct Activity {
   std::optional<ModelId> running;
   bool swapping = false;  // a step in flight is the first of a turn whose model missed pages
 };
+
+// A note that the front end keeps of what is about to run; 0: none.
+using Ticket = std::uint64_t;
 
 // Called by the thread of the progress loop. Nothing here may block for long; times are seconds of the job's clock.
 class FrontEnd {
@@ -30,8 +34,11 @@ class FrontEnd {
   virtual void step_done(const std::vector<Report>& /*reports*/, double /*now*/) {}
   // Called at every poll, from within a pass too: cheap when there is nothing to show.
   virtual void show(const Activity& /*activity*/, double /*now*/) {}
-  // A step is about to be sent in which these requests begin.
-  virtual void begin(const std::vector<RequestId>& /*requests*/) {}
+  // A step is about to be sent in which these requests begin. Rank 0 computes nothing of it before noted(): should it
+  // go down then, it is known whom to suspect. The other ranks need not wait: if one of them goes down, rank 0 has the
+  // second or so that a launcher leaves it.
+  virtual Ticket begin(const std::vector<RequestId>& /*requests*/) { return 0; }
+  virtual bool noted(Ticket /*ticket*/) { return true; }
   // Throws what went wrong outside this thread.
   virtual void check() {}
   // Every completion has been put; before the other ranks are told that the job is over.

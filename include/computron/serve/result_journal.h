@@ -78,8 +78,8 @@ class ResultJournal {
   void note_line(RequestId line, const Digest128& key);
   // Standard input has ended after so many bytes; behind its last line. Reaches the file with the next write().
   void note_input_end(std::uint64_t bytes);
-  // Lines that a step computes on from now on. In the file when this returns, though not durable, so that it is known
-  // whom to suspect if the job goes down right then; left out where the disk is full. By any thread.
+  // Lines that a step is about to compute on. In the file when this returns, though not durable, so that it is known
+  // whom to suspect if the job goes down right then; left out where the disk is full. By any thread, beside the others.
   void note_begun(std::span<const RequestId> lines, bool alone);
   // Appends whole result lines, of `lines`. Either may be empty. Error{kIo}; {kCannotCreate} if another job has taken
   // over.
@@ -89,7 +89,8 @@ class ResultJournal {
   void commit();
   // The attempt ends in order before the job is done: it does not count as one that went down.
   void close();
-  // The output is free for the next job: nothing more is written. As the destructor does it, for a job that ends without.
+  // The output is free for the next job: nothing more is written. As the destructor does it, for a job that ends
+  // without.
   void give_back();
   // Every line has its result: OUT.partial becomes OUT.
   void finish();

@@ -43,29 +43,35 @@ std::string format_result(const IncomingRequest& request, std::span<const Comple
 std::string format_failure(const IncomingRequest& request, const RequestFailure& failure);
 
 struct WriterOptions {
+  // Of results that wait for the disk. No more requests are taken from half of it on, so that those that are served
+  // already find room.
   std::size_t max_queued_bytes = std::size_t{64} << 20;
   double commit_s = 1;
   std::size_t commit_lines = 256;
   bool commit_always = false;  // each result before the next
 };
 
-// A thread in front of a ResultJournal: what is queued is appended at once, COMMITs follow once a second, every 256
-// lines and at the end.
+// Threads in front of a ResultJournal, so that nobody who serves requests waits for a file system. Writer: what is
+// queued is appended at once, COMMITs follow once a second, every 256 lines and at the end. Notes: lines that begin,
+// which must not stand behind a slow fsync. A failure of either ends both.
 class ResultWriter {
  public:
   explicit ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterOptions& options = {});
   ~ResultWriter();  // writes and commits what is queued, leaves OUT.partial
 
-  // Queues the result of a line; blocks only while too many bytes wait for the disk. Throws like check().
+  // Queues the result of a line. Never blocks: has_room() keeps the queue short. Throws like check().
   void write(RequestId line, std::string text);
   // A line has been read: before its result.
   void note_line(RequestId line, const Digest128& key);
   // Standard input has ended after so many bytes: behind its last line.
   void note_input_end(std::uint64_t bytes);
-  // Lines that a step computes on from now on, `alone` or not: in the file at once. Throws like check().
-  void note_begun(const std::vector<RequestId>& lines, bool alone);
-  // Bytes waiting; while they are many, or the disk is full, the engine admits no more work.
+  // Lines that a step is about to compute on, `alone` or not. Queued; noted() once they are in the file, though not
+  // durable: from then on the process may end, and it is known whom to suspect. Throws like check().
+  std::uint64_t note_begun(std::vector<RequestId> lines, bool alone);
+  bool noted(std::uint64_t ticket) const { return notes_written_.load(std::memory_order_acquire) >= ticket; }
+  // Bytes waiting, and whether more requests may be taken: not while these are many or the disk is full.
   std::size_t queued_bytes();
+  bool has_room() { return !stalled() && queued_bytes() < options_.max_queued_bytes / 2; }
   bool stalled() const { return stalled_.load(std::memory_order_relaxed); }
   // Throws the thread's error, if it has one (Error{kIo} with path, cause and bytes written; {kCannotCreate} when
   // another job has taken the output). Never blocks.
@@ -93,11 +99,18 @@ class ResultWriter {
     std::vector<RequestId> lines;
   };
 
+  struct Begun {
+    std::vector<RequestId> lines;
+    bool alone = false;
+  };
+
   void run();
+  void run_notes();
+  void fail();
   Batch take_batch();
   void put(const Batch& batch);
   bool must_commit() const;
-  bool has_work() const { return stopping_ || input_end_ || !queue_.empty(); }
+  bool has_work() const { return stopping_ || failure_ || input_end_ || !queue_.empty(); }
   bool pause(double seconds);
   void end_thread();
 
@@ -105,11 +118,14 @@ class ResultWriter {
   WriterOptions options_;
   Clock::time_point last_commit_ = Clock::now();  // the thread's own, or when nothing was left to commit
   std::atomic<bool> stalled_ = false;
+  std::atomic<std::uint64_t> notes_written_ = 0;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable work_;
-  std::condition_variable space_;
+  std::condition_variable notes_;
   std::deque<Line> queue_;
+  std::deque<Begun> begun_;
+  std::uint64_t notes_queued_ = 0;
   std::vector<std::pair<RequestId, Digest128>> keys_;
   std::optional<std::uint64_t> input_end_;
   std::size_t queued_bytes_ = 0;
@@ -118,7 +134,7 @@ class ResultWriter {
   bool hurry_ = false;  // no waiting for a full disk
   std::exception_ptr failure_;
 
-  std::thread thread_;
+  std::thread thread_, note_thread_;
 };
 
 }  // namespace computron
