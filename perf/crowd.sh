@@ -52,7 +52,7 @@ mixed_tokens=$((prompt_tokens + decoded_tokens))
 run() {
   local name=$1 requests=$2 pool=$3
   shift 3
-  rm -f "$work/$name.jsonl"
+  rm -f "$work/$name.out"
   echo "crowd.sh: $name" >&2
   mpirun -n 1 "$program" serve --model "m=$model" --threads "$threads" --max-seqs "$sequences" --device-memory "$pool" \
     --requests "$work/$requests.jsonl" --output "$work/$name.out" --metrics "$work/$name.json" --quiet "$@"

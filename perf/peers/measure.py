@@ -127,6 +127,8 @@ def computron(dtype: str, shape: str, folder: str) -> tuple[list[dict], float]:
     memory = int(1.1 * os.path.getsize(model)) + (1 << 29)
     for batch in BATCHES:
         write_requests(f"{raw}.requests", shape, batch)
+        if os.path.exists(f"{raw}.results"):
+            os.remove(f"{raw}.results")
         _, disturbed = run(["mpirun", "-n", "1", os.environ["PROGRAM"], "serve", "--model", f"{shape}={model}",
                             "--threads", str(THREADS), "--max-seqs", str(batch), "--device-memory", str(memory),
                             "--requests", f"{raw}.requests", "--output", f"{raw}.results", "--trace", f"{raw}.trace",

@@ -158,6 +158,13 @@ void open_output(ServeOptions& options, int ranks, Files& files) {
   check_folder(options.trace);
 }
 
+// Rank 0 tells all whether the output is there already.
+bool is_complete(const Communicator& world, const ServeOptions& options, const Files& files) {
+  const bool complete = files.journal && files.journal->complete();
+  if (complete) spdlog::info("'{}' has a result of every request: nothing to do", options.output);
+  return world.broadcast({static_cast<std::byte>(complete)}, 0)[0] != std::byte{0};
+}
+
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
   ReaderLimits limits{.max_line_bytes = options.max_line_bytes, .seed = options.job.options.seed};
   if (!options.shard.empty()) limits.shard = parse_shard(options.shard);
@@ -269,6 +276,7 @@ void serve_watched(ServeOptions& options, Communicator world, const std::string&
   agreed(world, [&] {
     if (rank == 0) open_output(options, world.size(), files);
   });
+  if (is_complete(world, options, files)) return;
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
   Job job(options.job.options, std::move(world));
   agreed(job.mesh().world, [&] {

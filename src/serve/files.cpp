@@ -123,6 +123,13 @@ FileDescriptor OutputFolder::open_existing(const std::string& name) const {
   return fd;
 }
 
+bool OutputFolder::exists(const std::string& name) const {
+  struct stat status {};
+  if (fstatat(fd_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return true;
+  if (errno != ENOENT) fail_io("look at", path_of(name), errno);
+  return false;
+}
+
 void OutputFolder::rename(const std::string& from, const std::string& to) const {
   if (calls_.renameat(fd_.get(), from.c_str(), to.c_str()) == 0) return;
   fail_io(fmt::format("rename '{}' to", path_of(from)), path_of(to), errno);

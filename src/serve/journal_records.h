@@ -67,12 +67,21 @@ struct InputEnd {
   std::uint64_t bytes = 0;
 };
 
+// Of OUT.done: what OUT holds the results of, and how long it is.
+struct Done {
+  std::uint64_t lines = 0;   // that are not blank
+  std::uint64_t digest = 0;  // LineHistory::digest() of them
+  std::uint64_t output_bytes = 0;
+
+  bool same_input(const Done& other) const { return lines == other.lines && digest == other.digest; }
+};
+
 // The attempt ended in order.
 struct Close {
   bool complete = false;  // every line has its result: OUT.partial is about to become OUT
 };
 
-using Record = std::variant<Header, Open, Keys, Begun, Commit, Close, InputEnd>;
+using Record = std::variant<Header, Open, Keys, Begun, Commit, Close, InputEnd, Done>;
 
 std::string encode(const Record& record);
 // Type and payload with their length and check in front.

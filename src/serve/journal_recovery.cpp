@@ -42,6 +42,7 @@ class Replay {
   bool take(const journal::Commit& commit);
   bool take(const journal::Close& close);
   bool take(const journal::InputEnd& end);
+  bool take(const journal::Done&) { return false; }  // no part of a journal
   void end_attempt();
   bool is_fruitless() const;
 

@@ -15,9 +15,17 @@ std::uint64_t half(const Digest128& key) {
 
 void LineHistory::note(RequestId line, const Digest128& key) {
   Line& entry = blocks_[line / kBlock][line % kBlock];
+  if (entry.known) {
+    --lines_known_;
+    digest_ -= hash_tuple(line, entry.key);
+  }
   entry.key = half(key);
   entry.known = true;
+  ++lines_known_;
+  digest_ += digest_of(line, key);
 }
+
+std::uint64_t LineHistory::digest_of(RequestId line, const Digest128& key) { return hash_tuple(line, half(key)); }
 
 void LineHistory::set_done(RequestId line, bool done) {
   Line& entry = blocks_[line / kBlock][line % kBlock];

@@ -174,13 +174,25 @@ void RequestReader::read_all() {
 
 // `lines`: that the input has.
 void RequestReader::check_all_there(RequestId lines) const {
+  check_blank(next_line_, lines);
   const auto last = history_ != nullptr ? history_->last_known() : std::nullopt;
   if (!last || *last < lines) return;
   throw Error(ExitCode::kData, fmt::format("{} has changed since the last attempt: it ends before line {}",
                                            name_of_input(path_), *last));
 }
 
+// Lines [begin, end), which are blank now, were so before.
+void RequestReader::check_blank(RequestId begin, RequestId end) const {
+  for (RequestId line = begin; history_ != nullptr && line < end; ++line) {
+    if (!history_->known(line)) continue;
+    throw Error(ExitCode::kData,
+                fmt::format("{} has changed since the last attempt: line {} is blank now", name_of_input(path_), line));
+  }
+}
+
 bool RequestReader::take(const InputLine& line) {
+  check_blank(next_line_, line.number);
+  next_line_ = line.number + 1;
   if (!limits_.shard.has(line.number)) return take_others(line);
   if (history_ != nullptr && !history_->fits(line.number, line.key)) {
     throw Error(ExitCode::kData, fmt::format("{} has changed since the last attempt: line {} is another one",

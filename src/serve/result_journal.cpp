@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,7 +13,9 @@
 #include <optional>
 
 #include "computron/base/log.h"
+#include "computron/base/stop.h"
 #include "journal_recovery.h"
+#include "line_splitter.h"
 #include "output_lock.h"
 #include "spool.h"
 
@@ -27,7 +30,10 @@ struct Names {
   std::string journal = output + ".journal";
   std::string lock = output + ".lock";
   std::string spool = output + ".spool";
+  std::string done = output + ".done";
 };
+
+constexpr std::size_t kInputChunk = std::size_t{256} << 10;
 
 bool sleep_for(double seconds) {
   usleep(static_cast<useconds_t>(1e6 * seconds));
@@ -73,6 +79,30 @@ void check_settings(const std::string& output, const Settings& before, const Set
   for (const auto& [name, value] : now) check_setting(output, before, now, name);
 }
 
+// What `input_path` has now.
+journal::Done read_input(const std::string& input_path, std::size_t max_line_bytes) {
+  journal::Done found;
+  LineSplitter lines(max_line_bytes, [&found](const InputLine& line) {
+    ++found.lines;
+    found.digest += LineHistory::digest_of(line.number, line.key);
+    return true;
+  });
+  const FileDescriptor fd(input_path == "-" ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
+                                            : ::open(input_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) fail_io("read", input_path, errno);
+  std::string chunk(kInputChunk, '\0');
+  for (ssize_t count = 1; count != 0;) {
+    throw_if_stopped();
+    pollfd wait{fd.get(), POLLIN, 0};
+    if (::poll(&wait, 1, 100) == 0) continue;
+    count = ::read(fd.get(), chunk.data(), chunk.size());
+    if (count < 0 && errno != EINTR && errno != EAGAIN) fail_io("read", input_path, errno);
+    if (count > 0) lines.feed(std::string_view(chunk).substr(0, static_cast<std::size_t>(count)));
+  }
+  lines.end();
+  return found;
+}
+
 // `path`, if an output may be made there.
 const std::string& replaceable(const std::string& path, const std::string& input_path) {
   check_replaceable(path, input_path);
@@ -92,6 +122,9 @@ struct ResultJournal::Impl {
   Impl(const std::string& path, const std::string& input_path, Settings settings, const JournalOptions& options,
        SystemCalls& calls);
 
+  void look_at_output();
+  bool is_this_commands(const AppendFile& output, journal::Done& done) const;
+  void write_done();
   void look();
   void look_without_journal(const Existing& results);
   bool must_rebuild() const;
@@ -117,6 +150,8 @@ struct ResultJournal::Impl {
   std::uint64_t epoch = 0;
   bool renamed = false;  // a complete OUT is still to be tidied up after: it becomes OUT.partial once more
   Recovered recovered;
+  bool complete = false;  // OUT, and nothing is left to do
+  journal::Done done;     // what has been read so far
   bool new_input = true;  // no attempt has read any of it
 
   AppendFile partial, journal_file;
@@ -146,7 +181,54 @@ ResultJournal::Impl::Impl(const std::string& path, const std::string& input_path
   epoch = lock.epoch() + 1;
   lock.claim(epoch, disk_wait());
   look();
-  check_recovered();
+  if (!renamed) look_at_output();
+  if (!complete) check_recovered();
+}
+
+// Whoever runs a command again that has come to its end, as batch systems do, finds that out at once. Nothing else may
+// take the place of a file that is there.
+void ResultJournal::Impl::look_at_output() {
+  const Existing output(folder, names.output);
+  if (!output.file) return;
+  if (!is_this_commands(output.file, done)) {
+    throw Error(ExitCode::kCannotCreate,
+                fmt::format("'{}' exists, and nothing tells that it is what this command makes: move it away", path));
+  }
+  if (const journal::Done now = read_input(input_path, options.max_line_bytes); !done.same_input(now)) {
+    const bool nothing_again = input_path == "-" && now.lines == 0;
+    if (!nothing_again) {
+      throw Error(ExitCode::kData,
+                  fmt::format("'{}' exists and is the result of another input, of {} requests; this one "
+                              "has {}: move it away to begin afresh",
+                              path, done.lines, now.lines));
+    }
+  }
+  complete = true;
+  tidy_up(names.spool);
+  tidy_up(names.journal);
+}
+
+// From OUT.done, which is of no use if it is damaged or OUT is another file by now.
+bool ResultJournal::Impl::is_this_commands(const AppendFile& output, journal::Done& done) const {
+  const Existing file(folder, names.done);
+  journal::Reader records(file.reader());
+  const auto header = records.next(), end = records.next();
+  if (!header || !end) return false;
+  const auto* made_by = std::get_if<journal::Header>(&*header);
+  const auto* made = std::get_if<journal::Done>(&*end);
+  if (made_by == nullptr || made == nullptr || made->output_bytes != output.end()) return false;
+  if (!options.allow_config_change) check_settings(path, made_by->settings, settings);
+  done = *made;
+  return true;
+}
+
+void ResultJournal::Impl::write_done() {
+  AppendFile file = open(names.done);
+  file.cut(0);
+  done.output_bytes = partial.end();
+  append_all(file, journal::encode(journal::Header{.settings = settings}) + journal::encode(done), /*lines=*/false,
+             disk_wait());
+  file.sync();
 }
 
 void ResultJournal::Impl::look() {
@@ -272,10 +354,13 @@ ResultJournal::ResultJournal(const std::string& path, const std::string& input_p
 
 ResultJournal::~ResultJournal() = default;
 
+bool ResultJournal::complete() const { return impl_->complete; }
+
 void ResultJournal::begin() {
   Impl& i = *impl_;
   i.repair();
   i.open_commit.begin = i.open_commit.end = i.partial.end();
+  i.done = {.lines = i.recovered.history.lines_known(), .digest = i.recovered.history.digest()};
   i.warn_of_damage();
   i.new_input = i.recovered.attempts == 0 && i.recovered.keys.empty();
   i.recovered.keys = {};  // of many lines perhaps, and in the file now
@@ -303,7 +388,10 @@ void ResultJournal::set_pause(std::function<bool(double)> pause) { impl_->pause 
 // --- Writing ----------------------------------------------------------------------------------------------------
 
 void ResultJournal::note_line(RequestId line, const Digest128& key) {
-  if (!history().known(line)) impl_->new_keys.lines.push_back({line, key});
+  if (history().known(line)) return;
+  impl_->new_keys.lines.push_back({line, key});
+  ++impl_->done.lines;
+  impl_->done.digest += LineHistory::digest_of(line, key);
 }
 
 void ResultJournal::note_input_end(std::uint64_t bytes) { impl_->new_input_end = journal::InputEnd{bytes}; }
@@ -379,6 +467,13 @@ void ResultJournal::finish() {
   i.append_record(journal::Close{.complete = true});
   i.journal_file.sync();
   i.partial.sync();
+  if (i.folder.exists(i.names.output)) {
+    throw Error(ExitCode::kCannotCreate,
+                fmt::format("'{}' has come into being meanwhile; the results, all of them, are in '{}': move the first "
+                            "away and run the same command again",
+                            i.path, i.partial.path()));
+  }
+  i.write_done();
   i.lock.check();
   i.folder.rename(i.names.partial, i.names.output);
   i.folder.sync();

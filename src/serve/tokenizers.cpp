@@ -1,7 +1,12 @@
 #include "computron/serve/tokenizers.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <span>
 
+#include "computron/base/bytes.h"
+#include "computron/base/digest.h"
 #include "computron/base/log.h"
 #include "computron/checkpoint/reader.h"
 
@@ -21,10 +26,24 @@ bool has_tokenizer(const CheckpointIndex& index) {
   });
 }
 
-void load_tokenizer(const CheckpointIndex& index, ServedModel& model) {
+Digest128 digest_of(const TokenizerFiles& files) {
+  ByteWriter all;
+  for (const auto& [name, bytes] : files) {
+    all.put_string(name);
+    all.put_list(std::span(bytes.data(), bytes.size()));
+  }
+  return digest128(all.bytes());
+}
+
+// Models of one family often carry the same files: they share what is made of them.
+using Shared = std::map<Digest128, std::shared_ptr<const Tokenizer>>;
+
+void load_tokenizer(const CheckpointIndex& index, Shared& shared, ServedModel& model) {
   const TokenizerFiles files = read_files(index);
   try {
-    model.tokenizer = std::make_shared<const Tokenizer>(files);
+    std::shared_ptr<const Tokenizer>& tokenizer = shared[digest_of(files)];
+    if (!tokenizer) tokenizer = std::make_shared<const Tokenizer>(files);
+    model.tokenizer = tokenizer;
   } catch (const CheckpointError& error) {
     model.tokenizer_fault = error.what();
     spdlog::warn("model {} takes token ids only: its tokenizer cannot be used: {}", model.id, error.what());
@@ -34,10 +53,11 @@ void load_tokenizer(const CheckpointIndex& index, ServedModel& model) {
 }  // namespace
 
 void load_tokenizers(const Job& job, std::vector<ServedModel>& models) {
+  Shared shared;
   for (std::size_t m = 0; m < models.size(); ++m) {
     const CheckpointIndex& index = job.index(static_cast<ModelId>(m));
     const bool images = models[m].config.takes_images();
-    if (!images && has_tokenizer(index)) load_tokenizer(index, models[m]);
+    if (!images && has_tokenizer(index)) load_tokenizer(index, shared, models[m]);
   }
 }
 

@@ -84,7 +84,7 @@ class Restart : public ::testing::Test {
   void expect_only_output_is_left() const {
     for (const auto& entry : fs::directory_iterator(output().parent_path())) {
       const std::string name = entry.path().filename();
-      EXPECT_TRUE(!name.starts_with("out.jsonl") || name == "out.jsonl") << name;
+      EXPECT_TRUE(!name.starts_with("out.jsonl") || name == "out.jsonl" || name == "out.jsonl.done") << name;
     }
   }
 
@@ -126,6 +126,12 @@ TEST_F(Restart, KilledAndStoppedAgainAndAgain) {
   EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
   EXPECT_EQ(finished.results.size(), static_cast<std::size_t>(kRequests));
   expect_only_output_is_left();
+
+  const auto written = fs::last_write_time(output());
+  const Served again = serve(fast_job(), folder_);
+  EXPECT_EQ(again.job.exit_code, 0) << again.job.errors;
+  EXPECT_THAT(again.job.errors, HasSubstr("nothing to do"));
+  EXPECT_EQ(fs::last_write_time(output()), written);
 }
 
 // The three parts of the input, one of them killed and run again, are what one job makes of the whole.

@@ -337,6 +337,8 @@ TEST_F(Resumed, LinesThatWereReadBeforeMustBeTheSame) {
   };
   changed(good("a") + "\n" + good("c") + "\n", "line 1 is another one");
   changed(good("a") + "\n", "ends before line 1");
+  changed(good("a") + "\n\n", "line 1 is blank now");
+  expect_error(ExitCode::kData, "line 0 is blank now", [&] { read_again(text, {0}, "  \n" + good("b") + "\n", 0); });
 }
 
 // The job was killed while a pipe still gave; now there is nothing on standard input.

@@ -57,6 +57,7 @@ class Attempts {
     ++attempt_;
     try {
       const auto journal = open(calls, options);
+      if (journal->complete()) return true;
       journal->begin();
       for (RequestId i = 0; i < kLines; ++i) serve(*journal, (i * 4 + attempt_) % kLines);
       journal->finish();
@@ -439,6 +440,43 @@ TEST(ResultJournal, InputMayGrowButNotShrink) {
   ASSERT_TRUE(job.run_again()) << job.last_error();
 }
 
+TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
+  Attempts job;
+  ASSERT_TRUE(job.run_again());
+  const std::string output = read_file(job.path());
+  FailingCalls calls;
+  ASSERT_TRUE(job.run(calls)) << job.last_error();
+  EXPECT_EQ(std::count(calls.log().begin(), calls.log().end(), "rename"), 0);
+  EXPECT_EQ(read_file(job.path()), output);
+  EXPECT_FALSE(fs::exists(job.path(".lock")));
+
+  const std::string input = read_file(job.input());
+  const auto refused = [&](ExitCode code, const std::string& part, const Settings& settings = kSettings) {
+    expect_error(code, part, [&] { ResultJournal(job.path(), job.input(), settings); });
+    EXPECT_EQ(read_file(job.path()), output);
+  };
+  refused(ExitCode::kConfig, "another --seed (0, now 1)", {{"--seed", "1"}, kSettings[1]});
+  job.folder().write("in.jsonl", input + input_line(kLines));
+  refused(ExitCode::kData, "another input, of 9 requests; this one has 10");
+  std::string other = input;
+  std::swap(other[15], other[16]);
+  job.folder().write("in.jsonl", other);
+  refused(ExitCode::kData, "another input, of 9 requests; this one has 9");
+  job.folder().write("in.jsonl", input);
+  fs::remove(job.path(".done"));
+  refused(ExitCode::kCannotCreate, "move it away");
+}
+
+TEST(ResultJournal, FileThatTakesTheOutputsNameMeanwhileStays) {
+  Attempts job;
+  leave_some(job);
+  const auto journal = job.open(system_calls(), kNeverGiveUp);
+  journal->begin();
+  job.folder().write("out", "foreign");
+  expect_error(ExitCode::kCannotCreate, "has come into being meanwhile", [&] { journal->finish(); });
+  EXPECT_EQ(read_file(job.path()), "foreign");
+}
+
 TEST(LineHistory, KnowsLinesByTheirBytes) {
   LineHistory history;
   EXPECT_TRUE(history.fits(5000, key_of(1)));
@@ -452,6 +490,12 @@ TEST(LineHistory, KnowsLinesByTheirBytes) {
   EXPECT_EQ(history.lines_done(), 1u);
   history.set_done(5000, false);
   EXPECT_EQ(history.lines_done(), 0u);
+  EXPECT_EQ(history.lines_known(), 1u);
+  EXPECT_EQ(history.digest(), LineHistory::digest_of(5000, key_of(1)));
+  history.note(5000, key_of(2));
+  history.note(7, key_of(3));
+  EXPECT_EQ(history.lines_known(), 2u);
+  EXPECT_EQ(history.digest(), LineHistory::digest_of(5000, key_of(2)) + LineHistory::digest_of(7, key_of(3)));
 }
 
 // --- Whose output it is -----------------------------------------------------------------------------------------
@@ -734,6 +778,7 @@ TEST(JournalRecords, AreReadAsTheyWereWritten) {
                                                 journal::Begun{.alone = true, .lines = {5}},
                                                 journal::Commit{.begin = 1, .end = 9, .digest = 77, .lines = {6, 5}},
                                                 journal::InputEnd{.bytes = 12},
+                                                journal::Done{.lines = 3, .digest = 4, .output_bytes = 5},
                                                 journal::Close{.complete = true}};
   std::string text;
   for (const auto& record : records) text += journal::encode(record);

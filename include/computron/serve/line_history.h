@@ -30,6 +30,10 @@ class LineHistory {
   bool given_up(RequestId line) const { return given_up_.contains(line); }
 
   std::uint64_t lines_done() const { return lines_done_; }
+  std::uint64_t lines_known() const { return lines_known_; }
+  // Of all lines that are known: the sum of their own digests.
+  std::uint64_t digest() const { return digest_; }
+  static std::uint64_t digest_of(RequestId line, const Digest128& key);
   std::optional<RequestId> last_known() const;
 
  private:
@@ -45,7 +49,7 @@ class LineHistory {
 
   std::map<RequestId, Block> blocks_;  // by line ÷ kBlock: 16 bytes a line
   std::set<RequestId> suspects_, given_up_;
-  std::uint64_t lines_done_ = 0;
+  std::uint64_t lines_done_ = 0, lines_known_ = 0, digest_ = 0;
 };
 
 }  // namespace computron

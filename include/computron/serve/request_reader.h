@@ -88,6 +88,21 @@ struct IncomingRequest {
   std::variant<RequestParts, RequestFailure> content;
 };
 
+// The custom_ids that have come, as 128-bit digests: an input may have many millions of lines.
+class SeenIds {
+ public:
+  void insert(std::string_view id) { ids_.insert(digest(id)); }
+  bool contains(std::string_view id) const { return ids_.contains(digest(id)); }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const Digest128& id) const;
+  };
+  static Digest128 digest(std::string_view id);
+
+  std::unordered_set<Digest128, Hash> ids_;
+};
+
 // Parses single lines; keeps the custom_ids it has seen to refuse duplicates, and what it has warned of. Pure
 // otherwise.
 class RequestParser {
@@ -113,7 +128,7 @@ class RequestParser {
   std::string image_folder_;
   std::size_t max_prompt_ = 0;                    // tokens; the longest that any model takes
   std::vector<std::optional<Encoder>> encoders_;  // [model] that has a tokenizer
-  std::unordered_set<std::string> seen_ids_;
+  SeenIds seen_ids_;
   bool warned_unknown_fields_ = false;
   bool warned_unknown_model_ = false;
 };
@@ -143,6 +158,7 @@ class RequestReader {
   void run();
   void read_all();
   void check_all_there(RequestId lines) const;
+  void check_blank(RequestId begin, RequestId end) const;
   bool take(const InputLine& line);
   void skip(const InputLine& line);
   bool take_others(const InputLine& line);
@@ -156,6 +172,7 @@ class RequestReader {
   ReaderLimits limits_;
   const LineHistory* history_;
   std::shared_ptr<Spool> spool_;
+  RequestId next_line_ = 0;  // the thread's: behind the last that was not blank
   std::atomic<std::uint64_t> lines_seen_{0};
   std::atomic<std::uint64_t> lines_skipped_{0};
 

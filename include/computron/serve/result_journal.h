@@ -6,6 +6,7 @@
 //   OUT.lock      whose output it is (src/serve/output_lock.h)
 //   OUT.spool     what came over standard input
 //   OUT           appears by rename when every line has its result; the other four go then
+//   OUT.done      which command OUT is the result of: that one, run again, has nothing to do; another one is refused
 //
 // Lines first: they are appended to OUT.partial and are safe from the end of the process at once. A COMMIT follows, by
 // default once a second: OUT.partial is made durable, then a record that says what is in it is appended to the journal,
@@ -58,14 +59,18 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 
 class ResultJournal {
  public:
-  // Takes the output and looks at what is there, but changes no result. `input_path`: "-" for standard input.
+  // Takes the output and looks at what is there, but changes no result. `input_path`: "-" for standard input, which is
+  // read to its end only if OUT is there.
   // Error{kCannotCreate} or {kPermission} naming the path: parent missing, a directory, a symlink, the input itself, in
-  // use by another job (named). Error{kConfig} naming the setting that is another one than before; Error{kData} for an
-  // input that has become shorter; Error{kInternal} if the last attempts got nowhere. Borrows `calls`.
+  // use by another job (named), there already and not known to be this command's. Error{kConfig} naming the setting
+  // that is another one than before; Error{kData} for an input that has become shorter; Error{kInternal} if the last
+  // attempts got nowhere. Borrows `calls`.
   ResultJournal(const std::string& path, const std::string& input_path, Settings settings, JournalOptions options = {},
                 SystemCalls& calls = system_calls());
   ~ResultJournal();  // gives the output back; the files stay
 
+  // OUT is there, and it is what this very command makes: nothing is left to do, and nothing below is to be called.
+  bool complete() const;
   // Repairs what is torn and begins an attempt. Before anything below.
   void begin();
   const LineHistory& history() const;
