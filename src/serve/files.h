@@ -37,6 +37,7 @@ class OutputFolder {
   FileDescriptor open(const std::string& name, const std::string& input_path, unsigned mode = 0600) const;
   // The same to read; nothing where there is none.
   FileDescriptor open_existing(const std::string& name) const;
+  bool exists(const std::string& name) const;
   void rename(const std::string& from, const std::string& to) const;  // Error{kIo}
   void remove(const std::string& name) const;                         // Error{kIo}; nothing if it is not there
   void sync() const;                                                  // names become durable; Error{kIo}

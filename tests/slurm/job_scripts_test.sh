@@ -125,8 +125,10 @@ ends_with 65 "serve-nodes.sbatch, 65"
 for script in jobs/*.sbatch; do
   bash -n "$script" || fail "$script is no bash"
   [ -x "$script" ] || fail "$script is not executable"
-  order="$(grep -oE '^##?SBATCH --[a-z-]+' "$script" | grep -vE -- '--array' | sed 's/.*--//' | tr '\n' ' ')"
-  [ "$order" = "job-name account partition nodes ntasks-per-node gpus-per-node cpus-per-task time signal requeue open-mode output " ] ||
+  order="$(grep -oE '^##?SBATCH --[a-z-]+' "$script" | grep -vE -- '--(array|exclusive)' | sed 's/.*--//' | tr '\n' ' ')"
+  stops="signal requeue "  # a study that was stopped begins anew
+  [[ "$script" != *study* ]] || stops=
+  [ "$order" = "job-name account partition nodes ntasks-per-node gpus-per-node cpus-per-task time ${stops}open-mode output " ] ||
     fail "$script: options in another order: $order"
   ! grep -qE '^#SBATCH.*--(gpus-per-task|gpu-bind)' "$script" || fail "$script binds GPUs to tasks"
 done
