@@ -130,7 +130,6 @@ TEST_F(Restart, KilledAndStoppedAgainAndAgain) {
   const auto written = fs::last_write_time(output());
   const Served again = serve(fast_job(), folder_);
   EXPECT_EQ(again.job.exit_code, 0) << again.job.errors;
-  EXPECT_THAT(again.job.errors, HasSubstr("nothing to do"));
   EXPECT_EQ(fs::last_write_time(output()), written);
 }
 
