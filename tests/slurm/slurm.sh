@@ -29,9 +29,9 @@ free_ports() {
 slurm_configure() {
   local root="$1" nodes="$2" cpus="$3" gpus="$4" port host
   port="$(free_ports $((20000 + $$ % 20000)) $((nodes + 1)))"
-  host="$(hostname)"
-  # cred_expire: a requeued job waits until its old credentials are void. TmpFS: where Slurm's PMIx makes its folders, which
-  # two nodes of one machine must not share. config_overrides: nodes may claim more cores than there are.
+  host="$(hostname -s)"
+  # cred_expire: a requeued job waits until its old credentials are void. TmpFS: where Slurm's PMIx makes its folders,
+  # which two nodes of one machine must not share. config_overrides: nodes may claim more cores than there are.
   cat >"$root/slurm.conf" <<CONF
 ClusterName=computron_test
 SlurmctldHost=$host(127.0.0.1)

@@ -41,14 +41,13 @@ cat >tiny.json <<'JSON'
 {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 256,
  "vocab_size": 128, "max_position_embeddings": 64, "word_embed_proj_dim": 64, "do_layer_norm_before": true}
 JSON
-"$program" init one.h5 --config tiny.json --seed 1 >/dev/null && "$program" init two.h5 --config tiny.json --seed 2 >/dev/null ||
-  fail "no models"
+"$program" init one.h5 --config tiny.json --seed 1 >/dev/null || fail "no model"
+"$program" init two.h5 --config tiny.json --seed 2 >/dev/null || fail "no model"
 echo '[{"id": "one", "path": "one.h5"}, {"id": "two", "path": "two.h5"}]' >roster.json
+models=(one two)
 for ((i = 0; i < 90; ++i)); do
-  model=one
-  [ $((i % 2)) = 0 ] || model=two
-  printf '{"custom_id": "r%d", "method": "POST", "url": "/v1/completions", "body": {"model": "%s", "prompt": [1, %d, 3], "max_tokens": 6}}\n' \
-    "$i" "$model" $((i % 100 + 4))
+  echo '{"custom_id": "r'$i'", "method": "POST", "url": "/v1/completions",' \
+    '"body": {"model": "'${models[i % 2]}'", "prompt": [1, '$((i + 4))', 3], "max_tokens": 6}}'
 done >requests.jsonl
 # A request of its own each, a swap before it, over a link that takes a second for one.
 slow='link-gbps = 0.0002
@@ -62,8 +61,8 @@ fast='page-size = "64KiB"'
 
 # More ranks than cores, as root; what Open MPI leaves goes where the test removes it.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_orte_tmpdir_base="$work" OMPI_MCA_btl_vader_backing_directory="$memory"
-export OMPI_MCA_pml=ob1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_pml=ob1
+export OMPI_MCA_orte_tmpdir_base="$work" OMPI_MCA_btl_vader_backing_directory="$memory"
 unset OMPI_MCA_plm
 export COMPUTRON="$program" ROSTER="$work/roster.json" REQUESTS="$work/requests.jsonl"
 small=(--ntasks-per-node=2 --gpus-per-node=2 --cpus-per-task=1 --mem=500)
@@ -101,7 +100,10 @@ lap "Slurm runs"
 # --- Pre-empted, then stopped at the time limit, then complete: both launchers at once ----------------------------
 
 # The limit is a minute; the warning comes 50 s and more before.
-disturbed() { echo "$slow" >"$1.toml" && OUTPUT="$work/$1.jsonl" submit --time=1 --signal="$2" --job-name="$1" "jobs/$3" --config "$1.toml"; }
+disturbed() {
+  echo "$slow" >"$1.toml"
+  OUTPUT="$work/$1.jsonl" submit --time=1 --signal="$2" --job-name="$1" "jobs/$3" --config "$1.toml"
+}
 srun_job="$(disturbed srun USR1@45 serve.sbatch)" || fail "serve.sbatch is refused"
 mpirun_job="$(disturbed mpirun B:USR1@45 serve-mpirun.sbatch)" || fail "serve-mpirun.sbatch is refused"
 until_ has_results srun.jsonl
@@ -132,7 +134,8 @@ lap "complete"
 # --- An array, merged; two nodes, staged ---------------------------------------------------------------------------
 
 echo "$fast" >array.toml
-array="$(OUTPUT="$work/array.jsonl" submit --array=0-2 jobs/serve-array.sbatch --config array.toml)" || fail "serve-array.sbatch is refused"
+array="$(OUTPUT="$work/array.jsonl" submit --array=0-2 jobs/serve-array.sbatch --config array.toml)" ||
+  fail "serve-array.sbatch is refused"
 merge="$(sbatch --parsable --dependency="afterok:$array" --output=merge.out \
   --wrap "$program merge array.jsonl array.jsonl.[0-9]* --requests requests.jsonl")"
 wait_for "$merge"
@@ -143,7 +146,8 @@ lap "array"
 
 # Two "nodes" of one machine: shared memory would be taken for another's.
 nodes="$(OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo STAGE="$work/stage" \
-  OUTPUT="$work/nodes.jsonl" submit jobs/serve-nodes.sbatch --config array.toml)" || fail "serve-nodes.sbatch is refused"
+  OUTPUT="$work/nodes.jsonl" submit jobs/serve-nodes.sbatch --config array.toml)" ||
+  fail "serve-nodes.sbatch is refused"
 wait_for "$nodes"
 expect_completed "$nodes"
 [ "$(wc -l <nodes.jsonl)" = 90 ] || fail "not all results of two nodes"
