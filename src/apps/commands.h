@@ -18,6 +18,7 @@ void add_bench_workload(CLI::App& app);  // below bench
 void add_convert(CLI::App& app);
 void add_init(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_report(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_workload(CLI::App& app);
 

@@ -56,6 +56,7 @@ int run(int argc, char** argv) try {
   add_init(app);
   add_inspect(app);
   add_workload(app);
+  add_report(app);
   add_bench(app);
   add_man(app);
   try {

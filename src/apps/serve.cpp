@@ -6,11 +6,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 
 #include "computron/base/digest.h"
 #include "computron/base/log.h"
+#include "computron/base/size.h"
+#include "computron/base/status_signal.h"
 #include "computron/base/stop.h"
 #include "computron/base/time.h"
 #include "computron/checkpoint/reader.h"
@@ -23,6 +26,7 @@
 #include "src/apps/dry_run.h"
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
+#include "src/apps/version.h"
 
 namespace computron {
 namespace {
@@ -33,6 +37,7 @@ struct ServeOptions {
   std::string output;
   std::string metrics;
   std::string trace;
+  std::string status;
   std::string config;
   std::string inject_flip;
   bool replay = false;
@@ -135,6 +140,7 @@ void open_output(const ServeOptions& options, int ranks, Files& files) {
       std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks), options.journal);
   check_folder(options.metrics);
   check_folder(options.trace);
+  check_folder(options.status);
 }
 
 void open_input(const ServeOptions& options, const Job& job, Files& files) {
@@ -156,6 +162,46 @@ void open_input(const ServeOptions& options, const Job& job, Files& files) {
                                                  std::move(spool));
 }
 
+// Now, as ISO 8601 has it.
+std::string utc_time() {
+  const std::time_t now = std::time(nullptr);
+  char text[32] = "";
+  std::tm parts{};
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+  return text;
+}
+
+using Configuration = std::vector<std::pair<std::string, std::string>>;
+
+// Every option that is not hidden, with its value or what it is without one.
+Configuration configuration_of(const CLI::App& command) {
+  Configuration configuration;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty() || option->get_lnames().empty() || !option->get_configurable()) continue;
+    std::string value;
+    for (const std::string& part : option->results()) value += (value.empty() ? "" : " ") + part;
+    if (option->count() == 0) value = option->get_items_expected_max() == 0 ? "false" : option->get_default_str();
+    configuration.emplace_back(option->get_lnames().front(), value);
+  }
+  return configuration;
+}
+
+// What was left to the program, as it chose.
+void note_choices(const Job& job, Configuration& configuration) {
+  const MeshShape shape = job.mesh().shape;
+  const std::pair<const char*, std::string> chosen[] = {
+      {"tp", fmt::format("{}", shape.tp)},
+      {"pp", fmt::format("{}", shape.pp)},
+      {"device", job.device().name()},
+      {"page-size", format_size(job.page_bytes())},
+      {"device-memory", fmt::format("{} ({} frames)", format_size(job.page_bytes() * job.frames()), job.frames())}};
+  for (auto& [option, value] : configuration) {
+    for (const auto& [name, choice] : chosen) {
+      if (option == name && value != choice) value = choice;
+    }
+  }
+}
+
 RunFacts facts_of(const Job& job, double wall_s) {
   const MeshShape shape = job.mesh().shape;
   const double link = job.options().link_gb_per_s;
@@ -166,25 +212,32 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .groups = 1,
           .device = job.device().name(),
           .link_gb_per_s = link,
-          .link_emulated = link > 0};
+          .link_emulated = link > 0,
+          .version = version_number(),
+          .host = host_name()};
 }
 
 // Ends the ranks in order, with what rank 0 says.
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
 // Returns whether every request has its result, and in `start` the start of the service.
-bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& start) {
+bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, Configuration configuration, double& start) {
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
   start = now_s();
+  const std::string started = utc_time();
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.served_models(), start,
                       {.replay = options.replay,
                        .live = options.requests == "-",
                        .show_progress = !options.quiet,
+                       .status_file = options.status,
                        .crash = options.inject_crash});
   Engine engine(job, scheduler, batch, metrics, start, options.drain_s);
   const bool all_done = engine.run();
-  const RunFacts facts = facts_of(job, now_s() - start);
+  RunFacts facts = facts_of(job, now_s() - start);
+  facts.started = started;
+  note_choices(job, configuration);
+  facts.configuration = std::move(configuration);
   if (all_done) files.writer->finish();
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
@@ -192,16 +245,17 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& s
 }
 
 // The ranks' loops; then their traces, if wanted.
-void serve_all(const ServeOptions& options, Job& job, Files& files) {
+void serve_all(const ServeOptions& options, Job& job, Files& files, const Configuration& configuration) {
   double start_s = 0;
-  const bool all_done = job.mesh().rank == 0 ? serve_rank_0(options, job, files, start_s) : run_worker(job);
+  const bool all_done =
+      job.mesh().rank == 0 ? serve_rank_0(options, job, files, configuration, start_s) : run_worker(job);
   if (Trace* trace = job.trace()) {
     write_trace(options.trace, job.mesh(), job.progress(), {*trace, job.mesh().rank, job.clock()}, start_s);
   }
   if (!all_done) throw_stopped();
 }
 
-void serve(ServeOptions& options, Communicator world, const std::string& effective) {
+void serve(ServeOptions& options, Communicator world, const CLI::App& command) {
   const int rank = world.rank();
   Files files;
   agreed(world, [&] {
@@ -209,13 +263,13 @@ void serve(ServeOptions& options, Communicator world, const std::string& effecti
     throw_if_stopped();
     if (rank == 0) open_output(options, world.size(), files);
   });
-  if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
+  if (rank == 0) spdlog::info("effective configuration:\n{}", command.config_to_str(/*default_also=*/true));
   Job job(options.job.options, std::move(world));
   agreed(job.mesh().world, [&] {
     throw_if_stopped();
     if (rank == 0) open_input(options, job, files);
   });
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files);
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files, configuration_of(command));
 }
 
 void add_options(CLI::App& app, ServeOptions& o) {
@@ -251,6 +305,8 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
+  app.add_option("--status", o.status,
+                 "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
@@ -266,9 +322,8 @@ void add_serve(CLI::App& app) {
   command->callback([command, options] {
     if (!options->config.empty()) apply_config(*command, options->config);
     catch_stop_signals();
-    run_under_mpi(options->quiet, [&](Communicator world) {
-      serve(*options, std::move(world), command->config_to_str(/*default_also=*/true));
-    });
+    catch_status_signal();
+    run_under_mpi(options->quiet, [&](Communicator world) { serve(*options, std::move(world), *command); });
   });
 }
 

@@ -1,3 +1,4 @@
+#include "computron/base/status_signal.h"
 #include "computron/base/stop.h"
 #include "computron/comm/tags.h"
 #include "computron/serve/engine.h"
@@ -16,7 +17,7 @@ bool run_worker(Job& job) {
       todo.push_back(std::move(*step));
     }
     reports.poll();
-    stops.poll(stop_signals());
+    stops.poll(stop_signals(), status_signals());
     job.executor().poll();
   };
   job.progress().set_hook(poll);

@@ -1,4 +1,5 @@
-// A rank that is asked to stop tells rank 0, which stops all. Nothing here blocks.
+// A rank that is asked to stop tells rank 0, which stops all; one that is asked how far the job has come tells rank 0,
+// too, which knows. Nothing here blocks.
 #pragma once
 
 #include <vector>
@@ -11,12 +12,12 @@ namespace computron {
 class StopTeller {
  public:
   explicit StopTeller(const Mesh& mesh) : mesh_(mesh) {}
-  // `signals`: how many have come so far.
-  void poll(int signals);
+  // How many signals of each kind have come so far.
+  void poll(int stops, int status_requests);
 
  private:
   const Mesh& mesh_;
-  int told_ = 0;
+  int told_stops_ = 0, told_status_ = 0;
   Outbox outbox_;
 };
 
@@ -24,13 +25,16 @@ class StopTeller {
 class StopListener {
  public:
   explicit StopListener(const Mesh& mesh);
-  // The most signals that any rank has told of: a launcher sends each to all ranks. Looks at one rank a call.
+  // The most signals to stop that any rank has told of: a launcher sends each to all ranks. Looks at one rank a call.
   int poll();
+  // Grows when some rank is asked for the job's status.
+  int status_requests() const { return status_requests_; }
 
  private:
   struct Rank {
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes;  // stops and, modulo 256, requests for the status so far
     MessageRequest request;
+    std::byte status{};  // the latter, as told before
   };
   void post(int rank);
 
@@ -38,6 +42,7 @@ class StopListener {
   std::vector<Rank> ranks_;  // [rank - 1]
   std::size_t next_ = 0;
   int most_ = 0;
+  int status_requests_ = 0;
 };
 
 }  // namespace computron
