@@ -100,7 +100,8 @@ double lowest(const std::vector<ChartLine>& lines) {
 
 std::string subtitle_of(const StudyFile& file) {
   std::string text;
-  for (const std::string& part : {file.machine, file.links.empty() ? "" : "links: " + file.links}) {
+  const bool says_what = file.links.empty() || file.links.find("link") != std::string::npos;
+  for (const std::string& part : {file.machine, says_what ? file.links : "links: " + file.links}) {
     if (!part.empty()) text += (text.empty() ? "" : " · ") + part;
   }
   return text;

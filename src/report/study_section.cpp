@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "computron/report/text.h"
 #include "src/report/sections.h"
@@ -14,12 +15,12 @@ std::string optional(const std::optional<double>& value, std::string (*format)(d
   return value ? format(*value) : "–";
 }
 
-// "1.23 ±0.04": the larger way from the median to an end of what was measured.
+// "1.23 ±0.4 %": the larger way from the median to an end of what was measured.
 std::string measured(const StudyCell& cell) {
   const double median = cell.median();
-  if (cell.values.size() < 2) return format_number(median);
+  if (cell.values.size() < 2 || median == 0) return format_number(median);
   const double spread = std::max(median - cell.values.front(), cell.values.back() - median);
-  return fmt::format("{} <small>±{}</small>", format_number(median), fmt::format("{:.2g}", spread));
+  return fmt::format("{} <small>±{:.1f} %</small>", format_number(median), 100 * spread / std::abs(median));
 }
 
 std::string check_cell(const std::string& check) {
@@ -58,8 +59,9 @@ std::string check_of(const Study& study, const StudyCell& mesh) {
   return check;
 }
 
-std::string row_of(const Study& study, const StudyCell& mesh, bool hosts) {
-  std::string row = hosts ? cell(escape_markup(mesh.host)) : "";
+// `host`: what stands in the column of hosts, if there is one.
+std::string row_of(const Study& study, const StudyCell& mesh, const std::optional<std::string>& host) {
+  std::string row = host ? cell(escape_markup(*host)) : "";
   row += cell(fmt::format("{}", mesh.ranks)) + cell(fmt::format("{}", mesh.tp)) + cell(fmt::format("{}", mesh.pp));
   for (const StudyMetric& metric : study.metrics) {
     const StudyCell* found = metric.find(mesh);
@@ -77,7 +79,7 @@ std::string base_note(const Study& study) {
   const StudyCell& base = study.metrics.front().cells.front();
   return fmt::format(
       "<p class=\"note\">Medians, ± the farthest run. Speed-up and efficiency are of {} against {} rank{} (tp {} × pp "
-      "{}){}. 100 % of bound is the best there can be.</p>\n",
+      "{}) of the same host{}. 100 % of bound is the best there can be.</p>\n",
       escape_markup(study.metrics.front().name), base.ranks, base.ranks == 1 ? "" : "s", base.tp, base.pp,
       study.weak ? "; the work grows with the ranks" : "; the same work everywhere");
 }
@@ -86,7 +88,11 @@ std::string study_section(const Study& study, const StudyFile& file) {
   const std::vector<StudyCell>& cells = study.metrics.front().cells;
   const bool hosts = cells.front().host != cells.back().host;
   std::string rows, plots;
-  for (const StudyCell& mesh : cells) rows += row_of(study, mesh, hosts);
+  std::string last;  // a host is named once
+  for (const StudyCell& mesh : cells) {
+    rows += row_of(study, mesh, hosts ? std::optional(mesh.host == last ? "" : mesh.host) : std::nullopt);
+    last = mesh.host;
+  }
   for (const StudyChart& made : charts_of(study, file)) {
     plots += figure(made.chart.title, to_svg(made.chart, ChartPlace::kPage), made.chart.subtitle);
   }
