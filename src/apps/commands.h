@@ -20,6 +20,7 @@ void add_init(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_merge(CLI::App& app);
 void add_postmortem(CLI::App& app);
+void add_report(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_workload(CLI::App& app);
 

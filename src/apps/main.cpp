@@ -58,6 +58,7 @@ int run(int argc, char** argv) try {
   add_inspect(app);
   add_postmortem(app);
   add_workload(app);
+  add_report(app);
   add_bench(app);
   add_man(app);
   try {

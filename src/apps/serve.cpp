@@ -6,11 +6,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 
 #include "computron/base/digest.h"
 #include "computron/base/log.h"
+#include "computron/base/size.h"
+#include "computron/base/status_signal.h"
 #include "computron/base/stop.h"
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
@@ -24,6 +27,7 @@
 #include "src/apps/job_arguments.h"
 #include "src/apps/mpi_command.h"
 #include "src/apps/option_checks.h"
+#include "src/apps/version.h"
 
 namespace computron {
 namespace {
@@ -34,6 +38,7 @@ struct ServeOptions {
   std::string output;
   std::string metrics;
   std::string trace;
+  std::string status;
   std::string config;
   std::string inject_flip;
   std::string shard;
@@ -156,6 +161,7 @@ void open_output(ServeOptions& options, int ranks, Files& files) {
       std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks), options.journal);
   check_folder(options.metrics);
   check_folder(options.trace);
+  check_folder(options.status);
 }
 
 // Rank 0 tells all whether the output is there already.
@@ -185,6 +191,46 @@ void open_input(const ServeOptions& options, const Job& job, Files& files) {
                                                  std::move(spool));
 }
 
+// Now, as ISO 8601 has it.
+std::string utc_time() {
+  const std::time_t now = std::time(nullptr);
+  char text[32] = "";
+  std::tm parts{};
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+  return text;
+}
+
+using Configuration = std::vector<std::pair<std::string, std::string>>;
+
+// Every option that is not hidden, with its value or what it is without one.
+Configuration configuration_of(const CLI::App& command) {
+  Configuration configuration;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty() || option->get_lnames().empty() || !option->get_configurable()) continue;
+    std::string value;
+    for (const std::string& part : option->results()) value += (value.empty() ? "" : " ") + part;
+    if (option->count() == 0) value = option->get_items_expected_max() == 0 ? "false" : option->get_default_str();
+    configuration.emplace_back(option->get_lnames().front(), value);
+  }
+  return configuration;
+}
+
+// What was left to the program, as it chose.
+void note_choices(const Job& job, Configuration& configuration) {
+  const MeshShape shape = job.mesh().shape;
+  const std::pair<const char*, std::string> chosen[] = {
+      {"tp", fmt::format("{}", shape.tp)},
+      {"pp", fmt::format("{}", shape.pp)},
+      {"device", job.device().name()},
+      {"page-size", format_size(job.page_bytes())},
+      {"device-memory", fmt::format("{} ({} frames)", format_size(job.page_bytes() * job.frames()), job.frames())}};
+  for (auto& [option, value] : configuration) {
+    for (const auto& [name, choice] : chosen) {
+      if (option == name && value != choice) value = choice;
+    }
+  }
+}
+
 RunFacts facts_of(const Job& job, double wall_s) {
   const MeshShape shape = job.mesh().shape;
   const double link = job.options().link_gb_per_s;
@@ -195,25 +241,32 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .groups = 1,
           .device = job.device().name(),
           .link_gb_per_s = link,
-          .link_emulated = link > 0};
+          .link_emulated = link > 0,
+          .version = version_number(),
+          .host = host_name()};
 }
 
 // Ends the ranks in order, with what rank 0 says.
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
 // Returns whether every request has its result, and in `start` the start of the service.
-bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& start) {
+bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, Configuration configuration, double& start) {
   Scheduler scheduler = make_scheduler(job);
   Metrics metrics(job.model_names());
   start = now_s();
+  const std::string started = utc_time();
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.served_models(), start,
                       {.replay = options.replay,
                        .live = options.requests == "-",
                        .show_progress = !options.quiet,
+                       .status_file = options.status,
                        .crash = options.inject_crash});
   Engine engine(job, scheduler, batch, metrics, start, options.drain);
   const bool all_done = engine.run();
-  const RunFacts facts = facts_of(job, now_s() - start);
+  RunFacts facts = facts_of(job, now_s() - start);
+  facts.started = started;
+  note_choices(job, configuration);
+  facts.configuration = std::move(configuration);
   if (all_done) files.writer->finish();
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
@@ -221,9 +274,10 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, double& s
 }
 
 // The ranks' loops; then their traces, if wanted.
-void serve_all(const ServeOptions& options, Job& job, Files& files) {
+void serve_all(const ServeOptions& options, Job& job, Files& files, const Configuration& configuration) {
   double start_s = 0;
-  const bool all_done = job.mesh().rank == 0 ? serve_rank_0(options, job, files, start_s) : run_worker(job);
+  const bool all_done =
+      job.mesh().rank == 0 ? serve_rank_0(options, job, files, configuration, start_s) : run_worker(job);
   if (!options.trace.empty()) {
     write_trace(options.trace, job.mesh(), job.progress(), {*job.trace(), job.mesh().rank, job.clock()}, start_s);
   }
@@ -265,7 +319,8 @@ void vote_on_facts(const ServeOptions& options, const Communicator& world, const
   require_same(world, facts);
 }
 
-void serve_watched(ServeOptions& options, Communicator world, const std::string& effective) {
+void serve_watched(ServeOptions& options, Communicator world, const CLI::App& command) {
+  const std::string effective = command.config_to_str(/*default_also=*/true);
   const int rank = world.rank();
   Files files;
   agreed(world, [&] {
@@ -283,18 +338,18 @@ void serve_watched(ServeOptions& options, Communicator world, const std::string&
     throw_if_stopped();
     if (rank == 0) open_input(options, job, files);
   });
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files);
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files, configuration_of(command));
 }
 
 // What ranks agree on is a clean end, and why is known: only of others anybody will want to see the records.
-void serve(ServeOptions& options, Communicator world, const std::string& effective) {
+void serve(ServeOptions& options, Communicator world, const CLI::App& command) {
   Heartbeat heartbeat(world, heartbeat_options(options));
   if (world.rank() == 0 && !heartbeat.recorder().path().empty()) {
     spdlog::info("each rank's last events, unless it ends in order: {} and so on", heartbeat.recorder().path());
   }
   options.job.options.heartbeat = &heartbeat;
   try {
-    serve_watched(options, std::move(world), effective);
+    serve_watched(options, std::move(world), command);
   } catch (const VoteError&) {
     heartbeat.recorder().remove();
     throw;
@@ -353,6 +408,8 @@ void add_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
+  app.add_option("--status", o.status,
+                 "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
@@ -368,9 +425,8 @@ void add_serve(CLI::App& app) {
   command->callback([command, options] {
     if (!options->config.empty()) apply_config(*command, options->config);
     catch_stop_signals();
-    run_under_mpi(options->quiet, [&](Communicator world) {
-      serve(*options, std::move(world), command->config_to_str(/*default_also=*/true));
-    });
+    catch_status_signal();
+    run_under_mpi(options->quiet, [&](Communicator world) { serve(*options, std::move(world), *command); });
   });
 }
 

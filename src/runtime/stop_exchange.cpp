@@ -8,11 +8,12 @@
 namespace computron {
 namespace {
 
-// A rank's message: how many signals, and what else there is to say.
+// What a message says beside numbers.
 constexpr unsigned kWarning = 1, kAnswer = 2;
 
-std::vector<std::byte> message(int signals, unsigned what) {
-  return {static_cast<std::byte>(std::min(signals, 255)), static_cast<std::byte>(what)};
+std::vector<std::byte> message(int stops, unsigned what, int status_requests) {
+  return {static_cast<std::byte>(std::min(stops, 255)), static_cast<std::byte>(what),
+          static_cast<std::byte>(status_requests & 255)};
 }
 
 }  // namespace
@@ -20,13 +21,14 @@ std::vector<std::byte> message(int signals, unsigned what) {
 StopTeller::StopTeller(const Mesh& mesh)
     : mesh_(mesh), question_(1), asked_(mesh.world.receive(question_, 0, tags::kStop)) {}
 
-void StopTeller::poll(int signals, bool only_warned) {
+void StopTeller::poll(int stops, bool only_warned, int status_requests) {
   const bool answer = !answered_ && asked_.done();
-  if (signals > told_ || answer) {
-    told_ = signals;
+  if (stops > told_stops_ || status_requests > told_status_ || answer) {
+    told_stops_ = stops;
+    told_status_ = status_requests;
     answered_ |= answer;
-    outbox_.send(mesh_.world, message(signals, (only_warned ? kWarning : 0u) | (answer ? kAnswer : 0u)), 0,
-                 tags::kStop);
+    const unsigned what = (only_warned ? kWarning : 0u) | (answer ? kAnswer : 0u);
+    outbox_.send(mesh_.world, message(stops, what, status_requests), 0, tags::kStop);
   }
   if (!outbox_.empty()) outbox_.poll();
 }
@@ -37,7 +39,7 @@ StopListener::StopListener(const Mesh& mesh) : mesh_(mesh), ranks_(static_cast<s
 
 void StopListener::post(int rank) {
   Rank& entry = ranks_[static_cast<std::size_t>(rank - 1)];
-  entry.bytes.resize(2);
+  entry.bytes.resize(3);
   entry.request = mesh_.world.receive(entry.bytes, rank, tags::kStop);
 }
 
@@ -46,11 +48,13 @@ int StopListener::poll() {
   if (ranks_.empty()) return most_;
   next_ = (next_ + 1) % ranks_.size();
   if (ranks_[next_].request.done()) {
-    const int signals = static_cast<int>(ranks_[next_].bytes[0]);
-    const auto what = static_cast<unsigned>(ranks_[next_].bytes[1]);
-    most_ = std::max(most_, signals);
-    only_warned_ &= signals == 0 || (what & kWarning) != 0;
+    Rank& entry = ranks_[next_];
+    const int stops = static_cast<int>(entry.bytes[0]);
+    const auto what = static_cast<unsigned>(entry.bytes[1]);
+    most_ = std::max(most_, stops);
+    only_warned_ &= stops == 0 || (what & kWarning) != 0;
     answers_ += (what & kAnswer) != 0 ? 1 : 0;
+    status_requests_ += std::exchange(entry.status, entry.bytes[2]) != entry.bytes[2];
     post(static_cast<int>(next_) + 1);
   }
   return most_;

@@ -131,6 +131,15 @@ void Scheduler::admit_arrivals(double now_s) {
   }
 }
 
+double Scheduler::resident_share(ModelId model) const {
+  int pages = 0, missing = 0;
+  for (const StagePool& pool : pools_) {
+    pages += pool.pages(model);
+    missing += pool.missing_pages(model);
+  }
+  return pages > 0 ? 1 - static_cast<double>(missing) / pages : 0;
+}
+
 std::size_t Scheduler::waiting() const {
   std::size_t count = arriving_.size();
   for (const ModelWork& work : work_) count += work.waiting();

@@ -4,7 +4,13 @@
 #include <utility>
 
 namespace computron {
-namespace {}  // namespace
+namespace {
+
+constexpr std::size_t kPastSeconds = 10;  // that rates are over
+// A launcher hands a signal to every rank: what follows the first within this time asks for the same.
+constexpr double kSameRequest_s = 0.5;
+
+}  // namespace
 
 BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metrics& metrics,
                              std::vector<ServedModel> models, double start_s, const BatchOptions& options)
@@ -14,7 +20,9 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
       models_(std::move(models)),
       start_s_(start_s),
       options_(options),
-      progress_line_(options.show_progress, start_s) {}
+      progress_line_(options.show_progress, start_s),
+      queues_(models_.size()),
+      status_writer_(options.status_file) {}
 
 bool BatchFrontEnd::take_input(Scheduler& scheduler, double now) {
   if (closed_) return false;
@@ -73,7 +81,10 @@ void BatchFrontEnd::submit(IncomingRequest incoming, Scheduler& scheduler, doubl
   const RequestId line = incoming.line;
   const std::size_t count = std::get<RequestParts>(incoming.content).size();
   Open& open = open_.emplace(line, Open{std::move(incoming), std::vector<Completion>(count), count}).first->second;
-  for (Request& request : std::get<RequestParts>(open.incoming.content)) {
+  RequestParts& parts = std::get<RequestParts>(open.incoming.content);
+  open.model = parts.front().model;
+  ++queues_[open.model].waiting;
+  for (Request& request : parts) {
     if (!options_.replay) request.arrival_s = options_.live ? now : 0;
     scheduler.submit(std::move(request));
   }
@@ -86,6 +97,8 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
     Completion& part = open->second.parts[completion.part];
     part = std::move(completion);
     if (--open->second.missing > 0) continue;
+    QueueDepth& queue = queues_[open->second.model];
+    --(open->second.begun ? queue.running : queue.waiting);
     put_result(open->second);
     open_.erase(open);
   }
@@ -102,27 +115,79 @@ Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
   for (const RequestId line : requests) {
     const auto open = open_.find(line);
     if (open == open_.end() || std::exchange(open->second.begun, true)) continue;
+    --queues_[open->second.model].waiting;
+    ++queues_[open->second.model].running;
     begun.push_back(line);
     crashing_ |= line == options_.crash;
   }
   return begun.empty() ? 0 : writer_.note_begun(std::move(begun), alone_);
 }
 
-void BatchFrontEnd::step_done(const std::vector<Report>& /*reports*/, double /*now*/) {
+void BatchFrontEnd::step_done(const std::vector<Report>& reports, double /*now*/) {
+  for (const Report& report : reports) sampled_tokens_ += report.rows.size();
   if (crashing_) std::raise(SIGKILL);
 }
 
 void BatchFrontEnd::show(const Activity& activity, double now) {
   if (progress_line_.due(start_s_ + now)) progress_line_.update(start_s_ + now, progress(activity));
+  if (metrics_.queues().due(now)) metrics_.queues().note(now, queues_);
+  look_around(activity, now);
+}
+
+// Once a second what rates are taken from and the status file; the status on request.
+void BatchFrontEnd::look_around(const Activity& activity, double now) {
+  scheduler_ = activity.scheduler;
+  if (past_.empty() || now >= past_.back().time_s + 1) {
+    if (past_.size() > kPastSeconds) past_.pop_front();
+    if (status_writer_.has_file()) status_writer_.put(status(activity, now), /*print=*/false);
+    past_.push_back(counts(now));
+  }
+  if (activity.status_requests == status_requests_) return;
+  status_requests_ = activity.status_requests;
+  if (status_s_ >= 0 && now < status_s_ + kSameRequest_s) return;
+  status_s_ = now;
+  status_writer_.put(status(activity, now), /*print=*/true);
+}
+
+JobCounts BatchFrontEnd::counts(double now) const {
+  const ServeFigures all = metrics_.counts();
+  return {now, metrics_.finished(), sampled_tokens_, all.steps.count, all.swaps.count, all.swaps.bytes};
+}
+
+JobStatus BatchFrontEnd::status(const Activity& activity, double now) {
+  const ProgressLine::State state = progress(activity);
+  JobStatus status{.counts = counts(now),
+                   .before = past_.empty() ? JobCounts{} : past_.front(),
+                   .total = state.total,
+                   .total_known = state.total_known,
+                   .failed = metrics_.failed(),
+                   .running = state.model,
+                   .swapping = state.swapping};
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    const auto model = static_cast<ModelId>(i);
+    const ServeFigures& figures = metrics_.model(model);
+    status.models.push_back({models_[i].id, queues_[i], figures.requests_ok + figures.requests_failed,
+                             activity.scheduler != nullptr ? activity.scheduler->resident_share(model) : 0});
+  }
+  return status;
+}
+
+void BatchFrontEnd::end_status(const char* end, double now) {
+  if (!status_writer_.has_file()) return;
+  JobStatus last = status({.scheduler = scheduler_}, now);
+  last.end = end;
+  status_writer_.put(std::move(last), /*print=*/false);
 }
 
 void BatchFrontEnd::stop(bool in_order, double now) {
   progress_line_.finish(start_s_ + now, progress({}));
+  end_status("stopped", now);
   writer_.stop(in_order);
 }
 
 void BatchFrontEnd::finish(double now) {
   progress_line_.finish(start_s_ + now, progress({}));
+  end_status("finished", now);
   ensure(open_.empty(), "requests without a result");
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "computron/base/log.h"
+#include "computron/base/status_signal.h"
 #include "computron/base/stop.h"
 #include "computron/base/time.h"
 
@@ -270,7 +271,9 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
 Activity Engine::activity() const {
   return {
       .running = scheduler_.running_model(),
-      .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; })};
+      .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; }),
+      .scheduler = &scheduler_,
+      .status_requests = status_signals() + stops_.status_requests()};
 }
 
 void Engine::shut_down(Step::Kind kind) {

@@ -38,16 +38,25 @@ double mean(const std::vector<float>& values) {
   return sum / static_cast<double>(values.size());
 }
 
+// From the smallest value to the largest, for curves: four digits are finer than any pixel.
+Json percentiles(const std::vector<float>& sorted) {
+  Json list = Json::array();
+  for (int p = 0; p <= 100; ++p) list.push_back(std::stod(fmt::format("{:.4g}", percentile(sorted, p / 100.0))));
+  return list;
+}
+
 Json distribution(std::vector<float> values) {
   if (values.empty()) {
-    return {{"mean", nullptr}, {"p50", nullptr}, {"p90", nullptr}, {"p99", nullptr}, {"max", nullptr}};
+    return {{"mean", nullptr}, {"p50", nullptr}, {"p90", nullptr}, {"p99", nullptr}, {"max", nullptr},
+            {"percentiles", Json::array()}};
   }
   std::sort(values.begin(), values.end());
   return {{"mean", mean(values)},
           {"p50", percentile(values, 0.5)},
           {"p90", percentile(values, 0.9)},
           {"p99", percentile(values, 0.99)},
-          {"max", values.back()}};
+          {"max", values.back()},
+          {"percentiles", percentiles(values)}};
 }
 
 double gb_fetched(const SwapFigures& swaps) { return static_cast<double>(swaps.largest_shard_bytes) / 1e9; }
@@ -92,8 +101,42 @@ Json figures_json(const ServeFigures& figures, std::uint64_t failed_lines, const
           {"cache", {{"set_asides", figures.cache.set_asides}, {"shared_tokens", figures.cache.shared_tokens}}}};
 }
 
+Json configuration_json(const RunFacts& facts) {
+  Json object = Json::object();
+  for (const auto& [option, value] : facts.configuration) object[option] = value;
+  return object;
+}
+
+std::vector<std::uint64_t> sum_over_models(const QueueHistory& queues, std::size_t models) {
+  std::vector<std::uint64_t> sum(queues.waiting().size(), 0);
+  for (std::size_t model = 0; model < models; ++model) {
+    const std::vector<std::uint64_t>& open = queues.open(static_cast<ModelId>(model));
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += open[i];
+  }
+  return sum;
+}
+
+// Indented JSON whose lists, all of them of numbers, stand in a line each.
+std::string lists_in_a_line(const std::string& text) {
+  std::string out;
+  bool quoted = false, list = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') quoted = !quoted;
+    if (!quoted && (c == '[' || c == ']')) list = c == '[';
+    if (list && (c == '\n' || c == ' ')) continue;
+    out += c;
+    if (list && c == ',') out += ' ';
+    if (quoted && c == '\\') out += text[++i];  // whatever is escaped ends no string
+  }
+  return out;
+}
+
 Json facts_json(const RunFacts& facts) {
-  return {{"wall_s", facts.wall_s},
+  return {{"computron", {{"version", facts.version}}},
+          {"started", facts.started},
+          {"host", facts.host},
+          {"wall_s", facts.wall_s},
           {"mesh", {{"ranks", facts.ranks}, {"tp", facts.tp}, {"pp", facts.pp}, {"groups", facts.groups}}},
           {"device", facts.device},
           {"link",
@@ -122,17 +165,21 @@ void merge(StepFigures& to, const StepFigures& from) {
   for (std::size_t rank = 0; rank < from.compute_s.size(); ++rank) to.compute_s[rank] += from.compute_s[rank];
 }
 
-void merge(ServeFigures& to, const ServeFigures& from) {
+void merge_counts(ServeFigures& to, const ServeFigures& from) {
   to.requests_ok += from.requests_ok;
   to.requests_failed += from.requests_failed;
   to.prompt_tokens += from.prompt_tokens;
   to.generated_tokens += from.generated_tokens;
-  append(to.latency_s, from.latency_s);
-  append(to.ttft_s, from.ttft_s);
   merge(to.swaps, from.swaps);
   merge(to.steps, from.steps);
   to.cache.set_asides += from.cache.set_asides;
   to.cache.shared_tokens += from.cache.shared_tokens;
+}
+
+void merge(ServeFigures& to, const ServeFigures& from) {
+  merge_counts(to, from);
+  append(to.latency_s, from.latency_s);
+  append(to.ttft_s, from.ttft_s);
 }
 
 std::string requests_line(const ServeFigures& figures, std::uint64_t failed_lines, const RunFacts& facts) {
@@ -174,7 +221,8 @@ std::string steps_line(const StepFigures& steps) {
 
 }  // namespace
 
-Metrics::Metrics(std::vector<std::string> model_ids) : ids_(std::move(model_ids)), models_(ids_.size()) {}
+Metrics::Metrics(std::vector<std::string> model_ids)
+    : ids_(std::move(model_ids)), models_(ids_.size()), queues_(ids_.size()) {}
 
 void Metrics::add(std::span<const Completion> parts) {
   ServeFigures& figures = models_.at(parts.front().model);
@@ -198,10 +246,22 @@ void Metrics::add(std::span<const Completion> parts) {
 
 void Metrics::add_failure() { ++failed_lines_; }
 
+std::uint64_t Metrics::failed() const {
+  std::uint64_t count = failed_lines_;
+  for (const ServeFigures& figures : models_) count += figures.requests_failed;
+  return count;
+}
+
 std::uint64_t Metrics::finished() const {
   std::uint64_t count = failed_lines_;
   for (const ServeFigures& figures : models_) count += figures.requests_ok + figures.requests_failed;
   return count;
+}
+
+ServeFigures Metrics::counts() const {
+  ServeFigures all;
+  for (const ServeFigures& figures : models_) merge_counts(all, figures);
+  return all;
 }
 
 ServeFigures Metrics::merged() const {
@@ -213,9 +273,15 @@ ServeFigures Metrics::merged() const {
 std::string Metrics::to_json(const RunFacts& facts) const {
   Json object = facts_json(facts);
   object.update(figures_json(merged(), failed_lines_, facts));
+  object["over_time"] = {{"interval_s", queues_.interval_s()}, {"waiting", queues_.waiting()}};
+  object["open"] = sum_over_models(queues_, ids_.size());
+  object["configuration"] = configuration_json(facts);
   Json& models = object["models"] = Json::object();
-  for (std::size_t i = 0; i < ids_.size(); ++i) models[ids_[i]] = figures_json(models_[i], 0, facts);
-  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  for (std::size_t i = 0; i < ids_.size(); ++i) {
+    models[ids_[i]] = figures_json(models_[i], 0, facts);
+    models[ids_[i]]["open"] = queues_.open(static_cast<ModelId>(i));
+  }
+  return lists_in_a_line(object.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 std::string Metrics::summary(const RunFacts& facts) const {

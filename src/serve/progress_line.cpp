@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
+#include "duration.h"
 
 namespace computron {
 namespace {
@@ -21,13 +23,6 @@ std::size_t terminal_columns() {
 // One write(2), so that the line never mixes with log lines. A line that is lost harms nothing.
 void show(const std::string& text) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
-}
-
-// 93.4 → "1:33", 7300 → "2:01:40".
-std::string duration(double seconds) {
-  const auto whole = static_cast<long>(seconds);
-  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
-  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 }  // namespace
@@ -58,9 +53,8 @@ std::string ProgressLine::line(double now, const State& state) const {
                                  state.total_known ? "" : "+", static_cast<double>(state.generated_tokens) / elapsed);
   if (!state.model.empty()) text += fmt::format(", {}", state.model);
   if (state.swapping) text += ", swapping";
-  if (state.total_known && state.done > 0 && state.done < state.total) {
-    const double left = elapsed / static_cast<double>(state.done) * static_cast<double>(state.total - state.done);
-    text += fmt::format(", {} left", duration(std::ceil(left)));
+  if (const auto left_s = time_left_s(elapsed, state.done, state.total, state.total_known)) {
+    text += fmt::format(", {} left", duration_text(std::ceil(*left_s)));
   }
   return text;
 }

@@ -1,3 +1,4 @@
+#include "computron/base/status_signal.h"
 #include "computron/base/stop.h"
 #include "computron/comm/tags.h"
 #include "computron/serve/engine.h"
@@ -17,7 +18,7 @@ bool run_worker(Job& job) {
       todo.push_back(std::move(*step));
     }
     reports.poll();
-    stops.poll(stop_signals(), only_warned());
+    stops.poll(stop_signals(), only_warned(), status_signals());
     job.executor().poll();
   };
   job.progress().set_hook(poll);

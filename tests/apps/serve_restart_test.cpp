@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "computron/base/digest.h"
@@ -188,6 +189,35 @@ TEST_F(Restart, DISABLED_HundredKillsLoseDoubleAndAlterNothing) {
   EXPECT_EQ(serve(job, folder_).job.exit_code, 0);
   expect_done();
   fmt::print("{} kills, {} jobs that got to their end\n", kills, completions + 1);
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Asked through any rank; a launcher asks all of them.
+TEST_F(Restart, TellsOnRequestHowItStands) {
+  const fs::path status = folder_ / "status";
+  ServeJob job = slow_job();
+  job.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.05", "--status", status};
+  RunningServe running(job, folder_);
+  while (running.mpi().running() && bytes_written() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_EQ(kill(running.mpi().rank_process(1), SIGUSR2), 0) << "it has ended too early";
+  ASSERT_EQ(kill(running.mpi().rank_process(0), SIGUSR2), 0);
+  while (running.mpi().running() && text_of(status).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_THAT(text_of(status), HasSubstr("requests done"));
+  const Served served = running.finish(healthy_limit_s());
+  EXPECT_EQ(served.job.exit_code, 0) << served.job.errors;
+  const std::vector<std::string> own = served.job.own_lines();
+  ASSERT_GE(own.size(), 1u) << served.job.errors;
+  EXPECT_LE(own.size(), 2u) << "a block for what one launcher sends to all ranks: " << served.job.errors;
+  for (const char* part : {"/300", "requests done", "swaps/s", "resident", "one  ", "two  "}) {
+    EXPECT_THAT(served.job.errors, HasSubstr(part));
+  }
+  EXPECT_THAT(text_of(status), HasSubstr("computron: finished after"));
+  EXPECT_THAT(text_of(status), HasSubstr("300/300 requests done, 2 of them failed"));
+  EXPECT_FALSE(fs::exists(status.string() + ".partial"));
 }
 
 TEST_F(Restart, WithSomethingElseIsRefused) {

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <regex>
 #include <set>
 
 #include "tests/apps/serve_job.h"
@@ -39,12 +42,14 @@ class ServeTrace : public ::testing::TestWithParam<Mesh> {
     }
     job.device_memory = fmt::format("{}KiB", frames * kPageKib);
     job.page_size = fmt::format("{}KiB", kPageKib);
-    const auto path = folder_ / "trace.json";
+    const auto path = trace_path();
     job.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.1", "--trace", path, "--verify-swap", "every"};
     served_ = serve_ok(job, folder_);
     trace_ = std::make_unique<TraceFile>(path);
   }
   int ranks() const { return GetParam().tp * GetParam().pp; }
+  std::filesystem::path trace_path() const { return folder_ / "trace.json"; }
+  void expect_report();
 
   TemporaryFolder folder_;
   Served served_;
@@ -122,6 +127,50 @@ void expect_waits_fit(const TraceFile& trace) {
   }
 }
 
+// What the page shows of a figure of the metrics file is what stands there.
+void expect_figures_of(const json& metrics, const std::string& page) {
+  static const std::regex figure(R"re(data-figure="([^"]*)" data-value="([^"]*)")re");
+  std::set<std::string> seen;
+  for (std::sregex_iterator at(page.begin(), page.end(), figure), end; at != end; ++at) {
+    const std::string key = (*at)[1];
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    EXPECT_EQ(std::stod((*at)[2]), metrics.at(json::json_pointer(pointer)).get<double>()) << key;
+    seen.insert(key);
+  }
+  for (const char* key : {"wall_s", "requests.ok", "latency_s.p99", "swaps.link_fraction", "models.b.swaps.bytes"}) {
+    EXPECT_TRUE(seen.contains(key)) << key;
+  }
+}
+
+// Cuts the trace in the end.
+void ServeTrace::expect_report() {
+  write_lines(folder_ / "metrics.json", {served_.metrics.dump()});
+  const std::filesystem::path page_path = folder_ / "report.html";
+  const auto report = [&](const std::filesystem::path& trace) {
+    return run_job(1, {COMPUTRON_PROGRAM, "report", page_path, "--metrics", folder_ / "metrics.json", "--trace", trace},
+                   trace_path().parent_path(), healthy_limit_s());
+  };
+  const JobOutcome made = report(trace_path());
+  ASSERT_EQ(made.exit_code, 0) << made.errors;
+  std::ifstream file(page_path);
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  expect_figures_of(served_.metrics, page);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    for (const char* what : {"computes a", "computes b", "copies a", "copies b"}) {
+      EXPECT_NE(page.find(fmt::format("<title>rank {} {}", rank, what)), std::string::npos) << rank << " " << what;
+    }
+  }
+  EXPECT_NE(page.find("<title>rank 0 waits for pages"), std::string::npos);
+  EXPECT_NE(page.find("<dt>link-gbps</dt><dd>0.1</dd>"), std::string::npos);
+
+  std::filesystem::resize_file(trace_path(), std::filesystem::file_size(trace_path()) / 2);
+  const JobOutcome refused = report(trace_path());
+  EXPECT_EQ(refused.exit_code, 65) << refused.errors;
+  EXPECT_NE(refused.errors.find("trace.json: not JSON from byte"), std::string::npos) << refused.errors;
+  EXPECT_EQ(report(folder_ / "none.json").exit_code, 66);
+}
+
 TEST_P(ServeTrace, TellsWhatHappened) {
   expect_ranks_and_tracks(*trace_, ranks());
   expect_copies_fit(*trace_, served_.metrics);
@@ -144,6 +193,7 @@ TEST_P(ServeTrace, TellsWhatHappened) {
   EXPECT_EQ(trace_->select("communication", "receive activation").size(), passes * (pp - 1) * tp);
   const std::size_t sums = tp == 1 ? 0 : 2 * layers + 1;  // two a layer, one of the embedding
   EXPECT_EQ(trace_->select("communication", "all-reduce").size(), passes * sums * tp);
+  expect_report();
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ServeTrace, ::testing::Values(Mesh{1, 1, 24}, Mesh{2, 2, 9}),

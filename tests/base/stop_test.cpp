@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "computron/base/error.h"
+#include "computron/base/status_signal.h"
 
 namespace computron {
 namespace {
@@ -47,6 +48,12 @@ TEST(Stop, OneTooManyEndsTheProcess) {
 
 TEST(Stop, FirstSignalIsNamed) {
   EXPECT_EQ(exit_code_after({SIGHUP, SIGTERM}, [] { return stop_signal_name() == "SIGHUP" ? 1 : 0; }), 1);
+}
+
+TEST(Status, RequestsAreCountedAndStopNothing) {
+  catch_status_signal();
+  EXPECT_EQ(exit_code_after({SIGUSR2, SIGUSR2, SIGUSR2}, stop_signals), 0);
+  EXPECT_EQ(exit_code_after({SIGUSR2, SIGTERM, SIGUSR2, SIGUSR2}, status_signals), 3);
 }
 
 TEST(Stop, PhasesOfTheStartEnd) {

@@ -20,7 +20,8 @@ struct Floor {
 // Floors on the same level do not include each other.
 constexpr std::array kFloors = {Floor{"base", 0},  Floor{"device", 1},     Floor{"ops", 2},   Floor{"comm", 2},
                                 Floor{"text", 2},  Floor{"checkpoint", 2}, Floor{"model", 3}, Floor{"runtime", 4},
-                                Floor{"sched", 5}, Floor{"serve", 6},      Floor{"plan", 6},  Floor{"apps", 7}};
+                                Floor{"sched", 5}, Floor{"serve", 6},      Floor{"plan", 6},  Floor{"report", 6},
+                                Floor{"apps", 7}};
 
 const Floor* find_floor(std::string_view name) {
   const auto* found = std::ranges::find(kFloors, name, &Floor::name);

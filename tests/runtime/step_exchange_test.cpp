@@ -63,7 +63,7 @@ TEST(StopExchange, RankThatSaysNothingIsMissed) {
     StopTeller teller(mesh);
     mesh.world.barrier();
     for (const int signals : {1, 2}) {
-      for (int i = 0; i < 1000; ++i) teller.poll(signals, /*only_warned=*/signals == 1);
+      for (int i = 0; i < 1000; ++i) teller.poll(signals, /*only_warned=*/signals == 1, /*status_requests=*/signals == 2 ? 3 : 0);
       mesh.world.barrier();
     }
     return;
@@ -76,8 +76,10 @@ TEST(StopExchange, RankThatSaysNothingIsMissed) {
   mesh.world.barrier();
   mesh.world.barrier();
   expect_told(listener, 1);
+  EXPECT_EQ(listener.status_requests(), 0);
   mesh.world.barrier();
   expect_told(listener, 2);
+  EXPECT_EQ(listener.status_requests(), 1);  // it has grown
   EXPECT_FALSE(listener.only_warned());
 }
 

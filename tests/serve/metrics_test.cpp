@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "serve_support.h"
@@ -82,8 +83,9 @@ Metrics sample() {
 
 TEST(Metrics, KeysAreTheInterfaces) {
   const auto object = ordered_json::parse(sample().to_json(facts()));
-  EXPECT_THAT(keys(object), ElementsAre("wall_s", "mesh", "device", "link", "requests", "tokens", "latency_s", "ttft_s",
-                                        "swaps", "steps", "cache", "models"));
+  EXPECT_THAT(keys(object),
+              ElementsAre("computron", "started", "host", "wall_s", "mesh", "device", "link", "requests", "tokens",
+                          "latency_s", "ttft_s", "swaps", "steps", "cache", "over_time", "open", "configuration", "models"));
   EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
   EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
   EXPECT_THAT(keys(object["models"]), ElementsAre("a", "b"));
@@ -91,7 +93,7 @@ TEST(Metrics, KeysAreTheInterfaces) {
     EXPECT_THAT(keys(figures["requests"]), ElementsAre("total", "ok", "failed"));
     EXPECT_THAT(keys(figures["tokens"]), ElementsAre("prompt", "generated", "generated_per_s"));
     for (const std::string name : {"latency_s", "ttft_s"}) {
-      EXPECT_THAT(keys(figures[name]), ElementsAre("mean", "p50", "p90", "p99", "max"));
+      EXPECT_THAT(keys(figures[name]), ElementsAre("mean", "p50", "p90", "p99", "max", "percentiles"));
     }
     EXPECT_THAT(keys(figures["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
                                                     "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
@@ -134,6 +136,51 @@ TEST(Metrics, PercentilesAreNearestRanks) {
   for (const std::string name : {"mean", "p50", "p90", "p99", "max"}) {
     EXPECT_DOUBLE_EQ(object["models"]["b"]["latency_s"][name], 500) << name;
   }
+}
+
+TEST(Metrics, CurvesGoFromTheSmallestToTheLargest) {
+  const auto object = json::parse(sample().to_json(facts()));
+  const auto curve = object["models"]["a"]["latency_s"]["percentiles"].get<std::vector<double>>();  // 1 to 100 s
+  ASSERT_EQ(curve.size(), 101u);
+  EXPECT_EQ(curve.front(), 1);
+  EXPECT_EQ(curve[50], 50);
+  EXPECT_EQ(curve.back(), 100);
+  EXPECT_TRUE(std::is_sorted(curve.begin(), curve.end()));
+}
+
+TEST(Metrics, ListsStandInALineAndTextsAsTheyAre) {
+  const std::string odd = "a [\"1,  2\", \\\\ \n]";
+  Metrics metrics({odd});
+  add(metrics, completion_of(0, 2, 1));
+  const std::string text = metrics.to_json(facts());
+  EXPECT_THAT(text, HasSubstr("\"percentiles\": [2.0, 2.0, "));
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 150);
+  EXPECT_TRUE(json::parse(text)["models"].contains(odd)) << text;
+}
+
+TEST(QueueHistory, HoldsEvenlySpacedTimesHoweverLongTheRun) {
+  QueueHistory history(2, 0.5);
+  for (int i = 0; i <= 10000; ++i) {  // depths that tell the time at which they were
+    const auto t = static_cast<std::uint64_t>(i);
+    const QueueDepth depths[] = {{t, 1}, {2 * t, 0}};
+    if (history.due(i * 0.5)) history.note(i * 0.5, depths);
+  }
+  const std::size_t times = history.waiting().size();
+  EXPECT_GE(times, QueueHistory::kMostTimes / 2);
+  EXPECT_LE(times, QueueHistory::kMostTimes);
+  EXPECT_GT(static_cast<double>(times) * history.interval_s(), 5000);
+  for (std::size_t k = 0; k < times; ++k) {
+    const auto then = static_cast<std::uint64_t>(history.interval_s() * static_cast<double>(k) / 0.5);
+    ASSERT_EQ(history.waiting()[k], 3 * then);
+    ASSERT_EQ(history.open(0)[k], then + 1);
+  }
+}
+
+TEST(QueueHistory, TimesThatNobodyLookedAtAreFilledIn) {
+  QueueHistory history(1, 0.5);
+  history.note(2.1, std::vector<QueueDepth>{{7, 1}});
+  EXPECT_THAT(history.waiting(), ElementsAre(7, 7, 7, 7, 7));
+  EXPECT_THAT(history.open(0), ElementsAre(8, 8, 8, 8, 8));
 }
 
 TEST(Metrics, ScoredPromptsHaveNoFirstToken) {

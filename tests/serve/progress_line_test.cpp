@@ -3,6 +3,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
 #include "serve_support.h"
 
@@ -112,6 +118,69 @@ TEST(ProgressLine, QuietWritesNothing) {
     progress.finish(101, some());
   });
   EXPECT_EQ(text, "");
+}
+
+JobStatus status_sample() {
+  JobStatus status{.counts = {.time_s = 100, .done = 25, .tokens = 5000, .steps = 2000, .swaps = 50, .swap_bytes = 50'000'000'000},
+                   .before = {.time_s = 90, .done = 20, .tokens = 4900, .steps = 1900, .swaps = 45, .swap_bytes = 40'000'000'000},
+                   .total = 100,
+                   .total_known = true,
+                   .failed = 2,
+                   .running = "opt",
+                   .swapping = true};
+  status.models = {{"opt", {40, 3}, 20, 0.5}, {"bert\x1b[31m", {30, 2}, 5, 1}, {"idle", {}, 0, 0}};
+  return status;
+}
+
+TEST(StatusBlock, SaysHowTheJobStands) {
+  const std::string text = status_block(status_sample());
+  EXPECT_THAT(text, HasSubstr("computron: 1:40: 25/100 requests done, 2 of them failed, 5:00 left\n"));
+  EXPECT_THAT(text, HasSubstr("lately   0.5 requests/s, 10.0 tokens/s, 10.0 steps/s, 0.50 swaps/s (1.000 GB/s"));
+  EXPECT_THAT(text, HasSubstr("overall  0.2 requests/s, 50.0 tokens/s, 20.0 steps/s, 0.50 swaps/s (0.500 GB/s"));
+  EXPECT_THAT(text, HasSubstr("opt                                 40         3        20      50 %  runs, swapping\n"));
+  EXPECT_THAT(text, HasSubstr("and 1 more model\n"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b"))) << "an id is no terminal's command";
+}
+
+TEST(StatusBlock, OfAJobThatHasEndedGuessesNothing) {
+  JobStatus status = status_sample();
+  status.end = "stopped";
+  EXPECT_THAT(status_block(status), HasSubstr("computron: stopped after 1:40: 25/100 requests done, 2 of them failed\n"));
+  EXPECT_THAT(status_block(status), Not(HasSubstr("lately")));
+}
+
+TEST(StatusBlock, OfManyModelsIsShort) {
+  JobStatus status = status_sample();
+  for (int i = 0; i < 500; ++i) status.models.push_back({"m", {1, 0}, 0, 0});
+  const std::string text = status_block(status);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 50);
+  EXPECT_THAT(text, HasSubstr("and 463 more models\n"));
+}
+
+TEST(StatusWriter, WritesTheLastStatusBeforeItEnds) {
+  const TemporaryFolder folder;
+  JobStatus status = status_sample();
+  const std::string printed = error_output([&] {
+    StatusWriter writer(folder / "status");
+    writer.put(status, /*print=*/true);
+    status.end = "finished";
+    writer.put(status, /*print=*/false);
+  });
+  EXPECT_THAT(printed, HasSubstr("requests done"));
+  EXPECT_EQ(read_file(folder / "status"), status_block(status));
+  EXPECT_FALSE(std::filesystem::exists(folder / "status.partial"));
+}
+
+TEST(StatusWriter, AFileThatCannotBeWrittenEndsNothing) {
+  const TemporaryFolder folder;
+  const std::string printed = error_output([&] {
+    StatusWriter writer(folder / "none/status");
+    for (int i = 0; i < 3; ++i) {
+      writer.put(status_sample(), /*print=*/true);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  EXPECT_THAT(printed, HasSubstr("requests done"));
 }
 
 }  // namespace

@@ -96,6 +96,8 @@ class Scheduler {
     return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes;
   }
   std::optional<ModelId> running_model() const { return turn_.model; }
+  // Share of the model's pages that are in the pools of all stages once what is planned has been done.
+  double resident_share(ModelId model) const;
   const CacheUse& cache_use(ModelId model) const { return work_[model].cache_use(); }
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
   const CostModel& costs() const { return costs_; }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "computron/serve/front_end.h"
+#include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
 #include "computron/serve/request_reader.h"
 #include "computron/serve/result_writer.h"
@@ -22,6 +23,7 @@ struct BatchOptions {
   bool replay = false;  // honour arrival times; without it every request is there from the start, or
   bool live = false;    // arrives when it is read
   bool show_progress = true;
+  std::string status_file = {};  // with how the job stands, each second; empty: none
   std::optional<RequestId> crash = {};  // test only: a request that ends the process once a step has computed on it
 };
 
@@ -48,6 +50,7 @@ class BatchFrontEnd : public FrontEnd {
     std::vector<Completion> parts;    // by Completion::part
     std::size_t missing = 0;          // of them
     bool begun = false;
+    ModelId model = 0;
   };
 
   void put_result(const Open& open);
@@ -58,6 +61,10 @@ class BatchFrontEnd : public FrontEnd {
   void note_input_end();
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
+  void look_around(const Activity& activity, double now);
+  JobCounts counts(double now) const;
+  JobStatus status(const Activity& activity, double now);
+  void end_status(const char* end, double now);
 
   RequestReader& reader_;
   ResultWriter& writer_;
@@ -73,7 +80,15 @@ class BatchFrontEnd : public FrontEnd {
   bool input_ended_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;
-  std::uint64_t generated_tokens_ = 0;
+  std::uint64_t generated_tokens_ = 0;  // of finished requests
+
+  std::vector<QueueDepth> queues_;  // [model]
+  std::uint64_t sampled_tokens_ = 0;
+  StatusWriter status_writer_;
+  std::deque<JobCounts> past_;       // of the last seconds, one each
+  int status_requests_ = 0;          // that have been seen
+  double status_s_ = -1;             // when the last of them was answered
+  const Scheduler* scheduler_ = nullptr;
 };
 
 }  // namespace computron

@@ -13,8 +13,10 @@ namespace computron {
 
 // What the ranks are at, for whoever shows it.
 struct Activity {
-  std::optional<ModelId> running;
+  std::optional<ModelId> running = {};
   bool swapping = false;  // a step in flight is the first of a turn whose model missed pages
+  const Scheduler* scheduler = nullptr;
+  int status_requests = 0;  // grows when somebody wants to know how the job stands
 };
 
 // A note that the front end keeps of what is about to run; 0: none.

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "computron/sched/request.h"
+#include "computron/serve/queue_history.h"
 
 namespace computron {
 
@@ -53,6 +55,10 @@ struct RunFacts {
   std::string device;
   double link_gb_per_s = 0;  // per rank: the emulated rate; 0: not held, unknown
   bool link_emulated = false;
+  std::string version = {};  // of the program
+  std::string started = {};  // 2026-11-22T01:02:03Z
+  std::string host = {};     // of rank 0
+  std::vector<std::pair<std::string, std::string>> configuration = {};  // option, value in effect
 };
 
 class Metrics {
@@ -64,6 +70,9 @@ class Metrics {
   void add_failure();                                            // a line that never became a request of a model
   ServeFigures& model(ModelId model) { return models_[model]; }  // for swaps and steps
   std::uint64_t finished() const;
+  std::uint64_t failed() const;
+  ServeFigures counts() const;  // of all models, without the times of requests
+  QueueHistory& queues() { return queues_; }
 
   // interface.md's object; job-wide figures are the models' merged.
   std::string to_json(const RunFacts& facts) const;
@@ -74,6 +83,7 @@ class Metrics {
   ServeFigures merged() const;
   std::vector<std::string> ids_;
   std::vector<ServeFigures> models_;
+  QueueHistory queues_;
   std::uint64_t failed_lines_ = 0;
 };
 

@@ -1,0 +1,26 @@
+// One self-contained HTML page about a run, its trace and scaling studies. Pure: text in, text out.
+//
+// Figures of the metrics file carry their key and value as it stands there (data-figure, data-value), so that a
+// program can read them back.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "computron/report/run_figures.h"
+#include "computron/report/study.h"
+#include "computron/report/trace_spans.h"
+
+namespace computron {
+
+struct ReportContent {
+  std::string title;  // empty: one is made
+  std::optional<RunFigures> run = {};
+  std::optional<RunTrace> trace = {};
+  std::vector<StudyFile> studies = {};
+};
+
+std::string report_page(const ReportContent& content);
+
+}  // namespace computron

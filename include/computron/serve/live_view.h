@@ -1,0 +1,77 @@
+// How a running job stands, for people: the block that SIGUSR2 prints and `--status FILE` holds.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "computron/serve/queue_history.h"
+
+namespace computron {
+
+struct ModelStatus {
+  std::string id;
+  QueueDepth queue;
+  std::uint64_t done = 0;
+  double resident = 0;  // share of its pages that are in the pools, as planned
+};
+
+// What has been done since the start.
+struct JobCounts {
+  double time_s = 0;
+  std::uint64_t done = 0;  // requests
+  std::uint64_t tokens = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t swaps = 0;
+  std::uint64_t swap_bytes = 0;
+};
+
+struct JobStatus {
+  JobCounts counts;
+  JobCounts before;  // some seconds ago: rates are since then
+  std::uint64_t total = 0;
+  bool total_known = false;
+  std::uint64_t failed = 0;
+  std::string running;  // model; empty: none
+  bool swapping = false;
+  std::string end = {};  // "finished", "stopped"; empty: it goes on
+  std::vector<ModelStatus> models = {};
+};
+
+// Lines, the last with its end. Models that nothing is known of but that they are there are counted only.
+std::string status_block(const JobStatus& status);
+
+// Seconds until all requests are done if the others take as long as those that are; absent when that is unknown.
+std::optional<double> time_left_s(double elapsed_s, std::uint64_t done, std::uint64_t total, bool total_known);
+
+// Prints and writes from a thread of its own, so that no slow terminal or file system holds up its caller.
+class StatusWriter {
+ public:
+  // `path`: replaced as a whole by each status (PATH.partial and rename); empty: only prints.
+  explicit StatusWriter(std::string path);
+  ~StatusWriter();  // what has been given is written first
+  StatusWriter(const StatusWriter&) = delete;
+  StatusWriter& operator=(const StatusWriter&) = delete;
+
+  bool has_file() const { return !path_.empty(); }
+  // Takes the place of what has not been written yet. `print`: on standard error, too. Never waits for the writing.
+  void put(JobStatus status, bool print);
+
+ private:
+  void run(const std::stop_token& stop);
+  void replace_file(const std::string& text);
+
+  const std::string path_;
+  bool warned_ = false;  // of the thread
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::optional<JobStatus> status_;
+  bool print_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace computron

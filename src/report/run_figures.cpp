@@ -1,0 +1,190 @@
+#include "computron/report/run_figures.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "computron/base/error.h"
+#include "computron/base/printable.h"
+
+namespace computron {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 16;  // of nested values; ours have 5
+constexpr int kMaxRanks = 1 << 20;
+
+// A value and where it stands.
+class Field {
+ public:
+  Field(const Json& json, std::string path, const std::string& file)
+      : json_(json), path_(std::move(path)), file_(file) {}
+
+  bool has(const char* key) const { return object().contains(key); }
+  Field at(const char* key) const {
+    if (!has(key)) fail(key, "is missing: this is not what computron serve --metrics writes");
+    return Field(json_.at(key), path_.empty() ? key : path_ + "." + key, file_);
+  }
+
+  double number() const {
+    if (!json_.is_number()) wrong("a number");
+    const auto value = json_.get<double>();
+    if (!std::isfinite(value)) wrong("a finite number");
+    return value;
+  }
+  std::optional<double> optional() const { return json_.is_null() ? std::nullopt : std::optional(number()); }
+  // Times, rates and the like.
+  double amount() const {
+    const double value = number();
+    if (value < 0) wrong("at least 0");
+    return value;
+  }
+  std::uint64_t count() const {
+    if (!json_.is_number_unsigned()) wrong("a whole number of at least 0");
+    return json_.get<std::uint64_t>();
+  }
+  int ranks() const {
+    const std::uint64_t value = count();
+    if (value < 1 || value > kMaxRanks) wrong(fmt::format("between 1 and {}", kMaxRanks).c_str());
+    return static_cast<int>(value);
+  }
+  bool boolean() const {
+    if (!json_.is_boolean()) wrong("true or false");
+    return json_.get<bool>();
+  }
+  std::string string() const {
+    if (!json_.is_string()) wrong("a string");
+    return json_.get<std::string>();
+  }
+  // Calls take(field) for each of a list.
+  template <class F>
+  void each(const F& take) const {
+    if (!json_.is_array()) wrong("a list");
+    for (std::size_t i = 0; i < json_.size(); ++i) take(Field(json_[i], fmt::format("{}[{}]", path_, i), file_));
+  }
+  // Calls take(name, field) for each of an object.
+  template <class F>
+  void each_named(const F& take) const {
+    for (const auto& [name, value] : object().items()) take(name, Field(value, path_ + "." + printable(name), file_));
+  }
+
+ private:
+  const Json& object() const {
+    if (!json_.is_object()) wrong("an object");
+    return json_;
+  }
+  [[noreturn]] void wrong(const char* wanted) const {
+    const std::string shown = printable(json_.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60));
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} should be {}, not {}", file_, path_.empty() ? "the whole" : path_, wanted, shown));
+  }
+  [[noreturn]] void fail(const char* key, const char* what) const {
+    throw Error(ExitCode::kData, fmt::format("{}: {}{}{} {}", file_, path_, path_.empty() ? "" : ".", key, what));
+  }
+
+  const Json& json_;
+  std::string path_;
+  const std::string& file_;
+};
+
+DistributionFigures distribution(const Field& field) {
+  DistributionFigures d{field.at("mean").optional(), field.at("p50").optional(), field.at("p90").optional(),
+                        field.at("p99").optional(),  field.at("max").optional(), {}};
+  if (field.has("percentiles")) {
+    field.at("percentiles").each([&](const Field& value) { d.percentiles.push_back(value.number()); });
+  }
+  return d;
+}
+
+std::vector<std::uint64_t> counts(const Field& field) {
+  std::vector<std::uint64_t> values;
+  field.each([&](const Field& value) { values.push_back(value.count()); });
+  return values;
+}
+
+void read_swaps(const Field& swaps, GroupFigures& group) {
+  group.swaps = swaps.at("count").count();
+  group.pages = swaps.at("pages").count();
+  group.bytes = swaps.at("bytes").count();
+  group.busy_s = swaps.at("busy_s").amount();
+  group.exposed_s = swaps.at("exposed_s").amount();
+  group.gb_per_s_per_rank = swaps.at("gb_per_s_per_rank").optional();
+  group.link_fraction = swaps.at("link_fraction").optional();
+}
+
+GroupFigures group_figures(const std::string& id, const Field& field) {
+  GroupFigures group;
+  group.id = id;
+  const Field requests = field.at("requests"), tokens = field.at("tokens"), steps = field.at("steps");
+  group.total = requests.at("total").count();
+  group.ok = requests.at("ok").count();
+  group.failed = requests.at("failed").count();
+  group.prompt_tokens = tokens.at("prompt").count();
+  group.generated_tokens = tokens.at("generated").count();
+  group.generated_per_s = tokens.at("generated_per_s").optional();
+  group.latency_s = distribution(field.at("latency_s"));
+  group.ttft_s = distribution(field.at("ttft_s"));
+  read_swaps(field.at("swaps"), group);
+  group.steps = steps.at("count").count();
+  group.step_mean_us = steps.at("mean_us").optional();
+  group.step_overhead_us = steps.at("overhead_us").optional();
+  if (field.has("open")) group.open = counts(field.at("open"));
+  return group;
+}
+
+void read_facts(const Field& root, RunFigures& run) {
+  run.wall_s = root.at("wall_s").amount();
+  const Field mesh = root.at("mesh"), link = root.at("link");
+  run.ranks = mesh.at("ranks").ranks();
+  run.tp = mesh.at("tp").ranks();
+  run.pp = mesh.at("pp").ranks();
+  run.groups = mesh.at("groups").ranks();
+  run.device = root.at("device").string();
+  run.link_gb_per_s = link.at("gb_per_s_per_rank").optional();
+  run.link_emulated = link.at("emulated").boolean();
+}
+
+void read_additions(const Field& root, RunFigures& run) {
+  if (root.has("computron")) run.version = root.at("computron").at("version").string();
+  if (root.has("started")) run.started = root.at("started").string();
+  if (root.has("host")) run.host = root.at("host").string();
+  if (root.has("over_time")) {
+    run.interval_s = root.at("over_time").at("interval_s").amount();
+    run.waiting = counts(root.at("over_time").at("waiting"));
+  }
+  if (!root.has("configuration")) return;
+  root.at("configuration").each_named([&](const std::string& option, const Field& value) {
+    run.configuration.emplace_back(option, value.string());
+  });
+}
+
+Json parse(std::string_view text, const std::string& file) {
+  const auto keep = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) throw Error(ExitCode::kData, file + ": nested too deep for the figures of a run");
+    return true;
+  };
+  try {
+    return Json::parse(text, keep);
+  } catch (const Json::exception& error) {
+    throw Error(ExitCode::kData, fmt::format("{}: not JSON: {}", file, printable(error.what())));
+  }
+}
+
+}  // namespace
+
+RunFigures parse_run_figures(std::string_view text, const std::string& file) {
+  const Json json = parse(text, file);
+  const Field root(json, "", file);
+  RunFigures run;
+  read_facts(root, run);
+  run.job = group_figures("", root);
+  if (root.has("open")) run.job.open = counts(root.at("open"));
+  root.at("models").each_named(
+      [&](const std::string& id, const Field& field) { run.models.push_back(group_figures(id, field)); });
+  read_additions(root, run);
+  return run;
+}
+
+}  // namespace computron

@@ -1,0 +1,124 @@
+#include "computron/report/page.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <sstream>
+
+#include "computron/report/text.h"
+#include "tests/report/sample_run.h"
+
+namespace computron {
+namespace {
+
+using test::sample_run;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// key → value of the figures that the page shows.
+std::map<std::string, double> figures_of(const std::string& page) {
+  static const std::regex figure(R"re(data-figure="([^"]*)" data-value="([^"]*)")re");
+  std::map<std::string, double> figures;
+  for (std::sregex_iterator at(page.begin(), page.end(), figure), end; at != end; ++at) {
+    const double value = std::stod((*at)[2]);
+    const auto [found, is_new] = figures.emplace((*at)[1], value);
+    EXPECT_EQ(found->second, value) << "shown twice, differently: " << (*at)[1];
+  }
+  return figures;
+}
+
+std::string page_of(const std::string& run) {
+  ReportContent content;
+  content.run = parse_run_figures(run, "m.json");
+  return report_page(content);
+}
+
+TEST(Page, FiguresAreThoseOfTheMetrics) {
+  const auto figures = figures_of(page_of(sample_run()));
+  EXPECT_EQ(figures.at("wall_s"), 12.5);
+  EXPECT_EQ(figures.at("requests.ok"), 32);
+  EXPECT_EQ(figures.at("requests.failed"), 1);
+  EXPECT_EQ(figures.at("tokens.generated_per_s"), 3.25);
+  EXPECT_EQ(figures.at("latency_s.p99"), 0.37);
+  EXPECT_EQ(figures.at("swaps.exposed_s"), 0.03);
+  EXPECT_EQ(figures.at("swaps.link_fraction"), 0.93);
+  EXPECT_EQ(figures.at("steps.overhead_us"), 3.25);
+  EXPECT_EQ(figures.at("models.a.latency_s.p90"), 0.15);
+  EXPECT_EQ(figures.at("models.b.swaps.bytes"), 2000000);
+  EXPECT_FALSE(figures.contains("ttft_s.p99")) << "it is null";
+}
+
+TEST(Page, StandsAlone) {
+  const std::string page = page_of(sample_run());
+  EXPECT_TRUE(page.starts_with("<!DOCTYPE html>"));
+  for (const char* foreign : {"http:", "https:", "<script", "@import", "url(", "src="}) {
+    EXPECT_THAT(page, Not(HasSubstr(foreign)));
+  }
+  for (const char* heading : {"Models", "Latency", "Queue", "Configuration"}) {
+    EXPECT_THAT(page, HasSubstr(fmt::format("<h2>{}</h2>", heading)));
+  }
+}
+
+TEST(Page, ForeignTextIsNoMarkup) {
+  const std::string evil = "</title><img src=x onerror=alert(1)>\\\"'";
+  const std::string id = parse_run_figures(sample_run(evil), "m.json").models[0].id;
+  std::istringstream csv("study,ranks,tp,pp,metric,value,unit\n<b>s,1,1,1,<i>m,1,<u>\n# links: <blink>\n");
+  ReportContent content;
+  content.title = "<h1>";
+  content.run = parse_run_figures(sample_run(evil), "m.json");
+  content.studies.push_back(read_study_file(csv, "s.csv"));
+  const std::string page = report_page(content);
+  for (const char* raw : {"<img", "<b>s", "<i>", "<u>", "<blink>", "<out>", "<h1><h1>"})
+    EXPECT_THAT(page, Not(HasSubstr(raw)));
+  EXPECT_THAT(page, HasSubstr(escape_markup(id)));
+  EXPECT_THAT(page, HasSubstr("&lt;out&gt;.jsonl"));
+}
+
+// A trace of `ranks` ranks that take turns between models without a pause.
+RunTrace busy_trace(int ranks, int spans) {
+  RunTrace trace;
+  for (int model = 0; model < 12; ++model) trace.models.push_back(fmt::format("model {}", model));
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankSpans& of_rank = trace.ranks[rank];
+    for (int i = 0; i < spans; ++i) {
+      const TraceTime time{i * 1e-3, i * 1e-3 + 0.7e-3};
+      of_rank.steps.push_back({time, static_cast<std::uint32_t>(i * 7 % 12)});
+      of_rank.copies.push_back({time, static_cast<std::uint32_t>(i % 12), 100000});
+    }
+  }
+  trace.end_s = spans * 1e-3;
+  return trace;
+}
+
+TEST(Page, OfAHugeTraceStaysSmall) {
+  for (const int ranks : {4, 64, 200}) {
+    ReportContent content;
+    content.trace = busy_trace(ranks, ranks == 4 ? 20000 : 1500);
+    const std::string page = report_page(content);
+    EXPECT_LT(page.size(), std::size_t{2} << 20) << ranks;
+    EXPECT_THAT(page, HasSubstr("Copying beside computing"));
+  }
+}
+
+TEST(Page, OfAnEmptyTraceSaysSo) {
+  ReportContent content;
+  content.trace.emplace().ranks[0];
+  EXPECT_THAT(report_page(content), HasSubstr("holds no span"));
+}
+
+TEST(Page, AStudyIsATable) {
+  std::istringstream csv(
+      "study,ranks,tp,pp,metric,value,unit,bound,check\n"
+      "strong,1,1,1,swap,8,s,7.6,ok\nstrong,2,2,1,swap,4,s,3.8,ok\nstrong,4,4,1,swap,2.5,s,1.9,differs\n");
+  ReportContent content;
+  content.studies.push_back(read_study_file(csv, "s.csv"));
+  const std::string page = report_page(content);
+  EXPECT_THAT(page, HasSubstr("<td>4</td><td>4</td><td>1</td><td>2.50</td><td>76.0 %</td><td>3.20</td><td>80.0 %</td>"
+                              "<td>1</td><td><span class=\"bad\">differs</span></td>"));
+}
+
+}  // namespace
+}  // namespace computron

@@ -1,0 +1,83 @@
+#include "computron/report/run_figures.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "computron/base/error.h"
+#include "tests/report/sample_run.h"
+
+namespace computron {
+namespace {
+
+using test::sample_run;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_run_figures(text, "m.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RunFigures, AreThoseOfTheFile) {
+  const RunFigures run = parse_run_figures(sample_run(), "m.json");
+  EXPECT_EQ(run.wall_s, 12.5);
+  EXPECT_EQ(run.tp, 2);
+  EXPECT_EQ(run.link_gb_per_s, 2.0);
+  EXPECT_TRUE(run.link_emulated);
+  EXPECT_EQ(run.version, "9.8.7");
+  EXPECT_EQ(run.job.ok, 32u);
+  EXPECT_EQ(run.job.ttft_s.p99, std::nullopt);
+  EXPECT_THAT(run.waiting, ElementsAre(3, 1, 0));
+  ASSERT_EQ(run.models.size(), 2u);
+  EXPECT_EQ(run.models[1].id, "b");
+  EXPECT_EQ(run.models[1].link_fraction, 0.92);
+  EXPECT_THAT(run.models[0].latency_s.percentiles, ElementsAre(0.1, 0.1, 0.19));
+  EXPECT_THAT(run.models[0].open, ElementsAre(1, 1, 0));
+  ASSERT_EQ(run.configuration.size(), 2u);
+  EXPECT_EQ(run.configuration[1].second, "<out>.jsonl");
+}
+
+TEST(RunFigures, WhatOlderFilesLackIsEmpty) {
+  std::string text = replaced(sample_run(), R"("computron": {"version": "9.8.7"}, )", "");
+  text = replaced(text, R"("over_time")", R"("something")");
+  text = replaced(text, R"("configuration")", R"("something else")");
+  const RunFigures run = parse_run_figures(text, "m.json");
+  EXPECT_EQ(run.version, "");
+  EXPECT_EQ(run.interval_s, 0);
+  EXPECT_TRUE(run.configuration.empty());
+}
+
+TEST(RunFigures, WhatIsWrongIsNamed) {
+  const std::string text = sample_run();
+  EXPECT_THAT(error_of(replaced(text, "\"wall_s\"", "\"wall\"")), AllOf(HasSubstr("m.json: wall_s is missing")));
+  EXPECT_THAT(error_of(replaced(text, "12.5", "\"12.5\"")),
+              HasSubstr("m.json: wall_s should be a number, not \"12.5\""));
+  EXPECT_THAT(error_of(replaced(text, "12.5", "1e999")), HasSubstr("m.json: not JSON"));
+  EXPECT_THAT(error_of(replaced(text, "12.5", "-1")), HasSubstr("wall_s should be at least 0, not -1"));
+  EXPECT_THAT(error_of(replaced(text, "\"ranks\": 4", "\"ranks\": 0")),
+              HasSubstr("mesh.ranks should be between 1 and"));
+  EXPECT_THAT(error_of(replaced(text, "\"ok\": 12", "\"ok\": -2")),
+              HasSubstr("models.a.requests.ok should be a whole"));
+  EXPECT_THAT(error_of(replaced(text, "[3, 1, 0]", "[3, null]")), HasSubstr("over_time.waiting[1] should be"));
+  EXPECT_THAT(error_of(replaced(text, "\"8\"", "8")), HasSubstr("configuration.max-seqs should be a string"));
+  EXPECT_THAT(error_of("[1, 2]"), HasSubstr("m.json: the whole should be an object, not [1,2]"));
+  EXPECT_THAT(error_of(""), HasSubstr("m.json: not JSON"));
+  EXPECT_THAT(error_of(text.substr(0, text.size() / 2)), HasSubstr("m.json: not JSON"));
+  EXPECT_THAT(error_of(R"({"traceEvents": []})"), HasSubstr("not what computron serve --metrics writes"));
+  EXPECT_THAT(error_of(std::string(100000, '[')), HasSubstr("nested too deep"));
+}
+
+}  // namespace
+}  // namespace computron
