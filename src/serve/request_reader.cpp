@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -22,6 +23,7 @@ namespace computron {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+constexpr int kLauncherWait_ms = 200;
 
 std::string name_of_input(const std::string& path) { return path == "-" ? "standard input" : "'" + path + "'"; }
 
@@ -47,6 +49,14 @@ FileDescriptor open_input(const std::string& path) {
                  fmt::format("it is {}, not a regular file ('-' reads standard input)", file_kind(status.st_mode)));
   }
   return fd;
+}
+
+// MPI's launchers, as their processes' environment tells.
+bool has_launcher() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
 }
 
 FileDescriptor open_wake() {
@@ -87,7 +97,8 @@ RequestReader::RequestReader(const std::string& path, RequestParser parser, Read
       parser_(std::move(parser)),
       limits_(limits),
       history_(history),
-      spool_(std::move(spool)) {
+      spool_(std::move(spool)),
+      launcher_(has_launcher() ? getppid() : 0) {
   if (spool_) {
     spool_->set_pause([this](double seconds) {
       pollfd wake{wake_.get(), POLLIN, 0};
@@ -164,12 +175,25 @@ void RequestReader::read_all() {
     }
     const std::string_view bytes(chunk.data(), static_cast<std::size_t>(count));
     if (count == 0) {
-      if (spool_) spool_->end();
+      if (spool_) {
+        check_launcher();
+        spool_->end();
+      }
       if (lines.end()) check_all_there(lines.lines());
       return;
     }
     if (!lines.feed(spool_ ? spool_->take(bytes) : bytes)) return;
   }
+}
+
+// One that is killed closes the pipe, as if the input had ended. It does so a moment before its children are another's.
+void RequestReader::check_launcher() const {
+  if (launcher_ == 0) return;
+  pollfd wake{wake_.get(), POLLIN, 0};
+  ::poll(&wake, 1, kLauncherWait_ms);
+  if (getppid() == launcher_) return;
+  throw Error(ExitCode::kStopped,
+              "standard input has ended because its launcher has: run the same command again, with the same input");
 }
 
 // `lines`: that the input has.

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -367,6 +369,46 @@ TEST(RequestReader, InputOfWhichNobodySawTheEndIsNotTakenForAll) {
     EXPECT_THAT(read(true), ElementsAre("0:ok", "1:invalid_json"));
   }
   EXPECT_THAT(read(true), ElementsAre("0:ok", "1:invalid_json")) << "the end is known now";
+}
+
+// In a process of its own whose standard input is `pipe` and whose parent ends once the reader is there.
+[[noreturn]] void read_for_launcher(const std::string& folder, const int (&pipe)[2], int ready) {
+  dup2(pipe[0], STDIN_FILENO);
+  close(pipe[1]);
+  setenv("PMIX_RANK", "0", 1);
+  try {
+    ResultJournal journal(folder + "out", "-", {});
+    journal.begin();
+    RequestReader reader("-", RequestParser(two_models(), {}), {}, &journal.history(), journal.open_spool());
+    [[maybe_unused]] const auto told = write(ready, "!", 1);
+    drain(reader);
+  } catch (const Error& error) {
+    _exit(static_cast<int>(error.code()));
+  }
+  _exit(0);
+}
+
+TEST(RequestReader, LauncherThatIsKilledIsNotTheEndOfTheInput) {
+  const TemporaryFolder folder;
+  int input[2], ready[2];
+  ASSERT_EQ(pipe2(input, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    if (fork() == 0) read_for_launcher(folder / "", input, ready[1]);
+    const std::string line = good("a") + "\n";
+    char told = 0;
+    _exit(write(input[1], line.data(), line.size()) > 0 && read(ready[0], &told, 1) == 1 ? 0 : 1);
+  }
+  close(input[1]);
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  EXPECT_EQ(status, 0);
+  ASSERT_GT(waitpid(-1, &status, 0), 0);
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::kStopped));
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+  for (const int end : {input[0], ready[0], ready[1]}) close(end);
 }
 
 TEST(RequestReader, OnlyRegularFilesAreInput) {

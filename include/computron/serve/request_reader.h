@@ -2,6 +2,8 @@
 // each into a Request or a failure, and queues them for the progress loop. A bad line costs only itself.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -157,6 +159,7 @@ class RequestReader {
  private:
   void run();
   void read_all();
+  void check_launcher() const;
   void check_all_there(RequestId lines) const;
   void check_blank(RequestId begin, RequestId end) const;
   bool take(const InputLine& line);
@@ -172,6 +175,7 @@ class RequestReader {
   ReaderLimits limits_;
   const LineHistory* history_;
   std::shared_ptr<Spool> spool_;
+  pid_t launcher_;  // that hands on standard input; 0: none
   RequestId next_line_ = 0;  // the thread's: behind the last that was not blank
   std::atomic<std::uint64_t> lines_seen_{0};
   std::atomic<std::uint64_t> lines_skipped_{0};
