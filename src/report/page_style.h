@@ -31,7 +31,7 @@ table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:ta
 th,td{padding:6px 7px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
 th{color:var(--soft);font-weight:500;vertical-align:bottom;font-size:12.5px}
 table.study{width:auto}
-table.study th,table.study td{padding-left:18px}
+table.study th,table.study td{padding-left:10px}
 table.study th:first-child,table.study td:first-child{padding-left:0;min-width:0;white-space:nowrap}
 th.group{text-align:left;border-bottom:0;padding-bottom:0;color:var(--ink)}
 thead tr.groups th{border-bottom:0}

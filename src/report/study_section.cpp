@@ -79,7 +79,7 @@ std::string base_note(const Study& study) {
   const StudyCell& base = study.metrics.front().cells.front();
   return fmt::format(
       "<p class=\"note\">Medians, ± the farthest run. Speed-up and efficiency are of {} against {} rank{} (tp {} × pp "
-      "{}) of the same host{}. 100 % of bound is the best there can be.</p>\n",
+      "{}) of the same host{}. % of bound: bound ÷ time, or rate ÷ bound.</p>\n",
       escape_markup(study.metrics.front().name), base.ranks, base.ranks == 1 ? "" : "s", base.tp, base.pp,
       study.weak ? "; the work grows with the ranks" : "; the same work everywhere");
 }
