@@ -250,11 +250,12 @@ void vote_on_facts(const ServeOptions& options, const Communicator& world, const
   std::vector<Fact> facts;
   agreed(world, [&] {
     facts = facts_of_program();
-    for (const auto& more : {facts_of_configuration(effective), facts_of_checkpoints(options.job.options.models)}) {
-      facts.insert(facts.end(), more.begin(), more.end());
-    }
-    mismatch(options.inject_mismatch, world.rank(), facts);
+    const std::vector<Fact> more = facts_of_configuration(effective);
+    facts.insert(facts.end(), more.begin(), more.end());
   });
+  const std::vector<Fact> checkpoints = facts_of_checkpoints(world, options.job.options.models);
+  facts.insert(facts.end(), checkpoints.begin(), checkpoints.end());
+  mismatch(options.inject_mismatch, world.rank(), facts);
   require_same(world, facts);
 }
 
