@@ -51,7 +51,7 @@ bool Engine::run() {
   if (all_done_) {
     front_end_.finish(now());
   } else {
-    front_end_.stop(/*in_order=*/true, now());
+    job_.while_working([this] { front_end_.stop(/*in_order=*/true, now()); });
   }
   shut_down(all_done_ ? Step::kShutdown : Step::kStop);
   return all_done_;
@@ -143,7 +143,7 @@ std::vector<StageTimes> Engine::stage_times(const std::vector<Report>& reports) 
 bool Engine::put_results() {
   std::vector<Completion> completions = scheduler_.take_completions();
   if (completions.empty()) return false;
-  job_.while_writing([&] { front_end_.put_results(std::move(completions), now()); });
+  front_end_.put_results(std::move(completions), now());
   return true;
 }
 
@@ -278,7 +278,10 @@ void Engine::shut_down(Step::Kind kind) {
   step.kind = kind;
   step.stages.resize(job_.mesh().shape.pp);
   sender_.send(step);
-  job_.progress().set_hook([this] { sender_.poll(); });
+  job_.progress().set_hook([this] {
+    job_.look_around();
+    sender_.poll();
+  });
   job_.progress().wait_until([this] { return sender_.idle(); });
   job_.progress().set_hook({});
 }
