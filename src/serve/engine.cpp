@@ -173,7 +173,7 @@ void Engine::send(PlannedStep planned) {
   const double predicted_s = std::max(scheduler_.predicted_end_s() - now(), 0.0);
   planned.step.predicted_s = static_cast<float>(predicted_s);
   collector_.expect(planned.step, std::move(planned.expected));
-  sender_.send(planned.step);
+  collector_.note_sent(planned.step.id, sender_.send(planned.step));
   job_.executor().accept(planned.step);
   in_flight_.push_back({planned.step.id, planned.step.model, now_s(), predicted_s, !planned.swaps.empty()});
   if (in_flight_.size() == 1) expect_oldest();
