@@ -323,7 +323,8 @@ void add_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--recorder", o.recorder,
                  "Folder of each rank's last events, for `computron postmortem`; on every node (default: $TMPDIR or "
-                 "/tmp). Removed when the job ends in order");
+                 "/tmp, where those of the last 4 jobs that went down stay for a week). Removed when the job ends in "
+                 "order");
   app.add_option("--max-crashes", o.journal.max_crashes,
                  "How often the job may go down on one request, or without a result, before it gives up; 0: always")
       ->check(CLI::NonNegativeNumber);

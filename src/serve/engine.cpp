@@ -94,7 +94,10 @@ void Engine::leave(bool in_order) {
   put_results();
   job_.enter(SignOfLife::kFinish);
   front_end_.stop(in_order, now());
-  if (in_order) report_failure(0, stopped_early());  // else another rank may have failed, and said so
+  if (in_order) {  // else another rank may have failed, and said so
+    report_failure(0, stopped_early());
+    job_.forget_records();
+  }
   MpiSession::abort(ExitCode::kStopped);
 }
 
