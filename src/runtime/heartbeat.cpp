@@ -58,7 +58,7 @@ Heartbeat::Heartbeat(const Communicator& world, const HeartbeatOptions& options)
 
 Heartbeat::~Heartbeat() {
   MpiSession::while_waiting({});
-  if (watchdog_->limits()) MpiSession::finalize_within(2 * watchdog_->limits()->silence);
+  if (watchdog_->limits()) MpiSession::finalize_within(2 * watchdog_->limits()->finish);
 }
 
 void Heartbeat::post(Peer& peer) {
