@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "computron/base/trace.h"
 #include "computron/base/watchdog.h"
@@ -67,6 +70,10 @@ std::string clock_text(double wall_s) {
                      static_cast<int>((wall_s - whole_s) * 1000));
 }
 
+std::string date_text(double wall_s) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(std::floor(wall_s))));
+}
+
 std::string table(const std::vector<Flight>& flights) {
   std::string text = fmt::format("{:>4}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", "rank", "host", "process",
                                  "moved (UTC)", "alive (UTC)", "events", "then it was");
@@ -121,14 +128,53 @@ std::optional<FirstToStop> blamed_by_a_watchdog(const std::vector<Flight>& fligh
   return std::nullopt;
 }
 
+// What the files of one job say together.
+struct JobFiles {
+  int ranks = 0;
+  std::size_t files = 0;
+  double moved_s = 0;  // CLOCK_REALTIME
+  bool running = false;
+};
+
+std::map<std::uint64_t, JobFiles> jobs_of(const std::vector<Flight>& flights) {
+  std::map<std::uint64_t, JobFiles> jobs;
+  for (const Flight& flight : flights) {
+    JobFiles& job = jobs[flight.facts.job];
+    job.ranks = flight.facts.ranks;
+    job.moved_s = job.files++ == 0 ? stopped_s(flight) : std::max(job.moved_s, stopped_s(flight));
+    job.running |= still_runs(flight.facts);
+  }
+  return jobs;
+}
+
 }  // namespace
 
-std::vector<Flight> flights_of_last_job(std::vector<Flight> flights) {
-  if (flights.empty()) return flights;
-  const std::uint64_t job = std::ranges::max_element(flights, {}, stopped_s)->facts.job;
+std::vector<Flight> flights_of_job(std::vector<Flight> flights, std::optional<std::uint64_t> job) {
+  const std::map<std::uint64_t, JobFiles> jobs = jobs_of(flights);
+  const bool named = job.has_value();
+  double last_s = -std::numeric_limits<double>::infinity();
+  for (const auto& [number, files] : jobs) {
+    if (named || files.running || files.moved_s <= last_s) continue;
+    job = number;
+    last_s = files.moved_s;
+  }
   std::erase_if(flights, [job](const Flight& flight) { return flight.facts.job != job; });
   std::ranges::sort(flights, {}, [](const Flight& flight) { return flight.facts.rank; });
   return flights;
+}
+
+std::string list_of_jobs(const std::vector<Flight>& flights) {
+  const std::map<std::uint64_t, JobFiles> jobs = jobs_of(flights);
+  std::vector<std::pair<double, std::uint64_t>> order;
+  for (const auto& [number, files] : jobs) order.emplace_back(files.moved_s, number);
+  std::ranges::sort(order);
+  std::string text = fmt::format("{:<18}{:>6}{:>7}  {}\n", "job", "ranks", "files", "moved last (UTC)");
+  for (const auto& [moved_s, number] : order) {
+    const JobFiles& files = jobs.at(number);
+    text += fmt::format("{:016x}  {:>6}{:>7}  {}\n", number, files.ranks, files.files,
+                        files.running ? "is running" : date_text(moved_s));
+  }
+  return text;
 }
 
 FirstToStop first_to_stop(const std::vector<Flight>& flights) {

@@ -267,7 +267,7 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, Configura
   facts.started = started;
   note_choices(job, configuration);
   facts.configuration = std::move(configuration);
-  if (all_done) files.writer->finish();
+  if (all_done) job.while_working([&] { files.writer->finish(); });
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
   return all_done;
@@ -279,8 +279,11 @@ void serve_all(const ServeOptions& options, Job& job, Files& files, const Config
   const bool all_done =
       job.mesh().rank == 0 ? serve_rank_0(options, job, files, configuration, start_s) : run_worker(job);
   if (!options.trace.empty()) {
+    job.progress().set_hook([&job] { job.look_around(); });
     write_trace(options.trace, job.mesh(), job.progress(), {*job.trace(), job.mesh().rank, job.clock()}, start_s);
+    job.progress().set_hook({});
   }
+  job.mesh().world.barrier();  // while ranks are still watched: a disk may take its time
   if (!all_done) throw_stopped();
 }
 
@@ -289,11 +292,8 @@ HeartbeatOptions heartbeat_options(const ServeOptions& options) {
   HeartbeatOptions heartbeat{.limits = std::nullopt, .folder = options.recorder};
   if (options.watchdog == 0 || options.dry_run) return heartbeat;
   heartbeat.limits = WatchdogLimits{}.times(options.watchdog);
-  // Rank 0 may be silent as long as it may wait for a full disk.
-  const double disk_wait_s = options.journal.disk_wait_s;
-  if (disk_wait_s > JournalOptions{}.disk_wait_s) {
-    heartbeat.limits->silence = std::max(heartbeat.limits->silence, disk_wait_s);
-  }
+  // A rank 0 that leaves in haste looks at nothing but its results, and may wait for a full disk.
+  heartbeat.limits->finish = heartbeat.limits->silence + options.journal.disk_wait_s;
   return heartbeat;
 }
 
@@ -311,15 +311,16 @@ void vote_on_facts(const ServeOptions& options, const Communicator& world, const
   std::vector<Fact> facts;
   agreed(world, [&] {
     facts = facts_of_program();
-    for (const auto& more : {facts_of_configuration(effective), facts_of_checkpoints(options.job.options.models)}) {
-      facts.insert(facts.end(), more.begin(), more.end());
-    }
-    mismatch(options.inject_mismatch, world.rank(), facts);
+    const std::vector<Fact> more = facts_of_configuration(effective);
+    facts.insert(facts.end(), more.begin(), more.end());
   });
+  const std::vector<Fact> checkpoints = facts_of_checkpoints(world, options.job.options.models);
+  facts.insert(facts.end(), checkpoints.begin(), checkpoints.end());
+  mismatch(options.inject_mismatch, world.rank(), facts);
   require_same(world, facts);
 }
 
-void serve_watched(ServeOptions& options, Communicator world, const CLI::App& command) {
+void serve_watched(ServeOptions& options, Communicator world, const CLI::App& command, Heartbeat& heartbeat) {
   const std::string effective = command.config_to_str(/*default_also=*/true);
   const int rank = world.rank();
   Files files;
@@ -329,14 +330,14 @@ void serve_watched(ServeOptions& options, Communicator world, const CLI::App& co
   });
   vote_on_facts(options, world, effective);
   agreed(world, [&] {
-    if (rank == 0) open_output(options, world.size(), files);
+    if (rank == 0) heartbeat.while_working([&] { open_output(options, world.size(), files); });
   });
   if (is_complete(world, options, files)) return;
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
   Job job(options.job.options, std::move(world));
   agreed(job.mesh().world, [&] {
     throw_if_stopped();
-    if (rank == 0) open_input(options, job, files);
+    if (rank == 0) job.while_working([&] { open_input(options, job, files); });
   });
   options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files, configuration_of(command));
 }
@@ -349,7 +350,7 @@ void serve(ServeOptions& options, Communicator world, const CLI::App& command) {
   }
   options.job.options.heartbeat = &heartbeat;
   try {
-    serve_watched(options, std::move(world), command);
+    serve_watched(options, std::move(world), command, heartbeat);
   } catch (const VoteError&) {
     heartbeat.recorder().remove();
     throw;
@@ -381,11 +382,12 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option(
          "--watchdog", o.watchdog,
          "Deadlines after which a job that stands still ends, times this: twice 60 s without a sign of a rank, 20 "
-         "s of no progress beyond 4 times what a step should take; 0: none")
+         "s of no progress beyond 4 times what a step should take; 0: none, as where a debugger stops a rank")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--recorder", o.recorder,
                  "Folder of each rank's last events, for `computron postmortem`; on every node (default: $TMPDIR or "
-                 "/tmp). Removed when the job ends in order");
+                 "/tmp, where those of the last 4 jobs that went down stay for a week). Removed when the job ends in "
+                 "order");
   app.add_option("--max-crashes", o.journal.max_crashes,
                  "How often the job may go down on one request, or without a result, before it gives up; 0: always")
       ->check(CLI::NonNegativeNumber);

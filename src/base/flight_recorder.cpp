@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +13,9 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <functional>
 #include <new>
+#include <utility>
 
 #include "computron/base/error.h"
 #include "computron/base/time.h"
@@ -34,10 +37,52 @@ T relaxed(T& value) noexcept {
   return std::atomic_ref(value).load(std::memory_order_relaxed);
 }
 
+std::string own_host() {
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
 double clock_offset_s() {
   timespec t{};
   clock_gettime(CLOCK_REALTIME, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec) - now_s();
+}
+
+std::string path_of(const std::string& folder, std::uint64_t job, int rank) {
+  return fmt::format("{}/computron-{:016x}-rank{}.flight", folder, job, rank);
+}
+
+bool is_own_file(const std::string& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid();
+}
+
+// When a rank ran last, if `path` is a file that such a rank of this user has left behind.
+std::optional<double> left_behind_s(const std::string& path) try {
+  if (!is_own_file(path)) return std::nullopt;
+  const FlightFacts facts = read_flight(path).facts;
+  if (facts.host != own_host() || still_runs(facts)) return std::nullopt;
+  return facts.clock_offset_s + facts.alive_s;
+} catch (const Error&) {
+  return std::nullopt;
+}
+
+// Other ranks see to theirs.
+void remove_old_files(const std::string& folder, int rank) noexcept try {
+  const std::string end = fmt::format("-rank{}.flight", rank);
+  std::vector<std::pair<double, std::string>> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("computron-") || !name.ends_with(end)) continue;
+    if (const auto when_s = left_behind_s(entry.path().string())) left.emplace_back(*when_s, entry.path().string());
+  }
+  std::ranges::sort(left, std::greater<>());
+  const double oldest_s = clock_offset_s() + now_s() - kFlightsKept_s;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (i >= kFlightsKept || left[i].first < oldest_s) unlink(left[i].second.c_str());
+  }
+} catch (const std::exception&) {  // a folder that cannot be read: map_file() says what matters of it
 }
 
 std::string temporary_folder() {
@@ -62,7 +107,9 @@ struct FlightRecorder::Header {
 
 FlightRecorder::FlightRecorder(const std::string& folder, std::uint64_t job, int rank, int ranks) {
   static_assert(sizeof(Header) <= kFlightHeaderBytes);
-  path_ = fmt::format("{}/computron-{:016x}-rank{}.flight", folder.empty() ? temporary_folder() : folder, job, rank);
+  const std::string place = folder.empty() ? temporary_folder() : folder;
+  path_ = path_of(place, job, rank);
+  if (folder.empty()) remove_old_files(place, rank);
   if (!map_file(folder)) map_memory();
   header_ = new (bytes_) Header;
   records_ = reinterpret_cast<FlightRecord*>(bytes_ + kFlightHeaderBytes);
@@ -161,6 +208,17 @@ void FlightRecorder::note_alive(double alive_s, double moved_s) noexcept {
 
 void FlightRecorder::remove() noexcept {
   if (!path_.empty()) unlink(path_.c_str());
+}
+
+void FlightRecorder::remove_all() noexcept {
+  if (path_.empty()) return;
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  for (int rank = 0; rank < header_->ranks; ++rank) unlink(path_of(folder, header_->job, rank).c_str());
+}
+
+bool still_runs(const FlightFacts& facts) {
+  return facts.process > 0 && facts.host == own_host() &&
+         (kill(static_cast<pid_t>(facts.process), 0) == 0 || errno == EPERM);
 }
 
 Flight read_flight(const std::filesystem::path& path) {

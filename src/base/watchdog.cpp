@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -25,7 +24,8 @@ constexpr std::size_t kRanksShown = 16;
 
 double tick_of(const std::optional<WatchdogLimits>& limits) {
   if (!limits) return kTick_s;
-  const double shortest = std::min({limits->start, limits->load, limits->silence, limits->step, limits->swap});
+  const double shortest =
+      std::min({limits->start, limits->load, limits->silence, limits->finish, limits->step, limits->swap});
   return std::clamp(shortest / 20, 0.01, kTick_s);
 }
 
@@ -36,6 +36,11 @@ bool debugged() {
     if (line.starts_with("TracerPid:")) return line.find_first_of("123456789") != std::string::npos;
   }
   return false;
+}
+
+[[noreturn]] void end_process(int rank, const std::string& line) {
+  say_failure_at_once(rank, line);
+  _exit(static_cast<int>(ExitCode::kWatchdog));
 }
 
 std::string describe(const SignOfLife& sign) {
@@ -61,7 +66,7 @@ std::string describe_silence(const RankView& view) {
 }  // namespace
 
 WatchdogLimits WatchdogLimits::times(double factor) const {
-  return {start * factor, load * factor, silence * factor, step * factor, swap * factor, predicted};
+  return {start * factor, load * factor, silence * factor, finish * factor, step * factor, swap * factor, predicted};
 }
 
 Blame find_blame(const std::vector<RankView>& ranks, double old_s) {
@@ -84,7 +89,7 @@ Watchdog::Watchdog(int rank, std::vector<std::string> hosts, std::optional<Watch
       hosts_(std::move(hosts)),
       limits_(limits),
       recorder_(recorder),
-      end_(end ? std::move(end) : [rank](const std::string& line) { leave(rank, line); }),
+      end_(end ? std::move(end) : [rank](const std::string& line) { end_process(rank, line); }),
       tick_s_(tick_of(limits)),
       others_(hosts_.size()),
       looked_s_(now_s()),
@@ -94,11 +99,6 @@ Watchdog::Watchdog(int rank, std::vector<std::string> hosts, std::optional<Watch
 }
 
 Watchdog::~Watchdog() = default;
-
-void Watchdog::leave(int rank, const std::string& line) {
-  report_failure(rank, line);
-  _exit(static_cast<int>(ExitCode::kWatchdog));
-}
 
 void Watchdog::enter(SignOfLife::Phase phase) {
   phase_.store(phase, std::memory_order_relaxed);
@@ -126,6 +126,7 @@ void Watchdog::heard(int rank, const SignOfLife& sign) {
   const std::lock_guard lock(mutex_);
   Other& other = others_[static_cast<std::size_t>(rank)];
   other.heard_s = clock_s();
+  other.listened_s = listened_s_.load(std::memory_order_relaxed);
   if (sign.records != other.sign.records) moved_on_s_ = other.heard_s;
   other.sign = sign;
 }
@@ -144,7 +145,7 @@ void Watchdog::run(const std::stop_token& stop) {
 void Watchdog::look() {
   const double now = now_s();
   const double gap = now - std::exchange(looked_s_, now);
-  if (gap > kStopped_s) lost_s_.store(lost_s_.load() + gap - tick_s_, std::memory_order_relaxed);
+  if (gap > kStopped_s) lose(gap - tick_s_);
   const double clock = clock_s();
   note_movement(clock);
   recorder_.note_alive(now, pulse_s_ + now - clock);
@@ -152,12 +153,27 @@ void Watchdog::look() {
   const std::vector<Overdue> all = overdue(clock);
   std::erase_if(reported_,
                 [&](const std::string& what) { return std::ranges::find(all, what, &Overdue::what) == all.end(); });
+  if (all.empty()) return;
   for (const Overdue& one : all) report(one, clock);
+  looked_s_ = now_s();  // a log that is slow is no time in which the process was stopped
 }
 
+// What the main thread has noted since the process went on lies behind the clock that is set back now.
+void Watchdog::lose(double seconds) {
+  const std::lock_guard lock(mutex_);
+  lost_s_.store(lost_s_.load() + seconds, std::memory_order_relaxed);
+  const double clock = clock_s();
+  moved_on_s_ = std::min(moved_on_s_, clock);
+  for (Other& other : others_) other.heard_s = std::min(other.heard_s, clock);
+}
+
+// A main thread that looks up after a long time has listened for no longer than what others say next takes to come.
 void Watchdog::note_movement(double clock) {
   const std::uint64_t pulses = pulses_.load(std::memory_order_relaxed);
-  if (std::exchange(seen_pulses_, pulses) != pulses) pulse_s_ = clock;
+  if (std::exchange(seen_pulses_, pulses) != pulses) {
+    const double away_s = clock - std::exchange(pulse_s_, clock);
+    listened_s_.store(listened_s_.load() + std::min(away_s, limits_.value_or(WatchdogLimits{}).beat_s()));
+  }
   const std::uint64_t records = recorder_.records();
   const double since_s = recorder_.doing().since_s;
   if (std::exchange(doing_since_s_, since_s) != since_s) began_s_ = clock;
@@ -169,7 +185,7 @@ std::vector<Watchdog::Overdue> Watchdog::overdue(double clock) const {
   const std::lock_guard lock(mutex_);
   std::vector<Overdue> found;
   look_at_own(clock, found);
-  look_at_others(clock, found);
+  look_at_others(found);
   look_at_step(clock, found);
   std::erase_if(found, [](const Overdue& one) { return one.for_s <= one.limit_s; });
   return found;
@@ -186,23 +202,38 @@ double Watchdog::limit_of(SignOfLife::Phase phase) const {
     case SignOfLife::kFinish:
       break;
   }
-  return std::numeric_limits<double>::infinity();
+  return limits_->finish;
 }
 
 void Watchdog::look_at_own(double clock, std::vector<Overdue>& found) const {
   const SignOfLife own = sign();
   const Blame blame{rank_, "is " + describe(own)};
-  found.push_back({"the main thread has not looked up", clock - pulse_s_, kOwnFraction * limit_of(own.phase), blame});
+  found.push_back({"the main thread has not looked up", clock - pulse_s_, kOwnFraction * limit_of(own.phase),
+                   silent_before(clock).value_or(blame)});
   if (own.phase == SignOfLife::kServe && text_of(own.doing.name) == kWaitForPage) {
     found.push_back(
         {fmt::format("page {} has not come", own.doing.detail), clock - began_s_, predicted_s(limits_->swap), blame});
   }
 }
 
-void Watchdog::look_at_others(double clock, std::vector<Overdue>& found) const {
+// A rank of which nothing was heard any more when the main thread still looked up: it may wait for that one in a call
+// that does not return.
+std::optional<Blame> Watchdog::silent_before(double clock) const {
+  std::optional<Blame> blame;
+  double earliest_s = pulse_s_ - 2 * limits_->beat_s();
+  for (std::size_t other = 0; other < (rank_ == 0 ? others_.size() : 1); ++other) {
+    const RankView view{others_[other].sign, clock - others_[other].heard_s};
+    if (static_cast<int>(other) == rank_ || others_[other].heard_s >= earliest_s) continue;
+    earliest_s = others_[other].heard_s;
+    blame = {static_cast<int>(other), describe_silence(view)};
+  }
+  return blame;
+}
+
+void Watchdog::look_at_others(std::vector<Overdue>& found) const {
   for (std::size_t other = 0; other < (rank_ == 0 ? others_.size() : 1); ++other) {
     if (static_cast<int>(other) == rank_) continue;
-    const RankView view{others_[other].sign, clock - others_[other].heard_s};
+    const RankView view{others_[other].sign, silent_s(others_[other])};
     found.push_back({fmt::format("rank {} is silent", other),
                      view.silent_s,
                      limit_of(view.sign.phase),
@@ -219,7 +250,7 @@ void Watchdog::look_at_step(double clock, std::vector<Overdue>& found) const {
 
 std::vector<RankView> Watchdog::views(double clock) const {
   std::vector<RankView> views;
-  for (const Other& other : others_) views.push_back({other.sign, clock - other.heard_s});
+  for (const Other& other : others_) views.push_back({other.sign, silent_s(other)});
   views[static_cast<std::size_t>(rank_)] = {sign(), clock - pulse_s_};
   return views;
 }
@@ -245,7 +276,17 @@ void Watchdog::report(const Overdue& overdue, double clock) {
       all += fmt::format("; rank {} is {}, heard {:.1f} s ago", rank, describe(known[rank].sign), known[rank].silent_s);
     }
   }
-  spdlog::warn("{}{}", line, all);
+  say_at_once(rank_ == 0 ? fmt::format("computron: {}{}", line, all)
+                         : fmt::format("computron: rank {}: {}", rank_, line));
 }
+
+EndTimer::EndTimer(int rank, const std::string& what, double limit_s)
+    : thread_([this, limit_s, line = fmt::format("watchdog: {} for {:.1f} s", what, limit_s),
+               rank](const std::stop_token& stop) {
+        std::mutex own;
+        std::unique_lock lock(own);
+        end_.wait_for(lock, stop, std::chrono::duration<double>(limit_s), [] { return false; });
+        if (!stop.stop_requested()) end_process(rank, line);
+      }) {}
 
 }  // namespace computron

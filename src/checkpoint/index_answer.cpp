@@ -43,9 +43,11 @@ void close_inherited() {
   for (const int fd : inherited) close(fd);
 }
 
-// Memory, processor time, files written, files open, core dumps; and no longer than whoever asked.
+// Memory, processor time, files written, files open, core dumps; and no longer than whoever asked. Libraries that come
+// with the system may still try to write when the helper ends: that fails, but is no reason to die.
 bool limit_means() {
   close_inherited();
+  std::signal(SIGXFSZ, SIG_IGN);
   return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && (!kLimitsMemory || limit(RLIMIT_AS, kMemoryBytes)) &&
          limit(RLIMIT_CPU, kCpuSeconds) && limit(RLIMIT_FSIZE, 0) && limit(RLIMIT_NOFILE, kOpenFiles) &&
          limit(RLIMIT_CORE, 0);

@@ -13,9 +13,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "computron/base/time.h"
@@ -27,17 +29,21 @@ namespace {
 
 constexpr char kHelperName[] = "computron-checkpoint-index";
 constexpr useconds_t kWaitUs = 200;  // between looks at a helper that is about to end
+constexpr double kReap_s = 1;        // for a helper that is killed; one that a dead disk holds cannot even end then
 
 std::string program_of(const IndexHelper& helper) {
   if (!helper.program.empty()) return helper.program;
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / kHelperName).string();
 }
 
-// This process's environment without what HDF5 reads from it.
+// This process's environment without what HDF5 reads from it, and what would load more into the helper than it needs:
+// such a library may write at its end, which the helper may not.
 std::vector<char*> harmless_environment() {
   std::vector<char*> kept;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!std::string_view(*variable).starts_with("HDF5_")) kept.push_back(*variable);
+    const std::string_view text = *variable;
+    const auto names = [text](const char* begin) { return text.starts_with(begin); };
+    if (!names("HDF5_") && !names("LD_PRELOAD=") && !names("LD_AUDIT=")) kept.push_back(*variable);
   }
   kept.push_back(nullptr);
   return kept;
@@ -76,10 +82,32 @@ class SpawnPlan {
   posix_spawnattr_t attributes_;
 };
 
-// A helper under way; ended and reaped at the latest by the destructor.
+// While it lives, children that end wait for whoever asks how: where SIGCHLD is ignored, as a parent may have left it,
+// they are gone at once.
+class KeptChildren {
+ public:
+  KeptChildren() {
+    struct sigaction kept {};
+    kept.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, nullptr, &before_);
+    changed_ = before_.sa_handler == SIG_IGN || (before_.sa_flags & SA_NOCLDWAIT) != 0;
+    if (changed_) sigaction(SIGCHLD, &kept, nullptr);
+  }
+  KeptChildren(const KeptChildren&) = delete;
+  KeptChildren& operator=(const KeptChildren&) = delete;
+  ~KeptChildren() {
+    if (changed_) sigaction(SIGCHLD, &before_, nullptr);
+  }
+
+ private:
+  struct sigaction before_ {};
+  bool changed_ = false;
+};
+
+// A helper under way; ended and reaped at the latest by the destructor, unless it cannot be ended.
 class HelperProcess {
  public:
-  HelperProcess(const std::string& program, const std::string& path) {
+  HelperProcess(const std::string& program, const std::string& path) : path_(path) {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno(ExitCode::kSystem, program, "no pipe for it");
     output_ = FileDescriptor(ends[0]);
@@ -96,30 +124,52 @@ class HelperProcess {
   ~HelperProcess() {
     if (process_ <= 0) return;
     kill(-process_, SIGKILL);  // and whatever it may have started
-    while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+    try {
+      wait_until(now_s() + kReap_s);
+    } catch (const Error&) {  // gone already
     }
   }
 
   int output() const { return output_.get(); }
 
-  // The status of waitpid; nothing if it has not ended by then.
+  // The status of waitpid; nothing if it has not ended by then. Error{kSystem} if somebody else was told it.
   std::optional<int> wait_until(double deadline_s) {
     for (int status = 0;; usleep(kWaitUs)) {
-      if (waitpid(process_, &status, WNOHANG) == process_) {
-        process_ = -1;
+      const pid_t ended = waitpid(process_, &status, WNOHANG);
+      if (ended < 0 && errno == EINTR) continue;
+      if (ended != 0) {
+        const pid_t process = std::exchange(process_, -1);  // may be another one's from here on
+        if (ended < 0) fail_errno(ExitCode::kSystem, path_, fmt::format("how its parser {} ended is lost", process));
         return status;
       }
       if (now_s() > deadline_s) return std::nullopt;
     }
   }
 
+  // Seconds of processor time so far.
+  double cpu_s() const {
+    clockid_t clock{};
+    timespec t{};
+    if (process_ <= 0 || clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &t) != 0) return 0;
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  }
+
  private:
+  const KeptChildren kept_;
+  const std::string path_;
   pid_t process_ = -1;
   FileDescriptor output_;
 };
 
 [[noreturn]] void reject(const std::string& path, const std::string& why) {
   throw CheckpointError(fmt::format("{}: rejected by parser ({})", path, why));
+}
+
+// A hostile file takes processor time, which is limited apart (index_answer.cpp); a slow disk takes none.
+[[noreturn]] void fail_slow(const std::string& path, double limit_s, double cpu_s) {
+  throw Error(ExitCode::kIo, fmt::format("{}: its parser has no answer within {:g} s, of which it computed {:.1f} s: "
+                                         "look whether its disk answers",
+                                         path, limit_s, cpu_s));
 }
 
 // Waits until there is something to read; false once `deadline_s` is over.
@@ -161,7 +211,7 @@ CheckpointIndex read_index_apart(const std::string& path, const IndexHelper& opt
   HelperProcess helper(program_of(options), path);
   const auto text = collect(helper, path, index_text_limit(bytes), deadline_s);
   const auto status = text ? helper.wait_until(deadline_s) : std::nullopt;
-  if (!status) reject(path, fmt::format("no answer within {:g} s", options.limit_s));
+  if (!status) fail_slow(path, options.limit_s, helper.cpu_s());
   check_status(*status, path);
   return parse_index_text(*text, path, bytes);
 }

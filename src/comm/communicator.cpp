@@ -99,13 +99,16 @@ MessageRequest Communicator::receive(std::span<std::byte> bytes, int from, int t
   return result;
 }
 
+// MPI has no split that returns at once: only when all have come is it short.
 Communicator Communicator::split(int color, int key) const {
+  barrier();
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(impl_->comm, color, key, &comm), "MPI_Comm_split");
   return Communicator(std::make_unique<Impl>(comm));
 }
 
 Communicator Communicator::split_shared_memory() const {
+  barrier();
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(impl_->comm, MPI_COMM_TYPE_SHARED, impl_->rank, MPI_INFO_NULL, &comm),
             "MPI_Comm_split_type");

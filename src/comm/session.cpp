@@ -4,8 +4,10 @@
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 
 #include "computron/base/idle.h"
+#include "computron/base/watchdog.h"
 #include "computron/comm/mpi.h"
 #include "src/comm/mpi_call.h"
 
@@ -33,10 +35,13 @@ bool mpi_usable() noexcept {
 namespace {
 
 std::function<void()> waiting_poll;  // MPI is one a process, and so is who waits in it
+std::optional<double> finalize_limit_s;
 
 }  // namespace
 
 void MpiSession::while_waiting(std::function<void()> poll) { waiting_poll = std::move(poll); }
+
+void MpiSession::finalize_within(double limit_s) { finalize_limit_s = limit_s; }
 
 void await(MPI_Request request, const std::string& call) {
   Idler idler(IdlePolicy{});
@@ -72,6 +77,10 @@ MpiSession::MpiSession(int* argc, char*** argv) {
 
 MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > 0 || !mpi_usable()) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::optional<EndTimer> timer;
+  if (finalize_limit_s) timer.emplace(rank, "not all ranks have come to the end", *finalize_limit_s);
   const int status = MPI_Finalize();
   if (status != MPI_SUCCESS) spdlog::error("MPI_Finalize failed with code {}", status);
 }

@@ -124,6 +124,7 @@ Report Executor::run(const Step& step) {
                        {"rows", static_cast<std::uint64_t>(step.rows())});
   Report report;
   report.step = step.id;
+  report.received = step.digest;
   residency_.begin(step);
   for (const SequenceId id : step.closed) sampling_.erase(id);
   if (!step.chunks.empty()) {

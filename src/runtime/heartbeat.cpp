@@ -3,8 +3,10 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <ctime>
+#include <future>
 
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
@@ -15,6 +17,7 @@ namespace computron {
 namespace {
 
 constexpr int kLooksABeat = 4;
+constexpr std::chrono::milliseconds kBetweenPolls{10};  // while another thread works
 
 // The same on all ranks, and no other job's.
 std::uint64_t job_number(const Communicator& world) {
@@ -53,7 +56,10 @@ Heartbeat::Heartbeat(const Communicator& world, const HeartbeatOptions& options)
   MpiSession::while_waiting([this] { poll(); });
 }
 
-Heartbeat::~Heartbeat() { MpiSession::while_waiting({}); }
+Heartbeat::~Heartbeat() {
+  MpiSession::while_waiting({});
+  if (watchdog_->limits()) MpiSession::finalize_within(2 * watchdog_->limits()->finish);
+}
 
 void Heartbeat::post(Peer& peer) {
   peer.receiving = world_.receive(std::as_writable_bytes(std::span(&peer.received, 1)), peer.rank, tags::kSign);
@@ -85,6 +91,14 @@ void Heartbeat::enter(SignOfLife::Phase phase) {
   watchdog_->enter(phase);
   look_at_s_ = speak_at_s_ = 0;
   poll();
+}
+
+void Heartbeat::while_working(const std::function<void()>& work) {
+  std::future<void> end = std::async(std::launch::async, work);
+  do {
+    poll();
+  } while (end.wait_for(kBetweenPolls) != std::future_status::ready);
+  end.get();
 }
 
 }  // namespace computron

@@ -39,6 +39,7 @@ std::vector<std::byte> Report::encode() const {
   ByteWriter out;
   out.put(step);
   out.put(digest);
+  out.put(received);
   out.put(link_bytes);
   out.put(busy_s);
   out.put(pages_verified);
@@ -57,6 +58,7 @@ Report Report::decode(std::span<const std::byte> bytes) {
   Report report;
   report.step = in.get<StepId>();
   report.digest = in.get<StateDigest>();
+  report.received = in.get<std::uint64_t>();
   report.link_bytes = in.get<std::uint64_t>();
   report.busy_s = in.get<double>();
   report.pages_verified = in.get<std::uint64_t>();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "computron/base/digest.h"
+
 namespace computron {
 namespace {
 
@@ -172,6 +174,7 @@ Step Step::decode(std::span<const std::byte> bytes, int stage, int stages) {
   ByteReader in(bytes);
   ensure(in.get<std::uint32_t>() == kMagic, "message is not a step");
   Step step;
+  step.digest = digest64(bytes);
   step.id = in.get<StepId>();
   step.kind = in.get<Kind>();
   ensure(step.kind <= kStop, "unknown kind of step");

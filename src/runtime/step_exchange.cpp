@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
+#include "computron/base/digest.h"
 #include "computron/comm/tags.h"
 
 namespace computron {
@@ -30,9 +32,13 @@ void Outbox::poll() {
   std::erase_if(sending_, [](Message& message) { return message.request.done(); });
 }
 
-void StepSender::send(const Step& step) {
+std::vector<std::uint64_t> StepSender::send(const Step& step) {
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(mesh_.shape.pp));
   for (int rank = 1; rank < mesh_.shape.ranks(); ++rank) {
-    std::vector<std::byte> body = step.encode(mesh_.shape.stage_of(rank));
+    const int stage = mesh_.shape.stage_of(rank);
+    std::vector<std::byte> body = step.encode(stage);
+    std::uint64_t& digest = digests[static_cast<std::size_t>(stage)];
+    if (digest == 0) digest = digest64(body);
     const auto length = static_cast<Length>(body.size());
     if (body.size() > kLargestInFragments) {
       outbox_.send(mesh_.world, bytes_of(length | kComesWhole), rank, tags::kStep);
@@ -46,6 +52,7 @@ void StepSender::send(const Step& step) {
       outbox_.send(mesh_.world, {message.begin() + at, message.begin() + end}, rank, tags::kStep);
     }
   }
+  return digests;
 }
 
 StepReceiver::StepReceiver(const Mesh& mesh, int steps_in_flight) : mesh_(mesh) {
@@ -117,6 +124,11 @@ void ReportCollector::expect(const Step& step, std::vector<StateDigest> expected
   }
 }
 
+void ReportCollector::note_sent(StepId step, std::vector<std::uint64_t> digests) {
+  ensure(!pending_.empty() && pending_.back().step == step, "a step was sent that was not expected");
+  pending_.back().sent = std::move(digests);
+}
+
 void ReportCollector::put_own(Report report) {
   for (Pending& pending : pending_) {
     if (pending.step != report.step) continue;
@@ -152,7 +164,13 @@ void ReportCollector::check(const Pending& pending, int rank) const {
     throw Error(ExitCode::kInternal,
                 fmt::format("rank {} reports step {} where step {} was due", rank, report.step, pending.step));
   }
-  const StateDigest& expected = pending.expected[mesh_.shape.stage_of(rank)];
+  const auto stage = static_cast<std::size_t>(mesh_.shape.stage_of(rank));
+  if (rank > 0 && report.received != pending.sent.at(stage)) {
+    throw Error(ExitCode::kInternal,
+                fmt::format("rank {} received another step {} than rank 0 sent: digest {:016x}, not {:016x}", rank,
+                            pending.step, report.received, pending.sent[stage]));
+  }
+  const StateDigest& expected = pending.expected[stage];
   const std::string field = expected.first_difference(report.digest);
   if (!field.empty()) {
     throw Error(ExitCode::kInternal,

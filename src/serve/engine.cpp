@@ -52,7 +52,7 @@ bool Engine::run() {
   if (all_done_) {
     front_end_.finish(now());
   } else {
-    front_end_.stop(/*in_order=*/true, now());
+    job_.while_working([this] { front_end_.stop(/*in_order=*/true, now()); });
   }
   shut_down(all_done_ ? Step::kShutdown : Step::kStop);
   return all_done_;
@@ -95,7 +95,10 @@ void Engine::leave(bool in_order) {
   put_results();
   job_.enter(SignOfLife::kFinish);
   front_end_.stop(in_order, now());
-  if (in_order) report_failure(0, stopped_early());  // else another rank may have failed, and said so
+  if (in_order) {  // else another rank may have failed, and said so
+    report_failure(0, stopped_early());
+    job_.forget_records();
+  }
   MpiSession::abort(ExitCode::kStopped);
 }
 
@@ -144,7 +147,7 @@ std::vector<StageTimes> Engine::stage_times(const std::vector<Report>& reports) 
 bool Engine::put_results() {
   std::vector<Completion> completions = scheduler_.take_completions();
   if (completions.empty()) return false;
-  job_.while_writing([&] { front_end_.put_results(std::move(completions), now()); });
+  front_end_.put_results(std::move(completions), now());
   return true;
 }
 
@@ -174,7 +177,7 @@ void Engine::send(PlannedStep planned) {
   const double predicted_s = std::max(scheduler_.predicted_end_s() - now(), 0.0);
   planned.step.predicted_s = static_cast<float>(predicted_s);
   collector_.expect(planned.step, std::move(planned.expected));
-  sender_.send(planned.step);
+  collector_.note_sent(planned.step.id, sender_.send(planned.step));
   job_.executor().accept(planned.step);
   in_flight_.push_back({planned.step.id, planned.step.model, now_s(), predicted_s, !planned.swaps.empty()});
   if (in_flight_.size() == 1) expect_oldest();
@@ -281,7 +284,10 @@ void Engine::shut_down(Step::Kind kind) {
   step.kind = kind;
   step.stages.resize(job_.mesh().shape.pp);
   sender_.send(step);
-  job_.progress().set_hook([this] { sender_.poll(); });
+  job_.progress().set_hook([this] {
+    job_.look_around();
+    sender_.poll();
+  });
   job_.progress().wait_until([this] { return sender_.idle(); });
   job_.progress().set_hook({});
 }

@@ -201,7 +201,7 @@ void Job::read_indices() {
   agreed(mesh_->world, [&] {
     if (mesh_->rank != 0) return;
     ByteWriter out;
-    if (options_.indices.empty()) options_.indices = read_indices_apart(options_.models);
+    if (options_.indices.empty()) while_working([&] { options_.indices = read_indices_apart(options_.models); });
     for (const CheckpointIndex& index : std::exchange(options_.indices, {})) out.put_list(index.serialize());
     bytes = out.take();
   });

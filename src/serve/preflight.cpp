@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
+#include <iterator>
 #include <span>
 
 #include "computron/base/build_id.h"
 #include "computron/base/bytes.h"
-#include "computron/base/digest.h"
+#include "computron/checkpoint/fingerprint.h"
 #include "computron/comm/agreed.h"
+#include "computron/comm/links.h"
+#include "computron/device/device.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/isa.h"
 
 namespace computron {
 namespace {
@@ -19,23 +23,9 @@ namespace {
 constexpr const char* kVariables[] = {
     "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
     "NCCL_ALGO",          "NCCL_PROTO"};
-constexpr std::streamoff kEndBytes = 64 << 10;
 
-std::string fingerprint(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff bytes = file ? static_cast<std::streamoff>(file.tellg()) : -1;
-  std::vector<char> ends(static_cast<std::size_t>(2 * kEndBytes));
-  const auto read = [&](std::streamoff from, char* to) {
-    file.seekg(from);
-    file.read(to, std::min(kEndBytes, bytes));
-  };
-  if (bytes >= 0) {
-    read(0, ends.data());
-    read(std::max(bytes - kEndBytes, std::streamoff{0}), ends.data() + kEndBytes);
-  }
-  if (!file) throw Error(ExitCode::kNoInput, fmt::format("cannot read {}", path));
-  return fmt::format("{} bytes, {}", bytes, to_hex(digest128(std::as_bytes(std::span(ends)))));
-}
+// Options that nodes may have their own of.
+constexpr std::string_view kOfTheNode[] = {"recorder", "threads", "device-memory"};
 
 std::vector<std::byte> encode(const std::vector<Fact>& facts) {
   ByteWriter out;
@@ -58,7 +48,12 @@ std::vector<Fact> decode(std::span<const std::byte> bytes) {
 }  // namespace
 
 std::vector<Fact> facts_of_program() {
-  std::vector<Fact> facts = {{"the program's build id", build_id()}, {"the MPI library", mpi_library()}};
+  std::vector<Fact> facts = {{"the program's build id", build_id()},
+                             {"the MPI library", mpi_library()},
+                             {"the oneDNN library", kernels::onednn_library()},
+                             {"the accelerator's library", accelerator_library()},
+                             {"the library of direct links", direct_links_library()},
+                             {"the widest vectors", kernels::best_isa() == kernels::Isa::kAvx512 ? "512" : "256"}};
   for (const char* variable : kVariables) {
     const char* value = std::getenv(variable);
     facts.push_back({fmt::format("the variable {}", variable), value != nullptr ? value : ""});
@@ -72,18 +67,22 @@ std::vector<Fact> facts_of_configuration(std::string_view effective) {
     const std::string_view line = effective.substr(0, effective.find('\n'));
     effective.remove_prefix(std::min(line.size() + 1, effective.size()));
     const std::size_t equals = line.find('=');
-    if (equals == line.npos || line.starts_with("recorder=")) continue;
+    if (equals == line.npos || std::ranges::find(kOfTheNode, line.substr(0, equals)) != std::end(kOfTheNode)) continue;
     facts.push_back({fmt::format("the option --{}", line.substr(0, equals)), std::string(line.substr(equals + 1))});
   }
   return facts;
 }
 
-std::vector<Fact> facts_of_checkpoints(const std::vector<RosterEntry>& models) {
+std::vector<Fact> facts_of_checkpoints(const Communicator& world, const std::vector<RosterEntry>& models) {
+  const Communicator node = world.split_shared_memory();
   std::vector<Fact> facts;
-  for (const RosterEntry& entry : models) {
-    facts.push_back({fmt::format("the checkpoint of model {} ({})", entry.id, entry.path), fingerprint(entry.path)});
-  }
-  return facts;
+  agreed(world, [&] {
+    for (const RosterEntry& entry : node.rank() == 0 ? models : std::vector<RosterEntry>()) {
+      facts.push_back(
+          {fmt::format("the checkpoint of model {} ({})", entry.id, entry.path), file_fingerprint(entry.path)});
+    }
+  });
+  return decode(node.broadcast(encode(facts), 0));
 }
 
 void require_same(const Communicator& world, const std::vector<Fact>& facts) {

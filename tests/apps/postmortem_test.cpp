@@ -1,8 +1,11 @@
 // What the files of a job's ranks tell, and the command that reads them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "computron/base/trace.h"
 #include "computron/base/watchdog.h"
@@ -65,30 +68,65 @@ TEST(Postmortem, TheRankThatAWatchdogGaveUp) {
 TEST(Postmortem, OtherJobsAreLeftOutAndMissingFilesAreNamed) {
   Flight other = rank_in_sum(0, 3, 1, 500);
   other.facts.job = 6;
-  const auto flights = flights_of_last_job({rank_in_sum(2, 9, 40, 1200), other, rank_in_sum(0, 9, 40, 1200)});
+  const std::vector<Flight> all = {rank_in_sum(2, 9, 40, 1200), other, rank_in_sum(0, 9, 40, 1200)};
+  const auto flights = flights_of_job(all);
   ASSERT_EQ(flights.size(), 2u);
   EXPECT_EQ(flights[0].facts.rank, 0);
   EXPECT_THAT(postmortem_report(flights, 1), HasSubstr("   1  no file"));
+  EXPECT_EQ(flights_of_job(all, 6).at(0).facts.job, 6u) << "named";
+  EXPECT_TRUE(flights_of_job(all, 5).empty());
+  EXPECT_THAT(list_of_jobs(all), AllOf(HasSubstr("0000000000000006       3      1"),
+                                       HasSubstr("0000000000000007       3      2  1970-01-01 00:20:00")));
+}
+
+TEST(Postmortem, AJobThatStillRunsIsNotTheOneThatWentDown) {
+  Flight running = rank_in_sum(0, 3, 1, 9000);
+  running.facts.job = 8;
+  running.facts.process = getpid();
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  running.facts.host = host;
+  EXPECT_EQ(flights_of_job({running, rank_in_sum(0, 9, 40, 1200)}).at(0).facts.job, 7u);
+  EXPECT_EQ(flights_of_job({running}, 8).size(), 1u) << "unless it is named";
+  EXPECT_TRUE(flights_of_job({running}).empty());
+  EXPECT_THAT(list_of_jobs({running}), HasSubstr("is running"));
 }
 
 using PostmortemProgram = ProgramTest;
 
-TEST_F(PostmortemProgram, ReadsAFolderOrFiles) {
-  const std::string folder = file("flights");
-  fs::create_directory(folder);
-  std::string path;
-  {
+// The file of a process that has ended in a step.
+std::string dead_rank_in(const std::string& folder) {
+  const pid_t child = fork();
+  if (child == 0) {
     FlightRecorder recorder(folder, 7, 0, 1);
     Trace trace(0, &recorder);
     trace.begin(TraceTrack::kCompute, "step", now_s(), "opt", {{"step", 12}});
-    path = recorder.path();
+    _exit(0);
   }
+  waitpid(child, nullptr, 0);
+  return folder + "/computron-0000000000000007-rank0.flight";
+}
+
+TEST_F(PostmortemProgram, ReadsAFolderOrFiles) {
+  const std::string folder = file("flights");
+  fs::create_directory(folder);
+  const std::string path = dead_rank_in(folder);
+  std::ofstream(fs::path(folder) / "other.flight") << "somebody else's";
+  FlightRecorder running(folder, 8, 0, 1);  // of this process
+  running.note_alive(now_s() + 100, now_s() + 100);
   for (const std::string& given : {folder, path}) {
     const Outcome outcome = run({"postmortem", given});
     EXPECT_EQ(outcome.code, 0) << outcome.errors;
     EXPECT_THAT(outcome.output, HasSubstr("in step 0 of step 12, model opt, stopped first"));
+    EXPECT_EQ(outcome.errors.find("left out: " + folder + "/other.flight") != std::string::npos, given == folder);
   }
+  EXPECT_THAT(run({"postmortem", folder, "--job", "8"}).output, HasSubstr("job 0000000000000008, 1 ranks"));
+  EXPECT_EQ(run({"postmortem", folder, "--job", "9"}).code, 66);
+  EXPECT_EQ(run({"postmortem", folder, "--job", "x"}).code, 64);
+  EXPECT_THAT(run({"postmortem", folder, "--list"}).output, HasSubstr("is running"));
   fs::remove(path);
+  EXPECT_THAT(run({"postmortem", folder}).errors, HasSubstr("all jobs here are running"));
+  running.remove();
   const Outcome nothing = run({"postmortem", folder});
   EXPECT_EQ(nothing.code, 66);
   EXPECT_THAT(nothing.errors, HasSubstr(folder));

@@ -5,10 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 
 #include "computron/base/error.h"
+#include "computron/base/time.h"
 #include "computron/base/trace.h"
 
 namespace computron {
@@ -124,6 +127,41 @@ TEST_F(FlightTest, AFolderThatIsNamedMustBeThereAndAnyOtherMayBeMissing) {
   EXPECT_NE(recorder.why().find(missing), std::string::npos);
   recorder.record(FlightRecord::kBegin, 0, "goes on", 1, {}, {}, 0);
   EXPECT_EQ(recorder.records(), 1u);
+}
+
+TEST_F(FlightTest, FilesOfDeadJobsDoNotPileUpWhereNobodyAskedForThem) {
+  setenv("TMPDIR", folder_.c_str(), 1);
+  const FlightRecorder lives("", /*job=*/1000, /*rank=*/2, 4);
+  const auto dies = [&](std::uint64_t job, int rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      FlightRecorder recorder("", job, rank, 4);
+      recorder.note_alive(now_s() + static_cast<double>(job), 0);
+      _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+  };
+  for (std::uint64_t job = 0; job < kFlightsKept + 3; ++job) dies(job, 2);
+  dies(1, 3);
+  std::ofstream(folder_ / "computron-0000000000000000-rank2.flight.txt") << "somebody else's";
+  std::ofstream(folder_ / "computron-x-rank2.flight") << "damaged";
+  FlightRecorder next("", 2000, 2, 4);
+  unsetenv("TMPDIR");
+  std::vector<std::uint64_t> left;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    if (entry.path().string().ends_with("-rank2.flight") && fs::file_size(entry.path()) > 10) {
+      left.push_back(read_flight(entry.path()).facts.job);
+    }
+  }
+  std::ranges::sort(left);
+  EXPECT_EQ(left, (std::vector<std::uint64_t>{3, 4, 5, 6, 1000, 2000}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 9) << "another rank's, and two that are none";
+}
+
+TEST_F(FlightTest, AJobThatEndsInOrderTakesAllItsFilesAlong) {
+  FlightRecorder zero(folder_, 7, 0, 3), two(folder_, 7, 2, 3), other(folder_, 8, 0, 3);
+  zero.remove_all();
+  EXPECT_EQ(only_file(), other.path());
 }
 
 TEST_F(FlightTest, FilesThatAreNoRecordsAreRefusedByName) {

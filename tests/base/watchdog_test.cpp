@@ -1,7 +1,10 @@
 #include "computron/base/watchdog.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -70,13 +73,19 @@ class WatchdogTest : public ::testing::Test {
     }
     return line();
   }
+  static void pulse_for(Watchdog& watchdog, double seconds) {
+    for (const double end_s = now_s() + seconds; now_s() < end_s;) {
+      watchdog.pulse();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   static std::uint64_t hash() {
     return static_cast<std::uint64_t>(getpid()) << 32 |
            static_cast<std::uint64_t>(::testing::UnitTest::GetInstance()->current_test_info()->line());
   }
 
   static constexpr double kNever = 1e6;
-  const WatchdogLimits never_{kNever, kNever, kNever, kNever, kNever, 4};
+  const WatchdogLimits never_{kNever, kNever, kNever, kNever, kNever, kNever, 4};
   std::string folder_;
   FlightRecorder recorder_;
   std::mutex mutex_;
@@ -103,9 +112,64 @@ TEST_F(WatchdogTest, EachPhaseHasItsLimit) {
       other.phase = phase;
       watchdog->heard(rank, other);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    pulse_for(*watchdog, 0.3);
     EXPECT_EQ(line(), "") << phase;
   }
+}
+
+TEST_F(WatchdogTest, OnlyWhoListensMayMissOthers) {
+  WatchdogLimits limits = never_;
+  limits.silence = 0.1;
+  const auto watchdog = make(0, limits);
+  watchdog->enter(SignOfLife::kFinish);  // and waits for a disk, while what the others say is left lying
+  for (int rank : {1, 2}) watchdog->heard(rank, sign("", false, 1));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_EQ(line(), "");
+  watchdog->pulse();
+  for (int rank : {1, 2}) watchdog->heard(rank, sign("", false, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(line(), "");
+}
+
+TEST_F(WatchdogTest, WhoWaitsForARankThatFellSilentBeforeNamesThatOne) {
+  WatchdogLimits limits = never_;
+  limits.silence = 0.4;
+  limits.start = 1;
+  const auto watchdog = make(0, limits);
+  for (const double end_s = now_s() + 0.5; now_s() < end_s; pulse_for(*watchdog, 0.01)) watchdog->heard(1, {});
+  EXPECT_THAT(wait_for_end([] {}), HasSubstr("rank 2 on node2: nothing has been heard of it"));
+  EXPECT_THAT(line(), HasSubstr("the main thread has not looked up"));
+}
+
+// Nobody reads the log, and the main thread hangs in the logger.
+void hang_in_the_log(FlightRecorder& recorder) {
+  alarm(60);
+  int ends[2];
+  if (pipe(ends) != 0 || fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0) _exit(1);
+  const std::string text(4096, 'x');
+  while (write(ends[1], text.data(), text.size()) > 0) {
+  }
+  fcntl(ends[1], F_SETFL, 0);
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) dup2(ends[1], stream);
+  WatchdogLimits limits;
+  limits.start = 0.1;
+  const Watchdog watchdog(0, {"node0"}, limits, recorder);
+  spdlog::warn("a line that nobody takes");
+}
+
+TEST_F(WatchdogTest, EndsTheProcessThoughNobodyTakesItsLog) {
+  EXPECT_EXIT(hang_in_the_log(recorder_), ::testing::ExitedWithCode(79), "");
+}
+
+TEST_F(WatchdogTest, TheEndIsWatchedToo) {
+  WatchdogLimits limits = never_;
+  limits.finish = 0.5;
+  const auto watchdog = make(1, limits);
+  watchdog->enter(SignOfLife::kFinish);
+  SignOfLife other = sign("", false, 12);
+  other.phase = SignOfLife::kFinish;
+  watchdog->heard(0, other);
+  EXPECT_THAT(wait_for_end([&] { watchdog->pulse(); }), HasSubstr("rank 0 on node0: nothing has been heard of it"));
 }
 
 TEST_F(WatchdogTest, ARankOfWhichNothingIsHeardIsNamed) {

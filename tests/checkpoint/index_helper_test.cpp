@@ -5,8 +5,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
 
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
@@ -26,15 +31,18 @@ class Helper : public testing::Test {
 
   // Why the sample is refused if this is what reads it; the code must be 65.
   std::string refusal_by(const std::string& script, double limit_s = 60) const {
-    const std::string program = folder_.file("helper");
-    write_text(program, "#!/bin/sh\n" + script + "\n");
-    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
     ExitCode code{};
-    const auto read = [&] { read_index_apart(path_, {.program = program, .limit_s = limit_s}); };
-    const std::string message = message_of(read, &code);
+    const std::string message = failure_by(script, limit_s, code);
     EXPECT_EQ(code, ExitCode::kData) << message;
     EXPECT_THAT(message, StartsWith(path_ + ": rejected"));
     return message;
+  }
+  // The same of the storage or the system, which is no fault of the file.
+  std::string failure_by(const std::string& script, double limit_s, ExitCode& code) const {
+    const std::string program = folder_.file("helper");
+    write_text(program, "#!/bin/sh\n" + script + "\n");
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    return message_of([&] { read_index_apart(path_, {.program = program, .limit_s = limit_s}); }, &code);
   }
 
   static void write_text(const std::string& path, const std::string& text) {
@@ -90,12 +98,35 @@ TEST_F(Helper, ThatDies) {
   EXPECT_THAT(refusal_by("echo computron-index 1; exit 3"), HasSubstr("exit code 3"));
 }
 
+// As one whose disk does not answer: that is no damage.
 TEST_F(Helper, ThatHangs) {
   const double begin_s = now_s();
-  EXPECT_THAT(refusal_by("sleep 1000", 0.2), HasSubstr("rejected by parser (no answer within 0.2 s)"));
-  EXPECT_THAT(refusal_by("exec >&-; sleep 1000", 0.2), HasSubstr("no answer within 0.2 s"));
-  EXPECT_THAT(refusal_by("sleep 1000 & exit 0", 0.2), HasSubstr("no answer within 0.2 s"));
+  for (const std::string script : {"sleep 1000", "exec >&-; sleep 1000", "sleep 1000 & exit 0"}) {
+    ExitCode code{};
+    EXPECT_THAT(failure_by(script, 0.2, code),
+                AllOf(StartsWith(path_), HasSubstr("no answer within 0.2 s"), HasSubstr("disk")));
+    EXPECT_EQ(code, ExitCode::kIo) << script;
+  }
   EXPECT_LT(now_s() - begin_s, 100);  // nobody waited for the sleepers
+}
+
+TEST_F(Helper, ThatIsGoneBeforeItIsAskedHowItEnded) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(read_index_apart(path_).serialize(), read_checkpoint_index(path_).serialize());
+  EXPECT_EQ(std::signal(SIGCHLD, SIG_IGN), SIG_IGN) << "not as it was";
+  std::signal(SIGCHLD, SIG_DFL);
+  // Ignored while it runs: whoever asks then is told nothing, and at once.
+  const std::string started = folder_.file("started"), ignored = folder_.file("ignored");
+  std::jthread thief([&] {
+    while (!std::filesystem::exists(started)) usleep(1000);
+    std::signal(SIGCHLD, SIG_IGN);
+    write_text(ignored, "x");
+  });
+  ExitCode code{};
+  const std::string script = "exec >&-; echo x >" + started + "; while [ ! -e " + ignored + " ]; do sleep 0.01; done";
+  EXPECT_THAT(failure_by(script, 60, code), HasSubstr("how its parser"));
+  EXPECT_EQ(code, ExitCode::kSystem);
+  std::signal(SIGCHLD, before);
 }
 
 TEST_F(Helper, ThatFloods) {
@@ -119,6 +150,10 @@ TEST_F(Helper, ThatIsNotThereIsNoFaultOfTheFile) {
 TEST_F(Helper, InheritsNothing) {
   setenv("HDF5_PLUGIN_PATH", "/tmp", 1);
   setenv("HDF5_VOL_CONNECTOR", "x", 1);
+  const char* preloaded = getenv("LD_PRELOAD");
+  const std::string preloaded_before = preloaded != nullptr ? preloaded : "";
+  setenv("LD_PRELOAD", "", 1);
+  setenv("LD_AUDIT", "", 1);
   sigset_t terminate, before;
   sigemptyset(&terminate);
   sigaddset(&terminate, SIGTERM);
@@ -130,10 +165,13 @@ TEST_F(Helper, InheritsNothing) {
   sigprocmask(SIG_SETMASK, &before, nullptr);
   unsetenv("HDF5_PLUGIN_PATH");
   unsetenv("HDF5_VOL_CONNECTOR");
+  unsetenv("LD_AUDIT");
+  preloaded != nullptr ? setenv("LD_PRELOAD", preloaded_before.c_str(), 1) : unsetenv("LD_PRELOAD");
   const std::vector<char> text = read_file(seen);
-  EXPECT_THAT(std::string(text.begin(), text.end()),
-              AllOf(testing::Not(HasSubstr("HDF5_")), HasSubstr("SigBlk:\t0000000000000000"),
-                    ContainsRegex("SigIgn:\t.{8}[08]0000000\n")));  // 32 is the C library's own
+  EXPECT_THAT(
+      std::string(text.begin(), text.end()),
+      AllOf(testing::Not(HasSubstr("HDF5_")), testing::Not(HasSubstr("LD_")), HasSubstr("SigBlk:\t0000000000000000"),
+            ContainsRegex("SigIgn:\t.{8}[08]0000000\n")));  // 32 is the C library's own
 }
 
 bool limited_to(__rlimit_resource resource, rlim_t value) {
@@ -144,13 +182,16 @@ bool limited_to(__rlimit_resource resource, rlim_t value) {
 // What the real one does to itself before it touches the file.
 TEST_F(Helper, GivesUpItsMeans) {
   const int left_open = open("/dev/null", O_WRONLY);  // as a library does, without close-on-exec
+  const std::string written = folder_.file("written");
   const auto answer_and_look = [&] {
     dup2(left_open, STDOUT_FILENO);
     const bool answered = answer_with_index(path_) == 0;
     const bool closed = fcntl(left_open, F_GETFD) < 0;
     const bool limited = limited_to(RLIMIT_CPU, 20) && limited_to(RLIMIT_FSIZE, 0) && limited_to(RLIMIT_CORE, 0) &&
                          limited_to(RLIMIT_NOFILE, 16);
-    _exit(answered && closed && limited ? 0 : 1);
+    const int file = open(written.c_str(), O_WRONLY | O_CREAT, 0600);  // as a preloaded library may at the end
+    const bool lives = write(file, "x", 1) < 0 && errno == EFBIG;
+    _exit(answered && closed && limited && lives ? 0 : 1);
   };
   EXPECT_EXIT(answer_and_look(), testing::ExitedWithCode(0), "");
   close(left_open);

@@ -39,12 +39,21 @@ void fail(int argc, char** argv, bool abort) {
   throw Error(kFailure, "planted");
 }
 
+// The last rank does not come to the end.
+void miss_the_end(int argc, char** argv) {
+  MpiSession session(&argc, &argv);
+  const auto world = Communicator::world();
+  if (world.rank() == world.size() - 1) wait_for_ever(world);
+  MpiSession::finalize_within(0.5);
+}
+
 int run(int argc, char** argv) {
   const std::string way = argc > 1 ? argv[1] : "";
   try {
     if (way == "finish") finish_with_late_owners(argc, argv);
     if (way == "abort") fail(argc, argv, /*abort=*/true);
     if (way == "throw") fail(argc, argv, /*abort=*/false);
+    if (way == "miss-the-end") miss_the_end(argc, argv);
     if (way == "abort-before-mpi") MpiSession::abort(kFailure);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "computron/base/time.h"
+#include "computron/comm/tags.h"
 #include "computron/runtime/stop_exchange.h"
 
 namespace computron {
@@ -47,6 +48,56 @@ TEST(StepExchange, StepsOfAllSizesArriveWholeAndInOrder) {
     sender.poll();
     ASSERT_LT(now_s(), deadline_s);
   }
+}
+
+// Rank 1 reports the digest of the first step as it came, and of the second as if a bit had come otherwise.
+void report_two_steps(const Mesh& mesh) {
+  StepReceiver receiver(mesh, /*steps_in_flight=*/2);
+  Outbox outbox;
+  const double deadline_s = now_s() + 60;
+  for (StepId id = 1; id <= 2;) {
+    ASSERT_LT(now_s(), deadline_s);
+    const std::optional<Step> step = receiver.poll();
+    if (!step) continue;
+    Report report;
+    report.step = id;
+    report.received = step->digest ^ (id == 2 ? 1 : 0);
+    outbox.send(mesh.world, report.encode(), 0, tags::kReport);
+    ++id;
+  }
+  mesh.world.barrier();
+}
+
+TEST(StepExchange, ARankThatReceivedAnotherStepIsNamed) {
+  Communicator world = Communicator::world();
+  if (world.size() != 2) GTEST_SKIP() << "two ranks";
+  const Mesh mesh({.tp = 2, .pp = 1}, std::move(world));
+  if (mesh.rank == 1) return report_two_steps(mesh);
+  StepSender sender(mesh);
+  ReportCollector collector(mesh);
+  const double deadline_s = now_s() + 60;
+  std::string failure;
+  for (StepId id = 1; id <= 2; ++id) {
+    Step step;
+    step.id = id;
+    step.stages.resize(1);
+    collector.expect(step, {StateDigest{}});
+    collector.note_sent(id, sender.send(step));
+    Report own;
+    own.step = id;
+    collector.put_own(own);
+    try {
+      while (!collector.poll()) {
+        sender.poll();
+        ASSERT_LT(now_s(), deadline_s);
+      }
+      EXPECT_EQ(id, 1u) << "not seen";
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+  }
+  EXPECT_NE(failure.find("rank 1 received another step 2 than rank 0 sent"), std::string::npos) << failure;
+  mesh.world.barrier();
 }
 
 // Rank 0 sees `signals` of rank 1 in the end.

@@ -5,6 +5,7 @@
 #include <random>
 #include <tuple>
 
+#include "computron/base/digest.h"
 #include "computron/runtime/report.h"
 
 namespace computron {
@@ -65,10 +66,35 @@ TEST(Step, DamagedBytesAreRefusedOrDecodedButNeverReadBeyond) {
   EXPECT_GT(refused, 5000);
 }
 
+// Whatever a step says, of sampling, segments and patches too: no byte of it can come otherwise without a trace.
+TEST(Step, EveryByteThatComesOtherwiseIsSeen) {
+  Step step = sample_step();
+  step.predicted_s = 0.25;
+  step.chunks[0].sampling = SamplingParams{.temperature = 0.5, .logit_bias = {{4, 0.5f}}, .stop_tokens = {3}};
+  step.chunks[0].types = {0, 1, 1};
+  step.chunks[1].patches = {0.5f, -1, 2};
+  const std::vector<std::byte> sent = step.encode(0);
+  const std::uint64_t digest = digest64(sent);
+  EXPECT_EQ(Step::decode(sent, 0, 2).digest, digest);
+  std::size_t seen = 0, refused = 0;
+  for (std::size_t at = 0; at < sent.size(); ++at) {
+    std::vector<std::byte> bytes = sent;
+    bytes[at] ^= std::byte{1};
+    try {
+      seen += Step::decode(bytes, 0, 2).digest != digest ? 1 : 0;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_EQ(seen + refused, sent.size());
+  EXPECT_GT(seen, sent.size() / 2);
+}
+
 TEST(Report, RoundTripAndSizeBound) {
   Report report;
   report.step = 3;
   report.digest = {1, 2, 3, 4};
+  report.received = 5;
   report.link_bytes = 5ull << 40;
   report.busy_s = 6.5;
   report.exposed_s = 7.5;
@@ -89,6 +115,7 @@ TEST(Report, RoundTripAndSizeBound) {
   EXPECT_EQ(copy.pages_verified, 9u);
   EXPECT_EQ(copy.pages_refetched, 10u);
   EXPECT_EQ(copy.digest, report.digest);
+  EXPECT_EQ(copy.received, 5u);
   ASSERT_EQ(copy.rows.size(), 5u);
   EXPECT_FALSE(copy.rows[3].finite);
   EXPECT_EQ(copy.rows[4].top, report.rows[4].top);

@@ -19,6 +19,8 @@ namespace computron {
 
 inline constexpr std::size_t kFlightRecords = 2048;
 inline constexpr std::size_t kFlightHeaderBytes = 4096;
+inline constexpr std::size_t kFlightsKept = 4;
+inline constexpr double kFlightsKept_s = 7 * 24 * 3600;
 
 // Texts that are too long are cut.
 struct FlightRecord {
@@ -63,11 +65,15 @@ struct FlightFacts {
 
 struct Flight;
 Flight read_flight(const std::filesystem::path& path);
+// Whether its process lives on this node.
+bool still_runs(const FlightFacts& facts);
 
 class FlightRecorder {
  public:
   // `folder`: where the file goes; empty: $TMPDIR, or /tmp. Error{kCannotCreate} if `folder` is named and the file
-  // cannot be made there; otherwise records stay in memory and why() says so.
+  // cannot be made there; otherwise records stay in memory and why() says so. In a folder that was not named, files of
+  // this rank of jobs of the same user that went down on this node do not pile up: the latest kFlightsKept stay, none
+  // for longer than kFlightsKept_s.
   FlightRecorder(const std::string& folder, std::uint64_t job, int rank, int ranks);
   ~FlightRecorder();  // the file stays, unless remove() was called
   FlightRecorder(const FlightRecorder&) = delete;
@@ -89,6 +95,7 @@ class FlightRecorder {
 
   // The end is a clean one: nobody will look.
   void remove() noexcept;
+  void remove_all() noexcept;                        // of all ranks of the job that have theirs in the same folder
   const std::string& path() const { return path_; }  // empty: of no file
   const std::string& why() const { return why_; }    // there is none; empty if there is
 

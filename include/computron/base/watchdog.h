@@ -3,13 +3,15 @@
 // A thread of its own looks ten times a second, or more often for short limits, at
 //
 //   its own main thread   which calls pulse() whenever it looks at its queues
-//   other ranks           which say now and then what they do: heard(). Rank 0 hears all, the others rank 0
+//   other ranks           which say now and then what they do: heard(). Rank 0 hears all, the others rank 0. Only time
+//                         in which the own main thread listens counts: a deaf one must not blame others
 //   the step in hand      rank 0 sees that every rank gets on with it
 //   the wait for a page   whose copy should have come
 //
 // Each has a limit, from a prediction where there is one. When it is over the thread reports who waits for whom, once;
 // when twice the limit is over it says which rank has to answer for it and ends the process with
-// ExitCode::kWatchdog, whereupon the launcher ends the others. It calls no MPI: the main thread may stand in it.
+// ExitCode::kWatchdog, whereupon the launcher ends the others. It calls no MPI and no logger: the main thread may stand
+// in either.
 //
 // A job that was stopped and continued (Slurm's suspend, a laptop's lid) has not hung: a thread that finds that it has
 // not run itself for more than a second takes that time from all clocks here.
@@ -34,6 +36,7 @@ struct WatchdogLimits {
   double start = 300;   // without getting on, at the start
   double load = 120;    // likewise, while pages are loaded
   double silence = 60;  // of a rank's main thread, or until another rank is heard
+  double finish = 120;  // likewise, while results are brought to safety
   double step = 20;     // until some rank gets on with a step, beyond `predicted` times what was predicted for it
   double swap = 5;      // until a page has come, likewise
   double predicted = 4;
@@ -50,7 +53,7 @@ struct SignOfLife {
     kStart,
     kLoad,
     kServe,
-    kFinish,  // results are brought to safety, for which a slow disk may take its time
+    kFinish,  // results are brought to safety, and the ranks wait for each other
   };
   Doing doing;
   std::uint64_t records = 0;  // that it has made: more of them mean that it gets on
@@ -73,6 +76,17 @@ struct Blame {
 // Of ranks that do not get on with a step, the one that the others wait for: one of which nothing has been heard for
 // longer than `old_s` and longest; else one that waits for no other; else one that is behind.
 Blame find_blame(const std::vector<RankView>& ranks, double old_s);
+
+// Ends the process like a watchdog if it is still there after `limit_s`: for what happens behind the last pulse.
+class EndTimer {
+ public:
+  // `what` has not happened then.
+  EndTimer(int rank, const std::string& what, double limit_s);
+
+ private:
+  std::condition_variable_any end_;
+  std::jthread thread_;
+};
 
 class Watchdog {
  public:
@@ -110,21 +124,24 @@ class Watchdog {
   };
   struct Other {
     SignOfLife sign;
-    double heard_s = 0;
+    double heard_s = 0;     // clock_s() then
+    double listened_s = 0;  // listened_s_ then
   };
 
   void run(const std::stop_token& stop);
   void look();
+  void lose(double seconds);
   void note_movement(double clock);
   std::vector<Overdue> overdue(double clock) const;
   void look_at_own(double clock, std::vector<Overdue>& found) const;
-  void look_at_others(double clock, std::vector<Overdue>& found) const;
+  void look_at_others(std::vector<Overdue>& found) const;
+  double silent_s(const Other& other) const { return listened_s_.load() - other.listened_s; }
+  std::optional<Blame> silent_before(double clock) const;
   void look_at_step(double clock, std::vector<Overdue>& found) const;
   std::vector<RankView> views(double clock) const;
   double limit_of(SignOfLife::Phase phase) const;  // of a rank's silence
   double predicted_s(double beyond_s) const { return limits_->predicted * predicted_s_ + beyond_s; }
   void report(const Overdue& overdue, double clock);
-  [[noreturn]] static void leave(int rank, const std::string& line);
   double clock_s() const;  // CLOCK_MONOTONIC without the time in which the process was stopped
 
   const int rank_;
@@ -136,6 +153,7 @@ class Watchdog {
 
   std::atomic<std::uint64_t> pulses_{0};
   std::atomic<double> lost_s_{0};
+  std::atomic<double> listened_s_{0};  // time in which the main thread pulsed
   std::atomic<SignOfLife::Phase> phase_{SignOfLife::kStart};
 
   mutable std::mutex mutex_;

@@ -12,14 +12,15 @@
 namespace computron {
 
 struct IndexHelper {
-  std::string program;  // empty: computron-checkpoint-index in the folder of the running program
-  double limit_s = 30;  // of wall time
+  std::string program;   // empty: computron-checkpoint-index in the folder of the running program
+  double limit_s = 300;  // of wall time, for disks; processor time has a limit of its own
 };
 
 // As read_checkpoint_index(), with the same errors, and CheckpointError "PATH: rejected by parser (...)" of a file on
-// which the helper dies, takes longer or more memory than it may, or says what cannot be. Error{kSystem} if the helper
-// cannot be started. May be called after MPI_Init: the helper is spawned, which copies no memory that a network card
-// knows, closes what it inherits, and is in a process group of its own, so that signals for the job are not its end.
+// which the helper dies, takes more time or memory than it may, or says what cannot be. Error{kSystem} if the helper
+// cannot be started, Error{kIo} if it does not answer in time: then it waits for the disk. May be called after
+// MPI_Init: the helper is spawned, which copies no memory that a network card knows, closes what it inherits, and is in
+// a process group of its own, so that signals for the job are not its end.
 CheckpointIndex read_index_apart(const std::string& path, const IndexHelper& helper = {});
 
 // What the helper does: takes away its own means, then writes the answer to standard output. Returns its exit code.

@@ -30,6 +30,10 @@ class MpiSession {
   // What a rank does between its tries while it waits for others at the start (Communicator, below); {}: nothing.
   static void while_waiting(std::function<void()> poll);
 
+  // Where some rank does not come to the end, where MPI waits for all, this one leaves after so long with
+  // ExitCode::kWatchdog; without this call, never.
+  static void finalize_within(double limit_s);
+
   // Ends every rank of the job with `code`; does not return.
   [[noreturn]] static void abort(ExitCode code) noexcept;
 };

@@ -2,6 +2,7 @@
 // rank hears them. Nothing here blocks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +24,7 @@ class Heartbeat {
   // Collective. Makes the recorder, the watchdog, and a communicator of its own. Ranks that wait for each other at the
   // start poll it from now on.
   Heartbeat(const Communicator& world, const HeartbeatOptions& options);
-  ~Heartbeat();
+  ~Heartbeat();  // the end of MPI has a limit from now on
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
@@ -31,6 +32,9 @@ class Heartbeat {
   void poll();
   // Tells the others at once.
   void enter(SignOfLife::Phase phase);
+  // Runs `work` on a thread of its own and polls until it has returned or thrown: work with files takes as long as
+  // their disk does. It must not touch MPI.
+  void while_working(const std::function<void()>& work);
 
   FlightRecorder& recorder() { return *recorder_; }
   Watchdog& watchdog() { return *watchdog_; }

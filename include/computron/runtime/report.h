@@ -12,7 +12,8 @@ namespace computron {
 
 struct Report {
   StepId step = 0;
-  StateDigest digest;  // of the rank's state after the step
+  StateDigest digest;          // of the rank's state after the step
+  std::uint64_t received = 0;  // digest of the bytes in which the step came: what it says of sampling and the like, too
   // Of the copy stream so far (device.h, LinkStatistics).
   std::uint64_t link_bytes = 0;
   double busy_s = 0;

@@ -94,6 +94,7 @@ struct Step {
   std::vector<SequenceId> closed;      // sequences that end before this step; their blocks are free
   std::vector<SequenceChunk> chunks;   // empty: no forward pass
   std::vector<StagePlan> stages;       // on a rank: only its own stage's entry is filled
+  std::uint64_t digest = 0;            // of the bytes that it came in; not sent, 0 where it was made
 
   // Rows that get logits, in order: what the last stage's report holds.
   int logit_rows() const;

@@ -36,8 +36,8 @@ class Outbox {
 class StepSender {
  public:
   explicit StepSender(const Mesh& mesh) : mesh_(mesh) {}
-  // To every other rank.
-  void send(const Step& step);
+  // To every other rank. Returns digests of what it sends, [stage]; 0 of a stage that has no other rank.
+  std::vector<std::uint64_t> send(const Step& step);
   void poll() { outbox_.poll(); }
   bool idle() const { return outbox_.empty(); }
 
@@ -75,6 +75,8 @@ class ReportCollector {
 
   // Before the step goes out. `expected[stage]` is the state its ranks must report.
   void expect(const Step& step, std::vector<StateDigest> expected);
+  // When it has gone out, with digests [stage] of its bytes, which other ranks must report.
+  void note_sent(StepId step, std::vector<std::uint64_t> digests);
   // Rank 0's own.
   void put_own(Report report);
   // The oldest step's reports by rank, once all are there and agree with what was expected; Error{kInternal} naming
@@ -85,6 +87,7 @@ class ReportCollector {
   struct Pending {
     StepId step;
     std::vector<StateDigest> expected;            // [stage]
+    std::vector<std::uint64_t> sent;              // [stage]
     std::vector<std::vector<std::byte>> buffers;  // [rank]
     std::vector<MessageRequest> requests;         // [rank]
     std::vector<std::optional<Report>> reports;   // [rank]

@@ -1,6 +1,7 @@
 // Sets a serving job up on every rank: device, models, pages, pool; and what it costs in bytes, before it is spent.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -91,16 +92,18 @@ class Job {
   Trace* trace() const { return trace_.get(); }
   // The oldest step in hand, or none.
   void expect(std::optional<StepId> step, double predicted_s = 0) const;
-  // While `write` waits for a disk, which has a deadline of its own, nobody takes this rank for one that hangs.
-  template <class Write>
-  void while_writing(Write&& write) const {
-    if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().enter(SignOfLife::kFinish);
-    write();
-    if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().enter(SignOfLife::kServe);
+  // Work with files, for which a disk may take its time: nobody takes this rank for one that hangs. It must not touch
+  // MPI.
+  void while_working(const std::function<void()>& work) const {
+    options_.heartbeat != nullptr ? options_.heartbeat->while_working(work) : work();
   }
   // Whenever this rank looks at its queues.
   void look_around() const {
     if (options_.heartbeat != nullptr) options_.heartbeat->poll();
+  }
+  // What this rank did last is of no interest: it ends as it should.
+  void forget_records() const {
+    if (options_.heartbeat != nullptr) options_.heartbeat->recorder().remove_all();
   }
   void enter(SignOfLife::Phase phase) const {
     if (options_.heartbeat != nullptr) options_.heartbeat->enter(phase);

@@ -15,13 +15,14 @@ struct Fact {
   std::string name, value;
 };
 
-// Build of the program, the MPI library, and variables that change what libraries compute.
+// Build of the program; the MPI library, oneDNN and, in a build for GPUs, their runtime and NCCL, by version;
+// the widest vectors that kernels use; and variables that change what libraries compute.
 std::vector<Fact> facts_of_program();
 // One an option of `effective`, lines of KEY=VALUE; without those that nodes may have their own of.
 std::vector<Fact> facts_of_configuration(std::string_view effective);
-// Of each model's file as this rank sees it: its length, and a digest of its first and last 64 KiB. Error{kNoInput}
-// naming the file.
-std::vector<Fact> facts_of_checkpoints(const std::vector<RosterEntry>& models);
+// Collective. Of each model's file as this rank's node sees it, for which one rank of the node reads a little of it
+// (checkpoint/fingerprint.h). Every rank throws VoteError{kNoInput} or {kIo} naming the file.
+std::vector<Fact> facts_of_checkpoints(const Communicator& world, const std::vector<RosterEntry>& models);
 
 // Collective. Every rank throws VoteError{kConfig} if a fact of some rank differs from rank 0's; it names the fact,
 // the lowest such rank and both values.
