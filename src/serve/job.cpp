@@ -117,19 +117,25 @@ void Job::set_up_device() {
   const bool automatic = options_.device == "auto";
   if (automatic) choose_device();
   agreed(mesh_->world, [&] { make_device(); });
-  places_ = gather_places(mesh_->world, *device_);
+  places_ = gather_places(mesh_->world, *device_, busy_threads());
   if (automatic && !options_.share_gpu && shares_hardware(places_)) {
     options_.device = "cpu";
     agreed(mesh_->world, [&] { make_device(); });
-    places_ = gather_places(mesh_->world, *device_);
+    places_ = gather_places(mesh_->world, *device_, busy_threads());
   }
-  if (mesh_->rank == 0) spdlog::info("where the ranks are\n{}", placement_table(places_, mesh_->shape));
+  if (mesh_->rank == 0) {
+    spdlog::info("where the ranks are\n{}", placement_table(places_, mesh_->shape));
+    for (const std::string& warning : placement_warnings(places_)) spdlog::info("warning: {}", warning);
+  }
   agreed(mesh_->world, [&] {
     if (!options_.share_gpu) refuse_sharing(places_);
     measure_device();
   });
   require_same(mesh_->world, {{"the device", device_kind()}});
 }
+
+// That want a core each, but for the one that copies.
+int Job::busy_threads() const { return options_.device == "cuda" ? 1 : options_.threads; }
 
 // Without its number, or how many threads it has.
 std::string Job::device_kind() const {

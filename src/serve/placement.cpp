@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "computron/base/bytes.h"
 
@@ -40,32 +43,40 @@ std::vector<int> nodes_of(const std::vector<int>& cpus) {
   return {nodes.begin(), nodes.end()};
 }
 
-RankPlace own_place(const Device& device) {
+RankPlace own_place(const Device& device, int threads) {
   const std::vector<int> cpus = usable_cpus();
   return {.host = host_name(),
-          .cpus = ranges_of(cpus),
-          .nodes = ranges_of(nodes_of(cpus)),
+          .cpus = cpus,
+          .nodes = nodes_of(cpus),
           .device = device.name(),
           .hardware_id = device.hardware_id(),
-          .device_node = device.numa_node()};
+          .device_node = device.numa_node(),
+          .threads = threads,
+          .bus_path = device.bus_path()};
 }
 
 std::vector<std::byte> encode(const RankPlace& place) {
   ByteWriter out;
-  for (const std::string* text : {&place.host, &place.cpus, &place.nodes, &place.device, &place.hardware_id}) {
+  for (const std::string* text : {&place.host, &place.device, &place.hardware_id, &place.bus_path}) {
     out.put_string(*text);
   }
+  out.put_list(place.cpus);
+  out.put_list(place.nodes);
   out.put(place.device_node);
+  out.put(place.threads);
   return out.take();
 }
 
 RankPlace decode(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   RankPlace place;
-  for (std::string* text : {&place.host, &place.cpus, &place.nodes, &place.device, &place.hardware_id}) {
+  for (std::string* text : {&place.host, &place.device, &place.hardware_id, &place.bus_path}) {
     *text = in.get_string();
   }
+  place.cpus = in.get_list<int>();
+  place.nodes = in.get_list<int>();
   place.device_node = in.get<int>();
+  place.threads = in.get<int>();
   return place;
 }
 
@@ -79,7 +90,93 @@ std::string device_column(const RankPlace& place) {
   return fmt::format("{} ({}{})", place.device, place.hardware_id, node);
 }
 
+// Sorted sets.
+std::vector<int> together(const std::vector<int>& a, const std::vector<int>& b) {
+  std::vector<int> all;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(all));
+  return all;
+}
+
+bool within(const std::vector<int>& inner, const std::vector<int>& outer) {
+  return std::includes(outer.begin(), outer.end(), inner.begin(), inner.end());
+}
+
+std::string counted(int count, const std::string& one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
+// Ranks that may run on `cpus` of `host` only, if they have more threads than there are; else nothing.
+std::string crowd_on(const std::vector<RankPlace>& places, const std::string& host, const std::vector<int>& cpus) {
+  std::vector<int> ranks;
+  int threads = 0;
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    if (places[r].host != host || !within(places[r].cpus, cpus)) continue;
+    ranks.push_back(static_cast<int>(r));
+    threads += places[r].threads;
+  }
+  const int cores = static_cast<int>(cpus.size());
+  if (threads <= cores) return {};
+  return fmt::format(
+      "{} {} on {} {} {} for {} ({}): fewer --threads, fewer ranks, or more cores (--cpus-per-task; "
+      "mpirun --bind-to none)",
+      ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks), host, ranks.size() == 1 ? "has" : "have",
+      counted(threads, "busy thread"), counted(cores, "core"), ranges_of(cpus));
+}
+
+// The smallest crowd of a host: what a whole host lacks is said where no part of it says more.
+std::string crowd_of(const std::vector<RankPlace>& places, const std::string& host) {
+  std::vector<int> all;
+  std::set<std::pair<std::size_t, std::vector<int>>> parts;  // by size
+  for (const RankPlace& place : places) {
+    if (place.host != host || place.cpus.empty()) continue;
+    parts.emplace(place.cpus.size(), place.cpus);
+    all = together(all, place.cpus);
+  }
+  parts.emplace(all.size(), all);
+  for (const auto& [cores, cpus] : parts) {
+    if (std::string crowd = crowd_on(places, host, cpus); !crowd.empty()) return crowd;
+  }
+  return {};
+}
+
+std::string far_device(const RankPlace& place, std::size_t rank) {
+  if (place.device_node < 0 || place.nodes.empty() || within({place.device_node}, place.nodes)) return {};
+  return fmt::format(
+      "rank {} on {} has cores of NUMA node {}, but its GPU hangs from node {}: every copy crosses between "
+      "them (srun --cpu-bind, --distribution)",
+      rank, place.host, ranges_of(place.nodes), place.device_node);
+}
+
+// Ranks by the port of the PCI bus that their devices' copies go through.
+std::map<std::pair<std::string, std::string>, std::vector<int>> ranks_by_port(const std::vector<RankPlace>& places) {
+  std::map<std::pair<std::string, std::string>, std::vector<int>> ranks;
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    const std::string& path = places[r].bus_path;
+    if (sharers_of(places, static_cast<int>(r)) > 1 || path.empty()) continue;
+    ranks[{places[r].host, path.substr(0, path.find('/'))}].push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
 }  // namespace
+
+std::vector<std::string> placement_warnings(const std::vector<RankPlace>& places) {
+  std::vector<std::string> warnings;
+  std::set<std::string> hosts;
+  for (const RankPlace& place : places) {
+    if (hosts.insert(place.host).second) warnings.push_back(crowd_of(places, place.host));
+  }
+  for (std::size_t r = 0; r < places.size(); ++r) warnings.push_back(far_device(places[r], r));
+  for (const auto& [place, ranks] : ranks_by_port(places)) {
+    if (ranks.size() == 1) continue;
+    warnings.push_back(
+        fmt::format("the GPUs of ranks {} on {} are below one PCIe switch (port {}): when they swap at "
+                    "the same time they share its way to memory",
+                    ranges_of(ranks), place.first, place.second));
+  }
+  std::erase(warnings, "");
+  return warnings;
+}
 
 std::string ranges_of(const std::vector<int>& numbers) {
   std::string text;
@@ -93,9 +190,9 @@ std::string ranges_of(const std::vector<int>& numbers) {
   return text.empty() ? "?" : text;
 }
 
-std::vector<RankPlace> gather_places(const Communicator& world, const Device& device) {
+std::vector<RankPlace> gather_places(const Communicator& world, const Device& device, int threads) {
   std::vector<RankPlace> places;
-  for (const std::vector<std::byte>& bytes : world.all_gather(encode(own_place(device)))) {
+  for (const std::vector<std::byte>& bytes : world.all_gather(encode(own_place(device, threads)))) {
     places.push_back(decode(bytes));
   }
   return places;
@@ -132,7 +229,7 @@ std::string placement_table(const std::vector<RankPlace>& places, const MeshShap
   std::size_t host = 4, cpus = 4;
   for (const RankPlace& place : places) {
     host = std::max(host, place.host.size());
-    cpus = std::max(cpus, place.cpus.size());
+    cpus = std::max(cpus, ranges_of(place.cpus).size());
   }
   std::string table = fmt::format("{:<6}{:<8}{:<6}{:<{}}  {:<{}}  {:<7}device", "rank", "stage", "t", "host", host,
                                   "cpus", cpus, "nodes");
@@ -140,7 +237,7 @@ std::string placement_table(const std::vector<RankPlace>& places, const MeshShap
     const RankPlace& place = places[r];
     const int rank = static_cast<int>(r);
     table += fmt::format("\n{:<6}{:<8}{:<6}{:<{}}  {:<{}}  {:<7}{}", rank, shape.stage_of(rank), shape.t_of(rank),
-                         place.host, host, place.cpus, cpus, place.nodes, device_column(place));
+                         place.host, host, ranges_of(place.cpus), cpus, ranges_of(place.nodes), device_column(place));
   }
   return table;
 }

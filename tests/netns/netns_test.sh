@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# netns_test.sh PROGRAM SOURCE: one job on two nodes, which are namespaces of this machine (nodes.sh) with host names, shared
-# memory and /tmp of their own, over TCP. Results are those of one node, and of shared files there are only the
+# netns_test.sh PROGRAM SOURCE: one job on two nodes, which are namespaces of this machine (nodes.sh) with host names,
+# shared memory and /tmp of their own, over TCP. Results are those of one node, and of shared files there are only the
 # checkpoints and the program: requests, results, metrics, trace and everything beside them are rank 0's. Exits with 77,
 # saying why, where namespaces cannot be made.
 set -uo pipefail
@@ -36,19 +36,19 @@ cat >"$work/tiny.json" <<'JSON'
 {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "ffn_dim": 256,
  "vocab_size": 128, "max_position_embeddings": 64, "word_embed_proj_dim": 64, "do_layer_norm_before": true}
 JSON
-for model in one two; do
-  "$program" init "$work/$model.h5" --config "$work/tiny.json" --seed "${#model}" >/dev/null || fail "no model"
-done
+"$program" init "$work/one.h5" --config "$work/tiny.json" --seed 1 >/dev/null || fail "no model"
+"$program" init "$work/two.h5" --config "$work/tiny.json" --seed 2 >/dev/null || fail "no model"
+models=(one two)
 for ((i = 0; i < 60; ++i)); do
-  model=one
-  [ $((i % 2)) = 0 ] || model=two
-  printf '{"custom_id": "r%d", "method": "POST", "url": "/v1/completions", "body": {"model": "%s", "prompt": [1, %d, 3], "max_tokens": 6}}\n' \
-    "$i" "$model" $((i % 100 + 4))
+  echo '{"custom_id": "r'$i'", "method": "POST", "url": "/v1/completions",' \
+    '"body": {"model": "'${models[i % 2]}'", "prompt": [1, '$((i + 4))', 3], "max_tokens": 6}}'
 done >"$work/requests.jsonl"
 
-serve=("$program" serve --device cpu --threads 1 --device-memory 1MiB --page-size 64KiB --model "one=$work/one.h5" --model "two=$work/two.h5")
+serve=("$program" serve --device cpu --threads 1 --device-memory 1MiB --page-size 64KiB
+  --model "one=$work/one.h5" --model "two=$work/two.h5")
 one_node() {
-  (. "$source/jobs/mpi-env.sh" && mpirun -n 4 "${serve[@]}" --requests "$work/requests.jsonl" "$@") >"$work/one_node.log" 2>&1
+  (. "$source/jobs/mpi-env.sh" && mpirun -n 4 "${serve[@]}" --requests "$work/requests.jsonl" "$@") \
+    >"$work/one_node.log" 2>&1
 }
 
 nodes_up "$work" 2 "$(dirname "$program")" "$work" || fail "no nodes"
@@ -59,10 +59,12 @@ on_node 1 cp "$work/requests.jsonl" "$work/two.h5" /tmp/own/
 for mesh in "4 1" "2 2"; do
   read -r tp pp <<<"$mesh"
   one_node --tp "$tp" --pp "$pp" --output "$work/one.jsonl" || fail "one node, tp $tp pp $pp"
-  mpirun_on_nodes 2 2 "${serve[@]}" --tp "$tp" --pp "$pp" --requests /tmp/own/requests.jsonl --output /tmp/own/out.jsonl \
-    --metrics /tmp/own/metrics.json --trace /tmp/own/trace.json >"$work/two_nodes.log" 2>&1 || fail "two nodes, tp $tp pp $pp"
+  mpirun_on_nodes 2 2 "${serve[@]}" --tp "$tp" --pp "$pp" --requests /tmp/own/requests.jsonl \
+    --output /tmp/own/out.jsonl --metrics /tmp/own/metrics.json --trace /tmp/own/trace.json \
+    >"$work/two_nodes.log" 2>&1 || fail "two nodes, tp $tp pp $pp"
   for rank in 0 1 2 3; do
-    grep -qE "^$rank +[0-9] +[0-9] +node$((rank / 2 + 1)) " "$work/two_nodes.log" || fail "rank $rank is not on its node"
+    grep -qE "^$rank +[0-9] +[0-9] +node$((rank / 2 + 1)) " "$work/two_nodes.log" ||
+      fail "rank $rank is not on its node"
   done
   on_node 1 cat /tmp/own/out.jsonl | sort >"$work/two.sorted"
   sort "$work/one.jsonl" | cmp - "$work/two.sorted" || fail "two nodes and one differ at tp $tp pp $pp"
@@ -85,5 +87,6 @@ mpirun_on_nodes 2 2 "${serve[@]}" --model three=/tmp/own/two.h5 --tp 2 --pp 2 --
 code=$?
 [ "$code" = 66 ] || fail "a checkpoint that is not on node 2 ends with $code"
 [ "$(grep -c '^computron: rank' "$work/refused.log")" = 1 ] || fail "one line says why"
-grep -qE '^computron: rank [23] node2: .*/tmp/own/two.h5' "$work/refused.log" || fail "which rank, which host, which file"
+grep -qE '^computron: rank [23] node2: .*/tmp/own/two.h5' "$work/refused.log" ||
+  fail "which rank, which host, which file"
 echo "netns_test: passed"

@@ -1,13 +1,14 @@
 # shellcheck shell=bash
-# Source me: "nodes" of one machine for tests. A node is a process that holds namespaces of its own: network (a cable to a
-# switch that is in a third namespace, so that no address ever exists outside), host name, shared memory (/dev/shm), /tmp
-# and semaphores. Needs root. Everything is gone when those processes are, and they end with the shell that made them.
+# Source me: "nodes" of one machine for tests. A node is a process that holds namespaces of its own: network (a cable to
+# a switch that is in a third namespace, so that no address ever exists outside), host name, shared memory (/dev/shm),
+# /tmp and semaphores. Needs root. Everything is gone when those processes are, and they end with the shell that made
+# them.
 #
 #   nodes_missing                  says what is not there, or nothing
 #   nodes_up ROOT COUNT [SHARED..] hosts node1, node2, ... at 10.77.0.1, ...; folders SHARED are seen below /tmp too
 #   on_node I COMMAND...           runs it there
-#   mpirun_on_nodes COUNT RANKS COMMAND...     under mpirun, started on node 1, RANKS a node, TCP between nodes; ends with
-#                                  124 if it takes more than `nodes_limit_s` (60) seconds
+#   mpirun_on_nodes COUNT RANKS COMMAND...     under mpirun, started on node 1, RANKS a node, TCP between nodes;
+#                                  ends with 124 if it takes more than `nodes_limit_s` (60) seconds
 #   nodes_cut I, nodes_join I      the cable of node I
 #   nodes_down
 
@@ -17,7 +18,8 @@ nodes_missing() {
     command -v "$program" >/dev/null 2>&1 || { echo "no $program"; return; }
   done
   [ "$(id -u)" = 0 ] || { echo "only root can make namespaces"; return; }
-  unshare --net --uts --mount --ipc ip link add type veth 2>/dev/null || echo "this kernel lets no namespaces with cables be made"
+  unshare --net --uts --mount --ipc ip link add type veth 2>/dev/null ||
+    echo "this kernel lets no namespaces with cables be made"
 }
 
 # Starts a process that holds new namespaces, and returns when they are there. `holder` is its id.
@@ -104,7 +106,8 @@ mpirun_on_nodes() {
   shift 2
   for ((node = 1; node <= count; ++node)); do hosts+="${hosts:+,}node$node:$ranks"; done
   on_node 1 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent="$nodes_root/rsh" \
-    timeout --foreground "${nodes_limit_s:-60}" mpirun --host "$hosts" -n $((count * ranks)) --mca plm rsh --mca plm_rsh_no_tree_spawn 1 --bind-to none \
+    timeout --foreground "${nodes_limit_s:-60}" mpirun --host "$hosts" -n $((count * ranks)) \
+    --mca plm rsh --mca plm_rsh_no_tree_spawn 1 --bind-to none \
     --mca pml ob1 --mca btl self,vader,tcp --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 \
     --mca mpi_yield_when_idle 1 "$@"
 }

@@ -115,6 +115,9 @@ class Device {
   virtual std::string hardware_id() const { return {}; }
   // The NUMA node it hangs from; -1 where that means nothing or is not known.
   virtual int numa_node() const { return -1; }
+  // From the root of the PCI bus down to it, "0000:3a:00.0/0000:3b:00.0/0000:3d:00.0": the first is the port that its
+  // copies go through, alone or with other devices below the same switch. Empty where that means nothing or is not known.
+  virtual std::string bus_path() const { return {}; }
   // What is free of memory that only the device has; nothing where it computes in host memory.
   virtual std::optional<MemoryLimit> own_memory() const { return std::nullopt; }
   // Whether its copy streams can digest a page in device memory (CopyStream::fetch).

@@ -134,6 +134,7 @@ class Job {
   void set_up_device();
   void choose_device();
   void make_device();
+  int busy_threads() const;
   void measure_device();
   VerifySwap verify_swap() const;
   LinkKind link_kind() const;

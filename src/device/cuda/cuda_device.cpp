@@ -34,6 +34,7 @@ class CudaDevice final : public Device {
   std::size_t default_page_bytes() const override { return kDefaultPageBytes; }
   std::string hardware_id() const override { return text_of(properties_.uuid); }
   int numa_node() const override { return node_; }
+  std::string bus_path() const override { return bus_path_of(device_); }
   std::optional<MemoryLimit> own_memory() const override {
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;

@@ -11,8 +11,10 @@
 #include <cctype>
 #include <climits>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "computron/base/memory.h"
@@ -175,12 +177,30 @@ std::unique_ptr<HostBuffer> allocate_pinned(int node, std::size_t bytes, std::st
   return buffer;
 }
 
-int numa_node_of(int device) {
+namespace {
+
+// Where the system describes it.
+std::string bus_folder(int device) {
   std::array<char, 32> bus_id{};
   COMPUTRON_CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
   std::string name(bus_id.data());
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  std::ifstream file("/sys/bus/pci/devices/" + name + "/numa_node");
+  return "/sys/bus/pci/devices/" + name;
+}
+
+}  // namespace
+
+// The folder is a link into the tree of buses: /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/...
+std::string bus_path_of(int device) {
+  std::error_code error;
+  const std::string folder = std::filesystem::canonical(bus_folder(device), error).string();
+  const std::size_t root = folder.find("/pci");
+  const std::size_t port = root == std::string::npos ? root : folder.find('/', root + 1);
+  return error || port == std::string::npos ? std::string() : folder.substr(port + 1);
+}
+
+int numa_node_of(int device) {
+  std::ifstream file(bus_folder(device) + "/numa_node");
   int node = -1;
   file >> node;
   return file ? node : -1;

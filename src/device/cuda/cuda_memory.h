@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "computron/device/device.h"
@@ -23,5 +24,7 @@ std::size_t bytes_left_in_slab(const std::byte* host);
 
 // The NUMA node that `device` hangs from; -1 where the system does not say.
 int numa_node_of(int device);
+// Device::bus_path() of it.
+std::string bus_path_of(int device);
 
 }  // namespace computron
