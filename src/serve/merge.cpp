@@ -167,7 +167,7 @@ void Merge::check_output() const {
   const std::string& output = options_.output;
   for (const std::string& input : options_.shards) check_replaceable(output, input);
   check_replaceable(output, options_.requests);
-  for (const char* end : {".journal", ".lock"}) {
+  for (const char* end : {".journal", ".lock", ".done"}) {
     if (access((output + end).c_str(), F_OK) != 0) continue;
     throw Error(
         ExitCode::kCannotCreate,

@@ -51,6 +51,18 @@ TEST_F(MergeTest, PutsResultsInTheOrderOfTheRequests) {
   EXPECT_FALSE(exists("out.partial"));
 }
 
+TEST_F(MergeTest, PassesOverTheSignsOfFinishedOutputs) {
+  write("s.0", results({0}));
+  write("s.0.done", "a sign");
+  write("s.1.done", results({1}));  // of nothing that is named
+  const Outcome merged = run({"merge", file("out"), file("s.0"), file("s.0.done"), file("s.1.done")});
+  EXPECT_EQ(merged.code, 0) << merged.errors;
+  EXPECT_THAT(merged.output, HasSubstr("2 results of 2 shards"));
+  write("taken", "");
+  write("taken.done", "a sign");
+  refused(73, "taken.done", {file("taken"), file("s.0")});
+}
+
 // Blank lines have numbers but no results; what is no JSON has a result, and an id if one can be made out.
 TEST_F(MergeTest, KnowsRequestsThatAreNone) {
   write("requests", "\n{\"custom_id\": \"\\u0061\", \n  \t\n{ no JSON\n{\"custom_id\":\"z\"}");

@@ -12,18 +12,14 @@ if [ -n "$missing" ]; then
   exit 77
 fi
 
-limit_s=270  # of the whole, for a hung one
 work="$(mktemp -d /tmp/computron_slurm.XXXXXX)"
 memory="$(mktemp -d /dev/shm/computron_slurm.XXXXXX)"
 end() {
   slurm_down "$work/slurm"
-  [ -z "${guard:-}" ] || kill "$guard" 2>/dev/null
   rm -rf "$work" "$memory"
 }
 trap end EXIT
 trap 'fail "stopped while it waited for this: $(squeue 2>&1)"' TERM INT HUP
-(sleep "$limit_s" && kill -TERM $$) >/dev/null 2>&1 &
-guard=$!
 
 fail() {
   exec >&3 2>&3  # it may have happened in the midst of a redirected command
