@@ -34,8 +34,10 @@ Kept kept_of(std::initializer_list<TraceNumber> numbers) {
 
 void Trace::begin(TraceTrack track, const char* name, double begin_s, std::string_view model,
                   std::initializer_list<TraceNumber> numbers) {
-  if (recorder_ == nullptr) return;
+  if (recorder_ == nullptr && ranges_ == nullptr) return;
   const Kept kept = kept_of(numbers);
+  if (ranges_ != nullptr) ranges_->push(track, name, kept.step.value_or(kept.detail));
+  if (recorder_ == nullptr) return;
   if (track != TraceTrack::kCopy) {
     recorder_->push(name, track == TraceTrack::kCommunication, kept.step, kept.detail, begin_s);
   }
@@ -44,6 +46,7 @@ void Trace::begin(TraceTrack track, const char* name, double begin_s, std::strin
 }
 
 void Trace::end(TraceTrack track) {
+  if (ranges_ != nullptr) ranges_->pop();
   if (recorder_ != nullptr && track != TraceTrack::kCopy) recorder_->pop();
 }
 

@@ -19,6 +19,7 @@
 #include "computron/base/time.h"
 #include "computron/checkpoint/index_helper.h"
 #include "computron/comm/agreed.h"
+#include "computron/device/profiler.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/serve/preflight.h"
 
@@ -104,8 +105,9 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
 
 void Job::make_trace() {
   FlightRecorder* const recorder = options_.heartbeat != nullptr ? &options_.heartbeat->recorder() : nullptr;
-  if (!options_.trace && recorder == nullptr) return;
-  trace_ = std::make_unique<Trace>(options_.trace ? Trace::kMaxEvents : 0, recorder);
+  TraceRanges* const ranges = profiler_ranges();
+  if (!options_.trace && recorder == nullptr && ranges == nullptr) return;
+  trace_ = std::make_unique<Trace>(options_.trace ? Trace::kMaxEvents : 0, recorder, ranges);
 }
 
 void Job::expect(std::optional<StepId> step, double predicted_s) const {

@@ -39,16 +39,25 @@ struct TraceEvent {
   std::array<TraceNumber, kNumbers> numbers;
 };
 
+// A profiler that is told of spans as they begin and end, on the thread they are on. Thread-safe.
+class TraceRanges {
+ public:
+  virtual ~TraceRanges() = default;
+  virtual void push(TraceTrack track, const char* name, std::uint64_t detail) noexcept = 0;
+  virtual void pop() noexcept = 0;  // what was pushed last
+};
+
 class Trace {
  public:
   // Keeps the first `max_events` (24 MiB of memory) and counts the rest; none at all for 0. All go to `recorder`,
-  // unless it is null: a number whose key is "step" as such, of others the first one. Borrowed.
+  // unless it is null: a number whose key is "step" as such, of others the first one. `ranges`, unless null, gets
+  // those that begin() and end(). Both borrowed.
   static constexpr std::size_t kMaxEvents = std::size_t{1} << 18;
-  explicit Trace(std::size_t max_events = kMaxEvents, FlightRecorder* recorder = nullptr)
-      : max_events_(max_events), recorder_(recorder) {}
+  explicit Trace(std::size_t max_events = kMaxEvents, FlightRecorder* recorder = nullptr, TraceRanges* ranges = nullptr)
+      : max_events_(max_events), recorder_(recorder), ranges_(ranges) {}
 
-  // A span begins that add() will end. Spans of tracks other than kCopy are the main thread's, and it says with end()
-  // that what it did before goes on.
+  // A span begins that add() will end; with end() its thread says that what it did before goes on. Spans of tracks
+  // other than kCopy are the main thread's.
   void begin(TraceTrack track, const char* name, double begin_s, std::string_view model = {},
              std::initializer_list<TraceNumber> numbers = {});
   void end(TraceTrack track);
@@ -64,6 +73,7 @@ class Trace {
  private:
   const std::size_t max_events_;
   FlightRecorder* const recorder_;
+  TraceRanges* const ranges_;
   std::mutex mutex_;
   bool closed_ = false;
   std::deque<TraceEvent> events_;

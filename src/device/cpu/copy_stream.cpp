@@ -149,6 +149,7 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (trace_ != nullptr) {
     trace_->add(TraceTrack::kCopy, copy.what, begin_s, end_s, copy.name.model,
                 {{"page", copy.name.page}, {"bytes", copy.bytes}, {"attempts", static_cast<std::uint64_t>(attempts)}});
+    trace_->end(TraceTrack::kCopy);
   }
   ++copies_;
   const std::lock_guard lock(mutex_);

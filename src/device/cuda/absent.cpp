@@ -1,6 +1,7 @@
 // Stands for the CUDA device in a build without one.
 #include "computron/base/error.h"
 #include "computron/device/device.h"
+#include "computron/device/profiler.h"
 
 namespace computron {
 
@@ -10,5 +11,6 @@ std::unique_ptr<Device> make_cuda_device(int /*local_rank*/) {
 
 bool cuda_device_present() noexcept { return false; }
 std::string accelerator_library() { return {}; }
+TraceRanges* profiler_ranges() { return nullptr; }
 
 }  // namespace computron
