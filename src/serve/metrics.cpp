@@ -26,36 +26,23 @@ Json ratio(double numerator, double denominator) {
   return denominator > 0 ? Json(numerator / denominator) : Json(nullptr);
 }
 
-// Nearest rank: the smallest value that at least the fraction `p` of all values do not exceed. `sorted` is not empty.
-float percentile(const std::vector<float>& sorted, double p) {
-  const auto rank = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));
-  return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
-}
-
-double mean(const std::vector<float>& values) {
-  double sum = 0;
-  for (const float value : values) sum += value;
-  return sum / static_cast<double>(values.size());
-}
-
 // From the smallest value to the largest, for curves: four digits are finer than any pixel.
-Json percentiles(const std::vector<float>& sorted) {
+Json percentiles(const Distribution& values) {
   Json list = Json::array();
-  for (int p = 0; p <= 100; ++p) list.push_back(std::stod(fmt::format("{:.4g}", percentile(sorted, p / 100.0))));
+  for (int p = 0; p <= 100; ++p) list.push_back(std::stod(fmt::format("{:.4g}", values.percentile(p / 100.0))));
   return list;
 }
 
-Json distribution(std::vector<float> values) {
+Json distribution(const Distribution& values) {
   if (values.empty()) {
     return {{"mean", nullptr}, {"p50", nullptr}, {"p90", nullptr}, {"p99", nullptr}, {"max", nullptr},
             {"percentiles", Json::array()}};
   }
-  std::sort(values.begin(), values.end());
-  return {{"mean", mean(values)},
-          {"p50", percentile(values, 0.5)},
-          {"p90", percentile(values, 0.9)},
-          {"p99", percentile(values, 0.99)},
-          {"max", values.back()},
+  return {{"mean", values.mean()},
+          {"p50", values.percentile(0.5)},
+          {"p90", values.percentile(0.9)},
+          {"p99", values.percentile(0.99)},
+          {"max", values.max()},
           {"percentiles", percentiles(values)}};
 }
 
@@ -144,8 +131,6 @@ Json facts_json(const RunFacts& facts) {
             {"emulated", facts.link_emulated}}}};
 }
 
-void append(std::vector<float>& to, const std::vector<float>& from) { to.insert(to.end(), from.begin(), from.end()); }
-
 void merge(SwapFigures& to, const SwapFigures& from) {
   to.count += from.count;
   to.pages += from.pages;
@@ -178,8 +163,8 @@ void merge_counts(ServeFigures& to, const ServeFigures& from) {
 
 void merge(ServeFigures& to, const ServeFigures& from) {
   merge_counts(to, from);
-  append(to.latency_s, from.latency_s);
-  append(to.ttft_s, from.ttft_s);
+  to.latency_s.merge(from.latency_s);
+  to.ttft_s.merge(from.ttft_s);
 }
 
 std::string requests_line(const ServeFigures& figures, std::uint64_t failed_lines, const RunFacts& facts) {
@@ -191,9 +176,8 @@ std::string requests_line(const ServeFigures& figures, std::uint64_t failed_line
     line += fmt::format(" at {:.1f} tokens/s", static_cast<double>(figures.generated_tokens) / facts.wall_s);
   }
   if (!figures.latency_s.empty()) {
-    std::vector<float> sorted = figures.latency_s;
-    std::sort(sorted.begin(), sorted.end());
-    line += fmt::format(", latency p50 {:.3f} s, p99 {:.3f} s", percentile(sorted, 0.5), percentile(sorted, 0.99));
+    line += fmt::format(", latency p50 {:.3f} s, p99 {:.3f} s", figures.latency_s.percentile(0.5),
+                        figures.latency_s.percentile(0.99));
   }
   return line;
 }
@@ -238,10 +222,10 @@ void Metrics::add(std::span<const Completion> parts) {
     finished_s = std::max(finished_s, part.finished_s);
     if (gives_something(part)) first_s = std::min(first_s, part.first_token_s);
   }
-  figures.latency_s.push_back(static_cast<float>(finished_s - parts.front().arrival_s));
+  figures.latency_s.add(finished_s - parts.front().arrival_s);
   if (first_s == kNever) return;
   if (!parts.front().values.empty()) first_s = finished_s;  // nothing of an encoder's result is there before all of it
-  figures.ttft_s.push_back(static_cast<float>(first_s - parts.front().arrival_s));
+  figures.ttft_s.add(first_s - parts.front().arrival_s);
 }
 
 void Metrics::add_failure() { ++failed_lines_; }

@@ -33,14 +33,6 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::size_t SeenIds::Hash::operator()(const Digest128& id) const {
-  std::size_t part = 0;
-  std::memcpy(&part, id.data(), sizeof part);
-  return part;
-}
-
-Digest128 SeenIds::digest(std::string_view id) { return digest128(std::as_bytes(std::span(id.data(), id.size()))); }
-
 RequestParser::RequestParser(std::vector<ServedModel> models, ReaderLimits limits, std::string image_folder)
     : models_(std::move(models)), limits_(limits), image_folder_(std::move(image_folder)), max_prompt_(kMinListBounds) {
   for (const ServedModel& model : models_) {

@@ -65,6 +65,15 @@ FileDescriptor open_wake() {
   return fd;
 }
 
+// Of a regular file, as many as its beginning, which has just been read, makes one expect.
+std::size_t lines_to_expect(int fd, std::string_view beginning) {
+  struct stat status {};
+  if (beginning.empty() || fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
+  const double lines = static_cast<double>(std::count(beginning.begin(), beginning.end(), '\n') + 1);
+  const double size = static_cast<double>(status.st_size);
+  return static_cast<std::size_t>(1.1 * size * lines / static_cast<double>(beginning.size()));
+}
+
 std::size_t bytes_of(const IncomingRequest& incoming) {
   std::size_t bytes = 0;
   if (const auto* parts = std::get_if<RequestParts>(&incoming.content)) {
@@ -174,6 +183,7 @@ void RequestReader::read_all() {
                   fmt::format("cannot read requests from {}: {}", name_of_input(path_), std::strerror(errno)));
     }
     const std::string_view bytes(chunk.data(), static_cast<std::size_t>(count));
+    if (lines.lines() == 0 && spooled == 0) parser_.expect(lines_to_expect(input_.get(), bytes));
     if (count == 0) {
       if (spool_) {
         check_launcher();

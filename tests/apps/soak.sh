@@ -19,7 +19,8 @@ for m in 0 1 2 3; do
   models+=(--model "m$m=$work/$m.h5")
 done
 
-# Runs of one model's requests, of 3 to 8; one in a hundred lines is none.
+# Runs of one model's requests, of 3 to 8; one in a hundred lines is none. Requests take so long that as many as may wait
+# do so before the second quarter.
 awk -v requests="$requests" 'BEGIN {
   srand(5)
   while (line < requests) {
@@ -27,7 +28,7 @@ awk -v requests="$requests" 'BEGIN {
     for (run = 3 + int(rand() * 6); run > 0 && line < requests; --run) {
       if (++line % 100 == 0) { print "{\"custom_id\":\"r" line "\",\"url\":"; continue }
       printf "{\"custom_id\":\"r%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"model\":\"m%d\",\"prompt\":[%d,%d,%d],\"max_tokens\":%d,\"temperature\":%s}}\n",
-        line, model, 3 + rand() * 1000, 3 + rand() * 1000, 3 + rand() * 1000, 1 + int(rand() * 2), line % 3 ? "0" : "1"
+        line, model, 3 + rand() * 1000, 3 + rand() * 1000, 3 + rand() * 1000, 4 + int(rand() * 5), line % 3 ? "0" : "1"
     }
   }
 }' >"$work/requests.jsonl"

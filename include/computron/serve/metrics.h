@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "computron/sched/request.h"
+#include "computron/serve/distribution.h"
 #include "computron/serve/queue_history.h"
 
 namespace computron {
@@ -42,8 +43,8 @@ struct ServeFigures {
   std::uint64_t requests_failed = 0;
   std::uint64_t prompt_tokens = 0;
   std::uint64_t generated_tokens = 0;
-  std::vector<float> latency_s;  // arrival to finish, of the ok ones
-  std::vector<float> ttft_s;     // arrival to first token
+  Distribution latency_s;  // arrival to finish, of the ok ones
+  Distribution ttft_s;     // arrival to first token
   SwapFigures swaps;
   StepFigures steps;
   CacheFigures cache;

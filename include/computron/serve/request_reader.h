@@ -15,7 +15,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include "computron/sched/request.h"
 #include "computron/serve/line_history.h"
 #include "computron/serve/roster.h"
+#include "computron/serve/seen_ids.h"
 #include "computron/text/generated_text.h"
 
 namespace computron {
@@ -90,21 +90,6 @@ struct IncomingRequest {
   std::variant<RequestParts, RequestFailure> content;
 };
 
-// The custom_ids that have come, as 128-bit digests: an input may have many millions of lines.
-class SeenIds {
- public:
-  void insert(std::string_view id) { ids_.insert(digest(id)); }
-  bool contains(std::string_view id) const { return ids_.contains(digest(id)); }
-
- private:
-  struct Hash {
-    std::size_t operator()(const Digest128& id) const;
-  };
-  static Digest128 digest(std::string_view id);
-
-  std::unordered_set<Digest128, Hash> ids_;
-};
-
 // Parses single lines; keeps the custom_ids it has seen to refuse duplicates, and what it has warned of. Pure
 // otherwise.
 class RequestParser {
@@ -119,6 +104,8 @@ class RequestParser {
   // A line that has its result already, or is another shard's: its custom_id counts for duplicates.
   void skip(std::string_view line);
   void skip_long(const std::optional<std::string>& custom_id);
+  // So many lines are about to come.
+  void expect(std::size_t lines) { seen_ids_.reserve(lines); }
 
  private:
   RequestParts read(IncomingRequest& incoming, std::string_view line);
