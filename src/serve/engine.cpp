@@ -40,10 +40,7 @@ bool Engine::run() {
     bool progressed = take_input();
     progressed |= poll();
     progressed |= put_results();
-    if (!todo_.empty() && front_end_.noted(todo_.front().begun)) {
-      execute();
-      progressed = true;
-    }
+    progressed |= execute();
     front_end_.check();
     progressed ? idler.reset() : idler.pause();
   }
@@ -191,10 +188,17 @@ void Engine::expect_oldest() {
   job_.expect(oldest.id, std::max(oldest.sent_s + oldest.predicted_s - now_s(), 0.0));
 }
 
-void Engine::execute() {
+// The next step, once it is on the disk which requests it begins.
+bool Engine::execute() {
+  if (todo_.empty()) return false;
+  if (!front_end_.noted(todo_.front().begun)) {
+    expect_oldest();  // a slow disk is nobody's standstill
+    return false;
+  }
   const Step step = std::move(todo_.front().step);
   todo_.pop_front();
   collector_.put_own(job_.executor().run(step));
+  return true;
 }
 
 // What a step will move, when it is sent.

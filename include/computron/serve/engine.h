@@ -92,7 +92,7 @@ class Engine {
   bool put_results();
   bool dispatch();
   void expect_oldest();
-  void execute();
+  bool execute();
   void send(PlannedStep planned);
   void account(const PlannedStep& planned);
   std::vector<StageTimes> stage_times(const std::vector<Report>& reports) const;
