@@ -164,6 +164,7 @@ void Job::make_device() {
     if (options_.link_gb_per_s > 0)
       throw Error(ExitCode::kUsage, "--link-gbps: a link is emulated with --device cpu only");
     device_ = make_cuda_device(rank_on_node_);
+    keep_near(device_->numa_node());
     ops_ = make_cuda_ops(*device_, options_.tf32);
   } else {
     device_ = make_cpu_device({.threads = options_.threads,

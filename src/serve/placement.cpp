@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -36,9 +39,15 @@ int node_of(int cpu) {
   return -1;
 }
 
+std::vector<int> node_of_each(const std::vector<int>& cpus) {
+  std::vector<int> nodes;
+  for (const int cpu : cpus) nodes.push_back(node_of(cpu));
+  return nodes;
+}
+
 std::vector<int> nodes_of(const std::vector<int>& cpus) {
-  std::set<int> nodes;
-  for (const int cpu : cpus) nodes.insert(node_of(cpu));
+  const std::vector<int> all = node_of_each(cpus);
+  std::set<int> nodes(all.begin(), all.end());
   nodes.erase(-1);
   return {nodes.begin(), nodes.end()};
 }
@@ -176,6 +185,26 @@ std::vector<std::string> placement_warnings(const std::vector<RankPlace>& places
   }
   std::erase(warnings, "");
   return warnings;
+}
+
+std::vector<int> cpus_near(const std::vector<int>& cpus, const std::vector<int>& node_of_cpu, int node) {
+  std::vector<int> near;
+  for (std::size_t i = 0; i < cpus.size(); ++i) {
+    if (node >= 0 && node_of_cpu[i] == node) near.push_back(cpus[i]);
+  }
+  return near.empty() ? cpus : near;
+}
+
+void keep_near(int node) {
+  const std::vector<int> cpus = usable_cpus();
+  const std::vector<int> near = cpus_near(cpus, node_of_each(cpus), node);
+  if (near == cpus) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : near) CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) {
+    spdlog::warn("cannot stay on cores {}, near the device: {}", ranges_of(near), std::strerror(errno));
+  }
 }
 
 std::string ranges_of(const std::vector<int>& numbers) {

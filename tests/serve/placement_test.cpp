@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+
+#include <thread>
 
 namespace computron {
 namespace {
@@ -10,6 +13,32 @@ using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+
+TEST(CpusNear, AreThoseOfTheDevicesNodeAmongTheGiven) {
+  const std::vector<int> cpus = {0, 1, 4, 5}, nodes = {0, 0, 1, 1};
+  EXPECT_EQ(cpus_near(cpus, nodes, 1), (std::vector<int>{4, 5}));
+  EXPECT_EQ(cpus_near(cpus, nodes, 2), cpus) << "the launcher gave none";
+  EXPECT_EQ(cpus_near(cpus, nodes, -1), cpus) << "nobody knows";
+  EXPECT_EQ(cpus_near(cpus, {-1, -1, -1, -1}, -1), cpus);
+}
+
+// Every core of a machine with one node is near it; no other can be asked for.
+TEST(KeepNear, NeverLeavesTheGivenCores) {
+  std::thread([] {
+    cpu_set_t before, after;
+    ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+    for (const int node : {-1, 1 << 20}) {
+      keep_near(node);
+      ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+      EXPECT_TRUE(CPU_EQUAL(&before, &after)) << node;
+    }
+    keep_near(0);
+    ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+    EXPECT_GT(CPU_COUNT(&after), 0);
+    CPU_OR(&after, &after, &before);
+    EXPECT_TRUE(CPU_EQUAL(&before, &after));
+  }).join();
+}
 
 TEST(RangesOf, JoinsNeighbours) {
   EXPECT_EQ(ranges_of({}), "?");

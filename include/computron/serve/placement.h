@@ -21,6 +21,12 @@ struct RankPlace {
   std::string bus_path;     // Device::bus_path()
 };
 
+// Of `cpus`, with the NUMA node of each, those of `node`; all of them where there are none, or `node` is -1.
+std::vector<int> cpus_near(const std::vector<int>& cpus, const std::vector<int>& node_of_cpu, int node);
+// Keeps the calling thread, and those it makes from here on, to the cores near NUMA node `node` among those it has been
+// given: a launcher that binds decides, one that does not costs no bandwidth.
+void keep_near(int node);
+
 // Collective: everybody's place, by rank. May be called again for another device.
 std::vector<RankPlace> gather_places(const Communicator& world, const Device& device, int threads);
 
