@@ -2,10 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <span>
+#include <string>
 #include <tuple>
 
 #include "computron/base/digest.h"
+#include "computron/base/error.h"
 #include "computron/runtime/report.h"
 
 namespace computron {
@@ -120,6 +126,33 @@ TEST(Report, RoundTripAndSizeBound) {
   EXPECT_FALSE(copy.rows[3].finite);
   EXPECT_EQ(copy.rows[4].top, report.rows[4].top);
   EXPECT_THROW(Report::decode(std::span(bytes).first(bytes.size() - 1)), Error);
+}
+
+bool is_report(std::span<const std::byte> bytes) {
+  try {
+    Report::decode(bytes);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// What fuzzing begins with is of today's format, or it begins with nothing.
+TEST(Step, SeedsOfTheFuzzTargetCanBeRead) {
+  int reports = 0, steps = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(COMPUTRON_STEP_SEEDS)) {
+    std::ifstream in(entry.path(), std::ios::binary);
+    const std::string seed(std::istreambuf_iterator<char>(in), {});
+    const auto bytes = std::as_bytes(std::span(seed)).subspan(1);
+    if (is_report(bytes)) {
+      ++reports;
+    } else {
+      EXPECT_NO_THROW(Step::decode(bytes, seed[0] % 3, 3)) << entry.path();  // as tests/fuzz/step_wire.cpp has it
+      ++steps;
+    }
+  }
+  EXPECT_GE(reports, 2);
+  EXPECT_GE(steps, 3);
 }
 
 }  // namespace
