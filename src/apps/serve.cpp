@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -54,6 +55,7 @@ struct ServeOptions {
   std::optional<RequestId> inject_crash;
   std::string recorder;
   double watchdog = 1;
+  bool core = false;
 };
 
 // What only rank 0 has: the two ends of the flow of requests.
@@ -358,6 +360,13 @@ void serve(ServeOptions& options, Communicator world, const CLI::App& command) {
   heartbeat.recorder().remove();
 }
 
+void forbid_core_dumps() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
+  limit.rlim_cur = 0;
+  setrlimit(RLIMIT_CORE, &limit);  // lowering it is always allowed
+}
+
 void add_options(CLI::App& app, ServeOptions& o) {
   app.option_defaults()->always_capture_default();
   add_job_options(app, o.job);
@@ -388,6 +397,8 @@ void add_options(CLI::App& app, ServeOptions& o) {
                  "Folder of each rank's last events, for `computron postmortem`; on every node (default: $TMPDIR or "
                  "/tmp, where those of the last 4 jobs that went down stay for a week). Removed when the job ends in "
                  "order");
+  app.add_flag("--core", o.core,
+               "Leave core dumps, where the shell's limit allows them: they hold prompts, results and all models");
   app.add_option("--max-crashes", o.journal.max_crashes,
                  "How often the job may go down on one request, or without a result, before it gives up; 0: always")
       ->check(CLI::NonNegativeNumber);
@@ -426,6 +437,7 @@ void add_serve(CLI::App& app) {
   add_options(*command, *options);
   command->callback([command, options] {
     if (!options->config.empty()) apply_config(*command, options->config);
+    if (!options->core) forbid_core_dumps();
     catch_stop_signals();
     catch_status_signal();
     run_under_mpi(options->quiet, [&](Communicator world) { serve(*options, std::move(world), *command); });

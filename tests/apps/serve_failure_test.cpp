@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <thread>
 #include <tuple>
 
@@ -229,7 +232,7 @@ TEST_F(Failure, RankThatDivergesIsNamedWithStepAndFieldAndNothingOfThatStepIsWri
 }
 
 // A job that would run for minutes: two models, room for one, a slow link, a swap a request.
-class KilledRank : public Failure, public ::testing::WithParamInterface<int> {
+class LongJob : public Failure {
  protected:
   ServeJob long_job() {
     write_tiny_checkpoint(path("other"), kModel);
@@ -244,6 +247,7 @@ class KilledRank : public Failure, public ::testing::WithParamInterface<int> {
     return long_one;
   }
 };
+class KilledRank : public LongJob, public ::testing::WithParamInterface<int> {};
 
 // True once the job has written results; false if it ended before.
 bool wait_for_results(RunningServe& job) {
@@ -264,6 +268,47 @@ TEST_P(KilledRank, EndsTheJob) {
   ASSERT_EQ(kill(victim, SIGKILL), 0);
   EXPECT_NE(job.finish(failing_limit_s()).job.exit_code, 0);
   EXPECT_FALSE(fs::exists(job.output())) << "an unfinished job must not look finished";
+}
+
+// Of the process's limits, that of core dumps which holds now: a number of bytes, or "unlimited".
+std::string core_limit(pid_t process) {
+  std::ifstream limits(fmt::format("/proc/{}/limits", process));
+  for (std::string line, name = "Max core file size"; std::getline(limits, line);) {
+    if (!line.starts_with(name)) continue;
+    std::string now;
+    std::istringstream(line.substr(name.size())) >> now;
+    return now;
+  }
+  return {};
+}
+
+// Whatever the shell allows.
+TEST_F(LongJob, LeavesNoCoreDumpUnlessAskedTo) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_CORE, &before), 0);
+  const rlimit most{before.rlim_max, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_CORE, &most), 0);
+  const std::string allowed = core_limit(getpid());
+  for (const bool asked : {false, true}) {
+    ServeJob job = long_job();
+    if (asked) job.more.push_back("--core");
+    RunningServe running(job, folder_);
+    ASSERT_TRUE(wait_for_results(running)) << running.finish(0).job.errors;
+    for (const int rank : {0, 1}) EXPECT_EQ(core_limit(running.mpi().rank_process(rank)), asked ? allowed : "0");
+  }
+  setrlimit(RLIMIT_CORE, &before);
+}
+
+// Nothing to say anything to: results are files.
+TEST_F(Failure, ClosedOutputsLoseNothing) {
+  const fs::path mute = path("mute");
+  std::ofstream(mute) << fmt::format("#!/bin/sh\nexec {} \"$@\" >&- 2>&-\n", COMPUTRON_PROGRAM);
+  fs::permissions(mute, fs::perms::owner_all);
+  ServeJob silent = job(2, 1);
+  silent.program = mute;
+  const Served served = serve(silent, folder_);
+  EXPECT_EQ(served.job.exit_code, 0) << served.job.errors;
+  EXPECT_EQ(served.results.size(), 1u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Victims, KilledRank, ::testing::Values(0, 1),
