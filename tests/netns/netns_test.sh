@@ -85,4 +85,23 @@ code=$?
 [ "$(grep -c '^computron: rank' "$work/refused.log")" = 1 ] || fail "one line says why"
 grep -qE '^computron: rank [23] node2: .*/tmp/own/two.h5' "$work/refused.log" ||
   fail "which rank, which host, which file"
+# The cable of node 2 is pulled in the midst of a job. Nothing else tells of that: every node's watchdog does. mpirun
+# gets to know once there is a cable again.
+cut=("${serve[@]}" --tp 2 --pp 2 --requests /tmp/own/requests.jsonl --output /tmp/own/cut.jsonl)
+mpirun_on_nodes 2 2 "${cut[@]}" --watchdog 0.1 --link-gbps 0.0005 --max-seqs 1 --policy fifo >"$work/cut.log" 2>&1 &
+job=$!
+until on_node 1 test -s /tmp/own/cut.jsonl.partial || ! kill -0 "$job" 2>/dev/null; do sleep 0.1; done
+nodes_cut 2
+until grep -q '^computron: rank [01] node1: watchdog: ' "$work/cut.log" || ! kill -0 "$job" 2>/dev/null; do
+  sleep 0.1
+done
+nodes_join 2
+wait "$job"
+code=$?
+[ "$code" = 79 ] || fail "a job whose nodes lose each other ends with $code"
+grep -qE '^computron: rank [01] node1: watchdog: .*rank [23] on node2' "$work/cut.log" ||
+  fail "who is not heard of any more"
+mpirun_on_nodes 2 2 "${cut[@]}" >"$work/again.log" 2>&1 || fail "the job that lost a node does not go on"
+on_node 1 cat /tmp/own/cut.jsonl | sort | cmp - "$work/two.sorted" || fail "results after the loss of a node differ"
+
 echo "netns_test: passed"
