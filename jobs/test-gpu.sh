@@ -5,8 +5,9 @@
 #
 #   jobs/test-gpu.sh [PART...]     build test sanitize perf (all)
 #
-# Packages that the machine lacks are brought along in .deps (offline-deps.sh makes that folder where there is a registry)
-# and unpacked by .deps/use.sh.
+# Packages that the machine lacks are brought along in .deps and unpacked by .deps/use.sh. Where there is a registry:
+#   ../shared/tools/offline-deps.sh .deps &&
+#     (cd .deps && apt-get download libpng-dev libpng16-16 libjpeg-dev libjpeg62-turbo-dev libjpeg62-turbo)
 #   BUILD_S, TEST_S, SANITIZE_S, PERF_S   time boxes in seconds   (210 100 40 120)
 #   OUT                                   where results are copied to, if set
 # shellcheck disable=SC2317  # functions are called by name
