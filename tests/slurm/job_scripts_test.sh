@@ -58,7 +58,10 @@ run() {
   calls="$(cat calls)"
 }
 ends_with() { [ "$code" = "$1" ] || fail "$2: ends with $code instead of $1: $said"; }
-requeues() { [[ "$calls" == *"scontrol requeue 5"* ]] || fail "$1: does not go back into the queue: $calls"; }
+# requeues WHEN [ID]: the script's job, or ID, and nothing else.
+requeues() {
+  [ "$(grep '^scontrol requeue' calls)" = "scontrol requeue ${2:-5}" ] || fail "$1: does not go back into the queue: $calls"
+}
 stays_out() { [[ "$calls" != *requeue* ]] || fail "$1: goes back into the queue"; }
 says() { [[ "$said" == *"$1"* ]] || fail "does not say '$1': $said"; }
 calls_with() { [[ "$calls" == *"$1"* ]] || fail "does not call '$1': $calls"; }
@@ -93,6 +96,8 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   ends_with 137 "$script, killed for memory"
   stays_out "$script, killed for memory"
   says "out of memory: ask Slurm for more (--mem)"
+  run "$script" CODE=75 SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=2 --
+  requeues "$script, the last task of an array, alone" 5_2
   run "$script" REQUESTS= --
   [ "$code" != 0 ] && [ -z "$calls" ] || fail "$script: runs without REQUESTS"
 done
