@@ -10,7 +10,8 @@ cd "$work" || exit 1
 failures=0
 fail() { echo "job_scripts_test: $*"; failures=$((failures + 1)); }
 
-# Each command notes its name and arguments. CODE: how the run ends. SIGNALLED: mpirun ends so when SIGUSR1 comes.
+# Each command notes its name and arguments. CODE: how the run ends. SIGNALS: what the run sends to its script, or as
+# many callers above it as UP says; it notes those that come back, and ends with 75 at SIGUSR1.
 for name in srun mpirun scontrol; do
   cat >"bin/$name" <<STAND_IN
 #!/bin/bash
@@ -18,10 +19,17 @@ printf '%s' "$name" >>"$work/calls"
 printf ' %s' "\$@" >>"$work/calls"
 echo >>"$work/calls"
 [ "$name" != scontrol ] || exit 0
-if [ -n "\${SIGNALLED:-}" ]; then
-  trap 'exit "\$SIGNALLED"' USR1
-  kill -TERM "\$PPID"
-  while sleep 0.05; do :; done
+if [ -n "\${SIGNALS:-}" ]; then
+  trap 'exit 75' USR1
+  trap 'echo "$name has SIGUSR2" >>"$work/calls"; came=yes' USR2
+  to="\$PPID"
+  [ -z "\${UP:-}" ] || to="\$(sed -n 's/^PPid:[^0-9]*//p' "/proc/\$PPID/status")"
+  for signal in \$SIGNALS; do
+    came=''
+    kill -s "\$signal" "\$to"
+    for _ in {1..200}; do [ -z "\$came" ] || break; sleep 0.02; done
+  done
+  exit 70
 fi
 exit "\${CODE:-0}"
 STAND_IN
@@ -102,9 +110,17 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   [ "$code" != 0 ] && [ -z "$calls" ] || fail "$script: runs without REQUESTS"
 done
 
-# The script is asked to stop, in its own way, and so are the ranks.
-run serve-mpirun.sbatch SIGNALLED=75 --
-requeues "serve-mpirun.sbatch, told to stop"
+# What comes to a script goes on to the ranks: the question how the job stands, and the warning.
+for script in serve.sbatch serve-mpirun.sbatch; do
+  run "$script" SIGNALS="USR2 USR1" --
+  calls_with "has SIGUSR2"
+  requeues "$script, told to stop"
+  run serve-nodes.sbatch SIGNALS="USR2 USR1" UP=1 SERVE="jobs/$script" SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 --
+  calls_with "has SIGUSR2"
+  requeues "serve-nodes.sbatch with $script, told to stop"
+done
+run serve-mpirun.sbatch SIGNALS=TERM --
+requeues "serve-mpirun.sbatch, SIGTERM"
 calls_with "mpirun --bind-to none computron serve"
 run serve-mpirun.sbatch MPIRUN_ARGS="--map-by slot:PE=3 --bind-to core" --
 calls_with "mpirun --map-by slot:PE=3 --bind-to core computron serve"
