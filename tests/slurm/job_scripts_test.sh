@@ -88,18 +88,29 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   run "$script" CODE=75 SLURM_RESTART_COUNT=99 --
   ends_with 0 "$script, stopped early"
   requeues "$script, stopped early, however often"
+  [ ! -e out.jsonl.losses ] || fail "$script counts an orderly stop as a loss"
   run "$script" CODE=75 REQUEUE=0 --
   ends_with 75 "$script, stopped early, REQUEUE=0"
   stays_out "$script, stopped early, REQUEUE=0"
   for lost in 69 76 79 137 138 139 143; do
-    run "$script" CODE="$lost" SLURM_RESTART_COUNT=9 --
+    seq -f "5 loss %g" 9 >out.jsonl.losses  # and starts that were no losses
+    run "$script" CODE="$lost" SLURM_RESTART_COUNT=40 --
     requeues "$script, $lost"
-    run "$script" CODE="$lost" SLURM_RESTART_COUNT=10 --
+    run "$script" CODE="$lost" SLURM_RESTART_COUNT=41 --
     ends_with "$lost" "$script, $lost for the eleventh time"
     stays_out "$script, $lost for the eleventh time"
   done
-  run "$script" CODE=139 SLURM_RESTART_COUNT=1 MAX_RESTARTS=1 --
+  run "$script" CODE=139 SLURM_JOB_ID=6 SLURM_RESTART_COUNT=1 MAX_RESTARTS=1 --
+  requeues "$script, MAX_RESTARTS, after another job's losses" 6
+  run "$script" CODE=139 SLURM_JOB_ID=6 SLURM_RESTART_COUNT=2 MAX_RESTARTS=1 --
   stays_out "$script, MAX_RESTARTS"
+  run "$script" CODE=0 --
+  [ ! -e out.jsonl.losses ] || fail "$script leaves out.jsonl.losses after success"
+  run "$script" CODE=139 MAX_RESTARTS=1 --
+  run "$script" CODE=75 --
+  run "$script" CODE=139 MAX_RESTARTS=1 --
+  requeues "$script, a loss after an orderly stop"
+  rm -f out.jsonl.losses
   run "$script" CODE=137 GROUP=/slurm/job_5 --
   ends_with 137 "$script, killed for memory"
   stays_out "$script, killed for memory"
@@ -124,6 +135,9 @@ requeues "serve-mpirun.sbatch, SIGTERM"
 calls_with "mpirun --bind-to none computron serve"
 run serve-mpirun.sbatch MPIRUN_ARGS="--map-by slot:PE=3 --bind-to core" --
 calls_with "mpirun --map-by slot:PE=3 --bind-to core computron serve"
+
+run serve.sbatch --
+calls_with "srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --cpus-per-task=3 --cpu-bind=cores computron serve"
 
 run serve-array.sbatch SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_TASK_COUNT=3 -- --tp 2
 ends_with 0 "serve-array.sbatch"

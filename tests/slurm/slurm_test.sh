@@ -144,7 +144,13 @@ echo "$fast" >nodes.toml
 nodes="$(OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo STAGE="$work/stage" \
   OUTPUT="$work/nodes.jsonl" submit jobs/serve-nodes.sbatch --config nodes.toml)" ||
   fail "serve-nodes.sbatch is refused"
-wait_for "$merge"
+# Ranks that all stop in order, but not at the same instant.
+printf '#!/bin/bash\nsleep "$SLURM_PROCID"\nexit 75\n' >leaves
+chmod +x leaves
+leaving="$(COMPUTRON="$work/leaves" REQUEUE=0 OUTPUT="$work/leaves.jsonl" submit jobs/serve.sbatch)" ||
+  fail "serve.sbatch is refused"
+wait_for "$merge,$leaving"
+scontrol show job "$leaving" | grep -q 'ExitCode=75:0' || fail "ranks that leave in turns do not end with 75"
 expect_completed "$merge"
 for task in 0 1 2; do
   [ "$(restarts "${array}_$task")" = $((task / 2)) ] || fail "task $task of the array: $(restarts "${array}_$task") restarts"
