@@ -18,6 +18,7 @@ for name in srun mpirun scontrol; do
 printf '%s' "$name" >>"$work/calls"
 printf ' %s' "\$@" >>"$work/calls"
 echo >>"$work/calls"
+[ "$name \${1:-}" != "scontrol show" ] || echo "   Command=\${COMMAND:-(null)}"
 [ "$name" != scontrol ] || exit 0
 if [ -n "\${SIGNALS:-}" ]; then
   trap 'exit 75' USR1
@@ -143,7 +144,7 @@ run serve-array.sbatch SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_TASK_COUNT=3 -- --tp 2
 ends_with 0 "serve-array.sbatch"
 calls_with "--output out.jsonl.2 "
 calls_with "--shard 2/3 --tp 2"
-run serve-array.sbatch SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_COUNT=1 SHARDS=8 SERVE=jobs/serve-mpirun.sbatch --
+run serve-array.sbatch SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_COUNT=1 SHARDS=8 SERVE=serve-mpirun.sbatch --
 calls_with "mpirun "
 calls_with "--shard 5/8"
 run serve-array.sbatch SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_COUNT=1 --
@@ -155,6 +156,68 @@ requeues "serve-nodes.sbatch, 76"
 calls_with "--tp 4 --pp 2 --max-seqs 8"
 run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 CODE=65 --
 ends_with 65 "serve-nodes.sbatch, 65"
+
+# Slurm runs a copy of what was submitted, from whatever folder; what belongs to it is found beside the original, in
+# jobs/, or where the program is installed.
+mkdir -p spool elsewhere/jobs prefix/bin prefix/share/computron
+array=(SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=1)
+# copy SCRIPT [NAME=VALUE...] --: as `run`, of a copy and from elsewhere/.
+copy() {
+  cp "$source/jobs/$1" spool/slurm_script
+  shift
+  cd elsewhere || exit 1
+  : >"$work/calls"
+  said="$(env "${@:1:$#-1}" bash "$work/spool/slurm_script" 2>&1)"
+  code=$?
+  cd "$work" || exit 1
+  calls="$(cat calls)"
+}
+copy serve-array.sbatch "${array[@]}" --
+ends_with 66 "serve-array.sbatch alone"
+says "no serve.sbatch in"
+copy serve-array.sbatch "${array[@]}" COMMAND="$source/jobs/serve-array.sbatch --config a/b" --
+calls_with "--shard 0/1"
+copy serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 SERVE=jobs/serve-mpirun.sbatch \
+  COMMAND="$source/jobs/serve-nodes.sbatch" --
+calls_with "mpirun "
+calls_with "--tp 4 --pp 2"
+ln -s "$source/jobs" prefix/share/computron/jobs
+printf '#!/bin/sh\n' >prefix/bin/computron
+chmod +x prefix/bin/computron
+copy serve-array.sbatch "${array[@]}" PATH="$work/prefix/bin:$PATH" --
+calls_with "--shard 0/1"
+echo 'echo "$LAUNCH, $1"' >elsewhere/jobs/scaling-study.sh
+copy scaling-study.sbatch --
+says "--cpus-per-task=3 --cpu-bind=cores"
+says "--ntasks, scaling-study-5"
+
+# Figures of a study whose model has no room on one rank, from a fixture: compared with the first mesh.
+study_of() { (cd "$work" && python3 "$source/jobs/study_tables.py" csv runs own abc 2x1 1x2); }
+mkdir runs
+for mesh in 2x1 1x2; do
+  echo '{"custom_id": "r", "response": {"body": {"choices": [{"token_ids": [1, 2]}]}}}' >"runs/decode-strong.$mesh.1.jsonl"
+  echo '{"device": "cuda 0: NVIDIA H200", "requests": {"total": 1, "ok": 1}, "latency_s": {"mean": 3.3},
+    "ttft_s": {"mean": 0.1}}' >"runs/decode-strong.$mesh.1.json"
+done
+ranks='{"bytes": 2, "busy_s": 1}, {"bytes": 2, "busy_s": 1}, {"bytes": 3, "busy_s": 1}, {"bytes": LAST, "busy_s": 1}'
+swap_run() {
+  echo '{"device": "cuda 1: NVIDIA H200", "mesh": {"ranks": 4, "tp": 2, "pp": 2}, "link":
+    {"bytes_per_s_by_rank_and_round": [{"plain": [1]}]},
+    "requests": [{"response_s": 1, "bound_s": 1, "ranks": ['"${ranks/LAST/$1}"']}]}' >runs/swap-weak.2x1.1.json
+}
+swap_run 3
+said="$(SLURM_JOB_NUM_NODES=1 study_of 2>&1)"
+says "# machine: NVIDIA H200; "
+says "; 1 node, Slurm job 5"
+says "decode-strong,2x1,2,2,1,1,1,time,0.1,s,,ok,"
+says "decode-strong,1x2,2,1,2,1,1,time,0.1,s,,ok,"
+says "swap-weak,2x1,2,2,1,1,1,link,2e-09,GB/s,1e-09,ok,"
+swap_run 2
+said="$(study_of 2>&1)"
+says "GB/s,1e-09,bytes,"
+sed -i 's/1, 2/1, 3/' runs/decode-strong.1x2.1.jsonl
+said="$(study_of 2>&1)"
+says "1 answers differ from those of 2x1"
 
 for script in jobs/*.sbatch; do
   bash -n "$script" || fail "$script is no bash"
