@@ -20,6 +20,9 @@ printf ' %s' "\$@" >>"$work/calls"
 echo >>"$work/calls"
 [ "$name \${1:-}" != "scontrol show" ] || echo "   Command=\${COMMAND:-(null)}"
 [ "$name" != scontrol ] || exit 0
+case "$name \$*" in  # on every node, which is here
+  "srun --mpi=none "*) exec "\${@:4}" ;;
+esac
 if [ -n "\${SIGNALS:-}" ]; then
   trap 'exit 75' USR1
   trap 'echo "$name has SIGUSR2" >>"$work/calls"; came=yes' USR2
@@ -156,6 +159,38 @@ requeues "serve-nodes.sbatch, 76"
 calls_with "--tp 4 --pp 2 --max-seqs 8"
 run serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 CODE=65 --
 ends_with 65 "serve-nodes.sbatch, 65"
+
+# Checkpoints are staged under any name that JSON takes as it is; else they are read where they are.
+mkdir -p models disk
+echo one >models/a.h5
+echo two >"models/b,&.h5"
+cat >roster.json <<ROSTER
+[{"id": "a", "path":
+   "models/a.h5"}, {"id": "b", "path" : "$work/models/b,&.h5", "pinned": true}]
+ROSTER
+cat >keeps_roster <<'STAND_IN'
+cp "$ROSTER" "$(dirname "$ROSTER")"/*.h5 "$KEPT/"
+STAND_IN
+mkdir kept
+nodes=(SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 KEPT="$work/kept" SERVE="$work/keeps_roster")
+run serve-nodes.sbatch "${nodes[@]}" STAGE="$work/disk/a&b, c" --
+ends_with 0 "serve-nodes.sbatch, staged"
+says "checkpoints are in $work/disk/a&b, c/computron-5 on every node"
+python3 - "$work" <<'PYTHON' || fail "the staged roster is $(cat kept/roster.json)"
+import json, sys
+work = sys.argv[1]
+folder = work + "/disk/a&b, c/computron-5/"
+assert json.load(open(work + "/kept/roster.json")) == [
+    {"id": "a", "path": folder + "a.h5"}, {"id": "b", "path": folder + "b,&.h5", "pinned": True}]
+PYTHON
+cmp -s kept/b,\&.h5 models/b,\&.h5 || fail "a staged checkpoint is not the original"
+[ -z "$(ls -A "disk/a&b, c")" ] || fail "staged files are left"
+run serve-nodes.sbatch "${nodes[@]}" STAGE="$work/disk/a\\b" --
+says "not staged: the checkpoints are read where they are"
+echo '[{"id": "a", "path": "models\/a.h5"}]' >roster.json
+run serve-nodes.sbatch "${nodes[@]}" STAGE="$work/disk" --
+says "not staged: the checkpoints are read where they are"
+rm roster.json
 
 # Slurm runs a copy of what was submitted, from whatever folder; what belongs to it is found beside the original, in
 # jobs/, or where the program is installed.

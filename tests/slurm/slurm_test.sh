@@ -142,8 +142,8 @@ scancel --signal=USR1 "${array}_2"
 echo "$fast" >nodes.toml
 # Two "nodes" of one machine: shared memory would be taken for another's.
 nodes="$(OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo STAGE="$work/stage" \
-  OUTPUT="$work/nodes.jsonl" submit jobs/serve-nodes.sbatch --config nodes.toml)" ||
-  fail "serve-nodes.sbatch is refused"
+  OUTPUT="$work/nodes.jsonl" submit --chdir="$work/slurm" --output="$work/%x-%j.out" jobs/serve-nodes.sbatch \
+  --config "$work/nodes.toml")" || fail "serve-nodes.sbatch is refused"
 # Ranks that all stop in order, but not at the same instant.
 printf '#!/bin/bash\nsleep "$SLURM_PROCID"\nexit 75\n' >leaves
 chmod +x leaves
@@ -159,9 +159,16 @@ sort array.jsonl | cmp - undisturbed.sorted || fail "the array's results differ"
 [ "$(head -n 1 array.jsonl)" = "$(grep '"batch_req_0"' undisturbed.jsonl)" ] || fail "merged results are in no order"
 lap "array"
 
-wait_for "$nodes"
+# Its ranks begin where there is room; of a model that is too large for one rank.
+study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES=2x1 STUDIES=swap REPEATS=1 PAGE_SIZE=64KiB submit \
+  --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
+  "$work/study")" || fail "scaling-study.sbatch is refused"
+wait_for "$nodes,$study"
 expect_completed "$nodes"
+expect_completed "$study"
+[ "$(grep -c '^swap-[a-z]*,2x1,.*,time,.*,ok,' study/study.csv)" = 4 ] || fail "the study's figures: $(cat study/study.csv)"
+grep -q "^# machine: .*; 1 node, Slurm job $study\$" study/study.csv || fail "a study does not name its job"
 [ "$(wc -l <nodes.jsonl)" = 90 ] || fail "not all results of two nodes"
 grep -q "checkpoints are in $work/stage" computron-nodes-*.out || fail "nothing was staged"
 [ -z "$(ls -A "$work/stage")" ] || fail "staged files are left"
-lap "two nodes"
+lap "two nodes, a study"
