@@ -213,7 +213,7 @@ says "no serve.sbatch in"
 copy serve-array.sbatch "${array[@]}" COMMAND="$source/jobs/serve-array.sbatch --config a/b" --
 calls_with "--shard 0/1"
 copy serve-nodes.sbatch SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 SERVE=jobs/serve-mpirun.sbatch \
-  COMMAND="$source/jobs/serve-nodes.sbatch" --
+  COMMAND="jobs/serve-nodes.sbatch" SLURM_SUBMIT_DIR="$source" --
 calls_with "mpirun "
 calls_with "--tp 4 --pp 2"
 ln -s "$source/jobs" prefix/share/computron/jobs
