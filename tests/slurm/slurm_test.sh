@@ -160,7 +160,7 @@ sort array.jsonl | cmp - undisturbed.sorted || fail "the array's results differ"
 lap "array"
 
 # Its ranks begin where there is room; of a model that is too large for one rank.
-study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES=2x1 STUDIES=swap REPEATS=1 PAGE_SIZE=64KiB submit \
+study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES=2x1 STUDIES=swap REPEATS=1 REQUESTS=2 PAGE_SIZE=64KiB submit \
   --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
   "$work/study")" || fail "scaling-study.sbatch is refused"
 wait_for "$nodes,$study"
