@@ -72,7 +72,8 @@ run() {
 ends_with() { [ "$code" = "$1" ] || fail "$2: ends with $code instead of $1: $said"; }
 # requeues WHEN [ID]: the script's job, or ID, and nothing else.
 requeues() {
-  [ "$(grep '^scontrol requeue' calls)" = "scontrol requeue ${2:-5}" ] || fail "$1: does not go back into the queue: $calls"
+  [ "$(grep '^scontrol requeue' calls)" = "scontrol requeue ${2:-5}" ] ||
+    fail "$1: does not go back into the queue: $calls"
 }
 stays_out() { [[ "$calls" != *requeue* ]] || fail "$1: goes back into the queue"; }
 says() { [[ "$said" == *"$1"* ]] || fail "does not say '$1': $said"; }

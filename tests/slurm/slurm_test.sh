@@ -149,24 +149,26 @@ printf '#!/bin/bash\nsleep "$SLURM_PROCID"\nexit 75\n' >leaves
 chmod +x leaves
 leaving="$(COMPUTRON="$work/leaves" REQUEUE=0 OUTPUT="$work/leaves.jsonl" submit jobs/serve.sbatch)" ||
   fail "serve.sbatch is refused"
+# A study, of a model that is said to be too large for one rank.
+study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES=2x1 STUDIES=swap REPEATS=1 REQUESTS=2 PAGE_SIZE=64KiB \
+  submit --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
+  "$work/study")" || fail "scaling-study.sbatch is refused"
 wait_for "$merge,$leaving"
 scontrol show job "$leaving" | grep -q 'ExitCode=75:0' || fail "ranks that leave in turns do not end with 75"
 expect_completed "$merge"
 for task in 0 1 2; do
-  [ "$(restarts "${array}_$task")" = $((task / 2)) ] || fail "task $task of the array: $(restarts "${array}_$task") restarts"
+  again="$(restarts "${array}_$task")"
+  [ "$again" = $((task / 2)) ] || fail "task $task of the array was started again $again times"
 done
 sort array.jsonl | cmp - undisturbed.sorted || fail "the array's results differ"
 [ "$(head -n 1 array.jsonl)" = "$(grep '"batch_req_0"' undisturbed.jsonl)" ] || fail "merged results are in no order"
 lap "array"
 
-# Its ranks begin where there is room; of a model that is too large for one rank.
-study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES=2x1 STUDIES=swap REPEATS=1 REQUESTS=2 PAGE_SIZE=64KiB submit \
-  --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
-  "$work/study")" || fail "scaling-study.sbatch is refused"
 wait_for "$nodes,$study"
 expect_completed "$nodes"
 expect_completed "$study"
-[ "$(grep -c '^swap-[a-z]*,2x1,.*,time,.*,ok,' study/study.csv)" = 4 ] || fail "the study's figures: $(cat study/study.csv)"
+[ "$(grep -c '^swap-[a-z]*,2x1,.*,time,.*,ok,' study/study.csv)" = 4 ] ||
+  fail "the study's figures: $(cat study/study.csv)"
 grep -q "^# machine: .*; 1 node, Slurm job $study\$" study/study.csv || fail "a study does not name its job"
 [ "$(wc -l <nodes.jsonl)" = 90 ] || fail "not all results of two nodes"
 grep -q "checkpoints are in $work/stage" computron-nodes-*.out || fail "nothing was staged"
