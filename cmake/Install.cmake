@@ -33,5 +33,9 @@ if(TARGET man_page)
   install(FILES ${PROJECT_BINARY_DIR}/computron.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 endif()
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# What the job scripts need stands to them as in the source tree.
 file(GLOB job_scripts CONFIGURE_DEPENDS jobs/*.sbatch)
-install(PROGRAMS ${job_scripts} DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
+install(PROGRAMS ${job_scripts} jobs/scaling-study.sh jobs/study_tables.py
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
+install(FILES jobs/mpi-env.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/jobs)
+install(FILES inputs/models/opt-mixed.json DESTINATION ${CMAKE_INSTALL_DATADIR}/computron/inputs/models)

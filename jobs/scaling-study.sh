@@ -4,29 +4,33 @@
 #
 #   jobs/scaling-study.sh [FOLDER]      FOLDER: study.csv, table.txt, report.html, plots (build/scaling-study)
 #
-# MESHES    TPxPP, 1x1 first                  (those of 1x1 2x1 1x2 4x1 2x2 1x4 that RANKS ranks can be)
+# study.csv is there after the first round, of every mesh once, and grows with each.
+#
+# MESHES    TPxPP, the others compared with the first, of the fewest ranks
+#           (those of 1x1 2x1 1x2 4x1 2x2 1x4 that RANKS ranks can be)
 # RANKS     most of them                      (SLURM_NTASKS, or 4)
-# STUDIES   what is studied                   (swap mixed decode)
+# STUDIES   what is studied                   (swap mixed decode; mixed takes swap along)
 # REPEATS   runs of each                      (3)
 # LINK      GB/s a rank that links are held to: an emulation, which every table and plot then says; own: as they are
 #           (own on GPUs, 0.4 on the CPU)
 # DEVICE    cpu, cuda or auto                 (auto)
-# CONFIG    config.json of the model, DTYPE its weights (inputs/models/opt-mixed.json, f32)
+# CONFIG    config.json of the model, DTYPE its weights (inputs/models/opt-mixed.json of Computron, f32)
 # REQUESTS  of a mixed batch, for each of eight models (16); SEQUENCES that decode together (8)
 # THREADS   compute threads of a rank         (SLURM_CPUS_PER_TASK, or 1)
 # LAUNCH    what starts N ranks, N behind it  (mpirun -n)
-# PROGRAM   computron                         (build/release/computron)
+# PROGRAM   computron                         (build/release/computron of the checkout, or the one of the PATH)
 # Needs python3. About four minutes on two cores.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-[ -n "${SLURM_JOB_ID:-}" ] || . jobs/mpi-env.sh  # on a cluster nothing of it is wanted
+jobs=$(cd "$(dirname "$0")" && pwd)
+[ -n "${SLURM_JOB_ID:-}" ] || . "$jobs/mpi-env.sh"  # on a cluster nothing of it is wanted
 
 out=${1:-build/scaling-study}
 ranks=${RANKS:-${SLURM_NTASKS:-4}}
 repeats=${REPEATS:-3}
 device=${DEVICE:-auto}
-config=${CONFIG:-inputs/models/opt-mixed.json}
-program=${PROGRAM:-build/release/computron}
+config=${CONFIG:-$jobs/../inputs/models/opt-mixed.json}
+program=${PROGRAM:-$jobs/../build/release/computron}
+[ -n "${PROGRAM:-}" ] || [ -x "$program" ] || program=computron
 requests=${REQUESTS:-16}
 sequences=${SEQUENCES:-8}
 [ "$device" != auto ] || { nvidia-smi -L >/dev/null 2>&1 && device=cuda || device=cpu; }
@@ -34,22 +38,32 @@ link=${LINK:-$([ "$device" = cuda ] && echo own || echo 0.4)}
 page_size=${PAGE_SIZE:-$([ "$device" = cuda ] && echo 64MiB || echo 2MiB)}
 read -r -a launch <<<"${LAUNCH:-mpirun -n}"
 models=(m0 m1 m2 m3 m4 m5 m6 m7)
-mkdir -p "$out/runs"
 
-meshes=${MESHES:-}
-if [ -z "$meshes" ]; then
+ranks_of() { echo $((${1%x*} * ${1#*x})); }
+tables() { python3 "$jobs/study_tables.py" "$@"; }
+
+read -r -a meshes <<<"${MESHES:-}"
+if [ "${#meshes[@]}" = 0 ]; then
   for mesh in 1x1 2x1 1x2 4x1 2x2 1x4; do
-    [ $((${mesh%x*} * ${mesh#*x})) -gt "$ranks" ] || meshes="$meshes $mesh"
+    [ "$(ranks_of "$mesh")" -gt "$ranks" ] || meshes+=("$mesh")
   done
 fi
 
-ranks_of() { echo $((${1%x*} * ${1#*x})); }
+studies=" ${STUDIES:-swap mixed decode} "
+for study in $studies; do
+  case "$study" in
+    swap | decode) ;;
+    mixed) studies=" swap$studies" ;;  # which says what a shard and a link are
+    *) echo "scaling-study: STUDIES are swap, mixed and decode, not $study" >&2 && exit 64 ;;
+  esac
+done
+mkdir -p "$out/runs"
 
 # checkpoint TIMES: of the model with so many times its layers.
 checkpoint() {
   local file=$out/model-$1.h5
   if [ ! -e "$file" ]; then
-    python3 jobs/study_tables.py layers "$config" "$1" >"$out/model-$1.json"
+    tables layers "$config" "$1" >"$out/model-$1.json"
     "$program" init "$file" --config "$out/model-$1.json" --dtype "${DTYPE:-f32}" --seed 1 >&2
   fi
   echo "$file"
@@ -86,17 +100,24 @@ mixed() {
   local model models_of=()
   for model in "${models[@]}"; do models_of+=(--model "$model=$3"); done
   serve "$1" "$2" "$out/mixed.jsonl" "${models_of[@]}" --policy throughput --max-seqs "$requests" "${link_arguments[@]}" \
-    --device-memory "$(python3 jobs/study_tables.py pool "$out/runs/swap-$kind.$2.1.json")" "${reproducible[@]}"
+    --device-memory "$(tables pool "$out/runs/swap-$kind.$2.1.json")" "${reproducible[@]}"
 }
 
 decode() { serve "$1" "$2" "$out/decode.jsonl" --model "m0=$3" --max-seqs "$sequences" "${reproducible[@]}"; }
 
-python3 jobs/study_tables.py requests "$config" "$requests" "${models[@]}" >"$out/mixed.jsonl"
-python3 jobs/study_tables.py decode "$config" "$sequences" m0 >"$out/decode.jsonl"
+tables requests "$config" "$requests" "${models[@]}" >"$out/mixed.jsonl"
+tables decode "$config" "$sequences" m0 >"$out/decode.jsonl"
 rm -f "$out"/runs/*
 
-# In turns, so that what disturbs the machine for a while disturbs all alike. Swap goes first: it says what a shard has.
-for study in ${STUDIES:-swap mixed decode}; do
+commit=$("$program" --version | sed -n 's/^commit \([^,]*\).*/\1/p')
+keep_figures() {
+  tables csv "$out/runs" "$link" "$commit" "${meshes[@]}" >"$out/study.csv.partial"
+  mv "$out/study.csv.partial" "$out/study.csv"
+}
+
+# In turns, so that what disturbs the machine for a while disturbs all alike.
+for study in swap mixed decode; do
+  [[ "$studies" == *" $study "* ]] || continue
   rounds=$repeats
   [ "$study" != swap ] || rounds=1  # of several requests
   for ((repeat = 1; repeat <= rounds; ++repeat)); do
@@ -104,18 +125,16 @@ for study in ${STUDIES:-swap mixed decode}; do
       # Strong runs are the same work, so that answers must be the same to the bit.
       reproducible=()
       [ "$kind" = weak ] || reproducible=(--reproducible)
-      for mesh in $meshes; do
+      for mesh in "${meshes[@]}"; do
         model=$(checkpoint "$([ "$kind" = weak ] && ranks_of "$mesh" || echo 1)")
         "$study" "$out/runs/$study-$kind.$mesh.$repeat" "$mesh" "$model"
       done
+      keep_figures
     done
   done
 done
 
-python3 jobs/study_tables.py csv "$out/runs" "$link" "$("$program" --version | sed -n 's/^commit \([^,]*\).*/\1/p')" \
-  >"$out/study.csv.partial"
-mv "$out/study.csv.partial" "$out/study.csv"
-python3 jobs/study_tables.py table "$out/study.csv" | tee "$out/table.txt"
+tables table "$out/study.csv" | tee "$out/table.txt"
 "$program" report "$out/report.html" --study "$out/study.csv" --svg "$out" --title "Scaling study"
 echo
 echo "figures  $out/study.csv"

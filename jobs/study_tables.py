@@ -5,7 +5,7 @@
   requests CONFIG COUNT MODELS...  COUNT requests for each model, mixed
   decode CONFIG COUNT MODEL        COUNT sequences that generate side by side
   pool SWAP.json                   device memory for three models of eight
-  csv RUNS LINK COMMIT             a row a run and metric
+  csv RUNS LINK COMMIT MESHES...   a row a run and metric, so far; others are compared with the first mesh
   table STUDY.csv                  as people know it: time, speed-up, efficiency, link, % of bound, check
 """
 import csv
@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import random
+import re
 import statistics
 import sys
 import time
@@ -74,11 +75,16 @@ def link_rate(run, link):
     return min(statistics.median(rank["plain"]) for rank in run["link"]["bytes_per_s_by_rank_and_round"])
 
 
+def equal_in_stages(ranks, tp):
+    """Whether the tensor-parallel ranks of each stage, which follow one another, have moved the same bytes."""
+    return all(rank["bytes"] == ranks[place - place % tp]["bytes"] for place, rank in enumerate(ranks))
+
+
 def swap_rows(run, link, rate):
     """A row a swapped request: how long the slowest rank's link was busy; the bound: its bytes at the link's rate."""
     for repeat, one in enumerate(run["requests"], 1):
         slowest = max(one["ranks"], key=lambda rank: rank["busy_s"])
-        check = "ok" if all(rank["bytes"] == slowest["bytes"] for rank in one["ranks"]) or run["mesh"]["pp"] > 1 else "bytes"
+        check = "ok" if equal_in_stages(one["ranks"], run["mesh"]["tp"]) else "bytes"
         most = max(rank["bytes"] for rank in one["ranks"])
         yield repeat, "time", slowest["busy_s"], "s", most / rate, check
         yield repeat, "link", slowest["bytes"] / slowest["busy_s"] / 1e9, "GB/s", rate / 1e9, check
@@ -92,7 +98,7 @@ def answers(path):
     return {key: value and [choice["token_ids"] for choice in value] for key, value in choices.items()}
 
 
-def check_of(run, results, base):
+def check_of(run, results, base, base_mesh):
     failed = run["requests"]["total"] - run["requests"]["ok"]
     if failed:
         return f"{failed} requests failed"
@@ -100,7 +106,7 @@ def check_of(run, results, base):
         return "ok"
     mine, others = answers(results), answers(base)
     different = sum(mine[key] != others.get(key) for key in mine)
-    return "ok" if not different and len(mine) == len(others) else f"{different} answers differ from those of 1x1"
+    return "ok" if not different and len(mine) == len(others) else f"{different} answers differ from those of {base_mesh}"
 
 
 def mixed_rows(run, rate, check, repeat):
@@ -120,13 +126,13 @@ def decode_rows(run, check, repeat):
     yield repeat, "throughput", run["requests"]["ok"] / step, "tokens/s", None, check
 
 
-def rows_of(folder, name, link):
+def rows_of(folder, name, link, base_mesh):
     study, mesh, repeat = name.split(".")
     run = read(os.path.join(folder, name + ".json"))
     if study.startswith("swap"):
         return swap_rows(run, link, link_rate(run, link))
-    base = os.path.join(folder, f"{study}.1x1.{repeat}.jsonl") if study.endswith("strong") else None
-    check = check_of(run, os.path.join(folder, name + ".jsonl"), base)
+    base = os.path.join(folder, f"{study}.{base_mesh}.{repeat}.jsonl") if study.endswith("strong") else None
+    check = check_of(run, os.path.join(folder, name + ".jsonl"), base, base_mesh)
     if study.startswith("decode"):
         return decode_rows(run, check, int(repeat))
     kind = study.split("-")[1]
@@ -138,15 +144,21 @@ def describe_links(link):
     return "as they are" if link == "own" else f"emulated links, {link} GB/s a rank"
 
 
-def machine():
+def machine(devices):
+    """GPUs that runs had, the processor, and of a Slurm job its nodes and number."""
+    gpus = sorted({re.sub(r"^cuda \d+: ", "", device) for device in devices if device.startswith("cuda")})
     with open("/proc/cpuinfo") as file:
         names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores a node"
+    cores = f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores a node"
+    nodes, job = (os.environ.get(name) for name in ("SLURM_JOB_NUM_NODES", "SLURM_JOB_ID"))
+    return "; ".join(gpus + [cores] + ([f"{nodes} node{'' if nodes == '1' else 's'}, Slurm job {job}"] if job else []))
 
 
-def write_csv(folder, link, commit):
+def write_csv(folder, link, commit, *meshes):
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    print(f"# title: Scaling study\n# machine: {machine()}\n# links: {describe_links(link)}")
+    names = [name[:-5] for name in os.listdir(folder) if name.endswith(".json")]
+    devices = {read(os.path.join(folder, name + ".json"))["device"] for name in names}
+    print(f"# title: Scaling study\n# machine: {machine(devices)}\n# links: {describe_links(link)}")
     out = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     out.writeheader()
 
@@ -157,13 +169,15 @@ def write_csv(folder, link, commit):
                       "metric": metric, "value": f"{value:.6g}", "unit": unit, "bound": "" if bound is None else
                       f"{bound:.6g}", "check": check, "host": host, "commit": commit, "date": date})
 
-    names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json"))
-    order = {study: place for place, study in enumerate(("swap", "mixed", "decode"))}
-    for name in sorted(names, key=lambda n: (order[n.split("-")[0]], n)):
-        for fields in rows_of(folder, name, link):
+    def place(name):
+        study, mesh, repeat = name.split(".")
+        return ("swap", "mixed", "decode").index(study.split("-")[0]), study, meshes.index(mesh), int(repeat)
+
+    for name in sorted(names, key=place):
+        for fields in rows_of(folder, name, link, meshes[0]):
             put(*name.split(".")[:2], platform.node(), fields)
-    meshes = {name.split(".")[1] for name in names if name.startswith("swap-strong")}
-    for mesh in sorted(meshes & PUBLISHED.keys()):
+    swapped = {name.split(".")[1] for name in names if name.startswith("swap-strong")}
+    for mesh in sorted(swapped & PUBLISHED.keys()):
         put("swap-strong", mesh, PUBLISHED_HOST, (1, "time", PUBLISHED[mesh], "s", None, ""))
 
 
@@ -180,14 +194,15 @@ def median_of(rows, metric, column="value"):
     return statistics.median(values) if values else None
 
 
-def table_line(mesh, cell, first):
+def table_line(mesh, cell, first, first_ranks):
     times = [float(row["value"]) for row in cell if row["metric"] == "time"]
     middle, ranks = statistics.median(times), int(cell[0]["ranks"])
     bound, rate = median_of(cell, "time", "bound"), median_of(cell, "link")
     bad = next((row["check"] for row in cell if row["check"] not in ("ok", "")), "ok")
     weak = "weak" in cell[0]["study"]
     ratio = first / middle
-    speed_up, efficiency = (ratio * ranks, ratio) if weak else (ratio, ratio / ranks)
+    more = ranks / first_ranks
+    speed_up, efficiency = (ratio * more, ratio) if weak else (ratio, ratio / more)
     tp, pp = mesh.split("x")
     return "{:>6} {:>4} {:>4} {:>11.5f} {:>19} {:>9.2f} {:>11.2f} {:>10} {:>11}  {}".format(
         ranks, tp, pp, middle, f"{min(times):.5f}-{max(times):.5f}", speed_up, efficiency,
@@ -203,13 +218,14 @@ def table(path):
         for row in rows:
             if row["study"] == study and row["host"] == host:
                 cells.setdefault(row["mesh"], []).append(row)
-        first = median_of(next(iter(cells.values())), "time")
+        base = next(iter(cells.values()))
+        first, first_ranks = median_of(base, "time"), int(base[0]["ranks"])
         print(f"\n# {study}: medians of {max(int(row['repeat']) for row in rows if row['study'] == study)}"
               f" (least-most); weak: n times the layers on n ranks" if "weak" in study else
               f"\n# {study}: medians of {max(int(row['repeat']) for row in rows if row['study'] == study)} (least-most)")
         print("# ranks   tp   pp      time s          least-most  speed-up  efficiency  link GB/s  % of bound  check")
         for mesh in sorted(cells, key=lambda m: (int(cells[m][0]["ranks"]), m.split("x")[1])):
-            print(table_line(mesh, cells[mesh], first))
+            print(table_line(mesh, cells[mesh], first, first_ranks))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,12 @@ fail() { echo "install_test: $*" >&2; exit 1; }
 page=$(find "$prefix" -name computron.1)
 [ -n "$page" ] || fail "no manual page"
 grep -q 'computron serve' "$page" || fail "the manual page does not know serve"
-[ -x "$prefix/share/computron/jobs/serve.sbatch" ] || fail "no jobs/serve.sbatch"
+for script in serve.sbatch scaling-study.sh study_tables.py; do
+  [ -x "$prefix/share/computron/jobs/$script" ] || fail "no jobs/$script"
+done
+for file in jobs/mpi-env.sh inputs/models/opt-mixed.json; do
+  [ -f "$prefix/share/computron/$file" ] || fail "no $file"
+done
 package=$(dirname "$(find "$prefix" -name computronConfig.cmake)")
 if grep -rnE "$source/|$build/" "$package"; then fail "the package names the tree it was built from"; fi
 

@@ -51,6 +51,7 @@ max-seqs = 1
 policy = "fifo"
 device-memory = "512KiB"
 page-size = "64KiB"'
+brisk="${slow/0.0002/0.002}"  # a tenth of that
 fast='page-size = "64KiB"'
 
 # --- The environment: this machine's, not the scripts' ------------------------------------------------------------
@@ -129,24 +130,47 @@ lap "complete"
 
 # --- An array, merged; two nodes, staged ---------------------------------------------------------------------------
 
-echo "$fast" >array.toml
+# One task is stopped, the last, whose job ID is the array's; the others have never been started again. The nodes' job
+# runs while it waits for its second start.
+echo "$brisk" >array.toml
 array="$(OUTPUT="$work/array.jsonl" submit --array=0-2 jobs/serve-array.sbatch --config array.toml)" ||
   fail "serve-array.sbatch is refused"
 merge="$(sbatch --parsable --dependency="afterok:$array" --output=merge.out \
   --wrap "$program merge array.jsonl array.jsonl.[0-9]* --requests requests.jsonl")"
-wait_for "$merge"
+until_ has_results array.jsonl.2
+scancel --signal=USR1 "${array}_2"
+echo "$fast" >nodes.toml
+# Two "nodes" of one machine: shared memory would be taken for another's.
+nodes="$(OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo STAGE="$work/stage" \
+  OUTPUT="$work/nodes.jsonl" submit --chdir="$work/slurm" --output="$work/%x-%j.out" jobs/serve-nodes.sbatch \
+  --config "$work/nodes.toml")" || fail "serve-nodes.sbatch is refused"
+# Ranks that all stop in order, but not at the same instant.
+printf '#!/bin/bash\nsleep "$SLURM_PROCID"\nexit 75\n' >leaves
+chmod +x leaves
+leaving="$(COMPUTRON="$work/leaves" REQUEUE=0 OUTPUT="$work/leaves.jsonl" submit jobs/serve.sbatch)" ||
+  fail "serve.sbatch is refused"
+# A study, of a model that is said to be too large for one rank.
+study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES=2x1 STUDIES=swap REPEATS=1 REQUESTS=2 PAGE_SIZE=64KiB \
+  submit --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
+  "$work/study")" || fail "scaling-study.sbatch is refused"
+wait_for "$merge,$leaving"
+scontrol show job "$leaving" | grep -q 'ExitCode=75:0' || fail "ranks that leave in turns do not end with 75"
 expect_completed "$merge"
+for task in 0 1 2; do
+  again="$(restarts "${array}_$task")"
+  [ "$again" = $((task / 2)) ] || fail "task $task of the array was started again $again times"
+done
 sort array.jsonl | cmp - undisturbed.sorted || fail "the array's results differ"
 [ "$(head -n 1 array.jsonl)" = "$(grep '"batch_req_0"' undisturbed.jsonl)" ] || fail "merged results are in no order"
 lap "array"
 
-# Two "nodes" of one machine: shared memory would be taken for another's.
-nodes="$(OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo STAGE="$work/stage" \
-  OUTPUT="$work/nodes.jsonl" submit jobs/serve-nodes.sbatch --config array.toml)" ||
-  fail "serve-nodes.sbatch is refused"
-wait_for "$nodes"
+wait_for "$nodes,$study"
 expect_completed "$nodes"
+expect_completed "$study"
+[ "$(grep -c '^swap-[a-z]*,2x1,.*,time,.*,ok,' study/study.csv)" = 4 ] ||
+  fail "the study's figures: $(cat study/study.csv)"
+grep -q "^# machine: .*; 1 node, Slurm job $study\$" study/study.csv || fail "a study does not name its job"
 [ "$(wc -l <nodes.jsonl)" = 90 ] || fail "not all results of two nodes"
 grep -q "checkpoints are in $work/stage" computron-nodes-*.out || fail "nothing was staged"
 [ -z "$(ls -A "$work/stage")" ] || fail "staged files are left"
-lap "two nodes"
+lap "two nodes, a study"
