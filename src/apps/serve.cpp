@@ -265,6 +265,8 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, Configura
   const bool all_done = engine.run();
   RunFacts facts = facts_of(job, now_s() - start);
   facts.started = started;
+  facts.attempt = files.writer->attempt();
+  facts.requests_before = files.writer->history().lines_done();
   note_choices(job, configuration);
   facts.configuration = std::move(configuration);
   if (all_done) job.while_working([&] { files.writer->finish(); });

@@ -150,6 +150,8 @@ void read_additions(const Field& root, RunFigures& run) {
   if (root.has("computron")) run.version = root.at("computron").at("version").string();
   if (root.has("started")) run.started = root.at("started").string();
   if (root.has("host")) run.host = root.at("host").string();
+  if (root.has("attempt")) run.attempt = root.at("attempt").count();
+  if (root.at("requests").has("before")) run.before = root.at("requests").at("before").count();
   if (root.has("over_time")) {
     run.interval_s = root.at("over_time").at("interval_s").amount();
     run.waiting = counts(root.at("over_time").at("waiting"));

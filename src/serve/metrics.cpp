@@ -123,6 +123,7 @@ Json facts_json(const RunFacts& facts) {
   return {{"computron", {{"version", facts.version}}},
           {"started", facts.started},
           {"host", facts.host},
+          {"attempt", facts.attempt},
           {"wall_s", facts.wall_s},
           {"mesh", {{"ranks", facts.ranks}, {"tp", facts.tp}, {"pp", facts.pp}, {"groups", facts.groups}}},
           {"device", facts.device},
@@ -180,6 +181,12 @@ std::string requests_line(const ServeFigures& figures, std::uint64_t failed_line
                         figures.latency_s.percentile(0.99));
   }
   return line;
+}
+
+// Nothing in a job that was never interrupted.
+std::string earlier_attempts(const RunFacts& facts) {
+  if (facts.attempt == 1 && facts.requests_before == 0) return {};
+  return fmt::format("; {} by earlier attempts (this is attempt {})", facts.requests_before, facts.attempt);
 }
 
 std::string swaps_line(const SwapFigures& swaps, const RunFacts& facts) {
@@ -257,6 +264,7 @@ ServeFigures Metrics::merged() const {
 std::string Metrics::to_json(const RunFacts& facts) const {
   Json object = facts_json(facts);
   object.update(figures_json(merged(), failed_lines_, facts));
+  object["requests"]["before"] = facts.requests_before;
   object["over_time"] = {{"interval_s", queues_.interval_s()}, {"waiting", queues_.waiting()}};
   object["open"] = sum_over_models(queues_, ids_.size());
   object["configuration"] = configuration_json(facts);
@@ -270,8 +278,8 @@ std::string Metrics::to_json(const RunFacts& facts) const {
 
 std::string Metrics::summary(const RunFacts& facts) const {
   const ServeFigures all = merged();
-  return fmt::format("{}\n{}\n{}", requests_line(all, failed_lines_, facts), swaps_line(all.swaps, facts),
-                     steps_line(all.steps));
+  return fmt::format("{}{}\n{}\n{}", requests_line(all, failed_lines_, facts), earlier_attempts(facts),
+                     swaps_line(all.swaps, facts), steps_line(all.steps));
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {

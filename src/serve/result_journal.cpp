@@ -372,6 +372,8 @@ void ResultJournal::begin() {
 
 const LineHistory& ResultJournal::history() const { return impl_->recovered.history; }
 
+std::uint32_t ResultJournal::attempt() const { return impl_->recovered.attempts + 1; }
+
 std::shared_ptr<Spool> ResultJournal::open_spool() {
   Impl& i = *impl_;
   AppendFile file = i.open(i.names.spool);

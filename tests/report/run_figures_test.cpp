@@ -57,6 +57,8 @@ TEST(RunFigures, WhatOlderFilesLackIsEmpty) {
   EXPECT_EQ(run.version, "");
   EXPECT_EQ(run.interval_s, 0);
   EXPECT_TRUE(run.configuration.empty());
+  EXPECT_EQ(run.attempt, 1u);
+  EXPECT_EQ(run.before, 0u);
 }
 
 TEST(RunFigures, WhatIsWrongIsNamed) {
@@ -72,6 +74,8 @@ TEST(RunFigures, WhatIsWrongIsNamed) {
               HasSubstr("models.a.requests.ok should be a whole"));
   EXPECT_THAT(error_of(replaced(text, "[3, 1, 0]", "[3, null]")), HasSubstr("over_time.waiting[1] should be"));
   EXPECT_THAT(error_of(replaced(text, "\"8\"", "8")), HasSubstr("configuration.max-seqs should be a string"));
+  EXPECT_THAT(error_of(replaced(text, "\"started\"", "\"attempt\": null, \"started\"")),
+              HasSubstr("m.json: attempt should be a whole number"));
   EXPECT_THAT(error_of("[1, 2]"), HasSubstr("m.json: the whole should be an object, not [1,2]"));
   EXPECT_THAT(error_of(""), HasSubstr("m.json: not JSON"));
   EXPECT_THAT(error_of(text.substr(0, text.size() / 2)), HasSubstr("m.json: not JSON"));

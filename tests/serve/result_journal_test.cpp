@@ -467,6 +467,19 @@ TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
   refused(ExitCode::kCannotCreate, "move it away");
 }
 
+TEST(ResultJournal, AttemptsAreCounted) {
+  Attempts job;
+  {
+    const auto first = job.open(system_calls());
+    first->begin();
+    EXPECT_EQ(first->attempt(), 1u);
+  }
+  leave_some(job);
+  const auto third = job.open(system_calls(), kNeverGiveUp);
+  third->begin();
+  EXPECT_EQ(third->attempt(), 3u);
+}
+
 TEST(ResultJournal, FileThatTakesTheOutputsNameMeanwhileStays) {
   Attempts job;
   leave_some(job);

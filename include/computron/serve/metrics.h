@@ -60,6 +60,8 @@ struct RunFacts {
   std::string started = {};  // 2026-11-22T01:02:03Z
   std::string host = {};     // of rank 0
   std::vector<std::pair<std::string, std::string>> configuration = {};  // option, value in effect
+  std::uint32_t attempt = 1;          // at the same output; all figures are this one's
+  std::uint64_t requests_before = 0;  // had their results when it began
 };
 
 class Metrics {
