@@ -133,7 +133,7 @@ class Merge {
   }
 
   std::uint64_t write() const {
-    ReplacementFile output(options_.output);
+    ReplacementFile output(options_.output, 0600);  // as the shards are
     std::string block;
     for (const Entry& result : results_) {
       block += text_of(result);

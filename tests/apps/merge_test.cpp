@@ -111,6 +111,20 @@ TEST_F(MergeTest, NamesWhatIsNoResult) {
   EXPECT_FALSE(exists("out"));
 }
 
+TEST_F(MergeTest, OutputIsItsOwnersAloneAsShardsAre) {
+  namespace fs = std::filesystem;
+  write("s", results({0}));
+  write("out", "of an earlier day, open to all\n");
+  write("out.partial", "what a killed merge of then left\n");
+  fs::permissions(file("out.partial"), fs::perms(0644));
+  const Outcome merged = run({"merge", file("out"), file("s")});
+  EXPECT_EQ(merged.code, 0) << merged.errors;
+  EXPECT_EQ(fs::status(file("out")).permissions(), fs::perms(0600));
+  EXPECT_EQ(read_file(file("out")), results({0}));
+  EXPECT_EQ(run({"merge", file("new"), file("s")}).code, 0);
+  EXPECT_EQ(fs::status(file("new")).permissions(), fs::perms(0600));
+}
+
 TEST_F(MergeTest, OverwritesNothingThatIsInUse) {
   write("s", results({0}));
   write("requests", requests({0}));

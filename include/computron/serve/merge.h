@@ -13,8 +13,8 @@ struct MergeOptions {
   std::string requests;             // the input they share; empty: only what the shards say themselves is checked
 };
 
-// Returns how many results there are. `output` appears when it is whole. Holds 40 bytes a result in memory, and
-// with `requests` as much again.
+// Returns how many results there are. `output` appears when it is whole, its owner's alone as shards are. Holds 40
+// bytes a result in memory, and with `requests` as much again.
 //
 // Error{kNoInput} naming a shard that is not there (and saying so if it is unfinished); Error{kData} naming file and
 // line for what is no result line, and naming lines and custom_ids of requests with two results, with none, with
