@@ -41,7 +41,7 @@ class InputFile {
   explicit InputFile(std::string path)
       : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     struct stat status {};
-    if (!fd_ || fstat(fd_.get(), &status) != 0) refuse(std::strerror(errno) + hint());
+    if (!fd_ || fstat(fd_.get(), &status) != 0) refuse(std::strerror(errno));
     if (!S_ISREG(status.st_mode)) refuse(fmt::format("it is {}, not a regular file", file_kind(status.st_mode)));
     bytes_ = static_cast<std::uint64_t>(status.st_size);
   }
@@ -66,10 +66,6 @@ class InputFile {
  private:
   [[noreturn]] void refuse(const std::string& why) const {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read '{}': {}", path_, why));
-  }
-  std::string hint() const {
-    const bool unfinished = access((path_ + ".partial").c_str(), F_OK) == 0;
-    return unfinished ? " (it is unfinished: there is '" + path_ + ".partial'; run its job again)" : "";
   }
 
   std::string path_;
@@ -125,6 +121,7 @@ class Merge {
  public:
   explicit Merge(const MergeOptions& options) : options_(options) {
     check_output();
+    check_finished();
     for (const std::string& path : options.shards) shards_.emplace_back(path);
     for (std::size_t file = 0; file < shards_.size(); ++file) read_shard(file);
     std::stable_sort(results_.begin(), results_.end(), by_line);
@@ -148,6 +145,7 @@ class Merge {
 
  private:
   void check_output() const;
+  void check_finished() const;
   void read_shard(std::size_t file);
   void check_doubled() const;
   void check_against_requests() const;
@@ -173,6 +171,25 @@ void Merge::check_output() const {
         ExitCode::kCannotCreate,
         fmt::format("cannot create '{}': it is the output of a serving job, as '{}{}' says", output, output, end));
   }
+}
+
+// What a job keeps beside its output until that is complete; empty if nothing is there.
+std::string left_of(const std::string& output) {
+  for (const char* end : {".partial", ".journal", ".lock"}) {
+    if (access((output + end).c_str(), F_OK) == 0) return output + end;
+  }
+  return {};
+}
+
+void Merge::check_finished() const {
+  Faults unfinished("shards are not finished; run their jobs again");
+  for (const std::string& shard : options_.shards) {
+    if (access(shard.c_str(), F_OK) == 0) continue;
+    if (const std::string left = left_of(shard); !left.empty()) {
+      unfinished.add(fmt::format("'{}' (there is '{}')", shard, left));
+    }
+  }
+  if (const std::string text = unfinished.to_string(); !text.empty()) throw Error(ExitCode::kNoInput, text);
 }
 
 void Merge::read_shard(std::size_t file) {

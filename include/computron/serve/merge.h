@@ -16,7 +16,7 @@ struct MergeOptions {
 // Returns how many results there are. `output` appears when it is whole, its owner's alone as shards are. Holds 40
 // bytes a result in memory, and with `requests` as much again.
 //
-// Error{kNoInput} naming a shard that is not there (and saying so if it is unfinished); Error{kData} naming file and
+// Error{kNoInput} naming a shard that is not there, and all those that are unfinished; Error{kData} naming file and
 // line for what is no result line, and naming lines and custom_ids of requests with two results, with none, with
 // another's, and of results without a request; Error{kCannotCreate} if `output` is a shard, the input, or a serving
 // job's.
