@@ -53,7 +53,8 @@ void add_merge(CLI::App& app) {
   command->callback([options] {
     options->shards = outputs_of(options->shards);
     const std::uint64_t results = merge_results(*options);
-    fmt::print("{}: {} results of {} shards\n", options->output, results, options->shards.size());
+    fmt::print("{}: {} results of {} shards{}\n", options->output, results, options->shards.size(),
+               options->requests.empty() ? "; not checked against requests, which --requests does" : "");
   });
 }
 

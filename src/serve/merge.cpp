@@ -9,13 +9,16 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
+#include "computron/serve/request_reader.h"
 #include "custom_id_scanner.h"
 #include "files.h"
+#include "journal_records.h"
 #include "line_splitter.h"
 #include "result_line.h"
 
@@ -126,7 +129,7 @@ class Merge {
     for (std::size_t file = 0; file < shards_.size(); ++file) read_shard(file);
     std::stable_sort(results_.begin(), results_.end(), by_line);
     check_doubled();
-    if (!options.requests.empty()) check_against_requests();
+    options.requests.empty() ? check_shards() : check_against_requests();
   }
 
   std::uint64_t write() const {
@@ -148,6 +151,7 @@ class Merge {
   void check_finished() const;
   void read_shard(std::size_t file);
   void check_doubled() const;
+  void check_shards() const;
   void check_against_requests() const;
   std::vector<Entry> read_requests() const;
 
@@ -217,6 +221,58 @@ void Merge::check_doubled() const {
     doubled.add(fmt::format("{} in '{}' and '{}'", shown(two), shards_[one.file].path(), shards_[two.file].path()));
   }
   refuse_if_any({doubled});
+}
+
+// What the job that made the file says in its OUT.done: I/N, or 0/1 of a whole input. None without one, or where the
+// file is another by now.
+std::optional<Shard> shard_in(const InputFile& file) {
+  const std::string path = file.path() + ".done";
+  if (access(path.c_str(), R_OK) != 0) return std::nullopt;
+  const InputFile done(path);
+  const auto found =
+      journal::read_done_file([&](std::uint64_t offset, std::size_t count) { return done.read(offset, count); });
+  if (!found || found->made.output_bytes != file.bytes()) return std::nullopt;
+  for (const auto& [name, value] : found->made_by.settings) {
+    if (name == "--shard") return parse_shard(value);
+  }
+  return Shard{};
+}
+
+// "1/4, 3/4": those that are not `present`, the first of them.
+std::string missing_shards(const std::set<std::uint64_t>& present, std::uint64_t count) {
+  std::string names;
+  std::size_t named = 0;
+  for (std::uint64_t index = 0; index < count; ++index) {
+    if (present.contains(index)) continue;
+    if (named++ == kNamed) return names + ", ...";
+    names += (names.empty() ? "" : ", ") + Shard{index, count}.to_string();
+  }
+  return names;
+}
+
+// Without the requests: whether the files are all shards of one input, as far as their jobs have left word of it.
+void Merge::check_shards() const {
+  std::optional<Shard> first;
+  std::string first_path;
+  std::set<std::uint64_t> present;
+  std::size_t known = 0;
+  for (const InputFile& file : shards_) {
+    const std::optional<Shard> shard = shard_in(file);
+    if (!shard) continue;
+    if (!first) first_path = file.path(), first = shard;
+    if (shard->count != first->count) {
+      refuse_data(
+          fmt::format("'{}' is shard {} and '{}' is shard {}, as their .done say: shards of one input have the "
+                      "same number behind the stroke; or name --requests to check against",
+                      first_path, first->to_string(), file.path(), shard->to_string()));
+    }
+    present.insert(shard->index);
+    ++known;
+  }
+  const std::uint64_t others = shards_.size() - known;
+  if (!first || present.size() + others >= first->count) return;
+  refuse_data(fmt::format("{} of the {} shards are missing, as '{}.done' says: {}", first->count - present.size(),
+                          first->count, first_path, missing_shards(present, first->count)));
 }
 
 // Lines that are not blank; their `offset` and `bytes` mean nothing.

@@ -211,14 +211,10 @@ void ResultJournal::Impl::look_at_output() {
 // From OUT.done, which is of no use if it is damaged or OUT is another file by now.
 bool ResultJournal::Impl::is_this_commands(const AppendFile& output, journal::Done& done) const {
   const Existing file(folder, names.done);
-  journal::Reader records(file.reader());
-  const auto header = records.next(), end = records.next();
-  if (!header || !end) return false;
-  const auto* made_by = std::get_if<journal::Header>(&*header);
-  const auto* made = std::get_if<journal::Done>(&*end);
-  if (made_by == nullptr || made == nullptr || made->output_bytes != output.end()) return false;
-  if (!options.allow_config_change) check_settings(path, made_by->settings, settings);
-  done = *made;
+  const auto found = journal::read_done_file(file.reader());
+  if (!found || found->made.output_bytes != output.end()) return false;
+  if (!options.allow_config_change) check_settings(path, found->made_by.settings, settings);
+  done = found->made;
   return true;
 }
 
