@@ -197,10 +197,12 @@ void ResultJournal::Impl::look_at_output() {
   if (const journal::Done now = read_input(input_path, options.max_line_bytes); !done.same_input(now)) {
     const bool nothing_again = input_path == "-" && now.lines == 0;
     if (!nothing_again) {
-      throw Error(ExitCode::kData,
-                  fmt::format("'{}' exists and is the result of another input, of {} requests; this one "
-                              "has {}: move it away to begin afresh",
-                              path, done.lines, now.lines));
+      throw Error(
+          ExitCode::kData,
+          fmt::format("'{}' exists and is the result of another input, of {} requests; this one "
+                      "has {}. A complete output takes no more requests: serve new ones from a file and into an "
+                      "output of their own, or move it away to begin afresh",
+                      path, done.lines, now.lines));
     }
   }
   complete = true;

@@ -457,7 +457,10 @@ TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
   };
   refused(ExitCode::kConfig, "another --seed (0, now 1)", {{"--seed", "1"}, kSettings[1]});
   job.folder().write("in.jsonl", input + input_line(kLines));
-  refused(ExitCode::kData, "another input, of 9 requests; this one has 10");
+  refused(
+      ExitCode::kData,
+      "another input, of 9 requests; this one has 10. A complete output takes no more requests: serve new ones from a "
+      "file and into an output of their own");
   std::string other = input;
   std::swap(other[15], other[16]);
   job.folder().write("in.jsonl", other);
