@@ -14,6 +14,7 @@
 
 #include "computron/base/log.h"
 #include "computron/base/stop.h"
+#include "computron/serve/request_reader.h"
 #include "journal_recovery.h"
 #include "line_splitter.h"
 #include "output_lock.h"
@@ -79,10 +80,11 @@ void check_settings(const std::string& output, const Settings& before, const Set
   for (const auto& [name, value] : now) check_setting(output, before, now, name);
 }
 
-// What `input_path` has now.
-journal::Done read_input(const std::string& input_path, std::size_t max_line_bytes) {
+// What `input_path` has now of the shard's lines.
+journal::Done read_input(const std::string& input_path, const Shard& shard, std::size_t max_line_bytes) {
   journal::Done found;
-  LineSplitter lines(max_line_bytes, [&found](const InputLine& line) {
+  LineSplitter lines(max_line_bytes, [&](const InputLine& line) {
+    if (!shard.has(line.number)) return true;
     ++found.lines;
     found.digest += LineHistory::digest_of(line.number, line.key);
     return true;
@@ -194,7 +196,9 @@ void ResultJournal::Impl::look_at_output() {
     throw Error(ExitCode::kCannotCreate,
                 fmt::format("'{}' exists, and nothing tells that it is what this command makes: move it away", path));
   }
-  if (const journal::Done now = read_input(input_path, options.max_line_bytes); !done.same_input(now)) {
+  const auto shard = value_of(settings, "--shard");
+  const journal::Done now = read_input(input_path, shard ? parse_shard(*shard) : Shard{}, options.max_line_bytes);
+  if (!done.same_input(now)) {
     const bool nothing_again = input_path == "-" && now.lines == 0;
     if (!nothing_again) {
       throw Error(

@@ -470,6 +470,35 @@ TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
   refused(ExitCode::kCannotCreate, "move it away");
 }
 
+TEST(ResultJournal, CompleteShardMindsItsOwnLinesOnly) {
+  const TemporaryFolder folder;
+  std::string input;
+  for (RequestId line = 0; line < 6; ++line)
+    input += input_line(line) +
+             "
+             ";
+             folder.write("in.jsonl", input);
+  const auto open = [&] { return ResultJournal(folder / "out", folder / "in.jsonl", {{"--shard", "1/3"}}); };
+  {
+    ResultJournal journal = open();
+    journal.begin();
+    for (const RequestId line : {RequestId{1}, RequestId{4}}) {
+      journal.note_line(line, key_of(line));
+      journal.write(result_of(line), std::vector{line});
+    }
+    journal.finish();
+  }
+  EXPECT_TRUE(open().complete());
+  folder.write("in.jsonl", input + input_line(6) + "
+");
+  EXPECT_TRUE(open().complete()) << "the line is another shard's";
+  folder.write("in.jsonl", input + input_line(6) + "
+" + input_line(7) + "
+");
+  expect_error(ExitCode::kData, "another input, of 2 requests; this one has 3", [&] {
+    open(); });
+}
+
 TEST(ResultJournal, AttemptsAreCounted) {
   Attempts job;
   {
