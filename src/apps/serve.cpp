@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -231,6 +232,11 @@ void note_choices(const Job& job, Configuration& configuration) {
   }
 }
 
+std::string slurm_job_id() {
+  const char* const id = std::getenv("SLURM_JOB_ID");
+  return id != nullptr ? id : "";
+}
+
 RunFacts facts_of(const Job& job, double wall_s) {
   const MeshShape shape = job.mesh().shape;
   const double link = job.options().link_gb_per_s;
@@ -242,8 +248,9 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .device = job.device().name(),
           .link_gb_per_s = link,
           .link_emulated = link > 0,
-          .version = version_number(),
-          .host = host_name()};
+          .program = program_facts(),
+          .host = host_name(),
+          .slurm_job_id = slurm_job_id()};
 }
 
 // Ends the ranks in order, with what rank 0 says.

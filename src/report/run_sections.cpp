@@ -249,13 +249,28 @@ std::string queue_figure(const RunFigures& run, const ModelColours& colours) {
       true);
 }
 
+// "commit abc · build Release · ... · Slurm job 7"; nothing where the file does not say.
+std::string provenance_note(const RunFigures& run) {
+  std::string text;
+  const auto add = [&text](const std::string& what, const std::string& value) {
+    if (!value.empty()) text += (text.empty() ? "" : " · ") + escape_markup(what + value);
+  };
+  add("commit ", run.commit);
+  add("build ", run.build);
+  add("compiler ", run.compiler);
+  for (const std::string& library : run.libraries) add("", library);
+  add("Slurm job ", run.slurm_job_id);
+  return text.empty() ? "" : "<p class=\"note\">" + text + "</p>\n";
+}
+
 std::string configuration_section(const RunFigures& run) {
   std::string rows;
   for (const auto& [option, value] : run.configuration) {
     rows += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escape_markup(option),
                         value.empty() ? "–" : escape_markup(value));
   }
-  return rows.empty() ? "" : section("Configuration", "<dl class=\"settings\">\n" + rows + "</dl>\n");
+  if (!rows.empty()) rows = "<dl class=\"settings\">\n" + rows + "</dl>\n";
+  return section("Configuration", rows + provenance_note(run));
 }
 
 }  // namespace computron

@@ -103,7 +103,7 @@ std::vector<std::uint64_t> sum_over_models(const QueueHistory& queues, std::size
   return sum;
 }
 
-// Indented JSON whose lists, all of them of numbers, stand in a line each.
+// Indented JSON whose lists, all of them of numbers or texts, stand in a line each.
 std::string lists_in_a_line(const std::string& text) {
   std::string out;
   bool quoted = false, list = false;
@@ -111,16 +111,31 @@ std::string lists_in_a_line(const std::string& text) {
     const char c = text[i];
     if (c == '"') quoted = !quoted;
     if (!quoted && (c == '[' || c == ']')) list = c == '[';
-    if (list && (c == '\n' || c == ' ')) continue;
+    if (list && !quoted && (c == '\n' || c == ' ')) continue;
     out += c;
-    if (list && c == ',') out += ' ';
+    if (list && !quoted && c == ',') out += ' ';
     if (quoted && c == '\\') out += text[++i];  // whatever is escaped ends no string
   }
   return out;
 }
 
+Json program_json(const ProgramFacts& program) {
+  return {{"version", program.version},
+          {"commit", program.commit},
+          {"build", program.build},
+          {"compiler", program.compiler},
+          {"libraries", program.libraries}};
+}
+
+Json job_json(const RunFacts& facts) {
+  Json object = Json::object();
+  if (!facts.slurm_job_id.empty()) object["slurm_job_id"] = facts.slurm_job_id;
+  return object;
+}
+
 Json facts_json(const RunFacts& facts) {
-  return {{"computron", {{"version", facts.version}}},
+  return {{"computron", program_json(facts.program)},
+          {"job", job_json(facts)},
           {"started", facts.started},
           {"host", facts.host},
           {"attempt", facts.attempt},

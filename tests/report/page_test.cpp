@@ -83,10 +83,12 @@ TEST(Page, ForeignTextIsNoMarkup) {
   content.run = parse_run_figures(sample_run(evil), "m.json");
   content.studies.push_back(read_study_file(csv, "s.csv"));
   const std::string page = report_page(content);
-  for (const char* raw : {"<img", "<b>s", "<i>", "<u>", "<blink>", "<out>", "<h1><h1>"})
+  for (const char* raw : {"<img", "<b>s", "<i>", "<u>", "<blink>", "<out>", "<l>", "<j>", "<h1><h1>"})
     EXPECT_THAT(page, Not(HasSubstr(raw)));
   EXPECT_THAT(page, HasSubstr(escape_markup(id)));
   EXPECT_THAT(page, HasSubstr("&lt;out&gt;.jsonl"));
+  EXPECT_THAT(
+      page, HasSubstr("commit c0ffee · build Release · compiler 12 · Open MPI 4 · &lt;l&gt; · Slurm job 7_&lt;j&gt;"));
 }
 
 // A trace of `ranks` ranks that take turns between models without a pause.

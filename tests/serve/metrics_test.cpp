@@ -83,8 +83,8 @@ Metrics sample() {
 
 TEST(Metrics, KeysAreTheInterfaces) {
   const auto object = ordered_json::parse(sample().to_json(facts()));
-  EXPECT_THAT(keys(object), ElementsAre("computron", "started", "host", "attempt", "wall_s", "mesh", "device", "link",
-                                        "requests", "tokens", "latency_s", "ttft_s", "swaps", "steps", "cache",
+  EXPECT_THAT(keys(object), ElementsAre("computron", "job", "started", "host", "attempt", "wall_s", "mesh", "device",
+                                        "link", "requests", "tokens", "latency_s", "ttft_s", "swaps", "steps", "cache",
                                         "over_time", "open", "configuration", "models"));
   EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
   EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
@@ -109,6 +109,24 @@ TEST(Metrics, FactsOfTheRun) {
   EXPECT_EQ(object["mesh"], (json{{"ranks", 4}, {"tp", 2}, {"pp", 2}, {"groups", 1}}));
   EXPECT_EQ(object["device"], "cpu");
   EXPECT_EQ(object["link"], (json{{"gb_per_s_per_rank", 2}, {"emulated", true}}));
+}
+
+TEST(Metrics, SayWhatWroteThem) {
+  RunFacts run = facts();
+  run.program = {.version = "1.2.3",
+                 .commit = "abc-dirty",
+                 .build = "Release",
+                 .compiler = "12.2.0",
+                 .libraries = {"Open MPI v4.1.4", "oneDNN 3, [of \\]  spaces\""}};
+  run.slurm_job_id = "77";
+  const auto object = json::parse(sample().to_json(run));
+  EXPECT_EQ(object["computron"], (json{{"version", "1.2.3"},
+                                       {"commit", "abc-dirty"},
+                                       {"build", "Release"},
+                                       {"compiler", "12.2.0"},
+                                       {"libraries", run.program.libraries}}));
+  EXPECT_EQ(object["job"], (json{{"slurm_job_id", "77"}}));
+  EXPECT_EQ(json::parse(sample().to_json(facts()))["job"], json::object());
 }
 
 TEST(Metrics, RequestsAndTokens) {

@@ -39,6 +39,9 @@ struct RunFigures {
   GroupFigures job;
   std::vector<GroupFigures> models;
   std::string version, started, host;  // °
+  std::string commit, build, compiler;  // ° of the program
+  std::vector<std::string> libraries;   // °
+  std::string slurm_job_id;             // °
   std::uint64_t attempt = 1;           // ° at the same output; all figures are this one's
   std::uint64_t before = 0;            // ° requests that had their results when it began
   double interval_s = 0;               // ° between two figures of a list over time; 0: there is none
