@@ -238,6 +238,10 @@ std::optional<Shard> shard_in(const InputFile& file) {
   return Shard{};
 }
 
+std::string shown(const Shard& shard) {
+  return shard.count == 1 ? "the whole of an input" : "shard " + shard.to_string();
+}
+
 // "1/4, 3/4": those that are not `present`, the first of them.
 std::string missing_shards(const std::set<std::uint64_t>& present, std::uint64_t count) {
   std::string names;
@@ -262,9 +266,9 @@ void Merge::check_shards() const {
     if (!first) first_path = file.path(), first = shard;
     if (shard->count != first->count) {
       refuse_data(
-          fmt::format("'{}' is shard {} and '{}' is shard {}, as their .done say: shards of one input have the "
-                      "same number behind the stroke; or name --requests to check against",
-                      first_path, first->to_string(), file.path(), shard->to_string()));
+          fmt::format("'{}' is {} and '{}' is {}, as the .done files beside them say: these do not belong "
+                      "together, or else --requests will tell",
+                      first_path, computron::shown(*first), file.path(), computron::shown(*shard)));
     }
     present.insert(shard->index);
     ++known;
