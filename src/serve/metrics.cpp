@@ -127,15 +127,8 @@ Json program_json(const ProgramFacts& program) {
           {"libraries", program.libraries}};
 }
 
-Json job_json(const RunFacts& facts) {
-  Json object = Json::object();
-  if (!facts.slurm_job_id.empty()) object["slurm_job_id"] = facts.slurm_job_id;
-  return object;
-}
-
 Json facts_json(const RunFacts& facts) {
   return {{"computron", program_json(facts.program)},
-          {"job", job_json(facts)},
           {"started", facts.started},
           {"host", facts.host},
           {"attempt", facts.attempt},
@@ -280,6 +273,7 @@ std::string Metrics::to_json(const RunFacts& facts) const {
   Json object = facts_json(facts);
   object.update(figures_json(merged(), failed_lines_, facts));
   object["requests"]["before"] = facts.requests_before;
+  if (!facts.slurm_job_id.empty()) object["job"] = {{"slurm_job_id", facts.slurm_job_id}};
   object["over_time"] = {{"interval_s", queues_.interval_s()}, {"waiting", queues_.waiting()}};
   object["open"] = sum_over_models(queues_, ids_.size());
   object["configuration"] = configuration_json(facts);

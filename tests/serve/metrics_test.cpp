@@ -83,8 +83,8 @@ Metrics sample() {
 
 TEST(Metrics, KeysAreTheInterfaces) {
   const auto object = ordered_json::parse(sample().to_json(facts()));
-  EXPECT_THAT(keys(object), ElementsAre("computron", "job", "started", "host", "attempt", "wall_s", "mesh", "device",
-                                        "link", "requests", "tokens", "latency_s", "ttft_s", "swaps", "steps", "cache",
+  EXPECT_THAT(keys(object), ElementsAre("computron", "started", "host", "attempt", "wall_s", "mesh", "device", "link",
+                                        "requests", "tokens", "latency_s", "ttft_s", "swaps", "steps", "cache",
                                         "over_time", "open", "configuration", "models"));
   EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
   EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
@@ -126,7 +126,7 @@ TEST(Metrics, SayWhatWroteThem) {
                                        {"compiler", "12.2.0"},
                                        {"libraries", run.program.libraries}}));
   EXPECT_EQ(object["job"], (json{{"slurm_job_id", "77"}}));
-  EXPECT_EQ(json::parse(sample().to_json(facts()))["job"], json::object());
+  EXPECT_FALSE(json::parse(sample().to_json(facts())).contains("job"));
 }
 
 TEST(Metrics, RequestsAndTokens) {
