@@ -472,13 +472,13 @@ TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
 
 TEST(ResultJournal, CompleteShardMindsItsOwnLinesOnly) {
   const TemporaryFolder folder;
-  std::string input;
-  for (RequestId line = 0; line < 6; ++line)
-    input += input_line(line) +
-             "
-             ";
-             folder.write("in.jsonl", input);
+  const auto write_input = [&](RequestId lines) {
+    std::string text;
+    for (RequestId line = 0; line < lines; ++line) text += input_line(line) + "\n";
+    folder.write("in.jsonl", text);
+  };
   const auto open = [&] { return ResultJournal(folder / "out", folder / "in.jsonl", {{"--shard", "1/3"}}); };
+  write_input(6);
   {
     ResultJournal journal = open();
     journal.begin();
@@ -489,14 +489,10 @@ TEST(ResultJournal, CompleteShardMindsItsOwnLinesOnly) {
     journal.finish();
   }
   EXPECT_TRUE(open().complete());
-  folder.write("in.jsonl", input + input_line(6) + "
-");
+  write_input(7);
   EXPECT_TRUE(open().complete()) << "the line is another shard's";
-  folder.write("in.jsonl", input + input_line(6) + "
-" + input_line(7) + "
-");
-  expect_error(ExitCode::kData, "another input, of 2 requests; this one has 3", [&] {
-    open(); });
+  write_input(8);
+  expect_error(ExitCode::kData, "another input, of 2 requests; this one has 3", [&] { open(); });
 }
 
 TEST(ResultJournal, AttemptsAreCounted) {
