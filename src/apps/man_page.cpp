@@ -21,11 +21,53 @@ constexpr const char* kExamples = R"(.EX
 computron convert facebook/opt-1.3b opt.h5
 mpirun -n 4 computron serve --model opt=opt.h5 --model llama=llama.h5 \e
   --requests requests.jsonl --output results.jsonl --device-memory 16GiB
-sbatch jobs/serve.sbatch
+sbatch --account=... --partition=... \e
+  --export=ALL,ROSTER=models.json,REQUESTS=requests.jsonl,OUTPUT=results.jsonl jobs/serve.sbatch
 .EE
+The last one needs the script, which is installed in share/computron/jobs; its head says what else it takes.
 )";
 
-constexpr const char* kExitStatus[][2] = {
+using Table = const char* const[2];  // what, and what of it
+
+constexpr Table kEnvironment[] = {
+    {"TMPDIR", "Folder of each rank's last events where --recorder names none; /tmp without it."},
+    {"SLURM_JOB_ID, PBS_JOBID, LSB_JOBID",
+     "The batch system's job, which holds OUT.lock; Slurm's also stands in the file of --metrics."},
+    {"SLURM_RESTART_COUNT", "A job that Slurm has started again takes its output from its own earlier start."},
+    {"OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK",
+     "Set by MPI's launchers: which rank speaks before MPI is up, and that it is the launcher that feeds standard "
+     "input."},
+    {"ONEDNN_MAX_CPU_ISA, DNNL_MAX_CPU_ISA, ONEDNN_CPU_ISA_HINTS, CUBLAS_WORKSPACE_CONFIG, NVIDIA_TF32_OVERRIDE, "
+     "NCCL_ALGO, NCCL_PROTO",
+     "Change what libraries compute: they must be the same on all ranks, or the job ends with 78."},
+};
+
+constexpr Table kSignals[] = {
+    {"SIGTERM, SIGINT, SIGHUP",
+     "At any rank of computron serve: the job stops in order and ends with 75. Steps on their way get the time of "
+     "--drain. A second signal: at once."},
+    {"SIGUSR1",
+     "The same as a warning, with the time of --drain-warned. What to send mpirun, which after SIGTERM ends with 1 "
+     "whatever the ranks do."},
+    {"SIGUSR2", "At any rank or at mpirun: prints how the job stands."},
+};
+
+constexpr Table kFiles[] = {
+    {"OUT", "The file of --output; appears when every request has its result."},
+    {"OUT.partial, OUT.journal, OUT.lock, OUT.spool",
+     "Until then: the results, what is known of them and of the input, whose output it is, and what came over standard "
+     "input. The same command, run again, goes on from them."},
+    {"OUT.done",
+     "Which command OUT is the result of: that one, run again, has nothing to do. computron merge knows "
+     "from it which shards there are."},
+    {"FILE.partial", "What any other file is called until it is whole; a killed command may leave it."},
+    {"computron-*-rank*.flight",
+     "In the folder of --recorder: the last events of each rank, for computron postmortem. Removed when the job ends "
+     "in order."},
+    {"share/computron/jobs", "Beside the folder of the program: job scripts for Slurm."},
+};
+
+constexpr Table kExitStatus[] = {
     {"0", "Every request has a result."},
     {"64", "The command line or the configuration file is wrong."},
     {"65", "Bad data: the input as a whole, or the content of a checkpoint."},
@@ -95,9 +137,10 @@ void for_each_command(const CLI::App& app, const std::string& name, const Each& 
   }
 }
 
-std::string exit_status() {
+template <std::size_t kRows>
+std::string listed(const Table (&table)[kRows]) {
   std::string text;
-  for (const auto& [code, meaning] : kExitStatus) text += fmt::format(".TP\n.B {}\n{}\n", code, plain(meaning));
+  for (const auto& [what, meaning] : table) text += fmt::format(".TP\n.B {}\n{}\n", plain(what), plain(meaning));
   return text;
 }
 
@@ -113,8 +156,9 @@ std::string man_page(const CLI::App& app) {
       ".TH COMPUTRON 1 \"\" \"computron {}\" \"User Commands\"\n"
       ".SH NAME\ncomputron \\- serve many transformer models from one MPI job\n"
       ".SH SYNOPSIS\n{}.SH DESCRIPTION\n{}.SH COMMANDS\n{}.SH EXIT STATUS\n"
-      "Every rank ends with the same code.\n{}.SH EXAMPLES\n{}",
-      version_number(), synopses, kDescription, commands, exit_status(), kExamples);
+      "Every rank ends with the same code.\n{}.SH ENVIRONMENT\n{}.SH FILES\n{}.SH SIGNALS\n{}.SH EXAMPLES\n{}",
+      version_number(), synopses, kDescription, commands, listed(kExitStatus), listed(kEnvironment), listed(kFiles),
+      listed(kSignals), kExamples);
 }
 
 }  // namespace computron

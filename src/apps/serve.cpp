@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -233,6 +234,11 @@ void note_choices(const Job& job, Configuration& configuration) {
   }
 }
 
+std::string slurm_job_id() {
+  const char* const id = std::getenv("SLURM_JOB_ID");
+  return id != nullptr ? id : "";
+}
+
 RunFacts facts_of(const Job& job, double wall_s) {
   const MeshShape shape = job.mesh().shape;
   const double link = job.options().link_gb_per_s;
@@ -244,8 +250,9 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .device = job.device().name(),
           .link_gb_per_s = link,
           .link_emulated = link > 0,
-          .version = version_number(),
-          .host = host_name()};
+          .program = program_facts(),
+          .host = host_name(),
+          .slurm_job_id = slurm_job_id()};
 }
 
 // Ends the ranks in order, with what rank 0 says.
@@ -267,6 +274,8 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, Configura
   const bool all_done = engine.run();
   RunFacts facts = facts_of(job, now_s() - start);
   facts.started = started;
+  facts.attempt = files.writer->attempt();
+  facts.requests_before = files.writer->history().lines_done();
   note_choices(job, configuration);
   facts.configuration = std::move(configuration);
   if (all_done) job.while_working([&] { files.writer->finish(); });

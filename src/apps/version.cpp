@@ -10,25 +10,24 @@
 #include "kernels/cpu/gemm.h"
 
 namespace computron {
-namespace {
-
-// Those of this build, in the order of the floors; what it was made without is left out.
-std::string libraries() {
-  std::string all;
-  for (const std::string& library :
-       {mpi_library(), hdf5_library(), kernels::onednn_library(), accelerator_library(), direct_links_library()}) {
-    if (!library.empty()) all += (all.empty() ? "" : ", ") + library;
-  }
-  return all;
-}
-
-}  // namespace
 
 std::string version_number() { return COMPUTRON_VERSION; }
 
+ProgramFacts program_facts() {
+  ProgramFacts facts{version_number(), COMPUTRON_REVISION, COMPUTRON_BUILD_TYPE, __VERSION__, {}};
+  for (const std::string& library :
+       {mpi_library(), hdf5_library(), kernels::onednn_library(), accelerator_library(), direct_links_library()}) {
+    if (!library.empty()) facts.libraries.push_back(library);
+  }
+  return facts;
+}
+
 std::string version_text() {
-  return fmt::format("computron {}\ncommit {}, {} build, compiler {}\n{}", version_number(), COMPUTRON_REVISION,
-                     COMPUTRON_BUILD_TYPE, __VERSION__, libraries());
+  const ProgramFacts facts = program_facts();
+  std::string libraries;
+  for (const std::string& library : facts.libraries) libraries += (libraries.empty() ? "" : ", ") + library;
+  return fmt::format("computron {}\ncommit {}, {} build, compiler {}\n{}", facts.version, facts.commit, facts.build,
+                     facts.compiler, libraries);
 }
 
 }  // namespace computron

@@ -146,10 +146,24 @@ void read_facts(const Field& root, RunFigures& run) {
   run.link_emulated = link.at("emulated").boolean();
 }
 
+void read_program(const Field& program, RunFigures& run) {
+  run.version = program.at("version").string();
+  if (program.has("commit")) run.commit = program.at("commit").string();
+  if (program.has("build")) run.build = program.at("build").string();
+  if (program.has("compiler")) run.compiler = program.at("compiler").string();
+  if (!program.has("libraries")) return;
+  program.at("libraries").each([&](const Field& library) { run.libraries.push_back(library.string()); });
+}
+
 void read_additions(const Field& root, RunFigures& run) {
-  if (root.has("computron")) run.version = root.at("computron").at("version").string();
+  if (root.has("computron")) read_program(root.at("computron"), run);
+  if (root.has("job") && root.at("job").has("slurm_job_id")) {
+    run.slurm_job_id = root.at("job").at("slurm_job_id").string();
+  }
   if (root.has("started")) run.started = root.at("started").string();
   if (root.has("host")) run.host = root.at("host").string();
+  if (root.has("attempt")) run.attempt = root.at("attempt").count();
+  if (root.at("requests").has("before")) run.before = root.at("requests").at("before").count();
   if (root.has("over_time")) {
     run.interval_s = root.at("over_time").at("interval_s").amount();
     run.waiting = counts(root.at("over_time").at("waiting"));

@@ -35,9 +35,25 @@ std::string failed(const std::string& key, std::uint64_t value) {
   return value > 0 ? "<span class=\"bad\">" + count(key, value) + "</span>" : count(key, value);
 }
 
-std::string requests_card(const GroupFigures& job) {
-  return card("Requests", count("requests.total", job.total),
-              fmt::format("{} ok · {} failed", count("requests.ok", job.ok), failed("requests.failed", job.failed)));
+bool is_resumed(const RunFigures& run) { return run.attempt > 1 || run.before > 0; }
+
+std::string requests_card(const RunFigures& run) {
+  const GroupFigures& job = run.job;
+  std::string more =
+      fmt::format("{} ok · {} failed", count("requests.ok", job.ok), failed("requests.failed", job.failed));
+  if (is_resumed(run)) {
+    more = fmt::format("{} here, {} by earlier attempts (attempt {})<br>{}", count("requests.total", job.total),
+                       count("requests.before", run.before), count("attempt", run.attempt), more);
+  }
+  return card("Requests", count("requests.total", job.total), more);
+}
+
+std::string attempt_note(const RunFigures& run) {
+  if (!is_resumed(run)) return {};
+  return fmt::format(
+      "<p class=\"note\">This job was interrupted and went on: all figures are those of its attempt {} alone, but for "
+      "the number of requests that earlier ones finished.</p>\n",
+      run.attempt);
 }
 
 std::string microseconds(double us) { return format_time(1e-6 * us); }
@@ -175,7 +191,7 @@ std::vector<ChartBand> open_bands(const RunFigures& run, const ModelColours& col
 
 std::string run_summary(const RunFigures& run, const std::optional<RunTrace>& trace) {
   const GroupFigures& job = run.job;
-  std::string cards = requests_card(job);
+  std::string cards = requests_card(run);
   cards += card("Wall time", data("wall_s", run.wall_s, format_time(run.wall_s)), "from the start of the service");
   cards += card("Tokens a second", data("tokens.generated_per_s", job.generated_per_s, format_number),
                 fmt::format("{} generated · {} of prompts", count("tokens.generated", job.generated_tokens),
@@ -190,7 +206,7 @@ std::string run_summary(const RunFigures& run, const std::optional<RunTrace>& tr
   cards += card("Steps", count("steps.count", job.steps),
                 fmt::format("{} each · deciding {}", data("steps.mean_us", job.step_mean_us, microseconds),
                             data("steps.overhead_us", job.step_overhead_us, microseconds)));
-  return "<div class=\"cards\">\n" + cards + "</div>\n";
+  return "<div class=\"cards\">\n" + cards + "</div>\n" + attempt_note(run);
 }
 
 std::string model_table(const RunFigures& run) {
@@ -233,13 +249,28 @@ std::string queue_figure(const RunFigures& run, const ModelColours& colours) {
       true);
 }
 
+// "commit abc · build Release · ... · Slurm job 7"; nothing where the file does not say.
+std::string provenance_note(const RunFigures& run) {
+  std::string text;
+  const auto add = [&text](const std::string& what, const std::string& value) {
+    if (!value.empty()) text += (text.empty() ? "" : " · ") + escape_markup(what + value);
+  };
+  add("commit ", run.commit);
+  add("build ", run.build);
+  add("compiler ", run.compiler);
+  for (const std::string& library : run.libraries) add("", library);
+  add("Slurm job ", run.slurm_job_id);
+  return text.empty() ? "" : "<p class=\"note\">" + text + "</p>\n";
+}
+
 std::string configuration_section(const RunFigures& run) {
   std::string rows;
   for (const auto& [option, value] : run.configuration) {
     rows += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escape_markup(option),
                         value.empty() ? "–" : escape_markup(value));
   }
-  return rows.empty() ? "" : section("Configuration", "<dl class=\"settings\">\n" + rows + "</dl>\n");
+  if (!rows.empty()) rows = "<dl class=\"settings\">\n" + rows + "</dl>\n";
+  return section("Configuration", rows + provenance_note(run));
 }
 
 }  // namespace computron

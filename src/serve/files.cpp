@@ -59,6 +59,15 @@ class NotAppending {
   int fd_, flags_;
 };
 
+// What an earlier process left may be open to more.
+void restrict_to(unsigned mode, const AppendFile& file) {
+  constexpr unsigned kOthers = 0066;
+  struct stat status {};
+  if (fstat(file.fd(), &status) != 0) fail_io("look at", file.path(), errno);
+  if ((status.st_mode & kOthers & ~mode) == 0) return;
+  if (fchmod(file.fd(), status.st_mode & mode) != 0) fail_io("keep to its owner", file.path(), errno);
+}
+
 bool is_full_disk(int cause) { return cause == ENOSPC || cause == EDQUOT; }
 
 }  // namespace
@@ -236,11 +245,12 @@ std::string AppendFile::read(std::uint64_t offset, std::size_t count) const {
 
 // --- ReplacementFile --------------------------------------------------------------------------------------------
 
-ReplacementFile::ReplacementFile(const std::string& path)
+ReplacementFile::ReplacementFile(const std::string& path, unsigned mode)
     : folder_(path, system_calls()), name_(std::filesystem::path(path).filename().string()) {
   check_replaceable(path, "");
   const std::string partial = name_ + ".partial";
-  file_ = AppendFile(folder_.open(partial, "", 0666), folder_.path_of(partial), system_calls());
+  file_ = AppendFile(folder_.open(partial, "", mode), folder_.path_of(partial), system_calls());
+  restrict_to(mode, file_);
   file_.cut(0);
 }
 

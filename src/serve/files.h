@@ -95,9 +95,11 @@ class AppendFile {
 // A file that takes another's place once it is whole: PATH.partial until then.
 class ReplacementFile {
  public:
-  explicit ReplacementFile(const std::string& path);  // Error{kPermission} or {kCannotCreate}
-  void put(std::string_view text);                    // Error{kIo}
-  void publish();                                     // durable, with its name; Error{kIo}
+  // `mode` & ~umask as OutputFolder::open(), and no wider where PATH.partial is there already. Error{kPermission} or
+  // {kCannotCreate}.
+  explicit ReplacementFile(const std::string& path, unsigned mode = 0666);
+  void put(std::string_view text);  // Error{kIo}
+  void publish();                   // durable, with its name; Error{kIo}
 
  private:
   OutputFolder folder_;

@@ -215,4 +215,14 @@ bool Reader::fill(std::size_t count) {
   return buffer_.size() >= count;
 }
 
+std::optional<DoneFile> read_done_file(Reader::ReadAt read_at) {
+  Reader records(std::move(read_at));
+  const auto header = records.next(), end = records.next();
+  if (!header || !end) return std::nullopt;
+  const auto* made_by = std::get_if<Header>(&*header);
+  const auto* made = std::get_if<Done>(&*end);
+  if (made_by == nullptr || made == nullptr) return std::nullopt;
+  return DoneFile{*made_by, *made};
+}
+
 }  // namespace computron::journal

@@ -116,4 +116,11 @@ class Reader {
   std::uint64_t bytes_ = 0;
 };
 
+// OUT.done: what made OUT, and what of. None if it is damaged.
+struct DoneFile {
+  Header made_by;
+  Done made;
+};
+std::optional<DoneFile> read_done_file(Reader::ReadAt read_at);
+
 }  // namespace computron::journal

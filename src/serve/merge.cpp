@@ -9,13 +9,16 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
+#include "computron/serve/request_reader.h"
 #include "custom_id_scanner.h"
 #include "files.h"
+#include "journal_records.h"
 #include "line_splitter.h"
 #include "result_line.h"
 
@@ -41,7 +44,7 @@ class InputFile {
   explicit InputFile(std::string path)
       : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     struct stat status {};
-    if (!fd_ || fstat(fd_.get(), &status) != 0) refuse(std::strerror(errno) + hint());
+    if (!fd_ || fstat(fd_.get(), &status) != 0) refuse(std::strerror(errno));
     if (!S_ISREG(status.st_mode)) refuse(fmt::format("it is {}, not a regular file", file_kind(status.st_mode)));
     bytes_ = static_cast<std::uint64_t>(status.st_size);
   }
@@ -66,10 +69,6 @@ class InputFile {
  private:
   [[noreturn]] void refuse(const std::string& why) const {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read '{}': {}", path_, why));
-  }
-  std::string hint() const {
-    const bool unfinished = access((path_ + ".partial").c_str(), F_OK) == 0;
-    return unfinished ? " (it is unfinished: there is '" + path_ + ".partial'; run its job again)" : "";
   }
 
   std::string path_;
@@ -125,15 +124,16 @@ class Merge {
  public:
   explicit Merge(const MergeOptions& options) : options_(options) {
     check_output();
+    check_finished();
     for (const std::string& path : options.shards) shards_.emplace_back(path);
     for (std::size_t file = 0; file < shards_.size(); ++file) read_shard(file);
     std::stable_sort(results_.begin(), results_.end(), by_line);
     check_doubled();
-    if (!options.requests.empty()) check_against_requests();
+    options.requests.empty() ? check_shards() : check_against_requests();
   }
 
   std::uint64_t write() const {
-    ReplacementFile output(options_.output);
+    ReplacementFile output(options_.output, 0600);  // as the shards are
     std::string block;
     for (const Entry& result : results_) {
       block += text_of(result);
@@ -148,8 +148,10 @@ class Merge {
 
  private:
   void check_output() const;
+  void check_finished() const;
   void read_shard(std::size_t file);
   void check_doubled() const;
+  void check_shards() const;
   void check_against_requests() const;
   std::vector<Entry> read_requests() const;
 
@@ -173,6 +175,25 @@ void Merge::check_output() const {
         ExitCode::kCannotCreate,
         fmt::format("cannot create '{}': it is the output of a serving job, as '{}{}' says", output, output, end));
   }
+}
+
+// What a job keeps beside its output until that is complete; empty if nothing is there.
+std::string left_of(const std::string& output) {
+  for (const char* end : {".partial", ".journal", ".lock"}) {
+    if (access((output + end).c_str(), F_OK) == 0) return output + end;
+  }
+  return {};
+}
+
+void Merge::check_finished() const {
+  Faults unfinished("shards are not finished; run their jobs again");
+  for (const std::string& shard : options_.shards) {
+    if (access(shard.c_str(), F_OK) == 0) continue;
+    if (const std::string left = left_of(shard); !left.empty()) {
+      unfinished.add(fmt::format("'{}' (there is '{}')", shard, left));
+    }
+  }
+  if (const std::string text = unfinished.to_string(); !text.empty()) throw Error(ExitCode::kNoInput, text);
 }
 
 void Merge::read_shard(std::size_t file) {
@@ -200,6 +221,62 @@ void Merge::check_doubled() const {
     doubled.add(fmt::format("{} in '{}' and '{}'", shown(two), shards_[one.file].path(), shards_[two.file].path()));
   }
   refuse_if_any({doubled});
+}
+
+// What the job that made the file says in its OUT.done: I/N, or 0/1 of a whole input. None without one, or where the
+// file is another by now.
+std::optional<Shard> shard_in(const InputFile& file) {
+  const std::string path = file.path() + ".done";
+  if (access(path.c_str(), R_OK) != 0) return std::nullopt;
+  const InputFile done(path);
+  const auto found =
+      journal::read_done_file([&](std::uint64_t offset, std::size_t count) { return done.read(offset, count); });
+  if (!found || found->made.output_bytes != file.bytes()) return std::nullopt;
+  for (const auto& [name, value] : found->made_by.settings) {
+    if (name == "--shard") return parse_shard(value);
+  }
+  return Shard{};
+}
+
+std::string shown(const Shard& shard) {
+  return shard.count == 1 ? "the whole of an input" : "shard " + shard.to_string();
+}
+
+// "1/4, 3/4": those that are not `present`, the first of them.
+std::string missing_shards(const std::set<std::uint64_t>& present, std::uint64_t count) {
+  std::string names;
+  std::size_t named = 0;
+  for (std::uint64_t index = 0; index < count; ++index) {
+    if (present.contains(index)) continue;
+    if (named++ == kNamed) return names + ", ...";
+    names += (names.empty() ? "" : ", ") + Shard{index, count}.to_string();
+  }
+  return names;
+}
+
+// Without the requests: whether the files are all shards of one input, as far as their jobs have left word of it.
+void Merge::check_shards() const {
+  std::optional<Shard> first;
+  std::string first_path;
+  std::set<std::uint64_t> present;
+  std::size_t known = 0;
+  for (const InputFile& file : shards_) {
+    const std::optional<Shard> shard = shard_in(file);
+    if (!shard) continue;
+    if (!first) first_path = file.path(), first = shard;
+    if (shard->count != first->count) {
+      refuse_data(
+          fmt::format("'{}' is {} and '{}' is {}, as the .done files beside them say: these do not belong "
+                      "together, or else --requests will tell",
+                      first_path, computron::shown(*first), file.path(), computron::shown(*shard)));
+    }
+    present.insert(shard->index);
+    ++known;
+  }
+  const std::uint64_t others = shards_.size() - known;
+  if (!first || present.size() + others >= first->count) return;
+  refuse_data(fmt::format("{} of the {} shards are missing, as '{}.done' says: {}", first->count - present.size(),
+                          first->count, first_path, missing_shards(present, first->count)));
 }
 
 // Lines that are not blank; their `offset` and `bytes` mean nothing.

@@ -103,7 +103,7 @@ std::vector<std::uint64_t> sum_over_models(const QueueHistory& queues, std::size
   return sum;
 }
 
-// Indented JSON whose lists, all of them of numbers, stand in a line each.
+// Indented JSON whose lists, all of them of numbers or texts, stand in a line each.
 std::string lists_in_a_line(const std::string& text) {
   std::string out;
   bool quoted = false, list = false;
@@ -111,18 +111,27 @@ std::string lists_in_a_line(const std::string& text) {
     const char c = text[i];
     if (c == '"') quoted = !quoted;
     if (!quoted && (c == '[' || c == ']')) list = c == '[';
-    if (list && (c == '\n' || c == ' ')) continue;
+    if (list && !quoted && (c == '\n' || c == ' ')) continue;
     out += c;
-    if (list && c == ',') out += ' ';
+    if (list && !quoted && c == ',') out += ' ';
     if (quoted && c == '\\') out += text[++i];  // whatever is escaped ends no string
   }
   return out;
 }
 
+Json program_json(const ProgramFacts& program) {
+  return {{"version", program.version},
+          {"commit", program.commit},
+          {"build", program.build},
+          {"compiler", program.compiler},
+          {"libraries", program.libraries}};
+}
+
 Json facts_json(const RunFacts& facts) {
-  return {{"computron", {{"version", facts.version}}},
+  return {{"computron", program_json(facts.program)},
           {"started", facts.started},
           {"host", facts.host},
+          {"attempt", facts.attempt},
           {"wall_s", facts.wall_s},
           {"mesh", {{"ranks", facts.ranks}, {"tp", facts.tp}, {"pp", facts.pp}, {"groups", facts.groups}}},
           {"device", facts.device},
@@ -180,6 +189,12 @@ std::string requests_line(const ServeFigures& figures, std::uint64_t failed_line
                         figures.latency_s.percentile(0.99));
   }
   return line;
+}
+
+// Nothing in a job that was never interrupted.
+std::string earlier_attempts(const RunFacts& facts) {
+  if (facts.attempt == 1 && facts.requests_before == 0) return {};
+  return fmt::format("; {} by earlier attempts (this is attempt {})", facts.requests_before, facts.attempt);
 }
 
 std::string swaps_line(const SwapFigures& swaps, const RunFacts& facts) {
@@ -257,6 +272,8 @@ ServeFigures Metrics::merged() const {
 std::string Metrics::to_json(const RunFacts& facts) const {
   Json object = facts_json(facts);
   object.update(figures_json(merged(), failed_lines_, facts));
+  object["requests"]["before"] = facts.requests_before;
+  if (!facts.slurm_job_id.empty()) object["job"] = {{"slurm_job_id", facts.slurm_job_id}};
   object["over_time"] = {{"interval_s", queues_.interval_s()}, {"waiting", queues_.waiting()}};
   object["open"] = sum_over_models(queues_, ids_.size());
   object["configuration"] = configuration_json(facts);
@@ -270,8 +287,8 @@ std::string Metrics::to_json(const RunFacts& facts) const {
 
 std::string Metrics::summary(const RunFacts& facts) const {
   const ServeFigures all = merged();
-  return fmt::format("{}\n{}\n{}", requests_line(all, failed_lines_, facts), swaps_line(all.swaps, facts),
-                     steps_line(all.steps));
+  return fmt::format("{}{}\n{}\n{}", requests_line(all, failed_lines_, facts), earlier_attempts(facts),
+                     swaps_line(all.swaps, facts), steps_line(all.steps));
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {

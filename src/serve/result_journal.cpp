@@ -14,6 +14,7 @@
 
 #include "computron/base/log.h"
 #include "computron/base/stop.h"
+#include "computron/serve/request_reader.h"
 #include "journal_recovery.h"
 #include "line_splitter.h"
 #include "output_lock.h"
@@ -79,10 +80,11 @@ void check_settings(const std::string& output, const Settings& before, const Set
   for (const auto& [name, value] : now) check_setting(output, before, now, name);
 }
 
-// What `input_path` has now.
-journal::Done read_input(const std::string& input_path, std::size_t max_line_bytes) {
+// What `input_path` has now of the shard's lines.
+journal::Done read_input(const std::string& input_path, const Shard& shard, std::size_t max_line_bytes) {
   journal::Done found;
-  LineSplitter lines(max_line_bytes, [&found](const InputLine& line) {
+  LineSplitter lines(max_line_bytes, [&](const InputLine& line) {
+    if (!shard.has(line.number)) return true;
     ++found.lines;
     found.digest += LineHistory::digest_of(line.number, line.key);
     return true;
@@ -194,13 +196,17 @@ void ResultJournal::Impl::look_at_output() {
     throw Error(ExitCode::kCannotCreate,
                 fmt::format("'{}' exists, and nothing tells that it is what this command makes: move it away", path));
   }
-  if (const journal::Done now = read_input(input_path, options.max_line_bytes); !done.same_input(now)) {
+  const auto shard = value_of(settings, "--shard");
+  const journal::Done now = read_input(input_path, shard ? parse_shard(*shard) : Shard{}, options.max_line_bytes);
+  if (!done.same_input(now)) {
     const bool nothing_again = input_path == "-" && now.lines == 0;
     if (!nothing_again) {
-      throw Error(ExitCode::kData,
-                  fmt::format("'{}' exists and is the result of another input, of {} requests; this one "
-                              "has {}: move it away to begin afresh",
-                              path, done.lines, now.lines));
+      throw Error(
+          ExitCode::kData,
+          fmt::format("'{}' exists and is the result of another input, of {} requests; this one "
+                      "has {}. A complete output takes no more requests: serve new ones from a file and into an "
+                      "output of their own, or move it away to begin afresh",
+                      path, done.lines, now.lines));
     }
   }
   complete = true;
@@ -211,14 +217,10 @@ void ResultJournal::Impl::look_at_output() {
 // From OUT.done, which is of no use if it is damaged or OUT is another file by now.
 bool ResultJournal::Impl::is_this_commands(const AppendFile& output, journal::Done& done) const {
   const Existing file(folder, names.done);
-  journal::Reader records(file.reader());
-  const auto header = records.next(), end = records.next();
-  if (!header || !end) return false;
-  const auto* made_by = std::get_if<journal::Header>(&*header);
-  const auto* made = std::get_if<journal::Done>(&*end);
-  if (made_by == nullptr || made == nullptr || made->output_bytes != output.end()) return false;
-  if (!options.allow_config_change) check_settings(path, made_by->settings, settings);
-  done = *made;
+  const auto found = journal::read_done_file(file.reader());
+  if (!found || found->made.output_bytes != output.end()) return false;
+  if (!options.allow_config_change) check_settings(path, found->made_by.settings, settings);
+  done = found->made;
   return true;
 }
 
@@ -371,6 +373,8 @@ void ResultJournal::begin() {
 }
 
 const LineHistory& ResultJournal::history() const { return impl_->recovered.history; }
+
+std::uint32_t ResultJournal::attempt() const { return impl_->recovered.attempts + 1; }
 
 std::shared_ptr<Spool> ResultJournal::open_spool() {
   Impl& i = *impl_;

@@ -98,17 +98,50 @@ TEST_F(MergeTest, NamesRequestsWithoutOneResultEach) {
           {out, file("s0"), file("s1"), with, all});
 }
 
+// What the shell makes of s.[0-9]*.
+TEST_F(MergeTest, NamesShardsThatAreNotFinished) {
+  write("s.0", results({0}));
+  write("s.0.done", "a sign");
+  for (const char* name : {"s.1.journal", "s.1.lock", "s.2.journal", "s.2.partial", "s.3.lock"}) write(name, "");
+  const std::string expected = fmt::format(
+      "3 shards are not finished; run their jobs again: '{0}1' (there is '{0}1.journal'), '{0}2' (there is "
+      "'{0}2.partial'), '{0}3' (there is '{0}3.lock')\n",
+      file("s."));
+  refused(66, expected,
+          {file("out"), file("s.0"), file("s.0.done"), file("s.1.journal"), file("s.1.lock"), file("s.2.journal"),
+           file("s.2.partial"), file("s.3.lock")});
+  refused(66, fmt::format("'{}'", file("s.2.partial")), {file("out"), file("s.0"), file("s.2")});
+  write("s.0.lock", "");  // of somebody who runs the command again
+  EXPECT_EQ(run({"merge", file("out"), file("s.0"), file("s.0.done"), file("s.0.lock")}).code, 0);
+  write("mine.partial", results({1}));  // a name like any other: there is a `mine`
+  write("mine", "");
+  EXPECT_EQ(run({"merge", file("out"), file("s.0"), file("mine.partial")}).code, 0);
+  EXPECT_EQ(read_file(file("out")), results({0, 1}));
+}
+
 TEST_F(MergeTest, NamesWhatIsNoResult) {
   write("good", results({0}));
   write("torn", results({1}) + "{\"id\":\"batch_req_2\"");
   write("strange", results({1}) + "{\"custom_id\":\"r1\"}\n");
-  write("unfinished.partial", results({1}));
   refused(65, fmt::format("'{}': line 1 is torn", file("torn")), {file("out"), file("good"), file("torn")});
   refused(65, fmt::format("'{}': line 1 is no result", file("strange")), {file("out"), file("strange")});
-  refused(66, "unfinished.partial'; run its job again", {file("out"), file("unfinished")});
   refused(66, "is a directory", {file("out"), file(".")});
   refused(66, "cannot read", {file("out"), file("good"), "--requests", file("missing")});
   EXPECT_FALSE(exists("out"));
+}
+
+TEST_F(MergeTest, OutputIsItsOwnersAloneAsShardsAre) {
+  namespace fs = std::filesystem;
+  write("s", results({0}));
+  write("out", "of an earlier day, open to all\n");
+  write("out.partial", "what a killed merge of then left\n");
+  fs::permissions(file("out.partial"), fs::perms(0644));
+  const Outcome merged = run({"merge", file("out"), file("s")});
+  EXPECT_EQ(merged.code, 0) << merged.errors;
+  EXPECT_EQ(fs::status(file("out")).permissions(), fs::perms(0600));
+  EXPECT_EQ(read_file(file("out")), results({0}));
+  EXPECT_EQ(run({"merge", file("new"), file("s")}).code, 0);
+  EXPECT_EQ(fs::status(file("new")).permissions(), fs::perms(0600));
 }
 
 TEST_F(MergeTest, OverwritesNothingThatIsInUse) {

@@ -26,6 +26,18 @@ TEST_F(ServeArguments, WaitsAndRatesArePositiveNumbers) {
   }
 }
 
+TEST_F(ServeArguments, StandInTheManualWithWhatElseMatters) {
+  const std::string page = run({"man"}).output;
+  std::size_t at = 0;
+  for (const char* part : {".SH COMMANDS", "\\-\\-requests", ".SH EXIT STATUS", ".B 75", ".SH ENVIRONMENT", ".B TMPDIR",
+                           ".B SLURM_JOB_ID", ".SH FILES", "OUT.journal", ".SH SIGNALS", ".B SIGUSR1", ".SH EXAMPLES",
+                           "ROSTER=models.json,REQUESTS=requests.jsonl,OUTPUT=results.jsonl"}) {
+    const std::size_t found = page.find(part, at);
+    ASSERT_NE(found, std::string::npos) << part << " is missing, or stands in another place";
+    at = found;
+  }
+}
+
 TEST_F(ServeArguments, WholeNumbersDoNotOverflow) {
   for (const char* option : {"--tp", "--threads", "--max-seqs", "--max-batch-tokens", "--max-line-bytes", "--seed"}) {
     for (const char* value : {"99999999999999999999999", "many"}) {

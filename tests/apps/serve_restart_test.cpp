@@ -126,6 +126,10 @@ TEST_F(Restart, KilledAndStoppedAgainAndAgain) {
   EXPECT_EQ(finished.job.exit_code, 0) << finished.job.errors;
   EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
   EXPECT_EQ(finished.results.size(), static_cast<std::size_t>(kRequests));
+  EXPECT_EQ(finished.metrics.at("attempt"), 6);
+  const nlohmann::json& served = finished.metrics.at("requests");
+  EXPECT_EQ(served.at("total").get<int>() + served.at("before").get<int>(), kRequests);
+  EXPECT_GT(served.at("before"), 0);
   expect_only_output_is_left();
 
   const auto written = fs::last_write_time(output());

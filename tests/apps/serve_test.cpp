@@ -316,7 +316,7 @@ TEST_F(BadLines, AreCountedInTheMetrics) {
   line("unknown", completion_line("unknown", "nobody", {1, 2}, 4), "model_not_found");
   anonymous("[1, 2", "invalid_json");
   const Served served = serve_ok(job_, folder_);
-  EXPECT_EQ(served.metrics.at("requests"), json::parse(R"({"total": 3, "ok": 1, "failed": 2})"));
+  EXPECT_EQ(served.metrics.at("requests"), json::parse(R"({"total": 3, "ok": 1, "failed": 2, "before": 0})"));
 }
 
 }  // namespace

@@ -51,6 +51,18 @@ TEST(Page, FiguresAreThoseOfTheMetrics) {
   EXPECT_FALSE(figures.contains("ttft_s.p99")) << "it is null";
 }
 
+TEST(Page, OfAResumedJobSaysWhatItsFiguresAreOf) {
+  EXPECT_THAT(page_of(sample_run()), Not(HasSubstr("attempt")));
+  std::string run = sample_run();
+  const std::string started = "\"started\"", failed = "\"failed\": 1";
+  run.replace(run.find(started), 0, "\"attempt\": 2, ").replace(run.find(failed), 0, "\"before\": 5, ");
+  const std::string page = page_of(run);
+  EXPECT_THAT(std::regex_replace(page, std::regex("<span[^>]*>|</span>"), ""),
+              HasSubstr("33 here, 5 by earlier attempts (attempt 2)"));
+  EXPECT_EQ(figures_of(page).at("requests.before"), 5);
+  EXPECT_THAT(page, HasSubstr("all figures are those of its attempt 2 alone"));
+}
+
 TEST(Page, StandsAlone) {
   const std::string page = page_of(sample_run());
   EXPECT_TRUE(page.starts_with("<!DOCTYPE html>"));
@@ -71,10 +83,12 @@ TEST(Page, ForeignTextIsNoMarkup) {
   content.run = parse_run_figures(sample_run(evil), "m.json");
   content.studies.push_back(read_study_file(csv, "s.csv"));
   const std::string page = report_page(content);
-  for (const char* raw : {"<img", "<b>s", "<i>", "<u>", "<blink>", "<out>", "<h1><h1>"})
+  for (const char* raw : {"<img", "<b>s", "<i>", "<u>", "<blink>", "<out>", "<l>", "<j>", "<h1><h1>"})
     EXPECT_THAT(page, Not(HasSubstr(raw)));
   EXPECT_THAT(page, HasSubstr(escape_markup(id)));
   EXPECT_THAT(page, HasSubstr("&lt;out&gt;.jsonl"));
+  EXPECT_THAT(
+      page, HasSubstr("commit c0ffee · build Release · compiler 12 · Open MPI 4 · &lt;l&gt; · Slurm job 7_&lt;j&gt;"));
 }
 
 // A trace of `ranks` ranks that take turns between models without a pause.

@@ -37,6 +37,9 @@ TEST(RunFigures, AreThoseOfTheFile) {
   EXPECT_EQ(run.link_gb_per_s, 2.0);
   EXPECT_TRUE(run.link_emulated);
   EXPECT_EQ(run.version, "9.8.7");
+  EXPECT_EQ(run.commit, "c0ffee");
+  EXPECT_THAT(run.libraries, ElementsAre("Open MPI 4", "<l>"));
+  EXPECT_EQ(run.slurm_job_id, "7_<j>");
   EXPECT_EQ(run.job.ok, 32u);
   EXPECT_EQ(run.job.ttft_s.p99, std::nullopt);
   EXPECT_THAT(run.waiting, ElementsAre(3, 1, 0));
@@ -50,13 +53,19 @@ TEST(RunFigures, AreThoseOfTheFile) {
 }
 
 TEST(RunFigures, WhatOlderFilesLackIsEmpty) {
-  std::string text = replaced(sample_run(), R"("computron": {"version": "9.8.7"}, )", "");
+  std::string text = replaced(sample_run(), R"("computron")", R"("program")");
+  text = replaced(text, R"("slurm_job_id")", R"("pbs_job_id")");
   text = replaced(text, R"("over_time")", R"("something")");
   text = replaced(text, R"("configuration")", R"("something else")");
   const RunFigures run = parse_run_figures(text, "m.json");
   EXPECT_EQ(run.version, "");
+  EXPECT_EQ(run.commit, "");
+  EXPECT_TRUE(run.libraries.empty());
+  EXPECT_EQ(run.slurm_job_id, "");
   EXPECT_EQ(run.interval_s, 0);
   EXPECT_TRUE(run.configuration.empty());
+  EXPECT_EQ(run.attempt, 1u);
+  EXPECT_EQ(run.before, 0u);
 }
 
 TEST(RunFigures, WhatIsWrongIsNamed) {
@@ -72,6 +81,9 @@ TEST(RunFigures, WhatIsWrongIsNamed) {
               HasSubstr("models.a.requests.ok should be a whole"));
   EXPECT_THAT(error_of(replaced(text, "[3, 1, 0]", "[3, null]")), HasSubstr("over_time.waiting[1] should be"));
   EXPECT_THAT(error_of(replaced(text, "\"8\"", "8")), HasSubstr("configuration.max-seqs should be a string"));
+  EXPECT_THAT(error_of(replaced(text, "\"started\"", "\"attempt\": null, \"started\"")),
+              HasSubstr("m.json: attempt should be a whole number"));
+  EXPECT_THAT(error_of(replaced(text, "\"<l>\"", "3")), HasSubstr("computron.libraries[1] should be a string, not 3"));
   EXPECT_THAT(error_of("[1, 2]"), HasSubstr("m.json: the whole should be an object, not [1,2]"));
   EXPECT_THAT(error_of(""), HasSubstr("m.json: not JSON"));
   EXPECT_THAT(error_of(text.substr(0, text.size() / 2)), HasSubstr("m.json: not JSON"));

@@ -23,7 +23,8 @@ inline std::string sample_group(int scale) {
 
 inline std::string sample_run(const std::string& model = "a") {
   return fmt::format(
-      R"json({{"computron": {{"version": "9.8.7"}}, "started": "2026-11-22T01:02:03Z", "host": "node1", "wall_s": 12.5,
+      R"json({{"computron": {{"version": "9.8.7", "commit": "c0ffee", "build": "Release", "compiler": "12", "libraries": ["Open MPI 4", "<l>"]}},
+      "job": {{"slurm_job_id": "7_<j>"}}, "started": "2026-11-22T01:02:03Z", "host": "node1", "wall_s": 12.5,
       "mesh": {{"ranks": 4, "tp": 2, "pp": 2, "groups": 1}}, "device": "cpu (1 thread)",
       "link": {{"gb_per_s_per_rank": 2.0, "emulated": true}}, {},
       "over_time": {{"interval_s": 0.5, "waiting": [3, 1, 0]}},

@@ -83,14 +83,15 @@ Metrics sample() {
 
 TEST(Metrics, KeysAreTheInterfaces) {
   const auto object = ordered_json::parse(sample().to_json(facts()));
-  EXPECT_THAT(keys(object),
-              ElementsAre("computron", "started", "host", "wall_s", "mesh", "device", "link", "requests", "tokens",
-                          "latency_s", "ttft_s", "swaps", "steps", "cache", "over_time", "open", "configuration", "models"));
+  EXPECT_THAT(keys(object), ElementsAre("computron", "started", "host", "attempt", "wall_s", "mesh", "device", "link",
+                                        "requests", "tokens", "latency_s", "ttft_s", "swaps", "steps", "cache",
+                                        "over_time", "open", "configuration", "models"));
   EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
   EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
   EXPECT_THAT(keys(object["models"]), ElementsAre("a", "b"));
+  EXPECT_THAT(keys(object["requests"]), ElementsAre("total", "ok", "failed", "before"));
+  EXPECT_THAT(keys(object["models"]["a"]["requests"]), ElementsAre("total", "ok", "failed"));
   for (const auto& figures : {object, object["models"]["a"], object["models"]["b"]}) {
-    EXPECT_THAT(keys(figures["requests"]), ElementsAre("total", "ok", "failed"));
     EXPECT_THAT(keys(figures["tokens"]), ElementsAre("prompt", "generated", "generated_per_s"));
     for (const std::string name : {"latency_s", "ttft_s"}) {
       EXPECT_THAT(keys(figures[name]), ElementsAre("mean", "p50", "p90", "p99", "max", "percentiles"));
@@ -110,11 +111,29 @@ TEST(Metrics, FactsOfTheRun) {
   EXPECT_EQ(object["link"], (json{{"gb_per_s_per_rank", 2}, {"emulated", true}}));
 }
 
+TEST(Metrics, SayWhatWroteThem) {
+  RunFacts run = facts();
+  run.program = {.version = "1.2.3",
+                 .commit = "abc-dirty",
+                 .build = "Release",
+                 .compiler = "12.2.0",
+                 .libraries = {"Open MPI v4.1.4", "oneDNN 3, [of \\]  spaces\""}};
+  run.slurm_job_id = "77";
+  const auto object = json::parse(sample().to_json(run));
+  EXPECT_EQ(object["computron"], (json{{"version", "1.2.3"},
+                                       {"commit", "abc-dirty"},
+                                       {"build", "Release"},
+                                       {"compiler", "12.2.0"},
+                                       {"libraries", run.program.libraries}}));
+  EXPECT_EQ(object["job"], (json{{"slurm_job_id", "77"}}));
+  EXPECT_FALSE(json::parse(sample().to_json(facts())).contains("job"));
+}
+
 TEST(Metrics, RequestsAndTokens) {
   const Metrics metrics = sample();
   EXPECT_EQ(metrics.finished(), 103u);
   const auto object = json::parse(metrics.to_json(facts()));
-  EXPECT_EQ(object["requests"], (json{{"total", 103}, {"ok", 101}, {"failed", 2}}));
+  EXPECT_EQ(object["requests"], (json{{"total", 103}, {"ok", 101}, {"failed", 2}, {"before", 0}}));
   EXPECT_EQ(object["models"]["b"]["requests"], (json{{"total", 2}, {"ok", 1}, {"failed", 1}}));
   EXPECT_EQ(object["tokens"]["prompt"], 404);
   EXPECT_EQ(object["tokens"]["generated"], 1010);
@@ -240,6 +259,18 @@ TEST(Metrics, SummaryIsForPeople) {
   EXPECT_EQ(nothing.find("nan"), std::string::npos);
 }
 
+TEST(Metrics, AnAttemptSaysWhatEarlierOnesFinished) {
+  RunFacts resumed = facts();
+  resumed.attempt = 3;
+  resumed.requests_before = 47;
+  const json object = json::parse(sample().to_json(resumed));
+  EXPECT_EQ(object["attempt"], 3);
+  EXPECT_EQ(object["requests"], (json{{"total", 103}, {"ok", 101}, {"failed", 2}, {"before", 47}}));
+  EXPECT_THAT(sample().summary(resumed), HasSubstr("; 47 by earlier attempts (this is attempt 3)\n"));
+  EXPECT_EQ(json::parse(sample().to_json(facts()))["attempt"], 1);
+  EXPECT_THAT(sample().summary(facts()), testing::Not(HasSubstr("attempt")));
+}
+
 TEST(WriteFileAtomically, ReplacesAWholeFile) {
   const TemporaryFolder folder;
   const auto path = folder.write("m.json", "something longer than the new text");
@@ -267,7 +298,7 @@ TEST(Metrics, ARequestOfSeveralPartsIsOne) {
   metrics.add(parts);
   EXPECT_EQ(metrics.finished(), 2u);
   const json object = json::parse(metrics.to_json(facts()));
-  EXPECT_EQ(object["requests"], json::parse(R"({"total":2,"ok":1,"failed":1})"));
+  EXPECT_EQ(object["requests"], json::parse(R"({"total":2,"ok":1,"failed":1,"before":0})"));
   EXPECT_EQ(object["tokens"]["prompt"], 8);
   EXPECT_EQ(object["tokens"]["generated"], 0);
   EXPECT_EQ(object["latency_s"]["max"], 5) << "the last of them";

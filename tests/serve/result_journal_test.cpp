@@ -457,7 +457,10 @@ TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
   };
   refused(ExitCode::kConfig, "another --seed (0, now 1)", {{"--seed", "1"}, kSettings[1]});
   job.folder().write("in.jsonl", input + input_line(kLines));
-  refused(ExitCode::kData, "another input, of 9 requests; this one has 10");
+  refused(
+      ExitCode::kData,
+      "another input, of 9 requests; this one has 10. A complete output takes no more requests: serve new ones from a "
+      "file and into an output of their own");
   std::string other = input;
   std::swap(other[15], other[16]);
   job.folder().write("in.jsonl", other);
@@ -465,6 +468,44 @@ TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
   job.folder().write("in.jsonl", input);
   fs::remove(job.path(".done"));
   refused(ExitCode::kCannotCreate, "move it away");
+}
+
+TEST(ResultJournal, CompleteShardMindsItsOwnLinesOnly) {
+  const TemporaryFolder folder;
+  const auto write_input = [&](RequestId lines) {
+    std::string text;
+    for (RequestId line = 0; line < lines; ++line) text += input_line(line) + "\n";
+    folder.write("in.jsonl", text);
+  };
+  const auto open = [&] { return ResultJournal(folder / "out", folder / "in.jsonl", {{"--shard", "1/3"}}); };
+  write_input(6);
+  {
+    ResultJournal journal = open();
+    journal.begin();
+    for (const RequestId line : {RequestId{1}, RequestId{4}}) {
+      journal.note_line(line, key_of(line));
+      journal.write(result_of(line), std::vector{line});
+    }
+    journal.finish();
+  }
+  EXPECT_TRUE(open().complete());
+  write_input(7);
+  EXPECT_TRUE(open().complete()) << "the line is another shard's";
+  write_input(8);
+  expect_error(ExitCode::kData, "another input, of 2 requests; this one has 3", [&] { open(); });
+}
+
+TEST(ResultJournal, AttemptsAreCounted) {
+  Attempts job;
+  {
+    const auto first = job.open(system_calls());
+    first->begin();
+    EXPECT_EQ(first->attempt(), 1u);
+  }
+  leave_some(job);
+  const auto third = job.open(system_calls(), kNeverGiveUp);
+  third->begin();
+  EXPECT_EQ(third->attempt(), 3u);
 }
 
 TEST(ResultJournal, FileThatTakesTheOutputsNameMeanwhileStays) {

@@ -50,16 +50,26 @@ struct ServeFigures {
   CacheFigures cache;
 };
 
+// What wrote the figures; empty: unknown.
+struct ProgramFacts {
+  std::string version, commit;         // "0.1.0"
+  std::string build, compiler;         // "Release", "12.2.0"
+  std::vector<std::string> libraries;  // "Open MPI v4.1.4"
+};
+
 struct RunFacts {
   double wall_s = 0;
   int ranks = 1, tp = 1, pp = 1, groups = 1;
   std::string device;
   double link_gb_per_s = 0;  // per rank: the emulated rate; 0: not held, unknown
   bool link_emulated = false;
-  std::string version = {};  // of the program
+  ProgramFacts program = {};
   std::string started = {};  // 2026-11-22T01:02:03Z
   std::string host = {};     // of rank 0
+  std::string slurm_job_id = {};                                        // of rank 0's environment; empty: none
   std::vector<std::pair<std::string, std::string>> configuration = {};  // option, value in effect
+  std::uint32_t attempt = 1;          // at the same output; all figures are this one's
+  std::uint64_t requests_before = 0;  // had their results when it began
 };
 
 class Metrics {

@@ -74,6 +74,8 @@ class ResultJournal {
   // Repairs what is torn and begins an attempt. Before anything below.
   void begin();
   const LineHistory& history() const;
+  // Which one this is, from 1 on, as the journal has counted them. After begin().
+  std::uint32_t attempt() const;
   // Of standard input, with what came over it before.
   std::shared_ptr<Spool> open_spool();
   // How to sleep while the disk is full: false when there is no time for that any more.

@@ -84,6 +84,7 @@ class ResultWriter {
   // Lines that have reached the file.
   std::uint64_t lines_written();
   const LineHistory& history() const { return journal_->history(); }
+  std::uint32_t attempt() const { return journal_->attempt(); }
 
  private:
   using Clock = std::chrono::steady_clock;

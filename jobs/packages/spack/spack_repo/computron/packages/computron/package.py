@@ -1,6 +1,9 @@
-# Spack recipe, from the top of a checkout:
-#   spack repo add jobs/packages/spack
+# Spack recipe, from the top of a checkout, for Spack 1.0 or newer with its builtin repository (spack-packages):
+#   spack repo add jobs/packages/spack/spack_repo/computron
 #   spack dev-build computron@main +cuda cuda_arch=90
+from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
+from spack_repo.builtin.build_systems.cuda import CudaPackage
+
 from spack.package import *
 
 
@@ -23,11 +26,12 @@ class Computron(CMakePackage, CudaPackage):
 
     depends_on("mpi")
     depends_on("hdf5@1.10: ~mpi")
-    depends_on("onednn@2.6:")
+    # What stands above the upper bounds has another interface, or nobody has built Computron with it.
+    depends_on("onednn@2.6:2")
     depends_on("cli11@2.1:")
     depends_on("nlohmann-json@3.11:")
-    depends_on("spdlog@1.10: +fmt_external")
-    depends_on("fmt@9:")
+    depends_on("spdlog@1.10:1.12")
+    depends_on("fmt@9")
     depends_on("xxhash@0.8:")
     depends_on("pcre2@10.42:")
     depends_on("utf8proc@2.8:")
