@@ -14,12 +14,12 @@
 # LINK      GB/s a rank that links are held to: an emulation, which every table and plot then says; own: as they are
 #           (own on GPUs, 0.4 on the CPU)
 # DEVICE    cpu, cuda or auto                 (auto)
-# CONFIG    config.json of the model, DTYPE its weights (inputs/models/opt-mixed.json of Computron, f32)
-# REQUESTS  of a mixed batch, for each of eight models (16); SEQUENCES that decode together (8)
+# CONFIG    config.json of the model, DTYPE its weights (inputs/models/opt-study.json of Computron, f32)
+# REQUESTS  of a mixed batch, for each of eight models (12); SEQUENCES that decode together (8)
 # THREADS   compute threads of a rank         (SLURM_CPUS_PER_TASK, or 1)
 # LAUNCH    what starts N ranks, N behind it  (mpirun -n)
 # PROGRAM   computron                         (build/release/computron of the checkout, or the one of the PATH)
-# Needs python3. About four minutes on two cores.
+# Needs python3. Under five minutes on two cores.
 set -euo pipefail
 jobs=$(cd "$(dirname "$0")" && pwd)
 [ -n "${SLURM_JOB_ID:-}" ] || . "$jobs/mpi-env.sh"  # on a cluster nothing of it is wanted
@@ -28,10 +28,10 @@ out=${1:-build/scaling-study}
 ranks=${RANKS:-${SLURM_NTASKS:-4}}
 repeats=${REPEATS:-3}
 device=${DEVICE:-auto}
-config=${CONFIG:-$jobs/../inputs/models/opt-mixed.json}
+config=${CONFIG:-$jobs/../inputs/models/opt-study.json}
 program=${PROGRAM:-$jobs/../build/release/computron}
 [ -n "${PROGRAM:-}" ] || [ -x "$program" ] || program=computron
-requests=${REQUESTS:-16}
+requests=${REQUESTS:-12}
 sequences=${SEQUENCES:-8}
 [ "$device" != auto ] || { nvidia-smi -L >/dev/null 2>&1 && device=cuda || device=cpu; }
 link=${LINK:-$([ "$device" = cuda ] && echo own || echo 0.4)}
@@ -84,7 +84,7 @@ link_arguments=()
 
 # The three studies: NAME MESH CHECKPOINT, and what makes NAME.json.
 swap() {
-  start "$1" "$2" bench swap --quiet --model "a=$3" --model "b=$3" --requests $((2 * repeats)) \
+  start "$1" "$2" bench swap --quiet --model "a=$3" --model "b=$3" --requests $((repeats + 1)) \
     "${link_arguments[@]}" --json "$1.json" >"$1.txt"
 }
 

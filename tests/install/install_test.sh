@@ -18,7 +18,7 @@ grep -q 'computron serve' "$page" || fail "the manual page does not know serve"
 for script in serve.sbatch scaling-study.sh study_tables.py; do
   [ -x "$prefix/share/computron/jobs/$script" ] || fail "no jobs/$script"
 done
-for file in jobs/mpi-env.sh inputs/models/opt-mixed.json; do
+for file in jobs/mpi-env.sh inputs/models/opt-study.json; do
   [ -f "$prefix/share/computron/$file" ] || fail "no $file"
 done
 package=$(dirname "$(find "$prefix" -name computronConfig.cmake)")
