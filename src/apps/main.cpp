@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "computron/base/error.h"
 #include "src/apps/commands.h"
@@ -26,8 +28,13 @@ bool speaks() {
   return true;
 }
 
+// The others leave time for that: a launcher kills all ranks when the first has failed. It cuts the waiting short, too.
 int fail(ExitCode code, const char* what) {
-  if (speaks()) std::fprintf(stderr, "computron: %s\n", what);
+  if (speaks()) {
+    std::fprintf(stderr, "computron: %s\n", what);
+  } else {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+  }
   return static_cast<int>(code);
 }
 

@@ -67,7 +67,7 @@ void check(const Request& request, const ModelConfig& config) {
        {s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.frequency_penalty, s.presence_penalty}) {
     expect(std::isfinite(number), "finite parameters");
   }
-  expect(s.temperature >= 0 && s.top_k >= 0 && s.top_p > 0 && s.top_p <= 1, "parameters in their ranges");
+  expect(s.temperature >= 0 && s.top_k >= 0 && s.top_p >= 0 && s.top_p <= 1, "parameters in their ranges");
   expect(request.arrival_s >= 0 && std::isfinite(request.arrival_s), "a time");
 }
 

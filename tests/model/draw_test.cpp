@@ -143,7 +143,7 @@ struct RandomSampling {
     const auto one_in = [&random](int n) { return random() % static_cast<std::uint64_t>(n) == 0; };
     row.temperature = one_in(6) ? 0 : from(0.2, 2);
     if (one_in(3)) row.top_k = 1 + static_cast<int>(random() % (one_in(2) ? 50 : 3000));
-    if (one_in(3)) row.top_p = from(0.01, 0.999);
+    if (one_in(3)) row.top_p = one_in(8) ? 0 : from(0.01, 0.999);  // 0: the most probable alone
     if (one_in(3)) row.min_p = from(0.0001, 0.5);
     row.key = random();
     row.position = static_cast<std::uint32_t>(random());
