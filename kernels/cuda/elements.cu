@@ -22,7 +22,7 @@ void for_each_element(CUstream_st* stream, int rows, int columns, const Body& bo
   if (rows == 0 || columns == 0) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, kThreads)),
                   static_cast<unsigned>(rows < kMaxGridRows ? rows : kMaxGridRows));
-  elements_kernel<<<grid, kThreads, 0, stream>>>(rows, columns, body);
+  elements_kernel<Body><<<grid, kThreads, 0, stream>>>(rows, columns, body);
 }
 
 #define COMPUTRON_INSTANTIATE(...) \

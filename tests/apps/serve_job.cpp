@@ -62,6 +62,11 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
 
 }  // namespace
 
+std::string served_program() {
+  const std::string_view other = environment("COMPUTRON_TEST_PROGRAM");
+  return other.empty() ? COMPUTRON_PROGRAM : std::string(other);
+}
+
 double healthy_limit_s() { return 4 * failing_limit_s(); }
 double failing_limit_s() {
   double load = 0;

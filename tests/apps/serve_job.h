@@ -17,6 +17,9 @@ struct ServedFile {
   std::filesystem::path path;
 };
 
+// The program under test; another one (with an emulated GPU) if COMPUTRON_TEST_PROGRAM names it.
+std::string served_program();
+
 struct ServeJob {
   int tp = 1;
   int pp = 1;
@@ -30,7 +33,7 @@ struct ServeJob {
   int threads = 1;
   std::vector<std::string> more = {};  // further arguments
   std::string output = {};             // result file; empty: one in the job's folder
-  std::string program = COMPUTRON_PROGRAM;
+  std::string program = served_program();
 };
 
 struct Served {

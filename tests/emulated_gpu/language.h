@@ -1,0 +1,103 @@
+// CUDA C++ as C++: included before kernels/cuda/*.cu, of which CMake has turned `kernel<<<grid, block, bytes, stream>>>(...)`
+// into `launch(...)` and dynamic shared memory into a pointer. What is in PTX has its twin under replaced/.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "tests/emulated_gpu/block.h"
+#include "tests/emulated_gpu/stream.h"
+
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __grid_constant__
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ thread_local  // a block at a time runs on a stream's thread
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+#define threadIdx (::computron::emulated_gpu::place.threadIdx)
+#define blockIdx (::computron::emulated_gpu::place.blockIdx)
+#define blockDim (::computron::emulated_gpu::place.blockDim)
+#define gridDim (::computron::emulated_gpu::place.gridDim)
+
+using std::isfinite;
+using std::max;
+using std::min;
+
+inline void __syncthreads() { ::computron::emulated_gpu::barrier(); }
+inline int __syncthreads_and(int condition) { return ::computron::emulated_gpu::barrier(condition); }
+
+template <class T>
+T __shfl_xor_sync(unsigned /*mask*/, T value, int offset) {
+  return ::computron::emulated_gpu::exchange(value)[static_cast<std::size_t>(::computron::emulated_gpu::lane() ^ offset)];
+}
+inline unsigned __ballot_sync(unsigned /*mask*/, bool vote) {
+  unsigned votes = 0;
+  const auto of_lanes = ::computron::emulated_gpu::exchange(vote);
+  for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) {
+    votes |= static_cast<unsigned>(of_lanes[static_cast<std::size_t>(i)]) << i;
+  }
+  return votes;
+}
+inline int __popc(unsigned x) { return std::popcount(x); }
+
+template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
+// Fibers of one thread: nothing comes between.
+inline int atomicAdd(int* p, int value) { return std::exchange(*p, *p + value); }
+
+namespace computron::emulated_gpu {
+
+constexpr std::size_t kSharedUnasked = std::size_t{48} << 10;
+constexpr int kMostShared = 227 << 10;
+
+// Of each kernel that has asked for more than kSharedUnasked.
+inline std::map<const void*, std::size_t>& shared_asked() {
+  static std::map<const void*, std::size_t> asked;
+  return asked;
+}
+
+template <class Kernel>
+cudaError_t set_attribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > kMostShared) return cudaErrorInvalidValue;
+  shared_asked()[reinterpret_cast<const void*>(kernel)] = static_cast<std::size_t>(value);
+  return cudaSuccess;
+}
+
+inline bool fits(dim3 grid, dim3 block, std::size_t shared_bytes, const void* kernel) {
+  const auto asked = shared_asked().find(kernel);
+  const std::size_t most = asked == shared_asked().end() ? kSharedUnasked : std::max(kSharedUnasked, asked->second);
+  const std::size_t threads = std::size_t{block.x} * block.y * block.z;
+  return grid.x > 0 && grid.x < 1u << 31 && grid.y > 0 && grid.y < 1u << 16 && grid.z > 0 && grid.z < 1u << 16 &&
+         threads > 0 && threads <= 1024 && block.z <= 64 && shared_bytes <= most;
+}
+
+template <class... Parameters, class... Arguments>
+void launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream, void (*kernel)(Parameters...),
+            const Arguments&... arguments) {
+  if (!fits(grid, block, shared_bytes, reinterpret_cast<const void*>(kernel))) {
+    return set_last_error(cudaErrorInvalidConfiguration);
+  }
+  enqueue(stream, [=, values = std::tuple<std::remove_cv_t<Parameters>...>(arguments...)] {
+    run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+  });
+}
+
+}  // namespace computron::emulated_gpu
+
+#define cudaFuncSetAttribute ::computron::emulated_gpu::set_attribute
