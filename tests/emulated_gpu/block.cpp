@@ -1,9 +1,8 @@
 #include "tests/emulated_gpu/block.h"
 
-#include <setjmp.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -19,8 +18,33 @@ thread_local Place place;
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{64} << 10;
+constexpr std::size_t kColours = 61, kColourBytes = 512;  // stacks begin in different lines of the processor's caches
 
-enum class State { kRuns, kInWarp, kInBlock, kOver };
+// Leaves the stack that is in use, whose top it tells, for the one whose top is `to`.
+extern "C" void computron_switch_stack(void** from, void* to);
+asm(R"(
+.text
+.p2align 4
+computron_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+constexpr std::size_t kSavedRegisters = 6;
+
+enum class State : unsigned char { kRuns, kInWarp, kInBlock, kOver };
 
 struct Copy {
   void* to;
@@ -28,11 +52,9 @@ struct Copy {
 };
 
 struct Fiber {
-  State state = State::kOver;
+  std::byte* stack = nullptr;
+  void* top = nullptr;  // while it does not run
   uint3 index{};
-  jmp_buf self;
-  bool begun = false;
-  ucontext_t context;
   std::vector<Copy> copies;              // of the group that is open
   std::deque<std::vector<Copy>> groups;  // committed
 };
@@ -61,30 +83,40 @@ void do_copies(const std::vector<Copy>& copies) {
   }
 }
 
-// The fibers of an operating system's thread, used for block after block.
+// The fibers of an operating system's thread, used for block after block. One that waits hands over to the next that
+// does not.
 class Fibers {
  public:
+  static Fibers& of_this_thread() {
+    static thread_local Fibers fibers;
+    return fibers;
+  }
+  ~Fibers() {
+    for (const Fiber& fiber : fibers_) munmap(fiber.stack, kStackBytes);
+  }
+
   void run_block(std::size_t count, std::size_t shared_bytes, const std::function<void()>& thread) {
     begin(count, shared_bytes, thread);
-    while (over_ < count) {
-      if (!run_each_once(count)) die("threads wait for others that are elsewhere, or gone (a barrier, shuffle or vote)");
-    }
+    step_ = random_() % 2 == 0 ? 1 : count - 1;
+    current_ = random_() % count;
+    place.threadIdx = fiber().index;
+    computron_switch_stack(&caller_, fiber().top);
   }
 
   unsigned char* shared() { return shared_.data(); }
   int lane() const { return static_cast<int>(current_ % kLanes); }
+  Fiber& fiber() { return fibers_[current_]; }
 
   int barrier(int all) {
     all_of_block_ = all_of_block_ && all != 0;
     if (++in_block_ == count_) {
       in_block_ = 0;
-      decision_ = all_of_block_;
-      all_of_block_ = true;
-      release(0, count_);
+      decision_ = std::exchange(all_of_block_, true);
+      std::fill(states_.begin(), states_.end(), State::kRuns);
     } else {
-      fiber().state = State::kInBlock;
+      state() = State::kInBlock;
     }
-    leave();
+    hand_over();
     return decision_;
   }
 
@@ -95,15 +127,13 @@ class Fibers {
     if (++warp.arrived == warp.present) {
       warp.arrived = 0;
       warp.turn = 1 - turn;
-      release(current_ / kLanes * kLanes, static_cast<std::size_t>(warp.present));
+      std::fill_n(states_.begin() + static_cast<std::ptrdiff_t>(current_ / kLanes * kLanes), warp.present, State::kRuns);
     } else {
-      fiber().state = State::kInWarp;
+      state() = State::kInWarp;
     }
-    leave();
+    hand_over();
     return warp.slots[turn];
   }
-
-  Fiber& fiber() { return *fibers_[current_]; }
 
  private:
   void begin(std::size_t count, std::size_t shared_bytes, const std::function<void()>& thread) {
@@ -113,43 +143,35 @@ class Fibers {
     over_ = in_block_ = 0;
     all_of_block_ = true;
     shared_.assign(shared_bytes, 0xFF);
-    warps_.assign((count + kLanes - 1) / kLanes, {});
+    states_.assign(count, State::kRuns);
+    warps_.resize((count + kLanes - 1) / kLanes);
+    for (Warp& warp : warps_) warp.present = warp.arrived = warp.turn = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const auto n = static_cast<unsigned>(i);
-      fibers_[i]->index = {n % place.blockDim.x, n / place.blockDim.x % place.blockDim.y,
-                           n / (place.blockDim.x * place.blockDim.y)};
-      fibers_[i]->state = State::kRuns;
+      fibers_[i].index = {n % place.blockDim.x, n / place.blockDim.x % place.blockDim.y,
+                          n / (place.blockDim.x * place.blockDim.y)};
       ++warps_[i / kLanes].present;
     }
   }
 
-  bool run_each_once(std::size_t count) {
-    bool moved = false;
-    const std::size_t start = random_() % count, step = random_() % 2 == 0 ? 1 : count - 1;
-    for (std::size_t i = 0, at = start; i < count; ++i, at = (at + step) % count) {
-      if (fibers_[at]->state != State::kRuns) continue;
-      moved = true;
-      resume(at);
+  State& state() { return states_[current_]; }
+
+  // To the next that can go on: this one, if no other can. Its caller goes on if all are over.
+  void hand_over() {
+    std::size_t next = current_;
+    for (std::size_t i = 0; i < count_; ++i) {
+      next = next + step_ >= count_ ? next + step_ - count_ : next + step_;
+      if (states_[next] == State::kRuns) return switch_to(next);
     }
-    return moved;
+    if (over_ != count_) die("threads wait for others that are elsewhere, or gone (a barrier, shuffle or vote)");
+    computron_switch_stack(&fiber().top, caller_);
   }
-
-  void release(std::size_t first, std::size_t count) {
-    for (std::size_t i = first; i < first + count; ++i) fibers_[i]->state = State::kRuns;
-  }
-
-  void resume(std::size_t i) {
-    current_ = i;
-    place.threadIdx = fibers_[i]->index;
-    if (_setjmp(scheduler_) != 0) return;
-    if (fibers_[i]->begun) _longjmp(fibers_[i]->self, 1);
-    fibers_[i]->begun = true;
-    setcontext(&fibers_[i]->context);
-  }
-
-  // Until the scheduler resumes this fiber.
-  void leave() {
-    if (_setjmp(fiber().self) == 0) _longjmp(scheduler_, 1);
+  void switch_to(std::size_t next) {
+    if (next == current_) return;
+    void** top = &fiber().top;
+    current_ = next;
+    place.threadIdx = fiber().index;
+    computron_switch_stack(top, fiber().top);
   }
 
   // A fiber's life: one thread of a block, and then one of another.
@@ -159,40 +181,32 @@ class Fibers {
   void live_once() {
     (*thread_)();
     if (!fiber().copies.empty() || !fiber().groups.empty()) die("a thread ends while its copies are under way");
-    fiber().state = State::kOver;
+    state() = State::kOver;
     ++over_;
-    leave();
+    hand_over();
   }
 
+  // Its stack looks as if it had left live() at its beginning, where the address of a caller lies at a multiple of 16.
   void add_fiber() {
-    auto fiber = std::make_unique<Fiber>();
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp =
-        mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (fiber->context.uc_stack.ss_sp == MAP_FAILED) die("no memory for a fiber's stack");
-    fiber->context.uc_stack.ss_size = kStackBytes;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, live, 0);
-    fibers_.push_back(std::move(fiber));
+    void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED) die("no memory for a fiber's stack");
+    const std::size_t colour = fibers_.size() % kColours * kColourBytes;
+    auto* end = reinterpret_cast<void**>(static_cast<std::byte*>(stack) + kStackBytes - colour);
+    end[-2] = reinterpret_cast<void*>(&live);
+    Fiber& fiber = fibers_.emplace_back();
+    fiber.stack = static_cast<std::byte*>(stack);
+    fiber.top = end - 2 - kSavedRegisters;
   }
 
- public:
-  static Fibers& of_this_thread() {
-    static thread_local Fibers fibers;
-    return fibers;
-  }
-  ~Fibers() {
-    for (const auto& fiber : fibers_) munmap(fiber->context.uc_stack.ss_sp, kStackBytes);
-  }
-
- private:
-  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::deque<Fiber> fibers_;
+  std::vector<State> states_;
   std::vector<Warp> warps_;
   std::vector<unsigned char> shared_;
   const std::function<void()>* thread_ = nullptr;
   std::size_t count_ = 0, over_ = 0, in_block_ = 0, current_ = 0;
+  std::size_t step_ = 1;
   bool all_of_block_ = true, decision_ = true;
-  jmp_buf scheduler_;
+  void* caller_ = nullptr;
   std::minstd_rand random_{1};
 };
 

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -30,28 +29,28 @@ unsigned char* dynamic_shared();  // `shared_bytes`, filled with 0xFF at a block
 // __syncthreads_and.
 int barrier(int all = 1);
 
-// One value from each lane of the warp; a lane that is not in the block gives zeros.
-template <class T>
-using OfLanes = std::array<T, kLanes>;
-
 inline constexpr std::size_t kMostExchanged = 32;
 struct Slot {
   alignas(16) std::byte bytes[kMostExchanged];
-};
-// What each lane gave; valid until this lane's exchange after the next.
-const Slot* exchange(const Slot& mine);
-int lane();
 
+  template <class T>
+  T as() const {
+    T value;
+    std::memcpy(&value, bytes, sizeof value);
+    return value;
+  }
+};
+
+// What each lane of the warp gave: kLanes slots, there until this lane's exchange after the next.
+const Slot* exchange(const Slot& mine);
 template <class T>
-OfLanes<T> exchange(const T& mine) {
+const Slot* exchange(const T& mine) {
   static_assert(sizeof(T) <= kMostExchanged);
-  Slot slot{};
+  Slot slot;
   std::memcpy(slot.bytes, &mine, sizeof mine);
-  const Slot* slots = exchange(slot);
-  OfLanes<T> values;
-  for (int i = 0; i < kLanes; ++i) std::memcpy(&values[static_cast<std::size_t>(i)], slots[i].bytes, sizeof(T));
-  return values;
+  return exchange(slot);
 }
+int lane();
 
 // cp.async of 16 bytes: happens when it is waited for, no earlier. Null: zeros.
 void copy_later(void* to, const void* from);

@@ -42,15 +42,13 @@ inline int __syncthreads_and(int condition) { return ::computron::emulated_gpu::
 
 template <class T>
 T __shfl_xor_sync(unsigned /*mask*/, T value, int offset) {
-  return ::computron::emulated_gpu::exchange(value)[static_cast<std::size_t>(::computron::emulated_gpu::lane() ^ offset)];
+  return ::computron::emulated_gpu::exchange(value)[::computron::emulated_gpu::lane() ^ offset].template as<T>();
 }
 inline unsigned __ballot_sync(unsigned /*mask*/, bool vote) {
-  unsigned votes = 0;
-  const auto of_lanes = ::computron::emulated_gpu::exchange(vote);
-  for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) {
-    votes |= static_cast<unsigned>(of_lanes[static_cast<std::size_t>(i)]) << i;
-  }
-  return votes;
+  const auto* votes = ::computron::emulated_gpu::exchange(unsigned{vote});
+  unsigned ballot = 0;
+  for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) ballot |= votes[i].as<unsigned>() << i;
+  return ballot;
 }
 inline int __popc(unsigned x) { return std::popcount(x); }
 

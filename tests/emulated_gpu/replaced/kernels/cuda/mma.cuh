@@ -9,40 +9,50 @@ namespace computron::kernels::cuda {
 namespace twin {
 
 using emulated_gpu::exchange;
-using emulated_gpu::kLanes;
 
 struct Operands {
   unsigned a[4], b[2];
 };
 
-// Half `i` of a register.
+// The elements k of two neighbours in a register.
 template <class T>
-float element(unsigned pair, int i) {
-  return widen(T{static_cast<std::uint16_t>(pair >> (16 * i))});
+void widen_pair(unsigned pair, float* out) {
+  out[0] = widen(T{static_cast<std::uint16_t>(pair)});
+  out[1] = widen(T{static_cast<std::uint16_t>(pair >> 16)});
 }
 
-// Register of A that holds (row, k), and of B that holds (k, column); lane 4 g + t of row or column g and k 2t, 2t + 1 of
-// eight.
+// Row `row` of A, of which lane 4 (row % 8) + t has k 2t, 2t + 1 and 2t + 8, 2t + 9.
 template <class T>
-float a_at(const emulated_gpu::OfLanes<Operands>& lanes, int row, int k) {
-  const int lane = row % 8 * 4 + k % 8 / 2, which = row / 8 + k / 8 * 2;
-  return element<T>(lanes[static_cast<std::size_t>(lane)].a[which], k % 2);
+void row_of_a(const emulated_gpu::Slot* lanes, int row, float (&out)[16]) {
+  for (int t = 0; t < 4; ++t) {
+    const auto of = lanes[row % 8 * 4 + t].as<Operands>();
+    widen_pair<T>(of.a[row / 8], out + 2 * t);
+    widen_pair<T>(of.a[row / 8 + 2], out + 2 * t + 8);
+  }
 }
+// Column `column` of B, likewise.
 template <class T>
-float b_at(const emulated_gpu::OfLanes<Operands>& lanes, int k, int column) {
-  const int lane = column * 4 + k % 8 / 2;
-  return element<T>(lanes[static_cast<std::size_t>(lane)].b[k / 8], k % 2);
+void column_of_b(const emulated_gpu::Slot* lanes, int column, float (&out)[16]) {
+  for (int t = 0; t < 4; ++t) {
+    const auto of = lanes[column * 4 + t].as<Operands>();
+    widen_pair<T>(of.b[0], out + 2 * t);
+    widen_pair<T>(of.b[1], out + 2 * t + 8);
+  }
 }
 
 }  // namespace twin
 
 template <class T>
 void mma(T, float (&acc)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  const auto lanes = twin::exchange(twin::Operands{{a0, a1, a2, a3}, {b0, b1}});
-  const int lane = emulated_gpu::lane();
+  const emulated_gpu::Slot* lanes = twin::exchange(twin::Operands{{a0, a1, a2, a3}, {b0, b1}});
+  const int g = emulated_gpu::lane() / 4, t = emulated_gpu::lane() % 4;
+  float a[2][16], b[2][16];
+  for (int i = 0; i < 2; ++i) {
+    twin::row_of_a<T>(lanes, g + 8 * i, a[i]);
+    twin::column_of_b<T>(lanes, 2 * t + i, b[i]);
+  }
   for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-    for (int k = 0; k < 16; ++k) acc[i] += twin::a_at<T>(lanes, row, k) * twin::b_at<T>(lanes, k, column);
+    for (int k = 0; k < 16; ++k) acc[i] += a[i / 2][k] * b[i % 2][k];
   }
 }
 
@@ -59,9 +69,9 @@ inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(fro
 
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets elements 2t, 2t + 1 of row g, or of column g.
 inline void load_matrices(unsigned (&r)[4], const void* row, bool transposed = false) {
-  const auto rows = twin::exchange(static_cast<const std::uint16_t*>(row));
+  const emulated_gpu::Slot* rows = twin::exchange(static_cast<const std::uint16_t*>(row));
   const int lane = emulated_gpu::lane(), g = lane / 4, t = lane % 4;
-  const auto at = [&](int matrix, int i, int j) { return unsigned{rows[static_cast<std::size_t>(8 * matrix + i)][j]}; };
+  const auto at = [&](int matrix, int i, int j) { return unsigned{rows[8 * matrix + i].as<const std::uint16_t*>()[j]}; };
   for (int m = 0; m < 4; ++m) {
     r[m] = transposed ? at(m, 2 * t, g) | at(m, 2 * t + 1, g) << 16 : at(m, g, 2 * t) | at(m, g, 2 * t + 1) << 16;
   }
