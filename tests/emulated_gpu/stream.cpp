@@ -1,0 +1,276 @@
+// Streams and events. Each stream has a thread, which outlives the stream until everything given to it has run. Handles
+// are numbers that never come twice, so that one that was destroyed is known for what it is.
+#include "tests/emulated_gpu/stream.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+namespace computron::emulated_gpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+// One operation in four begins late, by a time mixed from its number (splitmix64): the same in every run.
+std::chrono::microseconds lateness(std::uint64_t number) {
+  static const std::uint64_t most_us = setting("COMPUTRON_EMULATED_DELAY_US", 100);
+  std::uint64_t mixed = (number + 1) * 0x9e3779b97f4a7c15;
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+  mixed ^= mixed >> 31;
+  return std::chrono::microseconds(mixed % 4 == 0 ? (mixed >> 8) % (most_us + 1) : 0);
+}
+
+class WorkQueue {
+ public:
+  void push(std::function<void()> work) {
+    static std::atomic<std::uint64_t> operations = 0;
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back({operations++, std::move(work)});
+    changed_.notify_all();
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  // Until it is closed and everything has run.
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      Operation operation = std::move(waiting_.front());
+      lock.unlock();
+      if (const auto late = lateness(operation.number); late.count() > 0) std::this_thread::sleep_for(late);
+      operation.work();
+      operation.work = nullptr;
+      lock.lock();
+      waiting_.pop_front();
+      if (waiting_.empty()) changed_.notify_all();
+    }
+  }
+  bool is_idle() {
+    const std::lock_guard lock(mutex_);
+    return waiting_.empty();
+  }
+  void wait_until_idle() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_.empty(); });
+  }
+
+ private:
+  struct Operation {
+    std::uint64_t number;
+    std::function<void()> work;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Operation> waiting_;  // the first is under way
+  bool closed_ = false;
+};
+
+// One recording of an event: what waits for it waits for this one, however often the event is recorded again.
+class Mark {
+ public:
+  void reach() {
+    const std::lock_guard lock(mutex_);
+    at_ = Clock::now();
+    reached_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return reached_; });
+  }
+  bool is_reached() {
+    const std::lock_guard lock(mutex_);
+    return reached_;
+  }
+  Clock::time_point at() {
+    const std::lock_guard lock(mutex_);
+    return at_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+  Clock::time_point at_;
+};
+
+struct EventState {
+  unsigned flags = cudaEventDefault;
+  std::shared_ptr<Mark> mark;  // null: never recorded
+  bool is_reached() const { return mark == nullptr || mark->is_reached(); }
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::uintptr_t handles = 0x1000;  // smaller ones have a meaning of their own: cudaStreamLegacy, ...
+  std::map<cudaStream_t, std::shared_ptr<WorkQueue>> streams;
+  std::map<cudaEvent_t, EventState> events;
+  std::set<std::shared_ptr<WorkQueue>> running;  // those of `streams`, and of destroyed ones that are not over
+
+  template <class Handle>
+  Handle new_handle() {
+    return reinterpret_cast<Handle>(handles += 0x10);
+  }
+};
+
+// Not destroyed at exit: threads of streams go on until the process is gone.
+Registry& registry() {
+  static auto& made = *new Registry;
+  return made;
+}
+
+// The entry of a handle; its owner holds the registry's mutex.
+template <class Handle, class Value>
+Value& entry(std::map<Handle, Value>& known, Handle handle, const char* kind) {
+  const auto found = known.find(handle);
+  if (found == known.end()) {
+    refuse(fmt::format("{} {} is none, or was destroyed", kind, static_cast<const void*>(handle)));
+  }
+  return found->second;
+}
+
+std::shared_ptr<WorkQueue> queue_of(cudaStream_t stream) {
+  if (stream == nullptr) refuse("the default stream was used, for which every other stream would wait");
+  const std::lock_guard lock(registry().mutex);
+  return entry(registry().streams, stream, "stream");
+}
+
+EventState state_of(cudaEvent_t event) {
+  const std::lock_guard lock(registry().mutex);
+  return entry(registry().events, event, "event");
+}
+
+void run_stream(const std::shared_ptr<WorkQueue>& queue) {
+  prctl(PR_SET_TIMERSLACK, 1ul);  // or every sleep takes 50 us more
+  queue->run();
+  const std::lock_guard lock(registry().mutex);
+  registry().running.erase(queue);
+}
+
+}  // namespace
+
+void enqueue(cudaStream_t stream, std::function<void()> work) { queue_of(stream)->push(std::move(work)); }
+
+void wait_for(cudaStream_t stream) { queue_of(stream)->wait_until_idle(); }
+
+void wait_for_all_streams() {
+  std::unique_lock lock(registry().mutex);
+  const auto running = registry().running;
+  lock.unlock();
+  for (const auto& queue : running) queue->wait_until_idle();
+}
+
+void set_last_error(cudaError_t error) { last_error = error; }
+
+cudaError_t told(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+void refuse(const std::string& what) {
+  fmt::print(stderr, "emulated GPU: {}\n", what);
+  std::abort();
+}
+
+std::uint64_t setting(const char* name, std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+}  // namespace computron::emulated_gpu
+
+using namespace computron::emulated_gpu;
+
+extern "C" {
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (flags != cudaStreamNonBlocking) refuse("a stream that waits for the default stream was made");
+  const auto queue = std::make_shared<WorkQueue>();
+  const std::lock_guard lock(registry().mutex);
+  *stream = registry().new_handle<cudaStream_t>();
+  registry().streams.emplace(*stream, queue);
+  registry().running.insert(queue);
+  std::thread(run_stream, queue).detach();
+  return cudaSuccess;
+}
+
+// Does not wait: what was given still runs.
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  queue_of(stream)->close();
+  const std::lock_guard lock(registry().mutex);
+  registry().streams.erase(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return told(queue_of(stream)->is_idle() ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  wait_for(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  if (const auto mark = state_of(event).mark) enqueue(stream, [mark] { mark->wait(); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  const std::lock_guard lock(registry().mutex);
+  *event = registry().new_handle<cudaEvent_t>();
+  registry().events[*event].flags = flags;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  state_of(event);
+  const std::lock_guard lock(registry().mutex);
+  registry().events.erase(event);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const auto mark = std::make_shared<Mark>();
+  state_of(event);
+  enqueue(stream, [mark] { mark->reach(); });
+  const std::lock_guard lock(registry().mutex);
+  registry().events[event].mark = mark;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return told(state_of(event).is_reached() ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  const EventState from = state_of(start), to = state_of(end);
+  if (((from.flags | to.flags) & cudaEventDisableTiming) != 0) return told(cudaErrorInvalidResourceHandle);
+  if (from.mark == nullptr || to.mark == nullptr) return told(cudaErrorInvalidResourceHandle);
+  if (!from.is_reached() || !to.is_reached()) return told(cudaErrorNotReady);
+  *ms = std::chrono::duration<float, std::milli>(to.mark->at() - from.mark->at()).count();
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,43 @@
+// The emulated GPU: the parts of the CUDA runtime, cuBLASLt and NCCL that the product calls, on the CPU, linked in
+// front of the libraries' own. What CUDA allows to happen late happens late here; what it forbids, or leaves undefined,
+// ends the process with a line that says so, or is the error that CUDA would return; memory that it leaves undefined is
+// all 0xFF. This header is what the emulation's parts share. Everything in it may be called by any thread.
+//
+//   COMPUTRON_EMULATED_MEMORY       bytes of device memory (4 GiB)
+//   COMPUTRON_EMULATED_DELAY_US     how late an operation begins at most (100; 0: never)
+//   COMPUTRON_EMULATED_PINNED_ONLY  1: a copy of host memory that is not registered ends the process (0)
+//   COMPUTRON_EMULATED_REPORT       1: figures on stderr when the process ends (0)
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace computron::emulated_gpu {
+
+// Work of a stream: runs on the stream's thread, after everything given to it before, and some time later than it
+// could.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+// Returns when everything given to any stream has run; streams that were destroyed meanwhile count, too.
+void wait_for_all_streams();
+// Returns when everything given to `stream` has run.
+void wait_for(cudaStream_t stream);
+
+// What cudaGetLastError() tells (and clears) on this thread: refused launches leave it here.
+void set_last_error(cudaError_t error);
+// `error`, left as the last one unless it is cudaSuccess: what functions of the runtime return.
+cudaError_t told(cudaError_t error);
+// Ends the process: the product did what CUDA forbids.
+[[noreturn]] void refuse(const std::string& what);
+
+// True if [p, p + bytes) lies in one allocation of device memory (or one registered host slab).
+bool is_device_memory(const void* p, std::size_t bytes);
+bool is_pinned_memory(const void* p, std::size_t bytes);
+
+// A number from the environment.
+std::uint64_t setting(const char* name, std::uint64_t otherwise);
+
+}  // namespace computron::emulated_gpu
