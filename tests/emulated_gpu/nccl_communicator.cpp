@@ -25,6 +25,13 @@ std::uint64_t host_hash() {
   return std::hash<std::string_view>{}(name.data());
 }
 
+// Of the runtime's only device.
+std::uint64_t gpu_hash() {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) give_up("cudaGetDeviceProperties fails");
+  return std::hash<std::string_view>{}({properties.uuid.bytes, sizeof properties.uuid.bytes});
+}
+
 }  // namespace
 
 void set_last_nccl_error(const std::string& text) {
@@ -97,7 +104,8 @@ std::optional<std::vector<Meeting>> Communicator::meet(const Meeting& mine, cons
 
 ncclResult_t Communicator::init() {
   return start([this] {
-    const auto all = meet({.kind = MeetingKind::kJoin, .color = 0, .key = 0, .host = host_hash()}, *stop_);
+    const auto all =
+        meet({.kind = MeetingKind::kJoin, .color = 0, .key = 0, .host = host_hash(), .gpu = gpu_hash()}, *stop_);
     if (!all) return ncclInternalError;
     if (rank_ == 0) segment_->forget_name();
     return refuse_shared_gpu(*all);
@@ -106,7 +114,7 @@ ncclResult_t Communicator::init() {
 
 ncclResult_t Communicator::refuse_shared_gpu(const std::vector<Meeting>& all) {
   for (int r = 0; r < ranks_; ++r) {
-    if (r == rank_ || all[r].host != all[rank_].host) continue;
+    if (r == rank_ || all[r].host != all[rank_].host || all[r].gpu != all[rank_].gpu) continue;
     set_last_nccl_error(fmt::format("Duplicate GPU detected : rank {} and rank {} both on CUDA device 0", rank_, r));
     return ncclInvalidUsage;
   }
@@ -121,10 +129,10 @@ ncclResult_t Communicator::split(int color, int key, const Options* options,
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "ncclCommSplit: a negative color");
   ++splits_;
   const auto split = [this, color, key, options = options != nullptr ? *options : options_, done = std::move(done)] {
-    const auto all = meet({.kind = MeetingKind::kSplit, .color = color, .key = key, .host = 0}, *stop_);
+    const auto all = meet({.kind = MeetingKind::kSplit, .color = color, .key = key, .host = 0, .gpu = 0}, *stop_);
     if (!all) return ncclInternalError;
     auto child = color == NCCL_SPLIT_NOCOLOR ? nullptr : child_of(*all, options);
-    if (child != nullptr && !child->meet({MeetingKind::kJoin, 0, 0, 0}, *stop_)) return ncclInternalError;
+    if (child != nullptr && !child->meet({MeetingKind::kJoin, 0, 0, 0, 0}, *stop_)) return ncclInternalError;
     if (child != nullptr && child->rank_ == 0) child->segment_->forget_name();
     done(std::move(child));
     return ncclSuccess;
@@ -176,7 +184,7 @@ ncclResult_t Communicator::finalize() {
   finalized_ = true;
   return start([this] {
     if (!wait_until(*stop_, [this] { return done_ == given_; })) return ncclInternalError;
-    return meet({MeetingKind::kFinalize, 0, 0, 0}, *stop_) ? ncclSuccess : ncclInternalError;
+    return meet({MeetingKind::kFinalize, 0, 0, 0, 0}, *stop_) ? ncclSuccess : ncclInternalError;
   });
 }
 

@@ -54,7 +54,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Communicator(Place place, Options options, std::shared_ptr<std::atomic<bool>> stop);
 
-  // Waits for all ranks; refuses two of one host (NCCL_HOSTID, where set), whose GPU they would share.
+  // Waits for all ranks; refuses two with one GPU on one host (NCCL_HOSTID, where that is set).
   ncclResult_t init();
   // Gives the child, or null, to `done` on the job's thread.
   ncclResult_t split(int color, int key, const Options* options,

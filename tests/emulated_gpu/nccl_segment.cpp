@@ -8,11 +8,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <random>
+
+#include "tests/emulated_gpu/stream.h"
 
 namespace computron::emulated_gpu {
 namespace {
@@ -62,9 +63,6 @@ void sweep_segment_names() {
   }
 }
 
-void give_up(const std::string& why) {
-  std::fprintf(stderr, "emulated NCCL, process %d: %s\n", static_cast<int>(getpid()), why.c_str());
-  std::abort();
-}
+void give_up(const std::string& why) { refuse("NCCL: " + why); }
 
 }  // namespace computron::emulated_gpu

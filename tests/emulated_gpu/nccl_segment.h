@@ -22,8 +22,8 @@ constexpr int kMaxRanks = 64;
 enum class MeetingKind : int { kJoin = 1, kSplit, kFinalize };
 struct Meeting {
   MeetingKind kind;
-  int color, key;      // kSplit
-  std::uint64_t host;  // kJoin: a host has one GPU, which takes one rank
+  int color, key;           // kSplit
+  std::uint64_t host, gpu;  // kJoin
 };
 
 // What all ranks of a sum, or both of a transfer, must mean by it.
@@ -83,7 +83,7 @@ std::string new_segment_name();
 // Takes away the names that processes which are no more have left behind.
 void sweep_segment_names();
 
-// Says why on stderr and ends the process: on a GPU it would hang, or read what is not its own.
+// Ends the process, saying why (stream.h): on a GPU it would hang, or touch what is not its own.
 [[noreturn]] void give_up(const std::string& why);
 
 // Until `ready`; false where `stop` is set first.
