@@ -1,0 +1,206 @@
+#include "tests/emulated_gpu/nccl_communicator.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <tuple>
+
+#include "tests/emulated_gpu/stream.h"
+
+namespace computron::emulated_gpu {
+namespace {
+
+std::mutex last_error_lock;
+std::array<char, 1024> last_error{};
+
+// NCCL's own way to tell hosts apart.
+std::uint64_t host_hash() {
+  std::array<char, 256> name{};
+  if (const char* given = std::getenv("NCCL_HOSTID")) return std::hash<std::string_view>{}(given);
+  gethostname(name.data(), name.size() - 1);
+  return std::hash<std::string_view>{}(name.data());
+}
+
+// Of the runtime's only device.
+std::uint64_t gpu_hash() {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) give_up("cudaGetDeviceProperties fails");
+  return std::hash<std::string_view>{}({properties.uuid.bytes, sizeof properties.uuid.bytes});
+}
+
+}  // namespace
+
+void set_last_nccl_error(const std::string& text) {
+  const std::lock_guard lock(last_error_lock);
+  std::strncpy(last_error.data(), text.c_str(), last_error.size() - 1);
+}
+
+const char* last_nccl_error() { return last_error.data(); }
+
+Communicator::Communicator(Place place, Options options, std::shared_ptr<std::atomic<bool>> stop)
+    : rank_(place.rank),
+      ranks_(place.ranks),
+      options_(options),
+      stop_(std::move(stop)),
+      segment_(std::make_unique<Segment>(std::move(place.segment), place.ranks)),
+      random_(static_cast<unsigned>(1000 * place.ranks + place.rank + 1)) {}
+
+ncclResult_t Communicator::refuse(ncclResult_t status, const std::string& why) {
+  set_last_nccl_error(why);
+  if (!options_.blocking) state_ = status;
+  return status;
+}
+
+ncclResult_t Communicator::state() {
+  const ncclResult_t state = state_;
+  if (state != ncclSuccess && state != ncclInProgress) return state;
+  for (int r = 0; r < ranks_; ++r) {
+    if (r == rank_ || !segment_->rank(r).aborted) continue;
+    set_last_nccl_error(fmt::format("rank {} of {} has aborted the communicator", r, ranks_));
+    return state_ = ncclRemoteError;
+  }
+  return state;
+}
+
+ncclResult_t Communicator::ready() {
+  const ncclResult_t state = this->state();
+  if (state != ncclInProgress) return state;
+  return refuse(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+}
+
+// An error that has come meanwhile stays.
+ncclResult_t Communicator::start(std::function<ncclResult_t()> work) {
+  if (options_.blocking) return work();
+  if (job_.joinable()) job_.join();
+  const std::chrono::microseconds late(random_() % 1000);
+  state_ = ncclInProgress;
+  job_ = std::thread([this, late, work = std::move(work)] {
+    std::this_thread::sleep_for(late);
+    const ncclResult_t result = work();
+    ncclResult_t expected = ncclInProgress;
+    state_.compare_exchange_strong(expected, result);
+  });
+  return ncclInProgress;
+}
+
+std::optional<std::vector<Meeting>> Communicator::meet(const Meeting& mine, const std::atomic<bool>& stop) {
+  const std::uint64_t number = place().meetings;
+  place().met[number % 2] = mine;
+  place().meetings = number + 1;
+  std::vector<Meeting> all;
+  for (int r = 0; r < ranks_; ++r) {
+    if (!wait_until(stop, [&] { return segment_->rank(r).meetings > number; })) return std::nullopt;
+    all.push_back(segment_->rank(r).met[number % 2]);
+    if (all.back().kind == mine.kind) continue;
+    give_up(fmt::format("rank {} splits where rank {} finalizes", mine.kind == MeetingKind::kSplit ? rank_ : r,
+                        mine.kind == MeetingKind::kSplit ? r : rank_));
+  }
+  return all;
+}
+
+ncclResult_t Communicator::init() {
+  return start([this] {
+    const auto all =
+        meet({.kind = MeetingKind::kJoin, .color = 0, .key = 0, .host = host_hash(), .gpu = gpu_hash()}, *stop_);
+    if (!all) return ncclInternalError;
+    if (rank_ == 0) segment_->forget_name();
+    return refuse_shared_gpu(*all);
+  });
+}
+
+ncclResult_t Communicator::refuse_shared_gpu(const std::vector<Meeting>& all) {
+  for (int r = 0; r < ranks_; ++r) {
+    if (r == rank_ || all[r].host != all[rank_].host || all[r].gpu != all[rank_].gpu) continue;
+    set_last_nccl_error(fmt::format("Duplicate GPU detected : rank {} and rank {} both on CUDA device 0", rank_, r));
+    return ncclInvalidUsage;
+  }
+  return ncclSuccess;
+}
+
+// NCCL 2.28 says ncclSuccess here although the parent is in progress.
+ncclResult_t Communicator::split(int color, int key, const Options* options,
+                                 std::function<void(std::shared_ptr<Communicator>)> done) {
+  if (const ncclResult_t status = ready(); status != ncclSuccess) return status;
+  if (finalized_) return refuse(ncclInvalidUsage, "ncclCommSplit after ncclCommFinalize");
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "ncclCommSplit: a negative color");
+  ++splits_;
+  const auto split = [this, color, key, options = options != nullptr ? *options : options_, done = std::move(done)] {
+    const auto all = meet({.kind = MeetingKind::kSplit, .color = color, .key = key, .host = 0, .gpu = 0}, *stop_);
+    if (!all) return ncclInternalError;
+    auto child = color == NCCL_SPLIT_NOCOLOR ? nullptr : child_of(*all, options);
+    if (child != nullptr && !child->meet({MeetingKind::kJoin, 0, 0, 0, 0}, *stop_)) return ncclInternalError;
+    if (child != nullptr && child->rank_ == 0) child->segment_->forget_name();
+    done(std::move(child));
+    return ncclSuccess;
+  };
+  const ncclResult_t status = start(split);
+  return status == ncclInProgress ? ncclSuccess : status;
+}
+
+std::shared_ptr<Communicator> Communicator::child_of(const std::vector<Meeting>& all, const Options& options) {
+  std::vector<std::tuple<int, int>> members;  // by key, then by rank of the parent
+  for (int r = 0; r < ranks_; ++r) {
+    if (all[r].color == all[rank_].color) members.emplace_back(all[r].key, r);
+  }
+  std::sort(members.begin(), members.end());
+  const auto me = std::find(members.begin(), members.end(), std::tuple(all[rank_].key, rank_));
+  Place place{fmt::format("{}.{}.{}", segment_->name(), splits_, all[rank_].color),
+              static_cast<int>(me - members.begin()), static_cast<int>(members.size())};
+  auto stop = options_.share ? stop_ : std::make_shared<std::atomic<bool>>(false);
+  return std::make_shared<Communicator>(std::move(place), options, std::move(stop));
+}
+
+// The first operation connects the ranks and is always in progress.
+ncclResult_t Communicator::give(Operation operation, cudaStream_t stream) {
+  if (const ncclResult_t status = ready(); status != ncclSuccess) return status;
+  if (finalized_) return refuse(ncclInvalidUsage, "an operation after ncclCommFinalize");
+  if (operation.kind != OperationKind::kSum &&
+      (operation.peer < 0 || operation.peer >= ranks_ || operation.peer == rank_)) {
+    return refuse(ncclInvalidArgument, fmt::format("rank {} of {}: no such peer: {}", rank_, ranks_, operation.peer));
+  }
+  if (operation.count == 0) return ncclSuccess;
+  expect_memory(operation);
+  operation.ticket = given_++;
+  const auto enqueue_it = [self = shared_from_this(), operation, stream] {
+    enqueue(stream, [self, operation] { self->run(operation); });
+  };
+  if (!options_.blocking && (operation.ticket == 0 || random_() % 4 == 0)) {
+    return start([enqueue_it] {
+      enqueue_it();
+      return ncclSuccess;
+    });
+  }
+  enqueue_it();
+  return ncclSuccess;
+}
+
+ncclResult_t Communicator::finalize() {
+  if (const ncclResult_t status = ready(); status != ncclSuccess) return status;
+  if (finalized_) return refuse(ncclInvalidArgument, "ncclCommFinalize for the second time");
+  finalized_ = true;
+  return start([this] {
+    if (!wait_until(*stop_, [this] { return done_ == given_; })) return ncclInternalError;
+    return meet({MeetingKind::kFinalize, 0, 0, 0, 0}, *stop_) ? ncclSuccess : ncclInternalError;
+  });
+}
+
+ncclResult_t Communicator::destroy() {
+  if (const ncclResult_t status = ready(); status != ncclSuccess) return status;
+  if (job_.joinable()) job_.join();
+  if (!finalized_) wait_until(*stop_, [this] { return done_ == given_; });
+  return ncclSuccess;
+}
+
+ncclResult_t Communicator::abort() {
+  *stop_ = true;
+  if (job_.joinable()) job_.join();
+  place().aborted = true;
+  const std::lock_guard until_it_has_ended(running_);
+  return ncclSuccess;
+}
+
+}  // namespace computron::emulated_gpu
