@@ -103,6 +103,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::atomic<std::uint64_t> given_ = 0, done_ = 0;  // operations
   std::mutex running_;                               // an operation; what follows belongs to it
+  std::minstd_rand late_;                            // as if the link were busy
   std::uint64_t sums_ = 0;
   std::array<std::uint64_t, kMaxRanks> sent_{}, received_{};  // transfers, by peer
 };
