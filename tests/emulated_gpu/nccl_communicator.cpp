@@ -47,7 +47,8 @@ Communicator::Communicator(Place place, Options options, std::shared_ptr<std::at
       options_(options),
       stop_(std::move(stop)),
       segment_(std::make_unique<Segment>(std::move(place.segment), place.ranks)),
-      random_(static_cast<unsigned>(1000 * place.ranks + place.rank + 1)) {}
+      random_(static_cast<unsigned>(1000 * place.ranks + place.rank + 1)),
+      late_(random_()) {}
 
 ncclResult_t Communicator::refuse(ncclResult_t status, const std::string& why) {
   set_last_nccl_error(why);

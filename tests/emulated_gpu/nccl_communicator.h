@@ -5,7 +5,7 @@
 //   stream's thread  operations, one after the other in the order given, waiting there for the other ranks
 //
 // A call while a job is under way is refused, and so is every call after that. Once `stop` is set, every wait on this
-// rank ends at once.
+// rank ends at once, and what an operation was writing is left as 0xFF.
 #pragma once
 
 #include <nccl.h>
@@ -61,8 +61,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
                      std::function<void(std::shared_ptr<Communicator>)> done);
   ncclResult_t give(Operation operation, cudaStream_t stream);
   ncclResult_t finalize();
-  // Nothing of these two uses the communicator any longer afterwards but what still waits in a stream, and that does
-  // nothing.
+  // After either, nothing uses the communicator but operations that still wait in a stream: they do nothing.
   ncclResult_t destroy();
   ncclResult_t abort();
   ncclResult_t state();
@@ -104,6 +103,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::atomic<std::uint64_t> given_ = 0, done_ = 0;  // operations
   std::mutex running_;                               // an operation; what follows belongs to it
+  std::minstd_rand late_;                            // as if the link were busy
   std::uint64_t sums_ = 0;
   std::array<std::uint64_t, kMaxRanks> sent_{}, received_{};  // transfers, by peer
 };

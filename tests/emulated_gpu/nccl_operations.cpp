@@ -61,6 +61,7 @@ void Communicator::run(const Operation& operation) {
   if (!wait_until(*stop_, [&] { return done_ == operation.ticket; })) return;
   const std::lock_guard lock(running_);
   if (*stop_) return;
+  if (late_() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(late_() % 3000));
   expect_memory(operation);
   const bool over = operation.kind == OperationKind::kSum    ? sum(operation)
                     : operation.kind == OperationKind::kSend ? send(operation)
