@@ -194,7 +194,8 @@ void Executor::run_pass(const Step& step, Report& report) {
   pages.end();
   compute_->synchronize();
   residency_.finished(step);
-  report.compute_s = now_s() - begin_s - (standing_still_s() - still_s);
+  // Of what stood still some may lie before this pass: a step without one does not wait for its device.
+  report.compute_s = std::max(0.0, now_s() - begin_s - (standing_still_s() - still_s));
   if (!mesh_.last_stage()) return;
   if (images_[step.model]->plan.config.causal) {
     report.rows =

@@ -13,7 +13,7 @@
 
 namespace computron::emulated_gpu {
 
-thread_local Place place;
+constinit thread_local Place place;
 
 namespace {
 
@@ -83,14 +83,13 @@ void do_copies(const std::vector<Copy>& copies) {
   }
 }
 
+class Fibers;
+constinit thread_local Fibers* running = nullptr;  // while a grid runs on this thread
+
 // The fibers of an operating system's thread, used for block after block. One that waits hands over to the next that
 // does not.
 class Fibers {
  public:
-  static Fibers& of_this_thread() {
-    static thread_local Fibers fibers;
-    return fibers;
-  }
   ~Fibers() {
     for (const Fiber& fiber : fibers_) munmap(fiber.stack, kStackBytes);
   }
@@ -176,7 +175,7 @@ class Fibers {
 
   // A fiber's life: one thread of a block, and then one of another.
   static void live() {
-    for (;;) of_this_thread().live_once();
+    for (;;) running->live_once();
   }
   void live_once() {
     (*thread_)();
@@ -213,32 +212,34 @@ class Fibers {
 }  // namespace
 
 void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread) {
+  static thread_local Fibers fibers;
+  running = &fibers;
   place.gridDim = grid;
   place.blockDim = block;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         place.blockIdx = {x, y, z};
-        Fibers::of_this_thread().run_block(std::size_t{block.x} * block.y * block.z, shared_bytes, thread);
+        fibers.run_block(std::size_t{block.x} * block.y * block.z, shared_bytes, thread);
       }
     }
   }
 }
 
-unsigned char* dynamic_shared() { return Fibers::of_this_thread().shared(); }
-int barrier(int all) { return Fibers::of_this_thread().barrier(all); }
-const Slot* exchange(const Slot& mine) { return Fibers::of_this_thread().exchange(mine); }
-int lane() { return Fibers::of_this_thread().lane(); }
+unsigned char* dynamic_shared() { return running->shared(); }
+int barrier(int all) { return running->barrier(all); }
+const Slot* exchange(const Slot& mine) { return running->exchange(mine); }
+int lane() { return running->lane(); }
 
-void copy_later(void* to, const void* from) { Fibers::of_this_thread().fiber().copies.push_back({to, from}); }
+void copy_later(void* to, const void* from) { running->fiber().copies.push_back({to, from}); }
 
 void commit_copies() {
-  Fiber& fiber = Fibers::of_this_thread().fiber();
+  Fiber& fiber = running->fiber();
   fiber.groups.push_back(std::exchange(fiber.copies, {}));
 }
 
 void wait_for_copies(int open_groups) {
-  Fiber& fiber = Fibers::of_this_thread().fiber();
+  Fiber& fiber = running->fiber();
   while (fiber.groups.size() > static_cast<std::size_t>(open_groups)) {
     do_copies(fiber.groups.front());
     fiber.groups.pop_front();

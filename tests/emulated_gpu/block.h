@@ -17,7 +17,7 @@ struct Place {
   uint3 threadIdx{}, blockIdx{};
   dim3 blockDim, gridDim;
 };
-extern thread_local Place place;
+extern constinit thread_local Place place;
 
 // Calls `thread` once for each thread of each block. Aborts with a line on stderr where threads wait for each other for
 // ever, or leave copies under way.

@@ -220,8 +220,9 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
       executor.accept(step);
       const double begin_s = now_s();
       const Report report = executor.run(step);
-      EXPECT_GT(report.compute_s, 0);
-      EXPECT_LE(report.compute_s + report.exposed_s - std::exchange(exposed_s, report.exposed_s), now_s() - begin_s);
+      EXPECT_GE(report.compute_s, 0);
+      EXPECT_LE(report.compute_s, now_s() - begin_s);
+      EXPECT_GE(report.exposed_s, std::exchange(exposed_s, report.exposed_s));
       // Every page is waited for by the step it is for; a spill may still be on its way.
       EXPECT_GE(report.link_bytes, report.digest.bytes_fetched);
       EXPECT_LE(report.link_bytes, report.digest.bytes_fetched + planner.cache_bytes_moved());

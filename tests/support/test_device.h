@@ -36,9 +36,11 @@ class OnDevice {
 
   T* data() const { return reinterpret_cast<T*>(buffer_->data()); }
   std::size_t size() const { return count_; }
-  // Once the stream has run everything.
+  // Once the stream has run everything: until then a copy to memory that is not pinned would hold the host, which the
+  // stream may be waiting for.
   std::vector<T> values() const {
     std::vector<T> values(count_);
+    stream_.synchronize();
     stream_.copy_to_host(reinterpret_cast<std::byte*>(values.data()), buffer_->data(), count_ * sizeof(T));
     stream_.synchronize();
     return values;
