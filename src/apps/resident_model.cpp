@@ -129,8 +129,13 @@ double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
   Frames pages(*this);
   std::vector<LogitSummary> logits(static_cast<std::size_t>(batch.output_count()));
   Pass pass{*stream_, ops, *all_reduce_, pages, *work_, batch, cache};
+  const auto forward = [&] {
+    transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), {.logits = logits.data()});
+  };
+  // As a server does (Executor::is_repeatable); other operations than the model's own may wait for the device.
+  const bool decodes = batch.rows() == batch.output_count() && config().experts == 0 && &ops == ops_.get();
   const double begin_s = now_s();
-  transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), {.logits = logits.data()});
+  decodes ? stream_->repeatable(forward) : forward();
   stream_->synchronize();
   return now_s() - begin_s;
 }

@@ -98,6 +98,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       images_(std::move(images)),
       host_(host),
       trace_(options.trace),
+      repeat_passes_(options.repeat_passes),
       divergence_(options.divergence),
       compute_(device.make_compute_stream(progress)),
       link_(device.make_copy_stream()),
@@ -176,6 +177,15 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
   }
 }
 
+// Decoding, which comes again with other tokens and one more position. Sums over ranks are watched from outside of the
+// stream, and which experts are chosen is for the host to know: those passes are not.
+bool Executor::is_repeatable(const Step& step) const {
+  const ModelConfig& config = images_[step.model]->plan.config;
+  return repeat_passes_ && mesh_.shape.ranks() == 1 && config.causal && config.experts == 0 &&
+         std::all_of(step.chunks.begin(), step.chunks.end(),
+                     [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
+}
+
 void Executor::run_pass(const Step& step, Report& report) {
   const Batch batch = make_batch(step);
   const KvCacheView cache = geometries_[step.model].view(residency_.pool().base(), residency_.pool().frame_bytes(),
@@ -187,9 +197,17 @@ void Executor::run_pass(const Step& step, Report& report) {
 
   const double begin_s = now_s(), still_s = standing_still_s();
   StepPages pages(residency_, step);
-  Pass pass{*compute_, ops_, *links_.all_reduce, pages, *work_, batch, cache, trace_};
+  const auto forward = [&](PageSource& source) {
+    Pass pass{*compute_, ops_, *links_.all_reduce, source, *work_, batch, cache, trace_};
+    transformers_[step.model].forward(pass, hidden, out.pointers());
+  };
   if (!mesh_.first_stage()) links_.transfer->receive(*compute_, values, count);
-  transformers_[step.model].forward(pass, hidden, out.pointers());
+  if (is_repeatable(step) && pages.at_rest()) {
+    PagesAtRest at_rest(pages);
+    compute_->repeatable([&] { forward(at_rest); });
+  } else {
+    forward(pages);
+  }
   if (!mesh_.last_stage()) links_.transfer->send(*compute_, values, count);
   pages.end();
   compute_->synchronize();

@@ -76,6 +76,16 @@ StepPages::StepPages(Residency& residency, const Step& step)
       refilled_(std::any_of(residency.refills_.begin(), residency.refills_.end(),
                             [&step](const Fetch& fetch) { return fetch.model == step.model; })) {}
 
+bool StepPages::at_rest() const {
+  if (!residency_.refills_.empty() || residency_.swapper_.waits_for(step_.id)) return false;
+  const auto pages = static_cast<PageId>(residency_.images_[step_.model]->pages());
+  for (PageId page = 0; page < pages; ++page) {
+    const FrameId frame = residency_.state_.frame_of(step_.model, page);
+    if (frame == kNoFrame || !residency_.pool_.filled(frame).query()) return false;
+  }
+  return true;
+}
+
 ResidentPage StepPages::acquire(PageUse use) {
   const PageId page = residency_.images_[step_.model]->uses[use];
   const FrameId frame = residency_.state_.frame_of(step_.model, page);

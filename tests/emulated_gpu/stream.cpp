@@ -13,9 +13,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace computron::emulated_gpu {
 namespace {
@@ -36,11 +38,27 @@ std::chrono::microseconds lateness(std::uint64_t number) {
 
 class WorkQueue {
  public:
+  // While it captures, work is kept and does not run.
   void push(std::function<void()> work) {
     static std::atomic<std::uint64_t> operations = 0;
     const std::lock_guard lock(mutex_);
+    if (captured_) return captured_->push_back(std::move(work));
     waiting_.push_back({operations++, std::move(work)});
     changed_.notify_all();
+  }
+  void begin_capture() {
+    const std::lock_guard lock(mutex_);
+    if (captured_) refuse("a stream that captures is to capture");
+    captured_.emplace();
+  }
+  std::vector<std::function<void()>> end_capture() {
+    const std::lock_guard lock(mutex_);
+    if (!captured_) refuse("a stream that does not capture is to end that");
+    return *std::exchange(captured_, std::nullopt);
+  }
+  bool captures() {
+    const std::lock_guard lock(mutex_);
+    return captured_.has_value();
   }
   void close() {
     const std::lock_guard lock(mutex_);
@@ -81,6 +99,7 @@ class WorkQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Operation> waiting_;  // the first is under way
+  std::optional<std::vector<std::function<void()>>> captured_;
   bool closed_ = false;
 };
 
@@ -124,6 +143,7 @@ struct Registry {
   std::uintptr_t handles = 0x1000;  // smaller ones have a meaning of their own: cudaStreamLegacy, ...
   std::map<cudaStream_t, std::shared_ptr<WorkQueue>> streams;
   std::map<cudaEvent_t, EventState> events;
+  std::map<void*, std::vector<std::function<void()>>> graphs;  // cudaGraph_t and cudaGraphExec_t
   std::set<std::shared_ptr<WorkQueue>> running;  // those of `streams`, and of destroyed ones that are not over
 
   template <class Handle>
@@ -196,6 +216,27 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
+namespace {
+
+void refuse_capturing(cudaStream_t stream) {
+  if (queue_of(stream)->captures()) refuse("what cannot be captured, or is not emulated, is asked of a stream that captures");
+}
+
+// With the registry locked.
+const std::vector<std::function<void()>>& graph_of(void* graph) {
+  const auto found = registry().graphs.find(graph);
+  if (found == registry().graphs.end()) refuse("a graph is used that does not exist");
+  return found->second;
+}
+
+cudaError_t destroy_graph(void* graph) {
+  const std::lock_guard lock(registry().mutex);
+  graph_of(graph);
+  registry().graphs.erase(graph);
+  return cudaSuccess;
+}
+
+}  // namespace
 }  // namespace computron::emulated_gpu
 
 using namespace computron::emulated_gpu;
@@ -224,15 +265,51 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  refuse_capturing(stream);
   return told(queue_of(stream)->is_idle() ? cudaSuccess : cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  refuse_capturing(stream);
   wait_for(stream);
   return cudaSuccess;
 }
 
+// Graphs of kernels, copies and fills; events in them are not emulated.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  queue_of(stream)->begin_capture();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  auto work = queue_of(stream)->end_capture();
+  const std::lock_guard lock(registry().mutex);
+  *graph = registry().new_handle<cudaGraph_t>();
+  registry().graphs[*graph] = std::move(work);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long /*flags*/) {
+  const std::lock_guard lock(registry().mutex);
+  *ready = registry().new_handle<cudaGraphExec_t>();
+  registry().graphs[*ready] = graph_of(graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  refuse_capturing(stream);
+  std::unique_lock lock(registry().mutex);
+  const auto work = graph_of(graph);
+  lock.unlock();
+  for (const auto& node : work) enqueue(stream, node);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return destroy_graph(graph); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return destroy_graph(graph); }
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  refuse_capturing(stream);
   if (const auto mark = state_of(event).mark) enqueue(stream, [mark] { mark->wait(); });
   return cudaSuccess;
 }
@@ -252,6 +329,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  refuse_capturing(stream);
   const auto mark = std::make_shared<Mark>();
   state_of(event);
   enqueue(stream, [mark] { mark->reach(); });

@@ -26,6 +26,7 @@ namespace {
 constexpr std::size_t kPageBytes = 32 << 10;
 constexpr int kMaxRows = 32;
 constexpr int kAllFrames = 128;
+constexpr int kOneModelsFrames = 20;
 constexpr int kHostSlots = 4;  // fewer than the caches of both models take
 constexpr int kVocab = 1500;   // embedding and tied head: 12 pages
 
@@ -148,14 +149,17 @@ class Planner {
 };
 
 // A prompt of each model, then tokens one by one, the models taking turns at random.
-std::vector<Step> make_steps(int stages, std::uint64_t seed) {
+// A model's turn lasts `turn` steps.
+std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, StepId turn = 1) {
   std::mt19937_64 random(seed);
   std::vector<Step> steps;
   int length[2] = {0, 0};
-  for (StepId id = 1; id <= 10; ++id) {
+  ModelId model = 0;
+  for (StepId id = 1; id <= count; ++id) {
     Step step;
     step.id = id;
-    step.model = random() % 2;
+    if (turn == 1 || id % turn == 1) model = random() % 2;
+    step.model = model;
     step.stages.resize(stages);
     int& start = length[step.model];
     SequenceChunk chunk{.sequence = step.model + 1,
@@ -193,10 +197,18 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
   struct Outcome {
     std::vector<SampledRow> rows;  // of all steps, as this rank reports them
     std::size_t fetches = 0, restores = 0;
+    std::uint64_t repeated = 0;
+  };
+  struct Steps {
+    StepId count = 10, turn = 1;
+    bool repeat_passes = true;
   };
 
   // Checks the digests on the way.
   static Outcome run(MeshShape shape, const Setting& setting, int host_slots, std::uint64_t seed) {
+    return run(shape, setting, host_slots, seed, Steps{});
+  }
+  static Outcome run(MeshShape shape, const Setting& setting, int host_slots, std::uint64_t seed, const Steps& steps) {
     const Mesh mesh(shape, Communicator::world());
     const auto device = test::make_test_device(setting.device, mesh.rank);
     const auto ops = make_test_ops(*device);
@@ -206,7 +218,8 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
                                   .frame_bytes = kPageBytes,
                                   .host_slots = host_slots,
                                   .max_rows = kMaxRows,
-                                  .steps_in_flight = 2};
+                                  .steps_in_flight = 2,
+                                  .repeat_passes = steps.repeat_passes};
     Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
                       make_links(test::test_link_kind(setting.links, mesh.rank), mesh, *device, progress,
                                  Executor::link_sizes(models.list(), options)),
@@ -215,7 +228,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     Planner planner(models.list(), setting.frames, host_slots, seed);
     Outcome outcome;
     double exposed_s = 0;
-    for (Step& step : make_steps(shape.pp, seed)) {
+    for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
       const double begin_s = now_s();
@@ -231,6 +244,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     }
     outcome.fetches = planner.fetches();
     outcome.restores = planner.restores();
+    outcome.repeated = executor.passes_repeated();
     mesh.world.barrier();
     return outcome;
   }
@@ -256,6 +270,26 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
         ASSERT_TRUE(same_bits(resident.rows[i], swapped.rows[i]))
             << "row " << i << " seed " << seed << " tp " << shape.tp;
       }
+    }
+  }
+}
+
+// Decoding for some steps a model at a time, with room for all pages or for one model's, which come back into other
+// frames.
+TEST_P(ExecutorTest, RepeatedPassesHaveTheBitsOfThoseGivenOneByOne) {
+  if (Communicator::world().size() > 1) GTEST_SKIP() << "passes with sums over ranks are not repeated";
+  for (const int frames : {kAllFrames, kOneModelsFrames}) {
+    const Setting setting{"", frames, GetParam().device};
+    const Steps steps{.count = 64, .turn = 8};
+    const Outcome given = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false});
+    const Outcome repeated = run({}, setting, kHostSlots, /*seed=*/5, steps);
+    EXPECT_EQ(given.repeated, 0u);
+    if (!test::on_cpu()) {
+      EXPECT_GT(repeated.repeated, frames == kAllFrames ? 40u : 3u);
+    }
+    ASSERT_EQ(given.rows.size(), repeated.rows.size());
+    for (std::size_t i = 0; i < given.rows.size(); ++i) {
+      ASSERT_TRUE(same_bits(given.rows[i], repeated.rows[i])) << "row " << i << " of " << frames << " frames";
     }
   }
 }

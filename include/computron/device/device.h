@@ -61,6 +61,11 @@ class Stream {
   // Returns when everything given so far has run. Rethrows an error of that work, unless the call that gave it has run
   // it and thrown. A compute stream polls meanwhile.
   virtual void synchronize() = 0;
+  // Runs `pass`, which gives work to this stream alone, waits for nothing, and does the same when it is called again: it
+  // may be called twice, and where the same work was given before, the device may be given that as one piece.
+  virtual void repeatable(const std::function<void()>& pass) { pass(); }
+  // Passes given as one piece so far.
+  virtual std::uint64_t repeated() const { return 0; }
   // Seconds that this stream's work has stood still waiting for events so far; 0 for streams that do not count it.
   virtual double exposed_s() const { return 0; }
 };

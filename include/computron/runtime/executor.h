@@ -40,6 +40,7 @@ struct ExecutorOptions {
   int max_rows = 0;         // of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
+  bool repeat_passes = true;  // Stream::repeatable, where a pass is
   Trace* trace = nullptr;  // borrowed; null: not traced
   InjectedDivergence divergence = {};
 };
@@ -63,10 +64,13 @@ class Executor {
   void poll() { links_.transfer->poll(); }
 
   const StageState& state() const { return residency_.state(); }
+  // Passes that the device was given as one piece (Stream::repeatable).
+  std::uint64_t passes_repeated() const { return compute_->repeated(); }
 
  private:
   Batch make_batch(const Step& step);
   void add_sampling(const Step& step, Batch& batch);
+  bool is_repeatable(const Step& step) const;
   // The compute stream's so far: for pages and for the stage before.
   double standing_still_s() const { return compute_->exposed_s() + links_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
@@ -77,6 +81,7 @@ class Executor {
   std::vector<const Image*> images_;
   const HostStore& host_;
   Trace* trace_;
+  bool repeat_passes_;
   const InjectedDivergence divergence_;
 
   std::unique_ptr<Stream> compute_;

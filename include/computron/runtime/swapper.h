@@ -52,6 +52,8 @@ class Swapper {
   void submit(const std::vector<Transfer>& transfers);
   // The compute stream has been given everything up to `point`.
   void passed(UsePoint point);
+  // Whether a transfer waits for a use of `step`, or one before it.
+  bool waits_for(StepId step) const { return !queue_.empty() && queue_.front().after.step <= step; }
   // The compute stream has run everything of the steps up to `step`: their last uses hold no copy up any longer.
   // Without this a copy would wait for all that the stream has been given by the time the copy is enqueued.
   void finished(StepId step) { finished_ = step; }

@@ -52,28 +52,64 @@ bool CudaEvent::query() const {
   return reached_;
 }
 
-void CudaComputeStream::record(Event& event) { cuda(event).record_on(handle()); }
+void CudaComputeStream::record(Event& event) {
+  ensure(rehearsal_ == nullptr, "an event is recorded in a pass that is to be repeated");
+  cuda(event).record_on(handle());
+}
 
 void CudaComputeStream::wait(const Event& event) {
   if (cuda(event).query()) return;
+  ensure(rehearsal_ == nullptr, "a pass that is to be repeated waits for an event");
   waits_.begin(handle());
   wait_on(handle(), event);
   waits_.end(handle());
 }
 
 void CudaComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy_up(handle(), destination, source, bytes);
+  give("copy up", [&] { copy_up(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 void CudaComputeStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy_down(handle(), destination, source, bytes);
+  give("copy down", [&] { copy_down(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  copy_within(handle(), destination, source, bytes);
+  give("copy within", [&] { copy_within(handle(), destination, source, bytes); }, destination, source, bytes);
+}
+
+PassWork CudaComputeStream::rehearse(const std::function<void()>& pass) {
+  ensure(after_.empty(), "a pass that is to be repeated begins before the stream has synchronized");
+  PassWork work;
+  rehearsal_ = &work;
+  try {
+    pass();
+  } catch (...) {
+    rehearsal_ = nullptr;
+    throw;
+  }
+  rehearsal_ = nullptr;
+  return work;
+}
+
+void CudaComputeStream::discard_rehearsal() {
+  for (const auto& [work, if_rehearsed] : std::exchange(after_, {})) {
+    if (if_rehearsed) work();
+  }
+}
+
+void CudaComputeStream::repeatable(const std::function<void()>& pass) {
+  const PassWork work = rehearse(pass);
+  if (graphs_.launch(work, handle())) return;
+  discard_rehearsal();
+  if (graphs_.comes_again(work)) {
+    graphs_.capture(work, handle(), pass);
+  } else {
+    pass();
+  }
 }
 
 void CudaComputeStream::synchronize() {
+  ensure(rehearsal_ == nullptr, "a pass that is to be repeated waits for the device");
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
-  for (const auto& work : std::exchange(after_, {})) work();
+  for (const auto& [work, if_rehearsed] : std::exchange(after_, {})) work();
 }
 
 void CudaCopyStream::record(Event& event) { cuda(event).record_on(stream_.get()); }

@@ -10,6 +10,7 @@
 #include "computron/device/device.h"
 #include "src/device/cuda/cuda_handles.h"
 #include "src/device/cuda/cuda_timer.h"
+#include "src/device/cuda/pass_graphs.h"
 
 namespace computron {
 
@@ -38,16 +39,37 @@ class CudaComputeStream final : public Stream {
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
+  void repeatable(const std::function<void()>& pass) override;
+  std::uint64_t repeated() const override { return graphs_.launches(); }
   double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }
   // Runs `work` once, on the thread that synchronizes next, when everything given so far has run; in the order given.
-  void after(std::function<void()> work) { after_.push_back(std::move(work)); }
+  void after(std::function<void()> work) { after_.push_back({std::move(work), /*if_rehearsed=*/false}); }
+  // The same, and at once if it belongs to a rehearsal that comes to nothing: `work` gives back what was lent.
+  void give_back_after(std::function<void()> work) { after_.push_back({std::move(work), /*if_rehearsed=*/true}); }
+  // Every launch and copy goes through here. Calls `launch`, which gives the device what `parameters` determine; during a
+  // rehearsal (pass_graphs.h) only the parameters count.
+  template <class Launch, class... Parameters>
+  void give(const char* what, Launch&& launch, const Parameters&... parameters) {
+    if (rehearsal_ == nullptr) return launch();
+    rehearsal_->add(what);
+    (rehearsal_->add(parameters), ...);
+  }
 
  private:
   CudaStreamHandle stream_;
   Progress& progress_;
   CudaTimer waits_;
-  std::vector<std::function<void()>> after_;
+  struct After {
+    std::function<void()> work;
+    bool if_rehearsed;
+  };
+  PassWork rehearse(const std::function<void()>& pass);
+  void discard_rehearsal();
+
+  std::vector<After> after_;
+  PassWork* rehearsal_ = nullptr;
+  PassGraphs graphs_;
 };
 
 // Every copy over the link is timed.

@@ -42,10 +42,23 @@ void wait_for_all(CudaComputeStream& stream, std::span<const Panel> panels) {
 
 void check_launch(const char* operation) { check_cuda(cudaGetLastError(), operation); }
 
+// Gives the stream the kernels that `launch(handle)` launches with these parameters.
+template <class Launch, class... Parameters>
+void give(CudaComputeStream& stream, const char* operation, Launch&& launch, const Parameters&... parameters) {
+  stream.give(
+      operation,
+      [&] {
+        launch(stream.handle());
+        check_launch(operation);
+      },
+      parameters...);
+}
+
 template <class Body>
 void run(CudaComputeStream& stream, const char* operation, int rows, int columns, const Body& body) {
-  kernel::for_each_element(stream.handle(), rows, columns, body);
-  check_launch(operation);
+  give(
+      stream, operation, [&](cudaStream_t on) { kernel::for_each_element(on, rows, columns, body); }, rows, columns,
+      body);
 }
 
 // out[r, c] = in[rows[r], first + c] in out's dtype, which is in's or narrower than in's float32.
@@ -130,7 +143,8 @@ void CudaOps::copy_vector(Stream& stream, Vector in, Activations out) {
 
 void CudaOps::zero(Stream& stream, Activations out) {
   if (out.bytes() == 0) return;
-  COMPUTRON_CUDA_CHECK(cudaMemsetAsync(out.data, 0, out.bytes(), begin(stream).handle()));
+  const auto clear = [&](cudaStream_t on) { COMPUTRON_CUDA_CHECK(cudaMemsetAsync(out.data, 0, out.bytes(), on)); };
+  give(begin(stream), "zero", clear, out.data, out.bytes());
 }
 
 void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
@@ -139,9 +153,10 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
   CudaComputeStream& compute = begin(stream);
   wait_for(compute, weight.ready);
   wait_for(compute, bias.ready);
-  kernel::norm(compute.handle(),
-               {kind, as<const float>(in), in.rows, in.columns, weight.data, bias.data, epsilon, out.data, out.dtype});
-  check_launch("norm");
+  const kernel::NormCall call{kind,        as<const float>(in), in.rows,  in.columns, weight.data,
+                              bias.data,   epsilon,             out.data, out.dtype};
+  give(
+      compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); }, call);
 }
 
 // ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel
@@ -178,9 +193,17 @@ void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRu
       if (ready != nullptr && ready != runs[begin].ready && !ready->query()) break;
     }
     call.runs = kernel_runs(runs.subspan(begin, end - begin));
-    skinny ? kernel::skinny_gemm(stream.handle(), call) : kernel::plain_gemm(stream.handle(), call);
-    check_launch("gemm");
+    give_gemm(stream, skinny, call);
   }
+}
+
+void CudaOps::give_gemm(CudaComputeStream& stream, bool skinny, const kernel::GemmCall& call) {
+  const auto launch = [&](cudaStream_t on) {
+    skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call);
+  };
+  const std::span<const kernel::RowRun> runs(call.runs.runs, static_cast<std::size_t>(call.runs.count));
+  give(stream, "gemm", launch, skinny, call.x, call.dtype, call.rows, call.depth, call.bias, call.activation, call.out,
+       call.out_dtype, call.out_columns, runs);
 }
 
 // The bias in the output's type, which is what the library adds; null if there is no room for it.
@@ -214,10 +237,10 @@ void CudaOps::gemm_by_library(CudaComputeStream& stream, std::span<const PanelRu
                         .relu = on_the_way && relu,
                         .out = call.out + first,
                         .out_dtype = call.out_dtype};
-    if (on_the_way && library_.run(stream.handle(), product)) continue;
+    if (on_the_way && library_.run(stream, product)) continue;
     product.bias = nullptr;
     product.relu = false;
-    if (library_.run(stream.handle(), product)) {
+    if (library_.run(stream, product)) {
       activate_run(stream, r, call);
     } else {
       gemm_by_kernels(stream, {&r, 1}, call);
@@ -357,22 +380,26 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
   });
   const kernel::AttentionCall call{shape,    as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data,
                                    out.dtype};
-  kernel::attend_tiles(compute.handle(), call, tables.tiles, static_cast<int>(tables.plan.tiles.size()));
-  check_launch("attention");
+  const int tiles = static_cast<int>(tables.plan.tiles.size());
+  give(
+      compute, "attention of tiles", [&](cudaStream_t on) { kernel::attend_tiles(on, call, tables.tiles, tiles); },
+      call, tables.tiles, tiles);
   attend_rows(compute, call, tables);
 }
 
 // As many rows at a time as there is room for what their spans leave behind.
 void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall& call, const AttentionTables& tables) {
-  const int spans = tables.plan.spans, count = static_cast<int>(tables.plan.row_ids.size());
+  // In classes, so that a pass stays the same while its sequences grow; blocks of spans that are not there leave at once.
+  const int spans = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.spans)));
+  const int count = static_cast<int>(tables.plan.row_ids.size());
   const std::size_t row_floats = kernel::partial_place(1, call.shape.heads, 0, spans, 0, call.shape.head_dim);
   const std::size_t room = spans == 1 ? kMaxGridItems : kScratchBytes / sizeof(float) / row_floats;
   ensure(room > 0, "a row of attention leaves more partial results than there is room for");
   const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
   for (int i = 0; i < count; i += step) {
-    kernel::attend_rows(stream.handle(), call,
-                        {tables.row_ids + i, std::min(step, count - i), spans, scratch<float>()});
-    check_launch("attention");
+    const kernel::RowsPart part{tables.row_ids + i, std::min(step, count - i), spans, scratch<float>()};
+    give(
+        stream, "attention of rows", [&](cudaStream_t on) { kernel::attend_rows(on, call, part); }, call, part);
   }
 }
 
@@ -400,8 +427,8 @@ void CudaOps::summarize(Stream& stream, Activations logits, const LogitColumns& 
   ensure(step > 0, "a row of logits has more parts than there is room for");
   for (int first = 0; first < logits.rows; first += step) {
     call.rows = std::min(step, logits.rows - first);
-    kernel::summarize(compute.handle(), call);
-    check_launch("summarize");
+    give(
+        compute, "summarize", [&](cudaStream_t on) { kernel::summarize(on, call); }, call);
     call.logits += static_cast<std::size_t>(step) * logits.columns;
     call.top += step;
     call.targets += step;
@@ -507,8 +534,8 @@ void CudaOps::draw_rows(CudaComputeStream& stream, const Activations& logits, co
     run(stream, "scaled logits", call.count, logits.columns,
         kernel::CopyRows<float, float>{as<const float>(logits), logits.columns, row_ids + first, 0, call.scaled,
                                        logits.columns});
-    kernel::draw(stream.handle(), call);
-    check_launch("draw");
+    give(
+        stream, "draw", [&](cudaStream_t on) { kernel::draw(on, call); }, call);
     call.rows += step;
     call.out += step * slices;
   }

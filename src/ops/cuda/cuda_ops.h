@@ -95,6 +95,7 @@ class CudaOps final : public Ops {
   }
 
   void gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernels::cuda::GemmCall call);
+  void give_gemm(CudaComputeStream& stream, bool skinny, const kernels::cuda::GemmCall& call);
   void gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernels::cuda::GemmCall& call);
   void activate_run(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::GemmCall& call);
   const std::byte* bias_as(CudaComputeStream& stream, const kernels::cuda::GemmCall& call);

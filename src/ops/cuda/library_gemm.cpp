@@ -94,7 +94,7 @@ void LibraryGemm::Destroy::operator()(cublasLtHandle_t handle) const {
 LibraryGemm::LibraryGemm(bool tf32, std::byte* workspace, std::size_t workspace_bytes)
     : handle_(create()), tf32_(tf32), workspace_(workspace), workspace_bytes_(workspace_bytes) {}
 
-bool LibraryGemm::run(cudaStream_t stream, const LibraryCall& call) {
+bool LibraryGemm::run(CudaComputeStream& stream, const LibraryCall& call) {
   const int row_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(call.rows)));
   const int alignment = alignment_of(call);
   const Key key{call.dtype, call.out_dtype,   call.relu, call.bias != nullptr,
@@ -105,12 +105,16 @@ bool LibraryGemm::run(cudaStream_t stream, const LibraryCall& call) {
 }
 
 // False where the algorithm, chosen for a class of shapes, does not take this one.
-bool LibraryGemm::multiply(cudaStream_t stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm) {
+bool LibraryGemm::multiply(CudaComputeStream& stream, const LibraryCall& call,
+                           const cublasLtMatmulAlgo_t& algorithm) {
   Product p(call, call.run_rows, call.rows, tf32_);
   const float one = 1, zero = 0;
-  const auto status =
-      cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero, call.out, &p.out,
-                     call.out, &p.out, &algorithm, workspace_, workspace_bytes_, stream);
+  auto status = CUBLAS_STATUS_SUCCESS;
+  const auto launch = [&] {
+    status = cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero, call.out,
+                            &p.out, call.out, &p.out, &algorithm, workspace_, workspace_bytes_, stream.handle());
+  };
+  stream.give("library gemm", launch, call);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check_library(status, "cublasLtMatmul");
   return true;

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "computron/base/types.h"
+#include "src/device/cuda/cuda_stream.h"
 
 namespace computron {
 
@@ -40,7 +41,7 @@ class LibraryGemm {
 
   // False, and nothing is done: the library has no algorithm for this. x and weight lie at multiples of 16 bytes, and
   // so do their rows.
-  bool run(cudaStream_t stream, const LibraryCall& call);
+  bool run(CudaComputeStream& stream, const LibraryCall& call);
 
  private:
   struct Destroy {
@@ -49,7 +50,7 @@ class LibraryGemm {
   // Types, relu, bias, depth, weight rows, class of rows, alignment of the output.
   using Key = std::tuple<DType, DType, bool, bool, int, int, int, int>;
 
-  bool multiply(cudaStream_t stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm);
+  bool multiply(CudaComputeStream& stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm);
   std::optional<cublasLtMatmulAlgo_t> choose(const LibraryCall& call, int row_class, int alignment);
 
   std::unique_ptr<cublasLtContext, Destroy> handle_;

@@ -1,6 +1,7 @@
 #include "src/ops/cuda/staging.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "computron/base/types.h"
 #include "src/device/cuda/cuda_check.h"
@@ -10,6 +11,9 @@ namespace {
 
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 constexpr std::size_t kAlignment = 256;
+// Lists that grow from pass to pass, as those of blocks do, are uploaded in whole classes of sizes: what lies behind them
+// stays where it was, and the pass the same (src/device/cuda/pass_graphs.h).
+constexpr std::size_t kLeastUpload = 4096;
 // Who gives this much without ever synchronizing is made to.
 constexpr std::size_t kMostLentBytes = std::size_t{256} << 20;
 
@@ -20,10 +24,11 @@ void Staging::make_room(CudaComputeStream& stream) const {
 }
 
 const std::byte* Staging::upload_bytes(CudaComputeStream& stream, std::span<const std::byte> bytes) {
-  const Place place = take(stream, uploads_, bytes.size(), /*with_copy=*/true);
+  const std::size_t size_class = std::max(std::bit_ceil(bytes.size()), kLeastUpload);
+  const Place place = take(stream, uploads_, size_class, /*with_copy=*/true);
   if (bytes.empty()) return place.device;
   std::memcpy(place.host, bytes.data(), bytes.size());
-  stream.copy_to_device(place.device, place.host, bytes.size());
+  stream.copy_to_device(place.device, place.host, size_class);
   return place.device;
 }
 
@@ -40,7 +45,7 @@ Staging::Place Staging::result_bytes(CudaComputeStream& stream, std::size_t byte
 
 Staging::Place Staging::take(CudaComputeStream& stream, std::vector<Slab>& slabs, std::size_t bytes, bool with_copy) {
   const std::size_t needed = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
-  if (lent_bytes_ == 0) stream.after([this] { reset(); });
+  if (lent_bytes_ == 0) stream.give_back_after([this] { reset(); });
   lent_bytes_ += needed;
   const auto fits = [&](const Slab& slab) { return slab.host->bytes() - slab.used >= needed; };
   auto slab = std::find_if(slabs.begin(), slabs.end(), fits);

@@ -1,0 +1,79 @@
+#include "src/device/cuda/pass_graphs.h"
+
+#include <algorithm>
+
+#include "src/device/cuda/cuda_check.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kMostKnown = 128;
+
+struct GraphDeleter {
+  void operator()(cudaGraph_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphDestroy(graph)); }
+};
+using GraphHandle = std::unique_ptr<CUgraph_st, GraphDeleter>;
+
+// A stream that captures until end() or, where something was thrown, until it goes. Relaxed: only this thread gives work
+// to the device, and what it may do meanwhile, as asking an event, harms no capture.
+class Capture {
+ public:
+  explicit Capture(cudaStream_t stream) : stream_(stream) {
+    COMPUTRON_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+  }
+  ~Capture() {
+    cudaGraph_t graph = nullptr;
+    if (!over_ && cudaStreamEndCapture(stream_, &graph) == cudaSuccess) GraphHandle(graph).reset();
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  GraphHandle end() {
+    over_ = true;
+    cudaGraph_t graph = nullptr;
+    COMPUTRON_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+    return GraphHandle(graph);
+  }
+
+ private:
+  cudaStream_t stream_;
+  bool over_ = false;
+};
+
+}  // namespace
+
+void PassGraphs::Destroy::operator()(cudaGraphExec_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphExecDestroy(graph)); }
+
+bool PassGraphs::launch(const PassWork& work, cudaStream_t stream) {
+  const auto found = known_.find(work.bytes());
+  if (found == known_.end() || found->second.graph == nullptr) return false;
+  found->second.last_seen = ++clock_;
+  COMPUTRON_CUDA_CHECK(cudaGraphLaunch(found->second.graph.get(), stream));
+  ++launches_;
+  return true;
+}
+
+bool PassGraphs::comes_again(const PassWork& work) {
+  const auto [entry, is_new] = known_.try_emplace(work.bytes());
+  entry->second.last_seen = ++clock_;
+  if (known_.size() > kMostKnown) forget_oldest();
+  return !is_new;
+}
+
+void PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::function<void()>& give) {
+  Capture capture(stream);
+  give();
+  const GraphHandle graph = capture.end();
+  cudaGraphExec_t ready = nullptr;
+  COMPUTRON_CUDA_CHECK(cudaGraphInstantiateWithFlags(&ready, graph.get(), /*flags=*/0));
+  known_[work.bytes()].graph.reset(ready);
+  ensure(launch(work, stream), "a pass was captured and is not known");
+}
+
+void PassGraphs::forget_oldest() {
+  known_.erase(std::min_element(known_.begin(), known_.end(), [](const auto& a, const auto& b) {
+    return a.second.last_seen < b.second.last_seen;
+  }));
+}
+
+}  // namespace computron
