@@ -27,7 +27,7 @@ struct ServeJob {
   std::vector<ServedFile> models = {};
   std::vector<std::string> lines = {};  // of the request file
   std::string requests = {};            // request file; empty: one in the job's folder, made of `lines`
-  std::string device = {};  // empty: the one that tests run on (tests/support/test_device.h)
+  std::string device = {};              // empty: the one that tests run on (tests/support/test_device.h)
   std::string device_memory = "64MiB";
   std::string page_size = "64KiB";
   int threads = 1;

@@ -126,7 +126,8 @@ class Fibers {
     if (++warp.arrived == warp.present) {
       warp.arrived = 0;
       warp.turn = 1 - turn;
-      std::fill_n(states_.begin() + static_cast<std::ptrdiff_t>(current_ / kLanes * kLanes), warp.present, State::kRuns);
+      std::fill_n(states_.begin() + static_cast<std::ptrdiff_t>(current_ / kLanes * kLanes), warp.present,
+                  State::kRuns);
     } else {
       state() = State::kInWarp;
     }
@@ -187,7 +188,8 @@ class Fibers {
 
   // Its stack looks as if it had left live() at its beginning, where the address of a caller lies at a multiple of 16.
   void add_fiber() {
-    void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* stack =
+        mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) die("no memory for a fiber's stack");
     const std::size_t colour = fibers_.size() % kColours * kColourBytes;
     auto* end = reinterpret_cast<void**>(static_cast<std::byte*>(stack) + kStackBytes - colour);

@@ -1,5 +1,6 @@
-// CUDA C++ as C++: included before kernels/cuda/*.cu, of which CMake has turned `kernel<<<grid, block, bytes, stream>>>(...)`
-// into `launch(...)` and dynamic shared memory into a pointer. What is in PTX has its twin under replaced/.
+// CUDA C++ as C++: included before kernels/cuda/*.cu, of which CMake has turned `kernel<<<grid, block, bytes,
+// stream>>>(...)` into `launch(...)` and dynamic shared memory into a pointer. What is in PTX has its twin under
+// replaced/.
 #pragma once
 
 #include <cuda_runtime_api.h>

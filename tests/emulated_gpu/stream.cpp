@@ -219,7 +219,8 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise) {
 namespace {
 
 void refuse_capturing(cudaStream_t stream) {
-  if (queue_of(stream)->captures()) refuse("what cannot be captured, or is not emulated, is asked of a stream that captures");
+  if (queue_of(stream)->captures())
+    refuse("what cannot be captured, or is not emulated, is asked of a stream that captures");
 }
 
 // With the registry locked.

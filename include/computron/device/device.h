@@ -61,8 +61,8 @@ class Stream {
   // Returns when everything given so far has run. Rethrows an error of that work, unless the call that gave it has run
   // it and thrown. A compute stream polls meanwhile.
   virtual void synchronize() = 0;
-  // Runs `pass`, which gives work to this stream alone, waits for nothing, and does the same when it is called again: it
-  // may be called twice, and where the same work was given before, the device may be given that as one piece.
+  // Runs `pass`, which gives work to this stream alone, waits for nothing, and does the same when it is called again:
+  // it may be called twice, and where the same work was given before, the device may be given that as one piece.
   virtual void repeatable(const std::function<void()>& pass) { pass(); }
   // Passes given as one piece so far.
   virtual std::uint64_t repeated() const { return 0; }
@@ -121,7 +121,8 @@ class Device {
   // The NUMA node it hangs from; -1 where that means nothing or is not known.
   virtual int numa_node() const { return -1; }
   // From the root of the PCI bus down to it, "0000:3a:00.0/0000:3b:00.0/0000:3d:00.0": the first is the port that its
-  // copies go through, alone or with other devices below the same switch. Empty where that means nothing or is not known.
+  // copies go through, alone or with other devices below the same switch. Empty where that means nothing or is not
+  // known.
   virtual std::string bus_path() const { return {}; }
   // What is free of memory that only the device has; nothing where it computes in host memory.
   virtual std::optional<MemoryLimit> own_memory() const { return std::nullopt; }

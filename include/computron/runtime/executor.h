@@ -41,7 +41,7 @@ struct ExecutorOptions {
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
   bool repeat_passes = true;  // Stream::repeatable, where a pass is
-  Trace* trace = nullptr;  // borrowed; null: not traced
+  Trace* trace = nullptr;     // borrowed; null: not traced
   InjectedDivergence divergence = {};
 };
 

@@ -69,18 +69,24 @@ NcclWorld::NcclWorld(const Mesh& mesh, Progress& progress) : progress_(progress)
   });
   id = mesh.world.broadcast(std::move(id), 0);
   try {
-    agreed(mesh.world, [&] {
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      config.splitShare = 1;
-      COMPUTRON_NCCL_CHECK(ncclCommInitRankConfig(&world_, mesh.shape.ranks(), id_of(id), mesh.rank, &config));
-      settle(world_, "ncclCommInitRankConfig");
-      split(mesh);
-    });
+    agreed(mesh.world, [&] { join(mesh, id_of(id)); });
   } catch (...) {
     abort();
     throw;
   }
+}
+
+// A rank that fails leaves before it says so: until then the others wait for it in the same calls.
+void NcclWorld::join(const Mesh& mesh, const ncclUniqueId& id) try {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 1;
+  COMPUTRON_NCCL_CHECK(ncclCommInitRankConfig(&world_, mesh.shape.ranks(), id, mesh.rank, &config));
+  settle(world_, "ncclCommInitRankConfig");
+  split(mesh);
+} catch (...) {
+  abort();
+  throw;
 }
 
 // Every rank takes part in every split. A child is there when its parent's call is over; then it has its own to end.

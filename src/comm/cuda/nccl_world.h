@@ -67,6 +67,7 @@ class NcclWorld {
  private:
   static constexpr std::size_t kAhead = 8;
 
+  void join(const Mesh& mesh, const ncclUniqueId& id);
   void split(const Mesh& mesh);
   // Until the call that `comm` has been given is over.
   void settle(ncclComm_t comm, const char* what);

@@ -95,6 +95,8 @@ std::unique_ptr<Device> make_cuda_device(int local_rank) {
 
 bool cuda_device_present() noexcept { return count_devices().devices > 0; }
 
-std::string accelerator_library() { return fmt::format("CUDA {}.{}", CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100); }
+std::string accelerator_library() {
+  return fmt::format("CUDA {}.{}", CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100);
+}
 
 }  // namespace computron

@@ -66,13 +66,16 @@ void CudaComputeStream::wait(const Event& event) {
 }
 
 void CudaComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give("copy up", [&] { copy_up(handle(), destination, source, bytes); }, destination, source, bytes);
+  give(
+      "copy up", [&] { copy_up(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 void CudaComputeStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give("copy down", [&] { copy_down(handle(), destination, source, bytes); }, destination, source, bytes);
+  give(
+      "copy down", [&] { copy_down(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give("copy within", [&] { copy_within(handle(), destination, source, bytes); }, destination, source, bytes);
+  give(
+      "copy within", [&] { copy_within(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 
 PassWork CudaComputeStream::rehearse(const std::function<void()>& pass) {

@@ -47,8 +47,8 @@ class CudaComputeStream final : public Stream {
   void after(std::function<void()> work) { after_.push_back({std::move(work), /*if_rehearsed=*/false}); }
   // The same, and at once if it belongs to a rehearsal that comes to nothing: `work` gives back what was lent.
   void give_back_after(std::function<void()> work) { after_.push_back({std::move(work), /*if_rehearsed=*/true}); }
-  // Every launch and copy goes through here. Calls `launch`, which gives the device what `parameters` determine; during a
-  // rehearsal (pass_graphs.h) only the parameters count.
+  // Every launch and copy goes through here. Calls `launch`, which gives the device what `parameters` determine; during
+  // a rehearsal (pass_graphs.h) only the parameters count.
   template <class Launch, class... Parameters>
   void give(const char* what, Launch&& launch, const Parameters&... parameters) {
     if (rehearsal_ == nullptr) return launch();

@@ -14,8 +14,8 @@ struct GraphDeleter {
 };
 using GraphHandle = std::unique_ptr<CUgraph_st, GraphDeleter>;
 
-// A stream that captures until end() or, where something was thrown, until it goes. Relaxed: only this thread gives work
-// to the device, and what it may do meanwhile, as asking an event, harms no capture.
+// A stream that captures until end() or, where something was thrown, until it goes. Relaxed: only this thread gives
+// work to the device, and what it may do meanwhile, as asking an event, harms no capture.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
@@ -71,9 +71,8 @@ void PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::f
 }
 
 void PassGraphs::forget_oldest() {
-  known_.erase(std::min_element(known_.begin(), known_.end(), [](const auto& a, const auto& b) {
-    return a.second.last_seen < b.second.last_seen;
-  }));
+  known_.erase(std::min_element(known_.begin(), known_.end(),
+                                [](const auto& a, const auto& b) { return a.second.last_seen < b.second.last_seen; }));
 }
 
 }  // namespace computron

@@ -2,8 +2,8 @@
 //
 // A pass is rehearsed first: its operations prepare what they upload and say what they would give the device, and give
 // nothing. If the same was captured before, byte for byte, its graph is launched; every pointer and every number that a
-// kernel is told is a part of that comparison, so a graph is never launched after residency, batch or scratch memory has
-// changed what the pass would do.
+// kernel is told is a part of that comparison, so a graph is never launched after residency, batch or scratch memory
+// has changed what the pass would do.
 //
 //   first time     rehearsed, then given as it is
 //   second time    rehearsed, then captured and launched

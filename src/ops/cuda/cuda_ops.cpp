@@ -153,8 +153,8 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
   CudaComputeStream& compute = begin(stream);
   wait_for(compute, weight.ready);
   wait_for(compute, bias.ready);
-  const kernel::NormCall call{kind,        as<const float>(in), in.rows,  in.columns, weight.data,
-                              bias.data,   epsilon,             out.data, out.dtype};
+  const kernel::NormCall call{
+      kind, as<const float>(in), in.rows, in.columns, weight.data, bias.data, epsilon, out.data, out.dtype};
   give(
       compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); }, call);
 }
@@ -198,9 +198,7 @@ void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRu
 }
 
 void CudaOps::give_gemm(CudaComputeStream& stream, bool skinny, const kernel::GemmCall& call) {
-  const auto launch = [&](cudaStream_t on) {
-    skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call);
-  };
+  const auto launch = [&](cudaStream_t on) { skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call); };
   const std::span<const kernel::RowRun> runs(call.runs.runs, static_cast<std::size_t>(call.runs.count));
   give(stream, "gemm", launch, skinny, call.x, call.dtype, call.rows, call.depth, call.bias, call.activation, call.out,
        call.out_dtype, call.out_columns, runs);
@@ -389,7 +387,8 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
 
 // As many rows at a time as there is room for what their spans leave behind.
 void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall& call, const AttentionTables& tables) {
-  // In classes, so that a pass stays the same while its sequences grow; blocks of spans that are not there leave at once.
+  // In classes, so that a pass stays the same while its sequences grow; blocks of spans that are not there leave at
+  // once.
   const int spans = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.spans)));
   const int count = static_cast<int>(tables.plan.row_ids.size());
   const std::size_t row_floats = kernel::partial_place(1, call.shape.heads, 0, spans, 0, call.shape.head_dim);

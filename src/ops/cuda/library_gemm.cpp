@@ -85,6 +85,12 @@ int alignment_of(const LibraryCall& call) {
   return whole ? 16 : static_cast<int>(element);
 }
 
+// The algorithm depends on that, too: 0 without a bias.
+int bias_alignment_of(const LibraryCall& call) {
+  if (call.bias == nullptr) return 0;
+  return reinterpret_cast<std::uintptr_t>(call.bias) % 16 == 0 ? 16 : static_cast<int>(size_of(call.out_dtype));
+}
+
 }  // namespace
 
 void LibraryGemm::Destroy::operator()(cublasLtHandle_t handle) const {
@@ -97,7 +103,7 @@ LibraryGemm::LibraryGemm(bool tf32, std::byte* workspace, std::size_t workspace_
 bool LibraryGemm::run(CudaComputeStream& stream, const LibraryCall& call) {
   const int row_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(call.rows)));
   const int alignment = alignment_of(call);
-  const Key key{call.dtype, call.out_dtype,   call.relu, call.bias != nullptr,
+  const Key key{call.dtype, call.out_dtype,   call.relu, bias_alignment_of(call),
                 call.depth, call.weight_rows, row_class, alignment};
   auto found = algorithms_.find(key);
   if (found == algorithms_.end()) found = algorithms_.emplace(key, choose(call, row_class, alignment)).first;
@@ -105,8 +111,7 @@ bool LibraryGemm::run(CudaComputeStream& stream, const LibraryCall& call) {
 }
 
 // False where the algorithm, chosen for a class of shapes, does not take this one.
-bool LibraryGemm::multiply(CudaComputeStream& stream, const LibraryCall& call,
-                           const cublasLtMatmulAlgo_t& algorithm) {
+bool LibraryGemm::multiply(CudaComputeStream& stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm) {
   Product p(call, call.run_rows, call.rows, tf32_);
   const float one = 1, zero = 0;
   auto status = CUBLAS_STATUS_SUCCESS;

@@ -47,8 +47,8 @@ class LibraryGemm {
   struct Destroy {
     void operator()(cublasLtHandle_t handle) const;
   };
-  // Types, relu, bias, depth, weight rows, class of rows, alignment of the output.
-  using Key = std::tuple<DType, DType, bool, bool, int, int, int, int>;
+  // Types, relu, alignment of the bias, depth, weight rows, class of rows, alignment of the output.
+  using Key = std::tuple<DType, DType, bool, int, int, int, int, int>;
 
   bool multiply(CudaComputeStream& stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm);
   std::optional<cublasLtMatmulAlgo_t> choose(const LibraryCall& call, int row_class, int alignment);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 constexpr std::size_t kAlignment = 256;
-// Lists that grow from pass to pass, as those of blocks do, are uploaded in whole classes of sizes: what lies behind them
-// stays where it was, and the pass the same (src/device/cuda/pass_graphs.h).
+// Lists that grow from pass to pass, as those of blocks do, are uploaded in whole classes of sizes: what lies behind
+// them stays where it was, and the pass the same (src/device/cuda/pass_graphs.h).
 constexpr std::size_t kLeastUpload = 4096;
 // Who gives this much without ever synchronizing is made to.
 constexpr std::size_t kMostLentBytes = std::size_t{256} << 20;

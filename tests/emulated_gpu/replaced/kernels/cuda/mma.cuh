@@ -67,11 +67,14 @@ unsigned pack(float low, float high) {
 // Needs an address at a multiple of 16.
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 
-// Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets elements 2t, 2t + 1 of row g, or of column g.
+// Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets elements 2t, 2t + 1 of row g, or of column
+// g.
 inline void load_matrices(unsigned (&r)[4], const void* row, bool transposed = false) {
   const emulated_gpu::Slot* rows = twin::exchange(static_cast<const std::uint16_t*>(row));
   const int lane = emulated_gpu::lane(), g = lane / 4, t = lane % 4;
-  const auto at = [&](int matrix, int i, int j) { return unsigned{rows[8 * matrix + i].as<const std::uint16_t*>()[j]}; };
+  const auto at = [&](int matrix, int i, int j) {
+    return unsigned{rows[8 * matrix + i].as<const std::uint16_t*>()[j]};
+  };
   for (int m = 0; m < 4; ++m) {
     r[m] = transposed ? at(m, 2 * t, g) | at(m, 2 * t + 1, g) << 16 : at(m, g, 2 * t) | at(m, g, 2 * t + 1) << 16;
   }
@@ -79,7 +82,9 @@ inline void load_matrices(unsigned (&r)[4], const void* row, bool transposed = f
 }
 inline void load_matrices_transposed(unsigned (&r)[4], const void* row) { load_matrices(r, row, true); }
 
-inline void copy_async(void* to, const void* from, bool exists) { emulated_gpu::copy_later(to, exists ? from : nullptr); }
+inline void copy_async(void* to, const void* from, bool exists) {
+  emulated_gpu::copy_later(to, exists ? from : nullptr);
+}
 inline void commit_copies() { emulated_gpu::commit_copies(); }
 template <int kOpen>
 void wait_for_copies() {
