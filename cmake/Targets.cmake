@@ -10,6 +10,8 @@ target_include_directories(computron_flags INTERFACE ${PROJECT_SOURCE_DIR}/inclu
 # x86-64-v3 is the program's baseline; wider code is in libraries or files that choose at run time.
 target_compile_options(computron_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow=local -Wno-unused-parameter -march=x86-64-v3 -ffp-contract=on>)
+# The compiler tidies its memory from 0.5 GiB on instead of 0.13: an eighth of its time for a quarter more memory.
+target_compile_options(computron_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 if(COMPUTRON_WERROR)
   target_compile_options(computron_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

@@ -1,5 +1,6 @@
-# Where several files are compiled as one (CMAKE_UNITY_BUILD, preset asan: half the time), these stand alone: they have names
-# in common with their neighbours. One of each pair is enough.
+# Presets release, asan and tsan compile several files as one (CMAKE_UNITY_BUILD), which takes half the time. These stand
+# alone: they have names in common with their neighbours. One of each pair is enough. Who works on one file at a time, and
+# finds that it takes its neighbours along, configures with -DCMAKE_UNITY_BUILD=OFF.
 function(computron_alone TARGET)
   if(TARGET ${TARGET})
     get_target_property(folder ${TARGET} SOURCE_DIR)
@@ -8,23 +9,47 @@ function(computron_alone TARGET)
   endif()
 endfunction()
 
+# The files of each GROUP of TARGET as one; those of no group alone.
+function(computron_together TARGET GROUP)
+  if(TARGET ${TARGET})
+    get_target_property(folder ${TARGET} SOURCE_DIR)
+    list(TRANSFORM ARGN PREPEND ${folder}/)
+    set_source_files_properties(${ARGN} TARGET_DIRECTORY ${TARGET} PROPERTIES UNITY_GROUP ${GROUP})
+  endif()
+endfunction()
+
 if(CMAKE_UNITY_BUILD)
   computron_alone(computron swap_experiment.cpp)
+  computron_alone(computron_commands bench_workload.cpp init.cpp man_page.cpp)
   computron_alone(computron_base stop.cpp)
   computron_alone(computron_device cpu/compute_stream.cpp)
   computron_alone(computron_model families/gpt2.cpp families/llama.cpp families/opt.cpp families/vit.cpp)
   computron_alone(computron_report study.cpp study_section.cpp trace_reader.cpp)
-  computron_alone(computron_serve merge.cpp preflight.cpp result_line.cpp roster.cpp)
+  computron_alone(computron_serve merge.cpp preflight.cpp result_journal.cpp result_line.cpp roster.cpp)
   computron_alone(computron_text pre_tokenizer.cpp token_decoder.cpp tokenizer.cpp)
   computron_alone(device_test device_contract_test.cpp memory_test.cpp)
   computron_alone(model_test sampler_test.cpp transformer_test.cpp)
+  computron_alone(program_test init_test.cpp)
   computron_alone(report_test study_test.cpp trace_test.cpp)
   computron_alone(result_writer_test result_journal_test.cpp)
   computron_alone(runtime_test shard_loader_test.cpp)
   computron_alone(sched_test sequence_test.cpp)
-  foreach(test program_test serve_failure_test serve_swap_test serve_test)  # every file has a world of its own
-    if(TARGET ${test})
-      set_target_properties(${test} PROPERTIES UNITY_BUILD OFF)
-    endif()
-  endforeach()
+  computron_alone(serve_failure_test serve_restart_test.cpp serve_watchdog_test.cpp)
+  computron_alone(serve_test serve_families_test.cpp)
+  # Two groups without a name in common, and one that has names in common with both.
+  if(TARGET serve_swap_test)
+    set_target_properties(serve_swap_test PROPERTIES UNITY_BUILD_MODE GROUP)
+  endif()
+  computron_together(serve_swap_test 1 bench_load_test.cpp bench_step_test.cpp bench_swap_test.cpp serve_residency_test.cpp)
+  computron_together(serve_swap_test 2 bench_workload_test.cpp serve_job.cpp serve_swap_test.cpp)
+  # What a step runs through is optimised file by file, as it was measured.
+  if(NOT COMPUTRON_SANITIZE)
+    foreach(floor kernels_cpu base device ops comm model runtime sched)
+      set_target_properties(computron_${floor} PROPERTIES UNITY_BUILD OFF)
+    endforeach()
+  endif()
+  # They show that each header compiles alone.
+  if(TARGET header_checks)
+    set_target_properties(header_checks PROPERTIES UNITY_BUILD OFF)
+  endif()
 endif()

@@ -81,7 +81,7 @@ RandomModel model_of(const InitOptions& options) {
 
 // transformers makes biases zero and norm weights one. Ours are near that but differ from element to element, so that
 // code which forgets or misplaces one changes the answers.
-Distribution distribution_of(const TensorSpec& spec, float deviation) {
+WeightDistribution distribution_of(const TensorSpec& spec, float deviation) {
   if (spec.role != TensorRole::kVector) return {0, deviation};
   if (spec.name.ends_with(".bias")) return {0, 0.02f};
   return {1, 0.1f};

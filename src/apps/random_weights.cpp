@@ -83,7 +83,7 @@ void store(std::span<const float> values, DType dtype, std::byte* out) {
 
 }  // namespace
 
-RandomTensor::RandomTensor(std::uint64_t seed, std::string_view name, Distribution distribution)
+RandomTensor::RandomTensor(std::uint64_t seed, std::string_view name, WeightDistribution distribution)
     : key_(key_of(seed, name)), distribution_(distribution) {}
 
 // Box-Muller: pair i of the tile is elements i and kPairs + i. With a uniform in the first quadrant, written as

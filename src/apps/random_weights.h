@@ -11,7 +11,7 @@
 
 namespace computron {
 
-struct Distribution {
+struct WeightDistribution {
   float mean = 0;
   float deviation = 0;
 };
@@ -21,7 +21,7 @@ class RandomTensor {
   // Elements that are made together; pieces begin at multiples of it.
   static constexpr std::size_t kTile = 512;
 
-  RandomTensor(std::uint64_t seed, std::string_view name, Distribution distribution);
+  RandomTensor(std::uint64_t seed, std::string_view name, WeightDistribution distribution);
 
   // Writes elements [first, first + out.size() / size_of(dtype)), little-endian.
   void fill(std::size_t first, DType dtype, std::span<std::byte> out) const;
@@ -30,7 +30,7 @@ class RandomTensor {
   void make_tile(std::size_t tile, float* out) const;
 
   std::uint64_t key_;
-  Distribution distribution_;
+  WeightDistribution distribution_;
 };
 
 }  // namespace computron
