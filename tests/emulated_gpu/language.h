@@ -25,7 +25,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ thread_local  // a block at a time runs on a stream's thread
+#define __shared__ thread_local  // a block at a time runs on a stream's thread; keeps the last block's values
 #define __grid_constant__
 #define __launch_bounds__(...)
 

@@ -189,6 +189,7 @@ void check_still_registered(Side side, const void* p, std::size_t bytes, std::si
 // The source may be used again at once.
 void copy_from_pageable(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   count_unregistered();
+  if (captures(stream)) refuse("a copy of host memory that is not registered is captured");
   const auto* const begin = static_cast<const std::byte*>(from);
   enqueue(stream, [to, content = std::vector<std::byte>(begin, begin + bytes)] {
     std::memcpy(to, content.data(), content.size());
@@ -198,6 +199,7 @@ void copy_from_pageable(void* to, const void* from, std::size_t bytes, cudaStrea
 // Over when this returns.
 void copy_to_pageable(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   count_unregistered();
+  if (captures(stream)) refuse("a copy of host memory that is not registered is captured");
   enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   wait_for(stream);
 }

@@ -143,6 +143,7 @@ struct Registry {
   std::uintptr_t handles = 0x1000;  // smaller ones have a meaning of their own: cudaStreamLegacy, ...
   std::map<cudaStream_t, std::shared_ptr<WorkQueue>> streams;
   std::map<cudaEvent_t, EventState> events;
+  std::uint64_t uploads = 0;
   std::map<void*, std::vector<std::function<void()>>> graphs;  // cudaGraph_t and cudaGraphExec_t
   std::set<std::shared_ptr<WorkQueue>> running;  // those of `streams`, and of destroyed ones that are not over
 
@@ -198,6 +199,8 @@ void wait_for_all_streams() {
   lock.unlock();
   for (const auto& queue : running) queue->wait_until_idle();
 }
+
+bool captures(cudaStream_t stream) { return queue_of(stream)->captures(); }
 
 void set_last_error(cudaError_t error) { last_error = error; }
 
@@ -304,6 +307,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   lock.unlock();
   for (const auto& node : work) enqueue(stream, node);
   return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream) {
+  refuse_capturing(stream);
+  const std::lock_guard lock(registry().mutex);
+  static const std::uint64_t most = setting("COMPUTRON_EMULATED_GRAPHS", ~std::uint64_t{0});
+  graph_of(graph);
+  return told(registry().uploads++ < most ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return destroy_graph(graph); }

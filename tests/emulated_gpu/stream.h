@@ -11,6 +11,7 @@
 //
 //   COMPUTRON_EMULATED_MEMORY       bytes of device memory (4 GiB)
 //   COMPUTRON_EMULATED_DELAY_US     how late an operation begins at most (100; 0: never)
+//   COMPUTRON_EMULATED_GRAPHS       graphs that there is room for (any number)
 //   COMPUTRON_EMULATED_PINNED_ONLY  1: a copy of host memory that is not registered ends the process (0)
 //   COMPUTRON_EMULATED_REPORT       1: figures on stderr when the process ends (0)
 #pragma once
@@ -42,6 +43,9 @@ cudaError_t told(cudaError_t error);
 // True if [p, p + bytes) lies in one allocation of device memory (or one registered host slab).
 bool is_device_memory(const void* p, std::size_t bytes);
 bool is_pinned_memory(const void* p, std::size_t bytes);
+
+// Whether what is given to `stream` is kept for a graph.
+bool captures(cudaStream_t stream);
 
 // A number from the environment.
 std::uint64_t setting(const char* name, std::uint64_t otherwise);

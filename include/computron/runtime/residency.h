@@ -84,7 +84,7 @@ class PagesAtRest : public PageSource {
  public:
   explicit PagesAtRest(StepPages& pages) : pages_(pages) {}
 
-  ResidentPage acquire(PageUse use) override { return {pages_.acquire(use).data, nullptr}; }
+  ResidentPage acquire(PageUse use) override { return pages_.acquire(use); }
   void uses_over(PageUse /*use*/) override {}
   bool group_by_group() const override { return false; }
 

@@ -1,8 +1,6 @@
 // The CUDA device: cudaMalloc, pinned host pages, copy engines, streams and events of the runtime.
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "computron/device/device.h"
 #include "src/device/cuda/cuda_check.h"
 #include "src/device/cuda/cuda_memory.h"
@@ -67,12 +65,7 @@ struct DeviceCount {
   const char* reason = "";  // where there is none
 };
 
-// Kernels are loaded before the first of them runs: loading one later waits for the whole device, which may be waiting
-// for a rank that waits for this one (CUDA programming guide, "Lazy loading"). Before the runtime's first call.
-void load_kernels_early() noexcept { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
-
 DeviceCount count_devices() noexcept {
-  load_kernels_early();
   int count = 0;
   const auto status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess) return {count, count == 0 ? "none is visible" : ""};

@@ -15,6 +15,9 @@ const CudaEvent& cuda(const Event& event) {
 }
 CudaEvent& cuda(Event& event) { return const_cast<CudaEvent&>(cuda(static_cast<const Event&>(event))); }
 
+// What a rehearsal throws where the pass waits for the device, or marks events.
+struct NotRepeatable {};
+
 void wait_on(cudaStream_t stream, const Event& event) {
   COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(stream, cuda(event).handle(), 0));
 }
@@ -52,14 +55,18 @@ bool CudaEvent::query() const {
   return reached_;
 }
 
+CudaComputeStream::~CudaComputeStream() {
+  if (repeated() > 0) spdlog::info("cuda: {} passes were launched as graphs", repeated());
+}
+
 void CudaComputeStream::record(Event& event) {
-  ensure(rehearsal_ == nullptr, "an event is recorded in a pass that is to be repeated");
+  forbid_in_rehearsal();
   cuda(event).record_on(handle());
 }
 
 void CudaComputeStream::wait(const Event& event) {
   if (cuda(event).query()) return;
-  ensure(rehearsal_ == nullptr, "a pass that is to be repeated waits for an event");
+  forbid_in_rehearsal();
   waits_.begin(handle());
   wait_on(handle(), event);
   waits_.end(handle());
@@ -78,39 +85,54 @@ void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* 
       "copy within", [&] { copy_within(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 
-PassWork CudaComputeStream::rehearse(const std::function<void()>& pass) {
-  ensure(after_.empty(), "a pass that is to be repeated begins before the stream has synchronized");
+PassWork CudaComputeStream::recorded(const std::function<void()>& pass, bool rehearses) {
   PassWork work;
-  rehearsal_ = &work;
+  record_ = &work;
+  rehearses_ = rehearses;
+  const auto end = [this] { record_ = nullptr, rehearses_ = false; };
   try {
     pass();
   } catch (...) {
-    rehearsal_ = nullptr;
+    end();
     throw;
   }
-  rehearsal_ = nullptr;
+  end();
   return work;
 }
 
-void CudaComputeStream::discard_rehearsal() {
+void CudaComputeStream::forbid_in_rehearsal() const {
+  if (rehearses_) throw NotRepeatable();
+}
+
+void CudaComputeStream::discard_after() {
   for (const auto& [work, if_rehearsed] : std::exchange(after_, {})) {
     if (if_rehearsed) work();
   }
 }
 
+bool CudaComputeStream::repeat(const std::function<void()>& pass) try {
+  const PassWork work = recorded(pass, /*rehearses=*/true);
+  if (graphs_.launch(work, handle())) return true;
+  discard_after();
+  if (!graphs_.comes_again(work)) return false;
+  if (graphs_.capture(work, handle(), [&] { return recorded(pass, /*rehearses=*/false); })) return true;
+  discard_after();
+  return false;
+} catch (const NotRepeatable&) {
+  discard_after();
+  return false;
+} catch (...) {
+  discard_after();  // it borrows what the failed pass has left
+  throw;
+}
+
 void CudaComputeStream::repeatable(const std::function<void()>& pass) {
-  const PassWork work = rehearse(pass);
-  if (graphs_.launch(work, handle())) return;
-  discard_rehearsal();
-  if (graphs_.comes_again(work)) {
-    graphs_.capture(work, handle(), pass);
-  } else {
-    pass();
-  }
+  ensure(after_.empty(), "a pass that is to be repeated begins before the stream has synchronized");
+  if (!repeat(pass)) pass();
 }
 
 void CudaComputeStream::synchronize() {
-  ensure(rehearsal_ == nullptr, "a pass that is to be repeated waits for the device");
+  forbid_in_rehearsal();
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
   for (const auto& [work, if_rehearsed] : std::exchange(after_, {})) work();
 }

@@ -32,6 +32,8 @@ class CudaComputeStream final : public Stream {
  public:
   explicit CudaComputeStream(Progress& progress) : stream_(make_cuda_stream()), progress_(progress) {}
 
+  ~CudaComputeStream() override;
+
   void record(Event& event) override;
   // Costs the device nothing where the event has been reached already; what it stands still otherwise is counted.
   void wait(const Event& event) override;
@@ -51,24 +53,33 @@ class CudaComputeStream final : public Stream {
   // a rehearsal (pass_graphs.h) only the parameters count.
   template <class Launch, class... Parameters>
   void give(const char* what, Launch&& launch, const Parameters&... parameters) {
-    if (rehearsal_ == nullptr) return launch();
-    rehearsal_->add(what);
-    (rehearsal_->add(parameters), ...);
+    if (record_ != nullptr) {
+      record_->add(what);
+      (record_->add(parameters), ...);
+    }
+    if (!rehearses_) launch();
   }
 
  private:
-  CudaStreamHandle stream_;
-  Progress& progress_;
-  CudaTimer waits_;
   struct After {
     std::function<void()> work;
     bool if_rehearsed;
   };
-  PassWork rehearse(const std::function<void()>& pass);
-  void discard_rehearsal();
+  // Calls `pass`, and tells what it gives; in a rehearsal without giving it.
+  PassWork recorded(const std::function<void()>& pass, bool rehearses);
+  // Launched as a graph.
+  bool repeat(const std::function<void()>& pass);
+  // What was to be done after a pass that is not given: only what gives back what was lent is.
+  void discard_after();
+  // Ends the rehearsal, if there is one, of a pass that cannot be repeated.
+  void forbid_in_rehearsal() const;
 
+  CudaStreamHandle stream_;
+  Progress& progress_;
+  CudaTimer waits_;
   std::vector<After> after_;
-  PassWork* rehearsal_ = nullptr;
+  PassWork* record_ = nullptr;
+  bool rehearses_ = false;
   PassGraphs graphs_;
 };
 

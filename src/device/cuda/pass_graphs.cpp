@@ -7,7 +7,7 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kMostKnown = 128;
+constexpr std::size_t kMostKnown = 64;
 
 struct GraphDeleter {
   void operator()(cudaGraph_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphDestroy(graph)); }
@@ -22,8 +22,10 @@ class Capture {
     COMPUTRON_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   }
   ~Capture() {
+    if (over_) return;
     cudaGraph_t graph = nullptr;
-    if (!over_ && cudaStreamEndCapture(stream_, &graph) == cudaSuccess) GraphHandle(graph).reset();
+    if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) GraphHandle(graph).reset();
+    cudaGetLastError();  // of a capture that came to nothing
   }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -54,20 +56,36 @@ bool PassGraphs::launch(const PassWork& work, cudaStream_t stream) {
 }
 
 bool PassGraphs::comes_again(const PassWork& work) {
+  if (!captures_) return false;
   const auto [entry, is_new] = known_.try_emplace(work.bytes());
   entry->second.last_seen = ++clock_;
   if (known_.size() > kMostKnown) forget_oldest();
   return !is_new;
 }
 
-void PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::function<void()>& give) {
+bool PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::function<PassWork()>& give) {
   Capture capture(stream);
-  give();
+  const bool as_rehearsed = give().bytes() == work.bytes();
   const GraphHandle graph = capture.end();
-  cudaGraphExec_t ready = nullptr;
-  COMPUTRON_CUDA_CHECK(cudaGraphInstantiateWithFlags(&ready, graph.get(), /*flags=*/0));
-  known_[work.bytes()].graph.reset(ready);
-  ensure(launch(work, stream), "a pass was captured and is not known");
+  if (!as_rehearsed) return false;
+  cudaGraphExec_t made = nullptr;
+  auto status = cudaGraphInstantiateWithFlags(&made, graph.get(), /*flags=*/0);
+  std::unique_ptr<CUgraphExec_st, Destroy> ready(made);
+  if (status == cudaSuccess) status = cudaGraphUpload(made, stream);  // where memory is taken
+  if (status == cudaErrorMemoryAllocation) {
+    stop_capturing();
+    return false;
+  }
+  check_cuda(status, "a graph of a pass");
+  known_[work.bytes()].graph = std::move(ready);
+  return launch(work, stream);
+}
+
+void PassGraphs::stop_capturing() {
+  cudaGetLastError();  // not sticky: nothing is wrong but the size
+  captures_ = false;
+  known_.clear();
+  spdlog::warn("cuda: no device memory is left for graphs: passes are given kernel by kernel");
 }
 
 void PassGraphs::forget_oldest() {

@@ -6,8 +6,10 @@
 // has changed what the pass would do.
 //
 //   first time     rehearsed, then given as it is
-//   second time    rehearsed, then captured and launched
+//   second time    rehearsed, then captured, and launched if the capture gave what the rehearsal said
 //   from then on   rehearsed and launched
+//
+// A pass that turns out to wait for something in its rehearsal is given as it is, every time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,7 +36,8 @@ class PassWork {
     bytes_.append(reinterpret_cast<const char*>(&bare), sizeof bare);
   }
   template <class T>
-  void add(std::span<const T> values) {
+  void add(std::span<T> values) {
+    add(values.size());
     for (const T& value : values) add(value);
   }
   const std::string& bytes() const { return bytes_; }
@@ -59,8 +62,9 @@ class PassGraphs {
   bool launch(const PassWork& work, cudaStream_t stream);
   // Notes `work`; true from the second time on: it is worth a capture.
   bool comes_again(const PassWork& work);
-  // Captures what `give` gives to `stream`, which is `work`, and launches it.
-  void capture(const PassWork& work, cudaStream_t stream, const std::function<void()>& give);
+  // Captures what `give` gives to `stream`, and launches it. `give` returns what it gave. False, and nothing has been
+  // launched, where that is not `work`, or where device memory has no room for another graph: then no more are made.
+  bool capture(const PassWork& work, cudaStream_t stream, const std::function<PassWork()>& give);
 
   std::uint64_t launches() const { return launches_; }
 
@@ -73,9 +77,11 @@ class PassGraphs {
     std::uint64_t last_seen = 0;
   };
   void forget_oldest();
+  void stop_capturing();
 
   std::unordered_map<std::string, Known> known_;
   std::uint64_t clock_ = 0, launches_ = 0;
+  bool captures_ = true;
 };
 
 }  // namespace computron

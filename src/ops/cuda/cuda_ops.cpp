@@ -57,8 +57,8 @@ void give(CudaComputeStream& stream, const char* operation, Launch&& launch, con
 template <class Body>
 void run(CudaComputeStream& stream, const char* operation, int rows, int columns, const Body& body) {
   give(
-      stream, operation, [&](cudaStream_t on) { kernel::for_each_element(on, rows, columns, body); }, rows, columns,
-      body);
+      stream, operation, [&](cudaStream_t on) { kernel::for_each_element(on, rows, columns, body); },
+      &kernel::for_each_element<Body>, rows, columns, body);
 }
 
 // out[r, c] = in[rows[r], first + c] in out's dtype, which is in's or narrower than in's float32.
@@ -387,12 +387,16 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
 
 // As many rows at a time as there is room for what their spans leave behind.
 void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall& call, const AttentionTables& tables) {
+  const int count = static_cast<int>(tables.plan.row_ids.size());
+  const auto room_of = [&](int spans) -> std::size_t {
+    if (spans == 1) return kMaxGridItems;
+    return kScratchBytes / sizeof(float) / kernel::partial_place(1, call.shape.heads, 0, spans, 0, call.shape.head_dim);
+  };
   // In classes, so that a pass stays the same while its sequences grow; blocks of spans that are not there leave at
   // once.
-  const int spans = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.spans)));
-  const int count = static_cast<int>(tables.plan.row_ids.size());
-  const std::size_t row_floats = kernel::partial_place(1, call.shape.heads, 0, spans, 0, call.shape.head_dim);
-  const std::size_t room = spans == 1 ? kMaxGridItems : kScratchBytes / sizeof(float) / row_floats;
+  const int span_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.spans)));
+  const int spans = room_of(span_class) > 0 ? span_class : tables.plan.spans;
+  const std::size_t room = room_of(spans);
   ensure(room > 0, "a row of attention leaves more partial results than there is room for");
   const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
   for (int i = 0; i < count; i += step) {

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <memory>
+
 #include "src/device/cuda/cuda_memory.h"
 #include "src/device/cuda/cuda_stream.h"
 #include "tests/device/device_support.h"
@@ -38,6 +42,101 @@ TEST(CudaDevice, OtherDevicesEventsAreRefused) {
   EXPECT_THROW(compute->wait(*foreign), Error);
   EXPECT_THROW(copy->record(*foreign), Error);
   EXPECT_THROW(cuda(*copy), Error);
+}
+
+// Passes that copy numbers up and down again; Stream::repeatable().
+class RepeatablePasses : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kBytes = 4096;
+
+  void SetUp() override {
+    if (!cuda_device_present()) GTEST_SKIP() << "this machine has no GPU";
+    device_ = make_cuda_device(0);
+    in_ = device_->allocate_host(kBytes, "what goes up");
+    out_ = device_->allocate_host(kBytes, "what comes down");
+    memory_ = device_->allocate(2 * kBytes, "memory of a pass");
+    stream_ = device_->make_compute_stream(progress_);
+  }
+
+  // Through the first or the second half of the memory, or in between.
+  void pass(std::size_t at) {
+    stream_->copy_to_device(memory_->data() + at, in_->data(), kBytes);
+    stream_->copy_to_host(out_->data(), memory_->data() + at, kBytes);
+  }
+  // Whether `given` brings a new value up and down.
+  void expect_copies(const std::function<void()>& given) {
+    value_ = static_cast<std::byte>(static_cast<int>(value_) % 255 + 1);
+    std::fill_n(in_->data(), kBytes, value_);
+    std::fill_n(out_->data(), kBytes, std::byte{0});
+    stream_->repeatable(given);
+    stream_->synchronize();
+    EXPECT_EQ(std::count(out_->data(), out_->data() + kBytes, value_), std::ptrdiff_t{kBytes});
+  }
+
+  Progress progress_{kTestIdle};
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<HostBuffer> in_, out_;
+  std::unique_ptr<DeviceBuffer> memory_;
+  std::unique_ptr<Stream> stream_;
+  std::byte value_{0};
+};
+
+TEST_F(RepeatablePasses, AreGraphsFromTheSecondTimeOn) {
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    expect_copies([this] { pass(0); });
+    EXPECT_EQ(stream_->repeated(), i);
+  }
+}
+
+TEST_F(RepeatablePasses, AnotherParameterIsAnotherPass) {
+  for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
+  for (int i = 0; i < 3; ++i) {
+    expect_copies([this] { pass(16); });
+    EXPECT_EQ(stream_->repeated(), 2u + static_cast<unsigned>(i)) << "a first pass is given as it is";
+  }
+  expect_copies([this] { pass(0); });
+  EXPECT_EQ(stream_->repeated(), 5u);
+}
+
+TEST_F(RepeatablePasses, MoreOfThemThanAreKept) {
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t at = 0; at < 100; ++at) {
+      for (int i = 0; i < 3; ++i) expect_copies([this, at] { pass(16 * at); });
+    }
+  }
+  EXPECT_EQ(stream_->repeated(), 400u);
+}
+
+TEST_F(RepeatablePasses, OneThatWaitsIsGivenAsItIs) {
+  for (int i = 0; i < 4; ++i) {
+    expect_copies([this] {
+      pass(0);
+      stream_->synchronize();
+    });
+  }
+  EXPECT_EQ(stream_->repeated(), 0u);
+}
+
+TEST_F(RepeatablePasses, OneThatChangesIsNeverKept) {
+  std::size_t calls = 0;
+  for (int i = 0; i < 4; ++i) expect_copies([&] { pass(16 * (calls++ % 3)); });
+  EXPECT_EQ(stream_->repeated(), 0u);
+}
+
+TEST_F(RepeatablePasses, OneThatThrowsLeavesNothingBehind) {
+  bool done = false, given_back = false;
+  const auto fail = [&] {
+    pass(0);
+    cuda_compute(*stream_).after([&] { done = true; });
+    cuda_compute(*stream_).give_back_after([&] { given_back = true; });
+    throw Error(ExitCode::kInternal, "in the middle");
+  };
+  EXPECT_THROW(stream_->repeatable(fail), Error);
+  EXPECT_TRUE(given_back);
+  stream_->synchronize();
+  EXPECT_FALSE(done);
+  for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
+  EXPECT_EQ(stream_->repeated(), 2u);
 }
 
 }  // namespace
