@@ -23,7 +23,7 @@ struct BatchOptions {
   bool replay = false;  // honour arrival times; without it every request is there from the start, or
   bool live = false;    // arrives when it is read
   bool show_progress = true;
-  std::string status_file = {};  // with how the job stands, each second; empty: none
+  std::string status_file = {};         // with how the job stands, each second; empty: none
   std::optional<RequestId> crash = {};  // test only: a request that ends the process once a step has computed on it
 };
 
@@ -46,9 +46,9 @@ class BatchFrontEnd : public FrontEnd {
  private:
   // A line without a result yet.
   struct Open {
-    IncomingRequest incoming;         // of its requests is left what tells how to write the result
-    std::vector<Completion> parts;    // by Completion::part
-    std::size_t missing = 0;          // of them
+    IncomingRequest incoming;       // of its requests is left what tells how to write the result
+    std::vector<Completion> parts;  // by Completion::part
+    std::size_t missing = 0;        // of them
     bool begun = false;
     ModelId model = 0;
   };
@@ -73,10 +73,10 @@ class BatchFrontEnd : public FrontEnd {
   double start_s_;
   BatchOptions options_;
 
-  std::map<RequestId, Open> open_;  // by line
+  std::map<RequestId, Open> open_;        // by line
   std::deque<IncomingRequest> suspects_;  // requests that may be what took the job down: each runs alone, at the end
   bool alone_ = false;                    // one of these runs
-  bool crashing_ = false;
+  std::optional<Ticket> crash_;           // test only: when the request that is to crash the job was begun
   bool input_ended_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;
@@ -85,9 +85,9 @@ class BatchFrontEnd : public FrontEnd {
   std::vector<QueueDepth> queues_;  // [model]
   std::uint64_t sampled_tokens_ = 0;
   StatusWriter status_writer_;
-  std::deque<JobCounts> past_;       // of the last seconds, one each
-  int status_requests_ = 0;          // that have been seen
-  double status_s_ = -1;             // when the last of them was answered
+  std::deque<JobCounts> past_;  // of the last seconds, one each
+  int status_requests_ = 0;     // that have been seen
+  double status_s_ = -1;        // when the last of them was answered
   const Scheduler* scheduler_ = nullptr;
 };
 
