@@ -94,8 +94,8 @@ class Model {
 
   // Logits [rows of the second chunk, vocab] on t 0 of the last stage, nothing elsewhere: the tokens in two chunks.
   std::vector<float> logits(const std::vector<TokenId>& tokens, int first_row) {
-    if (first_row > 0) run(token_batch(tokens, 0, first_row));
-    return run(token_batch(tokens, first_row, static_cast<int>(tokens.size())));
+    if (first_row > 0) run(token_batch(tokens, 0, first_row, /*outputs=*/0));
+    return run(token_batch(tokens, first_row, static_cast<int>(tokens.size()), /*outputs=*/16));
   }
 
   struct Encoded {
@@ -136,14 +136,14 @@ class Model {
 
   std::size_t max_floats() const { return static_cast<std::size_t>(kMaxRows) * std::max(config_.hidden, 64); }
 
-  // Every row of the chunk once for each token of the vocabulary, since that is how all logits can be had.
-  Batch token_batch(const std::vector<TokenId>& tokens, int begin, int end) {
+  // Each of the chunk's last rows once for each token of the vocabulary, since that is how all logits can be had.
+  Batch token_batch(const std::vector<TokenId>& tokens, int begin, int end, int outputs) {
     Batch batch;
     for (int i = begin; i < end; ++i) {
       batch.tokens.push_back(tokens[static_cast<std::size_t>(i)]);
       batch.positions.push_back(i);
       batch.types.push_back(0);
-      for (TokenId token = 0; token < config_.vocab && i >= std::max(0, end - 16); ++token) {
+      for (TokenId token = 0; token < config_.vocab && i >= end - outputs; ++token) {
         batch.output_rows.push_back(i - begin);
         batch.top.push_back(1);
         batch.targets.push_back(token);
