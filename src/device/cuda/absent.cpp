@@ -6,7 +6,7 @@
 namespace computron {
 
 std::unique_ptr<Device> make_cuda_device(int /*local_rank*/) {
-  throw NotCompiled("this build has no CUDA device; configure with -DCOMPUTRON_CUDA=ON on a machine with nvcc");
+  throw NotCompiled("cuda: this build has no CUDA device; configure with -DCOMPUTRON_CUDA=ON on a machine with nvcc");
 }
 
 bool cuda_device_present() noexcept { return false; }
