@@ -181,7 +181,7 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
 // stream, and which experts are chosen is for the host to know: those passes are not.
 bool Executor::is_repeatable(const Step& step) const {
   const ModelConfig& config = images_[step.model]->plan.config;
-  return repeat_passes_ && mesh_.shape.ranks() == 1 && config.causal && config.experts == 0 &&
+  return repeat_passes_ && compute_->repeats() && mesh_.shape.ranks() == 1 && config.causal && config.experts == 0 &&
          std::all_of(step.chunks.begin(), step.chunks.end(),
                      [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
 }
@@ -197,16 +197,13 @@ void Executor::run_pass(const Step& step, Report& report) {
 
   const double begin_s = now_s(), still_s = standing_still_s();
   StepPages pages(residency_, step);
-  const auto forward = [&](PageSource& source) {
-    Pass pass{*compute_, ops_, *links_.all_reduce, source, *work_, batch, cache, trace_};
-    transformers_[step.model].forward(pass, hidden, out.pointers());
-  };
+  Pass pass{*compute_, ops_, *links_.all_reduce, pages, *work_, batch, cache, trace_};
+  const auto forward = [&] { transformers_[step.model].forward(pass, hidden, out.pointers()); };
   if (!mesh_.first_stage()) links_.transfer->receive(*compute_, values, count);
   if (is_repeatable(step) && pages.at_rest()) {
-    PagesAtRest at_rest(pages);
-    compute_->repeatable([&] { forward(at_rest); });
+    compute_->repeatable(forward);
   } else {
-    forward(pages);
+    forward();
   }
   if (!mesh_.last_stage()) links_.transfer->send(*compute_, values, count);
   pages.end();

@@ -64,6 +64,8 @@ class Stream {
   // Runs `pass`, which gives work to this stream alone, waits for nothing, and does the same when it is called again:
   // it may be called twice, and where the same work was given before, the device may be given that as one piece.
   virtual void repeatable(const std::function<void()>& pass) { pass(); }
+  // Whether that is ever more than a call.
+  virtual bool repeats() const { return false; }
   // Passes given as one piece so far.
   virtual std::uint64_t repeated() const { return 0; }
   // Seconds that this stream's work has stood still waiting for events so far; 0 for streams that do not count it.

@@ -40,7 +40,7 @@ struct ExecutorOptions {
   int max_rows = 0;         // of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
-  bool repeat_passes = true;  // Stream::repeatable, where a pass is
+  bool repeat_passes = true;  // Stream::repeatable, where a pass is; false for tests that compare
   Trace* trace = nullptr;     // borrowed; null: not traced
   InjectedDivergence divergence = {};
 };

@@ -57,8 +57,6 @@ class Residency {
 };
 
 // The pages of one step's model during its pass.
-//
-// A step at rest may be worked through more than once (PagesAtRest); any other tells the swapper of each use that ends.
 class StepPages : public PageSource {
  public:
   // Borrows both; after residency.begin(step).
@@ -67,8 +65,8 @@ class StepPages : public PageSource {
   ResidentPage acquire(PageUse use) override;
   void uses_over(PageUse use) override { residency_.passed({step_.id, use}); }
   bool group_by_group() const override { return refilled_; }
-  // Every page is there, and nothing waits for uses of the step: it makes no difference when these end, or how often
-  // they are asked for.
+  // Every page is there, and nothing waits for uses of the step: it makes no difference when they end, and the pass may
+  // be worked through more than once.
   bool at_rest() const;
   // Everything of the step is on the compute stream.
   void end() { residency_.passed({step_.id, UsePoint::kEnd}); }
@@ -77,19 +75,6 @@ class StepPages : public PageSource {
   Residency& residency_;
   const Step& step_;
   const bool refilled_;  // fetches of the pass's own pages wait for its uses
-};
-
-// The same pages where StepPages::at_rest().
-class PagesAtRest : public PageSource {
- public:
-  explicit PagesAtRest(StepPages& pages) : pages_(pages) {}
-
-  ResidentPage acquire(PageUse use) override { return pages_.acquire(use); }
-  void uses_over(PageUse /*use*/) override {}
-  bool group_by_group() const override { return false; }
-
- private:
-  StepPages& pages_;
 };
 
 }  // namespace computron

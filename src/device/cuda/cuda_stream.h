@@ -42,6 +42,7 @@ class CudaComputeStream final : public Stream {
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   void repeatable(const std::function<void()>& pass) override;
+  bool repeats() const override { return true; }
   std::uint64_t repeated() const override { return graphs_.launches(); }
   double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }

@@ -60,14 +60,15 @@ bool PassGraphs::comes_again(const PassWork& work) {
   const auto [entry, is_new] = known_.try_emplace(work.bytes());
   entry->second.last_seen = ++clock_;
   if (known_.size() > kMostKnown) forget_oldest();
-  return !is_new;
+  return !is_new && entry->second.as_rehearsed;
 }
 
 bool PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::function<PassWork()>& give) {
   Capture capture(stream);
-  const bool as_rehearsed = give().bytes() == work.bytes();
+  Known& known = known_[work.bytes()];
+  known.as_rehearsed = give().bytes() == work.bytes();
   const GraphHandle graph = capture.end();
-  if (!as_rehearsed) return false;
+  if (!known.as_rehearsed) return false;
   cudaGraphExec_t made = nullptr;
   auto status = cudaGraphInstantiateWithFlags(&made, graph.get(), /*flags=*/0);
   std::unique_ptr<CUgraphExec_st, Destroy> ready(made);
@@ -77,7 +78,7 @@ bool PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::f
     return false;
   }
   check_cuda(status, "a graph of a pass");
-  known_[work.bytes()].graph = std::move(ready);
+  known.graph = std::move(ready);
   return launch(work, stream);
 }
 

@@ -60,7 +60,7 @@ class PassGraphs {
  public:
   // Launches what was captured of `work`, if it was.
   bool launch(const PassWork& work, cudaStream_t stream);
-  // Notes `work`; true from the second time on: it is worth a capture.
+  // Notes `work`; true from the second time on: it is worth a capture, unless one has given something else.
   bool comes_again(const PassWork& work);
   // Captures what `give` gives to `stream`, and launches it. `give` returns what it gave. False, and nothing has been
   // launched, where that is not `work`, or where device memory has no room for another graph: then no more are made.
@@ -75,6 +75,7 @@ class PassGraphs {
   struct Known {
     std::unique_ptr<CUgraphExec_st, Destroy> graph;  // null: seen, not captured
     std::uint64_t last_seen = 0;
+    bool as_rehearsed = true;
   };
   void forget_oldest();
   void stop_capturing();

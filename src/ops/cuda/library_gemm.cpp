@@ -107,10 +107,7 @@ bool LibraryGemm::run(CudaComputeStream& stream, const LibraryCall& call) {
                 call.depth, call.weight_rows, row_class, alignment};
   auto found = algorithms_.find(key);
   if (found == algorithms_.end()) found = algorithms_.emplace(key, choose(call, row_class, alignment)).first;
-  if (!found->second) return false;
-  if (!multiply(stream, call, *found->second))
-    found->second.reset();  // nor the next time: what a rehearsal says is done
-  return found->second.has_value();
+  return found->second && multiply(stream, call, *found->second);
 }
 
 // False where the algorithm, chosen for a class of shapes, does not take this one.
