@@ -10,8 +10,12 @@ cd "$(dirname "$0")/.." || exit
 
 left_out='^(long|gpu)$'
 command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && left_out='^long$'
-cores="$(nproc)"
+# One test more than cores: jobs of several ranks count as two, and stand still for half of their time.
+at_once=$(($(nproc) + 1))
 failed=0
+# Preset asan takes the tests' objects from preset release (cmake/Targets.cmake): jobs/build.sh uses ccache where it is.
+# By what was included, not by preprocessing everything twice.
+export CCACHE_BASEDIR="$PWD" CCACHE_DEPEND=1
 
 # build_and_test PRESET LOG ARGUMENTS_OF_CTEST...
 build_and_test() {
@@ -21,7 +25,7 @@ build_and_test() {
     echo "build of preset $preset failed" | tee "$log"
     return 1
   fi
-  ctest --test-dir "build/$preset" --parallel "$cores" --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log"
+  ctest --test-dir "build/$preset" --parallel "$at_once" --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log"
 }
 
 # What ctest said after its last test.
@@ -32,13 +36,15 @@ summary() {
   grep -q '% tests passed' "$2" || cat "$2"
 }
 
-# Only tests want them, and are skipped without them: h5py reads what we write; job scripts run in a Slurm of their own;
-# two nodes are namespaces joined by cables.
+# install_for_tests COMMAND PACKAGES ARGUMENTS...: installs PACKAGES unless COMMAND succeeds. Only tests want them. Without
+# h5py (reads what we write), Slurm (job scripts run in one of their own) or ip (two nodes are namespaces joined by cables)
+# some are skipped; without ccache they take longer to build.
 install_for_tests() {
   if "$1" "${@:3}" >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" != 0 ]; then return; fi
   { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $2; } \
     >/dev/null 2>&1 || echo "not to be had here: $2"
 }
+install_for_tests command ccache -v ccache
 install_for_tests /usr/bin/python3 python3-h5py -c 'import h5py'
 install_for_tests command 'slurmctld slurmd slurm-client slurm-wlm-basic-plugins libpmix2' -v slurmctld
 install_for_tests command iproute2 -v ip

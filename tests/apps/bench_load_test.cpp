@@ -17,7 +17,7 @@ TEST(BenchLoad, MeasuresEveryRoundBesideAPlainRead) {
   const TemporaryFolder folder;
   const std::string model = (folder / "tiny.h5").string(), figures = (folder / "figures.json").string();
   write_tiny_checkpoint(model, {.dtype = DType::kF16});
-  const std::vector<std::string> command = {COMPUTRON_PROGRAM, "bench",  "load",      model, "--quiet",
+  const std::vector<std::string> command = {served_program(), "bench",  "load",      model, "--quiet",
                                             "--threads",       "2",      "--repeats", "3",   "--page-size",
                                             "64KiB",           "--json", figures};
   const JobOutcome outcome = run_job(/*ranks=*/2, command, folder / "", healthy_limit_s());
@@ -40,7 +40,7 @@ TEST(BenchLoad, MeasuresEveryRoundBesideAPlainRead) {
 
 TEST(BenchLoad, SaysWhatFileIsMissing) {
   const TemporaryFolder folder;
-  const std::vector<std::string> command = {COMPUTRON_PROGRAM, "bench", "load", (folder / "none.h5").string()};
+  const std::vector<std::string> command = {served_program(), "bench", "load", (folder / "none.h5").string()};
   const JobOutcome outcome = run_job(/*ranks=*/1, command, folder / "", healthy_limit_s());
   EXPECT_EQ(outcome.exit_code, 66) << outcome.errors;
   EXPECT_THAT(outcome.errors, HasSubstr("none.h5"));

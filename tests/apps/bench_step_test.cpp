@@ -19,7 +19,7 @@ TEST(BenchStep, CountsTheStepsThatHaveAllSequences) {
     const std::filesystem::path result = folder / "step.json";
     const JobOutcome outcome =
         run_job(tp * pp,
-                {COMPUTRON_PROGRAM, "bench", "step", "--quiet", fmt::format("--tp={}", tp), fmt::format("--pp={}", pp),
+                {served_program(), "bench", "step", "--quiet", fmt::format("--tp={}", tp), fmt::format("--pp={}", pp),
                  "--sequences=1,6", "--steps=10", "--json", result.string()},
                 folder / "", healthy_limit_s());
     ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;

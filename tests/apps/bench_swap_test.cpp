@@ -27,7 +27,7 @@ class BenchSwap : public ::testing::Test {
 
   static std::vector<std::string> command_of(int tp, int pp, const std::vector<std::string>& more) {
     const std::string file = (*folder_ / "tiny.h5").string();
-    std::vector<std::string> command = {COMPUTRON_PROGRAM, "bench", "swap", "--quiet", "--model", "a=" + file};
+    std::vector<std::string> command = {served_program(), "bench", "swap", "--quiet", "--model", "a=" + file};
     for (const char* argument : {"--page-size", "64KiB", "--threads", "1", "--link-gbps", "0.5", "--warmup", "1"}) {
       command.emplace_back(argument);
     }

@@ -22,7 +22,7 @@ class BenchWorkload : public ::testing::Test {
   // Two ids for one file; half a second of requests.
   JobOutcome run(int tp, int pp, const std::vector<std::string>& more) {
     const std::string file = (folder_ / "tiny.h5").string();
-    std::vector<std::string> command = {COMPUTRON_PROGRAM,
+    std::vector<std::string> command = {served_program(),
                                         "bench",
                                         "workload",
                                         "--quiet",

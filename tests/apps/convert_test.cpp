@@ -8,6 +8,7 @@
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/config.h"
 #include "tests/apps/program.h"
+#include "tests/support/beside.h"
 #include "tests/support/safetensors_file.h"
 
 namespace computron::test {
@@ -191,7 +192,7 @@ TEST_F(ConvertTest, KilledInTheMiddle) {
   write_folder();
   write_text(file("m.h5"), "old");
   const std::string command = fmt::format("ulimit -c 0; ulimit -f 1500; exec '{}' convert '{}' '{}' > /dev/null 2>&1",
-                                          COMPUTRON_PROGRAM, file("hf"), file("m.h5"));
+                                          beside_test("computron").string(), file("hf"), file("m.h5"));
   const int status = std::system(command.c_str());
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) << status;
   EXPECT_TRUE(read_file(file("m.h5")) == "old");

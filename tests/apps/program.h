@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/beside.h"
+
 extern char** environ;
 
 namespace computron::test {
@@ -47,7 +49,7 @@ class ProgramTest : public testing::Test {
   }
 
   Outcome run(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), COMPUTRON_PROGRAM);
+    arguments.insert(arguments.begin(), beside_test("computron"));
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);

@@ -203,7 +203,7 @@ TEST_F(Failure, RanksWithOtherOptionsAreRefused) {
   ServeJob two = job(2, 1);
   two.ranks = 1;
   const std::string model = "tiny=" + path("whole").string(), nowhere = folder_ / "nowhere.jsonl";
-  two.more = {":",   "-n",         "1",         COMPUTRON_PROGRAM, "serve", "--quiet", "--model",
+  two.more = {":",   "-n",         "1",         served_program(), "serve", "--quiet", "--model",
               model, "--requests", "/dev/null", "--output",        nowhere, "--tp",    "2"};
   const Served served = RunningServe(two, folder_).finish(failing_limit_s());
   EXPECT_EQ(served.job.exit_code, 78) << served.job.errors;
@@ -284,9 +284,7 @@ std::string core_limit(pid_t process) {
 
 // Whatever the shell allows.
 TEST_F(LongJob, LeavesNoCoreDumpUnlessAskedTo) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the address sanitizer allows none";
-#endif
+  if (sanitized()) GTEST_SKIP() << "the address sanitizer allows none";
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_CORE, &before), 0);
   const rlimit most{before.rlim_max, before.rlim_max};
@@ -305,7 +303,7 @@ TEST_F(LongJob, LeavesNoCoreDumpUnlessAskedTo) {
 // Nothing to say anything to: results are files.
 TEST_F(Failure, ClosedOutputsLoseNothing) {
   const fs::path mute = path("mute");
-  std::ofstream(mute) << fmt::format("#!/bin/sh\nexec {} \"$@\" >&- 2>&-\n", COMPUTRON_PROGRAM);
+  std::ofstream(mute) << fmt::format("#!/bin/sh\nexec {} \"$@\" >&- 2>&-\n", served_program());
   fs::permissions(mute, fs::perms::owner_all);
   ServeJob silent = job(2, 1);
   silent.program = mute;

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/apps/serve_job.h"
+#include "tests/support/beside.h"
 #include "tests/support/family_fixture.h"
 
 namespace computron::test {
@@ -37,7 +38,7 @@ class ServeFamilies : public ::testing::TestWithParam<std::pair<int, int>> {
 TEST_P(ServeFamilies, ChooseTheTokensOfTransformers) {
   ServeJob job{.tp = GetParam().first, .pp = GetParam().second, .lines = greedy_lines(), .device_memory = "1280KiB"};
   for (const std::string& family : kDecoders) {
-    job.models.push_back({family, std::filesystem::path(COMPUTRON_FAMILY_CHECKPOINTS) / (family + ".h5")});
+    job.models.push_back({family, beside_test("families") / (family + ".h5")});
   }
   const Served served = serve_ok(job, folder_);
   for (const std::string& family : kDecoders) {

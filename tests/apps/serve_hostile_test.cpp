@@ -186,7 +186,7 @@ TEST_F(Poisoned, EncodersInputsToo) {
 TEST(HostileCheckpoint, TakesItsParserDownAndNobodyElse) {
   const TemporaryFolder folder;
   write_tiny_checkpoint(folder / "small.h5", kSmall);
-  fs::copy_file(COMPUTRON_PROGRAM, folder / "computron");
+  fs::copy_file(served_program(), folder / "computron");
   write_text(folder / "computron-checkpoint-index", "#!/bin/sh\nkill -SEGV $$\n");
   fs::permissions(folder / "computron-checkpoint-index", fs::perms::owner_all);
   const ServeJob job{.tp = 2,

@@ -155,7 +155,7 @@ TEST_F(Restart, ShardsTogetherAreTheWhole) {
   EXPECT_THAT(refused.job.errors, HasSubstr("begun with another --shard (0/3, now 1/3)"));
 
   const std::string merged = (folder_ / "merged.jsonl").string();
-  std::string merge = fmt::format("{} merge {}", COMPUTRON_PROGRAM, merged);
+  std::string merge = fmt::format("{} merge {}", served_program(), merged);
   for (const char* part : {"0/3", "1/3", "2/3"}) {
     const fs::path results = part[0] == '0' ? output() : folder_ / fmt::format("part{}.jsonl", part[0]);
     shard.output = results.string();

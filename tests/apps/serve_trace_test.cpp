@@ -148,7 +148,7 @@ void ServeTrace::expect_report() {
   write_lines(folder_ / "metrics.json", {served_.metrics.dump()});
   const std::filesystem::path page_path = folder_ / "report.html";
   const auto report = [&](const std::filesystem::path& trace) {
-    return run_job(1, {COMPUTRON_PROGRAM, "report", page_path, "--metrics", folder_ / "metrics.json", "--trace", trace},
+    return run_job(1, {served_program(), "report", page_path, "--metrics", folder_ / "metrics.json", "--trace", trace},
                    trace_path().parent_path(), healthy_limit_s());
   };
   const JobOutcome made = report(trace_path());

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tests/apps/serve_job.h"
+#include "tests/support/beside.h"
 
 namespace computron::test {
 namespace {
@@ -57,7 +58,7 @@ class ServeTrained : public ::testing::Test {
     const json rows = held_out("tokens.json");
     ServeJob job{.tp = 2, .lines = scoring_lines(rows), .device_memory = "4MiB", .page_size = "128KiB"};
     for (const std::string& model : kModels) {
-      job.models.push_back({model, std::filesystem::path(COMPUTRON_TRAINED_CHECKPOINTS) / (model + ".h5")});
+      job.models.push_back({model, beside_test("trained") / (model + ".h5")});
     }
     const Served served = serve_ok(job, folder_);
     EXPECT_GE(served.metrics.at("swaps").at("count").get<int>(), static_cast<int>(kModels.size()));

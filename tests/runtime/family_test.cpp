@@ -16,6 +16,7 @@
 #include "computron/model/transformer.h"
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
+#include "tests/support/beside.h"
 #include "tests/support/family_fixture.h"
 #include "tests/support/test_device.h"
 
@@ -28,7 +29,7 @@ constexpr double kTolerance = 1e-4, kF16Tolerance = 1e-2;
 constexpr int kMaxRows = 160;
 
 std::filesystem::path fixtures() { return COMPUTRON_FAMILY_FIXTURES; }
-std::string checkpoint(const std::string& name) { return std::string(COMPUTRON_FAMILY_CHECKPOINTS) + "/" + name; }
+std::string checkpoint(const std::string& name) { return test::beside_test("families") / name; }
 
 std::vector<std::string> family_names() {
   std::vector<std::string> names;
