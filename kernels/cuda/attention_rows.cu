@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBatch = 4;  // keys that a thread has under way
+constexpr int kBatch = 8;  // keys that a thread has under way
 
 struct Softmax {
   float max, sum;
@@ -38,7 +38,7 @@ class RowKernel {
 
  public:
   struct Shared {
-    const std::byte* slots[kSpan + 1];
+    const T* keys[kSpan];  // where those that the block sees lie
     float weights[kQueries][kSpan];
     Softmax softmax[kQueries];
     float sums[kWarps][kQueries][kWidth];
@@ -60,7 +60,8 @@ class RowKernel {
   // The whole block leaves together where it sees nothing.
   __device__ void run() {
     if (seen_.empty()) return;
-    find_slots();
+    find_keys();
+    __syncthreads();
     score_keys();
     __syncthreads();
     soften();
@@ -71,28 +72,25 @@ class RowKernel {
   }
 
  private:
-  __device__ void find_slots() {
-    first_slot_ = seen_.begin / p_.cache.block_tokens;
-    const int slots = (seen_.end - 1) / p_.cache.block_tokens - first_slot_ + 1;
-    const int first_block = p_.rows[row_].first_block + first_slot_;
-    for (int i = threadIdx.x; i < slots; i += kThreads) shared_.slots[i] = p_.cache.slot(first_block + i);
-    __syncthreads();
+  // Once a key, so that no load waits for a division.
+  __device__ void find_keys() {
+    const int first_block = p_.rows[row_].first_block;
+    for (int i = threadIdx.x; i < seen_.size(); i += kThreads) {
+      const int position = seen_.begin + i, block = position / p_.cache.block_tokens;
+      shared_.keys[i] = reinterpret_cast<const T*>(p_.cache.slot(first_block + block)) +
+                        p_.cache.key_in_slot(kv_head_, position - block * p_.cache.block_tokens);
+    }
   }
 
-  __device__ const T* key(int position) const {
-    const int block = position / p_.cache.block_tokens, in_block = position % p_.cache.block_tokens;
-    return reinterpret_cast<const T*>(shared_.slots[block - first_slot_]) + p_.cache.key_in_slot(kv_head_, in_block);
-  }
-
-  // Position i of this thread's batch that begins at the block's place `place`; at or behind seen_.end: none.
-  __device__ int position_of(int place, int i) const { return seen_.begin + place + i * kGroups + group_; }
+  // Key i of this thread's batch that begins at the block's key `place`; at or behind seen_.size(): none.
+  __device__ int key_of(int place, int i) const { return place + i * kGroups + group_; }
 
   // This thread's elements of up to kBatch keys or values, zero where there are none.
   __device__ void load(int place, std::size_t offset, float (&held)[kBatch][kHeld]) const {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int position = position_of(place, i);
-      const T* from = position < seen_.end ? key(position) + offset : nullptr;
+      const int key = key_of(place, i);
+      const T* from = key < seen_.size() ? shared_.keys[key] + offset : nullptr;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const int element = element_of(kPiece, kLanes, v, lane_);
@@ -128,14 +126,14 @@ class RowKernel {
       load(place, 0, held);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int position = position_of(place, i);
+        const int key = key_of(place, i);
 #pragma unroll
         for (int q = 0; q < kQueries; ++q) {
           float score = 0;
 #pragma unroll
           for (int h = 0; h < kHeld; ++h) score = fmaf(query[q][h], held[i][h], score);
           score = warp_sum<kLanes>(score);
-          if (lane_ == 0 && position < seen_.end) shared_.weights[q][position - seen_.begin] = score;
+          if (lane_ == 0 && key < seen_.size()) shared_.weights[q][key] = score;
         }
       }
     }
@@ -161,10 +159,10 @@ class RowKernel {
       load(place, p_.cache.key_to_value(), held);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int position = position_of(place, i);
+        const int key = key_of(place, i);
 #pragma unroll
         for (int q = 0; q < kQueries; ++q) {
-          const float weight = position < seen_.end ? shared_.weights[q][position - seen_.begin] : 0.0f;
+          const float weight = key < seen_.size() ? shared_.weights[q][key] : 0.0f;
 #pragma unroll
           for (int h = 0; h < kHeld; ++h) sums[q][h] = fmaf(weight, held[i][h], sums[q][h]);
         }
@@ -214,7 +212,6 @@ class RowKernel {
   Shared& shared_;
   const int index_, row_, tiles_, kv_head_, first_query_, lane_, group_;
   const Range seen_;
-  int first_slot_ = 0;
 };
 
 template <class T, int kPiece, int kLanes, int kVectors, int kQueries>

@@ -139,6 +139,13 @@ std::uint16_t alignment_of(std::uint32_t told, const Layout& layout) {
   return alignment_of(told, static_cast<std::uint64_t>(layout.stride) * layout.element());
 }
 
+// Of a bias, as its address tells: no less than 16 bytes, for which algorithms of the library have not asked and that
+// they needed, and up to the 256 that cudaMalloc aligns to.
+std::uint16_t alignment_of_bias(const std::byte* bias) {
+  const auto address = reinterpret_cast<std::uintptr_t>(bias);
+  return static_cast<std::uint16_t>(std::clamp(1 << std::countr_zero(address | 256), 16, 256));
+}
+
 // Needs as much alignment as it was told of and the columns of the matrices have, and the whole workspace.
 Algorithm choose(const Problem& p, const Preference& preference) {
   Algorithm algorithm{};
@@ -150,7 +157,7 @@ Algorithm choose(const Problem& p, const Preference& preference) {
   algorithm.alignment_a = alignment_of(preference.alignment_a, p.a);
   algorithm.alignment_b = alignment_of(preference.alignment_b, p.b);
   algorithm.alignment_d = alignment_of(preference.alignment_c | preference.alignment_d, p.d);
-  algorithm.alignment_bias = alignment_of(reinterpret_cast<std::uintptr_t>(p.description.bias));
+  algorithm.alignment_bias = alignment_of_bias(p.description.bias);
   algorithm.depth = p.depth();
   algorithm.workspace_bytes = preference.workspace_bytes;
   return algorithm;

@@ -55,6 +55,7 @@ inline int __popc(unsigned x) { return std::popcount(x); }
 
 template <class T>
 T __ldg(const T* p) {
+  ::computron::emulated_gpu::check_aligned(p, sizeof(T));
   return *p;
 }
 // Fibers of one thread: nothing comes between.
@@ -92,6 +93,7 @@ void launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream
   if (!fits(grid, block, shared_bytes, reinterpret_cast<const void*>(kernel))) {
     return set_last_error(cudaErrorInvalidConfiguration);
   }
+  note_kernel(stream);
   enqueue(stream, [=, values = std::tuple<std::remove_cv_t<Parameters>...>(arguments...)] {
     run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); });
   });

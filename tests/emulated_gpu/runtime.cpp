@@ -186,6 +186,12 @@ void check_still_registered(Side side, const void* p, std::size_t bytes, std::si
   if (!is_pinned_memory(p, bytes)) refuse("host memory was unregistered while a copy was under way");
 }
 
+// The engine takes what goes up in turn, from whatever stream: kernels would stand still behind pages.
+void check_engine(cudaMemcpyKind kind, cudaStream_t stream) {
+  if (kind != cudaMemcpyHostToDevice || setting("COMPUTRON_EMULATED_ENGINE_BUSY", 0) == 0) return;
+  if (runs_kernels(stream)) refuse("a copy up to the device, on a stream of kernels, waits for the pages under way");
+}
+
 // The source may be used again at once.
 void copy_from_pageable(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   count_unregistered();
@@ -356,6 +362,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   const Side to_side = side_of(to, bytes), from_side = side_of(from, bytes);
   if (to_side == Side::kBroken || from_side == Side::kBroken) return told(cudaErrorInvalidValue);
   if (!fits(kind, to_side, from_side)) refuse("a copy between other kinds of memory than it says");
+  check_engine(kind, stream);
   if (address(to) < address(from) + bytes && address(from) < address(to) + bytes) refuse("a copy onto its own source");
   if (from_side == Side::kPageable) {
     copy_from_pageable(to, from, bytes, stream);

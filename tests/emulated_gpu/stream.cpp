@@ -143,6 +143,7 @@ struct Registry {
   std::uintptr_t handles = 0x1000;  // smaller ones have a meaning of their own: cudaStreamLegacy, ...
   std::map<cudaStream_t, std::shared_ptr<WorkQueue>> streams;
   std::map<cudaEvent_t, EventState> events;
+  std::set<cudaStream_t> with_kernels;
   std::uint64_t uploads = 0;
   std::map<void*, std::vector<std::function<void()>>> graphs;  // cudaGraph_t and cudaGraphExec_t
   std::set<std::shared_ptr<WorkQueue>> running;  // those of `streams`, and of destroyed ones that are not over
@@ -198,6 +199,16 @@ void wait_for_all_streams() {
   const auto running = registry().running;
   lock.unlock();
   for (const auto& queue : running) queue->wait_until_idle();
+}
+
+void note_kernel(cudaStream_t stream) {
+  const std::lock_guard lock(registry().mutex);
+  registry().with_kernels.insert(stream);
+}
+
+bool runs_kernels(cudaStream_t stream) {
+  const std::lock_guard lock(registry().mutex);
+  return registry().with_kernels.contains(stream);
 }
 
 bool captures(cudaStream_t stream) { return queue_of(stream)->captures(); }

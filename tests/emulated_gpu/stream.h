@@ -13,6 +13,7 @@
 //   COMPUTRON_EMULATED_DELAY_US     how late an operation begins at most (100; 0: never)
 //   COMPUTRON_EMULATED_GRAPHS       graphs that there is room for (any number)
 //   COMPUTRON_EMULATED_PINNED_ONLY  1: a copy of host memory that is not registered ends the process (0)
+//   COMPUTRON_EMULATED_ENGINE_BUSY  1: a copy up that a stream of kernels gives the engine ends the process (0)
 //   COMPUTRON_EMULATED_REPORT       1: figures on stderr when the process ends (0)
 #pragma once
 
@@ -40,9 +41,18 @@ cudaError_t told(cudaError_t error);
 // Ends the process: the product did what CUDA forbids.
 [[noreturn]] void refuse(const std::string& what);
 
+// A load of a GPU fails where it is not aligned ("misaligned address"), one of a CPU is only slow.
+inline void check_aligned(const void* p, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(p) % bytes != 0) refuse("a kernel reads or copies at a misaligned address");
+}
+
 // True if [p, p + bytes) lies in one allocation of device memory (or one registered host slab).
 bool is_device_memory(const void* p, std::size_t bytes);
 bool is_pinned_memory(const void* p, std::size_t bytes);
+
+// Whether `stream` has been given a kernel, which is noted.
+void note_kernel(cudaStream_t stream);
+bool runs_kernels(cudaStream_t stream);
 
 // Whether what is given to `stream` is kept for a graph.
 bool captures(cudaStream_t stream);

@@ -92,18 +92,24 @@ TEST_P(GemmTest, AddsBiasAndActivates) {
   }
 }
 
-// Many rows of narrow types, which devices have other kernels for; what is behind the sums may be rounded twice.
+// Many rows of narrow types, which devices have other kernels for; what is behind the sums may be rounded twice. The
+// bias lies at a multiple of 256 or of 4 only.
 TEST_P(GemmTest, AddsBiasAndActivatesManyNarrowRows) {
   constexpr int kRows = 70, kOut = 192, kIn = 64;
   const DType dtype = bench_.ops().weight_dtype(DType::kBF16);
   const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
   const auto x = random_floats(kRows * kIn, 1, x_dtype), w = random_floats(kOut * kIn, 2, dtype);
-  const auto bias = random_floats(kOut, 3);
+  const Floats bias = random_floats(kOut, 3);
+  Floats behind_another = bias;
+  behind_another.insert(behind_another.begin(), 0.5f);
   for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf}) {
-    for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [out_dtype, shift] : {std::pair{DType::kF32, 0}, {DType::kBF16, 0}, {DType::kF32, 1}}) {
+      Vector vector = bench_.vector(shift == 0 ? bias : behind_another);
+      vector.data += shift;
+      vector.length = kOut;
       const auto y = bench_.empty(kRows, kOut, out_dtype);
       bench_.ops().gemm(bench_.stream(), bench_.put(x, kRows, kIn, x_dtype),
-                        bench_.weight(w, kOut, kIn, dtype, {64, 128}), bench_.vector(bias), activation, y);
+                        bench_.weight(w, kOut, kIn, dtype, {64, 128}), vector, activation, y);
       expect_close(bench_.get(y), reference(x, w, bias, kRows, kOut, kIn, activation),
                    2 * tolerance(bench_, dtype, out_dtype),
                    fmt::format("activation {} to {}", static_cast<int>(activation), name_of(out_dtype)));

@@ -204,9 +204,12 @@ void CudaOps::give_gemm(CudaComputeStream& stream, bool skinny, const kernel::Ge
        call.out_dtype, call.out_columns, runs);
 }
 
-// The bias in the output's type, which is what the library adds; null if there is no room for it.
+// The bias in the output's type, where the library takes it: null if there is no room for it, or it lies badly.
 const std::byte* CudaOps::bias_as(CudaComputeStream& stream, const kernel::GemmCall& call) {
-  if (call.out_dtype == DType::kF32) return reinterpret_cast<const std::byte*>(call.bias);
+  if (call.out_dtype == DType::kF32) {
+    const bool lies_well = reinterpret_cast<std::uintptr_t>(call.bias) % LibraryGemm::kBiasAlignment == 0;
+    return lies_well ? reinterpret_cast<const std::byte*>(call.bias) : nullptr;
+  }
   if (call.out_columns * size_of(call.out_dtype) > bias_->bytes()) return nullptr;
   kernel::with_element(call.out_dtype, [&]<class T>(T) {
     run(stream, "bias of a gemm", 1, call.out_columns,

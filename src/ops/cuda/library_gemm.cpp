@@ -85,10 +85,11 @@ int alignment_of(const LibraryCall& call) {
   return whole ? 16 : static_cast<int>(element);
 }
 
-// The algorithm depends on that, too: 0 without a bias.
-int bias_alignment_of(const LibraryCall& call) {
-  if (call.bias == nullptr) return 0;
-  return reinterpret_cast<std::uintptr_t>(call.bias) % 16 == 0 ? 16 : static_cast<int>(size_of(call.out_dtype));
+// Who looks for an algorithm takes the bias's alignment from its address (cublasLt.h, BIAS_POINTER), which a piece of
+// another weight has not: one that is aligned as all are, and no better.
+LibraryCall with_any_bias(LibraryCall call) {
+  if (call.bias != nullptr) call.bias = reinterpret_cast<const std::byte*>(LibraryGemm::kBiasAlignment);
+  return call;
 }
 
 }  // namespace
@@ -103,8 +104,8 @@ LibraryGemm::LibraryGemm(bool tf32, std::byte* workspace, std::size_t workspace_
 bool LibraryGemm::run(CudaComputeStream& stream, const LibraryCall& call) {
   const int row_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(call.rows)));
   const int alignment = alignment_of(call);
-  const Key key{call.dtype, call.out_dtype,   call.relu, bias_alignment_of(call),
-                call.depth, call.weight_rows, row_class, alignment};
+  const bool has_bias = call.bias != nullptr;
+  const Key key{call.dtype, call.out_dtype, has_bias, call.relu, call.depth, call.weight_rows, row_class, alignment};
   auto found = algorithms_.find(key);
   if (found == algorithms_.end()) found = algorithms_.emplace(key, choose(call, row_class, alignment)).first;
   return found->second && multiply(stream, call, *found->second);
@@ -126,7 +127,7 @@ bool LibraryGemm::multiply(CudaComputeStream& stream, const LibraryCall& call, c
 }
 
 std::optional<cublasLtMatmulAlgo_t> LibraryGemm::choose(const LibraryCall& call, int row_class, int alignment) {
-  Product p(call, call.weight_rows, row_class, tf32_);
+  Product p(with_any_bias(call), call.weight_rows, row_class, tf32_);
   Preference preference(workspace_bytes_, alignment);
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
@@ -134,7 +135,7 @@ std::optional<cublasLtMatmulAlgo_t> LibraryGemm::choose(const LibraryCall& call,
                                                      &preference.preference, /*requestedAlgoCount=*/1, &result, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return std::nullopt;
   check_library(status, "cublasLtMatmulAlgoGetHeuristic");
-  if (count == 0) return std::nullopt;
+  if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
   return result.algo;
 }
 

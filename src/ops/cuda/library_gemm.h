@@ -28,7 +28,7 @@ struct LibraryCall {
   int depth = 0;
   int run_rows = 0;
   int weight_rows = 0;              // of the whole weight; the output has as many columns
-  const std::byte* bias = nullptr;  // [run_rows] of `out_dtype`; null: none
+  const std::byte* bias = nullptr;  // [run_rows] of `out_dtype`, at a multiple of kBiasAlignment; null: none
   bool relu = false;
   std::byte* out = nullptr;  // its first column
   DType out_dtype = DType::kF32;
@@ -36,6 +36,10 @@ struct LibraryCall {
 
 class LibraryGemm {
  public:
+  // Of what is told of a bias: algorithms for less have read sixteen bytes of it at once all the same
+  // (github.com/pytorch/pytorch/pull/194497), and such an error is for good.
+  static constexpr std::size_t kBiasAlignment = 16;
+
   // Borrows the workspace, which lies at a multiple of 256.
   LibraryGemm(bool tf32, std::byte* workspace, std::size_t workspace_bytes);
 
@@ -47,8 +51,8 @@ class LibraryGemm {
   struct Destroy {
     void operator()(cublasLtHandle_t handle) const;
   };
-  // Types, relu, alignment of the bias, depth, weight rows, class of rows, alignment of the output.
-  using Key = std::tuple<DType, DType, bool, int, int, int, int, int>;
+  // Types, bias, relu, depth, weight rows, class of rows, alignment of the output.
+  using Key = std::tuple<DType, DType, bool, bool, int, int, int, int>;
 
   bool multiply(CudaComputeStream& stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm);
   std::optional<cublasLtMatmulAlgo_t> choose(const LibraryCall& call, int row_class, int alignment);

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
+#include <cstdint>
 
 #include "computron/base/types.h"
+#include "kernels/cuda/elements.h"
 #include "src/device/cuda/cuda_check.h"
 
 namespace computron {
@@ -26,17 +29,34 @@ void Staging::make_room(CudaComputeStream& stream) const {
 const std::byte* Staging::upload_bytes(CudaComputeStream& stream, std::span<const std::byte> bytes) {
   const std::size_t size_class = std::max(std::bit_ceil(bytes.size()), kLeastUpload);
   const Place place = take(stream, uploads_, size_class, /*with_copy=*/true);
-  if (bytes.empty()) return place.device;
+  if (bytes.empty()) return place.copy;
   std::memcpy(place.host, bytes.data(), bytes.size());
-  stream.copy_to_device(place.device, place.host, size_class);
-  return place.device;
+  copy_up(stream, place.copy, place, size_class);
+  return place.copy;
 }
 
 void Staging::copy_to_device(CudaComputeStream& stream, std::byte* to, std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
   const Place place = take(stream, plain_, bytes.size(), /*with_copy=*/false);
   std::memcpy(place.host, bytes.data(), bytes.size());
-  stream.copy_to_device(to, place.host, bytes.size());
+  copy_up(stream, to, place, bytes.size());
+}
+
+// Words as numbers that nobody looks at; single bytes by the engine after all.
+void Staging::copy_up(CudaComputeStream& stream, std::byte* to, const Place& from, std::size_t bytes) {
+  constexpr std::size_t kWord = sizeof(float);
+  const std::size_t words = bytes / kWord;
+  if ((reinterpret_cast<std::uintptr_t>(to) | bytes) % kWord != 0 || words > INT_MAX) {
+    return stream.copy_to_device(to, from.host, bytes);
+  }
+  const int columns = static_cast<int>(words);
+  const kernels::cuda::CopyRows<float, float> copy{
+      reinterpret_cast<const float*>(from.mapped), columns, nullptr, 0, reinterpret_cast<float*>(to), columns};
+  const auto launch = [&] {
+    kernels::cuda::for_each_element(stream.handle(), 1, columns, copy);
+    check_cuda(cudaGetLastError(), "a copy from pinned memory");
+  };
+  stream.give("upload", launch, copy);
 }
 
 Staging::Place Staging::result_bytes(CudaComputeStream& stream, std::size_t bytes) {
@@ -55,20 +75,16 @@ Staging::Place Staging::take(CudaComputeStream& stream, std::vector<Slab>& slabs
   }
   const std::size_t offset = slab->used;
   slab->used += needed;
-  return {slab->host->data() + offset, slab->device + offset};
+  return {slab->host->data() + offset, slab->mapped + offset, with_copy ? slab->copy->data() + offset : nullptr};
 }
 
 Staging::Slab Staging::make_slab(std::size_t bytes, bool with_copy) {
   Slab slab;
   slab.host = device_.allocate_host(bytes, "staging");
-  if (with_copy) {
-    slab.copy = device_.allocate(bytes, "staging");
-    slab.device = slab.copy->data();
-  } else {
-    void* device = nullptr;
-    COMPUTRON_CUDA_CHECK(cudaHostGetDevicePointer(&device, slab.host->data(), 0));
-    slab.device = static_cast<std::byte*>(device);
-  }
+  if (with_copy) slab.copy = device_.allocate(bytes, "staging");
+  void* mapped = nullptr;
+  COMPUTRON_CUDA_CHECK(cudaHostGetDevicePointer(&mapped, slab.host->data(), 0));
+  slab.mapped = static_cast<std::byte*>(mapped);
   return slab;
 }
 

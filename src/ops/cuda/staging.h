@@ -1,6 +1,10 @@
 // Host data on its way to the device and results on their way back: pinned memory, so that no copy waits for the host
 // and the host waits for no copy. Lent until the stream has synchronized; nothing is allocated once a pass has been
 // seen that needs as much.
+//
+// What goes up is read by kernels. The copy engine takes all that goes up in turn, from whatever stream: few bytes
+// would stand behind the pages that are under way, milliseconds each time (github.com/NVIDIA/cudf/issues/15620,
+// github.com/meta-pytorch/torchrec/pull/4339).
 #pragma once
 
 #include <cstddef>
@@ -38,8 +42,8 @@ class Staging {
   };
   template <class T>
   Result<T> result(CudaComputeStream& stream, std::size_t count) {
-    const auto [host, device] = result_bytes(stream, count * sizeof(T));
-    return {reinterpret_cast<T*>(host), reinterpret_cast<T*>(device)};
+    const Place place = result_bytes(stream, count * sizeof(T));
+    return {reinterpret_cast<T*>(place.host), reinterpret_cast<T*>(place.mapped)};
   }
 
   // Grows when the stream synchronizes: what was lent before is gone.
@@ -49,17 +53,19 @@ class Staging {
   struct Slab {
     std::unique_ptr<HostBuffer> host;
     std::unique_ptr<DeviceBuffer> copy;  // of the host's bytes; plain slabs have none
-    std::byte* device = nullptr;         // where kernels find the slab: `copy`, or the host memory itself
+    std::byte* mapped = nullptr;         // where kernels find the host's bytes
     std::size_t used = 0;
   };
   struct Place {
     std::byte* host;
-    std::byte* device;
+    std::byte* mapped;
+    std::byte* copy;  // null in plain slabs
   };
 
   const std::byte* upload_bytes(CudaComputeStream& stream, std::span<const std::byte> bytes);
   Place result_bytes(CudaComputeStream& stream, std::size_t bytes);
   Place take(CudaComputeStream& stream, std::vector<Slab>& slabs, std::size_t bytes, bool with_copy);
+  static void copy_up(CudaComputeStream& stream, std::byte* to, const Place& from, std::size_t bytes);
   Slab make_slab(std::size_t bytes, bool with_copy);
   void reset();
 

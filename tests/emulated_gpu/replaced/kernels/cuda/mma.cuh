@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/element.h"
 #include "tests/emulated_gpu/block.h"
+#include "tests/emulated_gpu/stream.h"
 
 namespace computron::kernels::cuda {
 
@@ -64,12 +65,15 @@ unsigned pack(float low, float high) {
   return static_cast<unsigned>(a.bits) | static_cast<unsigned>(b.bits) << 16;
 }
 
-// Needs an address at a multiple of 16.
-inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
+inline uint4 load_once(const void* from) {
+  emulated_gpu::check_aligned(from, 16);
+  return *static_cast<const uint4*>(from);
+}
 
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets elements 2t, 2t + 1 of row g, or of column
 // g.
 inline void load_matrices(unsigned (&r)[4], const void* row, bool transposed = false) {
+  emulated_gpu::check_aligned(row, 16);
   const emulated_gpu::Slot* rows = twin::exchange(static_cast<const std::uint16_t*>(row));
   const int lane = emulated_gpu::lane(), g = lane / 4, t = lane % 4;
   const auto at = [&](int matrix, int i, int j) {
@@ -83,6 +87,8 @@ inline void load_matrices(unsigned (&r)[4], const void* row, bool transposed = f
 inline void load_matrices_transposed(unsigned (&r)[4], const void* row) { load_matrices(r, row, true); }
 
 inline void copy_async(void* to, const void* from, bool exists) {
+  emulated_gpu::check_aligned(to, 16);
+  emulated_gpu::check_aligned(from, 16);
   emulated_gpu::copy_later(to, exists ? from : nullptr);
 }
 inline void commit_copies() { emulated_gpu::commit_copies(); }
