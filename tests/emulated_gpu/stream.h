@@ -16,6 +16,7 @@
 //   COMPUTRON_EMULATED_CONNECT      0: a sum or transfer that would have to connect ranks first ends the process (1)
 //   COMPUTRON_EMULATED_NCCL_FAILS   this rank's calls of that name fail (ncclCommInitRankConfig, ncclCommSplit,
 //                                   ncclAllReduce), and NCCL tells the other ranks nothing of it (none)
+//   COMPUTRON_EMULATED_CUBLASLT_REFUSES   products that the chosen algorithm refuses: cublaslt.cpp (none)
 //   COMPUTRON_EMULATED_REPORT       1: figures on stderr when the process ends (0)
 #pragma once
 
