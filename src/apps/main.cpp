@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "computron/base/error.h"
+#include "computron/comm/mpi.h"
 #include "src/apps/commands.h"
 #include "src/apps/man_page.h"
 #include "src/apps/version.h"
@@ -20,20 +21,23 @@
 namespace computron {
 namespace {
 
-// Before MPI is up only the launcher's variables tell the rank; what all ranks say is said once.
-bool speaks() {
+// Before MPI is up only the launcher's variables tell the rank; null without one.
+const char* launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+    if (const char* rank = std::getenv(name)) return rank;
   }
-  return true;
+  return nullptr;
 }
 
-// The others leave time for that: a launcher kills all ranks when the first has failed. It cuts the waiting short, too.
+// What all ranks say is said once, by rank 0. The others leave time for that: a launcher kills all ranks when the first
+// has failed. One that is still there then has a reason of its own.
 int fail(ExitCode code, const char* what) {
-  if (speaks()) {
+  const char* rank = launched_rank();
+  if (rank == nullptr || std::string_view(rank) == "0") {
     std::fprintf(stderr, "computron: %s\n", what);
   } else {
     std::this_thread::sleep_for(std::chrono::seconds(3));
+    std::fprintf(stderr, "computron: rank %s %s: %s\n", rank, host_name().c_str(), what);
   }
   return static_cast<int>(code);
 }

@@ -41,6 +41,10 @@ std::optional<double> finalize_limit_s;
 
 void MpiSession::while_waiting(std::function<void()> poll) { waiting_poll = std::move(poll); }
 
+void MpiSession::poll_while_waiting() {
+  if (waiting_poll) waiting_poll();
+}
+
 void MpiSession::finalize_within(double limit_s) { finalize_limit_s = limit_s; }
 
 void await(MPI_Request request, const std::string& call) {
@@ -48,7 +52,7 @@ void await(MPI_Request request, const std::string& call) {
   for (int finished = 0;;) {
     check_mpi(MPI_Test(&request, &finished, MPI_STATUS_IGNORE), call);
     if (finished) return;
-    if (waiting_poll) waiting_poll();
+    MpiSession::poll_while_waiting();
     idler.pause();
   }
 }

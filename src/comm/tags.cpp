@@ -22,6 +22,8 @@ std::string name_of(int tag) {
       return "stop";
     case kSign:
       return "sign of life";
+    case kAlarm:
+      return "alarm";
     case kLogitSummary:
       return "logit summary";
     case kAllReduce:

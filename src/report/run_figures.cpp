@@ -128,6 +128,7 @@ GroupFigures group_figures(const std::string& id, const Field& field) {
   group.ttft_s = distribution(field.at("ttft_s"));
   read_swaps(field.at("swaps"), group);
   group.steps = steps.at("count").count();
+  if (steps.has("graphs")) group.graphs = steps.at("graphs").count();
   group.step_mean_us = steps.at("mean_us").optional();
   group.step_overhead_us = steps.at("overhead_us").optional();
   if (field.has("open")) group.open = counts(field.at("open"));

@@ -70,6 +70,11 @@ std::string link_card(const RunFigures& run) {
               rate + (run.link_emulated ? ", emulated" : ""));
 }
 
+// Of GPUs; there are none otherwise.
+std::string graphs_note(const GroupFigures& job) {
+  return job.graphs > 0 ? fmt::format(" · {} passes as graphs", count("steps.graphs", job.graphs)) : "";
+}
+
 std::string exposed_card(const RunFigures& run) {
   const double share = run.wall_s > 0 ? run.job.exposed_s / run.wall_s : NAN;
   return card("Waited for pages", data("swaps.exposed_s", run.job.exposed_s, format_time(run.job.exposed_s)),
@@ -204,8 +209,8 @@ std::string run_summary(const RunFigures& run, const std::optional<RunTrace>& tr
   cards += exposed_card(run);
   if (trace) cards += hidden_card(*trace);
   cards += card("Steps", count("steps.count", job.steps),
-                fmt::format("{} each · deciding {}", data("steps.mean_us", job.step_mean_us, microseconds),
-                            data("steps.overhead_us", job.step_overhead_us, microseconds)));
+                fmt::format("{} each · deciding {}{}", data("steps.mean_us", job.step_mean_us, microseconds),
+                            data("steps.overhead_us", job.step_overhead_us, microseconds), graphs_note(job)));
   return "<div class=\"cards\">\n" + cards + "</div>\n" + attempt_note(run);
 }
 

@@ -196,6 +196,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   HostOutputs out(images_[step.model]->plan, batch);
 
   const double begin_s = now_s(), still_s = standing_still_s();
+  const std::uint64_t repeated = compute_->repeated();
   StepPages pages(residency_, step);
   Pass pass{*compute_, ops_, *links_.all_reduce, pages, *work_, batch, cache, trace_};
   const auto forward = [&] { transformers_[step.model].forward(pass, hidden, out.pointers()); };
@@ -206,6 +207,7 @@ void Executor::run_pass(const Step& step, Report& report) {
     forward();
   }
   if (!mesh_.last_stage()) links_.transfer->send(*compute_, values, count);
+  report.repeated = compute_->repeated() > repeated;
   pages.end();
   compute_->synchronize();
   residency_.finished(step);

@@ -176,7 +176,8 @@ void Engine::send(PlannedStep planned) {
   collector_.expect(planned.step, std::move(planned.expected));
   collector_.note_sent(planned.step.id, sender_.send(planned.step));
   job_.executor().accept(planned.step);
-  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), predicted_s, !planned.swaps.empty()});
+  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), predicted_s, !planned.swaps.empty(),
+                        !planned.step.chunks.empty()});
   if (in_flight_.size() == 1) expect_oldest();
   todo_.push_back({std::move(planned.step), begun});
 }
@@ -257,6 +258,9 @@ void Engine::share_out_busy_time(RankTimes& times, const Report& report) {
 void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   ServeFigures& figures = metrics_.model(step.model);
   ++figures.steps.count;
+  figures.steps.passes += step.pass ? 1 : 0;
+  const bool repeated = std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.repeated; });
+  figures.steps.graphs += repeated ? 1 : 0;
   figures.steps.total_s += now_s() - step.sent_s;
   const CacheUse& cache = scheduler_.cache_use(step.model);
   figures.cache = {cache.set_asides, cache.shared_tokens};

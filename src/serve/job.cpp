@@ -163,6 +163,9 @@ void Job::make_device() {
   if (options_.device == "cuda") {
     if (options_.link_gb_per_s > 0)
       throw Error(ExitCode::kUsage, "--link-gbps: a link is emulated with --device cpu only");
+    if (options_.reproducible && options_.transport == "nccl" && mesh_->shape.tp > 2) {
+      throw Error(ExitCode::kUsage, "--reproducible: NCCL adds in an order of its own: use --transport mpi");
+    }
     device_ = make_cuda_device(rank_on_node_);
     keep_near(device_->numa_node());
     ops_ = make_cuda_ops(*device_, options_.tf32);

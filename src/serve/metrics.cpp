@@ -68,6 +68,8 @@ double busiest(const std::vector<double>& ranks_s) {
 Json steps_json(const StepFigures& steps) {
   const auto count = static_cast<double>(steps.count);
   return {{"count", steps.count},
+          {"passes", steps.passes},
+          {"graphs", steps.graphs},
           {"mean_us", ratio(steps.total_s * 1e6, count)},
           {"overhead_us", ratio(steps.overhead_s * 1e6, count)},
           {"compute_s", busiest(steps.compute_s)}};
@@ -153,6 +155,8 @@ void merge(SwapFigures& to, const SwapFigures& from) {
 
 void merge(StepFigures& to, const StepFigures& from) {
   to.count += from.count;
+  to.passes += from.passes;
+  to.graphs += from.graphs;
   to.total_s += from.total_s;
   to.overhead_s += from.overhead_s;
   to.compute_s.resize(std::max(to.compute_s.size(), from.compute_s.size()));
@@ -214,8 +218,10 @@ std::string swaps_line(const SwapFigures& swaps, const RunFacts& facts) {
 std::string steps_line(const StepFigures& steps) {
   if (steps.count == 0) return "no steps";
   const auto count = static_cast<double>(steps.count);
-  return fmt::format("{} steps of {:.0f} us on average; deciding and sending one took {:.1f} us", steps.count,
-                     1e6 * steps.total_s / count, 1e6 * steps.overhead_s / count);
+  const std::string graphs =
+      steps.graphs > 0 ? fmt::format("; {} of {} passes as graphs", steps.graphs, steps.passes) : "";
+  return fmt::format("{} steps of {:.0f} us on average; deciding and sending one took {:.1f} us{}", steps.count,
+                     1e6 * steps.total_s / count, 1e6 * steps.overhead_s / count, graphs);
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const TinyModel kModel{.layers = 2, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 128, .seed = 31};
 constexpr char kTensor[] = "layers.1.mlp.down.weight";  // of the last stage, cut along its columns
@@ -69,6 +71,27 @@ TEST_F(Failure, UnknownOptionIsUsage) {
   ServeJob wrong = job(1, 1);
   wrong.more = {"--no-such-option"};
   expect_failure(wrong, 64, "--no-such-option");
+}
+
+// A launcher kills all ranks when the first has failed.
+TEST_F(Failure, ARankThatIsQuickerLetsRankZeroSpeak) {
+  ServeJob wrong = job(2, 1);
+  wrong.program = folder_ / "late-rank-0";
+  write_lines(wrong.program, {"#!/bin/sh", "[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && sleep 1",
+                              fmt::format("exec '{}' \"$@\"", COMPUTRON_PROGRAM)});
+  fs::permissions(wrong.program, fs::perms::owner_all);
+  wrong.more = {"--no-such-option"};
+  const Served served = RunningServe(wrong, folder_).finish(failing_limit_s());
+  expect_failed(served, 64, "--no-such-option");
+  EXPECT_THAT(served.job.own_lines(), Each(Not(HasSubstr("rank"))));
+}
+
+// As where a file of options is missing on one host.
+TEST_F(Failure, WhatIsWrongOnOneRankOnlyIsSaidByThatRank) {
+  ServeJob two = job(2, 1);
+  two.ranks = 1;
+  two.more = {":", "-n", "1", COMPUTRON_PROGRAM, "serve", "--no-such-option"};
+  expect_failed(RunningServe(two, folder_).finish(failing_limit_s()), 64, "computron: rank 1 ");
 }
 
 TEST_F(Failure, UnreadableSizeIsUsage) {
@@ -135,6 +158,13 @@ TEST_F(Failure, WhatOnlyTheCpuDeviceHas) {
   emulated.device = "cuda";
   emulated.more = {"--link-gbps", "1"};
   expect_failure(emulated, 64, "--link-gbps");
+}
+
+TEST_F(Failure, SumsInAnOrderThatIsNotReproducible) {
+  ServeJob wrong = job(4, 1);
+  wrong.device = "cuda";
+  wrong.more = {"--transport", "nccl", "--reproducible"};
+  expect_failures({wrong}, 64, "--reproducible");
 }
 
 TEST_F(Failure, MissingRequestFileIsNoInput) {

@@ -137,6 +137,9 @@ TEST_F(Serve, ScoresWhatItGenerates) {
   expect_scores(choice, tokens, *odd.reference, kTolerance);
   expect_greedy({tokens.begin() + 9, tokens.end()}, odd.reference->generate(prompt, 20));
   EXPECT_EQ(choice.at("finish_reason"), "length");
+  const json& steps = served.metrics.at("steps");
+  EXPECT_EQ(steps.at("passes"), 20);
+  EXPECT_EQ(steps.at("graphs") > 0, !on_cpu());
 }
 
 // Σ p (log p − log q) over the alternatives given, mean over positions.

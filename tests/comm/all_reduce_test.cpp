@@ -77,8 +77,8 @@ class AllReduceTest : public testing::TestWithParam<Case> {
   std::unique_ptr<Device> device_ = test::make_test_device(GetParam().options, world_.rank());
   std::unique_ptr<Stream> stream_ = device_->make_compute_stream(progress_);
   Mesh mesh_{{.tp = world_.size(), .pp = 1}, Communicator::world()};
-  Links links_ = make_links(test::test_link_kind(GetParam().links, mesh_.rank), mesh_, *device_, progress_,
-                            {.max_count = kMaxCount});
+  Links links_ = test::make_test_links(test::test_link_kind(GetParam().links, mesh_.rank), mesh_, *device_, progress_,
+                                       {.max_count = kMaxCount});
 };
 
 TEST_P(AllReduceTest, AddsInThePromisedOrderAtEverySize) {

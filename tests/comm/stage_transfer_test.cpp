@@ -39,8 +39,8 @@ class StageTransferTest : public testing::TestWithParam<Case> {
   Mesh mesh_{shape(), Communicator::world()};
   std::unique_ptr<Device> device_ = test::make_test_device({}, mesh_.rank);
   std::unique_ptr<Stream> stream_ = device_->make_compute_stream(progress_);
-  Links links_ = make_links(test::test_link_kind(GetParam().kind, mesh_.rank), mesh_, *device_, progress_,
-                            {.max_count = kMaxCount, .buffers = kBuffers});
+  Links links_ = test::make_test_links(test::test_link_kind(GetParam().kind, mesh_.rank), mesh_, *device_, progress_,
+                                       {.max_count = kMaxCount, .buffers = kBuffers});
 };
 
 // The first stage runs ahead by as many steps as there are buffers and then waits; every stage adds one.

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "computron/comm/alarm.h"
 #include "computron/comm/mpi.h"
 
 namespace computron {
@@ -43,6 +44,32 @@ TEST(Vote, OneRankFails) {
     EXPECT_EQ(error.code(), ExitCode::kNoInput);
     EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(failing) + " "));
   }
+}
+
+TEST(Alarm, IsHeardByAllOthersAndByNobodyLater) {
+  const auto world = Communicator::world();
+  for (int raising = 0; raising < world.size(); ++raising) {
+    Alarm alarm(world);
+    EXPECT_FALSE(alarm.heard());
+    world.barrier();
+    if (world.rank() == raising) alarm.raise();
+    EXPECT_EQ(alarm.heard_within(world.rank() == raising ? 0 : 60), world.rank() != raising);
+    world.barrier();
+    EXPECT_EQ(alarm.heard(), world.rank() != raising);
+  }
+}
+
+// Those who have not listened hear nothing of it in the next phase.
+TEST(Alarm, BelongsToItsPhase) {
+  const auto world = Communicator::world();
+  {
+    Alarm alarm(world);
+    if (world.rank() == 0) alarm.raise();
+    world.barrier();
+  }
+  Alarm alarm(world);
+  world.barrier();
+  EXPECT_FALSE(alarm.heard_within(0.05));
 }
 
 }  // namespace

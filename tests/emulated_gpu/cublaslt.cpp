@@ -8,7 +8,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -166,6 +168,15 @@ Algorithm choose(const Problem& p, const Preference& preference) {
 bool was_chosen_for(const Algorithm& algorithm, const Problem& p) {
   return algorithm.compute == p.description.compute && algorithm.epilogue == p.description.epilogue &&
          algorithm.type == p.a.type && algorithm.out_type == p.d.type && algorithm.depth == p.depth();
+}
+
+// As an algorithm may that was chosen for a class of shapes: "64" pieces of so many rows of the weight, "epilogue"
+// whatever has one.
+bool is_refused(const Problem& p) {
+  const char* refused = std::getenv("COMPUTRON_EMULATED_CUBLASLT_REFUSES");
+  if (refused == nullptr) return false;
+  if (std::string_view(refused) == "epilogue") return p.description.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  return p.d.rows == std::strtoull(refused, nullptr, 10);
 }
 
 // ---- one product
@@ -403,6 +414,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                         static_cast<std::byte*>(workspace)};
   if (const auto status = check(product.problem); status != CUBLAS_STATUS_SUCCESS) return status;
   if (!was_chosen_for(product.algorithm, product.problem)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (is_refused(product.problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (product.algorithm.workspace_bytes > workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
   check_operands(product);
   enqueue(stream, [product] { multiply(product); });

@@ -97,7 +97,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     return refuse(fmt::format("Invalid rank requested : {}/{}", rank, ranks));
   }
   auto communicator = std::make_shared<Communicator>(Communicator::Place{id.internal, rank, ranks}, options_of(config),
-                                                     std::make_shared<std::atomic<bool>>(false));
+                                                     std::make_shared<computron::emulated_gpu::Family>());
   *comm = handle_of(communicator);
   return communicator->init();
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "tests/emulated_gpu/stream.h"
 
@@ -23,6 +24,14 @@ std::uint64_t host_hash() {
   if (const char* given = std::getenv("NCCL_HOSTID")) return std::hash<std::string_view>{}(given);
   gethostname(name.data(), name.size() - 1);
   return std::hash<std::string_view>{}(name.data());
+}
+
+// Whether this rank's calls of that name fail, of which the other ranks hear nothing.
+bool fails(const char* call) {
+  const char* failing = std::getenv("COMPUTRON_EMULATED_NCCL_FAILS");
+  if (failing == nullptr || std::string_view(failing) != call) return false;
+  set_last_nccl_error(fmt::format("COMPUTRON_EMULATED_NCCL_FAILS={}", call));
+  return true;
 }
 
 // Of the runtime's only device.
@@ -41,11 +50,11 @@ void set_last_nccl_error(const std::string& text) {
 
 const char* last_nccl_error() { return last_error.data(); }
 
-Communicator::Communicator(Place place, Options options, std::shared_ptr<std::atomic<bool>> stop)
+Communicator::Communicator(Place place, Options options, std::shared_ptr<Family> family)
     : rank_(place.rank),
       ranks_(place.ranks),
       options_(options),
-      stop_(std::move(stop)),
+      family_(std::move(family)),
       segment_(std::make_unique<Segment>(std::move(place.segment), place.ranks)),
       random_(static_cast<unsigned>(1000 * place.ranks + place.rank + 1)),
       late_(random_()) {}
@@ -105,8 +114,9 @@ std::optional<std::vector<Meeting>> Communicator::meet(const Meeting& mine, cons
 
 ncclResult_t Communicator::init() {
   return start([this] {
+    if (fails("ncclCommInitRankConfig")) return ncclSystemError;
     const auto all =
-        meet({.kind = MeetingKind::kJoin, .color = 0, .key = 0, .host = host_hash(), .gpu = gpu_hash()}, *stop_);
+        meet({.kind = MeetingKind::kJoin, .color = 0, .key = 0, .host = host_hash(), .gpu = gpu_hash()}, family_->stop);
     if (!all) return ncclInternalError;
     if (rank_ == 0) segment_->forget_name();
     return refuse_shared_gpu(*all);
@@ -130,10 +140,12 @@ ncclResult_t Communicator::split(int color, int key, const Options* options,
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "ncclCommSplit: a negative color");
   ++splits_;
   const auto split = [this, color, key, options = options != nullptr ? *options : options_, done = std::move(done)] {
-    const auto all = meet({.kind = MeetingKind::kSplit, .color = color, .key = key, .host = 0, .gpu = 0}, *stop_);
+    if (fails("ncclCommSplit")) return ncclSystemError;
+    const auto all =
+        meet({.kind = MeetingKind::kSplit, .color = color, .key = key, .host = 0, .gpu = 0}, family_->stop);
     if (!all) return ncclInternalError;
     auto child = color == NCCL_SPLIT_NOCOLOR ? nullptr : child_of(*all, options);
-    if (child != nullptr && !child->meet({MeetingKind::kJoin, 0, 0, 0, 0}, *stop_)) return ncclInternalError;
+    if (child != nullptr && !child->meet({MeetingKind::kJoin, 0, 0, 0, 0}, family_->stop)) return ncclInternalError;
     if (child != nullptr && child->rank_ == 0) child->segment_->forget_name();
     done(std::move(child));
     return ncclSuccess;
@@ -151,32 +163,58 @@ std::shared_ptr<Communicator> Communicator::child_of(const std::vector<Meeting>&
   const auto me = std::find(members.begin(), members.end(), std::tuple(all[rank_].key, rank_));
   Place place{fmt::format("{}.{}.{}", segment_->name(), splits_, all[rank_].color),
               static_cast<int>(me - members.begin()), static_cast<int>(members.size())};
-  auto stop = options_.share ? stop_ : std::make_shared<std::atomic<bool>>(false);
-  return std::make_shared<Communicator>(std::move(place), options, std::move(stop));
+  auto family = options_.share ? family_ : std::make_shared<Family>();
+  return std::make_shared<Communicator>(std::move(place), options, std::move(family));
 }
 
-// The first operation connects the ranks and is always in progress.
+bool Communicator::connects(const Operation& operation) {
+  bool& connected = operation.kind == OperationKind::kSum    ? connected_
+                    : operation.kind == OperationKind::kSend ? connected_to_[operation.peer]
+                                                             : connected_from_[operation.peer];
+  if (std::exchange(connected, true)) return false;
+  if (setting("COMPUTRON_EMULATED_CONNECT", 1) == 0) {
+    give_up(fmt::format("rank {} of {} connects for {}, later than it should", rank_, ranks_,
+                        operation.kind == OperationKind::kSum ? "sums" : "transfers"));
+  }
+  return true;
+}
+
+// On the host, until all that it is to reach have come to the same.
+bool Communicator::connect(const Operation& operation) {
+  if (operation.kind == OperationKind::kSum) {
+    place().sums = true;
+    for (int r = 0; r < ranks_; ++r) {
+      if (!wait_until(family_->stop, [&] { return segment_->rank(r).sums.load(); })) return false;
+    }
+    return true;
+  }
+  const bool sends = operation.kind == OperationKind::kSend;
+  Channel& channel = sends ? segment_->channel(rank_, operation.peer) : segment_->channel(operation.peer, rank_);
+  (sends ? channel.has_sender : channel.has_receiver) = true;
+  return wait_until(family_->stop, [&] { return channel.has_sender && channel.has_receiver; });
+}
+
 ncclResult_t Communicator::give(Operation operation, cudaStream_t stream) {
   if (const ncclResult_t status = ready(); status != ncclSuccess) return status;
   if (finalized_) return refuse(ncclInvalidUsage, "an operation after ncclCommFinalize");
+  if (operation.kind == OperationKind::kSum && fails("ncclAllReduce"))
+    return refuse(ncclSystemError, last_nccl_error());
   if (operation.kind != OperationKind::kSum &&
       (operation.peer < 0 || operation.peer >= ranks_ || operation.peer == rank_)) {
     return refuse(ncclInvalidArgument, fmt::format("rank {} of {}: no such peer: {}", rank_, ranks_, operation.peer));
   }
   if (operation.count == 0) return ncclSuccess;
   expect_memory(operation);
-  operation.ticket = given_++;
-  const auto enqueue_it = [self = shared_from_this(), operation, stream] {
+  operation.turn = family_->given++;
+  ++given_;
+  const bool connects = this->connects(operation);
+  const auto enqueue_it = [self = shared_from_this(), operation, stream, connects] {
+    if (connects && !self->connect(operation)) return ncclInternalError;
     enqueue(stream, [self, operation] { self->run(operation); });
+    return ncclSuccess;
   };
-  if (!options_.blocking && (operation.ticket == 0 || random_() % 4 == 0)) {
-    return start([enqueue_it] {
-      enqueue_it();
-      return ncclSuccess;
-    });
-  }
-  enqueue_it();
-  return ncclSuccess;
+  if (!options_.blocking && (connects || random_() % 4 == 0)) return start(enqueue_it);
+  return enqueue_it();
 }
 
 ncclResult_t Communicator::finalize() {
@@ -184,22 +222,22 @@ ncclResult_t Communicator::finalize() {
   if (finalized_) return refuse(ncclInvalidArgument, "ncclCommFinalize for the second time");
   finalized_ = true;
   return start([this] {
-    if (!wait_until(*stop_, [this] { return done_ == given_; })) return ncclInternalError;
-    return meet({MeetingKind::kFinalize, 0, 0, 0, 0}, *stop_) ? ncclSuccess : ncclInternalError;
+    if (!wait_until(family_->stop, [this] { return done_ == given_; })) return ncclInternalError;
+    return meet({MeetingKind::kFinalize, 0, 0, 0, 0}, family_->stop) ? ncclSuccess : ncclInternalError;
   });
 }
 
 ncclResult_t Communicator::destroy() {
   if (const ncclResult_t status = ready(); status != ncclSuccess) return status;
   if (job_.joinable()) job_.join();
-  if (!finalized_) wait_until(*stop_, [this] { return done_ == given_; });
+  if (!finalized_) wait_until(family_->stop, [this] { return done_ == given_; });
   return ncclSuccess;
 }
 
 ncclResult_t Communicator::abort() {
-  *stop_ = true;
+  family_->stop = true;
   if (job_.joinable()) job_.join();
-  place().aborted = true;
+  place().aborted = std::getenv("COMPUTRON_EMULATED_NCCL_FAILS") == nullptr;
   const std::lock_guard until_it_has_ended(running_);
   return ncclSuccess;
 }

@@ -4,8 +4,12 @@
 //   job's thread     waits for the other ranks, then ncclInProgress ends
 //   stream's thread  operations, one after the other in the order given, waiting there for the other ranks
 //
-// A call while a job is under way is refused, and so is every call after that. Once `stop` is set, every wait on this
-// rank ends at once, and what an operation was writing is left as 0xFF.
+// A call while a job is under way is refused, and so is every call after that. The first sum connects all ranks, and
+// the first transfer from one to another those two: its job waits until they have come to the same. Once `stop` is set,
+// every wait on this rank ends at once, and what an operation was writing is left as 0xFF.
+//
+// Communicators that share what they have (splitShare) are a family: a rank's operations on them run in the order
+// given, whatever their streams.
 #pragma once
 
 #include <nccl.h>
@@ -27,11 +31,11 @@ enum class OperationKind : std::uint64_t { kSum = 1, kSend, kReceive };
 
 struct Operation {
   OperationKind kind;
-  const float* in;    // null: kReceive
-  float* out;         // null: kSend
-  std::size_t count;  // floats
-  int peer;           // of a transfer
-  std::uint64_t ticket = 0;
+  const float* in;         // null: kReceive
+  float* out;              // null: kSend
+  std::size_t count;       // floats
+  int peer;                // of a transfer
+  std::uint64_t turn = 0;  // in the family
 };
 
 // Gives up unless the operation may touch its memory.
@@ -40,6 +44,12 @@ void expect_memory(const Operation& operation);
 // What ncclGetLastError() tells, of any communicator.
 void set_last_nccl_error(const std::string& text);
 const char* last_nccl_error();
+
+// What a rank's communicators of one family share.
+struct Family {
+  std::atomic<bool> stop = false;
+  std::atomic<std::uint64_t> given = 0, done = 0;  // operations
+};
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
@@ -52,7 +62,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     bool share;  // splitShare: to abort one of parent and children ends what all of them have under way
   };
 
-  Communicator(Place place, Options options, std::shared_ptr<std::atomic<bool>> stop);
+  Communicator(Place place, Options options, std::shared_ptr<Family> family);
 
   // Waits for all ranks; refuses two with one GPU on one host (NCCL_HOSTID, where that is set).
   ncclResult_t init();
@@ -76,6 +86,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<std::vector<Meeting>> meet(const Meeting& mine, const std::atomic<bool>& stop);
   ncclResult_t refuse_shared_gpu(const std::vector<Meeting>& all);
   std::shared_ptr<Communicator> child_of(const std::vector<Meeting>& all, const Options& options);
+  // Whether the operation is the first of its kind, with this peer.
+  bool connects(const Operation& operation);
+  bool connect(const Operation& operation);
 
   void run(const Operation& operation);
   bool sum(const Operation& operation);
@@ -93,13 +106,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   const int rank_, ranks_;
   const Options options_;
-  const std::shared_ptr<std::atomic<bool>> stop_;
+  const std::shared_ptr<Family> family_;
   const std::unique_ptr<Segment> segment_;
   std::atomic<ncclResult_t> state_ = ncclSuccess;
   std::thread job_;
   std::minstd_rand random_;
   std::uint64_t splits_ = 0;
   bool finalized_ = false;
+  bool connected_ = false;  // for sums
+  std::array<bool, kMaxRanks> connected_to_{}, connected_from_{};
 
   std::atomic<std::uint64_t> given_ = 0, done_ = 0;  // operations
   std::mutex running_;                               // an operation; what follows belongs to it

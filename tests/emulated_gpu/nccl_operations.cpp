@@ -58,9 +58,9 @@ void expect_memory(const Operation& operation) {
 }
 
 void Communicator::run(const Operation& operation) {
-  if (!wait_until(*stop_, [&] { return done_ == operation.ticket; })) return;
+  if (!wait_until(family_->stop, [&] { return family_->done == operation.turn; })) return;
   const std::lock_guard lock(running_);
-  if (*stop_) return;
+  if (family_->stop) return;
   if (late_() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(late_() % 3000));
   expect_memory(operation);
   const bool over = operation.kind == OperationKind::kSum    ? sum(operation)
@@ -69,6 +69,7 @@ void Communicator::run(const Operation& operation) {
   place().doing = 0;
   if (over) {
     ++done_;
+    ++family_->done;
   } else if (operation.out != nullptr) {
     spoil(operation.out, operation.count);
   }
@@ -102,7 +103,7 @@ bool Communicator::sum_piece(const Operation& operation, const Description& what
   std::memcpy(mine.floats, operation.in + first, count * sizeof(float));
   place().pieces = number + 1;
   for (int r = 0; r < ranks_; ++r) {
-    if (!wait_until(*stop_, [&] { return segment_->rank(r).pieces > number; })) return false;
+    if (!wait_until(family_->stop, [&] { return segment_->rank(r).pieces > number; })) return false;
     expect(what, segment_->rank(r).given[number % 2].of, "ncclAllReduce", r);
   }
   for (std::size_t i = 0; i < count; ++i) {
@@ -127,7 +128,7 @@ bool Communicator::waits_elsewhere(OperationKind kind, int peer) const {
 // Asked twice, because the peer goes elsewhere when it has counted.
 bool Communicator::await_peer(const Operation& operation, const std::atomic<std::uint64_t>& counted,
                               std::uint64_t pieces) const {
-  return wait_until(*stop_, [&] {
+  return wait_until(family_->stop, [&] {
     if (counted >= pieces) return true;
     if (!waits_elsewhere(operation.kind, operation.peer) || counted >= pieces) return counted >= pieces;
     give_up(fmt::format("rank {} of {} stands in {} with rank {}, which stands in the same or in ncclAllReduce", rank_,

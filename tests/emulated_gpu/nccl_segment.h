@@ -45,11 +45,13 @@ struct alignas(64) RankPlace {
   std::atomic<std::uint64_t> pieces;  // of sums, given
   Piece given[2];
   std::atomic<std::uint64_t> doing;  // an operation on the device (nccl.cpp), 0: none
+  std::atomic<bool> sums;            // has come to connect for sums
   std::atomic<bool> aborted;
 };
 
 struct alignas(64) Channel {
-  std::atomic<std::uint64_t> written, read;  // pieces
+  std::atomic<bool> has_sender, has_receiver;  // have come to connect
+  std::atomic<std::uint64_t> written, read;    // pieces
   Piece pieces[2];
 };
 

@@ -14,6 +14,10 @@
 //   COMPUTRON_EMULATED_GRAPHS       graphs that there is room for (any number)
 //   COMPUTRON_EMULATED_PINNED_ONLY  1: a copy of host memory that is not registered ends the process (0)
 //   COMPUTRON_EMULATED_ENGINE_BUSY  1: a copy up that a stream of kernels gives the engine ends the process (0)
+//   COMPUTRON_EMULATED_CONNECT      0: a sum or transfer that would have to connect ranks first ends the process (1)
+//   COMPUTRON_EMULATED_NCCL_FAILS   this rank's calls of that name fail (ncclCommInitRankConfig, ncclCommSplit,
+//                                   ncclAllReduce), and NCCL tells the other ranks nothing of it (none)
+//   COMPUTRON_EMULATED_CUBLASLT_REFUSES   products that the chosen algorithm refuses: cublaslt.cpp (none)
 //   COMPUTRON_EMULATED_REPORT       1: figures on stderr when the process ends (0)
 #pragma once
 

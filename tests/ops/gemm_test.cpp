@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/ops/ops_fixture.h"
+#include "tests/support/test_device.h"
 
 namespace computron::testing {
 namespace {
@@ -53,6 +54,8 @@ std::vector<DType> output_types(const Bench& bench) {
   types.push_back(DType::kF32);
   return types;
 }
+
+constexpr char kRefuses[] = "COMPUTRON_EMULATED_CUBLASLT_REFUSES";
 
 struct Shape {
   int rows, out, in;
@@ -115,6 +118,38 @@ TEST_P(GemmTest, AddsBiasAndActivatesManyNarrowRows) {
                    fmt::format("activation {} to {}", static_cast<int>(activation), name_of(out_dtype)));
     }
   }
+}
+
+// Pieces that the library's algorithm refuses are computed by another kernel, every time; the others do not notice.
+TEST_P(GemmTest, ARefusedPieceStaysWithItsKernel) {
+  if (!test::on_emulated_gpu()) GTEST_SKIP() << "for a library that refuses what it is told to";
+  constexpr int kRows = 70, kOut = 448, kIn = 96, kPiece = 64;  // in pieces of 128, 64, 128, 128 rows
+  const DType dtype = bench_.ops().weight_dtype(DType::kBF16);
+  const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
+  const auto x = random_floats(kRows * kIn, 1, x_dtype), w = random_floats(kOut * kIn, 2, dtype);
+  const auto bias = random_floats(kOut, 3);
+  const auto input = bench_.put(x, kRows, kIn, x_dtype);
+  const Weight weight = bench_.weight(w, kOut, kIn, dtype, {128, kPiece, 128});
+  const Vector bias_vector = bench_.vector(bias);
+  const auto product = [&](const char* refused) {
+    refused == nullptr ? unsetenv(kRefuses) : setenv(kRefuses, refused, /*overwrite=*/1);
+    const auto y = bench_.empty(kRows, kOut);
+    bench_.ops().gemm(bench_.stream(), input, weight, bias_vector, Activation::kRelu, y);
+    unsetenv(kRefuses);
+    const auto values = bench_.get(y);
+    expect_close(values, reference(x, w, bias, kRows, kOut, kIn, Activation::kRelu),
+                 tolerance(bench_, dtype, DType::kF32), refused == nullptr ? "whole" : refused);
+    return values;
+  };
+  const auto whole = product(nullptr), piece = product("64");
+  for (int i = 0; i < kRows * kOut; ++i) {
+    if (i % kOut >= 128 && i % kOut < 128 + kPiece) continue;
+    ASSERT_EQ(piece[static_cast<std::size_t>(i)], whole[static_cast<std::size_t>(i)]) << i;
+  }
+  EXPECT_NE(piece, whole) << "nothing was refused";
+  product("epilogue");
+  expect_same(product("64"), piece, "the second time");
+  expect_same(product(nullptr), whole, "when nothing is refused any longer");
 }
 
 TEST_P(GemmTest, ActivationsKeepTheirTails) {

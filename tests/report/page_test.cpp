@@ -46,6 +46,7 @@ TEST(Page, FiguresAreThoseOfTheMetrics) {
   EXPECT_EQ(figures.at("swaps.exposed_s"), 0.03);
   EXPECT_EQ(figures.at("swaps.link_fraction"), 0.93);
   EXPECT_EQ(figures.at("steps.overhead_us"), 3.25);
+  EXPECT_EQ(figures.at("steps.graphs"), 35);
   EXPECT_EQ(figures.at("models.a.latency_s.p90"), 0.15);
   EXPECT_EQ(figures.at("models.b.swaps.bytes"), 2000000);
   EXPECT_FALSE(figures.contains("ttft_s.p99")) << "it is null";

@@ -16,7 +16,7 @@ inline std::string sample_group(int scale) {
       "ttft_s": {{"mean": 0.0{0}, "p50": 0.0{0}, "p90": 0.0{0}5, "p99": null, "max": 0.0{0}9, "percentiles": []}},
       "swaps": {{"count": {0}, "pages": {0}0, "bytes": {0}000000, "busy_s": 0.{0}1, "exposed_s": 0.0{0}, "gb_per_s_per_rank": {0}.5,
                  "link_fraction": 0.9{0}, "verified": 0, "refetched": 0}},
-      "steps": {{"count": {0}7, "mean_us": {0}11.5, "overhead_us": {0}.25, "compute_s": 1}},
+      "steps": {{"count": {0}7, "passes": {0}6, "graphs": {0}5, "mean_us": {0}11.5, "overhead_us": {0}.25, "compute_s": 1}},
       "cache": {{"set_asides": 0, "shared_tokens": 0}}, "open": [{0}, {0}, 0])json",
       scale);
 }

@@ -225,13 +225,14 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
                                   .steps_in_flight = 2,
                                   .repeat_passes = steps.repeat_passes};
     Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
-                      make_links(test::test_link_kind(setting.links, mesh.rank), mesh, *device, progress,
-                                 Executor::link_sizes(models.list(), options)),
+                      test::make_test_links(test::test_link_kind(setting.links, mesh.rank), mesh, *device, progress,
+                                            Executor::link_sizes(models.list(), options)),
                       options);
     progress.set_hook([&] { executor.poll(); });
     Planner planner(models.list(), setting.frames, host_slots, seed);
     Outcome outcome;
     double exposed_s = 0;
+    std::uint64_t reported_repeated = 0;
     for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.draw)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
@@ -249,7 +250,9 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
       EXPECT_LE(report.link_bytes, report.digest.bytes_fetched + planner.cache_bytes_moved());
       EXPECT_EQ(report.digest, planner.digest_after(step)) << "step " << step.id;
       outcome.rows.insert(outcome.rows.end(), report.rows.begin(), report.rows.end());
+      reported_repeated += report.repeated ? 1 : 0;
     }
+    EXPECT_EQ(reported_repeated, executor.passes_repeated());
     outcome.fetches = planner.fetches();
     outcome.restores = planner.restores();
     outcome.repeated = executor.passes_repeated();

@@ -74,8 +74,10 @@ Metrics sample() {
                             .exposed_s = 0.25,
                             .verified = 5,
                             .refetched = 2};
-  metrics.model(0).steps = {.count = 100, .total_s = 0.1, .overhead_s = 0.002, .compute_s = {0.25, 1}};
-  metrics.model(1).steps = {.count = 300, .total_s = 0.5, .overhead_s = 0.002, .compute_s = {1.5, 0.5}};
+  metrics.model(0).steps = {
+      .count = 100, .passes = 90, .graphs = 40, .total_s = 0.1, .overhead_s = 0.002, .compute_s = {0.25, 1}};
+  metrics.model(1).steps = {
+      .count = 300, .passes = 280, .graphs = 2, .total_s = 0.5, .overhead_s = 0.002, .compute_s = {1.5, 0.5}};
   metrics.model(0).cache = {.set_asides = 3, .shared_tokens = 64};
   metrics.model(1).cache = {.set_asides = 4, .shared_tokens = 0};
   return metrics;
@@ -98,7 +100,8 @@ TEST(Metrics, KeysAreTheInterfaces) {
     }
     EXPECT_THAT(keys(figures["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
                                                     "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
-    EXPECT_THAT(keys(figures["steps"]), ElementsAre("count", "mean_us", "overhead_us", "compute_s"));
+    EXPECT_THAT(keys(figures["steps"]),
+                ElementsAre("count", "passes", "graphs", "mean_us", "overhead_us", "compute_s"));
     EXPECT_THAT(keys(figures["cache"]), ElementsAre("set_asides", "shared_tokens"));
   }
 }
@@ -224,6 +227,9 @@ TEST(Metrics, SwapsAndSteps) {
   EXPECT_DOUBLE_EQ(object["models"]["a"]["swaps"]["gb_per_s_per_rank"], 1.5);
   EXPECT_DOUBLE_EQ(object["models"]["a"]["swaps"]["link_fraction"], 0.75);
   EXPECT_EQ(object["steps"]["count"], 400);
+  EXPECT_EQ(object["steps"]["passes"], 370);
+  EXPECT_EQ(object["steps"]["graphs"], 42);
+  EXPECT_EQ(object["models"]["a"]["steps"]["graphs"], 40);
   EXPECT_NEAR(object["steps"]["mean_us"], 1500, 1e-6);
   EXPECT_NEAR(object["steps"]["overhead_us"], 10, 1e-6);
   // Of the busiest rank: rank 1 for a, rank 0 for b and, with 1.75 s, for both together.
@@ -254,6 +260,7 @@ TEST(Metrics, SummaryIsForPeople) {
   EXPECT_THAT(text, HasSubstr("103 requests in 20.00 s (101 ok, 2 failed), 1010 tokens generated at 50.5 tokens/s"));
   EXPECT_THAT(text, HasSubstr("3 swaps: 8.79 KiB in 15 pages, 1.00 GB/s a rank (50 % of the emulated link's 2.00)"));
   EXPECT_THAT(text, HasSubstr("400 steps of 1500 us on average"));
+  EXPECT_THAT(text, HasSubstr("; 42 of 370 passes as graphs"));
   const std::string nothing = Metrics({"a"}).summary({});
   EXPECT_THAT(nothing, HasSubstr("no swaps"));
   EXPECT_EQ(nothing.find("nan"), std::string::npos);

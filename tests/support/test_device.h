@@ -19,6 +19,9 @@ inline std::string_view environment(const char* name) {
 
 inline bool on_cpu() { return environment("COMPUTRON_TEST_DEVICE") != "cuda"; }
 
+// A GPU that can be told to fail (tests/emulated_gpu).
+inline bool on_emulated_gpu() { return environment("COMPUTRON_TEST_EMULATED") == "1"; }
+
 // `options` count on the CPU only. Ranks share the GPUs that there are.
 inline std::unique_ptr<Device> make_test_device(const CpuDeviceOptions& options, int rank = 0) {
   return on_cpu() ? make_cpu_device(options) : make_cuda_device(rank);

@@ -20,4 +20,13 @@ inline LinkKind test_link_kind(LinkKind on_host, int rank) {
   return LinkKind::kDirect;
 }
 
+// make_links(). When they are made the ranks are connected: the emulated NCCL ends a test that has to do it later.
+inline Links make_test_links(LinkKind kind, const Mesh& mesh, Device& device, Progress& progress,
+                             const LinkSizes& sizes) {
+  setenv("COMPUTRON_EMULATED_CONNECT", "1", /*overwrite=*/1);
+  Links links = make_links(kind, mesh, device, progress, sizes);
+  setenv("COMPUTRON_EMULATED_CONNECT", "0", /*overwrite=*/1);
+  return links;
+}
+
 }  // namespace computron::test

@@ -29,6 +29,8 @@ class MpiSession {
 
   // What a rank does between its tries while it waits for others at the start (Communicator, below); {}: nothing.
   static void while_waiting(std::function<void()> poll);
+  // That, for one who waits at the start for something else than MPI.
+  static void poll_while_waiting();
 
   // Where some rank does not come to the end, where MPI waits for all, this one leaves after so long with
   // ExitCode::kWatchdog; without this call, never.

@@ -15,6 +15,7 @@ inline constexpr int kTrace = 5;       // every rank → rank 0, at the end: its
 inline constexpr int kLargeStep = 6;   // rank 0 → every rank: steps with images
 inline constexpr int kStop = 7;        // every rank → rank 0: it has been asked to stop
 inline constexpr int kSign = 8;        // rank 0 ↔ every rank: a sign of life
+inline constexpr int kAlarm = 9;       // every rank ↔ every rank, at start-up: it has failed
 
 // Tensor-parallel communicator of a stage.
 inline constexpr int kLogitSummary = 16;  // best logits of each vocabulary slice

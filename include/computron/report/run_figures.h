@@ -26,6 +26,7 @@ struct GroupFigures {
   double busy_s = 0, exposed_s = 0;
   std::optional<double> gb_per_s_per_rank, link_fraction;
   std::uint64_t steps = 0;
+  std::uint64_t graphs = 0;  // ° passes that devices were given as one graph
   std::optional<double> step_mean_us, step_overhead_us;
   std::vector<std::uint64_t> open;  // ° requests waiting and running, at each time of RunFigures::interval_s
 };

@@ -22,6 +22,7 @@ struct Report {
   // Of the compute stream.
   double exposed_s = 0;          // standing still for pages so far
   double compute_s = 0;          // of this step's pass, without standing still for pages or the stage before
+  bool repeated = false;         // the pass was given as one piece (Stream::repeatable)
   std::vector<SampledRow> rows;  // t = 0 of the last stage: one a logit row of the step; empty elsewhere
   std::vector<std::vector<float>> encoded;  // there, too: the values of each chunk with a vector or scores
 

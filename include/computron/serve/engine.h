@@ -60,7 +60,7 @@ class Engine {
     ModelId model;
     double sent_s;
     double predicted_s;  // from then
-    bool swap;
+    bool swap, pass;
   };
 
   struct Todo {

@@ -26,8 +26,10 @@ struct SwapFigures {
 
 struct StepFigures {
   std::uint64_t count = 0;
-  double total_s = 0;     // from the step being sent to its last done record, summed
-  double overhead_s = 0;  // rank 0's deciding, sending and bookkeeping, summed
+  std::uint64_t passes = 0;  // steps that were not for fetches alone
+  std::uint64_t graphs = 0;  // of them, those that every rank's device was given as one graph
+  double total_s = 0;        // from the step being sent to its last done record, summed
+  double overhead_s = 0;     // rank 0's deciding, sending and bookkeeping, summed
   // [rank] of its passes, without standing still for pages or the stage before. Empty: no step.
   std::vector<double> compute_s;
 };

@@ -36,6 +36,10 @@ class NcclAllReduce final : public AllReduce {
 //   compute stream   layers of n ── copy to buffer ── layers of n + 1 ...
 //   send stream                                    └─ send n ── (buffer free)
 //
+// It does so up to the next operation of NCCL, a sum or a receive, which waits for the send: communicators that share
+// what they have run their operations in the order given, whatever the stream. So there is one order on all ranks, and
+// to abort one communicator frees them all. A short send ends in NCCL's own buffers and waits for nobody.
+//
 // What is received is waited for by the host, which knows then how long; the stage has nothing else to compute.
 class NcclStageTransfer final : public StageTransfer {
  public:
@@ -75,7 +79,7 @@ class NcclStageTransfer final : public StageTransfer {
     const cudaStream_t on = cuda(stream);
     world_->give(world_->with_stage_before(), on, world_->compute_watch(), "ncclRecv",
                  [&] { return ncclRecv(data, count, ncclFloat32, /*peer=*/0, world_->with_stage_before(), on); });
-    world_->finish(world_->compute_watch(), "ncclRecv");
+    world_->finish(world_->compute_watch());
     waited_s_ += now_s() - begin_s;
   }
 
@@ -102,7 +106,7 @@ class NcclStageTransfer final : public StageTransfer {
 }  // namespace
 
 Links make_nccl_links(const Mesh& mesh, Device& device, Progress& progress, const LinkSizes& sizes, Trace* trace) {
-  auto world = std::make_shared<NcclWorld>(mesh, progress);
+  auto world = std::make_shared<NcclWorld>(mesh, device, progress);
   Links links;
   agreed(mesh.world, [&] {
     links.transfer = std::make_unique<NcclStageTransfer>(mesh, device, progress, sizes, world, trace);

@@ -18,6 +18,8 @@ namespace {
 constexpr double kDeadline_s = 120;
 // For leaving in peace: nobody computes any longer.
 constexpr double kGoodbye_s = 10;
+// What NCCL says at the start may be the echo of another rank's failure, which raises the alarm before it lets go.
+constexpr double kEcho_s = 0.2;
 
 // One algorithm, and of its protocols the one for short and the one for long vectors: what is chosen depends on the
 // count alone, so that a run repeats. Whoever sets them otherwise gets that.
@@ -61,32 +63,50 @@ std::size_t NcclWatch::left() {
 
 double NcclWatch::standing_still_s() const { return awaited_.empty() ? 0 : now_s() - since_s_; }
 
-NcclWorld::NcclWorld(const Mesh& mesh, Progress& progress) : progress_(progress), parity_before_((mesh.stage + 1) % 2) {
+NcclWorld::NcclWorld(const Mesh& mesh, Device& device, Progress& progress)
+    : progress_(progress), parity_before_((mesh.stage + 1) % 2) {
   std::vector<std::byte> id;
   agreed(mesh.world, [&] {
     fix_choices();
     if (mesh.rank == 0) id = new_id();
   });
   id = mesh.world.broadcast(std::move(id), 0);
+  Alarm alarm(mesh.world);
+  alarm_ = &alarm;
   try {
-    agreed(mesh.world, [&] { join(mesh, id_of(id)); });
+    agreed(mesh.world, [&] { start(mesh, device, id_of(id)); });
   } catch (...) {
     abort();
     throw;
   }
+  alarm_ = nullptr;
 }
 
-// A rank that fails leaves before it says so: until then the others wait for it in the same calls.
-void NcclWorld::join(const Mesh& mesh, const ncclUniqueId& id) try {
+// NCCL need not tell a rank that another has failed: those that wait for it in the same calls hear the alarm. Whoever
+// fails because of another leaves the reason to that one.
+void NcclWorld::start(const Mesh& mesh, Device& device, const ncclUniqueId& id) try {
+  join(mesh, id);
+  connect(mesh, device);
+} catch (...) {
+  const bool echo = alarm_->heard_within(kEcho_s);
+  if (!echo) alarm_->raise();
+  abort();
+  if (!echo) throw;
+}
+
+void NcclWorld::listen() {
+  if (alarm_ == nullptr) return;
+  MpiSession::poll_while_waiting();
+  if (alarm_->heard()) throw Error(ExitCode::kComm, "nccl: another rank has failed");
+}
+
+void NcclWorld::join(const Mesh& mesh, const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 1;
   COMPUTRON_NCCL_CHECK(ncclCommInitRankConfig(&world_, mesh.shape.ranks(), id, mesh.rank, &config));
   settle(world_, "ncclCommInitRankConfig");
   split(mesh);
-} catch (...) {
-  abort();
-  throw;
 }
 
 // Every rank takes part in every split. A child is there when its parent's call is over; then it has its own to end.
@@ -101,6 +121,29 @@ void NcclWorld::split(const Mesh& mesh) {
     const auto lower = mesh.shape.pair_of(mesh.stage, parity);
     child(lower ? mesh.shape.rank_of(*lower, mesh.t) : NCCL_SPLIT_NOCOLOR, mesh.stage, pairs_[parity]);
   }
+}
+
+// NCCL connects the ranks of a ring, and two that exchange something, at the first operation that needs it; that may
+// take seconds. Even pairs come first: a stage between two others is in one of each.
+void NcclWorld::connect(const Mesh& mesh, Device& device) {
+  const CudaStreamHandle stream = make_cuda_stream();
+  first_ = device.allocate(sizeof(float), "what the ranks connect with");
+  auto* const value = reinterpret_cast<float*>(first_->data());
+  if (tensor_ != nullptr) {
+    give(tensor_, stream.get(), compute_, "the first ncclAllReduce",
+         [&] { return ncclAllReduce(value, value, 1, ncclFloat32, ncclSum, tensor_, stream.get()); });
+  }
+  for (int parity = 0; parity < 2; ++parity) {
+    const ncclComm_t pair = pairs_[parity];
+    if (pair == nullptr) continue;
+    const bool lower = mesh.stage % 2 == parity;
+    give(pair, stream.get(), compute_, lower ? "the first ncclSend" : "the first ncclRecv", [&] {
+      return lower ? ncclSend(value, 1, ncclFloat32, /*peer=*/1, pair, stream.get())
+                   : ncclRecv(value, 1, ncclFloat32, /*peer=*/0, pair, stream.get());
+    });
+  }
+  finish(compute_);
+  first_.reset();
 }
 
 NcclWorld::~NcclWorld() {
@@ -123,7 +166,7 @@ void NcclWorld::give(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, con
   watch.add(stream);
 }
 
-void NcclWorld::finish(NcclWatch& watch, const char* what) {
+void NcclWorld::finish(NcclWatch& watch) {
   progress_.wait_until([&] {
     poll();
     return watch.left() == 0;
@@ -132,6 +175,7 @@ void NcclWorld::finish(NcclWatch& watch, const char* what) {
 
 void NcclWorld::poll() {
   if (world_ == nullptr) return;
+  listen();
   for_each([this](ncclComm_t& comm) { state_of(comm, "an operation under way"); });
   for (NcclWatch* watch : {&compute_, &sends_}) {
     if (watch->left() == 0 || watch->standing_still_s() < kDeadline_s) continue;
@@ -144,6 +188,7 @@ void NcclWorld::poll() {
 void NcclWorld::settle(ncclComm_t comm, const char* what) {
   const double end_s = now_s() + kDeadline_s;
   progress_.wait_until([&] {
+    listen();
     const bool over = state_of(comm, what) == ncclSuccess;
     if (!over && now_s() > end_s) fail(ExitCode::kWatchdog, fmt::format("{} has taken {} s", what, kDeadline_s));
     return over;
@@ -160,8 +205,9 @@ ncclResult_t NcclWorld::state_of(ncclComm_t comm, const char* what) {
   return state;
 }
 
+// At the start the others are told first.
 void NcclWorld::fail(ExitCode code, const std::string& what) {
-  abort();
+  if (alarm_ == nullptr) abort();
   throw Error(code, "nccl: " + what);
 }
 

@@ -3,10 +3,13 @@
 //   world ──split──> tensor   the tp ranks of the stage, by t
 //         ──split──> pairs    (stage, t) and (stage + 1, t), the lower stage being rank 0; of even stages, then of odd
 //
-// No communicator blocks: a call that is in progress is tested, and this rank polls meanwhile. An operation waits for
-// the other ranks on the device; one that does not come to an end within the deadline, or an error that NCCL reports,
-// aborts every communicator, so that the device gets free, and throws. All ranks give operations in the order of their
-// steps, and a rank gives the next one only when the call before it is over: one order for all communicators.
+// No communicator blocks: a call that is in progress is tested, and this rank polls meanwhile. An operation is launched
+// by a thread that NCCL starts for it, so it lies in its stream only when the communicator is no longer in progress:
+// events are recorded behind that. The children share what the world has, so operations of a rank run in the order
+// given, whatever their streams, and one that is aborted aborts all. An operation waits for the other ranks on the
+// device; one that does not come to an end within the deadline, or an error that NCCL reports, aborts every
+// communicator, so that the device gets free, and throws. All ranks give operations in the order of their steps, and a
+// rank gives the next one only when the call before it is over: one order for all communicators.
 #pragma once
 
 #include <nccl.h>
@@ -15,7 +18,9 @@
 #include <deque>
 #include <functional>
 
+#include "computron/comm/alarm.h"
 #include "computron/comm/mesh.h"
+#include "computron/device/device.h"
 #include "computron/device/progress.h"
 #include "src/device/cuda/cuda_handles.h"
 
@@ -39,8 +44,9 @@ class NcclWatch {
 
 class NcclWorld {
  public:
-  // Collective: fails on all ranks or on none (VoteError). Borrows both. On the current device.
-  NcclWorld(const Mesh& mesh, Progress& progress);
+  // Collective: fails on all ranks or on none (VoteError), at once. Borrows `progress`. `device` is the current one.
+  // When it returns, the ranks are connected for every kind of operation that is to come.
+  NcclWorld(const Mesh& mesh, Device& device, Progress& progress);
   // Takes the communicators down in peace if nothing is under way, otherwise aborts them.
   ~NcclWorld();
   NcclWorld(const NcclWorld&) = delete;
@@ -57,7 +63,7 @@ class NcclWorld {
   using Operation = std::function<ncclResult_t()>;
   void give(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, const char* what, const Operation& operation);
   // Returns when everything under `watch` is over.
-  void finish(NcclWatch& watch, const char* what);
+  void finish(NcclWatch& watch);
   // Throws what has gone wrong since the last time.
   void poll();
 
@@ -67,8 +73,12 @@ class NcclWorld {
  private:
   static constexpr std::size_t kAhead = 8;
 
+  void start(const Mesh& mesh, Device& device, const ncclUniqueId& id);
   void join(const Mesh& mesh, const ncclUniqueId& id);
   void split(const Mesh& mesh);
+  void connect(const Mesh& mesh, Device& device);
+  // Throws, at the start, where another rank has failed.
+  void listen();
   // Until the call that `comm` has been given is over.
   void settle(ncclComm_t comm, const char* what);
   ncclResult_t state_of(ncclComm_t comm, const char* what);
@@ -80,7 +90,9 @@ class NcclWorld {
   void for_each(Do&& act);
 
   Progress& progress_;
-  int parity_before_;  // of the pair with the stage before
+  Alarm* alarm_ = nullptr;               // borrowed, at the start
+  std::unique_ptr<DeviceBuffer> first_;  // what the ranks connect with: goes behind the communicators that may use it
+  int parity_before_;                    // of the pair with the stage before
   ncclComm_t world_ = nullptr;
   ncclComm_t tensor_ = nullptr;
   std::array<ncclComm_t, 2> pairs_{};  // [parity]

@@ -1,0 +1,53 @@
+// What every rank hears when one of them cannot connect. On the emulated NCCL, which fails as it is told to.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/test_links.h"
+
+namespace computron {
+namespace {
+
+using testing::HasSubstr;
+
+class LinksStart : public testing::TestWithParam<const char*> {
+ protected:
+  Links make() {
+    return make_links(test::test_link_kind(LinkKind::kHost, mesh_.rank), mesh_, *device_, progress_,
+                      {.max_count = 1000, .buffers = 2});
+  }
+  void expect_sum() {
+    const Links links = make();
+    const auto stream = device_->make_compute_stream(progress_);
+    const test::OnDevice<float> values(*device_, *stream, std::vector<float>(1000, 1.0f));
+    links.all_reduce->sum(*stream, values.data(), values.size());
+    EXPECT_EQ(values.values(), std::vector<float>(1000, static_cast<float>(mesh_.shape.tp)));
+  }
+
+  Progress progress_{IdlePolicy{}};
+  Mesh mesh_{{.tp = Communicator::world().size(), .pp = 1}, Communicator::world()};
+  std::unique_ptr<Device> device_ = test::make_test_device({}, mesh_.rank);
+};
+
+// The others stand in NCCL, which tells them nothing: a rank that did not hear the alarm would wait for its deadline,
+// and give that as the reason.
+TEST_P(LinksStart, AFailingRankIsHeardByAllWithItsReason) {
+  if (test::environment("COMPUTRON_TEST_LINKS") != "direct") GTEST_SKIP() << "for NCCL that fails when it is to";
+  const int failing = mesh_.world.size() - 1;
+  if (mesh_.rank == failing) setenv("COMPUTRON_EMULATED_NCCL_FAILS", GetParam(), /*overwrite=*/1);
+  try {
+    make();
+    ADD_FAILURE() << "no rank has failed";
+  } catch (const VoteError& error) {
+    EXPECT_EQ(error.rank(), failing) << error.what();
+    EXPECT_EQ(error.code(), ExitCode::kComm);
+    EXPECT_THAT(error.reason(), HasSubstr(std::string(GetParam()) + ": unhandled system error"));
+  }
+  unsetenv("COMPUTRON_EMULATED_NCCL_FAILS");
+  expect_sum();
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, LinksStart, testing::Values("ncclCommInitRankConfig", "ncclCommSplit", "ncclAllReduce"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace computron
