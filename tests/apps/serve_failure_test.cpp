@@ -78,7 +78,7 @@ TEST_F(Failure, ARankThatIsQuickerLetsRankZeroSpeak) {
   ServeJob wrong = job(2, 1);
   wrong.program = folder_ / "late-rank-0";
   write_lines(wrong.program, {"#!/bin/sh", "[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && sleep 1",
-                              fmt::format("exec '{}' \"$@\"", COMPUTRON_PROGRAM)});
+                              fmt::format("exec '{}' \"$@\"", served_program())});
   fs::permissions(wrong.program, fs::perms::owner_all);
   wrong.more = {"--no-such-option"};
   const Served served = RunningServe(wrong, folder_).finish(failing_limit_s());
@@ -90,7 +90,7 @@ TEST_F(Failure, ARankThatIsQuickerLetsRankZeroSpeak) {
 TEST_F(Failure, WhatIsWrongOnOneRankOnlyIsSaidByThatRank) {
   ServeJob two = job(2, 1);
   two.ranks = 1;
-  two.more = {":", "-n", "1", COMPUTRON_PROGRAM, "serve", "--no-such-option"};
+  two.more = {":", "-n", "1", served_program(), "serve", "--no-such-option"};
   expect_failed(RunningServe(two, folder_).finish(failing_limit_s()), 64, "computron: rank 1 ");
 }
 
