@@ -5,7 +5,7 @@
 #
 #   jobs/test-gpu.sh [PART...]     build test sanitize perf (all)
 #
-#   BUILD_S, TEST_S, SANITIZE_S   time boxes in seconds   (210 100 40)
+#   BUILD_S, TEST_S, SANITIZE_S   time boxes in seconds   (210 160 40)
 #   PERF_S     that of perf/gpu.sh                   (what is left of 540 s)
 #   REVISION   the commit, where git cannot tell
 #   OUT        where results are copied to, if set
@@ -78,7 +78,7 @@ print(" ".join(sorted({w[len(build):] for t in tests for w in t.get("command", [
 }
 
 run_tests() {
-  ctest --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error --timeout 60
+  ctest --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error --timeout 90
 }
 
 # A serve of two tiny models that swap, under memcheck; in the log of a clean run no line says ERROR with a number but 0.
@@ -128,7 +128,7 @@ step() {
 
 step build "${BUILD_S:-210}" build_all
 if [ -x "$program" ]; then
-  step test "${TEST_S:-100}" run_tests
+  step test "${TEST_S:-160}" run_tests
   step sanitize "${SANITIZE_S:-40}" sanitize
   perf_s=${PERF_S:-$((540 - ($(date +%s) - began_at)))}
   step perf "$perf_s" "PROGRAM=$program MODELS=$(models_folder) LIMIT_S=$((perf_s - 8)) perf/gpu.sh"
