@@ -16,14 +16,19 @@ gpu_name() { nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1; }
 # "nvidia-h200", for the names of files.
 gpu_slug() { gpu_name | tr -cs '[:alnum:]\n' '-' | tr '[:upper:]' '[:lower:]' | sed 's/^-*//; s/-*$//'; }
 
-# part NAME SECONDS COMMAND...: output to the terminal and to $logs/NAME.log; returns the command's status.
+# part NAME SECONDS COMMAND...: output to the terminal and to $logs/NAME.log; returns the command's status. Ranks of a job
+# that was killed may hold the pipe to tee open: nobody waits for them.
 part() {
-  local name=$1 limit=$2 begin status
+  local name=$1 limit=$2 begin status output tee
   shift 2
   begin=$(date +%s)
   echo "== $name (at most $limit s)"
-  timeout --kill-after=5 "$limit" "$@" 2>&1 | tee "$logs/$name.log"
-  status=${PIPESTATUS[0]}
+  exec {output}> >(exec tee "$logs/$name.log")
+  tee=$!
+  timeout --kill-after=5 "$limit" "$@" >&"$output" 2>&1
+  status=$?
+  exec {output}>&-
+  for _ in {1..20}; do kill -0 "$tee" 2>/dev/null && sleep 0.1; done
   case $status in
     0) note "$name" "passed" "$begin" ;;
     77) note "$name" "not run: $(tail -n 1 "$logs/$name.log")" "$begin" ;;

@@ -1,22 +1,32 @@
 #!/usr/bin/env bash
 # On a machine with a GPU and nvcc, perhaps without a package registry: builds, runs the tests labelled gpu,
-# compute-sanitizer on a small serve, then perf/gpu.sh, each in a time box of its own, within about eight minutes. Says at
-# the end what passed, failed or was not run; exits with 0 if nothing failed, 1 if something did, 77 without a GPU.
+# compute-sanitizer on a small serve, then perf/gpu.sh, each in a time box of its own, within nine minutes. Says at the
+# end what passed, failed or was not run; exits with 0 if nothing failed, 1 if something did, 77 without a GPU.
 #
 #   jobs/test-gpu.sh [PART...]     build test sanitize perf (all)
+#
+#   BUILD_S, TEST_S, SANITIZE_S   time boxes in seconds   (210 160 40)
+#   PERF_S     that of perf/gpu.sh                   (what is left of 540 s)
+#   REVISION   the commit, where git cannot tell
+#   OUT        where results are copied to, if set
 #
 # Packages that the machine lacks are brought along in .deps and unpacked by .deps/use.sh. Where there is a registry:
 #   ../shared/tools/offline-deps.sh .deps &&
 #     (cd .deps && apt-get download libpng-dev libpng16-16 libjpeg-dev libjpeg62-turbo-dev libjpeg62-turbo)
-#   BUILD_S, TEST_S, SANITIZE_S, PERF_S   time boxes in seconds   (210 100 40 120)
-#   OUT                                   where results are copied to, if set
+# On a lent machine (`run`), in one command of at most 600 s with .deps in `carry`; COMMIT is what
+# `git describe --always` says here:
+#   REVISION=COMMIT bash jobs/test-gpu.sh
 # shellcheck disable=SC2317  # functions are called by name
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . jobs/gpu-parts.sh
 . jobs/mpi-env.sh
-# shellcheck source=/dev/null
-[ ! -e .deps/use.sh ] || . .deps/use.sh
+if [ -e .deps/use.sh ]; then
+  # shellcheck source=/dev/null
+  . .deps/use.sh
+  # libjpeg's jconfig.h, which a compiler finds by itself only below /usr.
+  export CPLUS_INCLUDE_PATH=${TMPDIR:-/tmp}/offline-deps/usr/include/x86_64-linux-gnu
+fi
 needs_gpu
 for nvcc in "$(command -v nvcc)" /usr/local/cuda/bin/nvcc; do [ -x "$nvcc" ] && break; done
 [ -x "$nvcc" ] || { echo "${0##*/}: SKIPPED: no nvcc on the PATH or in /usr/local/cuda" >&2; exit 77; }
@@ -28,36 +38,47 @@ program=$build/computron
 logs=build/gpu-logs
 mkdir -p "$logs"
 
-# NCCL where the toolkit has none: PyTorch's wheel brings one along.
-nccl_arguments() {
-  local folder
-  folder=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>/dev/null) || return 0
-  [ -e "$folder/include/nccl.h" ] || return 0
-  echo "-DNCCL_INCLUDE_DIR=$folder/include -DNCCL_LIBRARY=$folder/lib/libnccl.so.2"
+# The folder of one of PyTorch's wheels.
+wheel() {
+  python3 -c 'import importlib, sys; print(list(importlib.import_module(sys.argv[1]).__path__)[0])' "$1" 2>/dev/null
+}
+
+# What the toolkit lacks and PyTorch's wheels bring along, as lib*.so.NUMBER only: NCCL, perhaps cuBLAS and NVTX.
+library_arguments() {
+  local toolkit nccl cuda
+  toolkit=$(dirname "$(dirname "$(readlink -f "$CUDACXX")")")
+  nccl=$(wheel nvidia.nccl) && [ -e "$nccl/include/nccl.h" ] &&
+    echo "-DNCCL_INCLUDE_DIR=$nccl/include -DNCCL_LIBRARY=$nccl/lib/libnccl.so.2"
+  [ -e "$toolkit/include/cublasLt.h" ] && [ -e "$toolkit/include/nvtx3/nvToolsExt.h" ] && return
+  cuda=$(wheel nvidia.cu13) && [ -e "$cuda/include/cublasLt.h" ] &&
+    echo "-DCMAKE_CXX_FLAGS=-idirafter$cuda/include -DCUDA_cublasLt_LIBRARY=$cuda/lib/libcublasLt.so.13"
 }
 
 # This machine's GPU only: half the kernels' time. Warnings of another compiler than ours are no errors.
 build_all() {
   local arch arguments
   arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-  read -r -a arguments <<<"$(nccl_arguments)"
+  read -r -d '' -a arguments <<<"$(library_arguments)"
   # shellcheck disable=SC2068
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCOMPUTRON_CUDA=ON \
-    -DCMAKE_CUDA_ARCHITECTURES="$arch-real" ${arguments[@]+"${arguments[@]}"} || return
-  # What ctest would run: the program, and the executables of the tests labelled gpu.
+    -DCMAKE_CUDA_ARCHITECTURES="$arch-real" -DCOMPUTRON_REVISION="${REVISION:-}" \
+    ${arguments[@]+"${arguments[@]}"} || return
+  # What ctest would run: the program, and the executables of the tests labelled gpu. Their fixtures are listed, too,
+  # with folders among their arguments; they start the program.
   local targets
   targets=$(ctest --test-dir "$build" --label-regex '^gpu$' --show-only=json-v1 | python3 -c '
 import json, os, sys
-tests = json.load(sys.stdin)["tests"]
 build = os.path.abspath(sys.argv[1]) + "/"
+on_gpu = lambda test: any(p["name"] == "LABELS" and "gpu" in p["value"] for p in test["properties"])
+tests = filter(on_gpu, json.load(sys.stdin)["tests"])
 print(" ".join(sorted({w[len(build):] for t in tests for w in t.get("command", []) if w.startswith(build)})))' "$build")
   echo "targets: computron $targets"
   # shellcheck disable=SC2086
-  cmake --build "$build" --parallel "$(nproc)" --target computron $targets
+  cmake --build "$build" --parallel "$(nproc)" --target computron $targets -- -k 0
 }
 
 run_tests() {
-  ctest --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error --timeout 60
+  ctest --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error --timeout 90
 }
 
 # A serve of two tiny models that swap, under memcheck; in the log of a clean run no line says ERROR with a number but 0.
@@ -84,7 +105,17 @@ sanitize() {
   [ "$(wc -l < "$work/results.jsonl")" = 8 ]
 }
 
-export -f build_all run_tests sanitize nccl_arguments
+# The models of perf/gpu.sh are 42 GB, which a disk may take longer to sync than there is time: in memory where there is
+# room beside the 52 GB that are pinned.
+memory_models=/dev/shm/computron-test-gpu
+models_folder() {
+  local available room
+  available=$(awk '/^MemAvailable:/ { print int($2 / 1e6) }' /proc/meminfo)
+  room=$(df --output=avail --block-size=1G /dev/shm 2>/dev/null | tail -n 1)
+  if [ "${available:-0}" -ge 110 ] && [ "${room:-0}" -ge 44 ]; then echo "$memory_models"; else echo build/perf/gpu; fi
+}
+
+export -f build_all run_tests sanitize library_arguments wheel
 export build program
 
 # step PART SECONDS COMMAND: if it was chosen.
@@ -97,16 +128,19 @@ step() {
 
 step build "${BUILD_S:-210}" build_all
 if [ -x "$program" ]; then
-  step test "${TEST_S:-100}" run_tests
+  step test "${TEST_S:-160}" run_tests
   step sanitize "${SANITIZE_S:-40}" sanitize
-  step perf "${PERF_S:-120}" "PROGRAM=$program LIMIT_S=$((${PERF_S:-120} - 8)) perf/gpu.sh"
+  perf_s=${PERF_S:-$((540 - ($(date +%s) - began_at)))}
+  step perf "$perf_s" "PROGRAM=$program MODELS=$(models_folder) LIMIT_S=$((perf_s - 8)) perf/gpu.sh"
+  rm -rf "$memory_models"
 else
   for name in test sanitize perf; do left_out "$name" "there is no $program"; done
 fi
 summary | tee "$logs/summary.log"
 if [ -n "${OUT:-}" ]; then
   cp "$logs/summary.log" "$OUT/"
-  tail -n 200 "$logs"/*.log > "$OUT/logs.txt"
+  tail -n 2000 "$logs"/*.log > "$OUT/logs.txt"
+  tar -czf "$OUT/figures.tgz" --exclude='*.h5' -C build/perf gpu 2>/dev/null || rm -f "$OUT/figures.tgz"
   cp "perf/results/$(gpu_slug).md" "$OUT/" 2>/dev/null
 fi
 exit "$failed"

@@ -8,8 +8,9 @@
 # REQUESTS   swapped requests of a run      (10)
 # REPEATS    rounds of bench forward        (5)
 # PROGRAM    computron                      (build/release/computron)
-# WORK       models and raw figures, kept between runs (build/perf/gpu)
-# OPT-13b takes 26 GB of disk and, since two ids serve it, 52 GB of pinned memory.
+# WORK       raw figures                    (build/perf/gpu)
+# MODELS     models, kept between runs      (WORK): 42 GB, which are synced to its disk
+# OPT-13b takes, since two ids serve it, 52 GB of pinned memory.
 # shellcheck disable=SC2317  # functions are called by name
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -19,19 +20,20 @@ needs_gpu
 
 program=${PROGRAM:-build/release/computron}
 work=${WORK:-build/perf/gpu}
+models=${MODELS:-$work}
 limit=${LIMIT_S:-120}
 requests=${REQUESTS:-10}
 repeats=${REPEATS:-5}
 chosen=" ${*:-link swap-1.3b swap-6.7b swap-13b forward peer} "
 logs=$work/logs
 result=perf/results/$(gpu_slug).md
-mkdir -p "$work" "$logs" perf/results
+mkdir -p "$models" "$logs" perf/results
 rm -f "$work"/*.json
 
 # model SIZE: a random OPT of that published size, float16.
 model() {
-  [ -e "$work/opt-$1.h5" ] || "$program" init "$work/opt-$1.h5" --arch opt --size "$1" --dtype f16 >&2 || return
-  echo "$work/opt-$1.h5"
+  [ -e "$models/opt-$1.h5" ] || "$program" init "$models/opt-$1.h5" --arch opt --size "$1" --dtype f16 >&2 || return
+  echo "$models/opt-$1.h5"
 }
 
 # swap SIZE NAME ARGUMENTS...: two ids of one file, device memory for one of them.
@@ -61,7 +63,7 @@ peer() {
 }
 
 export -f model swap link forward peer
-export program work requests repeats
+export program work models requests repeats
 
 # run PART SECONDS COMMAND: if it was chosen and there is time left; never longer than what is left.
 run() {

@@ -92,8 +92,13 @@ def bounds(folder: str) -> str:
 
 
 def commit() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "an unknown commit"
+    """REVISION, for a copy of the tree that has no history, or what git says, where there is git."""
+    try:
+        done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+        told = done.stdout.strip()
+    except FileNotFoundError:
+        told = ""
+    return os.environ.get("REVISION") or told or "an unknown commit"
 
 
 def main() -> None:

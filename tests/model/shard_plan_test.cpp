@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <string_view>
 
 namespace computron {
 namespace {
@@ -45,11 +46,11 @@ ModelConfig grouped_config() {
   return c;
 }
 
-const ShardTensor& tensor(const ShardPlan& plan, const std::string& name) {
+const ShardTensor& tensor(const ShardPlan& plan, std::string_view name) {
   for (const ShardTensor& t : plan.tensors) {
     if (t.name == name) return t;
   }
-  throw std::out_of_range(name);
+  throw std::out_of_range(std::string(name));
 }
 
 std::vector<std::string> names(const ShardPlan& plan) {
