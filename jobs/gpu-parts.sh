@@ -33,12 +33,14 @@ part() {
     0) note "$name" "passed" "$begin" ;;
     77) note "$name" "not run: $(tail -n 1 "$logs/$name.log")" "$begin" ;;
     124 | 137) note "$name" "FAILED: not over after $limit s" "$begin" ;;
-    *) note "$name" "FAILED with $status: $(tail -n 1 "$logs/$name.log" | cut -c 1-160)" "$begin" ;;
+    *) note "$name" "FAILED with $status: $(why "$logs/$name.log" | cut -c 1-160)" "$begin" ;;
   esac
   [ "$status" = 0 ] || [ "$status" = 77 ] || failed=1
   return "$status"
 }
 
+# The program's last complaint, behind which mpirun has some of its own; else the last line.
+why() { grep -a '^computron: ' "$1" | tail -n 1 | grep . || tail -n 1 "$1"; }
 note() { parts+=("$(printf '%-12s %4d s  %s' "$1" $(($(date +%s) - $3)) "$2")"); }
 # left_out NAME WHY
 left_out() { parts+=("$(printf '%-12s %4s    not run: %s' "$1" "-" "$2")"); }

@@ -12,10 +12,11 @@
 #
 # Packages that the machine lacks are brought along in .deps and unpacked by .deps/use.sh. Where there is a registry:
 #   ../shared/tools/offline-deps.sh .deps &&
-#     (cd .deps && apt-get download libpng-dev libpng16-16 libjpeg-dev libjpeg62-turbo-dev libjpeg62-turbo)
-# On a lent machine (`run`), in one command of at most 600 s with .deps in `carry`; COMMIT is what
-# `git describe --always` says here:
-#   REVISION=COMMIT bash jobs/test-gpu.sh
+#     (cd .deps && apt-get download libpng-dev libpng16-16 libjpeg-dev libjpeg62-turbo-dev libjpeg62-turbo &&
+#      for f in *%*; do mv "$f" "${f//%3a/-}"; done)
+# On a lent machine (`run`): one command of at most 600 s with .deps in `carry`; COMMIT is what `git describe --always`
+# says here. Once more within 30 s, the build is still there: "jobs/test-gpu.sh perf", say.
+#   chmod +x jobs/*.sh perf/*.sh tests/support/*.sh; REVISION=COMMIT bash jobs/test-gpu.sh
 # shellcheck disable=SC2317  # functions are called by name
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
