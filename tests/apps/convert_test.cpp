@@ -1,6 +1,7 @@
 // computron convert, as a person runs it: a folder in, a checkpoint out that this program and h5py read.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 

@@ -1,6 +1,7 @@
 // A job in virtual time: equal models without bytes, links and processors of given speed.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <numeric>
 #include <string>
