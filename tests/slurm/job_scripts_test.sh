@@ -97,7 +97,9 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   run "$script" CODE=75 REQUEUE=0 --
   ends_with 75 "$script, stopped early, REQUEUE=0"
   stays_out "$script, stopped early, REQUEUE=0"
-  for lost in 69 76 79 137 138 139 143; do
+  launcher=
+  [ "$script" = serve.sbatch ] || launcher=244
+  for lost in 69 76 79 137 138 139 143 $launcher; do
     seq -f "5 loss %g" 9 >out.jsonl.losses  # and starts that were no losses
     run "$script" CODE="$lost" SLURM_RESTART_COUNT=40 --
     requeues "$script, $lost"
