@@ -10,8 +10,7 @@ cd "$(dirname "$0")/.." || exit
 
 left_out='^(long|gpu)$'
 command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && left_out='^long$'
-# One test more than cores: jobs of several ranks count as two, and stand still for half of their time.
-at_once=$(($(nproc) + 1))
+cores="$(nproc)"
 failed=0
 # Preset asan takes the tests' objects from preset release (cmake/Targets.cmake): jobs/build.sh uses ccache where it is.
 # By what was included, not by preprocessing everything twice.
@@ -25,7 +24,7 @@ build_and_test() {
     echo "build of preset $preset failed" | tee "$log"
     return 1
   fi
-  ctest --test-dir "build/$preset" --parallel "$at_once" --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log"
+  ctest --test-dir "build/$preset" --parallel "$cores" --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log"
 }
 
 # What ctest said after its last test.
