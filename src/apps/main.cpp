@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "computron/base/error.h"
+#include "computron/base/launcher.h"
 #include "computron/comm/mpi.h"
 #include "src/apps/commands.h"
 #include "src/apps/man_page.h"
@@ -20,14 +20,6 @@
 
 namespace computron {
 namespace {
-
-// Before MPI is up only the launcher's variables tell the rank; null without one.
-const char* launched_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
-    if (const char* rank = std::getenv(name)) return rank;
-  }
-  return nullptr;
-}
 
 // What all ranks say is said once, by rank 0. The others leave time for that: a launcher kills all ranks when the first
 // has failed. One that is still there then has a reason of its own.

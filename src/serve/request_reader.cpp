@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "computron/base/error.h"
+#include "computron/base/launcher.h"
 #include "files.h"
 #include "line_splitter.h"
 #include "spool.h"
@@ -49,14 +49,6 @@ FileDescriptor open_input(const std::string& path) {
                  fmt::format("it is {}, not a regular file ('-' reads standard input)", file_kind(status.st_mode)));
   }
   return fd;
-}
-
-// MPI's launchers, as their processes' environment tells.
-bool has_launcher() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
-    if (std::getenv(name) != nullptr) return true;
-  }
-  return false;
 }
 
 FileDescriptor open_wake() {
@@ -107,7 +99,7 @@ RequestReader::RequestReader(const std::string& path, RequestParser parser, Read
       limits_(limits),
       history_(history),
       spool_(std::move(spool)),
-      launcher_(has_launcher() ? getppid() : 0) {
+      launcher_(launched_rank() != nullptr ? getppid() : 0) {
   if (spool_) {
     spool_->set_pause([this](double seconds) {
       pollfd wake{wake_.get(), POLLIN, 0};
