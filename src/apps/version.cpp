@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "computron/checkpoint/reader.h"
-#include "computron/comm/links.h"
+#include "computron/comm/communicators.h"
 #include "computron/comm/mpi.h"
 #include "computron/device/device.h"
 #include "git_revision.h"
@@ -16,7 +16,7 @@ std::string version_number() { return COMPUTRON_VERSION; }
 ProgramFacts program_facts() {
   ProgramFacts facts{version_number(), COMPUTRON_REVISION, COMPUTRON_BUILD_TYPE, __VERSION__, {}};
   for (const std::string& library :
-       {mpi_library(), hdf5_library(), kernels::onednn_library(), accelerator_library(), direct_links_library()}) {
+       {mpi_library(), hdf5_library(), kernels::onednn_library(), accelerator_library(), direct_transport_library()}) {
     if (!library.empty()) facts.libraries.push_back(library);
   }
   return facts;

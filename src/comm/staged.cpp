@@ -22,7 +22,7 @@ class HostFloats {
   void give(Stream& stream, float* to, std::size_t count) {
     stream.copy_to_device(reinterpret_cast<std::byte*>(to), buffer_->data(), count * sizeof(float));
   }
-  void check(std::size_t count) const { ensure(count <= count_, "more floats than the links' buffers hold"); }
+  void check(std::size_t count) const { ensure(count <= count_, "more floats than the communicators' buffers hold"); }
 
  private:
   std::unique_ptr<HostBuffer> buffer_;

@@ -91,7 +91,7 @@ struct HostOutputs {
 }  // namespace
 
 Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
-                   const HostStore& host, Links links, const ExecutorOptions& options)
+                   const HostStore& host, Communicators communicators, const ExecutorOptions& options)
     : mesh_(mesh),
       ops_(ops),
       progress_(progress),
@@ -105,7 +105,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
                  *compute_, options.verify_swap),
       work_(make_workspace(device, ops, images_, options.max_rows)),
-      links_(std::move(links)),
+      communicators_(std::move(communicators)),
       collector_(mesh, progress, trace_, largest_vocab(images_)) {
   for (const Image* image : images_) {
     transformers_.emplace_back(*image, mesh.t);
@@ -115,7 +115,8 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
 
 Executor::~Executor() { link_.reset(); }
 
-LinkSizes Executor::link_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options) {
+CommunicatorSizes Executor::communicator_sizes(const std::vector<const Image*>& images,
+                                               const ExecutorOptions& options) {
   return {.max_count = widest_row(images) * static_cast<std::size_t>(options.max_rows),
           .buffers = options.steps_in_flight};
 }
@@ -198,15 +199,15 @@ void Executor::run_pass(const Step& step, Report& report) {
   const double begin_s = now_s(), still_s = standing_still_s();
   const std::uint64_t repeated = compute_->repeated();
   StepPages pages(residency_, step);
-  Pass pass{*compute_, ops_, *links_.all_reduce, pages, *work_, batch, cache, trace_};
+  Pass pass{*compute_, ops_, *communicators_.all_reduce, pages, *work_, batch, cache, trace_};
   const auto forward = [&] { transformers_[step.model].forward(pass, hidden, out.pointers()); };
-  if (!mesh_.first_stage()) links_.transfer->receive(*compute_, values, count);
+  if (!mesh_.first_stage()) communicators_.transfer->receive(*compute_, values, count);
   if (is_repeatable(step) && pages.at_rest()) {
     compute_->repeatable(forward);
   } else {
     forward();
   }
-  if (!mesh_.last_stage()) links_.transfer->send(*compute_, values, count);
+  if (!mesh_.last_stage()) communicators_.transfer->send(*compute_, values, count);
   report.repeated = compute_->repeated() > repeated;
   pages.end();
   compute_->synchronize();

@@ -199,12 +199,12 @@ VerifySwap Job::verify_swap() const {
 }
 
 // The same on all ranks.
-LinkKind Job::link_kind() const {
-  if (options_.device != "cuda") return LinkKind::kHost;
-  if (options_.transport == "nccl") return LinkKind::kDirect;
+TransportKind Job::transport() const {
+  if (options_.device != "cuda") return TransportKind::kHost;
+  if (options_.transport == "nccl") return TransportKind::kDirect;
   const bool apart = mesh_->shape.ranks() > 1 && !shares_hardware(places_);
-  const bool direct = options_.transport == "auto" && apart && direct_links_present() && !options_.reproducible;
-  return direct ? LinkKind::kDirect : LinkKind::kStaged;
+  const bool direct = options_.transport == "auto" && apart && direct_transport_present() && !options_.reproducible;
+  return direct ? TransportKind::kDirect : TransportKind::kStaged;
 }
 
 // Rank 0 reads the files' metadata and sends it round, so that a thousand ranks are not a metadata storm.
@@ -423,15 +423,16 @@ void Job::make_executor() {
                                 .verify_swap = verify_swap(),
                                 .trace = trace_.get(),
                                 .divergence = options_.divergence};
-  const LinkKind kind = link_kind();
-  if (mesh_->rank == 0 && kind != LinkKind::kHost && mesh_->shape.ranks() > 1) {
+  const TransportKind kind = transport();
+  if (mesh_->rank == 0 && kind != TransportKind::kHost && mesh_->shape.ranks() > 1) {
     spdlog::info("sums and activations go {}",
-                 kind == LinkKind::kDirect ? "from device to device" : "through host memory");
+                 kind == TransportKind::kDirect ? "from device to device" : "through host memory");
   }
-  Links links = make_links(kind, *mesh_, *device_, *progress_, Executor::link_sizes(images, options), trace_.get());
+  Communicators communicators = make_communicators(kind, *mesh_, *device_, *progress_,
+                                                   Executor::communicator_sizes(images, options), trace_.get());
   agreed(mesh_->world, [&] {
     executor_ = std::make_unique<Executor>(*mesh_, *device_, *ops_, *progress_, std::move(images), *host_,
-                                           std::move(links), options);
+                                           std::move(communicators), options);
   });
 }
 

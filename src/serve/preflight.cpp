@@ -11,7 +11,7 @@
 #include "computron/base/bytes.h"
 #include "computron/checkpoint/fingerprint.h"
 #include "computron/comm/agreed.h"
-#include "computron/comm/links.h"
+#include "computron/comm/communicators.h"
 #include "computron/device/device.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa.h"
@@ -52,7 +52,7 @@ std::vector<Fact> facts_of_program() {
                              {"the MPI library", mpi_library()},
                              {"the oneDNN library", kernels::onednn_library()},
                              {"the accelerator's library", accelerator_library()},
-                             {"the library of direct links", direct_links_library()},
+                             {"the library of direct links", direct_transport_library()},
                              {"the widest vectors", kernels::best_isa() == kernels::Isa::kAvx512 ? "512" : "256"}};
   for (const char* variable : kVariables) {
     const char* value = std::getenv(variable);

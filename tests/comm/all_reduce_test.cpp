@@ -12,7 +12,7 @@
 
 #include "computron/base/digest.h"
 #include "computron/comm/tags.h"
-#include "tests/support/test_links.h"
+#include "tests/support/test_communicators.h"
 
 namespace computron {
 namespace {
@@ -59,7 +59,7 @@ bool same_bits(const Vector& a, const Vector& b) {
 struct Case {
   const char* name;
   CpuDeviceOptions options;
-  LinkKind links = LinkKind::kHost;
+  TransportKind transport = TransportKind::kHost;
 };
 
 class AllReduceTest : public testing::TestWithParam<Case> {
@@ -68,7 +68,7 @@ class AllReduceTest : public testing::TestWithParam<Case> {
 
   Vector sum_of(const Vector& mine) {
     const test::OnDevice<float> values(*device_, *stream_, mine);
-    links_.all_reduce->sum(*stream_, values.data(), values.size());
+    communicators_.all_reduce->sum(*stream_, values.data(), values.size());
     return values.values();
   }
 
@@ -77,8 +77,8 @@ class AllReduceTest : public testing::TestWithParam<Case> {
   std::unique_ptr<Device> device_ = test::make_test_device(GetParam().options, world_.rank());
   std::unique_ptr<Stream> stream_ = device_->make_compute_stream(progress_);
   Mesh mesh_{{.tp = world_.size(), .pp = 1}, Communicator::world()};
-  Links links_ = test::make_test_links(test::test_link_kind(GetParam().links, mesh_.rank), mesh_, *device_, progress_,
-                                       {.max_count = kMaxCount});
+  Communicators communicators_ = test::make_test_communicators(test::test_transport(GetParam().transport, mesh_.rank),
+                                                               mesh_, *device_, progress_, {.max_count = kMaxCount});
 };
 
 TEST_P(AllReduceTest, AddsInThePromisedOrderAtEverySize) {
@@ -162,7 +162,7 @@ TEST_P(AllReduceTest, PollsWhileItWaits) {
 TEST_P(AllReduceTest, SumsEnqueuedTogetherStayApart) {
   std::vector<test::OnDevice<float>> vectors;
   for (int i = 0; i < 8; ++i) vectors.emplace_back(*device_, *stream_, part(world_.rank(), 14000 + 700 * i, i));
-  for (const auto& v : vectors) links_.all_reduce->sum(*stream_, v.data(), v.size());
+  for (const auto& v : vectors) communicators_.all_reduce->sum(*stream_, v.data(), v.size());
   for (int i = 0; i < 8; ++i) {
     EXPECT_TRUE(same_bits(vectors[i].values(), reference(world_.size(), 14000 + 700 * i, i))) << i;
   }
@@ -171,7 +171,7 @@ TEST_P(AllReduceTest, SumsEnqueuedTogetherStayApart) {
 TEST_P(AllReduceTest, RefusesMoreThanItsBuffersHold) {
   if (world_.size() == 1) GTEST_SKIP() << "one rank adds nothing";
   Vector big(kMaxCount + 1);
-  EXPECT_THROW(links_.all_reduce->sum(*stream_, big.data(), big.size()), Error);
+  EXPECT_THROW(communicators_.all_reduce->sum(*stream_, big.data(), big.size()), Error);
 }
 
 // Each of the two ranks notices: one gets too little, the other too much.
@@ -185,8 +185,8 @@ TEST_P(AllReduceTest, UnequalLengthsAreAnError) {
 INSTANTIATE_TEST_SUITE_P(Streams, AllReduceTest,
                          testing::Values(Case{"Inline", {.threads = 1}}, Case{"Threads", {.threads = 3}},
                                          Case{"Deferred", {.threads = 2, .deferred = true}},
-                                         Case{"Staged", {.threads = 1}, LinkKind::kStaged},
-                                         Case{"StagedDeferred", {.deferred = true}, LinkKind::kStaged}),
+                                         Case{"Staged", {.threads = 1}, TransportKind::kStaged},
+                                         Case{"StagedDeferred", {.deferred = true}, TransportKind::kStaged}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(LocalAllReduce, LeavesTheValuesAlone) {

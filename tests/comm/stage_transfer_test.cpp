@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "tests/support/test_links.h"
+#include "tests/support/test_communicators.h"
 
 namespace computron {
 namespace {
@@ -18,7 +18,7 @@ std::vector<float> activations(int t, int step, std::size_t count) {
 struct Case {
   const char* name;
   int tp;
-  LinkKind kind;
+  TransportKind kind;
 };
 
 // Ranks in a pipeline of pp stages, with the stages' own transfers polled from the hook.
@@ -28,7 +28,7 @@ class StageTransferTest : public testing::TestWithParam<Case> {
   static constexpr int kBuffers = 2;
 
   StageTransferTest() {
-    progress_.set_hook([this] { links_.transfer->poll(); });
+    progress_.set_hook([this] { communicators_.transfer->poll(); });
   }
   static MeshShape shape() {
     const int ranks = Communicator::world().size(), tp = GetParam().tp;
@@ -39,8 +39,9 @@ class StageTransferTest : public testing::TestWithParam<Case> {
   Mesh mesh_{shape(), Communicator::world()};
   std::unique_ptr<Device> device_ = test::make_test_device({}, mesh_.rank);
   std::unique_ptr<Stream> stream_ = device_->make_compute_stream(progress_);
-  Links links_ = test::make_test_links(test::test_link_kind(GetParam().kind, mesh_.rank), mesh_, *device_, progress_,
-                                       {.max_count = kMaxCount, .buffers = kBuffers});
+  Communicators communicators_ =
+      test::make_test_communicators(test::test_transport(GetParam().kind, mesh_.rank), mesh_, *device_, progress_,
+                                    {.max_count = kMaxCount, .buffers = kBuffers});
 };
 
 // The first stage runs ahead by as many steps as there are buffers and then waits; every stage adds one.
@@ -50,7 +51,7 @@ TEST_P(StageTransferTest, CarriesEveryStepThroughAllStages) {
     std::vector<float> data = activations(mesh_.t, step, count);
     if (!mesh_.first_stage()) {
       const test::OnDevice<float> received(*device_, *stream_, std::vector<float>(count, -1.0f));
-      links_.transfer->receive(*stream_, received.data(), count);
+      communicators_.transfer->receive(*stream_, received.data(), count);
       data = received.values();
     }
     std::vector<float> expected = activations(mesh_.t, step, count);
@@ -59,7 +60,7 @@ TEST_P(StageTransferTest, CarriesEveryStepThroughAllStages) {
     for (float& x : data) x += 1;
     if (mesh_.last_stage()) continue;
     const test::OnDevice<float> sent(*device_, *stream_, data);
-    links_.transfer->send(*stream_, sent.data(), count);
+    communicators_.transfer->send(*stream_, sent.data(), count);
     const std::vector<float> other(count, -2.0f);
     stream_->copy_to_device(reinterpret_cast<std::byte*>(sent.data()), reinterpret_cast<const std::byte*>(other.data()),
                             count * sizeof(float));  // free again: what was sent must not change with it
@@ -69,8 +70,8 @@ TEST_P(StageTransferTest, CarriesEveryStepThroughAllStages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, StageTransferTest,
-                         testing::Values(Case{"tp1", 1, LinkKind::kHost}, Case{"tp2", 2, LinkKind::kHost},
-                                         Case{"tp1Staged", 1, LinkKind::kStaged}),
+                         testing::Values(Case{"tp1", 1, TransportKind::kHost}, Case{"tp2", 2, TransportKind::kHost},
+                                         Case{"tp1Staged", 1, TransportKind::kStaged}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

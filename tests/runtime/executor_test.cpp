@@ -17,7 +17,7 @@
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "computron/model/checkpoint_check.h"
-#include "tests/support/test_links.h"
+#include "tests/support/test_communicators.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace computron {
@@ -189,7 +189,7 @@ struct Setting {
   const char* name;
   int frames;
   CpuDeviceOptions device;
-  LinkKind links = LinkKind::kHost;
+  TransportKind transport = TransportKind::kHost;
 };
 
 std::unique_ptr<Ops> make_test_ops(Device& device) {
@@ -225,8 +225,8 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
                                   .steps_in_flight = 2,
                                   .repeat_passes = steps.repeat_passes};
     Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
-                      test::make_test_links(test::test_link_kind(setting.links, mesh.rank), mesh, *device, progress,
-                                            Executor::link_sizes(models.list(), options)),
+                      test::make_test_communicators(test::test_transport(setting.transport, mesh.rank), mesh, *device,
+                                                    progress, Executor::communicator_sizes(models.list(), options)),
                       options);
     progress.set_hook([&] { executor.poll(); });
     Planner planner(models.list(), setting.frames, host_slots, seed);
@@ -327,10 +327,10 @@ class Receipts : public ::testing::Test {
                                   .max_rows = kMaxRows,
                                   .steps_in_flight = 1,
                                   .verify_swap = verify};
-    Executor executor(
-        mesh_, *device_, *ops_, progress_, models_.list(), models_.host,
-        make_links(LinkKind::kHost, mesh_, *device_, progress_, Executor::link_sizes(models_.list(), options)),
-        options);
+    Executor executor(mesh_, *device_, *ops_, progress_, models_.list(), models_.host,
+                      make_communicators(TransportKind::kHost, mesh_, *device_, progress_,
+                                         Executor::communicator_sizes(models_.list(), options)),
+                      options);
     Planner planner(models_.list(), kFrames, /*host_slots=*/0, /*seed=*/0);
     Outcome outcome;
     for (Step& step : make_steps(1, 0)) {
@@ -400,7 +400,7 @@ INSTANTIATE_TEST_SUITE_P(Pools, ExecutorTest,
                                            Setting{"SmallSlowLink", 11, {.link_gb_per_s = 0.5}},  //
                                            Setting{"SmallDeferred", 10, {.deferred = true}},      //
                                            Setting{"DeferredSlowLink", 11, {.link_gb_per_s = 0.5, .deferred = true}},
-                                           Setting{"DeferredStaged", 10, {.deferred = true}, LinkKind::kStaged}),
+                                           Setting{"DeferredStaged", 10, {.deferred = true}, TransportKind::kStaged}),
                          [](const auto& setting) { return setting.param.name; });
 
 }  // namespace

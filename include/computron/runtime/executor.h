@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "computron/comm/links.h"
+#include "computron/comm/communicators.h"
 #include "computron/comm/mesh.h"
 #include "computron/model/transformer.h"
 #include "computron/runtime/kv_geometry.h"
@@ -47,21 +47,21 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  // Borrows everything but `links`, which must fit link_sizes(); images[m] and host page numbers must match. `images`
-  // are this stage's.
+  // Borrows everything but `communicators`, which must fit communicator_sizes(); images[m] and host page numbers must
+  // match. `images` are this stage's.
   Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
-           const HostStore& host, Links links, const ExecutorOptions& options);
+           const HostStore& host, Communicators communicators, const ExecutorOptions& options);
   ~Executor();  // stops the copy thread before its frames go
 
-  // What an executor of these images needs of its links.
-  static LinkSizes link_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options);
+  // What an executor of these images needs of its communicators.
+  static CommunicatorSizes communicator_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options);
 
   // The step has arrived: starts what fetches may start. Steps are accepted and run in the same order.
   void accept(const Step& step) { residency_.accept(step); }
   // Executes the step and returns this rank's done record.
   Report run(const Step& step);
   // Moves transfers along; called from the progress hook.
-  void poll() { links_.transfer->poll(); }
+  void poll() { communicators_.transfer->poll(); }
 
   const StageState& state() const { return residency_.state(); }
   // Passes that the device was given as one piece (Stream::repeatable).
@@ -72,7 +72,7 @@ class Executor {
   void add_sampling(const Step& step, Batch& batch);
   bool is_repeatable(const Step& step) const;
   // The compute stream's so far: for pages and for the stage before.
-  double standing_still_s() const { return compute_->exposed_s() + links_.transfer->waited_s(); }
+  double standing_still_s() const { return compute_->exposed_s() + communicators_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
 
   const Mesh& mesh_;
@@ -89,7 +89,7 @@ class Executor {
   Residency residency_;
 
   std::unique_ptr<Workspace> work_;
-  Links links_;
+  Communicators communicators_;
   std::vector<Transformer> transformers_;  // [model]
   std::vector<KvGeometry> geometries_;     // [model]
   RowCollector collector_;

@@ -137,7 +137,7 @@ class Job {
   int busy_threads() const;
   void measure_device();
   VerifySwap verify_swap() const;
-  LinkKind link_kind() const;
+  TransportKind transport() const;
   void lengthen_steps();
   void check_message_size(const ModelConfig& config, const std::string& id) const;
   void make_images();

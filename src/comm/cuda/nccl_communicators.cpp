@@ -5,7 +5,7 @@
 
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
-#include "computron/comm/links.h"
+#include "computron/comm/communicators.h"
 #include "src/comm/cuda/nccl_world.h"
 #include "src/device/cuda/cuda_check.h"
 #include "src/device/cuda/cuda_stream.h"
@@ -43,7 +43,7 @@ class NcclAllReduce final : public AllReduce {
 // What is received is waited for by the host, which knows then how long; the stage has nothing else to compute.
 class NcclStageTransfer final : public StageTransfer {
  public:
-  NcclStageTransfer(const Mesh& mesh, Device& device, Progress& progress, const LinkSizes& sizes,
+  NcclStageTransfer(const Mesh& mesh, Device& device, Progress& progress, const CommunicatorSizes& sizes,
                     std::shared_ptr<NcclWorld> world, Trace* trace)
       : progress_(progress), max_count_(sizes.max_count), world_(std::move(world)), trace_(trace) {
     if (mesh.last_stage()) return;
@@ -105,19 +105,21 @@ class NcclStageTransfer final : public StageTransfer {
 
 }  // namespace
 
-Links make_nccl_links(const Mesh& mesh, Device& device, Progress& progress, const LinkSizes& sizes, Trace* trace) {
+Communicators make_nccl_communicators(const Mesh& mesh, Device& device, Progress& progress,
+                                      const CommunicatorSizes& sizes, Trace* trace) {
   auto world = std::make_shared<NcclWorld>(mesh, device, progress);
-  Links links;
+  Communicators communicators;
   agreed(mesh.world, [&] {
-    links.transfer = std::make_unique<NcclStageTransfer>(mesh, device, progress, sizes, world, trace);
-    links.all_reduce = mesh.shape.tp > 1 ? std::make_unique<NcclAllReduce>(world, trace) : make_local_all_reduce();
+    communicators.transfer = std::make_unique<NcclStageTransfer>(mesh, device, progress, sizes, world, trace);
+    communicators.all_reduce =
+        mesh.shape.tp > 1 ? std::make_unique<NcclAllReduce>(world, trace) : make_local_all_reduce();
   });
-  return links;
+  return communicators;
 }
 
-bool direct_links_present() noexcept { return true; }
+bool direct_transport_present() noexcept { return true; }
 
-std::string direct_links_library() {
+std::string direct_transport_library() {
   int number = 0;  // 22809: 2.28.9
   if (ncclGetVersion(&number) != ncclSuccess) return "NCCL";
   return fmt::format("NCCL {}.{}.{}", number / 10000, number / 100 % 100, number % 100);

@@ -2,24 +2,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/test_links.h"
+#include "tests/support/test_communicators.h"
 
 namespace computron {
 namespace {
 
 using testing::HasSubstr;
 
-class LinksStart : public testing::TestWithParam<const char*> {
+class CommunicatorsStart : public testing::TestWithParam<const char*> {
  protected:
-  Links make() {
-    return make_links(test::test_link_kind(LinkKind::kHost, mesh_.rank), mesh_, *device_, progress_,
-                      {.max_count = 1000, .buffers = 2});
+  Communicators make() {
+    return make_communicators(test::test_transport(TransportKind::kHost, mesh_.rank), mesh_, *device_, progress_,
+                              {.max_count = 1000, .buffers = 2});
   }
   void expect_sum() {
-    const Links links = make();
+    const Communicators communicators = make();
     const auto stream = device_->make_compute_stream(progress_);
     const test::OnDevice<float> values(*device_, *stream, std::vector<float>(1000, 1.0f));
-    links.all_reduce->sum(*stream, values.data(), values.size());
+    communicators.all_reduce->sum(*stream, values.data(), values.size());
     EXPECT_EQ(values.values(), std::vector<float>(1000, static_cast<float>(mesh_.shape.tp)));
   }
 
@@ -30,8 +30,8 @@ class LinksStart : public testing::TestWithParam<const char*> {
 
 // The others stand in NCCL, which tells them nothing: a rank that did not hear the alarm would wait for its deadline,
 // and give that as the reason.
-TEST_P(LinksStart, AFailingRankIsHeardByAllWithItsReason) {
-  if (test::environment("COMPUTRON_TEST_LINKS") != "direct") GTEST_SKIP() << "for NCCL that fails when it is to";
+TEST_P(CommunicatorsStart, AFailingRankIsHeardByAllWithItsReason) {
+  if (test::environment("COMPUTRON_TEST_TRANSPORT") != "direct") GTEST_SKIP() << "for NCCL that fails when it is to";
   const int failing = mesh_.world.size() - 1;
   if (mesh_.rank == failing) setenv("COMPUTRON_EMULATED_NCCL_FAILS", GetParam(), /*overwrite=*/1);
   try {
@@ -46,7 +46,8 @@ TEST_P(LinksStart, AFailingRankIsHeardByAllWithItsReason) {
   expect_sum();
 }
 
-INSTANTIATE_TEST_SUITE_P(Calls, LinksStart, testing::Values("ncclCommInitRankConfig", "ncclCommSplit", "ncclAllReduce"),
+INSTANTIATE_TEST_SUITE_P(Calls, CommunicatorsStart,
+                         testing::Values("ncclCommInitRankConfig", "ncclCommSplit", "ncclAllReduce"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
