@@ -28,8 +28,8 @@ LinkProbe::LinkProbe(Job& job)
       link_(job.device().make_copy_stream()),
       compute_(job.device().make_compute_stream(job.progress())),
       pool_(job.device(), most_pages(images_), job.page_bytes()),
-      spill_(job.device(), /*slots=*/0, job.page_bytes()),
-      swapper_(job.host(), spill_, pool_, *link_, *compute_) {
+      offload_area_(job.device(), /*slots=*/0, job.page_bytes()),
+      swapper_(job.host(), offload_area_, pool_, *link_, *compute_) {
   if (job.options().link_gb_per_s == 0) return;
   plain_device_ = make_cpu_device({});  // a link is emulated on the CPU only
   memory_ = plain_device_->make_copy_stream();

@@ -38,7 +38,7 @@ class LinkProbe {
   std::unique_ptr<CopyStream> memory_;
   std::unique_ptr<Stream> compute_;
   FramePool pool_;
-  SpillArea spill_;  // none
+  OffloadArea offload_area_;  // none
   Swapper swapper_;
   ModelId next_ = 0;
   LinkRates rates_;

@@ -10,8 +10,8 @@ Residency::Residency(int stage, std::vector<const Image*> images, const HostStor
       images_(std::move(images)),
       compute_(compute),
       pool_(device, frames, frame_bytes),
-      spill_(device, host_slots, frame_bytes),
-      swapper_(host, spill_, pool_, link, compute, verify),
+      offload_area_(device, host_slots, frame_bytes),
+      swapper_(host, offload_area_, pool_, link, compute, verify),
       accepted_caches_(images_.size()),
       state_(images_, frames, host_slots) {}
 
@@ -34,14 +34,14 @@ void Residency::move_cache(StepId step, const CacheChange& change, std::vector<T
   list.insert(list.end(), change.added.begin(), change.added.end());
   if (change.slots.empty()) return;
 
-  const bool spill = change.kind == CacheChange::kSpill;
-  const std::vector<FrameId>& frames = spill ? left : change.added;
+  const bool offload = change.kind == CacheChange::kOffload;
+  const std::vector<FrameId>& frames = offload ? left : change.added;
   ensure(frames.size() == change.slots.size(), "as many cache frames as slots are moved");
   for (std::size_t i = 0; i < frames.size(); ++i) {
-    ensure(static_cast<int>(frames[i]) < pool_.frames() && static_cast<int>(change.slots[i]) < spill_.slots(),
-           "a cache is moved out of the pool or the spill area");
-    transfers.push_back(
-        {spill ? Transfer::kSpill : Transfer::kRestore, step, change.after, frames[i], change.model, change.slots[i]});
+    ensure(static_cast<int>(frames[i]) < pool_.frames() && static_cast<int>(change.slots[i]) < offload_area_.slots(),
+           "a cache is moved out of the pool or the offload area");
+    transfers.push_back({offload ? Transfer::kOffload : Transfer::kReload, step, change.after, frames[i], change.model,
+                         change.slots[i]});
   }
 }
 
@@ -53,7 +53,7 @@ void Residency::begin(const Step& step) {
   for (const SequenceId id : step.closed) state_.close(id);
   for (const CacheChange& change : plan.caches) {
     state_.change_cache(change);
-    for (const FrameId frame : change.added) compute_.wait(pool_.filled(frame));  // restored, or no late copy lands
+    for (const FrameId frame : change.added) compute_.wait(pool_.filled(frame));  // reloaded, or no late copy lands
   }
   refills_.assign(plan.fetches.begin(), plan.fetches.end());
   place_until({step.id - 1, UsePoint::kEnd});

@@ -21,7 +21,7 @@ struct NamedField {
 // What a pass uses comes last: a difference in it alone is in the tables themselves, not in what was done to them.
 constexpr NamedField kFields[] = {{"pages", &StateDigest::pages},
                                   {"caches", &StateDigest::caches},
-                                  {"spilled", &StateDigest::spilled},
+                                  {"offloaded", &StateDigest::offloaded},
                                   {"lengths", &StateDigest::lengths},
                                   {"blocks", &StateDigest::blocks},
                                   {"tokens", &StateDigest::tokens},
@@ -50,7 +50,7 @@ StageState::StageState(std::vector<const Image*> images, int frames, int host_sl
     : images_(std::move(images)),
       resident_(images_.size(), 0),
       caches_(images_.size()),
-      spilled_(images_.size()),
+      offloaded_(images_.size()),
       slots_taken_(static_cast<std::size_t>(host_slots)),
       owners_(static_cast<std::size_t>(frames)),
       blocks_(images_.size()) {
@@ -78,24 +78,24 @@ void StageState::change_cache(const CacheChange& change) {
   ensure(model < caches_.size(), "cache change names no model");
   switch (change.kind) {
     case CacheChange::kPlain:
-      ensure(spilled_[model].empty() && change.slots.empty(), "plain change of a spilled cache");
+      ensure(offloaded_[model].empty() && change.slots.empty(), "plain change of an offloaded cache");
       take_frames(model, change.taken);
       if (change.taken > 0) lose_blocks(model);
       return add_frames(model, change.added);
-    case CacheChange::kSpill:
-      ensure(change.taken == caches_[model].size() && change.taken > 0, "a cache is spilled whole or not at all");
-      ensure(change.slots.size() == change.taken && change.added.empty(), "a spilled frame needs a slot");
+    case CacheChange::kOffload:
+      ensure(change.taken == caches_[model].size() && change.taken > 0, "a cache is offloaded whole or not at all");
+      ensure(change.slots.size() == change.taken && change.added.empty(), "an offloaded frame needs a slot");
       take_frames(model, change.taken);
       digest_.frames_moved += change.taken;
       return take_slots(model, change.slots);
-    case CacheChange::kRestore:
-      ensure(!change.slots.empty() && change.slots == spilled_[model], "restore of slots the cache is not in");
-      ensure(change.added.size() == change.slots.size() && change.taken == 0, "a restored slot needs a frame");
+    case CacheChange::kReload:
+      ensure(!change.slots.empty() && change.slots == offloaded_[model], "reload of slots the cache is not in");
+      ensure(change.added.size() == change.slots.size() && change.taken == 0, "a reloaded slot needs a frame");
       free_slots(model);
       digest_.frames_moved += change.added.size();
       return add_frames(model, change.added);
-    case CacheChange::kDropSpilled:
-      ensure(!spilled_[model].empty(), "drop of a cache that is not spilled");
+    case CacheChange::kDropOffloaded:
+      ensure(!offloaded_[model].empty(), "drop of a cache that is not offloaded");
       ensure(change.taken == 0 && change.added.empty() && change.slots.empty(), "a drop says nothing but the model");
       free_slots(model);
       return lose_blocks(model);
@@ -125,18 +125,18 @@ void StageState::add_frames(ModelId model, const std::vector<FrameId>& frames) {
 
 void StageState::take_slots(ModelId model, const std::vector<HostSlot>& slots) {
   for (const HostSlot slot : slots) {
-    ensure(slot < slots_taken_.size() && !slots_taken_[slot], "spill into a slot that is not free");
+    ensure(slot < slots_taken_.size() && !slots_taken_[slot], "offload into a slot that is not free");
     slots_taken_[slot] = true;
-    digest_.spilled ^= hash_tuple(model, spilled_[model].size(), slot);
-    spilled_[model].push_back(slot);
+    digest_.offloaded ^= hash_tuple(model, offloaded_[model].size(), slot);
+    offloaded_[model].push_back(slot);
   }
 }
 
 void StageState::free_slots(ModelId model) {
-  std::vector<HostSlot>& slots = spilled_[model];
+  std::vector<HostSlot>& slots = offloaded_[model];
   for (std::size_t i = 0; i < slots.size(); ++i) {
     slots_taken_[slots[i]] = false;
-    digest_.spilled ^= hash_tuple(model, i, slots[i]);
+    digest_.offloaded ^= hash_tuple(model, i, slots[i]);
   }
   slots.clear();
 }
@@ -167,7 +167,7 @@ void StageState::vacate(FrameId frame) {
 
 void StageState::extend(ModelId model, const SequenceChunk& chunk) {
   ensure(model < images_.size(), "step names no model");
-  ensure(spilled_[model].empty(), "pass of a model whose cache is spilled");
+  ensure(offloaded_[model].empty(), "pass of a model whose cache is offloaded");
   const auto [found, opened] = sequences_.try_emplace(chunk.sequence, SequenceState{.model = model, .blocks = {}});
   SequenceState& s = found->second;
   if (opened) begin_behind(chunk, s);

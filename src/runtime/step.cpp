@@ -110,7 +110,7 @@ StagePlan get_plan(ByteReader& in) {
     change.taken = in.get<std::uint32_t>();
     change.added = in.get_list<FrameId>();
     change.kind = in.get<CacheChange::Kind>();
-    ensure(change.kind <= CacheChange::kDropSpilled, "unknown kind of cache change");
+    ensure(change.kind <= CacheChange::kDropOffloaded, "unknown kind of cache change");
     change.slots = in.get_list<HostSlot>();
     change.after.step = in.get<StepId>();
     change.after.use = in.get<PageUse>();

@@ -13,10 +13,10 @@ VerifySwap parse_verify_swap(std::string_view text) {
   throw Error(ExitCode::kUsage, fmt::format("'{}' is not off, first or every", text));
 }
 
-Swapper::Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute,
-                 VerifySwap verify)
+Swapper::Swapper(const HostStore& host, const OffloadArea& offload_area, FramePool& pool, CopyStream& link,
+                 Stream& compute, VerifySwap verify)
     : host_(host),
-      spill_(spill),
+      offload_area_(offload_area),
       pool_(pool),
       link_(link),
       compute_(compute),
@@ -39,7 +39,7 @@ void Swapper::enqueue_due() {
   for (; !queue_.empty() && queue_.front().after <= passed_; queue_.pop_front()) enqueue(queue_.front());
 }
 
-// A spilled frame's filled event says that its bytes have left: the next to write into it waits for that.
+// An offloaded frame's filled event says that its bytes have left: the next to write into it waits for that.
 void Swapper::enqueue(const Transfer& t) {
   std::byte* frame = pool_.frame(t.frame);
   if (t.after.step > finished_) {
@@ -51,11 +51,11 @@ void Swapper::enqueue(const Transfer& t) {
     case Transfer::kFetch:
       fetch(t);
       break;
-    case Transfer::kSpill:
-      link_.copy_to_host(spill_.slot(t.place), frame, pool_.frame_bytes());
+    case Transfer::kOffload:
+      link_.copy_to_host(offload_area_.slot(t.place), frame, pool_.frame_bytes());
       break;
-    case Transfer::kRestore:
-      link_.copy_to_device(frame, spill_.slot(t.place), pool_.frame_bytes());
+    case Transfer::kReload:
+      link_.copy_to_device(frame, offload_area_.slot(t.place), pool_.frame_bytes());
       break;
   }
   link_.record(pool_.filled(t.frame));

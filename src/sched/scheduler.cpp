@@ -49,11 +49,12 @@ void Scheduler::check_fits(ModelId model) const {
     const int cache = models_[model].caches[stage].frames_for(1), pinned = pinned_beside(model, stage);
     if (weights + cache + pinned <= options_.frames) continue;
     const std::size_t page_bytes = image(model, stage).page_bytes;
-    throw ConfigError(fmt::format(
-        "model {}: on stage {} a pass needs {} ({} pages at a time, {} of cache, {} of pinned models), but the pool has "
-        "{} frames of {}",
-        names_[model], stage, format_size((weights + cache + pinned) * page_bytes), weights, cache, pinned,
-        options_.frames, format_size(page_bytes)));
+    throw ConfigError(
+        fmt::format("model {}: on stage {} a pass needs {} ({} pages at a time, {} of cache, {} of pinned models), but "
+                    "the pool has "
+                    "{} frames of {}",
+                    names_[model], stage, format_size((weights + cache + pinned) * page_bytes), weights, cache, pinned,
+                    options_.frames, format_size(page_bytes)));
   }
 }
 
@@ -113,7 +114,8 @@ Decision Scheduler::next(double now_s) {
   set_agenda(now_s);
   PlannedStep planned;
   planned.step.stages.resize(pools_.size());
-  const auto fetch_steps = std::count_if(in_flight_.begin(), in_flight_.end(), [](const InFlight& s) { return s.rows == 0; });
+  const auto fetch_steps =
+      std::count_if(in_flight_.begin(), in_flight_.end(), [](const InFlight& s) { return s.rows == 0; });
   const auto passes = std::ssize(in_flight_) - fetch_steps;
   if (passes < options_.steps_in_flight && plan_pass(planned, now_s)) return seal(std::move(planned));
   if (fetch_steps < kMaxFetchSteps && plan_prefetch_step(planned, now_s)) return seal(std::move(planned));
@@ -235,7 +237,7 @@ bool Scheduler::fetches_go_on(ModelId first) const {
 
 bool Scheduler::is_ready(ModelId model, double now_s) const {
   for (const StagePool& pool : pools_) {
-    if (pool.missing_pages(model) > 0 || pool.spilled(model)) return false;
+    if (pool.missing_pages(model) > 0 || pool.offloaded(model)) return false;
   }
   return wait_s(model, now_s) <= 0;
 }
@@ -453,18 +455,18 @@ std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
 }
 
 void Scheduler::swap_out_cache(ModelId model, PlannedStep& planned) {
-  const bool spill = cheaper_to_spill(model);
-  if (!spill) {
+  const bool offload = cheaper_to_offload(model);
+  if (!offload) {
     for (const SequenceId id : work_[model].restart_all(last_sequence_)) close(id);
   }
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
-    spill ? pools_[stage].spill_cache(model, plan) : pools_[stage].release_cache(model, plan);
+    offload ? pools_[stage].offload_cache(model, plan) : pools_[stage].release_cache(model, plan);
   }
 }
 
 // Out and back over the link, against computing the tokens again.
-bool Scheduler::cheaper_to_spill(ModelId model) const {
+bool Scheduler::cheaper_to_offload(ModelId model) const {
   double move_s = 0;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const int frames = pools_[stage].cache_frames(model);
@@ -472,8 +474,8 @@ bool Scheduler::cheaper_to_spill(ModelId model) const {
     move_s = std::max(move_s, 2 * costs_.transfer_s(stage, frames * image(model, stage).page_bytes));
   }
   const int tokens = work_[model].computed_tokens();
-  const double again_s = ceil_div(tokens, options_.max_batch_tokens) *
-                         costs_.pass_s(model, std::min(tokens, options_.max_batch_tokens));
+  const double again_s =
+      ceil_div(tokens, options_.max_batch_tokens) * costs_.pass_s(model, std::min(tokens, options_.max_batch_tokens));
   return move_s < again_s;
 }
 
@@ -484,7 +486,7 @@ void Scheduler::settle_cache(ModelId model, int blocks, PlannedStep& planned) {
   work_[model].set_blocks(blocks);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
-    if (pools_[stage].spilled(model)) pools_[stage].restore_cache(model, victims, plan);
+    if (pools_[stage].offloaded(model)) pools_[stage].reload_cache(model, victims, plan);
     pools_[stage].grow_cache(model, models_[model].caches[stage].frames_for(blocks), victims, plan);
   }
 }
@@ -501,7 +503,7 @@ void Scheduler::trim_cache(ModelId model, PlannedStep& planned) {
   ModelWork& work = work_[model];
   const bool idle = work.open() == 0;
   const int held = idle ? 0 : work.end_of_held();
-  if (!idle && pools_.front().spilled(model)) return;
+  if (!idle && pools_.front().offloaded(model)) return;
   int blocks = std::numeric_limits<int>::max();
   bool less = false;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {

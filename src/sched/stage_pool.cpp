@@ -69,11 +69,11 @@ void StagePool::shrink_cache(ModelId model, int frames, StagePlan& plan) {
 }
 
 void StagePool::release_cache(ModelId model, StagePlan& plan) {
-  if (cache_frames(model) == 0 && !spilled(model)) return;
+  if (cache_frames(model) == 0 && !offloaded(model)) return;
   CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(cache_frames(model))};
-  if (spilled(model)) {
-    change.kind = CacheChange::kDropSpilled;
-    const std::vector<HostSlot>& slots = state_.spilled(model);
+  if (offloaded(model)) {
+    change.kind = CacheChange::kDropOffloaded;
+    const std::vector<HostSlot>& slots = state_.offloaded(model);
     free_slots_.insert(free_slots_.end(), slots.begin(), slots.end());
   }
   free_cache_frames(model);
@@ -81,10 +81,10 @@ void StagePool::release_cache(ModelId model, StagePlan& plan) {
   plan.caches.push_back(std::move(change));
 }
 
-void StagePool::spill_cache(ModelId model, StagePlan& plan) {
+void StagePool::offload_cache(ModelId model, StagePlan& plan) {
   CacheChange change{.model = model,
                      .taken = static_cast<std::uint32_t>(cache_frames(model)),
-                     .kind = CacheChange::kSpill,
+                     .kind = CacheChange::kOffload,
                      .after = cache_use_[model]};
   change.slots.assign(free_slots_.begin(), free_slots_.begin() + cache_frames(model));
   free_slots_.erase(free_slots_.begin(), free_slots_.begin() + cache_frames(model));
@@ -93,8 +93,8 @@ void StagePool::spill_cache(ModelId model, StagePlan& plan) {
   plan.caches.push_back(std::move(change));
 }
 
-void StagePool::restore_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan) {
-  CacheChange change{.model = model, .kind = CacheChange::kRestore, .slots = state_.spilled(model)};
+void StagePool::reload_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan) {
+  CacheChange change{.model = model, .kind = CacheChange::kReload, .slots = state_.offloaded(model)};
   for (std::size_t i = 0; i < change.slots.size(); ++i) {
     const FrameId frame = find_frame(victims);
     change.after = std::max(change.after, last_use_[frame]);
@@ -165,8 +165,7 @@ void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> v
   for (PageUse use = 0; use < image.uses.size(); ++use) {
     const PageId page = image.uses[use];
     if (state_.frame_of(model, page) == kNoFrame) {
-      const FrameId frame =
-          streams ? find_streaming_frame(step, model, use, victims, rotation) : find_frame(victims);
+      const FrameId frame = streams ? find_streaming_frame(step, model, use, victims, rotation) : find_frame(victims);
       fetch(model, page, frame, plan);
     }
     last_use_[state_.frame_of(model, page)] = {step, use};
@@ -182,7 +181,8 @@ bool StagePool::rotates(ModelId model, PageId page, const Rotation& rotation) co
   return (page + 1) * stay / all == page * stay / all;
 }
 
-// A page that takes turns: one whose use in this pass is over before `use` begins, or else the one whose use is farthest.
+// A page that takes turns: one whose use in this pass is over before `use` begins, or else the one whose use is
+// farthest.
 FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
                                         Rotation& rotation) {
   if (available(victims) > 0) return find_frame(victims);

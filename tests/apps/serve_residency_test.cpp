@@ -150,8 +150,8 @@ struct TracedRun {
     return tokens;
   }
   // Frames of cache that left for host memory, and that came back.
-  std::size_t spilled() const { return trace.select("copy", "copy to host").size(); }
-  std::size_t restored() const { return trace.select("copy", "copy").size(); }
+  std::size_t offloaded() const { return trace.select("copy", "copy to host").size(); }
+  std::size_t reloaded() const { return trace.select("copy", "copy").size(); }
   // Whether copying a page began while another model's pass ran on that rank.
   bool prefetched() const {
     std::vector<Span> passes = trace.select("compute", "step");
@@ -288,14 +288,15 @@ class PausedCache : public Residency {
 };
 
 TEST_P(PausedCache, MovesToHostMemoryAndBack) {
-  const TracedRun paused = interrupted("8MiB", /*link_gbps=*/"8", /*max_wait_s=*/"0.001");  // moving is always cheaper than computing
-  EXPECT_GT(paused.spilled(), 0u);
-  EXPECT_EQ(paused.restored(), paused.spilled());
+  const TracedRun paused =
+      interrupted("8MiB", /*link_gbps=*/"8", /*max_wait_s=*/"0.001");  // moving is always cheaper than computing
+  EXPECT_GT(paused.offloaded(), 0u);
+  EXPECT_EQ(paused.reloaded(), paused.offloaded());
 }
 
 TEST_P(PausedCache, IsComputedAgain) {
   const TracedRun paused = interrupted("0", /*link_gbps=*/"0.5", /*max_wait_s=*/"0.001");
-  EXPECT_EQ(paused.spilled(), 0u);
+  EXPECT_EQ(paused.offloaded(), 0u);
   EXPECT_GT(paused.tokens_computed(), tokens_to_compute());
 }
 

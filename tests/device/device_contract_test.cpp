@@ -60,10 +60,10 @@ TEST_P(DeviceContract, CopiesReadOnlyPagesOfOddSizes) {
 TEST_P(DeviceContract, FramesGoToTheHostAndBack) {
   const auto frames = device_->allocate(3 * kMiB, "test frames");
   const auto page = host_pages(kMiB, 1);
-  const auto spilled = device_->allocate_host(kMiB, "test slot");
+  const auto offloaded = device_->allocate_host(kMiB, "test slot");
   copy_->copy_to_device(frames->data(), page->data(), kMiB);
-  copy_->copy_to_host(spilled->data(), frames->data(), kMiB);
-  copy_->copy_to_device(frames->data() + kMiB, spilled->data(), kMiB);
+  copy_->copy_to_host(offloaded->data(), frames->data(), kMiB);
+  copy_->copy_to_device(frames->data() + kMiB, offloaded->data(), kMiB);
   copy_->copy_on_device(frames->data() + 2 * kMiB, frames->data() + kMiB, kMiB);
   copy_->synchronize();
   EXPECT_EQ(read_back(frames->data() + kMiB, kMiB), pattern(kMiB, 1));

@@ -64,13 +64,13 @@ class Steps {
     const ModelId other = 1 - step.model;
     if (!state_.cache(other).empty() && pick(2) == 0) {
       const auto taken = static_cast<std::uint32_t>(state_.cache(other).size());
-      change(step, {.model = other, .taken = taken, .kind = CacheChange::kSpill, .slots = free_slots(taken)});
+      change(step, {.model = other, .taken = taken, .kind = CacheChange::kOffload, .slots = free_slots(taken)});
     }
-    if (!state_.spilled(step.model).empty()) {
+    if (!state_.offloaded(step.model).empty()) {
       change(step, {.model = step.model,
                     .added = free_frames(2),
-                    .kind = CacheChange::kRestore,
-                    .slots = state_.spilled(step.model)});
+                    .kind = CacheChange::kReload,
+                    .slots = state_.offloaded(step.model)});
     } else if (state_.cache(step.model).empty()) {
       change(step, {.model = step.model, .added = free_frames(2)});
     }
@@ -164,11 +164,11 @@ const Difference kDifferences[] = {
      }},
     {"caches",
      [](Step& step, const StageState&) {
-       return first_of_kind(step, CacheChange::kRestore, [](CacheChange& c) { std::swap(c.added[0], c.added[1]); });
+       return first_of_kind(step, CacheChange::kReload, [](CacheChange& c) { std::swap(c.added[0], c.added[1]); });
      }},
-    {"spilled",
+    {"offloaded",
      [](Step& step, const StageState&) {
-       return first_of_kind(step, CacheChange::kSpill, [](CacheChange& c) { std::swap(c.slots[0], c.slots[1]); });
+       return first_of_kind(step, CacheChange::kOffload, [](CacheChange& c) { std::swap(c.slots[0], c.slots[1]); });
      }},
     {"lengths",
      [](Step& step, const StageState&) {
@@ -193,7 +193,7 @@ const Difference kDifferences[] = {
      }},
 };
 // Of tables and counts themselves, behind a step that was done as it says.
-const char* const kFields[] = {"pages",         "caches",       "spilled",    "lengths",    "blocks",   "tokens",
+const char* const kFields[] = {"pages",         "caches",       "offloaded",  "lengths",    "blocks",   "tokens",
                                "bytes_fetched", "frames_moved", "page_table", "cache_list", "sequences"};
 
 // As rank 0 gets it.

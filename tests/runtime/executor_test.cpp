@@ -76,7 +76,7 @@ class Planner {
   void plan(Step& step, int stage) {
     StagePlan& plan = step.stages[stage];
     for (const SequenceId id : step.closed) state_.close(id);
-    for (ModelId m = 0; m < images_.size(); ++m) spill(m, plan);
+    for (ModelId m = 0; m < images_.size(); ++m) offload(m, plan);
     if (state_.cache(step.model).empty()) provide_cache(step, plan);
     cache_used_[step.model] = step.id;
     for (PageUse use = 0; use < images_[step.model]->uses.size(); ++use) bring_in(step, plan, use);
@@ -84,30 +84,30 @@ class Planner {
   }
   StateDigest digest_after(const Step& step) const { return state_.digest_after(step); }
   std::size_t fetches() const { return fetches_; }
-  std::size_t restores() const { return restores_; }
+  std::size_t reloads() const { return reloads_; }
   std::size_t cache_bytes_moved() const { return moved_frames_ * kPageBytes; }
 
  private:
   // Half of the time, if there is a cache and room for it.
-  void spill(ModelId model, StagePlan& plan) {
+  void offload(ModelId model, StagePlan& plan) {
     const std::vector<FrameId> list = state_.cache(model);
-    CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(list.size()), .kind = CacheChange::kSpill};
+    CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(list.size()), .kind = CacheChange::kOffload};
     for (HostSlot s = 0; static_cast<int>(s) < state_.host_slots() && change.slots.size() < list.size(); ++s) {
       if (!state_.slot_taken(s)) change.slots.push_back(s);
     }
     if (list.empty() || change.slots.size() < list.size() || random_() % 2 == 0) return;
     change.after = {cache_used_[model]};
     moved_frames_ += list.size();
-    for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the spill
+    for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the offload
     state_.change_cache(change);
     plan.caches.push_back(change);
   }
 
-  // New frames, filled with what was spilled, if anything.
+  // New frames, filled with what was offloaded, if anything.
   void provide_cache(const Step& step, StagePlan& plan) {
-    CacheChange change{.model = step.model, .slots = state_.spilled(step.model)};
-    if (!change.slots.empty()) change.kind = CacheChange::kRestore;
-    restores_ += !change.slots.empty();
+    CacheChange change{.model = step.model, .slots = state_.offloaded(step.model)};
+    if (!change.slots.empty()) change.kind = CacheChange::kReload;
+    reloads_ += !change.slots.empty();
     moved_frames_ += change.slots.size();
     for (int i = KvGeometry::make(*images_[step.model]).frames_for(4); i > 0; --i) {
       change.added.push_back(victim({step.id - 1}, change.added));
@@ -144,7 +144,7 @@ class Planner {
   StageState state_;
   std::vector<UsePoint> last_use_;  // [frame]
   std::vector<StepId> cache_used_;  // [model] last step that ran it
-  std::size_t fetches_ = 0, restores_ = 0, moved_frames_ = 0;
+  std::size_t fetches_ = 0, reloads_ = 0, moved_frames_ = 0;
   std::mt19937_64 random_;
 };
 
@@ -200,7 +200,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
  protected:
   struct Outcome {
     std::vector<SampledRow> rows;  // of all steps, as this rank reports them
-    std::size_t fetches = 0, restores = 0;
+    std::size_t fetches = 0, reloads = 0;
     std::uint64_t repeated = 0;
   };
   struct Steps {
@@ -245,7 +245,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
         EXPECT_GT(report.compute_s, 0);
         EXPECT_LE(report.compute_s + report.exposed_s - exposed_before_s, took_s);
       }
-      // Every page is waited for by the step it is for; a spill may still be on its way.
+      // Every page is waited for by the step it is for; an offload may still be on its way.
       EXPECT_GE(report.link_bytes, report.digest.bytes_fetched);
       EXPECT_LE(report.link_bytes, report.digest.bytes_fetched + planner.cache_bytes_moved());
       EXPECT_EQ(report.digest, planner.digest_after(step)) << "step " << step.id;
@@ -254,7 +254,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     }
     EXPECT_EQ(reported_repeated, executor.passes_repeated());
     outcome.fetches = planner.fetches();
-    outcome.restores = planner.restores();
+    outcome.reloads = planner.reloads();
     outcome.repeated = executor.passes_repeated();
     mesh.world.barrier();
     return outcome;
@@ -275,7 +275,7 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
       const Outcome resident = run(shape, {"", kAllFrames, {}}, /*host_slots=*/0, seed);
       const Outcome swapped = run(shape, GetParam(), kHostSlots, seed);
       EXPECT_GT(swapped.fetches, resident.fetches);
-      EXPECT_GT(swapped.restores, 0u);
+      EXPECT_GT(swapped.reloads, 0u);
       ASSERT_EQ(resident.rows.size(), swapped.rows.size());
       for (std::size_t i = 0; i < resident.rows.size(); ++i) {
         ASSERT_TRUE(same_bits(resident.rows[i], swapped.rows[i]))

@@ -51,10 +51,10 @@ struct PlannedRun {
   Pass pass;
   StateDigest expected;
 
-  int restores() const {
+  int reloads() const {
     const auto& caches = step.stages[0].caches;
     return static_cast<int>(std::count_if(
-        caches.begin(), caches.end(), [](const CacheChange& change) { return change.kind == CacheChange::kRestore; }));
+        caches.begin(), caches.end(), [](const CacheChange& change) { return change.kind == CacheChange::kReload; }));
   }
 };
 
@@ -75,8 +75,8 @@ class RandomScheduler {
     run.step.chunks.resize(1);  // a pass; sequences play no part here
     run.step.stages.resize(1);
     StagePlan& plan = run.step.stages[0];
-    for (ModelId m = 0; m < images_.size(); ++m) spill(m, plan);
-    if (!state_.spilled(run.step.model).empty()) bring_back(run.step.model, plan);
+    for (ModelId m = 0; m < images_.size(); ++m) offload(m, plan);
+    if (!state_.offloaded(run.step.model).empty()) bring_back(run.step.model, plan);
     change_cache(run.step.model, plan);
     run.pass = group_uses(*images_[run.step.model]);
     for (const auto& [first, last] : run.pass.groups) bring_in(run.step, first, last);
@@ -122,21 +122,21 @@ class RandomScheduler {
     plan.caches.push_back(change);
   }
 
-  void spill(ModelId model, StagePlan& plan) {
+  void offload(ModelId model, StagePlan& plan) {
     const std::vector<FrameId> list = state_.cache(model);
-    CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(list.size()), .kind = CacheChange::kSpill};
+    CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(list.size()), .kind = CacheChange::kOffload};
     for (HostSlot slot = kHostSlots; slot-- > 0 && change.slots.size() < list.size();) {
       if (!state_.slot_taken(slot)) change.slots.push_back(slot);
     }
     if (list.empty() || change.slots.size() < list.size() || below(3) != 0) return;
     change.after = {cache_used_[model], UsePoint::kEnd};
-    for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the spill
+    for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the offload
     apply(change, plan);
   }
 
   void bring_back(ModelId model, StagePlan& plan) {
-    if (below(5) == 0) return apply({.model = model, .kind = CacheChange::kDropSpilled}, plan);
-    CacheChange change{.model = model, .kind = CacheChange::kRestore, .slots = state_.spilled(model)};
+    if (below(5) == 0) return apply({.model = model, .kind = CacheChange::kDropOffloaded}, plan);
+    CacheChange change{.model = model, .kind = CacheChange::kReload, .slots = state_.offloaded(model)};
     while (change.added.size() < change.slots.size()) {
       const FrameId frame = victim(change.added);
       change.added.push_back(frame);
@@ -148,7 +148,7 @@ class RandomScheduler {
 
   std::size_t cache_frames() const {
     std::size_t count = 0;
-    for (ModelId m = 0; m < images_.size(); ++m) count += state_.cache(m).size() + state_.spilled(m).size();
+    for (ModelId m = 0; m < images_.size(); ++m) count += state_.cache(m).size() + state_.offloaded(m).size();
     return count;
   }
 
@@ -299,7 +299,7 @@ class Rank {
   void forget_written(const CacheChange& change) {
     std::vector<std::uint64_t>& written = written_[change.model];
     if (change.kind == CacheChange::kPlain) written.resize(written.size() - change.taken);
-    if (change.kind == CacheChange::kDropSpilled) written.clear();
+    if (change.kind == CacheChange::kDropOffloaded) written.clear();
   }
 
   void check(const std::vector<std::pair<const std::byte*, std::uint64_t>>& bound) {
@@ -344,14 +344,14 @@ Scenario make_scenario(std::uint64_t seed) {
 }
 
 TEST(OrderRule, RandomStepsKeepFramesIntact) {
-  int restores = 0;
+  int reloads = 0;
   for (std::uint64_t seed = 0; seed < 5000; ++seed) {
     Scenario s = make_scenario(seed);
-    for (const PlannedRun& run : s.runs) restores += run.restores();
+    for (const PlannedRun& run : s.runs) reloads += run.reloads();
     Rank rank(s.images, s.frames, seed);
     ASSERT_EQ(rank.run(s.runs), "") << "seed " << seed;
   }
-  EXPECT_GT(restores, 1000);
+  EXPECT_GT(reloads, 1000);
 }
 
 // The check can fail: steps that forget to say when a frame is free are caught.
@@ -375,7 +375,7 @@ TEST(OrderRule, DroppedGatesAreCaught) {
 }
 
 TEST(OrderRule, DroppedGatesOfCachesAreCaught) {
-  for (const CacheChange::Kind kind : {CacheChange::kSpill, CacheChange::kRestore}) {
+  for (const CacheChange::Kind kind : {CacheChange::kOffload, CacheChange::kReload}) {
     int broken = 0, caught = 0;
     for (std::uint64_t seed = 0; seed < 1000; ++seed) {
       Scenario s = make_scenario(seed);
@@ -451,7 +451,8 @@ TEST(OrderRule, ACacheThatWaitsForItsOwnStepIsRefusedNotHung) {
   std::vector<PlannedRun> runs(1);
   runs[0].step = one_stage_step();
   runs[0].step.stages[0].caches = {
-      {.model = 0, .added = {0}}, {.model = 0, .taken = 1, .kind = CacheChange::kSpill, .slots = {0}, .after = {1, 0}}};
+      {.model = 0, .added = {0}},
+      {.model = 0, .taken = 1, .kind = CacheChange::kOffload, .slots = {0}, .after = {1, 0}}};
   EXPECT_THAT(Rank(images, 2, 0).run(runs), ::testing::HasSubstr("before its caches could be moved"));
 }
 

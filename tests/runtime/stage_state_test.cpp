@@ -117,23 +117,23 @@ TEST_F(StageStateTest, WhatLiesInACacheThatHasGoneIsNotThereAfterwards) {
 }
 
 const CacheChange kAdd{.model = 0, .added = {1, 2}};
-const CacheChange kSpill{.model = 0, .taken = 2, .kind = CacheChange::kSpill, .slots = {2, 0}};
-const CacheChange kRestore{.model = 0, .added = {3, 1}, .kind = CacheChange::kRestore, .slots = {2, 0}};
-const CacheChange kDrop{.model = 0, .kind = CacheChange::kDropSpilled};
+const CacheChange kOffload{.model = 0, .taken = 2, .kind = CacheChange::kOffload, .slots = {2, 0}};
+const CacheChange kReload{.model = 0, .added = {3, 1}, .kind = CacheChange::kReload, .slots = {2, 0}};
+const CacheChange kDrop{.model = 0, .kind = CacheChange::kDropOffloaded};
 
-TEST_F(StageStateTest, ASpilledCacheLeavesItsFramesAndComesBackIntoOthers) {
+TEST_F(StageStateTest, AnOffloadedCacheLeavesItsFramesAndComesBackIntoOthers) {
   StageState state = make(), plain = make();
   state.change_cache(kAdd);
-  state.change_cache(kSpill);
+  state.change_cache(kOffload);
   EXPECT_TRUE(state.cache(0).empty());
-  EXPECT_EQ(state.spilled(0), (std::vector<HostSlot>{2, 0}));
+  EXPECT_EQ(state.offloaded(0), (std::vector<HostSlot>{2, 0}));
   EXPECT_TRUE(state.slot_taken(0) && !state.slot_taken(1) && state.slot_taken(2));
   EXPECT_EQ(state.owner(1).kind, StageState::Owner::kFree);
-  EXPECT_EQ(state.digest().first_difference(plain.digest()), "spilled");
+  EXPECT_EQ(state.digest().first_difference(plain.digest()), "offloaded");
   state.place({.model = 1, .page = 0, .frame = 2, .after = {}});
-  state.change_cache(kRestore);
+  state.change_cache(kReload);
   EXPECT_EQ(state.cache(0), (std::vector<FrameId>{3, 1}));
-  EXPECT_TRUE(state.spilled(0).empty());
+  EXPECT_TRUE(state.offloaded(0).empty());
   EXPECT_FALSE(state.slot_taken(0) || state.slot_taken(2));
 
   plain.place({.model = 1, .page = 0, .frame = 2, .after = {}});
@@ -145,23 +145,23 @@ TEST_F(StageStateTest, ASpilledCacheLeavesItsFramesAndComesBackIntoOthers) {
 TEST_F(StageStateTest, TheDigestTellsSlotsAndTheirOrder) {
   std::vector<StageState> states;
   for (const std::vector<HostSlot>& slots : {std::vector<HostSlot>{2, 0}, {0, 2}, {2, 1}}) {
-    CacheChange spill = kSpill;
-    spill.slots = slots;
+    CacheChange offload = kOffload;
+    offload.slots = slots;
     states.push_back(make());
     states.back().change_cache(kAdd);
-    states.back().change_cache(spill);
+    states.back().change_cache(offload);
   }
-  EXPECT_EQ(states[0].digest().first_difference(states[1].digest()), "spilled");
-  EXPECT_EQ(states[0].digest().first_difference(states[2].digest()), "spilled");
+  EXPECT_EQ(states[0].digest().first_difference(states[1].digest()), "offloaded");
+  EXPECT_EQ(states[0].digest().first_difference(states[2].digest()), "offloaded");
 }
 
-TEST_F(StageStateTest, SequencesEndWhileTheirCacheIsSpilledButDoNotGrow) {
+TEST_F(StageStateTest, SequencesEndWhileTheirCacheIsOffloadedButDoNotGrow) {
   StageState state = make();
   const SequenceChunk first{.sequence = 3, .start = 0, .tokens = {1, 2}, .new_blocks = {0}};
   const SequenceChunk second{.sequence = 3, .start = 2, .tokens = {1}, .new_blocks = {}};
   state.change_cache(kAdd);
   state.extend(0, first);
-  state.change_cache(kSpill);
+  state.change_cache(kOffload);
   EXPECT_THROW(state.extend(0, second), Error);
   EXPECT_NO_THROW(state.extend(1, {.sequence = 4, .start = 0, .tokens = {1}, .new_blocks = {}}));
   state.close(3);
@@ -182,22 +182,22 @@ TEST_F(StageStateTest, RefusesMovesOfACacheThatAreNotWholeOrNotWhereItIs) {
   };
   using Slots = std::vector<HostSlot>;
   const CacheChange other{.model = 1, .added = {0}};
-  refuses({}, kSpill);
-  refuses({kAdd}, with(kSpill, &CacheChange::slots, Slots{2}));
-  refuses({kAdd}, with(kSpill, &CacheChange::slots, Slots{2, 2}));
-  refuses({kAdd}, with(kSpill, &CacheChange::slots, Slots{2, 3}));
-  refuses({kAdd}, with(kSpill, &CacheChange::added, std::vector<FrameId>{3}));
-  refuses({kAdd}, with(with(kSpill, &CacheChange::taken, 1u), &CacheChange::slots, Slots{2}));
-  refuses({kAdd, kSpill, other}, {.model = 1, .taken = 1, .kind = CacheChange::kSpill, .slots = {0}});
-  refuses({kAdd}, kRestore);
-  refuses({kAdd, kSpill}, with(kRestore, &CacheChange::slots, Slots{0, 2}));
-  refuses({kAdd, kSpill}, with(kRestore, &CacheChange::model, ModelId{1}));
-  refuses({kAdd, kSpill}, with(kRestore, &CacheChange::added, std::vector<FrameId>{3}));
-  refuses({kAdd, kSpill, other}, with(kRestore, &CacheChange::added, std::vector<FrameId>{3, 0}));
-  refuses({kAdd, kSpill}, {.model = 0, .added = {3}});
-  refuses({kAdd, kSpill}, kSpill);
+  refuses({}, kOffload);
+  refuses({kAdd}, with(kOffload, &CacheChange::slots, Slots{2}));
+  refuses({kAdd}, with(kOffload, &CacheChange::slots, Slots{2, 2}));
+  refuses({kAdd}, with(kOffload, &CacheChange::slots, Slots{2, 3}));
+  refuses({kAdd}, with(kOffload, &CacheChange::added, std::vector<FrameId>{3}));
+  refuses({kAdd}, with(with(kOffload, &CacheChange::taken, 1u), &CacheChange::slots, Slots{2}));
+  refuses({kAdd, kOffload, other}, {.model = 1, .taken = 1, .kind = CacheChange::kOffload, .slots = {0}});
+  refuses({kAdd}, kReload);
+  refuses({kAdd, kOffload}, with(kReload, &CacheChange::slots, Slots{0, 2}));
+  refuses({kAdd, kOffload}, with(kReload, &CacheChange::model, ModelId{1}));
+  refuses({kAdd, kOffload}, with(kReload, &CacheChange::added, std::vector<FrameId>{3}));
+  refuses({kAdd, kOffload, other}, with(kReload, &CacheChange::added, std::vector<FrameId>{3, 0}));
+  refuses({kAdd, kOffload}, {.model = 0, .added = {3}});
+  refuses({kAdd, kOffload}, kOffload);
   refuses({kAdd}, kDrop);
-  refuses({kAdd, kSpill, kDrop}, kRestore);
+  refuses({kAdd, kOffload, kDrop}, kReload);
   refuses({}, {.model = 0, .kind = static_cast<CacheChange::Kind>(9)});
 }
 

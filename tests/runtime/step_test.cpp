@@ -22,12 +22,18 @@ Step sample_step() {
   step.id = 7;
   step.model = 2;
   step.closed = {4, 9};
-  step.chunks.push_back({.sequence = 11, .start = 5, .tokens = {1, 2, 3}, .new_blocks = {8}, .output = SequenceChunk::kAll,
-                         .top = 3, .after_last = 77});
+  step.chunks.push_back({.sequence = 11,
+                         .start = 5,
+                         .tokens = {1, 2, 3},
+                         .new_blocks = {8},
+                         .output = SequenceChunk::kAll,
+                         .top = 3,
+                         .after_last = 77});
   step.chunks.push_back({.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .output = SequenceChunk::kLast});
   step.stages.resize(2);
   step.stages[1].caches.push_back({.model = 1, .taken = 2, .added = {3, 5}});
-  step.stages[1].caches.push_back({.model = 0, .taken = 2, .kind = CacheChange::kSpill, .slots = {9, 4}, .after = {5}});
+  step.stages[1].caches.push_back(
+      {.model = 0, .taken = 2, .kind = CacheChange::kOffload, .slots = {9, 4}, .after = {5}});
   step.stages[1].fetches.push_back({.model = 2, .page = 1, .frame = 6, .after = {6, 3}});
   return step;
 }
@@ -49,7 +55,7 @@ TEST(Step, RoundTripCarriesTheCommonPartAndOneStage) {
   EXPECT_EQ(copy.stages[1].caches[0].kind, CacheChange::kPlain);
   EXPECT_EQ(copy.stages[1].caches[0].taken, 2u);
   EXPECT_EQ(copy.stages[1].caches[0].added, (std::vector<FrameId>{3, 5}));
-  EXPECT_EQ(copy.stages[1].caches[1].kind, CacheChange::kSpill);
+  EXPECT_EQ(copy.stages[1].caches[1].kind, CacheChange::kOffload);
   EXPECT_EQ(copy.stages[1].caches[1].slots, (std::vector<HostSlot>{9, 4}));
   EXPECT_EQ(copy.stages[1].caches[1].after, (UsePoint{5, UsePoint::kEnd}));
 }

@@ -270,7 +270,7 @@ void Driver::check_blocks(ModelId model) const {
   }
 }
 
-// What goes of a cache without being spilled held nothing that is still wanted.
+// What goes of a cache without being offloaded held nothing that is still wanted.
 void Driver::check_released_caches(const Step& step) {
   for (std::size_t stage = 0; stage < replicas_.size(); ++stage) {
     std::map<ModelId, std::size_t> frames;  // as the changes so far have left them
@@ -279,7 +279,7 @@ void Driver::check_released_caches(const Step& step) {
           frames.try_emplace(change.model, replicas_[stage].state().cache(change.model).size()).first->second;
       left -= std::min<std::size_t>(change.taken, left);
       const bool lost =
-          change.kind == CacheChange::kDropSpilled || (change.kind == CacheChange::kPlain && change.taken > 0);
+          change.kind == CacheChange::kDropOffloaded || (change.kind == CacheChange::kPlain && change.taken > 0);
       const int blocks = roster_.shape(change.model).caches[stage].blocks_in(static_cast<int>(left));
       require(!lost || blocks_in_use(change.model) <= blocks, "cache is lost that an open sequence needs");
       if (lost) {

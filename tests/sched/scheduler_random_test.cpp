@@ -115,7 +115,7 @@ class RandomJob {
 
 // What the schedules of all seeds have done.
 struct Reached {
-  std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, spills = 0, restores = 0,
+  std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, offloads = 0, reloads = 0,
               restarts = 0, prefetches = 0, encoded = 0, set_asides = 0, shrinks = 0, shared = 0;
   std::size_t refused = 0, failed = 0, stopped = 0;
 
@@ -149,8 +149,8 @@ struct Reached {
         prefetches += fetch.model != executed.step.model;
       }
       for (const CacheChange& change : plan.caches) {
-        spills += change.kind == CacheChange::kSpill;
-        restores += change.kind == CacheChange::kRestore;
+        offloads += change.kind == CacheChange::kOffload;
+        reloads += change.kind == CacheChange::kReload;
         shrinks += change.kind == CacheChange::kPlain && change.taken > 0;
       }
     }
@@ -173,8 +173,8 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   EXPECT_GT(all.fetch_steps, 200u);
   EXPECT_GT(all.prefetches, 600u);
   EXPECT_GT(all.refills, 2000u);
-  EXPECT_GT(all.spills, 10u);
-  EXPECT_GT(all.restores, 10u);
+  EXPECT_GT(all.offloads, 10u);
+  EXPECT_GT(all.reloads, 10u);
   EXPECT_GT(all.restarts, 40u);
   EXPECT_GT(all.set_asides, 10u);
   EXPECT_GT(all.shrinks, 2000u);

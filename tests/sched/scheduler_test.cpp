@@ -343,7 +343,7 @@ TEST(SchedulerPrefetch, TheNextModelsFirstPassStandsBehindTheLastOneOfTheModelBe
 // --- Caches -----------------------------------------------------------------------------------------------------
 
 struct CacheMoves {
-  int spills = 0, restores = 0, restarts = 0;
+  int offloads = 0, reloads = 0, restarts = 0;
 };
 
 CacheMoves cache_moves(const Driver& driver) {
@@ -354,8 +354,8 @@ CacheMoves cache_moves(const Driver& driver) {
       moves.restarts += chunk.start == 0 && !begun.insert(chunk.tokens[0]).second;
     }
     for (const CacheChange& change : executed.step.stages[0].caches) {
-      moves.spills += change.kind == CacheChange::kSpill;
-      moves.restores += change.kind == CacheChange::kRestore;
+      moves.offloads += change.kind == CacheChange::kOffload;
+      moves.reloads += change.kind == CacheChange::kReload;
     }
   }
   return moves;
@@ -375,15 +375,15 @@ CacheMoves interrupt(int frames, SchedulerOptions options) {
 
 TEST(SchedulerCaches, AModelThatIsInterruptedKeepsItsCacheWhileThereIsRoom) {
   const CacheMoves moves = interrupt(20, {.host_slots = 10, .costs = kCosts});
-  EXPECT_EQ(moves.spills + moves.restarts, 0);
+  EXPECT_EQ(moves.offloads + moves.restarts, 0);
 }
 
 TEST(SchedulerCaches, OtherwiseItMovesToHostMemoryWhereThatIsCheaper) {
   CostOptions costs = kCosts;
   costs.step_s = 1;  // computing again is dear
   const CacheMoves moves = interrupt(10, {.host_slots = 10, .costs = costs});
-  EXPECT_EQ(moves.spills, 1);
-  EXPECT_EQ(moves.restores, 1);
+  EXPECT_EQ(moves.offloads, 1);
+  EXPECT_EQ(moves.reloads, 1);
   EXPECT_EQ(moves.restarts, 0);
 }
 
@@ -391,7 +391,7 @@ TEST(SchedulerCaches, AndIsComputedAgainWhereThatIsCheaper) {
   CostOptions costs = kCosts;
   costs.link_bytes_per_s /= 100;
   const CacheMoves moves = interrupt(10, {.host_slots = 10, .costs = costs});
-  EXPECT_EQ(moves.spills, 0);
+  EXPECT_EQ(moves.offloads, 0);
   EXPECT_EQ(moves.restarts, 1);
 }
 
@@ -399,7 +399,7 @@ TEST(SchedulerCaches, OrWhereHostMemoryHasNoRoom) {
   CostOptions costs = kCosts;
   costs.step_s = 1;
   const CacheMoves moves = interrupt(10, {.host_slots = 0, .costs = costs});
-  EXPECT_EQ(moves.spills, 0);
+  EXPECT_EQ(moves.offloads, 0);
   EXPECT_EQ(moves.restarts, 1);
 }
 
@@ -764,8 +764,7 @@ TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
 
 TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
   for (int stages = 1; stages <= 4; ++stages) {
-    const FakeRoster roster(
-        {{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1)}});
+    const FakeRoster roster({{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1)}});
     for (int steps = 1; steps <= 5; ++steps) {
       SCOPED_TRACE(fmt::format("{} stages, {} steps in flight", stages, steps));
       SchedulerOptions options = kRoomy;

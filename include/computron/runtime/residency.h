@@ -23,7 +23,7 @@ namespace computron {
 
 class Residency {
  public:
-  // Borrows images (this stage's), host pages and streams; owns the pool and `host_slots` slots of spill area.
+  // Borrows images (this stage's), host pages and streams; owns the pool and `host_slots` slots of offload area.
   Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
             std::size_t frame_bytes, int host_slots, CopyStream& link, Stream& compute,
             VerifySwap verify = VerifySwap::kOff);
@@ -49,7 +49,7 @@ class Residency {
   std::vector<const Image*> images_;
   Stream& compute_;
   FramePool pool_;
-  SpillArea spill_;
+  OffloadArea offload_area_;
   Swapper swapper_;
   std::vector<std::vector<FrameId>> accepted_caches_;  // [model] lists as after the last step accepted
   StageState state_;

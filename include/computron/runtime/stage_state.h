@@ -5,7 +5,7 @@
 // this same code on what they believe, a difference means that a message, a rank or this code went wrong.
 //
 //   frame: free | page of a model | cache frame of a model
-//   slot of the spill area: free | a model's cache, moved there whole
+//   slot of the offload area: free | a model's cache, moved there whole
 //   block of a model's cache: of no sequence | of one | full and of several that begin with the same tokens
 #pragma once
 
@@ -21,14 +21,14 @@ namespace computron {
 // Digests of the parts of a state after a step.
 struct StateDigest {
   // Of all models: each changes with every change of its part and costs O(change) to keep.
-  std::uint64_t pages = 0;    // xor over (model, page, frame)
-  std::uint64_t caches = 0;   // xor over (model, index in list, frame)
-  std::uint64_t spilled = 0;  // xor over (model, index in list, slot)
-  std::uint64_t lengths = 0;  // xor over (sequence, model, length)
-  std::uint64_t blocks = 0;   // xor over (sequence, index, block)
-  std::uint64_t tokens = 0;   // xor over (sequence, history)
+  std::uint64_t pages = 0;      // xor over (model, page, frame)
+  std::uint64_t caches = 0;     // xor over (model, index in list, frame)
+  std::uint64_t offloaded = 0;  // xor over (model, index in list, slot)
+  std::uint64_t lengths = 0;    // xor over (sequence, model, length)
+  std::uint64_t blocks = 0;     // xor over (sequence, index, block)
+  std::uint64_t tokens = 0;     // xor over (sequence, history)
   std::uint64_t bytes_fetched = 0;
-  std::uint64_t frames_moved = 0;  // of caches, to the spill area and back
+  std::uint64_t frames_moved = 0;  // of caches, to the offload area and back
   // Of what the step's pass has used, read anew where it lies; 0 without a pass. A few bytes a page of the model and a
   // block of the sequences.
   std::uint64_t page_table = 0;
@@ -48,7 +48,7 @@ struct SequenceState {
 
 class StageState {
  public:
-  // `images[m]` is model m's image of this stage; borrowed. `host_slots`: of the spill area.
+  // `images[m]` is model m's image of this stage; borrowed. `host_slots`: of the offload area.
   StageState(std::vector<const Image*> images, int frames, int host_slots = 0);
 
   // The parts of applying a step, in this order; Error{kInternal} for anything a right scheduler would not say.
@@ -65,8 +65,8 @@ class StageState {
 
   FrameId frame_of(ModelId model, PageId page) const { return page_tables_[model][page]; }
   const std::vector<FrameId>& cache(ModelId model) const { return caches_[model]; }
-  // Where the model's cache is while it is spilled, in the order of its list; empty otherwise.
-  const std::vector<HostSlot>& spilled(ModelId model) const { return spilled_[model]; }
+  // Where the model's cache is while it is offloaded, in the order of its list; empty otherwise.
+  const std::vector<HostSlot>& offloaded(ModelId model) const { return offloaded_[model]; }
   bool slot_taken(HostSlot slot) const { return slots_taken_[slot]; }
   int host_slots() const { return static_cast<int>(slots_taken_.size()); }
   const SequenceState& sequence(SequenceId id) const;
@@ -109,7 +109,7 @@ class StageState {
   std::vector<std::vector<FrameId>> page_tables_;  // [model][page]
   std::vector<int> resident_;                      // [model]
   std::vector<std::vector<FrameId>> caches_;       // [model]
-  std::vector<std::vector<HostSlot>> spilled_;     // [model]
+  std::vector<std::vector<HostSlot>> offloaded_;   // [model]
   std::vector<bool> slots_taken_;                  // [slot]
   std::vector<Owner> owners_;                      // [frame]
   std::vector<std::vector<Block>> blocks_;         // [model][block]

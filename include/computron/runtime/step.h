@@ -39,22 +39,22 @@ using HostSlot = std::uint32_t;
 struct CacheChange {
   enum Kind : std::uint8_t {
     kPlain,    // first `taken` frames leave the list's end, then `added` join it
-    kSpill,    // the whole list, `taken` frames, leaves; frame i of it is copied to slots[i]
-    kRestore,  // `added` become the list; added[i] is filled from slots[i], the model's slots in the order of spilling
-    kDropSpilled,  // what the model's slots hold is forgotten
+    kOffload,  // the whole list, `taken` frames, leaves; frame i of it is copied to slots[i]
+    kReload,  // `added` become the list; added[i] is filled from slots[i], the model's slots in the order of offloading
+    kDropOffloaded,  // what the model's slots hold is forgotten
   };
   ModelId model = 0;
   std::uint32_t taken = 0;
   std::vector<FrameId> added = {};
   Kind kind = kPlain;
   std::vector<HostSlot> slots = {};
-  // Of an earlier step. kSpill: the last use of the cache. kRestore: the latest last use of what `added` hold.
+  // Of an earlier step. kOffload: the last use of the cache. kReload: the latest last use of what `added` hold.
   UsePoint after = {};
 };
 
 // What the ranks of one stage do for a step. Cache changes happen before the pass, and before the fetches are counted;
-// their copies go over the link before those of the fetches. So a fetch, a restore or an addition that is written
-// behind a spill may have the spilled frames (and a spill the slots of a restore before it) without waiting for
+// their copies go over the link before those of the fetches. So a fetch, a reload or an addition that is written
+// behind an offload may have the offloaded frames (and an offload the slots of a reload before it) without waiting for
 // anything.
 struct StagePlan {
   std::vector<CacheChange> caches;
@@ -76,13 +76,13 @@ struct SequenceChunk {
   std::vector<TokenId> tokens;
   std::vector<std::uint32_t> new_blocks;  // logical cache blocks that join the sequence's list
   Output output = kNone;
-  std::uint8_t top = 0;                   // candidates wanted a row beyond the best one
-  TokenId after_last = -1;                // with kAll: the token that follows the chunk, -1 if unknown
-  std::uint32_t values = 0;               // with kVector and kScores: how many
+  std::uint8_t top = 0;                         // candidates wanted a row beyond the best one
+  TokenId after_last = -1;                      // with kAll: the token that follows the chunk, -1 if unknown
+  std::uint32_t values = 0;                     // with kVector and kScores: how many
   std::optional<SamplingParams> sampling = {};  // with a sequence's first chunk, where it draws
-  std::vector<std::int32_t> types = {};   // segment of every token; empty: all 0
-  std::vector<float> patches = {};        // images: [tokens, patch_values], zeros for the class token; only the first
-                                          // stage gets them
+  std::vector<std::int32_t> types = {};         // segment of every token; empty: all 0
+  std::vector<float> patches = {};  // images: [tokens, patch_values], zeros for the class token; only the first
+                                    // stage gets them
 };
 
 struct Step {
@@ -90,11 +90,11 @@ struct Step {
   StepId id = 0;
   Kind kind = kRun;
   ModelId model = 0;
-  float predicted_s = 0;               // from when it is sent until it has been executed, as rank 0 thinks
-  std::vector<SequenceId> closed;      // sequences that end before this step; their blocks are free
-  std::vector<SequenceChunk> chunks;   // empty: no forward pass
-  std::vector<StagePlan> stages;       // on a rank: only its own stage's entry is filled
-  std::uint64_t digest = 0;            // of the bytes that it came in; not sent, 0 where it was made
+  float predicted_s = 0;              // from when it is sent until it has been executed, as rank 0 thinks
+  std::vector<SequenceId> closed;     // sequences that end before this step; their blocks are free
+  std::vector<SequenceChunk> chunks;  // empty: no forward pass
+  std::vector<StagePlan> stages;      // on a rank: only its own stage's entry is filled
+  std::uint64_t digest = 0;           // of the bytes that it came in; not sent, 0 where it was made
 
   // Rows that get logits, in order: what the last stage's report holds.
   int logit_rows() const;

@@ -1,5 +1,5 @@
-// Copies pages of the host store into frames, and caches between frames and the spill area, beside the compute stream,
-// in the order that rank 0 wrote.
+// Copies pages of the host store into frames, and caches between frames and the offload area, beside the compute
+// stream, in the order that rank 0 wrote.
 //
 //   submitted --its frame's last use enqueued--> enqueued on the copy stream --filled event--> readable
 //
@@ -17,7 +17,7 @@
 
 #include "computron/runtime/frame_pool.h"
 #include "computron/runtime/host_store.h"
-#include "computron/runtime/spill_area.h"
+#include "computron/runtime/offload_area.h"
 #include "computron/runtime/step.h"
 
 namespace computron {
@@ -33,7 +33,7 @@ VerifySwap parse_verify_swap(std::string_view text);
 
 // One copy over the link.
 struct Transfer {
-  enum Kind : std::uint8_t { kFetch, kSpill, kRestore };
+  enum Kind : std::uint8_t { kFetch, kOffload, kReload };
   Kind kind = kFetch;
   StepId step = 0;  // that orders it
   UsePoint after = {};
@@ -45,7 +45,7 @@ struct Transfer {
 class Swapper {
  public:
   // Borrows all five.
-  Swapper(const HostStore& host, const SpillArea& spill, FramePool& pool, CopyStream& link, Stream& compute,
+  Swapper(const HostStore& host, const OffloadArea& offload_area, FramePool& pool, CopyStream& link, Stream& compute,
           VerifySwap verify = VerifySwap::kOff);
 
   // A step has arrived: its transfers join the queue.
@@ -72,7 +72,7 @@ class Swapper {
   std::optional<std::uint64_t> digest_to_find(ModelId model, PageId page);
 
   const HostStore& host_;
-  const SpillArea& spill_;
+  const OffloadArea& offload_area_;
   FramePool& pool_;
   CopyStream& link_;
   Stream& compute_;

@@ -8,8 +8,8 @@
 // not at all. Compute serves the first model of the agenda, unless that would stand still for pages while another's are
 // all there. A pass takes all fetches that its model still misses into its own step and trails them page by page.
 //
-// Up to `steps_in_flight` passes are on their way, each with sequences of its own, so that the stages of a pipeline work
-// side by side and the next model's first pass stands behind the last one of the model before.
+// Up to `steps_in_flight` passes are on their way, each with sequences of its own, so that the stages of a pipeline
+// work side by side and the next model's first pass stands behind the last one of the model before.
 #pragma once
 
 #include <deque>
@@ -44,7 +44,7 @@ struct SchedulerOptions {
   int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
   bool share_prefixes = false;  // sequences that begin with the same tokens share the cache of those
   // What a front end holds in it; a policy that plans ahead waits no longer.
-  std::size_t max_waiting = 1 << 16;                        // requests
+  std::size_t max_waiting = 1 << 16;                       // requests
   std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
   double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
   CostOptions costs = {};
@@ -92,9 +92,7 @@ class Scheduler {
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
   std::size_t waiting() const;  // requests that no step has begun
   std::size_t waiting_bytes() const;
-  bool is_full() const {
-    return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes;
-  }
+  bool is_full() const { return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes; }
   std::optional<ModelId> running_model() const { return turn_.model; }
   // Share of the model's pages that are in the pools of all stages once what is planned has been done.
   double resident_share(ModelId model) const;
@@ -119,9 +117,9 @@ class Scheduler {
   // What a stage's link has been given and what is known of its getting there.
   struct Link {
     std::size_t issued = 0;
-    double free_s = 0;               // predicted
-    std::vector<double> landed_s;    // [model] predicted
-    std::size_t seen_bytes = 0;      // of the last report
+    double free_s = 0;             // predicted
+    std::vector<double> landed_s;  // [model] predicted
+    std::size_t seen_bytes = 0;    // of the last report
     double seen_busy_s = 0;
   };
 
@@ -159,7 +157,7 @@ class Scheduler {
   bool make_room(ModelId model, int blocks, PlannedStep& planned);
   std::vector<ModelId> models_with_cache_beside(ModelId model) const;
   void swap_out_cache(ModelId model, PlannedStep& planned);
-  bool cheaper_to_spill(ModelId model) const;
+  bool cheaper_to_offload(ModelId model) const;
   void settle_cache(ModelId model, int blocks, PlannedStep& planned);
   void trim_caches(std::optional<ModelId> runs, PlannedStep& planned);
   void trim_cache(ModelId model, PlannedStep& planned);
@@ -204,7 +202,7 @@ class Scheduler {
   bool begun_ = false;  // a decision has been made
 
   Turn turn_;
-  std::vector<ModelId> agenda_;   // of the decision being made
+  std::vector<ModelId> agenda_;  // of the decision being made
   std::vector<Policy::Guess> guesses_;
   std::vector<ModelId> victims_;  // everybody who may lose pages, first to lose first
   std::vector<bool> swapping_;    // [model] fetches have been issued since it last ran

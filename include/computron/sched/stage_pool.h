@@ -1,7 +1,7 @@
 // Rank 0's picture of one stage's pool as it will be after everything planned, and how frames are found.
 //
-//   free frames first, those whose last use is longest ago foremost; then pages of the models that may lose some, in the
-//   order given, last page first: a model that loses pages keeps its head and can start at once
+//   free frames first, those whose last use is longest ago foremost; then pages of the models that may lose some, in
+//   the order given, last page first: a model that loses pages keeps its head and can start at once
 //
 // A model whose pages do not fit beside what must stay streams: some of its pages stay for good, evenly spread over the
 // pass, and the others take turns in the frames left over, each fetched behind the use of an earlier one while the
@@ -28,7 +28,7 @@ class StagePool {
   int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
   std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }
-  bool spilled(ModelId model) const { return !state_.spilled(model).empty(); }
+  bool offloaded(ModelId model) const { return !state_.offloaded(model).empty(); }
   int free_slots() const { return static_cast<int>(free_slots_.size()); }
   // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead.
   int fewest_frames(ModelId model) const { return std::min(spans_[model], pages(model)); }
@@ -37,13 +37,13 @@ class StagePool {
 
   // The cache of a model. All are for a step that has not been planned further.
   void grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan);
-  // Frames beyond the first `frames` are given back; with none, also what is spilled.
+  // Frames beyond the first `frames` are given back; with none, also what is offloaded.
   void shrink_cache(ModelId model, int frames, StagePlan& plan);
-  // All of it, spilled or not.
+  // All of it, offloaded or not.
   void release_cache(ModelId model, StagePlan& plan);
   // To host memory; needs cache_frames() free slots.
-  void spill_cache(ModelId model, StagePlan& plan);
-  void restore_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan);
+  void offload_cache(ModelId model, StagePlan& plan);
+  void reload_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan);
 
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
   // that it lacks may come in behind this one. Error{kInternal} when fewest_frames() are not to be had.
@@ -58,9 +58,9 @@ class StagePool {
  private:
   // Streams one pass: who stays, and in which order the others' frames become free.
   struct Rotation {
-    int resident = 0;                // frames that keep their page, of pages() pages
-    std::deque<PageUse> over;        // uses of this pass whose pages take turns, the first to end first
-    std::int64_t farthest = -1;      // uses behind it have been given up or stay
+    int resident = 0;            // frames that keep their page, of pages() pages
+    std::deque<PageUse> over;    // uses of this pass whose pages take turns, the first to end first
+    std::int64_t farthest = -1;  // uses behind it have been given up or stay
   };
 
   FrameId find_frame(std::span<const ModelId> victims);
@@ -75,12 +75,12 @@ class StagePool {
   void give_up_page(FrameId frame);
 
   StageState state_;
-  std::vector<int> spans_;                // [model]
+  std::vector<int> spans_;                  // [model]
   std::vector<std::size_t> missing_bytes_;  // [model]
-  std::vector<PageId> last_resident_;     // [model] no page behind it is resident
-  std::vector<UsePoint> last_use_;        // [frame] of what it holds, or held
-  std::vector<UsePoint> cache_use_;       // [model] of its cache
-  std::deque<FrameId> free_;              // used from the front
+  std::vector<PageId> last_resident_;       // [model] no page behind it is resident
+  std::vector<UsePoint> last_use_;          // [frame] of what it holds, or held
+  std::vector<UsePoint> cache_use_;         // [model] of its cache
+  std::deque<FrameId> free_;                // used from the front
   std::deque<HostSlot> free_slots_;
 };
 

@@ -8,10 +8,10 @@
 
 namespace computron {
 
-class SpillArea {
+class OffloadArea {
  public:
-  // Error{kSystem} without memory. The memory is touched here, so that no spill waits for it to appear.
-  SpillArea(Device& device, int slots, std::size_t slot_bytes);
+  // Error{kSystem} without memory. The memory is touched here, so that no offload waits for it to appear.
+  OffloadArea(Device& device, int slots, std::size_t slot_bytes);
 
   int slots() const { return slots_; }
   std::byte* slot(HostSlot s) const { return buffer_->data() + s * slot_bytes_; }
