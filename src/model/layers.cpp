@@ -88,7 +88,8 @@ int ImageTensorRef::parts(const PageSource& pages) const {
 PanelGroup ImageTensorRef::panels_of(const PageSource& pages, int part) const {
   const std::vector<PanelGroup>& groups = placed().groups;
   if (pages.group_by_group()) return groups[static_cast<std::size_t>(part)];
-  return {.first = 0, .count = static_cast<int>(placed().panels.size()), .uses_over = groups.back().uses_over};
+  return {
+      .first = 0, .count = static_cast<int>(placed().panels.size()), .release_through = groups.back().release_through};
 }
 
 template <class Panel>
@@ -117,8 +118,8 @@ Vector ImageTensorRef::vector(PageSource& pages) {
 
 void ImageTensorRef::done(PageSource& pages, int part) const {
   if (!present()) return;
-  const std::int64_t over = panels_of(pages, part).uses_over;
-  if (over >= 0) pages.uses_over(static_cast<PageUse>(over));
+  const std::int64_t over = panels_of(pages, part).release_through;
+  if (over >= 0) pages.release_through(static_cast<PageUse>(over));
 }
 
 Norm::Norm(const Image& image, const std::string& prefix)

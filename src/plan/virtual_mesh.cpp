@@ -89,7 +89,7 @@ void VirtualMesh::drain(Stage& stage, std::size_t number, double sent_s) {
 }
 
 // Whether the time at which the compute of the stage gets past `point` is known.
-bool VirtualMesh::use_is_over(const Stage& stage, UsePoint point, double& when_s) const {
+bool VirtualMesh::use_is_over(const Stage& stage, ReleasePoint point, double& when_s) const {
   when_s = 0;
   const auto pass =
       std::find_if(stage.passes.begin(), stage.passes.end(), [point](const Pass& p) { return p.step == point.step; });
@@ -119,7 +119,7 @@ double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, E
     drain(stage, number, 0);
     const double& landed_s = stage.landed_s[step.model][page];
     const bool queued = std::any_of(stage.queue.begin(), stage.queue.end(), [&](const Transfer& transfer) {
-      return transfer.landed_s == &landed_s && transfer.after < UsePoint{step.id, use};
+      return transfer.landed_s == &landed_s && transfer.after < ReleasePoint{step.id, use};
     });
     ensure(!queued, "a pass uses a page whose fetch waits for the pass itself");
     exposed_s += std::max(landed_s - now_s, 0.0);

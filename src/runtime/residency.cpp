@@ -56,17 +56,17 @@ void Residency::begin(const Step& step) {
     for (const FrameId frame : change.added) compute_.wait(pool_.filled(frame));  // reloaded, or no late copy lands
   }
   refills_.assign(plan.fetches.begin(), plan.fetches.end());
-  place_until({step.id - 1, UsePoint::kEnd});
+  place_until({step.id - 1, ReleasePoint::kEnd});
   for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
 }
 
-void Residency::place_until(UsePoint point) {
+void Residency::place_until(ReleasePoint point) {
   for (; !refills_.empty() && refills_.front().after <= point; refills_.pop_front()) state_.place(refills_.front());
 }
 
-void Residency::passed(UsePoint point) {
+void Residency::released(ReleasePoint point) {
   place_until(point);
-  swapper_.passed(point);
+  swapper_.released(point);
 }
 
 // What begin() left to be placed waits for uses of this step, or lies on the link behind a fetch that does.

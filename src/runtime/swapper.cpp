@@ -30,13 +30,13 @@ void Swapper::submit(const std::vector<Transfer>& transfers) {
   enqueue_due();
 }
 
-void Swapper::passed(UsePoint point) {
-  passed_ = std::max(passed_, point);
+void Swapper::released(ReleasePoint point) {
+  released_ = std::max(released_, point);
   enqueue_due();
 }
 
 void Swapper::enqueue_due() {
-  for (; !queue_.empty() && queue_.front().after <= passed_; queue_.pop_front()) enqueue(queue_.front());
+  for (; !queue_.empty() && queue_.front().after <= released_; queue_.pop_front()) enqueue(queue_.front());
 }
 
 // An offloaded frame's filled event says that its bytes have left: the next to write into it waits for that.

@@ -171,7 +171,7 @@ void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> v
     last_use_[state_.frame_of(model, page)] = {step, use};
     if (streams && rotates(model, page, rotation)) rotation.over.push_back(use);
   }
-  cache_use_[model] = {step, UsePoint::kEnd};
+  cache_use_[model] = {step, ReleasePoint::kEnd};
   if (streams && again) fetch_behind(step, model, rotation, plan);
 }
 
@@ -191,7 +191,7 @@ FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use,
     const PageUse over = rotation.over.front();
     rotation.over.pop_front();
     const FrameId frame = state_.frame_of(model, image.uses[over]);
-    if (frame != kNoFrame && last_use_[frame] == UsePoint{step, over}) return frame;
+    if (frame != kNoFrame && last_use_[frame] == ReleasePoint{step, over}) return frame;
   }
   for (; rotation.farthest > use; --rotation.farthest) {
     const PageId page = image.uses[static_cast<std::size_t>(rotation.farthest)];
@@ -213,7 +213,7 @@ void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation, Sta
       const PageUse over = rotation.over.front();
       const FrameId held = state_.frame_of(model, image.uses[over]);
       const bool later = first_use(image, image.uses[over]) > use;
-      if (later && held != kNoFrame && last_use_[held] == UsePoint{step, over}) frame = held;
+      if (later && held != kNoFrame && last_use_[held] == ReleasePoint{step, over}) frame = held;
     }
     if (frame == kNoFrame) return;
     fetch(model, page, frame, plan);

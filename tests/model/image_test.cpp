@@ -181,7 +181,7 @@ void expect_groups_well_cut(const Image& image) {
 // What one operation of a pass binds: the uses of a group, and those of a norm's weight and bias together.
 struct Operation {
   std::set<PageUse> uses;
-  std::int64_t uses_over = -1;
+  std::int64_t release_through = -1;
 };
 
 std::vector<Operation> operations_of(const Image& image) {
@@ -194,7 +194,7 @@ std::vector<Operation> operations_of(const Image& image) {
       for (int panel = group.first; panel < group.first + group.count; ++panel) {
         operations.back().uses.insert(image.tensors[i].panels[panel].use);
       }
-      operations.back().uses_over = group.uses_over;
+      operations.back().release_through = group.release_through;
     }
   }
   return operations;
@@ -206,7 +206,7 @@ void expect_uses_end_in_time(const Image& image) {
   std::set<PageUse> wanted;
   for (auto operation = operations.rbegin(); operation != operations.rend(); ++operation) {
     const auto first = wanted.empty() ? static_cast<std::int64_t>(image.uses.size()) : *wanted.begin();
-    EXPECT_EQ(operation->uses_over, first - 1);
+    EXPECT_EQ(operation->release_through, first - 1);
     wanted.insert(operation->uses.begin(), operation->uses.end());
   }
 }
@@ -220,7 +220,7 @@ void expect_releases_are_those_of_a_pass(const Image& image) {
       const bool first = seen.insert(use).second;
       EXPECT_TRUE(!first || image.over_before[use] == over) << "use " << use << " after " << over;
     }
-    over = operation.uses_over;
+    over = operation.release_through;
   }
   EXPECT_EQ(seen.size(), image.uses.size());
 }
@@ -334,8 +334,9 @@ TEST(Image, AModelOfOnePageIsUsedOnce) {
   const Image image = c.image();
   EXPECT_THAT(image.uses, ElementsAre(0u));
   EXPECT_THAT(image.over_before, ElementsAre(-1));
-  for (std::size_t i = 0; i + 1 < image.tensors.size(); ++i) EXPECT_EQ(image.tensors[i].groups.front().uses_over, -1);
-  EXPECT_EQ(image.tensors.back().groups.front().uses_over, 0);
+  for (std::size_t i = 0; i + 1 < image.tensors.size(); ++i)
+    EXPECT_EQ(image.tensors[i].groups.front().release_through, -1);
+  EXPECT_EQ(image.tensors.back().groups.front().release_through, 0);
 }
 
 TEST(Image, AGroupLiesInFourPages) {
@@ -349,7 +350,7 @@ TEST(Image, AGroupLiesInFourPages) {
   std::vector<std::int64_t> over;
   for (const PanelGroup& group : embedding.groups) {
     counts.push_back(group.count);
-    over.push_back(group.uses_over);
+    over.push_back(group.release_through);
   }
   EXPECT_THAT(counts, ElementsAre(4, 4, 3));
   EXPECT_EQ(over[0], 3);

@@ -122,7 +122,7 @@ class Planner {
     FrameId frame = state_.frame_of(step.model, image.uses[use]);
     if (frame == kNoFrame) {
       const std::int64_t over = image.over_before[use];
-      frame = victim(over < 0 ? UsePoint{step.id - 1} : UsePoint{step.id, static_cast<PageUse>(over)});
+      frame = victim(over < 0 ? ReleasePoint{step.id - 1} : ReleasePoint{step.id, static_cast<PageUse>(over)});
       const Fetch fetch{step.model, image.uses[use], frame, last_use_[frame]};
       state_.place(fetch);
       plan.fetches.push_back(fetch);
@@ -132,7 +132,7 @@ class Planner {
   }
 
   // A frame whose last use is not after `over`, that is no cache and not among `taken`.
-  FrameId victim(UsePoint over, const std::vector<FrameId>& taken = {}) {
+  FrameId victim(ReleasePoint over, const std::vector<FrameId>& taken = {}) {
     for (;;) {
       const auto frame = static_cast<FrameId>(random_() % state_.frames());
       const bool free = std::find(taken.begin(), taken.end(), frame) == taken.end();
@@ -142,8 +142,8 @@ class Planner {
 
   std::vector<const Image*> images_;
   StageState state_;
-  std::vector<UsePoint> last_use_;  // [frame]
-  std::vector<StepId> cache_used_;  // [model] last step that ran it
+  std::vector<ReleasePoint> last_use_;  // [frame]
+  std::vector<StepId> cache_used_;      // [model] last step that ran it
   std::size_t fetches_ = 0, reloads_ = 0, moved_frames_ = 0;
   std::mt19937_64 random_;
 };

@@ -106,7 +106,7 @@ class RandomScheduler {
     if (has > 0 && below(2) == 0) {
       change.taken = static_cast<std::uint32_t>(1 + below(has));
       for (std::size_t i = has - change.taken; i < has; ++i) {
-        last_use_[state_.cache(model)[i]] = {cache_used_[model], UsePoint::kEnd};
+        last_use_[state_.cache(model)[i]] = {cache_used_[model], ReleasePoint::kEnd};
       }
     } else if (cache_frames() < 2) {
       change.added.push_back(victim({}));
@@ -129,7 +129,7 @@ class RandomScheduler {
       if (!state_.slot_taken(slot)) change.slots.push_back(slot);
     }
     if (list.empty() || change.slots.size() < list.size() || below(3) != 0) return;
-    change.after = {cache_used_[model], UsePoint::kEnd};
+    change.after = {cache_used_[model], ReleasePoint::kEnd};
     for (const FrameId frame : list) last_use_[frame] = {};  // whatever comes into it comes behind the offload
     apply(change, plan);
   }
@@ -140,7 +140,7 @@ class RandomScheduler {
     while (change.added.size() < change.slots.size()) {
       const FrameId frame = victim(change.added);
       change.added.push_back(frame);
-      change.after = std::max(change.after, last_use_[frame].value_or(UsePoint{}));
+      change.after = std::max(change.after, last_use_[frame].value_or(ReleasePoint{}));
       last_use_[frame] = {};
     }
     apply(change, plan);
@@ -176,7 +176,7 @@ class RandomScheduler {
 
   FrameId fetch(Step& step, ModelId model, PageId page, const std::vector<FrameId>& busy) {
     const FrameId frame = victim(busy);
-    const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame].value_or(UsePoint{})};
+    const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame].value_or(ReleasePoint{})};
     last_use_[frame].reset();
     state_.place(fetch);
     step.stages[0].fetches.push_back(fetch);
@@ -193,8 +193,8 @@ class RandomScheduler {
 
   std::vector<const Image*> images_;
   StageState state_;
-  std::vector<std::optional<UsePoint>> last_use_;  // [frame] of what it holds now
-  std::vector<StepId> cache_used_;                 // [model] last step whose pass used its cache
+  std::vector<std::optional<ReleasePoint>> last_use_;  // [frame] of what it holds now
+  std::vector<StepId> cache_used_;                     // [model] last step whose pass used its cache
   StepId last_step_ = 0;
   std::mt19937_64 random_;
 };
@@ -262,7 +262,7 @@ class Rank {
         bound.emplace_back(page.data, stamp_of(run.step.model, image_list_[run.step.model]->uses[use]));
       }
       for (int phase = 0; phase < 2; ++phase) compute_.enqueue([this, bound] { check(bound); });
-      pages.uses_over(last);
+      pages.release_through(last);
       accept_some(runs);
     }
     pages.end();

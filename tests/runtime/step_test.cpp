@@ -50,14 +50,14 @@ TEST(Step, RoundTripCarriesTheCommonPartAndOneStage) {
   EXPECT_EQ(copy.rows(), 4);
   EXPECT_TRUE(copy.stages[0].fetches.empty());
   ASSERT_EQ(copy.stages[1].fetches.size(), 1u);
-  EXPECT_EQ(copy.stages[1].fetches[0].after, (UsePoint{6, 3}));
+  EXPECT_EQ(copy.stages[1].fetches[0].after, (ReleasePoint{6, 3}));
   ASSERT_EQ(copy.stages[1].caches.size(), 2u);
   EXPECT_EQ(copy.stages[1].caches[0].kind, CacheChange::kPlain);
   EXPECT_EQ(copy.stages[1].caches[0].taken, 2u);
   EXPECT_EQ(copy.stages[1].caches[0].added, (std::vector<FrameId>{3, 5}));
   EXPECT_EQ(copy.stages[1].caches[1].kind, CacheChange::kOffload);
   EXPECT_EQ(copy.stages[1].caches[1].slots, (std::vector<HostSlot>{9, 4}));
-  EXPECT_EQ(copy.stages[1].caches[1].after, (UsePoint{5, UsePoint::kEnd}));
+  EXPECT_EQ(copy.stages[1].caches[1].after, (ReleasePoint{5, ReleasePoint::kEnd}));
 }
 
 TEST(Step, DamagedBytesAreRefusedOrDecodedButNeverReadBeyond) {

@@ -22,12 +22,15 @@ void require(bool condition, const std::string& rule) {
 // --- A stage ----------------------------------------------------------------------------------------------------
 
 Replica::Replica(const FakeRoster& roster, int stage, int frames)
-    : roster_(roster), stage_(stage), state_(roster.images(stage), frames, kHostSlots), last_use_(frames, UsePoint{}) {}
+    : roster_(roster),
+      stage_(stage),
+      state_(roster.images(stage), frames, kHostSlots),
+      last_use_(frames, ReleasePoint{}) {}
 
 void Replica::execute(const Step& step, StepId completed) {
   begin(step, completed);
   if (!step.chunks.empty()) run_pass(step, completed);
-  place_until({step.id, UsePoint::kEnd}, completed);
+  place_until({step.id, ReleasePoint::kEnd}, completed);
   require(refills_.empty(), "a fetch waits for a use that is still to come");
 }
 
@@ -36,22 +39,22 @@ void Replica::begin(const Step& step, StepId completed) {
   for (const SequenceId id : step.closed) state_.close(id);
   for (const CacheChange& change : plan.caches) state_.change_cache(change);
   refills_.assign(plan.fetches.begin(), plan.fetches.end());
-  place_until({step.id - 1, UsePoint::kEnd}, completed);
+  place_until({step.id - 1, ReleasePoint::kEnd}, completed);
   for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
 }
 
-void Replica::place_until(UsePoint point, StepId completed) {
+void Replica::place_until(ReleasePoint point, StepId completed) {
   for (; !refills_.empty() && refills_.front().after <= point; refills_.pop_front()) {
     const Fetch& fetch = refills_.front();
     state_.place(fetch);
-    const UsePoint last = last_use_[fetch.frame];
+    const ReleasePoint last = last_use_[fetch.frame];
     require(last.step <= completed || last <= fetch.after, "a fetch overwrites a frame that may still be read");
   }
 }
 
 void Replica::run_pass(const Step& step, StepId completed) {
   expect_cache_covers(step);
-  for (const FrameId frame : state_.cache(step.model)) last_use_[frame] = {step.id, UsePoint::kEnd};
+  for (const FrameId frame : state_.cache(step.model)) last_use_[frame] = {step.id, ReleasePoint::kEnd};
   const std::vector<PageId>& uses = state_.image(step.model).uses;
   for (PageUse use = 0; use < uses.size(); ++use) {
     const FrameId frame = state_.frame_of(step.model, uses[use]);

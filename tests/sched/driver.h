@@ -42,15 +42,15 @@ class Replica {
 
  private:
   void begin(const Step& step, StepId completed);
-  void place_until(UsePoint point, StepId completed);
+  void place_until(ReleasePoint point, StepId completed);
   void run_pass(const Step& step, StepId completed);
   void expect_cache_covers(const Step& step) const;
 
   const FakeRoster& roster_;
   int stage_;
   StageState state_;
-  std::deque<Fetch> refills_;       // of the step, not in the state yet
-  std::vector<UsePoint> last_use_;  // [frame]
+  std::deque<Fetch> refills_;           // of the step, not in the state yet
+  std::vector<ReleasePoint> last_use_;  // [frame]
 };
 
 struct ExecutedStep {

@@ -106,9 +106,9 @@ TEST_F(StagePoolTest, AFetchWaitsForTheLastUseOfWhatTheFrameHolds) {
   pass(pool, 0);  // step 2
   const StagePlan plan = pass(pool, 1, {0});
   ASSERT_THAT(plan.fetches, SizeIs(3));
-  EXPECT_EQ(plan.fetches[0].after, (UsePoint{2, 3}));
-  EXPECT_EQ(plan.fetches[1].after, (UsePoint{2, 2}));
-  EXPECT_EQ(plan.fetches[2].after, (UsePoint{2, 1}));
+  EXPECT_EQ(plan.fetches[0].after, (ReleasePoint{2, 3}));
+  EXPECT_EQ(plan.fetches[1].after, (ReleasePoint{2, 2}));
+  EXPECT_EQ(plan.fetches[2].after, (ReleasePoint{2, 1}));
 }
 
 TEST_F(StagePoolTest, PrefetchTakesWhatIsAskedForAndLeavesTheReserve) {
@@ -160,7 +160,7 @@ TEST_F(StagePoolTest, AFrameOfAReleasedCacheIsFreeBehindItsModelsLastPass) {
   release(pool, 1);
   const StagePlan plan = prefetch(pool, 0, {});
   ASSERT_THAT(plan.fetches, SizeIs(1));
-  EXPECT_EQ(plan.fetches[0].after, (UsePoint{1, UsePoint::kEnd}));
+  EXPECT_EQ(plan.fetches[0].after, (ReleasePoint{1, ReleasePoint::kEnd}));
 }
 
 TEST_F(StagePoolTest, CacheAndModelsNotNamedAreNeverGivenUp) {
@@ -179,7 +179,7 @@ TEST_F(StagePoolTest, AnOffloadedCacheComesBackIntoOtherFrames) {
   StagePlan out;
   pool.offload_cache(1, out);
   ASSERT_THAT(out.caches, SizeIs(1));
-  EXPECT_EQ(out.caches[0].after, (UsePoint{1, UsePoint::kEnd}));
+  EXPECT_EQ(out.caches[0].after, (ReleasePoint{1, ReleasePoint::kEnd}));
   EXPECT_TRUE(pool.offloaded(1));
   EXPECT_EQ(pool.free_slots(), 3);
   pass(pool, 2, {1});

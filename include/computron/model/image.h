@@ -31,7 +31,7 @@ struct PanelPlace {
 struct PanelGroup {
   int first = 0;
   int count = 0;
-  std::int64_t uses_over = -1;  // every use ≤ this is over once the group's operation has been enqueued
+  std::int64_t release_through = -1;  // every use ≤ this is over once the group's operation has been enqueued
 };
 
 struct ImageTensor {
@@ -50,9 +50,9 @@ struct Image {
   std::vector<std::size_t> used_bytes;  // by page
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
-  // (PageSource::uses_over) before it acquires the use for the first time; -1: none. A fetch for use u of step s may
-  // wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond, the
-  // head's pages are visited once for each so many rows, and given up in the last round only.
+  // (PageSource::release_through) before it acquires the use for the first time; -1: none. A fetch for use u of step s
+  // may wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond,
+  // the head's pages are visited once for each so many rows, and given up in the last round only.
   std::vector<std::int64_t> over_before;
 
   int pages() const { return static_cast<int>(used_bytes.size()); }

@@ -49,7 +49,7 @@ class PageSource {
   // The page of `use`; its fetch has been enqueued. Valid until the use is over.
   virtual ResidentPage acquire(PageUse use) = 0;
   // Every use ≤ `use` has been enqueued on the compute stream for the last time.
-  virtual void uses_over(PageUse use) = 0;
+  virtual void release_through(PageUse use) = 0;
   // True where pages still to come wait for uses of this very pass: then tensors are worked through group by group, and
   // uses end as Image::over_before says. Otherwise a tensor is one operation, which saves a join a group (groups of
   // 32 MiB on two threads: some 5 % of a gemm where other programs disturb one of them; within 1 % on one thread).

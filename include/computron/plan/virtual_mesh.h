@@ -37,7 +37,7 @@ class VirtualMesh {
 
  private:
   struct Transfer {
-    UsePoint after;
+    ReleasePoint after;
     std::size_t bytes = 0;
     double* landed_s = nullptr;  // where the time of its end goes
   };
@@ -48,13 +48,13 @@ class VirtualMesh {
   };
   struct Stage {
     double link_free_s = 0, compute_free_s = 0;
-    std::size_t bytes = 0;                         // given to the link
+    std::size_t bytes = 0;  // given to the link
     double busy_s = 0;
-    std::deque<Transfer> queue;                    // given to the link, not timed yet
+    std::deque<Transfer> queue;                         // given to the link, not timed yet
     std::deque<std::pair<double, std::size_t>> copied;  // (end, bytes given so far)
-    std::vector<std::vector<double>> landed_s;     // [model][page]
-    std::vector<double> cache_landed_s;            // [model]
-    std::deque<Pass> passes;                       // the latest few
+    std::vector<std::vector<double>> landed_s;          // [model][page]
+    std::vector<double> cache_landed_s;                 // [model]
+    std::deque<Pass> passes;                            // the latest few
   };
 
   void enqueue(const Step& step, std::size_t stage);
@@ -62,7 +62,7 @@ class VirtualMesh {
   double pass(const Step& step, std::size_t stage, double begin_s, Execution& execution);
   // The link gets on with its queue as far as it can be known.
   void drain(Stage& stage, std::size_t number, double sent_s);
-  bool use_is_over(const Stage& stage, UsePoint point, double& when_s) const;
+  bool use_is_over(const Stage& stage, ReleasePoint point, double& when_s) const;
   StageTimes times_at(Stage& stage, double now_s, double compute_s);
 
   std::vector<std::vector<const Image*>> images_;

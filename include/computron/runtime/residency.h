@@ -41,9 +41,9 @@ class Residency {
   friend class StepPages;
   // Adds the copies that the change needs, and follows it in accepted_caches_.
   void move_cache(StepId step, const CacheChange& change, std::vector<Transfer>& transfers);
-  void place_until(UsePoint point);
+  void place_until(ReleasePoint point);
   // Everything up to `point` is on the compute stream: refills that waited for it are due.
-  void passed(UsePoint point);
+  void released(ReleasePoint point);
 
   int stage_;
   std::vector<const Image*> images_;
@@ -63,13 +63,13 @@ class StepPages : public PageSource {
   StepPages(Residency& residency, const Step& step);
 
   ResidentPage acquire(PageUse use) override;
-  void uses_over(PageUse use) override { residency_.passed({step_.id, use}); }
+  void release_through(PageUse use) override { residency_.released({step_.id, use}); }
   bool group_by_group() const override { return refilled_; }
   // Every page is there, and nothing waits for uses of the step: it makes no difference when they end, and the pass may
   // be worked through more than once.
   bool at_rest() const;
   // Everything of the step is on the compute stream.
-  void end() { residency_.passed({step_.id, UsePoint::kEnd}); }
+  void end() { residency_.released({step_.id, ReleasePoint::kEnd}); }
 
  private:
   Residency& residency_;

@@ -15,11 +15,11 @@
 namespace computron {
 
 // A place in the order of all page uses: use `use` of the forward pass of step `step`, or the step's very end.
-struct UsePoint {
+struct ReleasePoint {
   static constexpr PageUse kEnd = 0xffffffff;
   StepId step = 0;  // 0: before the first step, always passed
   PageUse use = kEnd;
-  auto operator<=>(const UsePoint&) const = default;
+  auto operator<=>(const ReleasePoint&) const = default;
 };
 
 // Copy `page` of `model` into `frame` once `after`, the last use of what the frame holds now, has been enqueued.
@@ -28,7 +28,7 @@ struct Fetch {
   ModelId model = 0;
   PageId page = 0;
   FrameId frame = 0;
-  UsePoint after;
+  ReleasePoint after;
 };
 
 // A frame-sized place in the part of a rank's host memory that caches are moved to.
@@ -49,7 +49,7 @@ struct CacheChange {
   Kind kind = kPlain;
   std::vector<HostSlot> slots = {};
   // Of an earlier step. kOffload: the last use of the cache. kReload: the latest last use of what `added` hold.
-  UsePoint after = {};
+  ReleasePoint after = {};
 };
 
 // What the ranks of one stage do for a step. Cache changes happen before the pass, and before the fetches are counted;

@@ -36,7 +36,7 @@ struct Transfer {
   enum Kind : std::uint8_t { kFetch, kOffload, kReload };
   Kind kind = kFetch;
   StepId step = 0;  // that orders it
-  UsePoint after = {};
+  ReleasePoint after = {};
   FrameId frame = 0;
   ModelId model = 0;
   std::uint32_t place = 0;  // kFetch: page; otherwise slot
@@ -51,7 +51,7 @@ class Swapper {
   // A step has arrived: its transfers join the queue.
   void submit(const std::vector<Transfer>& transfers);
   // The compute stream has been given everything up to `point`.
-  void passed(UsePoint point);
+  void released(ReleasePoint point);
   // Whether a transfer waits for a use of `step`, or one before it.
   bool waits_for(StepId step) const { return !queue_.empty() && queue_.front().after.step <= step; }
   // The compute stream has run everything of the steps up to `step`: their last uses hold no copy up any longer.
@@ -77,7 +77,7 @@ class Swapper {
   CopyStream& link_;
   Stream& compute_;
 
-  UsePoint passed_{.step = 0, .use = UsePoint::kEnd};
+  ReleasePoint released_{.step = 0, .use = ReleasePoint::kEnd};
   StepId finished_ = 0;
   std::deque<Transfer> queue_;
   struct Content {
