@@ -278,7 +278,7 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, Configura
   facts.requests_before = files.writer->history().lines_done();
   note_choices(job, configuration);
   facts.configuration = std::move(configuration);
-  if (all_done) job.while_working([&] { files.writer->finish(); });
+  if (all_done) job.run_beside_heartbeat([&] { files.writer->finish(); });
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
   return all_done;
@@ -290,7 +290,7 @@ void serve_all(const ServeOptions& options, Job& job, Files& files, const Config
   const bool all_done =
       job.mesh().rank == 0 ? serve_rank_0(options, job, files, configuration, start_s) : run_worker(job);
   if (!options.trace.empty()) {
-    job.progress().set_hook([&job] { job.look_around(); });
+    job.progress().set_hook([&job] { job.poll_heartbeat(); });
     write_trace(options.trace, job.mesh(), job.progress(), {*job.trace(), job.mesh().rank, job.clock()}, start_s);
     job.progress().set_hook({});
   }
@@ -341,16 +341,17 @@ void serve_watched(ServeOptions& options, Communicator world, const CLI::App& co
   });
   vote_on_facts(options, world, effective);
   agreed(world, [&] {
-    if (rank == 0) heartbeat.while_working([&] { open_output(options, world.size(), files); });
+    if (rank == 0) heartbeat.run_beside([&] { open_output(options, world.size(), files); });
   });
   if (is_complete(world, options, files)) return;
   if (rank == 0) spdlog::info("effective configuration:\n{}", effective);
   Job job(options.job.options, std::move(world));
   agreed(job.mesh().world, [&] {
     throw_if_stopped();
-    if (rank == 0) job.while_working([&] { open_input(options, job, files); });
+    if (rank == 0) job.run_beside_heartbeat([&] { open_input(options, job, files); });
   });
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(options, job, files, configuration_of(command));
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay)
+                  : serve_all(options, job, files, configuration_of(command));
 }
 
 // What ranks agree on is a clean end, and why is known: only of others anybody will want to see the records.
@@ -414,10 +415,10 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_flag("--take-over", o.journal.take_over, "Take the output from a job that seems to hold it still");
   app.add_flag("--resume-allow-config-change", o.journal.allow_config_change,
                "Go on with results that other settings or checkpoints gave");
-  app.add_option("--inject-flip", o.inject_flip)->group("");    // test only: hidden
+  app.add_option("--inject-flip", o.inject_flip)->group("");              // test only: hidden
   app.add_option("--inject-mismatch", o.inject_mismatch)->group("");      // test only: hidden
   app.add_option("--inject-divergence", o.inject_divergence)->group("");  // test only: hidden
-  app.add_option("--inject-crash", o.inject_crash)->group("");  // test only: at this line of the input
+  app.add_option("--inject-crash", o.inject_crash)->group("");            // test only: at this line of the input
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
@@ -430,8 +431,9 @@ void add_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::PositiveNumber);
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
-  app.add_option("--status", o.status,
-                 "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
+  app.add_option(
+      "--status", o.status,
+      "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");

@@ -196,7 +196,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   auto* values = reinterpret_cast<float*>(hidden.data);
   HostOutputs out(images_[step.model]->plan, batch);
 
-  const double begin_s = now_s(), still_s = standing_still_s();
+  const double begin_s = now_s(), stalled_before_s = stalled_s();
   const std::uint64_t repeated = compute_->repeated();
   StepPages pages(residency_, step);
   Pass pass{*compute_, ops_, *communicators_.all_reduce, pages, *work_, batch, cache, trace_};
@@ -212,8 +212,8 @@ void Executor::run_pass(const Step& step, Report& report) {
   pages.end();
   compute_->synchronize();
   residency_.finished(step);
-  // Of what stood still some may lie before this pass: a step without one does not wait for its device.
-  report.compute_s = std::max(0.0, now_s() - begin_s - (standing_still_s() - still_s));
+  // A part of the stall may lie before this pass: a step without a pass does not wait for its device.
+  report.compute_s = std::max(0.0, now_s() - begin_s - (stalled_s() - stalled_before_s));
   if (!mesh_.last_stage()) return;
   if (images_[step.model]->plan.config.causal) {
     report.rows =

@@ -93,7 +93,7 @@ void Heartbeat::enter(SignOfLife::Phase phase) {
   poll();
 }
 
-void Heartbeat::while_working(const std::function<void()>& work) {
+void Heartbeat::run_beside(const std::function<void()>& work) {
   std::future<void> end = std::async(std::launch::async, work);
   do {
     poll();

@@ -116,7 +116,7 @@ void StageState::take_frames(ModelId model, std::uint32_t count) {
 void StageState::add_frames(ModelId model, const std::vector<FrameId>& frames) {
   std::vector<FrameId>& list = caches_[model];
   for (const FrameId frame : frames) {
-    vacate(frame);
+    evict(frame);
     owners_[frame] = {Owner::kCache, model, static_cast<std::uint32_t>(list.size())};
     digest_.caches ^= hash_tuple(model, list.size(), frame);
     list.push_back(frame);
@@ -145,7 +145,7 @@ void StageState::place(const Fetch& fetch) {
   ensure(fetch.model < images_.size() && fetch.page < page_tables_[fetch.model].size(), "fetch names no page");
   FrameId& entry = page_tables_[fetch.model][fetch.page];
   ensure(entry == kNoFrame, "fetch of a page that is there");
-  vacate(fetch.frame);
+  evict(fetch.frame);
   entry = fetch.frame;
   ++resident_[fetch.model];
   owners_[fetch.frame] = {Owner::kPage, fetch.model, fetch.page};
@@ -153,7 +153,7 @@ void StageState::place(const Fetch& fetch) {
   digest_.bytes_fetched += images_[fetch.model]->used_bytes[fetch.page];
 }
 
-void StageState::vacate(FrameId frame) {
+void StageState::evict(FrameId frame) {
   ensure(frame < owners_.size(), "frame outside the pool");
   const Owner owner = owners_[frame];
   ensure(owner.kind != Owner::kCache, "frame still holds cache");

@@ -123,7 +123,7 @@ void StagePool::give_up_page(FrameId frame) {
   const StageState::Owner owner = state_.owner(frame);
   if (owner.kind != StageState::Owner::kPage) return;
   missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
-  state_.forget(frame);
+  state_.evict(frame);
 }
 
 FrameId StagePool::last_page(ModelId model) {

@@ -136,11 +136,11 @@ void BatchFrontEnd::step_done(const std::vector<Report>& reports, double /*now*/
 void BatchFrontEnd::show(const Activity& activity, double now) {
   if (progress_line_.due(start_s_ + now)) progress_line_.update(start_s_ + now, progress(activity));
   if (metrics_.queues().due(now)) metrics_.queues().note(now, queues_);
-  look_around(activity, now);
+  update_status(activity, now);
 }
 
 // Once a second what rates are taken from and the status file; the status on request.
-void BatchFrontEnd::look_around(const Activity& activity, double now) {
+void BatchFrontEnd::update_status(const Activity& activity, double now) {
   scheduler_ = activity.scheduler;
   if (past_.empty() || now >= past_.back().time_s + 1) {
     if (past_.size() > kPastSeconds) past_.pop_front();

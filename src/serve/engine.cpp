@@ -49,7 +49,7 @@ bool Engine::run() {
   if (all_done_) {
     front_end_.finish(now());
   } else {
-    job_.while_working([this] { front_end_.stop(/*in_order=*/true, now()); });
+    job_.run_beside_heartbeat([this] { front_end_.stop(/*in_order=*/true, now()); });
   }
   shut_down(all_done_ ? Step::kShutdown : Step::kStop);
   return all_done_;
@@ -57,7 +57,7 @@ bool Engine::run() {
 
 // Also the progress hook: steps may be sent and their fetches started while another step is executed here.
 bool Engine::poll() {
-  job_.look_around();
+  job_.poll_heartbeat();
   look_for_stop();
   sender_.poll();
   job_.executor().poll();
@@ -280,11 +280,10 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
 }
 
 Activity Engine::activity() const {
-  return {
-      .running = scheduler_.running_model(),
-      .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; }),
-      .scheduler = &scheduler_,
-      .status_requests = status_signals() + stops_.status_requests()};
+  return {.running = scheduler_.running_model(),
+          .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; }),
+          .scheduler = &scheduler_,
+          .status_requests = status_signals() + stops_.status_requests()};
 }
 
 void Engine::shut_down(Step::Kind kind) {
@@ -293,7 +292,7 @@ void Engine::shut_down(Step::Kind kind) {
   step.stages.resize(job_.mesh().shape.pp);
   sender_.send(step);
   job_.progress().set_hook([this] {
-    job_.look_around();
+    job_.poll_heartbeat();
     sender_.poll();
   });
   job_.progress().wait_until([this] { return sender_.idle(); });

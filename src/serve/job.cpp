@@ -213,7 +213,7 @@ void Job::read_indices() {
   agreed(mesh_->world, [&] {
     if (mesh_->rank != 0) return;
     ByteWriter out;
-    if (options_.indices.empty()) while_working([&] { options_.indices = read_indices_apart(options_.models); });
+    if (options_.indices.empty()) run_beside_heartbeat([&] { options_.indices = read_indices_apart(options_.models); });
     for (const CheckpointIndex& index : std::exchange(options_.indices, {})) out.put_list(index.serialize());
     bytes = out.take();
   });
@@ -401,7 +401,7 @@ void Job::load_pages() {
   host_ = std::make_unique<HostStore>(*device_);
   for (std::size_t m = 0; m < models_.size(); ++m) {
     host_->load(models_[m].index, options_.models[m].id, own_image(models_[m]), mesh_->t, ops_->weight_format(),
-                options_.threads, /*times=*/nullptr, [this] { look_around(); });
+                options_.threads, /*times=*/nullptr, [this] { poll_heartbeat(); });
     bytes += own_image(models_[m]).total_used_bytes();
     if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
   }

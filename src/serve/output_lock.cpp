@@ -165,7 +165,7 @@ void OutputLock::claim(std::uint64_t epoch, const DiskWait& wait) {
   if (state_ == State::kHeld) wait_for_lock();
 }
 
-// The one taken over looks at the file once a second, ends, and lets go of the lock. If it does not (it stands still),
+// The one taken over looks at the file once a second, ends, and lets go of the lock. If it does not (it is stalled),
 // its own look before the next write is what holds it back.
 void OutputLock::wait_for_lock() const {
   for (int i = 0; i < kTakeOverTries; ++i) {

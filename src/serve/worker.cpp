@@ -11,7 +11,7 @@ bool run_worker(Job& job) {
   Outbox reports;
   std::deque<Step> todo;
   const auto poll = [&] {
-    job.look_around();
+    job.poll_heartbeat();
     while (auto step = receiver.poll()) {
       const TraceSpan span(job.trace(), TraceTrack::kControl, "accept step", {}, {"step", step->id});
       job.executor().accept(*step);

@@ -73,7 +73,7 @@ TEST(InlineComputeStream, WaitForSomethingReachedCostsNothing) {
   EXPECT_EQ(cpu(*bench.compute).exposed_s(), 0);
 }
 
-// A worker stands still and thread 0 has nothing left to do: exposed. Thread 0's polls in the join complete the event;
+// A worker stalls and thread 0 has nothing left to do: exposed. Thread 0's polls in the join complete the event;
 // a worker that reaches its wait later than that has not waited, hence several tries.
 TEST(InlineComputeStream, CountsAWorkersWaitOnceTheCallerIsOut) {
   CpuBench bench({.threads = 2});

@@ -186,7 +186,7 @@ void check_still_registered(Side side, const void* p, std::size_t bytes, std::si
   if (!is_pinned_memory(p, bytes)) refuse("host memory was unregistered while a copy was under way");
 }
 
-// The engine takes what goes up in turn, from whatever stream: kernels would stand still behind pages.
+// The engine takes what goes up in turn, from whatever stream: kernels would stall behind pages.
 void check_engine(cudaMemcpyKind kind, cudaStream_t stream) {
   if (kind != cudaMemcpyHostToDevice || setting("COMPUTRON_EMULATED_ENGINE_BUSY", 0) == 0) return;
   if (runs_kernels(stream)) refuse("a copy up to the device, on a stream of kernels, waits for the pages under way");

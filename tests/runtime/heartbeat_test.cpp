@@ -24,7 +24,7 @@ HeartbeatOptions short_limits() {
 TEST(Heartbeat, LongWorkWithFilesIsNoHang) {
   const Communicator world = Communicator::world();
   Heartbeat heartbeat(world, short_limits());
-  if (world.rank() == 0) heartbeat.while_working([] { std::this_thread::sleep_for(kLong); });
+  if (world.rank() == 0) heartbeat.run_beside([] { std::this_thread::sleep_for(kLong); });
   world.barrier();
   heartbeat.recorder().remove();
 }
@@ -32,7 +32,7 @@ TEST(Heartbeat, LongWorkWithFilesIsNoHang) {
 TEST(Heartbeat, WorkThatFailsTellsWhy) {
   const Communicator world = Communicator::world();
   Heartbeat heartbeat(world, short_limits());
-  EXPECT_THROW(heartbeat.while_working([] { throw std::runtime_error("why"); }), std::runtime_error);
+  EXPECT_THROW(heartbeat.run_beside([] { throw std::runtime_error("why"); }), std::runtime_error);
   heartbeat.recorder().remove();
 }
 

@@ -114,7 +114,7 @@ class Watchdog {
   const std::optional<WatchdogLimits>& limits() const { return limits_; }
 
  private:
-  // Something that stands still, and who has to answer for it.
+  // Something that stalls, and who has to answer for it.
   struct Overdue {
     std::string what;
     double for_s = 0;

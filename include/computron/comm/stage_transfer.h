@@ -16,7 +16,7 @@ class StageTransfer {
   virtual void send(Stream& stream, const float* data, std::size_t count) = 0;
   // From the stage before: `data` is filled when the stream has run this. In the order of sends.
   virtual void receive(Stream& stream, float* data, std::size_t count) = 0;
-  // Seconds that this rank has stood still so far until what it was to receive had come.
+  // Seconds that this rank has stalled so far until what it was to receive had arrived.
   virtual double waited_s() const = 0;
   // Looks after what is on its way; call it from the progress hook. Throws what went wrong there.
   virtual void poll() = 0;

@@ -68,7 +68,7 @@ class Stream {
   virtual bool repeats() const { return false; }
   // Passes given as one piece so far.
   virtual std::uint64_t repeated() const { return 0; }
-  // Seconds that this stream's work has stood still waiting for events so far; 0 for streams that do not count it.
+  // Seconds that this stream's work has stalled on events so far; 0 for streams that do not count it.
   virtual double exposed_s() const { return 0; }
 };
 

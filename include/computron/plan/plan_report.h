@@ -14,7 +14,7 @@ struct PlannedTurn {
   double begin_s = 0, end_s = 0;
   int passes = 0;
   int rows = 0;
-  double exposed_s = 0;          // compute standing still for pages
+  double exposed_s = 0;           // compute stalled on pages
   std::size_t fetched_bytes = 0;  // of this model since its turn before, by a rank of the stage that fetches most
 };
 

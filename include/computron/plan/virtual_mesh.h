@@ -26,7 +26,7 @@ class VirtualMesh {
   struct Execution {
     double begin_s = 0;     // of the first stage's compute
     double reported_s = 0;  // rank 0 has every report
-    double exposed_s = 0;   // compute standing still for pages, slowest stage
+    double exposed_s = 0;   // compute stalled on pages, slowest stage
     std::vector<StageTimes> times;
   };
   // A step sent at `now_s`; steps in order, times not decreasing.

@@ -16,7 +16,7 @@ namespace computron {
 inline constexpr int kPaletteColours = 7;
 std::string palette_class(std::size_t index);
 inline constexpr const char* kOtherClass = "mo";      // grey: what has no colour of its own
-inline constexpr const char* kWaitClass = "mw";       // compute stands still for pages
+inline constexpr const char* kWaitClass = "mw";       // compute stalls on pages
 inline constexpr const char* kReferenceClass = "mr";  // bounds, ideals: dashed
 
 struct ChartPoint {

@@ -23,7 +23,7 @@ std::vector<double> by_column(const Times& times, double end_s, std::size_t colu
 
 // A rank's time, by what it did.
 struct RankActivity {
-  std::map<std::uint32_t, Times> compute;  // by model, standing still left out
+  std::map<std::uint32_t, Times> compute;  // by model, stalls left out
   Times page_waits, stage_waits;           // of passes
   std::map<std::uint32_t, Times> copies;   // by model
   Times computing, copying;                // of any model

@@ -72,7 +72,7 @@ class Executor {
   void add_sampling(const Step& step, Batch& batch);
   bool is_repeatable(const Step& step) const;
   // The compute stream's so far: for pages and for the stage before.
-  double standing_still_s() const { return compute_->exposed_s() + communicators_.transfer->waited_s(); }
+  double stalled_s() const { return compute_->exposed_s() + communicators_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
 
   const Mesh& mesh_;

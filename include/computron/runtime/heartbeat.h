@@ -34,7 +34,7 @@ class Heartbeat {
   void enter(SignOfLife::Phase phase);
   // Runs `work` on a thread of its own and polls until it has returned or thrown: work with files takes as long as
   // their disk does. It must not touch MPI.
-  void while_working(const std::function<void()>& work);
+  void run_beside(const std::function<void()>& work);
 
   FlightRecorder& recorder() { return *recorder_; }
   Watchdog& watchdog() { return *watchdog_; }

@@ -20,10 +20,10 @@ struct Report {
   std::uint64_t pages_verified = 0;
   std::uint64_t pages_refetched = 0;
   // Of the compute stream.
-  double exposed_s = 0;          // standing still for pages so far
-  double compute_s = 0;          // of this step's pass, without standing still for pages or the stage before
-  bool repeated = false;         // the pass was given as one piece (Stream::repeatable)
-  std::vector<SampledRow> rows;  // t = 0 of the last stage: one a logit row of the step; empty elsewhere
+  double exposed_s = 0;                     // stalls on pages so far
+  double compute_s = 0;                     // of this step's pass, without stalls for pages or the stage before
+  bool repeated = false;                    // the pass was given as one piece (Stream::repeatable)
+  std::vector<SampledRow> rows;             // t = 0 of the last stage: one a logit row of the step; empty elsewhere
   std::vector<std::vector<float>> encoded;  // there, too: the values of each chunk with a vector or scores
 
   std::vector<std::byte> encode() const;

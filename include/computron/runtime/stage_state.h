@@ -58,8 +58,8 @@ class StageState {
   // A sequence's first chunk starts at 0, or behind full blocks that continue each other: its first new ones. A block
   // that is written is in no other sequence's list, and in its own one not full.
   void extend(ModelId model, const SequenceChunk& chunk);
-  // The page that the frame holds is no longer there; refuses a cache frame.
-  void forget(FrameId frame) { vacate(frame); }
+  // The page that `frame` holds, if any, is no longer resident. Error{kInternal} for a cache frame.
+  void evict(FrameId frame);
   // All of it: how rank 0 follows a step it has decided.
   void apply(const Step& step, int stage);
 
@@ -99,7 +99,6 @@ class StageState {
   void write(const SequenceChunk& chunk, SequenceState& s);
   void toggle(SequenceId id, const SequenceState& s);  // in the digest: into it or out of it
   void lose_blocks(ModelId model);
-  void vacate(FrameId frame);  // forgets the page it holds; refuses a cache frame
   void take_frames(ModelId model, std::uint32_t count);
   void add_frames(ModelId model, const std::vector<FrameId>& frames);
   void take_slots(ModelId model, const std::vector<HostSlot>& slots);

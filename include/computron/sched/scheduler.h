@@ -5,7 +5,7 @@
 //
 // The policy puts the models that have work into an order, the agenda. The links serve it strictly: what is missing of
 // its first model is fetched first, then of its second, a short time ahead, into frames of models that come later or
-// not at all. Compute serves the first model of the agenda, unless that would stand still for pages while another's are
+// not at all. Compute serves the first model of the agenda, unless that would stall on pages while another's are
 // all there. A pass takes all fetches that its model still misses into its own step and trails them page by page.
 //
 // Up to `steps_in_flight` passes are on their way, each with sequences of its own, so that the stages of a pipeline

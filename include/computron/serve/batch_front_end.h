@@ -61,7 +61,7 @@ class BatchFrontEnd : public FrontEnd {
   void note_input_end();
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
-  void look_around(const Activity& activity, double now);
+  void update_status(const Activity& activity, double now);
   JobCounts counts(double now) const;
   JobStatus status(const Activity& activity, double now);
   void end_status(const char* end, double now);

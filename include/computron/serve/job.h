@@ -94,11 +94,11 @@ class Job {
   void expect(std::optional<StepId> step, double predicted_s = 0) const;
   // Work with files, for which a disk may take its time: nobody takes this rank for one that hangs. It must not touch
   // MPI.
-  void while_working(const std::function<void()>& work) const {
-    options_.heartbeat != nullptr ? options_.heartbeat->while_working(work) : work();
+  void run_beside_heartbeat(const std::function<void()>& work) const {
+    options_.heartbeat != nullptr ? options_.heartbeat->run_beside(work) : work();
   }
   // Whenever this rank looks at its queues.
-  void look_around() const {
+  void poll_heartbeat() const {
     if (options_.heartbeat != nullptr) options_.heartbeat->poll();
   }
   // What this rank did last is of no interest: it ends as it should.

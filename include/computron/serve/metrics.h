@@ -19,7 +19,7 @@ struct SwapFigures {
   std::uint64_t bytes = 0;                // used bytes fetched, summed over ranks
   std::uint64_t largest_shard_bytes = 0;  // used bytes fetched by the rank that fetched most
   double busy_s = 0;                      // union of fetch times, slowest rank
-  double exposed_s = 0;                   // compute standing still for pages, slowest rank
+  double exposed_s = 0;                   // compute stalled on pages, slowest rank
   std::uint64_t verified = 0;             // pages digested in their frames and found right, summed over ranks
   std::uint64_t refetched = 0;            // pages copied again because they had arrived damaged, summed over ranks
 };
@@ -30,7 +30,7 @@ struct StepFigures {
   std::uint64_t graphs = 0;  // of them, those that every rank's device was given as one graph
   double total_s = 0;        // from the step being sent to its last done record, summed
   double overhead_s = 0;     // rank 0's deciding, sending and bookkeeping, summed
-  // [rank] of its passes, without standing still for pages or the stage before. Empty: no step.
+  // [rank] of its passes, without stalls for pages or the stage before. Empty: no step.
   std::vector<double> compute_s;
 };
 
@@ -66,8 +66,8 @@ struct RunFacts {
   double link_gb_per_s = 0;  // per rank: the emulated rate; 0: not held, unknown
   bool link_emulated = false;
   ProgramFacts program = {};
-  std::string started = {};  // 2026-11-22T01:02:03Z
-  std::string host = {};     // of rank 0
+  std::string started = {};                                             // 2026-11-22T01:02:03Z
+  std::string host = {};                                                // of rank 0
   std::string slurm_job_id = {};                                        // of rank 0's environment; empty: none
   std::vector<std::pair<std::string, std::string>> configuration = {};  // option, value in effect
   std::uint32_t attempt = 1;          // at the same output; all figures are this one's

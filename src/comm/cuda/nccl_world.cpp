@@ -61,7 +61,7 @@ std::size_t NcclWatch::left() {
   return awaited_.size();
 }
 
-double NcclWatch::standing_still_s() const { return awaited_.empty() ? 0 : now_s() - since_s_; }
+double NcclWatch::stalled_s() const { return awaited_.empty() ? 0 : now_s() - since_s_; }
 
 NcclWorld::NcclWorld(const Mesh& mesh, Device& device, Progress& progress)
     : progress_(progress), parity_before_((mesh.stage + 1) % 2) {
@@ -178,10 +178,10 @@ void NcclWorld::poll() {
   listen();
   for_each([this](ncclComm_t& comm) { state_of(comm, "an operation under way"); });
   for (NcclWatch* watch : {&compute_, &sends_}) {
-    if (watch->left() == 0 || watch->standing_still_s() < kDeadline_s) continue;
+    if (watch->left() == 0 || watch->stalled_s() < kDeadline_s) continue;
     fail(ExitCode::kWatchdog,
          fmt::format("a {} has waited {:.0f} s for the other ranks",
-                     watch == &sends_ ? "transfer to the next stage" : "sum or transfer", watch->standing_still_s()));
+                     watch == &sends_ ? "transfer to the next stage" : "sum or transfer", watch->stalled_s()));
   }
 }
 

@@ -34,7 +34,7 @@ class NcclWatch {
   // Forgets those that are over; how many are left.
   std::size_t left();
   // How long nothing has come to an end although something is awaited.
-  double standing_still_s() const;
+  double stalled_s() const;
 
  private:
   std::deque<CudaEventHandle> awaited_;  // in order

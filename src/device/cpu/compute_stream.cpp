@@ -33,7 +33,7 @@ void InlineComputeStream::parallel_for(int items, const std::function<void(int, 
   count_waits_after(pool_.parallel_for(items, body, progress_));
 }
 
-// Thread 0 also stands still where it has no item left and a worker waits for an event.
+// Thread 0 also stalls where it has no item left and a worker waits for an event.
 void InlineComputeStream::count_waits_after(double out_of_items_s) {
   Interval longest;
   for (Interval wait : last_wait_) {

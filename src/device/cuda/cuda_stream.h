@@ -35,7 +35,7 @@ class CudaComputeStream final : public Stream {
   ~CudaComputeStream() override;
 
   void record(Event& event) override;
-  // Costs the device nothing where the event has been reached already; what it stands still otherwise is counted.
+  // Costs the device nothing where the event has been reached already; the stall is counted otherwise.
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;

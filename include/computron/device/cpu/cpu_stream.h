@@ -31,7 +31,7 @@ class CpuContext {
   // exception. One fork and one join; not reentrant.
   virtual void parallel_for(int items, const std::function<void(int thread, int item)>& body) = 0;
   // Waits for `mark` from any pool thread: a futex with a time-out; thread 0 polls at each time-out.
-  // Time that thread 0 stands still here, or at the join because another thread does, is counted as exposed.
+  // Time that thread 0 stalls here, or at the join because another thread does, is counted as exposed.
   virtual void wait(int thread, const CpuEventMark& mark) = 0;
   // Calls the stream's Progress; thread 0 only.
   virtual void poll() = 0;
