@@ -25,11 +25,11 @@ int most_pages(const std::vector<const Image*>& images) {
 LinkProbe::LinkProbe(Job& job)
     : job_(job),
       images_(own_images(job)),
-      link_(job.device().make_copy_stream()),
+      copy_stream_(job.device().make_copy_stream()),
       compute_(job.device().make_compute_stream(job.progress())),
       pool_(job.device(), most_pages(images_), job.page_bytes()),
       offload_area_(job.device(), /*slots=*/0, job.page_bytes()),
-      swapper_(job.host(), offload_area_, pool_, *link_, *compute_) {
+      swapper_(job.host(), offload_area_, pool_, *copy_stream_, *compute_) {
   if (job.options().link_gb_per_s == 0) return;
   plain_device_ = make_cpu_device({});  // a link is emulated on the CPU only
   memory_ = plain_device_->make_copy_stream();
@@ -41,7 +41,7 @@ void LinkProbe::measure(int rounds) {
     const ModelId model = next_;
     next_ = (next_ + 1) % static_cast<ModelId>(images_.size());
     world.barrier();
-    rates_.plain.push_back(copy_plain(*link_, model));
+    rates_.plain.push_back(copy_plain(*copy_stream_, model));
     world.barrier();
     rates_.fetch.push_back(fetch(model));
     world.barrier();
@@ -69,7 +69,7 @@ double LinkProbe::fetch(ModelId model) {
   }
   const double start = now_s();
   swapper_.submit(fetches);
-  link_->synchronize();
+  copy_stream_->synchronize();
   return static_cast<double>(images_[model]->total_used_bytes()) / (now_s() - start);
 }
 

@@ -33,7 +33,7 @@ class LinkProbe {
 
   Job& job_;
   std::vector<const Image*> images_;  // of this rank's stage
-  std::unique_ptr<CopyStream> link_;
+  std::unique_ptr<CopyStream> copy_stream_;
   std::unique_ptr<Device> plain_device_;  // without a link; like the next only where one is emulated
   std::unique_ptr<CopyStream> memory_;
   std::unique_ptr<Stream> compute_;

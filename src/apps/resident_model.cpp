@@ -132,10 +132,10 @@ double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
   const auto forward = [&] {
     transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), {.logits = logits.data()});
   };
-  // As a server does (Executor::is_repeatable); other operations than the model's own may wait for the device.
+  // As a server does (Executor::is_capturable); other operations than the model's own may wait for the device.
   const bool decodes = batch.rows() == batch.output_count() && config().experts == 0 && &ops == ops_.get();
   const double begin_s = now_s();
-  decodes ? stream_->repeatable(forward) : forward();
+  decodes ? stream_->run_capturable(forward) : forward();
   stream_->synchronize();
   return now_s() - begin_s;
 }

@@ -98,12 +98,12 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       images_(std::move(images)),
       host_(host),
       trace_(options.trace),
-      repeat_passes_(options.repeat_passes),
+      use_graphs_(options.use_graphs),
       divergence_(options.divergence),
       compute_(device.make_compute_stream(progress)),
-      link_(device.make_copy_stream()),
-      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
-                 *compute_, options.verify_swap),
+      copy_stream_(device.make_copy_stream()),
+      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots,
+                 *copy_stream_, *compute_, options.verify_swap),
       work_(make_workspace(device, ops, images_, options.max_rows)),
       communicators_(std::move(communicators)),
       collector_(mesh, progress, trace_, largest_vocab(images_)) {
@@ -113,7 +113,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
   }
 }
 
-Executor::~Executor() { link_.reset(); }
+Executor::~Executor() { copy_stream_.reset(); }
 
 CommunicatorSizes Executor::communicator_sizes(const std::vector<const Image*>& images,
                                                const ExecutorOptions& options) {
@@ -137,11 +137,11 @@ Report Executor::run(const Step& step) {
   const bool diverges = divergence_.step > 0 && step.id >= divergence_.step && !step.chunks.empty();
   if (diverges) residency_.diverge(divergence_.field, step);
   report.digest = residency_.state().digest_after(step);
-  const LinkStatistics link = link_->statistics();
-  report.link_bytes = link.bytes;
-  report.busy_s = link.busy_s;
-  report.pages_verified = link.pages_verified;
-  report.pages_refetched = link.pages_refetched;
+  const CopyStatistics copied = copy_stream_->statistics();
+  report.link_bytes = copied.bytes;
+  report.busy_s = copied.busy_s;
+  report.pages_verified = copied.pages_verified;
+  report.pages_refetched = copied.pages_refetched;
   report.exposed_s = compute_->exposed_s();
   return report;
 }
@@ -180,11 +180,12 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
 
 // Decoding, which comes again with other tokens and one more position. Sums over ranks are watched from outside of the
 // stream, and which experts are chosen is for the host to know: those passes are not.
-bool Executor::is_repeatable(const Step& step) const {
+bool Executor::is_capturable(const Step& step) const {
   const ModelConfig& config = images_[step.model]->plan.config;
-  return repeat_passes_ && compute_->repeats() && mesh_.shape.ranks() == 1 && config.causal && config.experts == 0 &&
-         std::all_of(step.chunks.begin(), step.chunks.end(),
-                     [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
+  return use_graphs_ && compute_->captures_graphs() && mesh_.shape.ranks() == 1 && config.causal &&
+         config.experts == 0 && std::all_of(step.chunks.begin(), step.chunks.end(), [](const SequenceChunk& chunk) {
+           return chunk.tokens.size() == 1;
+         });
 }
 
 void Executor::run_pass(const Step& step, Report& report) {
@@ -197,18 +198,18 @@ void Executor::run_pass(const Step& step, Report& report) {
   HostOutputs out(images_[step.model]->plan, batch);
 
   const double begin_s = now_s(), stalled_before_s = stalled_s();
-  const std::uint64_t repeated = compute_->repeated();
+  const std::uint64_t repeated = compute_->graph_launches();
   StepPages pages(residency_, step);
   Pass pass{*compute_, ops_, *communicators_.all_reduce, pages, *work_, batch, cache, trace_};
   const auto forward = [&] { transformers_[step.model].forward(pass, hidden, out.pointers()); };
   if (!mesh_.first_stage()) communicators_.transfer->receive(*compute_, values, count);
-  if (is_repeatable(step) && pages.at_rest()) {
-    compute_->repeatable(forward);
+  if (is_capturable(step) && pages.at_rest()) {
+    compute_->run_capturable(forward);
   } else {
     forward();
   }
   if (!mesh_.last_stage()) communicators_.transfer->send(*compute_, values, count);
-  report.repeated = compute_->repeated() > repeated;
+  report.launched_as_graph = compute_->graph_launches() > repeated;
   pages.end();
   compute_->synchronize();
   residency_.finished(step);

@@ -46,7 +46,7 @@ std::vector<std::byte> Report::encode() const {
   out.put(pages_refetched);
   out.put(exposed_s);
   out.put(compute_s);
-  out.put(static_cast<std::uint8_t>(repeated));
+  out.put(static_cast<std::uint8_t>(launched_as_graph));
   out.put(static_cast<std::uint32_t>(rows.size()));
   for (const SampledRow& row : rows) put(out, row);
   out.put(static_cast<std::uint32_t>(encoded.size()));
@@ -66,7 +66,7 @@ Report Report::decode(std::span<const std::byte> bytes) {
   report.pages_refetched = in.get<std::uint64_t>();
   report.exposed_s = in.get<double>();
   report.compute_s = in.get<double>();
-  report.repeated = in.get<std::uint8_t>() != 0;
+  report.launched_as_graph = in.get<std::uint8_t>() != 0;
   const auto rows = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < rows; ++i) report.rows.push_back(get_row(in));
   const auto encoded = in.get<std::uint32_t>();

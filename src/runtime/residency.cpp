@@ -5,13 +5,14 @@
 namespace computron {
 
 Residency::Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
-                     std::size_t frame_bytes, int host_slots, CopyStream& link, Stream& compute, VerifySwap verify)
+                     std::size_t frame_bytes, int host_slots, CopyStream& copy_stream, Stream& compute,
+                     VerifySwap verify)
     : stage_(stage),
       images_(std::move(images)),
       compute_(compute),
       pool_(device, frames, frame_bytes),
       offload_area_(device, host_slots, frame_bytes),
-      swapper_(host, offload_area_, pool_, link, compute, verify),
+      swapper_(host, offload_area_, pool_, copy_stream, compute, verify),
       accepted_caches_(images_.size()),
       state_(images_, frames, host_slots) {}
 

@@ -13,12 +13,12 @@ VerifySwap parse_verify_swap(std::string_view text) {
   throw Error(ExitCode::kUsage, fmt::format("'{}' is not off, first or every", text));
 }
 
-Swapper::Swapper(const HostStore& host, const OffloadArea& offload_area, FramePool& pool, CopyStream& link,
+Swapper::Swapper(const HostStore& host, const OffloadArea& offload_area, FramePool& pool, CopyStream& copy_stream,
                  Stream& compute, VerifySwap verify)
     : host_(host),
       offload_area_(offload_area),
       pool_(pool),
-      link_(link),
+      copy_stream_(copy_stream),
       compute_(compute),
       contents_(pool.frames()),
       verify_(verify) {
@@ -44,7 +44,7 @@ void Swapper::enqueue(const Transfer& t) {
   std::byte* frame = pool_.frame(t.frame);
   if (t.after.step > finished_) {
     compute_.record(pool_.drained(t.frame));
-    link_.wait(pool_.drained(t.frame));
+    copy_stream_.wait(pool_.drained(t.frame));
   }
   contents_[t.frame] = {};
   switch (t.kind) {
@@ -52,19 +52,19 @@ void Swapper::enqueue(const Transfer& t) {
       fetch(t);
       break;
     case Transfer::kOffload:
-      link_.copy_to_host(offload_area_.slot(t.place), frame, pool_.frame_bytes());
+      copy_stream_.copy_to_host(offload_area_.slot(t.place), frame, pool_.frame_bytes());
       break;
     case Transfer::kReload:
-      link_.copy_to_device(frame, offload_area_.slot(t.place), pool_.frame_bytes());
+      copy_stream_.copy_to_device(frame, offload_area_.slot(t.place), pool_.frame_bytes());
       break;
   }
-  link_.record(pool_.filled(t.frame));
+  copy_stream_.record(pool_.filled(t.frame));
 }
 
 void Swapper::fetch(const Transfer& t) {
   const PageName name = host_.page_name(t.model, t.place);
-  link_.fetch(pool_.frame(t.frame), host_.page(t.model, t.place), host_.page_used_bytes(t.model, t.place), name,
-              digest_to_find(t.model, t.place));
+  copy_stream_.fetch(pool_.frame(t.frame), host_.page(t.model, t.place), host_.page_used_bytes(t.model, t.place), name,
+                     digest_to_find(t.model, t.place));
   pool_.filled(t.frame).set_page(name);
   contents_[t.frame] = {t.model, t.place};
 }

@@ -22,7 +22,7 @@ double flops_per_row(const ShardPlan& plan) {
 
 CostModel::CostModel(const std::vector<std::vector<const Image*>>& images, const CostOptions& options)
     : options_(options),
-      links_(images.front().size(), {.bytes = kLeastBytes, .busy_s = kLeastBytes / options.link_bytes_per_s}) {
+      host_links_(images.front().size(), {.bytes = kLeastBytes, .busy_s = kLeastBytes / options.link_bytes_per_s}) {
   for (const auto& stages : images) {
     auto& shards = shards_.emplace_back();
     for (const Image* image : stages) {
@@ -54,13 +54,13 @@ double CostModel::stage_pass_s(ModelId model, std::size_t stage, int rows) const
 
 double CostModel::pass_s(ModelId model, int rows) const {
   double seconds = 0;
-  for (std::size_t stage = 0; stage < links_.size(); ++stage) seconds += stage_pass_s(model, stage, rows);
+  for (std::size_t stage = 0; stage < host_links_.size(); ++stage) seconds += stage_pass_s(model, stage, rows);
   return seconds;
 }
 
 double CostModel::bottleneck_s(ModelId model, int rows) const {
   double seconds = 0;
-  for (std::size_t stage = 0; stage < links_.size(); ++stage) {
+  for (std::size_t stage = 0; stage < host_links_.size(); ++stage) {
     seconds = std::max(seconds, stage_pass_s(model, stage, rows));
   }
   return seconds;
@@ -68,7 +68,7 @@ double CostModel::bottleneck_s(ModelId model, int rows) const {
 
 double CostModel::swap_s(ModelId model) const {
   double seconds = 0;
-  for (std::size_t stage = 0; stage < links_.size(); ++stage) {
+  for (std::size_t stage = 0; stage < host_links_.size(); ++stage) {
     seconds = std::max(seconds, shards_[model][stage].bytes / link_bytes_per_s(stage));
   }
   return seconds;
@@ -76,7 +76,7 @@ double CostModel::swap_s(ModelId model) const {
 
 void CostModel::observe_transfer(std::size_t stage, std::size_t bytes, double busy_s) {
   if (bytes < kLeastBytes || busy_s <= 0) return;
-  Link& link = links_[stage];
+  HostLink& link = host_links_[stage];
   link.bytes += static_cast<double>(bytes);
   link.busy_s += busy_s;
   if (link.bytes < kRecentBytes) return;

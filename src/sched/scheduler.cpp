@@ -35,7 +35,7 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
     std::vector<const Image*> images;
     for (const ModelShape& model : models_) images.push_back(model.images[stage]);
     pools_.emplace_back(std::move(images), options_.frames, options_.host_slots);
-    links_.push_back({.landed_s = std::vector<double>(models_.size(), 0)});
+    host_links_.push_back({.landed_s = std::vector<double>(models_.size(), 0)});
   }
   for (ModelId m = 0; m < models_.size(); ++m) {
     work_.emplace_back(models_[m].caches.front().block_tokens, models_[m].eos_tokens, options_.share_prefixes);

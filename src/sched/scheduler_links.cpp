@@ -10,7 +10,7 @@ namespace computron {
 double Scheduler::wait_s(ModelId model, double now_s) const {
   double longest_s = 0;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    const Link& link = links_[stage];
+    const HostLink& link = host_links_[stage];
     const std::size_t missing = pools_[stage].missing_bytes(model);
     const double issued_s = missing > 0 ? link.free_s : link.landed_s[model];
     longest_s = std::max(longest_s, std::max(issued_s - now_s, 0.0) + costs_.transfer_s(stage, missing));
@@ -45,7 +45,7 @@ double Scheduler::link_wakes_s(double now_s) const {
   double wakes_s = std::numeric_limits<double>::infinity();
   if (!wants_pages()) return wakes_s;
   if (agenda_.empty()) wakes_s = now_s + options_.fetch_ahead_s;  // silence goes by, and guesses change with it
-  for (const Link& link : links_) {
+  for (const HostLink& link : host_links_) {
     const double dry_s = link.free_s - options_.fetch_ahead_s / 2;
     if (dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
   }
@@ -53,7 +53,7 @@ double Scheduler::link_wakes_s(double now_s) const {
 }
 
 bool Scheduler::plan_prefetch_step(PlannedStep& planned, double now_s) {
-  const bool due = std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
+  const bool due = std::any_of(host_links_.begin(), host_links_.end(), [&](const HostLink& link) {
     return link.free_s <= fetch_horizon_s(now_s) - options_.fetch_ahead_s / 2;
   });
   if (!due || !wants_pages()) return false;
@@ -99,7 +99,7 @@ void Scheduler::prefetch(PlannedStep& planned, double now_s) {
 // Whether all pages of the model are there or on their way, and the link has room for more.
 bool Scheduler::prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> victims,
                          int reserve, double now_s) {
-  const double time_s = fetch_horizon_s(now_s) - std::max(links_[stage].free_s, now_s);
+  const double time_s = fetch_horizon_s(now_s) - std::max(host_links_[stage].free_s, now_s);
   if (time_s <= 0) return false;
   StagePlan& plan = planned.step.stages[stage];
   const std::size_t first = plan.fetches.size();
@@ -135,7 +135,7 @@ void Scheduler::issue(std::size_t stage, std::size_t first, PlannedStep& planned
 
 void Scheduler::issue(std::size_t stage, ModelId model, std::size_t bytes, double now_s) {
   if (bytes == 0) return;
-  Link& link = links_[stage];
+  HostLink& link = host_links_[stage];
   link.issued += bytes;
   link.free_s = std::max(link.free_s, now_s) + costs_.transfer_s(stage, bytes);
   link.landed_s[model] = link.free_s;
@@ -145,7 +145,7 @@ void Scheduler::issue(std::size_t stage, ModelId model, std::size_t bytes, doubl
 void Scheduler::observe(const InFlight& step, std::span<const StageTimes> times, double now_s) {
   for (std::size_t stage = 0; stage < times.size(); ++stage) {
     const StageTimes& seen = times[stage];
-    Link& link = links_[stage];
+    HostLink& link = host_links_[stage];
     if (step.rows > 0) costs_.observe_pass(step.model, stage, step.rows, seen.compute_s);
     costs_.observe_transfer(stage, seen.link_bytes - std::exchange(link.seen_bytes, seen.link_bytes),
                             seen.link_busy_s - std::exchange(link.seen_busy_s, seen.link_busy_s));

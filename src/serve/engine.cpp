@@ -259,8 +259,9 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   ServeFigures& figures = metrics_.model(step.model);
   ++figures.steps.count;
   figures.steps.passes += step.pass ? 1 : 0;
-  const bool repeated = std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.repeated; });
-  figures.steps.graphs += repeated ? 1 : 0;
+  const bool graph_launched =
+      std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.launched_as_graph; });
+  figures.steps.graphs += graph_launched ? 1 : 0;
   figures.steps.total_s += now_s() - step.sent_s;
   const CacheUse& cache = scheduler_.cache_use(step.model);
   figures.cache = {cache.set_asides, cache.shared_tokens};

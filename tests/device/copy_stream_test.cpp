@@ -242,7 +242,7 @@ TEST_P(VerifiedFetch, MendsEveryFlipBeforeTheEventFires) {
     ASSERT_EQ(frame_, source_) << "page " << page;
   }
   bench.copy->synchronize();
-  const LinkStatistics statistics = bench.copy->statistics();
+  const CopyStatistics statistics = bench.copy->statistics();
   EXPECT_EQ(statistics.pages_verified, kPages);
   EXPECT_EQ(statistics.pages_refetched, kPages);
   EXPECT_EQ(statistics.bytes, 2 * kPages * kBytes);

@@ -93,9 +93,11 @@ class AdversaryStream : public CopyStream {
   void synchronize() override {
     if (!adversary_.run_all()) throw Error(ExitCode::kInternal, "deadlock: every queue waits");
   }
-  LinkStatistics statistics() const override { return {}; }
+  CopyStatistics statistics() const override { return {}; }
 
-  void enqueue(std::function<void()> run) { adversary_.queue(queue_).push_back({[] { return true; }, std::move(run)}); }
+  void enqueue(std::function<void()> run) {
+    adversary_.queue(queue_).push_back({[] { return true; }, std::move(run)});
+  }
 
  private:
   Adversary& adversary_;

@@ -201,11 +201,11 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
   struct Outcome {
     std::vector<SampledRow> rows;  // of all steps, as this rank reports them
     std::size_t fetches = 0, reloads = 0;
-    std::uint64_t repeated = 0;
+    std::uint64_t graph_launches = 0;
   };
   struct Steps {
     StepId count = 10, turn = 1;
-    bool repeat_passes = true, draw = false;
+    bool use_graphs = true, draw = false;
   };
 
   // Checks the digests on the way.
@@ -223,7 +223,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
                                   .host_slots = host_slots,
                                   .max_rows = kMaxRows,
                                   .steps_in_flight = 2,
-                                  .repeat_passes = steps.repeat_passes};
+                                  .use_graphs = steps.use_graphs};
     Executor executor(mesh, *device, *ops, progress, models.list(), models.host,
                       test::make_test_communicators(test::test_transport(setting.transport, mesh.rank), mesh, *device,
                                                     progress, Executor::communicator_sizes(models.list(), options)),
@@ -232,7 +232,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     Planner planner(models.list(), setting.frames, host_slots, seed);
     Outcome outcome;
     double exposed_s = 0;
-    std::uint64_t reported_repeated = 0;
+    std::uint64_t reported_graphs = 0;
     for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.draw)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
@@ -250,12 +250,12 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
       EXPECT_LE(report.link_bytes, report.digest.bytes_fetched + planner.cache_bytes_moved());
       EXPECT_EQ(report.digest, planner.digest_after(step)) << "step " << step.id;
       outcome.rows.insert(outcome.rows.end(), report.rows.begin(), report.rows.end());
-      reported_repeated += report.repeated ? 1 : 0;
+      reported_graphs += report.launched_as_graph ? 1 : 0;
     }
-    EXPECT_EQ(reported_repeated, executor.passes_repeated());
+    EXPECT_EQ(reported_graphs, executor.graph_launches());
     outcome.fetches = planner.fetches();
     outcome.reloads = planner.reloads();
-    outcome.repeated = executor.passes_repeated();
+    outcome.graph_launches = executor.graph_launches();
     mesh.world.barrier();
     return outcome;
   }
@@ -292,15 +292,15 @@ TEST_P(ExecutorTest, RepeatedPassesHaveTheBitsOfThoseGivenOneByOne) {
   for (const auto& [frames, draw] : {std::pair{kAllFrames, false}, {kAllFrames, true}, {kOneModelsFrames, true}}) {
     const Setting setting{"", frames, GetParam().device};
     const Steps steps{.count = 40, .turn = 8, .draw = draw};
-    const Outcome given = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false, draw});
-    const Outcome repeated = run({}, setting, kHostSlots, /*seed=*/5, steps);
-    EXPECT_EQ(given.repeated, 0u);
+    const Outcome plain = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false, draw});
+    const Outcome graphs = run({}, setting, kHostSlots, /*seed=*/5, steps);
+    EXPECT_EQ(plain.graph_launches, 0u);
     if (!test::on_cpu()) {
-      EXPECT_GT(repeated.repeated, frames == kAllFrames ? 20u : 2u);
+      EXPECT_GT(graphs.graph_launches, frames == kAllFrames ? 20u : 2u);
     }
-    ASSERT_EQ(given.rows.size(), repeated.rows.size());
-    for (std::size_t i = 0; i < given.rows.size(); ++i) {
-      ASSERT_TRUE(same_bits(given.rows[i], repeated.rows[i])) << "row " << i << " of " << frames << " frames";
+    ASSERT_EQ(plain.rows.size(), graphs.rows.size());
+    for (std::size_t i = 0; i < plain.rows.size(); ++i) {
+      ASSERT_TRUE(same_bits(plain.rows[i], graphs.rows[i])) << "row " << i << " of " << frames << " frames";
     }
   }
 }

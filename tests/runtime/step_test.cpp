@@ -111,7 +111,7 @@ TEST(Report, RoundTripAndSizeBound) {
   report.busy_s = 6.5;
   report.exposed_s = 7.5;
   report.compute_s = 8.5;
-  report.repeated = true;
+  report.launched_as_graph = true;
   report.pages_verified = 9;
   report.pages_refetched = 10;
   for (int i = 0; i < 5; ++i) {
@@ -125,7 +125,7 @@ TEST(Report, RoundTripAndSizeBound) {
   const Report copy = Report::decode(bytes);
   EXPECT_EQ(copy.link_bytes, report.link_bytes);
   EXPECT_EQ(std::tuple(copy.busy_s, copy.exposed_s, copy.compute_s), std::tuple(6.5, 7.5, 8.5));
-  EXPECT_TRUE(copy.repeated);
+  EXPECT_TRUE(copy.launched_as_graph);
   EXPECT_EQ(copy.pages_verified, 9u);
   EXPECT_EQ(copy.pages_refetched, 10u);
   EXPECT_EQ(copy.digest, report.digest);

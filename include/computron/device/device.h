@@ -63,17 +63,17 @@ class Stream {
   virtual void synchronize() = 0;
   // Runs `pass`, which gives work to this stream alone, waits for nothing, and does the same when it is called again:
   // it may be called twice, and where the same work was given before, the device may be given that as one piece.
-  virtual void repeatable(const std::function<void()>& pass) { pass(); }
+  virtual void run_capturable(const std::function<void()>& pass) { pass(); }
   // Whether that is ever more than a call.
-  virtual bool repeats() const { return false; }
+  virtual bool captures_graphs() const { return false; }
   // Passes given as one piece so far.
-  virtual std::uint64_t repeated() const { return 0; }
+  virtual std::uint64_t graph_launches() const { return 0; }
   // Seconds that this stream's work has stalled on events so far; 0 for streams that do not count it.
   virtual double exposed_s() const { return 0; }
 };
 
 // What a copy stream has done, for metrics. Bytes go both ways over the link; copies within the device are not counted.
-struct LinkStatistics {
+struct CopyStatistics {
   std::size_t bytes = 0;
   double busy_s = 0;                  // union of the times from a copy's start to its end, its verification included
   std::uint64_t pages_verified = 0;   // digested in their frames and found right
@@ -82,7 +82,7 @@ struct LinkStatistics {
 
 class CopyStream : public Stream {
  public:
-  virtual LinkStatistics statistics() const = 0;
+  virtual CopyStatistics statistics() const = 0;
   // copy_to_device() of the page called `name`. With a `digest` (base/digest.h, digest64) the stream goes on only
   // when the bytes in `frame` have it: a page that differs is copied once more, and if it still differs the stream
   // fails with Error{kDevice}. NotCompiled where Device::verifies_pages() says no.

@@ -40,8 +40,8 @@ struct ExecutorOptions {
   int max_rows = 0;         // of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
-  bool repeat_passes = true;  // Stream::repeatable, where a pass is; false for tests that compare
-  Trace* trace = nullptr;     // borrowed; null: not traced
+  bool use_graphs = true;  // Stream::run_capturable, where a pass is; false for tests that compare
+  Trace* trace = nullptr;  // borrowed; null: not traced
   InjectedDivergence divergence = {};
 };
 
@@ -64,13 +64,13 @@ class Executor {
   void poll() { communicators_.transfer->poll(); }
 
   const StageState& state() const { return residency_.state(); }
-  // Passes that the device was given as one piece (Stream::repeatable).
-  std::uint64_t passes_repeated() const { return compute_->repeated(); }
+  // Passes that the device was given as one piece (Stream::run_capturable).
+  std::uint64_t graph_launches() const { return compute_->graph_launches(); }
 
  private:
   Batch make_batch(const Step& step);
   void add_sampling(const Step& step, Batch& batch);
-  bool is_repeatable(const Step& step) const;
+  bool is_capturable(const Step& step) const;
   // The compute stream's so far: for pages and for the stage before.
   double stalled_s() const { return compute_->exposed_s() + communicators_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
@@ -81,11 +81,11 @@ class Executor {
   std::vector<const Image*> images_;
   const HostStore& host_;
   Trace* trace_;
-  bool repeat_passes_;
+  bool use_graphs_;
   const InjectedDivergence divergence_;
 
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<CopyStream> link_;
+  std::unique_ptr<CopyStream> copy_stream_;
   Residency residency_;
 
   std::unique_ptr<Workspace> work_;

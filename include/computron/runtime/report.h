@@ -14,7 +14,7 @@ struct Report {
   StepId step = 0;
   StateDigest digest;          // of the rank's state after the step
   std::uint64_t received = 0;  // digest of the bytes in which the step came: what it says of sampling and the like, too
-  // Of the copy stream so far (device.h, LinkStatistics).
+  // Of the copy stream so far (device.h, CopyStatistics).
   std::uint64_t link_bytes = 0;
   double busy_s = 0;
   std::uint64_t pages_verified = 0;
@@ -22,7 +22,7 @@ struct Report {
   // Of the compute stream.
   double exposed_s = 0;                     // stalls on pages so far
   double compute_s = 0;                     // of this step's pass, without stalls for pages or the stage before
-  bool repeated = false;                    // the pass was given as one piece (Stream::repeatable)
+  bool launched_as_graph = false;           // the pass was given as one piece (Stream::run_capturable)
   std::vector<SampledRow> rows;             // t = 0 of the last stage: one a logit row of the step; empty elsewhere
   std::vector<std::vector<float>> encoded;  // there, too: the values of each chunk with a vector or scores
 

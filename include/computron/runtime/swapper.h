@@ -45,8 +45,8 @@ struct Transfer {
 class Swapper {
  public:
   // Borrows all five.
-  Swapper(const HostStore& host, const OffloadArea& offload_area, FramePool& pool, CopyStream& link, Stream& compute,
-          VerifySwap verify = VerifySwap::kOff);
+  Swapper(const HostStore& host, const OffloadArea& offload_area, FramePool& pool, CopyStream& copy_stream,
+          Stream& compute, VerifySwap verify = VerifySwap::kOff);
 
   // A step has arrived: its transfers join the queue.
   void submit(const std::vector<Transfer>& transfers);
@@ -74,7 +74,7 @@ class Swapper {
   const HostStore& host_;
   const OffloadArea& offload_area_;
   FramePool& pool_;
-  CopyStream& link_;
+  CopyStream& copy_stream_;
   Stream& compute_;
 
   ReleasePoint released_{.step = 0, .use = ReleasePoint::kEnd};

@@ -31,7 +31,7 @@ class CostModel {
   CostModel(const std::vector<std::vector<const Image*>>& images, const CostOptions& options);
 
   double transfer_s(std::size_t stage, std::size_t bytes) const { return bytes / link_bytes_per_s(stage); }
-  double link_bytes_per_s(std::size_t stage) const { return links_[stage].bytes / links_[stage].busy_s; }
+  double link_bytes_per_s(std::size_t stage) const { return host_links_[stage].bytes / host_links_[stage].busy_s; }
   double stage_pass_s(ModelId model, std::size_t stage, int rows) const;
   // One after the other through all stages.
   double pass_s(ModelId model, int rows) const;
@@ -56,14 +56,14 @@ class CostModel {
     double flops_per_row = 0;
     std::array<Seen, 32> seen = {};  // [⌊log2 rows⌋]
   };
-  struct Link {
+  struct HostLink {
     double bytes = 0, busy_s = 0;  // recent ones
   };
   // By the formula alone.
   double formula_s(const Shard& shard, double rows) const;
 
   CostOptions options_;
-  std::vector<Link> links_;                 // [stage]
+  std::vector<HostLink> host_links_;        // [stage]
   std::vector<std::vector<Shard>> shards_;  // [model][stage]
 };
 

@@ -115,7 +115,7 @@ class Scheduler {
     double end_s;  // predicted
   };
   // What a stage's link has been given and what is known of its getting there.
-  struct Link {
+  struct HostLink {
     std::size_t issued = 0;
     double free_s = 0;             // predicted
     std::vector<double> landed_s;  // [model] predicted
@@ -189,8 +189,8 @@ class Scheduler {
   std::unique_ptr<Policy> policy_;
   SchedulerOptions options_;
   CostModel costs_;
-  std::vector<StagePool> pools_;  // [stage]
-  std::vector<Link> links_;       // [stage]
+  std::vector<StagePool> pools_;      // [stage]
+  std::vector<HostLink> host_links_;  // [stage]
 
   struct Later {
     bool operator()(const Request& a, const Request& b) const { return ModelWork::earlier(b, a); }

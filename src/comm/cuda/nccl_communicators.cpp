@@ -21,8 +21,8 @@ class NcclAllReduce final : public AllReduce {
     if (count == 0) return;
     const TraceSpan span(trace_, TraceTrack::kCommunication, "give all-reduce", {}, {"bytes", count * sizeof(float)});
     const cudaStream_t on = cuda(stream);
-    world_->give(world_->tensor(), on, world_->compute_watch(), "ncclAllReduce",
-                 [&] { return ncclAllReduce(data, data, count, ncclFloat32, ncclSum, world_->tensor(), on); });
+    world_->enqueue(world_->tensor(), on, world_->compute_watch(), "ncclAllReduce",
+                    [&] { return ncclAllReduce(data, data, count, ncclFloat32, ncclSum, world_->tensor(), on); });
   }
 
  private:
@@ -65,7 +65,7 @@ class NcclStageTransfer final : public StageTransfer {
     stream.copy_on_device(out.buffer->data(), reinterpret_cast<const std::byte*>(data), count * sizeof(float));
     stream.record(*out.filled);
     COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(send_stream_.get(), out.filled->handle(), 0));
-    world_->give(world_->with_stage_behind(), send_stream_.get(), world_->send_watch(), "ncclSend", [&] {
+    world_->enqueue(world_->with_stage_behind(), send_stream_.get(), world_->send_watch(), "ncclSend", [&] {
       return ncclSend(out.buffer->data(), count, ncclFloat32, /*peer=*/1, world_->with_stage_behind(),
                       send_stream_.get());
     });
@@ -77,8 +77,8 @@ class NcclStageTransfer final : public StageTransfer {
                          {"bytes", count * sizeof(float)});
     const double begin_s = now_s();
     const cudaStream_t on = cuda(stream);
-    world_->give(world_->with_stage_before(), on, world_->compute_watch(), "ncclRecv",
-                 [&] { return ncclRecv(data, count, ncclFloat32, /*peer=*/0, world_->with_stage_before(), on); });
+    world_->enqueue(world_->with_stage_before(), on, world_->compute_watch(), "ncclRecv",
+                    [&] { return ncclRecv(data, count, ncclFloat32, /*peer=*/0, world_->with_stage_before(), on); });
     world_->finish(world_->compute_watch());
     waited_s_ += now_s() - begin_s;
   }

@@ -130,14 +130,14 @@ void NcclWorld::connect(const Mesh& mesh, Device& device) {
   first_ = device.allocate(sizeof(float), "what the ranks connect with");
   auto* const value = reinterpret_cast<float*>(first_->data());
   if (tensor_ != nullptr) {
-    give(tensor_, stream.get(), compute_, "the first ncclAllReduce",
-         [&] { return ncclAllReduce(value, value, 1, ncclFloat32, ncclSum, tensor_, stream.get()); });
+    enqueue(tensor_, stream.get(), compute_, "the first ncclAllReduce",
+            [&] { return ncclAllReduce(value, value, 1, ncclFloat32, ncclSum, tensor_, stream.get()); });
   }
   for (int parity = 0; parity < 2; ++parity) {
     const ncclComm_t pair = pairs_[parity];
     if (pair == nullptr) continue;
     const bool lower = mesh.stage % 2 == parity;
-    give(pair, stream.get(), compute_, lower ? "the first ncclSend" : "the first ncclRecv", [&] {
+    enqueue(pair, stream.get(), compute_, lower ? "the first ncclSend" : "the first ncclRecv", [&] {
       return lower ? ncclSend(value, 1, ncclFloat32, /*peer=*/1, pair, stream.get())
                    : ncclRecv(value, 1, ncclFloat32, /*peer=*/0, pair, stream.get());
     });
@@ -152,8 +152,8 @@ NcclWorld::~NcclWorld() {
   if (!in_peace) abort();
 }
 
-void NcclWorld::give(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, const char* what,
-                     const Operation& operation) {
+void NcclWorld::enqueue(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, const char* what,
+                        const Operation& operation) {
   ensure(comm != nullptr, "an NCCL operation without its communicator");
   if (watch.left() >= kAhead) {
     progress_.wait_until([&] {

@@ -61,7 +61,7 @@ class NcclWorld {
   // way: a host that runs further ahead of its device would end up waiting inside a launch, where it polls nothing, and
   // others may wait for its messages.
   using Operation = std::function<ncclResult_t()>;
-  void give(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, const char* what, const Operation& operation);
+  void enqueue(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, const char* what, const Operation& operation);
   // Returns when everything under `watch` is over.
   void finish(NcclWatch& watch);
   // Throws what has gone wrong since the last time.

@@ -41,42 +41,42 @@ Error wrong_digest(const PageName& name) {
 }  // namespace
 
 CpuCopyStream::CpuCopyStream(double link_gb_per_s, InjectedFlip flip, Trace* trace)
-    : link_(link_gb_per_s * 1e9),
+    : host_link_(link_gb_per_s * 1e9),
       flip_(std::move(flip)),
       trace_(trace),
       thread_([this](std::stop_token stop) { run(stop); }) {}
 
 void CpuCopyStream::record(Event& event) {
   auto& cpu_event = cpu(event);
-  give(Record{&cpu_event, cpu_event.begin_record(*this)});
+  enqueue(Record{&cpu_event, cpu_event.begin_record(*this)});
 }
 
-void CpuCopyStream::wait(const Event& event) { give(Wait{mark_of(&event)}); }
+void CpuCopyStream::wait(const Event& event) { enqueue(Wait{mark_of(&event)}); }
 
 void CpuCopyStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give(Copy{destination, source, bytes, now_s()});
+  enqueue(Copy{destination, source, bytes, now_s()});
 }
 
 // Both memories are this process's, and the link is one.
 void CpuCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give(Copy{destination, source, bytes, now_s(), "copy to host"});
+  enqueue(Copy{destination, source, bytes, now_s(), "copy to host"});
 }
 
 void CpuCopyStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give(Copy{.destination = destination,
-            .source = source,
-            .bytes = bytes,
-            .enqueued_s = now_s(),
-            .what = "copy on device",
-            .over_link = false});
+  enqueue(Copy{.destination = destination,
+               .source = source,
+               .bytes = bytes,
+               .enqueued_s = now_s(),
+               .what = "copy on device",
+               .over_link = false});
 }
 
 void CpuCopyStream::fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
                           std::optional<std::uint64_t> digest) {
-  give(Copy{frame, page, bytes, now_s(), "fetch", name, digest});
+  enqueue(Copy{frame, page, bytes, now_s(), "fetch", name, digest});
 }
 
-void CpuCopyStream::give(const Entry& entry) {
+void CpuCopyStream::enqueue(const Entry& entry) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(entry);
   ++unfinished_;
@@ -89,7 +89,7 @@ void CpuCopyStream::synchronize() {
   if (error_) std::rethrow_exception(error_);
 }
 
-LinkStatistics CpuCopyStream::statistics() const {
+CopyStatistics CpuCopyStream::statistics() const {
   const std::lock_guard lock(mutex_);
   return statistics_;
 }
@@ -167,7 +167,7 @@ bool CpuCopyStream::is_right(const Copy& copy) const {
 }
 
 void CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token& stop) {
-  if (link_.throttled()) {
+  if (host_link_.throttled()) {
     copy_at_link_rate(copy, stop);
   } else {
     streaming_copy(copy.destination, copy.source, copy.bytes);
@@ -179,7 +179,7 @@ void CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token
 void CpuCopyStream::copy_at_link_rate(const Copy& copy, const std::stop_token& stop) {
   for (std::size_t at = 0; at < copy.bytes && !stop.stop_requested(); at += kLinkChunk) {
     const std::size_t bytes = std::min(kLinkChunk, copy.bytes - at);
-    const double deadline_s = link_.deadline_of(bytes, copy.enqueued_s, now_s());
+    const double deadline_s = host_link_.deadline_of(bytes, copy.enqueued_s, now_s());
     streaming_copy(copy.destination + at, copy.source + at, bytes);
     sleep_until(deadline_s);
   }

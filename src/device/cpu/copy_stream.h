@@ -35,7 +35,7 @@ class CpuCopyStream final : public CopyStream {
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
-  LinkStatistics statistics() const override;
+  CopyStatistics statistics() const override;
   void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
              std::optional<std::uint64_t> digest) override;
 
@@ -59,7 +59,7 @@ class CpuCopyStream final : public CopyStream {
   };
   using Entry = std::variant<Wait, Copy, Record>;
 
-  void give(const Entry& entry);
+  void enqueue(const Entry& entry);
 
   // On the copy thread.
   void run(const std::stop_token& stop);
@@ -78,10 +78,10 @@ class CpuCopyStream final : public CopyStream {
   // Guarded by mutex_.
   std::vector<Entry> queue_;
   std::size_t unfinished_ = 0;  // entries in queue_ and in the copy thread's hands
-  LinkStatistics statistics_;
+  CopyStatistics statistics_;
   std::exception_ptr error_;  // written by the copy thread only, which reads it without the lock
   // The copy thread's.
-  EmulatedLink link_;
+  EmulatedLink host_link_;
   InjectedFlip flip_;
   Trace* trace_;
   std::uint64_t copies_ = 0;  // begun

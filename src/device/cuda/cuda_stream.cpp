@@ -16,7 +16,7 @@ const CudaEvent& cuda(const Event& event) {
 CudaEvent& cuda(Event& event) { return const_cast<CudaEvent&>(cuda(static_cast<const Event&>(event))); }
 
 // What a rehearsal throws where the pass waits for the device, or marks events.
-struct NotRepeatable {};
+struct NotCapturable {};
 
 void wait_on(cudaStream_t stream, const Event& event) {
   COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(stream, cuda(event).handle(), 0));
@@ -56,40 +56,40 @@ bool CudaEvent::query() const {
 }
 
 CudaComputeStream::~CudaComputeStream() {
-  if (repeated() > 0) spdlog::info("cuda: {} passes were launched as graphs", repeated());
+  if (graph_launches() > 0) spdlog::info("cuda: {} passes were launched as graphs", graph_launches());
 }
 
 void CudaComputeStream::record(Event& event) {
-  forbid_in_rehearsal();
+  forbid_in_dry_record();
   cuda(event).record_on(handle());
 }
 
 void CudaComputeStream::wait(const Event& event) {
   if (cuda(event).query()) return;
-  forbid_in_rehearsal();
+  forbid_in_dry_record();
   waits_.begin(handle());
   wait_on(handle(), event);
   waits_.end(handle());
 }
 
 void CudaComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give(
+  launch(
       "copy up", [&] { copy_up(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 void CudaComputeStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give(
+  launch(
       "copy down", [&] { copy_down(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  give(
+  launch(
       "copy within", [&] { copy_within(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 
-PassWork CudaComputeStream::recorded(const std::function<void()>& pass, bool rehearses) {
-  PassWork work;
-  record_ = &work;
-  rehearses_ = rehearses;
-  const auto end = [this] { record_ = nullptr, rehearses_ = false; };
+LaunchRecord CudaComputeStream::record_launches(const std::function<void()>& pass, bool rehearses) {
+  LaunchRecord work;
+  recording_ = &work;
+  dry_ = rehearses;
+  const auto end = [this] { recording_ = nullptr, dry_ = false; };
   try {
     pass();
   } catch (...) {
@@ -100,41 +100,41 @@ PassWork CudaComputeStream::recorded(const std::function<void()>& pass, bool reh
   return work;
 }
 
-void CudaComputeStream::forbid_in_rehearsal() const {
-  if (rehearses_) throw NotRepeatable();
+void CudaComputeStream::forbid_in_dry_record() const {
+  if (dry_) throw NotCapturable();
 }
 
-void CudaComputeStream::discard_after() {
-  for (const auto& [work, if_rehearsed] : std::exchange(after_, {})) {
-    if (if_rehearsed) work();
+void CudaComputeStream::drop_after() {
+  for (const auto& [work, even_if_dropped] : std::exchange(after_, {})) {
+    if (even_if_dropped) work();
   }
 }
 
-bool CudaComputeStream::repeat(const std::function<void()>& pass) try {
-  const PassWork work = recorded(pass, /*rehearses=*/true);
+bool CudaComputeStream::launch_as_graph(const std::function<void()>& pass) try {
+  const LaunchRecord work = record_launches(pass, /*rehearses=*/true);
   if (graphs_.launch(work, handle())) return true;
-  discard_after();
-  if (!graphs_.comes_again(work)) return false;
-  if (graphs_.capture(work, handle(), [&] { return recorded(pass, /*rehearses=*/false); })) return true;
-  discard_after();
+  drop_after();
+  if (!graphs_.note(work)) return false;
+  if (graphs_.capture(work, handle(), [&] { return record_launches(pass, /*rehearses=*/false); })) return true;
+  drop_after();
   return false;
-} catch (const NotRepeatable&) {
-  discard_after();
+} catch (const NotCapturable&) {
+  drop_after();
   return false;
 } catch (...) {
-  discard_after();  // it borrows what the failed pass has left
+  drop_after();  // it borrows what the failed pass has left
   throw;
 }
 
-void CudaComputeStream::repeatable(const std::function<void()>& pass) {
+void CudaComputeStream::run_capturable(const std::function<void()>& pass) {
   ensure(after_.empty(), "a pass that is to be repeated begins before the stream has synchronized");
-  if (!repeat(pass)) pass();
+  if (!launch_as_graph(work)) pass();
 }
 
 void CudaComputeStream::synchronize() {
-  forbid_in_rehearsal();
+  forbid_in_dry_record();
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
-  for (const auto& [work, if_rehearsed] : std::exchange(after_, {})) work();
+  for (const auto& [work, even_if_dropped] : std::exchange(after_, {})) work();
 }
 
 void CudaCopyStream::record(Event& event) { cuda(event).record_on(stream_.get()); }
@@ -161,7 +161,7 @@ void CudaCopyStream::copy_on_device(std::byte* destination, const std::byte* sou
 
 void CudaCopyStream::synchronize() { COMPUTRON_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
 
-LinkStatistics CudaCopyStream::statistics() const { return {.bytes = copies_.bytes(), .busy_s = copies_.seconds()}; }
+CopyStatistics CudaCopyStream::statistics() const { return {.bytes = copies_.bytes(), .busy_s = copies_.seconds()}; }
 
 CudaComputeStream& cuda_compute(Stream& stream) {
   auto* compute = dynamic_cast<CudaComputeStream*>(&stream);

@@ -10,7 +10,7 @@
 #include "computron/device/device.h"
 #include "src/device/cuda/cuda_handles.h"
 #include "src/device/cuda/cuda_timer.h"
-#include "src/device/cuda/pass_graphs.h"
+#include "src/device/cuda/graph_cache.h"
 
 namespace computron {
 
@@ -41,47 +41,47 @@ class CudaComputeStream final : public Stream {
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
-  void repeatable(const std::function<void()>& pass) override;
-  bool repeats() const override { return true; }
-  std::uint64_t repeated() const override { return graphs_.launches(); }
+  void run_capturable(const std::function<void()>& pass) override;
+  bool captures_graphs() const override { return true; }
+  std::uint64_t graph_launches() const override { return graphs_.launches(); }
   double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }
   // Runs `work` once, on the thread that synchronizes next, when everything given so far has run; in the order given.
-  void after(std::function<void()> work) { after_.push_back({std::move(work), /*if_rehearsed=*/false}); }
+  void after(std::function<void()> work) { after_.push_back({std::move(work), /*even_if_dropped=*/false}); }
   // The same, and at once if it belongs to a rehearsal that comes to nothing: `work` gives back what was lent.
-  void give_back_after(std::function<void()> work) { after_.push_back({std::move(work), /*if_rehearsed=*/true}); }
+  void release_after(std::function<void()> work) { after_.push_back({std::move(work), /*even_if_dropped=*/true}); }
   // Every launch and copy goes through here. Calls `launch`, which gives the device what `parameters` determine; during
-  // a rehearsal (pass_graphs.h) only the parameters count.
+  // a rehearsal (graph_cache.h) only the parameters count.
   template <class Launch, class... Parameters>
-  void give(const char* what, Launch&& launch, const Parameters&... parameters) {
-    if (record_ != nullptr) {
-      record_->add(what);
-      (record_->add(parameters), ...);
+  void launch(const char* what, Launch&& launch, const Parameters&... parameters) {
+    if (recording_ != nullptr) {
+      recording_->add(what);
+      (recording_->add(parameters), ...);
     }
-    if (!rehearses_) launch();
+    if (!dry_) launch();
   }
 
  private:
   struct After {
     std::function<void()> work;
-    bool if_rehearsed;
+    bool even_if_dropped;
   };
   // Calls `pass`, and tells what it gives; in a rehearsal without giving it.
-  PassWork recorded(const std::function<void()>& pass, bool rehearses);
+  LaunchRecord record_launches(const std::function<void()>& pass, bool rehearses);
   // Launched as a graph.
-  bool repeat(const std::function<void()>& pass);
+  bool launch_as_graph(const std::function<void()>& pass);
   // What was to be done after a pass that is not given: only what gives back what was lent is.
-  void discard_after();
+  void drop_after();
   // Ends the rehearsal, if there is one, of a pass that cannot be repeated.
-  void forbid_in_rehearsal() const;
+  void forbid_in_dry_record() const;
 
   CudaStreamHandle stream_;
   Progress& progress_;
   CudaTimer waits_;
   std::vector<After> after_;
-  PassWork* record_ = nullptr;
-  bool rehearses_ = false;
-  PassGraphs graphs_;
+  LaunchRecord* recording_ = nullptr;
+  bool dry_ = false;
+  GraphCache graphs_;
 };
 
 // Every copy over the link is timed.
@@ -95,7 +95,7 @@ class CudaCopyStream final : public CopyStream {
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
-  LinkStatistics statistics() const override;
+  CopyStatistics statistics() const override;
 
  private:
   CudaStreamHandle stream_;

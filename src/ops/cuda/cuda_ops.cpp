@@ -44,11 +44,11 @@ void check_launch(const char* operation) { check_cuda(cudaGetLastError(), operat
 
 // Gives the stream the kernels that `launch(handle)` launches with these parameters.
 template <class Launch, class... Parameters>
-void give(CudaComputeStream& stream, const char* operation, Launch&& launch, const Parameters&... parameters) {
-  stream.give(
+void launch(CudaComputeStream& stream, const char* operation, Launch&& kernels, const Parameters&... parameters) {
+  stream.launch(
       operation,
       [&] {
-        launch(stream.handle());
+        kernels(stream.handle());
         check_launch(operation);
       },
       parameters...);
@@ -56,7 +56,7 @@ void give(CudaComputeStream& stream, const char* operation, Launch&& launch, con
 
 template <class Body>
 void run(CudaComputeStream& stream, const char* operation, int rows, int columns, const Body& body) {
-  give(
+  launch(
       stream, operation, [&](cudaStream_t on) { kernel::for_each_element(on, rows, columns, body); },
       &kernel::for_each_element<Body>, rows, columns, body);
 }
@@ -144,7 +144,7 @@ void CudaOps::copy_vector(Stream& stream, Vector in, Activations out) {
 void CudaOps::zero(Stream& stream, Activations out) {
   if (out.bytes() == 0) return;
   const auto clear = [&](cudaStream_t on) { COMPUTRON_CUDA_CHECK(cudaMemsetAsync(out.data, 0, out.bytes(), on)); };
-  give(begin(stream), "zero", clear, out.data, out.bytes());
+  launch(begin(stream), "zero", clear, out.data, out.bytes());
 }
 
 void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
@@ -155,7 +155,7 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
   wait_for(compute, bias.ready);
   const kernel::NormCall call{
       kind, as<const float>(in), in.rows, in.columns, weight.data, bias.data, epsilon, out.data, out.dtype};
-  give(
+  launch(
       compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); }, call);
 }
 
@@ -198,10 +198,10 @@ void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRu
 }
 
 void CudaOps::give_gemm(CudaComputeStream& stream, bool skinny, const kernel::GemmCall& call) {
-  const auto launch = [&](cudaStream_t on) { skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call); };
+  const auto kernels = [&](cudaStream_t on) { skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call); };
   const std::span<const kernel::RowRun> runs(call.runs.runs, static_cast<std::size_t>(call.runs.count));
-  give(stream, "gemm", launch, skinny, call.x, call.dtype, call.rows, call.depth, call.bias, call.activation, call.out,
-       call.out_dtype, call.out_columns, runs);
+  launch(stream, "gemm", kernels, skinny, call.x, call.dtype, call.rows, call.depth, call.bias, call.activation,
+         call.out, call.out_dtype, call.out_columns, runs);
 }
 
 // The bias in the output's type, where the library takes it: null if there is no room for it, or it lies badly.
@@ -382,7 +382,7 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
   const kernel::AttentionCall call{shape,    as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data,
                                    out.dtype};
   const int tiles = static_cast<int>(tables.plan.tiles.size());
-  give(
+  launch(
       compute, "attention of tiles", [&](cudaStream_t on) { kernel::attend_tiles(on, call, tables.tiles, tiles); },
       call, tables.tiles, tiles);
   attend_rows(compute, call, tables);
@@ -404,7 +404,7 @@ void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall
   const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
   for (int i = 0; i < count; i += step) {
     const kernel::RowsPart part{tables.row_ids + i, std::min(step, count - i), spans, scratch<float>()};
-    give(
+    launch(
         stream, "attention of rows", [&](cudaStream_t on) { kernel::attend_rows(on, call, part); }, call, part);
   }
 }
@@ -433,7 +433,7 @@ void CudaOps::summarize(Stream& stream, Activations logits, const LogitColumns& 
   ensure(step > 0, "a row of logits has more parts than there is room for");
   for (int first = 0; first < logits.rows; first += step) {
     call.rows = std::min(step, logits.rows - first);
-    give(
+    launch(
         compute, "summarize", [&](cudaStream_t on) { kernel::summarize(on, call); }, call);
     call.logits += static_cast<std::size_t>(step) * logits.columns;
     call.top += step;
@@ -540,7 +540,7 @@ void CudaOps::draw_rows(CudaComputeStream& stream, const Activations& logits, co
     run(stream, "scaled logits", call.count, logits.columns,
         kernel::CopyRows<float, float>{as<const float>(logits), logits.columns, row_ids + first, 0, call.scaled,
                                        logits.columns});
-    give(
+    launch(
         stream, "draw", [&](cudaStream_t on) { kernel::draw(on, call); }, call);
     call.rows += step;
     call.out += step * slices;

@@ -120,7 +120,7 @@ bool LibraryGemm::multiply(CudaComputeStream& stream, const LibraryCall& call, c
     status = cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero, call.out,
                             &p.out, call.out, &p.out, &algorithm, workspace_, workspace_bytes_, stream.handle());
   };
-  stream.give("library gemm", launch, call);
+  stream.launch("library gemm", launch, call);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check_library(status, "cublasLtMatmul");
   return true;

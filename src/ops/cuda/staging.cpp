@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 constexpr std::size_t kAlignment = 256;
 // Lists that grow from pass to pass, as those of blocks do, are uploaded in whole classes of sizes: what lies behind
-// them stays where it was, and the pass the same (src/device/cuda/pass_graphs.h).
+// them stays where it was, and the pass the same (src/device/cuda/graph_cache.h).
 constexpr std::size_t kLeastUpload = 4096;
 // Who gives this much without ever synchronizing is made to.
 constexpr std::size_t kMostLentBytes = std::size_t{256} << 20;
@@ -56,7 +56,7 @@ void Staging::copy_up(CudaComputeStream& stream, std::byte* to, const Place& fro
     kernels::cuda::for_each_element(stream.handle(), 1, columns, copy);
     check_cuda(cudaGetLastError(), "a copy from pinned memory");
   };
-  stream.give("upload", launch, copy);
+  stream.launch("upload", launch, copy);
 }
 
 Staging::Place Staging::result_bytes(CudaComputeStream& stream, std::size_t bytes) {
@@ -65,7 +65,7 @@ Staging::Place Staging::result_bytes(CudaComputeStream& stream, std::size_t byte
 
 Staging::Place Staging::take(CudaComputeStream& stream, std::vector<Slab>& slabs, std::size_t bytes, bool with_copy) {
   const std::size_t needed = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
-  if (lent_bytes_ == 0) stream.give_back_after([this] { reset(); });
+  if (lent_bytes_ == 0) stream.release_after([this] { reset(); });
   lent_bytes_ += needed;
   const auto fits = [&](const Slab& slab) { return slab.host->bytes() - slab.used >= needed; };
   auto slab = std::find_if(slabs.begin(), slabs.end(), fits);

@@ -44,7 +44,7 @@ TEST(CudaDevice, OtherDevicesEventsAreRefused) {
   EXPECT_THROW(cuda(*copy), Error);
 }
 
-// Passes that copy numbers up and down again; Stream::repeatable().
+// Passes that copy numbers up and down again; Stream::run_capturable().
 class RepeatablePasses : public ::testing::Test {
  protected:
   static constexpr std::size_t kBytes = 4096;
@@ -68,7 +68,7 @@ class RepeatablePasses : public ::testing::Test {
     value_ = static_cast<std::byte>(static_cast<int>(value_) % 255 + 1);
     std::fill_n(in_->data(), kBytes, value_);
     std::fill_n(out_->data(), kBytes, std::byte{0});
-    stream_->repeatable(given);
+    stream_->run_capturable(given);
     stream_->synchronize();
     EXPECT_EQ(std::count(out_->data(), out_->data() + kBytes, value_), std::ptrdiff_t{kBytes});
   }
@@ -84,7 +84,7 @@ class RepeatablePasses : public ::testing::Test {
 TEST_F(RepeatablePasses, AreGraphsFromTheSecondTimeOn) {
   for (std::uint64_t i = 0; i < 4; ++i) {
     expect_copies([this] { pass(0); });
-    EXPECT_EQ(stream_->repeated(), i);
+    EXPECT_EQ(stream_->graph_launches(), i);
   }
 }
 
@@ -92,10 +92,10 @@ TEST_F(RepeatablePasses, AnotherParameterIsAnotherPass) {
   for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
   for (int i = 0; i < 3; ++i) {
     expect_copies([this] { pass(16); });
-    EXPECT_EQ(stream_->repeated(), 2u + static_cast<unsigned>(i)) << "a first pass is given as it is";
+    EXPECT_EQ(stream_->graph_launches(), 2u + static_cast<unsigned>(i)) << "a first pass is given as it is";
   }
   expect_copies([this] { pass(0); });
-  EXPECT_EQ(stream_->repeated(), 5u);
+  EXPECT_EQ(stream_->graph_launches(), 5u);
 }
 
 TEST_F(RepeatablePasses, MoreOfThemThanAreKept) {
@@ -104,7 +104,7 @@ TEST_F(RepeatablePasses, MoreOfThemThanAreKept) {
       for (int i = 0; i < 3; ++i) expect_copies([this, at] { pass(16 * at); });
     }
   }
-  EXPECT_EQ(stream_->repeated(), 400u);
+  EXPECT_EQ(stream_->graph_launches(), 400u);
 }
 
 TEST_F(RepeatablePasses, OneThatWaitsIsGivenAsItIs) {
@@ -114,13 +114,13 @@ TEST_F(RepeatablePasses, OneThatWaitsIsGivenAsItIs) {
       stream_->synchronize();
     });
   }
-  EXPECT_EQ(stream_->repeated(), 0u);
+  EXPECT_EQ(stream_->graph_launches(), 0u);
 }
 
 TEST_F(RepeatablePasses, OneThatChangesIsNeverKept) {
   std::size_t calls = 0;
   for (int i = 0; i < 4; ++i) expect_copies([&] { pass(16 * (calls++ % 3)); });
-  EXPECT_EQ(stream_->repeated(), 0u);
+  EXPECT_EQ(stream_->graph_launches(), 0u);
 }
 
 TEST_F(RepeatablePasses, OneThatThrowsLeavesNothingBehind) {
@@ -128,15 +128,15 @@ TEST_F(RepeatablePasses, OneThatThrowsLeavesNothingBehind) {
   const auto fail = [&] {
     pass(0);
     cuda_compute(*stream_).after([&] { done = true; });
-    cuda_compute(*stream_).give_back_after([&] { given_back = true; });
+    cuda_compute(*stream_).release_after([&] { given_back = true; });
     throw Error(ExitCode::kInternal, "in the middle");
   };
-  EXPECT_THROW(stream_->repeatable(fail), Error);
+  EXPECT_THROW(stream_->run_capturable(fail), Error);
   EXPECT_TRUE(given_back);
   stream_->synchronize();
   EXPECT_FALSE(done);
   for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
-  EXPECT_EQ(stream_->repeated(), 2u);
+  EXPECT_EQ(stream_->graph_launches(), 2u);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@
 namespace computron {
 
 // What a rehearsal says would be given: the parameters of every launch and copy, in order.
-class PassWork {
+class LaunchRecord {
  public:
   template <class T>
   void add(const T& value) {
@@ -56,15 +56,15 @@ class PassWork {
   std::string bytes_;
 };
 
-class PassGraphs {
+class GraphCache {
  public:
   // Launches what was captured of `work`, if it was.
-  bool launch(const PassWork& work, cudaStream_t stream);
+  bool launch(const LaunchRecord& work, cudaStream_t stream);
   // Notes `work`; true from the second time on: it is worth a capture, unless one has given something else.
-  bool comes_again(const PassWork& work);
+  bool note(const LaunchRecord& work);
   // Captures what `give` gives to `stream`, and launches it. `give` returns what it gave. False, and nothing has been
   // launched, where that is not `work`, or where device memory has no room for another graph: then no more are made.
-  bool capture(const PassWork& work, cudaStream_t stream, const std::function<PassWork()>& give);
+  bool capture(const LaunchRecord& work, cudaStream_t stream, const std::function<LaunchRecord()>& give);
 
   std::uint64_t launches() const { return launches_; }
 
@@ -72,15 +72,15 @@ class PassGraphs {
   struct Destroy {
     void operator()(cudaGraphExec_t graph) const;
   };
-  struct Known {
+  struct Entry {
     std::unique_ptr<CUgraphExec_st, Destroy> graph;  // null: seen, not captured
     std::uint64_t last_seen = 0;
-    bool as_rehearsed = true;
+    bool reproducible = true;
   };
-  void forget_oldest();
+  void evict_oldest();
   void stop_capturing();
 
-  std::unordered_map<std::string, Known> known_;
+  std::unordered_map<std::string, Entry> entries_;
   std::uint64_t clock_ = 0, launches_ = 0;
   bool captures_ = true;
 };

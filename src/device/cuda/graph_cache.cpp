@@ -1,4 +1,4 @@
-#include "src/device/cuda/pass_graphs.h"
+#include "src/device/cuda/graph_cache.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kMostKnown = 64;
+constexpr std::size_t kMaxGraphs = 64;
 
 struct GraphDeleter {
   void operator()(cudaGraph_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphDestroy(graph)); }
@@ -44,31 +44,31 @@ class Capture {
 
 }  // namespace
 
-void PassGraphs::Destroy::operator()(cudaGraphExec_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphExecDestroy(graph)); }
+void GraphCache::Destroy::operator()(cudaGraphExec_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphExecDestroy(graph)); }
 
-bool PassGraphs::launch(const PassWork& work, cudaStream_t stream) {
-  const auto found = known_.find(work.bytes());
-  if (found == known_.end() || found->second.graph == nullptr) return false;
+bool GraphCache::launch(const LaunchRecord& work, cudaStream_t stream) {
+  const auto found = entries_.find(work.bytes());
+  if (found == entries_.end() || found->second.graph == nullptr) return false;
   found->second.last_seen = ++clock_;
   COMPUTRON_CUDA_CHECK(cudaGraphLaunch(found->second.graph.get(), stream));
   ++launches_;
   return true;
 }
 
-bool PassGraphs::comes_again(const PassWork& work) {
+bool GraphCache::note(const LaunchRecord& work) {
   if (!captures_) return false;
-  const auto [entry, is_new] = known_.try_emplace(work.bytes());
+  const auto [entry, is_new] = entries_.try_emplace(work.bytes());
   entry->second.last_seen = ++clock_;
-  if (known_.size() > kMostKnown) forget_oldest();
-  return !is_new && entry->second.as_rehearsed;
+  if (entries_.size() > kMaxGraphs) evict_oldest();
+  return !is_new && entry->second.reproducible;
 }
 
-bool PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::function<PassWork()>& give) {
+bool GraphCache::capture(const LaunchRecord& work, cudaStream_t stream, const std::function<LaunchRecord()>& give) {
   Capture capture(stream);
-  Known& known = known_[work.bytes()];
-  known.as_rehearsed = give().bytes() == work.bytes();
+  Entry& known = entries_[work.bytes()];
+  known.reproducible = give().bytes() == work.bytes();
   const GraphHandle graph = capture.end();
-  if (!known.as_rehearsed) return false;
+  if (!known.reproducible) return false;
   cudaGraphExec_t made = nullptr;
   auto status = cudaGraphInstantiateWithFlags(&made, graph.get(), /*flags=*/0);
   std::unique_ptr<CUgraphExec_st, Destroy> ready(made);
@@ -82,16 +82,17 @@ bool PassGraphs::capture(const PassWork& work, cudaStream_t stream, const std::f
   return launch(work, stream);
 }
 
-void PassGraphs::stop_capturing() {
+void GraphCache::stop_capturing() {
   cudaGetLastError();  // not sticky: nothing is wrong but the size
   captures_ = false;
-  known_.clear();
+  entries_.clear();
   spdlog::warn("cuda: no device memory is left for graphs: passes are given kernel by kernel");
 }
 
-void PassGraphs::forget_oldest() {
-  known_.erase(std::min_element(known_.begin(), known_.end(),
-                                [](const auto& a, const auto& b) { return a.second.last_seen < b.second.last_seen; }));
+void GraphCache::evict_oldest() {
+  entries_.erase(std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+    return a.second.last_seen < b.second.last_seen;
+  }));
 }
 
 }  // namespace computron
