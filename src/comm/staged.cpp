@@ -5,21 +5,21 @@
 namespace computron {
 namespace {
 
-// Host memory that the device copies from and to at link rate, as floats.
+// Host memory that the device copies from and to at the host link's rate, as floats.
 class HostFloats {
  public:
   HostFloats(Device& device, std::size_t count)
       : buffer_(device.allocate_host(count * sizeof(float), "sums and activations on their way")), count_(count) {}
 
   float* data() const { return reinterpret_cast<float*>(buffer_->data()); }
-  // Filled when this returns.
-  void take(Stream& stream, const float* from, std::size_t count) {
+  // Copies `from` in device memory to data(), which is filled when this returns.
+  void download(Stream& stream, const float* from, std::size_t count) {
     check(count);
     stream.copy_to_host(buffer_->data(), reinterpret_cast<const std::byte*>(from), count * sizeof(float));
     stream.synchronize();
   }
-  // Free again when the stream has run this.
-  void give(Stream& stream, float* to, std::size_t count) {
+  // Enqueues a copy of data() to device memory; data() may be overwritten when the stream has run it.
+  void upload(Stream& stream, float* to, std::size_t count) {
     stream.copy_to_device(reinterpret_cast<std::byte*>(to), buffer_->data(), count * sizeof(float));
   }
   void check(std::size_t count) const { ensure(count <= count_, "more floats than the communicators' buffers hold"); }
@@ -29,7 +29,7 @@ class HostFloats {
   std::size_t count_;
 };
 
-// Runs what is given to it at once, on the calling thread.
+// A stream of the CPU device, which runs its work at the call, on the calling thread.
 class HostStream {
  public:
   explicit HostStream(Progress& progress)
@@ -47,9 +47,9 @@ class StagedAllReduce final : public AllReduce {
       : host_(std::move(host)), host_stream_(progress), values_(device, max_count) {}
 
   void sum(Stream& stream, float* data, std::size_t count) override {
-    values_.take(stream, data, count);
+    values_.download(stream, data, count);
     host_->sum(host_stream_.get(), values_.data(), count);
-    values_.give(stream, data, count);
+    values_.upload(stream, data, count);
   }
 
  private:
@@ -64,15 +64,15 @@ class StagedStageTransfer final : public StageTransfer {
       : host_(std::move(host)), host_stream_(progress), sent_(device, max_count), received_(device, max_count) {}
 
   void send(Stream& stream, const float* data, std::size_t count) override {
-    sent_.take(stream, data, count);
+    sent_.download(stream, data, count);
     host_->send(host_stream_.get(), sent_.data(), count);
   }
 
   void receive(Stream& stream, float* data, std::size_t count) override {
     received_.check(count);
-    stream.synchronize();  // what came before has left the buffer
+    stream.synchronize();  // the upload before has read the buffer
     host_->receive(host_stream_.get(), received_.data(), count);
-    received_.give(stream, data, count);
+    received_.upload(stream, data, count);
   }
 
   double waited_s() const override { return host_->waited_s(); }

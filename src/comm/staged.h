@@ -2,8 +2,8 @@
 //
 //   device --copy--> host buffer --MPI--> host buffer --copy--> device
 //
-// The device's stream is synchronized before MPI touches the buffer, polling meanwhile. So nothing overlaps: it is for
-// devices that cannot reach each other, and for tests.
+// The device's stream is synchronized, polling meanwhile, before MPI reads or writes the host buffer. So nothing
+// overlaps: this transport is for devices that cannot reach each other, and for tests.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace computron {
 
-// `host`: what works on CPU streams. Takes host memory of `device` for `max_count` floats.
+// Sums on the device's streams by `host`, which sums on CPU streams. Borrows `device` and `progress`; allocates host
+// memory of `device` for `max_count` floats.
 std::unique_ptr<AllReduce> make_staged_all_reduce(std::unique_ptr<AllReduce> host, Device& device, Progress& progress,
                                                   std::size_t max_count);
 // The same; twice as much memory.

@@ -52,7 +52,8 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
   }
 }
 
-// Where the last stage's outputs go: of a decoder's rows, or of an encoder's.
+// The host arrays that the last stage's pass writes its outputs to: a decoder's logit summaries and draws
+// [output rows × vocabulary slices], or an encoder's vectors [sequences, hidden] and scores [sequences, classes].
 struct HostOutputs {
   HostOutputs(const ShardPlan& plan, const Batch& batch)
       : hidden(static_cast<std::size_t>(plan.config.hidden)), classes(static_cast<std::size_t>(plan.config.classes)) {
@@ -69,7 +70,7 @@ struct HostOutputs {
 
   Outputs pointers() { return {logits.data(), draws.data(), vectors.data(), scores.data()}; }
 
-  // What each chunk of the step wanted.
+  // [chunk] The vector or the scores that the step's chunk asked for.
   std::vector<std::vector<float>> encoded(const Step& step) const {
     std::vector<std::vector<float>> rows;
     for (const SequenceChunk& chunk : step.chunks) {
@@ -163,7 +164,7 @@ Batch Executor::make_batch(const Step& step) {
   return batch;
 }
 
-// A chunk's last row is the one a token is drawn from.
+// Sets batch.sampling [output row] for the rows that tokens are drawn from: each is its chunk's last output row.
 void Executor::add_sampling(const Step& step, Batch& batch) {
   std::size_t row = 0;
   for (const SequenceChunk& chunk : step.chunks) {
@@ -178,8 +179,9 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
   }
 }
 
-// Decoding, which comes again with other tokens and one more position. Sums over ranks are watched from outside of the
-// stream, and which experts are chosen is for the host to know: those passes are not.
+// A pass that only decodes comes again with other tokens and one more position, so it is worth a graph. A pass with
+// sums over ranks is not capturable, since NcclWorld watches each sum from outside of the stream; nor is one of a
+// mixture of experts, whose router's choice the host reads.
 bool Executor::is_capturable(const Step& step) const {
   const ModelConfig& config = images_[step.model]->plan.config;
   return use_graphs_ && compute_->captures_graphs() && mesh_.shape.ranks() == 1 && config.causal &&
@@ -188,6 +190,9 @@ bool Executor::is_capturable(const Step& step) const {
          });
 }
 
+// The order on the compute stream: receive from the stage before, the layers, send to the stage after. Pages are
+// released while the layers are enqueued, so refills may land in frames that this pass has left. When the stream has
+// been synchronized, no use of the step is in flight any more.
 void Executor::run_pass(const Step& step, Report& report) {
   const Batch batch = make_batch(step);
   const KvCacheView cache = geometries_[step.model].view(residency_.pool().base(), residency_.pool().frame_bytes(),
@@ -198,7 +203,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   HostOutputs out(images_[step.model]->plan, batch);
 
   const double begin_s = now_s(), stalled_before_s = stalled_s();
-  const std::uint64_t repeated = compute_->graph_launches();
+  const std::uint64_t graphs_before = compute_->graph_launches();
   StepPages pages(residency_, step);
   Pass pass{*compute_, ops_, *communicators_.all_reduce, pages, *work_, batch, cache, trace_};
   const auto forward = [&] { transformers_[step.model].forward(pass, hidden, out.pointers()); };
@@ -209,7 +214,7 @@ void Executor::run_pass(const Step& step, Report& report) {
     forward();
   }
   if (!mesh_.last_stage()) communicators_.transfer->send(*compute_, values, count);
-  report.launched_as_graph = compute_->graph_launches() > repeated;
+  report.launched_as_graph = compute_->graph_launches() > graphs_before;
   pages.end();
   compute_->synchronize();
   residency_.finished(step);

@@ -25,7 +25,7 @@ void Residency::accept(const Step& step) {
   swapper_.submit(transfers);
 }
 
-// Only what the copies depend on is checked here; the rest when the change enters the state.
+// Checks only what the copies depend on; StageState checks the rest when the change is executed.
 void Residency::move_cache(StepId step, const CacheChange& change, std::vector<Transfer>& transfers) {
   ensure(change.model < accepted_caches_.size(), "cache change names no model");
   std::vector<FrameId>& list = accepted_caches_[change.model];
@@ -46,8 +46,8 @@ void Residency::move_cache(StepId step, const CacheChange& change, std::vector<T
   }
 }
 
-// The state as the step's pass finds it. Fetches enter it in the order of the link: from the first one on that waits
-// for a use of this very step, they are refills, and come later, one by one.
+// Makes the state the one that the step's pass finds. Fetches enter it in the order of the copy stream. The first one
+// that waits for a use of this very step is a refill, and so are all behind it: they enter during the pass, one by one.
 void Residency::begin(const Step& step) {
   const StagePlan& plan = step.stages[stage_];
   swapper_.expect_caches_moved(step.id);
@@ -70,7 +70,7 @@ void Residency::released(ReleasePoint point) {
   swapper_.released(point);
 }
 
-// What begin() left to be placed waits for uses of this step, or lies on the link behind a fetch that does.
+// What begin() has left in refills_ waits for uses of this step, or is on the copy stream behind a fetch that does.
 StepPages::StepPages(Residency& residency, const Step& step)
     : residency_(residency),
       step_(step),

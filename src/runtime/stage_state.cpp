@@ -18,7 +18,8 @@ struct NamedField {
   const char* name;
   std::uint64_t StateDigest::*field;
 };
-// What a pass uses comes last: a difference in it alone is in the tables themselves, not in what was done to them.
+// first_difference() names the first of these fields that differs. What a pass uses comes last: if that alone differs,
+// the tables have been damaged, and not by a step.
 constexpr NamedField kFields[] = {{"pages", &StateDigest::pages},
                                   {"caches", &StateDigest::caches},
                                   {"offloaded", &StateDigest::offloaded},
@@ -59,7 +60,7 @@ StageState::StageState(std::vector<const Image*> images, int frames, int host_sl
 
 const SequenceState& StageState::sequence(SequenceId id) const {
   const auto found = sequences_.find(id);
-  ensure(found != sequences_.end(), "step names a sequence that is not open");
+  ensure(found != sequences_.end(), "step names a sequence that is not running");
   return found->second;
 }
 
@@ -80,7 +81,7 @@ void StageState::change_cache(const CacheChange& change) {
     case CacheChange::kPlain:
       ensure(offloaded_[model].empty() && change.slots.empty(), "plain change of an offloaded cache");
       take_frames(model, change.taken);
-      if (change.taken > 0) lose_blocks(model);
+      if (change.taken > 0) drop_lost_blocks(model);
       return add_frames(model, change.added);
     case CacheChange::kOffload:
       ensure(change.taken == caches_[model].size() && change.taken > 0, "a cache is offloaded whole or not at all");
@@ -98,7 +99,7 @@ void StageState::change_cache(const CacheChange& change) {
       ensure(!offloaded_[model].empty(), "drop of a cache that is not offloaded");
       ensure(change.taken == 0 && change.added.empty() && change.slots.empty(), "a drop says nothing but the model");
       free_slots(model);
-      return lose_blocks(model);
+      return drop_lost_blocks(model);
   }
   throw Error(ExitCode::kInternal, "internal: unknown kind of cache change");
 }
@@ -168,17 +169,17 @@ void StageState::evict(FrameId frame) {
 void StageState::extend(ModelId model, const SequenceChunk& chunk) {
   ensure(model < images_.size(), "step names no model");
   ensure(offloaded_[model].empty(), "pass of a model whose cache is offloaded");
-  const auto [found, opened] = sequences_.try_emplace(chunk.sequence, SequenceState{.model = model, .blocks = {}});
+  const auto [found, starts] = sequences_.try_emplace(chunk.sequence, SequenceState{.model = model, .blocks = {}});
   SequenceState& s = found->second;
-  if (opened) begin_behind(chunk, s);
+  if (starts) start_behind_prefix(chunk, s);
   ensure(s.model == model && s.length == chunk.start, "chunk does not continue its sequence");
-  if (!opened) toggle(chunk.sequence, s);
+  if (!starts) toggle(chunk.sequence, s);
   for (const std::uint32_t number : chunk.new_blocks) {
     Block& b = block(model, number);
-    const bool shared = opened && s.blocks.size() < chunk.start / kBlock;
-    ensure(shared || b.holders == 0, "a block that is to be written is another sequence's");
+    const bool cached = starts && s.blocks.size() < chunk.start / kBlock;  // a block of the prefix
+    ensure(cached || b.holders == 0, "a block that is to be written is another sequence's");
     ++b.holders;
-    b.full &= shared;
+    b.full &= cached;
     digest_.blocks ^= hash_tuple(chunk.sequence, s.blocks.size(), number);
     s.blocks.push_back(number);
   }
@@ -225,10 +226,10 @@ StageState::Block& StageState::block(ModelId model, std::uint32_t number) {
   return blocks[number];
 }
 
-void StageState::begin_behind(const SequenceChunk& chunk, SequenceState& s) {
-  const std::size_t shared = chunk.start / kBlock;
-  ensure(chunk.start % kBlock == 0 && shared <= chunk.new_blocks.size(), "a sequence begins in the middle of a block");
-  for (std::size_t i = 0; i < shared; ++i) {
+void StageState::start_behind_prefix(const SequenceChunk& chunk, SequenceState& s) {
+  const std::size_t cached = chunk.start / kBlock;
+  ensure(chunk.start % kBlock == 0 && cached <= chunk.new_blocks.size(), "a sequence begins in the middle of a block");
+  for (std::size_t i = 0; i < cached; ++i) {
     const Block& b = block(s.model, chunk.new_blocks[i]);
     ensure(b.full && b.before == s.history, "a sequence begins behind a block that does not continue the one before");
     s.history = b.after;
@@ -236,13 +237,12 @@ void StageState::begin_behind(const SequenceChunk& chunk, SequenceState& s) {
   s.length = chunk.start;
 }
 
-// Follows the tokens of the chunk into the blocks of the list.
 void StageState::write(const SequenceChunk& chunk, SequenceState& s) {
   for (const TokenId token : chunk.tokens) {
     const std::size_t at = s.length++ / kBlock;
     const std::uint64_t before = s.history;
     s.history = hash_tuple(s.history, token);
-    if (at >= s.blocks.size()) continue;  // of no step that a rank executes
+    if (at >= s.blocks.size()) continue;  // no step that a rank executes has tokens without a block
     Block& b = blocks_[s.model][s.blocks[at]];
     ensure(!b.full && b.holders == 1, "a chunk writes into a block that is shared");
     if ((s.length - 1) % kBlock == 0) b.before = before;
@@ -251,8 +251,8 @@ void StageState::write(const SequenceChunk& chunk, SequenceState& s) {
   }
 }
 
-// Blocks of which a frame has gone, or the slots.
-void StageState::lose_blocks(ModelId model) {
+// A block is lost with the first of the frames that it lies in.
+void StageState::drop_lost_blocks(ModelId model) {
   std::vector<Block>& blocks = blocks_[model];
   if (blocks.empty()) return;
   const auto frames = static_cast<int>(caches_[model].size());

@@ -11,10 +11,10 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kFragmentBytes = 3500;  // stays below the eager limit of every transport
-constexpr std::size_t kLargestInFragments = 64 << 10;
-using Length = std::uint32_t;                    // in front of a message's first fragment
-constexpr Length kComesWhole = Length{1} << 31;  // a flag in it: so many bytes come as one message instead
+constexpr std::size_t kFragmentBytes = 3500;           // stays below the eager limit of every transport
+constexpr std::size_t kLargestInFragments = 64 << 10;  // bytes; larger steps travel as one message
+using Length = std::uint32_t;                          // in front of a message's first fragment
+constexpr Length kComesWhole = Length{1} << 31;        // a flag of Length: so many bytes come as one kLargeStep message
 
 std::vector<std::byte> bytes_of(Length length) {
   const auto bytes = std::as_bytes(std::span(&length, 1));
@@ -86,7 +86,6 @@ Step StepReceiver::decode_message() {
   return Step::decode(message, mesh_.stage, mesh_.shape.pp);
 }
 
-// True when the message has come whole.
 bool StepReceiver::take_fragment(std::span<const std::byte> fragment) {
   if (missing_ == 0) {
     Length length = 0;

@@ -39,7 +39,9 @@ void Swapper::enqueue_due() {
   for (; !queue_.empty() && queue_.front().after <= released_; queue_.pop_front()) enqueue(queue_.front());
 }
 
-// An offloaded frame's filled event says that its bytes have left: the next to write into it waits for that.
+// A frame's filled event is recorded for an offload, too, and means there that the frame's bytes have been read: the
+// next copy into the frame is on the same stream, and a cache that the frame joins waits for the event
+// (Residency::begin).
 void Swapper::enqueue(const Transfer& t) {
   std::byte* frame = pool_.frame(t.frame);
   if (t.after.step > finished_) {

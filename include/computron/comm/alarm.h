@@ -1,5 +1,5 @@
-// For phases of the start in which ranks wait for each other elsewhere than in MPI (agreed.h): a rank that fails there
-// says so at once, and the others need not wait for what will never come.
+// For phases of the start in which ranks wait for each other elsewhere than in MPI, as in NCCL: a rank that fails there
+// tells the others at once, which otherwise would wait for it until a deadline (agreed.h only tells them at the end).
 #pragma once
 
 #include <vector>
@@ -15,15 +15,15 @@ class Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  // This rank has failed. Returns when all others have been told.
+  // Tells all other ranks that this one has failed; returns when the messages have left.
   void raise();
   // Whether another rank has raised it. Never blocks; stays true.
   bool heard();
-  // Waits so long for that.
+  // heard(), after waiting for it for at most `limit_s` seconds.
   bool heard_within(double limit_s);
 
  private:
-  Communicator world_;  // its own: what nobody waits for any longer goes with it
+  Communicator world_;  // its own, so that receives which nobody answers end with it
   std::vector<char> words_;
   std::vector<MessageRequest> receives_;
   bool heard_ = false;

@@ -2,7 +2,7 @@
 //
 // Powers of two: the tree of recursive doubling, ((0 + 1) + (2 + 3)) + ...; other counts: by rank, ((0 + 1) + 2) + ...
 // The order depends on neither the message size nor the rank, so all ranks get the same bits (of NaNs: the same
-// NaN-ness). MPI's own all-reduce changes its order with the message size (design.md, section 3).
+// NaN-ness). MPI's own all-reduce changes its order with the message size.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,16 @@ namespace computron {
 class AllReduce {
  public:
   virtual ~AllReduce() = default;
-  // data[0, count) becomes the sum over the group, on `stream`. Never blocks inside MPI: polls `progress` meanwhile.
-  // All ranks of the group call in the same order.
+  // data[0, count), which lies in device memory, becomes the sum over the group; enqueued on `stream`. Never blocks
+  // inside MPI: polls `progress` while it waits. All ranks of the group call in the same order, with the same count.
   virtual void sum(Stream& stream, float* data, std::size_t count) = 0;
 };
 
 // For a group of one: does nothing.
 std::unique_ptr<AllReduce> make_local_all_reduce();
-// For CPU streams, over `group`. Borrows all; `trace` may be null. `max_count` bounds the counts it will see (sizes its
-// buffers once).
-// Short vectors travel whole (a round a doubling); long ones in slices, each summed by one rank for all (two rounds,
-// 2 (p - 1) / p of the vector sent). Same bits either way.
+// For CPU streams, over `group`. Borrows all; `trace` may be null. `max_count`: floats of the longest vector, for which
+// buffers are allocated once. Short vectors travel whole (a round a doubling); long ones in slices, each summed by one
+// rank for all (two rounds, 2 (p - 1) / p of the vector sent). Both ways give the same bits.
 std::unique_ptr<AllReduce> make_mpi_all_reduce(const Communicator& group, Progress& progress, std::size_t max_count,
                                                Trace* trace = nullptr);
 

@@ -27,13 +27,13 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
-  // What a rank does between its tries while it waits for others at the start (Communicator, below); {}: nothing.
+  // `poll` is called while this rank waits for others in a collective of Communicator, below; {}: nothing is.
   static void while_waiting(std::function<void()> poll);
-  // That, for one who waits at the start for something else than MPI.
+  // Calls it: for waits at the start that are not MPI's.
   static void poll_while_waiting();
 
-  // Where some rank does not come to the end, where MPI waits for all, this one leaves after so long with
-  // ExitCode::kWatchdog; without this call, never.
+  // MPI_Finalize waits for all ranks. Where some rank does not arrive, this one ends after `limit_s` seconds with
+  // ExitCode::kWatchdog; without this call it waits for ever.
   static void finalize_within(double limit_s);
 
   // Ends every rank of the job with `code`; does not return.
@@ -88,8 +88,8 @@ class Communicator {
   MessageRequest send(std::span<const std::byte> bytes, int to, int tag) const;
   MessageRequest receive(std::span<std::byte> bytes, int from, int tag) const;
 
-  // Start-up only: these return late, and every rank must call them. A rank that waits here sleeps between its tries,
-  // so that ranks still loading keep the cores.
+  // Collective, for the start only: these block, and every rank must call them. A rank that waits here sleeps between
+  // its tests, so that ranks that still load keep the cores.
   Communicator split(int color, int key) const;
   Communicator split_shared_memory() const;  // the ranks of this node
   void barrier() const;

@@ -1,10 +1,14 @@
-// A device: one pool of memory, streams that run in order, events that order streams against each other.
+// A device: its memory, streams that run work in order, events that order streams against each other, and buffers of
+// host memory that its copy engines read.
 //
-//   host pages --copy stream--> frames --compute stream--> results
+//   host memory --copy stream--> device memory --compute stream--> results
 //
-// The semantics are CUDA's, so that the CPU device proves the code that drives a GPU: work given to a stream runs in
-// the order given, later than or at the moment of the call; wait(event) refers to the event's latest record() at the
+// The semantics are CUDA's, so that the CPU device proves the code that drives a GPU: work enqueued on a stream runs in
+// the order of the calls, at the moment of the call or later; wait(event) refers to the event's latest record() at the
 // time of the call, and an event that was never recorded counts as complete.
+//
+// A device and everything it made belong to the thread that made it, unless a comment says otherwise. Failures of the
+// device are Error{kDevice}; those of enqueued work surface later, at whatever waits for it.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +26,22 @@ namespace computron {
 
 class Trace;
 
-// Page `page` of model `model`, as people call it: in errors and traces. Borrows the model's name.
+// Names a page in errors and traces: number `page` of those that belong to `owner`, whose name is borrowed.
 struct PageName {
-  std::string_view model;
+  std::string_view owner;
   std::uint32_t page = 0;
 };
 
-// A mark in a stream. Re-recordable; on another stream only once its records so far have been reached. Must outlive all
-// work that names it.
+// A mark in a stream. It may be recorded again; on another stream only once its records so far have been reached. It
+// must outlive all enqueued work that names it.
 class Event {
  public:
   virtual ~Event() = default;
-  // True when the latest record has been reached (or there was none). Never blocks. Throws the error of work that
-  // failed before the record, as does everything else that waits for it.
+  // True when the latest record has been reached, or there was none. Never blocks. Where work before the record has
+  // failed, this throws that work's error, as does everything else that waits for the event.
   virtual bool query() const = 0;
 
-  // The page whose fetch the next record ends, for traces of those who wait for it. Set by the thread that records.
+  // The page whose fetch the next record ends: traces show it at whoever waits. Set by the thread that records.
   void set_page(const PageName& page) { page_ = page; }
   const PageName& page() const { return page_; }
 
@@ -45,38 +49,44 @@ class Event {
   PageName page_;
 };
 
-// Work that has not run when a stream goes may be dropped: synchronize first.
+// A queue of work. Work that has not run when a stream is destroyed may be dropped: synchronize first.
 class Stream {
  public:
   virtual ~Stream() = default;
+  // Enqueues the event's next record: the event is reached when all work enqueued before has run.
   virtual void record(Event& event) = 0;
+  // Work enqueued from here on runs after the event's latest record. The caller does not wait.
   virtual void wait(const Event& event) = 0;
-  // Copies host bytes into device memory. `source` must stay valid and unchanged until the stream is past the copy.
+  // Copies `bytes` bytes of host memory into device memory. `source` must stay valid and unchanged until the stream is
+  // past the copy.
   virtual void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
-  // Copies device bytes into host memory, in the same order as copies to the device. `destination` must stay valid, and
-  // `source` unchanged, until the stream is past the copy.
+  // Copies `bytes` bytes of device memory into host memory, in order with the copies to the device. `destination` must
+  // stay valid, and `source` unchanged, until the stream is past the copy.
   virtual void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
-  // Copies within device memory; the two do not overlap.
+  // Copies within device memory; the two ranges do not overlap.
   virtual void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
-  // Returns when everything given so far has run. Rethrows an error of that work, unless the call that gave it has run
-  // it and thrown. A compute stream polls meanwhile.
+  // Returns when all enqueued work has run. Rethrows an error of that work, unless the call that enqueued it has run it
+  // and thrown. A compute stream polls its Progress meanwhile.
   virtual void synchronize() = 0;
-  // Runs `pass`, which gives work to this stream alone, waits for nothing, and does the same when it is called again:
-  // it may be called twice, and where the same work was given before, the device may be given that as one piece.
-  virtual void run_capturable(const std::function<void()>& pass) { pass(); }
-  // Whether that is ever more than a call.
+  // Runs `work`, which enqueues on this stream alone, waits for nothing, and would enqueue the same if it were called
+  // again. A stream that captures graphs may call it twice, and may launch what an earlier call has enqueued as one
+  // graph instead of launch by launch. The stream must have been synchronized since the last operation that uploaded
+  // something.
+  virtual void run_capturable(const std::function<void()>& work) { work(); }
+  // Whether run_capturable() is ever more than a call.
   virtual bool captures_graphs() const { return false; }
-  // Passes given as one piece so far.
+  // Graphs launched so far.
   virtual std::uint64_t graph_launches() const { return 0; }
-  // Seconds that this stream's work has stalled on events so far; 0 for streams that do not count it.
+  // Seconds that this stream's work has stalled on events so far; 0 for streams that do not measure it.
   virtual double exposed_s() const { return 0; }
 };
 
-// What a copy stream has done, for metrics. Bytes go both ways over the link; copies within the device are not counted.
+// What a copy stream has done so far. Bytes cross the host link in either direction; copies within the device are not
+// counted.
 struct CopyStatistics {
   std::size_t bytes = 0;
   double busy_s = 0;                  // union of the times from a copy's start to its end, its verification included
-  std::uint64_t pages_verified = 0;   // digested in their frames and found right
+  std::uint64_t pages_verified = 0;   // digested in device memory and found right
   std::uint64_t pages_refetched = 0;  // copied again because the first copy's digest was wrong
 };
 
@@ -98,14 +108,15 @@ class DeviceBuffer {
   virtual std::size_t bytes() const = 0;
 };
 
-// Host memory that the device copies from at link rate (pinned where that means something). data() is page-aligned.
+// Host memory that the device copies from, and to, at the host link's rate (pinned where that means something); freed
+// with the object. data() is page-aligned.
 class HostBuffer {
  public:
   virtual ~HostBuffer() = default;
   virtual std::byte* data() const = 0;
   virtual std::size_t bytes() const = 0;
-  // Makes the memory of bytes [begin, end) exist, so that writing them does not fault. Thread-safe. False where memory
-  // runs out. Devices whose memory exists from the start have nothing to do.
+  // Makes the memory of bytes [begin, end) exist, so that writing them does not fault. Any thread may call it. False
+  // where memory runs out. Devices whose memory exists from the start have nothing to do.
   virtual bool populate(std::size_t /*begin*/, std::size_t /*end*/) { return true; }
   // From here on a write to the buffer kills the process (mprotect). Irrevocable.
   virtual void make_read_only() = 0;
@@ -117,7 +128,7 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;                // "cpu (2 threads)", "cuda 0: NVIDIA H200"
   virtual std::size_t default_page_bytes() const = 0;  // 8 MiB on cpu, 64 MiB on cuda
-  // The piece of hardware that a rank should have for itself, by a name that no other has ("GPU-8a6f..."); empty where
+  // The hardware that a rank should have for itself, by a name that no other has ("GPU-8a6f..."); empty where
   // any number of ranks may share it.
   virtual std::string hardware_id() const { return {}; }
   // The NUMA node it hangs from; -1 where that means nothing or is not known.
@@ -130,9 +141,12 @@ class Device {
   virtual std::optional<MemoryLimit> own_memory() const { return std::nullopt; }
   // Whether its copy streams can digest a page in device memory (CopyStream::fetch).
   virtual bool verifies_pages() const { return false; }
-  virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) = 0;     // OutOfDeviceMemory
-  virtual std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) = 0;  // Error{kSystem}
-  virtual std::unique_ptr<Stream> make_compute_stream(Progress& progress) = 0;  // used by one thread only
+  // `what` names the memory's purpose in the error: OutOfDeviceMemory.
+  virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) = 0;
+  // The same for host memory: Error{kSystem}.
+  virtual std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) = 0;
+  // A stream for one thread, which owns MPI: it polls `progress` (borrowed) while it waits.
+  virtual std::unique_ptr<Stream> make_compute_stream(Progress& progress) = 0;
   virtual std::unique_ptr<CopyStream> make_copy_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 };
@@ -144,12 +158,13 @@ using InjectedFlip = std::function<std::optional<std::size_t>(std::uint64_t copy
 // How the CPU device behaves.
 struct CpuDeviceOptions {
   int threads = 1;           // compute threads of this rank, the calling one included
-  double link_gb_per_s = 0;  // 10^9 bytes a second the copy stream is held to; 0: as fast as it goes
+  double link_gb_per_s = 0;  // 10^9 bytes a second: the host link that copy streams emulate; 0: as fast as it goes
   bool deferred = false;     // test only: compute work runs in synchronize() and nowhere else
   InjectedFlip flip = {};
   Trace* trace = nullptr;  // borrowed; null: not traced
   int spin_us = 30;  // an idle compute thread looks for work this long, then sleeps; 0 where ranks outnumber cores
 };
+// Error{kUsage} for options out of range.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
 // The CUDA device of this rank (`local_rank` of its node). NotCompiled in a build without CUDA, Error{kDevice} on a

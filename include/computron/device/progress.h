@@ -1,4 +1,4 @@
-// What the owner of MPI does while it would otherwise stand still.
+// What the thread that owns MPI does while it would otherwise only wait.
 #pragma once
 
 #include <functional>
@@ -7,9 +7,9 @@
 
 namespace computron {
 
-// poll() is called on the one thread that owns MPI, between panels and inside every wait: it must not block and must
-// not run a step. wait_until() is the only way that thread waits for anything. The hook is set by the engine once it
-// stands; until then poll() does nothing.
+// poll() is called on the one thread that owns MPI, between the work items of that thread (CpuContext::parallel_for)
+// and inside every wait. So it may be called from within enqueued work: it must not block and must not enqueue work.
+// wait_until() is the only way that thread waits for anything. Until set_hook() poll() does nothing.
 class Progress {
  public:
   explicit Progress(IdlePolicy idle) : idle_(idle) {}

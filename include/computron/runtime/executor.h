@@ -1,15 +1,21 @@
 // Executes steps on one rank: the place where the flow of weights (host pages → frames) and the flow of tokens
 // (steps → layers → reports) meet.
 //
-// Tasks and what orders them, for steps n, n + 1 in flight:
+// The tasks and what orders them, for steps n, n + 1 in flight:
 //
-//   accept(n)    at arrival, also from the progress hook while another step computes: moves of caches and fetches →
-//                swapper's queue
-//   run(n)       in order: state ← step; layers, each waiting for its own pages; report
-//   copy thread  copies of n and n + 1 in order; each waits for its frame's last use (drained) and signals filled
+//   accept(n)    when the step arrives, also from the progress hook while another step computes: cache moves and
+//                fetches join the swapper's queue
+//   run(n)       in the order of steps: the state follows the step; the layers compute, each waiting for its own pages;
+//                the report is made
+//   copy stream  copies of n and n + 1 in order; each waits for its frame's release point (the drained event) and
+//                records the frame's filled event
 //
-// So the copies of n + 1 overlap the compute of n, and a pass trails its own transfer page by page. Frames are the
-// double buffer: a fetch goes into a frame whose last use precedes it, never into one that a queued use still needs.
+// Therefore the copies of n + 1 overlap the compute of n, and a pass trails its own transfer page by page. The frames
+// are the double buffer: a fetch goes into a frame whose release point precedes it, never into one that an enqueued use
+// still needs.
+//
+// Everything here belongs to the thread that owns MPI and the compute stream. accept() may be called while run() is on
+// the stack, since run() polls; run() is never entered twice.
 #pragma once
 
 #include <map>
@@ -27,7 +33,7 @@
 
 namespace computron {
 
-// Test only: behind the passes of that and later steps the rank's state differs from what it should be.
+// Test only: after the passes of `step` and later ones the rank's state differs from what it should be.
 struct InjectedDivergence {
   StepId step = 0;    // 0: of none
   std::string field;  // of the digest
@@ -36,11 +42,11 @@ struct InjectedDivergence {
 struct ExecutorOptions {
   int frames = 0;
   std::size_t frame_bytes = 0;
-  int host_slots = 0;       // frames' worth of host memory for caches that are moved out
-  int max_rows = 0;         // of a step
+  int host_slots = 0;       // of the offload area, a frame each
+  int max_rows = 0;         // tokens of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
-  bool use_graphs = true;  // Stream::run_capturable, where a pass is; false for tests that compare
+  bool use_graphs = true;  // capturable passes go through Stream::run_capturable; false for tests that compare
   Trace* trace = nullptr;  // borrowed; null: not traced
   InjectedDivergence divergence = {};
 };
@@ -51,49 +57,54 @@ class Executor {
   // match. `images` are this stage's.
   Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
            const HostStore& host, Communicators communicators, const ExecutorOptions& options);
-  ~Executor();  // stops the copy thread before its frames go
+  ~Executor();  // ends the copy stream before its frames go
 
   // What an executor of these images needs of its communicators.
   static CommunicatorSizes communicator_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options);
 
-  // The step has arrived: starts what fetches may start. Steps are accepted and run in the same order.
+  // The step has arrived: enqueues the fetches that wait for nothing. Steps are accepted and run in the same order.
+  // Error{kInternal} for copies that no right scheduler orders.
   void accept(const Step& step) { residency_.accept(step); }
-  // Executes the step and returns this rank's done record.
+  // Executes the step and returns this rank's done record. Returns when the compute stream has run the step's pass, so
+  // that only copies are in flight. Error{kInternal} where the step does not fit the state.
   Report run(const Step& step);
-  // Moves transfers along; called from the progress hook.
+  // Moves sent activations along; called from the progress hook.
   void poll() { communicators_.transfer->poll(); }
 
   const StageState& state() const { return residency_.state(); }
-  // Passes that the device was given as one piece (Stream::run_capturable).
+  // Passes that were launched as graphs (Stream::run_capturable).
   std::uint64_t graph_launches() const { return compute_->graph_launches(); }
 
  private:
   Batch make_batch(const Step& step);
   void add_sampling(const Step& step, Batch& batch);
   bool is_capturable(const Step& step) const;
-  // The compute stream's so far: for pages and for the stage before.
+  // Seconds that the compute stream has stalled so far, on pages and on the stage before.
   double stalled_s() const { return compute_->exposed_s() + communicators_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
 
+  // Borrowed, and what the options say.
   const Mesh& mesh_;
   Ops& ops_;
   Progress& progress_;
-  std::vector<const Image*> images_;
+  std::vector<const Image*> images_;  // [model]
   const HostStore& host_;
   Trace* trace_;
   bool use_graphs_;
   const InjectedDivergence divergence_;
 
+  // The flow of weights. The streams go last, since residency_ enqueues on them.
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<CopyStream> copy_stream_;
   Residency residency_;
 
+  // The flow of tokens.
   std::unique_ptr<Workspace> work_;
   Communicators communicators_;
   std::vector<Transformer> transformers_;  // [model]
   std::vector<KvGeometry> geometries_;     // [model]
   RowCollector collector_;
-  std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of open sequences that draw
+  std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of running sequences that draw tokens
 };
 
 }  // namespace computron

@@ -1,27 +1,31 @@
-// All frames of a rank: one device allocation made at start-up, and two events a frame that order copies and compute.
+// All frames of a rank: one device allocation made at start-up, and two events a frame that order copies and compute:
+//
+//   copy stream      ... wait(drained) ── copy into the frame ── record(filled)
+//   compute stream   record(drained) ──────────────────────────────────── wait(filled) ── uses ...
+//
+// Belongs to the thread that owns the compute stream.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "computron/base/types.h"
-
 #include "computron/device/device.h"
 
 namespace computron {
 
 class FramePool {
  public:
-  // OutOfDeviceMemory when the device cannot give frames × frame_bytes.
+  // OutOfDeviceMemory when the device has no room for frames × frame_bytes bytes.
   FramePool(Device& device, int frames, std::size_t frame_bytes);
 
   int frames() const { return static_cast<int>(filled_.size()); }
   std::size_t frame_bytes() const { return frame_bytes_; }
   std::byte* base() const { return buffer_->data(); }
   std::byte* frame(FrameId f) const { return base() + f * frame_bytes_; }
-  // Recorded on the copy stream after a fetch into the frame.
+  // Recorded on the copy stream after each copy into the frame, or out of it.
   Event& filled(FrameId f) { return *filled_[f]; }
-  // Recorded on the compute stream after the last use before a fetch into the frame.
+  // Recorded on the compute stream behind the release point that the next copy into the frame, or out of it, waits for.
   Event& drained(FrameId f) { return *drained_[f]; }
 
  private:

@@ -1,4 +1,4 @@
-// Host memory that caches are moved to while frames serve something else: slots as large as a frame.
+// Host memory that caches are offloaded to while frames serve something else: slots as large as a frame.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A done record: what a rank tells rank 0 of a step it has executed.
+// A done record: what a rank tells rank 0 about a step that it has executed.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace computron {
 struct Report {
   StepId step = 0;
   StateDigest digest;          // of the rank's state after the step
-  std::uint64_t received = 0;  // digest of the bytes in which the step came: what it says of sampling and the like, too
-  // Of the copy stream so far (device.h, CopyStatistics).
+  std::uint64_t received = 0;  // Step::digest: covers sampling and the like, which the state's digest does not
+  // Of the copy stream since the start (device.h, CopyStatistics).
   std::uint64_t link_bytes = 0;
   double busy_s = 0;
   std::uint64_t pages_verified = 0;

@@ -1,12 +1,21 @@
 // Which pages are in which frames of this rank, now and for the steps to come.
 //
-//   accept(step)   at arrival: its moves of caches and its fetches join the swapper's queue (they may start while
+//   accept(step)   when the step arrives: its cache moves and its fetches join the swapper's queue (they may start
+//   while
 //                  earlier steps compute)
-//   begin(step)    in order of execution: the state becomes the one the step's pass finds
-//   StepPages      during the pass: pages are acquired in order of use; as uses end, refills become due
-//   finished(step) after the pass: copies need not wait any longer for what it used
+//   begin(step)    in the order of execution: the state becomes the one that the step's pass finds
+//   StepPages      during the pass: pages are acquired in the order of their uses; as uses are released, refills
+//                  become due
+//   finished(step) after the pass: copies no longer wait for what it used
 //
-// Used by the thread that owns the compute stream.
+// Two views of time live here, and must not be mixed: what has been *accepted* (accepted_caches_, the swapper's queue)
+// runs ahead of what is being *executed* (state_). state_ is the one that digests are taken of; what a step uses is
+// looked up there and nowhere else.
+//
+// A refill is a fetch whose frame is released by a use of the very step it is ordered by: it enters the state during
+// the pass, when that use is released. All other fetches of a step enter the state in begin().
+//
+// Belongs to the thread that owns the compute stream.
 #pragma once
 
 #include <deque>
@@ -39,10 +48,11 @@ class Residency {
 
  private:
   friend class StepPages;
-  // Adds the copies that the change needs, and follows it in accepted_caches_.
+  // Appends the copies that the change needs to `transfers`, and applies the change to accepted_caches_.
   void move_cache(StepId step, const CacheChange& change, std::vector<Transfer>& transfers);
+  // Refills whose frames are released by `point` or before it enter the state.
   void place_until(ReleasePoint point);
-  // Everything up to `point` is on the compute stream: refills that waited for it are due.
+  // Every use up to `point` is on the compute stream: refills that waited for one of them are due.
   void released(ReleasePoint point);
 
   int stage_;
@@ -51,30 +61,30 @@ class Residency {
   FramePool pool_;
   OffloadArea offload_area_;
   Swapper swapper_;
-  std::vector<std::vector<FrameId>> accepted_caches_;  // [model] lists as after the last step accepted
-  StageState state_;
-  std::deque<Fetch> refills_;  // of the step begun, not in the state yet
+  std::vector<std::vector<FrameId>> accepted_caches_;  // [model] cache lists as after the last accepted step
+  StageState state_;                                   // as after the last begun step, without refills_
+  std::deque<Fetch> refills_;                          // of the begun step: not in the state yet
 };
 
-// The pages of one step's model during its pass.
+// The pages of one step's model during its pass; lives as long as the pass.
 class StepPages : public PageSource {
  public:
-  // Borrows both; after residency.begin(step).
+  // Borrows both. To be made after residency.begin(step).
   StepPages(Residency& residency, const Step& step);
 
   ResidentPage acquire(PageUse use) override;
   void release_through(PageUse use) override { residency_.released({step_.id, use}); }
   bool group_by_group() const override { return refilled_; }
-  // Every page is there, and nothing waits for uses of the step: it makes no difference when they end, and the pass may
-  // be worked through more than once.
+  // Every page is resident, its fetch over, and no copy waits for a use of the step. Then it makes no difference when
+  // uses are released, and the pass may be called more than once (Stream::run_capturable).
   bool at_rest() const;
-  // Everything of the step is on the compute stream.
+  // All work of the step is on the compute stream: releases its last uses.
   void end() { residency_.released({step_.id, ReleasePoint::kEnd}); }
 
  private:
   Residency& residency_;
   const Step& step_;
-  const bool refilled_;  // fetches of the pass's own pages wait for its uses
+  const bool refilled_;  // the model exceeds the pool: pages of this pass are fetched into frames that it releases
 };
 
 }  // namespace computron

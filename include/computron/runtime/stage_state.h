@@ -1,12 +1,24 @@
-// What a stage's pool holds and which sequences it knows: page tables, cache lists, sequences, and digests of them.
+// What a stage's pool holds and which sequences run: page tables, cache lists, sequences, and digests of them.
 //
-// Rank 0 keeps one for every stage and applies each step to it when it decides the step; every rank keeps its own and
-// applies the step when it executes it. Done records carry the digests, and rank 0 compares them: since both sides run
-// this same code on what they believe, a difference means that a message, a rank or this code went wrong.
+// Rank 0 keeps one StageState for every stage and applies each step to it when it decides the step; every rank keeps
+// its own and applies the step when it executes it. Done records carry the digests, and rank 0 compares them: since
+// both sides run this same code on what they believe, a difference means that a message, a rank or this code went
+// wrong.
 //
-//   frame: free | page of a model | cache frame of a model
-//   slot of the offload area: free | a model's cache, moved there whole
-//   block of a model's cache: of no sequence | of one | full and of several that begin with the same tokens
+//   frame                      free | page of a model | cache frame of a model
+//   slot of the offload area   free | one frame's worth of a model's offloaded cache
+//   block of a model's cache   held by no sequence | by one | full, and held by several with the same prefix
+//
+// What must hold after every call; a step that would break it is refused with Error{kInternal}:
+//   * owners_ is the inverse of page_tables_ and caches_: each frame is in at most one place of them. resident_ counts
+//     the pages in frames.
+//   * A model's cache is wholly in frames (caches_) or wholly in slots (offloaded_), and no pass of the model runs
+//   while
+//     it is in slots. Its blocks keep their numbers on the way.
+//   * holders of a block = the running sequences that have it in their list. A block that is written has one holder and
+//     is not full; a full block is never written again until nobody holds it.
+//   * digest_ follows from the tables alone: each change xors its own part in or out, so that applying steps in another
+//     grouping gives the same digest.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +30,9 @@
 
 namespace computron {
 
-// Digests of the parts of a state after a step.
+// Digests of the parts of a state after a step. It travels in done records as it lies in memory.
 struct StateDigest {
-  // Of all models: each changes with every change of its part and costs O(change) to keep.
+  // Of all models: each follows every change of its part, at a cost of O(change).
   std::uint64_t pages = 0;      // xor over (model, page, frame)
   std::uint64_t caches = 0;     // xor over (model, index in list, frame)
   std::uint64_t offloaded = 0;  // xor over (model, index in list, slot)
@@ -29,8 +41,8 @@ struct StateDigest {
   std::uint64_t tokens = 0;     // xor over (sequence, history)
   std::uint64_t bytes_fetched = 0;
   std::uint64_t frames_moved = 0;  // of caches, to the offload area and back
-  // Of what the step's pass has used, read anew where it lies; 0 without a pass. A few bytes a page of the model and a
-  // block of the sequences.
+  // Of what the step's pass has used, computed from the tables themselves; 0 without a pass. Costs a few bytes a page
+  // of the model and a block of the sequences.
   std::uint64_t page_table = 0;
   std::uint64_t cache_list = 0;
   std::uint64_t sequences = 0;  // their models, lengths, blocks and histories
@@ -51,16 +63,19 @@ class StageState {
   // `images[m]` is model m's image of this stage; borrowed. `host_slots`: of the offload area.
   StageState(std::vector<const Image*> images, int frames, int host_slots = 0);
 
-  // The parts of applying a step, in this order; Error{kInternal} for anything a right scheduler would not say.
+  // The parts of applying a step, in this order; Error{kInternal} for anything that a right scheduler would not order.
+  // The sequence ends; it holds its blocks no longer.
   void close(SequenceId sequence);
   void change_cache(const CacheChange& change);
+  // The page is resident in the fetch's frame from here on; the page that the frame held is evicted.
   void place(const Fetch& fetch);
-  // A sequence's first chunk starts at 0, or behind full blocks that continue each other: its first new ones. A block
-  // that is written is in no other sequence's list, and in its own one not full.
+  // The chunk's tokens join their sequence, which its first chunk starts. That one begins at position 0, or behind a
+  // cached prefix: then chunk.new_blocks starts with full blocks that continue each other and hold the tokens before
+  // chunk.start. Every other new block is held by no other sequence.
   void extend(ModelId model, const SequenceChunk& chunk);
   // The page that `frame` holds, if any, is no longer resident. Error{kInternal} for a cache frame.
   void evict(FrameId frame);
-  // All of it: how rank 0 follows a step it has decided.
+  // All parts: how rank 0 follows a step that it has decided. `stage`: whose plan is applied.
   void apply(const Step& step, int stage);
 
   FrameId frame_of(ModelId model, PageId page) const { return page_tables_[model][page]; }
@@ -69,36 +84,42 @@ class StageState {
   const std::vector<HostSlot>& offloaded(ModelId model) const { return offloaded_[model]; }
   bool slot_taken(HostSlot slot) const { return slots_taken_[slot]; }
   int host_slots() const { return static_cast<int>(slots_taken_.size()); }
-  const SequenceState& sequence(SequenceId id) const;
+  const SequenceState& sequence(SequenceId id) const;  // Error{kInternal} where it does not run
   int resident_pages(ModelId model) const { return resident_[model]; }
   int frames() const { return static_cast<int>(owners_.size()); }
 
   struct Owner {
     enum Kind : std::uint8_t { kFree, kPage, kCache } kind = kFree;
     ModelId model = 0;
-    std::uint32_t index = 0;  // page, or place in the cache list
+    std::uint32_t index = 0;  // kPage: page; kCache: index in the cache list
   };
   const Owner& owner(FrameId frame) const { return owners_[frame]; }
 
-  // Without what a pass uses.
+  // The digests of all models; those of what a pass uses are 0.
   const StateDigest& digest() const { return digest_; }
-  // When `step` and nothing beyond it has been applied.
+  // All digests. To be called when `step` has been applied and nothing beyond it.
   StateDigest digest_after(const Step& step) const;
-  // Test only: from here on this state differs in what that field of a digest is of; after `step`, which has a pass.
+  // Test only: damages what `field` of the digest is of. To be called when `step`, which has a pass, has been applied.
   void diverge(const std::string& field, const Step& step);
   const Image& image(ModelId model) const { return *images_[model]; }
 
  private:
   struct Block {
-    int holders = 0;  // sequences
-    bool full = false;
-    std::uint64_t before = 0, after = 0;  // hashes of the tokens before its first and to its last one
+    int holders = 0;    // running sequences that have it in their lists
+    bool full = false;  // holds block_tokens tokens
+    // SequenceState::history before the block's first token, and behind its last one: a full block continues a prefix
+    // whose history is `before`.
+    std::uint64_t before = 0, after = 0;
   };
   Block& block(ModelId model, std::uint32_t number);
-  void begin_behind(const SequenceChunk& chunk, SequenceState& s);
+  // Sets length and history of a sequence that starts behind a cached prefix, from the prefix's blocks.
+  void start_behind_prefix(const SequenceChunk& chunk, SequenceState& s);
+  // The chunk's tokens enter the sequence's history and its blocks.
   void write(const SequenceChunk& chunk, SequenceState& s);
-  void toggle(SequenceId id, const SequenceState& s);  // in the digest: into it or out of it
-  void lose_blocks(ModelId model);
+  // Xors the sequence's length and history into the digest, or out of it.
+  void toggle(SequenceId id, const SequenceState& s);
+  // After the model's cache has lost frames or slots: drops the blocks that lay there, which nobody may hold.
+  void drop_lost_blocks(ModelId model);
   void take_frames(ModelId model, std::uint32_t count);
   void add_frames(ModelId model, const std::vector<FrameId>& frames);
   void take_slots(ModelId model, const std::vector<HostSlot>& slots);

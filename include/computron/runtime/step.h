@@ -14,16 +14,17 @@
 
 namespace computron {
 
-// A place in the order of all page uses: use `use` of the forward pass of step `step`, or the step's very end.
+// When a frame's content has been used for the last time, as a place in the order of all page uses: use `use` of the
+// forward pass of step `step`, or the step's very end. Whatever comes into the frame waits for this point and no other.
 struct ReleasePoint {
   static constexpr PageUse kEnd = 0xffffffff;
-  StepId step = 0;  // 0: before the first step, always passed
+  StepId step = 0;  // 0: before the first step; nothing waits for it
   PageUse use = kEnd;
   auto operator<=>(const ReleasePoint&) const = default;
 };
 
-// Copy `page` of `model` into `frame` once `after`, the last use of what the frame holds now, has been enqueued.
-// Whatever page the frame held is thereby forgotten.
+// Copy `page` of `model` into `frame` once `after`, the release point of what the frame holds now, has been enqueued.
+// The page that the frame held is thereby evicted.
 struct Fetch {
   ModelId model = 0;
   PageId page = 0;
@@ -31,11 +32,11 @@ struct Fetch {
   ReleasePoint after;
 };
 
-// A frame-sized place in the part of a rank's host memory that caches are moved to.
+// A frame-sized place in the offload area, the part of a rank's host memory that caches are offloaded to.
 using HostSlot = std::uint32_t;
 
-// Changes the ordered list of frames that is a model's cache space, or moves all of it to host memory or back. A
-// model's cache is wholly in frames or wholly in slots, and no pass of the model runs meanwhile.
+// Changes the ordered list of frames that is a model's cache space, or offloads all of it to host memory or reloads it.
+// A model's cache is wholly in frames or wholly in slots, and no pass of the model runs while it is in slots.
 struct CacheChange {
   enum Kind : std::uint8_t {
     kPlain,    // first `taken` frames leave the list's end, then `added` join it
@@ -48,12 +49,12 @@ struct CacheChange {
   std::vector<FrameId> added = {};
   Kind kind = kPlain;
   std::vector<HostSlot> slots = {};
-  // Of an earlier step. kOffload: the last use of the cache. kReload: the latest last use of what `added` hold.
+  // Of an earlier step. kOffload: the cache's release point. kReload: the latest release point of what `added` hold.
   ReleasePoint after = {};
 };
 
 // What the ranks of one stage do for a step. Cache changes happen before the pass, and before the fetches are counted;
-// their copies go over the link before those of the fetches. So a fetch, a reload or an addition that is written
+// their copies are on the copy stream before those of the fetches. So a fetch, a reload or an addition that is written
 // behind an offload may have the offloaded frames (and an offload the slots of a reload before it) without waiting for
 // anything.
 struct StagePlan {

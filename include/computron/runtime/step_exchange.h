@@ -1,9 +1,18 @@
-// Steps and done records on the wire. Nothing here blocks; poll() moves everything along.
+// Steps and done records on the wire. Nothing here blocks; poll() moves everything along, and belongs to the thread
+// that owns MPI.
 //
-// Steps: rank 0 sends each rank its step in fragments small enough to be sent eagerly, into a ring of receives that
-// the rank keeps posted. A step with images is megabytes: a fragment announces it, and it comes as one message of its
-// own, for which the rank posts a receive then; steps behind it wait in the ring. Reports: rank 0 posts a receive of
-// the right size a rank and step before the step goes out.
+//   rank 0   expect(n) ── send(n) ── note_sent(n)            expect(n + 1) ...            poll(): all reports of n
+//                  \__ fragments                                            report __/
+//   rank r             poll(): step n ── Executor::accept ── run ── Report ── Outbox
+//
+// Steps: rank 0 sends each rank its step in fragments of at most 3500 bytes, which every transport sends eagerly, into
+// a ring of receives that the rank keeps posted. A message is [length][bytes], cut into fragments; messages of one rank
+// arrive in order, so a fragment needs no number. A step with pictures is megabytes: a length with a flag announces it,
+// and the step travels as one message with its own tag, for which the rank then posts a receive. The steps behind it
+// wait in the ring meanwhile, so steps never overtake each other.
+//
+// Reports: rank 0 posts a receive of the right size for every rank before the step is sent, so that a report always
+// finds its buffer. Steps complete in order.
 #pragma once
 
 #include <deque>
@@ -17,7 +26,7 @@
 
 namespace computron {
 
-// Messages on their way: keeps their bytes until they have left.
+// Sent messages in flight: owns their bytes until MPI has taken them.
 class Outbox {
  public:
   void send(const Communicator& comm, std::vector<std::byte> bytes, int to, int tag);
@@ -32,11 +41,12 @@ class Outbox {
   std::list<Message> sending_;
 };
 
-// Rank 0's end.
+// Sends steps; on rank 0.
 class StepSender {
  public:
   explicit StepSender(const Mesh& mesh) : mesh_(mesh) {}
-  // To every other rank. Returns digests of what it sends, [stage]; 0 of a stage that has no other rank.
+  // Sends the step to every other rank, and returns the digests of the bytes that it sends: [stage], 0 for a stage that
+  // has no other rank.
   std::vector<std::uint64_t> send(const Step& step);
   void poll() { outbox_.poll(); }
   bool idle() const { return outbox_.empty(); }
@@ -46,14 +56,17 @@ class StepSender {
   Outbox outbox_;
 };
 
-// Every other rank's end.
+// Receives steps; on every other rank.
 class StepReceiver {
  public:
+  // Borrows `mesh`. `steps_in_flight`: the most steps that rank 0 sends before it has a report of the first.
   StepReceiver(const Mesh& mesh, int steps_in_flight);
-  // Tests the ring and returns a step if one has arrived whole. Never blocks.
+  // Tests the posted receives and returns the next step if it has arrived whole. Never blocks. Error{kInternal} for
+  // bytes that are no step.
   std::optional<Step> poll();
 
  private:
+  // Appends the fragment to message_; true when the message is whole. An announcement of a large step posts large_.
   bool take_fragment(std::span<const std::byte> fragment);
   Step decode_message();
 
@@ -62,25 +75,26 @@ class StepReceiver {
     std::vector<std::byte> bytes;
     MessageRequest request;
   };
-  std::deque<Slot> ring_;                // receives in the order posted
-  std::vector<std::byte> message_;       // of the fragments so far
-  std::size_t missing_ = 0;              // bytes of the message still to come
-  std::optional<MessageRequest> large_;  // the message, if it comes whole
+  std::deque<Slot> ring_;                // receives of fragments, in the order posted
+  std::vector<std::byte> message_;       // the fragments received so far, without the length
+  std::size_t missing_ = 0;              // bytes of message_ that have not arrived
+  std::optional<MessageRequest> large_;  // the receive into message_ of a large step, while it is in flight
 };
 
-// Rank 0's end of done records. A step's record is complete when every rank's has come.
+// Collects done records; on rank 0. A step is complete when the records of all ranks have arrived.
 class ReportCollector {
  public:
   explicit ReportCollector(const Mesh& mesh) : mesh_(mesh) {}
 
-  // Before the step goes out. `expected[stage]` is the state its ranks must report.
+  // Posts the receives of the step's reports. To be called before the step is sent. `expected[stage]`: the state that
+  // the stage's ranks must report.
   void expect(const Step& step, std::vector<StateDigest> expected);
-  // When it has gone out, with digests [stage] of its bytes, which other ranks must report.
+  // The step of the latest expect() has been sent. `digests[stage]`: of its bytes, which the other ranks must report.
   void note_sent(StepId step, std::vector<std::uint64_t> digests);
-  // Rank 0's own.
+  // Rank 0's own report.
   void put_own(Report report);
-  // The oldest step's reports by rank, once all are there and agree with what was expected; Error{kInternal} naming
-  // rank, step and field otherwise. Never blocks.
+  // The reports of the oldest step [rank], once all have arrived. Error{kInternal} naming rank, step and field where
+  // one does not agree with what was expected. Never blocks.
   std::optional<std::vector<Report>> poll();
 
  private:

@@ -1,5 +1,6 @@
-// A rank that is asked to stop tells rank 0, which stops all, and asks first who is still there; one that is asked how
-// far the job has come tells rank 0, too, which knows. Nothing here blocks.
+// How signals reach rank 0. A rank that receives a signal to stop tells rank 0, which asks all ranks for an answer and
+// then stops them all. A rank that receives the signal for the job's status tells rank 0, too, which writes the status.
+// Nothing here blocks. Belongs to the thread that owns MPI.
 #pragma once
 
 #include <vector>
@@ -8,11 +9,12 @@
 
 namespace computron {
 
-// Every other rank's end.
+// Tells rank 0; on every other rank.
 class StopTeller {
  public:
   explicit StopTeller(const Mesh& mesh);
-  // How many signals of each kind have come so far; `only_warned`: to stop, no more than a warning. Answers rank 0, too.
+  // Tells rank 0 of new signals, and answers its question. `stops` and `status_requests`: signals of each kind that
+  // this rank has received so far; `only_warned`: those to stop were warnings of the batch system, no more.
   void poll(int stops, bool only_warned, int status_requests);
 
  private:
@@ -24,25 +26,27 @@ class StopTeller {
   Outbox outbox_;
 };
 
-// Rank 0's end.
+// Hears the other ranks; on rank 0.
 class StopListener {
  public:
   explicit StopListener(const Mesh& mesh);
-  // The most signals to stop that any rank has told of: a launcher sends each to all ranks. Looks at one rank a call.
+  // The most signals to stop that any one rank has told of: a launcher sends each signal to all ranks. Tests the
+  // receive of one rank a call.
   int poll();
-  // None has told of more than a warning.
+  // No rank has told of more than a warning.
   bool only_warned() const { return only_warned_; }
-  // Asks every rank whether it is there: one that is answers from within the step that it computes. Once.
+  // Asks every rank for an answer. A rank that is alive answers even from within a step that it computes. To be called
+  // once.
   void ask();
   bool all_answered() const { return answers_ == ranks_.size(); }
-  // Grows when some rank is asked for the job's status.
+  // Grows whenever some rank has received the signal for the status.
   int status_requests() const { return status_requests_; }
 
  private:
   struct Rank {
-    std::vector<std::byte> bytes;  // signals to stop, what else there is to say, requests for the status modulo 256
+    std::vector<std::byte> bytes;  // [3]: signals to stop, flags, status requests modulo 256
     MessageRequest request;
-    std::byte status{};  // the latter, as told before
+    std::byte status{};  // bytes[2] of the message before
   };
   void post(int rank);
 

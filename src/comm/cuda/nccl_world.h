@@ -1,15 +1,19 @@
-// The NCCL communicators of a rank, and the watch over what has been given to them.
+// The NCCL communicators of a rank, and the watch over their operations in flight.
 //
 //   world ──split──> tensor   the tp ranks of the stage, by t
 //         ──split──> pairs    (stage, t) and (stage + 1, t), the lower stage being rank 0; of even stages, then of odd
 //
-// No communicator blocks: a call that is in progress is tested, and this rank polls meanwhile. An operation is launched
-// by a thread that NCCL starts for it, so it lies in its stream only when the communicator is no longer in progress:
-// events are recorded behind that. The children share what the world has, so operations of a rank run in the order
-// given, whatever their streams, and one that is aborted aborts all. An operation waits for the other ranks on the
-// device; one that does not come to an end within the deadline, or an error that NCCL reports, aborts every
-// communicator, so that the device gets free, and throws. All ranks give operations in the order of their steps, and a
-// rank gives the next one only when the call before it is over: one order for all communicators.
+// No communicator blocks: a call that is in progress is tested, and this rank polls meanwhile. NCCL launches an
+// operation from a thread of its own, so the operation is on its stream only when the communicator is no longer in
+// progress; events are recorded after that.
+//
+// What must hold:
+//   * One order for all communicators: all ranks enqueue operations in the order of their steps, and a rank enqueues
+//   the
+//     next one only when the call before it is over. The children share the world's resources (splitShare), so the
+//     operations of a rank run in that order, whatever their streams.
+//   * An operation waits for the other ranks on the device. One that does not end within the deadline, or an error that
+//     NCCL reports, aborts every communicator (to abort one aborts all), so that the device gets free, and throws.
 #pragma once
 
 #include <nccl.h>
@@ -29,11 +33,11 @@ namespace computron {
 // Operations on one stream that the device may not have reached yet.
 class NcclWatch {
  public:
-  // Behind an operation just given to `stream`.
+  // Records an event behind the operation that has just been enqueued on `stream`.
   void add(cudaStream_t stream);
-  // Forgets those that are over; how many are left.
+  // Forgets the operations that are over; returns how many are left.
   std::size_t left();
-  // How long nothing has come to an end although something is awaited.
+  // Seconds since an operation last ended, while others are awaited; 0 where none is.
   double stalled_s() const;
 
  private:
@@ -47,7 +51,8 @@ class NcclWorld {
   // Collective: fails on all ranks or on none (VoteError), at once. Borrows `progress`. `device` is the current one.
   // When it returns, the ranks are connected for every kind of operation that is to come.
   NcclWorld(const Mesh& mesh, Device& device, Progress& progress);
-  // Takes the communicators down in peace if nothing is under way, otherwise aborts them.
+  // Finalizes the communicators, which all ranks do at the end of a job; aborts them while an exception unwinds, or
+  // where an operation does not end.
   ~NcclWorld();
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
@@ -57,14 +62,14 @@ class NcclWorld {
   ncclComm_t with_stage_before() const { return pairs_[parity_before_]; }
   ncclComm_t with_stage_behind() const { return pairs_[1 - parity_before_]; }
 
-  // Gives an operation of `comm` to `stream`; `watch` is the stream's. Waits, polling, while kAhead of them are under
-  // way: a host that runs further ahead of its device would end up waiting inside a launch, where it polls nothing, and
-  // others may wait for its messages.
+  // Enqueues an operation of `comm` on `stream`; `watch` is the stream's. Waits, polling, while kAhead operations are
+  // in flight: a host that runs further ahead of its device would end up waiting inside a launch, where it polls
+  // nothing, and other ranks may wait for its messages.
   using Operation = std::function<ncclResult_t()>;
   void enqueue(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, const char* what, const Operation& operation);
-  // Returns when everything under `watch` is over.
+  // Waits, polling, until all operations of `watch` are over.
   void finish(NcclWatch& watch);
-  // Throws what has gone wrong since the last time.
+  // Throws what has gone wrong since the last call: a communicator's error, or an operation beyond its deadline.
   void poll();
 
   NcclWatch& compute_watch() { return compute_; }
@@ -77,9 +82,9 @@ class NcclWorld {
   void join(const Mesh& mesh, const ncclUniqueId& id);
   void split(const Mesh& mesh);
   void connect(const Mesh& mesh, Device& device);
-  // Throws, at the start, where another rank has failed.
+  // At the start: throws where another rank has raised the alarm.
   void listen();
-  // Until the call that `comm` has been given is over.
+  // Waits, polling, until the call in progress on `comm` is over.
   void settle(ncclComm_t comm, const char* what);
   ncclResult_t state_of(ncclComm_t comm, const char* what);
   [[noreturn]] void fail(ExitCode code, const std::string& what);

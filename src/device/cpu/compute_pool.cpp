@@ -12,7 +12,7 @@
 namespace computron {
 namespace {
 
-// A sleeping caller polls this often; a sleeping worker looks this often, in vain unless woken.
+// A sleeping caller polls this often. A sleeping worker wakes up this often by itself, though open_round() wakes it.
 constexpr int kPollInterval_us = 200;
 constexpr int kLongSleep_us = 1000000;
 

@@ -1,11 +1,16 @@
-// The compute threads of a rank: fork, take items from a shared counter, join.
+// The compute threads of a rank: fork, take items from a shared counter, join. A round is one parallel_for().
 //
-//   caller   opens a round ── takes items ── closes the round ── waits for the workers inside
+//   caller   opens the round ── takes items ── closes the round ── waits for the workers inside
 //   worker   (spins, then sleeps) ── enters an open round ── takes items ── leaves
 //
-// A worker that wakes up after the round was closed does not enter, so a join never waits for a thread that has done
-// nothing: with more threads than cores a late worker costs nothing. The body and its item count belong to the caller
-// and are read only between entering and leaving.
+// What must hold:
+//   * body_, items_ and error_ are written by the caller while no worker is inside, and read by a worker only between
+//     entering and leaving. Entering (acquire) and leaving (release) go through round_, which orders them.
+//   * A worker enters only an open round of the number that it has seen. One that wakes up after the round was closed
+//     does not enter, so a join never waits for a thread that has done nothing: with more threads than cores a late
+//     worker costs nothing.
+//   * The caller's stack frame holds the body: the join waits for all workers inside, even when the caller's poll
+//   throws.
 #pragma once
 
 #include <atomic>
@@ -23,7 +28,7 @@ class ComputePool {
  public:
   using Body = std::function<void(int thread, int item)>;
 
-  // Starts threads - 1 workers. A thread without work looks for it for `spin_us`, then sleeps.
+  // Starts threads - 1 workers. A thread without work spins for `spin_us` microseconds, then sleeps.
   ComputePool(int threads, int spin_us);
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
@@ -31,8 +36,9 @@ class ComputePool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // CpuContext::parallel_for; thread 0 calls progress.poll() after each of its items and while it waits for others.
-  // Returns the time (now_s) at which thread 0 ran out of items.
+  // CpuContext::parallel_for. Thread 0, the caller, calls progress.poll() after each of its items and while it waits
+  // for the workers. Returns the now_s() at which thread 0 ran out of items. Rethrows the first exception of a body or
+  // of poll(). Error{kInternal} from within a round.
   double parallel_for(int items, const Body& body, Progress& progress);
 
  private:

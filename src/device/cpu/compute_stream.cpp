@@ -47,7 +47,7 @@ void InlineComputeStream::count(const Interval& wait) {
   exposed_s_ += wait.seconds();
   if (trace_ == nullptr) return;
   const PageName& page = wait.event->page();
-  trace_->add(TraceTrack::kCompute, kWaitForPage, wait.begin_s, wait.end_s, page.model, {{"page", page.page}});
+  trace_->add(TraceTrack::kCompute, kWaitForPage, wait.begin_s, wait.end_s, page.owner, {{"page", page.page}});
 }
 
 void InlineComputeStream::wait(int thread, const CpuEventMark& mark) {
@@ -56,7 +56,7 @@ void InlineComputeStream::wait(int thread, const CpuEventMark& mark) {
   if (thread == 0) {
     const PageName& page = mark.event->page();
     if (trace_ != nullptr)
-      trace_->begin(TraceTrack::kCompute, kWaitForPage, begin_s, page.model, {{"page", page.page}});
+      trace_->begin(TraceTrack::kCompute, kWaitForPage, begin_s, page.owner, {{"page", page.page}});
     while (!mark.event->wait_for(mark.record, kPollInterval_us)) progress_.poll();
     count({begin_s, now_s(), mark.event});
     if (trace_ != nullptr) trace_->end(TraceTrack::kCompute);

@@ -9,7 +9,7 @@
 
 namespace computron {
 
-// Runs work at once on the calling thread, so it never has work pending. Errors leave the call that met them.
+// Runs work at the call, on the calling thread, so it never has work pending. A call throws the error of its own work.
 class InlineComputeStream final : public CpuComputeStream, private CpuContext {
  public:
   // Borrows all three; `trace` may be null.
@@ -31,10 +31,11 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
   CpuContext& context() { return *this; }
 
  private:
+  // A thread's wait for an event, in now_s().
   struct Interval {
     double begin_s = 0;
     double end_s = 0;
-    const Event* event = nullptr;  // waited for
+    const Event* event = nullptr;
     double seconds() const { return end_s - begin_s; }
   };
 
@@ -42,6 +43,8 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
   void parallel_for(int items, const std::function<void(int, int)>& body) override;
   void wait(int thread, const CpuEventMark& mark) override;
   void poll() override { progress_.poll(); }
+  // Counts, as a stall, the longest part of last_wait_ that lies behind `out_of_items_s`, when thread 0 had no item
+  // left.
   void count_waits_after(double out_of_items_s);
   void count(const Interval& wait);
 

@@ -19,11 +19,11 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kLinkChunk = std::size_t{1} << 20;
+constexpr std::size_t kLinkPiece = std::size_t{1} << 20;  // bytes that cross the emulated link before the next sleep
 constexpr int kAttempts = 2;             // a page is copied this often at most before its wrong digest ends the stream
-constexpr int kStopInterval_us = 20000;  // a thread asleep on an event looks this often whether it is to stop
+constexpr int kStopInterval_us = 20000;  // while it sleeps on an event the copy thread checks this often for a stop
 
-// Sleeps to a time of now_s(), not at all if it is over.
+// Sleeps until now_s() is `deadline_s`; returns at once if that is past.
 void sleep_until(double deadline_s) {
   const auto ns = static_cast<std::int64_t>(std::ceil(deadline_s * 1e9));
   const timespec until{ns / 1000000000, ns % 1000000000};
@@ -35,7 +35,7 @@ void sleep_until(double deadline_s) {
 Error wrong_digest(const PageName& name) {
   return Error(ExitCode::kDevice,
                fmt::format("page {} of model {} arrived damaged in device memory {} times: its digest is wrong",
-                           name.page, name.model, kAttempts));
+                           name.page, name.owner, kAttempts));
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ void CpuCopyStream::copy_to_device(std::byte* destination, const std::byte* sour
   enqueue(Copy{destination, source, bytes, now_s()});
 }
 
-// Both memories are this process's, and the link is one.
+// Host and device memory are both this process's, and one emulated link serves both directions.
 void CpuCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
   enqueue(Copy{destination, source, bytes, now_s(), "copy to host"});
 }
@@ -80,7 +80,7 @@ void CpuCopyStream::enqueue(const Entry& entry) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(entry);
   ++unfinished_;
-  if (queue_.size() == 1) given_.notify_one();
+  if (queue_.size() == 1) enqueued_.notify_one();
 }
 
 void CpuCopyStream::synchronize() {
@@ -101,13 +101,13 @@ void CpuCopyStream::run(const std::stop_token& stop) {
   while (take(entries, stop)) execute_all(entries, stop);
 }
 
-// Counts the entries taken before as finished and takes the next ones; false when the stream goes.
+// Counts `entries` as finished, then waits for the next ones and takes them all; false when the stream is destroyed.
 bool CpuCopyStream::take(std::vector<Entry>& entries, const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   unfinished_ -= entries.size();
   entries.clear();
   if (unfinished_ == 0) finished_.notify_all();
-  given_.wait(lock, stop, [this] { return !queue_.empty(); });
+  enqueued_.wait(lock, stop, [this] { return !queue_.empty(); });
   entries.swap(queue_);
   return !stop.stop_requested();
 }
@@ -136,7 +136,7 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (!copy.over_link) return streaming_copy(copy.destination, copy.source, copy.bytes);
   const double begin_s = now_s();
   if (trace_ != nullptr) {
-    trace_->begin(TraceTrack::kCopy, copy.what, begin_s, copy.name.model, {{"page", copy.name.page}});
+    trace_->begin(TraceTrack::kCopy, copy.what, begin_s, copy.name.owner, {{"page", copy.name.page}});
   }
   int attempts = 0;
   bool right = false;
@@ -147,7 +147,7 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   }
   const double end_s = now_s();
   if (trace_ != nullptr) {
-    trace_->add(TraceTrack::kCopy, copy.what, begin_s, end_s, copy.name.model,
+    trace_->add(TraceTrack::kCopy, copy.what, begin_s, end_s, copy.name.owner,
                 {{"page", copy.name.page}, {"bytes", copy.bytes}, {"attempts", static_cast<std::uint64_t>(attempts)}});
     trace_->end(TraceTrack::kCopy);
   }
@@ -162,7 +162,7 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
 
 bool CpuCopyStream::is_right(const Copy& copy) const {
   if (!copy.digest) return true;
-  const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.model, {"page", copy.name.page});
+  const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.owner, {"page", copy.name.page});
   return digest64(std::span(copy.destination, copy.bytes)) == *copy.digest;
 }
 
@@ -177,8 +177,8 @@ void CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token
 }
 
 void CpuCopyStream::copy_at_link_rate(const Copy& copy, const std::stop_token& stop) {
-  for (std::size_t at = 0; at < copy.bytes && !stop.stop_requested(); at += kLinkChunk) {
-    const std::size_t bytes = std::min(kLinkChunk, copy.bytes - at);
+  for (std::size_t at = 0; at < copy.bytes && !stop.stop_requested(); at += kLinkPiece) {
+    const std::size_t bytes = std::min(kLinkPiece, copy.bytes - at);
     const double deadline_s = host_link_.deadline_of(bytes, copy.enqueued_s, now_s());
     streaming_copy(copy.destination + at, copy.source + at, bytes);
     sleep_until(deadline_s);

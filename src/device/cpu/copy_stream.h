@@ -1,11 +1,16 @@
-// The CPU copy stream: a thread of its own that copies pages past the caches, in the order given.
+// The CPU copy stream: a thread of its own that copies pages past the caches, in the order of the calls.
 //
-//   caller       wait / copy / record --> queue_
-//   copy thread  takes all of queue_ ── for each: wait for the mark | copy, held to the link's rate, and verify |
-//   complete the event
+// The tasks:
 //
-// Copies queued back to back run without a lock, an allocation or a look at the queue between them, but for the count
-// of what has been copied. The thread sleeps on the queue, on an event or until a deadline; it never spins.
+//   caller       wait, copy, record: each appends an entry to queue_ and returns
+//   copy thread  swaps all of queue_ into a vector of its own, then for each entry in order
+//                  Wait    sleeps until the event's record has been reached
+//                  Copy    copies, held to the emulated host link's rate; verifies; copies once more where that fails
+//                  Record  completes the event's record, which wakes its waiters; fails it after an error
+//
+// queue_ is the double buffer: the caller fills one vector while the copy thread empties the other. So copies that are
+// queued back to back run without an allocation or a look at the queue between them, and with one short lock each, for
+// the statistics. The thread sleeps on the queue, on an event or until a deadline; it never spins.
 #pragma once
 
 #include <condition_variable>
@@ -22,11 +27,11 @@
 
 namespace computron {
 
-// After an error the stream is done for: the rest is dropped, events recorded on it fail, and every synchronize()
-// rethrows the error. The destructor drops what has not run.
+// After an error the stream copies nothing more: the entries behind it are dropped, but events recorded on the stream
+// fail, and every synchronize() rethrows the error. The destructor drops the entries that have not run.
 class CpuCopyStream final : public CopyStream {
  public:
-  // Held to `link_gb_per_s` 10^9 bytes a second unless that is 0.
+  // Emulates a host link of `link_gb_per_s` 10^9 bytes a second; 0: copies as fast as memory allows.
   explicit CpuCopyStream(double link_gb_per_s, InjectedFlip flip = {}, Trace* trace = nullptr);
 
   void record(Event& event) override;
@@ -47,11 +52,11 @@ class CpuCopyStream final : public CopyStream {
     std::byte* destination;
     const std::byte* source;
     std::size_t bytes;
-    double enqueued_s;
-    const char* what = "copy";  // for the trace
-    PageName name = {};         // of a page
-    std::optional<std::uint64_t> digest = {};
-    bool over_link = true;
+    double enqueued_s;                         // now_s() of the call
+    const char* what = "copy";                 // the span's name in the trace
+    PageName name = {};                        // of a fetch
+    std::optional<std::uint64_t> digest = {};  // that the destination must have; none: not verified
+    bool over_link = true;                     // false: within the device, not throttled and not counted
   };
   struct Record {
     CpuEvent* event;
@@ -61,7 +66,7 @@ class CpuCopyStream final : public CopyStream {
 
   void enqueue(const Entry& entry);
 
-  // On the copy thread.
+  // On the copy thread. All return early, with the work undone, when `stop` is requested.
   void run(const std::stop_token& stop);
   bool take(std::vector<Entry>& entries, const std::stop_token& stop);
   void execute_all(const std::vector<Entry>& entries, const std::stop_token& stop);
@@ -73,20 +78,20 @@ class CpuCopyStream final : public CopyStream {
   void copy_at_link_rate(const Copy& copy, const std::stop_token& stop);
 
   mutable std::mutex mutex_;
-  std::condition_variable_any given_;  // queue_ is no longer empty
-  std::condition_variable finished_;   // unfinished_ is 0 again
+  std::condition_variable_any enqueued_;  // queue_ is no longer empty
+  std::condition_variable finished_;      // unfinished_ is 0 again
   // Guarded by mutex_.
   std::vector<Entry> queue_;
-  std::size_t unfinished_ = 0;  // entries in queue_ and in the copy thread's hands
+  std::size_t unfinished_ = 0;  // entries in queue_, and those that the copy thread has taken
   CopyStatistics statistics_;
   std::exception_ptr error_;  // written by the copy thread only, which reads it without the lock
-  // The copy thread's.
+  // Only the copy thread's.
   EmulatedLink host_link_;
   InjectedFlip flip_;
   Trace* trace_;
-  std::uint64_t copies_ = 0;  // begun
+  std::uint64_t copies_ = 0;  // over the link, complete: the number of the copy in hand (InjectedFlip)
 
-  std::jthread thread_;  // last: stops before anything it uses goes
+  std::jthread thread_;  // the last member: joined before anything that it uses is destroyed
 };
 
 }  // namespace computron

@@ -15,14 +15,15 @@ const CudaEvent& cuda(const Event& event) {
 }
 CudaEvent& cuda(Event& event) { return const_cast<CudaEvent&>(cuda(static_cast<const Event&>(event))); }
 
-// What a rehearsal throws where the pass waits for the device, or marks events.
+// What a dry record throws where the work waits for the device, or records an event.
 struct NotCapturable {};
 
 void wait_on(cudaStream_t stream, const Event& event) {
   COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(stream, cuda(event).handle(), 0));
 }
 
-// `host`: the side that lies in host memory, which is pinned slab by slab: a copy may not cross from one to the next.
+// `host`: the side of the copy that lies in host memory. That is pinned slab by slab, and a copy may not cross from one
+// slab into the next (cuda_memory.h), so it is cut there.
 void copy_over_link(cudaStream_t stream, std::byte* destination, const std::byte* source, std::size_t bytes,
                     const std::byte* host, cudaMemcpyKind kind) {
   for (std::size_t at = 0; at < bytes;) {
@@ -85,19 +86,19 @@ void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* 
       "copy within", [&] { copy_within(handle(), destination, source, bytes); }, destination, source, bytes);
 }
 
-LaunchRecord CudaComputeStream::record_launches(const std::function<void()>& pass, bool rehearses) {
-  LaunchRecord work;
-  recording_ = &work;
-  dry_ = rehearses;
+LaunchRecord CudaComputeStream::record_launches(const std::function<void()>& work, bool dry) {
+  LaunchRecord record;
+  recording_ = &record;
+  dry_ = dry;
   const auto end = [this] { recording_ = nullptr, dry_ = false; };
   try {
-    pass();
+    work();
   } catch (...) {
     end();
     throw;
   }
   end();
-  return work;
+  return record;
 }
 
 void CudaComputeStream::forbid_in_dry_record() const {
@@ -105,36 +106,38 @@ void CudaComputeStream::forbid_in_dry_record() const {
 }
 
 void CudaComputeStream::drop_after() {
-  for (const auto& [work, even_if_dropped] : std::exchange(after_, {})) {
-    if (even_if_dropped) work();
+  for (const auto& [callback, even_if_dropped] : std::exchange(after_, {})) {
+    if (even_if_dropped) callback();
   }
 }
 
-bool CudaComputeStream::launch_as_graph(const std::function<void()>& pass) try {
-  const LaunchRecord work = record_launches(pass, /*rehearses=*/true);
-  if (graphs_.launch(work, handle())) return true;
+// The dry record has prepared uploads and borrowed staging memory for them. Where a graph is launched they are used;
+// where not, they are dropped before the work is called again, for a capture or to be launched as it is.
+bool CudaComputeStream::launch_as_graph(const std::function<void()>& work) try {
+  const LaunchRecord record = record_launches(work, /*dry=*/true);
+  if (graphs_.launch(record, handle())) return true;
   drop_after();
-  if (!graphs_.note(work)) return false;
-  if (graphs_.capture(work, handle(), [&] { return record_launches(pass, /*rehearses=*/false); })) return true;
+  if (!graphs_.note(record)) return false;
+  if (graphs_.capture(record, handle(), [&] { return record_launches(work, /*dry=*/false); })) return true;
   drop_after();
   return false;
 } catch (const NotCapturable&) {
   drop_after();
   return false;
 } catch (...) {
-  drop_after();  // it borrows what the failed pass has left
+  drop_after();  // callbacks borrow from the failed work
   throw;
 }
 
-void CudaComputeStream::run_capturable(const std::function<void()>& pass) {
-  ensure(after_.empty(), "a pass that is to be repeated begins before the stream has synchronized");
-  if (!launch_as_graph(work)) pass();
+void CudaComputeStream::run_capturable(const std::function<void()>& work) {
+  ensure(after_.empty(), "capturable work begins before the stream has synchronized");
+  if (!launch_as_graph(work)) work();
 }
 
 void CudaComputeStream::synchronize() {
   forbid_in_dry_record();
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
-  for (const auto& [work, even_if_dropped] : std::exchange(after_, {})) work();
+  for (const auto& [callback, even_if_dropped] : std::exchange(after_, {})) callback();
 }
 
 void CudaCopyStream::record(Event& event) { cuda(event).record_on(stream_.get()); }

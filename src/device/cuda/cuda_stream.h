@@ -1,4 +1,14 @@
 // Streams and events of the CUDA device. Everything here belongs to the thread that made the device.
+//
+//   compute stream   launch ── launch ── wait(event) ── launch ...     run_capturable(): one graph instead of launches
+//   copy stream      fetch ── record(event) ── fetch ...               on a copy engine, beside the compute stream
+//
+// What must hold:
+//   * Every launch and copy of the compute stream goes through launch(), with all parameters that the device is told: a
+//     graph is chosen by comparing them (graph_cache.h).
+//   * While run_capturable() takes a dry record nothing reaches the device, and what would (record, a wait for an event
+//     that has not been reached, synchronize) ends the dry record.
+//   * Host memory that enqueued work borrows is given back by after() or release_after(), which run in synchronize().
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,14 +27,14 @@ namespace computron {
 class CudaEvent final : public Event {
  public:
   CudaEvent() : event_(make_cuda_event(cudaEventDisableTiming)) {}
-  // The device is asked until it has said yes once: a page is waited for by every panel that lies in it.
+  // The device is asked until it has said yes once: a page's event is waited for by every panel that lies in the page.
   bool query() const override;
   cudaEvent_t handle() const { return event_.get(); }
   void record_on(cudaStream_t stream);
 
  private:
   CudaEventHandle event_;
-  mutable bool reached_ = true;  // known to be
+  mutable bool reached_ = true;  // the latest record is known to have been reached
 };
 
 // Work runs beside the host: what it borrows must stay as it is until synchronize() has returned.
@@ -35,56 +45,61 @@ class CudaComputeStream final : public Stream {
   ~CudaComputeStream() override;
 
   void record(Event& event) override;
-  // Costs the device nothing where the event has been reached already; the stall is counted otherwise.
+  // Costs the device nothing where the event has been reached already; otherwise the stall is measured (exposed_s).
   void wait(const Event& event) override;
   void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
-  void run_capturable(const std::function<void()>& pass) override;
+  void run_capturable(const std::function<void()>& work) override;
   bool captures_graphs() const override { return true; }
   std::uint64_t graph_launches() const override { return graphs_.launches(); }
   double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }
-  // Runs `work` once, on the thread that synchronizes next, when everything given so far has run; in the order given.
-  void after(std::function<void()> work) { after_.push_back({std::move(work), /*even_if_dropped=*/false}); }
-  // The same, and at once if it belongs to a rehearsal that comes to nothing: `work` gives back what was lent.
-  void release_after(std::function<void()> work) { after_.push_back({std::move(work), /*even_if_dropped=*/true}); }
-  // Every launch and copy goes through here. Calls `launch`, which gives the device what `parameters` determine; during
-  // a rehearsal (graph_cache.h) only the parameters count.
-  template <class Launch, class... Parameters>
-  void launch(const char* what, Launch&& launch, const Parameters&... parameters) {
+  // Runs `callback` once, in the next synchronize(), when everything launched so far has run; in the order of the
+  // calls.
+  void after(std::function<void()> callback) { after_.push_back({std::move(callback), /*even_if_dropped=*/false}); }
+  // The same; where the work around it is dropped unlaunched (a dry record that leads to no graph), `callback` runs at
+  // once. For what gives back memory that was lent.
+  void release_after(std::function<void()> callback) {
+    after_.push_back({std::move(callback), /*even_if_dropped=*/true});
+  }
+  // Every launch and copy goes through here. Calls `kernels`, which launches what `parameters` determine; in a dry
+  // record (graph_cache.h) it only notes `what` and the parameters. `what` is a string literal: its address is noted.
+  template <class Kernels, class... Parameters>
+  void launch(const char* what, Kernels&& kernels, const Parameters&... parameters) {
     if (recording_ != nullptr) {
       recording_->add(what);
       (recording_->add(parameters), ...);
     }
-    if (!dry_) launch();
+    if (!dry_) kernels();
   }
 
  private:
   struct After {
-    std::function<void()> work;
+    std::function<void()> callback;
     bool even_if_dropped;
   };
-  // Calls `pass`, and tells what it gives; in a rehearsal without giving it.
-  LaunchRecord record_launches(const std::function<void()>& pass, bool rehearses);
-  // Launched as a graph.
-  bool launch_as_graph(const std::function<void()>& pass);
-  // What was to be done after a pass that is not given: only what gives back what was lent is.
+  // Calls `work` and returns the record of its launches; in a dry record nothing is launched.
+  LaunchRecord record_launches(const std::function<void()>& work, bool dry);
+  // Launches `work` as a graph; false where that cannot be, and nothing has been launched.
+  bool launch_as_graph(const std::function<void()>& work);
+  // The callbacks of work that is not launched: only those of release_after() run.
   void drop_after();
-  // Ends the rehearsal, if there is one, of a pass that cannot be repeated.
+  // In a dry record: ends it (NotCapturable). To be called by whatever waits or records an event.
   void forbid_in_dry_record() const;
 
   CudaStreamHandle stream_;
   Progress& progress_;
-  CudaTimer waits_;
-  std::vector<After> after_;
-  LaunchRecord* recording_ = nullptr;
-  bool dry_ = false;
+  CudaTimer waits_;           // the stalls
+  std::vector<After> after_;  // callbacks since the last synchronize()
   GraphCache graphs_;
+  // Of the record being taken.
+  LaunchRecord* recording_ = nullptr;  // null: none
+  bool dry_ = false;
 };
 
-// Every copy over the link is timed.
+// A stream of a copy engine. Every copy over the host link is timed.
 class CudaCopyStream final : public CopyStream {
  public:
   CudaCopyStream() : stream_(make_cuda_stream()) {}
@@ -102,7 +117,7 @@ class CudaCopyStream final : public CopyStream {
   CudaTimer copies_;
 };
 
-// `stream` as what it is, and the runtime's stream behind it; Error{kInternal} for any other kind.
+// `stream` as a CUDA compute stream, and the runtime's stream behind it; Error{kInternal} for any other kind.
 CudaComputeStream& cuda_compute(Stream& stream);
 cudaStream_t cuda(Stream& stream);
 

@@ -14,8 +14,8 @@ struct GraphDeleter {
 };
 using GraphHandle = std::unique_ptr<CUgraph_st, GraphDeleter>;
 
-// A stream that captures until end() or, where something was thrown, until it goes. Relaxed: only this thread gives
-// work to the device, and what it may do meanwhile, as asking an event, harms no capture.
+// Puts a stream into capture until end() or, where something was thrown, until the destructor. The mode is relaxed:
+// only this thread launches on the device, and what else it may call meanwhile, as cudaEventQuery, harms no capture.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
@@ -25,7 +25,7 @@ class Capture {
     if (over_) return;
     cudaGraph_t graph = nullptr;
     if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) GraphHandle(graph).reset();
-    cudaGetLastError();  // of a capture that came to nothing
+    cudaGetLastError();  // clears the error of the failed capture
   }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -46,8 +46,8 @@ class Capture {
 
 void GraphCache::Destroy::operator()(cudaGraphExec_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphExecDestroy(graph)); }
 
-bool GraphCache::launch(const LaunchRecord& work, cudaStream_t stream) {
-  const auto found = entries_.find(work.bytes());
+bool GraphCache::launch(const LaunchRecord& record, cudaStream_t stream) {
+  const auto found = entries_.find(record.bytes());
   if (found == entries_.end() || found->second.graph == nullptr) return false;
   found->second.last_seen = ++clock_;
   COMPUTRON_CUDA_CHECK(cudaGraphLaunch(found->second.graph.get(), stream));
@@ -55,38 +55,38 @@ bool GraphCache::launch(const LaunchRecord& work, cudaStream_t stream) {
   return true;
 }
 
-bool GraphCache::note(const LaunchRecord& work) {
+bool GraphCache::note(const LaunchRecord& record) {
   if (!captures_) return false;
-  const auto [entry, is_new] = entries_.try_emplace(work.bytes());
+  const auto [entry, is_new] = entries_.try_emplace(record.bytes());
   entry->second.last_seen = ++clock_;
   if (entries_.size() > kMaxGraphs) evict_oldest();
   return !is_new && entry->second.reproducible;
 }
 
-bool GraphCache::capture(const LaunchRecord& work, cudaStream_t stream, const std::function<LaunchRecord()>& give) {
+bool GraphCache::capture(const LaunchRecord& record, cudaStream_t stream, const std::function<LaunchRecord()>& work) {
   Capture capture(stream);
-  Entry& known = entries_[work.bytes()];
-  known.reproducible = give().bytes() == work.bytes();
+  Entry& entry = entries_[record.bytes()];
+  entry.reproducible = work().bytes() == record.bytes();
   const GraphHandle graph = capture.end();
-  if (!known.reproducible) return false;
+  if (!entry.reproducible) return false;
   cudaGraphExec_t made = nullptr;
   auto status = cudaGraphInstantiateWithFlags(&made, graph.get(), /*flags=*/0);
   std::unique_ptr<CUgraphExec_st, Destroy> ready(made);
-  if (status == cudaSuccess) status = cudaGraphUpload(made, stream);  // where memory is taken
+  if (status == cudaSuccess) status = cudaGraphUpload(made, stream);  // takes the graph's memory
   if (status == cudaErrorMemoryAllocation) {
     stop_capturing();
     return false;
   }
   check_cuda(status, "a graph of a pass");
-  known.graph = std::move(ready);
-  return launch(work, stream);
+  entry.graph = std::move(ready);
+  return launch(record, stream);
 }
 
 void GraphCache::stop_capturing() {
   cudaGetLastError();  // not sticky: nothing is wrong but the size
   captures_ = false;
   entries_.clear();
-  spdlog::warn("cuda: no device memory is left for graphs: passes are given kernel by kernel");
+  spdlog::warn("cuda: no device memory is left for graphs: passes are launched kernel by kernel");
 }
 
 void GraphCache::evict_oldest() {

@@ -1,15 +1,16 @@
-// Passes that come again as CUDA graphs: what launches cost the host, some microseconds each, is paid once.
+// CUDA graphs of capturable work: what launches cost the host, some microseconds each, is paid once.
 //
-// A pass is rehearsed first: its operations prepare what they upload and say what they would give the device, and give
-// nothing. If the same was captured before, byte for byte, its graph is launched; every pointer and every number that a
-// kernel is told is a part of that comparison, so a graph is never launched after residency, batch or scratch memory
-// has changed what the pass would do.
+// The key of a graph is the work itself. A *dry record* calls the work with a stream that launches nothing: operations
+// prepare what they upload, and every launch and copy adds its parameters to a LaunchRecord. A graph is launched only
+// where the dry record equals, byte for byte, the record that was taken while the graph was captured. Every pointer and
+// every number that a kernel is told is a part of that comparison, so a graph is never launched after the placement of
+// pages, the batch or scratch memory has changed what the work would do.
 //
-//   first time     rehearsed, then given as it is
-//   second time    rehearsed, then captured, and launched if the capture gave what the rehearsal said
-//   from then on   rehearsed and launched
+//   first time     dry record, then launched as it is
+//   second time    dry record, then captured, and launched if the capture's record equals the dry one
+//   from then on   dry record, then the graph
 //
-// A pass that turns out to wait for something in its rehearsal is given as it is, every time.
+// Work whose dry record shows that it waits for something is launched as it is, every time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +26,7 @@
 
 namespace computron {
 
-// What a rehearsal says would be given: the parameters of every launch and copy, in order.
+// What work launches: the parameters of every launch and copy, in order, as bytes without padding.
 class LaunchRecord {
  public:
   template <class T>
@@ -43,7 +44,7 @@ class LaunchRecord {
   const std::string& bytes() const { return bytes_; }
 
  private:
-  // Where the compiler cannot, equal passes may look different, and are given as they are.
+  // Where the compiler cannot do that, equal work may look different; it is then launched as it is.
   template <class T>
   static void clear_padding([[maybe_unused]] T& value) {
 #if defined(__has_builtin)
@@ -56,15 +57,19 @@ class LaunchRecord {
   std::string bytes_;
 };
 
+// At most kMaxGraphs records are remembered; the one that was seen longest ago goes first. Belongs to the thread of its
+// stream.
 class GraphCache {
  public:
-  // Launches what was captured of `work`, if it was.
-  bool launch(const LaunchRecord& work, cudaStream_t stream);
-  // Notes `work`; true from the second time on: it is worth a capture, unless one has given something else.
-  bool note(const LaunchRecord& work);
-  // Captures what `give` gives to `stream`, and launches it. `give` returns what it gave. False, and nothing has been
-  // launched, where that is not `work`, or where device memory has no room for another graph: then no more are made.
-  bool capture(const LaunchRecord& work, cudaStream_t stream, const std::function<LaunchRecord()>& give);
+  // Launches the graph of `record` on `stream`, if there is one; whether there was.
+  bool launch(const LaunchRecord& record, cudaStream_t stream);
+  // Remembers `record`. True from the second time on, when a capture is worth its cost; false where an earlier capture
+  // of it was not reproducible, and where no more graphs are made.
+  bool note(const LaunchRecord& record);
+  // Captures what `work` launches on `stream`, and launches the graph. `work` returns the record of what it launched.
+  // False, and nothing has been launched, where that differs from `record`, or where device memory has no room for
+  // another graph: from then on no more graphs are made. Error{kDevice} otherwise.
+  bool capture(const LaunchRecord& record, cudaStream_t stream, const std::function<LaunchRecord()>& work);
 
   std::uint64_t launches() const { return launches_; }
 
@@ -73,15 +78,16 @@ class GraphCache {
     void operator()(cudaGraphExec_t graph) const;
   };
   struct Entry {
-    std::unique_ptr<CUgraphExec_st, Destroy> graph;  // null: seen, not captured
-    std::uint64_t last_seen = 0;
-    bool reproducible = true;
+    std::unique_ptr<CUgraphExec_st, Destroy> graph;  // null: noted, not captured
+    std::uint64_t last_seen = 0;                     // of clock_
+    bool reproducible = true;                        // no capture of it has launched anything else
   };
   void evict_oldest();
   void stop_capturing();
 
-  std::unordered_map<std::string, Entry> entries_;
-  std::uint64_t clock_ = 0, launches_ = 0;
+  std::unordered_map<std::string, Entry> entries_;  // by LaunchRecord::bytes()
+  std::uint64_t clock_ = 0;                         // counts what was noted or launched
+  std::uint64_t launches_ = 0;
   bool captures_ = true;
 };
 

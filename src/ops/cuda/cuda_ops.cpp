@@ -42,9 +42,9 @@ void wait_for_all(CudaComputeStream& stream, std::span<const Panel> panels) {
 
 void check_launch(const char* operation) { check_cuda(cudaGetLastError(), operation); }
 
-// Gives the stream the kernels that `launch(handle)` launches with these parameters.
-template <class Launch, class... Parameters>
-void launch(CudaComputeStream& stream, const char* operation, Launch&& kernels, const Parameters&... parameters) {
+// Enqueues the kernels that `kernels(handle)` launches with these parameters.
+template <class Kernels, class... Parameters>
+void launch(CudaComputeStream& stream, const char* operation, Kernels&& kernels, const Parameters&... parameters) {
   stream.launch(
       operation,
       [&] {

@@ -52,11 +52,11 @@ void Staging::copy_up(CudaComputeStream& stream, std::byte* to, const Place& fro
   const int columns = static_cast<int>(words);
   const kernels::cuda::CopyRows<float, float> copy{
       reinterpret_cast<const float*>(from.mapped), columns, nullptr, 0, reinterpret_cast<float*>(to), columns};
-  const auto launch = [&] {
+  const auto kernel = [&] {
     kernels::cuda::for_each_element(stream.handle(), 1, columns, copy);
     check_cuda(cudaGetLastError(), "a copy from pinned memory");
   };
-  stream.launch("upload", launch, copy);
+  stream.launch("upload", kernel, copy);
 }
 
 Staging::Place Staging::result_bytes(CudaComputeStream& stream, std::size_t bytes) {
