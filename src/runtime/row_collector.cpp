@@ -25,7 +25,7 @@ std::vector<T> values_of(std::span<const std::byte> bytes) {
   return values;
 }
 
-// All tokens of a rank's slices of row i, or of a slice the candidates where these hold all that can be drawn from it.
+// A rank's part of row i: of each slice all tokens, or only the candidates where these hold all that can be drawn.
 std::vector<Candidate> tokens_of(const std::vector<Draw>& draws, int slices, std::size_t i) {
   std::vector<Candidate> tokens;
   for (int slice = 0; slice < slices; ++slice) {
@@ -36,7 +36,7 @@ std::vector<Candidate> tokens_of(const std::vector<Draw>& draws, int slices, std
   return tokens;
 }
 
-// Whether a row may need more than what is offered at first.
+// Whether t = 0 may need more of a row than the offers.
 bool may_ask(const Batch& batch) {
   return std::any_of(batch.sampling.begin(), batch.sampling.end(),
                      [](const RowSampling& row) { return row.draws && row.truncates(); });
@@ -98,7 +98,7 @@ std::vector<SampledRow> RowCollector::sample(const Batch& batch, int slices, Off
   return rows;
 }
 
-// [wanted] the row's tokens on all ranks.
+// [wanted] The tokens of those rows, of all ranks.
 std::vector<std::vector<Candidate>> RowCollector::whole_rows(const std::vector<std::uint32_t>& wanted,
                                                              const Table& table) {
   for (int t = 1; t < mesh_.shape.tp; ++t) send(bytes_of(wanted), t);

@@ -1,5 +1,5 @@
-// The last things that a rank did, in a file that is mapped and shared, so that they are still there when the process
-// has been killed. `computron postmortem` reads the files of all ranks.
+// The flight recorder: the last things that a rank did, in a file that is mapped as shared memory, so that the file
+// holds them even when the process has been killed. `computron postmortem` reads the files of all ranks.
 //
 //   file: FlightHeader | kFlightRecords × FlightRecord, a ring: record n lies at place n mod kFlightRecords
 //
@@ -22,12 +22,12 @@ inline constexpr std::size_t kFlightHeaderBytes = 4096;
 inline constexpr std::size_t kFlightsKept = 4;
 inline constexpr double kFlightsKept_s = 7 * 24 * 3600;
 
-// Texts that are too long are cut.
+// One begin or end of a span. Texts that are too long are cut.
 struct FlightRecord {
   enum Kind : std::uint8_t { kBegin, kEnd };
-  std::uint64_t number = 0;  // from 1; written last, 0 while the others are being written
+  std::uint64_t number = 0;  // from 1; written last, 0 while the other fields are being written
   double time_s = 0;         // CLOCK_MONOTONIC of the rank's node
-  std::uint64_t step = 0;    // the one executed when it was made, or the one that it is about
+  std::uint64_t step = 0;    // the step that the span is about, or the one in execution
   std::uint32_t detail = 0;  // the first number of the traced span: a page, bytes, how many sums so far
   Kind kind = kBegin;
   std::uint8_t track = 0;  // TraceTrack
@@ -36,23 +36,23 @@ struct FlightRecord {
 };
 static_assert(sizeof(FlightRecord) == 64);
 
-// What the main thread is doing. Default-constructed: looking for work.
+// What the main thread is doing. Default-constructed: polling for work.
 struct Doing {
-  std::array<char, 20> name = {};  // of the span; empty: of none
+  std::array<char, 20> name = {};  // of the innermost span; empty: none has begun
   bool waits = false;              // for another rank
   std::uint64_t step = 0;
   std::uint32_t detail = 0;
   double since_s = 0;  // CLOCK_MONOTONIC
 };
 
-// A name of either kind.
+// The text of a fixed-size field, without its padding.
 template <std::size_t size>
 std::string_view text_of(const std::array<char, size>& text) {
   const std::string_view all(text.data(), size);
   return all.substr(0, all.find('\0'));
 }
 
-// What a file says of its rank beside the records.
+// What a file says about its rank beside the records.
 struct FlightFacts {
   std::uint64_t job = 0;  // the same in all files of a job
   std::int32_t rank = 0, ranks = 0;
@@ -60,7 +60,7 @@ struct FlightFacts {
   std::string host;
   double clock_offset_s = 0;  // CLOCK_REALTIME − CLOCK_MONOTONIC, when the file was made
   double alive_s = 0;         // when the process ran last, to a tenth of a second
-  double moved_s = 0;         // when its main thread looked at its queues last, likewise
+  double moved_s = 0;         // when its main thread polled its queues last, to a tenth of a second
 };
 
 struct Flight;
@@ -86,18 +86,19 @@ class FlightRecorder {
   void push(const char* name, bool waits, std::optional<std::uint64_t> step, std::uint64_t detail,
             double since_s) noexcept;
   void pop() noexcept;
-  // From any thread: now, and how many records there have been: more of them mean that the rank gets on.
+  // From any thread: what the main thread does now, and how many records have been made (a rank whose number grows gets
+  // on).
   Doing doing() const noexcept;
   std::uint64_t records() const noexcept;
 
-  // By the watchdog, now and then.
+  // Called by the watchdog, now and then. In CLOCK_MONOTONIC.
   void note_alive(double alive_s, double moved_s) noexcept;
 
-  // The end is a clean one: nobody will look.
+  // Removes the file: the process ends as it should, and nobody will read it.
   void remove() noexcept;
-  void remove_all() noexcept;                        // of all ranks of the job that have theirs in the same folder
-  const std::string& path() const { return path_; }  // empty: of no file
-  const std::string& why() const { return why_; }    // there is none; empty if there is
+  void remove_all() noexcept;                        // also the files of the job's other ranks in the same folder
+  const std::string& path() const { return path_; }  // of the file; empty where there is none
+  const std::string& why() const { return why_; }    // why there is no file; empty where there is one
 
  private:
   struct Header;

@@ -13,8 +13,8 @@ void init_logging(int rank, bool quiet);
 // Writes the single line `computron: rank r host: what` to stderr with one write(2), so that ranks' lines never mix.
 void report_failure(int rank, const std::string& what) noexcept;
 
-// One line at once, past the logger, whose lock a thread may hold that hangs: one write(2) if stderr takes it within a
-// tenth of a second, else it is lost. Of a longer line the first 4 KiB.
+// Writes a line to stderr past the logger, whose lock a hanging thread may hold: one write(2) if stderr takes it within
+// a tenth of a second, else the line is lost. A line is cut to 4 KiB.
 void say_at_once(std::string line) noexcept;
 void say_failure_at_once(int rank, const std::string& what) noexcept;  // as report_failure()
 

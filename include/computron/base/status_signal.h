@@ -1,4 +1,4 @@
-// SIGUSR2: somebody wants to know how far the process has come. Only counted; whoever can tell looks.
+// SIGUSR2 asks for the job's status. The handler only counts; code that can write the status polls the count.
 #pragma once
 
 namespace computron {
@@ -6,7 +6,7 @@ namespace computron {
 // From now on SIGUSR2 is counted instead of ending the process, unless it is ignored.
 void catch_status_signal();
 
-// How many have come.
+// How many signals have been counted so far.
 int status_signals() noexcept;
 
 }  // namespace computron

@@ -1,7 +1,7 @@
-// What a rank did when: spans of time for people to look at (`--trace`, a Chrome trace), and the last of them for those
-// who look into what became of a job (base/flight_recorder.h).
+// What a rank did when: spans of time for a picture (`--trace`, a Chrome trace), and the last of them for the flight
+// recorder (base/flight_recorder.h), which tells after a failure what the rank was doing.
 //
-// Whoever may be traced holds a Trace*, null when nobody looks: then a span costs one branch.
+// Code that may be traced holds a Trace*, null in a job that is not traced: then a span costs one branch.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct TraceEvent {
   std::array<TraceNumber, kNumbers> numbers;
 };
 
-// A profiler that is told of spans as they begin and end, on the thread they are on. Thread-safe.
+// A profiler that is told of spans as they begin and end, on the thread that they are on. Any thread may call it.
 class TraceRanges {
  public:
   virtual ~TraceRanges() = default;
@@ -49,15 +49,15 @@ class TraceRanges {
 
 class Trace {
  public:
-  // Keeps the first `max_events` (24 MiB of memory) and counts the rest; none at all for 0. All go to `recorder`,
-  // unless it is null: a number whose key is "step" as such, of others the first one. `ranges`, unless null, gets
-  // those that begin() and end(). Both borrowed.
+  // Keeps the first `max_events` spans (24 MiB of memory) and counts the rest; 0: keeps none. All spans go to
+  // `recorder`, unless that is null: with the number whose key is "step" as their step, and the first other number as
+  // detail. `ranges`, unless null, gets the spans of begin() and end(). Borrows both.
   static constexpr std::size_t kMaxEvents = std::size_t{1} << 18;
   explicit Trace(std::size_t max_events = kMaxEvents, FlightRecorder* recorder = nullptr, TraceRanges* ranges = nullptr)
       : max_events_(max_events), recorder_(recorder), ranges_(ranges) {}
 
-  // A span begins that add() will end; with end() its thread says that what it did before goes on. Spans of tracks
-  // other than kCopy are the main thread's.
+  // begin(): a span begins, which a later add() describes in full. end(): the innermost begun span is over, and its
+  // thread goes on with the one around it. Spans of tracks other than kCopy belong to the main thread.
   void begin(TraceTrack track, const char* name, double begin_s, std::string_view model = {},
              std::initializer_list<TraceNumber> numbers = {});
   void end(TraceTrack track);
@@ -65,10 +65,10 @@ class Trace {
   void add(TraceTrack track, const char* name, double begin_s, double end_s, std::string_view model = {},
            std::initializer_list<TraceNumber> numbers = {});
 
-  // Whatever is added from here on is forgotten. To be called before the events are looked at.
+  // Drops what is added from here on. To be called before events() is read.
   void close();
   const std::deque<TraceEvent>& events() const { return events_; }
-  std::uint64_t dropped() const { return dropped_; }  // for want of room, before close()
+  std::uint64_t dropped() const { return dropped_; }  // spans beyond max_events, before close()
 
  private:
   const std::size_t max_events_;

@@ -1,20 +1,21 @@
-// Ends the process when nothing goes on: a rank that hangs, or that waits for one that does, would wait for ever.
+// Ends the process when it stalls: a rank that hangs, or that waits for one that hangs, would wait for ever.
 //
-// A thread of its own looks ten times a second, or more often for short limits, at
+// A thread of its own checks, ten times a second or more often for short limits:
 //
-//   its own main thread   which calls pulse() whenever it looks at its queues
-//   other ranks           which say now and then what they do: heard(). Rank 0 hears all, the others rank 0. Only time
-//                         in which the own main thread listens counts: a deaf one must not blame others
-//   the step in hand      rank 0 sees that every rank gets on with it
-//   the wait for a page   whose copy should have come
+//   the main thread       calls pulse() whenever it polls its queues
+//   other ranks           send a sign of life now and then: heard(). Rank 0 hears all, the others hear rank 0. Only
+//   time
+//                         in which the own main thread listens counts: a deaf rank must not blame others
+//   the step in hand      rank 0 checks that every rank gets on with it
+//   the wait for a page   the page's copy should have ended
 //
-// Each has a limit, from a prediction where there is one. When it is over the thread reports who waits for whom, once;
-// when twice the limit is over it says which rank has to answer for it and ends the process with
-// ExitCode::kWatchdog, whereupon the launcher ends the others. It calls no MPI and no logger: the main thread may stand
-// in either.
+// Each has a limit, from a prediction where there is one. When the limit is over the thread reports who waits for whom,
+// once; when twice the limit is over it names the rank that causes the stall and ends the process with
+// ExitCode::kWatchdog, whereupon the launcher ends the other ranks. The thread calls no MPI and no logger, since the
+// main thread may hang in either.
 //
-// A job that was stopped and continued (Slurm's suspend, a laptop's lid) has not hung: a thread that finds that it has
-// not run itself for more than a second takes that time from all clocks here.
+// A job that was stopped and continued (Slurm's suspend, a laptop's lid) has not hung: when the thread finds that it
+// has not run itself for more than a second, it takes that time from all clocks here.
 #pragma once
 
 #include <atomic>
@@ -31,56 +32,56 @@
 
 namespace computron {
 
-// How long, in seconds, before it is reported; twice as long ends the job.
+// How long a stall may be, in seconds, before it is reported; twice as long ends the job.
 struct WatchdogLimits {
-  double start = 300;   // without getting on, at the start
-  double load = 120;    // likewise, while pages are loaded
+  double start = 300;   // at the start, without progress
+  double load = 120;    // while pages are loaded, without progress
   double silence = 60;  // of a rank's main thread, or until another rank is heard
-  double finish = 120;  // likewise, while results are brought to safety
-  double step = 20;     // until some rank gets on with a step, beyond `predicted` times what was predicted for it
-  double swap = 5;      // until a page has come, likewise
+  double finish = 120;  // the same, while results are written and the ranks wait for each other
+  double step = 20;     // until some rank gets on with a step, beyond `predicted` times the step's predicted time
+  double swap = 5;      // until a page has arrived, beyond `predicted` times the step's predicted time
   double predicted = 4;
 
-  // All but the last times `factor`.
+  // All limits times `factor`; `predicted` stays.
   WatchdogLimits times(double factor) const;
-  // What is heard of a rank is old after this.
+  // Signs of life are sent this often; one that is older says nothing about its rank's present.
   double beat_s() const { return silence / 8; }
 };
 
-// What a rank says of itself. Sent as it is.
+// What a rank says about itself. Travels as it lies in memory.
 struct SignOfLife {
   enum Phase : std::uint8_t {
     kStart,
     kLoad,
     kServe,
-    kFinish,  // results are brought to safety, and the ranks wait for each other
+    kFinish,  // results are written, and the ranks wait for each other
   };
   Doing doing;
-  std::uint64_t records = 0;  // that it has made: more of them mean that it gets on
+  std::uint64_t records = 0;  // of its flight recorder: a rank whose number grows gets on
   double doing_for_s = 0;
   Phase phase = kStart;
 };
 
-// What is known of a rank when somebody has to answer for a standstill.
+// What is known of a rank when the cause of a stall is looked for.
 struct RankView {
   SignOfLife sign;
   double silent_s = 0;
 };
-// The last record of a rank whose watchdog ends the job; its detail is the rank that has to answer for it.
+// The last record of a rank whose watchdog ends the job; its detail is the rank that causes the stall.
 inline constexpr const char* kWatchdogEnds = "watchdog ends";
 
 struct Blame {
   int rank = 0;
-  std::string why;  // what it does, or since when nothing is heard of it
+  std::string why;  // what the rank does, or since when nothing is heard of it
 };
 // Of ranks that do not get on with a step, the one that the others wait for: one of which nothing has been heard for
 // longer than `old_s` and longest; else one that waits for no other; else one that is behind.
 Blame find_blame(const std::vector<RankView>& ranks, double old_s);
 
-// Ends the process like a watchdog if it is still there after `limit_s`: for what happens behind the last pulse.
+// Ends the process like a watchdog if the timer still exists after `limit_s`: for what happens after the last pulse.
 class EndTimer {
  public:
-  // `what` has not happened then.
+  // `what`: the message says that it has not happened.
   EndTimer(int rank, const std::string& what, double limit_s);
 
  private:
@@ -90,31 +91,31 @@ class EndTimer {
 
 class Watchdog {
  public:
-  // Ends the process, whose `line` has been said; tests put something else there.
+  // Ends the process when `line` has been written to stderr; tests replace it.
   using End = std::function<void(const std::string& line)>;
 
-  // No limits: it ends nothing, but notes in the recorder when the process was alive. Borrows the recorder, which
-  // notes what the main thread does.
-  // `hosts`: by rank.
+  // Without limits it ends nothing, but notes in the recorder when the process was alive. Borrows the recorder, which
+  // knows what the main thread does. `hosts`: [rank].
   Watchdog(int rank, std::vector<std::string> hosts, std::optional<WatchdogLimits> limits, FlightRecorder& recorder,
            End end = {});
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // By the main thread. pulse() is one relaxed store.
+  // What follows is called by the main thread only. pulse() is one relaxed store.
   void pulse() noexcept { pulses_.store(pulses_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   void enter(SignOfLife::Phase phase);
-  // The oldest step in hand, which should take so long from now on; none for no step.
+  // The oldest step in hand, which should be over `predicted_s` seconds from now; none: no step is in hand.
   void expect(std::optional<std::uint64_t> step, double predicted_s = 0);
-  // What this rank says of itself now, and what another one has said.
+  // What this rank says about itself now.
   SignOfLife sign() const;
+  // `rank` has said this about itself.
   void heard(int rank, const SignOfLife& sign);
 
   const std::optional<WatchdogLimits>& limits() const { return limits_; }
 
  private:
-  // Something that stalls, and who has to answer for it.
+  // A stall beyond its limit, and the rank that causes it.
   struct Overdue {
     std::string what;
     double for_s = 0;
@@ -124,8 +125,8 @@ class Watchdog {
   };
   struct Other {
     SignOfLife sign;
-    double heard_s = 0;     // clock_s() then
-    double listened_s = 0;  // listened_s_ then
+    double heard_s = 0;     // clock_s() when `sign` was heard
+    double listened_s = 0;  // listened_s_ when `sign` was heard
   };
 
   void run(const std::stop_token& stop);
@@ -151,24 +152,26 @@ class Watchdog {
   const End end_;
   double tick_s_;
 
+  // Of any thread.
   std::atomic<std::uint64_t> pulses_{0};
-  std::atomic<double> lost_s_{0};
+  std::atomic<double> lost_s_{0};      // time in which the process was stopped
   std::atomic<double> listened_s_{0};  // time in which the main thread pulsed
   std::atomic<SignOfLife::Phase> phase_{SignOfLife::kStart};
 
   mutable std::mutex mutex_;
+  // Guarded by mutex_.
   std::vector<Other> others_;  // [rank]
   std::optional<std::uint64_t> step_;
   double predicted_s_ = 0;
   double moved_on_s_ = 0;  // when a rank got on with the step, or it became the oldest
 
-  // The thread's own.
+  // Only the watchdog thread's.
   std::condition_variable_any ticks_;
-  double looked_s_ = 0;
+  double looked_s_ = 0;  // CLOCK_MONOTONIC at the last check
   std::uint64_t seen_pulses_ = 0, seen_records_ = 0;
   double pulse_s_ = 0;                      // clock_s() when the number of pulses was seen to change
-  double doing_since_s_ = 0, began_s_ = 0;  // of what the main thread does: its own time, and clock_s() then
-  std::vector<std::string> reported_;       // what has been reported and is still so
+  double doing_since_s_ = 0, began_s_ = 0;  // of what the main thread does: Doing::since_s, and clock_s() at that time
+  std::vector<std::string> reported_;       // stalls that have been reported and go on
   bool ended_ = false;
   std::jthread thread_;
 };

@@ -15,12 +15,12 @@
 
 namespace computron {
 
-// Where the time of a load went: seconds, summed over its threads.
+// Where a load spends its time: seconds, summed over its threads.
 struct LoadTimes {
   double read_s = 0, verify_s = 0;  // of the checkpoint's bytes
   double memory_s = 0;              // until the pages' memory exists
   double widen_s = 0, pack_s = 0;
-  double digest_s = 0;              // of the pages
+  double digest_s = 0;  // of the pages
   LoadTimes& operator+=(const LoadTimes& other);
 };
 
@@ -28,15 +28,15 @@ class HostStore {
  public:
   explicit HostStore(Device& device) : device_(device) {}
 
-  // Takes an image's pages: `fill(pages, offsets)` writes page p at pages + offsets[p] into zeroed memory, which then
-  // becomes read-only, digested by `threads` threads. Models are numbered in the order of adding; `name` is what people
-  // call this one. Error{kSystem} naming it without memory.
+  // Adds a model whose pages `fill(pages, offsets)` writes: page p at pages + offsets[p], into zeroed memory, which
+  // `threads` threads then digest and which becomes read-only. Models are numbered in the order of adding; `name` is
+  // the model's name in errors and traces. Error{kSystem} naming the model where memory runs out.
   using Fill = std::function<void(std::byte* pages, const std::vector<std::size_t>& offsets)>;
   ModelId add(const Image& image, const std::string& name, const Fill& fill, int threads = 1);
 
-  // Reads rank t's slices of the checkpoint, verifies their digests and packs them into pages, with `threads` threads.
-  // Beside the pages it holds 1.5 MiB a thread, never a whole tensor. `times`: where to put what it took; may be null.
-  // `poll`: called now and then on this thread. CheckpointError or Error{kSystem}.
+  // Adds a model from a checkpoint: reads rank t's slices, verifies their digests and packs them into pages, with
+  // `threads` threads. Beside the pages it holds 1.5 MiB a thread, never a whole tensor. `times` (may be null) is set
+  // to the time that it took. `poll` is called now and then on this thread. CheckpointError, or Error{kSystem}.
   ModelId load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
                const WeightFormat& format, int threads, LoadTimes* times = nullptr,
                const std::function<void()>& poll = {});
@@ -45,7 +45,7 @@ class HostStore {
     return models_[model].buffer->data() + models_[model].offsets[page];
   }
   std::size_t page_used_bytes(ModelId model, PageId page) const { return models_[model].image->used_bytes[page]; }
-  // digest64 of the page's used bytes, taken when they were written: what its copies are held against.
+  // digest64 of the page's used bytes, taken when they were written: its copies must have it (CopyStream::fetch).
   std::uint64_t page_digest(ModelId model, PageId page) const { return models_[model].digests[page]; }
   PageName page_name(ModelId model, PageId page) const { return {models_[model].name, page}; }
   std::string_view name(ModelId model) const { return models_[model].name; }
@@ -66,7 +66,7 @@ class HostStore {
   ModelId keep(Model model);
 
   Device& device_;
-  std::deque<Model> models_;  // stay where they are: page names borrow theirs
+  std::deque<Model> models_;  // [model]; a deque, since page names borrow the models' names
 };
 
 }  // namespace computron

@@ -8,7 +8,8 @@
 
 namespace computron {
 
-// Slot = block_tokens tokens of one layer, never across a frame; block b takes slots [b × layers, (b + 1) × layers).
+// A slot holds keys and values of block_tokens tokens of one layer and never crosses a frame's end; the model's logical
+// block b takes the slots [b × layers, (b + 1) × layers) of its list of frames.
 struct KvGeometry {
   int layers = 0;
   int kv_heads = 0;

@@ -1,4 +1,10 @@
-// How the tensor-parallel ranks of the last stage bring their slices of the logits together at t = 0, which samples.
+// Brings the vocabulary slices of the logits, which the tensor-parallel ranks of the last stage have, together at t =
+// 0, which samples.
+//
+//   rank t   offers what t = 0 needs of its slices: a summary of the logits a row and slice, and for rows that draw a
+//            token the candidates
+//   t = 0    samples every row that the offers decide; asks for whole slices of the others (once a step)
+//   rank t   answers
 #pragma once
 
 #include <vector>
@@ -17,23 +23,23 @@ class RowCollector {
   RowCollector(const Mesh& mesh, Progress& progress, Trace* trace, std::size_t max_slice)
       : mesh_(mesh), progress_(progress), trace_(trace), max_slice_(max_slice) {}
 
-  // What every rank of the stage has of the batch's R rows, `slices` of each side by side, → R sampled rows on t = 0,
-  // none elsewhere. All ranks of the stage must call it. Summaries and what is offered to be drawn go first; of rows
-  // whose candidates do not tell which token is drawn (draw(), model/sampler.h), t = 0 then asks for everything.
+  // Collective over the stage's ranks. `logits` and `draws`: [row, slice], this rank's `slices` vocabulary slices of
+  // the batch's output rows; `draws` is empty where no row draws. Returns the sampled rows on t = 0, nothing elsewhere.
+  // Waits by `progress`.
   std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<LogitSummary> logits,
                                   std::vector<Draw> draws);
 
  private:
-  // Of one rank: slices of all rows.
+  // What one rank offers: [row, slice].
   struct Offer {
     std::vector<LogitSummary> logits;
     std::vector<Draw> draws;
   };
-  // Offers of all ranks.
+  // The offers of all ranks.
   struct Table {
     std::vector<Offer> ranks;
     int slices = 1;
-    // Everything that is said of row i, in the order of tokens.
+    // All slices of row i, in the order of tokens.
     std::vector<const LogitSummary*> logits_of(std::size_t i) const;
     std::vector<const Draw*> draws_of(std::size_t i) const;
   };
@@ -46,7 +52,7 @@ class RowCollector {
   std::vector<std::vector<Candidate>> whole_rows(const std::vector<std::uint32_t>& wanted, const Table& table);
 
   void send(std::span<const std::byte> bytes, int to);
-  // The message of `from`, of at most `max_bytes`.
+  // The next message from `from`, of at most `max_bytes` bytes.
   std::vector<std::byte> receive(int from, std::size_t max_bytes);
 
   const Mesh& mesh_;

@@ -63,7 +63,7 @@ struct StagePlan {
 };
 
 // The tokens of one sequence that a pass computes: positions [start, start + tokens.size()). An encoder's sequence is
-// one chunk. An image has a token for its class token and one for each patch; what they are does not matter.
+// one chunk. A picture has one token for its class token and one for each patch, whose values do not matter.
 struct SequenceChunk {
   enum Output : std::uint8_t {
     kNone,
