@@ -46,7 +46,7 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
     case SequenceChunk::kAll:
       for (std::size_t i = 0; i < last; ++i) add(i, chunk.tokens[i + 1]);
       return add(last, chunk.after_last);
-    case SequenceChunk::kVector:
+    case SequenceChunk::kEmbedding:
     case SequenceChunk::kScores:
       return add(0, -1);
   }
@@ -74,7 +74,7 @@ struct HostOutputs {
   std::vector<std::vector<float>> encoded(const Step& step) const {
     std::vector<std::vector<float>> rows;
     for (const SequenceChunk& chunk : step.chunks) {
-      const bool vector = chunk.output == SequenceChunk::kVector;
+      const bool vector = chunk.output == SequenceChunk::kEmbedding;
       const std::size_t width = vector ? hidden : classes;
       ensure(chunk.values == width, "an encoder gives another number of values than the step says");
       const auto begin = (vector ? vectors : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * width);
@@ -155,7 +155,7 @@ Batch Executor::make_batch(const Step& step) {
         {row, rows, static_cast<int>(chunk.start), residency_.state().sequence(chunk.sequence).blocks});
     batch.tokens.insert(batch.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     batch.patches.insert(batch.patches.end(), chunk.patches.begin(), chunk.patches.end());
-    batch.types.insert(batch.types.end(), chunk.types.begin(), chunk.types.end());
+    batch.types.insert(batch.types.end(), chunk.token_type_ids.begin(), chunk.token_type_ids.end());
     batch.types.resize(static_cast<std::size_t>(row + rows), 0);
     for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
     add_outputs(chunk, row, batch);

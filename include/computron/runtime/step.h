@@ -67,21 +67,21 @@ struct StagePlan {
 struct SequenceChunk {
   enum Output : std::uint8_t {
     kNone,
-    kLast,    // logits of the last token's row
-    kAll,     // of every token's row, with the next token's logit (prompt scoring)
-    kVector,  // encoders: the sequence's vector
-    kScores,  // encoders: the scores of its classes
+    kLast,       // logits of the last token's row
+    kAll,        // of every token's row, with the next token's logit (prompt scoring)
+    kEmbedding,  // encoders: the sequence's pooled embedding
+    kScores,     // encoders: the scores of the model's classes
   };
   SequenceId sequence = 0;
   std::uint32_t start = 0;
   std::vector<TokenId> tokens;
   std::vector<std::uint32_t> new_blocks;  // logical cache blocks that join the sequence's list
   Output output = kNone;
-  std::uint8_t top = 0;                         // candidates wanted a row beyond the best one
-  TokenId after_last = -1;                      // with kAll: the token that follows the chunk, -1 if unknown
-  std::uint32_t values = 0;                     // with kVector and kScores: how many
-  std::optional<SamplingParams> sampling = {};  // with a sequence's first chunk, where it draws
-  std::vector<std::int32_t> types = {};         // segment of every token; empty: all 0
+  std::uint8_t top = 0;                           // candidates wanted a row beyond the best one
+  TokenId after_last = -1;                        // with kAll: the token that follows the chunk, -1 if unknown
+  std::uint32_t values = 0;                       // with kEmbedding and kScores: how many
+  std::optional<SamplingParams> sampling = {};    // with a sequence's first chunk, where it draws
+  std::vector<std::int32_t> token_type_ids = {};  // [tokens]; empty: all 0
   std::vector<float> patches = {};  // images: [tokens, patch_values], zeros for the class token; only the first
                                     // stage gets them
 };
