@@ -287,8 +287,8 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
 
 // Decoding for some steps a model at a time, with room for all pages or for one model's, which come back into other
 // frames.
-TEST_P(ExecutorTest, RepeatedPassesHaveTheBitsOfThoseGivenOneByOne) {
-  if (Communicator::world().size() > 1) GTEST_SKIP() << "passes with sums over ranks are not repeated";
+TEST_P(ExecutorTest, PassesLaunchedAsGraphsHaveTheBitsOfThoseLaunchedKernelByKernel) {
+  if (Communicator::world().size() > 1) GTEST_SKIP() << "passes with sums over ranks are not capturable";
   for (const auto& [frames, draw] : {std::pair{kAllFrames, false}, {kAllFrames, true}, {kOneModelsFrames, true}}) {
     const Setting setting{"", frames, GetParam().device};
     const Steps steps{.count = 40, .turn = 8, .draw = draw};

@@ -44,8 +44,8 @@ TEST(CudaDevice, OtherDevicesEventsAreRefused) {
   EXPECT_THROW(cuda(*copy), Error);
 }
 
-// Passes that copy numbers up and down again; Stream::run_capturable().
-class RepeatablePasses : public ::testing::Test {
+// Work that copies numbers up and down again, through Stream::run_capturable().
+class CapturableWork : public ::testing::Test {
  protected:
   static constexpr std::size_t kBytes = 4096;
 
@@ -54,7 +54,7 @@ class RepeatablePasses : public ::testing::Test {
     device_ = make_cuda_device(0);
     in_ = device_->allocate_host(kBytes, "what goes up");
     out_ = device_->allocate_host(kBytes, "what comes down");
-    memory_ = device_->allocate(2 * kBytes, "memory of a pass");
+    memory_ = device_->allocate(2 * kBytes, "memory of the work");
     stream_ = device_->make_compute_stream(progress_);
   }
 
@@ -63,12 +63,12 @@ class RepeatablePasses : public ::testing::Test {
     stream_->copy_to_device(memory_->data() + at, in_->data(), kBytes);
     stream_->copy_to_host(out_->data(), memory_->data() + at, kBytes);
   }
-  // Whether `given` brings a new value up and down.
-  void expect_copies(const std::function<void()>& given) {
+  // Checks that `work` brings a new value up and down.
+  void expect_copies(const std::function<void()>& work) {
     value_ = static_cast<std::byte>(static_cast<int>(value_) % 255 + 1);
     std::fill_n(in_->data(), kBytes, value_);
     std::fill_n(out_->data(), kBytes, std::byte{0});
-    stream_->run_capturable(given);
+    stream_->run_capturable(work);
     stream_->synchronize();
     EXPECT_EQ(std::count(out_->data(), out_->data() + kBytes, value_), std::ptrdiff_t{kBytes});
   }
@@ -81,24 +81,24 @@ class RepeatablePasses : public ::testing::Test {
   std::byte value_{0};
 };
 
-TEST_F(RepeatablePasses, AreGraphsFromTheSecondTimeOn) {
+TEST_F(CapturableWork, IsAGraphFromTheSecondTimeOn) {
   for (std::uint64_t i = 0; i < 4; ++i) {
     expect_copies([this] { pass(0); });
     EXPECT_EQ(stream_->graph_launches(), i);
   }
 }
 
-TEST_F(RepeatablePasses, AnotherParameterIsAnotherPass) {
+TEST_F(CapturableWork, AnotherParameterMakesAnotherGraph) {
   for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
   for (int i = 0; i < 3; ++i) {
     expect_copies([this] { pass(16); });
-    EXPECT_EQ(stream_->graph_launches(), 2u + static_cast<unsigned>(i)) << "a first pass is given as it is";
+    EXPECT_EQ(stream_->graph_launches(), 2u + static_cast<unsigned>(i)) << "the first time is launched as it is";
   }
   expect_copies([this] { pass(0); });
   EXPECT_EQ(stream_->graph_launches(), 5u);
 }
 
-TEST_F(RepeatablePasses, MoreOfThemThanAreKept) {
+TEST_F(CapturableWork, MoreThanTheCacheHoldsIsCapturedAgain) {
   for (int round = 0; round < 2; ++round) {
     for (std::size_t at = 0; at < 100; ++at) {
       for (int i = 0; i < 3; ++i) expect_copies([this, at] { pass(16 * at); });
@@ -107,7 +107,7 @@ TEST_F(RepeatablePasses, MoreOfThemThanAreKept) {
   EXPECT_EQ(stream_->graph_launches(), 400u);
 }
 
-TEST_F(RepeatablePasses, OneThatWaitsIsGivenAsItIs) {
+TEST_F(CapturableWork, ThatWaitsIsLaunchedAsItIs) {
   for (int i = 0; i < 4; ++i) {
     expect_copies([this] {
       pass(0);
@@ -117,22 +117,22 @@ TEST_F(RepeatablePasses, OneThatWaitsIsGivenAsItIs) {
   EXPECT_EQ(stream_->graph_launches(), 0u);
 }
 
-TEST_F(RepeatablePasses, OneThatChangesIsNeverKept) {
+TEST_F(CapturableWork, ThatChangesIsNeverAGraph) {
   std::size_t calls = 0;
   for (int i = 0; i < 4; ++i) expect_copies([&] { pass(16 * (calls++ % 3)); });
   EXPECT_EQ(stream_->graph_launches(), 0u);
 }
 
-TEST_F(RepeatablePasses, OneThatThrowsLeavesNothingBehind) {
-  bool done = false, given_back = false;
+TEST_F(CapturableWork, ThatThrowsLeavesNothingBehind) {
+  bool done = false, released = false;
   const auto fail = [&] {
     pass(0);
     cuda_compute(*stream_).after([&] { done = true; });
-    cuda_compute(*stream_).release_after([&] { given_back = true; });
+    cuda_compute(*stream_).release_after([&] { released = true; });
     throw Error(ExitCode::kInternal, "in the middle");
   };
   EXPECT_THROW(stream_->run_capturable(fail), Error);
-  EXPECT_TRUE(given_back);
+  EXPECT_TRUE(released);
   stream_->synchronize();
   EXPECT_FALSE(done);
   for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
