@@ -3,8 +3,7 @@
 // A thread of its own checks, ten times a second or more often for short limits:
 //
 //   the main thread       calls pulse() whenever it polls its queues
-//   other ranks           send a sign of life now and then: heard(). Rank 0 hears all, the others hear rank 0. Only
-//   time
+//   other ranks           send a sign of life now and then: heard(). Rank 0 hears all, the others rank 0. Only time
 //                         in which the own main thread listens counts: a deaf rank must not blame others
 //   the step in hand      rank 0 checks that every rank gets on with it
 //   the wait for a page   the page's copy should have ended

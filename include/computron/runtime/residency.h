@@ -1,8 +1,7 @@
 // Which pages are in which frames of this rank, now and for the steps to come.
 //
-//   accept(step)   when the step arrives: its cache moves and its fetches join the swapper's queue (they may start
-//   while
-//                  earlier steps compute)
+//   accept(step)   when the step arrives: its cache moves and its fetches join the swapper's queue, and may start while
+//                  earlier steps compute
 //   begin(step)    in the order of execution: the state becomes the one that the step's pass finds
 //   StepPages      during the pass: pages are acquired in the order of their uses; as uses are released, refills
 //                  become due

@@ -17,8 +17,9 @@
 //     it is in slots. Its blocks keep their numbers on the way.
 //   * holders of a block = the running sequences that have it in their list. A block that is written has one holder and
 //     is not full; a full block is never written again until nobody holds it.
-//   * digest_ follows from the tables alone: each change xors its own part in or out, so that applying steps in another
-//     grouping gives the same digest.
+//   * digest_ follows every change of the tables: each xors its own part in or out, or adds to a count. It never
+//   depends
+//     on how the changes were grouped into steps.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,7 @@
 //
 // What must hold:
 //   * One order for all communicators: all ranks enqueue operations in the order of their steps, and a rank enqueues
-//   the
-//     next one only when the call before it is over. The children share the world's resources (splitShare), so the
+//     the next one only when the call before it is over. The children share the world's resources (splitShare), so the
 //     operations of a rank run in that order, whatever their streams.
 //   * An operation waits for the other ranks on the device. One that does not end within the deadline, or an error that
 //     NCCL reports, aborts every communicator (to abort one aborts all), so that the device gets free, and throws.

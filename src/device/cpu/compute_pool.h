@@ -4,13 +4,13 @@
 //   worker   (spins, then sleeps) ── enters an open round ── takes items ── leaves
 //
 // What must hold:
-//   * body_, items_ and error_ are written by the caller while no worker is inside, and read by a worker only between
-//     entering and leaving. Entering (acquire) and leaving (release) go through round_, which orders them.
+//   * body_ and items_ are written by the caller while no worker is inside, and read by a worker only between entering
+//     and leaving. error_ is written by the thread that sets failed_, and read by the caller after the join. Entering
+//     (acquire) and leaving (release) go through round_, which orders all three.
 //   * A worker enters only an open round of the number that it has seen. One that wakes up after the round was closed
 //     does not enter, so a join never waits for a thread that has done nothing: with more threads than cores a late
 //     worker costs nothing.
-//   * The caller's stack frame holds the body: the join waits for all workers inside, even when the caller's poll
-//   throws.
+//   * The body lives in the caller's stack frame, so the join waits for all workers inside even when a poll throws.
 #pragma once
 
 #include <atomic>

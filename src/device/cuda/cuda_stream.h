@@ -56,8 +56,7 @@ class CudaComputeStream final : public Stream {
   std::uint64_t graph_launches() const override { return graphs_.launches(); }
   double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }
-  // Runs `callback` once, in the next synchronize(), when everything launched so far has run; in the order of the
-  // calls.
+  // Runs `callback` once, in the next synchronize(), when everything launched so far has run. In the order of calls.
   void after(std::function<void()> callback) { after_.push_back({std::move(callback), /*even_if_dropped=*/false}); }
   // The same; where the work around it is dropped unlaunched (a dry record that leads to no graph), `callback` runs at
   // once. For what gives back memory that was lent.
