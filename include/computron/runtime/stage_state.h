@@ -12,8 +12,7 @@
 // What must hold after every call; a step that would break it is refused with Error{kInternal}:
 //   * owners_ is the inverse of page_tables_ and caches_: each frame is in at most one place of them. resident_ counts
 //     the pages in frames.
-//   * A model's cache is wholly in frames (caches_) or wholly in slots (offloaded_), and no pass of the model runs
-//   while
+//   * A model's cache is wholly in frames (caches_) or wholly in slots (offloaded_). No pass of the model runs while
 //     it is in slots. Its blocks keep their numbers on the way.
 //   * holders of a block = the running sequences that have it in their list. A block that is written has one holder and
 //     is not full; a full block is never written again until nobody holds it.
