@@ -16,9 +16,8 @@
 //     it is in slots. Its blocks keep their numbers on the way.
 //   * holders of a block = the running sequences that have it in their list. A block that is written has one holder and
 //     is not full; a full block is never written again until nobody holds it.
-//   * digest_ follows every change of the tables: each xors its own part in or out, or adds to a count. It never
-//   depends
-//     on how the changes were grouped into steps.
+//   * digest_ follows every change of the tables, each of which xors its part in or out, or adds to a count. How the
+//     changes were grouped into steps makes no difference.
 #pragma once
 
 #include <cstdint>
