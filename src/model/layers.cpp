@@ -61,38 +61,38 @@ float scaled_frequency(const ModelConfig& c, float f) {
   return f;
 }
 
-std::variant<Mlp, Experts> make_mlp(const Image& image, const std::string& prefix) {
-  if (image.plan.config.experts > 0) return Experts(image, prefix);
-  return Mlp(image, prefix);
+std::variant<Mlp, Experts> make_mlp(const ShardLayout& layout, const std::string& prefix) {
+  if (layout.plan.config.experts > 0) return Experts(layout, prefix);
+  return Mlp(layout, prefix);
 }
 
 }  // namespace
 
-ImageTensorRef::ImageTensorRef(const Image& image, int index) : image_(&image), index_(index) {
+TensorRef::TensorRef(const ShardLayout& layout, int index) : layout_(&layout), index_(index) {
   weight_panels_.resize(placed().panels.size());
   table_panels_.resize(placed().panels.size());
 }
 
-ImageTensorRef ImageTensorRef::find(const Image& image, const std::string& name) {
-  const auto& tensors = image.plan.tensors;
+TensorRef TensorRef::find(const ShardLayout& layout, const std::string& name) {
+  const auto& tensors = layout.plan.tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == name) return {image, static_cast<int>(i)};
+    if (tensors[i].name == name) return {layout, static_cast<int>(i)};
   }
   return {};
 }
 
-int ImageTensorRef::parts(const PageSource& pages) const {
+int TensorRef::parts(const PageSource& pages) const {
   return pages.group_by_group() ? static_cast<int>(placed().groups.size()) : 1;
 }
 
-PanelGroup ImageTensorRef::panels_of(const PageSource& pages, int part) const {
+PanelGroup TensorRef::panels_of(const PageSource& pages, int part) const {
   const std::vector<PanelGroup>& groups = placed().groups;
   if (pages.group_by_group()) return groups[static_cast<std::size_t>(part)];
   return {.first = 0, .count = static_cast<int>(placed().panels.size()), .uses_over = groups.back().uses_over};
 }
 
 template <class Panel>
-std::span<const Panel> ImageTensorRef::bind(std::vector<Panel>& views, PageSource& pages, int part) const {
+std::span<const Panel> TensorRef::bind(std::vector<Panel>& views, PageSource& pages, int part) const {
   const PanelGroup g = panels_of(pages, part);
   for (int i = g.first; i < g.first + g.count; ++i) {
     const PanelPlace& place = placed().panels[i];
@@ -102,30 +102,30 @@ std::span<const Panel> ImageTensorRef::bind(std::vector<Panel>& views, PageSourc
   return std::span<const Panel>(views).subspan(g.first, g.count);
 }
 
-Weight ImageTensorRef::weight(PageSource& pages, int part) {
-  return {bind(weight_panels_, pages, part), rows(), columns(), image_->weight_dtype};
+Weight TensorRef::weight(PageSource& pages, int part) {
+  return {bind(weight_panels_, pages, part), rows(), columns(), layout_->weight_dtype};
 }
 
-Table ImageTensorRef::table(PageSource& pages, int part) { return {bind(table_panels_, pages, part), rows()}; }
+Table TensorRef::table(PageSource& pages, int part) { return {bind(table_panels_, pages, part), rows()}; }
 
-Vector ImageTensorRef::vector(PageSource& pages) {
+Vector TensorRef::vector(PageSource& pages) {
   if (!present()) return {};
   const PanelPlace& place = placed().panels.front();
   const ResidentPage page = pages.acquire(place.use);
   return {reinterpret_cast<const float*>(page.data + place.offset), page.ready, rows()};
 }
 
-void ImageTensorRef::done(PageSource& pages, int part) const {
+void TensorRef::done(PageSource& pages, int part) const {
   if (!present()) return;
   const std::int64_t over = panels_of(pages, part).uses_over;
   if (over >= 0) pages.uses_over(static_cast<PageUse>(over));
 }
 
-Norm::Norm(const Image& image, const std::string& prefix)
-    : kind_(image.plan.config.norm),
-      epsilon_(image.plan.config.norm_epsilon),
-      weight_(ImageTensorRef::find(image, prefix + ".weight")),
-      bias_(ImageTensorRef::find(image, prefix + ".bias")) {}
+Norm::Norm(const ShardLayout& layout, const std::string& prefix)
+    : kind_(layout.plan.config.norm),
+      epsilon_(layout.plan.config.norm_epsilon),
+      weight_(TensorRef::find(layout, prefix + ".weight")),
+      bias_(TensorRef::find(layout, prefix + ".bias")) {}
 
 void Norm::forward(Pass& pass, Activations in, Activations out) {
   const Vector weight = weight_.vector(pass.pages);  // one by one: pages are asked for in order
@@ -135,10 +135,10 @@ void Norm::forward(Pass& pass, Activations in, Activations out) {
   bias_.done(pass.pages);
 }
 
-Linear::Linear(const Image& image, const std::string& prefix, Activation activation)
+Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
     : activation_(activation),
-      weight_(ImageTensorRef::find(image, prefix + ".weight")),
-      bias_(ImageTensorRef::find(image, prefix + ".bias")) {}
+      weight_(TensorRef::find(layout, prefix + ".weight")),
+      bias_(TensorRef::find(layout, prefix + ".bias")) {}
 
 void Linear::forward(Pass& pass, Activations x, Activations out) {
   const Vector bias = bias_.present() ? copy_bias(pass) : Vector{};
@@ -155,12 +155,12 @@ Vector Linear::copy_bias(Pass& pass) {
   return {reinterpret_cast<const float*>(copy.data), /*ready=*/nullptr, copy.columns};
 }
 
-RowParallelLinear::RowParallelLinear(const Image& image, const std::string& prefix)
-    : bias_(ImageTensorRef::find(image, prefix + ".bias")) {
-  const int chunks = image.plan.chunks;
+RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::string& prefix)
+    : bias_(TensorRef::find(layout, prefix + ".bias")) {
+  const int chunks = layout.plan.chunks;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const std::string name = prefix + ".weight" + (chunks > 1 ? fmt::format(".{}", chunk) : "");
-    weights_.push_back(ImageTensorRef::find(image, name));
+    weights_.push_back(TensorRef::find(layout, name));
     ensure(weights_.back().present(), "linear layer without a weight");
   }
 }
@@ -178,7 +178,7 @@ void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
 }
 
 void RowParallelLinear::multiply(Pass& pass, Activations x, int chunk, Activations out) {
-  ImageTensorRef& weight = weights_[static_cast<std::size_t>(chunk)];
+  TensorRef& weight = weights_[static_cast<std::size_t>(chunk)];
   if (chunks() > 1) {
     const Activations own = pass.work.chunk(x.rows, weight.columns(), x.dtype);
     pass.ops.copy_columns(pass.stream, x, chunk * weight.columns(), own);
@@ -190,11 +190,11 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int chunk, Activatio
   }
 }
 
-TokenEmbedding::TokenEmbedding(const Image& image, int t)
-    : first_token_(image.plan.first_token(t)),
-      dtype_(image.input_dtype),
-      tokens_(ImageTensorRef::find(image, "embedding.tokens.weight")),
-      projection_(image, "embedding.projection") {}
+TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
+    : first_token_(layout.plan.first_token(t)),
+      dtype_(layout.input_dtype),
+      tokens_(TensorRef::find(layout, "embedding.tokens.weight")),
+      projection_(layout, "embedding.projection") {}
 
 void TokenEmbedding::forward(Pass& pass, Activations hidden) {
   if (!projection_.present()) return look_up(pass, hidden);
@@ -213,11 +213,11 @@ void TokenEmbedding::look_up(Pass& pass, Activations out) {
   sum_over_ranks(pass, out);
 }
 
-PatchEmbedding::PatchEmbedding(const Image& image)
-    : patch_values_(image.plan.config.patch_values()),
-      dtype_(image.input_dtype),
-      patches_(image, "embedding.patches"),
-      class_token_(ImageTensorRef::find(image, "embedding.class_token")) {}
+PatchEmbedding::PatchEmbedding(const ShardLayout& layout)
+    : patch_values_(layout.plan.config.patch_values()),
+      dtype_(layout.input_dtype),
+      patches_(layout, "embedding.patches"),
+      class_token_(TensorRef::find(layout, "embedding.class_token")) {}
 
 void PatchEmbedding::forward(Pass& pass, Activations hidden) {
   const Activations values = pass.work.fused(hidden.rows, patch_values_);
@@ -232,15 +232,15 @@ void PatchEmbedding::forward(Pass& pass, Activations hidden) {
   class_token_.done(pass.pages);
 }
 
-Embedding::Embedding(const Image& image, int t)
-    : position_offset_(image.plan.config.position_offset),
-      types_(ImageTensorRef::find(image, "embedding.types.weight")),
-      positions_(ImageTensorRef::find(image, "embedding.positions.weight")),
-      norm_(image, "embedding.norm") {
-  if (image.plan.config.takes_images()) {
-    patches_.emplace(image);
+Embedding::Embedding(const ShardLayout& layout, int t)
+    : position_offset_(layout.plan.config.position_offset),
+      types_(TensorRef::find(layout, "embedding.types.weight")),
+      positions_(TensorRef::find(layout, "embedding.positions.weight")),
+      norm_(layout, "embedding.norm") {
+  if (layout.plan.config.takes_images()) {
+    patches_.emplace(layout);
   } else {
-    tokens_.emplace(image, t);
+    tokens_.emplace(layout, t);
   }
 }
 
@@ -251,8 +251,7 @@ void Embedding::forward(Pass& pass, Activations hidden) {
   if (norm_.present()) norm_.forward(pass, hidden, hidden);
 }
 
-void Embedding::add(Pass& pass, ImageTensorRef& table, std::span<const std::int32_t> rows, int offset,
-                    Activations hidden) {
+void Embedding::add(Pass& pass, TensorRef& table, std::span<const std::int32_t> rows, int offset, Activations hidden) {
   for (int part = 0; part < table.parts(pass.pages); ++part) {
     pass.ops.add_rows(pass.stream, rows, offset, table.table(pass.pages, part), hidden);
     table.done(pass.pages, part);
@@ -275,18 +274,18 @@ std::vector<float> RotaryEmbedding::frequencies(const ModelConfig& c) {
   return frequencies;
 }
 
-SelfAttention::SelfAttention(const Image& image, const std::string& prefix, int layer_in_stage)
-    : shape_{.heads = image.plan.heads,
-             .kv_heads = image.plan.kv_heads,
-             .head_dim = image.plan.config.head_dim,
-             .scale = 1.0f / std::sqrt(static_cast<float>(image.plan.config.head_dim)),
-             .causal = image.plan.config.causal,
-             .window = image.plan.config.sliding_window},
-      rotary_(image.plan.config.positions == PositionKind::kRotary),
+SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage)
+    : shape_{.heads = layout.plan.heads,
+             .kv_heads = layout.plan.kv_heads,
+             .head_dim = layout.plan.config.head_dim,
+             .scale = 1.0f / std::sqrt(static_cast<float>(layout.plan.config.head_dim)),
+             .causal = layout.plan.config.causal,
+             .window = layout.plan.config.sliding_window},
+      rotary_(layout.plan.config.positions == PositionKind::kRotary),
       layer_(layer_in_stage),
-      dtype_(image.input_dtype),
-      qkv_(image, prefix + ".qkv"),
-      output_(image, prefix + ".output") {}
+      dtype_(layout.input_dtype),
+      qkv_(layout, prefix + ".qkv"),
+      output_(layout, prefix + ".output") {}
 
 void SelfAttention::forward(Pass& pass, Activations x, Activations hidden) {
   const Activations qkv = pass.work.fused(x.rows, qkv_.out());
@@ -297,12 +296,12 @@ void SelfAttention::forward(Pass& pass, Activations x, Activations hidden) {
   output_.forward(pass, mixed, hidden);
 }
 
-Mlp::Mlp(const Image& image, const std::string& prefix)
-    : gated_(image.plan.config.gated_mlp),
-      activation_(image.plan.config.activation),
-      dtype_(image.input_dtype),
-      up_(image, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
-      down_(image, prefix + ".down") {}
+Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)
+    : gated_(layout.plan.config.gated_mlp),
+      activation_(layout.plan.config.activation),
+      dtype_(layout.input_dtype),
+      up_(layout, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
+      down_(layout, prefix + ".down") {}
 
 void Mlp::forward(Pass& pass, Activations x, Activations hidden) { down_.forward(pass, inner(pass, x), hidden); }
 
@@ -318,12 +317,12 @@ Activations Mlp::inner(Pass& pass, Activations x) {
   return inner;
 }
 
-Experts::Experts(const Image& image, const std::string& prefix)
-    : experts_per_token_(image.plan.config.experts_per_token),
-      dtype_(image.input_dtype),
-      router_(image, prefix + ".router") {
-  for (int expert = 0; expert < image.plan.config.experts; ++expert) {
-    experts_.emplace_back(image, fmt::format("{}.experts.{}", prefix, expert));
+Experts::Experts(const ShardLayout& layout, const std::string& prefix)
+    : experts_per_token_(layout.plan.config.experts_per_token),
+      dtype_(layout.input_dtype),
+      router_(layout, prefix + ".router") {
+  for (int expert = 0; expert < layout.plan.config.experts; ++expert) {
+    experts_.emplace_back(layout, fmt::format("{}.experts.{}", prefix, expert));
   }
 }
 
@@ -380,16 +379,16 @@ std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, int 
   return choices;
 }
 
-TransformerBlock::TransformerBlock(const Image& image, int layer_in_stage)
-    : TransformerBlock(image, fmt::format("layers.{}.", image.plan.first_layer + layer_in_stage), layer_in_stage) {}
+TransformerBlock::TransformerBlock(const ShardLayout& layout, int layer_in_stage)
+    : TransformerBlock(layout, fmt::format("layers.{}.", layout.plan.first_layer + layer_in_stage), layer_in_stage) {}
 
-TransformerBlock::TransformerBlock(const Image& image, const std::string& prefix, int layer_in_stage)
-    : norm_position_(image.plan.config.norm_position),
-      dtype_(image.input_dtype),
-      attention_norm_(image, prefix + "attention_norm"),
-      attention_(image, prefix + "attention", layer_in_stage),
-      mlp_norm_(image, prefix + "mlp_norm"),
-      mlp_(make_mlp(image, prefix + "mlp")) {}
+TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage)
+    : norm_position_(layout.plan.config.norm_position),
+      dtype_(layout.input_dtype),
+      attention_norm_(layout, prefix + "attention_norm"),
+      attention_(layout, prefix + "attention", layer_in_stage),
+      mlp_norm_(layout, prefix + "mlp_norm"),
+      mlp_(make_mlp(layout, prefix + "mlp")) {}
 
 void TransformerBlock::forward(Pass& pass, Activations hidden) {
   const Activations x = pass.work.input(hidden.rows, hidden.columns, dtype_);
@@ -409,13 +408,13 @@ void TransformerBlock::forward(Pass& pass, Activations hidden) {
   }
 }
 
-Head::Head(const Image& image, int t)
-    : first_token_(image.plan.first_token(t)),
-      real_vocab_(image.plan.real_vocab(t)),
-      slices_(image.plan.chunks),
-      dtype_(image.input_dtype),
-      projection_(image, "head.projection"),
-      weight_(ImageTensorRef::find(image, "head.weight")) {
+Head::Head(const ShardLayout& layout, int t)
+    : first_token_(layout.plan.first_token(t)),
+      real_vocab_(layout.plan.real_vocab(t)),
+      slices_(layout.plan.chunks),
+      dtype_(layout.input_dtype),
+      projection_(layout, "head.projection"),
+      weight_(TensorRef::find(layout, "head.weight")) {
   ensure(weight_.present(), "output head without a weight");
 }
 
@@ -461,8 +460,8 @@ void Head::summarize_rows(Pass& pass, Activations x, int first, const Outputs& o
                 out.draws + first * slices_);
 }
 
-Classifier::Classifier(const Image& image)
-    : dtype_(image.input_dtype), pooler_(image, "pooler", Activation::kTanh), classes_(image, "classifier") {}
+Classifier::Classifier(const ShardLayout& layout)
+    : dtype_(layout.input_dtype), pooler_(layout, "pooler", Activation::kTanh), classes_(layout, "classifier") {}
 
 void Classifier::forward(Pass& pass, Activations hidden, float* vectors, float* scores) {
   const int count = pass.batch.output_count();

@@ -8,25 +8,25 @@ namespace computron {
 
 namespace {
 
-std::unique_ptr<Workspace> make_workspace(Device& device, const Ops& ops, const std::vector<const Image*>& images,
-                                          int max_rows) {
+std::unique_ptr<Workspace> make_workspace(Device& device, const Ops& ops,
+                                          const std::vector<const ShardLayout*>& layouts, int max_rows) {
   Workspace::Sizes sizes;
-  for (const Image* image : images) sizes = sizes.max(Workspace::Sizes::of(image->plan, ops, max_rows));
+  for (const ShardLayout* layout : layouts) sizes = sizes.max(Workspace::Sizes::of(layout->plan, ops, max_rows));
   return std::make_unique<Workspace>(device, sizes);
 }
 
 // Floats of the longest row that is summed over ranks or sent to the next stage.
-std::size_t widest_row(const std::vector<const Image*>& images) {
+std::size_t widest_row(const std::vector<const ShardLayout*>& layouts) {
   int hidden = 0;
-  for (const Image* image : images) {
-    hidden = std::max({hidden, image->plan.config.hidden, image->plan.config.token_columns()});
+  for (const ShardLayout* layout : layouts) {
+    hidden = std::max({hidden, layout->plan.config.hidden, layout->plan.config.token_columns()});
   }
   return static_cast<std::size_t>(hidden);
 }
 
-std::size_t largest_vocab(const std::vector<const Image*>& images) {
+std::size_t largest_vocab(const std::vector<const ShardLayout*>& layouts) {
   int vocab = Draw::kCandidates;
-  for (const Image* image : images) vocab = std::max(vocab, image->plan.vocab);
+  for (const ShardLayout* layout : layouts) vocab = std::max(vocab, layout->plan.vocab);
   return static_cast<std::size_t>(vocab);
 }
 
@@ -90,33 +90,34 @@ struct HostOutputs {
 
 }  // namespace
 
-Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
-                   const HostStore& host, Links links, const ExecutorOptions& options)
+Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress,
+                   std::vector<const ShardLayout*> layouts, const HostStore& host, Links links,
+                   const ExecutorOptions& options)
     : mesh_(mesh),
       ops_(ops),
       progress_(progress),
-      images_(std::move(images)),
+      layouts_(std::move(layouts)),
       host_(host),
       trace_(options.trace),
       repeat_passes_(options.repeat_passes),
       divergence_(options.divergence),
       compute_(device.make_compute_stream(progress)),
       link_(device.make_copy_stream()),
-      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
+      residency_(mesh.stage, layouts_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
                  *compute_, options.verify_swap),
-      work_(make_workspace(device, ops, images_, options.max_rows)),
+      work_(make_workspace(device, ops, layouts_, options.max_rows)),
       links_(std::move(links)),
-      collector_(mesh, progress, trace_, largest_vocab(images_)) {
-  for (const Image* image : images_) {
-    transformers_.emplace_back(*image, mesh.t);
-    geometries_.push_back(KvGeometry::make(*image));
+      collector_(mesh, progress, trace_, largest_vocab(layouts_)) {
+  for (const ShardLayout* layout : layouts_) {
+    transformers_.emplace_back(*layout, mesh.t);
+    geometries_.push_back(KvGeometry::make(*layout));
   }
 }
 
 Executor::~Executor() { link_.reset(); }
 
-LinkSizes Executor::link_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options) {
-  return {.max_count = widest_row(images) * static_cast<std::size_t>(options.max_rows),
+LinkSizes Executor::link_sizes(const std::vector<const ShardLayout*>& layouts, const ExecutorOptions& options) {
+  return {.max_count = widest_row(layouts) * static_cast<std::size_t>(options.max_rows),
           .buffers = options.steps_in_flight};
 }
 
@@ -173,14 +174,14 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
     if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
     batch.sampling.resize(batch.output_rows.size());
     const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
-    batch.sampling[row - 1] = found->second.row(position, images_[step.model]->plan.chunks * mesh_.shape.tp == 1);
+    batch.sampling[row - 1] = found->second.row(position, layouts_[step.model]->plan.chunks * mesh_.shape.tp == 1);
   }
 }
 
 // Decoding, which comes again with other tokens and one more position. Sums over ranks are watched from outside of the
 // stream, and which experts are chosen is for the host to know: those passes are not.
 bool Executor::is_repeatable(const Step& step) const {
-  const ModelConfig& config = images_[step.model]->plan.config;
+  const ModelConfig& config = layouts_[step.model]->plan.config;
   return repeat_passes_ && compute_->repeats() && mesh_.shape.ranks() == 1 && config.causal && config.experts == 0 &&
          std::all_of(step.chunks.begin(), step.chunks.end(),
                      [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
@@ -190,10 +191,10 @@ void Executor::run_pass(const Step& step, Report& report) {
   const Batch batch = make_batch(step);
   const KvCacheView cache = geometries_[step.model].view(residency_.pool().base(), residency_.pool().frame_bytes(),
                                                          residency_.state().cache(step.model));
-  const Activations hidden = work_->hidden(batch.rows(), images_[step.model]->plan.config.hidden);
+  const Activations hidden = work_->hidden(batch.rows(), layouts_[step.model]->plan.config.hidden);
   const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
   auto* values = reinterpret_cast<float*>(hidden.data);
-  HostOutputs out(images_[step.model]->plan, batch);
+  HostOutputs out(layouts_[step.model]->plan, batch);
 
   const double begin_s = now_s(), still_s = standing_still_s();
   const std::uint64_t repeated = compute_->repeated();
@@ -214,9 +215,9 @@ void Executor::run_pass(const Step& step, Report& report) {
   // Of what stood still some may lie before this pass: a step without one does not wait for its device.
   report.compute_s = std::max(0.0, now_s() - begin_s - (standing_still_s() - still_s));
   if (!mesh_.last_stage()) return;
-  if (images_[step.model]->plan.config.causal) {
+  if (layouts_[step.model]->plan.config.causal) {
     report.rows =
-        collector_.collect(batch, images_[step.model]->plan.chunks, std::move(out.logits), std::move(out.draws));
+        collector_.collect(batch, layouts_[step.model]->plan.chunks, std::move(out.logits), std::move(out.draws));
   } else if (mesh_.t == 0) {
     report.encoded = out.encoded(step);
   }

@@ -38,14 +38,14 @@ class UseEvent : public Event {
 };
 
 // Pages are asked for in the order of their uses, none after it was given up, and every one is given up, as early as
-// the image says where that is to hold: group by group, and in one round (no more than Workspace::kLogitRows logit
+// the layout says where that is to hold: group by group, and in one round (no more than Workspace::kLogitRows logit
 // rows).
 class OrderedPages : public PageSource {
  public:
-  OrderedPages(const Image& image, bool group_by_group, bool one_round)
-      : image_(image), group_by_group_(group_by_group), one_round_(one_round), bytes_(image.page_bytes) {
-    for (PageUse use = 0; use < image.uses.size(); ++use) events_.emplace_back(use);
-    asked_.assign(image.uses.size(), false);
+  OrderedPages(const ShardLayout& layout, bool group_by_group, bool one_round)
+      : layout_(layout), group_by_group_(group_by_group), one_round_(one_round), bytes_(layout.page_bytes) {
+    for (PageUse use = 0; use < layout.uses.size(); ++use) events_.emplace_back(use);
+    asked_.assign(layout.uses.size(), false);
   }
 
   ResidentPage acquire(PageUse use) override {
@@ -53,8 +53,8 @@ class OrderedPages : public PageSource {
     // An operation may ask for its weight and then for its bias, but never skips a use.
     EXPECT_TRUE(use == 0 || asked_[use - 1]) << "use " << use << " comes before the one before it";
     if (group_by_group_ && one_round_ && !asked_[use]) {
-      EXPECT_EQ(over_, image_.over_before[use]) << "before use " << use;
-      EXPECT_LE(use - over_, Image::kGroupPages) << "an operation binds too many pages";
+      EXPECT_EQ(over_, layout_.over_before[use]) << "before use " << use;
+      EXPECT_LE(use - over_, ShardLayout::kGroupPages) << "an operation binds too many pages";
     }
     asked_[use] = true;
     return {bytes_.data(), &events_[use]};
@@ -77,7 +77,7 @@ class OrderedPages : public PageSource {
   }
 
  private:
-  const Image& image_;
+  const ShardLayout& layout_;
   const bool group_by_group_, one_round_;
   std::vector<std::byte> bytes_;
   std::vector<UseEvent> events_;
@@ -277,14 +277,14 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
                            spare_bytes, rows, group_by_group));
   const PlainFormat format;
   const ShardPlan plan = ShardPlan::make(config, mesh, stage, reproducible);
-  const std::size_t page = Image::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
-  const Image image = Image::make(plan, format, DType::kBF16, page);
+  const std::size_t page = ShardLayout::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
+  const ShardLayout layout = ShardLayout::make(plan, format, DType::kBF16, page);
   const Batch batch = make_batch(rows, config.patch_values());
   const auto device = make_cpu_device({.threads = 1});
   Progress progress(IdlePolicy::parse("yield"));
   const auto stream = device->make_compute_stream(progress);
   const auto all_reduce = make_local_all_reduce();
-  OrderedPages pages(image, group_by_group, /*one_round=*/batch.output_count() <= Workspace::kLogitRows);
+  OrderedPages pages(layout, group_by_group, /*one_round=*/batch.output_count() <= Workspace::kLogitRows);
   CheckingOps ops(pages);
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
@@ -293,8 +293,8 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   std::vector<float> vectors(batch.output_rows.size() * config.hidden),
       scores(batch.output_rows.size() * config.classes);
 
-  Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
-                                {logits.data(), nullptr, vectors.data(), scores.data()});
+  Transformer(layout, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
+                                 {logits.data(), nullptr, vectors.data(), scores.data()});
 
   pages.expect_all_over();
   ops.expect_all_parts();

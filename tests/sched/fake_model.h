@@ -27,7 +27,7 @@ struct FakeModel {
 // One stage, one layer.
 FakeModel small_model(int pages, std::vector<TokenId> eos_tokens = {});
 
-// Owns the images that shapes() point to.
+// Owns the layouts that shapes() point to.
 class FakeRoster {
  public:
   explicit FakeRoster(std::vector<FakeModel> models);
@@ -37,7 +37,7 @@ class FakeRoster {
   std::vector<ModelShape> shapes() const { return shapes_; }
   const ModelShape& shape(ModelId model) const { return shapes_[model]; }
   std::vector<std::string> names() const;  // "model-0", ...
-  std::vector<const Image*> images(int stage) const;
+  std::vector<const ShardLayout*> layouts(int stage) const;
 
   // Frames that the model needs on a stage for its pages and this many blocks of cache.
   int frames_needed(ModelId model, int stage, int blocks) const;
@@ -49,7 +49,7 @@ class FakeRoster {
 
  private:
   std::vector<FakeModel> models_;
-  std::deque<Image> images_;
+  std::deque<ShardLayout> layouts_;
   std::vector<ModelShape> shapes_;
 };
 

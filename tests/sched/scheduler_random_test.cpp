@@ -66,7 +66,7 @@ class RandomJob {
     int frames = 0;
     for (ModelId m = 0; m < roster_.models(); ++m) {
       for (int stage = 0; stage < roster_.stages(); ++stage) {
-        int frames_here = roster_.frames_needed(m, stage, 1) - roster_.shape(m).images[stage]->pages();
+        int frames_here = roster_.frames_needed(m, stage, 1) - roster_.shape(m).layouts[stage]->pages();
         frames_here += roster_.weights_needed(m, stage);
         frames = std::max(frames, frames_here);
       }

@@ -1,5 +1,5 @@
-// The parallel layers of a transformer. A layer knows its shapes and which tensors of the image it uses; bytes, stream
-// and scratch memory come with the pass. A layer built on tensors that the image lacks is absent, where it may be.
+// The parallel layers of a transformer. A layer knows its shapes and which tensors of the layout it uses; bytes, stream
+// and scratch memory come with the pass. A layer built on tensors that the layout lacks is absent, where it may be.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,15 @@
 
 namespace computron {
 
-// A tensor of an image. Binds its panels, part by part, to the frames its pages are in for one pass.
-class ImageTensorRef {
+// A tensor of a layout. Binds its panels, part by part, to the frames its pages are in for one pass.
+class TensorRef {
  public:
-  ImageTensorRef() = default;  // absent
-  ImageTensorRef(const Image& image, int index);
+  TensorRef() = default;  // absent
+  TensorRef(const ShardLayout& layout, int index);
   // The tensor called `name`, or an absent one.
-  static ImageTensorRef find(const Image& image, const std::string& name);
+  static TensorRef find(const ShardLayout& layout, const std::string& name);
 
-  bool present() const { return image_ != nullptr; }
+  bool present() const { return layout_ != nullptr; }
   int rows() const { return shard().rows; }
   int columns() const { return shard().columns; }
 
@@ -38,10 +38,10 @@ class ImageTensorRef {
   // Fills the views of a part's panels; returns them.
   template <class Panel>
   std::span<const Panel> bind(std::vector<Panel>& views, PageSource& pages, int part) const;
-  const ShardTensor& shard() const { return image_->plan.tensors[index_]; }
-  const ImageTensor& placed() const { return image_->tensors[index_]; }
+  const ShardTensor& shard() const { return layout_->plan.tensors[index_]; }
+  const TensorLayout& placed() const { return layout_->tensors[index_]; }
 
-  const Image* image_ = nullptr;
+  const ShardLayout* layout_ = nullptr;
   int index_ = 0;
   std::vector<WeightPanel> weight_panels_;
   std::vector<TablePanel> table_panels_;
@@ -50,14 +50,14 @@ class ImageTensorRef {
 class Norm {
  public:
   Norm() = default;  // absent
-  Norm(const Image& image, const std::string& prefix);
+  Norm(const ShardLayout& layout, const std::string& prefix);
   bool present() const { return weight_.present(); }
   void forward(Pass& pass, Activations in, Activations out);
 
  private:
   NormKind kind_ = NormKind::kLayerNorm;
   float epsilon_ = 0;
-  ImageTensorRef weight_, bias_;
+  TensorRef weight_, bias_;
 };
 
 // out = activation(x Wᵀ + b). Column-parallel where W's rows are split over the ranks: each computes its columns of the
@@ -66,7 +66,7 @@ class Norm {
 class Linear {
  public:
   Linear() = default;  // absent
-  Linear(const Image& image, const std::string& prefix, Activation activation = Activation::kNone);
+  Linear(const ShardLayout& layout, const std::string& prefix, Activation activation = Activation::kNone);
   bool present() const { return weight_.present(); }
   int out() const { return weight_.rows(); }
   void forward(Pass& pass, Activations x, Activations out);
@@ -75,13 +75,13 @@ class Linear {
   Vector copy_bias(Pass& pass);
 
   Activation activation_ = Activation::kNone;
-  ImageTensorRef weight_, bias_;
+  TensorRef weight_, bias_;
 };
 
 // W's columns split over the ranks; the bias is added once.
 class RowParallelLinear {
  public:
-  RowParallelLinear(const Image& image, const std::string& prefix);
+  RowParallelLinear(const ShardLayout& layout, const std::string& prefix);
   // hidden += Σ over ranks of x Wᵀ + b
   void forward(Pass& pass, Activations x, Activations hidden);
 
@@ -91,14 +91,14 @@ class RowParallelLinear {
   void multiply(Pass& pass, Activations x, int chunk, Activations out);
 
  private:
-  std::vector<ImageTensorRef> weights_;
-  ImageTensorRef bias_;
+  std::vector<TensorRef> weights_;
+  TensorRef bias_;
 };
 
 // Vocabulary-parallel: tokens → [M, hidden], replicated. Where rows are narrower than `hidden` they are projected.
 class TokenEmbedding {
  public:
-  TokenEmbedding(const Image& image, int t);
+  TokenEmbedding(const ShardLayout& layout, int t);
   void forward(Pass& pass, Activations hidden);
 
  private:
@@ -106,37 +106,36 @@ class TokenEmbedding {
 
   TokenId first_token_;
   DType dtype_;
-  ImageTensorRef tokens_;
+  TensorRef tokens_;
   Linear projection_;
 };
 
 // A linear layer over flattened patches; the first row of every image is the class token.
 class PatchEmbedding {
  public:
-  explicit PatchEmbedding(const Image& image);
+  explicit PatchEmbedding(const ShardLayout& layout);
   void forward(Pass& pass, Activations hidden);
 
  private:
   int patch_values_;
   DType dtype_;
   Linear patches_;
-  ImageTensorRef class_token_;
+  TensorRef class_token_;
 };
 
 // What goes in, plus rows of the tables of segments and positions, normalised where the model says so.
 class Embedding {
  public:
-  Embedding(const Image& image, int t);
+  Embedding(const ShardLayout& layout, int t);
   void forward(Pass& pass, Activations hidden);
 
  private:
-  static void add(Pass& pass, ImageTensorRef& table, std::span<const std::int32_t> rows, int offset,
-                  Activations hidden);
+  static void add(Pass& pass, TensorRef& table, std::span<const std::int32_t> rows, int offset, Activations hidden);
 
   std::optional<TokenEmbedding> tokens_;   // either these
   std::optional<PatchEmbedding> patches_;  // or these
   int position_offset_;
-  ImageTensorRef types_, positions_;
+  TensorRef types_, positions_;
   Norm norm_;
 };
 
@@ -157,7 +156,7 @@ class RotaryEmbedding {
 
 class SelfAttention {
  public:
-  SelfAttention(const Image& image, const std::string& prefix, int layer_in_stage);
+  SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
   // hidden += attention(x)
   void forward(Pass& pass, Activations x, Activations hidden);
 
@@ -173,7 +172,7 @@ class SelfAttention {
 // down(act(up(x))), or gated: down(act(gate(x)) · up(x)).
 class Mlp {
  public:
-  Mlp(const Image& image, const std::string& prefix);
+  Mlp(const ShardLayout& layout, const std::string& prefix);
   // hidden += mlp(x)
   void forward(Pass& pass, Activations x, Activations hidden);
   // The same in two parts: what goes down, and the way down.
@@ -192,7 +191,7 @@ class Mlp {
 // weight. Softmax over all experts in float32, the chosen ones' weights made to sum to one.
 class Experts {
  public:
-  Experts(const Image& image, const std::string& prefix);
+  Experts(const ShardLayout& layout, const std::string& prefix);
   // hidden += Σ over the chosen experts of weight × mlp(x). Waits for the router, whose choice decides what follows.
   void forward(Pass& pass, Activations x, Activations hidden);
 
@@ -216,11 +215,11 @@ class Experts {
 
 class TransformerBlock {
  public:
-  TransformerBlock(const Image& image, int layer_in_stage);
+  TransformerBlock(const ShardLayout& layout, int layer_in_stage);
   void forward(Pass& pass, Activations hidden);
 
  private:
-  TransformerBlock(const Image& image, const std::string& prefix, int layer_in_stage);
+  TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
 
   NormPosition norm_position_;
   DType dtype_;
@@ -233,7 +232,7 @@ class TransformerBlock {
 // Vocabulary-parallel output head of a decoder: each rank's slice of the logits, summarised row by row.
 class Head {
  public:
-  Head(const Image& image, int t);
+  Head(const ShardLayout& layout, int t);
   // out.logits[i] and out.draws[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
   // Where the plan cuts the vocabulary into slices there is one of each for each slice, a row's side by side.
   // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are given up in the last.
@@ -250,13 +249,13 @@ class Head {
   int slices_;
   DType dtype_;
   Linear projection_;
-  ImageTensorRef weight_;
+  TensorRef weight_;
 };
 
 // What an encoder says of a sequence, from its first row: a vector and the scores of classes.
 class Classifier {
  public:
-  explicit Classifier(const Image& image);
+  explicit Classifier(const ShardLayout& layout);
   // vectors [R, hidden] and, if there are classes, scores [R, classes]; host memory, filled when the stream has run.
   void forward(Pass& pass, Activations hidden, float* vectors, float* scores);
 

@@ -7,7 +7,7 @@
 
 #include "computron/base/trace.h"
 #include "computron/comm/all_reduce.h"
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 #include "computron/ops/ops.h"
 
 namespace computron {
@@ -42,7 +42,7 @@ struct ResidentPage {
   const Event* ready = nullptr;
 };
 
-// The pages of the pass's model, asked for in the order of Image::uses.
+// The pages of the pass's model, asked for in the order of ShardLayout::uses.
 class PageSource {
  public:
   virtual ~PageSource() = default;
@@ -51,8 +51,8 @@ class PageSource {
   // Every use ≤ `use` has been enqueued on the compute stream for the last time.
   virtual void uses_over(PageUse use) = 0;
   // True where pages still to come wait for uses of this very pass: then tensors are worked through group by group, and
-  // uses end as Image::over_before says. Otherwise a tensor is one operation, which saves a join a group (groups of
-  // 32 MiB on two threads: some 5 % of a gemm where other programs disturb one of them; within 1 % on one thread).
+  // uses end as ShardLayout::over_before says. Otherwise a tensor is one operation, which saves a join a group (groups
+  // of 32 MiB on two threads: some 5 % of a gemm where other programs disturb one of them; within 1 % on one thread).
   virtual bool group_by_group() const = 0;
 };
 

@@ -47,14 +47,14 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  // Borrows everything but `links`, which must fit link_sizes(); images[m] and host page numbers must match. `images`
+  // Borrows everything but `links`, which must fit link_sizes(); layouts[m] and host page numbers must match. `layouts`
   // are this stage's.
-  Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
+  Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const ShardLayout*> layouts,
            const HostStore& host, Links links, const ExecutorOptions& options);
   ~Executor();  // stops the copy thread before its frames go
 
-  // What an executor of these images needs of its links.
-  static LinkSizes link_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options);
+  // What an executor of these layouts needs of its links.
+  static LinkSizes link_sizes(const std::vector<const ShardLayout*>& layouts, const ExecutorOptions& options);
 
   // The step has arrived: starts what fetches may start. Steps are accepted and run in the same order.
   void accept(const Step& step) { residency_.accept(step); }
@@ -78,7 +78,7 @@ class Executor {
   const Mesh& mesh_;
   Ops& ops_;
   Progress& progress_;
-  std::vector<const Image*> images_;
+  std::vector<const ShardLayout*> layouts_;
   const HostStore& host_;
   Trace* trace_;
   bool repeat_passes_;

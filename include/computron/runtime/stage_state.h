@@ -48,8 +48,8 @@ struct SequenceState {
 
 class StageState {
  public:
-  // `images[m]` is model m's image of this stage; borrowed. `host_slots`: of the spill area.
-  StageState(std::vector<const Image*> images, int frames, int host_slots = 0);
+  // `layouts[m]` is model m's layout of this stage; borrowed. `host_slots`: of the spill area.
+  StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0);
 
   // The parts of applying a step, in this order; Error{kInternal} for anything a right scheduler would not say.
   void close(SequenceId sequence);
@@ -86,7 +86,7 @@ class StageState {
   StateDigest digest_after(const Step& step) const;
   // Test only: from here on this state differs in what that field of a digest is of; after `step`, which has a pass.
   void diverge(const std::string& field, const Step& step);
-  const Image& image(ModelId model) const { return *images_[model]; }
+  const ShardLayout& layout(ModelId model) const { return *layouts_[model]; }
 
  private:
   struct Block {
@@ -105,7 +105,7 @@ class StageState {
   void take_slots(ModelId model, const std::vector<HostSlot>& slots);
   void free_slots(ModelId model);
 
-  std::vector<const Image*> images_;
+  std::vector<const ShardLayout*> layouts_;
   std::vector<std::vector<FrameId>> page_tables_;  // [model][page]
   std::vector<int> resident_;                      // [model]
   std::vector<std::vector<FrameId>> caches_;       // [model]

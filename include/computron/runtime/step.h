@@ -9,8 +9,8 @@
 
 #include "computron/base/bytes.h"
 #include "computron/base/types.h"
-#include "computron/model/image.h"
 #include "computron/model/sampler.h"
+#include "computron/model/shard_layout.h"
 
 namespace computron {
 

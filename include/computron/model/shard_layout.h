@@ -17,7 +17,7 @@
 
 namespace computron {
 
-using PageUse = std::uint32_t;  // index into Image::uses
+using PageUse = std::uint32_t;  // index into ShardLayout::uses
 
 struct PanelPlace {
   PageUse use = 0;
@@ -27,26 +27,27 @@ struct PanelPlace {
   int rows = 0;
 };
 
-// Panels [first, first + count) of a tensor, in at most Image::kGroupPages pages. An operation binds them together.
+// Panels [first, first + count) of a tensor, in at most ShardLayout::kGroupPages pages. An operation binds them
+// together.
 struct PanelGroup {
   int first = 0;
   int count = 0;
   std::int64_t uses_over = -1;  // every use ≤ this is over once the group's operation has been enqueued
 };
 
-struct ImageTensor {
+struct TensorLayout {
   std::vector<PanelPlace> panels;  // vectors: one
   std::vector<PanelGroup> groups;  // cover the panels in order
 };
 
-struct Image {
+struct ShardLayout {
   static constexpr int kGroupPages = 4;
 
   ShardPlan plan;
   DType weight_dtype = DType::kF32;  // of GEMM weights; tables and vectors are f32
   DType input_dtype = DType::kF32;   // of what GEMM weights are multiplied with, and of keys and values
   std::size_t page_bytes = 0;
-  std::vector<ImageTensor> tensors;     // parallel to plan.tensors
+  std::vector<TensorLayout> tensors;    // parallel to plan.tensors
   std::vector<std::size_t> used_bytes;  // by page
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
@@ -61,7 +62,8 @@ struct Image {
   std::size_t waste_bytes() const;
 
   // ConfigError when a row block or vector does not fit a page, naming the tensor and the size needed.
-  static Image make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype, std::size_t page_bytes);
+  static ShardLayout make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype,
+                          std::size_t page_bytes);
   // The largest 64-row block, table row or vector of the shard: what a page must hold at least.
   static std::size_t largest_block_bytes(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype);
 };
