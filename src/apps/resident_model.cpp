@@ -127,7 +127,7 @@ Batch ResidentModel::batch(int sequences, int start, int rows) const {
 double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
   const KvCacheView cache = geometry_.view(cache_->data(), layout_.page_bytes, cache_frames_);
   Frames pages(*this);
-  std::vector<LogitSummary> logits(static_cast<std::size_t>(batch.output_count()));
+  std::vector<TopLogits> logits(static_cast<std::size_t>(batch.output_count()));
   Pass pass{*stream_, ops, *all_reduce_, pages, *work_, batch, cache};
   const auto forward = [&] {
     transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), {.logits = logits.data()});

@@ -432,7 +432,7 @@ void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {
     } else {
       pass.ops.gather_rows(pass.stream, hidden, wanted.subspan(first, rows), x);
     }
-    summarize_rows(pass, x, first, out, round + 1 == rounds);
+    finish_rows(pass, x, first, out, round + 1 == rounds);
   }
 }
 
@@ -445,7 +445,7 @@ Activations Head::project(Pass& pass, Activations hidden) {
   return projected;
 }
 
-void Head::summarize_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round) {
+void Head::finish_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round) {
   const Batch& batch = pass.batch;
   const Activations logits = pass.work.logits(x.rows, weight_.rows());
   for (int part = 0; part < weight_.parts(pass.pages); ++part) {
@@ -453,11 +453,11 @@ void Head::summarize_rows(Pass& pass, Activations x, int first, const Outputs& o
     if (last_round) weight_.done(pass.pages, part);
   }
   const LogitColumns columns{.first_token = first_token_, .real = real_vocab_, .slices = slices_};
-  pass.ops.summarize(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
-                     std::span(batch.targets).subspan(first, x.rows), out.logits + first * slices_);
+  pass.ops.top_k_log_sum_exp(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
+                             std::span(batch.targets).subspan(first, x.rows), out.logits + first * slices_);
   if (batch.sampling.empty()) return;
-  pass.ops.draw(pass.stream, logits, columns, std::span(batch.sampling).subspan(first, x.rows),
-                out.draws + first * slices_);
+  pass.ops.sample(pass.stream, logits, columns, std::span(batch.sampling).subspan(first, x.rows),
+                  out.samples + first * slices_);
 }
 
 Classifier::Classifier(const ShardLayout& layout)

@@ -25,7 +25,7 @@ std::size_t widest_row(const std::vector<const ShardLayout*>& layouts) {
 }
 
 std::size_t largest_vocab(const std::vector<const ShardLayout*>& layouts) {
-  int vocab = Draw::kCandidates;
+  int vocab = SliceSample::kCandidates;
   for (const ShardLayout* layout : layouts) vocab = std::max(vocab, layout->plan.vocab);
   return static_cast<std::size_t>(vocab);
 }
@@ -60,14 +60,14 @@ struct HostOutputs {
     const std::size_t count = batch.output_rows.size();
     if (plan.config.causal) {
       logits.resize(count * plan.chunks);
-      if (!batch.sampling.empty()) draws.resize(count * plan.chunks);
+      if (!batch.sampling.empty()) samples.resize(count * plan.chunks);
     } else {
       vectors.resize(count * hidden);
       scores.resize(count * classes);
     }
   }
 
-  Outputs pointers() { return {logits.data(), draws.data(), vectors.data(), scores.data()}; }
+  Outputs pointers() { return {logits.data(), samples.data(), vectors.data(), scores.data()}; }
 
   // What each chunk of the step wanted.
   std::vector<std::vector<float>> encoded(const Step& step) const {
@@ -83,8 +83,8 @@ struct HostOutputs {
   }
 
   std::size_t hidden, classes;
-  std::vector<LogitSummary> logits;
-  std::vector<Draw> draws;
+  std::vector<TopLogits> logits;
+  std::vector<SliceSample> samples;
   std::vector<float> vectors, scores;
 };
 
@@ -163,7 +163,7 @@ Batch Executor::make_batch(const Step& step) {
   return batch;
 }
 
-// A chunk's last row is the one a token is drawn from.
+// A chunk's last row is the one a token is sampled from.
 void Executor::add_sampling(const Step& step, Batch& batch) {
   std::size_t row = 0;
   for (const SequenceChunk& chunk : step.chunks) {
@@ -217,7 +217,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   if (!mesh_.last_stage()) return;
   if (layouts_[step.model]->plan.config.causal) {
     report.rows =
-        collector_.collect(batch, layouts_[step.model]->plan.chunks, std::move(out.logits), std::move(out.draws));
+        collector_.collect(batch, layouts_[step.model]->plan.chunks, std::move(out.logits), std::move(out.samples));
   } else if (mesh_.t == 0) {
     report.encoded = out.encoded(step);
   }

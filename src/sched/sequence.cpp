@@ -88,7 +88,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
 
 // For the ranks, which see prompt and generated tokens alike.
 std::optional<SamplingParams> Sequence::sampling() const {
-  if (!request_.sampling.draws()) return std::nullopt;
+  if (!request_.sampling.samples()) return std::nullopt;
   SamplingParams params = request_.sampling;
   params.prompt_tokens = static_cast<std::uint32_t>(completion_.prompt_tokens);
   params.stop_tokens = stop_tokens_;

@@ -156,14 +156,14 @@ class CheckingOps : public Ops {
     EXPECT_EQ(out.columns, shape.heads * shape.head_dim);
     layers.push_back(layer);
   }
-  void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
-                 std::span<const TokenId> targets, LogitSummary* out) override {
+  void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
+                         std::span<const TokenId> targets, TopLogits* out) override {
     expect_all_parts();
     EXPECT_EQ(top.size(), targets.size());
     EXPECT_EQ(static_cast<int>(top.size()), logits.rows);
     for (int i = 0; i < logits.rows * columns.slices; ++i) ++out[i].count;
   }
-  void draw(Stream&, Activations, const LogitColumns&, std::span<const RowSampling>, Draw*) override {}
+  void sample(Stream&, Activations, const LogitColumns&, std::span<const RowSampling>, SliceSample*) override {}
   void copy_columns(Stream&, Activations in, int first, Activations out) override {
     EXPECT_LE(first + out.columns, in.columns);
     EXPECT_EQ(in.rows, out.rows);
@@ -289,7 +289,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
   Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
-  std::vector<LogitSummary> logits(batch.output_count() * plan.chunks);
+  std::vector<TopLogits> logits(batch.output_count() * plan.chunks);
   std::vector<float> vectors(batch.output_rows.size() * config.hidden),
       scores(batch.output_rows.size() * config.classes);
 
@@ -302,7 +302,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   std::iota(layers.begin(), layers.end(), 0);
   EXPECT_EQ(ops.layers, layers);
   const bool last = plan.has_head();
-  for (const LogitSummary& summary : logits) EXPECT_EQ(summary.count, last && config.causal) << "once, at the end";
+  for (const TopLogits& top_logits : logits) EXPECT_EQ(top_logits.count, last && config.causal) << "once, at the end";
   EXPECT_THAT(vectors, Each(last && !config.causal ? 1.0f : 0.0f));
   EXPECT_THAT(scores, Each(last ? 1.0f : 0.0f));
 }

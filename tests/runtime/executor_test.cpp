@@ -150,7 +150,7 @@ class Planner {
 
 // A prompt of each model, then tokens one by one, the models taking turns at random.
 // A model's turn lasts `turn` steps.
-std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, StepId turn = 1, bool draws = false) {
+std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, StepId turn = 1, bool samples = false) {
   std::mt19937_64 random(seed);
   std::vector<Step> steps;
   int length[2] = {0, 0};
@@ -169,7 +169,7 @@ std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, 
                         .output = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
                         .top = 3,
                         .after_last = -1};
-    if (draws && start == 0) {
+    if (samples && start == 0) {
       chunk.sampling = {
           .temperature = 0.9f, .top_p = 0.8f, .repetition_penalty = 1.2f, .prompt_tokens = 14, .key = seed};
     }
@@ -205,7 +205,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
   };
   struct Steps {
     StepId count = 10, turn = 1;
-    bool repeat_passes = true, draw = false;
+    bool repeat_passes = true, sample = false;
   };
 
   // Checks the digests on the way.
@@ -233,7 +233,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     Outcome outcome;
     double exposed_s = 0;
     std::uint64_t reported_repeated = 0;
-    for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.draw)) {
+    for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.sample)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
       const double begin_s = now_s();
@@ -289,10 +289,10 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
 // frames.
 TEST_P(ExecutorTest, RepeatedPassesHaveTheBitsOfThoseGivenOneByOne) {
   if (Communicator::world().size() > 1) GTEST_SKIP() << "passes with sums over ranks are not repeated";
-  for (const auto& [frames, draw] : {std::pair{kAllFrames, false}, {kAllFrames, true}, {kOneModelsFrames, true}}) {
+  for (const auto& [frames, sample] : {std::pair{kAllFrames, false}, {kAllFrames, true}, {kOneModelsFrames, true}}) {
     const Setting setting{"", frames, GetParam().device};
-    const Steps steps{.count = 40, .turn = 8, .draw = draw};
-    const Outcome given = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false, draw});
+    const Steps steps{.count = 40, .turn = 8, .sample = sample};
+    const Outcome given = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false, sample});
     const Outcome repeated = run({}, setting, kHostSlots, /*seed=*/5, steps);
     EXPECT_EQ(given.repeated, 0u);
     if (!test::on_cpu()) {

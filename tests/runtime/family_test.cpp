@@ -155,7 +155,7 @@ class Model {
   }
 
   std::vector<float> run(const Batch& batch) {
-    std::vector<LogitSummary> summaries(batch.targets.size());
+    std::vector<TopLogits> summaries(batch.targets.size());
     forward(batch, {summaries.data()});
     return mesh_.last_stage() ? gather(summaries) : std::vector<float>{};
   }
@@ -173,10 +173,10 @@ class Model {
   }
 
   // Each logit from the rank whose slice it lies in.
-  std::vector<float> gather(const std::vector<LogitSummary>& mine) {
+  std::vector<float> gather(const std::vector<TopLogits>& mine) {
     std::vector<float> logits(mine.size());
     for (const auto& bytes : mesh_.tensor.all_gather(std::as_bytes(std::span(mine)))) {
-      const auto* part = reinterpret_cast<const LogitSummary*>(bytes.data());
+      const auto* part = reinterpret_cast<const TopLogits*>(bytes.data());
       for (std::size_t i = 0; i < logits.size(); ++i) {
         if (part[i].has_target) logits[i] = part[i].target_logit;
       }

@@ -233,7 +233,7 @@ class TransformerBlock {
 class Head {
  public:
   Head(const ShardLayout& layout, int t);
-  // out.logits[i] and out.draws[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
+  // out.logits[i] and out.samples[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
   // Where the plan cuts the vocabulary into slices there is one of each for each slice, a row's side by side.
   // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are given up in the last.
   void forward(Pass& pass, Activations hidden, const Outputs& out);
@@ -242,7 +242,7 @@ class Head {
   // The wanted rows of hidden, projected: [R, width].
   Activations project(Pass& pass, Activations hidden);
   // Rows [first, first + count) of the logits.
-  void summarize_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round);
+  void finish_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round);
 
   TokenId first_token_;
   int real_vocab_;

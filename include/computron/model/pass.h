@@ -23,15 +23,15 @@ struct Batch {
   std::vector<std::int32_t> output_rows;  // [R] rows of the batch, ascending
   std::vector<std::int32_t> top;          // decoders: [R] candidates to keep
   std::vector<TokenId> targets;           // decoders: [R] token whose logit is wanted, or -1
-  std::vector<RowSampling> sampling;      // decoders: [R], or empty where no row draws
+  std::vector<RowSampling> sampling;      // decoders: [R], or empty where no row samples
   int rows() const { return static_cast<int>(positions.size()); }
   int output_count() const { return static_cast<int>(output_rows.size()); }
 };
 
 // Host memory that the last stage fills when the stream has run: `logits` for decoders, the others for encoders.
 struct Outputs {
-  LogitSummary* logits = nullptr;  // [R]
-  Draw* draws = nullptr;           // [R] of rows that draw
+  TopLogits* logits = nullptr;     // [R]
+  SliceSample* samples = nullptr;  // [R] of rows that sample
   float* vectors = nullptr;        // [R, hidden], pooled
   float* scores = nullptr;         // [R, classes]
 };

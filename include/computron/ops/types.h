@@ -61,7 +61,7 @@ struct LogitColumns {
 };
 
 // What is left of a row of logits on one rank: enough to choose a token and to give log-probabilities.
-struct LogitSummary {
+struct TopLogits {
   static constexpr int kTop = 21;
   TokenId tokens[kTop];  // best first; ties: smaller token first
   float logits[kTop];    // as many as min(top, real columns) are valid

@@ -93,7 +93,7 @@ class Executor {
   std::vector<Transformer> transformers_;  // [model]
   std::vector<KvGeometry> geometries_;     // [model]
   RowCollector collector_;
-  std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of open sequences that draw
+  std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of open sequences that sample
 };
 
 }  // namespace computron

@@ -18,31 +18,31 @@ class RowCollector {
       : mesh_(mesh), progress_(progress), trace_(trace), max_slice_(max_slice) {}
 
   // What every rank of the stage has of the batch's R rows, `slices` of each side by side, → R sampled rows on t = 0,
-  // none elsewhere. All ranks of the stage must call it. Summaries and what is offered to be drawn go first; of rows
-  // whose candidates do not tell which token is drawn (draw(), model/sampler.h), t = 0 then asks for everything.
-  std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<LogitSummary> logits,
-                                  std::vector<Draw> draws);
+  // none elsewhere. All ranks of the stage must call it. Top-k logits and candidates go first; of rows whose
+  // candidates do not tell which token is sampled (sample_from_slices(), model/sampler.h), t = 0 then asks for all.
+  std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<TopLogits> logits,
+                                  std::vector<SliceSample> samples);
 
  private:
   // Of one rank: slices of all rows.
   struct Offer {
-    std::vector<LogitSummary> logits;
-    std::vector<Draw> draws;
+    std::vector<TopLogits> logits;
+    std::vector<SliceSample> samples;
   };
   // Offers of all ranks.
   struct Table {
     std::vector<Offer> ranks;
     int slices = 1;
     // Everything that is said of row i, in the order of tokens.
-    std::vector<const LogitSummary*> logits_of(std::size_t i) const;
-    std::vector<const Draw*> draws_of(std::size_t i) const;
+    std::vector<const TopLogits*> logits_of(std::size_t i) const;
+    std::vector<const SliceSample*> samples_of(std::size_t i) const;
   };
   static std::vector<std::byte> encode(const Batch& batch, int slices, const Offer& offer);
   static Offer decode(const Batch& batch, int slices, std::span<const std::byte> bytes);
   static std::size_t max_bytes(const Batch& batch, int slices);
 
   std::vector<SampledRow> sample(const Batch& batch, int slices, Offer own);
-  void answer(int slices, const std::vector<Draw>& draws);
+  void answer(int slices, const std::vector<SliceSample>& samples);
   std::vector<std::vector<Candidate>> whole_rows(const std::vector<std::uint32_t>& wanted, const Table& table);
 
   void send(std::span<const std::byte> bytes, int to);

@@ -411,56 +411,56 @@ void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall
 
 // ---- logits
 
-void CudaOps::summarize(Stream& stream, Activations logits, const LogitColumns& columns,
-                        std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
+void CudaOps::top_k_log_sum_exp(Stream& stream, Activations logits, const LogitColumns& columns,
+                                std::span<const std::int32_t> top, std::span<const TokenId> targets, TopLogits* out) {
   check_logits(logits, columns);
   const auto rows = static_cast<std::size_t>(logits.rows), slices = static_cast<std::size_t>(columns.slices);
   ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
   if (rows == 0) return;
   CudaComputeStream& compute = begin(stream);
-  const auto summaries = staging_.result<LogitSummary>(compute, rows * slices);
-  kernel::SummarizeCall call{.logits = as<const float>(logits),
-                             .rows = 0,
-                             .columns = logits.columns,
-                             .of = columns,
-                             .top = staging_.upload(compute, top),
-                             .targets = staging_.upload(compute, targets),
-                             .parts = scratch<kernel::SummaryPart>(),
-                             .out = summaries.device};
+  const auto top_logits = staging_.result<TopLogits>(compute, rows * slices);
+  kernel::TopKCall call{.logits = as<const float>(logits),
+                        .rows = 0,
+                        .columns = logits.columns,
+                        .of = columns,
+                        .top = staging_.upload(compute, top),
+                        .targets = staging_.upload(compute, targets),
+                        .parts = scratch<kernel::TopKPart>(),
+                        .out = top_logits.device};
   const std::size_t row_parts = std::max<std::size_t>(1, slices * static_cast<std::size_t>(call.blocks()));
   const auto step =
-      static_cast<int>(std::min(kScratchBytes / sizeof(kernel::SummaryPart) / row_parts, kMaxGridItems / slices));
+      static_cast<int>(std::min(kScratchBytes / sizeof(kernel::TopKPart) / row_parts, kMaxGridItems / slices));
   ensure(step > 0, "a row of logits has more parts than there is room for");
   for (int first = 0; first < logits.rows; first += step) {
     call.rows = std::min(step, logits.rows - first);
     give(
-        compute, "summarize", [&](cudaStream_t on) { kernel::summarize(on, call); }, call);
+        compute, "top_k_log_sum_exp", [&](cudaStream_t on) { kernel::top_k_log_sum_exp(on, call); }, call);
     call.logits += static_cast<std::size_t>(step) * logits.columns;
     call.top += step;
     call.targets += step;
     call.out += step * slices;
   }
-  compute.after([=] { std::copy_n(summaries.host, rows * slices, out); });
+  compute.after([=] { std::copy_n(top_logits.host, rows * slices, out); });
 }
 
-void CudaOps::DrawLists::add(int row, const RowSampling& s) {
+void CudaOps::SampleLists::add(int row, const RowSampling& s) {
   const auto append = [](auto& list, const auto& more) {
     const int begin = static_cast<int>(list.size());
     for (const auto& entry : more) list.push_back(entry);
     return begin;
   };
-  kernel::DrawRow r{.row = row,
-                    .truncated = s.truncates() ? truncating++ : -1,
-                    .temperature = s.temperature,
-                    .top_k = s.top_k,
-                    .top_p = s.top_p,
-                    .min_p = s.min_p,
-                    .repetition_penalty = s.repetition_penalty,
-                    .frequency_penalty = s.frequency_penalty,
-                    .presence_penalty = s.presence_penalty,
-                    .whole = s.whole,
-                    .key = s.key,
-                    .position = s.position};
+  kernel::SampleRow r{.row = row,
+                      .truncated = s.truncates() ? truncating++ : -1,
+                      .temperature = s.temperature,
+                      .top_k = s.top_k,
+                      .top_p = s.top_p,
+                      .min_p = s.min_p,
+                      .repetition_penalty = s.repetition_penalty,
+                      .frequency_penalty = s.frequency_penalty,
+                      .presence_penalty = s.presence_penalty,
+                      .whole = s.whole,
+                      .key = s.key,
+                      .position = s.position};
   r.used_begin = append(used, s.used);
   r.used_end = static_cast<int>(used.size());
   r.bias_begin = static_cast<int>(bias.size());
@@ -475,8 +475,8 @@ void CudaOps::DrawLists::add(int row, const RowSampling& s) {
 namespace {
 
 // What came back of one slice of a row.
-Draw draw_of(const kernel::DrawResult& result, const Candidate* candidates, const Candidate* all) {
-  Draw out{.best = result.best, .score = result.score, .max = result.max, .mass = result.mass};
+SliceSample sample_of(const kernel::SampleResult& result, const Candidate* candidates, const Candidate* all) {
+  SliceSample out{.best = result.best, .score = result.score, .max = result.max, .sum_exp = result.sum_exp};
   out.candidates.assign(candidates, candidates + result.candidates);
   out.slice.assign(all, all + result.slice);
   return out;
@@ -484,52 +484,52 @@ Draw draw_of(const kernel::DrawResult& result, const Candidate* candidates, cons
 
 }  // namespace
 
-void CudaOps::draw(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
-                   Draw* out) {
+void CudaOps::sample(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+                     SliceSample* out) {
   check_logits(logits, columns);
   ensure(rows.size() == static_cast<std::size_t>(logits.rows), "a row of logits lacks its sampling");
-  DrawLists lists;
+  SampleLists lists;
   for (int row = 0; row < logits.rows; ++row) {
-    if (rows[static_cast<std::size_t>(row)].draws) lists.add(row, rows[static_cast<std::size_t>(row)]);
+    if (rows[static_cast<std::size_t>(row)].samples) lists.add(row, rows[static_cast<std::size_t>(row)]);
   }
   if (lists.rows.empty()) return;
   CudaComputeStream& compute = begin(stream);
   const auto slices = static_cast<std::size_t>(columns.slices), width = logits.columns / slices;
   const std::size_t truncated = static_cast<std::size_t>(lists.truncating) * slices;
-  const DrawResults results{staging_.result<kernel::DrawResult>(compute, lists.rows.size() * slices),
-                            staging_.result<Candidate>(compute, truncated * Draw::kCandidates),
-                            staging_.result<Candidate>(compute, truncated * width)};
-  draw_rows(compute, logits, columns, lists, results);
-  compute.after([=, drawn = std::move(lists.rows)] {
-    for (std::size_t i = 0; i < drawn.size() * slices; ++i) {
-      const kernel::DrawRow& row = drawn[i / slices];
+  const SampleResults results{staging_.result<kernel::SampleResult>(compute, lists.rows.size() * slices),
+                              staging_.result<Candidate>(compute, truncated * SliceSample::kCandidates),
+                              staging_.result<Candidate>(compute, truncated * width)};
+  sample_rows(compute, logits, columns, lists, results);
+  compute.after([=, sampled = std::move(lists.rows)] {
+    for (std::size_t i = 0; i < sampled.size() * slices; ++i) {
+      const kernel::SampleRow& row = sampled[i / slices];
       const std::size_t place = row.truncated < 0 ? 0 : static_cast<std::size_t>(row.truncated) * slices + i % slices;
       out[static_cast<std::size_t>(row.row) * slices + i % slices] =
-          draw_of(results.slices.host[i], results.candidates.host + place * Draw::kCandidates,
-                  results.all.host + place * width);
+          sample_of(results.slices.host[i], results.candidates.host + place * SliceSample::kCandidates,
+                    results.all.host + place * width);
     }
   });
 }
 
 // As many rows at a time as there is room for their scaled logits.
-void CudaOps::draw_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
-                        const DrawLists& lists, const DrawResults& results) {
+void CudaOps::sample_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
+                          const SampleLists& lists, const SampleResults& results) {
   const std::int32_t* row_ids = staging_.upload(stream, std::span<const std::int32_t>(lists.row_ids));
-  kernel::DrawCall call{.logits = as<const float>(logits),
-                        .columns = logits.columns,
-                        .of = columns,
-                        .rows = staging_.upload(stream, std::span<const kernel::DrawRow>(lists.rows)),
-                        .count = 0,
-                        .used = staging_.upload(stream, std::span<const TokenUse>(lists.used)),
-                        .bias = staging_.upload(stream, std::span<const kernel::TokenBias>(lists.bias)),
-                        .banned = staging_.upload(stream, std::span<const TokenId>(lists.banned)),
-                        .scaled = nullptr,
-                        .parts = scratch<kernel::DrawPart>(),
-                        .out = results.slices.device,
-                        .candidates = results.candidates.device,
-                        .slices = results.all.device};
+  kernel::SampleCall call{.logits = as<const float>(logits),
+                          .columns = logits.columns,
+                          .of = columns,
+                          .rows = staging_.upload(stream, std::span<const kernel::SampleRow>(lists.rows)),
+                          .count = 0,
+                          .used = staging_.upload(stream, std::span<const TokenUse>(lists.used)),
+                          .bias = staging_.upload(stream, std::span<const kernel::TokenBias>(lists.bias)),
+                          .banned = staging_.upload(stream, std::span<const TokenId>(lists.banned)),
+                          .scaled = nullptr,
+                          .parts = scratch<kernel::SamplePart>(),
+                          .out = results.slices.device,
+                          .candidates = results.candidates.device,
+                          .slices = results.all.device};
   const std::size_t slices = static_cast<std::size_t>(columns.slices);
-  const std::size_t part_bytes = slices * static_cast<std::size_t>(call.blocks()) * sizeof(kernel::DrawPart);
+  const std::size_t part_bytes = slices * static_cast<std::size_t>(call.blocks()) * sizeof(kernel::SamplePart);
   const std::size_t room = kScratchBytes / (part_bytes + logits.columns * sizeof(float));
   const int step = static_cast<int>(std::min(room, kMaxGridItems / slices));
   ensure(step > 0, "a row of logits is longer than there is room for");
@@ -541,7 +541,7 @@ void CudaOps::draw_rows(CudaComputeStream& stream, const Activations& logits, co
         kernel::CopyRows<float, float>{as<const float>(logits), logits.columns, row_ids + first, 0, call.scaled,
                                        logits.columns});
     give(
-        stream, "draw", [&](cudaStream_t on) { kernel::draw(on, call); }, call);
+        stream, "sample", [&](cudaStream_t on) { kernel::sample(on, call); }, call);
     call.rows += step;
     call.out += step * slices;
   }

@@ -271,7 +271,7 @@ TEST(Logits, KeysSortAsNumbersDo) {
 }
 
 TEST(Logits, PenaltiesAreTheHosts) {
-  const DrawRow row{.repetition_penalty = 1.3f, .frequency_penalty = 0.7f, .presence_penalty = -0.2f};
+  const SampleRow row{.repetition_penalty = 1.3f, .frequency_penalty = 0.7f, .presence_penalty = -0.2f};
   for (const float x : {-2.0f, 0.0f, 3.7f}) {
     for (const std::uint32_t generated : {0u, 1u, 5u}) {
       const float after = x > 0 ? x / 1.3f : x * 1.3f;
@@ -283,7 +283,7 @@ TEST(Logits, PenaltiesAreTheHosts) {
 
 TEST(Logits, CandidatesSufficeWhereTheCpuSaysSo) {
   const auto row = [](int top_k, float top_p, float min_p, int whole) {
-    return DrawRow{.top_k = top_k, .top_p = top_p, .min_p = min_p, .whole = whole};
+    return SampleRow{.top_k = top_k, .top_p = top_p, .min_p = min_p, .whole = whole};
   };
   EXPECT_TRUE(candidates_suffice(row(0, 0.9f, 0, 0), 500, 500, 0, 0, 1, 1)) << "all of the slice";
   EXPECT_TRUE(candidates_suffice(row(0, 0.9f, 0, 0), 0, 500, 0, 0, 1, 1)) << "no number among them";
