@@ -14,7 +14,7 @@ void rotary_angles(std::int32_t position, const float* frequencies, int n, float
   }
 }
 
-void rotate(const float* angles, int n, float* head) {
+void apply_rope(const float* angles, int n, float* head) {
   const auto turn = [](F8 x, F8 y, F8 c, F8 s, F8& u, F8& v) {
     u = fma(x, c, mul(sub(splat(0), y), s));
     v = fma(y, c, mul(x, s));

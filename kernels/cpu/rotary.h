@@ -10,6 +10,6 @@ namespace computron::kernels {
 void rotary_angles(std::int32_t position, const float* frequencies, int n, float* out);
 
 // Turns the pairs of one head [2n] by the angles [cos n | sin n].
-void rotate(const float* angles, int n, float* head);
+void apply_rope(const float* angles, int n, float* head);
 
 }  // namespace computron::kernels

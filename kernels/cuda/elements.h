@@ -171,7 +171,7 @@ struct RotaryAngles {
 };
 
 // Turns pair c of row r: element i of a head with element i + half, c = head × half + i over queries and keys.
-struct Rotate {
+struct ApplyRope {
   const float* angles;  // [rows, 2 half]
   int half;
   int columns;

@@ -71,8 +71,8 @@ void OpsProbe::rotary_angles(Stream& stream, std::span<const std::int32_t> posit
   beside_gemms(stream, "rotary_angles", [&] { ops_.rotary_angles(stream, positions, frequencies, out); });
 }
 
-void OpsProbe::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
-  beside_gemms(stream, "rotate", [&] { ops_.rotate(stream, shape, angles, qkv); });
+void OpsProbe::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  beside_gemms(stream, "rotate", [&] { ops_.apply_rope(stream, shape, angles, qkv); });
 }
 
 void OpsProbe::convert(Stream& stream, Activations in, Activations out) {

@@ -118,7 +118,7 @@ Batch ResidentModel::batch(int sequences, int start, int rows) const {
     }
     batch.output_rows.push_back(s * rows + rows - 1);
   }
-  batch.types.assign(batch.tokens.size(), 0);
+  batch.token_type_ids.assign(batch.tokens.size(), 0);
   batch.top.assign(batch.output_rows.size(), 1);
   batch.targets.assign(batch.output_rows.size(), -1);
   return batch;

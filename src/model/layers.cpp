@@ -234,7 +234,7 @@ void PatchEmbedding::forward(Pass& pass, Activations hidden) {
 
 Embedding::Embedding(const ShardLayout& layout, int t)
     : position_offset_(layout.plan.config.position_offset),
-      types_(TensorRef::find(layout, "embedding.types.weight")),
+      token_types_(TensorRef::find(layout, "embedding.types.weight")),
       positions_(TensorRef::find(layout, "embedding.positions.weight")),
       norm_(layout, "embedding.norm") {
   if (layout.plan.config.takes_images()) {
@@ -246,7 +246,7 @@ Embedding::Embedding(const ShardLayout& layout, int t)
 
 void Embedding::forward(Pass& pass, Activations hidden) {
   patches_ ? patches_->forward(pass, hidden) : tokens_->forward(pass, hidden);
-  if (types_.present()) add(pass, types_, pass.batch.types, /*offset=*/0, hidden);
+  if (token_types_.present()) add(pass, token_types_, pass.batch.token_type_ids, /*offset=*/0, hidden);
   if (positions_.present()) add(pass, positions_, pass.batch.positions, position_offset_, hidden);
   if (norm_.present()) norm_.forward(pass, hidden, hidden);
 }
@@ -291,7 +291,7 @@ void SelfAttention::forward(Pass& pass, Activations x, Activations hidden) {
   const Activations qkv = pass.work.fused(x.rows, qkv_.out());
   const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, dtype_);
   qkv_.forward(pass, x, qkv);
-  if (rotary_) pass.ops.rotate(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
+  if (rotary_) pass.ops.apply_rope(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
   pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, mixed);
   output_.forward(pass, mixed, hidden);
 }
@@ -463,7 +463,7 @@ void Head::finish_rows(Pass& pass, Activations x, int first, const Outputs& out,
 Classifier::Classifier(const ShardLayout& layout)
     : dtype_(layout.input_dtype), pooler_(layout, "pooler", Activation::kTanh), classes_(layout, "classifier") {}
 
-void Classifier::forward(Pass& pass, Activations hidden, float* vectors, float* scores) {
+void Classifier::forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores) {
   const int count = pass.batch.output_count();
   const Activations x = pass.work.input(count, hidden.columns, dtype_);
   const Activations pooled = pass.work.partial(count, hidden.columns);
@@ -473,7 +473,7 @@ void Classifier::forward(Pass& pass, Activations hidden, float* vectors, float* 
   } else {
     pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, pooled);
   }
-  pass.ops.copy_to_host(pass.stream, pooled, vectors);
+  pass.ops.copy_to_host(pass.stream, pooled, pooled_embeddings);
   if (!classes_.present()) return;
   const Activations out = pass.work.fused(count, classes_.out());
   pass.ops.convert(pass.stream, pooled, x);

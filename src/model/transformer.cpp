@@ -30,7 +30,7 @@ void Transformer::forward(Pass& pass, Activations hidden, const Outputs& out) {
   const TraceSpan span(pass.trace, TraceTrack::kCompute, "head");
   if (final_norm_.present()) final_norm_.forward(pass, hidden, hidden);
   if (head_) head_->forward(pass, hidden, out);
-  if (classifier_) classifier_->forward(pass, hidden, out.vectors, out.scores);
+  if (classifier_) classifier_->forward(pass, hidden, out.pooled_embeddings, out.scores);
 }
 
 }  // namespace computron

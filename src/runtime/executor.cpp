@@ -46,7 +46,7 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
     case SequenceChunk::kAll:
       for (std::size_t i = 0; i < last; ++i) add(i, chunk.tokens[i + 1]);
       return add(last, chunk.after_last);
-    case SequenceChunk::kVector:
+    case SequenceChunk::kPooledEmbedding:
     case SequenceChunk::kScores:
       return add(0, -1);
   }
@@ -62,21 +62,22 @@ struct HostOutputs {
       logits.resize(count * plan.chunks);
       if (!batch.sampling.empty()) samples.resize(count * plan.chunks);
     } else {
-      vectors.resize(count * hidden);
+      pooled_embeddings.resize(count * hidden);
       scores.resize(count * classes);
     }
   }
 
-  Outputs pointers() { return {logits.data(), samples.data(), vectors.data(), scores.data()}; }
+  Outputs pointers() { return {logits.data(), samples.data(), pooled_embeddings.data(), scores.data()}; }
 
   // What each chunk of the step wanted.
   std::vector<std::vector<float>> encoded(const Step& step) const {
     std::vector<std::vector<float>> rows;
     for (const SequenceChunk& chunk : step.chunks) {
-      const bool vector = chunk.output == SequenceChunk::kVector;
+      const bool vector = chunk.output == SequenceChunk::kPooledEmbedding;
       const std::size_t width = vector ? hidden : classes;
       ensure(chunk.values == width, "an encoder gives another number of values than the step says");
-      const auto begin = (vector ? vectors : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * width);
+      const auto begin =
+          (vector ? pooled_embeddings : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * width);
       rows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(width));
     }
     return rows;
@@ -85,7 +86,7 @@ struct HostOutputs {
   std::size_t hidden, classes;
   std::vector<TopLogits> logits;
   std::vector<SliceSample> samples;
-  std::vector<float> vectors, scores;
+  std::vector<float> pooled_embeddings, scores;
 };
 
 }  // namespace
@@ -154,8 +155,8 @@ Batch Executor::make_batch(const Step& step) {
         {row, rows, static_cast<int>(chunk.start), residency_.state().sequence(chunk.sequence).blocks});
     batch.tokens.insert(batch.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     batch.patches.insert(batch.patches.end(), chunk.patches.begin(), chunk.patches.end());
-    batch.types.insert(batch.types.end(), chunk.types.begin(), chunk.types.end());
-    batch.types.resize(static_cast<std::size_t>(row + rows), 0);
+    batch.token_type_ids.insert(batch.token_type_ids.end(), chunk.token_type_ids.begin(), chunk.token_type_ids.end());
+    batch.token_type_ids.resize(static_cast<std::size_t>(row + rows), 0);
     for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
     add_outputs(chunk, row, batch);
   }

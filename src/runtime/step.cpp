@@ -58,7 +58,7 @@ void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   out.put(c.values);
   out.put(static_cast<std::uint8_t>(c.sampling.has_value()));
   if (c.sampling) put(out, *c.sampling);
-  out.put_list(c.types);
+  out.put_list(c.token_type_ids);
   out.put_list(first_stage ? std::span<const float>(c.patches) : std::span<const float>());
 }
 
@@ -73,10 +73,10 @@ SequenceChunk get_chunk(ByteReader& in) {
   c.after_last = in.get<TokenId>();
   c.values = in.get<std::uint32_t>();
   if (in.get<std::uint8_t>() != 0) c.sampling = get_sampling(in);
-  c.types = in.get_list<std::int32_t>();
+  c.token_type_ids = in.get_list<std::int32_t>();
   c.patches = in.get_list<float>();
   ensure(c.output <= SequenceChunk::kScores && !c.tokens.empty(), "sequence chunk out of range");
-  ensure(c.types.empty() || c.types.size() == c.tokens.size(), "a token lacks its segment");
+  ensure(c.token_type_ids.empty() || c.token_type_ids.size() == c.tokens.size(), "a token lacks its segment");
   return c;
 }
 
@@ -130,7 +130,7 @@ StagePlan get_plan(ByteReader& in) {
 }
 
 bool is_encoded(const SequenceChunk& c) {
-  return c.output == SequenceChunk::kVector || c.output == SequenceChunk::kScores;
+  return c.output == SequenceChunk::kPooledEmbedding || c.output == SequenceChunk::kScores;
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ void Sequence::share(CacheBlocks& cache) {
 }
 
 SequenceChunk::Output Sequence::output_of_chunk(int end) const {
-  if (request_.task == Task::kEmbed) return SequenceChunk::kVector;
+  if (request_.task == Task::kEmbed) return SequenceChunk::kPooledEmbedding;
   if (request_.task == Task::kClassify) return SequenceChunk::kScores;
   if (chunk_start_ < completion_.prompt_tokens && wants_prompt_scores()) return SequenceChunk::kAll;
   return end == static_cast<int>(tokens_.size()) ? SequenceChunk::kLast : SequenceChunk::kNone;
@@ -75,7 +75,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
                       .after_last = end == static_cast<int>(tokens_.size()) ? -1 : tokens_[end],
                       .values = static_cast<std::uint32_t>(request_.values),
                       .sampling = begun() ? std::nullopt : sampling(),
-                      .types = std::move(request_.types),
+                      .token_type_ids = std::move(request_.token_type_ids),
                       .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
   while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.take());
   chunk.new_blocks.assign(blocks_.begin() + static_cast<std::ptrdiff_t>(blocks_told_), blocks_.end());

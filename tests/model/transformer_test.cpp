@@ -115,7 +115,7 @@ class CheckingOps : public Ops {
     EXPECT_EQ(static_cast<std::size_t>(out.rows), positions.size());
     EXPECT_EQ(static_cast<std::size_t>(out.columns), 2 * frequencies.size());
   }
-  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override {
+  void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override {
     EXPECT_EQ(angles.columns, shape.head_dim);
     EXPECT_EQ(angles.rows, qkv.rows);
   }
@@ -258,7 +258,7 @@ std::map<std::string, ModelConfig> make_configs() {
 Batch make_batch(int rows, int patch_values) {
   Batch batch;
   batch.patches.resize(static_cast<std::size_t>(rows) * patch_values);
-  batch.types.resize(static_cast<std::size_t>(rows));
+  batch.token_type_ids.resize(static_cast<std::size_t>(rows));
   batch.sequences.push_back({.row = 0, .rows = rows, .start = 0, .blocks = {}});
   for (int i = 0; i < rows; ++i) {
     batch.tokens.push_back(i);
@@ -290,11 +290,11 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   const KvCacheView cache{};
   Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
   std::vector<TopLogits> logits(batch.output_count() * plan.chunks);
-  std::vector<float> vectors(batch.output_rows.size() * config.hidden),
+  std::vector<float> pooled_embeddings(batch.output_rows.size() * config.hidden),
       scores(batch.output_rows.size() * config.classes);
 
   Transformer(layout, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
-                                 {logits.data(), nullptr, vectors.data(), scores.data()});
+                                 {logits.data(), nullptr, pooled_embeddings.data(), scores.data()});
 
   pages.expect_all_over();
   ops.expect_all_parts();
@@ -303,7 +303,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   EXPECT_EQ(ops.layers, layers);
   const bool last = plan.has_head();
   for (const TopLogits& top_logits : logits) EXPECT_EQ(top_logits.count, last && config.causal) << "once, at the end";
-  EXPECT_THAT(vectors, Each(last && !config.causal ? 1.0f : 0.0f));
+  EXPECT_THAT(pooled_embeddings, Each(last && !config.causal ? 1.0f : 0.0f));
   EXPECT_THAT(scores, Each(last ? 1.0f : 0.0f));
 }
 

@@ -64,9 +64,9 @@ TEST_P(PackTest, TransposedSourceGivesTheSameBytes) {
   for (const auto [rows, in] : kShapes) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       const auto source = bytes_of(random_floats(static_cast<std::size_t>(rows) * in, 1), dtype);
-      const auto turned = transposed(source, rows, in, size_of(dtype));
+      const auto by_columns = transposed(source, rows, in, size_of(dtype));
       Bytes packed(format().panel_bytes(rows, in, dtype));
-      format().pack(packed.data(), in, dtype, 0, rows, 0, in, turned.data(), 1, static_cast<std::size_t>(rows));
+      format().pack(packed.data(), in, dtype, 0, rows, 0, in, by_columns.data(), 1, static_cast<std::size_t>(rows));
       EXPECT_EQ(packed, packed_at_once(source, rows, in, dtype))
           << fmt::format("[{}, {}] {}", rows, in, name_of(dtype));
     }

@@ -329,7 +329,7 @@ TEST_P(RowsTest, RotaryAnglesAreOfTheRoundedProduct) {
 }
 
 // Queries and keys turn, values stay; a half of a head that is no multiple of eight, and one that is.
-TEST_P(RowsTest, RotatesPairsOfQueriesAndKeys) {
+TEST_P(RowsTest, AppliesRopeToPairsOfQueriesAndKeys) {
   for (const int head_dim : {6, 32}) {
     const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = head_dim};
     constexpr int kRows = 3;
@@ -339,7 +339,7 @@ TEST_P(RowsTest, RotatesPairsOfQueriesAndKeys) {
     const auto& frequencies = bench_.keep(random_floats(static_cast<std::size_t>(half), 2));
     const auto angles = bench_.empty(kRows, head_dim), qkv = bench_.put(before, kRows, columns);
     ops().rotary_angles(stream(), positions, frequencies, angles);
-    ops().rotate(stream(), shape, angles, qkv);
+    ops().apply_rope(stream(), shape, angles, qkv);
     std::vector<double> expected(before.begin(), before.end());
     for (int r = 0; r < kRows; ++r) {
       for (int head = 0; head < 6; ++head) {

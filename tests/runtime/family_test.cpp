@@ -104,7 +104,7 @@ class Model {
   };
   Encoded encode(Batch batch) {
     batch.sequences = {{0, batch.rows(), 0, blocks_}};
-    batch.types.resize(static_cast<std::size_t>(batch.rows()));
+    batch.token_type_ids.resize(static_cast<std::size_t>(batch.rows()));
     batch.output_rows = {0};
     batch.top = {1};
     batch.targets = {-1};
@@ -143,7 +143,7 @@ class Model {
     for (int i = begin; i < end; ++i) {
       batch.tokens.push_back(tokens[static_cast<std::size_t>(i)]);
       batch.positions.push_back(i);
-      batch.types.push_back(0);
+      batch.token_type_ids.push_back(0);
       for (TokenId token = 0; token < config_.vocab && i >= end - outputs; ++token) {
         batch.output_rows.push_back(i - begin);
         batch.top.push_back(1);

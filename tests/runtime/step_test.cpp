@@ -77,7 +77,7 @@ TEST(Step, EveryByteThatComesOtherwiseIsSeen) {
   Step step = sample_step();
   step.predicted_s = 0.25;
   step.chunks[0].sampling = SamplingParams{.temperature = 0.5, .logit_bias = {{4, 0.5f}}, .stop_tokens = {3}};
-  step.chunks[0].types = {0, 1, 1};
+  step.chunks[0].token_type_ids = {0, 1, 1};
   step.chunks[1].patches = {0.5f, -1, 2};
   const std::vector<std::byte> sent = step.encode(0);
   const std::uint64_t digest = digest64(sent);

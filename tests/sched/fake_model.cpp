@@ -168,11 +168,11 @@ SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target
   return row;
 }
 
-std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& types,
+std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& token_type_ids,
                                const std::vector<float>& patches, int count) {
   Prefix all;
   for (const TokenId token : tokens) all.add(token);
-  for (const std::int32_t type : types) all.hash = hash_tuple(all.hash, type, 2);
+  for (const std::int32_t type : token_type_ids) all.hash = hash_tuple(all.hash, type, 2);
   for (const float value : patches) all.hash = hash_tuple(all.hash, static_cast<std::uint64_t>(value), 3);
   std::vector<float> values;
   for (int i = 0; i < count; ++i) values.push_back(score(hash_tuple(all.hash, i)));
@@ -185,7 +185,7 @@ Completion deserved_completion(const Request& request, const std::vector<TokenId
       .id = request.id, .model = request.model, .prompt = {}, .tokens = {}, .error_code = {}, .error_message = {}};
   c.prompt_tokens = static_cast<int>(request.prompt.size());
   if (request.encodes()) {
-    c.values = fake_values(request.prompt, request.types, request.patches, request.values);
+    c.values = fake_values(request.prompt, request.token_type_ids, request.patches, request.values);
     if (std::isnan(c.values.back())) c.error_code = "numerical_error";
     return c;
   }
@@ -226,7 +226,9 @@ Request make_encoder_request(RequestId id, ModelId model, int tokens, int count,
   Request request = make_request(id, model, tokens, /*max_tokens=*/16, arrival_s);
   request.task = id % 2 == 0 ? Task::kEmbed : Task::kClassify;
   request.values = count;
-  for (int i = 0; i < tokens; ++i) request.types.push_back(static_cast<std::int32_t>(hash_tuple(id, i, 4) % 2));
+  for (int i = 0; i < tokens; ++i) {
+    request.token_type_ids.push_back(static_cast<std::int32_t>(hash_tuple(id, i, 4) % 2));
+  }
   request.patches = {static_cast<float>(id), 7};
   return request;
 }

@@ -62,7 +62,7 @@ std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token);
 SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target);
 
 // What the last stage reports for an encoder's input: a hash of all of it. With kPoison in it, one in four is not finite.
-std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& types,
+std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& token_type_ids,
                                const std::vector<float>& patches, int count);
 
 // What the request must come to when it is served; times are left out.

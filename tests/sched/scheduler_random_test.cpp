@@ -82,7 +82,7 @@ class RandomJob {
     request.echo = false;
     request.logprobs = -1;
     request.values = 1 + static_cast<int>(request.id % 5);
-    if (request.id % 3 == 0) request.types.assign(request.prompt.size(), 1);
+    if (request.id % 3 == 0) request.token_type_ids.assign(request.prompt.size(), 1);
     if (request.id % 3 == 1) request.patches = {static_cast<float>(request.id), 3};
   }
 

@@ -384,7 +384,7 @@ Request encoder_request(Task task) {
   request.task = task;
   request.part = 3;
   request.values = 2;
-  request.types = {0, 1, 1};
+  request.token_type_ids = {0, 1, 1};
   request.patches = {0.5f, 1.5f};
   return request;
 }
@@ -399,9 +399,9 @@ TEST(Sequence, AnEncodersInputIsOneChunkThatIsNeverCut) {
     EXPECT_THROW(d.chunk(2), Error);
     const SequenceChunk chunk = d.chunk(3);
     EXPECT_THAT(chunk.tokens, ElementsAre(5, 6, 7));
-    EXPECT_THAT(chunk.types, ElementsAre(0, 1, 1));
+    EXPECT_THAT(chunk.token_type_ids, ElementsAre(0, 1, 1));
     EXPECT_THAT(chunk.patches, ElementsAre(0.5f, 1.5f));
-    EXPECT_EQ(chunk.output, task == Task::kEmbed ? SequenceChunk::kVector : SequenceChunk::kScores);
+    EXPECT_EQ(chunk.output, task == Task::kEmbed ? SequenceChunk::kPooledEmbedding : SequenceChunk::kScores);
     EXPECT_EQ(chunk.values, 2u);
     EXPECT_TRUE(d.sequence.ends_in_flight());
   }

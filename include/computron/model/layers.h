@@ -135,7 +135,7 @@ class Embedding {
   std::optional<TokenEmbedding> tokens_;   // either these
   std::optional<PatchEmbedding> patches_;  // or these
   int position_offset_;
-  TensorRef types_, positions_;
+  TensorRef token_types_, positions_;
   Norm norm_;
 };
 
@@ -256,8 +256,9 @@ class Head {
 class Classifier {
  public:
   explicit Classifier(const ShardLayout& layout);
-  // vectors [R, hidden] and, if there are classes, scores [R, classes]; host memory, filled when the stream has run.
-  void forward(Pass& pass, Activations hidden, float* vectors, float* scores);
+  // pooled_embeddings [R, hidden] and, if there are classes, scores [R, classes]; host memory, filled when the stream
+  // has run.
+  void forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores);
 
  private:
   DType dtype_;

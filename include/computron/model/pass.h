@@ -18,7 +18,7 @@ struct Batch {
   std::vector<TokenId> tokens;            // [M]; images: empty
   std::vector<float> patches;             // images: [M, patch_values], channel by channel; class tokens' rows are zero
   std::vector<std::int32_t> positions;    // [M]
-  std::vector<std::int32_t> types;        // [M] segments, for models that have them
+  std::vector<std::int32_t> token_type_ids;  // [M] segments, for models that have them
   std::vector<SequenceRows> sequences;    // cover the M rows in order
   std::vector<std::int32_t> output_rows;  // [R] rows of the batch, ascending
   std::vector<std::int32_t> top;          // decoders: [R] candidates to keep
@@ -32,7 +32,7 @@ struct Batch {
 struct Outputs {
   TopLogits* logits = nullptr;     // [R]
   SliceSample* samples = nullptr;  // [R] of rows that sample
-  float* vectors = nullptr;        // [R, hidden], pooled
+  float* pooled_embeddings = nullptr;  // [R, hidden], pooled
   float* scores = nullptr;         // [R, classes]
 };
 

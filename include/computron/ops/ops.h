@@ -132,7 +132,7 @@ class Ops {
                              Activations out) = 0;
   // Turns the queries and keys of `qkv` (as attention() takes it) by the angles of their rows: element i of a head with
   // element i + head_dim / 2.
-  virtual void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
+  virtual void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
   // out[r, :] = in[r, :] in out's dtype (f32 or narrow). in: f32.
   virtual void convert(Stream&, Activations in, Activations out) = 0;
   // out[i, :] = in[rows[i], :] in out's dtype (f32 or narrow). in: f32, or of out's dtype.

@@ -66,10 +66,10 @@ struct StagePlan {
 struct SequenceChunk {
   enum Output : std::uint8_t {
     kNone,
-    kLast,    // logits of the last token's row
-    kAll,     // of every token's row, with the next token's logit (prompt scoring)
-    kVector,  // encoders: the sequence's vector
-    kScores,  // encoders: the scores of its classes
+    kLast,             // logits of the last token's row
+    kAll,              // of every token's row, with the next token's logit (prompt scoring)
+    kPooledEmbedding,  // encoders: the sequence's pooled embedding
+    kScores,           // encoders: the scores of its classes
   };
   SequenceId sequence = 0;
   std::uint32_t start = 0;
@@ -78,9 +78,9 @@ struct SequenceChunk {
   Output output = kNone;
   std::uint8_t top = 0;                   // candidates wanted a row beyond the best one
   TokenId after_last = -1;                // with kAll: the token that follows the chunk, -1 if unknown
-  std::uint32_t values = 0;               // with kVector and kScores: how many
+  std::uint32_t values = 0;               // with kPooledEmbedding and kScores: how many
   std::optional<SamplingParams> sampling = {};  // with a sequence's first chunk, where it samples
-  std::vector<std::int32_t> types = {};   // segment of every token; empty: all 0
+  std::vector<std::int32_t> token_type_ids = {};  // segment of every token; empty: all 0
   std::vector<float> patches = {};        // images: [tokens, patch_values], zeros for the class token; only the first
                                           // stage gets them
 };

@@ -234,12 +234,12 @@ void CpuOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positio
 }
 
 // Queries and keys lie side by side.
-void CpuOps::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
-  check_rotate(shape, angles, qkv);
+void CpuOps::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  check_apply_rope(shape, angles, qkv);
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
       for (int head = 0; head < shape.heads + shape.kv_heads; ++head) {
-        kernels::rotate(f32_row(angles, r), shape.head_dim / 2, f32_row(qkv, r) + head * shape.head_dim);
+        kernels::apply_rope(f32_row(angles, r), shape.head_dim / 2, f32_row(qkv, r) + head * shape.head_dim);
       }
     });
   });

@@ -287,11 +287,11 @@ void CudaOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positi
                            as<float>(out)});
 }
 
-void CudaOps::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
-  check_rotate(shape, angles, qkv);
+void CudaOps::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  check_apply_rope(shape, angles, qkv);
   const int half = shape.head_dim / 2;
-  run(begin(stream), "rotate", qkv.rows, (shape.heads + shape.kv_heads) * half,
-      kernel::Rotate{as<const float>(angles), half, qkv.columns, as<float>(qkv)});
+  run(begin(stream), "apply_rope", qkv.rows, (shape.heads + shape.kv_heads) * half,
+      kernel::ApplyRope{as<const float>(angles), half, qkv.columns, as<float>(qkv)});
 }
 
 void CudaOps::convert(Stream& stream, Activations in, Activations out) {

@@ -40,7 +40,7 @@ class CudaOps final : public Ops {
   void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
   void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                      Activations out) override;
-  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
+  void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
   void convert(Stream&, Activations in, Activations out) override;
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
   void copy_columns(Stream&, Activations in, int first, Activations out) override;

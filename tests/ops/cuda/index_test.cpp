@@ -76,14 +76,14 @@ TEST(CudaWeights, LieRowByRowWhateverTheSource) {
   constexpr int kRows = 70, kIn = 130;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const auto values = random_floats(kRows * kIn, 1, dtype);
-    Floats turned(values.size()), padded = values;
-    for (int i = 0; i < kRows * kIn; ++i) turned[i % kIn * kRows + i / kIn] = values[i];
+    Floats transposed(values.size()), padded = values;
+    for (int i = 0; i < kRows * kIn; ++i) transposed[i % kIn * kRows + i / kIn] = values[i];
     padded.resize(128 * kIn);
-    std::vector<std::byte> straight(format.panel_bytes(kRows, kIn, dtype)), from_turned(straight);
+    std::vector<std::byte> straight(format.panel_bytes(kRows, kIn, dtype)), from_transposed(straight);
     format.pack(straight.data(), kIn, dtype, 0, kRows, 0, kIn, bytes_of(values, dtype).data(), kIn, 1);
-    format.pack(from_turned.data(), kIn, dtype, 0, kRows, 0, kIn, bytes_of(turned, dtype).data(), 1, kRows);
+    format.pack(from_transposed.data(), kIn, dtype, 0, kRows, 0, kIn, bytes_of(transposed, dtype).data(), 1, kRows);
     EXPECT_EQ(straight, bytes_of(padded, dtype));
-    EXPECT_EQ(from_turned, straight);
+    EXPECT_EQ(from_transposed, straight);
   }
 }
 
