@@ -157,9 +157,9 @@ Vector Linear::copy_bias(Pass& pass) {
 
 RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::string& prefix)
     : bias_(TensorRef::find(layout, prefix + ".bias")) {
-  const int chunks = layout.plan.chunks;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const std::string name = prefix + ".weight" + (chunks > 1 ? fmt::format(".{}", chunk) : "");
+  const int k_slices = layout.plan.k_slices;
+  for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
+    const std::string name = prefix + ".weight" + (k_slices > 1 ? fmt::format(".{}", k_slice) : "");
     weights_.push_back(TensorRef::find(layout, name));
     ensure(weights_.back().present(), "linear layer without a weight");
   }
@@ -168,8 +168,8 @@ RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::strin
 void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
   const Activations partial = pass.work.partial(hidden.rows, hidden.columns);
   TreeSum sum(pass, partial);
-  for (int chunk = 0; chunk < chunks(); ++chunk) {
-    multiply(pass, x, chunk, sum.next());
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+    multiply(pass, x, k_slice, sum.next());
     sum.add();
   }
   sum_over_ranks(pass, partial);
@@ -177,11 +177,11 @@ void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
   bias_.done(pass.pages);
 }
 
-void RowParallelLinear::multiply(Pass& pass, Activations x, int chunk, Activations out) {
-  TensorRef& weight = weights_[static_cast<std::size_t>(chunk)];
-  if (chunks() > 1) {
-    const Activations own = pass.work.chunk(x.rows, weight.columns(), x.dtype);
-    pass.ops.copy_columns(pass.stream, x, chunk * weight.columns(), own);
+void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activations out) {
+  TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
+  if (k_slices() > 1) {
+    const Activations own = pass.work.k_slice(x.rows, weight.columns(), x.dtype);
+    pass.ops.copy_columns(pass.stream, x, k_slice * weight.columns(), own);
     x = own;
   }
   for (int part = 0; part < weight.parts(pass.pages); ++part) {
@@ -327,24 +327,24 @@ Experts::Experts(const ShardLayout& layout, const std::string& prefix)
 }
 
 void Experts::forward(Pass& pass, Activations x, Activations hidden) {
-  const int chunks = experts_.front().down().chunks();
-  const auto mixture = [&](int chunk) { return pass.work.mixture(chunk, hidden.rows, hidden.columns); };
+  const int k_slices = experts_.front().down().k_slices();
+  const auto mixture = [&](int k_slice) { return pass.work.mixture(k_slice, hidden.rows, hidden.columns); };
   route(pass, x);
-  for (int chunk = 0; chunk < chunks; ++chunk) pass.ops.zero(pass.stream, mixture(chunk));
+  for (int k_slice = 0; k_slice < k_slices; ++k_slice) pass.ops.zero(pass.stream, mixture(k_slice));
   for (std::size_t i = 0; i < experts_.size(); ++i) {
     const auto& [rows, weights] = choices_[i];
     const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);
     const Activations out = pass.work.gathered_out(own.rows, hidden.columns);
     pass.ops.gather_rows(pass.stream, x, rows, own);
     const Activations inner = experts_[i].inner(pass, own);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      experts_[i].down().multiply(pass, inner, chunk, out);
-      pass.ops.scatter_add(pass.stream, out, rows, weights, mixture(chunk));
+    for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
+      experts_[i].down().multiply(pass, inner, k_slice, out);
+      pass.ops.scatter_add(pass.stream, out, rows, weights, mixture(k_slice));
     }
   }
-  for (int half = 1; half < chunks; half *= 2) {  // the tree of TreeSum, all terms being there
-    for (int chunk = 0; chunk < chunks; chunk += 2 * half) {
-      pass.ops.add_residual(pass.stream, mixture(chunk + half), /*bias=*/{}, mixture(chunk));
+  for (int half = 1; half < k_slices; half *= 2) {  // the tree of TreeSum, all terms being there
+    for (int k_slice = 0; k_slice < k_slices; k_slice += 2 * half) {
+      pass.ops.add_residual(pass.stream, mixture(k_slice + half), /*bias=*/{}, mixture(k_slice));
     }
   }
   sum_over_ranks(pass, mixture(0));
@@ -411,7 +411,7 @@ void TransformerBlock::forward(Pass& pass, Activations hidden) {
 Head::Head(const ShardLayout& layout, int t)
     : first_token_(layout.plan.first_token(t)),
       real_vocab_(layout.plan.real_vocab(t)),
-      slices_(layout.plan.chunks),
+      slices_(layout.plan.k_slices),
       dtype_(layout.input_dtype),
       projection_(layout, "head.projection"),
       weight_(TensorRef::find(layout, "head.weight")) {

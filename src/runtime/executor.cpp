@@ -59,8 +59,8 @@ struct HostOutputs {
     if (!plan.has_head()) return;
     const std::size_t count = batch.output_rows.size();
     if (plan.config.causal) {
-      logits.resize(count * plan.chunks);
-      if (!batch.sampling.empty()) samples.resize(count * plan.chunks);
+      logits.resize(count * plan.k_slices);
+      if (!batch.sampling.empty()) samples.resize(count * plan.k_slices);
     } else {
       pooled_embeddings.resize(count * hidden);
       scores.resize(count * classes);
@@ -175,7 +175,7 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
     if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
     batch.sampling.resize(batch.output_rows.size());
     const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
-    batch.sampling[row - 1] = found->second.row(position, layouts_[step.model]->plan.chunks * mesh_.shape.tp == 1);
+    batch.sampling[row - 1] = found->second.row(position, layouts_[step.model]->plan.k_slices * mesh_.shape.tp == 1);
   }
 }
 
@@ -218,7 +218,7 @@ void Executor::run_pass(const Step& step, Report& report) {
   if (!mesh_.last_stage()) return;
   if (layouts_[step.model]->plan.config.causal) {
     report.rows =
-        collector_.collect(batch, layouts_[step.model]->plan.chunks, std::move(out.logits), std::move(out.samples));
+        collector_.collect(batch, layouts_[step.model]->plan.k_slices, std::move(out.logits), std::move(out.samples));
   } else if (mesh_.t == 0) {
     report.encoded = out.encoded(step);
   }

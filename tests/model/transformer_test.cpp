@@ -289,7 +289,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
   Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
-  std::vector<TopLogits> logits(batch.output_count() * plan.chunks);
+  std::vector<TopLogits> logits(batch.output_count() * plan.k_slices);
   std::vector<float> pooled_embeddings(batch.output_rows.size() * config.hidden),
       scores(batch.output_rows.size() * config.classes);
 
@@ -321,8 +321,8 @@ TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
   }
 }
 
-// Row-parallel weights in chunks are tensors of their own.
-TEST(Transformer, VisitsTheChunksOfReproducibleSumsInOrder) {
+// Row-parallel weights in K slices are tensors of their own.
+TEST(Transformer, VisitsTheKSlicesOfReproducibleSumsInOrder) {
   for (const char* name : {"post false, tied true, biases true", "experts", "encoder of text"}) {
     SCOPED_TRACE(name);
     ModelConfig config = make_configs().at(name);

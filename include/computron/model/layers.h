@@ -85,10 +85,10 @@ class RowParallelLinear {
   // hidden += Σ over ranks of x Wᵀ + b
   void forward(Pass& pass, Activations x, Activations hidden);
 
-  // The terms of this rank's part of that sum: one, or where the plan is reproducible one for each chunk of W's columns.
-  int chunks() const { return static_cast<int>(weights_.size()); }
-  // out = term `chunk` of x Wᵀ
-  void multiply(Pass& pass, Activations x, int chunk, Activations out);
+  // The terms of this rank's part of that sum: one, or where the plan is reproducible one for each K slice.
+  int k_slices() const { return static_cast<int>(weights_.size()); }
+  // out = term `k_slice` of x Wᵀ
+  void multiply(Pass& pass, Activations x, int k_slice, Activations out);
 
  private:
   std::vector<TensorRef> weights_;

@@ -62,14 +62,14 @@ class PageSource {
 //   fused   [M, q + 2 kv, gate + up or classes] f32   angles  [M, head_dim] f32: rotary positions
 //   logits  [64, vocab/tp] f32                        bias    [the longest] f32
 //   gathered, gathered_out, mixture [M, hidden]: an expert's rows, what it makes of them (f32), what all add up to
-//   (f32) chunk   [M, a chunk of inner]: the columns of a chunk of a reproducible sum
+//   (f32) k_slice [M, inner / k_slices]: the columns of one K slice of a reproducible sum
 class Workspace {
  public:
   // Sizes it needs for a shard; take the maximum over all models and stages of the rank.
   struct Sizes {
     std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, logits = 0, bias = 0,
-                gathered = 0, gathered_out = 0, mixture = 0, chunk = 0;
-    int chunks = 1;  // of a row-parallel sum: there are as many `mixture`, and as many `partial` as its tree is deep
+                gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0;
+    int k_slices = 1;  // of a row-parallel sum: there are as many `mixture`, and as many `partial` as its tree is deep
     int levels() const;
     static Sizes of(const ShardPlan& plan, const Ops& ops, int max_rows);
     Sizes max(const Sizes& other) const;
@@ -92,16 +92,16 @@ class Workspace {
   Activations bias(int length) const { return {bias_, 1, length, DType::kF32}; }
   Activations gathered(int rows, int columns, DType t) const { return {gathered_, rows, columns, t}; }
   Activations gathered_out(int rows, int columns) const { return {gathered_out_, rows, columns, DType::kF32}; }
-  Activations mixture(int chunk, int rows, int columns) const {
-    return {mixture_ + chunk * sizes_.mixture, rows, columns, DType::kF32};
+  Activations mixture(int k_slice, int rows, int columns) const {
+    return {mixture_ + k_slice * sizes_.mixture, rows, columns, DType::kF32};
   }
-  Activations chunk(int rows, int columns, DType t) const { return {chunk_, rows, columns, t}; }
+  Activations k_slice(int rows, int columns, DType t) const { return {k_slice_, rows, columns, t}; }
 
  private:
   std::unique_ptr<DeviceBuffer> buffer_;
   Sizes sizes_;
   std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *logits_, *bias_, *gathered_, *gathered_out_,
-      *mixture_, *chunk_;
+      *mixture_, *k_slice_;
 };
 
 // Everything a layer is handed. Borrowed by reference, valid for the pass.

@@ -383,29 +383,32 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
                                    out.dtype};
   const int tiles = static_cast<int>(tables.plan.tiles.size());
   give(
-      compute, "attention of tiles", [&](cudaStream_t on) { kernel::attend_tiles(on, call, tables.tiles, tiles); },
-      call, tables.tiles, tiles);
-  attend_rows(compute, call, tables);
+      compute, "tiled prefill attention",
+      [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); }, call, tables.tiles, tiles);
+  attend_decode(compute, call, tables);
 }
 
-// As many rows at a time as there is room for what their spans leave behind.
-void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall& call, const AttentionTables& tables) {
+// As many rows at a time as there is room for what their splits leave behind.
+void CudaOps::attend_decode(CudaComputeStream& stream, const kernel::AttentionCall& call,
+                            const AttentionTables& tables) {
   const int count = static_cast<int>(tables.plan.row_ids.size());
-  const auto room_of = [&](int spans) -> std::size_t {
-    if (spans == 1) return kMaxGridItems;
-    return kScratchBytes / sizeof(float) / kernel::partial_place(1, call.shape.heads, 0, spans, 0, call.shape.head_dim);
+  const auto room_of = [&](int splits) -> std::size_t {
+    if (splits == 1) return kMaxGridItems;
+    return kScratchBytes / sizeof(float) /
+           kernel::partial_place(1, call.shape.heads, 0, splits, 0, call.shape.head_dim);
   };
-  // In classes, so that a pass stays the same while its sequences grow; blocks of spans that are not there leave at
+  // In classes, so that a pass stays the same while its sequences grow; blocks of splits that are not there leave at
   // once.
-  const int span_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.spans)));
-  const int spans = room_of(span_class) > 0 ? span_class : tables.plan.spans;
-  const std::size_t room = room_of(spans);
+  const int split_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.splits)));
+  const int splits = room_of(split_class) > 0 ? split_class : tables.plan.splits;
+  const std::size_t room = room_of(splits);
   ensure(room > 0, "a row of attention leaves more partial results than there is room for");
   const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
   for (int i = 0; i < count; i += step) {
-    const kernel::RowsPart part{tables.row_ids + i, std::min(step, count - i), spans, scratch<float>()};
+    const kernel::DecodeRows part{tables.row_ids + i, std::min(step, count - i), splits, scratch<float>()};
     give(
-        stream, "attention of rows", [&](cudaStream_t on) { kernel::attend_rows(on, call, part); }, call, part);
+        stream, "split-KV decode attention", [&](cudaStream_t on) { kernel::attend_decode(on, call, part); }, call,
+        part);
   }
 }
 

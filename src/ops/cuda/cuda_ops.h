@@ -102,7 +102,8 @@ class CudaOps final : public Ops {
 
   const AttentionTables& attention_tables(CudaComputeStream& stream, const AttentionShape& shape, int batch_rows,
                                           std::span<const SequenceRows> sequences, const KvCacheView& cache);
-  void attend_rows(CudaComputeStream& stream, const kernels::cuda::AttentionCall& call, const AttentionTables& tables);
+  void attend_decode(CudaComputeStream& stream, const kernels::cuda::AttentionCall& call,
+                     const AttentionTables& tables);
   void sample_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
                    const SampleLists& lists, const SampleResults& results);
 

@@ -1,4 +1,4 @@
-// Where the GPU's kernels find things: runs of rows, fragments of products, spans of keys, candidates of a row.
+// Where the GPU's kernels find things: runs of rows, fragments of products, splits of keys, candidates of a row.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ TEST(SkinnyGemm, FragmentsCoverTheDepthOnce) {
     for (int warp = 0; warp < kSkinnyWarps; ++warp) {
       for (int turn = 0; turn < skinny_turns(depth); ++turn) {
         for (int u = 0; u < kUnroll; ++u) {
-          for (int half = 0; half < 2; ++half) {  // the two products of a chunk
+          for (int half = 0; half < 2; ++half) {  // the two products of a K slice
             Fragments a{}, b{};
             for (int lane = 0; lane < 32; ++lane) {
               const int k = depth_of(warp, turn, u, lane);
@@ -154,13 +154,13 @@ TEST(AttentionRows, SpansCoverWhatARowSees) {
       const AttentionRow row{position, position + 1, 0};
       const Range seen = visible(row, window);
       int covered = 0, next = seen.begin;
-      for (int span = 0; span < span_count(row.keys); ++span) {
-        const Range part = in_span(seen, span);
+      for (int split = 0; split < split_count(row.keys); ++split) {
+        const Range part = in_split(seen, split);
         if (part.empty()) continue;
         EXPECT_EQ(part.begin, next);
-        EXPECT_EQ(part.begin / kSpan, span);
-        EXPECT_EQ((part.end - 1) / kSpan, span);
-        EXPECT_GE(span, seen.begin / kSpan) << "combine_kernel begins there";
+        EXPECT_EQ(part.begin / kKvSplit, split);
+        EXPECT_EQ((part.end - 1) / kKvSplit, split);
+        EXPECT_GE(split, seen.begin / kKvSplit) << "combine_kernel begins there";
         next = part.end;
         covered += part.size();
       }
@@ -173,12 +173,12 @@ TEST(AttentionRows, EveryElementOfAKeyHasOneLane) {
   for (const std::size_t bytes : {2, 4}) {
     for (const int head_dim : {1, 9, 20, 64, 80, 96, 112, 128, 160, 192, 256}) {
       for (const bool aligned : {false, true}) {
-        const KeyShare share = key_share(bytes, head_dim, aligned);
+        const KeyPartition partition = key_partition(bytes, head_dim, aligned);
         std::vector<int> holders(static_cast<std::size_t>(head_dim));
-        for (int lane = 0; lane < share.lanes; ++lane) {
-          for (int v = 0; v < share.vectors; ++v) {
-            const int first = element_of(share.piece, share.lanes, v, lane);
-            for (int e = first; e < std::min(head_dim, first + share.piece); ++e) ++holders[e];
+        for (int lane = 0; lane < partition.lanes; ++lane) {
+          for (int v = 0; v < partition.vectors; ++v) {
+            const int first = element_of(partition.piece, partition.lanes, v, lane);
+            for (int e = first; e < std::min(head_dim, first + partition.piece); ++e) ++holders[e];
           }
         }
         EXPECT_EQ(std::count(holders.begin(), holders.end(), 1), head_dim) << head_dim << " of " << bytes;
@@ -230,13 +230,13 @@ TEST(AttentionPlan, EveryRowGoesOneWay) {
 
 TEST(AttentionPlan, CountsTheSpansOfTheLongestRow) {
   const std::vector<std::uint32_t> blocks(100);
-  const auto spans = [&](int start) {
+  const auto splits = [&](int start) {
     const std::vector<SequenceRows> one = {{0, 1, start, blocks}};
-    return AttentionPlan::make({.heads = 1, .kv_heads = 1, .head_dim = 8}, one, 1, 16, true).spans;
+    return AttentionPlan::make({.heads = 1, .kv_heads = 1, .head_dim = 8}, one, 1, 16, true).splits;
   };
-  EXPECT_EQ(spans(0), 1);
-  EXPECT_EQ(spans(kSpan - 1), 1);
-  EXPECT_EQ(spans(kSpan), 2);
+  EXPECT_EQ(splits(0), 1);
+  EXPECT_EQ(splits(kKvSplit - 1), 1);
+  EXPECT_EQ(splits(kKvSplit), 2);
 }
 
 // ---- logits
