@@ -1,9 +1,12 @@
 // What sampling needs of rows of logits, slice by slice: top-k with log-sum-exp, and candidates.
 //
-//   top_k_log_sum_exp   blocks of kColumns columns: largest, Σ exp, best candidates  →  one block a slice: those of all
-//   sample        scaled = a copy of the rows, with penalties  →  blocks of columns: over the temperature; largest,
-//               Σ exp, best score  →  one block a slice: those of all; where the row truncates, its best candidates
-//               by radix selection and a sort, and the whole slice where these may not be enough
+//   top_k_log_sum_exp   1. A block takes kColumns columns: their largest, Σ exp and best logits.
+//                       2. A block takes a slice: the same of all its columns.
+//   sample              1. The rows are copied to `scaled`, and penalties and biases are applied there.
+//                       2. A block takes kColumns columns: divides by the temperature; largest, Σ exp and best score.
+//                       3. A block takes a slice: the same of all its columns. Where the row truncates, it adds the
+//                          slice's best candidates (radix selection and a sort), and the whole slice where these may
+//                          not be enough.
 //
 // What comes out is written to host memory that the device can reach.
 #pragma once

@@ -12,8 +12,8 @@ namespace computron {
 
 struct AttentionPlan {
   std::vector<kernels::cuda::AttentionRow> rows;  // of the batch; keys 0: of no sequence
-  std::vector<int> row_ids;                       // rows for split-KV decode
-  std::vector<kernels::cuda::QueryTile> tiles;    // tiles for tiled prefill
+  std::vector<int> row_ids;                       // for split-KV decode
+  std::vector<kernels::cuda::QueryTile> tiles;    // for tiled prefill
   std::vector<std::uint32_t> blocks;              // of all sequences
   std::uint32_t largest_block = 0;
   int splits = 1;  // KV splits of the longest of row_ids
@@ -21,7 +21,7 @@ struct AttentionPlan {
   // A sequence of up to this many rows is decoded row by row: tensor cores would be idle for most of a tile.
   static constexpr int kMaxDecodeRows = 8;
 
-  // `narrow`: the cache has two-byte elements, which tiles need.
+  // `narrow`: the cache has two-byte elements, which tiled prefill needs.
   static AttentionPlan make(const AttentionShape& shape, std::span<const SequenceRows> sequences, int batch_rows,
                             int block_tokens, bool narrow);
 
