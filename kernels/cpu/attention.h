@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cpu/isa.h"
 
 namespace computron::kernels {

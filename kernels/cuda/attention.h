@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/element.h"
 
 struct CUstream_st;

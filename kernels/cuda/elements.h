@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/runs.h"

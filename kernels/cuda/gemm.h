@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/runs.h"
 
 struct CUstream_st;

@@ -14,8 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "computron/ops/sampling.h"
-#include "computron/ops/types.h"
+#include "computron/kernels/sampling.h"
+#include "computron/kernels/types.h"
 
 struct CUstream_st;
 

@@ -9,8 +9,8 @@
 #include "computron/checkpoint/index_helper.h"
 #include "computron/device/cpu/cpu_stream.h"
 #include "computron/model/checkpoint_check.h"
+#include "computron/ops/cpu_probe.h"
 #include "computron/runtime/host_store.h"
-#include "kernels/cpu/read.h"
 
 namespace computron {
 namespace {
@@ -151,7 +151,7 @@ double ResidentModel::read_by_threads_s() {
   cpu(*stream_).launch([&](CpuContext& context) {
     context.parallel_for(static_cast<int>(ceil_div(bytes, kReadPieceBytes)), [&](int, int item) {
       const std::size_t at = static_cast<std::size_t>(item) * kReadPieceBytes;
-      kernels::read(frames_->data() + at, std::min(kReadPieceBytes, bytes - at));
+      read_memory(frames_->data() + at, std::min(kReadPieceBytes, bytes - at));
     });
   });
   stream_->synchronize();

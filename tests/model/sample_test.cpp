@@ -93,7 +93,7 @@ class Sampler {
   std::unique_ptr<DeviceBuffer> memory_;
 };
 
-// The rules of ops/sampling.h, written once more: the tokens that are kept with their scaled logits, best first.
+// The rules of kernels/sampling.h, written once more: the tokens that are kept with their scaled logits, best first.
 std::vector<std::pair<double, TokenId>> keep(const std::vector<float>& logits, const RowSampling& row) {
   std::vector<float> x = logits;
   for (const TokenUse use : row.used) {

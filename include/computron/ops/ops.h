@@ -16,8 +16,8 @@
 
 #include "computron/base/types.h"
 #include "computron/device/device.h"
-#include "computron/ops/sampling.h"
-#include "computron/ops/types.h"
+#include "computron/kernels/sampling.h"
+#include "computron/kernels/types.h"
 
 namespace computron {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/attention.h"
 
 namespace computron {

@@ -1,4 +1,5 @@
-// Plain types that the operations share with the kernels of every device: no device, stream or event.
+// Plain types that the kernels of every device take, and that the operations hand on to them. They know of no device,
+// stream or event.
 #pragma once
 
 #include <cstddef>
