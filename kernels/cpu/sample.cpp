@@ -180,7 +180,7 @@ std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId
 }
 
 // What top_k and min_p keep of a row lies among what they would keep of each slice. What top_p keeps lies among the
-// candidates if they hold that share of a whole row, or all but nothing of a slice.
+// candidates if they hold that part of a whole row, or all but nothing of a slice.
 bool candidates_suffice(const SliceSample& sample, int columns, const RowSampling& row) {
   const auto& candidates = sample.candidates;
   if (candidates.empty() || static_cast<int>(candidates.size()) == columns) return true;  // none: no number among them

@@ -12,7 +12,7 @@ namespace computron::kernels {
 // of `target` where it lies here. Σ exp is taken in double, in eight chains whose order depends on nothing.
 TopLogits top_k_log_sum_exp(const float* logits, int columns, TokenId first_token, int top, TokenId target);
 
-// What a slice of the row offers (kernels/sampling.h). `scaled` is scratch memory.
+// The candidates of a slice of the row (kernels/sampling.h). `scaled` is scratch memory.
 SliceSample sample(const float* logits, int columns, TokenId first_token, const RowSampling& row,
                    std::vector<float>& scaled);
 

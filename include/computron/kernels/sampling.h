@@ -23,7 +23,7 @@ struct TokenUse {
   std::uint32_t generated = 0;
 };
 
-// What is wanted of one row. Spans are borrowed until the stream has run.
+// How one row is to be sampled. Spans are borrowed until the stream has run.
 struct RowSampling {
   bool samples = false;   // false: nothing is sampled, the best token of the plain logits is taken
   float temperature = 0;  // 0: the best token after penalties
@@ -56,7 +56,7 @@ struct Candidate {
   float logit = 0;   // the model's
 };
 
-// What one slice of a row offers.
+// The candidates of one slice of a row.
 struct SliceSample {
   static constexpr int kCandidates = 1024;
 
