@@ -48,7 +48,7 @@ class ResidentModel::Frames final : public PageSource {
   ResidentPage acquire(PageUse use) override {
     return {model_.frames_->data() + model_.layout_.uses[use] * model_.layout_.page_bytes, nullptr};
   }
-  void uses_over(PageUse) override {}
+  void release_through(PageUse) override {}
   bool group_by_group() const override { return false; }
 
  private:

@@ -10,6 +10,7 @@
 namespace computron {
 namespace {
 
+// partial [M, n] f32 = its sum over the tp ranks of the stage.
 void sum_over_ranks(Pass& pass, Activations partial) {
   pass.all_reduce.sum(pass.stream, reinterpret_cast<float*>(partial.data),
                       static_cast<std::size_t>(partial.rows) * partial.columns);
@@ -66,60 +67,21 @@ std::variant<Mlp, Experts> make_mlp(const ShardLayout& layout, const std::string
   return Mlp(layout, prefix);
 }
 
+// out = activation(x Wᵀ + bias) for W = weight [n, k], x [M, k], out [M, n].
+void multiply_parts(Pass& pass, Activations x, TensorRef& weight, const Vector& bias, Activation activation,
+                    Activations out, bool release = true) {
+  weight.for_each_weight(
+      pass.pages, [&](const Weight& part) { pass.ops.gemm(pass.stream, x, part, bias, activation, out); }, release);
+}
+
+// hidden [M, hidden] = hidden + (sum + bias).
+void add_residual(Pass& pass, Activations hidden, const BranchOutput& branch) {
+  const Vector bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
+  pass.ops.add_residual(pass.stream, branch.sum, bias, hidden);
+  if (branch.bias != nullptr) branch.bias->release_vector(pass.pages);
+}
+
 }  // namespace
-
-TensorRef::TensorRef(const ShardLayout& layout, int index) : layout_(&layout), index_(index) {
-  weight_panels_.resize(placed().panels.size());
-  table_panels_.resize(placed().panels.size());
-}
-
-TensorRef TensorRef::find(const ShardLayout& layout, const std::string& name) {
-  const auto& tensors = layout.plan.tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == name) return {layout, static_cast<int>(i)};
-  }
-  return {};
-}
-
-int TensorRef::parts(const PageSource& pages) const {
-  return pages.group_by_group() ? static_cast<int>(placed().groups.size()) : 1;
-}
-
-PanelGroup TensorRef::panels_of(const PageSource& pages, int part) const {
-  const std::vector<PanelGroup>& groups = placed().groups;
-  if (pages.group_by_group()) return groups[static_cast<std::size_t>(part)];
-  return {.first = 0, .count = static_cast<int>(placed().panels.size()), .uses_over = groups.back().uses_over};
-}
-
-template <class Panel>
-std::span<const Panel> TensorRef::bind(std::vector<Panel>& views, PageSource& pages, int part) const {
-  const PanelGroup g = panels_of(pages, part);
-  for (int i = g.first; i < g.first + g.count; ++i) {
-    const PanelPlace& place = placed().panels[i];
-    const ResidentPage page = pages.acquire(place.use);
-    views[i] = {page.data + place.offset, page.ready, place.row_begin, place.rows};
-  }
-  return std::span<const Panel>(views).subspan(g.first, g.count);
-}
-
-Weight TensorRef::weight(PageSource& pages, int part) {
-  return {bind(weight_panels_, pages, part), rows(), columns(), layout_->weight_dtype};
-}
-
-Table TensorRef::table(PageSource& pages, int part) { return {bind(table_panels_, pages, part), rows()}; }
-
-Vector TensorRef::vector(PageSource& pages) {
-  if (!present()) return {};
-  const PanelPlace& place = placed().panels.front();
-  const ResidentPage page = pages.acquire(place.use);
-  return {reinterpret_cast<const float*>(page.data + place.offset), page.ready, rows()};
-}
-
-void TensorRef::done(PageSource& pages, int part) const {
-  if (!present()) return;
-  const std::int64_t over = panels_of(pages, part).uses_over;
-  if (over >= 0) pages.uses_over(static_cast<PageUse>(over));
-}
 
 Norm::Norm(const ShardLayout& layout, const std::string& prefix)
     : kind_(layout.plan.config.norm),
@@ -131,8 +93,8 @@ void Norm::forward(Pass& pass, Activations in, Activations out) {
   const Vector weight = weight_.vector(pass.pages);  // one by one: pages are asked for in order
   const Vector bias = bias_.vector(pass.pages);
   pass.ops.norm(pass.stream, kind_, in, weight, bias, epsilon_, out);
-  weight_.done(pass.pages);
-  bias_.done(pass.pages);
+  weight_.release_vector(pass.pages);
+  bias_.release_vector(pass.pages);
 }
 
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
@@ -142,16 +104,13 @@ Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation 
 
 void Linear::forward(Pass& pass, Activations x, Activations out) {
   const Vector bias = bias_.present() ? copy_bias(pass) : Vector{};
-  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), bias, activation_, out);
-    weight_.done(pass.pages, part);
-  }
+  multiply_parts(pass, x, weight_, bias, activation_, out);
 }
 
 Vector Linear::copy_bias(Pass& pass) {
   const Activations copy = pass.work.bias(out());
   pass.ops.copy_vector(pass.stream, bias_.vector(pass.pages), copy);
-  bias_.done(pass.pages);
+  bias_.release_vector(pass.pages);
   return {reinterpret_cast<const float*>(copy.data), /*ready=*/nullptr, copy.columns};
 }
 
@@ -165,16 +124,15 @@ RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::strin
   }
 }
 
-void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
-  const Activations partial = pass.work.partial(hidden.rows, hidden.columns);
+BranchOutput RowParallelLinear::forward(Pass& pass, Activations x) {
+  const Activations partial = pass.work.partial(x.rows, weights_.front().rows());
   TreeSum sum(pass, partial);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
     multiply(pass, x, k_slice, sum.next());
     sum.add();
   }
   sum_over_ranks(pass, partial);
-  pass.ops.add_residual(pass.stream, partial, bias_.vector(pass.pages), hidden);
-  bias_.done(pass.pages);
+  return {.sum = partial, .bias = &bias_};
 }
 
 void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activations out) {
@@ -184,10 +142,7 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activat
     pass.ops.copy_columns(pass.stream, x, k_slice * weight.columns(), own);
     x = own;
   }
-  for (int part = 0; part < weight.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, out);
-    weight.done(pass.pages, part);
-  }
+  multiply_parts(pass, x, weight, /*bias=*/{}, Activation::kNone, out);
 }
 
 TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
@@ -206,10 +161,8 @@ void TokenEmbedding::forward(Pass& pass, Activations hidden) {
 }
 
 void TokenEmbedding::look_up(Pass& pass, Activations out) {
-  for (int part = 0; part < tokens_.parts(pass.pages); ++part) {
-    pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, tokens_.weight(pass.pages, part), out);
-    tokens_.done(pass.pages, part);
-  }
+  tokens_.for_each_weight(
+      pass.pages, [&](const Weight& part) { pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, part, out); });
   sum_over_ranks(pass, out);
 }
 
@@ -229,7 +182,7 @@ void PatchEmbedding::forward(Pass& pass, Activations hidden) {
   for (const SequenceRows& sequence : pass.batch.sequences) {
     pass.ops.copy_vector(pass.stream, class_token, hidden.row_range(sequence.row, 1));
   }
-  class_token_.done(pass.pages);
+  class_token_.release_vector(pass.pages);
 }
 
 Embedding::Embedding(const ShardLayout& layout, int t)
@@ -252,10 +205,8 @@ void Embedding::forward(Pass& pass, Activations hidden) {
 }
 
 void Embedding::add(Pass& pass, TensorRef& table, std::span<const std::int32_t> rows, int offset, Activations hidden) {
-  for (int part = 0; part < table.parts(pass.pages); ++part) {
-    pass.ops.add_rows(pass.stream, rows, offset, table.table(pass.pages, part), hidden);
-    table.done(pass.pages, part);
-  }
+  table.for_each_table(pass.pages,
+                       [&](const Table& part) { pass.ops.add_rows(pass.stream, rows, offset, part, hidden); });
 }
 
 RotaryEmbedding::RotaryEmbedding(const ModelConfig& config) : frequencies_(frequencies(config)) {}
@@ -287,13 +238,13 @@ SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefi
       qkv_(layout, prefix + ".qkv"),
       output_(layout, prefix + ".output") {}
 
-void SelfAttention::forward(Pass& pass, Activations x, Activations hidden) {
+BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
   const Activations qkv = pass.work.fused(x.rows, qkv_.out());
   const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, dtype_);
   qkv_.forward(pass, x, qkv);
   if (rotary_) pass.ops.apply_rope(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
   pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, mixed);
-  output_.forward(pass, mixed, hidden);
+  return output_.forward(pass, mixed);
 }
 
 Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)
@@ -303,7 +254,7 @@ Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)
       up_(layout, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
       down_(layout, prefix + ".down") {}
 
-void Mlp::forward(Pass& pass, Activations x, Activations hidden) { down_.forward(pass, inner(pass, x), hidden); }
+BranchOutput Mlp::forward(Pass& pass, Activations x) { return down_.forward(pass, inner(pass, x)); }
 
 Activations Mlp::inner(Pass& pass, Activations x) {
   const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);
@@ -326,29 +277,30 @@ Experts::Experts(const ShardLayout& layout, const std::string& prefix)
   }
 }
 
-void Experts::forward(Pass& pass, Activations x, Activations hidden) {
-  const int k_slices = experts_.front().down().k_slices();
-  const auto mixture = [&](int k_slice) { return pass.work.mixture(k_slice, hidden.rows, hidden.columns); };
+BranchOutput Experts::forward(Pass& pass, Activations x) {
+  const auto mixture = [&](int k_slice) { return pass.work.mixture(k_slice, x.rows, x.columns); };
   route(pass, x);
-  for (int k_slice = 0; k_slice < k_slices; ++k_slice) pass.ops.zero(pass.stream, mixture(k_slice));
-  for (std::size_t i = 0; i < experts_.size(); ++i) {
-    const auto& [rows, weights] = choices_[i];
-    const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);
-    const Activations out = pass.work.gathered_out(own.rows, hidden.columns);
-    pass.ops.gather_rows(pass.stream, x, rows, own);
-    const Activations inner = experts_[i].inner(pass, own);
-    for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
-      experts_[i].down().multiply(pass, inner, k_slice, out);
-      pass.ops.scatter_add(pass.stream, out, rows, weights, mixture(k_slice));
-    }
-  }
-  for (int half = 1; half < k_slices; half *= 2) {  // the tree of TreeSum, all terms being there
-    for (int k_slice = 0; k_slice < k_slices; k_slice += 2 * half) {
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) pass.ops.zero(pass.stream, mixture(k_slice));
+  for (std::size_t expert = 0; expert < experts_.size(); ++expert) add_expert(pass, x, expert);
+  for (int half = 1; half < k_slices(); half *= 2) {  // the tree of TreeSum, all terms being there
+    for (int k_slice = 0; k_slice < k_slices(); k_slice += 2 * half) {
       pass.ops.add_residual(pass.stream, mixture(k_slice + half), /*bias=*/{}, mixture(k_slice));
     }
   }
   sum_over_ranks(pass, mixture(0));
-  pass.ops.add_residual(pass.stream, mixture(0), /*bias=*/{}, hidden);
+  return {.sum = mixture(0)};
+}
+
+void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
+  const auto& [rows, weights] = choices_[expert];
+  const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);
+  const Activations out = pass.work.gathered_out(own.rows, x.columns);
+  pass.ops.gather_rows(pass.stream, x, rows, own);
+  const Activations inner = experts_[expert].inner(pass, own);
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+    experts_[expert].down().multiply(pass, inner, k_slice, out);
+    pass.ops.scatter_add(pass.stream, out, rows, weights, pass.work.mixture(k_slice, x.rows, x.columns));
+  }
 }
 
 void Experts::route(Pass& pass, Activations x) {
@@ -390,22 +342,30 @@ TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string&
       mlp_norm_(layout, prefix + "mlp_norm"),
       mlp_(make_mlp(layout, prefix + "mlp")) {}
 
+// Pre-norm:   h = h + attention(norm(h));  h = h + mlp(norm(h))      (Radford et al. 2019)
+// Post-norm:  h = norm(h + attention(h));  h = norm(h + mlp(h))      (Vaswani et al. 2017)
+//
+// h is `hidden` [M, hidden] f32; x [M, hidden] is what a branch reads, in the type that the weights are multiplied
+// with.
 void TransformerBlock::forward(Pass& pass, Activations hidden) {
   const Activations x = pass.work.input(hidden.rows, hidden.columns, dtype_);
-  const auto mlp = [&] { std::visit([&](auto& layer) { layer.forward(pass, x, hidden); }, mlp_); };
   if (norm_position_ == NormPosition::kPre) {
     attention_norm_.forward(pass, hidden, x);
-    attention_.forward(pass, x, hidden);
+    add_residual(pass, hidden, attention_.forward(pass, x));
     mlp_norm_.forward(pass, hidden, x);
-    mlp();
+    add_residual(pass, hidden, mlp(pass, x));
   } else {
     pass.ops.convert(pass.stream, hidden, x);
-    attention_.forward(pass, x, hidden);
+    add_residual(pass, hidden, attention_.forward(pass, x));
     attention_norm_.forward(pass, hidden, hidden);
     pass.ops.convert(pass.stream, hidden, x);
-    mlp();
+    add_residual(pass, hidden, mlp(pass, x));
     mlp_norm_.forward(pass, hidden, hidden);
   }
+}
+
+BranchOutput TransformerBlock::mlp(Pass& pass, Activations x) {
+  return std::visit([&](auto& layer) { return layer.forward(pass, x); }, mlp_);
 }
 
 Head::Head(const ShardLayout& layout, int t)
@@ -448,10 +408,7 @@ Activations Head::project(Pass& pass, Activations hidden) {
 void Head::finish_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round) {
   const Batch& batch = pass.batch;
   const Activations logits = pass.work.logits(x.rows, weight_.rows());
-  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, logits);
-    if (last_round) weight_.done(pass.pages, part);
-  }
+  multiply_parts(pass, x, weight_, /*bias=*/{}, Activation::kNone, logits, /*release=*/last_round);
   const LogitColumns columns{.first_token = first_token_, .real = real_vocab_, .slices = slices_};
   pass.ops.top_k_log_sum_exp(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
                              std::span(batch.targets).subspan(first, x.rows), out.logits + first * slices_);

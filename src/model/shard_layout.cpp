@@ -125,7 +125,7 @@ class Layouter {
     auto next_begin = static_cast<std::int64_t>(layout_.uses.size());
     for (auto t = layout_.tensors.rbegin(); t != layout_.tensors.rend(); ++t) {
       for (auto group = t->groups.rbegin(); group != t->groups.rend(); ++group) {
-        group->uses_over = next_begin - 1;
+        group->release_through = next_begin - 1;
         next_begin = t->panels[group->first].use;
       }
     }

@@ -181,7 +181,7 @@ void expect_groups_well_cut(const ShardLayout& layout) {
 // What one operation of a pass binds: the uses of a group, and those of a norm's weight and bias together.
 struct Operation {
   std::set<PageUse> uses;
-  std::int64_t uses_over = -1;
+  std::int64_t release_through = -1;
 };
 
 std::vector<Operation> operations_of(const ShardLayout& layout) {
@@ -194,7 +194,7 @@ std::vector<Operation> operations_of(const ShardLayout& layout) {
       for (int panel = group.first; panel < group.first + group.count; ++panel) {
         operations.back().uses.insert(layout.tensors[i].panels[panel].use);
       }
-      operations.back().uses_over = group.uses_over;
+      operations.back().release_through = group.release_through;
     }
   }
   return operations;
@@ -206,7 +206,7 @@ void expect_uses_end_in_time(const ShardLayout& layout) {
   std::set<PageUse> wanted;
   for (auto operation = operations.rbegin(); operation != operations.rend(); ++operation) {
     const auto first = wanted.empty() ? static_cast<std::int64_t>(layout.uses.size()) : *wanted.begin();
-    EXPECT_EQ(operation->uses_over, first - 1);
+    EXPECT_EQ(operation->release_through, first - 1);
     wanted.insert(operation->uses.begin(), operation->uses.end());
   }
 }
@@ -220,7 +220,7 @@ void expect_releases_are_those_of_a_pass(const ShardLayout& layout) {
       const bool first = seen.insert(use).second;
       EXPECT_TRUE(!first || layout.over_before[use] == over) << "use " << use << " after " << over;
     }
-    over = operation.uses_over;
+    over = operation.release_through;
   }
   EXPECT_EQ(seen.size(), layout.uses.size());
 }
@@ -335,8 +335,9 @@ TEST(ShardLayout, AModelOfOnePageIsUsedOnce) {
   const ShardLayout layout = c.layout();
   EXPECT_THAT(layout.uses, ElementsAre(0u));
   EXPECT_THAT(layout.over_before, ElementsAre(-1));
-  for (std::size_t i = 0; i + 1 < layout.tensors.size(); ++i) EXPECT_EQ(layout.tensors[i].groups.front().uses_over, -1);
-  EXPECT_EQ(layout.tensors.back().groups.front().uses_over, 0);
+  for (std::size_t i = 0; i + 1 < layout.tensors.size(); ++i)
+    EXPECT_EQ(layout.tensors[i].groups.front().release_through, -1);
+  EXPECT_EQ(layout.tensors.back().groups.front().release_through, 0);
 }
 
 TEST(ShardLayout, AGroupLiesInFourPages) {
@@ -350,7 +351,7 @@ TEST(ShardLayout, AGroupLiesInFourPages) {
   std::vector<std::int64_t> over;
   for (const PanelGroup& group : embedding.groups) {
     counts.push_back(group.count);
-    over.push_back(group.uses_over);
+    over.push_back(group.release_through);
   }
   EXPECT_THAT(counts, ElementsAre(4, 4, 3));
   EXPECT_EQ(over[0], 3);

@@ -60,7 +60,7 @@ class OrderedPages : public PageSource {
     return {bytes_.data(), &events_[use]};
   }
 
-  void uses_over(PageUse use) override {
+  void release_through(PageUse use) override {
     EXPECT_GE(static_cast<std::int64_t>(use), over_);
     EXPECT_TRUE(asked_[use]) << "use " << use << " ends before it begins";
     over_ = use;

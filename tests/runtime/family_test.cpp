@@ -49,7 +49,7 @@ class AllPages : public PageSource {
     const PageId page = layout_.uses[use];
     return {frames_ == nullptr ? host_.page(0, page) : frames_ + page * layout_.page_bytes, nullptr};
   }
-  void uses_over(PageUse) override {}
+  void release_through(PageUse) override {}
   bool group_by_group() const override { return group_by_group_; }
 
  private:

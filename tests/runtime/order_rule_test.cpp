@@ -262,7 +262,7 @@ class Rank {
         bound.emplace_back(page.data, stamp_of(run.step.model, layout_list_[run.step.model]->uses[use]));
       }
       for (int phase = 0; phase < 2; ++phase) compute_.enqueue([this, bound] { check(bound); });
-      pages.uses_over(last);
+      pages.release_through(last);
       accept_some(runs);
     }
     pages.end();

@@ -5,8 +5,8 @@
 // embedding's pages again: `uses` is the order of visits, longer than the list of pages.
 //
 // Where pages are refilled behind a pass, a layer works through a tensor group by group: it binds a group's pages,
-// enqueues the operation for the group's rows, and gives the pages up. So at most kGroupPages pages are needed at once,
-// whatever the size of a tensor, and a model larger than the pool streams through it.
+// enqueues the operation for the group's rows, and releases the pages. So a pass needs at most kGroupPages pages at
+// once, whatever the size of a tensor, and can run a model that exceeds the pool.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,11 @@ struct PanelPlace {
   int rows = 0;
 };
 
-// Panels [first, first + count) of a tensor, in at most ShardLayout::kGroupPages pages. An operation binds them
-// together.
+// Panels [first, first + count) of a tensor, in at most ShardLayout::kGroupPages pages: what one operation binds.
 struct PanelGroup {
   int first = 0;
   int count = 0;
-  std::int64_t uses_over = -1;  // every use ≤ this is over once the group's operation has been enqueued
+  std::int64_t release_through = -1;  // the group's operation is the last of every use ≤ this; -1: of none
 };
 
 struct TensorLayout {
@@ -51,9 +50,9 @@ struct ShardLayout {
   std::vector<std::size_t> used_bytes;  // by page
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
-  // (PageSource::uses_over) before it acquires the use for the first time; -1: none. A fetch for use u of step s may
-  // wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond, the
-  // head's pages are visited once for each so many rows, and given up in the last round only.
+  // (PageSource::release_through) before it acquires the use for the first time; -1: none. A fetch for use u of step s
+  // may wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond,
+  // the head's pages are visited once for each so many rows, and given up in the last round only.
   std::vector<std::int64_t> over_before;
 
   int pages() const { return static_cast<int>(used_bytes.size()); }

@@ -63,7 +63,7 @@ class StepPages : public PageSource {
   StepPages(Residency& residency, const Step& step);
 
   ResidentPage acquire(PageUse use) override;
-  void uses_over(PageUse use) override { residency_.passed({step_.id, use}); }
+  void release_through(PageUse use) override { residency_.passed({step_.id, use}); }
   bool group_by_group() const override { return refilled_; }
   // Every page is there, and nothing waits for uses of the step: it makes no difference when they end, and the pass may
   // be worked through more than once.
