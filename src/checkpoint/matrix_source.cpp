@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "computron/base/convert.h"
-#include "transpose.h"
+#include "src/checkpoint/transpose.h"
 
 namespace computron {
 namespace {

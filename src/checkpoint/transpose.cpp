@@ -1,4 +1,4 @@
-#include "transpose.h"
+#include "src/checkpoint/transpose.h"
 
 #include <immintrin.h>
 
