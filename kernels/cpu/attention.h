@@ -24,8 +24,7 @@ struct AttentionPart {
   int kv_head = 0;
   int row = 0;
   int rows = 0;
-  int next_kv_head =
-      -1;  // whose turn is next, for the same rows and on this thread: fetched from memory ahead; -1: none
+  int next_kv_head = -1;  // this thread attends next for the same rows, so that it is prefetched; -1: none
 };
 
 // The running softmax of one query: the largest score so far and Σ exp(score - max).

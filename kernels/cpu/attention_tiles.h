@@ -15,7 +15,7 @@ inline constexpr int kKvTile = 128;
 inline constexpr int kMaxTile = 6;    // queries that go through a KV tile together
 inline constexpr int kMaxLanes = 16;  // of any Lanes
 
-// What the inner part works on; memory of AttentionScratch.
+// The arguments of the inner part; its arrays are memory of AttentionScratch.
 struct AttentionTiles {
   const AttentionPart* part;
   int queries;  // of the part: rows × group; query i is row i / group, head i % group of those that share the key head

@@ -33,7 +33,7 @@ class F16Gemm {
   }
 
  private:
-  // Pairs of float16, as packed: [depth / 2][64]; multiplied with turned rows.
+  // Pairs of float16, as packed: [depth / 2][64]; multiplied with transposed rows of x.
   struct Packed {
     static constexpr bool kTurnedRows = true;
     const std::uint32_t* pairs;

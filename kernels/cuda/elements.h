@@ -170,7 +170,8 @@ struct RotaryAngles {
   }
 };
 
-// Turns pair c of row r: element i of a head with element i + half, c = head × half + i over queries and keys.
+// Applies RoPE to pair c of row r: element i of a head with element i + half, c = head × half + i over queries and
+// keys.
 struct ApplyRope {
   const float* angles;  // [rows, 2 half]
   int half;

@@ -76,7 +76,7 @@ void top_k_log_sum_exp(CUstream_st* stream, const TopKCall& call);
 
 // ---- sample
 
-// What is wanted of one row (RowSampling) and where its lists are.
+// How one row is to be sampled (RowSampling), and where its lists lie.
 struct SampleRow {
   int row = 0;         // of the logits
   int truncated = -1;  // its number among the rows that truncate; -1: it does not

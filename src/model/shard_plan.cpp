@@ -34,7 +34,7 @@ int layers_within(double limit, const Weights& w, int stage, int pp) {
   return extra > limit ? 0 : static_cast<int>((limit - extra) / w.layer);
 }
 
-// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an even share of the layers
+// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an equal part of the layers
 // left, or as many as the stages behind it cannot hold.
 std::vector<int> try_cut(double limit, const ModelConfig& c, const Weights& w, int pp) {
   std::vector<int> firsts{0}, room_from(pp + 1, 0);  // layers that stages s, s + 1, ... hold together

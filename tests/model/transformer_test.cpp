@@ -37,7 +37,7 @@ class UseEvent : public Event {
   const PageUse use;
 };
 
-// Pages are asked for in the order of their uses, none after it was given up, and every one is given up, as early as
+// Pages are asked for in the order of their uses, none after its release, and every one is released as early as
 // the layout says where that is to hold: group by group, and in one round (no more than Workspace::kLogitRows logit
 // rows).
 class OrderedPages : public PageSource {
@@ -49,7 +49,7 @@ class OrderedPages : public PageSource {
   }
 
   ResidentPage acquire(PageUse use) override {
-    EXPECT_GT(static_cast<std::int64_t>(use), over_) << "a page is asked for after it was given up";
+    EXPECT_GT(static_cast<std::int64_t>(use), over_) << "a page is asked for after its release";
     // An operation may ask for its weight and then for its bias, but never skips a use.
     EXPECT_TRUE(use == 0 || asked_[use - 1]) << "use " << use << " comes before the one before it";
     if (group_by_group_ && one_round_ && !asked_[use]) {

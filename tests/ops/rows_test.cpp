@@ -328,7 +328,7 @@ TEST_P(RowsTest, RotaryAnglesAreOfTheRoundedProduct) {
   }
 }
 
-// Queries and keys turn, values stay; a half of a head that is no multiple of eight, and one that is.
+// RoPE rotates queries and keys, values stay; a half of a head that is no multiple of eight, and one that is.
 TEST_P(RowsTest, AppliesRopeToPairsOfQueriesAndKeys) {
   for (const int head_dim : {6, 32}) {
     const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = head_dim};
@@ -367,7 +367,7 @@ TEST_P(RowsTest, GatherKeepsNarrowRowsAsTheyAre) {
 }
 
 TEST_P(RowsTest, ScatterAddsWeightedRowsOneAfterTheOther) {
-  constexpr int kColumns = 1030;  // more than a thread's share
+  constexpr int kColumns = 1030;  // more than one thread takes
   const auto x = random_floats(3 * kColumns, 1), h = random_floats(4 * kColumns, 2);
   const auto in = bench_.put(x, 3, kColumns), inout = bench_.put(h, 4, kColumns);
   const auto& rows = bench_.keep(std::vector<std::int32_t>{2, 0, 2});

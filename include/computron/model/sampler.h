@@ -21,8 +21,8 @@ struct SamplingParams {
   float frequency_penalty = 0;
   float presence_penalty = 0;
   std::vector<std::pair<TokenId, float>> logit_bias = {};
-  std::vector<TokenId> stop_tokens = {};  // not sampled before
-  std::uint32_t min_tokens = 0;           // so many are generated
+  std::vector<TokenId> stop_tokens = {};  // not sampled before min_tokens are generated
+  std::uint32_t min_tokens = 0;
   std::uint32_t prompt_tokens = 0;        // of the sequence's tokens, these are not generated
   std::uint64_t key = 0;                  // of the noise
 

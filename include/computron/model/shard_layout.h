@@ -52,7 +52,7 @@ struct ShardLayout {
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
   // (PageSource::release_through) before it acquires the use for the first time; -1: none. A fetch for use u of step s
   // may wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond,
-  // the head's pages are visited once for each so many rows, and given up in the last round only.
+  // the head's pages are visited once for each so many rows, and released in the last round only.
   std::vector<std::int64_t> over_before;
 
   int pages() const { return static_cast<int>(used_bytes.size()); }

@@ -53,7 +53,7 @@ struct ShardTensor {
 //
 // Reproducible: the same bits at every tp that divides kKSlices. The columns of row-parallel weights are cut into
 // kKSlices equal K slices, a tensor each, multiplied one by one and summed in a fixed tree of which the all-reduce over
-// the ranks is the top; the vocabulary is cut alike, and what is said of a row of logits is said slice by slice.
+// the ranks is the top; the vocabulary is cut alike, and a row of logits is reduced slice by slice.
 struct ShardPlan {
   static constexpr int kKSlices = 8;
 

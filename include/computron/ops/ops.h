@@ -130,8 +130,8 @@ class Ops {
   // out[r] = cos | sin of positions[r] × frequencies, [rows, head_dim] f32; frequencies [head_dim / 2].
   virtual void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                              Activations out) = 0;
-  // Turns the queries and keys of `qkv` (as attention() takes it) by the angles of their rows: element i of a head with
-  // element i + head_dim / 2.
+  // Applies RoPE: rotates the queries and keys of `qkv` (as attention() takes it) by the angles of their rows, element
+  // i of a head with element i + head_dim / 2.
   virtual void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
   // out[r, :] = in[r, :] in out's dtype (f32 or narrow). in: f32.
   virtual void convert(Stream&, Activations in, Activations out) = 0;

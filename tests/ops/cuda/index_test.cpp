@@ -115,12 +115,12 @@ TEST(SkinnyGemm, FragmentsCoverTheDepthOnce) {
     const auto value = [](int r, int k) { return static_cast<float>((r * 7 + k * 3) % 11 - 5); };
     float acc[16][8] = {};
     for (int warp = 0; warp < kSkinnyWarps; ++warp) {
-      for (int turn = 0; turn < skinny_turns(depth); ++turn) {
+      for (int round = 0; round < skinny_rounds(depth); ++round) {
         for (int u = 0; u < kUnroll; ++u) {
           for (int half = 0; half < 2; ++half) {  // the two products of a K slice
             Fragments a{}, b{};
             for (int lane = 0; lane < 32; ++lane) {
-              const int k = depth_of(warp, turn, u, lane);
+              const int k = depth_of(warp, round, u, lane);
               if (k >= depth) continue;
               for (int j = 0; j < 2; ++j) {
                 for (int i = 0; i < 2; ++i) {
