@@ -16,16 +16,15 @@ void sum_over_ranks(Pass& pass, Activations partial) {
                       static_cast<std::size_t>(partial.rows) * partial.columns);
 }
 
-// Adds terms that come one after the other in the tree ((0 + 1) + (2 + 3)) + ... into the first one's place: like a
-// binary counter, a sum of two equal halves is made as soon as its second is there.
+// Sums terms [M, hidden] that are computed one after the other, in the fixed tree ((0 + 1) + (2 + 3)) + ...: like a
+// binary counter, it adds two equal halves as soon as the second is there.
 class TreeSum {
  public:
-  // The sum of all terms, a power of two of them, comes to be in `total`, workspace.partial(0).
+  // After the last term, their number being a power of two, `total` holds the sum. It is workspace.partial(0).
   TreeSum(Pass& pass, Activations total) : pass_(pass), total_(total) {}
 
-  // Where the next term is to be put.
+  // The caller puts the next term there, and calls add().
   Activations next() const { return at(depth_); }
-  // It is there.
   void add() {
     ++depth_;
     for (int term = terms_++; (term & 1) != 0; term >>= 1) {
@@ -125,7 +124,7 @@ RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::strin
 }
 
 BranchOutput RowParallelLinear::forward(Pass& pass, Activations x) {
-  const Activations partial = pass.work.partial(x.rows, weights_.front().rows());
+  const Activations partial = pass.work.partial(x.rows, weights_.front().rows());  // [M, hidden]
   TreeSum sum(pass, partial);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
     multiply(pass, x, k_slice, sum.next());
@@ -138,7 +137,7 @@ BranchOutput RowParallelLinear::forward(Pass& pass, Activations x) {
 void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activations out) {
   TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
   if (k_slices() > 1) {
-    const Activations own = pass.work.k_slice(x.rows, weight.columns(), x.dtype);
+    const Activations own = pass.work.k_slice(x.rows, weight.columns(), x.dtype);  // [M, in/tp/k_slices]
     pass.ops.copy_columns(pass.stream, x, k_slice * weight.columns(), own);
     x = own;
   }
@@ -153,8 +152,8 @@ TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
 
 void TokenEmbedding::forward(Pass& pass, Activations hidden) {
   if (!projection_.present()) return look_up(pass, hidden);
-  const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());
-  const Activations x = pass.work.input(hidden.rows, tokens_.columns(), dtype_);
+  const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());   // [M, width]
+  const Activations x = pass.work.input(hidden.rows, tokens_.columns(), dtype_);  // [M, width]
   look_up(pass, narrow);
   pass.ops.convert(pass.stream, narrow, x);
   projection_.forward(pass, x, hidden);
@@ -173,8 +172,8 @@ PatchEmbedding::PatchEmbedding(const ShardLayout& layout)
       class_token_(TensorRef::find(layout, "embedding.class_token")) {}
 
 void PatchEmbedding::forward(Pass& pass, Activations hidden) {
-  const Activations values = pass.work.fused(hidden.rows, patch_values_);
-  const Activations x = pass.work.input(hidden.rows, patch_values_, dtype_);
+  const Activations values = pass.work.fused(hidden.rows, patch_values_);     // [M, patch_values]
+  const Activations x = pass.work.input(hidden.rows, patch_values_, dtype_);  // [M, patch_values]
   pass.ops.copy_from_host(pass.stream, pass.batch.patches.data(), values);
   pass.ops.convert(pass.stream, values, x);
   patches_.forward(pass, x, hidden);
@@ -212,6 +211,7 @@ void Embedding::add(Pass& pass, TensorRef& table, std::span<const std::int32_t> 
 RotaryEmbedding::RotaryEmbedding(const ModelConfig& config) : frequencies_(frequencies(config)) {}
 
 void RotaryEmbedding::forward(Pass& pass) {
+  // [M, head_dim]
   const Activations angles = pass.work.angles(pass.batch.rows(), 2 * static_cast<int>(frequencies_.size()));
   pass.ops.rotary_angles(pass.stream, pass.batch.positions, frequencies_, angles);
 }
@@ -239,7 +239,9 @@ SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefi
       output_(layout, prefix + ".output") {}
 
 BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
+  // [M, (heads + 2 kv_heads) × head_dim / tp]
   const Activations qkv = pass.work.fused(x.rows, qkv_.out());
+  // [M, heads × head_dim / tp]
   const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, dtype_);
   qkv_.forward(pass, x, qkv);
   if (rotary_) pass.ops.apply_rope(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
@@ -257,9 +259,9 @@ Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)
 BranchOutput Mlp::forward(Pass& pass, Activations x) { return down_.forward(pass, inner(pass, x)); }
 
 Activations Mlp::inner(Pass& pass, Activations x) {
-  const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);
+  const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);  // [M, ffn/tp]
   if (gated_) {
-    const Activations gate_up = pass.work.fused(x.rows, up_.out());
+    const Activations gate_up = pass.work.fused(x.rows, up_.out());  // [M, 2 ffn/tp]
     up_.forward(pass, x, gate_up);
     pass.ops.activate_gate(pass.stream, activation_, gate_up, inner);
   } else {
@@ -293,8 +295,8 @@ BranchOutput Experts::forward(Pass& pass, Activations x) {
 
 void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
   const auto& [rows, weights] = choices_[expert];
-  const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);
-  const Activations out = pass.work.gathered_out(own.rows, x.columns);
+  const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);  // [its rows, hidden]
+  const Activations out = pass.work.gathered_out(own.rows, x.columns);                           // [its rows, hidden]
   pass.ops.gather_rows(pass.stream, x, rows, own);
   const Activations inner = experts_[expert].inner(pass, own);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
@@ -304,7 +306,7 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
 }
 
 void Experts::route(Pass& pass, Activations x) {
-  const Activations logits = pass.work.fused(x.rows, router_.out());
+  const Activations logits = pass.work.fused(x.rows, router_.out());  // [M, experts]
   logits_.resize(static_cast<std::size_t>(logits.rows) * logits.columns);
   router_.forward(pass, x, logits);
   pass.ops.copy_to_host(pass.stream, logits, logits_.data());
@@ -386,7 +388,7 @@ void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {
   for (int round = 0; round < rounds; ++round) {
     const int first = round * Workspace::kLogitRows;
     const int rows = std::min(Workspace::kLogitRows, count - first);
-    const Activations x = pass.work.input(rows, weight_.columns(), dtype_);
+    const Activations x = pass.work.input(rows, weight_.columns(), dtype_);  // [rows, width]
     if (projection_.present()) {
       pass.ops.convert(pass.stream, projected.row_range(first, rows), x);
     } else {
@@ -398,8 +400,8 @@ void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {
 
 Activations Head::project(Pass& pass, Activations hidden) {
   const int count = pass.batch.output_count();
-  const Activations x = pass.work.input(count, hidden.columns, dtype_);
-  const Activations projected = pass.work.partial(count, projection_.out());
+  const Activations x = pass.work.input(count, hidden.columns, dtype_);       // [R, hidden]
+  const Activations projected = pass.work.partial(count, projection_.out());  // [R, width]
   pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
   projection_.forward(pass, x, projected);
   return projected;
@@ -407,7 +409,7 @@ Activations Head::project(Pass& pass, Activations hidden) {
 
 void Head::finish_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round) {
   const Batch& batch = pass.batch;
-  const Activations logits = pass.work.logits(x.rows, weight_.rows());
+  const Activations logits = pass.work.logits(x.rows, weight_.rows());  // [rows, vocab/tp]
   multiply_parts(pass, x, weight_, /*bias=*/{}, Activation::kNone, logits, /*release=*/last_round);
   const LogitColumns columns{.first_token = first_token_, .real = real_vocab_, .slices = slices_};
   pass.ops.top_k_log_sum_exp(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
@@ -422,8 +424,8 @@ Classifier::Classifier(const ShardLayout& layout)
 
 void Classifier::forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores) {
   const int count = pass.batch.output_count();
-  const Activations x = pass.work.input(count, hidden.columns, dtype_);
-  const Activations pooled = pass.work.partial(count, hidden.columns);
+  const Activations x = pass.work.input(count, hidden.columns, dtype_);  // [R, hidden]
+  const Activations pooled = pass.work.partial(count, hidden.columns);   // [R, hidden]
   if (pooler_.present()) {
     pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
     pooler_.forward(pass, x, pooled);
@@ -432,7 +434,7 @@ void Classifier::forward(Pass& pass, Activations hidden, float* pooled_embedding
   }
   pass.ops.copy_to_host(pass.stream, pooled, pooled_embeddings);
   if (!classes_.present()) return;
-  const Activations out = pass.work.fused(count, classes_.out());
+  const Activations out = pass.work.fused(count, classes_.out());  // [R, classes]
   pass.ops.convert(pass.stream, pooled, x);
   classes_.forward(pass, x, out);
   pass.ops.copy_to_host(pass.stream, out, scores);
