@@ -58,19 +58,19 @@ std::vector<Cell> grid() {
 }
 
 // Pages without bytes; OPT-13B's cache.
-Image stage_image() {
-  Image image;
-  image.page_bytes = kPageBytes;
-  image.plan.layers = 20;
-  image.plan.kv_heads = 20;
-  image.plan.config.head_dim = 128;
-  image.weight_dtype = DType::kF16;
+ShardLayout stage_layout() {
+  ShardLayout layout;
+  layout.page_bytes = kPageBytes;
+  layout.plan.layers = 20;
+  layout.plan.kv_heads = 20;
+  layout.plan.config.head_dim = 128;
+  layout.weight_dtype = DType::kF16;
   for (int page = 0; page < kPages; ++page) {
-    image.used_bytes.push_back(kPageBytes);
-    image.uses.push_back(static_cast<PageId>(page));
-    image.over_before.push_back(page - 1);
+    layout.used_bytes.push_back(kPageBytes);
+    layout.uses.push_back(static_cast<PageId>(page));
+    layout.over_before.push_back(page - 1);
   }
-  return image;
+  return layout;
 }
 
 CostOptions their_machine() {
@@ -115,12 +115,12 @@ Outcome outcome_of(const VirtualRun& run, const VirtualMesh& mesh) {
 }
 
 Outcome serve(const Cell& cell, const std::string& policy, int seed) {
-  const Image image = stage_image();
-  const std::vector<const Image*> stages(kStages, &image);
+  const ShardLayout layout = stage_layout();
+  const std::vector<const ShardLayout*> stages(kStages, &layout);
   std::vector<ModelShape> models;
   std::vector<std::string> names;
   for (std::size_t m = 0; m < cell.rates.size(); ++m) {
-    models.push_back({.images = stages, .caches = {kStages, KvGeometry::make(image)}, .eos_tokens = {}});
+    models.push_back({.layouts = stages, .caches = {kStages, KvGeometry::make(layout)}, .eos_tokens = {}});
     names.push_back(fmt::format("m{}", m));
   }
   const SchedulerOptions options{.frames = cell.resident * (kPages + kCacheFrames),
@@ -128,8 +128,8 @@ Outcome serve(const Cell& cell, const std::string& policy, int seed) {
                                  .steps_in_flight = kStages + 1,
                                  .costs = their_machine()};
   Scheduler scheduler(models, names, make_policy(policy), options);
-  const std::vector<std::vector<const Image*>> images(models.size(), stages);
-  VirtualMesh mesh(images, CostModel(images, options.costs), kLatency_s);
+  const std::vector<std::vector<const ShardLayout*>> layouts(models.size(), stages);
+  VirtualMesh mesh(layouts, CostModel(layouts, options.costs), kLatency_s);
   for (Request& request : requests_of(cell, seed)) scheduler.submit(std::move(request));
   scheduler.close_input();
   return outcome_of(run_virtually(scheduler, mesh), mesh);

@@ -45,9 +45,9 @@ AttentionTiles make_tiles(const AttentionPart& part, AttentionScratch& scratch) 
                                 .query = aligned(scratch.queries, floats),
                                 .sums = aligned(scratch.sums, floats),
                                 .softmax = scratch.softmax.data(),
-                                .keys = aligned(scratch.keys, static_cast<std::size_t>(head_dim) * kSpan),
-                                .values = aligned(scratch.values, static_cast<std::size_t>(stride) * kSpan),
-                                .scores = aligned(scratch.scores, static_cast<std::size_t>(kMaxTile) * kSpan)};
+                                .keys = aligned(scratch.keys, static_cast<std::size_t>(head_dim) * kKvTile),
+                                .values = aligned(scratch.values, static_cast<std::size_t>(stride) * kKvTile),
+                                .scores = aligned(scratch.scores, static_cast<std::size_t>(kMaxTile) * kKvTile)};
   std::fill_n(tiles.sums, floats, 0.0f);
   return tiles;
 }

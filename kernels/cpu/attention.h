@@ -1,15 +1,16 @@
 // Attention of some rows of one sequence under one key/value head, over cached keys and values.
 //
-// Keys are visited in spans of kSpan positions from position 0 on, whatever the cache's blocks and the rows beside, and
-// a softmax is carried along (maximum, sum, weighted values: Milakov and Gimelshein 2018). Within a span every sum has
-// one fixed order, so a row has the same bits alone, in any batch and in any cutting of a prompt (with one Isa).
+// Keys are visited in KV tiles of kKvTile positions from position 0 on, whatever the cache's blocks and the rows
+// beside, and a softmax is carried along (maximum, sum, weighted values: Milakov and Gimelshein 2018). Within a KV tile
+// every sum has one fixed order, so a row has the same bits alone, in any batch and in any cutting of a prompt (with
+// one Isa).
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cpu/isa.h"
 
 namespace computron::kernels {
@@ -23,8 +24,7 @@ struct AttentionPart {
   int kv_head = 0;
   int row = 0;
   int rows = 0;
-  int next_kv_head =
-      -1;  // whose turn is next, for the same rows and on this thread: fetched from memory ahead; -1: none
+  int next_kv_head = -1;  // this thread attends next for the same rows, so that it is prefetched; -1: none
 };
 
 // The running softmax of one query: the largest score so far and Σ exp(score - max).
@@ -37,7 +37,7 @@ struct Softmax {
 struct AttentionScratch {
   std::vector<float> queries, sums;  // [queries, head_dim rounded up to whole vectors]
   std::vector<Softmax> softmax;      // [queries]
-  std::vector<float> keys, values;   // of a span, widened
+  std::vector<float> keys, values;   // of a KV tile, widened
   std::vector<float> scores;
 };
 

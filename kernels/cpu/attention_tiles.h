@@ -1,20 +1,21 @@
-// The inner part of attention: scores, softmax and weighted values of a part's queries, span by span. Included by
+// The inner part of attention: scores, softmax and weighted values of a part's queries, KV tile by KV tile. Included by
 // attention_avx2.cpp and attention_avx512.cpp, each of which gives it vectors of its own width (`Lanes`).
 //
 // A vector holds one element of as many keys as it has lanes, and a score is one chain over head_dim. For many queries
-// a span's keys and values are widened to float32 first and lie side by side then, keys as [head_dim][kSpan]: two small
-// matrix products with a softmax between. One query or a few (decoding) take them from the cache, in the same order.
+// a KV tile's keys and values are widened to float32 first and lie side by side then, keys as [head_dim][kKvTile]: two
+// small matrix products with a softmax between. One query or a few (decoding) take them from the cache, in the same
+// order.
 #pragma once
 
 #include "kernels/cpu/attention.h"
 
 namespace computron::kernels {
 
-inline constexpr int kSpan = 128;
-inline constexpr int kMaxTile = 6;    // queries that go through a span together
+inline constexpr int kKvTile = 128;
+inline constexpr int kMaxTile = 6;    // queries that go through a KV tile together
 inline constexpr int kMaxLanes = 16;  // of any Lanes
 
-// What the inner part works on; memory of AttentionScratch.
+// The arguments of the inner part; its arrays are memory of AttentionScratch.
 struct AttentionTiles {
   const AttentionPart* part;
   int queries;  // of the part: rows × group; query i is row i / group, head i % group of those that share the key head
@@ -22,9 +23,9 @@ struct AttentionTiles {
   float* query;      // [queries][stride], scaled
   float* sums;       // [queries][stride] weighted values so far
   Softmax* softmax;  // [queries]
-  float* keys;       // [head_dim][kSpan] of the span
-  float* values;     // [kSpan][stride] of the span
-  float* scores;     // [kMaxTile][kSpan]
+  float* keys;       // [head_dim][kKvTile] of the KV tile
+  float* values;     // [kKvTile][stride] of the KV tile
+  float* scores;     // [kMaxTile][kKvTile]
 };
 
 void attend_avx2(const AttentionTiles& tiles);

@@ -17,10 +17,10 @@ int larger(int a, int b) { return a > b ? a : b; }
 // Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, fma, max, exp, sum_lanes, max_lanes; Element<T>.
 // T: what the cache holds.
 template <class Lanes, class T>
-class SpanAttention {
+class TiledAttention {
   using V = typename Lanes::V;
   static constexpr int kLanes = Lanes::kCount;
-  static constexpr int kDirectQueries = 4;  // use a span's keys too seldom for staging to pay
+  static constexpr int kDirectQueries = 4;  // use a KV tile's keys too seldom for staging to pay
   static constexpr std::size_t kLine = 64;
 
   enum class Half : unsigned char { kKeys, kValues };
@@ -32,7 +32,7 @@ class SpanAttention {
   };
 
  public:
-  explicit SpanAttention(const AttentionTiles& tiles)
+  explicit TiledAttention(const AttentionTiles& tiles)
       : t_(tiles),
         cache_(*tiles.part->cache),
         head_dim_(tiles.part->shape->head_dim),
@@ -40,15 +40,15 @@ class SpanAttention {
 
   void run() {
     const PositionRange first = seen_by(t_, 0), last = seen_by(t_, t_.queries - 1);
-    for (int begin = first.begin / kSpan * kSpan; begin < last.end; begin += kSpan) {
-      const PositionRange span{larger(begin, first.begin), smaller(begin + kSpan, last.end)};
-      if (!direct_) stage(begin, span);
-      for (int i = 0; i < t_.queries;) i += visit_some(i, begin, span);
+    for (int begin = first.begin / kKvTile * kKvTile; begin < last.end; begin += kKvTile) {
+      const PositionRange tile{larger(begin, first.begin), smaller(begin + kKvTile, last.end)};
+      if (!direct_) stage(begin, tile);
+      for (int i = 0; i < t_.queries;) i += visit_some(i, begin, tile);
     }
   }
 
  private:
-  // ---- staging: the span's keys and values as float32
+  // ---- staging: the KV tile's keys and values as float32
 
   // The part's place in the slot of the `block`-th block: keys [head_dim][block_tokens], then, kv_heads times that
   // further on, values [block_tokens][head_dim].
@@ -61,11 +61,11 @@ class SpanAttention {
   std::size_t head_elements() const { return static_cast<std::size_t>(cache_.block_tokens) * head_dim_; }
   std::size_t half_elements() const { return cache_.kv_heads * head_elements(); }
 
-  void stage(int grid, PositionRange span) {
-    for_each_run(span, [&](int block, int in_block, int position, int count) {
+  void stage(int grid, PositionRange tile) {
+    for_each_run(tile, [&](int block, int in_block, int position, int count) {
       stage_keys(keys_of(block), in_block, count, t_.keys + position - grid);
     });
-    for_each_run(span, [&](int block, int in_block, int position, int count) {
+    for_each_run(tile, [&](int block, int in_block, int position, int count) {
       stage_values(values_of(block) + in_block * head_dim_, count, t_.values + (position - grid) * t_.stride);
     });
   }
@@ -80,14 +80,15 @@ class SpanAttention {
     }
   }
 
-  // Whole vectors where the block's and the span's begin allow it; what lies behind `count` in the block is never used.
+  // Whole vectors where the block's and the KV tile's begin allow it; what lies behind `count` in the block is never
+  // used.
   void stage_keys(const T* keys, int in_block, int count, float* to) const {
     const int tokens = cache_.block_tokens;
     const int whole = tokens % kLanes == 0 && in_block % kLanes == 0 ? (count + kLanes - 1) / kLanes * kLanes : 0;
     for (int d = 0; d < head_dim_; ++d) {
       const T* from = keys + d * tokens + in_block;
-      for (int i = 0; i < whole; i += kLanes) Lanes::store(to + d * kSpan + i, Lanes::load(from + i));
-      for (int i = whole; i < count; ++i) to[d * kSpan + i] = Lanes::widen(from[i]);
+      for (int i = 0; i < whole; i += kLanes) Lanes::store(to + d * kKvTile + i, Lanes::load(from + i));
+      for (int i = whole; i < count; ++i) to[d * kKvTile + i] = Lanes::widen(from[i]);
     }
   }
 
@@ -110,14 +111,15 @@ class SpanAttention {
               .end = (positions.end + cache_.block_tokens - 1) / cache_.block_tokens};
   }
 
-  // While a span's values are weighed: the keys of the next span, or of the next head's first.
-  void look_beyond(PositionRange span) {
+  // While the P V of a KV tile is accumulated: the keys of the next KV tile, or of the next head's first.
+  void look_beyond(PositionRange tile) {
     const PositionRange all = seen_by(t_, 0);
     const AttentionPart& part = *t_.part;
-    if (span.end < all.end) {
-      look_ahead(Half::kKeys, part.kv_head, {span.end, smaller(span.end + kSpan, all.end)});
+    if (tile.end < all.end) {
+      look_ahead(Half::kKeys, part.kv_head, {tile.end, smaller(tile.end + kKvTile, all.end)});
     } else if (part.next_kv_head >= 0) {
-      look_ahead(Half::kKeys, part.next_kv_head, {all.begin, smaller(all.begin / kSpan * kSpan + kSpan, all.end)});
+      look_ahead(Half::kKeys, part.next_kv_head,
+                 {all.begin, smaller(all.begin / kKvTile * kKvTile + kKvTile, all.end)});
     }
   }
 
@@ -138,33 +140,33 @@ class SpanAttention {
 
   // ---- queries
 
-  int visit_some(int i, int grid, PositionRange span) {
+  int visit_some(int i, int grid, PositionRange tile) {
     const int left = t_.queries - i;
-    if (left >= 6) return visit<6, Lanes::kWide>(i, grid, span);
-    if (left >= 4) return visit<4, Lanes::kWide>(i, grid, span);
-    if (left >= 2) return visit<2, Lanes::kWide>(i, grid, span);
-    return visit<1, 2 * Lanes::kWide>(i, grid, span);
+    if (left >= 6) return visit<6, Lanes::kWide>(i, grid, tile);
+    if (left >= 4) return visit<4, Lanes::kWide>(i, grid, tile);
+    if (left >= 2) return visit<2, Lanes::kWide>(i, grid, tile);
+    return visit<1, 2 * Lanes::kWide>(i, grid, tile);
   }
 
-  // kQueries queries from i on over the positions of `span` that any of them sees; returns kQueries.
+  // kQueries queries from i on over the positions of `tile` that any of them sees; returns kQueries.
   template <int kQueries, int kVectors>
-  int visit(int i, int grid, PositionRange span) {
+  int visit(int i, int grid, PositionRange tile) {
     const PositionRange first = seen_by(t_, i), last = seen_by(t_, i + kQueries - 1);
-    const PositionRange seen{larger(span.begin, first.begin) - grid, smaller(span.end, last.end) - grid};
+    const PositionRange seen{larger(tile.begin, first.begin) - grid, smaller(tile.end, last.end) - grid};
     if (seen.empty()) return kQueries;
     const int begin = seen.begin / (kVectors * kLanes) * kVectors * kLanes;
     int end = begin;
     if (direct_ && i == 0) look_ahead(Half::kValues, t_.part->kv_head, {grid + seen.begin, grid + seen.end});
     for (; end < seen.end; end += kVectors * kLanes) score_columns<kQueries, kVectors>(i, end, grid, grid + seen.end);
-    for (int q = 0; q < kQueries; ++q) soften(i + q, grid, {begin, end}, t_.scores + q * kSpan);
+    for (int q = 0; q < kQueries; ++q) update_softmax(i + q, grid, {begin, end}, t_.scores + q * kKvTile);
     if (!direct_) {
-      weigh_rows<kQueries>(i, seen, t_.values + seen.begin * t_.stride, t_.stride);
+      accumulate_pv<kQueries>(i, seen, t_.values + seen.begin * t_.stride, t_.stride);
       return kQueries;
     }
-    if (i == 0) look_beyond(span);
+    if (i == 0) look_beyond(tile);
     for_each_run({grid + seen.begin, grid + seen.end}, [&](int block, int in_block, int position, int count) {
       const int column = position - grid;
-      weigh_rows<kQueries>(i, {column, column + count}, values_of(block) + in_block * head_dim_, head_dim_);
+      accumulate_pv<kQueries>(i, {column, column + count}, values_of(block) + in_block * head_dim_, head_dim_);
     });
     return kQueries;
   }
@@ -175,7 +177,7 @@ class SpanAttention {
     if (!direct_) {
       const float* keys[kVectors];
       for (int v = 0; v < kVectors; ++v) keys[v] = t_.keys + column + v * kLanes;
-      return score<kQueries>(i, column, keys, kSpan);
+      return score<kQueries>(i, column, keys, kKvTile);
     }
     const T* keys[kVectors];
     for (int v = 0; v < kVectors; ++v) {
@@ -204,14 +206,14 @@ class SpanAttention {
       }
     }
     for (int q = 0; q < kQueries; ++q) {
-      for (int v = 0; v < kVectors; ++v) Lanes::store(t_.scores + q * kSpan + column + v * kLanes, sums[q][v]);
+      for (int v = 0; v < kVectors; ++v) Lanes::store(t_.scores + q * kKvTile + column + v * kLanes, sums[q][v]);
     }
   }
 
   // Turns columns `whole` of a query's scores into weights, zero where it sees nothing; carries its softmax on and
   // brings its sums to the new maximum. Lane l always holds columns l, l + kLanes, ...: a column without weight adds
   // an exact zero, so it does not matter how many of those there are.
-  void soften(int i, int grid, PositionRange whole, float* scores) {
+  void update_softmax(int i, int grid, PositionRange whole, float* scores) {
     const PositionRange own = seen_by(t_, i);
     const PositionRange seen{larger(own.begin - grid, whole.begin), smaller(own.end - grid, whole.end)};
     if (seen.empty()) {
@@ -244,18 +246,18 @@ class SpanAttention {
 
   // sums[q][:] += Σ weights[q][c] values[c][:] in the order of c; column `columns.begin` is the first of `values`.
   template <int kQueries, class Value>
-  void weigh_rows(int i, PositionRange columns, const Value* values, int stride) {
+  void accumulate_pv(int i, PositionRange columns, const Value* values, int stride) {
     constexpr int kVectors = Lanes::kWide;
     int d = 0;
     for (; d + kVectors * kLanes <= t_.stride; d += kVectors * kLanes) {
-      weigh<kQueries, kVectors>(i, d, columns, values + d, stride);
+      accumulate_pv_columns<kQueries, kVectors>(i, d, columns, values + d, stride);
     }
-    for (; d < t_.stride; d += kLanes) weigh<kQueries, 1>(i, d, columns, values + d, stride);
+    for (; d < t_.stride; d += kLanes) accumulate_pv_columns<kQueries, 1>(i, d, columns, values + d, stride);
   }
 
   // Elements [d, d + kVectors × kLanes) of it.
   template <int kQueries, int kVectors, class Value>
-  void weigh(int i, int d, PositionRange columns, const Value* values, int stride) {
+  void accumulate_pv_columns(int i, int d, PositionRange columns, const Value* values, int stride) {
     float* out = t_.sums + static_cast<std::size_t>(i) * t_.stride + d;
     V sums[kQueries][kVectors];
     for (int q = 0; q < kQueries; ++q) {
@@ -266,7 +268,7 @@ class SpanAttention {
       V value[kVectors];
       for (int v = 0; v < kVectors; ++v) value[v] = Lanes::load(values + v * kLanes);
       for (int q = 0; q < kQueries; ++q) {
-        const V weight = Lanes::splat(t_.scores[q * kSpan + c]);
+        const V weight = Lanes::splat(t_.scores[q * kKvTile + c]);
         for (int v = 0; v < kVectors; ++v) sums[q][v] = Lanes::fma(weight, value[v], sums[q][v]);
       }
     }
@@ -285,9 +287,9 @@ class SpanAttention {
 template <class Lanes>
 void attend_with(const AttentionTiles& tiles) {
   if (tiles.part->cache->dtype == DType::kF32) {
-    SpanAttention<Lanes, float>(tiles).run();
+    TiledAttention<Lanes, float>(tiles).run();
   } else {
-    SpanAttention<Lanes, typename Lanes::Bf16>(tiles).run();
+    TiledAttention<Lanes, typename Lanes::Bf16>(tiles).run();
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr int kTileDepth = 32;     // k of one tile
 constexpr int kTileRowBytes = 64;  // 32 bfloat16 of x, 16 pairs of a weight, 16 float sums
-constexpr int kDepthChunk = 256;
+constexpr int kKSlice = 256;
 constexpr int kUnitBytes = 4 * kRowBlock;  // a pair of k of all rows of a block
 
 // LDTILECFG's operand: palette 1, and bytes a row and rows of each tile.
@@ -95,7 +95,7 @@ bool amx_usable() {
 // Up to 16 rows stream through a block once. More rows take it in pieces of 32 KiB, which stay in the first cache.
 void gemm_amx(const std::byte* x, int rows, int depth, const std::byte* weight, int columns, float* tile) {
   const std::size_t x_stride = static_cast<std::size_t>(depth) * 2;
-  const int step = rows > kTileRows ? kDepthChunk : depth;
+  const int step = rows > kTileRows ? kKSlice : depth;
   int configured = 0;
   for (int n = 0; n < columns; n += kRowBlock, weight += packed_bytes(kRowBlock, depth, DType::kBF16)) {
     for (int k = 0; k < depth; k += step) {

@@ -8,9 +8,9 @@
 namespace computron::kernels {
 namespace {
 
-constexpr int kDepthChunk = 128;  // 32 KiB of a 64-row block: stays in the first cache while the rows of x pass
+constexpr int kKSlice = 128;  // 32 KiB of a 64-row block: stays in the first cache while the rows of x pass
 
-// A kRows × kVectors·8 part of the tile goes on by `depth` products; partial sums wait in the tile between chunks, so
+// A kRows × kVectors·8 part of the tile goes on by `depth` products; partial sums wait in the tile between K slices, so
 // each stays one chain in the order of k.
 template <int kRows, int kVectors>
 void multiply(const float* x, std::size_t x_stride, int depth, const float* weight, float* tile,
@@ -45,10 +45,10 @@ void multiply_block(const float* x, std::size_t x_stride, int depth, const float
 void gemm_avx2(const float* x, int rows, int depth, const float* weight, int columns, float* tile) {
   for (int n = 0; n < columns; n += kRowBlock) {
     const float* block = weight + static_cast<std::size_t>(n) * depth;
-    for (int k = 0; k < depth; k += kDepthChunk) {
-      const int chunk = std::min(kDepthChunk, depth - k);
+    for (int k = 0; k < depth; k += kKSlice) {
+      const int slice = std::min(kKSlice, depth - k);
       const auto run = [&](auto multiply, int m) {
-        multiply(x + static_cast<std::size_t>(m) * depth + k, depth, chunk, block + k * kRowBlock,
+        multiply(x + static_cast<std::size_t>(m) * depth + k, depth, slice, block + k * kRowBlock,
                  tile + static_cast<std::size_t>(m) * columns + n, columns, k == 0);
       };
       int m = 0;

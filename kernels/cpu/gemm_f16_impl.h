@@ -17,7 +17,7 @@ class F16Gemm {
   using V = typename Lanes::V;
   static constexpr int kLanes = Lanes::kCount;
   static constexpr int kBlockVectors = kRowBlock / kLanes;
-  static constexpr int kDirectChunk = 512;
+  static constexpr int kDirectKSlice = 512;
   static constexpr int kMaxGroup = Lanes::kDirectRows < 6 ? Lanes::kDirectRows : 6;
 
  public:
@@ -33,7 +33,7 @@ class F16Gemm {
   }
 
  private:
-  // Pairs of float16, as packed: [depth / 2][64]; multiplied with turned rows.
+  // Pairs of float16, as packed: [depth / 2][64]; multiplied with transposed rows of x.
   struct Packed {
     static constexpr bool kTurnedRows = true;
     const std::uint32_t* pairs;
@@ -77,15 +77,15 @@ class F16Gemm {
     }
   }
 
-  // In chunks that stay in the second cache while the groups pass.
+  // In K slices that stay in the second cache while the groups pass.
   void run_direct(const std::uint32_t* block, float* tile) const {
-    const int step = rows_ <= kMaxGroup ? depth_ : kDirectChunk;
+    const int step = rows_ <= kMaxGroup ? depth_ : kDirectKSlice;
     for (int k = 0; k < depth_; k += step) {
-      const int chunk = depth_ - k < step ? depth_ - k : step;
+      const int slice = depth_ - k < step ? depth_ - k : step;
       for (int m = 0, group; m < rows_; m += group) {
         group = rows_of_group(m);
         run_group(group, {block + static_cast<std::size_t>(k / 2) * kRowBlock},
-                  scratch_ + static_cast<std::size_t>(m) * depth_ + k * group, chunk,
+                  scratch_ + static_cast<std::size_t>(m) * depth_ + k * group, slice,
                   tile + static_cast<std::size_t>(m) * columns_, k == 0);
       }
     }
@@ -100,11 +100,11 @@ class F16Gemm {
   }
 
   void run_widened(const std::uint32_t* block, float* tile) const {
-    for (int k = 0; k < depth_; k += kF16DepthChunk) {
-      const int chunk = depth_ - k < kF16DepthChunk ? depth_ - k : kF16DepthChunk;
-      widen({block + static_cast<std::size_t>(k / 2) * kRowBlock}, chunk);
+    for (int k = 0; k < depth_; k += kF16KSlice) {
+      const int slice = depth_ - k < kF16KSlice ? depth_ - k : kF16KSlice;
+      widen({block + static_cast<std::size_t>(k / 2) * kRowBlock}, slice);
       const auto part = [&](auto multiply, int m) {
-        (this->*multiply)({scratch_}, x_ + static_cast<std::size_t>(m) * depth_ + k, chunk,
+        (this->*multiply)({scratch_}, x_ + static_cast<std::size_t>(m) * depth_ + k, slice,
                           tile + static_cast<std::size_t>(m) * columns_, k == 0);
       };
       int m = 0;

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "computron/base/types.h"
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 
 namespace computron::kernels {
 

@@ -9,7 +9,7 @@ namespace computron::kernels {
 // models were trained with.
 void rotary_angles(std::int32_t position, const float* frequencies, int n, float* out);
 
-// Turns the pairs of one head [2n] by the angles [cos n | sin n].
-void rotate(const float* angles, int n, float* head);
+// Applies RoPE: rotates the pairs of one head [2n] by the angles [cos n | sin n].
+void apply_rope(const float* angles, int n, float* head);
 
 }  // namespace computron::kernels

@@ -51,24 +51,24 @@ double sum_exp(const float* x, int n, float max) {
 
 // Puts column c into the sorted list of at most `top`, dropping the worst when it is full. Columns come in ascending
 // order, so an equal one goes behind.
-void insert(LogitSummary& summary, int top, TokenId token, float logit) {
-  int place = summary.count < top ? summary.count++ : top - 1;
-  for (; place > 0 && summary.logits[place - 1] < logit; --place) {
-    summary.logits[place] = summary.logits[place - 1];
-    summary.tokens[place] = summary.tokens[place - 1];
+void insert(TopLogits& top_logits, int top, TokenId token, float logit) {
+  int place = top_logits.count < top ? top_logits.count++ : top - 1;
+  for (; place > 0 && top_logits.logits[place - 1] < logit; --place) {
+    top_logits.logits[place] = top_logits.logits[place - 1];
+    top_logits.tokens[place] = top_logits.tokens[place - 1];
   }
-  summary.logits[place] = logit;
-  summary.tokens[place] = token;
+  top_logits.logits[place] = logit;
+  top_logits.tokens[place] = token;
 }
 
-void keep_best(const float* x, int n, TokenId first_token, int top, LogitSummary& summary) {
+void keep_best(const float* x, int n, TokenId first_token, int top, TopLogits& top_logits) {
   int i = 0;
   const auto offer = [&](int c) {
-    if (summary.count < top || x[c] > summary.logits[top - 1]) insert(summary, top, first_token + c, x[c]);
+    if (top_logits.count < top || x[c] > top_logits.logits[top - 1]) insert(top_logits, top, first_token + c, x[c]);
   };
   for (; i < std::min(top, n); ++i) offer(i);
   for (; i + kLanes <= n; i += kLanes) {
-    const F8 better = _mm256_cmp_ps(load(x + i), splat(summary.logits[top - 1]), _CMP_GT_OQ);
+    const F8 better = _mm256_cmp_ps(load(x + i), splat(top_logits.logits[top - 1]), _CMP_GT_OQ);
     if (_mm256_movemask_ps(better) == 0) continue;
     for (int c = i; c < i + kLanes; ++c) offer(c);
   }
@@ -77,17 +77,17 @@ void keep_best(const float* x, int n, TokenId first_token, int top, LogitSummary
 
 }  // namespace
 
-LogitSummary summarize(const float* logits, int columns, TokenId first_token, int top, TokenId target) {
-  LogitSummary summary{};
-  summary.max = largest(logits, columns);
-  summary.sum_exp = sum_exp(logits, columns, summary.max);
-  summary.finite = all_finite(logits, columns);
-  keep_best(logits, columns, first_token, std::clamp(top, 1, LogitSummary::kTop), summary);
+TopLogits top_k_log_sum_exp(const float* logits, int columns, TokenId first_token, int top, TokenId target) {
+  TopLogits top_logits{};
+  top_logits.max = largest(logits, columns);
+  top_logits.sum_exp = sum_exp(logits, columns, top_logits.max);
+  top_logits.finite = all_finite(logits, columns);
+  keep_best(logits, columns, first_token, std::clamp(top, 1, TopLogits::kTop), top_logits);
   if (target >= first_token && target < first_token + columns) {
-    summary.target_logit = logits[target - first_token];
-    summary.has_target = 1;
+    top_logits.target_logit = logits[target - first_token];
+    top_logits.has_target = 1;
   }
-  return summary;
+  return top_logits;
 }
 
 namespace {
@@ -130,7 +130,7 @@ void noise_bits(const RowSampling& row, TokenId first, int count, std::uint32_t*
 
 // A token that beats the best score must have E < exp(scaled - best) where its noise is -log E, and E = -log u is at
 // least 1 - u: so few need a logarithm. Ties go to the smaller token.
-void find_best(const float* scaled, int columns, TokenId first_token, const RowSampling& row, Draw& out) {
+void find_best(const float* scaled, int columns, TokenId first_token, const RowSampling& row, SliceSample& out) {
   constexpr float kSlack = 1.001f;  // for the rounding of the test, not of the score
   std::uint32_t bits[kLanes];
   for (int c = 0; c < columns; c += kLanes) {
@@ -155,12 +155,12 @@ bool before(const Candidate& a, const Candidate& b) {
   return a.scaled != b.scaled ? a.scaled > b.scaled : a.token < b.token;
 }
 
-// The best Draw::kCandidates, sorted: twice as many are gathered above a threshold that rises.
+// The best SliceSample::kCandidates, sorted: twice as many are gathered above a threshold that rises.
 std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId first_token) {
   std::vector<Candidate> found;
   float threshold = -kInfinity;
   const auto keep_best = [&] {
-    const auto end = found.begin() + std::min<std::ptrdiff_t>(Draw::kCandidates, std::ssize(found));
+    const auto end = found.begin() + std::min<std::ptrdiff_t>(SliceSample::kCandidates, std::ssize(found));
     std::nth_element(found.begin(), end - 1, found.end(), before);
     threshold = end[-1].scaled;
     found.erase(end, found.end());
@@ -172,7 +172,7 @@ std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId
     for (int i = c; i < c + count; ++i) {
       if (scaled[i] >= threshold) found.push_back({first_token + i, scaled[i], 0});
     }
-    if (found.size() >= 2 * Draw::kCandidates) keep_best();
+    if (found.size() >= 2 * SliceSample::kCandidates) keep_best();
   }
   if (!found.empty()) keep_best();
   std::sort(found.begin(), found.end(), before);
@@ -180,17 +180,17 @@ std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId
 }
 
 // What top_k and min_p keep of a row lies among what they would keep of each slice. What top_p keeps lies among the
-// candidates if they hold that share of a whole row, or all but nothing of a slice.
-bool candidates_suffice(const Draw& draw, int columns, const RowSampling& row) {
-  const auto& candidates = draw.candidates;
+// candidates if they hold that part of a whole row, or all but nothing of a slice.
+bool candidates_suffice(const SliceSample& sample, int columns, const RowSampling& row) {
+  const auto& candidates = sample.candidates;
   if (candidates.empty() || static_cast<int>(candidates.size()) == columns) return true;  // none: no number among them
-  if (row.top_k > 0 && row.top_k <= Draw::kCandidates) return true;
-  if (row.min_p > 0 && candidates.back().scaled < draw.max + std::log(row.min_p)) return true;
+  if (row.top_k > 0 && row.top_k <= SliceSample::kCandidates) return true;
+  if (row.min_p > 0 && candidates.back().scaled < sample.max + std::log(row.min_p)) return true;
   if (row.top_k > 0 || row.min_p > 0) return false;  // top_p is of what they leave, which only the whole row tells
-  double rest = draw.mass;
-  for (const Candidate& c : candidates) rest -= std::exp(static_cast<double>(c.scaled) - draw.max);
+  double rest = sample.sum_exp;
+  for (const Candidate& c : candidates) rest -= std::exp(static_cast<double>(c.scaled) - sample.max);
   const double may_be_left = row.whole ? 1 - static_cast<double>(row.top_p) - 1e-5 : 1e-9;  // sums differ in rounding
-  return rest <= may_be_left * draw.mass;
+  return rest <= may_be_left * sample.sum_exp;
 }
 
 std::vector<Candidate> all_candidates(const float* scaled, int columns, TokenId first_token) {
@@ -202,8 +202,9 @@ std::vector<Candidate> all_candidates(const float* scaled, int columns, TokenId 
 
 }  // namespace
 
-Draw draw(const float* logits, int columns, TokenId first_token, const RowSampling& row, std::vector<float>& scratch) {
-  Draw out{.best = {}, .score = -kInfinity};
+SliceSample sample(const float* logits, int columns, TokenId first_token, const RowSampling& row,
+                   std::vector<float>& scratch) {
+  SliceSample out{.best = {}, .score = -kInfinity};
   if (columns == 0) return out;
   scratch.assign(logits, logits + columns);
   float* scaled = scratch.data();
@@ -212,7 +213,7 @@ Draw draw(const float* logits, int columns, TokenId first_token, const RowSampli
   map_lanes(
       columns, scaled, [temperature](F8 x) { return div(x, temperature); }, scaled);
   out.max = largest(scaled, columns);
-  out.mass = sum_exp(scaled, columns, out.max);
+  out.sum_exp = sum_exp(scaled, columns, out.max);
   if (row.truncates()) {
     out.candidates = best_candidates(scaled, columns, first_token);
     if (!candidates_suffice(out, columns, row)) out.slice = all_candidates(scaled, columns, first_token);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "computron/base/host_device.h"
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 
 namespace computron::kernels::cuda {
 

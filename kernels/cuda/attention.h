@@ -1,25 +1,26 @@
-// Attention over cached keys and values, two ways.
+// Attention over cached keys and values, by one of two kernels.
 //
-//   by rows     any type and shape: a block takes one row, one kv head and one span of kSpan positions on a fixed grid;
-//               the spans' softmaxes are combined in order. Reads each key once a row: decoding, and float32.
-//   by tiles    two-byte caches: 64 rows of a sequence at once on tensor cores, a softmax carried along (Milakov and
-//               Gimelshein 2018; Dao 2023). Prefill.
+//   split-KV decode   Any type and shape. A block takes one row, one kv head and one KV split: kKvSplit positions on a
+//                     fixed grid. combine_kernel puts the splits' softmaxes together, in order. It reads each key once
+//                     a row, and is for decoding and for float32.
+//   tiled prefill     Two-byte caches. A block takes a tile of kTileQueries rows of one sequence on tensor cores and
+//                     carries a softmax along over the keys (Milakov and Gimelshein 2018; Dao 2023).
 //
-// A slot holds keys, then values, each [kv_heads][block_tokens][head_dim]. Either way a row has the same bits whatever
-// rows are beside it, and the two ways differ in rounding.
+// A slot holds keys, then values, each [kv_heads][block_tokens][head_dim]. With either kernel a row has the same bits
+// whatever rows are beside it; the two kernels differ in rounding.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/element.h"
 
 struct CUstream_st;
 
 namespace computron::kernels::cuda {
 
-inline constexpr int kSpan = 256;        // positions of a block's part of a row
+inline constexpr int kKvSplit = 256;     // positions of a KV split
 inline constexpr int kTileQueries = 64;  // rows of a tile
 inline constexpr int kMaxHeadDim = 256;
 
@@ -41,12 +42,12 @@ COMPUTRON_HOST_DEVICE inline Range visible(const AttentionRow& row, int window) 
   const int begin = window > 0 && row.position - window + 1 > 0 ? row.position - window + 1 : 0;
   return {begin, row.keys};
 }
-// The part of it in span `span`; empty (and begin may lie behind end) where there is none.
-COMPUTRON_HOST_DEVICE inline Range in_span(const Range& seen, int span) {
-  const int begin = span * kSpan, end = begin + kSpan;
+// The part of `seen` in KV split `split`; empty (and begin may lie behind end) where there is none.
+COMPUTRON_HOST_DEVICE inline Range in_split(const Range& seen, int split) {
+  const int begin = split * kKvSplit, end = begin + kKvSplit;
   return {seen.begin > begin ? seen.begin : begin, seen.end < end ? seen.end : end};
 }
-COMPUTRON_HOST_DEVICE inline int span_count(int keys) { return (keys + kSpan - 1) / kSpan; }
+COMPUTRON_HOST_DEVICE inline int split_count(int keys) { return (keys + kKvSplit - 1) / kKvSplit; }
 
 // One layer's cache in device memory; `frames` and `blocks` lie there too.
 struct CacheLayer {
@@ -97,7 +98,7 @@ struct StoreKeysValues {
   }
 };
 
-// What both ways are told.
+// The arguments of both kernels.
 struct AttentionCall {
   AttentionShape shape;
   const float* qkv;          // [batch rows, (heads + 2 kv_heads) × head_dim]
@@ -111,27 +112,29 @@ struct AttentionCall {
   COMPUTRON_HOST_DEVICE int qkv_columns() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
 };
 
-// ---- by rows
+// ---- split-KV decode
 
-// The rows numbered row_ids[0, count). Several spans leave partial results in `partial`, [count][heads][spans] of
-// partial_floats(head_dim): weighted values, their largest score and the sum of weights.
-struct RowsPart {
+// The rows numbered row_ids[0, count). Where the longest has several KV splits, each leaves partial results in
+// `partial`, [count][heads][splits] of partial_floats(head_dim): the split's P V [head_dim], its largest score and its
+// sum of exponentials.
+struct DecodeRows {
   const int* row_ids;
   int count;
-  int spans;  // of the longest row
+  int splits;  // of the longest row
   float* partial;
 };
 COMPUTRON_HOST_DEVICE inline int partial_floats(int head_dim) { return head_dim + 2; }
-COMPUTRON_HOST_DEVICE inline std::size_t partial_place(int i, int heads, int head, int spans, int span, int head_dim) {
-  return ((static_cast<std::size_t>(i) * heads + head) * spans + span) * partial_floats(head_dim);
+COMPUTRON_HOST_DEVICE inline std::size_t partial_place(int i, int heads, int head, int splits, int split,
+                                                       int head_dim) {
+  return ((static_cast<std::size_t>(i) * heads + head) * splits + split) * partial_floats(head_dim);
 }
 
-// How the threads of a block share keys: `lanes` neighbours hold one key, `vectors` pieces of `piece` elements each;
-// piece v of lane l begins at element_of. `aligned`: rows of the cache lie at multiples of 16 bytes.
-struct KeyShare {
+// How the threads of a block partition keys: `lanes` neighbours hold one key, `vectors` pieces of `piece` elements
+// each; piece v of lane l begins at element_of. `aligned`: rows of the cache lie at multiples of 16 bytes.
+struct KeyPartition {
   int piece, lanes, vectors;
 };
-constexpr KeyShare key_share(std::size_t element_bytes, int head_dim, bool aligned) {
+constexpr KeyPartition key_partition(std::size_t element_bytes, int head_dim, bool aligned) {
   const int whole = static_cast<int>(16 / element_bytes);
   if (!aligned || head_dim % whole != 0) return {1, 32, 8};
   const int pieces = head_dim / whole;
@@ -143,15 +146,15 @@ COMPUTRON_HOST_DEVICE constexpr int element_of(int piece, int lanes, int v, int 
   return (v * lanes + lane) * piece;
 }
 
-void attend_rows(CUstream_st* stream, const AttentionCall& call, const RowsPart& part);
+void attend_decode(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part);
 
-// ---- by tiles
+// ---- tiled prefill
 
 // Rows [row, row + rows) of the batch, consecutive positions of one sequence.
 struct QueryTile {
   int row;
   int rows;
 };
-void attend_tiles(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count);
+void attend_prefill(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count);
 
 }  // namespace computron::kernels::cuda

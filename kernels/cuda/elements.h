@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/runs.h"
@@ -170,8 +170,9 @@ struct RotaryAngles {
   }
 };
 
-// Turns pair c of row r: element i of a head with element i + half, c = head × half + i over queries and keys.
-struct Rotate {
+// Applies RoPE to pair c of row r: element i of a head with element i + half, c = head × half + i over queries and
+// keys.
+struct ApplyRope {
   const float* angles;  // [rows, 2 half]
   int half;
   int columns;

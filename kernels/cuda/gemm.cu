@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_kernel(const __grid_consta
   const T* x = reinterpret_cast<const T*>(p.x) + g * depth;
 
   float acc[kColumns][4] = {};
-  for (int turn = 0; turn < skinny_turns(p.depth); ++turn) {
+  for (int round = 0; round < skinny_rounds(p.depth); ++round) {
     uint4 a[kUnroll][2], b[kUnroll][kColumns];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int k = depth_of(warp, turn, u, lane);
+      const int k = depth_of(warp, round, u, lane);
       const bool there = k < p.depth;
       a[u][0] = there ? load_once(weight + k) : uint4{};
       a[u][1] = there ? load_once(weight + 8 * depth + k) : uint4{};

@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/runs.h"
 
 struct CUstream_st;
@@ -32,19 +32,19 @@ struct GemmCall {
 
 inline constexpr int kSkinnyRows = 16;  // of x, at most; they are read in multiples of eight
 inline constexpr int kSkinnyWarps = 8;
-inline constexpr int kChunk = 32;  // elements of a row that a warp multiplies in two steps
-inline constexpr int kUnroll = 4;  // chunks that it has under way, one behind the other in memory
+inline constexpr int kKSlice = 32;  // elements of a row that a warp multiplies in two steps
+inline constexpr int kUnroll = 4;   // K slices that it has under way, one behind the other in memory
 inline constexpr int kPiece = 8;   // elements that a thread holds of each row: 16 bytes
 
-// A block has kTileRows rows of the weight; its warps take turns along the depth. What warp `warp` does in its turn
-// `turn`, chunk `u` of it: lane `lane` holds elements [depth_of(..), + kPiece) of weight rows lane / 4 and
+// A block has kTileRows rows of the weight; its warps take rounds along the depth. What warp `warp` does in its round
+// `round`, K slice `u` of it: lane `lane` holds elements [depth_of(..), + kPiece) of weight rows lane / 4 and
 // lane / 4 + 8 and of the rows of x numbered lane / 4, lane / 4 + 8, ... The two products of m16n8k16 take them in an
 // order of their own, the same for both operands, which is all that a sum needs.
-COMPUTRON_HOST_DEVICE inline int depth_of(int warp, int turn, int u, int lane) {
-  return ((turn * kSkinnyWarps + warp) * kUnroll + u) * kChunk + (lane % 4) * kPiece;
+COMPUTRON_HOST_DEVICE inline int depth_of(int warp, int round, int u, int lane) {
+  return ((round * kSkinnyWarps + warp) * kUnroll + u) * kKSlice + (lane % 4) * kPiece;
 }
-COMPUTRON_HOST_DEVICE inline int skinny_turns(int depth) {
-  return (depth + kSkinnyWarps * kUnroll * kChunk - 1) / (kSkinnyWarps * kUnroll * kChunk);
+COMPUTRON_HOST_DEVICE inline int skinny_rounds(int depth) {
+  return (depth + kSkinnyWarps * kUnroll * kKSlice - 1) / (kSkinnyWarps * kUnroll * kKSlice);
 }
 
 // Whether skinny_gemm computes this: two-byte elements, rows of whole pieces, at most kSkinnyRows rows of x. Runs and x

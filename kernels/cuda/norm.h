@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 
 struct CUstream_st;
 

@@ -7,7 +7,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kHeld = kColumns / kThreads;  // columns of a thread
 constexpr int kSortThreads = 1024;
-static_assert(Draw::kCandidates == kSortThreads);
+static_assert(SliceSample::kCandidates == kSortThreads);
 
 // ---- the best of the threads' offers: larger first, of equals the smaller column
 
@@ -43,7 +43,7 @@ __device__ Offer block_best(Offer offer, Offer* shared) {
   return offer;
 }
 
-// ---- summarize
+// ---- top-k with log-sum-exp
 
 // Column of the slice that a thread holds as its i-th.
 __device__ int held_column(int i) {
@@ -51,7 +51,7 @@ __device__ int held_column(int i) {
 }
 
 // Grid: blocks of columns, rows × slices.
-__global__ void __launch_bounds__(kThreads) summarize_columns(const __grid_constant__ SummarizeCall p) {
+__global__ void __launch_bounds__(kThreads) top_k_columns(const __grid_constant__ TopKCall p) {
   __shared__ float maxima[kThreads / kWarp];
   __shared__ double sums[kThreads / kWarp];
   __shared__ Offer offers[kThreads / kWarp];
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) summarize_columns(const __grid_const
   const Slice slice = slice_of(p.columns, p.of, item % p.of.slices);
   if (static_cast<int>(blockIdx.x) * kColumns >= slice.real) return;
   const float* logits = p.logits + static_cast<std::size_t>(row) * p.columns + slice.first;
-  SummaryPart& part = p.parts[static_cast<std::size_t>(item) * p.blocks() + blockIdx.x];
+  TopKPart& part = p.parts[static_cast<std::size_t>(item) * p.blocks() + blockIdx.x];
 
   float values[kHeld];
   float largest = -INFINITY;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) summarize_columns(const __grid_const
   }
   sum = block_sum(sum, sums);
 
-  const int wanted = min(max(p.top[row], 1), LogitSummary::kTop);
+  const int wanted = min(max(p.top[row], 1), TopLogits::kTop);
   Offer last = {INFINITY, -1};
   int count = 0;
   for (; count < wanted; ++count) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) summarize_columns(const __grid_const
 }
 
 // Of all blocks of a slice, by one thread, in their order.
-__device__ void summarize_parts(const SummaryPart* parts, int count, LogitSummary& out) {
+__device__ void log_sum_exp_of_parts(const TopKPart* parts, int count, TopLogits& out) {
   float max = -INFINITY;
   int finite = 1;
   for (int i = 0; i < count; ++i) {
@@ -123,7 +123,7 @@ __device__ void summarize_parts(const SummaryPart* parts, int count, LogitSummar
   out.finite = static_cast<std::uint8_t>(finite);
 }
 
-__device__ void find_target(const SummarizeCall& p, int row, const Slice& slice, LogitSummary& out) {
+__device__ void find_target(const TopKCall& p, int row, const Slice& slice, TopLogits& out) {
   const int column = p.targets[row] - p.of.first_token - slice.first;
   const bool here = p.targets[row] >= 0 && column >= 0 && column < slice.real;
   out.has_target = here;
@@ -131,20 +131,20 @@ __device__ void find_target(const SummarizeCall& p, int row, const Slice& slice,
 }
 
 // Grid: rows × slices. What comes next is the best of those that lie behind the last.
-__global__ void __launch_bounds__(kThreads) summarize_slices(const __grid_constant__ SummarizeCall p) {
+__global__ void __launch_bounds__(kThreads) top_k_slices(const __grid_constant__ TopKCall p) {
   __shared__ Offer offers[kThreads / kWarp];
   const int item = blockIdx.x, row = item / p.of.slices;
   const Slice slice = slice_of(p.columns, p.of, item % p.of.slices);
-  const SummaryPart* parts = p.parts + static_cast<std::size_t>(item) * p.blocks();
+  const TopKPart* parts = p.parts + static_cast<std::size_t>(item) * p.blocks();
   const int blocks = column_blocks(slice.real);
-  LogitSummary& out = p.out[item];
-  const int wanted = min(min(max(p.top[row], 1), LogitSummary::kTop), slice.real);
+  TopLogits& out = p.out[item];
+  const int wanted = min(min(max(p.top[row], 1), TopLogits::kTop), slice.real);
   Offer last = {INFINITY, -1};
   for (int place = 0; place < wanted; ++place) {
     Offer own = no_offer();
-    for (int i = threadIdx.x; i < blocks * LogitSummary::kTop; i += kThreads) {
-      const SummaryPart& part = parts[i / LogitSummary::kTop];
-      const int j = i % LogitSummary::kTop;
+    for (int i = threadIdx.x; i < blocks * TopLogits::kTop; i += kThreads) {
+      const TopKPart& part = parts[i / TopLogits::kTop];
+      const int j = i % TopLogits::kTop;
       if (j >= part.count) continue;
       const Offer offer = {part.logits[j], part.columns[j]};
       if (before(last.value, last.column, offer.value, offer.column)) own = better(own, offer);
@@ -157,16 +157,16 @@ __global__ void __launch_bounds__(kThreads) summarize_slices(const __grid_consta
   }
   if (threadIdx.x != 0) return;
   out.count = wanted;
-  summarize_parts(parts, blocks, out);
+  log_sum_exp_of_parts(parts, blocks, out);
   find_target(p, row, slice, out);
 }
 
-// ---- draw
+// ---- sample
 
 // A block a row: the tokens that its lists name. Each token is used once; a token's biases are added one by one, by the
 // thread of the first.
-__global__ void __launch_bounds__(kThreads) penalise_rows(const __grid_constant__ DrawCall p) {
-  const DrawRow& row = p.rows[blockIdx.x];
+__global__ void __launch_bounds__(kThreads) penalise_rows(const __grid_constant__ SampleCall p) {
+  const SampleRow& row = p.rows[blockIdx.x];
   float* scaled = p.scaled + static_cast<std::size_t>(blockIdx.x) * p.columns;
   const auto logit_of = [&](TokenId token) {
     const int column = token - p.of.first_token;
@@ -214,12 +214,12 @@ __device__ Score block_best(Score score, Score* shared) {
 }
 
 // Grid: blocks of columns, rows × slices.
-__global__ void __launch_bounds__(kThreads) draw_columns(const __grid_constant__ DrawCall p) {
+__global__ void __launch_bounds__(kThreads) sample_columns(const __grid_constant__ SampleCall p) {
   __shared__ float maxima[kThreads / kWarp];
   __shared__ double sums[kThreads / kWarp];
   __shared__ Score scores[kThreads / kWarp];
   const int item = blockIdx.y, number = item / p.of.slices;
-  const DrawRow& row = p.rows[number];
+  const SampleRow& row = p.rows[number];
   const Slice slice = slice_of(p.columns, p.of, item % p.of.slices);
   if (static_cast<int>(blockIdx.x) * kColumns >= slice.real) return;
   float* scaled = p.scaled + static_cast<std::size_t>(number) * p.columns + slice.first;
@@ -256,13 +256,13 @@ struct Selection {
 };
 
 struct SortShared {
-  std::uint64_t keys[Draw::kCandidates];
+  std::uint64_t keys[SliceSample::kCandidates];
   int counts[256];
   int warp_counts[kSortThreads / kWarp];
   double sums[kSortThreads / kWarp];
   int found;
   Selection selection;
-  DrawResult result;
+  SampleResult result;
 };
 
 // counts[d] = keys with this prefix (the bits of `mask`) whose next eight bits, at `shift`, are d.
@@ -361,27 +361,27 @@ __device__ void sort(std::uint64_t* keys) {
   }
 }
 
-__device__ void combine_parts(const DrawPart* parts, int count, DrawResult& out) {
+__device__ void combine_parts(const SamplePart* parts, int count, SampleResult& out) {
   float max = -INFINITY;
   Score best = {-INFINITY, kNone};
   for (int i = 0; i < count; ++i) {
     max = fmaxf(max, parts[i].max);
     best = better(best, {parts[i].score, parts[i].column});
   }
-  double mass = 0;
+  double sum_exp = 0;
   for (int i = 0; i < count; ++i) {
-    if (parts[i].max != -INFINITY) mass += parts[i].mass * exp(static_cast<double>(parts[i].max) - max);
+    if (parts[i].max != -INFINITY) sum_exp += parts[i].sum_exp * exp(static_cast<double>(parts[i].max) - max);
   }
   out.max = max;
-  out.mass = mass;
+  out.sum_exp = sum_exp;
   out.score = best.score;
   out.best = {best.column == kNone ? -1 : best.column, 0, 0};  // column of the slice, for now
 }
 
 // One slice of one row, for the last of the kernels.
-struct DrawSlice {
-  const DrawCall& p;
-  const DrawRow& row;
+struct SampleSlice {
+  const SampleCall& p;
+  const SampleRow& row;
   int place;  // slice among those of truncating rows
   Slice slice;
   const float* logits;
@@ -393,9 +393,9 @@ struct DrawSlice {
 };
 
 // The best candidates, sorted, and whether they are enough. Whole blocks only.
-__device__ void offer_candidates(const DrawSlice& s, SortShared& shared) {
+__device__ void offer_candidates(const SampleSlice& s, SortShared& shared) {
   const int numbers = count_numbers(s.scaled, s.slice.real, shared);
-  const int wanted = min(numbers, Draw::kCandidates);
+  const int wanted = min(numbers, SliceSample::kCandidates);
   if (wanted > 0) {
     const Selection selection = select(s.scaled, s.slice.real, wanted, shared);
     collect(s.scaled, s.slice.real, selection, wanted - selection.above, shared);
@@ -403,15 +403,15 @@ __device__ void offer_candidates(const DrawSlice& s, SortShared& shared) {
   }
   const int mine = threadIdx.x;
   const float max = shared.result.max;
-  double mass = 0;
+  double sum_exp = 0;
   if (mine < wanted) {
     const Candidate c = s.candidate(column_of(shared.keys[mine]));
-    s.p.candidates[static_cast<std::size_t>(s.place) * Draw::kCandidates + mine] = c;
-    mass = exp(static_cast<double>(c.scaled) - max);
+    s.p.candidates[static_cast<std::size_t>(s.place) * SliceSample::kCandidates + mine] = c;
+    sum_exp = exp(static_cast<double>(c.scaled) - max);
   }
-  const double rest = shared.result.mass - block_sum(mass, shared.sums);
+  const double rest = shared.result.sum_exp - block_sum(sum_exp, shared.sums);
   const float last = wanted > 0 ? s.scaled[column_of(shared.keys[wanted - 1])] : 0.0f;
-  const bool enough = candidates_suffice(s.row, wanted, s.slice.real, last, max, shared.result.mass, rest);
+  const bool enough = candidates_suffice(s.row, wanted, s.slice.real, last, max, shared.result.sum_exp, rest);
   if (threadIdx.x == 0) {
     shared.result.candidates = wanted;
     shared.result.slice = enough ? 0 : s.slice.real;
@@ -422,19 +422,19 @@ __device__ void offer_candidates(const DrawSlice& s, SortShared& shared) {
 }
 
 // Grid: rows × slices.
-__global__ void __launch_bounds__(kSortThreads) draw_slices(const __grid_constant__ DrawCall p) {
+__global__ void __launch_bounds__(kSortThreads) sample_slices(const __grid_constant__ SampleCall p) {
   __shared__ SortShared shared;
   const int item = blockIdx.x, number = item / p.of.slices, which = item % p.of.slices;
-  const DrawRow& row = p.rows[number];
+  const SampleRow& row = p.rows[number];
   const Slice slice = slice_of(p.columns, p.of, which);
-  const DrawSlice s = {p,
+  const SampleSlice s = {p,
                        row,
                        row.truncated * p.of.slices + which,
                        slice,
                        p.logits + static_cast<std::size_t>(row.row) * p.columns + slice.first,
                        p.scaled + static_cast<std::size_t>(number) * p.columns + slice.first};
   if (threadIdx.x == 0) {
-    const DrawPart* parts = p.parts + static_cast<std::size_t>(item) * p.blocks();
+    const SamplePart* parts = p.parts + static_cast<std::size_t>(item) * p.blocks();
     combine_parts(parts, column_blocks(slice.real), shared.result);
     shared.result.candidates = shared.result.slice = 0;
     if (shared.result.best.token >= 0) shared.result.best = s.candidate(shared.result.best.token);
@@ -448,23 +448,23 @@ __global__ void __launch_bounds__(kSortThreads) draw_slices(const __grid_constan
 
 }  // namespace
 
-void summarize(CUstream_st* stream, const SummarizeCall& call) {
+void top_k_log_sum_exp(CUstream_st* stream, const TopKCall& call) {
   const auto items = static_cast<unsigned>(call.rows * call.of.slices);
   if (items == 0) return;
   if (call.blocks() > 0) {
-    summarize_columns<<<dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream>>>(call);
+    top_k_columns<<<dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream>>>(call);
   }
-  summarize_slices<<<items, kThreads, 0, stream>>>(call);
+  top_k_slices<<<items, kThreads, 0, stream>>>(call);
 }
 
-void draw(CUstream_st* stream, const DrawCall& call) {
+void sample(CUstream_st* stream, const SampleCall& call) {
   const auto items = static_cast<unsigned>(call.count * call.of.slices);
   if (items == 0) return;
   penalise_rows<<<static_cast<unsigned>(call.count), kThreads, 0, stream>>>(call);
   if (call.blocks() > 0) {
-    draw_columns<<<dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream>>>(call);
+    sample_columns<<<dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream>>>(call);
   }
-  draw_slices<<<items, kSortThreads, 0, stream>>>(call);
+  sample_slices<<<items, kSortThreads, 0, stream>>>(call);
 }
 
 }  // namespace computron::kernels::cuda

@@ -1,9 +1,12 @@
-// Summaries of rows of logits, and what they offer to be drawn.
+// What sampling needs of rows of logits, slice by slice: top-k with log-sum-exp, and candidates.
 //
-//   summarize   blocks of kColumns columns: largest, Σ exp, best candidates  →  one block a slice: those of all
-//   draw        scaled = a copy of the rows, with penalties  →  blocks of columns: over the temperature; largest,
-//               Σ exp, best score  →  one block a slice: those of all; where the row truncates, its best candidates
-//               by radix selection and a sort, and the whole slice where these may not be enough
+//   top_k_log_sum_exp   1. A block takes kColumns columns: their largest, Σ exp and best logits.
+//                       2. A block takes a slice: the same of all its columns.
+//   sample              1. The rows are copied to `scaled`, and penalties and biases are applied there.
+//                       2. A block takes kColumns columns: divides by the temperature; largest, Σ exp and best score.
+//                       3. A block takes a slice: the same of all its columns. Where the row truncates, it adds the
+//                          slice's best candidates (radix selection and a sort), and the whole slice where these may
+//                          not be enough.
 //
 // What comes out is written to host memory that the device can reach.
 #pragma once
@@ -11,8 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "computron/ops/sampling.h"
-#include "computron/ops/types.h"
+#include "computron/kernels/sampling.h"
+#include "computron/kernels/types.h"
 
 struct CUstream_st;
 
@@ -45,36 +48,36 @@ COMPUTRON_HOST_DEVICE inline std::uint64_t candidate_key(float x, int column) {
 }
 COMPUTRON_HOST_DEVICE inline int column_of(std::uint64_t key) { return static_cast<int>(key & 0xffffffffu); }
 
-// ---- summarize
+// ---- top-k with log-sum-exp
 
 // Of one block of columns; in device memory.
-struct SummaryPart {
-  float logits[LogitSummary::kTop];
-  int columns[LogitSummary::kTop];  // of the slice; best first
+struct TopKPart {
+  float logits[TopLogits::kTop];
+  int columns[TopLogits::kTop];  // of the slice; best first
   int count;
   int finite;
   float max;
   double sum_exp;  // Σ exp(logit − max)
 };
 
-struct SummarizeCall {
+struct TopKCall {
   const float* logits;  // [rows, columns]
   int rows;
   int columns;
   LogitColumns of;
   const std::int32_t* top;  // [rows]
   const TokenId* targets;   // [rows]
-  SummaryPart* parts;       // [rows × slices, column_blocks(columns / slices)]
-  LogitSummary* out;        // [rows × slices]
+  TopKPart* parts;          // [rows × slices, column_blocks(columns / slices)]
+  TopLogits* out;           // [rows × slices]
 
   COMPUTRON_HOST_DEVICE int blocks() const { return column_blocks(columns / of.slices); }
 };
-void summarize(CUstream_st* stream, const SummarizeCall& call);
+void top_k_log_sum_exp(CUstream_st* stream, const TopKCall& call);
 
-// ---- draw
+// ---- sample
 
-// What is wanted of one row (RowSampling) and where its lists are.
-struct DrawRow {
+// How one row is to be sampled (RowSampling), and where its lists lie.
+struct SampleRow {
   int row = 0;         // of the logits
   int truncated = -1;  // its number among the rows that truncate; -1: it does not
   float temperature = 0;
@@ -97,7 +100,7 @@ struct TokenBias {
 };
 
 // A used token's logit after penalties. The products and sums round one by one, as on the host.
-COMPUTRON_HOST_DEVICE inline float penalised(float x, std::uint32_t generated, const DrawRow& row) {
+COMPUTRON_HOST_DEVICE inline float penalised(float x, std::uint32_t generated, const SampleRow& row) {
   x = x > 0 ? x / row.repetition_penalty : x * row.repetition_penalty;
   const auto n = static_cast<float>(generated);
 #ifdef __CUDA_ARCH__
@@ -108,52 +111,53 @@ COMPUTRON_HOST_DEVICE inline float penalised(float x, std::uint32_t generated, c
   return x - (generated > 0 ? row.presence_penalty : 0.0f);
 }
 
-struct DrawPart {
-  double mass;   // Σ exp(scaled − max)
+struct SamplePart {
+  double sum_exp;  // Σ exp(scaled − max)
   double score;  // of `column`
   float max;
   int column;  // of the slice
 };
 
 // Of one slice of a row.
-struct DrawResult {
+struct SampleResult {
   Candidate best;
   double score;
   float max;
-  double mass;
+  double sum_exp;
   int candidates;  // how many
   int slice;       // how many candidates its slice has, 0 if the candidates are enough
 };
 
-struct DrawCall {
+struct SampleCall {
   const float* logits;  // [.., columns]
   int columns;
   LogitColumns of;
-  const DrawRow* rows;  // [count]
+  const SampleRow* rows;  // [count]
   int count;
   const TokenUse* used;
   const TokenBias* bias;
   const TokenId* banned;
   float* scaled;          // [count, columns]
-  DrawPart* parts;        // [count × slices, blocks()]
-  DrawResult* out;        // [count × slices]
-  Candidate* candidates;  // [truncating rows × slices, Draw::kCandidates]
+  SamplePart* parts;      // [count × slices, blocks()]
+  SampleResult* out;      // [count × slices]
+  Candidate* candidates;  // [truncating rows × slices, SliceSample::kCandidates]
   Candidate* slices;      // [truncating rows × slices, columns / slices]
 
   COMPUTRON_HOST_DEVICE int blocks() const { return column_blocks(columns / of.slices); }
 };
-void draw(CUstream_st* stream, const DrawCall& call);
+void sample(CUstream_st* stream, const SampleCall& call);
 
-// Whether the candidates are all that can be drawn: top_k and min_p of a row lie among what they leave of each slice;
-// top_p does if they hold that share of a whole row, or all but nothing of a slice. `rest`: the mass beside them.
-COMPUTRON_HOST_DEVICE inline bool candidates_suffice(const DrawRow& row, int candidates, int columns, float last,
-                                                     float max, double mass, double rest) {
+// Whether the candidates are all that can be sampled: top_k and min_p of a row lie among what they leave of each slice;
+// top_p does if they hold that part of a whole row, or all but nothing of a slice. `rest`: the sum of exponentials
+// beside them.
+COMPUTRON_HOST_DEVICE inline bool candidates_suffice(const SampleRow& row, int candidates, int columns, float last,
+                                                     float max, double sum_exp, double rest) {
   if (candidates == 0 || candidates == columns) return true;
-  if (row.top_k > 0 && row.top_k <= Draw::kCandidates) return true;
+  if (row.top_k > 0 && row.top_k <= SliceSample::kCandidates) return true;
   if (row.min_p > 0 && last < max + logf(row.min_p)) return true;
   if (row.top_k > 0 || row.min_p > 0) return false;
   const double may_be_left = row.whole ? 1 - static_cast<double>(row.top_p) - 1e-5 : 1e-9;  // sums differ in rounding
-  return rest <= may_be_left * mass;
+  return rest <= may_be_left * sum_exp;
 }
 
 }  // namespace computron::kernels::cuda

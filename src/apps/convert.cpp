@@ -70,7 +70,7 @@ std::vector<Piece> pieces_of(const Conversion& conversion, int threads) {
   for (std::size_t i = 0; i < conversion.tensors.size(); ++i) {
     const MatrixSource& source = conversion.model.sources()[i];
     const std::size_t bytes = source.elements() * size_of(conversion.tensors[i].dtype);
-    const std::size_t most = source.turned ? std::min(share, kLargestPiece) : kDigestChunkBytes;
+    const std::size_t most = source.transposed ? std::min(share, kLargestPiece) : kDigestChunkBytes;
     for (std::size_t at = 0; at < bytes; at += most) pieces.push_back({i, at, std::min(at + most, bytes)});
   }
   return pieces;
@@ -78,7 +78,7 @@ std::vector<Piece> pieces_of(const Conversion& conversion, int threads) {
 
 // Lines of a tensor that is transposed are read in short pieces, which no read-ahead would foresee.
 void announce(const MatrixSource& source, const Piece& piece) {
-  if (source.turned && piece.begin == 0) source.file->will_need(*source.entry);
+  if (source.transposed && piece.begin == 0) source.file->will_need(*source.entry);
 }
 
 // Returns the bytes written and the seconds it took.

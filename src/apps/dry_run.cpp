@@ -34,10 +34,10 @@ void dry_run(Job& job, RequestReader* reader, bool replay) {
   if (reader == nullptr) return;
   Scheduler scheduler = make_scheduler(job, costs);
   submit_all(*reader, job.progress(), replay, scheduler);
-  std::vector<std::vector<const Image*>> images;
-  for (const ModelShape& shape : job.model_shapes()) images.push_back(shape.images);
-  VirtualMesh mesh(images, CostModel(images, costs), kLatency_s);
-  PlanRecorder recorder(images, job.mesh().shape.tp);
+  std::vector<std::vector<const ShardLayout*>> layouts;
+  for (const ModelShape& shape : job.model_shapes()) layouts.push_back(shape.layouts);
+  VirtualMesh mesh(layouts, CostModel(layouts, costs), kLatency_s);
+  PlanRecorder recorder(layouts, job.mesh().shape.tp);
   const VirtualRun run = run_virtually(scheduler, mesh, [&](const auto& sent) { recorder.add(sent); });
   fmt::print("{}", format_plan(recorder.finish(run, mesh), job.model_names(), costs));
 }

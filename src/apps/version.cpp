@@ -6,8 +6,8 @@
 #include "computron/comm/communicators.h"
 #include "computron/comm/mpi.h"
 #include "computron/device/device.h"
+#include "computron/ops/cpu_probe.h"
 #include "git_revision.h"
-#include "kernels/cpu/gemm.h"
 
 namespace computron {
 
@@ -16,7 +16,7 @@ std::string version_number() { return COMPUTRON_VERSION; }
 ProgramFacts program_facts() {
   ProgramFacts facts{version_number(), COMPUTRON_REVISION, COMPUTRON_BUILD_TYPE, __VERSION__, {}};
   for (const std::string& library :
-       {mpi_library(), hdf5_library(), kernels::onednn_library(), accelerator_library(), direct_transport_library()}) {
+       {mpi_library(), hdf5_library(), onednn_library(), accelerator_library(), direct_transport_library()}) {
     if (!library.empty()) facts.libraries.push_back(library);
   }
   return facts;

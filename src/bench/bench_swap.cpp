@@ -60,7 +60,7 @@ double multiplications(const ShardPlan& plan) {
 
 std::vector<double> stage_shares(const ModelShape& model) {
   std::vector<double> shares;
-  for (const Image* image : model.images) shares.push_back(multiplications(image->plan));
+  for (const ShardLayout* layout : model.layouts) shares.push_back(multiplications(layout->plan));
   const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
   for (double& share : shares) share /= all;
   return shares;

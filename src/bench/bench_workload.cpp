@@ -69,10 +69,10 @@ std::vector<Request> requests_for(const Job& job, WorkloadOptions& options) {
   return requests;
 }
 
-std::vector<std::vector<const Image*>> images_of(const Job& job) {
-  std::vector<std::vector<const Image*>> images;
-  for (const ModelShape& shape : job.model_shapes()) images.push_back(shape.images);
-  return images;
+std::vector<std::vector<const ShardLayout*>> layouts_of(const Job& job) {
+  std::vector<std::vector<const ShardLayout*>> layouts;
+  for (const ModelShape& shape : job.model_shapes()) layouts.push_back(shape.layouts);
+  return layouts;
 }
 
 // Leaves the scheduler as it ended, for what it learned.
@@ -92,7 +92,7 @@ WorkloadOutcome run_in_virtual_time(const Job& job, const CostModel& costs, cons
   Scheduler scheduler = make_scheduler(job);
   for (const Request& request : requests) scheduler.submit(request);
   scheduler.close_input();
-  VirtualMesh mesh(images_of(job), costs, kLatency_s);
+  VirtualMesh mesh(layouts_of(job), costs, kLatency_s);
   const VirtualRun run = run_virtually(scheduler, mesh);
   WorkloadOutcome outcome{.latencies_s = latencies_of(run.completions), .swaps = run.swaps, .wall_s = run.end_s};
   const MeshShape shape = job.mesh().shape;

@@ -21,7 +21,7 @@ class PeakGemm {
   explicit PeakGemm(ResidentModel& model)
       : model_(model),
         shape_(model.device().own_memory() ? GemmShape{4096, 8192, 8192} : GemmShape{512, 8192, 4096}),
-        dtype_(model.image().weight_dtype),
+        dtype_(model.layout().weight_dtype),
         weight_(filled(model.ops().weight_format().panel_bytes(shape_.out, shape_.in, dtype_))),
         x_(filled(sizeof(float) * shape_.rows * shape_.in)),
         out_(filled(sizeof(float) * shape_.rows * shape_.out)),
@@ -29,7 +29,7 @@ class PeakGemm {
 
   double flops_per_s() {
     const auto [rows, out, in] = shape_;
-    const Activations x{x_->data(), rows, in, model_.image().input_dtype}, y{out_->data(), rows, out, DType::kF32};
+    const Activations x{x_->data(), rows, in, model_.layout().input_dtype}, y{out_->data(), rows, out, DType::kF32};
     const double begin_s = now_s();
     model_.ops().gemm(model_.stream(), x, {{&panel_, 1}, out, in, dtype_}, /*bias=*/{}, Activation::kNone, y);
     model_.stream().synchronize();
@@ -96,7 +96,7 @@ ForwardFigures run_forward_experiment(const ForwardOptions& o) {
   ForwardFigures figures;
   figures.architecture = model.config().architecture;
   figures.device = model.device().name();
-  figures.weight_dtype = model.image().weight_dtype;
+  figures.weight_dtype = model.layout().weight_dtype;
   PeakGemm peak(model);
   MeasuredPass prefill(model, /*sequences=*/1, /*start=*/0, o.prompt);
   std::vector<MeasuredPass> decode;

@@ -8,15 +8,15 @@
 namespace computron {
 namespace {
 
-std::vector<const Image*> own_images(const Job& job) {
-  std::vector<const Image*> images;
-  for (const ModelShape& shape : job.model_shapes()) images.push_back(shape.images[job.mesh().stage]);
-  return images;
+std::vector<const ShardLayout*> own_layouts(const Job& job) {
+  std::vector<const ShardLayout*> layouts;
+  for (const ModelShape& shape : job.model_shapes()) layouts.push_back(shape.layouts[job.mesh().stage]);
+  return layouts;
 }
 
-int most_pages(const std::vector<const Image*>& images) {
+int most_pages(const std::vector<const ShardLayout*>& layouts) {
   int pages = 0;
-  for (const Image* image : images) pages = std::max(pages, image->pages());
+  for (const ShardLayout* layout : layouts) pages = std::max(pages, layout->pages());
   return pages;
 }
 
@@ -24,10 +24,10 @@ int most_pages(const std::vector<const Image*>& images) {
 
 LinkProbe::LinkProbe(Job& job)
     : job_(job),
-      images_(own_images(job)),
+      layouts_(own_layouts(job)),
       copy_stream_(job.device().make_copy_stream()),
       compute_(job.device().make_compute_stream(job.progress())),
-      pool_(job.device(), most_pages(images_), job.page_bytes()),
+      pool_(job.device(), most_pages(layouts_), job.page_bytes()),
       offload_area_(job.device(), /*slots=*/0, job.page_bytes()),
       swapper_(job.host(), offload_area_, pool_, *copy_stream_, *compute_) {
   if (job.options().link_gb_per_s == 0) return;
@@ -39,7 +39,7 @@ void LinkProbe::measure(int rounds) {
   const Communicator& world = job_.mesh().world;
   for (int round = 0; round < rounds; ++round) {
     const ModelId model = next_;
-    next_ = (next_ + 1) % static_cast<ModelId>(images_.size());
+    next_ = (next_ + 1) % static_cast<ModelId>(layouts_.size());
     world.barrier();
     rates_.plain.push_back(copy_plain(*copy_stream_, model));
     world.barrier();
@@ -52,7 +52,7 @@ void LinkProbe::measure(int rounds) {
 
 // A model's pages lie one after the other in host memory, small gaps between them, which are copied too.
 double LinkProbe::copy_plain(CopyStream& stream, ModelId model) {
-  const PageId last = static_cast<PageId>(images_[model]->pages() - 1);
+  const PageId last = static_cast<PageId>(layouts_[model]->pages() - 1);
   const std::byte* begin = job_.host().page(model, 0);
   const std::byte* end = job_.host().page(model, last) + job_.host().page_used_bytes(model, last);
   const auto bytes = static_cast<std::size_t>(end - begin);
@@ -64,13 +64,13 @@ double LinkProbe::copy_plain(CopyStream& stream, ModelId model) {
 
 double LinkProbe::fetch(ModelId model) {
   std::vector<Transfer> fetches;
-  for (PageId page = 0; page < static_cast<PageId>(images_[model]->pages()); ++page) {
+  for (PageId page = 0; page < static_cast<PageId>(layouts_[model]->pages()); ++page) {
     fetches.push_back({.frame = static_cast<FrameId>(page), .model = model, .place = page});
   }
   const double start = now_s();
   swapper_.submit(fetches);
   copy_stream_->synchronize();
-  return static_cast<double>(images_[model]->total_used_bytes()) / (now_s() - start);
+  return static_cast<double>(layouts_[model]->total_used_bytes()) / (now_s() - start);
 }
 
 std::vector<LinkRates> LinkProbe::gather() const {

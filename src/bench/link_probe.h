@@ -32,7 +32,7 @@ class LinkProbe {
   double fetch(ModelId model);
 
   Job& job_;
-  std::vector<const Image*> images_;  // of this rank's stage
+  std::vector<const ShardLayout*> layouts_;  // of this rank's stage
   std::unique_ptr<CopyStream> copy_stream_;
   std::unique_ptr<Device> plain_device_;  // without a link; like the next only where one is emulated
   std::unique_ptr<CopyStream> memory_;

@@ -27,9 +27,7 @@ FileDescriptor open_file(const std::string& path) {
 }  // namespace
 
 LoadRounds::LoadRounds(Job& job)
-    : job_(job),
-      index_(job.index(/*model=*/0)),
-      image_(*job.model_shapes().front().images.at(job.mesh().stage)) {}
+    : job_(job), index_(job.index(/*model=*/0)), layout_(*job.model_shapes().front().layouts.at(job.mesh().stage)) {}
 
 // Part `reader` of as many as there are readers, to where it lies in `fresh`, or all into one buffer if that is null.
 void LoadRounds::read(int reader, int readers, std::byte* fresh) const {
@@ -85,7 +83,7 @@ LoadRound LoadRounds::measure() {
   HostStore store(job_.device());
   LoadTimes times;
   round.load_s = together([&] {
-    store.load(index_, "model", image_, job_.mesh().t, job_.ops().weight_format(), job_.options().threads, &times);
+    store.load(index_, "model", layout_, job_.mesh().t, job_.ops().weight_format(), job_.options().threads, &times);
   });
   round.of_load = sum(times);
   return round;

@@ -40,7 +40,7 @@ class LoadRounds {
 
   Job& job_;
   CheckpointIndex index_;
-  const Image& image_;
+  const ShardLayout& layout_;
 };
 
 }  // namespace computron

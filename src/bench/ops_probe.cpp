@@ -71,8 +71,8 @@ void OpsProbe::rotary_angles(Stream& stream, std::span<const std::int32_t> posit
   beside_gemms(stream, "rotary_angles", [&] { ops_.rotary_angles(stream, positions, frequencies, out); });
 }
 
-void OpsProbe::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
-  beside_gemms(stream, "rotate", [&] { ops_.rotate(stream, shape, angles, qkv); });
+void OpsProbe::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  beside_gemms(stream, "rotate", [&] { ops_.apply_rope(stream, shape, angles, qkv); });
 }
 
 void OpsProbe::convert(Stream& stream, Activations in, Activations out) {
@@ -98,14 +98,14 @@ void OpsProbe::copy_columns(Stream& stream, Activations in, int first, Activatio
   beside_gemms(stream, "copy_columns", [&] { ops_.copy_columns(stream, in, first, out); });
 }
 
-void OpsProbe::summarize(Stream& stream, Activations logits, const LogitColumns& columns,
-                         std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
-  beside_gemms(stream, "summarize", [&] { ops_.summarize(stream, logits, columns, top, targets, out); });
+void OpsProbe::top_k_log_sum_exp(Stream& stream, Activations logits, const LogitColumns& columns,
+                                 std::span<const std::int32_t> top, std::span<const TokenId> targets, TopLogits* out) {
+  beside_gemms(stream, "summarize", [&] { ops_.top_k_log_sum_exp(stream, logits, columns, top, targets, out); });
 }
 
-void OpsProbe::draw(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
-                    Draw* out) {
-  beside_gemms(stream, "draw", [&] { ops_.draw(stream, logits, columns, rows, out); });
+void OpsProbe::sample(Stream& stream, Activations logits, const LogitColumns& columns,
+                      std::span<const RowSampling> rows, SliceSample* out) {
+  beside_gemms(stream, "draw", [&] { ops_.sample(stream, logits, columns, rows, out); });
 }
 
 void OpsProbe::copy_from_host(Stream& stream, const void* in, Activations out) {

@@ -46,7 +46,7 @@ class OpsProbe final : public Ops {
   void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
   void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                      Activations out) override;
-  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
+  void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
   void convert(Stream&, Activations in, Activations out) override;
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
   void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
@@ -54,10 +54,10 @@ class OpsProbe final : public Ops {
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                  const KvCacheView& cache, int layer, Activations out) override;
   void copy_columns(Stream&, Activations in, int first, Activations out) override;
-  void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
-                 std::span<const TokenId> targets, LogitSummary* out) override;
-  void draw(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
-            Draw* out) override;
+  void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
+                         std::span<const TokenId> targets, TopLogits* out) override;
+  void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+              SliceSample* out) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
 

@@ -9,8 +9,8 @@
 #include "computron/checkpoint/index_helper.h"
 #include "computron/device/cpu/cpu_stream.h"
 #include "computron/model/checkpoint_check.h"
+#include "computron/ops/cpu_probe.h"
 #include "computron/runtime/host_store.h"
-#include "kernels/cpu/read.h"
 
 namespace computron {
 namespace {
@@ -28,15 +28,15 @@ DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
   throw ConfigError(index.path + ": no weights");
 }
 
-Image make_image(const CheckpointIndex& index, const Device& device, const Ops& ops) {
+ShardLayout make_layout(const CheckpointIndex& index, const Device& device, const Ops& ops) {
   const ModelConfig config = ModelConfig::from_json(index.config_json);
   check_tensors(config, index);
   if (!config.causal) throw ConfigError(index.path + ": is an encoder; only decoders have a prefill and a decode");
   const DType dtype = ops.weight_dtype(stored_dtype(config, index));
   const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, /*stage=*/0);
-  const std::size_t block = Image::largest_block_bytes(plan, ops.weight_format(), dtype);
+  const std::size_t block = ShardLayout::largest_block_bytes(plan, ops.weight_format(), dtype);
   const std::size_t page = round_up(std::max(device.default_page_bytes(), 16 * block), std::size_t{4096});
-  return Image::make(plan, ops.weight_format(), dtype, page);
+  return ShardLayout::make(plan, ops.weight_format(), dtype, page);
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ class ResidentModel::Frames final : public PageSource {
  public:
   explicit Frames(const ResidentModel& model) : model_(model) {}
   ResidentPage acquire(PageUse use) override {
-    return {model_.frames_->data() + model_.image_.uses[use] * model_.image_.page_bytes, nullptr};
+    return {model_.frames_->data() + model_.layout_.uses[use] * model_.layout_.page_bytes, nullptr};
   }
   void release_through(PageUse) override {}
   bool group_by_group() const override { return false; }
@@ -61,7 +61,7 @@ ResidentModel::ResidentModel(const std::string& file, const std::string& device,
       device_(device == "cpu" ? make_cpu_device({.threads = threads}) : make_cuda_device(/*local_rank=*/0)),
       ops_(device == "cpu" ? make_cpu_ops(*device_) : make_cuda_ops(*device_)) {
   const CheckpointIndex index = read_index_apart(file);
-  image_ = make_image(index, *device_, *ops_);
+  layout_ = make_layout(index, *device_, *ops_);
   if (tokens > config().max_positions) {
     throw Error(ExitCode::kUsage, file + " has only " + std::to_string(config().max_positions) + " positions, not " +
                                       std::to_string(tokens));
@@ -69,30 +69,30 @@ ResidentModel::ResidentModel(const std::string& file, const std::string& device,
   stream_ = device_->make_compute_stream(progress_);
   load(index);
   make_cache(sequences, tokens);
-  work_ = std::make_unique<Workspace>(*device_, Workspace::Sizes::of(image_.plan, *ops_, max_rows));
+  work_ = std::make_unique<Workspace>(*device_, Workspace::Sizes::of(layout_.plan, *ops_, max_rows));
   all_reduce_ = make_local_all_reduce();
-  transformer_.emplace(image_, /*t=*/0);
+  transformer_.emplace(layout_, /*t=*/0);
 }
 
 void ResidentModel::load(const CheckpointIndex& index) {
   HostStore host(*device_);
-  const ModelId model = host.load(index, index.path, image_, /*t=*/0, ops_->weight_format(), usable_cores());
-  frames_ = device_->allocate(static_cast<std::size_t>(image_.pages()) * image_.page_bytes, "pages");
-  for (PageId page = 0; page < static_cast<PageId>(image_.pages()); ++page) {
-    stream_->copy_to_device(frames_->data() + page * image_.page_bytes, host.page(model, page),
+  const ModelId model = host.load(index, index.path, layout_, /*t=*/0, ops_->weight_format(), usable_cores());
+  frames_ = device_->allocate(static_cast<std::size_t>(layout_.pages()) * layout_.page_bytes, "pages");
+  for (PageId page = 0; page < static_cast<PageId>(layout_.pages()); ++page) {
+    stream_->copy_to_device(frames_->data() + page * layout_.page_bytes, host.page(model, page),
                             host.page_used_bytes(model, page));
   }
   stream_->synchronize();
 }
 
 void ResidentModel::make_cache(int sequences, int tokens) {
-  geometry_ = KvGeometry::make(image_);
+  geometry_ = KvGeometry::make(layout_);
   blocks_a_sequence_ = ceil_div(tokens, geometry_.block_tokens);
   blocks_.resize(static_cast<std::size_t>(sequences) * blocks_a_sequence_);
   std::iota(blocks_.begin(), blocks_.end(), 0u);
   cache_frames_.resize(static_cast<std::size_t>(geometry_.frames_for(static_cast<int>(blocks_.size()))));
   std::iota(cache_frames_.begin(), cache_frames_.end(), FrameId{0});
-  cache_ = filled(cache_frames_.size() * image_.page_bytes, "cache");
+  cache_ = filled(cache_frames_.size() * layout_.page_bytes, "cache");
 }
 
 std::unique_ptr<DeviceBuffer> ResidentModel::filled(std::size_t bytes, std::string_view what) {
@@ -118,16 +118,16 @@ Batch ResidentModel::batch(int sequences, int start, int rows) const {
     }
     batch.output_rows.push_back(s * rows + rows - 1);
   }
-  batch.types.assign(batch.tokens.size(), 0);
+  batch.token_type_ids.assign(batch.tokens.size(), 0);
   batch.top.assign(batch.output_rows.size(), 1);
   batch.targets.assign(batch.output_rows.size(), -1);
   return batch;
 }
 
 double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
-  const KvCacheView cache = geometry_.view(cache_->data(), image_.page_bytes, cache_frames_);
+  const KvCacheView cache = geometry_.view(cache_->data(), layout_.page_bytes, cache_frames_);
   Frames pages(*this);
-  std::vector<LogitSummary> logits(static_cast<std::size_t>(batch.output_count()));
+  std::vector<TopLogits> logits(static_cast<std::size_t>(batch.output_count()));
   Pass pass{*stream_, ops, *all_reduce_, pages, *work_, batch, cache};
   const auto forward = [&] {
     transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), {.logits = logits.data()});
@@ -151,7 +151,7 @@ double ResidentModel::read_by_threads_s() {
   cpu(*stream_).launch([&](CpuContext& context) {
     context.parallel_for(static_cast<int>(ceil_div(bytes, kReadPieceBytes)), [&](int, int item) {
       const std::size_t at = static_cast<std::size_t>(item) * kReadPieceBytes;
-      kernels::read(frames_->data() + at, std::min(kReadPieceBytes, bytes - at));
+      read_memory(frames_->data() + at, std::min(kReadPieceBytes, bytes - at));
     });
   });
   stream_->synchronize();

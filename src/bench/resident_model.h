@@ -21,9 +21,9 @@ class ResidentModel {
   ResidentModel(const std::string& file, const std::string& device, int threads, int max_rows, int sequences,
                 int tokens);
 
-  const ModelConfig& config() const { return image_.plan.config; }
+  const ModelConfig& config() const { return layout_.plan.config; }
   Device& device() { return *device_; }
-  const Image& image() const { return image_; }
+  const ShardLayout& layout() const { return layout_; }
   Ops& ops() { return *ops_; }
   Stream& stream() { return *stream_; }
 
@@ -50,7 +50,7 @@ class ResidentModel {
   Progress progress_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
-  Image image_;
+  ShardLayout layout_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DeviceBuffer> frames_;  // page p at p × page_bytes
   std::unique_ptr<DeviceBuffer> cache_;

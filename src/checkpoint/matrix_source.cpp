@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "computron/base/convert.h"
-#include "src/checkpoint/turn.h"
+#include "src/checkpoint/transpose.h"
 
 namespace computron {
 namespace {
@@ -30,12 +30,12 @@ std::span<const std::byte> MatrixReader::read(const MatrixSource& source, DType 
          "a piece of a matrix outside of it");
   const std::size_t first = begin / size, last = end / size;
   if (first == last) return {};
-  if (!source.turned) {
+  if (!source.transposed) {
     read_lines(source, dtype, first, last);
     return std::span(out_).first(end - begin);
   }
   const std::size_t first_row = first / source.columns;
-  read_turned(source, dtype, first_row, ceil_div(last, source.columns));
+  read_transposed(source, dtype, first_row, ceil_div(last, source.columns));
   return std::span(out_).subspan((first - first_row * source.columns) * size, end - begin);
 }
 
@@ -52,7 +52,8 @@ void MatrixReader::read_lines(const MatrixSource& source, DType dtype, std::size
   }
 }
 
-void MatrixReader::read_turned(const MatrixSource& source, DType dtype, std::size_t first_row, std::size_t last_row) {
+void MatrixReader::read_transposed(const MatrixSource& source, DType dtype, std::size_t first_row,
+                                   std::size_t last_row) {
   const std::size_t size = size_of(dtype);
   ensure_size(out_, (last_row - first_row) * source.columns * size);
   ensure_size(panel_, kPanelLines * kPanelElements * size);
@@ -65,7 +66,7 @@ void MatrixReader::read_turned(const MatrixSource& source, DType dtype, std::siz
         read_elements(source, dtype, from, rows, panel_.data() + i * rows * size);
       }
       std::byte* out = out_.data() + ((row - first_row) * source.columns + column) * size;
-      turn(panel_.data(), rows, lines, rows, out, source.columns, size);
+      transpose(panel_.data(), rows, lines, rows, out, source.columns, size);
     }
   }
 }

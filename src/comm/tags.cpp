@@ -24,7 +24,7 @@ std::string name_of(int tag) {
       return "sign of life";
     case kAlarm:
       return "alarm";
-    case kLogitSummary:
+    case kTopLogits:
       return "logit summary";
     case kAllReduce:
       return "all-reduce";

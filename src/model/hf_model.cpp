@@ -65,7 +65,7 @@ MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const
   }
   const std::size_t out = spec.transposed ? matrix.columns : matrix.rows;
   const std::size_t in = spec.transposed ? matrix.rows : matrix.columns;
-  matrix.turned = source.transposed != spec.transposed;
+  matrix.transposed = source.transposed != spec.transposed;
   matrix.stride = source.transposed ? out * static_cast<std::size_t>(source.parts) : in;
   matrix.first = source.transposed ? part * out : part * out * in;
   return matrix;

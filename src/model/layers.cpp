@@ -10,21 +10,21 @@
 namespace computron {
 namespace {
 
+// partial [M, n] f32 = its sum over the tp ranks of the stage.
 void sum_over_ranks(Pass& pass, Activations partial) {
   pass.all_reduce.sum(pass.stream, reinterpret_cast<float*>(partial.data),
                       static_cast<std::size_t>(partial.rows) * partial.columns);
 }
 
-// Adds terms that come one after the other in the tree ((0 + 1) + (2 + 3)) + ... into the first one's place: like a
-// binary counter, a sum of two equal halves is made as soon as its second is there.
+// Sums terms [M, hidden] that are computed one after the other, in the fixed tree ((0 + 1) + (2 + 3)) + ...: like a
+// binary counter, it adds two equal halves as soon as the second is there.
 class TreeSum {
  public:
-  // The sum of all terms, a power of two of them, comes to be in `total`, workspace.partial(0).
+  // After the last term, their number being a power of two, `total` holds the sum. It is workspace.partial(0).
   TreeSum(Pass& pass, Activations total) : pass_(pass), total_(total) {}
 
-  // Where the next term is to be put.
+  // The caller puts the next term there, and calls add().
   Activations next() const { return at(depth_); }
-  // It is there.
   void add() {
     ++depth_;
     for (int term = terms_++; (term & 1) != 0; term >>= 1) {
@@ -61,168 +61,119 @@ float scaled_frequency(const ModelConfig& c, float f) {
   return f;
 }
 
-std::variant<Mlp, Experts> make_mlp(const Image& image, const std::string& prefix) {
-  if (image.plan.config.experts > 0) return Experts(image, prefix);
-  return Mlp(image, prefix);
+std::variant<Mlp, Experts> make_mlp(const ShardLayout& layout, const std::string& prefix) {
+  if (layout.plan.config.experts > 0) return Experts(layout, prefix);
+  return Mlp(layout, prefix);
+}
+
+// out = activation(x Wᵀ + bias) for W = weight [n, k], x [M, k], out [M, n].
+void multiply_parts(Pass& pass, Activations x, TensorRef& weight, const Vector& bias, Activation activation,
+                    Activations out, bool release = true) {
+  weight.for_each_weight(
+      pass.pages, [&](const Weight& part) { pass.ops.gemm(pass.stream, x, part, bias, activation, out); }, release);
+}
+
+// hidden [M, hidden] = hidden + (sum + bias).
+void add_residual(Pass& pass, Activations hidden, const BranchOutput& branch) {
+  const Vector bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
+  pass.ops.add_residual(pass.stream, branch.sum, bias, hidden);
+  if (branch.bias != nullptr) branch.bias->release_vector(pass.pages);
 }
 
 }  // namespace
 
-ImageTensorRef::ImageTensorRef(const Image& image, int index) : image_(&image), index_(index) {
-  weight_panels_.resize(placed().panels.size());
-  table_panels_.resize(placed().panels.size());
-}
-
-ImageTensorRef ImageTensorRef::find(const Image& image, const std::string& name) {
-  const auto& tensors = image.plan.tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == name) return {image, static_cast<int>(i)};
-  }
-  return {};
-}
-
-int ImageTensorRef::parts(const PageSource& pages) const {
-  return pages.group_by_group() ? static_cast<int>(placed().groups.size()) : 1;
-}
-
-PanelGroup ImageTensorRef::panels_of(const PageSource& pages, int part) const {
-  const std::vector<PanelGroup>& groups = placed().groups;
-  if (pages.group_by_group()) return groups[static_cast<std::size_t>(part)];
-  return {
-      .first = 0, .count = static_cast<int>(placed().panels.size()), .release_through = groups.back().release_through};
-}
-
-template <class Panel>
-std::span<const Panel> ImageTensorRef::bind(std::vector<Panel>& views, PageSource& pages, int part) const {
-  const PanelGroup g = panels_of(pages, part);
-  for (int i = g.first; i < g.first + g.count; ++i) {
-    const PanelPlace& place = placed().panels[i];
-    const ResidentPage page = pages.acquire(place.use);
-    views[i] = {page.data + place.offset, page.ready, place.row_begin, place.rows};
-  }
-  return std::span<const Panel>(views).subspan(g.first, g.count);
-}
-
-Weight ImageTensorRef::weight(PageSource& pages, int part) {
-  return {bind(weight_panels_, pages, part), rows(), columns(), image_->weight_dtype};
-}
-
-Table ImageTensorRef::table(PageSource& pages, int part) { return {bind(table_panels_, pages, part), rows()}; }
-
-Vector ImageTensorRef::vector(PageSource& pages) {
-  if (!present()) return {};
-  const PanelPlace& place = placed().panels.front();
-  const ResidentPage page = pages.acquire(place.use);
-  return {reinterpret_cast<const float*>(page.data + place.offset), page.ready, rows()};
-}
-
-void ImageTensorRef::done(PageSource& pages, int part) const {
-  if (!present()) return;
-  const std::int64_t over = panels_of(pages, part).release_through;
-  if (over >= 0) pages.release_through(static_cast<PageUse>(over));
-}
-
-Norm::Norm(const Image& image, const std::string& prefix)
-    : kind_(image.plan.config.norm),
-      epsilon_(image.plan.config.norm_epsilon),
-      weight_(ImageTensorRef::find(image, prefix + ".weight")),
-      bias_(ImageTensorRef::find(image, prefix + ".bias")) {}
+Norm::Norm(const ShardLayout& layout, const std::string& prefix)
+    : kind_(layout.plan.config.norm),
+      epsilon_(layout.plan.config.norm_epsilon),
+      weight_(TensorRef::find(layout, prefix + ".weight")),
+      bias_(TensorRef::find(layout, prefix + ".bias")) {}
 
 void Norm::forward(Pass& pass, Activations in, Activations out) {
   const Vector weight = weight_.vector(pass.pages);  // one by one: pages are asked for in order
   const Vector bias = bias_.vector(pass.pages);
   pass.ops.norm(pass.stream, kind_, in, weight, bias, epsilon_, out);
-  weight_.done(pass.pages);
-  bias_.done(pass.pages);
+  weight_.release_vector(pass.pages);
+  bias_.release_vector(pass.pages);
 }
 
-Linear::Linear(const Image& image, const std::string& prefix, Activation activation)
+Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
     : activation_(activation),
-      weight_(ImageTensorRef::find(image, prefix + ".weight")),
-      bias_(ImageTensorRef::find(image, prefix + ".bias")) {}
+      weight_(TensorRef::find(layout, prefix + ".weight")),
+      bias_(TensorRef::find(layout, prefix + ".bias")) {}
 
 void Linear::forward(Pass& pass, Activations x, Activations out) {
   const Vector bias = bias_.present() ? copy_bias(pass) : Vector{};
-  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), bias, activation_, out);
-    weight_.done(pass.pages, part);
-  }
+  multiply_parts(pass, x, weight_, bias, activation_, out);
 }
 
 Vector Linear::copy_bias(Pass& pass) {
   const Activations copy = pass.work.bias(out());
   pass.ops.copy_vector(pass.stream, bias_.vector(pass.pages), copy);
-  bias_.done(pass.pages);
+  bias_.release_vector(pass.pages);
   return {reinterpret_cast<const float*>(copy.data), /*ready=*/nullptr, copy.columns};
 }
 
-RowParallelLinear::RowParallelLinear(const Image& image, const std::string& prefix)
-    : bias_(ImageTensorRef::find(image, prefix + ".bias")) {
-  const int chunks = image.plan.chunks;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const std::string name = prefix + ".weight" + (chunks > 1 ? fmt::format(".{}", chunk) : "");
-    weights_.push_back(ImageTensorRef::find(image, name));
+RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::string& prefix)
+    : bias_(TensorRef::find(layout, prefix + ".bias")) {
+  const int k_slices = layout.plan.k_slices;
+  for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
+    const std::string name = prefix + ".weight" + (k_slices > 1 ? fmt::format(".{}", k_slice) : "");
+    weights_.push_back(TensorRef::find(layout, name));
     ensure(weights_.back().present(), "linear layer without a weight");
   }
 }
 
-void RowParallelLinear::forward(Pass& pass, Activations x, Activations hidden) {
-  const Activations partial = pass.work.partial(hidden.rows, hidden.columns);
+BranchOutput RowParallelLinear::forward(Pass& pass, Activations x) {
+  const Activations partial = pass.work.partial(x.rows, weights_.front().rows());  // [M, hidden]
   TreeSum sum(pass, partial);
-  for (int chunk = 0; chunk < chunks(); ++chunk) {
-    multiply(pass, x, chunk, sum.next());
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+    multiply(pass, x, k_slice, sum.next());
     sum.add();
   }
   sum_over_ranks(pass, partial);
-  pass.ops.add_residual(pass.stream, partial, bias_.vector(pass.pages), hidden);
-  bias_.done(pass.pages);
+  return {.sum = partial, .bias = &bias_};
 }
 
-void RowParallelLinear::multiply(Pass& pass, Activations x, int chunk, Activations out) {
-  ImageTensorRef& weight = weights_[static_cast<std::size_t>(chunk)];
-  if (chunks() > 1) {
-    const Activations own = pass.work.chunk(x.rows, weight.columns(), x.dtype);
-    pass.ops.copy_columns(pass.stream, x, chunk * weight.columns(), own);
+void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activations out) {
+  TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
+  if (k_slices() > 1) {
+    const Activations own = pass.work.k_slice(x.rows, weight.columns(), x.dtype);  // [M, in/tp/k_slices]
+    pass.ops.copy_columns(pass.stream, x, k_slice * weight.columns(), own);
     x = own;
   }
-  for (int part = 0; part < weight.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, out);
-    weight.done(pass.pages, part);
-  }
+  multiply_parts(pass, x, weight, /*bias=*/{}, Activation::kNone, out);
 }
 
-TokenEmbedding::TokenEmbedding(const Image& image, int t)
-    : first_token_(image.plan.first_token(t)),
-      dtype_(image.input_dtype),
-      tokens_(ImageTensorRef::find(image, "embedding.tokens.weight")),
-      projection_(image, "embedding.projection") {}
+TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
+    : first_token_(layout.plan.first_token(t)),
+      dtype_(layout.input_dtype),
+      tokens_(TensorRef::find(layout, "embedding.tokens.weight")),
+      projection_(layout, "embedding.projection") {}
 
 void TokenEmbedding::forward(Pass& pass, Activations hidden) {
   if (!projection_.present()) return look_up(pass, hidden);
-  const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());
-  const Activations x = pass.work.input(hidden.rows, tokens_.columns(), dtype_);
+  const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());   // [M, width]
+  const Activations x = pass.work.input(hidden.rows, tokens_.columns(), dtype_);  // [M, width]
   look_up(pass, narrow);
   pass.ops.convert(pass.stream, narrow, x);
   projection_.forward(pass, x, hidden);
 }
 
 void TokenEmbedding::look_up(Pass& pass, Activations out) {
-  for (int part = 0; part < tokens_.parts(pass.pages); ++part) {
-    pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, tokens_.weight(pass.pages, part), out);
-    tokens_.done(pass.pages, part);
-  }
+  tokens_.for_each_weight(
+      pass.pages, [&](const Weight& part) { pass.ops.embed(pass.stream, pass.batch.tokens, first_token_, part, out); });
   sum_over_ranks(pass, out);
 }
 
-PatchEmbedding::PatchEmbedding(const Image& image)
-    : patch_values_(image.plan.config.patch_values()),
-      dtype_(image.input_dtype),
-      patches_(image, "embedding.patches"),
-      class_token_(ImageTensorRef::find(image, "embedding.class_token")) {}
+PatchEmbedding::PatchEmbedding(const ShardLayout& layout)
+    : patch_values_(layout.plan.config.patch_values()),
+      dtype_(layout.input_dtype),
+      patches_(layout, "embedding.patches"),
+      class_token_(TensorRef::find(layout, "embedding.class_token")) {}
 
 void PatchEmbedding::forward(Pass& pass, Activations hidden) {
-  const Activations values = pass.work.fused(hidden.rows, patch_values_);
-  const Activations x = pass.work.input(hidden.rows, patch_values_, dtype_);
+  const Activations values = pass.work.fused(hidden.rows, patch_values_);     // [M, patch_values]
+  const Activations x = pass.work.input(hidden.rows, patch_values_, dtype_);  // [M, patch_values]
   pass.ops.copy_from_host(pass.stream, pass.batch.patches.data(), values);
   pass.ops.convert(pass.stream, values, x);
   patches_.forward(pass, x, hidden);
@@ -230,39 +181,37 @@ void PatchEmbedding::forward(Pass& pass, Activations hidden) {
   for (const SequenceRows& sequence : pass.batch.sequences) {
     pass.ops.copy_vector(pass.stream, class_token, hidden.row_range(sequence.row, 1));
   }
-  class_token_.done(pass.pages);
+  class_token_.release_vector(pass.pages);
 }
 
-Embedding::Embedding(const Image& image, int t)
-    : position_offset_(image.plan.config.position_offset),
-      types_(ImageTensorRef::find(image, "embedding.types.weight")),
-      positions_(ImageTensorRef::find(image, "embedding.positions.weight")),
-      norm_(image, "embedding.norm") {
-  if (image.plan.config.takes_images()) {
-    patches_.emplace(image);
+Embedding::Embedding(const ShardLayout& layout, int t)
+    : position_offset_(layout.plan.config.position_offset),
+      token_types_(TensorRef::find(layout, "embedding.types.weight")),
+      positions_(TensorRef::find(layout, "embedding.positions.weight")),
+      norm_(layout, "embedding.norm") {
+  if (layout.plan.config.takes_images()) {
+    patches_.emplace(layout);
   } else {
-    tokens_.emplace(image, t);
+    tokens_.emplace(layout, t);
   }
 }
 
 void Embedding::forward(Pass& pass, Activations hidden) {
   patches_ ? patches_->forward(pass, hidden) : tokens_->forward(pass, hidden);
-  if (types_.present()) add(pass, types_, pass.batch.types, /*offset=*/0, hidden);
+  if (token_types_.present()) add(pass, token_types_, pass.batch.token_type_ids, /*offset=*/0, hidden);
   if (positions_.present()) add(pass, positions_, pass.batch.positions, position_offset_, hidden);
   if (norm_.present()) norm_.forward(pass, hidden, hidden);
 }
 
-void Embedding::add(Pass& pass, ImageTensorRef& table, std::span<const std::int32_t> rows, int offset,
-                    Activations hidden) {
-  for (int part = 0; part < table.parts(pass.pages); ++part) {
-    pass.ops.add_rows(pass.stream, rows, offset, table.table(pass.pages, part), hidden);
-    table.done(pass.pages, part);
-  }
+void Embedding::add(Pass& pass, TensorRef& table, std::span<const std::int32_t> rows, int offset, Activations hidden) {
+  table.for_each_table(pass.pages,
+                       [&](const Table& part) { pass.ops.add_rows(pass.stream, rows, offset, part, hidden); });
 }
 
 RotaryEmbedding::RotaryEmbedding(const ModelConfig& config) : frequencies_(frequencies(config)) {}
 
 void RotaryEmbedding::forward(Pass& pass) {
+  // [M, head_dim]
   const Activations angles = pass.work.angles(pass.batch.rows(), 2 * static_cast<int>(frequencies_.size()));
   pass.ops.rotary_angles(pass.stream, pass.batch.positions, frequencies_, angles);
 }
@@ -276,41 +225,43 @@ std::vector<float> RotaryEmbedding::frequencies(const ModelConfig& c) {
   return frequencies;
 }
 
-SelfAttention::SelfAttention(const Image& image, const std::string& prefix, int layer_in_stage)
-    : shape_{.heads = image.plan.heads,
-             .kv_heads = image.plan.kv_heads,
-             .head_dim = image.plan.config.head_dim,
-             .scale = 1.0f / std::sqrt(static_cast<float>(image.plan.config.head_dim)),
-             .causal = image.plan.config.causal,
-             .window = image.plan.config.sliding_window},
-      rotary_(image.plan.config.positions == PositionKind::kRotary),
+SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage)
+    : shape_{.heads = layout.plan.heads,
+             .kv_heads = layout.plan.kv_heads,
+             .head_dim = layout.plan.config.head_dim,
+             .scale = 1.0f / std::sqrt(static_cast<float>(layout.plan.config.head_dim)),
+             .causal = layout.plan.config.causal,
+             .window = layout.plan.config.sliding_window},
+      rotary_(layout.plan.config.positions == PositionKind::kRotary),
       layer_(layer_in_stage),
-      dtype_(image.input_dtype),
-      qkv_(image, prefix + ".qkv"),
-      output_(image, prefix + ".output") {}
+      dtype_(layout.input_dtype),
+      qkv_(layout, prefix + ".qkv"),
+      output_(layout, prefix + ".output") {}
 
-void SelfAttention::forward(Pass& pass, Activations x, Activations hidden) {
+BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
+  // [M, (heads + 2 kv_heads) × head_dim / tp]
   const Activations qkv = pass.work.fused(x.rows, qkv_.out());
+  // [M, heads × head_dim / tp]
   const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, dtype_);
   qkv_.forward(pass, x, qkv);
-  if (rotary_) pass.ops.rotate(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
+  if (rotary_) pass.ops.apply_rope(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
   pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, mixed);
-  output_.forward(pass, mixed, hidden);
+  return output_.forward(pass, mixed);
 }
 
-Mlp::Mlp(const Image& image, const std::string& prefix)
-    : gated_(image.plan.config.gated_mlp),
-      activation_(image.plan.config.activation),
-      dtype_(image.input_dtype),
-      up_(image, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
-      down_(image, prefix + ".down") {}
+Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)
+    : gated_(layout.plan.config.gated_mlp),
+      activation_(layout.plan.config.activation),
+      dtype_(layout.input_dtype),
+      up_(layout, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
+      down_(layout, prefix + ".down") {}
 
-void Mlp::forward(Pass& pass, Activations x, Activations hidden) { down_.forward(pass, inner(pass, x), hidden); }
+BranchOutput Mlp::forward(Pass& pass, Activations x) { return down_.forward(pass, inner(pass, x)); }
 
 Activations Mlp::inner(Pass& pass, Activations x) {
-  const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);
+  const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);  // [M, ffn/tp]
   if (gated_) {
-    const Activations gate_up = pass.work.fused(x.rows, up_.out());
+    const Activations gate_up = pass.work.fused(x.rows, up_.out());  // [M, 2 ffn/tp]
     up_.forward(pass, x, gate_up);
     pass.ops.activate_gate(pass.stream, activation_, gate_up, inner);
   } else {
@@ -319,42 +270,43 @@ Activations Mlp::inner(Pass& pass, Activations x) {
   return inner;
 }
 
-Experts::Experts(const Image& image, const std::string& prefix)
-    : experts_per_token_(image.plan.config.experts_per_token),
-      dtype_(image.input_dtype),
-      router_(image, prefix + ".router") {
-  for (int expert = 0; expert < image.plan.config.experts; ++expert) {
-    experts_.emplace_back(image, fmt::format("{}.experts.{}", prefix, expert));
+Experts::Experts(const ShardLayout& layout, const std::string& prefix)
+    : experts_per_token_(layout.plan.config.experts_per_token),
+      dtype_(layout.input_dtype),
+      router_(layout, prefix + ".router") {
+  for (int expert = 0; expert < layout.plan.config.experts; ++expert) {
+    experts_.emplace_back(layout, fmt::format("{}.experts.{}", prefix, expert));
   }
 }
 
-void Experts::forward(Pass& pass, Activations x, Activations hidden) {
-  const int chunks = experts_.front().down().chunks();
-  const auto mixture = [&](int chunk) { return pass.work.mixture(chunk, hidden.rows, hidden.columns); };
+BranchOutput Experts::forward(Pass& pass, Activations x) {
+  const auto mixture = [&](int k_slice) { return pass.work.mixture(k_slice, x.rows, x.columns); };
   route(pass, x);
-  for (int chunk = 0; chunk < chunks; ++chunk) pass.ops.zero(pass.stream, mixture(chunk));
-  for (std::size_t i = 0; i < experts_.size(); ++i) {
-    const auto& [rows, weights] = choices_[i];
-    const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);
-    const Activations out = pass.work.gathered_out(own.rows, hidden.columns);
-    pass.ops.gather_rows(pass.stream, x, rows, own);
-    const Activations inner = experts_[i].inner(pass, own);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      experts_[i].down().multiply(pass, inner, chunk, out);
-      pass.ops.scatter_add(pass.stream, out, rows, weights, mixture(chunk));
-    }
-  }
-  for (int half = 1; half < chunks; half *= 2) {  // the tree of TreeSum, all terms being there
-    for (int chunk = 0; chunk < chunks; chunk += 2 * half) {
-      pass.ops.add_residual(pass.stream, mixture(chunk + half), /*bias=*/{}, mixture(chunk));
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) pass.ops.zero(pass.stream, mixture(k_slice));
+  for (std::size_t expert = 0; expert < experts_.size(); ++expert) add_expert(pass, x, expert);
+  for (int half = 1; half < k_slices(); half *= 2) {  // the tree of TreeSum, all terms being there
+    for (int k_slice = 0; k_slice < k_slices(); k_slice += 2 * half) {
+      pass.ops.add_residual(pass.stream, mixture(k_slice + half), /*bias=*/{}, mixture(k_slice));
     }
   }
   sum_over_ranks(pass, mixture(0));
-  pass.ops.add_residual(pass.stream, mixture(0), /*bias=*/{}, hidden);
+  return {.sum = mixture(0)};
+}
+
+void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
+  const auto& [rows, weights] = choices_[expert];
+  const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);  // [its rows, hidden]
+  const Activations out = pass.work.gathered_out(own.rows, x.columns);                           // [its rows, hidden]
+  pass.ops.gather_rows(pass.stream, x, rows, own);
+  const Activations inner = experts_[expert].inner(pass, own);
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+    experts_[expert].down().multiply(pass, inner, k_slice, out);
+    pass.ops.scatter_add(pass.stream, out, rows, weights, pass.work.mixture(k_slice, x.rows, x.columns));
+  }
 }
 
 void Experts::route(Pass& pass, Activations x) {
-  const Activations logits = pass.work.fused(x.rows, router_.out());
+  const Activations logits = pass.work.fused(x.rows, router_.out());  // [M, experts]
   logits_.resize(static_cast<std::size_t>(logits.rows) * logits.columns);
   router_.forward(pass, x, logits);
   pass.ops.copy_to_host(pass.stream, logits, logits_.data());
@@ -381,42 +333,50 @@ std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, int 
   return choices;
 }
 
-TransformerBlock::TransformerBlock(const Image& image, int layer_in_stage)
-    : TransformerBlock(image, fmt::format("layers.{}.", image.plan.first_layer + layer_in_stage), layer_in_stage) {}
+TransformerBlock::TransformerBlock(const ShardLayout& layout, int layer_in_stage)
+    : TransformerBlock(layout, fmt::format("layers.{}.", layout.plan.first_layer + layer_in_stage), layer_in_stage) {}
 
-TransformerBlock::TransformerBlock(const Image& image, const std::string& prefix, int layer_in_stage)
-    : norm_position_(image.plan.config.norm_position),
-      dtype_(image.input_dtype),
-      attention_norm_(image, prefix + "attention_norm"),
-      attention_(image, prefix + "attention", layer_in_stage),
-      mlp_norm_(image, prefix + "mlp_norm"),
-      mlp_(make_mlp(image, prefix + "mlp")) {}
+TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage)
+    : norm_position_(layout.plan.config.norm_position),
+      dtype_(layout.input_dtype),
+      attention_norm_(layout, prefix + "attention_norm"),
+      attention_(layout, prefix + "attention", layer_in_stage),
+      mlp_norm_(layout, prefix + "mlp_norm"),
+      mlp_(make_mlp(layout, prefix + "mlp")) {}
 
+// Pre-norm:   h = h + attention(norm(h));  h = h + mlp(norm(h))      (Radford et al. 2019)
+// Post-norm:  h = norm(h + attention(h));  h = norm(h + mlp(h))      (Vaswani et al. 2017)
+//
+// h is `hidden` [M, hidden] f32; x [M, hidden] is what a branch reads, in the type that the weights are multiplied
+// with.
 void TransformerBlock::forward(Pass& pass, Activations hidden) {
   const Activations x = pass.work.input(hidden.rows, hidden.columns, dtype_);
-  const auto mlp = [&] { std::visit([&](auto& layer) { layer.forward(pass, x, hidden); }, mlp_); };
   if (norm_position_ == NormPosition::kPre) {
     attention_norm_.forward(pass, hidden, x);
-    attention_.forward(pass, x, hidden);
+    add_residual(pass, hidden, attention_.forward(pass, x));
     mlp_norm_.forward(pass, hidden, x);
-    mlp();
+    add_residual(pass, hidden, mlp(pass, x));
   } else {
     pass.ops.convert(pass.stream, hidden, x);
-    attention_.forward(pass, x, hidden);
+    add_residual(pass, hidden, attention_.forward(pass, x));
     attention_norm_.forward(pass, hidden, hidden);
     pass.ops.convert(pass.stream, hidden, x);
-    mlp();
+    add_residual(pass, hidden, mlp(pass, x));
     mlp_norm_.forward(pass, hidden, hidden);
   }
 }
 
-Head::Head(const Image& image, int t)
-    : first_token_(image.plan.first_token(t)),
-      real_vocab_(image.plan.real_vocab(t)),
-      slices_(image.plan.chunks),
-      dtype_(image.input_dtype),
-      projection_(image, "head.projection"),
-      weight_(ImageTensorRef::find(image, "head.weight")) {
+BranchOutput TransformerBlock::mlp(Pass& pass, Activations x) {
+  return std::visit([&](auto& layer) { return layer.forward(pass, x); }, mlp_);
+}
+
+Head::Head(const ShardLayout& layout, int t)
+    : first_token_(layout.plan.first_token(t)),
+      real_vocab_(layout.plan.real_vocab(t)),
+      slices_(layout.plan.k_slices),
+      dtype_(layout.input_dtype),
+      projection_(layout, "head.projection"),
+      weight_(TensorRef::find(layout, "head.weight")) {
   ensure(weight_.present(), "output head without a weight");
 }
 
@@ -428,56 +388,53 @@ void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {
   for (int round = 0; round < rounds; ++round) {
     const int first = round * Workspace::kLogitRows;
     const int rows = std::min(Workspace::kLogitRows, count - first);
-    const Activations x = pass.work.input(rows, weight_.columns(), dtype_);
+    const Activations x = pass.work.input(rows, weight_.columns(), dtype_);  // [rows, width]
     if (projection_.present()) {
       pass.ops.convert(pass.stream, projected.row_range(first, rows), x);
     } else {
       pass.ops.gather_rows(pass.stream, hidden, wanted.subspan(first, rows), x);
     }
-    summarize_rows(pass, x, first, out, round + 1 == rounds);
+    finish_rows(pass, x, first, out, round + 1 == rounds);
   }
 }
 
 Activations Head::project(Pass& pass, Activations hidden) {
   const int count = pass.batch.output_count();
-  const Activations x = pass.work.input(count, hidden.columns, dtype_);
-  const Activations projected = pass.work.partial(count, projection_.out());
+  const Activations x = pass.work.input(count, hidden.columns, dtype_);       // [R, hidden]
+  const Activations projected = pass.work.partial(count, projection_.out());  // [R, width]
   pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
   projection_.forward(pass, x, projected);
   return projected;
 }
 
-void Head::summarize_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round) {
+void Head::finish_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round) {
   const Batch& batch = pass.batch;
-  const Activations logits = pass.work.logits(x.rows, weight_.rows());
-  for (int part = 0; part < weight_.parts(pass.pages); ++part) {
-    pass.ops.gemm(pass.stream, x, weight_.weight(pass.pages, part), /*bias=*/{}, Activation::kNone, logits);
-    if (last_round) weight_.done(pass.pages, part);
-  }
+  const Activations logits = pass.work.logits(x.rows, weight_.rows());  // [rows, vocab/tp]
+  multiply_parts(pass, x, weight_, /*bias=*/{}, Activation::kNone, logits, /*release=*/last_round);
   const LogitColumns columns{.first_token = first_token_, .real = real_vocab_, .slices = slices_};
-  pass.ops.summarize(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
-                     std::span(batch.targets).subspan(first, x.rows), out.logits + first * slices_);
+  pass.ops.top_k_log_sum_exp(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
+                             std::span(batch.targets).subspan(first, x.rows), out.logits + first * slices_);
   if (batch.sampling.empty()) return;
-  pass.ops.draw(pass.stream, logits, columns, std::span(batch.sampling).subspan(first, x.rows),
-                out.draws + first * slices_);
+  pass.ops.sample(pass.stream, logits, columns, std::span(batch.sampling).subspan(first, x.rows),
+                  out.samples + first * slices_);
 }
 
-Classifier::Classifier(const Image& image)
-    : dtype_(image.input_dtype), pooler_(image, "pooler", Activation::kTanh), classes_(image, "classifier") {}
+Classifier::Classifier(const ShardLayout& layout)
+    : dtype_(layout.input_dtype), pooler_(layout, "pooler", Activation::kTanh), classes_(layout, "classifier") {}
 
-void Classifier::forward(Pass& pass, Activations hidden, float* vectors, float* scores) {
+void Classifier::forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores) {
   const int count = pass.batch.output_count();
-  const Activations x = pass.work.input(count, hidden.columns, dtype_);
-  const Activations pooled = pass.work.partial(count, hidden.columns);
+  const Activations x = pass.work.input(count, hidden.columns, dtype_);  // [R, hidden]
+  const Activations pooled = pass.work.partial(count, hidden.columns);   // [R, hidden]
   if (pooler_.present()) {
     pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
     pooler_.forward(pass, x, pooled);
   } else {
     pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, pooled);
   }
-  pass.ops.copy_to_host(pass.stream, pooled, vectors);
+  pass.ops.copy_to_host(pass.stream, pooled, pooled_embeddings);
   if (!classes_.present()) return;
-  const Activations out = pass.work.fused(count, classes_.out());
+  const Activations out = pass.work.fused(count, classes_.out());  // [R, classes]
   pass.ops.convert(pass.stream, pooled, x);
   classes_.forward(pass, x, out);
   pass.ops.copy_to_host(pass.stream, out, scores);

@@ -8,9 +8,10 @@ namespace computron {
 namespace {
 
 constexpr std::size_t Workspace::Sizes::*kParts[] = {
-    &Workspace::Sizes::hidden,   &Workspace::Sizes::partial,      &Workspace::Sizes::input,   &Workspace::Sizes::inner,
-    &Workspace::Sizes::fused,    &Workspace::Sizes::angles,       &Workspace::Sizes::logits,  &Workspace::Sizes::bias,
-    &Workspace::Sizes::gathered, &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::chunk};
+    &Workspace::Sizes::hidden,       &Workspace::Sizes::partial, &Workspace::Sizes::input,
+    &Workspace::Sizes::inner,        &Workspace::Sizes::fused,   &Workspace::Sizes::angles,
+    &Workspace::Sizes::logits,       &Workspace::Sizes::bias,    &Workspace::Sizes::gathered,
+    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::k_slice};
 
 std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
@@ -25,35 +26,36 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
   const int up = (c.gated_mlp ? 2 : 1) * plan.ffn;
   const int fused =
       std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, up, c.experts, c.classes, c.patch_values()});
-  return {.hidden = bytes_for(rows, c.hidden),
-          .partial = bytes_for(rows, width),
-          .input = bytes_for(rows, std::max(width, c.patch_values())),
-          .inner = bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn)),
-          .fused = bytes_for(rows, fused),
-          .angles = c.positions == PositionKind::kRotary ? bytes_for(rows, c.head_dim) : 0,
-          .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
-          .bias = bytes_for(1, std::max(fused, c.hidden)),
-          .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-          .gathered_out = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-          .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-          .chunk = plan.chunks > 1 ? bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn) / plan.chunks) : 0,
-          .chunks = plan.chunks};
+  return {
+      .hidden = bytes_for(rows, c.hidden),
+      .partial = bytes_for(rows, width),
+      .input = bytes_for(rows, std::max(width, c.patch_values())),
+      .inner = bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn)),
+      .fused = bytes_for(rows, fused),
+      .angles = c.positions == PositionKind::kRotary ? bytes_for(rows, c.head_dim) : 0,
+      .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
+      .bias = bytes_for(1, std::max(fused, c.hidden)),
+      .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+      .gathered_out = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+      .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+      .k_slice = plan.k_slices > 1 ? bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn) / plan.k_slices) : 0,
+      .k_slices = plan.k_slices};
 }
 
 Workspace::Sizes Workspace::Sizes::max(const Sizes& other) const {
   Sizes larger;
   for (const auto part : kParts) larger.*part = std::max(this->*part, other.*part);
-  larger.chunks = std::max(chunks, other.chunks);
+  larger.k_slices = std::max(k_slices, other.k_slices);
   return larger;
 }
 
 std::size_t Workspace::Sizes::total() const {
   std::size_t sum = 0;
   for (const auto part : kParts) sum += this->*part;
-  return sum + (levels() - 1) * partial + (chunks - 1) * mixture;
+  return sum + (levels() - 1) * partial + (k_slices - 1) * mixture;
 }
 
-int Workspace::Sizes::levels() const { return 1 + std::bit_width(static_cast<unsigned>(chunks - 1)); }
+int Workspace::Sizes::levels() const { return 1 + std::bit_width(static_cast<unsigned>(k_slices - 1)); }
 
 Workspace::Workspace(Device& device, const Sizes& sizes)
     : buffer_(device.allocate(sizes.total(), "workspace")), sizes_(sizes) {
@@ -69,8 +71,8 @@ Workspace::Workspace(Device& device, const Sizes& sizes)
   bias_ = take(sizes.bias);
   gathered_ = take(sizes.gathered);
   gathered_out_ = take(sizes.gathered_out);
-  mixture_ = take(sizes.mixture * sizes.chunks);
-  chunk_ = take(sizes.chunk);
+  mixture_ = take(sizes.mixture * sizes.k_slices);
+  k_slice_ = take(sizes.k_slice);
 }
 
 }  // namespace computron

@@ -7,21 +7,21 @@ namespace computron {
 namespace {
 
 // max and log Σ exp over all parts.
-double log_normalizer(std::span<const LogitSummary* const> parts) {
+double log_normalizer(std::span<const TopLogits* const> parts) {
   float max = -INFINITY;
-  for (const LogitSummary* part : parts) {
+  for (const TopLogits* part : parts) {
     if (part->count > 0) max = std::max(max, part->max);
   }
   double sum = 0;
-  for (const LogitSummary* part : parts) {
+  for (const TopLogits* part : parts) {
     if (part->count > 0) sum += part->sum_exp * std::exp(static_cast<double>(part->max) - max);
   }
   return max + std::log(sum);
 }
 
-std::vector<std::pair<TokenId, float>> best_logits(std::span<const LogitSummary* const> parts, std::size_t count) {
+std::vector<std::pair<TokenId, float>> best_logits(std::span<const TopLogits* const> parts, std::size_t count) {
   std::vector<std::pair<TokenId, float>> all;
-  for (const LogitSummary* part : parts) {
+  for (const TopLogits* part : parts) {
     for (int i = 0; i < part->count; ++i) all.emplace_back(part->tokens[i], part->logits[i]);
   }
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -39,7 +39,7 @@ bool before(const Candidate& a, const Candidate& b) {
 struct Ranking {
   std::vector<Candidate> tokens;
   bool complete = false;  // no token is left out
-  double mass = 0;        // Σ exp(scaled − the best's) over the whole row
+  double sum_exp = 0;     // Σ exp(scaled − the best's) over the whole row
 };
 
 double weight(const Ranking& ranking, const Candidate& c) {
@@ -63,16 +63,16 @@ std::optional<std::size_t> kept(const RowSampling& row, const Ranking& ranking) 
     certain = true;
   }
   if (row.top_p >= 1) return certain ? std::optional(count) : std::nullopt;
-  double mass = ranking.mass;
+  double sum_exp = ranking.sum_exp;
   if (certain) {
-    mass = 0;
-    for (std::size_t i = 0; i < count; ++i) mass += weight(ranking, tokens[i]);
+    sum_exp = 0;
+    for (std::size_t i = 0; i < count; ++i) sum_exp += weight(ranking, tokens[i]);
   }
   double sum = 0;
   for (std::size_t i = 0; i < count; ++i) {
     sum += weight(ranking, tokens[i]);
-    // Uncertain: `mass` is at least what the others leave, so these are enough, but perhaps not all are kept.
-    if (sum >= row.top_p * mass)
+    // Uncertain: `sum_exp` is at least what the others leave, so these are enough, but perhaps not all are kept.
+    if (sum >= row.top_p * sum_exp)
       return certain || (row.min_p == 0 && row.top_k == 0) ? std::optional(i + 1) : std::nullopt;
   }
   return certain ? std::optional(count) : std::nullopt;
@@ -92,15 +92,15 @@ Candidate best_with_noise(const RowSampling& row, const std::vector<Candidate>& 
 }
 
 // The slices' candidates, cut where one that is left out of a slice might come before.
-Ranking rank_candidates(std::span<const Draw* const> parts) {
+Ranking rank_candidates(std::span<const SliceSample* const> parts) {
   Ranking ranking;
   ranking.complete = true;
   Candidate floor{.token = -1, .scaled = -INFINITY};  // the best of the last ones of slices that left some out
   float max = -INFINITY;
-  for (const Draw* part : parts) {
+  for (const SliceSample* part : parts) {
     ranking.tokens.insert(ranking.tokens.end(), part->candidates.begin(), part->candidates.end());
     if (!part->candidates.empty()) max = std::max(max, part->max);
-    if (std::ssize(part->candidates) < Draw::kCandidates) continue;
+    if (std::ssize(part->candidates) < SliceSample::kCandidates) continue;
     ranking.complete = false;
     if (floor.token < 0 || before(part->candidates.back(), floor)) floor = part->candidates.back();
   }
@@ -109,8 +109,8 @@ Ranking rank_candidates(std::span<const Draw* const> parts) {
     const auto end = std::upper_bound(ranking.tokens.begin(), ranking.tokens.end(), floor, before);
     ranking.tokens.erase(end, ranking.tokens.end());
   }
-  for (const Draw* part : parts) {
-    if (!part->candidates.empty()) ranking.mass += part->mass * std::exp(static_cast<double>(part->max) - max);
+  for (const SliceSample* part : parts) {
+    if (!part->candidates.empty()) ranking.sum_exp += part->sum_exp * std::exp(static_cast<double>(part->max) - max);
   }
   return ranking;
 }
@@ -128,7 +128,7 @@ void SequenceSampling::append(std::uint32_t start, std::span<const TokenId> toke
 
 RowSampling SequenceSampling::row(std::uint32_t position, bool whole) const {
   const bool too_early = position - params_.prompt_tokens < params_.min_tokens;
-  return {.draws = params_.draws(),
+  return {.samples = params_.samples(),
           .temperature = params_.temperature,
           .top_k = params_.top_k,
           .top_p = params_.top_p,
@@ -144,9 +144,9 @@ RowSampling SequenceSampling::row(std::uint32_t position, bool whole) const {
           .whole = whole};
 }
 
-SampledRow sample_greedy(std::span<const LogitSummary* const> parts, int top) {
+SampledRow sample_greedy(std::span<const TopLogits* const> parts, int top) {
   SampledRow row;
-  for (const LogitSummary* part : parts) row.finite &= part->finite != 0;
+  for (const TopLogits* part : parts) row.finite &= part->finite != 0;
   if (!row.finite) return row;
 
   const double normalizer = log_normalizer(parts);
@@ -155,39 +155,39 @@ SampledRow sample_greedy(std::span<const LogitSummary* const> parts, int top) {
   for (auto& [token, logit] : row.top) logit = static_cast<float>(logit - normalizer);
   row.token = row.top.front().first;
   row.logprob = row.top.front().second;
-  for (const LogitSummary* part : parts) {
+  for (const TopLogits* part : parts) {
     if (part->has_target) row.target_logprob = static_cast<float>(part->target_logit - normalizer);
   }
   row.top.resize(std::min(row.top.size(), static_cast<std::size_t>(std::max(top, 0))));
   return row;
 }
 
-std::optional<Candidate> draw(const RowSampling& row, std::span<const Draw* const> parts) {
+std::optional<Candidate> sample_from_slices(const RowSampling& row, std::span<const SliceSample* const> parts) {
   if (row.truncates()) {
     const Ranking ranking = rank_candidates(parts);
-    ensure(!ranking.tokens.empty(), "no tokens to draw from");
+    ensure(!ranking.tokens.empty(), "no tokens to sample from");
     const auto count = kept(row, ranking);
     if (!count) return std::nullopt;
     return best_with_noise(row, ranking.tokens, *count);
   }
-  const Draw* best = nullptr;  // slices come in the order of tokens: of equals the first
-  for (const Draw* part : parts) {
+  const SliceSample* best = nullptr;  // slices come in the order of tokens: of equals the first
+  for (const SliceSample* part : parts) {
     if (part->best.token >= 0 && (best == nullptr || part->score > best->score)) best = part;
   }
-  ensure(best != nullptr, "no tokens to draw from");
+  ensure(best != nullptr, "no tokens to sample from");
   return best->best;
 }
 
-Candidate draw_from_all(const RowSampling& row, std::vector<Candidate> all) {
-  ensure(!all.empty(), "no tokens to draw from");
+Candidate sample_from_all(const RowSampling& row, std::vector<Candidate> all) {
+  ensure(!all.empty(), "no tokens to sample from");
   std::sort(all.begin(), all.end(), before);
   Ranking ranking{std::move(all), true, 0};
   return best_with_noise(row, ranking.tokens, *kept(row, ranking));
 }
 
-void take_drawn(const Candidate& drawn, std::span<const LogitSummary* const> parts, SampledRow& row) {
-  row.token = drawn.token;
-  row.logprob = static_cast<float>(drawn.logit - log_normalizer(parts));
+void take_sampled(const Candidate& sampled, std::span<const TopLogits* const> parts, SampledRow& row) {
+  row.token = sampled.token;
+  row.logprob = static_cast<float>(sampled.logit - log_normalizer(parts));
 }
 
 }  // namespace computron

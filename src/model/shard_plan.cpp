@@ -34,7 +34,7 @@ int layers_within(double limit, const Weights& w, int stage, int pp) {
   return extra > limit ? 0 : static_cast<int>((limit - extra) / w.layer);
 }
 
-// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an even share of the layers
+// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an equal part of the layers
 // left, or as many as the stages behind it cannot hold.
 std::vector<int> try_cut(double limit, const ModelConfig& c, const Weights& w, int pp) {
   std::vector<int> firsts{0}, room_from(pp + 1, 0);  // layers that stages s, s + 1, ... hold together
@@ -139,21 +139,21 @@ class PlanBuilder {
 
   // The bias is added once, to the sum over the ranks.
   void add_row_parallel(const std::string& name) {
-    if (plan_.chunks == 1) {
+    if (plan_.k_slices == 1) {
       add_one(name + ".weight");
     } else {
-      for (int chunk = 0; chunk < plan_.chunks; ++chunk) add_chunk(name + ".weight", chunk);
+      for (int k_slice = 0; k_slice < plan_.k_slices; ++k_slice) add_k_slice(name + ".weight", k_slice);
     }
     if (has(name + ".bias")) add_one(name + ".bias");
   }
 
   // Equal parts of a rank's slice.
-  void add_chunk(const std::string& source, int chunk) {
-    add(fmt::format("{}.{}", source, chunk), {source});
+  void add_k_slice(const std::string& source, int k_slice) {
+    add(fmt::format("{}.{}", source, k_slice), {source});
     ShardTensor& tensor = plan_.tensors.back();
     TensorPart& part = tensor.parts.front();
-    part.slices_per_rank = static_cast<std::size_t>(plan_.chunks);
-    part.slice = static_cast<std::size_t>(chunk);
+    part.slices_per_rank = static_cast<std::size_t>(plan_.k_slices);
+    part.slice = static_cast<std::size_t>(k_slice);
     part.per_rank /= part.slices_per_rank;
     tensor.columns = static_cast<int>(part.per_rank);
   }
@@ -245,16 +245,16 @@ HeadCut cut_heads(const ModelConfig& c, int tp) {
 }
 
 void check_reproducible(const ModelConfig& c, MeshShape mesh, const HeadCut& cut) {
-  constexpr int kChunks = ShardPlan::kSumChunks;
+  constexpr int kSlices = ShardPlan::kKSlices;
   const auto require = [](bool condition, const std::string& what) {
     if (!condition) throw ConfigError("--reproducible: " + what);
   };
-  require(kChunks % mesh.tp == 0, fmt::format("tp {} does not divide the {} chunks of every sum", mesh.tp, kChunks));
+  require(kSlices % mesh.tp == 0, fmt::format("tp {} does not divide the {} K slices of every sum", mesh.tp, kSlices));
   require(cut.heads * mesh.tp == c.heads,
           fmt::format("{} query heads cannot be cut evenly over tp {}", c.heads, mesh.tp));
-  require(c.heads * c.head_dim % kChunks == 0,
-          fmt::format("{} heads of {} elements cannot be cut into {} equal chunks", c.heads, c.head_dim, kChunks));
-  require(c.ffn % kChunks == 0, fmt::format("{} inner units cannot be cut into {} equal chunks", c.ffn, kChunks));
+  require(c.heads * c.head_dim % kSlices == 0,
+          fmt::format("{} heads of {} elements cannot be cut into {} equal K slices", c.heads, c.head_dim, kSlices));
+  require(c.ffn % kSlices == 0, fmt::format("{} inner units cannot be cut into {} equal K slices", c.ffn, kSlices));
 }
 
 }  // namespace
@@ -295,7 +295,7 @@ ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage, 
   const std::vector<int> firsts = cut_layers(config, mesh.pp);
   const HeadCut cut = cut_heads(config, mesh.tp);
   if (reproducible) check_reproducible(config, mesh, cut);
-  const int chunks = reproducible ? kSumChunks / mesh.tp : 1;
+  const int k_slices = reproducible ? kKSlices / mesh.tp : 1;
   ShardPlan plan{.config = config,
                  .mesh = mesh,
                  .stage = stage,
@@ -305,8 +305,8 @@ ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage, 
                  .kv_heads = cut.kv_heads,
                  .kv_copies = cut.kv_copies,
                  .ffn = ceil_div(config.ffn, mesh.tp),
-                 .vocab = ceil_div(config.vocab, mesh.tp * chunks) * chunks,
-                 .chunks = chunks,
+                 .vocab = ceil_div(config.vocab, mesh.tp * k_slices) * k_slices,
+                 .k_slices = k_slices,
                  .tensors = {}};
   PlanBuilder(plan).build();
   return plan;

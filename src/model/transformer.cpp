@@ -2,17 +2,17 @@
 
 namespace computron {
 
-Transformer::Transformer(const Image& image, int t) {
-  const ModelConfig& config = image.plan.config;
-  if (image.plan.embeds()) embedding_.emplace(image, t);
+Transformer::Transformer(const ShardLayout& layout, int t) {
+  const ModelConfig& config = layout.plan.config;
+  if (layout.plan.embeds()) embedding_.emplace(layout, t);
   if (config.positions == PositionKind::kRotary) rotary_.emplace(config);
-  for (int layer = 0; layer < image.plan.layers; ++layer) blocks_.emplace_back(image, layer);
-  if (!image.plan.has_head()) return;
-  final_norm_ = Norm(image, "final_norm");
+  for (int layer = 0; layer < layout.plan.layers; ++layer) blocks_.emplace_back(layout, layer);
+  if (!layout.plan.has_head()) return;
+  final_norm_ = Norm(layout, "final_norm");
   if (config.causal) {
-    head_.emplace(image, t);
+    head_.emplace(layout, t);
   } else {
-    classifier_.emplace(image);
+    classifier_.emplace(layout);
   }
 }
 
@@ -30,7 +30,7 @@ void Transformer::forward(Pass& pass, Activations hidden, const Outputs& out) {
   const TraceSpan span(pass.trace, TraceTrack::kCompute, "head");
   if (final_norm_.present()) final_norm_.forward(pass, hidden, hidden);
   if (head_) head_->forward(pass, hidden, out);
-  if (classifier_) classifier_->forward(pass, hidden, out.vectors, out.scores);
+  if (classifier_) classifier_->forward(pass, hidden, out.pooled_embeddings, out.scores);
 }
 
 }  // namespace computron

@@ -93,10 +93,10 @@ inline void check_rotary_angles(std::span<const std::int32_t> positions, std::sp
   check_f32(out, "rotary angles are float32");
 }
 
-inline void check_rotate(const AttentionShape& shape, const Activations& angles, const Activations& qkv) {
-  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "queries and keys to rotate");
+inline void check_apply_rope(const AttentionShape& shape, const Activations& angles, const Activations& qkv) {
+  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "queries and keys for RoPE");
   check_rows(angles, qkv.rows, shape.head_dim, "rotary angles");
-  check_f32(qkv, "queries and keys to rotate are not float32");
+  check_f32(qkv, "queries and keys for RoPE are not float32");
 }
 
 inline void check_convert(const Activations& in, const Activations& out) {

@@ -16,8 +16,9 @@ std::string line(const PlannedTurn& turn, const std::string& name) {
 
 }  // namespace
 
-PlanRecorder::PlanRecorder(const std::vector<std::vector<const Image*>>& images, int tp) : images_(images), tp_(tp) {
-  for (const auto& stages : images) fetched_.emplace_back(stages.size(), 0);
+PlanRecorder::PlanRecorder(const std::vector<std::vector<const ShardLayout*>>& layouts, int tp)
+    : layouts_(layouts), tp_(tp) {
+  for (const auto& stages : layouts) fetched_.emplace_back(stages.size(), 0);
 }
 
 void PlanRecorder::add(const VirtualRun::SentStep& sent) {
@@ -40,7 +41,7 @@ void PlanRecorder::add(const VirtualRun::SentStep& sent) {
 void PlanRecorder::note_fetches(const Step& step) {
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
     for (const Fetch& fetch : step.stages[stage].fetches) {
-      const std::size_t bytes = images_[fetch.model][stage]->used_bytes[fetch.page];
+      const std::size_t bytes = layouts_[fetch.model][stage]->used_bytes[fetch.page];
       fetched_[fetch.model][stage] += bytes;
       plan_.fetched_bytes += bytes * static_cast<std::size_t>(tp_);
     }
@@ -54,7 +55,7 @@ Plan PlanRecorder::finish(const VirtualRun& run, const VirtualMesh& mesh) {
   plan_.requests = run.completions.size();
   plan_.refused = static_cast<std::size_t>(std::count_if(
       run.completions.begin(), run.completions.end(), [](const Completion& c) { return !c.error_code.empty(); }));
-  for (std::size_t stage = 0; stage < images_.front().size(); ++stage) {
+  for (std::size_t stage = 0; stage < layouts_.front().size(); ++stage) {
     plan_.link_busy_s = std::max(plan_.link_busy_s, mesh.busy_s(stage));
   }
   return std::move(plan_);

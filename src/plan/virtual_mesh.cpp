@@ -26,11 +26,11 @@ std::vector<std::vector<float>> some_values(const Step& step) {
 
 }  // namespace
 
-VirtualMesh::VirtualMesh(std::vector<std::vector<const Image*>> images, CostModel costs, double latency_s)
-    : images_(std::move(images)), costs_(std::move(costs)), latency_s_(latency_s), stages_(images_.front().size()) {
+VirtualMesh::VirtualMesh(std::vector<std::vector<const ShardLayout*>> layouts, CostModel costs, double latency_s)
+    : layouts_(std::move(layouts)), costs_(std::move(costs)), latency_s_(latency_s), stages_(layouts_.front().size()) {
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    for (const auto& stages : images_) stages_[s].landed_s.emplace_back(stages[s]->pages(), 0.0);
-    stages_[s].cache_landed_s.assign(images_.size(), 0.0);
+    for (const auto& stages : layouts_) stages_[s].landed_s.emplace_back(stages[s]->pages(), 0.0);
+    stages_[s].cache_landed_s.assign(layouts_.size(), 0.0);
   }
 }
 
@@ -66,12 +66,12 @@ void VirtualMesh::enqueue(const Step& step, std::size_t number) {
   const StagePlan& plan = step.stages[number];
   for (const CacheChange& change : plan.caches) {
     if (change.slots.empty() || change.kind == CacheChange::kDropOffloaded) continue;
-    const std::size_t bytes = change.slots.size() * images_[change.model][number]->page_bytes;
+    const std::size_t bytes = change.slots.size() * layouts_[change.model][number]->page_bytes;
     stage.queue.push_back({change.after, bytes, &stage.cache_landed_s[change.model]});
   }
   for (const Fetch& fetch : plan.fetches) {
     stage.queue.push_back(
-        {fetch.after, images_[fetch.model][number]->used_bytes[fetch.page], &stage.landed_s[fetch.model][fetch.page]});
+        {fetch.after, layouts_[fetch.model][number]->used_bytes[fetch.page], &stage.landed_s[fetch.model][fetch.page]});
   }
 }
 
@@ -102,20 +102,20 @@ bool VirtualMesh::use_is_over(const Stage& stage, ReleasePoint point, double& wh
 
 void VirtualMesh::remember_pass(const Step& step, std::size_t number) {
   std::deque<Pass>& passes = stages_[number].passes;
-  passes.push_back({step.id, images_[step.model][number]->uses.size(), {}});
+  passes.push_back({step.id, layouts_[step.model][number]->uses.size(), {}});
   if (passes.size() > kPassesKept) passes.pop_front();
 }
 
 // Use by use; fetches that waited for one of them get on.
 double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, Execution& execution) {
   Stage& stage = stages_[number];
-  const Image& image = *images_[step.model][number];
+  const ShardLayout& layout = *layouts_[step.model][number];
   const double compute_s = costs_.stage_pass_s(step.model, number, step.rows());
   double bytes = 0, exposed_s = 0;
-  for (const PageId page : image.uses) bytes += static_cast<double>(image.used_bytes[page]);
+  for (const PageId page : layout.uses) bytes += static_cast<double>(layout.used_bytes[page]);
   double now_s = std::max(begin_s, stage.cache_landed_s[step.model]);
-  for (PageUse use = 0; use < image.uses.size(); ++use) {
-    const PageId page = image.uses[use];
+  for (PageUse use = 0; use < layout.uses.size(); ++use) {
+    const PageId page = layout.uses[use];
     drain(stage, number, 0);
     const double& landed_s = stage.landed_s[step.model][page];
     const bool queued = std::any_of(stage.queue.begin(), stage.queue.end(), [&](const Transfer& transfer) {
@@ -123,7 +123,7 @@ double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, E
     });
     ensure(!queued, "a pass uses a page whose fetch waits for the pass itself");
     exposed_s += std::max(landed_s - now_s, 0.0);
-    now_s = std::max(now_s, landed_s) + compute_s * static_cast<double>(image.used_bytes[page]) / bytes;
+    now_s = std::max(now_s, landed_s) + compute_s * static_cast<double>(layout.used_bytes[page]) / bytes;
     stage.passes.back().ends_s.push_back(now_s);
   }
   execution.exposed_s = std::max(execution.exposed_s, exposed_s);

@@ -83,7 +83,7 @@ void add_segments(const JsonValue& value, const ServedModel& model, RequestParts
     invalid_request(fmt::format("{}: {} lists of segments for {} inputs", path, lists.size(), parts.size()));
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    parts[i].types = segments(lists[i], parts[i].prompt.size(), model);
+    parts[i].token_type_ids = segments(lists[i], parts[i].prompt.size(), model);
   }
 }
 
@@ -105,9 +105,9 @@ Request pair_request(const JsonValue& pair, const std::string& path, const Serve
   EncodedPair encoded = encoder->encode_pair(pair.strings[0], pair.strings[1]);
   check_vocabulary(encoded.tokens, path, model);
   Request request = text_request(std::move(encoded.tokens), path, model);
-  const auto last = std::max_element(encoded.types.begin(), encoded.types.end());
-  if (last != encoded.types.end() && *last > 0 && *last < model.config.token_types) {
-    request.types = std::move(encoded.types);
+  const auto last = std::max_element(encoded.token_type_ids.begin(), encoded.token_type_ids.end());
+  if (last != encoded.token_type_ids.end() && *last > 0 && *last < model.config.token_types) {
+    request.token_type_ids = std::move(encoded.token_type_ids);
   }
   return request;
 }

@@ -296,7 +296,7 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
     checked.prompt_token_ids = OptionalFields(draft.body).flag("return_token_ids");
   } else {
     checked.parts = encoder_requests(draft, task, models[id], encoders[id], context.image_folder);
-    checked.base64_vectors = wants_base64(draft.body);
+    checked.base64_embeddings = wants_base64(draft.body);
   }
   for (Request& request : checked.parts) {
     request.model = id;

@@ -21,7 +21,7 @@ std::string asked_model(const RequestDraft& draft);
 
 struct CheckedRequest {
   RequestParts parts;  // ids and parts are left to the caller
-  bool base64_vectors = false;
+  bool base64_embeddings = false;
   bool prompt_token_ids = false;  // come back too
   TextOutput text = {};           // of completions
 };

@@ -185,7 +185,7 @@ std::string embedding_json(const Completion& part, std::size_t index, bool base6
 std::string embedding_body(const IncomingRequest& request, Parts parts) {
   return fmt::format(R"({{"object":"list","data":{},"model":{},"usage":{}}})",
                      joined_json(parts, [&](const Completion& c,
-                                            std::size_t i) { return embedding_json(c, i, request.base64_vectors); }),
+                                            std::size_t i) { return embedding_json(c, i, request.base64_embeddings); }),
                      json_string(request.model), usage_json(parts));
 }
 

@@ -8,25 +8,25 @@ namespace computron {
 
 namespace {
 
-std::unique_ptr<Workspace> make_workspace(Device& device, const Ops& ops, const std::vector<const Image*>& images,
-                                          int max_rows) {
+std::unique_ptr<Workspace> make_workspace(Device& device, const Ops& ops,
+                                          const std::vector<const ShardLayout*>& layouts, int max_rows) {
   Workspace::Sizes sizes;
-  for (const Image* image : images) sizes = sizes.max(Workspace::Sizes::of(image->plan, ops, max_rows));
+  for (const ShardLayout* layout : layouts) sizes = sizes.max(Workspace::Sizes::of(layout->plan, ops, max_rows));
   return std::make_unique<Workspace>(device, sizes);
 }
 
 // Floats of the longest row that is summed over ranks or sent to the next stage.
-std::size_t widest_row(const std::vector<const Image*>& images) {
+std::size_t widest_row(const std::vector<const ShardLayout*>& layouts) {
   int hidden = 0;
-  for (const Image* image : images) {
-    hidden = std::max({hidden, image->plan.config.hidden, image->plan.config.token_columns()});
+  for (const ShardLayout* layout : layouts) {
+    hidden = std::max({hidden, layout->plan.config.hidden, layout->plan.config.token_columns()});
   }
   return static_cast<std::size_t>(hidden);
 }
 
-std::size_t largest_vocab(const std::vector<const Image*>& images) {
-  int vocab = Draw::kCandidates;
-  for (const Image* image : images) vocab = std::max(vocab, image->plan.vocab);
+std::size_t largest_vocab(const std::vector<const ShardLayout*>& layouts) {
+  int vocab = SliceSample::kCandidates;
+  for (const ShardLayout* layout : layouts) vocab = std::max(vocab, layout->plan.vocab);
   return static_cast<std::size_t>(vocab);
 }
 
@@ -60,15 +60,15 @@ struct HostOutputs {
     if (!plan.has_head()) return;
     const std::size_t count = batch.output_rows.size();
     if (plan.config.causal) {
-      logits.resize(count * plan.chunks);
-      if (!batch.sampling.empty()) draws.resize(count * plan.chunks);
+      logits.resize(count * plan.k_slices);
+      if (!batch.sampling.empty()) samples.resize(count * plan.k_slices);
     } else {
-      vectors.resize(count * hidden);
+      pooled_embeddings.resize(count * hidden);
       scores.resize(count * classes);
     }
   }
 
-  Outputs pointers() { return {logits.data(), draws.data(), vectors.data(), scores.data()}; }
+  Outputs pointers() { return {logits.data(), samples.data(), pooled_embeddings.data(), scores.data()}; }
 
   // [chunk] The vector or the scores that the step's chunk asked for.
   std::vector<std::vector<float>> encoded(const Step& step) const {
@@ -77,48 +77,50 @@ struct HostOutputs {
       const bool vector = chunk.output == SequenceChunk::kEmbedding;
       const std::size_t width = vector ? hidden : classes;
       ensure(chunk.values == width, "an encoder gives another number of values than the step says");
-      const auto begin = (vector ? vectors : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * width);
+      const auto begin =
+          (vector ? pooled_embeddings : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * width);
       rows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(width));
     }
     return rows;
   }
 
   std::size_t hidden, classes;
-  std::vector<LogitSummary> logits;
-  std::vector<Draw> draws;
-  std::vector<float> vectors, scores;
+  std::vector<TopLogits> logits;
+  std::vector<SliceSample> samples;
+  std::vector<float> pooled_embeddings, scores;
 };
 
 }  // namespace
 
-Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
-                   const HostStore& host, Communicators communicators, const ExecutorOptions& options)
+Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress,
+                   std::vector<const ShardLayout*> layouts, const HostStore& host, Communicators communicators,
+                   const ExecutorOptions& options)
     : mesh_(mesh),
       ops_(ops),
       progress_(progress),
-      images_(std::move(images)),
+      layouts_(std::move(layouts)),
       host_(host),
       trace_(options.trace),
       use_graphs_(options.use_graphs),
       divergence_(options.divergence),
       compute_(device.make_compute_stream(progress)),
       copy_stream_(device.make_copy_stream()),
-      residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots,
+      residency_(mesh.stage, layouts_, host, device, options.frames, options.frame_bytes, options.host_slots,
                  *copy_stream_, *compute_, options.verify_swap),
-      work_(make_workspace(device, ops, images_, options.max_rows)),
+      work_(make_workspace(device, ops, layouts_, options.max_rows)),
       communicators_(std::move(communicators)),
-      collector_(mesh, progress, trace_, largest_vocab(images_)) {
-  for (const Image* image : images_) {
-    transformers_.emplace_back(*image, mesh.t);
-    geometries_.push_back(KvGeometry::make(*image));
+      collector_(mesh, progress, trace_, largest_vocab(layouts_)) {
+  for (const ShardLayout* layout : layouts_) {
+    transformers_.emplace_back(*layout, mesh.t);
+    geometries_.push_back(KvGeometry::make(*layout));
   }
 }
 
 Executor::~Executor() { copy_stream_.reset(); }
 
-CommunicatorSizes Executor::communicator_sizes(const std::vector<const Image*>& images,
+CommunicatorSizes Executor::communicator_sizes(const std::vector<const ShardLayout*>& layouts,
                                                const ExecutorOptions& options) {
-  return {.max_count = widest_row(images) * static_cast<std::size_t>(options.max_rows),
+  return {.max_count = widest_row(layouts) * static_cast<std::size_t>(options.max_rows),
           .buffers = options.steps_in_flight};
 }
 
@@ -155,8 +157,8 @@ Batch Executor::make_batch(const Step& step) {
         {row, rows, static_cast<int>(chunk.start), residency_.state().sequence(chunk.sequence).blocks});
     batch.tokens.insert(batch.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     batch.patches.insert(batch.patches.end(), chunk.patches.begin(), chunk.patches.end());
-    batch.types.insert(batch.types.end(), chunk.token_type_ids.begin(), chunk.token_type_ids.end());
-    batch.types.resize(static_cast<std::size_t>(row + rows), 0);
+    batch.token_type_ids.insert(batch.token_type_ids.end(), chunk.token_type_ids.begin(), chunk.token_type_ids.end());
+    batch.token_type_ids.resize(static_cast<std::size_t>(row + rows), 0);
     for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
     add_outputs(chunk, row, batch);
   }
@@ -164,7 +166,7 @@ Batch Executor::make_batch(const Step& step) {
   return batch;
 }
 
-// Sets batch.sampling [output row] for the rows that tokens are drawn from: each is its chunk's last output row.
+// Sets batch.sampling [output row] for the rows that tokens are sampled from: each is its chunk's last output row.
 void Executor::add_sampling(const Step& step, Batch& batch) {
   std::size_t row = 0;
   for (const SequenceChunk& chunk : step.chunks) {
@@ -175,7 +177,7 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
     if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
     batch.sampling.resize(batch.output_rows.size());
     const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
-    batch.sampling[row - 1] = found->second.row(position, images_[step.model]->plan.chunks * mesh_.shape.tp == 1);
+    batch.sampling[row - 1] = found->second.row(position, layouts_[step.model]->plan.k_slices * mesh_.shape.tp == 1);
   }
 }
 
@@ -183,7 +185,7 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
 // sums over ranks is not capturable, since NcclWorld watches each sum from outside of the stream; nor is one of a
 // mixture of experts, whose router's choice the host reads.
 bool Executor::is_capturable(const Step& step) const {
-  const ModelConfig& config = images_[step.model]->plan.config;
+  const ModelConfig& config = layouts_[step.model]->plan.config;
   return use_graphs_ && compute_->captures_graphs() && mesh_.shape.ranks() == 1 && config.causal &&
          config.experts == 0 && std::all_of(step.chunks.begin(), step.chunks.end(), [](const SequenceChunk& chunk) {
            return chunk.tokens.size() == 1;
@@ -197,10 +199,10 @@ void Executor::run_pass(const Step& step, Report& report) {
   const Batch batch = make_batch(step);
   const KvCacheView cache = geometries_[step.model].view(residency_.pool().base(), residency_.pool().frame_bytes(),
                                                          residency_.state().cache(step.model));
-  const Activations hidden = work_->hidden(batch.rows(), images_[step.model]->plan.config.hidden);
+  const Activations hidden = work_->hidden(batch.rows(), layouts_[step.model]->plan.config.hidden);
   const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
   auto* values = reinterpret_cast<float*>(hidden.data);
-  HostOutputs out(images_[step.model]->plan, batch);
+  HostOutputs out(layouts_[step.model]->plan, batch);
 
   const double begin_s = now_s(), stalled_before_s = stalled_s();
   const std::uint64_t graphs_before = compute_->graph_launches();
@@ -221,9 +223,9 @@ void Executor::run_pass(const Step& step, Report& report) {
   // A part of the stall may lie before this pass: a step without a pass does not wait for its device.
   report.compute_s = std::max(0.0, now_s() - begin_s - (stalled_s() - stalled_before_s));
   if (!mesh_.last_stage()) return;
-  if (images_[step.model]->plan.config.causal) {
+  if (layouts_[step.model]->plan.config.causal) {
     report.rows =
-        collector_.collect(batch, images_[step.model]->plan.chunks, std::move(out.logits), std::move(out.draws));
+        collector_.collect(batch, layouts_[step.model]->plan.k_slices, std::move(out.logits), std::move(out.samples));
   } else if (mesh_.t == 0) {
     report.encoded = out.encoded(step);
   }

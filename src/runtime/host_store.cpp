@@ -21,20 +21,20 @@ LoadTimes& LoadTimes::operator+=(const LoadTimes& other) {
   return *this;
 }
 
-std::size_t HostStore::bytes_of(const Image& image) {
+std::size_t HostStore::bytes_of(const ShardLayout& layout) {
   std::size_t bytes = 0;
-  for (const std::size_t used : image.used_bytes) bytes += round_up(used, kPageAlignment);
+  for (const std::size_t used : layout.used_bytes) bytes += round_up(used, kPageAlignment);
   return bytes;
 }
 
-HostStore::Model HostStore::allocate(const Image& image, const std::string& name) const {
+HostStore::Model HostStore::allocate(const ShardLayout& layout, const std::string& name) const {
   Model model{.name = name,
-              .image = &image,
-              .buffer = device_.allocate_host(bytes_of(image), "model " + name),
+              .layout = &layout,
+              .buffer = device_.allocate_host(bytes_of(layout), "model " + name),
               .offsets = {},
-              .digests = std::vector<std::uint64_t>(image.used_bytes.size())};
+              .digests = std::vector<std::uint64_t>(layout.used_bytes.size())};
   std::size_t offset = 0;
-  for (const std::size_t used : image.used_bytes) {
+  for (const std::size_t used : layout.used_bytes) {
     model.offsets.push_back(offset);
     offset += round_up(used, kPageAlignment);
   }
@@ -47,19 +47,19 @@ ModelId HostStore::keep(Model model) {
   return static_cast<ModelId>(models_.size() - 1);
 }
 
-ModelId HostStore::add(const Image& image, const std::string& name, const Fill& fill, int threads) {
-  Model model = allocate(image, name);
+ModelId HostStore::add(const ShardLayout& layout, const std::string& name, const Fill& fill, int threads) {
+  Model model = allocate(layout, name);
   fill(model.buffer->data(), model.offsets);
-  parallel_for(image.used_bytes.size(), threads, [&](int, std::size_t page) {
-    model.digests[page] = digest64({model.buffer->data() + model.offsets[page], image.used_bytes[page]});
+  parallel_for(layout.used_bytes.size(), threads, [&](int, std::size_t page) {
+    model.digests[page] = digest64({model.buffer->data() + model.offsets[page], layout.used_bytes[page]});
   });
   return keep(std::move(model));
 }
 
-ModelId HostStore::load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
+ModelId HostStore::load(const CheckpointIndex& index, const std::string& name, const ShardLayout& layout, int t,
                         const WeightFormat& format, int threads, LoadTimes* times, const std::function<void()>& poll) {
-  Model model = allocate(image, name);
-  ShardLoader loader(index, image, t, format, *model.buffer, model.offsets, model.digests);
+  Model model = allocate(layout, name);
+  ShardLoader loader(index, layout, t, format, *model.buffer, model.offsets, model.digests);
   const LoadTimes taken = loader.load(threads, poll);
   if (times != nullptr) *times = taken;
   return keep(std::move(model));

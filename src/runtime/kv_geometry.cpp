@@ -4,19 +4,19 @@
 
 namespace computron {
 
-KvGeometry KvGeometry::make(const Image& image, int block_tokens) {
-  const ShardPlan& plan = image.plan;
+KvGeometry KvGeometry::make(const ShardLayout& layout, int block_tokens) {
+  const ShardPlan& plan = layout.plan;
   KvGeometry g{.layers = plan.layers,
                .kv_heads = plan.kv_heads,
                .head_dim = plan.config.head_dim,
                .block_tokens = block_tokens,
-               .dtype = image.input_dtype};
+               .dtype = layout.input_dtype};
   g.slot_bytes = round_up(2 * static_cast<std::size_t>(g.kv_heads) * g.block_tokens * g.head_dim * size_of(g.dtype),
                           std::size_t{64});
-  g.slots_per_frame = static_cast<int>(image.page_bytes / g.slot_bytes);
+  g.slots_per_frame = static_cast<int>(layout.page_bytes / g.slot_bytes);
   if (g.slots_per_frame < 1) {
     throw ConfigError(fmt::format("a page of {} bytes cannot hold a cache slot of {} bytes; use a larger --page-size",
-                                  image.page_bytes, g.slot_bytes));
+                                  layout.page_bytes, g.slot_bytes));
   }
   return g;
 }

@@ -5,7 +5,7 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kRowBytes = 32 + LogitSummary::kTop * 8;
+constexpr std::size_t kRowBytes = 32 + TopLogits::kTop * 8;
 
 void put(ByteWriter& out, const SampledRow& row) {
   out.put(row.token);

@@ -4,17 +4,17 @@
 
 namespace computron {
 
-Residency::Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
-                     std::size_t frame_bytes, int host_slots, CopyStream& copy_stream, Stream& compute,
+Residency::Residency(int stage, std::vector<const ShardLayout*> layouts, const HostStore& host, Device& device,
+                     int frames, std::size_t frame_bytes, int host_slots, CopyStream& copy_stream, Stream& compute,
                      VerifySwap verify)
     : stage_(stage),
-      images_(std::move(images)),
+      layouts_(std::move(layouts)),
       compute_(compute),
       pool_(device, frames, frame_bytes),
       offload_area_(device, host_slots, frame_bytes),
       swapper_(host, offload_area_, pool_, copy_stream, compute, verify),
-      accepted_caches_(images_.size()),
-      state_(images_, frames, host_slots) {}
+      accepted_caches_(layouts_.size()),
+      state_(layouts_, frames, host_slots) {}
 
 void Residency::accept(const Step& step) {
   const StagePlan& plan = step.stages[stage_];
@@ -79,7 +79,7 @@ StepPages::StepPages(Residency& residency, const Step& step)
 
 bool StepPages::at_rest() const {
   if (!residency_.refills_.empty() || residency_.swapper_.waits_for(step_.id)) return false;
-  const auto pages = static_cast<PageId>(residency_.images_[step_.model]->pages());
+  const auto pages = static_cast<PageId>(residency_.layouts_[step_.model]->pages());
   for (PageId page = 0; page < pages; ++page) {
     const FrameId frame = residency_.state_.frame_of(step_.model, page);
     if (frame == kNoFrame || !residency_.pool_.filled(frame).query()) return false;
@@ -88,7 +88,7 @@ bool StepPages::at_rest() const {
 }
 
 ResidentPage StepPages::acquire(PageUse use) {
-  const PageId page = residency_.images_[step_.model]->uses[use];
+  const PageId page = residency_.layouts_[step_.model]->uses[use];
   const FrameId frame = residency_.state_.frame_of(step_.model, page);
   ensure(frame != kNoFrame, "step uses a page that has no frame");
   return {residency_.pool_.frame(frame), &residency_.swapper_.ready(step_.model, page, frame)};

@@ -10,7 +10,7 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kDrawBytes = sizeof(Candidate) + 3 * sizeof(double) + sizeof(std::uint32_t);
+constexpr std::size_t kSampleBytes = sizeof(Candidate) + 3 * sizeof(double) + sizeof(std::uint32_t);
 
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -26,11 +26,11 @@ std::vector<T> values_of(std::span<const std::byte> bytes) {
 }
 
 // A rank's part of row i: of each slice all tokens, or only the candidates where these hold all that can be drawn.
-std::vector<Candidate> tokens_of(const std::vector<Draw>& draws, int slices, std::size_t i) {
+std::vector<Candidate> tokens_of(const std::vector<SliceSample>& samples, int slices, std::size_t i) {
   std::vector<Candidate> tokens;
   for (int slice = 0; slice < slices; ++slice) {
-    const Draw& draw = draws.at(i * slices + slice);
-    const std::vector<Candidate>& own = draw.slice.empty() ? draw.candidates : draw.slice;
+    const SliceSample& sample = samples.at(i * slices + slice);
+    const std::vector<Candidate>& own = sample.slice.empty() ? sample.candidates : sample.slice;
     tokens.insert(tokens.end(), own.begin(), own.end());
   }
   return tokens;
@@ -39,34 +39,34 @@ std::vector<Candidate> tokens_of(const std::vector<Draw>& draws, int slices, std
 // Whether t = 0 may need more of a row than the offers.
 bool may_ask(const Batch& batch) {
   return std::any_of(batch.sampling.begin(), batch.sampling.end(),
-                     [](const RowSampling& row) { return row.draws && row.truncates(); });
+                     [](const RowSampling& row) { return row.samples && row.truncates(); });
 }
 
 }  // namespace
 
-std::vector<SampledRow> RowCollector::collect(const Batch& batch, int slices, std::vector<LogitSummary> logits,
-                                              std::vector<Draw> draws) {
+std::vector<SampledRow> RowCollector::collect(const Batch& batch, int slices, std::vector<TopLogits> logits,
+                                              std::vector<SliceSample> samples) {
   if (logits.empty()) return {};
   const TraceSpan span(trace_, TraceTrack::kCommunication, "sample", {}, {"rows", batch.output_rows.size()});
-  Offer own{std::move(logits), std::move(draws)};
+  Offer own{std::move(logits), std::move(samples)};
   if (mesh_.t == 0) return sample(batch, slices, std::move(own));
   send(encode(batch, slices, own), 0);
-  if (may_ask(batch)) answer(slices, own.draws);
+  if (may_ask(batch)) answer(slices, own.samples);
   return {};
 }
 
-std::vector<const LogitSummary*> RowCollector::Table::logits_of(std::size_t i) const {
-  std::vector<const LogitSummary*> parts;
+std::vector<const TopLogits*> RowCollector::Table::logits_of(std::size_t i) const {
+  std::vector<const TopLogits*> parts;
   for (const Offer& rank : ranks) {
     for (int slice = 0; slice < slices; ++slice) parts.push_back(&rank.logits[i * slices + slice]);
   }
   return parts;
 }
 
-std::vector<const Draw*> RowCollector::Table::draws_of(std::size_t i) const {
-  std::vector<const Draw*> parts;
+std::vector<const SliceSample*> RowCollector::Table::samples_of(std::size_t i) const {
+  std::vector<const SliceSample*> parts;
   for (const Offer& rank : ranks) {
-    for (int slice = 0; slice < slices; ++slice) parts.push_back(&rank.draws[i * slices + slice]);
+    for (int slice = 0; slice < slices; ++slice) parts.push_back(&rank.samples[i * slices + slice]);
   }
   return parts;
 }
@@ -82,9 +82,9 @@ std::vector<SampledRow> RowCollector::sample(const Batch& batch, int slices, Off
   for (std::size_t i = 0; i < batch.output_rows.size(); ++i) {
     const auto logits = table.logits_of(i);
     rows.push_back(sample_greedy(logits, batch.top[i]));
-    if (batch.sampling.empty() || !batch.sampling[i].draws || !rows.back().finite) continue;
-    if (const auto drawn = draw(batch.sampling[i], table.draws_of(i))) {
-      take_drawn(*drawn, logits, rows.back());
+    if (batch.sampling.empty() || !batch.sampling[i].samples || !rows.back().finite) continue;
+    if (const auto sampled = sample_from_slices(batch.sampling[i], table.samples_of(i))) {
+      take_sampled(*sampled, logits, rows.back());
     } else {
       unclear.push_back(static_cast<std::uint32_t>(i));
     }
@@ -93,7 +93,7 @@ std::vector<SampledRow> RowCollector::sample(const Batch& batch, int slices, Off
   std::vector<std::vector<Candidate>> whole = whole_rows(unclear, table);
   for (std::size_t k = 0; k < unclear.size(); ++k) {
     const std::size_t i = unclear[k];
-    take_drawn(draw_from_all(batch.sampling[i], std::move(whole[k])), table.logits_of(i), rows[i]);
+    take_sampled(sample_from_all(batch.sampling[i], std::move(whole[k])), table.logits_of(i), rows[i]);
   }
   return rows;
 }
@@ -103,7 +103,7 @@ std::vector<std::vector<Candidate>> RowCollector::whole_rows(const std::vector<s
                                                              const Table& table) {
   for (int t = 1; t < mesh_.shape.tp; ++t) send(bytes_of(wanted), t);
   std::vector<std::vector<Candidate>> rows;
-  for (const std::uint32_t i : wanted) rows.push_back(tokens_of(table.ranks.front().draws, table.slices, i));
+  for (const std::uint32_t i : wanted) rows.push_back(tokens_of(table.ranks.front().samples, table.slices, i));
   for (int t = 1; t < mesh_.shape.tp; ++t) {
     for (std::vector<Candidate>& row : rows) {
       const auto slice = values_of<Candidate>(receive(t, max_slice_ * sizeof(Candidate)));
@@ -113,22 +113,22 @@ std::vector<std::vector<Candidate>> RowCollector::whole_rows(const std::vector<s
   return rows;
 }
 
-void RowCollector::answer(int slices, const std::vector<Draw>& draws) {
-  const auto wanted = values_of<std::uint32_t>(receive(0, draws.size() * sizeof(std::uint32_t)));
-  for (const std::uint32_t i : wanted) send(bytes_of(tokens_of(draws, slices, i)), 0);
+void RowCollector::answer(int slices, const std::vector<SliceSample>& samples) {
+  const auto wanted = values_of<std::uint32_t>(receive(0, samples.size() * sizeof(std::uint32_t)));
+  for (const std::uint32_t i : wanted) send(bytes_of(tokens_of(samples, slices, i)), 0);
 }
 
 std::vector<std::byte> RowCollector::encode(const Batch& batch, int slices, const Offer& offer) {
   ByteWriter out;
   for (std::size_t k = 0; k < offer.logits.size(); ++k) {
     out.put(offer.logits[k]);
-    if (batch.sampling.empty() || !batch.sampling[k / slices].draws) continue;
-    const Draw& draw = offer.draws[k];
-    out.put(draw.best);
-    out.put(draw.score);
-    out.put(draw.max);
-    out.put(draw.mass);
-    out.put_list(draw.candidates);
+    if (batch.sampling.empty() || !batch.sampling[k / slices].samples) continue;
+    const SliceSample& sample = offer.samples[k];
+    out.put(sample.best);
+    out.put(sample.score);
+    out.put(sample.max);
+    out.put(sample.sum_exp);
+    out.put_list(sample.candidates);
   }
   return out.take();
 }
@@ -136,37 +136,37 @@ std::vector<std::byte> RowCollector::encode(const Batch& batch, int slices, cons
 RowCollector::Offer RowCollector::decode(const Batch& batch, int slices, std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   const std::size_t count = batch.output_rows.size() * slices;
-  Offer offer{{}, std::vector<Draw>(count)};
+  Offer offer{{}, std::vector<SliceSample>(count)};
   for (std::size_t k = 0; k < count; ++k) {
-    offer.logits.push_back(in.get<LogitSummary>());
-    if (batch.sampling.empty() || !batch.sampling[k / slices].draws) continue;
-    Draw& draw = offer.draws[k];
-    draw.best = in.get<Candidate>();
-    draw.score = in.get<double>();
-    draw.max = in.get<float>();
-    draw.mass = in.get<double>();
-    draw.candidates = in.get_list<Candidate>();
+    offer.logits.push_back(in.get<TopLogits>());
+    if (batch.sampling.empty() || !batch.sampling[k / slices].samples) continue;
+    SliceSample& sample = offer.samples[k];
+    sample.best = in.get<Candidate>();
+    sample.score = in.get<double>();
+    sample.max = in.get<float>();
+    sample.sum_exp = in.get<double>();
+    sample.candidates = in.get_list<Candidate>();
   }
   in.expect_end();
   return offer;
 }
 
 std::size_t RowCollector::max_bytes(const Batch& batch, int slices) {
-  std::size_t bytes = batch.output_rows.size() * sizeof(LogitSummary);
+  std::size_t bytes = batch.output_rows.size() * sizeof(TopLogits);
   for (const RowSampling& row : batch.sampling) {
-    bytes += kDrawBytes + (row.truncates() ? Draw::kCandidates * sizeof(Candidate) : 0);
+    bytes += kSampleBytes + (row.truncates() ? SliceSample::kCandidates * sizeof(Candidate) : 0);
   }
   return bytes * slices;
 }
 
 void RowCollector::send(std::span<const std::byte> bytes, int to) {
-  MessageRequest request = mesh_.tensor.send(bytes, to, tags::kLogitSummary);
+  MessageRequest request = mesh_.tensor.send(bytes, to, tags::kTopLogits);
   progress_.wait_until([&request] { return request.done(); });
 }
 
 std::vector<std::byte> RowCollector::receive(int from, std::size_t max_bytes) {
   std::vector<std::byte> bytes(max_bytes);
-  MessageRequest request = mesh_.tensor.receive(bytes, from, tags::kLogitSummary);
+  MessageRequest request = mesh_.tensor.receive(bytes, from, tags::kTopLogits);
   progress_.wait_until([&request] { return request.done(); });
   bytes.resize(request.received_bytes());
   return bytes;

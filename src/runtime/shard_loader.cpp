@@ -51,21 +51,21 @@ void FirstTouch::make(std::size_t part) {
   throw Error(ExitCode::kSystem, "out of memory for pages: " + format_size(buffer_.bytes()) + " do not fit any more");
 }
 
-ShardLoader::ShardLoader(const CheckpointIndex& index, const Image& image, int t, const WeightFormat& format,
+ShardLoader::ShardLoader(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
                          HostBuffer& pages, const std::vector<std::size_t>& offsets,
                          std::vector<std::uint64_t>& digests)
     : index_(index),
-      image_(image),
+      layout_(layout),
       format_(format),
       pages_(pages),
       offsets_(offsets),
       digests_(digests),
       reader_(index),
       memory_(pages),
-      items_left_(image.used_bytes.size()) {
-  for (std::size_t i = 0; i < image.plan.tensors.size(); ++i) {
-    if (image.plan.tensors[i].same_as >= 0) continue;
-    for (const TensorPart& part : image.plan.tensors[i].parts) add_slices(static_cast<int>(i), part, t);
+      items_left_(layout.used_bytes.size()) {
+  for (std::size_t i = 0; i < layout.plan.tensors.size(); ++i) {
+    if (layout.plan.tensors[i].same_as >= 0) continue;
+    for (const TensorPart& part : layout.plan.tensors[i].parts) add_slices(static_cast<int>(i), part, t);
   }
   for (const Item& item : items_) {
     for_each_page(item, [&](PageId page) { ++items_left_[page]; });
@@ -185,15 +185,15 @@ void ShardLoader::place_piece(const Slice& slice, const Piece& piece) const {
 }
 
 void ShardLoader::place_packed(const Slice& slice, const Piece& piece) const {
-  const DType dtype = image_.weight_dtype;
-  const int in = image_.plan.tensors[slice.tensor].columns;
+  const DType dtype = layout_.weight_dtype;
+  const int in = layout_.plan.tensors[slice.tensor].columns;
   const bool turned = slice.transposed;
   const int row = slice.row + static_cast<int>(turned ? piece.column : piece.row);
   const int rows = static_cast<int>(turned ? piece.columns : piece.rows);
   const int column = slice.column + static_cast<int>(turned ? piece.row : piece.column);
   const int columns = static_cast<int>(turned ? piece.rows : piece.columns);
   const std::size_t row_stride = turned ? 1 : slice.width, column_stride = turned ? slice.width : 1;
-  for (const PanelPlace& panel : image_.tensors[slice.tensor].panels) {
+  for (const PanelPlace& panel : layout_.tensors[slice.tensor].panels) {
     const int begin = std::max(row, panel.row_begin), end = std::min(row + rows, panel.row_begin + panel.rows);
     if (begin >= end) continue;
     format_.pack(at(panel), in, dtype, begin - panel.row_begin, end - begin, column, columns,
@@ -204,7 +204,7 @@ void ShardLoader::place_packed(const Slice& slice, const Piece& piece) const {
 // Vectors and tables: float32 rows as they are stored.
 void ShardLoader::place_plain(const Slice& slice, const Piece& piece) const {
   const std::size_t row = slice.row + piece.row;
-  for (const PanelPlace& panel : image_.tensors[slice.tensor].panels) {
+  for (const PanelPlace& panel : layout_.tensors[slice.tensor].panels) {
     const std::size_t begin = std::max<std::size_t>(row, panel.row_begin);
     const std::size_t end = std::min<std::size_t>(row + piece.rows, panel.row_begin + panel.rows);
     if (begin >= end) continue;
@@ -224,7 +224,7 @@ void ShardLoader::for_each_panel(const Item& item, const Body& body) const {
   const auto rows_to = static_cast<int>(ceil_div(last, row_bytes) - slice.begin);
   const int begin = slice.row + (slice.transposed ? 0 : rows_from);
   const int end = slice.row + (slice.transposed ? static_cast<int>(slice.width) : rows_to);
-  for (const PanelPlace& panel : image_.tensors[slice.tensor].panels) {
+  for (const PanelPlace& panel : layout_.tensors[slice.tensor].panels) {
     const int from = std::max(begin, panel.row_begin), to = std::min(end, panel.row_begin + panel.rows);
     if (from < to) body(panel, from - panel.row_begin, to - panel.row_begin);
   }
@@ -242,9 +242,9 @@ void ShardLoader::for_each_page(const Item& item, const Body& body) const {
 
 void ShardLoader::touch(const Item& item) {
   const int tensor = slices_[item.slice].tensor;
-  const int columns = image_.plan.tensors[tensor].columns;
+  const int columns = layout_.plan.tensors[tensor].columns;
   const int block = is_packed(tensor) ? format_.row_block() : 1;
-  const std::size_t block_bytes = is_packed(tensor) ? format_.panel_bytes(block, columns, image_.weight_dtype)
+  const std::size_t block_bytes = is_packed(tensor) ? format_.panel_bytes(block, columns, layout_.weight_dtype)
                                                     : static_cast<std::size_t>(columns) * sizeof(float);
   for_each_panel(item, [&](const PanelPlace& panel, int begin, int end) {
     const std::size_t start = offsets_[panel.page] + panel.offset;

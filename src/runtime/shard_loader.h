@@ -21,7 +21,7 @@
 
 #include "computron/checkpoint/reader.h"
 #include "computron/device/device.h"
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 #include "computron/runtime/host_store.h"
 
 namespace computron {
@@ -44,8 +44,8 @@ class FirstTouch {
 class ShardLoader {
  public:
   // Borrows everything. `pages`: zeros, page p at offsets[p]; digests[p] is what load() fills in beside them.
-  ShardLoader(const CheckpointIndex& index, const Image& image, int t, const WeightFormat& format, HostBuffer& pages,
-              const std::vector<std::size_t>& offsets, std::vector<std::uint64_t>& digests);
+  ShardLoader(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
+              HostBuffer& pages, const std::vector<std::size_t>& offsets, std::vector<std::uint64_t>& digests);
 
   // Once. CheckpointError or Error{kSystem}; the first of any thread ends all.
   LoadTimes load(int threads, const std::function<void()>& poll = {});
@@ -91,10 +91,10 @@ class ShardLoader {
   void digest_complete_pages(const Item& item);
   void digest_page(PageId page);
 
-  bool is_packed(int tensor) const { return image_.plan.tensors[tensor].role == TensorRole::kGemmWeight; }
-  DType kept_dtype(int tensor) const { return is_packed(tensor) ? image_.weight_dtype : DType::kF32; }
+  bool is_packed(int tensor) const { return layout_.plan.tensors[tensor].role == TensorRole::kGemmWeight; }
+  DType kept_dtype(int tensor) const { return is_packed(tensor) ? layout_.weight_dtype : DType::kF32; }
   std::byte* at(const PanelPlace& panel) const { return pages_.data() + offsets_[panel.page] + panel.offset; }
-  std::span<const std::size_t> used_bytes() const { return image_.used_bytes; }
+  std::span<const std::size_t> used_bytes() const { return layout_.used_bytes; }
   // Bytes [begin, end) of the slice's tensor that an item holds.
   static std::pair<std::size_t, std::size_t> range_of(const Slice& slice, std::size_t chunk);
   // body(panel, begin, end): rows [begin, end) of the tensor in this panel are what an item writes to.
@@ -104,7 +104,7 @@ class ShardLoader {
   void for_each_page(const Item& item, const Body& body) const;
 
   const CheckpointIndex& index_;
-  const Image& image_;
+  const ShardLayout& layout_;
   const WeightFormat& format_;
   HostBuffer& pages_;
   const std::vector<std::size_t>& offsets_;

@@ -47,15 +47,15 @@ std::string StateDigest::first_difference(const StateDigest& other) const {
   return {};
 }
 
-StageState::StageState(std::vector<const Image*> images, int frames, int host_slots)
-    : images_(std::move(images)),
-      resident_(images_.size(), 0),
-      caches_(images_.size()),
-      offloaded_(images_.size()),
+StageState::StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots)
+    : layouts_(std::move(layouts)),
+      resident_(layouts_.size(), 0),
+      caches_(layouts_.size()),
+      offloaded_(layouts_.size()),
       slots_taken_(static_cast<std::size_t>(host_slots)),
       owners_(static_cast<std::size_t>(frames)),
-      blocks_(images_.size()) {
-  for (const Image* image : images_) page_tables_.emplace_back(image->pages(), kNoFrame);
+      blocks_(layouts_.size()) {
+  for (const ShardLayout* layout : layouts_) page_tables_.emplace_back(layout->pages(), kNoFrame);
 }
 
 const SequenceState& StageState::sequence(SequenceId id) const {
@@ -143,7 +143,7 @@ void StageState::free_slots(ModelId model) {
 }
 
 void StageState::place(const Fetch& fetch) {
-  ensure(fetch.model < images_.size() && fetch.page < page_tables_[fetch.model].size(), "fetch names no page");
+  ensure(fetch.model < layouts_.size() && fetch.page < page_tables_[fetch.model].size(), "fetch names no page");
   FrameId& entry = page_tables_[fetch.model][fetch.page];
   ensure(entry == kNoFrame, "fetch of a page that is there");
   evict(fetch.frame);
@@ -151,7 +151,7 @@ void StageState::place(const Fetch& fetch) {
   ++resident_[fetch.model];
   owners_[fetch.frame] = {Owner::kPage, fetch.model, fetch.page};
   digest_.pages ^= hash_tuple(fetch.model, fetch.page, fetch.frame);
-  digest_.bytes_fetched += images_[fetch.model]->used_bytes[fetch.page];
+  digest_.bytes_fetched += layouts_[fetch.model]->used_bytes[fetch.page];
 }
 
 void StageState::evict(FrameId frame) {
@@ -167,7 +167,7 @@ void StageState::evict(FrameId frame) {
 }
 
 void StageState::extend(ModelId model, const SequenceChunk& chunk) {
-  ensure(model < images_.size(), "step names no model");
+  ensure(model < layouts_.size(), "step names no model");
   ensure(offloaded_[model].empty(), "pass of a model whose cache is offloaded");
   const auto [found, starts] = sequences_.try_emplace(chunk.sequence, SequenceState{.model = model, .blocks = {}});
   SequenceState& s = found->second;
@@ -256,7 +256,7 @@ void StageState::drop_lost_blocks(ModelId model) {
   std::vector<Block>& blocks = blocks_[model];
   if (blocks.empty()) return;
   const auto frames = static_cast<int>(caches_[model].size());
-  const auto left = static_cast<std::size_t>(frames == 0 ? 0 : KvGeometry::make(*images_[model]).blocks_in(frames));
+  const auto left = static_cast<std::size_t>(frames == 0 ? 0 : KvGeometry::make(*layouts_[model]).blocks_in(frames));
   if (left >= blocks.size()) return;
   ensure(std::all_of(blocks.begin() + static_cast<std::ptrdiff_t>(left), blocks.end(),
                      [](const Block& b) { return b.holders == 0; }),

@@ -20,14 +20,14 @@ double flops_per_row(const ShardPlan& plan) {
 
 }  // namespace
 
-CostModel::CostModel(const std::vector<std::vector<const Image*>>& images, const CostOptions& options)
+CostModel::CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts, const CostOptions& options)
     : options_(options),
-      host_links_(images.front().size(), {.bytes = kLeastBytes, .busy_s = kLeastBytes / options.link_bytes_per_s}) {
-  for (const auto& stages : images) {
+      host_links_(layouts.front().size(), {.bytes = kLeastBytes, .busy_s = kLeastBytes / options.link_bytes_per_s}) {
+  for (const auto& stages : layouts) {
     auto& shards = shards_.emplace_back();
-    for (const Image* image : stages) {
+    for (const ShardLayout* layout : stages) {
       shards.push_back(
-          {.bytes = static_cast<double>(image->total_used_bytes()), .flops_per_row = flops_per_row(image->plan)});
+          {.bytes = static_cast<double>(layout->total_used_bytes()), .flops_per_row = flops_per_row(layout->plan)});
     }
   }
 }

@@ -15,10 +15,10 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-std::vector<std::vector<const Image*>> images_of(const std::vector<ModelShape>& models) {
-  std::vector<std::vector<const Image*>> images;
-  for (const ModelShape& model : models) images.push_back(model.images);
-  return images;
+std::vector<std::vector<const ShardLayout*>> layouts_of(const std::vector<ModelShape>& models) {
+  std::vector<std::vector<const ShardLayout*>> layouts;
+  for (const ModelShape& model : models) layouts.push_back(model.layouts);
+  return layouts;
 }
 
 }  // namespace
@@ -29,12 +29,12 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       names_(std::move(names)),
       policy_(std::move(policy)),
       options_(options),
-      costs_(images_of(models_), options.costs),
+      costs_(layouts_of(models_), options.costs),
       swapping_(models_.size(), false) {
-  for (std::size_t stage = 0; stage < models_.front().images.size(); ++stage) {
-    std::vector<const Image*> images;
-    for (const ModelShape& model : models_) images.push_back(model.images[stage]);
-    pools_.emplace_back(std::move(images), options_.frames, options_.host_slots);
+  for (std::size_t stage = 0; stage < models_.front().layouts.size(); ++stage) {
+    std::vector<const ShardLayout*> layouts;
+    for (const ModelShape& model : models_) layouts.push_back(model.layouts[stage]);
+    pools_.emplace_back(std::move(layouts), options_.frames, options_.host_slots);
     host_links_.push_back({.landed_s = std::vector<double>(models_.size(), 0)});
   }
   for (ModelId m = 0; m < models_.size(); ++m) {
@@ -48,7 +48,7 @@ void Scheduler::check_fits(ModelId model) const {
     const int weights = models_[model].pinned ? pools_[stage].pages(model) : pools_[stage].fewest_frames(model);
     const int cache = models_[model].caches[stage].frames_for(1), pinned = pinned_beside(model, stage);
     if (weights + cache + pinned <= options_.frames) continue;
-    const std::size_t page_bytes = image(model, stage).page_bytes;
+    const std::size_t page_bytes = layout(model, stage).page_bytes;
     throw ConfigError(
         fmt::format("model {}: on stage {} a pass needs {} ({} pages at a time, {} of cache, {} of pinned models), but "
                     "the pool has "
@@ -300,7 +300,8 @@ ModelWork::Limits Scheduler::limits_of_pass(ModelId model, bool streams) const {
   return {.shares = static_cast<int>(pools_.size()),
           .tokens = options_.max_batch_tokens,
           .prompt_tokens = prompt_tokens_of_pass(model),
-          // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone (image.h).
+          // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone
+          // (shard_layout.h).
           .logit_rows = streams ? Workspace::kLogitRows : options_.max_batch_tokens,
           .blocks = first ? beside_others : std::min(beside_others, within_reach),
           .spare_blocks = options_.share_prefixes ? std::min(beside_others, blocks_without_victims(model, {})) : 0,
@@ -471,7 +472,7 @@ bool Scheduler::cheaper_to_offload(ModelId model) const {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const int frames = pools_[stage].cache_frames(model);
     if (frames > pools_[stage].free_slots()) return false;
-    move_s = std::max(move_s, 2 * costs_.transfer_s(stage, frames * image(model, stage).page_bytes));
+    move_s = std::max(move_s, 2 * costs_.transfer_s(stage, frames * layout(model, stage).page_bytes));
   }
   const int tokens = work_[model].computed_tokens();
   const double again_s =

@@ -117,7 +117,7 @@ void Scheduler::fetch_what_is_missing(PlannedStep& planned, double now_s) {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
     for (const CacheChange& change : plan.caches) {
-      issue(stage, change.model, change.slots.size() * image(change.model, stage).page_bytes, now_s);
+      issue(stage, change.model, change.slots.size() * layout(change.model, stage).page_bytes, now_s);
     }
     pools_[stage].plan_pass(step.id, step.model, victims, again, plan);
     issue(stage, /*first=*/0, planned, now_s);
@@ -127,7 +127,7 @@ void Scheduler::fetch_what_is_missing(PlannedStep& planned, double now_s) {
 // Takes note of the fetches planned from `first` on.
 void Scheduler::issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s) {
   for (const Fetch& fetch : std::span(planned.step.stages[stage].fetches).subspan(first)) {
-    issue(stage, fetch.model, image(fetch.model, stage).used_bytes[fetch.page], now_s);
+    issue(stage, fetch.model, layout(fetch.model, stage).used_bytes[fetch.page], now_s);
     if (!swapping_[fetch.model]) planned.swaps.push_back(fetch.model);
     swapping_[fetch.model] = true;
   }

@@ -75,7 +75,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
                       .after_last = end == static_cast<int>(tokens_.size()) ? -1 : tokens_[end],
                       .values = static_cast<std::uint32_t>(request_.values),
                       .sampling = begun() ? std::nullopt : sampling(),
-                      .token_type_ids = std::move(request_.types),
+                      .token_type_ids = std::move(request_.token_type_ids),
                       .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
   while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.take());
   chunk.new_blocks.assign(blocks_.begin() + static_cast<std::ptrdiff_t>(blocks_told_), blocks_.end());
@@ -88,7 +88,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
 
 // For the ranks, which see prompt and generated tokens alike.
 std::optional<SamplingParams> Sequence::sampling() const {
-  if (!request_.sampling.draws()) return std::nullopt;
+  if (!request_.sampling.samples()) return std::nullopt;
   SamplingParams params = request_.sampling;
   params.prompt_tokens = static_cast<std::uint32_t>(completion_.prompt_tokens);
   params.stop_tokens = stop_tokens_;

@@ -6,28 +6,28 @@ namespace computron {
 namespace {
 
 // Uses that may have to be resident together: from the first not over before some use, to that use.
-int span_of(const Image& image) {
+int span_of(const ShardLayout& layout) {
   std::int64_t span = 1;
-  for (std::size_t use = 0; use < image.uses.size(); ++use) {
-    span = std::max(span, static_cast<std::int64_t>(use) - image.over_before[use]);
+  for (std::size_t use = 0; use < layout.uses.size(); ++use) {
+    span = std::max(span, static_cast<std::int64_t>(use) - layout.over_before[use]);
   }
   return static_cast<int>(span);
 }
 
-PageUse first_use(const Image& image, PageId page) {
-  return static_cast<PageUse>(std::find(image.uses.begin(), image.uses.end(), page) - image.uses.begin());
+PageUse first_use(const ShardLayout& layout, PageId page) {
+  return static_cast<PageUse>(std::find(layout.uses.begin(), layout.uses.end(), page) - layout.uses.begin());
 }
 
 }  // namespace
 
-StagePool::StagePool(std::vector<const Image*> images, int frames, int host_slots)
-    : state_(images, frames, host_slots),
-      last_resident_(images.size(), 0),
+StagePool::StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots)
+    : state_(layouts, frames, host_slots),
+      last_resident_(layouts.size(), 0),
       last_use_(frames),
-      cache_use_(images.size()) {
-  for (const Image* image : images) {
-    spans_.push_back(span_of(*image));
-    missing_bytes_.push_back(image->total_used_bytes());
+      cache_use_(layouts.size()) {
+  for (const ShardLayout* layout : layouts) {
+    spans_.push_back(span_of(*layout));
+    missing_bytes_.push_back(layout->total_used_bytes());
   }
   for (int f = 0; f < frames; ++f) free_.push_back(static_cast<FrameId>(f));
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
@@ -122,7 +122,7 @@ FrameId StagePool::find_frame(std::span<const ModelId> victims) {
 void StagePool::give_up_page(FrameId frame) {
   const StageState::Owner owner = state_.owner(frame);
   if (owner.kind != StageState::Owner::kPage) return;
-  missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
+  missing_bytes_[owner.model] += state_.layout(owner.model).used_bytes[owner.index];
   state_.evict(frame);
 }
 
@@ -136,34 +136,34 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan
   give_up_page(frame);
   const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
   state_.place(fetch);
-  missing_bytes_[model] -= state_.image(model).used_bytes[page];
+  missing_bytes_[model] -= state_.layout(model).used_bytes[page];
   last_resident_[model] = std::max(last_resident_[model], page);
   plan.fetches.push_back(fetch);
 }
 
 void StagePool::prefetch(ModelId model, std::span<const ModelId> victims, std::size_t bytes, int reserve,
                          StagePlan& plan) {
-  const Image& image = state_.image(model);
+  const ShardLayout& layout = state_.layout(model);
   std::size_t planned = 0;
   for (PageId page = 0; page < static_cast<PageId>(pages(model)) && planned < bytes; ++page) {
     if (state_.frame_of(model, page) != kNoFrame) continue;
     if (available(victims) <= reserve) return;
     fetch(model, page, find_frame(victims), plan);
-    planned += image.used_bytes[page];
+    planned += layout.used_bytes[page];
   }
 }
 
 void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> victims, bool again, StagePlan& plan) {
-  const Image& image = state_.image(model);
+  const ShardLayout& layout = state_.layout(model);
   const int room = state_.resident_pages(model) + available(victims);
   const bool streams = room < pages(model);
   // Frames that take turns: two operations' worth where there is room for that beside as many that stay.
   const int turning = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
   Rotation rotation{.resident = std::max(room - turning, 0),
                     .over = {},
-                    .farthest = static_cast<std::int64_t>(image.uses.size()) - 1};
-  for (PageUse use = 0; use < image.uses.size(); ++use) {
-    const PageId page = image.uses[use];
+                    .farthest = static_cast<std::int64_t>(layout.uses.size()) - 1};
+  for (PageUse use = 0; use < layout.uses.size(); ++use) {
+    const PageId page = layout.uses[use];
     if (state_.frame_of(model, page) == kNoFrame) {
       const FrameId frame = streams ? find_streaming_frame(step, model, use, victims, rotation) : find_frame(victims);
       fetch(model, page, frame, plan);
@@ -186,15 +186,15 @@ bool StagePool::rotates(ModelId model, PageId page, const Rotation& rotation) co
 FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
                                         Rotation& rotation) {
   if (available(victims) > 0) return find_frame(victims);
-  const Image& image = state_.image(model);
-  while (!rotation.over.empty() && rotation.over.front() <= image.over_before[use]) {
+  const ShardLayout& layout = state_.layout(model);
+  while (!rotation.over.empty() && rotation.over.front() <= layout.over_before[use]) {
     const PageUse over = rotation.over.front();
     rotation.over.pop_front();
-    const FrameId frame = state_.frame_of(model, image.uses[over]);
+    const FrameId frame = state_.frame_of(model, layout.uses[over]);
     if (frame != kNoFrame && last_use_[frame] == ReleasePoint{step, over}) return frame;
   }
   for (; rotation.farthest > use; --rotation.farthest) {
-    const PageId page = image.uses[static_cast<std::size_t>(rotation.farthest)];
+    const PageId page = layout.uses[static_cast<std::size_t>(rotation.farthest)];
     const FrameId frame = state_.frame_of(model, page);
     if (frame != kNoFrame && last_use_[frame].step < step && rotates(model, page, rotation)) return frame;
   }
@@ -204,15 +204,15 @@ FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use,
 // The first pages of the next pass, into frames of pages that it comes to later. What this pass ends with may be what
 // the next begins with, as an embedding that is also the head.
 void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan) {
-  const Image& image = state_.image(model);
-  for (PageUse use = 0; use < image.uses.size() && !rotation.over.empty(); ++use) {
-    const PageId page = image.uses[use];
+  const ShardLayout& layout = state_.layout(model);
+  for (PageUse use = 0; use < layout.uses.size() && !rotation.over.empty(); ++use) {
+    const PageId page = layout.uses[use];
     if (state_.frame_of(model, page) != kNoFrame) continue;
     FrameId frame = kNoFrame;
     for (; frame == kNoFrame && !rotation.over.empty(); rotation.over.pop_front()) {
       const PageUse over = rotation.over.front();
-      const FrameId held = state_.frame_of(model, image.uses[over]);
-      const bool later = first_use(image, image.uses[over]) > use;
+      const FrameId held = state_.frame_of(model, layout.uses[over]);
+      const bool later = first_use(layout, layout.uses[over]) > use;
       if (later && held != kNoFrame && last_use_[held] == ReleasePoint{step, over}) frame = held;
     }
     if (frame == kNoFrame) return;

@@ -210,7 +210,7 @@ void Engine::account(const PlannedStep& planned) {
   for (int rank = 0; rank < job_.mesh().shape.ranks(); ++rank) note_copies(rank, step);
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
     for (const Fetch& fetch : step.stages[stage].fetches) {
-      const std::size_t bytes = scheduler_.image(fetch.model, stage).used_bytes[fetch.page];
+      const std::size_t bytes = scheduler_.layout(fetch.model, stage).used_bytes[fetch.page];
       SwapFigures& swaps = metrics_.model(fetch.model).swaps;
       swaps.pages += tp;
       swaps.bytes += tp * bytes;
@@ -229,7 +229,7 @@ void Engine::note_copies(int rank, const Step& step) {
     if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * job_.page_bytes()});
   }
   for (const Fetch& fetch : step.stages[stage].fetches) {
-    copies.push_back({fetch.model, scheduler_.image(fetch.model, stage).used_bytes[fetch.page]});
+    copies.push_back({fetch.model, scheduler_.layout(fetch.model, stage).used_bytes[fetch.page]});
   }
 }
 

@@ -92,7 +92,7 @@ Job::Job(JobOptions options, Communicator world) : options_(std::move(options)) 
   cores_ = cores_of(node);
   set_up_device();
   read_indices();
-  agreed(mesh_->world, [&] { make_images(); });
+  agreed(mesh_->world, [&] { make_layouts(); });
   plan_memory(node);
   agreed(mesh_->world, [&] { check_memory(); });
   if (!options_.load) return;
@@ -258,7 +258,7 @@ void Job::check_message_size(const ModelConfig& config, const std::string& id) c
   }
 }
 
-void Job::make_images() {
+void Job::make_layouts() {
   std::vector<std::vector<ShardPlan>> plans;
   std::size_t largest_block = 0;
   for (std::size_t m = 0; m < models_.size(); ++m) {
@@ -269,8 +269,8 @@ void Job::make_images() {
       } catch (const ConfigError& error) {
         throw ConfigError(fmt::format("model {}: {}", options_.models[m].id, error.what()));
       }
-      largest_block = std::max(
-          largest_block, Image::largest_block_bytes(stages.back(), ops_->weight_format(), models_[m].weight_dtype));
+      largest_block = std::max(largest_block, ShardLayout::largest_block_bytes(stages.back(), ops_->weight_format(),
+                                                                               models_[m].weight_dtype));
     }
   }
   page_bytes_ = options_.page_bytes > 0
@@ -279,7 +279,8 @@ void Job::make_images() {
   if (page_bytes_ % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
   for (std::size_t m = 0; m < models_.size(); ++m) {
     for (const ShardPlan& plan : plans[m]) {
-      models_[m].images.push_back(Image::make(plan, ops_->weight_format(), models_[m].weight_dtype, page_bytes_));
+      models_[m].layouts.push_back(
+          ShardLayout::make(plan, ops_->weight_format(), models_[m].weight_dtype, page_bytes_));
     }
   }
 }
@@ -289,10 +290,10 @@ void Job::plan_memory(const Communicator& node) {
   Workspace::Sizes workspace;
   std::size_t widest = 0;
   for (const Model& model : models_) {
-    const ShardPlan& plan = own_image(model).plan;
+    const ShardPlan& plan = own_layout(model).plan;
     workspace = workspace.max(Workspace::Sizes::of(plan, *ops_, options_.max_batch_tokens));
     widest = std::max<std::size_t>(widest, plan.config.hidden);
-    memory_.host += HostStore::bytes_of(own_image(model));
+    memory_.host += HostStore::bytes_of(own_layout(model));
   }
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * options_.max_batch_tokens * (steps_in_flight() + 2);
@@ -318,8 +319,8 @@ std::size_t Job::default_pool_bytes() {
   std::size_t largest_pages = 0;
   std::vector<std::size_t> frames;  // of each model with its cache
   for (const Model& model : models_) {
-    const KvGeometry cache = KvGeometry::make(own_image(model));
-    const std::size_t pages = own_image(model).pages();
+    const KvGeometry cache = KvGeometry::make(own_layout(model));
+    const std::size_t pages = own_layout(model).pages();
     const int blocks = ceil_div(std::max(options_.pool_for_tokens, 1), cache.block_tokens);
     largest_pages = std::max(largest_pages, pages);
     frames.push_back(pages + cache.frames_for(blocks));
@@ -372,9 +373,9 @@ std::string Job::memory_table(const std::vector<MemoryNeed>& needs) const {
   std::string table =
       fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages", "host pages", "waste");
   for (std::size_t m = 0; m < models_.size(); ++m) {
-    const Image& image = own_image(models_[m]);
+    const ShardLayout& layout = own_layout(models_[m]);
     table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}\n", options_.models[m].id, name_of(models_[m].weight_dtype),
-                         image.pages(), format_size(HostStore::bytes_of(image)), format_size(image.waste_bytes()));
+                         layout.pages(), format_size(HostStore::bytes_of(layout)), format_size(layout.waste_bytes()));
   }
   table +=
       fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
@@ -400,9 +401,9 @@ void Job::load_pages() {
   std::size_t bytes = 0;
   host_ = std::make_unique<HostStore>(*device_);
   for (std::size_t m = 0; m < models_.size(); ++m) {
-    host_->load(models_[m].index, options_.models[m].id, own_image(models_[m]), mesh_->t, ops_->weight_format(),
+    host_->load(models_[m].index, options_.models[m].id, own_layout(models_[m]), mesh_->t, ops_->weight_format(),
                 options_.threads, /*times=*/nullptr, [this] { poll_heartbeat(); });
-    bytes += own_image(models_[m]).total_used_bytes();
+    bytes += own_layout(models_[m]).total_used_bytes();
     if (mesh_->rank == 0) spdlog::info("loaded {} ({}/{})", options_.models[m].id, m + 1, models_.size());
   }
   if (mesh_->rank == 0) {
@@ -413,8 +414,8 @@ void Job::load_pages() {
 
 // Collective.
 void Job::make_executor() {
-  std::vector<const Image*> images;
-  for (const Model& model : models_) images.push_back(&own_image(model));
+  std::vector<const ShardLayout*> layouts;
+  for (const Model& model : models_) layouts.push_back(&own_layout(model));
   const ExecutorOptions options{.frames = frames_,
                                 .frame_bytes = page_bytes_,
                                 .host_slots = host_slots_,
@@ -429,9 +430,9 @@ void Job::make_executor() {
                  kind == TransportKind::kDirect ? "from device to device" : "through host memory");
   }
   Communicators communicators = make_communicators(kind, *mesh_, *device_, *progress_,
-                                                   Executor::communicator_sizes(images, options), trace_.get());
+                                                   Executor::communicator_sizes(layouts, options), trace_.get());
   agreed(mesh_->world, [&] {
-    executor_ = std::make_unique<Executor>(*mesh_, *device_, *ops_, *progress_, std::move(images), *host_,
+    executor_ = std::make_unique<Executor>(*mesh_, *device_, *ops_, *progress_, std::move(layouts), *host_,
                                            std::move(communicators), options);
   });
 }
@@ -452,9 +453,9 @@ std::vector<ModelShape> Job::model_shapes() const {
     shape.eos_tokens = model.config.eos_tokens;
     shape.pinned = entry.pinned;
     shape.priority = entry.priority;
-    for (const Image& image : model.images) {
-      shape.images.push_back(&image);
-      shape.caches.push_back(KvGeometry::make(image));
+    for (const ShardLayout& layout : model.layouts) {
+      shape.layouts.push_back(&layout);
+      shape.caches.push_back(KvGeometry::make(layout));
     }
   }
   return shapes;

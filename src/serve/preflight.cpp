@@ -13,8 +13,7 @@
 #include "computron/comm/agreed.h"
 #include "computron/comm/communicators.h"
 #include "computron/device/device.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/isa.h"
+#include "computron/ops/cpu_probe.h"
 
 namespace computron {
 namespace {
@@ -50,10 +49,10 @@ std::vector<Fact> decode(std::span<const std::byte> bytes) {
 std::vector<Fact> facts_of_program() {
   std::vector<Fact> facts = {{"the program's build id", build_id()},
                              {"the MPI library", mpi_library()},
-                             {"the oneDNN library", kernels::onednn_library()},
+                             {"the oneDNN library", onednn_library()},
                              {"the accelerator's library", accelerator_library()},
                              {"the library of direct links", direct_transport_library()},
-                             {"the widest vectors", kernels::best_isa() == kernels::Isa::kAvx512 ? "512" : "256"}};
+                             {"the widest vectors", std::to_string(vector_bits())}};
   for (const char* variable : kVariables) {
     const char* value = std::getenv(variable);
     facts.push_back({fmt::format("the variable {}", variable), value != nullptr ? value : ""});

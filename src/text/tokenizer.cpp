@@ -142,7 +142,7 @@ EncodedPair Encoder::encode_pair(std::string_view first, std::string_view second
     if (part.kind != TemplatePart::kTokens) {
       encode_plain(part.kind == TemplatePart::kFirst ? first : second, pair.tokens);
     }
-    pair.types.resize(pair.tokens.size(), part.type);
+    pair.token_type_ids.resize(pair.tokens.size(), part.type);
   }
   return pair;
 }

@@ -101,12 +101,12 @@ class ConvertTest : public ProgramTest {
 
   // Of a [out][in] source and a target that holds it as it is, or as [in][out].
   void expect_values(const std::string& ours, const std::string& theirs, std::size_t out, std::size_t in,
-                     bool turned) const {
+                     bool transposed) const {
     const std::vector<float> found = read(ours);
     ASSERT_EQ(found.size(), out * in) << ours;
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < found.size(); ++i) {
-      wrong += found[i] != value_at(theirs, turned ? i % out * in + i / out : i);
+      wrong += found[i] != value_at(theirs, transposed ? i % out * in + i / out : i);
     }
     EXPECT_EQ(wrong, 0u) << ours;
   }

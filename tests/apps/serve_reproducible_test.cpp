@@ -81,7 +81,7 @@ TEST_F(ServeReproducible, RefusesWhatCannotBeCutEvenly) {
   ServeJob three = job(3, 1);
   const JobOutcome outcome = RunningServe(three, folder_).finish(failing_limit_s()).job;
   EXPECT_EQ(outcome.exit_code, 78);
-  EXPECT_THAT(outcome.errors, HasSubstr("--reproducible: tp 3 does not divide the 8 chunks"));
+  EXPECT_THAT(outcome.errors, HasSubstr("--reproducible: tp 3 does not divide the 8 K slices"));
 }
 
 }  // namespace

@@ -47,22 +47,22 @@ class Layout {
     const auto device = make_cpu_device({.threads = 1});
     const auto ops = make_cpu_ops(*device);
     for (const TinyModel& model : kModels) {
-      std::vector<Image>& stages = images_.emplace_back();
+      std::vector<ShardLayout>& stages = layouts_.emplace_back();
       for (int stage = 0; stage < mesh.pp; ++stage) {
         const ShardPlan plan = ShardPlan::make(opt_config(model), {mesh.tp, mesh.pp}, stage);
-        stages.push_back(Image::make(plan, ops->weight_format(), ops->weight_dtype(model.dtype), kPageBytes));
+        stages.push_back(ShardLayout::make(plan, ops->weight_format(), ops->weight_dtype(model.dtype), kPageBytes));
       }
     }
   }
-  int stages() const { return static_cast<int>(images_.front().size()); }
-  int pages(int model, int stage) const { return images_[model][stage].pages(); }
+  int stages() const { return static_cast<int>(layouts_.front().size()); }
+  int pages(int model, int stage) const { return layouts_[model][stage].pages(); }
   int pages(int model) const {
     int sum = 0;
-    for (const Image& image : images_[model]) sum += image.pages();
+    for (const ShardLayout& layout : layouts_[model]) sum += layout.pages();
     return sum;
   }
   int cache_frames(int model, int stage, int tokens) const {
-    const KvGeometry cache = KvGeometry::make(images_[model][stage]);
+    const KvGeometry cache = KvGeometry::make(layouts_[model][stage]);
     return cache.frames_for(ceil_div(tokens, cache.block_tokens));
   }
   // The most frames that the weights of a model and its cache for `tokens` take on a stage.
@@ -75,7 +75,7 @@ class Layout {
   }
 
  private:
-  std::vector<std::vector<Image>> images_;  // [model][stage]
+  std::vector<std::vector<ShardLayout>> layouts_;  // [model][stage]
 };
 
 std::string name(int model) { return fmt::format("model{}", model); }

@@ -1,4 +1,4 @@
-// Drawn tokens of a whole job: against the distribution that the double-precision reference gives, the same on every
+// Sampled tokens of a whole job: against the distribution that the double-precision reference gives, the same on every
 // mesh and in every company, and as penalties, biases and bans say.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -46,11 +46,11 @@ class ServeSampling : public ::testing::Test {
 };
 
 // Pearson's statistic over the tokens expected at least five times, the others together.
-void expect_drawn_from(const std::vector<double>& p, const std::map<int, int>& counts, int draws) {
-  double statistic = 0, rest = draws;
-  int cells = 0, rest_count = draws;
+void expect_sampled_from(const std::vector<double>& p, const std::map<int, int>& counts, int samples) {
+  double statistic = 0, rest = samples;
+  int cells = 0, rest_count = samples;
   for (std::size_t token = 0; token < p.size(); ++token) {
-    const double expected = draws * p[token];
+    const double expected = samples * p[token];
     if (expected < 5) continue;
     const auto found = counts.find(static_cast<int>(token));
     const int count = found == counts.end() ? 0 : found->second;
@@ -100,7 +100,7 @@ TEST_F(ServeSampling, FollowsTheDistributionOnOneRankAndTwo) {
       for (int i = 0; i < 32; ++i) {
         for (const auto& tokens : choices(served, fmt::format("{}{}", name, i))) ++counts[tokens.at(0)];
       }
-      expect_drawn_from(expected, counts, 32 * 128);
+      expect_sampled_from(expected, counts, 32 * 128);
     }
   }
 }
@@ -123,7 +123,7 @@ TEST_F(ServeSampling, OneSeedGivesOneTextEverywhere) {
   }
   const Served whole = run(1, 1, lines);
   EXPECT_EQ(choices(whole, "plain")[0], choices(whole, "plain")[2]) << "greedy choices are alike";
-  EXPECT_NE(choices(whole, "hot")[0], choices(whole, "hot")[1]) << "drawn ones have noise of their own";
+  EXPECT_NE(choices(whole, "hot")[0], choices(whole, "hot")[1]) << "sampled ones have noise of their own";
   for (const auto& [tp, pp] : {std::pair{2, 1}, std::pair{3, 1}, std::pair{1, 2}}) {
     const Served served = run(tp, pp, lines, {"--max-batch-tokens", "7"});
     for (const auto& [name, more] : kinds) {
@@ -183,7 +183,7 @@ TEST_F(ServeSampling, PenaltiesBiasesAndBans) {
     ++generated[best];
   }
   EXPECT_EQ(choices(served, "biased")[0], (std::vector<int>{77, 77, 77}));
-  // Whatever would stop the text at once is not drawn before min_tokens.
+  // Whatever would stop the text at once is not sampled before min_tokens.
   const auto free = choices(served, "free")[0];
   json stops = {{"stop_token_ids", free}, {"min_tokens", 4}};
   const Served banned = run(1, 1, {completion_line("banned", "model", prompt, 6, stops)});

@@ -1,4 +1,4 @@
-// Matrices cut out of stored tensors, turned and converted, against plain loops.
+// Matrices cut out of stored tensors, transposed and converted, against plain loops.
 #include "computron/checkpoint/matrix_source.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <random>
 
 #include "tests/checkpoint/sample.h"
-#include "src/checkpoint/turn.h"
+#include "src/checkpoint/transpose.h"
 #include "tests/support/safetensors_file.h"
 
 namespace computron::test {
@@ -45,7 +45,7 @@ class MatrixReaderTest : public testing::Test {
     for (std::size_t i = begin / size_of(dtype); i < end / size_of(dtype); ++i) {
       const std::size_t row = i / source.columns, column = i % source.columns;
       const std::size_t from =
-          source.first + (source.turned ? column * source.stride + row : row * source.stride + column);
+          source.first + (source.transposed ? column * source.stride + row : row * source.stride + column);
       std::uint32_t found = 0;
       std::memcpy(&found, bytes.data() + i * size_of(dtype) - begin, size_of(dtype));
       wrong += found != bits_of(values_[from], dtype);
@@ -77,13 +77,13 @@ TEST_F(MatrixReaderTest, Plain) {
 
 TEST_F(MatrixReaderTest, TransposedOverSeveralPanels) {
   write(131 * 4501);  // lines longer than a panel, more of them than one holds, neither a multiple of a tile
-  expect_all_pieces({.rows = 4501, .columns = 131, .stride = 4501, .turned = true});
+  expect_all_pieces({.rows = 4501, .columns = 131, .stride = 4501, .transposed = true});
 }
 
 // GPT-2's c_attn [in, q|k|v], as three matrices [out, in].
 TEST_F(MatrixReaderTest, PartOfTheColumnsTransposed) {
   write(40 * 3 * 24);
-  expect_all_pieces({.rows = 24, .columns = 40, .first = 24, .stride = 72, .turned = true});
+  expect_all_pieces({.rows = 24, .columns = 40, .first = 24, .stride = 72, .transposed = true});
 }
 
 TEST_F(MatrixReaderTest, PartOfTheColumnsAsTheyAre) {
@@ -94,7 +94,7 @@ TEST_F(MatrixReaderTest, PartOfTheColumnsAsTheyAre) {
 TEST_F(MatrixReaderTest, PartOfTheRows) {
   write(3 * 24 * 40);
   expect_all_pieces({.rows = 24, .columns = 40, .first = 2 * 24 * 40, .stride = 40});
-  expect_all_pieces({.rows = 40, .columns = 24, .first = 24 * 40, .stride = 40, .turned = true});
+  expect_all_pieces({.rows = 40, .columns = 24, .first = 24 * 40, .stride = 40, .transposed = true});
 }
 
 TEST(Turn, EveryShapeOfTile) {
@@ -107,7 +107,7 @@ TEST(Turn, EveryShapeOfTile) {
           const std::size_t r = i / columns, c = i % columns;
           std::memcpy(&expected[(c * (rows + 1) + r) * size], &in[(r * (columns + 2) + c) * size], size);
         }
-        turn(in.data(), columns + 2, rows, columns, out.data(), rows + 1, size);
+        transpose(in.data(), columns + 2, rows, columns, out.data(), rows + 1, size);
         ASSERT_EQ(out, expected) << rows << " x " << columns << ", elements of " << size;
       }
     }

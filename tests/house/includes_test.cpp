@@ -59,6 +59,11 @@ TEST(Rules, AnIncludePointsDown) {
                            "#include <vector>\n"),
               testing::IsEmpty());
   EXPECT_THAT(check_source("src/ops/cpu/gemm.cpp", "#include \"kernels/cpu/gemm.h\""), testing::IsEmpty());
+  EXPECT_THAT(check_source("kernels/cpu/gemm.cpp",
+                           "#include \"kernels/cpu/pack.h\"\n"
+                           "#include \"computron/kernels/types.h\"\n"
+                           "#include \"computron/base/types.h\"\n"),
+              testing::IsEmpty());
 }
 
 TEST(Rules, AnIncludeThatPointsUpIsNamedWithLineAndFloors) {
@@ -67,7 +72,26 @@ TEST(Rules, AnIncludeThatPointsUpIsNamedWithLineAndFloors) {
       AllOf(HasSubstr("line 3:"), HasSubstr("'comm'"), HasSubstr("'model'")));
   EXPECT_THAT(only_finding("src/base/log.cpp", "#include \"src/device/mapped_pages.h\""), HasSubstr("'device'"));
   EXPECT_THAT(only_finding("kernels/cpu/gemm.cpp", "#include \"computron/model/pass.h\""), HasSubstr("'model'"));
-  EXPECT_THAT(only_finding("src/device/cpu/event.cpp", "#include \"kernels/cpu/gemm.h\""), HasSubstr("'ops'"));
+}
+
+TEST(Rules, KernelsIncludeBaseAndKernelsOnly) {
+  EXPECT_THAT(only_finding("kernels/cpu/gemm.h", "#include \"computron/ops/ops.h\""), HasSubstr("'ops'"));
+  EXPECT_THAT(only_finding("kernels/cuda/gemm.cu", "#include \"src/ops/checks.h\""), HasSubstr("'ops'"));
+  EXPECT_THAT(only_finding("kernels/cpu/gemm.cpp", "#include \"computron/device/device.h\""), HasSubstr("'device'"));
+  EXPECT_THAT(only_finding("include/computron/kernels/types.h", "#include \"computron/ops/ops.h\""),
+              HasSubstr("'ops'"));
+}
+
+TEST(Rules, OnlyOpsIncludesKernels) {
+  EXPECT_THAT(check_source("include/computron/ops/ops.h", "#include \"computron/kernels/types.h\""),
+              testing::IsEmpty());
+  for (const char* file : {"src/device/cpu/event.cpp", "src/model/layers.cpp", "src/serve/preflight.cpp",
+                           "src/apps/version.cpp", "src/base/log.cpp"}) {
+    EXPECT_THAT(only_finding(file, "#include \"kernels/cpu/gemm.h\""), HasSubstr("'kernels'")) << file;
+    EXPECT_THAT(only_finding(file, "#include \"computron/kernels/types.h\""), HasSubstr("'kernels'")) << file;
+  }
+  EXPECT_THAT(only_finding("include/computron/model/pass.h", "#include \"computron/kernels/types.h\""),
+              HasSubstr("'kernels'"));
 }
 
 TEST(Rules, FloorsOfOneLevelStayApart) {
@@ -87,6 +111,12 @@ TEST(Rules, PublicHeadersAreFreeOfForeignTypes) {
     EXPECT_THAT(only_finding("include/computron/comm/mpi.h", text), HasSubstr(header));
   }
   EXPECT_THAT(check_source("src/comm/mpi_call.h", "#include <mpi.h>"), testing::IsEmpty());
+}
+
+TEST(Rules, PublicHeadersIncludeWhatIsInstalled) {
+  EXPECT_THAT(only_finding("include/computron/ops/ops.h", "#include \"kernels/cpu/gemm.h\""), HasSubstr("installed"));
+  EXPECT_THAT(only_finding("include/computron/ops/ops.h", "#include \"src/ops/checks.h\""), HasSubstr("installed"));
+  EXPECT_THAT(check_source("src/ops/cpu/cpu_ops.h", "#include \"kernels/cpu/gemm.h\""), testing::IsEmpty());
 }
 
 TEST(Rules, CudaIsNamedInItsFoldersAndByItsFactories) {

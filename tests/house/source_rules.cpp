@@ -18,11 +18,11 @@ struct Floor {
 };
 
 // Floors on the same level do not include each other.
-constexpr std::array kFloors = {Floor{"base", 0},    Floor{"device", 1}, Floor{"storage", 1},    Floor{"ops", 2},
-                                Floor{"comm", 2},    Floor{"text", 2},   Floor{"checkpoint", 2}, Floor{"model", 3},
-                                Floor{"runtime", 4}, Floor{"sched", 5},  Floor{"requests", 6},   Floor{"serve", 7},
-                                Floor{"plan", 7},    Floor{"report", 7}, Floor{"cli", 8},        Floor{"bench", 9},
-                                Floor{"apps", 10}};
+constexpr std::array kFloors = {Floor{"base", 0},  Floor{"kernels", 1}, Floor{"device", 1}, Floor{"storage", 1},
+                                Floor{"ops", 2},   Floor{"comm", 2},    Floor{"text", 2},   Floor{"checkpoint", 2},
+                                Floor{"model", 3}, Floor{"runtime", 4}, Floor{"sched", 5},  Floor{"requests", 6},
+                                Floor{"serve", 7}, Floor{"plan", 7},    Floor{"report", 7}, Floor{"cli", 8},
+                                Floor{"bench", 9}, Floor{"apps", 10}};
 
 const Floor* find_floor(std::string_view name) {
   const auto* found = std::ranges::find(kFloors, name, &Floor::name);
@@ -30,14 +30,14 @@ const Floor* find_floor(std::string_view name) {
 }
 
 // The folder that names the floor: "comm" of "include/computron/comm/mpi.h", "src/comm/mesh.cpp" or
-// "computron/comm/mpi.h". Kernels are a part of the floor of the operations. Nothing for any other path.
+// "computron/comm/mpi.h"; "kernels" of "kernels/cpu/gemm.h". Nothing for any other path.
 std::optional<std::string> floor_name(std::string_view path) {
   for (const std::string_view top : {"include/computron/", "computron/", "src/"}) {
     if (!path.starts_with(top)) continue;
     const auto rest = path.substr(top.size());
     return std::string(rest.substr(0, rest.find('/')));
   }
-  if (path.starts_with("kernels/")) return "ops";
+  if (path.starts_with("kernels/")) return "kernels";
   return std::nullopt;
 }
 
@@ -113,6 +113,9 @@ Finding check_floor(std::string_view file, const std::string& included) {
   const Floor* upper = find_floor(*from);
   const Floor* lower = find_floor(*to);
   if (!upper || !lower) return fmt::format("'{}' is not a floor of the house", upper ? *to : *from);
+  if (*to == "kernels" && *from != "kernels" && *from != "ops") {
+    return fmt::format("floor '{}' includes {} of floor 'kernels', which only 'ops' includes", *from, included);
+  }
   if (upper == lower || lower->level < upper->level) return std::nullopt;
   return fmt::format("floor '{}' includes {} of floor '{}', which does not lie below it", *from, included, *to);
 }
@@ -121,6 +124,13 @@ Finding check_foreign(std::string_view file, const std::string& included) {
   static const std::regex foreign(R"(^(mpi|hdf5|H5\w*|cuda\w*|cublas\w*|nccl\w*)\.h$)");
   if (!file.starts_with("include/") || !std::regex_match(included, foreign)) return std::nullopt;
   return fmt::format("public header includes {}", included);
+}
+
+// Only include/ is installed.
+Finding check_installed(std::string_view file, const std::string& included) {
+  const bool stays_here = included.starts_with("src/") || included.starts_with("kernels/");
+  if (!file.starts_with("include/") || !stays_here) return std::nullopt;
+  return fmt::format("public header includes {}, which is not installed", included);
 }
 
 Finding check_cuda_include(std::string_view file, const std::string& included) {
@@ -157,7 +167,8 @@ std::vector<Finding> check_line(std::string_view file, const std::string& line) 
   if (!std::regex_search(line, match, include))
     return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line)};
   const std::string name = match[1];
-  return {check_floor(file, name), check_foreign(file, name), check_cuda_include(file, name)};
+  return {check_floor(file, name), check_foreign(file, name), check_installed(file, name),
+          check_cuda_include(file, name)};
 }
 
 }  // namespace

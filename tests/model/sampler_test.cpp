@@ -13,9 +13,10 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-// What Ops::summarize leaves of logits[first, last): written here from its contract.
-LogitSummary summarize(const std::vector<float>& logits, std::size_t first, std::size_t last, int top, TokenId target) {
-  LogitSummary s;
+// What Ops::top_k_log_sum_exp leaves of logits[first, last): written here from its contract.
+TopLogits top_k_log_sum_exp(const std::vector<float>& logits, std::size_t first, std::size_t last, int top,
+                            TokenId target) {
+  TopLogits s;
   s.max = -INFINITY;
   std::vector<TokenId> order;
   for (std::size_t i = first; i < last; ++i) {
@@ -37,16 +38,16 @@ LogitSummary summarize(const std::vector<float>& logits, std::size_t first, std:
   return s;
 }
 
-// The row cut at `cuts` (ascending) into one part a rank, summarised and sampled.
+// The row cut at `cuts` (ascending) into one part a rank, each part's top-k taken, and sampled.
 SampledRow sample(const std::vector<float>& logits, std::vector<std::size_t> cuts, int top, TokenId target = -1) {
   cuts.insert(cuts.begin(), 0);
   cuts.push_back(logits.size());
-  std::vector<LogitSummary> summaries;
+  std::vector<TopLogits> top_logits;
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-    summaries.push_back(summarize(logits, cuts[i], cuts[i + 1], top, target));
+    top_logits.push_back(top_k_log_sum_exp(logits, cuts[i], cuts[i + 1], top, target));
   }
-  std::vector<const LogitSummary*> parts;
-  for (const LogitSummary& summary : summaries) parts.push_back(&summary);
+  std::vector<const TopLogits*> parts;
+  for (const TopLogits& part : top_logits) parts.push_back(&part);
   return sample_greedy(parts, top);
 }
 
@@ -79,7 +80,7 @@ TEST(SampleGreedy, MergedPartsEqualTheSoftmaxOfTheWholeRow) {
     std::vector<std::size_t> cuts(random() % 8);
     for (std::size_t& cut : cuts) cut = random() % (vocab + 1);
     std::sort(cuts.begin(), cuts.end());
-    const int top = static_cast<int>(random() % (LogitSummary::kTop + 1));
+    const int top = static_cast<int>(random() % (TopLogits::kTop + 1));
     const auto target = static_cast<TokenId>(random() % vocab);
 
     const SampledRow row = sample(logits, cuts, top, target);
@@ -153,12 +154,12 @@ TEST(SampleGreedy, EmptySlicesChangeNothing) {
   }
 }
 
-// A summary of no columns need not set its maximum: it must not be looked at.
+// A top-k of no columns need not set its maximum: it must not be looked at.
 TEST(SampleGreedy, TheMaximumOfAnEmptySliceIsIgnored) {
   const std::vector<float> logits{-2000, -2100};
-  const LogitSummary real = summarize(logits, 0, 2, 2, -1);
-  const LogitSummary empty{};
-  const LogitSummary* parts[] = {&real, &empty};
+  const TopLogits real = top_k_log_sum_exp(logits, 0, 2, 2, -1);
+  const TopLogits empty{};
+  const TopLogits* parts[] = {&real, &empty};
   EXPECT_EQ(sample_greedy(parts, 2).logprob, sample(logits, {}, 2).logprob);
 }
 
@@ -191,8 +192,8 @@ TEST(SampleGreedy, NoTargetGivesNone) {
 }
 
 TEST(SampleGreedy, ARowOfNoLogitsIsAnError) {
-  const LogitSummary empty{};
-  const LogitSummary* parts[] = {&empty, &empty};
+  const TopLogits empty{};
+  const TopLogits* parts[] = {&empty, &empty};
   EXPECT_THROW(sample_greedy(parts, 1), Error);
 }
 

@@ -37,24 +37,24 @@ class UseEvent : public Event {
   const PageUse use;
 };
 
-// Pages are asked for in the order of their uses, none after it was given up, and every one is given up, as early as
-// the image says where that is to hold: group by group, and in one round (no more than Workspace::kLogitRows logit
+// Pages are asked for in the order of their uses, none after its release, and every one is released as early as
+// the layout says where that is to hold: group by group, and in one round (no more than Workspace::kLogitRows logit
 // rows).
 class OrderedPages : public PageSource {
  public:
-  OrderedPages(const Image& image, bool group_by_group, bool one_round)
-      : image_(image), group_by_group_(group_by_group), one_round_(one_round), bytes_(image.page_bytes) {
-    for (PageUse use = 0; use < image.uses.size(); ++use) events_.emplace_back(use);
-    asked_.assign(image.uses.size(), false);
+  OrderedPages(const ShardLayout& layout, bool group_by_group, bool one_round)
+      : layout_(layout), group_by_group_(group_by_group), one_round_(one_round), bytes_(layout.page_bytes) {
+    for (PageUse use = 0; use < layout.uses.size(); ++use) events_.emplace_back(use);
+    asked_.assign(layout.uses.size(), false);
   }
 
   ResidentPage acquire(PageUse use) override {
-    EXPECT_GT(static_cast<std::int64_t>(use), over_) << "a page is asked for after it was given up";
+    EXPECT_GT(static_cast<std::int64_t>(use), over_) << "a page is asked for after its release";
     // An operation may ask for its weight and then for its bias, but never skips a use.
     EXPECT_TRUE(use == 0 || asked_[use - 1]) << "use " << use << " comes before the one before it";
     if (group_by_group_ && one_round_ && !asked_[use]) {
-      EXPECT_EQ(over_, image_.over_before[use]) << "before use " << use;
-      EXPECT_LE(use - over_, Image::kGroupPages) << "an operation binds too many pages";
+      EXPECT_EQ(over_, layout_.over_before[use]) << "before use " << use;
+      EXPECT_LE(use - over_, ShardLayout::kGroupPages) << "an operation binds too many pages";
     }
     asked_[use] = true;
     return {bytes_.data(), &events_[use]};
@@ -77,7 +77,7 @@ class OrderedPages : public PageSource {
   }
 
  private:
-  const Image& image_;
+  const ShardLayout& layout_;
   const bool group_by_group_, one_round_;
   std::vector<std::byte> bytes_;
   std::vector<UseEvent> events_;
@@ -115,7 +115,7 @@ class CheckingOps : public Ops {
     EXPECT_EQ(static_cast<std::size_t>(out.rows), positions.size());
     EXPECT_EQ(static_cast<std::size_t>(out.columns), 2 * frequencies.size());
   }
-  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override {
+  void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override {
     EXPECT_EQ(angles.columns, shape.head_dim);
     EXPECT_EQ(angles.rows, qkv.rows);
   }
@@ -156,14 +156,14 @@ class CheckingOps : public Ops {
     EXPECT_EQ(out.columns, shape.heads * shape.head_dim);
     layers.push_back(layer);
   }
-  void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
-                 std::span<const TokenId> targets, LogitSummary* out) override {
+  void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
+                         std::span<const TokenId> targets, TopLogits* out) override {
     expect_all_parts();
     EXPECT_EQ(top.size(), targets.size());
     EXPECT_EQ(static_cast<int>(top.size()), logits.rows);
     for (int i = 0; i < logits.rows * columns.slices; ++i) ++out[i].count;
   }
-  void draw(Stream&, Activations, const LogitColumns&, std::span<const RowSampling>, Draw*) override {}
+  void sample(Stream&, Activations, const LogitColumns&, std::span<const RowSampling>, SliceSample*) override {}
   void copy_columns(Stream&, Activations in, int first, Activations out) override {
     EXPECT_LE(first + out.columns, in.columns);
     EXPECT_EQ(in.rows, out.rows);
@@ -258,7 +258,7 @@ std::map<std::string, ModelConfig> make_configs() {
 Batch make_batch(int rows, int patch_values) {
   Batch batch;
   batch.patches.resize(static_cast<std::size_t>(rows) * patch_values);
-  batch.types.resize(static_cast<std::size_t>(rows));
+  batch.token_type_ids.resize(static_cast<std::size_t>(rows));
   batch.sequences.push_back({.row = 0, .rows = rows, .start = 0, .blocks = {}});
   for (int i = 0; i < rows; ++i) {
     batch.tokens.push_back(i);
@@ -277,24 +277,24 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
                            spare_bytes, rows, group_by_group));
   const PlainFormat format;
   const ShardPlan plan = ShardPlan::make(config, mesh, stage, reproducible);
-  const std::size_t page = Image::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
-  const Image image = Image::make(plan, format, DType::kBF16, page);
+  const std::size_t page = ShardLayout::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
+  const ShardLayout layout = ShardLayout::make(plan, format, DType::kBF16, page);
   const Batch batch = make_batch(rows, config.patch_values());
   const auto device = make_cpu_device({.threads = 1});
   Progress progress(IdlePolicy::parse("yield"));
   const auto stream = device->make_compute_stream(progress);
   const auto all_reduce = make_local_all_reduce();
-  OrderedPages pages(image, group_by_group, /*one_round=*/batch.output_count() <= Workspace::kLogitRows);
+  OrderedPages pages(layout, group_by_group, /*one_round=*/batch.output_count() <= Workspace::kLogitRows);
   CheckingOps ops(pages);
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
   Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
-  std::vector<LogitSummary> logits(batch.output_count() * plan.chunks);
-  std::vector<float> vectors(batch.output_rows.size() * config.hidden),
+  std::vector<TopLogits> logits(batch.output_count() * plan.k_slices);
+  std::vector<float> pooled_embeddings(batch.output_rows.size() * config.hidden),
       scores(batch.output_rows.size() * config.classes);
 
-  Transformer(image, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
-                                {logits.data(), nullptr, vectors.data(), scores.data()});
+  Transformer(layout, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
+                                 {logits.data(), nullptr, pooled_embeddings.data(), scores.data()});
 
   pages.expect_all_over();
   ops.expect_all_parts();
@@ -302,8 +302,8 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   std::iota(layers.begin(), layers.end(), 0);
   EXPECT_EQ(ops.layers, layers);
   const bool last = plan.has_head();
-  for (const LogitSummary& summary : logits) EXPECT_EQ(summary.count, last && config.causal) << "once, at the end";
-  EXPECT_THAT(vectors, Each(last && !config.causal ? 1.0f : 0.0f));
+  for (const TopLogits& top_logits : logits) EXPECT_EQ(top_logits.count, last && config.causal) << "once, at the end";
+  EXPECT_THAT(pooled_embeddings, Each(last && !config.causal ? 1.0f : 0.0f));
   EXPECT_THAT(scores, Each(last ? 1.0f : 0.0f));
 }
 
@@ -321,8 +321,8 @@ TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
   }
 }
 
-// Row-parallel weights in chunks are tensors of their own.
-TEST(Transformer, VisitsTheChunksOfReproducibleSumsInOrder) {
+// Row-parallel weights in K slices are tensors of their own.
+TEST(Transformer, VisitsTheKSlicesOfReproducibleSumsInOrder) {
   for (const char* name : {"post false, tied true, biases true", "experts", "encoder of text"}) {
     SCOPED_TRACE(name);
     ModelConfig config = make_configs().at(name);

@@ -176,7 +176,7 @@ std::string describe(const Case& c) {
 TEST_P(AttentionTest, MatchesDoubleLoop) {
   for (const Case& c : cases(bench_)) {
     for (const int tokens : {1, 5, 200, 600}) {
-      if (tokens > 256 && bench_.traits().host_memory) continue;  // several of the GPU's spans
+      if (tokens > 256 && bench_.traits().host_memory) continue;  // several of the GPU's KV splits
       const Cache cache(bench_, c, 608);
       const auto sequence = random_sequence(c.shape, tokens, 1);
       const auto out = attend(c, cache, {sequence}, {{0, 0, tokens}});

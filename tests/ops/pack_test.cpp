@@ -64,9 +64,9 @@ TEST_P(PackTest, TransposedSourceGivesTheSameBytes) {
   for (const auto [rows, in] : kShapes) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       const auto source = bytes_of(random_floats(static_cast<std::size_t>(rows) * in, 1), dtype);
-      const auto turned = transposed(source, rows, in, size_of(dtype));
+      const auto by_columns = transposed(source, rows, in, size_of(dtype));
       Bytes packed(format().panel_bytes(rows, in, dtype));
-      format().pack(packed.data(), in, dtype, 0, rows, 0, in, turned.data(), 1, static_cast<std::size_t>(rows));
+      format().pack(packed.data(), in, dtype, 0, rows, 0, in, by_columns.data(), 1, static_cast<std::size_t>(rows));
       EXPECT_EQ(packed, packed_at_once(source, rows, in, dtype))
           << fmt::format("[{}, {}] {}", rows, in, name_of(dtype));
     }
@@ -116,11 +116,11 @@ TEST_P(PackTest, PiecesInAnyOrderGiveTheSameBytes) {
   std::mt19937 generator(5);
   for (const auto [rows, in] : kShapes) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      for (const bool turn : {false, true}) {
+      for (const bool transpose : {false, true}) {
         const auto source = bytes_of(random_floats(static_cast<std::size_t>(rows) * in, 1), dtype);
-        const auto given = turn ? transposed(source, rows, in, size_of(dtype)) : source;
-        const std::size_t row_stride = turn ? 1 : static_cast<std::size_t>(in);
-        const std::size_t column_stride = turn ? static_cast<std::size_t>(rows) : 1;
+        const auto given = transpose ? transposed(source, rows, in, size_of(dtype)) : source;
+        const std::size_t row_stride = transpose ? 1 : static_cast<std::size_t>(in);
+        const std::size_t column_stride = transpose ? static_cast<std::size_t>(rows) : 1;
         Bytes packed(format().panel_bytes(rows, in, dtype));
         for (const Piece& p : random_pieces(rows, in, generator)) {
           if (p.rows == 0 || p.columns == 0) continue;
@@ -129,7 +129,7 @@ TEST_P(PackTest, PiecesInAnyOrderGiveTheSameBytes) {
                         column_stride);
         }
         EXPECT_EQ(packed, packed_at_once(source, rows, in, dtype))
-            << fmt::format("[{}, {}] {} transposed {}", rows, in, name_of(dtype), turn);
+            << fmt::format("[{}, {}] {} transposed {}", rows, in, name_of(dtype), transpose);
       }
     }
   }

@@ -328,8 +328,8 @@ TEST_P(RowsTest, RotaryAnglesAreOfTheRoundedProduct) {
   }
 }
 
-// Queries and keys turn, values stay; a half of a head that is no multiple of eight, and one that is.
-TEST_P(RowsTest, RotatesPairsOfQueriesAndKeys) {
+// RoPE rotates queries and keys, values stay; a half of a head that is no multiple of eight, and one that is.
+TEST_P(RowsTest, AppliesRopeToPairsOfQueriesAndKeys) {
   for (const int head_dim : {6, 32}) {
     const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = head_dim};
     constexpr int kRows = 3;
@@ -339,7 +339,7 @@ TEST_P(RowsTest, RotatesPairsOfQueriesAndKeys) {
     const auto& frequencies = bench_.keep(random_floats(static_cast<std::size_t>(half), 2));
     const auto angles = bench_.empty(kRows, head_dim), qkv = bench_.put(before, kRows, columns);
     ops().rotary_angles(stream(), positions, frequencies, angles);
-    ops().rotate(stream(), shape, angles, qkv);
+    ops().apply_rope(stream(), shape, angles, qkv);
     std::vector<double> expected(before.begin(), before.end());
     for (int r = 0; r < kRows; ++r) {
       for (int head = 0; head < 6; ++head) {
@@ -367,7 +367,7 @@ TEST_P(RowsTest, GatherKeepsNarrowRowsAsTheyAre) {
 }
 
 TEST_P(RowsTest, ScatterAddsWeightedRowsOneAfterTheOther) {
-  constexpr int kColumns = 1030;  // more than a thread's share
+  constexpr int kColumns = 1030;  // more than one thread takes
   const auto x = random_floats(3 * kColumns, 1), h = random_floats(4 * kColumns, 2);
   const auto in = bench_.put(x, 3, kColumns), inout = bench_.put(h, 4, kColumns);
   const auto& rows = bench_.keep(std::vector<std::int32_t>{2, 0, 2});

@@ -12,10 +12,10 @@ using ::testing::Not;
 class PlanReportTest : public ::testing::Test {
  protected:
   PlanReportTest() {
-    image_.page_bytes = 1 << 20;
-    image_.used_bytes = {1 << 20, 1 << 19};
-    image_.uses = {0, 1};
-    image_.over_before = {-1, 0};
+    layout_.page_bytes = 1 << 20;
+    layout_.used_bytes = {1 << 20, 1 << 19};
+    layout_.uses = {0, 1};
+    layout_.over_before = {-1, 0};
   }
 
   // A pass of `model` that fetches both pages of `fetched`.
@@ -31,13 +31,13 @@ class PlanReportTest : public ::testing::Test {
     run_.end_s = end_s;
   }
   Plan plan() const {
-    const std::vector<std::vector<const Image*>> images{{&image_}, {&image_}};
-    PlanRecorder recorder(images, /*tp=*/2);
+    const std::vector<std::vector<const ShardLayout*>> layouts{{&layout_}, {&layout_}};
+    PlanRecorder recorder(layouts, /*tp=*/2);
     for (const VirtualRun::SentStep& sent : run_.steps) recorder.add(sent);
-    return recorder.finish(run_, VirtualMesh(images, CostModel(images, {}), 0));
+    return recorder.finish(run_, VirtualMesh(layouts, CostModel(layouts, {}), 0));
   }
 
-  Image image_;
+  ShardLayout layout_;
   VirtualRun run_;
 };
 

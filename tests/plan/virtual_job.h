@@ -69,17 +69,17 @@ struct VirtualJob {
   };
 
   Outcome run() const {
-    std::deque<Image> images;
+    std::deque<ShardLayout> layouts;
     std::vector<ModelShape> shapes;
     std::vector<std::string> names;
-    std::vector<std::vector<const Image*>> by_model;
+    std::vector<std::vector<const ShardLayout*>> by_model;
     for (int m = 0; m < models; ++m) {
       ModelShape& shape = shapes.emplace_back();
       for (int s = 0; s < stages; ++s) {
-        shape.images.push_back(&images.emplace_back(image()));
-        shape.caches.push_back(KvGeometry::make(images.back()));
+        shape.layouts.push_back(&layouts.emplace_back(layout()));
+        shape.caches.push_back(KvGeometry::make(layouts.back()));
       }
-      by_model.push_back(shape.images);
+      by_model.push_back(shape.layouts);
       names.push_back("model-" + std::to_string(m));
     }
     const CostOptions truth{.link_bytes_per_s = pages * kVirtualPage / transfer_s,
@@ -107,20 +107,20 @@ struct VirtualJob {
   }
 
  private:
-  Image image() const {
-    Image image;
-    image.page_bytes = kVirtualPage;
-    image.weight_dtype = image.input_dtype = DType::kBF16;
-    image.plan.layers = 4;
-    image.plan.kv_heads = 4;
-    image.plan.config.head_dim = 64;
-    image.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
+  ShardLayout layout() const {
+    ShardLayout layout;
+    layout.page_bytes = kVirtualPage;
+    layout.weight_dtype = layout.input_dtype = DType::kBF16;
+    layout.plan.layers = 4;
+    layout.plan.kv_heads = 4;
+    layout.plan.config.head_dim = 64;
+    layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
     for (int p = 0; p < pages; ++p) {
-      image.used_bytes.push_back(kVirtualPage);
-      image.uses.push_back(static_cast<PageId>(p));
-      image.over_before.push_back(p / operation_pages * operation_pages - 1);
+      layout.used_bytes.push_back(kVirtualPage);
+      layout.uses.push_back(static_cast<PageId>(p));
+      layout.over_before.push_back(p / operation_pages * operation_pages - 1);
     }
-    return image;
+    return layout;
   }
 };
 

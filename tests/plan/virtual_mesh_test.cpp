@@ -267,16 +267,17 @@ TEST(VirtualMesh, TheSameJobTakesTheSameTime) {
 
 // A fetch starts when it has been sent, its frame's last use is over and the link is free, whichever comes last.
 TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
-  Image image;
-  image.page_bytes = kVirtualPage;
+  ShardLayout layout;
+  layout.page_bytes = kVirtualPage;
   for (PageId p = 0; p < 2; ++p) {
-    image.used_bytes.push_back(kVirtualPage);
-    image.uses.push_back(p);
-    image.over_before.push_back(static_cast<std::int64_t>(p) - 1);
+    layout.used_bytes.push_back(kVirtualPage);
+    layout.uses.push_back(p);
+    layout.over_before.push_back(static_cast<std::int64_t>(p) - 1);
   }
-  const std::vector<std::vector<const Image*>> images{{&image}, {&image}};
+  const std::vector<std::vector<const ShardLayout*>> layouts{{&layout}, {&layout}};
   VirtualMesh mesh(
-      images, CostModel(images, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}), 0);
+      layouts, CostModel(layouts, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}),
+      0);
   Step step;
   step.id = 1;
   step.chunks.push_back({.sequence = 1, .tokens = {5}, .new_blocks = {}, .output = SequenceChunk::kLast});

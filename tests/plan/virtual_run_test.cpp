@@ -23,19 +23,19 @@ class VirtualRunTest : public ::testing::Test {
                       .step_s = kPass_s}};
   }
   VirtualRun run(const std::vector<Request>& requests, int frames, const char* policy = "balanced") {
-    std::vector<std::vector<const Image*>> images;
-    for (const ModelShape& shape : roster_.shapes()) images.push_back(shape.images);
+    std::vector<std::vector<const ShardLayout*>> layouts;
+    for (const ModelShape& shape : roster_.shapes()) layouts.push_back(shape.layouts);
     Scheduler scheduler(roster_.shapes(), roster_.names(), make_policy(policy), options(frames));
     for (const Request& request : requests) scheduler.submit(request);
     scheduler.close_input();
-    VirtualMesh mesh(images, CostModel(images, options(frames).costs), kLatency_s);
+    VirtualMesh mesh(layouts, CostModel(layouts, options(frames).costs), kLatency_s);
     VirtualRun result = run_virtually(scheduler, mesh, /*keep_steps=*/true);
     bytes_ = {mesh.bytes(0), mesh.bytes(1)};
     busy_s_ = mesh.busy_s(0);
     return result;
   }
   // Bytes of a model on a stage: the fakes' pages are not quite full.
-  std::size_t shard_bytes() const { return roster_.shape(0).images[0]->total_used_bytes(); }
+  std::size_t shard_bytes() const { return roster_.shape(0).layouts[0]->total_used_bytes(); }
 
   FakeRoster roster_{{{.pages = {5, 5}, .layers = {1, 1}}, {.pages = {5, 5}, .layers = {1, 1}}}};
   std::vector<std::size_t> bytes_;

@@ -492,7 +492,7 @@ TEST(EncoderRequests, OneInputIsOnePart) {
   EXPECT_EQ(parts[0].values, 3);
   EXPECT_EQ(parts[0].arrival_s, 2.5);
   EXPECT_THAT(parts[0].prompt, ElementsAre(5, 6, 99));
-  EXPECT_THAT(parts[0].types, ElementsAre(0, 1, 1));
+  EXPECT_THAT(parts[0].token_type_ids, ElementsAre(0, 1, 1));
 }
 
 TEST(EncoderRequests, AListOfInputsIsAPartEach) {
@@ -504,15 +504,15 @@ TEST(EncoderRequests, AListOfInputsIsAPartEach) {
   EXPECT_EQ(parts[1].task, Task::kEmbed);
   EXPECT_EQ(parts[1].values, 12);
   EXPECT_THAT(parts[1].prompt, ElementsAre(6, 7));
-  EXPECT_THAT(parts[1].types, ElementsAre(0, 1));
+  EXPECT_THAT(parts[1].token_type_ids, ElementsAre(0, 1));
   EXPECT_THAT(parts[2].prompt, ElementsAre(8));
-  EXPECT_TRUE(parts_of(encoder_line("plain", R"("input":[[5]])", "/v1/embeddings"))[0].types.empty());
+  EXPECT_TRUE(parts_of(encoder_line("plain", R"("input":[[5]])", "/v1/embeddings"))[0].token_type_ids.empty());
 }
 
 TEST(EncoderRequests, VectorsMayBeWantedInBase64) {
   const auto format = [](const std::string& value) {
     const std::string fields = R"("input":[5],"encoding_format":)" + value;
-    return encoder_parser().parse(0, encoder_line("bert", fields, "/v1/embeddings")).base64_vectors;
+    return encoder_parser().parse(0, encoder_line("bert", fields, "/v1/embeddings")).base64_embeddings;
   };
   EXPECT_TRUE(format("\"base64\""));
   EXPECT_FALSE(format("\"float\""));

@@ -191,7 +191,7 @@ TEST(FormatEmbedding, IsOpenAis) {
 
 TEST(FormatEmbedding, InBase64ItIsLittleEndianFloats) {
   IncomingRequest request = encoder_request(Task::kEmbed, 1);
-  request.base64_vectors = true;
+  request.base64_embeddings = true;
   const auto line = json::parse(format_one(request, encoded({1, -2}, 1)));
   EXPECT_EQ(line["response"]["body"]["data"][0]["embedding"], "AACAPwAAAMA=");
 }

@@ -243,7 +243,7 @@ TEST_F(TextRequests, EncodersTakeTextsAndPairs) {
   const RequestParts pairs = embed(json::array({json::array({"a", "b c"})}));
   const EncodedPair expected = encoder.encode_pair("a", "b c");
   EXPECT_EQ(pairs.at(0).prompt, expected.tokens);
-  EXPECT_EQ(pairs.at(0).types, expected.types);
+  EXPECT_EQ(pairs.at(0).token_type_ids, expected.token_type_ids);
   const std::string url = "/v1/embeddings";
   refused({{"model", "bert"}, {"input", {{"a", "b", "c"}}}}, "invalid_request",
           "body.input[0]: a pair must be two texts", url);

@@ -15,16 +15,16 @@ namespace {
 
 constexpr int kRanks = 4, kFrames = 12, kSlots = 4, kSteps = 40, kModels = 2;
 
-Image make_image() {
-  Image image;
-  image.page_bytes = 64;
-  image.used_bytes = {64, 32, 16};
-  image.uses = {0, 1, 2};
-  return image;
+ShardLayout make_layout() {
+  ShardLayout layout;
+  layout.page_bytes = 64;
+  layout.used_bytes = {64, 32, 16};
+  layout.uses = {0, 1, 2};
+  return layout;
 }
-const Image kImage = make_image();
+const ShardLayout kLayout = make_layout();
 
-StageState make_state() { return StageState({&kImage, &kImage}, kFrames, kSlots); }
+StageState make_state() { return StageState({&kLayout, &kLayout}, kFrames, kSlots); }
 
 // Random steps that a right scheduler might send to a stage, and the state after each.
 class Steps {
@@ -77,7 +77,7 @@ class Steps {
   }
   // Often where the other model's page lies, which is forgotten.
   void fetch(Step& step) {
-    for (PageId page = 0; page < kImage.used_bytes.size(); ++page) {
+    for (PageId page = 0; page < kLayout.used_bytes.size(); ++page) {
       if (state_.frame_of(step.model, page) != kNoFrame) continue;
       const FrameId theirs = state_.frame_of(1 - step.model, page);
       const FrameId frame = theirs != kNoFrame && pick(2) == 0 ? theirs : free_frames(1).at(0);

@@ -30,7 +30,7 @@ constexpr int kOneModelsFrames = 20;
 constexpr int kHostSlots = 4;  // fewer than the caches of both models take
 constexpr int kVocab = 1500;   // embedding and tied head: 12 pages
 
-// The models of the test on this rank: files, images, pages.
+// The models of the test on this rank: files, layouts, pages.
 class Models {
  public:
   Models(const Mesh& mesh, Device& device, Ops& ops) : host(device) {
@@ -46,40 +46,40 @@ class Models {
       check_tensors(config, index);
       const ShardPlan plan = ShardPlan::make(config, mesh.shape, mesh.stage);
       const DType dtype = ops.weight_dtype(index.tensors.begin()->second.dtype);
-      images.push_back(std::make_unique<Image>(Image::make(plan, ops.weight_format(), dtype, kPageBytes)));
-      host.load(index, "model" + std::to_string(m), *images.back(), mesh.t, ops.weight_format(), /*threads=*/1);
+      layouts.push_back(std::make_unique<ShardLayout>(ShardLayout::make(plan, ops.weight_format(), dtype, kPageBytes)));
+      host.load(index, "model" + std::to_string(m), *layouts.back(), mesh.t, ops.weight_format(), /*threads=*/1);
       std::filesystem::remove(path);
     }
   }
-  std::vector<const Image*> list() const {
-    std::vector<const Image*> list;
-    for (const auto& image : images) list.push_back(image.get());
+  std::vector<const ShardLayout*> list() const {
+    std::vector<const ShardLayout*> list;
+    for (const auto& layout : layouts) list.push_back(layout.get());
     return list;
   }
 
-  std::vector<std::unique_ptr<Image>> images;
+  std::vector<std::unique_ptr<ShardLayout>> layouts;
   HostStore host;
 };
 
 // Writes the fetches of steps for one stage at random but by the order rule: a page comes into any frame whose last use
-// is over by then, of this pass as Image::over_before says.
+// is over by then, of this pass as ShardLayout::over_before says.
 class Planner {
  public:
   // Without host slots caches stay where they are.
-  Planner(std::vector<const Image*> images, int frames, int host_slots, std::uint64_t seed)
-      : images_(images),
-        state_(images, frames, host_slots),
+  Planner(std::vector<const ShardLayout*> layouts, int frames, int host_slots, std::uint64_t seed)
+      : layouts_(layouts),
+        state_(layouts, frames, host_slots),
         last_use_(frames),
-        cache_used_(images.size()),
+        cache_used_(layouts.size()),
         random_(seed) {}
 
   void plan(Step& step, int stage) {
     StagePlan& plan = step.stages[stage];
     for (const SequenceId id : step.closed) state_.close(id);
-    for (ModelId m = 0; m < images_.size(); ++m) offload(m, plan);
+    for (ModelId m = 0; m < layouts_.size(); ++m) offload(m, plan);
     if (state_.cache(step.model).empty()) provide_cache(step, plan);
     cache_used_[step.model] = step.id;
-    for (PageUse use = 0; use < images_[step.model]->uses.size(); ++use) bring_in(step, plan, use);
+    for (PageUse use = 0; use < layouts_[step.model]->uses.size(); ++use) bring_in(step, plan, use);
     for (const SequenceChunk& chunk : step.chunks) state_.extend(step.model, chunk);
   }
   StateDigest digest_after(const Step& step) const { return state_.digest_after(step); }
@@ -109,7 +109,7 @@ class Planner {
     if (!change.slots.empty()) change.kind = CacheChange::kReload;
     reloads_ += !change.slots.empty();
     moved_frames_ += change.slots.size();
-    for (int i = KvGeometry::make(*images_[step.model]).frames_for(4); i > 0; --i) {
+    for (int i = KvGeometry::make(*layouts_[step.model]).frames_for(4); i > 0; --i) {
       change.added.push_back(victim({step.id - 1}, change.added));
       change.after = std::max(change.after, last_use_[change.added.back()]);
     }
@@ -118,12 +118,12 @@ class Planner {
   }
 
   void bring_in(const Step& step, StagePlan& plan, PageUse use) {
-    const Image& image = *images_[step.model];
-    FrameId frame = state_.frame_of(step.model, image.uses[use]);
+    const ShardLayout& layout = *layouts_[step.model];
+    FrameId frame = state_.frame_of(step.model, layout.uses[use]);
     if (frame == kNoFrame) {
-      const std::int64_t over = image.over_before[use];
+      const std::int64_t over = layout.over_before[use];
       frame = victim(over < 0 ? ReleasePoint{step.id - 1} : ReleasePoint{step.id, static_cast<PageUse>(over)});
-      const Fetch fetch{step.model, image.uses[use], frame, last_use_[frame]};
+      const Fetch fetch{step.model, layout.uses[use], frame, last_use_[frame]};
       state_.place(fetch);
       plan.fetches.push_back(fetch);
       ++fetches_;
@@ -140,7 +140,7 @@ class Planner {
     }
   }
 
-  std::vector<const Image*> images_;
+  std::vector<const ShardLayout*> layouts_;
   StageState state_;
   std::vector<ReleasePoint> last_use_;  // [frame]
   std::vector<StepId> cache_used_;      // [model] last step that ran it
@@ -150,7 +150,7 @@ class Planner {
 
 // A prompt of each model, then tokens one by one, the models taking turns at random.
 // A model's turn lasts `turn` steps.
-std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, StepId turn = 1, bool draws = false) {
+std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, StepId turn = 1, bool samples = false) {
   std::mt19937_64 random(seed);
   std::vector<Step> steps;
   int length[2] = {0, 0};
@@ -169,7 +169,7 @@ std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, 
                         .output = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
                         .top = 3,
                         .after_last = -1};
-    if (draws && start == 0) {
+    if (samples && start == 0) {
       chunk.sampling = {
           .temperature = 0.9f, .top_p = 0.8f, .repetition_penalty = 1.2f, .prompt_tokens = 14, .key = seed};
     }
@@ -205,7 +205,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
   };
   struct Steps {
     StepId count = 10, turn = 1;
-    bool use_graphs = true, draw = false;
+    bool use_graphs = true, sample = false;
   };
 
   // Checks the digests on the way.
@@ -233,7 +233,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     Outcome outcome;
     double exposed_s = 0;
     std::uint64_t reported_graphs = 0;
-    for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.draw)) {
+    for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.sample)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
       const double begin_s = now_s();
@@ -289,10 +289,10 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
 // frames.
 TEST_P(ExecutorTest, PassesLaunchedAsGraphsHaveTheBitsOfThoseLaunchedKernelByKernel) {
   if (Communicator::world().size() > 1) GTEST_SKIP() << "passes with sums over ranks are not capturable";
-  for (const auto& [frames, draw] : {std::pair{kAllFrames, false}, {kAllFrames, true}, {kOneModelsFrames, true}}) {
+  for (const auto& [frames, sample] : {std::pair{kAllFrames, false}, {kAllFrames, true}, {kOneModelsFrames, true}}) {
     const Setting setting{"", frames, GetParam().device};
-    const Steps steps{.count = 40, .turn = 8, .draw = draw};
-    const Outcome plain = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false, draw});
+    const Steps steps{.count = 40, .turn = 8, .sample = sample};
+    const Outcome plain = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false, sample});
     const Outcome graphs = run({}, setting, kHostSlots, /*seed=*/5, steps);
     EXPECT_EQ(plain.graph_launches, 0u);
     if (!test::on_cpu()) {
@@ -342,7 +342,7 @@ class Receipts : public ::testing::Test {
     outcome.fetches = planner.fetches();
     return outcome;
   }
-  std::size_t pages() const { return models_.images[0]->pages() + models_.images[1]->pages(); }
+  std::size_t pages() const { return models_.layouts[0]->pages() + models_.layouts[1]->pages(); }
 
   InjectedFlip flip_;
   Communicator world_ = Communicator::world();

@@ -43,17 +43,17 @@ using Expected = test::FamilyFixture;
 // All pages of a model in host memory, where a CPU device can compute with them, or in `frames`, for any other.
 class AllPages : public PageSource {
  public:
-  AllPages(const Image& image, const HostStore& host, const std::byte* frames, bool group_by_group)
-      : image_(image), host_(host), frames_(frames), group_by_group_(group_by_group) {}
+  AllPages(const ShardLayout& layout, const HostStore& host, const std::byte* frames, bool group_by_group)
+      : layout_(layout), host_(host), frames_(frames), group_by_group_(group_by_group) {}
   ResidentPage acquire(PageUse use) override {
-    const PageId page = image_.uses[use];
-    return {frames_ == nullptr ? host_.page(0, page) : frames_ + page * image_.page_bytes, nullptr};
+    const PageId page = layout_.uses[use];
+    return {frames_ == nullptr ? host_.page(0, page) : frames_ + page * layout_.page_bytes, nullptr};
   }
   void release_through(PageUse) override {}
   bool group_by_group() const override { return group_by_group_; }
 
  private:
-  const Image& image_;
+  const ShardLayout& layout_;
   const HostStore& host_;
   const std::byte* frames_;
   bool group_by_group_;
@@ -66,23 +66,23 @@ class Model {
       : mesh_(shape, world.split(0, world.rank())),
         index_(read_checkpoint_index(path)),
         config_(ModelConfig::from_json(index_.config_json)),
-        image_(make_image(path)),
+        layout_(make_layout(path)),
         host_(*device_),
         stream_(device_->make_compute_stream(progress_)),
         all_reduce_(shape.tp == 1 ? make_local_all_reduce()
                                   : make_mpi_all_reduce(mesh_.tensor, progress_, max_floats(), nullptr)),
         transfer_(make_mpi_stage_transfer(mesh_, progress_, max_floats(), /*buffers=*/1)),
-        work_(*device_, Workspace::Sizes::of(image_.plan, *ops_, kMaxRows * std::max(config_.vocab, 1))),
-        transformer_(image_, mesh_.t) {
-    host_.load(index_, "model", image_, mesh_.t, ops_->weight_format(), /*threads=*/1);
+        work_(*device_, Workspace::Sizes::of(layout_.plan, *ops_, kMaxRows * std::max(config_.vocab, 1))),
+        transformer_(layout_, mesh_.t) {
+    host_.load(index_, "model", layout_, mesh_.t, ops_->weight_format(), /*threads=*/1);
     if (!test::on_cpu()) fetch_all();
-    const KvGeometry geometry = KvGeometry::make(image_);
+    const KvGeometry geometry = KvGeometry::make(layout_);
     blocks_.resize(static_cast<std::size_t>(ceil_div(kMaxRows, geometry.block_tokens)));
     std::iota(blocks_.begin(), blocks_.end(), 0);
     frames_.resize(static_cast<std::size_t>(geometry.frames_for(static_cast<int>(blocks_.size()))));
     std::iota(frames_.begin(), frames_.end(), 0);
-    pool_ = device_->allocate(frames_.size() * image_.page_bytes, "cache");
-    cache_ = geometry.view(pool_->data(), image_.page_bytes, frames_);
+    pool_ = device_->allocate(frames_.size() * layout_.page_bytes, "cache");
+    cache_ = geometry.view(pool_->data(), layout_.page_bytes, frames_);
   }
 
   ~Model() {
@@ -91,7 +91,7 @@ class Model {
   }
 
   const ModelConfig& config() const { return config_; }
-  double tolerance() const { return image_.input_dtype == DType::kF16 ? kF16Tolerance : kTolerance; }
+  double tolerance() const { return layout_.input_dtype == DType::kF16 ? kF16Tolerance : kTolerance; }
 
   // Logits [rows of the second chunk, vocab] on t 0 of the last stage, nothing elsewhere: the tokens in two chunks.
   std::vector<float> logits(const std::vector<TokenId>& tokens, int first_row) {
@@ -104,7 +104,7 @@ class Model {
   };
   Encoded encode(Batch batch) {
     batch.sequences = {{0, batch.rows(), 0, blocks_}};
-    batch.types.resize(static_cast<std::size_t>(batch.rows()));
+    batch.token_type_ids.resize(static_cast<std::size_t>(batch.rows()));
     batch.output_rows = {0};
     batch.top = {1};
     batch.targets = {-1};
@@ -117,19 +117,19 @@ class Model {
   bool reports() const { return mesh_.last_stage() && mesh_.t == 0; }
 
  private:
-  Image make_image(const std::string& path) {
+  ShardLayout make_layout(const std::string& path) {
     check_tensors(config_, index_);
     const ShardPlan plan = ShardPlan::make(config_, mesh_.shape, mesh_.stage);
     const DType dtype = ops_->weight_dtype(index_.tensors.at(tensor_specs(config_).front().name).dtype);
     const std::size_t page =
-        round_up(Image::largest_block_bytes(plan, ops_->weight_format(), dtype), std::size_t{4096});
-    return Image::make(plan, ops_->weight_format(), dtype, page);
+        round_up(ShardLayout::largest_block_bytes(plan, ops_->weight_format(), dtype), std::size_t{4096});
+    return ShardLayout::make(plan, ops_->weight_format(), dtype, page);
   }
 
   void fetch_all() {
-    frames_of_all_ = device_->allocate(static_cast<std::size_t>(image_.pages()) * image_.page_bytes, "pages");
-    for (PageId page = 0; page < static_cast<PageId>(image_.pages()); ++page) {
-      stream_->copy_to_device(frames_of_all_->data() + page * image_.page_bytes, host_.page(0, page),
+    frames_of_all_ = device_->allocate(static_cast<std::size_t>(layout_.pages()) * layout_.page_bytes, "pages");
+    for (PageId page = 0; page < static_cast<PageId>(layout_.pages()); ++page) {
+      stream_->copy_to_device(frames_of_all_->data() + page * layout_.page_bytes, host_.page(0, page),
                               host_.page_used_bytes(0, page));
     }
     stream_->synchronize();
@@ -143,7 +143,7 @@ class Model {
     for (int i = begin; i < end; ++i) {
       batch.tokens.push_back(tokens[static_cast<std::size_t>(i)]);
       batch.positions.push_back(i);
-      batch.types.push_back(0);
+      batch.token_type_ids.push_back(0);
       for (TokenId token = 0; token < config_.vocab && i >= end - outputs; ++token) {
         batch.output_rows.push_back(i - begin);
         batch.top.push_back(1);
@@ -155,13 +155,13 @@ class Model {
   }
 
   std::vector<float> run(const Batch& batch) {
-    std::vector<LogitSummary> summaries(batch.targets.size());
+    std::vector<TopLogits> summaries(batch.targets.size());
     forward(batch, {summaries.data()});
     return mesh_.last_stage() ? gather(summaries) : std::vector<float>{};
   }
 
   void forward(const Batch& batch, const Outputs& out) {
-    AllPages pages(image_, host_, frames_of_all_ ? frames_of_all_->data() : nullptr,
+    AllPages pages(layout_, host_, frames_of_all_ ? frames_of_all_->data() : nullptr,
                    /*group_by_group=*/mesh_.shape.ranks() == 1);
     const Activations hidden = work_.hidden(batch.rows(), config_.hidden);
     const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
@@ -173,10 +173,10 @@ class Model {
   }
 
   // Each logit from the rank whose slice it lies in.
-  std::vector<float> gather(const std::vector<LogitSummary>& mine) {
+  std::vector<float> gather(const std::vector<TopLogits>& mine) {
     std::vector<float> logits(mine.size());
     for (const auto& bytes : mesh_.tensor.all_gather(std::as_bytes(std::span(mine)))) {
-      const auto* part = reinterpret_cast<const LogitSummary*>(bytes.data());
+      const auto* part = reinterpret_cast<const TopLogits*>(bytes.data());
       for (std::size_t i = 0; i < logits.size(); ++i) {
         if (part[i].has_target) logits[i] = part[i].target_logit;
       }
@@ -190,7 +190,7 @@ class Model {
   Progress progress_{IdlePolicy{}};
   std::unique_ptr<Device> device_ = test::make_test_device({.threads = 1});
   std::unique_ptr<Ops> ops_ = test::on_cpu() ? make_cpu_ops(*device_) : make_cuda_ops(*device_);
-  Image image_;
+  ShardLayout layout_;
   HostStore host_;
   std::unique_ptr<DeviceBuffer> frames_of_all_;
   std::unique_ptr<Stream> stream_;

@@ -29,16 +29,16 @@ constexpr int kHostSlots = 4;
 // What a page holds: recognisable by model and page.
 std::uint64_t stamp_of(ModelId model, PageId page) { return (std::uint64_t{model} + 1) << 32 | (page + 1); }
 
-// A made-up image: `pages` pages visited in order, the first `revisited` of them again at the end (a tied head).
-Image make_image(int pages, int revisited) {
-  Image image;
-  image.page_bytes = kPageBytes;
+// A made-up layout: `pages` pages visited in order, the first `revisited` of them again at the end (a tied head).
+ShardLayout make_layout(int pages, int revisited) {
+  ShardLayout layout;
+  layout.page_bytes = kPageBytes;
   for (int p = 0; p < pages; ++p) {
-    image.used_bytes.push_back(8 + 8 * (p % 7));
-    image.uses.push_back(p);
+    layout.used_bytes.push_back(8 + 8 * (p % 7));
+    layout.uses.push_back(p);
   }
-  for (int p = 0; p < revisited && p < pages - 1; ++p) image.uses.push_back(p);
-  return image;
+  for (int p = 0; p < revisited && p < pages - 1; ++p) layout.uses.push_back(p);
+  return layout;
 }
 
 // How the passes of a model group their uses: an operation binds all its pages before any of its uses is over.
@@ -61,24 +61,24 @@ struct PlannedRun {
 // Writes random steps that keep the order rule.
 class RandomScheduler {
  public:
-  RandomScheduler(std::vector<const Image*> images, int frames, std::uint64_t seed)
-      : images_(images),
-        state_(images, frames, kHostSlots),
+  RandomScheduler(std::vector<const ShardLayout*> layouts, int frames, std::uint64_t seed)
+      : layouts_(layouts),
+        state_(layouts, frames, kHostSlots),
         last_use_(frames),
-        cache_used_(images.size()),
+        cache_used_(layouts.size()),
         random_(seed) {}
 
   PlannedRun next() {
     PlannedRun run;
     run.step.id = ++last_step_;
-    run.step.model = static_cast<ModelId>(below(images_.size()));
+    run.step.model = static_cast<ModelId>(below(layouts_.size()));
     run.step.chunks.resize(1);  // a pass; sequences play no part here
     run.step.stages.resize(1);
     StagePlan& plan = run.step.stages[0];
-    for (ModelId m = 0; m < images_.size(); ++m) offload(m, plan);
+    for (ModelId m = 0; m < layouts_.size(); ++m) offload(m, plan);
     if (!state_.offloaded(run.step.model).empty()) bring_back(run.step.model, plan);
     change_cache(run.step.model, plan);
-    run.pass = group_uses(*images_[run.step.model]);
+    run.pass = group_uses(*layouts_[run.step.model]);
     for (const auto& [first, last] : run.pass.groups) bring_in(run.step, first, last);
     prefetch(run.step);
     cache_used_[run.step.model] = run.step.id;
@@ -89,10 +89,10 @@ class RandomScheduler {
  private:
   std::size_t below(std::size_t n) { return random_() % n; }
 
-  Pass group_uses(const Image& image) {
+  Pass group_uses(const ShardLayout& layout) {
     Pass pass;
-    for (PageUse use = 0; use < image.uses.size();) {
-      const PageUse last = std::min<PageUse>(use + static_cast<PageUse>(below(3)), image.uses.size() - 1);
+    for (PageUse use = 0; use < layout.uses.size();) {
+      const PageUse last = std::min<PageUse>(use + static_cast<PageUse>(below(3)), layout.uses.size() - 1);
       pass.groups.emplace_back(use, last);
       use = last + 1;
     }
@@ -148,28 +148,28 @@ class RandomScheduler {
 
   std::size_t cache_frames() const {
     std::size_t count = 0;
-    for (ModelId m = 0; m < images_.size(); ++m) count += state_.cache(m).size() + state_.offloaded(m).size();
+    for (ModelId m = 0; m < layouts_.size(); ++m) count += state_.cache(m).size() + state_.offloaded(m).size();
     return count;
   }
 
   // Makes the pages of one group resident and marks their frames used by it.
   void bring_in(Step& step, PageUse first, PageUse last) {
-    const Image& image = *images_[step.model];
+    const ShardLayout& layout = *layouts_[step.model];
     std::vector<FrameId> busy;
     for (PageUse use = first; use <= last; ++use) {
-      if (const FrameId frame = state_.frame_of(step.model, image.uses[use]); frame != kNoFrame) busy.push_back(frame);
+      if (const FrameId frame = state_.frame_of(step.model, layout.uses[use]); frame != kNoFrame) busy.push_back(frame);
     }
     for (PageUse use = first; use <= last; ++use) {
-      if (state_.frame_of(step.model, image.uses[use]) != kNoFrame) continue;
-      busy.push_back(fetch(step, step.model, image.uses[use], busy));
+      if (state_.frame_of(step.model, layout.uses[use]) != kNoFrame) continue;
+      busy.push_back(fetch(step, step.model, layout.uses[use], busy));
     }
     for (const FrameId frame : busy) last_use_[frame] = {step.id, last};
   }
 
   void prefetch(Step& step) {
     for (std::size_t i = below(4); i > 0; --i) {
-      const auto model = static_cast<ModelId>(below(images_.size()));
-      const auto page = static_cast<PageId>(below(images_[model]->pages()));
+      const auto model = static_cast<ModelId>(below(layouts_.size()));
+      const auto page = static_cast<PageId>(below(layouts_[model]->pages()));
       if (state_.frame_of(model, page) == kNoFrame) fetch(step, model, page, {});
     }
   }
@@ -191,7 +191,7 @@ class RandomScheduler {
     }
   }
 
-  std::vector<const Image*> images_;
+  std::vector<const ShardLayout*> layouts_;
   StageState state_;
   std::vector<std::optional<ReleasePoint>> last_use_;  // [frame] of what it holds now
   std::vector<StepId> cache_used_;                     // [model] last step whose pass used its cache
@@ -202,24 +202,24 @@ class RandomScheduler {
 // One rank under the adversary.
 class Rank {
  public:
-  Rank(const std::vector<Image>& images, int frames, std::uint64_t seed)
+  Rank(const std::vector<ShardLayout>& layouts, int frames, std::uint64_t seed)
       : random_(seed),
         adversary_(seed + 1),
         compute_(adversary_, 0),
         copy_(adversary_, 1),
         host_(device_),
-        written_(images.size()) {
-    for (const Image& image : images) {
-      image_list_.push_back(&image);
-      const auto model = static_cast<ModelId>(image_list_.size() - 1);
-      host_.add(image, "pages", [&](std::byte* pages, const std::vector<std::size_t>& offsets) {
+        written_(layouts.size()) {
+    for (const ShardLayout& layout : layouts) {
+      layout_list_.push_back(&layout);
+      const auto model = static_cast<ModelId>(layout_list_.size() - 1);
+      host_.add(layout, "pages", [&](std::byte* pages, const std::vector<std::size_t>& offsets) {
         for (PageId p = 0; p < offsets.size(); ++p) {
           const std::uint64_t stamp = stamp_of(model, p);
           std::memcpy(pages + offsets[p], &stamp, sizeof stamp);
         }
       });
     }
-    residency_.emplace(0, image_list_, host_, device_, frames, kPageBytes, kHostSlots, copy_, compute_);
+    residency_.emplace(0, layout_list_, host_, device_, frames, kPageBytes, kHostSlots, copy_, compute_);
   }
 
   // Carries the steps out, some accepted ahead of their turn. Returns what went wrong, if anything.
@@ -259,7 +259,7 @@ class Rank {
       for (PageUse use = first; use <= last; ++use) {
         const ResidentPage page = pages.acquire(use);
         compute_.wait(*page.ready);
-        bound.emplace_back(page.data, stamp_of(run.step.model, image_list_[run.step.model]->uses[use]));
+        bound.emplace_back(page.data, stamp_of(run.step.model, layout_list_[run.step.model]->uses[use]));
       }
       for (int phase = 0; phase < 2; ++phase) compute_.enqueue([this, bound] { check(bound); });
       pages.release_through(last);
@@ -315,7 +315,7 @@ class Rank {
   AdversaryStream compute_, copy_;
   AdversaryDevice device_;
   HostStore host_;
-  std::vector<const Image*> image_list_;
+  std::vector<const ShardLayout*> layout_list_;
   std::optional<Residency> residency_;
   std::vector<std::vector<std::uint64_t>> written_;  // [model][index in the cache's list] by the last pass
   std::size_t executing_ = 0, accepted_ = 0;
@@ -323,7 +323,7 @@ class Rank {
 };
 
 struct Scenario {
-  std::vector<Image> images;
+  std::vector<ShardLayout> layouts;
   int frames;
   std::vector<PlannedRun> runs;
 };
@@ -333,12 +333,12 @@ Scenario make_scenario(std::uint64_t seed) {
   Scenario s;
   const std::size_t models = 1 + random() % 3;
   for (std::size_t m = 0; m < models; ++m) {
-    s.images.push_back(make_image(1 + static_cast<int>(random() % 12), static_cast<int>(random() % 4)));
+    s.layouts.push_back(make_layout(1 + static_cast<int>(random() % 12), static_cast<int>(random() % 4)));
   }
   s.frames = 6 + static_cast<int>(random() % 10);  // often fewer than one model's pages
-  std::vector<const Image*> images;
-  for (const Image& image : s.images) images.push_back(&image);
-  RandomScheduler scheduler(images, s.frames, seed);
+  std::vector<const ShardLayout*> layouts;
+  for (const ShardLayout& layout : s.layouts) layouts.push_back(&layout);
+  RandomScheduler scheduler(layouts, s.frames, seed);
   for (int i = 0; i < 8; ++i) s.runs.push_back(scheduler.next());
   return s;
 }
@@ -348,7 +348,7 @@ TEST(OrderRule, RandomStepsKeepFramesIntact) {
   for (std::uint64_t seed = 0; seed < 5000; ++seed) {
     Scenario s = make_scenario(seed);
     for (const PlannedRun& run : s.runs) reloads += run.reloads();
-    Rank rank(s.images, s.frames, seed);
+    Rank rank(s.layouts, s.frames, seed);
     ASSERT_EQ(rank.run(s.runs), "") << "seed " << seed;
   }
   EXPECT_GT(reloads, 1000);
@@ -368,7 +368,7 @@ TEST(OrderRule, DroppedGatesAreCaught) {
     }
     if (!changed) continue;
     ++broken;
-    caught += !Rank(s.images, s.frames, seed).run(s.runs).empty();
+    caught += !Rank(s.layouts, s.frames, seed).run(s.runs).empty();
   }
   EXPECT_GT(broken, 300);
   EXPECT_GT(caught, broken / 4);
@@ -389,7 +389,7 @@ TEST(OrderRule, DroppedGatesOfCachesAreCaught) {
       }
       if (!changed) continue;
       ++broken;
-      caught += !Rank(s.images, s.frames, seed).run(s.runs).empty();
+      caught += !Rank(s.layouts, s.frames, seed).run(s.runs).empty();
     }
     EXPECT_GT(broken, 100) << kind;
     EXPECT_GT(caught, broken / 10) << kind;
@@ -407,13 +407,13 @@ Step one_stage_step() {
 // What a finished step used is fetched over while the next pass is under way; otherwise the copy waits for that, too.
 TEST(OrderRule, AFinishedStepHoldsNoCopyUp) {
   for (const bool finished : {false, true}) {
-    const Image image = make_image(2, 0);
+    const ShardLayout layout = make_layout(2, 0);
     AdversaryDevice device;
     Adversary adversary(0);
     AdversaryStream compute(adversary, 0), copy(adversary, 1);
     HostStore host(device);
-    host.add(image, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
-    Residency residency(0, {&image}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
+    host.add(layout, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
+    Residency residency(0, {&layout}, host, device, /*frames=*/1, kPageBytes, /*host_slots=*/0, copy, compute);
     Step first = one_stage_step(), second = one_stage_step();
     first.stages[0].fetches = {{.model = 0, .page = 0, .frame = 0, .after = {}}};
     residency.accept(first);
@@ -435,35 +435,35 @@ TEST(OrderRule, AFinishedStepHoldsNoCopyUp) {
 
 // A fetch that waits for a use whose own page comes later on the link would deadlock: refused, not hung.
 TEST(OrderRule, WaitingForAnUnfetchedUseIsRefusedNotHung) {
-  const std::vector<Image> images{make_image(3, 0)};
+  const std::vector<ShardLayout> layouts{make_layout(3, 0)};
   std::vector<PlannedRun> runs(1);
   runs[0].step = one_stage_step();
   runs[0].pass.groups = {{0, 0}, {1, 1}, {2, 2}};
   runs[0].step.stages[0].fetches = {{.model = 0, .page = 2, .frame = 0, .after = {1, 1}},
                                     {.model = 0, .page = 0, .frame = 1, .after = {}},
                                     {.model = 0, .page = 1, .frame = 2, .after = {}}};
-  EXPECT_THAT(Rank(images, 3, 0).run(runs), ::testing::HasSubstr("no frame"));
+  EXPECT_THAT(Rank(layouts, 3, 0).run(runs), ::testing::HasSubstr("no frame"));
 }
 
 // A cache that waits for the very step that moves it could never be moved before the pass: refused, not hung.
 TEST(OrderRule, ACacheThatWaitsForItsOwnStepIsRefusedNotHung) {
-  const std::vector<Image> images{make_image(1, 0)};
+  const std::vector<ShardLayout> layouts{make_layout(1, 0)};
   std::vector<PlannedRun> runs(1);
   runs[0].step = one_stage_step();
   runs[0].step.stages[0].caches = {
       {.model = 0, .added = {0}},
       {.model = 0, .taken = 1, .kind = CacheChange::kOffload, .slots = {0}, .after = {1, 0}}};
-  EXPECT_THAT(Rank(images, 2, 0).run(runs), ::testing::HasSubstr("before its caches could be moved"));
+  EXPECT_THAT(Rank(layouts, 2, 0).run(runs), ::testing::HasSubstr("before its caches could be moved"));
 }
 
 // A page whose frame was given away in the same pass is noticed as absent.
 TEST(OrderRule, UseOfAPageWithoutAFrameIsRefused) {
-  const std::vector<Image> images{make_image(2, 0)};
+  const std::vector<ShardLayout> layouts{make_layout(2, 0)};
   std::vector<PlannedRun> runs(1);
   runs[0].step = one_stage_step();
   runs[0].pass.groups = {{0, 0}, {1, 1}};
   runs[0].step.stages[0].fetches = {{.model = 0, .page = 0, .frame = 0, .after = {}}};
-  EXPECT_THAT(Rank(images, 2, 0).run(runs), ::testing::HasSubstr("no frame"));
+  EXPECT_THAT(Rank(layouts, 2, 0).run(runs), ::testing::HasSubstr("no frame"));
 }
 
 }  // namespace

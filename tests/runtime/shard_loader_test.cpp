@@ -72,23 +72,24 @@ std::vector<std::byte> kept_bytes(const std::vector<std::byte>& stored, DType fr
 
 class ShardLoaderTest : public testing::Test {
  protected:
-  Image image_of(const CheckpointIndex& index, int tp, DType kept) const {
+  ShardLayout layout_of(const CheckpointIndex& index, int tp, DType kept) const {
     const ShardPlan plan = ShardPlan::make(ModelConfig::from_json(index.config_json), {tp, 1}, /*stage=*/0);
-    return Image::make(plan, format_, kept, kPageBytes);
+    return ShardLayout::make(plan, format_, kept, kPageBytes);
   }
 
-  // The image's pages with every slice packed in one go.
-  std::vector<std::vector<std::byte>> expected_pages(const CheckpointIndex& index, const Image& image, int t) const {
+  // The layout's pages with every slice packed in one go.
+  std::vector<std::vector<std::byte>> expected_pages(const CheckpointIndex& index, const ShardLayout& layout,
+                                                     int t) const {
     std::vector<std::vector<std::byte>> pages;
-    for (const std::size_t used : image.used_bytes) pages.emplace_back(used);
+    for (const std::size_t used : layout.used_bytes) pages.emplace_back(used);
     const TensorReader reader(index);
-    for (std::size_t i = 0; i < image.plan.tensors.size(); ++i) {
-      const ShardTensor& tensor = image.plan.tensors[i];
+    for (std::size_t i = 0; i < layout.plan.tensors.size(); ++i) {
+      const ShardTensor& tensor = layout.plan.tensors[i];
       if (tensor.same_as >= 0) continue;
       const bool packed = tensor.role == TensorRole::kGemmWeight;
       for (const TensorPart& part : tensor.parts) {
         const TensorEntry& entry = index.tensors.at(part.source);
-        const DType kept = packed ? image.weight_dtype : DType::kF32;
+        const DType kept = packed ? layout.weight_dtype : DType::kF32;
         const std::vector<std::byte> all = kept_bytes(stored_bytes(reader, entry), entry.dtype, kept);
         const std::size_t row_bytes = all.size() / part.total, size = size_of(kept), width = row_bytes / size;
         std::vector<std::byte> slice_bytes;
@@ -100,7 +101,7 @@ class ShardLoaderTest : public testing::Test {
         const int extent = static_cast<int>(slice_bytes.size() / row_bytes);
         const int rows = part.transposed ? static_cast<int>(width) : extent;
         const int columns = part.transposed ? extent : static_cast<int>(width);
-        for (const PanelPlace& panel : image.tensors[i].panels) {
+        for (const PanelPlace& panel : layout.tensors[i].panels) {
           const int begin = std::max(panel.row_begin, part.row);
           const int end = std::min(panel.row_begin + panel.rows, part.row + rows);
           if (begin >= end || columns == 0) continue;
@@ -132,11 +133,11 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
     for (const auto& [tp, t, threads] : {std::tuple(1, 0, 3), std::tuple(3, 0, 1), std::tuple(3, 1, 2),
                                          std::tuple(3, 2, 1), std::tuple(4, 1, 2), std::tuple(4, 3, 3)}) {
       SCOPED_TRACE(testing::Message() << name_of(stored) << " as " << name_of(kept) << ", tp " << tp << ", rank " << t);
-      const Image image = image_of(index, tp, kept);
-      const auto expected = expected_pages(index, image, t);
+      const ShardLayout layout = layout_of(index, tp, kept);
+      const auto expected = expected_pages(index, layout, t);
       HostStore host(*device_);
       LoadTimes times;
-      const ModelId model = host.load(index, "model", image, t, format_, threads, &times);
+      const ModelId model = host.load(index, "model", layout, t, format_, threads, &times);
       for (PageId page = 0; page < expected.size(); ++page) {
         const std::byte* found = host.page(model, page);
         ASSERT_TRUE(std::equal(expected[page].begin(), expected[page].end(), found)) << "page " << page;
@@ -156,18 +157,18 @@ TEST_F(ShardLoaderTest, NamesADamagedChunk) {
   test::damage_tensor(checkpoint.path(), tensor);
   const std::size_t middle = index.tensors.at(tensor).bytes / 2, row_bytes = index.tensors.at(tensor).bytes / kVocab;
   const std::size_t chunk = middle / kDigestChunkBytes;
-  const Image image = image_of(index, /*tp=*/4, DType::kF32);
+  const ShardLayout layout = layout_of(index, /*tp=*/4, DType::kF32);
   int damaged = 0;
   HostStore host(*device_);
   for (int t = 0; t < 4; ++t) {
-    const TensorPart& part = image.plan.tensors[0].parts[0];
+    const TensorPart& part = layout.plan.tensors[0].parts[0];
     const PartSlice slice = part.slices(t).at(0);
     const bool needed = slice.begin * row_bytes < (chunk + 1) * kDigestChunkBytes &&
                         slice.end * row_bytes > chunk * kDigestChunkBytes;
     damaged += needed;
     const int models = host.models();
     try {
-      host.load(index, "model", image, t, format_, /*threads=*/3);
+      host.load(index, "model", layout, t, format_, /*threads=*/3);
       EXPECT_FALSE(needed) << t;
       EXPECT_EQ(host.models(), models + 1);
     } catch (const CheckpointError& error) {

@@ -8,12 +8,12 @@ namespace {
 class StageStateTest : public ::testing::Test {
  protected:
   StageStateTest() {
-    image_.page_bytes = 64;
-    image_.used_bytes = {64, 32, 16};
-    image_.uses = {0, 1, 2};
+    layout_.page_bytes = 64;
+    layout_.used_bytes = {64, 32, 16};
+    layout_.uses = {0, 1, 2};
   }
-  StageState make() { return StageState({&image_, &image_}, 4, /*host_slots=*/3); }
-  Image image_;
+  StageState make() { return StageState({&layout_, &layout_}, 4, /*host_slots=*/3); }
+  ShardLayout layout_;
 };
 
 TEST_F(StageStateTest, AFetchForgetsWhatTheFrameHeld) {

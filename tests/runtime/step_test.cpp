@@ -116,7 +116,7 @@ TEST(Report, RoundTripAndSizeBound) {
   report.pages_refetched = 10;
   for (int i = 0; i < 5; ++i) {
     SampledRow row{.token = i, .logprob = -0.5f, .target_logprob = -2, .finite = i != 3, .top = {}};
-    for (int k = 0; k < LogitSummary::kTop; ++k) row.top.emplace_back(k, -1.0f * k);
+    for (int k = 0; k < TopLogits::kTop; ++k) row.top.emplace_back(k, -1.0f * k);
     report.rows.push_back(row);
   }
   const std::vector<std::byte> bytes = report.encode();

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 
 namespace computron::test {
 namespace {
@@ -12,16 +12,16 @@ using ::testing::DoubleNear;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // 64 MiB of weights, 1e6 multiplications and additions a row.
-Image make_image() {
-  Image image;
-  image.used_bytes = {32 * kMiB, 32 * kMiB};
+ShardLayout make_layout() {
+  ShardLayout layout;
+  layout.used_bytes = {32 * kMiB, 32 * kMiB};
   ShardTensor weight;
   weight.name = "weight";
   weight.role = TensorRole::kGemmWeight;
   weight.rows = 500;
   weight.columns = 1000;
-  image.plan.tensors = {weight};
-  return image;
+  layout.plan.tensors = {weight};
+  return layout;
 }
 
 // By the options a pass reads for 4 ms and computes for 0.1 ms a row: 40 rows take as long to compute as to read.
@@ -34,8 +34,8 @@ class CostModelTest : public ::testing::Test {
     for (int i = 0; i < times; ++i) costs_.observe_pass(0, stage, rows, seconds);
   }
 
-  Image image_ = make_image();
-  CostModel costs_{{{&image_, &image_}, {&image_, &image_}}, kOptions};
+  ShardLayout layout_ = make_layout();
+  CostModel costs_{{{&layout_, &layout_}, {&layout_, &layout_}}, kOptions};
 };
 
 TEST_F(CostModelTest, BeginsWithTheFormula) {

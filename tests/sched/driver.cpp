@@ -24,7 +24,7 @@ void require(bool condition, const std::string& rule) {
 Replica::Replica(const FakeRoster& roster, int stage, int frames)
     : roster_(roster),
       stage_(stage),
-      state_(roster.images(stage), frames, kHostSlots),
+      state_(roster.layouts(stage), frames, kHostSlots),
       last_use_(frames, ReleasePoint{}) {}
 
 void Replica::execute(const Step& step, StepId completed) {
@@ -55,12 +55,12 @@ void Replica::place_until(ReleasePoint point, StepId completed) {
 void Replica::run_pass(const Step& step, StepId completed) {
   expect_cache_covers(step);
   for (const FrameId frame : state_.cache(step.model)) last_use_[frame] = {step.id, ReleasePoint::kEnd};
-  const std::vector<PageId>& uses = state_.image(step.model).uses;
+  const std::vector<PageId>& uses = state_.layout(step.model).uses;
   for (PageUse use = 0; use < uses.size(); ++use) {
     const FrameId frame = state_.frame_of(step.model, uses[use]);
     require(frame != kNoFrame, fmt::format("page {} is not there for its use", uses[use]));
     last_use_[frame] = {step.id, use};
-    const bool over = use + 1 == uses.size() || state_.image(step.model).over_before[use + 1] == use;
+    const bool over = use + 1 == uses.size() || state_.layout(step.model).over_before[use + 1] == use;
     if (over) place_until({step.id, use}, completed);
   }
 }
@@ -328,7 +328,7 @@ void Driver::check_pinned() const {
     for (const ExecutedStep& executed : steps_) {
       if (executed.step.model != m || executed.step.chunks.empty()) continue;
       for (const Replica& replica : replicas_) {
-        require(replica.state().resident_pages(m) == replica.state().image(m).pages(), "a pinned model lost pages");
+        require(replica.state().resident_pages(m) == replica.state().layout(m).pages(), "a pinned model lost pages");
       }
       break;
     }

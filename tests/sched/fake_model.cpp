@@ -13,22 +13,22 @@ namespace {
 
 constexpr TokenId kFirstRequest = 1000;
 
-Image make_image(const FakeModel& model, std::size_t stage) {
-  Image image;
-  image.page_bytes = kPageBytes;
-  image.plan.layers = model.layers[stage];
-  image.plan.kv_heads = 1;
-  image.plan.config.head_dim = 1;
+ShardLayout make_layout(const FakeModel& model, std::size_t stage) {
+  ShardLayout layout;
+  layout.page_bytes = kPageBytes;
+  layout.plan.layers = model.layers[stage];
+  layout.plan.kv_heads = 1;
+  layout.plan.config.head_dim = 1;
   for (int p = 0; p < model.pages[stage]; ++p) {
-    image.used_bytes.push_back(kPageBytes - 8 * (p % 5));
-    image.uses.push_back(static_cast<PageId>(p));
+    layout.used_bytes.push_back(kPageBytes - 8 * (p % 5));
+    layout.uses.push_back(static_cast<PageId>(p));
   }
-  if (model.pages[stage] > 1) image.uses.push_back(0);  // as a tied head would
+  if (model.pages[stage] > 1) layout.uses.push_back(0);  // as a tied head would
   // Operations that bind model.span uses each.
-  for (std::size_t use = 0; use < image.uses.size(); ++use) {
-    image.over_before.push_back(static_cast<std::int64_t>(use - use % model.span) - 1);
+  for (std::size_t use = 0; use < layout.uses.size(); ++use) {
+    layout.over_before.push_back(static_cast<std::int64_t>(use - use % model.span) - 1);
   }
-  return image;
+  return layout;
 }
 
 float score(std::uint64_t hash) { return -static_cast<float>(hash % 4096) / 256; }
@@ -109,8 +109,8 @@ FakeRoster::FakeRoster(std::vector<FakeModel> models) : models_(std::move(models
     shape.eos_tokens = model.eos_tokens;
     shape.pinned = model.pinned;
     for (std::size_t stage = 0; stage < model.pages.size(); ++stage) {
-      shape.images.push_back(&images_.emplace_back(make_image(model, stage)));
-      shape.caches.push_back(KvGeometry::make(images_.back()));
+      shape.layouts.push_back(&layouts_.emplace_back(make_layout(model, stage)));
+      shape.caches.push_back(KvGeometry::make(layouts_.back()));
     }
   }
 }
@@ -121,10 +121,10 @@ std::vector<std::string> FakeRoster::names() const {
   return names;
 }
 
-std::vector<const Image*> FakeRoster::images(int stage) const {
-  std::vector<const Image*> images;
-  for (const ModelShape& shape : shapes_) images.push_back(shape.images[stage]);
-  return images;
+std::vector<const ShardLayout*> FakeRoster::layouts(int stage) const {
+  std::vector<const ShardLayout*> layouts;
+  for (const ModelShape& shape : shapes_) layouts.push_back(shape.layouts[stage]);
+  return layouts;
 }
 
 int FakeRoster::frames_needed(ModelId model, int stage, int blocks) const {
@@ -168,11 +168,11 @@ SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target
   return row;
 }
 
-std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& types,
+std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& token_type_ids,
                                const std::vector<float>& patches, int count) {
   Prefix all;
   for (const TokenId token : tokens) all.add(token);
-  for (const std::int32_t type : types) all.hash = hash_tuple(all.hash, type, 2);
+  for (const std::int32_t type : token_type_ids) all.hash = hash_tuple(all.hash, type, 2);
   for (const float value : patches) all.hash = hash_tuple(all.hash, static_cast<std::uint64_t>(value), 3);
   std::vector<float> values;
   for (int i = 0; i < count; ++i) values.push_back(score(hash_tuple(all.hash, i)));
@@ -185,7 +185,7 @@ Completion deserved_completion(const Request& request, const std::vector<TokenId
       .id = request.id, .model = request.model, .prompt = {}, .tokens = {}, .error_code = {}, .error_message = {}};
   c.prompt_tokens = static_cast<int>(request.prompt.size());
   if (request.encodes()) {
-    c.values = fake_values(request.prompt, request.types, request.patches, request.values);
+    c.values = fake_values(request.prompt, request.token_type_ids, request.patches, request.values);
     if (std::isnan(c.values.back())) c.error_code = "numerical_error";
     return c;
   }
@@ -226,7 +226,9 @@ Request make_encoder_request(RequestId id, ModelId model, int tokens, int count,
   Request request = make_request(id, model, tokens, /*max_tokens=*/16, arrival_s);
   request.task = id % 2 == 0 ? Task::kEmbed : Task::kClassify;
   request.values = count;
-  for (int i = 0; i < tokens; ++i) request.types.push_back(static_cast<std::int32_t>(hash_tuple(id, i, 4) % 2));
+  for (int i = 0; i < tokens; ++i) {
+    request.token_type_ids.push_back(static_cast<std::int32_t>(hash_tuple(id, i, 4) % 2));
+  }
   request.patches = {static_cast<float>(id), 7};
   return request;
 }

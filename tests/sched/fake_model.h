@@ -27,7 +27,7 @@ struct FakeModel {
 // One stage, one layer.
 FakeModel small_model(int pages, std::vector<TokenId> eos_tokens = {});
 
-// Owns the images that shapes() point to.
+// Owns the layouts that shapes() point to.
 class FakeRoster {
  public:
   explicit FakeRoster(std::vector<FakeModel> models);
@@ -37,7 +37,7 @@ class FakeRoster {
   std::vector<ModelShape> shapes() const { return shapes_; }
   const ModelShape& shape(ModelId model) const { return shapes_[model]; }
   std::vector<std::string> names() const;  // "model-0", ...
-  std::vector<const Image*> images(int stage) const;
+  std::vector<const ShardLayout*> layouts(int stage) const;
 
   // Frames that the model needs on a stage for its pages and this many blocks of cache.
   int frames_needed(ModelId model, int stage, int blocks) const;
@@ -49,7 +49,7 @@ class FakeRoster {
 
  private:
   std::vector<FakeModel> models_;
-  std::deque<Image> images_;
+  std::deque<ShardLayout> layouts_;
   std::vector<ModelShape> shapes_;
 };
 
@@ -62,7 +62,7 @@ std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token);
 SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target);
 
 // What the last stage reports for an encoder's input: a hash of all of it. With kPoison in it, one in four is not finite.
-std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& types,
+std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& token_type_ids,
                                const std::vector<float>& patches, int count);
 
 // What the request must come to when it is served; times are left out.

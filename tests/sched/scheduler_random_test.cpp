@@ -66,7 +66,7 @@ class RandomJob {
     int frames = 0;
     for (ModelId m = 0; m < roster_.models(); ++m) {
       for (int stage = 0; stage < roster_.stages(); ++stage) {
-        int frames_here = roster_.frames_needed(m, stage, 1) - roster_.shape(m).images[stage]->pages();
+        int frames_here = roster_.frames_needed(m, stage, 1) - roster_.shape(m).layouts[stage]->pages();
         frames_here += roster_.weights_needed(m, stage);
         frames = std::max(frames, frames_here);
       }
@@ -82,7 +82,7 @@ class RandomJob {
     request.echo = false;
     request.logprobs = -1;
     request.values = 1 + static_cast<int>(request.id % 5);
-    if (request.id % 3 == 0) request.types.assign(request.prompt.size(), 1);
+    if (request.id % 3 == 0) request.token_type_ids.assign(request.prompt.size(), 1);
     if (request.id % 3 == 1) request.patches = {static_cast<float>(request.id), 3};
   }
 

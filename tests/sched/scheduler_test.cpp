@@ -46,7 +46,7 @@ std::vector<std::size_t> turn_sizes(const Driver& driver) {
 std::vector<PageId> resident(const Driver& driver, ModelId model) {
   const StageState& state = driver.stage(0);
   std::vector<PageId> pages;
-  for (PageId p = 0; p < static_cast<PageId>(state.image(model).pages()); ++p) {
+  for (PageId p = 0; p < static_cast<PageId>(state.layout(model).pages()); ++p) {
     if (state.frame_of(model, p) != kNoFrame) pages.push_back(p);
   }
   return pages;

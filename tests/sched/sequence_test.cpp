@@ -384,7 +384,7 @@ Request encoder_request(Task task) {
   request.task = task;
   request.part = 3;
   request.values = 2;
-  request.types = {0, 1, 1};
+  request.token_type_ids = {0, 1, 1};
   request.patches = {0.5f, 1.5f};
   return request;
 }

@@ -18,7 +18,7 @@ constexpr std::size_t kEverything = std::size_t{1} << 40;
 
 std::vector<PageId> resident(const StageState& state, ModelId model) {
   std::vector<PageId> pages;
-  for (PageId p = 0; p < static_cast<PageId>(state.image(model).pages()); ++p) {
+  for (PageId p = 0; p < static_cast<PageId>(state.layout(model).pages()); ++p) {
     if (state.frame_of(model, p) != kNoFrame) pages.push_back(p);
   }
   return pages;
@@ -33,7 +33,7 @@ std::vector<PageId> fetched(const StagePlan& plan) {
 // Three models of 4, 3 and 5 pages.
 class StagePoolTest : public ::testing::Test {
  protected:
-  StagePool make(int frames, int host_slots = 0) { return StagePool(roster_.images(0), frames, host_slots); }
+  StagePool make(int frames, int host_slots = 0) { return StagePool(roster_.layouts(0), frames, host_slots); }
   StagePlan pass(StagePool& pool, ModelId model, std::vector<ModelId> victims = {}, bool again = false) {
     StagePlan plan;
     pool.plan_pass(++step_, model, victims, again, plan);
@@ -201,7 +201,7 @@ TEST(StagePoolStreaming, EachPassFetchesWhatThePoolLacksAndTheTurningFrames) {
       FakeModel model = small_model(50);
       model.span = span;
       const FakeRoster roster({model});
-      StagePool pool(roster.images(0), frames);
+      StagePool pool(roster.layouts(0), frames);
       for (StepId step = 1; step <= 6; ++step) {
         StagePlan plan;
         pool.plan_pass(step, 0, {}, /*again=*/true, plan);
@@ -216,7 +216,7 @@ TEST(StagePoolStreaming, EachPassFetchesWhatThePoolLacksAndTheTurningFrames) {
 // A page of a few that stay, then a few that take turns: the link has work while the first are computed with.
 TEST(StagePoolStreaming, FetchesAreSpreadOverThePass) {
   const FakeRoster roster({small_model(100)});
-  StagePool pool(roster.images(0), 50);
+  StagePool pool(roster.layouts(0), 50);
   StagePlan plan;
   for (StepId step = 1; step <= 4; ++step) {
     plan = {};
@@ -232,7 +232,7 @@ TEST(StagePoolStreaming, FetchesAreSpreadOverThePass) {
 TEST(StagePoolStreaming, WhatAPassEndsWithAndTheNextBeginsWithStays) {
   for (const int frames : {10, 20, 45}) {
     const FakeRoster roster({small_model(50)});
-    StagePool pool(roster.images(0), frames);
+    StagePool pool(roster.layouts(0), frames);
     for (StepId step = 1; step <= 6; ++step) {
       StagePlan plan;
       pool.plan_pass(step, 0, {}, /*again=*/true, plan);
@@ -245,7 +245,7 @@ TEST(StagePoolStreaming, ThePoolCannotBeSmallerThanAnOperation) {
   FakeModel model = small_model(20);
   model.span = 5;
   const FakeRoster roster({model});
-  StagePool enough(roster.images(0), 5), short_of_one(roster.images(0), 4);
+  StagePool enough(roster.layouts(0), 5), short_of_one(roster.layouts(0), 4);
   EXPECT_EQ(enough.fewest_frames(0), 5);
   StagePlan plan;
   EXPECT_NO_THROW(enough.plan_pass(1, 0, {}, false, plan));
@@ -258,7 +258,7 @@ TEST_F(StagePoolTest, PlansCarryEverythingOver) {
   for (int round = 0; round < 300; ++round) {
     const int frames = 8 + static_cast<int>(random() % 8);
     StagePool pool = make(frames, /*host_slots=*/20);
-    StageState rank(roster_.images(0), frames, 20);
+    StageState rank(roster_.layouts(0), frames, 20);
     for (StepId id = 1; id <= 12; ++id) {
       const auto model = static_cast<ModelId>(random() % 3);
       std::vector<ModelId> others{(model + 1) % 3, (model + 2) % 3};

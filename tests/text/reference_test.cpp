@@ -93,7 +93,7 @@ TEST_P(Reference, PairsInFull) {
     const EncodedPair pair =
         encoder_.encode_pair(expected.at("first").get<std::string>(), expected.at("second").get<std::string>());
     EXPECT_EQ(pair.tokens, expected.at("ids").get<Tokens>());
-    EXPECT_EQ(pair.types, expected.at("types").get<std::vector<std::int32_t>>());
+    EXPECT_EQ(pair.token_type_ids, expected.at("types").get<std::vector<std::int32_t>>());
   }
 }
 

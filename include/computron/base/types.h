@@ -20,7 +20,7 @@ constexpr std::string_view name_of(DType t) {
 // "f32", "f16" or "bf16"; throws Error{kUsage} naming `text` otherwise.
 DType parse_dtype(std::string_view text);
 
-// Index of a model in the job's roster, of a page in a (model, stage) image, of a frame in a pool, of a job's step,
+// Index of a model in the job's roster, of a page in a (model, stage) layout, of a frame in a pool, of a job's step,
 // of a sequence from its admission until it is closed. The same on every rank.
 using ModelId = std::uint32_t;
 using PageId = std::uint32_t;

@@ -19,7 +19,7 @@ struct MatrixSource {
   std::size_t rows = 0, columns = 0;
   std::size_t first = 0;   // the element of the tensor that is element (0, 0)
   std::size_t stride = 0;  // elements from one line of the tensor to the next
-  bool turned = false;     // lines of the tensor are columns: (r, c) is element first + c * stride + r
+  bool transposed = false;  // lines of the tensor are columns: (r, c) is element first + c * stride + r
 
   std::size_t elements() const { return rows * columns; }
 };
@@ -34,7 +34,7 @@ class MatrixReader {
 
  private:
   void read_lines(const MatrixSource& source, DType dtype, std::size_t first, std::size_t last);
-  void read_turned(const MatrixSource& source, DType dtype, std::size_t first_row, std::size_t last_row);
+  void read_transposed(const MatrixSource& source, DType dtype, std::size_t first_row, std::size_t last_row);
   void read_elements(const MatrixSource& source, DType dtype, std::size_t first, std::size_t count, std::byte* out);
 
   std::vector<std::byte> out_;    // what read() returns

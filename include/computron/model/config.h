@@ -1,5 +1,5 @@
 // The configuration of a transformer: one struct of numbers and flags that every family is a setting of.
-// Decoders (causal) end in logits over the vocabulary; encoders in a vector and the scores of classes.
+// Decoders (causal) end in logits over the vocabulary; encoders in a pooled embedding and the scores of classes.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,7 @@ struct ModelConfig {
   // What goes in: tokens, or square images cut into square patches behind a class token.
   int vocab = 0;            // 0: images
   int embedding_width = 0;  // of a token's row, projected to `hidden` and back (OPT 350m); 0: hidden
-  int token_types = 0;      // rows of the table of segments (BERT)
+  int token_types = 0;      // rows of the table of token types, which tell segments apart (BERT)
   bool embedding_norm = false;
   int image_size = 0;  // pixels a side
   int patch_size = 0;  // pixels a side
@@ -66,9 +66,10 @@ struct ModelConfig {
   int experts = 0;         // MLPs of which a router chooses for each token; 0: one MLP for all
   int experts_per_token = 0;
 
-  // What comes out: logits of the next token, or of an encoder's first row a vector and the scores of classes.
+  // What comes out: logits of the next token, or of an encoder's first row its pooled embedding and the scores of
+  // classes.
   bool tied_head = true;                 // the output head is the token embedding; false for encoders
-  bool pooler = false;                   // vector = tanh(W x + b), otherwise x
+  bool pooler = false;                   // pooled embedding = tanh(W x + b), otherwise x
   int classes = 0;                       // 0: no scores
   std::vector<std::string> class_names;  // [classes], or empty: LABEL_0, LABEL_1, ...
 

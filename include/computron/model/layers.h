@@ -1,5 +1,15 @@
-// The parallel layers of a transformer. A layer knows its shapes and which tensors of the image it uses; bytes, stream
-// and scratch memory come with the pass. A layer built on tensors that the image lacks is absent, where it may be.
+// The parallel layers of a transformer. A layer knows its shapes and which tensors of the layout it uses; bytes, stream
+// and scratch memory come with the pass. A layer built on tensors that the layout lacks is absent, where it may be.
+//
+// Shapes: M rows (tokens, or an image's class token and patches), R of them lead to outputs; tp ranks cut a stage. An
+// array is this rank's: [M, ffn/tp] is the rank's own columns, and [M, hidden] is whole, the same on every rank of the
+// stage. What holds for every layer:
+//
+//   * `hidden` [M, hidden] f32, the residual stream, is whole before and after each layer that is handed it.
+//   * All ranks of a stage enqueue the same operations in the same order, so that their all-reduces meet.
+//   * Pages are acquired in the order of ShardLayout::uses, and released as soon as the last operation that reads them
+//     has been enqueued.
+//   * A layer keeps nothing from pass to pass; its results lie in the pass's Workspace until a layer writes there next.
 #pragma once
 
 #include <optional>
@@ -8,97 +18,88 @@
 #include <vector>
 
 #include "computron/model/pass.h"
+#include "computron/model/tensor_ref.h"
 
 namespace computron {
 
-// A tensor of an image. Binds its panels, part by part, to the frames its pages are in for one pass.
-class ImageTensorRef {
- public:
-  ImageTensorRef() = default;  // absent
-  ImageTensorRef(const Image& image, int index);
-  // The tensor called `name`, or an absent one.
-  static ImageTensorRef find(const Image& image, const std::string& name);
-
-  bool present() const { return image_ != nullptr; }
-  int rows() const { return shard().rows; }
-  int columns() const { return shard().columns; }
-
-  // How many operations a pass makes of this tensor: one for each group of panels, or one in all.
-  int parts(const PageSource& pages) const;
-
-  // The views are valid until the next pass binds this tensor.
-  Weight weight(PageSource& pages, int part);
-  Table table(PageSource& pages, int part);
-  Vector vector(PageSource& pages);
-  // To be called when the last operation that uses this part has been enqueued. Vectors have one part.
-  void done(PageSource& pages, int part = 0) const;
-
- private:
-  PanelGroup panels_of(const PageSource& pages, int part) const;
-  // Fills the views of a part's panels; returns them.
-  template <class Panel>
-  std::span<const Panel> bind(std::vector<Panel>& views, PageSource& pages, int part) const;
-  const ShardTensor& shard() const { return image_->plan.tensors[index_]; }
-  const ImageTensor& placed() const { return image_->tensors[index_]; }
-
-  const Image* image_ = nullptr;
-  int index_ = 0;
-  std::vector<WeightPanel> weight_panels_;
-  std::vector<TablePanel> table_panels_;
-};
-
+// LayerNorm or RMSNorm of rows [M, n], weights whole on every rank.
 class Norm {
  public:
   Norm() = default;  // absent
-  Norm(const Image& image, const std::string& prefix);
+  Norm(const ShardLayout& layout, const std::string& prefix);
   bool present() const { return weight_.present(); }
   void forward(Pass& pass, Activations in, Activations out);
 
  private:
   NormKind kind_ = NormKind::kLayerNorm;
   float epsilon_ = 0;
-  ImageTensorRef weight_, bias_;
+  TensorRef weight_, bias_;
 };
 
-// out = activation(x Wᵀ + b). Column-parallel where W's rows are split over the ranks: each computes its columns of the
-// result. Replicated where they are not. The bias, which every part of W needs, is copied to scratch memory first, so
-// that its page goes before W's come.
+// out = activation(x Wᵀ + b) for the rows of W that this rank has: what replicated and column-parallel layers share.
 class Linear {
  public:
   Linear() = default;  // absent
-  Linear(const Image& image, const std::string& prefix, Activation activation = Activation::kNone);
+  Linear(const ShardLayout& layout, const std::string& prefix, Activation activation = Activation::kNone);
   bool present() const { return weight_.present(); }
   int out() const { return weight_.rows(); }
+  // x [M, in] of the layout's input_dtype; out [M, out()], f32 or narrow.
   void forward(Pass& pass, Activations x, Activations out);
 
  private:
+  // Every part of W needs the bias: a copy in scratch memory lets its page go before W's pages come.
   Vector copy_bias(Pass& pass);
 
   Activation activation_ = Activation::kNone;
-  ImageTensorRef weight_, bias_;
+  TensorRef weight_, bias_;
 };
 
-// W's columns split over the ranks; the bias is added once.
+// W [out, in] whole on every rank: all compute the same [M, out].
+class ReplicatedLinear : public Linear {
+ public:
+  using Linear::Linear;
+};
+
+// W [out, in] with its rows split over the tp ranks: each computes its own columns of the result, [M, out/tp], out of
+// the whole x. No communication.
+class ColumnParallelLinear : public Linear {
+ public:
+  using Linear::Linear;
+};
+
+// What a residual branch, attention or MLP, adds to the residual stream: sum + bias. The bias is still to be added, so
+// that both go to the residual stream in one pass over its rows.
+struct BranchOutput {
+  Activations sum;                  // [M, hidden] f32, whole
+  const TensorRef* bias = nullptr;  // [hidden]; null, or absent: none
+};
+
+// W [hidden, in] with its columns split over the tp ranks: each multiplies its own columns of x, [M, in/tp], with its
+// own columns of W, and the all-reduce over tp, which the layer ends in, sums the products.
+//
+// Where the plan is reproducible, a rank's columns are cut into K slices, a tensor each. Their products are summed in a
+// fixed tree of which the all-reduce is the top.
 class RowParallelLinear {
  public:
-  RowParallelLinear(const Image& image, const std::string& prefix);
-  // hidden += Σ over ranks of x Wᵀ + b
-  void forward(Pass& pass, Activations x, Activations hidden);
+  RowParallelLinear(const ShardLayout& layout, const std::string& prefix);
+  // Σ over the ranks of x Wᵀ, in workspace.partial; and the bias.
+  BranchOutput forward(Pass& pass, Activations x);
 
-  // The terms of this rank's part of that sum: one, or where the plan is reproducible one for each chunk of W's columns.
-  int chunks() const { return static_cast<int>(weights_.size()); }
-  // out = term `chunk` of x Wᵀ
-  void multiply(Pass& pass, Activations x, int chunk, Activations out);
+  // The terms of this rank's part of the sum: one, or one a K slice.
+  int k_slices() const { return static_cast<int>(weights_.size()); }
+  // out [M, hidden] f32 = term number `k_slice` of x Wᵀ. Not reduced.
+  void multiply(Pass& pass, Activations x, int k_slice, Activations out);
 
  private:
-  std::vector<ImageTensorRef> weights_;
-  ImageTensorRef bias_;
+  std::vector<TensorRef> weights_;  // by K slice: [hidden, in/tp/k_slices]
+  TensorRef bias_;
 };
 
-// Vocabulary-parallel: tokens → [M, hidden], replicated. Where rows are narrower than `hidden` they are projected.
+// Vocabulary-parallel: each rank looks up the tokens of its slice of the vocabulary, and an all-reduce over tp makes
+// [M, hidden] whole. Where the table's rows are narrower than `hidden` they are projected.
 class TokenEmbedding {
  public:
-  TokenEmbedding(const Image& image, int t);
+  TokenEmbedding(const ShardLayout& layout, int t);
   void forward(Pass& pass, Activations hidden);
 
  private:
@@ -106,41 +107,42 @@ class TokenEmbedding {
 
   TokenId first_token_;
   DType dtype_;
-  ImageTensorRef tokens_;
-  Linear projection_;
+  TensorRef tokens_;  // [vocab/tp, width]
+  ReplicatedLinear projection_;
 };
 
-// A linear layer over flattened patches; the first row of every image is the class token.
+// A linear layer over flattened patches [M, patch_values]; the first row of every image is the class token.
 class PatchEmbedding {
  public:
-  explicit PatchEmbedding(const Image& image);
+  explicit PatchEmbedding(const ShardLayout& layout);
   void forward(Pass& pass, Activations hidden);
 
  private:
   int patch_values_;
   DType dtype_;
-  Linear patches_;
-  ImageTensorRef class_token_;
+  ReplicatedLinear patches_;
+  TensorRef class_token_;  // [hidden]
 };
 
-// What goes in, plus rows of the tables of segments and positions, normalised where the model says so.
+// The first layer: hidden = embedding of tokens or patches + rows of the tables of token types (BERT's segments) and
+// positions, normalised where the model says so.
 class Embedding {
  public:
-  Embedding(const Image& image, int t);
+  Embedding(const ShardLayout& layout, int t);
   void forward(Pass& pass, Activations hidden);
 
  private:
-  static void add(Pass& pass, ImageTensorRef& table, std::span<const std::int32_t> rows, int offset,
-                  Activations hidden);
+  // hidden[i, :] += table[rows[i] + offset, :]
+  static void add(Pass& pass, TensorRef& table, std::span<const std::int32_t> rows, int offset, Activations hidden);
 
   std::optional<TokenEmbedding> tokens_;   // either these
   std::optional<PatchEmbedding> patches_;  // or these
   int position_offset_;
-  ImageTensorRef types_, positions_;
+  TensorRef token_types_, positions_;  // [token_types, hidden], [positions + offset, hidden]
   Norm norm_;
 };
 
-// The angles by which every layer of a pass turns its queries and keys, computed once.
+// The rotary angles of every row, [M, head_dim] f32 in workspace.angles: computed once a pass, applied by every layer.
 class RotaryEmbedding {
  public:
   explicit RotaryEmbedding(const ModelConfig& config);
@@ -155,28 +157,29 @@ class RotaryEmbedding {
   std::vector<float> frequencies_;
 };
 
+// Multi-head attention, grouped-query where kv_heads < heads; heads are split over the tp ranks.
 class SelfAttention {
  public:
-  SelfAttention(const Image& image, const std::string& prefix, int layer_in_stage);
-  // hidden += attention(x)
-  void forward(Pass& pass, Activations x, Activations hidden);
+  SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
+  // x [M, hidden] of the layout's input_dtype.
+  BranchOutput forward(Pass& pass, Activations x);
 
  private:
   AttentionShape shape_;
   bool rotary_;
   int layer_;
   DType dtype_;
-  Linear qkv_;
+  ColumnParallelLinear qkv_;  // q | k | v
   RowParallelLinear output_;
 };
 
-// down(act(up(x))), or gated: down(act(gate(x)) · up(x)).
+// down(act(up(x))), or gated: down(act(gate(x)) · up(x)). The ffn units are split over the tp ranks.
 class Mlp {
  public:
-  Mlp(const Image& image, const std::string& prefix);
-  // hidden += mlp(x)
-  void forward(Pass& pass, Activations x, Activations hidden);
-  // The same in two parts: what goes down, and the way down.
+  Mlp(const ShardLayout& layout, const std::string& prefix);
+  // x [M, hidden] of the layout's input_dtype.
+  BranchOutput forward(Pass& pass, Activations x);
+  // Its first half: act(up(x)) or act(gate(x)) · up(x), [M, ffn/tp] in workspace.inner. down() is the second.
   Activations inner(Pass& pass, Activations x);
   RowParallelLinear& down() { return down_; }
 
@@ -184,7 +187,7 @@ class Mlp {
   bool gated_;
   Activation activation_;
   DType dtype_;
-  Linear up_;  // gate | up where gated
+  ColumnParallelLinear up_;  // gate | up where gated
   RowParallelLinear down_;
 };
 
@@ -192,9 +195,10 @@ class Mlp {
 // weight. Softmax over all experts in float32, the chosen ones' weights made to sum to one.
 class Experts {
  public:
-  Experts(const Image& image, const std::string& prefix);
-  // hidden += Σ over the chosen experts of weight × mlp(x). Waits for the router, whose choice decides what follows.
-  void forward(Pass& pass, Activations x, Activations hidden);
+  Experts(const ShardLayout& layout, const std::string& prefix);
+  // Σ over the chosen experts of weight × mlp(x), in workspace.mixture(0). x [M, hidden] of the layout's input_dtype.
+  // Waits for the router, whose choice decides which rows an expert is given.
+  BranchOutput forward(Pass& pass, Activations x);
 
   struct Choice {
     std::vector<std::int32_t> rows;
@@ -205,22 +209,28 @@ class Experts {
 
  private:
   void route(Pass& pass, Activations x);
+  // mixture(k_slice) += weight × term `k_slice` of mlp(x), for the rows that chose the expert.
+  void add_expert(Pass& pass, Activations x, std::size_t expert);
+  int k_slices() { return experts_.front().down().k_slices(); }
 
   int experts_per_token_;
   DType dtype_;
-  Linear router_;
+  ReplicatedLinear router_;  // [experts, hidden]
   std::vector<Mlp> experts_;
-  std::vector<float> logits_;    // of the pass, on the host
+  std::vector<float> logits_;    // [M, experts] of the pass, on the host
   std::vector<Choice> choices_;  // [expert], of the pass
 };
 
+// One layer of the model: attention and an MLP, each with its norm and its residual add.
 class TransformerBlock {
  public:
-  TransformerBlock(const Image& image, int layer_in_stage);
+  TransformerBlock(const ShardLayout& layout, int layer_in_stage);
+  // hidden [M, hidden] f32, in place.
   void forward(Pass& pass, Activations hidden);
 
  private:
-  TransformerBlock(const Image& image, const std::string& prefix, int layer_in_stage);
+  TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
+  BranchOutput mlp(Pass& pass, Activations x);
 
   NormPosition norm_position_;
   DType dtype_;
@@ -230,39 +240,41 @@ class TransformerBlock {
   std::variant<Mlp, Experts> mlp_;
 };
 
-// Vocabulary-parallel output head of a decoder: each rank's slice of the logits, summarised row by row.
+// Vocabulary-parallel output head of a decoder: each rank's logits [R, vocab/tp], and of each row their top-k with
+// log-sum-exp and, where it samples, its candidates.
 class Head {
  public:
-  Head(const Image& image, int t);
-  // out.logits[i] and out.draws[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
+  Head(const ShardLayout& layout, int t);
+  // out.logits[i] and out.samples[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
   // Where the plan cuts the vocabulary into slices there is one of each for each slice, a row's side by side.
-  // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are given up in the last.
+  // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are released in the last.
   void forward(Pass& pass, Activations hidden, const Outputs& out);
 
  private:
   // The wanted rows of hidden, projected: [R, width].
   Activations project(Pass& pass, Activations hidden);
-  // Rows [first, first + count) of the logits.
-  void summarize_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round);
+  // Logits and what is made of them, for output rows [first, first + x.rows). x [rows, width] of the input_dtype.
+  void finish_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round);
 
   TokenId first_token_;
   int real_vocab_;
   int slices_;
   DType dtype_;
-  Linear projection_;
-  ImageTensorRef weight_;
+  ReplicatedLinear projection_;
+  TensorRef weight_;  // [vocab/tp, width]
 };
 
-// What an encoder says of a sequence, from its first row: a vector and the scores of classes.
+// Output of an encoder for a sequence, from its first row: the pooled embedding and the scores of classes.
 class Classifier {
  public:
-  explicit Classifier(const Image& image);
-  // vectors [R, hidden] and, if there are classes, scores [R, classes]; host memory, filled when the stream has run.
-  void forward(Pass& pass, Activations hidden, float* vectors, float* scores);
+  explicit Classifier(const ShardLayout& layout);
+  // pooled_embeddings [R, hidden] and, if there are classes, scores [R, classes]: host memory, f32, filled when the
+  // stream has run.
+  void forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores);
 
  private:
   DType dtype_;
-  Linear pooler_, classes_;
+  ReplicatedLinear pooler_, classes_;
 };
 
 }  // namespace computron

@@ -7,70 +7,80 @@
 
 #include "computron/base/trace.h"
 #include "computron/comm/all_reduce.h"
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 #include "computron/ops/ops.h"
 
 namespace computron {
 
-// What one forward pass works on. M rows: tokens, or an image's class token and patches; R of them lead to outputs.
-// Must stay unchanged until the stream has run the pass.
+// The input of one forward pass. M rows: tokens, or an image's class token and patches; R of them lead to outputs. The
+// caller leaves it unchanged until the stream has run the pass.
 struct Batch {
-  std::vector<TokenId> tokens;            // [M]; images: empty
-  std::vector<float> patches;             // images: [M, patch_values], channel by channel; class tokens' rows are zero
-  std::vector<std::int32_t> positions;    // [M]
-  std::vector<std::int32_t> types;        // [M] segments, for models that have them
-  std::vector<SequenceRows> sequences;    // cover the M rows in order
-  std::vector<std::int32_t> output_rows;  // [R] rows of the batch, ascending
-  std::vector<std::int32_t> top;          // decoders: [R] candidates to keep
-  std::vector<TokenId> targets;           // decoders: [R] token whose logit is wanted, or -1
-  std::vector<RowSampling> sampling;      // decoders: [R], or empty where no row draws
+  std::vector<TokenId> tokens;          // [M]; images: empty
+  std::vector<float> patches;           // images: [M, patch_values], channel by channel; class tokens' rows are zero
+  std::vector<std::int32_t> positions;  // [M]
+  std::vector<std::int32_t> token_type_ids;  // [M] for models that have token types (BERT's segments)
+  std::vector<SequenceRows> sequences;       // cover the M rows in order
+  std::vector<std::int32_t> output_rows;     // [R] rows of the batch, ascending
+  std::vector<std::int32_t> top;             // decoders: [R] best logits to keep
+  std::vector<TokenId> targets;              // decoders: [R] token whose logit is wanted, or -1
+  std::vector<RowSampling> sampling;         // decoders: [R], or empty where no row samples
   int rows() const { return static_cast<int>(positions.size()); }
   int output_count() const { return static_cast<int>(output_rows.size()); }
 };
 
 // Host memory that the last stage fills when the stream has run: `logits` for decoders, the others for encoders.
 struct Outputs {
-  LogitSummary* logits = nullptr;  // [R]
-  Draw* draws = nullptr;           // [R] of rows that draw
-  float* vectors = nullptr;        // [R, hidden], pooled
-  float* scores = nullptr;         // [R, classes]
+  TopLogits* logits = nullptr;         // [R]
+  SliceSample* samples = nullptr;      // [R] of rows that sample
+  float* pooled_embeddings = nullptr;  // [R, hidden]
+  float* scores = nullptr;             // [R, classes]
 };
 
-// Where a page use's bytes are, once `ready` is reached.
+// The bytes of a page use are at `data` once `ready` is reached; null: they are there.
 struct ResidentPage {
   const std::byte* data = nullptr;
   const Event* ready = nullptr;
 };
 
-// The pages of the pass's model, asked for in the order of Image::uses.
+// The pages of the pass's model. A pass acquires them in the order of ShardLayout::uses.
 class PageSource {
  public:
   virtual ~PageSource() = default;
-  // The page of `use`; its fetch has been enqueued. Valid until the use is over.
+  // The page of `use`, whose fetch has been enqueued. Valid until the use is released.
   virtual ResidentPage acquire(PageUse use) = 0;
-  // Every use ≤ `use` has been enqueued on the compute stream for the last time.
+  // The caller has enqueued its last operation of every use ≤ `use` on the compute stream.
   virtual void release_through(PageUse use) = 0;
-  // True where pages still to come wait for uses of this very pass: then tensors are worked through group by group, and
-  // uses end as Image::over_before says. Otherwise a tensor is one operation, which saves a join a group (groups of
-  // 32 MiB on two threads: some 5 % of a gemm where other programs disturb one of them; within 1 % on one thread).
+  // True where pages still to come wait for uses of this very pass: then a layer works through a tensor group by group,
+  // and uses are released as ShardLayout::over_before says. Otherwise a tensor is one operation, which saves a join a
+  // group (groups of 32 MiB on two threads: some 5 % of a gemm where other programs disturb one of them; within 1 % on
+  // one thread).
   virtual bool group_by_group() const = 0;
 };
 
-// Scratch arrays of a pass, allocated once for the largest model and batch; M rounded up to the rows kernels may read.
-//   hidden  [M, hidden] f32: the residual stream      input   [M, hidden or a patch]: what a layer multiplies
-//   partial [M, hidden] f32: sums to be reduced       inner   [M, heads × head_dim or ffn]: within a layer
-//   fused   [M, q + 2 kv, gate + up or classes] f32   angles  [M, head_dim] f32: rotary positions
-//   logits  [64, vocab/tp] f32                        bias    [the longest] f32
-//   gathered, gathered_out, mixture [M, hidden]: an expert's rows, what it makes of them (f32), what all add up to
-//   (f32) chunk   [M, a chunk of inner]: the columns of a chunk of a reproducible sum
+// Scratch arrays of a pass, allocated once for the largest model and batch. M is rounded up to the rows that kernels
+// may read (Ops::padded_rows); "input" is the type that GEMM weights are multiplied with. An array keeps its content
+// until the next layer writes there.
+//
+//   hidden       [M, hidden] f32                                the residual stream
+//   input        [M, hidden or patch_values] input              what a layer reads: the normalised residual stream
+//   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values] f32     results of wide products
+//   inner        [M, heads × head_dim/tp or ffn/tp] input       between a layer's two products
+//   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks
+//   angles       [M, head_dim] f32                              rotary angles
+//   logits       [kLogitRows, vocab/tp] f32
+//   bias         [the longest] f32                              a copy, so that its page can go
+//   gathered     [M, hidden] input                              the rows of one expert
+//   gathered_out [M, hidden] f32                                what the expert makes of them
+//   mixture      [k_slices][M, hidden] f32                      the experts' weighted sum
+//   k_slice      [M, inner / k_slices] input                    the columns of one K slice of a reproducible sum
 class Workspace {
  public:
-  // Sizes it needs for a shard; take the maximum over all models and stages of the rank.
+  // Bytes of each array that a shard needs; the caller takes the maximum over all models of the rank.
   struct Sizes {
     std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, logits = 0, bias = 0,
-                gathered = 0, gathered_out = 0, mixture = 0, chunk = 0;
-    int chunks = 1;  // of a row-parallel sum: there are as many `mixture`, and as many `partial` as its tree is deep
-    int levels() const;
+                gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0;
+    int k_slices = 1;    // per rank, of a row-parallel weight
+    int levels() const;  // of the tree that sums K slices: so many `partial` there are
     static Sizes of(const ShardPlan& plan, const Ops& ops, int max_rows);
     Sizes max(const Sizes& other) const;
     std::size_t total() const;
@@ -92,16 +102,16 @@ class Workspace {
   Activations bias(int length) const { return {bias_, 1, length, DType::kF32}; }
   Activations gathered(int rows, int columns, DType t) const { return {gathered_, rows, columns, t}; }
   Activations gathered_out(int rows, int columns) const { return {gathered_out_, rows, columns, DType::kF32}; }
-  Activations mixture(int chunk, int rows, int columns) const {
-    return {mixture_ + chunk * sizes_.mixture, rows, columns, DType::kF32};
+  Activations mixture(int k_slice, int rows, int columns) const {
+    return {mixture_ + k_slice * sizes_.mixture, rows, columns, DType::kF32};
   }
-  Activations chunk(int rows, int columns, DType t) const { return {chunk_, rows, columns, t}; }
+  Activations k_slice(int rows, int columns, DType t) const { return {k_slice_, rows, columns, t}; }
 
  private:
   std::unique_ptr<DeviceBuffer> buffer_;
   Sizes sizes_;
   std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *logits_, *bias_, *gathered_, *gathered_out_,
-      *mixture_, *chunk_;
+      *mixture_, *k_slice_;
 };
 
 // Everything a layer is handed. Borrowed by reference, valid for the pass.

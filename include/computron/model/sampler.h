@@ -1,4 +1,4 @@
-// From the tensor-parallel ranks' summaries of a row of logits to a token and its log-probabilities.
+// From the tensor-parallel ranks' top-k logits of a row to a token and its log-probabilities.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace computron {
 
-// How a sequence's tokens are drawn. Ranges are checked where requests are read.
+// How a sequence's tokens are sampled. Ranges are checked where requests are read.
 struct SamplingParams {
   float temperature = 0;
   int top_k = 0;
@@ -21,15 +21,15 @@ struct SamplingParams {
   float frequency_penalty = 0;
   float presence_penalty = 0;
   std::vector<std::pair<TokenId, float>> logit_bias = {};
-  std::vector<TokenId> stop_tokens = {};  // not drawn before
-  std::uint32_t min_tokens = 0;           // so many are generated
+  std::vector<TokenId> stop_tokens = {};  // not sampled before min_tokens are generated
+  std::uint32_t min_tokens = 0;
   std::uint32_t prompt_tokens = 0;        // of the sequence's tokens, these are not generated
   std::uint64_t key = 0;                  // of the noise
 
   bool operator==(const SamplingParams&) const = default;
   bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
   // False: the best token of the plain logits, as if there were no parameters.
-  bool draws() const { return temperature > 0 || penalises() || !logit_bias.empty() || min_tokens > 0; }
+  bool samples() const { return temperature > 0 || penalises() || !logit_bias.empty() || min_tokens > 0; }
 };
 
 // A sequence's parameters and, where penalties need them, the tokens that it holds.
@@ -58,17 +58,17 @@ struct SampledRow {
   std::vector<std::pair<TokenId, float>> top;  // up to `top` best tokens with their log-probabilities
 };
 
-// `parts` holds one summary a rank, in rank order: the result has the same bits wherever it is computed.
+// `parts` holds one top-k a rank, in rank order: the result has the same bits wherever it is computed.
 // log p(x) = logit(x) − max − log Σ exp(logit − max), the last two in double.
-SampledRow sample_greedy(std::span<const LogitSummary* const> parts, int top);
+SampledRow sample_greedy(std::span<const TopLogits* const> parts, int top);
 
 // The token that a row's slices, one a rank, lead to; nothing if it takes more than their candidates to tell (then the
-// slices of all ranks do: draw_from_all). Error{kInternal} for no slice with a token.
-std::optional<Candidate> draw(const RowSampling& row, std::span<const Draw* const> parts);
+// slices of all ranks do: sample_from_all). Error{kInternal} for no slice with a token.
+std::optional<Candidate> sample_from_slices(const RowSampling& row, std::span<const SliceSample* const> parts);
 // `all` of the row's tokens, in any order.
-Candidate draw_from_all(const RowSampling& row, std::vector<Candidate> all);
+Candidate sample_from_all(const RowSampling& row, std::vector<Candidate> all);
 
-// `row` with the token that was drawn in place of the best.
-void take_drawn(const Candidate& drawn, std::span<const LogitSummary* const> parts, SampledRow& row);
+// `row` with the token that was sampled in place of the best.
+void take_sampled(const Candidate& sampled, std::span<const TopLogits* const> parts, SampledRow& row);
 
 }  // namespace computron

@@ -51,11 +51,11 @@ struct ShardTensor {
 
 // What the ranks of one stage compute with; the same for every t.
 //
-// Reproducible: the same bits at every tp that divides kSumChunks. The columns of row-parallel weights are cut into
-// kSumChunks equal chunks, a tensor each, multiplied one by one and summed in a fixed tree of which the all-reduce over
-// the ranks is the top; the vocabulary is cut alike, and what is said of a row of logits is said slice by slice.
+// Reproducible: the same bits at every tp that divides kKSlices. The columns of row-parallel weights are cut into
+// kKSlices equal K slices, a tensor each, multiplied one by one and summed in a fixed tree of which the all-reduce over
+// the ranks is the top; the vocabulary is cut alike, and a row of logits is reduced slice by slice.
 struct ShardPlan {
-  static constexpr int kSumChunks = 8;
+  static constexpr int kKSlices = 8;
 
   ModelConfig config;
   MeshShape mesh;
@@ -67,7 +67,7 @@ struct ShardPlan {
   int kv_copies = 1;                 // of every key/value head, over all ranks
   int ffn = 0;                       // per rank
   int vocab = 0;                     // per rank
-  int chunks = 1;                    // of a row-parallel weight, and slices of the vocabulary, per rank
+  int k_slices = 1;                  // per rank: K slices of a row-parallel weight, and as many of the vocabulary
   std::vector<ShardTensor> tensors;  // in execution order
 
   bool embeds() const { return stage == 0; }

@@ -10,8 +10,8 @@ namespace computron {
 
 class Transformer {
  public:
-  // Borrows the image. `t` is this rank's place in the stage.
-  Transformer(const Image& image, int t);
+  // Borrows the layout. `t` is this rank's place in the stage.
+  Transformer(const ShardLayout& layout, int t);
 
   // The stage's part of a forward pass. On the first stage `hidden` [M, hidden] is filled from the batch, elsewhere it
   // holds what the stage before computed. On the last stage `out` is filled when the stream has run.

@@ -16,8 +16,8 @@
 
 #include "computron/base/types.h"
 #include "computron/device/device.h"
-#include "computron/ops/sampling.h"
-#include "computron/ops/types.h"
+#include "computron/kernels/sampling.h"
+#include "computron/kernels/types.h"
 
 namespace computron {
 
@@ -130,9 +130,9 @@ class Ops {
   // out[r] = cos | sin of positions[r] × frequencies, [rows, head_dim] f32; frequencies [head_dim / 2].
   virtual void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                              Activations out) = 0;
-  // Turns the queries and keys of `qkv` (as attention() takes it) by the angles of their rows: element i of a head with
-  // element i + head_dim / 2.
-  virtual void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
+  // Applies RoPE: rotates the queries and keys of `qkv` (as attention() takes it) by the angles of their rows, element
+  // i of a head with element i + head_dim / 2.
+  virtual void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
   // out[r, :] = in[r, :] in out's dtype (f32 or narrow). in: f32.
   virtual void convert(Stream&, Activations in, Activations out) = 0;
   // out[i, :] = in[rows[i], :] in out's dtype (f32 or narrow). in: f32, or of out's dtype.
@@ -147,15 +147,16 @@ class Ops {
   // is not causal, over all of them, this pass's included.
   virtual void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                          const KvCacheView& cache, int layer, Activations out) = 0;
-  // Summarises each slice of each row of logits [rows, columns] (f32), out[row × slices + slice].
+  // The top-k with log-sum-exp of each slice of each row of logits [rows, columns] (f32), out[row × slices + slice].
   // `top[r]` candidates are kept (≤ kTop, at least 1); targets[r] is a token whose logit is wanted, or -1.
   // `out` is host memory, filled when the stream has run.
-  virtual void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
-                         std::span<const TokenId> targets, LogitSummary* out) = 0;
-  // What each slice of each row of logits [rows, columns] (f32) offers to be drawn, out[row × slices + slice], for rows
-  // that draw; others' stay as they are. `out` is host memory, filled when the stream has run.
-  virtual void draw(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
-                    Draw* out) = 0;
+  virtual void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns,
+                                 std::span<const std::int32_t> top, std::span<const TokenId> targets,
+                                 TopLogits* out) = 0;
+  // The candidates of each slice of each row of logits [rows, columns] (f32), out[row × slices + slice], for rows that
+  // sample; others' stay as they are. `out` is host memory, filled when the stream has run.
+  virtual void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+                      SliceSample* out) = 0;
   // Host to device; `in` is borrowed until the stream has run.
   virtual void copy_from_host(Stream&, const void* in, Activations out) = 0;
   // Device to host, filled when the stream has run.

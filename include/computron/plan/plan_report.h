@@ -32,8 +32,8 @@ struct Plan {
 // Follows a run step by step; keeps turns, no steps.
 class PlanRecorder {
  public:
-  // `images[model][stage]`, borrowed; `tp` ranks a stage.
-  PlanRecorder(const std::vector<std::vector<const Image*>>& images, int tp);
+  // `layouts[model][stage]`, borrowed; `tp` ranks a stage.
+  PlanRecorder(const std::vector<std::vector<const ShardLayout*>>& layouts, int tp);
 
   void add(const VirtualRun::SentStep& sent);
   // All of `run` has been added.
@@ -42,7 +42,7 @@ class PlanRecorder {
  private:
   void note_fetches(const Step& step);
 
-  const std::vector<std::vector<const Image*>>& images_;
+  const std::vector<std::vector<const ShardLayout*>>& layouts_;
   int tp_;
   Plan plan_;
   std::vector<std::vector<std::size_t>> fetched_;  // [model][stage] that no turn has been charged with yet

@@ -20,8 +20,8 @@ namespace computron {
 class VirtualMesh {
  public:
   // `costs` are what passes and transfers really take; `latency_s` from rank 0 to a rank and back to it, each way.
-  // Borrows the images ([model][stage]).
-  VirtualMesh(std::vector<std::vector<const Image*>> images, CostModel costs, double latency_s);
+  // Borrows the layouts ([model][stage]).
+  VirtualMesh(std::vector<std::vector<const ShardLayout*>> layouts, CostModel costs, double latency_s);
 
   struct Execution {
     double begin_s = 0;     // of the first stage's compute
@@ -65,7 +65,7 @@ class VirtualMesh {
   bool use_is_over(const Stage& stage, ReleasePoint point, double& when_s) const;
   StageTimes times_at(Stage& stage, double now_s, double compute_s);
 
-  std::vector<std::vector<const Image*>> images_;
+  std::vector<std::vector<const ShardLayout*>> layouts_;
   CostModel costs_;
   double latency_s_;
   double reported_s_ = 0;

@@ -74,7 +74,7 @@ struct IncomingRequest {
   Digest128 key{};     // of the line's bytes
   std::optional<std::string> custom_id;
   std::string model;                                        // as asked for; may be unknown
-  bool base64_vectors = false;                              // how an embedding is written
+  bool base64_embeddings = false;                           // how an embedding is written
   std::vector<std::vector<TokenId>> prompt_token_ids = {};  // to come back with each prompt's choices; or none
   TextOutput text = {};                                     // of completions
   std::variant<RequestParts, RequestFailure> content;

@@ -53,14 +53,14 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  // Borrows everything but `communicators`, which must fit communicator_sizes(); images[m] and host page numbers must
-  // match. `images` are this stage's.
-  Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const Image*> images,
+  // Borrows everything but `communicators`, which must fit communicator_sizes(); layouts[m] and host page numbers must
+  // match. `layouts` are this stage's.
+  Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progress, std::vector<const ShardLayout*> layouts,
            const HostStore& host, Communicators communicators, const ExecutorOptions& options);
   ~Executor();  // ends the copy stream before its frames go
 
-  // What an executor of these images needs of its communicators.
-  static CommunicatorSizes communicator_sizes(const std::vector<const Image*>& images, const ExecutorOptions& options);
+  // What an executor of these layouts needs of its communicators.
+  static CommunicatorSizes communicator_sizes(const std::vector<const ShardLayout*>& layouts, const ExecutorOptions& options);
 
   // The step has arrived: enqueues the fetches that wait for nothing. Steps are accepted and run in the same order.
   // Error{kInternal} for copies that no right scheduler orders.
@@ -87,7 +87,7 @@ class Executor {
   const Mesh& mesh_;
   Ops& ops_;
   Progress& progress_;
-  std::vector<const Image*> images_;  // [model]
+  std::vector<const ShardLayout*> layouts_;  // [model]
   const HostStore& host_;
   Trace* trace_;
   bool use_graphs_;

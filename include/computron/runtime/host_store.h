@@ -11,7 +11,7 @@
 
 #include "computron/checkpoint/reader.h"
 #include "computron/device/device.h"
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 
 namespace computron {
 
@@ -32,37 +32,37 @@ class HostStore {
   // `threads` threads then digest and which becomes read-only. Models are numbered in the order of adding; `name` is
   // the model's name in errors and traces. Error{kSystem} naming the model where memory runs out.
   using Fill = std::function<void(std::byte* pages, const std::vector<std::size_t>& offsets)>;
-  ModelId add(const Image& image, const std::string& name, const Fill& fill, int threads = 1);
+  ModelId add(const ShardLayout& layout, const std::string& name, const Fill& fill, int threads = 1);
 
   // Adds a model from a checkpoint: reads rank t's slices, verifies their digests and packs them into pages, with
   // `threads` threads. Beside the pages it holds 1.5 MiB a thread, never a whole tensor. `times` (may be null) is set
   // to the time that it took. `poll` is called now and then on this thread. CheckpointError, or Error{kSystem}.
-  ModelId load(const CheckpointIndex& index, const std::string& name, const Image& image, int t,
+  ModelId load(const CheckpointIndex& index, const std::string& name, const ShardLayout& layout, int t,
                const WeightFormat& format, int threads, LoadTimes* times = nullptr,
                const std::function<void()>& poll = {});
 
   const std::byte* page(ModelId model, PageId page) const {
     return models_[model].buffer->data() + models_[model].offsets[page];
   }
-  std::size_t page_used_bytes(ModelId model, PageId page) const { return models_[model].image->used_bytes[page]; }
+  std::size_t page_used_bytes(ModelId model, PageId page) const { return models_[model].layout->used_bytes[page]; }
   // digest64 of the page's used bytes, taken when they were written: its copies must have it (CopyStream::fetch).
   std::uint64_t page_digest(ModelId model, PageId page) const { return models_[model].digests[page]; }
   PageName page_name(ModelId model, PageId page) const { return {models_[model].name, page}; }
   std::string_view name(ModelId model) const { return models_[model].name; }
   int models() const { return static_cast<int>(models_.size()); }
-  int pages(ModelId model) const { return models_[model].image->pages(); }
-  // Host bytes that an image's pages take.
-  static std::size_t bytes_of(const Image& image);
+  int pages(ModelId model) const { return models_[model].layout->pages(); }
+  // Host bytes that a layout's pages take.
+  static std::size_t bytes_of(const ShardLayout& layout);
 
  private:
   struct Model {
     std::string name;
-    const Image* image;
+    const ShardLayout* layout;
     std::unique_ptr<HostBuffer> buffer;
     std::vector<std::size_t> offsets;    // [page], 4096-aligned
     std::vector<std::uint64_t> digests;  // [page]
   };
-  Model allocate(const Image& image, const std::string& name) const;
+  Model allocate(const ShardLayout& layout, const std::string& name) const;
   ModelId keep(Model model);
 
   Device& device_;

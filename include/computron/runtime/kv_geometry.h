@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 #include "computron/ops/ops.h"
 
 namespace computron {
@@ -21,7 +21,7 @@ struct KvGeometry {
 
   // The same block_tokens on every stage of a model, so that a logical block is one everywhere. ConfigError when
   // a frame cannot hold even one slot.
-  static KvGeometry make(const Image& image, int block_tokens = kBlockTokens);
+  static KvGeometry make(const ShardLayout& layout, int block_tokens = kBlockTokens);
   static constexpr int kBlockTokens = 16;
 
   // Frames that hold `blocks` logical blocks.

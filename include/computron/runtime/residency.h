@@ -31,8 +31,8 @@ namespace computron {
 
 class Residency {
  public:
-  // Borrows images (this stage's), host pages and streams; owns the pool and `host_slots` slots of offload area.
-  Residency(int stage, std::vector<const Image*> images, const HostStore& host, Device& device, int frames,
+  // Borrows layouts (this stage's), host pages and streams; owns the pool and `host_slots` slots of offload area.
+  Residency(int stage, std::vector<const ShardLayout*> layouts, const HostStore& host, Device& device, int frames,
             std::size_t frame_bytes, int host_slots, CopyStream& copy_stream, Stream& compute,
             VerifySwap verify = VerifySwap::kOff);
 
@@ -55,7 +55,7 @@ class Residency {
   void released(ReleasePoint point);
 
   int stage_;
-  std::vector<const Image*> images_;
+  std::vector<const ShardLayout*> layouts_;
   Stream& compute_;
   FramePool pool_;
   OffloadArea offload_area_;

@@ -26,29 +26,29 @@ class RowCollector {
   // Collective over the stage's ranks. `logits` and `draws`: [row, slice], this rank's `slices` vocabulary slices of
   // the batch's output rows; `draws` is empty where no row draws. Returns the sampled rows on t = 0, nothing elsewhere.
   // Waits by `progress`.
-  std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<LogitSummary> logits,
-                                  std::vector<Draw> draws);
+  std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<TopLogits> logits,
+                                  std::vector<SliceSample> samples);
 
  private:
   // What one rank offers: [row, slice].
   struct Offer {
-    std::vector<LogitSummary> logits;
-    std::vector<Draw> draws;
+    std::vector<TopLogits> logits;
+    std::vector<SliceSample> samples;
   };
   // The offers of all ranks.
   struct Table {
     std::vector<Offer> ranks;
     int slices = 1;
     // All slices of row i, in the order of tokens.
-    std::vector<const LogitSummary*> logits_of(std::size_t i) const;
-    std::vector<const Draw*> draws_of(std::size_t i) const;
+    std::vector<const TopLogits*> logits_of(std::size_t i) const;
+    std::vector<const SliceSample*> samples_of(std::size_t i) const;
   };
   static std::vector<std::byte> encode(const Batch& batch, int slices, const Offer& offer);
   static Offer decode(const Batch& batch, int slices, std::span<const std::byte> bytes);
   static std::size_t max_bytes(const Batch& batch, int slices);
 
   std::vector<SampledRow> sample(const Batch& batch, int slices, Offer own);
-  void answer(int slices, const std::vector<Draw>& draws);
+  void answer(int slices, const std::vector<SliceSample>& samples);
   std::vector<std::vector<Candidate>> whole_rows(const std::vector<std::uint32_t>& wanted, const Table& table);
 
   void send(std::span<const std::byte> bytes, int to);

@@ -59,8 +59,8 @@ struct SequenceState {
 
 class StageState {
  public:
-  // `images[m]` is model m's image of this stage; borrowed. `host_slots`: of the offload area.
-  StageState(std::vector<const Image*> images, int frames, int host_slots = 0);
+  // `layouts[m]` is model m's layout of this stage; borrowed. `host_slots`: of the offload area.
+  StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0);
 
   // The parts of applying a step, in this order; Error{kInternal} for anything that a right scheduler would not order.
   // The sequence ends; it holds its blocks no longer.
@@ -100,7 +100,7 @@ class StageState {
   StateDigest digest_after(const Step& step) const;
   // Test only: damages what `field` of the digest is of. To be called when `step`, which has a pass, has been applied.
   void diverge(const std::string& field, const Step& step);
-  const Image& image(ModelId model) const { return *images_[model]; }
+  const ShardLayout& layout(ModelId model) const { return *layouts_[model]; }
 
  private:
   struct Block {
@@ -124,7 +124,7 @@ class StageState {
   void take_slots(ModelId model, const std::vector<HostSlot>& slots);
   void free_slots(ModelId model);
 
-  std::vector<const Image*> images_;
+  std::vector<const ShardLayout*> layouts_;
   std::vector<std::vector<FrameId>> page_tables_;  // [model][page]
   std::vector<int> resident_;                      // [model]
   std::vector<std::vector<FrameId>> caches_;       // [model]

@@ -9,8 +9,8 @@
 
 #include "computron/base/bytes.h"
 #include "computron/base/types.h"
-#include "computron/model/image.h"
 #include "computron/model/sampler.h"
+#include "computron/model/shard_layout.h"
 
 namespace computron {
 
@@ -80,7 +80,7 @@ struct SequenceChunk {
   std::uint8_t top = 0;                           // candidates wanted a row beyond the best one
   TokenId after_last = -1;                        // with kAll: the token that follows the chunk, -1 if unknown
   std::uint32_t values = 0;                       // with kEmbedding and kScores: how many
-  std::optional<SamplingParams> sampling = {};    // with a sequence's first chunk, where it draws
+  std::optional<SamplingParams> sampling = {};    // with a sequence's first chunk, where it samples
   std::vector<std::int32_t> token_type_ids = {};  // [tokens]; empty: all 0
   std::vector<float> patches = {};  // images: [tokens, patch_values], zeros for the class token; only the first
                                     // stage gets them

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "computron/base/types.h"
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 
 namespace computron {
 
@@ -27,8 +27,8 @@ struct CostOptions {
 
 class CostModel {
  public:
-  // `images[model][stage]`; borrowed only during the call.
-  CostModel(const std::vector<std::vector<const Image*>>& images, const CostOptions& options);
+  // `layouts[model][stage]`; borrowed only during the call.
+  CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts, const CostOptions& options);
 
   double transfer_s(std::size_t stage, std::size_t bytes) const { return bytes / link_bytes_per_s(stage); }
   double link_bytes_per_s(std::size_t stage) const { return host_links_[stage].bytes / host_links_[stage].busy_s; }

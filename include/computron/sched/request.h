@@ -42,13 +42,14 @@ struct Request {
 
   // Of encoders, whose task is to embed or to classify.
   int values = 0;                        // that come back: elements of the vector, or classes
-  std::vector<std::int32_t> types = {};  // segment of every token of the prompt; empty: all 0
+  std::vector<std::int32_t> token_type_ids = {};  // segment of every token of the prompt; empty: all 0
   std::vector<float> patches = {};       // images: as in SequenceChunk
 
   bool encodes() const { return task != Task::kComplete; }
   // What it takes while it waits, but for a constant.
   std::size_t bytes() const {
-    return sizeof(TokenId) * prompt.size() + sizeof(std::int32_t) * types.size() + sizeof(float) * patches.size();
+    return sizeof(TokenId) * prompt.size() + sizeof(std::int32_t) * token_type_ids.size() +
+           sizeof(float) * patches.size();
   }
 };
 

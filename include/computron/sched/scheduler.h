@@ -29,7 +29,7 @@ namespace computron {
 
 // A model as the scheduler sees it, on all stages.
 struct ModelShape {
-  std::vector<const Image*> images;  // [stage]
+  std::vector<const ShardLayout*> layouts;  // [stage]
   std::vector<KvGeometry> caches;    // [stage]
   std::vector<TokenId> eos_tokens;
   bool pinned = false;  // its pages stay once they are there
@@ -97,7 +97,7 @@ class Scheduler {
   // Share of the model's pages that are in the pools of all stages once what is planned has been done.
   double resident_share(ModelId model) const;
   const CacheUse& cache_use(ModelId model) const { return work_[model].cache_use(); }
-  const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
+  const ShardLayout& layout(ModelId model, std::size_t stage) const { return *models_[model].layouts[stage]; }
   const CostModel& costs() const { return costs_; }
   // When what has been planned will have been executed; 0 if nothing is in flight.
   double predicted_end_s() const { return in_flight_.empty() ? 0 : in_flight_.back().end_s; }

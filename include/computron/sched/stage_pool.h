@@ -21,10 +21,10 @@ namespace computron {
 class StagePool {
  public:
   // `host_slots`: frames of host memory that swapped-out caches may take.
-  StagePool(std::vector<const Image*> images, int frames, int host_slots = 0);
+  StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0);
 
   int frames() const { return state_.frames(); }
-  int pages(ModelId model) const { return state_.image(model).pages(); }
+  int pages(ModelId model) const { return state_.layout(model).pages(); }
   int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
   std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }

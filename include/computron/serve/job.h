@@ -127,7 +127,7 @@ class Job {
     CheckpointIndex index;
     ModelConfig config;
     DType weight_dtype = DType::kF32;
-    std::vector<Image> images;  // [stage]
+    std::vector<ShardLayout> layouts;  // [stage]
   };
 
   void read_indices();
@@ -140,7 +140,7 @@ class Job {
   TransportKind transport() const;
   void lengthen_steps();
   void check_message_size(const ModelConfig& config, const std::string& id) const;
-  void make_images();
+  void make_layouts();
   void plan_memory(const Communicator& node);
   std::size_t default_pool_bytes();
   std::size_t default_host_cache_bytes() const;
@@ -151,7 +151,7 @@ class Job {
   std::string device_kind() const;
   std::string device_line() const;
   std::string memory_table(const std::vector<MemoryNeed>& needs) const;
-  const Image& own_image(const Model& model) const { return model.images[mesh_->stage]; }
+  const ShardLayout& own_layout(const Model& model) const { return model.layouts[mesh_->stage]; }
 
   JobOptions options_;
   std::unique_ptr<Mesh> mesh_;

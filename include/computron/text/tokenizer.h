@@ -29,7 +29,7 @@ inline constexpr std::size_t kMaxTokenizerFileBytes = std::size_t{64} << 20;
 // Tokens with their segments: 0 the first text's, 1 the second's.
 struct EncodedPair {
   std::vector<TokenId> tokens;
-  std::vector<std::int32_t> types;
+  std::vector<std::int32_t> token_type_ids;
 };
 
 // Immutable, so any number of threads may share one; each encodes with an Encoder of its own.

@@ -234,12 +234,12 @@ void CpuOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positio
 }
 
 // Queries and keys lie side by side.
-void CpuOps::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
-  check_rotate(shape, angles, qkv);
+void CpuOps::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  check_apply_rope(shape, angles, qkv);
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
       for (int head = 0; head < shape.heads + shape.kv_heads; ++head) {
-        kernels::rotate(f32_row(angles, r), shape.head_dim / 2, f32_row(qkv, r) + head * shape.head_dim);
+        kernels::apply_rope(f32_row(angles, r), shape.head_dim / 2, f32_row(qkv, r) + head * shape.head_dim);
       }
     });
   });
@@ -354,8 +354,8 @@ void CpuOps::run_attention(CpuContext& context, const AttentionCall& call) {
   });
 }
 
-void CpuOps::summarize(Stream& stream, Activations logits, const LogitColumns& columns,
-                       std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
+void CpuOps::top_k_log_sum_exp(Stream& stream, Activations logits, const LogitColumns& columns,
+                               std::span<const std::int32_t> top, std::span<const TokenId> targets, TopLogits* out) {
   check_logits(logits, columns);
   const auto rows = static_cast<std::size_t>(logits.rows);
   ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
@@ -363,7 +363,8 @@ void CpuOps::summarize(Stream& stream, Activations logits, const LogitColumns& c
     context.parallel_for(logits.rows * columns.slices, [&](int, int item) {
       const int r = item / columns.slices;
       const LogitSlice slice(logits, columns, item % columns.slices);
-      out[item] = kernels::summarize(f32_row(logits, r) + slice.first, slice.real, columns.first_token + slice.first,
+      out[item] =
+          kernels::top_k_log_sum_exp(f32_row(logits, r) + slice.first, slice.real, columns.first_token + slice.first,
                                      top[static_cast<std::size_t>(r)], targets[static_cast<std::size_t>(r)]);
     });
   });
@@ -375,8 +376,8 @@ void CpuOps::copy_to_host(Stream& stream, Activations in, void* out) {
   });
 }
 
-void CpuOps::draw(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
-                  Draw* out) {
+void CpuOps::sample(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+                    SliceSample* out) {
   check_logits(logits, columns);
   ensure(rows.size() == static_cast<std::size_t>(logits.rows), "a row of logits lacks its sampling");
   cpu(stream).launch([=, this](CpuContext& context) {
@@ -384,10 +385,10 @@ void CpuOps::draw(Stream& stream, Activations logits, const LogitColumns& column
     context.parallel_for(logits.rows * columns.slices, [&](int thread, int item) {
       const int r = item / columns.slices;
       const RowSampling& row = rows[static_cast<std::size_t>(r)];
-      if (!row.draws) return;
+      if (!row.samples) return;
       const LogitSlice slice(logits, columns, item % columns.slices);
-      out[item] = kernels::draw(f32_row(logits, r) + slice.first, slice.real, columns.first_token + slice.first, row,
-                                workspace(thread).scaled);
+      out[item] = kernels::sample(f32_row(logits, r) + slice.first, slice.real, columns.first_token + slice.first, row,
+                                  workspace(thread).scaled);
     });
   });
 }

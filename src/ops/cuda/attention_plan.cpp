@@ -26,7 +26,7 @@ void AttentionPlan::add(const AttentionShape& shape, const SequenceRows& sequenc
     const int position = sequence.start + i;
     rows[static_cast<std::size_t>(sequence.row + i)] = {position, shape.causal ? position + 1 : end, first_block};
   }
-  if (narrow && sequence.rows > kFewRows) {
+  if (narrow && sequence.rows > kMaxDecodeRows) {
     for (int i = 0; i < sequence.rows; i += kTileQueries) {
       tiles.push_back({sequence.row + i, std::min(kTileQueries, sequence.rows - i)});
     }
@@ -34,7 +34,7 @@ void AttentionPlan::add(const AttentionShape& shape, const SequenceRows& sequenc
   }
   for (int i = 0; i < sequence.rows; ++i) {
     row_ids.push_back(sequence.row + i);
-    spans = std::max(spans, kernels::cuda::span_count(rows[static_cast<std::size_t>(sequence.row + i)].keys));
+    splits = std::max(splits, kernels::cuda::split_count(rows[static_cast<std::size_t>(sequence.row + i)].keys));
   }
 }
 

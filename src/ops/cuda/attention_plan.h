@@ -5,23 +5,23 @@
 #include <span>
 #include <vector>
 
-#include "computron/ops/types.h"
+#include "computron/kernels/types.h"
 #include "kernels/cuda/attention.h"
 
 namespace computron {
 
 struct AttentionPlan {
   std::vector<kernels::cuda::AttentionRow> rows;  // of the batch; keys 0: of no sequence
-  std::vector<int> row_ids;                       // attended row by row
-  std::vector<kernels::cuda::QueryTile> tiles;    // attended together
+  std::vector<int> row_ids;                       // for split-KV decode
+  std::vector<kernels::cuda::QueryTile> tiles;    // for tiled prefill
   std::vector<std::uint32_t> blocks;              // of all sequences
   std::uint32_t largest_block = 0;
-  int spans = 1;  // of the longest of row_ids
+  int splits = 1;  // KV splits of the longest of row_ids
 
-  // Up to this many rows of a sequence go one by one: tensor cores would be idle for most of a tile.
-  static constexpr int kFewRows = 8;
+  // A sequence of up to this many rows is decoded row by row: tensor cores would be idle for most of a tile.
+  static constexpr int kMaxDecodeRows = 8;
 
-  // `narrow`: the cache has two-byte elements, which tiles need.
+  // `narrow`: the cache has two-byte elements, which tiled prefill needs.
   static AttentionPlan make(const AttentionShape& shape, std::span<const SequenceRows> sequences, int batch_rows,
                             int block_tokens, bool narrow);
 

@@ -287,11 +287,11 @@ void CudaOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positi
                            as<float>(out)});
 }
 
-void CudaOps::rotate(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
-  check_rotate(shape, angles, qkv);
+void CudaOps::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
+  check_apply_rope(shape, angles, qkv);
   const int half = shape.head_dim / 2;
-  run(begin(stream), "rotate", qkv.rows, (shape.heads + shape.kv_heads) * half,
-      kernel::Rotate{as<const float>(angles), half, qkv.columns, as<float>(qkv)});
+  run(begin(stream), "apply_rope", qkv.rows, (shape.heads + shape.kv_heads) * half,
+      kernel::ApplyRope{as<const float>(angles), half, qkv.columns, as<float>(qkv)});
 }
 
 void CudaOps::convert(Stream& stream, Activations in, Activations out) {
@@ -383,84 +383,87 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
                                    out.dtype};
   const int tiles = static_cast<int>(tables.plan.tiles.size());
   launch(
-      compute, "attention of tiles", [&](cudaStream_t on) { kernel::attend_tiles(on, call, tables.tiles, tiles); },
-      call, tables.tiles, tiles);
-  attend_rows(compute, call, tables);
+      compute, "tiled prefill attention",
+      [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); }, call, tables.tiles, tiles);
+  attend_decode(compute, call, tables);
 }
 
-// As many rows at a time as there is room for what their spans leave behind.
-void CudaOps::attend_rows(CudaComputeStream& stream, const kernel::AttentionCall& call, const AttentionTables& tables) {
+// As many rows at a time as there is room for what their splits leave behind.
+void CudaOps::attend_decode(CudaComputeStream& stream, const kernel::AttentionCall& call,
+                            const AttentionTables& tables) {
   const int count = static_cast<int>(tables.plan.row_ids.size());
-  const auto room_of = [&](int spans) -> std::size_t {
-    if (spans == 1) return kMaxGridItems;
-    return kScratchBytes / sizeof(float) / kernel::partial_place(1, call.shape.heads, 0, spans, 0, call.shape.head_dim);
+  const auto room_of = [&](int splits) -> std::size_t {
+    if (splits == 1) return kMaxGridItems;
+    return kScratchBytes / sizeof(float) /
+           kernel::partial_place(1, call.shape.heads, 0, splits, 0, call.shape.head_dim);
   };
-  // In classes, so that a pass stays the same while its sequences grow; blocks of spans that are not there leave at
+  // In classes, so that a pass stays the same while its sequences grow; blocks of splits that are not there leave at
   // once.
-  const int span_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.spans)));
-  const int spans = room_of(span_class) > 0 ? span_class : tables.plan.spans;
-  const std::size_t room = room_of(spans);
+  const int split_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.splits)));
+  const int splits = room_of(split_class) > 0 ? split_class : tables.plan.splits;
+  const std::size_t room = room_of(splits);
   ensure(room > 0, "a row of attention leaves more partial results than there is room for");
   const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
   for (int i = 0; i < count; i += step) {
-    const kernel::RowsPart part{tables.row_ids + i, std::min(step, count - i), spans, scratch<float>()};
+    const kernel::DecodeRows part{tables.row_ids + i, std::min(step, count - i), splits, scratch<float>()};
     launch(
-        stream, "attention of rows", [&](cudaStream_t on) { kernel::attend_rows(on, call, part); }, call, part);
+        stream, "split-KV decode attention", [&](cudaStream_t on) { kernel::attend_decode(on, call, part); }, call,
+        part);
   }
 }
 
 // ---- logits
 
-void CudaOps::summarize(Stream& stream, Activations logits, const LogitColumns& columns,
-                        std::span<const std::int32_t> top, std::span<const TokenId> targets, LogitSummary* out) {
+void CudaOps::top_k_log_sum_exp(Stream& stream, Activations logits, const LogitColumns& columns,
+                                std::span<const std::int32_t> top, std::span<const TokenId> targets, TopLogits* out) {
   check_logits(logits, columns);
   const auto rows = static_cast<std::size_t>(logits.rows), slices = static_cast<std::size_t>(columns.slices);
   ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
   if (rows == 0) return;
   CudaComputeStream& compute = begin(stream);
-  const auto summaries = staging_.result<LogitSummary>(compute, rows * slices);
-  kernel::SummarizeCall call{.logits = as<const float>(logits),
-                             .rows = 0,
-                             .columns = logits.columns,
-                             .of = columns,
-                             .top = staging_.upload(compute, top),
-                             .targets = staging_.upload(compute, targets),
-                             .parts = scratch<kernel::SummaryPart>(),
-                             .out = summaries.device};
+  const auto top_logits = staging_.result<TopLogits>(compute, rows * slices);
+  kernel::TopKCall call{.logits = as<const float>(logits),
+                        .rows = 0,
+                        .columns = logits.columns,
+                        .of = columns,
+                        .top = staging_.upload(compute, top),
+                        .targets = staging_.upload(compute, targets),
+                        .parts = scratch<kernel::TopKPart>(),
+                        .out = top_logits.device};
   const std::size_t row_parts = std::max<std::size_t>(1, slices * static_cast<std::size_t>(call.blocks()));
   const auto step =
-      static_cast<int>(std::min(kScratchBytes / sizeof(kernel::SummaryPart) / row_parts, kMaxGridItems / slices));
+      static_cast<int>(std::min(kScratchBytes / sizeof(kernel::TopKPart) / row_parts, kMaxGridItems / slices));
   ensure(step > 0, "a row of logits has more parts than there is room for");
   for (int first = 0; first < logits.rows; first += step) {
     call.rows = std::min(step, logits.rows - first);
     launch(
-        compute, "summarize", [&](cudaStream_t on) { kernel::summarize(on, call); }, call);
+        compute, "top_k_log_sum_exp", [&](cudaStream_t on) { kernel::top_k_log_sum_exp(on, call); }, call);
     call.logits += static_cast<std::size_t>(step) * logits.columns;
     call.top += step;
     call.targets += step;
     call.out += step * slices;
   }
-  compute.after([=] { std::copy_n(summaries.host, rows * slices, out); });
+  compute.after([=] { std::copy_n(top_logits.host, rows * slices, out); });
 }
 
-void CudaOps::DrawLists::add(int row, const RowSampling& s) {
+void CudaOps::SampleLists::add(int row, const RowSampling& s) {
   const auto append = [](auto& list, const auto& more) {
     const int begin = static_cast<int>(list.size());
     for (const auto& entry : more) list.push_back(entry);
     return begin;
   };
-  kernel::DrawRow r{.row = row,
-                    .truncated = s.truncates() ? truncating++ : -1,
-                    .temperature = s.temperature,
-                    .top_k = s.top_k,
-                    .top_p = s.top_p,
-                    .min_p = s.min_p,
-                    .repetition_penalty = s.repetition_penalty,
-                    .frequency_penalty = s.frequency_penalty,
-                    .presence_penalty = s.presence_penalty,
-                    .whole = s.whole,
-                    .key = s.key,
-                    .position = s.position};
+  kernel::SampleRow r{.row = row,
+                      .truncated = s.truncates() ? truncating++ : -1,
+                      .temperature = s.temperature,
+                      .top_k = s.top_k,
+                      .top_p = s.top_p,
+                      .min_p = s.min_p,
+                      .repetition_penalty = s.repetition_penalty,
+                      .frequency_penalty = s.frequency_penalty,
+                      .presence_penalty = s.presence_penalty,
+                      .whole = s.whole,
+                      .key = s.key,
+                      .position = s.position};
   r.used_begin = append(used, s.used);
   r.used_end = static_cast<int>(used.size());
   r.bias_begin = static_cast<int>(bias.size());
@@ -475,8 +478,8 @@ void CudaOps::DrawLists::add(int row, const RowSampling& s) {
 namespace {
 
 // What came back of one slice of a row.
-Draw draw_of(const kernel::DrawResult& result, const Candidate* candidates, const Candidate* all) {
-  Draw out{.best = result.best, .score = result.score, .max = result.max, .mass = result.mass};
+SliceSample sample_of(const kernel::SampleResult& result, const Candidate* candidates, const Candidate* all) {
+  SliceSample out{.best = result.best, .score = result.score, .max = result.max, .sum_exp = result.sum_exp};
   out.candidates.assign(candidates, candidates + result.candidates);
   out.slice.assign(all, all + result.slice);
   return out;
@@ -484,52 +487,52 @@ Draw draw_of(const kernel::DrawResult& result, const Candidate* candidates, cons
 
 }  // namespace
 
-void CudaOps::draw(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
-                   Draw* out) {
+void CudaOps::sample(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+                     SliceSample* out) {
   check_logits(logits, columns);
   ensure(rows.size() == static_cast<std::size_t>(logits.rows), "a row of logits lacks its sampling");
-  DrawLists lists;
+  SampleLists lists;
   for (int row = 0; row < logits.rows; ++row) {
-    if (rows[static_cast<std::size_t>(row)].draws) lists.add(row, rows[static_cast<std::size_t>(row)]);
+    if (rows[static_cast<std::size_t>(row)].samples) lists.add(row, rows[static_cast<std::size_t>(row)]);
   }
   if (lists.rows.empty()) return;
   CudaComputeStream& compute = begin(stream);
   const auto slices = static_cast<std::size_t>(columns.slices), width = logits.columns / slices;
   const std::size_t truncated = static_cast<std::size_t>(lists.truncating) * slices;
-  const DrawResults results{staging_.result<kernel::DrawResult>(compute, lists.rows.size() * slices),
-                            staging_.result<Candidate>(compute, truncated * Draw::kCandidates),
-                            staging_.result<Candidate>(compute, truncated * width)};
-  draw_rows(compute, logits, columns, lists, results);
-  compute.after([=, drawn = std::move(lists.rows)] {
-    for (std::size_t i = 0; i < drawn.size() * slices; ++i) {
-      const kernel::DrawRow& row = drawn[i / slices];
+  const SampleResults results{staging_.result<kernel::SampleResult>(compute, lists.rows.size() * slices),
+                              staging_.result<Candidate>(compute, truncated * SliceSample::kCandidates),
+                              staging_.result<Candidate>(compute, truncated * width)};
+  sample_rows(compute, logits, columns, lists, results);
+  compute.after([=, sampled = std::move(lists.rows)] {
+    for (std::size_t i = 0; i < sampled.size() * slices; ++i) {
+      const kernel::SampleRow& row = sampled[i / slices];
       const std::size_t place = row.truncated < 0 ? 0 : static_cast<std::size_t>(row.truncated) * slices + i % slices;
       out[static_cast<std::size_t>(row.row) * slices + i % slices] =
-          draw_of(results.slices.host[i], results.candidates.host + place * Draw::kCandidates,
-                  results.all.host + place * width);
+          sample_of(results.slices.host[i], results.candidates.host + place * SliceSample::kCandidates,
+                    results.all.host + place * width);
     }
   });
 }
 
 // As many rows at a time as there is room for their scaled logits.
-void CudaOps::draw_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
-                        const DrawLists& lists, const DrawResults& results) {
+void CudaOps::sample_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
+                          const SampleLists& lists, const SampleResults& results) {
   const std::int32_t* row_ids = staging_.upload(stream, std::span<const std::int32_t>(lists.row_ids));
-  kernel::DrawCall call{.logits = as<const float>(logits),
-                        .columns = logits.columns,
-                        .of = columns,
-                        .rows = staging_.upload(stream, std::span<const kernel::DrawRow>(lists.rows)),
-                        .count = 0,
-                        .used = staging_.upload(stream, std::span<const TokenUse>(lists.used)),
-                        .bias = staging_.upload(stream, std::span<const kernel::TokenBias>(lists.bias)),
-                        .banned = staging_.upload(stream, std::span<const TokenId>(lists.banned)),
-                        .scaled = nullptr,
-                        .parts = scratch<kernel::DrawPart>(),
-                        .out = results.slices.device,
-                        .candidates = results.candidates.device,
-                        .slices = results.all.device};
+  kernel::SampleCall call{.logits = as<const float>(logits),
+                          .columns = logits.columns,
+                          .of = columns,
+                          .rows = staging_.upload(stream, std::span<const kernel::SampleRow>(lists.rows)),
+                          .count = 0,
+                          .used = staging_.upload(stream, std::span<const TokenUse>(lists.used)),
+                          .bias = staging_.upload(stream, std::span<const kernel::TokenBias>(lists.bias)),
+                          .banned = staging_.upload(stream, std::span<const TokenId>(lists.banned)),
+                          .scaled = nullptr,
+                          .parts = scratch<kernel::SamplePart>(),
+                          .out = results.slices.device,
+                          .candidates = results.candidates.device,
+                          .slices = results.all.device};
   const std::size_t slices = static_cast<std::size_t>(columns.slices);
-  const std::size_t part_bytes = slices * static_cast<std::size_t>(call.blocks()) * sizeof(kernel::DrawPart);
+  const std::size_t part_bytes = slices * static_cast<std::size_t>(call.blocks()) * sizeof(kernel::SamplePart);
   const std::size_t room = kScratchBytes / (part_bytes + logits.columns * sizeof(float));
   const int step = static_cast<int>(std::min(room, kMaxGridItems / slices));
   ensure(step > 0, "a row of logits is longer than there is room for");
@@ -541,7 +544,7 @@ void CudaOps::draw_rows(CudaComputeStream& stream, const Activations& logits, co
         kernel::CopyRows<float, float>{as<const float>(logits), logits.columns, row_ids + first, 0, call.scaled,
                                        logits.columns});
     launch(
-        stream, "draw", [&](cudaStream_t on) { kernel::draw(on, call); }, call);
+        stream, "sample", [&](cudaStream_t on) { kernel::sample(on, call); }, call);
     call.rows += step;
     call.out += step * slices;
   }

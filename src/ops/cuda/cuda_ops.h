@@ -40,7 +40,7 @@ class CudaOps final : public Ops {
   void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
   void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                      Activations out) override;
-  void rotate(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
+  void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;
   void convert(Stream&, Activations in, Activations out) override;
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations out) override;
   void copy_columns(Stream&, Activations in, int first, Activations out) override;
@@ -48,10 +48,10 @@ class CudaOps final : public Ops {
                    Activations inout) override;
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
                  const KvCacheView& cache, int layer, Activations out) override;
-  void summarize(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
-                 std::span<const TokenId> targets, LogitSummary* out) override;
-  void draw(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
-            Draw* out) override;
+  void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
+                         std::span<const TokenId> targets, TopLogits* out) override;
+  void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
+              SliceSample* out) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
 
@@ -70,9 +70,9 @@ class CudaOps final : public Ops {
     const std::uint32_t* blocks = nullptr;
     const FrameId* frames = nullptr;
   };
-  // The lists of rows that draw, one behind the other.
-  struct DrawLists {
-    std::vector<kernels::cuda::DrawRow> rows;
+  // The lists of rows that sample, one behind the other.
+  struct SampleLists {
+    std::vector<kernels::cuda::SampleRow> rows;
     std::vector<std::int32_t> row_ids;
     std::vector<TokenUse> used;
     std::vector<kernels::cuda::TokenBias> bias;
@@ -80,9 +80,9 @@ class CudaOps final : public Ops {
     int truncating = 0;
     void add(int row, const RowSampling& sampling);
   };
-  // Where the kernels put what is drawn, in host memory.
-  struct DrawResults {
-    Staging::Result<kernels::cuda::DrawResult> slices;
+  // Where the kernels put what is sampled, in host memory.
+  struct SampleResults {
+    Staging::Result<kernels::cuda::SampleResult> slices;
     Staging::Result<Candidate> candidates;
     Staging::Result<Candidate> all;
   };
@@ -102,9 +102,10 @@ class CudaOps final : public Ops {
 
   const AttentionTables& attention_tables(CudaComputeStream& stream, const AttentionShape& shape, int batch_rows,
                                           std::span<const SequenceRows> sequences, const KvCacheView& cache);
-  void attend_rows(CudaComputeStream& stream, const kernels::cuda::AttentionCall& call, const AttentionTables& tables);
-  void draw_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
-                 const DrawLists& lists, const DrawResults& results);
+  void attend_decode(CudaComputeStream& stream, const kernels::cuda::AttentionCall& call,
+                     const AttentionTables& tables);
+  void sample_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
+                   const SampleLists& lists, const SampleResults& results);
 
   CudaWeightFormat format_;
   std::unique_ptr<DeviceBuffer> scratch_;  // of one operation at a time: the stream runs one after the other

@@ -1,4 +1,4 @@
-// Where the GPU's kernels find things: runs of rows, fragments of products, spans of keys, candidates of a row.
+// Where the GPU's kernels find things: runs of rows, fragments of products, splits of keys, candidates of a row.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,14 +76,14 @@ TEST(CudaWeights, LieRowByRowWhateverTheSource) {
   constexpr int kRows = 70, kIn = 130;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const auto values = random_floats(kRows * kIn, 1, dtype);
-    Floats turned(values.size()), padded = values;
-    for (int i = 0; i < kRows * kIn; ++i) turned[i % kIn * kRows + i / kIn] = values[i];
+    Floats transposed(values.size()), padded = values;
+    for (int i = 0; i < kRows * kIn; ++i) transposed[i % kIn * kRows + i / kIn] = values[i];
     padded.resize(128 * kIn);
-    std::vector<std::byte> straight(format.panel_bytes(kRows, kIn, dtype)), from_turned(straight);
+    std::vector<std::byte> straight(format.panel_bytes(kRows, kIn, dtype)), from_transposed(straight);
     format.pack(straight.data(), kIn, dtype, 0, kRows, 0, kIn, bytes_of(values, dtype).data(), kIn, 1);
-    format.pack(from_turned.data(), kIn, dtype, 0, kRows, 0, kIn, bytes_of(turned, dtype).data(), 1, kRows);
+    format.pack(from_transposed.data(), kIn, dtype, 0, kRows, 0, kIn, bytes_of(transposed, dtype).data(), 1, kRows);
     EXPECT_EQ(straight, bytes_of(padded, dtype));
-    EXPECT_EQ(from_turned, straight);
+    EXPECT_EQ(from_transposed, straight);
   }
 }
 
@@ -115,12 +115,12 @@ TEST(SkinnyGemm, FragmentsCoverTheDepthOnce) {
     const auto value = [](int r, int k) { return static_cast<float>((r * 7 + k * 3) % 11 - 5); };
     float acc[16][8] = {};
     for (int warp = 0; warp < kSkinnyWarps; ++warp) {
-      for (int turn = 0; turn < skinny_turns(depth); ++turn) {
+      for (int round = 0; round < skinny_rounds(depth); ++round) {
         for (int u = 0; u < kUnroll; ++u) {
-          for (int half = 0; half < 2; ++half) {  // the two products of a chunk
+          for (int half = 0; half < 2; ++half) {  // the two products of a K slice
             Fragments a{}, b{};
             for (int lane = 0; lane < 32; ++lane) {
-              const int k = depth_of(warp, turn, u, lane);
+              const int k = depth_of(warp, round, u, lane);
               if (k >= depth) continue;
               for (int j = 0; j < 2; ++j) {
                 for (int i = 0; i < 2; ++i) {
@@ -154,13 +154,13 @@ TEST(AttentionRows, SpansCoverWhatARowSees) {
       const AttentionRow row{position, position + 1, 0};
       const Range seen = visible(row, window);
       int covered = 0, next = seen.begin;
-      for (int span = 0; span < span_count(row.keys); ++span) {
-        const Range part = in_span(seen, span);
+      for (int split = 0; split < split_count(row.keys); ++split) {
+        const Range part = in_split(seen, split);
         if (part.empty()) continue;
         EXPECT_EQ(part.begin, next);
-        EXPECT_EQ(part.begin / kSpan, span);
-        EXPECT_EQ((part.end - 1) / kSpan, span);
-        EXPECT_GE(span, seen.begin / kSpan) << "combine_kernel begins there";
+        EXPECT_EQ(part.begin / kKvSplit, split);
+        EXPECT_EQ((part.end - 1) / kKvSplit, split);
+        EXPECT_GE(split, seen.begin / kKvSplit) << "combine_kernel begins there";
         next = part.end;
         covered += part.size();
       }
@@ -173,12 +173,12 @@ TEST(AttentionRows, EveryElementOfAKeyHasOneLane) {
   for (const std::size_t bytes : {2, 4}) {
     for (const int head_dim : {1, 9, 20, 64, 80, 96, 112, 128, 160, 192, 256}) {
       for (const bool aligned : {false, true}) {
-        const KeyShare share = key_share(bytes, head_dim, aligned);
+        const KeyPartition partition = key_partition(bytes, head_dim, aligned);
         std::vector<int> holders(static_cast<std::size_t>(head_dim));
-        for (int lane = 0; lane < share.lanes; ++lane) {
-          for (int v = 0; v < share.vectors; ++v) {
-            const int first = element_of(share.piece, share.lanes, v, lane);
-            for (int e = first; e < std::min(head_dim, first + share.piece); ++e) ++holders[e];
+        for (int lane = 0; lane < partition.lanes; ++lane) {
+          for (int v = 0; v < partition.vectors; ++v) {
+            const int first = element_of(partition.piece, partition.lanes, v, lane);
+            for (int e = first; e < std::min(head_dim, first + partition.piece); ++e) ++holders[e];
           }
         }
         EXPECT_EQ(std::count(holders.begin(), holders.end(), 1), head_dim) << head_dim << " of " << bytes;
@@ -230,13 +230,13 @@ TEST(AttentionPlan, EveryRowGoesOneWay) {
 
 TEST(AttentionPlan, CountsTheSpansOfTheLongestRow) {
   const std::vector<std::uint32_t> blocks(100);
-  const auto spans = [&](int start) {
+  const auto splits = [&](int start) {
     const std::vector<SequenceRows> one = {{0, 1, start, blocks}};
-    return AttentionPlan::make({.heads = 1, .kv_heads = 1, .head_dim = 8}, one, 1, 16, true).spans;
+    return AttentionPlan::make({.heads = 1, .kv_heads = 1, .head_dim = 8}, one, 1, 16, true).splits;
   };
-  EXPECT_EQ(spans(0), 1);
-  EXPECT_EQ(spans(kSpan - 1), 1);
-  EXPECT_EQ(spans(kSpan), 2);
+  EXPECT_EQ(splits(0), 1);
+  EXPECT_EQ(splits(kKvSplit - 1), 1);
+  EXPECT_EQ(splits(kKvSplit), 2);
 }
 
 // ---- logits
@@ -271,7 +271,7 @@ TEST(Logits, KeysSortAsNumbersDo) {
 }
 
 TEST(Logits, PenaltiesAreTheHosts) {
-  const DrawRow row{.repetition_penalty = 1.3f, .frequency_penalty = 0.7f, .presence_penalty = -0.2f};
+  const SampleRow row{.repetition_penalty = 1.3f, .frequency_penalty = 0.7f, .presence_penalty = -0.2f};
   for (const float x : {-2.0f, 0.0f, 3.7f}) {
     for (const std::uint32_t generated : {0u, 1u, 5u}) {
       const float after = x > 0 ? x / 1.3f : x * 1.3f;
@@ -283,7 +283,7 @@ TEST(Logits, PenaltiesAreTheHosts) {
 
 TEST(Logits, CandidatesSufficeWhereTheCpuSaysSo) {
   const auto row = [](int top_k, float top_p, float min_p, int whole) {
-    return DrawRow{.top_k = top_k, .top_p = top_p, .min_p = min_p, .whole = whole};
+    return SampleRow{.top_k = top_k, .top_p = top_p, .min_p = min_p, .whole = whole};
   };
   EXPECT_TRUE(candidates_suffice(row(0, 0.9f, 0, 0), 500, 500, 0, 0, 1, 1)) << "all of the slice";
   EXPECT_TRUE(candidates_suffice(row(0, 0.9f, 0, 0), 0, 500, 0, 0, 1, 1)) << "no number among them";

@@ -1,4 +1,4 @@
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -57,14 +57,14 @@ struct Case {
   std::size_t spare_bytes = 0;  // of a page, beyond the largest block
 
   ShardPlan plan() const { return ShardPlan::make(config, mesh, stage); }
-  Image image() const {
+  ShardLayout layout() const {
     const ShardPlan p = plan();
-    return Image::make(p, kFormat, dtype, Image::largest_block_bytes(p, kFormat, dtype) + spare_bytes);
+    return ShardLayout::make(p, kFormat, dtype, ShardLayout::largest_block_bytes(p, kFormat, dtype) + spare_bytes);
   }
 };
 
-std::size_t bytes_of(const Image& image, const ShardTensor& t, int rows) {
-  if (t.role == TensorRole::kGemmWeight) return kFormat.panel_bytes(rows, t.columns, image.weight_dtype);
+std::size_t bytes_of(const ShardLayout& layout, const ShardTensor& t, int rows) {
+  if (t.role == TensorRole::kGemmWeight) return kFormat.panel_bytes(rows, t.columns, layout.weight_dtype);
   return static_cast<std::size_t>(rows) * t.columns * sizeof(float);
 }
 
@@ -72,109 +72,109 @@ int block_of(const ShardTensor& t) {
   return t.role == TensorRole::kGemmWeight ? kRowBlock : t.role == TensorRole::kTable ? 1 : t.rows;
 }
 
-// --- What holds for every image ---------------------------------------------------------------------------------
+// --- What holds for every layout ---------------------------------------------------------------------------------
 
-void expect_rows_placed_once(const Image& image) {
-  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
+void expect_rows_placed_once(const ShardLayout& layout) {
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     int row = 0;
-    for (const PanelPlace& panel : image.tensors[i].panels) {
-      EXPECT_EQ(panel.row_begin, row) << image.plan.tensors[i].name;
-      EXPECT_GT(panel.rows, 0) << image.plan.tensors[i].name;
+    for (const PanelPlace& panel : layout.tensors[i].panels) {
+      EXPECT_EQ(panel.row_begin, row) << layout.plan.tensors[i].name;
+      EXPECT_GT(panel.rows, 0) << layout.plan.tensors[i].name;
       row += panel.rows;
     }
-    EXPECT_EQ(row, image.plan.tensors[i].rows) << image.plan.tensors[i].name;
+    EXPECT_EQ(row, layout.plan.tensors[i].rows) << layout.plan.tensors[i].name;
   }
 }
 
-void expect_panels_well_cut(const Image& image) {
-  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
-    const ShardTensor& t = image.plan.tensors[i];
-    for (const PanelPlace& panel : image.tensors[i].panels) {
+void expect_panels_well_cut(const ShardLayout& layout) {
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const ShardTensor& t = layout.plan.tensors[i];
+    for (const PanelPlace& panel : layout.tensors[i].panels) {
       EXPECT_TRUE(panel.rows % block_of(t) == 0 || panel.row_begin + panel.rows == t.rows) << t.name;
       EXPECT_TRUE(t.role != TensorRole::kGemmWeight || panel.rows <= kLargestPanel) << t.name;
       EXPECT_EQ(panel.offset % 64, 0u) << t.name;
-      ASSERT_LT(panel.page, image.used_bytes.size()) << t.name;
-      EXPECT_LE(panel.offset + bytes_of(image, t, panel.rows), image.used_bytes[panel.page]) << t.name;
+      ASSERT_LT(panel.page, layout.used_bytes.size()) << t.name;
+      EXPECT_LE(panel.offset + bytes_of(layout, t, panel.rows), layout.used_bytes[panel.page]) << t.name;
     }
-    EXPECT_TRUE(t.role != TensorRole::kVector || image.tensors[i].panels.size() == 1) << t.name;
+    EXPECT_TRUE(t.role != TensorRole::kVector || layout.tensors[i].panels.size() == 1) << t.name;
   }
 }
 
 // Within a page panels follow each other with less than a cache line between; what is used ends with the last.
-void expect_pages_packed(const Image& image) {
+void expect_pages_packed(const ShardLayout& layout) {
   std::map<PageId, std::map<std::size_t, std::size_t>> pages;  // page → offset → bytes
-  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
-    if (image.plan.tensors[i].same_as >= 0) continue;
-    for (const PanelPlace& panel : image.tensors[i].panels) {
-      const auto bytes = bytes_of(image, image.plan.tensors[i], panel.rows);
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    if (layout.plan.tensors[i].same_as >= 0) continue;
+    for (const PanelPlace& panel : layout.tensors[i].panels) {
+      const auto bytes = bytes_of(layout, layout.plan.tensors[i], panel.rows);
       EXPECT_TRUE(pages[panel.page].emplace(panel.offset, bytes).second) << "two panels at one place";
     }
   }
-  ASSERT_EQ(pages.size(), image.used_bytes.size());
+  ASSERT_EQ(pages.size(), layout.used_bytes.size());
   for (const auto& [page, panels] : pages) {
     std::size_t end = 0;
     for (const auto& [offset, bytes] : panels) {
       EXPECT_EQ(offset, round_up(end, std::size_t{64})) << "page " << page;
       end = offset + bytes;
     }
-    EXPECT_EQ(image.used_bytes[page], end) << "page " << page;
-    EXPECT_LE(end, image.page_bytes) << "page " << page;
+    EXPECT_EQ(layout.used_bytes[page], end) << "page " << page;
+    EXPECT_LE(end, layout.page_bytes) << "page " << page;
   }
 }
 
 // A panel ends at its tensor's end, at 512 rows, or where not even one more block fits the page.
-void expect_no_room_given_away(const Image& image) {
-  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
-    const ShardTensor& t = image.plan.tensors[i];
+void expect_no_room_given_away(const ShardLayout& layout) {
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const ShardTensor& t = layout.plan.tensors[i];
     if (t.same_as >= 0) continue;
-    for (const PanelPlace& panel : image.tensors[i].panels) {
+    for (const PanelPlace& panel : layout.tensors[i].panels) {
       const int rows_left = t.rows - panel.row_begin - panel.rows;
       if (rows_left == 0 || (t.role == TensorRole::kGemmWeight && panel.rows == kLargestPanel)) continue;
-      const std::size_t next = round_up(panel.offset + bytes_of(image, t, panel.rows), std::size_t{64});
-      EXPECT_GT(next + bytes_of(image, t, block_of(t)), image.page_bytes) << t.name << " row " << panel.row_begin;
+      const std::size_t next = round_up(panel.offset + bytes_of(layout, t, panel.rows), std::size_t{64});
+      EXPECT_GT(next + bytes_of(layout, t, block_of(t)), layout.page_bytes) << t.name << " row " << panel.row_begin;
     }
-    const PanelPlace& first = image.tensors[i].panels.front();
+    const PanelPlace& first = layout.tensors[i].panels.front();
     if (first.offset > 0 || first.page == 0) continue;  // a fresh page: the first block fitted the one before no more
-    const std::size_t open = round_up(image.used_bytes[first.page - 1], std::size_t{64});
-    EXPECT_GT(open + bytes_of(image, t, block_of(t)), image.page_bytes) << t.name;
+    const std::size_t open = round_up(layout.used_bytes[first.page - 1], std::size_t{64});
+    EXPECT_GT(open + bytes_of(layout, t, block_of(t)), layout.page_bytes) << t.name;
   }
 }
 
 // Pages are first visited in their order, uses never go back, and every use is somebody's.
-void expect_uses_in_execution_order(const Image& image) {
+void expect_uses_in_execution_order(const ShardLayout& layout) {
   PageUse last = 0;
-  std::vector<bool> used(image.uses.size(), false);
-  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
-    for (const PanelPlace& panel : image.tensors[i].panels) {
-      ASSERT_LT(panel.use, image.uses.size());
-      EXPECT_EQ(image.uses[panel.use], panel.page) << image.plan.tensors[i].name;
-      EXPECT_GE(panel.use, last) << image.plan.tensors[i].name;
+  std::vector<bool> used(layout.uses.size(), false);
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    for (const PanelPlace& panel : layout.tensors[i].panels) {
+      ASSERT_LT(panel.use, layout.uses.size());
+      EXPECT_EQ(layout.uses[panel.use], panel.page) << layout.plan.tensors[i].name;
+      EXPECT_GE(panel.use, last) << layout.plan.tensors[i].name;
       last = panel.use;
       used[panel.use] = true;
     }
   }
   EXPECT_THAT(used, ::testing::Each(true));
-  for (PageId page = 0; page < static_cast<PageId>(image.pages()); ++page) EXPECT_EQ(image.uses[page], page);
-  for (std::size_t use = 1; use < image.uses.size(); ++use) EXPECT_NE(image.uses[use], image.uses[use - 1]);
+  for (PageId page = 0; page < static_cast<PageId>(layout.pages()); ++page) EXPECT_EQ(layout.uses[page], page);
+  for (std::size_t use = 1; use < layout.uses.size(); ++use) EXPECT_NE(layout.uses[use], layout.uses[use - 1]);
 }
 
 // Groups follow each other over all panels; each lies in few pages, and its next panel lies in one too many.
-void expect_groups_well_cut(const Image& image) {
-  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
-    const std::vector<PanelPlace>& panels = image.tensors[i].panels;
+void expect_groups_well_cut(const ShardLayout& layout) {
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const std::vector<PanelPlace>& panels = layout.tensors[i].panels;
     int next = 0;
-    for (const PanelGroup& group : image.tensors[i].groups) {
-      EXPECT_EQ(group.first, next) << image.plan.tensors[i].name;
-      EXPECT_GT(group.count, 0) << image.plan.tensors[i].name;
+    for (const PanelGroup& group : layout.tensors[i].groups) {
+      EXPECT_EQ(group.first, next) << layout.plan.tensors[i].name;
+      EXPECT_GT(group.count, 0) << layout.plan.tensors[i].name;
       next += group.count;
       std::set<PageId> pages;
       for (int panel = group.first; panel < next; ++panel) pages.insert(panels[panel].page);
-      EXPECT_LE(pages.size(), std::size_t{Image::kGroupPages}) << image.plan.tensors[i].name;
+      EXPECT_LE(pages.size(), std::size_t{ShardLayout::kGroupPages}) << layout.plan.tensors[i].name;
       if (next < static_cast<int>(panels.size())) pages.insert(panels[next].page);
-      EXPECT_TRUE(next == static_cast<int>(panels.size()) || pages.size() > Image::kGroupPages)
-          << image.plan.tensors[i].name << " could have fewer groups";
+      EXPECT_TRUE(next == static_cast<int>(panels.size()) || pages.size() > ShardLayout::kGroupPages)
+          << layout.plan.tensors[i].name << " could have fewer groups";
     }
-    EXPECT_EQ(next, static_cast<int>(panels.size())) << image.plan.tensors[i].name;
+    EXPECT_EQ(next, static_cast<int>(panels.size())) << layout.plan.tensors[i].name;
   }
 }
 
@@ -184,15 +184,15 @@ struct Operation {
   std::int64_t release_through = -1;
 };
 
-std::vector<Operation> operations_of(const Image& image) {
+std::vector<Operation> operations_of(const ShardLayout& layout) {
   std::vector<Operation> operations;
-  for (std::size_t i = 0; i < image.tensors.size(); ++i) {
-    const std::string& name = image.plan.tensors[i].name;
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const std::string& name = layout.plan.tensors[i].name;
     const bool joins = name.ends_with("norm.bias");
-    for (const PanelGroup& group : image.tensors[i].groups) {
+    for (const PanelGroup& group : layout.tensors[i].groups) {
       if (!joins) operations.emplace_back();
       for (int panel = group.first; panel < group.first + group.count; ++panel) {
-        operations.back().uses.insert(image.tensors[i].panels[panel].use);
+        operations.back().uses.insert(layout.tensors[i].panels[panel].use);
       }
       operations.back().release_through = group.release_through;
     }
@@ -201,48 +201,48 @@ std::vector<Operation> operations_of(const Image& image) {
 }
 
 // A use is over after an operation exactly when no later one wants it or an earlier use.
-void expect_uses_end_in_time(const Image& image) {
-  const std::vector<Operation> operations = operations_of(image);
+void expect_uses_end_in_time(const ShardLayout& layout) {
+  const std::vector<Operation> operations = operations_of(layout);
   std::set<PageUse> wanted;
   for (auto operation = operations.rbegin(); operation != operations.rend(); ++operation) {
-    const auto first = wanted.empty() ? static_cast<std::int64_t>(image.uses.size()) : *wanted.begin();
+    const auto first = wanted.empty() ? static_cast<std::int64_t>(layout.uses.size()) : *wanted.begin();
     EXPECT_EQ(operation->release_through, first - 1);
     wanted.insert(operation->uses.begin(), operation->uses.end());
   }
 }
 
-void expect_releases_are_those_of_a_pass(const Image& image) {
-  ASSERT_EQ(image.over_before.size(), image.uses.size());
+void expect_releases_are_those_of_a_pass(const ShardLayout& layout) {
+  ASSERT_EQ(layout.over_before.size(), layout.uses.size());
   std::int64_t over = -1;
   std::set<PageUse> seen;
-  for (const Operation& operation : operations_of(image)) {
+  for (const Operation& operation : operations_of(layout)) {
     for (const PageUse use : operation.uses) {
       const bool first = seen.insert(use).second;
-      EXPECT_TRUE(!first || image.over_before[use] == over) << "use " << use << " after " << over;
+      EXPECT_TRUE(!first || layout.over_before[use] == over) << "use " << use << " after " << over;
     }
     over = operation.release_through;
   }
-  EXPECT_EQ(seen.size(), image.uses.size());
+  EXPECT_EQ(seen.size(), layout.uses.size());
 }
 
-void expect_bytes_add_up(const Image& image) {
+void expect_bytes_add_up(const ShardLayout& layout) {
   std::size_t used = 0;
-  for (const std::size_t bytes : image.used_bytes) used += bytes;
-  EXPECT_EQ(image.total_used_bytes(), used);
-  EXPECT_EQ(image.total_used_bytes() + image.waste_bytes(), image.pages() * image.page_bytes);
+  for (const std::size_t bytes : layout.used_bytes) used += bytes;
+  EXPECT_EQ(layout.total_used_bytes(), used);
+  EXPECT_EQ(layout.total_used_bytes() + layout.waste_bytes(), layout.pages() * layout.page_bytes);
 }
 
-void expect_sound(const Image& image) {
-  ASSERT_EQ(image.tensors.size(), image.plan.tensors.size());
-  expect_rows_placed_once(image);
-  expect_panels_well_cut(image);
-  expect_pages_packed(image);
-  expect_no_room_given_away(image);
-  expect_uses_in_execution_order(image);
-  expect_groups_well_cut(image);
-  expect_uses_end_in_time(image);
-  expect_releases_are_those_of_a_pass(image);
-  expect_bytes_add_up(image);
+void expect_sound(const ShardLayout& layout) {
+  ASSERT_EQ(layout.tensors.size(), layout.plan.tensors.size());
+  expect_rows_placed_once(layout);
+  expect_panels_well_cut(layout);
+  expect_pages_packed(layout);
+  expect_no_room_given_away(layout);
+  expect_uses_in_execution_order(layout);
+  expect_groups_well_cut(layout);
+  expect_uses_end_in_time(layout);
+  expect_releases_are_those_of_a_pass(layout);
+  expect_bytes_add_up(layout);
 }
 
 Case random_case(std::uint64_t seed) {
@@ -272,79 +272,80 @@ Case random_case(std::uint64_t seed) {
   return c;
 }
 
-TEST(Image, RandomModelsAreLaidOutSoundly) {
+TEST(ShardLayout, RandomModelsAreLaidOutSoundly) {
   int tied = 0, single_page = 0, grouped = 0;
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    const Image image = random_case(seed).image();
-    expect_sound(image);
+    const ShardLayout layout = random_case(seed).layout();
+    expect_sound(layout);
     if (HasFailure()) return;
-    tied += image.uses.size() > image.used_bytes.size();
-    single_page += image.pages() == 1;
-    grouped += std::any_of(image.tensors.begin(), image.tensors.end(),
-                           [](const ImageTensor& tensor) { return tensor.groups.size() > 1; });
+    tied += layout.uses.size() > layout.used_bytes.size();
+    single_page += layout.pages() == 1;
+    grouped += std::any_of(layout.tensors.begin(), layout.tensors.end(),
+                           [](const TensorLayout& tensor) { return tensor.groups.size() > 1; });
   }
-  EXPECT_GT(tied, 30) << "the seeds miss images whose pages are visited twice";
+  EXPECT_GT(tied, 30) << "the seeds miss layouts whose pages are visited twice";
   EXPECT_GT(grouped, 30) << "the seeds miss tensors of several groups";
-  EXPECT_GT(single_page, 30) << "the seeds miss images of one page";
+  EXPECT_GT(single_page, 30) << "the seeds miss layouts of one page";
 }
 
 // --- Single cases -----------------------------------------------------------------------------------------------
 
-TEST(Image, PagesFillFromTheEmbeddingOn) {
+TEST(ShardLayout, PagesFillFromTheEmbeddingOn) {
   const ModelConfig config = make_config({.ffn = 24, .vocab = 130});  // blocks of 64, 64 and 2 rows of 24 floats
-  const Image image = Image::make(ShardPlan::make(config, {}, 0), kFormat, DType::kF32, 2 * 64 * 24 * 4 + 100);
-  const std::vector<PanelPlace>& panels = image.tensors[0].panels;
+  const ShardLayout layout =
+      ShardLayout::make(ShardPlan::make(config, {}, 0), kFormat, DType::kF32, 2 * 64 * 24 * 4 + 100);
+  const std::vector<PanelPlace>& panels = layout.tensors[0].panels;
   ASSERT_EQ(panels.size(), 2u);
   EXPECT_EQ(panels[0].rows, 128);
   EXPECT_EQ(panels[1].rows, 2);
   EXPECT_EQ(panels[1].page, 1u);
-  EXPECT_EQ(image.used_bytes[0], 128u * 24 * 4);
+  EXPECT_EQ(layout.used_bytes[0], 128u * 24 * 4);
 }
 
-TEST(Image, APanelHasAtMost512Rows) {
+TEST(ShardLayout, APanelHasAtMost512Rows) {
   Case c;
   c.config.vocab = 1300;
   c.spare_bytes = 1 << 20;
-  const Image image = c.image();
+  const ShardLayout layout = c.layout();
   std::vector<int> rows;
-  for (const PanelPlace& panel : image.tensors[0].panels) rows.push_back(panel.rows);
+  for (const PanelPlace& panel : layout.tensors[0].panels) rows.push_back(panel.rows);
   EXPECT_THAT(rows, ElementsAre(512, 512, 276));
 }
 
-TEST(Image, ATiedHeadVisitsTheEmbeddingsPagesAgain) {
+TEST(ShardLayout, ATiedHeadVisitsTheEmbeddingsPagesAgain) {
   Case c;
   c.config.vocab = 1500;
-  const Image image = c.image();
-  const ImageTensor& embedding = image.tensors.front();
-  const ImageTensor& head = image.tensors.back();
+  const ShardLayout layout = c.layout();
+  const TensorLayout& embedding = layout.tensors.front();
+  const TensorLayout& head = layout.tensors.back();
   ASSERT_GT(embedding.panels.size(), 3u);
   ASSERT_EQ(head.panels.size(), embedding.panels.size());
   for (std::size_t i = 0; i < head.panels.size(); ++i) {
     EXPECT_EQ(head.panels[i].page, embedding.panels[i].page);
     EXPECT_EQ(head.panels[i].offset, embedding.panels[i].offset);
-    EXPECT_GE(head.panels[i].use, static_cast<PageUse>(image.pages()));
+    EXPECT_GE(head.panels[i].use, static_cast<PageUse>(layout.pages()));
   }
-  EXPECT_EQ(image.uses.size(), image.used_bytes.size() + embedding.panels.back().use + 1);
+  EXPECT_EQ(layout.uses.size(), layout.used_bytes.size() + embedding.panels.back().use + 1);
 }
 
-TEST(Image, AModelOfOnePageIsUsedOnce) {
+TEST(ShardLayout, AModelOfOnePageIsUsedOnce) {
   Case c;
   c.spare_bytes = 1 << 22;
-  const Image image = c.image();
-  EXPECT_THAT(image.uses, ElementsAre(0u));
-  EXPECT_THAT(image.over_before, ElementsAre(-1));
-  for (std::size_t i = 0; i + 1 < image.tensors.size(); ++i)
-    EXPECT_EQ(image.tensors[i].groups.front().release_through, -1);
-  EXPECT_EQ(image.tensors.back().groups.front().release_through, 0);
+  const ShardLayout layout = c.layout();
+  EXPECT_THAT(layout.uses, ElementsAre(0u));
+  EXPECT_THAT(layout.over_before, ElementsAre(-1));
+  for (std::size_t i = 0; i + 1 < layout.tensors.size(); ++i)
+    EXPECT_EQ(layout.tensors[i].groups.front().release_through, -1);
+  EXPECT_EQ(layout.tensors.back().groups.front().release_through, 0);
 }
 
-TEST(Image, AGroupLiesInFourPages) {
+TEST(ShardLayout, AGroupLiesInFourPages) {
   Case c;
   c.config.vocab = 11 * kRowBlock;
   c.config.hidden = c.config.ffn = 24;  // a page holds one block of any weight
-  const Image image = c.image();
-  const ImageTensor& embedding = image.tensors[0];
+  const ShardLayout layout = c.layout();
+  const TensorLayout& embedding = layout.tensors[0];
   ASSERT_EQ(embedding.panels.size(), 11u);
   std::vector<int> counts;
   std::vector<std::int64_t> over;
@@ -355,23 +356,23 @@ TEST(Image, AGroupLiesInFourPages) {
   EXPECT_THAT(counts, ElementsAre(4, 4, 3));
   EXPECT_EQ(over[0], 3);
   EXPECT_EQ(over[1], 7);
-  EXPECT_THAT(std::vector(image.over_before.begin(), image.over_before.begin() + 9),
+  EXPECT_THAT(std::vector(layout.over_before.begin(), layout.over_before.begin() + 9),
               ElementsAre(-1, -1, -1, -1, 3, 3, 3, 3, 7));
 }
 
 // A norm needs both at once: the page of its weight stays until the page of its bias has come.
-TEST(Image, ANormBindsItsWeightAndBiasTogether) {
+TEST(ShardLayout, ANormBindsItsWeightAndBiasTogether) {
   Case c;
   c.config = make_config({.layers = 1, .hidden = 1000, .heads = 1, .ffn = 1, .vocab = 1, .positions = 1});
   c.config.norm_bias = true;
-  Image image;
+  ShardLayout layout;
   for (c.spare_bytes = 0; c.spare_bytes < 64 * 4000; c.spare_bytes += 2000) {  // until the two lie on two pages
-    image = c.image();
-    for (std::size_t i = 0; i + 1 < image.tensors.size(); ++i) {
-      const std::string& name = image.plan.tensors[i].name;
-      const PageUse use = image.tensors[i].panels[0].use, next = image.tensors[i + 1].panels[0].use;
+    layout = c.layout();
+    for (std::size_t i = 0; i + 1 < layout.tensors.size(); ++i) {
+      const std::string& name = layout.plan.tensors[i].name;
+      const PageUse use = layout.tensors[i].panels[0].use, next = layout.tensors[i + 1].panels[0].use;
       if (!name.ends_with("norm.weight") || use == next) continue;
-      EXPECT_EQ(image.over_before[next], static_cast<std::int64_t>(use) - 1) << name;
+      EXPECT_EQ(layout.over_before[next], static_cast<std::int64_t>(use) - 1) << name;
       return;
     }
   }
@@ -379,11 +380,11 @@ TEST(Image, ANormBindsItsWeightAndBiasTogether) {
 }
 
 // All ranks of a stage share one page table: whatever slice a rank holds fits the rows that were placed.
-TEST(Image, TheLayoutHasRoomForEveryRanksSlice) {
+TEST(ShardLayout, TheLayoutHasRoomForEveryRanksSlice) {
   Case c;
   c.mesh = {.tp = 2, .pp = 1};
-  const Image image = c.image();
-  for (const ShardTensor& t : image.plan.tensors) {
+  const ShardLayout layout = c.layout();
+  for (const ShardTensor& t : layout.plan.tensors) {
     for (const TensorPart& part : t.parts) {
       for (int rank = 0; rank < 2; ++rank) {
         const std::vector<PartSlice> slices = part.slices(rank);
@@ -396,17 +397,17 @@ TEST(Image, TheLayoutHasRoomForEveryRanksSlice) {
 
 std::string refusal(const ShardPlan& plan, std::size_t page_bytes) {
   try {
-    Image::make(plan, kFormat, DType::kF32, page_bytes);
+    ShardLayout::make(plan, kFormat, DType::kF32, page_bytes);
   } catch (const ConfigError& error) {
     return error.what();
   }
   return "";
 }
 
-TEST(Image, APageTooSmallIsRefusedByNameAndSize) {
+TEST(ShardLayout, APageTooSmallIsRefusedByNameAndSize) {
   ModelConfig config = make_config({});
   const ShardPlan plan = ShardPlan::make(config, {}, 0);
-  const std::size_t needed = Image::largest_block_bytes(plan, kFormat, DType::kF32);
+  const std::size_t needed = ShardLayout::largest_block_bytes(plan, kFormat, DType::kF32);
   ASSERT_EQ(needed, 64u * 150 * 4) << "the rows of mlp.down";
   EXPECT_THAT(refusal(plan, needed - 1),
               AllOf(HasSubstr("layers.0.mlp.down.weight"), HasSubstr(fmt::format("{} bytes", needed)),
@@ -414,21 +415,21 @@ TEST(Image, APageTooSmallIsRefusedByNameAndSize) {
   EXPECT_EQ(refusal(plan, needed), "");
 }
 
-TEST(Image, AVectorMustFitAPageWhole) {
+TEST(ShardLayout, AVectorMustFitAPageWhole) {
   ModelConfig config = make_config({.layers = 1, .hidden = 4, .heads = 1, .ffn = 3000, .vocab = 10, .positions = 4});
   config.head_dim = 2;
   const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, 0);
-  EXPECT_EQ(Image::largest_block_bytes(plan, kFormat, DType::kF32), 64u * 3000 * 4) << "mlp.down is larger still";
-  EXPECT_EQ(Image::largest_block_bytes(plan, kFormat, DType::kBF16), 64u * 3000 * 2);
+  EXPECT_EQ(ShardLayout::largest_block_bytes(plan, kFormat, DType::kF32), 64u * 3000 * 4) << "mlp.down is larger still";
+  EXPECT_EQ(ShardLayout::largest_block_bytes(plan, kFormat, DType::kBF16), 64u * 3000 * 2);
   EXPECT_THAT(refusal(plan, 3000 * 4 - 1), HasSubstr("layers.0.mlp.up.bias (12000 bytes)"));
 }
 
-TEST(Image, NarrowWeightsTakeHalfTheRoomAndVectorsTheSame) {
+TEST(ShardLayout, NarrowWeightsTakeHalfTheRoomAndVectorsTheSame) {
   Case c;
   c.spare_bytes = 1 << 22;
-  const Image wide = c.image();
+  const ShardLayout wide = c.layout();
   c.dtype = DType::kBF16;
-  const Image narrow = c.image();
+  const ShardLayout narrow = c.layout();
   std::size_t wide_bytes = 0, narrow_bytes = 0;
   for (const ShardTensor& t : wide.plan.tensors) {
     if (t.same_as >= 0) continue;

@@ -1,4 +1,4 @@
-// How a token is drawn from a row of logits that lies cut over ranks.
+// How a token is sampled from a row of logits that lies cut over ranks.
 //
 // Order: repetition, frequency and presence penalties, bias, bans; then everything is divided by the temperature; then
 // min_p, top_k and top_p (of what the first two leave) take tokens away; then the token is the one with the largest
@@ -23,9 +23,9 @@ struct TokenUse {
   std::uint32_t generated = 0;
 };
 
-// What is wanted of one row. Spans are borrowed until the stream has run.
+// How one row is to be sampled. Spans are borrowed until the stream has run.
 struct RowSampling {
-  bool draws = false;     // false: nothing is drawn, the best token of the plain logits is taken
+  bool samples = false;   // false: nothing is sampled, the best token of the plain logits is taken
   float temperature = 0;  // 0: the best token after penalties
   int top_k = 0;          // 0: all
   float top_p = 1;
@@ -37,13 +37,13 @@ struct RowSampling {
   std::span<const std::pair<TokenId, float>> bias = {};
   std::span<const TokenId> banned = {};
   std::uint64_t key = 0;
-  std::uint32_t position = 0;  // of the token to be drawn, in its sequence
+  std::uint32_t position = 0;  // of the token to be sampled, in its sequence
   bool whole = true;           // the slice is the whole row
 
   bool truncates() const { return temperature > 0 && (top_k > 0 || top_p < 1 || min_p > 0); }
 };
 
-// The noise of a token that is to be drawn at `position` of the sequence with this key.
+// The noise of a token that is to be sampled at `position` of the sequence with this key.
 COMPUTRON_HOST_DEVICE inline double noise(std::uint64_t key, std::uint32_t position, TokenId token) {
   const auto t = static_cast<std::uint32_t>(token);
   return gumbel(philox({t / 4, position, 0, 0}, key)[t % 4]);
@@ -56,14 +56,14 @@ struct Candidate {
   float logit = 0;   // the model's
 };
 
-// What one slice of a row offers.
-struct Draw {
+// The candidates of one slice of a row.
+struct SliceSample {
   static constexpr int kCandidates = 1024;
 
   Candidate best;            // token -1: the slice is empty
   double score = 0;          // of `best`: scaled logit + noise, or without noise at temperature 0
   float max = 0;             // of the scaled logits
-  double mass = 0;           // Σ exp(scaled − max)
+  double sum_exp = 0;        // Σ exp(scaled − max)
   std::vector<Candidate> candidates = {};  // where the row truncates: the best kCandidates, best first, ties by token
   std::vector<Candidate> slice = {};       // all of it, by token, where the candidates may not be enough
 };

@@ -1,5 +1,5 @@
-// Drawing tokens: slices on their own, then together, against sorting the whole row; and many draws against the exact
-// distribution.
+// Sampling tokens: slices on their own, then together, against sorting the whole row; and many samples against the
+// exact distribution.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -30,45 +30,45 @@ TEST(Random, GumbelIsFiniteAtBothEnds) {
   EXPECT_NEAR(gumbel(~0u), 33 * std::log(2.0), 1e-6);
 }
 
-class Drawer {
+class Sampler {
  public:
   // The token that the row leads to, cut at `cuts`; `asked` tells whether whole slices were needed.
-  TokenId draw(const std::vector<float>& logits, RowSampling row, std::vector<std::size_t> cuts,
-               bool* asked = nullptr) {
+  TokenId sample(const std::vector<float>& logits, RowSampling row, std::vector<std::size_t> cuts,
+                 bool* asked = nullptr) {
     cuts.insert(cuts.begin(), 0);
     cuts.push_back(logits.size());
-    row.draws = true;
+    row.samples = true;
     row.whole = cuts.size() == 2;
-    std::vector<Draw> draws(cuts.size() - 1);
-    std::vector<const Draw*> parts;
+    std::vector<SliceSample> samples(cuts.size() - 1);
+    std::vector<const SliceSample*> parts;
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
       std::vector<float> slice(logits.begin() + static_cast<std::ptrdiff_t>(cuts[i]),
                                logits.begin() + static_cast<std::ptrdiff_t>(cuts[i + 1]));
       const int columns = static_cast<int>(slice.size());
       slice.push_back(1e30f);  // padding
-      ops_->draw(*stream_, put(slice), {.first_token = static_cast<TokenId>(cuts[i]), .real = columns}, {&row, 1},
-                 &draws[i]);
+      ops_->sample(*stream_, put(slice), {.first_token = static_cast<TokenId>(cuts[i]), .real = columns}, {&row, 1},
+                   &samples[i]);
       stream_->synchronize();
-      parts.push_back(&draws[i]);
+      parts.push_back(&samples[i]);
     }
-    const auto drawn = computron::draw(row, parts);
-    if (asked != nullptr) *asked = !drawn;
-    if (drawn) return checked(*drawn, logits);
+    const auto sampled = sample_from_slices(row, parts);
+    if (asked != nullptr) *asked = !sampled;
+    if (sampled) return checked(*sampled, logits);
     std::vector<Candidate> all;
-    for (const Draw& d : draws) {
+    for (const SliceSample& d : samples) {
       const auto& tokens = d.slice.empty() ? d.candidates : d.slice;
       all.insert(all.end(), tokens.begin(), tokens.end());
     }
-    return checked(draw_from_all(row, all), logits);
+    return checked(sample_from_all(row, all), logits);
   }
 
   // What the row offers as one slice.
-  Draw offer(const std::vector<float>& logits, const RowSampling& row) {
-    Draw draw;
+  SliceSample offer(const std::vector<float>& logits, const RowSampling& row) {
+    SliceSample sample;
     const int columns = static_cast<int>(logits.size());
-    ops_->draw(*stream_, put(logits), {.first_token = 0, .real = columns}, {&row, 1}, &draw);
+    ops_->sample(*stream_, put(logits), {.first_token = 0, .real = columns}, {&row, 1}, &sample);
     stream_->synchronize();
-    return draw;
+    return sample;
   }
 
  private:
@@ -93,7 +93,7 @@ class Drawer {
   std::unique_ptr<DeviceBuffer> memory_;
 };
 
-// The rules of ops/sampling.h, written once more: the tokens that are kept with their scaled logits, best first.
+// The rules of kernels/sampling.h, written once more: the tokens that are kept with their scaled logits, best first.
 std::vector<std::pair<double, TokenId>> keep(const std::vector<float>& logits, const RowSampling& row) {
   std::vector<float> x = logits;
   for (const TokenUse use : row.used) {
@@ -175,9 +175,9 @@ std::vector<float> random_row(std::mt19937_64& random, std::size_t size, float s
   return row;
 }
 
-TEST(Draw, AnyCutOfARowGivesTheTokenOfTheWholeRow) {
+TEST(Sample, AnyCutOfARowGivesTheTokenOfTheWholeRow) {
   std::mt19937_64 random(1);
-  Drawer drawer;
+  Sampler sampler;
   int asked = 0, asked_whole = 0;
   for (int i = 0; i < 1500; ++i) {
     const std::size_t vocab = i % 5 == 0 ? 5000 + random() % 3000 : 1 + random() % 200;
@@ -189,32 +189,32 @@ TEST(Draw, AnyCutOfARowGivesTheTokenOfTheWholeRow) {
     for (std::size_t& cut : cuts) cut = random() % (vocab + 1);
     std::sort(cuts.begin(), cuts.end());
     bool needed = false;
-    ASSERT_EQ(drawer.draw(logits, sampling.row, cuts, &needed), expected) << "row " << i;
+    ASSERT_EQ(sampler.sample(logits, sampling.row, cuts, &needed), expected) << "row " << i;
     asked += needed;
-    ASSERT_EQ(drawer.draw(logits, sampling.row, {}, &needed), expected) << "row " << i << " on one rank";
+    ASSERT_EQ(sampler.sample(logits, sampling.row, {}, &needed), expected) << "row " << i << " on one rank";
     asked_whole += needed;
   }
   EXPECT_GT(asked, 10) << "rows whose candidates do not suffice";
   EXPECT_GT(asked_whole, 5);
 }
 
-// Pearson's statistic of `draws` draws at positions 0, 1, ...; tokens expected less than 5 times are put together.
+// Pearson's statistic of `samples` samples at positions 0, 1, ...; tokens expected less than 5 times are put together.
 void expect_distribution(const std::vector<float>& logits, RowSampling row, std::vector<std::size_t> cuts,
                          const std::string& what) {
-  constexpr int kDraws = 20000;
+  constexpr int kSamples = 20000;
   const auto kept = keep(logits, row);
   double total = 0;
   for (const auto& k : kept) total += std::exp(k.first - kept.front().first);
-  Drawer drawer;
+  Sampler sampler;
   std::map<TokenId, int> counts;
-  for (int i = 0; i < kDraws; ++i) {
+  for (int i = 0; i < kSamples; ++i) {
     row.position = static_cast<std::uint32_t>(i);
-    ++counts[drawer.draw(logits, row, cuts)];
+    ++counts[sampler.sample(logits, row, cuts)];
   }
-  double statistic = 0, rest = kDraws;
-  int cells = 0, rest_count = kDraws;
+  double statistic = 0, rest = kSamples;
+  int cells = 0, rest_count = kSamples;
   for (const auto& [scaled, token] : kept) {
-    const double expected = kDraws * std::exp(scaled - kept.front().first) / total;
+    const double expected = kSamples * std::exp(scaled - kept.front().first) / total;
     if (expected < 5) continue;
     const int found = counts[token];
     statistic += (found - expected) * (found - expected) / expected;
@@ -233,7 +233,7 @@ void expect_distribution(const std::vector<float>& logits, RowSampling row, std:
   EXPECT_LT(statistic, degrees + 4 * std::sqrt(2 * degrees) + 8) << what;
 }
 
-TEST(Draw, FollowsTheDistribution) {
+TEST(Sample, FollowsTheDistribution) {
   std::mt19937_64 random(7);
   const std::vector<float> logits = random_row(random, 60, 1.5f);
   const std::vector<TokenUse> used = {{3, 0}, {7, 2}, {11, 1}};
@@ -262,26 +262,27 @@ TEST(Draw, FollowsTheDistribution) {
   }
 }
 
-TEST(Draw, ASliceWithoutANumberOffersNothing) {
+TEST(Sample, ASliceWithoutANumberOffersNothing) {
   const std::vector<float> logits(3000, NAN);
-  Drawer drawer;
+  Sampler sampler;
   for (const bool whole : {false, true}) {
-    const Draw offered = drawer.offer(logits, {.draws = true, .temperature = 1, .min_p = 0.1f, .whole = whole});
+    const SliceSample offered =
+        sampler.offer(logits, {.samples = true, .temperature = 1, .min_p = 0.1f, .whole = whole});
     EXPECT_TRUE(offered.candidates.empty());
     EXPECT_TRUE(offered.slice.empty());
   }
 }
 
-TEST(Draw, NoiseOfDifferentKeysAndPositionsIsUnrelated) {
+TEST(Sample, NoiseOfDifferentKeysAndPositionsIsUnrelated) {
   std::mt19937_64 random(9);
   const std::vector<float> logits(50, 0.0f);
-  Drawer drawer;
+  Sampler sampler;
   std::map<std::pair<TokenId, TokenId>, int> pairs;
   for (std::uint32_t i = 0; i < 5000; ++i) {
     RowSampling row{.temperature = 1, .key = 1, .position = i};
-    const TokenId a = drawer.draw(logits, row, {});
+    const TokenId a = sampler.sample(logits, row, {});
     row.key = 2;
-    ++pairs[{a % 2, drawer.draw(logits, row, {}) % 2}];
+    ++pairs[{a % 2, sampler.sample(logits, row, {}) % 2}];
   }
   for (const auto& [pair, count] : pairs) EXPECT_NEAR(count, 1250, 150) << pair.first << pair.second;
 }
@@ -297,8 +298,9 @@ TEST(SequenceSampling, CountsWhatWasGeneratedOnce) {
   EXPECT_EQ(used, (std::map<TokenId, std::uint32_t>{{7, 1}, {8, 0}, {9, 2}}));
   EXPECT_TRUE(row.banned.empty()) << "three were generated";
   EXPECT_EQ(sequence.row(4, true).banned.size(), 1u) << "one was";
-  EXPECT_TRUE(row.draws);
-  EXPECT_FALSE(SequenceSampling({.top_k = 5, .top_p = 0.5f}).row(0, true).draws) << "greedy without penalties is plain";
+  EXPECT_TRUE(row.samples);
+  EXPECT_FALSE(SequenceSampling({.top_k = 5, .top_p = 0.5f}).row(0, true).samples)
+      << "greedy without penalties is plain";
 }
 
 }  // namespace

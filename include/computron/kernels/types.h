@@ -1,4 +1,5 @@
-// Plain types that the operations share with the kernels of every device: no device, stream or event.
+// Plain types that the kernels of every device take, and that the operations hand on to them. They know of no device,
+// stream or event.
 #pragma once
 
 #include <cstddef>
@@ -52,16 +53,17 @@ struct AttentionShape {
   int window = 0;  // key j is visible to query i iff i - j < window; 0: no window
 };
 
-// The columns of logits: column c is token first_token + c for c < real, padding behind; they are looked at in `slices`
-// equal slices, each for itself.
+// The columns of logits: column c is token first_token + c for c < real, and padding behind. A row is cut into `slices`
+// equal slices, and each is reduced by itself.
 struct LogitColumns {
   TokenId first_token = 0;
   int real = 0;
   int slices = 1;
 };
 
-// What is left of a row of logits on one rank: enough to choose a token and to give log-probabilities.
-struct LogitSummary {
+// The top-k of one slice of a row of logits, and its log-sum-exp as max and sum_exp. Slices of all ranks together give
+// the greedy token and log-probabilities.
+struct TopLogits {
   static constexpr int kTop = 21;
   TokenId tokens[kTop];  // best first; ties: smaller token first
   float logits[kTop];    // as many as min(top, real columns) are valid

@@ -1,4 +1,4 @@
-#include "src/checkpoint/turn.h"
+#include "src/checkpoint/transpose.h"
 
 #include <immintrin.h>
 
@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kTile = 8;
 
 // Eight rows of eight: pairs of rows are interleaved by elements, then by pairs, then by quadruples.
-void turn_tile(const std::uint16_t* in, std::size_t in_stride, std::uint16_t* out, std::size_t out_stride) {
+void transpose_tile(const std::uint16_t* in, std::size_t in_stride, std::uint16_t* out, std::size_t out_stride) {
   __m128i row[kTile], pairs[kTile], quads[kTile];
   for (std::size_t r = 0; r < kTile; ++r)
     row[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + r * in_stride));
@@ -33,7 +33,7 @@ void turn_tile(const std::uint16_t* in, std::size_t in_stride, std::uint16_t* ou
   }
 }
 
-void turn_four(const float* in, std::size_t in_stride, float* out, std::size_t out_stride) {
+void transpose_four(const float* in, std::size_t in_stride, float* out, std::size_t out_stride) {
   __m128 a = _mm_loadu_ps(in), b = _mm_loadu_ps(in + in_stride);
   __m128 c = _mm_loadu_ps(in + 2 * in_stride), d = _mm_loadu_ps(in + 3 * in_stride);
   _MM_TRANSPOSE4_PS(a, b, c, d);
@@ -44,22 +44,22 @@ void turn_four(const float* in, std::size_t in_stride, float* out, std::size_t o
 }
 
 // Moves bits and computes nothing, so that any 4-byte element may pass as a float.
-void turn_tile(const float* in, std::size_t in_stride, float* out, std::size_t out_stride) {
+void transpose_tile(const float* in, std::size_t in_stride, float* out, std::size_t out_stride) {
   for (std::size_t r = 0; r < kTile; r += 4) {
     for (std::size_t c = 0; c < kTile; c += 4) {
-      turn_four(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
+      transpose_four(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
     }
   }
 }
 
 // A strip of eight columns, then the next: its lines of `in` stay in the cache while their other elements are used.
 template <class T>
-void turn_all(const T* in, std::size_t in_stride, std::size_t rows, std::size_t columns, T* out,
-              std::size_t out_stride) {
+void transpose_all(const T* in, std::size_t in_stride, std::size_t rows, std::size_t columns, T* out,
+                   std::size_t out_stride) {
   for (std::size_t c = 0; c < columns; c += kTile) {
     for (std::size_t r = 0; r < rows; r += kTile) {
       if (r + kTile <= rows && c + kTile <= columns) {
-        turn_tile(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
+        transpose_tile(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
         continue;
       }
       for (std::size_t i = r; i < rows && i < r + kTile; ++i) {
@@ -71,11 +71,11 @@ void turn_all(const T* in, std::size_t in_stride, std::size_t rows, std::size_t 
 
 }  // namespace
 
-void turn(const std::byte* in, std::size_t in_stride, std::size_t rows, std::size_t columns, std::byte* out,
-          std::size_t out_stride, std::size_t element_bytes) {
+void transpose(const std::byte* in, std::size_t in_stride, std::size_t rows, std::size_t columns, std::byte* out,
+               std::size_t out_stride, std::size_t element_bytes) {
   ensure(element_bytes == 2 || element_bytes == 4, "a transposition of elements of this size");
   const auto run = [&]<class T>(T) {
-    turn_all(reinterpret_cast<const T*>(in), in_stride, rows, columns, reinterpret_cast<T*>(out), out_stride);
+    transpose_all(reinterpret_cast<const T*>(in), in_stride, rows, columns, reinterpret_cast<T*>(out), out_stride);
   };
   element_bytes == 2 ? run(std::uint16_t{}) : run(float{});
 }

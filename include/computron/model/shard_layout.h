@@ -5,8 +5,8 @@
 // embedding's pages again: `uses` is the order of visits, longer than the list of pages.
 //
 // Where pages are refilled behind a pass, a layer works through a tensor group by group: it binds a group's pages,
-// enqueues the operation for the group's rows, and gives the pages up. So at most kGroupPages pages are needed at once,
-// whatever the size of a tensor, and a model larger than the pool streams through it.
+// enqueues the operation for the group's rows, and releases the pages. So a pass needs at most kGroupPages pages at
+// once, whatever the size of a tensor, and can run a model that exceeds the pool.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace computron {
 
-using PageUse = std::uint32_t;  // index into Image::uses
+using PageUse = std::uint32_t;  // index into ShardLayout::uses
 
 struct PanelPlace {
   PageUse use = 0;
@@ -27,32 +27,32 @@ struct PanelPlace {
   int rows = 0;
 };
 
-// Panels [first, first + count) of a tensor, in at most Image::kGroupPages pages. An operation binds them together.
+// Panels [first, first + count) of a tensor, in at most ShardLayout::kGroupPages pages: what one operation binds.
 struct PanelGroup {
   int first = 0;
   int count = 0;
-  std::int64_t release_through = -1;  // every use ≤ this is over once the group's operation has been enqueued
+  std::int64_t release_through = -1;  // the group's operation is the last of every use ≤ this; -1: of none
 };
 
-struct ImageTensor {
+struct TensorLayout {
   std::vector<PanelPlace> panels;  // vectors: one
   std::vector<PanelGroup> groups;  // cover the panels in order
 };
 
-struct Image {
+struct ShardLayout {
   static constexpr int kGroupPages = 4;
 
   ShardPlan plan;
   DType weight_dtype = DType::kF32;  // of GEMM weights; tables and vectors are f32
   DType input_dtype = DType::kF32;   // of what GEMM weights are multiplied with, and of keys and values
   std::size_t page_bytes = 0;
-  std::vector<ImageTensor> tensors;     // parallel to plan.tensors
+  std::vector<TensorLayout> tensors;    // parallel to plan.tensors
   std::vector<std::size_t> used_bytes;  // by page
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
   // (PageSource::release_through) before it acquires the use for the first time; -1: none. A fetch for use u of step s
   // may wait for any use (s, w), w ≤ over_before[u]. Holds for at most Workspace::kLogitRows logit rows a pass: beyond,
-  // the head's pages are visited once for each so many rows, and given up in the last round only.
+  // the head's pages are visited once for each so many rows, and released in the last round only.
   std::vector<std::int64_t> over_before;
 
   int pages() const { return static_cast<int>(used_bytes.size()); }
@@ -61,7 +61,8 @@ struct Image {
   std::size_t waste_bytes() const;
 
   // ConfigError when a row block or vector does not fit a page, naming the tensor and the size needed.
-  static Image make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype, std::size_t page_bytes);
+  static ShardLayout make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype,
+                          std::size_t page_bytes);
   // The largest 64-row block, table row or vector of the shard: what a page must hold at least.
   static std::size_t largest_block_bytes(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype);
 };

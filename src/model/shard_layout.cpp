@@ -1,4 +1,4 @@
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 
 #include <fmt/format.h>
 
@@ -39,24 +39,24 @@ int row_block(const ShardTensor& t, const WeightFormat& format) {
 
 class Layouter {
  public:
-  Layouter(Image& image, const WeightFormat& format) : image_(image), format_(format) {}
+  Layouter(ShardLayout& layout, const WeightFormat& format) : layout_(layout), format_(format) {}
 
   void run() {
-    for (const ShardTensor& tensor : image_.plan.tensors) {
+    for (const ShardTensor& tensor : layout_.plan.tensors) {
       if (tensor.same_as >= 0) {
-        revisit(image_.tensors[tensor.same_as]);
+        revisit(layout_.tensors[tensor.same_as]);
       } else {
         place(tensor);
       }
     }
-    for (ImageTensor& tensor : image_.tensors) tensor.groups = group_panels(tensor.panels);
+    for (TensorLayout& tensor : layout_.tensors) tensor.groups = group_panels(tensor.panels);
     find_ends_of_uses();
     find_releases();
   }
 
  private:
   void place(const ShardTensor& t) {
-    ImageTensor placed;
+    TensorLayout placed;
     const int block = row_block(t, format_);
     for (int row = 0; row < t.rows;) {
       int rows = rows_that_fit(t, block, t.rows - row);
@@ -68,51 +68,51 @@ class Layouter {
       placed.panels.push_back(append(t, row, rows));
       row += rows;
     }
-    image_.tensors.push_back(std::move(placed));
+    layout_.tensors.push_back(std::move(placed));
   }
 
   // Rows of the next panel: as many whole blocks as the open page has room for, at most a panel's.
   int rows_that_fit(const ShardTensor& t, int block, int rows_left) const {
-    if (image_.used_bytes.empty()) return 0;
-    const std::size_t room = image_.page_bytes - std::min(image_.page_bytes, start_of_next());
+    if (layout_.used_bytes.empty()) return 0;
+    const std::size_t room = layout_.page_bytes - std::min(layout_.page_bytes, start_of_next());
     const int limit = t.role == TensorRole::kGemmWeight ? round_up(kPanelRows, block) : rows_left;
-    const auto blocks = static_cast<int>(std::min<std::size_t>(room / bytes_of(t, block, format_, image_.weight_dtype),
+    const auto blocks = static_cast<int>(std::min<std::size_t>(room / bytes_of(t, block, format_, layout_.weight_dtype),
                                                                ceil_div(std::min(limit, rows_left), block)));
     return std::min(blocks * block, rows_left);
   }
 
   PanelPlace append(const ShardTensor& t, int row, int rows) {
-    const PanelPlace place{.use = static_cast<PageUse>(image_.uses.size() - 1),
-                           .page = static_cast<PageId>(image_.pages() - 1),
+    const PanelPlace place{.use = static_cast<PageUse>(layout_.uses.size() - 1),
+                           .page = static_cast<PageId>(layout_.pages() - 1),
                            .offset = start_of_next(),
                            .row_begin = row,
                            .rows = rows};
-    image_.used_bytes.back() = place.offset + bytes_of(t, rows, format_, image_.weight_dtype);
+    layout_.used_bytes.back() = place.offset + bytes_of(t, rows, format_, layout_.weight_dtype);
     return place;
   }
 
-  std::size_t start_of_next() const { return round_up(image_.used_bytes.back(), kAlignment); }
+  std::size_t start_of_next() const { return round_up(layout_.used_bytes.back(), kAlignment); }
 
   void next_page() {
-    image_.uses.push_back(static_cast<PageId>(image_.pages()));
-    image_.used_bytes.push_back(0);
+    layout_.uses.push_back(static_cast<PageId>(layout_.pages()));
+    layout_.used_bytes.push_back(0);
   }
 
   // The same panels, visited again.
-  void revisit(const ImageTensor& earlier) {
-    ImageTensor again = earlier;
+  void revisit(const TensorLayout& earlier) {
+    TensorLayout again = earlier;
     for (PanelPlace& panel : again.panels) {
-      if (image_.uses.back() != panel.page) image_.uses.push_back(panel.page);
-      panel.use = static_cast<PageUse>(image_.uses.size() - 1);
+      if (layout_.uses.back() != panel.page) layout_.uses.push_back(panel.page);
+      panel.use = static_cast<PageUse>(layout_.uses.size() - 1);
     }
-    image_.tensors.push_back(std::move(again));
+    layout_.tensors.push_back(std::move(again));
   }
 
   // As many panels a group as lie in kGroupPages pages.
   static std::vector<PanelGroup> group_panels(const std::vector<PanelPlace>& panels) {
     std::vector<PanelGroup> groups;
     for (int i = 0; i < static_cast<int>(panels.size()); ++i) {
-      if (groups.empty() || panels[i].use - panels[groups.back().first].use >= Image::kGroupPages) {
+      if (groups.empty() || panels[i].use - panels[groups.back().first].use >= ShardLayout::kGroupPages) {
         groups.push_back({.first = i, .count = 0});
       }
       ++groups.back().count;
@@ -122,8 +122,8 @@ class Layouter {
 
   // Groups visit uses one by one: what lies before the next group's first use is over.
   void find_ends_of_uses() {
-    auto next_begin = static_cast<std::int64_t>(image_.uses.size());
-    for (auto t = image_.tensors.rbegin(); t != image_.tensors.rend(); ++t) {
+    auto next_begin = static_cast<std::int64_t>(layout_.uses.size());
+    for (auto t = layout_.tensors.rbegin(); t != layout_.tensors.rend(); ++t) {
       for (auto group = t->groups.rbegin(); group != t->groups.rend(); ++group) {
         group->release_through = next_begin - 1;
         next_begin = t->panels[group->first].use;
@@ -134,18 +134,18 @@ class Layouter {
   // Before an operation begins, everything before its first use is over, and nothing more until it is enqueued.
   void find_releases() {
     std::int64_t begin = 0;  // of the operation
-    for (std::size_t i = 0; i < image_.tensors.size(); ++i) {
-      const std::vector<PanelPlace>& panels = image_.tensors[i].panels;
-      for (const PanelGroup& group : image_.tensors[i].groups) {
+    for (std::size_t i = 0; i < layout_.tensors.size(); ++i) {
+      const std::vector<PanelPlace>& panels = layout_.tensors[i].panels;
+      for (const PanelGroup& group : layout_.tensors[i].groups) {
         if (i == 0 || !shares_operation_with_next(i - 1)) begin = panels[group.first].use;
-        image_.over_before.resize(panels[group.first + group.count - 1].use + 1, begin - 1);
+        layout_.over_before.resize(panels[group.first + group.count - 1].use + 1, begin - 1);
       }
     }
   }
 
   // A norm reads its weight and its bias in one operation; every other tensor has operations of its own.
   bool shares_operation_with_next(std::size_t i) const {
-    const std::vector<ShardTensor>& tensors = image_.plan.tensors;
+    const std::vector<ShardTensor>& tensors = layout_.plan.tensors;
     const std::string& name = tensors[i].name;
     return tensors[i].role == TensorRole::kVector && name.ends_with(".weight") && i + 1 < tensors.size() &&
            tensors[i + 1].name == name.substr(0, name.size() - std::string_view("weight").size()) + "bias";
@@ -153,35 +153,37 @@ class Layouter {
 
   [[noreturn]] void refuse(const ShardTensor& t, int block) const {
     throw ConfigError(fmt::format("a page of {} bytes cannot hold {} rows of {} ({} bytes); use a larger --page-size",
-                                  image_.page_bytes, block, t.name, bytes_of(t, block, format_, image_.weight_dtype)));
+                                  layout_.page_bytes, block, t.name,
+                                  bytes_of(t, block, format_, layout_.weight_dtype)));
   }
 
-  Image& image_;
+  ShardLayout& layout_;
   const WeightFormat& format_;
 };
 
 }  // namespace
 
-std::size_t Image::total_used_bytes() const {
+std::size_t ShardLayout::total_used_bytes() const {
   return std::accumulate(used_bytes.begin(), used_bytes.end(), std::size_t{0});
 }
 
-std::size_t Image::waste_bytes() const { return used_bytes.size() * page_bytes - total_used_bytes(); }
+std::size_t ShardLayout::waste_bytes() const { return used_bytes.size() * page_bytes - total_used_bytes(); }
 
-Image Image::make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype, std::size_t page_bytes) {
-  Image image{.plan = plan,
-              .weight_dtype = weight_dtype,
-              .input_dtype = format.input_dtype(weight_dtype),
-              .page_bytes = page_bytes,
-              .tensors = {},
-              .used_bytes = {},
-              .uses = {},
-              .over_before = {}};
-  Layouter(image, format).run();
-  return image;
+ShardLayout ShardLayout::make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype,
+                              std::size_t page_bytes) {
+  ShardLayout layout{.plan = plan,
+                     .weight_dtype = weight_dtype,
+                     .input_dtype = format.input_dtype(weight_dtype),
+                     .page_bytes = page_bytes,
+                     .tensors = {},
+                     .used_bytes = {},
+                     .uses = {},
+                     .over_before = {}};
+  Layouter(layout, format).run();
+  return layout;
 }
 
-std::size_t Image::largest_block_bytes(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype) {
+std::size_t ShardLayout::largest_block_bytes(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype) {
   std::size_t largest = 0;
   for (const ShardTensor& t : plan.tensors) {
     largest = std::max(largest, bytes_of(t, row_block(t, format), format, weight_dtype));

@@ -29,22 +29,22 @@ __device__ void load_piece(const T* from, float* to) {
   for (int e = 0; e < kPiece; ++e) to[e] = widen(loaded.elements[e]);
 }
 
-// Grid: spans, kv heads × tiles of kQueries query heads of each, rows.
+// Grid: splits, kv heads × tiles of kQueries query heads of each, rows.
 template <class T, int kPiece, int kLanes, int kVectors, int kQueries>
-class RowKernel {
+class SplitKvDecode {
   static constexpr int kGroups = kThreads / kLanes;          // keys that a block looks at together
   static constexpr int kHeld = kVectors * kPiece;            // elements of a key that a thread holds
   static constexpr int kWidth = kLanes * kVectors * kPiece;  // of a key, at most
 
  public:
   struct Shared {
-    const T* keys[kSpan];  // where those that the block sees lie
-    float weights[kQueries][kSpan];
+    const T* keys[kKvSplit];  // where those that the block sees lie
+    float weights[kQueries][kKvSplit];
     Softmax softmax[kQueries];
     float sums[kWarps][kQueries][kWidth];
   };
 
-  __device__ RowKernel(const AttentionCall& p, const RowsPart& part, Shared& shared)
+  __device__ SplitKvDecode(const AttentionCall& p, const DecodeRows& part, Shared& shared)
       : p_(p),
         part_(part),
         shared_(shared),
@@ -55,7 +55,7 @@ class RowKernel {
         first_query_(static_cast<int>(blockIdx.y) % tiles_ * kQueries),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
         group_(static_cast<int>(threadIdx.x) / kLanes),
-        seen_(in_span(visible(p.rows[row_], p.shape.window), static_cast<int>(blockIdx.x))) {}
+        seen_(in_split(visible(p.rows[row_], p.shape.window), static_cast<int>(blockIdx.x))) {}
 
   // The whole block leaves together where it sees nothing.
   __device__ void run() {
@@ -64,9 +64,9 @@ class RowKernel {
     __syncthreads();
     score_keys();
     __syncthreads();
-    soften();
+    softmax();
     __syncthreads();
-    weigh_values();
+    accumulate_pv();
     __syncthreads();
     finish();
   }
@@ -140,7 +140,7 @@ class RowKernel {
   }
 
   // A warp a query.
-  __device__ void soften() {
+  __device__ void softmax() {
     const int q = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     if (q >= kQueries) return;
     float* weights = shared_.weights[q];
@@ -153,7 +153,7 @@ class RowKernel {
     if (lane == 0) shared_.softmax[q] = {max, sum};
   }
 
-  __device__ void weigh_values() {
+  __device__ void accumulate_pv() {
     float sums[kQueries][kHeld] = {}, held[kBatch][kHeld];
     for (int place = 0; place < seen_.size(); place += kBatch * kGroups) {
       load(place, p_.cache.key_to_value(), held);
@@ -187,20 +187,20 @@ class RowKernel {
     for (int q = 0; q < kQueries && first_query_ + q < p_.group(); ++q) {
       const int head = kv_head_ * p_.group() + first_query_ + q;
       const Softmax softmax = shared_.softmax[q];
-      float* partial = part_.partial + partial_place(index_, p_.shape.heads, head, part_.spans,
+      float* partial = part_.partial + partial_place(index_, p_.shape.heads, head, part_.splits,
                                                      static_cast<int>(blockIdx.x), p_.shape.head_dim);
       for (int d = threadIdx.x; d < p_.shape.head_dim; d += kThreads) {
         float sum = 0;
 #pragma unroll
         for (int warp = 0; warp < kWarps; ++warp) sum += shared_.sums[warp][q][d];
-        if (part_.spans == 1) {
+        if (part_.splits == 1) {
           const std::size_t element = (static_cast<std::size_t>(row_) * p_.shape.heads + head) * p_.shape.head_dim + d;
           store(sum * (1.0f / softmax.sum), p_.out, p_.out_dtype, element);
         } else {
           partial[d] = sum;
         }
       }
-      if (part_.spans > 1 && threadIdx.x == 0) {
+      if (part_.splits > 1 && threadIdx.x == 0) {
         partial[p_.shape.head_dim] = softmax.max;
         partial[p_.shape.head_dim + 1] = softmax.sum;
       }
@@ -208,7 +208,7 @@ class RowKernel {
   }
 
   const AttentionCall& p_;
-  const RowsPart& part_;
+  const DecodeRows& part_;
   Shared& shared_;
   const int index_, row_, tiles_, kv_head_, first_query_, lane_, group_;
   const Range seen_;
@@ -216,22 +216,22 @@ class RowKernel {
 
 template <class T, int kPiece, int kLanes, int kVectors, int kQueries>
 __global__ void __launch_bounds__(kThreads)
-    row_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ RowsPart part) {
-  using Kernel = RowKernel<T, kPiece, kLanes, kVectors, kQueries>;
+    split_kv_decode_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ DecodeRows part) {
+  using Kernel = SplitKvDecode<T, kPiece, kLanes, kVectors, kQueries>;
   __shared__ typename Kernel::Shared shared;
   Kernel(p, part, shared).run();
 }
 
-// Grid: heads, rows. The spans in order; those that the row sees nothing of have left nothing behind. One span alone
+// Grid: heads, rows. The splits in order; those that the row sees nothing of have left nothing behind. One split alone
 // comes out as it would have come out of its own block: its factor is 1.
 __global__ void __launch_bounds__(kThreads)
-    combine_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ RowsPart part) {
+    combine_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ DecodeRows part) {
   const int head_dim = p.shape.head_dim, head = blockIdx.x, row = part.row_ids[blockIdx.y];
   const Range seen = visible(p.rows[row], p.shape.window);
-  const int first = seen.begin / kSpan, last = span_count(seen.end);
+  const int first = seen.begin / kKvSplit, last = split_count(seen.end);
   const float* partials =
-      part.partial + partial_place(static_cast<int>(blockIdx.y), p.shape.heads, head, part.spans, 0, head_dim);
-  const auto partial = [&](int span) { return partials + static_cast<std::size_t>(span) * partial_floats(head_dim); };
+      part.partial + partial_place(static_cast<int>(blockIdx.y), p.shape.heads, head, part.splits, 0, head_dim);
+  const auto partial = [&](int split) { return partials + static_cast<std::size_t>(split) * partial_floats(head_dim); };
   float max = -INFINITY;
   for (int s = first; s < last; ++s) max = fmaxf(max, partial(s)[head_dim]);
   for (int d = threadIdx.x; d < head_dim; d += kThreads) {
@@ -247,16 +247,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, int kPiece, int kLanes, int kVectors>
-void launch(CUstream_st* stream, const AttentionCall& call, const RowsPart& part) {
+void launch(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part) {
   const auto grid = [&](int queries) {
-    return dim3(static_cast<unsigned>(part.spans),
+    return dim3(static_cast<unsigned>(part.splits),
                 static_cast<unsigned>(call.shape.kv_heads * ceil_div(call.group(), queries)),
                 static_cast<unsigned>(part.count));
   };
   if (call.group() == 1) {
-    row_kernel<T, kPiece, kLanes, kVectors, 1><<<grid(1), kThreads, 0, stream>>>(call, part);
+    split_kv_decode_kernel<T, kPiece, kLanes, kVectors, 1><<<grid(1), kThreads, 0, stream>>>(call, part);
   } else {
-    row_kernel<T, kPiece, kLanes, kVectors, 4><<<grid(4), kThreads, 0, stream>>>(call, part);
+    split_kv_decode_kernel<T, kPiece, kLanes, kVectors, 4><<<grid(4), kThreads, 0, stream>>>(call, part);
   }
 }
 
@@ -266,16 +266,16 @@ bool is_aligned(const CacheLayer& cache, std::size_t element_bytes) {
 }
 
 template <class T>
-void launch_for(CUstream_st* stream, const AttentionCall& call, const RowsPart& part) {
+void launch_for(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part) {
   constexpr int kPiece = 16 / sizeof(T);
-  const KeyShare share = key_share(sizeof(T), call.shape.head_dim, is_aligned(call.cache, sizeof(T)));
-  if (share.piece == 1) {
+  const KeyPartition partition = key_partition(sizeof(T), call.shape.head_dim, is_aligned(call.cache, sizeof(T)));
+  if (partition.piece == 1) {
     launch<T, 1, 32, 8>(stream, call, part);
-  } else if (share.lanes == 8) {
+  } else if (partition.lanes == 8) {
     launch<T, kPiece, 8, 1>(stream, call, part);
-  } else if (share.lanes == 16) {
+  } else if (partition.lanes == 16) {
     launch<T, kPiece, 16, 1>(stream, call, part);
-  } else if (share.vectors == 1) {
+  } else if (partition.vectors == 1) {
     launch<T, kPiece, 32, 1>(stream, call, part);
   } else if constexpr (sizeof(T) == sizeof(float)) {  // two-byte keys of kMaxHeadDim need one
     launch<T, kPiece, 32, 2>(stream, call, part);
@@ -284,10 +284,10 @@ void launch_for(CUstream_st* stream, const AttentionCall& call, const RowsPart& 
 
 }  // namespace
 
-void attend_rows(CUstream_st* stream, const AttentionCall& call, const RowsPart& part) {
+void attend_decode(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part) {
   if (part.count == 0) return;
   with_element(call.cache_dtype, [&]<class T>(T) { launch_for<T>(stream, call, part); });
-  if (part.spans == 1) return;
+  if (part.splits == 1) return;
   const dim3 grid(static_cast<unsigned>(call.shape.heads), static_cast<unsigned>(part.count));
   combine_kernel<<<grid, kThreads, 0, stream>>>(call, part);
 }

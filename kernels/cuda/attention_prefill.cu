@@ -20,7 +20,7 @@ static_assert(kTileQueries == kThreads / kWarp * kWarpQueries);
 // kDim: head_dim rounded up; the rest are zeros. A row of shared memory is 16 bytes longer, so that eight rows at one
 // column lie in different banks.
 template <class T, int kDim, int kKeys>
-class TileKernel {
+class TiledPrefill {
   static constexpr int kStride = kDim + kPiece;
   static constexpr int kPieces = kDim / kPiece;
   static constexpr int kScoreTiles = kKeys / 8;  // of eight keys
@@ -34,7 +34,7 @@ class TileKernel {
     const T* places[2][kKeys];  // of this round's keys and the next's; null: there is none
   };
 
-  __device__ TileKernel(const AttentionCall& p, const QueryTile& tile, bool aligned, Shared& shared)
+  __device__ TiledPrefill(const AttentionCall& p, const QueryTile& tile, bool aligned, Shared& shared)
       : p_(p),
         tile_(tile),
         shared_(shared),
@@ -80,10 +80,10 @@ class TileKernel {
       __syncthreads();  // keys have been read
       copy(shared_.keys, shared_.places[round ^ 1], 0);
       commit_copies();
-      soften(first, scores);
+      update_softmax(first, scores);
       wait_for_copies<1>();
       __syncthreads();  // values are there
-      weigh(scores);
+      accumulate_pv(scores);
       __syncthreads();  // values have been read
     }
     wait_for_copies<0>();
@@ -147,7 +147,7 @@ class TileKernel {
 
   // Scores become weights, zero where a row sees nothing; its softmax is carried on and its output brought to the new
   // maximum. Elements 0 and 1 of a tile are of row g, 2 and 3 of row g + 8.
-  __device__ void soften(int first, float (&scores)[kScoreTiles][4]) {
+  __device__ void update_softmax(int first, float (&scores)[kScoreTiles][4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float max = max_[i];
@@ -181,7 +181,7 @@ class TileKernel {
   }
 
   // Two tiles of weights, as they come out of a product, are the left operand of the next.
-  __device__ void weigh(const float (&weights)[kScoreTiles][4]) {
+  __device__ void accumulate_pv(const float (&weights)[kScoreTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += 2) {
       const unsigned a0 = pack<T>(weights[n][0], weights[n][1]), a1 = pack<T>(weights[n][2], weights[n][3]);
@@ -229,8 +229,8 @@ class TileKernel {
 
 template <class T, int kDim, int kKeys>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
-    tile_kernel(const __grid_constant__ AttentionCall p, const QueryTile* tiles, bool aligned) {
-  using Kernel = TileKernel<T, kDim, kKeys>;
+    tiled_prefill_kernel(const __grid_constant__ AttentionCall p, const QueryTile* tiles, bool aligned) {
+  using Kernel = TiledPrefill<T, kDim, kKeys>;
   extern __shared__ __align__(16) unsigned char memory[];
   Kernel(p, tiles[blockIdx.x], aligned, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
 }
@@ -240,12 +240,12 @@ void launch(CUstream_st* stream, const AttentionCall& call, const QueryTile* til
   const auto pool = reinterpret_cast<std::uintptr_t>(call.cache.pool);
   const bool aligned =
       (pool | call.cache.frame_bytes | call.cache.slot_bytes | call.cache.head_dim * sizeof(T)) % 16 == 0;
-  constexpr int kBytes = sizeof(typename TileKernel<T, kDim, kKeys>::Shared);
+  constexpr int kBytes = sizeof(typename TiledPrefill<T, kDim, kKeys>::Shared);
   // More than 48 KiB of shared memory is to be had on request only; a refusal shows in the launch.
   [[maybe_unused]] static const cudaError_t asked =
-      cudaFuncSetAttribute(tile_kernel<T, kDim, kKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(tiled_prefill_kernel<T, kDim, kKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(call.shape.heads));
-  tile_kernel<T, kDim, kKeys><<<grid, kThreads, kBytes, stream>>>(call, tiles, aligned);
+  tiled_prefill_kernel<T, kDim, kKeys><<<grid, kThreads, kBytes, stream>>>(call, tiles, aligned);
 }
 
 template <class T>
@@ -257,7 +257,7 @@ void launch_for(CUstream_st* stream, const AttentionCall& call, const QueryTile*
 
 }  // namespace
 
-void attend_tiles(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count) {
+void attend_prefill(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count) {
   if (count == 0) return;
   if (call.cache_dtype == DType::kBF16) {
     launch_for<BFloat16>(stream, call, tiles, count);
