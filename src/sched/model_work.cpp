@@ -86,9 +86,9 @@ CacheForecast::Need ModelWork::need_of(const Request& request, int tokens) const
 
 int ModelWork::peak_with_next() const {
   CacheForecast::Need need;
-  if (next_was_aside()) {
-    const Sequence& next = aside_.front().sequence;
-    need = aside_.front().need;
+  if (next_was_preempted()) {
+    const Sequence& next = preempted_.front().sequence;
+    need = preempted_.front().need;
     if (next.may_share()) need.blocks -= cache_.known(next.tokens());
   } else {
     const Request& next = waiting_.front();
@@ -99,8 +99,8 @@ int ModelWork::peak_with_next() const {
 }
 
 void ModelWork::admit_next(SequenceId id) {
-  if (next_was_aside()) {
-    Member& member = aside_.front();
+  if (next_was_preempted()) {
+    Member& member = preempted_.front();
     discount(member);
     need_to_come_ = {need_to_come_.blocks - member.need.blocks, need_to_come_.growth - member.need.growth};
     member.sequence.restart(id);
@@ -112,10 +112,10 @@ void ModelWork::admit_next(SequenceId id) {
     waiting_backlog_.generated_tokens -= generated_tokens(request);
     waiting_backlog_.arrivals_s -= request.arrival_s;
     waiting_bytes_ -= request.bytes();
-    aside_.push_front({.sequence = Sequence(std::move(request), id, eos_tokens_), .state = Member::kAside});
+    preempted_.push_front({.sequence = Sequence(std::move(request), id, eos_tokens_), .state = Member::kPreempted});
     waiting_.pop_front();
   }
-  const Handle member = aside_.begin();
+  const Handle member = preempted_.begin();
   by_age_.insert(member);
   move(member, member->sequence.pending_tokens() == 1 ? Member::kDecoding : Member::kPrompt);
   forecast_.add(member->need = {});
@@ -180,7 +180,7 @@ void ModelWork::count(Member& member) {
   CacheForecast::Need need = need_of(member.sequence.request(), static_cast<int>(member.sequence.tokens().size()));
   need.blocks -= member.shared;
   if (need == member.need) return;
-  if (member.state != Member::kAside) {
+  if (member.state != Member::kPreempted) {
     forecast_.remove(member.need);
     forecast_.add(need);
   }
@@ -189,7 +189,7 @@ void ModelWork::count(Member& member) {
 
 void ModelWork::sum_up(const Member& member, int sign) {
   const Sequence& sequence = member.sequence;
-  if (member.state != Member::kAside) {
+  if (member.state != Member::kPreempted) {
     catching_up_ += sequence.catching_up() ? sign : 0;
     decoders_ += sequence.pending_tokens() <= 1 ? sign : 0;
     unfinished_ += static_cast<std::size_t>(sequence.ends_in_flight() ? 0 : sign);
@@ -205,12 +205,12 @@ void ModelWork::move(Handle member, Member::State state) {
   const auto list_of = [this](Member::State s) -> std::list<Member>& {
     return s == Member::kPrompt     ? prompts_
            : s == Member::kDecoding ? decoding_
-           : s == Member::kAside    ? aside_
+           : s == Member::kPreempted    ? preempted_
                                     : in_flight_;
   };
   std::list<Member>&from = list_of(member->state), &to = list_of(state);
   auto place = to.end();
-  if (state == Member::kPrompt || state == Member::kAside) {
+  if (state == Member::kPrompt || state == Member::kPreempted) {
     place = to.begin();
     while (place != to.end() && (place == member || Older{}(place, member))) ++place;
   }
@@ -229,13 +229,13 @@ const Request& ModelWork::oldest() const {
   const auto consider = [&oldest](const Request& request) {
     if (oldest == nullptr || earlier(request, *oldest)) oldest = &request;
   };
-  if (!aside_.empty()) consider(aside_.front().sequence.request());
+  if (!preempted_.empty()) consider(preempted_.front().sequence.request());
   if (!by_age_.empty()) consider((*by_age_.begin())->sequence.request());
   return *oldest;
 }
 
 int ModelWork::blocks_expected(int sequences) const {
-  const auto waiting = static_cast<int>(waiting_.size() + aside_.size());
+  const auto waiting = static_cast<int>(waiting_.size() + preempted_.size());
   const int more = std::clamp(sequences - open(), 0, waiting);
   const int to_come = need_to_come_.blocks + grown(need_to_come_.growth, growth_share_);
   const int coming = more == 0 ? 0 : static_cast<int>(std::ceil(static_cast<double>(to_come) * more / waiting));
@@ -281,13 +281,13 @@ ModelWork::Room ModelWork::room_left(const Limits& limits, const Pass& pass) con
 
 void ModelWork::choose_from(std::list<Member>& list, Room room, const Limits& limits, Pass& pass,
                             std::vector<SequenceId>& closed) {
-  std::vector<Handle> candidates;  // as they are now: some may be set aside on the way
+  std::vector<Handle> candidates;  // as they are now: some may be preempted on the way
   candidates.reserve(list.size());
   for (auto member = list.begin(); member != list.end(); ++member) candidates.push_back(member);
   const bool cut = &list == &prompts_;
   for (const Handle member : candidates) {
     if (room.sequences <= 0 || room.tokens <= 0 || room.logit_rows <= 0 || (cut && room.prompt_tokens <= 0)) return;
-    if (member->chosen || member->state == Member::kAside) continue;
+    if (member->chosen || member->state == Member::kPreempted) continue;
     const Sequence& sequence = member->sequence;
     if (cache_.keeps() && !sequence.begun()) {
       discount(*member);
@@ -321,13 +321,13 @@ int ModelWork::tokens_that_fit(const Sequence& sequence, const Room& room) {
   return sequence.fits_in(tokens) ? tokens : 0;
 }
 
-// As many of the tokens as there are blocks for; 0 if none, after younger ones have been set aside for them.
+// As many of the tokens as there are blocks for; 0 if none, after younger ones have been preempted for them.
 int ModelWork::tokens_with_blocks(Handle member, int tokens, const Limits& limits, std::vector<SequenceId>& closed) {
   const Sequence& sequence = member->sequence;
   const int computed = sequence.computed_tokens();
   const auto held = static_cast<int>(sequence.blocks().size());
   for (;;) {
-    const int most = open() == 1 && limits.set_aside ? kAnyNumber : limits.blocks;
+    const int most = open() == 1 && limits.may_preempt ? kAnyNumber : limits.blocks;
     const int free = cache_.unheld() + std::max(most - cache_.count(), 0) - promised_;
     const int needed = std::max(blocks_for(computed + tokens) - held, 0);
     if (needed <= free) {
@@ -337,36 +337,36 @@ int ModelWork::tokens_with_blocks(Handle member, int tokens, const Limits& limit
     const int fitting = (held + free) * cache_.block_tokens() - computed;
     if (fitting > 0 && sequence.fits_in(fitting)) {
       tokens = fitting;
-    } else if (!limits.set_aside || !make_space(member, closed)) {
+    } else if (!limits.may_preempt || !make_space(member, closed)) {
       return 0;
     }
   }
 }
 
-// Sets the youngest aside, if it is younger than this one; this one itself if it is the youngest, and none that is
+// Preempts the youngest, if it is younger than this one; this one itself if it is the youngest, and none that is
 // about to end will leave its blocks behind. So the oldest always gets on. Whether somebody else has been.
 bool ModelWork::make_space(Handle member, std::vector<SequenceId>& closed) {
   for (auto other = by_age_.rbegin(); *other != member; ++other) {
     if ((*other)->state == Member::kInFlight || (*other)->chosen) continue;
-    set_aside(*other, closed);
+    preempt(*other, closed);
     return true;
   }
-  if (*by_age_.rbegin() == member && std::cmp_equal(unfinished_, open())) set_aside(member, closed);
+  if (*by_age_.rbegin() == member && std::cmp_equal(unfinished_, open())) preempt(member, closed);
   return false;
 }
 
-void ModelWork::set_aside(Handle member, std::vector<SequenceId>& closed) {
+void ModelWork::preempt(Handle member, std::vector<SequenceId>& closed) {
   Sequence& sequence = member->sequence;
   discount(*member);
   if (sequence.begun()) closed.push_back(sequence.id());
-  sequence.set_aside(cache_);
+  sequence.preempt(cache_);
   by_age_.erase(member);
   forecast_.remove(member->need);
   member->shared = 0;
-  move(member, Member::kAside);
+  move(member, Member::kPreempted);
   count(*member);
   need_to_come_ = {need_to_come_.blocks + member->need.blocks, need_to_come_.growth + member->need.growth};
-  ++cache_use_.set_asides;
+  ++cache_use_.preemptions;
 }
 
 // Blank ones first, then more, then kept ones, then more still.

@@ -110,14 +110,14 @@ Decision Scheduler::next(double now_s) {
   if (policy_->plans_ahead() && !begun_ && !input_closed_ && !is_full()) return WaitUntil{kNever};
   begun_ = true;
   admit_arrivals(now_s);
-  set_agenda(now_s);
+  decide_run_order(now_s);
   PlannedStep planned;
   planned.step.stages.resize(pools_.size());
   const auto fetch_steps = std::count_if(in_flight_.begin(), in_flight_.end(), [](const InFlight& s) { return s.rows == 0; });
   const auto passes = std::ssize(in_flight_) - fetch_steps;
   if (passes < options_.steps_in_flight && plan_pass(planned, now_s)) return seal(std::move(planned));
   if (fetch_steps < kMaxFetchSteps && plan_prefetch_step(planned, now_s)) return seal(std::move(planned));
-  if (agenda_.empty() && in_flight_.empty() && arriving_.empty() && input_closed_) return AllDone{};
+  if (run_order_.empty() && in_flight_.empty() && arriving_.empty() && input_closed_) return AllDone{};
   return WaitUntil{std::min(arriving_.empty() ? kNever : arriving_.front().arrival_s, link_wakes_s(now_s))};
 }
 
@@ -152,12 +152,12 @@ std::size_t Scheduler::waiting_bytes() const {
   return bytes;
 }
 
-void Scheduler::set_agenda(double now_s) {
+void Scheduler::decide_run_order(double now_s) {
   const std::vector<ModelView> models = views(now_s);
-  agenda_ = policy_->agenda(models, turn_, now_s);
-  victims_ = policy_->victims(models, agenda_, now_s);
-  guesses_.clear();
-  if (!input_closed_ || !arriving_.empty()) guesses_ = policy_->guesses(models, now_s);
+  run_order_ = policy_->run_order(models, active_, now_s);
+  eviction_order_ = policy_->eviction_order(models, run_order_, now_s);
+  candidates_.clear();
+  if (!input_closed_ || !arriving_.empty()) candidates_ = policy_->prefetch_candidates(models, now_s);
 }
 
 std::vector<ModelView> Scheduler::views(double now_s) const {
@@ -165,7 +165,7 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
   for (ModelId m = 0; m < work_.size(); ++m) {
     const ModelWork& work = work_[m];
     ModelView view{.model = m,
-                   .waiting = work.waiting() + work.aside(),
+                   .waiting = work.waiting() + work.preempted(),
                    .open = work.unfinished(),
                    .last_arrival_s = work.last_arrival_s(),
                    .arrival_gap_s = work.arrival_gap_s(),
@@ -206,15 +206,15 @@ double Scheduler::compute_s(const ModelView& view, const ModelWork::Backlog& bac
 bool Scheduler::plan_pass(PlannedStep& planned, double now_s) {
   const std::optional<ModelId> filler = model_to_fill_in(now_s);
   if (filler && plan_pass_of(*filler, planned, now_s)) return true;
-  return !agenda_.empty() && plan_pass_of(agenda_.front(), planned, now_s);
+  return !run_order_.empty() && plan_pass_of(run_order_.front(), planned, now_s);
 }
 
-// While the pages of the agenda's first model are on their way: another one whose pages are all there and whose next
+// While the pages of the run_order's first model are on their way: another one whose pages are all there and whose next
 // pass will be over by the time that the first one has to begin so as to end just behind its last page.
 std::optional<ModelId> Scheduler::model_to_fill_in(double now_s) const {
-  if (agenda_.size() < 2 || !policy_->joins_turn() || !fetches_go_on(agenda_.front())) return std::nullopt;
-  const double time_s = wait_s(agenda_.front(), now_s) - costs_.pass_s(agenda_.front(), 1);
-  for (const ModelId model : std::span(agenda_).subspan(1)) {
+  if (run_order_.size() < 2 || !policy_->continuous_batching() || !fetches_go_on(run_order_.front())) return std::nullopt;
+  const double time_s = wait_s(run_order_.front(), now_s) - costs_.pass_s(run_order_.front(), 1);
+  for (const ModelId model : std::span(run_order_).subspan(1)) {
     const auto rows = std::clamp<std::size_t>(work_[model].backlog().prompt_tokens, 1, options_.max_batch_tokens);
     const bool short_enough = costs_.pass_s(model, static_cast<int>(rows)) < time_s;
     if (short_enough && is_ready(model, now_s)) return model;
@@ -222,13 +222,13 @@ std::optional<ModelId> Scheduler::model_to_fill_in(double now_s) const {
   return std::nullopt;
 }
 
-// Whether the pages that the agenda's first model misses come in without a pass of it: frames are to be had beside
+// Whether the pages that the run_order's first model misses come in without a pass of it: frames are to be had beside
 // those for its cache. If not, nothing is won by waiting.
 bool Scheduler::fetches_go_on(ModelId first) const {
-  const std::vector<ModelId> victims = victims_for(first);
+  const std::vector<ModelId> evictable = evictable_for(first);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const StagePool& pool = pools_[stage];
-    if (pool.missing_pages(first) > 0 && pool.available(victims) <= cache_to_come(first, stage)) return false;
+    if (pool.missing_pages(first) > 0 && pool.available(evictable) <= cache_to_come(first, stage)) return false;
   }
   return true;
 }
@@ -242,10 +242,10 @@ bool Scheduler::is_ready(ModelId model, double now_s) const {
 
 // Whether the cache can have that many blocks without taking frames from models that run sooner.
 bool Scheduler::can_grow(ModelId model, int blocks) const {
-  const std::vector<ModelId> victims = victims_for(model);
+  const std::vector<ModelId> evictable = evictable_for(model);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const int more = models_[model].caches[stage].frames_for(blocks) - pools_[stage].cache_frames(model);
-    if (more > pools_[stage].available(victims)) return false;
+    if (more > pools_[stage].available(evictable)) return false;
   }
   return true;
 }
@@ -266,8 +266,8 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   }
   std::vector<ModelWork::Handle> members = work.take_chunks(pass, step.chunks);
   fetch_what_is_missing(planned, now_s);
-  begin_turn(model, now_s);
-  if (!streams(model, work.blocks())) swapping_[model] = false;  // all of it is there or on its way
+  activate(model, now_s);
+  if (!exceeds_pool(model, work.blocks())) swapping_[model] = false;  // all of it is there or on its way
   work.last_used = step.id;
   work.last_pass_s = now_s;
   const double before_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
@@ -279,11 +279,11 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
 
 // Blocks of the cache may make the model stream that did not: fewer rows may have logits then.
 ModelWork::Pass Scheduler::choose(ModelId model) {
-  const bool streamed = streams(model, work_[model].blocks());
+  const bool exceeded = exceeds_pool(model, work_[model].blocks());
   std::vector<SequenceId> closed;
-  ModelWork::Pass pass = work_[model].choose(limits_of_pass(model, streamed), closed);
+  ModelWork::Pass pass = work_[model].choose(limits_of_pass(model, exceeded), closed);
   const bool too_many_rows = pass.logit_rows > Workspace::kLogitRows;
-  if (!streamed && too_many_rows && streams(model, pass.blocks)) {
+  if (!exceeded && too_many_rows && exceeds_pool(model, pass.blocks)) {
     pass = work_[model].choose(limits_of_pass(model, true), closed);
   }
   for (const SequenceId id : closed) close(id);
@@ -291,18 +291,18 @@ ModelWork::Pass Scheduler::choose(ModelId model) {
 }
 
 // A share of the open sequences for each stage, so that all stages have work.
-ModelWork::Limits Scheduler::limits_of_pass(ModelId model, bool streams) const {
-  const bool first = model == agenda_.front();
+ModelWork::Limits Scheduler::limits_of_pass(ModelId model, bool exceeds_pool) const {
+  const bool first = model == run_order_.front();
   const int beside_others = blocks_beside_others(model);
-  const int within_reach = blocks_without_victims(model, victims_for(model));
+  const int within_reach = blocks_evicting_only(model, evictable_for(model));
   return {.shares = static_cast<int>(pools_.size()),
           .tokens = options_.max_batch_tokens,
           .prompt_tokens = prompt_tokens_of_pass(model),
           // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone (image.h).
-          .logit_rows = streams ? Workspace::kLogitRows : options_.max_batch_tokens,
+          .logit_rows = exceeds_pool ? Workspace::kLogitRows : options_.max_batch_tokens,
           .blocks = first ? beside_others : std::min(beside_others, within_reach),
-          .spare_blocks = options_.share_prefixes ? std::min(beside_others, blocks_without_victims(model, {})) : 0,
-          .set_aside = first};
+          .spare_blocks = options_.share_prefixes ? std::min(beside_others, blocks_evicting_only(model, {})) : 0,
+          .may_preempt = first};
 }
 
 // Passes that are in flight at once must take about equally long, or the stages wait for each other. So prompts are
@@ -311,7 +311,7 @@ ModelWork::Limits Scheduler::limits_of_pass(ModelId model, bool streams) const {
 int Scheduler::prompt_tokens_of_pass(ModelId model) const {
   const auto stages = static_cast<int>(pools_.size()), most = options_.max_batch_tokens;
   const ModelWork& work = work_[model];
-  const auto requests = static_cast<int>(work.waiting() + work.aside()) + work.open();
+  const auto requests = static_cast<int>(work.waiting() + work.preempted()) + work.open();
   const int together = std::min(requests, options_.max_seqs);
   if (stages == 1 || together == 1) return most;
   const ModelWork::Backlog backlog = work.backlog();
@@ -336,18 +336,18 @@ bool Scheduler::waits_for_its_share(ModelId model, const ModelWork::Pass& pass) 
 }
 
 // A model whose turn it was may be counted as swapped again.
-void Scheduler::begin_turn(ModelId model, double now_s) {
-  if (model != agenda_.front() || turn_.model == model) return;
-  if (turn_.model) swapping_[*turn_.model] = false;
-  turn_ = {model, now_s};
+void Scheduler::activate(ModelId model, double now_s) {
+  if (model != run_order_.front() || active_.model == model) return;
+  if (active_.model) swapping_[*active_.model] = false;
+  active_ = {model, now_s};
 }
 
 // Waiting requests become sequences while there is room for what they and the open ones will probably come to.
 void Scheduler::admit(ModelId model) {
   ModelWork& work = work_[model];
-  const bool joins = policy_->joins_turn() || work.unfinished() == 0;
-  const bool first = model == agenda_.front();
-  while (work.any_to_admit() && (joins || work.next_was_aside()) && work.open() < options_.max_seqs) {
+  const bool joins = policy_->continuous_batching() || work.unfinished() == 0;
+  const bool first = model == run_order_.front();
+  while (work.any_to_admit() && (joins || work.next_was_preempted()) && work.open() < options_.max_seqs) {
     const bool must_run = first && work.open() == 0;  // others make room, whatever it takes
     const int peak = must_run ? 0 : work.peak_with_next();
     if (!must_run && peak > blocks_beside_others(model)) break;
@@ -372,10 +372,10 @@ int Scheduler::blocks_beside_others(ModelId model) const {
 }
 
 // Blocks that the cache can have if only these lose pages.
-int Scheduler::blocks_without_victims(ModelId model, std::span<const ModelId> victims) const {
+int Scheduler::blocks_evicting_only(ModelId model, std::span<const ModelId> evictable) const {
   int blocks = std::numeric_limits<int>::max();
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
-    const int frames = pools_[stage].cache_frames(model) + pools_[stage].available(victims);
+    const int frames = pools_[stage].cache_frames(model) + pools_[stage].available(evictable);
     blocks = std::min(blocks, models_[model].caches[stage].blocks_in(frames));
   }
   return blocks;
@@ -406,7 +406,7 @@ int Scheduler::wanted_caches_beside(ModelId model, std::size_t stage) const {
 }
 
 // The pages do not fit beside so much cache and what is pinned, whoever else makes room.
-bool Scheduler::streams(ModelId model, int blocks) const {
+bool Scheduler::exceeds_pool(ModelId model, int blocks) const {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const int cache = models_[model].caches[stage].frames_for(blocks);
     if (pools_[stage].pages(model) > options_.frames - pinned_beside(model, stage) - cache) return true;
@@ -418,13 +418,13 @@ bool Scheduler::streams(ModelId model, int blocks) const {
 int Scheduler::frames_short(ModelId model, int blocks, std::size_t stage) const {
   const StagePool& pool = pools_[stage];
   const int weights =
-      streams(model, blocks) ? std::min(2 * pool.fewest_frames(model), pool.pages(model)) : pool.pages(model);
+      exceeds_pool(model, blocks) ? std::min(2 * pool.fewest_frames(model), pool.pages(model)) : pool.pages(model);
   const int cache = models_[model].caches[stage].frames_for(blocks);
   const int room = options_.frames - pinned_beside(model, stage);
   return std::min(weights, room - cache) + cache - (room - caches_beside(model, stage));
 }
 
-// Swaps out the caches of models that the agenda wants last, as many as it takes. False while one of them is in flight:
+// Swaps out the caches of models that the run_order wants last, as many as it takes. False while one of them is in flight:
 // its sequences will be known when they are not.
 bool Scheduler::make_room(ModelId model, int blocks, PlannedStep& planned) {
   std::vector<int> missing;
@@ -441,14 +441,14 @@ bool Scheduler::make_room(ModelId model, int blocks, PlannedStep& planned) {
   return true;
 }
 
-// The last of the agenda first.
+// The last of the run_order first.
 std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
   std::vector<ModelId> others;
   for (ModelId m = 0; m < models_.size(); ++m) {
     if (m != model && work_[m].open() > 0 && pools_.front().cache_frames(m) > 0) others.push_back(m);
   }
-  const auto turn_of = [this](ModelId m) { return std::find(agenda_.begin(), agenda_.end(), m) - agenda_.begin(); };
-  std::stable_sort(others.begin(), others.end(), [&](ModelId a, ModelId b) { return turn_of(a) > turn_of(b); });
+  const auto position = [this](ModelId m) { return std::find(run_order_.begin(), run_order_.end(), m) - run_order_.begin(); };
+  std::stable_sort(others.begin(), others.end(), [&](ModelId a, ModelId b) { return position(a) > position(b); });
   return others;
 }
 
@@ -479,13 +479,13 @@ bool Scheduler::cheaper_to_spill(ModelId model) const {
 
 // The model's cache is in frames and has so many blocks.
 void Scheduler::settle_cache(ModelId model, int blocks, PlannedStep& planned) {
-  std::vector<ModelId> victims = victims_for(model);
-  victims.push_back(model);  // its own last pages, if it comes to that
+  std::vector<ModelId> evictable = evictable_for(model);
+  evictable.push_back(model);  // its own last pages, if it comes to that
   work_[model].set_blocks(blocks);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
-    if (pools_[stage].spilled(model)) pools_[stage].restore_cache(model, victims, plan);
-    pools_[stage].grow_cache(model, models_[model].caches[stage].frames_for(blocks), victims, plan);
+    if (pools_[stage].spilled(model)) pools_[stage].restore_cache(model, evictable, plan);
+    pools_[stage].grow_cache(model, models_[model].caches[stage].frames_for(blocks), evictable, plan);
   }
 }
 
@@ -519,8 +519,8 @@ void Scheduler::trim_cache(ModelId model, PlannedStep& planned) {
 
 // Caches keep what may be found again, as long as the model that runs, or comes next, has frames without them.
 bool Scheduler::keeps_prefixes(std::optional<ModelId> runs) const {
-  if (!options_.share_prefixes || (!runs && agenda_.empty())) return options_.share_prefixes;
-  const ModelId next = runs.value_or(agenda_.empty() ? 0 : agenda_.front());
+  if (!options_.share_prefixes || (!runs && run_order_.empty())) return options_.share_prefixes;
+  const ModelId next = runs.value_or(run_order_.empty() ? 0 : run_order_.front());
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const StagePool& pool = pools_[stage];
     if (pool.available({}) < pool.missing_pages(next) + cache_to_come(next, stage)) return false;

@@ -39,7 +39,7 @@ void Sequence::restart(SequenceId id) {
 }
 
 // What it had counts as never computed: it is no sign of two models that take each other's caches in turn.
-void Sequence::set_aside(CacheBlocks& cache) {
+void Sequence::preempt(CacheBlocks& cache) {
   cache.release(blocks_);
   restart(id_);
   lost_ = -1;

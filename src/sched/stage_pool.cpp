@@ -33,15 +33,15 @@ StagePool::StagePool(std::vector<const Image*> images, int frames, int host_slot
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
 }
 
-int StagePool::available(std::span<const ModelId> victims) const {
+int StagePool::available(std::span<const ModelId> evictable) const {
   auto count = static_cast<int>(free_.size());
-  for (const ModelId victim : victims) count += state_.resident_pages(victim);
+  for (const ModelId other : evictable) count += state_.resident_pages(other);
   return count;
 }
 
-void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan) {
+void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> evictable, StagePlan& plan) {
   CacheChange change{.model = model};
-  for (int i = cache_frames(model); i < frames; ++i) take_for_cache(find_frame(victims), change);
+  for (int i = cache_frames(model); i < frames; ++i) take_for_cache(find_frame(evictable), change);
   if (!change.added.empty()) plan.caches.push_back(std::move(change));
 }
 
@@ -93,10 +93,10 @@ void StagePool::spill_cache(ModelId model, StagePlan& plan) {
   plan.caches.push_back(std::move(change));
 }
 
-void StagePool::restore_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan) {
+void StagePool::restore_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan) {
   CacheChange change{.model = model, .kind = CacheChange::kRestore, .slots = state_.spilled(model)};
   for (std::size_t i = 0; i < change.slots.size(); ++i) {
-    const FrameId frame = find_frame(victims);
+    const FrameId frame = find_frame(evictable);
     change.after = std::max(change.after, last_use_[frame]);
     give_up_page(frame);
     change.added.push_back(frame);
@@ -106,14 +106,14 @@ void StagePool::restore_cache(ModelId model, std::span<const ModelId> victims, S
   plan.caches.push_back(std::move(change));
 }
 
-FrameId StagePool::find_frame(std::span<const ModelId> victims) {
+FrameId StagePool::find_frame(std::span<const ModelId> evictable) {
   if (!free_.empty()) {
     const FrameId frame = free_.front();
     free_.pop_front();
     return frame;
   }
-  for (const ModelId victim : victims) {
-    if (state_.resident_pages(victim) > 0) return last_page(victim);
+  for (const ModelId other : evictable) {
+    if (state_.resident_pages(other) > 0) return last_page(other);
   }
   throw Error(ExitCode::kInternal, "internal: the plan needs more frames than the pool has");
 }
@@ -141,22 +141,22 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan
   plan.fetches.push_back(fetch);
 }
 
-void StagePool::prefetch(ModelId model, std::span<const ModelId> victims, std::size_t bytes, int reserve,
+void StagePool::prefetch(ModelId model, std::span<const ModelId> evictable, std::size_t bytes, int reserve,
                          StagePlan& plan) {
   const Image& image = state_.image(model);
   std::size_t planned = 0;
   for (PageId page = 0; page < static_cast<PageId>(pages(model)) && planned < bytes; ++page) {
     if (state_.frame_of(model, page) != kNoFrame) continue;
-    if (available(victims) <= reserve) return;
-    fetch(model, page, find_frame(victims), plan);
+    if (available(evictable) <= reserve) return;
+    fetch(model, page, find_frame(evictable), plan);
     planned += image.used_bytes[page];
   }
 }
 
-void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> victims, bool again, StagePlan& plan) {
+void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> evictable, bool again, StagePlan& plan) {
   const Image& image = state_.image(model);
-  const int room = state_.resident_pages(model) + available(victims);
-  const bool streams = room < pages(model);
+  const int room = state_.resident_pages(model) + available(evictable);
+  const bool out_of_core = room < pages(model);
   // Frames that take turns: two operations' worth where there is room for that beside as many that stay.
   const int turning = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
   Rotation rotation{.resident = std::max(room - turning, 0),
@@ -166,14 +166,14 @@ void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> v
     const PageId page = image.uses[use];
     if (state_.frame_of(model, page) == kNoFrame) {
       const FrameId frame =
-          streams ? find_streaming_frame(step, model, use, victims, rotation) : find_frame(victims);
+          out_of_core ? find_rotating_frame(step, model, use, evictable, rotation) : find_frame(evictable);
       fetch(model, page, frame, plan);
     }
     last_use_[state_.frame_of(model, page)] = {step, use};
-    if (streams && rotates(model, page, rotation)) rotation.over.push_back(use);
+    if (out_of_core && rotates(model, page, rotation)) rotation.over.push_back(use);
   }
   cache_use_[model] = {step, UsePoint::kEnd};
-  if (streams && again) fetch_behind(step, model, rotation, plan);
+  if (out_of_core && again) fetch_behind(step, model, rotation, plan);
 }
 
 // `resident` of pages() pages stay, evenly spread.
@@ -183,9 +183,9 @@ bool StagePool::rotates(ModelId model, PageId page, const Rotation& rotation) co
 }
 
 // A page that takes turns: one whose use in this pass is over before `use` begins, or else the one whose use is farthest.
-FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
+FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> evictable,
                                         Rotation& rotation) {
-  if (available(victims) > 0) return find_frame(victims);
+  if (available(evictable) > 0) return find_frame(evictable);
   const Image& image = state_.image(model);
   while (!rotation.over.empty() && rotation.over.front() <= image.over_before[use]) {
     const PageUse over = rotation.over.front();

@@ -86,9 +86,9 @@ class Driver {
   // Requests in the order in which they completed.
   const std::vector<RequestId>& finished() const { return finished_; }
   const StageState& stage(int stage) const { return replicas_[stage].state(); }
-  std::size_t set_asides() const {
+  std::size_t preemptions() const {
     std::size_t count = 0;
-    for (ModelId m = 0; m < roster_.shapes().size(); ++m) count += scheduler_.cache_use(m).set_asides;
+    for (ModelId m = 0; m < roster_.shapes().size(); ++m) count += scheduler_.cache_use(m).preemptions;
     return count;
   }
 

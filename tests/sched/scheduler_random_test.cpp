@@ -116,12 +116,12 @@ class RandomJob {
 // What the schedules of all seeds have done.
 struct Reached {
   std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, spills = 0, restores = 0,
-              restarts = 0, prefetches = 0, encoded = 0, set_asides = 0, shrinks = 0, shared = 0;
+              restarts = 0, prefetches = 0, encoded = 0, preemptions = 0, shrinks = 0, shared = 0;
   std::size_t refused = 0, failed = 0, stopped = 0;
 
   void add(const Driver& driver) {
     steps += driver.steps().size();
-    set_asides += driver.set_asides();
+    preemptions += driver.preemptions();
     first_.clear();
     begun_.clear();
     for (const ExecutedStep& executed : driver.steps()) add(executed);
@@ -176,7 +176,7 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   EXPECT_GT(all.spills, 10u);
   EXPECT_GT(all.restores, 10u);
   EXPECT_GT(all.restarts, 40u);
-  EXPECT_GT(all.set_asides, 10u);
+  EXPECT_GT(all.preemptions, 10u);
   EXPECT_GT(all.shrinks, 2000u);
   EXPECT_GT(all.refused, 120u);
   EXPECT_GT(all.failed, 200u);
@@ -186,7 +186,7 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   EXPECT_GT(all.shared, 200u);
 }
 
-// Sequences are set aside again and again, for more were admitted than can grow to their ends together.
+// Sequences are preempted again and again, for more were admitted than can grow to their ends together.
 TEST(SchedulerRandom, EveryRuleHoldsWhereCachesRunOut) {
   Reached all;
   for (std::uint64_t seed = 1000; seed < 1150; ++seed) {
@@ -195,7 +195,7 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereCachesRunOut) {
     ASSERT_EQ(driver.run(), "") << "seed " << seed;
     all.add(driver);
   }
-  EXPECT_GT(all.set_asides, 200u);
+  EXPECT_GT(all.preemptions, 200u);
   EXPECT_GT(all.shared, 100u);
 }
 

@@ -48,14 +48,14 @@ class CacheForecast {
 
 // What a model's cache was spared, and what it had to take back.
 struct CacheUse {
-  std::size_t set_asides = 0;     // sequences set aside because blocks ran out
+  std::size_t preemptions = 0;     // sequences preempted because blocks ran out
   std::size_t shared_tokens = 0;  // of prompts, not computed because another request's were there
 };
 
 class ModelWork {
  public:
   struct Member {
-    enum State : std::uint8_t { kPrompt, kDecoding, kInFlight, kAside };
+    enum State : std::uint8_t { kPrompt, kDecoding, kInFlight, kPreempted };
     Sequence sequence;
     State state = kPrompt;
     bool chosen = false;            // for the pass being planned
@@ -79,9 +79,9 @@ class ModelWork {
   std::size_t waiting() const { return waiting_.size(); }
   std::size_t waiting_bytes() const { return waiting_bytes_; }
   // Sequences that wait to be resumed.
-  std::size_t aside() const { return aside_.size(); }
+  std::size_t preempted() const { return preempted_.size(); }
   const CacheUse& cache_use() const { return cache_use_; }
-  // Sequences that have been admitted, are not set aside and have not ended.
+  // Sequences that have been admitted, are not preempted and have not ended.
   int open() const { return static_cast<int>(by_age_.size()); }
   // Those that do not end with what is in flight.
   std::size_t unfinished() const { return unfinished_; }
@@ -99,9 +99,9 @@ class ModelWork {
   // Computed tokens of the open ones.
   int computed_tokens() const;
 
-  // The next to be admitted: who was set aside before who waits.
-  bool any_to_admit() const { return !aside_.empty() || !waiting_.empty(); }
-  bool next_was_aside() const { return !aside_.empty(); }
+  // The next to be admitted: who was preempted before who waits.
+  bool any_to_admit() const { return !preempted_.empty() || !waiting_.empty(); }
+  bool next_was_preempted() const { return !preempted_.empty(); }
   // Blocks that the open ones and the next will come to need at once.
   int peak_with_next() const;
   void admit_next(SequenceId id);
@@ -114,7 +114,7 @@ class ModelWork {
     int logit_rows = 0;
     int blocks = 0;         // that the cache may have
     int spare_blocks = 0;   // that it may have before kept ones are used for something else
-    bool set_aside = true;  // the youngest makes room when blocks run out; the only one may have any number
+    bool may_preempt = true;  // the youngest makes room when blocks run out; the only one may have any number
   };
   struct Pass {
     struct Part {
@@ -127,7 +127,7 @@ class ModelWork {
     bool full = false;  // no more fits into a pass
   };
   // Decoding ones first, the longest without a token foremost; then prompts, the oldest foremost; neither takes the
-  // last of the other's room. Numbers that the ranks know of sequences that were set aside join `closed`.
+  // last of the other's room. Numbers that the ranks know of sequences that were preempted join `closed`.
   Pass choose(const Limits& limits, std::vector<SequenceId>& closed);
   // The chunks of a pass that was just chosen; blocks() must have been made enough. Returns who is in flight now.
   std::vector<Handle> take_chunks(const Pass& pass, std::vector<SequenceChunk>& chunks);
@@ -183,7 +183,7 @@ class ModelWork {
   static int tokens_that_fit(const Sequence& sequence, const Room& room);
   int tokens_with_blocks(Handle member, int tokens, const Limits& limits, std::vector<SequenceId>& closed);
   bool make_space(Handle member, std::vector<SequenceId>& closed);
-  void set_aside(Handle member, std::vector<SequenceId>& closed);
+  void preempt(Handle member, std::vector<SequenceId>& closed);
   int blocks_after_promises(const Limits& limits) const;
   void forget_choice();
 
@@ -192,8 +192,8 @@ class ModelWork {
   std::deque<Request> waiting_;  // the earliest first
   Backlog waiting_backlog_;
   std::size_t waiting_bytes_ = 0;
-  CacheForecast::Need need_to_come_;                          // of those waiting and set aside
-  std::list<Member> prompts_, decoding_, in_flight_, aside_;  // prompts and set aside: the oldest first
+  CacheForecast::Need need_to_come_;                          // of those waiting and preempted
+  std::list<Member> prompts_, decoding_, in_flight_, preempted_;  // prompts and preempted: the oldest first
   std::set<Handle, Older> by_age_;                            // open ones
   Backlog begun_backlog_;
   CacheForecast forecast_;

@@ -36,29 +36,29 @@ struct ModelView {
 };
 
 // The model whose turn it is and since when.
-struct Turn {
+struct ActiveModel {
   std::optional<ModelId> model;
-  double begun_s = 0;
+  double since_s = 0;
 };
 
 class Policy {
  public:
   virtual ~Policy() = default;
   // The models that have work, in the order in which they should run: the first now, the next ones are prefetched.
-  virtual std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const = 0;
+  virtual std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active, double now_s) const = 0;
   // A model without work that will probably have some before its victims do: it may come in while a link is idle.
-  struct Guess {
+  struct PrefetchCandidate {
     ModelId model = 0;
-    std::vector<ModelId> victims;  // the first to lose first
+    std::vector<ModelId> evictable;  // the first to lose first
   };
   // The one that is wanted soonest first.
-  virtual std::vector<Guess> guesses(std::span<const ModelView>, double /*now_s*/) const { return {}; }
+  virtual std::vector<PrefetchCandidate> prefetch_candidates(std::span<const ModelView>, double /*now_s*/) const { return {}; }
   // Whether it wants to know all requests before it decides anything.
   virtual bool plans_ahead() const { return false; }
   // Whether requests that find their model running join its turn, or wait for its next one.
-  virtual bool joins_turn() const { return true; }
-  // The models in the order in which they lose pages; the first of the agenda and pinned ones never do.
-  virtual std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda,
+  virtual bool continuous_batching() const { return true; }
+  // The models in the order in which they lose pages; the first of the run_order and pinned ones never do.
+  virtual std::vector<ModelId> eviction_order(std::span<const ModelView> models, std::span<const ModelId> run_order,
                                        double now_s) const;
 };
 

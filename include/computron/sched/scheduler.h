@@ -1,11 +1,11 @@
 // Turns requests into steps. Pure: it reads no clock, calls no MPI and starts no thread, so a simulator or a test
 // drives the same object that serves.
 //
-//   submit(request) → queue of its model → agenda → steps → completed(step, rows) → completions
+//   submit(request) → queue of its model → run_order → steps → completed(step, rows) → completions
 //
-// The policy puts the models that have work into an order, the agenda. The links serve it strictly: what is missing of
+// The policy puts the models that have work into an order, the run_order. The links serve it strictly: what is missing of
 // its first model is fetched first, then of its second, a short time ahead, into frames of models that come later or
-// not at all. Compute serves the first model of the agenda, unless that would stand still for pages while another's are
+// not at all. Compute serves the first model of the run_order, unless that would stand still for pages while another's are
 // all there. A pass takes all fetches that its model still misses into its own step and trails them page by page.
 //
 // Up to `steps_in_flight` passes are on their way, each with sequences of its own, so that the stages of a pipeline work
@@ -95,7 +95,7 @@ class Scheduler {
   bool is_full() const {
     return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes;
   }
-  std::optional<ModelId> running_model() const { return turn_.model; }
+  std::optional<ModelId> running_model() const { return active_.model; }
   // Share of the model's pages that are in the pools of all stages once what is planned has been done.
   double resident_share(ModelId model) const;
   const CacheUse& cache_use(ModelId model) const { return work_[model].cache_use(); }
@@ -129,7 +129,7 @@ class Scheduler {
   bool can_ever_fit(ModelId model, int blocks) const;
   void refuse(const Request& request, std::string message);
   void admit_arrivals(double now_s);
-  void set_agenda(double now_s);
+  void decide_run_order(double now_s);
   std::vector<ModelView> views(double now_s) const;
   double compute_s(const ModelView& view, const ModelWork::Backlog& backlog) const;
 
@@ -141,10 +141,10 @@ class Scheduler {
   bool is_ready(ModelId model, double now_s) const;
   bool can_grow(ModelId model, int blocks) const;
   ModelWork::Pass choose(ModelId model);
-  ModelWork::Limits limits_of_pass(ModelId model, bool streams) const;
+  ModelWork::Limits limits_of_pass(ModelId model, bool exceeds_pool) const;
   int prompt_tokens_of_pass(ModelId model) const;
   bool waits_for_its_share(ModelId model, const ModelWork::Pass& pass) const;
-  void begin_turn(ModelId model, double now_s);
+  void activate(ModelId model, double now_s);
   void admit(ModelId model);
 
   // Caches.
@@ -153,8 +153,8 @@ class Scheduler {
   int caches_beside(ModelId model, std::size_t stage) const;
   int wanted_caches_beside(ModelId model, std::size_t stage) const;
   int blocks_beside_others(ModelId model) const;
-  int blocks_without_victims(ModelId model, std::span<const ModelId> victims) const;
-  bool streams(ModelId model, int blocks) const;
+  int blocks_evicting_only(ModelId model, std::span<const ModelId> evictable) const;
+  bool exceeds_pool(ModelId model, int blocks) const;
   int frames_short(ModelId model, int blocks, std::size_t stage) const;
   bool make_room(ModelId model, int blocks, PlannedStep& planned);
   std::vector<ModelId> models_with_cache_beside(ModelId model) const;
@@ -169,7 +169,7 @@ class Scheduler {
   bool plan_prefetch_step(PlannedStep& planned, double now_s);
   void fetch_what_is_missing(PlannedStep& planned, double now_s);
   void prefetch(PlannedStep& planned, double now_s);
-  bool prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> victims, int reserve,
+  bool prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> evictable, int reserve,
                 double now_s);
   bool wants_pages() const;
   void issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s);
@@ -181,7 +181,7 @@ class Scheduler {
   bool misses_pages(ModelId model) const;
   int cache_to_come(ModelId model, std::size_t stage) const;
   // Models that may lose pages to this one, the first to lose first: those that run later or not at all.
-  std::vector<ModelId> victims_for(ModelId model) const;
+  std::vector<ModelId> evictable_for(ModelId model) const;
 
   Decision seal(PlannedStep planned);
   void close(SequenceId sequence);
@@ -203,10 +203,10 @@ class Scheduler {
   bool input_closed_ = false;
   bool begun_ = false;  // a decision has been made
 
-  Turn turn_;
-  std::vector<ModelId> agenda_;   // of the decision being made
-  std::vector<Policy::Guess> guesses_;
-  std::vector<ModelId> victims_;  // everybody who may lose pages, first to lose first
+  ActiveModel active_;
+  std::vector<ModelId> run_order_;   // of the decision being made
+  std::vector<Policy::PrefetchCandidate> candidates_;
+  std::vector<ModelId> eviction_order_;  // everybody who may lose pages, first to lose first
   std::vector<bool> swapping_;    // [model] fetches have been issued since it last ran
   std::vector<SequenceId> to_close_;
   std::deque<InFlight> in_flight_;

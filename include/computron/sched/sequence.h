@@ -47,7 +47,7 @@ class Sequence {
   // Its cache is gone: everything is computed again, under a new number, to the same bits. Not while in flight.
   void restart(SequenceId id);
   // Its blocks are given back, and it waits with the tokens that it has for restart(). Not while in flight.
-  void set_aside(CacheBlocks& cache);
+  void preempt(CacheBlocks& cache);
   // Where others have computed the beginning of its tokens, it goes on behind that. Only before it has begun.
   void share(CacheBlocks& cache);
   // Whether it may begin behind tokens that others have computed: nothing about them is asked for, and the ranks need

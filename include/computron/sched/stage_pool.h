@@ -33,23 +33,23 @@ class StagePool {
   // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead.
   int fewest_frames(ModelId model) const { return std::min(spans_[model], pages(model)); }
   // Frames that something new could take.
-  int available(std::span<const ModelId> victims) const;
+  int available(std::span<const ModelId> evictable) const;
 
   // The cache of a model. All are for a step that has not been planned further.
-  void grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan);
+  void grow_cache(ModelId model, int frames, std::span<const ModelId> evictable, StagePlan& plan);
   // Frames beyond the first `frames` are given back; with none, also what is spilled.
   void shrink_cache(ModelId model, int frames, StagePlan& plan);
   // All of it, spilled or not.
   void release_cache(ModelId model, StagePlan& plan);
   // To host memory; needs cache_frames() free slots.
   void spill_cache(ModelId model, StagePlan& plan);
-  void restore_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan);
+  void restore_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan);
 
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
   // that it lacks may come in behind this one. Error{kInternal} when fewest_frames() are not to be had.
-  void plan_pass(StepId step, ModelId model, std::span<const ModelId> victims, bool again, StagePlan& plan);
+  void plan_pass(StepId step, ModelId model, std::span<const ModelId> evictable, bool again, StagePlan& plan);
   // Pages that the model misses, in order, until `bytes` are reached or but `reserve` frames are left to take.
-  void prefetch(ModelId model, std::span<const ModelId> victims, std::size_t bytes, int reserve, StagePlan& plan);
+  void prefetch(ModelId model, std::span<const ModelId> evictable, std::size_t bytes, int reserve, StagePlan& plan);
 
   // Sequences come and go through the whole step.
   StageState& state() { return state_; }
@@ -63,8 +63,8 @@ class StagePool {
     std::int64_t farthest = -1;      // uses behind it have been given up or stay
   };
 
-  FrameId find_frame(std::span<const ModelId> victims);
-  FrameId find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
+  FrameId find_frame(std::span<const ModelId> evictable);
+  FrameId find_rotating_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> evictable,
                                Rotation& rotation);
   bool rotates(ModelId model, PageId page, const Rotation& rotation) const;
   void fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan);
