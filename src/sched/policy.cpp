@@ -59,7 +59,7 @@ class FifoPolicy : public Policy {
   std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active, double) const override {
     std::vector<ModelView> views = with_work(models);
     std::stable_sort(views.begin(), views.end(), [&active](const ModelView& a, const ModelView& b) {
-      const bool a_runs = a.model == active.model && a.open > 0, b_runs = b.model == active.model && b.open > 0;
+      const bool a_runs = a.model == active.model && a.running > 0, b_runs = b.model == active.model && b.running > 0;
       return a_runs != b_runs ? a_runs : older(a, b);
     });
     return ids(views);

@@ -38,7 +38,7 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
     links_.push_back({.landed_s = std::vector<double>(models_.size(), 0)});
   }
   for (ModelId m = 0; m < models_.size(); ++m) {
-    work_.emplace_back(models_[m].caches.front().block_tokens, models_[m].eos_tokens, options_.share_prefixes);
+    work_.emplace_back(models_[m].caches.front().block_tokens, models_[m].eos_tokens, options_.prefix_caching);
     check_fits(m);
   }
 }
@@ -68,11 +68,11 @@ int Scheduler::pinned_beside(ModelId model, std::size_t stage) const {
 
 void Scheduler::submit(Request request) {
   const ModelId model = request.model;
-  if (Sequence::needs_no_pass(request)) {
+  if (request.needs_no_pass()) {
     completions_.push_back(Sequence(std::move(request), 0, {}).take_completion());
-  } else if (!can_ever_fit(model, work_[model].blocks_of(request))) {
+  } else if (!can_ever_fit(model, work_[model].cache().blocks_for(request.cache_tokens()))) {
     refuse(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
-                                Sequence::cache_tokens(request), names_[model]));
+                                request.cache_tokens(), names_[model]));
   } else if (request.encodes() && std::cmp_greater(request.prompt.size(), options_.max_batch_tokens)) {
     refuse(request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
                                 request.prompt.size(), names_[model], options_.max_batch_tokens));
@@ -131,7 +131,7 @@ void Scheduler::admit_arrivals(double now_s) {
   }
 }
 
-double Scheduler::resident_share(ModelId model) const {
+double Scheduler::resident_ratio(ModelId model) const {
   int pages = 0, missing = 0;
   for (const StagePool& pool : pools_) {
     pages += pool.pages(model);
@@ -142,13 +142,13 @@ double Scheduler::resident_share(ModelId model) const {
 
 std::size_t Scheduler::waiting() const {
   std::size_t count = arriving_.size();
-  for (const ModelWork& work : work_) count += work.waiting();
+  for (const ModelWork& work : work_) count += work.waiting().size();
   return count;
 }
 
 std::size_t Scheduler::waiting_bytes() const {
   std::size_t bytes = arriving_bytes_;
-  for (const ModelWork& work : work_) bytes += work.waiting_bytes();
+  for (const ModelWork& work : work_) bytes += work.waiting().bytes();
   return bytes;
 }
 
@@ -165,21 +165,21 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
   for (ModelId m = 0; m < work_.size(); ++m) {
     const ModelWork& work = work_[m];
     ModelView view{.model = m,
-                   .waiting = work.waiting() + work.preempted(),
-                   .open = work.unfinished(),
-                   .last_arrival_s = work.last_arrival_s(),
-                   .arrival_gap_s = work.arrival_gap_s(),
-                   .arrival_gap2_s2 = work.arrival_gap2_s2(),
-                   .last_used = work.last_used,
-                   .catching_up = work.any_catching_up(),
+                   .waiting = work.to_admit(),
+                   .running = work.sequences().totals().unfinished,
+                   .last_arrival_s = work.arrivals().last_s(),
+                   .arrival_gap_s = work.arrivals().gap_s(),
+                   .arrival_gap2_s2 = work.arrivals().gap2_s2(),
+                   .last_used = work.last_step(),
+                   .catching_up = work.sequences().totals().catching_up > 0,
                    .pinned = models_[m].pinned,
                    .priority = models_[m].priority};
     if (view.has_work()) {
       const Request& oldest = work.oldest();
-      const ModelWork::Backlog backlog = work.backlog();
+      const Backlog backlog = work.backlog();
       view.oldest_arrival_s = oldest.arrival_s;
       view.oldest_request = oldest.id;
-      view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s);
+      view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
       view.arrivals_s = backlog.arrivals_s;
       view.missing_s = wait_s(m, now_s);
       view.swap_s = costs_.swap_s(m);
@@ -192,7 +192,7 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
 
 // Everything waiting and open: prompts in as few passes as tokens and sequences allow, then a token a pass for as many
 // sequences as may be open.
-double Scheduler::compute_s(const ModelView& view, const ModelWork::Backlog& backlog) const {
+double Scheduler::compute_s(const ModelView& view, const Backlog& backlog) const {
   const auto requests = static_cast<double>(view.requests());
   const auto prompt = static_cast<double>(backlog.prompt_tokens);
   const double together = std::clamp(requests, 1.0, static_cast<double>(options_.max_seqs));
@@ -235,7 +235,7 @@ bool Scheduler::fetches_go_on(ModelId first) const {
 
 bool Scheduler::is_ready(ModelId model, double now_s) const {
   for (const StagePool& pool : pools_) {
-    if (pool.missing_pages(model) > 0 || pool.spilled(model)) return false;
+    if (pool.missing_pages(model) > 0 || pool.offloaded(model)) return false;
   }
   return wait_s(model, now_s) <= 0;
 }
@@ -254,22 +254,20 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   admit(model);
   ModelWork& work = work_[model];
   if (!work.any_ready()) return false;
-  const ModelWork::Pass pass = choose(model);
-  if (pass.parts.empty() || waits_for_its_share(model, pass) || !make_room(model, pass.blocks, planned)) return false;
-  settle_cache(model, pass.blocks, planned);
+  const PassPlan pass = choose(model);
+  if (pass.parts.empty() || waits_for_micro_batch(model, pass) || !evict_caches_for(model, pass.blocks, planned)) return false;
+  place_cache(model, pass.blocks, planned);
   Step& step = planned.step;
   step.id = ++last_step_;
   step.model = model;
   for (const auto& part : pass.parts) {
-    const Sequence& sequence = part.member->sequence;
+    const Sequence& sequence = part.member->sequence();
     if (!sequence.begun()) planned.begun.push_back(sequence.request().id);
   }
-  std::vector<ModelWork::Handle> members = work.take_chunks(pass, step.chunks);
+  std::vector<ModelWork::Handle> members = work.begin_pass(pass, step.id, now_s, step.chunks);
   fetch_what_is_missing(planned, now_s);
   activate(model, now_s);
-  if (!exceeds_pool(model, work.blocks())) swapping_[model] = false;  // all of it is there or on its way
-  work.last_used = step.id;
-  work.last_pass_s = now_s;
+  if (!exceeds_pool(model, work.cache().count())) swapping_[model] = false;  // all of it is there or on its way
   const double before_s = in_flight_.empty() ? now_s : std::max(now_s, in_flight_.back().end_s);
   const double end_s = std::max(before_s + costs_.bottleneck_s(model, step.rows()), now_s + wait_s(model, now_s));
   in_flight_.push_back({step.id, model, step.rows(), std::move(members), end_s});
@@ -277,31 +275,31 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   return true;
 }
 
-// Blocks of the cache may make the model stream that did not: fewer rows may have logits then.
-ModelWork::Pass Scheduler::choose(ModelId model) {
-  const bool exceeded = exceeds_pool(model, work_[model].blocks());
-  std::vector<SequenceId> closed;
-  ModelWork::Pass pass = work_[model].choose(limits_of_pass(model, exceeded), closed);
+// Blocks of the cache may make the model exceed the pool that did not: fewer rows may have logits then.
+PassPlan Scheduler::choose(ModelId model) {
+  const auto choose = [&](bool exceeds) {
+    PassPlan pass = work_[model].choose(limits_of_pass(model, exceeds));
+    for (const SequenceId id : pass.released) close(id);
+    return pass;
+  };
+  const bool exceeded = exceeds_pool(model, work_[model].cache().count());
+  PassPlan pass = choose(exceeded);
   const bool too_many_rows = pass.logit_rows > Workspace::kLogitRows;
-  if (!exceeded && too_many_rows && exceeds_pool(model, pass.blocks)) {
-    pass = work_[model].choose(limits_of_pass(model, true), closed);
-  }
-  for (const SequenceId id : closed) close(id);
-  return pass;
+  return !exceeded && too_many_rows && exceeds_pool(model, pass.blocks) ? choose(true) : pass;
 }
 
 // A share of the open sequences for each stage, so that all stages have work.
-ModelWork::Limits Scheduler::limits_of_pass(ModelId model, bool exceeds_pool) const {
+PassLimits Scheduler::limits_of_pass(ModelId model, bool exceeds_pool) const {
   const bool first = model == run_order_.front();
   const int beside_others = blocks_beside_others(model);
   const int within_reach = blocks_evicting_only(model, evictable_for(model));
-  return {.shares = static_cast<int>(pools_.size()),
+  return {.micro_batches = static_cast<int>(pools_.size()),
           .tokens = options_.max_batch_tokens,
           .prompt_tokens = prompt_tokens_of_pass(model),
           // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone (image.h).
           .logit_rows = exceeds_pool ? Workspace::kLogitRows : options_.max_batch_tokens,
           .blocks = first ? beside_others : std::min(beside_others, within_reach),
-          .spare_blocks = options_.share_prefixes ? std::min(beside_others, blocks_evicting_only(model, {})) : 0,
+          .spare_blocks = options_.prefix_caching ? std::min(beside_others, blocks_evicting_only(model, {})) : 0,
           .may_preempt = first};
 }
 
@@ -311,10 +309,10 @@ ModelWork::Limits Scheduler::limits_of_pass(ModelId model, bool exceeds_pool) co
 int Scheduler::prompt_tokens_of_pass(ModelId model) const {
   const auto stages = static_cast<int>(pools_.size()), most = options_.max_batch_tokens;
   const ModelWork& work = work_[model];
-  const auto requests = static_cast<int>(work.waiting() + work.preempted()) + work.open();
+  const auto requests = static_cast<int>(work.to_admit()) + work.sequences().running();
   const int together = std::min(requests, options_.max_seqs);
   if (stages == 1 || together == 1) return most;
-  const ModelWork::Backlog backlog = work.backlog();
+  const Backlog backlog = work.backlog();
   const double passes = std::max(static_cast<double>(backlog.generated_tokens) / together, 1.0) * stages;
   const int level = static_cast<int>(std::min(std::ceil(backlog.prompt_tokens / passes), static_cast<double>(most)));
   const int decoding = ceil_div(together, stages);
@@ -329,7 +327,7 @@ int Scheduler::prompt_tokens_of_pass(ModelId model) const {
 
 // As many passes are in flight as there are stages, and those that are left are no whole share: they join others that
 // land meanwhile, else batches would fall apart more and more.
-bool Scheduler::waits_for_its_share(ModelId model, const ModelWork::Pass& pass) const {
+bool Scheduler::waits_for_micro_batch(ModelId model, const PassPlan& pass) const {
   const auto passes = std::count_if(in_flight_.begin(), in_flight_.end(),
                                     [model](const InFlight& s) { return s.model == model && s.rows > 0; });
   return !pass.full && passes >= std::ssize(pools_);
@@ -345,10 +343,10 @@ void Scheduler::activate(ModelId model, double now_s) {
 // Waiting requests become sequences while there is room for what they and the open ones will probably come to.
 void Scheduler::admit(ModelId model) {
   ModelWork& work = work_[model];
-  const bool joins = policy_->continuous_batching() || work.unfinished() == 0;
+  const bool joins = policy_->continuous_batching() || work.sequences().totals().unfinished == 0;
   const bool first = model == run_order_.front();
-  while (work.any_to_admit() && (joins || work.next_was_preempted()) && work.open() < options_.max_seqs) {
-    const bool must_run = first && work.open() == 0;  // others make room, whatever it takes
+  while (work.to_admit() > 0 && (joins || work.next_is_preempted()) && work.sequences().running() < options_.max_seqs) {
+    const bool must_run = first && work.sequences().running() == 0;  // others make room, whatever it takes
     const int peak = must_run ? 0 : work.peak_with_next();
     if (!must_run && peak > blocks_beside_others(model)) break;
     if (!first && !can_grow(model, peak)) break;
@@ -364,7 +362,7 @@ int Scheduler::blocks_beside_others(ModelId model) const {
     const StagePool& pool = pools_[stage];
     const KvGeometry& geometry = models_[model].caches[stage];
     const int room = options_.frames - pinned_beside(model, stage), others = wanted_caches_beside(model, stage);
-    const bool too_large = pool.pages(model) + geometry.frames_for(work_[model].end_of_held()) > room;
+    const bool too_large = pool.pages(model) + geometry.frames_for(work_[model].cache().end_of_used()) > room;
     const int most = too_large ? (room - others - pool.fewest_frames(model)) / 2 : room - others - pool.pages(model);
     blocks = std::min(blocks, geometry.blocks_in(std::max(most, 0)));
   }
@@ -383,7 +381,7 @@ int Scheduler::blocks_evicting_only(ModelId model, std::span<const ModelId> evic
 
 // What is left of a cache when all that can be has been given back.
 int Scheduler::frames_in_use(ModelId model, std::size_t stage) const {
-  const int held = models_[model].caches[stage].frames_for(work_[model].end_of_held());
+  const int held = models_[model].caches[stage].frames_for(work_[model].cache().end_of_used());
   return std::min(held, pools_[stage].cache_frames(model));
 }
 
@@ -391,7 +389,7 @@ int Scheduler::frames_in_use(ModelId model, std::size_t stage) const {
 int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model && work_[m].open() > 0) frames += frames_in_use(m, stage);
+    if (m != model && work_[m].sequences().running() > 0) frames += frames_in_use(m, stage);
   }
   return frames;
 }
@@ -400,7 +398,7 @@ int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
 int Scheduler::wanted_caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model && work_[m].unfinished() > 0) frames += frames_in_use(m, stage);
+    if (m != model && work_[m].sequences().totals().unfinished > 0) frames += frames_in_use(m, stage);
   }
   return frames;
 }
@@ -426,82 +424,82 @@ int Scheduler::frames_short(ModelId model, int blocks, std::size_t stage) const 
 
 // Swaps out the caches of models that the run_order wants last, as many as it takes. False while one of them is in flight:
 // its sequences will be known when they are not.
-bool Scheduler::make_room(ModelId model, int blocks, PlannedStep& planned) {
+bool Scheduler::evict_caches_for(ModelId model, int blocks, PlannedStep& planned) {
   std::vector<int> missing;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing.push_back(frames_short(model, blocks, stage));
   std::vector<ModelId> displaced;
-  for (const ModelId other : models_with_cache_beside(model)) {
+  for (const ModelId other : caches_evictable_for(model)) {
     if (std::all_of(missing.begin(), missing.end(), [](int frames) { return frames <= 0; })) break;
     if (work_[other].any_in_flight()) return false;
     for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing[stage] -= frames_in_use(other, stage);
     displaced.push_back(other);
   }
   trim_caches(model, planned);
-  for (const ModelId other : displaced) swap_out_cache(other, planned);
+  for (const ModelId other : displaced) evict_cache(other, planned);
   return true;
 }
 
 // The last of the run_order first.
-std::vector<ModelId> Scheduler::models_with_cache_beside(ModelId model) const {
+std::vector<ModelId> Scheduler::caches_evictable_for(ModelId model) const {
   std::vector<ModelId> others;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != model && work_[m].open() > 0 && pools_.front().cache_frames(m) > 0) others.push_back(m);
+    if (m != model && work_[m].sequences().running() > 0 && pools_.front().cache_frames(m) > 0) others.push_back(m);
   }
   const auto position = [this](ModelId m) { return std::find(run_order_.begin(), run_order_.end(), m) - run_order_.begin(); };
   std::stable_sort(others.begin(), others.end(), [&](ModelId a, ModelId b) { return position(a) > position(b); });
   return others;
 }
 
-void Scheduler::swap_out_cache(ModelId model, PlannedStep& planned) {
-  const bool spill = cheaper_to_spill(model);
-  if (!spill) {
-    for (const SequenceId id : work_[model].restart_all(last_sequence_)) close(id);
+void Scheduler::evict_cache(ModelId model, PlannedStep& planned) {
+  const bool offload = cheaper_to_offload(model);
+  if (!offload) {
+    for (const SequenceId id : work_[model].restart_running(last_sequence_)) close(id);
   }
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
-    spill ? pools_[stage].spill_cache(model, plan) : pools_[stage].release_cache(model, plan);
+    offload ? pools_[stage].offload_cache(model, plan) : pools_[stage].release_cache(model, plan);
   }
 }
 
 // Out and back over the link, against computing the tokens again.
-bool Scheduler::cheaper_to_spill(ModelId model) const {
+bool Scheduler::cheaper_to_offload(ModelId model) const {
   double move_s = 0;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const int frames = pools_[stage].cache_frames(model);
     if (frames > pools_[stage].free_slots()) return false;
     move_s = std::max(move_s, 2 * costs_.transfer_s(stage, frames * image(model, stage).page_bytes));
   }
-  const int tokens = work_[model].computed_tokens();
+  const int tokens = work_[model].sequences().computed_tokens();
   const double again_s = ceil_div(tokens, options_.max_batch_tokens) *
                          costs_.pass_s(model, std::min(tokens, options_.max_batch_tokens));
   return move_s < again_s;
 }
 
 // The model's cache is in frames and has so many blocks.
-void Scheduler::settle_cache(ModelId model, int blocks, PlannedStep& planned) {
+void Scheduler::place_cache(ModelId model, int blocks, PlannedStep& planned) {
   std::vector<ModelId> evictable = evictable_for(model);
   evictable.push_back(model);  // its own last pages, if it comes to that
   work_[model].set_blocks(blocks);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
-    if (pools_[stage].spilled(model)) pools_[stage].restore_cache(model, evictable, plan);
+    if (pools_[stage].offloaded(model)) pools_[stage].reload_cache(model, evictable, plan);
     pools_[stage].grow_cache(model, models_[model].caches[stage].frames_for(blocks), evictable, plan);
   }
 }
 
 // Gives back what caches do not need at the moment, but for the one of the model that runs.
 void Scheduler::trim_caches(std::optional<ModelId> runs, PlannedStep& planned) {
-  if (keeps_prefixes(runs)) return;
+  if (keeps_cached_blocks(runs)) return;
   for (ModelId m = 0; m < models_.size(); ++m) {
-    if (m != runs && work_[m].blocks() > 0) trim_cache(m, planned);
+    if (m != runs && work_[m].cache().count() > 0) trim_cache(m, planned);
   }
 }
 
 void Scheduler::trim_cache(ModelId model, PlannedStep& planned) {
   ModelWork& work = work_[model];
-  const bool idle = work.open() == 0;
-  const int held = idle ? 0 : work.end_of_held();
-  if (!idle && pools_.front().spilled(model)) return;
+  const bool idle = work.sequences().running() == 0;
+  const int held = idle ? 0 : work.cache().end_of_used();
+  if (!idle && pools_.front().offloaded(model)) return;
   int blocks = std::numeric_limits<int>::max();
   bool less = false;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
@@ -514,12 +512,12 @@ void Scheduler::trim_cache(ModelId model, PlannedStep& planned) {
     const int frames = models_[model].caches[stage].frames_for(held);
     pools_[stage].shrink_cache(model, frames, planned.step.stages[stage]);
   }
-  work.set_blocks(std::min(blocks, work.blocks()));
+  work.set_blocks(std::min(blocks, work.cache().count()));
 }
 
 // Caches keep what may be found again, as long as the model that runs, or comes next, has frames without them.
-bool Scheduler::keeps_prefixes(std::optional<ModelId> runs) const {
-  if (!options_.share_prefixes || (!runs && run_order_.empty())) return options_.share_prefixes;
+bool Scheduler::keeps_cached_blocks(std::optional<ModelId> runs) const {
+  if (!options_.prefix_caching || (!runs && run_order_.empty())) return options_.prefix_caching;
   const ModelId next = runs.value_or(run_order_.empty() ? 0 : run_order_.front());
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const StagePool& pool = pools_[stage];
@@ -550,8 +548,8 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
   in_flight_.pop_front();
   observe(done, times, now_s);
   for (const ModelWork::Handle member : done.members) {
-    const SequenceId id = member->sequence.id();
-    std::optional<Completion> completion = work_[done.model].land(member, results, now_s);
+    const SequenceId id = member->sequence().id();
+    std::optional<Completion> completion = work_[done.model].take_results(member, results, now_s);
     if (!completion) continue;
     close(id);
     completion->finished_s = now_s;

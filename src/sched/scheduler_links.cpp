@@ -112,7 +112,7 @@ bool Scheduler::prefetch(std::size_t stage, PlannedStep& planned, ModelId model,
 // Of the step's own model, in the step itself: its pass trails them.
 void Scheduler::fetch_what_is_missing(PlannedStep& planned, double now_s) {
   const Step& step = planned.step;
-  const bool again = work_[step.model].unfinished() > 0 || work_[step.model].any_to_admit();
+  const bool again = work_[step.model].sequences().totals().unfinished > 0 || work_[step.model].to_admit() > 0;
   const std::vector<ModelId> evictable = evictable_for(step.model);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];

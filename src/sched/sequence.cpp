@@ -18,16 +18,6 @@ Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_
   }
 }
 
-int Sequence::cache_tokens(const Request& request) {
-  // The last generated token is never looked at again.
-  const int generated = request.encodes() ? 0 : std::max(request.max_tokens - 1, 0);
-  return static_cast<int>(request.prompt.size()) + generated;
-}
-
-bool Sequence::needs_no_pass(const Request& request) {
-  return !request.encodes() && request.max_tokens == 0 && request.logprobs < 0;
-}
-
 void Sequence::restart(SequenceId id) {
   ensure(!in_flight_, "a sequence in flight cannot begin again");
   id_ = id;
@@ -45,18 +35,18 @@ void Sequence::preempt(CacheBlocks& cache) {
   lost_ = -1;
 }
 
-void Sequence::share(CacheBlocks& cache) {
+void Sequence::reuse_prefix(CacheBlocks& cache) {
   ensure(!begun_, "a sequence that has begun cannot begin elsewhere");
-  if (!may_share()) return;
+  if (!request_.may_reuse_prefix()) return;
   cache.release(blocks_);
-  blocks_ = cache.find(tokens_);
+  blocks_ = cache.acquire_prefix(tokens_);
   computed_ = static_cast<int>(blocks_.size()) * cache.block_tokens();
 }
 
 SequenceChunk::Output Sequence::output_of_chunk(int end) const {
   if (request_.task == Task::kEmbed) return SequenceChunk::kVector;
   if (request_.task == Task::kClassify) return SequenceChunk::kScores;
-  if (chunk_start_ < completion_.prompt_tokens && wants_prompt_scores()) return SequenceChunk::kAll;
+  if (chunk_start_ < completion_.prompt_tokens && request_.wants_prompt_scores()) return SequenceChunk::kAll;
   return end == static_cast<int>(tokens_.size()) ? SequenceChunk::kLast : SequenceChunk::kNone;
 }
 
@@ -77,7 +67,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
                       .sampling = begun() ? std::nullopt : sampling(),
                       .types = std::move(request_.types),
                       .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
-  while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.take());
+  while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.allocate());
   chunk.new_blocks.assign(blocks_.begin() + static_cast<std::ptrdiff_t>(blocks_told_), blocks_.end());
   blocks_told_ = blocks_.size();
   begun_ = true;

@@ -47,7 +47,7 @@ void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> e
 
 // Taken one by one, so that the next search no longer sees the frame.
 void StagePool::take_for_cache(FrameId frame, CacheChange& change) {
-  give_up_page(frame);
+  evict_page(frame);
   state_.change_cache({.model = change.model, .added = {frame}});
   change.added.push_back(frame);
 }
@@ -69,9 +69,9 @@ void StagePool::shrink_cache(ModelId model, int frames, StagePlan& plan) {
 }
 
 void StagePool::release_cache(ModelId model, StagePlan& plan) {
-  if (cache_frames(model) == 0 && !spilled(model)) return;
+  if (cache_frames(model) == 0 && !offloaded(model)) return;
   CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(cache_frames(model))};
-  if (spilled(model)) {
+  if (offloaded(model)) {
     change.kind = CacheChange::kDropSpilled;
     const std::vector<HostSlot>& slots = state_.spilled(model);
     free_slots_.insert(free_slots_.end(), slots.begin(), slots.end());
@@ -81,7 +81,7 @@ void StagePool::release_cache(ModelId model, StagePlan& plan) {
   plan.caches.push_back(std::move(change));
 }
 
-void StagePool::spill_cache(ModelId model, StagePlan& plan) {
+void StagePool::offload_cache(ModelId model, StagePlan& plan) {
   CacheChange change{.model = model,
                      .taken = static_cast<std::uint32_t>(cache_frames(model)),
                      .kind = CacheChange::kSpill,
@@ -93,12 +93,12 @@ void StagePool::spill_cache(ModelId model, StagePlan& plan) {
   plan.caches.push_back(std::move(change));
 }
 
-void StagePool::restore_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan) {
+void StagePool::reload_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan) {
   CacheChange change{.model = model, .kind = CacheChange::kRestore, .slots = state_.spilled(model)};
   for (std::size_t i = 0; i < change.slots.size(); ++i) {
     const FrameId frame = find_frame(evictable);
     change.after = std::max(change.after, last_use_[frame]);
-    give_up_page(frame);
+    evict_page(frame);
     change.added.push_back(frame);
   }
   free_slots_.insert(free_slots_.end(), change.slots.begin(), change.slots.end());
@@ -119,7 +119,7 @@ FrameId StagePool::find_frame(std::span<const ModelId> evictable) {
 }
 
 // The page that the frame holds, if any, is missing from now on.
-void StagePool::give_up_page(FrameId frame) {
+void StagePool::evict_page(FrameId frame) {
   const StageState::Owner owner = state_.owner(frame);
   if (owner.kind != StageState::Owner::kPage) return;
   missing_bytes_[owner.model] += state_.image(owner.model).used_bytes[owner.index];
@@ -133,7 +133,7 @@ FrameId StagePool::last_page(ModelId model) {
 }
 
 void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan) {
-  give_up_page(frame);
+  evict_page(frame);
   const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
   state_.place(fetch);
   missing_bytes_[model] -= state_.image(model).used_bytes[page];

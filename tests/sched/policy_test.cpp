@@ -52,9 +52,9 @@ TEST(FifoPolicy, OnlyTheArrivalCounts) {
 
 TEST(FifoPolicy, ABatchThatHasBegunGoesOn) {
   ModelView running = waiting(0, 5);
-  running.open = 2;
+  running.running = 2;
   EXPECT_THAT(run_order(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(0, 1));
-  running.open = 0;
+  running.running = 0;
   EXPECT_THAT(run_order(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(1, 0));
 }
 

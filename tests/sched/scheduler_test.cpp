@@ -343,7 +343,7 @@ TEST(SchedulerPrefetch, TheNextModelsFirstPassStandsBehindTheLastOneOfTheModelBe
 // --- Caches -----------------------------------------------------------------------------------------------------
 
 struct CacheMoves {
-  int spills = 0, restores = 0, restarts = 0;
+  int offloads = 0, reloads = 0, restarts = 0;
 };
 
 CacheMoves cache_moves(const Driver& driver) {
@@ -354,8 +354,8 @@ CacheMoves cache_moves(const Driver& driver) {
       moves.restarts += chunk.start == 0 && !begun.insert(chunk.tokens[0]).second;
     }
     for (const CacheChange& change : executed.step.stages[0].caches) {
-      moves.spills += change.kind == CacheChange::kSpill;
-      moves.restores += change.kind == CacheChange::kRestore;
+      moves.offloads += change.kind == CacheChange::kSpill;
+      moves.reloads += change.kind == CacheChange::kRestore;
     }
   }
   return moves;
@@ -375,15 +375,15 @@ CacheMoves interrupt(int frames, SchedulerOptions options) {
 
 TEST(SchedulerCaches, AModelThatIsInterruptedKeepsItsCacheWhileThereIsRoom) {
   const CacheMoves moves = interrupt(20, {.host_slots = 10, .costs = kCosts});
-  EXPECT_EQ(moves.spills + moves.restarts, 0);
+  EXPECT_EQ(moves.offloads + moves.restarts, 0);
 }
 
 TEST(SchedulerCaches, OtherwiseItMovesToHostMemoryWhereThatIsCheaper) {
   CostOptions costs = kCosts;
   costs.step_s = 1;  // computing again is dear
   const CacheMoves moves = interrupt(10, {.host_slots = 10, .costs = costs});
-  EXPECT_EQ(moves.spills, 1);
-  EXPECT_EQ(moves.restores, 1);
+  EXPECT_EQ(moves.offloads, 1);
+  EXPECT_EQ(moves.reloads, 1);
   EXPECT_EQ(moves.restarts, 0);
 }
 
@@ -391,7 +391,7 @@ TEST(SchedulerCaches, AndIsComputedAgainWhereThatIsCheaper) {
   CostOptions costs = kCosts;
   costs.link_bytes_per_s /= 100;
   const CacheMoves moves = interrupt(10, {.host_slots = 10, .costs = costs});
-  EXPECT_EQ(moves.spills, 0);
+  EXPECT_EQ(moves.offloads, 0);
   EXPECT_EQ(moves.restarts, 1);
 }
 
@@ -399,7 +399,7 @@ TEST(SchedulerCaches, OrWhereHostMemoryHasNoRoom) {
   CostOptions costs = kCosts;
   costs.step_s = 1;
   const CacheMoves moves = interrupt(10, {.host_slots = 0, .costs = costs});
-  EXPECT_EQ(moves.spills, 0);
+  EXPECT_EQ(moves.offloads, 0);
   EXPECT_EQ(moves.restarts, 1);
 }
 
@@ -689,22 +689,22 @@ Request with_beginning(RequestId id, ModelId model, int beginning, int own, doub
 
 TEST(SchedulerPrefixes, AreComputedOnceWhileTheirSequenceRunsAndAfterIt) {
   const FakeRoster roster({small_model(2)});
-  for (const bool share : {false, true}) {
-    Driver driver(roster, {.frames = 100, .share_prefixes = share}, "balanced");
+  for (const bool caching : {false, true}) {
+    Driver driver(roster, {.frames = 100, .prefix_caching = caching}, "balanced");
     driver.submit(with_beginning(0, 0, 40, 10, 0));     // two whole blocks in common with those behind it
     driver.submit(with_beginning(1, 0, 40, 10, 0.01));  // while it runs
     driver.submit(with_beginning(2, 0, 64, 10, 0.02));  // as far as they go, the third is half its own
     driver.submit(with_beginning(3, 0, 64, 10, 1));     // long after
     driver.submit(endless(4, 0, 50, 2, 2));
     run(driver);
-    const auto expected = share ? std::vector<std::uint32_t>{0, 32, 32, 64, 0} : std::vector<std::uint32_t>(5, 0);
+    const auto expected = caching ? std::vector<std::uint32_t>{0, 32, 32, 64, 0} : std::vector<std::uint32_t>(5, 0);
     EXPECT_EQ(starts(driver), expected);
   }
 }
 
 TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
   const FakeRoster roster({small_model(2)});
-  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  Driver driver(roster, {.frames = 100, .prefix_caching = true}, "balanced");
   driver.submit(with_beginning(0, 0, 64, 10, 0));
   Request again = with_beginning(1, 0, 64, 10, 1);
   again.prompt.resize(64);  // four whole blocks, all of them known
@@ -722,7 +722,7 @@ TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
 // What a scored prompt asks for is known of computed tokens only, and an encoder's tokens see those behind them.
 TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
   const FakeRoster roster({small_model(2)});
-  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  Driver driver(roster, {.frames = 100, .prefix_caching = true}, "balanced");
   for (RequestId id = 0; id < 6; ++id) {
     Request request = with_beginning(id, 0, 40, 10, static_cast<double>(id));
     request.echo = id >= 2;
@@ -737,7 +737,7 @@ TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
 TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
   for (const int frames : {6, 12}) {
     const FakeRoster roster({small_model(2), small_model(5)});
-    Driver driver(roster, {.frames = frames, .share_prefixes = true}, "balanced");
+    Driver driver(roster, {.frames = frames, .prefix_caching = true}, "balanced");
     driver.submit(with_beginning(0, 0, 40, 10, 0));
     driver.submit(endless(1, 1, 10, 2, 1));
     driver.submit(with_beginning(2, 0, 40, 10, 2));
@@ -748,15 +748,15 @@ TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
 
 // Sixteen sequences of 13 blocks, of which 12 are the same, where there is room for 32.
 TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
-  for (const bool share : {false, true}) {
+  for (const bool caching : {false, true}) {
     const FakeRoster roster({small_model(2)});
-    Driver driver(roster, {.frames = 6, .share_prefixes = share}, "balanced");
+    Driver driver(roster, {.frames = 6, .prefix_caching = caching}, "balanced");
     driver.submit(with_beginning(0, 0, 192, 4, 0));
     for (RequestId id = 1; id < 16; ++id) driver.submit(with_common_beginning(endless(id, 0, 4, 10, 0.05), 192));
     run(driver);
     std::size_t together = 0;
     for (const ExecutedStep& executed : driver.steps()) together = std::max(together, executed.step.chunks.size());
-    EXPECT_EQ(together, share ? 15u : 2u);
+    EXPECT_EQ(together, caching ? 15u : 2u);
   }
 }
 
@@ -775,7 +775,7 @@ TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
       run(driver);
       std::size_t most = 0;
       for (const ExecutedStep& executed : driver.steps()) most = std::max(most, executed.in_flight);
-      EXPECT_EQ(most, static_cast<std::size_t>(std::min(steps, stages))) << "a share of the batch a stage";
+      EXPECT_EQ(most, static_cast<std::size_t>(std::min(steps, stages))) << "a micro-batch a stage";
     }
   }
 }

@@ -172,22 +172,22 @@ TEST_F(StagePoolTest, CacheAndModelsNotNamedAreNeverGivenUp) {
   EXPECT_EQ(pool.cache_frames(1), 2);
 }
 
-TEST_F(StagePoolTest, ASpilledCacheComesBackIntoOtherFrames) {
+TEST_F(StagePoolTest, AnOffloadedCacheIsReloadedIntoOtherFrames) {
   StagePool pool = make(8, /*host_slots=*/5);
   grow(pool, 1, 2);
   pass(pool, 1);
   StagePlan out;
-  pool.spill_cache(1, out);
+  pool.offload_cache(1, out);
   ASSERT_THAT(out.caches, SizeIs(1));
   EXPECT_EQ(out.caches[0].after, (UsePoint{1, UsePoint::kEnd}));
-  EXPECT_TRUE(pool.spilled(1));
+  EXPECT_TRUE(pool.offloaded(1));
   EXPECT_EQ(pool.free_slots(), 3);
   pass(pool, 2, {1});
   StagePlan back;
-  pool.restore_cache(1, {{2}}, back);
+  pool.reload_cache(1, {{2}}, back);
   ASSERT_THAT(back.caches, SizeIs(1));
   EXPECT_EQ(back.caches[0].slots, out.caches[0].slots);
-  EXPECT_FALSE(pool.spilled(1));
+  EXPECT_FALSE(pool.offloaded(1));
   EXPECT_EQ(pool.cache_frames(1), 2);
   EXPECT_EQ(pool.free_slots(), 5);
 }
@@ -267,12 +267,12 @@ TEST_F(StagePoolTest, PlansCarryEverythingOver) {
       StagePlan& plan = step.stages[0];
       for (const ModelId other : others) {
         if (pool.cache_frames(other) > 0) {
-          random() % 2 == 0 ? pool.spill_cache(other, plan) : pool.release_cache(other, plan);
+          random() % 2 == 0 ? pool.offload_cache(other, plan) : pool.release_cache(other, plan);
         }
       }
       std::vector<ModelId> all = others;
       all.push_back(model);
-      if (pool.spilled(model)) pool.restore_cache(model, all, plan);
+      if (pool.offloaded(model)) pool.reload_cache(model, all, plan);
       pool.grow_cache(model, static_cast<int>(random() % 4), all, plan);
       pool.plan_pass(id, model, others, random() % 2 == 0, plan);
       pool.prefetch(others[0], {{others[1]}}, random() % 4000, static_cast<int>(random() % 3), plan);

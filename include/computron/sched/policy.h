@@ -15,7 +15,7 @@ namespace computron {
 struct ModelView {
   ModelId model = 0;
   std::size_t waiting = 0;           // requests that no step has begun
-  std::size_t open = 0;              // begun, and not certain to end with what is in flight
+  std::size_t running = 0;              // begun, and not certain to end with what is in flight
   double oldest_arrival_s = 0;       // of the waiting and open ones
   std::uint64_t oldest_request = 0;  // tells equal arrivals apart
   double waiting_since_s = 0;        // the oldest arrival, or the model's last pass if that is later
@@ -31,7 +31,7 @@ struct ModelView {
   bool pinned = false;
   int priority = 0;
 
-  std::size_t requests() const { return waiting + open; }
+  std::size_t requests() const { return waiting + running; }
   bool has_work() const { return requests() > 0; }
 };
 

@@ -1,9 +1,11 @@
 // What a person asks for and what becomes of it, as the scheduler sees it: tokens and numbers, no text, no JSON.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,11 +50,27 @@ struct Request {
   std::vector<float> patches = {};       // images: as in SequenceChunk
 
   bool encodes() const { return task != Task::kComplete; }
-  // What it takes while it waits, but for a constant.
+  // True when it asks for nothing that needs a forward pass (echo alone).
+  bool needs_no_pass() const { return !encodes() && max_tokens == 0 && logprobs < 0; }
+  // The prompt's tokens get a row of logits each.
+  bool wants_prompt_scores() const { return echo && logprobs >= 0; }
+  // Whether its sequence may begin behind tokens that others have computed: nothing about them is asked for, and the
+  // ranks need not see them to sample its tokens.
+  bool may_reuse_prefix() const { return !encodes() && !wants_prompt_scores() && !sampling.penalises(); }
+  // Tokens that will be in the cache at the end, at most. The last generated one is never looked at again.
+  int cache_tokens() const {
+    return static_cast<int>(prompt.size()) + (encodes() ? 0 : std::max(max_tokens - 1, 0));
+  }
+  // Host memory that it takes while it waits, but for a constant.
   std::size_t bytes() const {
     return sizeof(TokenId) * prompt.size() + sizeof(std::int32_t) * types.size() + sizeof(float) * patches.size();
   }
 };
+
+// By arrival; line and part tell equal arrivals apart.
+inline bool arrives_earlier(const Request& a, const Request& b) {
+  return std::tie(a.arrival_s, a.id, a.part) < std::tie(b.arrival_s, b.id, b.part);
+}
 
 enum class FinishReason : std::uint8_t { kStop, kLength };
 

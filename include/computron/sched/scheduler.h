@@ -42,7 +42,7 @@ struct SchedulerOptions {
   int max_batch_tokens = 2048;
   int max_seqs = 64;
   int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
-  bool share_prefixes = false;  // sequences that begin with the same tokens share the cache of those
+  bool prefix_caching = false;  // sequences that begin with the same tokens share the cache of those
   // What a front end holds in it; a policy that plans ahead waits no longer.
   std::size_t max_waiting = 1 << 16;                        // requests
   std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
@@ -97,8 +97,8 @@ class Scheduler {
   }
   std::optional<ModelId> running_model() const { return active_.model; }
   // Share of the model's pages that are in the pools of all stages once what is planned has been done.
-  double resident_share(ModelId model) const;
-  const CacheUse& cache_use(ModelId model) const { return work_[model].cache_use(); }
+  double resident_ratio(ModelId model) const;
+  const CacheUse& cache_use(ModelId model) const { return work_[model].sequences().cache_use(); }
   const Image& image(ModelId model, std::size_t stage) const { return *models_[model].images[stage]; }
   const CostModel& costs() const { return costs_; }
   // When what has been planned will have been executed; 0 if nothing is in flight.
@@ -131,7 +131,7 @@ class Scheduler {
   void admit_arrivals(double now_s);
   void decide_run_order(double now_s);
   std::vector<ModelView> views(double now_s) const;
-  double compute_s(const ModelView& view, const ModelWork::Backlog& backlog) const;
+  double compute_s(const ModelView& view, const Backlog& backlog) const;
 
   // Compute.
   bool plan_pass(PlannedStep& planned, double now_s);
@@ -140,10 +140,10 @@ class Scheduler {
   bool fetches_go_on(ModelId first) const;
   bool is_ready(ModelId model, double now_s) const;
   bool can_grow(ModelId model, int blocks) const;
-  ModelWork::Pass choose(ModelId model);
-  ModelWork::Limits limits_of_pass(ModelId model, bool exceeds_pool) const;
+  PassPlan choose(ModelId model);
+  PassLimits limits_of_pass(ModelId model, bool exceeds_pool) const;
   int prompt_tokens_of_pass(ModelId model) const;
-  bool waits_for_its_share(ModelId model, const ModelWork::Pass& pass) const;
+  bool waits_for_micro_batch(ModelId model, const PassPlan& pass) const;
   void activate(ModelId model, double now_s);
   void admit(ModelId model);
 
@@ -156,14 +156,14 @@ class Scheduler {
   int blocks_evicting_only(ModelId model, std::span<const ModelId> evictable) const;
   bool exceeds_pool(ModelId model, int blocks) const;
   int frames_short(ModelId model, int blocks, std::size_t stage) const;
-  bool make_room(ModelId model, int blocks, PlannedStep& planned);
-  std::vector<ModelId> models_with_cache_beside(ModelId model) const;
-  void swap_out_cache(ModelId model, PlannedStep& planned);
-  bool cheaper_to_spill(ModelId model) const;
-  void settle_cache(ModelId model, int blocks, PlannedStep& planned);
+  bool evict_caches_for(ModelId model, int blocks, PlannedStep& planned);
+  std::vector<ModelId> caches_evictable_for(ModelId model) const;
+  void evict_cache(ModelId model, PlannedStep& planned);
+  bool cheaper_to_offload(ModelId model) const;
+  void place_cache(ModelId model, int blocks, PlannedStep& planned);
   void trim_caches(std::optional<ModelId> runs, PlannedStep& planned);
   void trim_cache(ModelId model, PlannedStep& planned);
-  bool keeps_prefixes(std::optional<ModelId> runs) const;
+  bool keeps_cached_blocks(std::optional<ModelId> runs) const;
 
   // Links.
   bool plan_prefetch_step(PlannedStep& planned, double now_s);
@@ -195,7 +195,7 @@ class Scheduler {
   std::vector<Link> links_;       // [stage]
 
   struct Later {
-    bool operator()(const Request& a, const Request& b) const { return ModelWork::earlier(b, a); }
+    bool operator()(const Request& a, const Request& b) const { return arrives_earlier(b, a); }
   };
   std::vector<Request> arriving_;  // a heap: the first to arrive in front
   std::size_t arriving_bytes_ = 0;

@@ -39,28 +39,16 @@ class Sequence {
   bool begun() const { return begun_; }
   // Whether its next chunk, or a part of it where it may be cut, is at most `tokens` long.
   bool fits_in(int tokens) const { return tokens >= (request_.encodes() ? pending_tokens() : 1); }
-  // Its prompt's tokens get a row of logits each.
-  bool wants_prompt_scores() const { return request_.echo && request_.logprobs >= 0; }
   // What is in flight is its last chunk, whatever comes of it.
   bool ends_in_flight() const { return in_flight_ && pending_tokens() == 0 && tokens_to_come() <= 1; }
 
   // Its cache is gone: everything is computed again, under a new number, to the same bits. Not while in flight.
   void restart(SequenceId id);
-  // Its blocks are given back, and it waits with the tokens that it has for restart(). Not while in flight.
+  // Its blocks are given back, and it waits for restart() with the tokens that it has. Not while in flight.
   void preempt(CacheBlocks& cache);
-  // Where others have computed the beginning of its tokens, it goes on behind that. Only before it has begun.
-  void share(CacheBlocks& cache);
-  // Whether it may begin behind tokens that others have computed: nothing about them is asked for, and the ranks need
-  // not see them to draw its tokens.
-  bool may_share() const { return may_share(request_); }
-  static bool may_share(const Request& request) {
-    return !request.encodes() && !(request.echo && request.logprobs >= 0) && !request.sampling.penalises();
-  }
-
-  // Tokens that will be in the cache at the end, at most.
-  static int cache_tokens(const Request& request);
-  // True when the request asks for nothing that needs a forward pass (echo alone).
-  static bool needs_no_pass(const Request& request);
+  // Begins behind the blocks that others have filled with the beginning of its tokens: a prefix hit, with at least one
+  // token left to compute. Does nothing where the request may not (Request::may_reuse_prefix). Only before it has begun.
+  void reuse_prefix(CacheBlocks& cache);
 
   // The next chunk of at most `max_tokens` pending tokens; blocks of `cache` join the list as it grows.
   // The sequence is in flight until take_results().

@@ -28,7 +28,7 @@ class StagePool {
   int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
   std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }
-  bool spilled(ModelId model) const { return !state_.spilled(model).empty(); }
+  bool offloaded(ModelId model) const { return !state_.spilled(model).empty(); }
   int free_slots() const { return static_cast<int>(free_slots_.size()); }
   // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead.
   int fewest_frames(ModelId model) const { return std::min(spans_[model], pages(model)); }
@@ -42,8 +42,8 @@ class StagePool {
   // All of it, spilled or not.
   void release_cache(ModelId model, StagePlan& plan);
   // To host memory; needs cache_frames() free slots.
-  void spill_cache(ModelId model, StagePlan& plan);
-  void restore_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan);
+  void offload_cache(ModelId model, StagePlan& plan);
+  void reload_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan);
 
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
   // that it lacks may come in behind this one. Error{kInternal} when fewest_frames() are not to be had.
@@ -72,7 +72,7 @@ class StagePool {
   void free_cache_frames(ModelId model, int from = 0);
   void take_for_cache(FrameId frame, CacheChange& change);
   FrameId last_page(ModelId model);
-  void give_up_page(FrameId frame);
+  void evict_page(FrameId frame);
 
   StageState state_;
   std::vector<int> spans_;                // [model]
