@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "computron/plan/virtual_mesh.h"
-#include "computron/serve/workload.h"
-#include "src/apps/latency_summary.h"
+#include "computron/plan/workload.h"
+#include "src/bench/latency_summary.h"
 
 using namespace computron;
 

@@ -9,12 +9,6 @@ class App;
 
 namespace computron {
 
-void add_bench(CLI::App& app);
-void add_bench_forward(CLI::App& app);  // below bench
-void add_bench_load(CLI::App& app);  // below bench
-void add_bench_step(CLI::App& app);  // below bench
-void add_bench_swap(CLI::App& app);  // below bench
-void add_bench_workload(CLI::App& app);  // below bench
 void add_convert(CLI::App& app);
 void add_init(CLI::App& app);
 void add_inspect(CLI::App& app);

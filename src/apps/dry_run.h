@@ -2,7 +2,7 @@
 #pragma once
 
 #include "computron/serve/job.h"
-#include "computron/serve/request_reader.h"
+#include "computron/requests/request_reader.h"
 
 namespace computron {
 

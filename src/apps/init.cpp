@@ -12,7 +12,7 @@
 #include "computron/checkpoint/writer.h"
 #include "computron/model/family.h"
 #include "src/apps/commands.h"
-#include "src/apps/option_checks.h"
+#include "src/cli/option_checks.h"
 #include "computron/base/parallel.h"
 #include "src/apps/progress.h"
 #include "src/apps/random_weights.h"

@@ -17,6 +17,7 @@
 #include "src/apps/commands.h"
 #include "src/apps/man_page.h"
 #include "src/apps/version.h"
+#include "src/bench/commands.h"
 
 namespace computron {
 namespace {

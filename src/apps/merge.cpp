@@ -1,5 +1,5 @@
 // computron merge: the results of shards in one file.
-#include "computron/serve/merge.h"
+#include "computron/storage/merge.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 
 #include "computron/base/error.h"
 #include "computron/report/page.h"
-#include "computron/serve/metrics.h"
+#include "computron/storage/files.h"
 #include "src/apps/commands.h"
 
 namespace computron {

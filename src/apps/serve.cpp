@@ -24,11 +24,12 @@
 #include "computron/serve/preflight.h"
 #include "computron/serve/tokenizers.h"
 #include "computron/serve/trace_file.h"
+#include "computron/storage/files.h"
 #include "src/apps/commands.h"
 #include "src/apps/dry_run.h"
-#include "src/apps/job_arguments.h"
-#include "src/apps/mpi_command.h"
-#include "src/apps/option_checks.h"
+#include "src/cli/job_arguments.h"
+#include "src/cli/mpi_command.h"
+#include "src/cli/option_checks.h"
 #include "src/apps/version.h"
 
 namespace computron {

@@ -1,5 +1,5 @@
 // computron workload: a request file made by rule.
-#include "computron/serve/workload.h"
+#include "computron/plan/workload.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <memory>
 
-#include "computron/serve/metrics.h"
+#include "computron/storage/files.h"
 #include "src/apps/commands.h"
-#include "src/apps/option_checks.h"
+#include "src/cli/option_checks.h"
 
 namespace computron {
 namespace {

@@ -1,4 +1,4 @@
-#include "file.h"
+#include "src/checkpoint/file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

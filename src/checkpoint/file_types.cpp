@@ -1,4 +1,4 @@
-#include "file_types.h"
+#include "src/checkpoint/file_types.h"
 
 namespace computron::format {
 namespace {

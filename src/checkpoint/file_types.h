@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "computron/base/types.h"
-#include "hdf5.h"
+#include "src/checkpoint/hdf5.h"
 
 namespace computron::format {
 

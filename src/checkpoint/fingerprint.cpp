@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "computron/base/digest.h"
-#include "file.h"
+#include "src/checkpoint/file.h"
 
 namespace computron {
 namespace {

@@ -1,4 +1,4 @@
-#include "format.h"
+#include "src/checkpoint/format.h"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 
 #include "computron/base/types.h"
 #include "computron/checkpoint/index.h"
-#include "subject.h"
+#include "src/checkpoint/subject.h"
 
 namespace computron::format {
 

@@ -1,4 +1,4 @@
-#include "hdf5.h"
+#include "src/checkpoint/hdf5.h"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "subject.h"
+#include "src/checkpoint/subject.h"
 
 namespace computron::hdf5 {
 

@@ -12,7 +12,7 @@
 
 #include "computron/checkpoint/index_helper.h"
 #include "computron/checkpoint/reader.h"
-#include "index_text.h"
+#include "src/checkpoint/index_text.h"
 
 namespace computron {
 namespace {

@@ -1,10 +1,10 @@
-#include "index_check.h"
+#include "src/checkpoint/index_check.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "format.h"
+#include "src/checkpoint/format.h"
 
 namespace computron {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "computron/checkpoint/index.h"
-#include "subject.h"
+#include "src/checkpoint/subject.h"
 
 namespace computron {
 

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "computron/base/time.h"
-#include "file.h"
-#include "index_text.h"
+#include "src/checkpoint/file.h"
+#include "src/checkpoint/index_text.h"
 
 namespace computron {
 namespace {

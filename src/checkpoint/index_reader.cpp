@@ -10,11 +10,11 @@
 #include <functional>
 
 #include "computron/checkpoint/reader.h"
-#include "file.h"
-#include "file_types.h"
-#include "format.h"
-#include "hdf5.h"
-#include "index_check.h"
+#include "src/checkpoint/file.h"
+#include "src/checkpoint/file_types.h"
+#include "src/checkpoint/format.h"
+#include "src/checkpoint/hdf5.h"
+#include "src/checkpoint/index_check.h"
 
 namespace computron {
 namespace {

@@ -1,4 +1,4 @@
-#include "index_text.h"
+#include "src/checkpoint/index_text.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "computron/base/printable.h"
-#include "format.h"
-#include "index_check.h"
+#include "src/checkpoint/format.h"
+#include "src/checkpoint/index_check.h"
 
 namespace computron {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "computron/base/convert.h"
-#include "turn.h"
+#include "src/checkpoint/turn.h"
 
 namespace computron {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "computron/base/printable.h"
-#include "file.h"
+#include "src/checkpoint/file.h"
 
 namespace computron {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "computron/base/time.h"
 #include "computron/base/types.h"
-#include "file.h"
+#include "src/checkpoint/file.h"
 
 namespace computron {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "file.h"
+#include "src/checkpoint/file.h"
 
 namespace computron {
 namespace {

@@ -1,4 +1,4 @@
-#include "subject.h"
+#include "src/checkpoint/subject.h"
 
 namespace computron {
 

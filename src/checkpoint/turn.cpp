@@ -1,4 +1,4 @@
-#include "turn.h"
+#include "src/checkpoint/turn.h"
 
 #include <immintrin.h>
 

@@ -12,10 +12,10 @@
 #include <set>
 
 #include "computron/checkpoint/reader.h"
-#include "file.h"
-#include "file_types.h"
-#include "format.h"
-#include "hdf5.h"
+#include "src/checkpoint/file.h"
+#include "src/checkpoint/file_types.h"
+#include "src/checkpoint/format.h"
+#include "src/checkpoint/hdf5.h"
 
 namespace computron {
 namespace {

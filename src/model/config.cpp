@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "config_json.h"
-#include "join.h"
+#include "src/model/config_json.h"
+#include "src/model/join.h"
 
 namespace computron {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "computron/report/chart.h"
 #include "computron/report/text.h"
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 
 namespace computron {
 namespace {

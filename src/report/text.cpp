@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 
 namespace computron {
 namespace {

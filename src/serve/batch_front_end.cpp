@@ -3,6 +3,8 @@
 #include <csignal>
 #include <utility>
 
+#include "computron/requests/result_format.h"
+
 namespace computron {
 namespace {
 

@@ -12,7 +12,7 @@
 
 #include "computron/base/printable.h"
 #include "computron/base/size.h"
-#include "duration.h"
+#include "src/serve/duration.h"
 
 namespace computron {
 namespace {

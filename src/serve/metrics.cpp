@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "computron/base/size.h"
-#include "files.h"
+#include "computron/storage/files.h"
 
 namespace computron {
 namespace {
@@ -295,12 +295,6 @@ std::string Metrics::summary(const RunFacts& facts) const {
   const ServeFigures all = merged();
   return fmt::format("{}{}\n{}\n{}", requests_line(all, failed_lines_, facts), earlier_attempts(facts),
                      swaps_line(all.swaps, facts), steps_line(all.steps));
-}
-
-void write_file_atomically(const std::string& path, const std::string& text) {
-  ReplacementFile file(path);
-  file.put(text);
-  file.publish();
 }
 
 }  // namespace computron

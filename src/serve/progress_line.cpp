@@ -7,7 +7,7 @@
 
 #include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
-#include "duration.h"
+#include "src/serve/duration.h"
 
 namespace computron {
 namespace {

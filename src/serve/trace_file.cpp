@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "computron/comm/tags.h"
-#include "files.h"
-#include "json_text.h"
+#include "computron/storage/files.h"
+#include "computron/base/json_text.h"
 
 namespace computron {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/unicode.h"
 
 namespace computron {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/tokenizer_parts.h"
 
 namespace computron {

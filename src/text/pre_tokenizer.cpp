@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "computron/base/printable.h"
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/pattern.h"
 #include "src/text/unicode.h"
 

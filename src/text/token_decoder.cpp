@@ -7,7 +7,7 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/vocabulary.h"
 
 namespace computron {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "computron/text/incremental_decoder.h"
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/tokenizer_parts.h"
 #include "src/text/tokenizer_settings.h"
 #include "src/text/work_limit.h"

@@ -6,7 +6,7 @@
 
 #include "computron/base/error.h"
 #include "computron/base/printable.h"
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/tokenizer_parts.h"
 #include "src/text/tokenizer_settings.h"
 

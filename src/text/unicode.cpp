@@ -8,7 +8,7 @@
 #include <span>
 
 #include "computron/base/error.h"
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/unicode_tables.h"
 
 namespace computron {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "computron/base/error.h"
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/tokenizer_parts.h"
 #include "src/text/tokenizer_settings.h"
 

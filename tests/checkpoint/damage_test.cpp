@@ -1,7 +1,7 @@
 // Damaged files: every flipped bit of a tensor is found and named, damaged metadata is refused or has no effect.
 #include <gmock/gmock.h>
 
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 
 namespace computron::test {
 namespace {

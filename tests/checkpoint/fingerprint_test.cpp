@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 
 namespace computron::test {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 
 namespace computron::test {
 namespace {

@@ -1,6 +1,6 @@
 #include "computron/checkpoint/index.h"
 
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 
 namespace computron::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 #include "src/checkpoint/turn.h"
 #include "tests/support/safetensors_file.h"
 

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 
 namespace computron::test {
 namespace {

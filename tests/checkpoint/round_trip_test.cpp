@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 
 namespace computron::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "computron/checkpoint/model_folder.h"
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 #include "tests/support/safetensors_file.h"
 
 namespace computron::test {

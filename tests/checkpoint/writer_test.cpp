@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
-#include "sample.h"
+#include "tests/checkpoint/sample.h"
 
 namespace computron::test {
 namespace {

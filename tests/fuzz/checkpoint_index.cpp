@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "expect.h"
+#include "tests/fuzz/expect.h"
 #include "src/checkpoint/index_text.h"
 
 namespace {

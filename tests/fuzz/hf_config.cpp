@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "computron/model/family.h"
-#include "expect.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Any bytes as a request file (the first byte says how long a line may be, the second in what pieces it comes): every
 // line that is not blank gives requests that a model can take, or a failure that is a sound result line.
-#include "computron/serve/request_reader.h"
+#include "computron/requests/request_reader.h"
 
 #include <spdlog/spdlog.h>
 
@@ -16,12 +16,12 @@
 #include <string_view>
 #include <vector>
 
-#include "computron/serve/result_writer.h"
+#include "computron/requests/result_format.h"
 #include "computron/text/tokenizer.h"
-#include "computron/text/utf8.h"
-#include "expect.h"
-#include "src/serve/line_splitter.h"
-#include "src/serve/result_line.h"
+#include "computron/base/utf8.h"
+#include "tests/fuzz/expect.h"
+#include "computron/storage/line_splitter.h"
+#include "src/storage/result_line.h"
 
 namespace {
 

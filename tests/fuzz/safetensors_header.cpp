@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "computron/checkpoint/safetensors.h"
-#include "expect.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "computron/checkpoint/safetensors.h"
-#include "expect.h"
+#include "tests/fuzz/expect.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

@@ -5,7 +5,7 @@
 
 #include "computron/runtime/report.h"
 #include "computron/runtime/step.h"
-#include "expect.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

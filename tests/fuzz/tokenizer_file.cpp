@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "computron/text/incremental_decoder.h"
-#include "expect.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

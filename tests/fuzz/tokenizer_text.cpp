@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "computron/text/generated_text.h"
-#include "computron/text/utf8.h"
-#include "expect.h"
+#include "computron/base/utf8.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

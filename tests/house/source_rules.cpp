@@ -18,10 +18,11 @@ struct Floor {
 };
 
 // Floors on the same level do not include each other.
-constexpr std::array kFloors = {Floor{"base", 0},  Floor{"device", 1},     Floor{"ops", 2},   Floor{"comm", 2},
-                                Floor{"text", 2},  Floor{"checkpoint", 2}, Floor{"model", 3}, Floor{"runtime", 4},
-                                Floor{"sched", 5}, Floor{"serve", 6},      Floor{"plan", 6},  Floor{"report", 6},
-                                Floor{"apps", 7}};
+constexpr std::array kFloors = {Floor{"base", 0},    Floor{"device", 1}, Floor{"storage", 1},    Floor{"ops", 2},
+                                Floor{"comm", 2},    Floor{"text", 2},   Floor{"checkpoint", 2}, Floor{"model", 3},
+                                Floor{"runtime", 4}, Floor{"sched", 5},  Floor{"requests", 6},   Floor{"serve", 7},
+                                Floor{"plan", 7},    Floor{"report", 7}, Floor{"cli", 8},        Floor{"bench", 9},
+                                Floor{"apps", 10}};
 
 const Floor* find_floor(std::string_view name) {
   const auto* found = std::ranges::find(kFloors, name, &Floor::name);
@@ -153,7 +154,8 @@ Finding check_parsing(std::string_view file, const std::string& line) {
 std::vector<Finding> check_line(std::string_view file, const std::string& line) {
   static const std::regex include(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
   std::smatch match;
-  if (!std::regex_search(line, match, include)) return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line)};
+  if (!std::regex_search(line, match, include))
+    return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line)};
   const std::string name = match[1];
   return {check_floor(file, name), check_foreign(file, name), check_cuda_include(file, name)};
 }

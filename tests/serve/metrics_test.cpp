@@ -1,4 +1,5 @@
 #include "computron/serve/metrics.h"
+#include "computron/storage/files.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -6,7 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "serve_support.h"
+#include "tests/requests/requests_support.h"
 
 namespace computron {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
-#include "serve_support.h"
+#include "tests/requests/requests_support.h"
 
 namespace computron {
 namespace {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "computron/text/utf8.h"
+#include "computron/base/utf8.h"
 #include "src/text/regex.h"
 #include "src/text/unicode.h"
 #include "tests/text/text_support.h"

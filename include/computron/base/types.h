@@ -28,6 +28,8 @@ using FrameId = std::uint32_t;
 using StepId = std::uint64_t;
 using SequenceId = std::uint32_t;
 using TokenId = std::int32_t;
+// A request: the 0-based number of its line in the input.
+using RequestId = std::uint64_t;
 
 inline constexpr FrameId kNoFrame = std::numeric_limits<FrameId>::max();
 

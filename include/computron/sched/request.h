@@ -14,8 +14,6 @@
 
 namespace computron {
 
-using RequestId = std::uint64_t;  // the 0-based line number in the input
-
 enum class Task : std::uint8_t { kComplete, kEmbed, kClassify };
 
 // Sees the tokens of a sequence as rank 0 gets them, in order and each once, whatever becomes of its cache, and may end

@@ -14,8 +14,8 @@
 #include "computron/serve/front_end.h"
 #include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
-#include "computron/serve/request_reader.h"
-#include "computron/serve/result_writer.h"
+#include "computron/requests/request_reader.h"
+#include "computron/storage/result_writer.h"
 
 namespace computron {
 

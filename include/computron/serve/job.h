@@ -14,8 +14,8 @@
 #include "computron/runtime/executor.h"
 #include "computron/runtime/heartbeat.h"
 #include "computron/sched/scheduler.h"
-#include "computron/serve/placement.h"
-#include "computron/serve/roster.h"
+#include "computron/serve/topology.h"
+#include "computron/requests/roster.h"
 
 namespace computron {
 

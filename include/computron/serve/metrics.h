@@ -100,9 +100,6 @@ class Metrics {
   std::uint64_t failed_lines_ = 0;
 };
 
-// Writes `text` to `path` through a temporary file and rename. Error{kCannotCreate}/{kIo}.
-void write_file_atomically(const std::string& path, const std::string& text);
-
 // Requests done/total, tokens/s, the model running, swap in flight, time left: one rewritten line on a terminal,
 // elsewhere a line every `interval_s`.
 class ProgressLine {

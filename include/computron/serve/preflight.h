@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "computron/comm/mpi.h"
-#include "computron/serve/roster.h"
+#include "computron/requests/roster.h"
 
 namespace computron {
 

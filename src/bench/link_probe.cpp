@@ -1,0 +1,88 @@
+#include "src/bench/link_probe.h"
+
+#include <algorithm>
+
+#include "computron/base/bytes.h"
+#include "computron/base/time.h"
+
+namespace computron {
+namespace {
+
+std::vector<const Image*> own_images(const Job& job) {
+  std::vector<const Image*> images;
+  for (const ModelShape& shape : job.model_shapes()) images.push_back(shape.images[job.mesh().stage]);
+  return images;
+}
+
+int most_pages(const std::vector<const Image*>& images) {
+  int pages = 0;
+  for (const Image* image : images) pages = std::max(pages, image->pages());
+  return pages;
+}
+
+}  // namespace
+
+LinkProbe::LinkProbe(Job& job)
+    : job_(job),
+      images_(own_images(job)),
+      link_(job.device().make_copy_stream()),
+      compute_(job.device().make_compute_stream(job.progress())),
+      pool_(job.device(), most_pages(images_), job.page_bytes()),
+      spill_(job.device(), /*slots=*/0, job.page_bytes()),
+      swapper_(job.host(), spill_, pool_, *link_, *compute_) {
+  if (job.options().link_gb_per_s == 0) return;
+  plain_device_ = make_cpu_device({});  // a link is emulated on the CPU only
+  memory_ = plain_device_->make_copy_stream();
+}
+
+void LinkProbe::measure(int rounds) {
+  const Communicator& world = job_.mesh().world;
+  for (int round = 0; round < rounds; ++round) {
+    const ModelId model = next_;
+    next_ = (next_ + 1) % static_cast<ModelId>(images_.size());
+    world.barrier();
+    rates_.plain.push_back(copy_plain(*link_, model));
+    world.barrier();
+    rates_.fetch.push_back(fetch(model));
+    world.barrier();
+    rates_.memory.push_back(memory_ ? copy_plain(*memory_, model) : rates_.plain.back());
+  }
+  world.barrier();
+}
+
+// A model's pages lie one after the other in host memory, small gaps between them, which are copied too.
+double LinkProbe::copy_plain(CopyStream& stream, ModelId model) {
+  const PageId last = static_cast<PageId>(images_[model]->pages() - 1);
+  const std::byte* begin = job_.host().page(model, 0);
+  const std::byte* end = job_.host().page(model, last) + job_.host().page_used_bytes(model, last);
+  const auto bytes = static_cast<std::size_t>(end - begin);
+  const double start = now_s();
+  stream.copy_to_device(pool_.base(), begin, bytes);
+  stream.synchronize();
+  return static_cast<double>(bytes) / (now_s() - start);
+}
+
+double LinkProbe::fetch(ModelId model) {
+  std::vector<Transfer> fetches;
+  for (PageId page = 0; page < static_cast<PageId>(images_[model]->pages()); ++page) {
+    fetches.push_back({.frame = static_cast<FrameId>(page), .model = model, .place = page});
+  }
+  const double start = now_s();
+  swapper_.submit(fetches);
+  link_->synchronize();
+  return static_cast<double>(images_[model]->total_used_bytes()) / (now_s() - start);
+}
+
+std::vector<LinkRates> LinkProbe::gather() const {
+  ByteWriter out;
+  for (const auto* rates : {&rates_.plain, &rates_.fetch, &rates_.memory}) out.put_list(*rates);
+  std::vector<LinkRates> all;
+  for (const std::vector<std::byte>& bytes : job_.mesh().world.all_gather(out.take())) {
+    ByteReader in(bytes);
+    LinkRates& rates = all.emplace_back();
+    for (auto* list : {&rates.plain, &rates.fetch, &rates.memory}) *list = in.get_list<double>();
+  }
+  return all;
+}
+
+}  // namespace computron

@@ -1,0 +1,175 @@
+#include "src/bench/resident_model.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "computron/base/parallel.h"
+#include "computron/base/time.h"
+#include "computron/checkpoint/index_helper.h"
+#include "computron/device/cpu/cpu_stream.h"
+#include "computron/model/checkpoint_check.h"
+#include "computron/runtime/host_store.h"
+#include "kernels/cpu/read.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kReadPieceBytes = std::size_t{256} << 10;  // of one thread's turn at the plain read
+constexpr std::size_t kFillPieceBytes = std::size_t{16} << 20;
+constexpr std::size_t kCopyBytes = std::size_t{2} << 30;  // several times what any device's caches hold
+constexpr int kSmallNumbers = 0x3c;                       // 0x3c3c is 0.0115 in bfloat16, 0x3c3c3c3c in float32
+constexpr TokenId kFirstToken = 4;  // below it: padding, begin, end and unknown in the vocabularies we know
+
+DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.role == TensorRole::kGemmWeight) return index.tensors.at(spec.name).dtype;
+  }
+  throw ConfigError(index.path + ": no weights");
+}
+
+Image make_image(const CheckpointIndex& index, const Device& device, const Ops& ops) {
+  const ModelConfig config = ModelConfig::from_json(index.config_json);
+  check_tensors(config, index);
+  if (!config.causal) throw ConfigError(index.path + ": is an encoder; only decoders have a prefill and a decode");
+  const DType dtype = ops.weight_dtype(stored_dtype(config, index));
+  const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, /*stage=*/0);
+  const std::size_t block = Image::largest_block_bytes(plan, ops.weight_format(), dtype);
+  const std::size_t page = round_up(std::max(device.default_page_bytes(), 16 * block), std::size_t{4096});
+  return Image::make(plan, ops.weight_format(), dtype, page);
+}
+
+}  // namespace
+
+// Every page is there.
+class ResidentModel::Frames final : public PageSource {
+ public:
+  explicit Frames(const ResidentModel& model) : model_(model) {}
+  ResidentPage acquire(PageUse use) override {
+    return {model_.frames_->data() + model_.image_.uses[use] * model_.image_.page_bytes, nullptr};
+  }
+  void uses_over(PageUse) override {}
+  bool group_by_group() const override { return false; }
+
+ private:
+  const ResidentModel& model_;
+};
+
+ResidentModel::ResidentModel(const std::string& file, const std::string& device, int threads, int max_rows,
+                             int sequences, int tokens)
+    : progress_(device == "cpu" ? IdlePolicy{} : IdlePolicy{.kind = IdlePolicy::Kind::kSpin}),
+      device_(device == "cpu" ? make_cpu_device({.threads = threads}) : make_cuda_device(/*local_rank=*/0)),
+      ops_(device == "cpu" ? make_cpu_ops(*device_) : make_cuda_ops(*device_)) {
+  const CheckpointIndex index = read_index_apart(file);
+  image_ = make_image(index, *device_, *ops_);
+  if (tokens > config().max_positions) {
+    throw Error(ExitCode::kUsage, file + " has only " + std::to_string(config().max_positions) + " positions, not " +
+                                      std::to_string(tokens));
+  }
+  stream_ = device_->make_compute_stream(progress_);
+  load(index);
+  make_cache(sequences, tokens);
+  work_ = std::make_unique<Workspace>(*device_, Workspace::Sizes::of(image_.plan, *ops_, max_rows));
+  all_reduce_ = make_local_all_reduce();
+  transformer_.emplace(image_, /*t=*/0);
+}
+
+void ResidentModel::load(const CheckpointIndex& index) {
+  HostStore host(*device_);
+  const ModelId model = host.load(index, index.path, image_, /*t=*/0, ops_->weight_format(), usable_cores());
+  frames_ = device_->allocate(static_cast<std::size_t>(image_.pages()) * image_.page_bytes, "pages");
+  for (PageId page = 0; page < static_cast<PageId>(image_.pages()); ++page) {
+    stream_->copy_to_device(frames_->data() + page * image_.page_bytes, host.page(model, page),
+                            host.page_used_bytes(model, page));
+  }
+  stream_->synchronize();
+}
+
+void ResidentModel::make_cache(int sequences, int tokens) {
+  geometry_ = KvGeometry::make(image_);
+  blocks_a_sequence_ = ceil_div(tokens, geometry_.block_tokens);
+  blocks_.resize(static_cast<std::size_t>(sequences) * blocks_a_sequence_);
+  std::iota(blocks_.begin(), blocks_.end(), 0u);
+  cache_frames_.resize(static_cast<std::size_t>(geometry_.frames_for(static_cast<int>(blocks_.size()))));
+  std::iota(cache_frames_.begin(), cache_frames_.end(), FrameId{0});
+  cache_ = filled(cache_frames_.size() * image_.page_bytes, "cache");
+}
+
+std::unique_ptr<DeviceBuffer> ResidentModel::filled(std::size_t bytes, std::string_view what) {
+  auto buffer = device_->allocate(bytes, what);
+  const std::vector<std::byte> piece(std::min(bytes, kFillPieceBytes), std::byte{kSmallNumbers});
+  for (std::size_t at = 0; at < bytes; at += piece.size()) {
+    stream_->copy_to_device(buffer->data() + at, piece.data(), std::min(piece.size(), bytes - at));
+  }
+  stream_->synchronize();
+  return buffer;
+}
+
+Batch ResidentModel::batch(int sequences, int start, int rows) const {
+  const TokenId vocabulary = config().vocab - kFirstToken;
+  Batch batch;
+  for (int s = 0; s < sequences; ++s) {
+    const auto blocks =
+        std::span(blocks_).subspan(static_cast<std::size_t>(s) * blocks_a_sequence_, blocks_a_sequence_);
+    batch.sequences.push_back({s * rows, rows, start, blocks});
+    for (int row = 0; row < rows; ++row) {
+      batch.tokens.push_back(kFirstToken + (s * 8191 + row * 127) % vocabulary);
+      batch.positions.push_back(start + row);
+    }
+    batch.output_rows.push_back(s * rows + rows - 1);
+  }
+  batch.types.assign(batch.tokens.size(), 0);
+  batch.top.assign(batch.output_rows.size(), 1);
+  batch.targets.assign(batch.output_rows.size(), -1);
+  return batch;
+}
+
+double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
+  const KvCacheView cache = geometry_.view(cache_->data(), image_.page_bytes, cache_frames_);
+  Frames pages(*this);
+  std::vector<LogitSummary> logits(static_cast<std::size_t>(batch.output_count()));
+  Pass pass{*stream_, ops, *all_reduce_, pages, *work_, batch, cache};
+  const auto forward = [&] {
+    transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), {.logits = logits.data()});
+  };
+  // As a server does (Executor::is_repeatable); other operations than the model's own may wait for the device.
+  const bool decodes = batch.rows() == batch.output_count() && config().experts == 0 && &ops == ops_.get();
+  const double begin_s = now_s();
+  decodes ? stream_->repeatable(forward) : forward();
+  stream_->synchronize();
+  return now_s() - begin_s;
+}
+
+double ResidentModel::plain_read_bytes_per_s() {
+  if (device_->own_memory()) return 2.0 * static_cast<double>(kCopyBytes) / copy_on_device_s();
+  return static_cast<double>(frames_->bytes()) / read_by_threads_s();
+}
+
+double ResidentModel::read_by_threads_s() {
+  const std::size_t bytes = frames_->bytes();
+  const double begin_s = now_s();
+  cpu(*stream_).launch([&](CpuContext& context) {
+    context.parallel_for(static_cast<int>(ceil_div(bytes, kReadPieceBytes)), [&](int, int item) {
+      const std::size_t at = static_cast<std::size_t>(item) * kReadPieceBytes;
+      kernels::read(frames_->data() + at, std::min(kReadPieceBytes, bytes - at));
+    });
+  });
+  stream_->synchronize();
+  return now_s() - begin_s;
+}
+
+double ResidentModel::copy_on_device_s() {
+  if (!copied_) copied_ = filled(2 * kCopyBytes, "plain copies");
+  const double begin_s = now_s();
+  stream_->copy_on_device(copied_->data() + kCopyBytes, copied_->data(), kCopyBytes);
+  stream_->synchronize();
+  return now_s() - begin_s;
+}
+
+double ResidentModel::cache_bytes(const Batch& batch) const {
+  double tokens = 0;
+  for (const SequenceRows& s : batch.sequences) tokens += s.start + s.rows;
+  return tokens * geometry_.layers * static_cast<double>(geometry_.slot_bytes) / geometry_.block_tokens;
+}
+
+}  // namespace computron

@@ -1,0 +1,51 @@
+#include "src/cli/mpi_command.h"
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <new>
+#include <system_error>
+
+#include "computron/base/log.h"
+
+namespace computron {
+namespace {
+
+[[noreturn]] void end_job(int rank, ExitCode code, const char* what) {
+  report_failure(rank, what);
+  MpiSession::abort(code);
+}
+
+// The code to end with.
+int run(bool quiet, const std::function<void(Communicator)>& command) {
+  MpiSession session(nullptr, nullptr);
+  int rank = 0;
+  try {
+    Communicator world = Communicator::world();
+    rank = world.rank();
+    init_logging(rank, quiet);
+    command(std::move(world));
+    return 0;
+  } catch (const VoteError& error) {
+    if (error.rank() == rank) report_failure(rank, error.reason());
+    return static_cast<int>(error.code());
+  } catch (const Error& error) {
+    end_job(rank, error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    end_job(rank, ExitCode::kSystem, "out of memory");
+  } catch (const std::system_error& error) {
+    end_job(rank, ExitCode::kSystem, error.what());
+  } catch (const std::exception& error) {
+    end_job(rank, ExitCode::kInternal, error.what());
+  }
+}
+
+}  // namespace
+
+void run_under_mpi(bool quiet, const std::function<void(Communicator)>& command) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed log or a file-size limit is an error of the write, not the end
+  std::signal(SIGXFSZ, SIG_IGN);
+  const int code = run(quiet, command);
+  if (code != 0) throw CLI::RuntimeError(code);
+}
+
+}  // namespace computron

@@ -1,0 +1,256 @@
+#include "src/requests/encoder_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "src/requests/base64.h"
+#include "src/requests/image_values.h"
+#include "computron/base/json_text.h"
+#include "src/requests/text_request.h"
+
+namespace computron {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+// One list of integers and where it stands.
+struct List {
+  const JsonValue* value;
+  std::string path;
+};
+
+// Of a list of lists, or of one list, which is a list of one. Text is refused by the caller.
+std::vector<List> lists_of(const JsonValue& value, const std::string& path) {
+  if (value.kind != Kind::kList) {
+    invalid_request(
+        fmt::format("{}: must be a list of integers, or a list of such lists (got {})", path, describe(value)));
+  }
+  if (value.count > kMaxInputs && !value.lists.empty()) {
+    invalid_parameter(fmt::format("{}: at most {} inputs a request (got {})", path, kMaxInputs, value.count));
+  }
+  if (value.lists.empty()) return {{&value, path}};
+  if (value.lists.size() != value.count) invalid_request(fmt::format("{}: not all its items are lists", path));
+  std::vector<List> lists;
+  for (const JsonValue& list : value.lists) lists.push_back({&list, fmt::format("{}[{}]", path, lists.size())});
+  return lists;
+}
+
+void check_integers(const List& list) {
+  if (list.value->count == 0) invalid_parameter(fmt::format("{}: must hold at least one integer", list.path));
+  if (!list.value->has_odd_item) return;
+  invalid_request(fmt::format("{}[{}]: must be an integer (got {})", list.path, list.value->odd_index,
+                              name_of(list.value->odd_kind)));
+}
+
+Request token_request(const List& input, const ServedModel& model) {
+  check_integers(input);
+  if (std::cmp_greater(input.value->count, model.config.max_positions)) {
+    context_length_exceeded(fmt::format("{}: {} tokens exceed the {} positions of {}", input.path, input.value->count,
+                                        model.config.max_positions, model.id));
+  }
+  Request request;
+  request.prompt = token_list(*input.value, input.path, model);
+  return request;
+}
+
+// Segments of a prompt of `tokens`.
+std::vector<std::int32_t> segments(const List& list, std::size_t tokens, const ServedModel& model) {
+  check_integers(list);
+  if (list.value->count != tokens) {
+    invalid_request(fmt::format("{}: {} segments of {} tokens", list.path, list.value->count, tokens));
+  }
+  const std::vector<std::int64_t>& values = list.value->integers;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] >= 0 && values[i] < model.config.token_types) continue;
+    invalid_parameter(fmt::format("{}[{}]: segments of {} are integers from 0 to {} (got {})", list.path, i, model.id,
+                                  model.config.token_types - 1, values[i]));
+  }
+  return {values.begin(), values.end()};
+}
+
+void add_segments(const JsonValue& value, const ServedModel& model, RequestParts& parts) {
+  const std::string path = "body.token_type_ids";
+  if (value.kind == Kind::kNull) return;
+  if (model.config.token_types == 0) invalid_parameter(fmt::format("{}: {} has no segments", path, model.id));
+  const std::vector<List> lists = lists_of(value, path);
+  if (lists.size() != parts.size()) {
+    invalid_request(fmt::format("{}: {} lists of segments for {} inputs", path, lists.size(), parts.size()));
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i].types = segments(lists[i], parts[i].prompt.size(), model);
+  }
+}
+
+Request text_request(std::vector<TokenId> tokens, const std::string& path, const ServedModel& model) {
+  if (std::cmp_greater(tokens.size(), model.config.max_positions)) {
+    context_length_exceeded(fmt::format("{}: {} tokens exceed the {} positions of {}", path, tokens.size(),
+                                        model.config.max_positions, model.id));
+  }
+  Request request;
+  request.prompt = std::move(tokens);
+  return request;
+}
+
+// Two texts as one input, told apart by their segments.
+Request pair_request(const JsonValue& pair, const std::string& path, const ServedModel& model,
+                     std::optional<Encoder>& encoder) {
+  if (pair.strings.size() != 2 || pair.count != 2) invalid_request(fmt::format("{}: a pair must be two texts", path));
+  if (!encoder) refuse_text(path, model);
+  EncodedPair encoded = encoder->encode_pair(pair.strings[0], pair.strings[1]);
+  check_vocabulary(encoded.tokens, path, model);
+  Request request = text_request(std::move(encoded.tokens), path, model);
+  const auto last = std::max_element(encoded.types.begin(), encoded.types.end());
+  if (last != encoded.types.end() && *last > 0 && *last < model.config.token_types) {
+    request.types = std::move(encoded.types);
+  }
+  return request;
+}
+
+bool is_text(const JsonValue& input) {
+  const auto has_text = [](const JsonValue& list) { return !list.strings.empty() && list.integers.empty(); };
+  return input.kind == Kind::kString || has_text(input) ||
+         std::any_of(input.lists.begin(), input.lists.end(), has_text);
+}
+
+// A text, a list of texts, or a list of pairs of texts.
+RequestParts text_requests(const JsonValue& input, const ServedModel& model, std::optional<Encoder>& encoder) {
+  const std::string path = "body.input";
+  RequestParts parts;
+  if (input.kind == Kind::kString) {
+    parts.push_back(text_request(encode_text(input.text, path, model, encoder), path, model));
+    return parts;
+  }
+  if (input.count > kMaxInputs) {
+    invalid_parameter(fmt::format("{}: at most {} inputs a request (got {})", path, kMaxInputs, input.count));
+  }
+  if (input.strings.size() != input.count && input.lists.size() != input.count) {
+    invalid_request(fmt::format("{}: not all its items are texts, or pairs of texts", path));
+  }
+  for (const std::string& text : input.strings) {
+    const std::string item = fmt::format("{}[{}]", path, parts.size());
+    parts.push_back(text_request(encode_text(text, item, model, encoder), item, model));
+  }
+  for (const JsonValue& pair : input.lists) {
+    parts.push_back(pair_request(pair, fmt::format("{}[{}]", path, parts.size()), model, encoder));
+  }
+  return parts;
+}
+
+RequestParts token_requests(const JsonFields& body, const ServedModel& model, std::optional<Encoder>& encoder) {
+  const JsonValue& input = field(body, "input");
+  if (field(body, "image").kind != Kind::kNull) {
+    invalid_request(fmt::format("body.image: {} takes token ids, in body.input", model.id));
+  }
+  if (input.kind == Kind::kNull) invalid_request("body.input: missing");
+  if (is_text(input)) {
+    if (!encoder) refuse_text("body.input", model);
+    if (field(body, "token_type_ids").kind != Kind::kNull) {
+      invalid_request("body.token_type_ids: goes with token ids; of a text the tokenizer knows them");
+    }
+    return text_requests(input, model, encoder);
+  }
+  RequestParts parts;
+  for (const List& list : lists_of(input, "body.input")) parts.push_back(token_request(list, model));
+  add_segments(field(body, "token_type_ids"), model, parts);
+  return parts;
+}
+
+std::vector<float> values_of_file(const std::string& path, const ServedModel& model, const std::string& folder) {
+  if (model.config.channels != 3) {
+    invalid_request(fmt::format("body.image: {} takes {} channels, not a picture's 3; give shape and data", model.id,
+                                model.config.channels));
+  }
+  return image_values(read_image_file((std::filesystem::path(folder) / path).string()), model.config);
+}
+
+// The text of a shape: "[3, 224, 224]".
+std::string shape_text(const ModelConfig& config) {
+  return fmt::format("[{}, {}, {}]", config.channels, config.image_size, config.image_size);
+}
+
+void check_shape(const JsonValue& shape, const ServedModel& model) {
+  const ModelConfig& config = model.config;
+  const std::vector<std::int64_t> wanted = {config.channels, config.image_size, config.image_size};
+  if (shape.kind == Kind::kList && shape.count == wanted.size() && shape.integers == wanted) return;
+  invalid_request(fmt::format("body.image.shape: images of {} have shape {}", model.id, shape_text(config)));
+}
+
+// Little-endian float32.
+std::vector<float> decode_floats(const std::string& text, std::size_t count) {
+  static_assert(std::endian::native == std::endian::little);
+  const auto bytes = decode_base64(text);
+  if (!bytes) invalid_request("body.image.data: not base64");
+  if (bytes->size() != count * sizeof(float)) {
+    invalid_request(
+        fmt::format("body.image.data: {} bytes; the shape has {} of float32", bytes->size(), count * sizeof(float)));
+  }
+  std::vector<float> values(count);
+  std::memcpy(values.data(), bytes->data(), bytes->size());
+  return values;
+}
+
+std::vector<float> values_of_tensor(const JsonFields& image, const ServedModel& model) {
+  check_shape(field(image, "shape"), model);
+  const ModelConfig& config = model.config;
+  const std::size_t count = std::size_t{1} * config.channels * config.image_size * config.image_size;
+  std::vector<float> values = decode_floats(required_string(image, "body.image.", "data"), count);
+  const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (bad != values.end()) {
+    invalid_parameter(fmt::format("body.image.data: value {} is not finite", bad - values.begin()));
+  }
+  return values;
+}
+
+RequestParts image_request(const RequestDraft& draft, const ServedModel& model, const std::string& folder) {
+  const JsonValue& image = field(draft.body, "image");
+  for (const char* name : {"input", "token_type_ids"}) {
+    if (field(draft.body, name).kind == Kind::kNull) continue;
+    invalid_request(fmt::format("body.{}: {} takes images, in body.image", name, model.id));
+  }
+  if (image.kind == Kind::kNull) invalid_request("body.image: missing");
+  if (image.kind != Kind::kString && image.kind != Kind::kObject) {
+    invalid_request(fmt::format("body.image: must be a file's path, or shape and data (got {})", describe(image)));
+  }
+  const std::vector<float> values =
+      image.kind == Kind::kString ? values_of_file(image.text, model, folder) : values_of_tensor(draft.image, model);
+  Request request;
+  request.prompt.resize(static_cast<std::size_t>(model.config.max_positions));
+  request.patches = cut_into_patches(values, model.config);
+  RequestParts parts;
+  parts.push_back(std::move(request));
+  return parts;
+}
+
+}  // namespace
+
+RequestParts encoder_requests(const RequestDraft& draft, Task task, const ServedModel& model,
+                              std::optional<Encoder>& encoder, const std::string& image_folder) {
+  for (const char* name : {"dimensions", "truncate_prompt_tokens"}) {
+    if (field(draft.body, name).kind == Kind::kNull) continue;
+    invalid_parameter(fmt::format("body.{}: not served; leave it out", name));
+  }
+  const bool images = model.config.takes_images();
+  RequestParts parts = images ? image_request(draft, model, image_folder) : token_requests(draft.body, model, encoder);
+  for (Request& request : parts) {
+    request.task = task;
+    request.values = task == Task::kEmbed ? model.config.hidden : model.config.classes;
+  }
+  return parts;
+}
+
+bool wants_base64(const JsonFields& body) {
+  const JsonValue& format = field(body, "encoding_format");
+  if (format.kind == Kind::kNull) return false;
+  if (format.kind != Kind::kString || (format.text != "float" && format.text != "base64")) {
+    invalid_parameter(fmt::format("body.encoding_format: must be 'float' or 'base64' (got {})", describe(format)));
+  }
+  return format.text == "base64";
+}
+
+}  // namespace computron

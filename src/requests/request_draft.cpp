@@ -1,0 +1,280 @@
+#include "src/requests/request_draft.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include "computron/base/json_text.h"
+#include "computron/storage/text_fault.h"
+
+namespace computron {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::size_t kMaxKeys = 10000;  // in one line; a request has some twenty
+constexpr double kMaxExactInteger = 0x1p53;
+
+using Kind = JsonValue::Kind;
+
+JsonValue number_value(double number) {
+  if (std::trunc(number) == number && std::fabs(number) <= kMaxExactInteger) {
+    return {.kind = Kind::kInteger, .integer = static_cast<std::int64_t>(number)};
+  }
+  return {.kind = Kind::kFloat, .number = number};
+}
+
+// Receives nlohmann's events. Throws RequestError out of the parser at the first fault; that loses nothing, because
+// the parser keeps its state on its own stack.
+class DraftBuilder {
+ public:
+  DraftBuilder(std::string_view line, std::size_t columns_before, const ParseBounds& bounds)
+      : line_(line), columns_before_(columns_before), bounds_(bounds) {}
+
+  bool null() { return put({}); }
+  bool boolean(bool value) { return put({.kind = Kind::kBool, .boolean = value}); }
+  bool number_integer(std::int64_t value) { return put({.kind = Kind::kInteger, .integer = value}); }
+  bool number_unsigned(std::uint64_t value);
+  bool number_float(double value, const std::string&) { return put(number_value(value)); }
+  bool string(std::string& value) { return put({.kind = Kind::kString, .text = std::move(value)}); }
+  bool binary(nlohmann::json::binary_t&) { return true; }  // JSON text has none
+  bool start_object(std::size_t);
+  bool key(std::string& name);
+  bool end_object();
+  bool start_array(std::size_t);
+  bool end_array();
+  bool parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception& error);
+
+  RequestDraft take();
+
+ private:
+  bool put(JsonValue value);
+  void add_item(JsonValue value);
+  JsonValue* inner_list();
+  void descend();
+  void keep_fields(JsonFields& fields);
+  std::string path() const;  // of the field at hand, for messages
+  std::string_view not_a_number_at(std::size_t position) const;
+
+  std::string_view line_;
+  std::size_t columns_before_;  // bytes of the input line before line_
+  ParseBounds bounds_;
+  RequestDraft draft_;
+  int depth_ = 0;                                           // open objects and lists
+  std::vector<std::unordered_set<std::string>> open_keys_;  // of the open objects
+  std::size_t keys_ = 0;
+  std::string top_key_;
+  std::string body_key_;
+  JsonValue* target_ = nullptr;     // where the next value belongs; nullptr: nowhere
+  JsonValue* container_ = nullptr;  // the field's list or object that is open
+  int container_depth_ = 0;         // depth_ inside it
+  JsonValue* outer_ = nullptr;      // the field's list, while container_ is a list in it
+  bool is_object_ = false;
+  bool in_body_ = false;
+  JsonFields* inner_ = nullptr;  // fields of the object that is open within the body, if they are kept
+  int inner_depth_ = 0;          // depth_ inside it
+};
+
+bool DraftBuilder::number_unsigned(std::uint64_t value) {
+  if (std::in_range<std::int64_t>(value)) return number_integer(static_cast<std::int64_t>(value));
+  return put({.kind = Kind::kFloat, .number = static_cast<double>(value)});
+}
+
+bool DraftBuilder::put(JsonValue value) {
+  if (container_ != nullptr && depth_ == container_depth_) {
+    add_item(std::move(value));
+  } else if (target_ != nullptr) {
+    *target_ = std::move(value);
+    target_ = nullptr;
+  }
+  return true;
+}
+
+void DraftBuilder::add_item(JsonValue value) {
+  if (container_->kind == Kind::kObject) return;  // key() counts
+  if (value.kind != Kind::kInteger && !container_->has_odd_item) {
+    container_->has_odd_item = true;
+    container_->odd_index = container_->count;
+    container_->odd_kind = value.kind;
+  }
+  if (value.kind == Kind::kInteger && container_->integers.size() < bounds_.max_list) {
+    container_->integers.push_back(value.integer);
+  }
+  const bool keeps_strings = in_body_ && (body_key_ == "prompt" || body_key_ == "input" || body_key_ == "stop");
+  if (value.kind == Kind::kString && keeps_strings) container_->strings.push_back(std::move(value.text));
+  ++container_->count;
+}
+
+void DraftBuilder::descend() {
+  if (++depth_ <= bounds_.max_depth) return;
+  throw RequestError(400, "too_deep", fmt::format("{}: nested deeper than {} levels", path(), bounds_.max_depth));
+}
+
+bool DraftBuilder::start_object(std::size_t) {
+  JsonValue* const field = target_;
+  put({.kind = Kind::kObject});
+  descend();
+  open_keys_.emplace_back();
+  if (depth_ == 1) is_object_ = true;
+  if (field == nullptr) {
+    const bool message = depth_ == 4 && in_body_ && body_key_ == "messages";
+    if (message && draft_.messages.size() < bounds_.max_lists) keep_fields(draft_.messages.emplace_back());
+    return true;
+  }
+  if (depth_ == 2 && top_key_ == "body") {
+    in_body_ = true;
+    return true;
+  }
+  if (depth_ == 3 && in_body_ && (body_key_ == "image" || body_key_ == "logit_bias")) {
+    keep_fields(body_key_ == "image" ? draft_.image : draft_.logit_bias);
+    return true;
+  }
+  container_ = field;
+  container_depth_ = depth_;
+  return true;
+}
+
+void DraftBuilder::keep_fields(JsonFields& fields) {
+  inner_ = &fields;
+  inner_depth_ = depth_;
+}
+
+bool DraftBuilder::key(std::string& name) {
+  if (++keys_ > kMaxKeys) {
+    throw RequestError(400, "invalid_request", fmt::format("{}: more than {} keys in a line", path(), kMaxKeys));
+  }
+  const auto [stored, is_new] = open_keys_.back().insert(std::move(name));
+  if (!is_new) {
+    throw RequestError(400, "duplicate_key", fmt::format("the key {} stands twice in one object", shown(*stored)));
+  }
+  if (container_ != nullptr && depth_ == container_depth_) ++container_->count;
+  if (depth_ == 1) {
+    top_key_ = *stored;
+    target_ = &draft_.top[top_key_];
+  } else if (depth_ == 2 && in_body_) {
+    body_key_ = *stored;
+    target_ = &draft_.body[body_key_];
+  } else if (inner_ != nullptr && depth_ == inner_depth_) {
+    target_ = &(*inner_)[*stored];
+  }
+  return true;
+}
+
+bool DraftBuilder::end_object() {
+  open_keys_.pop_back();
+  return end_array();
+}
+
+bool DraftBuilder::start_array(std::size_t) {
+  JsonValue* const field = target_;
+  put({.kind = Kind::kList});
+  JsonValue* const list = field != nullptr ? field : inner_list();
+  descend();
+  if (list == nullptr) return true;
+  if (field == nullptr) outer_ = container_;
+  container_ = list;
+  container_depth_ = depth_;
+  return true;
+}
+
+// Where the list that opens in the list of a field is kept, if it is.
+JsonValue* DraftBuilder::inner_list() {
+  const bool in_list = container_ != nullptr && depth_ == container_depth_ && container_->kind == Kind::kList;
+  const bool kept = in_body_ && (body_key_ == "prompt" || body_key_ == "input" || body_key_ == "token_type_ids");
+  if (!in_list || !kept || outer_ != nullptr || container_->lists.size() >= bounds_.max_lists) return nullptr;
+  return &container_->lists.emplace_back(JsonValue{.kind = Kind::kList});
+}
+
+bool DraftBuilder::end_array() {
+  if (container_ != nullptr && depth_ == container_depth_) {
+    container_ = std::exchange(outer_, nullptr);
+    --container_depth_;
+  }
+  --depth_;
+  if (depth_ < inner_depth_) inner_ = nullptr;
+  if (depth_ == 1) {
+    in_body_ = false;
+    body_key_.clear();
+  }
+  return true;
+}
+
+std::string DraftBuilder::path() const {
+  if (top_key_.empty()) return "the line";
+  return cut(in_body_ && !body_key_.empty() ? top_key_ + "." + body_key_ : top_key_);
+}
+
+// Python writes NaN, Infinity and -Infinity, which JSON lacks; `position` is the 1-based column of the first letter.
+std::string_view DraftBuilder::not_a_number_at(std::size_t position) const {
+  if (position == 0 || position > line_.size()) return {};
+  for (const std::string_view name : {"NaN", "Infinity"}) {
+    if (line_.substr(position - 1).starts_with(name)) return name;
+  }
+  return {};
+}
+
+bool DraftBuilder::parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception& error) {
+  const std::string_view what = error.what();
+  const bool in_value = what.find("while parsing value") != std::string_view::npos;
+  constexpr int kNumberOverflow = 406;
+  const std::string_view number = error.id == kNumberOverflow ? std::string_view(token)
+                                  : in_value                  ? not_a_number_at(position)
+                                                              : std::string_view();
+  if (!number.empty()) {
+    throw RequestError(400, "invalid_parameter", fmt::format("{}: {} is not a finite number", path(), cut(number)));
+  }
+  const auto start = what.find("syntax error");
+  const auto reason = what.substr(start == std::string_view::npos ? 0 : start, 160);
+  throw RequestError(400, "invalid_json",
+                     fmt::format("malformed JSON at byte column {}: {}", columns_before_ + position, reason));
+}
+
+RequestDraft DraftBuilder::take() {
+  if (!is_object_) throw RequestError(400, "invalid_request", "the line is not a JSON object");
+  return std::move(draft_);
+}
+
+void check_text(std::string_view line, std::size_t columns_before) {
+  std::optional<TextFault> fault = find_text_fault(line);
+  // nlohmann's parser would skip a byte order mark wherever it starts.
+  if (line.starts_with(kByteOrderMark)) fault = {0, "a byte order mark elsewhere than at the start of the input"};
+  if (!fault) return;
+  throw RequestError(400, "invalid_utf8",
+                     fmt::format("{} at byte column {}", fault->what, columns_before + fault->offset + 1));
+}
+
+}  // namespace
+
+std::string_view name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kNull:
+      return "null";
+    case Kind::kBool:
+      return "a boolean";
+    case Kind::kInteger:
+      return "an integer";
+    case Kind::kFloat:
+      return "a number";
+    case Kind::kString:
+      return "a string";
+    case Kind::kList:
+      return "a list";
+    case Kind::kObject:
+      break;
+  }
+  return "an object";
+}
+
+RequestDraft read_draft(RequestId line_number, std::string_view line, const ParseBounds& bounds) {
+  const bool marked = line_number == 0 && line.starts_with(kByteOrderMark);
+  const std::size_t columns_before = marked ? kByteOrderMark.size() : 0;
+  line.remove_prefix(columns_before);
+  check_text(line, columns_before);
+  DraftBuilder builder(line, columns_before, bounds);
+  nlohmann::json::sax_parse(line.begin(), line.end(), &builder);
+  return builder.take();
+}
+
+}  // namespace computron

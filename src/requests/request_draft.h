@@ -1,0 +1,62 @@
+// The first half of parsing a line: JSON of any origin into plain values by field, with its form checked and its
+// memory bounded by the line's. What the fields mean is request_check.h's business.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "computron/requests/request_reader.h"
+
+namespace computron {
+
+struct JsonValue {
+  enum class Kind { kNull, kBool, kInteger, kFloat, kString, kList, kObject };
+  Kind kind = Kind::kNull;
+  bool boolean = false;
+  std::int64_t integer = 0;  // kInteger: any number with an integral value, however it was written
+  double number = 0;         // kFloat: finite
+  std::string text{};        // kString
+
+  // kList and kObject keep their size and of a list the leading integers, up to ParseBounds::max_list.
+  std::size_t count = 0;
+  std::vector<std::int64_t> integers{};
+  // kList: the first item that is not an integer, and what it is.
+  bool has_odd_item = false;
+  std::size_t odd_index = 0;
+  Kind odd_kind = Kind::kNull;
+  // Items that are lists themselves, up to ParseBounds::max_lists; only of the body's "prompt", "input" and
+  // "token_type_ids".
+  std::vector<JsonValue> lists{};
+  // Items that are strings; only of the body's "prompt", "input" and "stop".
+  std::vector<std::string> strings{};
+};
+
+// "null", "a boolean", ...
+std::string_view name_of(JsonValue::Kind kind);
+
+using JsonFields = std::map<std::string, JsonValue, std::less<>>;
+
+struct RequestDraft {
+  JsonFields top;                    // the line's own fields
+  JsonFields body;                   // the fields of its "body", if that is an object
+  JsonFields image;                  // the fields of the body's "image", if that is an object
+  JsonFields logit_bias;             // of the body's "logit_bias"
+  std::vector<JsonFields> messages;  // the objects in the body's "messages", up to ParseBounds::max_lists
+};
+
+struct ParseBounds {
+  int max_depth = 64;
+  std::size_t max_list = 0;   // integers of one list that are kept; further ones are counted
+  std::size_t max_lists = 0;  // of one list of lists
+};
+
+// Throws RequestError: invalid_utf8, invalid_json (with the byte column, 1-based), too_deep, duplicate_key,
+// invalid_parameter (a number that no double holds), invalid_request (not an object, too many keys). Never recurses.
+RequestDraft read_draft(RequestId line_number, std::string_view line, const ParseBounds& bounds);
+
+}  // namespace computron

@@ -1,0 +1,258 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <variant>
+
+#include "src/requests/base64.h"
+#include "computron/requests/result_format.h"
+#include "computron/base/json_text.h"
+#include "src/requests/text_output.h"
+
+namespace computron {
+namespace {
+
+using Out = std::back_insert_iterator<std::string>;
+using Parts = std::span<const Completion>;
+using ScoredTokens = std::vector<std::reference_wrapper<const ScoredToken>>;
+
+std::string float_json(float value) {
+  if (std::isnan(value)) return "null";
+  if (std::isinf(value)) return value < 0 ? "-9999" : "null";
+  return fmt::format("{}", value);
+}
+
+std::string logprob_json(const ScoredToken& token) { return token.has_logprob ? float_json(token.logprob) : "null"; }
+
+std::string id_json(const ScoredToken& token) { return fmt::format("{}", token.token); }
+
+std::string name_json(TokenId token, const TextOutput& output) { return json_string(token_name(token, output)); }
+
+// By name: of two tokens of one name the better one.
+std::string top_json(const ScoredToken& token, const TextOutput& output) {
+  if (!token.has_logprob) return "null";
+  std::string text = "{";
+  std::set<std::string> names;
+  for (const auto& [id, logprob] : token.top) {
+    const auto [name, fresh] = names.insert(name_json(id, output));
+    if (fresh) fmt::format_to(Out(text), "{}{}:{}", text.size() > 1 ? "," : "", *name, float_json(logprob));
+  }
+  return text + "}";
+}
+
+// [f(item, index), ...]
+template <class Items, class F>
+std::string joined_json(const Items& items, F&& f) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (i > 0) text += ',';
+    text += f(items[i], i);
+  }
+  return text + "]";
+}
+
+// [f(token), ...]
+template <class F>
+std::string list_json(const ScoredTokens& tokens, F&& f) {
+  return joined_json(tokens, [&](const ScoredToken& token, std::size_t) { return f(token); });
+}
+
+std::string number_json(std::size_t number) { return fmt::format("{}", number); }
+
+std::string offsets_json(const ChoiceText& choice, const TextOutput& output) {
+  if (output.tokenizer == nullptr) return "";
+  const auto number = [](std::size_t offset, std::size_t) { return number_json(offset); };
+  return fmt::format(R"(,"text_offset":{})", joined_json(choice.offsets, number));
+}
+
+std::string logprobs_json(const ScoredTokens& tokens, const ChoiceText& choice, const TextOutput& output) {
+  return fmt::format(R"({{"tokens":{},"token_ids":{},"token_logprobs":{},"top_logprobs":{}{}}})",
+                     list_json(tokens, [&](const ScoredToken& t) { return name_json(t.token, output); }),
+                     list_json(tokens, id_json), list_json(tokens, logprob_json),
+                     list_json(tokens, [&](const ScoredToken& t) { return top_json(t, output); }),
+                     offsets_json(choice, output));
+}
+
+std::string bytes_json(TokenId token, const TextOutput& output) {
+  const std::string bytes = output.tokenizer ? output.tokenizer->token_bytes(token) : "";
+  return joined_json(bytes, [](char byte, std::size_t) { return number_json(static_cast<unsigned char>(byte)); });
+}
+
+// One of a chat's logprobs, but for its closing brace.
+std::string chat_token_json(TokenId token, float logprob, const TextOutput& output) {
+  return fmt::format(R"({{"token":{},"logprob":{},"bytes":{})", name_json(token, output), float_json(logprob),
+                     bytes_json(token, output));
+}
+
+std::string chat_logprobs_json(const ScoredTokens& tokens, const TextOutput& output) {
+  const auto top = [&](const ScoredToken& token) {
+    return joined_json(token.top, [&](const std::pair<TokenId, float>& one, std::size_t) {
+      return chat_token_json(one.first, one.second, output) + "}";
+    });
+  };
+  return fmt::format(R"({{"content":{}}})", list_json(tokens, [&](const ScoredToken& token) {
+                       return fmt::format(R"({},"top_logprobs":{}}})",
+                                          chat_token_json(token.token, token.logprob, output), top(token));
+                     }));
+}
+
+std::string custom_id_json(const IncomingRequest& request) {
+  return request.custom_id ? json_string(*request.custom_id) : "null";
+}
+
+const Request& first_part(const IncomingRequest& request) {
+  const auto* parts = std::get_if<RequestParts>(&request.content);
+  ensure(parts != nullptr && !parts->empty(), "a completion of a request that was never parsed");
+  return parts->front();
+}
+
+ScoredTokens all_tokens(const Completion& completion) {
+  ScoredTokens tokens(completion.prompt.begin(), completion.prompt.end());
+  tokens.insert(tokens.end(), completion.tokens.begin(), completion.tokens.end());
+  return tokens;
+}
+
+std::string numbers_json(const std::vector<TokenId>& tokens) {
+  return joined_json(tokens, [](TokenId token, std::size_t) { return fmt::format("{}", token); });
+}
+
+// "name":value, or nothing.
+std::string prompt_ids_json(const IncomingRequest& request, std::size_t part) {
+  if (request.prompt_token_ids.empty()) return "";
+  const std::vector<TokenId>& ids = request.prompt_token_ids.at(part / request.text.per_prompt);
+  return fmt::format(R"("prompt_token_ids":{},)", numbers_json(ids));
+}
+
+std::string_view finish_reason(const Completion& completion, const ChoiceText& choice) {
+  return choice.stopped || completion.finish_reason == FinishReason::kStop ? "stop" : "length";
+}
+
+std::string choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
+  const ScoredTokens tokens = all_tokens(completion);
+  const bool logprobs = first_part(request).logprobs >= 0;
+  const ChoiceText choice = choice_text(completion, request.text, part, logprobs);
+  return fmt::format(R"({{"index":{},"text":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
+                     json_string(choice.text), prompt_ids_json(request, part), list_json(tokens, id_json),
+                     finish_reason(completion, choice),
+                     logprobs ? logprobs_json(tokens, choice, request.text) : "null");
+}
+
+std::string chat_choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
+  const ScoredTokens tokens = all_tokens(completion);
+  const bool logprobs = first_part(request).logprobs >= 0;
+  const ChoiceText choice = choice_text(completion, request.text, part, logprobs);
+  const std::string message = fmt::format(R"({{"role":"assistant","content":{}}})", json_string(choice.text));
+  return fmt::format(R"({{"index":{},"message":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
+                     message, prompt_ids_json(request, part), list_json(tokens, id_json),
+                     finish_reason(completion, choice), logprobs ? chat_logprobs_json(tokens, request.text) : "null");
+}
+
+// Of all parts together. The completions of one prompt, `per_prompt` of them, count it once.
+std::string usage_json(Parts parts, std::size_t per_prompt = 1) {
+  std::int64_t prompt = 0, generated = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i % per_prompt == 0) prompt += parts[i].prompt_tokens;
+    generated += parts[i].generated_tokens;
+  }
+  return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}})", prompt, generated,
+                     prompt + generated);
+}
+
+std::string completion_body(const IncomingRequest& request, Parts parts) {
+  const bool chat = request.text.chat;
+  const auto choice = [&](const Completion& c, std::size_t i) {
+    return chat ? chat_choice_json(request, c, i) : choice_json(request, c, i);
+  };
+  return fmt::format(R"({{"id":"{}-{}","object":"{}",{}"model":{},"choices":{},"usage":{}}})",
+                     chat ? "chatcmpl" : "cmpl", request.line, chat ? "chat.completion" : "text_completion",
+                     chat ? R"("created":0,)" : "", json_string(request.model), joined_json(parts, choice),
+                     usage_json(parts, request.text.per_prompt));
+}
+
+std::string floats_json(const std::vector<float>& values) {
+  return joined_json(values, [](float value, std::size_t) { return fmt::format("{}", value); });
+}
+
+std::string embedding_json(const Completion& part, std::size_t index, bool base64) {
+  return fmt::format(
+      R"({{"object":"embedding","index":{},"embedding":{}}})", index,
+      base64 ? fmt::format("\"{}\"", encode_base64(std::as_bytes(std::span(part.values)))) : floats_json(part.values));
+}
+
+std::string embedding_body(const IncomingRequest& request, Parts parts) {
+  return fmt::format(R"({{"object":"list","data":{},"model":{},"usage":{}}})",
+                     joined_json(parts, [&](const Completion& c,
+                                            std::size_t i) { return embedding_json(c, i, request.base64_vectors); }),
+                     json_string(request.model), usage_json(parts));
+}
+
+std::vector<float> softmax(const std::vector<float>& scores) {
+  const double highest = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (const float score : scores) sum += std::exp(score - highest);
+  std::vector<float> probabilities;
+  for (const float score : scores) probabilities.push_back(static_cast<float>(std::exp(score - highest) / sum));
+  return probabilities;
+}
+
+std::string class_json(const Completion& part, std::size_t index, const ModelConfig& config) {
+  const auto best = std::max_element(part.values.begin(), part.values.end()) - part.values.begin();
+  return fmt::format(R"({{"index":{},"label":{},"probs":{},"num_classes":{}}})", index,
+                     json_string(config.class_name(static_cast<int>(best))), floats_json(softmax(part.values)),
+                     part.values.size());
+}
+
+std::string classification_body(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  return fmt::format(R"({{"id":"classify-{}","object":"list","created":0,"model":{},"data":{},"usage":{}}})",
+                     request.line, json_string(request.model),
+                     joined_json(parts, [&](const Completion& c, std::size_t i) { return class_json(c, i, config); }),
+                     usage_json(parts));
+}
+
+std::string body_json(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  switch (first_part(request).task) {
+    case Task::kComplete:
+      return completion_body(request, parts);
+    case Task::kEmbed:
+      return embedding_body(request, parts);
+    case Task::kClassify:
+      break;
+  }
+  return classification_body(request, parts, config);
+}
+
+std::string line_json(const IncomingRequest& request, int status, const std::string& body, const std::string& error) {
+  return fmt::format(
+      R"({{"id":"batch_req_{0}","custom_id":{1},"response":{{"status_code":{2},"request_id":"req_{0}","body":{3}}},)"
+      R"("error":{4}}})",
+      request.line, custom_id_json(request), status, body, error);
+}
+
+int status_of(const std::string& error_code) {
+  if (error_code == "model_not_found") return 404;
+  return error_code == "numerical_error" ? 500 : 400;
+}
+
+}  // namespace
+
+std::string format_result(const IncomingRequest& request, std::span<const Completion> parts,
+                          const ModelConfig& config) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string& code = parts[i].error_code;
+    if (code.empty()) continue;
+    const std::string which = parts.size() > 1 ? fmt::format("input {}: ", i) : "";
+    return format_failure(request, {status_of(code), code, which + parts[i].error_message});
+  }
+  return line_json(request, 200, body_json(request, parts, config), "null");
+}
+
+std::string format_failure(const IncomingRequest& request, const RequestFailure& failure) {
+  return line_json(request, failure.status, "null",
+                   fmt::format(R"({{"code":{},"message":{},"line":{}}})", json_string(failure.code),
+                               json_string(failure.message), request.line));
+}
+
+}  // namespace computron

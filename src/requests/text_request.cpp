@@ -1,0 +1,151 @@
+#include "src/requests/text_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "computron/text/chat_format.h"
+#include "computron/base/json_text.h"
+#include "src/requests/request_check.h"
+
+namespace computron {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+constexpr std::size_t kMaxStops = 16;
+constexpr std::size_t kMaxStopBytes = 1024;
+constexpr std::size_t kMaxMessages = kMaxInputs;  // as many objects of a list are kept
+
+[[noreturn]] void refuse_item(const JsonValue& prompt, const ServedModel& model) {
+  if (prompt.odd_kind == Kind::kFloat) {
+    invalid_parameter(fmt::format("body.prompt[{}]: token ids of {} are integers from 0 to {}", prompt.odd_index,
+                                  model.id, model.config.vocab - 1));
+  }
+  invalid_request(fmt::format(
+      "body.prompt[{}]: prompts are a list of token ids, of texts or of lists of token ids, of one kind only (got {})",
+      prompt.odd_index, name_of(prompt.odd_kind)));
+}
+
+Prompt token_prompt(const JsonValue& list, const std::string& path, const ServedModel& model) {
+  if (list.count == 0) invalid_parameter(fmt::format("{}: must hold at least one token id", path));
+  if (list.has_odd_item) refuse_item(list, model);
+  Prompt prompt{token_list(list, path, model)};
+  prompt.tokens.resize(list.count);  // what was not kept is beyond any model's positions: this prompt is refused
+  return prompt;
+}
+
+Prompt text_prompt(const std::string& text, const std::string& path, const ServedModel& model,
+                   std::optional<Encoder>& encoder) {
+  return {encode_text(text, path, model, encoder), text};
+}
+
+void check_count(std::size_t prompts) {
+  if (prompts <= kMaxInputs) return;
+  invalid_parameter(fmt::format("body.prompt: at most {} prompts a request (got {})", kMaxInputs, prompts));
+}
+
+std::vector<Prompt> list_of_prompts(const JsonValue& list, const ServedModel& model, std::optional<Encoder>& encoder) {
+  std::vector<Prompt> prompts;
+  const auto path = [&prompts] { return fmt::format("body.prompt[{}]", prompts.size()); };
+  check_count(list.count);
+  if (list.strings.size() == list.count) {
+    for (const std::string& text : list.strings) prompts.push_back(text_prompt(text, path(), model, encoder));
+  } else if (list.lists.size() == list.count) {
+    for (const JsonValue& tokens : list.lists) prompts.push_back(token_prompt(tokens, path(), model));
+  } else {
+    refuse_item(list, model);
+  }
+  return prompts;
+}
+
+ChatMessage read_message(const JsonFields& fields, std::size_t index) {
+  const std::string prefix = fmt::format("body.messages[{}].", index);
+  for (const char* name : {"tool_calls", "function_call"}) {
+    if (field(fields, name).kind != Kind::kNull) invalid_request(fmt::format("{}{}: not served", prefix, name));
+  }
+  return {required_string(fields, prefix, "role"), required_string(fields, prefix, "content")};
+}
+
+std::vector<ChatMessage> read_messages(const RequestDraft& draft) {
+  const JsonValue& list = field(draft.body, "messages");
+  if (list.kind == Kind::kNull) invalid_request("body.messages: missing");
+  if (list.kind != Kind::kList || list.count == 0 || list.count > kMaxMessages) {
+    invalid_request(fmt::format("body.messages: must be a list of 1 to {} messages (got {})", kMaxMessages,
+                                list.kind == Kind::kList ? fmt::format("{}", list.count) : describe(list)));
+  }
+  std::vector<ChatMessage> messages;
+  for (const JsonFields& fields : draft.messages) messages.push_back(read_message(fields, messages.size()));
+  if (messages.size() != list.count) invalid_request("body.messages: every message must be an object");
+  return messages;
+}
+
+}  // namespace
+
+void check_vocabulary(const std::vector<TokenId>& tokens, std::string_view path, const ServedModel& model) {
+  for (const TokenId token : tokens) {
+    if (token < model.config.vocab) continue;
+    invalid_request(fmt::format("{}: the tokenizer of {} makes token {} of it, beyond the model's {}", path, model.id,
+                                token, model.config.vocab));
+  }
+}
+
+std::vector<TokenId> encode_text(std::string_view text, std::string_view path, const ServedModel& model,
+                                 std::optional<Encoder>& encoder, bool special_tokens) {
+  if (!encoder) refuse_text(path, model);
+  std::vector<TokenId> tokens;
+  try {
+    tokens = encoder->encode(text, special_tokens);
+  } catch (const RequestError& error) {
+    throw RequestError(error.status(), error.error_code(), fmt::format("{}: {}", path, error.what()));
+  }
+  if (tokens.empty()) invalid_parameter(fmt::format("{}: the text has no tokens", path));
+  check_vocabulary(tokens, path, model);
+  return tokens;
+}
+
+std::vector<Prompt> prompts_of(const JsonFields& body, const ServedModel& model, std::optional<Encoder>& encoder) {
+  const JsonValue& prompt = field(body, "prompt");
+  if (prompt.kind == Kind::kNull) invalid_request("body.prompt: missing");
+  if (prompt.kind == Kind::kString) return {text_prompt(prompt.text, "body.prompt", model, encoder)};
+  if (prompt.kind != Kind::kList) {
+    invalid_request(fmt::format("body.prompt: must be a text or a list of token ids (got {})", describe(prompt)));
+  }
+  const bool many = prompt.has_odd_item && (!prompt.strings.empty() || !prompt.lists.empty());
+  if (many) return list_of_prompts(prompt, model, encoder);
+  return {token_prompt(prompt, "body.prompt", model)};
+}
+
+Prompt chat_prompt(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
+                   std::vector<TokenId>& stop_tokens) {
+  if (!encoder) refuse_text("body.messages", model);
+  const auto format = ChatFormat::recognise(*model.tokenizer);
+  if (!format) {
+    invalid_request(fmt::format("url: the tokenizer of {} has the special tokens of no chat format that is known: {}",
+                                model.id, ChatFormat::known_formats()));
+  }
+  const std::string text = format->prompt(read_messages(draft));
+  if (const auto end = model.tokenizer->token_id(format->end_token())) stop_tokens.push_back(*end);
+  return {encode_text(text, "body.messages", model, encoder, /*special_tokens=*/false), text};
+}
+
+StopStrings stop_strings(const JsonFields& body, const ServedModel& model) {
+  const JsonValue& stop = field(body, "stop");
+  std::vector<std::string> texts = stop.kind == Kind::kString ? std::vector{stop.text} : stop.strings;
+  const bool is_list = stop.kind == Kind::kList && stop.strings.size() == stop.count && stop.count <= kMaxStops;
+  if (stop.kind == Kind::kString && stop.text.empty()) return {};
+  if (stop.kind != Kind::kNull && stop.kind != Kind::kString && !is_list) {
+    invalid_parameter(
+        fmt::format("body.stop: must be a text or a list of at most {} texts (got {})", kMaxStops, describe(stop)));
+  }
+  for (const std::string& text : texts) {
+    if (!text.empty() && text.size() <= kMaxStopBytes) continue;
+    invalid_parameter(fmt::format("body.stop: texts must have 1 to {} bytes (got {})", kMaxStopBytes, text.size()));
+  }
+  if (!texts.empty() && !model.tokenizer) refuse_text("body.stop", model);
+  return StopStrings(std::move(texts));
+}
+
+}  // namespace computron

@@ -1,0 +1,86 @@
+#include "computron/requests/roster.h"
+
+#include "tests/requests/requests_support.h"
+
+namespace computron {
+namespace {
+
+TEST(ModelArguments, SplitAtTheFirstEqualsSign) {
+  const auto entries = parse_model_arguments({"opt-a=models/a.h5", "org/b_1.2=dir=x/b.h5"});
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].id, "opt-a");
+  EXPECT_EQ(entries[0].path, "models/a.h5");
+  EXPECT_EQ(entries[1].id, "org/b_1.2");
+  EXPECT_EQ(entries[1].path, "dir=x/b.h5");
+}
+
+TEST(ModelArguments, SeveralIdsMayNameOneFile) {
+  EXPECT_EQ(parse_model_arguments({"a=m.h5", "b=m.h5"})[1].path, "m.h5");
+}
+
+TEST(ModelArguments, BadItemsAreNamed) {
+  const auto refused = [](const std::string& item, const std::string& part) {
+    expect_error(ExitCode::kUsage, part, [&] { parse_model_arguments({"good=x.h5", item}); });
+    expect_error(ExitCode::kUsage, item.substr(0, 20), [&] { parse_model_arguments({"good=x.h5", item}); });
+  };
+  refused("model.h5", "ID=FILE");
+  refused("=model.h5", "model id");
+  refused("a b=model.h5", "model id");
+  refused("a\nb=model.h5", "model id");
+  refused(std::string(129, 'x') + "=model.h5", "model id");
+  refused("a=", "path");
+  refused("good=y.h5", "taken");
+}
+
+TEST(ModelArguments, LongestIdIsAccepted) {
+  EXPECT_EQ(parse_model_arguments({std::string(128, 'x') + "=m.h5"})[0].id.size(), 128u);
+}
+
+TEST(Roster, ReadsEveryKeyAndResolvesPaths) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("roster.json", R"([{"id": "a", "path": "sub/a.h5", "pinned": true, "priority": -3},
+                                                    {"path": "/abs/b.h5", "id": "b"}])");
+  const auto entries = read_roster(file);
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].path, folder / "sub/a.h5");
+  EXPECT_TRUE(entries[0].pinned);
+  EXPECT_EQ(entries[0].priority, -3);
+  EXPECT_EQ(entries[1].path, "/abs/b.h5");
+  EXPECT_FALSE(entries[1].pinned);
+  EXPECT_EQ(entries[1].priority, 0);
+}
+
+TEST(Roster, MissingFileOrFolderIsNoInput) {
+  const TemporaryFolder folder;
+  expect_error(ExitCode::kNoInput, folder / "none.json", [&] { read_roster(folder / "none.json"); });
+  expect_error(ExitCode::kNoInput, "not a regular file", [&] { read_roster(folder / ""); });
+}
+
+TEST(Roster, BadContentNamesFileEntryAndKey) {
+  const TemporaryFolder folder;
+  const auto refused = [&folder](const std::string& text, const std::string& part) {
+    const auto file = folder.write("bad.json", text);
+    expect_error(ExitCode::kUsage, part, [&] { read_roster(file); });
+    expect_error(ExitCode::kUsage, file, [&] { read_roster(file); });
+  };
+  refused("", "parse error");
+  refused("[{\"id\": \"a\",]", "column");
+  refused("{}", "list");
+  refused("[]", "at least one");
+  refused("[5]", "entry 0: must be an object");
+  refused(R"([{"path": "a.h5"}])", "entry 0: id: must be a string");
+  refused(R"([{"id": 5, "path": "a.h5"}])", "entry 0: id: must be a string");
+  refused(R"([{"id": "a"}])", "entry 0: path: must be a string");
+  refused(R"([{"id": "a", "path": ""}])", "entry 0: path: names no file");
+  refused(R"([{"id": "a", "path": "a\u0000.h5"}])", "entry 0: path: names no file");
+  refused(R"([{"id": "../a b", "path": "a.h5"}])", "entry 0: '../a b' is no model id");
+  refused(R"([{"id": "a", "path": "a.h5"}, {"id": "a", "path": "b.h5"}])", "entry 1: the model id 'a' is taken");
+  refused(R"([{"id": "a", "path": "a.h5", "pinned": 1}])", "pinned: must be true or false");
+  refused(R"([{"id": "a", "path": "a.h5", "priority": 1.5}])", "priority: must be an integer");
+  refused(R"([{"id": "a", "path": "a.h5", "priority": 3000000000}])", "priority: must be an integer");
+  refused(R"([{"id": "a", "path": "a.h5", "priority": 18446744073709551615}])", "priority: must be an integer");
+  refused(R"([{"id": "a", "path": "a.h5", "priorty": 1}])", "unknown key 'priorty'");
+}
+
+}  // namespace
+}  // namespace computron
