@@ -52,8 +52,8 @@ Plan PlanRecorder::finish(const VirtualRun& run, const VirtualMesh& mesh) {
   plan_.swaps = run.swaps;
   plan_.exposed_s = run.exposed_s;
   plan_.requests = run.completions.size();
-  plan_.refused = static_cast<std::size_t>(std::count_if(
-      run.completions.begin(), run.completions.end(), [](const Completion& c) { return !c.error_code.empty(); }));
+  plan_.refused = static_cast<std::size_t>(std::count_if(run.completions.begin(), run.completions.end(),
+                                                         [](const Completion& c) { return !c.error_code.empty(); }));
   for (std::size_t stage = 0; stage < images_.front().size(); ++stage) {
     plan_.link_busy_s = std::max(plan_.link_busy_s, mesh.busy_s(stage));
   }
@@ -67,7 +67,8 @@ std::string format_plan(const Plan& plan, const std::vector<std::string>& names,
   for (std::size_t i = 0; i < std::min(plan.periods.size(), max_periods); ++i) {
     text += line(plan.periods[i], names[plan.periods[i].model]);
   }
-  if (plan.periods.size() > max_periods) text += fmt::format("... and {} turns more\n", plan.periods.size() - max_periods);
+  if (plan.periods.size() > max_periods)
+    text += fmt::format("... and {} turns more\n", plan.periods.size() - max_periods);
   text += fmt::format(
       "{} requests ({} refused) in {:.3f} s: {} swaps move {}; links busy {:.3f} s, compute waits {:.3f} s for pages\n",
       plan.requests, plan.refused, plan.end_s, plan.swaps, format_size(plan.fetched_bytes), plan.link_busy_s,

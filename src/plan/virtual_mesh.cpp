@@ -70,8 +70,8 @@ void VirtualMesh::enqueue(const Step& step, std::size_t number) {
     stage.queue.push_back({change.after, bytes, &stage.cache_landed_s[change.model]});
   }
   for (const Fetch& fetch : plan.fetches) {
-    stage.queue.push_back({fetch.after, images_[fetch.model][number]->used_bytes[fetch.page],
-                           &stage.landed_s[fetch.model][fetch.page]});
+    stage.queue.push_back(
+        {fetch.after, images_[fetch.model][number]->used_bytes[fetch.page], &stage.landed_s[fetch.model][fetch.page]});
   }
 }
 
@@ -91,8 +91,8 @@ void VirtualMesh::drain(Stage& stage, std::size_t number, double sent_s) {
 // Whether the time at which the compute of the stage gets past `point` is known.
 bool VirtualMesh::use_is_over(const Stage& stage, UsePoint point, double& when_s) const {
   when_s = 0;
-  const auto pass = std::find_if(stage.passes.begin(), stage.passes.end(),
-                                 [point](const Pass& p) { return p.step == point.step; });
+  const auto pass =
+      std::find_if(stage.passes.begin(), stage.passes.end(), [point](const Pass& p) { return p.step == point.step; });
   if (pass == stage.passes.end()) return true;  // long ago, or a step without a pass
   const std::size_t use = std::min<std::size_t>(point.use, pass->uses - 1);
   if (use >= pass->ends_s.size()) return false;
@@ -136,7 +136,8 @@ StageTimes VirtualMesh::times_at(Stage& stage, double now_s, double compute_s) {
   while (late != stage.copied.end() && late->first <= now_s) ++late;
   if (late != stage.copied.end()) {
     times.link_bytes = late == stage.copied.begin() ? 0 : std::prev(late)->second;
-    times.link_busy_s -= costs_.transfer_s(static_cast<std::size_t>(&stage - stages_.data()), stage.bytes - times.link_bytes);
+    times.link_busy_s -=
+        costs_.transfer_s(static_cast<std::size_t>(&stage - stages_.data()), stage.bytes - times.link_bytes);
   }
   if (late != stage.copied.begin()) stage.copied.erase(stage.copied.begin(), std::prev(late));
   return times;

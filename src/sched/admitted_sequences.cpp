@@ -155,7 +155,7 @@ SequenceTotals AdmittedSequences::totals_of(const Member& member) {
 
 void AdmittedSequences::count_need_anew(Member& member) {
   using In = decltype(member.need_in_);
-  const In in = member.sequence_.finished()            ? In::kNone
+  const In in = member.sequence_.finished()          ? In::kNone
                 : member.state_ == State::kPreempted ? In::kPreempted
                                                      : In::kForecast;
   const CacheNeed need = in == In::kNone ? CacheNeed() : need_of(member);
@@ -170,8 +170,8 @@ void AdmittedSequences::count_need_anew(Member& member) {
 
 // Blocks that others use, too, are counted with them.
 CacheNeed AdmittedSequences::need_of(const Member& member) const {
-  CacheNeed need = cache_need(member.sequence_.request(), static_cast<int>(member.sequence_.tokens().size()),
-                              cache_.block_tokens());
+  CacheNeed need =
+      cache_need(member.sequence_.request(), static_cast<int>(member.sequence_.tokens().size()), cache_.block_tokens());
   need.blocks -= member.shared_blocks_;
   return need;
 }

@@ -8,7 +8,7 @@
 
 namespace computron {
 
-void CacheBlocks::hold(std::uint32_t block) {
+void CacheBlocks::use(std::uint32_t block) {
   ++blocks_[block].ref_count;
   end_of_used_ = std::max(end_of_used_, static_cast<int>(block) + 1);
 }
@@ -37,15 +37,15 @@ std::uint32_t CacheBlocks::allocate() {
     cached_.pop_front();
   }
   forget(block);
-  hold(block);
+  use(block);
   return block;
 }
 
-// What nobody can find without the block before it is let go earlier than that.
+// From the end of the list: a block that cannot be found without the one before it goes earlier than that.
 void CacheBlocks::release(std::span<const std::uint32_t> list) {
   for (auto block = list.rbegin(); block != list.rend(); ++block) {
     Block& b = blocks_[*block];
-    ensure(b.ref_count > 0, "a cache block is given back that nobody holds");
+    ensure(b.ref_count > 0, "a cache block is released that nobody uses");
     if (--b.ref_count > 0) continue;
     if (b.found) {
       b.cached_at = cached_.insert(cached_.end(), *block);
@@ -60,7 +60,7 @@ std::vector<std::uint32_t> CacheBlocks::acquire_prefix(std::span<const TokenId> 
   std::vector<std::uint32_t> list = longest_hit(tokens);
   for (const std::uint32_t block : list) {
     if (blocks_[block].ref_count == 0) cached_.erase(blocks_[block].cached_at);
-    hold(block);
+    use(block);
   }
   return list;
 }
@@ -78,7 +78,8 @@ std::vector<std::uint32_t> CacheBlocks::longest_hit(std::span<const TokenId> tok
   return list;
 }
 
-void CacheBlocks::cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last) {
+void CacheBlocks::cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first,
+                                    int last) {
   if (!prefix_caching_) return;
   for (int i = first; i < last; ++i) {
     const Content before = i == 0 ? 0 : blocks_[list[i - 1]].content;

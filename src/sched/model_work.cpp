@@ -83,8 +83,8 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
     const Sequence& sequence = members[i]->sequence();
     const int size = cache().block_tokens();
     if (sequence.request().may_reuse_prefix()) {
-      sequences_.cache().cache_full_blocks(sequence.blocks(), sequence.tokens(), static_cast<int>(chunks[i].start) / size,
-                                           sequence.computed_tokens() / size);
+      sequences_.cache().cache_full_blocks(sequence.blocks(), sequence.tokens(),
+                                           static_cast<int>(chunks[i].start) / size, sequence.computed_tokens() / size);
     }
   }
   prompts_first_ = pass.prompt_rows == 0;

@@ -66,7 +66,7 @@ class FifoPolicy : public Policy {
   }
   bool continuous_batching() const override { return false; }
   std::vector<ModelId> eviction_order(std::span<const ModelView> models, std::span<const ModelId> run_order,
-                               double) const override {
+                                      double) const override {
     return ids(least_recent_first(models, run_order));
   }
 };
@@ -75,7 +75,8 @@ class BalancedPolicy : public Policy {
  public:
   explicit BalancedPolicy(const PolicyOptions& options) : options_(options) {}
 
-  std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active, double now_s) const override {
+  std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active,
+                                 double now_s) const override {
     std::vector<ModelView> views = with_work(models);
     std::stable_sort(views.begin(), views.end(), [&](const ModelView& a, const ModelView& b) {
       const bool a_stays = stays(a, active, now_s), b_stays = stays(b, active, now_s);
@@ -118,11 +119,11 @@ class BalancedPolicy : public Policy {
   static bool stays(const ModelView& view, const ActiveModel& active, double now_s) {
     return view.model == active.model && (view.catching_up || now_s < active.since_s + view.swap_s);
   }
-  // Sharing the processor out between models in turn would make all of them late: what has begun goes on unless
+  // Switching between models all the time would make all of them late: what has begun goes on unless
   // something else is clearly better.
   static double weighed(const ModelView& view, const ActiveModel& active, double now_s) {
-    constexpr double kTurn = 4;
-    return score(view, now_s) * (view.model == active.model ? kTurn : 1);
+    constexpr double kActive = 4;
+    return score(view, now_s) * (view.model == active.model ? kActive : 1);
   }
   // Requests served a second if it went next (Smith's rule), times their mean age over its cost: what has waited long
   // for little goes before what has waited little for much.
@@ -157,7 +158,7 @@ class ThroughputPolicy : public Policy {
 // Models without work go first, the one that will be wanted last foremost (Belady's rule on predictions; of those that
 // nobody has asked for twice, the least recently used); then those that run last.
 std::vector<ModelId> Policy::eviction_order(std::span<const ModelView> models, std::span<const ModelId> run_order,
-                                     double now_s) const {
+                                            double now_s) const {
   std::vector<ModelView> views = least_recent_first(models, run_order);
   const auto position = [run_order](const ModelView& view) {
     return std::find(run_order.begin(), run_order.end(), view.model) - run_order.begin();

@@ -29,8 +29,8 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       names_(std::move(names)),
       policy_(std::move(policy)),
       options_(options),
-      costs_(images_of(models_), options.costs),
-      swapping_(models_.size(), false) {
+      swapping_(models_.size(), false),
+      costs_(images_of(models_), options.costs) {
   for (std::size_t stage = 0; stage < models_.front().images.size(); ++stage) {
     std::vector<const Image*> images;
     for (const ModelShape& model : models_) images.push_back(model.images[stage]);
@@ -49,15 +49,16 @@ void Scheduler::check_fits(ModelId model) const {
     const int cache = models_[model].caches[stage].frames_for(1), pinned = pinned_beside(model, stage);
     if (weights + cache + pinned <= options_.frames) continue;
     const std::size_t page_bytes = image(model, stage).page_bytes;
-    throw ConfigError(fmt::format(
-        "model {}: on stage {} a pass needs {} ({} pages at a time, {} of cache, {} of pinned models), but the pool has "
-        "{} frames of {}",
-        names_[model], stage, format_size((weights + cache + pinned) * page_bytes), weights, cache, pinned,
-        options_.frames, format_size(page_bytes)));
+    throw ConfigError(
+        fmt::format("model {}: on stage {} a pass needs {} ({} pages at a time, {} of cache, {} of pinned models), but "
+                    "the pool has "
+                    "{} frames of {}",
+                    names_[model], stage, format_size((weights + cache + pinned) * page_bytes), weights, cache, pinned,
+                    options_.frames, format_size(page_bytes)));
   }
 }
 
-// Frames that the pages of other models keep for good.
+// Frames that the pages of other, pinned models never leave.
 int Scheduler::pinned_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
@@ -113,7 +114,8 @@ Decision Scheduler::next(double now_s) {
   decide_run_order(now_s);
   PlannedStep planned;
   planned.step.stages.resize(pools_.size());
-  const auto fetch_steps = std::count_if(in_flight_.begin(), in_flight_.end(), [](const InFlight& s) { return s.rows == 0; });
+  const auto fetch_steps =
+      std::count_if(in_flight_.begin(), in_flight_.end(), [](const InFlight& s) { return s.rows == 0; });
   const auto passes = std::ssize(in_flight_) - fetch_steps;
   if (passes < options_.steps_in_flight && plan_pass(planned, now_s)) return seal(std::move(planned));
   if (fetch_steps < kMaxFetchSteps && plan_prefetch_step(planned, now_s)) return seal(std::move(planned));
@@ -190,8 +192,8 @@ std::vector<ModelView> Scheduler::views(double now_s) const {
   return views;
 }
 
-// Everything waiting and open: prompts in as few passes as tokens and sequences allow, then a token a pass for as many
-// sequences as may be open.
+// Seconds of compute for everything waiting and running: prompts in as few passes as tokens and sequences allow, then a
+// token a pass for as many sequences as may run.
 double Scheduler::compute_s(const ModelView& view, const Backlog& backlog) const {
   const auto requests = static_cast<double>(view.requests());
   const auto prompt = static_cast<double>(backlog.prompt_tokens);
@@ -209,10 +211,11 @@ bool Scheduler::plan_pass(PlannedStep& planned, double now_s) {
   return !run_order_.empty() && plan_pass_of(run_order_.front(), planned, now_s);
 }
 
-// While the pages of the run_order's first model are on their way: another one whose pages are all there and whose next
-// pass will be over by the time that the first one has to begin so as to end just behind its last page.
+// While pages of the run order's first model are being copied: another model whose pages are all resident and whose
+// next pass ends before the first one's has to begin in order to end just behind the copy of its last page.
 std::optional<ModelId> Scheduler::model_to_fill_in(double now_s) const {
-  if (run_order_.size() < 2 || !policy_->continuous_batching() || !fetches_go_on(run_order_.front())) return std::nullopt;
+  if (run_order_.size() < 2 || !policy_->continuous_batching() || !fetches_go_on(run_order_.front()))
+    return std::nullopt;
   const double time_s = wait_s(run_order_.front(), now_s) - costs_.pass_s(run_order_.front(), 1);
   for (const ModelId model : std::span(run_order_).subspan(1)) {
     const auto rows = std::clamp<std::size_t>(work_[model].backlog().prompt_tokens, 1, options_.max_batch_tokens);
@@ -222,8 +225,8 @@ std::optional<ModelId> Scheduler::model_to_fill_in(double now_s) const {
   return std::nullopt;
 }
 
-// Whether the pages that the run_order's first model misses come in without a pass of it: frames are to be had beside
-// those for its cache. If not, nothing is won by waiting.
+// Whether the pages that the run order's first model lacks can be fetched without a pass of it: frames are to be had
+// beside those for its cache. If not, nothing is won by waiting.
 bool Scheduler::fetches_go_on(ModelId first) const {
   const std::vector<ModelId> evictable = evictable_for(first);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
@@ -255,7 +258,8 @@ bool Scheduler::plan_pass_of(ModelId model, PlannedStep& planned, double now_s) 
   ModelWork& work = work_[model];
   if (!work.any_ready()) return false;
   const PassPlan pass = choose(model);
-  if (pass.parts.empty() || waits_for_micro_batch(model, pass) || !evict_caches_for(model, pass.blocks, planned)) return false;
+  if (pass.parts.empty() || waits_for_micro_batch(model, pass) || !evict_caches_for(model, pass.blocks, planned))
+    return false;
   place_cache(model, pass.blocks, planned);
   Step& step = planned.step;
   step.id = ++last_step_;
@@ -288,7 +292,7 @@ PassPlan Scheduler::choose(ModelId model) {
   return !exceeded && too_many_rows && exceeds_pool(model, pass.blocks) ? choose(true) : pass;
 }
 
-// A share of the open sequences for each stage, so that all stages have work.
+// A pass takes one micro-batch of as many as there are stages, so that all stages have work.
 PassLimits Scheduler::limits_of_pass(ModelId model, bool exceeds_pool) const {
   const bool first = model == run_order_.front();
   const int beside_others = blocks_beside_others(model);
@@ -296,7 +300,7 @@ PassLimits Scheduler::limits_of_pass(ModelId model, bool exceeds_pool) const {
   return {.micro_batches = static_cast<int>(pools_.size()),
           .tokens = options_.max_batch_tokens,
           .prompt_tokens = prompt_tokens_of_pass(model),
-          // Beyond that many rows the head visits its pages again, and a page that takes turns may be gone (image.h).
+          // Beyond that many rows the head visits its pages again, and a page that rotates may be gone (image.h).
           .logit_rows = exceeds_pool ? Workspace::kLogitRows : options_.max_batch_tokens,
           .blocks = first ? beside_others : std::min(beside_others, within_reach),
           .spare_blocks = options_.prefix_caching ? std::min(beside_others, blocks_evicting_only(model, {})) : 0,
@@ -325,22 +329,23 @@ int Scheduler::prompt_tokens_of_pass(ModelId model) const {
   return std::max(rows, 1);
 }
 
-// As many passes are in flight as there are stages, and those that are left are no whole share: they join others that
-// land meanwhile, else batches would fall apart more and more.
+// Whether as many passes of the model are in flight as there are stages, and the sequences that are left are no whole
+// micro-batch: they wait for others to come back, else micro-batches would fall apart into ever smaller ones.
 bool Scheduler::waits_for_micro_batch(ModelId model, const PassPlan& pass) const {
   const auto passes = std::count_if(in_flight_.begin(), in_flight_.end(),
                                     [model](const InFlight& s) { return s.model == model && s.rows > 0; });
   return !pass.full && passes >= std::ssize(pools_);
 }
 
-// A model whose turn it was may be counted as swapped again.
+// The run order's first model becomes the active one; fetches of the one before count as a new swap from now on.
 void Scheduler::activate(ModelId model, double now_s) {
   if (model != run_order_.front() || active_.model == model) return;
   if (active_.model) swapping_[*active_.model] = false;
   active_ = {model, now_s};
 }
 
-// Waiting requests become sequences while there is room for what they and the open ones will probably come to.
+// Preempted sequences and waiting requests run from now on, while there is room for the cache that they and the running
+// ones will probably come to.
 void Scheduler::admit(ModelId model) {
   ModelWork& work = work_[model];
   const bool joins = policy_->continuous_batching() || work.sequences().totals().unfinished == 0;
@@ -354,8 +359,8 @@ void Scheduler::admit(ModelId model) {
   }
 }
 
-// Blocks that the model may have without driving out a cache that is still wanted, or its own pages. A model that
-// streams anyway, for its size or for a single sequence's, may have half of what it could.
+// Blocks that the model may have without evicting a cache that is still wanted, or its own pages. A model that exceeds
+// the pool anyway, by its size or with a single sequence's cache, may have half of what it could.
 int Scheduler::blocks_beside_others(ModelId model) const {
   int blocks = std::numeric_limits<int>::max();
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
@@ -369,7 +374,7 @@ int Scheduler::blocks_beside_others(ModelId model) const {
   return blocks;
 }
 
-// Blocks that the cache can have if only these lose pages.
+// Blocks that the cache can have if only these models have pages evicted.
 int Scheduler::blocks_evicting_only(ModelId model, std::span<const ModelId> evictable) const {
   int blocks = std::numeric_limits<int>::max();
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
@@ -379,13 +384,13 @@ int Scheduler::blocks_evicting_only(ModelId model, std::span<const ModelId> evic
   return blocks;
 }
 
-// What is left of a cache when all that can be has been given back.
+// Frames of the model's cache up to the end of the used blocks: what is left of it when the rest is given back.
 int Scheduler::frames_in_use(ModelId model, std::size_t stage) const {
   const int held = models_[model].caches[stage].frames_for(work_[model].cache().end_of_used());
   return std::min(held, pools_[stage].cache_frames(model));
 }
 
-// Of caches that are in use, or about to be given back by passes in flight.
+// Frames in use of the caches of other models with running sequences, even those that end with what is in flight.
 int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
@@ -394,7 +399,7 @@ int Scheduler::caches_beside(ModelId model, std::size_t stage) const {
   return frames;
 }
 
-// Of caches whose sequences go on.
+// The same, of models whose sequences go on.
 int Scheduler::wanted_caches_beside(ModelId model, std::size_t stage) const {
   int frames = 0;
   for (ModelId m = 0; m < models_.size(); ++m) {
@@ -403,7 +408,8 @@ int Scheduler::wanted_caches_beside(ModelId model, std::size_t stage) const {
   return frames;
 }
 
-// The pages do not fit beside so much cache and what is pinned, whoever else makes room.
+// Whether the model is to run out-of-core: its pages do not fit beside so much cache and what is pinned, whatever else
+// is evicted.
 bool Scheduler::exceeds_pool(ModelId model, int blocks) const {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     const int cache = models_[model].caches[stage].frames_for(blocks);
@@ -412,7 +418,7 @@ bool Scheduler::exceeds_pool(ModelId model, int blocks) const {
   return false;
 }
 
-// Frames that the caches of others must give up for the model's pass.
+// Frames of the caches of others that must be evicted for the model's pass.
 int Scheduler::frames_short(ModelId model, int blocks, std::size_t stage) const {
   const StagePool& pool = pools_[stage];
   const int weights =
@@ -422,8 +428,8 @@ int Scheduler::frames_short(ModelId model, int blocks, std::size_t stage) const 
   return std::min(weights, room - cache) + cache - (room - caches_beside(model, stage));
 }
 
-// Swaps out the caches of models that the run_order wants last, as many as it takes. False while one of them is in flight:
-// its sequences will be known when they are not.
+// Evicts the caches of other models, those that run last first, as many as it takes. False while one of them is in
+// flight: which of its sequences go on is known when it is not.
 bool Scheduler::evict_caches_for(ModelId model, int blocks, PlannedStep& planned) {
   std::vector<int> missing;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) missing.push_back(frames_short(model, blocks, stage));
@@ -439,13 +445,15 @@ bool Scheduler::evict_caches_for(ModelId model, int blocks, PlannedStep& planned
   return true;
 }
 
-// The last of the run_order first.
+// Models whose caches could be evicted for this one's; those that run last first.
 std::vector<ModelId> Scheduler::caches_evictable_for(ModelId model) const {
   std::vector<ModelId> others;
   for (ModelId m = 0; m < models_.size(); ++m) {
     if (m != model && work_[m].sequences().running() > 0 && pools_.front().cache_frames(m) > 0) others.push_back(m);
   }
-  const auto position = [this](ModelId m) { return std::find(run_order_.begin(), run_order_.end(), m) - run_order_.begin(); };
+  const auto position = [this](ModelId m) {
+    return std::find(run_order_.begin(), run_order_.end(), m) - run_order_.begin();
+  };
   std::stable_sort(others.begin(), others.end(), [&](ModelId a, ModelId b) { return position(a) > position(b); });
   return others;
 }
@@ -461,7 +469,7 @@ void Scheduler::evict_cache(ModelId model, PlannedStep& planned) {
   }
 }
 
-// Out and back over the link, against computing the tokens again.
+// Offloading the model's cache and reloading it over the host link, against computing its tokens again.
 bool Scheduler::cheaper_to_offload(ModelId model) const {
   double move_s = 0;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
@@ -470,12 +478,12 @@ bool Scheduler::cheaper_to_offload(ModelId model) const {
     move_s = std::max(move_s, 2 * costs_.transfer_s(stage, frames * image(model, stage).page_bytes));
   }
   const int tokens = work_[model].sequences().computed_tokens();
-  const double again_s = ceil_div(tokens, options_.max_batch_tokens) *
-                         costs_.pass_s(model, std::min(tokens, options_.max_batch_tokens));
+  const double again_s =
+      ceil_div(tokens, options_.max_batch_tokens) * costs_.pass_s(model, std::min(tokens, options_.max_batch_tokens));
   return move_s < again_s;
 }
 
-// The model's cache is in frames and has so many blocks.
+// From now on the model's cache is in frames and has so many blocks: it is reloaded if it was offloaded.
 void Scheduler::place_cache(ModelId model, int blocks, PlannedStep& planned) {
   std::vector<ModelId> evictable = evictable_for(model);
   evictable.push_back(model);  // its own last pages, if it comes to that
@@ -487,7 +495,7 @@ void Scheduler::place_cache(ModelId model, int blocks, PlannedStep& planned) {
   }
 }
 
-// Gives back what caches do not need at the moment, but for the one of the model that runs.
+// Frees the frames that caches do not need at the moment, but for the cache of the model that runs.
 void Scheduler::trim_caches(std::optional<ModelId> runs, PlannedStep& planned) {
   if (keeps_cached_blocks(runs)) return;
   for (ModelId m = 0; m < models_.size(); ++m) {
@@ -515,7 +523,8 @@ void Scheduler::trim_cache(ModelId model, PlannedStep& planned) {
   work.set_blocks(std::min(blocks, work.cache().count()));
 }
 
-// Caches keep what may be found again, as long as the model that runs, or comes next, has frames without them.
+// Whether caches keep the frames of cached blocks: as long as the model that runs, or comes next, finds frames without
+// them.
 bool Scheduler::keeps_cached_blocks(std::optional<ModelId> runs) const {
   if (!options_.prefix_caching || (!runs && run_order_.empty())) return options_.prefix_caching;
   const ModelId next = runs.value_or(run_order_.empty() ? 0 : run_order_.front());

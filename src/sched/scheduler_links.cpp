@@ -1,4 +1,4 @@
-// The scheduler's half that keeps the links busy: what to fetch ahead, and when each link runs dry.
+// The scheduler's half that keeps the host links busy: what to fetch ahead, and when each link runs dry.
 #include <algorithm>
 #include <limits>
 
@@ -6,7 +6,7 @@
 
 namespace computron {
 
-// Seconds until the last page that the model's pass needs has landed, if nothing else came in between.
+// Seconds until the last page that the model's pass needs is resident, if nothing else is copied in between.
 double Scheduler::wait_s(ModelId model, double now_s) const {
   double longest_s = 0;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
@@ -44,7 +44,7 @@ double Scheduler::fetch_horizon_s(double now_s) const {
 double Scheduler::link_wakes_s(double now_s) const {
   double wakes_s = std::numeric_limits<double>::infinity();
   if (!wants_pages()) return wakes_s;
-  if (run_order_.empty()) wakes_s = now_s + options_.fetch_ahead_s;  // silence goes by, and prefetch_candidates change with it
+  if (run_order_.empty()) wakes_s = now_s + options_.fetch_ahead_s;  // silence goes by, and the candidates change
   for (const Link& link : links_) {
     const double dry_s = link.free_s - options_.fetch_ahead_s / 2;
     if (dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
@@ -77,11 +77,12 @@ bool Scheduler::misses_pages(ModelId model) const {
 
 bool Scheduler::wants_pages() const {
   return std::any_of(run_order_.begin(), run_order_.end(), [this](ModelId m) { return misses_pages(m); }) ||
-         std::any_of(candidates_.begin(), candidates_.end(), [this](const auto& candidate) { return misses_pages(candidate.model); });
+         std::any_of(candidates_.begin(), candidates_.end(),
+                     [this](const auto& candidate) { return misses_pages(candidate.model); });
 }
 
-// Pages of the run_order's models in its order, as long as a link would otherwise run dry and frames are to be had that
-// nobody wants sooner; then of models that will probably be on it.
+// Fetches pages of the run order's models in that order, as long as a link would otherwise run dry and frames are to be
+// had that nobody wants sooner; then of prefetch candidates.
 void Scheduler::prefetch(PlannedStep& planned, double now_s) {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     int reserve = 0;
@@ -109,7 +110,7 @@ bool Scheduler::prefetch(std::size_t stage, PlannedStep& planned, ModelId model,
   return pools_[stage].missing_pages(model) == 0;
 }
 
-// Of the step's own model, in the step itself: its pass trails them.
+// Fetches the pages that the step's own model lacks, in the step itself: its pass trails them.
 void Scheduler::fetch_what_is_missing(PlannedStep& planned, double now_s) {
   const Step& step = planned.step;
   const bool again = work_[step.model].sequences().totals().unfinished > 0 || work_[step.model].to_admit() > 0;

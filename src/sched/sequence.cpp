@@ -28,7 +28,7 @@ void Sequence::restart(SequenceId id) {
   blocks_told_ = 0;
 }
 
-// What it had counts as never computed: it is no sign of two models that take each other's caches in turn.
+// What it had computed is no loss to be caught up with: catching_up() is about models that evict each other's caches.
 void Sequence::preempt(CacheBlocks& cache) {
   cache.release(blocks_);
   restart(id_);

@@ -157,9 +157,9 @@ void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> e
   const Image& image = state_.image(model);
   const int room = state_.resident_pages(model) + available(evictable);
   const bool out_of_core = room < pages(model);
-  // Frames that take turns: two operations' worth where there is room for that beside as many that stay.
-  const int turning = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
-  Rotation rotation{.resident = std::max(room - turning, 0),
+  // Frames that rotate: two operations' worth where there is room for that beside as many that stay.
+  const int rotating = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
+  Rotation rotation{.resident = std::max(room - rotating, 0),
                     .over = {},
                     .farthest = static_cast<std::int64_t>(image.uses.size()) - 1};
   for (PageUse use = 0; use < image.uses.size(); ++use) {
@@ -182,9 +182,10 @@ bool StagePool::rotates(ModelId model, PageId page, const Rotation& rotation) co
   return (page + 1) * stay / all == page * stay / all;
 }
 
-// A page that takes turns: one whose use in this pass is over before `use` begins, or else the one whose use is farthest.
+// Evicts a page that rotates: one whose use in this pass is over before `use` begins, or else the one whose use is
+// farthest.
 FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> evictable,
-                                        Rotation& rotation) {
+                                       Rotation& rotation) {
   if (available(evictable) > 0) return find_frame(evictable);
   const Image& image = state_.image(model);
   while (!rotation.over.empty() && rotation.over.front() <= image.over_before[use]) {

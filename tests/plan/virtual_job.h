@@ -14,19 +14,19 @@ constexpr std::size_t kVirtualPage = std::size_t{1} << 20;
 
 struct VirtualJob {
   int models = 1;
-  int pages = 64;              // of a model on a stage
+  int pages = 64;  // of a model on a stage
   int stages = 1;
-  int operation_pages = 4;     // that have to be there together
-  double transfer_s = 0.1;     // of a model, all stages at once
-  double pass_s = 0.01;        // of a stage, whatever the rows
-  double row_s = 0;            // and for each row more
+  int operation_pages = 4;  // that have to be there together
+  double transfer_s = 0.1;  // of a model, all stages at once
+  double pass_s = 0.01;     // of a stage, whatever the rows
+  double row_s = 0;         // and for each row more
   int max_batch_tokens = 2048;
-  int frames = 0;              // 0: room for all models and 16 frames of cache
+  int frames = 0;  // 0: room for all models and 16 frames of cache
   int max_seqs = 64;
   int host_slots = 0;
   std::string policy = "balanced";
   PolicyOptions policy_options = {};
-  CostOptions believed = {};      // what the scheduler believes at first; link_bytes_per_s 0: the truth
+  CostOptions believed = {};  // what the scheduler believes at first; link_bytes_per_s 0: the truth
   std::vector<Request> requests = {};
 
   // Sends `count` requests of 8 tokens for `tokens` more to the models in turn, all there from the start.

@@ -110,8 +110,8 @@ TEST(VirtualPipeline, TheStagesAreKeptBusy) {
   }
 }
 
-// Where rows cost time, prompts and answers of all lengths make passes of a model about equally long: the stages compute
-// nearly all the time. (Prompts at once, as many as a pass holds, left them 0.77 and 0.56 of it.)
+// Where rows cost time, prompts and answers of all lengths make passes of a model about equally long: the stages
+// compute nearly all the time. (Prompts at once, as many as a pass holds, left them 0.77 and 0.56 of it.)
 TEST(VirtualPipeline, PromptsBesideAnswersKeepTheStagesBusy) {
   for (const auto& [stages, least] : {std::pair(2, 0.95), std::pair(4, 0.92)}) {
     VirtualJob job{.stages = stages, .transfer_s = 1e-3, .pass_s = 0.004, .row_s = 2e-4, .frames = 64 + 400};

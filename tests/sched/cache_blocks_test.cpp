@@ -21,8 +21,8 @@ std::vector<TokenId> tokens(int count, TokenId first = 100) {
   return list;
 }
 
-CacheBlocks make(int count, bool keeps = true) {
-  CacheBlocks cache(kBlock, keeps);
+CacheBlocks make(int count, bool prefix_caching = true) {
+  CacheBlocks cache(kBlock, prefix_caching);
   cache.resize(count);
   return cache;
 }
@@ -33,14 +33,14 @@ std::vector<std::uint32_t> take(CacheBlocks& cache, int count) {
   return list;
 }
 
-// A sequence of these tokens has been computed, its full blocks are known, and it is over.
+// A sequence of these tokens has been computed, its full blocks are cached, and it is over.
 void compute(CacheBlocks& cache, const std::vector<TokenId>& sequence) {
   const auto list = take(cache, ceil_div(static_cast<int>(sequence.size()), kBlock));
   cache.cache_full_blocks(list, sequence, 0, static_cast<int>(sequence.size()) / kBlock);
   cache.release(list);
 }
 
-TEST(CacheBlocks, TheLowestIsTakenFirstSoThatTheEndIsFreeSoonest) {
+TEST(CacheBlocks, AllocatesTheLowestFirstSoThatTheEndIsFreeSoonest) {
   CacheBlocks cache = make(4, false);
   EXPECT_THAT(take(cache, 3), ElementsAre(0, 1, 2));
   cache.release(std::vector<std::uint32_t>{2, 0});
@@ -53,7 +53,7 @@ TEST(CacheBlocks, TheLowestIsTakenFirstSoThatTheEndIsFreeSoonest) {
   EXPECT_THROW(cache.allocate(), Error);
 }
 
-TEST(CacheBlocks, GivingBackWhatNobodyHoldsIsAnError) {
+TEST(CacheBlocks, ReleasingWhatNobodyUsesIsAnError) {
   CacheBlocks cache = make(2, false);
   EXPECT_THROW(cache.release(std::vector<std::uint32_t>{1}), Error);
 }
@@ -71,14 +71,14 @@ TEST(CacheBlocks, FindsFullBlocksWithEqualTokensAndEqualHistory) {
   EXPECT_EQ(cache.available(), 8);
 }
 
-TEST(CacheBlocks, KeepsNothingUnlessAskedTo) {
+TEST(CacheBlocks, CachesNothingWithoutPrefixCaching) {
   CacheBlocks cache = make(10, false);
   compute(cache, tokens(11));
   EXPECT_THAT(cache.acquire_prefix(tokens(11)), IsEmpty());
   EXPECT_EQ(cache.free(), 10);
 }
 
-TEST(CacheBlocks, WhatIsKeptGoesWhenNothingElseIsLeftTheLongestUnusedFirst) {
+TEST(CacheBlocks, EvictsCachedBlocksWhenNoneIsFreeTheLongestUnusedFirst) {
   CacheBlocks cache = make(6);
   compute(cache, tokens(8, 100));
   compute(cache, tokens(8, 200));
@@ -108,7 +108,7 @@ TEST(CacheBlocks, TwoThatComputeTheSameAtOnceAreOneForThoseWhoFollow) {
   EXPECT_EQ(cache.free(), 5);
 }
 
-TEST(CacheBlocks, WhatIsCutOffIsNotFound) {
+TEST(CacheBlocks, BlocksThatAreCutOffAreNotFound) {
   CacheBlocks cache = make(6);
   compute(cache, tokens(16));
   cache.resize(2);
@@ -119,7 +119,7 @@ TEST(CacheBlocks, WhatIsCutOffIsNotFound) {
 }
 
 // Two that have 3 blocks and grow by 2, and one that has 1 and grows by 6: when the two are done, the third has 3.
-TEST(CacheForecast, LooksAheadToTheTimeWhenMostIsHeld) {
+TEST(CacheForecast, LooksAheadToTheTimeWhenMostIsUsed) {
   CacheForecast forecast;
   EXPECT_EQ(forecast.peak({1, 6}, 1), 7) << "alone";
   forecast.add({3, 2});

@@ -8,8 +8,8 @@
 //   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of
 //   it; every page of the model there when its use comes; no fetch into a frame that an unfinished step may still read;
 //   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
-//   sequences, unless it is full and both begin with its tokens; no running sequence without a chunk for more than so many
-//   passes of its model; pinned models stay; no waiting for nothing.
+//   sequences, unless it is full and both begin with its tokens; no running sequence without a chunk for more than so
+//   many passes of its model; pinned models stay; no waiting for nothing.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 

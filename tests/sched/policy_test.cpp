@@ -24,12 +24,13 @@ ModelView waiting(ModelId model, double oldest_arrival_s, std::uint64_t oldest_r
 
 ModelView used(ModelId model, StepId last_used) { return {.model = model, .last_used = last_used}; }
 
-std::vector<ModelId> run_order(const Policy& policy, const std::vector<ModelView>& views, ActiveModel active = {}, double now_s = 10) {
+std::vector<ModelId> run_order(const Policy& policy, const std::vector<ModelView>& views, ActiveModel active = {},
+                               double now_s = 10) {
   return policy.run_order(views, active, now_s);
 }
 
-std::vector<ModelId> eviction_order(const Policy& policy, const std::vector<ModelView>& views, std::vector<ModelId> run_order,
-                             double now_s = 10) {
+std::vector<ModelId> eviction_order(const Policy& policy, const std::vector<ModelView>& views,
+                                    std::vector<ModelId> run_order, double now_s = 10) {
   return policy.eviction_order(views, run_order, now_s);
 }
 
@@ -159,7 +160,8 @@ TEST(BalancedPolicy, WhoHasWaitedTooLongGoesFirst) {
 TEST(BalancedPolicy, RegularModelsAreKeptForTheirNextRequest) {
   std::vector<ModelView> views;
   for (ModelId m = 0; m < 3; ++m) {
-    views.push_back({.model = m, .last_arrival_s = 7.0 + m, .arrival_gap_s = 3, .arrival_gap2_s2 = 9, .last_used = m + 1});
+    views.push_back(
+        {.model = m, .last_arrival_s = 7.0 + m, .arrival_gap_s = 3, .arrival_gap2_s2 = 9, .last_used = m + 1});
   }
   EXPECT_THAT(eviction_order(*balanced(), views, {}, 9.5), ElementsAre(2, 1, 0));
   for (ModelView& view : views) view.arrival_gap2_s2 = 30;  // in bursts: whoever was last will be again
@@ -179,7 +181,8 @@ TEST(BalancedPolicy, PrefetchCandidatesAreModelsWhoseRequestsComeRegularly) {
   EXPECT_THAT(candidates[0].evictable, ElementsAre(1)) << "8 s against 1 s; not model 2, at 1.75 s, and nothing pinned";
   EXPECT_EQ(candidates[1].model, 1u);
   EXPECT_THAT(candidates[1].evictable, IsEmpty());
-  EXPECT_THAT(balanced()->prefetch_candidates(views, 40), ElementsAre(::testing::Field(&Policy::PrefetchCandidate::model, 3u)))
+  EXPECT_THAT(balanced()->prefetch_candidates(views, 40),
+              ElementsAre(::testing::Field(&Policy::PrefetchCandidate::model, 3u)))
       << "who is long overdue is no longer expected";
 }
 

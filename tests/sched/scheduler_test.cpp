@@ -403,7 +403,8 @@ TEST(SchedulerCaches, OrWhereHostMemoryHasNoRoom) {
   EXPECT_EQ(moves.restarts, 1);
 }
 
-// Computing either cache again takes longer than anybody is to wait (0.2 s): still each model gets somewhere while it is active.
+// Computing either cache again takes longer than anybody is to wait (0.2 s): still each model gets somewhere while it
+// is active.
 TEST(SchedulerCaches, CachesThatAreLostAgainAndAgainDoNotStopProgress) {
   const FakeRoster roster({small_model(4), small_model(4)});
   Driver driver(roster, {.frames = 28, .max_batch_tokens = 100, .costs = kCosts}, "balanced");
@@ -764,8 +765,7 @@ TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
 
 TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
   for (int stages = 1; stages <= 4; ++stages) {
-    const FakeRoster roster(
-        {{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1)}});
+    const FakeRoster roster({{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1)}});
     for (int steps = 1; steps <= 5; ++steps) {
       SCOPED_TRACE(fmt::format("{} stages, {} steps in flight", stages, steps));
       SchedulerOptions options = kRoomy;

@@ -101,7 +101,7 @@ TEST(Sequence, ALongPromptComesInPiecesAndOnlyTheLastHasLogits) {
 
 TEST(Sequence, BlocksJoinAsTheSequenceGrows) {
   Drive d(make_request({1, 3, 4, 5, 6}, 5));
-  d.blocks.take();
+  d.blocks.allocate();
   EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(1));
   d.rows({});
   EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(2));

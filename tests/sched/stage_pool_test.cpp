@@ -39,8 +39,8 @@ class StagePoolTest : public ::testing::Test {
     pool.plan_pass(++step_, model, evictable, again, plan);
     return plan;
   }
-  StagePlan prefetch(StagePool& pool, ModelId model, std::vector<ModelId> evictable = {}, std::size_t bytes = kEverything,
-                     int reserve = 0) {
+  StagePlan prefetch(StagePool& pool, ModelId model, std::vector<ModelId> evictable = {},
+                     std::size_t bytes = kEverything, int reserve = 0) {
     StagePlan plan;
     pool.prefetch(model, evictable, bytes, reserve, plan);
     return plan;

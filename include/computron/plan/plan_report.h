@@ -1,4 +1,5 @@
-// A plan for people to read: which model runs when, what is moved for it, and what it will take.
+// A plan for people to read: which model runs when, what is moved for it, and what it will take. Times are seconds
+// after the start of the job, in virtual time.
 #pragma once
 
 #include <string>
@@ -8,13 +9,13 @@
 
 namespace computron {
 
-// Consecutive passes of one model.
+// Consecutive passes of one model: a line of the table.
 struct ActivePeriod {
   ModelId model = 0;
   double begin_s = 0, end_s = 0;
   int passes = 0;
   int rows = 0;
-  double exposed_s = 0;          // compute standing still for pages
+  double exposed_s = 0;           // compute stalled for pages
   std::size_t fetched_bytes = 0;  // of this model since its period before, by a rank of the stage that fetches most
 };
 

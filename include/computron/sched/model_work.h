@@ -40,8 +40,8 @@ class ModelWork {
   bool any_in_flight() const { return sequences_.count(AdmittedSequences::State::kInFlight) > 0; }
   // Whether a pass could take any.
   bool any_ready() const;
-  StepId last_step() const { return last_step_; }        // that had a pass of the model; 0: none
-  double last_pass_s() const { return last_pass_s_; }    // when that was planned
+  StepId last_step() const { return last_step_; }      // that had a pass of the model; 0: none
+  double last_pass_s() const { return last_pass_s_; }  // when that was planned
 
   // Blocks of cache that exist. Those in use must stay.
   void set_blocks(int blocks) { sequences_.cache().resize(blocks); }
