@@ -4,6 +4,30 @@
 #include <utility>
 
 namespace computron {
+namespace {
+
+// Of a sequence that has no chunk in flight and is not preempted.
+AdmittedSequences::State state_to_run(const Sequence& sequence) {
+  return sequence.pending_tokens() == 1 ? AdmittedSequences::State::kDecoding : AdmittedSequences::State::kPrefill;
+}
+
+SequenceTotals totals_of(const Sequence& sequence, bool preempted) {
+  SequenceTotals totals;
+  if (sequence.finished()) return totals;
+  const bool ends = sequence.ends_in_flight();
+  if (!preempted) {
+    totals.unfinished = ends ? 0 : 1;
+    totals.decoding = sequence.pending_tokens() <= 1 ? 1 : 0;
+    totals.catching_up = sequence.catching_up() ? 1 : 0;
+  }
+  if (ends) return totals;
+  totals.backlog = {.prompt_tokens = static_cast<std::size_t>(sequence.pending_tokens()),
+                    .generated_tokens = static_cast<std::size_t>(std::max(sequence.tokens_to_come(), 1)),
+                    .arrivals_s = sequence.request().arrival_s};
+  return totals;
+}
+
+}  // namespace
 
 // Equal requests are told apart by where they are.
 bool AdmittedSequences::Older::operator()(const Handle& a, const Handle& b) const {
@@ -96,10 +120,6 @@ std::vector<SequenceId> AdmittedSequences::restart_running(SequenceId& last) {
 
 // --- Lists ------------------------------------------------------------------------------------------------------
 
-AdmittedSequences::State AdmittedSequences::state_to_run(const Sequence& sequence) {
-  return sequence.pending_tokens() == 1 ? State::kDecoding : State::kPrefill;
-}
-
 std::vector<AdmittedSequences::Handle> AdmittedSequences::in_state(State state) {
   std::list<Member>& list = list_of(state);
   std::vector<Handle> members;
@@ -130,27 +150,10 @@ void AdmittedSequences::change(Handle member, Edit&& edit) {
 }
 
 void AdmittedSequences::count_anew(Member& member) {
-  const SequenceTotals now = totals_of(member);
+  const SequenceTotals now = totals_of(member.sequence_, member.state_ == State::kPreempted);
   totals_ -= std::exchange(member.totals_, now);
   totals_ += now;
   count_need_anew(member);
-}
-
-SequenceTotals AdmittedSequences::totals_of(const Member& member) {
-  const Sequence& sequence = member.sequence_;
-  SequenceTotals totals;
-  if (sequence.finished()) return totals;
-  const bool ends = sequence.ends_in_flight();
-  if (member.state_ != State::kPreempted) {
-    totals.unfinished = ends ? 0 : 1;
-    totals.decoding = sequence.pending_tokens() <= 1 ? 1 : 0;
-    totals.catching_up = sequence.catching_up() ? 1 : 0;
-  }
-  if (ends) return totals;
-  totals.backlog = {.prompt_tokens = static_cast<std::size_t>(sequence.pending_tokens()),
-                    .generated_tokens = static_cast<std::size_t>(std::max(sequence.tokens_to_come(), 1)),
-                    .arrivals_s = sequence.request().arrival_s};
-  return totals;
 }
 
 void AdmittedSequences::count_need_anew(Member& member) {
@@ -158,7 +161,12 @@ void AdmittedSequences::count_need_anew(Member& member) {
   const In in = member.sequence_.finished()          ? In::kNone
                 : member.state_ == State::kPreempted ? In::kPreempted
                                                      : In::kForecast;
-  const CacheNeed need = in == In::kNone ? CacheNeed() : need_of(member);
+  CacheNeed need;
+  if (in != In::kNone) {
+    const auto tokens = static_cast<int>(member.sequence_.tokens().size());
+    need = cache_need(member.sequence_.request(), tokens, cache_.block_tokens());
+    need.blocks -= member.shared_blocks_;  // they are counted with those that use them, too
+  }
   if (in == member.need_in_ && need == member.need_) return;
   if (member.need_in_ == In::kForecast) forecast_.remove(member.need_);
   if (member.need_in_ == In::kPreempted) preempted_need_ -= member.need_;
@@ -166,14 +174,6 @@ void AdmittedSequences::count_need_anew(Member& member) {
   if (in == In::kPreempted) preempted_need_ += need;
   member.need_in_ = in;
   member.need_ = need;
-}
-
-// Blocks that others use, too, are counted with them.
-CacheNeed AdmittedSequences::need_of(const Member& member) const {
-  CacheNeed need =
-      cache_need(member.sequence_.request(), static_cast<int>(member.sequence_.tokens().size()), cache_.block_tokens());
-  need.blocks -= member.shared_blocks_;
-  return need;
 }
 
 int AdmittedSequences::computed_tokens() const {

@@ -105,9 +105,9 @@ class AdmittedSequences {
 
   // Prefill and preempted ones: the oldest first; others: the longest in that state first.
   std::vector<Handle> in_state(State state);
-  std::size_t count(State state) const { return list_of(state).size(); }
+  std::size_t count(State state) const { return lists_[static_cast<std::size_t>(state)].size(); }
   // The oldest of the preempted ones, which is admitted next; requires one.
-  const Member& first_preempted() const { return list_of(State::kPreempted).front(); }
+  const Member& first_preempted() const { return lists_.back().front(); }
   const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
   int running() const { return static_cast<int>(running_.size()); }
 
@@ -130,17 +130,13 @@ class AdmittedSequences {
   void change(Handle member, Edit&& edit);
   void count_anew(Member& member);
   void count_need_anew(Member& member);
-  static SequenceTotals totals_of(const Member& member);
-  CacheNeed need_of(const Member& member) const;
   void find_prefix(Member& member);
   void run(Handle member);
   void move(Handle member, State state);
-  static State state_to_run(const Sequence& sequence);
   std::list<Member>& list_of(State state) { return lists_[static_cast<std::size_t>(state)]; }
-  const std::list<Member>& list_of(State state) const { return lists_[static_cast<std::size_t>(state)]; }
 
   CacheBlocks cache_;
-  std::array<std::list<Member>, 4> lists_;  // [state]
+  std::array<std::list<Member>, 4> lists_;  // [state]; preempted ones are the last
   std::set<Handle, Older> running_;
   SequenceTotals totals_;
   CacheForecast forecast_;
