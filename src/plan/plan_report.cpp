@@ -9,9 +9,9 @@
 namespace computron {
 namespace {
 
-std::string line(const PlannedTurn& turn, const std::string& name) {
-  return fmt::format("{:>10.3f}{:>10.3f}  {:<24}{:>8}{:>10}{:>14}{:>12.3f}\n", turn.begin_s, turn.end_s, name,
-                     turn.passes, turn.rows, format_size(turn.fetched_bytes), turn.exposed_s);
+std::string line(const ActivePeriod& period, const std::string& name) {
+  return fmt::format("{:>10.3f}{:>10.3f}  {:<24}{:>8}{:>10}{:>14}{:>12.3f}\n", period.begin_s, period.end_s, name,
+                     period.passes, period.rows, format_size(period.fetched_bytes), period.exposed_s);
 }
 
 }  // namespace
@@ -25,16 +25,16 @@ void PlanRecorder::add(const VirtualRun::SentStep& sent) {
   const Step& step = sent.planned.step;
   note_fetches(step);
   if (step.chunks.empty()) return;
-  if (plan_.turns.empty() || plan_.turns.back().model != step.model) {
-    plan_.turns.push_back({.model = step.model, .begin_s = sent.execution.begin_s});
+  if (plan_.periods.empty() || plan_.periods.back().model != step.model) {
+    plan_.periods.push_back({.model = step.model, .begin_s = sent.execution.begin_s});
   }
-  PlannedTurn& turn = plan_.turns.back();
+  ActivePeriod& period = plan_.periods.back();
   std::vector<std::size_t>& fetched = fetched_[step.model];
-  turn.end_s = sent.execution.reported_s;
-  turn.passes += 1;
-  turn.rows += step.rows();
-  turn.exposed_s += sent.execution.exposed_s;
-  turn.fetched_bytes += *std::max_element(fetched.begin(), fetched.end());
+  period.end_s = sent.execution.reported_s;
+  period.passes += 1;
+  period.rows += step.rows();
+  period.exposed_s += sent.execution.exposed_s;
+  period.fetched_bytes += *std::max_element(fetched.begin(), fetched.end());
   std::fill(fetched.begin(), fetched.end(), 0);
 }
 
@@ -53,8 +53,8 @@ Plan PlanRecorder::finish(const VirtualRun& run, const VirtualMesh& mesh) {
   plan_.swaps = run.swaps;
   plan_.exposed_s = run.exposed_s;
   plan_.requests = run.completions.size();
-  plan_.refused = static_cast<std::size_t>(std::count_if(
-      run.completions.begin(), run.completions.end(), [](const Completion& c) { return !c.error_code.empty(); }));
+  plan_.refused = static_cast<std::size_t>(std::count_if(run.completions.begin(), run.completions.end(),
+                                                         [](const Completion& c) { return !c.error_code.empty(); }));
   for (std::size_t stage = 0; stage < layouts_.front().size(); ++stage) {
     plan_.link_busy_s = std::max(plan_.link_busy_s, mesh.busy_s(stage));
   }
@@ -62,13 +62,14 @@ Plan PlanRecorder::finish(const VirtualRun& run, const VirtualMesh& mesh) {
 }
 
 std::string format_plan(const Plan& plan, const std::vector<std::string>& names, const CostOptions& costs,
-                        std::size_t max_turns) {
+                        std::size_t max_periods) {
   std::string text = fmt::format("{:>10}{:>10}  {:<24}{:>8}{:>10}{:>14}{:>12}\n", "from s", "to s", "model", "passes",
                                  "tokens", "fetched/rank", "waiting s");
-  for (std::size_t i = 0; i < std::min(plan.turns.size(), max_turns); ++i) {
-    text += line(plan.turns[i], names[plan.turns[i].model]);
+  for (std::size_t i = 0; i < std::min(plan.periods.size(), max_periods); ++i) {
+    text += line(plan.periods[i], names[plan.periods[i].model]);
   }
-  if (plan.turns.size() > max_turns) text += fmt::format("... and {} turns more\n", plan.turns.size() - max_turns);
+  if (plan.periods.size() > max_periods)
+    text += fmt::format("... and {} turns more\n", plan.periods.size() - max_periods);
   text += fmt::format(
       "{} requests ({} refused) in {:.3f} s: {} swaps move {}; links busy {:.3f} s, compute waits {:.3f} s for pages\n",
       plan.requests, plan.refused, plan.end_s, plan.swaps, format_size(plan.fetched_bytes), plan.link_busy_s,

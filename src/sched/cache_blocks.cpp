@@ -8,68 +8,68 @@
 
 namespace computron {
 
-void CacheBlocks::hold(std::uint32_t block) {
-  ++blocks_[block].holders;
-  end_of_held_ = std::max(end_of_held_, static_cast<int>(block) + 1);
+void CacheBlocks::use(std::uint32_t block) {
+  ++blocks_[block].ref_count;
+  end_of_used_ = std::max(end_of_used_, static_cast<int>(block) + 1);
 }
 
 void CacheBlocks::resize(int count) {
-  ensure(count >= end_of_held(), "a cache in use cannot shrink");
+  ensure(count >= end_of_used(), "a cache in use cannot shrink");
   for (auto block = static_cast<std::uint32_t>(count); block < blocks_.size(); ++block) {
-    if (blocks_[block].found) kept_.erase(blocks_[block].kept);
+    if (blocks_[block].found) cached_.erase(blocks_[block].cached_at);
     forget(block);
   }
   for (auto block = static_cast<std::uint32_t>(blocks_.size()); std::cmp_less(block, count); ++block) {
-    blank_.insert(block);
+    free_.insert(block);
   }
-  blank_.erase(blank_.lower_bound(static_cast<std::uint32_t>(count)), blank_.end());
+  free_.erase(free_.lower_bound(static_cast<std::uint32_t>(count)), free_.end());
   blocks_.resize(static_cast<std::size_t>(count));
 }
 
-std::uint32_t CacheBlocks::take() {
-  ensure(unheld() > 0, "cache blocks run out");
+std::uint32_t CacheBlocks::allocate() {
+  ensure(available() > 0, "cache blocks run out");
   std::uint32_t block = 0;
-  if (!blank_.empty()) {
-    block = *blank_.begin();
-    blank_.erase(blank_.begin());
+  if (!free_.empty()) {
+    block = *free_.begin();
+    free_.erase(free_.begin());
   } else {
-    block = kept_.front();
-    kept_.pop_front();
+    block = cached_.front();
+    cached_.pop_front();
   }
   forget(block);
-  hold(block);
+  use(block);
   return block;
 }
 
-// What nobody can find without the block before it is let go earlier than that.
+// From the end of the list: a block that cannot be found without the one before it goes earlier than that.
 void CacheBlocks::release(std::span<const std::uint32_t> list) {
   for (auto block = list.rbegin(); block != list.rend(); ++block) {
     Block& b = blocks_[*block];
-    ensure(b.holders > 0, "a cache block is given back that nobody holds");
-    if (--b.holders > 0) continue;
+    ensure(b.ref_count > 0, "a cache block is released that nobody uses");
+    if (--b.ref_count > 0) continue;
     if (b.found) {
-      b.kept = kept_.insert(kept_.end(), *block);
+      b.cached_at = cached_.insert(cached_.end(), *block);
     } else {
-      blank_.insert(*block);
+      free_.insert(*block);
     }
   }
-  while (end_of_held_ > 0 && blocks_[static_cast<std::size_t>(end_of_held_) - 1].holders == 0) --end_of_held_;
+  while (end_of_used_ > 0 && blocks_[static_cast<std::size_t>(end_of_used_) - 1].ref_count == 0) --end_of_used_;
 }
 
-std::vector<std::uint32_t> CacheBlocks::find(std::span<const TokenId> tokens) {
-  std::vector<std::uint32_t> list = walk(tokens);
+std::vector<std::uint32_t> CacheBlocks::acquire_prefix(std::span<const TokenId> tokens) {
+  std::vector<std::uint32_t> list = longest_hit(tokens);
   for (const std::uint32_t block : list) {
-    if (blocks_[block].holders == 0) kept_.erase(blocks_[block].kept);
-    hold(block);
+    if (blocks_[block].ref_count == 0) cached_.erase(blocks_[block].cached_at);
+    use(block);
   }
   return list;
 }
 
-std::vector<std::uint32_t> CacheBlocks::walk(std::span<const TokenId> tokens) const {
+std::vector<std::uint32_t> CacheBlocks::longest_hit(std::span<const TokenId> tokens) const {
   std::vector<std::uint32_t> list;
   const auto step = static_cast<std::size_t>(block_tokens_);
   Content before = 0;
-  for (std::size_t at = 0; keeps_ && at + step < tokens.size(); at += step) {
+  for (std::size_t at = 0; prefix_caching_ && at + step < tokens.size(); at += step) {
     const Entry* entry = look_up(before, tokens.subspan(at, step));
     if (entry == nullptr) break;
     list.push_back(entry->block);
@@ -78,15 +78,16 @@ std::vector<std::uint32_t> CacheBlocks::walk(std::span<const TokenId> tokens) co
   return list;
 }
 
-void CacheBlocks::fill(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last) {
-  if (!keeps_) return;
+void CacheBlocks::cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first,
+                                    int last) {
+  if (!prefix_caching_) return;
   for (int i = first; i < last; ++i) {
     const Content before = i == 0 ? 0 : blocks_[list[i - 1]].content;
     const auto mine =
         tokens.subspan(static_cast<std::size_t>(i) * block_tokens_, static_cast<std::size_t>(block_tokens_));
     Block& block = blocks_[list[i]];
-    if (const Entry* known = look_up(before, mine)) {
-      block.content = known->content;  // the same in another block: that one is found, what follows either is one
+    if (const Entry* same = look_up(before, mine)) {
+      block.content = same->content;  // the same in another block: that one is found, what follows either is one
       continue;
     }
     block.content = ++last_content_;

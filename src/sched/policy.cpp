@@ -28,10 +28,10 @@ bool older(const ModelView& a, const ModelView& b) {
 }
 
 // Everybody who may lose pages, the least recently used first.
-std::vector<ModelView> least_recent_first(std::span<const ModelView> models, std::span<const ModelId> agenda) {
+std::vector<ModelView> least_recent_first(std::span<const ModelView> models, std::span<const ModelId> run_order) {
   std::vector<ModelView> result;
   for (const ModelView& view : models) {
-    if (!view.pinned && (agenda.empty() || view.model != agenda.front())) result.push_back(view);
+    if (!view.pinned && (run_order.empty() || view.model != run_order.front())) result.push_back(view);
   }
   std::stable_sort(result.begin(), result.end(),
                    [](const ModelView& a, const ModelView& b) { return a.last_used < b.last_used; });
@@ -56,18 +56,18 @@ double expected_silence_s(const ModelView& view, double now_s) {
 
 class FifoPolicy : public Policy {
  public:
-  std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double) const override {
+  std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active, double) const override {
     std::vector<ModelView> views = with_work(models);
-    std::stable_sort(views.begin(), views.end(), [&turn](const ModelView& a, const ModelView& b) {
-      const bool a_runs = a.model == turn.model && a.open > 0, b_runs = b.model == turn.model && b.open > 0;
+    std::stable_sort(views.begin(), views.end(), [&active](const ModelView& a, const ModelView& b) {
+      const bool a_runs = a.model == active.model && a.running > 0, b_runs = b.model == active.model && b.running > 0;
       return a_runs != b_runs ? a_runs : older(a, b);
     });
     return ids(views);
   }
-  bool joins_turn() const override { return false; }
-  std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda,
-                               double) const override {
-    return ids(least_recent_first(models, agenda));
+  bool continuous_batching() const override { return false; }
+  std::vector<ModelId> eviction_order(std::span<const ModelView> models, std::span<const ModelId> run_order,
+                                      double) const override {
+    return ids(least_recent_first(models, run_order));
   }
 };
 
@@ -75,31 +75,32 @@ class BalancedPolicy : public Policy {
  public:
   explicit BalancedPolicy(const PolicyOptions& options) : options_(options) {}
 
-  std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const override {
+  std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active,
+                                 double now_s) const override {
     std::vector<ModelView> views = with_work(models);
     std::stable_sort(views.begin(), views.end(), [&](const ModelView& a, const ModelView& b) {
-      const bool a_stays = stays(a, turn, now_s), b_stays = stays(b, turn, now_s);
+      const bool a_stays = stays(a, active, now_s), b_stays = stays(b, active, now_s);
       if (a_stays != b_stays) return a_stays;
       const bool a_late = late(a, now_s), b_late = late(b, now_s);
       if (a_late != b_late) return a_late;
       if (a_late) return a.waiting_since_s < b.waiting_since_s;
-      return weighed(a, turn, now_s) > weighed(b, turn, now_s);
+      return weighed(a, active, now_s) > weighed(b, active, now_s);
     });
     return ids(views);
   }
 
-  std::vector<Guess> guesses(std::span<const ModelView> models, double now_s) const override {
+  std::vector<PrefetchCandidate> prefetch_candidates(std::span<const ModelView> models, double now_s) const override {
     std::vector<ModelView> idle;
     std::copy_if(models.begin(), models.end(), std::back_inserter(idle),
                  [](const ModelView& view) { return !view.has_work(); });
     std::stable_sort(idle.begin(), idle.end(), [now_s](const ModelView& a, const ModelView& b) {
       return expected_silence_s(a, now_s) < expected_silence_s(b, now_s);
     });
-    std::vector<Guess> guesses;
+    std::vector<PrefetchCandidate> prefetch_candidates;
     for (const ModelView& view : idle) {
-      if (comes_regularly(view, now_s)) guesses.push_back({view.model, wanted_later(view, idle, now_s)});
+      if (comes_regularly(view, now_s)) prefetch_candidates.push_back({view.model, wanted_later(view, idle, now_s)});
     }
-    return guesses;
+    return prefetch_candidates;
   }
 
  private:
@@ -115,14 +116,14 @@ class BalancedPolicy : public Policy {
   }
 
   bool late(const ModelView& view, double now_s) const { return now_s - view.waiting_since_s >= options_.max_wait_s; }
-  static bool stays(const ModelView& view, const Turn& turn, double now_s) {
-    return view.model == turn.model && (view.catching_up || now_s < turn.begun_s + view.swap_s);
+  static bool stays(const ModelView& view, const ActiveModel& active, double now_s) {
+    return view.model == active.model && (view.catching_up || now_s < active.since_s + view.swap_s);
   }
-  // Sharing the processor out between models in turn would make all of them late: what has begun goes on unless
+  // Switching between models all the time would make all of them late: what has begun goes on unless
   // something else is clearly better.
-  static double weighed(const ModelView& view, const Turn& turn, double now_s) {
-    constexpr double kTurn = 4;
-    return score(view, now_s) * (view.model == turn.model ? kTurn : 1);
+  static double weighed(const ModelView& view, const ActiveModel& active, double now_s) {
+    constexpr double kActive = 4;
+    return score(view, now_s) * (view.model == active.model ? kActive : 1);
   }
   // Requests served a second if it went next (Smith's rule), times their mean age over its cost: what has waited long
   // for little goes before what has waited little for much.
@@ -139,10 +140,10 @@ class BalancedPolicy : public Policy {
 class ThroughputPolicy : public Policy {
  public:
   bool plans_ahead() const override { return true; }
-  std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double) const override {
+  std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active, double) const override {
     std::vector<ModelView> views = with_work(models);
-    std::stable_sort(views.begin(), views.end(), [&turn](const ModelView& a, const ModelView& b) {
-      if (a.model == turn.model || b.model == turn.model) return a.model == turn.model && b.model != turn.model;
+    std::stable_sort(views.begin(), views.end(), [&active](const ModelView& a, const ModelView& b) {
+      if (a.model == active.model || b.model == active.model) return a.model == active.model && b.model != active.model;
       if (a.priority != b.priority) return a.priority > b.priority;
       const bool a_first = a.missing_s < a.compute_s, b_first = b.missing_s < b.compute_s;
       if (a_first != b_first) return a_first;
@@ -156,14 +157,14 @@ class ThroughputPolicy : public Policy {
 
 // Models without work go first, the one that will be wanted last foremost (Belady's rule on predictions; of those that
 // nobody has asked for twice, the least recently used); then those that run last.
-std::vector<ModelId> Policy::victims(std::span<const ModelView> models, std::span<const ModelId> agenda,
-                                     double now_s) const {
-  std::vector<ModelView> views = least_recent_first(models, agenda);
-  const auto turn_of = [agenda](const ModelView& view) {
-    return std::find(agenda.begin(), agenda.end(), view.model) - agenda.begin();
+std::vector<ModelId> Policy::eviction_order(std::span<const ModelView> models, std::span<const ModelId> run_order,
+                                            double now_s) const {
+  std::vector<ModelView> views = least_recent_first(models, run_order);
+  const auto position = [run_order](const ModelView& view) {
+    return std::find(run_order.begin(), run_order.end(), view.model) - run_order.begin();
   };
   std::stable_sort(views.begin(), views.end(), [&](const ModelView& a, const ModelView& b) {
-    if (turn_of(a) != turn_of(b)) return turn_of(a) > turn_of(b);
+    if (position(a) != position(b)) return position(a) > position(b);
     return expected_silence_s(a, now_s) > expected_silence_s(b, now_s);
   });
   return ids(views);

@@ -1,4 +1,4 @@
-// The scheduler's half that keeps the links busy: what to fetch ahead, and when each link runs dry.
+// The scheduler's half that keeps the host links busy: what to fetch ahead, and when each link runs dry.
 #include <algorithm>
 #include <limits>
 
@@ -6,7 +6,7 @@
 
 namespace computron {
 
-// Seconds until the last page that the model's pass needs has landed, if nothing else came in between.
+// Seconds until the last page that the model's pass needs is resident, if nothing else is copied in between.
 double Scheduler::wait_s(ModelId model, double now_s) const {
   double longest_s = 0;
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
@@ -18,13 +18,13 @@ double Scheduler::wait_s(ModelId model, double now_s) const {
   return longest_s;
 }
 
-std::vector<ModelId> Scheduler::victims_for(ModelId model) const {
-  const auto end = std::find(agenda_.begin(), agenda_.end(), model);
-  std::vector<ModelId> victims;
-  for (const ModelId victim : victims_) {
-    if (victim != model && std::find(agenda_.begin(), end, victim) == end) victims.push_back(victim);
+std::vector<ModelId> Scheduler::evictable_for(ModelId model) const {
+  const auto end = std::find(run_order_.begin(), run_order_.end(), model);
+  std::vector<ModelId> evictable;
+  for (const ModelId other : eviction_order_) {
+    if (other != model && std::find(run_order_.begin(), end, other) == end) evictable.push_back(other);
   }
-  return victims;
+  return evictable;
 }
 
 // Frames of cache that the model will want when it runs beyond what it has.
@@ -44,7 +44,7 @@ double Scheduler::fetch_horizon_s(double now_s) const {
 double Scheduler::link_wakes_s(double now_s) const {
   double wakes_s = std::numeric_limits<double>::infinity();
   if (!wants_pages()) return wakes_s;
-  if (agenda_.empty()) wakes_s = now_s + options_.fetch_ahead_s;  // silence goes by, and guesses change with it
+  if (run_order_.empty()) wakes_s = now_s + options_.fetch_ahead_s;  // silence goes by, and the candidates change
   for (const HostLink& link : host_links_) {
     const double dry_s = link.free_s - options_.fetch_ahead_s / 2;
     if (dry_s > now_s) wakes_s = std::min(wakes_s, dry_s);
@@ -64,7 +64,7 @@ bool Scheduler::plan_prefetch_step(PlannedStep& planned, double now_s) {
   });
   if (!anything) return false;
   planned.step.id = ++last_step_;
-  planned.step.model = agenda_.empty() ? guesses_.front().model : agenda_.front();
+  planned.step.model = run_order_.empty() ? candidates_.front().model : run_order_.front();
   const double end_s = in_flight_.empty() ? now_s : in_flight_.back().end_s;
   in_flight_.push_back({planned.step.id, planned.step.model, 0, {}, end_s});
   return true;
@@ -76,50 +76,51 @@ bool Scheduler::misses_pages(ModelId model) const {
 }
 
 bool Scheduler::wants_pages() const {
-  return std::any_of(agenda_.begin(), agenda_.end(), [this](ModelId m) { return misses_pages(m); }) ||
-         std::any_of(guesses_.begin(), guesses_.end(), [this](const auto& guess) { return misses_pages(guess.model); });
+  return std::any_of(run_order_.begin(), run_order_.end(), [this](ModelId m) { return misses_pages(m); }) ||
+         std::any_of(candidates_.begin(), candidates_.end(),
+                     [this](const auto& candidate) { return misses_pages(candidate.model); });
 }
 
-// Pages of the agenda's models in its order, as long as a link would otherwise run dry and frames are to be had that
-// nobody wants sooner; then of models that will probably be on it.
+// Fetches pages of the run order's models in that order, as long as a link would otherwise run dry and frames are to be
+// had that nobody wants sooner; then of prefetch candidates.
 void Scheduler::prefetch(PlannedStep& planned, double now_s) {
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     int reserve = 0;
     bool complete = true;
-    for (auto model = agenda_.begin(); complete && model != agenda_.end(); ++model) {
+    for (auto model = run_order_.begin(); complete && model != run_order_.end(); ++model) {
       reserve += cache_to_come(*model, stage);
-      complete = prefetch(stage, planned, *model, victims_for(*model), reserve, now_s);
+      complete = prefetch(stage, planned, *model, evictable_for(*model), reserve, now_s);
     }
-    for (auto guess = guesses_.begin(); complete && guess != guesses_.end(); ++guess) {
-      complete = prefetch(stage, planned, guess->model, guess->victims, reserve, now_s);
+    for (auto candidate = candidates_.begin(); complete && candidate != candidates_.end(); ++candidate) {
+      complete = prefetch(stage, planned, candidate->model, candidate->evictable, reserve, now_s);
     }
   }
 }
 
 // Whether all pages of the model are there or on their way, and the link has room for more.
-bool Scheduler::prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> victims,
+bool Scheduler::prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> evictable,
                          int reserve, double now_s) {
   const double time_s = fetch_horizon_s(now_s) - std::max(host_links_[stage].free_s, now_s);
   if (time_s <= 0) return false;
   StagePlan& plan = planned.step.stages[stage];
   const std::size_t first = plan.fetches.size();
   const auto bytes = static_cast<std::size_t>(time_s * costs_.link_bytes_per_s(stage)) + 1;
-  pools_[stage].prefetch(model, victims, bytes, reserve, plan);
+  pools_[stage].prefetch(model, evictable, bytes, reserve, plan);
   issue(stage, first, planned, now_s);
   return pools_[stage].missing_pages(model) == 0;
 }
 
-// Of the step's own model, in the step itself: its pass trails them.
+// Fetches the pages that the step's own model lacks, in the step itself: its pass trails them.
 void Scheduler::fetch_what_is_missing(PlannedStep& planned, double now_s) {
   const Step& step = planned.step;
-  const bool again = work_[step.model].unfinished() > 0 || work_[step.model].any_to_admit();
-  const std::vector<ModelId> victims = victims_for(step.model);
+  const bool again = work_[step.model].sequences().totals().unfinished > 0 || work_[step.model].to_admit() > 0;
+  const std::vector<ModelId> evictable = evictable_for(step.model);
   for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
     StagePlan& plan = planned.step.stages[stage];
     for (const CacheChange& change : plan.caches) {
       issue(stage, change.model, change.slots.size() * layout(change.model, stage).page_bytes, now_s);
     }
-    pools_[stage].plan_pass(step.id, step.model, victims, again, plan);
+    pools_[stage].plan_pass(step.id, step.model, evictable, again, plan);
     issue(stage, /*first=*/0, planned, now_s);
   }
 }

@@ -18,16 +18,6 @@ Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_
   }
 }
 
-int Sequence::cache_tokens(const Request& request) {
-  // The last generated token is never looked at again.
-  const int generated = request.encodes() ? 0 : std::max(request.max_tokens - 1, 0);
-  return static_cast<int>(request.prompt.size()) + generated;
-}
-
-bool Sequence::needs_no_pass(const Request& request) {
-  return !request.encodes() && request.max_tokens == 0 && request.logprobs < 0;
-}
-
 void Sequence::restart(SequenceId id) {
   ensure(!in_flight_, "a sequence in flight cannot begin again");
   id_ = id;
@@ -38,25 +28,25 @@ void Sequence::restart(SequenceId id) {
   blocks_told_ = 0;
 }
 
-// What it had counts as never computed: it is no sign of two models that take each other's caches in turn.
-void Sequence::set_aside(CacheBlocks& cache) {
+// What it had computed is no loss to be caught up with: catching_up() is about models that evict each other's caches.
+void Sequence::preempt(CacheBlocks& cache) {
   cache.release(blocks_);
   restart(id_);
   lost_ = -1;
 }
 
-void Sequence::share(CacheBlocks& cache) {
+void Sequence::reuse_prefix(CacheBlocks& cache) {
   ensure(!begun_, "a sequence that has begun cannot begin elsewhere");
-  if (!may_share()) return;
+  if (!request_.may_reuse_prefix()) return;
   cache.release(blocks_);
-  blocks_ = cache.find(tokens_);
+  blocks_ = cache.acquire_prefix(tokens_);
   computed_ = static_cast<int>(blocks_.size()) * cache.block_tokens();
 }
 
 SequenceChunk::Output Sequence::output_of_chunk(int end) const {
   if (request_.task == Task::kEmbed) return SequenceChunk::kEmbedding;
   if (request_.task == Task::kClassify) return SequenceChunk::kScores;
-  if (chunk_start_ < completion_.prompt_tokens && wants_prompt_scores()) return SequenceChunk::kAll;
+  if (chunk_start_ < completion_.prompt_tokens && request_.wants_prompt_scores()) return SequenceChunk::kAll;
   return end == static_cast<int>(tokens_.size()) ? SequenceChunk::kLast : SequenceChunk::kNone;
 }
 
@@ -77,7 +67,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
                       .sampling = begun() ? std::nullopt : sampling(),
                       .token_type_ids = std::move(request_.token_type_ids),
                       .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
-  while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.take());
+  while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.allocate());
   chunk.new_blocks.assign(blocks_.begin() + static_cast<std::ptrdiff_t>(blocks_told_), blocks_.end());
   blocks_told_ = blocks_.size();
   begun_ = true;

@@ -33,21 +33,21 @@ StagePool::StagePool(std::vector<const ShardLayout*> layouts, int frames, int ho
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
 }
 
-int StagePool::available(std::span<const ModelId> victims) const {
+int StagePool::available(std::span<const ModelId> evictable) const {
   auto count = static_cast<int>(free_.size());
-  for (const ModelId victim : victims) count += state_.resident_pages(victim);
+  for (const ModelId other : evictable) count += state_.resident_pages(other);
   return count;
 }
 
-void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan) {
+void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> evictable, StagePlan& plan) {
   CacheChange change{.model = model};
-  for (int i = cache_frames(model); i < frames; ++i) take_for_cache(find_frame(victims), change);
+  for (int i = cache_frames(model); i < frames; ++i) take_for_cache(find_frame(evictable), change);
   if (!change.added.empty()) plan.caches.push_back(std::move(change));
 }
 
 // Taken one by one, so that the next search no longer sees the frame.
 void StagePool::take_for_cache(FrameId frame, CacheChange& change) {
-  give_up_page(frame);
+  evict_page(frame);
   state_.change_cache({.model = change.model, .added = {frame}});
   change.added.push_back(frame);
 }
@@ -93,12 +93,12 @@ void StagePool::offload_cache(ModelId model, StagePlan& plan) {
   plan.caches.push_back(std::move(change));
 }
 
-void StagePool::reload_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan) {
+void StagePool::reload_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan) {
   CacheChange change{.model = model, .kind = CacheChange::kReload, .slots = state_.offloaded(model)};
   for (std::size_t i = 0; i < change.slots.size(); ++i) {
-    const FrameId frame = find_frame(victims);
+    const FrameId frame = find_frame(evictable);
     change.after = std::max(change.after, last_use_[frame]);
-    give_up_page(frame);
+    evict_page(frame);
     change.added.push_back(frame);
   }
   free_slots_.insert(free_slots_.end(), change.slots.begin(), change.slots.end());
@@ -106,20 +106,20 @@ void StagePool::reload_cache(ModelId model, std::span<const ModelId> victims, St
   plan.caches.push_back(std::move(change));
 }
 
-FrameId StagePool::find_frame(std::span<const ModelId> victims) {
+FrameId StagePool::find_frame(std::span<const ModelId> evictable) {
   if (!free_.empty()) {
     const FrameId frame = free_.front();
     free_.pop_front();
     return frame;
   }
-  for (const ModelId victim : victims) {
-    if (state_.resident_pages(victim) > 0) return last_page(victim);
+  for (const ModelId other : evictable) {
+    if (state_.resident_pages(other) > 0) return last_page(other);
   }
   throw Error(ExitCode::kInternal, "internal: the plan needs more frames than the pool has");
 }
 
 // The page that the frame holds, if any, is missing from now on.
-void StagePool::give_up_page(FrameId frame) {
+void StagePool::evict_page(FrameId frame) {
   const StageState::Owner owner = state_.owner(frame);
   if (owner.kind != StageState::Owner::kPage) return;
   missing_bytes_[owner.model] += state_.layout(owner.model).used_bytes[owner.index];
@@ -133,7 +133,7 @@ FrameId StagePool::last_page(ModelId model) {
 }
 
 void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan) {
-  give_up_page(frame);
+  evict_page(frame);
   const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
   state_.place(fetch);
   missing_bytes_[model] -= state_.layout(model).used_bytes[page];
@@ -141,38 +141,39 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan
   plan.fetches.push_back(fetch);
 }
 
-void StagePool::prefetch(ModelId model, std::span<const ModelId> victims, std::size_t bytes, int reserve,
+void StagePool::prefetch(ModelId model, std::span<const ModelId> evictable, std::size_t bytes, int reserve,
                          StagePlan& plan) {
   const ShardLayout& layout = state_.layout(model);
   std::size_t planned = 0;
   for (PageId page = 0; page < static_cast<PageId>(pages(model)) && planned < bytes; ++page) {
     if (state_.frame_of(model, page) != kNoFrame) continue;
-    if (available(victims) <= reserve) return;
-    fetch(model, page, find_frame(victims), plan);
+    if (available(evictable) <= reserve) return;
+    fetch(model, page, find_frame(evictable), plan);
     planned += layout.used_bytes[page];
   }
 }
 
-void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> victims, bool again, StagePlan& plan) {
+void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> evictable, bool again, StagePlan& plan) {
   const ShardLayout& layout = state_.layout(model);
-  const int room = state_.resident_pages(model) + available(victims);
-  const bool streams = room < pages(model);
-  // Frames that take turns: two operations' worth where there is room for that beside as many that stay.
-  const int turning = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
-  Rotation rotation{.resident = std::max(room - turning, 0),
+  const int room = state_.resident_pages(model) + available(evictable);
+  const bool out_of_core = room < pages(model);
+  // Frames that rotate: two operations' worth where there is room for that beside as many that stay.
+  const int rotating = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
+  Rotation rotation{.resident = std::max(room - rotating, 0),
                     .over = {},
                     .farthest = static_cast<std::int64_t>(layout.uses.size()) - 1};
   for (PageUse use = 0; use < layout.uses.size(); ++use) {
     const PageId page = layout.uses[use];
     if (state_.frame_of(model, page) == kNoFrame) {
-      const FrameId frame = streams ? find_streaming_frame(step, model, use, victims, rotation) : find_frame(victims);
+      const FrameId frame =
+          out_of_core ? find_rotating_frame(step, model, use, evictable, rotation) : find_frame(evictable);
       fetch(model, page, frame, plan);
     }
     last_use_[state_.frame_of(model, page)] = {step, use};
-    if (streams && rotates(model, page, rotation)) rotation.over.push_back(use);
+    if (out_of_core && rotates(model, page, rotation)) rotation.over.push_back(use);
   }
   cache_use_[model] = {step, ReleasePoint::kEnd};
-  if (streams && again) fetch_behind(step, model, rotation, plan);
+  if (out_of_core && again) fetch_behind(step, model, rotation, plan);
 }
 
 // `resident` of pages() pages stay, evenly spread.
@@ -181,11 +182,11 @@ bool StagePool::rotates(ModelId model, PageId page, const Rotation& rotation) co
   return (page + 1) * stay / all == page * stay / all;
 }
 
-// A page that takes turns: one whose use in this pass is over before `use` begins, or else the one whose use is
+// Evicts a page that rotates: one whose use in this pass is over before `use` begins, or else the one whose use is
 // farthest.
-FrameId StagePool::find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
-                                        Rotation& rotation) {
-  if (available(victims) > 0) return find_frame(victims);
+FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> evictable,
+                                       Rotation& rotation) {
+  if (available(evictable) > 0) return find_frame(evictable);
   const ShardLayout& layout = state_.layout(model);
   while (!rotation.over.empty() && rotation.over.front() <= layout.over_before[use]) {
     const PageUse over = rotation.over.front();

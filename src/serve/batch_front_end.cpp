@@ -174,7 +174,7 @@ JobStatus BatchFrontEnd::status(const Activity& activity, double now) {
     const auto model = static_cast<ModelId>(i);
     const ServeFigures& figures = metrics_.model(model);
     status.models.push_back({models_[i].id, queues_[i], figures.requests_ok + figures.requests_failed,
-                             activity.scheduler != nullptr ? activity.scheduler->resident_share(model) : 0});
+                             activity.scheduler != nullptr ? activity.scheduler->resident_ratio(model) : 0});
   }
   return status;
 }

@@ -264,7 +264,7 @@ void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
   figures.steps.graphs += graph_launched ? 1 : 0;
   figures.steps.total_s += now_s() - step.sent_s;
   const CacheUse& cache = scheduler_.cache_use(step.model);
-  figures.cache = {cache.set_asides, cache.shared_tokens};
+  figures.cache = {cache.preemptions, cache.prefix_hit_tokens};
   figures.steps.compute_s.resize(reports.size());
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankTimes& times = times_[rank];

@@ -467,7 +467,7 @@ SchedulerOptions Job::scheduler_options() const {
                            .max_batch_tokens = options_.max_batch_tokens,
                            .max_seqs = options_.max_seqs,
                            .steps_in_flight = steps_in_flight(),
-                           .share_prefixes = options_.share_prefixes};
+                           .prefix_caching = options_.share_prefixes};
   if (options_.link_gb_per_s > 0) options.costs.link_bytes_per_s = 1e9 * options_.link_gb_per_s;
   return options;
 }

@@ -87,7 +87,7 @@ Json figures_json(const ServeFigures& figures, std::uint64_t failed_lines, const
           {"ttft_s", distribution(figures.ttft_s)},
           {"swaps", swaps_json(figures.swaps, facts)},
           {"steps", steps_json(figures.steps)},
-          {"cache", {{"set_asides", figures.cache.set_asides}, {"shared_tokens", figures.cache.shared_tokens}}}};
+          {"cache", {{"set_asides", figures.cache.preemptions}, {"shared_tokens", figures.cache.prefix_hit_tokens}}}};
 }
 
 Json configuration_json(const RunFacts& facts) {
@@ -170,8 +170,8 @@ void merge_counts(ServeFigures& to, const ServeFigures& from) {
   to.generated_tokens += from.generated_tokens;
   merge(to.swaps, from.swaps);
   merge(to.steps, from.steps);
-  to.cache.set_asides += from.cache.set_asides;
-  to.cache.shared_tokens += from.cache.shared_tokens;
+  to.cache.preemptions += from.cache.preemptions;
+  to.cache.prefix_hit_tokens += from.cache.prefix_hit_tokens;
 }
 
 void merge(ServeFigures& to, const ServeFigures& from) {

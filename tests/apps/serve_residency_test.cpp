@@ -342,7 +342,7 @@ TEST_P(Batching, SequencesThatAreSetAsideAndResumed) {
   EXPECT_EQ(undisturbed, 20 * 5 + tokens_of({asks.begin() + 20, asks.end()}));
   json cache;
   EXPECT_EQ(answered(frames, asks, {"--max-seqs", "5"}, &crowded, &cache), expected);
-  EXPECT_GT(crowded, undisturbed) << "nobody was set aside";
+  EXPECT_GT(crowded, undisturbed) << "nobody was preempted";
   EXPECT_GT(cache["set_asides"], 0);
 }
 

@@ -41,26 +41,26 @@ class PlanReportTest : public ::testing::Test {
   VirtualRun run_;
 };
 
-TEST_F(PlanReportTest, ConsecutivePassesAreATurnAndPayForTheirOwnPages) {
+TEST_F(PlanReportTest, ConsecutivePassesAreOnePeriodAndPayForTheirOwnPages) {
   pass(0, 0, 1, 0, 0.25);
   pass(0, 1, 2, 1);  // fetches ahead for the other model
   pass(1, 2, 4, std::nullopt);
   const Plan plan = this->plan();
-  ASSERT_EQ(plan.turns.size(), 2u);
-  EXPECT_EQ(plan.turns[0].passes, 2);
-  EXPECT_EQ(plan.turns[0].rows, 4);
-  EXPECT_EQ(plan.turns[0].begin_s, 0);
-  EXPECT_EQ(plan.turns[0].end_s, 2);
-  EXPECT_EQ(plan.turns[0].exposed_s, 0.25);
-  EXPECT_EQ(plan.turns[0].fetched_bytes, 3u << 19);
-  EXPECT_EQ(plan.turns[1].model, 1u);
-  EXPECT_EQ(plan.turns[1].fetched_bytes, 3u << 19) << "what was fetched before its turn";
+  ASSERT_EQ(plan.periods.size(), 2u);
+  EXPECT_EQ(plan.periods[0].passes, 2);
+  EXPECT_EQ(plan.periods[0].rows, 4);
+  EXPECT_EQ(plan.periods[0].begin_s, 0);
+  EXPECT_EQ(plan.periods[0].end_s, 2);
+  EXPECT_EQ(plan.periods[0].exposed_s, 0.25);
+  EXPECT_EQ(plan.periods[0].fetched_bytes, 3u << 19);
+  EXPECT_EQ(plan.periods[1].model, 1u);
+  EXPECT_EQ(plan.periods[1].fetched_bytes, 3u << 19) << "what was fetched before its period";
   EXPECT_EQ(plan.fetched_bytes, 2 * 2 * (3u << 19)) << "both models on two ranks";
 }
 
 TEST_F(PlanReportTest, TheTableNamesModelsAndStopsAtItsLimit) {
   for (int i = 0; i < 6; ++i) pass(static_cast<ModelId>(i % 2), i, i + 1, std::nullopt);
-  const std::string text = format_plan(plan(), {"alpha", "beta"}, {}, /*max_turns=*/1);
+  const std::string text = format_plan(plan(), {"alpha", "beta"}, {}, /*max_periods=*/1);
   EXPECT_THAT(text, AllOf(HasSubstr("alpha"), Not(HasSubstr("beta")), HasSubstr("5 turns more"), HasSubstr("6.000")));
 }
 

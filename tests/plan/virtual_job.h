@@ -14,19 +14,19 @@ constexpr std::size_t kVirtualPage = std::size_t{1} << 20;
 
 struct VirtualJob {
   int models = 1;
-  int pages = 64;              // of a model on a stage
+  int pages = 64;  // of a model on a stage
   int stages = 1;
-  int operation_pages = 4;     // that have to be there together
-  double transfer_s = 0.1;     // of a model, all stages at once
-  double pass_s = 0.01;        // of a stage, whatever the rows
-  double row_s = 0;            // and for each row more
+  int operation_pages = 4;  // that have to be there together
+  double transfer_s = 0.1;  // of a model, all stages at once
+  double pass_s = 0.01;     // of a stage, whatever the rows
+  double row_s = 0;         // and for each row more
   int max_batch_tokens = 2048;
-  int frames = 0;              // 0: room for all models and 16 frames of cache
+  int frames = 0;  // 0: room for all models and 16 frames of cache
   int max_seqs = 64;
   int host_slots = 0;
   std::string policy = "balanced";
   PolicyOptions policy_options = {};
-  CostOptions guess = {};      // what the scheduler believes at first; link_bytes_per_s 0: the truth
+  CostOptions believed = {};  // what the scheduler believes at first; link_bytes_per_s 0: the truth
   std::vector<Request> requests = {};
 
   // Sends `count` requests of 8 tokens for `tokens` more to the models in turn, all there from the start.
@@ -48,7 +48,7 @@ struct VirtualJob {
     std::vector<std::size_t> bytes;  // [stage]
     std::vector<double> busy_s;      // [stage]
     std::size_t model_bytes = 0;     // of a stage
-    std::size_t set_asides = 0;
+    std::size_t preemptions = 0;
     // What each stage computes: the time of a pass for each that was sent, and of each row.
     double compute_s(const VirtualJob& job) const {
       double sum_s = 0;
@@ -91,7 +91,7 @@ struct VirtualJob {
                                    .max_batch_tokens = max_batch_tokens,
                                    .max_seqs = max_seqs,
                                    .steps_in_flight = stages + 1,
-                                   .costs = guess.link_bytes_per_s > 0 ? guess : truth};
+                                   .costs = believed.link_bytes_per_s > 0 ? believed : truth};
     Scheduler scheduler(shapes, names, make_policy(policy, policy_options), options);
     VirtualMesh mesh(by_model, CostModel(by_model, truth), /*latency_s=*/20e-6);
     for (const Request& request : requests) scheduler.submit(request);
@@ -102,7 +102,7 @@ struct VirtualJob {
       outcome.busy_s.push_back(mesh.busy_s(s));
     }
     outcome.model_bytes = pages * kVirtualPage;
-    for (int m = 0; m < models; ++m) outcome.set_asides += scheduler.cache_use(static_cast<ModelId>(m)).set_asides;
+    for (int m = 0; m < models; ++m) outcome.preemptions += scheduler.cache_use(static_cast<ModelId>(m)).preemptions;
     return outcome;
   }
 

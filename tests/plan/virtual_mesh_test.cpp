@@ -68,10 +68,10 @@ TEST(VirtualMixed, TransfersHideBehindComputeAndNoByteMovesTwice) {
 }
 
 // What the scheduler believes at first matters little: it learns.
-TEST(VirtualMixed, AWrongGuessOfTheRatesCostsLittle) {
+TEST(VirtualMixed, WronglyBelievedRatesCostLittle) {
   for (const double wrong : {0.1, 10.0}) {
     VirtualJob job{.models = 8, .pass_s = 0.1 / 16, .frames = 3 * 64 + 30, .policy = "throughput"};
-    job.guess = {.link_bytes_per_s = wrong * 64 * kVirtualPage / 0.1, .step_s = 0.1 / 16 / wrong};
+    job.believed = {.link_bytes_per_s = wrong * 64 * kVirtualPage / 0.1, .step_s = 0.1 / 16 / wrong};
     job.send(8 * 64 * 4, 4);
     const Outcome outcome = job.run();
     EXPECT_LE(outcome.run.end_s, 1.07 * mixed_bound(job, 0.1)) << wrong;
@@ -81,7 +81,7 @@ TEST(VirtualMixed, AWrongGuessOfTheRatesCostsLittle) {
 
 // --- Larger than the pool ---------------------------------------------------------------------------------------
 
-TEST(VirtualStreaming, AModelTwiceThePoolTakesTheLongerOfTransferAndCompute) {
+TEST(VirtualOutOfCore, AModelTwiceThePoolTakesTheLongerOfTransferAndCompute) {
   for (const int pages : {48, 128}) {
     for (const double ratio : {0.25, 0.5, 1.0, 2.0}) {
       VirtualJob job{.pages = pages, .pass_s = ratio * 0.1, .frames = pages / 2};
@@ -110,12 +110,12 @@ TEST(VirtualPipeline, TheStagesAreKeptBusy) {
   }
 }
 
-// Where rows cost time, prompts and answers of all lengths make passes of a turn about equally long: the stages compute
-// nearly all the time. (Prompts at once, as many as a pass holds, left them 0.77 and 0.56 of it.)
+// Where rows cost time, prompts and answers of all lengths make passes of a model about equally long: the stages
+// compute nearly all the time. (Prompts at once, as many as a pass holds, left them 0.77 and 0.56 of it.)
 TEST(VirtualPipeline, PromptsBesideAnswersKeepTheStagesBusy) {
   for (const auto& [stages, least] : {std::pair(2, 0.95), std::pair(4, 0.92)}) {
     VirtualJob job{.stages = stages, .transfer_s = 1e-3, .pass_s = 0.004, .row_s = 2e-4, .frames = 64 + 400};
-    job.guess.link_bytes_per_s = 0;
+    job.believed.link_bytes_per_s = 0;
     for (int i = 0; i < 400; ++i) job.add(0, 4 + i * 61 % 120, 0, 8 + i * 37 % 300);
     const Outcome outcome = job.run();
     EXPECT_GE(outcome.compute_s(job) / outcome.run.end_s, least) << stages;
@@ -128,7 +128,7 @@ TEST(VirtualPipeline, ShortAnswersOfManyModelsKeepTheStagesBusy) {
     VirtualJob job{.models = 8, .stages = stages, .transfer_s = 0.05, .pass_s = 0.004, .row_s = 2e-4};
     job.frames = 3 * 64 + 30;
     job.policy = "throughput";
-    job.guess.link_bytes_per_s = 0;
+    job.believed.link_bytes_per_s = 0;
     job.send(8 * 250, 4);
     const Outcome outcome = job.run();
     EXPECT_GE(outcome.compute_s(job) / outcome.run.end_s, least) << stages;
@@ -167,7 +167,7 @@ TEST(VirtualBatch, FiveHundredMixedRequestsAreComputedAtTheRateOfDecoding) {
     for (const int cache_frames : {800, 200}) {
       VirtualJob job{.stages = stages, .transfer_s = 1e-3, .pass_s = 0.004, .row_s = 2e-5, .frames = 64 + cache_frames};
       job.max_seqs = 512;
-      job.guess.link_bytes_per_s = 0;
+      job.believed.link_bytes_per_s = 0;
       std::size_t tokens = 0;
       for (int i = 0; i < 2048; ++i) {
         const int prompt = 8 + i * 37 % 200, answer = 4 + i * 61 % 120;
@@ -177,7 +177,7 @@ TEST(VirtualBatch, FiveHundredMixedRequestsAreComputedAtTheRateOfDecoding) {
       const Outcome outcome = job.run();
       const double steady = 512 / (stages * job.pass_s + 512 * job.row_s);
       EXPECT_GE(static_cast<double>(tokens) / outcome.run.end_s, 0.9 * steady) << stages << ", " << cache_frames;
-      EXPECT_LT(outcome.set_asides, 200u) << stages << ", " << cache_frames;
+      EXPECT_LT(outcome.preemptions, 200u) << stages << ", " << cache_frames;
       const double full_s = stages * job.pass_s + job.max_batch_tokens * job.row_s;
       const Starving worst = starving(outcome, 2 * full_s);
       EXPECT_LE(worst.gap_s, 2.01 * full_s) << stages << ", " << cache_frames;
@@ -186,7 +186,7 @@ TEST(VirtualBatch, FiveHundredMixedRequestsAreComputedAtTheRateOfDecoding) {
   }
 }
 
-TEST(VirtualPrefetch, TheNextModelIsThereWhenItsTurnComes) {
+TEST(VirtualPrefetch, TheNextModelIsThereWhenItBecomesActive) {
   VirtualJob job{.models = 2, .pass_s = 0.005};
   job.add(0, 40, 0);
   job.add(1, 40, 0);
@@ -197,7 +197,7 @@ TEST(VirtualPrefetch, TheNextModelIsThereWhenItsTurnComes) {
 
 // Two models that fit the pool one at a time, with long answers: the cache that the other is about to give back is no
 // reason to take more than there is room for beside the pages, and stream.
-TEST(VirtualCaches, AModelThatFitsDoesNotStreamForItsCache) {
+TEST(VirtualCaches, AModelThatFitsStaysResidentBesideItsCache) {
   VirtualJob job{.models = 2, .pages = 80, .pass_s = 0.004, .frames = 100, .max_seqs = 256, .policy = "throughput"};
   job.send(600, 60);
   const Outcome outcome = job.run();
@@ -241,7 +241,7 @@ TEST(VirtualPolicies, BalancedBeatsFifoWhereSwapsDominate) {
   EXPECT_LT(1.5 * balanced_s, job.run().mean_latency_s());
 }
 
-// Three models asked for in turn, room for two: the third comes in while nobody asks.
+// Three models asked for one after another, room for two: the third comes in while nobody asks.
 TEST(VirtualPolicies, ModelsThatAreWantedRegularlyAreThereWhenTheyAre) {
   VirtualJob job{.models = 3, .frames = 2 * 64 + 20};
   for (int i = 0; i < 60; ++i) job.add(static_cast<ModelId>(i % 3), 1, 0.3 * i);

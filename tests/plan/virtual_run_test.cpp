@@ -65,8 +65,8 @@ TEST_F(VirtualRunTest, AResidentModelTakesItsPassesOnly) {
 TEST_F(VirtualRunTest, APoolForOneModelSwapsInTurn) {
   std::vector<Request> requests;
   for (RequestId id = 0; id < 6; ++id) requests.push_back(make_request(id, id % 2, 4, 1, static_cast<double>(id)));
-  const VirtualRun turns = run(requests, 6);
-  EXPECT_EQ(turns.swaps, 6u);
+  const VirtualRun run_of_two = run(requests, 6);
+  EXPECT_EQ(run_of_two.swaps, 6u);
   EXPECT_EQ(bytes_, std::vector(2, 6 * shard_bytes()));
 }
 

@@ -195,10 +195,10 @@ void Driver::check_size(const Step& step) const {
 
 void Driver::close_sequences(const Step& step) {
   for (const SequenceId id : step.closed) {
-    const auto found = open_.find(id);
-    require(found != open_.end(), "a sequence is closed that is not open");
+    const auto found = running_.find(id);
+    require(found != running_.end(), "a sequence is closed that does not run");
     require(!found->second.in_flight, "a sequence is closed in flight");
-    open_.erase(found);
+    running_.erase(found);
   }
 }
 
@@ -206,11 +206,11 @@ void Driver::close_sequences(const Step& step) {
 std::vector<SampledRow> Driver::extend_sequence(const Step& step, const SequenceChunk& chunk) {
   require(!chunk.tokens.empty(), "a chunk without tokens");
   if (seen_.insert(chunk.sequence).second) {
-    OpenSequence& begun = open_[chunk.sequence] = {.model = step.model, .blocks = {}};
+    RunningSequence& begun = running_[chunk.sequence] = {.model = step.model, .blocks = {}};
     begin_behind(chunk, begun);
   }
-  require(open_.contains(chunk.sequence), "a chunk of a closed sequence");
-  OpenSequence& sequence = open_[chunk.sequence];
+  require(running_.contains(chunk.sequence), "a chunk of a closed sequence");
+  RunningSequence& sequence = running_[chunk.sequence];
   require(sequence.model == step.model, "a sequence of another model");
   require(!sequence.in_flight, "a sequence in two steps in flight");
   require(sequence.length == chunk.start, "a chunk does not continue its sequence");
@@ -231,9 +231,9 @@ std::vector<SampledRow> Driver::extend_sequence(const Step& step, const Sequence
 }
 
 // Takes over what the blocks hold that the sequence begins with.
-void Driver::begin_behind(const SequenceChunk& chunk, OpenSequence& sequence) const {
+void Driver::begin_behind(const SequenceChunk& chunk, RunningSequence& sequence) const {
   require(chunk.start % kBlockTokens == 0, "a sequence begins in the middle of a block");
-  require(chunk.start == 0 || options_.share_prefixes, "a sequence does not begin at its beginning");
+  require(chunk.start == 0 || options_.prefix_caching, "a sequence does not begin at its beginning");
   for (std::uint32_t i = 0; i < chunk.start / kBlockTokens; ++i) {
     const auto content = contents_.find({sequence.model, chunk.new_blocks.at(i)});
     require(content != contents_.end(), "a sequence begins behind a block that is not full");
@@ -246,7 +246,7 @@ void Driver::begin_behind(const SequenceChunk& chunk, OpenSequence& sequence) co
 }
 
 // The sequence's next token, into its block.
-void Driver::write(TokenId token, OpenSequence& sequence) {
+void Driver::write(TokenId token, RunningSequence& sequence) {
   const std::uint32_t place = sequence.length++ % kBlockTokens;
   const std::uint32_t block = sequence.blocks.at((sequence.length - 1) / kBlockTokens);
   const auto key = std::pair(sequence.model, block);
@@ -261,14 +261,14 @@ void Driver::write(TokenId token, OpenSequence& sequence) {
 }
 
 void Driver::check_blocks(ModelId model) const {
-  std::map<std::uint32_t, std::size_t> places;  // in the lists of open sequences
-  for (const auto& [id, sequence] : open_) {
+  std::map<std::uint32_t, std::size_t> places;  // in the lists of running sequences
+  for (const auto& [id, sequence] : running_) {
     if (sequence.model != model) continue;
     for (std::size_t i = 0; i < sequence.blocks.size(); ++i) {
       const auto [found, first] = places.try_emplace(sequence.blocks[i], i);
       const bool shared = found->second == i && contents_.contains({model, sequence.blocks[i]}) &&
                           sequence.length >= (i + 1) * kBlockTokens;
-      require(first || shared, fmt::format("block {} is in two open sequences", sequence.blocks[i]));
+      require(first || shared, fmt::format("block {} is in two running sequences", sequence.blocks[i]));
     }
   }
 }
@@ -284,7 +284,7 @@ void Driver::check_released_caches(const Step& step) {
       const bool lost =
           change.kind == CacheChange::kDropOffloaded || (change.kind == CacheChange::kPlain && change.taken > 0);
       const int blocks = roster_.shape(change.model).caches[stage].blocks_in(static_cast<int>(left));
-      require(!lost || blocks_in_use(change.model) <= blocks, "cache is lost that an open sequence needs");
+      require(!lost || blocks_in_use(change.model) <= blocks, "cache is lost that a running sequence needs");
       if (lost) {
         std::erase_if(contents_, [&](const auto& entry) {
           return entry.first.first == change.model && std::cmp_greater_equal(entry.first.second, blocks);
@@ -295,10 +295,10 @@ void Driver::check_released_caches(const Step& step) {
   }
 }
 
-// All that open sequences of the model hold are below this one.
+// All that running sequences of the model hold are below this one.
 int Driver::blocks_in_use(ModelId model) const {
   int blocks = 0;
-  for (const auto& [id, sequence] : open_) {
+  for (const auto& [id, sequence] : running_) {
     if (sequence.model != model) continue;
     for (const std::uint32_t block : sequence.blocks) blocks = std::max(blocks, static_cast<int>(block) + 1);
   }
@@ -311,14 +311,14 @@ void Driver::check_nobody_starves(const Step& step) {
   if (step.chunks.empty()) return;
   int longest = 0;
   for (const SubmittedRequest& s : submitted_) {
-    if (s.request.model == step.model) longest = std::max(longest, Sequence::cache_tokens(s.request));
+    if (s.request.model == step.model) longest = std::max(longest, s.request.cache_tokens());
   }
   const int stages = static_cast<int>(replicas_.size());
   const int rounds = ceil_div(options_.max_seqs * longest, std::max(options_.max_batch_tokens / 4, 1));
-  for (auto& [id, sequence] : open_) {
+  for (auto& [id, sequence] : running_) {
     if (sequence.model != step.model) continue;
     sequence.passes_without = sequence.in_flight ? 0 : sequence.passes_without + 1;
-    require(sequence.passes_without <= 8 * stages + 2 * options_.max_seqs + 2 * rounds, "an open sequence starves");
+    require(sequence.passes_without <= 8 * stages + 2 * options_.max_seqs + 2 * rounds, "a running sequence starves");
   }
 }
 
@@ -362,7 +362,7 @@ void Driver::complete_steps() {
   while (!in_flight_.empty() && in_flight_.front().finish_s <= now_s_) {
     const InFlight done = std::move(in_flight_.front());
     in_flight_.pop_front();
-    for (const SequenceId id : done.members) open_.at(id).in_flight = false;
+    for (const SequenceId id : done.members) running_.at(id).in_flight = false;
     completed_ = done.id;
     scheduler_.completed(done.id, {done.rows, done.values}, now_s_);
     take_completions();

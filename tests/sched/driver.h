@@ -8,8 +8,8 @@
 //   chunks that continue their sequences, an encoder's whole; each stage's digest against what the scheduler expects of
 //   it; every page of the model there when its use comes; no fetch into a frame that an unfinished step may still read;
 //   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
-//   sequences, unless it is full and both begin with its tokens; no open sequence without a chunk for more than so many
-//   passes of its model; pinned models stay; no waiting for nothing.
+//   sequences, unless it is full and both begin with its tokens; no running sequence without a chunk for more than so
+//   many passes of its model; pinned models stay; no waiting for nothing.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 
@@ -86,14 +86,14 @@ class Driver {
   // Requests in the order in which they completed.
   const std::vector<RequestId>& finished() const { return finished_; }
   const StageState& stage(int stage) const { return replicas_[stage].state(); }
-  std::size_t set_asides() const {
+  std::size_t preemptions() const {
     std::size_t count = 0;
-    for (ModelId m = 0; m < roster_.shapes().size(); ++m) count += scheduler_.cache_use(m).set_asides;
+    for (ModelId m = 0; m < roster_.shapes().size(); ++m) count += scheduler_.cache_use(m).preemptions;
     return count;
   }
 
  private:
-  struct OpenSequence {
+  struct RunningSequence {
     ModelId model = 0;
     std::optional<RequestId> request = {};       // once the token that tells it has been seen
     std::uint64_t prefix = 0, block_before = 0;  // of all tokens, and of those before the block it writes
@@ -126,8 +126,8 @@ class Driver {
   void check_size(const Step& step) const;
   void close_sequences(const Step& step);
   std::vector<SampledRow> extend_sequence(const Step& step, const SequenceChunk& chunk);
-  void begin_behind(const SequenceChunk& chunk, OpenSequence& sequence) const;
-  void write(TokenId token, OpenSequence& sequence);
+  void begin_behind(const SequenceChunk& chunk, RunningSequence& sequence) const;
+  void write(TokenId token, RunningSequence& sequence);
   void check_blocks(ModelId model) const;
   void check_released_caches(const Step& step);
   int blocks_in_use(ModelId model) const;
@@ -152,7 +152,7 @@ class Driver {
   double now_s_ = 0;
   double wait_until_s_ = 0;
 
-  std::map<SequenceId, OpenSequence> open_;
+  std::map<SequenceId, RunningSequence> running_;
   std::set<SequenceId> seen_;
   std::map<std::pair<ModelId, std::uint32_t>, Content> contents_;  // of full blocks
   std::deque<InFlight> in_flight_;

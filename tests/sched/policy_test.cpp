@@ -24,21 +24,22 @@ ModelView waiting(ModelId model, double oldest_arrival_s, std::uint64_t oldest_r
 
 ModelView used(ModelId model, StepId last_used) { return {.model = model, .last_used = last_used}; }
 
-std::vector<ModelId> agenda(const Policy& policy, const std::vector<ModelView>& views, Turn turn = {}, double now_s = 10) {
-  return policy.agenda(views, turn, now_s);
+std::vector<ModelId> run_order(const Policy& policy, const std::vector<ModelView>& views, ActiveModel active = {},
+                               double now_s = 10) {
+  return policy.run_order(views, active, now_s);
 }
 
-std::vector<ModelId> victims(const Policy& policy, const std::vector<ModelView>& views, std::vector<ModelId> agenda,
-                             double now_s = 10) {
-  return policy.victims(views, agenda, now_s);
+std::vector<ModelId> eviction_order(const Policy& policy, const std::vector<ModelView>& views,
+                                    std::vector<ModelId> run_order, double now_s = 10) {
+  return policy.eviction_order(views, run_order, now_s);
 }
 
 // --- fifo -------------------------------------------------------------------------------------------------------
 
 TEST(FifoPolicy, ModelsRunInTheOrderOfTheirOldestRequests) {
   const auto policy = make_fifo_policy();
-  EXPECT_THAT(agenda(*policy, {waiting(0, 3), waiting(1, 1), waiting(2, 2)}), ElementsAre(1, 2, 0));
-  EXPECT_THAT(agenda(*policy, {waiting(0, 1, 7), waiting(1, 1, 5), waiting(2, 1, 6)}), ElementsAre(1, 2, 0));
+  EXPECT_THAT(run_order(*policy, {waiting(0, 3), waiting(1, 1), waiting(2, 2)}), ElementsAre(1, 2, 0));
+  EXPECT_THAT(run_order(*policy, {waiting(0, 1, 7), waiting(1, 1, 5), waiting(2, 1, 6)}), ElementsAre(1, 2, 0));
 }
 
 // What is in memory, how much is missing and how many wait decide nothing.
@@ -47,30 +48,30 @@ TEST(FifoPolicy, OnlyTheArrivalCounts) {
   busy.waiting = 1000;
   swapped_out.missing_s = 1000;
   swapped_out.priority = -3;
-  EXPECT_THAT(agenda(*make_fifo_policy(), {busy, swapped_out}), ElementsAre(1, 0));
+  EXPECT_THAT(run_order(*make_fifo_policy(), {busy, swapped_out}), ElementsAre(1, 0));
 }
 
 TEST(FifoPolicy, ABatchThatHasBegunGoesOn) {
   ModelView running = waiting(0, 5);
-  running.open = 2;
-  EXPECT_THAT(agenda(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(0, 1));
-  running.open = 0;
-  EXPECT_THAT(agenda(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(1, 0));
+  running.running = 2;
+  EXPECT_THAT(run_order(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(0, 1));
+  running.running = 0;
+  EXPECT_THAT(run_order(*make_fifo_policy(), {running, waiting(1, 1)}, {.model = 0}), ElementsAre(1, 0));
 }
 
 TEST(FifoPolicy, TheLeastRecentlyUsedLosesFirstWhoeverWaits) {
   const auto policy = make_fifo_policy();
   std::vector views{used(0, 30), used(1, 10), used(2, 40), used(3, 0), used(4, 0)};
   views[1].waiting = 10;
-  EXPECT_THAT(victims(*policy, views, {2, 1}), ElementsAre(3, 4, 1, 0));
+  EXPECT_THAT(eviction_order(*policy, views, {2, 1}), ElementsAre(3, 4, 1, 0));
 }
 
 // --- All ---------------------------------------------------------------------------------------------------------
 
-TEST(Policies, ModelsWithoutWorkAreOnNoAgenda) {
+TEST(Policies, ModelsWithoutWorkAreNotInTheRunOrder) {
   for (const char* name : {"fifo", "balanced", "throughput"}) {
-    EXPECT_THAT(agenda(*make_policy(name), {ModelView{}, waiting(1, 9), used(2, 7)}), ElementsAre(1)) << name;
-    EXPECT_THAT(agenda(*make_policy(name), {ModelView{}}), IsEmpty()) << name;
+    EXPECT_THAT(run_order(*make_policy(name), {ModelView{}, waiting(1, 9), used(2, 7)}), ElementsAre(1)) << name;
+    EXPECT_THAT(run_order(*make_policy(name), {ModelView{}}), IsEmpty()) << name;
   }
 }
 
@@ -78,14 +79,14 @@ TEST(Policies, TheRunningAndPinnedModelsLoseNothing) {
   for (const char* name : {"fifo", "balanced", "throughput"}) {
     std::vector views{waiting(0, 1), waiting(1, 2), used(2, 3), used(3, 4)};
     views[1].pinned = views[3].pinned = true;
-    EXPECT_THAT(victims(*make_policy(name), views, {0, 1}), ElementsAre(2)) << name;
+    EXPECT_THAT(eviction_order(*make_policy(name), views, {0, 1}), ElementsAre(2)) << name;
   }
 }
 
 TEST(Policies, WhatRunsLastLosesFirstButAfterModelsWithoutWork) {
   for (const char* name : {"balanced", "throughput"}) {
     const std::vector views{waiting(0, 1), waiting(1, 2), waiting(2, 3), used(3, 9), used(4, 8)};
-    EXPECT_THAT(victims(*make_policy(name), views, {1, 2, 0}), ElementsAre(4, 3, 0, 2)) << name;
+    EXPECT_THAT(eviction_order(*make_policy(name), views, {1, 2, 0}), ElementsAre(4, 3, 0, 2)) << name;
   }
 }
 
@@ -110,76 +111,78 @@ TEST(BalancedPolicy, WhatServesMoreForLessGoesFirst) {
   many.waiting = 30;
   many.arrivals_s = 30 * 9;
   many.missing_s = swapped_out.missing_s = 1;
-  EXPECT_THAT(agenda(*balanced(), {swapped_out, many, resident}), ElementsAre(1, 0, 2));
+  EXPECT_THAT(run_order(*balanced(), {swapped_out, many, resident}), ElementsAre(1, 0, 2));
 }
 
 TEST(BalancedPolicy, WaitingMakesUpForCost) {
   ModelView old = waiting(0, 6), fresh = waiting(1, 9.9);
   old.missing_s = 1;
   fresh.missing_s = 0.8;
-  EXPECT_THAT(agenda(*balanced(), {fresh, old}), ElementsAre(0, 1));
+  EXPECT_THAT(run_order(*balanced(), {fresh, old}), ElementsAre(0, 1));
 }
 
 TEST(BalancedPolicy, PriorityDoublesTheWeight) {
   ModelView plain = waiting(0, 9), urgent = waiting(1, 9);
   urgent.missing_s = 0.05;
-  EXPECT_THAT(agenda(*balanced(), {plain, urgent}), ElementsAre(0, 1));
+  EXPECT_THAT(run_order(*balanced(), {plain, urgent}), ElementsAre(0, 1));
   urgent.priority = 2;
-  EXPECT_THAT(agenda(*balanced(), {plain, urgent}), ElementsAre(1, 0));
+  EXPECT_THAT(run_order(*balanced(), {plain, urgent}), ElementsAre(1, 0));
 }
 
 TEST(BalancedPolicy, AModelStaysForOneSwapTime) {
   ModelView running = waiting(0, 9), other = waiting(1, 9);
   other.waiting = 100;
   other.arrivals_s = 900;
-  const Turn turn{.model = 0, .begun_s = 9.5};
-  EXPECT_THAT(agenda(*balanced(), {running, other}, turn, 10), ElementsAre(0, 1));
-  EXPECT_THAT(agenda(*balanced(), {running, other}, turn, 10.6), ElementsAre(1, 0));
+  const ActiveModel active{.model = 0, .since_s = 9.5};
+  EXPECT_THAT(run_order(*balanced(), {running, other}, active, 10), ElementsAre(0, 1));
+  EXPECT_THAT(run_order(*balanced(), {running, other}, active, 10.6), ElementsAre(1, 0));
 }
 
 TEST(BalancedPolicy, AModelStaysUntilItHasCaughtUpWhoeverWaits) {
   ModelView running = waiting(0, 9), starved = waiting(1, 1);
-  const Turn turn{.model = 0, .begun_s = 1};
-  EXPECT_THAT(agenda(*balanced(), {running, starved}, turn), ElementsAre(1, 0));
+  const ActiveModel active{.model = 0, .since_s = 1};
+  EXPECT_THAT(run_order(*balanced(), {running, starved}, active), ElementsAre(1, 0));
   running.catching_up = true;
-  EXPECT_THAT(agenda(*balanced(), {running, starved}, turn), ElementsAre(0, 1));
-  EXPECT_THAT(agenda(*balanced(), {running, starved}, {.model = 2}), ElementsAre(1, 0));
+  EXPECT_THAT(run_order(*balanced(), {running, starved}, active), ElementsAre(0, 1));
+  EXPECT_THAT(run_order(*balanced(), {running, starved}, {.model = 2}), ElementsAre(1, 0));
 }
 
 TEST(BalancedPolicy, WhoHasWaitedTooLongGoesFirst) {
   ModelView starved = waiting(0, 1), older = waiting(1, 0.5), busy = waiting(2, 9.9);
   starved.missing_s = older.missing_s = 100;
   busy.waiting = 1000;
-  EXPECT_THAT(agenda(*balanced(), {busy, starved, older}), ElementsAre(1, 0, 2));
+  EXPECT_THAT(run_order(*balanced(), {busy, starved, older}), ElementsAre(1, 0, 2));
   starved.waiting_since_s = older.waiting_since_s = 9;  // passes of them have run since
-  EXPECT_THAT(agenda(*balanced(), {busy, starved, older}).front(), 2u);
+  EXPECT_THAT(run_order(*balanced(), {busy, starved, older}).front(), 2u);
 }
 
-// Three models asked for in turn, every second: the one that was asked last will be wanted last.
+// Three models asked for one after another, every second: the one that was asked last will be wanted last.
 TEST(BalancedPolicy, RegularModelsAreKeptForTheirNextRequest) {
   std::vector<ModelView> views;
   for (ModelId m = 0; m < 3; ++m) {
-    views.push_back({.model = m, .last_arrival_s = 7.0 + m, .arrival_gap_s = 3, .arrival_gap2_s2 = 9, .last_used = m + 1});
+    views.push_back(
+        {.model = m, .last_arrival_s = 7.0 + m, .arrival_gap_s = 3, .arrival_gap2_s2 = 9, .last_used = m + 1});
   }
-  EXPECT_THAT(victims(*balanced(), views, {}, 9.5), ElementsAre(2, 1, 0));
+  EXPECT_THAT(eviction_order(*balanced(), views, {}, 9.5), ElementsAre(2, 1, 0));
   for (ModelView& view : views) view.arrival_gap2_s2 = 30;  // in bursts: whoever was last will be again
-  EXPECT_THAT(victims(*balanced(), views, {}, 9.5), ElementsAre(0, 1, 2));
+  EXPECT_THAT(eviction_order(*balanced(), views, {}, 9.5), ElementsAre(0, 1, 2));
 }
 
-TEST(BalancedPolicy, GuessesWhoIsWantedNextOnlyWhereRequestsComeRegularly) {
+TEST(BalancedPolicy, PrefetchCandidatesAreModelsWhoseRequestsComeRegularly) {
   const auto model = [](ModelId id, double last_s, double gap_s, double gap2_s2) {
     return ModelView{.model = id, .last_arrival_s = last_s, .arrival_gap_s = gap_s, .arrival_gap2_s2 = gap2_s2};
   };
   ModelView pinned = model(3, 9.9, 100, 10000), busy = waiting(4, 9);
   pinned.pinned = true;
   const std::vector views{model(0, 9, 2, 4.1), model(1, 8, 10, 101), model(2, 9, 1.5, 9), pinned, busy};
-  const std::vector<Policy::Guess> guesses = balanced()->guesses(views, 10);
-  ASSERT_EQ(guesses.size(), 3u);  // model 2 comes in bursts, model 4 has work
-  EXPECT_EQ(guesses[0].model, 0u);
-  EXPECT_THAT(guesses[0].victims, ElementsAre(1)) << "8 s against 1 s; not model 2, at 1.75 s, and nothing pinned";
-  EXPECT_EQ(guesses[1].model, 1u);
-  EXPECT_THAT(guesses[1].victims, IsEmpty());
-  EXPECT_THAT(balanced()->guesses(views, 40), ElementsAre(::testing::Field(&Policy::Guess::model, 3u)))
+  const std::vector<Policy::PrefetchCandidate> candidates = balanced()->prefetch_candidates(views, 10);
+  ASSERT_EQ(candidates.size(), 3u);  // model 2 comes in bursts, model 4 has work
+  EXPECT_EQ(candidates[0].model, 0u);
+  EXPECT_THAT(candidates[0].evictable, ElementsAre(1)) << "8 s against 1 s; not model 2, at 1.75 s, and nothing pinned";
+  EXPECT_EQ(candidates[1].model, 1u);
+  EXPECT_THAT(candidates[1].evictable, IsEmpty());
+  EXPECT_THAT(balanced()->prefetch_candidates(views, 40),
+              ElementsAre(::testing::Field(&Policy::PrefetchCandidate::model, 3u)))
       << "who is long overdue is no longer expected";
 }
 
@@ -203,7 +206,7 @@ TEST(ThroughputPolicy, NoOrderHidesTransfersBetter) {
     view.missing_s = missing_s;
     view.compute_s = compute_s;
   }
-  const double ours_s = makespan(views, agenda(*make_throughput_policy(), views));
+  const double ours_s = makespan(views, run_order(*make_throughput_policy(), views));
   std::vector<ModelId> order{0, 1, 2, 3, 4};
   do {
     EXPECT_LE(ours_s, makespan(views, order));
@@ -214,7 +217,7 @@ TEST(ThroughputPolicy, TheRunningModelFinishesAndPrioritiesGoNext) {
   ModelView running = waiting(0, 0), plain = waiting(1, 0), urgent = waiting(2, 0);
   urgent.priority = 1;
   urgent.missing_s = 100;
-  EXPECT_THAT(agenda(*make_throughput_policy(), {plain, urgent, running}, {.model = 0}), ElementsAre(0, 2, 1));
+  EXPECT_THAT(run_order(*make_throughput_policy(), {plain, urgent, running}, {.model = 0}), ElementsAre(0, 2, 1));
 }
 
 }  // namespace

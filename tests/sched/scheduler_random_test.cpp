@@ -24,7 +24,7 @@ class RandomJob {
     options_.host_slots = one_in(2) ? 0 : from(0, 20);
     options_.costs = {.link_bytes_per_s = kPageBytes / 0.0005, .memory_bytes_per_s = 1e12, .step_s = 1e-3};
     policy_ = one_in(3) ? "fifo" : one_in(2) ? "balanced" : "throughput";
-    options_.share_prefixes = one_in(3);
+    options_.prefix_caching = one_in(3);
     if (!crowded) return;
     options_.max_seqs = from(5, 20);
     options_.frames = smallest_pool() + from(0, 12);
@@ -95,7 +95,7 @@ class RandomJob {
     if (one_in(3)) request.logprobs = from(0, 5);
     if (one_in(4)) request.stop_tokens = {from(0, kVocab - 1)};
     if (one_in(10)) request.prompt.insert(request.prompt.begin() + from(1, std::ssize(request.prompt)), kPoison);
-    if (options_.share_prefixes && one_in(2)) request = with_common_beginning(std::move(request), from(10, 70));
+    if (options_.prefix_caching && one_in(2)) request = with_common_beginning(std::move(request), from(10, 70));
     if (is_encoder(model) && !crowded_) make_encoding(request);
     if (crowded_) {
       request.max_tokens = from(40, 80);
@@ -116,12 +116,12 @@ class RandomJob {
 // What the schedules of all seeds have done.
 struct Reached {
   std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, offloads = 0, reloads = 0,
-              restarts = 0, prefetches = 0, encoded = 0, set_asides = 0, shrinks = 0, shared = 0;
+              restarts = 0, prefetches = 0, encoded = 0, preemptions = 0, shrinks = 0, prefix_hits = 0;
   std::size_t refused = 0, failed = 0, stopped = 0;
 
   void add(const Driver& driver) {
     steps += driver.steps().size();
-    set_asides += driver.set_asides();
+    preemptions += driver.preemptions();
     first_.clear();
     begun_.clear();
     for (const ExecutedStep& executed : driver.steps()) add(executed);
@@ -140,7 +140,7 @@ struct Reached {
     overlapping += executed.in_flight > 1;
     fetch_steps += executed.step.chunks.empty();
     for (const SequenceChunk& chunk : executed.step.chunks) {
-      shared += first_.insert(chunk.sequence).second && chunk.start > 0;
+      prefix_hits += first_.insert(chunk.sequence).second && chunk.start > 0;
       if (const auto request = tells_request(chunk.tokens[0])) restarts += !begun_.insert(*request).second;
     }
     for (const StagePlan& plan : executed.step.stages) {
@@ -176,17 +176,17 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   EXPECT_GT(all.offloads, 10u);
   EXPECT_GT(all.reloads, 10u);
   EXPECT_GT(all.restarts, 40u);
-  EXPECT_GT(all.set_asides, 10u);
+  EXPECT_GT(all.preemptions, 10u);
   EXPECT_GT(all.shrinks, 2000u);
   EXPECT_GT(all.refused, 120u);
   EXPECT_GT(all.failed, 200u);
   EXPECT_GT(all.stopped, 400u);
   EXPECT_GT(all.overlapping, 2000u);
   EXPECT_GT(all.encoded, 500u);
-  EXPECT_GT(all.shared, 200u);
+  EXPECT_GT(all.prefix_hits, 200u);
 }
 
-// Sequences are set aside again and again, for more were admitted than can grow to their ends together.
+// Sequences are preempted again and again, for more were admitted than can grow to their ends together.
 TEST(SchedulerRandom, EveryRuleHoldsWhereCachesRunOut) {
   Reached all;
   for (std::uint64_t seed = 1000; seed < 1150; ++seed) {
@@ -195,8 +195,8 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereCachesRunOut) {
     ASSERT_EQ(driver.run(), "") << "seed " << seed;
     all.add(driver);
   }
-  EXPECT_GT(all.set_asides, 200u);
-  EXPECT_GT(all.shared, 100u);
+  EXPECT_GT(all.preemptions, 200u);
+  EXPECT_GT(all.prefix_hits, 100u);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ constexpr SchedulerOptions kRoomy{.frames = 100, .max_batch_tokens = 1000, .max_
 // Runs to the end under all rules.
 void run(Driver& driver) { ASSERT_EQ(driver.run(), ""); }
 
-// Models by turn of the fifo policy: a turn begins where requests stop waiting.
-std::vector<ModelId> turns(const Driver& driver) {
+// Models by batch of the fifo policy: a batch begins where requests stop waiting.
+std::vector<ModelId> batches(const Driver& driver) {
   std::vector<ModelId> models;
   for (const ExecutedStep& executed : driver.steps()) {
     if (executed.waiting_after < executed.waiting_before) models.push_back(executed.step.model);
@@ -32,8 +32,8 @@ std::vector<ModelId> turns(const Driver& driver) {
   return models;
 }
 
-// Requests a turn.
-std::vector<std::size_t> turn_sizes(const Driver& driver) {
+// Requests of each batch.
+std::vector<std::size_t> batch_sizes(const Driver& driver) {
   std::vector<std::size_t> sizes;
   for (const ExecutedStep& executed : driver.steps()) {
     if (executed.waiting_after < executed.waiting_before) {
@@ -66,11 +66,11 @@ TEST(SchedulerOrder, TheModelWithTheOldestRequestRunsAllItHasThenTheNext) {
   const ModelId models[] = {1, 0, 1, 2, 0};
   for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, models[id], 5, 3));
   run(driver);
-  EXPECT_THAT(turns(driver), ElementsAre(1, 0, 2));
+  EXPECT_THAT(batches(driver), ElementsAre(1, 0, 2));
   EXPECT_THAT(driver.finished(), ElementsAre(0, 2, 1, 4, 3));
 }
 
-// Requests that arrive during a turn wait for the next one, even of the model that runs.
+// Requests that arrive during a batch wait for the next one, even of the model that runs.
 TEST(SchedulerOrder, ABatchRunsToCompletionWhoeverArrives) {
   const FakeRoster roster({small_model(1), small_model(1)});
   Driver driver(roster, kRoomy);
@@ -78,7 +78,7 @@ TEST(SchedulerOrder, ABatchRunsToCompletionWhoeverArrives) {
   driver.submit(endless(1, 1, 5, 50, 0.01));
   driver.submit(endless(2, 0, 5, 50, 0.02));
   run(driver);
-  EXPECT_THAT(turns(driver), ElementsAre(0, 1, 0));
+  EXPECT_THAT(batches(driver), ElementsAre(0, 1, 0));
   EXPECT_THAT(driver.finished(), ElementsAre(0, 1, 2));
 }
 
@@ -176,7 +176,7 @@ TEST(SchedulerPools, ModelsThatFitTogetherAreFetchedOnce) {
 
 TEST(SchedulerPools, TheLeastRecentlyUsedModelLosesOnlyAsManyPagesAsNeededFromItsEnd) {
   const FakeRoster roster({small_model(4), small_model(4), small_model(3)});
-  Driver driver(roster, {.frames = 10});  // each turn needs one frame of cache
+  Driver driver(roster, {.frames = 10});  // each batch needs one frame of cache
   visit(driver, {0, 1, 0, 2});
   run(driver);
   EXPECT_THAT(resident(driver, 0), ElementsAre(0, 1, 2, 3));
@@ -213,7 +213,7 @@ TEST(SchedulerPools, CacheGrowsAtTheCostOfOtherModels) {
   EXPECT_THAT(resident(driver, 0), ElementsAre(0, 1));
   EXPECT_THAT(resident(driver, 1), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(driver.stage(0).cache(1).size(), 3u);
-  EXPECT_EQ(driver.stage(0).cache(0).size(), 0u) << "its turn is over";
+  EXPECT_EQ(driver.stage(0).cache(0).size(), 0u) << "its batch is over";
 }
 
 TEST(SchedulerPools, AModelThatNoPassOfFitsIsRefusedAtOnce) {
@@ -251,7 +251,7 @@ TEST(SchedulerPools, TheStageThatIsTooSmallIsNamed) {
   }
 }
 
-// Some pages stay, the others take turns: each pass fetches no more than the pool lacks and the turning frames.
+// Some pages stay, the others rotate: each pass fetches no more than the pool lacks and the rotating frames.
 TEST(SchedulerPools, AModelTwiceThePoolRunsThroughIt) {
   const FakeRoster roster({{.pages = {40}, .layers = {1}, .span = 2}});
   Driver driver(roster, {.frames = 21});
@@ -403,7 +403,8 @@ TEST(SchedulerCaches, OrWhereHostMemoryHasNoRoom) {
   EXPECT_EQ(moves.restarts, 1);
 }
 
-// Computing either cache again takes longer than anybody is to wait (0.2 s): still each turn gets somewhere.
+// Computing either cache again takes longer than anybody is to wait (0.2 s): still each model gets somewhere while it
+// is active.
 TEST(SchedulerCaches, CachesThatAreLostAgainAndAgainDoNotStopProgress) {
   const FakeRoster roster({small_model(4), small_model(4)});
   Driver driver(roster, {.frames = 28, .max_batch_tokens = 100, .costs = kCosts}, "balanced");
@@ -444,20 +445,20 @@ TEST(SchedulerLimits, EveryStageMustHaveRoomForARequest) {
   EXPECT_EQ(driver.completion(1).error_code, "");
 }
 
-TEST(SchedulerLimits, ATurnHasAtMostMaxSeqs) {
+TEST(SchedulerLimits, ABatchHasAtMostMaxSeqs) {
   const FakeRoster roster({small_model(1)});
   Driver driver(roster, {.frames = 100, .max_seqs = 2});
   for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, 0, 5, 3));
   run(driver);
-  EXPECT_THAT(turn_sizes(driver), ElementsAre(2, 2, 1));
+  EXPECT_THAT(batch_sizes(driver), ElementsAre(2, 2, 1));
 }
 
-TEST(SchedulerLimits, ATurnHasAtMostTheCacheThatFits) {
+TEST(SchedulerLimits, ABatchHasAtMostTheCacheThatFits) {
   const FakeRoster roster({small_model(4)});
   Driver driver(roster, {.frames = 6});  // two frames: 16 blocks
   for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, 0, 6 * kBlockTokens, 1));
   run(driver);
-  EXPECT_THAT(turn_sizes(driver), ElementsAre(2, 2, 1));
+  EXPECT_THAT(batch_sizes(driver), ElementsAre(2, 2, 1));
 }
 
 TEST(SchedulerLimits, PromptsLongerThanAStepComeInPieces) {
@@ -624,7 +625,7 @@ TEST(SchedulerBatching, SequencesJoinTheBatchThatRuns) {
 }
 
 // Forty short answers teach that answers are short; then four come that are as long as they may be.
-TEST(SchedulerBatching, TheYoungestIsSetAsideWhenBlocksRunOutAndTheOldestIsNot) {
+TEST(SchedulerBatching, PreemptsTheYoungestWhenBlocksRunOutNeverTheOldest) {
   for (const char* policy : {"fifo", "balanced", "throughput"}) {
     const FakeRoster roster({small_model(2)});
     Driver driver(roster, {.frames = 5}, policy);  // 24 blocks
@@ -635,8 +636,8 @@ TEST(SchedulerBatching, TheYoungestIsSetAsideWhenBlocksRunOutAndTheOldestIsNot) 
     }
     for (RequestId id = 40; id < 44; ++id) driver.submit(endless(id, 0, 20, 200, 0.5 + 1e-4 * static_cast<double>(id)));
     run(driver);
-    EXPECT_GE(driver.set_asides(), policy == std::string("throughput") ? 0u : 1u) << policy;
-    EXPECT_LT(driver.set_asides(), 8u) << policy << ": not again as soon as there is a block";
+    EXPECT_GE(driver.preemptions(), policy == std::string("throughput") ? 0u : 1u) << policy;
+    EXPECT_LT(driver.preemptions(), 8u) << policy << ": not again as soon as there is a block";
     if (policy != std::string("throughput")) {
       EXPECT_THAT(std::vector(driver.finished().end() - 4, driver.finished().end()), ElementsAre(40, 41, 42, 43))
           << policy;
@@ -689,22 +690,22 @@ Request with_beginning(RequestId id, ModelId model, int beginning, int own, doub
 
 TEST(SchedulerPrefixes, AreComputedOnceWhileTheirSequenceRunsAndAfterIt) {
   const FakeRoster roster({small_model(2)});
-  for (const bool share : {false, true}) {
-    Driver driver(roster, {.frames = 100, .share_prefixes = share}, "balanced");
+  for (const bool caching : {false, true}) {
+    Driver driver(roster, {.frames = 100, .prefix_caching = caching}, "balanced");
     driver.submit(with_beginning(0, 0, 40, 10, 0));     // two whole blocks in common with those behind it
     driver.submit(with_beginning(1, 0, 40, 10, 0.01));  // while it runs
     driver.submit(with_beginning(2, 0, 64, 10, 0.02));  // as far as they go, the third is half its own
     driver.submit(with_beginning(3, 0, 64, 10, 1));     // long after
     driver.submit(endless(4, 0, 50, 2, 2));
     run(driver);
-    const auto expected = share ? std::vector<std::uint32_t>{0, 32, 32, 64, 0} : std::vector<std::uint32_t>(5, 0);
+    const auto expected = caching ? std::vector<std::uint32_t>{0, 32, 32, 64, 0} : std::vector<std::uint32_t>(5, 0);
     EXPECT_EQ(starts(driver), expected);
   }
 }
 
 TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
   const FakeRoster roster({small_model(2)});
-  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  Driver driver(roster, {.frames = 100, .prefix_caching = true}, "balanced");
   driver.submit(with_beginning(0, 0, 64, 10, 0));
   Request again = with_beginning(1, 0, 64, 10, 1);
   again.prompt.resize(64);  // four whole blocks, all of them known
@@ -722,7 +723,7 @@ TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
 // What a scored prompt asks for is known of computed tokens only, and an encoder's tokens see those behind them.
 TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
   const FakeRoster roster({small_model(2)});
-  Driver driver(roster, {.frames = 100, .share_prefixes = true}, "balanced");
+  Driver driver(roster, {.frames = 100, .prefix_caching = true}, "balanced");
   for (RequestId id = 0; id < 6; ++id) {
     Request request = with_beginning(id, 0, 40, 10, static_cast<double>(id));
     request.echo = id >= 2;
@@ -737,7 +738,7 @@ TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
 TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
   for (const int frames : {6, 12}) {
     const FakeRoster roster({small_model(2), small_model(5)});
-    Driver driver(roster, {.frames = frames, .share_prefixes = true}, "balanced");
+    Driver driver(roster, {.frames = frames, .prefix_caching = true}, "balanced");
     driver.submit(with_beginning(0, 0, 40, 10, 0));
     driver.submit(endless(1, 1, 10, 2, 1));
     driver.submit(with_beginning(2, 0, 40, 10, 2));
@@ -748,15 +749,15 @@ TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
 
 // Sixteen sequences of 13 blocks, of which 12 are the same, where there is room for 32.
 TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
-  for (const bool share : {false, true}) {
+  for (const bool caching : {false, true}) {
     const FakeRoster roster({small_model(2)});
-    Driver driver(roster, {.frames = 6, .share_prefixes = share}, "balanced");
+    Driver driver(roster, {.frames = 6, .prefix_caching = caching}, "balanced");
     driver.submit(with_beginning(0, 0, 192, 4, 0));
     for (RequestId id = 1; id < 16; ++id) driver.submit(with_common_beginning(endless(id, 0, 4, 10, 0.05), 192));
     run(driver);
     std::size_t together = 0;
     for (const ExecutedStep& executed : driver.steps()) together = std::max(together, executed.step.chunks.size());
-    EXPECT_EQ(together, share ? 15u : 2u);
+    EXPECT_EQ(together, caching ? 15u : 2u);
   }
 }
 
@@ -774,7 +775,7 @@ TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
       run(driver);
       std::size_t most = 0;
       for (const ExecutedStep& executed : driver.steps()) most = std::max(most, executed.in_flight);
-      EXPECT_EQ(most, static_cast<std::size_t>(std::min(steps, stages))) << "a share of the batch a stage";
+      EXPECT_EQ(most, static_cast<std::size_t>(std::min(steps, stages))) << "a micro-batch a stage";
     }
   }
 }
@@ -889,7 +890,7 @@ TEST(SchedulerRequests, EndedSequencesAreClosedInTheNextStep) {
   EXPECT_THAT(driver.steps()[2].step.closed, IsEmpty());
 }
 
-TEST(SchedulerRequests, SequencesOfTheLastTurnAreClosedInTheFirstStepOfTheNext) {
+TEST(SchedulerRequests, SequencesOfTheLastBatchAreClosedInTheFirstStepOfTheNext) {
   const FakeRoster roster({small_model(1), small_model(1)});
   Driver driver(roster, kRoomy);
   driver.submit(endless(0, 0, 4, 1));

@@ -101,7 +101,7 @@ TEST(Sequence, ALongPromptComesInPiecesAndOnlyTheLastHasLogits) {
 
 TEST(Sequence, BlocksJoinAsTheSequenceGrows) {
   Drive d(make_request({1, 3, 4, 5, 6}, 5));
-  d.blocks.take();
+  d.blocks.allocate();
   EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(1));
   d.rows({});
   EXPECT_THAT(d.chunk(4).new_blocks, ElementsAre(2));
@@ -112,7 +112,7 @@ TEST(Sequence, BlocksJoinAsTheSequenceGrows) {
   }
   EXPECT_THAT(d.chunk().new_blocks, ElementsAre(3));
   EXPECT_THAT(d.sequence.blocks(), ElementsAre(1, 2, 3));
-  EXPECT_EQ(d.blocks.unheld(), 16);
+  EXPECT_EQ(d.blocks.available(), 16);
 }
 
 TEST(Sequence, BlocksRunningOutIsAnError) {
@@ -122,9 +122,9 @@ TEST(Sequence, BlocksRunningOutIsAnError) {
 }
 
 TEST(Sequence, NeedsCacheForAllButTheLastToken) {
-  EXPECT_EQ(Sequence::cache_tokens(make_request({1, 3, 4}, 5)), 7);
-  EXPECT_EQ(Sequence::cache_tokens(make_request({1, 3, 4}, 1)), 3);
-  EXPECT_EQ(Sequence::cache_tokens(make_request({1, 3, 4}, 0)), 3);
+  EXPECT_EQ(make_request({1, 3, 4}, 5).cache_tokens(), 7);
+  EXPECT_EQ(make_request({1, 3, 4}, 1).cache_tokens(), 3);
+  EXPECT_EQ(make_request({1, 3, 4}, 0).cache_tokens(), 3);
 }
 
 TEST(Sequence, OneStepAtATime) {
@@ -328,7 +328,7 @@ TEST(Sequence, NothingToGenerateScoresThePromptAndEnds) {
   Request request = make_request({5, 6}, 0);
   request.echo = true;
   request.logprobs = 1;
-  EXPECT_FALSE(Sequence::needs_no_pass(request));
+  EXPECT_FALSE(request.needs_no_pass());
   Drive d(request);
   d.chunk();
   d.rows({row(6, -1, -0.25f), row(21)});
@@ -342,8 +342,8 @@ TEST(Sequence, NothingToGenerateScoresThePromptAndEnds) {
 TEST(Sequence, EchoAloneNeedsNoPass) {
   Request request = make_request({5, 6}, 0);
   request.echo = true;
-  EXPECT_TRUE(Sequence::needs_no_pass(request));
-  EXPECT_FALSE(Sequence::needs_no_pass(make_request({5}, 1)));
+  EXPECT_TRUE(request.needs_no_pass());
+  EXPECT_FALSE(make_request({5}, 1).needs_no_pass());
 }
 
 TEST(Sequence, ARowThatIsNotFiniteEndsItWithAnError) {
@@ -392,8 +392,8 @@ Request encoder_request(Task task) {
 TEST(Sequence, AnEncodersInputIsOneChunkThatIsNeverCut) {
   for (const Task task : {Task::kEmbed, Task::kClassify}) {
     Drive d(encoder_request(task));
-    EXPECT_FALSE(Sequence::needs_no_pass(d.sequence.request()));
-    EXPECT_EQ(Sequence::cache_tokens(d.sequence.request()), 3) << "nothing is generated";
+    EXPECT_FALSE(d.sequence.request().needs_no_pass());
+    EXPECT_EQ(d.sequence.request().cache_tokens(), 3) << "nothing is generated";
     EXPECT_FALSE(d.sequence.fits_in(2));
     EXPECT_TRUE(d.sequence.fits_in(3));
     EXPECT_THROW(d.chunk(2), Error);

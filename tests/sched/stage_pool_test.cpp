@@ -34,20 +34,20 @@ std::vector<PageId> fetched(const StagePlan& plan) {
 class StagePoolTest : public ::testing::Test {
  protected:
   StagePool make(int frames, int host_slots = 0) { return StagePool(roster_.layouts(0), frames, host_slots); }
-  StagePlan pass(StagePool& pool, ModelId model, std::vector<ModelId> victims = {}, bool again = false) {
+  StagePlan pass(StagePool& pool, ModelId model, std::vector<ModelId> evictable = {}, bool again = false) {
     StagePlan plan;
-    pool.plan_pass(++step_, model, victims, again, plan);
+    pool.plan_pass(++step_, model, evictable, again, plan);
     return plan;
   }
-  StagePlan prefetch(StagePool& pool, ModelId model, std::vector<ModelId> victims = {}, std::size_t bytes = kEverything,
-                     int reserve = 0) {
+  StagePlan prefetch(StagePool& pool, ModelId model, std::vector<ModelId> evictable = {},
+                     std::size_t bytes = kEverything, int reserve = 0) {
     StagePlan plan;
-    pool.prefetch(model, victims, bytes, reserve, plan);
+    pool.prefetch(model, evictable, bytes, reserve, plan);
     return plan;
   }
-  StagePlan grow(StagePool& pool, ModelId model, int frames, std::vector<ModelId> victims = {}) {
+  StagePlan grow(StagePool& pool, ModelId model, int frames, std::vector<ModelId> evictable = {}) {
     StagePlan plan;
-    pool.grow_cache(model, frames, victims, plan);
+    pool.grow_cache(model, frames, evictable, plan);
     return plan;
   }
   StagePlan release(StagePool& pool, ModelId model) {
@@ -78,7 +78,7 @@ TEST_F(StagePoolTest, FreeFramesGoBeforeAnybodysPages) {
   EXPECT_EQ(pool.missing_pages(0) + pool.missing_pages(1) + pool.missing_pages(2), 0);
 }
 
-TEST_F(StagePoolTest, TheFirstVictimLosesItsLastPages) {
+TEST_F(StagePoolTest, EvictsTheLastPagesOfTheFirstCandidate) {
   StagePool pool = make(10);
   pass(pool, 0);
   pass(pool, 1);
@@ -90,7 +90,7 @@ TEST_F(StagePoolTest, TheFirstVictimLosesItsLastPages) {
   EXPECT_EQ(pool.missing_bytes(0), 0u);
 }
 
-TEST_F(StagePoolTest, TheNextVictimLosesPagesWhenTheFirstHasNone) {
+TEST_F(StagePoolTest, EvictsFromTheNextCandidateWhenTheFirstHasNoPages) {
   StagePool pool = make(7);
   pass(pool, 0);
   pass(pool, 1);
@@ -143,7 +143,7 @@ TEST_F(StagePoolTest, CacheGrowsAndIsReleased) {
   EXPECT_THAT(release(pool, 0).caches, IsEmpty());
 }
 
-TEST_F(StagePoolTest, CacheTakesPagesOfVictimsToo) {
+TEST_F(StagePoolTest, CacheEvictsPagesToo) {
   StagePool pool = make(6);
   pass(pool, 0);
   grow(pool, 1, 4, {0});
@@ -172,7 +172,7 @@ TEST_F(StagePoolTest, CacheAndModelsNotNamedAreNeverGivenUp) {
   EXPECT_EQ(pool.cache_frames(1), 2);
 }
 
-TEST_F(StagePoolTest, AnOffloadedCacheComesBackIntoOtherFrames) {
+TEST_F(StagePoolTest, AnOffloadedCacheIsReloadedIntoOtherFrames) {
   StagePool pool = make(8, /*host_slots=*/5);
   grow(pool, 1, 2);
   pass(pool, 1);
@@ -195,7 +195,7 @@ TEST_F(StagePoolTest, AnOffloadedCacheComesBackIntoOtherFrames) {
 // --- Larger than the pool ---------------------------------------------------------------------------------------
 
 // Every page use finds its page, and a page only ever goes when its use in this pass is over or far.
-TEST(StagePoolStreaming, EachPassFetchesWhatThePoolLacksAndTheTurningFrames) {
+TEST(StagePoolOutOfCore, EachPassFetchesWhatThePoolLacksAndTheRotatingFrames) {
   for (const int span : {1, 2, 4}) {
     for (const int frames : {10, 20, 45}) {
       FakeModel model = small_model(50);
@@ -213,8 +213,8 @@ TEST(StagePoolStreaming, EachPassFetchesWhatThePoolLacksAndTheTurningFrames) {
   }
 }
 
-// A page of a few that stay, then a few that take turns: the link has work while the first are computed with.
-TEST(StagePoolStreaming, FetchesAreSpreadOverThePass) {
+// A page of a few that stay, then a few that rotate: the link has work while the first are computed with.
+TEST(StagePoolOutOfCore, FetchesAreSpreadOverThePass) {
   const FakeRoster roster({small_model(100)});
   StagePool pool(roster.layouts(0), 50);
   StagePlan plan;
@@ -229,7 +229,7 @@ TEST(StagePoolStreaming, FetchesAreSpreadOverThePass) {
 }
 
 // A tied head: page 0 is used last and first.
-TEST(StagePoolStreaming, WhatAPassEndsWithAndTheNextBeginsWithStays) {
+TEST(StagePoolOutOfCore, WhatAPassEndsWithAndTheNextBeginsWithStays) {
   for (const int frames : {10, 20, 45}) {
     const FakeRoster roster({small_model(50)});
     StagePool pool(roster.layouts(0), frames);
@@ -241,7 +241,7 @@ TEST(StagePoolStreaming, WhatAPassEndsWithAndTheNextBeginsWithStays) {
     }
   }
 }
-TEST(StagePoolStreaming, ThePoolCannotBeSmallerThanAnOperation) {
+TEST(StagePoolOutOfCore, ThePoolCannotBeSmallerThanAnOperation) {
   FakeModel model = small_model(20);
   model.span = 5;
   const FakeRoster roster({model});

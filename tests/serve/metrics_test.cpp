@@ -79,8 +79,8 @@ Metrics sample() {
       .count = 100, .passes = 90, .graphs = 40, .total_s = 0.1, .overhead_s = 0.002, .compute_s = {0.25, 1}};
   metrics.model(1).steps = {
       .count = 300, .passes = 280, .graphs = 2, .total_s = 0.5, .overhead_s = 0.002, .compute_s = {1.5, 0.5}};
-  metrics.model(0).cache = {.set_asides = 3, .shared_tokens = 64};
-  metrics.model(1).cache = {.set_asides = 4, .shared_tokens = 0};
+  metrics.model(0).cache = {.preemptions = 3, .prefix_hit_tokens = 64};
+  metrics.model(1).cache = {.preemptions = 4, .prefix_hit_tokens = 0};
   return metrics;
 }
 

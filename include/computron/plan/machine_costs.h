@@ -1,4 +1,5 @@
-// What this machine's links and processors give, measured in a fraction of a second: the rates behind a plan's times.
+// What this machine's host links and processors give, measured in a fraction of a second: the rates behind a plan's
+// times.
 #pragma once
 
 #include "computron/comm/mpi.h"
@@ -11,7 +12,8 @@ namespace computron {
 //   link     a plain copy of 64 MiB through a copy stream (emulated links included)
 //   memory   GEMM of one row by a packed weight of 64 MiB of `dtype`: bytes of weights ÷ time
 //   flops    the same with 256 rows
-// Takes 128 MiB of the rank's memory meanwhile. OutOfDeviceMemory, Error{kSystem}.
+// Takes 128 MiB of the rank's memory meanwhile, and keeps none; borrows all arguments during the call.
+// OutOfDeviceMemory where it does not fit, Error{kSystem} from the device.
 CostOptions measure_costs(const Communicator& world, Device& device, Ops& ops, Progress& progress, DType dtype);
 
 }  // namespace computron

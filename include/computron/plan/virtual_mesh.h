@@ -1,10 +1,11 @@
 // Ranks that exist in time only: how long a mesh of given links and processors takes for the steps it is sent.
 //
 //   link of a stage      copies in order, each once it has been sent and the use it waits for is over
-//   compute of a stage   passes in order, each after the stage before; use by use, each once its page has landed
+//   compute of a stage   passes in order, each after the stage before; use by use, each once its page is resident
 //
 // So copies run beside compute, passes trail their own pages, and refills wait for uses, exactly as ranks do it; what
-// is not modelled is noise, and copies and compute slowing each other. Purely a function of the steps and their times.
+// is not modelled is noise, and copies and compute slowing each other. Purely a function of the steps and their times,
+// in virtual seconds. Error{kInternal} for steps that would stall a rank for ever.
 #pragma once
 
 #include <deque>
@@ -26,7 +27,7 @@ class VirtualMesh {
   struct Execution {
     double begin_s = 0;     // of the first stage's compute
     double reported_s = 0;  // rank 0 has every report
-    double exposed_s = 0;   // compute stalled on pages, slowest stage
+    double exposed_s = 0;   // compute stalled for pages, slowest stage
     std::vector<StageTimes> times;
   };
   // A step sent at `now_s`; steps in order, times not decreasing.
@@ -86,8 +87,9 @@ struct VirtualRun {
   double exposed_s = 0;
 };
 
-// Drives the scheduler, to which everything has been submitted and the input closed, until all is done. Every token
-// that a pass samples is one that ends nothing.
+// Drives the scheduler, to which everything has been submitted and the input closed, until all is done; borrows both
+// during the call. Every token that a pass samples is one that ends nothing. Error{kInternal} if the scheduler waits
+// for something that cannot happen.
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, bool keep_steps = false);
 // The same; every step is handed to `observe` and kept nowhere.
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh,

@@ -1,11 +1,12 @@
-// The blocks of a model's cache: which there are, who holds them, and which full ones can be found by their tokens.
+// The blocks of a model's key-value cache: which there are, which sequences use them, and prefix caching.
 //
-//   held: by one sequence, or by several that begin with the same tokens
-//   kept: by nobody, but full of tokens that somebody may come with again; used for something else when need be, the
-//         one that was let go longest ago first
-//   blank: by nobody, and what it holds is of no use
+//   used     by one sequence, or by several that begin with the same tokens (a reference count each)
+//   cached   by none, but full of tokens that somebody may come with again; allocated for something else when need be,
+//            the one that was released longest ago first
+//   free     by none, and what it holds is of no use
 //
-// A full block is known by its tokens and all those before it: both are compared, not only their hashes.
+// A full block is found by its tokens and all those before it: both are compared, not only their hashes. Block numbers
+// are logical; StagePool says in which frames they lie. This is rank 0's bookkeeping: it touches no memory of a device.
 #pragma once
 
 #include <cstdint>
@@ -21,63 +22,68 @@ namespace computron {
 
 class CacheBlocks {
  public:
-  // `keeps`: full blocks are kept and found.
-  CacheBlocks(int block_tokens, bool keeps) : block_tokens_(block_tokens), keeps_(keeps) {}
+  // `prefix_caching`: full blocks stay cached when they are released, and are found. There are no blocks at first.
+  CacheBlocks(int block_tokens, bool prefix_caching) : block_tokens_(block_tokens), prefix_caching_(prefix_caching) {}
 
   int block_tokens() const { return block_tokens_; }
+  // Blocks that so many tokens take.
+  int blocks_for(int tokens) const { return ceil_div(tokens, block_tokens_); }
   // Blocks [0, count()) exist.
   int count() const { return static_cast<int>(blocks_.size()); }
-  int blank() const { return static_cast<int>(blank_.size()); }
-  int unheld() const { return static_cast<int>(blank_.size() + kept_.size()); }
-  // From this one on they are held by nobody.
-  int end_of_held() const { return end_of_held_; }
-  // Whether full blocks are kept and found.
-  bool keeps() const { return keeps_; }
-  int holders(std::uint32_t block) const { return blocks_[block].holders; }
+  int free() const { return static_cast<int>(free_.size()); }
+  // Free or cached.
+  int available() const { return static_cast<int>(free_.size() + cached_.size()); }
+  // The end of the used blocks: from this one on none is used.
+  int end_of_used() const { return end_of_used_; }
+  bool prefix_caching() const { return prefix_caching_; }
+  // Sequences that use the block.
+  int ref_count(std::uint32_t block) const { return blocks_[block].ref_count; }
 
-  // Error{kInternal} if one that is held would go.
+  // From now on blocks [0, count) exist; new ones are free. Error{kInternal} if a used one would go.
   void resize(int count);
-  // The lowest blank one, else one that is kept: now the caller's alone. Error{kInternal} when there is none.
-  std::uint32_t take();
-  // The caller, a sequence whose list this is, holds them no longer.
+  // The lowest free one, else a cached one: now used by the caller alone. Error{kInternal} when none is available.
+  std::uint32_t allocate();
+  // The caller, a sequence whose list this is, uses them no longer. Error{kInternal} for one that nobody uses.
   void release(std::span<const std::uint32_t> blocks);
 
-  // The blocks that hold the beginning of `tokens`, as far as they are found, without the last token: somebody has to
-  // compute that. From now on the caller holds them, too.
-  std::vector<std::uint32_t> find(std::span<const TokenId> tokens);
-  // How many find() would find.
-  int known(std::span<const TokenId> tokens) const { return static_cast<int>(walk(tokens).size()); }
-  // A sequence's list and tokens, of which blocks [first, last) have been filled; those before them are known.
-  void fill(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last);
+  // A prefix hit: the blocks that hold the beginning of `tokens`, as far as they are found, without the last token,
+  // which somebody has to compute. From now on the caller uses them, too.
+  std::vector<std::uint32_t> acquire_prefix(std::span<const TokenId> tokens);
+  // How many blocks acquire_prefix() would find.
+  int prefix_hit_blocks(std::span<const TokenId> tokens) const { return static_cast<int>(longest_hit(tokens).size()); }
+  // Blocks [first, last) of a sequence's list are full from now on, with these of its tokens; those before them were
+  // already. They can be found from now on.
+  void cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last);
 
  private:
-  using Content =
-      std::uint64_t;  // names the tokens of a block and of all before it; never used again. 0: nothing known
+  // Names the tokens of a block together with all before it; never used again. 0: not full, or not to be found.
+  using Content = std::uint64_t;
   struct Block {
-    int holders = 0;
+    int ref_count = 0;
     Content content = 0;
-    bool found = false;     // it is the one that is found by its content
-    std::uint64_t key = 0;  // of its entry
-    std::list<std::uint32_t>::iterator kept = {};
+    bool found = false;                                 // it is the one that is found by its content
+    std::uint64_t key = 0;                              // of its entry
+    std::list<std::uint32_t>::iterator cached_at = {};  // while it is cached
   };
+  // A block that can be found.
   struct Entry {
     Content before = 0, content = 0;
     std::vector<TokenId> tokens;
     std::uint32_t block = 0;
   };
-  std::vector<std::uint32_t> walk(std::span<const TokenId> tokens) const;
+  std::vector<std::uint32_t> longest_hit(std::span<const TokenId> tokens) const;
   const Entry* look_up(Content before, std::span<const TokenId> tokens) const;
   static std::uint64_t key_of(Content before, std::span<const TokenId> tokens);
-  void hold(std::uint32_t block);
+  void use(std::uint32_t block);
   void forget(std::uint32_t block);
 
   int block_tokens_;
-  bool keeps_;
-  int end_of_held_ = 0;
+  bool prefix_caching_;
+  int end_of_used_ = 0;
   std::vector<Block> blocks_;
-  std::set<std::uint32_t> blank_;
-  std::list<std::uint32_t> kept_;  // let go longest ago first
-  std::unordered_map<std::uint64_t, Entry> entries_;
+  std::set<std::uint32_t> free_;
+  std::list<std::uint32_t> cached_;                   // released longest ago first
+  std::unordered_map<std::uint64_t, Entry> entries_;  // by hash
   Content last_content_ = 0;
 };
 

@@ -1,9 +1,9 @@
 // Predicted times of transfers and passes: what policies weigh and what a dry run adds up.
 //
 //   transfer of b bytes     b ÷ link rate
-//   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak), as in design.md section 8
+//   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak)
 //
-// Starts from the options and follows what ranks report, so that a guess that was wrong by 2 is right after a few
+// Starts from the options and follows what ranks report, so that a rate that was wrong by 2 is right after a few
 // steps: a link's rate is the recent bytes over the recent time; a pass is a moving mean a model, stage and power of
 // two of rows, interpolated between those sizes that have been seen, and the formula times measured ÷ predicted of the
 // nearest one beyond them.
@@ -19,7 +19,7 @@
 namespace computron {
 
 struct CostOptions {
-  double link_bytes_per_s = 10e9;    // of each rank
+  double link_bytes_per_s = 10e9;    // of each rank's host link
   double memory_bytes_per_s = 20e9;  // of each rank
   double flops_per_s = 200e9;        // of each rank
   double step_s = 100e-6;            // of a pass on a stage, whatever its size
@@ -30,6 +30,7 @@ class CostModel {
   // `layouts[model][stage]`; borrowed only during the call.
   CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts, const CostOptions& options);
 
+  // Times in seconds; `rows` at least 1.
   double transfer_s(std::size_t stage, std::size_t bytes) const { return bytes / link_bytes_per_s(stage); }
   double link_bytes_per_s(std::size_t stage) const { return host_links_[stage].bytes / host_links_[stage].busy_s; }
   double stage_pass_s(ModelId model, std::size_t stage, int rows) const;

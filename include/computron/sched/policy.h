@@ -1,4 +1,5 @@
-// Which models run in which order, and whose pages go. Pure functions of what they are shown.
+// Which models run in which order, and whose pages are evicted. Policies are pure functions of what they are shown:
+// they keep nothing between calls, borrow nothing, and throw nothing. All times are seconds of the scheduler's clock.
 #pragma once
 
 #include <memory>
@@ -11,55 +12,62 @@
 
 namespace computron {
 
-// What a policy knows of a model at a decision. Times in seconds of the scheduler's clock.
+// What a policy knows of a model at a decision.
 struct ModelView {
   ModelId model = 0;
-  std::size_t waiting = 0;           // requests that no step has begun
-  std::size_t open = 0;              // begun, and not certain to end with what is in flight
-  double oldest_arrival_s = 0;       // of the waiting and open ones
+  std::size_t waiting = 0;           // requests that no step has begun, and preempted sequences
+  std::size_t running = 0;           // sequences that are not certain to end with what is in flight
+  double oldest_arrival_s = 0;       // of the waiting and running ones
   std::uint64_t oldest_request = 0;  // tells equal arrivals apart
   double waiting_since_s = 0;        // the oldest arrival, or the model's last pass if that is later
-  double arrivals_s = 0;             // summed over the waiting and open ones
+  double arrivals_s = 0;             // summed over the waiting and running ones
   double last_arrival_s = 0;         // of all requests so far
   double arrival_gap_s = 0;          // between two arrivals, a moving mean; 0: there were no two
   double arrival_gap2_s2 = 0;        // its square's
   StepId last_used = 0;              // last step that ran it; 0: never
   double missing_s = 0;              // transfer of what its next pass has to wait for, slowest stage
   double swap_s = 0;                 // transfer of all of it, slowest stage
-  double compute_s = 0;              // predicted, of everything waiting and open
-  bool catching_up = false;          // computing again what it had before its cache was given up
-  bool pinned = false;
+  double compute_s = 0;              // predicted, of everything waiting and running
+  bool catching_up = false;          // computing again what it had before its cache was evicted
+  bool pinned = false;               // its pages are never evicted
   int priority = 0;
 
-  std::size_t requests() const { return waiting + open; }
+  std::size_t requests() const { return waiting + running; }
   bool has_work() const { return requests() > 0; }
 };
 
-// The model whose turn it is and since when.
-struct Turn {
+// The model whose passes are being planned, and since when.
+struct ActiveModel {
   std::optional<ModelId> model;
-  double begun_s = 0;
+  double since_s = 0;
 };
 
 class Policy {
  public:
   virtual ~Policy() = default;
   // The models that have work, in the order in which they should run: the first now, the next ones are prefetched.
-  virtual std::vector<ModelId> agenda(std::span<const ModelView> models, const Turn& turn, double now_s) const = 0;
-  // A model without work that will probably have some before its victims do: it may come in while a link is idle.
-  struct Guess {
+  // `models` has an entry for every model.
+  virtual std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active,
+                                         double now_s) const = 0;
+  // A model without work that will probably have some before those do whose pages it may evict: it may be prefetched
+  // while a link is idle.
+  struct PrefetchCandidate {
     ModelId model = 0;
-    std::vector<ModelId> victims;  // the first to lose first
+    std::vector<ModelId> evictable;  // the first to lose first
   };
   // The one that is wanted soonest first.
-  virtual std::vector<Guess> guesses(std::span<const ModelView>, double /*now_s*/) const { return {}; }
+  virtual std::vector<PrefetchCandidate> prefetch_candidates(std::span<const ModelView>, double /*now_s*/) const {
+    return {};
+  }
   // Whether it wants to know all requests before it decides anything.
   virtual bool plans_ahead() const { return false; }
-  // Whether requests that find their model running join its turn, or wait for its next one.
-  virtual bool joins_turn() const { return true; }
-  // The models in the order in which they lose pages; the first of the agenda and pinned ones never do.
-  virtual std::vector<ModelId> victims(std::span<const ModelView> models, std::span<const ModelId> agenda,
-                                       double now_s) const;
+  // Whether requests that find their model active join its batch, or wait until that has ended. Without it, no other
+  // model fills in either while the active one's pages are copied.
+  virtual bool continuous_batching() const { return true; }
+  // The models whose pages may be evicted, the first to lose first; the first of the run order and pinned ones are not
+  // among them.
+  virtual std::vector<ModelId> eviction_order(std::span<const ModelView> models, std::span<const ModelId> run_order,
+                                              double now_s) const;
 };
 
 struct PolicyOptions {
@@ -67,11 +75,11 @@ struct PolicyOptions {
 };
 
 // Computron's own rule, the baseline: the model with the oldest waiting request runs a batch; the least recently used
-// loses pages.
+// model loses pages.
 std::unique_ptr<Policy> make_fifo_policy();
 // Backlog-aware: most requests a second of transfer and compute first, the longer they have waited the more; a model
-// stays for at least one swap time and until it has computed more than a lost cache held (else two models might take
-// turns for ever and get nowhere); whom no pass has served for max_wait_s goes first.
+// stays for at least one swap time and until it has computed more than a lost cache held (else two models might evict
+// each other for ever and get nowhere); whom no pass has served for max_wait_s goes first.
 std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options);
 // All requests known: every model's work at once, in the order in which transfers hide best behind compute (Johnson's
 // rule for two machines, link and processor); no page moves twice that need not.

@@ -1,9 +1,12 @@
-// What a person asks for and what becomes of it, as the scheduler sees it: tokens and numbers, no text, no JSON.
+// What a person asks for and what becomes of it, as the scheduler sees it: tokens and numbers, no text, no JSON. Plain
+// values; times are seconds after the start of the job.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,14 +34,14 @@ struct Request {
   ModelId model = 0;
   Task task = Task::kComplete;
   std::vector<TokenId> prompt;  // of an image: one for the class token and one for each patch, whatever they are
-  int max_tokens = 16;    // 0 only with echo: the prompt is scored and nothing is generated
-  int logprobs = -1;      // -1: none; k ≥ 0: the chosen token's and the k best ones' (k ≤ 20)
-  bool echo = false;      // the prompt's tokens come back too, with their log-probabilities if asked for
+  int max_tokens = 16;          // 0 only with echo: the prompt is scored, nothing is generated
+  int logprobs = -1;            // -1: none; k ≥ 0: the chosen token's and the k best ones' (k ≤ 20)
+  bool echo = false;            // the prompt's tokens come back too, with their log-probabilities if asked for
   bool ignore_eos = false;
-  SamplingParams sampling = {};       // prompt_tokens and stop_tokens are filled in when it begins
-  std::vector<TokenId> stop_tokens;  // end the sequence like the model's own end-of-sequence tokens
+  SamplingParams sampling = {};            // prompt_tokens and stop_tokens are filled in when it begins
+  std::vector<TokenId> stop_tokens;        // end the sequence like the model's own end-of-sequence tokens
   std::shared_ptr<TokenWatch> watch = {};  // its own, or null; sees no token of `stop_tokens`
-  double arrival_s = 0;   // seconds after the start of the job
+  double arrival_s = 0;                    // seconds after the start of the job
 
   // Of encoders, whose task is to embed or to classify.
   int values = 0;                        // that come back: elements of the vector, or classes
@@ -46,12 +49,26 @@ struct Request {
   std::vector<float> patches = {};       // images: as in SequenceChunk
 
   bool encodes() const { return task != Task::kComplete; }
-  // What it takes while it waits, but for a constant.
+  // True when it asks for nothing that needs a forward pass (echo alone).
+  bool needs_no_pass() const { return !encodes() && max_tokens == 0 && logprobs < 0; }
+  // The prompt's tokens get a row of logits each.
+  bool wants_prompt_scores() const { return echo && logprobs >= 0; }
+  // Whether its sequence may begin behind tokens that others have computed: nothing about them is asked for, and the
+  // ranks need not see them to sample its tokens.
+  bool may_reuse_prefix() const { return !encodes() && !wants_prompt_scores() && !sampling.penalises(); }
+  // Tokens that will be in the cache at the end, at most. The last generated one is never looked at again.
+  int cache_tokens() const { return static_cast<int>(prompt.size()) + (encodes() ? 0 : std::max(max_tokens - 1, 0)); }
+  // Host memory that it takes while it waits, but for a constant.
   std::size_t bytes() const {
     return sizeof(TokenId) * prompt.size() + sizeof(std::int32_t) * token_type_ids.size() +
            sizeof(float) * patches.size();
   }
 };
+
+// By arrival; line and part tell equal arrivals apart.
+inline bool arrives_earlier(const Request& a, const Request& b) {
+  return std::tie(a.arrival_s, a.id, a.part) < std::tie(b.arrival_s, b.id, b.part);
+}
 
 enum class FinishReason : std::uint8_t { kStop, kLength };
 
@@ -72,13 +89,13 @@ struct Completion {
   std::vector<ScoredToken> tokens;  // generated; an end-of-sequence token that stopped it is not among them
   FinishReason finish_reason = FinishReason::kLength;
   int prompt_tokens = 0;
-  int generated_tokens = 0;         // the stopping token included
-  std::string error_code;           // interface.md's codes: context_length_exceeded, numerical_error, ...
+  int generated_tokens = 0;  // the stopping token included
+  std::string error_code;    // as in result lines: context_length_exceeded, numerical_error, ...
   std::string error_message;
-  double arrival_s = 0;             // all seconds after the start of the job
-  double first_token_s = 0;         // of encoders: when the values came
+  double arrival_s = 0;      // all seconds after the start of the job
+  double first_token_s = 0;  // of encoders: when the values came
   double finished_s = 0;
-  std::vector<float> values = {};   // of encoders: the vector, or the scores of the classes
+  std::vector<float> values = {};  // of encoders: the vector, or the scores of the classes
 };
 
 }  // namespace computron

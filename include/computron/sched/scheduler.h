@@ -1,15 +1,21 @@
-// Turns requests into steps. Pure: it reads no clock, calls no MPI and starts no thread, so a simulator or a test
-// drives the same object that serves.
+// Rank 0's scheduler: turns requests into steps. Pure: it reads no clock, calls no MPI and starts no thread, so a
+// simulator or a test drives the same object that serves. Used by one thread.
 //
-//   submit(request) → queue of its model → agenda → steps → completed(step, rows) → completions
+//   submit() ──> waiting ──> running ──> next(): a Step ──> ranks ──> completed() ──> take_completions()
 //
-// The policy puts the models that have work into an order, the agenda. The links serve it strictly: what is missing of
-// its first model is fetched first, then of its second, a short time ahead, into frames of models that come later or
-// not at all. Compute serves the first model of the agenda, unless that would stall on pages while another's are
-// all there. A pass takes all fetches that its model still misses into its own step and trails them page by page.
+// One decision, next(). Requests that have arrived join the waiting queue of their model. The policy puts the models
+// that have work into the run order, of which the first is to run now and those behind it are prefetched, and says
+// in which order models have pages evicted. If fewer than `steps_in_flight` passes are under way, a pass is planned:
+// of the first model, or, while its pages are still being copied, of another model whose pages are all resident and
+// whose pass ends before the first one's has to begin. Planning a pass admits waiting requests as long as their
+// cache will fit, chooses sequences and prefill chunks (pass_plan.h), makes room for their cache, where necessary by
+// offloading or dropping other models' caches, and writes the fetches of all pages that the model lacks into the
+// step: the pass trails them page by page. If no pass can be planned and a host link would soon run dry, a step of
+// fetches alone is planned for the models of the run order and then for prefetch candidates. If there is nothing to
+// do, the answer is until when to wait.
 //
-// Up to `steps_in_flight` passes are on their way, each with sequences of its own, so that the stages of a pipeline
-// work side by side and the next model's first pass stands behind the last one of the model before.
+// Several passes are under way at once, each with sequences of its own, so that the stages of a pipeline work work side by
+// side and the next model's first pass stands behind the last one of the model before.
 #pragma once
 
 #include <deque>
@@ -29,20 +35,20 @@ namespace computron {
 
 // A model as the scheduler sees it, on all stages.
 struct ModelShape {
-  std::vector<const ShardLayout*> layouts;  // [stage]
+  std::vector<const ShardLayout*> layouts;  // [stage]; borrowed, they outlive the scheduler
   std::vector<KvGeometry> caches;    // [stage]
   std::vector<TokenId> eos_tokens;
-  bool pinned = false;  // its pages stay once they are there
-  int priority = 0;
+  bool pinned = false;  // its pages are never evicted
+  int priority = 0;     // higher goes first, other things being equal (policy.h)
 };
 
 struct SchedulerOptions {
-  int frames = 0;      // of every stage's pool
-  int host_slots = 0;  // frames of host memory for caches that are swapped out
-  int max_batch_tokens = 2048;
-  int max_seqs = 64;
-  int steps_in_flight = 1;      // passes; a model's sequences are shared out over the stages
-  bool share_prefixes = false;  // sequences that begin with the same tokens share the cache of those
+  int frames = 0;               // of every stage's pool
+  int host_slots = 0;           // frames of host memory for caches that are offloaded
+  int max_batch_tokens = 2048;  // of a pass
+  int max_seqs = 64;            // running sequences of a model
+  int steps_in_flight = 1;      // passes; a model's running sequences are split into a micro-batch a stage
+  bool prefix_caching = false;  // sequences that begin with the same tokens use the same cache blocks for those
   // What a front end holds in it; a policy that plans ahead waits no longer.
   std::size_t max_waiting = 1 << 16;                       // requests
   std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
@@ -54,8 +60,8 @@ struct SchedulerOptions {
 struct PlannedStep {
   Step step;
   std::vector<StateDigest> expected;  // [stage]
-  std::vector<ModelId> swaps;         // models of which fetching begins here since they last ran
-  std::vector<RequestId> begun = {};  // requests whose first tokens are computed here, or are so once more
+  std::vector<ModelId> swaps;         // models of which fetching begins here, for the first time since they last ran
+  std::vector<RequestId> begun = {};  // requests whose first tokens are computed here, or computed again
 };
 struct WaitUntil {
   double time_s;  // of the clock that next() is given; infinity: for submit, close_input or completed
@@ -78,25 +84,29 @@ class Scheduler {
             const SchedulerOptions& options);
 
   // A request becomes visible at its arrival_s. One whose cache can never fit, or an encoder's that no step is long
-  // enough for, completes with an error at once.
+  // enough for, completes with an error at once. Its model is one of `models`.
   void submit(Request request);
   // No request follows.
   void close_input() { input_closed_ = true; }
 
-  // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed().
+  // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed(). `now_s` in
+  // seconds after the start of the job, never less than at the call before. Error{kInternal} for a bug in here.
   Decision next(double now_s);
   // Every rank has executed the step; `results` are the last stage's. Steps complete in the order planned. `times`, by
-  // stage, may be missing: predictions then stay as they are.
+  // stage, may be missing: predictions then stay as they are. Error{kInternal} for another step or other results than
+  // were asked for.
   void completed(StepId step, PassResults results, double now_s, std::span<const StageTimes> times = {});
 
+  // Of requests that have ended since the last call, in the order in which they ended.
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
-  std::size_t waiting() const;  // requests that no step has begun
-  std::size_t waiting_bytes() const;
+  std::size_t waiting() const;        // requests that no step has begun
+  std::size_t waiting_bytes() const;  // of host memory
+  // A front end should submit no more for now.
   bool is_full() const { return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes; }
-  std::optional<ModelId> running_model() const { return turn_.model; }
-  // Share of the model's pages that are in the pools of all stages once what is planned has been done.
-  double resident_share(ModelId model) const;
-  const CacheUse& cache_use(ModelId model) const { return work_[model].cache_use(); }
+  std::optional<ModelId> running_model() const { return active_.model; }
+  // Of the model's pages on all stages: how many, 0 to 1, are resident once what is planned has been done.
+  double resident_ratio(ModelId model) const;
+  const CacheUse& cache_use(ModelId model) const { return work_[model].sequences().cache_use(); }
   const ShardLayout& layout(ModelId model, std::size_t stage) const { return *models_[model].layouts[stage]; }
   const CostModel& costs() const { return costs_; }
   // When what has been planned will have been executed; 0 if nothing is in flight.
@@ -110,26 +120,26 @@ class Scheduler {
   struct InFlight {
     StepId id;
     ModelId model;
-    int rows;  // 0: fetches only
-    std::vector<ModelWork::Handle> members;
-    double end_s;  // predicted
+    int rows;                                // of the pass; 0: fetches only
+    std::vector<ModelWork::Handle> members;  // sequences of the pass
+    double end_s;                            // predicted
   };
-  // What a stage's link has been given and what is known of its getting there.
+  // What a stage's host link has been given to copy, and when that will have been copied.
   struct HostLink {
-    std::size_t issued = 0;
-    double free_s = 0;             // predicted
-    std::vector<double> landed_s;  // [model] predicted
-    std::size_t seen_bytes = 0;    // of the last report
-    double seen_busy_s = 0;
+    std::size_t issued = 0;        // bytes so far
+    double free_s = 0;             // predicted: all of them are copied
+    std::vector<double> landed_s;  // [model] predicted: the last of its pages issued so far is resident
+    std::size_t seen_bytes = 0;    // copied, as last reported
+    double seen_busy_s = 0;        // likewise
   };
 
   void check_fits(ModelId model) const;
   bool can_ever_fit(ModelId model, int blocks) const;
   void refuse(const Request& request, std::string message);
   void admit_arrivals(double now_s);
-  void set_agenda(double now_s);
+  void decide_run_order(double now_s);
   std::vector<ModelView> views(double now_s) const;
-  double compute_s(const ModelView& view, const ModelWork::Backlog& backlog) const;
+  double compute_s(const ModelView& view, const Backlog& backlog) const;
 
   // Compute.
   bool plan_pass(PlannedStep& planned, double now_s);
@@ -138,11 +148,11 @@ class Scheduler {
   bool fetches_go_on(ModelId first) const;
   bool is_ready(ModelId model, double now_s) const;
   bool can_grow(ModelId model, int blocks) const;
-  ModelWork::Pass choose(ModelId model);
-  ModelWork::Limits limits_of_pass(ModelId model, bool streams) const;
+  PassPlan choose(ModelId model);
+  PassLimits limits_of_pass(ModelId model, bool exceeds_pool) const;
   int prompt_tokens_of_pass(ModelId model) const;
-  bool waits_for_its_share(ModelId model, const ModelWork::Pass& pass) const;
-  void begin_turn(ModelId model, double now_s);
+  bool waits_for_micro_batch(ModelId model, const PassPlan& pass) const;
+  void activate(ModelId model, double now_s);
   void admit(ModelId model);
 
   // Caches.
@@ -151,23 +161,23 @@ class Scheduler {
   int caches_beside(ModelId model, std::size_t stage) const;
   int wanted_caches_beside(ModelId model, std::size_t stage) const;
   int blocks_beside_others(ModelId model) const;
-  int blocks_without_victims(ModelId model, std::span<const ModelId> victims) const;
-  bool streams(ModelId model, int blocks) const;
+  int blocks_evicting_only(ModelId model, std::span<const ModelId> evictable) const;
+  bool exceeds_pool(ModelId model, int blocks) const;
   int frames_short(ModelId model, int blocks, std::size_t stage) const;
-  bool make_room(ModelId model, int blocks, PlannedStep& planned);
-  std::vector<ModelId> models_with_cache_beside(ModelId model) const;
-  void swap_out_cache(ModelId model, PlannedStep& planned);
+  bool evict_caches_for(ModelId model, int blocks, PlannedStep& planned);
+  std::vector<ModelId> caches_evictable_for(ModelId model) const;
+  void evict_cache(ModelId model, PlannedStep& planned);
   bool cheaper_to_offload(ModelId model) const;
-  void settle_cache(ModelId model, int blocks, PlannedStep& planned);
+  void place_cache(ModelId model, int blocks, PlannedStep& planned);
   void trim_caches(std::optional<ModelId> runs, PlannedStep& planned);
   void trim_cache(ModelId model, PlannedStep& planned);
-  bool keeps_prefixes(std::optional<ModelId> runs) const;
+  bool keeps_cached_blocks(std::optional<ModelId> runs) const;
 
   // Links.
   bool plan_prefetch_step(PlannedStep& planned, double now_s);
   void fetch_what_is_missing(PlannedStep& planned, double now_s);
   void prefetch(PlannedStep& planned, double now_s);
-  bool prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> victims, int reserve,
+  bool prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> evictable, int reserve,
                 double now_s);
   bool wants_pages() const;
   void issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s);
@@ -179,38 +189,46 @@ class Scheduler {
   bool misses_pages(ModelId model) const;
   int cache_to_come(ModelId model, std::size_t stage) const;
   // Models that may lose pages to this one, the first to lose first: those that run later or not at all.
-  std::vector<ModelId> victims_for(ModelId model) const;
+  std::vector<ModelId> evictable_for(ModelId model) const;
 
   Decision seal(PlannedStep planned);
   void close(SequenceId sequence);
 
+  struct Later {
+    bool operator()(const Request& a, const Request& b) const { return arrives_earlier(b, a); }
+  };
+
+  // Never change.
   std::vector<ModelShape> models_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_;  // [model] for error messages
   std::unique_ptr<Policy> policy_;
   SchedulerOptions options_;
-  CostModel costs_;
-  std::vector<StagePool> pools_;      // [stage]
-  std::vector<HostLink> host_links_;  // [stage]
 
-  struct Later {
-    bool operator()(const Request& a, const Request& b) const { return ModelWork::earlier(b, a); }
-  };
+  // Changed by submit() and close_input(); next() takes from `arriving_` what has arrived.
   std::vector<Request> arriving_;  // a heap: the first to arrive in front
   std::size_t arriving_bytes_ = 0;
-  std::vector<ModelWork> work_;  // [model]
   bool input_closed_ = false;
-  bool begun_ = false;  // a decision has been made
 
-  Turn turn_;
-  std::vector<ModelId> agenda_;  // of the decision being made
-  std::vector<Policy::Guess> guesses_;
-  std::vector<ModelId> victims_;  // everybody who may lose pages, first to lose first
+  // Made anew by every next(), and read by it alone.
+  std::vector<ModelId> run_order_;                     // models with work; the first should run now
+  std::vector<ModelId> eviction_order_;                // models that may lose pages, the first to lose first
+  std::vector<Policy::PrefetchCandidate> candidates_;  // models without work that will probably have some
+
+  // Changed where next() plans a step: what will be when all planned steps have been executed.
+  bool begun_ = false;            // a decision has been made
+  ActiveModel active_;            // whose passes are planned, but for those of models that fill in
+  std::vector<StagePool> pools_;  // [stage] frames and what is in them
   std::vector<bool> swapping_;    // [model] fetches have been issued since it last ran
-  std::vector<SequenceId> to_close_;
-  std::deque<InFlight> in_flight_;
   StepId last_step_ = 0;
   SequenceId last_sequence_ = 0;
+
+  // Changed by next() when it plans, and by completed() when ranks report.
+  std::vector<ModelWork> work_;       // [model] requests, sequences, cache blocks
+  std::vector<Link> links_;           // [stage]
+  std::deque<InFlight> in_flight_;    // planned and not reported, in order
+  std::vector<SequenceId> to_close_;  // ended or preempted; the next step tells the ranks
   std::vector<Completion> completions_;
+  CostModel costs_;  // follows the times that ranks report
 };
 
 }  // namespace computron

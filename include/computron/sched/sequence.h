@@ -1,6 +1,8 @@
-// A request being served: its tokens so far, how many of them are in the cache, and what its result holds already.
+// A request being served: its tokens so far, how many of them are in the cache, which cache blocks it uses, and what
+// its result holds already. It owns all of that and borrows nothing; the cache is an argument, always the same one.
 //
-// An encoder's is one chunk, never cut, since every token sees every other: then it has its values and is finished.
+// An encoder's sequence is one chunk, never cut, since every token sees every other: then it has its values and is
+// finished. Methods throw Error{kInternal} when called against what they require: a bug of the scheduler.
 #pragma once
 
 #include <optional>
@@ -22,6 +24,7 @@ struct PassResults {
 
 class Sequence {
  public:
+  // `id` is its number in steps, `eos_tokens` the model's.
   Sequence(Request request, SequenceId id, std::span<const TokenId> eos_tokens);
 
   SequenceId id() const { return id_; }
@@ -33,43 +36,37 @@ class Sequence {
   // Tokens that may still be generated.
   int tokens_to_come() const { return request_.encodes() ? 0 : request_.max_tokens - completion_.generated_tokens; }
   int computed_tokens() const { return computed_; }
-  // It has not got beyond what it had computed before it was restarted.
+  // It has not got beyond what it had computed before its cache was lost.
   bool catching_up() const { return computed_ <= lost_; }
   // The ranks know it: it has been in a step.
   bool begun() const { return begun_; }
   // Whether its next chunk, or a part of it where it may be cut, is at most `tokens` long.
   bool fits_in(int tokens) const { return tokens >= (request_.encodes() ? pending_tokens() : 1); }
-  // Its prompt's tokens get a row of logits each.
-  bool wants_prompt_scores() const { return request_.echo && request_.logprobs >= 0; }
   // What is in flight is its last chunk, whatever comes of it.
   bool ends_in_flight() const { return in_flight_ && pending_tokens() == 0 && tokens_to_come() <= 1; }
 
-  // Its cache is gone: everything is computed again, under a new number, to the same bits. Not while in flight.
+  // Its cache is gone, and its list of blocks with it: everything is computed again, under a new number, to the same
+  // bits. Not while in flight.
   void restart(SequenceId id);
-  // Its blocks are given back, and it waits with the tokens that it has for restart(). Not while in flight.
-  void set_aside(CacheBlocks& cache);
-  // Where others have computed the beginning of its tokens, it goes on behind that. Only before it has begun.
-  void share(CacheBlocks& cache);
-  // Whether it may begin behind tokens that others have computed: nothing about them is asked for, and the ranks need
-  // not see them to draw its tokens.
-  bool may_share() const { return may_share(request_); }
-  static bool may_share(const Request& request) {
-    return !request.encodes() && !(request.echo && request.logprobs >= 0) && !request.sampling.penalises();
-  }
+  // Its blocks are given back, and it waits for restart() with the tokens that it has. Not while in flight.
+  void preempt(CacheBlocks& cache);
+  // Begins behind the blocks that others have filled with the beginning of its tokens: a prefix hit, with at least one
+  // token left to compute. Does nothing where the request may not (Request::may_reuse_prefix). Only before it has
+  // begun.
+  void reuse_prefix(CacheBlocks& cache);
 
-  // Tokens that will be in the cache at the end, at most.
-  static int cache_tokens(const Request& request);
-  // True when the request asks for nothing that needs a forward pass (echo alone).
-  static bool needs_no_pass(const Request& request);
-
-  // The next chunk of at most `max_tokens` pending tokens; blocks of `cache` join the list as it grows.
+  // The next chunk of at most `max_tokens` pending tokens; blocks allocated from `cache` join the list as it grows.
   // The sequence is in flight until take_results().
   SequenceChunk next_chunk(int max_tokens, CacheBlocks& cache);
-  // What the chunk in flight asked for; consumes it from the front of `results`.
+  // What the chunk in flight asked for; consumes it from the front of `results`. `now_s` in seconds after the start of
+  // the job.
   void take_results(PassResults& results, double now_s);
 
+  // Cache blocks that it uses, in the order of its tokens.
   const std::vector<std::uint32_t>& blocks() const { return blocks_; }
+  // Prompt, then generated.
   std::span<const TokenId> tokens() const { return tokens_; }
+  // Once it is finished.
   Completion take_completion() { return std::move(completion_); }
 
  private:

@@ -1,13 +1,15 @@
 // Rank 0's picture of one stage's pool as it will be after everything planned, and how frames are found.
 //
-//   free frames first, those whose last use is longest ago foremost; then pages of the models that may lose some, in
-//   the order given, last page first: a model that loses pages keeps its head and can start at once
+//   free frames first, those whose last use is longest ago foremost; then pages are evicted, of the models in the order
+//   given, each model's last page first: a model that loses pages keeps its first ones and can start at once
 //
-// A model whose pages do not fit beside what must stay streams: some of its pages stay for good, evenly spread over the
-// pass, and the others take turns in the frames left over, each fetched behind the use of an earlier one while the
+// A model larger than its part of the pool runs out-of-core: some of its pages stay resident, evenly spread over the
+// pass, and the others rotate through the frames left over, each fetched behind the use of an earlier one while the
 // resident ones between them are computed with (Hydra's double buffering).
 //
-// Every method that changes something also writes it into a StagePlan: what is planned here is what the ranks do.
+// Every method that changes something also writes it into a StagePlan: what is planned here is what the ranks do. It
+// owns this bookkeeping only; frames are numbers, and no memory of a device is touched. `evictable`, in all methods:
+// models whose pages may be evicted, the first to lose some first. Error{kInternal} wherever frames are not to be had.
 #pragma once
 
 #include <deque>
@@ -20,7 +22,7 @@ namespace computron {
 
 class StagePool {
  public:
-  // `host_slots`: frames of host memory that swapped-out caches may take.
+  // `images`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take.
   StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0);
 
   int frames() const { return state_.frames(); }
@@ -32,54 +34,54 @@ class StagePool {
   int free_slots() const { return static_cast<int>(free_slots_.size()); }
   // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead.
   int fewest_frames(ModelId model) const { return std::min(spans_[model], pages(model)); }
-  // Frames that something new could take.
-  int available(std::span<const ModelId> victims) const;
+  // Frames that something new could take: free ones and those of evictable pages.
+  int available(std::span<const ModelId> evictable) const;
 
-  // The cache of a model. All are for a step that has not been planned further.
-  void grow_cache(ModelId model, int frames, std::span<const ModelId> victims, StagePlan& plan);
+  // The cache of a model, for a step whose pass has not been planned yet.
+  void grow_cache(ModelId model, int frames, std::span<const ModelId> evictable, StagePlan& plan);
   // Frames beyond the first `frames` are given back; with none, also what is offloaded.
   void shrink_cache(ModelId model, int frames, StagePlan& plan);
-  // All of it, offloaded or not.
+  // All of it, offloaded or not; its contents are lost.
   void release_cache(ModelId model, StagePlan& plan);
   // To host memory; needs cache_frames() free slots.
   void offload_cache(ModelId model, StagePlan& plan);
-  void reload_cache(ModelId model, std::span<const ModelId> victims, StagePlan& plan);
+  void reload_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan);
 
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
-  // that it lacks may come in behind this one. Error{kInternal} when fewest_frames() are not to be had.
-  void plan_pass(StepId step, ModelId model, std::span<const ModelId> victims, bool again, StagePlan& plan);
+  // that it lacks may come in behind this one. Needs fewest_frames() at least.
+  void plan_pass(StepId step, ModelId model, std::span<const ModelId> evictable, bool again, StagePlan& plan);
   // Pages that the model misses, in order, until `bytes` are reached or but `reserve` frames are left to take.
-  void prefetch(ModelId model, std::span<const ModelId> victims, std::size_t bytes, int reserve, StagePlan& plan);
+  void prefetch(ModelId model, std::span<const ModelId> evictable, std::size_t bytes, int reserve, StagePlan& plan);
 
-  // Sequences come and go through the whole step.
+  // Sequences are begun, extended and closed here: they take no frames.
   StageState& state() { return state_; }
   const StageState& state() const { return state_; }
 
  private:
-  // Streams one pass: who stays, and in which order the others' frames become free.
+  // Of one out-of-core pass: which pages stay resident, and in which order the others' frames become free.
   struct Rotation {
-    int resident = 0;            // frames that keep their page, of pages() pages
-    std::deque<PageUse> over;    // uses of this pass whose pages take turns, the first to end first
-    std::int64_t farthest = -1;  // uses behind it have been given up or stay
+    int resident = 0;            // pages that stay, of pages()
+    std::deque<PageUse> over;    // uses of this pass whose pages rotate, the first to end first
+    std::int64_t farthest = -1;  // pages of later uses have been evicted or stay
   };
 
-  FrameId find_frame(std::span<const ModelId> victims);
-  FrameId find_streaming_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> victims,
-                               Rotation& rotation);
+  FrameId find_frame(std::span<const ModelId> evictable);
+  FrameId find_rotating_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> evictable,
+                              Rotation& rotation);
   bool rotates(ModelId model, PageId page, const Rotation& rotation) const;
   void fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan);
   void fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan);
   void free_cache_frames(ModelId model, int from = 0);
   void take_for_cache(FrameId frame, CacheChange& change);
   FrameId last_page(ModelId model);
-  void give_up_page(FrameId frame);
+  void evict_page(FrameId frame);
 
   StageState state_;
-  std::vector<int> spans_;                  // [model]
+  std::vector<int> spans_;                  // [model] page uses that must be resident together
   std::vector<std::size_t> missing_bytes_;  // [model]
   std::vector<PageId> last_resident_;       // [model] no page behind it is resident
-  std::vector<ReleasePoint> last_use_;      // [frame] of what it holds, or held
-  std::vector<ReleasePoint> cache_use_;     // [model] of its cache
+  std::vector<ReleasePoint> last_use_;          // [frame] of what it holds, or held
+  std::vector<ReleasePoint> cache_use_;         // [model] of its cache
   std::deque<FrameId> free_;                // used from the front
   std::deque<HostSlot> free_slots_;
 };

@@ -35,8 +35,8 @@ struct StepFigures {
 };
 
 struct CacheFigures {
-  std::uint64_t set_asides = 0;     // sequences set aside because blocks ran out, to be resumed
-  std::uint64_t shared_tokens = 0;  // of prompts, taken from others' (--share-prefixes)
+  std::uint64_t preemptions = 0;    // sequences preempted because blocks ran out, to be resumed
+  std::uint64_t prefix_hit_tokens = 0;  // of prompts, taken from others' (--share-prefixes)
 };
 
 // A model's, and summed or merged the job's.

@@ -1,0 +1,148 @@
+// The sequences of one model that have been admitted and have not ended, with the blocks of cache that they use:
+//
+//   admit() ──> prefill or decoding ──next_chunk()──> in flight ──take_results()──> prefill or decoding, or ended
+//                  │           ^
+//            preempt()   admit_preempted()
+//                  v           │
+//                  preempted: its cache is gone, its tokens stay; all of it is computed again, to the same bits
+//
+// Those that are not preempted are running. The methods below are all that changes a sequence, and every one of them
+// goes through change(), which sums the sequence up again: totals() and forecast() are always those of the lists, and
+// cost the same however many sequences there are.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <list>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "computron/sched/cache_blocks.h"
+#include "computron/sched/cache_forecast.h"
+#include "computron/sched/sequence.h"
+#include "computron/sched/waiting_queue.h"
+
+namespace computron {
+
+// What a model's cache was spared, and what it had to take back.
+struct CacheUse {
+  std::size_t preemptions = 0;        // of sequences, because blocks ran out
+  std::size_t prefix_hit_tokens = 0;  // of prompts, not computed because another request's were in the cache
+};
+
+// Sums over admitted sequences.
+struct SequenceTotals {
+  Backlog backlog;             // of all that does not end with what is in flight
+  std::size_t unfinished = 0;  // running, and not certain to end with what is in flight
+  int decoding = 0;            // running, with one token to compute at most
+  int catching_up = 0;         // running, computing again what it had before its cache was lost
+  SequenceTotals& operator+=(const SequenceTotals& other) {
+    backlog += other.backlog;
+    unfinished += other.unfinished;
+    decoding += other.decoding;
+    catching_up += other.catching_up;
+    return *this;
+  }
+  SequenceTotals& operator-=(const SequenceTotals& other) {
+    backlog -= other.backlog;
+    unfinished -= other.unfinished;
+    decoding -= other.decoding;
+    catching_up -= other.catching_up;
+    return *this;
+  }
+};
+
+class AdmittedSequences {
+ public:
+  enum class State : std::uint8_t { kPrefill, kDecoding, kInFlight, kPreempted };
+
+  // Read by everybody, changed by the methods below alone.
+  class Member {
+   public:
+    explicit Member(Sequence sequence) : sequence_(std::move(sequence)) {}
+    const Sequence& sequence() const { return sequence_; }
+    State state() const { return state_; }
+
+    bool chosen = false;  // for the pass that is being put together (pass_plan.cpp)
+
+   private:
+    friend class AdmittedSequences;
+    Sequence sequence_;
+    State state_ = State::kPreempted;
+    int shared_blocks_ = 0;  // of its first ones, that others use, too
+    // What it has been counted with in the sums.
+    SequenceTotals totals_;
+    CacheNeed need_;
+    enum class NeedIn : std::uint8_t { kNone, kForecast, kPreempted } need_in_ = NeedIn::kNone;
+  };
+  // Stays good until the sequence ends.
+  using Handle = std::list<Member>::iterator;
+  struct Older {
+    bool operator()(const Handle& a, const Handle& b) const;
+  };
+
+  // With no blocks; those that there are come by cache().resize().
+  AdmittedSequences(int block_tokens, bool prefix_caching) : cache_(block_tokens, prefix_caching) {}
+
+  // It runs from now on; behind a prefix hit, if it may.
+  void admit(Sequence sequence);
+  // The oldest preempted one runs again, under a new number. Requires one.
+  void admit_preempted(SequenceId id);
+  // Looks up its prefix anew: others may have computed more of it by now. Only before it has begun.
+  void reuse_prefix(Handle member);
+  // Its next chunk of at most `max_tokens` joins `chunks` and is in flight from now on; free or cached blocks join its
+  // list.
+  void next_chunk(Handle member, int max_tokens, std::vector<SequenceChunk>& chunks);
+  // What the chunk in flight came to; its completion if that was its end, and then the handle is void. `results` as in
+  // Sequence.
+  std::optional<Completion> take_results(Handle member, PassResults& results, double now_s);
+  // It gives its blocks back. Not while in flight, nor while preempted.
+  void preempt(Handle member);
+  // The cache is gone: running sequences begin again, those that the ranks know with numbers from ++last. Returns the
+  // numbers that the ranks know. Not while any is in flight.
+  std::vector<SequenceId> restart_running(SequenceId& last);
+
+  // Prefill and preempted ones: the oldest first; others: the longest in that state first.
+  std::vector<Handle> in_state(State state);
+  std::size_t count(State state) const { return lists_[static_cast<std::size_t>(state)].size(); }
+  // The oldest of the preempted ones, which is admitted next; requires one.
+  const Member& first_preempted() const { return lists_.back().front(); }
+  const std::set<Handle, Older>& running_by_age() const { return running_; }  // the oldest first
+  int running() const { return static_cast<int>(running_.size()); }
+
+  const SequenceTotals& totals() const { return totals_; }
+  // Of the running ones.
+  const CacheForecast& forecast() const { return forecast_; }
+  // What preempted ones need together when they run again.
+  const CacheNeed& preempted_need() const { return preempted_need_; }
+  // Of those that have ended.
+  double growth_ratio() const { return growth_ratio_.value(); }
+  // Tokens in the cache, summed up over the running ones; looks at each.
+  int computed_tokens() const;
+  const CacheUse& cache_use() const { return cache_use_; }
+  // Blocks are given to sequences and taken from them by the methods above.
+  CacheBlocks& cache() { return cache_; }
+  const CacheBlocks& cache() const { return cache_; }
+
+ private:
+  template <class Edit>
+  void change(Handle member, Edit&& edit);
+  void count_anew(Member& member);
+  void count_need_anew(Member& member);
+  void find_prefix(Member& member);
+  void run(Handle member);
+  void move(Handle member, State state);
+  std::list<Member>& list_of(State state) { return lists_[static_cast<std::size_t>(state)]; }
+
+  CacheBlocks cache_;
+  std::array<std::list<Member>, 4> lists_;  // [state]; preempted ones are the last
+  std::set<Handle, Older> running_;
+  SequenceTotals totals_;
+  CacheForecast forecast_;
+  CacheNeed preempted_need_;
+  GrowthRatio growth_ratio_;
+  CacheUse cache_use_;
+};
+
+}  // namespace computron

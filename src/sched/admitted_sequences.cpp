@@ -1,0 +1,185 @@
+#include "computron/sched/admitted_sequences.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace computron {
+namespace {
+
+// Of a sequence that has no chunk in flight and is not preempted.
+AdmittedSequences::State state_to_run(const Sequence& sequence) {
+  return sequence.pending_tokens() == 1 ? AdmittedSequences::State::kDecoding : AdmittedSequences::State::kPrefill;
+}
+
+SequenceTotals totals_of(const Sequence& sequence, bool preempted) {
+  SequenceTotals totals;
+  if (sequence.finished()) return totals;
+  const bool ends = sequence.ends_in_flight();
+  if (!preempted) {
+    totals.unfinished = ends ? 0 : 1;
+    totals.decoding = sequence.pending_tokens() <= 1 ? 1 : 0;
+    totals.catching_up = sequence.catching_up() ? 1 : 0;
+  }
+  if (ends) return totals;
+  totals.backlog = {.prompt_tokens = static_cast<std::size_t>(sequence.pending_tokens()),
+                    .generated_tokens = static_cast<std::size_t>(std::max(sequence.tokens_to_come(), 1)),
+                    .arrivals_s = sequence.request().arrival_s};
+  return totals;
+}
+
+}  // namespace
+
+// Equal requests are told apart by where they are.
+bool AdmittedSequences::Older::operator()(const Handle& a, const Handle& b) const {
+  const Request &x = a->sequence().request(), &y = b->sequence().request();
+  return arrives_earlier(x, y) || (!arrives_earlier(y, x) && std::less<>{}(&*a, &*b));
+}
+
+// --- Coming and going -------------------------------------------------------------------------------------------
+
+void AdmittedSequences::admit(Sequence sequence) {
+  std::list<Member>& preempted = list_of(State::kPreempted);  // for a moment: run() moves it on
+  preempted.emplace_front(std::move(sequence));
+  run(preempted.begin());
+}
+
+void AdmittedSequences::admit_preempted(SequenceId id) {
+  const Handle member = list_of(State::kPreempted).begin();
+  member->sequence_.restart(id);
+  run(member);
+}
+
+// The state is that of a sequence without a cache; where a prefix hit leaves it one token, it joins the decoding ones
+// behind its first pass.
+void AdmittedSequences::run(Handle member) {
+  change(member, [&](Sequence& sequence) {
+    running_.insert(member);
+    move(member, state_to_run(sequence));
+    find_prefix(*member);
+  });
+}
+
+void AdmittedSequences::reuse_prefix(Handle member) {
+  change(member, [&](Sequence&) { find_prefix(*member); });
+}
+
+void AdmittedSequences::find_prefix(Member& member) {
+  member.sequence_.reuse_prefix(cache_);
+  const std::vector<std::uint32_t>& blocks = member.sequence_.blocks();
+  member.shared_blocks_ = static_cast<int>(
+      std::count_if(blocks.begin(), blocks.end(), [this](std::uint32_t b) { return cache_.ref_count(b) > 1; }));
+}
+
+void AdmittedSequences::next_chunk(Handle member, int max_tokens, std::vector<SequenceChunk>& chunks) {
+  change(member, [&](Sequence& sequence) {
+    const bool first = !sequence.begun();
+    chunks.push_back(sequence.next_chunk(max_tokens, cache_));
+    if (first) cache_use_.prefix_hit_tokens += chunks.back().start;
+    move(member, State::kInFlight);
+  });
+}
+
+std::optional<Completion> AdmittedSequences::take_results(Handle member, PassResults& results, double now_s) {
+  change(member, [&](Sequence& sequence) {
+    sequence.take_results(results, now_s);
+    if (!sequence.finished()) move(member, state_to_run(sequence));
+  });
+  Sequence& sequence = member->sequence_;
+  if (!sequence.finished()) return std::nullopt;
+  cache_.release(sequence.blocks());
+  running_.erase(member);
+  Completion completion = sequence.take_completion();
+  growth_ratio_.observe(sequence.request(), completion);
+  list_of(State::kInFlight).erase(member);
+  return completion;
+}
+
+void AdmittedSequences::preempt(Handle member) {
+  change(member, [&](Sequence& sequence) {
+    sequence.preempt(cache_);
+    running_.erase(member);
+    member->shared_blocks_ = 0;
+    move(member, State::kPreempted);
+  });
+  ++cache_use_.preemptions;
+}
+
+std::vector<SequenceId> AdmittedSequences::restart_running(SequenceId& last) {
+  std::vector<SequenceId> told;
+  for (const Handle member : running_) {
+    change(member, [&](Sequence& sequence) {
+      if (sequence.begun()) told.push_back(sequence.id());
+      cache_.release(sequence.blocks());
+      sequence.restart(sequence.begun() ? ++last : sequence.id());
+      member->shared_blocks_ = 0;
+      move(member, state_to_run(sequence));
+    });
+  }
+  return told;
+}
+
+// --- Lists ------------------------------------------------------------------------------------------------------
+
+std::vector<AdmittedSequences::Handle> AdmittedSequences::in_state(State state) {
+  std::list<Member>& list = list_of(state);
+  std::vector<Handle> members;
+  members.reserve(list.size());
+  for (auto member = list.begin(); member != list.end(); ++member) members.push_back(member);
+  return members;
+}
+
+// To the list's end, but prefill and preempted ones by age.
+void AdmittedSequences::move(Handle member, State state) {
+  std::list<Member>&from = list_of(member->state_), &to = list_of(state);
+  auto place = to.end();
+  if (state == State::kPrefill || state == State::kPreempted) {
+    place = to.begin();
+    while (place != to.end() && (place == member || Older{}(place, member))) ++place;
+  }
+  to.splice(place, from, member);
+  member->state_ = state;
+}
+
+// --- Sums -------------------------------------------------------------------------------------------------------
+
+// Everything that changes a sequence, its state or its blocks happens in `edit`.
+template <class Edit>
+void AdmittedSequences::change(Handle member, Edit&& edit) {
+  edit(member->sequence_);
+  count_anew(*member);
+}
+
+void AdmittedSequences::count_anew(Member& member) {
+  const SequenceTotals now = totals_of(member.sequence_, member.state_ == State::kPreempted);
+  totals_ -= std::exchange(member.totals_, now);
+  totals_ += now;
+  count_need_anew(member);
+}
+
+void AdmittedSequences::count_need_anew(Member& member) {
+  using In = decltype(member.need_in_);
+  const In in = member.sequence_.finished()          ? In::kNone
+                : member.state_ == State::kPreempted ? In::kPreempted
+                                                     : In::kForecast;
+  CacheNeed need;
+  if (in != In::kNone) {
+    const auto tokens = static_cast<int>(member.sequence_.tokens().size());
+    need = cache_need(member.sequence_.request(), tokens, cache_.block_tokens());
+    need.blocks -= member.shared_blocks_;  // they are counted with those that use them, too
+  }
+  if (in == member.need_in_ && need == member.need_) return;
+  if (member.need_in_ == In::kForecast) forecast_.remove(member.need_);
+  if (member.need_in_ == In::kPreempted) preempted_need_ -= member.need_;
+  if (in == In::kForecast) forecast_.add(need);
+  if (in == In::kPreempted) preempted_need_ += need;
+  member.need_in_ = in;
+  member.need_ = need;
+}
+
+int AdmittedSequences::computed_tokens() const {
+  int tokens = 0;
+  for (const Handle member : running_) tokens += member->sequence().computed_tokens();
+  return tokens;
+}
+
+}  // namespace computron
