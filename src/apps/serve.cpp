@@ -11,6 +11,9 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
 
 #include "computron/base/digest.h"
 #include "computron/base/log.h"
@@ -62,7 +65,7 @@ struct ServeOptions {
 
 // What only rank 0 has: the two ends of the flow of requests.
 struct Files {
-  std::unique_ptr<ResultJournal> journal;  // until the writer has it
+  std::optional<FoundOutput> output;  // until the writer has it
   std::unique_ptr<ResultWriter> writer;
   std::unique_ptr<RequestReader> reader;
 };
@@ -161,8 +164,7 @@ void open_output(ServeOptions& options, int ranks, Files& files) {
   }
   if (options.dry_run) return;
   options.job.options.indices = read_indices_apart(options.job.options.models);
-  files.journal =
-      std::make_unique<ResultJournal>(options.output, options.requests, settings_of(options, ranks), options.journal);
+  files.output = claim_output(options.output, options.requests, settings_of(options, ranks), options.journal);
   check_folder(options.metrics);
   check_folder(options.trace);
   check_folder(options.status);
@@ -170,7 +172,7 @@ void open_output(ServeOptions& options, int ranks, Files& files) {
 
 // Rank 0 tells all whether the output is there already.
 bool is_complete(const Communicator& world, const ServeOptions& options, const Files& files) {
-  const bool complete = files.journal && files.journal->complete();
+  const bool complete = files.output && std::holds_alternative<CompleteOutput>(*files.output);
   if (complete) spdlog::info("'{}' has a result of every request: nothing to do", options.output);
   return world.broadcast({static_cast<std::byte>(complete)}, 0)[0] != std::byte{0};
 }
@@ -187,10 +189,10 @@ void open_input(const ServeOptions& options, const Job& job, Files& files) {
     files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits);
     return;
   }
-  files.journal->begin();
-  std::shared_ptr<Spool> spool = options.requests == "-" ? files.journal->open_spool() : nullptr;
+  ResultJournal journal = std::get<ClaimedOutput>(*std::move(files.output)).begin();
+  std::shared_ptr<Spool> spool = options.requests == "-" ? journal.open_spool() : nullptr;
   files.writer = std::make_unique<ResultWriter>(
-      std::move(files.journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
+      std::move(journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
   files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits, &files.writer->history(),
                                                  std::move(spool));
 }
@@ -279,7 +281,7 @@ bool serve_rank_0(const ServeOptions& options, Job& job, Files& files, Configura
   facts.requests_before = files.writer->history().lines_done();
   note_choices(job, configuration);
   facts.configuration = std::move(configuration);
-  if (all_done) job.run_beside_heartbeat([&] { files.writer->finish(); });
+  if (all_done) job.run_beside_heartbeat([&] { std::move(*files.writer).finish(); });
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
   if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
   return all_done;

@@ -3,20 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
+#include "computron/base/json.h"
 #include "computron/base/printable.h"
 #include "computron/checkpoint/safetensors.h"
 
 namespace computron {
 namespace {
 
-using nlohmann::json;
-
 // Refuses every event; a parser allows what it expects. An event that returns goes on, all failures throw.
-class StrictHandler : public nlohmann::json_sax<json> {
+class StrictHandler : public JsonEvents {
  public:
   explicit StrictHandler(std::string about) : about_(std::move(about)) {}
 
@@ -24,24 +22,22 @@ class StrictHandler : public nlohmann::json_sax<json> {
   void parse(std::string_view text) {
     const std::size_t zero = text.find('\0');
     if (zero != std::string_view::npos) throw CheckpointError(fmt::format("{}: a zero byte at {}", about_, zero));
-    json::sax_parse(text, this);
+    if (const auto fault = read_json(text, *this)) {
+      throw CheckpointError(fmt::format("{}: no valid JSON in UTF-8 at byte {}", about_, fault->position));
+    }
   }
 
-  bool null() override { unexpected("null"); }
-  bool boolean(bool) override { unexpected("true or false"); }
-  bool number_integer(number_integer_t) override { unexpected("a negative number"); }
-  bool number_unsigned(number_unsigned_t) override { unexpected("a number"); }
-  bool number_float(number_float_t, const string_t&) override { unexpected("a number that is no integer of 64 bits"); }
-  bool string(string_t&) override { unexpected("a string"); }
-  bool binary(binary_t&) override { unexpected("binary data"); }
-  bool start_object(std::size_t) override { unexpected("an object"); }
-  bool key(string_t&) override { unexpected("a key"); }
-  bool end_object() override { unexpected("the end of an object"); }
-  bool start_array(std::size_t) override { unexpected("a list"); }
-  bool end_array() override { unexpected("the end of a list"); }
-  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
-    throw CheckpointError(fmt::format("{}: no valid JSON in UTF-8 at byte {}", about_, position));
-  }
+  void null() override { unexpected("null"); }
+  void boolean(bool) override { unexpected("true or false"); }
+  void negative(std::int64_t) override { unexpected("a negative number"); }
+  void integer(std::uint64_t) override { unexpected("a number"); }
+  void number(double) override { unexpected("a number that is no integer of 64 bits"); }
+  void string(std::string&) override { unexpected("a string"); }
+  void begin_object() override { unexpected("an object"); }
+  void key(std::string&) override { unexpected("a key"); }
+  void end_object() override { unexpected("the end of an object"); }
+  void begin_list() override { unexpected("a list"); }
+  void end_list() override { unexpected("the end of a list"); }
 
  protected:
   [[noreturn]] void fail(const std::string& what) const {
@@ -80,61 +76,55 @@ class HeaderHandler final : public StrictHandler {
     return std::move(entries_);
   }
 
-  bool start_object(std::size_t) override {
+  void begin_object() override {
     if (at_ == At::kOutside) return go(At::kFile);
     if (at_ == At::kFile) return go(name_ == "__metadata__" ? At::kMetadata : At::kTensor);
     unexpected("an object");
   }
 
-  bool end_object() override {
+  void end_object() override {
     if (at_ == At::kTensor) finish_tensor();
     return go(at_ == At::kFile ? At::kOutside : At::kFile);
   }
 
-  bool key(string_t& name) override {
+  void key(std::string& name) override {
     if (at_ == At::kFile) return start_entry(name);
     const bool known = name == "dtype" || name == "shape" || name == "data_offsets";
     if (at_ == At::kTensor && !known) fail(fmt::format("unknown key '{}'", printable(name)));
     if (!keys_.insert(name).second) refuse_duplicate(name);
     if (keys_.size() > kMaxSafetensorsTensors) fail("too many keys");
     part_ = name;
-    return true;
   }
 
-  bool string(string_t& text) override {
-    if (at_ == At::kMetadata) return true;
+  void string(std::string& text) override {
+    if (at_ == At::kMetadata) return;
     if (at_ != At::kTensor || part_ != "dtype") unexpected("a string");
     if (bits_of(text) == 0) fail(fmt::format("unknown dtype '{}'", printable(text)));
     entry_.dtype = text;
-    return true;
   }
 
-  bool start_array(std::size_t) override {
+  void begin_list() override {
     if (at_ != At::kTensor || part_ == "dtype") unexpected("a list");
     return go(part_ == "shape" ? At::kShape : At::kOffsets);
   }
 
-  bool end_array() override { return go(At::kTensor); }
+  void end_list() override { return go(At::kTensor); }
 
-  bool number_unsigned(number_unsigned_t value) override {
+  void integer(std::uint64_t value) override {
     if (at_ != At::kShape && at_ != At::kOffsets) unexpected("a number");
     auto& numbers = at_ == At::kShape ? entry_.shape : offsets_;
     if (numbers.size() == (at_ == At::kShape ? kMaxSafetensorsRank : 2)) {
       fail(fmt::format("more than {} numbers in '{}'", numbers.size(), part_));
     }
     numbers.push_back(value);
-    return true;
   }
 
  private:
   enum class At { kOutside, kFile, kMetadata, kTensor, kShape, kOffsets };
 
-  bool go(At at) {
-    at_ = at;
-    return true;
-  }
+  void go(At at) { at_ = at; }
 
-  bool start_entry(const std::string& name) {
+  void start_entry(const std::string& name) {
     const bool fresh = name == "__metadata__" ? !std::exchange(has_metadata_, true) : !entries_.contains(name);
     if (!fresh) refuse_duplicate(name);
     if (entries_.size() == kMaxSafetensorsTensors) fail(fmt::format("more than {} tensors", kMaxSafetensorsTensors));
@@ -142,7 +132,6 @@ class HeaderHandler final : public StrictHandler {
     entry_ = {};
     offsets_.clear();
     keys_.clear();
-    return true;
   }
 
   void finish_tensor() {
@@ -225,52 +214,51 @@ class IndexHandler final : public StrictHandler {
     return std::move(map_);
   }
 
-  bool null() override { return pass("null"); }
-  bool boolean(bool) override { return pass("true or false"); }
-  bool number_integer(number_integer_t) override { return pass("a number"); }
-  bool number_unsigned(number_unsigned_t) override { return pass("a number"); }
-  bool number_float(number_float_t, const string_t&) override { return pass("a number"); }
-  bool start_array(std::size_t) override { return pass("a list") && deepen(); }
-  bool end_array() override { return --depth_ >= 0; }
-  bool end_object() override {
+  void null() override { pass("null"); }
+  void boolean(bool) override { pass("true or false"); }
+  void negative(std::int64_t) override { pass("a number"); }
+  void integer(std::uint64_t) override { pass("a number"); }
+  void number(double) override { pass("a number"); }
+  void begin_list() override {
+    pass("a list");
+    deepen();
+  }
+  void end_list() override { --depth_; }
+  void end_object() override {
     in_map_ = false;
-    return --depth_ >= 0;
+    --depth_;
   }
 
-  bool start_object(std::size_t) override {
+  void begin_object() override {
     if (in_map_) unexpected("an object");
     in_map_ = depth_ == 1 && key_ == "weight_map";
     return deepen();
   }
 
-  bool key(string_t& name) override {
+  void key(std::string& name) override {
     if (depth_ == 1 && name == "weight_map" && std::exchange(has_map_, true)) fail("the key 'weight_map' stands twice");
     if (in_map_ && map_.contains(name)) fail(fmt::format("the tensor '{}' stands twice", printable(name)));
     if (in_map_ && map_.size() == kMaxSafetensorsTensors) fail("too many tensors");
     key_ = name;
-    return true;
   }
 
-  bool string(string_t& text) override {
+  void string(std::string& text) override {
     if (!in_map_) return pass("a string");
     if (const char* fault = fault_of_file_name(text)) {
       fail(fmt::format("tensor '{}' is said to be in '{}', {}", printable(key_), printable(text), fault));
     }
     map_.emplace(key_, text);
-    return true;
   }
 
  private:
   static constexpr int kMaxDepth = 16;
 
   // A value that may stand anywhere but in the map, in its place, or instead of the whole.
-  bool pass(const char* what) const {
+  void pass(const char* what) const {
     if (in_map_ || depth_ == 0 || (depth_ == 1 && key_ == "weight_map")) unexpected(what);
-    return true;
   }
-  bool deepen() {
+  void deepen() {
     if (++depth_ > kMaxDepth) fail(fmt::format("nested deeper than {}", kMaxDepth));
-    return true;
   }
   std::string where() const override { return in_map_ ? "weight_map: " : ""; }
 

@@ -10,18 +10,19 @@
 #include <string>
 
 #include "computron/base/error.h"
+#include "computron/base/json.h"
 
 namespace computron {
 
 // Copying and printing a document recurses, so one of a million brackets must not come to be.
 inline nlohmann::json parse_json_object(const std::string& text, const char* what = "model configuration") {
   static constexpr int kMaxDepth = 64;
-  const auto check_depth = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    if (depth > kMaxDepth) throw ConfigError(fmt::format("model configuration: nested deeper than {}", kMaxDepth));
-    return true;
-  };
-  const auto json = nlohmann::json::parse(text, check_depth, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw ConfigError(std::string(what) + " is not a JSON object");
+  nlohmann::json json;
+  const auto fault = parse_json(text, {.depth = kMaxDepth}, json);
+  if (fault && fault->kind == JsonFault::Kind::kTooDeep) {
+    throw ConfigError(fmt::format("model configuration: nested deeper than {}", kMaxDepth));
+  }
+  if (fault || !json.is_object()) throw ConfigError(std::string(what) + " is not a JSON object");
   return json;
 }
 

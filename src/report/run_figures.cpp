@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "computron/base/error.h"
+#include "computron/base/json.h"
 #include "computron/base/printable.h"
 
 namespace computron {
@@ -176,15 +177,13 @@ void read_additions(const Field& root, RunFigures& run) {
 }
 
 Json parse(std::string_view text, const std::string& file) {
-  const auto keep = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) throw Error(ExitCode::kData, file + ": nested too deep for the figures of a run");
-    return true;
-  };
-  try {
-    return Json::parse(text, keep);
-  } catch (const Json::exception& error) {
-    throw Error(ExitCode::kData, fmt::format("{}: not JSON: {}", file, printable(error.what())));
+  Json value;
+  const auto fault = parse_json(text, {.depth = kMaxDepth}, value);
+  if (!fault) return value;
+  if (fault->kind == JsonFault::Kind::kTooDeep) {
+    throw Error(ExitCode::kData, file + ": nested too deep for the figures of a run");
   }
+  throw Error(ExitCode::kData, fmt::format("{}: not JSON: {}", file, printable(fault->message)));
 }
 
 }  // namespace

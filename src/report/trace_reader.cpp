@@ -3,18 +3,16 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "computron/base/error.h"
+#include "computron/base/json.h"
 #include "computron/base/printable.h"
 #include "computron/base/trace.h"
 #include "computron/report/trace_spans.h"
 
 namespace computron {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr double kMaxRank = 1 << 20;
 constexpr double kMaxModels = 1 << 16;
@@ -154,55 +152,52 @@ class Keeper {
   std::map<int, bool> known_;
 };
 
-// The events of a JSON text, whatever else is in it, as nlohmann's SAX parser calls.
-class EventHandler {
+// The events of a JSON text, whatever else is in it.
+class EventHandler final : public JsonEvents {
  public:
-  EventHandler(const std::string& file, Keeper& keeper) : file_(file), keeper_(keeper) { event_.clear(); }
+  EventHandler(const std::string& file, Keeper& keeper) : keeper_(keeper), file_(file) { event_.clear(); }
 
-  bool null() { return true; }
-  bool boolean(bool) { return value("true or false"); }
-  bool number_integer(std::int64_t v) { return number(static_cast<double>(v)); }
-  bool number_unsigned(std::uint64_t v) { return number(static_cast<double>(v)); }
-  bool number_float(double v, const std::string&) { return number(v); }
-  bool string(std::string& text) {
-    if (const Slot* slot = wanted(/*text=*/true, "text")) event_.texts[slot->at] = std::move(text);
-    return true;
+  void read(std::istream& in) {
+    const auto fault = read_json(in, *this);
+    if (!fault) return;
+    throw Error(ExitCode::kData,
+                fmt::format("{}: not JSON from byte {} on: {}", file_, fault->position, printable(fault->message)));
   }
-  bool binary(std::vector<std::uint8_t>&) { return true; }
-  bool key(std::string& name) {
+
+  void boolean(bool) override { wanted(/*text=*/true, "true or false"); }
+  void negative(std::int64_t value) override { number(static_cast<double>(value)); }
+  void integer(std::uint64_t value) override { number(static_cast<double>(value)); }
+  void number(double value) override {
+    if (const Slot* slot = wanted(/*text=*/false, "a number")) event_.numbers[slot->at] = value;
+  }
+  void string(std::string& text) override {
+    if (const Slot* slot = wanted(/*text=*/true, "text")) event_.texts[slot->at] = std::move(text);
+  }
+  void key(std::string& name) override {
     if (depth_ == 1) in_list_ = name == "traceEvents";
     if (depth_ == event_depth()) key_ = name;
     if (depth_ == event_depth() + 1 && in_args_) key_ = "args." + name;
-    return true;
   }
-  bool start_object(std::size_t) {
+  void begin_object() override {
     if (depth_ == event_depth() && in_events_) in_args_ = key_ == "args";
     ++depth_;
-    return true;
   }
-  bool end_object() {
+  void end_object() override {
     --depth_;
     if (depth_ == event_depth()) in_args_ = false;
     if (depth_ == event_depth() - 1 && in_events_) {
       keeper_.take(event_);
       event_.clear();
     }
-    return true;
   }
-  bool start_array(std::size_t) {
+  void begin_list() override {
     if (depth_ == 0) in_list_ = bare_ = true;  // a bare list of events is a trace, too
     if (depth_ == event_depth() - 2 && in_list_) in_events_ = true;
     ++depth_;
-    return true;
   }
-  bool end_array() {
+  void end_list() override {
     --depth_;
     if (depth_ == event_depth() - 2) in_events_ = false;
-    return true;
-  }
-  bool parse_error(std::size_t position, const std::string&, const Json::exception& error) {
-    throw Error(ExitCode::kData,
-                fmt::format("{}: not JSON from byte {} on: {}", file_, position, printable(error.what())));
   }
 
  private:
@@ -219,17 +214,9 @@ class EventHandler {
     }
     return nullptr;
   }
-  bool number(double value) {
-    if (const Slot* slot = wanted(/*text=*/false, "a number")) event_.numbers[slot->at] = value;
-    return true;
-  }
-  bool value(const char* kind) {
-    wanted(/*text=*/true, kind);
-    return true;
-  }
 
-  const std::string& file_;
   Keeper& keeper_;
+  const std::string& file_;
   Event event_;
   std::string key_;
   int depth_ = 0;
@@ -241,8 +228,7 @@ class EventHandler {
 RunTrace read_run_trace(std::istream& in, const std::string& file) {
   RunTrace trace;
   Keeper keeper(file, trace);
-  EventHandler handler(file, keeper);
-  Json::sax_parse(in, &handler);
+  EventHandler(file, keeper).read(in);
   keeper.finish();
   return trace;
 }

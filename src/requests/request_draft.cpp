@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
 
+#include "computron/base/json.h"
 #include "computron/base/json_text.h"
 #include "computron/storage/text_fault.h"
 
@@ -26,31 +26,30 @@ JsonValue number_value(double number) {
   return {.kind = Kind::kFloat, .number = number};
 }
 
-// Receives nlohmann's events. Throws RequestError out of the parser at the first fault; that loses nothing, because
-// the parser keeps its state on its own stack.
-class DraftBuilder {
+// Builds a draft of a line's events. Throws RequestError out of the parser at the first fault.
+class DraftBuilder final : public JsonEvents {
  public:
   DraftBuilder(std::string_view line, std::size_t columns_before, const ParseBounds& bounds)
       : line_(line), columns_before_(columns_before), bounds_(bounds) {}
 
-  bool null() { return put({}); }
-  bool boolean(bool value) { return put({.kind = Kind::kBool, .boolean = value}); }
-  bool number_integer(std::int64_t value) { return put({.kind = Kind::kInteger, .integer = value}); }
-  bool number_unsigned(std::uint64_t value);
-  bool number_float(double value, const std::string&) { return put(number_value(value)); }
-  bool string(std::string& value) { return put({.kind = Kind::kString, .text = std::move(value)}); }
-  bool binary(nlohmann::json::binary_t&) { return true; }  // JSON text has none
-  bool start_object(std::size_t);
-  bool key(std::string& name);
-  bool end_object();
-  bool start_array(std::size_t);
-  bool end_array();
-  bool parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception& error);
+  void null() override { put({}); }
+  void boolean(bool value) override { put({.kind = Kind::kBool, .boolean = value}); }
+  void negative(std::int64_t value) override { put({.kind = Kind::kInteger, .integer = value}); }
+  void integer(std::uint64_t value) override;
+  void number(double value) override { put(number_value(value)); }
+  void string(std::string& value) override { put({.kind = Kind::kString, .text = std::move(value)}); }
+  void begin_object() override;
+  void key(std::string& name) override;
+  void end_object() override;
+  void begin_list() override;
+  void end_list() override;
 
-  RequestDraft take();
+  // Of the whole line.
+  RequestDraft read();
 
  private:
-  bool put(JsonValue value);
+  void put(JsonValue value);
+  [[noreturn]] void fail(const JsonFault& fault) const;
   void add_item(JsonValue value);
   JsonValue* inner_list();
   void descend();
@@ -77,19 +76,18 @@ class DraftBuilder {
   int inner_depth_ = 0;          // depth_ inside it
 };
 
-bool DraftBuilder::number_unsigned(std::uint64_t value) {
-  if (std::in_range<std::int64_t>(value)) return number_integer(static_cast<std::int64_t>(value));
-  return put({.kind = Kind::kFloat, .number = static_cast<double>(value)});
+void DraftBuilder::integer(std::uint64_t value) {
+  if (std::in_range<std::int64_t>(value)) return negative(static_cast<std::int64_t>(value));
+  put({.kind = Kind::kFloat, .number = static_cast<double>(value)});
 }
 
-bool DraftBuilder::put(JsonValue value) {
+void DraftBuilder::put(JsonValue value) {
   if (container_ != nullptr && depth_ == container_depth_) {
     add_item(std::move(value));
   } else if (target_ != nullptr) {
     *target_ = std::move(value);
     target_ = nullptr;
   }
-  return true;
 }
 
 void DraftBuilder::add_item(JsonValue value) {
@@ -112,7 +110,7 @@ void DraftBuilder::descend() {
   throw RequestError(400, "too_deep", fmt::format("{}: nested deeper than {} levels", path(), bounds_.max_depth));
 }
 
-bool DraftBuilder::start_object(std::size_t) {
+void DraftBuilder::begin_object() {
   JsonValue* const field = target_;
   put({.kind = Kind::kObject});
   descend();
@@ -121,19 +119,18 @@ bool DraftBuilder::start_object(std::size_t) {
   if (field == nullptr) {
     const bool message = depth_ == 4 && in_body_ && body_key_ == "messages";
     if (message && draft_.messages.size() < bounds_.max_lists) keep_fields(draft_.messages.emplace_back());
-    return true;
+    return;
   }
   if (depth_ == 2 && top_key_ == "body") {
     in_body_ = true;
-    return true;
+    return;
   }
   if (depth_ == 3 && in_body_ && (body_key_ == "image" || body_key_ == "logit_bias")) {
     keep_fields(body_key_ == "image" ? draft_.image : draft_.logit_bias);
-    return true;
+    return;
   }
   container_ = field;
   container_depth_ = depth_;
-  return true;
 }
 
 void DraftBuilder::keep_fields(JsonFields& fields) {
@@ -141,7 +138,7 @@ void DraftBuilder::keep_fields(JsonFields& fields) {
   inner_depth_ = depth_;
 }
 
-bool DraftBuilder::key(std::string& name) {
+void DraftBuilder::key(std::string& name) {
   if (++keys_ > kMaxKeys) {
     throw RequestError(400, "invalid_request", fmt::format("{}: more than {} keys in a line", path(), kMaxKeys));
   }
@@ -159,24 +156,22 @@ bool DraftBuilder::key(std::string& name) {
   } else if (inner_ != nullptr && depth_ == inner_depth_) {
     target_ = &(*inner_)[*stored];
   }
-  return true;
 }
 
-bool DraftBuilder::end_object() {
+void DraftBuilder::end_object() {
   open_keys_.pop_back();
-  return end_array();
+  end_list();
 }
 
-bool DraftBuilder::start_array(std::size_t) {
+void DraftBuilder::begin_list() {
   JsonValue* const field = target_;
   put({.kind = Kind::kList});
   JsonValue* const list = field != nullptr ? field : inner_list();
   descend();
-  if (list == nullptr) return true;
+  if (list == nullptr) return;
   if (field == nullptr) outer_ = container_;
   container_ = list;
   container_depth_ = depth_;
-  return true;
 }
 
 // Where the list that opens in the list of a field is kept, if it is.
@@ -187,7 +182,7 @@ JsonValue* DraftBuilder::inner_list() {
   return &container_->lists.emplace_back(JsonValue{.kind = Kind::kList});
 }
 
-bool DraftBuilder::end_array() {
+void DraftBuilder::end_list() {
   if (container_ != nullptr && depth_ == container_depth_) {
     container_ = std::exchange(outer_, nullptr);
     --container_depth_;
@@ -198,7 +193,6 @@ bool DraftBuilder::end_array() {
     in_body_ = false;
     body_key_.clear();
   }
-  return true;
 }
 
 std::string DraftBuilder::path() const {
@@ -215,30 +209,31 @@ std::string_view DraftBuilder::not_a_number_at(std::size_t position) const {
   return {};
 }
 
-bool DraftBuilder::parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception& error) {
-  const std::string_view what = error.what();
+void DraftBuilder::fail(const JsonFault& fault) const {
+  const std::string_view what = fault.message;
   const bool in_value = what.find("while parsing value") != std::string_view::npos;
-  constexpr int kNumberOverflow = 406;
-  const std::string_view number = error.id == kNumberOverflow ? std::string_view(token)
-                                  : in_value                  ? not_a_number_at(position)
-                                                              : std::string_view();
+  const bool too_large = fault.kind == JsonFault::Kind::kNumberTooLarge;
+  const std::string_view number = too_large  ? std::string_view(fault.token)
+                                  : in_value ? not_a_number_at(fault.position)
+                                             : std::string_view();
   if (!number.empty()) {
     throw RequestError(400, "invalid_parameter", fmt::format("{}: {} is not a finite number", path(), cut(number)));
   }
   const auto start = what.find("syntax error");
   const auto reason = what.substr(start == std::string_view::npos ? 0 : start, 160);
   throw RequestError(400, "invalid_json",
-                     fmt::format("malformed JSON at byte column {}: {}", columns_before_ + position, reason));
+                     fmt::format("malformed JSON at byte column {}: {}", columns_before_ + fault.position, reason));
 }
 
-RequestDraft DraftBuilder::take() {
+RequestDraft DraftBuilder::read() {
+  if (const auto fault = read_json(line_, *this)) fail(*fault);
   if (!is_object_) throw RequestError(400, "invalid_request", "the line is not a JSON object");
   return std::move(draft_);
 }
 
 void check_text(std::string_view line, std::size_t columns_before) {
   std::optional<TextFault> fault = find_text_fault(line);
-  // nlohmann's parser would skip a byte order mark wherever it starts.
+  // The parser would skip a byte order mark wherever it starts.
   if (line.starts_with(kByteOrderMark)) fault = {0, "a byte order mark elsewhere than at the start of the input"};
   if (!fault) return;
   throw RequestError(400, "invalid_utf8",
@@ -272,9 +267,7 @@ RequestDraft read_draft(RequestId line_number, std::string_view line, const Pars
   const std::size_t columns_before = marked ? kByteOrderMark.size() : 0;
   line.remove_prefix(columns_before);
   check_text(line, columns_before);
-  DraftBuilder builder(line, columns_before, bounds);
-  nlohmann::json::sax_parse(line.begin(), line.end(), &builder);
-  return builder.take();
+  return DraftBuilder(line, columns_before, bounds).read();
 }
 
 }  // namespace computron

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "computron/base/json.h"
 #include "computron/base/json_text.h"
 
 namespace computron {
@@ -62,10 +63,8 @@ std::string read_text(const std::string& file) {
 
 json parse_list(const std::string& file) {
   json list;
-  try {
-    list = json::parse(read_text(file));
-  } catch (const json::parse_error& error) {
-    refuse(fmt::format("roster '{}'", file), cut(error.what(), 200));
+  if (const auto fault = parse_json(read_text(file), {}, list)) {
+    refuse(fmt::format("roster '{}'", file), cut(fault->message, 200));
   }
   if (!list.is_array() || list.empty()) {
     refuse(fmt::format("roster '{}'", file), "must be a JSON list of at least one model");

@@ -189,7 +189,7 @@ void BatchFrontEnd::end_status(const char* end, double now) {
 void BatchFrontEnd::stop(bool in_order, double now) {
   progress_line_.finish(start_s_ + now, progress({}));
   end_status("stopped", now);
-  writer_.stop(in_order);
+  std::move(writer_).stop(in_order);
 }
 
 void BatchFrontEnd::finish(double now) {

@@ -1,7 +1,6 @@
 #include "computron/storage/custom_id_scanner.h"
 
-#include <nlohmann/json.hpp>
-
+#include "computron/base/json.h"
 #include "computron/storage/text_fault.h"
 
 namespace computron {
@@ -9,12 +8,17 @@ namespace {
 
 constexpr std::size_t kMaxStringBytes = std::size_t{64} << 10;  // longer ones are taken for damage
 
+struct LastString final : JsonEvents {
+  void string(std::string& value) override { text = std::move(value); }
+  std::string text;
+};
+
 // What a JSON string means that stands as `raw` between its quotes, if it is valid.
 std::optional<std::string> decode(const std::string& raw) {
   if (raw.size() > kMaxStringBytes || find_text_fault(raw)) return std::nullopt;
-  const auto value = nlohmann::json::parse('"' + raw + '"', nullptr, /*allow_exceptions=*/false);
-  if (!value.is_string()) return std::nullopt;
-  return value.get<std::string>();
+  LastString value;
+  if (read_json('"' + raw + '"', value)) return std::nullopt;
+  return std::move(value.text);
 }
 
 }  // namespace

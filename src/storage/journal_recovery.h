@@ -6,8 +6,7 @@
 //   2. Every COMMIT that still counts is held against the bytes it describes; from the first that does not fit on,
 //      results are void.
 //   3. Behind the last COMMIT, whole result lines of lines that were read and are not done count too: the process
-//   ended,
-//      not the machine.
+//      ended, not the machine.
 #pragma once
 
 #include <optional>

@@ -120,9 +120,9 @@ Durability parse_durability(const std::string& text) {
   throw Error(ExitCode::kUsage, fmt::format("--durability: '{}' is not process, node or result", text));
 }
 
-struct ResultJournal::Impl {
-  Impl(const std::string& path, const std::string& input_path, Settings settings, const JournalOptions& options,
-       SystemCalls& calls);
+struct JournalState {
+  JournalState(const std::string& path, const std::string& input_path, Settings settings, const JournalOptions& options,
+               SystemCalls& calls);
 
   void look_at_output();
   bool is_this_commands(const AppendFile& output, journal::Done& done) const;
@@ -132,6 +132,7 @@ struct ResultJournal::Impl {
   bool must_rebuild() const;
   void check_recovered() const;
   void repair();
+  void begin();
   void warn_of_damage() const;
   std::size_t tail_lines() const;
   AppendFile open(const std::string& name) const;
@@ -167,8 +168,8 @@ struct ResultJournal::Impl {
 
 // --- Looking ----------------------------------------------------------------------------------------------------
 
-ResultJournal::Impl::Impl(const std::string& path, const std::string& input_path, Settings settings,
-                          const JournalOptions& options, SystemCalls& calls)
+JournalState::JournalState(const std::string& path, const std::string& input_path, Settings settings,
+                           const JournalOptions& options, SystemCalls& calls)
     : path(path),
       input_path(input_path),
       settings(std::move(settings)),
@@ -189,7 +190,7 @@ ResultJournal::Impl::Impl(const std::string& path, const std::string& input_path
 
 // Whoever runs a command again that has come to its end, as batch systems do, finds that out at once. Nothing else may
 // take the place of a file that is there.
-void ResultJournal::Impl::look_at_output() {
+void JournalState::look_at_output() {
   const Existing output(folder, names.output);
   if (!output.file) return;
   if (!is_this_commands(output.file, done)) {
@@ -215,7 +216,7 @@ void ResultJournal::Impl::look_at_output() {
 }
 
 // From OUT.done, which is of no use if it is damaged or OUT is another file by now.
-bool ResultJournal::Impl::is_this_commands(const AppendFile& output, journal::Done& done) const {
+bool JournalState::is_this_commands(const AppendFile& output, journal::Done& done) const {
   const Existing file(folder, names.done);
   const auto found = journal::read_done_file(file.reader());
   if (!found || found->made.output_bytes != output.end()) return false;
@@ -224,7 +225,7 @@ bool ResultJournal::Impl::is_this_commands(const AppendFile& output, journal::Do
   return true;
 }
 
-void ResultJournal::Impl::write_done() {
+void JournalState::write_done() {
   AppendFile file = open(names.done);
   file.cut(0);
   done.output_bytes = partial.end();
@@ -233,7 +234,7 @@ void ResultJournal::Impl::write_done() {
   file.sync();
 }
 
-void ResultJournal::Impl::look() {
+void JournalState::look() {
   const Existing journal(folder, names.journal), results(folder, names.partial), output(folder, names.output);
   recovered = recover(journal.reader(), results.reader(), results.file.end(), options.max_crashes);
   if (results.file && must_rebuild()) look_without_journal(results);
@@ -245,12 +246,12 @@ void ResultJournal::Impl::look() {
 }
 
 // Where results are not what COMMITs say, what follows is not worth a look.
-bool ResultJournal::Impl::must_rebuild() const {
+bool JournalState::must_rebuild() const {
   if (!recovered.header) return true;
   return recovered.journal_lost > 0 && recovered.lost == 0 && recovered.header->version == journal::kVersion;
 }
 
-void ResultJournal::Impl::look_without_journal(const Existing& results) {
+void JournalState::look_without_journal(const Existing& results) {
   const std::string partial = folder.path_of(names.partial);
   if (input_path == "-") {
     const Existing spool(folder, names.spool);
@@ -266,7 +267,7 @@ void ResultJournal::Impl::look_without_journal(const Existing& results) {
   rebuild(recovered, results.reader(), results.file.end(), input, options.max_line_bytes, partial);
 }
 
-void ResultJournal::Impl::check_recovered() const {
+void JournalState::check_recovered() const {
   const auto& header = recovered.header;
   if (!header) return;
   const std::string journal_path = folder.path_of(names.journal);
@@ -293,14 +294,14 @@ void ResultJournal::Impl::check_recovered() const {
 // --- Beginning --------------------------------------------------------------------------------------------------
 
 // A job that was taken over leaves the files alone, also where it has just waited for a full disk.
-AppendFile ResultJournal::Impl::open(const std::string& name) const {
+AppendFile JournalState::open(const std::string& name) const {
   AppendFile file(folder.open(name, input_path), folder.path_of(name), calls);
   file.set_guard([this] { lock.check(); });
   return file;
 }
 
 // The records that begin an attempt, behind what the last one did and did not come to say.
-std::string ResultJournal::Impl::opening() const {
+std::string JournalState::opening() const {
   std::string records = journal::encode(journal::Header{.input_bytes = input_bytes(input_path), .settings = settings});
   for (const journal::Keys& keys : recovered.keys) records += journal::encode(keys);
   for (const journal::Commit& commit : recovered.tail) records += journal::encode(commit);
@@ -310,7 +311,7 @@ std::string ResultJournal::Impl::opening() const {
 }
 
 // Each of these steps may be the last one: whoever comes next finds the same results sound as we did.
-void ResultJournal::Impl::repair() {
+void JournalState::repair() {
   if (recovered.epoch >= epoch) lock.claim(epoch = recovered.epoch + 1, disk_wait());
   if (renamed) folder.rename(names.output, names.partial);
   partial = open(names.partial);
@@ -331,7 +332,7 @@ void ResultJournal::Impl::repair() {
   folder.sync();
 }
 
-void ResultJournal::Impl::warn_of_damage() const {
+void JournalState::warn_of_damage() const {
   if (recovered.lost > 0) {
     spdlog::warn("{} bytes of results in '{}' are not what was written: these requests are served again",
                  recovered.lost, partial.path());
@@ -344,87 +345,104 @@ void ResultJournal::Impl::warn_of_damage() const {
   }
 }
 
-std::size_t ResultJournal::Impl::tail_lines() const {
+std::size_t JournalState::tail_lines() const {
   std::size_t lines = 0;
   for (const journal::Commit& commit : recovered.tail) lines += commit.lines.size();
   return lines;
 }
 
-ResultJournal::ResultJournal(const std::string& path, const std::string& input_path, Settings settings,
-                             JournalOptions options, SystemCalls& calls)
-    : impl_(std::make_unique<Impl>(path, input_path, std::move(settings), options, calls)) {}
-
-ResultJournal::~ResultJournal() = default;
-
-bool ResultJournal::complete() const { return impl_->complete; }
-
-void ResultJournal::begin() {
-  Impl& i = *impl_;
-  i.repair();
-  i.open_commit.begin = i.open_commit.end = i.partial.end();
-  i.done = {.lines = i.recovered.history.lines_known(), .digest = i.recovered.history.digest()};
-  i.warn_of_damage();
-  i.new_input = i.recovered.attempts == 0 && i.recovered.keys.empty();
-  i.recovered.keys = {};  // of many lines perhaps, and in the file now
-  i.recovered.tail = {};
-  if (i.recovered.attempts == 0 && i.recovered.history.lines_done() == 0) return;
-  spdlog::info("attempt {}: {} requests have their results already", i.recovered.attempts + 1,
-               i.recovered.history.lines_done());
+void JournalState::begin() {
+  repair();
+  open_commit.begin = open_commit.end = partial.end();
+  done = {.lines = recovered.history.lines_known(), .digest = recovered.history.digest()};
+  warn_of_damage();
+  new_input = recovered.attempts == 0 && recovered.keys.empty();
+  recovered.keys = {};  // of many lines perhaps, and in the file now
+  recovered.tail = {};
+  if (recovered.attempts == 0 && recovered.history.lines_done() == 0) return;
+  spdlog::info("attempt {}: {} requests have their results already", recovered.attempts + 1,
+               recovered.history.lines_done());
 }
 
-const LineHistory& ResultJournal::history() const { return impl_->recovered.history; }
+FoundOutput claim_output(const std::string& path, const std::string& input_path, Settings settings,
+                         JournalOptions options, SystemCalls& calls) {
+  auto state = std::make_shared<JournalState>(path, input_path, std::move(settings), options, calls);
+  if (state->complete) return CompleteOutput{};
+  return ClaimedOutput(std::move(state));
+}
 
-std::uint32_t ResultJournal::attempt() const { return impl_->recovered.attempts + 1; }
+ClaimedOutput::ClaimedOutput(std::shared_ptr<JournalState> state) : state_(std::move(state)) {}
 
+const LineHistory& ClaimedOutput::history() const { return state_->recovered.history; }
+
+ResultJournal ClaimedOutput::begin() && {
+  std::shared_ptr<JournalState> state = std::move(state_);
+  state->begin();
+  return ResultJournal(std::move(state));
+}
+
+ResultJournal::ResultJournal(std::shared_ptr<JournalState> state) : state_(std::move(state)) {}
+
+// Others may hold the state longer: a reader of standard input, or of the history.
+ResultJournal::~ResultJournal() {
+  if (state_) state_->lock.give_back();
+}
+
+std::shared_ptr<const LineHistory> ResultJournal::history() const { return {state_, &state_->recovered.history}; }
+
+std::uint32_t ResultJournal::attempt() const { return state_->recovered.attempts + 1; }
+
+// The reader's thread may go on after the attempt has ended: the lock that its file asks before each write stays.
 std::shared_ptr<Spool> ResultJournal::open_spool() {
-  Impl& i = *impl_;
-  AppendFile file = i.open(i.names.spool);
-  std::optional<std::uint64_t> known_end = i.recovered.input_end;
-  if (i.new_input) {
+  JournalState& s = *state_;
+  AppendFile file = s.open(s.names.spool);
+  file.set_guard([state = state_] { state->lock.check(); });
+  std::optional<std::uint64_t> known_end = s.recovered.input_end;
+  if (s.new_input) {
     if (file.end() == 0) known_end = 0;
     file.cut(0);  // of an earlier, finished job
   }
-  return std::make_shared<Spool>(std::move(file), i.durable(), i.disk_wait(), known_end);
+  return std::make_shared<Spool>(std::move(file), s.durable(), s.disk_wait(), known_end);
 }
 
-void ResultJournal::set_pause(std::function<bool(double)> pause) { impl_->pause = std::move(pause); }
+void ResultJournal::set_pause(std::function<bool(double)> pause) { state_->pause = std::move(pause); }
 
 // --- Writing ----------------------------------------------------------------------------------------------------
 
 void ResultJournal::note_line(RequestId line, const Digest128& key) {
-  if (history().known(line)) return;
-  impl_->new_keys.lines.push_back({line, key});
-  ++impl_->done.lines;
-  impl_->done.digest += LineHistory::digest_of(line, key);
+  if (state_->recovered.history.known(line)) return;
+  state_->new_keys.lines.push_back({line, key});
+  ++state_->done.lines;
+  state_->done.digest += LineHistory::digest_of(line, key);
 }
 
-void ResultJournal::note_input_end(std::uint64_t bytes) { impl_->new_input_end = journal::InputEnd{bytes}; }
+void ResultJournal::note_input_end(std::uint64_t bytes) { state_->new_input_end = journal::InputEnd{bytes}; }
 
 void ResultJournal::note_begun(std::span<const RequestId> lines, bool alone) {
   const std::string record = journal::encode(journal::Begun{.alone = alone, .lines = {lines.begin(), lines.end()}});
-  impl_->lock.check();
-  const std::lock_guard lock(impl_->journal_mutex);
-  impl_->journal_file.append(record, /*lines=*/false);
-  impl_->journal_dirty = true;
+  state_->lock.check();
+  const std::lock_guard lock(state_->journal_mutex);
+  state_->journal_file.append(record, /*lines=*/false);
+  state_->journal_dirty = true;
 }
 
-void ResultJournal::Impl::append_record(const journal::Record& record) {
+void JournalState::append_record(const journal::Record& record) {
   append_all(journal_file, journal::encode(record), /*lines=*/false, disk_wait(), &journal_mutex);
   journal_dirty = true;
 }
 
-void ResultJournal::Impl::flush_notes() {
+void JournalState::flush_notes() {
   if (!new_keys.lines.empty()) append_record(std::exchange(new_keys, {}));
   if (new_input_end) append_record(*std::exchange(new_input_end, std::nullopt));
 }
 
 void ResultJournal::write(std::string_view text, std::span<const RequestId> lines) {
-  Impl& i = *impl_;
-  i.lock.check();
-  i.flush_notes();
+  JournalState& s = *state_;
+  s.lock.check();
+  s.flush_notes();
   if (text.empty()) return;
-  append_all(i.partial, text, /*lines=*/true, i.disk_wait());
-  journal::Commit& commit = i.open_commit;
+  append_all(s.partial, text, /*lines=*/true, s.disk_wait());
+  journal::Commit& commit = s.open_commit;
   commit.end += text.size();
   commit.lines.insert(commit.lines.end(), lines.begin(), lines.end());
   for (std::size_t newline; !text.empty(); text.remove_prefix(newline + 1)) {
@@ -434,55 +452,54 @@ void ResultJournal::write(std::string_view text, std::span<const RequestId> line
   }
 }
 
-bool ResultJournal::has_uncommitted() const { return !impl_->open_commit.lines.empty(); }
-std::size_t ResultJournal::uncommitted_lines() const { return impl_->open_commit.lines.size(); }
+bool ResultJournal::has_uncommitted() const { return !state_->open_commit.lines.empty(); }
+std::size_t ResultJournal::uncommitted_lines() const { return state_->open_commit.lines.size(); }
 
 void ResultJournal::commit() {
-  Impl& i = *impl_;
-  i.lock.check();
-  i.flush_notes();
+  JournalState& s = *state_;
+  s.lock.check();
+  s.flush_notes();
   if (has_uncommitted()) {
-    if (i.durable()) i.partial.sync_data();
-    i.append_record(i.open_commit);
-    i.open_commit = {.begin = i.partial.end(), .end = i.partial.end(), .digest = 0, .lines = {}};
+    if (s.durable()) s.partial.sync_data();
+    s.append_record(s.open_commit);
+    s.open_commit = {.begin = s.partial.end(), .end = s.partial.end(), .digest = 0, .lines = {}};
   }
-  if (i.journal_dirty.exchange(false) && i.durable()) i.journal_file.sync_data();
+  if (s.journal_dirty.exchange(false) && s.durable()) s.journal_file.sync_data();
 }
 
-void ResultJournal::close() {
-  commit();
-  impl_->append_record(journal::Close{.complete = false});
-  if (impl_->durable()) impl_->journal_file.sync_data();
+void ResultJournal::stop() && {
+  ResultJournal last = std::move(*this);  // gives the output back when it goes
+  JournalState& s = *last.state_;
+  last.commit();
+  s.append_record(journal::Close{.complete = false});
+  if (s.durable()) s.journal_file.sync_data();
 }
-
-void ResultJournal::give_back() { impl_->lock.give_back(); }
 
 // OUT is complete, whether or not this can be removed.
-void ResultJournal::Impl::tidy_up(const std::string& name) const try {
-  folder.remove(name);
-} catch (const Error& error) {
+void JournalState::tidy_up(const std::string& name) const try { folder.remove(name); } catch (const Error& error) {
   spdlog::warn("{}", error.what());
 }
 
 // The rest of the files goes behind the rename: whoever finds them knows from the journal, the last to go, what OUT is.
-void ResultJournal::finish() {
-  Impl& i = *impl_;
-  commit();
-  i.append_record(journal::Close{.complete = true});
-  i.journal_file.sync();
-  i.partial.sync();
-  if (i.folder.exists(i.names.output)) {
+void ResultJournal::finish() && {
+  ResultJournal last = std::move(*this);  // gives the output back when it goes
+  JournalState& s = *last.state_;
+  last.commit();
+  s.append_record(journal::Close{.complete = true});
+  s.journal_file.sync();
+  s.partial.sync();
+  if (s.folder.exists(s.names.output)) {
     throw Error(ExitCode::kCannotCreate,
                 fmt::format("'{}' has come into being meanwhile; the results, all of them, are in '{}': move the first "
                             "away and run the same command again",
-                            i.path, i.partial.path()));
+                            s.path, s.partial.path()));
   }
-  i.write_done();
-  i.lock.check();
-  i.folder.rename(i.names.partial, i.names.output);
-  i.folder.sync();
-  i.tidy_up(i.names.spool);
-  i.tidy_up(i.names.journal);
+  s.write_done();
+  s.lock.check();
+  s.folder.rename(s.names.partial, s.names.output);
+  s.folder.sync();
+  s.tidy_up(s.names.spool);
+  s.tidy_up(s.names.journal);
 }
 
 }  // namespace computron

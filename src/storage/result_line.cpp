@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "computron/base/json.h"
 
 namespace computron {
 namespace {
@@ -20,7 +21,7 @@ std::optional<RequestId> line_of_result(std::string_view line) {
   const char* const end = line.data() + line.size();
   const auto [rest, error] = std::from_chars(line.data() + kStart.size(), end, number);
   if (error != std::errc() || !std::string_view(rest, end).starts_with(kNext)) return std::nullopt;
-  if (!nlohmann::json::accept(line)) return std::nullopt;
+  if (!is_json(line)) return std::nullopt;
   return number;
 }
 

@@ -11,8 +11,8 @@ constexpr std::size_t kBatchBytes = std::size_t{4} << 20;  // whole lines of one
 
 }  // namespace
 
-ResultWriter::ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterOptions& options)
-    : journal_(std::move(journal)), options_(options) {
+ResultWriter::ResultWriter(ResultJournal journal, const WriterOptions& options)
+    : journal_(std::move(journal)), history_(journal_->history()), attempt_(journal_->attempt()), options_(options) {
   journal_->set_pause([this](double seconds) { return pause(seconds); });
   thread_ = std::thread([this] { run(); });
   note_thread_ = std::thread([this] { run_notes(); });
@@ -76,21 +76,22 @@ std::uint64_t ResultWriter::lines_written() {
   return lines_written_;
 }
 
-void ResultWriter::stop(bool in_order) {
+void ResultWriter::stop(bool in_order) && {
   {
     const std::lock_guard lock(mutex_);
     hurry_ = true;
   }
   end_thread();
   check();
-  if (in_order) journal_->close();
-  journal_->give_back();
+  if (in_order) std::move(*journal_).stop();
+  journal_.reset();
 }
 
-void ResultWriter::finish() {
+void ResultWriter::finish() && {
   end_thread();
   check();
-  journal_->finish();
+  std::move(*journal_).finish();
+  journal_.reset();
 }
 
 // Returns when the thread has written and committed what was queued, or failed.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "computron/base/error.h"
+#include "computron/base/json.h"
 #include "computron/base/printable.h"
 
 namespace computron {
@@ -15,17 +16,16 @@ const Json kNull;
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& file) {
-  std::size_t values = 0;
-  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxJsonDepth) throw CheckpointError(fmt::format("{}: nested deeper than {}", file, kMaxJsonDepth));
-    if (++values > kMaxJsonValues) throw CheckpointError(fmt::format("{}: more than {} values", file, kMaxJsonValues));
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::exception& error) {
-    throw CheckpointError(fmt::format("{}: {}", file, printable(error.what())));
+  Json value;
+  const auto fault = parse_json(text, {.depth = kMaxJsonDepth, .values = kMaxJsonValues}, value);
+  if (!fault) return value;
+  if (fault->kind == JsonFault::Kind::kTooDeep) {
+    throw CheckpointError(fmt::format("{}: nested deeper than {}", file, kMaxJsonDepth));
   }
+  if (fault->kind == JsonFault::Kind::kTooManyValues) {
+    throw CheckpointError(fmt::format("{}: more than {} values", file, kMaxJsonValues));
+  }
+  throw CheckpointError(fmt::format("{}: {}", file, printable(fault->message)));
 }
 
 bool JsonAt::is_null() const { return value_->is_null(); }

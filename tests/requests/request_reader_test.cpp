@@ -348,9 +348,9 @@ TEST(RequestReader, InputOfWhichNobodySawTheEndIsNotTakenForAll) {
   const TemporaryFolder folder;
   PipedInput input;
   const auto read = [&](bool see_end) {
-    ResultJournal journal(folder / "out", "-", {}, {.max_crashes = 0});
-    journal.begin();
-    RequestReader reader("-", RequestParser(two_models(), {}), {}, &journal.history(), journal.open_spool());
+    FoundOutput output = claim_output(folder / "out", "-", {}, {.max_crashes = 0});
+    ResultJournal journal = std::get<ClaimedOutput>(std::move(output)).begin();
+    RequestReader reader("-", RequestParser(two_models(), {}), {}, journal.history().get(), journal.open_spool());
     while (!see_end && reader.lines_seen() < 1) std::this_thread::sleep_for(kSoon);
     if (!see_end) return outcomes({*reader.poll()});
     const auto all = outcomes(drain(reader));
@@ -377,9 +377,8 @@ TEST(RequestReader, InputOfWhichNobodySawTheEndIsNotTakenForAll) {
   close(pipe[1]);
   setenv("PMIX_RANK", "0", 1);
   try {
-    ResultJournal journal(folder + "out", "-", {});
-    journal.begin();
-    RequestReader reader("-", RequestParser(two_models(), {}), {}, &journal.history(), journal.open_spool());
+    ResultJournal journal = std::get<ClaimedOutput>(claim_output(folder + "out", "-", {})).begin();
+    RequestReader reader("-", RequestParser(two_models(), {}), {}, journal.history().get(), journal.open_spool());
     [[maybe_unused]] const auto told = write(ready, "!", 1);
     drain(reader);
   } catch (const Error& error) {

@@ -15,15 +15,15 @@ class MergeOfShards : public testing::Test {
   // A finished output of `--shard SHARD`, or of a whole input, with results of `lines`.
   std::string finished(const std::string& name, const std::string& shard, const std::vector<RequestId>& lines) {
     const Settings settings = shard.empty() ? Settings{} : Settings{{"--shard", shard}};
-    ResultJournal journal(folder_ / name, folder_ / "in.jsonl", settings);
-    journal.begin();
+    FoundOutput output = claim_output(folder_ / name, folder_ / "in.jsonl", settings);
+    ResultJournal journal = std::get<ClaimedOutput>(std::move(output)).begin();
     for (const RequestId line : lines) {
       journal.note_line(line, Digest128{});
       journal.write(
           fmt::format("{{\"id\":\"batch_req_{0}\",\"custom_id\":\"r{0}\",\"response\":null,\"error\":null}}\n", line),
           std::vector{line});
     }
-    journal.finish();
+    std::move(journal).finish();
     return folder_ / name;
   }
   std::uint64_t merge(const std::vector<std::string>& shards) {

@@ -47,20 +47,26 @@ class Attempts {
   std::string input() const { return folder_ / "in.jsonl"; }
   const TemporaryFolder& folder() const { return folder_; }
 
-  std::unique_ptr<ResultJournal> open(SystemCalls& calls, JournalOptions options = {}) const {
+  FoundOutput find(SystemCalls& calls, JournalOptions options = {}) const {
     options.max_line_bytes = kMaxLine;
-    return std::make_unique<ResultJournal>(path(), input(), kSettings, options, calls);
+    return claim_output(path(), input(), kSettings, options, calls);
+  }
+  ClaimedOutput claim(SystemCalls& calls, const JournalOptions& options = {}) const {
+    return std::get<ClaimedOutput>(find(calls, options));
+  }
+  ResultJournal begin(SystemCalls& calls, const JournalOptions& options = {}) const {
+    return claim(calls, options).begin();
   }
 
   // An attempt at all lines that have no result yet, begun at another place each time. False if it ended before.
   bool run(SystemCalls& calls, const JournalOptions& options = {}) {
     ++attempt_;
     try {
-      const auto journal = open(calls, options);
-      if (journal->complete()) return true;
-      journal->begin();
-      for (RequestId i = 0; i < kLines; ++i) serve(*journal, (i * 4 + attempt_) % kLines);
-      journal->finish();
+      FoundOutput output = find(calls, options);
+      if (std::holds_alternative<CompleteOutput>(output)) return true;
+      ResultJournal journal = std::get<ClaimedOutput>(std::move(output)).begin();
+      for (RequestId i = 0; i < kLines; ++i) serve(journal, (i * 4 + attempt_) % kLines);
+      std::move(journal).finish();
       return true;
     } catch (const Error& error) {
       last_error_ = error.what();
@@ -99,7 +105,7 @@ class Attempts {
 
  private:
   void serve(ResultJournal& journal, RequestId line) {
-    if (journal.history().done(line)) return;
+    if (journal.history()->done(line)) return;
     journal.note_line(line, key_of(line));
     journal.note_begun(std::vector{line}, false);
     journal.write(result_of(line), std::vector{line});
@@ -413,7 +419,7 @@ TEST(ResultJournal, ResultsOfOtherRequestsWithoutAJournalAreRefused) {
 void expect_refused(const Attempts& job, ExitCode code, const std::string& part, const Settings& settings,
                     const JournalOptions& options = {}) {
   const std::string before = read_file(job.path(".partial"));
-  expect_error(code, part, [&] { ResultJournal(job.path(), job.input(), settings, options); });
+  expect_error(code, part, [&] { claim_output(job.path(), job.input(), settings, options); });
   EXPECT_EQ(read_file(job.path(".partial")), before);
   EXPECT_FALSE(fs::exists(job.path(".lock")));
 }
@@ -426,7 +432,7 @@ TEST(ResultJournal, OtherSettingsAreRefusedByName) {
   expect_refused(job, config, "another checkpoint of model a (1234, now 5)", {kSettings[0], {kSettings[1].first, "5"}});
   expect_refused(job, config, "another checkpoint of model a (1234, now none)", {kSettings[0]});
   expect_refused(job, config, "another --tp (none, now 2)", {kSettings[0], kSettings[1], {"--tp", "2"}});
-  EXPECT_NO_THROW(ResultJournal(job.path(), job.input(), {}, {.allow_config_change = true}));
+  EXPECT_NO_THROW(claim_output(job.path(), job.input(), {}, {.allow_config_change = true}));
   ASSERT_TRUE(job.run_again());
 }
 
@@ -452,7 +458,7 @@ TEST(ResultJournal, CommandThatHasComeToItsEndHasNothingToDo) {
 
   const std::string input = read_file(job.input());
   const auto refused = [&](ExitCode code, const std::string& part, const Settings& settings = kSettings) {
-    expect_error(code, part, [&] { ResultJournal(job.path(), job.input(), settings); });
+    expect_error(code, part, [&] { claim_output(job.path(), job.input(), settings); });
     EXPECT_EQ(read_file(job.path()), output);
   };
   refused(ExitCode::kConfig, "another --seed (0, now 1)", {{"--seed", "1"}, kSettings[1]});
@@ -477,44 +483,36 @@ TEST(ResultJournal, CompleteShardMindsItsOwnLinesOnly) {
     for (RequestId line = 0; line < lines; ++line) text += input_line(line) + "\n";
     folder.write("in.jsonl", text);
   };
-  const auto open = [&] { return ResultJournal(folder / "out", folder / "in.jsonl", {{"--shard", "1/3"}}); };
+  const auto open = [&] { return claim_output(folder / "out", folder / "in.jsonl", {{"--shard", "1/3"}}); };
   write_input(6);
   {
-    ResultJournal journal = open();
-    journal.begin();
+    ResultJournal journal = std::get<ClaimedOutput>(open()).begin();
     for (const RequestId line : {RequestId{1}, RequestId{4}}) {
       journal.note_line(line, key_of(line));
       journal.write(result_of(line), std::vector{line});
     }
-    journal.finish();
+    std::move(journal).finish();
   }
-  EXPECT_TRUE(open().complete());
+  EXPECT_TRUE(std::holds_alternative<CompleteOutput>(open()));
   write_input(7);
-  EXPECT_TRUE(open().complete()) << "the line is another shard's";
+  EXPECT_TRUE(std::holds_alternative<CompleteOutput>(open())) << "the line is another shard's";
   write_input(8);
   expect_error(ExitCode::kData, "another input, of 2 requests; this one has 3", [&] { open(); });
 }
 
 TEST(ResultJournal, AttemptsAreCounted) {
   Attempts job;
-  {
-    const auto first = job.open(system_calls());
-    first->begin();
-    EXPECT_EQ(first->attempt(), 1u);
-  }
+  EXPECT_EQ(job.begin(system_calls()).attempt(), 1u);
   leave_some(job);
-  const auto third = job.open(system_calls(), kNeverGiveUp);
-  third->begin();
-  EXPECT_EQ(third->attempt(), 3u);
+  EXPECT_EQ(job.begin(system_calls(), kNeverGiveUp).attempt(), 3u);
 }
 
 TEST(ResultJournal, FileThatTakesTheOutputsNameMeanwhileStays) {
   Attempts job;
   leave_some(job);
-  const auto journal = job.open(system_calls(), kNeverGiveUp);
-  journal->begin();
+  ResultJournal journal = job.begin(system_calls(), kNeverGiveUp);
   job.folder().write("out", "foreign");
-  expect_error(ExitCode::kCannotCreate, "has come into being meanwhile", [&] { journal->finish(); });
+  expect_error(ExitCode::kCannotCreate, "has come into being meanwhile", [&] { std::move(journal).finish(); });
   EXPECT_EQ(read_file(job.path()), "foreign");
 }
 
@@ -543,35 +541,32 @@ TEST(LineHistory, KnowsLinesByTheirBytes) {
 
 TEST(ResultJournal, SecondJobIsRefusedAndTheFirstGoesOn) {
   Attempts job;
-  const auto first = job.open(system_calls());
-  first->begin();
+  ResultJournal first = job.begin(system_calls());
   const std::string holder = fmt::format("process {}", getpid());
-  expect_error(ExitCode::kCannotCreate, holder, [&] { job.open(system_calls()); });
-  expect_error(ExitCode::kCannotCreate, "--take-over", [&] { job.open(system_calls()); });
-  first->note_line(0, key_of(0));
-  first->write(result_of(0), std::vector<RequestId>{0});
-  first->commit();
+  expect_error(ExitCode::kCannotCreate, holder, [&] { job.find(system_calls()); });
+  expect_error(ExitCode::kCannotCreate, "--take-over", [&] { job.find(system_calls()); });
+  first.note_line(0, key_of(0));
+  first.write(result_of(0), std::vector<RequestId>{0});
+  first.commit();
 }
 
 // The holder here is this very process, so the lock itself does not become free: that is waited for in vain.
 TEST(ResultJournal, JobThatWasTakenOverWritesNothingMore) {
   Attempts job;
-  auto first = job.open(system_calls());
-  first->begin();
-  first->note_line(0, key_of(0));
-  first->write(result_of(0), std::vector<RequestId>{0});
-  first->commit();
+  ResultJournal first = job.begin(system_calls());
+  first.note_line(0, key_of(0));
+  first.write(result_of(0), std::vector<RequestId>{0});
+  first.commit();
   // As another job does it that finds the lock free.
   const std::string foreign = "epoch=7 host=elsewhere pid=1 boot=b job=99 restart=0 time=5\n";
   job.folder().write("out.lock", foreign);
   expect_error(ExitCode::kCannotCreate, "host elsewhere, process 1, job 99 has taken over",
-               [&] { first->write(result_of(1), std::vector<RequestId>{1}); });
-  expect_error(ExitCode::kCannotCreate, "nothing more is written", [&] { first->commit(); });
-  expect_error(ExitCode::kCannotCreate, "", [&] { first->finish(); });
+               [&] { first.write(result_of(1), std::vector<RequestId>{1}); });
+  expect_error(ExitCode::kCannotCreate, "nothing more is written", [&] { first.commit(); });
+  expect_error(ExitCode::kCannotCreate, "", [&] { std::move(first).finish(); });
   EXPECT_EQ(read_file(job.path(".partial")), result_of(0));
-  first.reset();
   EXPECT_EQ(read_file(job.path(".lock")), foreign) << "it is not this job's to remove";
-  expect_error(ExitCode::kCannotCreate, "host elsewhere", [&] { job.open(system_calls()); });
+  expect_error(ExitCode::kCannotCreate, "host elsewhere", [&] { job.find(system_calls()); });
   ASSERT_TRUE(job.run_again({.take_over = true})) << job.last_error();
   job.expect_complete(result_of(0));
 }
@@ -583,15 +578,15 @@ TEST(ResultJournal, JobThatWasTakenOverWhileItWaitsForTheDiskLeavesTheFilesAlone
     for (const bool spool : {false, true}) {
       Attempts job;
       FailingCalls calls;
-      auto journal = std::make_unique<ResultJournal>(job.path(), spool ? "-" : job.input(), kSettings,
-                                                     JournalOptions{.disk_retry_s = 1e-4}, calls);
-      journal->begin();
-      const auto spooled = journal->open_spool();
-      journal->note_line(0, key_of(0));
-      journal->write(result_of(0), std::vector<RequestId>{0});
+      FoundOutput output =
+          claim_output(job.path(), spool ? "-" : job.input(), kSettings, {.disk_retry_s = 1e-4}, calls);
+      ResultJournal journal = std::get<ClaimedOutput>(std::move(output)).begin();
+      const auto spooled = journal.open_spool();
+      journal.note_line(0, key_of(0));
+      journal.write(result_of(0), std::vector<RequestId>{0});
       const auto take_over = [&] { job.folder().write("out.lock", foreign); };
       const auto pause = [&](double) { return during_write || (take_over(), true); };
-      journal->set_pause(pause);
+      journal.set_pause(pause);
       spooled->set_pause(pause);
       bool full = true;
       calls.write_at_most(10);
@@ -603,7 +598,7 @@ TEST(ResultJournal, JobThatWasTakenOverWhileItWaitsForTheDiskLeavesTheFilesAlone
       const std::size_t before = calls.log().size();
       expect_error(ExitCode::kCannotCreate, "has taken over", [&] {
         spool                                 ? (void)spooled->take("some input"),
-            (void)spooled->take("more input") : journal->write(result_of(8), std::vector<RequestId>{8});
+            (void)spooled->take("more input") : journal.write(result_of(8), std::vector<RequestId>{8});
       });
       const std::vector<std::string> later(calls.log().begin() + static_cast<std::ptrdiff_t>(before),
                                            calls.log().end());
@@ -617,12 +612,11 @@ TEST(ResultJournal, JobThatWasTakenOverWhileItWaitsForTheDiskLeavesTheFilesAlone
 TEST(OutputLock, ThatCannotBeReadIsNoOneElses) {
   Attempts job;
   FailingCalls calls;
-  const auto journal = job.open(calls);
-  journal->begin();
+  ResultJournal journal = job.begin(calls);
   calls.fail_reads(EIO);
-  expect_error(ExitCode::kIo, "out.lock': Input/output error", [&] { journal->commit(); });
+  expect_error(ExitCode::kIo, "out.lock': Input/output error", [&] { journal.commit(); });
   calls.fail_reads(0);
-  EXPECT_NO_THROW(journal->commit());
+  EXPECT_NO_THROW(journal.commit());
 }
 
 TEST(OutputLock, TellsWhenAHolderIsGone) {
@@ -664,80 +658,76 @@ TEST(OutputLock, LineIsReadAsItWasWritten) {
 
 // An attempt in which lines 0 and 1 run and only what `done` says gets a result, and that goes down then.
 void go_down(Attempts& job, const std::vector<RequestId>& done, bool alone = false) {
-  const auto journal = job.open(system_calls());
-  journal->begin();
-  for (const RequestId line : {0, 1}) journal->note_line(line, key_of(line));
-  if (!alone) journal->note_begun(std::vector<RequestId>{0, 1}, false);
+  ResultJournal journal = job.begin(system_calls());
+  for (const RequestId line : {0, 1}) journal.note_line(line, key_of(line));
+  if (!alone) journal.note_begun(std::vector<RequestId>{0, 1}, false);
   for (const RequestId line : {RequestId{2}, RequestId{1}}) {
-    if (alone) journal->note_begun(std::vector{line}, true);
+    if (alone) journal.note_begun(std::vector{line}, true);
   }
-  journal->write("", {});
-  for (const RequestId line : done) journal->write(result_of(line), std::vector{line});
+  journal.write("", {});
+  for (const RequestId line : done) journal.write(result_of(line), std::vector{line});
 }
 
 TEST(ResultJournal, RequestThatRanWheneverTheJobWentDownIsSuspectedThenGivenUp) {
   Attempts job;
   go_down(job, {});
-  EXPECT_FALSE(job.open(system_calls())->history().suspected(1));
+  EXPECT_FALSE(job.claim(system_calls()).history().suspected(1));
   go_down(job, {0});
-  EXPECT_TRUE(job.open(system_calls())->history().suspected(1));
-  EXPECT_FALSE(job.open(system_calls())->history().suspected(0)) << "it has its result";
-  EXPECT_FALSE(job.open(system_calls(), kNeverGiveUp)->history().suspected(1));
+  EXPECT_TRUE(job.claim(system_calls()).history().suspected(1));
+  EXPECT_FALSE(job.claim(system_calls()).history().suspected(0)) << "it has its result";
+  EXPECT_FALSE(job.claim(system_calls(), kNeverGiveUp).history().suspected(1));
   go_down(job, {}, /*alone=*/true);
-  EXPECT_TRUE(job.open(system_calls())->history().given_up(1));
-  EXPECT_FALSE(job.open(system_calls())->history().given_up(2)) << "it had ended when line 1 began";
-  EXPECT_FALSE(job.open(system_calls(), kNeverGiveUp)->history().given_up(1));
+  EXPECT_TRUE(job.claim(system_calls()).history().given_up(1));
+  EXPECT_FALSE(job.claim(system_calls()).history().given_up(2)) << "it had ended when line 1 began";
+  EXPECT_FALSE(job.claim(system_calls(), kNeverGiveUp).history().given_up(1));
 }
 
 TEST(ResultJournal, AttemptsThatEndInOrderAccuseNobody) {
   Attempts job;
   for (int i = 0; i < 5; ++i) {
-    const auto journal = job.open(system_calls(), {.max_crashes = i < 2 ? 3 : 100});
-    EXPECT_FALSE(journal->history().suspected(0));
-    journal->begin();
-    journal->note_line(0, key_of(0));
-    journal->note_begun(std::vector<RequestId>{0}, false);
-    journal->close();
+    ClaimedOutput output = job.claim(system_calls(), {.max_crashes = i < 2 ? 3 : 100});
+    EXPECT_FALSE(output.history().suspected(0));
+    ResultJournal journal = std::move(output).begin();
+    journal.note_line(0, key_of(0));
+    journal.note_begun(std::vector<RequestId>{0}, false);
+    std::move(journal).stop();
   }
 }
 
 TEST(ResultJournal, AttemptsThatGetNowhereEnd) {
   Attempts job;
-  for (int i = 0; i < 3; ++i) job.open(system_calls())->begin();
-  expect_error(ExitCode::kInternal, "no progress in 3 attempts since 0 results", [&] { job.open(system_calls()); });
-  EXPECT_NO_THROW(job.open(system_calls(), kNeverGiveUp));
+  for (int i = 0; i < 3; ++i) job.begin(system_calls());
+  expect_error(ExitCode::kInternal, "no progress in 3 attempts since 0 results", [&] { job.find(system_calls()); });
+  EXPECT_NO_THROW(job.find(system_calls(), kNeverGiveUp));
 }
 
 TEST(ResultJournal, AttemptsThatAreStoppedBeforeAnyResultGetNowhereToo) {
   Attempts job;
   const auto attempt = [&](bool begins) {
-    const auto journal = job.open(system_calls());
-    journal->begin();
-    journal->note_line(0, key_of(0));
-    if (begins) journal->note_begun(std::vector<RequestId>{0}, false);
-    journal->close();
+    ResultJournal journal = job.begin(system_calls());
+    journal.note_line(0, key_of(0));
+    if (begins) journal.note_begun(std::vector<RequestId>{0}, false);
+    std::move(journal).stop();
   };
   for (int i = 0; i < 3; ++i) attempt(true);
-  expect_error(ExitCode::kInternal, "no progress in 3 attempts", [&] { job.open(system_calls()); });
+  expect_error(ExitCode::kInternal, "no progress in 3 attempts", [&] { job.find(system_calls()); });
   Attempts waiting;
   for (int i = 0; i < 5; ++i) {
-    const auto journal = waiting.open(system_calls());
-    journal->begin();
-    journal->close();  // nothing was asked of it yet
+    ResultJournal journal = waiting.begin(system_calls());
+    std::move(journal).stop();  // nothing was asked of it yet
   }
 }
 
 TEST(ResultJournal, ResultsBehindTheLastCommitAreProgress) {
   Attempts job;
   for (RequestId line = 0; line < kLines; ++line) {
-    for (int i = 0; i < 2; ++i) job.open(system_calls())->begin();
-    const auto journal = job.open(system_calls());  // the third in a row, and the one that gets somewhere
-    journal->begin();
-    journal->note_line(line, key_of(line));
-    journal->write(result_of(line), std::vector{line});
+    for (int i = 0; i < 2; ++i) job.begin(system_calls());
+    ResultJournal journal = job.begin(system_calls());  // the third in a row, and the one that gets somewhere
+    journal.note_line(line, key_of(line));
+    journal.write(result_of(line), std::vector{line});
   }
-  for (int i = 0; i < 3; ++i) job.open(system_calls())->begin();
-  expect_error(ExitCode::kInternal, "no progress in 3 attempts since 9 results", [&] { job.open(system_calls()); });
+  for (int i = 0; i < 3; ++i) job.begin(system_calls());
+  expect_error(ExitCode::kInternal, "no progress in 3 attempts since 9 results", [&] { job.find(system_calls()); });
 }
 
 // --- Standard input ---------------------------------------------------------------------------------------------
@@ -746,12 +736,11 @@ class SpooledInput : public testing::Test {
  protected:
   std::shared_ptr<Spool> open() {
     journal_.reset();
-    journal_ = std::make_unique<ResultJournal>(folder_ / "out", "-", kSettings, kNeverGiveUp);
-    journal_->begin();
+    journal_.emplace(std::get<ClaimedOutput>(claim_output(folder_ / "out", "-", kSettings, kNeverGiveUp)).begin());
     return journal_->open_spool();
   }
   TemporaryFolder folder_;
-  std::unique_ptr<ResultJournal> journal_;
+  std::optional<ResultJournal> journal_;
 };
 
 TEST_F(SpooledInput, TakesTheSameAgainAndMore) {
@@ -762,7 +751,7 @@ TEST_F(SpooledInput, TakesTheSameAgainAndMore) {
   EXPECT_EQ(spool->take("st\nsecond"), "ond");
   EXPECT_EQ(spool->take("\nthird"), "\nthird");
   EXPECT_EQ(read_file(folder_ / "out.spool"), "first\nsecond\nthird");
-  journal_->finish();
+  std::move(*journal_).finish();
   EXPECT_FALSE(fs::exists(folder_ / "out.spool"));
 }
 

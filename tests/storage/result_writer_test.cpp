@@ -26,11 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-std::unique_ptr<ResultJournal> begun(const std::string& path, const std::string& input = "in.jsonl",
-                                     const JournalOptions& options = {}) {
-  auto journal = std::make_unique<ResultJournal>(path, input, Settings{}, options);
-  journal->begin();
-  return journal;
+ResultJournal begun(const std::string& path, const std::string& input = "in.jsonl", const JournalOptions& options = {},
+                    SystemCalls& calls = system_calls()) {
+  return std::get<ClaimedOutput>(claim_output(path, input, {}, options, calls)).begin();
 }
 
 void refused(ExitCode code, const std::string& part, const std::string& path, const std::string& input = "in.jsonl") {
@@ -45,7 +43,7 @@ TEST(ResultWriter, OutputExistsOnlyWhenComplete) {
   writer.write(0, "{\"a\":1}");
   writer.write(1, "{\"a\":2}");
   EXPECT_FALSE(fs::exists(folder / "out"));
-  writer.finish();
+  std::move(writer).finish();
   EXPECT_EQ(read_file(folder / "out"), "{\"a\":1}\n{\"a\":2}\n");
   EXPECT_FALSE(fs::exists(folder / "out.partial"));
   EXPECT_EQ(writer.lines_written(), 2u);
@@ -68,7 +66,7 @@ TEST(ResultWriter, KeepsOrderThroughManyLines) {
     expected += line + '\n';
     writer.write(static_cast<RequestId>(i), line);
   }
-  writer.finish();
+  std::move(writer).finish();
   EXPECT_EQ(read_file(folder / "out"), expected);
   EXPECT_EQ(writer.lines_written(), 20000u);
 }
@@ -108,7 +106,7 @@ TEST(ResultWriter, FilesAreTheirOwnersAlone) {
     return status.st_mode & 0777;
   };
   auto journal = begun(folder / "out", "-");
-  journal->open_spool();
+  journal.open_spool();
   for (const char* name : {"out.partial", "out.journal", "out.lock", "out.spool"}) EXPECT_EQ(mode_of(name), 0600u);
   ResultWriter(std::move(journal)).finish();
   EXPECT_EQ(mode_of("out"), 0600u);
@@ -120,7 +118,7 @@ TEST(ResultWriter, StopGivesTheOutputBackAtOnce) {
   for (const bool in_order : {true, false}) {
     ResultWriter writer(begun(folder / "out"));
     EXPECT_TRUE(fs::exists(folder / "out.lock"));
-    writer.stop(in_order);
+    std::move(writer).stop(in_order);
     EXPECT_FALSE(fs::exists(folder / "out.lock")) << "whoever stops may end without a destructor";
   }
 }
@@ -204,7 +202,7 @@ int in_child(Prepare prepare, Action action) {
 void write_megabytes(const std::string& path) {
   ResultWriter writer(begun(path, "in.jsonl", {.disk_wait_s = 0}));
   for (int i = 0; i < 64; ++i) writer.write(0, std::string(1 << 16, 'x'));
-  writer.finish();
+  std::move(writer).finish();
 }
 
 TEST(ResultWriter, ReadOnlyFolderIsAPermissionError) {
@@ -260,7 +258,7 @@ TEST(ResultWriter, FailedWritesNamePathCauseAndBytes) {
     for (;;) writer.write(0, std::string(10000, 'x'));
   });
   expect_error(ExitCode::kIo, part, [&] { writer.check(); });
-  expect_error(ExitCode::kIo, part, [&] { writer.finish(); });
+  expect_error(ExitCode::kIo, part, [&] { std::move(writer).finish(); });
   EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
@@ -300,9 +298,7 @@ TEST(ResultWriter, FullDiskStallsUntilThereIsRoom) {
   FailingCalls calls;
   std::atomic<bool> full = false;
   calls.fail_while([&] { return full ? ENOSPC : 0; });
-  auto journal = std::make_unique<ResultJournal>(folder / "out", "in.jsonl", Settings{},
-                                                 JournalOptions{.disk_retry_s = 1e-3}, calls);
-  journal->begin();
+  auto journal = begun(folder / "out", "in.jsonl", {.disk_retry_s = 1e-3}, calls);
   full = true;
   ResultWriter writer(std::move(journal));
   EXPECT_FALSE(writer.stalled());
@@ -310,7 +306,7 @@ TEST(ResultWriter, FullDiskStallsUntilThereIsRoom) {
   while (!writer.stalled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   full = false;
   while (writer.stalled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  writer.finish();
+  std::move(writer).finish();
   EXPECT_EQ(read_file(folder / "out"), "first\n");
 }
 
@@ -330,8 +326,7 @@ class SlowCalls : public SystemCalls {
 TEST(ResultWriter, NobodyWhoServesWaitsForTheFileSystem) {
   const TemporaryFolder folder;
   SlowCalls calls;
-  auto journal = std::make_unique<ResultJournal>(folder / "out", "in.jsonl", Settings{}, JournalOptions{}, calls);
-  journal->begin();
+  auto journal = begun(folder / "out", "in.jsonl", {}, calls);
   calls.slow = true;
   ResultWriter writer(std::move(journal), {.max_queued_bytes = 1000});
   EXPECT_TRUE(writer.has_room());
@@ -343,15 +338,14 @@ TEST(ResultWriter, NobodyWhoServesWaitsForTheFileSystem) {
   EXPECT_TRUE(writer.noted(0));
   calls.slow = false;
   while (!writer.noted(ticket) || !writer.has_room()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  writer.finish();
+  std::move(writer).finish();
   EXPECT_EQ(fs::file_size(folder / "out"), 10000u);
 }
 
 TEST(ResultWriter, NothingFollowsATornNote) {
   const TemporaryFolder folder;
   FailingCalls calls;
-  auto journal = std::make_unique<ResultJournal>(folder / "out", "in.jsonl", Settings{}, JournalOptions{}, calls);
-  journal->begin();
+  auto journal = begun(folder / "out", "in.jsonl", {}, calls);
   const auto before = fs::file_size(folder / "out.journal");
   {
     ResultWriter writer(std::move(journal), {.commit_s = 1000});
@@ -372,13 +366,11 @@ TEST(ResultWriter, NobodyWaitsForAFullDiskOnTheWayOut) {
   FailingCalls calls;
   std::atomic<bool> full = false;
   calls.fail_while([&] { return full ? ENOSPC : 0; });
-  auto journal = std::make_unique<ResultJournal>(folder / "out", "in.jsonl", Settings{},
-                                                 JournalOptions{.disk_wait_s = 1e6, .disk_retry_s = 1e5}, calls);
-  journal->begin();
+  auto journal = begun(folder / "out", "in.jsonl", {.disk_wait_s = 1e6, .disk_retry_s = 1e5}, calls);
   full = true;
   ResultWriter writer(std::move(journal));
   writer.write(0, "first");
-  expect_error(ExitCode::kIo, "no space left", [&] { writer.stop(/*in_order=*/true); });
+  expect_error(ExitCode::kIo, "no space left", [&] { std::move(writer).stop(/*in_order=*/true); });
 }
 
 constexpr RequestId kKilledLines = 5000;
@@ -387,7 +379,7 @@ std::string result_of(RequestId line) {
   return fmt::format(R"({{"id":"batch_req_{}","custom_id":"r{}","error":null}})", line, hash_tuple(line));
 }
 
-std::unique_ptr<ResultJournal> killed_journal(const std::string& path) {
+ResultJournal killed_journal(const std::string& path) {
   return begun(path, "in.jsonl", {.durability = Durability::kProcess, .max_crashes = 0});
 }
 
@@ -402,7 +394,7 @@ std::unique_ptr<ResultJournal> killed_journal(const std::string& path) {
     writer.write(line, result_of(line));
     if (i % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  writer.finish();
+  std::move(writer).finish();
   _exit(0);
 }
 
@@ -446,7 +438,7 @@ TEST(ResultWriter, FolderThatVanishesIsAnIoError) {
   fs::create_directory(folder / "sub");
   ResultWriter writer(begun(folder / "sub/out"));
   fs::remove_all(folder / "sub");
-  expect_error(ExitCode::kIo, folder / "sub/out", [&] { writer.finish(); });
+  expect_error(ExitCode::kIo, folder / "sub/out", [&] { std::move(writer).finish(); });
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 // line exactly one result line, whatever happens on the way.
 //
 //   OUT.partial   the results, in the order of their completion; only whole lines count
-//   OUT.journal   what is known of them and of the input, checksummed (src/serve/journal_records.h)
-//   OUT.lock      whose output it is (src/serve/output_lock.h)
+//   OUT.journal   what is known of them and of the input, checksummed (src/storage/journal_records.h)
+//   OUT.lock      whose output it is (src/storage/output_lock.h)
 //   OUT.spool     what came over standard input
 //   OUT           appears by rename when every line has its result; the other four go then
 //   OUT.done      which command OUT is the result of: that one, run again, has nothing to do; another one is refused
@@ -17,6 +17,11 @@
 // A line is known by its number and the digest of its bytes. A request that was running when the job went down, two
 // times, runs alone the third time, behind all others; if the job goes down then too, its result is an error.
 //
+// The order of calls:
+//
+//   claim_output() --> CompleteOutput
+//                  --> ClaimedOutput --begin()--> ResultJournal --stop() or finish()--> the end
+//
 // One thread at a time, but for note_begun().
 #pragma once
 
@@ -27,6 +32,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "computron/base/digest.h"
@@ -57,26 +63,51 @@ struct JournalOptions {
 // What results depend on, by names that people know: an option, a model's checkpoint.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+// OUT is there, and it is what this very command makes: nothing is left to do.
+struct CompleteOutput {};
+
+class ResultJournal;
+struct JournalState;  // of the files and what is known of them; private to result_journal.cpp
+
+// An output that is this job's from now on, with what earlier attempts left of it. Nothing is changed yet but OUT.lock.
+// The destructor gives the output back.
+class ClaimedOutput {
+ public:
+  explicit ClaimedOutput(std::shared_ptr<JournalState> state);
+
+  const LineHistory& history() const;
+  // Repairs what is torn and begins an attempt.
+  ResultJournal begin() &&;
+
+ private:
+  std::shared_ptr<JournalState> state_;
+};
+
+using FoundOutput = std::variant<CompleteOutput, ClaimedOutput>;
+
+// Takes the output and looks at what is there, but changes no result. `input_path`: "-" for standard input, which is
+// read to its end only if OUT is there.
+// Error{kCannotCreate} or {kPermission} naming the path: parent missing, a directory, a symlink, the input itself, in
+// use by another job (named), there already and not known to be this command's. Error{kConfig} naming the setting
+// that is another one than before; Error{kData} for an input that has become shorter; Error{kInternal} if the last
+// attempts got nowhere. Borrows `calls`.
+FoundOutput claim_output(const std::string& path, const std::string& input_path, Settings settings,
+                         JournalOptions options = {}, SystemCalls& calls = system_calls());
+
+// An attempt that has begun. stop(), finish() or the destructor ends it; the destructor leaves it as a job that goes
+// down leaves it, and gives the output back.
 class ResultJournal {
  public:
-  // Takes the output and looks at what is there, but changes no result. `input_path`: "-" for standard input, which is
-  // read to its end only if OUT is there.
-  // Error{kCannotCreate} or {kPermission} naming the path: parent missing, a directory, a symlink, the input itself, in
-  // use by another job (named), there already and not known to be this command's. Error{kConfig} naming the setting
-  // that is another one than before; Error{kData} for an input that has become shorter; Error{kInternal} if the last
-  // attempts got nowhere. Borrows `calls`.
-  ResultJournal(const std::string& path, const std::string& input_path, Settings settings, JournalOptions options = {},
-                SystemCalls& calls = system_calls());
-  ~ResultJournal();  // gives the output back; the files stay
+  explicit ResultJournal(std::shared_ptr<JournalState> state);
+  ResultJournal(ResultJournal&&) noexcept = default;
+  ResultJournal& operator=(ResultJournal&&) = delete;
+  ~ResultJournal();
 
-  // OUT is there, and it is what this very command makes: nothing is left to do, and nothing below is to be called.
-  bool complete() const;
-  // Repairs what is torn and begins an attempt. Before anything below.
-  void begin();
-  const LineHistory& history() const;
-  // Which one this is, from 1 on, as the journal has counted them. After begin().
+  // What earlier attempts left; may outlive the journal.
+  std::shared_ptr<const LineHistory> history() const;
+  // Which attempt this is, from 1 on, as the journal has counted them.
   std::uint32_t attempt() const;
-  // Of standard input, with what came over it before.
+  // Of standard input, with what came over it before. May outlive the journal, but takes nothing new then.
   std::shared_ptr<Spool> open_spool();
   // How to sleep while the disk is full: false when there is no time for that any more.
   void set_pause(std::function<bool(double seconds)> pause);
@@ -94,17 +125,15 @@ class ResultJournal {
   bool has_uncommitted() const;
   std::size_t uncommitted_lines() const;
   void commit();
-  // The attempt ends in order before the job is done: it does not count as one that went down.
-  void close();
-  // The output is free for the next job: nothing more is written. As the destructor does it, for a job that ends
-  // without.
-  void give_back();
+
+  // The attempt ends in order before the job is done: it does not count as one that went down. The output is free for
+  // the next job then.
+  void stop() &&;
   // Every line has its result: OUT.partial becomes OUT.
-  void finish();
+  void finish() &&;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<JournalState> state_;  // null once it was moved from
 };
 
 }  // namespace computron

@@ -35,7 +35,7 @@ struct WriterOptions {
 // which must not stand behind a slow fsync. A failure of either ends both.
 class ResultWriter {
  public:
-  explicit ResultWriter(std::unique_ptr<ResultJournal> journal, const WriterOptions& options = {});
+  explicit ResultWriter(ResultJournal journal, const WriterOptions& options = {});
   ~ResultWriter();  // writes and commits what is queued, leaves OUT.partial
 
   // Queues the result of a line. Never blocks: has_room() keeps the queue short. Throws like check().
@@ -55,15 +55,18 @@ class ResultWriter {
   // Throws the thread's error, if it has one (Error{kIo} with path, cause and bytes written; {kCannotCreate} when
   // another job has taken the output). Never blocks.
   void check();
-  // Writes and commits everything; the attempt ends in order before the job is done. `in_order` false: somebody will
-  // have to find out whether what ran then can be run at all. Does not wait for a full disk. Call once, last.
-  void stop(bool in_order);
-  // Writes everything out, fsyncs, renames, fsyncs the folder. Call once, last. Error{kIo} leaves OUT.partial.
-  void finish();
   // Lines that have reached the file.
   std::uint64_t lines_written();
-  const LineHistory& history() const { return journal_->history(); }
-  std::uint32_t attempt() const { return journal_->attempt(); }
+  const LineHistory& history() const { return *history_; }
+  std::uint32_t attempt() const { return attempt_; }
+
+  // Either ends the writer: of what stands above, what only reads may be called then.
+  //
+  // Writes and commits everything; the attempt ends in order before the job is done. `in_order` false: somebody will
+  // have to find out whether what ran then can be run at all. Does not wait for a full disk.
+  void stop(bool in_order) &&;
+  // Writes everything out, fsyncs, renames, fsyncs the folder. Error{kIo} leaves OUT.partial.
+  void finish() &&;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -94,7 +97,9 @@ class ResultWriter {
   bool pause(double seconds);
   void end_thread();
 
-  std::unique_ptr<ResultJournal> journal_;
+  std::optional<ResultJournal> journal_;  // none once it has ended
+  std::shared_ptr<const LineHistory> history_;
+  std::uint32_t attempt_;
   WriterOptions options_;
   Clock::time_point last_commit_ = Clock::now();  // the thread's own, or when nothing was left to commit
   std::atomic<bool> stalled_ = false;
