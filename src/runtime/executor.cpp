@@ -46,7 +46,7 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
     case SequenceChunk::kAll:
       for (std::size_t i = 0; i < last; ++i) add(i, chunk.tokens[i + 1]);
       return add(last, chunk.after_last);
-    case SequenceChunk::kEmbedding:
+    case SequenceChunk::kPooledEmbedding:
     case SequenceChunk::kScores:
       return add(0, -1);
   }
@@ -74,7 +74,7 @@ struct HostOutputs {
   std::vector<std::vector<float>> encoded(const Step& step) const {
     std::vector<std::vector<float>> rows;
     for (const SequenceChunk& chunk : step.chunks) {
-      const bool vector = chunk.output == SequenceChunk::kEmbedding;
+      const bool vector = chunk.output == SequenceChunk::kPooledEmbedding;
       const std::size_t width = vector ? hidden : classes;
       ensure(chunk.values == width, "an encoder gives another number of values than the step says");
       const auto begin =

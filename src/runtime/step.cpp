@@ -130,7 +130,7 @@ StagePlan get_plan(ByteReader& in) {
 }
 
 bool is_encoded(const SequenceChunk& c) {
-  return c.output == SequenceChunk::kEmbedding || c.output == SequenceChunk::kScores;
+  return c.output == SequenceChunk::kPooledEmbedding || c.output == SequenceChunk::kScores;
 }
 
 }  // namespace

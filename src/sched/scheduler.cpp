@@ -30,7 +30,7 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       policy_(std::move(policy)),
       options_(options),
       swapping_(models_.size(), false),
-      costs_(images_of(models_), options.costs) {
+      costs_(layouts_of(models_), options.costs) {
   for (std::size_t stage = 0; stage < models_.front().layouts.size(); ++stage) {
     std::vector<const ShardLayout*> layouts;
     for (const ModelShape& model : models_) layouts.push_back(model.layouts[stage]);

@@ -44,7 +44,7 @@ void Sequence::reuse_prefix(CacheBlocks& cache) {
 }
 
 SequenceChunk::Output Sequence::output_of_chunk(int end) const {
-  if (request_.task == Task::kEmbed) return SequenceChunk::kEmbedding;
+  if (request_.task == Task::kEmbed) return SequenceChunk::kPooledEmbedding;
   if (request_.task == Task::kClassify) return SequenceChunk::kScores;
   if (chunk_start_ < completion_.prompt_tokens && request_.wants_prompt_scores()) return SequenceChunk::kAll;
   return end == static_cast<int>(tokens_.size()) ? SequenceChunk::kLast : SequenceChunk::kNone;

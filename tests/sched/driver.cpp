@@ -157,7 +157,7 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   std::vector<SequenceId> members;
   for (const SequenceChunk& chunk : step.chunks) {
     if (chunk.values > 0) {
-      require(chunk.output >= SequenceChunk::kEmbedding, "values of a chunk that has rows of logits");
+      require(chunk.output >= SequenceChunk::kPooledEmbedding, "values of a chunk that has rows of logits");
       values.push_back(fake_values(chunk.tokens, chunk.token_type_ids, chunk.patches, static_cast<int>(chunk.values)));
     }
     for (SampledRow& row : extend_sequence(step, chunk)) rows.push_back(std::move(row));

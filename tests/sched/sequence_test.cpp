@@ -401,7 +401,7 @@ TEST(Sequence, AnEncodersInputIsOneChunkThatIsNeverCut) {
     EXPECT_THAT(chunk.tokens, ElementsAre(5, 6, 7));
     EXPECT_THAT(chunk.token_type_ids, ElementsAre(0, 1, 1));
     EXPECT_THAT(chunk.patches, ElementsAre(0.5f, 1.5f));
-    EXPECT_EQ(chunk.output, task == Task::kEmbed ? SequenceChunk::kEmbedding : SequenceChunk::kScores);
+    EXPECT_EQ(chunk.output, task == Task::kEmbed ? SequenceChunk::kPooledEmbedding : SequenceChunk::kScores);
     EXPECT_EQ(chunk.values, 2u);
     EXPECT_TRUE(d.sequence.ends_in_flight());
   }

@@ -69,7 +69,7 @@ struct SequenceChunk {
     kNone,
     kLast,       // logits of the last token's row
     kAll,        // of every token's row, with the next token's logit (prompt scoring)
-    kEmbedding,  // encoders: the sequence's pooled embedding
+    kPooledEmbedding,  // encoders: the sequence's pooled embedding
     kScores,     // encoders: the scores of the model's classes
   };
   SequenceId sequence = 0;
@@ -79,7 +79,7 @@ struct SequenceChunk {
   Output output = kNone;
   std::uint8_t top = 0;                           // candidates wanted a row beyond the best one
   TokenId after_last = -1;                        // with kAll: the token that follows the chunk, -1 if unknown
-  std::uint32_t values = 0;                       // with kEmbedding and kScores: how many
+  std::uint32_t values = 0;                       // with kPooledEmbedding and kScores: how many
   std::optional<SamplingParams> sampling = {};    // with a sequence's first chunk, where it samples
   std::vector<std::int32_t> token_type_ids = {};  // [tokens]; empty: all 0
   std::vector<float> patches = {};  // images: [tokens, patch_values], zeros for the class token; only the first

@@ -14,7 +14,7 @@
 // fetches alone is planned for the models of the run order and then for prefetch candidates. If there is nothing to
 // do, the answer is until when to wait.
 //
-// Several passes are under way at once, each with sequences of its own, so that the stages of a pipeline work work side by
+// Several passes are under way at once, each with sequences of its own, so that the stages of a pipeline work side by
 // side and the next model's first pass stands behind the last one of the model before.
 #pragma once
 
