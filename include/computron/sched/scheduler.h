@@ -224,7 +224,7 @@ class Scheduler {
 
   // Changed by next() when it plans, and by completed() when ranks report.
   std::vector<ModelWork> work_;       // [model] requests, sequences, cache blocks
-  std::vector<Link> links_;           // [stage]
+  std::vector<HostLink> host_links_;           // [stage]
   std::deque<InFlight> in_flight_;    // planned and not reported, in order
   std::vector<SequenceId> to_close_;  // ended or preempted; the next step tells the ranks
   std::vector<Completion> completions_;
