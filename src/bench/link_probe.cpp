@@ -10,7 +10,7 @@ namespace {
 
 std::vector<const Image*> own_images(const Job& job) {
   std::vector<const Image*> images;
-  for (const ModelShape& shape : job.model_shapes()) images.push_back(shape.images[job.mesh().stage]);
+  for (const ModelShape& shape : job.models().shapes()) images.push_back(shape.images[job.mesh().stage]);
   return images;
 }
 
@@ -27,8 +27,8 @@ LinkProbe::LinkProbe(Job& job)
       images_(own_images(job)),
       link_(job.device().make_copy_stream()),
       compute_(job.device().make_compute_stream(job.progress())),
-      pool_(job.device(), most_pages(images_), job.page_bytes()),
-      spill_(job.device(), /*slots=*/0, job.page_bytes()),
+      pool_(job.device(), most_pages(images_), job.plan().page_bytes),
+      spill_(job.device(), /*slots=*/0, job.plan().page_bytes),
       swapper_(job.host(), spill_, pool_, *link_, *compute_) {
   if (job.options().link_gb_per_s == 0) return;
   plain_device_ = make_cpu_device({});  // a link is emulated on the CPU only

@@ -99,7 +99,6 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       host_(host),
       trace_(options.trace),
       repeat_passes_(options.repeat_passes),
-      divergence_(options.divergence),
       compute_(device.make_compute_stream(progress)),
       link_(device.make_copy_stream()),
       residency_(mesh.stage, images_, host, device, options.frames, options.frame_bytes, options.host_slots, *link_,
@@ -133,8 +132,6 @@ Report Executor::run(const Step& step) {
   } else {
     StepPages(residency_, step).end();
   }
-  const bool diverges = divergence_.step > 0 && step.id >= divergence_.step && !step.chunks.empty();
-  if (diverges) residency_.diverge(divergence_.field, step);
   report.digest = residency_.state().digest_after(step);
   const LinkStatistics link = link_->statistics();
   report.link_bytes = link.bytes;

@@ -27,12 +27,6 @@
 
 namespace computron {
 
-// Test only: behind the passes of that and later steps the rank's state differs from what it should be.
-struct InjectedDivergence {
-  StepId step = 0;    // 0: of none
-  std::string field;  // of the digest
-};
-
 struct ExecutorOptions {
   int frames = 0;
   std::size_t frame_bytes = 0;
@@ -42,7 +36,6 @@ struct ExecutorOptions {
   VerifySwap verify_swap = VerifySwap::kOff;
   bool repeat_passes = true;  // Stream::repeatable, where a pass is; false for tests that compare
   Trace* trace = nullptr;     // borrowed; null: not traced
-  InjectedDivergence divergence = {};
 };
 
 class Executor {
@@ -82,7 +75,6 @@ class Executor {
   const HostStore& host_;
   Trace* trace_;
   bool repeat_passes_;
-  const InjectedDivergence divergence_;
 
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<CopyStream> link_;

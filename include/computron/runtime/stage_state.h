@@ -84,11 +84,10 @@ class StageState {
   const StateDigest& digest() const { return digest_; }
   // When `step` and nothing beyond it has been applied.
   StateDigest digest_after(const Step& step) const;
-  // Test only: from here on this state differs in what that field of a digest is of; after `step`, which has a pass.
-  void diverge(const std::string& field, const Step& step);
   const Image& image(ModelId model) const { return *images_[model]; }
 
  private:
+  friend struct StageStateTables;  // whoever checks that a difference in the tables themselves is found
   struct Block {
     int holders = 0;  // sequences
     bool full = false;

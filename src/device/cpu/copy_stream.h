@@ -27,7 +27,7 @@ namespace computron {
 class CpuCopyStream final : public CopyStream {
  public:
   // Held to `link_gb_per_s` 10^9 bytes a second unless that is 0.
-  explicit CpuCopyStream(double link_gb_per_s, InjectedFlip flip = {}, Trace* trace = nullptr);
+  explicit CpuCopyStream(double link_gb_per_s, CopyHook copied = {}, Trace* trace = nullptr);
 
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -82,7 +82,7 @@ class CpuCopyStream final : public CopyStream {
   std::exception_ptr error_;  // written by the copy thread only, which reads it without the lock
   // The copy thread's.
   EmulatedLink link_;
-  InjectedFlip flip_;
+  CopyHook copied_;
   Trace* trace_;
   std::uint64_t copies_ = 0;  // begun
 
