@@ -1,4 +1,4 @@
-// The program as a function: what main() of the product calls, and what programs of the tests call with hooks of theirs.
+// The program as a function: main() of the product calls it, and programs of the tests call it with hooks of their own.
 #pragma once
 
 #include <functional>

@@ -125,8 +125,7 @@ bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.models().served(), start_s, batch_options(options));
   const std::unique_ptr<FrontEnd> around = call.hooks.around(batch);
   FrontEnd& front_end = around ? *around : batch;
-  const bool all_done =
-      Engine(job, scheduler, front_end, metrics, start_s, options.drain, call.heartbeat).run();
+  const bool all_done = Engine(job, scheduler, front_end, metrics, start_s, options.drain, call.heartbeat).run();
   const RunFacts facts = facts_at_end(call, job, files, start_s, started);
   if (all_done) call.heartbeat.run_beside([&] { files.writer->finish(); });
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));

@@ -96,8 +96,9 @@ void add_limits(CLI::App& app, ServeOptions& o) {
 void add_watching_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
-  app.add_option("--status", o.status,
-                 "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
+  app.add_option(
+      "--status", o.status,
+      "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
 }
 
 }  // namespace
@@ -134,8 +135,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   group_options(app, "Resuming",
                 {"--durability", "--disk-wait", "--drain", "--drain-warned", "--max-crashes", "--take-over",
                  "--resume-allow-config-change"});
-  group_options(app, "Watching",
-                {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--status", "--quiet"});
+  group_options(app, "Watching", {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--status", "--quiet"});
 }
 
 void apply_config(CLI::App& command, const std::string& file) try {

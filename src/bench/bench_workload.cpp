@@ -11,11 +11,11 @@
 #include "computron/serve/engine.h"
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
-#include "src/cli/option_checks.h"
-#include "src/cli/job_arguments.h"
-#include "src/cli/mpi_command.h"
 #include "src/bench/workload_experiment.h"
 #include "src/bench/workload_figures.h"
+#include "src/cli/job_arguments.h"
+#include "src/cli/mpi_command.h"
+#include "src/cli/option_checks.h"
 
 namespace computron {
 namespace {
@@ -109,7 +109,8 @@ LearnedCosts learned_of(const CostModel& costs, const Job& job, const WorkloadOp
 }
 
 PolicyComparison compare(Job& job, const WorkloadOptions& workload, const std::vector<Request>& requests) {
-  PolicyComparison run{.policy = std::string(name_of(job.options().policy)), .real = {}, .virtual_time = {}, .costs = {}};
+  PolicyComparison run{
+      .policy = std::string(name_of(job.options().policy)), .real = {}, .virtual_time = {}, .costs = {}};
   Scheduler scheduler = make_scheduler(job);
   run.real = run_really(job, scheduler, requests);
   run.virtual_time = run_in_virtual_time(job, scheduler.costs(), requests);
@@ -163,8 +164,7 @@ void add_options(CLI::App& app, BenchWorkloadOptions& o) {
   app.add_option("--rates", o.rates, "Requests a second of each model in turn: 10,1,1")->delimiter(',')->required();
   app.add_option("--cv", o.workload.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson");
   app.add_option("--duration", o.workload.duration_s, "Seconds during which requests arrive");
-  app.add_option("--seed", o.workload.seed, "Of the arrivals; the same seed, the same requests")
-      ->check(whole_number());
+  app.add_option("--seed", o.workload.seed, "Of the arrivals; the same seed, the same requests")->check(whole_number());
   app.add_option("--prompt-tokens", o.workload.prompt_tokens, "Tokens of a prompt");
   app.add_option("--max-tokens", o.workload.max_tokens, "Tokens to generate; all of them are");
   app.add_option("--max-seqs", o.job.options.max_seqs, "Requests of a model that run together")

@@ -13,7 +13,7 @@ class App;
 namespace computron {
 
 struct JobArguments {
-  JobOptions options;  // numbers and flags as they are parsed; the rest by complete()
+  JobOptions options;               // numbers and flags as they are parsed; the rest by complete()
   std::vector<std::string> models;  // ID=FILE, or
   std::string roster;
   std::string device = "auto", transport = "auto", policy = "balanced", verify_swap = "auto", idle;

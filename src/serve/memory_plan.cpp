@@ -55,8 +55,7 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
 }
 
 // What does not depend on the pool.
-void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models,
-                             int steps_in_flight) {
+void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, int steps_in_flight) {
   Workspace::Sizes workspace;
   std::size_t widest = 0;
   for (ModelId m = 0; m < models.size(); ++m) {
@@ -107,16 +106,16 @@ std::size_t MemoryPlan::share_of_node() const { return limit_.bytes / static_cas
 
 void MemoryPlan::check() const {
   if (frames_ < 1) {
-    throw ConfigError(fmt::format("--device-memory {} holds no page of {}", format_size(pool_bytes_),
-                                  format_size(page_bytes_)));
+    throw ConfigError(
+        fmt::format("--device-memory {} holds no page of {}", format_size(pool_bytes_), format_size(page_bytes_)));
   }
   const std::string own = fmt::format("host pages {}, pool {}, workspace {}", format_size(need_.host),
                                       format_size(need_.pool), format_size(need_.workspace));
   if (own_memory_ && need_.device_total() > own_memory_->bytes) {
-    throw OutOfDeviceMemory(fmt::format(
-        "this rank needs {} of device memory ({}), but {} leaves {}: lower "
-        "--device-memory or --max-batch-tokens",
-        format_size(need_.device_total()), own, own_memory_->source, format_size(own_memory_->bytes)));
+    throw OutOfDeviceMemory(
+        fmt::format("this rank needs {} of device memory ({}), but {} leaves {}: lower "
+                    "--device-memory or --max-batch-tokens",
+                    format_size(need_.device_total()), own, own_memory_->source, format_size(own_memory_->bytes)));
   }
   if (node_bytes_ > limit_.bytes) {
     throw Error(ExitCode::kSystem,

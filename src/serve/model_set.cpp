@@ -39,8 +39,8 @@ std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& 
   return indices;
 }
 
-ModelSet::ModelSet(const JobOptions& options, const Mesh& mesh, const RankDevice& device,
-                   const JobHeartbeat& heartbeat, std::vector<CheckpointIndex> indices)
+ModelSet::ModelSet(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
+                   std::vector<CheckpointIndex> indices)
     : entries_(options.models), stage_(mesh.stage), max_batch_tokens_(options.max_batch_tokens) {
   read_metadata(mesh, device, heartbeat, std::move(indices));
   agreed(mesh.world, [&] { make_images(options, mesh.shape, device); });

@@ -62,8 +62,8 @@ void RankDevice::make_and_place(Trace* trace, ServeHooks& hooks) {
 
 void RankDevice::make(Trace* trace, ServeHooks& hooks) {
   const int busy_threads = gpu_ ? 2 : threads_ + 1;  // of a GPU: this one and the driver's
-  progress_ = std::make_unique<Progress>(
-      options_.idle.value_or(IdlePolicy::choose(cores_, node_.size(), busy_threads)));
+  progress_ =
+      std::make_unique<Progress>(options_.idle.value_or(IdlePolicy::choose(cores_, node_.size(), busy_threads)));
   ops_.reset();
   gpu_ ? make_gpu() : make_cpu(trace, hooks);
   verify_swap_ = choose_verification();

@@ -1,7 +1,7 @@
 // The program `computron_injected`: computron, which breaks down as its options of `serve` say.
 //
-//   --inject-flip RANK:COPY[:TIMES]      on that rank, a bit of what that copy over the link wrote is flipped at its first
-//                                        TIMES (1) attempts
+//   --inject-flip RANK:COPY[:TIMES]      on that rank, what that copy over the link wrote is damaged at its first TIMES
+//                                        (1) attempts, by a bit
 //   --inject-mismatch RANK:NAME          that rank tells another value of everything it compares whose name begins so
 //   --inject-divergence RANK:STEP:FIELD  that rank reports another digest of its state from that step on
 //   --inject-crash LINE                  the process ends when a step has computed on the request of that line

@@ -61,7 +61,7 @@ struct JobOptions {
   std::optional<std::size_t> host_cache_bytes = {};
   std::optional<VerifySwap> verify_swap = {};  // none: kFirst where the device can, else kOff
   bool reproducible = false;                   // the same bits at tp 1, 2, 4, 8
-  bool load = true;   // false: everything is planned and checked, no page is read, nothing can run
+  bool load = true;  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;
   std::uint64_t seed = 0;
 };

@@ -52,10 +52,10 @@ class MemoryPlan {
   int frames_ = 0;
   int host_slots_ = 0;
   int ranks_on_node_ = 1;
-  MemoryNeed need_;                         // of this rank
-  std::size_t node_bytes_ = 0;              // of all ranks of this node
-  MemoryLimit limit_;                       // of the node
-  std::optional<MemoryLimit> own_memory_;   // of the device, if it has its own
+  MemoryNeed need_;                        // of this rank
+  std::size_t node_bytes_ = 0;             // of all ranks of this node
+  MemoryLimit limit_;                      // of the node
+  std::optional<MemoryLimit> own_memory_;  // of the device, if it has its own
 };
 
 }  // namespace computron

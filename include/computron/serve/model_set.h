@@ -22,8 +22,8 @@ std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& 
 // Nothing in it changes once it has been made.
 class ModelSet {
  public:
-  // Collective; each phase ends in a vote. Rank 0 reads the files' metadata, unless `indices` holds them, and sends them
-  // round. Error{kConfig} and others naming the model that does not fit its file, the mesh or the device.
+  // Collective; each phase ends in a vote. Rank 0 reads the files' metadata, unless `indices` holds it, and sends it
+  // round. Error{kConfig} and others name the model that does not fit its file, the mesh or the device.
   ModelSet(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
            std::vector<CheckpointIndex> indices);
 

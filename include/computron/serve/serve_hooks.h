@@ -1,5 +1,5 @@
-// Where a program may stand between the parts of a serving job. The product's program changes nothing there; programs of
-// the tests make a rank, its link or the whole job fail.
+// Where a program may stand between the parts of a serving job. The product changes nothing there; programs of the
+// tests make a rank, its link or the whole job fail.
 #pragma once
 
 #include <memory>
