@@ -110,7 +110,7 @@ RunFacts facts_at_end(const Call& call, const Job& job, const ServeFiles& files,
   facts.started = std::move(started);
   facts.attempt = files.writer->attempt();
   facts.requests_before = files.writer->history().lines_done();
-  facts.configuration = configuration_of(call.command);
+  facts.configuration = all_options(call.command);
   note_choices(job, facts.configuration);
   return facts;
 }

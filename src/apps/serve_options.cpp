@@ -154,7 +154,7 @@ void apply_config(CLI::App& command, const std::string& file) try {
   throw Error(ExitCode::kUsage, fmt::format("{}: {}", file, error.what()));
 }
 
-Configuration configuration_of(const CLI::App& command) {
+Configuration all_options(const CLI::App& command) {
   Configuration configuration;
   for_each_shown(command, [&](const CLI::Option& option) {
     configuration.emplace_back(option.get_lnames().front(), option.count() > 0 ? value_of(option) : default_of(option));

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "computron/requests/request_reader.h"
 #include "computron/serve/engine.h"
 #include "computron/storage/result_journal.h"
 #include "src/cli/job_arguments.h"
@@ -46,7 +47,7 @@ void apply_config(CLI::App& command, const std::string& file);
 using Configuration = std::vector<std::pair<std::string, std::string>>;
 
 // Every option that is not hidden, with its value or what it is without one.
-Configuration configuration_of(const CLI::App& command);
+Configuration all_options(const CLI::App& command);
 // Those that were given another value than they have without one.
 Configuration changed_options(const CLI::App& command);
 
