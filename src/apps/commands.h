@@ -9,13 +9,15 @@ class App;
 
 namespace computron {
 
+class ServeHooks;
+
 void add_convert(CLI::App& app);
 void add_init(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_merge(CLI::App& app);
 void add_postmortem(CLI::App& app);
 void add_report(CLI::App& app);
-void add_serve(CLI::App& app);
+void add_serve(CLI::App& app, ServeHooks& hooks);  // borrows `hooks`
 void add_workload(CLI::App& app);
 
 }  // namespace computron

@@ -30,16 +30,16 @@ void submit_all(RequestReader& reader, Progress& progress, bool replay, Schedule
 
 void dry_run(Job& job, RequestReader* reader, bool replay) {
   const CostOptions costs =
-      measure_costs(job.mesh().world, job.device(), job.ops(), job.progress(), job.weight_dtype(0));
+      measure_costs(job.mesh().world, job.device(), job.ops(), job.progress(), job.models().weight_dtype(0));
   if (reader == nullptr) return;
   Scheduler scheduler = make_scheduler(job, costs);
   submit_all(*reader, job.progress(), replay, scheduler);
   std::vector<std::vector<const ShardLayout*>> layouts;
-  for (const ModelShape& shape : job.model_shapes()) layouts.push_back(shape.layouts);
+  for (const ModelShape& shape : job.models().shapes()) layouts.push_back(shape.layouts);
   VirtualMesh mesh(layouts, CostModel(layouts, costs), kLatency_s);
   PlanRecorder recorder(layouts, job.mesh().shape.tp);
   const VirtualRun run = run_virtually(scheduler, mesh, [&](const auto& sent) { recorder.add(sent); });
-  fmt::print("{}", format_plan(recorder.finish(run, mesh), job.model_names(), costs));
+  fmt::print("{}", format_plan(recorder.finish(run, mesh), job.models().names(), costs));
 }
 
 }  // namespace computron

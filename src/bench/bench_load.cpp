@@ -33,7 +33,7 @@ JobOptions job_options(const BenchLoadOptions& options) {
   JobOptions job;
   job.models = {{.id = "model", .path = options.file}};
   job.tp = options.tp;
-  job.device = "cpu";
+  job.device = DeviceChoice::kCpu;
   job.threads = options.threads;
   if (!options.page_size.empty()) job.page_bytes = parse_size(options.page_size);
   job.pool_for_tokens = 1;  // nothing is served
@@ -165,10 +165,10 @@ void bench(const BenchLoadOptions& options, Communicator world) {
        {.file = options.file,
         .file_bytes = index.file_bytes,
         .stored = index.tensors.at("embedding.tokens.weight").dtype,
-        .kept = job.weight_dtype(0),
+        .kept = job.models().weight_dtype(0),
         .tp = job.mesh().shape.tp,
-        .threads = job.options().threads,
-        .page_bytes = job.page_bytes()});
+        .threads = job.plan().threads,
+        .page_bytes = job.plan().page_bytes});
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ constexpr int kPositions = 2048;
 
 struct BenchStepOptions {
   JobOptions job;
+  std::string idle;
   std::vector<int> sequences = {1, 64, 512};
   int steps = 400;
   std::string json_file;
@@ -224,7 +225,7 @@ StepCost cost_of(const StepSamples& samples, double exchange_s) {
 void show(const BenchStepOptions& options, const Job& job, const std::vector<StepCost>& figures) {
   const MeshShape mesh = job.mesh().shape;
   fmt::print("A step of an empty model, {} x {} ranks on {} cores, microseconds (medians)\n\n", mesh.tp, mesh.pp,
-             job.cores_on_node());
+             job.plan().cores_on_node);
   fmt::print("{:>10} {:>8} {:>10} {:>10} {:>12} {:>14} {:>14}\n", "sequences", "steps", "wall", "compute", "overhead",
              "rank 0's own", "bare exchange");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -256,7 +257,7 @@ std::unique_ptr<TemporaryFile> make_model(const Communicator& world, BenchStepOp
   });
   const auto bytes = std::as_bytes(std::span(own));
   const auto path = world.broadcast({bytes.begin(), bytes.end()}, 0);
-  options.job.device = "cpu";
+  options.job.device = DeviceChoice::kCpu;
   options.job.models = {{.id = "empty", .path = {reinterpret_cast<const char*>(path.data()), path.size()}}};
   return file;
 }
@@ -266,6 +267,9 @@ void bench(BenchStepOptions& options, Communicator world) {
   options.job.max_seqs = *std::max_element(options.sequences.begin(), options.sequences.end());
   options.job.device_memory_bytes = std::size_t{1} << 30;
   options.job.page_bytes = std::size_t{1} << 20;
+  agreed(world, [&] {
+    if (!options.idle.empty()) options.job.idle = IdlePolicy::parse(options.idle);
+  });
   Job job(options.job, std::move(world));
   std::vector<double> exchanges_s;
   for (const int n : options.sequences)
@@ -275,7 +279,7 @@ void bench(BenchStepOptions& options, Communicator world) {
     return;
   }
   Scheduler scheduler = make_scheduler(job);
-  Metrics metrics(job.model_names());
+  Metrics metrics(job.models().names());
   StepExperiment experiment(options, metrics);
   Engine(job, scheduler, experiment, metrics, now_s()).run();
   std::vector<StepCost> costs;
@@ -302,7 +306,7 @@ void add_bench_step(CLI::App& app) {
   command->add_option("--steps", options->steps, "Steps to measure")->check(CLI::Range(10, kPositions - 1));
   command->add_option("--tp", options->job.tp, "Tensor-parallel ranks a stage (0: all ranks)");
   command->add_option("--pp", options->job.pp, "Pipeline stages");
-  command->add_option("--idle", options->job.idle, "spin, yield or sleep:US");
+  command->add_option("--idle", options->idle, "spin, yield or sleep:US");
   command->add_option("--json", options->json_file, "Write the figures to this file");
   command->add_flag("--quiet", options->quiet, "No log");
   command->callback(

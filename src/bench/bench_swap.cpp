@@ -43,7 +43,7 @@ void complete(BenchSwapOptions& options) {
   options.job.complete();
   JobOptions& job = options.job.options;
   if (job.models.size() < 2) throw Error(ExitCode::kUsage, "bench swap takes two models or more; ids may share a file");
-  job.policy = "fifo";  // which fetches nothing before it is asked for; balanced would, on a guess
+  job.policy = PolicyChoice::kFifo;  // which fetches nothing before it is asked for; balanced would, on a guess
   job.pool_for_tokens = options.experiment.prompt_tokens + 1;
   job.max_batch_tokens = std::max(kMaxBatchTokens, options.experiment.prompt_tokens);
 }
@@ -71,20 +71,20 @@ SwapConditions conditions_of(const Job& job, const BenchSwapOptions& options, st
   conditions.mesh = job.mesh().shape;
   conditions.device = job.device().name();
   conditions.link_gb_per_s = job.options().link_gb_per_s;
-  conditions.page_bytes = job.page_bytes();
-  conditions.frames = job.frames();
+  conditions.page_bytes = job.plan().page_bytes;
+  conditions.frames = job.plan().frames;
   conditions.prompt_tokens = options.experiment.prompt_tokens;
   conditions.links = std::move(links);
-  const int stage_ranks = std::min(job.mesh().shape.tp, job.ranks_on_node());
+  const int stage_ranks = std::min(job.mesh().shape.tp, job.plan().ranks_on_node);
   const bool copies_take_cores = !job.device().own_memory();
-  conditions.cores_busy = copies_take_cores && stage_ranks * job.options().threads >= job.cores_on_node();
-  for (const ModelShape& model : job.model_shapes()) conditions.stage_shares.push_back(stage_shares(model));
+  conditions.cores_busy = copies_take_cores && stage_ranks * job.plan().threads >= job.plan().cores_on_node;
+  for (const ModelShape& model : job.models().shapes()) conditions.stage_shares.push_back(stage_shares(model));
   return conditions;
 }
 
 std::vector<SwapSample> run_experiment(Job& job, SwapExperiment& experiment) {
   Scheduler scheduler = make_scheduler(job);
-  Metrics metrics(job.model_names());
+  Metrics metrics(job.models().names());
   Engine(job, scheduler, experiment, metrics, now_s()).run();
   return experiment.samples();
 }
@@ -113,7 +113,7 @@ void bench(BenchSwapOptions& options, Communicator world) {
     probe = std::make_unique<LinkProbe>(job);
     if (reports) experiment = std::make_unique<SwapExperiment>(job, options.experiment);
   });
-  const int rounds = kRounds * static_cast<int>(job.options().models.size());
+  const int rounds = kRounds * static_cast<int>(job.models().size());
   std::vector<SwapSample> samples;
   probe->measure(rounds);
   if (reports) {

@@ -11,11 +11,11 @@
 #include "computron/serve/engine.h"
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
-#include "src/cli/option_checks.h"
-#include "src/cli/job_arguments.h"
-#include "src/cli/mpi_command.h"
 #include "src/bench/workload_experiment.h"
 #include "src/bench/workload_figures.h"
+#include "src/cli/job_arguments.h"
+#include "src/cli/mpi_command.h"
+#include "src/cli/option_checks.h"
 
 namespace computron {
 namespace {
@@ -35,7 +35,7 @@ struct BenchWorkloadOptions {
 };
 
 void complete(BenchWorkloadOptions& options) {
-  for (const std::string& policy : options.policies) make_policy(policy);
+  for (const std::string& policy : options.policies) parse_policy(policy);
   options.job.complete();
   JobOptions& job = options.job.options;
   std::vector<std::string> ids;
@@ -52,7 +52,7 @@ void complete(BenchWorkloadOptions& options) {
 
 // Prompts of tokens that every model knows.
 std::vector<Request> requests_for(const Job& job, WorkloadOptions& options) {
-  const std::vector<ServedModel> models = job.served_models();
+  const std::vector<ServedModel> models = job.models().served();
   options.vocab = models.front().config.vocab;
   for (const ServedModel& model : models) {
     if (!model.config.causal) {
@@ -71,20 +71,20 @@ std::vector<Request> requests_for(const Job& job, WorkloadOptions& options) {
 
 std::vector<std::vector<const ShardLayout*>> layouts_of(const Job& job) {
   std::vector<std::vector<const ShardLayout*>> layouts;
-  for (const ModelShape& shape : job.model_shapes()) layouts.push_back(shape.layouts);
+  for (const ModelShape& shape : job.models().shapes()) layouts.push_back(shape.layouts);
   return layouts;
 }
 
 // Leaves the scheduler as it ended, for what it learned.
 WorkloadOutcome run_really(Job& job, Scheduler& scheduler, const std::vector<Request>& requests) {
   WorkloadExperiment experiment(requests);
-  Metrics metrics(job.model_names());
+  Metrics metrics(job.models().names());
   Engine(job, scheduler, experiment, metrics, now_s()).run();
   WorkloadOutcome outcome{.latencies_s = latencies_of(experiment.completions()),
                           .bytes = experiment.link_bytes(),
                           .link_busy_s = experiment.link_busy_s(),
                           .wall_s = experiment.completions().back().finished_s};
-  for (ModelId m = 0; m < job.options().models.size(); ++m) outcome.swaps += metrics.model(m).swaps.count;
+  for (ModelId m = 0; m < job.models().size(); ++m) outcome.swaps += metrics.model(m).swaps.count;
   return outcome;
 }
 
@@ -104,12 +104,13 @@ WorkloadOutcome run_in_virtual_time(const Job& job, const CostModel& costs, cons
 }
 
 LearnedCosts learned_of(const CostModel& costs, const Job& job, const WorkloadOptions& workload) {
-  const int batch = std::min(job.options().max_seqs * workload.prompt_tokens, job.options().max_batch_tokens);
+  const int batch = std::min(job.options().max_seqs * workload.prompt_tokens, job.plan().max_batch_tokens);
   return {costs.pass_s(0, workload.prompt_tokens), costs.pass_s(0, batch), costs.swap_s(0)};
 }
 
 PolicyComparison compare(Job& job, const WorkloadOptions& workload, const std::vector<Request>& requests) {
-  PolicyComparison run{.policy = job.options().policy, .real = {}, .virtual_time = {}, .costs = {}};
+  PolicyComparison run{
+      .policy = std::string(name_of(job.options().policy)), .real = {}, .virtual_time = {}, .costs = {}};
   Scheduler scheduler = make_scheduler(job);
   run.real = run_really(job, scheduler, requests);
   run.virtual_time = run_in_virtual_time(job, scheduler.costs(), requests);
@@ -121,8 +122,8 @@ WorkloadConditions conditions_of(const Job& job, const BenchWorkloadOptions& opt
   return {.mesh = job.mesh().shape,
           .device = job.device().name(),
           .link_gb_per_s = job.options().link_gb_per_s,
-          .page_bytes = job.page_bytes(),
-          .frames = job.frames(),
+          .page_bytes = job.plan().page_bytes,
+          .frames = job.plan().frames,
           .resident = options.resident,
           .max_seqs = job.options().max_seqs,
           .workload = options.workload};
@@ -141,7 +142,7 @@ void bench(BenchWorkloadOptions& options, Communicator world) {
   std::vector<PolicyComparison> runs;
   WorkloadConditions conditions;
   for (const std::string& policy : options.policies) {
-    options.job.options.policy = policy;
+    options.job.options.policy = parse_policy(policy);
     Job job(options.job.options, world.split(/*color=*/0, world.rank()));
     std::vector<Request> requests;
     agreed(world, [&] { requests = requests_for(job, options.workload); });
@@ -163,8 +164,7 @@ void add_options(CLI::App& app, BenchWorkloadOptions& o) {
   app.add_option("--rates", o.rates, "Requests a second of each model in turn: 10,1,1")->delimiter(',')->required();
   app.add_option("--cv", o.workload.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson");
   app.add_option("--duration", o.workload.duration_s, "Seconds during which requests arrive");
-  app.add_option("--seed", o.workload.seed, "Of the arrivals; the same seed, the same requests")
-      ->check(whole_number());
+  app.add_option("--seed", o.workload.seed, "Of the arrivals; the same seed, the same requests")->check(whole_number());
   app.add_option("--prompt-tokens", o.workload.prompt_tokens, "Tokens of a prompt");
   app.add_option("--max-tokens", o.workload.max_tokens, "Tokens to generate; all of them are");
   app.add_option("--max-seqs", o.job.options.max_seqs, "Requests of a model that run together")

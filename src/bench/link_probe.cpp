@@ -10,7 +10,7 @@ namespace {
 
 std::vector<const ShardLayout*> own_layouts(const Job& job) {
   std::vector<const ShardLayout*> layouts;
-  for (const ModelShape& shape : job.model_shapes()) layouts.push_back(shape.layouts[job.mesh().stage]);
+  for (const ModelShape& shape : job.models().shapes()) layouts.push_back(shape.layouts[job.mesh().stage]);
   return layouts;
 }
 
@@ -27,8 +27,8 @@ LinkProbe::LinkProbe(Job& job)
       layouts_(own_layouts(job)),
       copy_stream_(job.device().make_copy_stream()),
       compute_(job.device().make_compute_stream(job.progress())),
-      pool_(job.device(), most_pages(layouts_), job.page_bytes()),
-      offload_area_(job.device(), /*slots=*/0, job.page_bytes()),
+      pool_(job.device(), most_pages(layouts_), job.plan().page_bytes),
+      offload_area_(job.device(), /*slots=*/0, job.plan().page_bytes),
       swapper_(job.host(), offload_area_, pool_, *copy_stream_, *compute_) {
   if (job.options().link_gb_per_s == 0) return;
   plain_device_ = make_cpu_device({});  // a link is emulated on the CPU only

@@ -27,7 +27,7 @@ FileDescriptor open_file(const std::string& path) {
 }  // namespace
 
 LoadRounds::LoadRounds(Job& job)
-    : job_(job), index_(job.index(/*model=*/0)), layout_(*job.model_shapes().front().layouts.at(job.mesh().stage)) {}
+    : job_(job), index_(job.models().index(/*model=*/0)), layout_(*job.models().shapes().front().layouts.at(job.mesh().stage)) {}
 
 // Part `reader` of as many as there are readers, to where it lies in `fresh`, or all into one buffer if that is null.
 void LoadRounds::read(int reader, int readers, std::byte* fresh) const {
@@ -46,7 +46,7 @@ void LoadRounds::read(int reader, int readers, std::byte* fresh) const {
 
 // This rank's threads read their parts. `fresh` is where byte 0 of the file would lie.
 void LoadRounds::read_parts(std::byte* fresh) const {
-  const int threads = job_.options().threads, readers = threads * job_.mesh().shape.tp;
+  const int threads = job_.plan().threads, readers = threads * job_.mesh().shape.tp;
   parallel_for(static_cast<std::size_t>(threads), threads, [&](int, std::size_t thread) {
     read(job_.mesh().t * threads + static_cast<int>(thread), readers, fresh);
   });
@@ -83,7 +83,7 @@ LoadRound LoadRounds::measure() {
   HostStore store(job_.device());
   LoadTimes times;
   round.load_s = together([&] {
-    store.load(index_, "model", layout_, job_.mesh().t, job_.ops().weight_format(), job_.options().threads, &times);
+    store.load(index_, "model", layout_, job_.mesh().t, job_.ops().weight_format(), job_.plan().threads, &times);
   });
   round.of_load = sum(times);
   return round;

@@ -18,7 +18,7 @@ std::uint64_t bytes_of(const std::vector<RankCopies>& copies) {
 }  // namespace
 
 SwapExperiment::SwapExperiment(const Job& job, const SwapExperimentOptions& options)
-    : models_(job.served_models()), options_(options), so_far_(job.mesh().shape.ranks()) {
+    : models_(job.models().served()), options_(options), so_far_(job.mesh().shape.ranks()) {
   for (const ServedModel& model : models_) {
     if (!model.config.causal) {
       throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder: it generates nothing", model.id));

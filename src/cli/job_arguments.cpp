@@ -1,9 +1,12 @@
 #include "src/cli/job_arguments.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cmath>
 
 #include "computron/base/size.h"
+#include "src/cli/option_groups.h"
 
 namespace computron {
 namespace {
@@ -27,17 +30,36 @@ std::size_t size_of(const char* option, const std::string& text) try {
   throw Error(error.code(), std::string(option) + ": " + error.what());
 }
 
+DeviceChoice parse_device(const std::string& text) {
+  if (text == "auto") return DeviceChoice::kAuto;
+  return text == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kGpu;
+}
+
+TransportChoice parse_transport(const std::string& text) {
+  if (text == "auto") return TransportChoice::kAuto;
+  return text == "mpi" ? TransportChoice::kStaged : TransportChoice::kDirect;
+}
+
 }  // namespace
+
+PolicyChoice parse_policy(const std::string& text) {
+  for (const PolicyChoice policy : {PolicyChoice::kFifo, PolicyChoice::kBalanced, PolicyChoice::kThroughput}) {
+    if (text == name_of(policy)) return policy;
+  }
+  throw Error(ExitCode::kUsage, fmt::format("unknown policy '{}' (known: fifo, balanced, throughput)", text));
+}
 
 void JobArguments::complete() {
   options.models = roster.empty() ? parse_model_arguments(models) : read_roster(roster);
   if (options.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models ROSTER");
   if (!device_memory.empty()) options.device_memory_bytes = size_of("--device-memory", device_memory);
   if (!page_size.empty()) options.page_bytes = size_of("--page-size", page_size);
-  if (!options.idle.empty()) IdlePolicy::parse(options.idle);
+  if (!idle.empty()) options.idle = IdlePolicy::parse(idle);
   if (!host_cache.empty()) options.host_cache_bytes = size_of("--host-cache", host_cache);
-  make_policy(options.policy);
-  if (options.verify_swap != "auto") parse_verify_swap(options.verify_swap);
+  options.policy = parse_policy(policy);
+  if (verify_swap != "auto") options.verify_swap = parse_verify_swap(verify_swap);
+  options.device = parse_device(device);
+  options.transport = parse_transport(transport);
 }
 
 void add_job_options(CLI::App& app, JobArguments& a) {
@@ -47,24 +69,24 @@ void add_job_options(CLI::App& app, JobArguments& a) {
       ->excludes(model);
   app.add_option("--tp", o.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
   app.add_option("--pp", o.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);
-  app.add_option("--device", o.device, "auto (GPUs where every rank has one for itself), cpu or cuda")
+  app.add_option("--device", a.device, "auto (GPUs where every rank has one for itself), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_flag("--share-gpu", o.share_gpu, "Ranks may have the same GPU (slow: for tests)");
   app.add_flag("--tf32", o.tf32, "GPUs multiply float32 weights with 10 bits of mantissa");
-  app.add_option("--transport", o.transport, "Between GPUs: nccl, mpi (through host memory), or auto")
+  app.add_option("--transport", a.transport, "Between GPUs: nccl, mpi (through host memory), or auto")
       ->check(CLI::IsMember({"auto", "nccl", "mpi"}));
   app.add_option("--device-memory", a.device_memory, "Pool of a rank, weights and cache together (e.g. 2GiB)");
   app.add_option("--page-size", a.page_size,
                  "Bytes of a page (default: 8 MiB on cpu, 64 MiB on cuda, more for wide models)");
   app.add_option("--link-gbps", o.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
       ->check(positive());
-  app.add_option("--policy", o.policy, "Which model runs next: fifo, balanced or throughput")
+  app.add_option("--policy", a.policy, "Which model runs next: fifo, balanced or throughput")
       ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
   app.add_option("--max-wait", o.max_wait_s, "balanced: seconds after which a waiting model goes first")
       ->check(positive());
   app.add_option("--host-cache", a.host_cache,
                  "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
-  app.add_option("--verify-swap", o.verify_swap,
+  app.add_option("--verify-swap", a.verify_swap,
                  "Pages digested in device memory before use: off, first (copy of each), every (copy), or auto: first "
                  "on cpu, off on cuda")
       ->check(CLI::IsMember({"auto", "off", "first", "every"}));
@@ -72,7 +94,13 @@ void add_job_options(CLI::App& app, JobArguments& a) {
                "The same bits at tp 1, 2, 4 and 8: sums over ranks in one fixed tree");
   app.add_option("--threads", o.threads, "Compute threads of a rank (default: cores / ranks of the node)")
       ->check(CLI::Range(1, 4096));
-  app.add_option("--idle", o.idle, "What a waiting rank does: spin, yield or sleep:US");
+  app.add_option("--idle", a.idle, "What a waiting rank does: spin, yield or sleep:US");
+  group_options(app, "Models", {"--model", "--models"});
+  group_options(app, "Mesh and devices",
+                {"--tp", "--pp", "--device", "--share-gpu", "--tf32", "--transport", "--link-gbps", "--reproducible",
+                 "--threads", "--idle"});
+  group_options(app, "Memory", {"--device-memory", "--page-size", "--host-cache", "--verify-swap"});
+  group_options(app, "Scheduling", {"--policy", "--max-wait"});
 }
 
 }  // namespace computron

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "computron/serve/job.h"
+#include "computron/serve/job_options.h"
 
 namespace CLI {
 class App;
@@ -13,14 +13,18 @@ class App;
 namespace computron {
 
 struct JobArguments {
-  JobOptions options;
+  JobOptions options;               // numbers and flags as they are parsed; the rest by complete()
   std::vector<std::string> models;  // ID=FILE, or
   std::string roster;
+  std::string device = "auto", transport = "auto", policy = "balanced", verify_swap = "auto", idle;
   std::string device_memory, page_size, host_cache;
 
-  // Reads models and sizes into `options`. Error{kUsage} naming the argument at fault, {kNoInput} for a roster.
+  // Reads models, names and sizes into `options`. Error{kUsage} naming the argument at fault, {kNoInput} for a roster.
   void complete();
 };
+
+// Error{kUsage} naming `text`.
+PolicyChoice parse_policy(const std::string& text);
 
 // `arguments` must live as long as `app`.
 void add_job_options(CLI::App& app, JobArguments& arguments);

@@ -102,7 +102,6 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       host_(host),
       trace_(options.trace),
       use_graphs_(options.use_graphs),
-      divergence_(options.divergence),
       compute_(device.make_compute_stream(progress)),
       copy_stream_(device.make_copy_stream()),
       residency_(mesh.stage, layouts_, host, device, options.frames, options.frame_bytes, options.host_slots,
@@ -137,8 +136,6 @@ Report Executor::run(const Step& step) {
   } else {
     StepPages(residency_, step).end();
   }
-  const bool diverges = divergence_.step > 0 && step.id >= divergence_.step && !step.chunks.empty();
-  if (diverges) residency_.diverge(divergence_.field, step);
   report.digest = residency_.state().digest_after(step);
   const CopyStatistics copied = copy_stream_->statistics();
   report.link_bytes = copied.bytes;

@@ -204,21 +204,6 @@ StateDigest StageState::digest_after(const Step& step) const {
   return digest;
 }
 
-void StageState::diverge(const std::string& field, const Step& step) {
-  SequenceState& s = sequences_.at(step.chunks.at(0).sequence);
-  if (field == "page_table") {
-    ++page_tables_[step.model].back();
-  } else if (field == "cache_list") {
-    ++caches_[step.model].at(0);
-  } else if (field == "sequences") {
-    ++s.length;
-  } else {
-    const auto* found = std::ranges::find(kFields, std::string_view(field), &NamedField::name);
-    ensure(found != std::end(kFields), "no such field of a state");
-    ++(digest_.*found->field);
-  }
-}
-
 StageState::Block& StageState::block(ModelId model, std::uint32_t number) {
   ensure(number < kMostBlocks, "step names a block that no cache has");
   std::vector<Block>& blocks = blocks_[model];

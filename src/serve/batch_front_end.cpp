@@ -1,6 +1,5 @@
 #include "computron/serve/batch_front_end.h"
 
-#include <csignal>
 #include <utility>
 
 #include "computron/requests/result_format.h"
@@ -114,25 +113,19 @@ void BatchFrontEnd::put_result(const Open& open) {
 
 Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
   std::vector<RequestId> begun;
-  bool crashes = false;
   for (const RequestId line : requests) {
     const auto open = open_.find(line);
     if (open == open_.end() || std::exchange(open->second.begun, true)) continue;
     --queues_[open->second.model].waiting;
     ++queues_[open->second.model].running;
     begun.push_back(line);
-    crashes |= line == options_.crash;
   }
   if (begun.empty()) return 0;
-  const Ticket ticket = writer_.note_begun(std::move(begun), alone_);
-  if (crashes) crash_ = ticket;
-  return ticket;
+  return writer_.note_begun(std::move(begun), alone_);
 }
 
 void BatchFrontEnd::step_done(const std::vector<Report>& reports, double /*now*/) {
   for (const Report& report : reports) sampled_tokens_ += report.rows.size();
-  // As if its own step had done it, which waits for the note: a step before it may be the one that is done.
-  if (crash_ && writer_.noted(*crash_)) std::raise(SIGKILL);
 }
 
 void BatchFrontEnd::show(const Activity& activity, double now) {

@@ -11,7 +11,7 @@
 namespace computron {
 
 Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s,
-               const Drain& drain)
+               const Drain& drain, const JobHeartbeat& heartbeat)
     : job_(job),
       scheduler_(scheduler),
       front_end_(front_end),
@@ -19,10 +19,11 @@ Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& met
       start_s_(start_s),
       sender_(job.mesh()),
       collector_(job.mesh()),
+      heartbeat_(heartbeat),
       stops_(job.mesh()),
       drain_(drain),
       times_(job.mesh().shape.ranks()) {
-  const std::size_t models = job.options().models.size();
+  const std::size_t models = job.models().size();
   shard_bytes_.assign(models, std::vector<std::uint64_t>(job.mesh().shape.pp, 0));
   for (RankTimes& rank : times_) {
     rank.busy_by_model.assign(models, 0);
@@ -34,7 +35,7 @@ double Engine::now() const { return now_s() - start_s_; }
 
 bool Engine::run() {
   job_.progress().set_hook([this] { poll(); });
-  job_.enter(SignOfLife::kServe);
+  heartbeat_.enter(SignOfLife::kServe);
   Idler idler(job_.progress().idle());
   while ((!all_done_ && !stopping_) || !in_flight_.empty()) {
     bool progressed = take_input();
@@ -45,11 +46,11 @@ bool Engine::run() {
     progressed ? idler.reset() : idler.pause();
   }
   put_results();
-  job_.enter(SignOfLife::kFinish);
+  heartbeat_.enter(SignOfLife::kFinish);
   if (all_done_) {
     front_end_.finish(now());
   } else {
-    job_.run_beside_heartbeat([this] { front_end_.stop(/*in_order=*/true, now()); });
+    heartbeat_.run_beside([this] { front_end_.stop(/*in_order=*/true, now()); });
   }
   shut_down(all_done_ ? Step::kShutdown : Step::kStop);
   return all_done_;
@@ -57,7 +58,7 @@ bool Engine::run() {
 
 // Also the progress hook: steps may be sent and their fetches started while another step is executed here.
 bool Engine::poll() {
-  job_.poll_heartbeat();
+  heartbeat_.poll();
   look_for_stop();
   sender_.poll();
   job_.executor().poll();
@@ -90,11 +91,11 @@ void Engine::begin_to_stop() {
 
 void Engine::leave(bool in_order) {
   put_results();
-  job_.enter(SignOfLife::kFinish);
+  heartbeat_.enter(SignOfLife::kFinish);
   front_end_.stop(in_order, now());
   if (in_order) {  // else another rank may have failed, and said so
     report_failure(0, stopped_early());
-    job_.forget_records();
+    heartbeat_.remove_records();
   }
   MpiSession::abort(ExitCode::kStopped);
 }
@@ -161,7 +162,7 @@ bool Engine::dispatch() {
     const StepId id = planned->step.id;
     send(std::move(*planned));
     metrics_.model(model).steps.overhead_s += now_s() - start;
-    trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send", job_.options().models[model].id,
+    trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send", job_.models().id(model),
                 {{"step", id}});
     sent = true;
   }
@@ -184,9 +185,9 @@ void Engine::send(PlannedStep planned) {
 
 // Tells the watchdog what every rank should get on with.
 void Engine::expect_oldest() {
-  if (in_flight_.empty()) return job_.expect(std::nullopt);
+  if (in_flight_.empty()) return heartbeat_.expect(std::nullopt);
   const InFlight& oldest = in_flight_.front();
-  job_.expect(oldest.id, std::max(oldest.sent_s + oldest.predicted_s - now_s(), 0.0));
+  heartbeat_.expect(oldest.id, std::max(oldest.sent_s + oldest.predicted_s - now_s(), 0.0));
 }
 
 // The next step, once it is on the disk which requests it begins.
@@ -198,7 +199,7 @@ bool Engine::execute() {
   }
   const Step step = std::move(todo_.front().step);
   todo_.pop_front();
-  collector_.put_own(job_.executor().run(step));
+  collector_.put_own(job_.run(step));
   return true;
 }
 
@@ -226,7 +227,7 @@ void Engine::note_copies(int rank, const Step& step) {
   const auto stage = static_cast<std::size_t>(job_.mesh().shape.stage_of(rank));
   std::deque<Copy>& copies = times_[static_cast<std::size_t>(rank)].copies;
   for (const CacheChange& change : step.stages[stage].caches) {
-    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * job_.page_bytes()});
+    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * job_.plan().page_bytes});
   }
   for (const Fetch& fetch : step.stages[stage].fetches) {
     copies.push_back({fetch.model, scheduler_.layout(fetch.model, stage).used_bytes[fetch.page]});
@@ -293,7 +294,7 @@ void Engine::shut_down(Step::Kind kind) {
   step.stages.resize(job_.mesh().shape.pp);
   sender_.send(step);
   job_.progress().set_hook([this] {
-    job_.poll_heartbeat();
+    heartbeat_.poll();
     sender_.poll();
   });
   job_.progress().wait_until([this] { return sender_.idle(); });

@@ -52,10 +52,10 @@ void load_tokenizer(const CheckpointIndex& index, Shared& shared, ServedModel& m
 
 }  // namespace
 
-void load_tokenizers(const Job& job, std::vector<ServedModel>& models) {
+void load_tokenizers(const ModelSet& loaded, std::vector<ServedModel>& models) {
   Shared shared;
   for (std::size_t m = 0; m < models.size(); ++m) {
-    const CheckpointIndex& index = job.index(static_cast<ModelId>(m));
+    const CheckpointIndex& index = loaded.index(static_cast<ModelId>(m));
     const bool images = models[m].config.takes_images();
     if (!images && has_tokenizer(index)) load_tokenizer(index, shared, models[m]);
   }

@@ -5,13 +5,13 @@
 
 namespace computron {
 
-bool run_worker(Job& job) {
-  StepReceiver receiver(job.mesh(), job.steps_announced());
+bool run_worker(Job& job, const JobHeartbeat& heartbeat) {
+  StepReceiver receiver(job.mesh(), job.plan().steps_announced);
   StopTeller stops(job.mesh());
   Outbox reports;
   std::deque<Step> todo;
   const auto poll = [&] {
-    job.poll_heartbeat();
+    heartbeat.poll();
     while (auto step = receiver.poll()) {
       const TraceSpan span(job.trace(), TraceTrack::kControl, "accept step", {}, {"step", step->id});
       job.executor().accept(*step);
@@ -22,7 +22,7 @@ bool run_worker(Job& job) {
     job.executor().poll();
   };
   job.progress().set_hook(poll);
-  job.enter(SignOfLife::kServe);
+  heartbeat.enter(SignOfLife::kServe);
 
   Idler idler(job.progress().idle());
   bool all_done = false;
@@ -37,13 +37,13 @@ bool run_worker(Job& job) {
     todo.pop_front();
     all_done = step.kind == Step::kShutdown;
     if (step.kind != Step::kRun) break;
-    job.expect(step.id, step.predicted_s);
-    const Report report = job.executor().run(step);
-    job.expect(std::nullopt);
+    heartbeat.expect(step.id, step.predicted_s);
+    const Report report = job.run(step);
+    heartbeat.expect(std::nullopt);
     const TraceSpan span(job.trace(), TraceTrack::kControl, "report", {}, {"step", step.id});
     reports.send(job.mesh().world, report.encode(), 0, tags::kReport);
   }
-  job.enter(SignOfLife::kFinish);
+  heartbeat.enter(SignOfLife::kFinish);
   job.progress().wait_until([&] { return reports.empty(); });
   job.progress().set_hook({});
   return all_done;

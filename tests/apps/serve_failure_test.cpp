@@ -203,6 +203,7 @@ TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
   for (const auto& [tp, pp, rank] : {std::tuple(1, 1, 0), {2, 1, 1}, {1, 2, 1}, {2, 1, 0}}) {
     SCOPED_TRACE(fmt::format("tp {} pp {} rank {}", tp, pp, rank));
     ServeJob damaged = job(tp, pp);
+    damaged.program = injected_program();
     damaged.more = {"--inject-flip", fmt::format("{}:1:2", rank)};
     const Served served = RunningServe(damaged, folder_).finish(failing_limit_s());
     EXPECT_EQ(served.job.exit_code, 69) << served.job.errors;
@@ -219,6 +220,7 @@ TEST_F(Failure, WhatIsNotTheSameOnAllRanksIsNamedBeforeLoading) {
   std::vector<std::unique_ptr<RunningServe>> running;
   for (const std::string& fact : facts) {
     ServeJob unlike = job(2, 1);
+    unlike.program = injected_program();
     unlike.more = {"--inject-mismatch", "1:" + fact};
     running.push_back(std::make_unique<RunningServe>(unlike, folder_));
   }
@@ -249,6 +251,7 @@ TEST_F(Failure, RankThatDivergesIsNamedWithStepAndFieldAndNothingOfThatStepIsWri
   std::vector<std::unique_ptr<RunningServe>> running;
   for (const auto& [tp, pp, rank, field] : cases) {
     ServeJob diverging = job(tp, pp);
+    diverging.program = injected_program();
     diverging.more = {"--inject-divergence", fmt::format("{}:1:{}", rank, field)};
     running.push_back(std::make_unique<RunningServe>(diverging, folder_));
   }

@@ -68,6 +68,8 @@ std::string served_program() {
   return other.empty() ? beside_test("computron").string() : std::string(other);
 }
 
+std::string injected_program() { return beside_test("computron_injected").string(); }
+
 bool sanitized() { return !environment("ASAN_OPTIONS").empty() || !environment("TSAN_OPTIONS").empty(); }
 
 double healthy_limit_s() { return 4 * failing_limit_s(); }

@@ -20,6 +20,9 @@ struct ServedFile {
 // The program under test; another one (with an emulated GPU) if COMPUTRON_TEST_PROGRAM names it.
 std::string served_program();
 
+// The same, which takes options that make it break down (injected_main.cpp).
+std::string injected_program();
+
 struct ServeJob {
   int tp = 1;
   int pp = 1;

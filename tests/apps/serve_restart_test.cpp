@@ -291,6 +291,7 @@ TEST_F(Restart, FirstJobEndsWhenItIsTakenOver) {
 TEST_F(Restart, RequestThatTakesTheJobDownIsGivenUpAndTheOthersAreServed) {
   ServeJob poisoned = fast_job();
   poisoned.tp = 1;
+  poisoned.program = injected_program();
   poisoned.more = {"--inject-crash", "33"};
   for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_EQ(serve(poisoned, folder_).job.exit_code, 128 + SIGKILL);

@@ -93,6 +93,7 @@ std::map<std::pair<int, int>, std::map<std::string, std::string>> Swap::resident
 
 TEST_P(Swap, DamageOnTheLinkIsMended) {
   ServeJob damaged = swapping_job();
+  damaged.program = injected_program();
   const int last_rank = GetParam().tp * GetParam().pp - 1;
   damaged.more.insert(damaged.more.end(), {"--verify-swap", "every", "--inject-flip", fmt::format("{}:60", last_rank)});
   const Served mended = serve_ok(damaged, *folder_);

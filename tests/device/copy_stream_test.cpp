@@ -10,6 +10,7 @@
 #include "src/device/cpu/event.h"
 #include "src/device/cpu/streaming_copy.h"
 #include "tests/device/device_support.h"
+#include "tests/support/flip_bit.h"
 
 namespace computron {
 namespace {
@@ -212,9 +213,10 @@ class VerifiedFetch : public testing::TestWithParam<double> {  // link_gb_per_s
 
   // Flips a bit of every page's copy at its first `times` attempts.
   static CpuBench damaging_bench(int times) {
-    return CpuBench({.link_gb_per_s = GetParam(), .flip = [times](std::uint64_t copy, int attempt, std::size_t bytes) {
-                       return attempt < times ? std::optional(hash_tuple(copy, attempt) % (8 * bytes)) : std::nullopt;
-                     }});
+    const auto damage = [times](std::uint64_t copy, int attempt, std::span<std::byte> written) {
+      if (attempt < times) test::flip_some_bit(written, hash_tuple(copy, attempt));
+    };
+    return CpuBench({.link_gb_per_s = GetParam(), .copied = damage});
   }
   void fetch(CpuBench& bench, CpuEvent& filled, std::uint32_t page, bool verify) {
     source_ = pattern(kBytes, page);

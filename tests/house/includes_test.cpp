@@ -50,6 +50,13 @@ TEST(House, EverySourceKeepsTheRules) {
   }
 }
 
+// What breaks a job down on purpose is in a program of the tests (tests/apps/injected_main.cpp).
+TEST(House, ProductHasNoInjections) {
+  for (const fs::path& path : sources()) {
+    EXPECT_THAT(read(path), testing::Not(testing::ContainsRegex("[Ii]nject"))) << path;
+  }
+}
+
 TEST(Rules, AnIncludePointsDown) {
   EXPECT_THAT(check_source("src/model/layers.cpp",
                            "#include \"computron/base/log.h\"\n"

@@ -318,9 +318,8 @@ class Receipts : public ::testing::Test {
 
   // The steps of seed 0; copy `damaged_copy` goes wrong `times` times.
   Outcome run(VerifySwap verify, std::uint64_t damaged_copy = 0, int times = 0) {
-    flip_ = [=](std::uint64_t copy, int attempt, std::size_t bytes) -> std::optional<std::size_t> {
-      if (copy != damaged_copy || attempt >= times) return std::nullopt;
-      return hash_tuple(copy, attempt) % (8 * bytes);
+    damage_ = [=](std::uint64_t copy, int attempt, std::span<std::byte> written) {
+      if (copy == damaged_copy && attempt < times) test::flip_some_bit(written, hash_tuple(copy, attempt));
     };
     const ExecutorOptions options{.frames = kFrames,
                                   .frame_bytes = kPageBytes,
@@ -344,11 +343,11 @@ class Receipts : public ::testing::Test {
   }
   std::size_t pages() const { return models_.layouts[0]->pages() + models_.layouts[1]->pages(); }
 
-  InjectedFlip flip_;
+  CopyHook damage_;
   Communicator world_ = Communicator::world();
   Mesh mesh_{{.tp = 1, .pp = 1}, world_.split(world_.rank(), 0)};
   std::unique_ptr<Device> device_ = make_cpu_device(
-      {.flip = [this](std::uint64_t copy, int attempt, std::size_t bytes) { return flip_(copy, attempt, bytes); }});
+      {.copied = [this](std::uint64_t copy, int attempt, std::span<std::byte> b) { damage_(copy, attempt, b); }});
   std::unique_ptr<Ops> ops_ = make_cpu_ops(*device_);
   Progress progress_{IdlePolicy{}};
   Models models_{mesh_, *device_, *ops_};

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -151,16 +152,16 @@ class Device {
   virtual std::unique_ptr<Event> make_event() = 0;
 };
 
-// Test only: the bit to flip in what copy `copy` (of a copy stream, from 0) wrote at its `attempt` (0, or 1 when it is
-// repeated), if any. Called by the copy thread.
-using InjectedFlip = std::function<std::optional<std::size_t>(std::uint64_t copy, int attempt, std::size_t bytes)>;
+// Called by the copy thread with what copy `copy` over the link (of a copy stream, from 0) has written at its `attempt`
+// (0, or 1 when it is repeated), before that is verified.
+using CopyHook = std::function<void(std::uint64_t copy, int attempt, std::span<std::byte> written)>;
 
 // How the CPU device behaves.
 struct CpuDeviceOptions {
   int threads = 1;           // compute threads of this rank, the calling one included
   double link_gb_per_s = 0;  // 10^9 bytes a second: the host link that copy streams emulate; 0: as fast as it goes
   bool deferred = false;     // test only: compute work runs in synchronize() and nowhere else
-  InjectedFlip flip = {};
+  CopyHook copied = {};  // follows each copy over the link
   Trace* trace = nullptr;  // borrowed; null: not traced
   int spin_us = 30;  // an idle compute thread looks for work this long, then sleeps; 0 where ranks outnumber cores
 };

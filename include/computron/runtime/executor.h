@@ -48,7 +48,6 @@ struct ExecutorOptions {
   VerifySwap verify_swap = VerifySwap::kOff;
   bool use_graphs = true;  // capturable passes go through Stream::run_capturable; false for tests that compare
   Trace* trace = nullptr;  // borrowed; null: not traced
-  InjectedDivergence divergence = {};
 };
 
 class Executor {
@@ -91,7 +90,6 @@ class Executor {
   const HostStore& host_;
   Trace* trace_;
   bool use_graphs_;
-  const InjectedDivergence divergence_;
 
   // The flow of weights. The streams go last, since residency_ enqueues on them.
   std::unique_ptr<Stream> compute_;

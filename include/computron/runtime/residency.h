@@ -42,7 +42,6 @@ class Residency {
   void finished(const Step& step) { swapper_.finished(step.id); }
 
   const StageState& state() const { return state_; }
-  void diverge(const std::string& field, const Step& step) { state_.diverge(field, step); }  // test only
   const FramePool& pool() const { return pool_; }
 
  private:

@@ -103,6 +103,7 @@ class StageState {
   const ShardLayout& layout(ModelId model) const { return *layouts_[model]; }
 
  private:
+  friend struct StageStateTables;  // whoever checks that a difference in the tables themselves is found
   struct Block {
     int holders = 0;    // running sequences that have it in their lists
     bool full = false;  // holds block_tokens tokens

@@ -23,8 +23,7 @@ struct BatchOptions {
   bool replay = false;  // honour arrival times; without it every request is there from the start, or
   bool live = false;    // arrives when it is read
   bool show_progress = true;
-  std::string status_file = {};         // with how the job stands, each second; empty: none
-  std::optional<RequestId> crash = {};  // test only: a request that ends the process once a step has computed on it
+  std::string status_file = {};  // with how the job stands, each second; empty: none
 };
 
 class BatchFrontEnd : public FrontEnd {
@@ -76,7 +75,6 @@ class BatchFrontEnd : public FrontEnd {
   std::map<RequestId, Open> open_;        // by line
   std::deque<IncomingRequest> suspects_;  // requests that may be what took the job down: each runs alone, at the end
   bool alone_ = false;                    // one of these runs
-  std::optional<Ticket> crash_;           // test only: when the request that is to crash the job was begun
   bool input_ended_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;

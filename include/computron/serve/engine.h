@@ -30,7 +30,7 @@
 namespace computron {
 
 // The loop of every rank but 0: returns when rank 0 says that the job is over. False: it stops early.
-bool run_worker(Job& job);
+bool run_worker(Job& job, const JobHeartbeat& heartbeat = {});
 
 // How long steps on their way may go on when the job is asked to stop, in seconds.
 struct Drain {
@@ -44,7 +44,7 @@ class Engine {
   // Borrows the first four. Steps and swaps are counted in `metrics`. `start_s`: now_s() at the start of the job's
   // clock, which the scheduler and the front end see.
   Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s,
-         const Drain& drain = {});
+         const Drain& drain = {}, const JobHeartbeat& heartbeat = {});
 
   // Serves until the input has ended and every request has its result, then ends the other ranks' loops. False: some
   // rank was asked to stop (base/stop.h). No step is sent any more then, those on their way are finished if they are
@@ -116,6 +116,7 @@ class Engine {
   double ask_at_s_ = 0;             // when the scheduler is to be asked again
   bool all_done_ = false;
 
+  JobHeartbeat heartbeat_;
   StopListener stops_;
   Drain drain_;
   bool stopping_ = false;

@@ -1,177 +1,88 @@
-// Sets a serving job up on every rank: device, models, pages, pool; and what it costs in bytes, before it is spent.
+// A serving job on every rank: set up in phases, each of which ends in a vote, and everything that its loops borrow.
+//
+//   Mesh         which rank is what
+//   RankDevice   the device of this rank
+//   ModelSet     the models' files, configurations and pages
+//   MemoryPlan   what all that takes, checked before it is spent
+//   HostStore    this rank's pages, loaded
+//   Executor     what runs steps
+//
+// What the program chose where the options left it a choice stands in the JobPlan.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "computron/base/memory.h"
 #include "computron/base/trace.h"
 #include "computron/comm/clock.h"
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
-#include "computron/runtime/heartbeat.h"
 #include "computron/sched/scheduler.h"
-#include "computron/serve/topology.h"
-#include "computron/requests/roster.h"
+#include "computron/serve/job_heartbeat.h"
+#include "computron/serve/job_options.h"
+#include "computron/serve/memory_plan.h"
+#include "computron/serve/model_set.h"
+#include "computron/serve/rank_device.h"
+#include "computron/serve/serve_hooks.h"
 
 namespace computron {
 
-// The options of `computron serve` that every rank needs (interface.md). 0 or empty: chosen by the program.
-struct JobOptions {
-  std::vector<RosterEntry> models;
-  int tp = 0;
-  int pp = 0;
-  std::string device = "auto";     // auto: GPUs where every rank has one for itself
-  bool share_gpu = false;          // ranks may have the same one
-  bool tf32 = false;               // of float32 weights, where the device has it
-  std::string transport = "auto";  // between GPUs: nccl, mpi (through host memory), or what fits
-  std::size_t device_memory_bytes = 0;
-  // Where device_memory_bytes is 0 and pool_for_tokens is not: the pool is the largest `pool_models` models, for each
-  // of them a cache of so many tokens, and a frame. What benchmarks of swapping want: so many models resident and no
-  // further one.
-  int pool_for_tokens = 0;
-  int pool_models = 1;
+// What a job runs with. The same on all ranks but for the first group, which is this rank's or its node's.
+struct JobPlan {
+  int threads = 1;
+  int ranks_on_node = 1;
+  int cores_on_node = 1;  // that the node's ranks may run on together
+
+  VerifySwap verify_swap = VerifySwap::kOff;
+  LinkKind link_kind = LinkKind::kHost;
+  int max_batch_tokens = 0;
   std::size_t page_bytes = 0;
-  double link_gb_per_s = 0;
-  int threads = 0;
-  std::string idle;
-  int max_batch_tokens = 2048;  // at least the longest input of an encoder: a job raises it
-  int max_seqs = 64;
-  bool share_prefixes = false;
-  std::string policy = "balanced";
-  double max_wait_s = PolicyOptions{}.max_wait_s;
-  // Host memory of a rank for caches of models that are swapped out; absent: an eighth of the pool.
-  std::optional<std::size_t> host_cache_bytes;
-  std::string verify_swap = "auto";  // first where the device can, else off
-  bool reproducible = false;         // the same bits at tp 1, 2, 4, 8
-  InjectedFlip flip = {};            // test only, of this rank
-  InjectedDivergence divergence = {};  // likewise
-  bool load = true;                  // false: everything is planned and checked, no page is read, nothing can run
-  bool trace = false;
-  std::uint64_t seed = 0;
-  std::vector<CheckpointIndex> indices = {};  // on rank 0, of `models`, if they have been read already
-  Heartbeat* heartbeat = nullptr;  // borrowed; null: nobody watches this job
+  int frames = 0;
+  int host_slots = 0;
+  int steps_in_flight = 1;  // steps with a pass that may be dispatched and not reported
+  int steps_announced = 1;  // the same with those that hold fetches only: receives that a rank keeps posted
 };
 
-// The metadata of the models' files, [model], each read by a helper of its own (checkpoint/index_helper.h).
-std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models);
-
-// Bytes that a rank takes.
-struct MemoryNeed {
-  std::size_t host = 0;  // pages of all models, slots for caches and, beside a device with memory of its own, messages
-  std::size_t pool = 0;
-  std::size_t workspace = 0;  // scratch arrays and message buffers
-  bool on_device = false;     // pool and workspace take memory that only the device has
-  std::size_t device_total() const { return pool + workspace; }
-  std::size_t host_total() const { return host + (on_device ? 0 : device_total()); }
-  std::size_t total() const { return host + device_total(); }
-};
-
-// Everything a rank serves with. Built by the constructor, collectively; each phase ends in a vote, so a failure
-// anywhere is the same Error (VoteError) everywhere.
+// Built by the constructor, collectively. A failure in a phase is the same Error (VoteError) on every rank.
 class Job {
  public:
-  Job(JobOptions options, Communicator world);
+  // Takes `indices` of rank 0 where the models' metadata have been read already. Borrows `hooks`.
+  explicit Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat = {},
+               ServeHooks& hooks = no_hooks(), std::vector<CheckpointIndex> indices = {});
 
   const JobOptions& options() const { return options_; }
-  const Mesh& mesh() const { return *mesh_; }
-  Progress& progress() { return *progress_; }
-  Executor& executor() { return *executor_; }
-  const Device& device() const { return *device_; }
-  Device& device() { return *device_; }
-  Ops& ops() { return *ops_; }
-  const CheckpointIndex& index(ModelId model) const { return models_[model].index; }
-  DType weight_dtype(ModelId model) const { return models_[model].weight_dtype; }
+  const JobPlan& plan() const { return plan_; }
+  const Mesh& mesh() const { return mesh_; }
+  const ModelSet& models() const { return models_; }
+  Device& device() const { return device_.device(); }
+  Ops& ops() const { return device_.ops(); }
+  Progress& progress() const { return device_.progress(); }
   const HostStore& host() const { return *host_; }
-  std::size_t page_bytes() const { return page_bytes_; }
-  int frames() const { return frames_; }
+  Executor& executor() { return *executor_; }
+  // Executes a step and returns this rank's done record.
+  Report run(const Step& step);
   // Null unless the job is traced or watched.
   Trace* trace() const { return trace_.get(); }
-  // The oldest step in hand, or none.
-  void expect(std::optional<StepId> step, double predicted_s = 0) const;
-  // Work with files, for which a disk may take its time: nobody takes this rank for one that hangs. It must not touch
-  // MPI.
-  void run_beside_heartbeat(const std::function<void()>& work) const {
-    options_.heartbeat != nullptr ? options_.heartbeat->run_beside(work) : work();
-  }
-  // Whenever this rank looks at its queues.
-  void poll_heartbeat() const {
-    if (options_.heartbeat != nullptr) options_.heartbeat->poll();
-  }
-  // What this rank did last is of no interest: it ends as it should.
-  void forget_records() const {
-    if (options_.heartbeat != nullptr) options_.heartbeat->recorder().remove_all();
-  }
-  void enter(SignOfLife::Phase phase) const {
-    if (options_.heartbeat != nullptr) options_.heartbeat->enter(phase);
-  }
   ClockOffset clock() const { return clock_; }  // of a traced job
-  // Steps with a pass that may be dispatched and not reported.
-  int steps_in_flight() const { return mesh_->shape.pp + 1; }
-  // The same with those that hold fetches only: receives that a rank keeps posted.
-  int steps_announced() const { return Scheduler::max_steps_in_flight(steps_in_flight()); }
-  int ranks_on_node() const { return ranks_on_node_; }
-  int cores_on_node() const { return cores_; }  // that the node's ranks may run on together
 
-  // For the front end and the scheduler (rank 0).
-  std::vector<ServedModel> served_models() const;
-  std::vector<ModelShape> model_shapes() const;
-  std::vector<std::string> model_names() const;
   SchedulerOptions scheduler_options() const;
 
  private:
-  struct Model {
-    CheckpointIndex index;
-    ModelConfig config;
-    DType weight_dtype = DType::kF32;
-    std::vector<ShardLayout> layouts;  // [stage]
-  };
-
-  void read_indices();
-  void set_up_device();
-  void choose_device();
-  void make_device();
-  int busy_threads() const;
-  void measure_device();
-  VerifySwap verify_swap() const;
-  TransportKind transport() const;
-  void lengthen_steps();
-  void check_message_size(const ModelConfig& config, const std::string& id) const;
-  void make_layouts();
-  void plan_memory(const Communicator& node);
-  std::size_t default_pool_bytes();
-  std::size_t default_host_cache_bytes() const;
-  void check_memory() const;
-  void load_pages();
+  JobPlan make_plan() const;
+  void check() const;
+  void load_pages(const JobHeartbeat& heartbeat);
   void make_executor();
-  void make_trace();
-  std::string device_kind() const;
-  std::string device_line() const;
-  std::string memory_table(const std::vector<MemoryNeed>& needs) const;
-  const ShardLayout& own_layout(const Model& model) const { return model.layouts[mesh_->stage]; }
 
-  JobOptions options_;
-  std::unique_ptr<Mesh> mesh_;
-  int ranks_on_node_ = 1;
-  int rank_on_node_ = 0;
-  int cores_ = 1;
+  const JobOptions options_;
+  ServeHooks& hooks_;
+  Mesh mesh_;
   std::unique_ptr<Trace> trace_;
   ClockOffset clock_;
-  std::unique_ptr<Progress> progress_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Ops> ops_;
-  std::vector<Model> models_;
-  std::size_t page_bytes_ = 0;
-  int frames_ = 0;
-  int host_slots_ = 0;
-  MemoryNeed memory_;           // of this rank
-  std::size_t node_bytes_ = 0;  // of all ranks of this node
-  MemoryLimit limit_;
-  std::vector<RankPlace> places_;             // [rank]
-  std::optional<MemoryLimit> device_memory_;  // this rank's share of what is free, if the device has its own
+  RankDevice device_;
+  ModelSet models_;
+  MemoryPlan memory_;
+  const JobPlan plan_;
   std::unique_ptr<HostStore> host_;
   std::unique_ptr<Executor> executor_;
 };

@@ -3,12 +3,12 @@
 
 #include <vector>
 
-#include "computron/serve/job.h"
+#include "computron/serve/model_set.h"
 
 namespace computron {
 
 // Rank 0: reads each model's tokenizer from its checkpoint. One that cannot be used is warned of and said so to whoever
 // sends text; its model still takes token ids. Error{kIo} or CheckpointError if the checkpoint's bytes are damaged.
-void load_tokenizers(const Job& job, std::vector<ServedModel>& models);
+void load_tokenizers(const ModelSet& loaded, std::vector<ServedModel>& models);
 
 }  // namespace computron

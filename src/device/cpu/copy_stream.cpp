@@ -40,9 +40,9 @@ Error wrong_digest(const PageName& name) {
 
 }  // namespace
 
-CpuCopyStream::CpuCopyStream(double link_gb_per_s, InjectedFlip flip, Trace* trace)
+CpuCopyStream::CpuCopyStream(double link_gb_per_s, CopyHook copied, Trace* trace)
     : host_link_(link_gb_per_s * 1e9),
-      flip_(std::move(flip)),
+      copied_(std::move(copied)),
       trace_(trace),
       thread_([this](std::stop_token stop) { run(stop); }) {}
 
@@ -172,8 +172,7 @@ void CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token
   } else {
     streaming_copy(copy.destination, copy.source, copy.bytes);
   }
-  const auto bit = flip_ ? flip_(copies_, attempt, copy.bytes) : std::nullopt;
-  if (bit) copy.destination[*bit / 8] ^= std::byte{1} << (*bit % 8);
+  if (copied_) copied_(copies_, attempt, std::span(copy.destination, copy.bytes));
 }
 
 void CpuCopyStream::copy_at_link_rate(const Copy& copy, const std::stop_token& stop) {

@@ -32,7 +32,7 @@ namespace computron {
 class CpuCopyStream final : public CopyStream {
  public:
   // Emulates a host link of `link_gb_per_s` 10^9 bytes a second; 0: copies as fast as memory allows.
-  explicit CpuCopyStream(double link_gb_per_s, InjectedFlip flip = {}, Trace* trace = nullptr);
+  explicit CpuCopyStream(double link_gb_per_s, CopyHook copied = {}, Trace* trace = nullptr);
 
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -87,7 +87,7 @@ class CpuCopyStream final : public CopyStream {
   std::exception_ptr error_;  // written by the copy thread only, which reads it without the lock
   // Only the copy thread's.
   EmulatedLink host_link_;
-  InjectedFlip flip_;
+  CopyHook copied_;
   Trace* trace_;
   std::uint64_t copies_ = 0;  // over the link, complete: the number of the copy in hand (InjectedFlip)
 

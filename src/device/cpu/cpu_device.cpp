@@ -75,7 +75,7 @@ class CpuDevice final : public Device {
     return std::make_unique<InlineComputeStream>(pool_, progress, options_.trace);
   }
   std::unique_ptr<CopyStream> make_copy_stream() override {
-    return std::make_unique<CpuCopyStream>(options_.link_gb_per_s, options_.flip, options_.trace);
+    return std::make_unique<CpuCopyStream>(options_.link_gb_per_s, options_.copied, options_.trace);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(); }
 

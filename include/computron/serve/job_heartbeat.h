@@ -1,0 +1,46 @@
+// The heartbeat of a job that is watched, or of one that is not: then each call here does its work and nothing else.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "computron/runtime/heartbeat.h"
+#include "computron/runtime/step.h"
+
+namespace computron {
+
+// Handed on by value. Belongs to the thread that owns MPI.
+class JobHeartbeat {
+ public:
+  JobHeartbeat() = default;  // nobody watches
+  // Borrows `heartbeat`.
+  explicit JobHeartbeat(Heartbeat& heartbeat) : heartbeat_(&heartbeat) {}
+
+  // To be called whenever the rank polls its queues.
+  void poll() const {
+    if (heartbeat_ != nullptr) heartbeat_->poll();
+  }
+  // Runs `work` with files, for which a disk may take its time: nobody takes this rank for one that hangs. `work` must
+  // not touch MPI.
+  void run_beside(const std::function<void()>& work) const {
+    heartbeat_ != nullptr ? heartbeat_->while_working(work) : work();
+  }
+  // Tells the watchdog which step every rank should get on with, and how long that should take; or that there is none.
+  void expect(std::optional<StepId> step, double predicted_s = 0) const {
+    if (heartbeat_ != nullptr) heartbeat_->watchdog().expect(step, predicted_s);
+  }
+  void enter(SignOfLife::Phase phase) const {
+    if (heartbeat_ != nullptr) heartbeat_->enter(phase);
+  }
+  // Removes the files of all ranks' last events: the job ends as it should, and nobody will want to see them.
+  void remove_records() const {
+    if (heartbeat_ != nullptr) heartbeat_->recorder().remove_all();
+  }
+  // Null where nobody watches.
+  FlightRecorder* recorder() const { return heartbeat_ != nullptr ? &heartbeat_->recorder() : nullptr; }
+
+ private:
+  Heartbeat* heartbeat_ = nullptr;
+};
+
+}  // namespace computron

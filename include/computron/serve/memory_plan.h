@@ -1,0 +1,61 @@
+// What a rank will take of its host's and its device's memory, known before it is spent.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "computron/base/memory.h"
+#include "computron/comm/mesh.h"
+#include "computron/serve/job_options.h"
+#include "computron/serve/model_set.h"
+#include "computron/serve/rank_device.h"
+
+namespace computron {
+
+// Bytes that a rank takes.
+struct MemoryNeed {
+  std::size_t host = 0;  // pages of all models, slots for caches and, beside a device with memory of its own, messages
+  std::size_t pool = 0;
+  std::size_t workspace = 0;  // scratch arrays and message buffers
+  bool on_device = false;     // pool and workspace take memory that only the device has
+  std::size_t device_total() const { return pool + workspace; }
+  std::size_t host_total() const { return host + (on_device ? 0 : device_total()); }
+  std::size_t total() const { return host + device_total(); }
+};
+
+class MemoryPlan {
+ public:
+  // Collective. `steps_in_flight`: steps with a pass that may be dispatched and not reported. Rank 0 logs the plan as a
+  // table.
+  MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const ModelSet& models,
+             int steps_in_flight);
+
+  // The same on all ranks: as many as the poorest rank has room for.
+  int frames() const { return frames_; }
+  int host_slots() const { return host_slots_; }  // a frame each
+
+  // Throws ConfigError, OutOfDeviceMemory or Error{kSystem} where this rank, or its node's ranks together, need more
+  // than there is.
+  void check() const;
+
+ private:
+  void count_fixed(const RankDevice& device, const ModelSet& models, int steps_in_flight);
+  std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
+  std::size_t default_host_cache_bytes() const;
+  std::size_t share_of_node() const;
+  std::string table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh, const ModelSet& models) const;
+  std::string device_line() const;
+
+  std::size_t page_bytes_ = 0;
+  std::size_t pool_bytes_ = 0;  // wanted, of this rank; frames_ pages are taken
+  int frames_ = 0;
+  int host_slots_ = 0;
+  int ranks_on_node_ = 1;
+  MemoryNeed need_;                        // of this rank
+  std::size_t node_bytes_ = 0;             // of all ranks of this node
+  MemoryLimit limit_;                      // of the node
+  std::optional<MemoryLimit> own_memory_;  // of the device, if it has its own
+};
+
+}  // namespace computron

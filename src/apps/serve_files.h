@@ -1,0 +1,33 @@
+// The files of `computron serve`: where requests come from, and where results go.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "computron/requests/request_reader.h"
+#include "computron/serve/model_set.h"
+#include "computron/storage/result_journal.h"
+#include "computron/storage/result_writer.h"
+#include "src/apps/serve_options.h"
+
+namespace computron {
+
+// What only rank 0 has: the two ends of the flow of requests.
+struct ServeFiles {
+  std::vector<CheckpointIndex> indices;    // of the models, until the job has them
+  std::unique_ptr<ResultJournal> journal;  // until the writer has it
+  std::unique_ptr<ResultWriter> writer;
+  std::unique_ptr<RequestReader> reader;
+};
+
+// Rank 0, before anything is loaded: the journal of results goes on where an earlier job ended, and whatever is written
+// at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of ResultJournal.
+void open_output(const ServeOptions& options, int ranks, ServeFiles& files);
+
+// Collective. Rank 0 tells all whether the output is there already.
+bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files);
+
+// Rank 0, when the models are there: begins to read the requests, and to write results unless the run is a dry one.
+void open_input(const ServeOptions& options, const ModelSet& loaded, ServeFiles& files);
+
+}  // namespace computron

@@ -1,0 +1,174 @@
+#include "src/apps/serve_options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "computron/storage/shard.h"
+#include "src/cli/option_checks.h"
+#include "src/cli/option_groups.h"
+
+namespace computron {
+namespace {
+
+std::string value_of(const CLI::Option& option) {
+  std::string value;
+  for (const std::string& part : option.results()) value += (value.empty() ? "" : " ") + part;
+  return value;
+}
+
+std::string default_of(const CLI::Option& option) {
+  return option.get_items_expected_max() == 0 ? "false" : option.get_default_str();
+}
+
+// Of those that have a long name and a place in --help.
+template <class Each>
+void for_each_shown(const CLI::App& command, const Each& each) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty() || option->get_lnames().empty() || !option->get_configurable()) continue;
+    each(*option);
+  }
+}
+
+void add_request_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--requests", o.requests, "Requests, JSONL in the OpenAI batch format; - for stdin");
+  app.add_option("--output", o.output,
+                 "Results, JSONL; appears when complete (OUT.partial until then). A job that ended before "
+                 "goes on where it was when the same command is run again");
+  app.add_option("--shard", o.shard,
+                 "I/N: serve lines I, I+N, I+2N, ... of the requests (the first is line 0); each shard has an output "
+                 "of its own, and `computron merge` puts them together");
+}
+
+void add_resuming_options(CLI::App& app, ServeOptions& o) {
+  app.add_option(
+         "--durability", o.durability,
+         "Results are safe from the end of the process (process), within a second from that of the node (node), "
+         "each before the next (result)")
+      ->check(CLI::IsMember({"process", "node", "result"}));
+  app.add_option("--disk-wait", o.journal.disk_wait_s, "Seconds to wait for room on a full disk")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--drain", o.drain.asked_s, "Seconds that steps may go on when the job is asked to stop")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--drain-warned", o.drain.warned_s, "The same when it is only warned, by SIGUSR1")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_watchdog_options(CLI::App& app, ServeOptions& o) {
+  app.add_option(
+         "--watchdog", o.watchdog,
+         "Deadlines after which a job that stands still ends, times this: twice 60 s without a sign of a rank, 20 "
+         "s of no progress beyond 4 times what a step should take; 0: none, as where a debugger stops a rank")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--recorder", o.recorder,
+                 "Folder of each rank's last events, for `computron postmortem`; on every node (default: $TMPDIR or "
+                 "/tmp, where those of the last 4 jobs that went down stay for a week). Removed when the job ends in "
+                 "order");
+  app.add_flag("--core", o.core,
+               "Leave core dumps, where the shell's limit allows them: they hold prompts, results and all models");
+}
+
+void add_retry_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--max-crashes", o.journal.max_crashes,
+                 "How often the job may go down on one request, or without a result, before it gives up; 0: always")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--take-over", o.journal.take_over, "Take the output from a job that seems to hold it still");
+  app.add_flag("--resume-allow-config-change", o.journal.allow_config_change,
+               "Go on with results that other settings or checkpoints gave");
+}
+
+void add_batch_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of a step")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--max-seqs", o.job.options.max_seqs, "Sequences of a batch")->check(CLI::Range(1, 1 << 16));
+  app.add_flag("--share-prefixes", o.job.options.share_prefixes,
+               "Requests for a model that begin with the same tokens share the cache of those");
+}
+
+void add_limits(CLI::App& app, ServeOptions& o) {
+  app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own")
+      ->check(whole_number());
+  app.add_option("--max-line-bytes", o.max_line_bytes, "Longest request line")
+      ->check(whole_number())
+      ->check(CLI::PositiveNumber);
+}
+
+void add_watching_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
+  app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
+  app.add_option(
+      "--status", o.status,
+      "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
+}
+
+}  // namespace
+
+void ServeOptions::complete() {
+  if (requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
+  job.options.load = !dry_run;
+  if (output.empty() && !dry_run) throw Error(ExitCode::kUsage, "--output is required");
+  job.complete();
+  job.options.trace = !trace.empty();
+  journal.durability = parse_durability(durability);
+  journal.max_line_bytes = max_line_bytes;
+  if (!shard.empty()) shard = parse_shard(shard).to_string();
+}
+
+// The order is that of the configuration in the file of --metrics, whatever group --help shows an option in.
+void add_serve_options(CLI::App& app, ServeOptions& o) {
+  app.option_defaults()->always_capture_default();
+  add_job_options(app, o.job);
+  add_request_options(app, o);
+  add_resuming_options(app, o);
+  add_watchdog_options(app, o);
+  add_retry_options(app, o);
+  add_batch_options(app, o);
+  add_limits(app, o);
+  add_watching_options(app, o);
+  app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
+  app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
+  app.add_flag("--quiet", o.quiet, "No progress and no summary");
+  app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
+  group_options(app, "Requests and results",
+                {"--requests", "--output", "--shard", "--max-line-bytes", "--seed", "--replay"});
+  group_options(app, "Scheduling", {"--max-batch-tokens", "--max-seqs", "--share-prefixes"});
+  group_options(app, "Resuming",
+                {"--durability", "--disk-wait", "--drain", "--drain-warned", "--max-crashes", "--take-over",
+                 "--resume-allow-config-change"});
+  group_options(app, "Watching", {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--status", "--quiet"});
+}
+
+void apply_config(CLI::App& command, const std::string& file) try {
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(file)) {
+    CLI::Option* option = command.get_option_no_throw("--" + item.name);
+    const bool here = item.parents.empty() || item.parents == std::vector<std::string>{"serve"};
+    if (item.name == "++" || item.name == "--") continue;  // how CLI11 marks the ends of a section
+    if (!here || option == nullptr) {
+      throw Error(ExitCode::kUsage, fmt::format("{}: computron serve has no option '{}'", file, item.fullname()));
+    }
+    if (option->count() > 0) continue;
+    for (const std::string& input : item.inputs) option->add_result(input);
+    option->run_callback();
+  }
+} catch (const CLI::Error& error) {
+  throw Error(ExitCode::kUsage, fmt::format("{}: {}", file, error.what()));
+}
+
+Configuration all_options(const CLI::App& command) {
+  Configuration configuration;
+  for_each_shown(command, [&](const CLI::Option& option) {
+    configuration.emplace_back(option.get_lnames().front(), option.count() > 0 ? value_of(option) : default_of(option));
+  });
+  return configuration;
+}
+
+Configuration changed_options(const CLI::App& command) {
+  Configuration changed;
+  for_each_shown(command, [&](const CLI::Option& option) {
+    if (option.count() == 0 || value_of(option) == default_of(option)) return;
+    changed.emplace_back(option.get_lnames().front(), value_of(option));
+  });
+  return changed;
+}
+
+}  // namespace computron

@@ -1,0 +1,156 @@
+#include "computron/serve/memory_plan.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <span>
+
+#include "computron/base/size.h"
+#include "computron/model/transformer.h"
+#include "computron/runtime/host_store.h"
+#include "computron/runtime/kv_geometry.h"
+
+namespace computron {
+namespace {
+
+// Everybody's `need`, by rank of `group`.
+std::vector<MemoryNeed> gather(const Communicator& group, const MemoryNeed& need) {
+  std::vector<MemoryNeed> needs;
+  for (const std::vector<std::byte>& bytes : group.all_gather(std::as_bytes(std::span(&need, 1)))) {
+    std::memcpy(&needs.emplace_back(), bytes.data(), sizeof need);
+  }
+  return needs;
+}
+
+// Collective: how many pages of so many bytes every rank can have.
+int pages_on_all(const Communicator& world, std::size_t bytes, std::size_t page_bytes) {
+  const std::uint64_t own = std::min<std::uint64_t>(bytes / page_bytes, INT_MAX);
+  return static_cast<int>(~world.all_reduce_max(~own));
+}
+
+}  // namespace
+
+MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const ModelSet& models,
+                       int steps_in_flight)
+    : page_bytes_(models.page_bytes()),
+      ranks_on_node_(device.node().size()),
+      limit_(available_memory()),
+      own_memory_(device.own_memory()) {
+  count_fixed(device, models, steps_in_flight);
+  pool_bytes_ =
+      options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
+  frames_ = pages_on_all(mesh.world, pool_bytes_, page_bytes_);
+  need_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
+  const std::size_t host_cache = options.host_cache_bytes.value_or(default_host_cache_bytes());
+  host_slots_ = pages_on_all(mesh.world, host_cache, page_bytes_);
+  need_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
+  for (const MemoryNeed& need : gather(device.node(), need_)) node_bytes_ += need.host_total();
+  const std::vector<MemoryNeed> needs = gather(mesh.world, need_);
+  if (mesh.rank == 0) spdlog::info("{}", table(needs, mesh.shape, models));
+}
+
+// What does not depend on the pool.
+void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, int steps_in_flight) {
+  Workspace::Sizes workspace;
+  std::size_t widest = 0;
+  for (ModelId m = 0; m < models.size(); ++m) {
+    const ShardPlan& plan = models.image(m).plan;
+    workspace = workspace.max(Workspace::Sizes::of(plan, device.ops(), models.max_batch_tokens()));
+    widest = std::max<std::size_t>(widest, plan.config.hidden);
+    need_.host += HostStore::bytes_of(models.image(m));
+  }
+  // Transfers on their way to the next stage, and the parts of a sum.
+  const std::size_t transfers = widest * sizeof(float) * models.max_batch_tokens() * (steps_in_flight + 2);
+  need_.workspace = workspace.total() + transfers;
+  need_.on_device = own_memory_.has_value();
+  if (need_.on_device) need_.host += transfers;
+}
+
+// Collective. The largest stage counts: all ranks get the same.
+std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const {
+  std::size_t largest_pages = 0;
+  std::vector<std::size_t> frames;  // of each model with its cache
+  for (ModelId m = 0; m < models.size(); ++m) {
+    const KvGeometry cache = KvGeometry::make(models.image(m));
+    const std::size_t pages = models.image(m).pages();
+    const int blocks = ceil_div(std::max(options.pool_for_tokens, 1), cache.block_tokens);
+    largest_pages = std::max(largest_pages, pages);
+    frames.push_back(pages + cache.frames_for(blocks));
+  }
+  if (options.pool_for_tokens > 0) {
+    std::sort(frames.begin(), frames.end(), std::greater<>());
+    frames.resize(std::min<std::size_t>(frames.size(), std::max(options.pool_models, 1)));
+    return mesh.world.all_reduce_max(std::accumulate(frames.begin(), frames.end(), std::size_t{1})) * page_bytes_;
+  }
+  if (own_memory_) return own_memory_->bytes - std::min(own_memory_->bytes, need_.workspace);
+  // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
+  // than the largest model and some cache.
+  const std::size_t all_models = mesh.world.all_reduce_max(need_.host);
+  const std::size_t largest_model = mesh.world.all_reduce_max(largest_pages) * page_bytes_;
+  return std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share_of_node() / 4));
+}
+
+// An eighth of the pool, or half of what the rank's share of memory leaves beside everything else.
+std::size_t MemoryPlan::default_host_cache_bytes() const {
+  const std::size_t left = share_of_node() - std::min(share_of_node(), need_.host_total());
+  return std::min(need_.pool / 8, left / 2);
+}
+
+// This rank's.
+std::size_t MemoryPlan::share_of_node() const { return limit_.bytes / static_cast<std::size_t>(ranks_on_node_); }
+
+void MemoryPlan::check() const {
+  if (frames_ < 1) {
+    throw ConfigError(
+        fmt::format("--device-memory {} holds no page of {}", format_size(pool_bytes_), format_size(page_bytes_)));
+  }
+  const std::string own = fmt::format("host pages {}, pool {}, workspace {}", format_size(need_.host),
+                                      format_size(need_.pool), format_size(need_.workspace));
+  if (own_memory_ && need_.device_total() > own_memory_->bytes) {
+    throw OutOfDeviceMemory(
+        fmt::format("this rank needs {} of device memory ({}), but {} leaves {}: lower "
+                    "--device-memory or --max-batch-tokens",
+                    format_size(need_.device_total()), own, own_memory_->source, format_size(own_memory_->bytes)));
+  }
+  if (node_bytes_ > limit_.bytes) {
+    throw Error(ExitCode::kSystem,
+                fmt::format("the {} ranks of this node need {} (this one: {}), but {} leaves {}", ranks_on_node_,
+                            format_size(node_bytes_), own, limit_.source, format_size(limit_.bytes)));
+  }
+}
+
+// `needs` by rank; the ranks of a stage need the same.
+std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh,
+                              const ModelSet& models) const {
+  std::string table =
+      fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages", "host pages", "waste");
+  for (ModelId m = 0; m < models.size(); ++m) {
+    const Image& image = models.image(m);
+    table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}\n", models.id(m), name_of(models.weight_dtype(m)),
+                         image.pages(), format_size(HostStore::bytes_of(image)), format_size(image.waste_bytes()));
+  }
+  table +=
+      fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
+  for (int stage = 0; stage < mesh.pp; ++stage) {
+    const MemoryNeed& need = needs[mesh.rank_of(stage, 0)];
+    table += fmt::format("  {:<22}{:>14}{:>14}{:>14}{:>14}\n", fmt::format("stage {} (x {})", stage, mesh.tp),
+                         format_size(need.host), format_size(need.pool), format_size(need.workspace),
+                         format_size(need.total()));
+  }
+  table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
+                       limit_.source, format_size(limit_.bytes));
+  return table + device_line();
+}
+
+std::string MemoryPlan::device_line() const {
+  if (!own_memory_) return {};
+  return fmt::format("\n{}: pool and workspace need {}, {} are free for them", own_memory_->source,
+                     format_size(need_.device_total()), format_size(own_memory_->bytes));
+}
+
+}  // namespace computron

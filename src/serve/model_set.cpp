@@ -1,0 +1,160 @@
+#include "computron/serve/model_set.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <climits>
+#include <map>
+#include <utility>
+
+#include "computron/base/bytes.h"
+#include "computron/base/size.h"
+#include "computron/checkpoint/index_helper.h"
+#include "computron/comm/agreed.h"
+#include "computron/model/checkpoint_check.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kStepBesidePatches = 64 << 20;  // of the longest step's message, and far more than that
+
+// The dtype of a checkpoint's GEMM weights: check_tensors has made sure that they agree.
+DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.role == TensorRole::kGemmWeight) return index.tensors.at(spec.name).dtype;
+  }
+  throw ConfigError(fmt::format("{}: no weights", index.path));
+}
+
+}  // namespace
+
+std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models) {
+  std::map<std::string, CheckpointIndex> known;  // by path: several models may share a file
+  std::vector<CheckpointIndex> indices;
+  for (const RosterEntry& entry : models) {
+    if (!known.contains(entry.path)) known.emplace(entry.path, read_index_apart(entry.path));
+    indices.push_back(known.at(entry.path));
+  }
+  return indices;
+}
+
+ModelSet::ModelSet(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
+                   std::vector<CheckpointIndex> indices)
+    : entries_(options.models), stage_(mesh.stage), max_batch_tokens_(options.max_batch_tokens) {
+  read_metadata(mesh, device, heartbeat, std::move(indices));
+  agreed(mesh.world, [&] { make_images(options, mesh.shape, device); });
+}
+
+// Collective. Rank 0 reads and sends it round, so that a thousand ranks are not a metadata storm.
+void ModelSet::read_metadata(const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
+                             std::vector<CheckpointIndex> indices) {
+  std::vector<std::byte> bytes;
+  agreed(mesh.world, [&] {
+    if (mesh.rank != 0) return;
+    ByteWriter out;
+    if (indices.empty()) heartbeat.run_beside([&] { indices = read_indices_apart(entries_); });
+    for (const CheckpointIndex& index : indices) out.put_list(index.serialize());
+    bytes = out.take();
+  });
+  bytes = mesh.world.broadcast(std::move(bytes), 0);
+  const bool bf16 = mesh.world.all_reduce_max(device.ops().weight_dtype(DType::kBF16) != DType::kBF16) == 0;
+  agreed(mesh.world, [&] {
+    take_metadata(bytes, device.ops(), bf16);
+    lengthen_steps(/*says_so=*/mesh.rank == 0);
+    for (std::size_t m = 0; m < size(); ++m) check_message_size(models_[m].config, entries_[m].id, mesh.shape);
+  });
+}
+
+// Without `bf16` some rank's processor cannot multiply it: all ranks have one layout.
+void ModelSet::take_metadata(const std::vector<std::byte>& bytes, const Ops& ops, bool bf16) {
+  ByteReader in(bytes);
+  for (const RosterEntry& entry : entries_) {
+    Model& model = models_.emplace_back();
+    model.index = CheckpointIndex::deserialize(in.get_list<std::byte>());
+    model.config = ModelConfig::from_json(model.index.config_json);
+    check_tensors(model.config, model.index);
+    model.weight_dtype = ops.weight_dtype(stored_dtype(model.config, model.index));
+    if (!bf16) model.weight_dtype = DType::kF32;
+    spdlog::debug("model {} from {}", entry.id, entry.path);
+  }
+}
+
+// A step holds the longest input that an encoder may have.
+void ModelSet::lengthen_steps(bool says_so) {
+  for (std::size_t m = 0; m < size(); ++m) {
+    const ModelConfig& config = models_[m].config;
+    if (config.causal || config.max_positions <= max_batch_tokens_) continue;
+    if (says_so) {
+      spdlog::info("--max-batch-tokens: {} instead of {}, the longest input of the encoder {}", config.max_positions,
+                   max_batch_tokens_, entries_[m].id);
+    }
+    max_batch_tokens_ = config.max_positions;
+  }
+}
+
+// MPI counts bytes in an int.
+void ModelSet::check_message_size(const ModelConfig& config, const std::string& id, const MeshShape& mesh) const {
+  const std::size_t values = static_cast<std::size_t>(std::max(config.hidden, config.patch_values()));
+  const std::size_t bytes = sizeof(float) * values * max_batch_tokens_ + kStepBesidePatches;
+  if (mesh.ranks() > 1 && bytes > INT_MAX) {
+    throw ConfigError(fmt::format("model {}: steps of --max-batch-tokens {} make messages of {}; the limit is 2 GiB",
+                                  id, max_batch_tokens_, format_size(bytes)));
+  }
+}
+
+void ModelSet::make_images(const JobOptions& options, const MeshShape& mesh, const RankDevice& device) {
+  const WeightFormat& format = device.ops().weight_format();
+  std::vector<std::vector<ShardPlan>> plans;
+  std::size_t largest_block = 0;
+  for (std::size_t m = 0; m < size(); ++m) {
+    auto& stages = plans.emplace_back();
+    for (int stage = 0; stage < mesh.pp; ++stage) {
+      try {
+        stages.push_back(ShardPlan::make(models_[m].config, mesh, stage, options.reproducible));
+      } catch (const ConfigError& error) {
+        throw ConfigError(fmt::format("model {}: {}", entries_[m].id, error.what()));
+      }
+      largest_block =
+          std::max(largest_block, Image::largest_block_bytes(stages.back(), format, models_[m].weight_dtype));
+    }
+  }
+  const std::size_t page_bytes = std::max(device.device().default_page_bytes(), 16 * largest_block);
+  page_bytes_ = options.page_bytes > 0 ? options.page_bytes : round_up(page_bytes, std::size_t{4096});
+  if (page_bytes_ % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
+  for (std::size_t m = 0; m < size(); ++m) {
+    for (const ShardPlan& plan : plans[m]) {
+      models_[m].images.push_back(Image::make(plan, format, models_[m].weight_dtype, page_bytes_));
+    }
+  }
+}
+
+std::vector<ServedModel> ModelSet::served() const {
+  std::vector<ServedModel> served;
+  for (std::size_t m = 0; m < size(); ++m) served.push_back({entries_[m].id, models_[m].config});
+  return served;
+}
+
+std::vector<ModelShape> ModelSet::shapes() const {
+  std::vector<ModelShape> shapes;
+  for (const Model& model : models_) {
+    const RosterEntry& entry = entries_[shapes.size()];
+    ModelShape& shape = shapes.emplace_back();
+    shape.eos_tokens = model.config.eos_tokens;
+    shape.pinned = entry.pinned;
+    shape.priority = entry.priority;
+    for (const Image& image : model.images) {
+      shape.images.push_back(&image);
+      shape.caches.push_back(KvGeometry::make(image));
+    }
+  }
+  return shapes;
+}
+
+std::vector<std::string> ModelSet::names() const {
+  std::vector<std::string> names;
+  for (const RosterEntry& entry : entries_) names.push_back(entry.id);
+  return names;
+}
+
+}  // namespace computron

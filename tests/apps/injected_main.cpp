@@ -1,0 +1,123 @@
+// The program `computron_injected`: computron, which breaks down as its options of `serve` say.
+//
+//   --inject-flip RANK:COPY[:TIMES]      on that rank, what that copy over the link wrote is damaged at its first TIMES
+//                                        (1) attempts, by a bit
+//   --inject-mismatch RANK:NAME          that rank tells another value of everything it compares whose name begins so
+//   --inject-divergence RANK:STEP:FIELD  that rank reports another digest of its state from that step on
+//   --inject-crash LINE                  the process ends when a step has computed on the request of that line
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "computron/base/digest.h"
+#include "src/apps/program.h"
+#include "tests/support/flip_bit.h"
+
+namespace computron::test {
+namespace {
+
+// A front end whose process is killed once a step has computed on request `crash`.
+class CrashingFrontEnd : public FrontEnd {
+ public:
+  // Borrows `front_end`.
+  CrashingFrontEnd(FrontEnd& front_end, RequestId crash) : front_end_(front_end), crash_(crash) {}
+
+  bool take_input(Scheduler& scheduler, double now) override { return front_end_.take_input(scheduler, now); }
+  void put_results(std::vector<Completion> completions, double now) override {
+    front_end_.put_results(std::move(completions), now);
+  }
+  // As if the request's own step had done it, which waits for the note: a step before it may be the one that is done.
+  void step_done(const std::vector<Report>& reports, double now) override {
+    front_end_.step_done(reports, now);
+    if (begun_ && front_end_.noted(*begun_)) std::raise(SIGKILL);
+  }
+  void show(const Activity& activity, double now) override { front_end_.show(activity, now); }
+  Ticket begin(const std::vector<RequestId>& requests) override {
+    const Ticket ticket = front_end_.begin(requests);
+    const bool begins = std::find(requests.begin(), requests.end(), crash_) != requests.end();
+    if (begins && !begun_) begun_ = ticket;
+    return ticket;
+  }
+  bool noted(Ticket ticket) override { return front_end_.noted(ticket); }
+  void check() override { front_end_.check(); }
+  void finish(double now) override { front_end_.finish(now); }
+  void stop(bool in_order, double now) override { front_end_.stop(in_order, now); }
+
+ private:
+  FrontEnd& front_end_;
+  RequestId crash_;
+  std::optional<Ticket> begun_;
+};
+
+Error wrong(const char* option, const std::string& text, const char* form) {
+  return Error(ExitCode::kUsage, fmt::format("{}: '{}' is not {}", option, text, form));
+}
+
+class Injections : public ServeHooks {
+ public:
+  void add_options(CLI::App& program) {
+    CLI::App& serve = *program.get_subcommand("serve");
+    serve.add_option("--inject-flip", flip_);
+    serve.add_option("--inject-mismatch", mismatch_);
+    serve.add_option("--inject-divergence", divergence_);
+    serve.add_option("--inject-crash", crash_);
+  }
+
+  void compare(int rank, std::vector<Fact>& facts) override {
+    const std::size_t colon = mismatch_.find(':');
+    if (colon == mismatch_.npos || mismatch_.substr(0, colon) != std::to_string(rank)) return;
+    for (Fact& fact : facts) {
+      if (fact.name.starts_with(mismatch_.substr(colon + 1))) fact.value += " (not the same)";
+    }
+  }
+
+  CopyHook copy_hook(int this_rank) override {
+    if (flip_.empty()) return {};
+    int rank = 0, damaged = 0, times = 1, end = 0, end_of_times = 0;
+    const int fields = std::sscanf(flip_.c_str(), "%d:%d%n:%d%n", &rank, &damaged, &end, &times, &end_of_times);
+    if (fields < 2 || flip_.size() != static_cast<std::size_t>(fields == 3 ? end_of_times : end)) {
+      throw wrong("--inject-flip", flip_, "RANK:COPY[:TIMES]");
+    }
+    if (rank != this_rank) return {};
+    return [=](std::uint64_t copy, int attempt, std::span<std::byte> written) {
+      const bool damages = copy == static_cast<std::uint64_t>(damaged) && attempt < times;
+      if (damages) flip_some_bit(written, hash_tuple(copy, attempt));
+    };
+  }
+
+  void executed(int this_rank, Report& report) override {
+    if (divergence_.empty()) return;
+    int rank = 0, step = 0, end = 0;
+    const int fields = std::sscanf(divergence_.c_str(), "%d:%d:%n", &rank, &step, &end);
+    if (fields != 2 || end == 0) throw wrong("--inject-divergence", divergence_, "RANK:STEP:FIELD");
+    if (rank != this_rank || report.step < static_cast<StepId>(step)) return;
+    static const std::map<std::string, std::uint64_t StateDigest::*> kFields = {
+        {"lengths", &StateDigest::lengths},
+        {"page_table", &StateDigest::page_table},
+        {"sequences", &StateDigest::sequences}};
+    ++(report.digest.*kFields.at(divergence_.substr(static_cast<std::size_t>(end))));
+  }
+
+  std::unique_ptr<FrontEnd> around(FrontEnd& front_end) override {
+    if (!crash_) return nullptr;
+    return std::make_unique<CrashingFrontEnd>(front_end, *crash_);
+  }
+
+ private:
+  std::string flip_, mismatch_, divergence_;
+  std::optional<RequestId> crash_;
+};
+
+}  // namespace
+}  // namespace computron::test
+
+int main(int argc, char** argv) {
+  computron::test::Injections injections;
+  return computron::run_program(argc, argv, injections, [&](CLI::App& app) { injections.add_options(app); });
+}
