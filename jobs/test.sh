@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh machine to a tested build: builds preset release and runs its tests. Leaves out tests labelled `long`, and
-# `gpu` where there is none. Ends with ctest's summary; exits with 0 only if everything was built and passed.
+# From a fresh machine to a tested build: builds preset release and runs its tests. Leaves out tests labelled `long`,
+# and `gpu` where there is none. Ends with ctest's summary; exits with 0 only if everything was built and passed.
 #   SANITIZE=1   then also fuzzes the readers of foreign files for a few seconds (jobs/fuzz.sh), builds preset asan and
 #                runs its tests with few ranks, as the check of a change does (.ci/run)
 set -uo pipefail
