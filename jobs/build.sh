@@ -55,6 +55,8 @@ fi
 arguments=()
 if command -v ccache >/dev/null 2>&1; then
   arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  # Without this it keeps nothing that reads a precompiled header.
+  export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"
 fi
 read -r -a more <<<"${CMAKE_ARGS:-}"
 cmake --preset "$preset" "${arguments[@]}" "${more[@]}"

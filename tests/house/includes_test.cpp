@@ -22,16 +22,20 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-std::vector<fs::path> sources() {
+const std::vector<const char*> kProduct = {"include", "src", "kernels"};
+
+std::vector<fs::path> sources(const std::vector<const char*>& tops) {
   static const std::set<std::string> kinds = {".h", ".cpp", ".cu", ".cuh", ".c"};
   std::vector<fs::path> found;
-  for (const char* top : {"include", "src", "kernels"}) {
+  for (const char* top : tops) {
     for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
       if (entry.is_regular_file() && kinds.contains(entry.path().extension())) found.push_back(entry.path());
     }
   }
   return found;
 }
+
+std::string name_of(const fs::path& path) { return path.lexically_relative(kRoot).generic_string(); }
 
 // The only finding of a file, or a failure.
 std::string only_finding(std::string_view file, std::string_view text) {
@@ -41,19 +45,39 @@ std::string only_finding(std::string_view file, std::string_view text) {
 }
 
 TEST(House, EverySourceKeepsTheRules) {
-  const auto files = sources();
+  const auto files = sources(kProduct);
   EXPECT_GT(files.size(), 50u) << "looked in the wrong folder: " << kRoot;
   for (const fs::path& path : files) {
-    for (const Violation& v : check_source(path.lexically_relative(kRoot).generic_string(), read(path))) {
+    for (const Violation& v : check_source(name_of(path), read(path))) {
       ADD_FAILURE() << v.file << ":" << v.line << ": " << v.what;
     }
   }
 }
 
-// What breaks a job down on purpose is in a program of the tests (tests/apps/injected_main.cpp).
-TEST(House, ProductHasNoInjections) {
-  for (const fs::path& path : sources()) {
-    EXPECT_THAT(read(path), testing::Not(testing::ContainsRegex("[Ii]nject"))) << path;
+TEST(House, EveryIncludeNamesAWholePath) {
+  for (const fs::path& path : sources({"include", "src", "kernels", "tests", "perf"})) {
+    for (const Violation& v : check_include_paths(name_of(path), read(path))) {
+      ADD_FAILURE() << v.file << ":" << v.line << ": " << v.what;
+    }
+  }
+}
+
+TEST(Rules, AnIncludeInQuotesNamesTheWholePathFromARoot) {
+  EXPECT_THAT(check_include_paths("tests/comm/a_test.cpp",
+                                  "#include <mpi.h>\n"
+                                  "#include \"computron/comm/mesh.h\"\n"
+                                  "#include \"src/comm/staged.h\"\n"
+                                  "#include \"kernels/cpu/gemm.h\"\n"
+                                  "#include \"tests/support/job.h\"\n"
+                                  "#include \"git_revision.h\"\n"
+                                  "// #include \"staged.h\"\n"),
+              testing::IsEmpty());
+  for (const char* wrong : {"staged.h", "../comm/staged.h", "comm/staged.h", "./staged.h", "support/job.h"}) {
+    const auto found =
+        check_include_paths("src/comm/links.cpp", std::string("\n # include \"") + wrong + "\"  // near\n");
+    ASSERT_EQ(found.size(), 1u) << wrong;
+    EXPECT_EQ(found[0].line, 2);
+    EXPECT_THAT(found[0].what, HasSubstr(wrong));
   }
 }
 

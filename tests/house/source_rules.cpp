@@ -161,6 +161,13 @@ Finding check_parsing(std::string_view file, const std::string& line) {
   return "parses a checkpoint in this process; read_index_apart does not";
 }
 
+// Not a rule of the product alone: tests and benchmarks keep it too.
+Finding check_include_path(const std::string& included) {
+  static const std::regex from_a_root(R"(^(computron|src|kernels|tests)/.*)");
+  if (included == "git_revision.h" || std::regex_match(included, from_a_root)) return std::nullopt;
+  return fmt::format("includes \"{}\", which is no path from a root (computron/, src/, kernels/, tests/)", included);
+}
+
 std::vector<Finding> check_line(std::string_view file, const std::string& line) {
   static const std::regex include(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
   std::smatch match;
@@ -184,6 +191,23 @@ std::vector<Violation> check_source(std::string_view file, std::string_view text
     for (const Finding& finding : check_line(file, line)) {
       if (finding) violations.push_back({std::string(file), number, *finding});
     }
+  }
+  return violations;
+}
+
+std::vector<Violation> check_include_paths(std::string_view file, std::string_view text) {
+  static const std::regex include(R"re(^\s*#\s*include\s*"([^"]+)")re");
+  std::vector<Violation> violations;
+  std::istringstream lines{std::string(text)};
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const auto first = line.find_first_not_of(" \t");
+    if (first == std::string::npos || line[first] != '#') continue;  // much faster than to ask the expression
+    std::smatch match;
+    if (!std::regex_search(line, match, include)) continue;
+    if (const Finding finding = check_include_path(match[1]))
+      violations.push_back({std::string(file), number, *finding});
   }
   return violations;
 }

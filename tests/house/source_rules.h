@@ -22,4 +22,9 @@ std::string code_only(std::string_view text);
 // under */cuda/ only, but for the factories that choose it; nobody uses OpenMP's pragmas; checkpoints are parsed apart.
 std::vector<Violation> check_source(std::string_view file, std::string_view text);
 
+// The rule that tests and benchmarks keep as well: an include in quotes names the whole path from a root
+// ("computron/comm/mesh.h", "src/comm/staged.h", "kernels/cpu/gemm.h", "tests/support/job.h"); only "git_revision.h",
+// which the build writes, has none.
+std::vector<Violation> check_include_paths(std::string_view file, std::string_view text);
+
 }  // namespace computron::test
