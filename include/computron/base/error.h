@@ -6,7 +6,7 @@
 
 namespace computron {
 
-// Exit codes of every command; sysexits.h style (README.md, "Exit codes").
+// Exit codes of every command; sysexits.h style (jobs/README.md, "Exit codes").
 enum class ExitCode : int {
   kOk = 0,
   kUsage = 64,         // command line or configuration file
@@ -52,7 +52,7 @@ class CheckpointError : public Error {
   explicit CheckpointError(const std::string& what) : Error(ExitCode::kData, what) {}
 };
 
-// One request cannot be served; costs only itself. `error_code` is one of interface.md's (invalid_json, ...).
+// One request cannot be served; costs only itself. `error_code` is one of inputs/README.md's (invalid_json, ...).
 class RequestError : public Error {
  public:
   RequestError(int status, std::string error_code, const std::string& message)

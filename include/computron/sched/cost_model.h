@@ -1,7 +1,7 @@
-// Predicted times of transfers and passes: what policies weigh and what a dry run adds up.
+// Predicted times of transfers and passes: what policies weigh and what a dry run adds up (src/README.md, "Bounds").
 //
 //   transfer of b bytes     b ÷ link rate
-//   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak), as in design.md section 8
+//   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak)
 //
 // Starts from the options and follows what ranks report, so that a guess that was wrong by 2 is right after a few
 // steps: a link's rate is the recent bytes over the recent time; a pass is a moving mean a model, stage and power of
