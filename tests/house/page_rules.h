@@ -1,0 +1,31 @@
+// The rules of the house for what is written in words: pages (*.md), and comments of sources and scripts.
+//
+//   a path of the repository that is cited exists
+//   a page links to files and headings that exist
+//   README.md has at most 160 lines
+//   nothing refers to a page or place outside the repository
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/house/source_rules.h"
+
+namespace computron::test {
+
+// Whether the repository has a file or folder of this name, from its top.
+using Exists = std::function<bool(const std::string& path)>;
+
+// Whether the rules are for a file of this name.
+bool has_words(std::string_view file);
+
+// The violations of one file: `file` is its path from the repository's top, `text` what it holds.
+std::vector<Violation> check_words(std::string_view file, std::string_view text, const Exists& exists);
+
+// Paths of the repository that a line of words cites. Patterns and placeholders (src/*/README.md, tests/FLOOR) are
+// none.
+std::vector<std::string> cited_paths(const std::string& words);
+
+}  // namespace computron::test
