@@ -1,6 +1,6 @@
 // The rules of the house for what is written in words: pages (*.md), and comments of sources and scripts.
 //
-//   a path of the repository that is cited exists
+//   a path of the repository that is cited exists, from the top or below include/computron
 //   a page links to files and headings that exist
 //   README.md has at most 160 lines
 //   nothing refers to a page or place outside the repository

@@ -1,4 +1,4 @@
-// Random steps against the order rule of frames and events (src/README.md, "Ideas"), thousands of seeds.
+// Random steps against the order rule of frames and events (swapper.h), thousands of seeds.
 //
 // A random scheduler writes steps as rank 0 might: pages come and go, models share a pool too small for them, frames
 // are refilled within a pass, other models' pages are prefetched, cache frames come and go, caches move to host memory

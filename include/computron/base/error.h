@@ -52,7 +52,7 @@ class CheckpointError : public Error {
   explicit CheckpointError(const std::string& what) : Error(ExitCode::kData, what) {}
 };
 
-// One request cannot be served; costs only itself. `error_code` is one of inputs/README.md's (invalid_json, ...).
+// One request cannot be served; costs only itself. `error_code` is the result line's (invalid_json, ...).
 class RequestError : public Error {
  public:
   RequestError(int status, std::string error_code, const std::string& message)

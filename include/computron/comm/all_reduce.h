@@ -2,7 +2,7 @@
 //
 // Powers of two: the tree of recursive doubling, ((0 + 1) + (2 + 3)) + ...; other counts: by rank, ((0 + 1) + 2) + ...
 // The order depends on neither the message size nor the rank, so all ranks get the same bits (of NaNs: the same
-// NaN-ness). MPI's own all-reduce changes its order with the message size (src/README.md, "Ideas").
+// NaN-ness). MPI's own all-reduce changes its order with the message size.
 #pragma once
 
 #include <memory>
