@@ -97,7 +97,8 @@ class Checker {
 
   void check_paths(const std::string& words) {
     for (const std::string& path : cited_paths(words)) {
-      if (!exists_(path) && !exists_("include/computron/" + path)) report(fmt::format("cites {}, which is not there", path));
+      if (!exists_(path) && !exists_("include/computron/" + path))
+        report(fmt::format("cites {}, which is not there", path));
     }
   }
 
