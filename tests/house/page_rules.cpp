@@ -157,6 +157,33 @@ std::vector<std::string> cited_paths(const std::string& words) {
   return paths;
 }
 
+std::vector<std::string> defined_tests(const std::string& source) {
+  static const std::regex test(R"(\bTEST(_F|_P)?\(\s*(\w+),\s*(?:DISABLED_)?(\w+)\))");
+  std::vector<std::string> tests;
+  for (std::sregex_iterator match(source.begin(), source.end(), test), end; match != end; ++match) {
+    tests.push_back(fmt::format("{}.{}", (*match)[2].str(), (*match)[3].str()));
+  }
+  return tests;
+}
+
+std::vector<std::string> named_tests(const std::string& line) {
+  static const std::regex name(R"(`(\w*)\.(?:DISABLED_)?((?:[A-Z*]|…)(?:\w|[*]|…)*)(?:/\w+)?`)");
+  std::vector<std::string> tests;
+  std::string suite;
+  for (std::sregex_iterator match(line.begin(), line.end(), name), end; match != end; ++match) {
+    if (match->length(1) > 0) suite = (*match)[1];
+    tests.push_back(fmt::format("{}.{}", suite, (*match)[2].str()));
+  }
+  return tests;
+}
+
+bool is_defined(const std::string& named, const std::vector<std::string>& defined) {
+  std::string pattern = std::regex_replace(named, std::regex(R"(\.)"), R"(\.)");
+  pattern = std::regex_replace(pattern, std::regex(R"([*]|…)"), ".*");
+  const std::regex test(pattern);
+  return std::any_of(defined.begin(), defined.end(), [&](const std::string& d) { return std::regex_match(d, test); });
+}
+
 std::vector<Violation> check_words(std::string_view file, std::string_view text, const Exists& exists) {
   return Checker(file, text, exists).run();
 }

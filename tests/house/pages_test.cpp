@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "tests/house/page_rules.h"
 
@@ -27,14 +28,17 @@ std::string only_finding(std::string_view file, std::string_view text, const Exi
   return "line " + std::to_string(found[0].line) + ": " + found[0].what;
 }
 
+std::string read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
 void check_file(const fs::path& path, int& files) {
   const std::string name = path.lexically_relative(kRoot).generic_string();
   if (!has_words(name)) return;
   ++files;
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   const auto exists = [](const std::string& cited) { return fs::exists(kRoot / cited); };
-  for (const Violation& v : check_words(name, text, exists)) {
+  for (const Violation& v : check_words(name, read(path), exists)) {
     ADD_FAILURE() << v.file << ":" << v.line << ": " << v.what;
   }
 }
@@ -50,6 +54,33 @@ TEST(Pages, CiteWhatIsThere) {
     }
   }
   EXPECT_GT(files, 300) << "looked in the wrong folder: " << kRoot;
+}
+
+TEST(Pages, FaultsNameTestsThatAreThere) {
+  std::vector<std::string> defined;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    if (entry.path().extension() != ".cpp") continue;
+    for (std::string& test : defined_tests(read(entry.path()))) defined.push_back(std::move(test));
+  }
+  int named = 0;
+  std::istringstream lines(read(kRoot / "tests/faults.md"));
+  for (std::string line; std::getline(lines, line);) {
+    for (const std::string& test : named_tests(line)) {
+      ++named;
+      EXPECT_TRUE(is_defined(test, defined)) << "tests/faults.md names " << test << ", which is not there";
+    }
+  }
+  EXPECT_GT(named, 100);
+}
+
+TEST(PageRules, TestsAreFoundByName) {
+  const auto defined = defined_tests("TEST(A, DISABLED_One) {}\n  TEST_F(A,\n   Two) {");
+  EXPECT_THAT(defined, ElementsAre("A.One", "A.Two"));
+  EXPECT_THAT(named_tests("`A.One`, `.Two/rank0` and `.T…`, `B.*`, `A.DISABLED_One`, `file.cpp`"),
+              ElementsAre("A.One", "A.Two", "A.T…", "B.*", "A.One"));
+  EXPECT_TRUE(is_defined("A.T…", defined));
+  EXPECT_FALSE(is_defined("A.Three", defined));
+  EXPECT_FALSE(is_defined("B.*", defined));
 }
 
 TEST(PageRules, PathsAreFoundInWords) {
