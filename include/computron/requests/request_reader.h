@@ -45,7 +45,7 @@ struct ReaderLimits {
 
 struct RequestFailure {
   int status = 400;
-  std::string code;  // inputs/README.md: invalid_json, invalid_utf8, line_too_long, ...
+  std::string code;  // invalid_json, invalid_utf8, line_too_long, ...
   std::string message;
 };
 

@@ -13,8 +13,8 @@ namespace computron {
 // One result line, without the newline.
 //   {"id": "batch_req_<line>", "custom_id": ..., "response": {"status_code": 200, "request_id": "req_<line>",
 //    "body": {...}}, "error": null}
-// A completion's body is that of inputs/README.md: id, object, model, usage, choices[{index, text, token_ids,
-// finish_reason, logprobs}]. With echo the prompt comes first in text, token_ids and logprobs. Several prompts have their choices one after
+// A completion's body is OpenAI's with token_ids: id, object, model, choices[{index, text, token_ids, finish_reason, logprobs}],
+// usage. With echo the prompt comes first in text, token_ids and logprobs. Several prompts have their choices one after
 // the other, `n` each. `text` is empty where the checkpoint carries no tokenizer; a token's string in logprobs is then
 // "token:<id>", and else what it adds to a text, or "bytes:\x.." if that is no whole character; text_offset counts
 // characters of `text`. A stop string ends the text before it and is a part of token_ids, logprobs and usage. A chat's

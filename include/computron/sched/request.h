@@ -72,7 +72,7 @@ struct Completion {
   FinishReason finish_reason = FinishReason::kLength;
   int prompt_tokens = 0;
   int generated_tokens = 0;         // the stopping token included
-  std::string error_code;           // of inputs/README.md: context_length_exceeded, numerical_error, ...
+  std::string error_code;           // interface.md's codes: context_length_exceeded, numerical_error, ...
   std::string error_message;
   double arrival_s = 0;             // all seconds after the start of the job
   double first_token_s = 0;         // of encoders: when the values came
