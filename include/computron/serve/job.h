@@ -19,7 +19,7 @@
 
 namespace computron {
 
-// The options of `computron serve` that every rank needs (jobs/README.md). 0 or empty: chosen by the program.
+// The options of `computron serve` that every rank needs (interface.md). 0 or empty: chosen by the program.
 struct JobOptions {
   std::vector<RosterEntry> models;
   int tp = 0;
