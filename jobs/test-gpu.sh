@@ -3,28 +3,32 @@
 # compute-sanitizer on a small serve, then perf/gpu.sh, each in a time box of its own, within nine minutes. Says at the
 # end what passed, failed or was not run; exits with 0 if nothing failed, 1 if something did, 77 without a GPU.
 #
-#   jobs/test-gpu.sh [PART...]     build test sanitize perf (all)
+#   jobs/test-gpu.sh [--packages DIR] [PART...]     build test sanitize perf (all)
 #
+#   DIR        a folder of Debian packages that the machine lacks, with a script use.sh that unpacks them below
+#              ${TMPDIR:-/tmp}/offline-deps and points the build at them (.deps, if it is there)
 #   BUILD_S, TEST_S, SANITIZE_S   time boxes in seconds   (210 160 40)
 #   PERF_S     that of perf/gpu.sh                   (what is left of 540 s)
 #   REVISION   the commit, where git cannot tell
 #   OUT        where results are copied to, if set
 #
-# Packages that the machine lacks are brought along in .deps and unpacked by .deps/use.sh. Where there is a registry:
-#   ../shared/tools/offline-deps.sh .deps &&
-#     (cd .deps && apt-get download libpng-dev libpng16-16 libjpeg-dev libjpeg62-turbo-dev libjpeg62-turbo &&
-#      for f in *%*; do mv "$f" "${f//%3a/-}"; done)
-# On a lent machine (`run`): one command of at most 600 s with .deps in `carry`; COMMIT is what `git describe --always`
-# says here. Once more within 30 s, the build is still there: "jobs/test-gpu.sh perf", say.
-#   chmod +x jobs/*.sh perf/*.sh tests/support/*.sh; REVISION=COMMIT bash jobs/test-gpu.sh
+# The packages are those that jobs/build.sh installs, and what they depend on: `apt-get download` on a machine that has a
+# registry. Where only a copy of the tree without .git is at hand, REVISION is what `git describe --always` says of it. A
+# second run finds the build of the first: "jobs/test-gpu.sh perf", say.
 # shellcheck disable=SC2317  # functions are called by name
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . jobs/gpu-parts.sh
 . jobs/mpi-env.sh
-if [ -e .deps/use.sh ]; then
+packages=.deps
+if [ "${1:-}" = --packages ]; then
+  packages=${2:-}
+  [ -e "$packages/use.sh" ] || { echo "${0##*/}: no use.sh in the folder of packages '$packages'" >&2; exit 66; }
+  shift 2
+fi
+if [ -e "$packages/use.sh" ]; then
   # shellcheck source=/dev/null
-  . .deps/use.sh
+  . "$packages/use.sh"
   # libjpeg's jconfig.h, which a compiler finds by itself only below /usr.
   export CPLUS_INCLUDE_PATH=${TMPDIR:-/tmp}/offline-deps/usr/include/x86_64-linux-gnu
 fi

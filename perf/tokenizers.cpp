@@ -1,4 +1,4 @@
-// How fast one core turns text into tokens and back (README.md, "Tokenizers"): a Markdown table on stdout.
+// How fast one core turns text into tokens and back (perf/README.md, "Tokenizers"): a Markdown table on stdout.
 //
 //   perf_tokenizers TEXT FOLDER...     a text file; folders with tokenizers' files
 //

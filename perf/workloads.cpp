@@ -1,4 +1,4 @@
-// Computron's grid of Gamma workloads in virtual time, fifo beside balanced (README.md, "Workloads"): a Markdown table
+// Computron's grid of Gamma workloads in virtual time, fifo beside balanced (perf/README.md, "Workloads"): a table
 // on stdout. Exit code 1 when a target is missed.
 //
 //   perf_workloads [SEEDS]        10 unless given

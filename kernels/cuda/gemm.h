@@ -1,5 +1,5 @@
 // x · weightᵀ of few rows, which reads the weight once, and of any shape, which is slow. The library's products
-// (src/ops/cuda/library_gemm) do the rest.
+// (src/ops/cuda/library_gemm.h) do the rest.
 //
 // Both sum the products of one result in an order that depends on the depth alone: a row has the same bits whatever
 // rows are beside it and however the weight is cut.

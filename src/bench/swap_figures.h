@@ -41,7 +41,7 @@ struct SwapConditions {
   std::vector<LinkRates> links;                   // [rank]
 };
 
-// Response of a swapped request, design.md section 8: with T_s the transfer and C_s the compute of stage s,
+// Response of a swapped request, perf/README.md, "Swap": with T_s the transfer and C_s the compute of stage s,
 //
 //   max(Σ C_s + copying, max over s of (T_s + Σ over later stages of C)) + one page
 //

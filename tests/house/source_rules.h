@@ -1,4 +1,4 @@
-// The rules of the house that a source file can break by itself (README.md, "The house").
+// The rules of the house that a source file can break by itself (src/README.md, "The floors").
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The bounds of design.md section 8, held in virtual time: where nothing is noisy, missing one is a fault of the plan.
+// The bounds of src/README.md, held in virtual time: where nothing is noisy, missing one is a fault of the plan.
 
 #include "computron/plan/virtual_mesh.h"
 

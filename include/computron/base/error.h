@@ -6,7 +6,7 @@
 
 namespace computron {
 
-// Exit codes of every command; sysexits.h style (README.md, "Exit codes").
+// Exit codes of every command; sysexits.h style (jobs/README.md, "Exit codes").
 enum class ExitCode : int {
   kOk = 0,
   kUsage = 64,         // command line or configuration file

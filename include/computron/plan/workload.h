@@ -42,7 +42,7 @@ std::vector<WorkloadModel> join_workload_models(const std::vector<std::string>& 
 // All tokens are generated (ignore_eos). Error{kUsage} naming the option at fault.
 std::vector<Request> make_workload(const WorkloadOptions& options);
 
-// The requests as lines of a request file (design.md, section 7), each with its newline. The custom_id is the model's
+// The requests as lines of a request file (inputs/README.md), each with its newline. The custom_id is the model's
 // id and the number among the model's requests: "opt-a-17".
 std::string workload_lines(const WorkloadOptions& options, const std::vector<Request>& requests);
 

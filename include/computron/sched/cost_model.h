@@ -1,4 +1,4 @@
-// Predicted times of transfers and passes: what policies weigh and what a dry run adds up.
+// Predicted times of transfers and passes: what policies weigh and what a dry run adds up (src/README.md, "Bounds").
 //
 //   transfer of b bytes     b ÷ link rate
 //   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak)

@@ -1,4 +1,4 @@
-// The figures of a run (`--metrics FILE.json`, interface.md) and the progress line.
+// The figures of a run (`--metrics FILE.json`, inputs/README.md) and the progress line.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +87,7 @@ class Metrics {
   ServeFigures counts() const;  // of all models, without the times of requests
   QueueHistory& queues() { return queues_; }
 
-  // interface.md's object; job-wide figures are the models' merged.
+  // The object of inputs/README.md; job-wide figures are the models' merged.
   std::string to_json(const RunFacts& facts) const;
   // Two or three lines for people: requests, tokens/s, swaps, GB/s a rank.
   std::string summary(const RunFacts& facts) const;
