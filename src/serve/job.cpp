@@ -73,7 +73,7 @@ JobPlan Job::make_plan() const {
           .ranks_on_node = device_.node().size(),
           .cores_on_node = device_.cores_on_node(),
           .verify_swap = device_.verify_swap(),
-          .link_kind = device_.link_kind(),
+          .transport_kind = device_.transport_kind(),
           .max_batch_tokens = models_.max_batch_tokens(),
           .page_bytes = models_.page_bytes(),
           .frames = memory_.frames(),
@@ -93,9 +93,9 @@ void Job::load_pages(const JobHeartbeat& heartbeat) {
   std::size_t bytes = 0;
   host_ = std::make_unique<HostStore>(device());
   for (ModelId m = 0; m < models_.size(); ++m) {
-    host_->load(models_.index(m), models_.id(m), models_.image(m), mesh_.t, ops().weight_format(), plan_.threads,
+    host_->load(models_.index(m), models_.id(m), models_.layout(m), mesh_.t, ops().weight_format(), plan_.threads,
                 /*times=*/nullptr, [&] { heartbeat.poll(); });
-    bytes += models_.image(m).total_used_bytes();
+    bytes += models_.layout(m).total_used_bytes();
     if (mesh_.rank == 0) spdlog::info("loaded {} ({}/{})", models_.id(m), m + 1, models_.size());
   }
   if (mesh_.rank == 0) {
@@ -107,7 +107,7 @@ void Job::load_pages(const JobHeartbeat& heartbeat) {
 // Collective.
 void Job::make_executor() {
   std::vector<const ShardLayout*> layouts;
-  for (ModelId m = 0; m < models_.size(); ++m) layouts.push_back(&models_.image(m));
+  for (ModelId m = 0; m < models_.size(); ++m) layouts.push_back(&models_.layout(m));
   const ExecutorOptions options{.frames = plan_.frames,
                                 .frame_bytes = plan_.page_bytes,
                                 .host_slots = plan_.host_slots,
@@ -115,7 +115,7 @@ void Job::make_executor() {
                                 .steps_in_flight = plan_.steps_in_flight,
                                 .verify_swap = plan_.verify_swap,
                                 .trace = trace_.get()};
-  const TransportKind kind = plan_.link_kind;
+  const TransportKind kind = plan_.transport_kind;
   if (mesh_.rank == 0 && kind != TransportKind::kHost && mesh_.shape.ranks() > 1) {
     spdlog::info("sums and activations go {}",
                  kind == TransportKind::kDirect ? "from device to device" : "through host memory");

@@ -59,10 +59,10 @@ void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, i
   Workspace::Sizes workspace;
   std::size_t widest = 0;
   for (ModelId m = 0; m < models.size(); ++m) {
-    const ShardPlan& plan = models.image(m).plan;
+    const ShardPlan& plan = models.layout(m).plan;
     workspace = workspace.max(Workspace::Sizes::of(plan, device.ops(), models.max_batch_tokens()));
     widest = std::max<std::size_t>(widest, plan.config.hidden);
-    need_.host += HostStore::bytes_of(models.image(m));
+    need_.host += HostStore::bytes_of(models.layout(m));
   }
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * models.max_batch_tokens() * (steps_in_flight + 2);
@@ -76,8 +76,8 @@ std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh
   std::size_t largest_pages = 0;
   std::vector<std::size_t> frames;  // of each model with its cache
   for (ModelId m = 0; m < models.size(); ++m) {
-    const KvGeometry cache = KvGeometry::make(models.image(m));
-    const std::size_t pages = models.image(m).pages();
+    const KvGeometry cache = KvGeometry::make(models.layout(m));
+    const std::size_t pages = models.layout(m).pages();
     const int blocks = ceil_div(std::max(options.pool_for_tokens, 1), cache.block_tokens);
     largest_pages = std::max(largest_pages, pages);
     frames.push_back(pages + cache.frames_for(blocks));
@@ -130,9 +130,9 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const MeshSh
   std::string table =
       fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages", "host pages", "waste");
   for (ModelId m = 0; m < models.size(); ++m) {
-    const Image& image = models.image(m);
+    const ShardLayout& layout = models.layout(m);
     table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}\n", models.id(m), name_of(models.weight_dtype(m)),
-                         image.pages(), format_size(HostStore::bytes_of(image)), format_size(image.waste_bytes()));
+                         layout.pages(), format_size(HostStore::bytes_of(layout)), format_size(layout.waste_bytes()));
   }
   table +=
       fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");

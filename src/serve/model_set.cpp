@@ -43,7 +43,7 @@ ModelSet::ModelSet(const JobOptions& options, const Mesh& mesh, const RankDevice
                    std::vector<CheckpointIndex> indices)
     : entries_(options.models), stage_(mesh.stage), max_batch_tokens_(options.max_batch_tokens) {
   read_metadata(mesh, device, heartbeat, std::move(indices));
-  agreed(mesh.world, [&] { make_images(options, mesh.shape, device); });
+  agreed(mesh.world, [&] { make_layouts(options, mesh.shape, device); });
 }
 
 // Collective. Rank 0 reads and sends it round, so that a thousand ranks are not a metadata storm.
@@ -103,7 +103,7 @@ void ModelSet::check_message_size(const ModelConfig& config, const std::string& 
   }
 }
 
-void ModelSet::make_images(const JobOptions& options, const MeshShape& mesh, const RankDevice& device) {
+void ModelSet::make_layouts(const JobOptions& options, const MeshShape& mesh, const RankDevice& device) {
   const WeightFormat& format = device.ops().weight_format();
   std::vector<std::vector<ShardPlan>> plans;
   std::size_t largest_block = 0;
@@ -116,7 +116,7 @@ void ModelSet::make_images(const JobOptions& options, const MeshShape& mesh, con
         throw ConfigError(fmt::format("model {}: {}", entries_[m].id, error.what()));
       }
       largest_block =
-          std::max(largest_block, Image::largest_block_bytes(stages.back(), format, models_[m].weight_dtype));
+          std::max(largest_block, ShardLayout::largest_block_bytes(stages.back(), format, models_[m].weight_dtype));
     }
   }
   const std::size_t page_bytes = std::max(device.device().default_page_bytes(), 16 * largest_block);
@@ -124,7 +124,7 @@ void ModelSet::make_images(const JobOptions& options, const MeshShape& mesh, con
   if (page_bytes_ % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
   for (std::size_t m = 0; m < size(); ++m) {
     for (const ShardPlan& plan : plans[m]) {
-      models_[m].images.push_back(Image::make(plan, format, models_[m].weight_dtype, page_bytes_));
+      models_[m].layouts.push_back(ShardLayout::make(plan, format, models_[m].weight_dtype, page_bytes_));
     }
   }
 }
@@ -143,9 +143,9 @@ std::vector<ModelShape> ModelSet::shapes() const {
     shape.eos_tokens = model.config.eos_tokens;
     shape.pinned = entry.pinned;
     shape.priority = entry.priority;
-    for (const Image& image : model.images) {
-      shape.images.push_back(&image);
-      shape.caches.push_back(KvGeometry::make(image));
+    for (const ShardLayout& layout : model.layouts) {
+      shape.layouts.push_back(&layout);
+      shape.caches.push_back(KvGeometry::make(layout));
     }
   }
   return shapes;

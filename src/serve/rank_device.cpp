@@ -113,13 +113,13 @@ VerifySwap RankDevice::choose_verification() const {
                                             wanted == VerifySwap::kFirst ? "first" : "every", device_->name()));
 }
 
-LinkKind RankDevice::link_kind() const {
-  if (!gpu_) return LinkKind::kHost;
-  if (options_.transport == TransportChoice::kDirect) return LinkKind::kDirect;
+TransportKind RankDevice::transport_kind() const {
+  if (!gpu_) return TransportKind::kHost;
+  if (options_.transport == TransportChoice::kDirect) return TransportKind::kDirect;
   const bool apart = mesh_.shape.ranks() > 1 && !shares_hardware(places_);
   const bool choice = options_.transport == TransportChoice::kAuto;
-  const bool direct = choice && apart && direct_links_present() && !options_.reproducible;
-  return direct ? LinkKind::kDirect : LinkKind::kStaged;
+  const bool direct = choice && apart && direct_transport_present() && !options_.reproducible;
+  return direct ? TransportKind::kDirect : TransportKind::kStaged;
 }
 
 // The device's name without its number, or how many threads it has.

@@ -33,7 +33,7 @@ struct StageStateTables {
     static const std::map<std::string_view, std::uint64_t StateDigest::*> kFields = {
         {"pages", &StateDigest::pages},
         {"caches", &StateDigest::caches},
-        {"spilled", &StateDigest::spilled},
+        {"offloaded", &StateDigest::offloaded},
         {"lengths", &StateDigest::lengths},
         {"blocks", &StateDigest::blocks},
         {"tokens", &StateDigest::tokens},

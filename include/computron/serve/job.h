@@ -35,7 +35,7 @@ struct JobPlan {
   int cores_on_node = 1;  // that the node's ranks may run on together
 
   VerifySwap verify_swap = VerifySwap::kOff;
-  LinkKind link_kind = LinkKind::kHost;
+  TransportKind transport_kind = TransportKind::kHost;
   int max_batch_tokens = 0;
   std::size_t page_bytes = 0;
   int frames = 0;

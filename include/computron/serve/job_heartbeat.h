@@ -23,7 +23,7 @@ class JobHeartbeat {
   // Runs `work` with files, for which a disk may take its time: nobody takes this rank for one that hangs. `work` must
   // not touch MPI.
   void run_beside(const std::function<void()>& work) const {
-    heartbeat_ != nullptr ? heartbeat_->while_working(work) : work();
+    heartbeat_ != nullptr ? heartbeat_->run_beside(work) : work();
   }
   // Tells the watchdog which step every rank should get on with, and how long that should take; or that there is none.
   void expect(std::optional<StepId> step, double predicted_s = 0) const {

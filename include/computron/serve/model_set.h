@@ -8,7 +8,7 @@
 #include "computron/checkpoint/index.h"
 #include "computron/comm/mesh.h"
 #include "computron/model/config.h"
-#include "computron/model/image.h"
+#include "computron/model/shard_layout.h"
 #include "computron/sched/scheduler.h"
 #include "computron/serve/job_heartbeat.h"
 #include "computron/serve/job_options.h"
@@ -32,7 +32,7 @@ class ModelSet {
   const CheckpointIndex& index(ModelId model) const { return models_[model].index; }
   DType weight_dtype(ModelId model) const { return models_[model].weight_dtype; }
   // This rank's stage of it.
-  const Image& image(ModelId model) const { return models_[model].images[stage_]; }
+  const ShardLayout& layout(ModelId model) const { return models_[model].layouts[stage_]; }
   // The option's, or the longest input of an encoder, which is never cut.
   int max_batch_tokens() const { return max_batch_tokens_; }
   std::size_t page_bytes() const { return page_bytes_; }
@@ -47,7 +47,7 @@ class ModelSet {
     CheckpointIndex index;
     ModelConfig config;
     DType weight_dtype = DType::kF32;
-    std::vector<Image> images;  // [stage]
+    std::vector<ShardLayout> layouts;  // [stage]
   };
 
   void read_metadata(const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
@@ -55,7 +55,7 @@ class ModelSet {
   void take_metadata(const std::vector<std::byte>& bytes, const Ops& ops, bool bf16);
   void lengthen_steps(bool says_so);
   void check_message_size(const ModelConfig& config, const std::string& id, const MeshShape& mesh) const;
-  void make_images(const JobOptions& options, const MeshShape& mesh, const RankDevice& device);
+  void make_layouts(const JobOptions& options, const MeshShape& mesh, const RankDevice& device);
 
   const std::vector<RosterEntry>& entries_;
   int stage_ = 0;

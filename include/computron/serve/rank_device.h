@@ -8,7 +8,7 @@
 
 #include "computron/base/memory.h"
 #include "computron/base/trace.h"
-#include "computron/comm/links.h"
+#include "computron/comm/communicators.h"
 #include "computron/comm/mesh.h"
 #include "computron/device/device.h"
 #include "computron/device/progress.h"
@@ -32,7 +32,7 @@ class RankDevice {
   int threads() const { return threads_; }
   VerifySwap verify_swap() const { return verify_swap_; }
   // The same on all ranks.
-  LinkKind link_kind() const;
+  TransportKind transport_kind() const;
 
   // The ranks of this rank's node, and the cores that they may run on together.
   const Communicator& node() const { return node_; }
