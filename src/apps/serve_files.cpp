@@ -54,15 +54,15 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
   }
   if (options.dry_run) return;
   files.indices = read_indices_apart(options.job.options.models);
-  files.journal = std::make_unique<ResultJournal>(options.output, options.requests,
-                                                  settings_of(options, files.indices, ranks), options.journal);
+  files.output =
+      claim_output(options.output, options.requests, settings_of(options, files.indices, ranks), options.journal);
   check_folder(options.metrics);
   check_folder(options.trace);
   check_folder(options.status);
 }
 
 bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files) {
-  const bool complete = files.journal && files.journal->complete();
+  const bool complete = files.output && std::holds_alternative<CompleteOutput>(*files.output);
   if (complete) spdlog::info("'{}' has a result of every request: nothing to do", options.output);
   return world.broadcast({static_cast<std::byte>(complete)}, 0)[0] != std::byte{0};
 }
@@ -79,10 +79,10 @@ void open_input(const ServeOptions& options, const ModelSet& loaded, ServeFiles&
     files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits);
     return;
   }
-  files.journal->begin();
-  std::shared_ptr<Spool> spool = options.requests == "-" ? files.journal->open_spool() : nullptr;
+  ResultJournal journal = std::get<ClaimedOutput>(*std::move(files.output)).begin();
+  std::shared_ptr<Spool> spool = options.requests == "-" ? journal.open_spool() : nullptr;
   files.writer = std::make_unique<ResultWriter>(
-      std::move(files.journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
+      std::move(journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});
   files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits, &files.writer->history(),
                                                  std::move(spool));
 }

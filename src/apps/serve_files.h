@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "computron/requests/request_reader.h"
@@ -14,14 +15,14 @@ namespace computron {
 
 // What only rank 0 has: the two ends of the flow of requests.
 struct ServeFiles {
-  std::vector<CheckpointIndex> indices;    // of the models, until the job has them
-  std::unique_ptr<ResultJournal> journal;  // until the writer has it
+  std::vector<CheckpointIndex> indices;  // of the models, until the job has them
+  std::optional<FoundOutput> output;     // until the writer has it
   std::unique_ptr<ResultWriter> writer;
   std::unique_ptr<RequestReader> reader;
 };
 
 // Rank 0, before anything is loaded: the journal of results goes on where an earlier job ended, and whatever is written
-// at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of ResultJournal.
+// at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of claim_output().
 void open_output(const ServeOptions& options, int ranks, ServeFiles& files);
 
 // Collective. Rank 0 tells all whether the output is there already.

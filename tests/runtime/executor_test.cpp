@@ -17,6 +17,7 @@
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "computron/model/checkpoint_check.h"
+#include "tests/support/flip_bit.h"
 #include "tests/support/test_communicators.h"
 #include "tests/support/tiny_checkpoint.h"
 
