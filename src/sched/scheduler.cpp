@@ -107,7 +107,7 @@ bool Scheduler::can_ever_fit(ModelId model, int blocks) const {
 }
 
 Decision Scheduler::next(double now_s) {
-  if (policy_->plans_ahead() && !begun_ && !input_closed_ && !is_full()) return WaitUntil{kNever};
+  if (waits_for_input()) return WaitUntil{kNever};
   begun_ = true;
   admit_arrivals(now_s);
   set_agenda(now_s);
@@ -140,6 +140,12 @@ double Scheduler::resident_share(ModelId model) const {
   return pages > 0 ? 1 - static_cast<double>(missing) / pages : 0;
 }
 
+bool Scheduler::has_work(double now_s) const {
+  if (!arriving_.empty() && arriving_.front().arrival_s <= now_s) return true;
+  return std::any_of(work_.begin(), work_.end(),
+                     [](const ModelWork& work) { return work.any_to_admit() || work.open() > 0; });
+}
+
 std::size_t Scheduler::waiting() const {
   std::size_t count = arriving_.size();
   for (const ModelWork& work : work_) count += work.waiting();
@@ -157,7 +163,7 @@ void Scheduler::set_agenda(double now_s) {
   agenda_ = policy_->agenda(models, turn_, now_s);
   victims_ = policy_->victims(models, agenda_, now_s);
   guesses_.clear();
-  if (!input_closed_ || !arriving_.empty()) guesses_ = policy_->guesses(models, now_s);
+  if (!input_ended_ || !arriving_.empty()) guesses_ = policy_->guesses(models, now_s);
 }
 
 std::vector<ModelView> Scheduler::views(double now_s) const {

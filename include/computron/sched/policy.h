@@ -53,7 +53,8 @@ class Policy {
   };
   // The one that is wanted soonest first.
   virtual std::vector<Guess> guesses(std::span<const ModelView>, double /*now_s*/) const { return {}; }
-  // Whether it wants to know all requests before it decides anything.
+  // Whether it wants to know all requests of the input before it decides anything. Some of them may be held back until
+  // others are done, and are not waited for (Scheduler::note_input_end).
   virtual bool plans_ahead() const { return false; }
   // Whether requests that find their model running join its turn, or wait for its next one.
   virtual bool joins_turn() const { return true; }

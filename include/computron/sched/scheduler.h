@@ -58,7 +58,7 @@ struct PlannedStep {
   std::vector<RequestId> begun = {};  // requests whose first tokens are computed here, or are so once more
 };
 struct WaitUntil {
-  double time_s;  // of the clock that next() is given; infinity: for submit, close_input or completed
+  double time_s;  // of the clock that next() is given; infinity: for submit, note_input_end, close_input or completed
 };
 struct AllDone {};
 using Decision = std::variant<PlannedStep, WaitUntil, AllDone>;
@@ -80,8 +80,11 @@ class Scheduler {
   // A request becomes visible at its arrival_s. One whose cache can never fit, or an encoder's that no step is long
   // enough for, completes with an error at once.
   void submit(Request request);
+  // The input has ended. What follows was held back until other requests are done, so a policy that plans ahead must
+  // not wait for it: that would be waiting for itself.
+  void note_input_end() { input_ended_ = true; }
   // No request follows.
-  void close_input() { input_closed_ = true; }
+  void close_input() { input_ended_ = input_closed_ = true; }
 
   // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed().
   Decision next(double now_s);
@@ -90,6 +93,10 @@ class Scheduler {
   void completed(StepId step, PassResults results, double now_s, std::span<const StageTimes> times = {});
 
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
+  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits.
+  bool waits_for_input() const { return policy_->plans_ahead() && !begun_ && !input_ended_ && !is_full(); }
+  // Whether a request that has arrived by `now_s` is not done.
+  bool has_work(double now_s) const;
   std::size_t waiting() const;  // requests that no step has begun
   std::size_t waiting_bytes() const;
   bool is_full() const {
@@ -200,7 +207,7 @@ class Scheduler {
   std::vector<Request> arriving_;  // a heap: the first to arrive in front
   std::size_t arriving_bytes_ = 0;
   std::vector<ModelWork> work_;  // [model]
-  bool input_closed_ = false;
+  bool input_ended_ = false, input_closed_ = false;
   bool begun_ = false;  // a decision has been made
 
   Turn turn_;
