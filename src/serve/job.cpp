@@ -114,6 +114,10 @@ void Job::expect(std::optional<StepId> step, double predicted_s) const {
   if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().expect(step, predicted_s);
 }
 
+void Job::expect_a_step(const std::string& why) const {
+  if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().expect_a_step(why);
+}
+
 // Collective. A choice of the program's gives way where it does not fit; one of the user's is an error there.
 void Job::set_up_device() {
   const bool automatic = options_.device == "auto";

@@ -92,6 +92,8 @@ class Job {
   Trace* trace() const { return trace_.get(); }
   // The oldest step in hand, or none.
   void expect(std::optional<StepId> step, double predicted_s = 0) const;
+  // Rank 0 owes one, and why it has not sent it; empty: it does not.
+  void expect_a_step(const std::string& why) const;
   // Work with files, for which a disk may take its time: nobody takes this rank for one that hangs. It must not touch
   // MPI.
   void while_working(const std::function<void()>& work) const {
