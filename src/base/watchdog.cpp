@@ -114,6 +114,12 @@ void Watchdog::expect(std::optional<std::uint64_t> step, double predicted_s) {
   moved_on_s_ = clock_s();
 }
 
+void Watchdog::expect_a_step(std::string why) {
+  const std::lock_guard lock(mutex_);
+  if (owes_step_.empty()) moved_on_s_ = clock_s();
+  owes_step_ = std::move(why);
+}
+
 SignOfLife Watchdog::sign() const {
   const Doing doing = recorder_.doing();
   return {.doing = doing,
@@ -187,6 +193,7 @@ std::vector<Watchdog::Overdue> Watchdog::overdue(double clock) const {
   look_at_own(clock, found);
   look_at_others(found);
   look_at_step(clock, found);
+  look_at_next_step(clock, found);
   std::erase_if(found, [](const Overdue& one) { return one.for_s <= one.limit_s; });
   return found;
 }
@@ -246,6 +253,12 @@ void Watchdog::look_at_step(double clock, std::vector<Overdue>& found) const {
   if (rank_ != 0 || !step_ || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
   found.push_back({fmt::format("nobody gets on with step {}", *step_), clock - moved_on_s_, predicted_s(limits_->step),
                    find_blame(views(clock), 3 * limits_->beat_s())});
+}
+
+// Every rank is well and waits for rank 0, which waits for something that only it can bring about.
+void Watchdog::look_at_next_step(double clock, std::vector<Overdue>& found) const {
+  if (step_ || owes_step_.empty() || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
+  found.push_back({"not all is done and no step is sent", clock - moved_on_s_, limits_->step, {rank_, owes_step_}});
 }
 
 std::vector<RankView> Watchdog::views(double clock) const {

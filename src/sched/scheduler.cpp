@@ -108,7 +108,7 @@ bool Scheduler::can_ever_fit(ModelId model, int blocks) const {
 }
 
 Decision Scheduler::next(double now_s) {
-  if (policy_->plans_ahead() && !begun_ && !input_closed_ && !is_full()) return WaitUntil{kNever};
+  if (waits_for_input()) return WaitUntil{kNever};
   begun_ = true;
   admit_arrivals(now_s);
   decide_run_order(now_s);
@@ -142,6 +142,12 @@ double Scheduler::resident_ratio(ModelId model) const {
   return pages > 0 ? 1 - static_cast<double>(missing) / pages : 0;
 }
 
+bool Scheduler::has_work(double now_s) const {
+  if (!arriving_.empty() && arriving_.front().arrival_s <= now_s) return true;
+  return std::any_of(work_.begin(), work_.end(),
+                     [](const ModelWork& work) { return work.any_to_admit() || work.open() > 0; });
+}
+
 std::size_t Scheduler::waiting() const {
   std::size_t count = arriving_.size();
   for (const ModelWork& work : work_) count += work.waiting().size();
@@ -159,7 +165,7 @@ void Scheduler::decide_run_order(double now_s) {
   run_order_ = policy_->run_order(models, active_, now_s);
   eviction_order_ = policy_->eviction_order(models, run_order_, now_s);
   candidates_.clear();
-  if (!input_closed_ || !arriving_.empty()) candidates_ = policy_->prefetch_candidates(models, now_s);
+  if (!input_ended_ || !arriving_.empty()) candidates_ = policy_->prefetch_candidates(models, now_s);
 }
 
 std::vector<ModelView> Scheduler::views(double now_s) const {

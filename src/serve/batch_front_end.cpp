@@ -35,16 +35,24 @@ bool BatchFrontEnd::take_input(Scheduler& scheduler, double now) {
     took = true;
   }
   if (took || !reader_.finished()) return took;
-  note_input_end();
-  if (!suspects_.empty()) return take_suspect(scheduler, now);
+  const bool ends = note_input_end(scheduler);
+  if (!suspects_.empty()) return take_suspect(scheduler, now) || ends;
   scheduler.close_input();
   return closed_ = true;
 }
 
-// Before anything can be complete.
-void BatchFrontEnd::note_input_end() {
-  if (std::exchange(input_ended_, true)) return;
+// Before anything can be complete. The scheduler learns it though suspects are still to come: they wait for what it
+// has, so it must not wait for them. False if it was known before.
+bool BatchFrontEnd::note_input_end(Scheduler& scheduler) {
+  if (std::exchange(input_ended_, true)) return false;
   if (const auto bytes = reader_.spooled_bytes()) writer_.note_input_end(*bytes);
+  scheduler.note_input_end();
+  return true;
+}
+
+std::string BatchFrontEnd::unfinished() const {
+  return fmt::format("{} lines have no result, {} more wait to run alone behind them, the input {}", open_.size(),
+                     suspects_.size(), reader_.finished() ? "has ended" : "is open");
 }
 
 bool BatchFrontEnd::room(const Scheduler& scheduler) { return !scheduler.is_full() && writer_.has_room(); }

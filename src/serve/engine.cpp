@@ -1,5 +1,7 @@
 #include "computron/serve/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -42,6 +44,7 @@ bool Engine::run() {
     progressed |= poll();
     progressed |= put_results();
     progressed |= execute();
+    look_for_stall();
     front_end_.check();
     progressed ? idler.reset() : idler.pause();
   }
@@ -201,6 +204,34 @@ bool Engine::execute() {
   todo_.pop_front();
   collector_.put_own(job_.run(step));
   return true;
+}
+
+// Each part of this rank waits for another one and all of them are asked again and again: nobody hangs, and yet nothing
+// would ever happen.
+void Engine::look_for_stall() {
+  constexpr double kBetweenReasons_s = 1;
+  const bool stalls = owes_a_step();
+  const bool changes = std::exchange(stalls_, stalls) != stalls;
+  if (!changes && (!stalls || now() < say_why_s_)) return;
+  say_why_s_ = now() + kBetweenReasons_s;
+  job_.expect_a_step(stalls ? what_it_waits_for() : std::string());
+}
+
+// Requests whose time comes later are waited for, and so is an input that is open: where nothing is to be done, or
+// where the policy wants all of it first.
+bool Engine::owes_a_step() const {
+  if (!in_flight_.empty() || all_done_ || stopping_) return false;
+  const bool open = front_end_.input_open();
+  if (scheduler_.has_work(now())) return !open || !scheduler_.waits_for_input();
+  return !open && scheduler_.waiting() == 0;
+}
+
+std::string Engine::what_it_waits_for() const {
+  return fmt::format("{}; {}",
+                     scheduler_.waits_for_input() ? "waits for the end of the input before it decides anything"
+                     : scheduler_.has_work(now()) ? "has requests to serve and plans none of them"
+                                                  : "has nothing to serve and waits for more",
+                     front_end_.unfinished());
 }
 
 // What a step will move, when it is sent.

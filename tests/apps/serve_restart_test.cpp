@@ -24,6 +24,7 @@ using ::testing::HasSubstr;
 
 const TinyModel kModel{.layers = 2, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 128, .seed = 31};
 constexpr int kRequests = 300;
+constexpr const char* kPolicies[] = {"fifo", "balanced", "throughput"};
 
 std::vector<std::string> sorted_lines(const fs::path& path) {
   std::vector<std::string> lines;
@@ -177,10 +178,10 @@ TEST_F(Restart, DISABLED_HundredKillsLoseDoubleAndAlterNothing) {
   ASSERT_EQ(serve(undisturbed, folder_).job.exit_code, 0);
   ServeJob job = fast_job();
   job.device_memory = "512KiB";
-  job.more = {"--max-crashes", "0", "--link-gbps", "0.05"};
   const auto expect_done = [&] { EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output)); };
   int kills = 0, completions = 0;
   for (std::uint64_t attempt = 0; kills < 100; ++attempt) {
+    job.more = {"--max-crashes", "0", "--link-gbps", "0.05", "--policy", kPolicies[attempt % std::size(kPolicies)]};
     RunningServe running(job, folder_);
     std::this_thread::sleep_for(std::chrono::milliseconds(100 + hash_tuple(attempt) % 2000));
     const pid_t victim = running.mpi().rank_process(static_cast<int>(hash_tuple(attempt, 1) % 2));
@@ -198,6 +199,34 @@ TEST_F(Restart, DISABLED_HundredKillsLoseDoubleAndAlterNothing) {
   EXPECT_EQ(serve(job, folder_).job.exit_code, 0);
   expect_done();
   fmt::print("{} kills, {} jobs that got to their end\n", kills, completions + 1);
+}
+
+// Twice, at moments that have nothing to do with what the job is at, and then it is left alone: it ends, whatever ran.
+TEST_F(Restart, DISABLED_KilledTwiceAtAnyMomentItEndsUnderEveryPolicy) {
+  ServeJob undisturbed = fast_job();
+  undisturbed.output = (folder_ / "undisturbed.jsonl").string();
+  ASSERT_EQ(serve(undisturbed, folder_).job.exit_code, 0);
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    for (const char* policy : kPolicies) {
+      SCOPED_TRACE(fmt::format("round {}, {}", round, policy));
+      ServeJob job = fast_job();
+      job.device_memory = "256KiB";  // less than a model: each pass waits for the link
+      // The first requests run for seconds, or are done by the second time.
+      job.more = {"--link-gbps", round % 2 == 0 ? "0.001" : "0.005", "--policy", policy};
+      for (std::uint64_t kills = 0; kills < 2; ++kills) {
+        RunningServe running(job, folder_);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300 + hash_tuple(round, kills) % 1500));
+        const pid_t victim = running.mpi().rank_process(static_cast<int>(round % 2));
+        if (victim != 0) kill(victim, SIGKILL);  // else it has not been started or has come to its end
+        running.finish(healthy_limit_s());
+      }
+      job.more = {"--policy", policy};
+      const Served finished = serve(job, folder_);
+      ASSERT_EQ(finished.job.exit_code, 0) << finished.job.errors;
+      EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
+      for (const char* suffix : {"", ".done"}) fs::remove(output().string() + suffix);
+    }
+  }
 }
 
 std::string text_of(const fs::path& path) {
@@ -288,11 +317,37 @@ TEST_F(Restart, FirstJobEndsWhenItIsTakenOver) {
   EXPECT_THAT(first.job.errors, HasSubstr("nothing more is written"));
 }
 
-TEST_F(Restart, RequestThatTakesTheJobDownIsGivenUpAndTheOthersAreServed) {
-  ServeJob poisoned = fast_job();
-  poisoned.tp = 1;
-  poisoned.program = injected_program();
-  poisoned.more = {"--inject-crash", "33"};
+// A policy decides who runs first and never whether the job ends.
+class RestartUnder : public Restart, public ::testing::WithParamInterface<const char*> {
+ protected:
+  // `inject`: a line of the input that kills the process (SIGKILL) once a step has computed on it.
+  ServeJob job_on_one_rank(const std::vector<std::string>& inject = {}) const {
+    ServeJob job = fast_job();
+    job.tp = 1;
+    job.program = injected_program();
+  poisoned.more = {"--policy", GetParam(), "--max-seqs", "16"};
+    job.more.insert(job.more.end(), inject.begin(), inject.end());
+    return job;
+  }
+};
+
+// What ran both times runs alone, behind all others.
+TEST_P(RestartUnder, JobThatIsKilledTwiceWhileRequestsRunEndsWithAResultOfEveryLine) {
+  ServeJob undisturbed = job_on_one_rank();
+  undisturbed.output = (folder_ / "undisturbed.jsonl").string();
+  ASSERT_EQ(serve(undisturbed, folder_).job.exit_code, 0);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_EQ(serve(job_on_one_rank({"--inject-crash", "33"}), folder_).job.exit_code, 128 + SIGKILL);
+  }
+  const Served finished = serve(job_on_one_rank(), folder_);
+  EXPECT_EQ(finished.job.exit_code, 0) << finished.job.errors;
+  EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
+  EXPECT_EQ(finished.results.error_code("r33"), "");
+  expect_only_output_is_left();
+}
+
+TEST_P(RestartUnder, RequestThatTakesTheJobDownIsGivenUpAndTheOthersAreServed) {
+  const ServeJob poisoned = job_on_one_rank({"--inject-crash", "33"});
   for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_EQ(serve(poisoned, folder_).job.exit_code, 128 + SIGKILL);
     EXPECT_FALSE(fs::exists(output()));
@@ -306,6 +361,9 @@ TEST_F(Restart, RequestThatTakesTheJobDownIsGivenUpAndTheOthersAreServed) {
     EXPECT_EQ(finished.results.error_code(fmt::format("r{}", i)), "");
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Policies, RestartUnder, ::testing::ValuesIn(kPolicies),
+                         [](const auto& policy) { return std::string(policy.param); });
 
 // Nothing is computed when the signal comes: there is no step to wait for.
 TEST_F(Restart, StopsWhileNothingRuns) {

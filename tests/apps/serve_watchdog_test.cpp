@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/apps/serve_job.h"
+#include "tests/support/beside.h"
 
 namespace computron::test {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const TinyModel kModel{.layers = 2, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 128, .seed = 31};
 
@@ -83,6 +85,40 @@ TEST_F(Hang, TheJobIsGoneWithTheNameOfTheRankThatStandsStill) {
   jobs.push_back(stop_rank(long_job(2, 1), 0, kSilence_s));
   jobs.push_back(stop_rank(idle_job(2, 1), 1, kSilence_s));
   for (Stopped& stopped : jobs) expect_named(stopped);
+}
+
+// Nobody hangs: rank 0 has work, or lines that it holds back, and what it waits for never comes, for it would have to
+// come from rank 0 itself. An input that is open may well stay so.
+TEST_F(Hang, AJobThatWaitsForItselfIsGoneWithWhatItWaitsForAndOneThatWaitsForItsInputIsNot) {
+  struct Case {
+    int ranks;
+    std::string policy, input, waits_for;
+  };
+  const Case cases[] = {{2, "throughput", "over", "waits for the end of the input before it decides anything"},
+                        {1, "fifo", "over", "has nothing to serve and waits for more"},
+                        {1, "throughput", "open", ""},
+                        {1, "balanced", "open", ""}};
+  std::vector<std::unique_ptr<MpiJob>> jobs;
+  for (const Case& c : cases) {
+    const fs::path folder = folder_ / (c.policy + c.input);
+    fs::create_directory(folder);
+    const std::vector<std::string> command = {
+        beside_test("stalled_job"), folder_ / "tiny.h5", c.policy, c.input, kFactor, folder};
+    jobs.push_back(std::make_unique<MpiJob>(c.ranks, command, folder));
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    SCOPED_TRACE(cases[i].policy + " " + cases[i].input);
+    const JobOutcome outcome = jobs[i]->wait(healthy_limit_s());
+    EXPECT_FALSE(outcome.timed_out) << outcome.errors;
+    EXPECT_EQ(outcome.exit_code, cases[i].waits_for.empty() ? 0 : 79) << outcome.errors;
+    if (cases[i].waits_for.empty()) {
+      EXPECT_THAT(outcome.errors, Not(HasSubstr("watchdog: ")));
+    } else {
+      EXPECT_THAT(outcome.errors,
+                  AllOf(HasSubstr("watchdog: not all is done and no step is sent"), HasSubstr(": rank 0 on "),
+                        HasSubstr(cases[i].waits_for), HasSubstr("; two lines are held back")));
+    }
+  }
 }
 
 TEST_F(Hang, AJobThatWasStoppedAndContinuedGoesOn) {

@@ -232,6 +232,44 @@ TEST_F(WatchdogTest, WithoutAStepInHandNothingIsDue) {
   EXPECT_EQ(line(), "");
 }
 
+// All ranks look up and say so, and no step is in hand.
+TEST_F(WatchdogTest, AStepThatRankZeroOwesAndDoesNotSendEndsTheJobWithWhatItWaitsFor) {
+  WatchdogLimits limits = never_;
+  limits.step = 0.2;
+  const auto watchdog = make(0, limits);
+  watchdog->enter(SignOfLife::kServe);
+  watchdog->expect(12, 0.001);
+  watchdog->expect(std::nullopt);
+  const double due_s = now_s() + 2 * limits.step;
+  watchdog->expect_a_step("waits for the end of the input");
+  const std::string line = wait_for_end([&] {
+    watchdog->pulse();
+    for (const int rank : {1, 2}) watchdog->heard(rank, sign("", false, 12));
+    watchdog->expect_a_step("waits for itself");
+  });
+  EXPECT_GE(now_s(), due_s);
+  EXPECT_THAT(line, HasSubstr("not all is done and no step is sent"));
+  EXPECT_THAT(line, HasSubstr("rank 0 on node0: waits for itself"))
+      << "the reason is the latest, the time is the first's";
+}
+
+TEST_F(WatchdogTest, WhereNoStepIsOwedOrOneIsInHandNoneIsDue) {
+  WatchdogLimits limits = never_;
+  limits.step = 0.05;
+  const auto watchdog = make(0, limits);
+  watchdog->expect_a_step("waits for itself");
+  pulse_for(*watchdog, 0.2);
+  EXPECT_EQ(line(), "") << "before it serves";
+  watchdog->expect(12, /*predicted_s=*/1);
+  watchdog->enter(SignOfLife::kServe);
+  pulse_for(*watchdog, 0.2);
+  EXPECT_EQ(line(), "") << "a step is in hand";
+  watchdog->expect_a_step("");
+  watchdog->expect(std::nullopt);
+  pulse_for(*watchdog, 0.2);
+  EXPECT_EQ(line(), "") << "an input that is open is waited for";
+}
+
 TEST_F(WatchdogTest, APageThatDoesNotComeIsThisRanksAffair) {
   WatchdogLimits limits = never_;
   limits.swap = 0.1;

@@ -96,6 +96,7 @@ std::string Driver::run() {
     for (;;) {
       hand_over();
       complete_steps();
+      hand_over_held_back();
       if (decide()) break;
       require(steps_.size() < kEndless, "steps without end");
       now_s_ = next_event();
@@ -111,8 +112,19 @@ void Driver::hand_over() {
   for (; handed_over_ < submitted_.size() && submitted_[handed_over_].at_s <= now_s_; ++handed_over_) {
     scheduler_.submit(submitted_[handed_over_].request);
   }
-  if (handed_over_ == submitted_.size()) scheduler_.close_input();
   take_completions();
+}
+
+void Driver::hand_over_held_back() {
+  if (handed_over_ < submitted_.size()) return;
+  scheduler_.note_input_end();
+  while (!held_back_.empty() && completions_.size() == submitted_.size()) {
+    submitted_.push_back({std::move(held_back_.front()), now_s_});
+    held_back_.pop_front();
+    scheduler_.submit(submitted_[handed_over_++].request);
+    take_completions();
+  }
+  if (held_back_.empty()) scheduler_.close_input();
 }
 
 bool Driver::decide() {

@@ -10,6 +10,7 @@
 //   cache frames for every block in use, which hold what was written to them or brought back; no block in two open
 //   sequences, unless it is full and both begin with its tokens; no running sequence without a chunk for more than so
 //   many passes of its model; pinned models stay; no waiting for nothing.
+// Requests may be held back until others are done: nobody then waits for those.
 // And at the end: every request has exactly one completion, the one it deserves.
 #pragma once
 
@@ -74,6 +75,9 @@ class Driver {
 
   // To be handed over at `at_s` of virtual time. After the last one the input is closed.
   void submit(Request request, double at_s = 0);
+  // To be handed over when the input has ended and all that were handed over before are done, one at a time; the input
+  // is closed after the last.
+  void hold_back(Request request) { held_back_.push_back(std::move(request)); }
   // Until the scheduler is done. Returns the rule that was broken, or "".
   std::string run();
 
@@ -119,6 +123,7 @@ class Driver {
   };
 
   void hand_over();
+  void hand_over_held_back();
   bool decide();  // all steps that can be planned now; true when all is done
   std::size_t passes_in_flight() const;
   bool has_work() const;
@@ -149,6 +154,7 @@ class Driver {
   std::vector<double> stage_free_s_;         // [stage]
   std::vector<SubmittedRequest> submitted_;  // by at_s once running
   std::size_t handed_over_ = 0;
+  std::deque<Request> held_back_;
   double now_s_ = 0;
   double wait_until_s_ = 0;
 

@@ -37,7 +37,8 @@ class RandomJob {
     for (int id = 0; id < requests; ++id) {
       const Request request = make_request(static_cast<RequestId>(id), span_s);
       const bool late = one_in(3);
-      driver.submit(request, late ? request.arrival_s + 0.001 * from(0, 50) : 0);
+      const double at_s = late ? request.arrival_s + 0.001 * from(0, 50) : 0;
+      held_back(request.id) ? driver.hold_back(request) : driver.submit(request, at_s);
     }
     return driver;
   }
@@ -74,6 +75,8 @@ class RandomJob {
     return frames;
   }
 
+  // In every third job, every fourth request.
+  bool held_back(RequestId id) const { return hash_tuple(seed_, 6) % 3 == 0 && hash_tuple(seed_, id, 6) % 4 == 0; }
   // Every fourth.
   bool is_encoder(ModelId model) const { return hash_tuple(seed_, model) % 4 == 0; }
 

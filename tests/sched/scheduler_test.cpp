@@ -135,6 +135,48 @@ TEST(SchedulerOrder, IsDoneWhenTheInputIsClosedAndNothingIsLeft) {
   EXPECT_TRUE(std::holds_alternative<AllDone>(scheduler.next(2.0)));
 }
 
+// Who submits may hold requests back until others are done. A policy that wants to know all requests does not wait for
+// those, or each would wait for the other.
+TEST(SchedulerOrder, EveryPolicyDecidesOnceTheInputHasEndedThoughRequestsAreHeldBack) {
+  for (const char* policy : {"fifo", "balanced", "throughput"}) {
+    SCOPED_TRACE(policy);
+    const FakeRoster roster({small_model(1)});
+    Scheduler scheduler(roster.shapes(), roster.names(), make_policy(policy), kRoomy);
+    const auto serve = [&](RequestId id) {
+      scheduler.submit(endless(id, 0, 5, 1));
+      EXPECT_TRUE(scheduler.has_work(0));
+      const Decision decision = scheduler.next(0);
+      ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
+      const SampledRow row{.token = 7, .top = {}};
+      scheduler.completed(std::get<PlannedStep>(decision).step.id, {std::span(&row, 1)}, 0);
+      EXPECT_FALSE(scheduler.has_work(0));
+    };
+    scheduler.note_input_end();
+    for (const RequestId id : {0, 1, 2}) {
+      serve(id);
+      EXPECT_TRUE(std::holds_alternative<WaitUntil>(scheduler.next(0))) << "another is held back";
+    }
+    scheduler.close_input();
+    EXPECT_TRUE(std::holds_alternative<AllDone>(scheduler.next(0)));
+  }
+}
+
+TEST(SchedulerOrder, OnlyAPolicyThatPlansAheadWaitsForTheInput) {
+  const FakeRoster roster({small_model(1)});
+  for (const char* policy : {"fifo", "balanced", "throughput"}) {
+    SCOPED_TRACE(policy);
+    const bool plans_ahead = make_policy(policy)->plans_ahead();
+    Scheduler scheduler(roster.shapes(), roster.names(), make_policy(policy), kRoomy);
+    EXPECT_EQ(scheduler.waits_for_input(), plans_ahead);
+    scheduler.submit(endless(0, 0, 5, 1, /*arrival_s=*/1));
+    EXPECT_FALSE(scheduler.has_work(0.5));
+    EXPECT_TRUE(scheduler.has_work(1));
+    EXPECT_EQ(std::holds_alternative<WaitUntil>(scheduler.next(1)), plans_ahead);
+    scheduler.note_input_end();
+    EXPECT_FALSE(scheduler.waits_for_input());
+  }
+}
+
 TEST(SchedulerOrder, StepsThatCompleteWronglyAreRefused) {
   const FakeRoster roster({small_model(1)});
   Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), kRoomy);

@@ -6,6 +6,8 @@
 //   other ranks           send a sign of life now and then: heard(). Rank 0 hears all, the others rank 0. Only time
 //                         in which the own main thread listens counts: a deaf rank must not blame others
 //   the step in hand      rank 0 checks that every rank gets on with it
+//   the next step         where none is in hand, rank 0 says whether it owes one: not all is done, and it waits for
+//                         nobody outside the job
 //   the wait for a page   the page's copy should have ended
 //
 // Each has a limit, from a prediction where there is one. When the limit is over the thread reports who waits for whom,
@@ -106,6 +108,9 @@ class Watchdog {
   void enter(SignOfLife::Phase phase);
   // The oldest step in hand, which should be over `predicted_s` seconds from now; none: no step is in hand.
   void expect(std::optional<std::uint64_t> step, double predicted_s = 0);
+  // Rank 0 has work and no step in hand, and waits for nobody outside the job: `why` says what it waits for. Empty:
+  // that is over. Until then another `why` replaces the first, and the time goes on.
+  void expect_a_step(std::string why);
   // What this rank says about itself now.
   SignOfLife sign() const;
   // `rank` has said this about itself.
@@ -138,6 +143,7 @@ class Watchdog {
   double silent_s(const Other& other) const { return listened_s_.load() - other.listened_s; }
   std::optional<Blame> silent_before(double clock) const;
   void look_at_step(double clock, std::vector<Overdue>& found) const;
+  void look_at_next_step(double clock, std::vector<Overdue>& found) const;
   std::vector<RankView> views(double clock) const;
   double limit_of(SignOfLife::Phase phase) const;  // of a rank's silence
   double predicted_s(double beyond_s) const { return limits_->predicted * predicted_s_ + beyond_s; }
@@ -162,7 +168,8 @@ class Watchdog {
   std::vector<Other> others_;  // [rank]
   std::optional<std::uint64_t> step_;
   double predicted_s_ = 0;
-  double moved_on_s_ = 0;  // when a rank got on with the step, or it became the oldest
+  std::string owes_step_;  // why rank 0, which should send one, does not; empty: it need not
+  double moved_on_s_ = 0;  // when a rank got on with the step, it became the oldest, or one became due
 
   // Only the watchdog thread's.
   std::condition_variable_any ticks_;

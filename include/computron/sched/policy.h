@@ -59,7 +59,8 @@ class Policy {
   virtual std::vector<PrefetchCandidate> prefetch_candidates(std::span<const ModelView>, double /*now_s*/) const {
     return {};
   }
-  // Whether it wants to know all requests before it decides anything.
+  // Whether it wants to know all requests of the input before it decides anything. Some of them may be held back until
+  // others are done, and are not waited for (Scheduler::note_input_end).
   virtual bool plans_ahead() const { return false; }
   // Whether requests that find their model active join its batch, or wait until that has ended. Without it, no other
   // model fills in either while the active one's pages are copied.

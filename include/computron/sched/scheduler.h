@@ -64,7 +64,7 @@ struct PlannedStep {
   std::vector<RequestId> begun = {};  // requests whose first tokens are computed here, or computed again
 };
 struct WaitUntil {
-  double time_s;  // of the clock that next() is given; infinity: for submit, close_input or completed
+  double time_s;  // of the clock that next() is given; infinity: for submit, note_input_end, close_input or completed
 };
 struct AllDone {};
 using Decision = std::variant<PlannedStep, WaitUntil, AllDone>;
@@ -86,8 +86,11 @@ class Scheduler {
   // A request becomes visible at its arrival_s. One whose cache can never fit, or an encoder's that no step is long
   // enough for, completes with an error at once. Its model is one of `models`.
   void submit(Request request);
+  // The input has ended. What follows was held back until other requests are done, so a policy that plans ahead must
+  // not wait for it: that would be waiting for itself.
+  void note_input_end() { input_ended_ = true; }
   // No request follows.
-  void close_input() { input_closed_ = true; }
+  void close_input() { input_ended_ = input_closed_ = true; }
 
   // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed(). `now_s` in
   // seconds after the start of the job, never less than at the call before. Error{kInternal} for a bug in here.
@@ -99,6 +102,10 @@ class Scheduler {
 
   // Of requests that have ended since the last call, in the order in which they ended.
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
+  // The policy plans ahead, and makes no decision before the input has ended or no more of it fits.
+  bool waits_for_input() const { return policy_->plans_ahead() && !begun_ && !input_ended_ && !is_full(); }
+  // Whether a request that has arrived by `now_s` is not done.
+  bool has_work(double now_s) const;
   std::size_t waiting() const;        // requests that no step has begun
   std::size_t waiting_bytes() const;  // of host memory
   // A front end should submit no more for now.
@@ -207,7 +214,7 @@ class Scheduler {
   // Changed by submit() and close_input(); next() takes from `arriving_` what has arrived.
   std::vector<Request> arriving_;  // a heap: the first to arrive in front
   std::size_t arriving_bytes_ = 0;
-  bool input_closed_ = false;
+  bool input_ended_ = false, input_closed_ = false;
 
   // Made anew by every next(), and read by it alone.
   std::vector<ModelId> run_order_;                     // models with work; the first should run now

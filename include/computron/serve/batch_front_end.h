@@ -33,6 +33,8 @@ class BatchFrontEnd : public FrontEnd {
                 double start_s, const BatchOptions& options);
 
   bool take_input(Scheduler& scheduler, double now) override;
+  bool input_open() const override { return !closed_ && !reader_.finished(); }
+  std::string unfinished() const override;
   void put_results(std::vector<Completion> completions, double now) override;
   void show(const Activity& activity, double now) override;
   Ticket begin(const std::vector<RequestId>& requests) override;
@@ -57,7 +59,7 @@ class BatchFrontEnd : public FrontEnd {
   bool take_suspect(Scheduler& scheduler, double now);
   void submit(IncomingRequest incoming, Scheduler& scheduler, double now);
   void fail(const IncomingRequest& incoming, const RequestFailure& failure);
-  void note_input_end();
+  bool note_input_end(Scheduler& scheduler);
   bool room(const Scheduler& scheduler);
   ProgressLine::State progress(const Activity& activity);
   void update_status(const Activity& activity, double now);
@@ -73,7 +75,8 @@ class BatchFrontEnd : public FrontEnd {
   BatchOptions options_;
 
   std::map<RequestId, Open> open_;        // by line
-  std::deque<IncomingRequest> suspects_;  // requests that may be what took the job down: each runs alone, at the end
+  // Requests that may be what took the job down: each runs alone, when the input has ended and all others are done.
+  std::deque<IncomingRequest> suspects_;
   bool alone_ = false;                    // one of these runs
   bool input_ended_ = false;
   bool closed_ = false;

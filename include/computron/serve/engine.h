@@ -7,6 +7,7 @@
 //   dispatch  scheduler → step → every rank; receives for its reports are posted first; its fetches start
 //   results   completions → front end
 //   execute   the oldest dispatched step, in order
+//   stall     nothing is in hand, there is work, and nobody outside the job is waited for → the watchdog knows
 //
 // The progress hook runs inside execute, between panels and in every wait: it takes reports and dispatches, so that
 // fetches and other stages go on while this rank computes. How many steps are between dispatch and reports is the
@@ -93,6 +94,9 @@ class Engine {
   bool dispatch();
   void expect_oldest();
   bool execute();
+  void look_for_stall();
+  bool owes_a_step() const;
+  std::string what_it_waits_for() const;
   void send(PlannedStep planned);
   void account(const PlannedStep& planned);
   std::vector<StageTimes> stage_times(const std::vector<Report>& reports) const;
@@ -115,6 +119,8 @@ class Engine {
   std::deque<InFlight> in_flight_;  // dispatched, not reported by all
   double ask_at_s_ = 0;             // when the scheduler is to be asked again
   bool all_done_ = false;
+  bool stalls_ = false;   // a step is due, and the watchdog knows
+  double say_why_s_ = 0;  // when it is told again why there is none
 
   JobHeartbeat heartbeat_;
   StopListener stops_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "computron/runtime/report.h"
@@ -27,9 +28,13 @@ class FrontEnd {
  public:
   virtual ~FrontEnd() = default;
 
-  // Submits requests that are there, and closes the input, once, when none will follow. True when it did either: the
-  // scheduler is asked again then.
+  // Submits requests that are there, notes the end of the input where it still holds some back, and closes it, once,
+  // when none will follow. True when it did any of these: the scheduler is asked again then.
   virtual bool take_input(Scheduler& scheduler, double now) = 0;
+  // Whether requests may still come from outside the job: whoever sends them may take as long as he likes.
+  virtual bool input_open() const { return false; }
+  // What it has not finished and what that waits for, for the report of a job that stands still.
+  virtual std::string unfinished() const { return {}; }
   // Called between passes with at least one completion.
   virtual void put_results(std::vector<Completion> completions, double now) = 0;
   // All ranks have executed a step; their done records by rank. Also called from within a pass.
