@@ -145,7 +145,9 @@ double Scheduler::resident_ratio(ModelId model) const {
 bool Scheduler::has_work(double now_s) const {
   if (!arriving_.empty() && arriving_.front().arrival_s <= now_s) return true;
   return std::any_of(work_.begin(), work_.end(),
-                     [](const ModelWork& work) { return work.any_to_admit() || work.open() > 0; });
+                     [](const ModelWork& work) {
+    return work.to_admit() > 0 || work.sequences().totals().unfinished > 0;
+  });
 }
 
 std::size_t Scheduler::waiting() const {

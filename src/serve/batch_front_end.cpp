@@ -1,5 +1,7 @@
 #include "computron/serve/batch_front_end.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "computron/requests/result_format.h"

@@ -214,7 +214,7 @@ void Engine::look_for_stall() {
   const bool changes = std::exchange(stalls_, stalls) != stalls;
   if (!changes && (!stalls || now() < say_why_s_)) return;
   say_why_s_ = now() + kBetweenReasons_s;
-  job_.expect_a_step(stalls ? what_it_waits_for() : std::string());
+  heartbeat_.expect_a_step(stalls ? what_it_waits_for() : std::string());
 }
 
 // Requests whose time comes later are waited for, and so is an input that is open: where nothing is to be done, or

@@ -39,10 +39,6 @@ std::unique_ptr<Trace> make_trace(bool traced, FlightRecorder* recorder) {
   return std::make_unique<Trace>(traced ? Trace::kMaxEvents : 0, recorder, ranges);
 }
 
-void Job::expect_a_step(const std::string& why) const {
-  if (options_.heartbeat != nullptr) options_.heartbeat->watchdog().expect_a_step(why);
-}
-
 // While a stage computes, each of the others may have a step on its way to it or from it.
 int steps_in_flight(const MeshShape& mesh) { return mesh.pp + 1; }
 

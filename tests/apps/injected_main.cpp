@@ -29,6 +29,8 @@ class CrashingFrontEnd : public FrontEnd {
   CrashingFrontEnd(FrontEnd& front_end, RequestId crash) : front_end_(front_end), crash_(crash) {}
 
   bool take_input(Scheduler& scheduler, double now) override { return front_end_.take_input(scheduler, now); }
+  bool input_open() const override { return front_end_.input_open(); }
+  std::string unfinished() const override { return front_end_.unfinished(); }
   void put_results(std::vector<Completion> completions, double now) override {
     front_end_.put_results(std::move(completions), now);
   }

@@ -325,7 +325,7 @@ class RestartUnder : public Restart, public ::testing::WithParamInterface<const 
     ServeJob job = fast_job();
     job.tp = 1;
     job.program = injected_program();
-  poisoned.more = {"--policy", GetParam(), "--max-seqs", "16"};
+    job.more = {"--policy", GetParam(), "--max-seqs", "16"};
     job.more.insert(job.more.end(), inject.begin(), inject.end());
     return job;
   }

@@ -5,6 +5,7 @@
 //         open   somebody may, and says after four deadlines of a step that he does not: the job ends in order
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "computron/base/log.h"
@@ -43,8 +44,16 @@ class OpenEnd : public FrontEnd {
   double closes_s_;
 };
 
+PolicyChoice policy_named(std::string_view name) {
+  for (const PolicyChoice policy : {PolicyChoice::kFifo, PolicyChoice::kThroughput}) {
+    if (name_of(policy) == name) return policy;
+  }
+  return PolicyChoice::kBalanced;
+}
+
 struct Options {
-  std::string model, policy;
+  std::string model;
+  PolicyChoice policy = PolicyChoice::kBalanced;
   bool open = false;
   double watchdog = 1;
   std::string folder;
@@ -56,20 +65,20 @@ void run(const Options& options, Communicator world) {
   JobOptions of_job;
   of_job.models = {{.id = "tiny", .path = options.model}};
   of_job.tp = world.size();
-  of_job.device = "cpu";
+  of_job.device = DeviceChoice::kCpu;
   of_job.device_memory_bytes = std::size_t{8} << 20;
   of_job.page_bytes = std::size_t{64} << 10;
   of_job.threads = 1;
   of_job.policy = options.policy;
-  of_job.heartbeat = &heartbeat;
-  Job job(std::move(of_job), std::move(world));
+  const JobHeartbeat of_rank(heartbeat);
+  Job job(std::move(of_job), std::move(world), of_rank);
   if (job.mesh().rank != 0) {
-    run_worker(job);
+    run_worker(job, of_rank);
   } else {
     Scheduler scheduler = make_scheduler(job);
-    Metrics metrics(job.model_names());
+    Metrics metrics(job.models().names());
     OpenEnd front_end(options.open, 4 * limits.step);
-    Engine(job, scheduler, front_end, metrics, now_s()).run();
+    Engine(job, scheduler, front_end, metrics, now_s(), Drain{}, of_rank).run();
   }
   heartbeat.recorder().remove();
 }
@@ -81,7 +90,7 @@ int main(int argc, char** argv) {
   using namespace computron;
   if (argc != 6) return static_cast<int>(ExitCode::kUsage);
   const Options options{.model = argv[1],
-                        .policy = argv[2],
+                        .policy = policy_named(argv[2]),
                         .open = argv[3] == std::string("open"),
                         .watchdog = std::atof(argv[4]),
                         .folder = argv[5]};

@@ -16,8 +16,8 @@
 #include <tuple>
 
 #include "computron/base/time.h"
-#include "serve_support.h"
-#include "src/serve/spool.h"
+#include "computron/storage/spool.h"
+#include "tests/requests/requests_support.h"
 #include "tests/sched/fake_model.h"
 
 namespace computron {
@@ -64,12 +64,11 @@ struct Parts {
                   {.frames = 20, .max_batch_tokens = 100, .max_seqs = 3}),
         front_end(reader, writer, metrics, two_models(), start_s, options) {}
 
-  static std::unique_ptr<ResultJournal> begin(const std::string& output, const std::string& input,
+  static ResultJournal begin(const std::string& output, const std::string& input,
                                               std::shared_ptr<Spool>& spool) {
-    auto journal =
-        std::make_unique<ResultJournal>(output, input, Settings{}, JournalOptions{.durability = Durability::kProcess});
-    journal->begin();
-    if (input == "-") spool = journal->open_spool();
+    FoundOutput found = claim_output(output, input, Settings{}, JournalOptions{.durability = Durability::kProcess});
+    ResultJournal journal = std::get<ClaimedOutput>(std::move(found)).begin();
+    if (input == "-") spool = journal.open_spool();
     return journal;
   }
   double now() const { return now_s() - start_s; }
@@ -157,7 +156,7 @@ class Batch {
   static bool finish(Parts& parts) {
     put_results(parts);
     parts.front_end.finish(parts.now());
-    parts.writer.finish();
+    std::move(parts.writer).finish();
     return true;
   }
   // False if the process goes down in the step.

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "computron/runtime/heartbeat.h"
 #include "computron/runtime/step.h"
@@ -28,6 +29,10 @@ class JobHeartbeat {
   // Tells the watchdog which step every rank should get on with, and how long that should take; or that there is none.
   void expect(std::optional<StepId> step, double predicted_s = 0) const {
     if (heartbeat_ != nullptr) heartbeat_->watchdog().expect(step, predicted_s);
+  }
+  // Tells the watchdog of rank 0 that a step is due and why none has been sent; empty: none is due.
+  void expect_a_step(const std::string& why) const {
+    if (heartbeat_ != nullptr) heartbeat_->watchdog().expect_a_step(why);
   }
   void enter(SignOfLife::Phase phase) const {
     if (heartbeat_ != nullptr) heartbeat_->enter(phase);
