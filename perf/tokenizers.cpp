@@ -47,13 +47,13 @@ std::vector<std::string> pieces_of(const std::string& text) {
   return pieces;
 }
 
-struct Figures {
+struct Timings {
   double encode_s = 1e9, decode_s = 1e9;  // the best of the rounds
   std::size_t tokens = 0;
 };
 
-Figures measure(const Tokenizer& tokenizer, const std::vector<std::string>& pieces) {
-  Figures figures;
+Timings measure(const Tokenizer& tokenizer, const std::vector<std::string>& pieces) {
+  Timings timings;
   for (int round = 0; round < kRounds; ++round) {
     Encoder encoder(tokenizer);
     std::vector<std::vector<TokenId>> encoded;
@@ -63,13 +63,13 @@ Figures measure(const Tokenizer& tokenizer, const std::vector<std::string>& piec
     std::size_t bytes = 0;
     for (const auto& tokens : encoded) bytes += tokenizer.decode(tokens).size();
     const double end = now_s();
-    figures.encode_s = std::min(figures.encode_s, half - start);
-    figures.decode_s = std::min(figures.decode_s, end - half);
-    figures.tokens = 0;
-    for (const auto& tokens : encoded) figures.tokens += tokens.size();
+    timings.encode_s = std::min(timings.encode_s, half - start);
+    timings.decode_s = std::min(timings.decode_s, end - half);
+    timings.tokens = 0;
+    for (const auto& tokens : encoded) timings.tokens += tokens.size();
     ensure(bytes > 0, "text became nothing");
   }
-  return figures;
+  return timings;
 }
 
 }  // namespace
@@ -78,14 +78,16 @@ int main(int argc, char** argv) try {
   if (argc < 3) throw Error(ExitCode::kUsage, "perf_tokenizers TEXT FOLDER...");
   const std::string text = read_file(argv[1]);
   const std::vector<std::string> pieces = pieces_of(text);
-  fmt::print("| tokenizer | tokens in it | text, MB | bytes a token | encode, MB/s | decode, MB/s |\n|---|---|---|---|---|---|\n");
+  fmt::print(
+      "| tokenizer | tokens in it | text, MB | bytes a token | encode, MB/s | decode, MB/s "
+      "|\n|---|---|---|---|---|---|\n");
   for (int i = 2; i < argc; ++i) {
     const Tokenizer tokenizer = tokenizer_of(argv[i]);
-    const Figures figures = measure(tokenizer, pieces);
+    const Timings timings = measure(tokenizer, pieces);
     const double megabytes = 1e-6 * static_cast<double>(text.size());
     fmt::print("| {} | {} | {:.1f} | {:.2f} | {:.1f} | {:.1f} |\n", std::filesystem::path(argv[i]).filename().string(),
-               tokenizer.tokens_end(), megabytes, 1e6 * megabytes / static_cast<double>(figures.tokens),
-               megabytes / figures.encode_s, megabytes / figures.decode_s);
+               tokenizer.tokens_end(), megabytes, 1e6 * megabytes / static_cast<double>(timings.tokens),
+               megabytes / timings.encode_s, megabytes / timings.decode_s);
   }
 } catch (const Error& error) {
   fmt::print(stderr, "{}\n", error.what());

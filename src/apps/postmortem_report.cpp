@@ -19,8 +19,8 @@ namespace {
 
 constexpr double kApart_s = 0.3;  // of two ranks' last moves, which are known to a tenth of a second
 
-double wall_s(const FlightFacts& facts, double time_s) { return facts.clock_offset_s + time_s; }
-double stopped_s(const Flight& flight) { return wall_s(flight.facts, flight.facts.moved_s); }
+double wall_s(const FlightInfo& info, double time_s) { return info.clock_offset_s + time_s; }
+double stopped_s(const Flight& flight) { return wall_s(flight.info, flight.info.moved_s); }
 
 bool of_main_thread(const FlightRecord& record) { return record.track != static_cast<std::uint8_t>(TraceTrack::kCopy); }
 
@@ -78,15 +78,15 @@ std::string table(const std::vector<Flight>& flights) {
   std::string text = fmt::format("{:>4}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", "rank", "host", "process",
                                  "moved (UTC)", "alive (UTC)", "events", "then it was");
   for (const Flight& flight : flights) {
-    const FlightFacts& facts = flight.facts;
-    text += fmt::format("{:>4}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", facts.rank, facts.host, facts.process,
-                        clock_text(stopped_s(flight)), clock_text(wall_s(facts, facts.alive_s)),
+    const FlightInfo& info = flight.info;
+    text += fmt::format("{:>4}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", info.rank, info.host, info.process,
+                        clock_text(stopped_s(flight)), clock_text(wall_s(info, info.alive_s)),
                         flight.records.empty() ? 0 : flight.records.back().number, last_deed(flight));
   }
-  const auto ranks = static_cast<std::size_t>(flights.front().facts.ranks);
+  const auto ranks = static_cast<std::size_t>(flights.front().info.ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const bool there =
-        std::ranges::any_of(flights, [rank](const Flight& f) { return f.facts.rank == static_cast<int>(rank); });
+        std::ranges::any_of(flights, [rank](const Flight& f) { return f.info.rank == static_cast<int>(rank); });
     if (!there) text += fmt::format("{:>4}  no file: look on the rank's own node\n", rank);
   }
   return text;
@@ -101,7 +101,7 @@ std::string last_events(const std::vector<Flight>& flights, std::size_t count) {
   std::vector<Event> events;
   for (const Flight& flight : flights) {
     for (const FlightRecord& record : flight.records) {
-      events.push_back({wall_s(flight.facts, record.time_s), flight.facts.rank, record});
+      events.push_back({wall_s(flight.info, record.time_s), flight.info.rank, record});
     }
   }
   std::ranges::stable_sort(events, {}, &Event::wall_s);
@@ -121,8 +121,8 @@ std::optional<FirstToStop> blamed_by_a_watchdog(const std::vector<Flight>& fligh
     for (const FlightRecord& record : flight.records) {
       if (text_of(record.name) != kWatchdogEnds) continue;
       return FirstToStop{static_cast<int>(record.detail),
-                         fmt::format("the watchdog of rank {} gave it up at {}", flight.facts.rank,
-                                     clock_text(wall_s(flight.facts, record.time_s)))};
+                         fmt::format("the watchdog of rank {} gave it up at {}", flight.info.rank,
+                                     clock_text(wall_s(flight.info, record.time_s)))};
     }
   }
   return std::nullopt;
@@ -139,10 +139,10 @@ struct JobFiles {
 std::map<std::uint64_t, JobFiles> jobs_of(const std::vector<Flight>& flights) {
   std::map<std::uint64_t, JobFiles> jobs;
   for (const Flight& flight : flights) {
-    JobFiles& job = jobs[flight.facts.job];
-    job.ranks = flight.facts.ranks;
+    JobFiles& job = jobs[flight.info.job];
+    job.ranks = flight.info.ranks;
     job.moved_s = job.files++ == 0 ? stopped_s(flight) : std::max(job.moved_s, stopped_s(flight));
-    job.running |= still_runs(flight.facts);
+    job.running |= still_runs(flight.info);
   }
   return jobs;
 }
@@ -158,8 +158,8 @@ std::vector<Flight> flights_of_job(std::vector<Flight> flights, std::optional<st
     job = number;
     last_s = files.moved_s;
   }
-  std::erase_if(flights, [job](const Flight& flight) { return flight.facts.job != job; });
-  std::ranges::sort(flights, {}, [](const Flight& flight) { return flight.facts.rank; });
+  std::erase_if(flights, [job](const Flight& flight) { return flight.info.job != job; });
+  std::ranges::sort(flights, {}, [](const Flight& flight) { return flight.info.rank; });
   return flights;
 }
 
@@ -184,20 +184,20 @@ FirstToStop first_to_stop(const std::vector<Flight>& flights) {
   std::ranges::stable_sort(order, {}, [](const Flight* flight) { return stopped_s(*flight); });
   const double lead_s = order.size() > 1 ? stopped_s(*order[1]) - stopped_s(*order[0]) : 0;
   if (lead_s > kApart_s) {
-    return {order[0]->facts.rank, fmt::format("its main thread moved last {:.1f} s before any other's", lead_s)};
+    return {order[0]->info.rank, fmt::format("its main thread moved last {:.1f} s before any other's", lead_s)};
   }
   const Flight& behind = **std::ranges::min_element(order, {}, [](const Flight* flight) { return place(*flight); });
   const auto [step, sum] = place(behind);
-  return {behind.facts.rank, fmt::format("all moved to the end; it got least far: step {}, sum {}", step, sum)};
+  return {behind.info.rank, fmt::format("all moved to the end; it got least far: step {}, sum {}", step, sum)};
 }
 
 std::string postmortem_report(const std::vector<Flight>& flights, std::size_t events) {
   const FirstToStop first = first_to_stop(flights);
-  const auto found = std::ranges::find(flights, first.rank, [](const Flight& flight) { return flight.facts.rank; });
+  const auto found = std::ranges::find(flights, first.rank, [](const Flight& flight) { return flight.info.rank; });
   const std::string where =
-      found == flights.end() ? "" : fmt::format(" on {}, {}", found->facts.host, last_deed(*found));
-  const FlightFacts& facts = flights.front().facts;
-  return fmt::format("job {:016x}, {} ranks\n{}\nrank {}{}, stopped first: {}\n\n{}", facts.job, facts.ranks,
+      found == flights.end() ? "" : fmt::format(" on {}, {}", found->info.host, last_deed(*found));
+  const FlightInfo& info = flights.front().info;
+  return fmt::format("job {:016x}, {} ranks\n{}\nrank {}{}, stopped first: {}\n\n{}", info.job, info.ranks,
                      table(flights), first.rank, where, first.why, last_events(flights, events));
 }
 

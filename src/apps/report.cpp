@@ -1,4 +1,4 @@
-// computron report: figures, traces and studies of runs as one page for people.
+// computron report: metrics, traces and studies of runs as one page for people.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -64,7 +64,7 @@ void run_report(const ReportOptions& options) {
     throw Error(ExitCode::kUsage, "report: --svg writes the plots of a --study, and there is none");
   }
   ReportContent content{.title = options.title};
-  if (!options.metrics.empty()) content.run = parse_run_figures(read_all(options.metrics), options.metrics);
+  if (!options.metrics.empty()) content.run = parse_run_metrics(read_all(options.metrics), options.metrics);
   if (!options.trace.empty()) {
     std::ifstream file = open(options.trace);
     content.trace = read_run_trace(file, options.trace);

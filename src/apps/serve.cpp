@@ -81,7 +81,7 @@ std::string slurm_job_id() {
   return id != nullptr ? id : "";
 }
 
-RunFacts facts_of(const Job& job, double wall_s) {
+RunInfo info_of(const Job& job, double wall_s) {
   const MeshShape shape = job.mesh().shape;
   const double link = job.options().link_gb_per_s;
   return {.wall_s = wall_s,
@@ -92,7 +92,7 @@ RunFacts facts_of(const Job& job, double wall_s) {
           .device = job.device().name(),
           .link_gb_per_s = link,
           .link_emulated = link > 0,
-          .program = program_facts(),
+          .program = program_info(),
           .host = host_name(),
           .slurm_job_id = slurm_job_id()};
 }
@@ -108,14 +108,14 @@ BatchOptions batch_options(const ServeOptions& options) {
 }
 
 // The configuration as it was chosen, and what else stands in the file of --metrics. `started`: utc_time() then.
-RunFacts facts_at_end(const Call& call, const Job& job, const ServeFiles& files, double start_s, std::string started) {
-  RunFacts facts = facts_of(job, now_s() - start_s);
-  facts.started = std::move(started);
-  facts.attempt = files.writer->attempt();
-  facts.requests_before = files.writer->history().lines_done();
-  facts.configuration = all_options(call.command);
-  note_choices(job, facts.configuration);
-  return facts;
+RunInfo info_at_end(const Call& call, const Job& job, const ServeFiles& files, double start_s, std::string started) {
+  RunInfo info = info_of(job, now_s() - start_s);
+  info.started = std::move(started);
+  info.attempt = files.writer->attempt();
+  info.requests_before = files.writer->history().lines_done();
+  info.configuration = all_options(call.command);
+  note_choices(job, info.configuration);
+  return info;
 }
 
 // Returns whether every request has its result, and in `start_s` the start of the service.
@@ -129,10 +129,10 @@ bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s
   const std::unique_ptr<FrontEnd> around = call.hooks.around(batch);
   FrontEnd& front_end = around ? *around : batch;
   const bool all_done = Engine(job, scheduler, front_end, metrics, start_s, options.drain, call.heartbeat).run();
-  const RunFacts facts = facts_at_end(call, job, files, start_s, started);
+  const RunInfo info = info_at_end(call, job, files, start_s, started);
   if (all_done) call.heartbeat.run_beside([&] { std::move(*files.writer).finish(); });
-  if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(facts));
-  if (!options.quiet) spdlog::info("{}", metrics.summary(facts));
+  if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(info));
+  if (!options.quiet) spdlog::info("{}", metrics.summary(info));
   return all_done;
 }
 
@@ -166,16 +166,16 @@ HeartbeatOptions heartbeat_options(const ServeOptions& options) {
 // Collective. Every rank throws where ranks differ in program, options or models' files. What the device is, is only
 // known later (RankDevice).
 void compare_ranks(const Call& call, const Communicator& world) {
-  std::vector<Fact> facts;
+  std::vector<RankProperty> info;
   agreed(world, [&] {
-    facts = facts_of_program();
-    const std::vector<Fact> more = facts_of_configuration(call.command.config_to_str(/*default_also=*/true));
-    facts.insert(facts.end(), more.begin(), more.end());
+    info = program_properties();
+    const std::vector<RankProperty> more = configuration_properties(call.command.config_to_str(/*default_also=*/true));
+    info.insert(info.end(), more.begin(), more.end());
   });
-  const std::vector<Fact> checkpoints = facts_of_checkpoints(world, call.options.job.options.models);
-  facts.insert(facts.end(), checkpoints.begin(), checkpoints.end());
-  call.hooks.compare(world.rank(), facts);
-  require_same(world, facts);
+  const std::vector<RankProperty> checkpoints = checkpoint_properties(world, call.options.job.options.models);
+  info.insert(info.end(), checkpoints.begin(), checkpoints.end());
+  call.hooks.compare(world.rank(), info);
+  require_same(world, info);
 }
 
 void log_options(const CLI::App& command) {
@@ -200,8 +200,7 @@ void serve_watched(const Call& call, Communicator world) {
     throw_if_stopped();
     if (reports) call.heartbeat.run_beside([&] { open_input(options, job.models(), files); });
   });
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay)
-                  : serve_all(call, job, files);
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(call, job, files);
 }
 
 // What ranks agree on is a clean end, and why is known: only of others anybody will want to see the records.

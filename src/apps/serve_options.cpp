@@ -94,7 +94,7 @@ void add_limits(CLI::App& app, ServeOptions& o) {
 }
 
 void add_watching_options(CLI::App& app, ServeOptions& o) {
-  app.add_option("--metrics", o.metrics, "Write the run's figures to this JSON file");
+  app.add_option("--metrics", o.metrics, "Write the run's metrics to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
   app.add_option(
       "--status", o.status,

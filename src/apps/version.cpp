@@ -13,21 +13,21 @@ namespace computron {
 
 std::string version_number() { return COMPUTRON_VERSION; }
 
-ProgramFacts program_facts() {
-  ProgramFacts facts{version_number(), COMPUTRON_REVISION, COMPUTRON_BUILD_TYPE, __VERSION__, {}};
+ProgramInfo program_info() {
+  ProgramInfo info{version_number(), COMPUTRON_REVISION, COMPUTRON_BUILD_TYPE, __VERSION__, {}};
   for (const std::string& library :
        {mpi_library(), hdf5_library(), onednn_library(), accelerator_library(), direct_transport_library()}) {
-    if (!library.empty()) facts.libraries.push_back(library);
+    if (!library.empty()) info.libraries.push_back(library);
   }
-  return facts;
+  return info;
 }
 
 std::string version_text() {
-  const ProgramFacts facts = program_facts();
+  const ProgramInfo info = program_info();
   std::string libraries;
-  for (const std::string& library : facts.libraries) libraries += (libraries.empty() ? "" : ", ") + library;
-  return fmt::format("computron {}\ncommit {}, {} build, compiler {}\n{}", facts.version, facts.commit, facts.build,
-                     facts.compiler, libraries);
+  for (const std::string& library : info.libraries) libraries += (libraries.empty() ? "" : ", ") + library;
+  return fmt::format("computron {}\ncommit {}, {} build, compiler {}\n{}", info.version, info.commit, info.build,
+                     info.compiler, libraries);
 }
 
 }  // namespace computron

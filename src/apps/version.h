@@ -10,7 +10,7 @@ namespace computron {
 // "0.1.0".
 std::string version_number();
 // Libraries: those of this build, in the order of the floors; what it was made without is left out.
-ProgramFacts program_facts();
+ProgramInfo program_info();
 // Lines: the program; how it was built; the libraries.
 std::string version_text();
 

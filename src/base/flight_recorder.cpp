@@ -61,9 +61,9 @@ bool is_own_file(const std::string& path) {
 // When a rank ran last, if `path` is a file that such a rank of this user has left behind.
 std::optional<double> left_behind_s(const std::string& path) try {
   if (!is_own_file(path)) return std::nullopt;
-  const FlightFacts facts = read_flight(path).facts;
-  if (facts.host != own_host() || still_runs(facts)) return std::nullopt;
-  return facts.clock_offset_s + facts.alive_s;
+  const FlightInfo info = read_flight(path).info;
+  if (info.host != own_host() || still_runs(info)) return std::nullopt;
+  return info.clock_offset_s + info.alive_s;
 } catch (const Error&) {
   return std::nullopt;
 }
@@ -216,9 +216,9 @@ void FlightRecorder::remove_all() noexcept {
   for (int rank = 0; rank < header_->ranks; ++rank) unlink(path_of(folder, header_->job, rank).c_str());
 }
 
-bool still_runs(const FlightFacts& facts) {
-  return facts.process > 0 && facts.host == own_host() &&
-         (kill(static_cast<pid_t>(facts.process), 0) == 0 || errno == EPERM);
+bool still_runs(const FlightInfo& info) {
+  return info.process > 0 && info.host == own_host() &&
+         (kill(static_cast<pid_t>(info.process), 0) == 0 || errno == EPERM);
 }
 
 Flight read_flight(const std::filesystem::path& path) {
@@ -235,8 +235,8 @@ Flight read_flight(const std::filesystem::path& path) {
     throw Error(ExitCode::kData, fmt::format("{}: not a flight recorder's file", path.string()));
   }
   header.host.back() = '\0';
-  Flight flight{.facts = {header.job, header.rank, header.ranks, header.process, header.host.data(),
-                          header.clock_offset_s, header.alive_s, header.moved_s},
+  Flight flight{.info = {header.job, header.rank, header.ranks, header.process, header.host.data(),
+                         header.clock_offset_s, header.alive_s, header.moved_s},
                 .records = {}};
   for (std::size_t i = 0; i < kFlightRecords; ++i) {
     FlightRecord record;

@@ -6,7 +6,7 @@
 
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
-#include "src/bench/forward_figures.h"
+#include "src/bench/forward_metrics.h"
 
 namespace computron {
 namespace {
@@ -17,9 +17,9 @@ struct BenchForwardOptions {
 };
 
 void bench(const BenchForwardOptions& o) {
-  const ForwardFigures figures = run_forward_experiment(o.experiment);
-  if (!o.json_file.empty()) write_file_atomically(o.json_file, forward_json(o.experiment, figures));
-  fmt::print("{}", forward_table(o.experiment, figures));
+  const ForwardMetrics metrics = run_forward_experiment(o.experiment);
+  if (!o.json_file.empty()) write_file_atomically(o.json_file, forward_json(o.experiment, metrics));
+  fmt::print("{}", forward_table(o.experiment, metrics));
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ void add_bench_forward(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
   command->add_option("--context", o.context, "Tokens before the one decoded")->check(CLI::Range(0, 1 << 20));
   command->add_option("--repeats", o.repeats, "Rounds")->check(CLI::Range(1, 10000));
-  command->add_option("--json", options->json_file, "Write every figure to this file");
+  command->add_option("--json", options->json_file, "Write every metric to this file");
   command->callback([options] { bench(*options); });
 }
 

@@ -10,8 +10,8 @@
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
 #include "src/bench/load_rounds.h"
+#include "src/bench/swap_metrics.h"
 #include "src/cli/mpi_command.h"
-#include "src/bench/swap_figures.h"
 
 namespace computron {
 namespace {
@@ -49,8 +49,8 @@ struct LoadConditions {
   std::size_t page_bytes = 0;
 };
 
-// A figure of every round, as people read it.
-struct Figure {
+// A metric of every round, as people read it.
+struct Metric {
   const char* key;
   const char* text;
   int digits;
@@ -58,13 +58,13 @@ struct Figure {
 };
 
 template <class Of>
-Figure figure(const char* key, const char* text, int digits, const std::vector<LoadRound>& rounds, const Of& of) {
+Metric metric(const char* key, const char* text, int digits, const std::vector<LoadRound>& rounds, const Of& of) {
   std::vector<double> values;
   for (const LoadRound& round : rounds) values.push_back(of(round));
   return {key, text, digits, spread_of(std::move(values))};
 }
 
-std::vector<Figure> figures_of(const std::vector<LoadRound>& rounds, const LoadConditions& c) {
+std::vector<Metric> metrics_of(const std::vector<LoadRound>& rounds, const LoadConditions& c) {
   const auto rate = [&](double LoadRound::*seconds) {
     return [=, bytes = 1e-9 * static_cast<double>(c.file_bytes)](const LoadRound& r) { return bytes / (r.*seconds); };
   };
@@ -78,39 +78,39 @@ std::vector<Figure> figures_of(const std::vector<LoadRound>& rounds, const LoadC
     const double busy = t.read_s + t.verify_s + t.memory_s + t.widen_s + t.pack_s + t.digest_s;
     return 1e3 * (r.load_s - busy / threads);
   };
-  return {figure("plain_gb_per_s", "plain read, one reader, GB/s", 2, rounds, rate(&LoadRound::plain_s)),
-          figure("parts_gb_per_s", "the same in parts by all threads, GB/s", 2, rounds, rate(&LoadRound::parts_s)),
-          figure("fresh_gb_per_s", "parts into fresh memory, GB/s", 2, rounds, rate(&LoadRound::fresh_s)),
-          figure("load_gb_per_s", "load, GB/s", 2, rounds, rate(&LoadRound::load_s)),
-          figure("load_over_plain", "load / plain read", 3, rounds, ratio(&LoadRound::plain_s)),
-          figure("load_over_fresh", "load / parts into fresh memory", 3, rounds, ratio(&LoadRound::fresh_s)),
-          figure("load_ms", "load, ms", 1, rounds, [](const LoadRound& r) { return 1e3 * r.load_s; }),
-          figure("read_ms", "  a thread reads, ms", 1, rounds, phase(&LoadTimes::read_s)),
-          figure("verify_ms", "  verifies what it read, ms", 1, rounds, phase(&LoadTimes::verify_s)),
-          figure("memory_ms", "  makes the pages' memory exist, ms", 1, rounds, phase(&LoadTimes::memory_s)),
-          figure("widen_ms", "  widens, ms", 1, rounds, phase(&LoadTimes::widen_s)),
-          figure("pack_ms", "  packs, ms", 1, rounds, phase(&LoadTimes::pack_s)),
-          figure("digest_ms", "  digests pages, ms", 1, rounds, phase(&LoadTimes::digest_s)),
-          figure("rest_ms", "  waits for the slowest, starts, ends, ms", 1, rounds, rest)};
+  return {metric("plain_gb_per_s", "plain read, one reader, GB/s", 2, rounds, rate(&LoadRound::plain_s)),
+          metric("parts_gb_per_s", "the same in parts by all threads, GB/s", 2, rounds, rate(&LoadRound::parts_s)),
+          metric("fresh_gb_per_s", "parts into fresh memory, GB/s", 2, rounds, rate(&LoadRound::fresh_s)),
+          metric("load_gb_per_s", "load, GB/s", 2, rounds, rate(&LoadRound::load_s)),
+          metric("load_over_plain", "load / plain read", 3, rounds, ratio(&LoadRound::plain_s)),
+          metric("load_over_fresh", "load / parts into fresh memory", 3, rounds, ratio(&LoadRound::fresh_s)),
+          metric("load_ms", "load, ms", 1, rounds, [](const LoadRound& r) { return 1e3 * r.load_s; }),
+          metric("read_ms", "  a thread reads, ms", 1, rounds, phase(&LoadTimes::read_s)),
+          metric("verify_ms", "  verifies what it read, ms", 1, rounds, phase(&LoadTimes::verify_s)),
+          metric("memory_ms", "  makes the pages' memory exist, ms", 1, rounds, phase(&LoadTimes::memory_s)),
+          metric("widen_ms", "  widens, ms", 1, rounds, phase(&LoadTimes::widen_s)),
+          metric("pack_ms", "  packs, ms", 1, rounds, phase(&LoadTimes::pack_s)),
+          metric("digest_ms", "  digests pages, ms", 1, rounds, phase(&LoadTimes::digest_s)),
+          metric("rest_ms", "  waits for the slowest, starts, ends, ms", 1, rounds, rest)};
 }
 
-std::string table(const std::vector<Figure>& figures, const LoadConditions& c, int rounds) {
+std::string table(const std::vector<Metric>& metrics, const LoadConditions& c, int rounds) {
   std::string text = fmt::format(
       "{} ({}, {}, kept as {}); tp {}, {} thread{} a rank, pages of {}; {} rounds\n\n{:44}{:>10}{:>10}{:>10}\n", c.file,
       format_size(c.file_bytes), name_of(c.stored), name_of(c.kept), c.tp, c.threads, c.threads == 1 ? "" : "s",
       format_size(c.page_bytes), rounds, "", "median", "min", "max");
-  for (const auto& [key, name, digits, spread] : figures) {
+  for (const auto& [key, name, digits, spread] : metrics) {
     text += fmt::format("{:44}{:>10.{}f}{:>10.{}f}{:>10.{}f}\n", name, spread.median, digits, spread.min, digits,
                         spread.max, digits);
   }
   return text;
 }
 
-std::string csv(const std::vector<Figure>& figures, const LoadConditions& c, int rounds) {
+std::string csv(const std::vector<Metric>& metrics, const LoadConditions& c, int rounds) {
   std::string head = "file_bytes,stored,kept,tp,threads,page_bytes,rounds";
   std::string line = fmt::format("{},{},{},{},{},{},{}", c.file_bytes, name_of(c.stored), name_of(c.kept), c.tp,
                                  c.threads, c.page_bytes, rounds);
-  for (const Figure& f : figures) {
+  for (const Metric& f : metrics) {
     head += fmt::format(",{0},{0}_min,{0}_max", f.key);
     line += fmt::format(",{:.{}f},{:.{}f},{:.{}f}", f.spread.median, f.digits, f.spread.min, f.digits, f.spread.max,
                         f.digits);
@@ -118,11 +118,11 @@ std::string csv(const std::vector<Figure>& figures, const LoadConditions& c, int
   return head + "\n" + line + "\n";
 }
 
-std::string json(const std::vector<Figure>& figures, const LoadConditions& c, const std::vector<LoadRound>& rounds) {
+std::string json(const std::vector<Metric>& metrics, const LoadConditions& c, const std::vector<LoadRound>& rounds) {
   Json object = {
       {"file", c.file}, {"file_bytes", c.file_bytes}, {"stored", name_of(c.stored)}, {"kept", name_of(c.kept)},
       {"tp", c.tp},     {"threads", c.threads},       {"page_bytes", c.page_bytes}};
-  for (const Figure& f : figures) {
+  for (const Metric& f : metrics) {
     object[f.key] = {{"median", f.spread.median}, {"min", f.spread.min}, {"max", f.spread.max}};
   }
   Json& list = object["rounds"] = Json::array();
@@ -144,10 +144,10 @@ std::string json(const std::vector<Figure>& figures, const LoadConditions& c, co
 }
 
 void show(const BenchLoadOptions& options, const std::vector<LoadRound>& rounds, const LoadConditions& conditions) {
-  const std::vector<Figure> figures = figures_of(rounds, conditions);
+  const std::vector<Metric> metrics = metrics_of(rounds, conditions);
   const int count = static_cast<int>(rounds.size());
-  if (!options.json_file.empty()) write_file_atomically(options.json_file, json(figures, conditions, rounds));
-  fmt::print("{}", options.csv ? csv(figures, conditions, count) : table(figures, conditions, count));
+  if (!options.json_file.empty()) write_file_atomically(options.json_file, json(metrics, conditions, rounds));
+  fmt::print("{}", options.csv ? csv(metrics, conditions, count) : table(metrics, conditions, count));
 }
 
 void bench(const BenchLoadOptions& options, Communicator world) {
@@ -183,8 +183,8 @@ void add_bench_load(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
   command->add_option("--repeats", o->repeats, "Rounds to measure")->check(CLI::Range(1, 10000));
   command->add_option("--page-size", o->page_size, "Bytes of a page (default: as serve)");
-  command->add_option("--json", o->json_file, "Write every figure and round to this file");
-  command->add_flag("--csv", o->csv, "Print a line of comma-separated figures instead of a table");
+  command->add_option("--json", o->json_file, "Write every metric and round to this file");
+  command->add_flag("--csv", o->csv, "Print a line of comma-separated metrics instead of a table");
   command->add_flag("--quiet", o->quiet, "No log");
   command->footer(
       "A round reads the file once from beginning to end with one reader, then in parts with all threads, then in "

@@ -114,7 +114,7 @@ class StepExperiment : public FrontEnd {
       if (!completion.error_code.empty()) throw ConfigError("bench step: " + completion.error_message);
     }
     open_ -= static_cast<int>(completions.size());
-    const StepFigures& own = metrics_.model(0).steps;
+    const StepMetrics& own = metrics_.model(0).steps;
     samples_.back().own_s = own.overhead_s - own_before_.overhead_s;
     samples_.back().own_steps = own.count - own_before_.count;
   }
@@ -151,7 +151,7 @@ class StepExperiment : public FrontEnd {
   int open_ = 0;
   bool closed_ = false;
   double before_s_ = 0;
-  StepFigures own_before_;
+  StepMetrics own_before_;
   std::vector<StepSamples> samples_;
 };
 
@@ -222,14 +222,14 @@ StepCost cost_of(const StepSamples& samples, double exchange_s) {
           .exchange_us = 1e6 * exchange_s};
 }
 
-void show(const BenchStepOptions& options, const Job& job, const std::vector<StepCost>& figures) {
+void show(const BenchStepOptions& options, const Job& job, const std::vector<StepCost>& costs) {
   const MeshShape mesh = job.mesh().shape;
   fmt::print("A step of an empty model, {} x {} ranks on {} cores, microseconds (medians)\n\n", mesh.tp, mesh.pp,
              job.plan().cores_on_node);
   fmt::print("{:>10} {:>8} {:>10} {:>10} {:>12} {:>14} {:>14}\n", "sequences", "steps", "wall", "compute", "overhead",
              "rank 0's own", "bare exchange");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const StepCost& f : figures) {
+  for (const StepCost& f : costs) {
     fmt::print("{:>10} {:>8} {:>10.1f} {:>10.1f} {:>12.1f} {:>14.1f} {:>14.1f}\n", f.sequences, f.steps, f.wall_us,
                f.compute_us, f.overhead_us, f.own_us, f.exchange_us);
     rows.push_back({{"sequences", f.sequences},
@@ -307,7 +307,7 @@ void add_bench_step(CLI::App& app) {
   command->add_option("--tp", options->job.tp, "Tensor-parallel ranks a stage (0: all ranks)");
   command->add_option("--pp", options->job.pp, "Pipeline stages");
   command->add_option("--idle", options->idle, "spin, yield or sleep:US");
-  command->add_option("--json", options->json_file, "Write the figures to this file");
+  command->add_option("--json", options->json_file, "Write the metrics to this file");
   command->add_flag("--quiet", options->quiet, "No log");
   command->callback(
       [options] { run_under_mpi(options->quiet, [&](Communicator world) { bench(*options, std::move(world)); }); });

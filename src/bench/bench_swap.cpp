@@ -12,10 +12,10 @@
 #include "computron/serve/engine.h"
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
-#include "src/cli/job_arguments.h"
 #include "src/bench/link_probe.h"
-#include "src/cli/mpi_command.h"
 #include "src/bench/swap_experiment.h"
+#include "src/cli/job_arguments.h"
+#include "src/cli/mpi_command.h"
 
 namespace computron {
 namespace {
@@ -91,11 +91,11 @@ std::vector<SwapSample> run_experiment(Job& job, SwapExperiment& experiment) {
 
 void show(const BenchSwapOptions& options, const std::vector<SwapSample>& samples, const SwapConditions& conditions,
           const std::optional<SwapBaseline>& baseline) {
-  const SwapSummary figures = figures_of(samples, conditions, baseline);
+  const SwapSummary summary = metrics_of(samples, conditions, baseline);
   if (!options.json_file.empty()) {
-    write_file_atomically(options.json_file, swap_json(figures, conditions, samples));
+    write_file_atomically(options.json_file, swap_json(summary, conditions, samples));
   }
-  fmt::print("{}", options.csv ? swap_csv(figures, conditions) : swap_table(figures, conditions));
+  fmt::print("{}", options.csv ? swap_csv(summary, conditions) : swap_table(summary, conditions));
 }
 
 // Links before, requests, links after: what changes meanwhile shows in the spread.
@@ -135,8 +135,8 @@ void add_options(CLI::App& app, BenchSwapOptions& o) {
   app.add_option("--warmup", o.experiment.warmup, "Requests before them")->check(CLI::Range(0, 100000));
   app.add_option("--prompt-tokens", o.experiment.prompt_tokens, "Tokens of a prompt")->check(CLI::Range(1, 1 << 20));
   app.add_option("--baseline", o.baseline_file, "What --json wrote for one rank: gives the speed-up");
-  app.add_option("--json", o.json_file, "Write every figure and request to this file");
-  app.add_flag("--csv", o.csv, "Print a line of comma-separated figures instead of a table");
+  app.add_option("--json", o.json_file, "Write every metric and request to this file");
+  app.add_flag("--csv", o.csv, "Print a line of comma-separated metrics instead of a table");
   app.add_flag("--quiet", o.quiet, "No log");
 }
 

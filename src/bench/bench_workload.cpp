@@ -12,7 +12,7 @@
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
 #include "src/bench/workload_experiment.h"
-#include "src/bench/workload_figures.h"
+#include "src/bench/workload_metrics.h"
 #include "src/cli/job_arguments.h"
 #include "src/cli/mpi_command.h"
 #include "src/cli/option_checks.h"
@@ -39,7 +39,7 @@ void complete(BenchWorkloadOptions& options) {
   options.job.complete();
   JobOptions& job = options.job.options;
   std::vector<std::string> ids;
-  for (const RosterEntry& entry : job.models) ids.push_back(entry.id);
+  for (const ModelEntry& entry : job.models) ids.push_back(entry.id);
   options.workload.models = join_workload_models(ids, options.rates);
   if (options.resident > static_cast<int>(ids.size())) {
     throw Error(ExitCode::kUsage, fmt::format("--resident {} of {} models", options.resident, ids.size()));
@@ -173,8 +173,8 @@ void add_options(CLI::App& app, BenchWorkloadOptions& o) {
                  "Models that the pool holds with their caches; 0: --device-memory or default")
       ->check(CLI::NonNegativeNumber)
       ->excludes(app.get_option("--device-memory"));
-  app.add_option("--json", o.json_file, "Write every figure and latency to this file");
-  app.add_flag("--csv", o.csv, "Print comma-separated figures instead of a table, a line a policy");
+  app.add_option("--json", o.json_file, "Write every metric and latency to this file");
+  app.add_flag("--csv", o.csv, "Print comma-separated metrics instead of a table, a line a policy");
   app.add_flag("--quiet", o.quiet, "No log");
 }
 

@@ -55,62 +55,62 @@ class MeasuredPass {
     // Makes kernels, and numbers for those who leave operations out; a GPU makes a graph the second time.
     for (int i = 0; i < 2; ++i) model_.pass_s(model_.ops(), batch_);
     model_.pass_s(probe, batch_);
-    figures_.sequences = sequences;
-    figures_.rows = rows;
-    figures_.weight_bytes = probe.weight_bytes();
-    figures_.gemm_flops = probe.gemm_flops();
-    figures_.cache_bytes = model_.cache_bytes(batch_);
+    metrics_.sequences = sequences;
+    metrics_.rows = rows;
+    metrics_.weight_bytes = probe.weight_bytes();
+    metrics_.gemm_flops = probe.gemm_flops();
+    metrics_.cache_bytes = model_.cache_bytes(batch_);
   }
 
   void measure() {
     OpsProbe all(model_.ops(), OpsProbe::Runs::kAll), gemms(model_.ops(), OpsProbe::Runs::kGemmsOnly);
-    figures_.gemms_s.push_back(model_.pass_s(gemms, batch_));
-    figures_.pass_s.push_back(model_.pass_s(model_.ops(), batch_));
+    metrics_.gemms_s.push_back(model_.pass_s(gemms, batch_));
+    metrics_.pass_s.push_back(model_.pass_s(model_.ops(), batch_));
     model_.pass_s(all, batch_);
     costs_.push_back(all.costs());
   }
 
-  PassFigures figures() const {
-    PassFigures figures = figures_;
+  PassMetrics metrics() const {
+    PassMetrics metrics = metrics_;
     for (std::size_t i = 0; i < costs_.front().size(); ++i) {
       std::vector<double> seconds;
       for (const auto& round : costs_) seconds.push_back(round[i].seconds);
-      figures.costs.push_back(costs_.front()[i]);
-      figures.costs.back().seconds = summary_of(std::move(seconds)).p50_s;
+      metrics.costs.push_back(costs_.front()[i]);
+      metrics.costs.back().seconds = summary_of(std::move(seconds)).p50_s;
     }
-    return figures;
+    return metrics;
   }
 
  private:
   ResidentModel& model_;
   Batch batch_;
-  PassFigures figures_;
+  PassMetrics metrics_;
   std::vector<std::vector<OperationCost>> costs_;  // [round]
 };
 
 }  // namespace
 
-ForwardFigures run_forward_experiment(const ForwardOptions& o) {
+ForwardMetrics run_forward_experiment(const ForwardOptions& o) {
   const int most = *std::max_element(o.batches.begin(), o.batches.end());
   ResidentModel model(o.file, o.device, o.threads, std::max(o.prompt, most), most, std::max(o.prompt, o.context + 1));
-  ForwardFigures figures;
-  figures.architecture = model.config().architecture;
-  figures.device = model.device().name();
-  figures.weight_dtype = model.layout().weight_dtype;
+  ForwardMetrics metrics;
+  metrics.architecture = model.config().architecture;
+  metrics.device = model.device().name();
+  metrics.weight_dtype = model.layout().weight_dtype;
   PeakGemm peak(model);
   MeasuredPass prefill(model, /*sequences=*/1, /*start=*/0, o.prompt);
   std::vector<MeasuredPass> decode;
   for (const int batch : o.batches) decode.emplace_back(model, batch, o.context, /*rows=*/1);
   peak.flops_per_s();
   for (int round = 0; round < o.repeats; ++round) {
-    figures.read_bytes_per_s.push_back(model.plain_read_bytes_per_s());
+    metrics.read_bytes_per_s.push_back(model.plain_read_bytes_per_s());
     for (MeasuredPass& pass : decode) pass.measure();
-    figures.peak_flops_per_s.push_back(peak.flops_per_s());
+    metrics.peak_flops_per_s.push_back(peak.flops_per_s());
     prefill.measure();
   }
-  figures.prefill = prefill.figures();
-  for (const MeasuredPass& pass : decode) figures.decode.push_back(pass.figures());
-  return figures;
+  metrics.prefill = prefill.metrics();
+  for (const MeasuredPass& pass : decode) metrics.decode.push_back(pass.metrics());
+  return metrics;
 }
 
 }  // namespace computron

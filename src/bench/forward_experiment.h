@@ -22,7 +22,7 @@ struct ForwardOptions {
 };
 
 // A pass and the same pass's GEMMs alone.
-struct PassFigures {
+struct PassMetrics {
   int sequences = 0;
   int rows = 0;                // of a sequence
   double weight_bytes = 0;     // that its GEMMs read
@@ -33,15 +33,15 @@ struct PassFigures {
   std::vector<OperationCost> costs;  // of one pass, the median of the rounds for each operation
 };
 
-struct ForwardFigures {
+struct ForwardMetrics {
   std::string architecture, device;
   DType weight_dtype = DType::kF32;
   std::vector<double> read_bytes_per_s;  // [round] plain
   std::vector<double> peak_flops_per_s;  // [round] of a GEMM alone
-  PassFigures prefill;
-  std::vector<PassFigures> decode;  // by batch
+  PassMetrics prefill;
+  std::vector<PassMetrics> decode;  // by batch
 };
 
-ForwardFigures run_forward_experiment(const ForwardOptions& options);
+ForwardMetrics run_forward_experiment(const ForwardOptions& options);
 
 }  // namespace computron

@@ -1,4 +1,4 @@
-// What a LinkProbe finds, as the figures of a benchmark use it.
+// What a LinkProbe finds, as the metrics of a benchmark use it.
 #pragma once
 
 #include <vector>

@@ -7,7 +7,7 @@
 
 #include "computron/serve/front_end.h"
 #include "computron/serve/job.h"
-#include "src/bench/swap_figures.h"
+#include "src/bench/swap_metrics.h"
 
 namespace computron {
 

@@ -50,8 +50,8 @@ PolicyChoice parse_policy(const std::string& text) {
 }
 
 void JobArguments::complete() {
-  options.models = roster.empty() ? parse_model_arguments(models) : read_roster(roster);
-  if (options.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models ROSTER");
+  options.models = model_list.empty() ? parse_model_arguments(models) : read_model_list(model_list);
+  if (options.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models FILE");
   if (!device_memory.empty()) options.device_memory_bytes = size_of("--device-memory", device_memory);
   if (!page_size.empty()) options.page_bytes = size_of("--page-size", page_size);
   if (!idle.empty()) options.idle = IdlePolicy::parse(idle);
@@ -65,7 +65,7 @@ void JobArguments::complete() {
 void add_job_options(CLI::App& app, JobArguments& a) {
   JobOptions& o = a.options;
   auto* model = app.add_option("--model", a.models, "A model to serve, as ID=FILE.h5; repeat for more");
-  app.add_option("--models", a.roster, "A roster: JSON list of id, path and optional pinned, priority")
+  app.add_option("--models", a.model_list, "A model list: JSON list of id, path and optional pinned, priority")
       ->excludes(model);
   app.add_option("--tp", o.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
   app.add_option("--pp", o.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);

@@ -12,8 +12,8 @@
 
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
-#include "computron/requests/roster.h"
 #include "computron/base/json_text.h"
+#include "computron/requests/model_list.h"
 
 namespace computron {
 namespace {

@@ -19,7 +19,7 @@ std::string title_of(const ReportContent& content) {
 }
 
 // "4 ranks: tp 2 × pp 2 · cpu · links emulated at 2 GB/s a rank".
-std::string facts_of(const RunFigures& run) {
+std::string info_of(const RunMetrics& run) {
   std::string text = fmt::format("{} rank{}: tp {} × pp {}", run.ranks, run.ranks == 1 ? "" : "s", run.tp, run.pp);
   if (run.groups > 1) text += fmt::format(" × {} groups", run.groups);
   text += " · " + run.device;
@@ -34,13 +34,13 @@ std::string facts_of(const RunFigures& run) {
 
 std::string head(const ReportContent& content) {
   std::string text = fmt::format("<header>\n<h1>{}</h1>\n", escape_markup(title_of(content)));
-  if (content.run) text += fmt::format("<p class=\"facts\">{}</p>\n", escape_markup(facts_of(*content.run)));
+  if (content.run) text += fmt::format("<p class=\"facts\">{}</p>\n", escape_markup(info_of(*content.run)));
   return text + "</header>\n";
 }
 
 std::string run_sections(const ReportContent& content, const ModelColours& colours) {
   if (!content.run) return {};
-  const RunFigures& run = *content.run;
+  const RunMetrics& run = *content.run;
   return run_summary(run, content.trace) + section("Models", model_table(run)) + latency_section(run, colours);
 }
 
@@ -49,7 +49,7 @@ std::string run_sections(const ReportContent& content, const ModelColours& colou
 ModelColours::ModelColours(const ReportContent& content) {
   std::vector<std::pair<std::uint64_t, std::string>> models;  // requests, id
   if (content.run) {
-    for (const GroupFigures& model : content.run->models) models.emplace_back(model.total, model.id);
+    for (const GroupMetrics& model : content.run->models) models.emplace_back(model.total, model.id);
   }
   if (content.trace) {
     for (const std::string& id : content.trace->models) {

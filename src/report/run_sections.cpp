@@ -5,14 +5,14 @@
 
 #include "computron/base/size.h"
 #include "computron/report/text.h"
-#include "computron/report/trace_figures.h"
+#include "computron/report/trace_metrics.h"
 #include "src/report/sections.h"
 
 namespace computron {
 namespace {
 
-std::string card(const std::string& name, const std::string& figure, const std::string& more) {
-  return fmt::format("<div class=\"card\"><b>{}</b><strong>{}</strong><small>{}</small></div>\n", name, figure, more);
+std::string card(const std::string& name, const std::string& value, const std::string& more) {
+  return fmt::format("<div class=\"card\"><b>{}</b><strong>{}</strong><small>{}</small></div>\n", name, value, more);
 }
 
 std::string count(const std::string& key, std::uint64_t value) {
@@ -24,10 +24,10 @@ std::string bytes(const std::string& key, std::uint64_t value) {
   return data(key, static_cast<double>(value), format_size(value));
 }
 
-std::string times_card(const std::string& name, const std::string& key, const DistributionFigures& figures) {
-  return card(name, data(key + ".p50", figures.p50, format_time),
-              fmt::format("median · p90 {} · p99 {}", data(key + ".p90", figures.p90, format_time),
-                          data(key + ".p99", figures.p99, format_time)));
+std::string times_card(const std::string& name, const std::string& key, const DistributionMetrics& times) {
+  return card(name, data(key + ".p50", times.p50, format_time),
+              fmt::format("median · p90 {} · p99 {}", data(key + ".p90", times.p90, format_time),
+                          data(key + ".p99", times.p99, format_time)));
 }
 
 // Failed requests catch the eye.
@@ -35,10 +35,10 @@ std::string failed(const std::string& key, std::uint64_t value) {
   return value > 0 ? "<span class=\"bad\">" + count(key, value) + "</span>" : count(key, value);
 }
 
-bool is_resumed(const RunFigures& run) { return run.attempt > 1 || run.before > 0; }
+bool is_resumed(const RunMetrics& run) { return run.attempt > 1 || run.before > 0; }
 
-std::string requests_card(const RunFigures& run) {
-  const GroupFigures& job = run.job;
+std::string requests_card(const RunMetrics& run) {
+  const GroupMetrics& job = run.job;
   std::string more =
       fmt::format("{} ok · {} failed", count("requests.ok", job.ok), failed("requests.failed", job.failed));
   if (is_resumed(run)) {
@@ -48,7 +48,7 @@ std::string requests_card(const RunFigures& run) {
   return card("Requests", count("requests.total", job.total), more);
 }
 
-std::string attempt_note(const RunFigures& run) {
+std::string attempt_note(const RunMetrics& run) {
   if (!is_resumed(run)) return {};
   return fmt::format(
       "<p class=\"note\">This job was interrupted and went on: all figures are those of its attempt {} alone, but for "
@@ -58,8 +58,8 @@ std::string attempt_note(const RunFigures& run) {
 
 std::string microseconds(double us) { return format_time(1e-6 * us); }
 
-std::string link_card(const RunFigures& run) {
-  const GroupFigures& job = run.job;
+std::string link_card(const RunMetrics& run) {
+  const GroupMetrics& job = run.job;
   const std::string rate =
       data("swaps.gb_per_s_per_rank", job.gb_per_s_per_rank, format_number) + " GB/s a rank while it copies";
   if (!job.link_fraction) {
@@ -71,11 +71,11 @@ std::string link_card(const RunFigures& run) {
 }
 
 // Of GPUs; there are none otherwise.
-std::string graphs_note(const GroupFigures& job) {
+std::string graphs_note(const GroupMetrics& job) {
   return job.graphs > 0 ? fmt::format(" · {} passes as graphs", count("steps.graphs", job.graphs)) : "";
 }
 
-std::string exposed_card(const RunFigures& run) {
+std::string exposed_card(const RunMetrics& run) {
   const double share = run.wall_s > 0 ? run.job.exposed_s / run.wall_s : NAN;
   return card("Waited for pages", data("swaps.exposed_s", run.job.exposed_s, format_time(run.job.exposed_s)),
               fmt::format("{} of the run, slowest rank", format_percent(share)));
@@ -84,7 +84,7 @@ std::string exposed_card(const RunFigures& run) {
 std::string hidden_card(const RunTrace& trace) {
   std::vector<RankActivity> ranks;
   for (const auto& [rank, spans] : trace.ranks) ranks.push_back(activity_of(spans));
-  const OverlapFigures overlap = overlap_of(ranks);
+  const OverlapMetrics overlap = overlap_of(ranks);
   return card("Copies hidden", format_percent(overlap.hidden_fraction()),
               fmt::format("{} beside compute, mean rank", format_time(overlap.both_s)));
 }
@@ -104,7 +104,7 @@ std::string cell(const std::string& content) { return "<td>" + content + "</td>"
 std::string first(const std::string& content) { return "<td class=\"g\">" + content + "</td>"; }
 
 // `key`: where the group stands in the metrics file, ending with a dot or empty.
-std::string model_row(const std::string& name, const std::string& key, const GroupFigures& g) {
+std::string model_row(const std::string& name, const std::string& key, const GroupMetrics& g) {
   std::string row = key.empty() ? "<tr class=\"all\">" : "<tr>";
   row += cell(escape_markup(name)) + first(count(key + "requests.ok", g.ok));
   row += cell(failed(key + "requests.failed", g.failed));
@@ -124,10 +124,10 @@ std::string model_row(const std::string& name, const std::string& key, const Gro
 }
 
 // The share of requests that took no longer, over time.
-ChartLine cdf_line(const std::string& name, const std::string& colour, const DistributionFigures& figures,
+ChartLine cdf_line(const std::string& name, const std::string& colour, const DistributionMetrics& times,
                    double per_second) {
   ChartLine line{name, colour, {}, false, true};
-  const auto& values = figures.percentiles;
+  const auto& values = times.percentiles;
   for (std::size_t i = 0; i < values.size(); ++i) {
     line.points.push_back(
         {values[i] * per_second, 100.0 * double(i) / double(std::max<std::size_t>(1, values.size() - 1))});
@@ -146,11 +146,11 @@ bool worth_a_log(const std::vector<ChartLine>& lines) {
   return high > 30 * low;
 }
 
-std::string cdf_figure(const std::string& heading, const RunFigures& run, const ModelColours& colours,
-                       DistributionFigures GroupFigures::*which) {
+std::string cdf_figure(const std::string& heading, const RunMetrics& run, const ModelColours& colours,
+                       DistributionMetrics GroupMetrics::*which) {
   const TimeUnit unit = time_unit((run.job.*which).max.value_or(0));
   Chart chart;
-  for (const GroupFigures& model : run.models) {
+  for (const GroupMetrics& model : run.models) {
     if ((model.*which).percentiles.empty() || !colours.own(model.id)) continue;
     chart.lines.push_back(cdf_line(model.id, colours.of(model.id), model.*which, unit.per_second));
   }
@@ -179,11 +179,11 @@ std::vector<double> doubles(const std::vector<std::uint64_t>& values, std::size_
 }
 
 // Models with a colour each, then the others together.
-std::vector<ChartBand> open_bands(const RunFigures& run, const ModelColours& colours) {
+std::vector<ChartBand> open_bands(const RunMetrics& run, const ModelColours& colours) {
   const std::size_t columns = run.job.open.size();
   std::vector<ChartBand> bands;
   ChartBand others{colours.others_name(), kOtherClass, std::vector<double>(columns, 0)};
-  for (const GroupFigures& model : run.models) {
+  for (const GroupMetrics& model : run.models) {
     const std::vector<double> heights = doubles(model.open, columns);
     if (colours.own(model.id)) bands.push_back({model.id, colours.of(model.id), heights});
     for (std::size_t i = 0; i < columns && !colours.own(model.id); ++i) others.heights[i] += heights[i];
@@ -194,8 +194,8 @@ std::vector<ChartBand> open_bands(const RunFigures& run, const ModelColours& col
 
 }  // namespace
 
-std::string run_summary(const RunFigures& run, const std::optional<RunTrace>& trace) {
-  const GroupFigures& job = run.job;
+std::string run_summary(const RunMetrics& run, const std::optional<RunTrace>& trace) {
+  const GroupMetrics& job = run.job;
   std::string cards = requests_card(run);
   cards += card("Wall time", data("wall_s", run.wall_s, format_time(run.wall_s)), "from the start of the service");
   cards += card("Tokens a second", data("tokens.generated_per_s", job.generated_per_s, format_number),
@@ -214,9 +214,9 @@ std::string run_summary(const RunFigures& run, const std::optional<RunTrace>& tr
   return "<div class=\"cards\">\n" + cards + "</div>\n" + attempt_note(run);
 }
 
-std::string model_table(const RunFigures& run) {
+std::string model_table(const RunMetrics& run) {
   std::string rows = model_row("all models", "", run.job);
-  for (const GroupFigures& model : run.models) rows += model_row(model.id, "models." + model.id + ".", model);
+  for (const GroupMetrics& model : run.models) rows += model_row(model.id, "models." + model.id + ".", model);
   return fmt::format(
       "<div class=\"scroll\"><table>\n<thead>{}</thead>\n<tbody>\n{}</tbody></table></div>\n"
       "<p class=\"note\">First token and latency count from a request's arrival; percentiles by nearest rank. Moved: "
@@ -226,12 +226,12 @@ std::string model_table(const RunFigures& run) {
       kModelHead, rows);
 }
 
-std::string latency_section(const RunFigures& run, const ModelColours& colours) {
-  return section("Latency", figures(cdf_figure("Time to the first token", run, colours, &GroupFigures::ttft_s) +
-                                    cdf_figure("Time to the last token", run, colours, &GroupFigures::latency_s)));
+std::string latency_section(const RunMetrics& run, const ModelColours& colours) {
+  return section("Latency", figures(cdf_figure("Time to the first token", run, colours, &GroupMetrics::ttft_s) +
+                                    cdf_figure("Time to the last token", run, colours, &GroupMetrics::latency_s)));
 }
 
-std::string queue_figure(const RunFigures& run, const ModelColours& colours) {
+std::string queue_figure(const RunMetrics& run, const ModelColours& colours) {
   if (run.interval_s <= 0 || run.job.open.size() < 2) return {};
   const double end_s = run.interval_s * double(run.job.open.size());
   const TimeUnit unit = time_unit(end_s);
@@ -255,7 +255,7 @@ std::string queue_figure(const RunFigures& run, const ModelColours& colours) {
 }
 
 // "commit abc · build Release · ... · Slurm job 7"; nothing where the file does not say.
-std::string provenance_note(const RunFigures& run) {
+std::string provenance_note(const RunMetrics& run) {
   std::string text;
   const auto add = [&text](const std::string& what, const std::string& value) {
     if (!value.empty()) text += (text.empty() ? "" : " · ") + escape_markup(what + value);
@@ -268,7 +268,7 @@ std::string provenance_note(const RunFigures& run) {
   return text.empty() ? "" : "<p class=\"note\">" + text + "</p>\n";
 }
 
-std::string configuration_section(const RunFigures& run) {
+std::string configuration_section(const RunMetrics& run) {
   std::string rows;
   for (const auto& [option, value] : run.configuration) {
     rows += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escape_markup(option),

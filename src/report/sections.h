@@ -30,17 +30,17 @@ class ModelColours {
 std::string figure(const std::string& heading, const std::string& svg, const std::string& caption, bool wide = false);
 std::string figures(const std::string& content);  // a grid of such
 std::string section(const std::string& heading, const std::string& content);
-// A figure of the metrics file: `key` and `value` as they stand there, shown as `text`.
+// A value of the metrics file: `key` and `value` as they stand there, shown as `text`.
 std::string data(const std::string& key, double value, const std::string& text);
 std::string data(const std::string& key, const std::optional<double>& value, std::string (*format)(double));
 
-std::string run_summary(const RunFigures& run, const std::optional<RunTrace>& trace);  // cards
-std::string model_table(const RunFigures& run);
-std::string latency_section(const RunFigures& run, const ModelColours& colours);
-std::string queue_figure(const RunFigures& run, const ModelColours& colours);
-std::string configuration_section(const RunFigures& run);
+std::string run_summary(const RunMetrics& run, const std::optional<RunTrace>& trace);  // cards
+std::string model_table(const RunMetrics& run);
+std::string latency_section(const RunMetrics& run, const ModelColours& colours);
+std::string queue_figure(const RunMetrics& run, const ModelColours& colours);
+std::string configuration_section(const RunMetrics& run);
 
-std::string trace_section(const RunTrace& trace, const std::optional<RunFigures>& run, const ModelColours& colours);
+std::string trace_section(const RunTrace& trace, const std::optional<RunMetrics>& run, const ModelColours& colours);
 
 std::string study_sections(const StudyFile& file);
 

@@ -9,7 +9,7 @@
 namespace computron {
 namespace {
 
-constexpr const char* kNoFigure = "–";
+constexpr const char* kNoValue = "–";
 
 void append_escaped(std::string& out, std::string_view character) {
   const auto c = static_cast<unsigned char>(character.front());
@@ -81,7 +81,7 @@ std::string shorten(std::string_view text, std::size_t limit) {
 }
 
 std::string format_number(double value) {
-  if (!std::isfinite(value)) return kNoFigure;
+  if (!std::isfinite(value)) return kNoValue;
   if (value == 0) return "0";
   if (std::abs(value) >= 1e15 || std::abs(value) < 1e-6) return fmt::format("{:.3g}", value);
   if (std::abs(value) >= 999.5 || value == std::round(value)) return with_separators(fmt::format("{:.0f}", value));
@@ -89,7 +89,7 @@ std::string format_number(double value) {
 }
 
 std::string format_time(double seconds) {
-  if (!std::isfinite(seconds)) return kNoFigure;
+  if (!std::isfinite(seconds)) return kNoValue;
   const double size = std::abs(seconds);
   if (size == 0) return "0 s";
   if (size < 999.5e-6) return format_number(seconds * 1e6) + " µs";
@@ -101,7 +101,7 @@ std::string format_time(double seconds) {
 }
 
 std::string format_percent(double fraction) {
-  return std::isfinite(fraction) ? fmt::format("{:.1f} %", 100 * fraction) : kNoFigure;
+  return std::isfinite(fraction) ? fmt::format("{:.1f} %", 100 * fraction) : kNoValue;
 }
 
 }  // namespace computron

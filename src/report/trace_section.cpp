@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "computron/report/text.h"
-#include "computron/report/trace_figures.h"
+#include "computron/report/trace_metrics.h"
 #include "src/report/sections.h"
 
 namespace computron {
@@ -85,7 +85,7 @@ Axis time_axis(double end_s) {
   return exact_axis(fmt::format("{} since the start of the service", unit.name), 0, end_s * unit.per_second);
 }
 
-std::string dropped_note(const RunTrace& trace, const std::optional<RunFigures>& run) {
+std::string dropped_note(const RunTrace& trace, const std::optional<RunMetrics>& run) {
   std::uint64_t dropped = 0;
   for (const auto& [rank, spans] : trace.ranks) dropped += spans.dropped;
   if (dropped == 0) return {};
@@ -95,7 +95,7 @@ std::string dropped_note(const RunTrace& trace, const std::optional<RunFigures>&
 }
 
 std::string lanes_figure(const RunTrace& trace, const std::vector<RankView>& views,
-                         const std::optional<RunFigures>& run, const ModelColours& colours) {
+                         const std::optional<RunMetrics>& run, const ModelColours& colours) {
   const std::size_t shown = std::min(views.size(), kMostRanks);
   const std::size_t columns = std::clamp<std::size_t>(kCells / (2 * shown), 120, kColumns);
   LaneChart chart;
@@ -137,7 +137,7 @@ std::string overlap_figure(const RunTrace& trace, const std::vector<RankView>& v
                   percent(views, trace.end_s, [](const auto& a) { return without(a.copying, a.computing); })}};
   std::vector<RankActivity> ranks;
   for (const RankView& view : views) ranks.push_back(view.activity);
-  const OverlapFigures sum = overlap_of(ranks);
+  const OverlapMetrics sum = overlap_of(ranks);
   return figure(
       chart.title, to_svg(chart, ChartPlace::kPage),
       fmt::format("A mean rank computed for {}, copied for {}, {} of that at the same time ({} of the copying).",
@@ -146,7 +146,7 @@ std::string overlap_figure(const RunTrace& trace, const std::vector<RankView>& v
 }
 
 std::string link_figure(const RunTrace& trace, const std::vector<RankView>& views,
-                        const std::optional<RunFigures>& run) {
+                        const std::optional<RunMetrics>& run) {
   std::vector<double> mean(kHalfColumns, 0);
   for (const RankView& view : views) {
     const std::vector<double> rate = link_rate(*view.spans, trace.end_s, kHalfColumns);
@@ -174,7 +174,7 @@ std::string link_figure(const RunTrace& trace, const std::vector<RankView>& view
 
 }  // namespace
 
-std::string trace_section(const RunTrace& trace, const std::optional<RunFigures>& run, const ModelColours& colours) {
+std::string trace_section(const RunTrace& trace, const std::optional<RunMetrics>& run, const ModelColours& colours) {
   if (!(trace.end_s > 0)) return section("Over time", "<p>The trace holds no span.</p>\n");
   const std::vector<RankView> views = views_of(trace);
   return section("Over time", figures(lanes_figure(trace, views, run, colours) + overlap_figure(trace, views) +

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "computron/requests/roster.h"
+#include "computron/requests/model_list.h"
 #include "src/requests/request_draft.h"
 
 namespace computron {

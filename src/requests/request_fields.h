@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "computron/requests/roster.h"
+#include "computron/requests/model_list.h"
 #include "src/requests/request_draft.h"
 
 namespace computron {

@@ -160,7 +160,7 @@ void BatchFrontEnd::update_status(const Activity& activity, double now) {
 }
 
 JobCounts BatchFrontEnd::counts(double now) const {
-  const ServeFigures all = metrics_.counts();
+  const ModelMetrics all = metrics_.counts();
   return {now, metrics_.finished(), sampled_tokens_, all.steps.count, all.swaps.count, all.swaps.bytes};
 }
 
@@ -175,8 +175,8 @@ JobStatus BatchFrontEnd::status(const Activity& activity, double now) {
                    .swapping = state.swapping};
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const auto model = static_cast<ModelId>(i);
-    const ServeFigures& figures = metrics_.model(model);
-    status.models.push_back({models_[i].id, queues_[i], figures.requests_ok + figures.requests_failed,
+    const ModelMetrics& metrics = metrics_.model(model);
+    status.models.push_back({models_[i].id, queues_[i], metrics.requests_ok + metrics.requests_failed,
                              activity.scheduler != nullptr ? activity.scheduler->resident_ratio(model) : 0});
   }
   return status;

@@ -165,8 +165,7 @@ bool Engine::dispatch() {
     const StepId id = planned->step.id;
     send(std::move(*planned));
     metrics_.model(model).steps.overhead_s += now_s() - start;
-    trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send", job_.models().id(model),
-                {{"step", id}});
+    trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send", job_.models().id(model), {{"step", id}});
     sent = true;
   }
   return sent;
@@ -243,7 +242,7 @@ void Engine::account(const PlannedStep& planned) {
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
     for (const Fetch& fetch : step.stages[stage].fetches) {
       const std::size_t bytes = scheduler_.layout(fetch.model, stage).used_bytes[fetch.page];
-      SwapFigures& swaps = metrics_.model(fetch.model).swaps;
+      SwapMetrics& swaps = metrics_.model(fetch.model).swaps;
       swaps.pages += tp;
       swaps.bytes += tp * bytes;
       auto& shard = shard_bytes_[fetch.model];
@@ -277,7 +276,7 @@ void Engine::share_out_busy_time(RankTimes& times, const Report& report) {
     if (copy.fetched) {
       double& busy_by_model = times.busy_by_model[*copy.fetched];
       busy_by_model += s_per_byte * static_cast<double>(part);
-      SwapFigures& swaps = metrics_.model(*copy.fetched).swaps;
+      SwapMetrics& swaps = metrics_.model(*copy.fetched).swaps;
       swaps.busy_s = std::max(swaps.busy_s, busy_by_model);
     }
     bytes -= part;
@@ -288,27 +287,27 @@ void Engine::share_out_busy_time(RankTimes& times, const Report& report) {
 
 // What it took, when all ranks have reported it.
 void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
-  ServeFigures& figures = metrics_.model(step.model);
-  ++figures.steps.count;
-  figures.steps.passes += step.pass ? 1 : 0;
+  ModelMetrics& metrics = metrics_.model(step.model);
+  ++metrics.steps.count;
+  metrics.steps.passes += step.pass ? 1 : 0;
   const bool graph_launched =
       std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.launched_as_graph; });
-  figures.steps.graphs += graph_launched ? 1 : 0;
-  figures.steps.total_s += now_s() - step.sent_s;
+  metrics.steps.graphs += graph_launched ? 1 : 0;
+  metrics.steps.total_s += now_s() - step.sent_s;
   const CacheUse& cache = scheduler_.cache_use(step.model);
-  figures.cache = {cache.preemptions, cache.prefix_hit_tokens};
-  figures.steps.compute_s.resize(reports.size());
+  metrics.cache = {cache.preemptions, cache.prefix_hit_tokens};
+  metrics.steps.compute_s.resize(reports.size());
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankTimes& times = times_[rank];
-    figures.steps.compute_s[rank] += reports[rank].compute_s;
+    metrics.steps.compute_s[rank] += reports[rank].compute_s;
     share_out_busy_time(times, reports[rank]);
     times.exposed_by_model[step.model] +=
         reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);
-    figures.swaps.verified +=
+    metrics.swaps.verified +=
         reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
-    figures.swaps.refetched +=
+    metrics.swaps.refetched +=
         reports[rank].pages_refetched - std::exchange(times.refetched, reports[rank].pages_refetched);
-    figures.swaps.exposed_s = std::max(figures.swaps.exposed_s, times.exposed_by_model[step.model]);
+    metrics.swaps.exposed_s = std::max(metrics.swaps.exposed_s, times.exposed_by_model[step.model]);
   }
 }
 

@@ -29,10 +29,10 @@ DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
 
 }  // namespace
 
-std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models) {
+std::vector<CheckpointIndex> read_indices_apart(const std::vector<ModelEntry>& models) {
   std::map<std::string, CheckpointIndex> known;  // by path: several models may share a file
   std::vector<CheckpointIndex> indices;
-  for (const RosterEntry& entry : models) {
+  for (const ModelEntry& entry : models) {
     if (!known.contains(entry.path)) known.emplace(entry.path, read_index_apart(entry.path));
     indices.push_back(known.at(entry.path));
   }
@@ -69,7 +69,7 @@ void ModelSet::read_metadata(const Mesh& mesh, const RankDevice& device, const J
 // Without `bf16` some rank's processor cannot multiply it: all ranks have one layout.
 void ModelSet::take_metadata(const std::vector<std::byte>& bytes, const Ops& ops, bool bf16) {
   ByteReader in(bytes);
-  for (const RosterEntry& entry : entries_) {
+  for (const ModelEntry& entry : entries_) {
     Model& model = models_.emplace_back();
     model.index = CheckpointIndex::deserialize(in.get_list<std::byte>());
     model.config = ModelConfig::from_json(model.index.config_json);
@@ -138,7 +138,7 @@ std::vector<ServedModel> ModelSet::served() const {
 std::vector<ModelShape> ModelSet::shapes() const {
   std::vector<ModelShape> shapes;
   for (const Model& model : models_) {
-    const RosterEntry& entry = entries_[shapes.size()];
+    const ModelEntry& entry = entries_[shapes.size()];
     ModelShape& shape = shapes.emplace_back();
     shape.eos_tokens = model.config.eos_tokens;
     shape.pinned = entry.pinned;
@@ -153,7 +153,7 @@ std::vector<ModelShape> ModelSet::shapes() const {
 
 std::vector<std::string> ModelSet::names() const {
   std::vector<std::string> names;
-  for (const RosterEntry& entry : entries_) names.push_back(entry.id);
+  for (const ModelEntry& entry : entries_) names.push_back(entry.id);
   return names;
 }
 

@@ -26,69 +26,70 @@ constexpr const char* kVariables[] = {
 // Options that nodes may have their own of.
 constexpr std::string_view kOfTheNode[] = {"recorder", "threads", "device-memory"};
 
-std::vector<std::byte> encode(const std::vector<Fact>& facts) {
+std::vector<std::byte> encode(const std::vector<RankProperty>& properties) {
   ByteWriter out;
-  for (const auto& [name, value] : facts) {
+  for (const auto& [name, value] : properties) {
     out.put_string(name);
     out.put_string(value);
   }
   return out.take();
 }
 
-std::vector<Fact> decode(std::span<const std::byte> bytes) {
-  std::vector<Fact> facts;
+std::vector<RankProperty> decode(std::span<const std::byte> bytes) {
+  std::vector<RankProperty> properties;
   for (ByteReader in(bytes); in.left() > 0;) {
     std::string name = in.get_string();
-    facts.push_back({std::move(name), in.get_string()});
+    properties.push_back({std::move(name), in.get_string()});
   }
-  return facts;
+  return properties;
 }
 
 }  // namespace
 
-std::vector<Fact> facts_of_program() {
-  std::vector<Fact> facts = {{"the program's build id", build_id()},
-                             {"the MPI library", mpi_library()},
-                             {"the oneDNN library", onednn_library()},
-                             {"the accelerator's library", accelerator_library()},
-                             {"the library of direct links", direct_transport_library()},
-                             {"the widest vectors", std::to_string(vector_bits())}};
+std::vector<RankProperty> program_properties() {
+  std::vector<RankProperty> properties = {{"the program's build id", build_id()},
+                                          {"the MPI library", mpi_library()},
+                                          {"the oneDNN library", onednn_library()},
+                                          {"the accelerator's library", accelerator_library()},
+                                          {"the library of direct links", direct_transport_library()},
+                                          {"the widest vectors", std::to_string(vector_bits())}};
   for (const char* variable : kVariables) {
     const char* value = std::getenv(variable);
-    facts.push_back({fmt::format("the variable {}", variable), value != nullptr ? value : ""});
+    properties.push_back({fmt::format("the variable {}", variable), value != nullptr ? value : ""});
   }
-  return facts;
+  return properties;
 }
 
-std::vector<Fact> facts_of_configuration(std::string_view effective) {
-  std::vector<Fact> facts;
+std::vector<RankProperty> configuration_properties(std::string_view effective) {
+  std::vector<RankProperty> properties;
   while (!effective.empty()) {
     const std::string_view line = effective.substr(0, effective.find('\n'));
     effective.remove_prefix(std::min(line.size() + 1, effective.size()));
     const std::size_t equals = line.find('=');
     if (equals == line.npos || std::ranges::find(kOfTheNode, line.substr(0, equals)) != std::end(kOfTheNode)) continue;
-    facts.push_back({fmt::format("the option --{}", line.substr(0, equals)), std::string(line.substr(equals + 1))});
+    properties.push_back(
+        {fmt::format("the option --{}", line.substr(0, equals)), std::string(line.substr(equals + 1))});
   }
-  return facts;
+  return properties;
 }
 
-std::vector<Fact> facts_of_checkpoints(const Communicator& world, const std::vector<RosterEntry>& models) {
+std::vector<RankProperty> checkpoint_properties(const Communicator& world, const std::vector<ModelEntry>& models) {
   const Communicator node = world.split_shared_memory();
-  std::vector<Fact> facts;
+  std::vector<RankProperty> properties;
   agreed(world, [&] {
-    for (const RosterEntry& entry : node.rank() == 0 ? models : std::vector<RosterEntry>()) {
-      facts.push_back(
+    for (const ModelEntry& entry : node.rank() == 0 ? models : std::vector<ModelEntry>()) {
+      properties.push_back(
           {fmt::format("the checkpoint of model {} ({})", entry.id, entry.path), file_fingerprint(entry.path)});
     }
   });
-  return decode(node.broadcast(encode(facts), 0));
+  return decode(node.broadcast(encode(properties), 0));
 }
 
-void require_same(const Communicator& world, const std::vector<Fact>& facts) {
-  const std::vector<Fact> first = decode(world.broadcast(encode(facts), 0));
+void require_same(const Communicator& world, const std::vector<RankProperty>& properties) {
+  const std::vector<RankProperty> first = decode(world.broadcast(encode(properties), 0));
   agreed(world, [&] {
-    for (std::size_t i = 0; i < std::max(facts.size(), first.size()); ++i) {
-      const Fact mine = i < facts.size() ? facts[i] : Fact{first[i].name, "not there"};
+    for (std::size_t i = 0; i < std::max(properties.size(), first.size()); ++i) {
+      const RankProperty mine = i < properties.size() ? properties[i] : RankProperty{first[i].name, "not there"};
       const std::string theirs = i < first.size() && first[i].name == mine.name ? first[i].value : "not there";
       if (mine.value == theirs) continue;
       throw ConfigError(

@@ -71,11 +71,11 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-crash", crash_);
   }
 
-  void compare(int rank, std::vector<Fact>& facts) override {
+  void compare(int rank, std::vector<RankProperty>& properties) override {
     const std::size_t colon = mismatch_.find(':');
     if (colon == mismatch_.npos || mismatch_.substr(0, colon) != std::to_string(rank)) return;
-    for (Fact& fact : facts) {
-      if (fact.name.starts_with(mismatch_.substr(colon + 1))) fact.value += " (not the same)";
+    for (RankProperty& property : properties) {
+      if (property.name.starts_with(mismatch_.substr(colon + 1))) property.value += " (not the same)";
     }
   }
 

@@ -32,10 +32,10 @@ FlightRecord record(std::uint64_t number, FlightRecord::Kind kind, TraceTrack tr
 
 // A rank in the sum of that number of that step, which moved last at `moved_s`.
 Flight rank_in_sum(int rank, std::uint64_t step, std::uint32_t sum, double moved_s, double clock_offset_s = 0) {
-  Flight flight{.facts = {.job = 7, .rank = rank, .ranks = 3, .process = 100 + rank, .host = "node"}, .records = {}};
-  flight.facts.host += std::to_string(rank);
-  flight.facts.clock_offset_s = clock_offset_s;
-  flight.facts.moved_s = flight.facts.alive_s = moved_s - clock_offset_s;
+  Flight flight{.info = {.job = 7, .rank = rank, .ranks = 3, .process = 100 + rank, .host = "node"}, .records = {}};
+  flight.info.host += std::to_string(rank);
+  flight.info.clock_offset_s = clock_offset_s;
+  flight.info.moved_s = flight.info.alive_s = moved_s - clock_offset_s;
   flight.records.push_back(record(5, FlightRecord::kBegin, TraceTrack::kCompute, "step", step, 2));
   flight.records.push_back(record(6, FlightRecord::kBegin, TraceTrack::kCommunication, "all-reduce", step, sum));
   flight.records.push_back(record(7, FlightRecord::kEnd, TraceTrack::kCopy, "fetch", step, 3));
@@ -68,13 +68,13 @@ TEST(Postmortem, TheRankThatAWatchdogGaveUp) {
 
 TEST(Postmortem, OtherJobsAreLeftOutAndMissingFilesAreNamed) {
   Flight other = rank_in_sum(0, 3, 1, 500);
-  other.facts.job = 6;
+  other.info.job = 6;
   const std::vector<Flight> all = {rank_in_sum(2, 9, 40, 1200), other, rank_in_sum(0, 9, 40, 1200)};
   const auto flights = flights_of_job(all);
   ASSERT_EQ(flights.size(), 2u);
-  EXPECT_EQ(flights[0].facts.rank, 0);
+  EXPECT_EQ(flights[0].info.rank, 0);
   EXPECT_THAT(postmortem_report(flights, 1), HasSubstr("   1  no file"));
-  EXPECT_EQ(flights_of_job(all, 6).at(0).facts.job, 6u) << "named";
+  EXPECT_EQ(flights_of_job(all, 6).at(0).info.job, 6u) << "named";
   EXPECT_TRUE(flights_of_job(all, 5).empty());
   EXPECT_THAT(list_of_jobs(all), AllOf(HasSubstr("0000000000000006       3      1"),
                                        HasSubstr("0000000000000007       3      2  1970-01-01 00:20:00")));
@@ -82,12 +82,12 @@ TEST(Postmortem, OtherJobsAreLeftOutAndMissingFilesAreNamed) {
 
 TEST(Postmortem, AJobThatStillRunsIsNotTheOneThatWentDown) {
   Flight running = rank_in_sum(0, 3, 1, 9000);
-  running.facts.job = 8;
-  running.facts.process = getpid();
+  running.info.job = 8;
+  running.info.process = getpid();
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  running.facts.host = host;
-  EXPECT_EQ(flights_of_job({running, rank_in_sum(0, 9, 40, 1200)}).at(0).facts.job, 7u);
+  running.info.host = host;
+  EXPECT_EQ(flights_of_job({running, rank_in_sum(0, 9, 40, 1200)}).at(0).info.job, 7u);
   EXPECT_EQ(flights_of_job({running}, 8).size(), 1u) << "unless it is named";
   EXPECT_TRUE(flights_of_job({running}).empty());
   EXPECT_THAT(list_of_jobs({running}), HasSubstr("is running"));

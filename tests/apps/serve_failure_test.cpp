@@ -173,11 +173,11 @@ TEST_F(Failure, MissingRequestFileIsNoInput) {
   expect_failure(wrong, 66, "no-requests.jsonl");
 }
 
-TEST_F(Failure, MissingRosterIsNoInput) {
+TEST_F(Failure, MissingModelListIsNoInput) {
   ServeJob wrong = job(1, 1);
-  wrong.more = {"--models", (folder_ / "no-roster.json").string()};
+  wrong.more = {"--models", (folder_ / "no-models.json").string()};
   wrong.models.clear();
-  expect_failure(wrong, 66, "no-roster.json");
+  expect_failure(wrong, 66, "no-models.json");
 }
 
 TEST_F(Failure, UnwritableOutputCannotBeCreated) {
@@ -215,18 +215,18 @@ TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
 }
 
 TEST_F(Failure, WhatIsNotTheSameOnAllRanksIsNamedBeforeLoading) {
-  const std::vector<std::string> facts = {"the program's build id", "the MPI library", "the option --seed",
-                                          "the checkpoint of model tiny"};
+  const std::vector<std::string> properties = {"the program's build id", "the MPI library", "the option --seed",
+                                               "the checkpoint of model tiny"};
   std::vector<std::unique_ptr<RunningServe>> running;
-  for (const std::string& fact : facts) {
+  for (const std::string& property : properties) {
     ServeJob unlike = job(2, 1);
     unlike.program = injected_program();
-    unlike.more = {"--inject-mismatch", "1:" + fact};
+    unlike.more = {"--inject-mismatch", "1:" + property};
     running.push_back(std::make_unique<RunningServe>(unlike, folder_));
   }
-  for (std::size_t i = 0; i < facts.size(); ++i) {
-    SCOPED_TRACE(facts[i]);
-    expect_failed(running[i]->finish(failing_limit_s()), 78, facts[i]);
+  for (std::size_t i = 0; i < properties.size(); ++i) {
+    SCOPED_TRACE(properties[i]);
+    expect_failed(running[i]->finish(failing_limit_s()), 78, properties[i]);
   }
 }
 
@@ -236,7 +236,7 @@ TEST_F(Failure, RanksWithOtherOptionsAreRefused) {
   two.ranks = 1;
   const std::string model = "tiny=" + path("whole").string(), nowhere = folder_ / "nowhere.jsonl";
   two.more = {":",   "-n",         "1",         served_program(), "serve", "--quiet", "--model",
-              model, "--requests", "/dev/null", "--output",        nowhere, "--tp",    "2"};
+              model, "--requests", "/dev/null", "--output",       nowhere, "--tp",    "2"};
   const Served served = RunningServe(two, folder_).finish(failing_limit_s());
   EXPECT_EQ(served.job.exit_code, 78) << served.job.errors;
   ASSERT_EQ(served.job.own_lines().size(), 1u) << served.job.errors;

@@ -184,9 +184,9 @@ Files& files() {
 
 class Residency : public ::testing::TestWithParam<Mesh> {
  protected:
-  // `roster` stands for all models as they are if it is empty.
+  // `model_list` stands for all models as they are if it is empty.
   TracedRun run(int frames, const std::vector<Ask>& asks, std::vector<std::string> more,
-                const std::string& roster = "") const {
+                const std::string& model_list = "") const {
     ServeJob job{.tp = GetParam().tp, .pp = GetParam().pp};
     for (const Ask& ask : asks) job.lines.push_back(line_of(ask, job.lines.size()));
     job.device_memory = fmt::format("{}KiB", frames * (kPageBytes >> 10));
@@ -194,11 +194,11 @@ class Residency : public ::testing::TestWithParam<Mesh> {
     const auto trace = files().folder / "trace.json";
     job.more = std::move(more);
     job.more.insert(job.more.end(), {"--trace", trace.string()});
-    for (int m = 0; roster.empty() && m < kModelCount; ++m) job.models.push_back({name(m), files().path(m)});
-    if (!roster.empty()) job.more.insert(job.more.end(), {"--models", roster});
+    for (int m = 0; model_list.empty() && m < kModelCount; ++m) job.models.push_back({name(m), files().path(m)});
+    if (!model_list.empty()) job.more.insert(job.more.end(), {"--models", model_list});
     Served served = serve_ok(job, files().folder);
     TraceFile file(trace);
-    for (const auto& [rank, facts] : file.ranks) EXPECT_EQ(facts.at("dropped_events"), 0);
+    for (const auto& [rank, info] : file.ranks) EXPECT_EQ(info.at("dropped_events"), 0);
     return {std::move(served), std::move(file)};
   }
 
@@ -369,17 +369,17 @@ TEST_P(Batching, PromptsThatBeginAlike) {
 class Pinned : public Residency {
  protected:
   TracedRun run_pinned(bool pinned) const {
-    json roster;
+    json model_list;
     for (int m = 0; m < kModelCount; ++m) {
-      roster.push_back({{"id", name(m)}, {"path", name(m) + ".h5"}, {"pinned", pinned && m == 1}});
+      model_list.push_back({{"id", name(m)}, {"path", name(m) + ".h5"}, {"pinned", pinned && m == 1}});
     }
     std::vector<Ask> asks;
     for (int i = 0; i < 9; ++i) asks.push_back({.model = i % 3, .prompt = 4, .generate = 2});
-    write_lines(files().folder / "roster.json", {roster.dump()});
+    write_lines(files().folder / "models.json", {model_list.dump()});
     int frames = 0;
     for (int s = 0; s < GetParam().pp; ++s) frames = std::max(frames, layout_.pages(1, s));
     return run(frames + layout_.largest(16), asks, {"--policy", "fifo", "--max-seqs", "1"},
-               (files().folder / "roster.json").string());
+               (files().folder / "models.json").string());
   }
 };
 
@@ -396,10 +396,10 @@ class Priority : public ::testing::Test {
   // The model whose request was answered first.
   std::string first_answered(const std::string& policy, int priority_of_second) const {
     write_tiny_checkpoint(folder_ / "tiny.h5", {});
-    const json roster = {{{"id", "first"}, {"path", "tiny.h5"}},
-                         {{"id", "second"}, {"path", "tiny.h5"}, {"priority", priority_of_second}}};
-    write_lines(folder_ / "roster.json", {roster.dump()});
-    ServeJob job{.more = {"--models", (folder_ / "roster.json").string(), "--replay", "--policy", policy}};
+    const json model_list = {{{"id", "first"}, {"path", "tiny.h5"}},
+                             {{"id", "second"}, {"path", "tiny.h5"}, {"priority", priority_of_second}}};
+    write_lines(folder_ / "models.json", {model_list.dump()});
+    ServeJob job{.more = {"--models", (folder_ / "models.json").string(), "--replay", "--policy", policy}};
     for (const char* model : {"first", "second"}) {
       json line = json::parse(completion_line(model, model, {1, 2, 3}, 1));
       line["arrival"] = 0.1;  // by then both have been read
@@ -411,7 +411,7 @@ class Priority : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(Priority, ComesFromTheRoster) {
+TEST_F(Priority, ComesFromTheModelList) {
   EXPECT_EQ(first_answered("balanced", 0), "first");
   EXPECT_EQ(first_answered("balanced", 3), "second");
   EXPECT_EQ(first_answered("throughput", 3), "second");

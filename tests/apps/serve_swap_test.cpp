@@ -133,7 +133,7 @@ class Metrics : public Swap {};
 
 double sum_over_models(const json& metrics, const char* group, const char* key) {
   double sum = 0;
-  for (const auto& [id, figures] : metrics.at("models").items()) sum += figures.at(group).at(key).get<double>();
+  for (const auto& [id, of_model] : metrics.at("models").items()) sum += of_model.at(group).at(key).get<double>();
   return sum;
 }
 
@@ -157,9 +157,9 @@ TEST_P(Metrics, HaveTheKeysPeopleRelyOn) {
     }
   }
   ASSERT_EQ(metrics.at("models").size(), 3u);
-  for (const auto& [id, figures] : metrics.at("models").items()) {
+  for (const auto& [id, of_model] : metrics.at("models").items()) {
     for (const char* group : {"requests", "tokens", "latency_s", "ttft_s", "swaps", "steps"}) {
-      EXPECT_TRUE(figures.contains(group)) << id << "." << group;
+      EXPECT_TRUE(of_model.contains(group)) << id << "." << group;
     }
   }
   EXPECT_EQ(metrics.at("mesh").at("ranks"), GetParam().tp * GetParam().pp);
@@ -189,7 +189,8 @@ TEST_P(Metrics, AddUp) {
   EXPECT_LE(swaps.at("bytes").get<double>(), swaps.at("pages").get<double>() * kPageKib * 1024);
   const json& steps = metrics.at("steps");
   EXPECT_GT(steps.at("compute_s"), 0);
-  EXPECT_LE(steps.at("compute_s").get<double>() + swaps.at("exposed_s").get<double>(), metrics.at("wall_s").get<double>());
+  EXPECT_LE(steps.at("compute_s").get<double>() + swaps.at("exposed_s").get<double>(),
+            metrics.at("wall_s").get<double>());
   EXPECT_LE(steps.at("compute_s").get<double>(), sum_over_models(metrics, "steps", "compute_s") * (1 + 1e-12));
   EXPECT_EQ(metrics.at("link").at("emulated"), true);
   EXPECT_DOUBLE_EQ(metrics.at("link").at("gb_per_s_per_rank").get<double>(), 0.5);
@@ -202,8 +203,8 @@ TEST_P(Metrics, BytesAreThoseOfTheModels) {
   const json often = serve_ok(swapping_job(), *folder_).metrics;
   EXPECT_EQ(once.at("swaps").at("count"), std::size(kModels));
   EXPECT_EQ(often.at("swaps").at("count"), kRequests);
-  for (const auto& [id, figures] : once.at("models").items()) {
-    const double whole = figures.at("swaps").at("bytes");
+  for (const auto& [id, of_model] : once.at("models").items()) {
+    const double whole = of_model.at("swaps").at("bytes");
     const double fetched = often.at("models").at(id).at("swaps").at("bytes");
     EXPECT_GT(whole, 0) << id;
     EXPECT_GT(fetched, whole) << id;

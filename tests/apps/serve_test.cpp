@@ -197,11 +197,11 @@ TEST_F(Serve, StopsAtTheEndOfSequenceToken) {
   EXPECT_EQ(usage.at("completion_tokens"), 12);
 }
 
-TEST_F(Serve, RostersNameTheModels) {
+TEST_F(Serve, ModelListsNameTheModels) {
   const Known even = add("even", kEven);
-  write_lines(folder_ / "roster.json",
+  write_lines(folder_ / "models.json",
               {R"([{"id": "first", "path": "even.h5"}, {"id": "second", "path": "even.h5"}])"});
-  ServeJob job{.more = {"--models", (folder_ / "roster.json").string()}};
+  ServeJob job{.more = {"--models", (folder_ / "models.json").string()}};
   job.lines = {completion_line("a", "first", {3, 4}, 5), completion_line("b", "second", {3, 4}, 5)};
   const Served served = serve_ok(job, folder_);
   const auto expected = even.reference->generate({3, 4}, 5).tokens;

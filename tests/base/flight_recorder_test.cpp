@@ -55,12 +55,12 @@ TEST_F(FlightTest, WhatWasRecordedIsThereAfterAKill) {
   ASSERT_TRUE(WIFSIGNALED(status));
 
   const Flight flight = read_flight(only_file());
-  EXPECT_EQ(flight.facts.job, 77u);
-  EXPECT_EQ(flight.facts.rank, 2);
-  EXPECT_EQ(flight.facts.ranks, 4);
-  EXPECT_EQ(flight.facts.process, child);
-  EXPECT_EQ(flight.facts.alive_s, 12.5);
-  EXPECT_EQ(flight.facts.moved_s, 11.5);
+  EXPECT_EQ(flight.info.job, 77u);
+  EXPECT_EQ(flight.info.rank, 2);
+  EXPECT_EQ(flight.info.ranks, 4);
+  EXPECT_EQ(flight.info.process, child);
+  EXPECT_EQ(flight.info.alive_s, 12.5);
+  EXPECT_EQ(flight.info.moved_s, 11.5);
   ASSERT_EQ(flight.records.size(), kFlightRecords);
   const FlightRecord& last = flight.records.back();
   EXPECT_EQ(last.number, 2000u * 4 + 1);
@@ -150,7 +150,7 @@ TEST_F(FlightTest, FilesOfDeadJobsDoNotPileUpWhereNobodyAskedForThem) {
   std::vector<std::uint64_t> left;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     if (entry.path().string().ends_with("-rank2.flight") && fs::file_size(entry.path()) > 10) {
-      left.push_back(read_flight(entry.path()).facts.job);
+      left.push_back(read_flight(entry.path()).info.job);
     }
   }
   std::ranges::sort(left);

@@ -15,15 +15,15 @@ using testing::HasSubstr;
 
 TEST(BenchLoad, MeasuresEveryRoundBesideAPlainRead) {
   const TemporaryFolder folder;
-  const std::string model = (folder / "tiny.h5").string(), figures = (folder / "figures.json").string();
+  const std::string model = (folder / "tiny.h5").string(), metrics = (folder / "metrics.json").string();
   write_tiny_checkpoint(model, {.dtype = DType::kF16});
   const std::vector<std::string> command = {served_program(), "bench",  "load",      model, "--quiet",
-                                            "--threads",       "2",      "--repeats", "3",   "--page-size",
-                                            "64KiB",           "--json", figures};
+                                            "--threads",      "2",      "--repeats", "3",   "--page-size",
+                                            "64KiB",          "--json", metrics};
   const JobOutcome outcome = run_job(/*ranks=*/2, command, folder / "", healthy_limit_s());
   ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
   EXPECT_THAT(outcome.output, HasSubstr("load / plain read"));
-  std::ifstream file(figures);
+  std::ifstream file(metrics);
   const json found = json::parse(file);
   EXPECT_EQ(found.at("file_bytes"), std::filesystem::file_size(model));
   EXPECT_EQ(found.at("tp"), 2);

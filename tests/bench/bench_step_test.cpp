@@ -25,9 +25,9 @@ TEST(BenchStep, CountsTheStepsThatHaveAllSequences) {
     ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
     EXPECT_THAT(outcome.output, HasSubstr("A step of an empty model"));
     std::ifstream file(result);
-    const json figures = json::parse(file);
-    ASSERT_EQ(figures.at("rows").size(), 2u);
-    for (const json& row : figures.at("rows")) {
+    const json metrics = json::parse(file);
+    ASSERT_EQ(metrics.at("rows").size(), 2u);
+    for (const json& row : metrics.at("rows")) {
       // The first has nothing before it; with two stages the six are two shares of three.
       const int shares = row.at("sequences") == 6 ? pp : 1;
       EXPECT_EQ(row.at("steps"), 10 * shares - 1);

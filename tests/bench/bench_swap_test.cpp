@@ -38,7 +38,7 @@ class BenchSwap : public ::testing::Test {
     command.insert(command.end(), more.begin(), more.end());
     return command;
   }
-  // With a second id for the same file, and the figures as JSON.
+  // With a second id for the same file, and the metrics as JSON.
   static json measure(int tp, int pp, std::vector<std::string> more = {}) {
     const std::filesystem::path result = *folder_ / fmt::format("{}x{}.json", tp, pp);
     more.insert(more.end(), {"--model", "b=" + (*folder_ / "tiny.h5").string(), "--json", result.string()});
@@ -57,9 +57,9 @@ std::unique_ptr<TemporaryFolder> BenchSwap::folder_;
 // its answer when that has been copied.
 TEST_F(BenchSwap, CountsWhatEveryRankMoved) {
   for (const auto& [tp, pp] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2)}) {
-    const json figures = measure(tp, pp);
-    ASSERT_EQ(figures.at("requests").size(), static_cast<std::size_t>(kRequests));
-    for (const json& request : figures.at("requests")) {
+    const json metrics = measure(tp, pp);
+    ASSERT_EQ(metrics.at("requests").size(), static_cast<std::size_t>(kRequests));
+    for (const json& request : metrics.at("requests")) {
       ASSERT_EQ(request.at("ranks").size(), static_cast<std::size_t>(tp * pp));
       for (int rank = 0; rank < tp * pp; ++rank) {
         const json& copies = request.at("ranks").at(rank);
@@ -69,8 +69,8 @@ TEST_F(BenchSwap, CountsWhatEveryRankMoved) {
       }
       EXPECT_GT(request.at("bound_s"), 0);
     }
-    EXPECT_EQ(figures.at("skew").is_null(), tp == 1);
-    EXPECT_EQ(figures.at("link").at("bytes_per_s_by_rank_and_round").size(), static_cast<std::size_t>(tp * pp));
+    EXPECT_EQ(metrics.at("skew").is_null(), tp == 1);
+    EXPECT_EQ(metrics.at("link").at("bytes_per_s_by_rank_and_round").size(), static_cast<std::size_t>(tp * pp));
   }
 }
 

@@ -50,7 +50,7 @@ class BenchWorkload : public ::testing::Test {
     return run_job(tp * pp, command, folder_ / "", healthy_limit_s());
   }
   json measure(int tp, int pp, std::vector<std::string> more) {
-    const std::filesystem::path result = folder_ / "figures.json";
+    const std::filesystem::path result = folder_ / "metrics.json";
     more.insert(more.end(), {"--rates", "20,30", "--json", result.string()});
     const JobOutcome outcome = run(tp, pp, more);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
@@ -65,11 +65,11 @@ class BenchWorkload : public ::testing::Test {
 // With room for both models each is moved once, whatever the times: the two worlds agree on every count.
 TEST_F(BenchWorkload, BothWorldsServeTheSameRequests) {
   for (const auto& [tp, pp] : {std::pair(1, 1), std::pair(2, 2)}) {
-    const json figures = measure(tp, pp, {"--resident", "2", "--policy", "fifo,balanced"});
-    const std::size_t requests = figures.at("requests");
+    const json metrics = measure(tp, pp, {"--resident", "2", "--policy", "fifo,balanced"});
+    const std::size_t requests = metrics.at("requests");
     EXPECT_GT(requests, 10u);
-    ASSERT_EQ(figures.at("policies").size(), 2u);
-    for (const json& run : figures.at("policies")) {
+    ASSERT_EQ(metrics.at("policies").size(), 2u);
+    for (const json& run : metrics.at("policies")) {
       const json &real = run.at("real"), &predicted = run.at("virtual");
       EXPECT_EQ(real.at("latency_s_by_request").size(), requests);
       EXPECT_EQ(predicted.at("latency_s_by_request").size(), requests);
@@ -84,8 +84,8 @@ TEST_F(BenchWorkload, BothWorldsServeTheSameRequests) {
 }
 
 TEST_F(BenchWorkload, APoolForOneModelMakesThemTakeTurns) {
-  const json figures = measure(1, 1, {"--resident", "1", "--policy", "balanced"});
-  const json& run = figures.at("policies").at(0);
+  const json metrics = measure(1, 1, {"--resident", "1", "--policy", "balanced"});
+  const json& run = metrics.at("policies").at(0);
   EXPECT_GT(run.at("real").at("swaps"), 2);
   EXPECT_GT(run.at("virtual").at("swaps"), 2);
 }

@@ -24,8 +24,8 @@ class VirtualRunTest : public ::testing::Test {
   }
   VirtualRun run(const std::vector<Request>& requests, int frames, const char* policy = "balanced") {
     std::vector<std::vector<const ShardLayout*>> layouts;
-    for (const ModelShape& shape : roster_.shapes()) layouts.push_back(shape.layouts);
-    Scheduler scheduler(roster_.shapes(), roster_.names(), make_policy(policy), options(frames));
+    for (const ModelShape& shape : model_list_.shapes()) layouts.push_back(shape.layouts);
+    Scheduler scheduler(model_list_.shapes(), model_list_.names(), make_policy(policy), options(frames));
     for (const Request& request : requests) scheduler.submit(request);
     scheduler.close_input();
     VirtualMesh mesh(layouts, CostModel(layouts, options(frames).costs), kLatency_s);
@@ -35,9 +35,9 @@ class VirtualRunTest : public ::testing::Test {
     return result;
   }
   // Bytes of a model on a stage: the fakes' pages are not quite full.
-  std::size_t shard_bytes() const { return roster_.shape(0).layouts[0]->total_used_bytes(); }
+  std::size_t shard_bytes() const { return model_list_.shape(0).layouts[0]->total_used_bytes(); }
 
-  FakeRoster roster_{{{.pages = {5, 5}, .layers = {1, 1}}, {.pages = {5, 5}, .layers = {1, 1}}}};
+  FakeModelList model_list_{{{.pages = {5, 5}, .layers = {1, 1}}, {.pages = {5, 5}, .layers = {1, 1}}}};
   std::vector<std::size_t> bytes_;
   double busy_s_ = 0;
 };

@@ -32,7 +32,7 @@ std::map<std::string, double> figures_of(const std::string& page) {
 
 std::string page_of(const std::string& run) {
   ReportContent content;
-  content.run = parse_run_figures(run, "m.json");
+  content.run = parse_run_metrics(run, "m.json");
   return report_page(content);
 }
 
@@ -77,11 +77,11 @@ TEST(Page, StandsAlone) {
 
 TEST(Page, ForeignTextIsNoMarkup) {
   const std::string evil = "</title><img src=x onerror=alert(1)>\\\"'";
-  const std::string id = parse_run_figures(sample_run(evil), "m.json").models[0].id;
+  const std::string id = parse_run_metrics(sample_run(evil), "m.json").models[0].id;
   std::istringstream csv("study,ranks,tp,pp,metric,value,unit\n<b>s,1,1,1,<i>m,1,<u>\n# links: <blink>\n");
   ReportContent content;
   content.title = "<h1>";
-  content.run = parse_run_figures(sample_run(evil), "m.json");
+  content.run = parse_run_metrics(sample_run(evil), "m.json");
   content.studies.push_back(read_study_file(csv, "s.csv"));
   const std::string page = report_page(content);
   for (const char* raw : {"<img", "<b>s", "<i>", "<u>", "<blink>", "<out>", "<l>", "<j>", "<h1><h1>"})

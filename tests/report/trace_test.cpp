@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "computron/base/error.h"
-#include "computron/report/trace_figures.h"
+#include "computron/report/trace_metrics.h"
 
 namespace computron {
 namespace {
@@ -159,7 +159,7 @@ TEST(RankActivity, TimesOfOneRankDoNotOverlap) {
   EXPECT_DOUBLE_EQ(total_s(activity.stage_waits), 1);
   EXPECT_DOUBLE_EQ(total_s(activity.compute.at(0)) + total_s(activity.compute.at(1)), 16);
   EXPECT_DOUBLE_EQ(total_s(activity.computing), 16);
-  const OverlapFigures overlap = overlap_of({activity, activity});
+  const OverlapMetrics overlap = overlap_of({activity, activity});
   EXPECT_DOUBLE_EQ(overlap.both_s, 2);
   EXPECT_DOUBLE_EQ(overlap.compute_only_s, 14);
   EXPECT_DOUBLE_EQ(overlap.copy_only_s, 2);

@@ -21,10 +21,10 @@ void require(bool condition, const std::string& rule) {
 
 // --- A stage ----------------------------------------------------------------------------------------------------
 
-Replica::Replica(const FakeRoster& roster, int stage, int frames)
-    : roster_(roster),
+Replica::Replica(const FakeModelList& model_list, int stage, int frames)
+    : model_list_(model_list),
       stage_(stage),
-      state_(roster.layouts(stage), frames, kHostSlots),
+      state_(model_list.layouts(stage), frames, kHostSlots),
       last_use_(frames, ReleasePoint{}) {}
 
 void Replica::execute(const Step& step, StepId completed) {
@@ -66,7 +66,7 @@ void Replica::run_pass(const Step& step, StepId completed) {
 }
 
 void Replica::expect_cache_covers(const Step& step) const {
-  const KvGeometry& geometry = roster_.shape(step.model).caches[stage_];
+  const KvGeometry& geometry = model_list_.shape(step.model).caches[stage_];
   const int frames = static_cast<int>(state_.cache(step.model).size());
   for (const SequenceChunk& chunk : step.chunks) {
     const SequenceState& sequence = state_.sequence(chunk.sequence);
@@ -79,13 +79,13 @@ void Replica::expect_cache_covers(const Step& step) const {
 
 // --- The job ----------------------------------------------------------------------------------------------------
 
-Driver::Driver(const FakeRoster& roster, const SchedulerOptions& options, std::string_view policy)
-    : roster_(roster),
+Driver::Driver(const FakeModelList& model_list, const SchedulerOptions& options, std::string_view policy)
+    : model_list_(model_list),
       options_(options),
       plans_ahead_(make_policy(policy)->plans_ahead()),
-      scheduler_(roster.shapes(), roster.names(), make_policy(policy, {.max_wait_s = 0.2}), options),
-      stage_free_s_(roster.stages(), 0.0) {
-  for (int stage = 0; stage < roster.stages(); ++stage) replicas_.emplace_back(roster, stage, options.frames);
+      scheduler_(model_list.shapes(), model_list.names(), make_policy(policy, {.max_wait_s = 0.2}), options),
+      stage_free_s_(model_list.stages(), 0.0) {
+  for (int stage = 0; stage < model_list.stages(); ++stage) replicas_.emplace_back(model_list, stage, options.frames);
 }
 
 void Driver::submit(Request request, double at_s) { submitted_.push_back({std::move(request), at_s}); }
@@ -295,7 +295,7 @@ void Driver::check_released_caches(const Step& step) {
       left -= std::min<std::size_t>(change.taken, left);
       const bool lost =
           change.kind == CacheChange::kDropOffloaded || (change.kind == CacheChange::kPlain && change.taken > 0);
-      const int blocks = roster_.shape(change.model).caches[stage].blocks_in(static_cast<int>(left));
+      const int blocks = model_list_.shape(change.model).caches[stage].blocks_in(static_cast<int>(left));
       require(!lost || blocks_in_use(change.model) <= blocks, "cache is lost that a running sequence needs");
       if (lost) {
         std::erase_if(contents_, [&](const auto& entry) {
@@ -335,8 +335,8 @@ void Driver::check_nobody_starves(const Step& step) {
 }
 
 void Driver::check_pinned() const {
-  for (ModelId m = 0; m < roster_.models(); ++m) {
-    if (!roster_.shape(m).pinned) continue;
+  for (ModelId m = 0; m < model_list_.models(); ++m) {
+    if (!model_list_.shape(m).pinned) continue;
     for (const ExecutedStep& executed : steps_) {
       if (executed.step.model != m || executed.step.chunks.empty()) continue;
       for (const Replica& replica : replicas_) {
@@ -400,8 +400,8 @@ double Driver::next_event() const {
 Completion Driver::deserved(const Request& request) const {
   const bool no_pass = !request.encodes() && request.max_tokens == 0 && request.logprobs < 0;
   const bool too_long = request.encodes() && std::cmp_greater(request.prompt.size(), options_.max_batch_tokens);
-  Completion completion = deserved_completion(request, roster_.shape(request.model).eos_tokens);
-  if (too_long || (!no_pass && !roster_.fits(request.model, blocks_of(request), options_.frames))) {
+  Completion completion = deserved_completion(request, model_list_.shape(request.model).eos_tokens);
+  if (too_long || (!no_pass && !model_list_.fits(request.model, blocks_of(request), options_.frames))) {
     completion.error_code = "context_length_exceeded";
   }
   return completion;

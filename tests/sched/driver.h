@@ -35,7 +35,7 @@ void require(bool condition, const std::string& rule);
 // One stage's ranks: carry out what reaches them, as Residency does, and refuse what would go wrong there.
 class Replica {
  public:
-  Replica(const FakeRoster& roster, int stage, int frames);
+  Replica(const FakeModelList& model_list, int stage, int frames);
 
   // `completed`: the last step whose done records rank 0 had when it decided this one.
   void execute(const Step& step, StepId completed);
@@ -47,7 +47,7 @@ class Replica {
   void run_pass(const Step& step, StepId completed);
   void expect_cache_covers(const Step& step) const;
 
-  const FakeRoster& roster_;
+  const FakeModelList& model_list_;
   int stage_;
   StageState state_;
   std::deque<Fetch> refills_;           // of the step, not in the state yet
@@ -70,8 +70,8 @@ struct SubmittedRequest {
 
 class Driver {
  public:
-  // Borrows the roster.
-  Driver(const FakeRoster& roster, const SchedulerOptions& options, std::string_view policy = "fifo");
+  // Borrows the model list.
+  Driver(const FakeModelList& model_list, const SchedulerOptions& options, std::string_view policy = "fifo");
 
   // To be handed over at `at_s` of virtual time. After the last one the input is closed.
   void submit(Request request, double at_s = 0);
@@ -81,7 +81,7 @@ class Driver {
   // Until the scheduler is done. Returns the rule that was broken, or "".
   std::string run();
 
-  const FakeRoster& roster() const { return roster_; }
+  const FakeModelList& model_list() const { return model_list_; }
   const SchedulerOptions& options() const { return options_; }
   const std::vector<SubmittedRequest>& submitted() const { return submitted_; }
   const std::vector<ExecutedStep>& steps() const { return steps_; }
@@ -92,7 +92,7 @@ class Driver {
   const StageState& stage(int stage) const { return replicas_[stage].state(); }
   std::size_t preemptions() const {
     std::size_t count = 0;
-    for (ModelId m = 0; m < roster_.shapes().size(); ++m) count += scheduler_.cache_use(m).preemptions;
+    for (ModelId m = 0; m < model_list_.shapes().size(); ++m) count += scheduler_.cache_use(m).preemptions;
     return count;
   }
 
@@ -146,7 +146,7 @@ class Driver {
   void check_completions() const;
   Completion deserved(const Request& request) const;
 
-  const FakeRoster& roster_;
+  const FakeModelList& model_list_;
   SchedulerOptions options_;
   bool plans_ahead_;
   Scheduler scheduler_;

@@ -103,7 +103,7 @@ FakeModel small_model(int pages, std::vector<TokenId> eos_tokens) {
   return {.pages = {pages}, .layers = {1}, .eos_tokens = std::move(eos_tokens)};
 }
 
-FakeRoster::FakeRoster(std::vector<FakeModel> models) : models_(std::move(models)) {
+FakeModelList::FakeModelList(std::vector<FakeModel> models) : models_(std::move(models)) {
   for (const FakeModel& model : models_) {
     ModelShape& shape = shapes_.emplace_back();
     shape.eos_tokens = model.eos_tokens;
@@ -115,24 +115,24 @@ FakeRoster::FakeRoster(std::vector<FakeModel> models) : models_(std::move(models
   }
 }
 
-std::vector<std::string> FakeRoster::names() const {
+std::vector<std::string> FakeModelList::names() const {
   std::vector<std::string> names;
   for (std::size_t m = 0; m < models_.size(); ++m) names.push_back(fmt::format("model-{}", m));
   return names;
 }
 
-std::vector<const ShardLayout*> FakeRoster::layouts(int stage) const {
+std::vector<const ShardLayout*> FakeModelList::layouts(int stage) const {
   std::vector<const ShardLayout*> layouts;
   for (const ModelShape& shape : shapes_) layouts.push_back(shape.layouts[stage]);
   return layouts;
 }
 
-int FakeRoster::frames_needed(ModelId model, int stage, int blocks) const {
+int FakeModelList::frames_needed(ModelId model, int stage, int blocks) const {
   const int slots = blocks * models_[model].layers[stage];
   return models_[model].pages[stage] + (slots + kSlotsPerFrame - 1) / kSlotsPerFrame;
 }
 
-int FakeRoster::weights_needed(ModelId model, int stage) const {
+int FakeModelList::weights_needed(ModelId model, int stage) const {
   const int pages = models_[model].pages[stage];
   int needed = models_[model].pinned ? pages : std::min(pages, models_[model].span);
   for (ModelId other = 0; other < models(); ++other) {
@@ -141,7 +141,7 @@ int FakeRoster::weights_needed(ModelId model, int stage) const {
   return needed;
 }
 
-bool FakeRoster::fits(ModelId model, int blocks, int frames) const {
+bool FakeModelList::fits(ModelId model, int blocks, int frames) const {
   for (int stage = 0; stage < stages(); ++stage) {
     const int cache = frames_needed(model, stage, blocks) - models_[model].pages[stage];
     if (cache + weights_needed(model, stage) > frames) return false;

@@ -28,9 +28,9 @@ struct FakeModel {
 FakeModel small_model(int pages, std::vector<TokenId> eos_tokens = {});
 
 // Owns the layouts that shapes() point to.
-class FakeRoster {
+class FakeModelList {
  public:
-  explicit FakeRoster(std::vector<FakeModel> models);
+  explicit FakeModelList(std::vector<FakeModel> models);
 
   int stages() const { return static_cast<int>(models_.front().pages.size()); }
   std::size_t models() const { return models_.size(); }
@@ -61,7 +61,8 @@ std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token);
 // What the last stage reports for the row behind a prefix. `poisoned`: the prefix holds kPoison.
 SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target);
 
-// What the last stage reports for an encoder's input: a hash of all of it. With kPoison in it, one in four is not finite.
+// What the last stage reports for an encoder's input: a hash of all of it. With kPoison in it, one in four is not
+// finite.
 std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& token_type_ids,
                                const std::vector<float>& patches, int count);
 

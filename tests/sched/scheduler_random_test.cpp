@@ -1,4 +1,4 @@
-// Random rosters, pools, limits, policies and requests against every rule of driver.h.
+// Random model lists, pools, limits, policies and requests against every rule of driver.h.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ class RandomJob {
  public:
   // `crowded`: caches are short, and answers mostly far shorter than they may be.
   explicit RandomJob(std::uint64_t seed, bool crowded = false)
-      : seed_(seed), crowded_(crowded), random_(seed * 7919 + 1), roster_(make_models()) {
+      : seed_(seed), crowded_(crowded), random_(seed * 7919 + 1), model_list_(make_models()) {
     options_.max_batch_tokens = from(1, one_in(3) ? 8 : 100);
     options_.max_seqs = from(1, one_in(3) ? 2 : 10);
     options_.steps_in_flight = from(1, 5);
@@ -31,7 +31,7 @@ class RandomJob {
   }
 
   Driver make_driver() {
-    Driver driver(roster_, options_, policy_);
+    Driver driver(model_list_, options_, policy_);
     const double span_s = one_in(2) ? 0 : 0.001 * from(0, 500);
     const int requests = from(0, 40);
     for (int id = 0; id < requests; ++id) {
@@ -65,10 +65,10 @@ class RandomJob {
   // What the largest model needs beside one block of cache.
   int smallest_pool() const {
     int frames = 0;
-    for (ModelId m = 0; m < roster_.models(); ++m) {
-      for (int stage = 0; stage < roster_.stages(); ++stage) {
-        int frames_here = roster_.frames_needed(m, stage, 1) - roster_.shape(m).layouts[stage]->pages();
-        frames_here += roster_.weights_needed(m, stage);
+    for (ModelId m = 0; m < model_list_.models(); ++m) {
+      for (int stage = 0; stage < model_list_.stages(); ++stage) {
+        int frames_here = model_list_.frames_needed(m, stage, 1) - model_list_.shape(m).layouts[stage]->pages();
+        frames_here += model_list_.weights_needed(m, stage);
         frames = std::max(frames, frames_here);
       }
     }
@@ -90,7 +90,7 @@ class RandomJob {
   }
 
   Request make_request(RequestId id, double span_s) {
-    const auto model = static_cast<ModelId>(random_() % roster_.models());
+    const auto model = static_cast<ModelId>(random_() % model_list_.models());
     Request request = test::make_request(id, model, from(1, one_in(4) ? 120 : 20), from(0, one_in(4) ? 60 : 8));
     request.arrival_s = span_s * (random_() % 1000) / 1000;
     request.echo = one_in(3);
@@ -111,7 +111,7 @@ class RandomJob {
   std::uint64_t seed_;
   bool crowded_;
   std::mt19937_64 random_;
-  FakeRoster roster_;
+  FakeModelList model_list_;
   SchedulerOptions options_;
   std::string policy_;
 };

@@ -61,8 +61,8 @@ Request endless(RequestId id, ModelId model, int prompt_tokens, int max_tokens, 
 // --- Order ------------------------------------------------------------------------------------------------------
 
 TEST(SchedulerOrder, TheModelWithTheOldestRequestRunsAllItHasThenTheNext) {
-  const FakeRoster roster({small_model(3), small_model(2), small_model(4)});
-  Driver driver(roster, kRoomy);
+  const FakeModelList model_list({small_model(3), small_model(2), small_model(4)});
+  Driver driver(model_list, kRoomy);
   const ModelId models[] = {1, 0, 1, 2, 0};
   for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, models[id], 5, 3));
   run(driver);
@@ -72,8 +72,8 @@ TEST(SchedulerOrder, TheModelWithTheOldestRequestRunsAllItHasThenTheNext) {
 
 // Requests that arrive during a batch wait for the next one, even of the model that runs.
 TEST(SchedulerOrder, ABatchRunsToCompletionWhoeverArrives) {
-  const FakeRoster roster({small_model(1), small_model(1)});
-  Driver driver(roster, kRoomy);
+  const FakeModelList model_list({small_model(1), small_model(1)});
+  Driver driver(model_list, kRoomy);
   driver.submit(endless(0, 0, 5, 50, 0));
   driver.submit(endless(1, 1, 5, 50, 0.01));
   driver.submit(endless(2, 0, 5, 50, 0.02));
@@ -83,8 +83,8 @@ TEST(SchedulerOrder, ABatchRunsToCompletionWhoeverArrives) {
 }
 
 TEST(SchedulerOrder, AnOlderRequestReadLateStillGoesFirst) {
-  const FakeRoster roster({small_model(1), small_model(1), small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_seqs = 1, .steps_in_flight = 1});
+  const FakeModelList model_list({small_model(1), small_model(1), small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_seqs = 1, .steps_in_flight = 1});
   driver.submit(endless(0, 0, 5, 50, 0));
   driver.submit(endless(1, 1, 5, 5, 0.004));
   driver.submit(endless(2, 2, 5, 5, 0.003));
@@ -94,8 +94,8 @@ TEST(SchedulerOrder, AnOlderRequestReadLateStillGoesFirst) {
 }
 
 TEST(SchedulerOrder, SaysHowLongToWait) {
-  const FakeRoster roster({small_model(1)});
-  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), kRoomy);
+  const FakeModelList model_list({small_model(1)});
+  Scheduler scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), kRoomy);
   const auto wait = [&](double now_s) {
     const Decision decision = scheduler.next(now_s);
     return std::holds_alternative<WaitUntil>(decision) ? std::get<WaitUntil>(decision).time_s : -1;
@@ -122,8 +122,8 @@ TEST(SchedulerOrder, SaysHowLongToWait) {
 }
 
 TEST(SchedulerOrder, IsDoneWhenTheInputIsClosedAndNothingIsLeft) {
-  const FakeRoster roster({small_model(1)});
-  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), kRoomy);
+  const FakeModelList model_list({small_model(1)});
+  Scheduler scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), kRoomy);
   scheduler.submit(endless(0, 0, 5, 1, 1.0));
   scheduler.close_input();
   EXPECT_TRUE(std::holds_alternative<WaitUntil>(scheduler.next(0)));
@@ -140,8 +140,8 @@ TEST(SchedulerOrder, IsDoneWhenTheInputIsClosedAndNothingIsLeft) {
 TEST(SchedulerOrder, EveryPolicyDecidesOnceTheInputHasEndedThoughRequestsAreHeldBack) {
   for (const char* policy : {"fifo", "balanced", "throughput"}) {
     SCOPED_TRACE(policy);
-    const FakeRoster roster({small_model(1)});
-    Scheduler scheduler(roster.shapes(), roster.names(), make_policy(policy), kRoomy);
+    const FakeModelList model_list({small_model(1)});
+    Scheduler scheduler(model_list.shapes(), model_list.names(), make_policy(policy), kRoomy);
     const auto serve = [&](RequestId id) {
       scheduler.submit(endless(id, 0, 5, 1));
       EXPECT_TRUE(scheduler.has_work(0));
@@ -162,11 +162,11 @@ TEST(SchedulerOrder, EveryPolicyDecidesOnceTheInputHasEndedThoughRequestsAreHeld
 }
 
 TEST(SchedulerOrder, OnlyAPolicyThatPlansAheadWaitsForTheInput) {
-  const FakeRoster roster({small_model(1)});
+  const FakeModelList model_list({small_model(1)});
   for (const char* policy : {"fifo", "balanced", "throughput"}) {
     SCOPED_TRACE(policy);
     const bool plans_ahead = make_policy(policy)->plans_ahead();
-    Scheduler scheduler(roster.shapes(), roster.names(), make_policy(policy), kRoomy);
+    Scheduler scheduler(model_list.shapes(), model_list.names(), make_policy(policy), kRoomy);
     EXPECT_EQ(scheduler.waits_for_input(), plans_ahead);
     scheduler.submit(endless(0, 0, 5, 1, /*arrival_s=*/1));
     EXPECT_FALSE(scheduler.has_work(0.5));
@@ -178,8 +178,8 @@ TEST(SchedulerOrder, OnlyAPolicyThatPlansAheadWaitsForTheInput) {
 }
 
 TEST(SchedulerOrder, StepsThatCompleteWronglyAreRefused) {
-  const FakeRoster roster({small_model(1)});
-  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), kRoomy);
+  const FakeModelList model_list({small_model(1)});
+  Scheduler scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), kRoomy);
   EXPECT_THROW(scheduler.completed(1, {}, 0), Error) << "nothing is in flight";
   scheduler.submit(endless(0, 0, 5, 3));
   scheduler.submit(endless(1, 0, 5, 3));
@@ -209,16 +209,16 @@ std::vector<std::size_t> fetches_by_swap(const Driver& driver) {
 }
 
 TEST(SchedulerPools, ModelsThatFitTogetherAreFetchedOnce) {
-  const FakeRoster roster({small_model(4), small_model(4)});
-  Driver driver(roster, {.frames = 9});
+  const FakeModelList model_list({small_model(4), small_model(4)});
+  Driver driver(model_list, {.frames = 9});
   visit(driver, {0, 1, 0, 1});
   run(driver);
   EXPECT_THAT(fetches_by_swap(driver), ElementsAre(4, 4));
 }
 
 TEST(SchedulerPools, TheLeastRecentlyUsedModelLosesOnlyAsManyPagesAsNeededFromItsEnd) {
-  const FakeRoster roster({small_model(4), small_model(4), small_model(3)});
-  Driver driver(roster, {.frames = 10});  // each batch needs one frame of cache
+  const FakeModelList model_list({small_model(4), small_model(4), small_model(3)});
+  Driver driver(model_list, {.frames = 10});  // each batch needs one frame of cache
   visit(driver, {0, 1, 0, 2});
   run(driver);
   EXPECT_THAT(resident(driver, 0), ElementsAre(0, 1, 2, 3));
@@ -227,8 +227,8 @@ TEST(SchedulerPools, TheLeastRecentlyUsedModelLosesOnlyAsManyPagesAsNeededFromIt
 }
 
 TEST(SchedulerPools, AModelThatLostItsTailFetchesOnlyThat) {
-  const FakeRoster roster({small_model(4), small_model(4), small_model(3)});
-  Driver driver(roster, {.frames = 10});
+  const FakeModelList model_list({small_model(4), small_model(4), small_model(3)});
+  Driver driver(model_list, {.frames = 10});
   visit(driver, {0, 1, 0, 2, 1});
   run(driver);
   EXPECT_THAT(fetches_by_swap(driver), ElementsAre(4, 4, 3, 2));
@@ -236,8 +236,8 @@ TEST(SchedulerPools, AModelThatLostItsTailFetchesOnlyThat) {
 }
 
 TEST(SchedulerPools, WhenTheColdestHasNothingLeftTheNextColdestLoses) {
-  const FakeRoster roster({small_model(2), small_model(4), small_model(5)});
-  Driver driver(roster, {.frames = 8});
+  const FakeModelList model_list({small_model(2), small_model(4), small_model(5)});
+  Driver driver(model_list, {.frames = 8});
   visit(driver, {0, 1, 2});
   run(driver);
   EXPECT_THAT(resident(driver, 0), IsEmpty());
@@ -246,8 +246,8 @@ TEST(SchedulerPools, WhenTheColdestHasNothingLeftTheNextColdestLoses) {
 
 // A request of the running model may need more cache than the last: other models pay for it.
 TEST(SchedulerPools, CacheGrowsAtTheCostOfOtherModels) {
-  const FakeRoster roster({small_model(4), small_model(4)});
-  Driver driver(roster, {.frames = 9});
+  const FakeModelList model_list({small_model(4), small_model(4)});
+  Driver driver(model_list, {.frames = 9});
   driver.submit(endless(0, 0, 5, 2, 0));
   driver.submit(endless(1, 1, 5, 2, 1));
   driver.submit(endless(2, 1, 3 * kSlotsPerFrame * kBlockTokens, 1, 2));  // three frames
@@ -260,9 +260,9 @@ TEST(SchedulerPools, CacheGrowsAtTheCostOfOtherModels) {
 
 TEST(SchedulerPools, AModelThatNoPassOfFitsIsRefusedAtOnce) {
   // Three pages at a time; a block of cache takes two frames.
-  const FakeRoster roster({small_model(3), {.pages = {8}, .layers = {16}, .span = 3}});
+  const FakeModelList model_list({small_model(3), {.pages = {8}, .layers = {16}, .span = 3}});
   const auto make = [&](int frames) {
-    return Scheduler(roster.shapes(), roster.names(), make_fifo_policy(), {.frames = frames});
+    return Scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), {.frames = frames});
   };
   EXPECT_NO_THROW(make(5));
   try {
@@ -275,18 +275,19 @@ TEST(SchedulerPools, AModelThatNoPassOfFitsIsRefusedAtOnce) {
 }
 
 TEST(SchedulerPools, PinnedModelsThatLeaveNoRoomAreRefusedAtOnce) {
-  const FakeRoster roster({{.pages = {5}, .layers = {1}, .pinned = true}, {.pages = {4}, .layers = {1}, .span = 2}});
+  const FakeModelList model_list(
+      {{.pages = {5}, .layers = {1}, .pinned = true}, {.pages = {4}, .layers = {1}, .span = 2}});
   const auto make = [&](int frames) {
-    return Scheduler(roster.shapes(), roster.names(), make_fifo_policy(), {.frames = frames});
+    return Scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), {.frames = frames});
   };
   EXPECT_NO_THROW(make(8));
   EXPECT_THROW(make(7), ConfigError);
 }
 
 TEST(SchedulerPools, TheStageThatIsTooSmallIsNamed) {
-  const FakeRoster roster({{.pages = {3, 9}, .layers = {1, 1}, .span = 9}});
+  const FakeModelList model_list({{.pages = {3, 9}, .layers = {1, 1}, .span = 9}});
   try {
-    Scheduler(roster.shapes(), roster.names(), make_fifo_policy(), {.frames = 9});
+    Scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), {.frames = 9});
     FAIL() << "10 frames into a pool of 9";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("model-0"), HasSubstr("stage 1")));
@@ -295,8 +296,8 @@ TEST(SchedulerPools, TheStageThatIsTooSmallIsNamed) {
 
 // Some pages stay, the others rotate: each pass fetches no more than the pool lacks and the rotating frames.
 TEST(SchedulerPools, AModelTwiceThePoolRunsThroughIt) {
-  const FakeRoster roster({{.pages = {40}, .layers = {1}, .span = 2}});
-  Driver driver(roster, {.frames = 21});
+  const FakeModelList model_list({{.pages = {40}, .layers = {1}, .span = 2}});
+  Driver driver(model_list, {.frames = 21});
   driver.submit(endless(0, 0, 5, 10));
   run(driver);
   ASSERT_EQ(driver.steps().size(), 10u);
@@ -306,9 +307,9 @@ TEST(SchedulerPools, AModelTwiceThePoolRunsThroughIt) {
 }
 
 TEST(SchedulerPools, APinnedModelStaysWhoeverComes) {
-  const FakeRoster roster({{.pages = {4}, .layers = {1}, .pinned = true}, small_model(4), small_model(4)});
+  const FakeModelList model_list({{.pages = {4}, .layers = {1}, .pinned = true}, small_model(4), small_model(4)});
   for (const char* policy : {"fifo", "balanced", "throughput"}) {
-    Driver driver(roster, {.frames = 10}, policy);
+    Driver driver(model_list, {.frames = 10}, policy);
     visit(driver, {0, 1, 2, 1, 2});
     run(driver);
     EXPECT_THAT(resident(driver, 0), ElementsAre(0, 1, 2, 3)) << policy;
@@ -331,9 +332,9 @@ std::size_t fetched_before_running(const Driver& driver, ModelId model) {
 constexpr CostOptions kCosts{.link_bytes_per_s = kPageBytes / 0.0005, .memory_bytes_per_s = 1e12, .step_s = 1e-3};
 
 TEST(SchedulerPrefetch, TheNextModelComesInWhileTheFirstComputes) {
-  const FakeRoster roster({small_model(4), small_model(6)});
+  const FakeModelList model_list({small_model(4), small_model(6)});
   for (const char* policy : {"fifo", "balanced", "throughput"}) {
-    Driver driver(roster, {.frames = 12, .costs = kCosts}, policy);
+    Driver driver(model_list, {.frames = 12, .costs = kCosts}, policy);
     driver.submit(endless(0, 0, 5, 40));
     driver.submit(endless(1, 1, 5, 40));
     run(driver);
@@ -342,8 +343,8 @@ TEST(SchedulerPrefetch, TheNextModelComesInWhileTheFirstComputes) {
 }
 
 TEST(SchedulerPrefetch, TakesNoFrameThatTheRunningModelNeeds) {
-  const FakeRoster roster({small_model(4), small_model(6)});
-  Driver driver(roster, {.frames = 8, .costs = kCosts}, "throughput");  // 4 pages, 1 of cache, 1 for the next one's
+  const FakeModelList model_list({small_model(4), small_model(6)});
+  Driver driver(model_list, {.frames = 8, .costs = kCosts}, "throughput");  // 4 pages, 1 of cache, 1 for the next one's
   driver.submit(endless(0, 0, 5, 40));
   driver.submit(endless(1, 1, 5, 40));
   run(driver);
@@ -358,9 +359,9 @@ TEST(SchedulerPrefetch, TakesNoFrameThatTheRunningModelNeeds) {
 
 // However much is missing, only so much is on its way that plans can still change.
 TEST(SchedulerPrefetch, IsIssuedAShortTimeAhead) {
-  const FakeRoster roster({small_model(2), small_model(400)});
+  const FakeModelList model_list({small_model(2), small_model(400)});
   SchedulerOptions options{.frames = 410, .fetch_ahead_s = 0.005, .costs = kCosts};
-  Driver driver(roster, options, "throughput");
+  Driver driver(model_list, options, "throughput");
   driver.submit(endless(0, 0, 5, 200));
   driver.submit(endless(1, 1, 5, 2));
   run(driver);
@@ -370,8 +371,8 @@ TEST(SchedulerPrefetch, IsIssuedAShortTimeAhead) {
 }
 
 TEST(SchedulerPrefetch, TheNextModelsFirstPassStandsBehindTheLastOneOfTheModelBefore) {
-  const FakeRoster roster({small_model(2), small_model(2)});
-  Driver driver(roster, {.frames = 8, .steps_in_flight = 2, .costs = kCosts}, "throughput");
+  const FakeModelList model_list({small_model(2), small_model(2)});
+  Driver driver(model_list, {.frames = 8, .steps_in_flight = 2, .costs = kCosts}, "throughput");
   driver.submit(endless(0, 0, 5, 3));
   driver.submit(endless(1, 1, 5, 3));
   run(driver);
@@ -405,9 +406,9 @@ CacheMoves cache_moves(const Driver& driver) {
 
 // A long answer of one model is interrupted by requests for another that needs nearly the whole pool.
 CacheMoves interrupt(int frames, SchedulerOptions options) {
-  const FakeRoster roster({small_model(4), small_model(8)});
+  const FakeModelList model_list({small_model(4), small_model(8)});
   options.frames = frames;
-  Driver driver(roster, options, "balanced");
+  Driver driver(model_list, options, "balanced");
   driver.submit(endless(0, 0, 100, 400));
   driver.submit(endless(1, 1, 5, 3, /*arrival_s=*/0.05));
   EXPECT_EQ(driver.run(), "");
@@ -448,8 +449,8 @@ TEST(SchedulerCaches, OrWhereHostMemoryHasNoRoom) {
 // Computing either cache again takes longer than anybody is to wait (0.2 s): still each model gets somewhere while it
 // is active.
 TEST(SchedulerCaches, CachesThatAreLostAgainAndAgainDoNotStopProgress) {
-  const FakeRoster roster({small_model(4), small_model(4)});
-  Driver driver(roster, {.frames = 28, .max_batch_tokens = 100, .costs = kCosts}, "balanced");
+  const FakeModelList model_list({small_model(4), small_model(4)});
+  Driver driver(model_list, {.frames = 28, .max_batch_tokens = 100, .costs = kCosts}, "balanced");
   driver.submit(endless(0, 0, 2500, 40));
   driver.submit(endless(1, 1, 2500, 40));
   run(driver);
@@ -459,8 +460,8 @@ TEST(SchedulerCaches, CachesThatAreLostAgainAndAgainDoNotStopProgress) {
 // --- Limits -----------------------------------------------------------------------------------------------------
 
 TEST(SchedulerLimits, ARequestThatCanNeverFitIsRefusedAlone) {
-  const FakeRoster roster({{.pages = {4}, .layers = {1}, .span = 4}});
-  Driver driver(roster, {.frames = 6});  // two frames of cache: 256 tokens
+  const FakeModelList model_list({{.pages = {4}, .layers = {1}, .span = 4}});
+  Driver driver(model_list, {.frames = 6});  // two frames of cache: 256 tokens
   driver.submit(endless(0, 0, 100, 20));
   driver.submit(endless(1, 0, 200, 58));
   driver.submit(endless(2, 0, 200, 57));
@@ -478,8 +479,8 @@ TEST(SchedulerLimits, ARequestThatCanNeverFitIsRefusedAlone) {
 
 // The stage with the most layers for its frames decides.
 TEST(SchedulerLimits, EveryStageMustHaveRoomForARequest) {
-  const FakeRoster roster({{.pages = {1, 1}, .layers = {1, 8}}});
-  Driver driver(roster, {.frames = 3});  // stage 1: a frame a block, so two blocks
+  const FakeModelList model_list({{.pages = {1, 1}, .layers = {1, 8}}});
+  Driver driver(model_list, {.frames = 3});  // stage 1: a frame a block, so two blocks
   driver.submit(endless(0, 0, 33, 1));
   driver.submit(endless(1, 0, 32, 1));
   run(driver);
@@ -488,24 +489,24 @@ TEST(SchedulerLimits, EveryStageMustHaveRoomForARequest) {
 }
 
 TEST(SchedulerLimits, ABatchHasAtMostMaxSeqs) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_seqs = 2});
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_seqs = 2});
   for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, 0, 5, 3));
   run(driver);
   EXPECT_THAT(batch_sizes(driver), ElementsAre(2, 2, 1));
 }
 
 TEST(SchedulerLimits, ABatchHasAtMostTheCacheThatFits) {
-  const FakeRoster roster({small_model(4)});
-  Driver driver(roster, {.frames = 6});  // two frames: 16 blocks
+  const FakeModelList model_list({small_model(4)});
+  Driver driver(model_list, {.frames = 6});  // two frames: 16 blocks
   for (RequestId id = 0; id < 5; ++id) driver.submit(endless(id, 0, 6 * kBlockTokens, 1));
   run(driver);
   EXPECT_THAT(batch_sizes(driver), ElementsAre(2, 2, 1));
 }
 
 TEST(SchedulerLimits, PromptsLongerThanAStepComeInPieces) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 4});
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 4});
   driver.submit(endless(0, 0, 10, 3));
   run(driver);
   std::vector<std::size_t> sizes;
@@ -520,8 +521,8 @@ TEST(SchedulerLimits, PromptsLongerThanAStepComeInPieces) {
 }
 
 TEST(SchedulerLimits, AStepIsFilledUpWithPartOfAPrompt) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 16});
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 16});
   driver.submit(endless(0, 0, 10, 1));
   driver.submit(endless(1, 0, 10, 1));
   run(driver);
@@ -532,8 +533,8 @@ TEST(SchedulerLimits, AStepIsFilledUpWithPartOfAPrompt) {
 
 // More sequences than a step has tokens for: all advance alike.
 TEST(SchedulerLimits, SequencesTakeTurnsWhenAStepHasNoRoomForAll) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 2});
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 2});
   for (RequestId id = 0; id < 6; ++id) driver.submit(endless(id, 0, 1, 10));
   run(driver);
   EXPECT_EQ(driver.steps().size(), 30u);
@@ -543,8 +544,8 @@ TEST(SchedulerLimits, SequencesTakeTurnsWhenAStepHasNoRoomForAll) {
 
 // What does not fit into the rest of a step is first in the next one, however many shorter ones come behind it.
 TEST(SchedulerLimits, AnEncodersInputWaitsForAStepThatHoldsAllOfIt) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 10});
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 10});
   const std::vector<int> tokens = {4, 10, 3, 7, 3, 3, 3, 3};
   for (RequestId id = 0; id < tokens.size(); ++id) driver.submit(make_encoder_request(id, 0, tokens[id], 2));
   run(driver);
@@ -557,8 +558,8 @@ TEST(SchedulerLimits, AnEncodersInputWaitsForAStepThatHoldsAllOfIt) {
 }
 
 TEST(SchedulerLimits, AnEncodersInputThatNoStepHoldsIsRefused) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 10});
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 10});
   driver.submit(make_encoder_request(0, 0, 11, 2));
   driver.submit(make_encoder_request(1, 0, 10, 2));
   run(driver);
@@ -567,11 +568,11 @@ TEST(SchedulerLimits, AnEncodersInputThatNoStepHoldsIsRefused) {
 }
 
 TEST(SchedulerLimits, ItIsFullWhenWhatWaitsTakesTooManyBytes) {
-  const FakeRoster roster({small_model(1)});
+  const FakeModelList model_list({small_model(1)});
   SchedulerOptions options = kRoomy;
   options.max_waiting_bytes = 1000;
   options.steps_in_flight = 2;
-  Scheduler scheduler(roster.shapes(), roster.names(), make_fifo_policy(), options);
+  Scheduler scheduler(model_list.shapes(), model_list.names(), make_fifo_policy(), options);
   Request image = make_encoder_request(0, 0, 1, 1, /*arrival_s=*/0);
   image.patches.assign(200, 0.5f);
   scheduler.submit(image);
@@ -587,11 +588,11 @@ TEST(SchedulerLimits, ItIsFullWhenWhatWaitsTakesTooManyBytes) {
 }
 
 TEST(SchedulerLimits, EncodersAndDecodersServeBesideEachOther) {
-  const FakeRoster roster({small_model(4, {0, 1, 2}), small_model(3), small_model(5)});
+  const FakeModelList model_list({small_model(4, {0, 1, 2}), small_model(3), small_model(5)});
   for (const char* policy : {"fifo", "balanced", "throughput"}) {
     for (const int frames : {9, 30}) {
       SCOPED_TRACE(fmt::format("{}, {} frames", policy, frames));
-      Driver driver(roster, {.frames = frames, .max_batch_tokens = 20, .steps_in_flight = 2}, policy);
+      Driver driver(model_list, {.frames = frames, .max_batch_tokens = 20, .steps_in_flight = 2}, policy);
       for (RequestId id = 0; id < 30; ++id) {
         const int tokens = 1 + static_cast<int>(id * 7 % 20);
         const double arrival_s = 0.01 * static_cast<double>(id);
@@ -623,8 +624,8 @@ std::vector<std::size_t> chunk_sizes(const Driver& driver, RequestId request) {
 }
 
 TEST(SchedulerBatching, ALongPromptComesInBesideThoseThatDecode) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 8, .steps_in_flight = 2}, "balanced");
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 8, .steps_in_flight = 2}, "balanced");
   driver.submit(endless(0, 0, 4, 30, 0));
   driver.submit(endless(1, 0, 60, 3, 0.01));
   run(driver);
@@ -636,8 +637,8 @@ TEST(SchedulerBatching, ALongPromptComesInBesideThoseThatDecode) {
 }
 
 TEST(SchedulerBatching, APromptGetsOnWhereDecodingFillsThePasses) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 8}, "balanced");
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 8}, "balanced");
   for (RequestId id = 0; id < 20; ++id) driver.submit(endless(id, 0, 1, 60, 0));
   driver.submit(endless(20, 0, 10, 2, 0.05));
   run(driver);
@@ -647,8 +648,8 @@ TEST(SchedulerBatching, APromptGetsOnWhereDecodingFillsThePasses) {
 }
 
 TEST(SchedulerBatching, PromptsAndAnswersTakeTurnsWhereAPassHoldsOneToken) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .max_batch_tokens = 1}, "balanced");
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .max_batch_tokens = 1}, "balanced");
   driver.submit(endless(0, 0, 1, 30, 0));
   driver.submit(endless(1, 0, 40, 1, 0.005));
   run(driver);
@@ -659,8 +660,8 @@ TEST(SchedulerBatching, PromptsAndAnswersTakeTurnsWhereAPassHoldsOneToken) {
 
 // Who comes while a pass is computed is in the next one, beside the others.
 TEST(SchedulerBatching, SequencesJoinTheBatchThatRuns) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, {.frames = 100, .steps_in_flight = 2}, "balanced");
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, {.frames = 100, .steps_in_flight = 2}, "balanced");
   for (RequestId id = 0; id < 8; ++id) driver.submit(endless(id, 0, 4, 40, 0.0031 * static_cast<double>(id)));
   run(driver);
   EXPECT_LE(driver.steps().size(), 40u + 8 * 3) << "one batch, not one for each";
@@ -669,8 +670,8 @@ TEST(SchedulerBatching, SequencesJoinTheBatchThatRuns) {
 // Forty short answers teach that answers are short; then four come that are as long as they may be.
 TEST(SchedulerBatching, PreemptsTheYoungestWhenBlocksRunOutNeverTheOldest) {
   for (const char* policy : {"fifo", "balanced", "throughput"}) {
-    const FakeRoster roster({small_model(2)});
-    Driver driver(roster, {.frames = 5}, policy);  // 24 blocks
+    const FakeModelList model_list({small_model(2)});
+    Driver driver(model_list, {.frames = 5}, policy);  // 24 blocks
     for (RequestId id = 0; id < 40; ++id) {
       Request request = make_request(id, 0, 4, 200);
       for (TokenId token = 0; token < kVocab; ++token) request.stop_tokens.push_back(token);
@@ -691,9 +692,9 @@ TEST(SchedulerBatching, PreemptsTheYoungestWhenBlocksRunOutNeverTheOldest) {
 
 // A sequence may have all that can be had, if it is the only one.
 TEST(SchedulerBatching, ASequenceAloneGrowsToItsFullLength) {
-  const FakeRoster roster({small_model(4)});
-  Driver driver(roster, {.frames = 5}, "balanced");  // with all pages there: one frame of cache, 8 blocks
-  driver.submit(endless(0, 0, 40, 300));             // 22 blocks
+  const FakeModelList model_list({small_model(4)});
+  Driver driver(model_list, {.frames = 5}, "balanced");  // with all pages there: one frame of cache, 8 blocks
+  driver.submit(endless(0, 0, 40, 300));                 // 22 blocks
   driver.submit(endless(1, 0, 40, 300, 0.001));
   run(driver);
   EXPECT_THAT(driver.finished(), ElementsAre(0, 1));
@@ -701,8 +702,8 @@ TEST(SchedulerBatching, ASequenceAloneGrowsToItsFullLength) {
 
 // What a model no longer needs of its cache is there for the pages of the next, while a sequence goes on.
 TEST(SchedulerBatching, ACacheGivesFramesBackWhileItIsInUse) {
-  const FakeRoster roster({small_model(2), small_model(4)});
-  Driver driver(roster, {.frames = 13, .costs = kCosts}, "balanced");  // 11 frames of cache: 88 blocks
+  const FakeModelList model_list({small_model(2), small_model(4)});
+  Driver driver(model_list, {.frames = 13, .costs = kCosts}, "balanced");  // 11 frames of cache: 88 blocks
   driver.submit(endless(0, 0, 17, 300));  // no new block of its own while the others are there
   for (RequestId id = 1; id < 9; ++id) driver.submit(endless(id, 0, 100, 8, 1e-4));
   driver.submit(endless(9, 1, 10, 3, 0.3));
@@ -731,9 +732,9 @@ Request with_beginning(RequestId id, ModelId model, int beginning, int own, doub
 }
 
 TEST(SchedulerPrefixes, AreComputedOnceWhileTheirSequenceRunsAndAfterIt) {
-  const FakeRoster roster({small_model(2)});
+  const FakeModelList model_list({small_model(2)});
   for (const bool caching : {false, true}) {
-    Driver driver(roster, {.frames = 100, .prefix_caching = caching}, "balanced");
+    Driver driver(model_list, {.frames = 100, .prefix_caching = caching}, "balanced");
     driver.submit(with_beginning(0, 0, 40, 10, 0));     // two whole blocks in common with those behind it
     driver.submit(with_beginning(1, 0, 40, 10, 0.01));  // while it runs
     driver.submit(with_beginning(2, 0, 64, 10, 0.02));  // as far as they go, the third is half its own
@@ -746,8 +747,8 @@ TEST(SchedulerPrefixes, AreComputedOnceWhileTheirSequenceRunsAndAfterIt) {
 }
 
 TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
-  const FakeRoster roster({small_model(2)});
-  Driver driver(roster, {.frames = 100, .prefix_caching = true}, "balanced");
+  const FakeModelList model_list({small_model(2)});
+  Driver driver(model_list, {.frames = 100, .prefix_caching = true}, "balanced");
   driver.submit(with_beginning(0, 0, 64, 10, 0));
   Request again = with_beginning(1, 0, 64, 10, 1);
   again.prompt.resize(64);  // four whole blocks, all of them known
@@ -764,8 +765,8 @@ TEST(SchedulerPrefixes, AWholePromptThatIsKnownStillComputesItsLastToken) {
 
 // What a scored prompt asks for is known of computed tokens only, and an encoder's tokens see those behind them.
 TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
-  const FakeRoster roster({small_model(2)});
-  Driver driver(roster, {.frames = 100, .prefix_caching = true}, "balanced");
+  const FakeModelList model_list({small_model(2)});
+  Driver driver(model_list, {.frames = 100, .prefix_caching = true}, "balanced");
   for (RequestId id = 0; id < 6; ++id) {
     Request request = with_beginning(id, 0, 40, 10, static_cast<double>(id));
     request.echo = id >= 2;
@@ -779,8 +780,8 @@ TEST(SchedulerPrefixes, AreNotSharedWhereThePromptsTokensAreLookedAt) {
 // Another model needs the frames.
 TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
   for (const int frames : {6, 12}) {
-    const FakeRoster roster({small_model(2), small_model(5)});
-    Driver driver(roster, {.frames = frames, .prefix_caching = true}, "balanced");
+    const FakeModelList model_list({small_model(2), small_model(5)});
+    Driver driver(model_list, {.frames = frames, .prefix_caching = true}, "balanced");
     driver.submit(with_beginning(0, 0, 40, 10, 0));
     driver.submit(endless(1, 1, 10, 2, 1));
     driver.submit(with_beginning(2, 0, 40, 10, 2));
@@ -792,8 +793,8 @@ TEST(SchedulerPrefixes, GoWhenTheirFramesAreNeeded) {
 // Sixteen sequences of 13 blocks, of which 12 are the same, where there is room for 32.
 TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
   for (const bool caching : {false, true}) {
-    const FakeRoster roster({small_model(2)});
-    Driver driver(roster, {.frames = 6, .prefix_caching = caching}, "balanced");
+    const FakeModelList model_list({small_model(2)});
+    Driver driver(model_list, {.frames = 6, .prefix_caching = caching}, "balanced");
     driver.submit(with_beginning(0, 0, 192, 4, 0));
     for (RequestId id = 1; id < 16; ++id) driver.submit(with_common_beginning(endless(id, 0, 4, 10, 0.05), 192));
     run(driver);
@@ -807,12 +808,12 @@ TEST(SchedulerPrefixes, LeaveRoomForMoreSequences) {
 
 TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
   for (int stages = 1; stages <= 4; ++stages) {
-    const FakeRoster roster({{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1)}});
+    const FakeModelList model_list({{.pages = std::vector<int>(stages, 2), .layers = std::vector<int>(stages, 1)}});
     for (int steps = 1; steps <= 5; ++steps) {
       SCOPED_TRACE(fmt::format("{} stages, {} steps in flight", stages, steps));
       SchedulerOptions options = kRoomy;
       options.steps_in_flight = steps;
-      Driver driver(roster, options);
+      Driver driver(model_list, options);
       for (RequestId id = 0; id < 20; ++id) driver.submit(endless(id, 0, 4, 20));
       run(driver);
       std::size_t most = 0;
@@ -826,11 +827,11 @@ TEST(SchedulerPipeline, AsManyStepsAreInFlightAsAllowed) {
 // time of a step does not depend on its rows.)
 TEST(SchedulerPipeline, StepsInFlightKeepTheStagesBusy) {
   const auto duration = [](int steps_in_flight) {
-    const FakeRoster roster({{.pages = {1, 1, 1}, .layers = {1, 1, 1}}});
+    const FakeModelList model_list({{.pages = {1, 1, 1}, .layers = {1, 1, 1}}});
     SchedulerOptions options = kRoomy;
     options.max_batch_tokens = 2000;
     options.steps_in_flight = steps_in_flight;
-    Driver driver(roster, options);
+    Driver driver(model_list, options);
     for (RequestId id = 0; id < 24; ++id) driver.submit(endless(id, 0, 60, 1));
     EXPECT_EQ(driver.run(), "");
     return driver.steps().back().finished_s;
@@ -839,10 +840,10 @@ TEST(SchedulerPipeline, StepsInFlightKeepTheStagesBusy) {
 }
 
 TEST(SchedulerPipeline, AShortBatchIsSharedOutOneByOne) {
-  const FakeRoster roster({{.pages = {1, 1, 1, 1}, .layers = {1, 1, 1, 1}}});
+  const FakeModelList model_list({{.pages = {1, 1, 1, 1}, .layers = {1, 1, 1, 1}}});
   SchedulerOptions options = kRoomy;
   options.steps_in_flight = 5;
-  Driver driver(roster, options);
+  Driver driver(model_list, options);
   for (RequestId id = 0; id < 3; ++id) driver.submit(endless(id, 0, 4, 5));
   run(driver);
   for (const ExecutedStep& executed : driver.steps()) EXPECT_EQ(executed.step.chunks.size(), 1u);
@@ -851,11 +852,11 @@ TEST(SchedulerPipeline, AShortBatchIsSharedOutOneByOne) {
 // --- What requests ask for --------------------------------------------------------------------------------------
 
 TEST(SchedulerRequests, EchoAndLogprobsAreServedAcrossChunksAndSteps) {
-  const FakeRoster roster({small_model(2, {0, 1, 2})});
+  const FakeModelList model_list({small_model(2, {0, 1, 2})});
   for (const int max_batch_tokens : {1, 3, 7, 100}) {
     for (const int steps : {1, 3}) {
       SCOPED_TRACE(fmt::format("{} tokens a step, {} in flight", max_batch_tokens, steps));
-      Driver driver(roster, {.frames = 50, .max_batch_tokens = max_batch_tokens, .steps_in_flight = steps});
+      Driver driver(model_list, {.frames = 50, .max_batch_tokens = max_batch_tokens, .steps_in_flight = steps});
       for (RequestId id = 0; id < 12; ++id) {
         Request request = make_request(id, 0, 1 + static_cast<int>(id), static_cast<int>(id % 4));
         request.echo = id % 2 == 0 || request.max_tokens == 0;
@@ -868,8 +869,8 @@ TEST(SchedulerRequests, EchoAndLogprobsAreServedAcrossChunksAndSteps) {
 }
 
 TEST(SchedulerRequests, EchoAloneIsAnsweredWithoutAStep) {
-  const FakeRoster roster({small_model(2)});
-  Driver driver(roster, kRoomy);
+  const FakeModelList model_list({small_model(2)});
+  Driver driver(model_list, kRoomy);
   Request request = make_request(0, 0, 5, 0, 3.0);
   request.echo = true;
   driver.submit(request);
@@ -880,8 +881,8 @@ TEST(SchedulerRequests, EchoAloneIsAnsweredWithoutAStep) {
 }
 
 TEST(SchedulerRequests, EveryWayToEnd) {
-  const FakeRoster roster({small_model(2, {7})});
-  Driver driver(roster, kRoomy);
+  const FakeModelList model_list({small_model(2, {7})});
+  Driver driver(model_list, kRoomy);
   for (RequestId id = 0; id < 60; ++id) {
     Request request = make_request(id, 0, 3, 30);
     if (id % 3 == 0) request.stop_tokens = {9};
@@ -903,10 +904,10 @@ TEST(SchedulerRequests, EveryWayToEnd) {
 }
 
 TEST(SchedulerRequests, ANumericalErrorCostsOnlyItsOwnRequest) {
-  const FakeRoster roster({small_model(2)});
+  const FakeModelList model_list({small_model(2)});
   SchedulerOptions options = kRoomy;
   options.steps_in_flight = 2;
-  Driver driver(roster, options);
+  Driver driver(model_list, options);
   for (RequestId id = 0; id < 6; ++id) {
     Request request = endless(id, 0, 20, 10);
     for (TokenId& token : request.prompt) token += token == kPoison;
@@ -921,8 +922,8 @@ TEST(SchedulerRequests, ANumericalErrorCostsOnlyItsOwnRequest) {
 }
 
 TEST(SchedulerRequests, EndedSequencesAreClosedInTheNextStep) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, kRoomy);
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, kRoomy);
   driver.submit(endless(0, 0, 4, 1));
   driver.submit(endless(1, 0, 4, 3));
   run(driver);
@@ -933,8 +934,8 @@ TEST(SchedulerRequests, EndedSequencesAreClosedInTheNextStep) {
 }
 
 TEST(SchedulerRequests, SequencesOfTheLastBatchAreClosedInTheFirstStepOfTheNext) {
-  const FakeRoster roster({small_model(1), small_model(1)});
-  Driver driver(roster, kRoomy);
+  const FakeModelList model_list({small_model(1), small_model(1)});
+  Driver driver(model_list, kRoomy);
   driver.submit(endless(0, 0, 4, 1));
   driver.submit(endless(1, 0, 4, 1));
   driver.submit(endless(2, 1, 4, 1));
@@ -944,8 +945,8 @@ TEST(SchedulerRequests, SequencesOfTheLastBatchAreClosedInTheFirstStepOfTheNext)
 }
 
 TEST(SchedulerRequests, NoRequestsAtAllIsDone) {
-  const FakeRoster roster({small_model(1)});
-  Driver driver(roster, kRoomy);
+  const FakeModelList model_list({small_model(1)});
+  Driver driver(model_list, kRoomy);
   run(driver);
   EXPECT_THAT(driver.steps(), IsEmpty());
 }

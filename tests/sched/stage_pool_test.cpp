@@ -33,7 +33,7 @@ std::vector<PageId> fetched(const StagePlan& plan) {
 // Three models of 4, 3 and 5 pages.
 class StagePoolTest : public ::testing::Test {
  protected:
-  StagePool make(int frames, int host_slots = 0) { return StagePool(roster_.layouts(0), frames, host_slots); }
+  StagePool make(int frames, int host_slots = 0) { return StagePool(model_list_.layouts(0), frames, host_slots); }
   StagePlan pass(StagePool& pool, ModelId model, std::vector<ModelId> evictable = {}, bool again = false) {
     StagePlan plan;
     pool.plan_pass(++step_, model, evictable, again, plan);
@@ -55,7 +55,7 @@ class StagePoolTest : public ::testing::Test {
     pool.release_cache(model, plan);
     return plan;
   }
-  FakeRoster roster_{{small_model(4), small_model(3), small_model(5)}};
+  FakeModelList model_list_{{small_model(4), small_model(3), small_model(5)}};
   StepId step_ = 0;
 };
 
@@ -200,8 +200,8 @@ TEST(StagePoolOutOfCore, EachPassFetchesWhatThePoolLacksAndTheRotatingFrames) {
     for (const int frames : {10, 20, 45}) {
       FakeModel model = small_model(50);
       model.span = span;
-      const FakeRoster roster({model});
-      StagePool pool(roster.layouts(0), frames);
+      const FakeModelList model_list({model});
+      StagePool pool(model_list.layouts(0), frames);
       for (StepId step = 1; step <= 6; ++step) {
         StagePlan plan;
         pool.plan_pass(step, 0, {}, /*again=*/true, plan);
@@ -215,8 +215,8 @@ TEST(StagePoolOutOfCore, EachPassFetchesWhatThePoolLacksAndTheRotatingFrames) {
 
 // A page of a few that stay, then a few that rotate: the link has work while the first are computed with.
 TEST(StagePoolOutOfCore, FetchesAreSpreadOverThePass) {
-  const FakeRoster roster({small_model(100)});
-  StagePool pool(roster.layouts(0), 50);
+  const FakeModelList model_list({small_model(100)});
+  StagePool pool(model_list.layouts(0), 50);
   StagePlan plan;
   for (StepId step = 1; step <= 4; ++step) {
     plan = {};
@@ -231,8 +231,8 @@ TEST(StagePoolOutOfCore, FetchesAreSpreadOverThePass) {
 // A tied head: page 0 is used last and first.
 TEST(StagePoolOutOfCore, WhatAPassEndsWithAndTheNextBeginsWithStays) {
   for (const int frames : {10, 20, 45}) {
-    const FakeRoster roster({small_model(50)});
-    StagePool pool(roster.layouts(0), frames);
+    const FakeModelList model_list({small_model(50)});
+    StagePool pool(model_list.layouts(0), frames);
     for (StepId step = 1; step <= 6; ++step) {
       StagePlan plan;
       pool.plan_pass(step, 0, {}, /*again=*/true, plan);
@@ -244,8 +244,8 @@ TEST(StagePoolOutOfCore, WhatAPassEndsWithAndTheNextBeginsWithStays) {
 TEST(StagePoolOutOfCore, ThePoolCannotBeSmallerThanAnOperation) {
   FakeModel model = small_model(20);
   model.span = 5;
-  const FakeRoster roster({model});
-  StagePool enough(roster.layouts(0), 5), short_of_one(roster.layouts(0), 4);
+  const FakeModelList model_list({model});
+  StagePool enough(model_list.layouts(0), 5), short_of_one(model_list.layouts(0), 4);
   EXPECT_EQ(enough.fewest_frames(0), 5);
   StagePlan plan;
   EXPECT_NO_THROW(enough.plan_pass(1, 0, {}, false, plan));
@@ -258,7 +258,7 @@ TEST_F(StagePoolTest, PlansCarryEverythingOver) {
   for (int round = 0; round < 300; ++round) {
     const int frames = 8 + static_cast<int>(random() % 8);
     StagePool pool = make(frames, /*host_slots=*/20);
-    StageState rank(roster_.layouts(0), frames, 20);
+    StageState rank(model_list_.layouts(0), frames, 20);
     for (StepId id = 1; id <= 12; ++id) {
       const auto model = static_cast<ModelId>(random() % 3);
       std::vector<ModelId> others{(model + 1) % 3, (model + 2) % 3};

@@ -60,12 +60,11 @@ struct Parts {
         const BatchOptions& options)
       : writer(begin(output, input, spool)),
         reader(input, RequestParser(two_models(), limits), limits, &writer.history(), spool),
-        scheduler(roster.shapes(), roster.names(), make_policy(policy),
+        scheduler(model_list.shapes(), model_list.names(), make_policy(policy),
                   {.frames = 20, .max_batch_tokens = 100, .max_seqs = 3}),
         front_end(reader, writer, metrics, two_models(), start_s, options) {}
 
-  static ResultJournal begin(const std::string& output, const std::string& input,
-                                              std::shared_ptr<Spool>& spool) {
+  static ResultJournal begin(const std::string& output, const std::string& input, std::shared_ptr<Spool>& spool) {
     FoundOutput found = claim_output(output, input, Settings{}, JournalOptions{.durability = Durability::kProcess});
     ResultJournal journal = std::get<ClaimedOutput>(std::move(found)).begin();
     if (input == "-") spool = journal.open_spool();
@@ -78,7 +77,7 @@ struct Parts {
   ResultWriter writer;
   RequestReader reader;
   Metrics metrics{{"opt-a", "org/opt-b.v1"}};
-  test::FakeRoster roster{{test::small_model(3), test::small_model(2)}};
+  test::FakeModelList model_list{{test::small_model(3), test::small_model(2)}};
   Scheduler scheduler;
   BatchFrontEnd front_end;
 };

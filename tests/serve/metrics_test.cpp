@@ -1,5 +1,4 @@
 #include "computron/serve/metrics.h"
-#include "computron/storage/files.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -7,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "computron/storage/files.h"
 #include "tests/requests/requests_support.h"
 
 namespace computron {
@@ -36,7 +36,7 @@ Completion failed(ModelId model) {
 
 void add(Metrics& metrics, const Completion& completion) { metrics.add(std::span(&completion, 1)); }
 
-RunFacts facts() {
+RunInfo info() {
   return {.wall_s = 20,
           .ranks = 4,
           .tp = 2,
@@ -85,7 +85,7 @@ Metrics sample() {
 }
 
 TEST(Metrics, KeysAreTheInterfaces) {
-  const auto object = ordered_json::parse(sample().to_json(facts()));
+  const auto object = ordered_json::parse(sample().to_json(info()));
   EXPECT_THAT(keys(object), ElementsAre("computron", "started", "host", "attempt", "wall_s", "mesh", "device", "link",
                                         "requests", "tokens", "latency_s", "ttft_s", "swaps", "steps", "cache",
                                         "over_time", "open", "configuration", "models"));
@@ -94,21 +94,21 @@ TEST(Metrics, KeysAreTheInterfaces) {
   EXPECT_THAT(keys(object["models"]), ElementsAre("a", "b"));
   EXPECT_THAT(keys(object["requests"]), ElementsAre("total", "ok", "failed", "before"));
   EXPECT_THAT(keys(object["models"]["a"]["requests"]), ElementsAre("total", "ok", "failed"));
-  for (const auto& figures : {object, object["models"]["a"], object["models"]["b"]}) {
-    EXPECT_THAT(keys(figures["tokens"]), ElementsAre("prompt", "generated", "generated_per_s"));
+  for (const auto& metrics : {object, object["models"]["a"], object["models"]["b"]}) {
+    EXPECT_THAT(keys(metrics["tokens"]), ElementsAre("prompt", "generated", "generated_per_s"));
     for (const std::string name : {"latency_s", "ttft_s"}) {
-      EXPECT_THAT(keys(figures[name]), ElementsAre("mean", "p50", "p90", "p99", "max", "percentiles"));
+      EXPECT_THAT(keys(metrics[name]), ElementsAre("mean", "p50", "p90", "p99", "max", "percentiles"));
     }
-    EXPECT_THAT(keys(figures["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
+    EXPECT_THAT(keys(metrics["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
                                                     "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
-    EXPECT_THAT(keys(figures["steps"]),
+    EXPECT_THAT(keys(metrics["steps"]),
                 ElementsAre("count", "passes", "graphs", "mean_us", "overhead_us", "compute_s"));
-    EXPECT_THAT(keys(figures["cache"]), ElementsAre("set_asides", "shared_tokens"));
+    EXPECT_THAT(keys(metrics["cache"]), ElementsAre("set_asides", "shared_tokens"));
   }
 }
 
-TEST(Metrics, FactsOfTheRun) {
-  const auto object = json::parse(sample().to_json(facts()));
+TEST(Metrics, InfoOfTheRun) {
+  const auto object = json::parse(sample().to_json(info()));
   EXPECT_EQ(object["wall_s"], 20);
   EXPECT_EQ(object["mesh"], (json{{"ranks", 4}, {"tp", 2}, {"pp", 2}, {"groups", 1}}));
   EXPECT_EQ(object["device"], "cpu");
@@ -116,7 +116,7 @@ TEST(Metrics, FactsOfTheRun) {
 }
 
 TEST(Metrics, SayWhatWroteThem) {
-  RunFacts run = facts();
+  RunInfo run = info();
   run.program = {.version = "1.2.3",
                  .commit = "abc-dirty",
                  .build = "Release",
@@ -130,13 +130,13 @@ TEST(Metrics, SayWhatWroteThem) {
                                        {"compiler", "12.2.0"},
                                        {"libraries", run.program.libraries}}));
   EXPECT_EQ(object["job"], (json{{"slurm_job_id", "77"}}));
-  EXPECT_FALSE(json::parse(sample().to_json(facts())).contains("job"));
+  EXPECT_FALSE(json::parse(sample().to_json(info())).contains("job"));
 }
 
 TEST(Metrics, RequestsAndTokens) {
   const Metrics metrics = sample();
   EXPECT_EQ(metrics.finished(), 103u);
-  const auto object = json::parse(metrics.to_json(facts()));
+  const auto object = json::parse(metrics.to_json(info()));
   EXPECT_EQ(object["requests"], (json{{"total", 103}, {"ok", 101}, {"failed", 2}, {"before", 0}}));
   EXPECT_EQ(object["models"]["b"]["requests"], (json{{"total", 2}, {"ok", 1}, {"failed", 1}}));
   EXPECT_EQ(object["tokens"]["prompt"], 404);
@@ -146,7 +146,7 @@ TEST(Metrics, RequestsAndTokens) {
 }
 
 TEST(Metrics, PercentilesAreNearestRanks) {
-  const auto object = json::parse(sample().to_json(facts()));
+  const auto object = json::parse(sample().to_json(info()));
   const auto& one = object["models"]["a"]["latency_s"];  // 1 to 100 s
   EXPECT_DOUBLE_EQ(one["mean"], 50.5);
   EXPECT_DOUBLE_EQ(one["p50"], 50);
@@ -162,7 +162,7 @@ TEST(Metrics, PercentilesAreNearestRanks) {
 }
 
 TEST(Metrics, CurvesGoFromTheSmallestToTheLargest) {
-  const auto object = json::parse(sample().to_json(facts()));
+  const auto object = json::parse(sample().to_json(info()));
   const auto curve = object["models"]["a"]["latency_s"]["percentiles"].get<std::vector<double>>();  // 1 to 100 s
   ASSERT_EQ(curve.size(), 101u);
   EXPECT_EQ(curve.front(), 1);
@@ -175,7 +175,7 @@ TEST(Metrics, ListsStandInALineAndTextsAsTheyAre) {
   const std::string odd = "a [\"1,  2\", \\\\ \n]";
   Metrics metrics({odd});
   add(metrics, completion_of(0, 2, 1));
-  const std::string text = metrics.to_json(facts());
+  const std::string text = metrics.to_json(info());
   EXPECT_THAT(text, HasSubstr("\"percentiles\": [2.0, 2.0, "));
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 150);
   EXPECT_TRUE(json::parse(text)["models"].contains(odd)) << text;
@@ -209,13 +209,13 @@ TEST(QueueHistory, TimesThatNobodyLookedAtAreFilledIn) {
 TEST(Metrics, ScoredPromptsHaveNoFirstToken) {
   Metrics metrics({"a"});
   add(metrics, completion_of(0, 2, -100, /*generated=*/0));
-  const auto object = json::parse(metrics.to_json(facts()));
+  const auto object = json::parse(metrics.to_json(info()));
   EXPECT_EQ(object["latency_s"]["max"], 2);
   EXPECT_TRUE(object["ttft_s"]["max"].is_null());
 }
 
 TEST(Metrics, SwapsAndSteps) {
-  const auto object = json::parse(sample().to_json(facts()));
+  const auto object = json::parse(sample().to_json(info()));
   EXPECT_EQ(object["swaps"], (json{{"count", 3},
                                    {"pages", 15},
                                    {"bytes", 9000},
@@ -242,7 +242,7 @@ TEST(Metrics, SwapsAndSteps) {
 }
 
 TEST(Metrics, WhatIsUnknownIsNull) {
-  RunFacts unknown = facts();
+  RunInfo unknown = info();
   unknown.link_gb_per_s = 0;
   const auto object = json::parse(sample().to_json(unknown));
   EXPECT_TRUE(object["link"]["gb_per_s_per_rank"].is_null());
@@ -257,7 +257,7 @@ TEST(Metrics, WhatIsUnknownIsNull) {
 }
 
 TEST(Metrics, SummaryIsForPeople) {
-  const std::string text = sample().summary(facts());
+  const std::string text = sample().summary(info());
   EXPECT_THAT(text, HasSubstr("103 requests in 20.00 s (101 ok, 2 failed), 1010 tokens generated at 50.5 tokens/s"));
   EXPECT_THAT(text, HasSubstr("3 swaps: 8.79 KiB in 15 pages, 1.00 GB/s a rank (50 % of the emulated link's 2.00)"));
   EXPECT_THAT(text, HasSubstr("400 steps of 1500 us on average"));
@@ -268,15 +268,15 @@ TEST(Metrics, SummaryIsForPeople) {
 }
 
 TEST(Metrics, AnAttemptSaysWhatEarlierOnesFinished) {
-  RunFacts resumed = facts();
+  RunInfo resumed = info();
   resumed.attempt = 3;
   resumed.requests_before = 47;
   const json object = json::parse(sample().to_json(resumed));
   EXPECT_EQ(object["attempt"], 3);
   EXPECT_EQ(object["requests"], (json{{"total", 103}, {"ok", 101}, {"failed", 2}, {"before", 47}}));
   EXPECT_THAT(sample().summary(resumed), HasSubstr("; 47 by earlier attempts (this is attempt 3)\n"));
-  EXPECT_EQ(json::parse(sample().to_json(facts()))["attempt"], 1);
-  EXPECT_THAT(sample().summary(facts()), testing::Not(HasSubstr("attempt")));
+  EXPECT_EQ(json::parse(sample().to_json(info()))["attempt"], 1);
+  EXPECT_THAT(sample().summary(info()), testing::Not(HasSubstr("attempt")));
 }
 
 TEST(WriteFileAtomically, ReplacesAWholeFile) {
@@ -305,7 +305,7 @@ TEST(Metrics, ARequestOfSeveralPartsIsOne) {
   parts[1].error_code = "numerical_error";
   metrics.add(parts);
   EXPECT_EQ(metrics.finished(), 2u);
-  const json object = json::parse(metrics.to_json(facts()));
+  const json object = json::parse(metrics.to_json(info()));
   EXPECT_EQ(object["requests"], json::parse(R"({"total":2,"ok":1,"failed":1,"before":0})"));
   EXPECT_EQ(object["tokens"]["prompt"], 8);
   EXPECT_EQ(object["tokens"]["generated"], 0);

@@ -55,7 +55,7 @@ esac
 STAND_IN
 chmod +x bin/*
 export PATH="$work/bin:$PATH" SLURM_JOB_ID=5 SLURM_CPUS_PER_TASK=3
-export ROSTER=roster.json REQUESTS=requests.jsonl OUTPUT=out.jsonl
+export ROSTER=models.json REQUESTS=requests.jsonl OUTPUT=out.jsonl
 ln -s "$source/jobs" jobs
 
 # run SCRIPT [NAME=VALUE...] -- [ARGUMENT...]: its exit code in `code`, its words in `said`, the calls in `calls`.
@@ -83,7 +83,7 @@ for script in serve.sbatch serve-mpirun.sbatch; do
   run "$script" -- --tp 2
   ends_with 0 "$script, in order"
   stays_out "$script, in order"
-  calls_with "computron serve --models roster.json --requests requests.jsonl --output out.jsonl --threads 3"
+  calls_with "computron serve --models models.json --requests requests.jsonl --output out.jsonl --threads 3"
   calls_with "--tp 2"
   for wrong in 64 65 66 70 73 74 78; do
     run "$script" CODE="$wrong" --
@@ -167,33 +167,33 @@ ends_with 65 "serve-nodes.sbatch, 65"
 mkdir -p models disk
 echo one >models/a.h5
 echo two >"models/b,&.h5"
-cat >roster.json <<ROSTER
+cat >models.json <<ROSTER
 [{"id": "a", "path":
    "models/a.h5"}, {"id": "b", "path" : "$work/models/b,&.h5", "pinned": true}]
 ROSTER
-cat >keeps_roster <<'STAND_IN'
+cat >keeps_models <<'STAND_IN'
 cp "$ROSTER" "$(dirname "$ROSTER")"/*.h5 "$KEPT/"
 STAND_IN
 mkdir kept
-nodes=(SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 KEPT="$work/kept" SERVE="$work/keeps_roster")
+nodes=(SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=4 KEPT="$work/kept" SERVE="$work/keeps_models")
 run serve-nodes.sbatch "${nodes[@]}" STAGE="$work/disk/a&b, c" --
 ends_with 0 "serve-nodes.sbatch, staged"
 says "checkpoints are in $work/disk/a&b, c/computron-5 on every node"
-python3 - "$work" <<'PYTHON' || fail "the staged roster is $(cat kept/roster.json)"
+python3 - "$work" <<'PYTHON' || fail "the staged model list is $(cat kept/models.json)"
 import json, sys
 work = sys.argv[1]
 folder = work + "/disk/a&b, c/computron-5/"
-assert json.load(open(work + "/kept/roster.json")) == [
+assert json.load(open(work + "/kept/models.json")) == [
     {"id": "a", "path": folder + "a.h5"}, {"id": "b", "path": folder + "b,&.h5", "pinned": True}]
 PYTHON
 cmp -s kept/b,\&.h5 models/b,\&.h5 || fail "a staged checkpoint is not the original"
 [ -z "$(ls -A "disk/a&b, c")" ] || fail "staged files are left"
 run serve-nodes.sbatch "${nodes[@]}" STAGE="$work/disk/a\\b" --
 says "not staged: the checkpoints are read where they are"
-echo '[{"id": "a", "path": "models\/a.h5"}]' >roster.json
+echo '[{"id": "a", "path": "models\/a.h5"}]' >models.json
 run serve-nodes.sbatch "${nodes[@]}" STAGE="$work/disk" --
 says "not staged: the checkpoints are read where they are"
-rm roster.json
+rm models.json
 
 # Slurm runs a copy of what was submitted, from whatever folder; what belongs to it is found beside the original, in
 # jobs/, or where the program is installed.

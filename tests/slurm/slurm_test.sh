@@ -39,7 +39,7 @@ cat >tiny.json <<'JSON'
 JSON
 "$program" init one.h5 --config tiny.json --seed 1 >/dev/null || fail "no model"
 "$program" init two.h5 --config tiny.json --seed 2 >/dev/null || fail "no model"
-echo '[{"id": "one", "path": "one.h5"}, {"id": "two", "path": "two.h5"}]' >roster.json
+echo '[{"id": "one", "path": "one.h5"}, {"id": "two", "path": "two.h5"}]' >models.json
 models=(one two)
 for ((i = 0; i < 90; ++i)); do
   echo '{"custom_id": "r'$i'", "method": "POST", "url": "/v1/completions",' \
@@ -61,7 +61,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yi
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_pml=ob1
 export OMPI_MCA_orte_tmpdir_base="$work" OMPI_MCA_btl_vader_backing_directory="$memory"
 unset OMPI_MCA_plm
-export COMPUTRON="$program" ROSTER="$work/roster.json" REQUESTS="$work/requests.jsonl"
+export COMPUTRON="$program" ROSTER="$work/models.json" REQUESTS="$work/requests.jsonl"
 small=(--ntasks-per-node=2 --gpus-per-node=2 --cpus-per-task=1 --mem=500)
 
 submit() { sbatch --parsable "${small[@]}" "$@"; }
@@ -85,7 +85,7 @@ expect_results() {
 }
 
 echo "$fast" >undisturbed.toml
-(. jobs/mpi-env.sh && mpirun -n 2 "$program" serve --quiet --models roster.json --requests requests.jsonl \
+(. jobs/mpi-env.sh && mpirun -n 2 "$program" serve --quiet --models models.json --requests requests.jsonl \
   --output undisturbed.jsonl --config undisturbed.toml --threads 1) || fail "the undisturbed run"
 sort undisturbed.jsonl >undisturbed.sorted
 [ "$(wc -l <undisturbed.sorted)" = 90 ] || fail "the undisturbed run has not all results"
@@ -168,7 +168,7 @@ wait_for "$nodes,$study"
 expect_completed "$nodes"
 expect_completed "$study"
 [ "$(grep -c '^swap-[a-z]*,2x1,.*,time,.*,ok,' study/study.csv)" = 4 ] ||
-  fail "the study's figures: $(cat study/study.csv)"
+  fail "the study's rows: $(cat study/study.csv)"
 grep -q "^# machine: .*; 1 node, Slurm job $study\$" study/study.csv || fail "a study does not name its job"
 [ "$(wc -l <nodes.jsonl)" = 90 ] || fail "not all results of two nodes"
 grep -q "checkpoints are in $work/stage" computron-nodes-*.out || fail "nothing was staged"

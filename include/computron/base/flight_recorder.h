@@ -53,7 +53,7 @@ std::string_view text_of(const std::array<char, size>& text) {
 }
 
 // What a file says about its rank beside the records.
-struct FlightFacts {
+struct FlightInfo {
   std::uint64_t job = 0;  // the same in all files of a job
   std::int32_t rank = 0, ranks = 0;
   std::int64_t process = 0;
@@ -66,7 +66,7 @@ struct FlightFacts {
 struct Flight;
 Flight read_flight(const std::filesystem::path& path);
 // Whether its process lives on this node.
-bool still_runs(const FlightFacts& facts);
+bool still_runs(const FlightInfo& info);
 
 class FlightRecorder {
  public:
@@ -133,7 +133,7 @@ class FlightRecorder {
 
 // A file of a rank that has ended, in whatever way.
 struct Flight {
-  FlightFacts facts;
+  FlightInfo info;
   std::vector<FlightRecord> records;  // the oldest first; those that were being written are left out
 };
 // Error{kNoInput} or {kData} naming the file and what is wrong with it.

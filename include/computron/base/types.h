@@ -14,14 +14,12 @@ namespace computron {
 enum class DType : std::uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
 
 constexpr std::size_t size_of(DType t) { return t == DType::kF32 ? 4 : 2; }
-constexpr std::string_view name_of(DType t) {
-  return t == DType::kF32 ? "f32" : t == DType::kF16 ? "f16" : "bf16";
-}
+constexpr std::string_view name_of(DType t) { return t == DType::kF32 ? "f32" : t == DType::kF16 ? "f16" : "bf16"; }
 // "f32", "f16" or "bf16"; throws Error{kUsage} naming `text` otherwise.
 DType parse_dtype(std::string_view text);
 
-// Index of a model in the job's roster, of a page in a (model, stage) layout, of a frame in a pool, of a job's step,
-// of a sequence from its admission until it is closed. The same on every rank.
+// Index of a model in the job's model list, of a page in a (model, stage) layout, of a frame in a pool, of a job's
+// step, of a sequence from its admission until it is closed. The same on every rank.
 using ModelId = std::uint32_t;
 using PageId = std::uint32_t;
 using FrameId = std::uint32_t;

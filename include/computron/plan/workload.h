@@ -15,7 +15,7 @@
 namespace computron {
 
 struct WorkloadModel {
-  std::string id;  // as in a roster
+  std::string id;  // as in a model list
   double rate_per_s = 0;
 };
 

@@ -1,6 +1,6 @@
 // One self-contained HTML page about a run, its trace and scaling studies. Pure: text in, text out.
 //
-// Figures of the metrics file carry their key and value as it stands there (data-figure, data-value), so that a
+// What comes from the metrics file carries its key and value as it stands there (data-figure, data-value), so that a
 // program can read them back.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "computron/report/run_figures.h"
+#include "computron/report/run_metrics.h"
 #include "computron/report/study.h"
 #include "computron/report/trace_spans.h"
 
@@ -16,7 +16,7 @@ namespace computron {
 
 struct ReportContent {
   std::string title;  // empty: one is made
-  std::optional<RunFigures> run = {};
+  std::optional<RunMetrics> run = {};
   std::optional<RunTrace> trace = {};
   std::vector<StudyFile> studies = {};
 };

@@ -1,4 +1,4 @@
-// Figures and foreign text as a report shows them.
+// Numbers and foreign text as a report shows them.
 #pragma once
 
 #include <string>

@@ -20,9 +20,9 @@
 
 #include "computron/base/digest.h"
 #include "computron/base/file_descriptor.h"
+#include "computron/requests/model_list.h"
 #include "computron/sched/request.h"
 #include "computron/storage/line_history.h"
-#include "computron/requests/roster.h"
 #include "computron/storage/seen_ids.h"
 #include "computron/storage/shard.h"
 #include "computron/text/generated_text.h"
@@ -152,7 +152,7 @@ class RequestReader {
   ReaderLimits limits_;
   const LineHistory* history_;
   std::shared_ptr<Spool> spool_;
-  pid_t launcher_;  // that hands on standard input; 0: none
+  pid_t launcher_;           // that hands on standard input; 0: none
   RequestId next_line_ = 0;  // the thread's: behind the last that was not blank
   std::atomic<std::uint64_t> lines_seen_{0};
   std::atomic<std::uint64_t> lines_skipped_{0};

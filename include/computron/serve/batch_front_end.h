@@ -1,4 +1,4 @@
-// A batch: requests from a file or stdin, results to a file, figures of the requests, the progress line.
+// A batch: requests from a file or stdin, results to a file, metrics of the requests, the progress line.
 //
 // The reader and the writer have threads of their own and exchange plain queues with the progress loop. Reading pauses
 // while too many requests wait to be scheduled or too many results wait for the disk.
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "computron/requests/request_reader.h"
 #include "computron/serve/front_end.h"
 #include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
-#include "computron/requests/request_reader.h"
 #include "computron/storage/result_writer.h"
 
 namespace computron {
@@ -74,10 +74,10 @@ class BatchFrontEnd : public FrontEnd {
   double start_s_;
   BatchOptions options_;
 
-  std::map<RequestId, Open> open_;        // by line
+  std::map<RequestId, Open> open_;  // by line
   // Requests that may be what took the job down: each runs alone, when the input has ended and all others are done.
   std::deque<IncomingRequest> suspects_;
-  bool alone_ = false;                    // one of these runs
+  bool alone_ = false;  // one of these runs
   bool input_ended_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;

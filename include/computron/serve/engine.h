@@ -44,8 +44,8 @@ class Engine {
  public:
   // Borrows the first four. Steps and swaps are counted in `metrics`. `start_s`: now_s() at the start of the job's
   // clock, which the scheduler and the front end see.
-  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s,
-         const Drain& drain = {}, const JobHeartbeat& heartbeat = {});
+  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s, const Drain& drain = {},
+         const JobHeartbeat& heartbeat = {});
 
   // Serves until the input has ended and every request has its result, then ends the other ranks' loops. False: some
   // rank was asked to stop (base/stop.h). No step is sent any more then, those on their way are finished if they are
@@ -75,7 +75,7 @@ class Engine {
     std::size_t bytes = 0;
   };
   struct RankTimes {
-    double busy_s = 0;  // latest cumulative figures of the rank
+    double busy_s = 0;  // latest cumulative counts of the rank
     double exposed_s = 0;
     std::uint64_t verified = 0;
     std::uint64_t refetched = 0;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "computron/base/idle.h"
-#include "computron/requests/roster.h"
+#include "computron/requests/model_list.h"
 #include "computron/runtime/swapper.h"
 #include "computron/sched/policy.h"
 
@@ -35,7 +35,7 @@ std::string_view name_of(PolicyChoice policy);
 
 // A number that is 0 is chosen by the program.
 struct JobOptions {
-  std::vector<RosterEntry> models = {};
+  std::vector<ModelEntry> models = {};
   int tp = 0;
   int pp = 0;
   DeviceChoice device = DeviceChoice::kAuto;

@@ -1,4 +1,4 @@
-// The figures of a run (`--metrics FILE.json`, inputs/README.md) and the progress line.
+// The metrics of a run (`--metrics FILE.json`, inputs/README.md) and the progress line.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace computron {
 
-struct SwapFigures {
+struct SwapMetrics {
   std::uint64_t count = 0;                // a model chosen to run with pages missing
   std::uint64_t pages = 0;                // fetched, summed over ranks
   std::uint64_t bytes = 0;                // used bytes fetched, summed over ranks
@@ -24,7 +24,7 @@ struct SwapFigures {
   std::uint64_t refetched = 0;            // pages copied again because they had arrived damaged, summed over ranks
 };
 
-struct StepFigures {
+struct StepMetrics {
   std::uint64_t count = 0;
   std::uint64_t passes = 0;  // steps that were not for fetches alone
   std::uint64_t graphs = 0;  // of them, those that every rank's device was given as one graph
@@ -34,43 +34,43 @@ struct StepFigures {
   std::vector<double> compute_s;
 };
 
-struct CacheFigures {
-  std::uint64_t preemptions = 0;    // sequences preempted because blocks ran out, to be resumed
+struct CacheMetrics {
+  std::uint64_t preemptions = 0;        // sequences preempted because blocks ran out, to be resumed
   std::uint64_t prefix_hit_tokens = 0;  // of prompts, taken from others' (--share-prefixes)
 };
 
 // A model's, and summed or merged the job's.
-struct ServeFigures {
+struct ModelMetrics {
   std::uint64_t requests_ok = 0;
   std::uint64_t requests_failed = 0;
   std::uint64_t prompt_tokens = 0;
   std::uint64_t generated_tokens = 0;
   Distribution latency_s;  // arrival to finish, of the ok ones
   Distribution ttft_s;     // arrival to first token
-  SwapFigures swaps;
-  StepFigures steps;
-  CacheFigures cache;
+  SwapMetrics swaps;
+  StepMetrics steps;
+  CacheMetrics cache;
 };
 
-// What wrote the figures; empty: unknown.
-struct ProgramFacts {
+// What wrote the metrics; empty: unknown.
+struct ProgramInfo {
   std::string version, commit;         // "0.1.0"
   std::string build, compiler;         // "Release", "12.2.0"
   std::vector<std::string> libraries;  // "Open MPI v4.1.4"
 };
 
-struct RunFacts {
+struct RunInfo {
   double wall_s = 0;
   int ranks = 1, tp = 1, pp = 1, groups = 1;
   std::string device;
   double link_gb_per_s = 0;  // per rank: the emulated rate; 0: not held, unknown
   bool link_emulated = false;
-  ProgramFacts program = {};
+  ProgramInfo program = {};
   std::string started = {};                                             // 2026-11-22T01:02:03Z
   std::string host = {};                                                // of rank 0
   std::string slurm_job_id = {};                                        // of rank 0's environment; empty: none
   std::vector<std::pair<std::string, std::string>> configuration = {};  // option, value in effect
-  std::uint32_t attempt = 1;          // at the same output; all figures are this one's
+  std::uint32_t attempt = 1;          // at the same output; all metrics are this one's
   std::uint64_t requests_before = 0;  // had their results when it began
 };
 
@@ -81,21 +81,21 @@ class Metrics {
   // A request with all its parts: ok, or failed if one of them has an error_code.
   void add(std::span<const Completion> parts);
   void add_failure();                                            // a line that never became a request of a model
-  ServeFigures& model(ModelId model) { return models_[model]; }  // for swaps and steps
+  ModelMetrics& model(ModelId model) { return models_[model]; }  // for swaps and steps
   std::uint64_t finished() const;
   std::uint64_t failed() const;
-  ServeFigures counts() const;  // of all models, without the times of requests
+  ModelMetrics counts() const;  // of all models, without the times of requests
   QueueHistory& queues() { return queues_; }
 
-  // The object of inputs/README.md; job-wide figures are the models' merged.
-  std::string to_json(const RunFacts& facts) const;
+  // The object of inputs/README.md; job-wide metrics are the models' merged.
+  std::string to_json(const RunInfo& info) const;
   // Two or three lines for people: requests, tokens/s, swaps, GB/s a rank.
-  std::string summary(const RunFacts& facts) const;
+  std::string summary(const RunInfo& info) const;
 
  private:
-  ServeFigures merged() const;
+  ModelMetrics merged() const;
   std::vector<std::string> ids_;
-  std::vector<ServeFigures> models_;
+  std::vector<ModelMetrics> models_;
   QueueHistory queues_;
   std::uint64_t failed_lines_ = 0;
 };

@@ -17,7 +17,7 @@
 namespace computron {
 
 // The metadata of the models' files, [model], each read by a helper of its own (checkpoint/index_helper.h).
-std::vector<CheckpointIndex> read_indices_apart(const std::vector<RosterEntry>& models);
+std::vector<CheckpointIndex> read_indices_apart(const std::vector<ModelEntry>& models);
 
 // Nothing in it changes once it has been made.
 class ModelSet {
@@ -57,7 +57,7 @@ class ModelSet {
   void check_message_size(const ModelConfig& config, const std::string& id, const MeshShape& mesh) const;
   void make_layouts(const JobOptions& options, const MeshShape& mesh, const RankDevice& device);
 
-  const std::vector<RosterEntry>& entries_;
+  const std::vector<ModelEntry>& entries_;
   int stage_ = 0;
   int max_batch_tokens_ = 0;
   std::size_t page_bytes_ = 0;

@@ -7,25 +7,26 @@
 #include <vector>
 
 #include "computron/comm/mpi.h"
-#include "computron/requests/roster.h"
+#include "computron/requests/model_list.h"
 
 namespace computron {
 
-struct Fact {
+// What a rank must have as rank 0 has it: "the MPI library" and its version.
+struct RankProperty {
   std::string name, value;
 };
 
 // Build of the program; the MPI library, oneDNN and, in a build for GPUs, their runtime and NCCL, by version;
 // the widest vectors that kernels use; and variables that change what libraries compute.
-std::vector<Fact> facts_of_program();
+std::vector<RankProperty> program_properties();
 // One an option of `effective`, lines of KEY=VALUE; without those that nodes may have their own of.
-std::vector<Fact> facts_of_configuration(std::string_view effective);
+std::vector<RankProperty> configuration_properties(std::string_view effective);
 // Collective. Of each model's file as this rank's node sees it, for which one rank of the node reads a little of it
 // (checkpoint/fingerprint.h). Every rank throws VoteError{kNoInput} or {kIo} naming the file.
-std::vector<Fact> facts_of_checkpoints(const Communicator& world, const std::vector<RosterEntry>& models);
+std::vector<RankProperty> checkpoint_properties(const Communicator& world, const std::vector<ModelEntry>& models);
 
-// Collective. Every rank throws VoteError{kConfig} if a fact of some rank differs from rank 0's; it names the fact,
-// the lowest such rank and both values.
-void require_same(const Communicator& world, const std::vector<Fact>& facts);
+// Collective. Every rank throws VoteError{kConfig} if a property of some rank differs from rank 0's; it names the
+// property, the lowest such rank and both values.
+void require_same(const Communicator& world, const std::vector<RankProperty>& properties);
 
 }  // namespace computron

@@ -18,7 +18,7 @@ class ServeHooks {
   virtual ~ServeHooks() = default;
 
   // What rank `rank` will compare with the others' before anything is loaded.
-  virtual void compare(int /*rank*/, std::vector<Fact>& /*facts*/) {}
+  virtual void compare(int /*rank*/, std::vector<RankProperty>& /*properties*/) {}
   // What follows each copy over the link of rank `rank`; empty: nothing. Asked for before a CPU device is made.
   virtual CopyHook copy_hook(int /*rank*/) { return {}; }
   // Rank `rank` has executed a step and is about to report this.

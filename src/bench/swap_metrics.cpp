@@ -1,4 +1,4 @@
-#include "src/bench/swap_figures.h"
+#include "src/bench/swap_metrics.h"
 
 #include <fmt/format.h>
 
@@ -199,7 +199,7 @@ Spread spread_of(std::vector<double> values) {
   return {(values[(n - 1) / 2] + values[n / 2]) / 2, values.front(), values.back()};
 }
 
-SwapSummary figures_of(const std::vector<SwapSample>& samples, const SwapConditions& conditions,
+SwapSummary metrics_of(const std::vector<SwapSample>& samples, const SwapConditions& conditions,
                        const std::optional<SwapBaseline>& baseline) {
   const auto bound = [&](const SwapSample& s) { return bound_of(s, conditions); };
   const auto link = [&](std::size_t rank) { return link_rate_of(conditions.links[rank].plain); };
@@ -227,15 +227,15 @@ SwapSummary figures_of(const std::vector<SwapSample>& samples, const SwapConditi
   return f;
 }
 
-std::string swap_table(const SwapSummary& figures, const SwapConditions& c) {
+std::string swap_table(const SwapSummary& summary, const SwapConditions& c) {
   std::string text = fmt::format(
       "{} swapped requests of 1 token after {} of prompt; tp {} x pp {}, {}; page {:.0f} KiB, "
       "pool {} frames\n{}\n\n",
-      figures.requests, c.prompt_tokens, c.mesh.tp, c.mesh.pp, c.device, static_cast<double>(c.page_bytes) / 1024,
+      summary.requests, c.prompt_tokens, c.mesh.tp, c.mesh.pp, c.device, static_cast<double>(c.page_bytes) / 1024,
       c.frames, link_text(c));
   std::string head = fmt::format("{:8}", ""), median = fmt::format("{:8}", "median");
   std::string low = fmt::format("{:8}", "min"), high = fmt::format("{:8}", "max");
-  for (const Column& column : columns_of(figures)) {
+  for (const Column& column : columns_of(summary)) {
     const std::size_t width = std::max<std::size_t>(std::string(column.head).size(), 9) + 2;
     head += fmt::format("{:>{}}", column.head, width);
     median += fmt::format("{:>{}}", cell(column, &Spread::median), width);
@@ -245,11 +245,11 @@ std::string swap_table(const SwapSummary& figures, const SwapConditions& c) {
   return text + head + "\n" + median + "\n" + low + "\n" + high + "\n";
 }
 
-std::string swap_csv(const SwapSummary& figures, const SwapConditions& c) {
+std::string swap_csv(const SwapSummary& summary, const SwapConditions& c) {
   std::string head = "tp,pp,emulated_gb_per_s,requests,prompt_tokens,page_bytes,frames,shard_bytes";
-  std::string line = fmt::format("{},{},{},{},{},{},{},{:.0f}", c.mesh.tp, c.mesh.pp, c.link_gb_per_s, figures.requests,
-                                 c.prompt_tokens, c.page_bytes, c.frames, figures.shard_bytes);
-  for (const Column& column : columns_of(figures)) {
+  std::string line = fmt::format("{},{},{},{},{},{},{},{:.0f}", c.mesh.tp, c.mesh.pp, c.link_gb_per_s, summary.requests,
+                                 c.prompt_tokens, c.page_bytes, c.frames, summary.shard_bytes);
+  for (const Column& column : columns_of(summary)) {
     head += fmt::format(",{0},{0}_min,{0}_max", column.key);
     for (const auto value : {&Spread::median, &Spread::min, &Spread::max}) {
       line += fmt::format(",{}", column.spread ? cell(column, value) : "");

@@ -1,4 +1,4 @@
-#include "computron/requests/roster.h"
+#include "computron/requests/model_list.h"
 
 #include <fmt/format.h>
 
@@ -28,7 +28,7 @@ constexpr std::size_t kMaxIdBytes = 128;
 }
 
 // `where` names the entry at fault.
-void check_entry(const std::string& where, const RosterEntry& entry, std::set<std::string>& ids) {
+void check_entry(const std::string& where, const ModelEntry& entry, std::set<std::string>& ids) {
   if (!is_model_id(entry.id)) {
     refuse(where, fmt::format("{} is no model id (1 to {} of A-Z a-z 0-9 . _ / -)", shown(entry.id), kMaxIdBytes));
   }
@@ -37,10 +37,10 @@ void check_entry(const std::string& where, const RosterEntry& entry, std::set<st
     refuse(where, fmt::format("the model id '{}' is taken by an earlier entry", entry.id));
 }
 
-RosterEntry parse_argument(const std::string& item) {
+ModelEntry parse_argument(const std::string& item) {
   const std::size_t equals = item.find('=');
   if (equals == std::string::npos) refuse(fmt::format("--model {}", shown(item)), "must be ID=FILE");
-  RosterEntry entry;
+  ModelEntry entry;
   entry.id = item.substr(0, equals);
   entry.path = item.substr(equals + 1);
   return entry;
@@ -48,7 +48,7 @@ RosterEntry parse_argument(const std::string& item) {
 
 std::string read_text(const std::string& file) {
   const auto fail = [&file](const char* why) {
-    throw Error(ExitCode::kNoInput, fmt::format("cannot read the roster '{}': {}", file, why));
+    throw Error(ExitCode::kNoInput, fmt::format("cannot read the model list '{}': {}", file, why));
   };
   std::error_code status;
   if (std::filesystem::exists(file, status) && !std::filesystem::is_regular_file(file, status)) {
@@ -64,10 +64,10 @@ std::string read_text(const std::string& file) {
 json parse_list(const std::string& file) {
   json list;
   if (const auto fault = parse_json(read_text(file), {}, list)) {
-    refuse(fmt::format("roster '{}'", file), cut(fault->message, 200));
+    refuse(fmt::format("model list '{}'", file), cut(fault->message, 200));
   }
   if (!list.is_array() || list.empty()) {
-    refuse(fmt::format("roster '{}'", file), "must be a JSON list of at least one model");
+    refuse(fmt::format("model list '{}'", file), "must be a JSON list of at least one model");
   }
   return list;
 }
@@ -106,9 +106,9 @@ void check_keys(const std::string& where, const json& object) {
   }
 }
 
-RosterEntry parse_object(const std::string& where, const json& object, const std::filesystem::path& folder) {
+ModelEntry parse_object(const std::string& where, const json& object, const std::filesystem::path& folder) {
   check_keys(where, object);
-  RosterEntry entry;
+  ModelEntry entry;
   entry.id = text_of(where, object, "id");
   entry.path = text_of(where, object, "path");
   if (!entry.path.empty()) entry.path = (folder / entry.path).string();  // an absolute path stays itself
@@ -124,8 +124,8 @@ bool is_model_id(std::string_view id) {
   return !id.empty() && id.size() <= kMaxIdBytes && id.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
-std::vector<RosterEntry> parse_model_arguments(const std::vector<std::string>& items) {
-  std::vector<RosterEntry> entries;
+std::vector<ModelEntry> parse_model_arguments(const std::vector<std::string>& items) {
+  std::vector<ModelEntry> entries;
   std::set<std::string> ids;
   for (const std::string& item : items) {
     entries.push_back(parse_argument(item));
@@ -134,12 +134,12 @@ std::vector<RosterEntry> parse_model_arguments(const std::vector<std::string>& i
   return entries;
 }
 
-std::vector<RosterEntry> read_roster(const std::string& file) {
+std::vector<ModelEntry> read_model_list(const std::string& file) {
   const auto folder = std::filesystem::path(file).parent_path();
-  std::vector<RosterEntry> entries;
+  std::vector<ModelEntry> entries;
   std::set<std::string> ids;
   for (const json& object : parse_list(file)) {
-    const auto where = fmt::format("roster '{}', entry {}", file, entries.size());
+    const auto where = fmt::format("model list '{}', entry {}", file, entries.size());
     entries.push_back(parse_object(where, object, folder));
     check_entry(where, entries.back(), ids);
   }

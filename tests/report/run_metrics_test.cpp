@@ -1,4 +1,4 @@
-#include "computron/report/run_figures.h"
+#include "computron/report/run_metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 std::string error_of(const std::string& text) {
   try {
-    parse_run_figures(text, "m.json");
+    parse_run_metrics(text, "m.json");
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kData);
     return error.what();
@@ -30,8 +30,8 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-TEST(RunFigures, AreThoseOfTheFile) {
-  const RunFigures run = parse_run_figures(sample_run(), "m.json");
+TEST(RunMetrics, AreThoseOfTheFile) {
+  const RunMetrics run = parse_run_metrics(sample_run(), "m.json");
   EXPECT_EQ(run.wall_s, 12.5);
   EXPECT_EQ(run.tp, 2);
   EXPECT_EQ(run.link_gb_per_s, 2.0);
@@ -52,12 +52,12 @@ TEST(RunFigures, AreThoseOfTheFile) {
   EXPECT_EQ(run.configuration[1].second, "<out>.jsonl");
 }
 
-TEST(RunFigures, WhatOlderFilesLackIsEmpty) {
+TEST(RunMetrics, WhatOlderFilesLackIsEmpty) {
   std::string text = replaced(sample_run(), R"("computron")", R"("program")");
   text = replaced(text, R"("slurm_job_id")", R"("pbs_job_id")");
   text = replaced(text, R"("over_time")", R"("something")");
   text = replaced(text, R"("configuration")", R"("something else")");
-  const RunFigures run = parse_run_figures(text, "m.json");
+  const RunMetrics run = parse_run_metrics(text, "m.json");
   EXPECT_EQ(run.version, "");
   EXPECT_EQ(run.commit, "");
   EXPECT_TRUE(run.libraries.empty());
@@ -68,7 +68,7 @@ TEST(RunFigures, WhatOlderFilesLackIsEmpty) {
   EXPECT_EQ(run.before, 0u);
 }
 
-TEST(RunFigures, WhatIsWrongIsNamed) {
+TEST(RunMetrics, WhatIsWrongIsNamed) {
   const std::string text = sample_run();
   EXPECT_THAT(error_of(replaced(text, "\"wall_s\"", "\"wall\"")), AllOf(HasSubstr("m.json: wall_s is missing")));
   EXPECT_THAT(error_of(replaced(text, "12.5", "\"12.5\"")),

@@ -1,4 +1,4 @@
-#include "computron/requests/roster.h"
+#include "computron/requests/model_list.h"
 
 #include "tests/requests/requests_support.h"
 
@@ -36,11 +36,11 @@ TEST(ModelArguments, LongestIdIsAccepted) {
   EXPECT_EQ(parse_model_arguments({std::string(128, 'x') + "=m.h5"})[0].id.size(), 128u);
 }
 
-TEST(Roster, ReadsEveryKeyAndResolvesPaths) {
+TEST(ModelList, ReadsEveryKeyAndResolvesPaths) {
   const TemporaryFolder folder;
-  const auto file = folder.write("roster.json", R"([{"id": "a", "path": "sub/a.h5", "pinned": true, "priority": -3},
+  const auto file = folder.write("models.json", R"([{"id": "a", "path": "sub/a.h5", "pinned": true, "priority": -3},
                                                     {"path": "/abs/b.h5", "id": "b"}])");
-  const auto entries = read_roster(file);
+  const auto entries = read_model_list(file);
   ASSERT_EQ(entries.size(), 2u);
   EXPECT_EQ(entries[0].path, folder / "sub/a.h5");
   EXPECT_TRUE(entries[0].pinned);
@@ -50,18 +50,18 @@ TEST(Roster, ReadsEveryKeyAndResolvesPaths) {
   EXPECT_EQ(entries[1].priority, 0);
 }
 
-TEST(Roster, MissingFileOrFolderIsNoInput) {
+TEST(ModelList, MissingFileOrFolderIsNoInput) {
   const TemporaryFolder folder;
-  expect_error(ExitCode::kNoInput, folder / "none.json", [&] { read_roster(folder / "none.json"); });
-  expect_error(ExitCode::kNoInput, "not a regular file", [&] { read_roster(folder / ""); });
+  expect_error(ExitCode::kNoInput, folder / "none.json", [&] { read_model_list(folder / "none.json"); });
+  expect_error(ExitCode::kNoInput, "not a regular file", [&] { read_model_list(folder / ""); });
 }
 
-TEST(Roster, BadContentNamesFileEntryAndKey) {
+TEST(ModelList, BadContentNamesFileEntryAndKey) {
   const TemporaryFolder folder;
   const auto refused = [&folder](const std::string& text, const std::string& part) {
     const auto file = folder.write("bad.json", text);
-    expect_error(ExitCode::kUsage, part, [&] { read_roster(file); });
-    expect_error(ExitCode::kUsage, file, [&] { read_roster(file); });
+    expect_error(ExitCode::kUsage, part, [&] { read_model_list(file); });
+    expect_error(ExitCode::kUsage, file, [&] { read_model_list(file); });
   };
   refused("", "parse error");
   refused("[{\"id\": \"a\",]", "column");

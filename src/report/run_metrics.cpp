@@ -1,4 +1,4 @@
-#include "computron/report/run_figures.h"
+#include "computron/report/run_metrics.h"
 
 #include <fmt/format.h>
 
@@ -90,8 +90,8 @@ class Field {
   const std::string& file_;
 };
 
-DistributionFigures distribution(const Field& field) {
-  DistributionFigures d{field.at("mean").optional(), field.at("p50").optional(), field.at("p90").optional(),
+DistributionMetrics distribution(const Field& field) {
+  DistributionMetrics d{field.at("mean").optional(), field.at("p50").optional(), field.at("p90").optional(),
                         field.at("p99").optional(),  field.at("max").optional(), {}};
   if (field.has("percentiles")) {
     field.at("percentiles").each([&](const Field& value) { d.percentiles.push_back(value.number()); });
@@ -105,7 +105,7 @@ std::vector<std::uint64_t> counts(const Field& field) {
   return values;
 }
 
-void read_swaps(const Field& swaps, GroupFigures& group) {
+void read_swaps(const Field& swaps, GroupMetrics& group) {
   group.swaps = swaps.at("count").count();
   group.pages = swaps.at("pages").count();
   group.bytes = swaps.at("bytes").count();
@@ -115,8 +115,8 @@ void read_swaps(const Field& swaps, GroupFigures& group) {
   group.link_fraction = swaps.at("link_fraction").optional();
 }
 
-GroupFigures group_figures(const std::string& id, const Field& field) {
-  GroupFigures group;
+GroupMetrics group_metrics(const std::string& id, const Field& field) {
+  GroupMetrics group;
   group.id = id;
   const Field requests = field.at("requests"), tokens = field.at("tokens"), steps = field.at("steps");
   group.total = requests.at("total").count();
@@ -136,7 +136,7 @@ GroupFigures group_figures(const std::string& id, const Field& field) {
   return group;
 }
 
-void read_facts(const Field& root, RunFigures& run) {
+void read_info(const Field& root, RunMetrics& run) {
   run.wall_s = root.at("wall_s").amount();
   const Field mesh = root.at("mesh"), link = root.at("link");
   run.ranks = mesh.at("ranks").ranks();
@@ -148,7 +148,7 @@ void read_facts(const Field& root, RunFigures& run) {
   run.link_emulated = link.at("emulated").boolean();
 }
 
-void read_program(const Field& program, RunFigures& run) {
+void read_program(const Field& program, RunMetrics& run) {
   run.version = program.at("version").string();
   if (program.has("commit")) run.commit = program.at("commit").string();
   if (program.has("build")) run.build = program.at("build").string();
@@ -157,7 +157,7 @@ void read_program(const Field& program, RunFigures& run) {
   program.at("libraries").each([&](const Field& library) { run.libraries.push_back(library.string()); });
 }
 
-void read_additions(const Field& root, RunFigures& run) {
+void read_additions(const Field& root, RunMetrics& run) {
   if (root.has("computron")) read_program(root.at("computron"), run);
   if (root.has("job") && root.at("job").has("slurm_job_id")) {
     run.slurm_job_id = root.at("job").at("slurm_job_id").string();
@@ -188,15 +188,15 @@ Json parse(std::string_view text, const std::string& file) {
 
 }  // namespace
 
-RunFigures parse_run_figures(std::string_view text, const std::string& file) {
+RunMetrics parse_run_metrics(std::string_view text, const std::string& file) {
   const Json json = parse(text, file);
   const Field root(json, "", file);
-  RunFigures run;
-  read_facts(root, run);
-  run.job = group_figures("", root);
+  RunMetrics run;
+  read_info(root, run);
+  run.job = group_metrics("", root);
   if (root.has("open")) run.job.open = counts(root.at("open"));
   root.at("models").each_named(
-      [&](const std::string& id, const Field& field) { run.models.push_back(group_figures(id, field)); });
+      [&](const std::string& id, const Field& field) { run.models.push_back(group_metrics(id, field)); });
   read_additions(root, run);
   return run;
 }

@@ -11,46 +11,46 @@
 namespace computron {
 
 // What is not known is absent. Older files lack what is marked °; its lists are empty then.
-struct DistributionFigures {
+struct DistributionMetrics {
   std::optional<double> mean, p50, p90, p99, max;
   std::vector<double> percentiles;  // ° [i] of 0 % to 100 %, evenly spaced
 };
 
-struct GroupFigures {
+struct GroupMetrics {
   std::string id;  // model; empty: the job
   std::uint64_t total = 0, ok = 0, failed = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
   std::optional<double> generated_per_s;
-  DistributionFigures latency_s, ttft_s;
+  DistributionMetrics latency_s, ttft_s;
   std::uint64_t swaps = 0, pages = 0, bytes = 0;
   double busy_s = 0, exposed_s = 0;
   std::optional<double> gb_per_s_per_rank, link_fraction;
   std::uint64_t steps = 0;
   std::uint64_t graphs = 0;  // ° passes that devices were given as one graph
   std::optional<double> step_mean_us, step_overhead_us;
-  std::vector<std::uint64_t> open;  // ° requests waiting and running, at each time of RunFigures::interval_s
+  std::vector<std::uint64_t> open;  // ° requests waiting and running, at each time of RunMetrics::interval_s
 };
 
-struct RunFigures {
+struct RunMetrics {
   double wall_s = 0;
   int ranks = 1, tp = 1, pp = 1, groups = 1;
   std::string device;
   std::optional<double> link_gb_per_s;  // of a rank
   bool link_emulated = false;
-  GroupFigures job;
-  std::vector<GroupFigures> models;
-  std::string version, started, host;  // °
+  GroupMetrics job;
+  std::vector<GroupMetrics> models;
+  std::string version, started, host;   // °
   std::string commit, build, compiler;  // ° of the program
   std::vector<std::string> libraries;   // °
   std::string slurm_job_id;             // °
-  std::uint64_t attempt = 1;           // ° at the same output; all figures are this one's
-  std::uint64_t before = 0;            // ° requests that had their results when it began
-  double interval_s = 0;               // ° between two figures of a list over time; 0: there is none
-  std::vector<std::uint64_t> waiting;  // ° requests that no step has begun; GroupFigures::open has those that run too
+  std::uint64_t attempt = 1;            // ° at the same output; all metrics are this one's
+  std::uint64_t before = 0;             // ° requests that had their results when it began
+  double interval_s = 0;                // ° between two values of a list over time; 0: there is none
+  std::vector<std::uint64_t> waiting;   // ° requests that no step has begun; GroupMetrics::open has those that run too
   std::vector<std::pair<std::string, std::string>> configuration;  // ° option, value
 };
 
-// `file` is named in what is wrong: Error{kData} for anything but the figures of a run.
-RunFigures parse_run_figures(std::string_view text, const std::string& file);
+// `file` is named in what is wrong: Error{kData} for anything but the metrics of a run.
+RunMetrics parse_run_metrics(std::string_view text, const std::string& file);
 
 }  // namespace computron

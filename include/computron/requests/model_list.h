@@ -1,4 +1,4 @@
-// The models of a job: `--model ID=FILE.h5 ...` or `--models ROSTER.json`.
+// The models of a job: `--model ID=FILE.h5 ...` or `--models FILE.json`.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace computron {
 
-struct RosterEntry {
+struct ModelEntry {
   std::string id;    // [A-Za-z0-9._/-]{1,128}, unique
   std::string path;  // several ids may name one file
   bool pinned = false;
@@ -20,10 +20,10 @@ struct RosterEntry {
 
 bool is_model_id(std::string_view id);
 // Each item is "ID=FILE". Error{kUsage} naming the item.
-std::vector<RosterEntry> parse_model_arguments(const std::vector<std::string>& items);
-// A JSON list of {"id", "path", "pinned"?, "priority"?}; relative paths are relative to the roster's folder.
+std::vector<ModelEntry> parse_model_arguments(const std::vector<std::string>& items);
+// A JSON list of {"id", "path", "pinned"?, "priority"?}; relative paths are relative to the list's folder.
 // Error{kNoInput} or {kUsage} naming file, entry and key.
-std::vector<RosterEntry> read_roster(const std::string& file);
+std::vector<ModelEntry> read_model_list(const std::string& file);
 
 // What the front end knows of a loaded model.
 struct ServedModel {

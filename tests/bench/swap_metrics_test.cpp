@@ -1,5 +1,5 @@
-// Figures of the swap experiment from samples made by hand.
-#include "src/bench/swap_figures.h"
+// Metrics of the swap experiment from samples made by hand.
+#include "src/bench/swap_metrics.h"
 
 #include <gmock/gmock.h>
 
@@ -78,7 +78,7 @@ TEST(SwapSummary, TakesTheSlowestRankOfEveryRequest) {
   const std::vector<SwapSample> samples = {sample_of(0.42, 0.1, {{0.400, 400'000'000}, {0.410, 400'000'000}}),
                                            sample_of(0.46, 0.1, {{0.440, 400'000'000}, {0.400, 400'000'000}})};
   const SwapConditions conditions = conditions_of({2, 1}, {1});
-  const SwapSummary summary = figures_of(samples, conditions, SwapBaseline{.load_s = 0.85, .shard_bytes = 8e8});
+  const SwapSummary summary = metrics_of(samples, conditions, SwapBaseline{.load_s = 0.85, .shard_bytes = 8e8});
   EXPECT_EQ(summary.requests, 2);
   EXPECT_NEAR(summary.load_s.median, 0.425, 1e-12);
   EXPECT_NEAR(summary.gb_per_s.min, 0.4 / 0.44, 1e-9);
@@ -94,7 +94,7 @@ TEST(SwapSummary, TakesTheSlowestRankOfEveryRequest) {
 
 TEST(SwapSummary, HasNoSkewBetweenStages) {
   const std::vector<SwapSample> samples = {sample_of(0.4, 0.1, {{0.4, 400'000'000}, {0.2, 100'000'000}})};
-  const SwapSummary summary = figures_of(samples, conditions_of({1, 2}, {0.5, 0.5}), std::nullopt);
+  const SwapSummary summary = metrics_of(samples, conditions_of({1, 2}, {0.5, 0.5}), std::nullopt);
   EXPECT_FALSE(summary.skew);
   EXPECT_FALSE(summary.speed_up);
 }
@@ -102,7 +102,7 @@ TEST(SwapSummary, HasNoSkewBetweenStages) {
 TEST(SwapSummary, ShowsUnitsAndNamesTheEmulatedLink) {
   const std::vector<SwapSample> samples = {sample_of(0.42, 0.1, {{0.4, 400'000'000}})};
   const SwapConditions conditions = conditions_of({1, 1}, {1});
-  const SwapSummary summary = figures_of(samples, conditions, std::nullopt);
+  const SwapSummary summary = metrics_of(samples, conditions, std::nullopt);
   for (const char* part : {"emulated, 1 GB/s", "load ms", "response ms", "GB/s a rank", "400.0", "410.0"}) {
     EXPECT_THAT(swap_table(summary, conditions), HasSubstr(part));
   }
@@ -115,7 +115,7 @@ TEST(SwapBaseline, IsReadFromARunOfOneRankOnly) {
     const std::vector<RankCopies> copies(static_cast<std::size_t>(mesh.ranks()), {0.4, 400'000'000});
     const std::vector<SwapSample> samples = {sample_of(0.42, 0.1, copies)};
     const SwapConditions conditions = conditions_of(mesh, {1});
-    return swap_json(figures_of(samples, conditions, std::nullopt), conditions, samples);
+    return swap_json(metrics_of(samples, conditions, std::nullopt), conditions, samples);
   };
   const SwapBaseline baseline = read_baseline(written({1, 1}), "base.json");
   EXPECT_EQ(baseline.load_s, 0.4);

@@ -1,4 +1,4 @@
-#include "src/bench/workload_figures.h"
+#include "src/bench/workload_metrics.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "computron/report/trace_figures.h"
+#include "computron/report/trace_metrics.h"
 
 #include <algorithm>
 #include <limits>
@@ -113,13 +113,13 @@ RankActivity activity_of(const RankSpans& spans) {
   return activity;
 }
 
-double OverlapFigures::hidden_fraction() const {
+double OverlapMetrics::hidden_fraction() const {
   const double copying_s = both_s + copy_only_s;
   return copying_s > 0 ? both_s / copying_s : std::numeric_limits<double>::quiet_NaN();
 }
 
-OverlapFigures overlap_of(const std::vector<RankActivity>& ranks) {
-  OverlapFigures sum;
+OverlapMetrics overlap_of(const std::vector<RankActivity>& ranks) {
+  OverlapMetrics sum;
   const double share = 1.0 / static_cast<double>(std::max<std::size_t>(1, ranks.size()));
   for (const RankActivity& rank : ranks) {
     const double both_s = total_s(common(rank.computing, rank.copying));

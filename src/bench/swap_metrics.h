@@ -1,4 +1,4 @@
-// What a swap costs and what it must cost: figures of the swap experiment beside their bound, and how they are shown.
+// What a swap costs and what it must cost: metrics of the swap experiment beside their bound, and how they are shown.
 // Pure.
 #pragma once
 
@@ -45,9 +45,9 @@ struct SwapConditions {
 //
 //   max(Σ C_s + copying, max over s of (T_s + Σ over later stages of C)) + one page
 //
-// T_s: bytes moved ÷ the slowest link of the stage (upper quartile of its plain copies). C_s: the resident response times the
-// stage's share of the multiplications. copying: where the cores are busy, the longest any rank's bytes take at the
-// rate of plain copies past an emulated link; else 0. Everything as measured in the same run.
+// T_s: bytes moved ÷ the slowest link of the stage (upper quartile of its plain copies). C_s: the resident response
+// times the stage's share of the multiplications. copying: where the cores are busy, the longest any rank's bytes take
+// at the rate of plain copies past an emulated link; else 0. Everything as measured in the same run.
 struct SwapBound {
   double transfer_and_compute_s = 0;
   double page_s = 0;
@@ -82,12 +82,12 @@ struct SwapBaseline {
   double shard_bytes = 0;
 };
 
-SwapSummary figures_of(const std::vector<SwapSample>& samples, const SwapConditions& conditions,
+SwapSummary metrics_of(const std::vector<SwapSample>& samples, const SwapConditions& conditions,
                        const std::optional<SwapBaseline>& baseline);
 
-std::string swap_table(const SwapSummary& figures, const SwapConditions& conditions);
-std::string swap_csv(const SwapSummary& figures, const SwapConditions& conditions);  // a head and a line
-std::string swap_json(const SwapSummary& figures, const SwapConditions& conditions,
+std::string swap_table(const SwapSummary& summary, const SwapConditions& conditions);
+std::string swap_csv(const SwapSummary& summary, const SwapConditions& conditions);  // a head and a line
+std::string swap_json(const SwapSummary& summary, const SwapConditions& conditions,
                       const std::vector<SwapSample>& samples);
 // From what swap_json() wrote for one rank. Error{kData} naming `file`.
 SwapBaseline read_baseline(const std::string& text, const std::string& file);

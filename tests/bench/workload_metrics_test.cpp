@@ -1,4 +1,4 @@
-#include "src/bench/workload_figures.h"
+#include "src/bench/workload_metrics.h"
 
 #include <gmock/gmock.h>
 
@@ -43,12 +43,12 @@ WorkloadConditions conditions() {
   return c;
 }
 
-TEST(WorkloadFigures, LatenciesAreByRequest) {
+TEST(WorkloadMetrics, LatenciesAreByRequest) {
   EXPECT_THAT(latencies_of({completion(1, 2, 2.5), completion(0, 1, 3)}), ElementsAre(2, 0.5));
   EXPECT_THROW(latencies_of({completion(1, 2, 2.5), completion(1, 1, 3)}), Error);
 }
 
-TEST(WorkloadFigures, PercentilesAreNearestRanks) {
+TEST(WorkloadMetrics, PercentilesAreNearestRanks) {
   const LatencySummary hundred = summary_of(up_to(100)), three = summary_of(up_to(3));
   EXPECT_DOUBLE_EQ(hundred.mean_s, 50.5);
   EXPECT_DOUBLE_EQ(hundred.p50_s, 50);
@@ -57,7 +57,7 @@ TEST(WorkloadFigures, PercentilesAreNearestRanks) {
   EXPECT_DOUBLE_EQ(three.p99_s, 3);
 }
 
-TEST(WorkloadFigures, ComparesBothTimes) {
+TEST(WorkloadMetrics, ComparesBothTimes) {
   const json object = json::parse(workload_json({comparison()}, conditions()));
   const json& run = object.at("policies").at(0);
   EXPECT_DOUBLE_EQ(run.at("real").at("mean_s"), 2.5);
@@ -72,7 +72,7 @@ TEST(WorkloadFigures, ComparesBothTimes) {
   EXPECT_THAT(table, HasSubstr("1.500"));  // bytes
 }
 
-TEST(WorkloadFigures, ALineAPolicyWithAsManyFieldsAsTheHead) {
+TEST(WorkloadMetrics, ALineAPolicyWithAsManyFieldsAsTheHead) {
   std::istringstream lines(workload_csv({comparison(), comparison()}, conditions()));
   std::vector<std::ptrdiff_t> commas;
   for (std::string line; std::getline(lines, line);) commas.push_back(std::count(line.begin(), line.end(), ','));

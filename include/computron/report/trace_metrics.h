@@ -31,11 +31,11 @@ struct RankActivity {
 RankActivity activity_of(const RankSpans& spans);
 
 // Means over ranks, seconds.
-struct OverlapFigures {
+struct OverlapMetrics {
   double both_s = 0, compute_only_s = 0, copy_only_s = 0;
   double hidden_fraction() const;  // of the copying: with compute beside it; NaN: nothing was copied
 };
-OverlapFigures overlap_of(const std::vector<RankActivity>& ranks);
+OverlapMetrics overlap_of(const std::vector<RankActivity>& ranks);
 
 // GB/s that crossed a rank's link in each of `columns` equal parts of [0, end_s), as if each copy were even.
 std::vector<double> link_rate(const RankSpans& spans, double end_s, std::size_t columns);
