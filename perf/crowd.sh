@@ -101,7 +101,7 @@ decoded=$(of_all decoded_s) prompt=$(of_all prompt_s)
   printf 'Steady: %s sequences that only decode, %.1f ms a step, %.0f tokens/s; passes full of prompts, %.0f tokens/s.\n\n' \
     "$sequences" "$(calculate 'n * s * 1e3' "n=$sequences" "s=$decoded")" "$(calculate '1 / s' "s=$decoded")" \
     "$(calculate '1 / s' "s=$prompt")"
-  awk "$awk_functions"' BEGIN { head("pool|wall s|tokens/s|of steady|target|of both|generated/s|set aside|first token p50|p99|max s|latency p50|p99|max s|failed") }'
+  awk "$awk_functions"' BEGIN { head("pool|wall s|tokens/s|of steady|target|of both|generated/s|preempted|first token p50|p99|max s|latency p50|p99|max s|failed") }'
   for runs in ample scarce; do
     pool=${!runs}
     steady=$(ratio $runs 'tokens / wall * decoded')

@@ -55,10 +55,9 @@ void add_resuming_options(CLI::App& app, ServeOptions& o) {
 }
 
 void add_watchdog_options(CLI::App& app, ServeOptions& o) {
-  app.add_option(
-         "--watchdog", o.watchdog,
-         "Deadlines after which a job that stands still ends, times this: twice 60 s without a sign of a rank, 20 "
-         "s of no progress beyond 4 times what a step should take; 0: none, as where a debugger stops a rank")
+  app.add_option("--watchdog", o.watchdog,
+                 "Deadlines after which a job that stalls ends, times this: twice 60 s without a sign of a rank, 20 "
+                 "s of no progress beyond 4 times what a step should take; 0: none, as where a debugger stops a rank")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--recorder", o.recorder,
                  "Folder of each rank's last events, for `computron postmortem`; on every node (default: $TMPDIR or "

@@ -96,14 +96,14 @@ class StepExperiment : public FrontEnd {
   StepExperiment(const BenchStepOptions& options, Metrics& metrics) : options_(options), metrics_(metrics) {}
 
   bool take_input(Scheduler& scheduler, double now) override {
-    if (open_ > 0 || closed_) return false;
+    if (unfinished_ > 0 || closed_) return false;
     if (samples_.size() == options_.sequences.size()) {
       scheduler.close_input();
       return closed_ = true;
     }
-    open_ = options_.sequences[samples_.size()];
-    samples_.push_back({.sequences = open_, .steps = {}});
-    for (int i = 0; i < open_; ++i) scheduler.submit(request(now));
+    unfinished_ = options_.sequences[samples_.size()];
+    samples_.push_back({.sequences = unfinished_, .steps = {}});
+    for (int i = 0; i < unfinished_; ++i) scheduler.submit(request(now));
     own_before_ = metrics_.model(0).steps;
     before_s_ = 0;
     return true;
@@ -113,7 +113,7 @@ class StepExperiment : public FrontEnd {
     for (const Completion& completion : completions) {
       if (!completion.error_code.empty()) throw ConfigError("bench step: " + completion.error_message);
     }
-    open_ -= static_cast<int>(completions.size());
+    unfinished_ -= static_cast<int>(completions.size());
     const StepMetrics& own = metrics_.model(0).steps;
     samples_.back().own_s = own.overhead_s - own_before_.overhead_s;
     samples_.back().own_steps = own.count - own_before_.count;
@@ -148,7 +148,7 @@ class StepExperiment : public FrontEnd {
   const BenchStepOptions& options_;
   Metrics& metrics_;
   RequestId next_ = 0;
-  int open_ = 0;
+  int unfinished_ = 0;
   bool closed_ = false;
   double before_s_ = 0;
   StepMetrics own_before_;

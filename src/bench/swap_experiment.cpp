@@ -24,16 +24,16 @@ SwapExperiment::SwapExperiment(const Job& job, const SwapExperimentOptions& opti
       throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder: it generates nothing", model.id));
     }
     if (options.prompt_tokens >= model.config.max_positions || model.config.vocab <= kFirstToken) {
-      throw Error(ExitCode::kUsage, fmt::format("--prompt-tokens {}: model {} takes {} positions and {} tokens",
-                                                options.prompt_tokens, model.id, model.config.max_positions,
-                                                model.config.vocab));
+      throw Error(ExitCode::kUsage,
+                  fmt::format("--prompt-tokens {}: model {} takes {} positions and {} tokens", options.prompt_tokens,
+                              model.id, model.config.max_positions, model.config.vocab));
     }
   }
 }
 
 bool SwapExperiment::take_input(Scheduler& scheduler, double now) {
   if (outstanding_ || closed_) return false;
-  if (turn_ == 2 * (options_.warmup + options_.requests)) {
+  if (answered_ == 2 * (options_.warmup + options_.requests)) {
     scheduler.close_input();
     return closed_ = true;
   }
@@ -45,9 +45,9 @@ bool SwapExperiment::take_input(Scheduler& scheduler, double now) {
 }
 
 Request SwapExperiment::request() const {
-  const int number = turn_ / 2;
+  const int number = answered_ / 2;
   Request request;
-  request.id = static_cast<RequestId>(turn_);
+  request.id = static_cast<RequestId>(answered_);
   request.model = static_cast<ModelId>(number % static_cast<int>(models_.size()));
   const int tokens = models_[request.model].config.vocab - kFirstToken;
   for (int i = 0; i < options_.prompt_tokens; ++i) {
@@ -81,7 +81,7 @@ void SwapExperiment::put_results(std::vector<Completion> completions, double /*n
         fmt::format("a request for {} failed: {}", models_[completion.model].id, completion.error_message));
   }
   repeated() ? take_resident(completion) : take_swapped(completion);
-  ++turn_;
+  ++answered_;
   outstanding_ = false;
 }
 
@@ -105,7 +105,7 @@ void SwapExperiment::take_resident(const Completion& completion) {
   const bool same = answer.token == answer_.token && answer.logprob == answer_.logprob;
   if (!same) throw Error(ExitCode::kInternal, model + " answers otherwise when it is resident");
   sample_.exec_s = completion.finished_s - completion.arrival_s;
-  if (turn_ / 2 >= options_.warmup) samples_.push_back(sample_);
+  if (answered_ / 2 >= options_.warmup) samples_.push_back(sample_);
 }
 
 }  // namespace computron

@@ -32,14 +32,14 @@ class SwapExperiment : public FrontEnd {
 
  private:
   Request request() const;
-  bool repeated() const { return turn_ % 2 == 1; }
+  bool repeated() const { return answered_ % 2 == 1; }
   std::vector<RankCopies> copies_since_submit() const;
   void take_swapped(const Completion& completion);
   void take_resident(const Completion& completion);
 
   std::vector<ServedModel> models_;
   SwapExperimentOptions options_;
-  int turn_ = 0;  // requests answered
+  int answered_ = 0;  // requests
   bool outstanding_ = false;
   bool closed_ = false;
   std::vector<RankCopies> so_far_, at_submit_;  // [rank]

@@ -27,7 +27,7 @@ std::vector<double> latencies_of(const std::vector<Completion>& completions);
 // Predictions that the real run's scheduler ended with, of the first model and summed over the stages.
 struct LearnedCosts {
   double request_s = 0;  // pass of one prompt
-  double batch_s = 0;    // pass of as many prompts as may be open
+  double batch_s = 0;    // pass of as many prompts as may run at once
   double swap_s = 0;     // transfer of the model, slowest stage
 };
 

@@ -132,7 +132,7 @@ GroupMetrics group_metrics(const std::string& id, const Field& field) {
   if (steps.has("graphs")) group.graphs = steps.at("graphs").count();
   group.step_mean_us = steps.at("mean_us").optional();
   group.step_overhead_us = steps.at("overhead_us").optional();
-  if (field.has("open")) group.open = counts(field.at("open"));
+  if (field.has("open")) group.unfinished = counts(field.at("open"));
   return group;
 }
 
@@ -194,7 +194,7 @@ RunMetrics parse_run_metrics(std::string_view text, const std::string& file) {
   RunMetrics run;
   read_info(root, run);
   run.job = group_metrics("", root);
-  if (root.has("open")) run.job.open = counts(root.at("open"));
+  if (root.has("open")) run.job.unfinished = counts(root.at("open"));
   root.at("models").each_named(
       [&](const std::string& id, const Field& field) { run.models.push_back(group_metrics(id, field)); });
   read_additions(root, run);

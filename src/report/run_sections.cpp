@@ -179,12 +179,12 @@ std::vector<double> doubles(const std::vector<std::uint64_t>& values, std::size_
 }
 
 // Models with a colour each, then the others together.
-std::vector<ChartBand> open_bands(const RunMetrics& run, const ModelColours& colours) {
-  const std::size_t columns = run.job.open.size();
+std::vector<ChartBand> unfinished_bands(const RunMetrics& run, const ModelColours& colours) {
+  const std::size_t columns = run.job.unfinished.size();
   std::vector<ChartBand> bands;
   ChartBand others{colours.others_name(), kOtherClass, std::vector<double>(columns, 0)};
   for (const GroupMetrics& model : run.models) {
-    const std::vector<double> heights = doubles(model.open, columns);
+    const std::vector<double> heights = doubles(model.unfinished, columns);
     if (colours.own(model.id)) bands.push_back({model.id, colours.of(model.id), heights});
     for (std::size_t i = 0; i < columns && !colours.own(model.id); ++i) others.heights[i] += heights[i];
   }
@@ -220,7 +220,7 @@ std::string model_table(const RunMetrics& run) {
   return fmt::format(
       "<div class=\"scroll\"><table>\n<thead>{}</thead>\n<tbody>\n{}</tbody></table></div>\n"
       "<p class=\"note\">First token and latency count from a request's arrival; percentiles by nearest rank. Moved: "
-      "bytes of pages fetched, all ranks. GB/s: of a rank while it copies. Waited: compute stood still for pages, "
+      "bytes of pages fetched, all ranks. GB/s: of a rank while it copies. Waited: compute stalled for pages, "
       "slowest rank. Failed lines that name "
       "no model are in the first row only.</p>\n",
       kModelHead, rows);
@@ -232,21 +232,22 @@ std::string latency_section(const RunMetrics& run, const ModelColours& colours) 
 }
 
 std::string queue_figure(const RunMetrics& run, const ModelColours& colours) {
-  if (run.interval_s <= 0 || run.job.open.size() < 2) return {};
-  const double end_s = run.interval_s * double(run.job.open.size());
+  if (run.interval_s <= 0 || run.job.unfinished.size() < 2) return {};
+  const double end_s = run.interval_s * double(run.job.unfinished.size());
   const TimeUnit unit = time_unit(end_s);
   Chart chart;
   chart.title = "Requests waiting and running";
   chart.width = 1120;
   chart.height = 260;
   chart.x = exact_axis(fmt::format("{} since the start of the service", unit.name), 0, end_s * unit.per_second);
-  chart.bands = open_bands(run, colours);
+  chart.bands = unfinished_bands(run, colours);
   ChartLine waiting{"of these waiting, all models", kReferenceClass, {}, false, true};
   for (std::size_t i = 0; i < run.waiting.size(); ++i) {
     waiting.points.push_back({run.interval_s * unit.per_second * double(i), double(run.waiting[i])});
   }
   chart.lines.push_back(std::move(waiting));
-  chart.y = linear_axis("requests", 0, double(*std::max_element(run.job.open.begin(), run.job.open.end())), 5);
+  chart.y =
+      linear_axis("requests", 0, double(*std::max_element(run.job.unfinished.begin(), run.job.unfinished.end())), 5);
   return figure(
       chart.title, to_svg(chart, ChartPlace::kPage),
       fmt::format("By model, as known every {}; lines that wait in the input are not counted before they are read.",

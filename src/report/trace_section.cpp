@@ -105,7 +105,7 @@ std::string lanes_figure(const RunTrace& trace, const std::vector<RankView>& vie
   chart.lane_height = views.size() > 16 ? 8 : views.size() > 4 ? 13 : 18;
   for (std::size_t i = 0; i < shown; ++i) add_lanes(views[i], trace, colours, columns, chart.lanes);
   std::string caption = fmt::format(
-      "Upper row: the model whose pass the rank computes, and where compute stood still. Lower row: the model whose "
+      "Upper row: the model whose pass the rank computes, and where compute stalled. Lower row: the model whose "
       "pages cross its link. A column is {}; the height that is filled is the time that it was so.",
       format_time(trace.end_s / static_cast<double>(columns)));
   if (shown < views.size()) caption += fmt::format(" The first {} of {} ranks.", shown, views.size());

@@ -53,8 +53,8 @@ bool BatchFrontEnd::note_input_end(Scheduler& scheduler) {
 }
 
 std::string BatchFrontEnd::unfinished() const {
-  return fmt::format("{} lines have no result, {} more wait to run alone behind them, the input {}", open_.size(),
-                     suspects_.size(), reader_.finished() ? "has ended" : "is open");
+  return fmt::format("{} lines have no result, {} more wait to run alone behind them, the input {}",
+                     unfinished_lines_.size(), suspects_.size(), reader_.finished() ? "has ended" : "is open");
 }
 
 bool BatchFrontEnd::room(const Scheduler& scheduler) { return !scheduler.is_full() && writer_.has_room(); }
@@ -78,9 +78,9 @@ void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& 
   writer_.write(incoming.line, format_failure(incoming, failure));
 }
 
-// The next one, once nothing else is open.
+// The next one, once no other line is unfinished.
 bool BatchFrontEnd::take_suspect(Scheduler& scheduler, double now) {
-  if (!open_.empty()) return false;
+  if (!unfinished_lines_.empty()) return false;
   IncomingRequest incoming = std::move(suspects_.front());
   suspects_.pop_front();
   alone_ = true;
@@ -91,10 +91,12 @@ bool BatchFrontEnd::take_suspect(Scheduler& scheduler, double now) {
 void BatchFrontEnd::submit(IncomingRequest incoming, Scheduler& scheduler, double now) {
   const RequestId line = incoming.line;
   const std::size_t count = std::get<RequestParts>(incoming.content).size();
-  Open& open = open_.emplace(line, Open{std::move(incoming), std::vector<Completion>(count), count}).first->second;
-  RequestParts& parts = std::get<RequestParts>(open.incoming.content);
-  open.model = parts.front().model;
-  ++queues_[open.model].waiting;
+  UnfinishedLine& unfinished =
+      unfinished_lines_.emplace(line, UnfinishedLine{std::move(incoming), std::vector<Completion>(count), count})
+          .first->second;
+  RequestParts& parts = std::get<RequestParts>(unfinished.incoming.content);
+  unfinished.model = parts.front().model;
+  ++queues_[unfinished.model].waiting;
   for (Request& request : parts) {
     if (!options_.replay) request.arrival_s = options_.live ? now : 0;
     scheduler.submit(std::move(request));
@@ -103,31 +105,32 @@ void BatchFrontEnd::submit(IncomingRequest incoming, Scheduler& scheduler, doubl
 
 void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*now*/) {
   for (Completion& completion : completions) {
-    const auto open = open_.find(completion.id);
-    ensure(open != open_.end() && completion.part < open->second.parts.size(), "a completion of no request");
-    Completion& part = open->second.parts[completion.part];
+    const auto unfinished = unfinished_lines_.find(completion.id);
+    ensure(unfinished != unfinished_lines_.end() && completion.part < unfinished->second.parts.size(),
+           "a completion of no request");
+    Completion& part = unfinished->second.parts[completion.part];
     part = std::move(completion);
-    if (--open->second.missing > 0) continue;
-    QueueDepth& queue = queues_[open->second.model];
-    --(open->second.begun ? queue.running : queue.waiting);
-    put_result(open->second);
-    open_.erase(open);
+    if (--unfinished->second.missing > 0) continue;
+    QueueDepth& queue = queues_[unfinished->second.model];
+    --(unfinished->second.begun ? queue.running : queue.waiting);
+    put_result(unfinished->second);
+    unfinished_lines_.erase(unfinished);
   }
 }
 
-void BatchFrontEnd::put_result(const Open& open) {
-  metrics_.add(open.parts);
-  for (const Completion& part : open.parts) generated_tokens_ += part.generated_tokens;
-  writer_.write(open.incoming.line, format_result(open.incoming, open.parts, models_[open.parts.front().model].config));
+void BatchFrontEnd::put_result(const UnfinishedLine& line) {
+  metrics_.add(line.parts);
+  for (const Completion& part : line.parts) generated_tokens_ += part.generated_tokens;
+  writer_.write(line.incoming.line, format_result(line.incoming, line.parts, models_[line.parts.front().model].config));
 }
 
 Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
   std::vector<RequestId> begun;
   for (const RequestId line : requests) {
-    const auto open = open_.find(line);
-    if (open == open_.end() || std::exchange(open->second.begun, true)) continue;
-    --queues_[open->second.model].waiting;
-    ++queues_[open->second.model].running;
+    const auto unfinished = unfinished_lines_.find(line);
+    if (unfinished == unfinished_lines_.end() || std::exchange(unfinished->second.begun, true)) continue;
+    --queues_[unfinished->second.model].waiting;
+    ++queues_[unfinished->second.model].running;
     begun.push_back(line);
   }
   if (begun.empty()) return 0;
@@ -198,7 +201,7 @@ void BatchFrontEnd::stop(bool in_order, double now) {
 void BatchFrontEnd::finish(double now) {
   progress_line_.finish(start_s_ + now, progress({}));
   end_status("finished", now);
-  ensure(open_.empty(), "requests without a result");
+  ensure(unfinished_lines_.empty(), "requests without a result");
 }
 
 ProgressLine::State BatchFrontEnd::progress(const Activity& activity) {

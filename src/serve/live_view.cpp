@@ -37,7 +37,9 @@ std::string rates_line(const char* name, const JobCounts& now, const JobCounts& 
       rate(now.swaps, before.swaps), 1e-9 * rate(now.swap_bytes, before.swap_bytes));
 }
 
-bool is_idle(const ModelStatus& model) { return model.queue.open() == 0 && model.done == 0 && model.resident == 0; }
+bool is_idle(const ModelStatus& model) {
+  return model.queue.unfinished() == 0 && model.done == 0 && model.resident == 0;
+}
 
 std::string model_lines(const JobStatus& status) {
   std::string text = fmt::format("{:<28} {:>9} {:>9} {:>9} {:>9}\n", "model", "waiting", "running", "done", "resident");
@@ -67,7 +69,8 @@ std::optional<double> time_left_s(double elapsed_s, std::uint64_t done, std::uin
 
 std::string status_block(const JobStatus& status) {
   std::string text = first_line(status) + "\n";
-  if (status.end.empty() && status.counts.time_s - status.before.time_s >= 1) text += rates_line("lately", status.counts, status.before) + "\n";
+  if (status.end.empty() && status.counts.time_s - status.before.time_s >= 1)
+    text += rates_line("lately", status.counts, status.before) + "\n";
   text += rates_line("overall", status.counts, {}) + "\n";
   return text + model_lines(status);
 }

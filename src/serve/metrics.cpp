@@ -95,8 +95,8 @@ Json configuration_json(const RunInfo& info) {
 std::vector<std::uint64_t> sum_over_models(const QueueHistory& queues, std::size_t models) {
   std::vector<std::uint64_t> sum(queues.waiting().size(), 0);
   for (std::size_t model = 0; model < models; ++model) {
-    const std::vector<std::uint64_t>& open = queues.open(static_cast<ModelId>(model));
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += open[i];
+    const std::vector<std::uint64_t>& unfinished = queues.unfinished(static_cast<ModelId>(model));
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += unfinished[i];
   }
   return sum;
 }
@@ -282,7 +282,7 @@ std::string Metrics::to_json(const RunInfo& info) const {
   Json& models = object["models"] = Json::object();
   for (std::size_t i = 0; i < ids_.size(); ++i) {
     models[ids_[i]] = metrics_json(models_[i], 0, info);
-    models[ids_[i]]["open"] = queues_.open(static_cast<ModelId>(i));
+    models[ids_[i]]["open"] = queues_.unfinished(static_cast<ModelId>(i));
   }
   return lists_in_a_line(object.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }

@@ -13,12 +13,12 @@ void keep_every_second(std::vector<std::uint64_t>& values) {
 }  // namespace
 
 void QueueHistory::note(double now_s, std::span<const QueueDepth> depths) {
-  ensure(depths.size() == open_.size(), "the queues of other models");
+  ensure(depths.size() == unfinished_.size(), "the queues of other models");
   while (due(now_s)) {
     std::uint64_t waiting = 0;
     for (std::size_t model = 0; model < depths.size(); ++model) {
       waiting += depths[model].waiting;
-      open_[model].push_back(depths[model].open());
+      unfinished_[model].push_back(depths[model].unfinished());
     }
     waiting_.push_back(waiting);
     if (waiting_.size() == kMostTimes) thin_out();
@@ -27,7 +27,7 @@ void QueueHistory::note(double now_s, std::span<const QueueDepth> depths) {
 
 void QueueHistory::thin_out() {
   keep_every_second(waiting_);
-  for (auto& of_model : open_) keep_every_second(of_model);
+  for (auto& of_model : unfinished_) keep_every_second(of_model);
   interval_s_ *= 2;
 }
 

@@ -325,7 +325,7 @@ TEST_P(Batching, PromptsInChunksBesideThoseThatDecode) {
 
 // Twenty answers that end at once teach that answers are short; then five come that are as long as they may be, and
 // there is cache for little more than two of them.
-TEST_P(Batching, SequencesThatAreSetAsideAndResumed) {
+TEST_P(Batching, SequencesThatArePreemptedAndResumed) {
   std::vector<int> any(static_cast<std::size_t>(kModels[0].vocab));
   std::iota(any.begin(), any.end(), 0);
   std::vector<Ask> asks;

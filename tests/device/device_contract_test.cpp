@@ -117,7 +117,7 @@ TEST_P(DeviceContract, NeverRecordedIsComplete) {
 }
 
 // The wait for a copy is counted, and no wait for what is there already. A copy may be over before it is waited for.
-TEST_P(DeviceContract, StandingStillIsCounted) {
+TEST_P(DeviceContract, StallsAreCounted) {
   const auto frame = device_->allocate(16 * kMiB, "test frame");
   const auto page = host_pages(16 * kMiB, 1);
   const auto fetched = device_->make_event();

@@ -47,7 +47,7 @@ TEST(RunMetrics, AreThoseOfTheFile) {
   EXPECT_EQ(run.models[1].id, "b");
   EXPECT_EQ(run.models[1].link_fraction, 0.92);
   EXPECT_THAT(run.models[0].latency_s.percentiles, ElementsAre(0.1, 0.1, 0.19));
-  EXPECT_THAT(run.models[0].open, ElementsAre(1, 1, 0));
+  EXPECT_THAT(run.models[0].unfinished, ElementsAre(1, 1, 0));
   ASSERT_EQ(run.configuration.size(), 2u);
   EXPECT_EQ(run.configuration[1].second, "<out>.jsonl");
 }

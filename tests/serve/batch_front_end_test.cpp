@@ -121,7 +121,7 @@ class Batch {
       const auto* planned = std::get_if<PlannedStep>(&decision);
       if (planned != nullptr && !execute(*planned, parts, goes_down)) return false;
     }
-    ADD_FAILURE() << "it stands still: " << parts.front_end.unfinished();
+    ADD_FAILURE() << "it stalls: " << parts.front_end.unfinished();
     return false;
   }
   const std::vector<std::vector<RequestId>>& begun() const { return begun_; }

@@ -195,7 +195,7 @@ TEST(QueueHistory, HoldsEvenlySpacedTimesHoweverLongTheRun) {
   for (std::size_t k = 0; k < times; ++k) {
     const auto then = static_cast<std::uint64_t>(history.interval_s() * static_cast<double>(k) / 0.5);
     ASSERT_EQ(history.waiting()[k], 3 * then);
-    ASSERT_EQ(history.open(0)[k], then + 1);
+    ASSERT_EQ(history.unfinished(0)[k], then + 1);
   }
 }
 
@@ -203,7 +203,7 @@ TEST(QueueHistory, TimesThatNobodyLookedAtAreFilledIn) {
   QueueHistory history(1, 0.5);
   history.note(2.1, std::vector<QueueDepth>{{7, 1}});
   EXPECT_THAT(history.waiting(), ElementsAre(7, 7, 7, 7, 7));
-  EXPECT_THAT(history.open(0), ElementsAre(8, 8, 8, 8, 8));
+  EXPECT_THAT(history.unfinished(0), ElementsAre(8, 8, 8, 8, 8));
 }
 
 TEST(Metrics, ScoredPromptsHaveNoFirstToken) {

@@ -28,7 +28,7 @@ struct GroupMetrics {
   std::uint64_t steps = 0;
   std::uint64_t graphs = 0;  // ° passes that devices were given as one graph
   std::optional<double> step_mean_us, step_overhead_us;
-  std::vector<std::uint64_t> open;  // ° requests waiting and running, at each time of RunMetrics::interval_s
+  std::vector<std::uint64_t> unfinished;  // ° requests waiting and running, at each time of RunMetrics::interval_s
 };
 
 struct RunMetrics {
@@ -46,7 +46,8 @@ struct RunMetrics {
   std::uint64_t attempt = 1;            // ° at the same output; all metrics are this one's
   std::uint64_t before = 0;             // ° requests that had their results when it began
   double interval_s = 0;                // ° between two values of a list over time; 0: there is none
-  std::vector<std::uint64_t> waiting;   // ° requests that no step has begun; GroupMetrics::open has those that run too
+  std::vector<std::uint64_t>
+      waiting;  // ° requests that no step has begun; GroupMetrics::unfinished has those that run too
   std::vector<std::pair<std::string, std::string>> configuration;  // ° option, value
 };
 

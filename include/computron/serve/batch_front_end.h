@@ -46,7 +46,7 @@ class BatchFrontEnd : public FrontEnd {
 
  private:
   // A line without a result yet.
-  struct Open {
+  struct UnfinishedLine {
     IncomingRequest incoming;       // of its requests is left what tells how to write the result
     std::vector<Completion> parts;  // by Completion::part
     std::size_t missing = 0;        // of them
@@ -54,7 +54,7 @@ class BatchFrontEnd : public FrontEnd {
     ModelId model = 0;
   };
 
-  void put_result(const Open& open);
+  void put_result(const UnfinishedLine& line);
   void take(IncomingRequest incoming, Scheduler& scheduler, double now);
   bool take_suspect(Scheduler& scheduler, double now);
   void submit(IncomingRequest incoming, Scheduler& scheduler, double now);
@@ -74,7 +74,7 @@ class BatchFrontEnd : public FrontEnd {
   double start_s_;
   BatchOptions options_;
 
-  std::map<RequestId, Open> open_;  // by line
+  std::map<RequestId, UnfinishedLine> unfinished_lines_;  // by line
   // Requests that may be what took the job down: each runs alone, when the input has ended and all others are done.
   std::deque<IncomingRequest> suspects_;
   bool alone_ = false;  // one of these runs

@@ -14,14 +14,14 @@ namespace computron {
 struct QueueDepth {
   std::uint64_t waiting = 0;  // no step has begun them
   std::uint64_t running = 0;
-  std::uint64_t open() const { return waiting + running; }
+  std::uint64_t unfinished() const { return waiting + running; }
 };
 
 class QueueHistory {
  public:
   static constexpr std::size_t kMostTimes = 240;
 
-  explicit QueueHistory(std::size_t models, double interval_s = 0.005) : open_(models), interval_s_(interval_s) {}
+  explicit QueueHistory(std::size_t models, double interval_s = 0.005) : unfinished_(models), interval_s_(interval_s) {}
 
   // Whether note() would note anything; times are seconds of the job's clock.
   bool due(double now_s) const { return now_s >= next_s(); }
@@ -30,15 +30,17 @@ class QueueHistory {
 
   double interval_s() const { return interval_s_; }
   // [i] at i × interval_s.
-  const std::vector<std::uint64_t>& waiting() const { return waiting_; }                   // of all models
-  const std::vector<std::uint64_t>& open(ModelId model) const { return open_.at(model); }  // waiting and running
+  const std::vector<std::uint64_t>& waiting() const { return waiting_; }  // of all models
+  const std::vector<std::uint64_t>& unfinished(ModelId model) const {
+    return unfinished_.at(model);
+  }  // waiting and running
 
  private:
   double next_s() const { return interval_s_ * static_cast<double>(waiting_.size()); }
   void thin_out();
 
   std::vector<std::uint64_t> waiting_;
-  std::vector<std::vector<std::uint64_t>> open_;  // [model]
+  std::vector<std::vector<std::uint64_t>> unfinished_;  // [model]
   double interval_s_;
 };
 
