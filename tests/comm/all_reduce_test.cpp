@@ -12,6 +12,7 @@
 
 #include "computron/base/digest.h"
 #include "computron/comm/tags.h"
+#include "tests/support/deferred_stream.h"
 #include "tests/support/test_communicators.h"
 
 namespace computron {
@@ -182,12 +183,13 @@ TEST_P(AllReduceTest, UnequalLengthsAreAnError) {
   world_.barrier();
 }
 
-INSTANTIATE_TEST_SUITE_P(Streams, AllReduceTest,
-                         testing::Values(Case{"Inline", {.threads = 1}}, Case{"Threads", {.threads = 3}},
-                                         Case{"Deferred", {.threads = 2, .deferred = true}},
-                                         Case{"Staged", {.threads = 1}, TransportKind::kStaged},
-                                         Case{"StagedDeferred", {.deferred = true}, TransportKind::kStaged}),
-                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Streams, AllReduceTest,
+    testing::Values(Case{"Inline", {.threads = 1}}, Case{"Threads", {.threads = 3}},
+                    Case{"Deferred", {.threads = 2, .wrap_compute_stream = test::deferred}},
+                    Case{"Staged", {.threads = 1}, TransportKind::kStaged},
+                    Case{"StagedDeferred", {.wrap_compute_stream = test::deferred}, TransportKind::kStaged}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 TEST(LocalAllReduce, LeavesTheValuesAlone) {
   Progress progress{IdlePolicy{}};

@@ -1,5 +1,7 @@
 // The deferred compute stream: same results as an inline one where the code waits for what it needs, and wrong ones
 // where it forgot to.
+#include "tests/support/deferred_stream.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +14,7 @@ namespace {
 
 class DeferredStreamTest : public testing::Test {
  protected:
-  CpuBench bench_{{.threads = 2, .deferred = true}};
+  CpuBench bench_{{.threads = 2, .wrap_compute_stream = test::deferred}};
 };
 
 TEST_F(DeferredStreamTest, RunsNothingBeforeSynchronizeThenAllInOrder) {
@@ -92,7 +94,7 @@ std::vector<int> sums_through_one_frame(const CpuDeviceOptions& options, bool wa
 
 TEST(ForgottenWait, GoesUnseenInlineAndIsWrongDeferred) {
   const CpuDeviceOptions inline_options{};
-  const CpuDeviceOptions deferred{.deferred = true};
+  const CpuDeviceOptions deferred{.wrap_compute_stream = test::deferred};
   EXPECT_THAT(sums_through_one_frame(inline_options, /*wait_for_reader=*/true), testing::ElementsAre(4096, 8192));
   EXPECT_THAT(sums_through_one_frame(deferred, /*wait_for_reader=*/true), testing::ElementsAre(4096, 8192));
   EXPECT_THAT(sums_through_one_frame(inline_options, /*wait_for_reader=*/false), testing::ElementsAre(4096, 8192));

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/device/device_support.h"
+#include "tests/support/deferred_stream.h"
 #include "tests/support/test_device.h"
 
 namespace computron {
@@ -33,7 +34,8 @@ class DeviceContract : public testing::TestWithParam<bool> {  // deferred; nothi
   }
 
   Progress progress_{kTestIdle};
-  std::unique_ptr<Device> device_ = test::make_test_device({.deferred = GetParam()});
+  std::unique_ptr<Device> device_ =
+      test::make_test_device({.wrap_compute_stream = GetParam() ? test::deferred : StreamWrapper()});
   std::unique_ptr<Stream> compute_ = device_->make_compute_stream(progress_);
   std::unique_ptr<CopyStream> copy_ = device_->make_copy_stream();
 };

@@ -9,6 +9,7 @@
 #include <random>
 #include <span>
 
+#include "tests/support/deferred_stream.h"
 #include "tests/support/test_device.h"
 
 namespace computron::testing {
@@ -58,7 +59,7 @@ double attended_tolerance(const DeviceTraits& traits, DType cache) {
 std::vector<DeviceCase> device_cases() {
   if (!test::on_cpu()) return {gpu_case()};
   return {cpu_case("cpu_1", {.threads = 1}), cpu_case("cpu_2", {.threads = 2}),
-          cpu_case("cpu_2_deferred", {.threads = 2, .deferred = true})};
+          cpu_case("cpu_2_deferred", {.threads = 2, .wrap_compute_stream = test::deferred})};
 }
 
 Floats random_floats(std::size_t n, unsigned seed, DType dtype) {

@@ -17,6 +17,7 @@
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "computron/model/checkpoint_check.h"
+#include "tests/support/deferred_stream.h"
 #include "tests/support/flip_bit.h"
 #include "tests/support/test_communicators.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -394,14 +395,15 @@ TEST_F(Receipts, DamageThatStaysEndsTheRunByName) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Pools, ExecutorTest,
-                         ::testing::Values(Setting{"Small", 10, {}},                              //
-                                           Setting{"SmallTwoThreads", 10, {.threads = 2}},        //
-                                           Setting{"SmallSlowLink", 11, {.link_gb_per_s = 0.5}},  //
-                                           Setting{"SmallDeferred", 10, {.deferred = true}},      //
-                                           Setting{"DeferredSlowLink", 11, {.link_gb_per_s = 0.5, .deferred = true}},
-                                           Setting{"DeferredStaged", 10, {.deferred = true}, TransportKind::kStaged}),
-                         [](const auto& setting) { return setting.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Pools, ExecutorTest,
+    ::testing::Values(Setting{"Small", 10, {}},                                               //
+                      Setting{"SmallTwoThreads", 10, {.threads = 2}},                         //
+                      Setting{"SmallSlowLink", 11, {.link_gb_per_s = 0.5}},                   //
+                      Setting{"SmallDeferred", 10, {.wrap_compute_stream = test::deferred}},  //
+                      Setting{"DeferredSlowLink", 11, {.link_gb_per_s = 0.5, .wrap_compute_stream = test::deferred}},
+                      Setting{"DeferredStaged", 10, {.wrap_compute_stream = test::deferred}, TransportKind::kStaged}),
+    [](const auto& setting) { return setting.param.name; });
 
 }  // namespace
 }  // namespace computron

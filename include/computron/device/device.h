@@ -156,13 +156,16 @@ class Device {
 // (0, or 1 when it is repeated), before that is verified.
 using CopyHook = std::function<void(std::uint64_t copy, int attempt, std::span<std::byte> written)>;
 
+// Returns the compute stream that callers get in place of the device's own, `stream`.
+using StreamWrapper = std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream> stream)>;
+
 // How the CPU device behaves.
 struct CpuDeviceOptions {
   int threads = 1;           // compute threads of this rank, the calling one included
   double link_gb_per_s = 0;  // 10^9 bytes a second: the host link that copy streams emulate; 0: as fast as it goes
-  bool deferred = false;     // test only: compute work runs in synchronize() and nowhere else
-  CopyHook copied = {};  // follows each copy over the link
-  Trace* trace = nullptr;  // borrowed; null: not traced
+  StreamWrapper wrap_compute_stream = {};  // empty: callers get the device's own
+  CopyHook copied = {};                    // follows each copy over the link
+  Trace* trace = nullptr;                  // borrowed; null: not traced
   int spin_us = 30;  // an idle compute thread looks for work this long, then sleeps; 0 where ranks outnumber cores
 };
 // Error{kUsage} for options out of range.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "computron/base/error.h"
 #include "computron/base/time.h"
@@ -64,43 +63,6 @@ void InlineComputeStream::wait(int thread, const CpuEventMark& mark) {
     while (!mark.event->wait_for(mark.record, kLongSleep_us)) {
     }
     last_wait_[static_cast<std::size_t>(thread)] = {begin_s, now_s(), mark.event};
-  }
-}
-
-void DeferredComputeStream::launch(Work work) { entries_.push_back({std::move(work), {}}); }
-
-void DeferredComputeStream::record(Event& event) {
-  auto& cpu_event = cpu(event);
-  entries_.push_back({nullptr, {&cpu_event, cpu_event.begin_record(*this)}});
-}
-
-void DeferredComputeStream::wait(const Event& event) {
-  launch([mark = mark_of(&event)](CpuContext& context) { context.wait(0, mark); });
-}
-
-void DeferredComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  launch([=, this](CpuContext&) { stream_.copy_to_device(destination, source, bytes); });
-}
-
-void DeferredComputeStream::synchronize() {
-  while (!entries_.empty()) {
-    auto entry = std::move(entries_.front());
-    entries_.pop_front();
-    run(entry);
-  }
-  if (error_) std::rethrow_exception(error_);
-}
-
-void DeferredComputeStream::run(Entry& entry) {
-  const auto [event, record] = entry.record;
-  if (event != nullptr) {
-    error_ ? event->fail(error_) : event->complete(record);
-  } else if (!error_) {
-    try {
-      entry.work(stream_.context());
-    } catch (...) {
-      error_ = std::current_exception();
-    }
   }
 }
 

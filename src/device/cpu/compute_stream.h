@@ -1,7 +1,6 @@
-// The CPU compute streams: work runs at the call, or, in the deferred one, when it is waited for.
+// The CPU compute stream: work runs at the call.
 #pragma once
 
-#include <deque>
 #include <vector>
 
 #include "src/device/cpu/compute_pool.h"
@@ -28,8 +27,6 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
   void synchronize() override {}
   double exposed_s() const override { return exposed_s_; }
 
-  CpuContext& context() { return *this; }
-
  private:
   // A thread's wait for an event, in now_s().
   struct Interval {
@@ -53,46 +50,6 @@ class InlineComputeStream final : public CpuComputeStream, private CpuContext {
   Trace* trace_;
   double exposed_s_ = 0;
   std::vector<Interval> last_wait_;  // [thread] of the round in progress: each written by its thread
-};
-
-// Test only: runs nothing before synchronize(), which then runs everything in order on the calling thread. So work
-// that forgot to wait for an event meets whatever the other streams have done meanwhile, and an event recorded here
-// stays pending: synchronize this stream before one that waits for it. After an error the stream is done for: the
-// rest is dropped, events recorded on it fail, and every synchronize() rethrows the error.
-class DeferredComputeStream final : public CpuComputeStream {
- public:
-  // Borrows all three; `trace` may be null.
-  DeferredComputeStream(ComputePool& pool, Progress& progress, Trace* trace = nullptr)
-      : stream_(pool, progress, trace) {}
-
-  void launch(Work work) override;
-  void record(Event& event) override;
-  void wait(const Event& event) override;
-  void copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
-  void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override {
-    copy_to_device(destination, source, bytes);  // one memory
-  }
-  void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override {
-    copy_to_device(destination, source, bytes);
-  }
-  void synchronize() override;
-  double exposed_s() const override { return stream_.exposed_s(); }
-
- private:
-  struct Record {
-    CpuEvent* event = nullptr;  // null: the entry is work
-    std::uint64_t record = 0;
-  };
-  struct Entry {
-    Work work;
-    Record record;
-  };
-
-  void run(Entry& entry);
-
-  InlineComputeStream stream_;
-  std::deque<Entry> entries_;
-  std::exception_ptr error_;
 };
 
 }  // namespace computron

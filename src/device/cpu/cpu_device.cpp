@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "computron/base/error.h"
 #include "computron/base/memory.h"
@@ -71,8 +72,9 @@ class CpuDevice final : public Device {
   }
 
   std::unique_ptr<Stream> make_compute_stream(Progress& progress) override {
-    if (options_.deferred) return std::make_unique<DeferredComputeStream>(pool_, progress, options_.trace);
-    return std::make_unique<InlineComputeStream>(pool_, progress, options_.trace);
+    auto stream = std::make_unique<InlineComputeStream>(pool_, progress, options_.trace);
+    if (options_.wrap_compute_stream) return options_.wrap_compute_stream(std::move(stream));
+    return stream;
   }
   std::unique_ptr<CopyStream> make_copy_stream() override {
     return std::make_unique<CpuCopyStream>(options_.link_gb_per_s, options_.copied, options_.trace);

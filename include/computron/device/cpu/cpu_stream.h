@@ -40,7 +40,8 @@ class CpuContext {
 class CpuComputeStream : public Stream {
  public:
   using Work = std::function<void(CpuContext&)>;
-  // Runs `work` now, or later when the stream is a deferred one: capture by value everything that may change.
+  // Runs `work` now, or later where the stream is wrapped (CpuDeviceOptions): capture by value everything that may
+  // change.
   virtual void launch(Work work) = 0;
 };
 
