@@ -203,7 +203,7 @@ void serve_watched(const Call& call, Communicator world) {
   options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(call, job, files);
 }
 
-// What ranks agree on is a clean end, and why is known: only of others anybody will want to see the records.
+// An end that all ranks agree on is in order and its cause is known: the flight records go. After any other they stay.
 void serve(ServeOptions& options, Communicator world, const CLI::App& command, ServeHooks& hooks) {
   Heartbeat heartbeat(world, heartbeat_options(options));
   if (world.rank() == 0 && !heartbeat.recorder().path().empty()) {

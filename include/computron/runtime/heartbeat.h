@@ -27,7 +27,7 @@ class Heartbeat {
   // Collective. Makes the recorder, the watchdog, and a communicator of its own. Ranks that wait for each other at the
   // start poll it from now on.
   Heartbeat(const Communicator& world, const HeartbeatOptions& options);
-  ~Heartbeat();  // the end of MPI has a limit from now on
+  ~Heartbeat();  // from now on a watched job's MPI_Finalize has a deadline
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 

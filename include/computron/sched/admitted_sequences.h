@@ -25,7 +25,7 @@
 
 namespace computron {
 
-// What a model's cache was spared, and what it had to take back.
+// Counts of a model's cache since the start.
 struct CacheUse {
   std::size_t preemptions = 0;        // of sequences, because blocks ran out
   std::size_t prefix_hit_tokens = 0;  // of prompts, not computed because another request's were in the cache

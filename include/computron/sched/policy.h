@@ -23,7 +23,7 @@ struct ModelView {
   double arrivals_s = 0;             // summed over the waiting and running ones
   double last_arrival_s = 0;         // of all requests so far
   double arrival_gap_s = 0;          // between two arrivals, a moving mean; 0: there were no two
-  double arrival_gap2_s2 = 0;        // its square's
+  double arrival_gap2_s2 = 0;        // moving mean of its square
   StepId last_used = 0;              // last step that ran it; 0: never
   double missing_s = 0;              // transfer of what its next pass has to wait for, slowest stage
   double swap_s = 0;                 // transfer of all of it, slowest stage
@@ -75,12 +75,12 @@ struct PolicyOptions {
   double max_wait_s = 30;  // balanced: a model whose requests have seen no pass of it for so long goes first
 };
 
-// Computron's own rule, the baseline: the model with the oldest waiting request runs a batch; the least recently used
-// model loses pages.
+// The rule of the Computron paper (perf/README.md), the baseline: the model with the oldest waiting request runs a
+// batch; the least recently used model loses pages.
 std::unique_ptr<Policy> make_fifo_policy();
 // Backlog-aware: most requests a second of transfer and compute first, the longer they have waited the more; a model
 // stays for at least one swap time and until it has computed more than a lost cache held (else two models might evict
-// each other for ever and get nowhere); whom no pass has served for max_wait_s goes first.
+// each other for ever and get nowhere); a model that no pass has served for max_wait_s goes first.
 std::unique_ptr<Policy> make_balanced_policy(const PolicyOptions& options);
 // All requests known: every model's work at once, in the order in which transfers hide best behind compute (Johnson's
 // rule for two machines, link and processor); no page moves twice that need not.

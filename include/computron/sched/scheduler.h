@@ -49,7 +49,7 @@ struct SchedulerOptions {
   int max_seqs = 64;            // running sequences of a model
   int steps_in_flight = 1;      // passes; a model's running sequences are split into a micro-batch a stage
   bool prefix_caching = false;  // sequences that begin with the same tokens use the same cache blocks for those
-  // What a front end holds in it; a policy that plans ahead waits no longer.
+  // Most that a front end leaves waiting (is_full()); then a policy that plans ahead decides without knowing the rest.
   std::size_t max_waiting = 1 << 16;                       // requests
   std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
   double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry

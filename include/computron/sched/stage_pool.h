@@ -5,7 +5,7 @@
 //
 // A model larger than its part of the pool runs out-of-core: some of its pages stay resident, evenly spread over the
 // pass, and the others rotate through the frames left over, each fetched behind the use of an earlier one while the
-// resident ones between them are computed with (Hydra's double buffering).
+// resident ones between them are computed with.
 //
 // Every method that changes something also writes it into a StagePlan: what is planned here is what the ranks do. It
 // owns this bookkeeping only; frames are numbers, and no memory of a device is touched. `evictable`, in all methods:
@@ -22,7 +22,7 @@ namespace computron {
 
 class StagePool {
  public:
-  // `images`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take.
+  // `layouts`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take.
   StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0);
 
   int frames() const { return state_.frames(); }
@@ -39,12 +39,13 @@ class StagePool {
 
   // The cache of a model, for a step whose pass has not been planned yet.
   void grow_cache(ModelId model, int frames, std::span<const ModelId> evictable, StagePlan& plan);
-  // Frames beyond the first `frames` are given back; with none, also what is offloaded.
+  // Frames beyond the first `frames` are given back; where `frames` is 0, so is what has been offloaded.
   void shrink_cache(ModelId model, int frames, StagePlan& plan);
   // All of it, offloaded or not; its contents are lost.
   void release_cache(ModelId model, StagePlan& plan);
   // To host memory; needs cache_frames() free slots.
   void offload_cache(ModelId model, StagePlan& plan);
+  // Back into frames, which may be taken from evictable pages; its slots become free.
   void reload_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan);
 
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages

@@ -20,8 +20,8 @@
 namespace computron {
 
 struct BatchOptions {
-  bool replay = false;  // honour arrival times; without it every request is there from the start, or
-  bool live = false;    // arrives when it is read
+  bool replay = false;  // requests arrive at their `arrival` times; without it, at the start of the job
+  bool live = false;    // without `replay`: requests arrive when they are read
   bool show_progress = true;
   std::string status_file = {};  // with how the job stands, each second; empty: none
 };

@@ -7,7 +7,7 @@
 //   dispatch  scheduler → step → every rank; receives for its reports are posted first; its fetches start
 //   results   completions → front end
 //   execute   the oldest dispatched step, in order
-//   stall     nothing is in hand, there is work, and nobody outside the job is waited for → the watchdog knows
+//   stall     no step is in hand, there is work, and nobody outside the job is waited for → the watchdog is told
 //
 // The progress hook runs inside execute, between panels and in every wait: it takes reports and dispatches, so that
 // fetches and other stages go on while this rank computes. How many steps are between dispatch and reports is the

@@ -31,7 +31,7 @@ class FrontEnd {
   // Submits requests that are there, notes the end of the input where it still holds some back, and closes it, once,
   // when none will follow. True when it did any of these: the scheduler is asked again then.
   virtual bool take_input(Scheduler& scheduler, double now) = 0;
-  // Whether requests may still come from outside the job: whoever sends them may take as long as he likes.
+  // Whether requests may still come from outside the job: whoever sends them may take any time.
   virtual bool input_open() const { return false; }
   // What it has not finished and what that waits for, for the report of a job that stalls.
   virtual std::string unfinished() const { return {}; }

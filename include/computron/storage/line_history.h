@@ -1,4 +1,4 @@
-// What earlier attempts of a job left of each line of its input. Fixed once the job runs.
+// What earlier attempts of a job did with each line of its input: read, done, suspected. Fixed once the job runs.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The custom_ids that have come.
+// The custom_ids read so far: one that comes again is refused.
 #pragma once
 
 #include <cstddef>

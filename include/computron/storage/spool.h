@@ -17,8 +17,8 @@ namespace computron {
 
 class Spool {
  public:
-  // `durable`: bytes are on disk before anything is done about them. `known_end`: how long standard input was when an
-  // earlier attempt, or an input that none has touched yet, came to its end; none: nobody has seen that.
+  // `durable`: bytes are on disk before anything is done about them. `known_end`: the length of standard input if an
+  // earlier attempt has seen its end, 0 where there was none; none: no attempt has seen it.
   Spool(AppendFile file, bool durable, DiskWait wait, std::optional<std::uint64_t> known_end);
 
   // At most `count` bytes of what came in earlier attempts, from `offset` on.
