@@ -22,7 +22,7 @@ namespace computron {
 
 class StagePool {
  public:
-  // `images`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take.
+  // `layouts`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take.
   StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0);
 
   int frames() const { return state_.frames(); }

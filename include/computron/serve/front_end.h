@@ -33,7 +33,7 @@ class FrontEnd {
   virtual bool take_input(Scheduler& scheduler, double now) = 0;
   // Whether requests may still come from outside the job: whoever sends them may take as long as he likes.
   virtual bool input_open() const { return false; }
-  // What it has not finished and what that waits for, for the report of a job that stands still.
+  // What it has not finished and what that waits for, for the report of a job that stalls.
   virtual std::string unfinished() const { return {}; }
   // Called between passes with at least one completion.
   virtual void put_results(std::vector<Completion> completions, double now) = 0;
