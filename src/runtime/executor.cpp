@@ -52,7 +52,7 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
   }
 }
 
-// The host arrays that the last stage's pass writes its outputs to: a decoder's logit summaries and draws
+// The host arrays that the last stage's pass writes its outputs to: a decoder's top logits and samples
 // [output rows × vocabulary slices], or an encoder's vectors [sequences, hidden] and scores [sequences, classes].
 struct HostOutputs {
   HostOutputs(const ShardPlan& plan, const Batch& batch)

@@ -20,7 +20,6 @@
 
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "computron/comm/communicators.h"
@@ -32,12 +31,6 @@
 #include "computron/runtime/row_collector.h"
 
 namespace computron {
-
-// Test only: after the passes of `step` and later ones the rank's state differs from what it should be.
-struct InjectedDivergence {
-  StepId step = 0;    // 0: of none
-  std::string field;  // of the digest
-};
 
 struct ExecutorOptions {
   int frames = 0;

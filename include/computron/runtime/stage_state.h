@@ -98,8 +98,6 @@ class StageState {
   const StateDigest& digest() const { return digest_; }
   // All digests. To be called when `step` has been applied and nothing beyond it.
   StateDigest digest_after(const Step& step) const;
-  // Test only: damages what `field` of the digest is of. To be called when `step`, which has a pass, has been applied.
-  void diverge(const std::string& field, const Step& step);
   const ShardLayout& layout(ModelId model) const { return *layouts_[model]; }
 
  private:

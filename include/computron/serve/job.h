@@ -50,6 +50,8 @@ class Job {
   // Takes `indices` of rank 0 where the models' metadata have been read already. Borrows `hooks`.
   explicit Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat = {},
                ServeHooks& hooks = no_hooks(), std::vector<CheckpointIndex> indices = {});
+  Job(const Job&) = delete;  // its members borrow each other
+  Job& operator=(const Job&) = delete;
 
   const JobOptions& options() const { return options_; }
   const JobPlan& plan() const { return plan_; }

@@ -89,7 +89,7 @@ class CpuCopyStream final : public CopyStream {
   EmulatedLink host_link_;
   CopyHook copied_;
   Trace* trace_;
-  std::uint64_t copies_ = 0;  // over the link, complete: the number of the copy in hand (InjectedFlip)
+  std::uint64_t copies_ = 0;  // over the link, complete: the number of the copy in hand (CopyHook)
 
   std::jthread thread_;  // the last member: joined before anything that it uses is destroyed
 };
