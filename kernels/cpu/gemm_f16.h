@@ -12,8 +12,8 @@
 
 namespace computron::kernels {
 
-inline constexpr int kF16KSlice = 128;      // 32 KiB of a block, widened
-inline constexpr int kF16DirectRows = 48;   // more rows are worth a widened copy
+inline constexpr int kF16KSlice = 128;     // 32 KiB of a block, widened
+inline constexpr int kF16DirectRows = 48;  // more rows are worth a widened copy
 // Floats of scratch memory that a call needs, at whole cache lines.
 constexpr std::size_t f16_scratch(int depth) {
   return std::max<std::size_t>(kF16KSlice * kRowBlock, static_cast<std::size_t>(kF16DirectRows) * depth);

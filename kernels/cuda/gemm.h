@@ -34,7 +34,7 @@ inline constexpr int kSkinnyRows = 16;  // of x, at most; they are read in multi
 inline constexpr int kSkinnyWarps = 8;
 inline constexpr int kKSlice = 32;  // elements of a row that a warp multiplies in two steps
 inline constexpr int kUnroll = 4;   // K slices that it has under way, one behind the other in memory
-inline constexpr int kPiece = 8;   // elements that a thread holds of each row: 16 bytes
+inline constexpr int kPiece = 8;    // elements that a thread holds of each row: 16 bytes
 
 // A block has kTileRows rows of the weight; its warps take rounds along the depth. What warp `warp` does in its round
 // `round`, K slice `u` of it: lane `lane` holds elements [depth_of(..), + kPiece) of weight rows lane / 4 and

@@ -428,11 +428,11 @@ __global__ void __launch_bounds__(kSortThreads) sample_slices(const __grid_const
   const SampleRow& row = p.rows[number];
   const Slice slice = slice_of(p.columns, p.of, which);
   const SampleSlice s = {p,
-                       row,
-                       row.truncated * p.of.slices + which,
-                       slice,
-                       p.logits + static_cast<std::size_t>(row.row) * p.columns + slice.first,
-                       p.scaled + static_cast<std::size_t>(number) * p.columns + slice.first};
+                         row,
+                         row.truncated * p.of.slices + which,
+                         slice,
+                         p.logits + static_cast<std::size_t>(row.row) * p.columns + slice.first,
+                         p.scaled + static_cast<std::size_t>(number) * p.columns + slice.first};
   if (threadIdx.x == 0) {
     const SamplePart* parts = p.parts + static_cast<std::size_t>(item) * p.blocks();
     combine_parts(parts, column_blocks(slice.real), shared.result);

@@ -113,7 +113,7 @@ COMPUTRON_HOST_DEVICE inline float penalised(float x, std::uint32_t generated, c
 
 struct SamplePart {
   double sum_exp;  // Σ exp(scaled − max)
-  double score;  // of `column`
+  double score;    // of `column`
   float max;
   int column;  // of the slice
 };

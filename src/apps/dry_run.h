@@ -1,8 +1,8 @@
 // serve --dry-run: the plan instead of the run.
 #pragma once
 
-#include "computron/serve/job.h"
 #include "computron/requests/request_reader.h"
+#include "computron/serve/job.h"
 
 namespace computron {
 

@@ -8,14 +8,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "computron/base/json.h"
+#include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/checkpoint/writer.h"
 #include "computron/model/family.h"
 #include "src/apps/commands.h"
-#include "src/cli/option_checks.h"
-#include "computron/base/parallel.h"
 #include "src/apps/progress.h"
 #include "src/apps/random_weights.h"
+#include "src/cli/option_checks.h"
 
 namespace computron {
 namespace {
@@ -64,7 +65,9 @@ float deviation_of(const nlohmann::json& hf) {
 RandomModel model_from_file(const std::string& path) try {
   const std::string text = read_text(path);
   const ModelConfig config = ModelConfig::from_hf_json(text);
-  return {config, deviation_of(nlohmann::json::parse(text))};
+  nlohmann::json hf;
+  ensure(!parse_json(text, {}, hf), "a configuration that was read is no JSON");
+  return {config, deviation_of(hf)};
 } catch (const ConfigError& error) {
   throw ConfigError(fmt::format("{}: {}", path, error.what()));
 }

@@ -10,13 +10,14 @@
 #include <nlohmann/json.hpp>
 
 #include "computron/base/convert.h"
+#include "computron/base/json.h"
+#include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/checkpoint/index_helper.h"
 #include "computron/checkpoint/reader.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/config.h"
 #include "src/apps/commands.h"
-#include "computron/base/parallel.h"
 #include "src/apps/progress.h"
 
 namespace computron {
@@ -45,7 +46,7 @@ struct Chunk {
 struct Verification {
   bool done = false;
   std::size_t chunks = 0;
-  std::map<std::size_t, std::string> damages;  // by chunk, in the order of the file
+  std::map<std::size_t, std::string> damages;     // by chunk, in the order of the file
   std::map<std::string, std::size_t> not_finite;  // values that are NaN or an infinity, by tensor that has some
 
   const char* state() const { return !done ? "not verified" : damages.empty() ? "verified" : "damaged"; }
@@ -120,11 +121,11 @@ std::size_t parameters_of(const CheckpointIndex& index) {
   return parameters;
 }
 
-// The stored configuration; a string if it is not JSON, which check_configuration() refuses.
+// The stored configuration; a string if it is not JSON or too deep, which check_configuration() refuses.
 ordered_json configuration_of(const CheckpointIndex& index) {
-  const auto keep = [](int depth, ordered_json::parse_event_t, ordered_json&) { return depth <= 64; };  // dump recurses
-  const auto config = ordered_json::parse(index.config_json, keep, /*allow_exceptions=*/false);
-  return config.is_object() ? config : ordered_json(index.config_json);
+  ordered_json config;
+  const bool is_json = !parse_json(index.config_json, {.depth = 64}, config);  // dump() recurses
+  return is_json && config.is_object() ? config : ordered_json(index.config_json);
 }
 
 std::string text_of(const ordered_json& json, int indent = -1) {
@@ -249,7 +250,8 @@ void add_inspect(CLI::App& app) {
       "configuration or --verify finds NaN or infinities in them.");
   command->add_option("file", options->path, "Checkpoint, FILE.h5")->required();
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->add_flag("--verify", options->verify, "Read every byte, compare with the stored digests and look for NaN and infinities");
+  command->add_flag("--verify", options->verify,
+                    "Read every byte, compare with the stored digests and look for NaN and infinities");
   command->add_option("--threads", options->threads, "Threads that verify (default: all cores)")
       ->check(CLI::Range(1, 1024));
   command->callback([options] { run_inspect(*options); });

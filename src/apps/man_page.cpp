@@ -9,7 +9,8 @@
 namespace computron {
 namespace {
 
-constexpr const char* kDescription = R"(One MPI job serves many large transformer models from devices that cannot hold them all.
+constexpr const char* kDescription =
+    R"(One MPI job serves many large transformer models from devices that cannot hold them all.
 Each rank owns one device and keeps its shard of every model in host memory; rank 0 schedules, and all ranks copy
 their slices at the same time while compute goes on. Requests come as JSON lines in the OpenAI batch format, from a
 file or from standard input; there is one result line for every request, whatever is killed, as long as the same

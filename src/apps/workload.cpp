@@ -43,8 +43,7 @@ void add_options(CLI::App& app, WorkloadCommand& c) {
   app.option_defaults()->always_capture_default();
   app.add_option("--cv", c.options.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson");
   app.add_option("--duration", c.options.duration_s, "Seconds");
-  app.add_option("--seed", c.options.seed, "The same seed gives the same bytes, on any machine")
-      ->check(whole_number());
+  app.add_option("--seed", c.options.seed, "The same seed gives the same bytes, on any machine")->check(whole_number());
   app.add_option("--prompt-tokens", c.options.prompt_tokens, "Tokens of a prompt");
   app.add_option("--max-tokens", c.options.max_tokens, "Tokens to generate; all of them are");
   app.add_option("--vocab", c.options.vocab, "Prompts' tokens are uniform over 4 to below this");

@@ -28,18 +28,26 @@ IdlePolicy IdlePolicy::choose(int cores, int ranks, int threads_per_rank) {
 
 std::string IdlePolicy::to_string() const {
   switch (kind) {
-    case Kind::kSpin: return "spin";
-    case Kind::kYield: return "yield";
-    case Kind::kSleep: break;
+    case Kind::kSpin:
+      return "spin";
+    case Kind::kYield:
+      return "yield";
+    case Kind::kSleep:
+      break;
   }
   return fmt::format("sleep:{}", sleep_us);
 }
 
 void Idler::pause() {
   switch (policy_.kind) {
-    case IdlePolicy::Kind::kSpin: __builtin_ia32_pause(); return;
-    case IdlePolicy::Kind::kYield: sched_yield(); return;
-    case IdlePolicy::Kind::kSleep: break;
+    case IdlePolicy::Kind::kSpin:
+      __builtin_ia32_pause();
+      return;
+    case IdlePolicy::Kind::kYield:
+      sched_yield();
+      return;
+    case IdlePolicy::Kind::kSleep:
+      break;
   }
   if (++pauses_ <= policy_.yields_before) {
     sched_yield();

@@ -14,10 +14,9 @@ namespace {
 // Multiplier of a suffix; 0 for an unknown one. One letter alone is binary, as in Slurm and ulimit.
 double multiplier_of(std::string_view suffix) {
   static constexpr std::pair<std::string_view, double> kSuffixes[] = {
-      {"", 1},           {"B", 1},           {"k", 1024.0},         {"K", 1024.0},         {"M", 0x1p20},
-      {"G", 0x1p30},     {"T", 0x1p40},      {"KiB", 1024.0},       {"MiB", 0x1p20},       {"GiB", 0x1p30},
-      {"TiB", 0x1p40},   {"kB", 1e3},        {"KB", 1e3},           {"MB", 1e6},           {"GB", 1e9},
-      {"TB", 1e12}};
+      {"", 1},       {"B", 1},        {"k", 1024.0},   {"K", 1024.0},   {"M", 0x1p20},   {"G", 0x1p30},
+      {"T", 0x1p40}, {"KiB", 1024.0}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"kB", 1e3},
+      {"KB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
   for (const auto& [name, value] : kSuffixes) {
     if (suffix == name) return value;
   }

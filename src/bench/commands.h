@@ -1,5 +1,5 @@
-// `computron bench` and its subcommands. Each adds itself to the program with its options and, as its callback, its work
-// (src/apps/commands.h says how work that fails ends).
+// `computron bench` and its subcommands. Each adds itself to the program with its options and, as its callback, its
+// work (src/apps/commands.h says how work that fails ends).
 #pragma once
 
 namespace CLI {

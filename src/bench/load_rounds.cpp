@@ -27,7 +27,9 @@ FileDescriptor open_file(const std::string& path) {
 }  // namespace
 
 LoadRounds::LoadRounds(Job& job)
-    : job_(job), index_(job.models().index(/*model=*/0)), layout_(*job.models().shapes().front().layouts.at(job.mesh().stage)) {}
+    : job_(job),
+      index_(job.models().index(/*model=*/0)),
+      layout_(*job.models().shapes().front().layouts.at(job.mesh().stage)) {}
 
 // Part `reader` of as many as there are readers, to where it lies in `fresh`, or all into one buffer if that is null.
 void LoadRounds::read(int reader, int readers, std::byte* fresh) const {

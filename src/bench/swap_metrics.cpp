@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "computron/base/json.h"
+
 namespace computron {
 namespace {
 
@@ -285,7 +287,10 @@ std::string swap_json(const SwapSummary& f, const SwapConditions& c, const std::
 }
 
 SwapBaseline read_baseline(const std::string& text, const std::string& file) try {
-  const Json object = Json::parse(text);
+  Json object;
+  if (const auto fault = parse_json(text, {}, object)) {
+    throw Error(ExitCode::kData, fmt::format("{}: not a result of computron bench swap: {}", file, fault->message));
+  }
   if (object.at("mesh").at("ranks") != 1) throw Error(ExitCode::kData, file + ": a run of more than one rank");
   return {object.at("load_s").at("median").get<double>(), object.at("shard_bytes").get<double>()};
 } catch (const Json::exception& error) {

@@ -38,7 +38,7 @@ std::byte* map_aligned(std::size_t mapped) {
 bool populate_part(std::byte* data, std::size_t bytes) {
   if (bytes == 0 || madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
-  for (std::size_t at = 0; at < bytes; at += kPage) {  // a system older than Linux 5.14
+  for (std::size_t at = 0; at < bytes; at += kPage) {                            // a system older than Linux 5.14
     __atomic_fetch_or(reinterpret_cast<char*>(data + at), 0, __ATOMIC_RELAXED);  // a write that changes nothing
   }
   return true;

@@ -1,8 +1,8 @@
 #include "src/report/svg.h"
 
+#include "computron/base/utf8.h"
 #include "computron/report/chart.h"
 #include "computron/report/text.h"
-#include "computron/base/utf8.h"
 
 namespace computron {
 namespace {

@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "computron/base/json_text.h"
 #include "src/requests/base64.h"
 #include "src/requests/image_values.h"
-#include "computron/base/json_text.h"
 #include "src/requests/text_request.h"
 
 namespace computron {

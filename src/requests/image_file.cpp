@@ -11,10 +11,10 @@
 
 #include "computron/base/error.h"
 #include "computron/base/file_descriptor.h"
+#include "computron/base/json_text.h"
 #include "computron/base/size.h"
 #include "computron/storage/files.h"
 #include "src/requests/image_decoders.h"
-#include "computron/base/json_text.h"
 
 namespace computron {
 namespace {

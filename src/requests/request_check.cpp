@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "computron/base/digest.h"
-#include "src/requests/encoder_check.h"
 #include "computron/base/json_text.h"
+#include "src/requests/encoder_check.h"
 #include "src/requests/request_fields.h"
 #include "src/requests/sampling_check.h"
 #include "src/requests/text_output.h"

@@ -5,10 +5,10 @@
 #include <span>
 #include <utility>
 
+#include "computron/base/json_text.h"
 #include "computron/base/log.h"
 #include "computron/requests/request_reader.h"
 #include "computron/storage/custom_id_scanner.h"
-#include "computron/base/json_text.h"
 #include "src/requests/request_check.h"
 #include "src/requests/request_draft.h"
 

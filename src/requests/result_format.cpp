@@ -1,3 +1,5 @@
+#include "computron/requests/result_format.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +9,8 @@
 #include <set>
 #include <variant>
 
-#include "src/requests/base64.h"
-#include "computron/requests/result_format.h"
 #include "computron/base/json_text.h"
+#include "src/requests/base64.h"
 #include "src/requests/text_output.h"
 
 namespace computron {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "computron/sched/request.h"
 #include "computron/requests/request_reader.h"
+#include "computron/sched/request.h"
 
 namespace computron {
 

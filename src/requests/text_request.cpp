@@ -6,8 +6,8 @@
 #include <span>
 #include <utility>
 
-#include "computron/text/chat_format.h"
 #include "computron/base/json_text.h"
+#include "computron/text/chat_format.h"
 #include "src/requests/request_check.h"
 
 namespace computron {

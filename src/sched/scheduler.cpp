@@ -144,8 +144,7 @@ double Scheduler::resident_ratio(ModelId model) const {
 
 bool Scheduler::has_work(double now_s) const {
   if (!arriving_.empty() && arriving_.front().arrival_s <= now_s) return true;
-  return std::any_of(work_.begin(), work_.end(),
-                     [](const ModelWork& work) {
+  return std::any_of(work_.begin(), work_.end(), [](const ModelWork& work) {
     return work.to_admit() > 0 || work.sequences().totals().unfinished > 0;
   });
 }

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "computron/base/json_text.h"
 #include "computron/comm/tags.h"
 #include "computron/storage/files.h"
-#include "computron/base/json_text.h"
 
 namespace computron {
 namespace {

@@ -15,11 +15,11 @@
 
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
-#include "computron/storage/shard.h"
 #include "computron/storage/custom_id_scanner.h"
 #include "computron/storage/files.h"
-#include "src/storage/journal_records.h"
 #include "computron/storage/line_splitter.h"
+#include "computron/storage/shard.h"
+#include "src/storage/journal_records.h"
 #include "src/storage/result_line.h"
 
 namespace computron {

@@ -14,11 +14,11 @@
 
 #include "computron/base/log.h"
 #include "computron/base/stop.h"
-#include "computron/storage/shard.h"
-#include "src/storage/journal_recovery.h"
 #include "computron/storage/line_splitter.h"
-#include "src/storage/output_lock.h"
+#include "computron/storage/shard.h"
 #include "computron/storage/spool.h"
+#include "src/storage/journal_recovery.h"
+#include "src/storage/output_lock.h"
 
 namespace computron {
 namespace {

@@ -52,8 +52,6 @@ void SeenIds::insert(std::string_view id) {
   slot = digest;
 }
 
-bool SeenIds::contains(std::string_view id) const {
-  return !slots_.empty() && slots_[slot_of(digest_of(id))] != kFree;
-}
+bool SeenIds::contains(std::string_view id) const { return !slots_.empty() && slots_[slot_of(digest_of(id))] != kFree; }
 
 }  // namespace computron

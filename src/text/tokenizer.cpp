@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "computron/text/incremental_decoder.h"
 #include "computron/base/utf8.h"
+#include "computron/text/incremental_decoder.h"
 #include "src/text/tokenizer_parts.h"
 #include "src/text/tokenizer_settings.h"
 #include "src/text/work_limit.h"

@@ -32,7 +32,8 @@ ModelConfig bert_config() {
 }
 
 ModelConfig vit_config() {
-  return ModelConfig::from_hf_json(text_of(kVit / "config.json"), std::nullopt, text_of(kVit / "preprocessor_config.json"));
+  return ModelConfig::from_hf_json(text_of(kVit / "config.json"), std::nullopt,
+                                   text_of(kVit / "preprocessor_config.json"));
 }
 
 class ServeEncoders : public ::testing::Test {

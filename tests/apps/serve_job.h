@@ -51,7 +51,8 @@ struct Served {
 double healthy_limit_s();
 double failing_limit_s();
 
-// Whether the program under test is watched by a sanitizer: ctest then gives it options (tests/support/sanitizers.cmake).
+// Whether the program under test is watched by a sanitizer: ctest then gives it options
+// (tests/support/sanitizers.cmake).
 bool sanitized();
 
 // A job under way, in a new folder below `parent`.

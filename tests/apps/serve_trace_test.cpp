@@ -182,9 +182,12 @@ TEST_P(ServeTrace, TellsWhatHappened) {
   const std::size_t steps = served_.metrics.at("steps").at("count");
   const std::size_t layers = kModel.layers;
   const std::vector<Span> executed = trace_->select("compute", "step");
-  const auto passes = static_cast<std::size_t>(std::count_if(executed.begin(), executed.end(), [](const Span& span) {
-                        return span.args.at("rows").get<int>() > 0;  // the others fetch only
-                      })) / ranks();
+  const auto passes =
+      static_cast<std::size_t>(std::count_if(executed.begin(), executed.end(),
+                                             [](const Span& span) {
+                                               return span.args.at("rows").get<int>() > 0;  // the others fetch only
+                                             })) /
+      ranks();
   EXPECT_EQ(trace_->select("control", "decide and send").size(), steps);
   EXPECT_EQ(executed.size(), steps * ranks());
   EXPECT_GT(passes, 0u);

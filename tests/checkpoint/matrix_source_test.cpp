@@ -5,8 +5,8 @@
 
 #include <random>
 
-#include "tests/checkpoint/sample.h"
 #include "src/checkpoint/transpose.h"
+#include "tests/checkpoint/sample.h"
 #include "tests/support/safetensors_file.h"
 
 namespace computron::test {

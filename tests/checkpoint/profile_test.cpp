@@ -129,8 +129,8 @@ TEST(Profile, Storage) {
 }
 
 TEST(Profile, Types) {
-  for (const hid_t type : {H5T_IEEE_F32BE, H5T_IEEE_F64LE, H5T_STD_I32LE, H5T_STD_U16LE, H5T_STD_REF_OBJ,
-                           H5T_STD_REF_DSETREG}) {
+  for (const hid_t type :
+       {H5T_IEEE_F32BE, H5T_IEEE_F64LE, H5T_STD_I32LE, H5T_STD_U16LE, H5T_STD_REF_OBJ, H5T_STD_REF_DSETREG}) {
     EXPECT_THAT(refusal_of_type(type), AllOf(HasSubstr("tensor 'w'"), HasSubstr("neither f32, f16 nor bf16")));
   }
   const hid_t compound = H5Tcreate(H5T_COMPOUND, 4);
@@ -204,9 +204,8 @@ TEST(Profile, LinksOfOtherKinds) {
                 H5Lunregister(kOwnKind);
               }),
               HasSubstr("'u' is a soft or external link"));
-  EXPECT_THAT(refusal_of_tensors([](hid_t tensors) {
-                H5Lcreate_hard(tensors, ".", tensors, "itself", H5P_DEFAULT, H5P_DEFAULT);
-              }),
+  EXPECT_THAT(refusal_of_tensors(
+                  [](hid_t tensors) { H5Lcreate_hard(tensors, ".", tensors, "itself", H5P_DEFAULT, H5P_DEFAULT); }),
               HasSubstr("'itself': not a dataset"));
   EXPECT_THAT(refusal([](hid_t file) {
                 put_root_attributes(file);

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "tests/fuzz/expect.h"
 #include "src/checkpoint/index_text.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "tests/fuzz/expect.h"
 #include "src/storage/journal_recovery.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

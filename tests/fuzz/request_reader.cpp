@@ -16,12 +16,12 @@
 #include <string_view>
 #include <vector>
 
-#include "computron/requests/result_format.h"
-#include "computron/text/tokenizer.h"
 #include "computron/base/utf8.h"
-#include "tests/fuzz/expect.h"
+#include "computron/requests/result_format.h"
 #include "computron/storage/line_splitter.h"
+#include "computron/text/tokenizer.h"
 #include "src/storage/result_line.h"
+#include "tests/fuzz/expect.h"
 
 namespace {
 

@@ -10,9 +10,11 @@
 
 namespace {
 
-constexpr const char* kNames[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",      "merges.txt",
-                                  "vocab.txt",      "added_tokens.json",     "special_tokens_map.json"};
-constexpr const char* kTexts[] = {"", " ", "Hello, world  12", "ab\xC3\xA9\xF0\x9F\x98\x80\n\xE2\x96\x81 [CLS]</s> don't"};
+constexpr const char* kNames[] = {
+    "tokenizer.json",    "tokenizer_config.json",  "vocab.json", "merges.txt", "vocab.txt",
+    "added_tokens.json", "special_tokens_map.json"};
+constexpr const char* kTexts[] = {"", " ", "Hello, world  12",
+                                  "ab\xC3\xA9\xF0\x9F\x98\x80\n\xE2\x96\x81 [CLS]</s> don't"};
 
 computron::TokenizerFiles files_of(std::string_view text) {
   computron::TokenizerFiles files;

@@ -9,15 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "computron/text/generated_text.h"
 #include "computron/base/utf8.h"
+#include "computron/text/generated_text.h"
 #include "tests/fuzz/expect.h"
 
 namespace {
 
 using computron::TokenId;
 
-constexpr const char* kKinds[] = {"gpt2", "llama3", "opt", "qwen2", "llama2", "mistral", "bert-uncased", "bert-cased", "roberta"};
+constexpr const char* kKinds[] = {"gpt2",    "llama3",       "opt",        "qwen2",  "llama2",
+                                  "mistral", "bert-uncased", "bert-cased", "roberta"};
 constexpr std::size_t kExact = 3;  // the first so many give a text back
 
 struct Kind {
@@ -25,7 +26,8 @@ struct Kind {
 
   static computron::TokenizerFiles files(const char* name) {
     computron::TokenizerFiles files;
-    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(COMPUTRON_TEXT_FIXTURES) / name)) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::filesystem::path(COMPUTRON_TEXT_FIXTURES) / name)) {
       std::ifstream in(entry.path(), std::ios::binary);
       if (entry.path().extension() != ".bin") files[entry.path().filename()] = {std::istreambuf_iterator<char>(in), {}};
     }
@@ -84,7 +86,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (plain && number < kExact) expect(kind.tokenizer.decode(tokens) == text, "the text comes back");
   check_tokens(kind.tokenizer, tokens);
   std::vector<TokenId> any;
-  for (std::size_t i = 1; i + 1 < size; i += 2) any.push_back((data[i] << 8 | data[i + 1]) % (kind.tokenizer.tokens_end() + 2));
+  for (std::size_t i = 1; i + 1 < size; i += 2)
+    any.push_back((data[i] << 8 | data[i + 1]) % (kind.tokenizer.tokens_end() + 2));
   check_tokens(kind.tokenizer, any);
   return 0;
 }

@@ -174,6 +174,13 @@ TEST(Rules, CheckpointsAreParsedApart) {
   EXPECT_THAT(check_source("src/checkpoint/index_answer.cpp", "read_checkpoint_index(path)"), testing::IsEmpty());
 }
 
+TEST(Rules, JsonIsReadInOnePlace) {
+  EXPECT_THAT(only_finding("src/apps/init.cpp", "auto a = nlohmann::json::parse(text);"), HasSubstr("json.h"));
+  EXPECT_THAT(only_finding("src/text/a.cpp", "Json::parse(text);"), HasSubstr("json.h"));
+  EXPECT_THAT(only_finding("src/text/a.cpp", "json::sax_parse(text, &events);"), HasSubstr("json.h"));
+  EXPECT_THAT(check_source("src/base/json.cpp", "json::sax_parse(text, &forward);"), testing::IsEmpty());
+}
+
 TEST(CodeOnly, BlanksCommentsAndLiteralsAndKeepsLines) {
   EXPECT_EQ(code_only("a // b\nc"), "a     \nc");
   EXPECT_EQ(code_only("a /* b\n */ c"), "a     \n    c");

@@ -154,6 +154,13 @@ Finding check_openmp(const std::string& line) {
   return "uses OpenMP; the compute pool is the only one";
 }
 
+// One way to read JSON, with one set of limits and messages.
+Finding check_json(std::string_view file, const std::string& line) {
+  static const std::regex parser(R"(\b(\w*[jJ]son::parse|sax_parse)\b)");
+  if (file == "src/base/json.cpp" || !file.starts_with("src/") || !std::regex_search(line, parser)) return std::nullopt;
+  return "parses JSON by itself; computron/base/json.h does";
+}
+
 // HDF5 parses files of other people's in a process of its own.
 Finding check_parsing(std::string_view file, const std::string& line) {
   static const std::regex in_process(R"(\bread_checkpoint_index\b)");
@@ -172,7 +179,7 @@ std::vector<Finding> check_line(std::string_view file, const std::string& line) 
   static const std::regex include(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
   std::smatch match;
   if (!std::regex_search(line, match, include))
-    return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line)};
+    return {check_cuda_word(file, line), check_openmp(line), check_parsing(file, line), check_json(file, line)};
   const std::string name = match[1];
   return {check_floor(file, name), check_foreign(file, name), check_installed(file, name),
           check_cuda_include(file, name)};

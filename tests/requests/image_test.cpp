@@ -14,10 +14,10 @@
 #include <random>
 #include <tuple>
 
-#include "tests/requests/requests_support.h"
 #include "src/requests/base64.h"
 #include "src/requests/image_file.h"
 #include "src/requests/image_values.h"
+#include "tests/requests/requests_support.h"
 
 namespace computron {
 namespace {

@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "computron/requests/request_reader.h"
-#include "tests/requests/requests_support.h"
 #include "src/requests/base64.h"
+#include "tests/requests/requests_support.h"
 
 namespace computron {
 namespace {
@@ -220,8 +220,7 @@ TEST(RequestParser, EnvelopeFieldsAreNamed) {
   refused(R"({"custom_id":"r","method":"POST"})", "url: missing");
   refused(R"({"custom_id":"r","method":"POST","url":false})", "url: must be a string (got false)");
   refused(R"({"custom_id":"r","method":"POST","url":"/v2/x"})", "url: unknown '/v2/x'");
-  refused(R"({"custom_id":"r","method":"POST","url":"/v1/chat/completions"})",
-          "body: missing");
+  refused(R"({"custom_id":"r","method":"POST","url":"/v1/chat/completions"})", "body: missing");
   const std::string head = R"({"custom_id":"r","method":"POST","url":"/v1/completions")";
   refused(head + "}", "body: missing");
   refused(head + R"(,"body":null})", "body: must be an object (got null)");
@@ -241,7 +240,8 @@ TEST(RequestParser, PromptsAreListsOfTokens) {
   refused("\"hello\"", "the checkpoint of opt-a carries no tokenizer");
   refused("5", "body.prompt: must be a text or a list of token ids (got 5)");
   refused("{\"a\":1}", "body.prompt: must be a text or a list of token ids (got an object)");
-  refused("[[4,5],6]", "body.prompt[0]: prompts are a list of token ids, of texts or of lists of token ids, of one kind");
+  refused("[[4,5],6]",
+          "body.prompt[0]: prompts are a list of token ids, of texts or of lists of token ids, of one kind");
   refused("[4,\"a\"]", "body.prompt[1]: prompts are a list of token ids, of texts or of lists");
   refused("[\"a\",[4]]", "body.prompt[0]: prompts are");
   refused("[4,null]", "body.prompt[1]");
@@ -579,7 +579,7 @@ TEST(EncoderRequests, ModelsSayWhatTheyCanDo) {
   refused("plain", "/classify", "url: plain is an encoder without classes: it serves /v1/embeddings");
   refused("bert", "/v1/rerank",
           "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/chat/completions, "
-            "/v1/embeddings, /classify");
+          "/v1/embeddings, /classify");
   for (const std::string name : {"dimensions", "truncate_prompt_tokens"}) {
     expect_encoder_refused(encoder_line("bert", R"("input":[4],")" + name + "\":3"), "invalid_parameter",
                            "body." + name + ": not served");

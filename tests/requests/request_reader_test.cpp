@@ -15,8 +15,8 @@
 #include <variant>
 
 #include "computron/storage/result_journal.h"
-#include "tests/requests/requests_support.h"
 #include "computron/storage/spool.h"
+#include "tests/requests/requests_support.h"
 
 namespace computron {
 namespace {

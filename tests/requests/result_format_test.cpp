@@ -1,3 +1,5 @@
+#include "computron/requests/result_format.h"
+
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -6,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "computron/requests/result_format.h"
 #include "tests/requests/requests_support.h"
 
 namespace computron {
@@ -200,8 +201,7 @@ TEST(FormatClassification, IsVllms) {
   ModelConfig config;
   config.classes = 3;
   const std::vector<Completion> parts = {encoded({0, 1000, 999}, 4), encoded({2, 2, 2}, 5)};
-  const auto body =
-      json::parse(format_result(encoder_request(Task::kClassify, 2), parts, config))["response"]["body"];
+  const auto body = json::parse(format_result(encoder_request(Task::kClassify, 2), parts, config))["response"]["body"];
   EXPECT_THAT(keys(body), ElementsAre("created", "data", "id", "model", "object", "usage"));
   EXPECT_EQ(body["id"], "classify-12");
   EXPECT_EQ(body["object"], "list");

@@ -163,8 +163,8 @@ TEST_F(ShardLoaderTest, NamesADamagedChunk) {
   for (int t = 0; t < 4; ++t) {
     const TensorPart& part = layout.plan.tensors[0].parts[0];
     const PartSlice slice = part.slices(t).at(0);
-    const bool needed = slice.begin * row_bytes < (chunk + 1) * kDigestChunkBytes &&
-                        slice.end * row_bytes > chunk * kDigestChunkBytes;
+    const bool needed =
+        slice.begin * row_bytes < (chunk + 1) * kDigestChunkBytes && slice.end * row_bytes > chunk * kDigestChunkBytes;
     damaged += needed;
     const int models = host.models();
     try {

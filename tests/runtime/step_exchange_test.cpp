@@ -114,7 +114,8 @@ TEST(StopExchange, RankThatSaysNothingIsMissed) {
     StopTeller teller(mesh);
     mesh.world.barrier();
     for (const int signals : {1, 2}) {
-      for (int i = 0; i < 1000; ++i) teller.poll(signals, /*only_warned=*/signals == 1, /*status_requests=*/signals == 2 ? 3 : 0);
+      for (int i = 0; i < 1000; ++i)
+        teller.poll(signals, /*only_warned=*/signals == 1, /*status_requests=*/signals == 2 ? 3 : 0);
       mesh.world.barrier();
     }
     return;

@@ -121,13 +121,14 @@ TEST(ProgressLine, QuietWritesNothing) {
 }
 
 JobStatus status_sample() {
-  JobStatus status{.counts = {.time_s = 100, .done = 25, .tokens = 5000, .steps = 2000, .swaps = 50, .swap_bytes = 50'000'000'000},
-                   .before = {.time_s = 90, .done = 20, .tokens = 4900, .steps = 1900, .swaps = 45, .swap_bytes = 40'000'000'000},
-                   .total = 100,
-                   .total_known = true,
-                   .failed = 2,
-                   .running = "opt",
-                   .swapping = true};
+  JobStatus status{
+      .counts = {.time_s = 100, .done = 25, .tokens = 5000, .steps = 2000, .swaps = 50, .swap_bytes = 50'000'000'000},
+      .before = {.time_s = 90, .done = 20, .tokens = 4900, .steps = 1900, .swaps = 45, .swap_bytes = 40'000'000'000},
+      .total = 100,
+      .total_known = true,
+      .failed = 2,
+      .running = "opt",
+      .swapping = true};
   status.models = {{"opt", {40, 3}, 20, 0.5}, {"bert\x1b[31m", {30, 2}, 5, 1}, {"idle", {}, 0, 0}};
   return status;
 }
@@ -137,7 +138,8 @@ TEST(StatusBlock, SaysHowTheJobStands) {
   EXPECT_THAT(text, HasSubstr("computron: 1:40: 25/100 requests done, 2 of them failed, 5:00 left\n"));
   EXPECT_THAT(text, HasSubstr("lately   0.5 requests/s, 10.0 tokens/s, 10.0 steps/s, 0.50 swaps/s (1.000 GB/s"));
   EXPECT_THAT(text, HasSubstr("overall  0.2 requests/s, 50.0 tokens/s, 20.0 steps/s, 0.50 swaps/s (0.500 GB/s"));
-  EXPECT_THAT(text, HasSubstr("opt                                 40         3        20      50 %  runs, swapping\n"));
+  EXPECT_THAT(text,
+              HasSubstr("opt                                 40         3        20      50 %  runs, swapping\n"));
   EXPECT_THAT(text, HasSubstr("and 1 more model\n"));
   EXPECT_THAT(text, Not(HasSubstr("\x1b"))) << "an id is no terminal's command";
 }
@@ -145,7 +147,8 @@ TEST(StatusBlock, SaysHowTheJobStands) {
 TEST(StatusBlock, OfAJobThatHasEndedGuessesNothing) {
   JobStatus status = status_sample();
   status.end = "stopped";
-  EXPECT_THAT(status_block(status), HasSubstr("computron: stopped after 1:40: 25/100 requests done, 2 of them failed\n"));
+  EXPECT_THAT(status_block(status),
+              HasSubstr("computron: stopped after 1:40: 25/100 requests done, 2 of them failed\n"));
   EXPECT_THAT(status_block(status), Not(HasSubstr("lately")));
 }
 

@@ -8,11 +8,11 @@
 #include <optional>
 #include <set>
 
-#include "tests/storage/failing_calls.h"
-#include "tests/requests/requests_support.h"
+#include "computron/storage/spool.h"
 #include "src/storage/journal_recovery.h"
 #include "src/storage/output_lock.h"
-#include "computron/storage/spool.h"
+#include "tests/requests/requests_support.h"
+#include "tests/storage/failing_calls.h"
 
 namespace computron {
 namespace {

@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "computron/base/digest.h"
-#include "tests/storage/failing_calls.h"
 #include "tests/requests/requests_support.h"
+#include "tests/storage/failing_calls.h"
 
 namespace computron {
 namespace {

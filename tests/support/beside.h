@@ -1,5 +1,5 @@
-// Where a test finds what was built with it. Asked at run time, so that a test is compiled alike in every build folder and
-// ccache knows it again (jobs/test.sh builds two).
+// Where a test finds what was built with it. Asked at run time, so that a test is compiled alike in every build folder
+// and ccache knows it again (jobs/test.sh builds two).
 #pragma once
 
 #include <filesystem>

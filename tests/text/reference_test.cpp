@@ -100,7 +100,8 @@ TEST_P(Reference, PairsInFull) {
 TEST_P(Reference, SomeRandomTokensInFull) {
   const std::vector<Tokens> all = lists();
   for (const Json& expected : whole().at("random")) {
-    EXPECT_EQ(tokenizer_.decode(all.at(expected.at("at"))), expected.at("text").get<std::string>()) << expected.at("at");
+    EXPECT_EQ(tokenizer_.decode(all.at(expected.at("at"))), expected.at("text").get<std::string>())
+        << expected.at("at");
   }
 }
 

@@ -16,12 +16,10 @@ namespace computron {
 class ByteWriter {
  public:
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  void put(const T& value) {
-    put_bytes(std::as_bytes(std::span(&value, 1)));
-  }
+  requires std::is_trivially_copyable_v<T>
+  void put(const T& value) { put_bytes(std::as_bytes(std::span(&value, 1))); }
   template <class T>
-    requires std::is_trivially_copyable_v<T>
+  requires std::is_trivially_copyable_v<T>
   void put_list(std::span<const T> values) {
     put(static_cast<std::uint32_t>(values.size()));
     put_bytes(std::as_bytes(values));
@@ -46,15 +44,13 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  T get() {
+  requires std::is_trivially_copyable_v<T> T get() {
     T value;
     std::memcpy(&value, need(sizeof(T)).data(), sizeof(T));
     return value;
   }
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  std::vector<T> get_list() {
+  requires std::is_trivially_copyable_v<T> std::vector<T> get_list() {
     const auto count = get<std::uint32_t>();
     ensure(count <= rest_.size() / sizeof(T), "message shorter than a list in it");
     std::vector<T> values(count);

@@ -22,7 +22,8 @@ struct IdlePolicy {
   std::string to_string() const;
 };
 
-// One waiting place's progress through its policy. pause() after each unsuccessful poll, reset() after a successful one.
+// One waiting place's progress through its policy. pause() after each unsuccessful poll, reset() after a successful
+// one.
 class Idler {
  public:
   explicit Idler(IdlePolicy policy) : policy_(policy) {}

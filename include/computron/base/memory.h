@@ -7,8 +7,8 @@
 namespace computron {
 
 struct MemoryLimit {
-  std::size_t bytes = 0;   // still obtainable
-  std::string source;      // "MemAvailable", "cgroup /sys/fs/cgroup/.../memory.max"
+  std::size_t bytes = 0;  // still obtainable
+  std::string source;     // "MemAvailable", "cgroup /sys/fs/cgroup/.../memory.max"
 };
 
 // The smaller of MemAvailable and what the control groups (v1 and v2, up to the root) leave.

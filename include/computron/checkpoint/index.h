@@ -19,7 +19,7 @@ inline constexpr std::size_t kDigestChunkBytes = std::size_t{1} << 20;
 // What a dataset holds.
 struct StoredBytes {
   std::string name;
-  std::size_t offset = 0;          // of the first byte in the file
+  std::size_t offset = 0;  // of the first byte in the file
   std::size_t bytes = 0;
   std::vector<Digest128> digests;  // one per kDigestChunkBytes, the last chunk shorter
 };
@@ -39,8 +39,8 @@ inline constexpr std::size_t kMaxCarriedFileBytes = std::size_t{64} << 20;
 struct CheckpointIndex {
   std::string path;
   std::size_t file_bytes = 0;
-  std::string architecture;            // root attribute "architecture", e.g. "opt"
-  std::string config_json;             // root attribute "config": every configuration value, as JSON
+  std::string architecture;                    // root attribute "architecture", e.g. "opt"
+  std::string config_json;                     // root attribute "config": every configuration value, as JSON
   std::map<std::string, TensorEntry> tensors;  // by canonical name
   std::map<std::string, FileEntry> tokenizer;  // the tokenizer's files by name; may be empty
 

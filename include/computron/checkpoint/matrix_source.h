@@ -17,8 +17,8 @@ struct MatrixSource {
   const SafetensorsEntry* entry = nullptr;
   DType dtype = DType::kF32;  // of the entry
   std::size_t rows = 0, columns = 0;
-  std::size_t first = 0;   // the element of the tensor that is element (0, 0)
-  std::size_t stride = 0;  // elements from one line of the tensor to the next
+  std::size_t first = 0;    // the element of the tensor that is element (0, 0)
+  std::size_t stride = 0;   // elements from one line of the tensor to the next
   bool transposed = false;  // lines of the tensor are columns: (r, c) is element first + c * stride + r
 
   std::size_t elements() const { return rows * columns; }

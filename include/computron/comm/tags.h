@@ -18,8 +18,8 @@ inline constexpr int kSign = 8;        // rank 0 ↔ every rank: a sign of life
 inline constexpr int kAlarm = 9;       // every rank ↔ every rank, at start-up: it has failed
 
 // Tensor-parallel communicator of a stage.
-inline constexpr int kTopLogits = 16;     // best logits of each vocabulary slice
-inline constexpr int kAllReduce = 18;     // parts and sums of the all-reduce
+inline constexpr int kTopLogits = 16;  // best logits of each vocabulary slice
+inline constexpr int kAllReduce = 18;  // parts and sums of the all-reduce
 
 // Benchmarks and tests.
 inline constexpr int kMeasurement = 100;

@@ -29,10 +29,10 @@ struct RowSampling {
   float temperature = 0;  // 0: the best token after penalties
   int top_k = 0;          // 0: all
   float top_p = 1;
-  float min_p = 0;        // tokens at least so probable, relative to the best
-  float repetition_penalty = 1;  // logits of tokens in the sequence: divided by it above 0, multiplied below
-  float frequency_penalty = 0;   // taken off for each time a token was generated
-  float presence_penalty = 0;    // taken off if it was generated at all
+  float min_p = 0;                      // tokens at least so probable, relative to the best
+  float repetition_penalty = 1;         // logits of tokens in the sequence: divided by it above 0, multiplied below
+  float frequency_penalty = 0;          // taken off for each time a token was generated
+  float presence_penalty = 0;           // taken off if it was generated at all
   std::span<const TokenUse> used = {};  // each token once
   std::span<const std::pair<TokenId, float>> bias = {};
   std::span<const TokenId> banned = {};
@@ -60,10 +60,10 @@ struct Candidate {
 struct SliceSample {
   static constexpr int kCandidates = 1024;
 
-  Candidate best;            // token -1: the slice is empty
-  double score = 0;          // of `best`: scaled logit + noise, or without noise at temperature 0
-  float max = 0;             // of the scaled logits
-  double sum_exp = 0;        // Σ exp(scaled − max)
+  Candidate best;                          // token -1: the slice is empty
+  double score = 0;                        // of `best`: scaled logit + noise, or without noise at temperature 0
+  float max = 0;                           // of the scaled logits
+  double sum_exp = 0;                      // Σ exp(scaled − max)
   std::vector<Candidate> candidates = {};  // where the row truncates: the best kCandidates, best first, ties by token
   std::vector<Candidate> slice = {};       // all of it, by token, where the candidates may not be enough
 };

@@ -15,8 +15,8 @@ enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
 
 // Where the key/value cache of one model lies in a rank's pool.
 // Slot (block, layer) is number block × layers + layer; it lies in frame frames[slot / slots_per_frame] at
-// (slot % slots_per_frame) × slot_bytes. A slot is keys, then values, [2][kv_heads][block_tokens × head_dim] of `dtype`;
-// how a head's part is ordered is the device's business.
+// (slot % slots_per_frame) × slot_bytes. A slot is keys, then values, [2][kv_heads][block_tokens × head_dim] of
+// `dtype`; how a head's part is ordered is the device's business.
 struct KvCacheView {
   std::byte* pool = nullptr;
   std::size_t frame_bytes = 0;

@@ -23,8 +23,8 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias = {};
   std::vector<TokenId> stop_tokens = {};  // not sampled before min_tokens are generated
   std::uint32_t min_tokens = 0;
-  std::uint32_t prompt_tokens = 0;        // of the sequence's tokens, these are not generated
-  std::uint64_t key = 0;                  // of the noise
+  std::uint32_t prompt_tokens = 0;  // of the sequence's tokens, these are not generated
+  std::uint64_t key = 0;            // of the noise
 
   bool operator==(const SamplingParams&) const = default;
   bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }

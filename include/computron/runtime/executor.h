@@ -52,7 +52,8 @@ class Executor {
   ~Executor();  // ends the copy stream before its frames go
 
   // What an executor of these layouts needs of its communicators.
-  static CommunicatorSizes communicator_sizes(const std::vector<const ShardLayout*>& layouts, const ExecutorOptions& options);
+  static CommunicatorSizes communicator_sizes(const std::vector<const ShardLayout*>& layouts,
+                                              const ExecutorOptions& options);
 
   // The step has arrived: enqueues the fetches that wait for nothing. Steps are accepted and run in the same order.
   // Error{kInternal} for copies that no right scheduler orders.

@@ -24,8 +24,8 @@ class RowCollector {
       : mesh_(mesh), progress_(progress), trace_(trace), max_slice_(max_slice) {}
 
   // Collective over the stage's ranks. `logits` and `samples`: [row, slice], this rank's `slices` vocabulary slices of
-  // the batch's output rows; `samples` is empty where no row samples. Returns the sampled rows on t = 0, nothing elsewhere.
-  // Waits by `progress`.
+  // the batch's output rows; `samples` is empty where no row samples. Returns the sampled rows on t = 0, nothing
+  // elsewhere. Waits by `progress`.
   std::vector<SampledRow> collect(const Batch& batch, int slices, std::vector<TopLogits> logits,
                                   std::vector<SliceSample> samples);
 

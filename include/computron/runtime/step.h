@@ -67,10 +67,10 @@ struct StagePlan {
 struct SequenceChunk {
   enum Output : std::uint8_t {
     kNone,
-    kLast,       // logits of the last token's row
-    kAll,        // of every token's row, with the next token's logit (prompt scoring)
+    kLast,             // logits of the last token's row
+    kAll,              // of every token's row, with the next token's logit (prompt scoring)
     kPooledEmbedding,  // encoders: the sequence's pooled embedding
-    kScores,     // encoders: the scores of the model's classes
+    kScores,           // encoders: the scores of the model's classes
   };
   SequenceId sequence = 0;
   std::uint32_t start = 0;

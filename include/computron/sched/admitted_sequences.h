@@ -84,6 +84,9 @@ class AdmittedSequences {
 
   // With no blocks; those that there are come by cache().resize().
   AdmittedSequences(int block_tokens, bool prefix_caching) : cache_(block_tokens, prefix_caching) {}
+  // Handles of a copy would point into the original.
+  AdmittedSequences(const AdmittedSequences&) = delete;
+  AdmittedSequences(AdmittedSequences&&) = default;
 
   // It runs from now on; behind a prefix hit, if it may.
   void admit(Sequence sequence);

@@ -44,9 +44,9 @@ struct Request {
   double arrival_s = 0;                    // seconds after the start of the job
 
   // Of encoders, whose task is to embed or to classify.
-  int values = 0;                        // that come back: elements of the vector, or classes
+  int values = 0;                                 // that come back: elements of the vector, or classes
   std::vector<std::int32_t> token_type_ids = {};  // segment of every token of the prompt; empty: all 0
-  std::vector<float> patches = {};       // images: as in SequenceChunk
+  std::vector<float> patches = {};                // images: as in SequenceChunk
 
   bool encodes() const { return task != Task::kComplete; }
   // True when it asks for nothing that needs a forward pass (echo alone).

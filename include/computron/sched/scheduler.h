@@ -36,7 +36,7 @@ namespace computron {
 // A model as the scheduler sees it, on all stages.
 struct ModelShape {
   std::vector<const ShardLayout*> layouts;  // [stage]; borrowed, they outlive the scheduler
-  std::vector<KvGeometry> caches;    // [stage]
+  std::vector<KvGeometry> caches;           // [stage]
   std::vector<TokenId> eos_tokens;
   bool pinned = false;  // its pages are never evicted
   int priority = 0;     // higher goes first, other things being equal (policy.h)
@@ -231,7 +231,7 @@ class Scheduler {
 
   // Changed by next() when it plans, and by completed() when ranks report.
   std::vector<ModelWork> work_;       // [model] requests, sequences, cache blocks
-  std::vector<HostLink> host_links_;           // [stage]
+  std::vector<HostLink> host_links_;  // [stage]
   std::deque<InFlight> in_flight_;    // planned and not reported, in order
   std::vector<SequenceId> to_close_;  // ended or preempted; the next step tells the ranks
   std::vector<Completion> completions_;

@@ -81,8 +81,8 @@ class StagePool {
   std::vector<int> spans_;                  // [model] page uses that must be resident together
   std::vector<std::size_t> missing_bytes_;  // [model]
   std::vector<PageId> last_resident_;       // [model] no page behind it is resident
-  std::vector<ReleasePoint> last_use_;          // [frame] of what it holds, or held
-  std::vector<ReleasePoint> cache_use_;         // [model] of its cache
+  std::vector<ReleasePoint> last_use_;      // [frame] of what it holds, or held
+  std::vector<ReleasePoint> cache_use_;     // [model] of its cache
   std::deque<FrameId> free_;                // used from the front
   std::deque<HostSlot> free_slots_;
 };

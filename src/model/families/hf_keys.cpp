@@ -122,8 +122,8 @@ void HfKeys::read_classes(ModelConfig& config) const {
   if (bytes > kMostNameBytes) config.class_names.clear();
 }
 
-// Of transformers' convert_rope_params_to_dict: rope_scaling, where it is there, counts instead of rope_parameters; what
-// the object does not say, the keys beside it do.
+// Of transformers' convert_rope_params_to_dict: rope_scaling, where it is there, counts instead of rope_parameters;
+// what the object does not say, the keys beside it do.
 void HfKeys::read_rotary(ModelConfig& config, float default_theta) const {
   config.positions = PositionKind::kRotary;
   const HfKeys rope = has("rope_scaling") ? object("rope_scaling") : object("rope_parameters");
