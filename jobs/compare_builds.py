@@ -3,11 +3,12 @@
 
   . jobs/mpi-env.sh; jobs/compare_builds.py OLD/computron NEW/computron
 
-Each program converts and makes the same models and serves the same requests (completions, chats, embeddings, classes and
-lines that are refused) under every policy and on several meshes, resident and swapping. Compared are: the options of every
-subcommand, the bytes of result lines, the paths of keys in the metrics file, the words of the status file, the names of trace events,
-and exit codes with what is said first. Ends with 0 when all are equal, and otherwise with 1 and each difference.
-Options that only one program has can be allowed: --gone OPTION.
+Each program converts and makes the same models and serves the same requests (completions, chats, embeddings, classes
+and lines that are refused) under every policy and on several meshes, resident and swapping. Compared are the options of
+every subcommand, the bytes of result lines, the paths of keys in the metrics file, the words of the status file, the
+names of trace events, exit codes with what is said first, and, where both folders hold tests, the scheduler's steps in
+2,000 random jobs (sched_test). Ends with 0 when all are equal, and otherwise with 1 and each difference. An option that
+the new program need not have is named by --gone OPTION.
 """
 import argparse
 import json
@@ -106,11 +107,24 @@ def look(program, folder):
     return found
 
 
+def step_streams(program):
+    test = pathlib.Path(program).resolve().parent / "sched_test"
+    if not test.exists():
+        return []
+    said = run([test, "--gtest_also_run_disabled_tests", "--gtest_filter=*PrintsADigestOfEachStepStream"]).stdout
+    return re.findall(r"(?m)^step stream \d+ [0-9a-f]+$", said)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old"), parser.add_argument("new")
     parser.add_argument("--gone", action="append", default=[], help="an option that the new program need not have")
     arguments = parser.parse_args()
+    streams = [step_streams(program) for program in (arguments.old, arguments.new)]
+    if all(streams):
+        print(f"{sum(a != b for a, b in zip(*streams))} of {len(streams[1])} step streams differ")
+    else:
+        print("step streams are not compared: one of the folders has no sched_test that prints them")
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
         old, new = look(arguments.old, pathlib.Path(a)), look(arguments.new, pathlib.Path(b))
         differences = 0
@@ -126,7 +140,7 @@ def main():
                     for line in lines[:10]:
                         print(f"  {mark} {line[:300]}")
     print(f"{len(old)} comparisons, {differences} different")
-    sys.exit(1 if differences else 0)
+    sys.exit(1 if differences or (all(streams) and streams[0] != streams[1]) else 0)
 
 
 if __name__ == "__main__":
