@@ -20,9 +20,7 @@ constexpr std::size_t f16_scratch(int depth) {
 }
 
 // tile[m, n] = Σ_k x[m, k] weight[n, k]; x: [rows, depth], weight: [columns / 64][depth / 2][64][2] float16, depth
-// even, tile: [rows, columns]; scratch: f16_scratch(depth). Only what `isa` names
-// is used. tile[m, n] = Σ_k x[m, k] weight[n, k]; x: [rows, depth], weight: [columns / 64][depth / 2][64][2] float16,
-// depth even, tile: [rows, columns]; scratch: f16_scratch(depth).
+// even, tile: [rows, columns]; scratch: f16_scratch(depth).
 void gemm_f16_avx2(const float* x, int rows, int depth, const std::byte* weight, int columns, float* tile,
                    float* scratch);
 void gemm_f16_avx512(const float* x, int rows, int depth, const std::byte* weight, int columns, float* tile,
