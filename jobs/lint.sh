@@ -66,8 +66,7 @@ changed_sources() {
   local from
   from="$(fork_point "${1:-}")"
   [ -n "$from" ] || return 0
-  # On the main branch itself: what the last commit changed.
-  [ "$from" = "$(git rev-parse HEAD)" ] && from="$(git rev-parse --verify --quiet HEAD~1 || echo "$from")"
+  # On the main branch itself nobody knows what a change was: only what is not committed counts.
   { git diff --name-only --diff-filter=d "$from"; git ls-files --others --exclude-standard; } | sources_of
 }
 
