@@ -3,13 +3,13 @@
 //
 //   perf_decide [STEPS]        measured of each job; 20000 unless given
 //
-// Ranks exist in virtual time only; the clock measures the scheduler and nothing else. The jobs of a policy take turns,
-// a few hundred steps each.
+// Ranks exist in virtual time only; the clock is that of the thread's processor time, so that other programs' turns do
+// not count. The jobs of a policy take turns, a few hundred steps each.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
 #include <fstream>
 #include <random>
@@ -24,8 +24,8 @@ namespace {
 constexpr std::size_t kFewModels = 8, kManyModels = 1000, kWithWork = 100;
 constexpr std::size_t kQueued = 100'000;
 constexpr int kRunning = 64;
-constexpr int kPromptTokens = 32, kMaxTokens = 32;
-constexpr int kPages = 64;  // of a stage's shard
+constexpr int kFewestTokens = 16, kMostTokens = 48;  // of a prompt, and of an answer: any number between
+constexpr int kPages = 64;                           // of a stage's shard
 constexpr std::size_t kPageBytes = std::size_t{16} << 20;
 constexpr int kResident = 4;      // models that the pool holds
 constexpr int kCacheFrames = 24;  // of a model: 64 sequences of 64 tokens
@@ -47,8 +47,11 @@ ShardLayout stage_layout() {
   return layout;
 }
 
-double us_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+// Processor time of this thread.
+double now_us() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return 1e6 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_nsec);
 }
 
 double quantile(std::vector<double> values, double q) {
@@ -107,14 +110,16 @@ class Job {
     return std::vector<ModelShape>(models, shape);
   }
 
-  void submit(double arrival_s) { submit(static_cast<ModelId>(random_() % asked_for_), arrival_s, kMaxTokens); }
+  int some_tokens() { return kFewestTokens + static_cast<int>(random_() % (kMostTokens - kFewestTokens + 1)); }
+  void submit(double arrival_s) { submit(static_cast<ModelId>(random_() % asked_for_), arrival_s, some_tokens()); }
   void submit(ModelId model, double arrival_s, int max_tokens) {
-    scheduler_.submit({.id = ++last_id_,
-                       .model = model,
-                       .prompt = std::vector<TokenId>(kPromptTokens, static_cast<TokenId>(last_id_ % 1000)),
-                       .max_tokens = max_tokens,
-                       .stop_tokens = {},
-                       .arrival_s = arrival_s});
+    scheduler_.submit(
+        {.id = ++last_id_,
+         .model = model,
+         .prompt = std::vector<TokenId>(static_cast<std::size_t>(some_tokens()), static_cast<TokenId>(last_id_ % 1000)),
+         .max_tokens = max_tokens,
+         .stop_tokens = {},
+         .arrival_s = arrival_s});
     ++open_;
   }
 
@@ -130,9 +135,9 @@ class Job {
   // All decisions that can be made now, then the next completion.
   void turn(bool measure) {
     for (;;) {
-      const auto start = std::chrono::steady_clock::now();
+      const double start_us = now_us();
       Decision decision = scheduler_.next(now_s_);
-      const double us = us_since(start);
+      const double us = now_us() - start_us;
       if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
         if (measure) waits_us_.push_back(us);
         if (in_flight_.empty()) now_s_ = wait->time_s;
@@ -162,9 +167,9 @@ class Job {
     now_s_ = std::max(now_s_, done.execution.reported_s);
     const std::vector<SampledRow> rows(static_cast<std::size_t>(done.logit_rows),
                                        SampledRow{.token = 5, .top = {{5, 0}}});
-    const auto start = std::chrono::steady_clock::now();
+    const double start_us = now_us();
     scheduler_.completed(done.id, {.rows = rows}, now_s_, done.execution.times);
-    const double us = us_since(start);
+    const double us = now_us() - start_us;
     ++steps_;
     if (measure) samples_us_.push_back(done.next_us + us);
   }

@@ -60,7 +60,8 @@ bool Agenda::any_candidate(const std::function<bool(ModelId)>& is) {
   return false;
 }
 
-// Who is expected no longer is not until a request has come. Its place in the list is taken by one that stood behind it.
+// Who is expected no longer is not until a request has come. Its place in the list is taken by one that stood behind
+// it.
 bool Agenda::still_expected(ModelId model) {
   const bool expected = policy_->is_expected(views_[model], now_s_);
   if (!expected) expected_.erase(model);
