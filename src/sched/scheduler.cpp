@@ -51,6 +51,19 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   return view;
 }
 
+Completion refusal(const Request& request, std::string message) {
+  return {.id = request.id,
+          .part = request.part,
+          .model = request.model,
+          .prompt = {},
+          .tokens = {},
+          .prompt_tokens = static_cast<int>(request.prompt.size()),
+          .error_code = "context_length_exceeded",
+          .error_message = std::move(message),
+          .arrival_s = request.arrival_s,
+          .finished_s = request.arrival_s};
+}
+
 }  // namespace
 
 Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> names, std::unique_ptr<Policy> policy,
@@ -70,30 +83,18 @@ void Scheduler::submit(Request request) {
   if (request.needs_no_pass()) {
     completions_.push_back(Sequence(std::move(request), 0, {}).take_completion());
   } else if (!caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()))) {
-    refuse(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
-                                request.cache_tokens(), names_[model]));
+    completions_.push_back(
+        refusal(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
+                                     request.cache_tokens(), names_[model])));
   } else if (request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens)) {
-    refuse(request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
-                                request.prompt.size(), names_[model], state_->options.max_batch_tokens));
+    completions_.push_back(refusal(
+        request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
+                             request.prompt.size(), names_[model], state_->options.max_batch_tokens)));
   } else {
     open_.add(model, OpenRequests::work_of(request));
     count_open_anew(model);
     arriving_.push(std::move(request));
   }
-}
-
-void Scheduler::refuse(const Request& request, std::string message) {
-  Completion completion{.id = request.id,
-                        .part = request.part,
-                        .model = request.model,
-                        .prompt = {},
-                        .tokens = {},
-                        .prompt_tokens = static_cast<int>(request.prompt.size()),
-                        .error_code = "context_length_exceeded",
-                        .error_message = std::move(message),
-                        .arrival_s = request.arrival_s,
-                        .finished_s = request.arrival_s};
-  completions_.push_back(std::move(completion));
 }
 
 void Scheduler::count_open_anew(ModelId model) {
@@ -134,22 +135,13 @@ Decision Scheduler::next(double now_s) {
   if (waits_for_input()) return WaitUntil{kNever};
   begun_ = true;
   decide_run_order(now_s);
-  const auto fetch_steps = std::ranges::count_if(state_->in_flight, [](const StepInFlight& s) { return s.rows == 0; });
-  const auto passes = std::ssize(state_->in_flight) - fetch_steps;
-  if (passes < state_->options.steps_in_flight) {
-    if (auto planned = plan_pass(now_s)) return seal(std::move(*planned));
-  }
-  if (fetch_steps < kMaxFetchSteps) {
-    if (const auto model = prefetcher_.plan_fetch_step(now_s)) {
-      PlannedStep planned;
-      planned.step.id = ++last_step_;
-      planned.step.model = *model;
-      const double end_s = state_->in_flight.empty() ? now_s : state_->in_flight.back().end_s;
-      state_->in_flight.push_back({planned.step.id, *model, 0, {}, end_s});
-      return seal(std::move(planned));
-    }
-  }
-  const bool idle = state_->agenda.run_order().empty() && state_->in_flight.empty() && arriving_.empty();
+  const std::deque<StepInFlight>& in_flight = state_->in_flight;
+  const auto fetch_steps = std::ranges::count_if(in_flight, [](const StepInFlight& step) { return step.rows == 0; });
+  std::optional<PlannedStep> planned;
+  if (std::ssize(in_flight) - fetch_steps < state_->options.steps_in_flight) planned = plan_pass(now_s);
+  if (!planned && fetch_steps < kMaxFetchSteps) planned = plan_fetch_step(now_s);
+  if (planned) return seal(std::move(*planned));
+  const bool idle = state_->agenda.run_order().empty() && in_flight.empty() && arriving_.empty();
   if (idle && input_closed_) return AllDone{};
   const double arrival_s = arriving_.empty() ? kNever : arriving_.next_arrival_s();
   return WaitUntil{std::min(arrival_s, prefetcher_.wakes_s(now_s))};
@@ -202,6 +194,17 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
                                 now_s + prefetcher_.wait_s(model, now_s));
   state.in_flight.push_back({step.id, model, step.rows(), std::move(members), end_s});
   prefetcher_.prefetch(now_s);
+  return planned;
+}
+
+std::optional<PlannedStep> Scheduler::plan_fetch_step(double now_s) {
+  const std::optional<ModelId> model = prefetcher_.plan_fetch_step(now_s);
+  if (!model) return std::nullopt;
+  PlannedStep planned;
+  planned.step.id = ++last_step_;
+  planned.step.model = *model;
+  const double end_s = state_->in_flight.empty() ? now_s : state_->in_flight.back().end_s;
+  state_->in_flight.push_back({planned.step.id, *model, 0, {}, end_s});
   return planned;
 }
 

@@ -109,11 +109,11 @@ class Scheduler {
   static constexpr int kMaxFetchSteps = 2;  // steps of fetches only, beside the passes
 
   const Policy& policy() const { return state_->agenda.policy(); }
-  void refuse(const Request& request, std::string message);
   void count_open_anew(ModelId model);
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);
   std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
+  std::optional<PlannedStep> plan_fetch_step(double now_s);
   void activate(ModelId model, double now_s);
   PlannedStep seal(PlannedStep planned);
 
