@@ -215,13 +215,20 @@ void Scheduler::activate(ModelId model, double now_s) {
   active_ = {model, now_s};
 }
 
+// On all stages: tokens are hashed once.
+void Scheduler::extend(ModelId model, const SequenceChunk& chunk) {
+  std::vector<std::uint64_t> histories;
+  if (state_->stages() > 1) histories = state_->pools.front().state().histories(model, chunk);
+  for (StagePool& pool : state_->pools) pool.state().extend(model, chunk, histories);
+}
+
 // Brings the stages' states up to date and notes what the ranks must report.
 PlannedStep Scheduler::seal(PlannedStep planned) {
   planned.step.closed = std::exchange(state_->closed, {});
   planned.swaps = prefetcher_.take_swaps();
+  for (const SequenceChunk& chunk : planned.step.chunks) extend(planned.step.model, chunk);
   for (StagePool& pool : state_->pools) {
     planned.step.stages.push_back(pool.take_plan());
-    for (const SequenceChunk& chunk : planned.step.chunks) pool.state().extend(planned.step.model, chunk);
     planned.expected.push_back(pool.state().digest_after(planned.step));
   }
   return planned;

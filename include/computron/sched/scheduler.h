@@ -115,6 +115,7 @@ class Scheduler {
   std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
   std::optional<PlannedStep> plan_fetch_step(double now_s);
   void activate(ModelId model, double now_s);
+  void extend(ModelId model, const SequenceChunk& chunk);
   PlannedStep seal(PlannedStep planned);
 
   std::vector<std::string> names_;         // [model] for error messages
