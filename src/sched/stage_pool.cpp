@@ -31,7 +31,7 @@ std::optional<ModelId> EvictableModels::first(const StagePool& pool) {
   return found == models_.end() ? std::nullopt : std::optional(*found);
 }
 
-StagePool::StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots,
+StagePool::StagePool(const std::vector<const ShardLayout*>& layouts, int frames, int host_slots,
                      const std::vector<bool>& pinned)
     : state_(layouts, frames, host_slots),
       pinned_(pinned),

@@ -49,7 +49,7 @@ class StagePool {
  public:
   // `layouts`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take. `pinned`:
   // [model], or empty if none is.
-  StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots = 0,
+  StagePool(const std::vector<const ShardLayout*>& layouts, int frames, int host_slots = 0,
             const std::vector<bool>& pinned = {});
 
   int pages(ModelId model) const { return state_.layout(model).pages(); }
