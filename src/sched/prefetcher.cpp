@@ -9,7 +9,8 @@ namespace computron {
 Prefetcher::Prefetcher(SchedulerState& state, CacheAllocator& caches)
     : state_(state), caches_(caches), swapping_(state.models.size(), false) {
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
-    links_.push_back({.landed_s = std::vector<double>(state_.models.size(), 0), .in_flight = {}});
+    const std::size_t models = state_.models.size();
+    links_.push_back({.in_flight = ModelList(models), .landed_s = std::vector<double>(models, 0)});
   }
 }
 
@@ -132,7 +133,7 @@ void Prefetcher::issue(std::size_t stage, ModelId model, std::size_t bytes, doub
   link.issued += bytes;
   link.free_s = std::max(link.free_s, now_s) + state_.costs.transfer_s(stage, bytes);
   link.landed_s[model] = link.free_s;
-  if (std::ranges::find(link.in_flight, model) == link.in_flight.end()) link.in_flight.push_back(model);
+  link.in_flight.insert(model);
 }
 
 // --- Reports ----------------------------------------------------------------------------------------------------
@@ -153,11 +154,12 @@ void Prefetcher::observe(const StepInFlight& step, std::span<const StageTimes> t
 // What was to land last lands when the link is through now; nothing lands later than that. What has landed stays so:
 // the link is never through before now again.
 void Prefetcher::land(HostLink& link, double before_s, double now_s) {
-  for (const ModelId model : link.in_flight) {
+  for (std::size_t i = link.in_flight.size(); i > 0; --i) {  // from the end: one that goes is replaced by the last
+    const ModelId model = link.in_flight.models()[i - 1];
     double& landed_s = link.landed_s[model];
     landed_s = landed_s == before_s ? link.free_s : std::min(landed_s, link.free_s);
+    if (landed_s < now_s) link.in_flight.erase(model);
   }
-  std::erase_if(link.in_flight, [&](ModelId model) { return link.landed_s[model] < now_s; });
 }
 
 }  // namespace computron

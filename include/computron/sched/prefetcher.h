@@ -60,12 +60,12 @@ class Prefetcher {
  private:
   // What a stage's host link has been given to copy, and when that will have been copied.
   struct HostLink {
-    std::size_t issued = 0;          // bytes so far
-    double free_s = 0;               // predicted: all of them are copied
-    std::vector<double> landed_s;    // [model] predicted: the last of its pages issued so far is resident
-    std::vector<ModelId> in_flight;  // landed_s may change: it is not past, or was not at the last report
-    std::size_t seen_bytes = 0;      // copied, as last reported
-    double seen_busy_s = 0;          // likewise
+    ModelList in_flight;           // landed_s may change: it is not past, or was not at the last report
+    std::size_t issued = 0;        // bytes so far
+    double free_s = 0;             // predicted: all of them are copied
+    std::vector<double> landed_s;  // [model] predicted: the last of its pages issued so far is resident
+    std::size_t seen_bytes = 0;    // copied, as last reported
+    double seen_busy_s = 0;        // likewise
   };
   static void land(HostLink& link, double before_s, double now_s);
   double horizon_s(double now_s) const { return state_.computed_s(now_s) + state_.options.fetch_ahead_s; }
