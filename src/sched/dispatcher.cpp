@@ -2,13 +2,19 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
+#include <numeric>
 
 namespace computron {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kLinesAtOnce = 32;  // dispatched by one call of due(): that is about 50 µs
+
+std::vector<ModelId> all_models(const Scheduler& scheduler) {
+  std::vector<ModelId> models(scheduler.models());
+  std::iota(models.begin(), models.end(), ModelId{0});
+  return models;
+}
 
 }  // namespace
 
@@ -21,6 +27,8 @@ Dispatcher::Dispatcher(std::vector<DispatchGroup> groups, std::size_t models)
     groups_.push_back({.scheduler = group.scheduler, .models = std::move(group.models)});
   }
 }
+
+Dispatcher::Dispatcher(Scheduler& scheduler) : Dispatcher({{&scheduler, all_models(scheduler)}}, scheduler.models()) {}
 
 // --- Requests ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +140,7 @@ bool Dispatcher::waits_for_input() const {
 bool Dispatcher::has_work(double now_s) const {
   if (!held_.empty() && held_.front().arrival_s <= now_s) return true;
   return std::any_of(groups_.begin(), groups_.end(),
-                     [now_s](const Group& group) { return group.open > 0 && group.scheduler->has_work(now_s); });
+                     [now_s](const Group& group) { return group.scheduler->has_work(now_s); });
 }
 
 // --- Groups -----------------------------------------------------------------------------------------------------
@@ -187,7 +195,7 @@ void Dispatcher::completed(std::size_t group, StepId step, PassResults results, 
 void Dispatcher::refresh(std::size_t number) {
   Group& group = groups_[number];
   for (Completion& completion : group.scheduler->take_completions()) {
-    --group.open;
+    group.open -= std::min<std::size_t>(group.open, 1);
     completion.model = group.models[completion.model];
     completions_.push_back(std::move(completion));
   }

@@ -32,6 +32,8 @@ class Dispatcher {
   // The job has `models` models; each is in a group at least, and in none twice. The schedulers have the same policy
   // and have decided nothing yet, and from now on are changed through here alone.
   Dispatcher(std::vector<DispatchGroup> groups, std::size_t models);
+  // One group that holds all models. Requests may have been submitted to it already, and its input closed.
+  explicit Dispatcher(Scheduler& scheduler);
 
   // As Scheduler's, with the job's numbers of models. Requests of one id (a line of the input) are submitted one behind
   // the other; they go to the same group.

@@ -117,6 +117,7 @@ class Scheduler {
   const ShardLayout& layout(ModelId model, std::size_t stage) const { return *models_[model].layouts[stage]; }
   const CostModel& costs() const { return costs_; }
   const SchedulerOptions& options() const { return options_; }
+  std::size_t models() const { return models_.size(); }
   // When what has been planned will have been executed; 0 if nothing is in flight.
   double predicted_end_s() const { return in_flight_.empty() ? 0 : in_flight_.back().end_s; }
   // Steps that may be planned and not completed, at most.
