@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -29,7 +30,9 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       names_(std::move(names)),
       policy_(std::move(policy)),
       options_(options),
+      arriving_(models_.size()),
       swapping_(models_.size(), false),
+      open_(models_.size(), options.max_batch_tokens, options.max_seqs),
       costs_(layouts_of(models_), options.costs) {
   for (std::size_t stage = 0; stage < models_.front().layouts.size(); ++stage) {
     std::vector<const ShardLayout*> layouts;
@@ -78,9 +81,9 @@ void Scheduler::submit(Request request) {
     refuse(request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
                                 request.prompt.size(), names_[model], options_.max_batch_tokens));
   } else {
-    arriving_bytes_ += request.bytes();
-    arriving_.push_back(std::move(request));
-    std::push_heap(arriving_.begin(), arriving_.end(), Later{});
+    open_.add(model, OpenRequests::work_of(request));
+    count_open_anew(model);
+    arriving_.push(std::move(request));
   }
 }
 
@@ -120,17 +123,44 @@ Decision Scheduler::next(double now_s) {
   if (passes < options_.steps_in_flight && plan_pass(planned, now_s)) return seal(std::move(planned));
   if (fetch_steps < kMaxFetchSteps && plan_prefetch_step(planned, now_s)) return seal(std::move(planned));
   if (run_order_.empty() && in_flight_.empty() && arriving_.empty() && input_closed_) return AllDone{};
-  return WaitUntil{std::min(arriving_.empty() ? kNever : arriving_.front().arrival_s, link_wakes_s(now_s))};
+  return WaitUntil{std::min(arriving_.empty() ? kNever : arriving_.next_arrival_s(), link_wakes_s(now_s))};
 }
 
 void Scheduler::admit_arrivals(double now_s) {
-  while (!arriving_.empty() && arriving_.front().arrival_s <= now_s) {
-    std::pop_heap(arriving_.begin(), arriving_.end(), Later{});
-    Request request = std::move(arriving_.back());
-    arriving_.pop_back();
-    arriving_bytes_ -= request.bytes();
+  while (!arriving_.empty() && arriving_.next_arrival_s() <= now_s) {
+    Request request = arriving_.pop();
     work_[request.model].enqueue(std::move(request));
   }
+}
+
+void Scheduler::count_open_anew(ModelId model) {
+  open_.count_anew(model, costs_, work_[model].sequences().growth_ratio());
+}
+
+// Until the links are through with what the model and those with open requests lack; 0 where the model lacks nothing.
+double Scheduler::missing_transfers_s(ModelId model, double now_s) const {
+  if (!misses_pages(model)) return wait_s(model, now_s);
+  double longest_s = 0;
+  for (std::size_t stage = 0; stage < pools_.size(); ++stage) {
+    std::size_t missing = open_.models().contains(model) ? 0 : pools_[stage].missing_bytes(model);
+    for (const ModelId open : open_.models()) missing += pools_[stage].missing_bytes(open);
+    const double busy_s = std::max(host_links_[stage].free_s - now_s, 0.0);
+    longest_s = std::max(longest_s, busy_s + costs_.transfer_s(stage, missing));
+  }
+  return longest_s;
+}
+
+double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
+  return std::max(open_.work_s(), missing_transfers_s(model, now_s)) +
+         open_.alone_s(model, request, costs_, work_[model].sequences().growth_ratio());
+}
+
+std::vector<Request> Scheduler::recall(ModelId model, std::size_t n) {
+  std::vector<Request> taken = arriving_.take_youngest(model, n);
+  std::ranges::move(work_[model].take_youngest(n - taken.size()), std::back_inserter(taken));
+  for (const Request& request : taken) open_.remove(model, OpenRequests::work_of(request));
+  count_open_anew(model);
+  return taken;
 }
 
 double Scheduler::resident_ratio(ModelId model) const {
@@ -143,7 +173,7 @@ double Scheduler::resident_ratio(ModelId model) const {
 }
 
 bool Scheduler::has_work(double now_s) const {
-  if (!arriving_.empty() && arriving_.front().arrival_s <= now_s) return true;
+  if (!arriving_.empty() && arriving_.next_arrival_s() <= now_s) return true;
   return std::any_of(work_.begin(), work_.end(), [](const ModelWork& work) {
     return work.to_admit() > 0 || work.sequences().totals().unfinished > 0;
   });
@@ -156,7 +186,7 @@ std::size_t Scheduler::waiting() const {
 }
 
 std::size_t Scheduler::waiting_bytes() const {
-  std::size_t bytes = arriving_bytes_;
+  std::size_t bytes = arriving_.bytes();
   for (const ModelWork& work : work_) bytes += work.waiting().bytes();
   return bytes;
 }
@@ -566,12 +596,15 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
   observe(done, times, now_s);
   for (const ModelWork::Handle member : done.members) {
     const SequenceId id = member->sequence().id();
+    const OpenRequests::Work work = OpenRequests::work_of(member->sequence().request());
     std::optional<Completion> completion = work_[done.model].take_results(member, results, now_s);
     if (!completion) continue;
     close(id);
+    open_.remove(done.model, work);
     completion->finished_s = now_s;
     completions_.push_back(std::move(*completion));
   }
+  count_open_anew(done.model);
   ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
 }
 

@@ -1,6 +1,7 @@
 #include "computron/sched/waiting_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace computron {
@@ -40,11 +41,38 @@ void WaitingQueue::push(Request request) {
 Request WaitingQueue::pop() {
   Request request = std::move(requests_.front());
   requests_.pop_front();
+  count_out(request);
+  return request;
+}
+
+// Lines that stay are taken out and put in again: they are few.
+std::vector<Request> WaitingQueue::take_youngest(std::size_t n) {
+  std::vector<Request> taken, stay;
+  while (taken.size() < n && !empty()) {
+    std::vector<Request> line = pop_youngest_line();
+    const bool goes = line.back().part == 0 && line.size() <= n - taken.size();
+    std::ranges::move(line, std::back_inserter(goes ? taken : stay));
+  }
+  for (Request& request : stay) push(std::move(request));
+  return taken;
+}
+
+// The last part first.
+std::vector<Request> WaitingQueue::pop_youngest_line() {
+  std::vector<Request> line;
+  while (!empty() && (line.empty() || requests_.back().id == line.back().id)) {
+    line.push_back(std::move(requests_.back()));
+    requests_.pop_back();
+    count_out(line.back());
+  }
+  return line;
+}
+
+void WaitingQueue::count_out(const Request& request) {
   const Load load = load_of(request);
   sum_.backlog -= load.backlog;
   sum_.cache -= load.cache;
   sum_.bytes -= load.bytes;
-  return request;
 }
 
 }  // namespace computron

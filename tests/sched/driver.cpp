@@ -9,8 +9,7 @@
 namespace computron::test {
 namespace {
 
-constexpr std::size_t kEndless = 50000;  // steps: no test needs so many
-constexpr int kHostSlots = 1000;         // more than any test has
+constexpr int kHostSlots = 1000;  // more than any test has
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -84,13 +83,14 @@ Driver::Driver(const FakeModelList& model_list, const SchedulerOptions& options,
       options_(options),
       plans_ahead_(make_policy(policy)->plans_ahead()),
       scheduler_(model_list.shapes(), model_list.names(), make_policy(policy, {.max_wait_s = 0.2}), options),
-      stage_free_s_(model_list.stages(), 0.0) {
+      stage_free_s_(model_list.stages(), 0.0),
+      given_to_link_(model_list.stages(), 0) {
   for (int stage = 0; stage < model_list.stages(); ++stage) replicas_.emplace_back(model_list, stage, options.frames);
 }
 
 void Driver::submit(Request request, double at_s) { submitted_.push_back({std::move(request), at_s}); }
 
-std::string Driver::run() {
+std::string Driver::run(std::size_t most) {
   std::stable_sort(submitted_.begin(), submitted_.end(), [](const auto& a, const auto& b) { return a.at_s < b.at_s; });
   try {
     for (;;) {
@@ -98,7 +98,7 @@ std::string Driver::run() {
       complete_steps();
       hand_over_held_back();
       if (decide()) break;
-      require(steps_.size() < kEndless, "steps without end");
+      require(steps_.size() < most, "steps without end");
       now_s_ = next_event();
     }
     check_completions();
@@ -181,8 +181,9 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   require(static_cast<int>(rows.size()) == step.logit_rows(), "rows of logits miscounted");
   require(static_cast<int>(values.size()) == step.encoded_rows(), "encoded rows miscounted");
   execute(planned);
-  in_flight_.push_back(
-      {step.id, std::move(members), std::move(rows), std::move(values), !step.chunks.empty(), pass_stages(step)});
+  const double finish_s = pass_stages(step);
+  in_flight_.push_back({step.id, std::move(members), std::move(rows), std::move(values), !step.chunks.empty(), finish_s,
+                        times_of(step)});
   require(std::cmp_less_equal(passes_in_flight(), options_.steps_in_flight), "too many passes in flight");
   require(std::cmp_less_equal(in_flight_.size(), Scheduler::max_steps_in_flight(options_.steps_in_flight)),
           "too many steps in flight");
@@ -370,13 +371,32 @@ double Driver::pass_stages(const Step& step) {
   return time_s;
 }
 
+// Of every third step the copies are not over when it is reported.
+std::vector<StageTimes> Driver::times_of(const Step& step) {
+  std::vector<StageTimes> times;
+  for (std::size_t stage = 0; reports_times_ && stage < replicas_.size(); ++stage) {
+    const std::size_t before = given_to_link_[stage];
+    for (const Fetch& fetch : step.stages[stage].fetches) {
+      given_to_link_[stage] += model_list_.shape(fetch.model).layouts[stage]->used_bytes[fetch.page];
+    }
+    for (const CacheChange& change : step.stages[stage].caches) {
+      given_to_link_[stage] += change.slots.size() * kPageBytes;
+    }
+    const std::size_t copied = step.id % 3 == 0 ? before : given_to_link_[stage];
+    times.push_back({.compute_s = step.chunks.empty() ? 0 : 1e-3 + 1e-4 * step.rows(),
+                     .link_bytes = copied,
+                     .link_busy_s = 1e-6 * static_cast<double>(copied)});
+  }
+  return times;
+}
+
 void Driver::complete_steps() {
   while (!in_flight_.empty() && in_flight_.front().finish_s <= now_s_) {
     const InFlight done = std::move(in_flight_.front());
     in_flight_.pop_front();
     for (const SequenceId id : done.members) running_.at(id).in_flight = false;
     completed_ = done.id;
-    scheduler_.completed(done.id, {done.rows, done.values}, now_s_);
+    scheduler_.completed(done.id, {done.rows, done.values}, now_s_, done.times);
     take_completions();
   }
 }

@@ -78,8 +78,10 @@ class Driver {
   // To be handed over when the input has ended and all that were handed over before are done, one at a time; the input
   // is closed after the last.
   void hold_back(Request request) { held_back_.push_back(std::move(request)); }
-  // Until the scheduler is done. Returns the rule that was broken, or "".
-  std::string run();
+  // From now on completed() is given times, with copies that are late now and then.
+  void report_times() { reports_times_ = true; }
+  // Until the scheduler is done. Returns the rule that was broken, or ""; that there are more than `most` steps is one.
+  std::string run(std::size_t most = 50000);
 
   const FakeModelList& model_list() const { return model_list_; }
   const SchedulerOptions& options() const { return options_; }
@@ -120,6 +122,7 @@ class Driver {
     std::vector<std::vector<float>> values;
     bool pass;
     double finish_s;
+    std::vector<StageTimes> times;
   };
 
   void hand_over();
@@ -140,6 +143,7 @@ class Driver {
   void check_pinned() const;
   void execute(const PlannedStep& planned);
   double pass_stages(const Step& step);
+  std::vector<StageTimes> times_of(const Step& step);
   void complete_steps();
   void take_completions();
   double next_event() const;
@@ -153,6 +157,8 @@ class Driver {
   std::vector<Replica> replicas_;            // [stage]
   std::vector<double> stage_free_s_;         // [stage]
   std::vector<SubmittedRequest> submitted_;  // by at_s once running
+  std::vector<std::size_t> given_to_link_;   // [stage] bytes of all steps so far
+  bool reports_times_ = false;
   std::size_t handed_over_ = 0;
   std::deque<Request> held_back_;
   double now_s_ = 0;

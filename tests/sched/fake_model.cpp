@@ -108,6 +108,7 @@ FakeModelList::FakeModelList(std::vector<FakeModel> models) : models_(std::move(
     ModelShape& shape = shapes_.emplace_back();
     shape.eos_tokens = model.eos_tokens;
     shape.pinned = model.pinned;
+    shape.priority = model.priority;
     for (std::size_t stage = 0; stage < model.pages.size(); ++stage) {
       shape.layouts.push_back(&layouts_.emplace_back(make_layout(model, stage)));
       shape.caches.push_back(KvGeometry::make(layouts_.back()));

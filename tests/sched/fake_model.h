@@ -22,6 +22,7 @@ struct FakeModel {
   std::vector<TokenId> eos_tokens = {};
   int span = 1;  // page uses that an operation binds together
   bool pinned = false;
+  int priority = 0;
 };
 
 // One stage, one layer.

@@ -50,6 +50,8 @@ class ModelWork {
   int blocks_expected(int sequences) const;
 
   void enqueue(Request request);
+  // As WaitingQueue::take_youngest.
+  std::vector<Request> take_youngest(std::size_t n) { return waiting_.take_youngest(n); }
   // Whether the next to be admitted is one that was preempted.
   bool next_is_preempted() const { return sequences_.count(AdmittedSequences::State::kPreempted) > 0; }
   // Blocks that the running ones and the next to be admitted will come to need at once. Requires one.

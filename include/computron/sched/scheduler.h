@@ -26,8 +26,10 @@
 #include <vector>
 
 #include "computron/runtime/kv_geometry.h"
+#include "computron/sched/arrival_queue.h"
 #include "computron/sched/cost_model.h"
 #include "computron/sched/model_work.h"
+#include "computron/sched/open_requests.h"
 #include "computron/sched/policy.h"
 #include "computron/sched/stage_pool.h"
 
@@ -91,6 +93,18 @@ class Scheduler {
   void note_input_end() { input_ended_ = true; }
   // No request follows.
   void close_input() { input_ended_ = input_closed_ = true; }
+
+  // Requests submitted and not done.
+  std::size_t open_requests() const { return open_.count(); }
+  // Seconds from now until a new request for the model would be done, as predicted: behind everything open, each
+  // request counted whole (open_requests.h), and behind the transfers of what the model and open ones lack, where it
+  // lacks pages itself. Where everything is resident, each open request adds its work. Cheap: looks at models with open
+  // requests only.
+  double quote_s(ModelId model, const Request& request, double now_s) const;
+  // Takes back requests for the model that no step has had, the youngest first, at most `n`: somebody else will serve
+  // them. The requests of one id, which have one arrival and one model, stay together: all of them go, or none where
+  // one has begun or is done, or where they are too many. Preempted and admitted ones stay.
+  std::vector<Request> recall(ModelId model, std::size_t n);
 
   // What to do now. A PlannedStep must be sent and, when all ranks have reported it, handed to completed(). `now_s` in
   // seconds after the start of the job, never less than at the call before. Error{kInternal} for a bug in here.
@@ -200,12 +214,10 @@ class Scheduler {
   // Models that may lose pages to this one, the first to lose first: those that run later or not at all.
   std::vector<ModelId> evictable_for(ModelId model) const;
 
+  double missing_transfers_s(ModelId model, double now_s) const;
+  void count_open_anew(ModelId model);
   Decision seal(PlannedStep planned);
   void close(SequenceId sequence);
-
-  struct Later {
-    bool operator()(const Request& a, const Request& b) const { return arrives_earlier(b, a); }
-  };
 
   // Never change.
   std::vector<ModelShape> models_;
@@ -214,8 +226,7 @@ class Scheduler {
   SchedulerOptions options_;
 
   // Changed by submit() and close_input(); next() takes from `arriving_` what has arrived.
-  std::vector<Request> arriving_;  // a heap: the first to arrive in front
-  std::size_t arriving_bytes_ = 0;
+  ArrivalQueue arriving_;
   bool input_ended_ = false, input_closed_ = false;
 
   // Made anew by every next(), and read by it alone.
@@ -237,6 +248,7 @@ class Scheduler {
   std::deque<InFlight> in_flight_;    // planned and not reported, in order
   std::vector<SequenceId> to_close_;  // ended or preempted; the next step tells the ranks
   std::vector<Completion> completions_;
+  OpenRequests open_;
   CostModel costs_;  // follows the times that ranks report
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <vector>
 
 #include "computron/sched/cache_forecast.h"
 #include "computron/sched/request.h"
@@ -41,8 +42,8 @@ class ArrivalStatistics {
   double last_s_ = 0, gap_s_ = 0, gap2_s2_ = 0;
 };
 
-// The earliest arrival is in front. push() and pop() are all that changes it, so the sums are always those of what is
-// in it; they cost the same however many requests wait.
+// The earliest arrival is in front. push(), pop() and take_youngest() are all that changes it, so the sums are always
+// those of what is in it; they cost the same however many requests wait.
 class WaitingQueue {
  public:
   explicit WaitingQueue(int block_tokens) : block_tokens_(block_tokens) {}
@@ -51,6 +52,9 @@ class WaitingQueue {
   void push(Request request);
   // Requires a request.
   Request pop();
+  // Takes out at most `n` requests, the youngest first, those of one id together: all of them, or none where they are
+  // too many or the first of them (part 0) is not in the queue.
+  std::vector<Request> take_youngest(std::size_t n);
   const Request& front() const { return requests_.front(); }
   bool empty() const { return requests_.empty(); }
   std::size_t size() const { return requests_.size(); }
@@ -69,6 +73,8 @@ class WaitingQueue {
     std::size_t bytes = 0;
   };
   Load load_of(const Request& request) const;
+  std::vector<Request> pop_youngest_line();
+  void count_out(const Request& request);
 
   int block_tokens_;
   std::deque<Request> requests_;

@@ -1,0 +1,34 @@
+// Requests that have been submitted and have not arrived yet: the future of a replayed job. Of all models together, the
+// first to arrive in front.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "computron/sched/waiting_queue.h"
+
+namespace computron {
+
+class ArrivalQueue {
+ public:
+  explicit ArrivalQueue(std::size_t models) : of_model_(models, 0) {}
+
+  void push(Request request);
+  // Requires a request.
+  Request pop();
+  bool empty() const { return heap_.empty(); }
+  std::size_t size() const { return heap_.size(); }
+  std::size_t bytes() const { return bytes_; }  // host memory of prompts and pictures
+  double next_arrival_s() const { return heap_.front().arrival_s; }
+  // As WaitingQueue::take_youngest, of the model's. Looks at every request unless there is none for the model.
+  std::vector<Request> take_youngest(ModelId model, std::size_t n);
+
+ private:
+  WaitingQueue take_all(ModelId model);
+
+  std::vector<Request> heap_;
+  std::vector<std::size_t> of_model_;  // [model] how many
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace computron

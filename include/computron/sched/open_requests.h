@@ -1,0 +1,60 @@
+// The requests that have been submitted and are not done, by model, and what computing all of them takes: the length of
+// the queue that a new request joins, in seconds.
+//
+//   work of a model = prompt tokens × a pass of the most tokens ÷ those tokens
+//                   + tokens to generate × a pass of the most sequences ÷ those sequences × growth
+//
+// A request counts whole until it is done, so that equal requests make a queue of as many equal parts (the shortest
+// queue of AlpaServe's dispatcher). Work is counted in whole picoseconds: its sum does not depend on the order of
+// things.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "computron/sched/cost_model.h"
+#include "computron/sched/request.h"
+
+namespace computron {
+
+class OpenRequests {
+ public:
+  // `max_batch_tokens` of a pass, `max_seqs` running sequences of a model.
+  OpenRequests(std::size_t models, int max_batch_tokens, int max_seqs)
+      : max_batch_tokens_(max_batch_tokens), max_seqs_(max_seqs), models_(models) {}
+
+  // Tokens of a request: of its prompt, and at most to be generated.
+  struct Work {
+    std::size_t prompt_tokens = 0, generated_tokens = 0;
+  };
+  static Work work_of(const Request& request);
+  void add(ModelId model, const Work& work);
+  // One that has been added.
+  void remove(ModelId model, const Work& work);
+  // The work of the model is counted anew: whenever its requests or costs have changed. `growth_ratio`: generated
+  // tokens ÷ max_tokens, as sequences of the model did so far.
+  void count_anew(ModelId model, const CostModel& costs, double growth_ratio);
+
+  std::size_t count() const { return count_; }
+  // Of all of them together, if every pass were full.
+  double work_s() const { return 1e-12 * static_cast<double>(work_ps_); }
+  // Models that have any.
+  const std::set<ModelId>& models() const { return open_models_; }
+  // Seconds of one request's own passes, alone.
+  double alone_s(ModelId model, const Request& request, const CostModel& costs, double growth_ratio) const;
+
+ private:
+  struct Of {
+    std::size_t requests = 0;
+    Work tokens;
+    std::int64_t work_ps = 0;
+  };
+  int max_batch_tokens_, max_seqs_;
+  std::vector<Of> models_;  // [model]
+  std::set<ModelId> open_models_;
+  std::size_t count_ = 0;
+  std::int64_t work_ps_ = 0;
+};
+
+}  // namespace computron
