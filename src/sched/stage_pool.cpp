@@ -20,11 +20,26 @@ PageUse first_use(const ShardLayout& layout, PageId page) {
 
 }  // namespace
 
-StagePool::StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots)
+int EvictableModels::pages(const StagePool& pool) const {
+  int count = 0;
+  for (const ModelId model : models_) count += pool.resident_pages(model);
+  return count;
+}
+
+std::optional<ModelId> EvictableModels::first(const StagePool& pool) {
+  const auto found = std::ranges::find_if(models_, [&](ModelId model) { return pool.resident_pages(model) > 0; });
+  return found == models_.end() ? std::nullopt : std::optional(*found);
+}
+
+StagePool::StagePool(std::vector<const ShardLayout*> layouts, int frames, int host_slots,
+                     const std::vector<bool>& pinned)
     : state_(layouts, frames, host_slots),
+      pinned_(pinned),
+      resident_models_(layouts.size()),
       last_resident_(layouts.size(), 0),
       last_use_(frames),
       cache_use_(layouts.size()) {
+  pinned_.resize(layouts.size(), false);
   for (const ShardLayout* layout : layouts) {
     spans_.push_back(span_of(*layout));
     missing_bytes_.push_back(layout->total_used_bytes());
@@ -33,23 +48,16 @@ StagePool::StagePool(std::vector<const ShardLayout*> layouts, int frames, int ho
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
 }
 
-int StagePool::available(std::span<const ModelId> evictable) const {
-  auto count = static_cast<int>(free_.size());
-  for (const ModelId other : evictable) count += state_.resident_pages(other);
-  return count;
-}
-
-void StagePool::grow_cache(ModelId model, int frames, std::span<const ModelId> evictable, StagePlan& plan) {
-  CacheChange change{.model = model};
-  for (int i = cache_frames(model); i < frames; ++i) take_for_cache(find_frame(evictable), change);
-  if (!change.added.empty()) plan.caches.push_back(std::move(change));
-}
-
 // Taken one by one, so that the next search no longer sees the frame.
-void StagePool::take_for_cache(FrameId frame, CacheChange& change) {
-  evict_page(frame);
-  state_.change_cache({.model = change.model, .added = {frame}});
-  change.added.push_back(frame);
+void StagePool::grow_cache(ModelId model, int frames, Evictable& evictable) {
+  CacheChange change{.model = model};
+  while (cache_frames(model) < frames) {
+    const FrameId frame = find_frame(evictable);
+    evict_page(frame);
+    state_.change_cache({.model = model, .added = {frame}});
+    change.added.push_back(frame);
+  }
+  if (!change.added.empty()) plan_.caches.push_back(std::move(change));
 }
 
 void StagePool::free_cache_frames(ModelId model, int from) {
@@ -59,16 +67,16 @@ void StagePool::free_cache_frames(ModelId model, int from) {
   }
 }
 
-void StagePool::shrink_cache(ModelId model, int frames, StagePlan& plan) {
-  if (frames == 0) return release_cache(model, plan);
+void StagePool::shrink_cache(ModelId model, int frames) {
+  if (frames == 0) return release_cache(model);
   if (frames >= cache_frames(model)) return;
   CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(cache_frames(model) - frames)};
   free_cache_frames(model, frames);
   state_.change_cache(change);
-  plan.caches.push_back(std::move(change));
+  plan_.caches.push_back(std::move(change));
 }
 
-void StagePool::release_cache(ModelId model, StagePlan& plan) {
+void StagePool::release_cache(ModelId model) {
   if (cache_frames(model) == 0 && !offloaded(model)) return;
   CacheChange change{.model = model, .taken = static_cast<std::uint32_t>(cache_frames(model))};
   if (offloaded(model)) {
@@ -78,10 +86,10 @@ void StagePool::release_cache(ModelId model, StagePlan& plan) {
   }
   free_cache_frames(model);
   state_.change_cache(change);
-  plan.caches.push_back(std::move(change));
+  plan_.caches.push_back(std::move(change));
 }
 
-void StagePool::offload_cache(ModelId model, StagePlan& plan) {
+void StagePool::offload_cache(ModelId model) {
   CacheChange change{.model = model,
                      .taken = static_cast<std::uint32_t>(cache_frames(model)),
                      .kind = CacheChange::kOffload,
@@ -90,10 +98,10 @@ void StagePool::offload_cache(ModelId model, StagePlan& plan) {
   free_slots_.erase(free_slots_.begin(), free_slots_.begin() + cache_frames(model));
   free_cache_frames(model);
   state_.change_cache(change);
-  plan.caches.push_back(std::move(change));
+  plan_.caches.push_back(std::move(change));
 }
 
-void StagePool::reload_cache(ModelId model, std::span<const ModelId> evictable, StagePlan& plan) {
+void StagePool::reload_cache(ModelId model, Evictable& evictable) {
   CacheChange change{.model = model, .kind = CacheChange::kReload, .slots = state_.offloaded(model)};
   for (std::size_t i = 0; i < change.slots.size(); ++i) {
     const FrameId frame = find_frame(evictable);
@@ -103,18 +111,16 @@ void StagePool::reload_cache(ModelId model, std::span<const ModelId> evictable, 
   }
   free_slots_.insert(free_slots_.end(), change.slots.begin(), change.slots.end());
   state_.change_cache(change);
-  plan.caches.push_back(std::move(change));
+  plan_.caches.push_back(std::move(change));
 }
 
-FrameId StagePool::find_frame(std::span<const ModelId> evictable) {
+FrameId StagePool::find_frame(Evictable& evictable) {
   if (!free_.empty()) {
     const FrameId frame = free_.front();
     free_.pop_front();
     return frame;
   }
-  for (const ModelId other : evictable) {
-    if (state_.resident_pages(other) > 0) return last_page(other);
-  }
+  if (const std::optional<ModelId> other = evictable.first(*this)) return last_page(*other);
   throw Error(ExitCode::kInternal, "internal: the plan needs more frames than the pool has");
 }
 
@@ -124,6 +130,8 @@ void StagePool::evict_page(FrameId frame) {
   if (owner.kind != StageState::Owner::kPage) return;
   missing_bytes_[owner.model] += state_.layout(owner.model).used_bytes[owner.index];
   state_.evict(frame);
+  unpinned_pages_ -= pinned_[owner.model] ? 0 : 1;
+  if (state_.resident_pages(owner.model) == 0) resident_models_.erase(owner.model);
 }
 
 FrameId StagePool::last_page(ModelId model) {
@@ -132,28 +140,30 @@ FrameId StagePool::last_page(ModelId model) {
   return state_.frame_of(model, page);
 }
 
-void StagePool::fetch(ModelId model, PageId page, FrameId frame, StagePlan& plan) {
+void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
   evict_page(frame);
   const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
   state_.place(fetch);
+  unpinned_pages_ += pinned_[model] ? 0 : 1;
+  resident_models_.insert(model);
   missing_bytes_[model] -= state_.layout(model).used_bytes[page];
   last_resident_[model] = std::max(last_resident_[model], page);
-  plan.fetches.push_back(fetch);
+  plan_.fetches.push_back(fetch);
 }
 
-void StagePool::prefetch(ModelId model, std::span<const ModelId> evictable, std::size_t bytes, int reserve,
-                         StagePlan& plan) {
+void StagePool::prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve) {
+  if (missing_pages(model) == 0) return;
   const ShardLayout& layout = state_.layout(model);
   std::size_t planned = 0;
   for (PageId page = 0; page < static_cast<PageId>(pages(model)) && planned < bytes; ++page) {
     if (state_.frame_of(model, page) != kNoFrame) continue;
     if (available(evictable) <= reserve) return;
-    fetch(model, page, find_frame(evictable), plan);
+    fetch(model, page, find_frame(evictable));
     planned += layout.used_bytes[page];
   }
 }
 
-void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> evictable, bool again, StagePlan& plan) {
+void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool again) {
   const ShardLayout& layout = state_.layout(model);
   const int room = state_.resident_pages(model) + available(evictable);
   const bool out_of_core = room < pages(model);
@@ -167,24 +177,18 @@ void StagePool::plan_pass(StepId step, ModelId model, std::span<const ModelId> e
     if (state_.frame_of(model, page) == kNoFrame) {
       const FrameId frame =
           out_of_core ? find_rotating_frame(step, model, use, evictable, rotation) : find_frame(evictable);
-      fetch(model, page, frame, plan);
+      fetch(model, page, frame);
     }
     last_use_[state_.frame_of(model, page)] = {step, use};
-    if (out_of_core && rotates(model, page, rotation)) rotation.over.push_back(use);
+    if (out_of_core && rotation.rotates(page, pages(model))) rotation.over.push_back(use);
   }
   cache_use_[model] = {step, ReleasePoint::kEnd};
-  if (out_of_core && again) fetch_behind(step, model, rotation, plan);
-}
-
-// `resident` of pages() pages stay, evenly spread.
-bool StagePool::rotates(ModelId model, PageId page, const Rotation& rotation) const {
-  const std::int64_t all = pages(model), stay = rotation.resident;
-  return (page + 1) * stay / all == page * stay / all;
+  if (out_of_core && again) fetch_behind(step, model, rotation);
 }
 
 // Evicts a page that rotates: one whose use in this pass is over before `use` begins, or else the one whose use is
 // farthest.
-FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, std::span<const ModelId> evictable,
+FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, Evictable& evictable,
                                        Rotation& rotation) {
   if (available(evictable) > 0) return find_frame(evictable);
   const ShardLayout& layout = state_.layout(model);
@@ -197,14 +201,14 @@ FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, 
   for (; rotation.farthest > use; --rotation.farthest) {
     const PageId page = layout.uses[static_cast<std::size_t>(rotation.farthest)];
     const FrameId frame = state_.frame_of(model, page);
-    if (frame != kNoFrame && last_use_[frame].step < step && rotates(model, page, rotation)) return frame;
+    if (frame != kNoFrame && last_use_[frame].step < step && rotation.rotates(page, pages(model))) return frame;
   }
   throw Error(ExitCode::kInternal, "internal: a pass needs more frames than its model can have");
 }
 
 // The first pages of the next pass, into frames of pages that it comes to later. What this pass ends with may be what
 // the next begins with, as an embedding that is also the head.
-void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation, StagePlan& plan) {
+void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation) {
   const ShardLayout& layout = state_.layout(model);
   for (PageUse use = 0; use < layout.uses.size() && !rotation.over.empty(); ++use) {
     const PageId page = layout.uses[use];
@@ -217,7 +221,7 @@ void StagePool::fetch_behind(StepId step, ModelId model, Rotation& rotation, Sta
       if (later && held != kNoFrame && last_use_[held] == ReleasePoint{step, over}) frame = held;
     }
     if (frame == kNoFrame) return;
-    fetch(model, page, frame, plan);
+    fetch(model, page, frame);
   }
 }
 

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "computron/sched/eviction_order.h"
+#include "tests/sched/fake_model.h"
+
 namespace computron {
 namespace {
 
@@ -24,14 +27,41 @@ ModelView waiting(ModelId model, double oldest_arrival_s, std::uint64_t oldest_r
 
 ModelView used(ModelId model, StepId last_used) { return {.model = model, .last_used = last_used}; }
 
+// By the policy's keys, as Agenda sorts them.
 std::vector<ModelId> run_order(const Policy& policy, const std::vector<ModelView>& views, ActiveModel active = {},
                                double now_s = 10) {
-  return policy.run_order(views, active, now_s);
+  std::vector<RunKey> keys;
+  for (const ModelView& view : views) {
+    if (view.has_work()) keys.push_back(policy.run_key(view, active, now_s));
+  }
+  std::sort(keys.begin(), keys.end());
+  std::vector<ModelId> order;
+  for (const RunKey& key : keys) order.push_back(key.model);
+  return order;
 }
 
-std::vector<ModelId> eviction_order(const Policy& policy, const std::vector<ModelView>& views,
-                                    std::vector<ModelId> run_order, double now_s = 10) {
-  return policy.eviction_order(views, run_order, now_s);
+// Who loses pages first where every model has one: each of them comes in turn to give it to a newcomer.
+std::vector<ModelId> eviction_order(const Policy& policy, std::vector<ModelView> views,
+                                    const std::vector<ModelId>& run_order, double now_s = 10) {
+  const auto newcomer = static_cast<ModelId>(views.size());
+  std::vector<test::FakeModel> models(views.size(), test::small_model(1));
+  models.push_back(test::small_model(static_cast<int>(views.size())));
+  const test::FakeModelList list(models);
+  StagePool pool(list.layouts(0), static_cast<int>(views.size()));
+  RunOrder order(models.size());
+  for (const ModelId model : run_order) order.push_back(model);
+  EvictableModels nobody({});
+  for (ModelId m = 0; m < newcomer; ++m) pool.prefetch(m, nobody, /*bytes=*/1, /*reserve=*/0);
+  views.push_back({.model = newcomer, .pinned = true});
+
+  EvictionOrder eviction;
+  std::vector<ModelId> losers;
+  while (const auto first = eviction.first(pool, policy, views, order, /*place=*/0, now_s)) {
+    losers.push_back(*first);
+    EvictableModels loser({*first});
+    pool.prefetch(newcomer, loser, /*bytes=*/1, /*reserve=*/0);
+  }
+  return losers;
 }
 
 // --- fifo -------------------------------------------------------------------------------------------------------
@@ -168,22 +198,16 @@ TEST(BalancedPolicy, RegularModelsAreKeptForTheirNextRequest) {
   EXPECT_THAT(eviction_order(*balanced(), views, {}, 9.5), ElementsAre(0, 1, 2));
 }
 
-TEST(BalancedPolicy, PrefetchCandidatesAreModelsWhoseRequestsComeRegularly) {
-  const auto model = [](ModelId id, double last_s, double gap_s, double gap2_s2) {
-    return ModelView{.model = id, .last_arrival_s = last_s, .arrival_gap_s = gap_s, .arrival_gap2_s2 = gap2_s2};
+TEST(BalancedPolicy, ModelsWhoseRequestsComeRegularlyAreExpected) {
+  const auto expected = [](double last_s, double gap_s, double gap2_s2, double now_s) {
+    return balanced()->is_expected({.last_arrival_s = last_s, .arrival_gap_s = gap_s, .arrival_gap2_s2 = gap2_s2},
+                                   now_s);
   };
-  ModelView pinned = model(3, 9.9, 100, 10000), busy = waiting(4, 9);
-  pinned.pinned = true;
-  const std::vector views{model(0, 9, 2, 4.1), model(1, 8, 10, 101), model(2, 9, 1.5, 9), pinned, busy};
-  const std::vector<Policy::PrefetchCandidate> candidates = balanced()->prefetch_candidates(views, 10);
-  ASSERT_EQ(candidates.size(), 3u);  // model 2 comes in bursts, model 4 has work
-  EXPECT_EQ(candidates[0].model, 0u);
-  EXPECT_THAT(candidates[0].evictable, ElementsAre(1)) << "8 s against 1 s; not model 2, at 1.75 s, and nothing pinned";
-  EXPECT_EQ(candidates[1].model, 1u);
-  EXPECT_THAT(candidates[1].evictable, IsEmpty());
-  EXPECT_THAT(balanced()->prefetch_candidates(views, 40),
-              ElementsAre(::testing::Field(&Policy::PrefetchCandidate::model, 3u)))
-      << "who is long overdue is no longer expected";
+  EXPECT_TRUE(expected(9, 2, 4.1, 10));
+  EXPECT_TRUE(expected(8, 10, 101, 10));
+  EXPECT_FALSE(expected(9, 1.5, 9, 10)) << "in bursts";
+  EXPECT_FALSE(expected(9, 2, 4.1, 40)) << "who is long overdue is no longer expected";
+  EXPECT_FALSE(expected(9, 0, 0, 10)) << "nobody has asked twice";
 }
 
 // --- throughput --------------------------------------------------------------------------------------------------

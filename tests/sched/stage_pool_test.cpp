@@ -13,6 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 constexpr std::size_t kEverything = std::size_t{1} << 40;
 
@@ -35,25 +36,24 @@ class StagePoolTest : public ::testing::Test {
  protected:
   StagePool make(int frames, int host_slots = 0) { return StagePool(model_list_.layouts(0), frames, host_slots); }
   StagePlan pass(StagePool& pool, ModelId model, std::vector<ModelId> evictable = {}, bool again = false) {
-    StagePlan plan;
-    pool.plan_pass(++step_, model, evictable, again, plan);
-    return plan;
+    EvictableModels models(std::move(evictable));
+    pool.plan_pass(++step_, model, models, again);
+    return pool.take_plan();
   }
   StagePlan prefetch(StagePool& pool, ModelId model, std::vector<ModelId> evictable = {},
                      std::size_t bytes = kEverything, int reserve = 0) {
-    StagePlan plan;
-    pool.prefetch(model, evictable, bytes, reserve, plan);
-    return plan;
+    EvictableModels models(std::move(evictable));
+    pool.prefetch(model, models, bytes, reserve);
+    return pool.take_plan();
   }
   StagePlan grow(StagePool& pool, ModelId model, int frames, std::vector<ModelId> evictable = {}) {
-    StagePlan plan;
-    pool.grow_cache(model, frames, evictable, plan);
-    return plan;
+    EvictableModels models(std::move(evictable));
+    pool.grow_cache(model, frames, models);
+    return pool.take_plan();
   }
   StagePlan release(StagePool& pool, ModelId model) {
-    StagePlan plan;
-    pool.release_cache(model, plan);
-    return plan;
+    pool.release_cache(model);
+    return pool.take_plan();
   }
   FakeModelList model_list_{{small_model(4), small_model(3), small_model(5)}};
   StepId step_ = 0;
@@ -139,7 +139,7 @@ TEST_F(StagePoolTest, CacheGrowsAndIsReleased) {
   ASSERT_THAT(released.caches, SizeIs(1));
   EXPECT_EQ(released.caches[0].taken, 4u);
   EXPECT_THAT(pool.state().cache(0), IsEmpty());
-  EXPECT_EQ(pool.available({}), 6);
+  EXPECT_EQ(pool.free_frames(), 6);
   EXPECT_THAT(release(pool, 0).caches, IsEmpty());
 }
 
@@ -176,15 +176,16 @@ TEST_F(StagePoolTest, AnOffloadedCacheIsReloadedIntoOtherFrames) {
   StagePool pool = make(8, /*host_slots=*/5);
   grow(pool, 1, 2);
   pass(pool, 1);
-  StagePlan out;
-  pool.offload_cache(1, out);
+  pool.offload_cache(1);
+  const StagePlan out = pool.take_plan();
   ASSERT_THAT(out.caches, SizeIs(1));
   EXPECT_EQ(out.caches[0].after, (ReleasePoint{1, ReleasePoint::kEnd}));
   EXPECT_TRUE(pool.offloaded(1));
   EXPECT_EQ(pool.free_slots(), 3);
   pass(pool, 2, {1});
-  StagePlan back;
-  pool.reload_cache(1, {{2}}, back);
+  EvictableModels second({2});
+  pool.reload_cache(1, second);
+  const StagePlan back = pool.take_plan();
   ASSERT_THAT(back.caches, SizeIs(1));
   EXPECT_EQ(back.caches[0].slots, out.caches[0].slots);
   EXPECT_FALSE(pool.offloaded(1));
@@ -192,7 +193,28 @@ TEST_F(StagePoolTest, AnOffloadedCacheIsReloadedIntoOtherFrames) {
   EXPECT_EQ(pool.free_slots(), 5);
 }
 
+TEST_F(StagePoolTest, KnowsWhoHasPages) {
+  StagePool pool(model_list_.layouts(0), /*frames=*/9, 0, {false, true, false});
+  EXPECT_THAT(pool.resident_models(), IsEmpty());
+  pass(pool, 0);
+  pass(pool, 1);
+  EXPECT_THAT(pool.resident_models(), UnorderedElementsAre(0, 1));
+  EXPECT_EQ(pool.unpinned_pages(), 4) << "model 1 is pinned";
+  pass(pool, 2, {0});
+  EXPECT_EQ(pool.unpinned_pages(), 6);
+  grow(pool, 1, 1, {0});
+  EXPECT_THAT(pool.resident_models(), UnorderedElementsAre(1, 2)) << "the last page of model 0 became cache";
+  EXPECT_EQ(pool.unpinned_pages(), 5);
+}
+
 // --- Larger than the pool ---------------------------------------------------------------------------------------
+
+// The plan of a pass of model 0, of which another will follow.
+StagePlan pass_alone(StagePool& pool, StepId step) {
+  EvictableModels nobody({});
+  pool.plan_pass(step, 0, nobody, /*again=*/true);
+  return pool.take_plan();
+}
 
 // Every page use finds its page, and a page only ever goes when its use in this pass is over or far.
 TEST(StagePoolOutOfCore, EachPassFetchesWhatThePoolLacksAndTheRotatingFrames) {
@@ -203,8 +225,7 @@ TEST(StagePoolOutOfCore, EachPassFetchesWhatThePoolLacksAndTheRotatingFrames) {
       const FakeModelList model_list({model});
       StagePool pool(model_list.layouts(0), frames);
       for (StepId step = 1; step <= 6; ++step) {
-        StagePlan plan;
-        pool.plan_pass(step, 0, {}, /*again=*/true, plan);
+        const StagePlan plan = pass_alone(pool, step);
         const int turning = std::clamp(frames / 4, span, 2 * span);
         EXPECT_TRUE(step <= 2 || std::ssize(plan.fetches) <= 50 - frames + turning + 2) << frames << " " << span;
         EXPECT_EQ(pool.missing_pages(0), 50 - frames);
@@ -219,8 +240,7 @@ TEST(StagePoolOutOfCore, FetchesAreSpreadOverThePass) {
   StagePool pool(model_list.layouts(0), 50);
   StagePlan plan;
   for (StepId step = 1; step <= 4; ++step) {
-    plan = {};
-    pool.plan_pass(step, 0, {}, /*again=*/true, plan);
+    plan = pass_alone(pool, step);
   }
   for (std::size_t i = 1; i < plan.fetches.size(); ++i) {
     const auto gap = static_cast<int>(plan.fetches[i].page) - static_cast<int>(plan.fetches[i - 1].page);
@@ -234,8 +254,7 @@ TEST(StagePoolOutOfCore, WhatAPassEndsWithAndTheNextBeginsWithStays) {
     const FakeModelList model_list({small_model(50)});
     StagePool pool(model_list.layouts(0), frames);
     for (StepId step = 1; step <= 6; ++step) {
-      StagePlan plan;
-      pool.plan_pass(step, 0, {}, /*again=*/true, plan);
+      const StagePlan plan = pass_alone(pool, step);
       EXPECT_NE(pool.state().frame_of(0, 0), kNoFrame) << frames << " frames, step " << step;
       EXPECT_TRUE(step == 1 || plan.fetches.front().page != 0) << frames << " frames, step " << step;
     }
@@ -247,9 +266,8 @@ TEST(StagePoolOutOfCore, ThePoolCannotBeSmallerThanAnOperation) {
   const FakeModelList model_list({model});
   StagePool enough(model_list.layouts(0), 5), short_of_one(model_list.layouts(0), 4);
   EXPECT_EQ(enough.fewest_frames(0), 5);
-  StagePlan plan;
-  EXPECT_NO_THROW(enough.plan_pass(1, 0, {}, false, plan));
-  EXPECT_THROW(short_of_one.plan_pass(1, 0, {}, false, plan), Error);
+  EXPECT_NO_THROW(pass_alone(enough, 1));
+  EXPECT_THROW(pass_alone(short_of_one, 1), Error);
 }
 
 // What a plan says is what the pool did: a rank that carries it out is in the same state.
@@ -263,19 +281,15 @@ TEST_F(StagePoolTest, PlansCarryEverythingOver) {
       const auto model = static_cast<ModelId>(random() % 3);
       std::vector<ModelId> others{(model + 1) % 3, (model + 2) % 3};
       if (random() % 2 == 0) std::swap(others[0], others[1]);
-      Step step{.id = id, .model = model, .closed = {}, .chunks = {}, .stages = std::vector<StagePlan>(1)};
-      StagePlan& plan = step.stages[0];
       for (const ModelId other : others) {
-        if (pool.cache_frames(other) > 0) {
-          random() % 2 == 0 ? pool.offload_cache(other, plan) : pool.release_cache(other, plan);
-        }
+        if (pool.cache_frames(other) > 0) random() % 2 == 0 ? pool.offload_cache(other) : pool.release_cache(other);
       }
-      std::vector<ModelId> all = others;
-      all.push_back(model);
-      if (pool.offloaded(model)) pool.reload_cache(model, all, plan);
-      pool.grow_cache(model, static_cast<int>(random() % 4), all, plan);
-      pool.plan_pass(id, model, others, random() % 2 == 0, plan);
-      pool.prefetch(others[0], {{others[1]}}, random() % 4000, static_cast<int>(random() % 3), plan);
+      EvictableModels all({others[0], others[1], model}), both(others), second({others[1]});
+      if (pool.offloaded(model)) pool.reload_cache(model, all);
+      pool.grow_cache(model, static_cast<int>(random() % 4), all);
+      pool.plan_pass(id, model, both, random() % 2 == 0);
+      pool.prefetch(others[0], second, random() % 4000, static_cast<int>(random() % 3));
+      const Step step{.id = id, .model = model, .closed = {}, .chunks = {}, .stages = {pool.take_plan()}};
       rank.apply(step, 0);
       ASSERT_EQ(rank.digest(), pool.state().digest()) << "round " << round << " step " << id;
     }

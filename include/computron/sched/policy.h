@@ -1,12 +1,13 @@
-// Which models run in which order, and whose pages are evicted. Policies are pure functions of what they are shown:
-// they keep nothing between calls, borrow nothing, and throw nothing. All times are seconds of the scheduler's clock.
+// Which models run in which order, and whose pages are evicted (agenda.h puts the models in these orders). Policies are
+// pure functions of what they are shown: they keep nothing between calls, borrow nothing, and throw nothing. All times
+// are seconds of the scheduler's clock.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string_view>
-#include <vector>
+#include <tuple>
 
 #include "computron/base/types.h"
 
@@ -26,7 +27,7 @@ struct ModelView {
   double arrival_gap2_s2 = 0;        // moving mean of its square
   StepId last_used = 0;              // last step that ran it; 0: never
   double missing_s = 0;              // transfer of what its next pass has to wait for, slowest stage
-  double swap_s = 0;                 // transfer of all of it, slowest stage
+  double swap_s = 0;                 // transfer of all of it, slowest stage; of the active model only
   double compute_s = 0;              // predicted, of everything waiting and running
   bool catching_up = false;          // computing again what it had before its cache was evicted
   bool pinned = false;               // its pages are never evicted
@@ -42,33 +43,39 @@ struct ActiveModel {
   double since_s = 0;
 };
 
+// Where a model stands in the run order: the least key first.
+struct RunKey {
+  std::int64_t tier = 0;  // a model of a lower tier goes first, whatever the rest
+  double value = 0;       // within a tier
+  std::uint64_t tie = 0;  // of equal values
+  ModelId model = 0;      // of equal ties
+  bool operator<(const RunKey& other) const {
+    return std::tie(tier, value, tie, model) < std::tie(other.tier, other.value, other.tie, other.model);
+  }
+};
+
 class Policy {
  public:
   virtual ~Policy() = default;
-  // The models that have work, in the order in which they should run: the first now, the next ones are prefetched.
-  // `models` has an entry for every model.
-  virtual std::vector<ModelId> run_order(std::span<const ModelView> models, const ActiveModel& active,
-                                         double now_s) const = 0;
-  // A model without work that will probably have some before those do whose pages it may evict: it may be prefetched
-  // while a link is idle.
-  struct PrefetchCandidate {
-    ModelId model = 0;
-    std::vector<ModelId> evictable;  // the first to lose first
-  };
-  // The one that is wanted soonest first.
-  virtual std::vector<PrefetchCandidate> prefetch_candidates(std::span<const ModelView>, double /*now_s*/) const {
-    return {};
-  }
+  // Of a model that has work: the order of keys is the order in which such models should run, the first now; the next
+  // ones are prefetched.
+  virtual RunKey run_key(const ModelView& view, const ActiveModel& active, double now_s) const = 0;
   // Whether it wants to know all requests of the input before it decides anything. Some of them may be held back until
   // others are done, and are not waited for (Scheduler::note_input_end).
   virtual bool plans_ahead() const { return false; }
   // Whether requests that find their model active join its batch, or wait until that has ended. Without it, no other
   // model fills in either while the active one's pages are copied.
   virtual bool continuous_batching() const { return true; }
-  // The models whose pages may be evicted, the first to lose first; the first of the run order and pinned ones are not
-  // among them.
-  virtual std::vector<ModelId> eviction_order(std::span<const ModelView> models, std::span<const ModelId> run_order,
-                                              double now_s) const;
+
+  // Who has pages evicted first: the longest silent, and of those the least recently used. Of models without work
+  // alone, if the run order is spared: then those of the run order lose pages behind them, the last to run first. The
+  // first of the run order and pinned ones lose none.
+  virtual double silence_s(const ModelView& view, double now_s) const;
+  virtual bool spares_run_order() const { return true; }
+  // Whether a model without work will probably have some when it has been silent for silence_s() more. Such a model may
+  // be prefetched while a link is idle, in place of pages of models that will be silent for twice as long. Once it is
+  // expected no longer, it is not until a request for it comes, and none is before there have been two.
+  virtual bool is_expected(const ModelView& /*view*/, double /*now_s*/) const { return false; }
 };
 
 struct PolicyOptions {

@@ -18,45 +18,19 @@
 // side and the next model's first pass stands behind the last one of the model before.
 #pragma once
 
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
 
-#include "computron/runtime/kv_geometry.h"
 #include "computron/sched/arrival_queue.h"
-#include "computron/sched/cost_model.h"
-#include "computron/sched/model_work.h"
+#include "computron/sched/cache_allocator.h"
 #include "computron/sched/open_requests.h"
-#include "computron/sched/policy.h"
-#include "computron/sched/stage_pool.h"
+#include "computron/sched/pass_planner.h"
+#include "computron/sched/prefetcher.h"
+#include "computron/sched/scheduler_state.h"
 
 namespace computron {
-
-// A model as the scheduler sees it, on all stages.
-struct ModelShape {
-  std::vector<const ShardLayout*> layouts;  // [stage]; borrowed, they outlive the scheduler
-  std::vector<KvGeometry> caches;           // [stage]
-  std::vector<TokenId> eos_tokens;
-  bool pinned = false;  // its pages are never evicted
-  int priority = 0;     // higher goes first, other things being equal (policy.h)
-};
-
-struct SchedulerOptions {
-  int frames = 0;               // of every stage's pool
-  int host_slots = 0;           // frames of host memory for caches that are offloaded
-  int max_batch_tokens = 2048;  // of a pass
-  int max_seqs = 64;            // running sequences of a model
-  int steps_in_flight = 1;      // passes; a model's running sequences are split into a micro-batch a stage
-  bool prefix_caching = false;  // sequences that begin with the same tokens use the same cache blocks for those
-  // Most that a front end leaves waiting (is_full()); then a policy that plans ahead decides without knowing the rest.
-  std::size_t max_waiting = 1 << 16;                       // requests
-  std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
-  double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
-  CostOptions costs = {};
-};
 
 // A step to send, with the digests that the ranks of each stage must report after it.
 struct PlannedStep {
@@ -70,13 +44,6 @@ struct WaitUntil {
 };
 struct AllDone {};
 using Decision = std::variant<PlannedStep, WaitUntil, AllDone>;
-
-// What the ranks of a stage report of a step, the slowest of them each.
-struct StageTimes {
-  double compute_s = 0;        // of the step's pass, without waiting
-  std::size_t link_bytes = 0;  // copied so far
-  double link_busy_s = 0;      // so far
-};
 
 class Scheduler {
  public:
@@ -117,139 +84,54 @@ class Scheduler {
   // Of requests that have ended since the last call, in the order in which they ended.
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
   // The policy plans ahead, and makes no decision before the input has ended or no more of it fits.
-  bool waits_for_input() const { return policy_->plans_ahead() && !begun_ && !input_ended_ && !is_full(); }
+  bool waits_for_input() const { return policy().plans_ahead() && !begun_ && !input_ended_ && !is_full(); }
   // Whether a request that has arrived by `now_s` is not done.
   bool has_work(double now_s) const;
-  std::size_t waiting() const;        // requests that no step has begun
-  std::size_t waiting_bytes() const;  // of host memory
+  // Requests that no step has begun, and host memory of theirs.
+  std::size_t waiting() const { return arriving_.size() + state_->work.waiting(); }
+  std::size_t waiting_bytes() const { return arriving_.bytes() + state_->work.waiting_bytes(); }
   // A front end should submit no more for now.
-  bool is_full() const { return waiting() >= options_.max_waiting || waiting_bytes() >= options_.max_waiting_bytes; }
+  bool is_full() const {
+    return waiting() >= state_->options.max_waiting || waiting_bytes() >= state_->options.max_waiting_bytes;
+  }
   std::optional<ModelId> running_model() const { return active_.model; }
   // Of the model's pages on all stages: how many, 0 to 1, are resident once what is planned has been done.
   double resident_ratio(ModelId model) const;
-  const CacheUse& cache_use(ModelId model) const { return work_[model].sequences().cache_use(); }
-  const ShardLayout& layout(ModelId model, std::size_t stage) const { return *models_[model].layouts[stage]; }
-  const CostModel& costs() const { return costs_; }
-  const SchedulerOptions& options() const { return options_; }
-  std::size_t models() const { return models_.size(); }
+  const CacheUse& cache_use(ModelId model) const { return state_->work[model].sequences().cache_use(); }
+  const ShardLayout& layout(ModelId model, std::size_t stage) const { return state_->layout(model, stage); }
+  const CostModel& costs() const { return state_->costs; }
+  const SchedulerOptions& options() const { return state_->options; }
+  std::size_t models() const { return state_->models.size(); }
   // When what has been planned will have been executed; 0 if nothing is in flight.
-  double predicted_end_s() const { return in_flight_.empty() ? 0 : in_flight_.back().end_s; }
+  double predicted_end_s() const { return state_->computed_s(0); }
   // Steps that may be planned and not completed, at most.
   static int max_steps_in_flight(int steps_in_flight) { return steps_in_flight + kMaxFetchSteps; }
 
  private:
   static constexpr int kMaxFetchSteps = 2;  // steps of fetches only, beside the passes
 
-  struct InFlight {
-    StepId id;
-    ModelId model;
-    int rows;                                // of the pass; 0: fetches only
-    std::vector<ModelWork::Handle> members;  // sequences of the pass
-    double end_s;                            // predicted
-  };
-  // What a stage's host link has been given to copy, and when that will have been copied.
-  struct HostLink {
-    std::size_t issued = 0;        // bytes so far
-    double free_s = 0;             // predicted: all of them are copied
-    std::vector<double> landed_s;  // [model] predicted: the last of its pages issued so far is resident
-    std::size_t seen_bytes = 0;    // copied, as last reported
-    double seen_busy_s = 0;        // likewise
-  };
-
-  void check_fits(ModelId model) const;
-  bool can_ever_fit(ModelId model, int blocks) const;
+  const Policy& policy() const { return state_->agenda.policy(); }
   void refuse(const Request& request, std::string message);
-  void admit_arrivals(double now_s);
-  void decide_run_order(double now_s);
-  std::vector<ModelView> views(double now_s) const;
-  double compute_s(const ModelView& view, const Backlog& backlog) const;
-
-  // Compute.
-  bool plan_pass(PlannedStep& planned, double now_s);
-  bool plan_pass_of(ModelId model, PlannedStep& planned, double now_s);
-  std::optional<ModelId> model_to_fill_in(double now_s) const;
-  bool fetches_go_on(ModelId first) const;
-  bool is_ready(ModelId model, double now_s) const;
-  bool can_grow(ModelId model, int blocks) const;
-  PassPlan choose(ModelId model);
-  PassLimits limits_of_pass(ModelId model, bool exceeds_pool) const;
-  int prompt_tokens_of_pass(ModelId model) const;
-  bool waits_for_micro_batch(ModelId model, const PassPlan& pass) const;
-  void activate(ModelId model, double now_s);
-  void admit(ModelId model);
-
-  // Caches.
-  int pinned_beside(ModelId model, std::size_t stage) const;
-  int frames_in_use(ModelId model, std::size_t stage) const;
-  int caches_beside(ModelId model, std::size_t stage) const;
-  int wanted_caches_beside(ModelId model, std::size_t stage) const;
-  int blocks_beside_others(ModelId model) const;
-  int blocks_evicting_only(ModelId model, std::span<const ModelId> evictable) const;
-  bool exceeds_pool(ModelId model, int blocks) const;
-  int frames_short(ModelId model, int blocks, std::size_t stage) const;
-  bool evict_caches_for(ModelId model, int blocks, PlannedStep& planned);
-  std::vector<ModelId> caches_evictable_for(ModelId model) const;
-  void evict_cache(ModelId model, PlannedStep& planned);
-  bool cheaper_to_offload(ModelId model) const;
-  void place_cache(ModelId model, int blocks, PlannedStep& planned);
-  void trim_caches(std::optional<ModelId> runs, PlannedStep& planned);
-  void trim_cache(ModelId model, PlannedStep& planned);
-  bool keeps_cached_blocks(std::optional<ModelId> runs) const;
-
-  // Links.
-  bool plan_prefetch_step(PlannedStep& planned, double now_s);
-  void fetch_what_is_missing(PlannedStep& planned, double now_s);
-  void prefetch(PlannedStep& planned, double now_s);
-  bool prefetch(std::size_t stage, PlannedStep& planned, ModelId model, std::span<const ModelId> evictable, int reserve,
-                double now_s);
-  bool wants_pages() const;
-  void issue(std::size_t stage, std::size_t first, PlannedStep& planned, double now_s);
-  void issue(std::size_t stage, ModelId model, std::size_t bytes, double now_s);
-  void observe(const InFlight& step, std::span<const StageTimes> times, double now_s);
-  double wait_s(ModelId model, double now_s) const;
-  double fetch_horizon_s(double now_s) const;
-  double link_wakes_s(double now_s) const;
-  bool misses_pages(ModelId model) const;
-  int cache_to_come(ModelId model, std::size_t stage) const;
-  // Models that may lose pages to this one, the first to lose first: those that run later or not at all.
-  std::vector<ModelId> evictable_for(ModelId model) const;
-
-  double missing_transfers_s(ModelId model, double now_s) const;
   void count_open_anew(ModelId model);
-  Decision seal(PlannedStep planned);
-  void close(SequenceId sequence);
+  void decide_run_order(double now_s);
+  std::optional<PlannedStep> plan_pass(double now_s);
+  std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
+  void activate(ModelId model, double now_s);
+  PlannedStep seal(PlannedStep planned);
 
-  // Never change.
-  std::vector<ModelShape> models_;
-  std::vector<std::string> names_;  // [model] for error messages
-  std::unique_ptr<Policy> policy_;
-  SchedulerOptions options_;
+  std::vector<std::string> names_;         // [model] for error messages
+  std::unique_ptr<SchedulerState> state_;  // borrowed by the next three
+  CacheAllocator caches_;
+  Prefetcher prefetcher_;
+  PassPlanner passes_;
 
-  // Changed by submit() and close_input(); next() takes from `arriving_` what has arrived.
-  ArrivalQueue arriving_;
-  bool input_ended_ = false, input_closed_ = false;
-
-  // Made anew by every next(), and read by it alone.
-  std::vector<ModelId> run_order_;                     // models with work; the first should run now
-  std::vector<ModelId> eviction_order_;                // models that may lose pages, the first to lose first
-  std::vector<Policy::PrefetchCandidate> candidates_;  // models without work that will probably have some
-
-  // Changed where next() plans a step: what will be when all planned steps have been executed.
-  bool begun_ = false;            // a decision has been made
-  ActiveModel active_;            // whose passes are planned, but for those of models that fill in
-  std::vector<StagePool> pools_;  // [stage] frames and what is in them
-  std::vector<bool> swapping_;    // [model] fetches have been issued since it last ran
-  StepId last_step_ = 0;
-  SequenceId last_sequence_ = 0;
-
-  // Changed by next() when it plans, and by completed() when ranks report.
-  std::vector<ModelWork> work_;       // [model] requests, sequences, cache blocks
-  std::vector<HostLink> host_links_;  // [stage]
-  std::deque<InFlight> in_flight_;    // planned and not reported, in order
-  std::vector<SequenceId> to_close_;  // ended or preempted; the next step tells the ranks
-  std::vector<Completion> completions_;
+  ArrivalQueue arriving_;  // next() takes from it what has arrived
   OpenRequests open_;
-  CostModel costs_;  // follows the times that ranks report
+  bool input_ended_ = false, input_closed_ = false;
+  bool begun_ = false;  // a decision has been made
+  ActiveModel active_;  // whose passes are planned, but for those of models that fill in
+  StepId last_step_ = 0;
+  std::vector<Completion> completions_;
 };
 
 }  // namespace computron

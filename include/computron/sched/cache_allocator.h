@@ -1,0 +1,68 @@
+// How many frames of the pool a model's cache may have, and how they come to it: what is free, pages of models that run
+// later, and the caches of other models, which are offloaded to host memory or dropped.
+//
+//   frames of a stage   pinned models | the model's own pages, or some of them | its cache | caches of others | the
+//   rest
+//
+// Changes pools and the blocks of models' caches; sequences whose cache is dropped begin again. It never looks at
+// models that have neither running sequences nor cache.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "computron/sched/scheduler_state.h"
+
+namespace computron {
+
+class CacheAllocator {
+ public:
+  // Borrows the state. ConfigError when a model and one block of its cache can never run in the pool of some stage
+  // beside the pinned models; `names`: [model], for its message.
+  CacheAllocator(SchedulerState& state, const std::vector<std::string>& names);
+
+  // Whether a pass of the model fits every pool with so many blocks, beside the pinned models, whatever is evicted.
+  bool can_ever_fit(ModelId model, int blocks) const;
+  // Whether the model is to run out-of-core with so many blocks: its pages do not fit beside them and the pinned
+  // models, whatever else is evicted.
+  bool exceeds_pool(ModelId model, int blocks) const;
+
+  // Blocks that the model may have without evicting a cache that is still wanted, or its own pages. A model that
+  // exceeds the pool anyway, by its size or with a single sequence's cache, may have half of what it could.
+  int blocks_beside_others(ModelId model) const;
+  // Blocks that it can have from free frames and pages of models that run later.
+  int blocks_in_reach(ModelId model) const;
+  // Blocks that it can have from free frames.
+  int blocks_in_free_frames(ModelId model) const;
+  // Frames that the model's cache will want when it runs, beyond what it has.
+  int frames_to_come(ModelId model, std::size_t stage) const;
+
+  // For a pass: the model's cache is in frames and has so many blocks from now on. Caches of other models are evicted
+  // for it, those that run last first, as many as it takes, and frames that caches do not need are given back. False,
+  // and nothing is changed, while one of those is in flight: which of its sequences go on is known when it is not.
+  bool allocate(ModelId model, int blocks);
+  // Frees the frames that caches do not need at the moment, but for the cache of the model that runs, if one does. With
+  // prefix caching, only where that one, or the next, finds no frames without them.
+  void trim(std::optional<ModelId> runs);
+
+ private:
+  const KvGeometry& cache(ModelId model, std::size_t stage) const { return state_.models[model].caches[stage]; }
+  int room(ModelId model, std::size_t stage) const;
+  int fewest_pages(ModelId model, std::size_t stage) const;
+  int frames_in_use(ModelId model, std::size_t stage) const;
+  int caches_beside(ModelId model, std::size_t stage, bool only_wanted) const;
+  int frames_short(ModelId model, int blocks, std::size_t stage) const;
+  std::optional<std::vector<ModelId>> caches_to_evict(ModelId model, int blocks) const;
+  std::vector<ModelId> evictable_caches(ModelId model) const;
+  void evict(ModelId model);
+  bool cheaper_to_offload(ModelId model) const;
+  void place(ModelId model, int blocks);
+  void trim_cache(ModelId model);
+  bool keeps_cached_blocks(std::optional<ModelId> runs) const;
+
+  SchedulerState& state_;
+  std::vector<int> pinned_pages_;  // [stage] of all pinned models
+};
+
+}  // namespace computron

@@ -1,0 +1,105 @@
+#include "computron/sched/agenda.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace computron {
+
+Agenda::Agenda(std::size_t models, std::size_t stages, std::unique_ptr<Policy> policy)
+    : policy_(std::move(policy)), views_(models), run_order_(models), eviction_orders_(stages), expected_(models) {
+  for (ModelId model = 0; model < models; ++model) views_[model].model = model;
+}
+
+void Agenda::show(const ModelView& view) {
+  views_[view.model] = view;
+  expected_.set(view.model, !view.has_work() && view.arrival_gap_s > 0);
+}
+
+void Agenda::decide(std::span<const ModelId> with_work, const ActiveModel& active, bool expects_more, double now_s) {
+  now_s_ = now_s;
+  expects_more_ = expects_more;
+  keyed_.clear();
+  for (const ModelId model : with_work) keyed_.push_back({policy_->run_key(views_[model], active, now_s), model});
+  std::ranges::sort(keyed_, [](const Keyed& a, const Keyed& b) { return a.key < b.key; });
+  run_order_.clear();
+  for (const Keyed& keyed : keyed_) run_order_.push_back(keyed.model);
+  for (EvictionOrder& order : eviction_orders_) order.reset();
+}
+
+// --- Who loses pages --------------------------------------------------------------------------------------------
+
+Agenda::EvictableFor::EvictableFor(Agenda& agenda, ModelId model, std::size_t stage, bool and_itself)
+    : agenda_(agenda), model_(model), stage_(stage), and_itself_(and_itself) {}
+
+int Agenda::EvictableFor::pages(const StagePool& pool) const {
+  const RunOrder& order = agenda_.run_order_;
+  const std::size_t sooner = std::min(order.place(model_), order.size() - 1) + 1;
+  int count = pool.unpinned_pages() + (and_itself_ ? pool.resident_pages(model_) : 0);
+  for (const ModelId other : order.models().first(sooner)) {
+    if (!agenda_.views_[other].pinned) count -= pool.resident_pages(other);
+  }
+  return count;
+}
+
+std::optional<ModelId> Agenda::EvictableFor::first(const StagePool& pool) {
+  const RunOrder& order = agenda_.run_order_;
+  const auto found = agenda_.eviction_orders_[stage_].first(pool, *agenda_.policy_, agenda_.views_, order,
+                                                            order.place(model_), agenda_.now_s_);
+  if (found || !and_itself_ || pool.resident_pages(model_) == 0) return found;
+  return model_;
+}
+
+// --- Candidates -------------------------------------------------------------------------------------------------
+
+bool Agenda::any_candidate(const std::function<bool(ModelId)>& is) {
+  if (!expects_more_) return false;
+  drop_unexpected();
+  return std::ranges::any_of(expected_.models(), is);
+}
+
+// Who is expected no longer is not until a request has come.
+void Agenda::drop_unexpected() {
+  for (std::size_t i = expected_.size(); i > 0; --i) {
+    const ModelId model = expected_.models()[i - 1];
+    if (!policy_->is_expected(views_[model], now_s_)) expected_.erase(model);
+  }
+}
+
+std::optional<ModelId> Agenda::first_candidate() {
+  std::optional<Candidate> first;
+  any_candidate([&](ModelId model) {
+    const Candidate candidate{policy_->silence_s(views_[model], now_s_), model};
+    if (!first || candidate < *first) first = candidate;
+    return false;
+  });
+  return first ? std::optional(first->model) : std::nullopt;
+}
+
+void Agenda::visit_candidates(const StagePool& pool, const std::function<bool(ModelId, Evictable&)>& visit) {
+  std::vector<Candidate> heap;
+  any_candidate([&](ModelId model) {
+    if (pool.missing_pages(model) > 0) heap.push_back({policy_->silence_s(views_[model], now_s_), model});
+    return false;
+  });
+  for (std::ranges::make_heap(heap, std::greater<>()); !heap.empty(); heap.pop_back()) {
+    std::ranges::pop_heap(heap, std::greater<>());
+    EvictableModels evictable = evictable_for(heap.back(), pool);
+    if (!visit(heap.back().model, evictable)) return;
+  }
+}
+
+EvictableModels Agenda::evictable_for(const Candidate& candidate, const StagePool& pool) const {
+  constexpr double kLater = 2;
+  std::vector<Candidate> later;
+  for (const ModelId model : pool.resident_models()) {
+    if (views_[model].has_work() || views_[model].pinned) continue;
+    const double silence_s = policy_->silence_s(views_[model], now_s_);
+    if (silence_s > kLater * candidate.silence_s) later.push_back({silence_s, model});
+  }
+  std::ranges::sort(later, std::greater<>());
+  std::vector<ModelId> models;
+  for (const Candidate& other : later) models.push_back(other.model);
+  return EvictableModels(std::move(models));
+}
+
+}  // namespace computron

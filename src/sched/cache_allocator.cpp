@@ -1,0 +1,244 @@
+#include "computron/sched/cache_allocator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "computron/base/size.h"
+
+namespace computron {
+
+CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::string>& names)
+    : state_(state), pinned_pages_(state.stages(), 0) {
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    for (ModelId m = 0; m < state_.models.size(); ++m) {
+      if (state_.models[m].pinned) pinned_pages_[stage] += state_.pools[stage].pages(m);
+    }
+  }
+  for (ModelId model = 0; model < state_.models.size(); ++model) {
+    for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+      const int weights = fewest_pages(model, stage), blocks = cache(model, stage).frames_for(1);
+      const int pinned = state_.options.frames - room(model, stage);
+      if (weights + blocks + pinned <= state_.options.frames) continue;
+      const std::size_t page_bytes = state_.layout(model, stage).page_bytes;
+      throw ConfigError(
+          fmt::format("model {}: on stage {} a pass needs {} ({} pages at a time, {} of cache, {} of pinned models), "
+                      "but the pool has {} frames of {}",
+                      names[model], stage, format_size((weights + blocks + pinned) * page_bytes), weights, blocks,
+                      pinned, state_.options.frames, format_size(page_bytes)));
+    }
+  }
+}
+
+// --- Room -------------------------------------------------------------------------------------------------------
+
+// Frames that the pages of other, pinned models never take.
+int CacheAllocator::room(ModelId model, std::size_t stage) const {
+  const int its_own = state_.models[model].pinned ? state_.pools[stage].pages(model) : 0;
+  return state_.options.frames - (pinned_pages_[stage] - its_own);
+}
+
+// With which a pass of the model can run.
+int CacheAllocator::fewest_pages(ModelId model, std::size_t stage) const {
+  const StagePool& pool = state_.pools[stage];
+  return state_.models[model].pinned ? pool.pages(model) : pool.fewest_frames(model);
+}
+
+bool CacheAllocator::can_ever_fit(ModelId model, int blocks) const {
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    if (fewest_pages(model, stage) + cache(model, stage).frames_for(blocks) > room(model, stage)) return false;
+  }
+  return true;
+}
+
+bool CacheAllocator::exceeds_pool(ModelId model, int blocks) const {
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const int frames = cache(model, stage).frames_for(blocks);
+    if (state_.pools[stage].pages(model) > room(model, stage) - frames) return true;
+  }
+  return false;
+}
+
+int CacheAllocator::blocks_beside_others(ModelId model) const {
+  int blocks = std::numeric_limits<int>::max();
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const StagePool& pool = state_.pools[stage];
+    const KvGeometry& geometry = cache(model, stage);
+    const int room = this->room(model, stage), others = caches_beside(model, stage, /*only_wanted=*/true);
+    const int used = geometry.frames_for(state_.work[model].cache().end_of_used());
+    const bool too_large = pool.pages(model) + used > room;
+    const int most = too_large ? (room - others - pool.fewest_frames(model)) / 2 : room - others - pool.pages(model);
+    blocks = std::min(blocks, geometry.blocks_in(std::max(most, 0)));
+  }
+  return blocks;
+}
+
+int CacheAllocator::blocks_in_reach(ModelId model) const {
+  int blocks = std::numeric_limits<int>::max();
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const StagePool& pool = state_.pools[stage];
+    const int frames = pool.cache_frames(model) + pool.available(state_.agenda.evictable_for(model, stage));
+    blocks = std::min(blocks, cache(model, stage).blocks_in(frames));
+  }
+  return blocks;
+}
+
+int CacheAllocator::blocks_in_free_frames(ModelId model) const {
+  int blocks = std::numeric_limits<int>::max();
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const StagePool& pool = state_.pools[stage];
+    blocks = std::min(blocks, cache(model, stage).blocks_in(pool.cache_frames(model) + pool.free_frames()));
+  }
+  return blocks;
+}
+
+int CacheAllocator::frames_to_come(ModelId model, std::size_t stage) const {
+  const StagePool& pool = state_.pools[stage];
+  const int wanted = cache(model, stage).frames_for(state_.work[model].blocks_expected(state_.options.max_seqs));
+  const int most = std::max(room(model, stage) - pool.pages(model), 0);
+  return std::max(std::min(wanted, most) - pool.cache_frames(model), 0);
+}
+
+// Frames of the model's cache up to the end of the used blocks: what is left of it when the rest is given back.
+int CacheAllocator::frames_in_use(ModelId model, std::size_t stage) const {
+  const int held = cache(model, stage).frames_for(state_.work[model].cache().end_of_used());
+  return std::min(held, state_.pools[stage].cache_frames(model));
+}
+
+// Frames in use of the caches of other models with running sequences; `only_wanted`: not of those whose sequences are
+// all certain to end with what is in flight.
+int CacheAllocator::caches_beside(ModelId model, std::size_t stage, bool only_wanted) const {
+  int frames = 0;
+  for (const ModelId other : state_.work.with_running()) {
+    const bool wanted = state_.work[other].sequences().totals().unfinished > 0;
+    if (other != model && (wanted || !only_wanted)) frames += frames_in_use(other, stage);
+  }
+  return frames;
+}
+
+// Frames of the caches of others that must be evicted for the model's pass.
+int CacheAllocator::frames_short(ModelId model, int blocks, std::size_t stage) const {
+  const StagePool& pool = state_.pools[stage];
+  const int all = pool.pages(model);
+  const int weights = exceeds_pool(model, blocks) ? std::min(2 * pool.fewest_frames(model), all) : all;
+  const int frames = cache(model, stage).frames_for(blocks), room = this->room(model, stage);
+  return std::min(weights, room - frames) + frames - (room - caches_beside(model, stage, /*only_wanted=*/false));
+}
+
+// --- Allocating -------------------------------------------------------------------------------------------------
+
+bool CacheAllocator::allocate(ModelId model, int blocks) {
+  const std::optional<std::vector<ModelId>> displaced = caches_to_evict(model, blocks);
+  if (!displaced) return false;
+  trim(model);
+  for (const ModelId other : *displaced) evict(other);
+  place(model, blocks);
+  return true;
+}
+
+// Nothing while one of them is in flight.
+std::optional<std::vector<ModelId>> CacheAllocator::caches_to_evict(ModelId model, int blocks) const {
+  std::vector<int> missing;
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) missing.push_back(frames_short(model, blocks, stage));
+  const auto enough = [&missing] { return std::ranges::all_of(missing, [](int frames) { return frames <= 0; }); };
+  std::vector<ModelId> displaced;
+  if (enough()) return displaced;
+  for (const ModelId other : evictable_caches(model)) {
+    if (enough()) break;
+    if (state_.work[other].any_in_flight()) return std::nullopt;
+    for (std::size_t stage = 0; stage < state_.stages(); ++stage) missing[stage] -= frames_in_use(other, stage);
+    displaced.push_back(other);
+  }
+  return displaced;
+}
+
+// Models whose caches could be evicted for this one's; those that run last first.
+std::vector<ModelId> CacheAllocator::evictable_caches(ModelId model) const {
+  std::vector<ModelId> others;
+  for (const ModelId other : state_.work.with_running()) {
+    if (other != model && state_.pools.front().cache_frames(other) > 0) others.push_back(other);
+  }
+  const RunOrder& order = state_.agenda.run_order();
+  std::ranges::sort(others, [&order](ModelId a, ModelId b) {
+    return order.place(a) != order.place(b) ? order.place(a) > order.place(b) : a < b;
+  });
+  return others;
+}
+
+void CacheAllocator::evict(ModelId model) {
+  const bool offload = cheaper_to_offload(model);
+  if (!offload) {
+    const auto restart = [this](ModelWork& work) { return work.restart_running(state_.last_sequence); };
+    for (const SequenceId id : state_.work.edit(model, restart)) state_.close(id);
+  }
+  for (StagePool& pool : state_.pools) offload ? pool.offload_cache(model) : pool.release_cache(model);
+}
+
+// Offloading the model's cache and reloading it over the host link, against computing its tokens again.
+bool CacheAllocator::cheaper_to_offload(ModelId model) const {
+  double move_s = 0;
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const int frames = state_.pools[stage].cache_frames(model);
+    if (frames > state_.pools[stage].free_slots()) return false;
+    move_s = std::max(move_s, 2 * state_.costs.transfer_s(stage, frames * state_.layout(model, stage).page_bytes));
+  }
+  const int tokens = state_.work[model].sequences().computed_tokens(), most = state_.options.max_batch_tokens;
+  return move_s < ceil_div(tokens, most) * state_.costs.pass_s(model, std::min(tokens, most));
+}
+
+// The cache is reloaded if it was offloaded.
+void CacheAllocator::place(ModelId model, int blocks) {
+  state_.work.edit(model, [blocks](ModelWork& work) { work.set_blocks(blocks); });
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    StagePool& pool = state_.pools[stage];
+    // Its own last pages, if it comes to that.
+    auto evictable = state_.agenda.evictable_for(model, stage, /*and_itself=*/true);
+    if (pool.offloaded(model)) pool.reload_cache(model, evictable);
+    pool.grow_cache(model, cache(model, stage).frames_for(blocks), evictable);
+  }
+}
+
+void CacheAllocator::trim(std::optional<ModelId> runs) {
+  if (keeps_cached_blocks(runs)) return;
+  const std::span<const ModelId> with_cache = state_.work.with_cache();
+  std::vector<ModelId> models(with_cache.begin(), with_cache.end());
+  std::ranges::sort(models);
+  for (const ModelId model : models) {
+    if (model != runs) trim_cache(model);
+  }
+}
+
+void CacheAllocator::trim_cache(ModelId model) {
+  const ModelWork& work = state_.work[model];
+  const bool idle = work.sequences().running() == 0;
+  const int held = idle ? 0 : work.cache().end_of_used();
+  if (!idle && state_.pools.front().offloaded(model)) return;
+  int blocks = work.cache().count();
+  bool less = false;
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const int frames = cache(model, stage).frames_for(held);
+    less |= frames < state_.pools[stage].cache_frames(model);
+    blocks = std::min(blocks, cache(model, stage).blocks_in(frames));
+  }
+  if (!less && !idle) return;
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    state_.pools[stage].shrink_cache(model, cache(model, stage).frames_for(held));
+  }
+  state_.work.edit(model, [blocks](ModelWork& edited) { edited.set_blocks(blocks); });
+}
+
+// Whether caches keep the frames of cached blocks: as long as the model that runs, or comes next, finds frames without
+// them.
+bool CacheAllocator::keeps_cached_blocks(std::optional<ModelId> runs) const {
+  const RunOrder& order = state_.agenda.run_order();
+  if (!state_.options.prefix_caching || (!runs && order.empty())) return state_.options.prefix_caching;
+  const ModelId next = runs ? *runs : order.front();
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    const StagePool& pool = state_.pools[stage];
+    if (pool.free_frames() < pool.missing_pages(next) + frames_to_come(next, stage)) return false;
+  }
+  return true;
+}
+
+}  // namespace computron

@@ -1,0 +1,56 @@
+#include "computron/sched/scheduler_state.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace computron {
+namespace {
+
+std::vector<std::vector<const ShardLayout*>> layouts_of(const std::vector<ModelShape>& models) {
+  std::vector<std::vector<const ShardLayout*>> layouts;
+  for (const ModelShape& model : models) layouts.push_back(model.layouts);
+  return layouts;
+}
+
+std::vector<ModelWork> work_of(const std::vector<ModelShape>& models, bool prefix_caching) {
+  std::vector<ModelWork> work;
+  for (const ModelShape& model : models) {
+    work.emplace_back(model.caches.front().block_tokens, model.eos_tokens, prefix_caching);
+  }
+  return work;
+}
+
+StagePool pool_of(const std::vector<ModelShape>& models, std::size_t stage, const SchedulerOptions& options) {
+  std::vector<const ShardLayout*> layouts;
+  std::vector<bool> pinned;
+  for (const ModelShape& model : models) {
+    layouts.push_back(model.layouts[stage]);
+    pinned.push_back(model.pinned);
+  }
+  return {std::move(layouts), options.frames, options.host_slots, pinned};
+}
+
+}  // namespace
+
+SchedulerState::SchedulerState(std::vector<ModelShape> shapes, std::unique_ptr<Policy> policy,
+                               const SchedulerOptions& of_job)
+    : models(std::move(shapes)),
+      options(of_job),
+      agenda(models.size(), models.front().layouts.size(), std::move(policy)),
+      costs(layouts_of(models), options.costs),
+      work(work_of(models, options.prefix_caching)) {
+  for (std::size_t stage = 0; stage < models.front().layouts.size(); ++stage) {
+    pools.push_back(pool_of(models, stage, options));
+  }
+}
+
+bool SchedulerState::misses_pages(ModelId model) const {
+  return std::ranges::any_of(pools, [model](const StagePool& pool) { return pool.missing_pages(model) > 0; });
+}
+
+void SchedulerState::close(SequenceId sequence) {
+  for (StagePool& pool : pools) pool.state().close(sequence);
+  closed.push_back(sequence);
+}
+
+}  // namespace computron
