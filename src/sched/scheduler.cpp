@@ -13,20 +13,6 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Seconds of compute for everything waiting and running: prompts in as few passes as tokens and sequences allow, then a
-// token a pass for as many sequences as may run.
-double compute_s(const SchedulerState& state, const ModelView& view, const Backlog& backlog) {
-  const auto requests = static_cast<double>(view.requests());
-  const auto prompt = static_cast<double>(backlog.prompt_tokens);
-  const double together = std::clamp(requests, 1.0, static_cast<double>(state.options.max_seqs));
-  const double prefills = std::max(std::ceil(prompt / state.options.max_batch_tokens), std::ceil(requests / together));
-  const double decodes = std::max(static_cast<double>(backlog.generated_tokens) - requests, 0.0) / together;
-  const int prefill_rows = std::max(static_cast<int>(prompt / std::max(prefills, 1.0)), 1);
-  return state.costs.pass_s(view.model, prefill_rows) +
-         (prefills - 1) * state.costs.bottleneck_s(view.model, prefill_rows) +
-         decodes * state.costs.pass_s(view.model, static_cast<int>(together));
-}
-
 // But for what changes with time.
 ModelView view_of(const SchedulerState& state, ModelId model) {
   const ModelWork& work = state.work[model];
@@ -47,7 +33,8 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   view.oldest_request = oldest.id;
   view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
   view.arrivals_s = backlog.arrivals_s;
-  view.compute_s = compute_s(state, view, backlog);
+  view.compute_s = state.costs.backlog_s(model, {view.requests(), backlog.prompt_tokens, backlog.generated_tokens},
+                                         state.options.max_batch_tokens, state.options.max_seqs);
   return view;
 }
 
@@ -69,10 +56,10 @@ void Scheduler::submit(Request request) {
   const ModelId model = request.model;
   if (request.needs_no_pass()) {
     completions_.push_back(Sequence(std::move(request), 0, {}).take_completion());
-  } else if (!caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()))) {
+  } else if (!fits(model, request)) {
     refuse(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
                                 request.cache_tokens(), names_[model]));
-  } else if (request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens)) {
+  } else if (is_too_long(request)) {
     refuse(request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
                                 request.prompt.size(), names_[model], state_->options.max_batch_tokens));
   } else {
@@ -80,6 +67,19 @@ void Scheduler::submit(Request request) {
     count_open_anew(model);
     arriving_.push(std::move(request));
   }
+}
+
+bool Scheduler::accepts(ModelId model, const Request& request) const {
+  return request.needs_no_pass() || (fits(model, request) && !is_too_long(request));
+}
+
+bool Scheduler::fits(ModelId model, const Request& request) const {
+  return caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()));
+}
+
+// An encoder's input is computed in one pass.
+bool Scheduler::is_too_long(const Request& request) const {
+  return request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens);
 }
 
 void Scheduler::refuse(const Request& request, std::string message) {

@@ -38,6 +38,12 @@ class CostModel {
   double pass_s(ModelId model, int rows) const;
   // Of the slowest stage: what each of many passes in flight adds.
   double bottleneck_s(ModelId model, int rows) const;
+  // Compute of so many requests: prompts in as few passes as tokens and sequences allow, then a token a pass for as
+  // many sequences as may run.
+  struct Work {
+    std::size_t requests = 0, prompt_tokens = 0, generated_tokens = 0;
+  };
+  double backlog_s(ModelId model, const Work& work, int max_batch_tokens, int max_seqs) const;
   // The whole shard of the slowest stage.
   double swap_s(ModelId model) const;
 

@@ -18,14 +18,9 @@
 
 #include "computron/sched/rotation.h"
 #include "computron/sched/scheduler.h"
+#include "computron/sched/serving_group.h"
 
 namespace computron {
-
-// A group of ranks as the dispatcher sees it.
-struct DispatchGroup {
-  Scheduler* scheduler = nullptr;  // borrowed
-  std::vector<ModelId> models;     // the job's number of each of the scheduler's models
-};
 
 class Dispatcher {
  public:
@@ -51,9 +46,9 @@ class Dispatcher {
   // The latest of any group.
   double predicted_end_s() const;
 
-  std::size_t groups() const { return groups_.size(); }
-  const Scheduler& scheduler(std::size_t group) const { return *groups_[group].scheduler; }
-  ModelId job_model(std::size_t group, ModelId local) const { return groups_[group].models[local]; }
+  std::size_t groups() const { return serving_.size(); }
+  const Scheduler& scheduler(std::size_t group) const { return serving_[group].scheduler(); }
+  ModelId job_model(std::size_t group, ModelId local) const { return serving_[group].job_model(local); }
 
   // The next group, in rotation, that has something to decide at `now_s`: since it was last asked a request, the end of
   // the input or a report has come for it, or the time that it named; or it has planned a step and may plan another.
@@ -68,49 +63,40 @@ class Dispatcher {
   void completed(std::size_t group, StepId step, PassResults results, double now_s,
                  std::span<const StageTimes> times = {});
   // Every group's last decision was AllDone, and nothing came since.
-  bool all_done() const { return groups_done_ == groups_.size(); }
+  bool all_done() const { return groups_done_ == serving_.size(); }
 
  private:
-  struct Group {
-    Scheduler* scheduler;
-    std::vector<ModelId> models;                 // [the group's number] the job's
+  struct State {
+    std::vector<std::size_t> partners = {};      // groups that share a model with it
     bool done = false;                           // its last decision was AllDone
-    std::size_t open = 0;                        // requests that it was given and that have not ended
     std::size_t waiting = 0, waiting_bytes = 0;  // as its scheduler says
-  };
-  // Where a model lives, and its number there.
-  struct Host {
-    std::size_t group;
-    ModelId model;
-  };
-  struct Later {
-    bool operator()(const Request& a, const Request& b) const { return arrives_earlier(b, a); }
+    std::size_t offered = 0;                     // requests that waited when a partner was woken to steal some
   };
 
-  bool alone() const { return groups_.size() == 1; }
+  bool alone() const { return serving_.size() == 1; }
   // The policy wants to know all requests first, and does not yet.
   bool collects() const { return plans_ahead_ && !planned_ && !alone(); }
-  void hold(Request request);
-  Request take_held();
   void release(double now_s);
   void plan();
-  void dispatch(Request request);
-  Host choose(const Request& request) const;
+  std::size_t choose(const Request& request) const;
+  void give(std::size_t group, Request request);
+  void steal(std::size_t thief);
+  void offer(std::size_t group);
   void pass_on_input_end();
   void refresh(std::size_t group);
   void wake(std::size_t group);
 
-  std::vector<Group> groups_;
-  std::vector<std::vector<Host>> hosts_;  // [the job's model]
-  bool plans_ahead_;                      // the policy does
-  bool planned_ = false;                  // and all that was known has been given to the groups
+  std::vector<ServingGroup> serving_;
+  std::vector<State> states_;                    // [group]
+  std::vector<std::vector<std::size_t>> hosts_;  // [the job's model] groups that hold it
+  bool plans_ahead_;                             // the policy does
+  bool planned_ = false;                         // and all that was known has been given to the groups
 
   double now_s_ = 0;                                 // the latest time that was told
-  std::vector<Request> held_;                        // a heap: the first to arrive in front
-  std::size_t held_bytes_ = 0;                       // of host memory
+  ArrivalQueue held_;                                // not given to a group yet
   bool input_ended_ = false, input_closed_ = false;  // as told
   bool end_passed_on_ = false, close_passed_on_ = false;
-  std::optional<RequestId> line_;  // the id that was dispatched last, and where
+  std::optional<RequestId> line_;  // that was given last, and to whom
   std::size_t line_group_ = 0;
 
   Rotation turns_;  // of the groups

@@ -61,8 +61,11 @@ class Scheduler {
   // No request follows.
   void close_input() { input_ended_ = input_closed_ = true; }
 
+  // Whether the request for the model could ever be served: submit() would not refuse it.
+  bool accepts(ModelId model, const Request& request) const;
   // Requests submitted and not done.
   std::size_t open_requests() const { return open_.count(); }
+  const OpenRequests& open() const { return open_; }
   // Seconds from now until a new request for the model would be done, as predicted: behind everything open, each
   // request counted whole (open_requests.h), and behind the transfers of what the model and open ones lack, where it
   // lacks pages itself. Where everything is resident, each open request adds its work. Cheap: looks at models with open
@@ -89,6 +92,7 @@ class Scheduler {
   bool has_work(double now_s) const;
   // Requests that no step has begun, and host memory of theirs.
   std::size_t waiting() const { return arriving_.size() + state_->work.waiting(); }
+  std::size_t waiting(ModelId model) const { return arriving_.size(model) + state_->work[model].waiting().size(); }
   std::size_t waiting_bytes() const { return arriving_.bytes() + state_->work.waiting_bytes(); }
   // A front end should submit no more for now.
   bool is_full() const {
@@ -111,6 +115,8 @@ class Scheduler {
   static constexpr int kMaxFetchSteps = 2;  // steps of fetches only, beside the passes
 
   const Policy& policy() const { return state_->agenda.policy(); }
+  bool fits(ModelId model, const Request& request) const;
+  bool is_too_long(const Request& request) const;
   void refuse(const Request& request, std::string message);
   void count_open_anew(ModelId model);
   void decide_run_order(double now_s);
