@@ -2,45 +2,56 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <optional>
+#include <tuple>
 
 namespace computron {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kMostTries = 20000;  // of chains: a fraction of a second
 constexpr double kWorthIt = 1e-3;  // of the end: what is saved at least by a change
 
-// A sum and its least part, also when one of the parts is changed or taken away.
+// A sum and its least part, also when one of the parts is taken away.
 class Parts {
  public:
   void add(double part) {
     sum_ += part;
-    if (part < least_) std::swap(part, least_);
-    second_ = std::min(second_, part);
+    second_ = std::min(second_, std::max(part, least_));
+    least_ = std::min(least_, part);
+  }
+  void remove(double part) {
+    sum_ -= part;
+    if (part <= least_) least_ = second_;
   }
   double sum() const { return sum_; }
   double least() const { return least_; }
-  // Of all but one part of this size.
-  double least_without(double part) const { return part <= least_ ? second_ : least_; }
 
  private:
   double sum_ = 0, least_ = kNever, second_ = kNever;
 };
 
-struct Load {
-  Parts transfers, computes;
-  bool empty() const { return computes.least() == kNever; }
+// The shares of a group. remove() at most once behind all add().
+class Load {
+ public:
+  void add(double transfer_s, double compute_s) {
+    transfers_.add(transfer_s);
+    computes_.add(compute_s);
+    negated_.add(-transfer_s - compute_s);
+  }
+  void remove(double transfer_s, double compute_s) {
+    transfers_.remove(transfer_s);
+    computes_.remove(compute_s);
+    negated_.remove(-transfer_s - compute_s);
+  }
+  double end_s() const {
+    if (computes_.least() == kNever) return 0;
+    return std::max({transfers_.sum() + computes_.least(), transfers_.least() + computes_.sum(), -negated_.least()});
+  }
+
+ private:
+  Parts transfers_, computes_, negated_;
 };
-
-double end_of(double transfers_s, double least_transfer_s, double computes_s, double least_compute_s) {
-  if (least_compute_s == kNever) return 0;
-  return std::max(transfers_s + least_compute_s, least_transfer_s + computes_s);
-}
-
-double end_of(const Load& load) {
-  return end_of(load.transfers.sum(), load.transfers.least(), load.computes.sum(), load.computes.least());
-}
 
 class Dealer {
  public:
@@ -49,25 +60,21 @@ class Dealer {
     for (const DealtModel& model : models) shares_.emplace_back(model.hosts.size(), 0);
   }
 
-  void deal_largest_first() {
-    std::vector<std::size_t> order(models_.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::vector<double> size_s(models_.size(), 0);
-    for (const std::size_t m : order) size_s[m] = largest_s(m);
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return size_s[a] > size_s[b]; });
-    for (const std::size_t m : order) {
+  // Those that live in few groups first, for the others may go round them; or all by size alone.
+  void deal_largest_first(bool few_hosts_first) {
+    std::vector<std::tuple<std::size_t, double, std::size_t>> order;  // hosts, size, model
+    for (std::size_t m = 0; m < models_.size(); ++m) {
+      order.emplace_back(few_hosts_first ? models_[m].hosts.size() : 0, -largest_s(m), m);
+    }
+    std::sort(order.begin(), order.end());
+    for (const auto& [hosts, size_s, m] : order) {
       if (models_[m].requests > 0) set_share(m, first_to_end(m), models_[m].requests);
     }
   }
 
   void improve() {
     const std::size_t most = 100 + 4 * (models_.size() + loads_.size());  // more than it takes
-    for (std::size_t i = 0; i < most; ++i) {
-      const std::optional<Change> change = best_change(last_to_end());
-      if (!change) return;
-      std::vector<std::size_t>& shares = shares_[change->model];
-      set_share(change->model, change->to, shares[change->to] + change->requests);
-      set_share(change->model, change->from, shares[change->from] - change->requests);
+    for (std::size_t i = 0; i < most && improve_once(last_to_end()); ++i) {
     }
   }
 
@@ -78,14 +85,11 @@ class Dealer {
     std::erase_if(held, [model](const Held& h) { return h.model == model; });
     if (requests > 0) held.push_back({model, host, compute_s_(model, host, requests)});
     Load load;
-    for (const Held& h : held) {
-      load.transfers.add(models_[h.model].hosts[h.host].transfer_s);
-      load.computes.add(h.compute_s);
-    }
+    for (const Held& h : held) load.add(models_[h.model].hosts[h.host].transfer_s, h.compute_s);
     loads_[group] = load;
   }
 
-  double latest_end_s() const { return end_of(loads_[last_to_end()]); }
+  double latest_end_s() const { return loads_[last_to_end()].end_s(); }
   std::vector<std::vector<std::size_t>> take_shares() { return std::move(shares_); }
 
  private:
@@ -97,6 +101,46 @@ class Dealer {
     std::size_t model, from, to;  // hosts
     std::size_t requests;
   };
+
+  bool improve_once(std::size_t group) {
+    const double limit_s = (1 - kWorthIt) * loads_[group].end_s();
+    if (const std::optional<Change> change = best_change(group, limit_s)) {
+      apply(*change);
+      return true;
+    }
+    return apply_chain(group, limit_s);
+  }
+
+  void apply(const Change& change) {
+    std::vector<std::size_t>& shares = shares_[change.model];
+    set_share(change.model, change.to, shares[change.to] + change.requests);
+    set_share(change.model, change.from, shares[change.from] - change.requests);
+  }
+
+  void undo(const Change& change) { apply({change.model, change.to, change.from, change.requests}); }
+
+  // Makes room in the other group first: that one hands on something itself, or gives it in exchange. True if all of
+  // them end before `limit_s` then.
+  bool apply_chain(std::size_t group, double limit_s) {
+    const std::vector<Held> held = held_[group];
+    for (const Held& h : held) {
+      for (std::size_t to = 0; to < models_[h.model].hosts.size(); ++to) {
+        if (to == h.host) continue;
+        for (const std::size_t requests : {shares_[h.model][h.host], balanced(h.model, h.host, to)}) {
+          const Change change{h.model, h.host, to, requests};
+          if (tries_left_ == 0) return false;
+          --tries_left_;
+          apply(change);
+          const auto next = best_change(models_[h.model].hosts[to].group, limit_s);
+          if (next) apply(*next);
+          if (next && loads_[group].end_s() < limit_s) return true;
+          if (next) undo(*next);
+          undo(change);
+        }
+      }
+    }
+    return false;
+  }
 
   double largest_s(std::size_t m) const {
     double largest_s = 0;
@@ -119,38 +163,24 @@ class Dealer {
 
   std::size_t last_to_end() const {
     const auto last = std::max_element(loads_.begin(), loads_.end(),
-                                       [](const Load& a, const Load& b) { return end_of(a) < end_of(b); });
+                                       [](const Load& a, const Load& b) { return a.end_s() < b.end_s(); });
     return static_cast<std::size_t>(last - loads_.begin());
   }
 
   // The end of the host's group if it had so many of the model's requests.
   double end_with(std::size_t m, std::size_t h, std::size_t requests) const {
     const DealtModel::Host& host = models_[m].hosts[h];
-    const Load& load = loads_[host.group];
+    Load load = loads_[host.group];
     const std::size_t before = shares_[m][h];
-    Parts transfers = load.transfers, computes = load.computes;
-    double transfers_s = transfers.sum(), computes_s = computes.sum();
-    double least_transfer_s = transfers.least(), least_compute_s = computes.least();
-    if (before > 0) {
-      const double compute_s = compute_s_(m, h, before);
-      transfers_s -= host.transfer_s;
-      computes_s -= compute_s;
-      least_transfer_s = transfers.least_without(host.transfer_s);
-      least_compute_s = computes.least_without(compute_s);
-    }
-    if (requests > 0) {
-      const double compute_s = compute_s_(m, h, requests);
-      transfers_s += host.transfer_s;
-      computes_s += compute_s;
-      least_transfer_s = std::min(least_transfer_s, host.transfer_s);
-      least_compute_s = std::min(least_compute_s, compute_s);
-    }
-    return end_of(transfers_s, least_transfer_s, computes_s, least_compute_s);
+    if (before > 0) load.remove(host.transfer_s, compute_s_(m, h, before));
+    if (requests > 0) load.add(host.transfer_s, compute_s_(m, h, requests));
+    return load.end_s();
   }
 
-  // Of a share of the group, or a part of it, to another host: what makes the later of the two end earliest.
-  std::optional<Change> best_change(std::size_t group) const {
-    double best_s = (1 - kWorthIt) * end_of(loads_[group]);
+  // Of a share of the group, or a part of it, to another host: what makes the later of the two end earliest, before
+  // `limit_s`.
+  std::optional<Change> best_change(std::size_t group, double limit_s) const {
+    double best_s = limit_s;
     std::optional<Change> best;
     for (const Held& held : held_[group]) {
       for (std::size_t to = 0; to < models_[held.model].hosts.size(); ++to) {
@@ -186,16 +216,24 @@ class Dealer {
   std::vector<std::vector<std::size_t>> shares_;  // [model][host]
   std::vector<Load> loads_;                       // [group]
   std::vector<std::vector<Held>> held_;           // [group]
+  int tries_left_ = kMostTries;
 };
 
 }  // namespace
 
 std::vector<std::vector<std::size_t>> deal(const std::vector<DealtModel>& models, std::size_t groups,
                                            const ComputeTimes& compute_s) {
-  Dealer dealer(models, groups, compute_s);
-  dealer.deal_largest_first();
-  dealer.improve();
-  return dealer.take_shares();
+  std::vector<std::vector<std::size_t>> best;
+  double best_s = kNever;
+  for (const bool few_hosts_first : {true, false}) {
+    Dealer dealer(models, groups, compute_s);
+    dealer.deal_largest_first(few_hosts_first);
+    dealer.improve();
+    const double end_s = dealer.latest_end_s();
+    if (end_s < best_s || best.empty()) best = dealer.take_shares();
+    best_s = std::min(best_s, end_s);
+  }
+  return best;
 }
 
 double latest_end_s(const std::vector<DealtModel>& models, std::size_t groups, const ComputeTimes& compute_s,

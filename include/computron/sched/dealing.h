@@ -1,11 +1,12 @@
 // Deals the requests of models to groups when all of them are known, so that the last group to end ends as early as
 // possible.
 //
-//   end of a group = max(Σ transfers + least compute, least transfer + Σ computes)     (two machines in series)
+//   end of a group = max(Σ transfers + least compute, least transfer + Σ computes, longest transfer + compute)
 //
-// over its shares of models: no order ends sooner, and Johnson's (policy.h) about then. Largest model first to the
-// group that then ends first; after that the group that ends last hands on a share or a part of one, to where the model
-// lives as well, as long as it ends earlier and the other no later: the other's swap is in its end. Times in seconds.
+// over its shares of models, as of two machines in series: no order ends sooner, and Johnson's (policy.h) about then.
+// Largest model first to the group that then ends first. After that the group that ends last hands on a share, or a
+// part of one, to where the model lives as well, which may hand on something itself for that, as long as all of them
+// end earlier: the other's swap is in its end. Times in seconds.
 #pragma once
 
 #include <cstddef>
