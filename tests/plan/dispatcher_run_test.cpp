@@ -91,5 +91,80 @@ TEST(OneGroup, ItsStepsAreThoseOfTheBareScheduler) {
   }
 }
 
+// --- AlpaServe's two models (OSDI'23, section 3) ------------------------------------------------------------------
+
+constexpr double kD = 0.4;  // a model's pass, alone on a device
+
+// Poisson arrivals of both models, `share` of them of the first, one request at a time.
+VirtualGroups two_models(double rate, double share, double duration_s) {
+  VirtualGroups job{.pages = {8, 8}, .page_s = 1e-6, .pass_s = kD, .groups = {}, .max_seqs = 1};
+  std::mt19937_64 random(7);
+  std::exponential_distribution<double> gap_s(rate);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  for (double now_s = gap_s(random); now_s < duration_s; now_s += gap_s(random)) {
+    job.add(uniform(random) < share ? 0 : 1, 1, now_s);
+  }
+  return job;
+}
+
+// Mean latency of M/D/1: `rate` requests a second that take `service_s` each.
+double m_d_1_s(double rate, double service_s) {
+  return service_s + rate * service_s * service_s / (2 * (1 - rate * service_s));
+}
+
+// Within 3 %: 20,000 s of arrivals are 30,000 requests.
+TEST(AlpaServeTwoModels, DedicatedGroupsAreTwoQueues) {
+  for (const double share : {0.5, 0.2}) {
+    constexpr double kRate = 1.5;
+    VirtualGroups job = two_models(kRate, share, 20000);
+    job.groups = {{.models = {0}}, {.models = {1}}};
+    const double expected_s = share * m_d_1_s(share * kRate, kD) + (1 - share) * m_d_1_s((1 - share) * kRate, kD);
+    EXPECT_NEAR(job.run().mean_latency_s() / expected_s, 1, 0.03) << share;
+  }
+}
+
+TEST(AlpaServeTwoModels, APipelineIsOneQueueOfTheSlowestStage) {
+  for (const double share : {0.5, 0.2}) {
+    constexpr double kRate = 1.5;
+    VirtualGroups job = two_models(kRate, share, 20000);
+    job.groups = {{.models = {0, 1}, .stages = 2}};
+    job.max_seqs = 2;  // one in each stage
+    const double expected_s = kD + m_d_1_s(kRate, kD / 2) - kD / 2;
+    EXPECT_NEAR(job.run().mean_latency_s() / expected_s, 1, 0.03) << share;
+  }
+}
+
+// Replicas everywhere are M/D/2, in which one waits half as long as in M/M/2: whatever the shares.
+TEST(AlpaServeTwoModels, ReplicasAreTwoServersOfOneQueue) {
+  for (const double share : {0.5, 0.2}) {
+    constexpr double kRate = 1.5;
+    VirtualGroups job = two_models(kRate, share, 20000);
+    job.groups = {{.models = {0, 1}}, {.models = {0, 1}}};
+    const double load = kRate * kD / 2, all_busy = 2 * load * load / (1 + load);
+    const double expected_s = kD + all_busy / (2 / kD - kRate) / 2;
+    EXPECT_NEAR(job.run().mean_latency_s() / expected_s, 1, 0.03) << share;
+  }
+}
+
+// --- All known --------------------------------------------------------------------------------------------------
+
+// Eight equal models, which groups of one rank hold all of: as perf/groups has it.
+TEST(GroupsInVirtualTime, KnownRequestsEndCloseToTheBound) {
+  for (const double ratio : {0.5, 1.0, 2.0}) {
+    for (const std::size_t count : {2, 4}) {
+      VirtualGroups job{.pages = std::vector<int>(8, 64), .page_s = 0.1 / 64, .groups = {}, .policy = "throughput"};
+      constexpr int kTokens = 4, kBatches = 4;  // of 64
+      job.pass_s = ratio * 0.1 / (kTokens * kBatches);
+      job.groups.assign(count, {.models = {0, 1, 2, 3, 4, 5, 6, 7}, .frames = 3 * 64 + 30});
+      for (int i = 0; i < 8 * 64 * kBatches; ++i) job.add(static_cast<ModelId>(i % 8), kTokens);
+      const VirtualGroups::Outcome outcome = job.run();
+      const double each = 8.0 / static_cast<double>(count), compute_s = ratio * 0.1;
+      const double bound_s = std::max(each * 0.1 + compute_s, 0.1 + each * compute_s);
+      EXPECT_EQ(outcome.run.completions.size(), job.requests.size());
+      EXPECT_LE(outcome.run.end_s, 1.07 * bound_s) << count << " groups, C/T " << ratio;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace computron::test
