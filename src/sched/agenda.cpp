@@ -52,17 +52,20 @@ std::optional<ModelId> Agenda::EvictableFor::first(const StagePool& pool) {
 // --- Candidates -------------------------------------------------------------------------------------------------
 
 bool Agenda::any_candidate(const std::function<bool(ModelId)>& is) {
-  if (!expects_more_) return false;
-  drop_unexpected();
-  return std::ranges::any_of(expected_.models(), is);
+  for (std::size_t i = expects_more_ ? expected_.size() : 0; i > 0; --i) {
+    const ModelId model = expected_.models()[i - 1];
+    if (!still_expected(model)) continue;
+    if (is(model)) return true;
+  }
+  return false;
 }
 
-// Who is expected no longer is not until a request has come.
-void Agenda::drop_unexpected() {
-  for (std::size_t i = expected_.size(); i > 0; --i) {
-    const ModelId model = expected_.models()[i - 1];
-    if (!policy_->is_expected(views_[model], now_s_)) expected_.erase(model);
-  }
+// Who is expected no longer is not until a request has come. Its place in the list is taken by one that stood behind
+// it.
+bool Agenda::still_expected(ModelId model) {
+  const bool expected = policy_->is_expected(views_[model], now_s_);
+  if (!expected) expected_.erase(model);
+  return expected;
 }
 
 std::optional<ModelId> Agenda::first_candidate() {
@@ -77,11 +80,13 @@ std::optional<ModelId> Agenda::first_candidate() {
 
 void Agenda::visit_candidates(const StagePool& pool, const std::function<bool(ModelId, Evictable&)>& visit) {
   std::vector<Candidate> heap;
-  any_candidate([&](ModelId model) {
-    if (pool.missing_pages(model) > 0) heap.push_back({policy_->silence_s(views_[model], now_s_), model});
-    return false;
-  });
-  for (std::ranges::make_heap(heap, std::greater<>()); !heap.empty(); heap.pop_back()) {
+  for (std::size_t i = expects_more_ ? expected_.size() : 0; i > 0; --i) {
+    const ModelId model = expected_.models()[i - 1];
+    if (pool.missing_pages(model) == 0 || !still_expected(model)) continue;
+    heap.push_back({policy_->silence_s(views_[model], now_s_), model});
+  }
+  std::ranges::make_heap(heap, std::greater<>());
+  for (; !heap.empty(); heap.pop_back()) {
     std::ranges::pop_heap(heap, std::greater<>());
     EvictableModels evictable = evictable_for(heap.back(), pool);
     if (!visit(heap.back().model, evictable)) return;

@@ -1,12 +1,44 @@
 #include "computron/sched/cache_blocks.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
 
 namespace computron {
+namespace {
+
+constexpr std::size_t kBits = 64;  // of a word
+
+}  // namespace
+
+void FreeBlocks::insert(std::uint32_t block) {
+  const std::size_t word = block / kBits;
+  if (word >= words_.size()) words_.resize(word + 1);
+  words_[word] |= std::uint64_t{1} << block % kBits;
+  lowest_ = std::min(lowest_, word);
+  ++size_;
+}
+
+std::uint32_t FreeBlocks::take_lowest() {
+  while (words_[lowest_] == 0) ++lowest_;
+  std::uint64_t& word = words_[lowest_];
+  const auto block = static_cast<std::uint32_t>(lowest_ * kBits) + static_cast<std::uint32_t>(std::countr_zero(word));
+  word &= word - 1;
+  --size_;
+  return block;
+}
+
+void FreeBlocks::truncate(std::uint32_t count) {
+  if (words_.size() * kBits <= count) return;
+  words_.resize(ceil_div<std::size_t>(count, kBits));
+  if (count % kBits != 0) words_.back() &= (std::uint64_t{1} << count % kBits) - 1;
+  lowest_ = std::min(lowest_, words_.size());
+  size_ = 0;
+  for (const std::uint64_t word : words_) size_ += std::popcount(word);
+}
 
 void CacheBlocks::use(std::uint32_t block) {
   ++blocks_[block].ref_count;
@@ -22,16 +54,15 @@ void CacheBlocks::resize(int count) {
   for (auto block = static_cast<std::uint32_t>(blocks_.size()); std::cmp_less(block, count); ++block) {
     free_.insert(block);
   }
-  free_.erase(free_.lower_bound(static_cast<std::uint32_t>(count)), free_.end());
+  free_.truncate(static_cast<std::uint32_t>(count));
   blocks_.resize(static_cast<std::size_t>(count));
 }
 
 std::uint32_t CacheBlocks::allocate() {
   ensure(available() > 0, "cache blocks run out");
   std::uint32_t block = 0;
-  if (!free_.empty()) {
-    block = *free_.begin();
-    free_.erase(free_.begin());
+  if (free_.size() > 0) {
+    block = free_.take_lowest();
   } else {
     block = cached_.front();
     cached_.pop_front();

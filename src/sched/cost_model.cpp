@@ -38,12 +38,17 @@ double CostModel::formula_s(const Shard& shard, double rows) const {
          std::max(shard.bytes / options_.memory_bytes_per_s, rows * shard.flops_per_row / options_.flops_per_s);
 }
 
+// Passes of other powers of two have fewer rows, or more.
 double CostModel::stage_pass_s(ModelId model, std::size_t stage, int rows) const {
   const Shard& shard = shards_[model][stage];
   const Seen *below = nullptr, *above = nullptr;  // the nearest ones
-  for (const Seen& seen : shard.seen) {
-    if (seen.count > 0 && seen.rows <= rows) below = &seen;
-    if (seen.count > 0 && seen.rows > rows && above == nullptr) above = &seen;
+  const std::uint32_t its_own = std::bit_floor(static_cast<std::uint32_t>(rows));
+  const std::uint32_t fewer = shard.sizes_seen & (its_own - 1), more = shard.sizes_seen & ~(its_own - 1) & ~its_own;
+  if (fewer != 0) below = &shard.seen[std::bit_width(fewer) - 1];
+  if (more != 0) above = &shard.seen[std::countr_zero(more)];
+  if ((shard.sizes_seen & its_own) != 0) {
+    const Seen& seen = shard.seen[std::countr_zero(its_own)];
+    (seen.rows <= rows ? below : above) = &seen;
   }
   if (below != nullptr && above != nullptr) {
     return below->seconds + (above->seconds - below->seconds) * (rows - below->rows) / (above->rows - below->rows);
@@ -97,7 +102,9 @@ void CostModel::observe_transfer(std::size_t stage, std::size_t bytes, double bu
 
 void CostModel::observe_pass(ModelId model, std::size_t stage, int rows, double seconds) {
   if (seconds <= 0) return;
-  Seen& seen = shards_[model][stage].seen[std::bit_width(static_cast<unsigned>(rows)) - 1];
+  Shard& shard = shards_[model][stage];
+  Seen& seen = shard.seen[std::bit_width(static_cast<unsigned>(rows)) - 1];
+  shard.sizes_seen |= std::bit_floor(static_cast<std::uint32_t>(rows));
   seen.count = std::min(seen.count + 1, kRecentPasses);
   seen.rows += (rows - seen.rows) / seen.count;
   seen.seconds += (seconds - seen.seconds) / seen.count;

@@ -34,7 +34,10 @@ void WaitingQueue::push(Request request) {
   sum_.backlog += load.backlog;
   sum_.cache += load.cache;
   sum_.bytes += load.bytes;
-  const auto place = std::upper_bound(requests_.begin(), requests_.end(), request, arrives_earlier);
+  auto place = requests_.end();  // of almost all
+  if (!empty() && arrives_earlier(request, requests_.back())) {
+    place = std::upper_bound(requests_.begin(), requests_.end(), request, arrives_earlier);
+  }
   requests_.insert(place, std::move(request));
 }
 

@@ -71,7 +71,7 @@ class Agenda {
     ModelId model;
     auto operator<=>(const Candidate&) const = default;
   };
-  void drop_unexpected();
+  bool still_expected(ModelId model);
   EvictableModels evictable_for(const Candidate& candidate, const StagePool& pool) const;
 
   std::unique_ptr<Policy> policy_;

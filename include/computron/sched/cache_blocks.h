@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <list>
-#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +18,23 @@
 #include "computron/base/types.h"
 
 namespace computron {
+
+// Numbers, of which the lowest is taken first: a bit each.
+class FreeBlocks {
+ public:
+  int size() const { return size_; }
+  // One that is not among them.
+  void insert(std::uint32_t block);
+  // Requires one.
+  std::uint32_t take_lowest();
+  // Those from `count` on are gone.
+  void truncate(std::uint32_t count);
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::size_t lowest_ = 0;  // no word before it has a bit
+  int size_ = 0;
+};
 
 class CacheBlocks {
  public:
@@ -30,9 +46,9 @@ class CacheBlocks {
   int blocks_for(int tokens) const { return ceil_div(tokens, block_tokens_); }
   // Blocks [0, count()) exist.
   int count() const { return static_cast<int>(blocks_.size()); }
-  int free() const { return static_cast<int>(free_.size()); }
+  int free() const { return free_.size(); }
   // Free or cached.
-  int available() const { return static_cast<int>(free_.size() + cached_.size()); }
+  int available() const { return free_.size() + static_cast<int>(cached_.size()); }
   // The end of the used blocks: from this one on none is used.
   int end_of_used() const { return end_of_used_; }
   bool prefix_caching() const { return prefix_caching_; }
@@ -81,7 +97,7 @@ class CacheBlocks {
   bool prefix_caching_;
   int end_of_used_ = 0;
   std::vector<Block> blocks_;
-  std::set<std::uint32_t> free_;
+  FreeBlocks free_;
   std::list<std::uint32_t> cached_;                   // released longest ago first
   std::unordered_map<std::uint64_t, Entry> entries_;  // by hash
   Content last_content_ = 0;

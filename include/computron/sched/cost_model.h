@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "computron/base/types.h"
@@ -62,6 +63,7 @@ class CostModel {
     double bytes = 0;
     double flops_per_row = 0;
     std::array<Seen, 32> seen = {};  // [⌊log2 rows⌋]
+    std::uint32_t sizes_seen = 0;    // a bit for each of them that has been
   };
   struct HostLink {
     double bytes = 0, busy_s = 0;  // recent ones
