@@ -73,9 +73,14 @@ class Job {
     while (open_ < kQueued) submit(now_s_);
   }
 
-  // Adds to the samples if `measure`.
+  // Adds to the samples if `measure`, and counts.
   void run(int steps, bool measure) {
     for (const std::uint64_t end = steps_ + static_cast<std::uint64_t>(steps); steps_ < end;) turn(measure);
+  }
+
+  void warm_up(int steps) {
+    run(steps, /*measure=*/false);
+    passes_ = rows_ = swaps_ = 0;
   }
 
   double median_us() const { return quantile(samples_us_, 0.5); }
@@ -212,7 +217,7 @@ bool print_row(const std::string& policy, std::size_t stages, std::size_t models
 
 bool compare(const std::string& policy, std::size_t stages, int steps) {
   Job few(kFewModels, stages, policy), many(kManyModels, stages, policy);
-  for (Job* job : {&few, &many}) job->run(2000, /*measure=*/false);
+  for (Job* job : {&few, &many}) job->warm_up(2000);
   for (int done = 0; done < steps; done += kTurn) {
     for (Job* job : {&few, &many}) job->run(std::min(kTurn, steps - done), /*measure=*/true);
   }

@@ -166,7 +166,7 @@ void StageState::evict(FrameId frame) {
   owners_[frame] = {};
 }
 
-void StageState::extend(ModelId model, const SequenceChunk& chunk) {
+void StageState::extend(ModelId model, const SequenceChunk& chunk, std::span<const std::uint64_t> histories) {
   ensure(model < layouts_.size(), "step names no model");
   ensure(offloaded_[model].empty(), "pass of a model whose cache is offloaded");
   const auto [found, starts] = sequences_.try_emplace(chunk.sequence, SequenceState{.model = model, .blocks = {}});
@@ -183,7 +183,7 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk) {
     digest_.blocks ^= hash_tuple(chunk.sequence, s.blocks.size(), number);
     s.blocks.push_back(number);
   }
-  write(chunk, s);
+  write(chunk, s, histories);
   toggle(chunk.sequence, s);
 }
 
@@ -222,11 +222,25 @@ void StageState::start_behind_prefix(const SequenceChunk& chunk, SequenceState& 
   s.length = chunk.start;
 }
 
-void StageState::write(const SequenceChunk& chunk, SequenceState& s) {
-  for (const TokenId token : chunk.tokens) {
+std::vector<std::uint64_t> StageState::histories(ModelId model, const SequenceChunk& chunk) const {
+  std::uint64_t history = 0;
+  if (const auto found = sequences_.find(chunk.sequence); found != sequences_.end()) {
+    history = found->second.history;
+  } else if (const std::size_t cached = chunk.start / kBlock; cached > 0) {  // behind a cached prefix
+    history = blocks_[model][chunk.new_blocks[cached - 1]].after;
+  }
+  std::vector<std::uint64_t> histories;
+  histories.reserve(chunk.tokens.size());
+  for (const TokenId token : chunk.tokens) histories.push_back(history = hash_tuple(history, token));
+  return histories;
+}
+
+void StageState::write(const SequenceChunk& chunk, SequenceState& s, std::span<const std::uint64_t> histories) {
+  ensure(histories.empty() || histories.size() == chunk.tokens.size(), "a history for every token");
+  for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
     const std::size_t at = s.length++ / kBlock;
     const std::uint64_t before = s.history;
-    s.history = hash_tuple(s.history, token);
+    s.history = histories.empty() ? hash_tuple(s.history, chunk.tokens[i]) : histories[i];
     if (at >= s.blocks.size()) continue;  // no step that a rank executes has tokens without a block
     Block& b = blocks_[s.model][s.blocks[at]];
     ensure(!b.full && b.holders == 1, "a chunk writes into a block that is shared");

@@ -85,9 +85,9 @@ void Agenda::visit_candidates(const StagePool& pool, const std::function<bool(Mo
     if (pool.missing_pages(model) == 0 || !still_expected(model)) continue;
     heap.push_back({policy_->silence_s(views_[model], now_s_), model});
   }
-  std::ranges::make_heap(heap, std::greater<>());
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
   for (; !heap.empty(); heap.pop_back()) {
-    std::ranges::pop_heap(heap, std::greater<>());
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     EvictableModels evictable = evictable_for(heap.back(), pool);
     if (!visit(heap.back().model, evictable)) return;
   }
@@ -101,7 +101,7 @@ EvictableModels Agenda::evictable_for(const Candidate& candidate, const StagePoo
     const double silence_s = policy_->silence_s(views_[model], now_s_);
     if (silence_s > kLater * candidate.silence_s) later.push_back({silence_s, model});
   }
-  std::ranges::sort(later, std::greater<>());
+  std::sort(later.begin(), later.end(), std::greater<>());
   std::vector<ModelId> models;
   for (const Candidate& other : later) models.push_back(other.model);
   return EvictableModels(std::move(models));

@@ -15,7 +15,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kLinesAtOnce = 32;  // given to groups by one call of due(): so it stays short
 
 std::vector<ModelId> all_models(const Scheduler& scheduler) {
-  std::vector<ModelId> models(scheduler.models());
+  std::vector<ModelId> models(scheduler.costs().models());
   std::iota(models.begin(), models.end(), ModelId{0});
   return models;
 }
@@ -51,12 +51,13 @@ Dispatcher::Dispatcher(std::vector<DispatchGroup> groups, std::size_t models)
   for (std::size_t group = 0; group < serving_.size(); ++group) states_[group].partners = std::move(partners[group]);
 }
 
-Dispatcher::Dispatcher(Scheduler& scheduler) : Dispatcher({{&scheduler, all_models(scheduler)}}, scheduler.models()) {}
+Dispatcher::Dispatcher(Scheduler& scheduler)
+    : Dispatcher({{&scheduler, all_models(scheduler)}}, scheduler.costs().models()) {}
 
 // --- Requests ---------------------------------------------------------------------------------------------------
 
 void Dispatcher::submit(Request request) {
-  const bool held = !alone() && (collects() || request.arrival_s > now_s_);
+  const bool held = groups() > 1 && (collects() || request.arrival_s > now_s_);
   if (held) return held_.push(std::move(request));
   const std::size_t group = choose(request);
   give(group, std::move(request));
@@ -156,7 +157,7 @@ void Dispatcher::close_input() {
 
 // A scheduler's input ends when nothing is held that it might be given.
 void Dispatcher::pass_on_input_end() {
-  if (!alone() && (collects() || !held_.empty())) return;
+  if (groups() > 1 && (collects() || !held_.empty())) return;
   const bool end = input_ended_ && !std::exchange(end_passed_on_, input_ended_);
   const bool close = input_closed_ && !std::exchange(close_passed_on_, input_closed_);
   if (!end && !close) return;
@@ -168,7 +169,7 @@ void Dispatcher::pass_on_input_end() {
 }
 
 bool Dispatcher::is_full() const {
-  if (alone()) return scheduler(0).is_full();
+  if (groups() == 1) return scheduler(0).is_full();
   const SchedulerOptions& options = scheduler(0).options();
   return waiting() >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
 }
@@ -178,7 +179,7 @@ std::size_t Dispatcher::waiting() const { return held_.size() + waiting_; }
 std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + waiting_bytes_; }
 
 bool Dispatcher::waits_for_input() const {
-  if (alone()) return scheduler(0).waits_for_input();
+  if (groups() == 1) return scheduler(0).waits_for_input();
   return collects() && !input_ended_ && !is_full();
 }
 
@@ -206,7 +207,7 @@ double Dispatcher::predicted_end_s() const {
 
 std::optional<std::size_t> Dispatcher::due(double now_s) {
   now_s_ = std::max(now_s_, now_s);
-  if (!alone()) release(now_s);
+  if (groups() > 1) release(now_s);
   return turns_.front(now_s);
 }
 

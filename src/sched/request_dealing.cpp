@@ -74,7 +74,7 @@ class Hand {
   std::size_t accepting(const Request& request, std::span<const ServingGroup> groups) const {
     for (std::size_t i = 0; i < demand_.hosts.size(); ++i) {
       const std::size_t group = demand_.hosts[(host_ + i) % demand_.hosts.size()];
-      if (groups[group].cost_of(request, 0).accepted) return group;
+      if (std::isfinite(groups[group].cost_of(request, 0).seconds)) return group;
     }
     return demand_.hosts[host_];
   }

@@ -38,6 +38,37 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   return view;
 }
 
+Completion refusal(const Request& request, std::string message) {
+  return {.id = request.id,
+          .part = request.part,
+          .model = request.model,
+          .prompt = {},
+          .tokens = {},
+          .prompt_tokens = static_cast<int>(request.prompt.size()),
+          .error_code = "context_length_exceeded",
+          .error_message = std::move(message),
+          .arrival_s = request.arrival_s,
+          .finished_s = request.arrival_s};
+}
+
+// On all stages: tokens are hashed once.
+void extend(SchedulerState& state, ModelId model, const SequenceChunk& chunk) {
+  std::vector<std::uint64_t> histories;
+  if (state.stages() > 1) histories = state.pools.front().state().histories(model, chunk);
+  for (StagePool& pool : state.pools) pool.state().extend(model, chunk, histories);
+}
+
+// Fetches of the one before count as a new swap from now on.
+void activate(ModelId model, double now_s, ActiveModel& active, Prefetcher& prefetcher) {
+  if (active.model == model) return;
+  if (active.model) prefetcher.forget_swap(*active.model);
+  active = {model, now_s};
+}
+
+void count_anew(OpenRequests& open, const SchedulerState& state, ModelId model) {
+  open.count_anew(model, state.costs, state.work[model].sequences().growth_ratio());
+}
+
 }  // namespace
 
 Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> names, std::unique_ptr<Policy> policy,
@@ -56,52 +87,31 @@ void Scheduler::submit(Request request) {
   const ModelId model = request.model;
   if (request.needs_no_pass()) {
     completions_.push_back(Sequence(std::move(request), 0, {}).take_completion());
-  } else if (!fits(model, request)) {
-    refuse(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
-                                request.cache_tokens(), names_[model]));
-  } else if (is_too_long(request)) {
-    refuse(request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
-                                request.prompt.size(), names_[model], state_->options.max_batch_tokens));
+  } else if (std::string reason = why_refused(request, model); !reason.empty()) {
+    completions_.push_back(refusal(request, std::move(reason)));
   } else {
     open_.add(model, OpenRequests::work_of(request));
-    count_open_anew(model);
+    count_anew(open_, *state_, model);
     arriving_.push(std::move(request));
   }
 }
 
-bool Scheduler::accepts(ModelId model, const Request& request) const {
-  return request.needs_no_pass() || (fits(model, request) && !is_too_long(request));
-}
-
-bool Scheduler::fits(ModelId model, const Request& request) const {
-  return caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()));
-}
-
-// An encoder's input is computed in one pass.
-bool Scheduler::is_too_long(const Request& request) const {
-  return request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens);
-}
-
-void Scheduler::refuse(const Request& request, std::string message) {
-  Completion completion{.id = request.id,
-                        .part = request.part,
-                        .model = request.model,
-                        .prompt = {},
-                        .tokens = {},
-                        .prompt_tokens = static_cast<int>(request.prompt.size()),
-                        .error_code = "context_length_exceeded",
-                        .error_message = std::move(message),
-                        .arrival_s = request.arrival_s,
-                        .finished_s = request.arrival_s};
-  completions_.push_back(std::move(completion));
-}
-
-void Scheduler::count_open_anew(ModelId model) {
-  open_.count_anew(model, state_->costs, state_->work[model].sequences().growth_ratio());
+// Empty if it is not. An encoder's input is computed in one pass.
+std::string Scheduler::why_refused(const Request& request, ModelId model) const {
+  if (!caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()))) {
+    return fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
+                       request.cache_tokens(), names_[model]);
+  }
+  if (request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens)) {
+    return fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
+                       request.prompt.size(), names_[model], state_->options.max_batch_tokens);
+  }
+  return {};
 }
 
 double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
   const double growth_ratio = state_->work[model].sequences().growth_ratio();
+  if (!request.needs_no_pass() && !why_refused(request, model).empty()) return kNever;
   return std::max(open_.work_s(), prefetcher_.wait_behind_s(model, open_.models(), now_s)) +
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
@@ -111,7 +121,7 @@ std::vector<Request> Scheduler::recall(ModelId model, std::size_t n) {
   const auto take_rest = [&](ModelWork& work) { return work.take_youngest(n - taken.size()); };
   std::ranges::move(state_->work.edit(model, take_rest), std::back_inserter(taken));
   for (const Request& request : taken) open_.remove(model, OpenRequests::work_of(request));
-  count_open_anew(model);
+  count_anew(open_, *state_, model);
   return taken;
 }
 
@@ -134,22 +144,13 @@ Decision Scheduler::next(double now_s) {
   if (waits_for_input()) return WaitUntil{kNever};
   begun_ = true;
   decide_run_order(now_s);
-  const auto fetch_steps = std::ranges::count_if(state_->in_flight, [](const StepInFlight& s) { return s.rows == 0; });
-  const auto passes = std::ssize(state_->in_flight) - fetch_steps;
-  if (passes < state_->options.steps_in_flight) {
-    if (auto planned = plan_pass(now_s)) return seal(std::move(*planned));
-  }
-  if (fetch_steps < kMaxFetchSteps) {
-    if (const auto model = prefetcher_.plan_fetch_step(now_s)) {
-      PlannedStep planned;
-      planned.step.id = ++last_step_;
-      planned.step.model = *model;
-      const double end_s = state_->in_flight.empty() ? now_s : state_->in_flight.back().end_s;
-      state_->in_flight.push_back({planned.step.id, *model, 0, {}, end_s});
-      return seal(std::move(planned));
-    }
-  }
-  const bool idle = state_->agenda.run_order().empty() && state_->in_flight.empty() && arriving_.empty();
+  const std::deque<StepInFlight>& in_flight = state_->in_flight;
+  const auto fetch_steps = std::ranges::count_if(in_flight, [](const StepInFlight& step) { return step.rows == 0; });
+  std::optional<PlannedStep> planned;
+  if (std::ssize(in_flight) - fetch_steps < state_->options.steps_in_flight) planned = plan_pass(now_s);
+  if (!planned && fetch_steps < kMaxFetchSteps) planned = plan_fetch_step(now_s);
+  if (planned) return seal(std::move(*planned));
+  const bool idle = state_->agenda.run_order().empty() && in_flight.empty() && arriving_.empty();
   if (idle && input_closed_) return AllDone{};
   const double arrival_s = arriving_.empty() ? kNever : arriving_.next_arrival_s();
   return WaitUntil{std::min(arrival_s, prefetcher_.wakes_s(now_s))};
@@ -195,7 +196,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   const ModelWork& work = state.work[model];
   const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
-  activate(model, now_s);
+  if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
@@ -205,20 +206,24 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   return planned;
 }
 
-// The run order's first model becomes the active one; fetches of the one before count as a new swap from now on.
-void Scheduler::activate(ModelId model, double now_s) {
-  if (!state_->agenda.is_first(model) || active_.model == model) return;
-  if (active_.model) prefetcher_.forget_swap(*active_.model);
-  active_ = {model, now_s};
+std::optional<PlannedStep> Scheduler::plan_fetch_step(double now_s) {
+  const std::optional<ModelId> model = prefetcher_.plan_fetch_step(now_s);
+  if (!model) return std::nullopt;
+  PlannedStep planned;
+  planned.step.id = ++last_step_;
+  planned.step.model = *model;
+  const double end_s = state_->in_flight.empty() ? now_s : state_->in_flight.back().end_s;
+  state_->in_flight.push_back({planned.step.id, *model, 0, {}, end_s});
+  return planned;
 }
 
 // Brings the stages' states up to date and notes what the ranks must report.
 PlannedStep Scheduler::seal(PlannedStep planned) {
   planned.step.closed = std::exchange(state_->closed, {});
   planned.swaps = prefetcher_.take_swaps();
+  for (const SequenceChunk& chunk : planned.step.chunks) extend(*state_, planned.step.model, chunk);
   for (StagePool& pool : state_->pools) {
     planned.step.stages.push_back(pool.take_plan());
-    for (const SequenceChunk& chunk : planned.step.chunks) pool.state().extend(planned.step.model, chunk);
     planned.expected.push_back(pool.state().digest_after(planned.step));
   }
   return planned;
@@ -242,7 +247,7 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
       completions_.push_back(std::move(*completion));
     }
   });
-  count_open_anew(done.model);
+  count_anew(open_, *state_, done.model);
   ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
 }
 

@@ -41,16 +41,16 @@ ServingGroup::Cost ServingGroup::cost_of(const Request& request, double now_s) c
   const ModelId model = *local(request.model);
   const double swap_s = this->swap_s(model);
   const std::size_t open = scheduler_->open_requests();
-  return {.accepted = scheduler_->accepts(model, request),
-          .seconds = scheduler_->quote_s(model, request, now_s) + swap_s * static_cast<double>(open),
+  return {.seconds = scheduler_->quote_s(model, request, now_s) + swap_s * static_cast<double>(open),
           .resident = swap_s == 0,
           .open = open};
 }
 
 bool is_better(const ServingGroup::Cost& b, const ServingGroup::Cost& a) {
   constexpr double kRounding = 1e-9;
-  if (a.accepted != b.accepted) return b.accepted;
-  if (std::abs(a.seconds - b.seconds) > kRounding * std::max(a.seconds, b.seconds)) return b.seconds < a.seconds;
+  const bool equal =
+      a.seconds == b.seconds || std::abs(a.seconds - b.seconds) <= kRounding * std::min(a.seconds, b.seconds);
+  if (!equal) return b.seconds < a.seconds;
   if (a.resident != b.resident) return b.resident;
   return b.open < a.open;
 }

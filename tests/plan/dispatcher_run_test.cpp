@@ -148,7 +148,7 @@ TEST(AlpaServeTwoModels, ReplicasAreTwoServersOfOneQueue) {
 
 // --- All known --------------------------------------------------------------------------------------------------
 
-// Eight equal models, which groups of one rank hold all of: as perf/groups has it.
+// Eight equal models, all of which each group of one rank holds.
 TEST(GroupsInVirtualTime, KnownRequestsEndCloseToTheBound) {
   for (const double ratio : {0.5, 1.0, 2.0}) {
     for (const std::size_t count : {2, 4}) {

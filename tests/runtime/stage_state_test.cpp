@@ -41,6 +41,23 @@ TEST_F(StageStateTest, RefusesWhatARightSchedulerWouldNotSay) {
   EXPECT_THROW(state.extend(1, {.sequence = 3, .start = 2, .tokens = {1}, .new_blocks = {}}), Error);
 }
 
+TEST_F(StageStateTest, HistoriesOfAnotherStageAreTheSame) {
+  StageState a = make(), b = make();
+  std::vector<TokenId> prompt(20);
+  for (TokenId t = 0; t < 20; ++t) prompt[static_cast<std::size_t>(t)] = 3 * t;
+  const SequenceChunk first{.sequence = 3, .start = 0, .tokens = prompt, .new_blocks = {0, 1}};
+  const SequenceChunk second{.sequence = 3, .start = 20, .tokens = {7}, .new_blocks = {}};
+  const SequenceChunk prefix{.sequence = 4, .start = 16, .tokens = {8, 9}, .new_blocks = {0, 2}};
+  for (const SequenceChunk& chunk : {first, second, prefix}) {
+    const std::vector<std::uint64_t> histories = a.histories(0, chunk);
+    a.extend(0, chunk, histories);
+    b.extend(0, chunk);
+    EXPECT_EQ(a.sequence(chunk.sequence).history, b.sequence(chunk.sequence).history);
+    EXPECT_EQ(a.digest(), b.digest());
+  }
+  EXPECT_THROW(a.extend(0, {.sequence = 3, .start = 21, .tokens = {1, 2}, .new_blocks = {}}, std::vector{1ul}), Error);
+}
+
 // The digest is of the state, not of how it came about; and every field notices its own changes.
 TEST_F(StageStateTest, DigestIsOfTheState) {
   StageState a = make(), b = make();

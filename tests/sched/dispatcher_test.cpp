@@ -102,7 +102,7 @@ class Groups {
   }
   // or in this one,
   void make_resident(std::size_t group) {
-    for (ModelId model = 0; model < schedulers_[group]->models(); ++model) make_resident(group, model);
+    for (ModelId model = 0; model < schedulers_[group]->costs().models(); ++model) make_resident(group, model);
   }
   // or that of its models there.
   void make_resident(std::size_t group, ModelId model) {

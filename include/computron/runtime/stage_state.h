@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -71,7 +72,12 @@ class StageState {
   // The chunk's tokens join their sequence, which its first chunk starts. That one begins at position 0, or behind a
   // cached prefix: then chunk.new_blocks starts with full blocks that continue each other and hold the tokens before
   // chunk.start. Every other new block is held by no other sequence.
-  void extend(ModelId model, const SequenceChunk& chunk);
+  // `histories`: of the sequence behind each of the tokens, as histories() of another stage in the same state says;
+  // empty: they are worked out here.
+  void extend(ModelId model, const SequenceChunk& chunk, std::span<const std::uint64_t> histories = {});
+  // Of the chunk's sequence (SequenceState::history) behind each of its tokens, before extend(). All stages have the
+  // same: rank 0 hashes the tokens once.
+  std::vector<std::uint64_t> histories(ModelId model, const SequenceChunk& chunk) const;
   // The page that `frame` holds, if any, is no longer resident. Error{kInternal} for a cache frame.
   void evict(FrameId frame);
   // All parts: how rank 0 follows a step that it has decided. `stage`: whose plan is applied.
@@ -112,8 +118,8 @@ class StageState {
   Block& block(ModelId model, std::uint32_t number);
   // Sets length and history of a sequence that starts behind a cached prefix, from the prefix's blocks.
   void start_behind_prefix(const SequenceChunk& chunk, SequenceState& s);
-  // The chunk's tokens enter the sequence's history and its blocks.
-  void write(const SequenceChunk& chunk, SequenceState& s);
+  // The chunk's tokens enter the sequence's history, where it is `histories` behind each, and its blocks.
+  void write(const SequenceChunk& chunk, SequenceState& s, std::span<const std::uint64_t> histories);
   // Xors the sequence's length and history into the digest, or out of it.
   void toggle(SequenceId id, const SequenceState& s);
   // After the model's cache has lost frames or slots: drops the blocks that lay there, which nobody may hold.

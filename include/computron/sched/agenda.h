@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "computron/sched/eviction_order.h"
@@ -69,7 +70,10 @@ class Agenda {
   struct Candidate {
     double silence_s;
     ModelId model;
-    auto operator<=>(const Candidate&) const = default;
+    bool operator<(const Candidate& other) const {
+      return std::tie(silence_s, model) < std::tie(other.silence_s, other.model);
+    }
+    bool operator>(const Candidate& other) const { return other < *this; }
   };
   bool still_expected(ModelId model);
   EvictableModels evictable_for(const Candidate& candidate, const StagePool& pool) const;

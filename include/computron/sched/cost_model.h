@@ -31,6 +31,8 @@ class CostModel {
   // `layouts[model][stage]`; borrowed only during the call.
   CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts, const CostOptions& options);
 
+  std::size_t models() const { return shards_.size(); }
+
   // Times in seconds; `rows` at least 1.
   double transfer_s(std::size_t stage, std::size_t bytes) const { return bytes / link_bytes_per_s(stage); }
   double link_bytes_per_s(std::size_t stage) const { return host_links_[stage].bytes / host_links_[stage].busy_s; }

@@ -73,9 +73,8 @@ class Dispatcher {
     std::size_t offered = 0;                     // requests that waited when a partner was woken to steal some
   };
 
-  bool alone() const { return serving_.size() == 1; }
   // The policy wants to know all requests first, and does not yet.
-  bool collects() const { return plans_ahead_ && !planned_ && !alone(); }
+  bool collects() const { return plans_ahead_ && !planned_ && groups() > 1; }
   void release(double now_s);
   void plan();
   std::size_t choose(const Request& request) const;

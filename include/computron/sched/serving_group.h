@@ -36,8 +36,7 @@ class ServingGroup {
   // What a request would cost here: seconds until it is done, and those that it adds for others by the swap of its
   // model, were they to wait for that.
   struct Cost {
-    bool accepted = true;  // false: it can never be served here
-    double seconds = 0;
+    double seconds = 0;  // infinity: it can never be served here
     bool resident = true;
     std::size_t open = 0;  // requests of the group that are not done
   };
