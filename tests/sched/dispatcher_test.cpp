@@ -332,15 +332,17 @@ TEST(Dispatcher, SwapsAModelInWhereTheQueueIsLongerThanThat) {
   EXPECT_GT(groups.open()[1], 4u);
 }
 
-// Group 0 has requests of another model, which would wait for the swap.
-TEST(Dispatcher, DelaysNobodyByASwapThatAnotherGroupCanDoBesideFewer) {
+// Group 0 has one long request of another model, group 1 three short ones, and would be ready sooner: but three would
+// wait for the swap there.
+TEST(Dispatcher, SwapsWhereFewerRequestsWaitForIt) {
   Groups groups(slow_links(), {{0, 1}, {0, 1}});
   groups.make_resident(0, 0);
   groups.make_resident(1, 0);
-  for (RequestId id = 0; id < 3; ++id) groups->submit(make_request(id, 0, 4, 1));
-  ASSERT_THAT(groups.open(), ElementsAre(2, 1));
+  groups->submit(make_request(0, 0, 4, 12));
+  for (RequestId id = 1; id < 4; ++id) groups->submit(make_request(id, 0, 4, 1));
+  ASSERT_THAT(groups.open(), ElementsAre(1, 3));
   groups->submit(make_request(9, 1, 4, 1));
-  EXPECT_THAT(groups.open(), ElementsAre(2, 2));
+  EXPECT_THAT(groups.open(), ElementsAre(2, 3));
 }
 
 TEST(Dispatcher, ARequestGoesWhereItCanBeServed) {
