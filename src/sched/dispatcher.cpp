@@ -12,7 +12,7 @@ namespace computron {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int kLinesAtOnce = 32;  // given to groups by one call of due(): so it stays short
+constexpr int kLinesAtOnce = 8;  // given to groups by one call of due(), at 10 µs or so each: it has to stay short
 
 std::vector<ModelId> all_models(const Scheduler& scheduler) {
   std::vector<ModelId> models(scheduler.costs().models());
