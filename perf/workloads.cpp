@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "computron/plan/virtual_mesh.h"
+#include "computron/plan/virtual_run.h"
 #include "computron/plan/workload.h"
 #include "src/bench/latency_summary.h"
 

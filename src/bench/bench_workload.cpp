@@ -7,7 +7,7 @@
 
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
-#include "computron/plan/virtual_mesh.h"
+#include "computron/plan/virtual_run.h"
 #include "computron/serve/engine.h"
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"

@@ -1,28 +1,11 @@
 #include "computron/plan/virtual_mesh.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kPassesKept = 64;  // of a stage; fetches wait for no earlier ones
-constexpr TokenId kSomeToken = -1;       // nobody's end-of-sequence token
-
-std::vector<SampledRow> some_rows(const Step& step) {
-  SampledRow row;
-  row.token = kSomeToken;
-  row.finite = true;
-  return std::vector<SampledRow>(static_cast<std::size_t>(step.logit_rows()), row);
-}
-
-std::vector<std::vector<float>> some_values(const Step& step) {
-  std::vector<std::vector<float>> values;
-  for (const SequenceChunk& chunk : step.chunks) {
-    if (chunk.values > 0) values.emplace_back(chunk.values);
-  }
-  return values;
-}
 
 }  // namespace
 
@@ -141,53 +124,6 @@ StageTimes VirtualMesh::times_at(Stage& stage, double now_s, double compute_s) {
   }
   if (late != stage.copied.begin()) stage.copied.erase(stage.copied.begin(), std::prev(late));
   return times;
-}
-
-VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, bool keep_steps) {
-  std::vector<VirtualRun::SentStep> steps;
-  VirtualRun run = run_virtually(scheduler, mesh, [&](const VirtualRun::SentStep& sent) {
-    if (keep_steps) steps.push_back(sent);
-  });
-  run.steps = std::move(steps);
-  return run;
-}
-
-VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh,
-                         const std::function<void(const VirtualRun::SentStep&)>& observe) {
-  struct Pending {
-    double reported_s;
-    Step step;
-    std::vector<StageTimes> times;
-  };
-  VirtualRun run;
-  std::deque<Pending> pending;
-  double now_s = 0;
-  for (;;) {
-    while (!pending.empty() && pending.front().reported_s <= now_s) {
-      const Pending done = std::move(pending.front());
-      pending.pop_front();
-      const std::vector<SampledRow> rows = some_rows(done.step);
-      const std::vector<std::vector<float>> values = some_values(done.step);
-      scheduler.completed(done.step.id, {rows, values}, now_s, done.times);
-    }
-    Decision decision = scheduler.next(now_s);
-    for (Completion& completion : scheduler.take_completions()) run.completions.push_back(std::move(completion));
-    if (std::holds_alternative<AllDone>(decision)) break;
-    if (auto* planned = std::get_if<PlannedStep>(&decision)) {
-      const VirtualMesh::Execution execution = mesh.execute(planned->step, now_s);
-      run.swaps += planned->swaps.size();
-      run.exposed_s += execution.exposed_s;
-      pending.push_back({execution.reported_s, planned->step, execution.times});
-      observe({now_s, execution, std::move(*planned)});
-      continue;
-    }
-    double until_s = std::get<WaitUntil>(decision).time_s;
-    if (!pending.empty()) until_s = std::min(until_s, pending.front().reported_s);
-    ensure(std::isfinite(until_s), "the scheduler waits for nothing");
-    now_s = std::max(now_s, until_s);
-  }
-  run.end_s = now_s;
-  return run;
 }
 
 }  // namespace computron

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace computron {
 namespace {
@@ -69,6 +70,16 @@ double CostModel::bottleneck_s(ModelId model, int rows) const {
     seconds = std::max(seconds, stage_pass_s(model, stage, rows));
   }
   return seconds;
+}
+
+double CostModel::backlog_s(ModelId model, const Work& work, int max_batch_tokens, int max_seqs) const {
+  const auto requests = static_cast<double>(work.requests), prompt = static_cast<double>(work.prompt_tokens);
+  const double together = std::clamp(requests, 1.0, static_cast<double>(max_seqs));
+  const double prefills = std::max(std::ceil(prompt / max_batch_tokens), std::ceil(requests / together));
+  const double decodes = std::max(static_cast<double>(work.generated_tokens) - requests, 0.0) / together;
+  const int prefill_rows = std::max(static_cast<int>(prompt / std::max(prefills, 1.0)), 1);
+  return pass_s(model, prefill_rows) + (prefills - 1) * bottleneck_s(model, prefill_rows) +
+         decodes * pass_s(model, static_cast<int>(together));
 }
 
 double CostModel::swap_s(ModelId model) const {

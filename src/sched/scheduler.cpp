@@ -13,20 +13,6 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Seconds of compute for everything waiting and running: prompts in as few passes as tokens and sequences allow, then a
-// token a pass for as many sequences as may run.
-double compute_s(const SchedulerState& state, const ModelView& view, const Backlog& backlog) {
-  const auto requests = static_cast<double>(view.requests());
-  const auto prompt = static_cast<double>(backlog.prompt_tokens);
-  const double together = std::clamp(requests, 1.0, static_cast<double>(state.options.max_seqs));
-  const double prefills = std::max(std::ceil(prompt / state.options.max_batch_tokens), std::ceil(requests / together));
-  const double decodes = std::max(static_cast<double>(backlog.generated_tokens) - requests, 0.0) / together;
-  const int prefill_rows = std::max(static_cast<int>(prompt / std::max(prefills, 1.0)), 1);
-  return state.costs.pass_s(view.model, prefill_rows) +
-         (prefills - 1) * state.costs.bottleneck_s(view.model, prefill_rows) +
-         decodes * state.costs.pass_s(view.model, static_cast<int>(together));
-}
-
 // But for what changes with time.
 ModelView view_of(const SchedulerState& state, ModelId model) {
   const ModelWork& work = state.work[model];
@@ -47,7 +33,8 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
   view.oldest_request = oldest.id;
   view.waiting_since_s = std::max(view.oldest_arrival_s, work.last_pass_s());
   view.arrivals_s = backlog.arrivals_s;
-  view.compute_s = compute_s(state, view, backlog);
+  view.compute_s = state.costs.backlog_s(model, {view.requests(), backlog.prompt_tokens, backlog.generated_tokens},
+                                         state.options.max_batch_tokens, state.options.max_seqs);
   return view;
 }
 
@@ -62,6 +49,24 @@ Completion refusal(const Request& request, std::string message) {
           .error_message = std::move(message),
           .arrival_s = request.arrival_s,
           .finished_s = request.arrival_s};
+}
+
+// On all stages: tokens are hashed once.
+void extend(SchedulerState& state, ModelId model, const SequenceChunk& chunk) {
+  std::vector<std::uint64_t> histories;
+  if (state.stages() > 1) histories = state.pools.front().state().histories(model, chunk);
+  for (StagePool& pool : state.pools) pool.state().extend(model, chunk, histories);
+}
+
+// Fetches of the one before count as a new swap from now on.
+void activate(ModelId model, double now_s, ActiveModel& active, Prefetcher& prefetcher) {
+  if (active.model == model) return;
+  if (active.model) prefetcher.forget_swap(*active.model);
+  active = {model, now_s};
+}
+
+void count_anew(OpenRequests& open, const SchedulerState& state, ModelId model) {
+  open.count_anew(model, state.costs, state.work[model].sequences().growth_ratio());
 }
 
 }  // namespace
@@ -82,27 +87,31 @@ void Scheduler::submit(Request request) {
   const ModelId model = request.model;
   if (request.needs_no_pass()) {
     completions_.push_back(Sequence(std::move(request), 0, {}).take_completion());
-  } else if (!caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()))) {
-    completions_.push_back(
-        refusal(request, fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
-                                     request.cache_tokens(), names_[model])));
-  } else if (request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens)) {
-    completions_.push_back(refusal(
-        request, fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
-                             request.prompt.size(), names_[model], state_->options.max_batch_tokens)));
+  } else if (std::string reason = why_refused(request, model); !reason.empty()) {
+    completions_.push_back(refusal(request, std::move(reason)));
   } else {
     open_.add(model, OpenRequests::work_of(request));
-    count_open_anew(model);
+    count_anew(open_, *state_, model);
     arriving_.push(std::move(request));
   }
 }
 
-void Scheduler::count_open_anew(ModelId model) {
-  open_.count_anew(model, state_->costs, state_->work[model].sequences().growth_ratio());
+// Empty if it is not. An encoder's input is computed in one pass.
+std::string Scheduler::why_refused(const Request& request, ModelId model) const {
+  if (!caches_.can_ever_fit(model, state_->work[model].cache().blocks_for(request.cache_tokens()))) {
+    return fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
+                       request.cache_tokens(), names_[model]);
+  }
+  if (request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens)) {
+    return fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
+                       request.prompt.size(), names_[model], state_->options.max_batch_tokens);
+  }
+  return {};
 }
 
 double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
   const double growth_ratio = state_->work[model].sequences().growth_ratio();
+  if (!request.needs_no_pass() && !why_refused(request, model).empty()) return kNever;
   return std::max(open_.work_s(), prefetcher_.wait_behind_s(model, open_.models(), now_s)) +
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
@@ -112,7 +121,7 @@ std::vector<Request> Scheduler::recall(ModelId model, std::size_t n) {
   const auto take_rest = [&](ModelWork& work) { return work.take_youngest(n - taken.size()); };
   std::ranges::move(state_->work.edit(model, take_rest), std::back_inserter(taken));
   for (const Request& request : taken) open_.remove(model, OpenRequests::work_of(request));
-  count_open_anew(model);
+  count_anew(open_, *state_, model);
   return taken;
 }
 
@@ -187,7 +196,7 @@ std::optional<PlannedStep> Scheduler::plan_pass_of(ModelId model, double now_s) 
   const ModelWork& work = state.work[model];
   const bool again = work.sequences().totals().unfinished > 0 || work.to_admit() > 0;
   prefetcher_.fetch_missing(step.id, model, again, now_s);
-  activate(model, now_s);
+  if (state.agenda.is_first(model)) activate(model, now_s, active_, prefetcher_);
   // All of it is there or on its way.
   if (!caches_.exceeds_pool(model, work.cache().count())) prefetcher_.forget_swap(model);
   const double end_s = std::max(state.computed_s(now_s) + state.costs.bottleneck_s(model, step.rows()),
@@ -208,25 +217,11 @@ std::optional<PlannedStep> Scheduler::plan_fetch_step(double now_s) {
   return planned;
 }
 
-// The run order's first model becomes the active one; fetches of the one before count as a new swap from now on.
-void Scheduler::activate(ModelId model, double now_s) {
-  if (!state_->agenda.is_first(model) || active_.model == model) return;
-  if (active_.model) prefetcher_.forget_swap(*active_.model);
-  active_ = {model, now_s};
-}
-
-// On all stages: tokens are hashed once.
-void Scheduler::extend(ModelId model, const SequenceChunk& chunk) {
-  std::vector<std::uint64_t> histories;
-  if (state_->stages() > 1) histories = state_->pools.front().state().histories(model, chunk);
-  for (StagePool& pool : state_->pools) pool.state().extend(model, chunk, histories);
-}
-
 // Brings the stages' states up to date and notes what the ranks must report.
 PlannedStep Scheduler::seal(PlannedStep planned) {
   planned.step.closed = std::exchange(state_->closed, {});
   planned.swaps = prefetcher_.take_swaps();
-  for (const SequenceChunk& chunk : planned.step.chunks) extend(planned.step.model, chunk);
+  for (const SequenceChunk& chunk : planned.step.chunks) extend(*state_, planned.step.model, chunk);
   for (StagePool& pool : state_->pools) {
     planned.step.stages.push_back(pool.take_plan());
     planned.expected.push_back(pool.state().digest_after(planned.step));
@@ -252,7 +247,7 @@ void Scheduler::completed(StepId step, PassResults results, double now_s, std::s
       completions_.push_back(std::move(*completion));
     }
   });
-  count_open_anew(done.model);
+  count_anew(open_, *state_, done.model);
   ensure(results.rows.empty() && results.encoded.empty(), "more results than the step asked for");
 }
 

@@ -6,11 +6,28 @@
 #include <numeric>
 #include <string>
 
-#include "computron/plan/virtual_mesh.h"
+#include "computron/plan/virtual_run.h"
 
 namespace computron::test {
 
 constexpr std::size_t kVirtualPage = std::size_t{1} << 20;
+
+// A model's part on a stage: `operation_pages` have to be there together, and a weight [1, 1] tells rows apart.
+inline ShardLayout virtual_layout(int pages, int operation_pages) {
+  ShardLayout layout;
+  layout.page_bytes = kVirtualPage;
+  layout.weight_dtype = layout.input_dtype = DType::kBF16;
+  layout.plan.layers = 4;
+  layout.plan.kv_heads = 4;
+  layout.plan.config.head_dim = 64;
+  layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
+  for (int p = 0; p < pages; ++p) {
+    layout.used_bytes.push_back(kVirtualPage);
+    layout.uses.push_back(static_cast<PageId>(p));
+    layout.over_before.push_back(p / operation_pages * operation_pages - 1);
+  }
+  return layout;
+}
 
 struct VirtualJob {
   int models = 1;
@@ -76,7 +93,7 @@ struct VirtualJob {
     for (int m = 0; m < models; ++m) {
       ModelShape& shape = shapes.emplace_back();
       for (int s = 0; s < stages; ++s) {
-        shape.layouts.push_back(&layouts.emplace_back(layout()));
+        shape.layouts.push_back(&layouts.emplace_back(virtual_layout(pages, operation_pages)));
         shape.caches.push_back(KvGeometry::make(layouts.back()));
       }
       by_model.push_back(shape.layouts);
@@ -96,7 +113,7 @@ struct VirtualJob {
     VirtualMesh mesh(by_model, CostModel(by_model, truth), /*latency_s=*/20e-6);
     for (const Request& request : requests) scheduler.submit(request);
     scheduler.close_input();
-    Outcome outcome{.run = run_virtually(scheduler, mesh, /*keep_steps=*/true), .bytes = {}, .busy_s = {}};
+    Outcome outcome{.run = run_keeping_steps(scheduler, mesh), .bytes = {}, .busy_s = {}};
     for (int s = 0; s < stages; ++s) {
       outcome.bytes.push_back(mesh.bytes(s));
       outcome.busy_s.push_back(mesh.busy_s(s));
@@ -104,23 +121,6 @@ struct VirtualJob {
     outcome.model_bytes = pages * kVirtualPage;
     for (int m = 0; m < models; ++m) outcome.preemptions += scheduler.cache_use(static_cast<ModelId>(m)).preemptions;
     return outcome;
-  }
-
- private:
-  ShardLayout layout() const {
-    ShardLayout layout;
-    layout.page_bytes = kVirtualPage;
-    layout.weight_dtype = layout.input_dtype = DType::kBF16;
-    layout.plan.layers = 4;
-    layout.plan.kv_heads = 4;
-    layout.plan.config.head_dim = 64;
-    layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
-    for (int p = 0; p < pages; ++p) {
-      layout.used_bytes.push_back(kVirtualPage);
-      layout.uses.push_back(static_cast<PageId>(p));
-      layout.over_before.push_back(p / operation_pages * operation_pages - 1);
-    }
-    return layout;
   }
 };
 

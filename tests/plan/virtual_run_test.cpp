@@ -1,6 +1,7 @@
+#include "computron/plan/virtual_run.h"
+
 #include <gmock/gmock.h>
 
-#include "computron/plan/virtual_mesh.h"
 #include "tests/sched/fake_model.h"
 
 namespace computron::test {
@@ -29,7 +30,7 @@ class VirtualRunTest : public ::testing::Test {
     for (const Request& request : requests) scheduler.submit(request);
     scheduler.close_input();
     VirtualMesh mesh(layouts, CostModel(layouts, options(frames).costs), kLatency_s);
-    VirtualRun result = run_virtually(scheduler, mesh, /*keep_steps=*/true);
+    VirtualRun result = run_keeping_steps(scheduler, mesh);
     bytes_ = {mesh.bytes(0), mesh.bytes(1)};
     busy_s_ = mesh.busy_s(0);
     return result;

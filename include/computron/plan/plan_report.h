@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "computron/plan/virtual_mesh.h"
+#include "computron/plan/virtual_run.h"
 
 namespace computron {
 

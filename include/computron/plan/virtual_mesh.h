@@ -9,7 +9,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <vector>
 
 #include "computron/runtime/step.h"
@@ -72,27 +71,5 @@ class VirtualMesh {
   double reported_s_ = 0;
   std::vector<Stage> stages_;
 };
-
-// What a scheduler made of its requests.
-struct VirtualRun {
-  double end_s = 0;
-  std::vector<Completion> completions;  // in the order in which they ended
-  struct SentStep {
-    double sent_s = 0;
-    VirtualMesh::Execution execution;
-    PlannedStep planned;
-  };
-  std::vector<SentStep> steps;  // empty unless they were to be kept
-  std::uint64_t swaps = 0;
-  double exposed_s = 0;
-};
-
-// Drives the scheduler, to which everything has been submitted and the input closed, until all is done; borrows both
-// during the call. Every token that a pass samples is one that ends nothing. Error{kInternal} if the scheduler waits
-// for something that cannot happen.
-VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, bool keep_steps = false);
-// The same; every step is handed to `observe` and kept nowhere.
-VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh,
-                         const std::function<void(const VirtualRun::SentStep&)>& observe);
 
 }  // namespace computron

@@ -18,6 +18,7 @@ class ArrivalQueue {
   Request pop();
   bool empty() const { return heap_.empty(); }
   std::size_t size() const { return heap_.size(); }
+  std::size_t size(ModelId model) const { return of_model_[model]; }
   std::size_t bytes() const { return bytes_; }  // host memory of prompts and pictures
   double next_arrival_s() const { return heap_.front().arrival_s; }
   // As WaitingQueue::take_youngest, of the model's. Looks at every request unless there is none for the model.

@@ -31,6 +31,8 @@ class CostModel {
   // `layouts[model][stage]`; borrowed only during the call.
   CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts, const CostOptions& options);
 
+  std::size_t models() const { return shards_.size(); }
+
   // Times in seconds; `rows` at least 1.
   double transfer_s(std::size_t stage, std::size_t bytes) const { return bytes / link_bytes_per_s(stage); }
   double link_bytes_per_s(std::size_t stage) const { return host_links_[stage].bytes / host_links_[stage].busy_s; }
@@ -39,6 +41,12 @@ class CostModel {
   double pass_s(ModelId model, int rows) const;
   // Of the slowest stage: what each of many passes in flight adds.
   double bottleneck_s(ModelId model, int rows) const;
+  // Compute of so many requests: prompts in as few passes as tokens and sequences allow, then a token a pass for as
+  // many sequences as may run.
+  struct Work {
+    std::size_t requests = 0, prompt_tokens = 0, generated_tokens = 0;
+  };
+  double backlog_s(ModelId model, const Work& work, int max_batch_tokens, int max_seqs) const;
   // The whole shard of the slowest stage.
   double swap_s(ModelId model) const;
 

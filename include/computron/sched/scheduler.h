@@ -63,10 +63,11 @@ class Scheduler {
 
   // Requests submitted and not done.
   std::size_t open_requests() const { return open_.count(); }
+  const OpenRequests& open() const { return open_; }
   // Seconds from now until a new request for the model would be done, as predicted: behind everything open, each
   // request counted whole (open_requests.h), and behind the transfers of what the model and open ones lack, where it
-  // lacks pages itself. Where everything is resident, each open request adds its work. Cheap: looks at models with open
-  // requests only.
+  // lacks pages itself. Where everything is resident, each open request adds its work. Infinity where submit() would
+  // refuse it. Cheap: looks at models with open requests only.
   double quote_s(ModelId model, const Request& request, double now_s) const;
   // Takes back requests for the model that no step has had, the youngest first, at most `n`: somebody else will serve
   // them. The requests of one id, which have one arrival and one model, stay together: all of them go, or none where
@@ -84,11 +85,14 @@ class Scheduler {
   // Of requests that have ended since the last call, in the order in which they ended.
   std::vector<Completion> take_completions() { return std::exchange(completions_, {}); }
   // The policy plans ahead, and makes no decision before the input has ended or no more of it fits.
-  bool waits_for_input() const { return policy().plans_ahead() && !begun_ && !input_ended_ && !is_full(); }
+  bool waits_for_input() const {
+    return state_->agenda.policy().plans_ahead() && !begun_ && !input_ended_ && !is_full();
+  }
   // Whether a request that has arrived by `now_s` is not done.
   bool has_work(double now_s) const;
   // Requests that no step has begun, and host memory of theirs.
   std::size_t waiting() const { return arriving_.size() + state_->work.waiting(); }
+  std::size_t waiting(ModelId model) const { return arriving_.size(model) + state_->work[model].waiting().size(); }
   std::size_t waiting_bytes() const { return arriving_.bytes() + state_->work.waiting_bytes(); }
   // A front end should submit no more for now.
   bool is_full() const {
@@ -100,6 +104,7 @@ class Scheduler {
   const CacheUse& cache_use(ModelId model) const { return state_->work[model].sequences().cache_use(); }
   const ShardLayout& layout(ModelId model, std::size_t stage) const { return state_->layout(model, stage); }
   const CostModel& costs() const { return state_->costs; }
+  const SchedulerOptions& options() const { return state_->options; }
   // When what has been planned will have been executed; 0 if nothing is in flight.
   double predicted_end_s() const { return state_->computed_s(0); }
   // Steps that may be planned and not completed, at most.
@@ -108,14 +113,11 @@ class Scheduler {
  private:
   static constexpr int kMaxFetchSteps = 2;  // steps of fetches only, beside the passes
 
-  const Policy& policy() const { return state_->agenda.policy(); }
-  void count_open_anew(ModelId model);
+  std::string why_refused(const Request& request, ModelId model) const;
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);
   std::optional<PlannedStep> plan_pass_of(ModelId model, double now_s);
   std::optional<PlannedStep> plan_fetch_step(double now_s);
-  void activate(ModelId model, double now_s);
-  void extend(ModelId model, const SequenceChunk& chunk);
   PlannedStep seal(PlannedStep planned);
 
   std::vector<std::string> names_;         // [model] for error messages

@@ -1,0 +1,257 @@
+#include "computron/sched/dispatcher.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "computron/sched/request_dealing.h"
+#include "computron/sched/stealing.h"
+
+namespace computron {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kLinesAtOnce = 8;  // given to groups by one call of due(), at 10 µs or so each: it has to stay short
+
+std::vector<ModelId> all_models(const Scheduler& scheduler) {
+  std::vector<ModelId> models(scheduler.costs().models());
+  std::iota(models.begin(), models.end(), ModelId{0});
+  return models;
+}
+
+// Of each group: those that share a model with it.
+std::vector<std::vector<std::size_t>> partners_of(const std::vector<std::vector<std::size_t>>& hosts,
+                                                  std::size_t groups) {
+  std::vector<std::set<std::size_t>> partners(groups);
+  for (const std::vector<std::size_t>& sharing : hosts) {
+    for (const std::size_t group : sharing) partners[group].insert(sharing.begin(), sharing.end());
+  }
+  std::vector<std::vector<std::size_t>> result;
+  for (std::size_t group = 0; group < groups; ++group) {
+    partners[group].erase(group);
+    result.emplace_back(partners[group].begin(), partners[group].end());
+  }
+  return result;
+}
+
+}  // namespace
+
+Dispatcher::Dispatcher(std::vector<DispatchGroup> groups, std::size_t models)
+    : states_(groups.size()),
+      hosts_(models),
+      plans_ahead_(groups.front().scheduler->waits_for_input()),
+      held_(models),
+      turns_(groups.size()) {
+  for (DispatchGroup& group : groups) {
+    for (const ModelId model : group.models) hosts_[model].push_back(serving_.size());
+    serving_.emplace_back(std::move(group));
+  }
+  auto partners = partners_of(hosts_, serving_.size());
+  for (std::size_t group = 0; group < serving_.size(); ++group) states_[group].partners = std::move(partners[group]);
+}
+
+Dispatcher::Dispatcher(Scheduler& scheduler)
+    : Dispatcher({{&scheduler, all_models(scheduler)}}, scheduler.costs().models()) {}
+
+// --- Requests ---------------------------------------------------------------------------------------------------
+
+void Dispatcher::submit(Request request) {
+  const bool held = groups() > 1 && (collects() || request.arrival_s > now_s_);
+  if (held) return held_.push(std::move(request));
+  const std::size_t group = choose(request);
+  give(group, std::move(request));
+}
+
+// Gives what has arrived to the groups, whole lines, and no more than fits between two polls.
+void Dispatcher::release(double now_s) {
+  if (collects()) {
+    if (!input_ended_ && !is_full()) return;
+    plan();
+  }
+  int lines = 0;
+  while (!held_.empty() && held_.next_arrival_s() <= now_s) {
+    Request request = held_.pop();
+    lines += request.id != line_;
+    const std::size_t group = choose(request);
+    give(group, std::move(request));
+    if (lines >= kLinesAtOnce) return;
+  }
+  pass_on_input_end();
+}
+
+// All that is known is dealt to the groups at once, and all of them may begin.
+void Dispatcher::plan() {
+  planned_ = true;
+  std::vector<Request> requests;
+  while (!held_.empty()) requests.push_back(held_.pop());
+  std::vector<std::vector<Request>> dealt = deal_requests(std::move(requests), hosts_.size(), serving_);
+  for (std::size_t group = 0; group < serving_.size(); ++group) {
+    for (Request& request : dealt[group]) give(group, std::move(request));
+    serving_[group].scheduler().note_input_end();
+    wake(group);
+  }
+  line_.reset();
+}
+
+// The group that costs least; the parts of a line stay together.
+std::size_t Dispatcher::choose(const Request& request) const {
+  const std::vector<std::size_t>& hosts = hosts_[request.model];
+  if (hosts.size() == 1) return hosts.front();
+  if (line_ == request.id && std::find(hosts.begin(), hosts.end(), line_group_) != hosts.end()) return line_group_;
+  std::size_t best = hosts.front();
+  ServingGroup::Cost least = serving_[best].cost_of(request, now_s_);
+  for (const std::size_t group : std::span(hosts).subspan(1)) {
+    const ServingGroup::Cost cost = serving_[group].cost_of(request, now_s_);
+    if (!is_better(cost, least)) continue;
+    best = group;
+    least = cost;
+  }
+  return best;
+}
+
+void Dispatcher::give(std::size_t group, Request request) {
+  line_ = request.id;
+  line_group_ = group;
+  serving_[group].give(std::move(request));
+  refresh(group);
+  wake(group);
+}
+
+// A group of which no request waits takes some from a partner that has too many.
+void Dispatcher::steal(std::size_t thief) {
+  if (states_[thief].waiting > 0 || waiting_ == 0 || collects()) return;
+  const std::optional<Theft> theft = worth_stealing(serving_, thief, states_[thief].partners);
+  if (!theft) return;
+  for (Request& request : serving_[theft->from].take_back(theft->model, theft->requests)) {
+    give(thief, std::move(request));
+  }
+  refresh(theft->from);
+  wake(theft->from);
+  line_.reset();
+}
+
+// More requests wait for the group than did when it was last tried: a partner of which none does is asked, in turn.
+void Dispatcher::offer(std::size_t number) {
+  State& state = states_[number];
+  if (state.waiting <= 2 * state.offered) return;
+  state.offered = state.waiting;
+  const auto idle = std::find_if(state.partners.begin(), state.partners.end(),
+                                 [this](std::size_t partner) { return states_[partner].waiting == 0; });
+  if (idle == state.partners.end()) return;
+  turns_.wake(*idle);
+  std::rotate(state.partners.begin(), idle + 1, state.partners.end());
+}
+
+// --- The end of the input ---------------------------------------------------------------------------------------
+
+void Dispatcher::note_input_end() {
+  input_ended_ = true;
+  pass_on_input_end();
+}
+
+void Dispatcher::close_input() {
+  input_ended_ = input_closed_ = true;
+  pass_on_input_end();
+}
+
+// A scheduler's input ends when nothing is held that it might be given.
+void Dispatcher::pass_on_input_end() {
+  if (groups() > 1 && (collects() || !held_.empty())) return;
+  const bool end = input_ended_ && !std::exchange(end_passed_on_, input_ended_);
+  const bool close = input_closed_ && !std::exchange(close_passed_on_, input_closed_);
+  if (!end && !close) return;
+  for (std::size_t group = 0; group < serving_.size(); ++group) {
+    if (end) serving_[group].scheduler().note_input_end();
+    if (close) serving_[group].scheduler().close_input();
+    wake(group);
+  }
+}
+
+bool Dispatcher::is_full() const {
+  if (groups() == 1) return scheduler(0).is_full();
+  const SchedulerOptions& options = scheduler(0).options();
+  return waiting() >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
+}
+
+std::size_t Dispatcher::waiting() const { return held_.size() + waiting_; }
+
+std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + waiting_bytes_; }
+
+bool Dispatcher::waits_for_input() const {
+  if (groups() == 1) return scheduler(0).waits_for_input();
+  return collects() && !input_ended_ && !is_full();
+}
+
+bool Dispatcher::has_work(double now_s) const {
+  if (!held_.empty() && held_.next_arrival_s() <= now_s) return true;
+  return std::any_of(serving_.begin(), serving_.end(),
+                     [now_s](const ServingGroup& group) { return group.scheduler().has_work(now_s); });
+}
+
+// --- Groups -----------------------------------------------------------------------------------------------------
+
+double Dispatcher::resident_ratio(ModelId model) const {
+  double most = 0;
+  for (const std::size_t group : hosts_[model]) {
+    most = std::max(most, scheduler(group).resident_ratio(*serving_[group].local(model)));
+  }
+  return most;
+}
+
+double Dispatcher::predicted_end_s() const {
+  double latest_s = 0;
+  for (const ServingGroup& group : serving_) latest_s = std::max(latest_s, group.scheduler().predicted_end_s());
+  return latest_s;
+}
+
+std::optional<std::size_t> Dispatcher::due(double now_s) {
+  now_s_ = std::max(now_s_, now_s);
+  if (groups() > 1) release(now_s);
+  return turns_.front(now_s);
+}
+
+double Dispatcher::due_s() const {
+  const bool counts = !held_.empty() && !collects();
+  return std::min(turns_.wakes_s(), counts ? held_.next_arrival_s() : kNever);
+}
+
+Decision Dispatcher::next(std::size_t group, double now_s) {
+  now_s_ = std::max(now_s_, now_s);
+  steal(group);
+  Decision decision = serving_[group].scheduler().next(now_s);
+  refresh(group);
+  if (const auto* wait = std::get_if<WaitUntil>(&decision)) turns_.sleep(group, wait->time_s);
+  if (std::holds_alternative<PlannedStep>(decision)) turns_.yield(group);
+  if (std::holds_alternative<AllDone>(decision)) {
+    turns_.sleep(group, kNever);
+    groups_done_ += !std::exchange(states_[group].done, true);
+  }
+  offer(group);
+  return decision;
+}
+
+void Dispatcher::completed(std::size_t group, StepId step, PassResults results, double now_s,
+                           std::span<const StageTimes> times) {
+  now_s_ = std::max(now_s_, now_s);
+  serving_[group].scheduler().completed(step, results, now_s, times);
+  refresh(group);
+  wake(group);
+}
+
+// Takes over what the group's scheduler has to tell after a change.
+void Dispatcher::refresh(std::size_t group) {
+  for (Completion& completion : serving_[group].take_completions()) completions_.push_back(std::move(completion));
+  State& state = states_[group];
+  const std::size_t waiting = scheduler(group).waiting(), bytes = scheduler(group).waiting_bytes();
+  waiting_ += waiting - std::exchange(state.waiting, waiting);
+  waiting_bytes_ += bytes - std::exchange(state.waiting_bytes, bytes);
+  state.offered = std::min(state.offered, waiting);
+}
+
+void Dispatcher::wake(std::size_t group) {
+  groups_done_ -= std::exchange(states_[group].done, false);
+  turns_.wake(group);
+}
+
+}  // namespace computron
