@@ -427,5 +427,44 @@ INSTANTIATE_TEST_SUITE_P(Meshes, PausedCache, kMeshes, mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, Batching, ::testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{2, 2}), mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, Pinned, ::testing::Values(Mesh{1, 1}, Mesh{1, 2}), mesh_name);
 
+// Two models of one file are loaded once and lie in host memory once, and answer as they do alone.
+TEST(HostPages, TwoModelsOfOneFileAreOneCopy) {
+  const TemporaryFolder folder;
+  write_tiny_checkpoint(folder / "one.h5", kModels[0]);
+  write_tiny_checkpoint(folder / "other.h5", kModels[1]);
+  const auto lines_for = [](const std::string& id) {
+    std::vector<std::string> lines;
+    for (int i = 0; i < 3; ++i) {
+      lines.push_back(completion_line(fmt::format("{}{}", id, i), id, random_prompt(kModels[0], 9, 40 + i), 6));
+    }
+    return lines;
+  };
+  ServeJob job{.tp = 2, .page_size = "32KiB"};
+  job.device_memory = "3MiB";  // models take turns
+  job.models = {{"a", folder / "one.h5"}, {"b", folder / "other.h5"}, {"c", folder / "one.h5"}};
+  for (const char* id : {"a", "b", "c"}) {
+    for (const std::string& line : lines_for(id)) job.lines.push_back(line);
+  }
+  for (const char* pages : {"shared", "private"}) {
+    ServeJob both = job;
+    both.more = {"--host-pages", pages};
+    const Served together = serve_ok(both, folder);
+    EXPECT_NE(together.job.errors.find("the pages of a"), std::string::npos) << together.job.errors;
+    EXPECT_NE(together.job.errors.find("equal pages are held once"), std::string::npos);
+    EXPECT_EQ(together.job.errors.find("loaded c"), std::string::npos) << "as if it were read again";
+    for (const ServedFile& model : job.models) {
+      ServeJob alone = job;
+      alone.models = {model};
+      alone.lines = lines_for(model.id);
+      const Served one = serve_ok(alone, folder);
+      EXPECT_EQ(one.job.errors.find("equal pages"), std::string::npos);
+      for (int i = 0; i < 3; ++i) {
+        const std::string id = fmt::format("{}{}", model.id, i);
+        EXPECT_EQ(together.results.choice(id), one.results.choice(id)) << id;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace computron::test
