@@ -1,0 +1,181 @@
+#include "src/bench/page_rounds.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "computron/base/time.h"
+#include "computron/comm/agreed.h"
+
+namespace computron {
+namespace {
+
+constexpr std::size_t kFramesBytes = std::size_t{256} << 20;  // far more than the caches hold
+constexpr auto kSampleEvery = std::chrono::milliseconds(5);
+
+// Bytes behind `key` in a process's smaps_rollup; 0 where it has none.
+std::size_t rollup(pid_t process, std::string_view key) {
+  std::ifstream file(fmt::format("/proc/{}/smaps_rollup", process));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    std::istringstream fields(line.substr(key.size()));
+    std::size_t kib = 0;
+    fields >> kib;
+    return kib * 1024;
+  }
+  return 0;
+}
+
+std::size_t sum_of(const std::vector<pid_t>& processes, std::string_view key) {
+  std::size_t bytes = 0;
+  for (const pid_t process : processes) bytes += rollup(process, key);
+  return bytes;
+}
+
+std::vector<pid_t> gather_processes(const Communicator& world) {
+  const pid_t own = getpid();
+  std::vector<pid_t> processes;
+  for (const std::vector<std::byte>& bytes : world.all_gather(std::as_bytes(std::span(&own, 1)))) {
+    std::memcpy(&processes.emplace_back(), bytes.data(), sizeof own);
+  }
+  return processes;
+}
+
+// Watches what processes take together, from its making until its end.
+class MemoryWatch {
+ public:
+  explicit MemoryWatch(std::vector<pid_t> processes)
+      : processes_(std::move(processes)), watcher_([this](const std::stop_token& stop) { watch(stop); }) {}
+  std::size_t most() {
+    watcher_.request_stop();
+    watcher_.join();
+    return most_;
+  }
+
+ private:
+  void watch(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      most_ = std::max<std::size_t>(most_, sum_of(processes_, "Pss:"));
+      std::this_thread::sleep_for(kSampleEvery);
+    }
+  }
+
+  const std::vector<pid_t> processes_;
+  std::atomic<std::size_t> most_ = 0;
+  std::jthread watcher_;
+};
+
+std::size_t less(std::size_t now, std::size_t before) { return now - std::min(now, before); }
+
+}  // namespace
+
+PageRounds::PageRounds(const Communicator& world, Device& device, ShardSource shard, int threads)
+    : world_(world),
+      device_(device),
+      shard_(std::move(shard)),
+      threads_(threads),
+      copy_stream_(device.make_copy_stream()),
+      frames_(device.allocate(kFramesBytes / shard_.layout->page_bytes * shard_.layout->page_bytes, "frames")) {
+  ensure(frames_->bytes() > 0, "pages larger than all frames");
+}
+
+double PageRounds::slowest_s(double seconds) const {
+  return 1e-9 * static_cast<double>(world_.all_reduce_max(static_cast<std::uint64_t>(1e9 * seconds)));
+}
+
+// The first rank watches all: the others are of its node, and of its user.
+template <class Load>
+PagesMemory PageRounds::measure(const Load& load) {
+  const std::vector<pid_t> processes = gather_processes(world_);
+  const bool watches = world_.rank() == 0;
+  std::optional<MemoryWatch> watch;
+  std::size_t before = 0;
+  if (watches) {
+    before = sum_of(processes, "Pss:");
+    watch.emplace(processes);
+  }
+  world_.barrier();
+  const double start = now_s();
+  load();
+  const double seconds = slowest_s(now_s() - start);
+  world_.barrier();
+  PagesMemory memory{.load_s = seconds};
+  if (watches) {
+    memory.most_bytes = less(watch->most(), before);
+    memory.settled_bytes = less(sum_of(processes, "Pss:"), before);
+    memory.huge_bytes = sum_of(processes, "ShmemPmdMapped:");
+  }
+  std::vector<std::byte> bytes(sizeof memory);
+  std::memcpy(bytes.data(), &memory, sizeof memory);
+  bytes = world_.broadcast(std::move(bytes), 0);
+  std::memcpy(&memory, bytes.data(), sizeof memory);
+  return memory;
+}
+
+// As a job does it.
+std::unique_ptr<HostStore> PageRounds::load(HostPages pages) {
+  auto host = std::make_unique<HostStore>(device_);
+  PageStore store(world_, device_.numa_node(), {shard_}, pages);
+  if (!store.refusal().empty()) throw Error(ExitCode::kSystem, "pages cannot be shared: " + store.refusal());
+  agreed(world_, [&] { host->load_next(store, threads_); });
+  agreed(world_, [&] { host->map_held_by_others(store); });
+  return host;
+}
+
+PagesMemory PageRounds::load_own() {
+  return measure([&] { own_ = load(HostPages::kPrivate); });
+}
+
+PagesMemory PageRounds::load_shared() {
+  return measure([&] { shared_ = load(HostPages::kShared); });
+}
+
+PagesMemory PageRounds::load_shared_small() {
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  const PagesMemory memory = measure([&] { shared_small_ = load(HostPages::kShared); });
+  prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+  return memory;
+}
+
+// Seconds.
+double PageRounds::copy(const HostStore& host) {
+  const std::size_t page_bytes = shard_.layout->page_bytes;
+  const std::size_t frames = frames_->bytes() / page_bytes;
+  const double start = now_s();
+  for (PageId page = 0; page < static_cast<PageId>(host.pages(0)); ++page) {
+    copy_stream_->copy_to_device(frames_->data() + page % frames * page_bytes, host.page(0, page),
+                                 host.page_used_bytes(0, page));
+  }
+  copy_stream_->synchronize();
+  return now_s() - start;
+}
+
+// Each round begins with another one, so that none always comes first.
+CopyRates PageRounds::copy_in_turns(int round, bool takes_part) {
+  const std::array hosts = {own_.get(), shared_.get(), shared_small_.get()};
+  std::array<double, 3> rates{};
+  for (int turn = 0; turn < 3; ++turn) {
+    const int which = (round + turn) % 3;
+    world_.barrier();
+    const double seconds = takes_part ? copy(*hosts[which]) : 0;
+    rates[which] = 1e-9 * static_cast<double>(shard_.layout->total_used_bytes()) / slowest_s(seconds);
+  }
+  return {rates[0], rates[1], rates[2]};
+}
+
+CopyRates PageRounds::copy_together(int round) { return copy_in_turns(round, /*takes_part=*/true); }
+CopyRates PageRounds::copy_alone(int round) { return copy_in_turns(round, /*takes_part=*/world_.rank() == 0); }
+
+}  // namespace computron
