@@ -76,11 +76,10 @@ std::vector<Figure> measure(PageRounds& rounds, int repeats) {
   const auto copies = [one = static_cast<double>(rounds.one_copy_bytes())](std::size_t bytes) { return bytes / one; };
   const PagesMemory shared = rounds.load_shared(), own = rounds.load_own(), small = rounds.load_shared_small();
   std::vector<CopyRates> together, alone;
-  for (int round = -1; round < repeats; ++round) {  // the first is not counted
-    const CopyRates all = rounds.copy_together(round + 1), one = rounds.copy_alone(round + 1);
-    if (round < 0) continue;
-    together.push_back(all);
-    alone.push_back(one);
+  rounds.copy_together();  // the first is not counted
+  for (int round = 0; round < repeats; ++round) {
+    together.push_back(rounds.copy_together());
+    alone.push_back(rounds.copy_alone());
   }
   std::vector<Figure> figures = {
       once("one_copy_bytes", "bytes of one copy", 0, static_cast<double>(rounds.one_copy_bytes())),
@@ -153,7 +152,8 @@ void add_bench_pages(CLI::App& app) {
       "they\n"
       "had before, in copies of the model; it takes ranks + 2 copies in all. Then the ranks copy the pages to the "
       "device,\n"
-      "in turns from the three, all at once and rank 0 alone; rates are of the slowest rank.");
+      "each from the three in turns, all ranks at once and rank 0 alone; rates are upper quartiles of pages, of the\n"
+      "slowest rank.");
   command->callback([o] { run_under_mpi(o->quiet, [&](Communicator world) { bench(*o, world); }); });
 }
 

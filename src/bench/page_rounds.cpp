@@ -77,6 +77,13 @@ class MemoryWatch {
   std::jthread watcher_;
 };
 
+// Other work on the machine slows and never speeds up.
+double lower_quartile(std::vector<double> values) {
+  const auto quarter = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
+  std::ranges::nth_element(values, quarter);
+  return *quarter;
+}
+
 std::size_t less(std::size_t now, std::size_t before) { return now - std::min(now, before); }
 
 }  // namespace
@@ -92,7 +99,7 @@ PageRounds::PageRounds(const Communicator& world, Device& device, ShardSource sh
 }
 
 double PageRounds::slowest_s(double seconds) const {
-  return 1e-9 * static_cast<double>(world_.all_reduce_max(static_cast<std::uint64_t>(1e9 * seconds)));
+  return 1e-15 * static_cast<double>(world_.all_reduce_max(static_cast<std::uint64_t>(1e15 * seconds)));
 }
 
 // The first rank watches all: the others are of its node, and of its user.
@@ -149,33 +156,36 @@ PagesMemory PageRounds::load_shared_small() {
   return memory;
 }
 
-// Seconds.
-double PageRounds::copy(const HostStore& host) {
-  const std::size_t page_bytes = shard_.layout->page_bytes;
-  const std::size_t frames = frames_->bytes() / page_bytes;
+// Seconds a byte.
+double PageRounds::copy(const HostStore& host, PageId page) {
+  const std::size_t page_bytes = shard_.layout->page_bytes, bytes = host.page_used_bytes(0, page);
+  std::byte* frame = frames_->data() + next_frame_++ % (frames_->bytes() / page_bytes) * page_bytes;
   const double start = now_s();
-  for (PageId page = 0; page < static_cast<PageId>(host.pages(0)); ++page) {
-    copy_stream_->copy_to_device(frames_->data() + page % frames * page_bytes, host.page(0, page),
-                                 host.page_used_bytes(0, page));
-  }
+  copy_stream_->copy_to_device(frame, host.page(0, page), bytes);
   copy_stream_->synchronize();
-  return now_s() - start;
+  return (now_s() - start) / static_cast<double>(bytes);
 }
 
-// Each round begins with another one, so that none always comes first.
-CopyRates PageRounds::copy_in_turns(int round, bool takes_part) {
+// Page by page from each of the three, so that they meet the same other work on the machine; each page begins with
+// another one.
+CopyRates PageRounds::copy_in_turns(bool takes_part) {
   const std::array hosts = {own_.get(), shared_.get(), shared_small_.get()};
+  std::array<std::vector<double>, 3> seconds;
+  world_.barrier();
+  for (PageId page = 0; takes_part && page < static_cast<PageId>(own_->pages(0)); ++page) {
+    for (PageId turn = 0; turn < hosts.size(); ++turn) {
+      const std::size_t which = (page + turn) % hosts.size();
+      seconds[which].push_back(copy(*hosts[which], page));
+    }
+  }
   std::array<double, 3> rates{};
-  for (int turn = 0; turn < 3; ++turn) {
-    const int which = (round + turn) % 3;
-    world_.barrier();
-    const double seconds = takes_part ? copy(*hosts[which]) : 0;
-    rates[which] = 1e-9 * static_cast<double>(shard_.layout->total_used_bytes()) / slowest_s(seconds);
+  for (std::size_t which = 0; which < hosts.size(); ++which) {
+    rates[which] = 1e-9 / slowest_s(takes_part ? lower_quartile(std::move(seconds[which])) : 0);
   }
   return {rates[0], rates[1], rates[2]};
 }
 
-CopyRates PageRounds::copy_together(int round) { return copy_in_turns(round, /*takes_part=*/true); }
-CopyRates PageRounds::copy_alone(int round) { return copy_in_turns(round, /*takes_part=*/world_.rank() == 0); }
+CopyRates PageRounds::copy_together() { return copy_in_turns(/*takes_part=*/true); }
+CopyRates PageRounds::copy_alone() { return copy_in_turns(/*takes_part=*/world_.rank() == 0); }
 
 }  // namespace computron

@@ -2,8 +2,8 @@
 //
 //   memory   what the host pages of all ranks take while they load and afterwards: the sum of their proportional shares
 //            (Pss), in which memory that n processes map counts 1/n in each
-//   copies   the shard's pages, one after the other, into frames of the device: from pages of the rank's own, from
-//            shared ones, and from shared ones that are no huge pages, in turns
+//   copies   the shard's pages, one after the other, into frames of the device, each of them from pages of the rank's
+//            own, from shared ones, and from shared ones that are no huge pages
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct PagesMemory {
   double load_s = 0;              // of the slowest rank
 };
 
-// 10^9 bytes a second, of the slowest rank.
+// 10^9 bytes a second, of the slowest rank: the upper quartile of its pages.
 struct CopyRates {
   double own = 0, shared = 0, shared_small = 0;
 };
@@ -41,8 +41,8 @@ class PageRounds {
   // With transparent huge pages turned off for this process meanwhile.
   PagesMemory load_shared_small();
   // Collective. The ranks copy all at once, or this rank alone while the others sleep.
-  CopyRates copy_together(int round);
-  CopyRates copy_alone(int round);
+  CopyRates copy_together();
+  CopyRates copy_alone();
 
   std::size_t one_copy_bytes() const { return HostStore::bytes_of(*shard_.layout); }
 
@@ -50,8 +50,8 @@ class PageRounds {
   template <class Load>
   PagesMemory measure(const Load& load);
   std::unique_ptr<HostStore> load(HostPages pages);
-  double copy(const HostStore& host);
-  CopyRates copy_in_turns(int round, bool takes_part);
+  double copy(const HostStore& host, PageId page);
+  CopyRates copy_in_turns(bool takes_part);
   double slowest_s(double seconds) const;
 
   const Communicator& world_;
@@ -61,6 +61,7 @@ class PageRounds {
   std::unique_ptr<HostStore> own_, shared_, shared_small_;
   std::unique_ptr<CopyStream> copy_stream_;
   std::unique_ptr<DeviceBuffer> frames_;
+  std::size_t next_frame_ = 0;
 };
 
 }  // namespace computron
