@@ -25,9 +25,9 @@ namespace {
 constexpr std::size_t kFramesBytes = std::size_t{256} << 20;  // far more than the caches hold
 constexpr auto kSampleEvery = std::chrono::milliseconds(5);
 
-// Bytes behind `key` in a process's smaps_rollup; 0 where it has none.
-std::size_t rollup(pid_t process, std::string_view key) {
-  std::ifstream file(fmt::format("/proc/{}/smaps_rollup", process));
+// Bytes behind `key` in a file of a process's folder of /proc; 0 where there is none.
+std::size_t bytes_in(pid_t process, const char* name, std::string_view key) {
+  std::ifstream file(fmt::format("/proc/{}/{}", process, name));
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with(key)) continue;
     std::istringstream fields(line.substr(key.size()));
@@ -40,8 +40,16 @@ std::size_t rollup(pid_t process, std::string_view key) {
 
 std::size_t sum_of(const std::vector<pid_t>& processes, std::string_view key) {
   std::size_t bytes = 0;
-  for (const pid_t process : processes) bytes += rollup(process, key);
+  for (const pid_t process : processes) bytes += bytes_in(process, "smaps_rollup", key);
   return bytes;
+}
+
+// The same as the sum of their Pss, but for its error while others begin to map what one has: read one process after
+// another, that counts pages in full there and in part here. Here one process, the holder, maps all shared memory.
+std::size_t taken_by(const std::vector<pid_t>& processes) {
+  std::size_t shared = 0;
+  for (const pid_t process : processes) shared = std::max(shared, bytes_in(process, "status", "RssShmem:"));
+  return sum_of(processes, "Pss_Anon:") + sum_of(processes, "Pss_File:") + shared;
 }
 
 std::vector<pid_t> gather_processes(const Communicator& world) {
@@ -53,26 +61,32 @@ std::vector<pid_t> gather_processes(const Communicator& world) {
   return processes;
 }
 
+std::size_t less(std::size_t now, std::size_t before) { return now - std::min(now, before); }
+
 // Watches what processes take together, from its making until its end.
 class MemoryWatch {
  public:
   explicit MemoryWatch(std::vector<pid_t> processes)
-      : processes_(std::move(processes)), watcher_([this](const std::stop_token& stop) { watch(stop); }) {}
+      : processes_(std::move(processes)),
+        before_(taken_by(processes_)),
+        watcher_([this](const std::stop_token& stop) { watch(stop); }) {}
+  // Beyond what they took in the beginning.
   std::size_t most() {
     watcher_.request_stop();
     watcher_.join();
-    return most_;
+    return less(most_, before_);
   }
 
  private:
   void watch(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      most_ = std::max<std::size_t>(most_, sum_of(processes_, "Pss:"));
+      most_ = std::max<std::size_t>(most_, taken_by(processes_));
       std::this_thread::sleep_for(kSampleEvery);
     }
   }
 
   const std::vector<pid_t> processes_;
+  const std::size_t before_;
   std::atomic<std::size_t> most_ = 0;
   std::jthread watcher_;
 };
@@ -83,8 +97,6 @@ double lower_quartile(std::vector<double> values) {
   std::ranges::nth_element(values, quarter);
   return *quarter;
 }
-
-std::size_t less(std::size_t now, std::size_t before) { return now - std::min(now, before); }
 
 }  // namespace
 
@@ -120,7 +132,7 @@ PagesMemory PageRounds::measure(const Load& load) {
   world_.barrier();
   PagesMemory memory{.load_s = seconds};
   if (watches) {
-    memory.most_bytes = less(watch->most(), before);
+    memory.most_bytes = watch->most();
     memory.settled_bytes = less(sum_of(processes, "Pss:"), before);
     memory.huge_bytes = sum_of(processes, "ShmemPmdMapped:");
   }
