@@ -2,17 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 
 #include "computron/device/device.h"
+#include "tests/support/no_more_files.h"
 
 namespace computron {
 namespace {
@@ -94,12 +93,10 @@ TEST_F(DescriptorExchange, SaysToAllWhatOneIsRefused) {
   if (node_.size() == 1) GTEST_SKIP() << "nobody to give to";
   const FileDescriptor mine = numbered(node_.rank());
   node_.barrier();  // MPI has opened what it needs
-  rlimit limit{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
-  if (node_.rank() == 0) setrlimit(RLIMIT_NOFILE, &none);
+  std::optional<test::NoMoreFiles> poor;
+  if (node_.rank() == 0) poor.emplace();
   const ExchangedDescriptors got = exchange_descriptors(node_, mine.get(), others());
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  poor.reset();
   EXPECT_THAT(got.refusal, HasSubstr(std::strerror(EMFILE)));
   for (const FileDescriptor& file : got.of) EXPECT_FALSE(file);
   node_.barrier();

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "computron/comm/agreed.h"
 #include "computron/runtime/host_store.h"
 #include "tests/runtime/shared_mappings.h"
+#include "tests/support/no_more_files.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace computron {
@@ -237,14 +237,12 @@ class Warnings {
 // The last rank may open no further file: no rank shares, each loads for itself, and one of them says why.
 TEST_F(PageStoreTest, WhereItIsRefusedPagesArePrivate) {
   const ShardSource source = shard("a");
-  rlimit limit{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
   world_.barrier();
-  if (world_.rank() == world_.size() - 1) setrlimit(RLIMIT_NOFILE, &none);
+  std::optional<test::NoMoreFiles> poor;
+  if (world_.rank() == world_.size() - 1) poor.emplace();
   const Warnings warnings;
   PageStore pages(world_, -1, {source, source}, HostPages::kShared);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  poor.reset();
   if (world_.size() > 1) {
     EXPECT_THAT(pages.refusal(), HasSubstr(std::strerror(EMFILE)));
     EXPECT_EQ(warnings.text().empty(), world_.rank() != 0) << warnings.text();
