@@ -116,7 +116,7 @@ class Exchange {
 
   std::string listen() {
     if (takers_.empty()) return {};
-    if (mine_ < 0) return fmt::format("something to share: {}", std::strerror(-mine_));
+    if (mine_ < 0) return fmt::format("nothing to share: {}", std::strerror(-mine_));
     listener_ = open_socket();
     if (!listener_) return refused("socket");
     if (!at_address(::bind, listener_, meeting_, rank_)) return refused("bind");
