@@ -10,6 +10,7 @@ void add_bench(CLI::App& app) {
   command->require_subcommand(1);
   add_bench_forward(*command);
   add_bench_load(*command);
+  add_bench_pages(*command);
   add_bench_step(*command);
   add_bench_swap(*command);
   add_bench_workload(*command);

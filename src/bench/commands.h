@@ -13,6 +13,7 @@ void add_bench(CLI::App& app);
 // Below bench.
 void add_bench_forward(CLI::App& bench);
 void add_bench_load(CLI::App& bench);
+void add_bench_pages(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_swap(CLI::App& bench);
 void add_bench_workload(CLI::App& bench);

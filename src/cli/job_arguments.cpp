@@ -57,6 +57,7 @@ void JobArguments::complete() {
   if (!idle.empty()) options.idle = IdlePolicy::parse(idle);
   if (!host_cache.empty()) options.host_cache_bytes = size_of("--host-cache", host_cache);
   options.policy = parse_policy(policy);
+  options.share_host_pages = host_pages == "shared";
   if (verify_swap != "auto") options.verify_swap = parse_verify_swap(verify_swap);
   options.device = parse_device(device);
   options.transport = parse_transport(transport);
@@ -84,6 +85,9 @@ void add_job_options(CLI::App& app, JobArguments& a) {
       ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
   app.add_option("--max-wait", o.max_wait_s, "balanced: seconds after which a waiting model goes first")
       ->check(positive());
+  app.add_option("--host-pages", a.host_pages,
+                 "Ranks of a node that need the same pages hold them once (shared) or each for itself (private)")
+      ->check(CLI::IsMember({"shared", "private"}));
   app.add_option("--host-cache", a.host_cache,
                  "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
   app.add_option("--verify-swap", a.verify_swap,
@@ -99,7 +103,7 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   group_options(app, "Mesh and devices",
                 {"--tp", "--pp", "--device", "--share-gpu", "--tf32", "--transport", "--link-gbps", "--reproducible",
                  "--threads", "--idle"});
-  group_options(app, "Memory", {"--device-memory", "--page-size", "--host-cache", "--verify-swap"});
+  group_options(app, "Memory", {"--device-memory", "--page-size", "--host-pages", "--host-cache", "--verify-swap"});
   group_options(app, "Scheduling", {"--policy", "--max-wait"});
 }
 

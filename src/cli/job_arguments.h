@@ -16,8 +16,8 @@ struct JobArguments {
   JobOptions options;               // numbers and flags as they are parsed; the rest by complete()
   std::vector<std::string> models;  // ID=FILE, or
   std::string model_list;
-  std::string device = "auto", transport = "auto", policy = "balanced", verify_swap = "auto", idle;
-  std::string device_memory, page_size, host_cache;
+  std::string device = "auto", transport = "auto", policy = "balanced", verify_swap = "auto", host_pages = "shared";
+  std::string idle, device_memory, page_size, host_cache;
 
   // Reads models, names and sizes into `options`. Error{kUsage} naming the argument at fault, {kNoInput} for a model
   // list.

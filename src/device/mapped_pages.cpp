@@ -22,10 +22,11 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which headers older than Linux 6.1 do not name
 
 // `mapped` bytes aligned to a huge page: more is mapped and the ends are given back.
-std::byte* map_aligned(std::size_t mapped) {
-  void* start = mmap(nullptr, mapped + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+std::byte* map_aligned(std::size_t mapped, int protection) {
+  void* start = mmap(nullptr, mapped + kHugePage, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return nullptr;
   auto* first = static_cast<std::byte*>(start);
   const std::size_t head = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
@@ -49,14 +50,29 @@ bool populate_part(std::byte* data, std::size_t bytes) {
 std::optional<MappedPages> MappedPages::map(std::size_t bytes) {
   if (bytes > available_memory().bytes) return std::nullopt;
   const std::size_t mapped = round_up(std::max(bytes, kPage), kPage);
-  auto* data = map_aligned(mapped);
+  auto* data = map_aligned(mapped, PROT_READ | PROT_WRITE);
   if (data == nullptr) return std::nullopt;
   madvise(data, mapped, MADV_HUGEPAGE);  // a wish: small pages serve as well
-  return MappedPages(data, bytes, mapped);
+  return MappedPages(data, bytes, mapped, /*shared=*/false);
+}
+
+std::optional<MappedPages> MappedPages::map_shared(int memory, std::size_t offset, std::size_t bytes) {
+  const std::size_t mapped = round_up(std::max(bytes, kPage), kPage);
+  auto* data = map_aligned(mapped, PROT_NONE);
+  if (data == nullptr) return std::nullopt;
+  MappedPages pages(data, bytes, mapped, /*shared=*/true);
+  const void* placed =
+      mmap(data, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, static_cast<off_t>(offset));
+  if (placed == MAP_FAILED) return std::nullopt;
+  madvise(data, mapped, MADV_HUGEPAGE);
+  return pages;
 }
 
 MappedPages::MappedPages(MappedPages&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_), mapped_(other.mapped_) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(other.bytes_),
+      mapped_(other.mapped_),
+      shared_(other.shared_) {}
 
 MappedPages::~MappedPages() {
   if (data_ != nullptr) munmap(data_, mapped_);
@@ -78,6 +94,11 @@ bool MappedPages::populate(int threads) {
 bool MappedPages::populate(std::size_t begin, std::size_t end) {
   const std::size_t first = begin / kPage * kPage;
   return populate_part(data_ + first, std::min(round_up(end, kPage), mapped_) - first);
+}
+
+// Independent of what /sys/kernel/mm/transparent_hugepage says (madvise(2)); refused by a system older than Linux 6.1.
+void MappedPages::collapse() {
+  if (shared_) madvise(data_, mapped_ / kHugePage * kHugePage, kCollapse);
 }
 
 void MappedPages::make_read_only() {

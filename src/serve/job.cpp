@@ -56,15 +56,27 @@ Job::Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat, 
       trace_(make_trace(options_.trace, heartbeat.recorder())),
       device_(options_, mesh_, trace_.get(), hooks),
       models_(options_, mesh_, device_, heartbeat, std::move(indices)),
-      memory_(options_, mesh_, device_, models_, steps_in_flight(mesh_.shape)),
+      pages_(make_page_store()),
+      memory_(options_, mesh_, device_, models_, pages_, steps_in_flight(mesh_.shape)),
       plan_(make_plan()) {
   agreed(mesh_.world, [&] { check(); });
   if (!options_.load) return;
   heartbeat.enter(SignOfLife::kLoad);
   agreed(mesh_.world, [&] { load_pages(heartbeat); });
+  agreed(mesh_.world, [&] { map_pages(); });
   heartbeat.enter(SignOfLife::kStart);
   make_executor();
   if (options_.trace) clock_ = measure_clock_offset(mesh_.world);
+}
+
+// Collective.
+PageStore Job::make_page_store() const {
+  std::vector<ShardSource> shards;
+  for (ModelId m = 0; m < models_.size(); ++m) {
+    shards.push_back({&models_.index(m), &models_.layout(m), &ops().weight_format(), mesh_.t, models_.id(m)});
+  }
+  return {device_.node(), device().numa_node(), std::move(shards),
+          options_.share_host_pages ? HostPages::kShared : HostPages::kPrivate};
 }
 
 JobPlan Job::make_plan() const {
@@ -93,8 +105,8 @@ void Job::load_pages(const JobHeartbeat& heartbeat) {
   std::size_t bytes = 0;
   host_ = std::make_unique<HostStore>(device());
   for (ModelId m = 0; m < models_.size(); ++m) {
-    host_->load(models_.index(m), models_.id(m), models_.layout(m), mesh_.t, ops().weight_format(), plan_.threads,
-                /*times=*/nullptr, [&] { heartbeat.poll(); });
+    host_->load_next(pages_, plan_.threads, /*times=*/nullptr, [&] { heartbeat.poll(); });
+    if (!pages_.loads(static_cast<int>(m))) continue;
     bytes += models_.layout(m).total_used_bytes();
     if (mesh_.rank == 0) spdlog::info("loaded {} ({}/{})", models_.id(m), m + 1, models_.size());
   }
@@ -102,6 +114,12 @@ void Job::load_pages(const JobHeartbeat& heartbeat) {
     const double seconds = now_s() - start;
     spdlog::info("loaded {} a rank in {:.2f} s ({:.2f} GB/s)", format_size(bytes), seconds, 1e-9 * bytes / seconds);
   }
+}
+
+// What other ranks have loaded.
+void Job::map_pages() {
+  host_->map_held_by_others(pages_);
+  pages_.close_segments();
 }
 
 // Collective.

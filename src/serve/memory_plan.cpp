@@ -36,12 +36,12 @@ int pages_on_all(const Communicator& world, std::size_t bytes, std::size_t page_
 }  // namespace
 
 MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const ModelSet& models,
-                       int steps_in_flight)
+                       const PageStore& pages, int steps_in_flight)
     : page_bytes_(models.page_bytes()),
       ranks_on_node_(device.node().size()),
       limit_(available_memory()),
       own_memory_(device.own_memory()) {
-  count_fixed(device, models, steps_in_flight);
+  count_fixed(device, models, pages, steps_in_flight);
   pool_bytes_ =
       options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
   frames_ = pages_on_all(mesh.world, pool_bytes_, page_bytes_);
@@ -51,19 +51,23 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   need_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
   for (const MemoryNeed& need : gather(device.node(), need_)) node_bytes_ += need.host_total();
   const std::vector<MemoryNeed> needs = gather(mesh.world, need_);
-  if (mesh.rank == 0) spdlog::info("{}", table(needs, mesh.shape, models));
+  if (mesh.rank == 0) spdlog::info("{}", table(needs, mesh.shape, models, pages));
 }
 
 // What does not depend on the pool.
-void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, int steps_in_flight) {
+void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, const PageStore& pages,
+                             int steps_in_flight) {
   Workspace::Sizes workspace;
   std::size_t widest = 0;
   for (ModelId m = 0; m < models.size(); ++m) {
     const ShardPlan& plan = models.layout(m).plan;
     workspace = workspace.max(Workspace::Sizes::of(plan, device.ops(), models.max_batch_tokens()));
     widest = std::max<std::size_t>(widest, plan.config.hidden);
-    need_.host += HostStore::bytes_of(models.layout(m));
   }
+  need_.held = pages.held_bytes();
+  need_.mapped = pages.mapped_bytes();
+  need_.separate = pages.separate_bytes();
+  need_.host += need_.held;
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * models.max_batch_tokens() * (steps_in_flight + 2);
   need_.workspace = workspace.total() + transfers;
@@ -90,7 +94,7 @@ std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh
   if (own_memory_) return own_memory_->bytes - std::min(own_memory_->bytes, need_.workspace);
   // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
   // than the largest model and some cache.
-  const std::size_t all_models = mesh.world.all_reduce_max(need_.host);
+  const std::size_t all_models = mesh.world.all_reduce_max(need_.separate);
   const std::size_t largest_model = mesh.world.all_reduce_max(largest_pages) * page_bytes_;
   return std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share_of_node() / 4));
 }
@@ -125,14 +129,16 @@ void MemoryPlan::check() const {
 }
 
 // `needs` by rank; the ranks of a stage need the same.
-std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh,
-                              const ModelSet& models) const {
+std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh, const ModelSet& models,
+                              const PageStore& pages) const {
   std::string table =
       fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages", "host pages", "waste");
   for (ModelId m = 0; m < models.size(); ++m) {
     const ShardLayout& layout = models.layout(m);
-    table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}\n", models.id(m), name_of(models.weight_dtype(m)),
-                         layout.pages(), format_size(HostStore::bytes_of(layout)), format_size(layout.waste_bytes()));
+    const auto alike = static_cast<ModelId>(pages.first_alike(static_cast<int>(m)));
+    table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}{}\n", models.id(m), name_of(models.weight_dtype(m)),
+                         layout.pages(), format_size(HostStore::bytes_of(layout)), format_size(layout.waste_bytes()),
+                         alike == m ? "" : fmt::format("  the pages of {}", models.id(alike)));
   }
   table +=
       fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
@@ -144,7 +150,25 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const MeshSh
   }
   table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
                        limit_.source, format_size(limit_.bytes));
-  return table + device_line();
+  return table + sharing_lines(needs) + device_line();
+}
+
+// Ranks hold and map pages in any shares: who loads what has been dealt by bytes.
+std::string MemoryPlan::sharing_lines(const std::vector<MemoryNeed>& needs) {
+  std::size_t held = 0, mapped = 0, separate = 0;
+  for (const MemoryNeed& need : needs) {
+    held += need.held;
+    mapped += need.mapped;
+    separate += need.separate;
+  }
+  if (held == separate) return {};
+  std::string lines =
+      fmt::format("\nequal pages are held once: {} in all, {} without that", format_size(held), format_size(separate));
+  for (std::size_t rank = 0; mapped > 0 && rank < needs.size(); ++rank) {
+    lines += fmt::format("\n  rank {}: holds {}, maps {} of other ranks", rank, format_size(needs[rank].held),
+                         format_size(needs[rank].mapped));
+  }
+  return lines;
 }
 
 std::string MemoryPlan::device_line() const {

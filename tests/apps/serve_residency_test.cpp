@@ -427,5 +427,69 @@ INSTANTIATE_TEST_SUITE_P(Meshes, PausedCache, kMeshes, mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, Batching, ::testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{2, 2}), mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, Pinned, ::testing::Values(Mesh{1, 1}, Mesh{1, 2}), mesh_name);
 
+// Two models of one file are loaded once and lie in host memory once, and answer as they do alone.
+TEST(HostPages, TwoModelsOfOneFileAreOneCopy) {
+  const TemporaryFolder folder;
+  write_tiny_checkpoint(folder / "one.h5", kModels[0]);
+  write_tiny_checkpoint(folder / "other.h5", kModels[1]);
+  const auto lines_for = [](const std::string& id) {
+    std::vector<std::string> lines;
+    for (int i = 0; i < 3; ++i) {
+      lines.push_back(completion_line(fmt::format("{}{}", id, i), id, random_prompt(kModels[0], 9, 40 + i), 6));
+    }
+    return lines;
+  };
+  ServeJob job{.tp = 2, .page_size = "32KiB"};
+  job.device_memory = "3MiB";  // models take turns
+  job.models = {{"a", folder / "one.h5"}, {"b", folder / "other.h5"}, {"c", folder / "one.h5"}};
+  for (const char* id : {"a", "b", "c"}) {
+    for (const std::string& line : lines_for(id)) job.lines.push_back(line);
+  }
+  for (const char* pages : {"shared", "private"}) {
+    ServeJob both = job;
+    both.more = {"--host-pages", pages};
+    const Served together = serve_ok(both, folder);
+    for (const ServedFile& model : job.models) {
+      ServeJob alone = job;
+      alone.models = {model};
+      alone.lines = lines_for(model.id);
+      const Served one = serve_ok(alone, folder);
+      for (int i = 0; i < 3; ++i) {
+        const std::string id = fmt::format("{}{}", model.id, i);
+        EXPECT_EQ(together.results.choice(id), one.results.choice(id)) << id;
+      }
+    }
+  }
+}
+
+// The table of bytes says it, in a dry run as in a job, and so does what is loaded.
+TEST(HostPages, TableCountsEqualPagesOnce) {
+  const TemporaryFolder folder;
+  write_tiny_checkpoint(folder / "one.h5", kModels[0]);
+  write_lines(folder / "requests.jsonl", {completion_line("r", "a", random_prompt(kModels[0], 9, 1), 3)});
+  const std::string one = (folder / "one.h5").string();
+  const auto log_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {served_program(),  "serve",
+                                        "--model",         "a=" + one,
+                                        "--device",        "cpu",
+                                        "--page-size",     "32KiB",
+                                        "--requests",      folder / "requests.jsonl",
+                                        "--output",        folder / "out.jsonl",
+                                        "--device-memory", "8MiB"};
+    command.insert(command.end(), more.begin(), more.end());
+    const JobOutcome outcome = run_job(/*ranks=*/2, command, folder / "", healthy_limit_s());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
+    return outcome.errors;
+  };
+  const auto has = [](const std::string& log, const char* what) { return log.find(what) != std::string::npos; };
+  const std::string dry = log_of({"--model", "c=" + one, "--dry-run"});
+  EXPECT_TRUE(has(dry, "the pages of a") && has(dry, "equal pages are held once")) << dry;
+  const std::string alone = log_of({"--dry-run"});
+  EXPECT_FALSE(has(alone, "the pages of") || has(alone, "equal pages")) << alone;
+  const std::string served = log_of({"--model", "c=" + one});
+  EXPECT_TRUE(has(served, "the pages of a") && has(served, "equal pages are held once")) << served;
+  EXPECT_TRUE(has(served, "loaded a (1/2)") && !has(served, "loaded c")) << served;
+}
+
 }  // namespace
 }  // namespace computron::test

@@ -47,6 +47,37 @@ TEST_P(DeviceContract, SaysWhatItIs) {
   EXPECT_EQ(device_->own_memory().has_value(), !test::on_cpu());
 }
 
+// What one process writes another one reads: here two buffers of one.
+TEST_P(DeviceContract, CopiesPagesThatAreMappedTwice) {
+  constexpr std::size_t kOffset = 4 * kMiB, kBytes = 3 * kMiB + 5;
+  FileDescriptor memory = make_shared_memory(kOffset + kBytes);
+  ASSERT_TRUE(memory);
+  const auto written = device_->map_host(memory.get(), kOffset, kBytes, "test pages");
+  const auto read = device_->map_host(memory.get(), kOffset, kBytes, "test pages");
+  memory = {};
+  ASSERT_TRUE(written->populate(0, kBytes));
+  EXPECT_EQ(written->bytes(), kBytes);
+  EXPECT_TRUE(std::all_of(read->data(), read->data() + kBytes, [](std::byte b) { return b == std::byte{0}; }));
+  const auto content = pattern(kBytes, /*seed=*/3);
+  std::copy(content.begin(), content.end(), written->data());
+  written->make_read_only();
+  read->make_read_only();
+  const auto frames = device_->allocate(kBytes, "test frames");
+  copy_->copy_to_device(frames->data(), read->data(), kBytes);
+  copy_->synchronize();
+  EXPECT_EQ(read_back(frames->data(), kBytes), content);
+}
+
+TEST_P(DeviceContract, SaysThatMemoryCannotBeMapped) {
+  try {
+    device_->map_host(/*memory=*/-1, 0, kMiB, "model a");
+    FAIL() << "there is no such memory";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kSystem);
+    EXPECT_THAT(error.what(), testing::HasSubstr("model a"));
+  }
+}
+
 TEST_P(DeviceContract, CopiesReadOnlyPagesOfOddSizes) {
   const auto frames = device_->allocate(9 * kMiB, "test frames");
   ASSERT_EQ(reinterpret_cast<std::uintptr_t>(frames->data()) % 4096, 0u);

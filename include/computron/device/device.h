@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 
+#include "computron/base/file_descriptor.h"
 #include "computron/base/memory.h"
 #include "computron/device/progress.h"
 
@@ -146,6 +147,11 @@ class Device {
   virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) = 0;
   // The same for host memory: Error{kSystem}.
   virtual std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) = 0;
+  // Bytes [offset, offset + bytes) of `memory` (make_shared_memory()) as a host buffer that other processes may have,
+  // too: what one of them writes all see, and each makes its own buffer read-only. `offset` is a multiple of 2 MiB;
+  // `memory` may be closed afterwards. Error{kSystem}.
+  virtual std::unique_ptr<HostBuffer> map_host(int memory, std::size_t offset, std::size_t bytes,
+                                               std::string_view what);
   // A stream for one thread, which owns MPI: it polls `progress` (borrowed) while it waits.
   virtual std::unique_ptr<Stream> make_compute_stream(Progress& progress) = 0;
   virtual std::unique_ptr<CopyStream> make_copy_stream() = 0;
@@ -176,6 +182,11 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 std::unique_ptr<Device> make_cuda_device(int local_rank);
 // False in a build without CUDA or on a machine without a GPU.
 bool cuda_device_present() noexcept;
+// `bytes` bytes of zeros that processes of this machine can share by handing on the descriptor. They lie in no file
+// system, and are gone with the last of these processes, however it ends. None, with errno set, where the system
+// refuses.
+FileDescriptor make_shared_memory(std::size_t bytes);
+
 // The CUDA runtime of this build, "CUDA 13.0"; empty without.
 std::string accelerator_library();
 

@@ -3,6 +3,7 @@
 //   Mesh         which rank is what
 //   RankDevice   the device of this rank
 //   ModelSet     the models' files, configurations and pages
+//   PageStore    which of these pages the ranks of a node hold once
 //   MemoryPlan   what all that takes, checked before it is spent
 //   HostStore    this rank's pages, loaded
 //   Executor     what runs steps
@@ -71,9 +72,11 @@ class Job {
   SchedulerOptions scheduler_options() const;
 
  private:
+  PageStore make_page_store() const;
   JobPlan make_plan() const;
   void check() const;
   void load_pages(const JobHeartbeat& heartbeat);
+  void map_pages();
   void make_executor();
 
   const JobOptions options_;
@@ -83,6 +86,7 @@ class Job {
   ClockOffset clock_;
   RankDevice device_;
   ModelSet models_;
+  PageStore pages_;
   MemoryPlan memory_;
   const JobPlan plan_;
   std::unique_ptr<HostStore> host_;

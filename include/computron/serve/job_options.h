@@ -57,6 +57,7 @@ struct JobOptions {
   bool share_prefixes = false;
   PolicyChoice policy = PolicyChoice::kBalanced;
   double max_wait_s = PolicyOptions{}.max_wait_s;
+  bool share_host_pages = true;  // ranks of a node that need the same pages hold them once
   // Host memory of a rank for caches of models that are swapped out; none: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes = {};
   std::optional<VerifySwap> verify_swap = {};  // none: kFirst where the device can, else kOff

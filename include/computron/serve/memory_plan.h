@@ -7,6 +7,7 @@
 
 #include "computron/base/memory.h"
 #include "computron/comm/mesh.h"
+#include "computron/runtime/page_store.h"
 #include "computron/serve/job_options.h"
 #include "computron/serve/model_set.h"
 #include "computron/serve/rank_device.h"
@@ -15,7 +16,10 @@ namespace computron {
 
 // Bytes that a rank takes.
 struct MemoryNeed {
-  std::size_t host = 0;  // pages of all models, slots for caches and, beside a device with memory of its own, messages
+  std::size_t host = 0;  // pages that it holds, slots for caches and, beside a device with memory of its own, messages
+  std::size_t mapped = 0;    // pages that other ranks of its node hold: theirs, not its own
+  std::size_t separate = 0;  // pages of all its models, if no two had the same
+  std::size_t held = 0;      // pages that it holds, which `host` counts
   std::size_t pool = 0;
   std::size_t workspace = 0;  // scratch arrays and message buffers
   bool on_device = false;     // pool and workspace take memory that only the device has
@@ -29,7 +33,7 @@ class MemoryPlan {
   // Collective. `steps_in_flight`: steps with a pass that may be dispatched and not reported. Rank 0 logs the plan as a
   // table.
   MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const ModelSet& models,
-             int steps_in_flight);
+             const PageStore& pages, int steps_in_flight);
 
   // The same on all ranks: as many as the poorest rank has room for.
   int frames() const { return frames_; }
@@ -40,11 +44,13 @@ class MemoryPlan {
   void check() const;
 
  private:
-  void count_fixed(const RankDevice& device, const ModelSet& models, int steps_in_flight);
+  void count_fixed(const RankDevice& device, const ModelSet& models, const PageStore& pages, int steps_in_flight);
   std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
   std::size_t default_host_cache_bytes() const;
   std::size_t share_of_node() const;
-  std::string table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh, const ModelSet& models) const;
+  std::string table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh, const ModelSet& models,
+                    const PageStore& pages) const;
+  static std::string sharing_lines(const std::vector<MemoryNeed>& needs);
   std::string device_line() const;
 
   std::size_t page_bytes_ = 0;

@@ -37,7 +37,10 @@ class CpuHostBuffer final : public HostBuffer {
   std::byte* data() const override { return pages_.data(); }
   std::size_t bytes() const override { return pages_.bytes(); }
   bool populate(std::size_t begin, std::size_t end) override { return pages_.populate(begin, end); }
-  void make_read_only() override { pages_.make_read_only(); }
+  void make_read_only() override {
+    pages_.collapse();
+    pages_.make_read_only();
+  }
 
  private:
   MappedPages pages_;
@@ -68,6 +71,12 @@ class CpuDevice final : public Device {
   std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) override {
     auto pages = MappedPages::map(bytes);
     if (!pages) throw Error(ExitCode::kSystem, refusal("host", bytes, what));
+    return std::make_unique<CpuHostBuffer>(std::move(*pages));
+  }
+  std::unique_ptr<HostBuffer> map_host(int memory, std::size_t offset, std::size_t bytes,
+                                       std::string_view what) override {
+    auto pages = MappedPages::map_shared(memory, offset, bytes);
+    if (!pages) throw Error(ExitCode::kSystem, refusal("shared host", bytes, what));
     return std::make_unique<CpuHostBuffer>(std::move(*pages));
   }
 

@@ -48,6 +48,10 @@ class CudaDevice final : public Device {
   std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) override {
     return allocate_pinned(node_, bytes, what);
   }
+  std::unique_ptr<HostBuffer> map_host(int memory, std::size_t offset, std::size_t bytes,
+                                       std::string_view what) override {
+    return map_pinned(node_, memory, offset, bytes, what);
+  }
   std::unique_ptr<Stream> make_compute_stream(Progress& progress) override {
     return std::make_unique<CudaComputeStream>(progress);
   }

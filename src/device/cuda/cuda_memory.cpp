@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -161,13 +162,17 @@ std::size_t bytes_left_in_slab(const std::byte* host) {
   return kSlabBytes - reinterpret_cast<std::uintptr_t>(host) % kSlabBytes;
 }
 
+namespace {
+
 // Filling the pages before they are registered lets several threads do it; cudaMallocHost takes ten times as long.
-std::unique_ptr<HostBuffer> allocate_pinned(int node, std::size_t bytes, std::string_view what) {
+// Registered pages cannot become huge ones any more.
+std::unique_ptr<HostBuffer> fill_and_pin(std::optional<MappedPages> pages, int node, std::size_t bytes,
+                                         std::string_view what) {
   const double begin_s = now_s();
-  auto pages = MappedPages::map(bytes);
   if (!pages) refuse_host_memory(bytes, what);
   prefer_node(*pages, node);
   if (!pages->populate(populate_threads())) refuse_host_memory(bytes, what);
+  pages->collapse();
   const double filled_s = now_s();
   auto buffer = std::make_unique<PinnedHostBuffer>(std::move(*pages), what);
   if (bytes >= kWorthAWord) {
@@ -175,6 +180,17 @@ std::unique_ptr<HostBuffer> allocate_pinned(int node, std::size_t bytes, std::st
                  filled_s - begin_s, now_s() - filled_s);
   }
   return buffer;
+}
+
+}  // namespace
+
+std::unique_ptr<HostBuffer> allocate_pinned(int node, std::size_t bytes, std::string_view what) {
+  return fill_and_pin(MappedPages::map(bytes), node, bytes, what);
+}
+
+std::unique_ptr<HostBuffer> map_pinned(int node, int memory, std::size_t offset, std::size_t bytes,
+                                       std::string_view what) {
+  return fill_and_pin(MappedPages::map_shared(memory, offset, bytes), node, bytes, what);
 }
 
 namespace {

@@ -1,0 +1,154 @@
+#include "computron/runtime/page_store.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "computron/base/bytes.h"
+#include "computron/comm/descriptor_exchange.h"
+#include "computron/runtime/host_store.h"
+#include "src/runtime/shard_deal.h"
+
+namespace computron {
+namespace {
+
+// The stored bytes that a part takes, by their digests, and where they go.
+void put_part(ByteWriter& out, const ShardSource& source, const TensorPart& part) {
+  const TensorEntry& entry = source.index->tensors.at(part.source);
+  out.put(entry.dtype);
+  out.put_list(entry.shape);
+  out.put_list(entry.digests);
+  out.put(part.transposed);
+  out.put(part.row);
+  for (const PartSlice& slice : part.slices(source.t)) {
+    out.put(slice.begin);
+    out.put(slice.end);
+    out.put(slice.row);
+  }
+}
+
+void put_tensor(ByteWriter& out, const ShardSource& source, int tensor) {
+  const ShardTensor& wanted = source.layout->plan.tensors[tensor];
+  out.put(wanted.role);
+  out.put(wanted.rows);
+  out.put(wanted.columns);
+  out.put(wanted.same_as);
+  for (const TensorPart& part : wanted.parts) put_part(out, source, part);
+  for (const PanelPlace& panel : source.layout->tensors[tensor].panels) {
+    out.put(panel.page);
+    out.put(panel.offset);
+    out.put(panel.row_begin);
+    out.put(panel.rows);
+  }
+}
+
+// Everything that the bytes of the shard's pages depend on. Files that hold the same are the same, wherever they lie:
+// a load verifies the digests.
+Digest128 key_of(const ShardSource& source, int numa_node) {
+  ByteWriter out;
+  out.put(numa_node);
+  out.put(source.layout->weight_dtype);
+  out.put(source.layout->input_dtype);
+  out.put(source.format->row_block());
+  out.put_list(source.layout->used_bytes);
+  const int tensors = static_cast<int>(source.layout->plan.tensors.size());
+  for (int tensor = 0; tensor < tensors; ++tensor) put_tensor(out, source, tensor);
+  return digest128(out.bytes());
+}
+
+std::vector<std::vector<WantedShard>> gather(const Communicator& node, const std::vector<WantedShard>& mine) {
+  std::vector<std::vector<WantedShard>> wanted;
+  for (const std::vector<std::byte>& bytes : node.all_gather(std::as_bytes(std::span(mine)))) {
+    wanted.emplace_back(bytes.size() / sizeof(WantedShard));
+    if (!bytes.empty()) std::memcpy(wanted.back().data(), bytes.data(), bytes.size());
+  }
+  return wanted;
+}
+
+// With its digests.
+std::size_t area_bytes(const ShardLayout& layout) {
+  return HostStore::bytes_of(layout) + layout.used_bytes.size() * sizeof(std::uint64_t);
+}
+
+}  // namespace
+
+PageStore::PageStore(const Communicator& node, int numa_node, std::vector<ShardSource> shards, HostPages pages) {
+  std::vector<Digest128> keys;
+  std::map<Digest128, int> first;
+  for (ShardSource& source : shards) {
+    keys.push_back(key_of(source, numa_node));
+    const int alike = first.emplace(keys.back(), this->shards()).first->second;
+    const std::size_t bytes = HostStore::bytes_of(*source.layout);
+    shards_.push_back({.source = std::move(source), .bytes = bytes, .first_alike = alike});
+  }
+  deal(keys, pages == HostPages::kShared ? &node : nullptr);
+  if (pages == HostPages::kPrivate) return;
+  open_segments(node);
+  if (refusal_.empty()) return;
+  if (node.rank() == 0) {
+    spdlog::warn("{}: the ranks of this node cannot share host pages, and each has its own: {}", host_name(), refusal_);
+  }
+  deal(keys, nullptr);
+}
+
+// Collective over `node`; null: this rank shares with nobody.
+void PageStore::deal(const std::vector<Digest128>& keys, const Communicator* node) {
+  std::vector<WantedShard> mine;
+  for (std::size_t i = 0; i < keys.size(); ++i) mine.push_back({keys[i], area_bytes(*shards_[i].source.layout)});
+  rank_ = node != nullptr ? node->rank() : 0;
+  const ShardDeal dealt =
+      deal_shards(node != nullptr ? gather(*node, mine) : std::vector<std::vector<WantedShard>>{mine});
+  segment_bytes_ = dealt.segment_bytes[rank_];
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const DealtShard& shard = dealt.shards.at(keys[i]);
+    shards_[i].holder = shard.holder;
+    shards_[i].shared = shard.shared;
+    shards_[i].offset = shard.offset;
+  }
+}
+
+// Collective. Sets refusal_ and holds no segment where any rank of the node met one.
+void PageStore::open_segments(const Communicator& node) {
+  FileDescriptor own;
+  if (segment_bytes_ > 0) own = make_shared_memory(segment_bytes_);
+  const int offered = own ? own.get() : -errno;
+  std::set<int> holders;
+  for (const Shard& shard : shards_) {
+    if (shard.holder != rank_) holders.insert(shard.holder);
+  }
+  ExchangedDescriptors exchanged = exchange_descriptors(node, offered, {holders.begin(), holders.end()});
+  refusal_ = std::move(exchanged.refusal);
+  segments_ = std::move(exchanged.of);
+  segments_[rank_] = std::move(own);
+}
+
+std::unique_ptr<HostBuffer> PageStore::map(int shard, Device& device) const {
+  const Shard& mapped = shards_[shard];
+  ensure(mapped.shared && !segments_.empty(), "a shard in no segment");
+  return device.map_host(segments_[mapped.holder].get(), mapped.offset, area_bytes(*mapped.source.layout),
+                         "model " + mapped.source.name);
+}
+
+template <class Counts>
+std::size_t PageStore::bytes_where(const Counts& counts) const {
+  std::size_t bytes = 0;
+  for (int shard = 0; shard < shards(); ++shard) bytes += counts(shard) ? shards_[shard].bytes : 0;
+  return bytes;
+}
+
+std::size_t PageStore::held_bytes() const {
+  return bytes_where([&](int shard) { return loads(shard); });
+}
+std::size_t PageStore::mapped_bytes() const {
+  return bytes_where([&](int shard) { return maps(shard); });
+}
+std::size_t PageStore::separate_bytes() const {
+  return bytes_where([](int) { return true; });
+}
+
+}  // namespace computron
