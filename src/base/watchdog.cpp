@@ -38,9 +38,9 @@ bool debugged() {
   return false;
 }
 
-[[noreturn]] void end_process(int rank, const std::string& line) {
+[[noreturn]] void end_process(int rank, const std::string& line, ExitCode code = ExitCode::kWatchdog) {
   say_failure_at_once(rank, line);
-  _exit(static_cast<int>(ExitCode::kWatchdog));
+  _exit(static_cast<int>(code));
 }
 
 std::string describe(const SignOfLife& sign) {
@@ -293,13 +293,13 @@ void Watchdog::report(const Overdue& overdue, double clock) {
                          : fmt::format("computron: rank {}: {}", rank_, line));
 }
 
-EndTimer::EndTimer(int rank, const std::string& what, double limit_s)
-    : thread_([this, limit_s, line = fmt::format("watchdog: {} for {:.1f} s", what, limit_s),
-               rank](const std::stop_token& stop) {
+EndTimer::EndTimer(int rank, const std::string& what, double limit_s, ExitCode code)
+    : thread_([this, limit_s, line = fmt::format("watchdog: {} for {:.1f} s", what, limit_s), rank,
+               code](const std::stop_token& stop) {
         std::mutex own;
         std::unique_lock lock(own);
         end_.wait_for(lock, stop, std::chrono::duration<double>(limit_s), [] { return false; });
-        if (!stop.stop_requested()) end_process(rank, line);
+        if (!stop.stop_requested()) end_process(rank, line, code);
       }) {}
 
 }  // namespace computron

@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -35,7 +36,20 @@ bool mpi_usable() noexcept {
 namespace {
 
 std::function<void()> waiting_poll;  // MPI is one a process, and so is who waits in it
-std::optional<double> finalize_limit_s;
+
+struct FinalizeLimit {
+  double limit_s;
+  ExitCode code;
+};
+std::optional<FinalizeLimit> finalize_limit;
+
+// In a signal's handler, since MPI_Abort keeps the main thread, and who aborts may be out of memory for another one.
+void end_alone_within(unsigned limit_s, ExitCode code) noexcept {
+  static volatile std::sig_atomic_t chosen = 0;
+  chosen = static_cast<int>(code);
+  std::signal(SIGALRM, [](int) { _exit(chosen); });
+  alarm(limit_s);
+}
 
 }  // namespace
 
@@ -45,7 +59,9 @@ void MpiSession::poll_while_waiting() {
   if (waiting_poll) waiting_poll();
 }
 
-void MpiSession::finalize_within(double limit_s) { finalize_limit_s = limit_s; }
+bool MpiSession::finalize_is_limited() { return finalize_limit.has_value(); }
+
+void MpiSession::finalize_within(double limit_s, ExitCode code) { finalize_limit = FinalizeLimit{limit_s, code}; }
 
 void await(MPI_Request request, const std::string& call) {
   Idler idler(IdlePolicy{});
@@ -84,12 +100,15 @@ MpiSession::~MpiSession() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::optional<EndTimer> timer;
-  if (finalize_limit_s) timer.emplace(rank, "not all ranks have come to the end", *finalize_limit_s);
+  if (finalize_limit) {
+    timer.emplace(rank, "not all ranks have come to the end", finalize_limit->limit_s, finalize_limit->code);
+  }
   const int status = MPI_Finalize();
   if (status != MPI_SUCCESS) spdlog::error("MPI_Finalize failed with code {}", status);
 }
 
 void MpiSession::abort(ExitCode code) noexcept {
+  end_alone_within(kAbortLimit_s, code);
   std::fflush(nullptr);
   if (mpi_usable()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   _exit(static_cast<int>(code));

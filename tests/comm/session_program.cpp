@@ -1,4 +1,5 @@
 // Ends in the way its argument names; tests/comm/CMakeLists.txt knows the exit code each must have.
+#include <mpi.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -47,6 +48,9 @@ void miss_the_end(int argc, char** argv) {
   MpiSession::finalize_within(0.5);
 }
 
+// As where the launcher does not answer.
+bool abort_never_returns = false;
+
 int run(int argc, char** argv) {
   const std::string way = argc > 1 ? argv[1] : "";
   try {
@@ -54,6 +58,10 @@ int run(int argc, char** argv) {
     if (way == "abort") fail(argc, argv, /*abort=*/true);
     if (way == "throw") fail(argc, argv, /*abort=*/false);
     if (way == "miss-the-end") miss_the_end(argc, argv);
+    if (way == "abort-in-vain") {
+      abort_never_returns = true;
+      fail(argc, argv, /*abort=*/true);
+    }
     if (way == "abort-before-mpi") MpiSession::abort(kFailure);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
@@ -64,5 +72,11 @@ int run(int argc, char** argv) {
 
 }  // namespace
 }  // namespace computron
+
+// In front of MPI's own, which PMPI_Abort is too.
+extern "C" int MPI_Abort(MPI_Comm world, int code) {
+  while (computron::abort_never_returns) pause();
+  return PMPI_Abort(world, code);
+}
 
 int main(int argc, char** argv) { return computron::run(argc, argv); }

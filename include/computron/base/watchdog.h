@@ -29,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "computron/base/error.h"
 #include "computron/base/flight_recorder.h"
 
 namespace computron {
@@ -82,8 +83,8 @@ Blame find_blame(const std::vector<RankView>& ranks, double old_s);
 // Ends the process like a watchdog if the timer still exists after `limit_s`: for what happens after the last pulse.
 class EndTimer {
  public:
-  // `what`: the message says that it has not happened.
-  EndTimer(int rank, const std::string& what, double limit_s);
+  // `what`: the message says that it has not happened. `code`: what the process then ends with.
+  EndTimer(int rank, const std::string& what, double limit_s, ExitCode code = ExitCode::kWatchdog);
 
  private:
   std::condition_variable_any end_;

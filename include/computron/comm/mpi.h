@@ -33,11 +33,14 @@ class MpiSession {
   static void poll_while_waiting();
 
   // MPI_Finalize waits for all ranks. Where some rank does not arrive, this one ends after `limit_s` seconds with
-  // ExitCode::kWatchdog; without this call it waits for ever.
-  static void finalize_within(double limit_s);
+  // `code`; without this call it waits for ever. The last call holds.
+  static void finalize_within(double limit_s, ExitCode code = ExitCode::kWatchdog);
+  static bool finalize_is_limited();
 
-  // Ends every rank of the job with `code`; does not return.
+  // Ends every rank of the job with `code`; does not return. A launcher that does not act on it is waited for
+  // kAbortLimit_s seconds: then this process ends with `code` alone, which launchers take for a failure as well.
   [[noreturn]] static void abort(ExitCode code) noexcept;
+  static constexpr unsigned kAbortLimit_s = 5;
 };
 
 // The MPI library, as it names itself: "Open MPI v4.1.4". Needs no session.
