@@ -47,7 +47,7 @@ if(CMAKE_UNITY_BUILD)
   computron_together(serve_swap_test 2 ../bench/bench_workload_test.cpp serve_job.cpp serve_swap_test.cpp)
   # What a step runs through is optimised file by file, as it was measured.
   if(NOT COMPUTRON_SANITIZE)
-    foreach(floor kernels_cpu base device ops comm model runtime sched)
+    foreach(floor kernels_cpu base device ops comm model runtime sched dispatch)
       set_target_properties(computron_${floor} PROPERTIES UNITY_BUILD OFF)
     endforeach()
   endif()

@@ -2,15 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <deque>
+#include <string>
+#include <vector>
+
 #include "computron/plan/machine_costs.h"
 #include "computron/plan/plan_report.h"
+#include "computron/serve/group_schedulers.h"
 
 namespace computron {
 namespace {
 
 constexpr double kLatency_s = 20e-6;  // of a step or its report, each way
 
-void submit_all(RequestReader& reader, Progress& progress, bool replay, Scheduler& scheduler) {
+void submit_all(RequestReader& reader, Progress& progress, bool replay, Dispatcher& dispatcher) {
   progress.wait_until([&] {
     while (std::optional<IncomingRequest> incoming = reader.poll()) {
       auto* parts = std::get_if<RequestParts>(&incoming->content);
@@ -18,28 +23,60 @@ void submit_all(RequestReader& reader, Progress& progress, bool replay, Schedule
       for (Request& request : *parts) {
         if (!replay) request.arrival_s = 0;
         request.watch = nullptr;  // tokens are made up: no text ends early
-        scheduler.submit(std::move(request));
+        dispatcher.submit(std::move(request));
       }
     }
     return reader.finished();
   });
-  scheduler.close_input();
+  dispatcher.close_input();
+}
+
+// A group's ranks in virtual time, and what they are asked to do.
+struct VirtualGroup {
+  VirtualGroup(const Job& job, int group, const CostOptions& costs)
+      : layouts(layouts_of(job, group)),
+        mesh(layouts, CostModel(layouts, costs), kLatency_s),
+        recorder(layouts, job.groups()[static_cast<std::size_t>(group)].shape.tp) {}
+
+  static std::vector<std::vector<const ShardLayout*>> layouts_of(const Job& job, int group) {
+    std::vector<std::vector<const ShardLayout*>> layouts;
+    for (const ModelShape& shape : job.models().shapes(group)) layouts.push_back(shape.layouts);
+    return layouts;
+  }
+
+  std::vector<std::vector<const ShardLayout*>> layouts;
+  VirtualMesh mesh;
+  PlanRecorder recorder;
+};
+
+std::string plan_text(const Job& job, const VirtualRun& run, std::deque<VirtualGroup>& groups,
+                      const CostOptions& costs) {
+  std::vector<Plan> plans;
+  for (std::size_t g = 0; g < groups.size(); ++g) plans.push_back(groups[g].recorder.finish(run, g, groups[g].mesh));
+  if (plans.size() == 1) return format_plan(plans.front(), job.models().names(), costs);
+  std::string text;
+  for (const RankGroup& group : job.mesh().groups) {
+    text += format_group_plan(fmt::format("group {}: tp {} x pp {} from rank {}", group.index, group.shape.tp,
+                                          group.shape.pp, group.first_rank),
+                              plans[static_cast<std::size_t>(group.index)], job.models().names(group.index));
+  }
+  return text + format_sum(plans, costs);
 }
 
 }  // namespace
 
 void dry_run(Job& job, RequestReader* reader, bool replay) {
   const CostOptions costs =
-      measure_costs(job.mesh().world, job.device(), job.ops(), job.progress(), job.models().weight_dtype(0));
+      measure_costs(job.mesh().job, job.device(), job.ops(), job.progress(), job.models().weight_dtype(0));
   if (reader == nullptr) return;
-  Scheduler scheduler = make_scheduler(job, costs);
-  submit_all(*reader, job.progress(), replay, scheduler);
-  std::vector<std::vector<const ShardLayout*>> layouts;
-  for (const ModelShape& shape : job.models().shapes()) layouts.push_back(shape.layouts);
-  VirtualMesh mesh(layouts, CostModel(layouts, costs), kLatency_s);
-  PlanRecorder recorder(layouts, job.mesh().shape.tp);
-  const VirtualRun run = run_virtually(scheduler, mesh, [&](const auto& sent) { recorder.add(sent); });
-  fmt::print("{}", format_plan(recorder.finish(run, mesh), job.models().names(), costs));
+  GroupSchedulers schedulers(job, costs);
+  submit_all(*reader, job.progress(), replay, schedulers.dispatcher());
+  std::deque<VirtualGroup> groups;
+  std::vector<VirtualMesh*> meshes;
+  for (const RankGroup& group : job.mesh().groups) meshes.push_back(&groups.emplace_back(job, group.index, costs).mesh);
+  const VirtualRun run =
+      run_virtually(schedulers.dispatcher(), meshes, [&](const auto& sent) { groups[sent.group].recorder.add(sent); });
+  fmt::print("{}", plan_text(job, run, groups, costs));
 }
 
 }  // namespace computron

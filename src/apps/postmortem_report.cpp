@@ -74,12 +74,18 @@ std::string date_text(double wall_s) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(std::floor(wall_s))));
 }
 
+// "3", or in a job of several groups "3 (group 1)".
+std::string name_of(const FlightInfo& info) {
+  return info.group ? fmt::format("{} (group {})", info.rank, *info.group) : fmt::format("{}", info.rank);
+}
+
 std::string table(const std::vector<Flight>& flights) {
-  std::string text = fmt::format("{:>4}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", "rank", "host", "process",
+  const std::size_t width = flights.front().info.group ? 12 : 4;
+  std::string text = fmt::format("{:>{}}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", "rank", width, "host", "process",
                                  "moved (UTC)", "alive (UTC)", "events", "then it was");
   for (const Flight& flight : flights) {
     const FlightInfo& info = flight.info;
-    text += fmt::format("{:>4}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", info.rank, info.host, info.process,
+    text += fmt::format("{:>{}}  {:<20}{:>10}{:>15}{:>15}{:>12}  {}\n", name_of(info), width, info.host, info.process,
                         clock_text(stopped_s(flight)), clock_text(wall_s(info, info.alive_s)),
                         flight.records.empty() ? 0 : flight.records.back().number, last_deed(flight));
   }
@@ -87,7 +93,7 @@ std::string table(const std::vector<Flight>& flights) {
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const bool there =
         std::ranges::any_of(flights, [rank](const Flight& f) { return f.info.rank == static_cast<int>(rank); });
-    if (!there) text += fmt::format("{:>4}  no file: look on the rank's own node\n", rank);
+    if (!there) text += fmt::format("{:>{}}  no file: look on the rank's own node\n", rank, width);
   }
   return text;
 }
@@ -186,6 +192,8 @@ FirstToStop first_to_stop(const std::vector<Flight>& flights) {
   if (lead_s > kApart_s) {
     return {order[0]->info.rank, fmt::format("its main thread moved last {:.1f} s before any other's", lead_s)};
   }
+  // Each group counts steps of its own: who got least far is asked of the group that stopped first.
+  std::erase_if(order, [group = order[0]->info.group](const Flight* flight) { return flight->info.group != group; });
   const Flight& behind = **std::ranges::min_element(order, {}, [](const Flight* flight) { return place(*flight); });
   const auto [step, sum] = place(behind);
   return {behind.info.rank, fmt::format("all moved to the end; it got least far: step {}, sum {}", step, sum)};
@@ -198,7 +206,8 @@ std::string postmortem_report(const std::vector<Flight>& flights, std::size_t ev
       found == flights.end() ? "" : fmt::format(" on {}, {}", found->info.host, last_deed(*found));
   const FlightInfo& info = flights.front().info;
   return fmt::format("job {:016x}, {} ranks\n{}\nrank {}{}, stopped first: {}\n\n{}", info.job, info.ranks,
-                     table(flights), first.rank, where, first.why, last_events(flights, events));
+                     table(flights), found == flights.end() ? fmt::format("{}", first.rank) : name_of(found->info),
+                     where, first.why, last_events(flights, events));
 }
 
 }  // namespace computron

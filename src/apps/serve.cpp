@@ -29,6 +29,7 @@
 #include "computron/comm/agreed.h"
 #include "computron/serve/batch_front_end.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/group_schedulers.h"
 #include "computron/serve/preflight.h"
 #include "computron/serve/trace_file.h"
 #include "computron/storage/files.h"
@@ -59,16 +60,25 @@ std::string utc_time() {
   return text;
 }
 
+// "64MiB (8 frames)"; of several groups a pool each.
+std::string pools_of(const JobPlan& plan) {
+  std::string text;
+  for (const GroupPlan& group : plan.groups) {
+    text += fmt::format("{}{} ({} frames)", text.empty() ? "" : ", ",
+                        format_size(plan.page_bytes * static_cast<std::size_t>(group.frames)), group.frames);
+  }
+  return text;
+}
+
 // What was left to the program, as it chose.
 void note_choices(const Job& job, Configuration& configuration) {
   const MeshShape shape = job.mesh().shape;
   const JobPlan& plan = job.plan();
-  const std::pair<const char*, std::string> chosen[] = {
-      {"tp", fmt::format("{}", shape.tp)},
-      {"pp", fmt::format("{}", shape.pp)},
-      {"device", job.device().name()},
-      {"page-size", format_size(plan.page_bytes)},
-      {"device-memory", fmt::format("{} ({} frames)", format_size(plan.page_bytes * plan.frames), plan.frames)}};
+  const std::pair<const char*, std::string> chosen[] = {{"tp", fmt::format("{}", shape.tp)},
+                                                        {"pp", fmt::format("{}", shape.pp)},
+                                                        {"device", job.device().name()},
+                                                        {"page-size", format_size(plan.page_bytes)},
+                                                        {"device-memory", pools_of(plan)}};
   for (auto& [option, value] : configuration) {
     for (const auto& [name, choice] : chosen) {
       if (option == name && value != choice) value = choice;
@@ -85,10 +95,10 @@ RunInfo info_of(const Job& job, double wall_s) {
   const MeshShape shape = job.mesh().shape;
   const double link = job.options().link_gb_per_s;
   return {.wall_s = wall_s,
-          .ranks = shape.ranks(),
+          .ranks = job.mesh().job.size(),
           .tp = shape.tp,
           .pp = shape.pp,
-          .groups = 1,
+          .groups = static_cast<int>(job.groups().size()),
           .device = job.device().name(),
           .link_gb_per_s = link,
           .link_emulated = link > 0,
@@ -118,17 +128,26 @@ RunInfo info_at_end(const Call& call, const Job& job, const ServeFiles& files, d
   return info;
 }
 
+std::vector<MetricsGroup> metrics_groups(const Job& job) {
+  std::vector<MetricsGroup> groups;
+  for (const RankGroup& group : job.mesh().groups) {
+    groups.push_back({group.shape.tp, group.shape.pp, group.first_rank, job.models().in_group(group.index)});
+  }
+  return groups;
+}
+
 // Returns whether every request has its result, and in `start_s` the start of the service.
 bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s) {
   const ServeOptions& options = call.options;
-  Scheduler scheduler = make_scheduler(job);
-  Metrics metrics(job.models().names());
+  GroupSchedulers schedulers(job);
+  Metrics metrics(job.models().names(), metrics_groups(job));
   start_s = now_s();
   const std::string started = utc_time();
   BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.models().served(), start_s, batch_options(options));
   const std::unique_ptr<FrontEnd> around = call.hooks.around(batch);
   FrontEnd& front_end = around ? *around : batch;
-  const bool all_done = Engine(job, scheduler, front_end, metrics, start_s, options.drain, call.heartbeat).run();
+  const bool all_done =
+      Engine(job, schedulers.dispatcher(), front_end, metrics, start_s, options.drain, call.heartbeat).run();
   const RunInfo info = info_at_end(call, job, files, start_s, started);
   if (all_done) call.heartbeat.run_beside([&] { std::move(*files.writer).finish(); });
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(info));
@@ -136,10 +155,16 @@ bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s
   return all_done;
 }
 
+RankTrace trace_of(const Job& job) {
+  const Mesh& mesh = job.mesh();
+  return {*job.trace(), mesh.job.rank(), job.clock(),
+          mesh.groups.size() > 1 ? std::optional(mesh.group_index) : std::nullopt};
+}
+
 // Collective. What every rank did when, to the file of --trace.
 void write_traces(const Call& call, Job& job, double start_s) {
   job.progress().set_hook([&] { call.heartbeat.poll(); });
-  write_trace(call.options.trace, job.mesh(), job.progress(), {*job.trace(), job.mesh().rank, job.clock()}, start_s);
+  write_trace(call.options.trace, job.mesh(), job.progress(), trace_of(job), start_s);
   job.progress().set_hook({});
 }
 
@@ -147,9 +172,9 @@ void write_traces(const Call& call, Job& job, double start_s) {
 void serve_all(const Call& call, Job& job, ServeFiles& files) {
   double start_s = 0;
   const bool all_done =
-      job.mesh().rank == 0 ? serve_rank_0(call, job, files, start_s) : run_worker(job, call.heartbeat);
+      job.mesh().schedules() ? serve_rank_0(call, job, files, start_s) : run_worker(job, call.heartbeat);
   if (!call.options.trace.empty()) write_traces(call, job, start_s);
-  job.mesh().world.barrier();  // while ranks are still watched: a disk may take its time
+  job.mesh().job.barrier();  // while ranks are still watched: a disk may take its time
   if (!all_done) throw_stopped();
 }
 
@@ -171,6 +196,8 @@ void compare_ranks(const Call& call, const Communicator& world) {
     info = program_properties();
     const std::vector<RankProperty> more = configuration_properties(call.command.config_to_str(/*default_also=*/true));
     info.insert(info.end(), more.begin(), more.end());
+    const std::vector<GroupSpec>& placement = call.options.job.options.placement;
+    if (!placement.empty()) info.push_back({"the placement", to_string(placement)});
   });
   const std::vector<RankProperty> checkpoints = checkpoint_properties(world, call.options.job.options.models);
   info.insert(info.end(), checkpoints.begin(), checkpoints.end());
@@ -196,7 +223,7 @@ void serve_watched(const Call& call, Communicator world) {
   if (is_complete(world, options, files)) return;
   if (reports) log_options(call.command);
   Job job(options.job.options, std::move(world), call.heartbeat, call.hooks, std::move(files.indices));
-  agreed(job.mesh().world, [&] {
+  agreed(job.mesh().job, [&] {
     throw_if_stopped();
     if (reports) call.heartbeat.run_beside([&] { open_input(options, job.models(), files); });
   });

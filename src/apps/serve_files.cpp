@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <utility>
 
-#include "computron/base/digest.h"
+#include "computron/serve/job_settings.h"
 #include "computron/serve/tokenizers.h"
 #include "computron/storage/shard.h"
 #include "computron/storage/spool.h"
@@ -23,26 +24,11 @@ void check_folder(const std::string& file) {
   }
 }
 
-// Of what the file holds, wherever it lies.
-std::string digest_of(CheckpointIndex index) {
-  index.path.clear();
-  return to_hex(digest128(index.serialize()));
-}
-
-// What results depend on: a job that is run again must not mix two kinds. The checkpoints' indices have been read.
-Settings settings_of(const ServeOptions& options, const std::vector<CheckpointIndex>& indices, int ranks) {
-  const JobOptions& job = options.job.options;
-  Settings settings = {{"number of ranks", fmt::format("{}", ranks)},
-                       {"--tp", fmt::format("{}", job.tp)},
-                       {"--pp", fmt::format("{}", job.pp)},
-                       {"--device", std::string(name_of(job.device))},
-                       {"--reproducible", fmt::format("{}", job.reproducible)},
-                       {"--seed", fmt::format("{}", job.seed)},
-                       {"--max-line-bytes", fmt::format("{}", options.max_line_bytes)}};
+Settings settings_of(const ServeOptions& options, const std::vector<CheckpointIndex>& indices,
+                     const std::vector<JobGroup>& groups) {
+  Settings settings = job_settings(options.job.options, indices, groups);
+  settings.emplace_back("--max-line-bytes", fmt::format("{}", options.max_line_bytes));
   if (!options.shard.empty()) settings.emplace_back("--shard", options.shard);
-  for (std::size_t m = 0; m < job.models.size(); ++m) {
-    settings.emplace_back(fmt::format("checkpoint of model {}", job.models[m].id), digest_of(indices.at(m)));
-  }
   return settings;
 }
 
@@ -53,9 +39,13 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
   if (options.dry_run) return;
-  files.indices = read_indices_apart(options.job.options.models);
+  const JobOptions& job = options.job.options;
+  const std::vector<JobGroup> groups = job_groups(job, ranks);
+  files.indices = read_indices_apart(job.models);
+  JournalOptions journal = options.journal;
+  journal.upgrade = [&job](Settings before) { return upgraded(job, std::move(before)); };
   files.output =
-      claim_output(options.output, options.requests, settings_of(options, files.indices, ranks), options.journal);
+      claim_output(options.output, options.requests, settings_of(options, files.indices, groups), std::move(journal));
   check_folder(options.metrics);
   check_folder(options.trace);
   check_folder(options.status);

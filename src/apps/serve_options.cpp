@@ -117,6 +117,7 @@ void ServeOptions::complete() {
 void add_serve_options(CLI::App& app, ServeOptions& o) {
   app.option_defaults()->always_capture_default();
   add_job_options(app, o.job);
+  add_group_options(app, o.job);
   add_request_options(app, o);
   add_resuming_options(app, o);
   add_watchdog_options(app, o);

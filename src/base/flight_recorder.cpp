@@ -102,6 +102,7 @@ struct FlightRecorder::Header {
   std::array<char, 256> host = {};
   double alive_s = 0, moved_s = 0;
   std::uint64_t step = 0;              // of the last span that had one
+  std::int32_t group_and_1 = 0;        // of ranks; 0: the job has but one
   alignas(64) std::uint64_t last = 0;  // number of the last record begun
 };
 
@@ -201,6 +202,8 @@ Doing FlightRecorder::doing() const noexcept {
 
 std::uint64_t FlightRecorder::records() const noexcept { return relaxed(header_->last); }
 
+void FlightRecorder::note_group(int group) noexcept { header_->group_and_1 = group + 1; }
+
 void FlightRecorder::note_alive(double alive_s, double moved_s) noexcept {
   std::atomic_ref(header_->alive_s).store(alive_s, std::memory_order_relaxed);
   std::atomic_ref(header_->moved_s).store(moved_s, std::memory_order_relaxed);
@@ -236,7 +239,8 @@ Flight read_flight(const std::filesystem::path& path) {
   }
   header.host.back() = '\0';
   Flight flight{.info = {header.job, header.rank, header.ranks, header.process, header.host.data(),
-                         header.clock_offset_s, header.alive_s, header.moved_s},
+                         header.clock_offset_s, header.alive_s, header.moved_s,
+                         header.group_and_1 > 0 ? std::optional(header.group_and_1 - 1) : std::nullopt},
                 .records = {}};
   for (std::size_t i = 0; i < kFlightRecords; ++i) {
     FlightRecord record;

@@ -92,6 +92,7 @@ Watchdog::Watchdog(int rank, std::vector<std::string> hosts, std::optional<Watch
       end_(end ? std::move(end) : [rank](const std::string& line) { end_process(rank, line); }),
       tick_s_(tick_of(limits)),
       others_(hosts_.size()),
+      group_of_rank_(hosts_.size(), 0),
       looked_s_(now_s()),
       pulse_s_(looked_s_) {
   for (Other& other : others_) other.heard_s = looked_s_;
@@ -104,20 +105,26 @@ void Watchdog::enter(SignOfLife::Phase phase) {
   phase_.store(phase, std::memory_order_relaxed);
   pulse();
   const std::lock_guard lock(mutex_);
-  moved_on_s_ = clock_s();
+  for (Group& group : groups_) group.moved_on_s = clock_s();
 }
 
-void Watchdog::expect(std::optional<std::uint64_t> step, double predicted_s) {
+void Watchdog::form_groups(std::vector<int> group_of_rank) {
   const std::lock_guard lock(mutex_);
-  step_ = step;
-  predicted_s_ = predicted_s;
-  moved_on_s_ = clock_s();
+  group_of_rank_ = std::move(group_of_rank);
+  const auto groups = static_cast<std::size_t>(*std::ranges::max_element(group_of_rank_)) + 1;
+  groups_.assign(groups, {.step = std::nullopt, .predicted_s = 0, .moved_on_s = clock_s()});
 }
 
-void Watchdog::expect_a_step(std::string why) {
+void Watchdog::expect(std::optional<std::uint64_t> step, double predicted_s, int group) {
   const std::lock_guard lock(mutex_);
-  if (owes_step_.empty()) moved_on_s_ = clock_s();
+  groups_[static_cast<std::size_t>(group)] = {step, predicted_s, clock_s()};
+}
+
+void Watchdog::expect_a_step(std::string why, int group) {
+  const std::lock_guard lock(mutex_);
+  if (owes_step_.empty()) owed_since_s_ = clock_s();
   owes_step_ = std::move(why);
+  owed_to_ = group;
 }
 
 SignOfLife Watchdog::sign() const {
@@ -133,7 +140,7 @@ void Watchdog::heard(int rank, const SignOfLife& sign) {
   Other& other = others_[static_cast<std::size_t>(rank)];
   other.heard_s = clock_s();
   other.listened_s = listened_s_.load(std::memory_order_relaxed);
-  if (sign.records != other.sign.records) moved_on_s_ = other.heard_s;
+  if (sign.records != other.sign.records) group_of(rank).moved_on_s = other.heard_s;
   other.sign = sign;
 }
 
@@ -169,7 +176,8 @@ void Watchdog::lose(double seconds) {
   const std::lock_guard lock(mutex_);
   lost_s_.store(lost_s_.load() + seconds, std::memory_order_relaxed);
   const double clock = clock_s();
-  moved_on_s_ = std::min(moved_on_s_, clock);
+  for (Group& group : groups_) group.moved_on_s = std::min(group.moved_on_s, clock);
+  owed_since_s_ = std::min(owed_since_s_, clock);
   for (Other& other : others_) other.heard_s = std::min(other.heard_s, clock);
 }
 
@@ -184,7 +192,7 @@ void Watchdog::note_movement(double clock) {
   const double since_s = recorder_.doing().since_s;
   if (std::exchange(doing_since_s_, since_s) != since_s) began_s_ = clock;
   const std::lock_guard lock(mutex_);
-  if (std::exchange(seen_records_, records) != records) moved_on_s_ = clock;
+  if (std::exchange(seen_records_, records) != records) group_of(rank_).moved_on_s = clock;
 }
 
 std::vector<Watchdog::Overdue> Watchdog::overdue(double clock) const {
@@ -192,20 +200,21 @@ std::vector<Watchdog::Overdue> Watchdog::overdue(double clock) const {
   std::vector<Overdue> found;
   look_at_own(clock, found);
   look_at_others(found);
-  look_at_step(clock, found);
+  for (std::size_t group = 0; group < groups_.size(); ++group) look_at_step(group, clock, found);
   look_at_next_step(clock, found);
   std::erase_if(found, [](const Overdue& one) { return one.for_s <= one.limit_s; });
   return found;
 }
 
-double Watchdog::limit_of(SignOfLife::Phase phase) const {
+double Watchdog::limit_of(int rank, SignOfLife::Phase phase) const {
+  const Group& group = group_of(rank);
   switch (phase) {
     case SignOfLife::kStart:
       return limits_->start;
     case SignOfLife::kLoad:
       return limits_->load;
     case SignOfLife::kServe:
-      return step_ ? std::max(limits_->silence, predicted_s(limits_->step)) : limits_->silence;
+      return group.step ? std::max(limits_->silence, predicted_s(group, limits_->step)) : limits_->silence;
     case SignOfLife::kFinish:
       break;
   }
@@ -215,11 +224,11 @@ double Watchdog::limit_of(SignOfLife::Phase phase) const {
 void Watchdog::look_at_own(double clock, std::vector<Overdue>& found) const {
   const SignOfLife own = sign();
   const Blame blame{rank_, "is " + describe(own)};
-  found.push_back({"the main thread has not looked up", clock - pulse_s_, kOwnFraction * limit_of(own.phase),
+  found.push_back({"the main thread has not looked up", clock - pulse_s_, kOwnFraction * limit_of(rank_, own.phase),
                    silent_before(clock).value_or(blame)});
   if (own.phase == SignOfLife::kServe && text_of(own.doing.name) == kWaitForPage) {
-    found.push_back(
-        {fmt::format("page {} has not come", own.doing.detail), clock - began_s_, predicted_s(limits_->swap), blame});
+    found.push_back({fmt::format("page {} has not come", own.doing.detail), clock - began_s_,
+                     predicted_s(group_of(rank_), limits_->swap), blame});
   }
 }
 
@@ -241,24 +250,44 @@ void Watchdog::look_at_others(std::vector<Overdue>& found) const {
   for (std::size_t other = 0; other < (rank_ == 0 ? others_.size() : 1); ++other) {
     if (static_cast<int>(other) == rank_) continue;
     const RankView view{others_[other].sign, silent_s(others_[other])};
-    found.push_back({fmt::format("rank {} is silent", other),
+    found.push_back({fmt::format("{} is silent", name_of(static_cast<int>(other))),
                      view.silent_s,
-                     limit_of(view.sign.phase),
+                     limit_of(static_cast<int>(other), view.sign.phase),
                      {static_cast<int>(other), describe_silence(view)},
                      rank_ > 1 ? kGrace_s : 0});
   }
 }
 
-void Watchdog::look_at_step(double clock, std::vector<Overdue>& found) const {
-  if (rank_ != 0 || !step_ || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
-  found.push_back({fmt::format("nobody gets on with step {}", *step_), clock - moved_on_s_, predicted_s(limits_->step),
-                   find_blame(views(clock), 3 * limits_->beat_s())});
+void Watchdog::look_at_step(std::size_t index, double clock, std::vector<Overdue>& found) const {
+  const Group& group = groups_[index];
+  if (rank_ != 0 || !group.step || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
+  const double limit_s = predicted_s(group, limits_->step);
+  if (clock - group.moved_on_s <= limit_s) return;
+  const std::vector<RankView> all = views(clock);
+  std::vector<RankView> members;
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (std::cmp_not_equal(group_of_rank_[rank], index)) continue;
+    members.push_back(all[rank]);
+    ranks.push_back(static_cast<int>(rank));
+  }
+  Blame blame = find_blame(members, 3 * limits_->beat_s());
+  blame.rank = ranks[static_cast<std::size_t>(blame.rank)];
+  const std::string whose = groups_.size() > 1 ? fmt::format(" of group {}", index) : std::string();
+  found.push_back({fmt::format("nobody gets on with step {}{}", *group.step, whose), clock - group.moved_on_s, limit_s,
+                   std::move(blame)});
+}
+
+std::string Watchdog::name_of(int rank) const {
+  if (groups_.size() == 1) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (group {})", rank, group_of_rank_[static_cast<std::size_t>(rank)]);
 }
 
 // Every rank is well and waits for rank 0, which waits for something that only it can bring about.
 void Watchdog::look_at_next_step(double clock, std::vector<Overdue>& found) const {
-  if (step_ || owes_step_.empty() || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
-  found.push_back({"not all is done and no step is sent", clock - moved_on_s_, limits_->step, {rank_, owes_step_}});
+  const bool in_hand = groups_[static_cast<std::size_t>(owed_to_)].step.has_value();
+  if (in_hand || owes_step_.empty() || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
+  found.push_back({"not all is done and no step is sent", clock - owed_since_s_, limits_->step, {rank_, owes_step_}});
 }
 
 std::vector<RankView> Watchdog::views(double clock) const {
@@ -270,9 +299,12 @@ std::vector<RankView> Watchdog::views(double clock) const {
 
 void Watchdog::report(const Overdue& overdue, double clock) {
   const Blame& blame = overdue.blame;
-  const std::string line = fmt::format("watchdog: {} for {:.1f} s (the job ends at {:.1f} s): rank {} on {}: {}",
-                                       overdue.what, overdue.for_s, 2 * overdue.limit_s, blame.rank,
-                                       hosts_[static_cast<std::size_t>(blame.rank)], blame.why);
+  std::unique_lock lock(mutex_);
+  const std::string blamed = name_of(blame.rank);
+  lock.unlock();
+  const std::string line =
+      fmt::format("watchdog: {} for {:.1f} s (the job ends at {:.1f} s): {} on {}: {}", overdue.what, overdue.for_s,
+                  2 * overdue.limit_s, blamed, hosts_[static_cast<std::size_t>(blame.rank)], blame.why);
   if (overdue.for_s > 2 * overdue.limit_s + overdue.grace_s && !ended_ && !debugged()) {
     ended_ = true;
     recorder_.record(FlightRecord::kBegin, static_cast<std::uint8_t>(TraceTrack::kControl), kWatchdogEnds, now_s(), {},
@@ -283,10 +315,11 @@ void Watchdog::report(const Overdue& overdue, double clock) {
   reported_.push_back(overdue.what);
   std::string all;
   if (rank_ == 0) {
-    const std::lock_guard lock(mutex_);
+    lock.lock();
     const std::vector<RankView> known = views(clock);
     for (std::size_t rank = 0; rank < std::min(known.size(), kRanksShown); ++rank) {
-      all += fmt::format("; rank {} is {}, heard {:.1f} s ago", rank, describe(known[rank].sign), known[rank].silent_s);
+      all += fmt::format("; {} is {}, heard {:.1f} s ago", name_of(static_cast<int>(rank)), describe(known[rank].sign),
+                         known[rank].silent_s);
     }
   }
   say_at_once(rank_ == 0 ? fmt::format("computron: {}{}", line, all)

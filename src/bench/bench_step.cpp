@@ -13,6 +13,7 @@
 #include "computron/comm/agreed.h"
 #include "computron/comm/tags.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/group_schedulers.h"
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
 #include "src/cli/mpi_command.h"
@@ -95,15 +96,15 @@ class StepExperiment : public FrontEnd {
   // Borrows the metrics.
   StepExperiment(const BenchStepOptions& options, Metrics& metrics) : options_(options), metrics_(metrics) {}
 
-  bool take_input(Scheduler& scheduler, double now) override {
+  bool take_input(Dispatcher& dispatcher, double now) override {
     if (unfinished_ > 0 || closed_) return false;
     if (samples_.size() == options_.sequences.size()) {
-      scheduler.close_input();
+      dispatcher.close_input();
       return closed_ = true;
     }
     unfinished_ = options_.sequences[samples_.size()];
     samples_.push_back({.sequences = unfinished_, .steps = {}});
-    for (int i = 0; i < unfinished_; ++i) scheduler.submit(request(now));
+    for (int i = 0; i < unfinished_; ++i) dispatcher.submit(request(now));
     own_before_ = metrics_.model(0).steps;
     before_s_ = 0;
     return true;
@@ -273,15 +274,15 @@ void bench(BenchStepOptions& options, Communicator world) {
   Job job(options.job, std::move(world));
   std::vector<double> exchanges_s;
   for (const int n : options.sequences)
-    exchanges_s.push_back(bare_exchange_s(job.mesh().world, job.progress(), n, options.steps));
+    exchanges_s.push_back(bare_exchange_s(job.mesh().job, job.progress(), n, options.steps));
   if (job.mesh().rank != 0) {
     run_worker(job);
     return;
   }
-  Scheduler scheduler = make_scheduler(job);
+  GroupSchedulers schedulers(job);
   Metrics metrics(job.models().names());
   StepExperiment experiment(options, metrics);
-  Engine(job, scheduler, experiment, metrics, now_s()).run();
+  Engine(job, schedulers.dispatcher(), experiment, metrics, now_s()).run();
   std::vector<StepCost> costs;
   for (std::size_t i = 0; i < exchanges_s.size(); ++i)
     costs.push_back(cost_of(experiment.samples()[i], exchanges_s[i]));

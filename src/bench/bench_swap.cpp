@@ -10,6 +10,7 @@
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/group_schedulers.h"
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
 #include "src/bench/link_probe.h"
@@ -72,7 +73,7 @@ SwapConditions conditions_of(const Job& job, const BenchSwapOptions& options, st
   conditions.device = job.device().name();
   conditions.link_gb_per_s = job.options().link_gb_per_s;
   conditions.page_bytes = job.plan().page_bytes;
-  conditions.frames = job.plan().frames;
+  conditions.frames = job.group_plan().frames;
   conditions.prompt_tokens = options.experiment.prompt_tokens;
   conditions.links = std::move(links);
   const int stage_ranks = std::min(job.mesh().shape.tp, job.plan().ranks_on_node);
@@ -83,9 +84,9 @@ SwapConditions conditions_of(const Job& job, const BenchSwapOptions& options, st
 }
 
 std::vector<SwapSample> run_experiment(Job& job, SwapExperiment& experiment) {
-  Scheduler scheduler = make_scheduler(job);
+  GroupSchedulers schedulers(job);
   Metrics metrics(job.models().names());
-  Engine(job, scheduler, experiment, metrics, now_s()).run();
+  Engine(job, schedulers.dispatcher(), experiment, metrics, now_s()).run();
   return experiment.samples();
 }
 
@@ -109,7 +110,7 @@ void bench(BenchSwapOptions& options, Communicator world) {
   Job job(options.job.options, std::move(world));
   std::unique_ptr<LinkProbe> probe;
   std::unique_ptr<SwapExperiment> experiment;
-  agreed(job.mesh().world, [&] {
+  agreed(job.mesh().job, [&] {
     probe = std::make_unique<LinkProbe>(job);
     if (reports) experiment = std::make_unique<SwapExperiment>(job, options.experiment);
   });

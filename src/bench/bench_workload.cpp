@@ -9,6 +9,7 @@
 #include "computron/comm/agreed.h"
 #include "computron/plan/virtual_run.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/group_schedulers.h"
 #include "computron/storage/files.h"
 #include "src/bench/commands.h"
 #include "src/bench/workload_experiment.h"
@@ -75,11 +76,11 @@ std::vector<std::vector<const ShardLayout*>> layouts_of(const Job& job) {
   return layouts;
 }
 
-// Leaves the scheduler as it ended, for what it learned.
-WorkloadOutcome run_really(Job& job, Scheduler& scheduler, const std::vector<Request>& requests) {
+// Leaves the dispatcher as it ended, for what its scheduler learned.
+WorkloadOutcome run_really(Job& job, Dispatcher& dispatcher, const std::vector<Request>& requests) {
   WorkloadExperiment experiment(requests);
   Metrics metrics(job.models().names());
-  Engine(job, scheduler, experiment, metrics, now_s()).run();
+  Engine(job, dispatcher, experiment, metrics, now_s()).run();
   WorkloadOutcome outcome{.latencies_s = latencies_of(experiment.completions()),
                           .bytes = experiment.link_bytes(),
                           .link_busy_s = experiment.link_busy_s(),
@@ -111,10 +112,11 @@ LearnedCosts learned_of(const CostModel& costs, const Job& job, const WorkloadOp
 PolicyComparison compare(Job& job, const WorkloadOptions& workload, const std::vector<Request>& requests) {
   PolicyComparison run{
       .policy = std::string(name_of(job.options().policy)), .real = {}, .virtual_time = {}, .costs = {}};
-  Scheduler scheduler = make_scheduler(job);
-  run.real = run_really(job, scheduler, requests);
-  run.virtual_time = run_in_virtual_time(job, scheduler.costs(), requests);
-  run.costs = learned_of(scheduler.costs(), job, workload);
+  GroupSchedulers schedulers(job);
+  run.real = run_really(job, schedulers.dispatcher(), requests);
+  const CostModel& costs = schedulers.dispatcher().scheduler(0).costs();
+  run.virtual_time = run_in_virtual_time(job, costs, requests);
+  run.costs = learned_of(costs, job, workload);
   return run;
 }
 
@@ -123,7 +125,7 @@ WorkloadConditions conditions_of(const Job& job, const BenchWorkloadOptions& opt
           .device = job.device().name(),
           .link_gb_per_s = job.options().link_gb_per_s,
           .page_bytes = job.plan().page_bytes,
-          .frames = job.plan().frames,
+          .frames = job.group_plan().frames,
           .resident = options.resident,
           .max_seqs = job.options().max_seqs,
           .workload = options.workload};

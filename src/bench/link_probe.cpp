@@ -36,7 +36,7 @@ LinkProbe::LinkProbe(Job& job)
 }
 
 void LinkProbe::measure(int rounds) {
-  const Communicator& world = job_.mesh().world;
+  const Communicator& world = job_.mesh().job;
   for (int round = 0; round < rounds; ++round) {
     const ModelId model = next_;
     next_ = (next_ + 1) % static_cast<ModelId>(layouts_.size());
@@ -77,7 +77,7 @@ std::vector<LinkRates> LinkProbe::gather() const {
   ByteWriter out;
   for (const auto* rates : {&rates_.plain, &rates_.fetch, &rates_.memory}) out.put_list(*rates);
   std::vector<LinkRates> all;
-  for (const std::vector<std::byte>& bytes : job_.mesh().world.all_gather(out.take())) {
+  for (const std::vector<std::byte>& bytes : job_.mesh().job.all_gather(out.take())) {
     ByteReader in(bytes);
     LinkRates& rates = all.emplace_back();
     for (auto* list : {&rates.plain, &rates.fetch, &rates.memory}) *list = in.get_list<double>();

@@ -57,11 +57,11 @@ void LoadRounds::read_parts(std::byte* fresh) const {
 // Seconds that `body` takes on the slowest rank.
 template <class Body>
 double LoadRounds::together(const Body& body) const {
-  job_.mesh().world.barrier();
+  job_.mesh().job.barrier();
   const double start = now_s();
   body();
   const double seconds = now_s() - start;
-  return 1e-9 * static_cast<double>(job_.mesh().world.all_reduce_max(static_cast<std::uint64_t>(1e9 * seconds)));
+  return 1e-9 * static_cast<double>(job_.mesh().job.all_reduce_max(static_cast<std::uint64_t>(1e9 * seconds)));
 }
 
 void LoadRounds::warm_up() {
@@ -93,7 +93,7 @@ LoadRound LoadRounds::measure() {
 
 LoadTimes LoadRounds::sum(const LoadTimes& mine) const {
   LoadTimes sum;
-  for (const std::vector<std::byte>& bytes : job_.mesh().world.all_gather(std::as_bytes(std::span(&mine, 1)))) {
+  for (const std::vector<std::byte>& bytes : job_.mesh().job.all_gather(std::as_bytes(std::span(&mine, 1)))) {
     LoadTimes one;
     std::memcpy(&one, bytes.data(), sizeof one);
     sum += one;

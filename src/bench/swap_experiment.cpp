@@ -31,16 +31,16 @@ SwapExperiment::SwapExperiment(const Job& job, const SwapExperimentOptions& opti
   }
 }
 
-bool SwapExperiment::take_input(Scheduler& scheduler, double now) {
+bool SwapExperiment::take_input(Dispatcher& dispatcher, double now) {
   if (outstanding_ || closed_) return false;
   if (answered_ == 2 * (options_.warmup + options_.requests)) {
-    scheduler.close_input();
+    dispatcher.close_input();
     return closed_ = true;
   }
   at_submit_ = so_far_;
   Request next = request();
   next.arrival_s = now;
-  scheduler.submit(std::move(next));
+  dispatcher.submit(std::move(next));
   return outstanding_ = true;
 }
 

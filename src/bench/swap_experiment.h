@@ -22,7 +22,7 @@ class SwapExperiment : public FrontEnd {
   // Borrows nothing of `job`. Error{kUsage} if a model's context is shorter than the prompt and a token.
   SwapExperiment(const Job& job, const SwapExperimentOptions& options);
 
-  bool take_input(Scheduler& scheduler, double now) override;
+  bool take_input(Dispatcher& dispatcher, double now) override;
   // ConfigError when the pool does not make the experiment: a first request found its model resident, or a second one
   // did not. Error{kInternal} when the two answers differ.
   void put_results(std::vector<Completion> completions, double now) override;

@@ -7,10 +7,10 @@
 
 namespace computron {
 
-bool WorkloadExperiment::take_input(Scheduler& scheduler, double /*now*/) {
+bool WorkloadExperiment::take_input(Dispatcher& dispatcher, double /*now*/) {
   if (closed_) return false;
-  for (Request& request : requests_) scheduler.submit(std::move(request));
-  scheduler.close_input();
+  for (Request& request : requests_) dispatcher.submit(std::move(request));
+  dispatcher.close_input();
   return closed_ = true;
 }
 

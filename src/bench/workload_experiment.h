@@ -12,7 +12,7 @@ class WorkloadExperiment : public FrontEnd {
  public:
   explicit WorkloadExperiment(std::vector<Request> requests) : requests_(std::move(requests)) {}
 
-  bool take_input(Scheduler& scheduler, double now) override;
+  bool take_input(Dispatcher& dispatcher, double now) override;
   // ConfigError when a request failed.
   void put_results(std::vector<Completion> completions, double now) override;
   void step_done(const std::vector<Report>& reports, double now) override;

@@ -49,9 +49,23 @@ PolicyChoice parse_policy(const std::string& text) {
   throw Error(ExitCode::kUsage, fmt::format("unknown policy '{}' (known: fifo, balanced, throughput)", text));
 }
 
-void JobArguments::complete() {
+// A placement may bring its own model list.
+void JobArguments::read_models() {
   options.models = model_list.empty() ? parse_model_arguments(models) : read_model_list(model_list);
+  if (!placement.empty()) {
+    Placement file = read_placement(placement);
+    options.placement = std::move(file.groups);
+    if (!file.models.empty() && !options.models.empty()) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("placement '{}' has models of its own: give no --model and no --models", placement));
+    }
+    if (!file.models.empty()) options.models = std::move(file.models);
+  }
   if (options.models.empty()) throw Error(ExitCode::kUsage, "no models: give --model ID=FILE or --models FILE");
+}
+
+void JobArguments::complete() {
+  read_models();
   if (!device_memory.empty()) options.device_memory_bytes = size_of("--device-memory", device_memory);
   if (!page_size.empty()) options.page_bytes = size_of("--page-size", page_size);
   if (!idle.empty()) options.idle = IdlePolicy::parse(idle);
@@ -105,6 +119,16 @@ void add_job_options(CLI::App& app, JobArguments& a) {
                  "--threads", "--idle"});
   group_options(app, "Memory", {"--device-memory", "--page-size", "--host-pages", "--host-cache", "--verify-swap"});
   group_options(app, "Scheduling", {"--policy", "--max-wait"});
+}
+
+void add_group_options(CLI::App& app, JobArguments& a) {
+  auto* placement =
+      app.add_option("--placement", a.placement,
+                     "Which models are served by which ranks: a JSON file of groups with tp, pp and models each");
+  app.add_option("--groups", a.options.groups, "Equal groups of tp x pp ranks, each with every model (default: 1)")
+      ->check(CLI::PositiveNumber);
+  for (const char* of_all : {"--tp", "--pp", "--groups"}) placement->excludes(app.get_option(of_all));
+  group_options(app, "Mesh and devices", {"--groups", "--placement"});
 }
 
 }  // namespace computron

@@ -31,7 +31,7 @@ Communicators make_communicators(TransportKind kind, const Mesh& mesh, Device& d
                                  const CommunicatorSizes& sizes, Trace* trace) {
   if (kind == TransportKind::kDirect) return make_nccl_communicators(mesh, device, progress, sizes, trace);
   Communicators communicators;
-  agreed(mesh.world, [&] {
+  agreed(mesh.group, [&] {
     communicators = kind == TransportKind::kHost ? make_host_communicators(mesh, progress, sizes, trace)
                                                  : make_staged_communicators(mesh, device, progress, sizes, trace);
   });

@@ -40,7 +40,7 @@ class MpiStageTransfer final : public StageTransfer {
     ensure(count <= out.data.size(), "activations larger than the transfer buffers");
     progress_.wait_until([&out] { return out.request.done(); });
     std::copy_n(data, count, out.data.data());
-    out.request = mesh_.world.send(std::as_bytes(std::span(out.data).first(count)),
+    out.request = mesh_.group.send(std::as_bytes(std::span(out.data).first(count)),
                                    mesh_.shape.rank_of(mesh_.stage + 1, mesh_.t), tags::kActivation);
   }
 
@@ -48,7 +48,7 @@ class MpiStageTransfer final : public StageTransfer {
     const std::size_t bytes = count * sizeof(float);
     const TraceSpan span(trace_, TraceTrack::kCommunication, "receive activation", {}, {"bytes", bytes});
     const double begin_s = now_s();
-    MessageRequest request = mesh_.world.receive(std::as_writable_bytes(std::span(data, count)),
+    MessageRequest request = mesh_.group.receive(std::as_writable_bytes(std::span(data, count)),
                                                  mesh_.shape.rank_of(mesh_.stage - 1, mesh_.t), tags::kActivation);
     progress_.wait_until([&request] { return request.done(); });
     waited_s_ += now_s() - begin_s;

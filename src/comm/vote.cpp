@@ -5,8 +5,8 @@
 
 namespace computron {
 
-VoteError::VoteError(ExitCode code, int rank, const std::string& host, const std::string& reason)
-    : Error(code, fmt::format("rank {} {}: {}", rank, host, reason)), rank_(rank), reason_(reason) {}
+VoteError::VoteError(ExitCode code, int rank, const std::string& host, const std::string& reason, bool is_own)
+    : Error(code, fmt::format("rank {} {}: {}", rank, host, reason)), rank_(rank), reason_(reason), is_own_(is_own) {}
 
 namespace {
 
@@ -18,12 +18,12 @@ std::vector<std::byte> encode(const Error& error) {
   return out.take();
 }
 
-[[noreturn]] void throw_decoded(int rank, std::span<const std::byte> bytes) {
+[[noreturn]] void throw_decoded(int rank, std::span<const std::byte> bytes, bool is_own) {
   ByteReader in(bytes);
   const auto code = static_cast<ExitCode>(in.get<std::int32_t>());
   const std::string host = in.get_string();
   const std::string reason = in.get_string();
-  throw VoteError(code, rank, host, reason);
+  throw VoteError(code, rank, host, reason, is_own);
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ void vote(const Communicator& world, const Error* mine) {
   if (failed == 0) return;
   const int lowest = world.size() - static_cast<int>(failed);
   const bool speaks = world.rank() == lowest;
-  throw_decoded(lowest, world.broadcast(speaks ? encode(*mine) : std::vector<std::byte>{}, lowest));
+  throw_decoded(lowest, world.broadcast(speaks ? encode(*mine) : std::vector<std::byte>{}, lowest), speaks);
 }
 
 }  // namespace computron

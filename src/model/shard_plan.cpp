@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace computron {
 namespace {
@@ -49,6 +50,21 @@ std::vector<int> try_cut(double limit, const ModelConfig& c, const Weights& w, i
     firsts.push_back(firsts.back() + std::min(room, wanted));
   }
   return firsts.back() == c.layers ? firsts : std::vector<int>{};
+}
+
+// As cut_layers(), of stages that have so many layers each.
+std::vector<int> first_layers(const ModelConfig& config, int pp, std::span<const int> stage_layers) {
+  std::vector<int> firsts{0};
+  std::string text;
+  for (const int layers : stage_layers) {
+    firsts.push_back(firsts.back() + layers);
+    text += fmt::format("{}{}", text.empty() ? "" : " + ", layers);
+  }
+  if (std::cmp_not_equal(stage_layers.size(), pp) || firsts.back() != config.layers) {
+    throw ConfigError(
+        fmt::format("stages of {} layers do not make {} stages of {} layers together", text, pp, config.layers));
+  }
+  return firsts;
 }
 
 class PlanBuilder {
@@ -290,9 +306,11 @@ std::vector<PartSlice> TensorPart::slices(int t) const {
 
 int ShardPlan::real_vocab(int t) const { return std::clamp(config.vocab - first_token(t), 0, vocab); }
 
-ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage, bool reproducible) {
+ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage, bool reproducible,
+                          std::span<const int> stage_layers) {
   check_fits(config, mesh);
-  const std::vector<int> firsts = cut_layers(config, mesh.pp);
+  const std::vector<int> firsts =
+      stage_layers.empty() ? cut_layers(config, mesh.pp) : first_layers(config, mesh.pp, stage_layers);
   const HeadCut cut = cut_heads(config, mesh.tp);
   if (reproducible) check_reproducible(config, mesh, cut);
   const int k_slices = reproducible ? kKSlices / mesh.tp : 1;

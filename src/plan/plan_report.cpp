@@ -48,21 +48,25 @@ void PlanRecorder::note_fetches(const Step& step) {
   }
 }
 
-Plan PlanRecorder::finish(const VirtualRun& run, const VirtualMesh& mesh) {
-  plan_.end_s = run.end_s;
-  plan_.swaps = run.swaps;
-  plan_.exposed_s = run.exposed_s;
-  plan_.requests = run.completions.size();
-  plan_.refused = static_cast<std::size_t>(std::count_if(run.completions.begin(), run.completions.end(),
-                                                         [](const Completion& c) { return !c.error_code.empty(); }));
+Plan PlanRecorder::finish(const VirtualRun& run, std::size_t group, const VirtualMesh& mesh) {
+  const VirtualRun::Group& of_group = run.groups.at(group);
+  plan_.end_s = of_group.end_s;
+  plan_.swaps = of_group.swaps;
+  plan_.exposed_s = of_group.exposed_s;
+  for (const Completion& completion : run.completions) {
+    if (completion.group != group) continue;
+    ++plan_.requests;
+    plan_.refused += completion.error_code.empty() ? 0 : 1;
+  }
   for (std::size_t stage = 0; stage < layouts_.front().size(); ++stage) {
     plan_.link_busy_s = std::max(plan_.link_busy_s, mesh.busy_s(stage));
   }
   return std::move(plan_);
 }
 
-std::string format_plan(const Plan& plan, const std::vector<std::string>& names, const CostOptions& costs,
-                        std::size_t max_periods) {
+namespace {
+
+std::string table(const Plan& plan, const std::vector<std::string>& names, std::size_t max_periods) {
   std::string text = fmt::format("{:>10}{:>10}  {:<24}{:>8}{:>10}{:>14}{:>12}\n", "from s", "to s", "model", "passes",
                                  "tokens", "fetched/rank", "waiting s");
   for (std::size_t i = 0; i < std::min(plan.periods.size(), max_periods); ++i) {
@@ -70,13 +74,45 @@ std::string format_plan(const Plan& plan, const std::vector<std::string>& names,
   }
   if (plan.periods.size() > max_periods)
     text += fmt::format("... and {} turns more\n", plan.periods.size() - max_periods);
-  text += fmt::format(
+  return text;
+}
+
+std::string sums(const Plan& plan) {
+  return fmt::format(
       "{} requests ({} refused) in {:.3f} s: {} swaps move {}; links busy {:.3f} s, compute waits {:.3f} s for pages\n",
       plan.requests, plan.refused, plan.end_s, plan.swaps, format_size(plan.fetched_bytes), plan.link_busy_s,
       plan.exposed_s);
-  text += fmt::format("at {:.2f} GB/s a link, {:.2f} GB/s of weights and {:.1f} GFLOP/s a rank\n",
-                      1e-9 * costs.link_bytes_per_s, 1e-9 * costs.memory_bytes_per_s, 1e-9 * costs.flops_per_s);
-  return text;
+}
+
+std::string rates(const CostOptions& costs) {
+  return fmt::format("at {:.2f} GB/s a link, {:.2f} GB/s of weights and {:.1f} GFLOP/s a rank\n",
+                     1e-9 * costs.link_bytes_per_s, 1e-9 * costs.memory_bytes_per_s, 1e-9 * costs.flops_per_s);
+}
+
+}  // namespace
+
+std::string format_plan(const Plan& plan, const std::vector<std::string>& names, const CostOptions& costs,
+                        std::size_t max_periods) {
+  return table(plan, names, max_periods) + sums(plan) + rates(costs);
+}
+
+std::string format_group_plan(const std::string& group, const Plan& plan, const std::vector<std::string>& names,
+                              std::size_t max_periods) {
+  return group + "\n" + table(plan, names, max_periods) + sums(plan);
+}
+
+std::string format_sum(const std::vector<Plan>& plans, const CostOptions& costs) {
+  Plan all;
+  for (const Plan& plan : plans) {
+    all.end_s = std::max(all.end_s, plan.end_s);
+    all.swaps += plan.swaps;
+    all.fetched_bytes += plan.fetched_bytes;
+    all.link_busy_s = std::max(all.link_busy_s, plan.link_busy_s);
+    all.exposed_s = std::max(all.exposed_s, plan.exposed_s);
+    all.requests += plan.requests;
+    all.refused += plan.refused;
+  }
+  return fmt::format("all {} groups\n", plans.size()) + sums(all) + rates(costs);
 }
 
 }  // namespace computron

@@ -136,6 +136,12 @@ GroupMetrics group_metrics(const std::string& id, const Field& field) {
   return group;
 }
 
+// "group 1 (tp 2 × pp 1, from rank 2)".
+std::string name_of_group(std::size_t index, const Field& group) {
+  return fmt::format("group {} (tp {} × pp {}, from rank {})", index, group.at("tp").ranks(), group.at("pp").ranks(),
+                     group.at("first_rank").count());
+}
+
 void read_info(const Field& root, RunMetrics& run) {
   run.wall_s = root.at("wall_s").amount();
   const Field mesh = root.at("mesh"), link = root.at("link");
@@ -197,6 +203,11 @@ RunMetrics parse_run_metrics(std::string_view text, const std::string& file) {
   if (root.has("open")) run.job.unfinished = counts(root.at("open"));
   root.at("models").each_named(
       [&](const std::string& id, const Field& field) { run.models.push_back(group_metrics(id, field)); });
+  if (root.has("groups")) {
+    root.at("groups").each([&](const Field& group) {
+      run.rank_groups.push_back(group_metrics(name_of_group(run.rank_groups.size(), group), group));
+    });
+  }
   read_additions(root, run);
   return run;
 }

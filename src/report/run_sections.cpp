@@ -217,6 +217,9 @@ std::string run_summary(const RunMetrics& run, const std::optional<RunTrace>& tr
 std::string model_table(const RunMetrics& run) {
   std::string rows = model_row("all models", "", run.job);
   for (const GroupMetrics& model : run.models) rows += model_row(model.id, "models." + model.id + ".", model);
+  for (std::size_t g = 0; g < run.rank_groups.size(); ++g) {
+    rows += model_row(run.rank_groups[g].id, fmt::format("groups.{}.", g), run.rank_groups[g]);
+  }
   return fmt::format(
       "<div class=\"scroll\"><table>\n<thead>{}</thead>\n<tbody>\n{}</tbody></table></div>\n"
       "<p class=\"note\">First token and latency count from a request's arrival; percentiles by nearest rank. Moved: "

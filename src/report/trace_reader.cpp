@@ -21,7 +21,7 @@ constexpr double kLongest_s = 1e9;  // some thirty years
 // What of an event is looked at.
 struct Event {
   enum Text { kPhase, kName, kModel, kHost, kArgName, kTexts };
-  enum Number { kPid, kTid, kTime, kDuration, kRows, kBytes, kDropped, kClockError, kNumbers };
+  enum Number { kPid, kTid, kTime, kDuration, kRows, kBytes, kDropped, kClockError, kGroup, kNumbers };
   std::array<std::string, kTexts> texts;
   std::array<double, kNumbers> numbers;
 
@@ -49,7 +49,8 @@ constexpr Slot kSlots[] = {{"ph", true, Event::kPhase},
                            {"args.rows", false, Event::kRows},
                            {"args.bytes", false, Event::kBytes},
                            {"args.dropped_events", false, Event::kDropped},
-                           {"args.clock_error_s", false, Event::kClockError}};
+                           {"args.clock_error_s", false, Event::kClockError},
+                           {"args.group", false, Event::kGroup}};
 
 // Keeps what is wanted of a trace, event by event.
 class Keeper {
@@ -99,6 +100,9 @@ class Keeper {
     } else if (name == "computron_rank") {
       RankSpans& rank = trace_.ranks[rank_of(event)];
       rank.host = event.texts[Event::kHost];
+      if (!std::isnan(event.numbers[Event::kGroup])) {
+        rank.group = static_cast<int>(number(event, Event::kGroup, "args.group", 0, kMaxRank));
+      }
       rank.dropped = static_cast<std::uint64_t>(number(event, Event::kDropped, "args.dropped_events", 0, 1e15));
       rank.clock_error_s = number(event, Event::kClockError, "args.clock_error_s", -kLongest_s, kLongest_s);
       known_[rank_of(event)] = true;

@@ -54,7 +54,8 @@ void add_parts(const std::string& what, const std::map<std::uint32_t, Times>& by
 
 void add_lanes(const RankView& view, const RunTrace& trace, const ModelColours& colours, std::size_t columns,
                std::vector<Lane>& lanes) {
-  const std::string rank = fmt::format("rank {}", view.rank);
+  const std::string group = view.spans->group ? fmt::format(" (group {})", *view.spans->group) : std::string();
+  const std::string rank = fmt::format("rank {}{}", view.rank, group);
   Lane compute{rank + " computes", {}, true}, copy{"copies", {}, false};
   add_parts(rank + " computes", view.activity.compute, trace, colours, columns, compute);
   compute.parts.push_back(

@@ -33,23 +33,25 @@ void Outbox::poll() {
 }
 
 std::vector<std::uint64_t> StepSender::send(const Step& step) {
-  std::vector<std::uint64_t> digests(static_cast<std::size_t>(mesh_.shape.pp));
-  for (int rank = 1; rank < mesh_.shape.ranks(); ++rank) {
-    const int stage = mesh_.shape.stage_of(rank);
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(group_.shape.pp));
+  for (int r = 0; r < group_.shape.ranks(); ++r) {
+    const int rank = group_.job_rank(r);
+    if (rank == 0) continue;
+    const int stage = group_.shape.stage_of(r);
     std::vector<std::byte> body = step.encode(stage);
     std::uint64_t& digest = digests[static_cast<std::size_t>(stage)];
     if (digest == 0) digest = digest64(body);
     const auto length = static_cast<Length>(body.size());
     if (body.size() > kLargestInFragments) {
-      outbox_.send(mesh_.world, bytes_of(length | kComesWhole), rank, tags::kStep);
-      outbox_.send(mesh_.world, std::move(body), rank, tags::kLargeStep);
+      outbox_.send(job_, bytes_of(length | kComesWhole), rank, tags::kStep);
+      outbox_.send(job_, std::move(body), rank, tags::kLargeStep);
       continue;
     }
     std::vector<std::byte> message = bytes_of(length);
     message.insert(message.end(), body.begin(), body.end());
     for (std::size_t at = 0; at < message.size(); at += kFragmentBytes) {
       const std::size_t end = std::min(at + kFragmentBytes, message.size());
-      outbox_.send(mesh_.world, {message.begin() + at, message.begin() + end}, rank, tags::kStep);
+      outbox_.send(job_, {message.begin() + at, message.begin() + end}, rank, tags::kStep);
     }
   }
   return digests;
@@ -58,7 +60,7 @@ std::vector<std::uint64_t> StepSender::send(const Step& step) {
 StepReceiver::StepReceiver(const Mesh& mesh, int steps_in_flight) : mesh_(mesh) {
   for (int i = 0; i < steps_in_flight + 1; ++i) {
     Slot& slot = ring_.emplace_back(Slot{std::vector<std::byte>(kFragmentBytes), {}});
-    slot.request = mesh_.world.receive(slot.bytes, 0, tags::kStep);
+    slot.request = mesh_.job.receive(slot.bytes, 0, tags::kStep);
   }
 }
 
@@ -73,7 +75,7 @@ std::optional<Step> StepReceiver::poll() {
     Slot slot = std::move(ring_.front());
     ring_.pop_front();
     const bool whole = take_fragment(std::span<const std::byte>(slot.bytes).first(slot.request.received_bytes()));
-    slot.request = mesh_.world.receive(slot.bytes, 0, tags::kStep);
+    slot.request = mesh_.job.receive(slot.bytes, 0, tags::kStep);
     ring_.push_back(std::move(slot));
     if (large_) return std::nullopt;
     if (whole) return decode_message();
@@ -94,7 +96,7 @@ bool StepReceiver::take_fragment(std::span<const std::byte> fragment) {
     fragment = fragment.subspan(sizeof length);
     if ((length & kComesWhole) != 0) {
       message_.resize(length & ~kComesWhole);
-      large_ = mesh_.world.receive(message_, 0, tags::kLargeStep);
+      large_ = mesh_.job.receive(message_, 0, tags::kLargeStep);
       return false;
     }
     missing_ = length;
@@ -107,19 +109,20 @@ bool StepReceiver::take_fragment(std::span<const std::byte> fragment) {
 }
 
 void ReportCollector::expect(const Step& step, std::vector<StateDigest> expected) {
-  const int ranks = mesh_.shape.ranks();
+  const int ranks = group_.shape.ranks();
   Pending& pending = pending_.emplace_back();
   pending.step = step.id;
   pending.expected = std::move(expected);
   pending.buffers.resize(ranks);
   pending.requests.resize(ranks);
   pending.reports.resize(ranks);
-  for (int rank = 1; rank < ranks; ++rank) {
-    const bool samples = rank == mesh_.shape.rank_of(mesh_.shape.pp - 1, 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (is_own(rank)) continue;
+    const bool samples = rank == group_.sampler();
     pending.buffers[rank].resize(samples
                                      ? Report::max_bytes(step.logit_rows(), step.encoded_rows(), step.encoded_values())
                                      : Report::max_bytes(0));
-    pending.requests[rank] = mesh_.world.receive(pending.buffers[rank], rank, tags::kReport);
+    pending.requests[rank] = job_.receive(pending.buffers[rank], group_.job_rank(rank), tags::kReport);
   }
 }
 
@@ -141,10 +144,10 @@ void ReportCollector::put_own(Report report) {
 std::optional<std::vector<Report>> ReportCollector::poll() {
   if (pending_.empty()) return std::nullopt;
   Pending& oldest = pending_.front();
-  bool complete = oldest.reports[0].has_value();
-  for (int rank = 1; rank < mesh_.shape.ranks(); ++rank) {
+  bool complete = true;
+  for (int rank = 0; rank < group_.shape.ranks(); ++rank) {
     std::optional<Report>& report = oldest.reports[rank];
-    if (!report && oldest.requests[rank].done()) {
+    if (!report && !is_own(rank) && oldest.requests[rank].done()) {
       report = Report::decode(std::span(oldest.buffers[rank]).first(oldest.requests[rank].received_bytes()));
       check(oldest, rank);
     }
@@ -161,20 +164,25 @@ void ReportCollector::check(const Pending& pending, int rank) const {
   const Report& report = *pending.reports[rank];
   if (report.step != pending.step) {
     throw Error(ExitCode::kInternal,
-                fmt::format("rank {} reports step {} where step {} was due", rank, report.step, pending.step));
+                fmt::format("{} reports step {} where step {} was due", name_of(rank), report.step, pending.step));
   }
-  const auto stage = static_cast<std::size_t>(mesh_.shape.stage_of(rank));
-  if (rank > 0 && report.received != pending.sent.at(stage)) {
+  const auto stage = static_cast<std::size_t>(group_.shape.stage_of(rank));
+  if (!is_own(rank) && report.received != pending.sent.at(stage)) {
     throw Error(ExitCode::kInternal,
-                fmt::format("rank {} received another step {} than rank 0 sent: digest {:016x}, not {:016x}", rank,
+                fmt::format("{} received another step {} than rank 0 sent: digest {:016x}, not {:016x}", name_of(rank),
                             pending.step, report.received, pending.sent[stage]));
   }
   const StateDigest& expected = pending.expected[stage];
   const std::string field = expected.first_difference(report.digest);
   if (!field.empty()) {
     throw Error(ExitCode::kInternal,
-                fmt::format("rank {} disagrees with rank 0 after step {}: {} differ", rank, pending.step, field));
+                fmt::format("{} disagrees with rank 0 after step {}: {} differ", name_of(rank), pending.step, field));
   }
+}
+
+std::string ReportCollector::name_of(int rank) const {
+  const std::string name = fmt::format("rank {}", group_.job_rank(rank));
+  return names_group_ ? fmt::format("{} (group {})", name, group_.index) : name;
 }
 
 }  // namespace computron

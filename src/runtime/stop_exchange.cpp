@@ -19,7 +19,7 @@ std::vector<std::byte> message(int stops, unsigned what, int status_requests) {
 }  // namespace
 
 StopTeller::StopTeller(const Mesh& mesh)
-    : mesh_(mesh), question_(1), asked_(mesh.world.receive(question_, 0, tags::kStop)) {}
+    : mesh_(mesh), question_(1), asked_(mesh.job.receive(question_, 0, tags::kStop)) {}
 
 void StopTeller::poll(int stops, bool only_warned, int status_requests) {
   const bool answer = !answered_ && asked_.done();
@@ -28,19 +28,19 @@ void StopTeller::poll(int stops, bool only_warned, int status_requests) {
     told_status_ = status_requests;
     answered_ |= answer;
     const unsigned what = (only_warned ? kWarning : 0u) | (answer ? kAnswer : 0u);
-    outbox_.send(mesh_.world, message(stops, what, status_requests), 0, tags::kStop);
+    outbox_.send(mesh_.job, message(stops, what, status_requests), 0, tags::kStop);
   }
   if (!outbox_.empty()) outbox_.poll();
 }
 
-StopListener::StopListener(const Mesh& mesh) : mesh_(mesh), ranks_(static_cast<std::size_t>(mesh.shape.ranks() - 1)) {
-  for (int rank = 1; rank < mesh.shape.ranks(); ++rank) post(rank);
+StopListener::StopListener(const Mesh& mesh) : mesh_(mesh), ranks_(static_cast<std::size_t>(mesh.job.size() - 1)) {
+  for (int rank = 1; rank < mesh.job.size(); ++rank) post(rank);
 }
 
 void StopListener::post(int rank) {
   Rank& entry = ranks_[static_cast<std::size_t>(rank - 1)];
   entry.bytes.resize(3);
-  entry.request = mesh_.world.receive(entry.bytes, rank, tags::kStop);
+  entry.request = mesh_.job.receive(entry.bytes, rank, tags::kStop);
 }
 
 int StopListener::poll() {
@@ -61,8 +61,8 @@ int StopListener::poll() {
 }
 
 void StopListener::ask() {
-  for (int rank = 1; rank < mesh_.shape.ranks(); ++rank) {
-    outbox_.send(mesh_.world, {std::byte{0}}, rank, tags::kStop);
+  for (int rank = 1; rank < mesh_.job.size(); ++rank) {
+    outbox_.send(mesh_.job, {std::byte{0}}, rank, tags::kStop);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "computron/requests/result_format.h"
@@ -27,28 +28,28 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
       queues_(models_.size()),
       status_writer_(options.status_file) {}
 
-bool BatchFrontEnd::take_input(Scheduler& scheduler, double now) {
+bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
   if (closed_) return false;
   bool took = false;
-  while (room(scheduler)) {
+  while (room(dispatcher)) {
     std::optional<IncomingRequest> incoming = reader_.poll();
     if (!incoming) break;
-    take(std::move(*incoming), scheduler, now);
+    take(std::move(*incoming), dispatcher, now);
     took = true;
   }
   if (took || !reader_.finished()) return took;
-  const bool ends = note_input_end(scheduler);
-  if (!suspects_.empty()) return take_suspect(scheduler, now) || ends;
-  scheduler.close_input();
+  const bool ends = note_input_end(dispatcher);
+  if (!suspects_.empty()) return take_suspect(dispatcher, now) || ends;
+  dispatcher.close_input();
   return closed_ = true;
 }
 
 // Before anything can be complete. The scheduler learns it though suspects are still to come: they wait for what it
 // has, so it must not wait for them. False if it was known before.
-bool BatchFrontEnd::note_input_end(Scheduler& scheduler) {
+bool BatchFrontEnd::note_input_end(Dispatcher& dispatcher) {
   if (std::exchange(input_ended_, true)) return false;
   if (const auto bytes = reader_.spooled_bytes()) writer_.note_input_end(*bytes);
-  scheduler.note_input_end();
+  dispatcher.note_input_end();
   return true;
 }
 
@@ -57,10 +58,10 @@ std::string BatchFrontEnd::unfinished() const {
                      unfinished_lines_.size(), suspects_.size(), reader_.finished() ? "has ended" : "is open");
 }
 
-bool BatchFrontEnd::room(const Scheduler& scheduler) { return !scheduler.is_full() && writer_.has_room(); }
+bool BatchFrontEnd::room(const Dispatcher& dispatcher) { return !dispatcher.is_full() && writer_.has_room(); }
 
 // A line that is no request has its result at once.
-void BatchFrontEnd::take(IncomingRequest incoming, Scheduler& scheduler, double now) {
+void BatchFrontEnd::take(IncomingRequest incoming, Dispatcher& dispatcher, double now) {
   writer_.note_line(incoming.line, incoming.key);
   if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) return fail(incoming, *failure);
   if (writer_.history().given_up(incoming.line)) {
@@ -70,7 +71,7 @@ void BatchFrontEnd::take(IncomingRequest incoming, Scheduler& scheduler, double 
     suspects_.push_back(std::move(incoming));
     return;
   }
-  submit(std::move(incoming), scheduler, now);
+  submit(std::move(incoming), dispatcher, now);
 }
 
 void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& failure) {
@@ -79,16 +80,16 @@ void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& 
 }
 
 // The next one, once no other line is unfinished.
-bool BatchFrontEnd::take_suspect(Scheduler& scheduler, double now) {
+bool BatchFrontEnd::take_suspect(Dispatcher& dispatcher, double now) {
   if (!unfinished_lines_.empty()) return false;
   IncomingRequest incoming = std::move(suspects_.front());
   suspects_.pop_front();
   alone_ = true;
-  submit(std::move(incoming), scheduler, now);
+  submit(std::move(incoming), dispatcher, now);
   return true;
 }
 
-void BatchFrontEnd::submit(IncomingRequest incoming, Scheduler& scheduler, double now) {
+void BatchFrontEnd::submit(IncomingRequest incoming, Dispatcher& dispatcher, double now) {
   const RequestId line = incoming.line;
   const std::size_t count = std::get<RequestParts>(incoming.content).size();
   UnfinishedLine& unfinished =
@@ -99,7 +100,7 @@ void BatchFrontEnd::submit(IncomingRequest incoming, Scheduler& scheduler, doubl
   ++queues_[unfinished.model].waiting;
   for (Request& request : parts) {
     if (!options_.replay) request.arrival_s = options_.live ? now : 0;
-    scheduler.submit(std::move(request));
+    dispatcher.submit(std::move(request));
   }
 }
 
@@ -149,7 +150,7 @@ void BatchFrontEnd::show(const Activity& activity, double now) {
 
 // Once a second what rates are taken from and the status file; the status on request.
 void BatchFrontEnd::update_status(const Activity& activity, double now) {
-  scheduler_ = activity.scheduler;
+  dispatcher_ = activity.dispatcher;
   if (past_.empty() || now >= past_.back().time_s + 1) {
     if (past_.size() > kPastSeconds) past_.pop_front();
     if (status_writer_.has_file()) status_writer_.put(status(activity, now), /*print=*/false);
@@ -173,21 +174,25 @@ JobStatus BatchFrontEnd::status(const Activity& activity, double now) {
                    .before = past_.empty() ? JobCounts{} : past_.front(),
                    .total = state.total,
                    .total_known = state.total_known,
-                   .failed = metrics_.failed(),
-                   .running = state.model,
-                   .swapping = state.swapping};
+                   .failed = metrics_.failed()};
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const auto model = static_cast<ModelId>(i);
-    const ModelMetrics& metrics = metrics_.model(model);
-    status.models.push_back({models_[i].id, queues_[i], metrics.requests_ok + metrics.requests_failed,
-                             activity.scheduler != nullptr ? activity.scheduler->resident_ratio(model) : 0});
+    status.models.push_back({models_[i].id, queues_[i], metrics_.finished(model),
+                             activity.dispatcher != nullptr ? activity.dispatcher->resident_ratio(model) : 0});
+  }
+  for (const GroupActivity& group : activity.groups) {
+    GroupStatus& of_group = status.groups.emplace_back();
+    if (activity.dispatcher != nullptr) of_group.open = activity.dispatcher->open_requests(status.groups.size() - 1);
+    if (!group.running) continue;
+    of_group.running = models_[*group.running].id;
+    of_group.swapping = group.swapping;
   }
   return status;
 }
 
 void BatchFrontEnd::end_status(const char* end, double now) {
   if (!status_writer_.has_file()) return;
-  JobStatus last = status({.scheduler = scheduler_}, now);
+  JobStatus last = status({.dispatcher = dispatcher_}, now);
   last.end = end;
   status_writer_.put(std::move(last), /*print=*/false);
 }
@@ -209,8 +214,17 @@ ProgressLine::State BatchFrontEnd::progress(const Activity& activity) {
           .total = reader_.lines_seen() - reader_.lines_skipped(),
           .total_known = reader_.finished(),
           .generated_tokens = generated_tokens_,
-          .model = activity.running ? models_[*activity.running].id : std::string(),
-          .swapping = activity.swapping};
+          .model = running_models(activity),
+          .swapping = std::ranges::any_of(activity.groups, &GroupActivity::swapping)};
+}
+
+// Of the groups, in their order.
+std::string BatchFrontEnd::running_models(const Activity& activity) const {
+  std::string names;
+  for (const GroupActivity& group : activity.groups) {
+    if (group.running) names += (names.empty() ? "" : ", ") + models_[*group.running].id;
+  }
+  return names;
 }
 
 }  // namespace computron

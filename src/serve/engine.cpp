@@ -12,25 +12,34 @@
 
 namespace computron {
 
-Engine::Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s,
+namespace {
+
+constexpr double kDecideFor_s = 100e-6;  // in a row, before rank 0 goes back to what it computes
+constexpr double kBetweenLooks_s = 0.01;
+
+std::vector<int> group_of_rank(const Mesh& mesh) {
+  std::vector<int> groups;
+  for (const RankGroup& group : mesh.groups) groups.insert(groups.end(), group.shape.ranks(), group.index);
+  return groups;
+}
+
+}  // namespace
+
+Engine::Engine(Job& job, Dispatcher& dispatcher, FrontEnd& front_end, Metrics& metrics, double start_s,
                const Drain& drain, const JobHeartbeat& heartbeat)
     : job_(job),
-      scheduler_(scheduler),
+      dispatcher_(dispatcher),
       front_end_(front_end),
       metrics_(metrics),
       start_s_(start_s),
-      sender_(job.mesh()),
-      collector_(job.mesh()),
+      activity_(job.mesh().groups.size()),
       heartbeat_(heartbeat),
       stops_(job.mesh()),
-      drain_(drain),
-      times_(job.mesh().shape.ranks()) {
-  const std::size_t models = job.models().size();
-  shard_bytes_.assign(models, std::vector<std::uint64_t>(job.mesh().shape.pp, 0));
-  for (RankTimes& rank : times_) {
-    rank.busy_by_model.assign(models, 0);
-    rank.exposed_by_model.assign(models, 0);
+      drain_(drain) {
+  for (const RankGroup& group : job.mesh().groups) {
+    groups_.emplace_back(job, group, dispatcher.scheduler(static_cast<std::size_t>(group.index)), metrics);
   }
+  heartbeat_.form_groups(group_of_rank(job.mesh()));
 }
 
 double Engine::now() const { return now_s() - start_s_; }
@@ -39,7 +48,7 @@ bool Engine::run() {
   job_.progress().set_hook([this] { poll(); });
   heartbeat_.enter(SignOfLife::kServe);
   Idler idler(job_.progress().idle());
-  while ((!all_done_ && !stopping_) || !in_flight_.empty()) {
+  while ((!dispatcher_.all_done() && !stopping_) || any_in_flight()) {
     bool progressed = take_input();
     progressed |= poll();
     progressed |= put_results();
@@ -48,25 +57,31 @@ bool Engine::run() {
     front_end_.check();
     progressed ? idler.reset() : idler.pause();
   }
+  const bool all_done = dispatcher_.all_done();
   put_results();
   heartbeat_.enter(SignOfLife::kFinish);
-  if (all_done_) {
+  if (all_done) {
     front_end_.finish(now());
   } else {
     heartbeat_.run_beside([this] { front_end_.stop(/*in_order=*/true, now()); });
   }
-  shut_down(all_done_ ? Step::kShutdown : Step::kStop);
-  return all_done_;
+  shut_down(all_done ? Step::kShutdown : Step::kStop);
+  return all_done;
+}
+
+bool Engine::any_in_flight() const {
+  return std::ranges::any_of(groups_, [](const GroupEngine& group) { return !group.in_flight().empty(); });
 }
 
 // Also the progress hook: steps may be sent and their fetches started while another step is executed here.
 bool Engine::poll() {
   heartbeat_.poll();
   look_for_stop();
-  sender_.poll();
+  for (GroupEngine& group : groups_) group.poll();
   job_.executor().poll();
   bool progressed = take_reports();
   progressed |= dispatch();
+  progressed |= send_held();
   front_end_.show(activity(), now());
   return progressed;
 }
@@ -77,7 +92,7 @@ void Engine::look_for_stop() {
   const int signals = std::max(stop_signals(), stops_.poll());
   if (signals == 0) return;
   if (!stopping_) begin_to_stop();
-  if (in_flight_.empty()) return;
+  if (!any_in_flight()) return;
   if (signals > 1) leave(/*in_order=*/true);
   const bool all_there = stops_.all_answered();
   if (now() > leave_at_s_ || (too_late_ && all_there)) leave(all_there);
@@ -85,10 +100,11 @@ void Engine::look_for_stop() {
 
 void Engine::begin_to_stop() {
   stopping_ = true;
+  for (GroupEngine& group : groups_) group.drop_held();
   const bool warned = (stop_signals() == 0 || only_warned()) && stops_.only_warned();
   leave_at_s_ = now() + (warned ? drain_.warned_s : drain_.asked_s);
-  if (in_flight_.empty()) return;
-  too_late_ = scheduler_.predicted_end_s() > leave_at_s_;
+  if (!any_in_flight()) return;
+  too_late_ = dispatcher_.predicted_end_s() > leave_at_s_;
   stops_.ask();
 }
 
@@ -103,50 +119,32 @@ void Engine::leave(bool in_order) {
   MpiSession::abort(ExitCode::kStopped);
 }
 
-bool Engine::take_input() {
-  if (stopping_) return false;
-  const bool took = front_end_.take_input(scheduler_, now());
-  if (took) ask_at_s_ = 0;
-  return took;
-}
+bool Engine::take_input() { return !stopping_ && front_end_.take_input(dispatcher_, now()); }
 
 bool Engine::take_reports() {
   bool took = false;
-  while (const auto reports = collector_.poll()) {
-    took = true;
-    const InFlight step = in_flight_.front();
-    in_flight_.pop_front();
-    expect_oldest();
-    const TraceSpan span(job_.trace(), TraceTrack::kControl, "take reports", {}, {"step", step.id});
-    account(step, *reports);
-    const double start = now_s();
-    const int sampler = job_.mesh().shape.rank_of(job_.mesh().shape.pp - 1, 0);
-    const Report& last = (*reports)[sampler];
-    scheduler_.completed(step.id, {last.rows, last.encoded}, now(), stage_times(*reports));
-    ask_at_s_ = 0;
-    metrics_.model(step.model).steps.overhead_s += now_s() - start;
-    front_end_.step_done(*reports, now());
+  for (GroupEngine& group : groups_) {
+    while (take_reports(group)) took = true;
   }
   return took;
 }
 
-// The slowest rank of each stage.
-std::vector<StageTimes> Engine::stage_times(const std::vector<Report>& reports) const {
-  const MeshShape shape = job_.mesh().shape;
-  std::vector<StageTimes> times(static_cast<std::size_t>(shape.pp));
-  for (int rank = 0; rank < shape.ranks(); ++rank) {
-    const Report& report = reports[static_cast<std::size_t>(rank)];
-    StageTimes& stage = times[static_cast<std::size_t>(shape.stage_of(rank))];
-    const bool first = rank == shape.rank_of(shape.stage_of(rank), 0);
-    stage.compute_s = std::max(stage.compute_s, report.compute_s);
-    stage.link_bytes = first ? report.link_bytes : std::min(stage.link_bytes, report.link_bytes);
-    stage.link_busy_s = std::max(stage.link_busy_s, report.busy_s);
-  }
-  return times;
+bool Engine::take_reports(GroupEngine& group) {
+  const std::optional<GroupEngine::Done> done = group.take_reports();
+  if (!done) return false;
+  expect_oldest(group);
+  const TraceSpan span(job_.trace(), TraceTrack::kControl, "take reports", {}, {"step", done->step.id});
+  const double start = now_s();
+  const Report& last = done->reports[static_cast<std::size_t>(job_.mesh().groups[group.index()].sampler())];
+  dispatcher_.completed(static_cast<std::size_t>(group.index()), done->step.id, {last.rows, last.encoded}, now(),
+                        group.stage_times(done->reports));
+  group.steps_of(done->step.model).overhead_s += now_s() - start;
+  front_end_.step_done(done->reports, now());
+  return true;
 }
 
 bool Engine::put_results() {
-  std::vector<Completion> completions = scheduler_.take_completions();
+  std::vector<Completion> completions = dispatcher_.take_completions();
   if (completions.empty()) return false;
   front_end_.put_results(std::move(completions), now());
   return true;
@@ -154,180 +152,124 @@ bool Engine::put_results() {
 
 bool Engine::dispatch() {
   bool sent = false;
-  while (!all_done_ && !stopping_ && now() >= ask_at_s_) {
+  const double until_s = now() + kDecideFor_s;
+  while (!stopping_) {
     const double start = now_s();
-    Decision decision = scheduler_.next(now());
-    if (std::holds_alternative<AllDone>(decision)) all_done_ = true;
-    if (const auto* wait = std::get_if<WaitUntil>(&decision)) ask_at_s_ = wait->time_s;
-    auto* planned = std::get_if<PlannedStep>(&decision);
-    if (!planned) break;
-    const ModelId model = planned->step.model;
-    const StepId id = planned->step.id;
-    send(std::move(*planned));
-    metrics_.model(model).steps.overhead_s += now_s() - start;
-    trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send", job_.models().id(model), {{"step", id}});
-    sent = true;
+    const std::optional<std::size_t> group = dispatcher_.due(now());
+    if (!group) break;
+    Decision decision = dispatcher_.next(*group, now());
+    if (auto* planned = std::get_if<PlannedStep>(&decision)) {
+      const ModelId model = planned->step.model;
+      const StepId id = planned->step.id;
+      dispatch(groups_[*group], std::move(*planned));
+      groups_[*group].steps_of(model).overhead_s += now_s() - start;
+      trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send",
+                  job_.models().id(dispatcher_.job_model(*group, model)), {{"step", id}});
+      sent = true;
+    }
+    if (now() > until_s) break;
   }
   return sent;
 }
 
-void Engine::send(PlannedStep planned) {
-  account(planned);
+void Engine::dispatch(GroupEngine& group, PlannedStep planned) {
   const Ticket begun = planned.begun.empty() ? 0 : front_end_.begin(planned.begun);
-  const double predicted_s = std::max(scheduler_.predicted_end_s() - now(), 0.0);
-  planned.step.predicted_s = static_cast<float>(predicted_s);
-  collector_.expect(planned.step, std::move(planned.expected));
-  collector_.note_sent(planned.step.id, sender_.send(planned.step));
-  job_.executor().accept(planned.step);
-  in_flight_.push_back({planned.step.id, planned.step.model, now_s(), predicted_s, !planned.swaps.empty(),
-                        !planned.step.chunks.empty()});
-  if (in_flight_.size() == 1) expect_oldest();
-  todo_.push_back({std::move(planned.step), begun});
+  const double end_s = dispatcher_.scheduler(static_cast<std::size_t>(group.index())).predicted_end_s();
+  planned.step.predicted_s = static_cast<float>(std::max(end_s - now(), 0.0));
+  std::optional<Step> own = group.send(std::move(planned), begun);
+  if (!own) return;
+  job_.executor().accept(*own);
+  if (group.in_flight().size() == 1) expect_oldest(group);
+  todo_.push_back({std::move(*own), begun});
 }
 
-// Tells the watchdog what every rank should get on with.
-void Engine::expect_oldest() {
-  if (in_flight_.empty()) return heartbeat_.expect(std::nullopt);
-  const InFlight& oldest = in_flight_.front();
-  heartbeat_.expect(oldest.id, std::max(oldest.sent_s + oldest.predicted_s - now_s(), 0.0));
+bool Engine::send_held() {
+  bool sent = false;
+  for (GroupEngine& group : groups_) {
+    const bool none = group.in_flight().empty();
+    if (!group.holds() || !group.send_held([this](Ticket begun) { return front_end_.noted(begun); })) continue;
+    sent = true;
+    if (none) expect_oldest(group);
+  }
+  return sent;
 }
 
-// The next step, once it is on the disk which requests it begins.
+// Tells the watchdog what every rank of the group should get on with.
+void Engine::expect_oldest(const GroupEngine& group) {
+  if (group.in_flight().empty()) return heartbeat_.expect(std::nullopt, 0, group.index());
+  const GroupEngine::InFlight& oldest = group.in_flight().front();
+  heartbeat_.expect(oldest.id, std::max(oldest.sent_s + oldest.predicted_s - now_s(), 0.0), group.index());
+}
+
+// The next step of rank 0's own group, once it is on the disk which requests it begins.
 bool Engine::execute() {
   if (todo_.empty()) return false;
+  GroupEngine& own = groups_.front();
   if (!front_end_.noted(todo_.front().begun)) {
-    expect_oldest();  // a slow disk is nobody's standstill
+    expect_oldest(own);  // a slow disk is nobody's standstill
     return false;
   }
   const Step step = std::move(todo_.front().step);
   todo_.pop_front();
-  collector_.put_own(job_.run(step));
+  own.put_own(job_.run(step));
   return true;
 }
 
 // Each part of this rank waits for another one and all of them are asked again and again: nobody hangs, and yet nothing
 // would ever happen.
 void Engine::look_for_stall() {
-  constexpr double kBetweenReasons_s = 1;
-  const bool stalls = owes_a_step();
-  const bool changes = std::exchange(stalls_, stalls) != stalls;
-  if (!changes && (!stalls || now() < say_why_s_)) return;
-  say_why_s_ = now() + kBetweenReasons_s;
-  heartbeat_.expect_a_step(stalls ? what_it_waits_for() : std::string());
+  if (now() < look_for_stall_s_) return;
+  look_for_stall_s_ = now() + kBetweenLooks_s;
+  const GroupEngine* const stalled = find_stall();
+  if (stalled == nullptr && !std::exchange(stalls_, false)) return;
+  stalls_ = stalled != nullptr;
+  if (stalled == nullptr) return heartbeat_.expect_a_step({});
+  heartbeat_.expect_a_step(what_it_waits_for(*stalled), stalled->index());
+}
+
+const GroupEngine* Engine::find_stall() {
+  const auto stalled = std::ranges::find_if(groups_, [this](const GroupEngine& group) { return owes_a_step(group); });
+  return stalled == groups_.end() ? nullptr : &*stalled;
 }
 
 // Requests whose time comes later are waited for, and so is an input that is open: where nothing is to be done, or
-// where the policy wants all of it first.
-bool Engine::owes_a_step() const {
-  if (!in_flight_.empty() || all_done_ || stopping_) return false;
+// where the policy wants all of it first; and a disk, where it is being noted what a step begins.
+bool Engine::owes_a_step(const GroupEngine& group) const {
+  if (!group.in_flight().empty() || group.holds() || dispatcher_.all_done() || stopping_) return false;
   const bool open = front_end_.input_open();
-  if (scheduler_.has_work(now())) return !open || !scheduler_.waits_for_input();
-  return !open && scheduler_.waiting() == 0;
+  const bool waits_for_input = dispatcher_.waits_for_input();
+  const Scheduler& scheduler = dispatcher_.scheduler(static_cast<std::size_t>(group.index()));
+  if (scheduler.has_work(now())) return !open || !waits_for_input;
+  // Nobody has anything to do, nothing is to come, and yet it is not over.
+  return !open && dispatcher_.waiting() == 0 && !any_in_flight() && !dispatcher_.has_work(now());
 }
 
-std::string Engine::what_it_waits_for() const {
-  return fmt::format("{}; {}",
-                     scheduler_.waits_for_input() ? "waits for the end of the input before it decides anything"
-                     : scheduler_.has_work(now()) ? "has requests to serve and plans none of them"
-                                                  : "has nothing to serve and waits for more",
+std::string Engine::what_it_waits_for(const GroupEngine& group) const {
+  const bool has_work = dispatcher_.scheduler(static_cast<std::size_t>(group.index())).has_work(now());
+  return fmt::format("{}{}; {}", groups_.size() > 1 ? fmt::format("group {} ", group.index()) : std::string(),
+                     dispatcher_.waits_for_input() ? "waits for the end of the input before it decides anything"
+                     : has_work                    ? "has requests to serve and plans none of them"
+                                                   : "has nothing to serve and waits for more",
                      front_end_.unfinished());
 }
 
-// What a step will move, when it is sent.
-void Engine::account(const PlannedStep& planned) {
-  const Step& step = planned.step;
-  for (const ModelId model : planned.swaps) ++metrics_.model(model).swaps.count;
-  const auto tp = static_cast<std::uint64_t>(job_.mesh().shape.tp);
-  for (int rank = 0; rank < job_.mesh().shape.ranks(); ++rank) note_copies(rank, step);
-  for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
-    for (const Fetch& fetch : step.stages[stage].fetches) {
-      const std::size_t bytes = scheduler_.layout(fetch.model, stage).used_bytes[fetch.page];
-      SwapMetrics& swaps = metrics_.model(fetch.model).swaps;
-      swaps.pages += tp;
-      swaps.bytes += tp * bytes;
-      auto& shard = shard_bytes_[fetch.model];
-      shard[stage] += bytes;
-      swaps.largest_shard_bytes = *std::max_element(shard.begin(), shard.end());
-    }
+Activity Engine::activity() {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const std::optional<ModelId> running = dispatcher_.scheduler(g).running_model();
+    activity_[g].running = running ? std::optional(dispatcher_.job_model(g, *running)) : std::nullopt;
+    activity_[g].swapping = std::ranges::any_of(groups_[g].in_flight(), &GroupEngine::InFlight::swap);
   }
-}
-
-// In the order of the rank's link.
-void Engine::note_copies(int rank, const Step& step) {
-  const auto stage = static_cast<std::size_t>(job_.mesh().shape.stage_of(rank));
-  std::deque<Copy>& copies = times_[static_cast<std::size_t>(rank)].copies;
-  for (const CacheChange& change : step.stages[stage].caches) {
-    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * job_.plan().page_bytes});
-  }
-  for (const Fetch& fetch : step.stages[stage].fetches) {
-    copies.push_back({fetch.model, scheduler_.layout(fetch.model, stage).used_bytes[fetch.page]});
-  }
-}
-
-// The time in which the rank's link was busy since its last report, to the models of which pages were copied meanwhile,
-// by bytes.
-void Engine::share_out_busy_time(RankTimes& times, const Report& report) {
-  std::size_t bytes = report.link_bytes - std::exchange(times.link_bytes, report.link_bytes);
-  const double busy_s = report.busy_s - std::exchange(times.busy_s, report.busy_s);
-  const double s_per_byte = bytes > 0 ? busy_s / static_cast<double>(bytes) : 0;
-  while (bytes > 0 && !times.copies.empty()) {
-    Copy& copy = times.copies.front();
-    const std::size_t part = std::min(bytes, copy.bytes);
-    if (copy.fetched) {
-      double& busy_by_model = times.busy_by_model[*copy.fetched];
-      busy_by_model += s_per_byte * static_cast<double>(part);
-      SwapMetrics& swaps = metrics_.model(*copy.fetched).swaps;
-      swaps.busy_s = std::max(swaps.busy_s, busy_by_model);
-    }
-    bytes -= part;
-    copy.bytes -= part;
-    if (copy.bytes == 0) times.copies.pop_front();
-  }
-}
-
-// What it took, when all ranks have reported it.
-void Engine::account(const InFlight& step, const std::vector<Report>& reports) {
-  ModelMetrics& metrics = metrics_.model(step.model);
-  ++metrics.steps.count;
-  metrics.steps.passes += step.pass ? 1 : 0;
-  const bool graph_launched =
-      std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.launched_as_graph; });
-  metrics.steps.graphs += graph_launched ? 1 : 0;
-  metrics.steps.total_s += now_s() - step.sent_s;
-  const CacheUse& cache = scheduler_.cache_use(step.model);
-  metrics.cache = {cache.preemptions, cache.prefix_hit_tokens};
-  metrics.steps.compute_s.resize(reports.size());
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    RankTimes& times = times_[rank];
-    metrics.steps.compute_s[rank] += reports[rank].compute_s;
-    share_out_busy_time(times, reports[rank]);
-    times.exposed_by_model[step.model] +=
-        reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);
-    metrics.swaps.verified +=
-        reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
-    metrics.swaps.refetched +=
-        reports[rank].pages_refetched - std::exchange(times.refetched, reports[rank].pages_refetched);
-    metrics.swaps.exposed_s = std::max(metrics.swaps.exposed_s, times.exposed_by_model[step.model]);
-  }
-}
-
-Activity Engine::activity() const {
-  return {.running = scheduler_.running_model(),
-          .swapping = std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& step) { return step.swap; }),
-          .scheduler = &scheduler_,
-          .status_requests = status_signals() + stops_.status_requests()};
+  return {
+      .groups = activity_, .dispatcher = &dispatcher_, .status_requests = status_signals() + stops_.status_requests()};
 }
 
 void Engine::shut_down(Step::Kind kind) {
-  Step step;
-  step.kind = kind;
-  step.stages.resize(job_.mesh().shape.pp);
-  sender_.send(step);
+  for (GroupEngine& group : groups_) group.shut_down(kind);
   job_.progress().set_hook([this] {
     heartbeat_.poll();
-    sender_.poll();
+    for (GroupEngine& group : groups_) group.poll();
   });
-  job_.progress().wait_until([this] { return sender_.idle(); });
+  job_.progress().wait_until([this] { return std::ranges::all_of(groups_, &GroupEngine::idle); });
   job_.progress().set_hook({});
 }
 

@@ -14,22 +14,11 @@
 namespace computron {
 namespace {
 
-MeshShape mesh_shape(const JobOptions& options, int ranks) {
-  const int pp = options.pp > 0 ? options.pp : options.tp > 0 ? std::max(1, ranks / options.tp) : 1;
-  const int tp = options.tp > 0 ? options.tp : std::max(1, ranks / pp);
-  return {tp, pp};
-}
-
 // Collective.
-Mesh make_mesh(const JobOptions& options, Communicator world) {
-  const MeshShape shape = mesh_shape(options, world.size());
-  agreed(world, [&] {
-    if (shape.ranks() != world.size()) {
-      throw ConfigError(fmt::format("tp {} x pp {} needs {} ranks, but the job has {}", shape.tp, shape.pp,
-                                    shape.ranks(), world.size()));
-    }
-  });
-  return Mesh(shape, std::move(world));
+std::vector<JobGroup> make_groups(const JobOptions& options, const Communicator& world) {
+  std::vector<JobGroup> groups;
+  agreed(world, [&] { groups = job_groups(options, world.size()); });
+  return groups;
 }
 
 // Null where nobody would read it.
@@ -51,66 +40,76 @@ std::unique_ptr<Policy> policy_of(const JobOptions& options) {
 Job::Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat, ServeHooks& hooks,
          std::vector<CheckpointIndex> indices)
     : options_(std::move(options)),
+      groups_(make_groups(options_, world)),
       hooks_(hooks),
-      mesh_(make_mesh(options_, std::move(world))),
+      mesh_(shapes_of(groups_), std::move(world)),
       trace_(make_trace(options_.trace, heartbeat.recorder())),
       device_(options_, mesh_, trace_.get(), hooks),
-      models_(options_, mesh_, device_, heartbeat, std::move(indices)),
+      models_(options_, groups_, mesh_, device_, heartbeat, std::move(indices)),
       pages_(make_page_store()),
       memory_(options_, mesh_, device_, models_, pages_, steps_in_flight(mesh_.shape)),
       plan_(make_plan()) {
-  agreed(mesh_.world, [&] { check(); });
+  if (mesh_.groups.size() > 1 && heartbeat.recorder() != nullptr) heartbeat.recorder()->note_group(mesh_.group_index);
+  agreed(mesh_.job, [&] { check(); });
   if (!options_.load) return;
   heartbeat.enter(SignOfLife::kLoad);
-  agreed(mesh_.world, [&] { load_pages(heartbeat); });
-  agreed(mesh_.world, [&] { map_pages(); });
+  agreed(mesh_.job, [&] { load_pages(heartbeat); });
+  agreed(mesh_.job, [&] { map_pages(); });
   heartbeat.enter(SignOfLife::kStart);
   make_executor();
-  if (options_.trace) clock_ = measure_clock_offset(mesh_.world);
+  if (options_.trace) clock_ = measure_clock_offset(mesh_.job);
 }
 
 // Collective.
 PageStore Job::make_page_store() const {
   std::vector<ShardSource> shards;
-  for (ModelId m = 0; m < models_.size(); ++m) {
-    shards.push_back({&models_.index(m), &models_.layout(m), &ops().weight_format(), mesh_.t, models_.id(m)});
+  const std::vector<ModelId>& own = models_.in_own_group();
+  for (ModelId m = 0; m < own.size(); ++m) {
+    shards.push_back({&models_.index(own[m]), &models_.layout(m), &ops().weight_format(), mesh_.t, models_.id(own[m])});
   }
   return {device_.node(), device().numa_node(), std::move(shards),
           options_.share_host_pages ? HostPages::kShared : HostPages::kPrivate};
 }
 
 JobPlan Job::make_plan() const {
-  const int in_flight = steps_in_flight(mesh_.shape);
-  return {.threads = device_.threads(),
-          .ranks_on_node = device_.node().size(),
-          .cores_on_node = device_.cores_on_node(),
-          .verify_swap = device_.verify_swap(),
-          .transport_kind = device_.transport_kind(),
-          .max_batch_tokens = models_.max_batch_tokens(),
-          .page_bytes = models_.page_bytes(),
-          .frames = memory_.frames(),
-          .host_slots = memory_.host_slots(),
-          .steps_in_flight = in_flight,
-          .steps_announced = Scheduler::max_steps_in_flight(in_flight)};
+  JobPlan plan{.threads = device_.threads(),
+               .ranks_on_node = device_.node().size(),
+               .cores_on_node = device_.cores_on_node(),
+               .verify_swap = device_.verify_swap(),
+               .transport_kind = device_.transport_kind(),
+               .max_batch_tokens = models_.max_batch_tokens(),
+               .page_bytes = models_.page_bytes()};
+  for (const RankGroup& group : mesh_.groups) {
+    const int in_flight = steps_in_flight(group.shape);
+    plan.groups.push_back({.frames = memory_.of_group(group.index).frames,
+                           .host_slots = memory_.of_group(group.index).host_slots,
+                           .steps_in_flight = in_flight,
+                           .steps_announced = Scheduler::max_steps_in_flight(in_flight)});
+  }
+  return plan;
 }
 
-// This node's ranks together against what the machine or the control group leaves; every model against the pool.
+// This node's ranks together against what the machine or the control group leaves; every model against the pools of the
+// groups that have it.
 void Job::check() const {
   memory_.check();
-  if (mesh_.rank == 0) make_scheduler(*this);
+  for (const RankGroup& group : mesh_.groups) {
+    if (mesh_.schedules()) make_scheduler(*this, group.index);
+  }
 }
 
 void Job::load_pages(const JobHeartbeat& heartbeat) {
   const double start = now_s();
+  const std::vector<ModelId>& own = models_.in_own_group();
   std::size_t bytes = 0;
   host_ = std::make_unique<HostStore>(device());
-  for (ModelId m = 0; m < models_.size(); ++m) {
+  for (ModelId m = 0; m < own.size(); ++m) {
     host_->load_next(pages_, plan_.threads, /*times=*/nullptr, [&] { heartbeat.poll(); });
     if (!pages_.loads(static_cast<int>(m))) continue;
     bytes += models_.layout(m).total_used_bytes();
-    if (mesh_.rank == 0) spdlog::info("loaded {} ({}/{})", models_.id(m), m + 1, models_.size());
+    if (mesh_.schedules()) spdlog::info("loaded {} ({}/{})", models_.id(own[m]), m + 1, own.size());
   }
-  if (mesh_.rank == 0) {
+  if (mesh_.schedules()) {
     const double seconds = now_s() - start;
     spdlog::info("loaded {} a rank in {:.2f} s ({:.2f} GB/s)", format_size(bytes), seconds, 1e-9 * bytes / seconds);
   }
@@ -125,22 +124,22 @@ void Job::map_pages() {
 // Collective.
 void Job::make_executor() {
   std::vector<const ShardLayout*> layouts;
-  for (ModelId m = 0; m < models_.size(); ++m) layouts.push_back(&models_.layout(m));
-  const ExecutorOptions options{.frames = plan_.frames,
+  for (ModelId m = 0; m < models_.in_own_group().size(); ++m) layouts.push_back(&models_.layout(m));
+  const ExecutorOptions options{.frames = group_plan().frames,
                                 .frame_bytes = plan_.page_bytes,
-                                .host_slots = plan_.host_slots,
+                                .host_slots = group_plan().host_slots,
                                 .max_rows = plan_.max_batch_tokens,
-                                .steps_in_flight = plan_.steps_in_flight,
+                                .steps_in_flight = group_plan().steps_in_flight,
                                 .verify_swap = plan_.verify_swap,
                                 .trace = trace_.get()};
   const TransportKind kind = plan_.transport_kind;
-  if (mesh_.rank == 0 && kind != TransportKind::kHost && mesh_.shape.ranks() > 1) {
+  if (mesh_.schedules() && kind != TransportKind::kHost && mesh_.job.size() > 1) {
     spdlog::info("sums and activations go {}",
                  kind == TransportKind::kDirect ? "from device to device" : "through host memory");
   }
-  Communicators communicators = make_communicators(kind, mesh_, device(), progress(),
-                                                   Executor::communicator_sizes(layouts, options), trace_.get());
-  agreed(mesh_.world, [&] {
+  agreed(mesh_.job, [&] {  // every group connects its own ranks
+    Communicators communicators = make_communicators(kind, mesh_, device(), progress(),
+                                                     Executor::communicator_sizes(layouts, options), trace_.get());
     executor_ = std::make_unique<Executor>(mesh_, device(), ops(), progress(), std::move(layouts), *host_,
                                            std::move(communicators), options);
   });
@@ -148,27 +147,30 @@ void Job::make_executor() {
 
 Report Job::run(const Step& step) {
   Report report = executor_->run(step);
-  hooks_.executed(mesh_.rank, report);
+  hooks_.executed(mesh_.job.rank(), report);
   return report;
 }
 
-SchedulerOptions Job::scheduler_options() const {
-  SchedulerOptions options{.frames = plan_.frames,
-                           .host_slots = plan_.host_slots,
+SchedulerOptions Job::scheduler_options(int group) const {
+  const GroupPlan& plan = plan_.groups[static_cast<std::size_t>(group)];
+  SchedulerOptions options{.frames = plan.frames,
+                           .host_slots = plan.host_slots,
                            .max_batch_tokens = plan_.max_batch_tokens,
                            .max_seqs = options_.max_seqs,
-                           .steps_in_flight = plan_.steps_in_flight,
+                           .steps_in_flight = plan.steps_in_flight,
                            .prefix_caching = options_.share_prefixes};
   if (options_.link_gb_per_s > 0) options.costs.link_bytes_per_s = 1e9 * options_.link_gb_per_s;
   return options;
 }
 
-Scheduler make_scheduler(const Job& job, const CostOptions& costs) {
-  SchedulerOptions options = job.scheduler_options();
+Scheduler make_scheduler(const Job& job, int group, const CostOptions& costs) {
+  SchedulerOptions options = job.scheduler_options(group);
   options.costs = costs;
-  return {job.models().shapes(), job.models().names(), policy_of(job.options()), options};
+  return {job.models().shapes(group), job.models().names(group), policy_of(job.options()), options};
 }
 
-Scheduler make_scheduler(const Job& job) { return make_scheduler(job, job.scheduler_options().costs); }
+Scheduler make_scheduler(const Job& job, int group) {
+  return make_scheduler(job, group, job.scheduler_options(group).costs);
+}
 
 }  // namespace computron

@@ -41,6 +41,13 @@ bool is_idle(const ModelStatus& model) {
   return model.queue.unfinished() == 0 && model.done == 0 && model.resident == 0;
 }
 
+// What a group of ranks does with the model, if any does.
+std::string activity_of(const ModelStatus& model, const JobStatus& status) {
+  const auto group = std::ranges::find(status.groups, model.id, &GroupStatus::running);
+  if (group == status.groups.end()) return {};
+  return group->swapping ? "  runs, swapping" : "  runs";
+}
+
 std::string model_lines(const JobStatus& status) {
   std::string text = fmt::format("{:<28} {:>9} {:>9} {:>9} {:>9}\n", "model", "waiting", "running", "done", "resident");
   std::size_t shown = 0;
@@ -48,11 +55,24 @@ std::string model_lines(const JobStatus& status) {
     if (is_idle(model) || shown == kMostModels) continue;
     ++shown;
     text += fmt::format("{:<28} {:>9} {:>9} {:>9} {:>7.0f} %{}\n", printable(model.id), model.queue.waiting,
-                        model.queue.running, model.done, 100 * model.resident,
-                        model.id == status.running ? (status.swapping ? "  runs, swapping" : "  runs") : "");
+                        model.queue.running, model.done, 100 * model.resident, activity_of(model, status));
   }
   const std::size_t others = status.models.size() - shown;
   return others > 0 ? text + fmt::format("and {} more model{}\n", others, others == 1 ? "" : "s") : text;
+}
+
+std::string group_lines(const JobStatus& status) {
+  if (status.groups.size() < 2) return {};
+  std::string text = fmt::format("{:<28} {:>9}\n", "group", "requests");
+  std::size_t shown = 0;
+  for (const GroupStatus& group : status.groups) {
+    if (shown == kMostModels) break;
+    text += fmt::format("{:<28} {:>9}{}{}\n", shown++, group.open,
+                        group.running.empty() ? "" : "  runs " + printable(group.running),
+                        group.swapping ? ", swapping" : "");
+  }
+  const std::size_t others = status.groups.size() - shown;
+  return others > 0 ? text + fmt::format("and {} more group{}\n", others, others == 1 ? "" : "s") : text;
 }
 
 // One write(2), so that the block never mixes with log lines. One that is lost harms nothing.
@@ -72,7 +92,7 @@ std::string status_block(const JobStatus& status) {
   if (status.end.empty() && status.counts.time_s - status.before.time_s >= 1)
     text += rates_line("lately", status.counts, status.before) + "\n";
   text += rates_line("overall", status.counts, {}) + "\n";
-  return text + model_lines(status);
+  return text + model_lines(status) + group_lines(status);
 }
 
 StatusWriter::StatusWriter(std::string path)

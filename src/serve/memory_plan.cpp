@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <span>
 
 #include "computron/base/size.h"
@@ -27,10 +28,10 @@ std::vector<MemoryNeed> gather(const Communicator& group, const MemoryNeed& need
   return needs;
 }
 
-// Collective: how many pages of so many bytes every rank can have.
-int pages_on_all(const Communicator& world, std::size_t bytes, std::size_t page_bytes) {
+// Collective: how many pages of so many bytes every rank of `group` can have.
+int pages_on_all(const Communicator& group, std::size_t bytes, std::size_t page_bytes) {
   const std::uint64_t own = std::min<std::uint64_t>(bytes / page_bytes, INT_MAX);
-  return static_cast<int>(~world.all_reduce_max(~own));
+  return static_cast<int>(~group.all_reduce_max(~own));
 }
 
 }  // namespace
@@ -44,14 +45,23 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
   count_fixed(device, models, pages, steps_in_flight);
   pool_bytes_ =
       options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
-  frames_ = pages_on_all(mesh.world, pool_bytes_, page_bytes_);
-  need_.pool = static_cast<std::size_t>(frames_) * page_bytes_;
+  own_.frames = pages_on_all(mesh.group, pool_bytes_, page_bytes_);
+  need_.pool = static_cast<std::size_t>(own_.frames) * page_bytes_;
   const std::size_t host_cache = options.host_cache_bytes.value_or(default_host_cache_bytes());
-  host_slots_ = pages_on_all(mesh.world, host_cache, page_bytes_);
-  need_.host += static_cast<std::size_t>(host_slots_) * page_bytes_;
+  own_.host_slots = pages_on_all(mesh.group, host_cache, page_bytes_);
+  need_.host += static_cast<std::size_t>(own_.host_slots) * page_bytes_;
+  gather_groups(mesh);
   for (const MemoryNeed& need : gather(device.node(), need_)) node_bytes_ += need.host_total();
-  const std::vector<MemoryNeed> needs = gather(mesh.world, need_);
-  if (mesh.rank == 0) spdlog::info("{}", table(needs, mesh.shape, models, pages));
+  const std::vector<MemoryNeed> needs = gather(mesh.job, need_);
+  if (mesh.schedules()) spdlog::info("{}", table(needs, mesh, models, pages));
+}
+
+// Collective: every group's, from its first rank.
+void MemoryPlan::gather_groups(const Mesh& mesh) {
+  const std::vector<std::vector<std::byte>> all = mesh.job.all_gather(std::as_bytes(std::span(&own_, 1)));
+  for (const RankGroup& group : mesh.groups) {
+    std::memcpy(&groups_.emplace_back(), all[static_cast<std::size_t>(group.first_rank)].data(), sizeof own_);
+  }
 }
 
 // What does not depend on the pool.
@@ -59,7 +69,7 @@ void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, c
                              int steps_in_flight) {
   Workspace::Sizes workspace;
   std::size_t widest = 0;
-  for (ModelId m = 0; m < models.size(); ++m) {
+  for (ModelId m = 0; m < models.in_own_group().size(); ++m) {
     const ShardPlan& plan = models.layout(m).plan;
     workspace = workspace.max(Workspace::Sizes::of(plan, device.ops(), models.max_batch_tokens()));
     widest = std::max<std::size_t>(widest, plan.config.hidden);
@@ -75,11 +85,11 @@ void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, c
   if (need_.on_device) need_.host += transfers;
 }
 
-// Collective. The largest stage counts: all ranks get the same.
+// Collective in the group. The largest stage counts: all ranks get the same.
 std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const {
   std::size_t largest_pages = 0;
   std::vector<std::size_t> frames;  // of each model with its cache
-  for (ModelId m = 0; m < models.size(); ++m) {
+  for (ModelId m = 0; m < models.in_own_group().size(); ++m) {
     const KvGeometry cache = KvGeometry::make(models.layout(m));
     const std::size_t pages = models.layout(m).pages();
     const int blocks = ceil_div(std::max(options.pool_for_tokens, 1), cache.block_tokens);
@@ -89,13 +99,13 @@ std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh
   if (options.pool_for_tokens > 0) {
     std::sort(frames.begin(), frames.end(), std::greater<>());
     frames.resize(std::min<std::size_t>(frames.size(), std::max(options.pool_models, 1)));
-    return mesh.world.all_reduce_max(std::accumulate(frames.begin(), frames.end(), std::size_t{1})) * page_bytes_;
+    return mesh.group.all_reduce_max(std::accumulate(frames.begin(), frames.end(), std::size_t{1})) * page_bytes_;
   }
   if (own_memory_) return own_memory_->bytes - std::min(own_memory_->bytes, need_.workspace);
   // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
   // than the largest model and some cache.
-  const std::size_t all_models = mesh.world.all_reduce_max(need_.separate);
-  const std::size_t largest_model = mesh.world.all_reduce_max(largest_pages) * page_bytes_;
+  const std::size_t all_models = mesh.group.all_reduce_max(need_.separate);
+  const std::size_t largest_model = mesh.group.all_reduce_max(largest_pages) * page_bytes_;
   return std::max(largest_model + 8 * page_bytes_, std::min(2 * all_models + 16 * page_bytes_, share_of_node() / 4));
 }
 
@@ -109,7 +119,7 @@ std::size_t MemoryPlan::default_host_cache_bytes() const {
 std::size_t MemoryPlan::share_of_node() const { return limit_.bytes / static_cast<std::size_t>(ranks_on_node_); }
 
 void MemoryPlan::check() const {
-  if (frames_ < 1) {
+  if (own_.frames < 1) {
     throw ConfigError(
         fmt::format("--device-memory {} holds no page of {}", format_size(pool_bytes_), format_size(page_bytes_)));
   }
@@ -128,25 +138,38 @@ void MemoryPlan::check() const {
   }
 }
 
-// `needs` by rank; the ranks of a stage need the same.
-std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh, const ModelSet& models,
+// `needs` by rank of the job; the ranks of a stage need the same. Models that several groups have cut alike stand once.
+std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& mesh, const ModelSet& models,
                               const PageStore& pages) const {
+  const auto name_of_group = [&](const RankGroup& group) {
+    return mesh.groups.size() > 1 ? fmt::format("group {} ", group.index) : std::string();
+  };
   std::string table =
       fmt::format("{:<24}{:>7}{:>8}{:>14}{:>12}\n", "bytes a rank, stage 0", "dtype", "pages", "host pages", "waste");
-  for (ModelId m = 0; m < models.size(); ++m) {
-    const ShardLayout& layout = models.layout(m);
-    const auto alike = static_cast<ModelId>(pages.first_alike(static_cast<int>(m)));
-    table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}{}\n", models.id(m), name_of(models.weight_dtype(m)),
-                         layout.pages(), format_size(HostStore::bytes_of(layout)), format_size(layout.waste_bytes()),
-                         alike == m ? "" : fmt::format("  the pages of {}", models.id(alike)));
+  std::set<const ShardLayout*> seen;
+  for (const RankGroup& group : mesh.groups) {
+    const std::vector<ModelShape> shapes = models.shapes(group.index);
+    for (std::size_t local = 0; local < shapes.size(); ++local) {
+      const ShardLayout& layout = *shapes[local].layouts.front();
+      if (!seen.insert(&layout).second) continue;
+      const std::vector<ModelId>& ids = models.in_group(group.index);
+      const std::size_t alike = group.index == mesh.group_index ? pages.first_alike(static_cast<int>(local)) : local;
+      table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}{}\n", name_of_group(group) + models.id(ids[local]),
+                           name_of(models.weight_dtype(ids[local])), layout.pages(),
+                           format_size(HostStore::bytes_of(layout)), format_size(layout.waste_bytes()),
+                           alike == local ? "" : fmt::format("  the pages of {}", models.id(ids[alike])));
+    }
   }
   table +=
       fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
-  for (int stage = 0; stage < mesh.pp; ++stage) {
-    const MemoryNeed& need = needs[mesh.rank_of(stage, 0)];
-    table += fmt::format("  {:<22}{:>14}{:>14}{:>14}{:>14}\n", fmt::format("stage {} (x {})", stage, mesh.tp),
-                         format_size(need.host), format_size(need.pool), format_size(need.workspace),
-                         format_size(need.total()));
+  for (const RankGroup& group : mesh.groups) {
+    for (int stage = 0; stage < group.shape.pp; ++stage) {
+      const MemoryNeed& need = needs[static_cast<std::size_t>(group.job_rank(group.shape.rank_of(stage, 0)))];
+      table += fmt::format("  {:<22}{:>14}{:>14}{:>14}{:>14}\n",
+                           fmt::format("{}stage {} (x {})", name_of_group(group), stage, group.shape.tp),
+                           format_size(need.host), format_size(need.pool), format_size(need.workspace),
+                           format_size(need.total()));
+    }
   }
   table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
                        limit_.source, format_size(limit_.bytes));

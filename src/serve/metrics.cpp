@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "computron/base/size.h"
@@ -101,14 +102,20 @@ std::vector<std::uint64_t> sum_over_models(const QueueHistory& queues, std::size
   return sum;
 }
 
-// Indented JSON whose lists, all of them of numbers or texts, stand in a line each.
+// Whether the list that begins at `at` is one of numbers or texts.
+bool is_plain_list(const std::string& text, std::size_t at) {
+  const std::size_t first = text.find_first_not_of(" \n", at + 1);
+  return first != std::string::npos && text[first] != '{';
+}
+
+// Indented JSON whose lists of numbers or texts stand in a line each.
 std::string lists_in_a_line(const std::string& text) {
   std::string out;
   bool quoted = false, list = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '"') quoted = !quoted;
-    if (!quoted && (c == '[' || c == ']')) list = c == '[';
+    if (!quoted && (c == '[' || c == ']')) list = c == '[' && is_plain_list(text, i);
     if (list && !quoted && (c == '\n' || c == ' ')) continue;
     out += c;
     if (list && !quoted && c == ',') out += ' ';
@@ -138,15 +145,32 @@ Json info_json(const RunInfo& info) {
             {"emulated", info.link_emulated}}}};
 }
 
-void merge(SwapMetrics& to, const SwapMetrics& from) {
+// How the times that ranks spend come together.
+enum class Together {
+  kOneAfterTheOther,  // the same ranks
+  kSideBySide,        // other ranks
+};
+
+template <class Number>
+void join(Number& to, Number from, Together together) {
+  to = together == Together::kSideBySide ? std::max(to, from) : to + from;
+}
+
+void merge(SwapMetrics& to, const SwapMetrics& from, Together together) {
   to.count += from.count;
   to.pages += from.pages;
   to.bytes += from.bytes;
-  to.largest_shard_bytes += from.largest_shard_bytes;
-  to.busy_s += from.busy_s;
-  to.exposed_s += from.exposed_s;
   to.verified += from.verified;
   to.refetched += from.refetched;
+  // The rate is one of both: bytes and time are the same rank's.
+  if (together == Together::kSideBySide && from.busy_s <= to.busy_s) {
+    to.exposed_s = std::max(to.exposed_s, from.exposed_s);
+    return;
+  }
+  if (together == Together::kSideBySide) to.largest_shard_bytes = 0, to.busy_s = 0;
+  to.largest_shard_bytes += from.largest_shard_bytes;
+  to.busy_s += from.busy_s;
+  join(to.exposed_s, from.exposed_s, together);
 }
 
 void merge(StepMetrics& to, const StepMetrics& from) {
@@ -159,19 +183,16 @@ void merge(StepMetrics& to, const StepMetrics& from) {
   for (std::size_t rank = 0; rank < from.compute_s.size(); ++rank) to.compute_s[rank] += from.compute_s[rank];
 }
 
-void merge_counts(ModelMetrics& to, const ModelMetrics& from) {
+void merge(ModelMetrics& to, const ModelMetrics& from, bool with_times, Together together) {
   to.requests_ok += from.requests_ok;
   to.requests_failed += from.requests_failed;
   to.prompt_tokens += from.prompt_tokens;
   to.generated_tokens += from.generated_tokens;
-  merge(to.swaps, from.swaps);
+  merge(to.swaps, from.swaps, together);
   merge(to.steps, from.steps);
   to.cache.preemptions += from.cache.preemptions;
   to.cache.prefix_hit_tokens += from.cache.prefix_hit_tokens;
-}
-
-void merge(ModelMetrics& to, const ModelMetrics& from) {
-  merge_counts(to, from);
+  if (!with_times) return;
   to.latency_s.merge(from.latency_s);
   to.ttft_s.merge(from.ttft_s);
 }
@@ -222,11 +243,33 @@ std::string steps_line(const StepMetrics& steps) {
 
 }  // namespace
 
-Metrics::Metrics(std::vector<std::string> model_ids)
-    : ids_(std::move(model_ids)), models_(ids_.size()), queues_(ids_.size()) {}
+Metrics::Metrics(std::vector<std::string> model_ids) : Metrics(std::move(model_ids), {}) {}
+
+Metrics::Metrics(std::vector<std::string> model_ids, std::vector<MetricsGroup> groups)
+    : ids_(std::move(model_ids)), queues_(ids_.size()) {
+  if (groups.empty()) {
+    groups.emplace_back().models.resize(ids_.size());
+    std::iota(groups.front().models.begin(), groups.front().models.end(), ModelId{0});
+  }
+  for (MetricsGroup& group : groups) {
+    const std::size_t models = group.models.size();
+    groups_.push_back({std::move(group), std::vector<ModelMetrics>(models)});
+  }
+}
+
+const ModelMetrics* Metrics::Group::find(ModelId job_model) const {
+  const auto found = std::ranges::lower_bound(of.models, job_model);
+  return found != of.models.end() && *found == job_model ? &models[found - of.models.begin()] : nullptr;
+}
+
+ModelMetrics* Metrics::Group::find(ModelId job_model) {
+  return const_cast<ModelMetrics*>(std::as_const(*this).find(job_model));
+}
 
 void Metrics::add(std::span<const Completion> parts) {
-  ModelMetrics& metrics = models_.at(parts.front().model);
+  ModelMetrics* const found = groups_.at(parts.front().group).find(parts.front().model);
+  ensure(found != nullptr, "a completion of a model that its group has not");
+  ModelMetrics& metrics = *found;
   if (std::any_of(parts.begin(), parts.end(), [](const Completion& part) { return !part.error_code.empty(); })) {
     ++metrics.requests_failed;
     return;
@@ -247,33 +290,57 @@ void Metrics::add(std::span<const Completion> parts) {
 
 void Metrics::add_failure() { ++failed_lines_; }
 
-std::uint64_t Metrics::failed() const {
-  std::uint64_t count = failed_lines_;
-  for (const ModelMetrics& metrics : models_) count += metrics.requests_failed;
-  return count;
-}
+std::uint64_t Metrics::failed() const { return failed_lines_ + counts().requests_failed; }
 
 std::uint64_t Metrics::finished() const {
-  std::uint64_t count = failed_lines_;
-  for (const ModelMetrics& metrics : models_) count += metrics.requests_ok + metrics.requests_failed;
+  const ModelMetrics all = counts();
+  return failed_lines_ + all.requests_ok + all.requests_failed;
+}
+
+std::uint64_t Metrics::finished(ModelId job_model) const {
+  std::uint64_t count = 0;
+  for (const Group& group : groups_) {
+    const ModelMetrics* const metrics = group.find(job_model);
+    if (metrics != nullptr) count += metrics->requests_ok + metrics->requests_failed;
+  }
   return count;
 }
 
-ModelMetrics Metrics::counts() const {
+ModelMetrics Metrics::counts() const { return merged(/*with_times=*/false); }
+
+ModelMetrics Metrics::Group::merged(bool with_times) const {
   ModelMetrics all;
-  for (const ModelMetrics& metrics : models_) merge_counts(all, metrics);
+  for (const ModelMetrics& metrics : models) merge(all, metrics, with_times, Together::kOneAfterTheOther);
   return all;
 }
 
-ModelMetrics Metrics::merged() const {
+ModelMetrics Metrics::merged(bool with_times) const {
   ModelMetrics all;
-  for (const ModelMetrics& metrics : models_) merge(all, metrics);
+  for (const Group& group : groups_) merge(all, group.merged(with_times), with_times, Together::kSideBySide);
   return all;
+}
+
+ModelMetrics Metrics::merged(ModelId job_model) const {
+  ModelMetrics all;
+  for (const Group& group : groups_) {
+    const ModelMetrics* const metrics = group.find(job_model);
+    if (metrics != nullptr) merge(all, *metrics, /*with_times=*/true, Together::kSideBySide);
+  }
+  return all;
+}
+
+// Where a group's ranks are, its models, and what they did.
+nlohmann::ordered_json Metrics::group_json(const Group& group, const RunInfo& info) const {
+  Json models = Json::array();
+  for (const ModelId model : group.of.models) models.push_back(ids_[model]);
+  Json object = {{"tp", group.of.tp}, {"pp", group.of.pp}, {"first_rank", group.of.first_rank}, {"models", models}};
+  object.update(metrics_json(group.merged(/*with_times=*/true), /*failed_lines=*/0, info));
+  return object;
 }
 
 std::string Metrics::to_json(const RunInfo& info) const {
   Json object = info_json(info);
-  object.update(metrics_json(merged(), failed_lines_, info));
+  object.update(metrics_json(merged(/*with_times=*/true), failed_lines_, info));
   object["requests"]["before"] = info.requests_before;
   if (!info.slurm_job_id.empty()) object["job"] = {{"slurm_job_id", info.slurm_job_id}};
   object["over_time"] = {{"interval_s", queues_.interval_s()}, {"waiting", queues_.waiting()}};
@@ -281,14 +348,18 @@ std::string Metrics::to_json(const RunInfo& info) const {
   object["configuration"] = configuration_json(info);
   Json& models = object["models"] = Json::object();
   for (std::size_t i = 0; i < ids_.size(); ++i) {
-    models[ids_[i]] = metrics_json(models_[i], 0, info);
+    models[ids_[i]] = metrics_json(merged(static_cast<ModelId>(i)), 0, info);
     models[ids_[i]]["open"] = queues_.unfinished(static_cast<ModelId>(i));
+  }
+  if (groups_.size() > 1) {
+    Json& groups = object["groups"] = Json::array();
+    for (const Group& group : groups_) groups.push_back(group_json(group, info));
   }
   return lists_in_a_line(object.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 std::string Metrics::summary(const RunInfo& info) const {
-  const ModelMetrics all = merged();
+  const ModelMetrics all = merged(/*with_times=*/true);
   return fmt::format("{}{}\n{}\n{}", requests_line(all, failed_lines_, info), earlier_attempts(info),
                      swaps_line(all.swaps, info), steps_line(all.steps));
 }

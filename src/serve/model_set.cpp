@@ -39,30 +39,32 @@ std::vector<CheckpointIndex> read_indices_apart(const std::vector<ModelEntry>& m
   return indices;
 }
 
-ModelSet::ModelSet(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
-                   std::vector<CheckpointIndex> indices)
-    : entries_(options.models), stage_(mesh.stage), max_batch_tokens_(options.max_batch_tokens) {
+ModelSet::ModelSet(const JobOptions& options, const std::vector<JobGroup>& groups, const Mesh& mesh,
+                   const RankDevice& device, const JobHeartbeat& heartbeat, std::vector<CheckpointIndex> indices)
+    : entries_(options.models),
+      own_group_(mesh.group_index),
+      stage_(static_cast<std::size_t>(mesh.stage)),
+      max_batch_tokens_(options.max_batch_tokens) {
   read_metadata(mesh, device, heartbeat, std::move(indices));
-  agreed(mesh.world, [&] { make_layouts(options, mesh.shape, device); });
+  agreed(mesh.job, [&] { make_layouts(options, groups, device); });
 }
 
 // Collective. Rank 0 reads and sends it round, so that a thousand ranks are not a metadata storm.
 void ModelSet::read_metadata(const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
                              std::vector<CheckpointIndex> indices) {
   std::vector<std::byte> bytes;
-  agreed(mesh.world, [&] {
-    if (mesh.rank != 0) return;
+  agreed(mesh.job, [&] {
+    if (!mesh.schedules()) return;
     ByteWriter out;
     if (indices.empty()) heartbeat.run_beside([&] { indices = read_indices_apart(entries_); });
     for (const CheckpointIndex& index : indices) out.put_list(index.serialize());
     bytes = out.take();
   });
-  bytes = mesh.world.broadcast(std::move(bytes), 0);
-  const bool bf16 = mesh.world.all_reduce_max(device.ops().weight_dtype(DType::kBF16) != DType::kBF16) == 0;
-  agreed(mesh.world, [&] {
+  bytes = mesh.job.broadcast(std::move(bytes), 0);
+  const bool bf16 = mesh.job.all_reduce_max(device.ops().weight_dtype(DType::kBF16) != DType::kBF16) == 0;
+  agreed(mesh.job, [&] {
     take_metadata(bytes, device.ops(), bf16);
-    lengthen_steps(/*says_so=*/mesh.rank == 0);
-    for (std::size_t m = 0; m < size(); ++m) check_message_size(models_[m].config, entries_[m].id, mesh.shape);
+    lengthen_steps(/*says_so=*/mesh.schedules());
   });
 }
 
@@ -94,39 +96,70 @@ void ModelSet::lengthen_steps(bool says_so) {
 }
 
 // MPI counts bytes in an int.
-void ModelSet::check_message_size(const ModelConfig& config, const std::string& id, const MeshShape& mesh) const {
+void ModelSet::check_message_size(const ModelConfig& config, const MeshShape& mesh) const {
   const std::size_t values = static_cast<std::size_t>(std::max(config.hidden, config.patch_values()));
   const std::size_t bytes = sizeof(float) * values * max_batch_tokens_ + kStepBesidePatches;
   if (mesh.ranks() > 1 && bytes > INT_MAX) {
-    throw ConfigError(fmt::format("model {}: steps of --max-batch-tokens {} make messages of {}; the limit is 2 GiB",
-                                  id, max_batch_tokens_, format_size(bytes)));
+    throw ConfigError(fmt::format("steps of --max-batch-tokens {} make messages of {}; the limit is 2 GiB",
+                                  max_batch_tokens_, format_size(bytes)));
   }
 }
 
-void ModelSet::make_layouts(const JobOptions& options, const MeshShape& mesh, const RankDevice& device) {
+// Of all groups, since pages are of one size throughout a job and rank 0 schedules every group.
+void ModelSet::make_layouts(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device) {
   const WeightFormat& format = device.ops().weight_format();
-  std::vector<std::vector<ShardPlan>> plans;
+  std::map<Cut, std::vector<ShardPlan>> plans;
+  std::vector<std::vector<Cut>> cuts;  // [group][model of the group]
   std::size_t largest_block = 0;
-  for (std::size_t m = 0; m < size(); ++m) {
-    auto& stages = plans.emplace_back();
-    for (int stage = 0; stage < mesh.pp; ++stage) {
-      try {
-        stages.push_back(ShardPlan::make(models_[m].config, mesh, stage, options.reproducible));
-      } catch (const ConfigError& error) {
-        throw ConfigError(fmt::format("model {}: {}", entries_[m].id, error.what()));
+  for (const JobGroup& group : groups) {
+    std::vector<Cut>& of_group = cuts.emplace_back();
+    for (const ModelId m : group.models) {
+      const auto layers = group.layers.find(m);
+      const Cut& cut = of_group.emplace_back(m, group.shape.tp, group.shape.pp,
+                                             layers == group.layers.end() ? std::vector<int>() : layers->second);
+      if (plans.contains(cut)) continue;
+      for (const ShardPlan& plan : plans[cut] = make_plans(m, group, options.reproducible)) {
+        largest_block =
+            std::max(largest_block, ShardLayout::largest_block_bytes(plan, format, models_[m].weight_dtype));
       }
-      largest_block =
-          std::max(largest_block, ShardLayout::largest_block_bytes(stages.back(), format, models_[m].weight_dtype));
     }
   }
+  choose_page_size(options, device, largest_block);
+  for (const auto& [cut, stages] : plans) {
+    for (const ShardPlan& plan : stages) {
+      layouts_[cut].push_back(
+          ShardLayout::make(plan, format, models_[std::get<ModelId>(cut)].weight_dtype, page_bytes_));
+    }
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    Group& group = groups_.emplace_back(Group{groups[g].models, {}});
+    for (const Cut& cut : cuts[g]) {
+      StageLayouts& stages = group.layouts.emplace_back();
+      for (const ShardLayout& layout : layouts_.at(cut)) stages.push_back(&layout);
+    }
+  }
+}
+
+// [stage]
+std::vector<ShardPlan> ModelSet::make_plans(ModelId model, const JobGroup& group, bool reproducible) const {
+  const auto layers = group.layers.find(model);
+  const std::span<const int> stage_layers = layers == group.layers.end() ? std::span<const int>() : layers->second;
+  std::vector<ShardPlan> plans;
+  try {
+    check_message_size(models_[model].config, group.shape);
+    for (int stage = 0; stage < group.shape.pp; ++stage) {
+      plans.push_back(ShardPlan::make(models_[model].config, group.shape, stage, reproducible, stage_layers));
+    }
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("model {}: {}", entries_[model].id, error.what()));
+  }
+  return plans;
+}
+
+void ModelSet::choose_page_size(const JobOptions& options, const RankDevice& device, std::size_t largest_block) {
   const std::size_t page_bytes = std::max(device.device().default_page_bytes(), 16 * largest_block);
   page_bytes_ = options.page_bytes > 0 ? options.page_bytes : round_up(page_bytes, std::size_t{4096});
   if (page_bytes_ % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
-  for (std::size_t m = 0; m < size(); ++m) {
-    for (const ShardPlan& plan : plans[m]) {
-      models_[m].layouts.push_back(ShardLayout::make(plan, format, models_[m].weight_dtype, page_bytes_));
-    }
-  }
 }
 
 std::vector<ServedModel> ModelSet::served() const {
@@ -135,18 +168,17 @@ std::vector<ServedModel> ModelSet::served() const {
   return served;
 }
 
-std::vector<ModelShape> ModelSet::shapes() const {
+std::vector<ModelShape> ModelSet::shapes(int group) const {
+  const Group& of = groups_[static_cast<std::size_t>(group)];
   std::vector<ModelShape> shapes;
-  for (const Model& model : models_) {
-    const ModelEntry& entry = entries_[shapes.size()];
+  for (std::size_t local = 0; local < of.models.size(); ++local) {
+    const ModelId m = of.models[local];
     ModelShape& shape = shapes.emplace_back();
-    shape.eos_tokens = model.config.eos_tokens;
-    shape.pinned = entry.pinned;
-    shape.priority = entry.priority;
-    for (const ShardLayout& layout : model.layouts) {
-      shape.layouts.push_back(&layout);
-      shape.caches.push_back(KvGeometry::make(layout));
-    }
+    shape.layouts = of.layouts[local];
+    shape.eos_tokens = models_[m].config.eos_tokens;
+    shape.pinned = entries_[m].pinned;
+    shape.priority = entries_[m].priority;
+    for (const ShardLayout* layout : shape.layouts) shape.caches.push_back(KvGeometry::make(*layout));
   }
   return shapes;
 }
@@ -154,6 +186,12 @@ std::vector<ModelShape> ModelSet::shapes() const {
 std::vector<std::string> ModelSet::names() const {
   std::vector<std::string> names;
   for (const ModelEntry& entry : entries_) names.push_back(entry.id);
+  return names;
+}
+
+std::vector<std::string> ModelSet::names(int group) const {
+  std::vector<std::string> names;
+  for (const ModelId m : in_group(group)) names.push_back(entries_[m].id);
   return names;
 }
 

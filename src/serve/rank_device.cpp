@@ -30,7 +30,7 @@ int cores_of(const Communicator& node) {
 }  // namespace
 
 RankDevice::RankDevice(const JobOptions& options, const Mesh& mesh, Trace* trace, ServeHooks& hooks)
-    : options_(options), mesh_(mesh), node_(mesh.world.split_shared_memory()), cores_(cores_of(node_)) {
+    : options_(options), mesh_(mesh), node_(mesh.job.split_shared_memory()), cores_(cores_of(node_)) {
   threads_ = options_.threads > 0 ? options_.threads : std::max(1, cores_ / node_.size());
   const bool chosen = options_.device == DeviceChoice::kAuto;
   gpu_ = chosen ? every_rank_has_gpu() : options_.device == DeviceChoice::kGpu;
@@ -39,25 +39,25 @@ RankDevice::RankDevice(const JobOptions& options, const Mesh& mesh, Trace* trace
     gpu_ = false;
     make_and_place(trace, hooks);
   }
-  if (mesh_.rank == 0) show_places();
-  agreed(mesh_.world, [&] {
+  if (mesh_.schedules()) show_places();
+  agreed(mesh_.job, [&] {
     if (!options_.share_gpu) refuse_sharing(places_);
     measure();
   });
-  require_same(mesh_.world, {{"the device", kind()}});
+  require_same(mesh_.job, {{"the device", kind()}});
 }
 
 // Collective. A link is emulated on the CPU only.
 bool RankDevice::every_rank_has_gpu() const {
-  const bool missing = mesh_.world.all_reduce_max(!cuda_device_present()) > 0;
+  const bool missing = mesh_.job.all_reduce_max(!cuda_device_present()) > 0;
   return !missing && options_.link_gb_per_s == 0;
 }
 
 // Collective.
 void RankDevice::make_and_place(Trace* trace, ServeHooks& hooks) {
-  agreed(mesh_.world, [&] { make(trace, hooks); });
+  agreed(mesh_.job, [&] { make(trace, hooks); });
   // The threads that want a core each, but for the one that copies.
-  places_ = gather_places(mesh_.world, *device_, gpu_ ? 1 : threads_);
+  places_ = gather_places(mesh_.job, *device_, gpu_ ? 1 : threads_);
 }
 
 void RankDevice::make(Trace* trace, ServeHooks& hooks) {
@@ -85,14 +85,14 @@ void RankDevice::make_cpu(Trace* trace, ServeHooks& hooks) {
   const bool crowded = node_.size() * threads_ > cores_;
   device_ = make_cpu_device({.threads = threads_,
                              .link_gb_per_s = options_.link_gb_per_s,
-                             .copied = hooks.copy_hook(mesh_.rank),
+                             .copied = hooks.copy_hook(mesh_.job.rank()),
                              .trace = trace,
                              .spin_us = crowded ? 0 : CpuDeviceOptions{}.spin_us});
   ops_ = make_cpu_ops(*device_);
 }
 
 void RankDevice::show_places() const {
-  spdlog::info("where the ranks are\n{}", placement_table(places_, mesh_.shape));
+  spdlog::info("where the ranks are\n{}", placement_table(places_, mesh_.groups));
   for (const std::string& warning : placement_warnings(places_)) spdlog::info("warning: {}", warning);
 }
 
@@ -101,7 +101,7 @@ void RankDevice::measure() {
   constexpr std::size_t kReserve = std::size_t{1} << 30;
   own_memory_ = device_->own_memory();
   if (!own_memory_) return;
-  const std::size_t share = own_memory_->bytes / static_cast<std::size_t>(sharers_of(places_, mesh_.rank));
+  const std::size_t share = own_memory_->bytes / static_cast<std::size_t>(sharers_of(places_, mesh_.job.rank()));
   own_memory_->bytes = share - std::min(share, kReserve);
 }
 
@@ -116,7 +116,7 @@ VerifySwap RankDevice::choose_verification() const {
 TransportKind RankDevice::transport_kind() const {
   if (!gpu_) return TransportKind::kHost;
   if (options_.transport == TransportChoice::kDirect) return TransportKind::kDirect;
-  const bool apart = mesh_.shape.ranks() > 1 && !shares_hardware(places_);
+  const bool apart = mesh_.job.size() > 1 && !shares_hardware(places_);
   const bool choice = options_.transport == TransportChoice::kAuto;
   const bool direct = choice && apart && direct_transport_present() && !options_.reproducible;
   return direct ? TransportKind::kDirect : TransportKind::kStaged;

@@ -254,19 +254,26 @@ void refuse_sharing(const std::vector<RankPlace>& places) {
   }
 }
 
-std::string placement_table(const std::vector<RankPlace>& places, const MeshShape& shape) {
+std::string placement_table(const std::vector<RankPlace>& places, const std::vector<RankGroup>& groups) {
   std::size_t host = 4, cpus = 4;
   for (const RankPlace& place : places) {
     host = std::max(host, place.host.size());
     cpus = std::max(cpus, ranges_of(place.cpus).size());
   }
-  std::string table = fmt::format("{:<6}{:<8}{:<6}{:<{}}  {:<{}}  {:<7}device", "rank", "stage", "t", "host", host,
-                                  "cpus", cpus, "nodes");
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    const RankPlace& place = places[r];
-    const int rank = static_cast<int>(r);
-    table += fmt::format("\n{:<6}{:<8}{:<6}{:<{}}  {:<{}}  {:<7}{}", rank, shape.stage_of(rank), shape.t_of(rank),
-                         place.host, host, ranges_of(place.cpus), cpus, ranges_of(place.nodes), device_column(place));
+  const auto line = [&](const auto& rank, const auto& group, const auto& stage, const auto& t, const auto& rest) {
+    const std::string of_group = groups.size() > 1 ? fmt::format("{:<8}", group) : std::string();
+    return fmt::format("{:<6}{}{:<8}{:<6}{}", rank, of_group, stage, t, rest);
+  };
+  std::string table = line("rank", "group", "stage", "t",
+                           fmt::format("{:<{}}  {:<{}}  {:<7}device", "host", host, "cpus", cpus, "nodes"));
+  for (const RankGroup& group : groups) {
+    for (int r = 0; r < group.shape.ranks(); ++r) {
+      const RankPlace& place = places[static_cast<std::size_t>(group.job_rank(r))];
+      table += '\n';
+      table += line(group.job_rank(r), group.index, group.shape.stage_of(r), group.shape.t_of(r),
+                    fmt::format("{:<{}}  {:<{}}  {:<7}{}", place.host, host, ranges_of(place.cpus), cpus,
+                                ranges_of(place.nodes), device_column(place)));
+    }
   }
   return table;
 }

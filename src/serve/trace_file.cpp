@@ -51,7 +51,9 @@ std::string time_text(std::int64_t ns) {
 
 void put_names(Pieces& pieces, const RankTrace& trace) {
   const int rank = trace.rank;
-  pieces.element(rank == 0, R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"rank {}"}}}})", rank, rank);
+  const std::string group = trace.group ? fmt::format(", group {}", *trace.group) : std::string();
+  pieces.element(rank == 0, R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"rank {}{}"}}}})", rank, rank,
+                 group);
   pieces.element(false, R"({{"ph":"M","name":"process_sort_index","pid":{},"args":{{"sort_index":{}}}}})", rank, rank);
   for (std::size_t track = 0; track < kTraceTrackNames.size(); ++track) {
     pieces.element(false, R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", rank, track,
@@ -60,9 +62,10 @@ void put_names(Pieces& pieces, const RankTrace& trace) {
                    rank, track, track);
   }
   pieces.element(false,
-                 R"({{"ph":"M","name":"computron_rank","pid":{},"args":{{"host":{},"clock_offset_s":{:.9f},)"
+                 R"({{"ph":"M","name":"computron_rank","pid":{},"args":{{{}"host":{},"clock_offset_s":{:.9f},)"
                  R"("clock_error_s":{:.9f},"events":{},"dropped_events":{}}}}})",
-                 rank, json_string(host_name()), trace.clock.offset_s, trace.clock.error_s, trace.trace.events().size(),
+                 rank, trace.group ? fmt::format("\"group\":{},", *trace.group) : std::string(),
+                 json_string(host_name()), trace.clock.offset_s, trace.clock.error_s, trace.trace.events().size(),
                  trace.trace.dropped());
 }
 
@@ -82,24 +85,24 @@ void finish(Progress& progress, MessageRequest request) {
 // The other ranks' side: waits for its turn, then sends piece after piece; an empty one ends.
 void send_trace(const Mesh& mesh, Progress& progress, const RankTrace& trace) {
   double start_s = 0;
-  finish(progress, mesh.world.receive(std::as_writable_bytes(std::span(&start_s, 1)), 0, tags::kTrace));
+  finish(progress, mesh.job.receive(std::as_writable_bytes(std::span(&start_s, 1)), 0, tags::kTrace));
   const auto send = [&](std::string_view piece) {
     for (std::size_t at = 0; at < piece.size(); at += kPieceBytes) {  // its last element may end beyond its size
       const auto bytes = std::as_bytes(std::span(piece.substr(at, kPieceBytes)));
-      finish(progress, mesh.world.send(bytes, 0, tags::kTrace));
+      finish(progress, mesh.job.send(bytes, 0, tags::kTrace));
     }
   };
   format_trace(trace, start_s, kPieceBytes, send);
-  finish(progress, mesh.world.send({}, 0, tags::kTrace));
+  finish(progress, mesh.job.send({}, 0, tags::kTrace));
 }
 
 // Rank 0's side of it.
 void receive_trace(const Mesh& mesh, Progress& progress, int rank, double start_s,
                    const std::function<void(std::string_view)>& put) {
   std::vector<char> piece(kPieceBytes);
-  finish(progress, mesh.world.send(std::as_bytes(std::span(&start_s, 1)), rank, tags::kTrace));
+  finish(progress, mesh.job.send(std::as_bytes(std::span(&start_s, 1)), rank, tags::kTrace));
   while (true) {
-    MessageRequest request = mesh.world.receive(std::as_writable_bytes(std::span(piece)), rank, tags::kTrace);
+    MessageRequest request = mesh.job.receive(std::as_writable_bytes(std::span(piece)), rank, tags::kTrace);
     progress.wait_until([&request] { return request.done(); });
     if (request.received_bytes() == 0) return;
     put({piece.data(), request.received_bytes()});
@@ -125,12 +128,12 @@ void format_trace(const RankTrace& trace, double start_s, std::size_t piece_byte
 void write_trace(const std::string& path, const Mesh& mesh, Progress& progress, const RankTrace& trace,
                  double start_s) {
   trace.trace.close();
-  if (mesh.rank != 0) return send_trace(mesh, progress, trace);
+  if (!mesh.schedules()) return send_trace(mesh, progress, trace);
   ReplacementFile file(path);
   const std::function<void(std::string_view)> put = [&](std::string_view text) { file.put(text); };
   put(R"({"displayTimeUnit":"ms","traceEvents":[)");
   format_trace(trace, start_s, kPieceBytes, put);
-  for (int rank = 1; rank < mesh.shape.ranks(); ++rank) receive_trace(mesh, progress, rank, start_s, put);
+  for (int rank = 1; rank < mesh.job.size(); ++rank) receive_trace(mesh, progress, rank, start_s, put);
   put("\n]}\n");
   file.publish();
 }

@@ -6,7 +6,7 @@
 namespace computron {
 
 bool run_worker(Job& job, const JobHeartbeat& heartbeat) {
-  StepReceiver receiver(job.mesh(), job.plan().steps_announced);
+  StepReceiver receiver(job.mesh(), job.group_plan().steps_announced);
   StopTeller stops(job.mesh());
   Outbox reports;
   std::deque<Step> todo;
@@ -41,7 +41,7 @@ bool run_worker(Job& job, const JobHeartbeat& heartbeat) {
     const Report report = job.run(step);
     heartbeat.expect(std::nullopt);
     const TraceSpan span(job.trace(), TraceTrack::kControl, "report", {}, {"step", step.id});
-    reports.send(job.mesh().world, report.encode(), 0, tags::kReport);
+    reports.send(job.mesh().job, report.encode(), 0, tags::kReport);
   }
   heartbeat.enter(SignOfLife::kFinish);
   job.progress().wait_until([&] { return reports.empty(); });

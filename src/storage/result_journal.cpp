@@ -75,7 +75,9 @@ void check_setting(const std::string& output, const Settings& before, const Sett
                           output, name, then.value_or("none"), value.value_or("none")));
 }
 
-void check_settings(const std::string& output, const Settings& before, const Settings& now) {
+void check_settings(const std::string& output, Settings before, const Settings& now, const JournalOptions& options) {
+  if (options.allow_config_change) return;
+  if (options.upgrade) before = options.upgrade(std::move(before));
   for (const auto& [name, value] : before) check_setting(output, before, now, name);
   for (const auto& [name, value] : now) check_setting(output, before, now, name);
 }
@@ -220,7 +222,7 @@ bool JournalState::is_this_commands(const AppendFile& output, journal::Done& don
   const Existing file(folder, names.done);
   const auto found = journal::read_done_file(file.reader());
   if (!found || found->made.output_bytes != output.end()) return false;
-  if (!options.allow_config_change) check_settings(path, found->made_by.settings, settings);
+  check_settings(path, found->made_by.settings, settings, options);
   done = found->made;
   return true;
 }
@@ -277,7 +279,7 @@ void JournalState::check_recovered() const {
                             "'{}' away to begin afresh",
                             journal_path, header->version, journal::kVersion, folder.path_of(names.partial)));
   }
-  if (!options.allow_config_change) check_settings(path, header->settings, settings);
+  check_settings(path, header->settings, settings, options);
   if (input_path != "-" && input_bytes(input_path) < header->input_bytes) {
     throw Error(ExitCode::kData,
                 fmt::format("the input '{}' has changed since attempt {}: it has {} bytes and had {}", input_path,

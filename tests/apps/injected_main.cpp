@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "computron/base/digest.h"
+#include "computron/base/time.h"
 #include "src/apps/program.h"
 #include "tests/support/flip_bit.h"
 
@@ -28,7 +29,7 @@ class CrashingFrontEnd : public FrontEnd {
   // Borrows `front_end`.
   CrashingFrontEnd(FrontEnd& front_end, RequestId crash) : front_end_(front_end), crash_(crash) {}
 
-  bool take_input(Scheduler& scheduler, double now) override { return front_end_.take_input(scheduler, now); }
+  bool take_input(Dispatcher& dispatcher, double now) override { return front_end_.take_input(dispatcher, now); }
   bool input_open() const override { return front_end_.input_open(); }
   std::string unfinished() const override { return front_end_.unfinished(); }
   void put_results(std::vector<Completion> completions, double now) override {
@@ -57,6 +58,39 @@ class CrashingFrontEnd : public FrontEnd {
   std::optional<Ticket> begun_;
 };
 
+// A front end whose notes are said to be down only `late_s` after they were asked for.
+class LateFrontEnd : public FrontEnd {
+ public:
+  // Borrows `front_end`.
+  LateFrontEnd(FrontEnd& front_end, double late_s) : front_end_(front_end), late_s_(late_s) {}
+
+  bool take_input(Dispatcher& dispatcher, double now) override { return front_end_.take_input(dispatcher, now); }
+  bool input_open() const override { return front_end_.input_open(); }
+  std::string unfinished() const override { return front_end_.unfinished(); }
+  void put_results(std::vector<Completion> completions, double now) override {
+    front_end_.put_results(std::move(completions), now);
+  }
+  void step_done(const std::vector<Report>& reports, double now) override { front_end_.step_done(reports, now); }
+  void show(const Activity& activity, double now) override { front_end_.show(activity, now); }
+  Ticket begin(const std::vector<RequestId>& requests) override {
+    const Ticket ticket = front_end_.begin(requests);
+    asked_s_.emplace(ticket, now_s());
+    return ticket;
+  }
+  bool noted(Ticket ticket) override {
+    const auto asked = asked_s_.find(ticket);
+    return front_end_.noted(ticket) && (asked == asked_s_.end() || now_s() >= asked->second + late_s_);
+  }
+  void check() override { front_end_.check(); }
+  void finish(double now) override { front_end_.finish(now); }
+  void stop(bool in_order, double now) override { front_end_.stop(in_order, now); }
+
+ private:
+  FrontEnd& front_end_;
+  double late_s_;
+  std::map<Ticket, double> asked_s_;
+};
+
 Error wrong(const char* option, const std::string& text, const char* form) {
   return Error(ExitCode::kUsage, fmt::format("{}: '{}' is not {}", option, text, form));
 }
@@ -69,6 +103,7 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-mismatch", mismatch_);
     serve.add_option("--inject-divergence", divergence_);
     serve.add_option("--inject-crash", crash_);
+    serve.add_option("--inject-late-notes", late_notes_s_);
   }
 
   void compare(int rank, std::vector<RankProperty>& properties) override {
@@ -107,6 +142,7 @@ class Injections : public ServeHooks {
   }
 
   std::unique_ptr<FrontEnd> around(FrontEnd& front_end) override {
+    if (late_notes_s_ > 0) return std::make_unique<LateFrontEnd>(front_end, late_notes_s_);
     if (!crash_) return nullptr;
     return std::make_unique<CrashingFrontEnd>(front_end, *crash_);
   }
@@ -114,6 +150,7 @@ class Injections : public ServeHooks {
  private:
   std::string flip_, mismatch_, divergence_;
   std::optional<RequestId> crash_;
+  double late_notes_s_ = 0;
 };
 
 }  // namespace

@@ -49,8 +49,13 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
   add("--requests", request_file(job, folder));
   add("--output", output);
   add("--metrics", folder / kMetricsFile);
-  add("--tp", std::to_string(job.tp));
-  add("--pp", std::to_string(job.pp));
+  if (!job.placement.empty()) {
+    write_lines(folder / "placement.json", {job.placement});
+    add("--placement", folder / "placement.json");
+  } else {
+    add("--tp", std::to_string(job.tp));
+    add("--pp", std::to_string(job.pp));
+  }
   add("--threads", std::to_string(job.threads));
   add("--device", job.device.empty() ? on_cpu() ? "cpu" : "cuda" : job.device);
   if (!on_cpu()) command.push_back("--share-gpu");

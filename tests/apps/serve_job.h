@@ -26,7 +26,8 @@ std::string injected_program();
 struct ServeJob {
   int tp = 1;
   int pp = 1;
-  int ranks = 0;  // 0: tp × pp
+  int ranks = 0;               // 0: tp × pp
+  std::string placement = {};  // text of a placement file; then neither tp nor pp is given
   std::vector<ServedFile> models = {};
   std::vector<std::string> lines = {};  // of the request file
   std::string requests = {};            // request file; empty: one in the job's folder, made of `lines`

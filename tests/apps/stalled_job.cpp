@@ -12,6 +12,7 @@
 #include "computron/base/time.h"
 #include "computron/comm/mpi.h"
 #include "computron/serve/engine.h"
+#include "computron/serve/group_schedulers.h"
 
 namespace computron {
 namespace {
@@ -20,18 +21,18 @@ class OpenEnd : public FrontEnd {
  public:
   OpenEnd(bool open, double open_s) : open_(open), closes_s_(now_s() + open_s) {}
 
-  bool take_input(Scheduler& scheduler, double /*now*/) override {
+  bool take_input(Dispatcher& dispatcher, double /*now*/) override {
     if (std::exchange(begins_, false)) {
       Request request;
       request.prompt = {1, 2, 3};
       request.max_tokens = 4;
       request.ignore_eos = true;
-      scheduler.submit(std::move(request));
+      dispatcher.submit(std::move(request));
       return true;
     }
     if (!open_ || now_s() < closes_s_) return false;
     open_ = false;
-    scheduler.close_input();
+    dispatcher.close_input();
     return true;
   }
   bool input_open() const override { return open_; }
@@ -75,10 +76,10 @@ void run(const Options& options, Communicator world) {
   if (job.mesh().rank != 0) {
     run_worker(job, of_rank);
   } else {
-    Scheduler scheduler = make_scheduler(job);
+    GroupSchedulers schedulers(job);
     Metrics metrics(job.models().names());
     OpenEnd front_end(options.open, 4 * limits.step);
-    Engine(job, scheduler, front_end, metrics, now_s(), Drain{}, of_rank).run();
+    Engine(job, schedulers.dispatcher(), front_end, metrics, now_s(), Drain{}, of_rank).run();
   }
   heartbeat.recorder().remove();
 }

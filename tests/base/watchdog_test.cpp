@@ -132,6 +132,27 @@ TEST_F(WatchdogTest, OnlyWhoListensMayMissOthers) {
   EXPECT_EQ(line(), "");
 }
 
+// Ranks 0 and 1 are a group that gets on; rank 2 is another, and hangs.
+TEST_F(WatchdogTest, AGroupThatGetsOnHidesNoneThatHangs) {
+  WatchdogLimits limits = never_;
+  limits.step = 0.2;
+  const auto watchdog = make(0, limits);
+  watchdog->enter(SignOfLife::kServe);
+  watchdog->form_groups({0, 0, 1});
+  watchdog->expect(5, 0, /*group=*/0);
+  watchdog->expect(9, 0, /*group=*/1);
+  SignOfLife busy = sign("layer", false, 5), stuck = sign("layer", false, 9, 3);
+  busy.phase = stuck.phase = SignOfLife::kServe;
+  const std::string end = wait_for_end([&] {
+    watchdog->pulse();
+    ++busy.records;
+    watchdog->heard(1, busy);
+    watchdog->heard(2, stuck);
+  });
+  EXPECT_THAT(end, HasSubstr("nobody gets on with step 9 of group 1"));
+  EXPECT_THAT(end, HasSubstr("rank 2 (group 1) on node2: is in layer 3 of step 9"));
+}
+
 TEST_F(WatchdogTest, WhoWaitsForARankThatFellSilentBeforeNamesThatOne) {
   WatchdogLimits limits = never_;
   limits.silence = 0.4;

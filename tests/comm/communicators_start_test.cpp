@@ -32,7 +32,7 @@ class CommunicatorsStart : public testing::TestWithParam<const char*> {
 // and give that as the reason.
 TEST_P(CommunicatorsStart, AFailingRankIsHeardByAllWithItsReason) {
   if (test::environment("COMPUTRON_TEST_TRANSPORT") != "direct") GTEST_SKIP() << "for NCCL that fails when it is to";
-  const int failing = mesh_.world.size() - 1;
+  const int failing = mesh_.group.size() - 1;
   if (mesh_.rank == failing) setenv("COMPUTRON_EMULATED_NCCL_FAILS", GetParam(), /*overwrite=*/1);
   try {
     make();

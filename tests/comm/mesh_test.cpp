@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+
+#include "computron/comm/agreed.h"
 
 namespace computron {
 namespace {
@@ -46,7 +49,7 @@ TEST(Mesh, EveryShapeOfThisManyRanks) {
   const int ranks = Communicator::world().size();
   for (const MeshShape shape : shapes_of(ranks)) {
     const Mesh mesh(shape, Communicator::world());
-    EXPECT_EQ(mesh.rank, mesh.world.rank());
+    EXPECT_EQ(mesh.rank, mesh.group.rank());
     EXPECT_EQ(shape.rank_of(mesh.stage, mesh.t), mesh.rank);
     EXPECT_EQ(mesh.first_stage(), mesh.rank < shape.tp);
     EXPECT_EQ(mesh.last_stage(), mesh.rank >= ranks - shape.tp);
@@ -61,6 +64,59 @@ TEST(Mesh, TensorGroupIsOneStage) {
     const Mesh mesh(shape, Communicator::world());
     EXPECT_EQ(mesh.tensor.all_reduce_max(mesh.rank),
               static_cast<std::uint64_t>(shape.rank_of(mesh.stage, shape.tp - 1)));
+  }
+}
+
+// Groups of 1, 2, ... ranks, as far as there are any.
+std::vector<MeshShape> growing_groups(int ranks) {
+  std::vector<MeshShape> shapes;
+  for (int size = 1; ranks > 0; ++size) {
+    const int taken = std::min(size, ranks);
+    shapes.push_back(taken % 2 == 0 ? MeshShape{.tp = 2, .pp = taken / 2} : MeshShape{.tp = 1, .pp = taken});
+    ranks -= taken;
+  }
+  return shapes;
+}
+
+// Consecutive ranks, each with a place of its own in its group and communicators that join no others.
+TEST(Mesh, GroupsPartitionTheRanks) {
+  const int ranks = Communicator::world().size();
+  const Mesh mesh(growing_groups(ranks), Communicator::world());
+  EXPECT_EQ(mesh.job.size(), ranks);
+  int first = 0;
+  for (const RankGroup& group : mesh.groups) {
+    EXPECT_EQ(group.first_rank, first);
+    EXPECT_EQ(group.has(mesh.job.rank()), group.index == mesh.group_index);
+    first += group.shape.ranks();
+  }
+  EXPECT_EQ(first, ranks);
+  EXPECT_EQ(mesh.own_group().job_rank(mesh.rank), mesh.job.rank());
+  EXPECT_EQ(mesh.group.size(), mesh.shape.ranks());
+  EXPECT_EQ(mesh.group.rank(), mesh.rank);
+  EXPECT_EQ(mesh.group.all_reduce_max(static_cast<std::uint64_t>(mesh.group_index)),
+            static_cast<std::uint64_t>(mesh.group_index));
+  EXPECT_EQ(mesh.tensor.size(), mesh.shape.tp);
+  EXPECT_EQ(mesh.tensor.all_reduce_max(static_cast<std::uint64_t>(mesh.job.rank())),
+            static_cast<std::uint64_t>(mesh.own_group().job_rank(mesh.shape.rank_of(mesh.stage, mesh.shape.tp - 1))));
+  EXPECT_EQ(mesh.schedules(), mesh.job.rank() == 0);
+}
+
+// What fails in one group fails everywhere, in the words and with the rank of the one that failed.
+TEST(Mesh, AFailureInAGroupIsTheJobs) {
+  const int ranks = Communicator::world().size();
+  const Mesh mesh(growing_groups(ranks), Communicator::world());
+  const int failing = ranks - 1;
+  try {
+    agreed(mesh.job, [&] {
+      agreed(mesh.group, [&] {
+        if (mesh.job.rank() == failing) throw ConfigError("too few frames");
+      });
+    });
+    FAIL() << "nobody heard of it";
+  } catch (const VoteError& error) {
+    EXPECT_EQ(error.rank(), failing);
+    EXPECT_EQ(error.reason(), "too few frames");
+    EXPECT_EQ(error.is_own(), mesh.job.rank() == failing);
   }
 }
 

@@ -66,7 +66,7 @@ TEST_P(StageTransferTest, CarriesEveryStepThroughAllStages) {
                             count * sizeof(float));  // free again: what was sent must not change with it
     stream_->synchronize();
   }
-  mesh_.world.barrier();
+  mesh_.group.barrier();
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, StageTransferTest,

@@ -16,6 +16,7 @@ class PlanReportTest : public ::testing::Test {
     layout_.used_bytes = {1 << 20, 1 << 19};
     layout_.uses = {0, 1};
     layout_.over_before = {-1, 0};
+    run_.groups.resize(1);
   }
 
   // A pass of `model` that fetches both pages of `fetched`.
@@ -28,13 +29,13 @@ class PlanReportTest : public ::testing::Test {
     step.chunks.push_back({.sequence = 1, .tokens = {5, 6}, .new_blocks = {}});
     step.stages.resize(1);
     if (fetched) step.stages[0].fetches = {{*fetched, 0, 0, {}}, {*fetched, 1, 1, {}}};
-    run_.end_s = end_s;
+    run_.groups[0].end_s = end_s;
   }
   Plan plan() const {
     const std::vector<std::vector<const ShardLayout*>> layouts{{&layout_}, {&layout_}};
     PlanRecorder recorder(layouts, /*tp=*/2);
     for (const VirtualRun::SentStep& sent : run_.steps) recorder.add(sent);
-    return recorder.finish(run_, VirtualMesh(layouts, CostModel(layouts, {}), 0));
+    return recorder.finish(run_, /*group=*/0, VirtualMesh(layouts, CostModel(layouts, {}), 0));
   }
 
   ShardLayout layout_;

@@ -258,7 +258,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     outcome.fetches = planner.fetches();
     outcome.reloads = planner.reloads();
     outcome.graph_launches = executor.graph_launches();
-    mesh.world.barrier();
+    mesh.job.barrier();
     return outcome;
   }
 };

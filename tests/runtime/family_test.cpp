@@ -86,7 +86,7 @@ class Model {
   }
 
   ~Model() {
-    mesh_.world.barrier();  // what was sent has been received
+    mesh_.job.barrier();  // what was sent has been received
     transfer_->poll();
   }
 

@@ -41,7 +41,7 @@ TEST(StepExchange, StepsOfAllSizesArriveWholeAndInOrder) {
   const Mesh mesh({.tp = 2, .pp = 1}, std::move(world));
   const std::vector<Step> steps = steps_of_all_sizes();
   if (mesh.rank == 1) return expect_steps(mesh, steps);
-  StepSender sender(mesh);
+  StepSender sender(mesh.job, mesh.own_group());
   for (const Step& step : steps) sender.send(step);
   const double deadline_s = now_s() + 60;
   while (!sender.idle()) {
@@ -62,10 +62,10 @@ void report_two_steps(const Mesh& mesh) {
     Report report;
     report.step = id;
     report.received = step->digest ^ (id == 2 ? 1 : 0);
-    outbox.send(mesh.world, report.encode(), 0, tags::kReport);
+    outbox.send(mesh.job, report.encode(), 0, tags::kReport);
     ++id;
   }
-  mesh.world.barrier();
+  mesh.job.barrier();
 }
 
 TEST(StepExchange, ARankThatReceivedAnotherStepIsNamed) {
@@ -73,8 +73,8 @@ TEST(StepExchange, ARankThatReceivedAnotherStepIsNamed) {
   if (world.size() != 2) GTEST_SKIP() << "two ranks";
   const Mesh mesh({.tp = 2, .pp = 1}, std::move(world));
   if (mesh.rank == 1) return report_two_steps(mesh);
-  StepSender sender(mesh);
-  ReportCollector collector(mesh);
+  StepSender sender(mesh.job, mesh.own_group());
+  ReportCollector collector(mesh.job, mesh.own_group());
   const double deadline_s = now_s() + 60;
   std::string failure;
   for (StepId id = 1; id <= 2; ++id) {
@@ -97,7 +97,7 @@ TEST(StepExchange, ARankThatReceivedAnotherStepIsNamed) {
     }
   }
   EXPECT_NE(failure.find("rank 1 received another step 2 than rank 0 sent"), std::string::npos) << failure;
-  mesh.world.barrier();
+  mesh.job.barrier();
 }
 
 // Rank 0 sees `signals` of rank 1 in the end.
@@ -112,11 +112,11 @@ TEST(StopExchange, RankThatSaysNothingIsMissed) {
   const Mesh mesh({.tp = 2, .pp = 1}, std::move(world));
   if (mesh.rank == 1) {
     StopTeller teller(mesh);
-    mesh.world.barrier();
+    mesh.job.barrier();
     for (const int signals : {1, 2}) {
       for (int i = 0; i < 1000; ++i)
         teller.poll(signals, /*only_warned=*/signals == 1, /*status_requests=*/signals == 2 ? 3 : 0);
-      mesh.world.barrier();
+      mesh.job.barrier();
     }
     return;
   }
@@ -125,11 +125,11 @@ TEST(StopExchange, RankThatSaysNothingIsMissed) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(listener.poll(), 0);
   EXPECT_FALSE(listener.all_answered());
   EXPECT_TRUE(listener.only_warned());
-  mesh.world.barrier();
-  mesh.world.barrier();
+  mesh.job.barrier();
+  mesh.job.barrier();
   expect_told(listener, 1);
   EXPECT_EQ(listener.status_requests(), 0);
-  mesh.world.barrier();
+  mesh.job.barrier();
   expect_told(listener, 2);
   EXPECT_EQ(listener.status_requests(), 1);  // it has grown
   EXPECT_FALSE(listener.only_warned());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <span>
 
@@ -42,8 +43,9 @@ class RandomJob {
     options_.frames = smallest_pool() + from(0, 12);
   }
 
-  Driver make_driver() {
-    Driver driver(model_list_, options_, policy_);
+  std::unique_ptr<Driver> make_driver() {
+    auto owned = std::make_unique<Driver>(model_list_, options_, policy_);
+    Driver& driver = *owned;
     if (many_) driver.report_times();
     const double span_s = one_in(2) ? 0 : 0.001 * from(0, many_ ? 5000 : 500);
     const int requests = many_ ? from(100, 250) : from(0, 40);
@@ -54,7 +56,7 @@ class RandomJob {
       const double at_s = late ? request.arrival_s + 0.001 * from(0, 50) : 0;
       held_back(request.id) ? driver.hold_back(request) : driver.submit(request, at_s);
     }
-    return driver;
+    return owned;
   }
 
  private:
@@ -184,7 +186,8 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   Reached all;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     RandomJob job(seed);
-    Driver driver = job.make_driver();
+    const std::unique_ptr<Driver> owned = job.make_driver();
+    Driver& driver = *owned;
     ASSERT_EQ(driver.run(), "") << "seed " << seed;
     all.add(driver);
   }
@@ -212,7 +215,8 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereCachesRunOut) {
   Reached all;
   for (std::uint64_t seed = 1000; seed < 1150; ++seed) {
     RandomJob job(seed, Kind::kCrowded);
-    Driver driver = job.make_driver();
+    const std::unique_ptr<Driver> owned = job.make_driver();
+    Driver& driver = *owned;
     ASSERT_EQ(driver.run(), "") << "seed " << seed;
     all.add(driver);
   }
@@ -224,7 +228,8 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereThereAreManyModels) {
   Reached all;
   for (std::uint64_t seed = 2000; seed < 2030; ++seed) {
     RandomJob job(seed, Kind::kManyModels);
-    Driver driver = job.make_driver();
+    const std::unique_ptr<Driver> owned = job.make_driver();
+    Driver& driver = *owned;
     ASSERT_EQ(driver.run(), "") << "seed " << seed;
     all.add(driver);
   }
@@ -254,7 +259,8 @@ std::uint64_t digest_of(const Driver& driver) {
 TEST(SchedulerRandom, DISABLED_PrintsADigestOfEachStepStream) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     RandomJob job(seed, seed % 4 == 3 ? Kind::kCrowded : Kind::kFewModels);
-    Driver driver = job.make_driver();
+    const std::unique_ptr<Driver> owned = job.make_driver();
+    Driver& driver = *owned;
     ASSERT_EQ(driver.run(), "") << "seed " << seed;
     fmt::print("step stream {} {:016x}\n", seed, digest_of(driver));
   }
@@ -263,7 +269,8 @@ TEST(SchedulerRandom, DISABLED_PrintsADigestOfEachStepStream) {
 TEST(SchedulerRandom, DISABLED_PrintsADigestOfEachStepStreamOfManyModels) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     RandomJob job(seed, Kind::kManyModels);
-    Driver driver = job.make_driver();
+    const std::unique_ptr<Driver> owned = job.make_driver();
+    Driver& driver = *owned;
     const std::string fault = driver.run(/*most=*/4000);
     ASSERT_TRUE(fault.empty() || fault.ends_with("steps without end")) << "seed " << seed << ": " << fault;
     fmt::print("step stream of many models {} {:016x}\n", seed, digest_of(driver));

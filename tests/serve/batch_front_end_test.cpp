@@ -79,6 +79,7 @@ struct Parts {
   Metrics metrics{{"opt-a", "org/opt-b.v1"}};
   test::FakeModelList model_list{{test::small_model(3), test::small_model(2)}};
   Scheduler scheduler;
+  Dispatcher dispatcher{{{.scheduler = &scheduler, .models = {0, 1}}}, 2};
   BatchFrontEnd front_end;
 };
 
@@ -111,12 +112,12 @@ class Batch {
     begun_.clear();
     const double end_s = now_s() + kLongest_s;
     while (!parts.reader.finished() && now_s() < end_s) {
-      if (!parts.front_end.take_input(parts.scheduler, parts.now())) rest();
+      if (!parts.front_end.take_input(parts.dispatcher, parts.now())) rest();
     }
     for (; now_s() < end_s; rest()) {
-      parts.front_end.take_input(parts.scheduler, parts.now());
+      parts.front_end.take_input(parts.dispatcher, parts.now());
       put_results(parts);
-      Decision decision = parts.scheduler.next(parts.now());
+      Decision decision = parts.dispatcher.next(0, parts.now());
       if (std::holds_alternative<AllDone>(decision)) return finish(parts);
       const auto* planned = std::get_if<PlannedStep>(&decision);
       if (planned != nullptr && !execute(*planned, parts, goes_down)) return false;
@@ -148,7 +149,7 @@ class Batch {
 
  private:
   static void put_results(Parts& parts) {
-    std::vector<Completion> completions = parts.scheduler.take_completions();
+    std::vector<Completion> completions = parts.dispatcher.take_completions();
     if (!completions.empty()) parts.front_end.put_results(std::move(completions), parts.now());
     parts.front_end.check();
   }
@@ -165,7 +166,7 @@ class Batch {
     while (!parts.front_end.noted(ticket)) rest();
     if (std::any_of(planned.begun.begin(), planned.begun.end(), goes_down)) return false;
     const std::vector<SampledRow> rows(planned.step.logit_rows(), SampledRow{.token = 7, .top = {}});
-    parts.scheduler.completed(planned.step.id, {rows}, parts.now());
+    parts.dispatcher.completed(0, planned.step.id, {rows}, parts.now());
     return true;
   }
 
@@ -263,16 +264,16 @@ TEST(BatchFrontEnd, AnInputThatStaysOpenIsOneThatTheJobMayWaitFor) {
     const std::string text = Batch::line_of(0) + "\n";
     ASSERT_EQ(write(ends[1], text.data(), text.size()), std::ssize(text));
     Parts parts = batch.make_parts();
-    while (!parts.front_end.take_input(parts.scheduler, 0)) rest();
+    while (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
     EXPECT_TRUE(parts.front_end.input_open());
-    EXPECT_TRUE(parts.scheduler.has_work(parts.now()));
-    EXPECT_EQ(parts.scheduler.waits_for_input(), make_policy(policy)->plans_ahead());
+    EXPECT_TRUE(parts.dispatcher.has_work(parts.now()));
+    EXPECT_EQ(parts.dispatcher.waits_for_input(), make_policy(policy)->plans_ahead());
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("1 lines have no result, 0 more wait"));
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("the input is open"));
     close(ends[1]);
-    while (!parts.front_end.take_input(parts.scheduler, 0)) rest();
+    while (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
     EXPECT_FALSE(parts.front_end.input_open());
-    EXPECT_FALSE(parts.scheduler.waits_for_input());
+    EXPECT_FALSE(parts.dispatcher.waits_for_input());
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("the input has ended"));
   }
 }

@@ -107,6 +107,48 @@ TEST(Metrics, KeysAreTheInterfaces) {
   }
 }
 
+// Two groups: b is in both.
+Metrics sample_of_groups() {
+  Metrics metrics({"a", "b"}, {{.tp = 2, .pp = 1, .first_rank = 0, .models = {0, 1}},
+                               {.tp = 1, .pp = 1, .first_rank = 2, .models = {1}}});
+  add(metrics, completion_of(0, 1, 0.5));
+  Completion elsewhere = completion_of(1, 3, 1);
+  add(metrics, elsewhere);
+  elsewhere.group = 1;
+  add(metrics, elsewhere);
+  metrics.model(0, 0).swaps = {.count = 1, .bytes = 100, .largest_shard_bytes = 4'000'000'000, .busy_s = 2};
+  metrics.model(1, 0).swaps = {.count = 2, .bytes = 200, .largest_shard_bytes = 2'000'000'000, .busy_s = 1};
+  metrics.model(0, 1).swaps = {.count = 4, .bytes = 400, .largest_shard_bytes = 8'000'000'000, .busy_s = 2.5};
+  metrics.model(0, 0).steps = {.count = 10, .compute_s = {1, 2}};
+  metrics.model(1, 0).steps = {.count = 20, .compute_s = {1, 2}};
+  metrics.model(0, 1).steps = {.count = 40, .compute_s = {0, 0, 3}};
+  return metrics;
+}
+
+// Counts add up. Groups work side by side: of their times the longest counts, with the bytes that took it.
+TEST(Metrics, GroupsWorkSideBySide) {
+  const auto object = json::parse(sample_of_groups().to_json(info()));
+  EXPECT_EQ(object["requests"]["ok"], 3);
+  EXPECT_EQ(object["swaps"]["count"], 7);
+  EXPECT_EQ(object["swaps"]["bytes"], 700);
+  EXPECT_EQ(object["swaps"]["busy_s"], 3);
+  EXPECT_EQ(object["swaps"]["gb_per_s_per_rank"], 2);
+  EXPECT_EQ(object["steps"]["count"], 70);
+  EXPECT_EQ(object["steps"]["compute_s"], 4);
+  ASSERT_EQ(object["groups"].size(), 2u);
+  EXPECT_EQ(object["groups"][0]["requests"]["ok"], 2);
+  EXPECT_EQ(object["groups"][0]["swaps"]["busy_s"], 3);
+  EXPECT_EQ(object["groups"][1]["requests"]["ok"], 1);
+  EXPECT_EQ(object["groups"][1]["swaps"]["busy_s"], 2.5);
+  EXPECT_EQ(object["groups"][1]["swaps"]["gb_per_s_per_rank"], 3.2);
+  EXPECT_EQ(object["groups"][1]["models"], json({"b"}));
+  EXPECT_EQ(object["groups"][1]["first_rank"], 2);
+  EXPECT_EQ(object["models"]["b"]["requests"]["ok"], 2);
+  EXPECT_EQ(object["models"]["b"]["swaps"]["count"], 6);
+  EXPECT_EQ(object["models"]["b"]["swaps"]["busy_s"], 2.5);
+  EXPECT_FALSE(json::parse(sample().to_json(info())).contains("groups")) << "one group is the job";
+}
+
 TEST(Metrics, InfoOfTheRun) {
   const auto object = json::parse(sample().to_json(info()));
   EXPECT_EQ(object["wall_s"], 20);

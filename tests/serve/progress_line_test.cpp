@@ -127,8 +127,7 @@ JobStatus status_sample() {
       .total = 100,
       .total_known = true,
       .failed = 2,
-      .running = "opt",
-      .swapping = true};
+      .groups = {{.running = "opt", .swapping = true}}};
   status.models = {{"opt", {40, 3}, 20, 0.5}, {"bert\x1b[31m", {30, 2}, 5, 1}, {"idle", {}, 0, 0}};
   return status;
 }

@@ -87,7 +87,7 @@ TEST(Sharing, AnyNumberOfRanksSharesAProcessor) {
 TEST(PlacementTable, HasALineARank) {
   RankPlace far = on_gpu("GPU-b");
   far.host = "a-host-with-a-long-name";
-  const std::string table = placement_table({on_gpu("GPU-a"), far}, {.tp = 1, .pp = 2});
+  const std::string table = placement_table({on_gpu("GPU-a"), far}, {{.shape = {.tp = 1, .pp = 2}}});
   EXPECT_THAT(table, ContainsRegex("^rank +stage +t +host +cpus +nodes +device\n"));
   EXPECT_THAT(table, ContainsRegex("\n0 +0 +0 +node7 +0-7 +0 +cuda 0: NVIDIA H200 \\(GPU-a, NUMA node 1\\)\n"));
   EXPECT_THAT(table, ContainsRegex("\n1 +1 +0 +a-host-with-a-long-name +0-7 +0 +cuda 0: NVIDIA H200 \\(GPU-b.*\\)$"));

@@ -58,9 +58,10 @@ struct FlightInfo {
   std::int32_t rank = 0, ranks = 0;
   std::int64_t process = 0;
   std::string host;
-  double clock_offset_s = 0;  // CLOCK_REALTIME − CLOCK_MONOTONIC, when the file was made
-  double alive_s = 0;         // when the process ran last, to a tenth of a second
-  double moved_s = 0;         // when its main thread polled its queues last, to a tenth of a second
+  double clock_offset_s = 0;      // CLOCK_REALTIME − CLOCK_MONOTONIC, when the file was made
+  double alive_s = 0;             // when the process ran last, to a tenth of a second
+  double moved_s = 0;             // when its main thread polled its queues last, to a tenth of a second
+  std::optional<int> group = {};  // of ranks, in a job of several
 };
 
 struct Flight;
@@ -91,6 +92,8 @@ class FlightRecorder {
   Doing doing() const noexcept;
   std::uint64_t records() const noexcept;
 
+  // Which group of ranks this one is of, in a job of several.
+  void note_group(int group) noexcept;
   // Called by the watchdog, now and then. In CLOCK_MONOTONIC.
   void note_alive(double alive_s, double moved_s) noexcept;
 

@@ -107,11 +107,15 @@ class Watchdog {
   // What follows is called by the main thread only. pulse() is one relaxed store.
   void pulse() noexcept { pulses_.store(pulses_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   void enter(SignOfLife::Phase phase);
-  // The oldest step in hand, which should be over `predicted_s` seconds from now; none: no step is in hand.
-  void expect(std::optional<std::uint64_t> step, double predicted_s = 0);
-  // Rank 0 has work and no step in hand, and waits for nobody outside the job: `why` says what it waits for. Empty:
-  // that is over. Until then another `why` replaces the first, and the time goes on.
-  void expect_a_step(std::string why);
+  // On rank 0: which group each rank is in, and how many there are; before this all are of one. Each group has steps of
+  // its own, and gets on with them or not whatever the others do.
+  void form_groups(std::vector<int> group_of_rank);
+  // The oldest step that `group` has in hand, which should be over `predicted_s` seconds from now; none: no step is in
+  // hand. On a rank other than 0: its own, and the group is 0.
+  void expect(std::optional<std::uint64_t> step, double predicted_s = 0, int group = 0);
+  // Rank 0 has work for `group`, which has no step in hand, and waits for nobody outside the job: `why` says what it
+  // waits for. Empty: that is over. Until then another `why` replaces the first, and the time goes on.
+  void expect_a_step(std::string why, int group = 0);
   // What this rank says about itself now.
   SignOfLife sign() const;
   // `rank` has said this about itself.
@@ -133,6 +137,12 @@ class Watchdog {
     double heard_s = 0;     // clock_s() when `sign` was heard
     double listened_s = 0;  // listened_s_ when `sign` was heard
   };
+  // What a group of ranks is at.
+  struct Group {
+    std::optional<std::uint64_t> step;  // the oldest in hand
+    double predicted_s = 0;             // of it
+    double moved_on_s = 0;              // when a rank got on with the step, or it became the oldest
+  };
 
   void run(const std::stop_token& stop);
   void look();
@@ -143,11 +153,18 @@ class Watchdog {
   void look_at_others(std::vector<Overdue>& found) const;
   double silent_s(const Other& other) const { return listened_s_.load() - other.listened_s; }
   std::optional<Blame> silent_before(double clock) const;
-  void look_at_step(double clock, std::vector<Overdue>& found) const;
+  void look_at_step(std::size_t group, double clock, std::vector<Overdue>& found) const;
   void look_at_next_step(double clock, std::vector<Overdue>& found) const;
   std::vector<RankView> views(double clock) const;
-  double limit_of(SignOfLife::Phase phase) const;  // of a rank's silence
-  double predicted_s(double beyond_s) const { return limits_->predicted * predicted_s_ + beyond_s; }
+  double limit_of(int rank, SignOfLife::Phase phase) const;  // of its silence
+  double predicted_s(const Group& group, double beyond_s) const {
+    return limits_->predicted * group.predicted_s + beyond_s;
+  }
+  Group& group_of(int rank) {
+    return groups_[static_cast<std::size_t>(group_of_rank_[static_cast<std::size_t>(rank)])];
+  }
+  const Group& group_of(int rank) const { return const_cast<Watchdog*>(this)->group_of(rank); }
+  std::string name_of(int rank) const;
   void report(const Overdue& overdue, double clock);
   double clock_s() const;  // CLOCK_MONOTONIC without the time in which the process was stopped
 
@@ -167,10 +184,11 @@ class Watchdog {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Other> others_;  // [rank]
-  std::optional<std::uint64_t> step_;
-  double predicted_s_ = 0;
-  std::string owes_step_;  // why rank 0, which should send one, does not; empty: it need not
-  double moved_on_s_ = 0;  // when a rank got on with the step, it became the oldest, or one became due
+  std::vector<Group> groups_{1};
+  std::vector<int> group_of_rank_;  // [rank]
+  std::string owes_step_;           // why rank 0, which should send one, does not; empty: it need not
+  int owed_to_ = 0;                 // the group
+  double owed_since_s_ = 0;
 
   // Only the watchdog thread's.
   std::condition_variable_any ticks_;

@@ -9,12 +9,15 @@
 
 namespace computron {
 
-// Collective. `phase` must not communicate in a way that a failing rank would leave others waiting in.
+// Collective. `phase` must not communicate in a way that a failing rank would leave others waiting in. It may vote in a
+// part of `world`, as groups of ranks do: what fails there fails everywhere, in the words of the rank that failed.
 template <class Phase>
 void agreed(const Communicator& world, const Phase& phase) {
   std::optional<Error> mine;
   try {
     phase();
+  } catch (const VoteError& error) {
+    if (error.is_own()) mine = Error(error.code(), error.reason());
   } catch (const Error& error) {
     mine = error;
   } catch (const std::bad_alloc&) {

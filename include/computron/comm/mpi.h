@@ -113,13 +113,16 @@ std::string host_name();
 // other, reports it: report_failure(rank, reason()).
 class VoteError : public Error {
  public:
-  VoteError(ExitCode code, int rank, const std::string& host, const std::string& reason);
-  int rank() const noexcept { return rank_; }
+  // `is_own`: this rank is the one that failed.
+  VoteError(ExitCode code, int rank, const std::string& host, const std::string& reason, bool is_own = false);
+  int rank() const noexcept { return rank_; }  // of the communicator that voted
   const std::string& reason() const noexcept { return reason_; }
+  bool is_own() const noexcept { return is_own_; }
 
  private:
   int rank_;
   std::string reason_;
+  bool is_own_;
 };
 
 // All ranks learn whether any of them failed; every rank then throws the error of the lowest failing rank, or returns.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,8 +78,10 @@ struct ShardPlan {
   TokenId first_token(int t) const { return t * vocab; }
 
   // ConfigError when the mesh does not fit the model (fewer layers than stages, fewer heads than ranks; reproducible: a
-  // tp or a model whose heads or inner units cannot be cut evenly).
-  static ShardPlan make(const ModelConfig& config, MeshShape mesh, int stage, bool reproducible = false);
+  // tp or a model whose heads or inner units cannot be cut evenly; other `stage_layers` than the model and the mesh
+  // have). `stage_layers`: how many layers each stage has; empty: cut_layers().
+  static ShardPlan make(const ModelConfig& config, MeshShape mesh, int stage, bool reproducible = false,
+                        std::span<const int> stage_layers = {});
   // First layer of every stage and, last, the number of layers: contiguous cuts that make the largest shard (embedding
   // and head counted) as small as whole layers allow.
   static std::vector<int> cut_layers(const ModelConfig& config, int pp);

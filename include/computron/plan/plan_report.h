@@ -21,7 +21,7 @@ struct ActivePeriod {
 
 struct Plan {
   std::vector<ActivePeriod> periods;
-  double end_s = 0;
+  double end_s = 0;  // of the group's last step
   std::uint64_t swaps = 0;
   std::size_t fetched_bytes = 0;  // by all ranks
   double link_busy_s = 0;         // of the busiest stage
@@ -30,15 +30,15 @@ struct Plan {
   std::size_t refused = 0;
 };
 
-// Follows a run step by step; keeps periods, no steps.
+// Follows the steps of one group in a run; keeps periods, no steps.
 class PlanRecorder {
  public:
   // `layouts[model][stage]`, borrowed; `tp` ranks a stage.
   PlanRecorder(const std::vector<std::vector<const ShardLayout*>>& layouts, int tp);
 
   void add(const VirtualRun::SentStep& sent);
-  // All of `run` has been added.
-  Plan finish(const VirtualRun& run, const VirtualMesh& mesh);
+  // All steps of the group in `run` have been added; `mesh` is the group's.
+  Plan finish(const VirtualRun& run, std::size_t group, const VirtualMesh& mesh);
 
  private:
   void note_fetches(const Step& step);
@@ -52,5 +52,10 @@ class PlanRecorder {
 // A table, a line a period (the first `max_periods`), and the sums. `costs` are the rates that the times come from.
 std::string format_plan(const Plan& plan, const std::vector<std::string>& names, const CostOptions& costs,
                         std::size_t max_periods = 200);
+// A group's plan, to stand among others: the same, headed by `group` and without the rates.
+std::string format_group_plan(const std::string& group, const Plan& plan, const std::vector<std::string>& names,
+                              std::size_t max_periods = 50);
+// What the groups do together, and the rates.
+std::string format_sum(const std::vector<Plan>& plans, const CostOptions& costs);
 
 }  // namespace computron

@@ -1,6 +1,6 @@
 // Schedulers driven in virtual time: what they would make of their requests on ranks of given speed.
 //
-//   Dispatcher (sched/dispatcher.h) ──step──> VirtualMesh of its group ──> reported at ──> Dispatcher, next event
+//   Dispatcher (dispatch/dispatcher.h) ──step──> VirtualMesh of its group ──> reported at ──> Dispatcher, next event
 //
 // Events are ordered by time, equal ones by group, so a run is a function of its input, to the last bit.
 #pragma once
@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "computron/dispatch/dispatcher.h"
 #include "computron/plan/virtual_mesh.h"
-#include "computron/sched/dispatcher.h"
 
 namespace computron {
 

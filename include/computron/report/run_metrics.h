@@ -39,13 +39,14 @@ struct RunMetrics {
   bool link_emulated = false;
   GroupMetrics job;
   std::vector<GroupMetrics> models;
-  std::string version, started, host;   // °
-  std::string commit, build, compiler;  // ° of the program
-  std::vector<std::string> libraries;   // °
-  std::string slurm_job_id;             // °
-  std::uint64_t attempt = 1;            // ° at the same output; all metrics are this one's
-  std::uint64_t before = 0;             // ° requests that had their results when it began
-  double interval_s = 0;                // ° between two values of a list over time; 0: there is none
+  std::vector<GroupMetrics> rank_groups;  // of ranks, in a job of several
+  std::string version, started, host;     // °
+  std::string commit, build, compiler;    // ° of the program
+  std::vector<std::string> libraries;     // °
+  std::string slurm_job_id;               // °
+  std::uint64_t attempt = 1;              // ° at the same output; all metrics are this one's
+  std::uint64_t before = 0;               // ° requests that had their results when it began
+  double interval_s = 0;                  // ° between two values of a list over time; 0: there is none
   std::vector<std::uint64_t>
       waiting;  // ° requests that no step has begun; GroupMetrics::unfinished has those that run too
   std::vector<std::pair<std::string, std::string>> configuration;  // ° option, value

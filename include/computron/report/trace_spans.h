@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <istream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct TraceStep : TraceTime {
 
 struct RankSpans {
   std::string host;
+  std::optional<int> group;  // of ranks, in a job of several
   double clock_error_s = 0;
   std::uint64_t dropped = 0;     // events for which there was no room; the last ones
   std::vector<TraceStep> steps;  // passes: waits included

@@ -41,22 +41,24 @@ class Outbox {
   std::list<Message> sending_;
 };
 
-// Sends steps; on rank 0.
+// Sends the steps of one group; on rank 0 of the job.
 class StepSender {
  public:
-  explicit StepSender(const Mesh& mesh) : mesh_(mesh) {}
-  // Sends the step to every other rank, and returns the digests of the bytes that it sends: [stage], 0 for a stage that
-  // has no other rank.
+  // Borrows `job`, the communicator of all ranks.
+  StepSender(const Communicator& job, const RankGroup& group) : job_(job), group_(group) {}
+  // Sends the step to every rank of the group but this one, and returns the digests of the bytes that it sends:
+  // [stage], 0 for a stage that has no other rank.
   std::vector<std::uint64_t> send(const Step& step);
   void poll() { outbox_.poll(); }
   bool idle() const { return outbox_.empty(); }
 
  private:
-  const Mesh& mesh_;
+  const Communicator& job_;
+  const RankGroup group_;
   Outbox outbox_;
 };
 
-// Receives steps; on every other rank.
+// Receives the steps of this rank's group; on every rank of the job but 0.
 class StepReceiver {
  public:
   // Borrows `mesh`. `steps_in_flight`: the most steps that rank 0 sends before it has a report of the first.
@@ -81,20 +83,23 @@ class StepReceiver {
   std::optional<MessageRequest> large_;  // the receive into message_ of a large step, while it is in flight
 };
 
-// Collects done records; on rank 0. A step is complete when the records of all ranks have arrived.
+// Collects the done records of one group; on rank 0 of the job. A step is complete when the records of all ranks of the
+// group have arrived.
 class ReportCollector {
  public:
-  explicit ReportCollector(const Mesh& mesh) : mesh_(mesh) {}
+  // Borrows `job`, the communicator of all ranks. `names_group`: errors name the group beside the rank.
+  ReportCollector(const Communicator& job, const RankGroup& group, bool names_group = false)
+      : job_(job), group_(group), names_group_(names_group) {}
 
   // Posts the receives of the step's reports. To be called before the step is sent. `expected[stage]`: the state that
   // the stage's ranks must report.
   void expect(const Step& step, std::vector<StateDigest> expected);
   // The step of the latest expect() has been sent. `digests[stage]`: of its bytes, which the other ranks must report.
   void note_sent(StepId step, std::vector<std::uint64_t> digests);
-  // Rank 0's own report.
+  // Rank 0's own report, of its own group.
   void put_own(Report report);
-  // The reports of the oldest step [rank], once all have arrived. Error{kInternal} naming rank, step and field where
-  // one does not agree with what was expected. Never blocks.
+  // The reports of the oldest step [rank of the group], once all have arrived. Error{kInternal} naming rank (of the
+  // job), group, step and field where one does not agree with what was expected. Never blocks.
   std::optional<std::vector<Report>> poll();
 
  private:
@@ -102,13 +107,17 @@ class ReportCollector {
     StepId step;
     std::vector<StateDigest> expected;            // [stage]
     std::vector<std::uint64_t> sent;              // [stage]
-    std::vector<std::vector<std::byte>> buffers;  // [rank]
-    std::vector<MessageRequest> requests;         // [rank]
-    std::vector<std::optional<Report>> reports;   // [rank]
+    std::vector<std::vector<std::byte>> buffers;  // [rank of the group], as are
+    std::vector<MessageRequest> requests;
+    std::vector<std::optional<Report>> reports;
   };
+  bool is_own(int rank) const { return group_.job_rank(rank) == 0; }
   void check(const Pending& pending, int rank) const;
+  std::string name_of(int rank) const;
 
-  const Mesh& mesh_;
+  const Communicator& job_;
+  const RankGroup group_;
+  const bool names_group_;
   std::deque<Pending> pending_;
 };
 

@@ -96,6 +96,7 @@ struct Completion {
   double first_token_s = 0;  // of encoders: when the values came
   double finished_s = 0;
   std::vector<float> values = {};  // of encoders: the vector, or the scores of the classes
+  std::uint32_t group = 0;         // of ranks, that served it
 };
 
 }  // namespace computron

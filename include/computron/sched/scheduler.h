@@ -52,6 +52,9 @@ class Scheduler {
   Scheduler(std::vector<ModelShape> models, std::vector<std::string> names, std::unique_ptr<Policy> policy,
             const SchedulerOptions& options);
 
+  Scheduler(const Scheduler&) = delete;  // its parts borrow each other
+  Scheduler& operator=(const Scheduler&) = delete;
+
   // A request becomes visible at its arrival_s. One whose cache can never fit, or an encoder's that no step is long
   // enough for, completes with an error at once. Its model is one of `models`.
   void submit(Request request);

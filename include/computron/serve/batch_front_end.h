@@ -32,7 +32,7 @@ class BatchFrontEnd : public FrontEnd {
   BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metrics& metrics, std::vector<ServedModel> models,
                 double start_s, const BatchOptions& options);
 
-  bool take_input(Scheduler& scheduler, double now) override;
+  bool take_input(Dispatcher& dispatcher, double now) override;
   bool input_open() const override { return !closed_ && !reader_.finished(); }
   std::string unfinished() const override;
   void put_results(std::vector<Completion> completions, double now) override;
@@ -55,13 +55,14 @@ class BatchFrontEnd : public FrontEnd {
   };
 
   void put_result(const UnfinishedLine& line);
-  void take(IncomingRequest incoming, Scheduler& scheduler, double now);
-  bool take_suspect(Scheduler& scheduler, double now);
-  void submit(IncomingRequest incoming, Scheduler& scheduler, double now);
+  void take(IncomingRequest incoming, Dispatcher& dispatcher, double now);
+  bool take_suspect(Dispatcher& dispatcher, double now);
+  void submit(IncomingRequest incoming, Dispatcher& dispatcher, double now);
   void fail(const IncomingRequest& incoming, const RequestFailure& failure);
-  bool note_input_end(Scheduler& scheduler);
-  bool room(const Scheduler& scheduler);
+  bool note_input_end(Dispatcher& dispatcher);
+  bool room(const Dispatcher& dispatcher);
   ProgressLine::State progress(const Activity& activity);
+  std::string running_models(const Activity& activity) const;
   void update_status(const Activity& activity, double now);
   JobCounts counts(double now) const;
   JobStatus status(const Activity& activity, double now);
@@ -89,7 +90,7 @@ class BatchFrontEnd : public FrontEnd {
   std::deque<JobCounts> past_;  // of the last seconds, one each
   int status_requests_ = 0;     // that have been seen
   double status_s_ = -1;        // when the last of them was answered
-  const Scheduler* scheduler_ = nullptr;
+  const Dispatcher* dispatcher_ = nullptr;
 };
 
 }  // namespace computron

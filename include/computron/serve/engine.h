@@ -4,17 +4,18 @@
 //
 //   input     front end → scheduler
 //   reports   done records of all ranks agree → scheduler
-//   dispatch  scheduler → step → every rank; receives for its reports are posted first; its fetches start
+//   dispatch  scheduler → step → every rank of its group; receives for its reports are posted first; its fetches start
 //   results   completions → front end
 //   execute   the oldest dispatched step, in order
-//   stall     no step is in hand, there is work, and nobody outside the job is waited for → the watchdog is told
+//   stall     a group has work and no step, and nobody outside the job is waited for → the watchdog is told
 //
 // The progress hook runs inside execute, between panels and in every wait: it takes reports and dispatches, so that
 // fetches and other stages go on while this rank computes. How many steps are between dispatch and reports is the
 // scheduler's affair. It is asked again only when something has happened (input, a report) or the time it named has
-// come, and never from within itself. The other ranks only take steps, execute and report. No MPI call blocks:
-// everything is tested and polled. The copy stream, and a front end's reader and writer, have threads of their own and
-// exchange plain queues with this one.
+// come, and never from within itself. Each group has a scheduler; the dispatcher says which is to be asked, in turn,
+// and rank 0 goes back to its own work after a while. The other ranks only take steps, execute and report. No MPI call
+// blocks: everything is tested and polled. The copy stream, and a front end's reader and writer, have threads of their
+// own and exchange plain queues with this one.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@
 #include <optional>
 #include <vector>
 
-#include "computron/runtime/step_exchange.h"
+#include "computron/dispatch/dispatcher.h"
 #include "computron/runtime/stop_exchange.h"
 #include "computron/serve/front_end.h"
+#include "computron/serve/group_engine.h"
 #include "computron/serve/job.h"
 #include "computron/serve/metrics.h"
 
@@ -43,9 +45,9 @@ struct Drain {
 class Engine {
  public:
   // Borrows the first four. Steps and swaps are counted in `metrics`. `start_s`: now_s() at the start of the job's
-  // clock, which the scheduler and the front end see.
-  Engine(Job& job, Scheduler& scheduler, FrontEnd& front_end, Metrics& metrics, double start_s, const Drain& drain = {},
-         const JobHeartbeat& heartbeat = {});
+  // clock, which the schedulers and the front end see.
+  Engine(Job& job, Dispatcher& dispatcher, FrontEnd& front_end, Metrics& metrics, double start_s,
+         const Drain& drain = {}, const JobHeartbeat& heartbeat = {});
 
   // Serves until the input has ended and every request has its result, then ends the other ranks' loops. False: some
   // rank was asked to stop (base/stop.h). No step is sent any more then, those on their way are finished if they are
@@ -56,32 +58,10 @@ class Engine {
   bool run();
 
  private:
-  struct InFlight {
-    StepId id;
-    ModelId model;
-    double sent_s;
-    double predicted_s;  // from then
-    bool swap, pass;
-  };
-
+  // A step of rank 0's own group, dispatched and not executed here.
   struct Todo {
     Step step;
     Ticket begun;  // of the front end
-  };
-
-  // A copy over a rank's link.
-  struct Copy {
-    std::optional<ModelId> fetched;  // none: a cache moved
-    std::size_t bytes = 0;
-  };
-  struct RankTimes {
-    double busy_s = 0;  // latest cumulative counts of the rank
-    double exposed_s = 0;
-    std::uint64_t verified = 0;
-    std::uint64_t refetched = 0;
-    std::size_t link_bytes = 0;
-    std::deque<Copy> copies;  // sent and not reported as copied
-    std::vector<double> busy_by_model, exposed_by_model;
   };
 
   bool poll();
@@ -90,37 +70,33 @@ class Engine {
   [[noreturn]] void leave(bool in_order);
   bool take_input();
   bool take_reports();
+  bool take_reports(GroupEngine& group);
   bool put_results();
   bool dispatch();
-  void expect_oldest();
+  void dispatch(GroupEngine& group, PlannedStep planned);
+  bool send_held();
+  void expect_oldest(const GroupEngine& group);
   bool execute();
   void look_for_stall();
-  bool owes_a_step() const;
-  std::string what_it_waits_for() const;
-  void send(PlannedStep planned);
-  void account(const PlannedStep& planned);
-  std::vector<StageTimes> stage_times(const std::vector<Report>& reports) const;
-  void account(const InFlight& step, const std::vector<Report>& reports);
-  void note_copies(int rank, const Step& step);
-  void share_out_busy_time(RankTimes& times, const Report& report);
-  Activity activity() const;
+  const GroupEngine* find_stall();
+  bool owes_a_step(const GroupEngine& group) const;
+  bool any_in_flight() const;
+  std::string what_it_waits_for(const GroupEngine& group) const;
+  Activity activity();
   void shut_down(Step::Kind kind);
   double now() const;
 
   Job& job_;
-  Scheduler& scheduler_;
+  Dispatcher& dispatcher_;
   FrontEnd& front_end_;
   Metrics& metrics_;
   double start_s_;
 
-  StepSender sender_;
-  ReportCollector collector_;
-  std::deque<Todo> todo_;           // dispatched, not executed
-  std::deque<InFlight> in_flight_;  // dispatched, not reported by all
-  double ask_at_s_ = 0;             // when the scheduler is to be asked again
-  bool all_done_ = false;
-  bool stalls_ = false;   // a step is due, and the watchdog knows
-  double say_why_s_ = 0;  // when it is told again why there is none
+  std::deque<GroupEngine> groups_;       // [group]
+  std::deque<Todo> todo_;                // of group 0
+  std::vector<GroupActivity> activity_;  // [group]
+  bool stalls_ = false;                  // a step is due, and the watchdog knows
+  double look_for_stall_s_ = 0;          // when the groups are looked at again
 
   JobHeartbeat heartbeat_;
   StopListener stops_;
@@ -128,9 +104,6 @@ class Engine {
   bool stopping_ = false;
   bool too_late_ = false;  // steps on their way are not predicted to end in time
   double leave_at_s_ = 0;  // when it stops
-
-  std::vector<RankTimes> times_;                         // [rank]
-  std::vector<std::vector<std::uint64_t>> shard_bytes_;  // [model][stage] fetched by each rank of the stage
 };
 
 }  // namespace computron

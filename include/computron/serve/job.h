@@ -1,5 +1,6 @@
 // A serving job on every rank: set up in phases, each of which ends in a vote, and everything that its loops borrow.
 //
+//   JobGroup     which models which ranks serve
 //   Mesh         which rank is what
 //   RankDevice   the device of this rank
 //   ModelSet     the models' files, configurations and pages
@@ -20,6 +21,7 @@
 #include "computron/comm/mesh.h"
 #include "computron/runtime/executor.h"
 #include "computron/sched/scheduler.h"
+#include "computron/serve/job_groups.h"
 #include "computron/serve/job_heartbeat.h"
 #include "computron/serve/job_options.h"
 #include "computron/serve/memory_plan.h"
@@ -29,7 +31,15 @@
 
 namespace computron {
 
-// What a job runs with. The same on all ranks but for the first group, which is this rank's or its node's.
+// What one group of ranks runs with.
+struct GroupPlan {
+  int frames = 0;
+  int host_slots = 0;
+  int steps_in_flight = 1;  // steps with a pass that may be dispatched and not reported
+  int steps_announced = 1;  // the same with those that hold fetches only: receives that a rank keeps posted
+};
+
+// What a job runs with. The same on all ranks but for the first three, which are this rank's or its node's.
 struct JobPlan {
   int threads = 1;
   int ranks_on_node = 1;
@@ -39,10 +49,7 @@ struct JobPlan {
   TransportKind transport_kind = TransportKind::kHost;
   int max_batch_tokens = 0;
   std::size_t page_bytes = 0;
-  int frames = 0;
-  int host_slots = 0;
-  int steps_in_flight = 1;  // steps with a pass that may be dispatched and not reported
-  int steps_announced = 1;  // the same with those that hold fetches only: receives that a rank keeps posted
+  std::vector<GroupPlan> groups = {};
 };
 
 // Built by the constructor, collectively. A failure in a phase is the same Error (VoteError) on every rank.
@@ -56,6 +63,8 @@ class Job {
 
   const JobOptions& options() const { return options_; }
   const JobPlan& plan() const { return plan_; }
+  const GroupPlan& group_plan() const { return plan_.groups[static_cast<std::size_t>(mesh_.group_index)]; }  // own
+  const std::vector<JobGroup>& groups() const { return groups_; }
   const Mesh& mesh() const { return mesh_; }
   const ModelSet& models() const { return models_; }
   Device& device() const { return device_.device(); }
@@ -69,7 +78,7 @@ class Job {
   Trace* trace() const { return trace_.get(); }
   ClockOffset clock() const { return clock_; }  // of a traced job
 
-  SchedulerOptions scheduler_options() const;
+  SchedulerOptions scheduler_options(int group = 0) const;
 
  private:
   PageStore make_page_store() const;
@@ -80,6 +89,7 @@ class Job {
   void make_executor();
 
   const JobOptions options_;
+  const std::vector<JobGroup> groups_;
   ServeHooks& hooks_;
   Mesh mesh_;
   std::unique_ptr<Trace> trace_;
@@ -93,8 +103,8 @@ class Job {
   std::unique_ptr<Executor> executor_;
 };
 
-// The scheduler of a job (rank 0), which predicts from `costs` until it has seen more.
-Scheduler make_scheduler(const Job& job, const CostOptions& costs);
-Scheduler make_scheduler(const Job& job);
+// The scheduler of a group (rank 0), which predicts from `costs` until it has seen more.
+Scheduler make_scheduler(const Job& job, int group, const CostOptions& costs);
+Scheduler make_scheduler(const Job& job, int group = 0);
 
 }  // namespace computron

@@ -4,6 +4,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "computron/runtime/heartbeat.h"
 #include "computron/runtime/step.h"
@@ -26,13 +28,18 @@ class JobHeartbeat {
   void run_beside(const std::function<void()>& work) const {
     heartbeat_ != nullptr ? heartbeat_->run_beside(work) : work();
   }
-  // Tells the watchdog which step every rank should get on with, and how long that should take; or that there is none.
-  void expect(std::optional<StepId> step, double predicted_s = 0) const {
-    if (heartbeat_ != nullptr) heartbeat_->watchdog().expect(step, predicted_s);
+  // Tells the watchdog of rank 0 which ranks work together: the groups of the job, [rank].
+  void form_groups(std::vector<int> group_of_rank) const {
+    if (heartbeat_ != nullptr) heartbeat_->watchdog().form_groups(std::move(group_of_rank));
   }
-  // Tells the watchdog of rank 0 that a step is due and why none has been sent; empty: none is due.
-  void expect_a_step(const std::string& why) const {
-    if (heartbeat_ != nullptr) heartbeat_->watchdog().expect_a_step(why);
+  // Tells the watchdog which step every rank of the group should get on with, and how long that should take; or that
+  // there is none. On ranks other than 0 the group is 0.
+  void expect(std::optional<StepId> step, double predicted_s = 0, int group = 0) const {
+    if (heartbeat_ != nullptr) heartbeat_->watchdog().expect(step, predicted_s, group);
+  }
+  // Tells the watchdog of rank 0 that a step of the group is due and why none has been sent; empty: none is due.
+  void expect_a_step(const std::string& why, int group = 0) const {
+    if (heartbeat_ != nullptr) heartbeat_->watchdog().expect_a_step(why, group);
   }
   void enter(SignOfLife::Phase phase) const {
     if (heartbeat_ != nullptr) heartbeat_->enter(phase);

@@ -9,6 +9,7 @@
 
 #include "computron/base/idle.h"
 #include "computron/requests/model_list.h"
+#include "computron/requests/placement.h"
 #include "computron/runtime/swapper.h"
 #include "computron/sched/policy.h"
 
@@ -36,8 +37,10 @@ std::string_view name_of(PolicyChoice policy);
 // A number that is 0 is chosen by the program.
 struct JobOptions {
   std::vector<ModelEntry> models = {};
-  int tp = 0;
+  int tp = 0;  // with pp: of every group, where `placement` is empty
   int pp = 0;
+  int groups = 0;                         // equal ones, each with every model; 0: one
+  std::vector<GroupSpec> placement = {};  // groups over consecutive ranks; empty: as tp, pp and groups say
   DeviceChoice device = DeviceChoice::kAuto;
   bool share_gpu = false;  // ranks may have the same one
   bool tf32 = false;       // for float32 weights, where the device has it

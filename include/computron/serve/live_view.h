@@ -20,6 +20,13 @@ struct ModelStatus {
   double resident = 0;  // share of its pages that are in the pools, as planned
 };
 
+// A group of ranks.
+struct GroupStatus {
+  std::string running = {};  // model; empty: none
+  bool swapping = false;
+  std::size_t open = 0;  // requests that it was given and that are not done
+};
+
 // What has been done since the start.
 struct JobCounts {
   double time_s = 0;
@@ -36,10 +43,9 @@ struct JobStatus {
   std::uint64_t total = 0;
   bool total_known = false;
   std::uint64_t failed = 0;
-  std::string running;  // model; empty: none
-  bool swapping = false;
   std::string end = {};  // "finished", "stopped"; empty: it goes on
   std::vector<ModelStatus> models = {};
+  std::vector<GroupStatus> groups = {};  // with a line each where there are several
 };
 
 // Lines, the last with its end. Models that nothing is known of but that they are there are counted only.

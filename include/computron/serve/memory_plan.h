@@ -28,6 +28,12 @@ struct MemoryNeed {
   std::size_t total() const { return host + device_total(); }
 };
 
+// How large the pools of a group's ranks are: the same on all of them, as many as the poorest has room for.
+struct GroupMemory {
+  int frames = 0;
+  int host_slots = 0;  // a frame each
+};
+
 class MemoryPlan {
  public:
   // Collective. `steps_in_flight`: steps with a pass that may be dispatched and not reported. Rank 0 logs the plan as a
@@ -35,9 +41,8 @@ class MemoryPlan {
   MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const ModelSet& models,
              const PageStore& pages, int steps_in_flight);
 
-  // The same on all ranks: as many as the poorest rank has room for.
-  int frames() const { return frames_; }
-  int host_slots() const { return host_slots_; }  // a frame each
+  // Of a group of the job.
+  const GroupMemory& of_group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
   // Throws ConfigError, OutOfDeviceMemory or Error{kSystem} where this rank, or its node's ranks together, need more
   // than there is.
@@ -48,15 +53,16 @@ class MemoryPlan {
   std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
   std::size_t default_host_cache_bytes() const;
   std::size_t share_of_node() const;
-  std::string table(const std::vector<MemoryNeed>& needs, const MeshShape& mesh, const ModelSet& models,
+  void gather_groups(const Mesh& mesh);
+  std::string table(const std::vector<MemoryNeed>& needs, const Mesh& mesh, const ModelSet& models,
                     const PageStore& pages) const;
   static std::string sharing_lines(const std::vector<MemoryNeed>& needs);
   std::string device_line() const;
 
   std::size_t page_bytes_ = 0;
-  std::size_t pool_bytes_ = 0;  // wanted, of this rank; frames_ pages are taken
-  int frames_ = 0;
-  int host_slots_ = 0;
+  std::size_t pool_bytes_ = 0;  // wanted, of this rank; own_.frames pages are taken
+  GroupMemory own_;             // of this rank's group
+  std::vector<GroupMemory> groups_;
   int ranks_on_node_ = 1;
   MemoryNeed need_;                        // of this rank
   std::size_t node_bytes_ = 0;             // of all ranks of this node

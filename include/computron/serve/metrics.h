@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,7 +40,7 @@ struct CacheMetrics {
   std::uint64_t prefix_hit_tokens = 0;  // of prompts, taken from others' (--share-prefixes)
 };
 
-// A model's, and summed or merged the job's.
+// A model's in one group of ranks; merged, the model's, a group's and the job's.
 struct ModelMetrics {
   std::uint64_t requests_ok = 0;
   std::uint64_t requests_failed = 0;
@@ -74,15 +75,28 @@ struct RunInfo {
   std::uint64_t requests_before = 0;  // had their results when it began
 };
 
+// A group of ranks as metrics name it.
+struct MetricsGroup {
+  int tp = 1, pp = 1;
+  int first_rank = 0;
+  std::vector<ModelId> models;  // of the job, by their numbers in the group; ascending
+};
+
+// Kept by group and by model of the group. Counts and bytes add up over all of them. Times that a rank spends add up
+// over the models of its group; groups work side by side, so of several the longest counts.
 class Metrics {
  public:
-  explicit Metrics(std::vector<std::string> model_ids);
+  explicit Metrics(std::vector<std::string> model_ids);  // of a job of one group
+  Metrics(std::vector<std::string> model_ids, std::vector<MetricsGroup> groups);
 
-  // A request with all its parts: ok, or failed if one of them has an error_code.
+  // A request with all its parts: ok, or failed if one of them has an error_code. Its parts bear the job's numbers of
+  // models.
   void add(std::span<const Completion> parts);
-  void add_failure();                                            // a line that never became a request of a model
-  ModelMetrics& model(ModelId model) { return models_[model]; }  // for swaps and steps
+  void add_failure();  // a line that never became a request of a model
+  // Of a group, by its own number of the model; for swaps and steps.
+  ModelMetrics& model(ModelId local, int group = 0) { return groups_[static_cast<std::size_t>(group)].models[local]; }
   std::uint64_t finished() const;
+  std::uint64_t finished(ModelId job_model) const;
   std::uint64_t failed() const;
   ModelMetrics counts() const;  // of all models, without the times of requests
   QueueHistory& queues() { return queues_; }
@@ -93,9 +107,18 @@ class Metrics {
   std::string summary(const RunInfo& info) const;
 
  private:
-  ModelMetrics merged() const;
+  struct Group {
+    MetricsGroup of;
+    std::vector<ModelMetrics> models;  // by the group's numbers
+    ModelMetrics merged(bool with_times) const;
+    ModelMetrics* find(ModelId job_model);  // null: it has it not
+    const ModelMetrics* find(ModelId job_model) const;
+  };
+  ModelMetrics merged(bool with_times) const;
+  ModelMetrics merged(ModelId job_model) const;
+  nlohmann::ordered_json group_json(const Group& group, const RunInfo& info) const;
   std::vector<std::string> ids_;
-  std::vector<ModelMetrics> models_;
+  std::vector<Group> groups_;
   QueueHistory queues_;
   std::uint64_t failed_lines_ = 0;
 };

@@ -1,8 +1,13 @@
 // The models of a job on every rank: what their files hold, their configurations, and how each stage's shard of them
-// lies in pages.
+// lies in pages, for each group that has them.
+//
+// A model has a number in the job (id(), index()) and another in each group, from 0 on in the same order, by which the
+// group's scheduler, steps and executor know it. In a job of one group the two are the same.
 #pragma once
 
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "computron/checkpoint/index.h"
@@ -10,6 +15,7 @@
 #include "computron/model/config.h"
 #include "computron/model/shard_layout.h"
 #include "computron/sched/scheduler.h"
+#include "computron/serve/job_groups.h"
 #include "computron/serve/job_heartbeat.h"
 #include "computron/serve/job_options.h"
 #include "computron/serve/rank_device.h"
@@ -24,44 +30,62 @@ class ModelSet {
  public:
   // Collective; each phase ends in a vote. Rank 0 reads the files' metadata, unless `indices` holds it, and sends it
   // round. Error{kConfig} and others name the model that does not fit its file, the mesh or the device.
-  ModelSet(const JobOptions& options, const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
-           std::vector<CheckpointIndex> indices);
+  ModelSet(const JobOptions& options, const std::vector<JobGroup>& groups, const Mesh& mesh, const RankDevice& device,
+           const JobHeartbeat& heartbeat, std::vector<CheckpointIndex> indices);
 
-  std::size_t size() const { return models_.size(); }
+  std::size_t size() const { return models_.size(); }  // of the job
   const std::string& id(ModelId model) const { return entries_[model].id; }
   const CheckpointIndex& index(ModelId model) const { return models_[model].index; }
   DType weight_dtype(ModelId model) const { return models_[model].weight_dtype; }
-  // This rank's stage of it.
-  const ShardLayout& layout(ModelId model) const { return models_[model].layouts[stage_]; }
+  // The job's numbers of a group's models, by their numbers in the group; of this rank's group.
+  const std::vector<ModelId>& in_group(int group) const { return groups_[static_cast<std::size_t>(group)].models; }
+  const std::vector<ModelId>& in_own_group() const { return in_group(own_group_); }
+  // This rank's stage of a model of its group, by its number there.
+  const ShardLayout& layout(ModelId local) const {
+    return *groups_[static_cast<std::size_t>(own_group_)].layouts[local][stage_];
+  }
   // The option's, or the longest input of an encoder, which is never cut.
   int max_batch_tokens() const { return max_batch_tokens_; }
   std::size_t page_bytes() const { return page_bytes_; }
 
-  // By model, for the front end and the scheduler.
+  // By the job's models, for the front end.
   std::vector<ServedModel> served() const;
-  std::vector<ModelShape> shapes() const;
   std::vector<std::string> names() const;
+  // By a group's models, for its scheduler.
+  std::vector<ModelShape> shapes(int group = 0) const;
+  std::vector<std::string> names(int group) const;
 
  private:
   struct Model {
     CheckpointIndex index;
     ModelConfig config;
     DType weight_dtype = DType::kF32;
-    std::vector<ShardLayout> layouts;  // [stage]
   };
+  using StageLayouts = std::vector<const ShardLayout*>;  // [stage]
+  struct Group {
+    std::vector<ModelId> models;        // of the job
+    std::vector<StageLayouts> layouts;  // [model of the group]
+  };
+  // What the layout of a model depends on, within a job: groups that agree in it share one.
+  using Cut = std::tuple<ModelId, int, int, std::vector<int>>;  // tp, pp, layers of each stage
 
   void read_metadata(const Mesh& mesh, const RankDevice& device, const JobHeartbeat& heartbeat,
                      std::vector<CheckpointIndex> indices);
   void take_metadata(const std::vector<std::byte>& bytes, const Ops& ops, bool bf16);
   void lengthen_steps(bool says_so);
-  void check_message_size(const ModelConfig& config, const std::string& id, const MeshShape& mesh) const;
-  void make_layouts(const JobOptions& options, const MeshShape& mesh, const RankDevice& device);
+  void check_message_size(const ModelConfig& config, const MeshShape& mesh) const;
+  void make_layouts(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device);
+  std::vector<ShardPlan> make_plans(ModelId model, const JobGroup& group, bool reproducible) const;
+  void choose_page_size(const JobOptions& options, const RankDevice& device, std::size_t largest_block);
 
   const std::vector<ModelEntry>& entries_;
-  int stage_ = 0;
+  int own_group_ = 0;
+  std::size_t stage_ = 0;
   int max_batch_tokens_ = 0;
   std::size_t page_bytes_ = 0;
   std::vector<Model> models_;
+  std::map<Cut, std::vector<ShardLayout>> layouts_;  // [stage]
+  std::vector<Group> groups_;
 };
 
 }  // namespace computron

@@ -37,7 +37,7 @@ bool shares_hardware(const std::vector<RankPlace>& places);  // any of them
 void refuse_sharing(const std::vector<RankPlace>& places);
 
 // A line a rank.
-std::string placement_table(const std::vector<RankPlace>& places, const MeshShape& shape);
+std::string placement_table(const std::vector<RankPlace>& places, const std::vector<RankGroup>& groups);
 
 // What makes ranks slower than they need be, a sentence each: more threads than cores, on a whole host or where ranks
 // are bound; cores far from the rank's GPU; GPUs that reach memory through the same port.

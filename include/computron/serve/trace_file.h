@@ -1,11 +1,12 @@
 // The file of `--trace`: Chrome trace events of all ranks (opens in Perfetto, chrome://tracing).
 //
-// A process a rank, a thread a track. Times are microseconds of rank 0's clock since the start of its service; a
-// metadata event "computron_rank" a rank says by how much its clock was moved, how far that may be wrong, and how many
-// events it had to drop.
+// A process a rank, a thread a track; where there are several groups, the process's name says which. Times are
+// microseconds of rank 0's clock since the start of its service; a metadata event "computron_rank" a rank says by how
+// much its clock was moved, how far that may be wrong, and how many events it had to drop.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,9 @@ namespace computron {
 
 struct RankTrace {
   Trace& trace;
-  int rank;
+  int rank;  // of the job
   ClockOffset clock;
+  std::optional<int> group = {};  // of a job of several
 };
 
 // The events of the rank's closed trace as elements of "traceEvents", each after a comma and a line break but for the

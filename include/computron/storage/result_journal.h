@@ -48,6 +48,9 @@ class Spool;
 enum class Durability { kProcess, kNode, kResult };
 Durability parse_durability(const std::string& text);  // Error{kUsage}
 
+// What results depend on, by names that people know: an option, a model's checkpoint.
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
 struct JournalOptions {
   Durability durability = Durability::kNode;
   double disk_wait_s = 60;  // a full disk is waited for, tried every `disk_retry_s`
@@ -58,10 +61,9 @@ struct JournalOptions {
   // whatever way without any result in a row; 0: any number of times.
   int max_crashes = 3;
   std::size_t max_line_bytes = std::size_t{8} << 20;  // as the reader's: it is part of what a line's key is
+  // Says in the names of today what an earlier version wrote; empty: as it stands.
+  std::function<Settings(Settings)> upgrade = {};
 };
-
-// What results depend on, by names that people know: an option, a model's checkpoint.
-using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // OUT is there, and it is what this very command makes: nothing is left to do.
 struct CompleteOutput {};

@@ -5,7 +5,7 @@
 namespace computron {
 
 Communicators make_nccl_communicators(const Mesh& mesh, Device&, Progress&, const CommunicatorSizes&, Trace*) {
-  agreed(mesh.world, [] {
+  agreed(mesh.group, [] {
     throw NotCompiled("this build has no NCCL: use --transport mpi, or configure where nccl.h and libnccl are found");
   });
   return {};

@@ -109,7 +109,7 @@ Communicators make_nccl_communicators(const Mesh& mesh, Device& device, Progress
                                       const CommunicatorSizes& sizes, Trace* trace) {
   auto world = std::make_shared<NcclWorld>(mesh, device, progress);
   Communicators communicators;
-  agreed(mesh.world, [&] {
+  agreed(mesh.group, [&] {
     communicators.transfer = std::make_unique<NcclStageTransfer>(mesh, device, progress, sizes, world, trace);
     communicators.all_reduce =
         mesh.shape.tp > 1 ? std::make_unique<NcclAllReduce>(world, trace) : make_local_all_reduce();

@@ -66,15 +66,15 @@ double NcclWatch::stalled_s() const { return awaited_.empty() ? 0 : now_s() - si
 NcclWorld::NcclWorld(const Mesh& mesh, Device& device, Progress& progress)
     : progress_(progress), parity_before_((mesh.stage + 1) % 2) {
   std::vector<std::byte> id;
-  agreed(mesh.world, [&] {
+  agreed(mesh.group, [&] {
     fix_choices();
     if (mesh.rank == 0) id = new_id();
   });
-  id = mesh.world.broadcast(std::move(id), 0);
-  Alarm alarm(mesh.world);
+  id = mesh.group.broadcast(std::move(id), 0);
+  Alarm alarm(mesh.group);
   alarm_ = &alarm;
   try {
-    agreed(mesh.world, [&] { start(mesh, device, id_of(id)); });
+    agreed(mesh.group, [&] { start(mesh, device, id_of(id)); });
   } catch (...) {
     abort();
     throw;

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "computron/sched/serving_group.h"
+#include "computron/dispatch/serving_group.h"
 
 namespace computron {
 

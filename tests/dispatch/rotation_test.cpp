@@ -1,4 +1,4 @@
-#include "computron/sched/rotation.h"
+#include "computron/dispatch/rotation.h"
 
 #include <gmock/gmock.h>
 

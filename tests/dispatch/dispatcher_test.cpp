@@ -1,4 +1,4 @@
-#include "computron/sched/dispatcher.h"
+#include "computron/dispatch/dispatcher.h"
 
 #include <gmock/gmock.h>
 

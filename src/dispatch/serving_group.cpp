@@ -1,4 +1,4 @@
-#include "computron/sched/serving_group.h"
+#include "computron/dispatch/serving_group.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "computron/sched/stealing.h"
+#include "computron/dispatch/stealing.h"
 
 #include <algorithm>
 #include <cmath>

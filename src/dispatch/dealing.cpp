@@ -1,4 +1,4 @@
-#include "computron/sched/dealing.h"
+#include "computron/dispatch/dealing.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,8 +1,8 @@
-#include "computron/sched/request_dealing.h"
+#include "computron/dispatch/request_dealing.h"
 
 #include <cmath>
 
-#include "computron/sched/dealing.h"
+#include "computron/dispatch/dealing.h"
 
 namespace computron {
 namespace {

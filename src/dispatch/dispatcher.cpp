@@ -1,12 +1,12 @@
-#include "computron/sched/dispatcher.h"
+#include "computron/dispatch/dispatcher.h"
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <set>
 
-#include "computron/sched/request_dealing.h"
-#include "computron/sched/stealing.h"
+#include "computron/dispatch/request_dealing.h"
+#include "computron/dispatch/stealing.h"
 
 namespace computron {
 namespace {
@@ -241,7 +241,10 @@ void Dispatcher::completed(std::size_t group, StepId step, PassResults results, 
 
 // Takes over what the group's scheduler has to tell after a change.
 void Dispatcher::refresh(std::size_t group) {
-  for (Completion& completion : serving_[group].take_completions()) completions_.push_back(std::move(completion));
+  for (Completion& completion : serving_[group].take_completions()) {
+    completion.group = static_cast<std::uint32_t>(group);
+    completions_.push_back(std::move(completion));
+  }
   State& state = states_[group];
   const std::size_t waiting = scheduler(group).waiting(), bytes = scheduler(group).waiting_bytes();
   waiting_ += waiting - std::exchange(state.waiting, waiting);

@@ -1,0 +1,27 @@
+// The groups of a job as they are made: how many ranks each has, and which models.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "computron/base/types.h"
+#include "computron/comm/mesh.h"
+#include "computron/serve/job_options.h"
+
+namespace computron {
+
+struct JobGroup {
+  MeshShape shape;
+  std::vector<ModelId> models;  // of the job, by the group's own numbers; ascending
+  // [model of the job] How many layers each stage has. A model without an entry is cut by its parameters.
+  std::map<ModelId, std::vector<int>> layers = {};
+};
+
+// At least one. ConfigError naming what does not fit: groups that have another number of ranks than the job; models
+// that are in no group, or that a group names and the job does not have; replicas of a model with different tp, whose
+// results would differ, unless the job is reproducible.
+std::vector<JobGroup> job_groups(const JobOptions& options, int ranks);
+
+std::vector<MeshShape> shapes_of(const std::vector<JobGroup>& groups);
+
+}  // namespace computron

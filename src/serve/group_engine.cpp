@@ -1,0 +1,157 @@
+#include "computron/serve/group_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "computron/base/time.h"
+
+namespace computron {
+
+GroupEngine::GroupEngine(Job& job, const RankGroup& group, const Scheduler& scheduler, Metrics& metrics)
+    : job_(job),
+      group_(group),
+      scheduler_(scheduler),
+      metrics_(metrics),
+      sender_(job.mesh().job, group),
+      collector_(job.mesh().job, group, /*names_group=*/job.mesh().groups.size() > 1),
+      times_(static_cast<std::size_t>(group.shape.ranks())) {
+  const std::size_t models = job.models().in_group(group.index).size();
+  shard_bytes_.assign(models, std::vector<std::uint64_t>(static_cast<std::size_t>(group.shape.pp), 0));
+  for (RankTimes& rank : times_) {
+    rank.busy_by_model.assign(models, 0);
+    rank.exposed_by_model.assign(models, 0);
+  }
+}
+
+std::optional<Step> GroupEngine::send(PlannedStep planned, Ticket begun) {
+  if (has_rank_0()) return send_now(std::move(planned));
+  held_.push_back({std::move(planned), begun});
+  return std::nullopt;
+}
+
+bool GroupEngine::send_held(const std::function<bool(Ticket)>& noted) {
+  bool sent = false;
+  for (; !held_.empty() && noted(held_.front().begun); held_.pop_front(), sent = true) {
+    send_now(std::move(held_.front().planned));
+  }
+  return sent;
+}
+
+Step GroupEngine::send_now(PlannedStep planned) {
+  count_sent(planned);
+  Step& step = planned.step;
+  collector_.expect(step, std::move(planned.expected));
+  collector_.note_sent(step.id, sender_.send(step));
+  in_flight_.push_back({step.id, step.model, now_s(), step.predicted_s, !planned.swaps.empty(), !step.chunks.empty()});
+  return std::move(step);
+}
+
+std::optional<GroupEngine::Done> GroupEngine::take_reports() {
+  std::optional<std::vector<Report>> reports = collector_.poll();
+  if (!reports) return std::nullopt;
+  const InFlight step = in_flight_.front();
+  in_flight_.pop_front();
+  count_reported(step, *reports);
+  return Done{step, *std::move(reports)};
+}
+
+std::vector<StageTimes> GroupEngine::stage_times(const std::vector<Report>& reports) const {
+  const MeshShape shape = group_.shape;
+  std::vector<StageTimes> times(static_cast<std::size_t>(shape.pp));
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const Report& report = reports[static_cast<std::size_t>(rank)];
+    StageTimes& stage = times[static_cast<std::size_t>(shape.stage_of(rank))];
+    const bool first = rank == shape.rank_of(shape.stage_of(rank), 0);
+    stage.compute_s = std::max(stage.compute_s, report.compute_s);
+    stage.link_bytes = first ? report.link_bytes : std::min(stage.link_bytes, report.link_bytes);
+    stage.link_busy_s = std::max(stage.link_busy_s, report.busy_s);
+  }
+  return times;
+}
+
+// What a step will move, when it is sent.
+void GroupEngine::count_sent(const PlannedStep& planned) {
+  const Step& step = planned.step;
+  for (const ModelId model : planned.swaps) ++metrics_of(model).swaps.count;
+  const auto tp = static_cast<std::uint64_t>(group_.shape.tp);
+  for (int rank = 0; rank < group_.shape.ranks(); ++rank) note_copies(rank, step);
+  for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
+    for (const Fetch& fetch : step.stages[stage].fetches) {
+      const std::size_t bytes = scheduler_.layout(fetch.model, stage).used_bytes[fetch.page];
+      SwapMetrics& swaps = metrics_of(fetch.model).swaps;
+      swaps.pages += tp;
+      swaps.bytes += tp * bytes;
+      auto& shard = shard_bytes_[fetch.model];
+      shard[stage] += bytes;
+      swaps.largest_shard_bytes = *std::max_element(shard.begin(), shard.end());
+    }
+  }
+}
+
+// In the order of the rank's link.
+void GroupEngine::note_copies(int rank, const Step& step) {
+  const auto stage = static_cast<std::size_t>(group_.shape.stage_of(rank));
+  std::deque<Copy>& copies = times_[static_cast<std::size_t>(rank)].copies;
+  for (const CacheChange& change : step.stages[stage].caches) {
+    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * job_.plan().page_bytes});
+  }
+  for (const Fetch& fetch : step.stages[stage].fetches) {
+    copies.push_back({fetch.model, scheduler_.layout(fetch.model, stage).used_bytes[fetch.page]});
+  }
+}
+
+// The time in which the rank's link was busy since its last report, to the models of which pages were copied meanwhile,
+// by bytes.
+void GroupEngine::share_out_busy_time(RankTimes& times, const Report& report) {
+  std::size_t bytes = report.link_bytes - std::exchange(times.link_bytes, report.link_bytes);
+  const double busy_s = report.busy_s - std::exchange(times.busy_s, report.busy_s);
+  const double s_per_byte = bytes > 0 ? busy_s / static_cast<double>(bytes) : 0;
+  while (bytes > 0 && !times.copies.empty()) {
+    Copy& copy = times.copies.front();
+    const std::size_t part = std::min(bytes, copy.bytes);
+    if (copy.fetched) {
+      double& busy_by_model = times.busy_by_model[*copy.fetched];
+      busy_by_model += s_per_byte * static_cast<double>(part);
+      SwapMetrics& swaps = metrics_of(*copy.fetched).swaps;
+      swaps.busy_s = std::max(swaps.busy_s, busy_by_model);
+    }
+    bytes -= part;
+    copy.bytes -= part;
+    if (copy.bytes == 0) times.copies.pop_front();
+  }
+}
+
+// What it took, when all ranks have reported it.
+void GroupEngine::count_reported(const InFlight& step, const std::vector<Report>& reports) {
+  ModelMetrics& metrics = metrics_of(step.model);
+  ++metrics.steps.count;
+  metrics.steps.passes += step.pass ? 1 : 0;
+  const bool graph_launched =
+      std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.launched_as_graph; });
+  metrics.steps.graphs += graph_launched ? 1 : 0;
+  metrics.steps.total_s += now_s() - step.sent_s;
+  const CacheUse& cache = scheduler_.cache_use(step.model);
+  metrics.cache = {cache.preemptions, cache.prefix_hit_tokens};
+  metrics.steps.compute_s.resize(static_cast<std::size_t>(group_.first_rank) + reports.size());
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    RankTimes& times = times_[rank];
+    metrics.steps.compute_s[static_cast<std::size_t>(group_.first_rank) + rank] += reports[rank].compute_s;
+    share_out_busy_time(times, reports[rank]);
+    times.exposed_by_model[step.model] +=
+        reports[rank].exposed_s - std::exchange(times.exposed_s, reports[rank].exposed_s);
+    metrics.swaps.verified +=
+        reports[rank].pages_verified - std::exchange(times.verified, reports[rank].pages_verified);
+    metrics.swaps.refetched +=
+        reports[rank].pages_refetched - std::exchange(times.refetched, reports[rank].pages_refetched);
+    metrics.swaps.exposed_s = std::max(metrics.swaps.exposed_s, times.exposed_by_model[step.model]);
+  }
+}
+
+void GroupEngine::shut_down(Step::Kind kind) {
+  Step step;
+  step.kind = kind;
+  step.stages.resize(static_cast<std::size_t>(group_.shape.pp));
+  sender_.send(step);
+}
+
+}  // namespace computron

@@ -1,0 +1,72 @@
+#include "computron/serve/job_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "computron/base/digest.h"
+#include "computron/device/device.h"
+
+namespace computron {
+namespace {
+
+const std::string kCheckpointOf = "checkpoint of model ";
+
+// Of what the file holds, wherever it lies.
+std::string digest_of(CheckpointIndex index) {
+  index.path.clear();
+  return to_hex(digest128(index.serialize()));
+}
+
+bool depends_on_tp(const JobOptions& job) { return !job.reproducible; }
+bool depends_on_pp(const JobOptions& job) {
+  return !job.reproducible && (job.device == DeviceChoice::kGpu ||
+                               (job.device == DeviceChoice::kAuto && job.link_gb_per_s == 0 && cuda_device_present()));
+}
+
+void add_mesh(const JobOptions& job, const std::string& model, const MeshShape& shape, Settings& settings) {
+  if (depends_on_tp(job)) settings.emplace_back(fmt::format("tp of model {}", model), fmt::format("{}", shape.tp));
+  if (depends_on_pp(job)) settings.emplace_back(fmt::format("pp of model {}", model), fmt::format("{}", shape.pp));
+}
+
+}  // namespace
+
+Settings job_settings(const JobOptions& options, const std::vector<CheckpointIndex>& indices,
+                      const std::vector<JobGroup>& groups) {
+  Settings settings = {{"--device", std::string(name_of(options.device))},
+                       {"--reproducible", fmt::format("{}", options.reproducible)},
+                       {"--seed", fmt::format("{}", options.seed)}};
+  for (ModelId m = 0; m < options.models.size(); ++m) {
+    settings.emplace_back(kCheckpointOf + options.models[m].id, digest_of(indices.at(m)));
+    const auto group =
+        std::ranges::find_if(groups, [m](const JobGroup& g) { return std::ranges::binary_search(g.models, m); });
+    add_mesh(options, options.models[m].id, group->shape, settings);
+  }
+  return settings;
+}
+
+Settings upgraded(const JobOptions& now, Settings before) {
+  JobOptions job = now;
+  job.tp = job.pp = job.groups = 0;
+  job.placement.clear();
+  int ranks = 0;
+  const std::pair<const char*, int*> of_the_mesh[] = {
+      {"number of ranks", &ranks}, {"--tp", &job.tp}, {"--pp", &job.pp}};
+  std::erase_if(before, [&](const auto& setting) {
+    const auto* const found = std::ranges::find(of_the_mesh, setting.first, [](const auto& one) { return one.first; });
+    if (found == std::end(of_the_mesh)) return false;
+    *found->second = std::atoi(setting.second.c_str());
+    return true;
+  });
+  if (ranks == 0) return before;
+  const MeshShape shape = job_groups(job, ranks).front().shape;
+  for (const auto& [name, value] : Settings(before)) {
+    if (name.starts_with(kCheckpointOf)) add_mesh(job, name.substr(kCheckpointOf.size()), shape, before);
+  }
+  return before;
+}
+
+}  // namespace computron

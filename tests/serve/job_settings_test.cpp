@@ -1,0 +1,78 @@
+// What results depend on, and what they do not.
+#include "computron/serve/job_settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace computron {
+namespace {
+
+using testing::Contains;
+using testing::IsSupersetOf;
+using testing::Key;
+using testing::Not;
+using testing::Pair;
+using testing::UnorderedElementsAreArray;
+
+JobOptions models_a_and_b() {
+  JobOptions options;
+  options.models = {{.id = "a", .path = "a.h5"}, {.id = "b", .path = "b.h5"}};
+  options.device = DeviceChoice::kCpu;
+  return options;
+}
+
+Settings settings_of(const JobOptions& options, int ranks) {
+  return job_settings(options, std::vector<CheckpointIndex>(2), job_groups(options, ranks));
+}
+
+// As 938ce46 and its predecessors wrote them.
+Settings of_one_mesh(int ranks, int tp, int pp) {
+  Settings settings = {
+      {"number of ranks", std::to_string(ranks)}, {"--tp", std::to_string(tp)}, {"--pp", std::to_string(pp)}};
+  for (const auto& setting : settings_of(models_a_and_b(), 1)) {
+    if (!setting.first.starts_with("tp of model")) settings.push_back(setting);
+  }
+  return settings;
+}
+
+TEST(JobSettings, TpOfEachModelCounts) {
+  JobOptions options = models_a_and_b();
+  options.placement = {{.tp = 2, .pp = 1, .models = {"a"}, .layers = {}}, {.models = {"b"}, .layers = {}}};
+  EXPECT_THAT(settings_of(options, 3), IsSupersetOf({Pair("tp of model a", "2"), Pair("tp of model b", "1")}));
+  options.reproducible = true;
+  EXPECT_THAT(settings_of(options, 3), Not(Contains(Key("tp of model a"))));
+}
+
+TEST(JobSettings, GroupsAndStagesDoNotCount) {
+  JobOptions placed = models_a_and_b();
+  placed.placement = {{.tp = 2, .pp = 1, .models = {"a"}, .layers = {}},
+                      {.tp = 2, .pp = 2, .models = {"b"}, .layers = {}}};
+  JobOptions alone = models_a_and_b();
+  alone.tp = 2;
+  EXPECT_EQ(settings_of(placed, 6), settings_of(alone, 2));
+}
+
+TEST(JobSettings, StagesCountOnGpus) {
+  JobOptions options = models_a_and_b();
+  options.device = DeviceChoice::kGpu;
+  options.tp = 1;
+  options.pp = 2;
+  EXPECT_THAT(settings_of(options, 2), IsSupersetOf({Pair("tp of model a", "1"), Pair("pp of model a", "2")}));
+}
+
+// A journal that was written before there were groups says the same in other words.
+TEST(JobSettings, JournalsOfOneMeshStillResume) {
+  const struct { int ranks, tp, pp, tp_now; } meshes[] = {{4, 2, 2, 2}, {4, 0, 0, 4}, {4, 0, 2, 2}, {2, 1, 0, 1}};
+  for (const auto& mesh : meshes) {
+    JobOptions now = models_a_and_b();
+    now.tp = mesh.tp_now;
+    EXPECT_THAT(upgraded(now, of_one_mesh(mesh.ranks, mesh.tp, mesh.pp)),
+                UnorderedElementsAreArray(settings_of(now, mesh.tp_now)))
+        << mesh.ranks << " ranks, --tp " << mesh.tp << " --pp " << mesh.pp;
+  }
+  const Settings today = settings_of(models_a_and_b(), 1);
+  EXPECT_EQ(upgraded(models_a_and_b(), today), today);
+}
+
+}  // namespace
+}  // namespace computron
