@@ -31,12 +31,18 @@ elseif(COMPUTRON_SANITIZE STREQUAL "thread")
   target_link_options(computron_flags INTERFACE -fsanitize=thread)
 endif()
 
+# Where little time is spent ASan's checks are calls: the same ones, compiled in four fifths of the time.
+set(COMPUTRON_COLD_FLOORS storage checkpoint text requests plan serve report)
+
 # computron_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): the static library computron_NAME. PUBLIC names the floors
 # below whose headers its own headers include; PRIVATE what only its sources use.
 function(computron_library NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(computron_${NAME} STATIC ${ARG_SOURCES})
   target_compile_options(computron_${NAME} PRIVATE ${COMPUTRON_SANITIZED})
+  if(COMPUTRON_SANITIZE STREQUAL "address" AND NAME IN_LIST COMPUTRON_COLD_FLOORS)
+    target_compile_options(computron_${NAME} PRIVATE $<$<CXX_COMPILER_ID:GNU>:--param=asan-instrumentation-with-call-threshold=0>)
+  endif()
   # The flags are for building Computron; who uses an installed one needs C++20 and no more.
   target_compile_features(computron_${NAME} PUBLIC cxx_std_20)
   target_link_libraries(computron_${NAME} PUBLIC $<BUILD_INTERFACE:computron_flags> ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})

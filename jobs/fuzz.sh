@@ -55,15 +55,23 @@ case "$amount" in
   *s) limits+=(-max_total_time="${amount%s}") ;;
   *) limits=(-runs="$amount") ;;
 esac
-for target in "${targets[@]}"; do
-  corpus=build/fuzz/corpus/$target
+# fuzz TARGET: a line of figures; fails where an input does.
+fuzz() {
+  local target=$1 corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log longest=4096
   mkdir -p "$corpus"
-  log=build/fuzz/$target.log
-  longest=4096
   [ "$target" != tokenizer_text ] || longest=512  # each is encoded and decoded many times
   "build/fuzz/$target" "${limits[@]}" -max_len="$longest" -timeout="${SLOWEST:-10}" -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 \
     -artifact_prefix="build/fuzz/$target-" "$corpus" "tests/fuzz/seeds/$target" >"$log" 2>&1 ||
-    { cat "$log"; echo "jobs/fuzz.sh: $target FAILED"; exit 1; }
+    { cat "$log"; echo "jobs/fuzz.sh: $target FAILED"; return 1; }
   awk -v target="$target" '/number_of_executed_units|average_exec|peak_rss/ { figures = figures ", " $2 }
     END { split(substr(figures, 3), f, ", "); print target ": " f[1] " executions, " f[2] " a second, " f[3] " MiB" }' "$log"
+}
+
+# As many at once as there are cores.
+failed=0
+for target in "${targets[@]}"; do
+  while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-$(nproc)}" ]; do wait -n || failed=1; done
+  fuzz "$target" &
 done
+while [ -n "$(jobs -p)" ]; do wait -n || failed=1; done
+exit "$failed"
