@@ -19,6 +19,7 @@
 
 #include "computron/base/error.h"
 #include "computron/base/time.h"
+#include "computron/base/trace.h"
 
 namespace computron {
 namespace {
@@ -153,6 +154,7 @@ void FlightRecorder::map_memory() {
 
 void FlightRecorder::record(FlightRecord::Kind kind, std::uint8_t track, std::string_view name, double time_s,
                             std::string_view model, std::optional<std::uint64_t> step, std::uint64_t detail) noexcept {
+  if (track != static_cast<std::uint8_t>(TraceTrack::kControl)) moves_.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t number = std::atomic_ref(header_->last).fetch_add(1, std::memory_order_relaxed) + 1;
   FlightRecord& record = records_[number % kFlightRecords];
   std::atomic_ref(record.number).store(0, std::memory_order_release);
@@ -178,6 +180,10 @@ void FlightRecorder::push(const char* name, bool waits, std::optional<std::uint6
 
 void FlightRecorder::pop() noexcept {
   if (depth_ > 0) --depth_;
+  // What was enclosed may have been of another step, on rank 0 of another group's.
+  if (depth_ > 0 && depth_ <= kDepth) {
+    std::atomic_ref(header_->step).store(open_[depth_ - 1].step, std::memory_order_relaxed);
+  }
   publish();
 }
 

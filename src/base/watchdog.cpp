@@ -117,20 +117,24 @@ void Watchdog::form_groups(std::vector<int> group_of_rank) {
 
 void Watchdog::expect(std::optional<std::uint64_t> step, double predicted_s, int group) {
   const std::lock_guard lock(mutex_);
-  groups_[static_cast<std::size_t>(group)] = {step, predicted_s, clock_s()};
+  Group& of = groups_[static_cast<std::size_t>(group)];
+  of.step = step;
+  of.predicted_s = predicted_s;
+  of.moved_on_s = clock_s();
+  if (step) of.owes.clear();
 }
 
 void Watchdog::expect_a_step(std::string why, int group) {
   const std::lock_guard lock(mutex_);
-  if (owes_step_.empty()) owed_since_s_ = clock_s();
-  owes_step_ = std::move(why);
-  owed_to_ = group;
+  Group& of = groups_[static_cast<std::size_t>(group)];
+  if (of.owes.empty()) of.owed_since_s = clock_s();
+  of.owes = std::move(why);
 }
 
 SignOfLife Watchdog::sign() const {
   const Doing doing = recorder_.doing();
   return {.doing = doing,
-          .records = recorder_.records(),
+          .records = recorder_.moves(),
           .doing_for_s = now_s() - doing.since_s,
           .phase = phase_.load(std::memory_order_relaxed)};
 }
@@ -176,8 +180,10 @@ void Watchdog::lose(double seconds) {
   const std::lock_guard lock(mutex_);
   lost_s_.store(lost_s_.load() + seconds, std::memory_order_relaxed);
   const double clock = clock_s();
-  for (Group& group : groups_) group.moved_on_s = std::min(group.moved_on_s, clock);
-  owed_since_s_ = std::min(owed_since_s_, clock);
+  for (Group& group : groups_) {
+    group.moved_on_s = std::min(group.moved_on_s, clock);
+    group.owed_since_s = std::min(group.owed_since_s, clock);
+  }
   for (Other& other : others_) other.heard_s = std::min(other.heard_s, clock);
 }
 
@@ -188,7 +194,7 @@ void Watchdog::note_movement(double clock) {
     const double away_s = clock - std::exchange(pulse_s_, clock);
     listened_s_.store(listened_s_.load() + std::min(away_s, limits_.value_or(WatchdogLimits{}).beat_s()));
   }
-  const std::uint64_t records = recorder_.records();
+  const std::uint64_t records = recorder_.moves();
   const double since_s = recorder_.doing().since_s;
   if (std::exchange(doing_since_s_, since_s) != since_s) began_s_ = clock;
   const std::lock_guard lock(mutex_);
@@ -200,8 +206,10 @@ std::vector<Watchdog::Overdue> Watchdog::overdue(double clock) const {
   std::vector<Overdue> found;
   look_at_own(clock, found);
   look_at_others(found);
-  for (std::size_t group = 0; group < groups_.size(); ++group) look_at_step(group, clock, found);
-  look_at_next_step(clock, found);
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    look_at_step(group, clock, found);
+    look_at_next_step(group, clock, found);
+  }
   std::erase_if(found, [](const Overdue& one) { return one.for_s <= one.limit_s; });
   return found;
 }
@@ -273,6 +281,10 @@ void Watchdog::look_at_step(std::size_t index, double clock, std::vector<Overdue
   }
   Blame blame = find_blame(members, 3 * limits_->beat_s());
   blame.rank = ranks[static_cast<std::size_t>(blame.rank)];
+  // What other groups do is heard only by a main thread that looks up.
+  if (std::ranges::find(ranks, rank_) == ranks.end() && clock - pulse_s_ > 3 * limits_->beat_s()) {
+    blame = {rank_, "is " + describe(sign())};
+  }
   const std::string whose = groups_.size() > 1 ? fmt::format(" of group {}", index) : std::string();
   found.push_back({fmt::format("nobody gets on with step {}{}", *group.step, whose), clock - group.moved_on_s, limit_s,
                    std::move(blame)});
@@ -284,10 +296,14 @@ std::string Watchdog::name_of(int rank) const {
 }
 
 // Every rank is well and waits for rank 0, which waits for something that only it can bring about.
-void Watchdog::look_at_next_step(double clock, std::vector<Overdue>& found) const {
-  const bool in_hand = groups_[static_cast<std::size_t>(owed_to_)].step.has_value();
-  if (in_hand || owes_step_.empty() || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
-  found.push_back({"not all is done and no step is sent", clock - owed_since_s_, limits_->step, {rank_, owes_step_}});
+void Watchdog::look_at_next_step(std::size_t index, double clock, std::vector<Overdue>& found) const {
+  const Group& group = groups_[index];
+  if (group.step || group.owes.empty() || phase_.load(std::memory_order_relaxed) != SignOfLife::kServe) return;
+  const std::string whose = groups_.size() > 1 ? fmt::format(" to group {}", index) : std::string();
+  found.push_back({fmt::format("not all is done and no step is sent{}", whose),
+                   clock - group.owed_since_s,
+                   limits_->step,
+                   {rank_, group.owes}});
 }
 
 std::vector<RankView> Watchdog::views(double clock) const {

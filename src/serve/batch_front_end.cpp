@@ -125,17 +125,23 @@ void BatchFrontEnd::put_result(const UnfinishedLine& line) {
   writer_.write(line.incoming.line, format_result(line.incoming, line.parts, models_[line.parts.front().model].config));
 }
 
+// Also where all of them have begun before: the note of that may not be down yet.
 Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
   std::vector<RequestId> begun;
+  Ticket latest = 0;
   for (const RequestId line : requests) {
     const auto unfinished = unfinished_lines_.find(line);
-    if (unfinished == unfinished_lines_.end() || std::exchange(unfinished->second.begun, true)) continue;
+    if (unfinished == unfinished_lines_.end()) continue;
+    latest = std::max(latest, unfinished->second.noted_by);
+    if (std::exchange(unfinished->second.begun, true)) continue;
     --queues_[unfinished->second.model].waiting;
     ++queues_[unfinished->second.model].running;
     begun.push_back(line);
   }
-  if (begun.empty()) return 0;
-  return writer_.note_begun(std::move(begun), alone_);
+  if (begun.empty()) return latest;
+  latest = writer_.note_begun(begun, alone_);
+  for (const RequestId line : begun) unfinished_lines_.at(line).noted_by = latest;
+  return latest;
 }
 
 void BatchFrontEnd::step_done(const std::vector<Report>& reports, double /*now*/) {

@@ -33,6 +33,7 @@ Engine::Engine(Job& job, Dispatcher& dispatcher, FrontEnd& front_end, Metrics& m
       metrics_(metrics),
       start_s_(start_s),
       activity_(job.mesh().groups.size()),
+      stalls_(job.mesh().groups.size(), false),
       heartbeat_(heartbeat),
       stops_(job.mesh()),
       drain_(drain) {
@@ -104,7 +105,9 @@ void Engine::begin_to_stop() {
   const bool warned = (stop_signals() == 0 || only_warned()) && stops_.only_warned();
   leave_at_s_ = now() + (warned ? drain_.warned_s : drain_.asked_s);
   if (!any_in_flight()) return;
-  too_late_ = dispatcher_.predicted_end_s() > leave_at_s_;
+  for (const GroupEngine& group : groups_) {  // what was held is not waited for
+    if (!group.in_flight().empty()) too_late_ |= scheduler_of(group).predicted_end_s() > leave_at_s_;
+  }
   stops_.ask();
 }
 
@@ -166,6 +169,8 @@ bool Engine::dispatch() {
       trace_since(start, job_.trace(), TraceTrack::kControl, "decide and send",
                   job_.models().id(dispatcher_.job_model(*group, model)), {{"step", id}});
       sent = true;
+    } else if (stalls_[*group]) {
+      look_for_stall(groups_[*group]);  // what it had may be another group's now
     }
     if (now() > until_s) break;
   }
@@ -174,7 +179,7 @@ bool Engine::dispatch() {
 
 void Engine::dispatch(GroupEngine& group, PlannedStep planned) {
   const Ticket begun = planned.begun.empty() ? 0 : front_end_.begin(planned.begun);
-  const double end_s = dispatcher_.scheduler(static_cast<std::size_t>(group.index())).predicted_end_s();
+  const double end_s = scheduler_of(group).predicted_end_s();
   planned.step.predicted_s = static_cast<float>(std::max(end_s - now(), 0.0));
   std::optional<Step> own = group.send(std::move(planned), begun);
   if (!own) return;
@@ -220,16 +225,15 @@ bool Engine::execute() {
 void Engine::look_for_stall() {
   if (now() < look_for_stall_s_) return;
   look_for_stall_s_ = now() + kBetweenLooks_s;
-  const GroupEngine* const stalled = find_stall();
-  if (stalled == nullptr && !std::exchange(stalls_, false)) return;
-  stalls_ = stalled != nullptr;
-  if (stalled == nullptr) return heartbeat_.expect_a_step({});
-  heartbeat_.expect_a_step(what_it_waits_for(*stalled), stalled->index());
+  for (const GroupEngine& group : groups_) look_for_stall(group);
 }
 
-const GroupEngine* Engine::find_stall() {
-  const auto stalled = std::ranges::find_if(groups_, [this](const GroupEngine& group) { return owes_a_step(group); });
-  return stalled == groups_.end() ? nullptr : &*stalled;
+void Engine::look_for_stall(const GroupEngine& group) {
+  const auto index = static_cast<std::size_t>(group.index());
+  const bool stalls = owes_a_step(group);
+  if (!stalls && !stalls_[index]) return;
+  stalls_[index] = stalls;
+  heartbeat_.expect_a_step(stalls ? what_it_waits_for(group) : std::string(), group.index());
 }
 
 // Requests whose time comes later are waited for, and so is an input that is open: where nothing is to be done, or
@@ -238,14 +242,13 @@ bool Engine::owes_a_step(const GroupEngine& group) const {
   if (!group.in_flight().empty() || group.holds() || dispatcher_.all_done() || stopping_) return false;
   const bool open = front_end_.input_open();
   const bool waits_for_input = dispatcher_.waits_for_input();
-  const Scheduler& scheduler = dispatcher_.scheduler(static_cast<std::size_t>(group.index()));
-  if (scheduler.has_work(now())) return !open || !waits_for_input;
+  if (scheduler_of(group).has_work(now())) return !open || !waits_for_input;
   // Nobody has anything to do, nothing is to come, and yet it is not over.
   return !open && dispatcher_.waiting() == 0 && !any_in_flight() && !dispatcher_.has_work(now());
 }
 
 std::string Engine::what_it_waits_for(const GroupEngine& group) const {
-  const bool has_work = dispatcher_.scheduler(static_cast<std::size_t>(group.index())).has_work(now());
+  const bool has_work = scheduler_of(group).has_work(now());
   return fmt::format("{}{}; {}", groups_.size() > 1 ? fmt::format("group {} ", group.index()) : std::string(),
                      dispatcher_.waits_for_input() ? "waits for the end of the input before it decides anything"
                      : has_work                    ? "has requests to serve and plans none of them"

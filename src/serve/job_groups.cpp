@@ -7,21 +7,15 @@
 #include <utility>
 
 #include "computron/base/error.h"
+#include "computron/device/device.h"
 
 namespace computron {
 namespace {
 
-// Where the options leave tp or pp open, a group has as many ranks as there are for it.
-MeshShape shape_of_each(const JobOptions& options, int ranks) {
-  const int pp = options.pp > 0 ? options.pp : options.tp > 0 ? std::max(1, ranks / options.tp) : 1;
-  const int tp = options.tp > 0 ? options.tp : std::max(1, ranks / pp);
-  return {tp, pp};
-}
-
 // Each with every model.
 std::vector<JobGroup> equal_groups(const JobOptions& options, int ranks) {
   const int count = std::max(options.groups, 1);
-  JobGroup group{.shape = shape_of_each(options, ranks / count), .models = {}};
+  JobGroup group{.shape = shape_of_one(options, ranks / count), .models = {}};
   group.models.resize(options.models.size());
   std::iota(group.models.begin(), group.models.end(), ModelId{0});
   return std::vector<JobGroup>(static_cast<std::size_t>(count), group);
@@ -62,22 +56,46 @@ void check_ranks(const std::vector<JobGroup>& groups, int ranks) {
   throw ConfigError(fmt::format("{} needs {} ranks, but the job has {}", text_of(groups), needed, ranks));
 }
 
+std::vector<int> layers_of(const JobGroup& group, ModelId model) {
+  const auto layers = group.layers.find(model);
+  return layers == group.layers.end() ? std::vector<int>() : layers->second;
+}
+
 void check_replicas(const JobOptions& options, const std::vector<JobGroup>& groups, ModelId model) {
-  int tp = 0;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (!std::ranges::binary_search(groups[g].models, model)) continue;
-    if (tp != 0 && tp != groups[g].shape.tp && !options.reproducible) {
-      throw ConfigError(
-          fmt::format("model '{}' has replicas with tp {} and tp {} (group {}): results would depend on the group that "
-                      "serves a request; use one tp, or --reproducible",
-                      options.models[model].id, tp, groups[g].shape.tp, g));
+  const JobGroup* first = nullptr;
+  const auto refuse = [&](const JobGroup& other, const std::string& how) {
+    throw ConfigError(
+        fmt::format("model '{}' has replicas with {} (group {}): results would depend on the group that serves a "
+                    "request; cut it alike everywhere, or use --reproducible",
+                    options.models[model].id, how, &other - groups.data()));
+  };
+  for (const JobGroup& group : groups) {
+    if (!std::ranges::binary_search(group.models, model)) continue;
+    if (first == nullptr) first = &group;
+    if (options.reproducible) continue;
+    if (first->shape.tp != group.shape.tp) {
+      refuse(group, fmt::format("tp {} and tp {}", first->shape.tp, group.shape.tp));
     }
-    tp = groups[g].shape.tp;
+    const bool same_stages = first->shape.pp == group.shape.pp && layers_of(*first, model) == layers_of(group, model);
+    if (!same_stages && depends_on_stages(options)) refuse(group, "different stages, on GPUs");
   }
-  if (tp == 0) throw ConfigError(fmt::format("model '{}' is in no group of the placement", options.models[model].id));
+  if (first == nullptr)
+    throw ConfigError(fmt::format("model '{}' is in no group of the placement", options.models[model].id));
 }
 
 }  // namespace
+
+MeshShape shape_of_one(const JobOptions& options, int ranks) {
+  const int pp = options.pp > 0 ? options.pp : options.tp > 0 ? std::max(1, ranks / options.tp) : 1;
+  const int tp = options.tp > 0 ? options.tp : std::max(1, ranks / pp);
+  return {tp, pp};
+}
+
+bool depends_on_stages(const JobOptions& options) {
+  if (options.reproducible) return false;
+  const bool may_be_gpu = options.device == DeviceChoice::kAuto && options.link_gb_per_s == 0 && cuda_device_present();
+  return options.device == DeviceChoice::kGpu || may_be_gpu;
+}
 
 std::vector<JobGroup> job_groups(const JobOptions& options, int ranks) {
   std::vector<JobGroup> groups = options.placement.empty() ? equal_groups(options, ranks) : placed_groups(options);

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "computron/base/digest.h"
-#include "computron/device/device.h"
 
 namespace computron {
 namespace {
@@ -21,15 +20,14 @@ std::string digest_of(CheckpointIndex index) {
   return to_hex(digest128(index.serialize()));
 }
 
-bool depends_on_tp(const JobOptions& job) { return !job.reproducible; }
-bool depends_on_pp(const JobOptions& job) {
-  return !job.reproducible && (job.device == DeviceChoice::kGpu ||
-                               (job.device == DeviceChoice::kAuto && job.link_gb_per_s == 0 && cuda_device_present()));
-}
-
-void add_mesh(const JobOptions& job, const std::string& model, const MeshShape& shape, Settings& settings) {
-  if (depends_on_tp(job)) settings.emplace_back(fmt::format("tp of model {}", model), fmt::format("{}", shape.tp));
-  if (depends_on_pp(job)) settings.emplace_back(fmt::format("pp of model {}", model), fmt::format("{}", shape.pp));
+void add_mesh(const JobOptions& job, ModelId model, const std::string& id, const JobGroup& group, Settings& settings) {
+  if (!job.reproducible) settings.emplace_back(fmt::format("tp of model {}", id), fmt::format("{}", group.shape.tp));
+  if (!depends_on_stages(job)) return;
+  std::string stages = fmt::format("{}", group.shape.pp);
+  if (const auto layers = group.layers.find(model); layers != group.layers.end()) {
+    for (const int count : layers->second) stages += fmt::format(", {} layers", count);
+  }
+  settings.emplace_back(fmt::format("pp of model {}", id), std::move(stages));
 }
 
 }  // namespace
@@ -43,7 +41,7 @@ Settings job_settings(const JobOptions& options, const std::vector<CheckpointInd
     settings.emplace_back(kCheckpointOf + options.models[m].id, digest_of(indices.at(m)));
     const auto group =
         std::ranges::find_if(groups, [m](const JobGroup& g) { return std::ranges::binary_search(g.models, m); });
-    add_mesh(options, options.models[m].id, group->shape, settings);
+    add_mesh(options, m, options.models[m].id, *group, settings);
   }
   return settings;
 }
@@ -62,9 +60,9 @@ Settings upgraded(const JobOptions& now, Settings before) {
     return true;
   });
   if (ranks == 0) return before;
-  const MeshShape shape = job_groups(job, ranks).front().shape;
+  const JobGroup one{.shape = shape_of_one(job, ranks), .models = {}};
   for (const auto& [name, value] : Settings(before)) {
-    if (name.starts_with(kCheckpointOf)) add_mesh(job, name.substr(kCheckpointOf.size()), shape, before);
+    if (name.starts_with(kCheckpointOf)) add_mesh(job, /*model=*/0, name.substr(kCheckpointOf.size()), one, before);
   }
   return before;
 }

@@ -102,6 +102,20 @@ TEST_F(FlightTest, TheMainThreadDoesTheInnermostSpan) {
   EXPECT_EQ(recorder.records(), 6u);
 }
 
+// Rank 0 takes reports of other groups, which have steps of their own, within its own pass.
+TEST_F(FlightTest, ControlIsNoMoveAndLeavesTheStepOfWhatEnclosesIt) {
+  FlightRecorder recorder(folder_, 1, 0, 1);
+  Trace trace(0, &recorder);
+  const TraceSpan step(&trace, TraceTrack::kCompute, "step", {}, {"step", 900});
+  const std::uint64_t moves = recorder.moves();
+  { const TraceSpan reports(&trace, TraceTrack::kControl, "take reports", {}, {"step", 12}); }
+  EXPECT_EQ(recorder.moves(), moves);
+  EXPECT_EQ(recorder.doing().step, 900u);
+  const TraceSpan sum(&trace, TraceTrack::kCommunication, "all-reduce", {}, {"sum", 31});
+  EXPECT_EQ(recorder.moves(), moves + 1);
+  EXPECT_EQ(recorder.doing().step, 900u);
+}
+
 TEST_F(FlightTest, ACleanEndLeavesNoFile) {
   {
     FlightRecorder recorder(folder_, 1, 0, 1);

@@ -153,6 +153,25 @@ TEST_F(WatchdogTest, AGroupThatGetsOnHidesNoneThatHangs) {
   EXPECT_THAT(end, HasSubstr("rank 2 (group 1) on node2: is in layer 3 of step 9"));
 }
 
+// What each group is owed is its own: short debts of many do not add up, and a step ends its group's.
+TEST_F(WatchdogTest, DebtsOfGroupsDoNotAddUp) {
+  WatchdogLimits limits = never_;
+  limits.step = 0.2;
+  const auto watchdog = make(0, limits);
+  watchdog->enter(SignOfLife::kServe);
+  watchdog->form_groups({0, 1, 2});
+  for (std::uint64_t round = 1; round <= 16; ++round) {
+    const int group = static_cast<int>(round % 3);
+    watchdog->expect_a_step("waits", group);
+    pulse_for(*watchdog, 0.05);
+    watchdog->expect(round, kNever, group);
+    watchdog->expect(std::nullopt, 0, group);
+  }
+  EXPECT_EQ(line(), "");
+  watchdog->expect_a_step("waits for itself", 2);
+  EXPECT_THAT(wait_for_end([&] { watchdog->pulse(); }), HasSubstr("no step is sent to group 2"));
+}
+
 TEST_F(WatchdogTest, WhoWaitsForARankThatFellSilentBeforeNamesThatOne) {
   WatchdogLimits limits = never_;
   limits.silence = 0.4;

@@ -266,6 +266,24 @@ TEST(Dispatcher, PartsOfALineGoToOneGroup) {
   for (const auto& [line, group] : begun) EXPECT_EQ(group, line);
 }
 
+// However many lines are given out in one go, it ends between two of them.
+TEST(Dispatcher, ABurstOfLinesIsGivenOutWhole) {
+  Groups groups({.models = 1}, {{0}, {0}, {0}});
+  for (RequestId line = 0; line < 40; ++line) {
+    for (std::uint32_t part = 0; part < 3; ++part) {
+      Request request = make_request(line, 0, 4, 1, /*arrival_s=*/0.5);
+      request.part = part;
+      groups->submit(std::move(request));
+    }
+  }
+  for (int call = 0; call < 6; ++call) {
+    groups->due(0.5);
+    std::size_t given = 0;
+    for (std::size_t group = 0; group < 3; ++group) given += groups->open_requests(group);
+    EXPECT_EQ(given % 3, 0u) << "a line is cut after call " << call;
+  }
+}
+
 // AlpaServe's rule: the group with the fewest requests that are not done, of those that hold the model.
 std::size_t shortest_queue(const std::vector<std::vector<ModelId>>& placement, const std::vector<std::size_t>& open,
                            ModelId model) {

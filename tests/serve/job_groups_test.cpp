@@ -15,6 +15,7 @@ using testing::HasSubstr;
 JobOptions options_of_two() {
   JobOptions options;
   options.models = {{.id = "a", .path = "a.h5"}, {.id = "b", .path = "b.h5"}};
+  options.device = DeviceChoice::kCpu;
   return options;
 }
 
@@ -79,6 +80,15 @@ TEST(JobGroups, ReplicasHaveOneTpUnlessTheJobIsReproducible) {
   EXPECT_THAT(refusal(options, 4), HasSubstr("model 'a' has replicas with tp 2 and tp 1 (group 1)"));
   options.reproducible = true;
   EXPECT_EQ(refusal(options, 4), "");
+}
+
+// There pieces of products follow the pages of a stage.
+TEST(JobGroups, ReplicasOnGpusHaveTheSameStages) {
+  JobOptions options =
+      placed({{.tp = 1, .pp = 2, .models = {"a", "b"}, .layers = {}}, {.models = {"a"}, .layers = {}}});
+  EXPECT_EQ(refusal(options, 3), "");
+  options.device = DeviceChoice::kGpu;
+  EXPECT_THAT(refusal(options, 3), HasSubstr("model 'a' has replicas with different stages, on GPUs (group 1)"));
 }
 
 }  // namespace

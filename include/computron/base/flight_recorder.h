@@ -87,10 +87,12 @@ class FlightRecorder {
   void push(const char* name, bool waits, std::optional<std::uint64_t> step, std::uint64_t detail,
             double since_s) noexcept;
   void pop() noexcept;
-  // From any thread: what the main thread does now, and how many records have been made (a rank whose number grows gets
-  // on).
+  // From any thread: what the main thread does now, and how many records have been made.
   Doing doing() const noexcept;
   std::uint64_t records() const noexcept;
+  // From any thread: how many of them were of the rank's own work (one whose number grows gets on), and not of control,
+  // which on rank 0 is that of all groups of ranks.
+  std::uint64_t moves() const noexcept { return moves_.load(std::memory_order_relaxed); }
 
   // Which group of ranks this one is of, in a job of several.
   void note_group(int group) noexcept;
@@ -125,6 +127,7 @@ class FlightRecorder {
   static constexpr std::size_t kDepth = 16;  // deeper spans are not followed
   std::array<Span, kDepth> open_;
   std::size_t depth_ = 0;
+  std::atomic<std::uint64_t> moves_{0};
   struct {
     std::atomic<const char*> name{nullptr};
     std::atomic<bool> waits{false};

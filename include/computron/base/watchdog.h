@@ -59,7 +59,7 @@ struct SignOfLife {
     kFinish,  // results are written, and the ranks wait for each other
   };
   Doing doing;
-  std::uint64_t records = 0;  // of its flight recorder: a rank whose number grows gets on
+  std::uint64_t records = 0;  // FlightRecorder::moves(): a rank whose number grows gets on
   double doing_for_s = 0;
   Phase phase = kStart;
 };
@@ -111,7 +111,7 @@ class Watchdog {
   // its own, and gets on with them or not whatever the others do.
   void form_groups(std::vector<int> group_of_rank);
   // The oldest step that `group` has in hand, which should be over `predicted_s` seconds from now; none: no step is in
-  // hand. On a rank other than 0: its own, and the group is 0.
+  // hand. On a rank other than 0: its own, and the group is 0. A group that has a step is owed none.
   void expect(std::optional<std::uint64_t> step, double predicted_s = 0, int group = 0);
   // Rank 0 has work for `group`, which has no step in hand, and waits for nobody outside the job: `why` says what it
   // waits for. Empty: that is over. Until then another `why` replaces the first, and the time goes on.
@@ -142,6 +142,8 @@ class Watchdog {
     std::optional<std::uint64_t> step;  // the oldest in hand
     double predicted_s = 0;             // of it
     double moved_on_s = 0;              // when a rank got on with the step, or it became the oldest
+    std::string owes = {};              // why rank 0, which should send it a step, does not; empty: it need not
+    double owed_since_s = 0;
   };
 
   void run(const std::stop_token& stop);
@@ -154,7 +156,7 @@ class Watchdog {
   double silent_s(const Other& other) const { return listened_s_.load() - other.listened_s; }
   std::optional<Blame> silent_before(double clock) const;
   void look_at_step(std::size_t group, double clock, std::vector<Overdue>& found) const;
-  void look_at_next_step(double clock, std::vector<Overdue>& found) const;
+  void look_at_next_step(std::size_t group, double clock, std::vector<Overdue>& found) const;
   std::vector<RankView> views(double clock) const;
   double limit_of(int rank, SignOfLife::Phase phase) const;  // of its silence
   double predicted_s(const Group& group, double beyond_s) const {
@@ -186,9 +188,6 @@ class Watchdog {
   std::vector<Other> others_;  // [rank]
   std::vector<Group> groups_{1};
   std::vector<int> group_of_rank_;  // [rank]
-  std::string owes_step_;           // why rank 0, which should send one, does not; empty: it need not
-  int owed_to_ = 0;                 // the group
-  double owed_since_s_ = 0;
 
   // Only the watchdog thread's.
   std::condition_variable_any ticks_;

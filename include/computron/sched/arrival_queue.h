@@ -14,7 +14,8 @@ class ArrivalQueue {
   explicit ArrivalQueue(std::size_t models) : of_model_(models, 0) {}
 
   void push(Request request);
-  // Requires a request.
+  // Both require a request.
+  const Request& front() const { return heap_.front(); }
   Request pop();
   bool empty() const { return heap_.empty(); }
   std::size_t size() const { return heap_.size(); }

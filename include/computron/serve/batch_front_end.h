@@ -51,6 +51,7 @@ class BatchFrontEnd : public FrontEnd {
     std::vector<Completion> parts;  // by Completion::part
     std::size_t missing = 0;        // of them
     bool begun = false;
+    Ticket noted_by = 0;  // of the note that it has begun
     ModelId model = 0;
   };
 

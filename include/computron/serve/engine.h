@@ -78,9 +78,12 @@ class Engine {
   void expect_oldest(const GroupEngine& group);
   bool execute();
   void look_for_stall();
-  const GroupEngine* find_stall();
+  void look_for_stall(const GroupEngine& group);
   bool owes_a_step(const GroupEngine& group) const;
   bool any_in_flight() const;
+  const Scheduler& scheduler_of(const GroupEngine& group) const {
+    return dispatcher_.scheduler(static_cast<std::size_t>(group.index()));
+  }
   std::string what_it_waits_for(const GroupEngine& group) const;
   Activity activity();
   void shut_down(Step::Kind kind);
@@ -95,7 +98,7 @@ class Engine {
   std::deque<GroupEngine> groups_;       // [group]
   std::deque<Todo> todo_;                // of group 0
   std::vector<GroupActivity> activity_;  // [group]
-  bool stalls_ = false;                  // a step is due, and the watchdog knows
+  std::vector<bool> stalls_;             // [group] it is owed a step, and the watchdog knows
   double look_for_stall_s_ = 0;          // when the groups are looked at again
 
   JobHeartbeat heartbeat_;

@@ -18,9 +18,15 @@ struct JobGroup {
 };
 
 // At least one. ConfigError naming what does not fit: groups that have another number of ranks than the job; models
-// that are in no group, or that a group names and the job does not have; replicas of a model with different tp, whose
-// results would differ, unless the job is reproducible.
+// that are in no group, or that a group names and the job does not have; replicas of a model with different tp (on GPUs
+// also with different stages), whose results would differ, unless the job is reproducible.
 std::vector<JobGroup> job_groups(const JobOptions& options, int ranks);
+
+// The shape of a job of one group over so many ranks, where the options leave tp or pp open.
+MeshShape shape_of_one(const JobOptions& options, int ranks);
+// Whether results depend on how a model is cut into stages: those of GPUs do, where pieces of products follow a stage's
+// pages.
+bool depends_on_stages(const JobOptions& options);
 
 std::vector<MeshShape> shapes_of(const std::vector<JobGroup>& groups);
 
