@@ -46,9 +46,9 @@ if(CMAKE_UNITY_BUILD)
   endif()
   computron_together(serve_swap_test 1 ../bench/bench_load_test.cpp ../bench/bench_step_test.cpp ../bench/bench_swap_test.cpp serve_residency_test.cpp)
   computron_together(serve_swap_test 2 ../bench/bench_workload_test.cpp serve_job.cpp serve_swap_test.cpp)
-  # What computes is optimised file by file, as it was measured.
+  # What computes is optimised file by file, as it was measured. The files of a GPU have names in common with the CPU's.
   if(NOT COMPUTRON_SANITIZE)
-    foreach(floor kernels_cpu ops)
+    foreach(floor kernels_cpu device ops comm)
       set_target_properties(computron_${floor} PROPERTIES UNITY_BUILD OFF)
     endforeach()
   endif()
