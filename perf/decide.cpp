@@ -16,6 +16,7 @@
 
 #include "computron/ops/cpu_probe.h"
 #include "computron/plan/virtual_mesh.h"
+#include "perf/even_layout.h"
 
 using namespace computron;
 
@@ -31,21 +32,6 @@ constexpr int kResident = 4;      // models that the pool holds
 constexpr int kCacheFrames = 24;  // of a model: 64 sequences of 64 tokens
 constexpr int kTurn = 250;        // steps
 constexpr double kMedianLimit_us = 30, kP99Limit_us = 150, kRatioLimit = 2;
-
-ShardLayout stage_layout() {
-  ShardLayout layout;
-  layout.page_bytes = kPageBytes;
-  layout.plan.layers = 16;
-  layout.plan.kv_heads = 8;
-  layout.plan.config.head_dim = 128;
-  layout.weight_dtype = DType::kF16;
-  for (int page = 0; page < kPages; ++page) {
-    layout.used_bytes.push_back(kPageBytes);
-    layout.uses.push_back(static_cast<PageId>(page));
-    layout.over_before.push_back(page - 1);
-  }
-  return layout;
-}
 
 // Processor time of this thread.
 double now_us() {
@@ -64,7 +50,7 @@ double quantile(std::vector<double> values, double q) {
 class Job {
  public:
   Job(std::size_t models, std::size_t stages, const std::string& policy)
-      : layout_(stage_layout()),
+      : layout_(even_layout(kPages, kPageBytes, /*layers=*/16, /*kv_heads=*/8)),
         layouts_(models, std::vector<const ShardLayout*>(stages, &layout_)),
         scheduler_(shapes(models, stages), std::vector<std::string>(models, "m"), make_policy(policy), options(stages)),
         mesh_(layouts_, CostModel(layouts_, options(stages).costs), /*latency_s=*/2e-5),

@@ -24,9 +24,7 @@ void add_mesh(const JobOptions& job, ModelId model, const std::string& id, const
   if (!job.reproducible) settings.emplace_back(fmt::format("tp of model {}", id), fmt::format("{}", group.shape.tp));
   if (!depends_on_stages(job)) return;
   std::string stages = fmt::format("{}", group.shape.pp);
-  if (const auto layers = group.layers.find(model); layers != group.layers.end()) {
-    for (const int count : layers->second) stages += fmt::format(", {} layers", count);
-  }
+  for (const int count : group.layers_of(model)) stages += fmt::format(", {} layers", count);
   settings.emplace_back(fmt::format("pp of model {}", id), std::move(stages));
 }
 

@@ -69,14 +69,6 @@ std::vector<std::string> request_lines() {
   return lines;
 }
 
-std::vector<std::string> sorted_lines(const fs::path& path) {
-  std::vector<std::string> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
-}
-
 class Groups : public ::testing::Test {
  protected:
   Groups() {

@@ -26,14 +26,6 @@ const TinyModel kModel{.layers = 2, .heads = 4, .head_dim = 16, .ffn = 256, .voc
 constexpr int kRequests = 300;
 constexpr const char* kPolicies[] = {"fifo", "balanced", "throughput"};
 
-std::vector<std::string> sorted_lines(const fs::path& path) {
-  std::vector<std::string> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
-}
-
 class Restart : public ::testing::Test {
  protected:
   Restart() {

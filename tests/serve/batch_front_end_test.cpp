@@ -278,5 +278,23 @@ TEST(BatchFrontEnd, AnInputThatStaysOpenIsOneThatTheJobMayWaitFor) {
   }
 }
 
+// A line of several parts begins once, and each of its parts waits for the note of that.
+TEST(BatchFrontEnd, ALaterPartOfALineWaitsForTheNoteOfTheFirst) {
+  const Batch batch("fifo");
+  Parts parts = batch.make_parts();
+  while (!parts.reader.finished()) {
+    if (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
+  }
+  parts.front_end.take_input(parts.dispatcher, 0);
+  const Ticket first = parts.front_end.begin({0});
+  const Ticket second = parts.front_end.begin({1});
+  EXPECT_GT(first, 0u);
+  EXPECT_GT(second, first);
+  EXPECT_EQ(parts.front_end.begin({0}), first);
+  EXPECT_EQ(parts.front_end.begin({0, 1}), second);
+  EXPECT_GT(parts.front_end.begin({0, 2}), second);
+  parts.front_end.check();
+}
+
 }  // namespace
 }  // namespace computron

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/serve/two_models.h"
+
 namespace computron {
 namespace {
 
@@ -13,13 +15,6 @@ using testing::Key;
 using testing::Not;
 using testing::Pair;
 using testing::UnorderedElementsAreArray;
-
-JobOptions models_a_and_b() {
-  JobOptions options;
-  options.models = {{.id = "a", .path = "a.h5"}, {.id = "b", .path = "b.h5"}};
-  options.device = DeviceChoice::kCpu;
-  return options;
-}
 
 Settings settings_of(const JobOptions& options, int ranks) {
   return job_settings(options, std::vector<CheckpointIndex>(2), job_groups(options, ranks));
