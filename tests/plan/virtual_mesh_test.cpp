@@ -294,5 +294,36 @@ TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
   EXPECT_NEAR(mesh.execute(step, 0).reported_s, 9 + 8, 1e-9) << "both pages are there before their uses";
 }
 
+// A pass that waits for no page: what comes into a frame of it waits for the frame's own use all the same.
+TEST(VirtualMesh, AResidentModelsUsesEndInTurn) {
+  ShardLayout layout;
+  layout.page_bytes = kVirtualPage;
+  for (PageId p = 0; p < 2; ++p) {
+    layout.used_bytes.push_back(kVirtualPage);
+    layout.uses.push_back(p);
+    layout.over_before.push_back(static_cast<std::int64_t>(p) - 1);
+  }
+  const std::vector<std::vector<const ShardLayout*>> layouts{{&layout}, {&layout}};
+  VirtualMesh mesh(
+      layouts, CostModel(layouts, {.link_bytes_per_s = kVirtualPage / 6.0, .memory_bytes_per_s = 1e18, .step_s = 8}),
+      0);
+  const auto pass = [&mesh](StepId id, ModelId model, std::vector<Fetch> fetches) {
+    Step step;
+    step.id = id;
+    step.model = model;
+    step.chunks.push_back({.sequence = model, .tokens = {5}, .new_blocks = {}, .output = SequenceChunk::kLast});
+    step.stages = {{.caches = {}, .fetches = std::move(fetches)}};
+    return mesh.execute(step, id == 1 ? 0 : 20);
+  };
+  pass(1, 0, {{0, 0, 0, {}}, {0, 1, 1, {}}});
+  const VirtualMesh::Execution resident = pass(2, 0, {{1, 0, 0, {2, 0}}, {1, 1, 1, {2, 1}}});
+  EXPECT_NEAR(resident.reported_s, 28, 1e-9);
+  EXPECT_EQ(resident.exposed_s, 0);
+  // Page 0's use ends at 24: the other model's page has the link until 30, its second one until 36.
+  const VirtualMesh::Execution next = pass(3, 1, {});
+  EXPECT_NEAR(next.reported_s, 40, 1e-9);
+  EXPECT_NEAR(next.exposed_s, 2 + 2, 1e-9);
+}
+
 }  // namespace
 }  // namespace computron::test
