@@ -55,6 +55,22 @@ TEST(JobSettings, StagesCountOnGpus) {
   EXPECT_THAT(settings_of(options, 2), IsSupersetOf({Pair("tp of model a", "1"), Pair("pp of model a", "2")}));
 }
 
+// The pieces of products follow pages there. An automatic size follows from the models and their meshes.
+TEST(JobSettings, PageSizeCountsOnGpus) {
+  JobOptions options = models_a_and_b();
+  options.page_bytes = std::size_t{32} << 20;
+  EXPECT_THAT(settings_of(options, 1), Not(Contains(Key("--page-size"))));
+  options.device = DeviceChoice::kGpu;
+  const Settings now = settings_of(options, 1);
+  EXPECT_THAT(now, Contains(Pair("--page-size", "33554432 bytes")));
+  options.page_bytes = 0;
+  EXPECT_THAT(settings_of(options, 1), Contains(Pair("--page-size", "automatic")));
+  EXPECT_EQ(upgraded(options, now), now) << "another size is not taken for that of now";
+  Settings unnamed = settings_of(options, 1);
+  std::erase_if(unnamed, [](const auto& setting) { return setting.first == "--page-size"; });
+  EXPECT_EQ(upgraded(options, unnamed), settings_of(options, 1)) << "earlier versions did not say";
+}
+
 // A journal that was written before there were groups says the same in other words.
 TEST(JobSettings, JournalsOfOneMeshStillResume) {
   const struct { int ranks, tp, pp, tp_now; } meshes[] = {{4, 2, 2, 2}, {4, 0, 0, 4}, {4, 0, 2, 2}, {2, 1, 0, 1}};
