@@ -149,9 +149,9 @@ printf '#!/bin/bash\nsleep "$SLURM_PROCID"\nexit 75\n' >leaves
 chmod +x leaves
 leaving="$(COMPUTRON="$work/leaves" REQUEUE=0 OUTPUT="$work/leaves.jsonl" submit jobs/serve.sbatch)" ||
   fail "serve.sbatch is refused"
-# A study, of a model that is said to be too large for one rank; of two groups, too.
-study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES="2x1 1x1x2" STUDIES=swap REPEATS=1 REQUESTS=2 PAGE_SIZE=64KiB \
-  submit --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
+# A study, of a mesh and of two groups.
+study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES="2x1 1x1x2" STUDIES="swap decode" REPEATS=1 REQUESTS=2 \
+  PAGE_SIZE=64KiB submit --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
   "$work/study")" || fail "scaling-study.sbatch is refused"
 wait_for "$merge,$leaving"
 scontrol show job "$leaving" | grep -q 'ExitCode=75:0' || fail "ranks that leave in turns do not end with 75"
@@ -169,6 +169,8 @@ expect_completed "$nodes"
 expect_completed "$study"
 [ "$(grep -c '^swap-[a-z]*,2x1,.*,time,.*,ok,' study/study.csv)" = 4 ] ||
   fail "the study's rows: $(cat study/study.csv)"
+grep -q '^decode-strong,1x1x2,2,1,1,2,1,time,.*,ok,' study/study.csv ||
+  fail "the study's rows of groups: $(cat study/study.csv)"
 grep -q "^# machine: .*; 1 node, Slurm job $study\$" study/study.csv || fail "a study does not name its job"
 [ "$(wc -l <nodes.jsonl)" = 90 ] || fail "not all results of two nodes"
 grep -q "checkpoints are in $work/stage" computron-nodes-*.out || fail "nothing was staged"
