@@ -160,6 +160,7 @@ SchedulerOptions Job::scheduler_options(int group) const {
                            .steps_in_flight = plan.steps_in_flight,
                            .prefix_caching = options_.share_prefixes};
   if (options_.link_gb_per_s > 0) options.costs.link_bytes_per_s = 1e9 * options_.link_gb_per_s;
+  hooks_.schedule(options);
   return options;
 }
 

@@ -4,6 +4,8 @@
 //                                        (1) attempts, by a bit
 //   --inject-mismatch RANK:NAME          that rank tells another value of everything it compares whose name begins so
 //   --inject-divergence RANK:STEP:FIELD  that rank reports another digest of its state from that step on
+//   --inject-late-notes S                notes of what begins are down only so many seconds after they were asked for
+//   --inject-max-waiting N               so many requests wait in the schedulers, and the other lines are deferred
 //   --inject-crash LINE                  the process ends when a step has computed on the request of that line
 //   --inject-late-notes SECONDS          notes of what begins are said to be down only so long after they were
 #include <fmt/format.h>
@@ -103,6 +105,7 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-divergence", divergence_);
     serve.add_option("--inject-crash", crash_);
     serve.add_option("--inject-late-notes", late_notes_s_);
+    serve.add_option("--inject-max-waiting", max_waiting_);
   }
 
   void compare(int rank, std::vector<RankProperty>& properties) override {
@@ -127,6 +130,10 @@ class Injections : public ServeHooks {
     };
   }
 
+  void schedule(SchedulerOptions& options) override {
+    options.max_waiting = max_waiting_.value_or(options.max_waiting);
+  }
+
   void executed(int this_rank, Report& report) override {
     if (divergence_.empty()) return;
     int rank = 0, step = 0, end = 0;
@@ -149,6 +156,7 @@ class Injections : public ServeHooks {
  private:
   std::string flip_, mismatch_, divergence_;
   std::optional<RequestId> crash_;
+  std::optional<std::size_t> max_waiting_;
   double late_notes_s_ = 0;
 };
 

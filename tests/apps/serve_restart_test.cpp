@@ -354,6 +354,29 @@ TEST_P(RestartUnder, RequestThatTakesTheJobDownIsGivenUpAndTheOthersAreServed) {
   }
 }
 
+// Of 300 lines 20 are in the schedulers, and a few of each model ahead of the others, which are read again.
+TEST_P(RestartUnder, JobThatDefersItsLinesIsKilledAndGoesOnInOneGroupAndInTwo) {
+  ServeJob undisturbed = job_on_one_rank();
+  undisturbed.output = (folder_ / "undisturbed.jsonl").string();
+  ASSERT_EQ(serve(undisturbed, folder_).job.exit_code, 0);
+  const auto deferring = [&](int groups, const std::vector<std::string>& inject) {
+    ServeJob job = job_on_one_rank(inject);
+    job.ranks = groups;
+    job.more.insert(job.more.end(), {"--inject-max-waiting", "20", "--groups", std::to_string(groups)});
+    return job;
+  };
+  for (const int groups : {1, 2}) {
+    EXPECT_EQ(serve(deferring(groups, {"--inject-crash", "233"}), folder_).job.exit_code, 128 + SIGKILL);
+    const Served finished = serve(deferring(groups, {}), folder_);
+    EXPECT_EQ(finished.job.exit_code, 0) << finished.job.errors;
+    EXPECT_GT(finished.metrics.at("requests").at("before"), 0);
+    EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
+    expect_only_output_is_left();
+    fs::remove(output());
+    fs::remove(output().string() + ".done");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, RestartUnder, ::testing::ValuesIn(kPolicies),
                          [](const auto& policy) { return std::string(policy.param); });
 

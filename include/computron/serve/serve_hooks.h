@@ -21,6 +21,8 @@ class ServeHooks {
   virtual void compare(int /*rank*/, std::vector<RankProperty>& /*properties*/) {}
   // What follows each copy over the link of rank `rank`; empty: nothing. Asked for before a CPU device is made.
   virtual CopyHook copy_hook(int /*rank*/) { return {}; }
+  // How the groups' schedulers are made.
+  virtual void schedule(SchedulerOptions& /*options*/) {}
   // Rank `rank` has executed a step and is about to report this.
   virtual void executed(int /*rank*/, Report& /*report*/) {}
   // The front end that the loop of rank 0 uses instead of `front_end`, which outlives it. Null: that one itself.
