@@ -131,6 +131,7 @@ void Job::make_executor() {
                                 .max_rows = plan_.max_batch_tokens,
                                 .steps_in_flight = group_plan().steps_in_flight,
                                 .verify_swap = plan_.verify_swap,
+                                .wrap_pages = hooks_.page_wrapper(progress()),
                                 .trace = trace_.get()};
   const TransportKind kind = plan_.transport_kind;
   if (mesh_.schedules() && kind != TransportKind::kHost && mesh_.job.size() > 1) {

@@ -7,7 +7,8 @@
 //   --inject-late-notes S                notes of what begins are down only so many seconds after they were asked for
 //   --inject-max-waiting N               so many requests wait in the schedulers, and the other lines are deferred
 //   --inject-crash LINE                  the process ends when a step has computed on the request of that line
-//   --inject-late-notes SECONDS          notes of what begins are said to be down only so long after they were
+//   --inject-gflops RATE                 every rank computes as slowly as a processor of so many 10^9 operations a
+//                                        second
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +22,7 @@
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "src/apps/program.h"
+#include "tests/support/emulated_processor.h"
 #include "tests/support/flip_bit.h"
 
 namespace computron::test {
@@ -106,6 +108,7 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-crash", crash_);
     serve.add_option("--inject-late-notes", late_notes_s_);
     serve.add_option("--inject-max-waiting", max_waiting_);
+    serve.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
   }
 
   void compare(int rank, std::vector<RankProperty>& properties) override {
@@ -134,6 +137,12 @@ class Injections : public ServeHooks {
     options.max_waiting = max_waiting_.value_or(options.max_waiting);
   }
 
+  PageSourceWrapper page_wrapper(Progress& progress) override {
+    if (gflops_ == 0) return {};
+    processor_.emplace(profile_of_rate(1e9 * gflops_), progress);
+    return processor_->wrapper();
+  }
+
   void executed(int this_rank, Report& report) override {
     if (divergence_.empty()) return;
     int rank = 0, step = 0, end = 0;
@@ -157,7 +166,8 @@ class Injections : public ServeHooks {
   std::string flip_, mismatch_, divergence_;
   std::optional<RequestId> crash_;
   std::optional<std::size_t> max_waiting_;
-  double late_notes_s_ = 0;
+  double late_notes_s_ = 0, gflops_ = 0;
+  std::optional<EmulatedProcessor> processor_;
 };
 
 }  // namespace
