@@ -3,9 +3,9 @@
 //
 //   page use u   begins when use u - 1 is over and its page is there; is over its share of the pass later
 //
-// A pass's time is shared out by bytes, as VirtualMesh does it. The rank really computes meanwhile, faster than that, and
-// is held back where it releases uses: a pass never ends before its time, and what it really took does not count, as
-// long as it is less. Held ranks sleep and poll, so that the others have the cores and rank 0 goes on dispatching.
+// A pass's time is shared out by bytes, as VirtualMesh does it. The rank really computes meanwhile, faster than that,
+// and is held back where it releases uses: a pass never ends before its time, and what it really took does not count,
+// as long as it is less. Held ranks sleep and poll, so that the others have the cores and rank 0 goes on dispatching.
 #pragma once
 
 #include <sys/prctl.h>

@@ -97,8 +97,6 @@ TEST_F(EmulatedProcessorTest, RealWorkDelaysNoOtherUse) {
   EXPECT_GE(now_s() - begin_s, 0.099);
 }
 
-
-
 TEST(ProfileOfRate, IsWhatTheCostModelSays) {
   const ShardLayout layout = virtual_layout(3, 1);  // a weight [1, 1]
   EXPECT_DOUBLE_EQ(profile_of_rate(100)(layout, 7), 7 * 2 / 100.0);
