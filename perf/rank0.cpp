@@ -147,10 +147,8 @@ struct Group {
             .max_seqs = kMaxSeqs,
             .steps_in_flight = stages + 1,
             .max_waiting = std::size_t{1} << 20,
-            .costs = {.link_bytes_per_s = 20e9,
-                      .memory_bytes_per_s = 1e15,
-                      .flops_per_s = 1e18,
-                      .step_s = pass_s / stages}};
+            .costs = {
+                .link_bytes_per_s = 20e9, .memory_bytes_per_s = 1e15, .flops_per_s = 1e18, .step_s = pass_s / stages}};
   }
   static std::vector<ModelShape> shapes(const ShardLayout& layout, std::size_t models, std::size_t stages) {
     const ModelShape shape{.layouts = std::vector<const ShardLayout*>(stages, &layout),
@@ -360,8 +358,8 @@ class Rank0 {
     replace(completions);
   }
 
-  // The ranks have a time of their own in which to report, and no processors: their messages are on their way first. What
-  // MPI does meanwhile is counted.
+  // The ranks have a time of their own in which to report, and no processors: their messages are on their way first.
+  // What MPI does meanwhile is counted.
   void wait_for_answers(std::uint64_t number) {
     for (const Board::Count& rank : board_.answered) {
       while (rank.steps <= number) {
@@ -454,10 +452,12 @@ bool measure(const Mesh& mesh, Board& board, std::uint64_t steps, std::size_t op
   const double all_us = a_step_us(costs.decide) + a_step_us(costs.send) + a_step_us(costs.collect);
   const MeshShape shape = mesh.groups[1].shape;
   fmt::print(
-      "| tp × pp | groups | ranks | models | open requests | steps | virtual s | steps/s a group | sequences a pass | swaps"
+      "| tp × pp | groups | ranks | models | open requests | steps | virtual s | steps/s a group | sequences a pass | "
+      "swaps"
       " | decide us | encode, send us | collect us | together us | p99 us | target |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
-      "| {} × {} | {} | {} | {} | {} | {} | {:.0f} | {:.1f} | {:.0f} | {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.0f} | "
+      "| {} × {} | {} | {} | {} | {} | {} | {:.0f} | {:.1f} | {:.0f} | {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.0f} "
+      "| "
       "{} |\n\n",
       shape.tp, shape.pp, kGroups, kGroups * kRanks, kModels, open, rank0.steps(), rank0.virtual_s(),
       count / rank0.virtual_s() / kGroups, rank0.rows_a_pass(), rank0.swaps(), a_step_us(costs.decide),

@@ -1,5 +1,5 @@
-// What the benchmarks of rank 0's own work share: a stage of a model without bytes, for ranks that exist in virtual time
-// only, and a clock that other programs' turns do not move.
+// What the benchmarks of rank 0's own work share: a stage of a model without bytes, for ranks that exist in virtual
+// time only, and a clock that other programs' turns do not move.
 #pragma once
 
 #include <fmt/format.h>
