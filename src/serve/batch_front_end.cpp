@@ -153,7 +153,11 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
     Completion& part = unfinished->second.parts[completion.part];
     part = std::move(completion);
     if (--unfinished->second.missing > 0) continue;
-    unfinished->second.begun ? void(--queues_[unfinished->second.model].running) : leave_queue(unfinished->second);
+    if (unfinished->second.begun) {
+      --queues_[unfinished->second.model].running;
+    } else {
+      leave_queue(unfinished->second);
+    }
     put_result(unfinished->second);
     unfinished_lines_.erase(unfinished);
   }
