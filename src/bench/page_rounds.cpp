@@ -49,7 +49,13 @@ std::size_t sum_of(const std::vector<pid_t>& processes, std::string_view key) {
 std::size_t taken_by(const std::vector<pid_t>& processes) {
   std::size_t shared = 0;
   for (const pid_t process : processes) shared = std::max(shared, bytes_in(process, "status", "RssShmem:"));
-  return sum_of(processes, "Pss_Anon:") + sum_of(processes, "Pss_File:") + shared;
+  return sum_of(processes, "Pss_Anon:") + shared;
+}
+
+// What is left of their Pss without files: what a process has of the libraries that it maps changes whenever any other
+// program on the machine begins or ends.
+std::size_t settled(const std::vector<pid_t>& processes) {
+  return sum_of(processes, "Pss_Anon:") + sum_of(processes, "Pss_Shmem:");
 }
 
 std::vector<pid_t> gather_processes(const Communicator& world) {
@@ -122,7 +128,7 @@ PagesMemory PageRounds::measure(const Load& load) {
   std::optional<MemoryWatch> watch;
   std::size_t before = 0;
   if (watches) {
-    before = sum_of(processes, "Pss:");
+    before = settled(processes);
     watch.emplace(processes);
   }
   world_.barrier();
@@ -133,7 +139,7 @@ PagesMemory PageRounds::measure(const Load& load) {
   PagesMemory memory{.load_s = seconds};
   if (watches) {
     memory.most_bytes = watch->most();
-    memory.settled_bytes = less(sum_of(processes, "Pss:"), before);
+    memory.settled_bytes = less(settled(processes), before);
     memory.huge_bytes = sum_of(processes, "ShmemPmdMapped:");
   }
   std::vector<std::byte> bytes(sizeof memory);
