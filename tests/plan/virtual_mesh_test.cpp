@@ -265,8 +265,7 @@ TEST(VirtualMesh, TheSameJobTakesTheSameTime) {
   }
 }
 
-// A fetch starts when it has been sent, its frame's last use is over and the link is free, whichever comes last.
-TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
+ShardLayout layout_of_two_pages() {
   ShardLayout layout;
   layout.page_bytes = kVirtualPage;
   for (PageId p = 0; p < 2; ++p) {
@@ -274,6 +273,12 @@ TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
     layout.uses.push_back(p);
     layout.over_before.push_back(static_cast<std::int64_t>(p) - 1);
   }
+  return layout;
+}
+
+// A fetch starts when it has been sent, its frame's last use is over and the link is free, whichever comes last.
+TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
+  const ShardLayout layout = layout_of_two_pages();
   const std::vector<std::vector<const ShardLayout*>> layouts{{&layout}, {&layout}};
   VirtualMesh mesh(
       layouts, CostModel(layouts, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}),
@@ -296,13 +301,7 @@ TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
 
 // A pass that waits for no page: what comes into a frame of it waits for the frame's own use all the same.
 TEST(VirtualMesh, AResidentModelsUsesEndInTurn) {
-  ShardLayout layout;
-  layout.page_bytes = kVirtualPage;
-  for (PageId p = 0; p < 2; ++p) {
-    layout.used_bytes.push_back(kVirtualPage);
-    layout.uses.push_back(p);
-    layout.over_before.push_back(static_cast<std::int64_t>(p) - 1);
-  }
+  const ShardLayout layout = layout_of_two_pages();
   const std::vector<std::vector<const ShardLayout*>> layouts{{&layout}, {&layout}};
   VirtualMesh mesh(
       layouts, CostModel(layouts, {.link_bytes_per_s = kVirtualPage / 6.0, .memory_bytes_per_s = 1e18, .step_s = 8}),
