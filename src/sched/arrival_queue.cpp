@@ -10,19 +10,41 @@ bool arrives_later(const Request& a, const Request& b) { return arrives_earlier(
 
 }  // namespace
 
+// Almost all are submitted in the order of their arrival; only the others are put in order, which moves many of them.
 void ArrivalQueue::push(Request request) {
   bytes_ += request.bytes();
   ++of_model_[request.model];
-  heap_.push_back(std::move(request));
-  std::push_heap(heap_.begin(), heap_.end(), arrives_later);
+  if (in_order_.empty() || !arrives_earlier(request, in_order_.back())) {
+    in_order_.push_back(std::move(request));
+  } else {
+    heap_.push_back(std::move(request));
+    std::push_heap(heap_.begin(), heap_.end(), arrives_later);
+  }
+}
+
+const Request& ArrivalQueue::front() const { return heap_is_first() ? heap_.front() : in_order_.front(); }
+
+bool ArrivalQueue::heap_is_first() const {
+  return !heap_.empty() && (in_order_.empty() || arrives_earlier(heap_.front(), in_order_.front()));
 }
 
 Request ArrivalQueue::pop() {
+  Request request = heap_is_first() ? pop_heap() : pop_in_order();
+  bytes_ -= request.bytes();
+  --of_model_[request.model];
+  return request;
+}
+
+Request ArrivalQueue::pop_in_order() {
+  Request request = std::move(in_order_.front());
+  in_order_.pop_front();
+  return request;
+}
+
+Request ArrivalQueue::pop_heap() {
   std::pop_heap(heap_.begin(), heap_.end(), arrives_later);
   Request request = std::move(heap_.back());
   heap_.pop_back();
-  bytes_ -= request.bytes();
-  --of_model_[request.model];
   return request;
 }
 
@@ -34,17 +56,13 @@ std::vector<Request> ArrivalQueue::take_youngest(ModelId model, std::size_t n) {
   return taken;
 }
 
+// Leaves those of other models in one order.
 WaitingQueue ArrivalQueue::take_all(ModelId model) {
-  const auto taken = std::partition(heap_.begin(), heap_.end(), [model](const Request& r) { return r.model != model; });
-  std::sort(taken, heap_.end(), arrives_earlier);
   WaitingQueue all(/*block_tokens=*/1);
-  for (auto request = taken; request != heap_.end(); ++request) {
-    bytes_ -= request->bytes();
-    all.push(std::move(*request));
+  for (ArrivalQueue old = std::exchange(*this, ArrivalQueue(of_model_.size())); !old.empty();) {
+    Request request = old.pop();
+    request.model == model ? all.push(std::move(request)) : push(std::move(request));
   }
-  heap_.erase(taken, heap_.end());
-  std::make_heap(heap_.begin(), heap_.end(), arrives_later);
-  of_model_[model] = 0;
   return all;
 }
 

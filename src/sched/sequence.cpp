@@ -4,9 +4,18 @@
 #include <cmath>
 
 namespace computron {
+namespace {
+
+constexpr int kReserved = 64;  // generated tokens that there is room for from the start
+
+}  // namespace
 
 Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_tokens)
-    : request_(std::move(request)), id_(id), stop_tokens_(request_.stop_tokens), tokens_(request_.prompt) {
+    : request_(std::move(request)), id_(id), stop_tokens_(request_.stop_tokens) {
+  const auto to_come = static_cast<std::size_t>(std::clamp(request_.encodes() ? 0 : request_.max_tokens, 0, kReserved));
+  tokens_.reserve(request_.prompt.size() + to_come);
+  tokens_.assign(request_.prompt.begin(), request_.prompt.end());
+  completion_.tokens.reserve(to_come);
   if (!request_.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), eos_tokens.begin(), eos_tokens.end());
   completion_.id = request_.id;
   completion_.part = request_.part;

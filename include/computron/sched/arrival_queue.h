@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <vector>
 
 #include "computron/sched/waiting_queue.h"
@@ -15,20 +16,24 @@ class ArrivalQueue {
 
   void push(Request request);
   // Both require a request.
-  const Request& front() const { return heap_.front(); }
+  const Request& front() const;
   Request pop();
-  bool empty() const { return heap_.empty(); }
-  std::size_t size() const { return heap_.size(); }
+  bool empty() const { return size() == 0; }
+  std::size_t size() const { return in_order_.size() + heap_.size(); }
   std::size_t size(ModelId model) const { return of_model_[model]; }
   std::size_t bytes() const { return bytes_; }  // host memory of prompts and pictures
-  double next_arrival_s() const { return heap_.front().arrival_s; }
+  double next_arrival_s() const { return front().arrival_s; }
   // As WaitingQueue::take_youngest, of the model's. Looks at every request unless there is none for the model.
   std::vector<Request> take_youngest(ModelId model, std::size_t n);
 
  private:
+  bool heap_is_first() const;
+  Request pop_in_order();
+  Request pop_heap();
   WaitingQueue take_all(ModelId model);
 
-  std::vector<Request> heap_;
+  std::deque<Request> in_order_;
+  std::vector<Request> heap_;          // those that arrive before one that was submitted earlier
   std::vector<std::size_t> of_model_;  // [model] how many
   std::size_t bytes_ = 0;
 };
