@@ -15,6 +15,7 @@ failed=0
 # By what was included, not by preprocessing everything twice.
 export CCACHE_BASEDIR="$PWD" CCACHE_DEPEND=1
 
+# Tests say how many halves of a core they want (tests/CMakeLists.txt).
 # build_and_test PRESET LOG ARGUMENTS_OF_CTEST...
 build_and_test() {
   local preset="$1" log="$2"
@@ -23,7 +24,7 @@ build_and_test() {
     echo "build of preset $preset failed" | tee "$log"
     return 1
   fi
-  ctest --test-dir "build/$preset" --parallel "$cores" --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log"
+  ctest --test-dir "build/$preset" --parallel "$((2 * cores))" --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log"
 }
 
 # What ctest said after its last test.
