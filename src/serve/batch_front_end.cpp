@@ -92,7 +92,9 @@ void BatchFrontEnd::take(IncomingRequest incoming, Dispatcher& dispatcher, doubl
   writer_.note_line(incoming.line, incoming.key);
   if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) return fail(incoming, *failure);
   if (writer_.history().given_up(incoming.line)) {
-    return fail(incoming, {500, "poison_request", "the job went down whenever it ran this request, alone too"});
+    const Request& request = std::get<RequestParts>(incoming.content).front();
+    return fail(incoming, {500, "poison_request", "the job went down whenever it ran this request, alone too"},
+                request.deadline_s < kNoDeadline);
   }
   if (writer_.history().suspected(incoming.line)) {
     suspects_.push_back(std::move(incoming));
@@ -112,8 +114,8 @@ double BatchFrontEnd::arrival_of(const IncomingRequest& incoming, double now) co
   return options_.live ? now : 0;
 }
 
-void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& failure) {
-  metrics_.add_failure();
+void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& failure, bool with_deadline) {
+  metrics_.add_failure(with_deadline);
   writer_.write(incoming.line, format_failure(incoming, failure));
 }
 

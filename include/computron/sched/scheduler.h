@@ -3,9 +3,9 @@
 //
 //   submit() ──> waiting ──> running ──> next(): a Step ──> ranks ──> completed() ──> take_completions()
 //
-// One decision, next(). Requests that have arrived join the waiting queue of their model. The policy puts the models
-// that have work into the run order, of which the first is to run now and those behind it are prefetched, and says
-// in which order models have pages evicted. If fewer than `steps_in_flight` passes are under way, a pass is planned:
+// One decision, next(). Requests that have arrived join the waiting queue of their model, and leave it where late ones
+// are dropped (deadlines.h). The policy puts the models that have work into the run order, of which the first is to run
+// now and those behind it are prefetched, and says in which order models have pages evicted. If fewer than `steps_in_flight` passes are under way, a pass is planned:
 // of the first model, or, while its pages are still being copied, of another model whose pages are all resident and
 // whose pass ends before the first one's has to begin. Planning a pass admits waiting requests as long as their
 // cache will fit, chooses sequences and prefill chunks (pass_plan.h), makes room for their cache, where necessary by
