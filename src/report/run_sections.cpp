@@ -92,10 +92,10 @@ std::string hidden_card(const RunTrace& trace) {
 // Of jobs whose requests had some.
 std::string deadlines_card(const GroupMetrics& job) {
   if (job.deadlines == 0) return {};
-  return card("Deadlines met", data("deadlines.attainment", job.attainment, format_percent),
-              fmt::format("{} of {} · {} not served", count("deadlines.met", job.deadlines_met),
-                          count("deadlines.total", job.deadlines),
-                          failed("deadlines.unserved", job.deadlines_unserved)));
+  return card(
+      "Deadlines met", data("deadlines.attainment", job.attainment, format_percent),
+      fmt::format("{} of {} · {} not served", count("deadlines.met", job.deadlines_met),
+                  count("deadlines.total", job.deadlines), failed("deadlines.unserved", job.deadlines_unserved)));
 }
 
 const char* kModelHead =
@@ -233,7 +233,8 @@ std::string model_table(const RunMetrics& run) {
   }
   return fmt::format(
       "<div class=\"scroll\"><table>\n<thead>{}</thead>\n<tbody>\n{}</tbody></table></div>\n"
-      "<p class=\"note\">First token and latency count from a request's arrival; percentiles by nearest rank. In time: of requests "
+      "<p class=\"note\">First token and latency count from a request's arrival; percentiles by nearest rank. In time: "
+      "of requests "
       "with a deadline, those that met it. Moved: "
       "bytes of pages fetched, all ranks. GB/s: of a rank while it copies. Waited: compute stalled for pages, "
       "slowest rank. Failed lines that name "

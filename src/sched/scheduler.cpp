@@ -132,7 +132,8 @@ std::string Scheduler::why_refused(const Request& request, ModelId model) const 
 double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
   const double growth_ratio = state_->work[model].sequences().growth_ratio();
   if (!request.needs_no_pass() && !why_refused(request, model).empty()) return kNever;
-  return std::max(open_.work_s(), prefetcher_.wait_behind_s(model, open_.models(), now_s)) +
+  return std::max(
+             {open_.work_s(), prefetcher_.wait_behind_s(model, open_.models(), now_s), request.arrival_s - now_s}) +
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
 
@@ -176,7 +177,8 @@ Decision Scheduler::next(double now_s) {
   return WaitUntil{std::min(arrival_s, prefetcher_.wakes_s(now_s))};
 }
 
-// Of what has arrived and is not late. The policy is shown anew what has changed since the last decision, and what changes with time.
+// Of what has arrived and is not late. The policy is shown anew what has changed since the last decision, and what
+// changes with time.
 void Scheduler::decide_run_order(double now_s) {
   SchedulerState& state = *state_;
   while (!arriving_.empty() && arriving_.next_arrival_s() <= now_s) {

@@ -7,8 +7,8 @@
 //
 // A model lives in one group or in several. Models have two numbers: the job's, which requests and completions bear
 // here, and the group's own, which its scheduler, steps and ranks use. With one group every call passes straight
-// through: the steps are those of the scheduler alone, bit for bit. Unless late requests are rejected: then one group is
-// like several, and what is predicted to be late when it would be given to its group ends at once.
+// through: the steps are those of the scheduler alone, bit for bit. Unless late requests are rejected: then one group
+// is like several, and what is predicted to be late when it would be given to its group ends at once.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ namespace computron {
 
 class Dispatcher {
  public:
-  // The job has `models` models; each is in a group at least, and in none twice. The schedulers have the same policy and
-  // the same OnLate, have decided nothing yet, and from now on are changed through here alone.
+  // The job has `models` models; each is in a group at least, and in none twice. The schedulers have the same policy
+  // and the same OnLate, have decided nothing yet, and from now on are changed through here alone.
   Dispatcher(std::vector<DispatchGroup> groups, std::size_t models);
   // One group that holds all models. Requests may have been submitted to it already, and its input closed.
   explicit Dispatcher(Scheduler& scheduler);
@@ -94,8 +94,8 @@ class Dispatcher {
   std::vector<std::vector<std::size_t>> hosts_;  // [the job's model] groups that hold it
   bool plans_ahead_;                             // the policy does
   Rejection rejection_;
-  bool holds_;                                       // requests, until they arrive
-  bool planned_ = false;                         // and all that was known has been given to the groups
+  bool holds_;            // requests, until they arrive
+  bool planned_ = false;  // and all that was known has been given to the groups
 
   double now_s_ = 0;                                 // the latest time that was told
   ArrivalQueue held_;                                // not given to a group yet

@@ -98,7 +98,7 @@ struct Completion {
   int generated_tokens = 0;  // the stopping token included
   std::string error_code;    // as in result lines: context_length_exceeded, numerical_error, ...
   std::string error_message;
-  double arrival_s = 0;      // all seconds after the start of the job
+  double arrival_s = 0;  // all seconds after the start of the job
   double due_s = kNoDeadline;
   double first_token_s = 0;  // of encoders: when the values came
   double finished_s = 0;

@@ -34,8 +34,8 @@ struct SchedulerOptions {
   // Most that a front end leaves waiting (is_full()); then a policy that plans ahead decides without knowing the rest.
   std::size_t max_waiting = 1 << 16;                       // requests
   std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
-  OnLate on_late = OnLate::kServe;  // kReject is the dispatcher's affair
-  double fetch_ahead_s = 0.02;      // fetches for later passes are issued this long before the link would run dry
+  OnLate on_late = OnLate::kServe;                         // kReject is the dispatcher's affair
+  double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
   CostOptions costs = {};
 };
 

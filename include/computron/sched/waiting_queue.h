@@ -81,8 +81,8 @@ class WaitingQueue {
     CacheNeed cache;
     std::size_t bytes = 0;
   };
-  // One that is taken out of the middle leaves a gap, which goes when it comes to an end of the queue, or when there are
-  // more gaps than requests. There is none at either end.
+  // One that is taken out of the middle leaves a gap, which goes when it comes to an end of the queue, or when there
+  // are more gaps than requests. There is none at either end.
   struct Place {
     Request request;
     bool gap = false;
