@@ -82,15 +82,21 @@ void Dispatcher::release(double now_s) {
   pass_on_input_end();
 }
 
-// All that is known is dealt to the groups at once, and all of them may begin. Where late ones are rejected, those that
-// arrive first have the first places.
+// All that is known is dealt to the groups at once, and all of them may begin. Where late ones are rejected, it matters
+// when each ends and not when the last does: they are given away one by one, those that arrive first before the others.
 void Dispatcher::plan() {
   planned_ = true;
   std::vector<Request> requests;
   while (!held_.empty()) requests.push_back(held_.pop());
+  if (rejection_.wanted()) {
+    for (Request& request : requests) {
+      const std::size_t group = choose(request);
+      give(group, std::move(request));
+    }
+    requests.clear();
+  }
   std::vector<std::vector<Request>> dealt = deal_requests(std::move(requests), hosts_.size(), serving_);
   for (std::size_t group = 0; group < serving_.size(); ++group) {
-    if (rejection_.wanted()) std::ranges::sort(dealt[group], arrives_earlier);
     for (Request& request : dealt[group]) give(group, std::move(request));
     serving_[group].scheduler().note_input_end();
     wake(group);

@@ -40,16 +40,18 @@ TEST(DeadlineRun, WhereLateOnesAreNotServedTheOthersAreInTime) {
       EXPECT_GT(rejecting.met, 85u);
       EXPECT_GT(rejecting.unserved, 85u);
       EXPECT_EQ(rejecting.total, 200u);
-      // Those that begin shortly before their deadlines end behind them: with fifo and the like all of them do.
+      // What has begun is not dropped, however late it ends, so all groups are busy all the time. (Where all requests
+      // are known, groups have theirs beforehand, whenever they arrive.)
       job.on_late = OnLate::kDrop;
       const DeadlineCount dropping = count_of(job.run().run);
       EXPECT_GT(dropping.unserved, 85u);
-      EXPECT_LT(dropping.unserved, 110u);
+      const bool dealt = groups > 1 && make_policy(policy)->plans_ahead();
+      EXPECT_LT(dropping.unserved, dealt ? 160u : 110u);
     }
   }
 }
 
-VirtualGroups random_job(unsigned seed) {
+VirtualGroups random_late_job(unsigned seed) {
   std::mt19937 random(seed);
   VirtualGroups job{.pages = {}, .pass_s = 0.002 * (1 + random() % 10), .groups = {}};
   job.pages.assign(2 + random() % 4, 16);
@@ -73,7 +75,7 @@ TEST(DeadlineRun, EveryRequestEndsOnceAndNobodyWhoHasBegunIsLateInVain) {
   std::size_t unserved[3] = {}, late = 0;
   for (unsigned seed = 0; seed < 120; ++seed) {
     for (const OnLate on_late : {OnLate::kServe, OnLate::kDrop, OnLate::kReject}) {
-      VirtualGroups job = random_job(seed);
+      VirtualGroups job = random_late_job(seed);
       job.on_late = on_late;
       const VirtualGroups::Outcome outcome = job.run();
       std::set<RequestId> ended;
