@@ -53,14 +53,15 @@ std::string plan_text(const Job& job, const VirtualRun& run, std::deque<VirtualG
                       const CostOptions& costs) {
   std::vector<Plan> plans;
   for (std::size_t g = 0; g < groups.size(); ++g) plans.push_back(groups[g].recorder.finish(run, g, groups[g].mesh));
-  if (plans.size() == 1) return format_plan(plans.front(), job.models().names(), costs);
+  const std::string deadlines = format_deadlines(run, job.models().names());
+  if (plans.size() == 1) return format_plan(plans.front(), job.models().names(), costs) + deadlines;
   std::string text;
   for (const RankGroup& group : job.mesh().groups) {
     text += format_group_plan(fmt::format("group {}: tp {} x pp {} from rank {}", group.index, group.shape.tp,
                                           group.shape.pp, group.first_rank),
                               plans[static_cast<std::size_t>(group.index)], job.models().names(group.index));
   }
-  return text + format_sum(plans, costs);
+  return text + format_sum(plans, costs) + deadlines;
 }
 
 }  // namespace

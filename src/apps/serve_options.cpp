@@ -84,6 +84,20 @@ void add_batch_options(CLI::App& app, ServeOptions& o) {
                "Requests for a model that begin with the same tokens share the cache of those");
 }
 
+void add_deadline_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--slo", o.slo_s, "Deadline, in seconds after arrival, of requests that give none (default: none)")
+      ->check(positive_number());
+  app.add_option("--on-late", o.on_late,
+                 "Late requests are served all the same (serve), end with an error if they have not begun by their "
+                 "deadline (drop), or on arrival if they are predicted to miss it (reject)")
+      ->check(CLI::IsMember({"serve", "drop", "reject"}));
+}
+
+OnLate parse_on_late(const std::string& text) {
+  if (text == name_of(OnLate::kDrop)) return OnLate::kDrop;
+  return text == name_of(OnLate::kReject) ? OnLate::kReject : OnLate::kServe;
+}
+
 void add_limits(CLI::App& app, ServeOptions& o) {
   app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own")
       ->check(whole_number());
@@ -107,6 +121,10 @@ void ServeOptions::complete() {
   job.options.load = !dry_run;
   if (output.empty() && !dry_run) throw Error(ExitCode::kUsage, "--output is required");
   job.complete();
+  job.options.on_late = parse_on_late(on_late);
+  for (ModelEntry& model : job.options.models) {
+    if (model.slo_s == 0) model.slo_s = slo_s;
+  }
   job.options.trace = !trace.empty();
   journal.durability = parse_durability(durability);
   journal.max_line_bytes = max_line_bytes;
@@ -123,6 +141,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_watchdog_options(app, o);
   add_retry_options(app, o);
   add_batch_options(app, o);
+  add_deadline_options(app, o);
   add_limits(app, o);
   add_watching_options(app, o);
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
@@ -131,7 +150,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
   group_options(app, "Requests and results",
                 {"--requests", "--output", "--shard", "--max-line-bytes", "--seed", "--replay"});
-  group_options(app, "Scheduling", {"--max-batch-tokens", "--max-seqs", "--share-prefixes"});
+  group_options(app, "Scheduling", {"--max-batch-tokens", "--max-seqs", "--share-prefixes", "--slo", "--on-late"});
   group_options(app, "Resuming",
                 {"--durability", "--disk-wait", "--drain", "--drain-warned", "--max-crashes", "--take-over",
                  "--resume-allow-config-change"});

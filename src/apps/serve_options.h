@@ -22,6 +22,8 @@ struct ServeOptions {
   std::string config;
   std::string shard;
   bool replay = false;
+  double slo_s = 0;  // of models that have none of their own; 0: none
+  std::string on_late = "serve";
   bool dry_run = false;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;

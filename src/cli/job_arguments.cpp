@@ -3,25 +3,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 
 #include "computron/base/size.h"
+#include "src/cli/option_checks.h"
 #include "src/cli/option_groups.h"
 
 namespace computron {
 namespace {
-
-// CLI11's own lets nan pass, and says what it refuses in 309 digits.
-const CLI::Validator& positive() {
-  static const CLI::Validator check(
-      [](std::string& text) {
-        double value = 0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        return number && value > 0 && std::isfinite(value) ? std::string() : text + " is not a positive number";
-      },
-      "POSITIVE");
-  return check;
-}
 
 // The size that is the value of an option.
 std::size_t size_of(const char* option, const std::string& text) try {
@@ -80,7 +68,7 @@ void JobArguments::complete() {
 void add_job_options(CLI::App& app, JobArguments& a) {
   JobOptions& o = a.options;
   auto* model = app.add_option("--model", a.models, "A model to serve, as ID=FILE.h5; repeat for more");
-  app.add_option("--models", a.model_list, "A model list: JSON list of id, path and optional pinned, priority")
+  app.add_option("--models", a.model_list, "A model list: JSON list of id, path and optional pinned, priority, slo")
       ->excludes(model);
   app.add_option("--tp", o.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
   app.add_option("--pp", o.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);
@@ -94,11 +82,11 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   app.add_option("--page-size", a.page_size,
                  "Bytes of a page (default: 8 MiB on cpu, 64 MiB on cuda, more for wide models)");
   app.add_option("--link-gbps", o.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
-      ->check(positive());
+      ->check(positive_number());
   app.add_option("--policy", a.policy, "Which model runs next: fifo, balanced or throughput")
       ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
   app.add_option("--max-wait", o.max_wait_s, "balanced: seconds after which a waiting model goes first")
-      ->check(positive());
+      ->check(positive_number());
   app.add_option("--host-pages", a.host_pages,
                  "Ranks of a node that need the same pages hold them once (shared) or each for itself (private)")
       ->check(CLI::IsMember({"shared", "private"}));

@@ -41,6 +41,8 @@ Dispatcher::Dispatcher(std::vector<DispatchGroup> groups, std::size_t models)
     : states_(groups.size()),
       hosts_(models),
       plans_ahead_(groups.front().scheduler->waits_for_input()),
+      rejection_(groups.front().scheduler->options().on_late == OnLate::kReject),
+      holds_(groups.size() > 1 || rejection_.wanted()),
       held_(models),
       turns_(groups.size()) {
   for (DispatchGroup& group : groups) {
@@ -57,7 +59,7 @@ Dispatcher::Dispatcher(Scheduler& scheduler)
 // --- Requests ---------------------------------------------------------------------------------------------------
 
 void Dispatcher::submit(Request request) {
-  const bool held = groups() > 1 && (collects() || request.arrival_s > now_s_);
+  const bool held = holds_ && (collects() || request.arrival_s > now_s_);
   if (held) return held_.push(std::move(request));
   const std::size_t group = choose(request);
   give(group, std::move(request));
@@ -80,11 +82,19 @@ void Dispatcher::release(double now_s) {
   pass_on_input_end();
 }
 
-// All that is known is dealt to the groups at once, and all of them may begin.
+// All that is known is dealt to the groups at once, and all of them may begin. Where late ones are rejected, it matters
+// when each ends and not when the last does: they are given away one by one, those that arrive first before the others.
 void Dispatcher::plan() {
   planned_ = true;
   std::vector<Request> requests;
   while (!held_.empty()) requests.push_back(held_.pop());
+  if (rejection_.wanted()) {
+    for (Request& request : requests) {
+      const std::size_t group = choose(request);
+      give(group, std::move(request));
+    }
+    requests.clear();
+  }
   std::vector<std::vector<Request>> dealt = deal_requests(std::move(requests), hosts_.size(), serving_);
   for (std::size_t group = 0; group < serving_.size(); ++group) {
     for (Request& request : dealt[group]) give(group, std::move(request));
@@ -110,9 +120,16 @@ std::size_t Dispatcher::choose(const Request& request) const {
   return best;
 }
 
-void Dispatcher::give(std::size_t group, Request request) {
+// `accepted`: a group had it before.
+void Dispatcher::give(std::size_t group, Request request, bool accepted) {
   line_ = request.id;
   line_group_ = group;
+  std::optional<Completion> rejected;
+  if (!accepted) rejected = rejection_.end_of(request, serving_[group], now_s_);
+  if (rejected) {
+    rejected->group = static_cast<std::uint32_t>(group);
+    return completions_.push_back(*std::move(rejected));
+  }
   serving_[group].give(std::move(request));
   refresh(group);
   wake(group);
@@ -124,7 +141,7 @@ void Dispatcher::steal(std::size_t thief) {
   const std::optional<Theft> theft = worth_stealing(serving_, thief, states_[thief].partners);
   if (!theft) return;
   for (Request& request : serving_[theft->from].take_back(theft->model, theft->requests)) {
-    give(thief, std::move(request));
+    give(thief, std::move(request), /*accepted=*/true);
   }
   refresh(theft->from);
   wake(theft->from);
@@ -157,7 +174,7 @@ void Dispatcher::close_input() {
 
 // A scheduler's input ends when nothing is held that it might be given.
 void Dispatcher::pass_on_input_end() {
-  if (groups() > 1 && (collects() || !held_.empty())) return;
+  if (holds_ && (collects() || !held_.empty())) return;
   const bool end = input_ended_ && !std::exchange(end_passed_on_, input_ended_);
   const bool close = input_closed_ && !std::exchange(close_passed_on_, input_closed_);
   if (!end && !close) return;
@@ -169,7 +186,7 @@ void Dispatcher::pass_on_input_end() {
 }
 
 bool Dispatcher::is_full() const {
-  if (groups() == 1) return scheduler(0).is_full();
+  if (!holds_) return scheduler(0).is_full();
   const SchedulerOptions& options = scheduler(0).options();
   return waiting() >= options.max_waiting || waiting_bytes() >= options.max_waiting_bytes;
 }
@@ -179,7 +196,7 @@ std::size_t Dispatcher::waiting() const { return held_.size() + waiting_; }
 std::size_t Dispatcher::waiting_bytes() const { return held_.bytes() + waiting_bytes_; }
 
 bool Dispatcher::waits_for_input() const {
-  if (groups() == 1) return scheduler(0).waits_for_input();
+  if (!holds_) return scheduler(0).waits_for_input();
   return collects() && !input_ended_ && !is_full();
 }
 
@@ -207,7 +224,7 @@ double Dispatcher::predicted_end_s() const {
 
 std::optional<std::size_t> Dispatcher::due(double now_s) {
   now_s_ = std::max(now_s_, now_s);
-  if (groups() > 1) release(now_s);
+  if (holds_) release(now_s);
   return turns_.front(now_s);
 }
 

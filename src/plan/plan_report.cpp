@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "computron/base/size.h"
+#include "computron/sched/deadlines.h"
 
 namespace computron {
 namespace {
@@ -84,6 +86,11 @@ std::string sums(const Plan& plan) {
       plan.exposed_s);
 }
 
+std::string attainment_line(const std::string& name, const DeadlineCount& count) {
+  const double share = static_cast<double>(count.met) / static_cast<double>(count.total);
+  return fmt::format("{:<24}{:>8.1f} % of {:>8} met, {} not served\n", name, 100 * share, count.total, count.unserved);
+}
+
 std::string rates(const CostOptions& costs) {
   return fmt::format("at {:.2f} GB/s a link, {:.2f} GB/s of weights and {:.1f} GFLOP/s a rank\n",
                      1e-9 * costs.link_bytes_per_s, 1e-9 * costs.memory_bytes_per_s, 1e-9 * costs.flops_per_s);
@@ -99,6 +106,30 @@ std::string format_plan(const Plan& plan, const std::vector<std::string>& names,
 std::string format_group_plan(const std::string& group, const Plan& plan, const std::vector<std::string>& names,
                               std::size_t max_periods) {
   return group + "\n" + table(plan, names, max_periods) + sums(plan);
+}
+
+std::string format_deadlines(const VirtualRun& run, const std::vector<std::string>& names) {
+  struct Line {
+    ModelId model;
+    DeadlineCount parts;
+  };
+  std::map<RequestId, Line> lines;
+  for (const Completion& completion : run.completions) {
+    if (completion.due_s == kNoDeadline) continue;
+    lines.try_emplace(completion.id, Line{completion.model, {}}).first->second.parts.add({&completion, 1});
+  }
+  std::vector<DeadlineCount> by_model(names.size());
+  for (const auto& [id, line] : lines) {
+    const bool met = line.parts.met == line.parts.total, unserved = line.parts.unserved > 0;
+    by_model.at(line.model) += {.total = 1, .met = met ? 1U : 0U, .unserved = unserved ? 1U : 0U};
+  }
+  DeadlineCount all;
+  std::string text;
+  for (std::size_t model = 0; model < names.size(); ++model) {
+    if (by_model[model].total > 0) text += attainment_line(names[model], by_model[model]);
+    all += by_model[model];
+  }
+  return text.empty() ? text : "deadlines\n" + text + attainment_line("all models", all);
 }
 
 std::string format_sum(const std::vector<Plan>& plans, const CostOptions& costs) {

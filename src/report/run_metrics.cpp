@@ -115,6 +115,13 @@ void read_swaps(const Field& swaps, GroupMetrics& group) {
   group.link_fraction = swaps.at("link_fraction").optional();
 }
 
+void read_deadlines(const Field& deadlines, GroupMetrics& group) {
+  group.deadlines = deadlines.at("total").count();
+  group.deadlines_met = deadlines.at("met").count();
+  group.deadlines_unserved = deadlines.at("unserved").count();
+  group.attainment = deadlines.at("attainment").optional();
+}
+
 GroupMetrics group_metrics(const std::string& id, const Field& field) {
   GroupMetrics group;
   group.id = id;
@@ -122,6 +129,7 @@ GroupMetrics group_metrics(const std::string& id, const Field& field) {
   group.total = requests.at("total").count();
   group.ok = requests.at("ok").count();
   group.failed = requests.at("failed").count();
+  if (field.has("deadlines")) read_deadlines(field.at("deadlines"), group);
   group.prompt_tokens = tokens.at("prompt").count();
   group.generated_tokens = tokens.at("generated").count();
   group.generated_per_s = tokens.at("generated_per_s").optional();

@@ -89,14 +89,23 @@ std::string hidden_card(const RunTrace& trace) {
               fmt::format("{} beside compute, mean rank", format_time(overlap.both_s)));
 }
 
+// Of jobs whose requests had some.
+std::string deadlines_card(const GroupMetrics& job) {
+  if (job.deadlines == 0) return {};
+  return card(
+      "Deadlines met", data("deadlines.attainment", job.attainment, format_percent),
+      fmt::format("{} of {} · {} not served", count("deadlines.met", job.deadlines_met),
+                  count("deadlines.total", job.deadlines), failed("deadlines.unserved", job.deadlines_unserved)));
+}
+
 const char* kModelHead =
     "<tr class=\"groups\"><th></th><th class=\"group g\" colspan=\"2\">requests</th><th class=\"group g\" "
     "colspan=\"3\">tokens</th>"
-    "<th class=\"group g\" colspan=\"2\">first token</th><th class=\"group g\" colspan=\"3\">latency</th>"
+    "<th class=\"group g\" colspan=\"2\">first token</th><th class=\"group g\" colspan=\"4\">latency</th>"
     "<th class=\"group g\" colspan=\"5\">swaps</th></tr>\n"
     "<tr><th>model</th><th class=\"g\">ok</th><th>failed</th><th class=\"g\">prompt</th><th>generated</th><th>per "
     "second</th>"
-    "<th class=\"g\">p50</th><th>p99</th><th class=\"g\">p50</th><th>p90</th><th>p99</th>"
+    "<th class=\"g\">p50</th><th>p99</th><th class=\"g\">p50</th><th>p90</th><th>p99</th><th>in time</th>"
     "<th class=\"g\">count</th><th>moved</th><th>GB/s</th><th>of link</th><th>waited</th></tr>\n";
 
 std::string cell(const std::string& content) { return "<td>" + content + "</td>"; }
@@ -116,6 +125,7 @@ std::string model_row(const std::string& name, const std::string& key, const Gro
   row += first(data(key + "latency_s.p50", g.latency_s.p50, format_time));
   row += cell(data(key + "latency_s.p90", g.latency_s.p90, format_time));
   row += cell(data(key + "latency_s.p99", g.latency_s.p99, format_time));
+  row += cell(data(key + "deadlines.attainment", g.attainment, format_percent));
   row += first(count(key + "swaps.count", g.swaps)) + cell(bytes(key + "swaps.bytes", g.bytes));
   row += cell(data(key + "swaps.gb_per_s_per_rank", g.gb_per_s_per_rank, format_number));
   row += cell(data(key + "swaps.link_fraction", g.link_fraction, format_percent));
@@ -203,6 +213,7 @@ std::string run_summary(const RunMetrics& run, const std::optional<RunTrace>& tr
                             count("tokens.prompt", job.prompt_tokens)));
   cards += times_card("First token", "ttft_s", job.ttft_s);
   cards += times_card("Latency", "latency_s", job.latency_s);
+  cards += deadlines_card(job);
   cards += card("Swaps", count("swaps.count", job.swaps),
                 fmt::format("{} in {} pages", bytes("swaps.bytes", job.bytes), count("swaps.pages", job.pages)));
   cards += link_card(run);
@@ -222,7 +233,9 @@ std::string model_table(const RunMetrics& run) {
   }
   return fmt::format(
       "<div class=\"scroll\"><table>\n<thead>{}</thead>\n<tbody>\n{}</tbody></table></div>\n"
-      "<p class=\"note\">First token and latency count from a request's arrival; percentiles by nearest rank. Moved: "
+      "<p class=\"note\">First token and latency count from a request's arrival; percentiles by nearest rank. In time: "
+      "of requests "
+      "with a deadline, those that met it. Moved: "
       "bytes of pages fetched, all ranks. GB/s: of a rank while it copies. Waited: compute stalled for pages, "
       "slowest rank. Failed lines that name "
       "no model are in the first row only.</p>\n",

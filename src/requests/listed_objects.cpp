@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -81,6 +82,16 @@ int integer_of(const std::string& where, const json& object, const char* key, in
                         : found->is_number_integer() && std::in_range<int>(found->get<std::int64_t>());
   if (!fits) refuse(where, fmt::format("{}: must be an integer of 32 bits", key));
   return found->get<int>();
+}
+
+double seconds_of(const std::string& where, const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return 0;
+  const double seconds = found->is_number() ? found->get<double>() : 0;
+  if (!(seconds > 0) || !std::isfinite(seconds)) {
+    refuse(where, fmt::format("{}: must be a finite number of seconds, more than 0", key));
+  }
+  return seconds;
 }
 
 }  // namespace computron

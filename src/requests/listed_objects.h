@@ -21,10 +21,12 @@ nlohmann::json read_listed(const std::string& kind, const std::string& file);
 // Error{kUsage} unless `object` is an object without other keys.
 void check_keys(const std::string& where, const nlohmann::json& object, std::initializer_list<std::string_view> known);
 
-// Its values. Error{kUsage} where one is of another kind; flags and integers that are absent are false and `absent`.
+// Its values. Error{kUsage} where one is of another kind; flags and integers that are absent are false and `absent`,
+// seconds are 0 then, and more otherwise.
 const std::string& text_of(const std::string& where, const nlohmann::json& object, const char* key);
 bool flag_of(const std::string& where, const nlohmann::json& object, const char* key);
 int integer_of(const std::string& where, const nlohmann::json& object, const char* key, int absent = 0);
+double seconds_of(const std::string& where, const nlohmann::json& object, const char* key);
 
 // A list of at least one model, as in a model list `file`; `where` is its place.
 std::vector<ModelEntry> models_of(const std::string& where, const std::string& file, const nlohmann::json& list);

@@ -38,13 +38,14 @@ ModelEntry parse_argument(const std::string& item) {
 }
 
 ModelEntry parse_object(const std::string& where, const json& object, const std::filesystem::path& folder) {
-  check_keys(where, object, {"id", "path", "pinned", "priority"});
+  check_keys(where, object, {"id", "path", "pinned", "priority", "slo"});
   ModelEntry entry;
   entry.id = text_of(where, object, "id");
   entry.path = text_of(where, object, "path");
   if (!entry.path.empty()) entry.path = (folder / entry.path).string();  // an absolute path stays itself
   entry.pinned = flag_of(where, object, "pinned");
   entry.priority = integer_of(where, object, "priority");
+  entry.slo_s = seconds_of(where, object, "slo");
   return entry;
 }
 

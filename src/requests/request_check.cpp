@@ -50,9 +50,9 @@ constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_to
                                                                     {"use_beam_search", Neutral::kFalse}};
 
 // Of a field of the line itself that holds seconds.
-double seconds(const RequestDraft& draft, std::string_view name) {
+double seconds(const RequestDraft& draft, std::string_view name, double absent) {
   const JsonValue& value = field(draft.top, name);
-  if (value.kind == Kind::kNull) return 0;
+  if (value.kind == Kind::kNull) return absent;
   if (is_number(value) && number_of(value) >= 0) return number_of(value);
   invalid_parameter(fmt::format("{}: must be a finite number of seconds, 0 or more (got {})", name, describe(value)));
 }
@@ -287,8 +287,8 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
   const Task task = check_envelope(draft);
   const ModelId id = find_model(draft, models);
   check_task(task, models[id]);
-  const double arrival_s = seconds(draft, "arrival");
-  seconds(draft, "deadline");  // checked; the scheduler has no use for it yet
+  const double arrival_s = seconds(draft, "arrival", /*absent=*/0);
+  const double deadline_s = seconds(draft, "deadline", /*absent=*/models[id].deadline_s);
   CheckedRequest checked;
   if (task == Task::kComplete) {
     const bool chat = field(draft.top, "url").text == kChatUrl;
@@ -301,6 +301,7 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
   for (Request& request : checked.parts) {
     request.model = id;
     request.arrival_s = arrival_s;
+    request.deadline_s = deadline_s;
   }
   return checked;
 }

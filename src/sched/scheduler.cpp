@@ -39,16 +39,10 @@ ModelView view_of(const SchedulerState& state, ModelId model) {
 }
 
 Completion refusal(const Request& request, std::string message) {
-  return {.id = request.id,
-          .part = request.part,
-          .model = request.model,
-          .prompt = {},
-          .tokens = {},
-          .prompt_tokens = static_cast<int>(request.prompt.size()),
-          .error_code = "context_length_exceeded",
-          .error_message = std::move(message),
-          .arrival_s = request.arrival_s,
-          .finished_s = request.arrival_s};
+  Completion completion = ended(request);
+  completion.error_code = "context_length_exceeded";
+  completion.error_message = std::move(message);
+  return completion;
 }
 
 // On all stages: tokens are hashed once, and beforehand where that is worth it.
@@ -73,6 +67,26 @@ void activate(ModelId model, double now_s, ActiveModel& active, Prefetcher& pref
 
 void count_anew(OpenRequests& open, const SchedulerState& state, ModelId model) {
   open.count_anew(model, state.costs, state.work[model].sequences().growth_ratio());
+}
+
+// Ends the requests of a model that wait and whose deadlines have passed.
+void drop_late(SchedulerState& state, ModelId model, double now_s, OpenRequests& open, std::vector<Completion>& ends) {
+  const auto take_late = [now_s](ModelWork& work) { return work.take_late(now_s); };
+  for (const Request& request : state.work.edit(model, take_late)) {
+    open.remove(model, OpenRequests::work_of(request));
+    ends.push_back(late_completion(
+        request, fmt::format("it had not begun when its deadline of {} s had passed", request.deadline_s), now_s));
+  }
+  count_anew(open, state, model);
+}
+
+// Looks at the models that have work, and at requests only where some are late.
+void drop_late(SchedulerState& state, double now_s, OpenRequests& open, std::vector<Completion>& ends) {
+  std::vector<ModelId> models;  // a model may have no work afterwards
+  for (const ModelId model : state.work.with_work()) {
+    if (state.work[model].waiting().first_due_s() < now_s) models.push_back(model);
+  }
+  for (const ModelId model : models) drop_late(state, model, now_s, open, ends);
 }
 
 }  // namespace
@@ -118,7 +132,8 @@ std::string Scheduler::why_refused(const Request& request, ModelId model) const 
 double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
   const double growth_ratio = state_->work[model].sequences().growth_ratio();
   if (!request.needs_no_pass() && !why_refused(request, model).empty()) return kNever;
-  return std::max(open_.work_s(), prefetcher_.wait_behind_s(model, open_.models(), now_s)) +
+  return std::max(
+             {open_.work_s(), prefetcher_.wait_behind_s(model, open_.models(), now_s), request.arrival_s - now_s}) +
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
 
@@ -162,13 +177,15 @@ Decision Scheduler::next(double now_s) {
   return WaitUntil{std::min(arrival_s, prefetcher_.wakes_s(now_s))};
 }
 
-// Of what has arrived. The policy is shown anew what has changed since the last decision, and what changes with time.
+// Of what has arrived and is not late. The policy is shown anew what has changed since the last decision, and what
+// changes with time.
 void Scheduler::decide_run_order(double now_s) {
   SchedulerState& state = *state_;
   while (!arriving_.empty() && arriving_.next_arrival_s() <= now_s) {
     Request request = arriving_.pop();
     state.work.edit(request.model, [&request](ModelWork& work) { work.enqueue(std::move(request)); });
   }
+  if (state.options.on_late == OnLate::kDrop) drop_late(state, now_s, open_, completions_);
   state.work.visit_edited([&state](ModelId model) { state.agenda.show(view_of(state, model)); });
   for (const ModelId model : state.work.with_work()) {
     const double swap_s = model == active_.model ? state.costs.swap_s(model) : 0;

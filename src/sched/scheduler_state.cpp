@@ -12,10 +12,11 @@ std::vector<std::vector<const ShardLayout*>> layouts_of(const std::vector<ModelS
   return layouts;
 }
 
-std::vector<ModelWork> work_of(const std::vector<ModelShape>& models, bool prefix_caching) {
+std::vector<ModelWork> work_of(const std::vector<ModelShape>& models, const SchedulerOptions& options) {
   std::vector<ModelWork> work;
   for (const ModelShape& model : models) {
-    work.emplace_back(model.caches.front().block_tokens, model.eos_tokens, prefix_caching);
+    work.emplace_back(model.caches.front().block_tokens, model.eos_tokens, options.prefix_caching,
+                      /*watches_deadlines=*/options.on_late == OnLate::kDrop);
   }
   return work;
 }
@@ -38,7 +39,7 @@ SchedulerState::SchedulerState(std::vector<ModelShape> shapes, std::unique_ptr<P
       options(of_job),
       agenda(models.size(), models.front().layouts.size(), std::move(policy)),
       costs(layouts_of(models), options.costs),
-      work(work_of(models, options.prefix_caching)) {
+      work(work_of(models, options)) {
   for (std::size_t stage = 0; stage < models.front().layouts.size(); ++stage) {
     pools.push_back(pool_of(models, stage, options));
   }

@@ -17,11 +17,7 @@ Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_
   tokens_.assign(request_.prompt.begin(), request_.prompt.end());
   completion_.tokens.reserve(to_come);
   if (!request_.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), eos_tokens.begin(), eos_tokens.end());
-  completion_.id = request_.id;
-  completion_.part = request_.part;
-  completion_.model = request_.model;
-  completion_.prompt_tokens = static_cast<int>(request_.prompt.size());
-  completion_.arrival_s = completion_.finished_s = request_.arrival_s;  // what needs no pass ends as it arrives
+  completion_ = ended(request_);  // what needs no pass ends as it arrives
   if (request_.echo) {
     for (const TokenId token : request_.prompt) completion_.prompt.push_back({.token = token, .top = {}});
   }

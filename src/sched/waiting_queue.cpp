@@ -30,20 +30,18 @@ WaitingQueue::Load WaitingQueue::load_of(const Request& request) const {
 }
 
 void WaitingQueue::push(Request request) {
-  const Load load = load_of(request);
-  sum_.backlog += load.backlog;
-  sum_.cache += load.cache;
-  sum_.bytes += load.bytes;
-  auto place = requests_.end();  // of almost all
-  if (!empty() && arrives_earlier(request, requests_.back())) {
-    place = std::upper_bound(requests_.begin(), requests_.end(), request, arrives_earlier);
+  count_in(request);
+  auto place = places_.end();  // of almost all
+  if (!empty() && arrives_earlier(request, places_.back().request)) {
+    place = std::ranges::upper_bound(places_, request, arrives_earlier, &Place::request);
   }
-  requests_.insert(place, std::move(request));
+  places_.insert(place, Place{std::move(request)});
 }
 
 Request WaitingQueue::pop() {
-  Request request = std::move(requests_.front());
-  requests_.pop_front();
+  Request request = std::move(places_.front().request);
+  places_.pop_front();
+  drop_gaps();
   load_soon_wanted();
   count_out(request);
   return request;
@@ -53,10 +51,10 @@ Request WaitingQueue::pop() {
 // next one are loaded while that is dealt with.
 void WaitingQueue::load_soon_wanted() const {
   constexpr std::size_t kLine = 64;  // bytes
-  if (requests_.size() <= 2) return;
-  const auto* const soon = reinterpret_cast<const std::byte*>(&requests_[2]);
-  for (std::size_t at = 0; at < sizeof(Request); at += kLine) __builtin_prefetch(soon + at);
-  const std::vector<TokenId>& next = requests_[1].prompt;
+  if (places_.size() <= 2) return;
+  const auto* const soon = reinterpret_cast<const std::byte*>(&places_[2]);
+  for (std::size_t at = 0; at < sizeof(Place); at += kLine) __builtin_prefetch(soon + at);
+  const std::vector<TokenId>& next = places_[1].request.prompt;
   for (std::size_t at = 0; at < std::min(next.size() * sizeof(TokenId), 4 * kLine); at += kLine) {
     __builtin_prefetch(reinterpret_cast<const std::byte*>(next.data()) + at);
   }
@@ -77,12 +75,53 @@ std::vector<Request> WaitingQueue::take_youngest(std::size_t n) {
 // The last part first.
 std::vector<Request> WaitingQueue::pop_youngest_line() {
   std::vector<Request> line;
-  while (!empty() && (line.empty() || requests_.back().id == line.back().id)) {
-    line.push_back(std::move(requests_.back()));
-    requests_.pop_back();
+  while (!empty() && (line.empty() || places_.back().request.id == line.back().id)) {
+    line.push_back(std::move(places_.back().request));
+    places_.pop_back();
+    drop_gaps();
     count_out(line.back());
   }
   return line;
+}
+
+std::vector<Request> WaitingQueue::take_late(double now_s) {
+  std::vector<Request> late;
+  while (first_due_s() < now_s) take_line(Due(*due_.begin()), late);
+  drop_gaps();
+  return late;
+}
+
+// A request that was moved from a place keeps the numbers by which places are in order.
+void WaitingQueue::take_line(const Due& due, std::vector<Request>& taken) {
+  const auto [due_s, arrival_s, id] = due;
+  const auto before = [&](const Place& place) {
+    return std::tie(place.request.arrival_s, place.request.id) < std::tie(arrival_s, id);
+  };
+  for (auto place = std::ranges::partition_point(places_, before); place != places_.end() && place->request.id == id;
+       ++place) {
+    taken.push_back(std::move(place->request));
+    place->gap = true;
+    ++gaps_;
+    count_out(taken.back());
+  }
+}
+
+void WaitingQueue::drop_gaps() {
+  if (gaps_ == 0) return;
+  for (; !places_.empty() && places_.front().gap; --gaps_) places_.pop_front();
+  for (; !places_.empty() && places_.back().gap; --gaps_) places_.pop_back();
+  if (gaps_ > size()) {
+    std::erase_if(places_, [](const Place& place) { return place.gap; });
+    gaps_ = 0;
+  }
+}
+
+void WaitingQueue::count_in(const Request& request) {
+  const Load load = load_of(request);
+  sum_.backlog += load.backlog;
+  sum_.cache += load.cache;
+  sum_.bytes += load.bytes;
+  if (is_watched(request)) due_.emplace(request.due_s(), request.arrival_s, request.id);
 }
 
 void WaitingQueue::count_out(const Request& request) {
@@ -90,6 +129,7 @@ void WaitingQueue::count_out(const Request& request) {
   sum_.backlog -= load.backlog;
   sum_.cache -= load.cache;
   sum_.bytes -= load.bytes;
+  if (is_watched(request)) due_.erase({request.due_s(), request.arrival_s, request.id});
 }
 
 }  // namespace computron

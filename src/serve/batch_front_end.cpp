@@ -10,8 +10,9 @@
 namespace computron {
 namespace {
 
-constexpr int kLinesAtOnce = 4096;        // read by one call where there is no room: some 2 ms
-constexpr std::size_t kPastSeconds = 10;  // that rates are over
+constexpr int kLinesAtOnce = 4096;         // read by one call where there is no room: some 2 ms
+constexpr int kMostLinesAtOnce = 1 << 16;  // and where there is, which rejected lines never fill
+constexpr std::size_t kPastSeconds = 10;   // that rates are over
 // A launcher hands a signal to every rank: what follows the first within this time asks for the same.
 constexpr double kSameRequest_s = 0.5;
 
@@ -37,7 +38,10 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
 bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
   if (closed_) return false;
   bool took = take_deferred(dispatcher, now);
-  for (int lines = 0; may_read(dispatcher) && (lines < kLinesAtOnce || !dispatcher.is_full()); ++lines) {
+  const auto may_go_on = [&dispatcher](int lines) {
+    return lines < kLinesAtOnce || (lines < kMostLinesAtOnce && !dispatcher.is_full());
+  };
+  for (int lines = 0; may_read(dispatcher) && may_go_on(lines); ++lines) {
     std::optional<IncomingRequest> incoming = reader_.poll();
     if (!incoming) break;
     take(std::move(*incoming), dispatcher, now);
@@ -92,7 +96,9 @@ void BatchFrontEnd::take(IncomingRequest incoming, Dispatcher& dispatcher, doubl
   writer_.note_line(incoming.line, incoming.key);
   if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) return fail(incoming, *failure);
   if (writer_.history().given_up(incoming.line)) {
-    return fail(incoming, {500, "poison_request", "the job went down whenever it ran this request, alone too"});
+    const Request& request = std::get<RequestParts>(incoming.content).front();
+    return fail(incoming, {500, "poison_request", "the job went down whenever it ran this request, alone too"},
+                request.deadline_s < kNoDeadline);
   }
   if (writer_.history().suspected(incoming.line)) {
     suspects_.push_back(std::move(incoming));
@@ -112,8 +118,8 @@ double BatchFrontEnd::arrival_of(const IncomingRequest& incoming, double now) co
   return options_.live ? now : 0;
 }
 
-void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& failure) {
-  metrics_.add_failure();
+void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& failure, bool with_deadline) {
+  metrics_.add_failure(with_deadline);
   writer_.write(incoming.line, format_failure(incoming, failure));
 }
 

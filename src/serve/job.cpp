@@ -159,7 +159,8 @@ SchedulerOptions Job::scheduler_options(int group) const {
                            .max_batch_tokens = plan_.max_batch_tokens,
                            .max_seqs = options_.max_seqs,
                            .steps_in_flight = plan.steps_in_flight,
-                           .prefix_caching = options_.share_prefixes};
+                           .prefix_caching = options_.share_prefixes,
+                           .on_late = options_.on_late};
   if (options_.link_gb_per_s > 0) options.costs.link_bytes_per_s = 1e9 * options_.link_gb_per_s;
   hooks_.schedule(options);
   return options;

@@ -72,10 +72,18 @@ Json steps_json(const StepMetrics& steps) {
           {"compute_s", busiest(steps.compute_s)}};
 }
 
+Json deadlines_json(const DeadlineCount& deadlines) {
+  return {{"total", deadlines.total},
+          {"met", deadlines.met},
+          {"unserved", deadlines.unserved},
+          {"attainment", ratio(static_cast<double>(deadlines.met), static_cast<double>(deadlines.total))}};
+}
+
 // What the job and each of its models have.
 Json metrics_json(const ModelMetrics& metrics, std::uint64_t failed_lines, const RunInfo& info) {
   const std::uint64_t failed = metrics.requests_failed + failed_lines;
   return {{"requests", {{"total", metrics.requests_ok + failed}, {"ok", metrics.requests_ok}, {"failed", failed}}},
+          {"deadlines", deadlines_json(metrics.deadlines)},
           {"tokens",
            {{"prompt", metrics.prompt_tokens},
             {"generated", metrics.generated_tokens},
@@ -191,6 +199,7 @@ void merge(ModelMetrics& to, const ModelMetrics& from, bool with_times, Together
   to.requests_failed += from.requests_failed;
   to.prompt_tokens += from.prompt_tokens;
   to.generated_tokens += from.generated_tokens;
+  to.deadlines += from.deadlines;
   merge(to.swaps, from.swaps, together);
   merge(to.steps, from.steps);
   to.cache.preemptions += from.cache.preemptions;
@@ -198,6 +207,13 @@ void merge(ModelMetrics& to, const ModelMetrics& from, bool with_times, Together
   if (!with_times) return;
   to.latency_s.merge(from.latency_s);
   to.ttft_s.merge(from.ttft_s);
+}
+
+std::string deadlines_part(const DeadlineCount& deadlines) {
+  if (deadlines.total == 0) return {};
+  return fmt::format(", {:.1f} % of {} deadlines met ({} not served)",
+                     100 * static_cast<double>(deadlines.met) / static_cast<double>(deadlines.total), deadlines.total,
+                     deadlines.unserved);
 }
 
 std::string requests_line(const ModelMetrics& metrics, std::uint64_t failed_lines, const RunInfo& info) {
@@ -212,7 +228,7 @@ std::string requests_line(const ModelMetrics& metrics, std::uint64_t failed_line
     line += fmt::format(", latency p50 {:.3f} s, p99 {:.3f} s", metrics.latency_s.percentile(0.5),
                         metrics.latency_s.percentile(0.99));
   }
-  return line;
+  return line + deadlines_part(metrics.deadlines);
 }
 
 // Nothing in a job that was never interrupted.
@@ -271,6 +287,7 @@ void Metrics::add(std::span<const Completion> parts) {
   const std::optional<ModelId> local = group.local(parts.front().model);
   ensure(local.has_value(), "a completion of a model that its group does not have");
   ModelMetrics& metrics = group.models[*local];
+  metrics.deadlines.add(parts);
   if (std::any_of(parts.begin(), parts.end(), [](const Completion& part) { return !part.error_code.empty(); })) {
     ++metrics.requests_failed;
     return;
@@ -289,7 +306,10 @@ void Metrics::add(std::span<const Completion> parts) {
   metrics.ttft_s.add(first_s - parts.front().arrival_s);
 }
 
-void Metrics::add_failure() { ++failed_lines_; }
+void Metrics::add_failure(bool with_deadline) {
+  ++failed_lines_;
+  failed_lines_with_deadline_ += with_deadline ? 1 : 0;
+}
 
 std::uint64_t Metrics::failed() const { return failed_lines_ + counts().requests_failed; }
 
@@ -318,6 +338,7 @@ ModelMetrics Metrics::Group::merged(bool with_times) const {
 ModelMetrics Metrics::merged(bool with_times) const {
   ModelMetrics all;
   for (const Group& group : groups_) merge(all, group.merged(with_times), with_times, Together::kSideBySide);
+  all.deadlines.total += failed_lines_with_deadline_;
   return all;
 }
 

@@ -161,7 +161,10 @@ void ModelSet::choose_page_size(const JobOptions& options, const RankDevice& dev
 
 std::vector<ServedModel> ModelSet::served() const {
   std::vector<ServedModel> served;
-  for (std::size_t m = 0; m < size(); ++m) served.push_back({entries_[m].id, models_[m].config});
+  for (std::size_t m = 0; m < size(); ++m) {
+    ServedModel& model = served.emplace_back(ServedModel{entries_[m].id, models_[m].config});
+    if (entries_[m].slo_s > 0) model.deadline_s = entries_[m].slo_s;
+  }
   return served;
 }
 

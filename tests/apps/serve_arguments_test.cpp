@@ -17,7 +17,7 @@ class ServeArguments : public ProgramTest {
 };
 
 TEST_F(ServeArguments, WaitsAndRatesArePositiveNumbers) {
-  for (const char* option : {"--max-wait", "--link-gbps"}) {
+  for (const char* option : {"--max-wait", "--link-gbps", "--slo"}) {
     for (const char* value : {"0", "-1", "nan", "inf", "soon", "1e400", "3s"}) {
       const Outcome refused = serve_with(option, value);
       EXPECT_EQ(refused.code, 64) << value;
@@ -66,6 +66,12 @@ TEST_F(ServeArguments, PoliciesHaveNames) {
   const Outcome refused = serve_with("--policy", "lifo");
   EXPECT_EQ(refused.code, 64);
   EXPECT_THAT(refused.errors, HasSubstr("lifo not in {fifo,balanced,throughput}"));
+}
+
+TEST_F(ServeArguments, WhatIsDoneAboutLateRequestsHasNames) {
+  const Outcome refused = serve_with("--on-late", "cancel");
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_THAT(refused.errors, HasSubstr("cancel not in {serve,drop,reject}"));
 }
 
 }  // namespace

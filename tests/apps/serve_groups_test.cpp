@@ -212,15 +212,52 @@ TEST_F(Groups, ServeArrivalsAndShards) {
   EXPECT_EQ(found, wanted);
 }
 
+// Every fourth request is late before it can begin; the others have more time than they need.
+TEST_F(Groups, LateRequestsAreServedDroppedOrRejected) {
+  std::vector<std::string> lines = request_lines();
+  for (std::size_t i = 0; i < lines.size(); i += 4) {
+    nlohmann::json request = nlohmann::json::parse(lines[i]);
+    request["deadline"] = 0;
+    lines[i] = request.dump();
+  }
+  write_lines(folder_ / "requests.jsonl", lines);
+  std::vector<std::string> all;
+  for (const char* on_late : {"serve", "drop", "reject"}) {
+    SCOPED_TRACE(on_late);
+    ServeJob equal = job();
+    equal.ranks = 2;
+    equal.more = {"--groups", "2", "--slo", "10000", "--on-late", on_late};
+    const std::vector<std::string> results = results_of(equal);
+    if (all.empty()) all = results;
+    ASSERT_EQ(results.size(), all.size());
+    int late = 0;
+    for (const std::string& line : results) {
+      const nlohmann::json result = nlohmann::json::parse(line);
+      if (!result.at("error").is_null()) {
+        ++late;
+        EXPECT_EQ(result.at("error").at("code"), "deadline_exceeded");
+        EXPECT_EQ(result.at("error").at("line").get<int>() % 4, 0) << line;
+      } else {
+        EXPECT_TRUE(std::ranges::binary_search(all, line)) << line;
+      }
+    }
+    EXPECT_EQ(late, on_late == std::string("serve") ? 0 : kRequests / 4);
+    const nlohmann::json wanted{
+        {"total", kRequests}, {"met", kRequests * 3 / 4}, {"unserved", late}, {"attainment", 0.75}};
+    EXPECT_EQ(last_metrics_.at("deadlines"), wanted);
+  }
+}
+
 TEST_F(Groups, ADryRunPlansEach) {
   ServeJob dry = swapping(placed_job(placements()[1]));
-  dry.more = {"--dry-run"};
+  dry.more = {"--dry-run", "--slo", "1e-7"};
   const Served served = serve(dry, folder_);
   EXPECT_EQ(served.job.exit_code, 0) << served.job.errors;
   EXPECT_THAT(served.job.output, HasSubstr("group 0: tp 2 x pp 1 from rank 0\n"));
   EXPECT_THAT(served.job.output, HasSubstr("group 1: tp 1 x pp 1 from rank 2\n"));
   EXPECT_THAT(served.job.output, HasSubstr("19 requests (0 refused)"));
   EXPECT_THAT(served.job.output, HasSubstr("all 2 groups\n55 requests (0 refused)"));
+  EXPECT_THAT(served.job.output, ::testing::ContainsRegex("all models +0.0 % of +48 met, 0 not served"));
 }
 
 // Jobs that are killed and go on under other placements; in all of them each model has tp 1.

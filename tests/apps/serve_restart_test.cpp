@@ -132,6 +132,28 @@ TEST_F(Restart, KilledAndStoppedAgainAndAgain) {
   EXPECT_EQ(fs::last_write_time(output()), written);
 }
 
+// The next attempt would serve them: what has its result keeps it.
+TEST_F(Restart, RequestsThatWereDroppedStayDropped) {
+  ServeJob undisturbed = fast_job();
+  undisturbed.output = (folder_ / "undisturbed.jsonl").string();
+  ASSERT_EQ(serve(undisturbed, folder_).job.exit_code, 0);
+  for (std::size_t i = 0; i < lines_.size(); i += 6) lines_[i].insert(1, R"("deadline":0,)");
+  write_lines(requests(), lines_);
+  ServeJob dropping = slow_job();
+  dropping.more.insert(dropping.more.end(), {"--on-late", "drop"});
+  disturb(dropping, [](MpiJob& job) { ASSERT_EQ(kill(job.rank_process(1), SIGKILL), 0); });
+  const std::vector<std::string> before = sorted_lines(output().string() + ".partial");
+  const Served finished = serve(fast_job(), folder_);
+  ASSERT_EQ(finished.job.exit_code, 0) << finished.job.errors;
+  const std::vector<std::string> after = sorted_lines(output()), all = sorted_lines(undisturbed.output);
+  EXPECT_EQ(after.size(), static_cast<std::size_t>(kRequests));
+  EXPECT_TRUE(std::ranges::includes(after, before));
+  const auto dropped = [](const std::string& line) { return line.find("deadline_exceeded") != line.npos; };
+  EXPECT_GT(std::ranges::count_if(before, dropped), 0);
+  EXPECT_EQ(std::ranges::count_if(after, dropped), std::ranges::count_if(before, dropped));
+  for (const std::string& line : after) EXPECT_TRUE(dropped(line) || std::ranges::binary_search(all, line)) << line;
+}
+
 // The three parts of the input, one of them killed and run again, are what one job makes of the whole.
 TEST_F(Restart, ShardsTogetherAreTheWhole) {
   ServeJob whole = fast_job();

@@ -29,6 +29,7 @@ class Groups {
     std::size_t max_waiting = 1 << 16;
     std::string policy = "balanced";
     double link_bytes_per_s = 1e9;
+    OnLate on_late = OnLate::kServe;
   };
 
   // `placement[group]`: the job's numbers of the models that it holds.
@@ -37,6 +38,7 @@ class Groups {
     SchedulerOptions scheduler_options{.frames = options.frames,
                                        .max_seqs = options.max_seqs,
                                        .max_waiting = options.max_waiting,
+                                       .on_late = options.on_late,
                                        .costs = {.link_bytes_per_s = options.link_bytes_per_s, .step_s = 1e-3}};
     std::vector<DispatchGroup> groups;
     for (const std::vector<ModelId>& models : placement) {
@@ -330,6 +332,116 @@ TEST(Dispatcher, WithEverythingResidentAndEqualItIsTheShortestQueue) {
   EXPECT_GT(busy, 1000u);
 }
 
+// --- Late requests ----------------------------------------------------------------------------------------------
+
+Request with_deadline(Request request, double deadline_s) {
+  request.deadline_s = deadline_s;
+  return request;
+}
+
+std::vector<RequestId> rejected_among(const std::vector<Completion>& completions) {
+  std::vector<RequestId> ids;
+  for (const Completion& completion : completions) {
+    if (completion.error_code == "deadline_exceeded") ids.push_back(completion.id);
+  }
+  return ids;
+}
+
+// One request at a time of one model: the queue is all that makes anybody late.
+Groups one_group(const std::string& policy, OnLate on_late) {
+  Groups groups({.models = 1, .max_seqs = 1, .policy = policy, .on_late = on_late}, {{0}});
+  if (policy != "throughput") groups.make_resident();  // that one would wait for the end of the input
+  return groups;
+}
+double alone_s(Groups& groups) { return groups->scheduler(0).quote_s(0, make_request(0, 0, 4, 5), 0); }
+
+class DispatcherRejecting : public ::testing::TestWithParam<const char*> {
+ protected:
+  Groups one_group(OnLate on_late = OnLate::kReject) const { return test::one_group(GetParam(), on_late); }
+};
+
+TEST_P(DispatcherRejecting, EndsARequestThatWouldBeLateInsteadOfGivingItToAGroup) {
+  Groups groups = one_group();
+  const double alone_s = test::alone_s(groups);
+  groups->submit(with_deadline(make_request(1, 0, 4, 5), 1.01 * alone_s));
+  groups->submit(with_deadline(make_request(2, 0, 4, 5), 1.01 * alone_s));
+  groups->submit(make_request(3, 0, 4, 5));
+  groups->submit(with_deadline(make_request(4, 0, 4, 5), 100 * alone_s));
+  groups->close_input();
+  groups.finish(0);
+  const std::vector<Completion> completions = groups->take_completions();
+  EXPECT_EQ(completions.size(), 4u);
+  EXPECT_THAT(rejected_among(completions), ElementsAre(2));
+  EXPECT_TRUE(groups->all_done());
+  for (const auto& [id, group] : groups.begun_in()) EXPECT_NE(id, 2u);
+}
+
+TEST_P(DispatcherRejecting, NobodyIsRejectedWhereThatIsNotWanted) {
+  for (const OnLate on_late : {OnLate::kServe, OnLate::kDrop}) {
+    Groups groups = one_group(on_late);
+    for (RequestId id = 1; id < 5; ++id) groups->submit(with_deadline(make_request(id, 0, 4, 5), 1e-6));
+    groups->close_input();
+    groups.finish(0);
+    EXPECT_THAT(rejected_among(groups->take_completions()), IsEmpty());
+    EXPECT_TRUE(groups->all_done());
+  }
+}
+
+TEST_P(DispatcherRejecting, ALineFaresAsItsFirstPart) {
+  Groups groups = one_group();
+  const double alone_s = test::alone_s(groups);
+  for (const RequestId line : {1, 2}) {
+    for (std::uint32_t part = 0; part < 3; ++part) {
+      Request request = with_deadline(make_request(line, 0, 4, 5), 1.01 * alone_s);
+      request.part = part;
+      groups->submit(std::move(request));
+    }
+  }
+  groups->close_input();
+  groups.finish(0);
+  const std::vector<Completion> completions = groups->take_completions();
+  EXPECT_EQ(completions.size(), 6u);
+  EXPECT_THAT(rejected_among(completions), ElementsAre(2, 2, 2));
+}
+
+TEST_P(DispatcherRejecting, WhatCanNeverBeServedHasAnErrorOfItsOwnAndWhatNeedsNoPassHasNone) {
+  Groups groups = one_group();
+  Request echo = with_deadline(make_request(2, 0, 4, 0), 0);
+  echo.echo = true;
+  groups->submit(with_deadline(make_request(1, 0, 40000, 5), 0));
+  groups->submit(std::move(echo));
+  groups->close_input();
+  groups.finish(0);
+  const std::vector<Completion> completions = groups->take_completions();
+  ASSERT_EQ(completions.size(), 2u);
+  for (const Completion& completion : completions) {
+    EXPECT_EQ(completion.error_code, completion.id == 1 ? "context_length_exceeded" : "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, DispatcherRejecting, ::testing::Values("fifo", "balanced", "throughput"),
+                         [](const auto& policy) { return std::string(policy.param); });
+
+// The queue that counts is that at its arrival. (Where the policy plans ahead, all are judged when all are known.)
+TEST(DispatcherRejecting, JudgesARequestWhenItArrives) {
+  for (const char* policy : {"fifo", "balanced"}) {
+    Groups groups = one_group(policy, OnLate::kReject);
+    const double alone_s = test::alone_s(groups);
+    for (RequestId id = 1; id < 4; ++id) groups->submit(make_request(id, 0, 4, 5));
+    groups->submit(with_deadline(make_request(4, 0, 4, 5, /*arrival_s=*/1), 1.5 * alone_s));
+    groups->submit(with_deadline(make_request(5, 0, 4, 5, /*arrival_s=*/1), 1.5 * alone_s));
+    groups->close_input();
+    EXPECT_EQ(groups->waiting(), 5u);
+    groups.finish(0.5);
+    EXPECT_THAT(rejected_among(groups->take_completions()), IsEmpty());
+    EXPECT_FALSE(groups->all_done());
+    EXPECT_EQ(groups->due_s(), 1);
+    groups.finish(1);
+    EXPECT_THAT(rejected_among(groups->take_completions()), ElementsAre(5));
+    EXPECT_TRUE(groups->all_done());
+  }
+}
+
 // --- Swaps ------------------------------------------------------------------------------------------------------
 
 // A model's transfer takes 4 ms here, a pass 1 ms.
@@ -376,9 +488,9 @@ TEST(Dispatcher, ARequestGoesWhereItCanBeServed) {
 // its own when they came.
 class DispatcherStealing : public ::testing::Test {
  protected:
-  void begin(Groups& groups) {
+  void begin(Groups& groups, double deadline_s = kNoDeadline) {
     for (RequestId id = 100; id < 110; ++id) groups->submit(make_request(id, 1, 4, 1));
-    for (RequestId id = 0; id < 9; ++id) groups->submit(make_request(id, 0, 4, 1));
+    for (RequestId id = 0; id < 9; ++id) groups->submit(with_deadline(make_request(id, 0, 4, 1), deadline_s));
     ASSERT_THAT(groups.open(), ElementsAre(9, 10));
     groups.decide(0);
   }
@@ -403,6 +515,18 @@ TEST_F(DispatcherStealing, AnIdleGroupTakesHalfOfWhatWaits) {
   EXPECT_EQ(groups->take_completions().size(), 19u);
   std::set<RequestId> begun;
   for (const auto& [id, group] : groups.begun_in()) EXPECT_TRUE(begun.insert(id).second) << id << " began twice";
+}
+
+// They were judged when the first group was given them.
+TEST_F(DispatcherStealing, TakesRequestsThatAreLateByThenAndEndsNone) {
+  Groups groups({.models = 2, .max_seqs = 1, .on_late = OnLate::kReject}, {{0}, {0, 1}});
+  groups.make_resident();
+  begin(groups, /*deadline_s=*/0.5);
+  empty_group_1(groups);
+  EXPECT_THAT(groups.open(), ElementsAre(5, 4));
+  groups->close_input();
+  groups.finish(2);
+  EXPECT_THAT(rejected_among(groups->take_completions()), IsEmpty());
 }
 
 TEST_F(DispatcherStealing, TakesNothingWhereItsSwapCostsMore) {

@@ -65,6 +65,28 @@ TEST_F(PlanReportTest, TheTableNamesModelsAndStopsAtItsLimit) {
   EXPECT_THAT(text, AllOf(HasSubstr("alpha"), Not(HasSubstr("beta")), HasSubstr("5 turns more"), HasSubstr("6.000")));
 }
 
+TEST_F(PlanReportTest, DeadlinesAreCountedByLineAndModel) {
+  EXPECT_EQ(format_deadlines(run_, {"alpha", "beta"}), "");
+  const auto end = [this](RequestId id, ModelId model, double finished_s, double due_s, const char* error = "") {
+    Completion& completion = run_.completions.emplace_back();
+    completion.id = id;
+    completion.model = model;
+    completion.finished_s = finished_s;
+    completion.due_s = due_s;
+    completion.error_code = error;
+  };
+  end(0, 1, 5, kNoDeadline);
+  EXPECT_EQ(format_deadlines(run_, {"alpha", "beta"}), "");
+  end(1, 0, 1, 2);
+  end(2, 0, 1, 2);  // and its other part is late
+  end(2, 0, 3, 2);
+  end(3, 1, 3, 2, "deadline_exceeded");
+  const std::string text = format_deadlines(run_, {"alpha", "beta"});
+  EXPECT_THAT(text, ::testing::ContainsRegex("alpha +50.0 % of +2 met, 0 not served\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("beta +0.0 % of +1 met, 1 not served\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("all models +33.3 % of +3 met, 1 not served\n"));
+}
+
 TEST_F(PlanReportTest, NothingToDoIsAPlanToo) {
   EXPECT_THAT(format_plan(plan(), {"alpha", "beta"}, {}), HasSubstr("0 requests"));
 }

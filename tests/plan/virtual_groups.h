@@ -27,6 +27,7 @@ struct VirtualGroups {
   int max_seqs = 64;
   std::string policy = "balanced";
   std::size_t max_waiting = 1 << 16;
+  OnLate on_late = OnLate::kServe;
   std::vector<Request> requests = {};
 
   Request& add(ModelId model, int tokens, double arrival_s = 0) {
@@ -99,6 +100,7 @@ class VirtualGroupSet {
                                    .max_seqs = job_.max_seqs,
                                    .steps_in_flight = group.stages + 1,
                                    .max_waiting = job_.max_waiting,
+                                   .on_late = job_.on_late,
                                    .costs = costs};
     schedulers_.push_back(std::make_unique<Scheduler>(shapes, names, make_policy(job_.policy), options));
     meshes_.push_back(std::make_unique<VirtualMesh>(by_model, CostModel(by_model, costs), /*latency_s=*/20e-6));

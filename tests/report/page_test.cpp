@@ -43,6 +43,10 @@ TEST(Page, FiguresAreThoseOfTheMetrics) {
   EXPECT_EQ(figures.at("requests.failed"), 1);
   EXPECT_EQ(figures.at("tokens.generated_per_s"), 3.25);
   EXPECT_EQ(figures.at("latency_s.p99"), 0.37);
+  EXPECT_EQ(figures.at("deadlines.attainment"), 0.3);
+  EXPECT_EQ(figures.at("deadlines.met"), 3);
+  EXPECT_EQ(figures.at("deadlines.unserved"), 4);
+  EXPECT_EQ(figures.at("models.b.deadlines.attainment"), 0.2);
   EXPECT_EQ(figures.at("swaps.exposed_s"), 0.03);
   EXPECT_EQ(figures.at("swaps.link_fraction"), 0.93);
   EXPECT_EQ(figures.at("steps.overhead_us"), 3.25);

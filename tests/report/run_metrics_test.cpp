@@ -42,6 +42,8 @@ TEST(RunMetrics, AreThoseOfTheFile) {
   EXPECT_EQ(run.slurm_job_id, "7_<j>");
   EXPECT_EQ(run.job.ok, 32u);
   EXPECT_EQ(run.job.ttft_s.p99, std::nullopt);
+  EXPECT_EQ(run.job.deadlines, 30u);
+  EXPECT_EQ(run.models[1].attainment, 0.2);
   EXPECT_THAT(run.waiting, ElementsAre(3, 1, 0));
   ASSERT_EQ(run.models.size(), 2u);
   EXPECT_EQ(run.models[1].id, "b");
@@ -66,6 +68,9 @@ TEST(RunMetrics, WhatOlderFilesLackIsEmpty) {
   EXPECT_TRUE(run.configuration.empty());
   EXPECT_EQ(run.attempt, 1u);
   EXPECT_EQ(run.before, 0u);
+  std::string without = sample_run();
+  for (auto at = without.find("deadlines"); at != without.npos; at = without.find("deadlines")) without[at] = 'x';
+  EXPECT_EQ(parse_run_metrics(without, "m.json").job.attainment, std::nullopt);
 }
 
 TEST(RunMetrics, EveryGroupHasItsMesh) {

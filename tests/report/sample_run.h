@@ -13,6 +13,7 @@ namespace computron::test {
 inline std::string sample_group(int scale) {
   return fmt::format(
       R"json("requests": {{"total": {0}3, "ok": {0}2, "failed": 1}},
+      "deadlines": {{"total": {0}0, "met": {0}, "unserved": 4, "attainment": 0.{0}}},
       "tokens": {{"prompt": {0}00, "generated": {0}50, "generated_per_s": {0}.25}},
       "latency_s": {{"mean": 0.{0}, "p50": 0.{0}, "p90": 0.{0}5, "p99": 0.{0}7, "max": 0.{0}9, "percentiles": [0.1, 0.{0}, 0.{0}9]}},
       "ttft_s": {{"mean": 0.0{0}, "p50": 0.0{0}, "p90": 0.0{0}5, "p99": null, "max": 0.0{0}9, "percentiles": []}},

@@ -38,16 +38,19 @@ TEST(ModelArguments, LongestIdIsAccepted) {
 
 TEST(ModelList, ReadsEveryKeyAndResolvesPaths) {
   const TemporaryFolder folder;
-  const auto file = folder.write("models.json", R"([{"id": "a", "path": "sub/a.h5", "pinned": true, "priority": -3},
+  const auto file = folder.write("models.json", R"([{"id": "a", "path": "sub/a.h5", "pinned": true, "priority": -3,
+                                                    "slo": 2.5},
                                                     {"path": "/abs/b.h5", "id": "b"}])");
   const auto entries = read_model_list(file);
   ASSERT_EQ(entries.size(), 2u);
   EXPECT_EQ(entries[0].path, folder / "sub/a.h5");
   EXPECT_TRUE(entries[0].pinned);
   EXPECT_EQ(entries[0].priority, -3);
+  EXPECT_EQ(entries[0].slo_s, 2.5);
   EXPECT_EQ(entries[1].path, "/abs/b.h5");
   EXPECT_FALSE(entries[1].pinned);
   EXPECT_EQ(entries[1].priority, 0);
+  EXPECT_EQ(entries[1].slo_s, 0) << "none";
 }
 
 TEST(ModelList, MissingFileOrFolderIsNoInput) {
@@ -79,6 +82,10 @@ TEST(ModelList, BadContentNamesFileEntryAndKey) {
   refused(R"([{"id": "a", "path": "a.h5", "priority": 1.5}])", "priority: must be an integer");
   refused(R"([{"id": "a", "path": "a.h5", "priority": 3000000000}])", "priority: must be an integer");
   refused(R"([{"id": "a", "path": "a.h5", "priority": 18446744073709551615}])", "priority: must be an integer");
+  for (const char* slo : {"0", "-1", "\"2\"", "true", "null"}) {
+    refused(R"([{"id": "a", "path": "a.h5", "slo": )" + std::string(slo) + "}]",
+            "entry 0: slo: must be a finite number of seconds, more than 0");
+  }
   refused(R"([{"id": "a", "path": "a.h5", "priorty": 1}])", "unknown key 'priorty'");
 }
 

@@ -316,8 +316,30 @@ TEST(RequestParser, SecondsAreNotNegative) {
       R"(,"custom_id":"r","method":"POST","url":"/v1/completions","body":{"model":"opt-a","prompt":[4]}})";
   EXPECT_EQ(accepted(R"({"arrival":3)" + rest).arrival_s, 3);
   EXPECT_EQ(accepted(R"({"deadline":0.25)" + rest).arrival_s, 0);
+  EXPECT_EQ(accepted(R"({"deadline":0.25)" + rest).deadline_s, 0.25);
+  EXPECT_EQ(accepted(R"({"deadline":null)" + rest).deadline_s, kNoDeadline);
   expect_refused(R"({"arrival":-0.5)" + rest, "invalid_parameter", "arrival: must be a finite number of seconds, 0 or");
-  expect_refused(R"({"deadline":"soon")" + rest, "invalid_parameter", "deadline: must be a finite number");
+  for (const char* value : {"\"soon\"", "-1", "true", "[2]"}) {
+    expect_refused(fmt::format(R"({{"deadline":{})", value) + rest, "invalid_parameter",
+                   "deadline: must be a finite number");
+  }
+  expect_refused(R"({"deadline":1e400)" + rest, "invalid_parameter", "1e400");
+  expect_refused(R"({"deadline":NaN)" + rest, "invalid_parameter", "deadline: NaN is not a finite number");
+}
+
+TEST(RequestParser, ARequestWithoutADeadlineHasThatOfItsModel) {
+  std::vector<ServedModel> models = two_models();
+  models[0].deadline_s = 5;
+  const auto deadlines = [&models](const std::string& before, const std::string& model) {
+    const std::string line = before + line_with(R"("prompt":[4],"n":2)", "r", model).substr(1);
+    const auto incoming = RequestParser(models, {}).parse(0, line);
+    std::vector<double> all;
+    for (const Request& part : std::get<RequestParts>(incoming.content)) all.push_back(part.deadline_s);
+    return all;
+  };
+  EXPECT_THAT(deadlines("{", "opt-a"), ElementsAre(5, 5));
+  EXPECT_THAT(deadlines(R"({"deadline":7,)", "opt-a"), ElementsAre(7, 7));
+  EXPECT_THAT(deadlines("{", "org/opt-b.v1"), ElementsAre(kNoDeadline, kNoDeadline));
 }
 
 TEST(RequestParser, ReadsHowTokensAreDrawn) {

@@ -11,7 +11,8 @@
 //   sequences, unless it is full and both begin with its tokens; no running sequence without a chunk for more than so
 //   many passes of its model; pinned models stay; no waiting for nothing.
 // Requests may be held back until others are done: nobody then waits for those.
-// And at the end: every request has exactly one completion, the one it deserves.
+// And at the end: every request has exactly one completion, the one it deserves. Where late ones are dropped, that may
+// be deadline_exceeded: of a request that was in no step, behind its deadline.
 #pragma once
 
 #include <deque>
@@ -148,6 +149,7 @@ class Driver {
   void take_completions();
   double next_event() const;
   void check_completions() const;
+  bool may_be_dropped(const Request& request, const Completion& found) const;
   Completion deserved(const Request& request) const;
 
   const FakeModelList& model_list_;
@@ -170,6 +172,7 @@ class Driver {
   std::deque<InFlight> in_flight_;
   StepId completed_ = 0;
   std::vector<ExecutedStep> steps_;
+  std::set<RequestId> begun_;  // requests
   std::map<RequestId, Completion> completions_;
   std::vector<RequestId> finished_;
 };

@@ -48,6 +48,15 @@ TEST_F(SchedulerDispatch, CountsRequestsUntilTheyAreDone) {
   EXPECT_EQ(scheduler.open_requests(), 1u);
 }
 
+TEST_F(SchedulerDispatch, AQuoteForLaterCountsFromTheArrival) {
+  Scheduler scheduler = make(20);
+  scheduler.submit(make_request(0, 0, 5, 1));
+  complete(scheduler, plan(scheduler, 0), 0);
+  const double alone_s = scheduler.quote_s(0, make_request(1, 0, 5, 1, /*arrival_s=*/3), 10);
+  EXPECT_EQ(scheduler.quote_s(0, make_request(1, 0, 5, 1, /*arrival_s=*/10), 10), alone_s);
+  EXPECT_EQ(scheduler.quote_s(0, make_request(1, 0, 5, 1, /*arrival_s=*/13), 10), alone_s + 3);
+}
+
 // Whatever they are doing, and whichever of equal models they are for.
 TEST_F(SchedulerDispatch, AQuoteGrowsByTheSameForEachOpenRequest) {
   Scheduler scheduler = make(20);

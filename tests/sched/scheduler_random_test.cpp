@@ -43,6 +43,12 @@ class RandomJob {
     options_.frames = smallest_pool() + from(0, 12);
   }
 
+  // Two requests in three have a deadline.
+  void give_deadlines(OnLate on_late) {
+    options_.on_late = on_late;
+    deadlines_ = true;
+  }
+
   std::unique_ptr<Driver> make_driver() {
     auto driver = std::make_unique<Driver>(model_list_, options_, policy_);
     if (many_) driver->report_times();
@@ -50,7 +56,8 @@ class RandomJob {
     const int requests = many_ ? from(100, 250) : from(0, 40);
     regular_ = many_ && one_in(2);
     for (int id = 0; id < requests; ++id) {
-      const Request request = make_request(static_cast<RequestId>(id), span_s);
+      Request request = make_request(static_cast<RequestId>(id), span_s);
+      if (deadlines_ && hash_tuple(seed_, id, 7) % 3 > 0) request.deadline_s = 1e-3 * (hash_tuple(seed_, id, 8) % 300);
       const bool late = one_in(3);
       const double at_s = late ? request.arrival_s + 0.001 * from(0, 50) : 0;
       held_back(request.id) ? driver->hold_back(request) : driver->submit(request, at_s);
@@ -127,6 +134,7 @@ class RandomJob {
 
   std::uint64_t seed_;
   bool crowded_, many_;
+  bool deadlines_ = false;
   bool regular_ = false;  // two models in three are asked for at equal intervals
   std::map<ModelId, int> asked_;
   std::mt19937_64 random_;
@@ -139,7 +147,7 @@ class RandomJob {
 struct Reached {
   std::size_t steps = 0, swaps = 0, overlapping = 0, fetch_steps = 0, refills = 0, offloads = 0, reloads = 0,
               restarts = 0, prefetches = 0, encoded = 0, preemptions = 0, shrinks = 0, prefix_hits = 0;
-  std::size_t refused = 0, failed = 0, stopped = 0;
+  std::size_t refused = 0, failed = 0, stopped = 0, dropped = 0, late = 0;
 
   void add(const Driver& driver) {
     steps += driver.steps().size();
@@ -153,6 +161,8 @@ struct Reached {
       encoded += !completion.values.empty();
       failed += completion.error_code == "numerical_error";
       stopped += completion.finish_reason == FinishReason::kStop;
+      dropped += is_unserved(completion);
+      late += completion.error_code.empty() && !met_deadline(completion);
     }
   }
 
@@ -230,6 +240,22 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereThereAreManyModels) {
   EXPECT_GT(all.prefix_hits, 10u);
 }
 
+// Whoever is dropped was in no step.
+TEST(SchedulerRandom, EveryRuleHoldsWhereLateRequestsAreDropped) {
+  Reached all;
+  for (std::uint64_t seed = 3000; seed < 3240; ++seed) {
+    const Kind kind = seed % 24 == 0 ? Kind::kManyModels : seed % 4 == 0 ? Kind::kCrowded : Kind::kFewModels;
+    RandomJob job(seed, kind);
+    job.give_deadlines(OnLate::kDrop);
+    const std::unique_ptr<Driver> driver = job.make_driver();
+    ASSERT_EQ(driver->run(), "") << "seed " << seed;
+    all.add(*driver);
+  }
+  EXPECT_GT(all.dropped, 500u);
+  EXPECT_GT(all.late, 300u) << "they had begun";
+  EXPECT_GT(all.swaps, 600u);
+}
+
 // Of the steps as the ranks get them, when they were planned and what they swap in, and of the order of completions.
 std::uint64_t digest_of(const Driver& driver) {
   std::uint64_t digest = 0;
@@ -241,6 +267,23 @@ std::uint64_t digest_of(const Driver& driver) {
   }
   add(std::as_bytes(std::span(driver.finished())));
   return digest;
+}
+
+TEST(SchedulerRandom, DeadlinesChangeNoDecisionWhereLateRequestsAreServed) {
+  std::size_t late = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const Kind kind = seed % 4 == 3 ? Kind::kCrowded : Kind::kFewModels;
+    RandomJob without(seed, kind), with(seed, kind);
+    with.give_deadlines(OnLate::kServe);
+    const std::unique_ptr<Driver> expected = without.make_driver(), found = with.make_driver();
+    ASSERT_EQ(expected->run(), "");
+    ASSERT_EQ(found->run(), "");
+    ASSERT_EQ(digest_of(*found), digest_of(*expected)) << "seed " << seed;
+    Reached reached;
+    reached.add(*found);
+    late += reached.late;
+  }
+  EXPECT_GT(late, 100u) << "none would have been dropped";
 }
 
 // For a change that must leave every decision as it is: jobs/compare_builds.py compares what two builds print. No

@@ -63,6 +63,7 @@ struct Serving {
   BatchOptions options = {};
   std::size_t max_waiting = 1 << 16;  // requests
   std::size_t groups = 1;             // each with both models
+  OnLate on_late = OnLate::kServe;
 };
 
 // What an attempt has to do with: all of it goes with the attempt, and what is on disk stays.
@@ -84,9 +85,12 @@ struct Parts {
   std::deque<Scheduler> schedulers_of(const Serving& serving) const {
     std::deque<Scheduler> all;
     for (std::size_t group = 0; group < serving.groups; ++group) {
-      all.emplace_back(
-          model_list.shapes(), model_list.names(), make_policy(serving.policy),
-          SchedulerOptions{.frames = 20, .max_batch_tokens = 100, .max_seqs = 3, .max_waiting = serving.max_waiting});
+      all.emplace_back(model_list.shapes(), model_list.names(), make_policy(serving.policy),
+                       SchedulerOptions{.frames = 20,
+                                        .max_batch_tokens = 100,
+                                        .max_seqs = 3,
+                                        .max_waiting = serving.max_waiting,
+                                        .on_late = serving.on_late});
     }
     return all;
   }
@@ -134,6 +138,7 @@ class Batch {
   void serve_shard(const Shard& shard) { serving_.limits.shard = shard; }
   void serve_in_groups(std::size_t groups) { serving_.groups = groups; }
   void give_second_model_priority(int priority) { serving_.options.priorities = {0, priority}; }
+  void do_about_late(OnLate on_late) { serving_.on_late = on_late; }
   // Only so many requests wait in the schedulers, and a line or two of each model beyond.
   void defer_beyond(std::size_t max_waiting, std::size_t ahead) {
     serving_.max_waiting = max_waiting;
@@ -182,15 +187,16 @@ class Batch {
     return all;
   }
 
-  // Of each of `lines` one result; of `failed` among them an error, poison_request.
-  void expect_results(const std::set<RequestId>& lines, const std::set<RequestId>& failed = {}) const {
+  // Of each of `lines` one result; of `failed` among them an error.
+  void expect_results(const std::set<RequestId>& lines, const std::set<RequestId>& failed = {},
+                      const std::string& error = "poison_request") const {
     std::multiset<std::string> ids, expected;
     std::istringstream results(read_file(output()));
     for (std::string text; std::getline(results, text);) {
       const std::size_t begin = text.find(R"("custom_id":"r)") + 14;
       const std::string id = text.substr(begin, text.find('"', begin) - begin);
       ids.insert(id);
-      EXPECT_EQ(text.find("poison_request") != text.npos, failed.contains(std::stoull(id))) << text;
+      EXPECT_EQ(text.find(error) != text.npos, failed.contains(std::stoull(id))) << text;
     }
     for (const RequestId line : lines) expected.insert(std::to_string(line));
     EXPECT_EQ(ids, expected);
@@ -241,10 +247,10 @@ enum class Input {
   kDeferredGroups
 };
 
-std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, Input>>& info) {
+std::string name_of(const char* policy, Input input) {
   const char* const inputs[] = {"File",     "StandardInput",         "Shard",          "Replay",        "Groups",
                                 "Deferred", "DeferredStandardInput", "DeferredReplay", "DeferredGroups"};
-  return fmt::format("{}{}", std::get<0>(info.param), inputs[static_cast<int>(std::get<1>(info.param))]);
+  return fmt::format("{}{}", policy, inputs[static_cast<int>(input)]);
 }
 
 class BatchThatGoesDown : public ::testing::TestWithParam<std::tuple<const char*, Input>> {
@@ -304,7 +310,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, BatchThatGoesDown,
                                                               Input::kReplay, Input::kGroups, Input::kDeferred,
                                                               Input::kDeferredStandardInput, Input::kDeferredReplay,
                                                               Input::kDeferredGroups)),
-                         name_of);
+                         [](const auto& job) { return name_of(std::get<0>(job.param), std::get<1>(job.param)); });
 
 TEST(BatchThatGoesDown, EndsUnderEveryPolicyThoughAllItsRequestsAreSuspects) {
   for (const char* policy : kPolicies) {
@@ -362,6 +368,61 @@ TEST(BatchFrontEnd, ALaterPartOfALineWaitsForTheNoteOfTheFirst) {
   EXPECT_GT(parts.front_end.begin({0, 2}), second);
   parts.front_end.check();
 }
+
+// --- Late requests --------------------------------------------------------------------------------------------------
+
+class BatchWithDeadlines : public ::testing::TestWithParam<std::tuple<const char*, Input, OnLate>> {
+ protected:
+  // Every third line is late before it can begin, and has two parts; the others never are, but by the last, which has
+  // none.
+  BatchWithDeadlines() : batch_(std::get<0>(GetParam()), is(Input::kReplay)) {
+    std::vector<std::string> lines;
+    for (RequestId line = 0; line < kLines; ++line) {
+      const bool late = line % 3 == 0;
+      std::string text = Batch::line_of(line);
+      const std::string field = line + 1 == kLines ? "" : fmt::format(R"(,"deadline":{})", late ? 0 : 10000);
+      text.insert(text.find(R"(,"body")"), field);
+      if (late) text.insert(text.find(R"("max_tokens")"), R"("n":2,)");
+      lines.push_back(text);
+      lines_.insert(line);
+      if (late) late_.insert(line);
+    }
+    batch_.write_input(lines);
+    batch_.do_about_late(std::get<2>(GetParam()));
+    if (is(Input::kGroups) || is(Input::kDeferredGroups)) batch_.serve_in_groups(2);
+    if (is(Input::kDeferred) || is(Input::kDeferredGroups)) batch_.defer_beyond(3, 1);
+  }
+  static bool is(Input input) { return std::get<1>(GetParam()) == input; }
+
+  Batch batch_;
+  std::set<RequestId> lines_, late_;
+};
+
+// The job goes down, and goes on: who was dropped in either attempt has one result, which stays, and never began.
+TEST_P(BatchWithDeadlines, LateLinesEndOnceThoughItGoesDown) {
+  std::set<RequestId> begun;
+  ASSERT_FALSE(batch_.attempt([](RequestId line) { return line == 7; }));
+  begun.merge(batch_.all_begun());
+  const std::string before = read_file(batch_.output() + ".partial");
+  ASSERT_TRUE(batch_.attempt());
+  EXPECT_TRUE(read_file(batch_.output()).starts_with(before));
+  begun.merge(batch_.all_begun());
+  batch_.expect_results(lines_, late_, R"("code":"deadline_exceeded")");
+  batch_.expect_results(lines_, late_, R"("status_code":504)");
+  std::set<RequestId> expected;
+  std::ranges::set_difference(lines_, late_, std::inserter(expected, expected.end()));
+  EXPECT_EQ(begun, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, BatchWithDeadlines,
+                         ::testing::Combine(::testing::ValuesIn(kPolicies),
+                                            ::testing::Values(Input::kFile, Input::kReplay, Input::kGroups,
+                                                              Input::kDeferred, Input::kDeferredGroups),
+                                            ::testing::Values(OnLate::kDrop, OnLate::kReject)),
+                         [](const auto& job) {
+                           const char* const late = std::get<2>(job.param) == OnLate::kDrop ? "Drop" : "Reject";
+                           return name_of(std::get<0>(job.param), std::get<1>(job.param)) + late;
+                         });
 
 // --- Lines beyond what the scheduler has room for -------------------------------------------------------------------
 

@@ -87,14 +87,15 @@ Metrics sample() {
 TEST(Metrics, KeysAreTheInterfaces) {
   const auto object = ordered_json::parse(sample().to_json(info()));
   EXPECT_THAT(keys(object), ElementsAre("computron", "started", "host", "attempt", "wall_s", "mesh", "device", "link",
-                                        "requests", "tokens", "latency_s", "ttft_s", "swaps", "steps", "cache",
-                                        "over_time", "open", "configuration", "models"));
+                                        "requests", "deadlines", "tokens", "latency_s", "ttft_s", "swaps", "steps",
+                                        "cache", "over_time", "open", "configuration", "models"));
   EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
   EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
   EXPECT_THAT(keys(object["models"]), ElementsAre("a", "b"));
   EXPECT_THAT(keys(object["requests"]), ElementsAre("total", "ok", "failed", "before"));
   EXPECT_THAT(keys(object["models"]["a"]["requests"]), ElementsAre("total", "ok", "failed"));
   for (const auto& metrics : {object, object["models"]["a"], object["models"]["b"]}) {
+    EXPECT_THAT(keys(metrics["deadlines"]), ElementsAre("total", "met", "unserved", "attainment"));
     EXPECT_THAT(keys(metrics["tokens"]), ElementsAre("prompt", "generated", "generated_per_s"));
     for (const std::string name : {"latency_s", "ttft_s"}) {
       EXPECT_THAT(keys(metrics[name]), ElementsAre("mean", "p50", "p90", "p99", "max", "percentiles"));
@@ -185,6 +186,38 @@ TEST(Metrics, RequestsAndTokens) {
   EXPECT_EQ(object["tokens"]["generated"], 1010);
   EXPECT_DOUBLE_EQ(object["tokens"]["generated_per_s"], 50.5);
   EXPECT_DOUBLE_EQ(object["models"]["b"]["tokens"]["generated_per_s"], 0.5);
+}
+
+// Late ones and errors have not met theirs. Of lines that never became requests only those count that had one.
+TEST(Metrics, DeadlinesAreCountedByModelAndGroup) {
+  Metrics metrics = sample_of_groups();
+  EXPECT_EQ(json::parse(metrics.to_json(info()))["deadlines"],
+            (json{{"total", 0}, {"met", 0}, {"unserved", 0}, {"attainment", nullptr}}));
+  EXPECT_THAT(metrics.summary(info()), testing::Not(HasSubstr("deadlines")));
+  const auto end = [&metrics](ModelId model, std::uint32_t group, double latency_s, const char* error = "") {
+    Completion completion = completion_of(model, latency_s, 0.5);
+    completion.due_s = completion.arrival_s + 2;
+    completion.group = group;
+    completion.error_code = error;
+    add(metrics, completion);
+  };
+  end(0, 0, 1);
+  end(0, 0, 2);
+  end(1, 0, 3);
+  end(1, 1, 1);
+  end(1, 1, 1, "numerical_error");
+  end(1, 1, 3, "deadline_exceeded");
+  metrics.add_failure();
+  metrics.add_failure(/*with_deadline=*/true);
+  const auto object = json::parse(metrics.to_json(info()));
+  const auto count = [](int total, int met, int unserved, double attainment) {
+    return json{{"total", total}, {"met", met}, {"unserved", unserved}, {"attainment", attainment}};
+  };
+  EXPECT_EQ(object["models"]["a"]["deadlines"], count(2, 2, 0, 1));
+  EXPECT_EQ(object["models"]["b"]["deadlines"], count(4, 1, 1, 0.25));
+  EXPECT_EQ(object["groups"][1]["deadlines"], count(3, 1, 1, 1.0 / 3));
+  EXPECT_EQ(object["deadlines"], count(7, 3, 1, 3.0 / 7));
+  EXPECT_THAT(metrics.summary(info()), HasSubstr("42.9 % of 7 deadlines met (1 not served)"));
 }
 
 TEST(Metrics, PercentilesAreNearestRanks) {

@@ -7,7 +7,8 @@
 //
 // A model lives in one group or in several. Models have two numbers: the job's, which requests and completions bear
 // here, and the group's own, which its scheduler, steps and ranks use. With one group every call passes straight
-// through: the steps are those of the scheduler alone, bit for bit.
+// through: the steps are those of the scheduler alone, bit for bit. Unless late requests are rejected: then one group
+// is like several, and what is predicted to be late when it would be given to its group ends at once.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "computron/dispatch/rejection.h"
 #include "computron/dispatch/rotation.h"
 #include "computron/dispatch/serving_group.h"
 #include "computron/sched/scheduler.h"
@@ -25,7 +27,7 @@ namespace computron {
 class Dispatcher {
  public:
   // The job has `models` models; each is in a group at least, and in none twice. The schedulers have the same policy
-  // and have decided nothing yet, and from now on are changed through here alone.
+  // and the same OnLate, have decided nothing yet, and from now on are changed through here alone.
   Dispatcher(std::vector<DispatchGroup> groups, std::size_t models);
   // One group that holds all models. Requests may have been submitted to it already, and its input closed.
   explicit Dispatcher(Scheduler& scheduler);
@@ -76,11 +78,11 @@ class Dispatcher {
   };
 
   // The policy wants to know all requests first, and does not yet.
-  bool collects() const { return plans_ahead_ && !planned_ && groups() > 1; }
+  bool collects() const { return plans_ahead_ && !planned_ && holds_; }
   void release(double now_s);
   void plan();
   std::size_t choose(const Request& request) const;
-  void give(std::size_t group, Request request);
+  void give(std::size_t group, Request request, bool accepted = false);
   void steal(std::size_t thief);
   void offer(std::size_t group);
   void pass_on_input_end();
@@ -91,7 +93,9 @@ class Dispatcher {
   std::vector<State> states_;                    // [group]
   std::vector<std::vector<std::size_t>> hosts_;  // [the job's model] groups that hold it
   bool plans_ahead_;                             // the policy does
-  bool planned_ = false;                         // and all that was known has been given to the groups
+  Rejection rejection_;
+  bool holds_;            // requests, until they arrive
+  bool planned_ = false;  // and all that was known has been given to the groups
 
   double now_s_ = 0;                                 // the latest time that was told
   ArrivalQueue held_;                                // not given to a group yet

@@ -55,6 +55,8 @@ std::string format_plan(const Plan& plan, const std::vector<std::string>& names,
 // A group's plan, to stand among others: the same, headed by `group` and without the rates.
 std::string format_group_plan(const std::string& group, const Plan& plan, const std::vector<std::string>& names,
                               std::size_t max_periods = 50);
+// How many requests meet their deadlines, by model and of all; empty where none has one. `names` by the job's models.
+std::string format_deadlines(const VirtualRun& run, const std::vector<std::string>& names);
 // What the groups do together, and the rates.
 std::string format_sum(const std::vector<Plan>& plans, const CostOptions& costs);
 

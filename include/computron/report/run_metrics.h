@@ -19,6 +19,8 @@ struct DistributionMetrics {
 struct GroupMetrics {
   std::string id;  // model; empty: the job
   std::uint64_t total = 0, ok = 0, failed = 0;
+  std::uint64_t deadlines = 0, deadlines_met = 0, deadlines_unserved = 0;  // ° requests that had one
+  std::optional<double> attainment;                                        // ° the share of them that met it
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
   std::optional<double> generated_per_s;
   DistributionMetrics latency_s, ttft_s;

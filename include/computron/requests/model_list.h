@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "computron/model/config.h"
+#include "computron/sched/request.h"
 #include "computron/text/tokenizer.h"
 
 namespace computron {
@@ -16,12 +17,13 @@ struct ModelEntry {
   std::string path;  // several ids may name one file
   bool pinned = false;
   int priority = 0;
+  double slo_s = 0;  // deadline of requests that give none: seconds after their arrival; 0: none
 };
 
 bool is_model_id(std::string_view id);
 // Each item is "ID=FILE". Error{kUsage} naming the item.
 std::vector<ModelEntry> parse_model_arguments(const std::vector<std::string>& items);
-// A JSON list of {"id", "path", "pinned"?, "priority"?}; relative paths are relative to the list's folder.
+// A JSON list of {"id", "path", "pinned"?, "priority"?, "slo"?}; relative paths are relative to the list's folder.
 // Error{kNoInput} or {kUsage} naming file, entry and key.
 std::vector<ModelEntry> read_model_list(const std::string& file);
 
@@ -31,6 +33,7 @@ struct ServedModel {
   ModelConfig config;
   std::shared_ptr<const Tokenizer> tokenizer = {};  // null: only token ids are taken
   std::string tokenizer_fault = {};                 // why it has none; empty: its checkpoint carries none
+  double deadline_s = kNoDeadline;                  // of requests that give none (Request)
 };
 
 }  // namespace computron

@@ -25,10 +25,10 @@ namespace computron {
 // classification's is vLLM's: {id, object: list, created: 0, model, data: [{index, label, probs, num_classes}], usage},
 // probs the softmax of the scores. Vectors are decimals like those above, or base64 of little-endian float32.
 //
-// A request that failed has status_code 4xx (500 for numerical_error), body null and error {code, message, line};
-// <line> and `line` are the 0-based line number in the input. `parts`: the completions of all parts of the request, in
-// their order; one that failed fails the line. `request` holds its RequestParts, of which task and logprobs are looked
-// at; `config` is its model's.
+// A request that failed has status_code 4xx (500 for numerical_error, 504 for deadline_exceeded), body null and error
+// {code, message, line}; <line> and `line` are the 0-based line number in the input. `parts`: the completions of all
+// parts of the request, in their order; one that failed fails the line. `request` holds its RequestParts, of which task
+// and logprobs are looked at; `config` is its model's.
 std::string format_result(const IncomingRequest& request, std::span<const Completion> parts, const ModelConfig& config);
 std::string format_failure(const IncomingRequest& request, const RequestFailure& failure);
 

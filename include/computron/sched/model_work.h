@@ -24,8 +24,12 @@ class ModelWork {
  public:
   using Handle = AdmittedSequences::Handle;
 
-  ModelWork(int block_tokens, std::vector<TokenId> eos_tokens, bool prefix_caching = false)
-      : eos_tokens_(std::move(eos_tokens)), waiting_(block_tokens), sequences_(block_tokens, prefix_caching) {}
+  // `watches_deadlines`: as WaitingQueue's.
+  ModelWork(int block_tokens, std::vector<TokenId> eos_tokens, bool prefix_caching = false,
+            bool watches_deadlines = false)
+      : eos_tokens_(std::move(eos_tokens)),
+        waiting_(block_tokens, watches_deadlines),
+        sequences_(block_tokens, prefix_caching) {}
 
   const WaitingQueue& waiting() const { return waiting_; }
   const AdmittedSequences& sequences() const { return sequences_; }
@@ -52,6 +56,8 @@ class ModelWork {
   void enqueue(Request request);
   // As WaitingQueue::take_youngest.
   std::vector<Request> take_youngest(std::size_t n) { return waiting_.take_youngest(n); }
+  // As WaitingQueue::take_late.
+  std::vector<Request> take_late(double now_s) { return waiting_.take_late(now_s); }
   // Whether the next to be admitted is one that was preempted.
   bool next_is_preempted() const { return sequences_.count(AdmittedSequences::State::kPreempted) > 0; }
   // Blocks that the running ones and the next to be admitted will come to need at once. Requires one.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -26,6 +27,8 @@ class TokenWatch {
   virtual bool ends_with(TokenId token) = 0;
 };
 
+constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
+
 // One sequence that somebody wants computed. A line of the input that wants several (a list of inputs to embed) is
 // several requests of one id; whoever submits them puts their completions together.
 struct Request {
@@ -42,6 +45,7 @@ struct Request {
   std::vector<TokenId> stop_tokens;        // end the sequence like the model's own end-of-sequence tokens
   std::shared_ptr<TokenWatch> watch = {};  // its own, or null; sees no token of `stop_tokens`
   double arrival_s = 0;                    // seconds after the start of the job
+  double deadline_s = kNoDeadline;         // seconds after its arrival by which it should have ended
 
   // Of encoders, whose task is to embed or to classify.
   int values = 0;                                 // that come back: elements of the vector, or classes
@@ -49,6 +53,8 @@ struct Request {
   std::vector<float> patches = {};                // images: as in SequenceChunk
 
   bool encodes() const { return task != Task::kComplete; }
+  // When it should have ended: seconds after the start of the job.
+  double due_s() const { return arrival_s + deadline_s; }
   // True when it asks for nothing that needs a forward pass (echo alone).
   bool needs_no_pass() const { return !encodes() && max_tokens == 0 && logprobs < 0; }
   // The prompt's tokens get a row of logits each.
@@ -92,11 +98,24 @@ struct Completion {
   int generated_tokens = 0;  // the stopping token included
   std::string error_code;    // as in result lines: context_length_exceeded, numerical_error, ...
   std::string error_message;
-  double arrival_s = 0;      // all seconds after the start of the job
+  double arrival_s = 0;  // all seconds after the start of the job
+  double due_s = kNoDeadline;
   double first_token_s = 0;  // of encoders: when the values came
   double finished_s = 0;
   std::vector<float> values = {};  // of encoders: the vector, or the scores of the classes
   std::uint32_t group = 0;         // of ranks, that served it
 };
+
+// The end of a request that comes to nothing, as it arrives: the error is left to fill in.
+inline Completion ended(const Request& request) {
+  Completion completion;
+  completion.id = request.id;
+  completion.part = request.part;
+  completion.model = request.model;
+  completion.prompt_tokens = static_cast<int>(request.prompt.size());
+  completion.arrival_s = completion.finished_s = request.arrival_s;
+  completion.due_s = request.due_s();
+  return completion;
+}
 
 }  // namespace computron

@@ -3,16 +3,16 @@
 //
 //   submit() ──> waiting ──> running ──> next(): a Step ──> ranks ──> completed() ──> take_completions()
 //
-// One decision, next(). Requests that have arrived join the waiting queue of their model. The policy puts the models
-// that have work into the run order, of which the first is to run now and those behind it are prefetched, and says
-// in which order models have pages evicted. If fewer than `steps_in_flight` passes are under way, a pass is planned:
-// of the first model, or, while its pages are still being copied, of another model whose pages are all resident and
-// whose pass ends before the first one's has to begin. Planning a pass admits waiting requests as long as their
-// cache will fit, chooses sequences and prefill chunks (pass_plan.h), makes room for their cache, where necessary by
-// offloading or dropping other models' caches, and writes the fetches of all pages that the model lacks into the
-// step: the pass trails them page by page. If no pass can be planned and a host link would soon run dry, a step of
-// fetches alone is planned for the models of the run order and then for prefetch candidates. If there is nothing to
-// do, the answer is until when to wait.
+// One decision, next(). Requests that have arrived join the waiting queue of their model, and leave it where late ones
+// are dropped (deadlines.h). The policy puts the models that have work into the run order, of which the first is to run
+// now and those behind it are prefetched, and says in which order models have pages evicted. If fewer than
+// `steps_in_flight` passes are under way, a pass is planned: of the first model, or, while its pages are still being
+// copied, of another model whose pages are all resident and whose pass ends before the first one's has to begin.
+// Planning a pass admits waiting requests as long as their cache will fit, chooses sequences and prefill chunks
+// (pass_plan.h), makes room for their cache, where necessary by offloading or dropping other models' caches, and writes
+// the fetches of all pages that the model lacks into the step: the pass trails them page by page. If no pass can be
+// planned and a host link would soon run dry, a step of fetches alone is planned for the models of the run order and
+// then for prefetch candidates. If there is nothing to do, the answer is until when to wait.
 //
 // Several passes are under way at once, each with sequences of its own, so that the stages of a pipeline work side by
 // side and the next model's first pass stands behind the last one of the model before.
@@ -67,10 +67,10 @@ class Scheduler {
   // Requests submitted and not done.
   std::size_t open_requests() const { return open_.count(); }
   const OpenRequests& open() const { return open_; }
-  // Seconds from now until a new request for the model would be done, as predicted: behind everything open, each
-  // request counted whole (open_requests.h), and behind the transfers of what the model and open ones lack, where it
-  // lacks pages itself. Where everything is resident, each open request adds its work. Infinity where submit() would
-  // refuse it. Cheap: looks at models with open requests only.
+  // Seconds from now until a new request for the model would be done, as predicted: behind its arrival and everything
+  // open, each request counted whole (open_requests.h), and behind the transfers of what the model and open ones lack,
+  // where it lacks pages itself. Where everything is resident, each open request adds its work. Infinity where submit()
+  // would refuse it. Cheap: looks at models with open requests only.
   double quote_s(ModelId model, const Request& request, double now_s) const;
   // Takes back requests for the model that no step has had, the youngest first, at most `n`: somebody else will serve
   // them. The requests of one id, which have one arrival and one model, stay together: all of them go, or none where

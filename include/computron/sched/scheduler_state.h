@@ -9,6 +9,7 @@
 #include "computron/runtime/kv_geometry.h"
 #include "computron/sched/agenda.h"
 #include "computron/sched/cost_model.h"
+#include "computron/sched/deadlines.h"
 #include "computron/sched/stage_pool.h"
 #include "computron/sched/work_table.h"
 
@@ -33,6 +34,7 @@ struct SchedulerOptions {
   // Most that a front end leaves waiting (is_full()); then a policy that plans ahead decides without knowing the rest.
   std::size_t max_waiting = 1 << 16;                       // requests
   std::size_t max_waiting_bytes = std::size_t{512} << 20;  // of their prompts and images
+  OnLate on_late = OnLate::kServe;                         // kReject is the dispatcher's affair
   double fetch_ahead_s = 0.02;  // fetches for later passes are issued this long before the link would run dry
   CostOptions costs = {};
 };

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <deque>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "computron/sched/cache_forecast.h"
@@ -42,11 +44,13 @@ class ArrivalStatistics {
   double last_s_ = 0, gap_s_ = 0, gap2_s2_ = 0;
 };
 
-// The earliest arrival is in front. push(), pop() and take_youngest() are all that changes it, so the sums are always
-// those of what is in it; they cost the same however many requests wait.
+// The earliest arrival is in front. push(), pop(), take_youngest() and take_late() are all that changes it, so the sums
+// are always those of what is in it; they cost the same however many requests wait.
 class WaitingQueue {
  public:
-  explicit WaitingQueue(int block_tokens) : block_tokens_(block_tokens) {}
+  // `watches_deadlines`: take_late() is wanted.
+  explicit WaitingQueue(int block_tokens, bool watches_deadlines = false)
+      : block_tokens_(block_tokens), watches_deadlines_(watches_deadlines) {}
 
   // A request that was read late goes before those that arrived after it.
   void push(Request request);
@@ -55,9 +59,14 @@ class WaitingQueue {
   // Takes out at most `n` requests, the youngest first, those of one id together: all of them, or none where they are
   // too many or the first of them (part 0) is not in the queue.
   std::vector<Request> take_youngest(std::size_t n);
-  const Request& front() const { return requests_.front(); }
-  bool empty() const { return requests_.empty(); }
-  std::size_t size() const { return requests_.size(); }
+  // When the first deadline of those that take_late() would take passes; infinity: there is none.
+  double first_due_s() const { return due_.empty() ? kNoDeadline : std::get<0>(*due_.begin()); }
+  // Takes out the requests whose deadlines have passed, those of one id together: all of them, or none where the first
+  // of them (part 0) is not in the queue. Costs nothing of those that stay.
+  std::vector<Request> take_late(double now_s);
+  const Request& front() const { return places_.front().request; }
+  bool empty() const { return places_.empty(); }
+  std::size_t size() const { return places_.size() - gaps_; }
 
   // Of all that wait, together.
   std::size_t bytes() const { return sum_.bytes; }  // host memory of prompts and pictures
@@ -72,13 +81,31 @@ class WaitingQueue {
     CacheNeed cache;
     std::size_t bytes = 0;
   };
+  // One that is taken out of the middle leaves a gap, which goes when it comes to an end of the queue, or when there
+  // are more gaps than requests. There is none at either end.
+  struct Place {
+    Request request;
+    bool gap = false;
+  };
+  // Of a line, by its first request: when it is due, when it arrived, its id.
+  using Due = std::tuple<double, double, RequestId>;
+
   Load load_of(const Request& request) const;
   std::vector<Request> pop_youngest_line();
+  void take_line(const Due& due, std::vector<Request>& taken);
+  void drop_gaps();
   void load_soon_wanted() const;
+  void count_in(const Request& request);
   void count_out(const Request& request);
+  bool is_watched(const Request& request) const {
+    return watches_deadlines_ && request.part == 0 && request.deadline_s < kNoDeadline;
+  }
 
   int block_tokens_;
-  std::deque<Request> requests_;
+  bool watches_deadlines_;
+  std::deque<Place> places_;
+  std::size_t gaps_ = 0;
+  std::set<Due> due_;
   Load sum_;
 };
 

@@ -67,7 +67,7 @@ class BatchFrontEnd : public FrontEnd {
   void submit(IncomingRequest incoming, double arrival_s, bool ahead, Dispatcher& dispatcher);
   double arrival_of(const IncomingRequest& incoming, double now) const;
   void leave_queue(const UnfinishedLine& line);
-  void fail(const IncomingRequest& incoming, const RequestFailure& failure);
+  void fail(const IncomingRequest& incoming, const RequestFailure& failure, bool with_deadline = false);
   bool note_input_end(Dispatcher& dispatcher);
   bool may_read(const Dispatcher& dispatcher);
   ProgressLine::State progress(const Activity& activity);

@@ -11,6 +11,7 @@
 #include "computron/requests/model_list.h"
 #include "computron/requests/placement.h"
 #include "computron/runtime/swapper.h"
+#include "computron/sched/deadlines.h"
 #include "computron/sched/policy.h"
 
 namespace computron {
@@ -60,6 +61,7 @@ struct JobOptions {
   bool share_prefixes = false;
   PolicyChoice policy = PolicyChoice::kBalanced;
   double max_wait_s = PolicyOptions{}.max_wait_s;
+  OnLate on_late = OnLate::kServe;
   bool share_host_pages = true;  // ranks of a node that need the same pages hold them once
   // Host memory of a rank for caches of models that are swapped out; none: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes = {};

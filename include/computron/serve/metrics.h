@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "computron/sched/deadlines.h"
 #include "computron/sched/request.h"
 #include "computron/serve/distribution.h"
 #include "computron/serve/queue_history.h"
@@ -47,6 +48,7 @@ struct ModelMetrics {
   std::uint64_t requests_failed = 0;
   std::uint64_t prompt_tokens = 0;
   std::uint64_t generated_tokens = 0;
+  DeadlineCount deadlines;
   Distribution latency_s;  // arrival to finish, of the ok ones
   Distribution ttft_s;     // arrival to first token
   SwapMetrics swaps;
@@ -93,7 +95,8 @@ class Metrics {
   // A request with all its parts: ok, or failed if one of them has an error_code. Its parts bear the job's numbers of
   // models.
   void add(std::span<const Completion> parts);
-  void add_failure();  // a line that never became a request of a model
+  // A line that never became a request of a model, or one that is given up; only that may have a deadline.
+  void add_failure(bool with_deadline = false);
   // Of a group, by its own number of the model; for swaps and steps.
   ModelMetrics& model(ModelId local, int group = 0) { return groups_[static_cast<std::size_t>(group)].models[local]; }
   std::uint64_t finished() const;
@@ -120,7 +123,7 @@ class Metrics {
   std::vector<std::string> ids_;
   std::vector<Group> groups_;
   QueueHistory queues_;
-  std::uint64_t failed_lines_ = 0;
+  std::uint64_t failed_lines_ = 0, failed_lines_with_deadline_ = 0;
 };
 
 // Requests done/total, tokens/s, the model running, swap in flight, time left: one rewritten line on a terminal,
