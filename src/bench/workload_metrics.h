@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "computron/comm/mesh.h"
-#include "computron/plan/workload.h"
+#include "computron/workload/workload.h"
 #include "computron/sched/cost_model.h"
 #include "src/bench/latency_summary.h"
 
