@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# A scaling study for a paper: swap, a mixed batch and decode over meshes of ranks, strong (one model on n ranks) and weak (n
-# times the layers on n ranks), repeated, with a table, long-form CSV, plots and a page.
+# A scaling study for a paper: swap, a mixed batch and decode over meshes and groups of ranks, strong (the same work on n ranks)
+# and weak (n times the work: the layers for a mesh, the requests for groups), repeated, with a table, long-form CSV, plots
+# and a page.
 #
 #   jobs/scaling-study.sh [FOLDER]      FOLDER: study.csv, table.txt, report.html, plots (build/scaling-study)
 #
 # study.csv is there after the first round, of every mesh once, and grows with each.
 #
-# MESHES    TPxPP, the others compared with the first, of the fewest ranks
-#           (those of 1x1 2x1 1x2 4x1 2x2 1x4 that RANKS ranks can be)
+# MESHES    TPxPP, or TPxPPxN for N groups of that mesh, each with every model; the others compared with the first, of
+#           the fewest ranks (those of 1x1 2x1 1x2 4x1 2x2 1x4 that RANKS ranks can be). Groups swap as their mesh does,
+#           so that swaps are studied of meshes only
 # RANKS     most of them                      (SLURM_NTASKS, or 4)
 # STUDIES   what is studied                   (swap mixed decode; mixed takes swap along)
 # REPEATS   runs of each                      (3)
@@ -39,7 +41,10 @@ page_size=${PAGE_SIZE:-$([ "$device" = cuda ] && echo 64MiB || echo 2MiB)}
 read -r -a launch <<<"${LAUNCH:-mpirun -n}"
 models=(m0 m1 m2 m3 m4 m5 m6 m7)
 
-ranks_of() { echo $((${1%x*} * ${1#*x})); }
+# Of TPxPP or TPxPPxN.
+ranks_of() { echo $((${1//x/*})); }
+mesh_of_a_group() { cut -d x -f 1,2 <<<"$1"; }
+groups_of() { echo $(($(ranks_of "$1") / $(ranks_of "$(mesh_of_a_group "$1")"))); }
 tables() { python3 "$jobs/study_tables.py" "$@"; }
 
 read -r -a meshes <<<"${MESHES:-}"
@@ -48,6 +53,12 @@ if [ "${#meshes[@]}" = 0 ]; then
     [ "$(ranks_of "$mesh")" -gt "$ranks" ] || meshes+=("$mesh")
   done
 fi
+
+for mesh in "${meshes[@]}"; do
+  [[ "$mesh" =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] ||
+    { echo "scaling-study: MESHES are TPxPP or TPxPPxN, not $mesh" >&2; exit 64; }
+done
+readarray -t of_one_group < <(for mesh in "${meshes[@]}"; do mesh_of_a_group "$mesh"; done | awk '!seen[$0]++')
 
 studies=" ${STUDIES:-swap mixed decode} "
 for study in $studies; do
@@ -74,8 +85,10 @@ start() {
   local name=$1 mesh=$2
   shift 2
   echo "scaling-study: ${name##*/}" >&2
-  "${launch[@]}" "$(ranks_of "$mesh")" "$program" "$@" --tp "${mesh%x*}" --pp "${mesh#*x}" --device "$device" \
-    --page-size "$page_size" --threads "${THREADS:-${SLURM_CPUS_PER_TASK:-1}}" 2>"$name.log" ||
+  local tp pp groups
+  IFS=x read -r tp pp groups <<<"$mesh"
+  "${launch[@]}" "$(ranks_of "$mesh")" "$program" "$@" --tp "$tp" --pp "$pp" ${groups:+--groups "$groups"} \
+    --device "$device" --page-size "$page_size" --threads "${THREADS:-${SLURM_CPUS_PER_TASK:-1}}" 2>"$name.log" ||
     { cat "$name.log" >&2; return 1; }
 }
 
@@ -99,35 +112,42 @@ serve() {
 mixed() {
   local model models_of=()
   for model in "${models[@]}"; do models_of+=(--model "$model=$3"); done
-  serve "$1" "$2" "$out/mixed.jsonl" "${models_of[@]}" --policy throughput --max-seqs "$requests" "${link_arguments[@]}" \
-    --device-memory "$(tables pool "$out/runs/swap-$kind.$2.1.json")" "${reproducible[@]}"
+  serve "$1" "$2" "$out/mixed-$times.jsonl" "${models_of[@]}" --policy throughput --max-seqs "$requests" \
+    "${link_arguments[@]}" "${reproducible[@]}" \
+    --device-memory "$(tables pool "$out/runs/swap-$kind.$(mesh_of_a_group "$2").1.json")"
 }
 
-decode() { serve "$1" "$2" "$out/decode.jsonl" --model "m0=$3" --max-seqs "$sequences" "${reproducible[@]}"; }
+decode() { serve "$1" "$2" "$out/decode-$times.jsonl" --model "m0=$3" --max-seqs "$sequences" "${reproducible[@]}"; }
 
-tables requests "$config" "$requests" "${models[@]}" >"$out/mixed.jsonl"
-tables decode "$config" "$sequences" m0 >"$out/decode.jsonl"
-rm -f "$out"/runs/*
+# Of weak runs there are so many times the requests.
+requests_for() {
+  [ ! -e "$out/decode-$1.jsonl" ] || return 0
+  tables requests "$config" $((requests * $1)) "${models[@]}" >"$out/mixed-$1.jsonl"
+  tables decode "$config" $((sequences * $1)) m0 >"$out/decode-$1.jsonl"
+}
+rm -f "$out"/runs/* "$out"/mixed-*.jsonl "$out"/decode-*.jsonl
 
 commit=$("$program" --version | sed -n 's/^commit \([^,]*\).*/\1/p')
 keep_figures() {
-  tables csv "$out/runs" "$link" "$commit" "${meshes[@]}" >"$out/study.csv.partial"
+  tables csv "$out/runs" "$link" "$commit" "${meshes[@]}" "${of_one_group[@]}" >"$out/study.csv.partial"
   mv "$out/study.csv.partial" "$out/study.csv"
 }
 
 # In turns, so that what disturbs the machine for a while disturbs all alike.
 for study in swap mixed decode; do
   [[ "$studies" == *" $study "* ]] || continue
-  rounds=$repeats
-  [ "$study" != swap ] || rounds=1  # of several requests
+  rounds=$repeats studied=("${meshes[@]}")
+  [ "$study" != swap ] || { rounds=1 studied=("${of_one_group[@]}"); }  # of several requests
   for ((repeat = 1; repeat <= rounds; ++repeat)); do
     for kind in strong weak; do
       # Strong runs are the same work, so that answers must be the same to the bit.
       reproducible=()
       [ "$kind" = weak ] || reproducible=(--reproducible)
-      for mesh in "${meshes[@]}"; do
-        model=$(checkpoint "$([ "$kind" = weak ] && ranks_of "$mesh" || echo 1)")
-        "$study" "$out/runs/$study-$kind.$mesh.$repeat" "$mesh" "$model"
+      for mesh in "${studied[@]}"; do
+        layers=1 times=1
+        [ "$kind" = strong ] || { layers=$(ranks_of "$(mesh_of_a_group "$mesh")") times=$(groups_of "$mesh"); }
+        requests_for "$times"
+        "$study" "$out/runs/$study-$kind.$mesh.$repeat" "$mesh" "$(checkpoint "$layers")"
       done
       keep_figures
     done

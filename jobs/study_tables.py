@@ -7,6 +7,8 @@
   pool SWAP.json                   device memory for three models of eight
   csv RUNS LINK COMMIT MESHES...   a row a run and metric, so far; others are compared with the first mesh
   table STUDY.csv                  as people know it: time, speed-up, efficiency, link, % of bound, check
+
+A mesh is TPxPP, or TPxPPxN: N groups of that.
 """
 import csv
 import json
@@ -66,6 +68,16 @@ def pool(swap):
     page = run["page_bytes"]
     pages = math.ceil(run["shard_bytes"] / page)
     print(RESIDENT * (pages + max(4, pages // 16)) * page)
+
+
+def shape(mesh):
+    """tp, pp and groups."""
+    sizes = [int(size) for size in mesh.split("x")]
+    return sizes if len(sizes) == 3 else [*sizes, 1]
+
+
+def mesh_of_a_group(mesh):
+    return "x".join(mesh.split("x")[:2])
 
 
 def link_rate(run, link):
@@ -136,7 +148,7 @@ def rows_of(folder, name, link, base_mesh):
     if study.startswith("decode"):
         return decode_rows(run, check, int(repeat))
     kind = study.split("-")[1]
-    rate = link_rate(read(os.path.join(folder, f"swap-{kind}.{mesh}.1.json")), link)
+    rate = link_rate(read(os.path.join(folder, f"swap-{kind}.{mesh_of_a_group(mesh)}.1.json")), link)
     return mixed_rows(run, rate, check, int(repeat))
 
 
@@ -164,10 +176,11 @@ def write_csv(folder, link, commit, *meshes):
 
     def put(study, mesh, host, fields):
         repeat, metric, value, unit, bound, check = fields
-        tp, pp = (int(size) for size in mesh.split("x"))
-        out.writerow({"study": study, "mesh": mesh, "ranks": tp * pp, "tp": tp, "pp": pp, "groups": 1, "repeat": repeat,
-                      "metric": metric, "value": f"{value:.6g}", "unit": unit, "bound": "" if bound is None else
-                      f"{bound:.6g}", "check": check, "host": host, "commit": commit, "date": date})
+        tp, pp, groups = shape(mesh)
+        out.writerow({"study": study, "mesh": mesh, "ranks": tp * pp * groups, "tp": tp, "pp": pp, "groups": groups,
+                      "repeat": repeat, "metric": metric, "value": f"{value:.6g}", "unit": unit,
+                      "bound": "" if bound is None else f"{bound:.6g}", "check": check, "host": host, "commit": commit,
+                      "date": date})
 
     def place(name):
         study, mesh, repeat = name.split(".")
@@ -203,9 +216,9 @@ def table_line(mesh, cell, first, first_ranks):
     ratio = first / middle
     more = ranks / first_ranks
     speed_up, efficiency = (ratio * more, ratio) if weak else (ratio, ratio / more)
-    tp, pp = mesh.split("x")
-    return "{:>6} {:>4} {:>4} {:>11.5f} {:>19} {:>9.2f} {:>11.2f} {:>10} {:>11}  {}".format(
-        ranks, tp, pp, middle, f"{min(times):.5f}-{max(times):.5f}", speed_up, efficiency,
+    tp, pp, groups = shape(mesh)
+    return "{:>6} {:>6} {:>4} {:>4} {:>11.5f} {:>19} {:>9.2f} {:>11.2f} {:>10} {:>11}  {}".format(
+        ranks, groups, tp, pp, middle, f"{min(times):.5f}-{max(times):.5f}", speed_up, efficiency,
         "-" if rate is None else f"{rate:.3f}", "-" if bound is None else f"{100 * bound / middle:.1f}", bad)
 
 
@@ -221,10 +234,11 @@ def table(path):
         base = next(iter(cells.values()))
         first, first_ranks = median_of(base, "time"), int(base[0]["ranks"])
         print(f"\n# {study}: medians of {max(int(row['repeat']) for row in rows if row['study'] == study)}"
-              f" (least-most); weak: n times the layers on n ranks" if "weak" in study else
+              f" (least-most); weak: n times the work on n ranks" if "weak" in study else
               f"\n# {study}: medians of {max(int(row['repeat']) for row in rows if row['study'] == study)} (least-most)")
-        print("# ranks   tp   pp      time s          least-most  speed-up  efficiency  link GB/s  % of bound  check")
-        for mesh in sorted(cells, key=lambda m: (int(cells[m][0]["ranks"]), m.split("x")[1])):
+        print("# ranks groups   tp   pp      time s          least-most  speed-up  efficiency  link GB/s  % of bound"
+              "  check")
+        for mesh in sorted(cells, key=lambda m: (int(cells[m][0]["ranks"]), shape(m)[::-1])):
             print(table_line(mesh, cells[mesh], first, first_ranks))
 
 

@@ -9,13 +9,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ctime>
 #include <deque>
-#include <fstream>
 #include <random>
 
-#include "computron/ops/cpu_probe.h"
 #include "computron/plan/virtual_mesh.h"
+#include "perf/virtual_ranks.h"
 
 using namespace computron;
 
@@ -25,46 +23,16 @@ constexpr std::size_t kFewModels = 8, kManyModels = 1000, kWithWork = 100;
 constexpr std::size_t kQueued = 100'000;
 constexpr int kRunning = 64;
 constexpr int kFewestTokens = 16, kMostTokens = 48;  // of a prompt, and of an answer: any number between
-constexpr int kPages = 64;                           // of a stage's shard
-constexpr std::size_t kPageBytes = std::size_t{16} << 20;
-constexpr int kResident = 4;      // models that the pool holds
-constexpr int kCacheFrames = 24;  // of a model: 64 sequences of 64 tokens
-constexpr int kTurn = 250;        // steps
+constexpr int kResident = 4;                         // models that the pool holds
+constexpr int kCacheFrames = 24;                     // of a model: 64 sequences of 64 tokens
+constexpr int kTurn = 250;                           // steps
 constexpr double kMedianLimit_us = 30, kP99Limit_us = 150, kRatioLimit = 2;
-
-ShardLayout stage_layout() {
-  ShardLayout layout;
-  layout.page_bytes = kPageBytes;
-  layout.plan.layers = 16;
-  layout.plan.kv_heads = 8;
-  layout.plan.config.head_dim = 128;
-  layout.weight_dtype = DType::kF16;
-  for (int page = 0; page < kPages; ++page) {
-    layout.used_bytes.push_back(kPageBytes);
-    layout.uses.push_back(static_cast<PageId>(page));
-    layout.over_before.push_back(page - 1);
-  }
-  return layout;
-}
-
-// Processor time of this thread.
-double now_us() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return 1e6 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_nsec);
-}
-
-double quantile(std::vector<double> values, double q) {
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
 
 // A scheduler with its ranks, kept full of requests.
 class Job {
  public:
   Job(std::size_t models, std::size_t stages, const std::string& policy)
-      : layout_(stage_layout()),
+      : layout_(virtual_stage()),
         layouts_(models, std::vector<const ShardLayout*>(stages, &layout_)),
         scheduler_(shapes(models, stages), std::vector<std::string>(models, "m"), make_policy(policy), options(stages)),
         mesh_(layouts_, CostModel(layouts_, options(stages).costs), /*latency_s=*/2e-5),
@@ -102,7 +70,7 @@ class Job {
   };
 
   static SchedulerOptions options(std::size_t stages) {
-    return {.frames = kResident * (kPages + kCacheFrames),
+    return {.frames = kResident * (kVirtualPages + kCacheFrames),
             .max_seqs = kRunning,
             .steps_in_flight = stages == 1 ? 2 : static_cast<int>(stages) + 1,
             .max_waiting = 2 * kQueued,
@@ -140,9 +108,9 @@ class Job {
   // All decisions that can be made now, then the next completion.
   void turn(bool measure) {
     for (;;) {
-      const double start_us = now_us();
+      const double start_us = processor_us();
       Decision decision = scheduler_.next(now_s_);
-      const double us = now_us() - start_us;
+      const double us = processor_us() - start_us;
       if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
         if (measure) waits_us_.push_back(us);
         if (in_flight_.empty()) now_s_ = wait->time_s;
@@ -172,9 +140,9 @@ class Job {
     now_s_ = std::max(now_s_, done.execution.reported_s);
     const std::vector<SampledRow> rows(static_cast<std::size_t>(done.logit_rows),
                                        SampledRow{.token = 5, .top = {{5, 0}}});
-    const double start_us = now_us();
+    const double start_us = processor_us();
     scheduler_.completed(done.id, {.rows = rows}, now_s_, done.execution.times);
-    const double us = now_us() - start_us;
+    const double us = processor_us() - start_us;
     ++steps_;
     if (measure) samples_us_.push_back(done.next_us + us);
   }
@@ -192,17 +160,6 @@ class Job {
   std::uint64_t steps_ = 0, passes_ = 0, rows_ = 0, swaps_ = 0, failed_ = 0;
   std::vector<double> samples_us_, waits_us_;
 };
-
-std::string processor() {
-  std::string family, model;
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line) && (family.empty() || model.empty());) {
-    const auto value = [&line] { return line.substr(line.find(':') + 2); };
-    if (line.starts_with("cpu family")) family = value();
-    if (line.starts_with("model\t")) model = value();
-  }
-  return fmt::format("processor family {}, model {}, vectors of {} bits", family, model, vector_bits());
-}
 
 bool print_row(const std::string& policy, std::size_t stages, std::size_t models, const Job& job, double ratio) {
   const bool met = job.median_us() <= kMedianLimit_us && job.p99_us() <= kP99Limit_us && ratio <= kRatioLimit;

@@ -9,6 +9,7 @@
 
 #include "computron/plan/virtual_run.h"
 #include "computron/workload/workload.h"
+#include "perf/even_layout.h"
 #include "src/bench/latency_summary.h"
 
 using namespace computron;
@@ -57,22 +58,6 @@ std::vector<Cell> grid() {
   return cells;
 }
 
-// Pages without bytes; OPT-13B's cache.
-ShardLayout stage_layout() {
-  ShardLayout layout;
-  layout.page_bytes = kPageBytes;
-  layout.plan.layers = 20;
-  layout.plan.kv_heads = 20;
-  layout.plan.config.head_dim = 128;
-  layout.weight_dtype = DType::kF16;
-  for (int page = 0; page < kPages; ++page) {
-    layout.used_bytes.push_back(kPageBytes);
-    layout.uses.push_back(static_cast<PageId>(page));
-    layout.over_before.push_back(page - 1);
-  }
-  return layout;
-}
-
 CostOptions their_machine() {
   constexpr double kShardBytes = kPages * static_cast<double>(kPageBytes), kStep_s = 5e-4;
   return {.link_bytes_per_s = kShardBytes / kSwap_s,
@@ -115,7 +100,8 @@ Outcome outcome_of(const VirtualRun& run, const VirtualMesh& mesh) {
 }
 
 Outcome serve(const Cell& cell, const std::string& policy, int seed) {
-  const ShardLayout layout = stage_layout();
+  const ShardLayout layout =  // pages without bytes; OPT-13B's cache
+      even_layout(kPages, kPageBytes, /*layers=*/20, /*kv_heads=*/20);
   const std::vector<const ShardLayout*> stages(kStages, &layout);
   std::vector<ModelShape> models;
   std::vector<std::string> names;

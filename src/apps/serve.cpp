@@ -111,10 +111,14 @@ RunInfo info_of(const Job& job, double wall_s) {
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
 BatchOptions batch_options(const ServeOptions& options) {
+  std::vector<int> priorities;
+  for (const ModelEntry& model : options.job.options.models) priorities.push_back(model.priority);
   return {.replay = options.replay,
           .live = options.requests == "-",
           .show_progress = !options.quiet,
-          .status_file = options.status};
+          .status_file = options.status,
+          .priorities = std::move(priorities),
+          .ahead = static_cast<std::size_t>(options.job.options.max_seqs)};
 }
 
 // The configuration as it was chosen, and what else stands in the file of --metrics. `started`: utc_time() then.

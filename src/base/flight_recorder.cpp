@@ -206,8 +206,6 @@ Doing FlightRecorder::doing() const noexcept {
   return doing;
 }
 
-std::uint64_t FlightRecorder::records() const noexcept { return relaxed(header_->last); }
-
 void FlightRecorder::note_group(int group) noexcept { header_->group_and_1 = group + 1; }
 
 void FlightRecorder::note_alive(double alive_s, double moved_s) noexcept {

@@ -18,6 +18,7 @@
 
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
+#include "computron/comm/gather.h"
 
 namespace computron {
 namespace {
@@ -44,21 +45,18 @@ std::size_t sum_of(const std::vector<pid_t>& processes, std::string_view key) {
   return bytes;
 }
 
-// The same as the sum of their Pss, but for its error while others begin to map what one has: read one process after
+// What is left of their Pss without files: what a process has of the libraries that it maps changes whenever any other
+// program on the machine begins or ends.
+std::size_t settled(const std::vector<pid_t>& processes) {
+  return sum_of(processes, "Pss_Anon:") + sum_of(processes, "Pss_Shmem:");
+}
+
+// The same as settled(), but for its error while others begin to map what one has: read one process after
 // another, that counts pages in full there and in part here. Here one process, the holder, maps all shared memory.
 std::size_t taken_by(const std::vector<pid_t>& processes) {
   std::size_t shared = 0;
   for (const pid_t process : processes) shared = std::max(shared, bytes_in(process, "status", "RssShmem:"));
-  return sum_of(processes, "Pss_Anon:") + sum_of(processes, "Pss_File:") + shared;
-}
-
-std::vector<pid_t> gather_processes(const Communicator& world) {
-  const pid_t own = getpid();
-  std::vector<pid_t> processes;
-  for (const std::vector<std::byte>& bytes : world.all_gather(std::as_bytes(std::span(&own, 1)))) {
-    std::memcpy(&processes.emplace_back(), bytes.data(), sizeof own);
-  }
-  return processes;
+  return sum_of(processes, "Pss_Anon:") + shared;
 }
 
 std::size_t less(std::size_t now, std::size_t before) { return now - std::min(now, before); }
@@ -117,12 +115,12 @@ double PageRounds::slowest_s(double seconds) const {
 // The first rank watches all: the others are of its node, and of its user.
 template <class Load>
 PagesMemory PageRounds::measure(const Load& load) {
-  const std::vector<pid_t> processes = gather_processes(world_);
+  const std::vector<pid_t> processes = gather(world_, getpid());
   const bool watches = world_.rank() == 0;
   std::optional<MemoryWatch> watch;
   std::size_t before = 0;
   if (watches) {
-    before = sum_of(processes, "Pss:");
+    before = settled(processes);
     watch.emplace(processes);
   }
   world_.barrier();
@@ -133,7 +131,7 @@ PagesMemory PageRounds::measure(const Load& load) {
   PagesMemory memory{.load_s = seconds};
   if (watches) {
     memory.most_bytes = watch->most();
-    memory.settled_bytes = less(sum_of(processes, "Pss:"), before);
+    memory.settled_bytes = less(settled(processes), before);
     memory.huge_bytes = sum_of(processes, "ShmemPmdMapped:");
   }
   std::vector<std::byte> bytes(sizeof memory);

@@ -14,6 +14,7 @@
 
 #include "computron/base/bytes.h"
 #include "computron/base/digest.h"
+#include "computron/comm/gather.h"
 
 namespace computron {
 namespace {
@@ -177,15 +178,6 @@ class Exchange {
   std::vector<FileDescriptor> received_;  // [rank]
 };
 
-std::vector<std::vector<int>> gather_wishes(const Communicator& node, const std::vector<int>& wanted) {
-  std::vector<std::vector<int>> wishes;
-  for (const std::vector<std::byte>& bytes : node.all_gather(std::as_bytes(std::span(wanted)))) {
-    wishes.emplace_back(bytes.size() / sizeof(int));
-    if (!bytes.empty()) std::memcpy(wishes.back().data(), bytes.data(), bytes.size());
-  }
-  return wishes;
-}
-
 // Collective: the first that is not empty.
 std::string first_refusal(const Communicator& node, const std::string& mine) {
   for (const std::vector<std::byte>& text : node.all_gather(std::as_bytes(std::span(mine)))) {
@@ -197,7 +189,7 @@ std::string first_refusal(const Communicator& node, const std::string& mine) {
 }  // namespace
 
 ExchangedDescriptors exchange_descriptors(const Communicator& node, int mine, const std::vector<int>& wanted) {
-  const std::vector<std::vector<int>> wishes = gather_wishes(node, wanted);
+  const std::vector<std::vector<int>> wishes = gather_lists(node, wanted);
   if (std::ranges::all_of(wishes, &std::vector<int>::empty)) return {std::vector<FileDescriptor>(node.size()), {}};
   Exchange exchange(node, mine, wishes);
   for (const auto step : {&Exchange::listen, &Exchange::connect, &Exchange::give, &Exchange::take}) {

@@ -12,9 +12,23 @@ constexpr std::size_t kPassesKept = 64;  // of a stage; fetches wait for no earl
 VirtualMesh::VirtualMesh(std::vector<std::vector<const ShardLayout*>> layouts, CostModel costs, double latency_s)
     : layouts_(std::move(layouts)), costs_(std::move(costs)), latency_s_(latency_s), stages_(layouts_.front().size()) {
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    for (const auto& stages : layouts_) stages_[s].landed_s.emplace_back(stages[s]->pages(), 0.0);
+    for (const auto& stages : layouts_) {
+      stages_[s].landed_s.emplace_back(stages[s]->pages(), 0.0);
+      stages_[s].used.push_back(used_bytes(*stages[s]));
+    }
+    stages_[s].all_landed_s.assign(layouts_.size(), 0.0);
     stages_[s].cache_landed_s.assign(layouts_.size(), 0.0);
   }
+}
+
+// Models share layouts.
+const VirtualMesh::UsedBytes* VirtualMesh::used_bytes(const ShardLayout& layout) {
+  const auto [used, is_new] = used_.try_emplace(&layout);
+  double sum = 0;
+  for (const PageId page : layout.uses) {
+    if (is_new) used->second.push_back(sum += static_cast<double>(layout.used_bytes[page]));
+  }
+  return &used->second;
 }
 
 VirtualMesh::Execution VirtualMesh::execute(const Step& step, double now_s) {
@@ -24,16 +38,18 @@ VirtualMesh::Execution VirtualMesh::execute(const Step& step, double now_s) {
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     Stage& stage = stages_[s];
     enqueue(step, s);
-    if (!step.chunks.empty()) remember_pass(step, s);
-    drain(stage, s, sent_s);
     const double begin_s = std::max(end_s, stage.compute_free_s);
     double compute_s = 0;
     if (!step.chunks.empty()) {
       if (s == 0) execution.begin_s = begin_s;
       compute_s = costs_.stage_pass_s(step.model, s, step.rows());
-      end_s = stage.compute_free_s = pass(step, s, begin_s, execution);
+      stage.passes.push_back({.step = step.id, .used = stage.used[step.model]});
+      if (stage.passes.size() > kPassesKept) stage.passes.pop_front();
+      drain(stage, s, sent_s);
+      end_s = stage.compute_free_s = pass(step, s, begin_s, compute_s, execution);
       drain(stage, s, sent_s);
     } else {
+      drain(stage, s, sent_s);
       end_s = std::max(end_s, begin_s);
     }
     ensure(stage.queue.empty(), "a fetch waits for a use that never ends");
@@ -50,11 +66,11 @@ void VirtualMesh::enqueue(const Step& step, std::size_t number) {
   for (const CacheChange& change : plan.caches) {
     if (change.slots.empty() || change.kind == CacheChange::kDropOffloaded) continue;
     const std::size_t bytes = change.slots.size() * layouts_[change.model][number]->page_bytes;
-    stage.queue.push_back({change.after, bytes, &stage.cache_landed_s[change.model]});
+    stage.queue.push_back({change.model, change.after, bytes, &stage.cache_landed_s[change.model]});
   }
   for (const Fetch& fetch : plan.fetches) {
-    stage.queue.push_back(
-        {fetch.after, layouts_[fetch.model][number]->used_bytes[fetch.page], &stage.landed_s[fetch.model][fetch.page]});
+    stage.queue.push_back({fetch.model, fetch.after, layouts_[fetch.model][number]->used_bytes[fetch.page],
+                           &stage.landed_s[fetch.model][fetch.page]});
   }
 }
 
@@ -64,7 +80,7 @@ void VirtualMesh::drain(Stage& stage, std::size_t number, double sent_s) {
     const Transfer& transfer = stage.queue.front();
     const double seconds = costs_.transfer_s(number, transfer.bytes);
     stage.link_free_s = std::max({stage.link_free_s, sent_s, free_s}) + seconds;
-    *transfer.landed_s = stage.link_free_s;
+    *transfer.landed_s = stage.all_landed_s[transfer.model] = stage.link_free_s;
     stage.bytes += transfer.bytes;
     stage.busy_s += seconds;
     stage.copied.emplace_back(stage.link_free_s, stage.bytes);
@@ -74,29 +90,35 @@ void VirtualMesh::drain(Stage& stage, std::size_t number, double sent_s) {
 // Whether the time at which the compute of the stage gets past `point` is known.
 bool VirtualMesh::use_is_over(const Stage& stage, ReleasePoint point, double& when_s) const {
   when_s = 0;
-  const auto pass =
-      std::find_if(stage.passes.begin(), stage.passes.end(), [point](const Pass& p) { return p.step == point.step; });
-  if (pass == stage.passes.end()) return true;  // long ago, or a step without a pass
-  const std::size_t use = std::min<std::size_t>(point.use, pass->uses - 1);
+  const auto pass = std::ranges::lower_bound(stage.passes, point.step, {}, &Pass::step);
+  if (pass == stage.passes.end() || pass->step != point.step) return true;  // long ago, or a step without a pass
+  const std::size_t use = std::min<std::size_t>(point.use, pass->used->size() - 1);
+  if (pass->unhindered) {
+    when_s = pass->begin_s + pass->compute_s * (*pass->used)[use] / pass->used->back();
+    return true;
+  }
   if (use >= pass->ends_s.size()) return false;
   when_s = pass->ends_s[use];
   return true;
 }
 
-void VirtualMesh::remember_pass(const Step& step, std::size_t number) {
-  std::deque<Pass>& passes = stages_[number].passes;
-  passes.push_back({step.id, layouts_[step.model][number]->uses.size(), {}});
-  if (passes.size() > kPassesKept) passes.pop_front();
+double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, double compute_s, Execution& execution) {
+  Stage& stage = stages_[number];
+  Pass& pass = stage.passes.back();
+  pass.begin_s = std::max(begin_s, stage.cache_landed_s[step.model]);
+  pass.compute_s = compute_s;
+  const bool all_come =
+      std::ranges::none_of(stage.queue, [&step](const Transfer& transfer) { return transfer.model == step.model; });
+  pass.unhindered = all_come && stage.all_landed_s[step.model] <= pass.begin_s;
+  return pass.unhindered ? pass.begin_s + compute_s : pass_by_use(step, number, execution);
 }
 
-// Use by use; fetches that waited for one of them get on.
-double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, Execution& execution) {
+// Fetches that waited for a use get on behind it.
+double VirtualMesh::pass_by_use(const Step& step, std::size_t number, Execution& execution) {
   Stage& stage = stages_[number];
+  Pass& pass = stage.passes.back();
   const ShardLayout& layout = *layouts_[step.model][number];
-  const double compute_s = costs_.stage_pass_s(step.model, number, step.rows());
-  double bytes = 0, exposed_s = 0;
-  for (const PageId page : layout.uses) bytes += static_cast<double>(layout.used_bytes[page]);
-  double now_s = std::max(begin_s, stage.cache_landed_s[step.model]);
+  double exposed_s = 0, now_s = pass.begin_s;
   for (PageUse use = 0; use < layout.uses.size(); ++use) {
     const PageId page = layout.uses[use];
     drain(stage, number, 0);
@@ -106,8 +128,9 @@ double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, E
     });
     ensure(!queued, "a pass uses a page whose fetch waits for the pass itself");
     exposed_s += std::max(landed_s - now_s, 0.0);
-    now_s = std::max(now_s, landed_s) + compute_s * static_cast<double>(layout.used_bytes[page]) / bytes;
-    stage.passes.back().ends_s.push_back(now_s);
+    now_s =
+        std::max(now_s, landed_s) + pass.compute_s * static_cast<double>(layout.used_bytes[page]) / pass.used->back();
+    pass.ends_s.push_back(now_s);
   }
   execution.exposed_s = std::max(execution.exposed_s, exposed_s);
   return now_s;

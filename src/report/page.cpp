@@ -18,10 +18,21 @@ std::string title_of(const ReportContent& content) {
   return own.empty() ? "Computron: scaling study" : own;
 }
 
+// "tp 2 × pp 2"; "4 groups of tp 1 × pp 1"; "tp 2 × pp 1 + 2 groups of tp 1 × pp 1".
+std::string meshes_of(const RunMetrics& run) {
+  std::string text;
+  for (auto first = run.meshes.begin(), end = first; first != run.meshes.end(); first = end) {
+    end = std::find_if(first, run.meshes.end(), [first](const MeshMetrics& mesh) { return mesh != *first; });
+    if (!text.empty()) text += " + ";
+    if (end - first > 1) text += fmt::format("{} groups of ", end - first);
+    text += fmt::format("tp {} × pp {}", first->tp, first->pp);
+  }
+  return text;
+}
+
 // "4 ranks: tp 2 × pp 2 · cpu · links emulated at 2 GB/s a rank".
 std::string info_of(const RunMetrics& run) {
-  std::string text = fmt::format("{} rank{}: tp {} × pp {}", run.ranks, run.ranks == 1 ? "" : "s", run.tp, run.pp);
-  if (run.groups > 1) text += fmt::format(" × {} groups", run.groups);
+  std::string text = fmt::format("{} rank{}: {}", run.ranks, run.ranks == 1 ? "" : "s", meshes_of(run));
   text += " · " + run.device;
   if (run.link_gb_per_s) {
     text += fmt::format(" · {}links of {:.3g} GB/s a rank", run.link_emulated ? "emulated " : "", *run.link_gb_per_s);

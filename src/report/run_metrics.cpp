@@ -136,19 +136,26 @@ GroupMetrics group_metrics(const std::string& id, const Field& field) {
   return group;
 }
 
+MeshMetrics mesh_of(const Field& field) { return {field.at("tp").ranks(), field.at("pp").ranks()}; }
+
 // "group 1 (tp 2 × pp 1, from rank 2)".
-std::string name_of_group(std::size_t index, const Field& group) {
-  return fmt::format("group {} (tp {} × pp {}, from rank {})", index, group.at("tp").ranks(), group.at("pp").ranks(),
-                     group.at("first_rank").count());
+std::string name_of_group(std::size_t index, const MeshMetrics& mesh, const Field& group) {
+  return fmt::format("group {} (tp {} × pp {}, from rank {})", index, mesh.tp, mesh.pp, group.at("first_rank").count());
+}
+
+void read_groups(const Field& groups, RunMetrics& run) {
+  run.meshes.clear();
+  groups.each([&run](const Field& group) {
+    run.meshes.push_back(mesh_of(group));
+    run.rank_groups.push_back(group_metrics(name_of_group(run.rank_groups.size(), run.meshes.back(), group), group));
+  });
 }
 
 void read_info(const Field& root, RunMetrics& run) {
   run.wall_s = root.at("wall_s").amount();
   const Field mesh = root.at("mesh"), link = root.at("link");
   run.ranks = mesh.at("ranks").ranks();
-  run.tp = mesh.at("tp").ranks();
-  run.pp = mesh.at("pp").ranks();
-  run.groups = mesh.at("groups").ranks();
+  run.meshes.assign(static_cast<std::size_t>(mesh.at("groups").ranks()), mesh_of(mesh));
   run.device = root.at("device").string();
   run.link_gb_per_s = link.at("gb_per_s_per_rank").optional();
   run.link_emulated = link.at("emulated").boolean();
@@ -203,11 +210,7 @@ RunMetrics parse_run_metrics(std::string_view text, const std::string& file) {
   if (root.has("open")) run.job.unfinished = counts(root.at("open"));
   root.at("models").each_named(
       [&](const std::string& id, const Field& field) { run.models.push_back(group_metrics(id, field)); });
-  if (root.has("groups")) {
-    root.at("groups").each([&](const Field& group) {
-      run.rank_groups.push_back(group_metrics(name_of_group(run.rank_groups.size(), group), group));
-    });
-  }
+  if (root.has("groups")) read_groups(root.at("groups"), run);
   read_additions(root, run);
   return run;
 }

@@ -35,9 +35,15 @@ bool has_bounds(const StudyMetric& metric) {
   return false;
 }
 
+bool has_groups(const Study& study) {
+  const std::vector<StudyCell>& cells = study.metrics.front().cells;
+  return std::any_of(cells.begin(), cells.end(), [](const StudyCell& cell) { return cell.groups > 1; });
+}
+
 std::string head_of(const Study& study, bool hosts) {
   std::string head = hosts ? "<th>host</th>" : "";
-  head += "<th>ranks</th><th>tp</th><th>pp</th>";
+  head += has_groups(study) ? "<th>ranks</th><th>groups</th>" : "<th>ranks</th>";
+  head += "<th>tp</th><th>pp</th>";
   for (const StudyMetric& metric : study.metrics) {
     head += fmt::format("<th>{}{}</th>", escape_markup(metric.name),
                         metric.unit.empty() ? "" : "<br>" + escape_markup(metric.unit));
@@ -62,7 +68,9 @@ std::string check_of(const Study& study, const StudyCell& mesh) {
 // `host`: what stands in the column of hosts, if there is one.
 std::string row_of(const Study& study, const StudyCell& mesh, const std::optional<std::string>& host) {
   std::string row = host ? cell(escape_markup(*host)) : "";
-  row += cell(fmt::format("{}", mesh.ranks)) + cell(fmt::format("{}", mesh.tp)) + cell(fmt::format("{}", mesh.pp));
+  row += cell(fmt::format("{}", mesh.ranks));
+  if (has_groups(study)) row += cell(fmt::format("{}", mesh.groups));
+  row += cell(fmt::format("{}", mesh.tp)) + cell(fmt::format("{}", mesh.pp));
   for (const StudyMetric& metric : study.metrics) {
     const StudyCell* found = metric.find(mesh);
     row += cell(found ? measured(*found) : "–");
@@ -78,9 +86,11 @@ std::string row_of(const Study& study, const StudyCell& mesh, const std::optiona
 std::string base_note(const Study& study) {
   const StudyCell& base = study.metrics.front().cells.front();
   return fmt::format(
-      "<p class=\"note\">Medians, ± the farthest run. Speed-up and efficiency are of {} against {} rank{} (tp {} × pp "
+      "<p class=\"note\">Medians, ± the farthest run. Speed-up and efficiency are of {} against {} rank{} ({}tp {} × "
+      "pp "
       "{}) of the same host{}. % of bound: bound ÷ time, or rate ÷ bound.</p>\n",
-      escape_markup(study.metrics.front().name), base.ranks, base.ranks == 1 ? "" : "s", base.tp, base.pp,
+      escape_markup(study.metrics.front().name), base.ranks, base.ranks == 1 ? "" : "s",
+      base.groups > 1 ? fmt::format("{} groups of ", base.groups) : "", base.tp, base.pp,
       study.weak ? "; the work grows with the ranks" : "; the same work everywhere");
 }
 

@@ -42,30 +42,39 @@ RequestParser::RequestParser(std::vector<ServedModel> models, ReaderLimits limit
 }
 
 IncomingRequest RequestParser::parse(RequestId line_number, std::string_view line) {
+  IncomingRequest incoming = parse(line_number, line, Time::kFirst);
+  if (incoming.custom_id) seen_ids_.insert(*incoming.custom_id);
+  return incoming;
+}
+
+IncomingRequest RequestParser::parse_again(RequestId line_number, std::string_view line) {
+  return parse(line_number, line, Time::kAgain);
+}
+
+IncomingRequest RequestParser::parse(RequestId line_number, std::string_view line, Time time) {
   IncomingRequest incoming;
   incoming.line = line_number;
   try {
-    incoming.content = read(incoming, line);
+    incoming.content = read(incoming, line, time);
   } catch (const RequestError& error) {
     if (!incoming.custom_id) incoming.custom_id = find_custom_id(line);
     if (error.error_code() == "model_not_found") warn_unknown_model(incoming.model);
     incoming.content = RequestFailure{error.status(), error.error_code(), error.what()};
   }
-  if (incoming.custom_id) seen_ids_.insert(*incoming.custom_id);
   return incoming;
 }
 
 // Fills what is to be known of a failure too before anything can fail.
-RequestParts RequestParser::read(IncomingRequest& incoming, std::string_view line) {
+RequestParts RequestParser::read(IncomingRequest& incoming, std::string_view line, Time time) {
   const auto draft = read_draft(incoming.line, line,
                                 {.max_depth = limits_.max_depth, .max_list = max_prompt_, .max_lists = kMaxInputs});
   incoming.model = asked_model(draft);
   incoming.custom_id = check_custom_id(draft);
-  if (seen_ids_.contains(*incoming.custom_id)) {
+  if (time == Time::kFirst && seen_ids_.contains(*incoming.custom_id)) {
     throw RequestError(400, "duplicate_custom_id",
                        fmt::format("custom_id: an earlier line has {} too", shown(*incoming.custom_id)));
   }
-  warn_unknown_fields(incoming.line, unknown_fields(draft));
+  if (time == Time::kFirst) warn_unknown_fields(incoming.line, unknown_fields(draft));
   CheckedRequest checked = check_request(draft, models_, encoders_,
                                          {.line = incoming.line,
                                           .default_max_tokens = limits_.default_max_tokens,

@@ -15,6 +15,7 @@
 
 #include "computron/base/error.h"
 #include "computron/base/launcher.h"
+#include "computron/requests/line_rereader.h"
 #include "computron/storage/files.h"
 #include "computron/storage/line_splitter.h"
 #include "computron/storage/spool.h"
@@ -49,6 +50,24 @@ FileDescriptor open_input(const std::string& path) {
                  fmt::format("it is {}, not a regular file ('-' reads standard input)", file_kind(status.st_mode)));
   }
   return fd;
+}
+
+// The same open file: one that takes its name changes nothing.
+LineRereader::ReadAt reads_file(int fd, const std::string& path) {
+  auto file = std::make_shared<const AppendFile>(FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 3)), path, system_calls());
+  return [file](std::uint64_t begin, std::size_t count) { return file->read(begin, count); };
+}
+
+LineRereader::ReadAt reads_spool(std::shared_ptr<const Spool> spool) {
+  return [spool = std::move(spool)](std::uint64_t begin, std::size_t count) { return spool->read(begin, count); };
+}
+
+// Null where what was read is not to be had again.
+std::unique_ptr<LineRereader> make_rereader(const std::string& path, int fd, const std::shared_ptr<Spool>& spool,
+                                            RequestParser parser) {
+  if (path == "-" && !spool) return nullptr;
+  return std::make_unique<LineRereader>(name_of_input(path), std::move(parser),
+                                        spool ? reads_spool(spool) : reads_file(fd, path));
 }
 
 FileDescriptor open_wake() {
@@ -86,7 +105,8 @@ RequestReader::RequestReader(const std::string& path, RequestParser parser, Read
       limits_(limits),
       history_(history),
       spool_(std::move(spool)),
-      launcher_(launched_rank() != nullptr ? getppid() : 0) {
+      launcher_(launched_rank() != nullptr ? getppid() : 0),
+      rereader_(make_rereader(path_, input_.get(), spool_, parser_.fresh())) {
   if (spool_) {
     spool_->set_pause([this](double seconds) {
       pollfd wake{wake_.get(), POLLIN, 0};
@@ -220,6 +240,7 @@ bool RequestReader::take(const InputLine& line) {
   IncomingRequest incoming = line.too_long ? parser_.refuse_long(line.number, line.bytes, line.long_id)
                                            : parser_.parse(line.number, line.text);
   incoming.key = line.key;
+  incoming.place = {line.number, line.begin, line.text.size(), LineHistory::digest_of(line.number, line.key)};
   return deliver(std::move(incoming));
 }
 

@@ -100,6 +100,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       progress_(progress),
       layouts_(std::move(layouts)),
       host_(host),
+      wrap_pages_(options.wrap_pages),
       trace_(options.trace),
       use_graphs_(options.use_graphs),
       compute_(device.make_compute_stream(progress)),
@@ -204,7 +205,10 @@ void Executor::run_pass(const Step& step, Report& report) {
   const double begin_s = now_s(), stalled_before_s = stalled_s();
   const std::uint64_t graphs_before = compute_->graph_launches();
   StepPages pages(residency_, step);
-  Pass pass{*compute_, ops_, *communicators_.all_reduce, pages, *work_, batch, cache, trace_};
+  const std::unique_ptr<PageSource> wrapped =
+      wrap_pages_ ? wrap_pages_(step, *layouts_[step.model], *compute_, pages) : nullptr;
+  PageSource& given = wrapped ? *wrapped : pages;
+  Pass pass{*compute_, ops_, *communicators_.all_reduce, given, *work_, batch, cache, trace_};
   const auto forward = [&] { transformers_[step.model].forward(pass, hidden, out.pointers()); };
   if (!mesh_.first_stage()) communicators_.transfer->receive(*compute_, values, count);
   if (is_capturable(step) && pages.at_rest()) {

@@ -11,6 +11,7 @@
 
 #include "computron/base/bytes.h"
 #include "computron/comm/descriptor_exchange.h"
+#include "computron/comm/gather.h"
 #include "computron/runtime/host_store.h"
 #include "src/runtime/shard_deal.h"
 
@@ -61,15 +62,6 @@ Digest128 key_of(const ShardSource& source, int numa_node) {
   return digest128(out.bytes());
 }
 
-std::vector<std::vector<WantedShard>> gather(const Communicator& node, const std::vector<WantedShard>& mine) {
-  std::vector<std::vector<WantedShard>> wanted;
-  for (const std::vector<std::byte>& bytes : node.all_gather(std::as_bytes(std::span(mine)))) {
-    wanted.emplace_back(bytes.size() / sizeof(WantedShard));
-    if (!bytes.empty()) std::memcpy(wanted.back().data(), bytes.data(), bytes.size());
-  }
-  return wanted;
-}
-
 // With its digests.
 std::size_t area_bytes(const ShardLayout& layout) {
   return HostStore::bytes_of(layout) + layout.used_bytes.size() * sizeof(std::uint64_t);
@@ -102,7 +94,7 @@ void PageStore::deal(const std::vector<Digest128>& keys, const Communicator* nod
   for (std::size_t i = 0; i < keys.size(); ++i) mine.push_back({keys[i], area_bytes(*shards_[i].source.layout)});
   rank_ = node != nullptr ? node->rank() : 0;
   const ShardDeal dealt =
-      deal_shards(node != nullptr ? gather(*node, mine) : std::vector<std::vector<WantedShard>>{mine});
+      deal_shards(node != nullptr ? gather_lists(*node, mine) : std::vector<std::vector<WantedShard>>{mine});
   segment_bytes_ = dealt.segment_bytes[rank_];
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const DealtShard& shard = dealt.shards.at(keys[i]);

@@ -1,9 +1,12 @@
 #include "computron/runtime/stage_state.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <limits>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "computron/base/digest.h"
 #include "computron/runtime/kv_geometry.h"
@@ -36,6 +39,41 @@ static_assert(sizeof(StateDigest) == std::size(kFields) * sizeof(std::uint64_t),
 template <class T>
 std::uint64_t digest_of(const std::vector<T>& list) {
   return digest64(std::as_bytes(std::span(list)));
+}
+
+// Tokens that join a history, and where it is to be written behind each of them.
+struct Chain {
+  std::uint64_t history = 0;
+  std::span<const TokenId> tokens = {};
+  std::uint64_t* out = nullptr;
+
+  void hash(std::size_t i) { out[i] = history = hash_tuple(history, tokens[i]); }
+  void skip(std::size_t n) {
+    tokens = tokens.subspan(n);
+    out += n;
+  }
+};
+
+// Each hash waits for the one before it, but four chains wait side by side. `next`: the next chain; one without tokens
+// behind the last.
+template <class Next>
+void hash_side_by_side(Next&& next) {
+  std::array<Chain, 4> lanes;
+  for (;;) {
+    std::size_t steps = std::numeric_limits<std::size_t>::max();
+    for (Chain& lane : lanes) {
+      if (lane.tokens.empty()) lane = next();
+      steps = std::min(steps, lane.tokens.size());
+    }
+    if (steps == 0) break;
+    for (std::size_t i = 0; i < steps; ++i) {
+      for (Chain& lane : lanes) lane.hash(i);
+    }
+    for (Chain& lane : lanes) lane.skip(steps);
+  }
+  for (Chain& lane : lanes) {
+    for (std::size_t i = 0; i < lane.tokens.size(); ++i) lane.hash(i);
+  }
 }
 
 }  // namespace
@@ -222,16 +260,22 @@ void StageState::start_behind_prefix(const SequenceChunk& chunk, SequenceState& 
   s.length = chunk.start;
 }
 
-std::vector<std::uint64_t> StageState::histories(ModelId model, const SequenceChunk& chunk) const {
-  std::uint64_t history = 0;
-  if (const auto found = sequences_.find(chunk.sequence); found != sequences_.end()) {
-    history = found->second.history;
-  } else if (const std::size_t cached = chunk.start / kBlock; cached > 0) {  // behind a cached prefix
-    history = blocks_[model][chunk.new_blocks[cached - 1]].after;
-  }
-  std::vector<std::uint64_t> histories;
-  histories.reserve(chunk.tokens.size());
-  for (const TokenId token : chunk.tokens) histories.push_back(history = hash_tuple(history, token));
+std::uint64_t StageState::history_before(ModelId model, const SequenceChunk& chunk) const {
+  if (const auto found = sequences_.find(chunk.sequence); found != sequences_.end()) return found->second.history;
+  const std::size_t cached = chunk.start / kBlock;
+  return cached > 0 ? blocks_[model][chunk.new_blocks[cached - 1]].after : 0;  // behind a cached prefix
+}
+
+std::vector<std::uint64_t> StageState::histories(ModelId model, std::span<const SequenceChunk> chunks) const {
+  std::size_t tokens = 0;
+  for (const SequenceChunk& chunk : chunks) tokens += chunk.tokens.size();
+  std::vector<std::uint64_t> histories(tokens);
+  std::uint64_t* next = histories.data();
+  hash_side_by_side([&, at = chunks.begin()]() mutable {
+    if (at == chunks.end()) return Chain{};
+    const SequenceChunk& chunk = *at++;
+    return Chain{history_before(model, chunk), chunk.tokens, std::exchange(next, next + chunk.tokens.size())};
+  });
   return histories;
 }
 

@@ -9,6 +9,8 @@ namespace computron {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x50455453;  // "STEP"
+// Of most messages: beside their chunks, and of a chunk of one token.
+constexpr std::size_t kReservedBytes = 512, kBytesOfAToken = 24;
 
 // Calls visit(field) for what is sent as it is.
 template <class Params, class Visitor>
@@ -47,34 +49,62 @@ SamplingParams get_sampling(ByteReader& in) {
   return p;
 }
 
+// What a chunk has beside its sequence, start and output: a byte in front says which. Most chunks of most steps are one
+// token of a sequence that generates, and have nothing of it.
+enum Part : std::uint8_t {
+  kTokens = 1,  // not just one
+  kNewBlocks = 2,
+  kTop = 4,
+  kAfterLast = 8,
+  kValues = 16,
+  kSampling = 32,
+  kTokenTypes = 64,
+  kPatches = 128,
+};
+
+std::uint8_t parts_of(const SequenceChunk& c, bool first_stage) {
+  int parts = 0;
+  if (c.tokens.size() != 1) parts |= kTokens;
+  if (!c.new_blocks.empty()) parts |= kNewBlocks;
+  if (c.top != 0) parts |= kTop;
+  if (c.after_last != -1) parts |= kAfterLast;
+  if (c.values != 0) parts |= kValues;
+  if (c.sampling) parts |= kSampling;
+  if (!c.token_type_ids.empty()) parts |= kTokenTypes;
+  if (!c.patches.empty() && first_stage) parts |= kPatches;
+  return static_cast<std::uint8_t>(parts);
+}
+
 void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
+  const std::uint8_t parts = parts_of(c, first_stage);
+  out.put(parts);
   out.put(c.sequence);
   out.put(c.start);
-  out.put_list(c.tokens);
-  out.put_list(c.new_blocks);
   out.put(c.output);
-  out.put(c.top);
-  out.put(c.after_last);
-  out.put(c.values);
-  out.put(static_cast<std::uint8_t>(c.sampling.has_value()));
-  if (c.sampling) put(out, *c.sampling);
-  out.put_list(c.token_type_ids);
-  out.put_list(first_stage ? std::span<const float>(c.patches) : std::span<const float>());
+  (parts & kTokens) != 0 ? out.put_list(c.tokens) : out.put(c.tokens.front());
+  if ((parts & kNewBlocks) != 0) out.put_list(c.new_blocks);
+  if ((parts & kTop) != 0) out.put(c.top);
+  if ((parts & kAfterLast) != 0) out.put(c.after_last);
+  if ((parts & kValues) != 0) out.put(c.values);
+  if ((parts & kSampling) != 0) put(out, *c.sampling);
+  if ((parts & kTokenTypes) != 0) out.put_list(c.token_type_ids);
+  if ((parts & kPatches) != 0) out.put_list(c.patches);
 }
 
 SequenceChunk get_chunk(ByteReader& in) {
   SequenceChunk c;
+  const auto parts = in.get<std::uint8_t>();
   c.sequence = in.get<SequenceId>();
   c.start = in.get<std::uint32_t>();
-  c.tokens = in.get_list<TokenId>();
-  c.new_blocks = in.get_list<std::uint32_t>();
   c.output = in.get<SequenceChunk::Output>();
-  c.top = in.get<std::uint8_t>();
-  c.after_last = in.get<TokenId>();
-  c.values = in.get<std::uint32_t>();
-  if (in.get<std::uint8_t>() != 0) c.sampling = get_sampling(in);
-  c.token_type_ids = in.get_list<std::int32_t>();
-  c.patches = in.get_list<float>();
+  c.tokens = (parts & kTokens) != 0 ? in.get_list<TokenId>() : std::vector{in.get<TokenId>()};
+  if ((parts & kNewBlocks) != 0) c.new_blocks = in.get_list<std::uint32_t>();
+  if ((parts & kTop) != 0) c.top = in.get<std::uint8_t>();
+  if ((parts & kAfterLast) != 0) c.after_last = in.get<TokenId>();
+  if ((parts & kValues) != 0) c.values = in.get<std::uint32_t>();
+  if ((parts & kSampling) != 0) c.sampling = get_sampling(in);
+  if ((parts & kTokenTypes) != 0) c.token_type_ids = in.get_list<std::int32_t>();
+  if ((parts & kPatches) != 0) c.patches = in.get_list<float>();
   ensure(c.output <= SequenceChunk::kScores && !c.tokens.empty(), "sequence chunk out of range");
   ensure(c.token_type_ids.empty() || c.token_type_ids.size() == c.tokens.size(), "a token lacks its segment");
   return c;
@@ -158,6 +188,7 @@ int Step::rows() const {
 
 std::vector<std::byte> Step::encode(int stage) const {
   ByteWriter out;
+  out.reserve(kReservedBytes + kBytesOfAToken * chunks.size());
   out.put(kMagic);
   out.put(id);
   out.put(kind);

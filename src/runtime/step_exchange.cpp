@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -16,45 +17,61 @@ constexpr std::size_t kLargestInFragments = 64 << 10;  // bytes; larger steps tr
 using Length = std::uint32_t;                          // in front of a message's first fragment
 constexpr Length kComesWhole = Length{1} << 31;        // a flag of Length: so many bytes come as one kLargeStep message
 
-std::vector<std::byte> bytes_of(Length length) {
-  const auto bytes = std::as_bytes(std::span(&length, 1));
-  return {bytes.begin(), bytes.end()};
+Outbox::Bytes shared(std::vector<std::byte> bytes) {
+  return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
 }
 
 }  // namespace
 
 void Outbox::send(const Communicator& comm, std::vector<std::byte> bytes, int to, int tag) {
-  Message& message = sending_.emplace_back(Message{std::move(bytes), {}});
-  message.request = comm.send(message.bytes, to, tag);
+  const Bytes owned = shared(std::move(bytes));
+  send(comm, owned, *owned, to, tag);
+}
+
+// What MPI takes at once, as it does small messages, is not kept.
+void Outbox::send(const Communicator& comm, const Bytes& bytes, std::span<const std::byte> part, int to, int tag) {
+  MessageRequest request = comm.send(part, to, tag);
+  if (!request.done()) sending_.push_back({bytes, std::move(request)});
 }
 
 void Outbox::poll() {
   std::erase_if(sending_, [](Message& message) { return message.request.done(); });
 }
 
+StepSender::Encoded StepSender::encode(const Step& step, int stage) {
+  std::vector<std::byte> body = step.encode(stage);
+  const std::uint64_t digest = digest64(body);
+  auto length = static_cast<Length>(body.size());
+  const bool is_large = body.size() > kLargestInFragments;
+  if (is_large) length |= kComesWhole;
+  const auto head = std::as_bytes(std::span(&length, 1));
+  if (is_large) return {shared({head.begin(), head.end()}), shared(std::move(body)), digest};
+  body.insert(body.begin(), head.begin(), head.end());
+  return {shared(std::move(body)), nullptr, digest};
+}
+
 std::vector<std::uint64_t> StepSender::send(const Step& step) {
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(group_.shape.pp));
-  for (int r = 0; r < group_.shape.ranks(); ++r) {
-    const int rank = group_.job_rank(r);
-    if (rank == 0) continue;
-    const int stage = group_.shape.stage_of(r);
-    std::vector<std::byte> body = step.encode(stage);
-    std::uint64_t& digest = digests[static_cast<std::size_t>(stage)];
-    if (digest == 0) digest = digest64(body);
-    const auto length = static_cast<Length>(body.size());
-    if (body.size() > kLargestInFragments) {
-      outbox_.send(job_, bytes_of(length | kComesWhole), rank, tags::kStep);
-      outbox_.send(job_, std::move(body), rank, tags::kLargeStep);
-      continue;
+  for (int stage = 0; stage < group_.shape.pp; ++stage) {
+    std::optional<Encoded> encoded;
+    for (int t = 0; t < group_.shape.tp; ++t) {
+      const int rank = group_.job_rank(group_.shape.rank_of(stage, t));
+      if (rank == 0) continue;
+      if (!encoded) encoded = encode(step, stage);
+      send(*encoded, rank);
     }
-    std::vector<std::byte> message = bytes_of(length);
-    message.insert(message.end(), body.begin(), body.end());
-    for (std::size_t at = 0; at < message.size(); at += kFragmentBytes) {
-      const std::size_t end = std::min(at + kFragmentBytes, message.size());
-      outbox_.send(job_, {message.begin() + at, message.begin() + end}, rank, tags::kStep);
-    }
+    if (encoded) digests[static_cast<std::size_t>(stage)] = encoded->digest;
   }
   return digests;
+}
+
+void StepSender::send(const Encoded& encoded, int rank) {
+  const std::span<const std::byte> message(*encoded.message);
+  for (std::size_t at = 0; at < message.size(); at += kFragmentBytes) {
+    const std::size_t bytes = std::min(kFragmentBytes, message.size() - at);
+    outbox_.send(job_, encoded.message, message.subspan(at, bytes), rank, tags::kStep);
+  }
+  if (encoded.large) outbox_.send(job_, encoded.large, *encoded.large, rank, tags::kLargeStep);
 }
 
 StepReceiver::StepReceiver(const Mesh& mesh, int steps_in_flight) : mesh_(mesh) {
@@ -65,11 +82,17 @@ StepReceiver::StepReceiver(const Mesh& mesh, int steps_in_flight) : mesh_(mesh) 
 }
 
 std::optional<Step> StepReceiver::poll() {
+  const std::optional<std::vector<std::byte>> message = poll_bytes();
+  if (!message) return std::nullopt;
+  return Step::decode(*message, mesh_.stage, mesh_.shape.pp);
+}
+
+std::optional<std::vector<std::byte>> StepReceiver::poll_bytes() {
   if (large_) {
     if (!large_->done()) return std::nullopt;
     ensure(large_->received_bytes() == message_.size(), "a large step of another length than announced");
     large_.reset();
-    return decode_message();
+    return std::exchange(message_, {});
   }
   while (ring_.front().request.done()) {
     Slot slot = std::move(ring_.front());
@@ -78,14 +101,9 @@ std::optional<Step> StepReceiver::poll() {
     slot.request = mesh_.job.receive(slot.bytes, 0, tags::kStep);
     ring_.push_back(std::move(slot));
     if (large_) return std::nullopt;
-    if (whole) return decode_message();
+    if (whole) return std::exchange(message_, {});
   }
   return std::nullopt;
-}
-
-Step StepReceiver::decode_message() {
-  const std::vector<std::byte> message = std::exchange(message_, {});
-  return Step::decode(message, mesh_.stage, mesh_.shape.pp);
 }
 
 bool StepReceiver::take_fragment(std::span<const std::byte> fragment) {
@@ -110,19 +128,22 @@ bool StepReceiver::take_fragment(std::span<const std::byte> fragment) {
 
 void ReportCollector::expect(const Step& step, std::vector<StateDigest> expected) {
   const int ranks = group_.shape.ranks();
+  const std::size_t most = Report::max_bytes(step.logit_rows(), step.encoded_rows(), step.encoded_values());
+  const std::size_t others = Report::max_bytes(0);
   Pending& pending = pending_.emplace_back();
   pending.step = step.id;
   pending.expected = std::move(expected);
-  pending.buffers.resize(ranks);
+  pending.bytes.resize(most + others * static_cast<std::size_t>(ranks - 1));
   pending.requests.resize(ranks);
   pending.reports.resize(ranks);
+  std::span<std::byte> left = pending.bytes;
   for (int rank = 0; rank < ranks; ++rank) {
+    const std::span<std::byte> buffer = left.first(rank == group_.sampler() ? most : others);
+    left = left.subspan(buffer.size());
+    pending.buffers.push_back(buffer);
     if (is_own(rank)) continue;
-    const bool samples = rank == group_.sampler();
-    pending.buffers[rank].resize(samples
-                                     ? Report::max_bytes(step.logit_rows(), step.encoded_rows(), step.encoded_values())
-                                     : Report::max_bytes(0));
-    pending.requests[rank] = job_.receive(pending.buffers[rank], group_.job_rank(rank), tags::kReport);
+    pending.awaited.push_back(rank);
+    pending.requests[rank] = job_.receive(buffer, group_.job_rank(rank), tags::kReport);
   }
 }
 
@@ -141,21 +162,24 @@ void ReportCollector::put_own(Report report) {
   ensure(false, "a report of a step that was not expected");
 }
 
+// Tests the receive of one rank that has not reported, another one each time, and goes on while there are reports: a
+// test lets MPI look at all of its messages, which takes as long as everything else here.
 std::optional<std::vector<Report>> ReportCollector::poll() {
   if (pending_.empty()) return std::nullopt;
   Pending& oldest = pending_.front();
-  bool complete = true;
-  for (int rank = 0; rank < group_.shape.ranks(); ++rank) {
-    std::optional<Report>& report = oldest.reports[rank];
-    if (!report && !is_own(rank) && oldest.requests[rank].done()) {
-      report = Report::decode(std::span(oldest.buffers[rank]).first(oldest.requests[rank].received_bytes()));
-      check(oldest, rank);
+  while (!oldest.awaited.empty()) {
+    const int rank = oldest.awaited.front();
+    oldest.awaited.pop_front();
+    if (!oldest.requests[rank].done()) {
+      oldest.awaited.push_back(rank);
+      return std::nullopt;
     }
-    complete &= report.has_value();
+    oldest.reports[rank] = Report::decode(oldest.buffers[rank].first(oldest.requests[rank].received_bytes()));
+    check(oldest, rank);
   }
-  if (!complete) return std::nullopt;
+  if (!oldest.reports.front()) return std::nullopt;  // rank 0's own
   std::vector<Report> reports;
-  for (auto& report : oldest.reports) reports.push_back(std::move(*report));
+  for (std::optional<Report>& report : oldest.reports) reports.push_back(std::move(*report));
   pending_.pop_front();
   return reports;
 }

@@ -1,6 +1,7 @@
 #include "computron/sched/admitted_sequences.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace computron {
@@ -37,7 +38,7 @@ bool AdmittedSequences::Older::operator()(const Handle& a, const Handle& b) cons
 
 // --- Coming and going -------------------------------------------------------------------------------------------
 
-void AdmittedSequences::admit(Sequence sequence) {
+void AdmittedSequences::admit(Sequence&& sequence) {
   std::list<Member>& preempted = list_of(State::kPreempted);  // for a moment: run() moves it on
   preempted.emplace_front(std::move(sequence));
   run(preempted.begin());
@@ -128,13 +129,15 @@ std::vector<AdmittedSequences::Handle> AdmittedSequences::in_state(State state) 
   return members;
 }
 
-// To the list's end, but prefill and preempted ones by age.
+// To the list's end, but prefill and preempted ones by age: almost always the youngest.
 void AdmittedSequences::move(Handle member, State state) {
   std::list<Member>&from = list_of(member->state_), &to = list_of(state);
   auto place = to.end();
-  if (state == State::kPrefill || state == State::kPreempted) {
-    place = to.begin();
-    while (place != to.end() && (place == member || Older{}(place, member))) ++place;
+  const bool by_age = state == State::kPrefill || state == State::kPreempted;
+  while (by_age && place != to.begin()) {
+    const auto before = std::prev(place);
+    if (before != member && !Older{}(member, before)) break;
+    place = before;
   }
   to.splice(place, from, member);
   member->state_ = state;

@@ -28,6 +28,18 @@ double Prefetcher::wait_s(ModelId model, double now_s) const {
   return longest_s;
 }
 
+double Prefetcher::wait_behind_s(ModelId model, const std::set<ModelId>& others, double now_s) const {
+  if (!state_.misses_pages(model)) return wait_s(model, now_s);
+  double longest_s = 0;
+  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
+    std::size_t missing = state_.pools[stage].missing_bytes(model);
+    for (const ModelId other : others) missing += other == model ? 0 : state_.pools[stage].missing_bytes(other);
+    const double busy_s = std::max(links_[stage].free_s - now_s, 0.0);
+    longest_s = std::max(longest_s, busy_s + state_.costs.transfer_s(stage, missing));
+  }
+  return longest_s;
+}
+
 bool Prefetcher::is_ready(ModelId model, double now_s) const {
   for (const StagePool& pool : state_.pools) {
     if (pool.missing_pages(model) > 0 || pool.offloaded(model)) return false;

@@ -51,11 +51,17 @@ Completion refusal(const Request& request, std::string message) {
           .finished_s = request.arrival_s};
 }
 
-// On all stages: tokens are hashed once.
-void extend(SchedulerState& state, ModelId model, const SequenceChunk& chunk) {
+// On all stages: tokens are hashed once, and beforehand where that is worth it.
+void extend(SchedulerState& state, const Step& step) {
+  const bool hash = state.stages() > 1 || std::cmp_greater(step.rows(), 2 * step.chunks.size());
   std::vector<std::uint64_t> histories;
-  if (state.stages() > 1) histories = state.pools.front().state().histories(model, chunk);
-  for (StagePool& pool : state.pools) pool.state().extend(model, chunk, histories);
+  if (hash) histories = state.pools.front().state().histories(step.model, step.chunks);
+  std::span<const std::uint64_t> left = histories;
+  for (const SequenceChunk& chunk : step.chunks) {
+    const std::size_t tokens = hash ? chunk.tokens.size() : 0;
+    for (StagePool& pool : state.pools) pool.state().extend(step.model, chunk, left.first(tokens));
+    left = left.subspan(tokens);
+  }
 }
 
 // Fetches of the one before count as a new swap from now on.
@@ -221,7 +227,7 @@ std::optional<PlannedStep> Scheduler::plan_fetch_step(double now_s) {
 PlannedStep Scheduler::seal(PlannedStep planned) {
   planned.step.closed = std::exchange(state_->closed, {});
   planned.swaps = prefetcher_.take_swaps();
-  for (const SequenceChunk& chunk : planned.step.chunks) extend(*state_, planned.step.model, chunk);
+  extend(*state_, planned.step);
   for (StagePool& pool : state_->pools) {
     planned.step.stages.push_back(pool.take_plan());
     planned.expected.push_back(pool.state().digest_after(planned.step));

@@ -44,8 +44,22 @@ void WaitingQueue::push(Request request) {
 Request WaitingQueue::pop() {
   Request request = std::move(requests_.front());
   requests_.pop_front();
+  load_soon_wanted();
   count_out(request);
   return request;
+}
+
+// Requests that have waited long are in no cache of the processor, and a batch pops many in a row: those behind the
+// next one are loaded while that is dealt with.
+void WaitingQueue::load_soon_wanted() const {
+  constexpr std::size_t kLine = 64;  // bytes
+  if (requests_.size() <= 2) return;
+  const auto* const soon = reinterpret_cast<const std::byte*>(&requests_[2]);
+  for (std::size_t at = 0; at < sizeof(Request); at += kLine) __builtin_prefetch(soon + at);
+  const std::vector<TokenId>& next = requests_[1].prompt;
+  for (std::size_t at = 0; at < std::min(next.size() * sizeof(TokenId), 4 * kLine); at += kLine) {
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(next.data()) + at);
+  }
 }
 
 // Lines that stay are taken out and put in again: they are few.

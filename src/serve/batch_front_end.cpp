@@ -10,9 +10,14 @@
 namespace computron {
 namespace {
 
+constexpr int kLinesAtOnce = 4096;        // read by one call where there is no room: some 2 ms
 constexpr std::size_t kPastSeconds = 10;  // that rates are over
 // A launcher hands a signal to every rank: what follows the first within this time asks for the same.
 constexpr double kSameRequest_s = 0.5;
+
+std::vector<int> priorities_of(const BatchOptions& options, std::size_t models) {
+  return options.priorities.empty() ? std::vector<int>(models, 0) : options.priorities;
+}
 
 }  // namespace
 
@@ -24,14 +29,15 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
       models_(std::move(models)),
       start_s_(start_s),
       options_(options),
+      deferred_(reader.rereader(), priorities_of(options, models_.size()), options.ahead),
       progress_line_(options.show_progress, start_s),
       queues_(models_.size()),
       status_writer_(options.status_file) {}
 
 bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
   if (closed_) return false;
-  bool took = false;
-  while (room(dispatcher)) {
+  bool took = take_deferred(dispatcher, now);
+  for (int lines = 0; may_read(dispatcher) && (lines < kLinesAtOnce || !dispatcher.is_full()); ++lines) {
     std::optional<IncomingRequest> incoming = reader_.poll();
     if (!incoming) break;
     take(std::move(*incoming), dispatcher, now);
@@ -39,6 +45,7 @@ bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
   }
   if (took || !reader_.finished()) return took;
   const bool ends = note_input_end(dispatcher);
+  if (!deferred_.empty()) return ends;
   if (!suspects_.empty()) return take_suspect(dispatcher, now) || ends;
   dispatcher.close_input();
   return closed_ = true;
@@ -54,13 +61,33 @@ bool BatchFrontEnd::note_input_end(Dispatcher& dispatcher) {
 }
 
 std::string BatchFrontEnd::unfinished() const {
-  return fmt::format("{} lines have no result, {} more wait to run alone behind them, the input {}",
-                     unfinished_lines_.size(), suspects_.size(), reader_.finished() ? "has ended" : "is open");
+  return fmt::format(
+      "{} lines have no result, {} more wait to run alone behind them, {} for room in the scheduler, the input {}",
+      unfinished_lines_.size(), suspects_.size(), deferred_.size(), reader_.finished() ? "has ended" : "is open");
 }
 
-bool BatchFrontEnd::room(const Dispatcher& dispatcher) { return !dispatcher.is_full() && writer_.has_room(); }
+bool BatchFrontEnd::may_read(const Dispatcher& dispatcher) {
+  return writer_.has_room() && (deferred_.possible() || !dispatcher.is_full());
+}
 
-// A line that is no request has its result at once.
+// What has been read again, which may prove to be no request any more; and what to read again next.
+bool BatchFrontEnd::take_deferred(Dispatcher& dispatcher, double now) {
+  bool took = false;
+  while (std::optional<DeferredInput::Line> line = deferred_.poll()) {
+    --queues_[line->model].waiting;
+    if (const auto* failure = std::get_if<RequestFailure>(&line->incoming.content)) {
+      fail(line->incoming, *failure);
+      if (line->ahead) deferred_.begun(line->model);
+    } else {
+      submit(std::move(line->incoming), line->arrival_s, line->ahead, dispatcher);
+    }
+    took = true;
+  }
+  if (writer_.has_room()) deferred_.ask(dispatcher, now);
+  return took;
+}
+
+// A line that is no request has its result at once. One that is waits its turn behind those that were deferred.
 void BatchFrontEnd::take(IncomingRequest incoming, Dispatcher& dispatcher, double now) {
   writer_.note_line(incoming.line, incoming.key);
   if (const auto* failure = std::get_if<RequestFailure>(&incoming.content)) return fail(incoming, *failure);
@@ -71,7 +98,18 @@ void BatchFrontEnd::take(IncomingRequest incoming, Dispatcher& dispatcher, doubl
     suspects_.push_back(std::move(incoming));
     return;
   }
-  submit(std::move(incoming), dispatcher, now);
+  const double arrival_s = arrival_of(incoming, now);
+  if (deferred_.empty() && !dispatcher.is_full()) {
+    submit(std::move(incoming), arrival_s, /*ahead=*/false, dispatcher);
+    return;
+  }
+  ++queues_[std::get<RequestParts>(incoming.content).front().model].waiting;
+  deferred_.defer(incoming, arrival_s);
+}
+
+double BatchFrontEnd::arrival_of(const IncomingRequest& incoming, double now) const {
+  if (options_.replay) return std::get<RequestParts>(incoming.content).front().arrival_s;
+  return options_.live ? now : 0;
 }
 
 void BatchFrontEnd::fail(const IncomingRequest& incoming, const RequestFailure& failure) {
@@ -85,21 +123,24 @@ bool BatchFrontEnd::take_suspect(Dispatcher& dispatcher, double now) {
   IncomingRequest incoming = std::move(suspects_.front());
   suspects_.pop_front();
   alone_ = true;
-  submit(std::move(incoming), dispatcher, now);
+  const double arrival_s = arrival_of(incoming, now);
+  submit(std::move(incoming), arrival_s, /*ahead=*/false, dispatcher);
   return true;
 }
 
-void BatchFrontEnd::submit(IncomingRequest incoming, Dispatcher& dispatcher, double now) {
+// `ahead`: as in UnfinishedLine.
+void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, bool ahead, Dispatcher& dispatcher) {
   const RequestId line = incoming.line;
   const std::size_t count = std::get<RequestParts>(incoming.content).size();
   UnfinishedLine& unfinished =
       unfinished_lines_.emplace(line, UnfinishedLine{std::move(incoming), std::vector<Completion>(count), count})
           .first->second;
   RequestParts& parts = std::get<RequestParts>(unfinished.incoming.content);
+  unfinished.ahead = ahead;
   unfinished.model = parts.front().model;
   ++queues_[unfinished.model].waiting;
   for (Request& request : parts) {
-    if (!options_.replay) request.arrival_s = options_.live ? now : 0;
+    request.arrival_s = arrival_s;
     dispatcher.submit(std::move(request));
   }
 }
@@ -112,11 +153,20 @@ void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*no
     Completion& part = unfinished->second.parts[completion.part];
     part = std::move(completion);
     if (--unfinished->second.missing > 0) continue;
-    QueueDepth& queue = queues_[unfinished->second.model];
-    --(unfinished->second.begun ? queue.running : queue.waiting);
+    if (unfinished->second.begun) {
+      --queues_[unfinished->second.model].running;
+    } else {
+      leave_queue(unfinished->second);
+    }
     put_result(unfinished->second);
     unfinished_lines_.erase(unfinished);
   }
+}
+
+// One that has begun, or has ended before it did.
+void BatchFrontEnd::leave_queue(const UnfinishedLine& line) {
+  --queues_[line.model].waiting;
+  if (line.ahead) deferred_.begun(line.model);
 }
 
 void BatchFrontEnd::put_result(const UnfinishedLine& line) {
@@ -134,7 +184,7 @@ Ticket BatchFrontEnd::begin(const std::vector<RequestId>& requests) {
     if (unfinished == unfinished_lines_.end()) continue;
     latest = std::max(latest, unfinished->second.noted_by);
     if (std::exchange(unfinished->second.begun, true)) continue;
-    --queues_[unfinished->second.model].waiting;
+    leave_queue(unfinished->second);
     ++queues_[unfinished->second.model].running;
     begun.push_back(line);
   }

@@ -14,8 +14,11 @@ namespace computron {
 
 namespace {
 
-constexpr double kDecideFor_s = 100e-6;  // in a row, before rank 0 goes back to what it computes
+// In a row, before rank 0 goes back to what it computes.
+constexpr double kDecideFor_s = 100e-6;
+constexpr double kCollectFor_s = 100e-6;
 constexpr double kBetweenLooks_s = 0.01;
+constexpr double kBetweenShows_s = 0.001;
 
 std::vector<int> group_of_rank(const Mesh& mesh) {
   std::vector<int> groups;
@@ -30,7 +33,6 @@ Engine::Engine(Job& job, Dispatcher& dispatcher, FrontEnd& front_end, Metrics& m
     : job_(job),
       dispatcher_(dispatcher),
       front_end_(front_end),
-      metrics_(metrics),
       start_s_(start_s),
       activity_(job.mesh().groups.size()),
       stalls_(job.mesh().groups.size(), false),
@@ -38,7 +40,8 @@ Engine::Engine(Job& job, Dispatcher& dispatcher, FrontEnd& front_end, Metrics& m
       stops_(job.mesh()),
       drain_(drain) {
   for (const RankGroup& group : job.mesh().groups) {
-    groups_.emplace_back(job, group, dispatcher.scheduler(static_cast<std::size_t>(group.index)), metrics);
+    groups_.emplace_back(job.mesh().job, group, /*names_group=*/job.mesh().groups.size() > 1,
+                         dispatcher.scheduler(static_cast<std::size_t>(group.index)), metrics);
   }
   heartbeat_.form_groups(group_of_rank(job.mesh()));
 }
@@ -83,8 +86,15 @@ bool Engine::poll() {
   bool progressed = take_reports();
   progressed |= dispatch();
   progressed |= send_held();
-  front_end_.show(activity(), now());
+  show();
   return progressed;
+}
+
+// A look at every group: not at every poll.
+void Engine::show() {
+  if (now() < show_s_) return;
+  show_s_ = now() + kBetweenShows_s;
+  front_end_.show(activity(), now());
 }
 
 // No step is sent once somebody has asked to stop. Steps on their way are the other ranks' as well: they end in order,
@@ -124,10 +134,16 @@ void Engine::leave(bool in_order) {
 
 bool Engine::take_input() { return !stopping_ && front_end_.take_input(dispatcher_, now()); }
 
+// The receives of every rank of a group are tested: of many groups that takes longer than this rank's own pass should
+// wait for.
 bool Engine::take_reports() {
   bool took = false;
-  for (GroupEngine& group : groups_) {
+  const double until_s = now() + kCollectFor_s;
+  for (std::size_t looked_at = 0; looked_at < groups_.size(); ++looked_at) {
+    GroupEngine& group = groups_[next_group_];
+    next_group_ = (next_group_ + 1) % groups_.size();
     while (take_reports(group)) took = true;
+    if (now() > until_s) break;
   }
   return took;
 }
@@ -243,8 +259,8 @@ bool Engine::owes_a_step(const GroupEngine& group) const {
   const bool open = front_end_.input_open();
   const bool waits_for_input = dispatcher_.waits_for_input();
   if (scheduler_of(group).has_work(now())) return !open || !waits_for_input;
-  // Nobody has anything to do, nothing is to come, and yet it is not over.
-  return !open && dispatcher_.waiting() == 0 && !any_in_flight() && !dispatcher_.has_work(now());
+  // Nobody has anything to do, nothing is to come, and yet it is not over: said once, of the first group.
+  return group.index() == 0 && !open && dispatcher_.waiting() == 0 && !any_in_flight() && !dispatcher_.has_work(now());
 }
 
 std::string Engine::what_it_waits_for(const GroupEngine& group) const {

@@ -7,15 +7,15 @@
 
 namespace computron {
 
-GroupEngine::GroupEngine(Job& job, const RankGroup& group, const Scheduler& scheduler, Metrics& metrics)
-    : job_(job),
-      group_(group),
+GroupEngine::GroupEngine(const Communicator& job, const RankGroup& group, bool names_group, const Scheduler& scheduler,
+                         Metrics& metrics)
+    : group_(group),
       scheduler_(scheduler),
       metrics_(metrics),
-      sender_(job.mesh().job, group),
-      collector_(job.mesh().job, group, /*names_group=*/job.mesh().groups.size() > 1),
+      sender_(job, group),
+      collector_(job, group, names_group),
       times_(static_cast<std::size_t>(group.shape.ranks())) {
-  const std::size_t models = job.models().in_group(group.index).size();
+  const std::size_t models = scheduler.costs().models();
   shard_bytes_.assign(models, std::vector<std::uint64_t>(static_cast<std::size_t>(group.shape.pp), 0));
   for (RankTimes& rank : times_) {
     rank.busy_by_model.assign(models, 0);
@@ -93,7 +93,8 @@ void GroupEngine::note_copies(int rank, const Step& step) {
   const auto stage = static_cast<std::size_t>(group_.shape.stage_of(rank));
   std::deque<Copy>& copies = times_[static_cast<std::size_t>(rank)].copies;
   for (const CacheChange& change : step.stages[stage].caches) {
-    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * job_.plan().page_bytes});
+    const std::size_t frame_bytes = scheduler_.layout(change.model, stage).page_bytes;
+    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * frame_bytes});
   }
   for (const Fetch& fetch : step.stages[stage].fetches) {
     copies.push_back({fetch.model, scheduler_.layout(fetch.model, stage).used_bytes[fetch.page]});

@@ -131,6 +131,7 @@ void Job::make_executor() {
                                 .max_rows = plan_.max_batch_tokens,
                                 .steps_in_flight = group_plan().steps_in_flight,
                                 .verify_swap = plan_.verify_swap,
+                                .wrap_pages = hooks_.page_wrapper(progress()),
                                 .trace = trace_.get()};
   const TransportKind kind = plan_.transport_kind;
   if (mesh_.schedules() && kind != TransportKind::kHost && mesh_.job.size() > 1) {
@@ -160,6 +161,7 @@ SchedulerOptions Job::scheduler_options(int group) const {
                            .steps_in_flight = plan.steps_in_flight,
                            .prefix_caching = options_.share_prefixes};
   if (options_.link_gb_per_s > 0) options.costs.link_bytes_per_s = 1e9 * options_.link_gb_per_s;
+  hooks_.schedule(options);
   return options;
 }
 

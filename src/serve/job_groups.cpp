@@ -56,11 +56,6 @@ void check_ranks(const std::vector<JobGroup>& groups, int ranks) {
   throw ConfigError(fmt::format("{} needs {} ranks, but the job has {}", text_of(groups), needed, ranks));
 }
 
-std::vector<int> layers_of(const JobGroup& group, ModelId model) {
-  const auto layers = group.layers.find(model);
-  return layers == group.layers.end() ? std::vector<int>() : layers->second;
-}
-
 void check_replicas(const JobOptions& options, const std::vector<JobGroup>& groups, ModelId model) {
   const JobGroup* first = nullptr;
   const auto refuse = [&](const JobGroup& other, const std::string& how) {
@@ -76,7 +71,7 @@ void check_replicas(const JobOptions& options, const std::vector<JobGroup>& grou
     if (first->shape.tp != group.shape.tp) {
       refuse(group, fmt::format("tp {} and tp {}", first->shape.tp, group.shape.tp));
     }
-    const bool same_stages = first->shape.pp == group.shape.pp && layers_of(*first, model) == layers_of(group, model);
+    const bool same_stages = first->shape.pp == group.shape.pp && first->layers_of(model) == group.layers_of(model);
     if (!same_stages && depends_on_stages(options)) refuse(group, "different stages, on GPUs");
   }
   if (first == nullptr)
@@ -84,6 +79,11 @@ void check_replicas(const JobOptions& options, const std::vector<JobGroup>& grou
 }
 
 }  // namespace
+
+std::vector<int> JobGroup::layers_of(ModelId model) const {
+  const auto found = layers.find(model);
+  return found == layers.end() ? std::vector<int>() : found->second;
+}
 
 MeshShape shape_of_one(const JobOptions& options, int ranks) {
   const int pp = options.pp > 0 ? options.pp : options.tp > 0 ? std::max(1, ranks / options.tp) : 1;

@@ -13,6 +13,12 @@ namespace computron {
 namespace {
 
 const std::string kCheckpointOf = "checkpoint of model ";
+const std::string kPageSize = "--page-size";
+
+// One that the program chooses follows from the models and their meshes, which are settings themselves.
+std::string page_size_of(const JobOptions& job) {
+  return job.page_bytes == 0 ? "automatic" : fmt::format("{} bytes", job.page_bytes);
+}
 
 // Of what the file holds, wherever it lies.
 std::string digest_of(CheckpointIndex index) {
@@ -24,9 +30,7 @@ void add_mesh(const JobOptions& job, ModelId model, const std::string& id, const
   if (!job.reproducible) settings.emplace_back(fmt::format("tp of model {}", id), fmt::format("{}", group.shape.tp));
   if (!depends_on_stages(job)) return;
   std::string stages = fmt::format("{}", group.shape.pp);
-  if (const auto layers = group.layers.find(model); layers != group.layers.end()) {
-    for (const int count : layers->second) stages += fmt::format(", {} layers", count);
-  }
+  for (const int count : group.layers_of(model)) stages += fmt::format(", {} layers", count);
   settings.emplace_back(fmt::format("pp of model {}", id), std::move(stages));
 }
 
@@ -43,10 +47,13 @@ Settings job_settings(const JobOptions& options, const std::vector<CheckpointInd
         std::ranges::find_if(groups, [m](const JobGroup& g) { return std::ranges::binary_search(g.models, m); });
     add_mesh(options, m, options.models[m].id, *group, settings);
   }
+  if (depends_on_stages(options)) settings.emplace_back(kPageSize, page_size_of(options));
   return settings;
 }
 
 Settings upgraded(const JobOptions& now, Settings before) {
+  const bool names_page_size = std::ranges::any_of(before, [](const auto& one) { return one.first == kPageSize; });
+  if (depends_on_stages(now) && !names_page_size) before.emplace_back(kPageSize, page_size_of(now));
   JobOptions job = now;
   job.tp = job.pp = job.groups = 0;
   job.placement.clear();

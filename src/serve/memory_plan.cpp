@@ -5,28 +5,19 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <set>
 #include <span>
 
 #include "computron/base/size.h"
+#include "computron/comm/gather.h"
 #include "computron/model/transformer.h"
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
 
 namespace computron {
 namespace {
-
-// Everybody's `need`, by rank of `group`.
-std::vector<MemoryNeed> gather(const Communicator& group, const MemoryNeed& need) {
-  std::vector<MemoryNeed> needs;
-  for (const std::vector<std::byte>& bytes : group.all_gather(std::as_bytes(std::span(&need, 1)))) {
-    std::memcpy(&needs.emplace_back(), bytes.data(), sizeof need);
-  }
-  return needs;
-}
 
 // Collective: how many pages of so many bytes every rank of `group` can have.
 int pages_on_all(const Communicator& group, std::size_t bytes, std::size_t page_bytes) {
@@ -58,10 +49,8 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
 
 // Collective: every group's, from its first rank.
 void MemoryPlan::gather_groups(const Mesh& mesh) {
-  const std::vector<std::vector<std::byte>> all = mesh.job.all_gather(std::as_bytes(std::span(&own_, 1)));
-  for (const RankGroup& group : mesh.groups) {
-    std::memcpy(&groups_.emplace_back(), all[static_cast<std::size_t>(group.first_rank)].data(), sizeof own_);
-  }
+  const std::vector<GroupMemory> all = gather(mesh.job, own_);
+  for (const RankGroup& group : mesh.groups) groups_.push_back(all[static_cast<std::size_t>(group.first_rank)]);
 }
 
 // What does not depend on the pool.

@@ -167,7 +167,10 @@ void merge(SwapMetrics& to, const SwapMetrics& from, Together together) {
     to.exposed_s = std::max(to.exposed_s, from.exposed_s);
     return;
   }
-  if (together == Together::kSideBySide) to.largest_shard_bytes = 0, to.busy_s = 0;
+  if (together == Together::kSideBySide) {
+    to.largest_shard_bytes = 0;
+    to.busy_s = 0;
+  }
   to.largest_shard_bytes += from.largest_shard_bytes;
   to.busy_s += from.busy_s;
   join(to.exposed_s, from.exposed_s, together);
@@ -257,19 +260,17 @@ Metrics::Metrics(std::vector<std::string> model_ids, std::vector<MetricsGroup> g
   }
 }
 
-const ModelMetrics* Metrics::Group::find(ModelId job_model) const {
+std::optional<ModelId> Metrics::Group::local(ModelId job_model) const {
   const auto found = std::ranges::lower_bound(of.models, job_model);
-  return found != of.models.end() && *found == job_model ? &models[found - of.models.begin()] : nullptr;
-}
-
-ModelMetrics* Metrics::Group::find(ModelId job_model) {
-  return const_cast<ModelMetrics*>(std::as_const(*this).find(job_model));
+  if (found == of.models.end() || *found != job_model) return std::nullopt;
+  return static_cast<ModelId>(found - of.models.begin());
 }
 
 void Metrics::add(std::span<const Completion> parts) {
-  ModelMetrics* const found = groups_.at(parts.front().group).find(parts.front().model);
-  ensure(found != nullptr, "a completion of a model that its group has not");
-  ModelMetrics& metrics = *found;
+  Group& group = groups_.at(parts.front().group);
+  const std::optional<ModelId> local = group.local(parts.front().model);
+  ensure(local.has_value(), "a completion of a model that its group does not have");
+  ModelMetrics& metrics = group.models[*local];
   if (std::any_of(parts.begin(), parts.end(), [](const Completion& part) { return !part.error_code.empty(); })) {
     ++metrics.requests_failed;
     return;
@@ -300,8 +301,8 @@ std::uint64_t Metrics::finished() const {
 std::uint64_t Metrics::finished(ModelId job_model) const {
   std::uint64_t count = 0;
   for (const Group& group : groups_) {
-    const ModelMetrics* const metrics = group.find(job_model);
-    if (metrics != nullptr) count += metrics->requests_ok + metrics->requests_failed;
+    const std::optional<ModelId> local = group.local(job_model);
+    if (local) count += group.models[*local].requests_ok + group.models[*local].requests_failed;
   }
   return count;
 }
@@ -323,8 +324,8 @@ ModelMetrics Metrics::merged(bool with_times) const {
 ModelMetrics Metrics::merged(ModelId job_model) const {
   ModelMetrics all;
   for (const Group& group : groups_) {
-    const ModelMetrics* const metrics = group.find(job_model);
-    if (metrics != nullptr) merge(all, *metrics, /*with_times=*/true, Together::kSideBySide);
+    const std::optional<ModelId> local = group.local(job_model);
+    if (local) merge(all, group.models[*local], /*with_times=*/true, Together::kSideBySide);
   }
   return all;
 }

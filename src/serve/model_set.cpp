@@ -114,9 +114,7 @@ void ModelSet::make_layouts(const JobOptions& options, const std::vector<JobGrou
   for (const JobGroup& group : groups) {
     std::vector<Cut>& of_group = cuts.emplace_back();
     for (const ModelId m : group.models) {
-      const auto layers = group.layers.find(m);
-      const Cut& cut = of_group.emplace_back(m, group.shape.tp, group.shape.pp,
-                                             layers == group.layers.end() ? std::vector<int>() : layers->second);
+      const Cut& cut = of_group.emplace_back(m, group.shape.tp, group.shape.pp, group.layers_of(m));
       if (plans.contains(cut)) continue;
       for (const ShardPlan& plan : plans[cut] = make_plans(m, group, options.reproducible)) {
         largest_block =
@@ -142,8 +140,7 @@ void ModelSet::make_layouts(const JobOptions& options, const std::vector<JobGrou
 
 // [stage]
 std::vector<ShardPlan> ModelSet::make_plans(ModelId model, const JobGroup& group, bool reproducible) const {
-  const auto layers = group.layers.find(model);
-  const std::span<const int> stage_layers = layers == group.layers.end() ? std::span<const int>() : layers->second;
+  const std::vector<int> stage_layers = group.layers_of(model);
   std::vector<ShardPlan> plans;
   try {
     check_message_size(models_[model].config, group.shape);

@@ -5,10 +5,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
 #include "computron/comm/agreed.h"
+#include "computron/comm/gather.h"
 #include "computron/serve/preflight.h"
 
 namespace computron {
@@ -19,11 +19,7 @@ int cores_of(const Communicator& node) {
   cpu_set_t mine, all;
   CPU_ZERO(&all);
   if (sched_getaffinity(0, sizeof mine, &mine) != 0) CPU_ZERO(&mine);  // the others still wait for this rank's part
-  for (const std::vector<std::byte>& bytes : node.all_gather(std::as_bytes(std::span(&mine, 1)))) {
-    cpu_set_t one;
-    std::memcpy(&one, bytes.data(), sizeof one);
-    CPU_OR(&all, &all, &one);
-  }
+  for (const cpu_set_t& one : gather(node, mine)) CPU_OR(&all, &all, &one);
   return std::max(1, CPU_COUNT(&all));
 }
 

@@ -54,7 +54,7 @@ void LineSplitter::append(std::string_view part) {
 
 bool LineSplitter::finish_line() {
   if (line_.ends_with('\r')) line_.pop_back();
-  InputLine line{.number = line_number_, .text = line_, .bytes = line_bytes_};
+  InputLine line{.number = line_number_, .begin = line_begin_, .text = line_, .bytes = line_bytes_};
   line.too_long = scanner_ || line_.size() > max_line_bytes_;
   if (line.too_long) {
     if (!scanner_) {
@@ -70,6 +70,7 @@ bool LineSplitter::finish_line() {
   const bool wanted = (!line.too_long && is_blank(line_, line_number_)) || deliver_(line);
   ++line_number_;
   line_.clear();
+  line_begin_ += line_bytes_ + 1;
   line_bytes_ = 0;
   scanner_.reset();
   return wanted;

@@ -4,7 +4,11 @@
 //                                        (1) attempts, by a bit
 //   --inject-mismatch RANK:NAME          that rank tells another value of everything it compares whose name begins so
 //   --inject-divergence RANK:STEP:FIELD  that rank reports another digest of its state from that step on
+//   --inject-late-notes S                notes of what begins are down only so many seconds after they were asked for
+//   --inject-max-waiting N               so many requests wait in the schedulers, and the other lines are deferred
 //   --inject-crash LINE                  the process ends when a step has computed on the request of that line
+//   --inject-gflops RATE                 every rank computes as slowly as a processor of so many 10^9 operations a
+//                                        second
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,51 +22,17 @@
 #include "computron/base/digest.h"
 #include "computron/base/time.h"
 #include "src/apps/program.h"
+#include "tests/support/emulated_processor.h"
 #include "tests/support/flip_bit.h"
 
 namespace computron::test {
 namespace {
 
-// A front end whose process is killed once a step has computed on request `crash`.
-class CrashingFrontEnd : public FrontEnd {
+// A front end that is another's in all that it does not override.
+class AroundFrontEnd : public FrontEnd {
  public:
   // Borrows `front_end`.
-  CrashingFrontEnd(FrontEnd& front_end, RequestId crash) : front_end_(front_end), crash_(crash) {}
-
-  bool take_input(Dispatcher& dispatcher, double now) override { return front_end_.take_input(dispatcher, now); }
-  bool input_open() const override { return front_end_.input_open(); }
-  std::string unfinished() const override { return front_end_.unfinished(); }
-  void put_results(std::vector<Completion> completions, double now) override {
-    front_end_.put_results(std::move(completions), now);
-  }
-  // As if the request's own step had done it, which waits for the note: a step before it may be the one that is done.
-  void step_done(const std::vector<Report>& reports, double now) override {
-    front_end_.step_done(reports, now);
-    if (begun_ && front_end_.noted(*begun_)) std::raise(SIGKILL);
-  }
-  void show(const Activity& activity, double now) override { front_end_.show(activity, now); }
-  Ticket begin(const std::vector<RequestId>& requests) override {
-    const Ticket ticket = front_end_.begin(requests);
-    const bool begins = std::find(requests.begin(), requests.end(), crash_) != requests.end();
-    if (begins && !begun_) begun_ = ticket;
-    return ticket;
-  }
-  bool noted(Ticket ticket) override { return front_end_.noted(ticket); }
-  void check() override { front_end_.check(); }
-  void finish(double now) override { front_end_.finish(now); }
-  void stop(bool in_order, double now) override { front_end_.stop(in_order, now); }
-
- private:
-  FrontEnd& front_end_;
-  RequestId crash_;
-  std::optional<Ticket> begun_;
-};
-
-// A front end whose notes are said to be down only `late_s` after they were asked for.
-class LateFrontEnd : public FrontEnd {
- public:
-  // Borrows `front_end`.
-  LateFrontEnd(FrontEnd& front_end, double late_s) : front_end_(front_end), late_s_(late_s) {}
+  explicit AroundFrontEnd(FrontEnd& front_end) : front_end_(front_end) {}
 
   bool take_input(Dispatcher& dispatcher, double now) override { return front_end_.take_input(dispatcher, now); }
   bool input_open() const override { return front_end_.input_open(); }
@@ -72,21 +42,54 @@ class LateFrontEnd : public FrontEnd {
   }
   void step_done(const std::vector<Report>& reports, double now) override { front_end_.step_done(reports, now); }
   void show(const Activity& activity, double now) override { front_end_.show(activity, now); }
-  Ticket begin(const std::vector<RequestId>& requests) override {
-    const Ticket ticket = front_end_.begin(requests);
-    asked_s_.emplace(ticket, now_s());
-    return ticket;
-  }
-  bool noted(Ticket ticket) override {
-    const auto asked = asked_s_.find(ticket);
-    return front_end_.noted(ticket) && (asked == asked_s_.end() || now_s() >= asked->second + late_s_);
-  }
+  Ticket begin(const std::vector<RequestId>& requests) override { return front_end_.begin(requests); }
+  bool noted(Ticket ticket) override { return front_end_.noted(ticket); }
   void check() override { front_end_.check(); }
   void finish(double now) override { front_end_.finish(now); }
   void stop(bool in_order, double now) override { front_end_.stop(in_order, now); }
 
  private:
   FrontEnd& front_end_;
+};
+
+// A front end whose process is killed once a step has computed on request `crash`.
+class CrashingFrontEnd : public AroundFrontEnd {
+ public:
+  CrashingFrontEnd(FrontEnd& front_end, RequestId crash) : AroundFrontEnd(front_end), crash_(crash) {}
+
+  // As if the request's own step had done it, which waits for the note: a step before it may be the one that is done.
+  void step_done(const std::vector<Report>& reports, double now) override {
+    AroundFrontEnd::step_done(reports, now);
+    if (begun_ && noted(*begun_)) std::raise(SIGKILL);
+  }
+  Ticket begin(const std::vector<RequestId>& requests) override {
+    const Ticket ticket = AroundFrontEnd::begin(requests);
+    const bool begins = std::find(requests.begin(), requests.end(), crash_) != requests.end();
+    if (begins && !begun_) begun_ = ticket;
+    return ticket;
+  }
+
+ private:
+  RequestId crash_;
+  std::optional<Ticket> begun_;
+};
+
+// A front end whose notes are said to be down only `late_s` after they were asked for.
+class LateFrontEnd : public AroundFrontEnd {
+ public:
+  LateFrontEnd(FrontEnd& front_end, double late_s) : AroundFrontEnd(front_end), late_s_(late_s) {}
+
+  Ticket begin(const std::vector<RequestId>& requests) override {
+    const Ticket ticket = AroundFrontEnd::begin(requests);
+    asked_s_.emplace(ticket, now_s());
+    return ticket;
+  }
+  bool noted(Ticket ticket) override {
+    const auto asked = asked_s_.find(ticket);
+    return AroundFrontEnd::noted(ticket) && (asked == asked_s_.end() || now_s() >= asked->second + late_s_);
+  }
+
+ private:
   double late_s_;
   std::map<Ticket, double> asked_s_;
 };
@@ -104,6 +107,8 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-divergence", divergence_);
     serve.add_option("--inject-crash", crash_);
     serve.add_option("--inject-late-notes", late_notes_s_);
+    serve.add_option("--inject-max-waiting", max_waiting_);
+    serve.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
   }
 
   void compare(int rank, std::vector<RankProperty>& properties) override {
@@ -128,6 +133,16 @@ class Injections : public ServeHooks {
     };
   }
 
+  void schedule(SchedulerOptions& options) override {
+    options.max_waiting = max_waiting_.value_or(options.max_waiting);
+  }
+
+  PageSourceWrapper page_wrapper(Progress& progress) override {
+    if (gflops_ == 0) return {};
+    processor_.emplace(profile_of_rate(1e9 * gflops_), progress);
+    return processor_->wrapper();
+  }
+
   void executed(int this_rank, Report& report) override {
     if (divergence_.empty()) return;
     int rank = 0, step = 0, end = 0;
@@ -150,7 +165,9 @@ class Injections : public ServeHooks {
  private:
   std::string flip_, mismatch_, divergence_;
   std::optional<RequestId> crash_;
-  double late_notes_s_ = 0;
+  std::optional<std::size_t> max_waiting_;
+  double late_notes_s_ = 0, gflops_ = 0;
+  std::optional<EmulatedProcessor> processor_;
 };
 
 }  // namespace

@@ -69,14 +69,6 @@ std::vector<std::string> request_lines() {
   return lines;
 }
 
-std::vector<std::string> sorted_lines(const fs::path& path) {
-  std::vector<std::string> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
-}
-
 class Groups : public ::testing::Test {
  protected:
   Groups() {
@@ -179,6 +171,25 @@ TEST_F(Groups, EqualOnesByNumber) {
   }
   EXPECT_EQ(total, kRequests);
   EXPECT_EQ(last_metrics_.at("groups").at(1).at("first_rank"), 1);
+}
+
+// Emulated processors change when things happen, and nothing else. A row is 213,000 operations of the model.
+TEST_F(Groups, ComputeTheSameOnEmulatedProcessors) {
+  const std::vector<std::string> wanted = results_of(job());
+  constexpr double kLeastRow_s = 2e5 / 0.5e9;
+  for (const TestPlacement& placement : {placements()[0], placements()[2]}) {
+    ServeJob slow = swapping(placed_job(placement));
+    slow.program = injected_program();
+    slow.more = {"--link-gbps", "0.02", "--inject-gflops", "0.5", "--idle", "sleep:200"};
+    EXPECT_EQ(results_of(slow), wanted);
+    double compute_s = 0, rows = 0;  // of all groups; of a rank with the stages side by side
+    for (const nlohmann::json& group : last_metrics_.at("groups")) {
+      compute_s += group.at("steps").at("compute_s").get<double>() * group.at("pp").get<double>();
+      rows += group.at("tokens").at("prompt").get<double>() + group.at("tokens").at("generated").get<double>() -
+              2 * group.at("requests").at("ok").get<double>();  // the last token of a sequence is in no pass
+    }
+    EXPECT_GE(compute_s, rows * kLeastRow_s) << "passes ended before their time";
+  }
 }
 
 // Requests that arrive one after the other, and each half of the lines under a placement of its own.

@@ -59,6 +59,7 @@ std::vector<std::string> command_of(const ServeJob& job, const fs::path& folder,
   add("--threads", std::to_string(job.threads));
   add("--device", job.device.empty() ? on_cpu() ? "cpu" : "cuda" : job.device);
   if (!on_cpu()) command.push_back("--share-gpu");
+  if (on_emulated_gpu()) add("--idle", "sleep:50");  // whoever spins takes the core from the emulation
   add("--device-memory", job.device_memory);
   add("--page-size", job.page_size);
   add("--recorder", folder);

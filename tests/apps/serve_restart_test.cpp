@@ -26,14 +26,6 @@ const TinyModel kModel{.layers = 2, .heads = 4, .head_dim = 16, .ffn = 256, .voc
 constexpr int kRequests = 300;
 constexpr const char* kPolicies[] = {"fifo", "balanced", "throughput"};
 
-std::vector<std::string> sorted_lines(const fs::path& path) {
-  std::vector<std::string> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
-}
-
 class Restart : public ::testing::Test {
  protected:
   Restart() {
@@ -359,6 +351,29 @@ TEST_P(RestartUnder, RequestThatTakesTheJobDownIsGivenUpAndTheOthersAreServed) {
   for (int i = 0; i < kRequests; ++i) {
     if (i == 33 || i == 7 || i == 20) continue;  // it, no JSON, the duplicate
     EXPECT_EQ(finished.results.error_code(fmt::format("r{}", i)), "");
+  }
+}
+
+// Of 300 lines 20 are in the schedulers, and a few of each model ahead of the others, which are read again.
+TEST_P(RestartUnder, JobThatDefersItsLinesIsKilledAndGoesOnInOneGroupAndInTwo) {
+  ServeJob undisturbed = job_on_one_rank();
+  undisturbed.output = (folder_ / "undisturbed.jsonl").string();
+  ASSERT_EQ(serve(undisturbed, folder_).job.exit_code, 0);
+  const auto deferring = [&](int groups, const std::vector<std::string>& inject) {
+    ServeJob job = job_on_one_rank(inject);
+    job.ranks = groups;
+    job.more.insert(job.more.end(), {"--inject-max-waiting", "20", "--groups", std::to_string(groups)});
+    return job;
+  };
+  for (const int groups : {1, 2}) {
+    EXPECT_EQ(serve(deferring(groups, {"--inject-crash", "233"}), folder_).job.exit_code, 128 + SIGKILL);
+    const Served finished = serve(deferring(groups, {}), folder_);
+    EXPECT_EQ(finished.job.exit_code, 0) << finished.job.errors;
+    EXPECT_GT(finished.metrics.at("requests").at("before"), 0);
+    EXPECT_EQ(sorted_lines(output()), sorted_lines(undisturbed.output));
+    expect_only_output_is_left();
+    fs::remove(output());
+    fs::remove(output().string() + ".done");
   }
 }
 

@@ -99,7 +99,7 @@ TEST_F(FlightTest, TheMainThreadDoesTheInnermostSpan) {
     now_does("step", false, 9, 4);
   }
   now_does("", false, 9, 0);
-  EXPECT_EQ(recorder.records(), 6u);
+  EXPECT_EQ(recorder.moves(), 6u);
 }
 
 // Rank 0 takes reports of other groups, which have steps of their own, within its own pass.
@@ -139,8 +139,8 @@ TEST_F(FlightTest, AFolderThatIsNamedMustBeThereAndAnyOtherMayBeMissing) {
   unsetenv("TMPDIR");
   EXPECT_TRUE(recorder.path().empty());
   EXPECT_NE(recorder.why().find(missing), std::string::npos);
-  recorder.record(FlightRecord::kBegin, 0, "goes on", 1, {}, {}, 0);
-  EXPECT_EQ(recorder.records(), 1u);
+  recorder.record(FlightRecord::kBegin, static_cast<std::uint8_t>(TraceTrack::kCompute), "goes on", 1, {}, {}, 0);
+  EXPECT_EQ(recorder.moves(), 1u);
 }
 
 TEST_F(FlightTest, FilesOfDeadJobsDoNotPileUpWhereNobodyAskedForThem) {

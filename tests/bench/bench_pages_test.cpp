@@ -4,8 +4,12 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -48,12 +52,15 @@ TEST(BenchPages, MeasuresMemoryAndCopies) {
 // What PageStore names its memory.
 constexpr const char* kPagesName = "computron pages";
 
-// The memory that a process shares with others, by inode; empty where it has ended.
+// The memory that a process shares with others, by inode; empty where it has ended, which it may while it is looked at.
 std::set<std::string> shared_by(const std::string& process) {
   std::set<std::string> inodes;
-  std::ifstream maps("/proc/" + process + "/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find(std::string("/memfd:") + kPagesName) == std::string::npos) continue;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(
+      std::fopen(("/proc/" + process + "/maps").c_str(), "r"),
+      [](std::FILE* file) { return file ? std::fclose(file) : 0; });
+  char line[4096];  // a path may be longer, and is none of ours then
+  while (maps != nullptr && std::fgets(line, sizeof line, maps.get()) != nullptr) {
+    if (std::strstr(line, (std::string("/memfd:") + kPagesName).c_str()) == nullptr) continue;
     std::istringstream fields(line);
     std::string range, mode, offset, device, inode;
     fields >> range >> mode >> offset >> device >> inode;
@@ -71,6 +78,16 @@ bool anybody_has(const std::set<std::string>& inodes) {
   return false;
 }
 
+// Whether it holds at last.
+bool holds_soon(const std::function<bool()>& condition) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::duration<double>(healthy_limit_s());
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 bool any_named(const std::filesystem::path& folder, const std::string& part) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().filename().string().find(part) != std::string::npos) return true;
@@ -80,12 +97,11 @@ bool any_named(const std::filesystem::path& folder, const std::string& part) {
 
 // Waits for pages that rank 1 maps, whoever holds them.
 std::set<std::string> shared_by_rank_1(MpiJob& job) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::duration<double>(healthy_limit_s());
   std::set<std::string> inodes;
-  while (inodes.empty() && job.running() && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  holds_soon([&] {
     if (const pid_t process = job.rank_process(1); process != 0) inodes = shared_by(std::to_string(process));
-  }
+    return !inodes.empty() || !job.running();
+  });
   return inodes;
 }
 
@@ -101,7 +117,8 @@ TEST(BenchPages, KilledRanksLeaveNothingBehind) {
     ASSERT_TRUE(anybody_has(inodes));
     ASSERT_EQ(kill(job.rank_process(victim), SIGKILL), 0);
     EXPECT_NE(job.wait(failing_limit_s()).exit_code, 0);
-    EXPECT_FALSE(anybody_has(inodes)) << "killed: " << victim;
+    // mpirun may return while ranks that it has killed still give back their memory.
+    EXPECT_TRUE(holds_soon([&] { return !anybody_has(inodes); })) << "killed: " << victim;
     // Not "computron" alone: tests that run beside this one have shared memory of that name (the emulated NCCL).
     EXPECT_FALSE(any_named("/dev/shm", kPagesName));
     EXPECT_FALSE(any_named(std::filesystem::temp_directory_path(), kPagesName));

@@ -41,14 +41,16 @@ struct Slot {
   }
 };
 
-// What each lane of the warp gave: kLanes slots, there until this lane's exchange after the next.
-const Slot* exchange(const Slot& mine);
+// Where this lane writes what it gives; then what each lane of the warp gave: kLanes slots, there until this lane's
+// exchange after the next.
+Slot& own_slot();
+const Slot* exchange_slots();
+// Written once and never copied: a processor waits for a load that is wider than the stores before it.
 template <class T>
 const Slot* exchange(const T& mine) {
   static_assert(sizeof(T) <= kMostExchanged);
-  Slot slot;
-  std::memcpy(slot.bytes, &mine, sizeof mine);
-  return exchange(slot);
+  std::memcpy(own_slot().bytes, &mine, sizeof mine);
+  return exchange_slots();
 }
 int lane();
 

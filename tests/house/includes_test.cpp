@@ -69,6 +69,7 @@ TEST(Rules, AnIncludeInQuotesNamesTheWholePathFromARoot) {
                                   "#include \"src/comm/staged.h\"\n"
                                   "#include \"kernels/cpu/gemm.h\"\n"
                                   "#include \"tests/support/job.h\"\n"
+                                  "#include \"perf/even_layout.h\"\n"
                                   "#include \"git_revision.h\"\n"
                                   "// #include \"staged.h\"\n"),
               testing::IsEmpty());

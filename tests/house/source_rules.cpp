@@ -171,9 +171,10 @@ Finding check_parsing(std::string_view file, const std::string& line) {
 
 // Not a rule of the product alone: tests and benchmarks keep it too.
 Finding check_include_path(const std::string& included) {
-  static const std::regex from_a_root(R"(^(computron|src|kernels|tests)/.*)");
+  static const std::regex from_a_root(R"(^(computron|src|kernels|tests|perf)/.*)");
   if (included == "git_revision.h" || std::regex_match(included, from_a_root)) return std::nullopt;
-  return fmt::format("includes \"{}\", which is no path from a root (computron/, src/, kernels/, tests/)", included);
+  return fmt::format("includes \"{}\", which is no path from a root (computron/, src/, kernels/, tests/, perf/)",
+                     included);
 }
 
 std::vector<Finding> check_line(std::string_view file, const std::string& line) {

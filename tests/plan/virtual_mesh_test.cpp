@@ -265,8 +265,7 @@ TEST(VirtualMesh, TheSameJobTakesTheSameTime) {
   }
 }
 
-// A fetch starts when it has been sent, its frame's last use is over and the link is free, whichever comes last.
-TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
+ShardLayout layout_of_two_pages() {
   ShardLayout layout;
   layout.page_bytes = kVirtualPage;
   for (PageId p = 0; p < 2; ++p) {
@@ -274,6 +273,12 @@ TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
     layout.uses.push_back(p);
     layout.over_before.push_back(static_cast<std::int64_t>(p) - 1);
   }
+  return layout;
+}
+
+// A fetch starts when it has been sent, its frame's last use is over and the link is free, whichever comes last.
+TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
+  const ShardLayout layout = layout_of_two_pages();
   const std::vector<std::vector<const ShardLayout*>> layouts{{&layout}, {&layout}};
   VirtualMesh mesh(
       layouts, CostModel(layouts, {.link_bytes_per_s = kVirtualPage / 1.0, .memory_bytes_per_s = 1e18, .step_s = 8}),
@@ -292,6 +297,31 @@ TEST(VirtualMesh, AFetchWaitsForTheUseItNames) {
   step.model = 1;
   step.stages[0].fetches = {{1, 1, 1, {1, 1}}};
   EXPECT_NEAR(mesh.execute(step, 0).reported_s, 9 + 8, 1e-9) << "both pages are there before their uses";
+}
+
+// A pass that waits for no page: what comes into a frame of it waits for the frame's own use all the same.
+TEST(VirtualMesh, AResidentModelsUsesEndInTurn) {
+  const ShardLayout layout = layout_of_two_pages();
+  const std::vector<std::vector<const ShardLayout*>> layouts{{&layout}, {&layout}};
+  VirtualMesh mesh(
+      layouts, CostModel(layouts, {.link_bytes_per_s = kVirtualPage / 6.0, .memory_bytes_per_s = 1e18, .step_s = 8}),
+      0);
+  const auto pass = [&mesh](StepId id, ModelId model, std::vector<Fetch> fetches) {
+    Step step;
+    step.id = id;
+    step.model = model;
+    step.chunks.push_back({.sequence = model, .tokens = {5}, .new_blocks = {}, .output = SequenceChunk::kLast});
+    step.stages = {{.caches = {}, .fetches = std::move(fetches)}};
+    return mesh.execute(step, id == 1 ? 0 : 20);
+  };
+  pass(1, 0, {{0, 0, 0, {}}, {0, 1, 1, {}}});
+  const VirtualMesh::Execution resident = pass(2, 0, {{1, 0, 0, {2, 0}}, {1, 1, 1, {2, 1}}});
+  EXPECT_NEAR(resident.reported_s, 28, 1e-9);
+  EXPECT_EQ(resident.exposed_s, 0);
+  // Page 0's use ends at 24: the other model's page has the link until 30, its second one until 36.
+  const VirtualMesh::Execution next = pass(3, 1, {});
+  EXPECT_NEAR(next.reported_s, 40, 1e-9);
+  EXPECT_NEAR(next.exposed_s, 2 + 2, 1e-9);
 }
 
 }  // namespace

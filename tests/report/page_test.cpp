@@ -118,6 +118,18 @@ TEST(Page, OfAHugeTraceStaysSmall) {
   }
 }
 
+TEST(Page, NamesTheMeshOfEveryGroup) {
+  ReportContent content;
+  content.run = parse_run_metrics(sample_run(), "m.json");
+  const auto facts = [&content](std::vector<MeshMetrics> meshes) {
+    content.run->meshes = std::move(meshes);
+    return report_page(content);
+  };
+  EXPECT_THAT(facts({{2, 2}}), HasSubstr("4 ranks: tp 2 × pp 2 · cpu"));
+  EXPECT_THAT(facts({{1, 1}, {1, 1}}), HasSubstr("4 ranks: 2 groups of tp 1 × pp 1 · cpu"));
+  EXPECT_THAT(facts({{2, 1}, {1, 1}, {1, 1}}), HasSubstr("4 ranks: tp 2 × pp 1 + 2 groups of tp 1 × pp 1 · cpu"));
+}
+
 TEST(Page, OfAnEmptyTraceSaysSo) {
   ReportContent content;
   content.trace.emplace().ranks[0];
@@ -133,6 +145,20 @@ TEST(Page, AStudyIsATable) {
   const std::string page = report_page(content);
   EXPECT_THAT(page, HasSubstr("<td>4</td><td>4</td><td>1</td><td>2.50</td><td>76.0 %</td><td>3.20</td><td>80.0 %</td>"
                               "<td>1</td><td><span class=\"bad\">differs</span></td>"));
+  EXPECT_THAT(page, Not(HasSubstr("<th>groups</th>")));
+}
+
+TEST(Page, AStudyNamesItsGroups) {
+  std::istringstream csv(
+      "study,ranks,tp,pp,groups,metric,value,unit\n"
+      "strong,4,4,1,1,time,2,s\nstrong,4,1,1,4,time,1,s\nstrong,4,2,1,2,time,4,s\n");
+  ReportContent content;
+  content.studies.push_back(read_study_file(csv, "s.csv"));
+  const std::string page = report_page(content);
+  EXPECT_THAT(page, HasSubstr("<th>ranks</th><th>groups</th><th>tp</th><th>pp</th>"));
+  EXPECT_THAT(page, HasSubstr("<td>4</td><td>4</td><td>1</td><td>1</td><td>1</td><td>2</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>4</td><td>2</td><td>2</td><td>1</td><td>4</td><td>0.500</td>"));
+  EXPECT_THAT(page, HasSubstr("4 ranks, 4 groups of tp 1 × pp 1: 1 s"));
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::string error_of(const std::string& text) {
 TEST(RunMetrics, AreThoseOfTheFile) {
   const RunMetrics run = parse_run_metrics(sample_run(), "m.json");
   EXPECT_EQ(run.wall_s, 12.5);
-  EXPECT_EQ(run.tp, 2);
+  EXPECT_THAT(run.meshes, ElementsAre(MeshMetrics{2, 2}));
   EXPECT_EQ(run.link_gb_per_s, 2.0);
   EXPECT_TRUE(run.link_emulated);
   EXPECT_EQ(run.version, "9.8.7");
@@ -66,6 +66,16 @@ TEST(RunMetrics, WhatOlderFilesLackIsEmpty) {
   EXPECT_TRUE(run.configuration.empty());
   EXPECT_EQ(run.attempt, 1u);
   EXPECT_EQ(run.before, 0u);
+}
+
+TEST(RunMetrics, EveryGroupHasItsMesh) {
+  std::string text = replaced(sample_run(), "\"groups\": 1", "\"groups\": 2");
+  EXPECT_THAT(parse_run_metrics(text, "m.json").meshes, ElementsAre(MeshMetrics{2, 2}, MeshMetrics{2, 2}));
+  text = replaced(text, "\"over_time\"", test::sample_groups({{2, 1}, {1, 1}, {1, 1}}) + ", \"over_time\"");
+  const RunMetrics run = parse_run_metrics(text, "m.json");
+  EXPECT_THAT(run.meshes, ElementsAre(MeshMetrics{2, 1}, MeshMetrics{1, 1}, MeshMetrics{1, 1}));
+  ASSERT_EQ(run.rank_groups.size(), 3u);
+  EXPECT_EQ(run.rank_groups[1].id, "group 1 (tp 1 × pp 1, from rank 2)");
 }
 
 TEST(RunMetrics, WhatIsWrongIsNamed) {

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace computron::test {
 
@@ -19,6 +21,18 @@ inline std::string sample_group(int scale) {
       "steps": {{"count": {0}7, "passes": {0}6, "graphs": {0}5, "mean_us": {0}11.5, "overhead_us": {0}.25, "compute_s": 1}},
       "cache": {{"set_asides": 0, "shared_tokens": 0}}, "open": [{0}, {0}, 0])json",
       scale);
+}
+
+// The list of groups with these tp and pp.
+inline std::string sample_groups(const std::vector<std::pair<int, int>>& meshes) {
+  std::string list;
+  int first_rank = 0;
+  for (const auto& [tp, pp] : meshes) {
+    list += fmt::format(R"json({}{{"tp": {}, "pp": {}, "first_rank": {}, "models": ["a"], {}}})json",
+                        list.empty() ? "" : ", ", tp, pp, first_rank, sample_group(1));
+    first_rank += tp * pp;
+  }
+  return "\"groups\": [" + list + "]";
 }
 
 inline std::string sample_run(const std::string& model = "a") {

@@ -1,22 +1,19 @@
-// What the tests of this floor share: folders that clean up after themselves, models, request lines, log capture.
+// What the tests of this floor share: folders that clean up after themselves, models, request lines.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "computron/base/error.h"
 #include "computron/requests/request_reader.h"
+#include "tests/support/captured_log.h"
 
 namespace computron {
 
@@ -48,21 +45,6 @@ inline std::string read_file(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
-
-// What the program logs while this lives.
-class CapturedLog {
- public:
-  CapturedLog() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("captured", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~CapturedLog() { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-  std::shared_ptr<spdlog::logger> before_;
-};
 
 inline ServedModel decoder(const std::string& id, int vocab, int max_positions) {
   ServedModel model{.id = id, .config = {}};

@@ -4,19 +4,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 
 #include "computron/comm/agreed.h"
 #include "computron/runtime/host_store.h"
 #include "tests/runtime/shared_mappings.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/no_more_files.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -220,27 +218,13 @@ TEST_F(PageStoreTest, RanksOfOtherNumaNodesShareNothing) {
 }
 
 // Catches what the program warns of.
-class Warnings {
- public:
-  Warnings() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~Warnings() { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::shared_ptr<spdlog::logger> before_;
-  std::ostringstream text_;
-};
-
 // The last rank may open no further file: no rank shares, each loads for itself, and one of them says why.
 TEST_F(PageStoreTest, WhereItIsRefusedPagesArePrivate) {
   const ShardSource source = shard("a");
   world_.barrier();
   std::optional<test::NoMoreFiles> poor;
   if (world_.rank() == world_.size() - 1) poor.emplace();
-  const Warnings warnings;
+  const CapturedLog warnings;
   PageStore pages(world_, -1, {source, source}, HostPages::kShared);
   poor.reset();
   if (world_.size() > 1) {

@@ -49,13 +49,33 @@ TEST_F(StageStateTest, HistoriesOfAnotherStageAreTheSame) {
   const SequenceChunk second{.sequence = 3, .start = 20, .tokens = {7}, .new_blocks = {}};
   const SequenceChunk prefix{.sequence = 4, .start = 16, .tokens = {8, 9}, .new_blocks = {0, 2}};
   for (const SequenceChunk& chunk : {first, second, prefix}) {
-    const std::vector<std::uint64_t> histories = a.histories(0, chunk);
+    const std::vector<std::uint64_t> histories = a.histories(0, std::span(&chunk, 1));
     a.extend(0, chunk, histories);
     b.extend(0, chunk);
     EXPECT_EQ(a.sequence(chunk.sequence).history, b.sequence(chunk.sequence).history);
     EXPECT_EQ(a.digest(), b.digest());
   }
   EXPECT_THROW(a.extend(0, {.sequence = 3, .start = 21, .tokens = {1, 2}, .new_blocks = {}}, std::vector{1ul}), Error);
+}
+
+// However many there are, and whichever ends first.
+TEST_F(StageStateTest, HistoriesOfSeveralChunksAreThoseOfEach) {
+  for (std::size_t count = 0; count < 12; ++count) {
+    StageState state = make();
+    std::vector<SequenceChunk> chunks;
+    std::vector<std::uint64_t> each;
+    for (std::size_t i = 0; i < count; ++i) {
+      SequenceChunk& chunk = chunks.emplace_back();
+      chunk.sequence = i + 1;
+      for (std::size_t t = 0; t < 1 + i * 7 % 16; ++t) chunk.tokens.push_back(static_cast<TokenId>(100 * i + t));
+      const std::vector<std::uint64_t> its_own = state.histories(0, std::span(&chunk, 1));
+      each.insert(each.end(), its_own.begin(), its_own.end());
+      state.extend(0, chunk);
+      EXPECT_EQ(state.sequence(chunk.sequence).history, its_own.back());
+      state.close(chunk.sequence);
+    }
+    EXPECT_EQ(state.histories(0, chunks), each);
+  }
 }
 
 // The digest is of the state, not of how it came about; and every field notices its own changes.

@@ -23,7 +23,7 @@ enum class Kind : std::uint8_t {
 
 class RandomJob {
  public:
-  explicit RandomJob(std::uint64_t seed, Kind kind = Kind::kFewModels)
+  RandomJob(std::uint64_t seed, Kind kind)
       : seed_(seed),
         crowded_(kind == Kind::kCrowded),
         many_(kind == Kind::kManyModels),
@@ -44,9 +44,8 @@ class RandomJob {
   }
 
   std::unique_ptr<Driver> make_driver() {
-    auto owned = std::make_unique<Driver>(model_list_, options_, policy_);
-    Driver& driver = *owned;
-    if (many_) driver.report_times();
+    auto driver = std::make_unique<Driver>(model_list_, options_, policy_);
+    if (many_) driver->report_times();
     const double span_s = one_in(2) ? 0 : 0.001 * from(0, many_ ? 5000 : 500);
     const int requests = many_ ? from(100, 250) : from(0, 40);
     regular_ = many_ && one_in(2);
@@ -54,9 +53,9 @@ class RandomJob {
       const Request request = make_request(static_cast<RequestId>(id), span_s);
       const bool late = one_in(3);
       const double at_s = late ? request.arrival_s + 0.001 * from(0, 50) : 0;
-      held_back(request.id) ? driver.hold_back(request) : driver.submit(request, at_s);
+      held_back(request.id) ? driver->hold_back(request) : driver->submit(request, at_s);
     }
-    return owned;
+    return driver;
   }
 
  private:
@@ -182,15 +181,20 @@ struct Reached {
   std::set<RequestId> begun_;   // requests of it whose first chunk began with what tells them
 };
 
-TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
+// Runs the jobs of seeds [first, end), and fails with the first that breaks a rule.
+Reached reached_by(std::uint64_t first, std::uint64_t end, Kind kind) {
   Reached all;
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
-    RandomJob job(seed);
-    const std::unique_ptr<Driver> owned = job.make_driver();
-    Driver& driver = *owned;
-    ASSERT_EQ(driver.run(), "") << "seed " << seed;
-    all.add(driver);
+  for (std::uint64_t seed = first; seed < end && !testing::Test::HasFailure(); ++seed) {
+    RandomJob job(seed, kind);
+    const std::unique_ptr<Driver> driver = job.make_driver();
+    EXPECT_EQ(driver->run(), "") << "seed " << seed;
+    all.add(*driver);
   }
+  return all;
+}
+
+TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
+  const Reached all = reached_by(0, 400, Kind::kFewModels);
   // The seeds reach what the rules are about.
   EXPECT_GT(all.steps, 12000u);
   EXPECT_GT(all.swaps, 600u);
@@ -212,27 +216,13 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
 
 // Sequences are preempted again and again, for more were admitted than can grow to their ends together.
 TEST(SchedulerRandom, EveryRuleHoldsWhereCachesRunOut) {
-  Reached all;
-  for (std::uint64_t seed = 1000; seed < 1150; ++seed) {
-    RandomJob job(seed, Kind::kCrowded);
-    const std::unique_ptr<Driver> owned = job.make_driver();
-    Driver& driver = *owned;
-    ASSERT_EQ(driver.run(), "") << "seed " << seed;
-    all.add(driver);
-  }
+  const Reached all = reached_by(1000, 1150, Kind::kCrowded);
   EXPECT_GT(all.preemptions, 200u);
   EXPECT_GT(all.prefix_hits, 100u);
 }
 
 TEST(SchedulerRandom, EveryRuleHoldsWhereThereAreManyModels) {
-  Reached all;
-  for (std::uint64_t seed = 2000; seed < 2030; ++seed) {
-    RandomJob job(seed, Kind::kManyModels);
-    const std::unique_ptr<Driver> owned = job.make_driver();
-    Driver& driver = *owned;
-    ASSERT_EQ(driver.run(), "") << "seed " << seed;
-    all.add(driver);
-  }
+  const Reached all = reached_by(2000, 2030, Kind::kManyModels);
   EXPECT_GT(all.swaps, 2000u);
   EXPECT_GT(all.prefetches, 2000u);
   EXPECT_GT(all.fetch_steps, 400u);
@@ -259,21 +249,19 @@ std::uint64_t digest_of(const Driver& driver) {
 TEST(SchedulerRandom, DISABLED_PrintsADigestOfEachStepStream) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     RandomJob job(seed, seed % 4 == 3 ? Kind::kCrowded : Kind::kFewModels);
-    const std::unique_ptr<Driver> owned = job.make_driver();
-    Driver& driver = *owned;
-    ASSERT_EQ(driver.run(), "") << "seed " << seed;
-    fmt::print("step stream {} {:016x}\n", seed, digest_of(driver));
+    const std::unique_ptr<Driver> driver = job.make_driver();
+    ASSERT_EQ(driver->run(), "") << "seed " << seed;
+    fmt::print("step stream {} {:016x}\n", seed, digest_of(*driver));
   }
 }
 
 TEST(SchedulerRandom, DISABLED_PrintsADigestOfEachStepStreamOfManyModels) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     RandomJob job(seed, Kind::kManyModels);
-    const std::unique_ptr<Driver> owned = job.make_driver();
-    Driver& driver = *owned;
-    const std::string fault = driver.run(/*most=*/4000);
+    const std::unique_ptr<Driver> driver = job.make_driver();
+    const std::string fault = driver->run(/*most=*/4000);
     ASSERT_TRUE(fault.empty() || fault.ends_with("steps without end")) << "seed " << seed << ": " << fault;
-    fmt::print("step stream of many models {} {:016x}\n", seed, digest_of(driver));
+    fmt::print("step stream of many models {} {:016x}\n", seed, digest_of(*driver));
   }
 }
 

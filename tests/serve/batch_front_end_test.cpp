@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <set>
@@ -54,15 +56,45 @@ class StandardInput {
   int saved_;
 };
 
+// How the requests of an attempt are served.
+struct Serving {
+  std::string policy;
+  ReaderLimits limits = {};
+  BatchOptions options = {};
+  std::size_t max_waiting = 1 << 16;  // requests
+  std::size_t groups = 1;             // each with both models
+};
+
 // What an attempt has to do with: all of it goes with the attempt, and what is on disk stays.
 struct Parts {
-  Parts(const std::string& output, const std::string& input, const std::string& policy, const ReaderLimits& limits,
-        const BatchOptions& options)
+  Parts(const std::string& output, const std::string& input, const Serving& serving)
       : writer(begin(output, input, spool)),
-        reader(input, RequestParser(two_models(), limits), limits, &writer.history(), spool),
-        scheduler(model_list.shapes(), model_list.names(), make_policy(policy),
-                  {.frames = 20, .max_batch_tokens = 100, .max_seqs = 3}),
-        front_end(reader, writer, metrics, two_models(), start_s, options) {}
+        reader(input, RequestParser(two_models(), serving.limits), serving.limits, &writer.history(), spool),
+        model_list(models_of(serving)),
+        schedulers(schedulers_of(serving)),
+        metrics({"opt-a", "org/opt-b.v1"}, std::vector<MetricsGroup>(serving.groups, {.models = {0, 1}})),
+        front_end(reader, writer, metrics, two_models(), start_s, serving.options) {}
+
+  // The second has the priority that the options give it.
+  static std::vector<test::FakeModel> models_of(const Serving& serving) {
+    std::vector<test::FakeModel> models{test::small_model(3), test::small_model(2)};
+    if (!serving.options.priorities.empty()) models[1].priority = serving.options.priorities[1];
+    return models;
+  }
+  std::deque<Scheduler> schedulers_of(const Serving& serving) const {
+    std::deque<Scheduler> all;
+    for (std::size_t group = 0; group < serving.groups; ++group) {
+      all.emplace_back(
+          model_list.shapes(), model_list.names(), make_policy(serving.policy),
+          SchedulerOptions{.frames = 20, .max_batch_tokens = 100, .max_seqs = 3, .max_waiting = serving.max_waiting});
+    }
+    return all;
+  }
+  std::vector<DispatchGroup> dispatch_groups() {
+    std::vector<DispatchGroup> groups;
+    for (Scheduler& scheduler : schedulers) groups.push_back({.scheduler = &scheduler, .models = {0, 1}});
+    return groups;
+  }
 
   static ResultJournal begin(const std::string& output, const std::string& input, std::shared_ptr<Spool>& spool) {
     FoundOutput found = claim_output(output, input, Settings{}, JournalOptions{.durability = Durability::kProcess});
@@ -76,10 +108,10 @@ struct Parts {
   std::shared_ptr<Spool> spool;
   ResultWriter writer;
   RequestReader reader;
-  Metrics metrics{{"opt-a", "org/opt-b.v1"}};
-  test::FakeModelList model_list{{test::small_model(3), test::small_model(2)}};
-  Scheduler scheduler;
-  Dispatcher dispatcher{{{.scheduler = &scheduler, .models = {0, 1}}}, 2};
+  test::FakeModelList model_list;
+  std::deque<Scheduler> schedulers;  // [group]
+  Metrics metrics;
+  Dispatcher dispatcher{dispatch_groups(), 2};
   BatchFrontEnd front_end;
 };
 
@@ -87,21 +119,37 @@ struct Parts {
 class Batch {
  public:
   // `replay`: they arrive one after the other, the last after 10 ms.
-  explicit Batch(std::string policy, bool replay = false) : policy_(std::move(policy)) {
-    options_ = {.replay = replay, .show_progress = false};
+  explicit Batch(std::string policy, bool replay = false) : serving_{.policy = std::move(policy)} {
+    serving_.options = {.replay = replay, .show_progress = false};
+    std::vector<std::string> lines;
+    for (RequestId line = 0; line < kLines; ++line) lines.push_back(line_of(line));
+    write_input(lines);
+  }
+  void write_input(const std::vector<std::string>& lines) {
     std::string text;
-    for (RequestId line = 0; line < kLines; ++line) text += line_of(line) + "\n";
+    for (const std::string& line : lines) text += line + "\n";
     path_ = folder_.write("in.jsonl", text);
   }
   void read_standard_input() { input_ = "-"; }
-  void serve_shard(const Shard& shard) { limits_.shard = shard; }
+  void serve_shard(const Shard& shard) { serving_.limits.shard = shard; }
+  void serve_in_groups(std::size_t groups) { serving_.groups = groups; }
+  void give_second_model_priority(int priority) { serving_.options.priorities = {0, priority}; }
+  // Only so many requests wait in the schedulers, and a line or two of each model beyond.
+  void defer_beyond(std::size_t max_waiting, std::size_t ahead) {
+    serving_.max_waiting = max_waiting;
+    serving_.options.ahead = ahead;
+  }
 
   static std::string line_of(RequestId line) {
+    return line_of(line, 1e-3 * static_cast<double>(line), line % 2 == 0 ? "opt-a" : "org/opt-b.v1");
+  }
+  static std::string line_of(RequestId line, double arrival_s, const std::string& model) {
     return fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions","arrival":{},)"
                        R"("body":{{"model":"{}","prompt":[4,{}],"max_tokens":4,"ignore_eos":true}}}})",
-                       line, 1e-3 * static_cast<double>(line), line % 2 == 0 ? "opt-a" : "org/opt-b.v1", line);
+                       line, arrival_s, model, line);
   }
-  Parts make_parts() const { return {output(), input_ == "-" ? "-" : path_, policy_, limits_, options_}; }
+  Parts make_parts() const { return {output(), input(), serving_}; }
+  std::string input() const { return input_ == "-" ? "-" : path_; }
 
   // Serves until the end, or until a request begins with which the process goes down. Whether it came to its end; what
   // has begun, step by step, is in begun().
@@ -117,10 +165,12 @@ class Batch {
     for (; now_s() < end_s; rest()) {
       parts.front_end.take_input(parts.dispatcher, parts.now());
       put_results(parts);
-      Decision decision = parts.dispatcher.next(0, parts.now());
-      if (std::holds_alternative<AllDone>(decision)) return finish(parts);
-      const auto* planned = std::get_if<PlannedStep>(&decision);
-      if (planned != nullptr && !execute(*planned, parts, goes_down)) return false;
+      while (const std::optional<std::size_t> group = parts.dispatcher.due(parts.now())) {
+        Decision decision = parts.dispatcher.next(*group, parts.now());
+        const auto* planned = std::get_if<PlannedStep>(&decision);
+        if (planned != nullptr && !execute(*planned, *group, parts, goes_down)) return false;
+      }
+      if (parts.dispatcher.all_done()) return finish(parts);
     }
     ADD_FAILURE() << "it stalls: " << parts.front_end.unfinished();
     return false;
@@ -160,41 +210,56 @@ class Batch {
     return true;
   }
   // False if the process goes down in the step.
-  bool execute(const PlannedStep& planned, Parts& parts, const std::function<bool(RequestId)>& goes_down) {
+  bool execute(const PlannedStep& planned, std::size_t group, Parts& parts,
+               const std::function<bool(RequestId)>& goes_down) {
     if (!planned.begun.empty()) begun_.push_back(planned.begun);
     const Ticket ticket = parts.front_end.begin(planned.begun);
     while (!parts.front_end.noted(ticket)) rest();
     if (std::any_of(planned.begun.begin(), planned.begun.end(), goes_down)) return false;
     const std::vector<SampledRow> rows(planned.step.logit_rows(), SampledRow{.token = 7, .top = {}});
-    parts.dispatcher.completed(0, planned.step.id, {rows}, parts.now());
+    parts.dispatcher.completed(group, planned.step.id, {rows}, parts.now());
     return true;
   }
 
   TemporaryFolder folder_;
   CapturedLog log_;
-  std::string policy_, path_, input_;
-  ReaderLimits limits_;
-  BatchOptions options_;
+  std::string path_, input_;
+  Serving serving_;
   std::vector<std::vector<RequestId>> begun_;  // by step
 };
 
-enum class Input { kFile, kStandardInput, kShard, kReplay };
+// `Deferred`: with room for three requests, the rest being read again.
+enum class Input {
+  kFile,
+  kStandardInput,
+  kShard,
+  kReplay,
+  kGroups,
+  kDeferred,
+  kDeferredStandardInput,
+  kDeferredReplay,
+  kDeferredGroups
+};
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, Input>>& info) {
-  const char* const inputs[] = {"File", "StandardInput", "Shard", "Replay"};
+  const char* const inputs[] = {"File",     "StandardInput",         "Shard",          "Replay",        "Groups",
+                                "Deferred", "DeferredStandardInput", "DeferredReplay", "DeferredGroups"};
   return fmt::format("{}{}", std::get<0>(info.param), inputs[static_cast<int>(std::get<1>(info.param))]);
 }
 
 class BatchThatGoesDown : public ::testing::TestWithParam<std::tuple<const char*, Input>> {
  protected:
-  BatchThatGoesDown() : batch_(std::get<0>(GetParam()), input() == Input::kReplay) {
-    if (input() == Input::kStandardInput) batch_.read_standard_input();
+  BatchThatGoesDown() : batch_(std::get<0>(GetParam()), is(Input::kReplay, Input::kDeferredReplay)) {
+    if (is(Input::kStandardInput, Input::kDeferredStandardInput)) batch_.read_standard_input();
+    if (is(Input::kGroups, Input::kDeferredGroups)) batch_.serve_in_groups(2);
+    if (input() >= Input::kDeferred) batch_.defer_beyond(3, 1);
     if (input() == Input::kShard) batch_.serve_shard({.index = 1, .count = 3});
     for (RequestId line = 0; line < kLines; ++line) {
       if (input() != Input::kShard || line % 3 == 1) lines_.insert(line);
     }
   }
   static Input input() { return std::get<1>(GetParam()); }
+  static bool is(Input one, Input other) { return input() == one || input() == other; }
 
   // They have begun, and from the first of them on a line at a time.
   void expect_alone_and_last(const std::vector<RequestId>& suspects) const {
@@ -236,7 +301,9 @@ TEST_P(BatchThatGoesDown, GivesUpTheRequestThatTakesItDownAloneAndServesTheOther
 INSTANTIATE_TEST_SUITE_P(Policies, BatchThatGoesDown,
                          ::testing::Combine(::testing::ValuesIn(kPolicies),
                                             ::testing::Values(Input::kFile, Input::kStandardInput, Input::kShard,
-                                                              Input::kReplay)),
+                                                              Input::kReplay, Input::kGroups, Input::kDeferred,
+                                                              Input::kDeferredStandardInput, Input::kDeferredReplay,
+                                                              Input::kDeferredGroups)),
                          name_of);
 
 TEST(BatchThatGoesDown, EndsUnderEveryPolicyThoughAllItsRequestsAreSuspects) {
@@ -276,6 +343,121 @@ TEST(BatchFrontEnd, AnInputThatStaysOpenIsOneThatTheJobMayWaitFor) {
     EXPECT_FALSE(parts.dispatcher.waits_for_input());
     EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("the input has ended"));
   }
+}
+
+// A line of several parts begins once, and each of its parts waits for the note of that.
+TEST(BatchFrontEnd, ALaterPartOfALineWaitsForTheNoteOfTheFirst) {
+  const Batch batch("fifo");
+  Parts parts = batch.make_parts();
+  while (!parts.reader.finished()) {
+    if (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
+  }
+  parts.front_end.take_input(parts.dispatcher, 0);
+  const Ticket first = parts.front_end.begin({0});
+  const Ticket second = parts.front_end.begin({1});
+  EXPECT_GT(first, 0u);
+  EXPECT_GT(second, first);
+  EXPECT_EQ(parts.front_end.begin({0}), first);
+  EXPECT_EQ(parts.front_end.begin({0, 1}), second);
+  EXPECT_GT(parts.front_end.begin({0, 2}), second);
+  parts.front_end.check();
+}
+
+// --- Lines beyond what the scheduler has room for -------------------------------------------------------------------
+
+constexpr RequestId kMass = 40;
+
+// A mass for the first model, then one for the second.
+std::vector<std::string> mass_and_one(double mass_arrives_s) {
+  std::vector<std::string> lines;
+  for (RequestId line = 0; line < kMass; ++line) lines.push_back(Batch::line_of(line, mass_arrives_s, "opt-a"));
+  lines.push_back(Batch::line_of(kMass, 0, "org/opt-b.v1"));
+  return lines;
+}
+
+std::set<RequestId> numbers_below(RequestId end) {
+  std::set<RequestId> all;
+  for (RequestId line = 0; line < end; ++line) all.insert(line);
+  return all;
+}
+
+void take_all_there_is(Parts& parts, std::size_t waiting) {
+  const double end_s = now_s() + kLongest_s;
+  while (!(parts.reader.finished() && parts.dispatcher.waiting() >= waiting) && now_s() < end_s) {
+    if (!parts.front_end.take_input(parts.dispatcher, 0)) rest();
+  }
+}
+
+// Four of the mass, two of it ahead and the one; the others take no room.
+TEST(Deferred, SchedulerHasTheFirstLinesOfEachModelAndNoMoreThanItMay) {
+  Batch batch("balanced");
+  batch.write_input(mass_and_one(0));
+  batch.defer_beyond(4, 2);
+  Parts parts = batch.make_parts();
+  take_all_there_is(parts, 7);
+  for (int i = 0; i < 100; ++i) parts.front_end.take_input(parts.dispatcher, 0);
+  EXPECT_EQ(parts.schedulers[0].waiting(), 7u);
+  EXPECT_EQ(parts.schedulers[0].waiting(1), 1u);
+  EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("7 lines have no result, 0 more wait"));
+  EXPECT_THAT(parts.front_end.unfinished(), HasSubstr("34 for room in the scheduler, the input has ended"));
+}
+
+TEST(Deferred, ModelOfHigherPriorityBehindTheMassBeginsFirst) {
+  for (const char* policy : {"balanced", "throughput"}) {
+    SCOPED_TRACE(policy);
+    Batch batch(policy);
+    batch.write_input(mass_and_one(0));
+    batch.defer_beyond(4, 2);
+    batch.give_second_model_priority(20);
+    Parts parts = batch.make_parts();
+    take_all_there_is(parts, 7);
+    const Decision decision = parts.dispatcher.next(0, 0);
+    ASSERT_TRUE(std::holds_alternative<PlannedStep>(decision));
+    EXPECT_THAT(std::get<PlannedStep>(decision).begun, ::testing::ElementsAre(kMass));
+  }
+}
+
+// What fills the scheduler comes later than what stands behind it in the file.
+TEST(Deferred, LineThatHasArrivedBeginsBeforeAMassThatHasNot) {
+  for (const char* policy : kPolicies) {
+    SCOPED_TRACE(policy);
+    Batch batch(policy, /*replay=*/true);
+    batch.write_input(mass_and_one(0.3));
+    batch.defer_beyond(4, 2);
+    ASSERT_TRUE(batch.attempt());
+    EXPECT_THAT(batch.begun().front(), ::testing::ElementsAre(kMass));
+    batch.expect_results(numbers_below(kMass + 1));
+  }
+}
+
+TEST(Deferred, LineThatIsWrongHasItsErrorAtOnceAndOnlyOnce) {
+  Batch batch("balanced");
+  std::vector<std::string> lines = mass_and_one(0);
+  lines.push_back(lines[3]);  // of which a duplicate is refused, and line 3 is served
+  batch.write_input(lines);
+  batch.defer_beyond(2, 1);
+  ASSERT_TRUE(batch.attempt());
+  std::istringstream results(read_file(batch.output()));
+  std::vector<std::string> duplicates;
+  for (std::string text; std::getline(results, text);) {
+    if (text.find("duplicate_custom_id") != text.npos) duplicates.push_back(text);
+  }
+  ASSERT_EQ(duplicates.size(), 1u);
+  EXPECT_THAT(duplicates[0], HasSubstr("batch_req_41"));
+}
+
+TEST(Deferred, InputThatChangesMeanwhileEndsTheJobWithItsNameAndLine) {
+  Batch batch("balanced");
+  std::vector<std::string> lines = mass_and_one(0);
+  batch.write_input(lines);
+  batch.defer_beyond(4, 2);
+  Parts parts = batch.make_parts();
+  while (parts.reader.lines_seen() < lines.size()) rest();
+  parts.front_end.take_input(parts.dispatcher, 0);  // reads all of them, and none again
+  for (RequestId line = 4; line < kMass; ++line) lines[line] = Batch::line_of(line, 1, "opt-a");  // as long as before
+  batch.write_input(lines);
+  expect_error(ExitCode::kData, "'" + batch.input() + "' has changed since it was read: line 4 is another one",
+               [&] { take_all_there_is(parts, 7); });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "computron/base/error.h"
+#include "tests/serve/two_models.h"
 
 namespace computron {
 namespace {
@@ -12,15 +13,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-JobOptions options_of_two() {
-  JobOptions options;
-  options.models = {{.id = "a", .path = "a.h5"}, {.id = "b", .path = "b.h5"}};
-  options.device = DeviceChoice::kCpu;
-  return options;
-}
-
 JobOptions placed(std::vector<GroupSpec> groups) {
-  JobOptions options = options_of_two();
+  JobOptions options = models_a_and_b();
   options.placement = std::move(groups);
   return options;
 }
@@ -35,14 +29,14 @@ std::string refusal(const JobOptions& options, int ranks) {
 }
 
 TEST(JobGroups, OneHasAllModelsAndAllRanks) {
-  const std::vector<JobGroup> groups = job_groups(options_of_two(), 4);
+  const std::vector<JobGroup> groups = job_groups(models_a_and_b(), 4);
   ASSERT_EQ(groups.size(), 1u);
   EXPECT_EQ(groups[0].shape, (MeshShape{.tp = 4, .pp = 1}));
   EXPECT_THAT(groups[0].models, ElementsAre(0, 1));
 }
 
 TEST(JobGroups, EqualOnesEachHaveEveryModel) {
-  JobOptions options = options_of_two();
+  JobOptions options = models_a_and_b();
   options.groups = 3;
   options.pp = 2;
   const std::vector<JobGroup> groups = job_groups(options, 12);
@@ -68,7 +62,7 @@ TEST(JobGroups, WhatDoesNotFitIsNamed) {
               HasSubstr("tp 2 x pp 1 + tp 1 x pp 1 needs 3 ranks, but the job has 4"));
   EXPECT_THAT(refusal(placed({{.models = {"a"}, .layers = {}}}), 1), HasSubstr("model 'b' is in no group"));
   EXPECT_THAT(refusal(placed({{.models = {"a", "b", "c"}, .layers = {}}}), 1), HasSubstr("'c', which the job has not"));
-  JobOptions options = options_of_two();
+  JobOptions options = models_a_and_b();
   options.groups = 3;
   EXPECT_THAT(refusal(options, 4), HasSubstr("needs 3 ranks, but the job has 4"));
 }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/serve/two_models.h"
+
 namespace computron {
 namespace {
 
@@ -13,13 +15,6 @@ using testing::Key;
 using testing::Not;
 using testing::Pair;
 using testing::UnorderedElementsAreArray;
-
-JobOptions models_a_and_b() {
-  JobOptions options;
-  options.models = {{.id = "a", .path = "a.h5"}, {.id = "b", .path = "b.h5"}};
-  options.device = DeviceChoice::kCpu;
-  return options;
-}
 
 Settings settings_of(const JobOptions& options, int ranks) {
   return job_settings(options, std::vector<CheckpointIndex>(2), job_groups(options, ranks));
@@ -58,6 +53,22 @@ TEST(JobSettings, StagesCountOnGpus) {
   options.tp = 1;
   options.pp = 2;
   EXPECT_THAT(settings_of(options, 2), IsSupersetOf({Pair("tp of model a", "1"), Pair("pp of model a", "2")}));
+}
+
+// The pieces of products follow pages there. An automatic size follows from the models and their meshes.
+TEST(JobSettings, PageSizeCountsOnGpus) {
+  JobOptions options = models_a_and_b();
+  options.page_bytes = std::size_t{32} << 20;
+  EXPECT_THAT(settings_of(options, 1), Not(Contains(Key("--page-size"))));
+  options.device = DeviceChoice::kGpu;
+  const Settings now = settings_of(options, 1);
+  EXPECT_THAT(now, Contains(Pair("--page-size", "33554432 bytes")));
+  options.page_bytes = 0;
+  EXPECT_THAT(settings_of(options, 1), Contains(Pair("--page-size", "automatic")));
+  EXPECT_EQ(upgraded(options, now), now) << "another size is not taken for that of now";
+  Settings unnamed = settings_of(options, 1);
+  std::erase_if(unnamed, [](const auto& setting) { return setting.first == "--page-size"; });
+  EXPECT_EQ(upgraded(options, unnamed), settings_of(options, 1)) << "earlier versions did not say";
 }
 
 // A journal that was written before there were groups says the same in other words.

@@ -257,6 +257,63 @@ sed -i 's/1, 2/1, 3/' runs/decode-strong.1x2.1.jsonl
 said="$(study_of 2>&1)"
 says "1 answers differ from those of 2x1"
 
+# Of groups: their figures, and the rate of links that swaps of one group have shown.
+rm runs/*
+for name in decode-strong.2x1.1 decode-strong.2x1x3.1 mixed-weak.2x1x3.1; do
+  echo '{"custom_id": "r", "response": {"body": {"choices": [{"token_ids": [1, 2]}]}}}' >"runs/$name.jsonl"
+  echo '{"device": "cpu", "requests": {"total": 1, "ok": 1}, "latency_s": {"mean": 3.3}, "ttft_s": {"mean": 0.1},
+    "swaps": {"gb_per_s_per_rank": 1e-9, "busy_s": 4, "count": 9}, "steps": {"compute_s": 1}, "wall_s": 8,
+    "tokens": {"generated_per_s": 5}}' >"runs/$name.json"
+done
+swap_run 3
+said="$(python3 jobs/study_tables.py csv runs own abc 2x1 2x1x3 2>&1)"
+says "decode-strong,2x1x3,6,2,1,3,1,time,0.1,s,,ok,"
+says "mixed-weak,2x1x3,6,2,1,3,1,time,8,s,4,ok,"
+says "swap-weak,2x1,2,2,1,1,1,link,2e-09,GB/s,1e-09,ok,"
+echo "$said" >study.csv
+said="$(python3 jobs/study_tables.py table study.csv 2>&1)"
+says "# ranks groups   tp   pp "
+says "$(printf '%6d %6d %4d %4d' 6 3 2 1)     0.10000"
+
+# How a study starts its runs: groups swap as their mesh does, and of weak runs each group has requests of its own.
+cat >bin/computron <<'STAND_IN'
+#!/bin/bash
+printf 'computron' >>"$WORK/calls"
+printf ' %s' "$@" >>"$WORK/calls"
+echo >>"$WORK/calls"
+last=''
+for argument in "$@"; do
+  case "$last" in
+    --json | --metrics) cp "$WORK/run$last" "$argument" ;;
+    --output) cp "$WORK/run.jsonl" "$argument" ;;
+    init) touch "$argument" ;;
+  esac
+  last="$argument"
+done
+[ "$1" != --version ] || echo "commit abc, today"
+STAND_IN
+printf '#!/bin/bash\nshift\nexec "$@"\n' >bin/launch  # on so many ranks
+chmod +x bin/computron bin/launch
+mv runs/decode-strong.2x1.1.jsonl run.jsonl
+mv runs/decode-strong.2x1.1.json run--metrics
+sed 's/^{/{"page_bytes": 4, "shard_bytes": 9,/' runs/swap-weak.2x1.1.json >run--json
+study=(WORK="$work" LAUNCH=launch PROGRAM=computron DEVICE=cpu REPEATS=1 SEQUENCES=2 REQUESTS=2)
+run scaling-study.sh "${study[@]}" MESHES="1x1 1x1x3" STUDIES="mixed decode" -- study
+ends_with 0 "scaling-study.sh, groups"
+[ "$(grep -c '^computron bench swap .* --tp 1 --pp 1 --device' calls)" = 2 ] || fail "swaps of a study of groups: $calls"
+for study_of_one in mixed decode; do
+  for kind in strong weak; do
+    lines="$(sed -n "s/.*--requests \([^ ]*\) .*$study_of_one-$kind.1x1x3.*--groups 3 .*/\1/p" calls | xargs wc -l)"
+    each=$([ "$study_of_one" = mixed ] && echo 16 || echo 2)
+    [ "${lines%% *}" = "$((each * ($([ "$kind" = weak ] && echo 3 || echo 1))))" ] ||
+      fail "$study_of_one, $kind, has $lines lines of requests"
+  done
+done
+grep -q '^decode-weak,1x1x3,3,1,1,3,1,time,' study/study.csv || fail "rows of groups: $(cat study/study.csv)"
+run scaling-study.sh "${study[@]}" MESHES="1x1 1x1x2x3" -- study
+ends_with 64 "scaling-study.sh, a mesh that is none"
+says "not 1x1x2x3"
+
 for script in jobs/*.sbatch; do
   bash -n "$script" || fail "$script is no bash"
   [ -x "$script" ] || fail "$script is not executable"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # slurm_test.sh PROGRAM SOURCE: the job scripts in a real Slurm that the test starts and ends itself, unedited. Jobs
-# complete, are pre-empted, run into their time limit, are cut into an array, run on two nodes; the results are always
-# those of an undisturbed run. Exits with 77, saying why, where Slurm cannot be had.
+# complete, are pre-empted, run into their time limit, are cut into an array, run on two nodes and in groups of ranks; the
+# results are always those of an undisturbed run. Exits with 77, saying why, where Slurm cannot be had.
 set -uo pipefail
 exec 3>&2
 program="$1" source="$2"
@@ -149,9 +149,9 @@ printf '#!/bin/bash\nsleep "$SLURM_PROCID"\nexit 75\n' >leaves
 chmod +x leaves
 leaving="$(COMPUTRON="$work/leaves" REQUEUE=0 OUTPUT="$work/leaves.jsonl" submit jobs/serve.sbatch)" ||
   fail "serve.sbatch is refused"
-# A study, of a model that is said to be too large for one rank.
-study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES=2x1 STUDIES=swap REPEATS=1 REQUESTS=2 PAGE_SIZE=64KiB \
-  submit --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
+# A study, of a mesh and of two groups.
+study="$(PROGRAM="$program" CONFIG="$work/tiny.json" MESHES="2x1 1x1x2" STUDIES="swap decode" REPEATS=1 REQUESTS=2 \
+  PAGE_SIZE=64KiB submit --gpus-per-node=0 --oversubscribe --chdir="$work/slurm" --output="$work/study.out" jobs/scaling-study.sbatch \
   "$work/study")" || fail "scaling-study.sbatch is refused"
 wait_for "$merge,$leaving"
 scontrol show job "$leaving" | grep -q 'ExitCode=75:0' || fail "ranks that leave in turns do not end with 75"
@@ -169,8 +169,30 @@ expect_completed "$nodes"
 expect_completed "$study"
 [ "$(grep -c '^swap-[a-z]*,2x1,.*,time,.*,ok,' study/study.csv)" = 4 ] ||
   fail "the study's rows: $(cat study/study.csv)"
+grep -q '^decode-strong,1x1x2,2,1,1,2,1,time,.*,ok,' study/study.csv ||
+  fail "the study's rows of groups: $(cat study/study.csv)"
 grep -q "^# machine: .*; 1 node, Slurm job $study\$" study/study.csv || fail "a study does not name its job"
 [ "$(wc -l <nodes.jsonl)" = 90 ] || fail "not all results of two nodes"
 grep -q "checkpoints are in $work/stage" computron-nodes-*.out || fail "nothing was staged"
 [ -z "$(ls -A "$work/stage")" ] || fail "staged files are left"
 lap "two nodes, a study"
+
+# --- Groups of ranks: one on each node, of a placement; two in each task of an array --------------------------------
+
+# Each of two ranks that are tensor-parallel, as the undisturbed run's.
+echo '{"groups": [{"tp": 2, "models": ["one"]}, {"tp": 2, "models": ["one", "two"]}]}' >placement.json
+placed="$(OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo \
+  OUTPUT="$work/placed.jsonl" submit jobs/serve-nodes.sbatch --config "$work/nodes.toml" \
+  --placement "$work/placement.json" --metrics "$work/placed.json")" || fail "serve-nodes.sbatch is refused"
+grouped="$(OUTPUT="$work/grouped.jsonl" submit --ntasks-per-node=4 --gpus-per-node=0 --oversubscribe --array=0-1 \
+  jobs/serve-array.sbatch --config "$work/nodes.toml" --groups 2 --tp 2)" || fail "serve-array.sbatch is refused"
+wait_for "$placed,$grouped"
+expect_completed "$placed"
+expect_completed "$grouped"
+expect_results placed.jsonl
+for group in 0 1; do
+  [ "$(jq ".groups[$group] | .tp, .first_rank, .requests.ok > 0" placed.json | xargs)" = "2 $((2 * group)) true" ] ||
+    fail "group $group of the placement: $(jq -c ".groups[$group] | {tp, first_rank, requests}" placed.json)"
+done
+sort grouped.jsonl.0 grouped.jsonl.1 | cmp - undisturbed.sorted || fail "the results of an array of groups differ"
+lap "groups"

@@ -173,6 +173,14 @@ void write_lines(const fs::path& path, const std::vector<std::string>& lines) {
   if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
 }
 
+std::vector<std::string> sorted_lines(const std::filesystem::path& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
 Results::Results(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("no result file " + path.string());

@@ -66,6 +66,8 @@ std::string completion_line(const std::string& custom_id, const std::string& mod
                             int max_tokens, const nlohmann::json& more = nlohmann::json::object());
 
 void write_lines(const std::filesystem::path& path, const std::vector<std::string>& lines);
+// Of the whole file: results come in any order.
+std::vector<std::string> sorted_lines(const std::filesystem::path& path);
 
 // A result file. std::runtime_error if a line is not JSON or a custom_id is answered twice.
 class Results {

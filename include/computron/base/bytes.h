@@ -30,6 +30,7 @@ class ByteWriter {
   }
   void put_string(const std::string& text) { put_list(std::span<const char>(text.data(), text.size())); }
 
+  void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   std::vector<std::byte> take() { return std::move(bytes_); }
   std::span<const std::byte> bytes() const { return bytes_; }
 

@@ -87,11 +87,10 @@ class FlightRecorder {
   void push(const char* name, bool waits, std::optional<std::uint64_t> step, std::uint64_t detail,
             double since_s) noexcept;
   void pop() noexcept;
-  // From any thread: what the main thread does now, and how many records have been made.
+  // From any thread: what the main thread does now.
   Doing doing() const noexcept;
-  std::uint64_t records() const noexcept;
-  // From any thread: how many of them were of the rank's own work (one whose number grows gets on), and not of control,
-  // which on rank 0 is that of all groups of ranks.
+  // From any thread: how many records were made of the rank's own work (one whose number grows gets on), and not of
+  // control, which on rank 0 is that of all groups of ranks.
   std::uint64_t moves() const noexcept { return moves_.load(std::memory_order_relaxed); }
 
   // Which group of ranks this one is of, in a job of several.

@@ -162,10 +162,11 @@ class Watchdog {
   double predicted_s(const Group& group, double beyond_s) const {
     return limits_->predicted * group.predicted_s + beyond_s;
   }
-  Group& group_of(int rank) {
-    return groups_[static_cast<std::size_t>(group_of_rank_[static_cast<std::size_t>(rank)])];
+  std::size_t index_of_group(int rank) const {
+    return static_cast<std::size_t>(group_of_rank_[static_cast<std::size_t>(rank)]);
   }
-  const Group& group_of(int rank) const { return const_cast<Watchdog*>(this)->group_of(rank); }
+  Group& group_of(int rank) { return groups_[index_of_group(rank)]; }
+  const Group& group_of(int rank) const { return groups_[index_of_group(rank)]; }
   std::string name_of(int rank) const;
   void report(const Overdue& overdue, double clock);
   double clock_s() const;  // CLOCK_MONOTONIC without the time in which the process was stopped

@@ -4,11 +4,13 @@
 //   compute of a stage   passes in order, each after the stage before; use by use, each once its page is resident
 //
 // So copies run beside compute, passes trail their own pages, and refills wait for uses, exactly as ranks do it; what
-// is not modelled is noise, and copies and compute slowing each other. Purely a function of the steps and their times,
-// in virtual seconds. Error{kInternal} for steps that would stall a rank for ever.
+// is not modelled is noise, and copies and compute slowing each other. A pass of a model whose pages have all landed
+// takes one sum instead of one for each use. Purely a function of the steps and their times, in virtual seconds.
+// Error{kInternal} for steps that would stall a rank for ever.
 #pragma once
 
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "computron/runtime/step.h"
@@ -22,6 +24,8 @@ class VirtualMesh {
   // `costs` are what passes and transfers really take; `latency_s` from rank 0 to a rank and back to it, each way.
   // Borrows the layouts ([model][stage]).
   VirtualMesh(std::vector<std::vector<const ShardLayout*>> layouts, CostModel costs, double latency_s);
+  VirtualMesh(const VirtualMesh&) = delete;  // its parts point to each other
+  VirtualMesh& operator=(const VirtualMesh&) = delete;
 
   struct Execution {
     double begin_s = 0;     // of the first stage's compute
@@ -37,14 +41,19 @@ class VirtualMesh {
 
  private:
   struct Transfer {
+    ModelId model = 0;
     ReleasePoint after;
     std::size_t bytes = 0;
     double* landed_s = nullptr;  // where the time of its end goes
   };
+  // [use] The bytes of the pages of all uses up to and with this one: a pass's compute is shared out by them.
+  using UsedBytes = std::vector<double>;
   struct Pass {
     StepId step = 0;
-    std::size_t uses = 0;
-    std::vector<double> ends_s;  // of the uses so far
+    const UsedBytes* used = nullptr;
+    bool unhindered = false;  // no use of it waits: then the next two say when each ends
+    double begin_s = 0, compute_s = 0;
+    std::vector<double> ends_s = {};  // else: of the uses so far
   };
   struct Stage {
     double link_free_s = 0, compute_free_s = 0;
@@ -53,19 +62,23 @@ class VirtualMesh {
     std::deque<Transfer> queue;                         // given to the link, not timed yet
     std::deque<std::pair<double, std::size_t>> copied;  // (end, bytes given so far)
     std::vector<std::vector<double>> landed_s;          // [model][page]
+    std::vector<double> all_landed_s;                   // [model] its latest copy that is not in the queue
     std::vector<double> cache_landed_s;                 // [model]
+    std::vector<const UsedBytes*> used;                 // [model]
     std::deque<Pass> passes;                            // the latest few
   };
 
   void enqueue(const Step& step, std::size_t stage);
-  void remember_pass(const Step& step, std::size_t stage);
-  double pass(const Step& step, std::size_t stage, double begin_s, Execution& execution);
+  const UsedBytes* used_bytes(const ShardLayout& layout);
+  double pass(const Step& step, std::size_t stage, double begin_s, double compute_s, Execution& execution);
+  double pass_by_use(const Step& step, std::size_t stage, Execution& execution);
   // The link gets on with its queue as far as it can be known.
   void drain(Stage& stage, std::size_t number, double sent_s);
   bool use_is_over(const Stage& stage, ReleasePoint point, double& when_s) const;
   StageTimes times_at(Stage& stage, double now_s, double compute_s);
 
   std::vector<std::vector<const ShardLayout*>> layouts_;
+  std::map<const ShardLayout*, UsedBytes> used_;
   CostModel costs_;
   double latency_s_;
   double reported_s_ = 0;

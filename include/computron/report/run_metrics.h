@@ -31,9 +31,15 @@ struct GroupMetrics {
   std::vector<std::uint64_t> unfinished;  // ° requests waiting and running, at each time of RunMetrics::interval_s
 };
 
+struct MeshMetrics {
+  int tp = 1, pp = 1;
+  bool operator==(const MeshMetrics&) const = default;
+};
+
 struct RunMetrics {
   double wall_s = 0;
-  int ranks = 1, tp = 1, pp = 1, groups = 1;
+  int ranks = 1;
+  std::vector<MeshMetrics> meshes;  // of the groups; where the file has no list of them all are the first
   std::string device;
   std::optional<double> link_gb_per_s;  // of a rank
   bool link_emulated = false;

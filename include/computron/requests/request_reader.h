@@ -29,6 +29,7 @@
 
 namespace computron {
 
+class LineRereader;
 class Spool;
 struct InputLine;
 
@@ -68,10 +69,19 @@ struct TextOutput {
   const Prompt& prompt_of(std::size_t part) const { return prompts.at(part / per_prompt); }
 };
 
+// A line of the input, by which it can be read again.
+struct LinePlace {
+  RequestId line = 0;        // 0-based line number, blank lines counted
+  std::uint64_t begin = 0;   // of its first byte in the input
+  std::uint64_t bytes = 0;   // without the line's end
+  std::uint64_t digest = 0;  // of number and bytes: LineHistory::digest_of()
+};
+
 // One non-blank input line. The custom_id is known for failures too where the line could be read that far.
 struct IncomingRequest {
   RequestId line = 0;  // 0-based line number in the file, blank lines counted
   Digest128 key{};     // of the line's bytes
+  LinePlace place = {};
   std::optional<std::string> custom_id;
   std::string model;                                        // as asked for; may be unknown
   bool base64_embeddings = false;                           // how an embedding is written
@@ -89,6 +99,10 @@ class RequestParser {
   // `line` without its newline, in which only line 0 may begin with a byte order mark. Whatever is wrong with the line
   // becomes a RequestFailure.
   IncomingRequest parse(RequestId line_number, std::string_view line);
+  // A line that was parsed before: its custom_id is no duplicate, and nobody is warned again.
+  IncomingRequest parse_again(RequestId line_number, std::string_view line);
+  // One for the same job that has seen no line, for another thread.
+  RequestParser fresh() const { return {models_, limits_, image_folder_}; }
   // For a line of `bytes` > max_line_bytes, of which only the custom_id was kept, if it was found.
   IncomingRequest refuse_long(RequestId line_number, std::size_t bytes, std::optional<std::string> custom_id);
   // A line that has its result already, or is another shard's: its custom_id counts for duplicates.
@@ -98,7 +112,9 @@ class RequestParser {
   void expect(std::size_t lines) { seen_ids_.reserve(lines); }
 
  private:
-  RequestParts read(IncomingRequest& incoming, std::string_view line);
+  enum class Time : std::uint8_t { kFirst, kAgain };
+  IncomingRequest parse(RequestId line_number, std::string_view line, Time time);
+  RequestParts read(IncomingRequest& incoming, std::string_view line, Time time);
   void warn_unknown_fields(RequestId line_number, const std::vector<std::string>& names);
   void warn_unknown_model(const std::string& name);
 
@@ -129,6 +145,9 @@ class RequestReader {
   bool finished();
   // How many bytes standard input had, where it goes through a spool; to be asked once finished().
   std::optional<std::uint64_t> spooled_bytes() const;
+  // Reads lines of its input again; lives as long as this does. Null where that is not possible: standard input without
+  // a spool.
+  LineRereader* rereader() const { return rereader_.get(); }
   // Non-blank lines of the shard seen so far; the total once the input has ended. Those with a result already count.
   std::uint64_t lines_seen() const { return lines_seen_.load(std::memory_order_relaxed); }
   std::uint64_t lines_skipped() const { return lines_skipped_.load(std::memory_order_relaxed); }
@@ -152,7 +171,8 @@ class RequestReader {
   ReaderLimits limits_;
   const LineHistory* history_;
   std::shared_ptr<Spool> spool_;
-  pid_t launcher_;           // that hands on standard input; 0: none
+  pid_t launcher_;  // that hands on standard input; 0: none
+  std::unique_ptr<LineRereader> rereader_;
   RequestId next_line_ = 0;  // the thread's: behind the last that was not blank
   std::atomic<std::uint64_t> lines_seen_{0};
   std::atomic<std::uint64_t> lines_skipped_{0};

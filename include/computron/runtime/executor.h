@@ -18,6 +18,7 @@
 // the stack, since run() polls; run() is never entered twice.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -32,6 +33,10 @@
 
 namespace computron {
 
+// Returns the pages that a pass gets in place of `pages`. All four outlive what it returns.
+using PageSourceWrapper = std::function<std::unique_ptr<PageSource>(const Step& step, const ShardLayout& layout,
+                                                                    Stream& compute, PageSource& pages)>;
+
 struct ExecutorOptions {
   int frames = 0;
   std::size_t frame_bytes = 0;
@@ -40,7 +45,8 @@ struct ExecutorOptions {
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
   bool use_graphs = true;  // capturable passes go through Stream::run_capturable; false for tests that compare
-  Trace* trace = nullptr;  // borrowed; null: not traced
+  PageSourceWrapper wrap_pages = {};  // empty: passes get the pages themselves
+  Trace* trace = nullptr;             // borrowed; null: not traced
 };
 
 class Executor {
@@ -82,6 +88,7 @@ class Executor {
   Progress& progress_;
   std::vector<const ShardLayout*> layouts_;  // [model]
   const HostStore& host_;
+  PageSourceWrapper wrap_pages_;
   Trace* trace_;
   bool use_graphs_;
 

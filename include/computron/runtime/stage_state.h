@@ -75,9 +75,9 @@ class StageState {
   // `histories`: of the sequence behind each of the tokens, as histories() of another stage in the same state says;
   // empty: they are worked out here.
   void extend(ModelId model, const SequenceChunk& chunk, std::span<const std::uint64_t> histories = {});
-  // Of the chunk's sequence (SequenceState::history) behind each of its tokens, before extend(). All stages have the
-  // same: rank 0 hashes the tokens once.
-  std::vector<std::uint64_t> histories(ModelId model, const SequenceChunk& chunk) const;
+  // Of the chunks' sequences (SequenceState::history) behind each of their tokens, one chunk behind the other, before
+  // any extend(). All stages have the same: rank 0 hashes the tokens once, and those of several chunks side by side.
+  std::vector<std::uint64_t> histories(ModelId model, std::span<const SequenceChunk> chunks) const;
   // The page that `frame` holds, if any, is no longer resident. Error{kInternal} for a cache frame.
   void evict(FrameId frame);
   // All parts: how rank 0 follows a step that it has decided. `stage`: whose plan is applied.
@@ -120,6 +120,8 @@ class StageState {
   void start_behind_prefix(const SequenceChunk& chunk, SequenceState& s);
   // The chunk's tokens enter the sequence's history, where it is `histories` behind each, and its blocks.
   void write(const SequenceChunk& chunk, SequenceState& s, std::span<const std::uint64_t> histories);
+  // Of the chunk's sequence before its first token.
+  std::uint64_t history_before(ModelId model, const SequenceChunk& chunk) const;
   // Xors the sequence's length and history into the digest, or out of it.
   void toggle(SequenceId id, const SequenceState& s);
   // After the model's cache has lost frames or slots: drops the blocks that lay there, which nobody may hold.

@@ -16,8 +16,9 @@
 #pragma once
 
 #include <deque>
-#include <list>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "computron/comm/mesh.h"
@@ -26,22 +27,26 @@
 
 namespace computron {
 
-// Sent messages in flight: owns their bytes until MPI has taken them.
+// Sent messages in flight: keeps their bytes until MPI has taken them.
 class Outbox {
  public:
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+
   void send(const Communicator& comm, std::vector<std::byte> bytes, int to, int tag);
+  // A part of `bytes`, which may go to several ranks.
+  void send(const Communicator& comm, const Bytes& bytes, std::span<const std::byte> part, int to, int tag);
   void poll();
   bool empty() const { return sending_.empty(); }
 
  private:
   struct Message {
-    std::vector<std::byte> bytes;
+    Bytes bytes;
     MessageRequest request;
   };
-  std::list<Message> sending_;
+  std::vector<Message> sending_;
 };
 
-// Sends the steps of one group; on rank 0 of the job.
+// Sends the steps of one group; on rank 0 of the job. A step is encoded once for all ranks of a stage.
 class StepSender {
  public:
   // Borrows `job`, the communicator of all ranks.
@@ -53,6 +58,15 @@ class StepSender {
   bool idle() const { return outbox_.empty(); }
 
  private:
+  // A stage's message: the length in front of `body`, or where that is large, the announcement alone.
+  struct Encoded {
+    Outbox::Bytes message;
+    Outbox::Bytes large;  // null: the message is the whole step
+    std::uint64_t digest = 0;
+  };
+  static Encoded encode(const Step& step, int stage);
+  void send(const Encoded& encoded, int rank);
+
   const Communicator& job_;
   const RankGroup group_;
   Outbox outbox_;
@@ -66,11 +80,12 @@ class StepReceiver {
   // Tests the posted receives and returns the next step if it has arrived whole. Never blocks. Error{kInternal} for
   // bytes that are no step.
   std::optional<Step> poll();
+  // The same, as its bytes.
+  std::optional<std::vector<std::byte>> poll_bytes();
 
  private:
   // Appends the fragment to message_; true when the message is whole. An announcement of a large step posts large_.
   bool take_fragment(std::span<const std::byte> fragment);
-  Step decode_message();
 
   const Mesh& mesh_;
   struct Slot {
@@ -105,11 +120,13 @@ class ReportCollector {
  private:
   struct Pending {
     StepId step;
-    std::vector<StateDigest> expected;            // [stage]
-    std::vector<std::uint64_t> sent;              // [stage]
-    std::vector<std::vector<std::byte>> buffers;  // [rank of the group], as are
+    std::vector<StateDigest> expected;          // [stage]
+    std::vector<std::uint64_t> sent;            // [stage]
+    std::vector<std::byte> bytes;               // what the requests receive
+    std::vector<std::span<std::byte>> buffers;  // [rank of the group] parts of `bytes`, as are
     std::vector<MessageRequest> requests;
     std::vector<std::optional<Report>> reports;
+    std::deque<int> awaited;  // ranks of the group whose reports have not come, but for rank 0
   };
   bool is_own(int rank) const { return group_.job_rank(rank) == 0; }
   void check(const Pending& pending, int rank) const;

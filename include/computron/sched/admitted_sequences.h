@@ -60,7 +60,7 @@ class AdmittedSequences {
   // Read by everybody, changed by the methods below alone.
   class Member {
    public:
-    explicit Member(Sequence sequence) : sequence_(std::move(sequence)) {}
+    explicit Member(Sequence&& sequence) : sequence_(std::move(sequence)) {}
     const Sequence& sequence() const { return sequence_; }
     State state() const { return state_; }
 
@@ -89,7 +89,7 @@ class AdmittedSequences {
   AdmittedSequences(AdmittedSequences&&) = default;
 
   // It runs from now on; behind a prefix hit, if it may.
-  void admit(Sequence sequence);
+  void admit(Sequence&& sequence);
   // The oldest preempted one runs again, under a new number. Requires one.
   void admit_preempted(SequenceId id);
   // Looks up its prefix anew: others may have computed more of it by now. Only before it has begun.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -31,8 +32,7 @@ class Prefetcher {
   // between.
   double wait_s(ModelId model, double now_s) const;
   // Until the links are through with what the model and `others` lack, if it lacks pages; otherwise as wait_s().
-  template <class Models>
-  double wait_behind_s(ModelId model, const Models& others, double now_s) const;
+  double wait_behind_s(ModelId model, const std::set<ModelId>& others, double now_s) const;
   // Whether all pages and the cache are there, copied.
   bool is_ready(ModelId model, double now_s) const;
   // Whether the pages that the model of the run order lacks can be fetched without a pass of it: frames are to be had
@@ -81,18 +81,5 @@ class Prefetcher {
   std::vector<bool> swapping_;   // [model] fetches have been issued since forget_swap()
   std::vector<ModelId> swaps_;
 };
-
-template <class Models>
-double Prefetcher::wait_behind_s(ModelId model, const Models& others, double now_s) const {
-  if (!state_.misses_pages(model)) return wait_s(model, now_s);
-  double longest_s = 0;
-  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
-    std::size_t missing = state_.pools[stage].missing_bytes(model);
-    for (const ModelId other : others) missing += other == model ? 0 : state_.pools[stage].missing_bytes(other);
-    const double busy_s = std::max(links_[stage].free_s - now_s, 0.0);
-    longest_s = std::max(longest_s, busy_s + state_.costs.transfer_s(stage, missing));
-  }
-  return longest_s;
-}
 
 }  // namespace computron

@@ -74,6 +74,7 @@ class WaitingQueue {
   };
   Load load_of(const Request& request) const;
   std::vector<Request> pop_youngest_line();
+  void load_soon_wanted() const;
   void count_out(const Request& request);
 
   int block_tokens_;

@@ -1,7 +1,8 @@
 // A batch: requests from a file or stdin, results to a file, metrics of the requests, the progress line.
 //
-// The reader and the writer have threads of their own and exchange plain queues with the progress loop. Reading pauses
-// while too many requests wait to be scheduled or too many results wait for the disk.
+// The reader and the writer have threads of their own and exchange plain queues with the progress loop. Where too many
+// requests wait to be scheduled, lines are read, checked and deferred (DeferredInput); reading pauses while too many
+// results wait for the disk.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "computron/requests/request_reader.h"
+#include "computron/serve/deferred_input.h"
 #include "computron/serve/front_end.h"
 #include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
@@ -23,7 +25,9 @@ struct BatchOptions {
   bool replay = false;  // requests arrive at their `arrival` times; without it, at the start of the job
   bool live = false;    // without `replay`: requests arrive when they are read
   bool show_progress = true;
-  std::string status_file = {};  // with how the job stands, each second; empty: none
+  std::string status_file = {};      // with how the job stands, each second; empty: none
+  std::vector<int> priorities = {};  // [model]; empty: all are 0
+  std::size_t ahead = 64;            // lines of a model that are submitted though there is no room (DeferredRequests)
 };
 
 class BatchFrontEnd : public FrontEnd {
@@ -33,7 +37,7 @@ class BatchFrontEnd : public FrontEnd {
                 double start_s, const BatchOptions& options);
 
   bool take_input(Dispatcher& dispatcher, double now) override;
-  bool input_open() const override { return !closed_ && !reader_.finished(); }
+  bool input_open() const override { return !closed_ && (!reader_.finished() || deferred_.any_coming()); }
   std::string unfinished() const override;
   void put_results(std::vector<Completion> completions, double now) override;
   void show(const Activity& activity, double now) override;
@@ -51,17 +55,21 @@ class BatchFrontEnd : public FrontEnd {
     std::vector<Completion> parts;  // by Completion::part
     std::size_t missing = 0;        // of them
     bool begun = false;
+    bool ahead = false;   // it was deferred, and submitted ahead of its turn
     Ticket noted_by = 0;  // of the note that it has begun
     ModelId model = 0;
   };
 
   void put_result(const UnfinishedLine& line);
   void take(IncomingRequest incoming, Dispatcher& dispatcher, double now);
+  bool take_deferred(Dispatcher& dispatcher, double now);
   bool take_suspect(Dispatcher& dispatcher, double now);
-  void submit(IncomingRequest incoming, Dispatcher& dispatcher, double now);
+  void submit(IncomingRequest incoming, double arrival_s, bool ahead, Dispatcher& dispatcher);
+  double arrival_of(const IncomingRequest& incoming, double now) const;
+  void leave_queue(const UnfinishedLine& line);
   void fail(const IncomingRequest& incoming, const RequestFailure& failure);
   bool note_input_end(Dispatcher& dispatcher);
-  bool room(const Dispatcher& dispatcher);
+  bool may_read(const Dispatcher& dispatcher);
   ProgressLine::State progress(const Activity& activity);
   std::string running_models(const Activity& activity) const;
   void update_status(const Activity& activity, double now);
@@ -76,7 +84,8 @@ class BatchFrontEnd : public FrontEnd {
   double start_s_;
   BatchOptions options_;
 
-  std::map<RequestId, UnfinishedLine> unfinished_lines_;  // by line
+  std::map<RequestId, UnfinishedLine> unfinished_lines_;  // by line; of those that were submitted
+  DeferredInput deferred_;
   // Requests that may be what took the job down: each runs alone, when the input has ended and all others are done.
   std::deque<IncomingRequest> suspects_;
   bool alone_ = false;  // one of these runs
@@ -85,7 +94,7 @@ class BatchFrontEnd : public FrontEnd {
   ProgressLine progress_line_;
   std::uint64_t generated_tokens_ = 0;  // of finished requests
 
-  std::vector<QueueDepth> queues_;  // [model]
+  std::vector<QueueDepth> queues_;  // [model]; deferred lines wait, too
   std::uint64_t sampled_tokens_ = 0;
   StatusWriter status_writer_;
   std::deque<JobCounts> past_;  // of the last seconds, one each

@@ -13,7 +13,8 @@
 // fetches and other stages go on while this rank computes. How many steps are between dispatch and reports is the
 // scheduler's affair. It is asked again only when something has happened (input, a report) or the time it named has
 // come, and never from within itself. Each group has a scheduler; the dispatcher says which is to be asked, in turn,
-// and rank 0 goes back to its own work after a while. The other ranks only take steps, execute and report. No MPI call
+// and so are the groups' reports looked for: after a while rank 0 goes back to its own work, and the next poll goes on
+// where this one has left off. The other ranks only take steps, execute and report. No MPI call
 // blocks: everything is tested and polled. The copy stream, and a front end's reader and writer, have threads of their
 // own and exchange plain queues with this one.
 #pragma once
@@ -71,6 +72,7 @@ class Engine {
   bool take_input();
   bool take_reports();
   bool take_reports(GroupEngine& group);
+  void show();
   bool put_results();
   bool dispatch();
   void dispatch(GroupEngine& group, PlannedStep planned);
@@ -92,14 +94,15 @@ class Engine {
   Job& job_;
   Dispatcher& dispatcher_;
   FrontEnd& front_end_;
-  Metrics& metrics_;
   double start_s_;
 
   std::deque<GroupEngine> groups_;       // [group]
+  std::size_t next_group_ = 0;           // whose reports are looked for first
   std::deque<Todo> todo_;                // of group 0
   std::vector<GroupActivity> activity_;  // [group]
   std::vector<bool> stalls_;             // [group] it is owed a step, and the watchdog knows
   double look_for_stall_s_ = 0;          // when the groups are looked at again
+  double show_s_ = 0;                    // when the front end is shown them again
 
   JobHeartbeat heartbeat_;
   StopListener stops_;

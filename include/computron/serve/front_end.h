@@ -43,7 +43,7 @@ class FrontEnd {
   virtual void put_results(std::vector<Completion> completions, double now) = 0;
   // All ranks of a group have executed a step; their done records by rank of the group. Also called from within a pass.
   virtual void step_done(const std::vector<Report>& /*reports*/, double /*now*/) {}
-  // Called at every poll, from within a pass too: cheap when there is nothing to show.
+  // Called about every millisecond, from within a pass too: cheap when there is nothing to show.
   virtual void show(const Activity& /*activity*/, double /*now*/) {}
   // A step is about to be sent in which these requests begin. Rank 0 computes nothing of it before noted(): should it
   // go down then, it is known whom to suspect. The other ranks of its group need not wait: if one of them goes down,

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "computron/runtime/step_exchange.h"
+#include "computron/sched/scheduler.h"
 #include "computron/serve/front_end.h"
-#include "computron/serve/job.h"
 #include "computron/serve/metrics.h"
 
 namespace computron {
@@ -38,8 +38,10 @@ class GroupEngine {
     std::vector<Report> reports;
   };
 
-  // Borrows all but `group`.
-  GroupEngine(Job& job, const RankGroup& group, const Scheduler& scheduler, Metrics& metrics);
+  // Borrows `job`, the communicator of all ranks, the group's scheduler and the metrics. `names_group`: errors name the
+  // group beside the rank.
+  GroupEngine(const Communicator& job, const RankGroup& group, bool names_group, const Scheduler& scheduler,
+              Metrics& metrics);
 
   int index() const { return group_.index; }
   bool has_rank_0() const { return group_.has(0); }
@@ -95,7 +97,6 @@ class GroupEngine {
   void note_copies(int rank, const Step& step);
   void share_out_busy_time(RankTimes& times, const Report& report);
 
-  Job& job_;
   const RankGroup group_;
   const Scheduler& scheduler_;
   Metrics& metrics_;

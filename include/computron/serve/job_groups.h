@@ -15,6 +15,9 @@ struct JobGroup {
   std::vector<ModelId> models;  // of the job, by the group's own numbers; ascending
   // [model of the job] How many layers each stage has. A model without an entry is cut by its parameters.
   std::map<ModelId, std::vector<int>> layers = {};
+
+  // Empty: cut by its parameters.
+  std::vector<int> layers_of(ModelId model) const;
 };
 
 // At least one. ConfigError naming what does not fit: groups that have another number of ranks than the job; models

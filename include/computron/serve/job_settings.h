@@ -10,14 +10,15 @@
 namespace computron {
 
 // Of the models and how they are computed with, by names that people know. The tp of a model counts unless the job is
-// reproducible, since sums over ranks are taken in an order of it; so does its pp on GPUs, where pieces of products
-// follow the pages of a stage. Which ranks serve a model, and how many there are, counts nowhere: a job may go on under
-// another placement. `indices` by model; they have been read.
+// reproducible, since sums over ranks are taken in an order of it; so do its pp and --page-size on GPUs, where pieces
+// of products follow the pages of a stage: a size that the program chooses follows from the models and their tp and pp.
+// Which ranks serve a model, and how many there are, counts nowhere: a job may go on under another placement.
+// `indices` by model; they have been read.
 Settings job_settings(const JobOptions& options, const std::vector<CheckpointIndex>& indices,
                       const std::vector<JobGroup>& groups);
 
 // `before`, in which a version without groups may have named the one mesh of its job, as job_settings() says it of a
-// job with the options of now.
+// job with the options of now. A page size that an earlier version did not name counts as that of now.
 Settings upgraded(const JobOptions& now, Settings before);
 
 }  // namespace computron

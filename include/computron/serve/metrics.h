@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -111,8 +112,7 @@ class Metrics {
     MetricsGroup of;
     std::vector<ModelMetrics> models;  // by the group's numbers
     ModelMetrics merged(bool with_times) const;
-    ModelMetrics* find(ModelId job_model);  // null: it has it not
-    const ModelMetrics* find(ModelId job_model) const;
+    std::optional<ModelId> local(ModelId job_model) const;  // none: it does not have the model
   };
   ModelMetrics merged(bool with_times) const;
   ModelMetrics merged(ModelId job_model) const;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "computron/device/device.h"
-#include "computron/runtime/report.h"
+#include "computron/runtime/executor.h"
 #include "computron/serve/front_end.h"
 #include "computron/serve/preflight.h"
 
@@ -21,6 +21,11 @@ class ServeHooks {
   virtual void compare(int /*rank*/, std::vector<RankProperty>& /*properties*/) {}
   // What follows each copy over the link of rank `rank`; empty: nothing. Asked for before a CPU device is made.
   virtual CopyHook copy_hook(int /*rank*/) { return {}; }
+  // How the groups' schedulers are made.
+  virtual void schedule(SchedulerOptions& /*options*/) {}
+  // What stands between this rank's passes and their pages; empty: nothing. It may wait, by `progress`, which outlives
+  // it.
+  virtual PageSourceWrapper page_wrapper(Progress& /*progress*/) { return {}; }
   // Rank `rank` has executed a step and is about to report this.
   virtual void executed(int /*rank*/, Report& /*report*/) {}
   // The front end that the loop of rank 0 uses instead of `front_end`, which outlives it. Null: that one itself.

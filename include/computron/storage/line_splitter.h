@@ -1,6 +1,7 @@
 // Cuts a stream of bytes into lines, in constant memory whatever the length of a line.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -14,8 +15,9 @@ namespace computron {
 
 // A line that is not blank, without its end.
 struct InputLine {
-  RequestId number = 0;   // 0-based, blank lines counted
-  std::string_view text;  // empty if it is too long
+  RequestId number = 0;     // 0-based, blank lines counted
+  std::uint64_t begin = 0;  // of its first byte in the stream
+  std::string_view text;    // empty if it is too long
   std::size_t bytes = 0;
   bool too_long = false;
   std::optional<std::string> long_id = {};  // of one that is too long: its custom_id, if it was found
@@ -44,6 +46,7 @@ class LineSplitter {
   std::size_t max_line_bytes_;
   Deliver deliver_;
   RequestId line_number_ = 0;
+  std::uint64_t line_begin_ = 0;
   std::string line_;  // what has come of the line; emptied once it proves too long
   std::size_t line_bytes_ = 0;
   // Of a line that is too long: goes on looking for its custom_id.
