@@ -3,32 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 
-#include "computron/base/size.h"
+#include "src/cli/option_checks.h"
 #include "src/cli/option_groups.h"
 
 namespace computron {
 namespace {
-
-// CLI11's own lets nan pass, and says what it refuses in 309 digits.
-const CLI::Validator& positive() {
-  static const CLI::Validator check(
-      [](std::string& text) {
-        double value = 0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        return number && value > 0 && std::isfinite(value) ? std::string() : text + " is not a positive number";
-      },
-      "POSITIVE");
-  return check;
-}
-
-// The size that is the value of an option.
-std::size_t size_of(const char* option, const std::string& text) try {
-  return parse_size(text);
-} catch (const Error& error) {
-  throw Error(error.code(), std::string(option) + ": " + error.what());
-}
 
 DeviceChoice parse_device(const std::string& text) {
   if (text == "auto") return DeviceChoice::kAuto;

@@ -3,10 +3,33 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
+#include "computron/base/error.h"
+#include "computron/base/size.h"
+
 namespace computron {
+
+// The size that is the value of an option. Error{kUsage} naming the option.
+inline std::size_t size_of(const char* option, const std::string& text) try {
+  return parse_size(text);
+} catch (const Error& error) {
+  throw Error(error.code(), std::string(option) + ": " + error.what());
+}
+
+// CLI11's own lets nan pass, and says what it refuses in 309 digits.
+inline const CLI::Validator& positive() {
+  static const CLI::Validator check(
+      [](std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && value > 0 && std::isfinite(value) ? std::string() : text + " is not a positive number";
+      },
+      "POSITIVE");
+  return check;
+}
 
 // An unsigned integer of 64 bits: CLI11 takes the largest for any larger one.
 inline CLI::Validator whole_number() {

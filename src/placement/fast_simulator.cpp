@@ -39,11 +39,12 @@ void SimulationResult::merge(const SimulationResult& other) {
 FastSimulator::FastSimulator(const std::vector<ModelProfile>& models, SimulatorOptions options)
     : models_(models), options_(options) {}
 
-SwappingGroup* FastSimulator::memory_of(const PlacedGroup& placed) {
+SwappingGroup* FastSimulator::memory_of(std::uint32_t group, const PlacedGroup& placed) {
   if (!options_.swap) return nullptr;
   std::vector<SwappingGroup::StageBytes> bytes;
   for (const std::uint32_t m : placed.models) bytes.push_back(models_[m].find(placed.shape)->stage_bytes);
   if (!SwappingGroup::is_needed(bytes, *options_.swap)) return nullptr;
+  memory_groups_.push_back(group);
   return &memories_.emplace_back(std::move(bytes), *options_.swap);
 }
 
@@ -56,7 +57,7 @@ void FastSimulator::add_group(std::uint32_t group, const PlacedGroup& placed,
   for (const std::uint32_t m : placed.models) {
     ensure(models_.at(m).find(placed.shape) != nullptr, "a model has no profile of its group's shape");
   }
-  SwappingGroup* const memory = memory_of(placed);
+  SwappingGroup* const memory = memory_of(group, placed);
   const double penalty = 1 + options_.stage_penalty * stages;
   for (std::uint32_t local = 0; local < placed.models.size(); ++local) {
     const std::uint32_t m = placed.models[local];
@@ -74,6 +75,7 @@ void FastSimulator::prepare(const ModelPlacement& placement) {
   clocks_.clear();
   ends_.clear();
   memories_.clear();
+  memory_groups_.clear();
   last_clock_.assign(placement.size(), 0);
   std::vector<std::vector<Replica>> by_model(models_.size());
   for (std::uint32_t g = 0; g < placement.size(); ++g) add_group(g, placement[g], by_model);
@@ -137,6 +139,7 @@ bool FastSimulator::serve(const Arrival& arrival, float slo_s, SimulationResult&
   result.busy_s[replica.group] += replica.slowest_s;
   result.makespan_s = std::max(result.makespan_s, end);
   ++result.good[m];
+  ++result.served[replica.group];
   result.latency_s[m] += latency;
   latency_s = latency;
   return true;
@@ -151,6 +154,8 @@ SimulationResult FastSimulator::run(const ModelPlacement& placement, std::span<c
   result.good.resize(models_.size());
   result.latency_s.resize(models_.size());
   result.dispatched.resize(placement.size());
+  result.served.resize(placement.size());
+  result.group_swaps.resize(placement.size());
   result.busy_s.resize(placement.size());
   if (outcomes != nullptr) outcomes->assign(arrivals.size(), {});
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
@@ -158,9 +163,10 @@ SimulationResult FastSimulator::run(const ModelPlacement& placement, std::span<c
     outcome.good = serve(arrivals[i], slo_s[arrivals[i].model], result, outcome.latency_s);
     if (outcomes != nullptr) (*outcomes)[i] = outcome;
   }
-  for (const SwappingGroup& memory : memories_) {
-    result.swaps += memory.swaps();
-    result.swapped_bytes += memory.swapped_bytes();
+  for (std::size_t i = 0; i < memories_.size(); ++i) {
+    result.group_swaps[memory_groups_[i]] = memories_[i].swaps();
+    result.swaps += memories_[i].swaps();
+    result.swapped_bytes += memories_[i].swapped_bytes();
   }
   return result;
 }

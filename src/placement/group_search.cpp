@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "computron/base/error.h"
@@ -19,6 +20,7 @@ constexpr int kFewRanks = 8;      // up to which all_groups() are few
 constexpr std::size_t kFew = 24;  // models · ranks up to which a wide beam is quick
 constexpr int kWideBeam = 12;
 constexpr std::size_t kFewSplits = 100, kFewSplitsSwapping = 4;
+constexpr std::size_t kMostSplits = 20'000;  // that are looked at: with many buckets there are far more
 
 // Of ranks that no equal group takes, the largest first.
 std::vector<GroupShape> left_over_groups(int ranks) {
@@ -61,38 +63,54 @@ bool serves_somebody(const PlacementEvaluator& evaluator, const std::vector<Grou
   });
 }
 
-// Of a request alone, on the fewest ranks for which there is a profile.
-double alone_s(const ModelProfile& model) {
-  const auto smallest = std::ranges::min_element(
-      model.shapes, {}, [](const auto& entry) { return std::pair(entry.first.ranks(), entry.second.latency_s()); });
-  return smallest == model.shapes.end() ? 0 : static_cast<double>(smallest->second.latency_s());
-}
-
 bool leaves_whole_nodes(int part, int ranks) {
   return ranks % kNode == 0 || part <= ranks % kNode || (ranks - part) % kNode == 0;
 }
 
-void add_splits(int ranks, std::size_t parts, std::vector<int>& begun, std::vector<std::vector<int>>& splits) {
-  if (parts == 1) {
-    if (ranks < 1) return;
-    splits.push_back(begun);
-    splits.back().push_back(ranks);
-    return;
+// The splits of `ranks` ranks whose shares differ from `shares`, those of the work, by at most `most`.
+class Splits {
+ public:
+  Splits(int ranks, std::vector<double> shares, double most) : ranks_(ranks), shares_(std::move(shares)), most_(most) {
+    add(ranks);
   }
-  for (int part = 1; part < ranks; ++part) {
-    if (!leaves_whole_nodes(part, ranks)) continue;
-    begun.push_back(part);
-    add_splits(ranks - part, parts - 1, begun, splits);
-    begun.pop_back();
+  // At most kMostSplits: whether there are more is not known if there are so many.
+  const std::vector<std::vector<int>>& all() const { return splits_; }
+
+ private:
+  void add(int left) {
+    const std::size_t at = begun_.size();
+    if (splits_.size() == kMostSplits) return;
+    if (at + 1 == shares_.size()) {
+      if (!is_alike(left, at)) return;
+      splits_.push_back(begun_);
+      splits_.back().push_back(left);
+      return;
+    }
+    const int needed = static_cast<int>(shares_.size() - at - 1);  // a rank for each of the others
+    for (int part = 1; part <= left - needed; ++part) {
+      if (!leaves_whole_nodes(part, left) || !is_alike(part, at)) continue;
+      begun_.push_back(part);
+      add(left - part);
+      begun_.pop_back();
+    }
   }
-}
+  bool is_alike(int part, std::size_t at) const {
+    return part >= 1 && std::abs(static_cast<double>(part) / ranks_ - shares_[at]) <= most_;
+  }
+
+  int ranks_;
+  std::vector<double> shares_;
+  double most_;
+  std::vector<int> begun_;
+  std::vector<std::vector<int>> splits_;
+};
 
 // Largest difference between shares of ranks and of work.
-double difference(const std::vector<int>& split, const std::vector<double>& work) {
-  double ranks = 0, sum = 0, most = 0;
-  for (const int part : split) ranks += part;
-  for (const double each : work) sum += each;
-  for (std::size_t i = 0; i < split.size(); ++i) most = std::max(most, std::abs(split[i] / ranks - work[i] / sum));
+double difference(const std::vector<int>& split, int ranks, const std::vector<double>& shares) {
+  double most = 0;
+  for (std::size_t i = 0; i < split.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(split[i]) / ranks - shares[i]));
+  }
   return most;
 }
 
@@ -149,7 +167,7 @@ class BucketSearch {
 // Time that the requests of each bucket would take alone.
 std::vector<double> work_of(const SearchProblem& problem, const std::vector<std::vector<std::uint32_t>>& buckets) {
   std::vector<double> by_model(problem.models.size()), work;
-  for (const Arrival& arrival : problem.arrivals) by_model[arrival.model] += alone_s(problem.models[arrival.model]);
+  for (const Arrival& arrival : problem.arrivals) by_model[arrival.model] += problem.models[arrival.model].alone_s();
   for (const auto& bucket : buckets) {
     work.push_back(1e-9);
     for (const std::uint32_t model : bucket) work.back() += by_model[model];
@@ -229,9 +247,9 @@ std::vector<std::vector<std::uint32_t>> latency_buckets(const std::vector<ModelP
                                                         const std::vector<std::uint32_t>& models) {
   std::vector<std::vector<std::uint32_t>> buckets;
   for (const std::uint32_t model : models) {
-    const double own = alone_s(profiles[model]);
+    const double own = profiles[model].alone_s();
     const auto found = std::ranges::find_if(buckets, [&](const auto& bucket) {
-      const double first = alone_s(profiles[bucket[0]]);
+      const double first = profiles[bucket[0]].alone_s();
       return std::abs(own - first) < kAlike * first;
     });
     if (found != buckets.end()) {
@@ -244,17 +262,18 @@ std::vector<std::vector<std::uint32_t>> latency_buckets(const std::vector<ModelP
 }
 
 std::vector<std::vector<int>> bucket_splits(int ranks, const std::vector<double>& work) {
+  const double sum = std::accumulate(work.begin(), work.end(), 0.0);
+  std::vector<double> shares;
+  for (const double each : work) shares.push_back(each / sum);
   std::vector<std::vector<int>> splits;
-  std::vector<int> begun;
-  add_splits(ranks, work.size(), begun, splits);
-  for (const double most : {1.0, .5, .3, .2, .1}) {
+  // AlpaServe's differences, and smaller ones where even these leave more than can be looked at.
+  for (const double most : {1.0, .5, .3, .2, .1, .05, .03, .02, .01}) {
+    if (most < .1 && splits.size() < kMostSplits) break;
+    auto alike = Splits(ranks, shares, most).all();
+    if (!alike.empty()) splits = std::move(alike);
     if (splits.size() < kFewSplits) break;
-    std::vector<std::vector<int>> kept;
-    std::ranges::copy_if(splits, std::back_inserter(kept),
-                         [&](const auto& split) { return difference(split, work) <= most; });
-    if (!kept.empty()) splits = std::move(kept);
   }
-  std::ranges::stable_sort(splits, {}, [&work](const auto& split) { return difference(split, work); });
+  std::ranges::stable_sort(splits, {}, [&](const auto& split) { return difference(split, ranks, shares); });
   return splits;
 }
 

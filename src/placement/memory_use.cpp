@@ -19,6 +19,12 @@ const ShapeProfile* MemoryUse::profile(std::size_t group, std::uint32_t model) c
   return problem_.models[model].find(groups_[group].shape);
 }
 
+bool MemoryUse::is_like_its_replicas(std::uint32_t model, const GroupShape& shape) const {
+  const auto other = shapes_.find(model);
+  if (problem_.replicas == ReplicaRule::kAny || other == shapes_.end()) return true;
+  return problem_.replicas == ReplicaRule::kSameTp ? other->second.tp == shape.tp : other->second == shape;
+}
+
 std::int64_t MemoryUse::node_bytes(int node) const {
   const auto& swapping = *problem_.memory.swapping;
   const int begin = std::max(node * swapping.ranks_per_node, problem_.first_rank);
@@ -45,6 +51,7 @@ bool MemoryUse::can_add(std::size_t group, std::uint32_t model) const {
   const Group& own = groups_[group];
   const ShapeProfile* const found = profile(group, model);
   if (found == nullptr || own.models.contains(model)) return false;
+  if (!is_like_its_replicas(model, own.shape)) return false;
   if (!problem_.memory.swapping) return own.used_bytes + found->rank_bytes() <= problem_.memory.device_bytes;
   const std::int64_t least = std::min(found->rank_bytes(), 2 * problem_.memory.swapping->page_bytes);
   if (problem_.memory.device_bytes < least) return false;  // a model streams through two frames at least
@@ -63,6 +70,20 @@ void MemoryUse::add(std::size_t group, std::uint32_t model) {
   }
   groups_[group].used_bytes += profile(group, model)->rank_bytes();
   groups_[group].models.insert(model);
+  shapes_.emplace(model, groups_[group].shape);
+}
+
+bool fits(const SearchProblem& problem, const ModelPlacement& placement) {
+  ModelPlacement groups = placement;
+  for (PlacedGroup& group : groups) group.models.clear();
+  MemoryUse memory(problem, groups);
+  for (std::size_t g = 0; g < placement.size(); ++g) {
+    for (const std::uint32_t model : placement[g].models) {
+      if (!memory.can_add(g, model)) return false;
+      memory.add(g, model);
+    }
+  }
+  return true;
 }
 
 }  // namespace computron

@@ -25,8 +25,9 @@ ModelPlacement renamed(const SearchProblem& problem, ModelPlacement placement) {
 }
 
 // How much the requests of a model suffer: how many are not served; or, where all are, the time by which they are later
-// than alone.
-double suffering(const SearchProblem& problem, const SimulationResult& result, std::uint32_t model) {
+// than alone. Where a placement is to be complete a model without a group suffers most.
+double suffering(const SearchProblem& problem, const SimulationResult& result, std::uint32_t model, int replicas) {
+  if (problem.complete && replicas == 0) return std::numeric_limits<double>::infinity();
   const double requests = result.requests[model], good = result.good[model];
   if (problem.objective == Objective::kAttainment) return requests * (1 - good / (requests + 1e-6));
   if (good < requests) return 1e12 * requests;
@@ -36,9 +37,11 @@ double suffering(const SearchProblem& problem, const SimulationResult& result, s
 }
 
 // As AlpaServe has it, those that suffer alike in reverse order.
-std::vector<std::uint32_t> by_suffering(const PlacementEvaluator& evaluator, const SimulationResult& result) {
+std::vector<std::uint32_t> by_suffering(const PlacementEvaluator& evaluator, const ScoredPlacement& scored) {
+  const auto replicas = replicas_by_model(evaluator.problem(), scored.placement);
   std::vector<std::uint32_t> models = evaluator.wanted();
-  std::ranges::stable_sort(models, {}, [&](std::uint32_t m) { return suffering(evaluator.problem(), result, m); });
+  std::ranges::stable_sort(
+      models, {}, [&](std::uint32_t m) { return suffering(evaluator.problem(), scored.result, m, replicas[m]); });
   std::ranges::reverse(models);
   return models;
 }
@@ -58,7 +61,7 @@ struct Addition {
 // The first group in order for which some model in order fits.
 std::optional<Addition> next_addition(const PlacementEvaluator& evaluator, const ScoredPlacement& scored,
                                       const MemoryUse& memory) {
-  const auto models = by_suffering(evaluator, scored.result);
+  const auto models = by_suffering(evaluator, scored);
   for (const std::size_t group : by_load(scored.result)) {
     for (const std::uint32_t model : models) {
       if (memory.can_add(group, model)) return Addition{group, model};
@@ -104,14 +107,6 @@ std::vector<ModelPlacement> expansions(const PlacementEvaluator& evaluator, cons
   return result;
 }
 
-std::vector<int> replicas_by_model(const SearchProblem& problem, const ModelPlacement& placement) {
-  std::vector<int> replicas(problem.models.size());
-  for (const PlacedGroup& placed : placement) {
-    for (const std::uint32_t model : placed.models) ++replicas[model];
-  }
-  return replicas;
-}
-
 // `placement` with `model` in `group`, in place of as many models as it takes, the ones with most other replicas first
 // and of these the one that was added last. Nothing if it cannot be.
 std::optional<ModelPlacement> with_model(const SearchProblem& problem, ModelPlacement placement, std::size_t group,
@@ -144,7 +139,7 @@ void add_exchanges(const SearchProblem& problem, const ModelPlacement& placement
 // With one of the models that suffer most in one of the groups that work least.
 std::vector<ModelPlacement> with_other_models(const PlacementEvaluator& evaluator, const ScoredPlacement& from) {
   constexpr std::size_t kModels = 4, kGroups = 8;
-  auto models = by_suffering(evaluator, from.result);
+  auto models = by_suffering(evaluator, from);
   auto groups = by_load(from.result);
   models.resize(std::min(models.size(), kModels));
   groups.resize(std::min(groups.size(), kGroups));
@@ -252,23 +247,23 @@ ScoredPlacement beam_search(PlacementEvaluator& evaluator, const std::vector<Gro
         if (!seen.insert(placement).second) continue;
         if (evaluator.stopped()) return best;
         next.push_back(evaluator.evaluate(std::move(placement)));
+        keep_better(best, next.back());
       }
     }
     std::ranges::stable_sort(next, std::ranges::greater{}, &ScoredPlacement::score);
     next.resize(std::min(next.size(), static_cast<std::size_t>(std::max(width, 1))));
     beam = std::move(next);
-    if (!beam.empty()) keep_better(best, beam[0]);
   }
   return best;
 }
 
-ModelPlacement round_robin(const SearchProblem& problem, const std::vector<GroupShape>& groups) {
+ModelPlacement round_robin(const PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
   ModelPlacement placement = empty_groups(groups);
-  MemoryUse memory(problem, placement);
+  MemoryUse memory(evaluator.problem(), placement);
   std::size_t group = 0;
   for (bool placed = true; placed;) {
     placed = false;
-    for (std::uint32_t model = 0; model < problem.models.size(); ++model) {
+    for (const std::uint32_t model : evaluator.wanted()) {
       if (!memory.can_add(group, model)) continue;
       memory.add(group, model);
       placement[group].models.push_back(model);
@@ -279,13 +274,13 @@ ModelPlacement round_robin(const SearchProblem& problem, const std::vector<Group
   return placement;
 }
 
-ModelPlacement uniform_replication(const SearchProblem& problem, const std::vector<GroupShape>& groups) {
+ModelPlacement uniform_replication(const PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
   ModelPlacement placement = empty_groups(groups);
-  MemoryUse memory(problem, placement);
-  const std::size_t models = problem.models.size();
+  MemoryUse memory(evaluator.problem(), placement);
+  const auto& models = evaluator.wanted();
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (std::size_t i = 0; i < models; ++i) {
-      const auto model = static_cast<std::uint32_t>((group + i) % models);
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      const std::uint32_t model = models[(group + i) % models.size()];
       if (!memory.can_add(group, model)) break;
       memory.add(group, model);
       placement[group].models.push_back(model);

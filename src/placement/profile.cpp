@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "computron/base/error.h"
 #include "computron/base/json_text.h"
@@ -23,6 +24,9 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
     refuse(fmt::format("{} times and {} sizes, expected one of each a stage", profile.stage_s.size(),
                        profile.stage_bytes.size()));
   }
+  if (!profile.layers.empty() && profile.layers.size() != stages) {
+    refuse(fmt::format("layers of {} stages", profile.layers.size()));
+  }
   for (const float time : profile.stage_s) {
     if (!(std::isfinite(time) && time > 0)) refuse(fmt::format("a stage takes {} s", time));
   }
@@ -40,6 +44,12 @@ std::int64_t ShapeProfile::rank_bytes() const { return *std::ranges::max_element
 const ShapeProfile* ModelProfile::find(const GroupShape& shape) const {
   const auto found = shapes.find(shape);
   return found == shapes.end() ? nullptr : &found->second;
+}
+
+double ModelProfile::alone_s() const {
+  const auto smallest = std::ranges::min_element(
+      shapes, {}, [](const auto& entry) { return std::pair(entry.first.ranks(), entry.second.latency_s()); });
+  return smallest == shapes.end() ? 0 : static_cast<double>(smallest->second.latency_s());
 }
 
 ModelPlacement normal_form(ModelPlacement placement) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "computron/base/error.h"
 #include "computron/base/json.h"
 #include "computron/base/json_text.h"
+#include "computron/base/size.h"
 
 namespace computron {
 namespace {
@@ -81,6 +83,22 @@ int integer_of(const std::string& where, const json& object, const char* key, in
                         : found->is_number_integer() && std::in_range<int>(found->get<std::int64_t>());
   if (!fits) refuse(where, fmt::format("{}: must be an integer of 32 bits", key));
   return found->get<int>();
+}
+
+std::int64_t bytes_of(const std::string& where, const json& value, const char* what) {
+  constexpr double kMost = 1LL << 62;
+  const auto wrong = [&] {
+    refuse(where, fmt::format("{}: must be a whole number of bytes, or such as \"1.5GB\"", what));
+  };
+  double bytes = -1;
+  try {
+    if (value.is_string()) bytes = static_cast<double>(parse_size(value.get_ref<const std::string&>()));
+  } catch (const Error&) {
+    wrong();
+  }
+  if (value.is_number()) bytes = value.get<double>();
+  if (!(bytes >= 0 && bytes <= kMost && bytes == std::floor(bytes))) wrong();
+  return static_cast<std::int64_t>(bytes);
 }
 
 }  // namespace computron

@@ -14,8 +14,6 @@
 namespace computron {
 namespace {
 
-constexpr std::uint32_t kMinutesADay = 1440;
-
 // Throws unless the first line begins with `head`.
 void check_head(TraceLines& lines, std::string_view head) {
   if (!lines.next() || !lines.line().starts_with(head)) lines.refuse(fmt::format("must begin with {}", shown(head)));

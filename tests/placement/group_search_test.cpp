@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "computron/placement/model_search.h"
@@ -85,6 +86,14 @@ TEST(BucketSplits, LeaveWholeNodesAndAreFew) {
   const auto many = bucket_splits(64, {1, 1, 2});
   EXPECT_LT(many.size(), 400u);
   for (const auto& split : many) EXPECT_NEAR(split[2], 32, .1 * 64 + 1e-9);
+}
+
+// Ten parts of 64 ranks can be chosen in 2 · 10^10 ways.
+TEST(BucketSplits, AreNoMoreThanCanBeLookedAt) {
+  const auto splits = bucket_splits(64, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  ASSERT_FALSE(splits.empty());
+  EXPECT_LE(splits.size(), 20'000u);
+  for (const auto& split : splits) EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), 64);
 }
 
 // Fitted to one set of requests, played with another one.

@@ -142,12 +142,14 @@ TEST(BeamSearch, AWiderBeamFindsWhatIsAsGoodOrBetter) {
 }
 
 TEST(RoundRobin, PlacesModelsInTurnWhereTheyFit) {
-  EXPECT_THAT(round_robin(four_models(4.5, 1, 1, 1, 1), groups(3, {1, 1})),
+  const PlacementEvaluator evaluator(four_models(4.5, 1, 1, 1, 1));
+  EXPECT_THAT(round_robin(evaluator, groups(3, {1, 1})),
               ElementsAre(PlacedGroup{{1, 1}, {0, 3}}, PlacedGroup{{1, 1}, {1, 0}}, PlacedGroup{{1, 1}, {2, 1}}));
 }
 
 TEST(UniformReplication, GivesEachGroupTheNextModels) {
-  EXPECT_THAT(uniform_replication(four_models(4.5, 1, 1, 1, 1), groups(4, {1, 1})),
+  const PlacementEvaluator evaluator(four_models(4.5, 1, 1, 1, 1));
+  EXPECT_THAT(uniform_replication(evaluator, groups(4, {1, 1})),
               ElementsAre(PlacedGroup{{1, 1}, {0, 1}}, PlacedGroup{{1, 1}, {1, 2}}, PlacedGroup{{1, 1}, {2, 3}},
                           PlacedGroup{{1, 1}, {3, 0}}));
 }
@@ -208,7 +210,7 @@ TEST(FastGreedy, ReplicasOfANodeShareItsMemory) {
 TEST(Improve, NeverMakesItWorse) {
   for (const double cv : {1., 8.}) {
     PlacementEvaluator evaluator(four_models(2.5, 4, cv, .4f, 200));
-    const auto start = evaluator.evaluate(round_robin(evaluator.problem(), groups(4, {1, 1})));
+    const auto start = evaluator.evaluate(round_robin(evaluator, groups(4, {1, 1})));
     const auto better = improve(evaluator, start);
     EXPECT_GE(better.score, start.score);
   }

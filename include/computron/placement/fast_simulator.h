@@ -40,9 +40,11 @@ struct SimulationResult {
   std::vector<std::uint32_t> requests, good;  // [model]
   std::vector<double> latency_s;              // [model] sum over the good ones
   std::vector<std::uint32_t> dispatched;      // [group] rejected ones included
+  std::vector<std::uint32_t> served;          // [group] the good ones
+  std::vector<std::uint64_t> group_swaps;     // [group] passes whose model was not all there
   std::vector<double> busy_s;                 // [group] of its slowest stage
   double makespan_s = 0;                      // end of the last pass
-  std::uint64_t swaps = 0;                    // passes whose model was not all there
+  std::uint64_t swaps = 0;                    // of all groups
   double swapped_bytes = 0;                   // summed over stages, of one rank each
 
   std::uint64_t all_requests() const;
@@ -75,20 +77,21 @@ class FastSimulator {
 
   void prepare(const ModelPlacement& placement);
   void add_group(std::uint32_t group, const PlacedGroup& placed, std::vector<std::vector<Replica>>& by_model);
-  SwappingGroup* memory_of(const PlacedGroup& placed);
+  SwappingGroup* memory_of(std::uint32_t group, const PlacedGroup& placed);
   const Replica& choose(std::span<const Replica> replicas, double now) const;
   double pass(const Replica& replica, double now);
   bool serve(const Arrival& arrival, float slo_s, SimulationResult& result, double& latency_s);
 
   const std::vector<ModelProfile>& models_;
   SimulatorOptions options_;
-  std::vector<Replica> replicas_;     // by model
-  std::vector<std::uint32_t> first_;  // [model] in replicas_; one more at the end
-  std::vector<double> times_;         // of replicas, stage by stage
-  std::vector<double> clocks_;        // of groups, stage by stage
-  std::vector<double> last_clock_;    // [group] of its last stage
-  std::vector<double> ends_;          // of the pass at hand, stage by stage
-  std::deque<SwappingGroup> memories_;
+  std::vector<Replica> replicas_;             // by model
+  std::vector<std::uint32_t> first_;          // [model] in replicas_; one more at the end
+  std::vector<double> times_;                 // of replicas, stage by stage
+  std::vector<double> clocks_;                // of groups, stage by stage
+  std::vector<double> last_clock_;            // [group] of its last stage
+  std::vector<double> ends_;                  // of the pass at hand, stage by stage
+  std::deque<SwappingGroup> memories_;        // of the groups whose models do not all fit,
+  std::vector<std::uint32_t> memory_groups_;  // and which groups these are
 };
 
 // AlpaServe's reported figures leave out the requests of `edge_s` at either end: that share of the requests.

@@ -28,8 +28,8 @@ std::vector<std::vector<std::uint32_t>> latency_buckets(const std::vector<ModelP
                                                         const std::vector<std::uint32_t>& models);
 
 // Ways to divide `ranks` ranks among as many buckets as `work` has entries, each with at least one rank: parts that
-// leave whole nodes of 8 ranks. Where there are 100 or more, those whose shares are like the shares of work. The most
-// alike first.
+// leave whole nodes of 8 ranks. Where there are 100 or more, those whose shares are like the shares of work, 20,000 at
+// most. The most alike first.
 std::vector<std::vector<int>> bucket_splits(int ranks, const std::vector<double>& work);
 
 // AlpaServe (mp-search-sep): buckets with ranks of their own, each searched by search_groups(), where that is better

@@ -15,11 +15,11 @@ ScoredPlacement fast_greedy(PlacementEvaluator& evaluator, const std::vector<Gro
 // kept. One simulation a way; the best placement of all.
 ScoredPlacement beam_search(PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups, int width);
 
-// Models in turn into groups in turn, wherever they fit, until none does.
-ModelPlacement round_robin(const SearchProblem& problem, const std::vector<GroupShape>& groups);
+// Wanted models in turn into groups in turn, wherever they fit, until none does.
+ModelPlacement round_robin(const PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups);
 
-// Group g gets the models g, g + 1, ..., as many as fit (AlpaServe's sr-uniform).
-ModelPlacement uniform_replication(const SearchProblem& problem, const std::vector<GroupShape>& groups);
+// Group g gets the wanted models g, g + 1, ..., as many as fit (AlpaServe's sr-uniform).
+ModelPlacement uniform_replication(const PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups);
 
 // Selective replication: fast greedy with a group a rank, as in Clipper's and Clockwork's placements.
 ScoredPlacement selective_replication(PlacementEvaluator& evaluator);

@@ -29,6 +29,10 @@ struct ClusterMemory {
   std::optional<Swapping> swapping;  // none: all models of a group must fit device_bytes together
 };
 
+// What the replicas of a model must have in common. Results depend on the order of sums, so on tp, and on GPUs on the
+// stages too (src/serve/job_groups.cpp), unless a job is reproducible.
+enum class ReplicaRule { kAny, kSameTp, kSameShape };
+
 struct SearchProblem {
   std::vector<ModelProfile> models;
   std::vector<float> slo_s;           // [model] for kAttainment
@@ -38,9 +42,19 @@ struct SearchProblem {
   int first_rank = 0;  // of them; which nodes they are on follows from it
   ClusterMemory memory;
   Objective objective = Objective::kAttainment;
+  ReplicaRule replicas = ReplicaRule::kAny;
+  // As a job is: every wanted model is in a group, and every group has one. A placement that is not so is worse than
+  // all that are.
+  bool complete = false;
   double stage_penalty = SimulatorOptions().stage_penalty;
   double constant_s = SimulatorOptions().constant_s;
 };
+
+// [model] In how many groups it is.
+std::vector<int> replicas_by_model(const SearchProblem& problem, const ModelPlacement& placement);
+
+// Whether its groups have room for their models, and replicas have in common what they must.
+bool fits(const SearchProblem& problem, const ModelPlacement& placement);
 
 // Of `problem`, with its memory.
 SimulatorOptions simulator_options(const SearchProblem& problem);
@@ -82,6 +96,8 @@ class PlacementEvaluator {
                             std::vector<RequestOutcome>* outcomes = nullptr);
 
  private:
+  std::size_t incomplete(const ModelPlacement& placement) const;
+
   SearchProblem problem_;
   SearchWatch watch_;
   std::vector<std::uint32_t> wanted_;

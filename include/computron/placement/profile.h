@@ -20,6 +20,7 @@ struct GroupShape {
 struct ShapeProfile {
   std::vector<float> stage_s;             // [pp] of one request
   std::vector<std::int64_t> stage_bytes;  // [pp] weights that each rank of the stage holds
+  std::vector<int> layers = {};           // [pp] of each stage; empty: cut by its parameters, as a job does by itself
 
   float latency_s() const;          // of a request alone: all stages
   std::int64_t rank_bytes() const;  // of the rank that holds most
@@ -30,6 +31,7 @@ struct ModelProfile {
   std::map<GroupShape, ShapeProfile> shapes;  // where it can be served; the others do not occur
 
   const ShapeProfile* find(const GroupShape& shape) const;  // null: it cannot be served so
+  double alone_s() const;                                   // of a request alone, on the fewest ranks; 0 without shapes
 };
 
 // A group with the models that it serves, by their place in a list of profiles.

@@ -28,6 +28,8 @@ struct RequestTrace {
   std::vector<TracedRequest> requests;  // in order of time
 };
 
+constexpr std::uint32_t kMinutesADay = 1440;
+
 // Calls in [first_minute, first_minute + minutes) of the day; functions without any are left out.
 struct CallCounts {
   std::uint32_t minutes = 0;

@@ -1,0 +1,130 @@
+#include "computron/placement/profile_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "computron/base/json_text.h"
+#include "src/requests/listed_objects.h"
+
+namespace computron {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kBytesInGb = 1e9;
+
+// 0 where it is absent.
+double number_of(const std::string& where, const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return 0;
+  const double value = found->is_number() ? found->get<double>() : -1;
+  if (!(std::isfinite(value) && value >= 0))
+    refuse(where, fmt::format("{}: must be a number that is not negative", key));
+  return value;
+}
+
+std::int64_t bytes_or_none(const std::string& where, const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? 0 : bytes_of(where, *found, key);
+}
+
+// tp, pp or ranks of a node.
+int count_of(const std::string& where, const json& object, const char* key, int absent) {
+  const int count = integer_of(where, object, key, absent);
+  if (count < 1 && object.contains(key)) refuse(where, fmt::format("{}: must be at least 1", key));
+  return count;
+}
+
+MachineProfile parse_machine(const std::string& where, const json& object) {
+  check_keys(
+      where, object,
+      {"device_memory", "host_memory", "ranks_per_node", "link_gbps", "page_size", "stage_penalty", "constant_s"});
+  MachineProfile machine;
+  machine.device_bytes = bytes_or_none(where, object, "device_memory");
+  machine.host_bytes = bytes_or_none(where, object, "host_memory");
+  machine.ranks_per_node = count_of(where, object, "ranks_per_node", 0);
+  machine.link_bytes_per_s = number_of(where, object, "link_gbps") * kBytesInGb;
+  machine.page_bytes = bytes_or_none(where, object, "page_size");
+  machine.stage_penalty = number_of(where, object, "stage_penalty");
+  machine.constant_s = number_of(where, object, "constant_s");
+  return machine;
+}
+
+// A list of as many values as there are stages.
+const json& stages_of(const std::string& where, const json& object, const char* key, int pp) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array() || std::cmp_not_equal(found->size(), pp)) {
+    refuse(where, fmt::format("{}: must be a list of {}, one a stage", key, pp));
+  }
+  return *found;
+}
+
+ShapeProfile parse_shape(const std::string& where, const json& object, const GroupShape& shape) {
+  ShapeProfile profile;
+  for (const json& time : stages_of(where, object, "stage_s", shape.pp)) {
+    const double time_s = time.is_number() ? time.get<double>() : 0;
+    if (!(std::isfinite(time_s) && static_cast<float>(time_s) > 0)) refuse(where, "stage_s: must be seconds above 0");
+    profile.stage_s.push_back(static_cast<float>(time_s));
+  }
+  for (const json& bytes : stages_of(where, object, "stage_bytes", shape.pp)) {
+    profile.stage_bytes.push_back(bytes_of(where, bytes, "stage_bytes"));
+  }
+  if (!object.contains("layers")) return profile;
+  for (const json& count : stages_of(where, object, "layers", shape.pp)) {
+    const bool fits = count.is_number_integer() && count > 0 && count < 1'000'000;
+    if (!fits) refuse(where, "layers: must be numbers of layers above 0");
+    profile.layers.push_back(count.get<int>());
+  }
+  return profile;
+}
+
+void add_shape(const std::string& where, const json& object, ModelProfile& model) {
+  check_keys(where, object, {"tp", "pp", "stage_s", "stage_bytes", "layers"});
+  const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
+  const std::string own = fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp);
+  if (!model.shapes.emplace(shape, parse_shape(own, object, shape)).second) refuse(own, "such a shape is there twice");
+}
+
+const json& list_of(const std::string& where, const json& object, const char* key, const char* what) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array() || found->empty()) {
+    refuse(where, fmt::format("{}: must be a list of at least one {}", key, what));
+  }
+  return *found;
+}
+
+ModelProfile parse_model(const std::string& where, const json& object) {
+  check_keys(where, object, {"id", "shapes"});
+  ModelProfile model{.id = text_of(where, object, "id"), .shapes = {}};
+  const std::string own = fmt::format("{} ({})", where, shown(model.id));
+  if (!is_model_id(model.id)) refuse(own, "id: must be 1 to 128 of A-Z a-z 0-9 . _ / -");
+  std::size_t number = 0;
+  for (const json& shape : list_of(own, object, "shapes", "shape")) {
+    add_shape(fmt::format("{}, shape {}", own, number++), shape, model);
+  }
+  return model;
+}
+
+}  // namespace
+
+ProfileFile read_profiles(const std::string& file) {
+  const std::string where = fmt::format("profiles '{}'", file);
+  const json object = read_listed("profiles", file);
+  check_keys(where, object, {"machine", "models"});
+  ProfileFile profiles;
+  if (object.contains("machine")) profiles.machine = parse_machine(where + ", machine", object["machine"]);
+  for (const json& entry : list_of(where, object, "models", "model")) {
+    const std::string own = fmt::format("{}, model {}", where, profiles.models.size());
+    ModelProfile model = parse_model(own, entry);
+    if (std::ranges::find(profiles.models, model.id, &ModelProfile::id) != profiles.models.end()) {
+      refuse(own, fmt::format("id: {} is there twice", shown(model.id)));
+    }
+    profiles.models.push_back(std::move(model));
+  }
+  return profiles;
+}
+
+}  // namespace computron
