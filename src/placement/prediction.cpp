@@ -50,14 +50,10 @@ ModelPrediction predict_model(const SimulationResult& result, std::size_t model)
           .mean_latency_s = ratio(result.latency_s[model], good, 0)};
 }
 
-ordered_json groups_json(const std::vector<GroupSpec>& groups) {
-  ordered_json list = ordered_json::array();
-  for (const GroupSpec& group : groups) {
-    ordered_json own = {{"tp", group.tp}, {"pp", group.pp}, {"models", group.models}};
-    if (!group.layers.empty()) own["layers"] = group.layers;
-    list.push_back(own);
-  }
-  return list;
+ordered_json to_json(const GroupSpec& group) {
+  ordered_json own = {{"tp", group.tp}, {"pp", group.pp}, {"models", group.models}};
+  if (!group.layers.empty()) own["layers"] = group.layers;
+  return own;
 }
 
 ordered_json to_json(const GroupPrediction& group) {
@@ -133,7 +129,9 @@ std::vector<GroupSpec> group_specs(const ModelPlacement& placement, const std::v
   std::vector<GroupSpec> groups;
   for (const PlacedGroup& placed : placement) {
     GroupSpec group{.tp = placed.shape.tp, .pp = placed.shape.pp, .models = {}, .layers = {}};
-    for (const std::uint32_t m : placed.models) {
+    auto numbers = placed.models;
+    std::ranges::sort(numbers);
+    for (const std::uint32_t m : numbers) {
       const ModelProfile& model = models.at(m);
       group.models.push_back(model.id);
       if (const auto& layers = model.find(placed.shape)->layers; !layers.empty()) group.layers[model.id] = layers;
@@ -145,8 +143,10 @@ std::vector<GroupSpec> group_specs(const ModelPlacement& placement, const std::v
 
 std::string placement_file(const std::vector<GroupSpec>& groups, const std::vector<ModelProfile>& models,
                            const Prediction& prediction, const std::string& basis) {
-  const ordered_json file = {{"groups", groups_json(groups)}, {"predicted", predicted_json(models, prediction, basis)}};
-  return file.dump(2) + "\n";
+  std::string lines;  // one a group
+  for (const GroupSpec& group : groups) lines += (lines.empty() ? "\n  " : ",\n  ") + to_json(group).dump();
+  return fmt::format("{{\"groups\": [{}],\n\"predicted\": {}}}\n", lines,
+                     predicted_json(models, prediction, basis).dump(1));
 }
 
 std::string placement_table(const std::vector<GroupSpec>& groups, const Prediction& prediction) {

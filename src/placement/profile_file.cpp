@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kBytesInGb = 1e9;
+constexpr double kShortest_s = 1e-12, kLongest_s = 1e12;  // of a stage
 
 // 0 where it is absent.
 double number_of(const std::string& where, const json& object, const char* key) {
@@ -66,7 +67,7 @@ ShapeProfile parse_shape(const std::string& where, const json& object, const Gro
   ShapeProfile profile;
   for (const json& time : stages_of(where, object, "stage_s", shape.pp)) {
     const double time_s = time.is_number() ? time.get<double>() : 0;
-    if (!(std::isfinite(time_s) && static_cast<float>(time_s) > 0)) refuse(where, "stage_s: must be seconds above 0");
+    if (!(time_s > kShortest_s && time_s < kLongest_s)) refuse(where, "stage_s: must be seconds above 0");
     profile.stage_s.push_back(static_cast<float>(time_s));
   }
   for (const json& bytes : stages_of(where, object, "stage_bytes", shape.pp)) {

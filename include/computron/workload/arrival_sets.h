@@ -33,10 +33,10 @@ struct TraceUse {
   std::string file;  // ServeGen: a folder
   TraceFormat format = TraceFormat::kAzureFunctions2021;
   SourceMapping mapping = SourceMapping::kStripe;
-  TimeSpan span;        // of the trace; a duration of 0: to its end
-  double window_s = 0;  // above 0: Gamma arrivals of the rate and burstiness of each window; 0: the trace's own
-  WindowScales scales;  // without windows a higher rate is a faster replay, and cv must be 1
-  double skew = 0;      // of power_law_rates(), by which the requests of a trace of one source are dealt to models
+  TimeSpan span = {};        // of the trace; a duration of 0: to its end
+  double window_s = 0;       // above 0: Gamma arrivals of the rate and burstiness of each window; 0: the trace's own
+  WindowScales scales = {};  // without windows a higher rate is a faster replay, and cv must be 1
+  double skew = 0;           // of power_law_rates(), by which the requests of a trace of one source are dealt to models
 };
 
 // Windows have the seeds from `seed` on in the training, and the next ones in the test. Without windows the requests of
