@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "computron/base/error.h"
@@ -81,6 +82,29 @@ std::vector<int> slice_stages(const SliceCosts& costs, int stages, double lambda
   std::size_t end = blocks;
   for (std::size_t s = count; s-- > 0; end = begins[s][end]) result[s] = static_cast<int>(end - begins[s][end]);
   return result;
+}
+
+ShapeProfile sliced(const LayeredProfile& model, int stages, double link_bytes_per_s, double lambda) {
+  const auto cost = [link_bytes_per_s](const LayerProfile& layer) {
+    const double transfer_s = link_bytes_per_s > 0 ? static_cast<double>(layer.bytes) / link_bytes_per_s : 0;
+    return LayerCost{.compute_s = layer.time_s, .transfer_s = transfer_s};
+  };
+  SliceCosts costs{.embedding = cost(model.embedding), .blocks = {}, .head = cost(model.head)};
+  std::ranges::transform(model.blocks, std::back_inserter(costs.blocks), cost);
+  ShapeProfile profile{.stage_s = {}, .stage_bytes = {}, .layers = slice_stages(costs, stages, lambda)};
+  auto block = model.blocks.begin();
+  for (int stage = 0; stage < stages; ++stage) {
+    const bool first = stage == 0, last = stage + 1 == stages;
+    double time_s = (first ? model.embedding.time_s : 0) + (last ? model.head.time_s : model.hop_s);
+    std::int64_t bytes = (first ? model.embedding.bytes : 0) + (last ? model.head.bytes : 0);
+    for (const auto end = block + profile.layers[static_cast<std::size_t>(stage)]; block != end; ++block) {
+      time_s += block->time_s;
+      bytes += block->bytes;
+    }
+    profile.stage_s.push_back(static_cast<float>(time_s));
+    profile.stage_bytes.push_back(bytes);
+  }
+  return profile;
 }
 
 }  // namespace computron

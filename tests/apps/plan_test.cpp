@@ -103,6 +103,15 @@ TEST_F(PlanTest, TheTimeLimitEndsTheSearchWithTheBestSoFar) {
   EXPECT_FALSE(json::parse(read_file(file("placement.json")))["groups"].empty());
 }
 
+TEST_F(PlanTest, ASignalEndsTheSearchWithTheBestSoFar) {
+  const Outcome outcome = run_until({"plan", profiles(), "--ranks", "64", "--rate", "300", "--duration", "600",
+                                     "--swap", "off", "--output", file("placement.json")},
+                                    "plan: ", SIGINT);
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGINT"));
+  EXPECT_FALSE(json::parse(read_file(file("placement.json")))["groups"].empty());
+}
+
 TEST_F(PlanTest, WhatIsWrongIsNamed) {
   const auto refused = [this](std::vector<std::string> arguments, const std::string& part, int code = 64) {
     const Outcome outcome = plan(std::move(arguments));

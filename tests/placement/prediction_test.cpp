@@ -107,7 +107,7 @@ SearchProblem with_rare_model() {
   problem.slo_s.assign(3, 1.5f);
   problem.ranks = 3;
   problem.memory.device_bytes = 10;
-  for (int i = 0; i < 100; ++i) problem.arrivals.push_back({.6 * i, static_cast<std::uint32_t>(i % 2)});
+  for (int i = 0; i < 100; ++i) problem.arrivals.push_back({.4 * i, static_cast<std::uint32_t>(i % 2)});
   return problem;
 }
 

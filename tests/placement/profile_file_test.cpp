@@ -66,6 +66,28 @@ TEST_F(ProfilesFile, NeedNotSayAnythingOfTheMachine) {
   EXPECT_EQ(file.machine.link_bytes_per_s, 0);
 }
 
+TEST_F(ProfilesFile, CutsWhatItKnowsLayerByLayer) {
+  const char* const text = R"({"machine": {"link_gbps": 1e-9, "absent_share": %s}, "models": [{"id": "a",
+    "by_layer": [{"tp": 2, "pp": [1, 2], "embedding": {"s": 1, "bytes": 40}, "hop_s": 0.5, "head": {"s": 3, "bytes": 2},
+                  "blocks": [{"count": 4, "s": 2, "bytes": 10}, {"s": 3, "bytes": 10}]}],
+    "shapes": [{"stage_s": [20], "stage_bytes": [92]}]}]})";
+  const auto model = [&](const char* absent_share) {
+    std::string own = text;
+    own.replace(own.find("%s"), 2, absent_share);
+    return read(own).models[0];
+  };
+  const ModelProfile computing = model("0");
+  ASSERT_EQ(computing.shapes.size(), 3u);
+  EXPECT_THAT(computing.shapes.at({2, 1}).stage_s, ElementsAre(15.f));
+  EXPECT_THAT(computing.shapes.at({2, 1}).layers, IsEmpty());
+  const ShapeProfile& staged = computing.shapes.at({2, 2});
+  EXPECT_THAT(staged.layers, ElementsAre(3, 2));
+  EXPECT_THAT(staged.stage_s, ElementsAre(7.5f, 8.f));
+  EXPECT_THAT(staged.stage_bytes, ElementsAre(70, 22));
+  // Where every pass finds its model absent the bytes decide: a second each.
+  EXPECT_THAT(model("1").shapes.at({2, 2}).stage_bytes, ElementsAre(50, 42));
+}
+
 TEST_F(ProfilesFile, NamesWhatIsWrong) {
   const std::string fine = R"("stage_s": [1], "stage_bytes": [1])";
   const std::pair<std::string, const char*> faults[] = {
@@ -95,6 +117,18 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
       {with_shape(R"("stage_s": [1], "stage_bytes": ["much"])"), "stage_bytes: must be a whole number of bytes"},
       {with_shape(fine + R"(, "layers": [0])"), "layers: must be numbers of layers above 0"},
       {with_shape(fine + R"(, "layers": [1, 1])"), "layers: must be a list of 1"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": []}]}]})", "by_layer 0: blocks: must be a list"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [2], "blocks": [{"s": 1}]}]}]})",
+       "by_layer 0: pp: must be 1 to 1"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": [{"bytes": 1}]}]}]})",
+       "blocks: s: must be seconds"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1, 1], "blocks": [{"s": 1}]}]}]})",
+       "(tp 1 x pp 1): such a shape"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": [{"s": 1, "count": 99999}]}]}]})",
+       "at most 10000"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "head": {"time": 1}, "blocks": [{"s": 1}]}]}]})",
+       "by_layer 0, head: unknown key 'time'"},
+      {R"({"machine": {"absent_share": 1.5}})", "absent_share: must be at most 1"},
       {R"({"machine": {"memory": 1}})", "machine: unknown key 'memory'"},
       {R"({"machine": {"link_gbps": -1}})", "machine: link_gbps: must be a number that is not negative"},
       {R"({"machine": {"ranks_per_node": 0}})", "machine: ranks_per_node: must be at least 1"},

@@ -5,7 +5,10 @@
 //                "shapes": [{"stage_s": [0.2375], "stage_bytes": ["5.66GB"]},
 //                           {"pp": 2, "stage_s": [0.12, 0.12], "stage_bytes": ["2.83GB", "2.83GB"], "layers": [17,
 //                           15]},
-//                           {"tp": 4, "stage_s": [0.0886], "stage_bytes": [1396000000]}]}]}
+//                           {"tp": 4, "stage_s": [0.0886], "stage_bytes": [1396000000]}]},
+//               {"id": "gpt", "by_layer": [{"pp": [1, 2, 4], "embedding": {"s": 0.001, "bytes": "200MB"},
+//                                           "blocks": [{"count": 32, "s": 0.007, "bytes": "160MB"}],
+//                                           "head": {"s": 0.004, "bytes": "200MB"}}]}]}
 //
 // src/placement/README.md ("The file of profiles") explains every key.
 #pragma once
@@ -27,6 +30,7 @@ struct MachineProfile {
   std::int64_t page_bytes = 0;
   double stage_penalty = 0;  // every stage takes 1 + penalty · stages as long as its profile says
   double constant_s = 0;     // and every request so much more
+  double absent_share = 0;   // of passes that find their model absent: what cuts into stages are made for
 };
 
 struct ProfileFile {

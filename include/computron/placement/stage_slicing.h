@@ -2,8 +2,11 @@
 // mesh of equal stages). The embedding belongs to the first stage and the head to the last; each has a block at least.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
+
+#include "computron/placement/profile.h"
 
 namespace computron {
 
@@ -24,5 +27,20 @@ double slowest_stage_s(const SliceCosts& costs, std::span<const int> blocks, dou
 // Blocks of each of `stages` stages for which slowest_stage_s() is least; of equal ones that with fewest blocks in the
 // last stage, then the one before it. Error{kUsage} where there are fewer blocks than stages.
 std::vector<int> slice_stages(const SliceCosts& costs, int stages, double lambda);
+
+// What is known of a model layer by layer, with one tp.
+struct LayerProfile {
+  double time_s = 0;       // of one request
+  std::int64_t bytes = 0;  // weights that each rank holds
+};
+struct LayeredProfile {
+  LayerProfile embedding;
+  std::vector<LayerProfile> blocks;
+  LayerProfile head;
+  double hop_s = 0;  // from one stage to the next: added to the one that sends
+};
+
+// The profile of `stages` stages, cut by slice_stages(). A link rate of 0 counts no transfer.
+ShapeProfile sliced(const LayeredProfile& model, int stages, double link_bytes_per_s, double lambda);
 
 }  // namespace computron
