@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "computron/base/error.h"
 #include "computron/placement/model_search.h"
@@ -33,6 +35,13 @@ std::vector<GroupShape> left_over_groups(int ranks) {
   return groups;
 }
 
+// As many of a shape as there is room for.
+std::vector<GroupShape> groups_of(const GroupShape& shape, int ranks) {
+  std::vector<GroupShape> groups(static_cast<std::size_t>(ranks / shape.ranks()), shape);
+  for (const GroupShape& rest : left_over_groups(ranks % shape.ranks())) groups.push_back(rest);
+  return groups;
+}
+
 // tp x pp of so many ranks, in AlpaServe's limits.
 std::vector<GroupShape> shapes_of(int ranks) {
   std::vector<GroupShape> shapes;
@@ -40,6 +49,11 @@ std::vector<GroupShape> shapes_of(int ranks) {
     if (ranks / tp <= kMostPp) shapes.push_back({.tp = tp, .pp = ranks / tp});
   }
   return shapes;
+}
+
+bool is_alpaserves(const GroupShape& shape) {
+  const int ranks = shape.ranks();
+  return std::has_single_bit(static_cast<unsigned>(ranks)) && std::ranges::count(shapes_of(ranks), shape) > 0;
 }
 
 // Every division of `ranks` into groups of 1, 2, 4, ... ranks and of every shape, behind `begun` in order of shapes.
@@ -125,34 +139,65 @@ SearchProblem part_of(const SearchProblem& problem, const std::vector<std::uint3
   return part;
 }
 
-// Each of `candidates` that somebody can be served by, filled; the best first. At least one, unless it throws.
+using Divisions = std::vector<std::vector<GroupShape>>;
+// The divisions of a problem's ranks that a search tries.
+using Candidates = Divisions (*)(const PlacementEvaluator&);
+
+Divisions alpaserves_groups(const PlacementEvaluator& evaluator) { return equal_groups(evaluator.problem().ranks); }
+
+// And equal groups of each other shape that a model has a profile for: tp 8, pp 3.
+Divisions profiled_groups(const PlacementEvaluator& evaluator) {
+  const int ranks = evaluator.problem().ranks;
+  std::set<GroupShape> others;
+  for (const std::uint32_t model : evaluator.wanted()) {
+    for (const auto& [shape, profile] : evaluator.problem().models[model].shapes) {
+      if (shape.ranks() <= ranks && !is_alpaserves(shape)) others.insert(shape);
+    }
+  }
+  Divisions divisions = equal_groups(ranks);
+  for (const GroupShape& shape : others) divisions.push_back(groups_of(shape, ranks));
+  return divisions;
+}
+
+// Each of `candidates` that somebody can be served by, filled; the best first.
 std::vector<ScoredPlacement> filled_groups(PlacementEvaluator& evaluator, const ModelSearch& fill,
-                                           const std::vector<std::vector<GroupShape>>& candidates) {
+                                           const Divisions& candidates) {
   std::vector<ScoredPlacement> filled;
   for (const auto& groups : candidates) {
     if (!serves_somebody(evaluator, groups)) continue;
     if (!filled.empty() && evaluator.stopped()) break;
     filled.push_back(fill(evaluator, groups));
   }
-  if (filled.empty()) throw Error(ExitCode::kUsage, "placement: no model has a profile that so many ranks can serve");
   std::ranges::stable_sort(filled, std::ranges::greater{}, &ScoredPlacement::score);
+  return filled;
+}
+
+// At least one.
+std::vector<ScoredPlacement> some_filled_groups(PlacementEvaluator& evaluator, const ModelSearch& fill,
+                                                const Divisions& candidates) {
+  auto filled = filled_groups(evaluator, fill, candidates);
+  if (filled.empty()) throw Error(ExitCode::kUsage, "placement: no model has a profile that so many ranks can serve");
   return filled;
 }
 
 // Placements of one bucket, by first rank and ranks. Without swapping the first rank makes no difference.
 class BucketSearch {
  public:
-  BucketSearch(PlacementEvaluator& whole, std::vector<std::uint32_t> models, const ModelSearch& fill)
-      : whole_(whole), models_(std::move(models)), fill_(fill) {}
+  BucketSearch(PlacementEvaluator& whole, std::vector<std::uint32_t> models, const ModelSearch& fill,
+               Candidates candidates)
+      : whole_(whole), models_(std::move(models)), fill_(fill), candidates_(candidates) {}
 
-  // Nothing if the search was stopped.
+  // Null if so many ranks can serve none of the models, or the search was stopped.
   const ModelPlacement* find(int first_rank, int ranks) {
     const std::pair key(whole_.problem().memory.swapping ? first_rank % ranks_per_node() : 0, ranks);
-    if (const auto known = found_.find(key); known != found_.end()) return &known->second;
-    if (whole_.stopped()) return nullptr;
-    PlacementEvaluator own(part_of(whole_.problem(), models_, first_rank, ranks),
-                           {.stop = whole_.watch().stop, .better = {}});
-    return &(found_[key] = search_groups(own, fill_).placement);
+    if (!found_.contains(key)) {
+      if (whole_.stopped()) return nullptr;
+      PlacementEvaluator own(part_of(whole_.problem(), models_, first_rank, ranks),
+                             {.stop = whole_.watch().stop, .better = {}});
+      auto filled = filled_groups(own, fill_, candidates_(own));
+      found_[key] = filled.empty() ? ModelPlacement() : std::move(filled[0].placement);
+    }
+    return found_[key].empty() ? nullptr : &found_[key];
   }
 
  private:
@@ -161,7 +206,8 @@ class BucketSearch {
   PlacementEvaluator& whole_;
   std::vector<std::uint32_t> models_;
   const ModelSearch& fill_;
-  std::map<std::pair<int, int>, ModelPlacement> found_;
+  Candidates candidates_;
+  std::map<std::pair<int, int>, ModelPlacement> found_;  // without groups: none
 };
 
 // Time that the requests of each bucket would take alone.
@@ -197,19 +243,21 @@ void report(const PlacementEvaluator& evaluator, const ScoredPlacement& better) 
 }
 
 // `best`, or a better one in which each bucket has ranks of its own.
-ScoredPlacement with_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill, ScoredPlacement best) {
+ScoredPlacement with_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill, Candidates candidates,
+                             ScoredPlacement best) {
   const SearchProblem& problem = evaluator.problem();
   const auto buckets = latency_buckets(problem.models, evaluator.wanted());
   if (buckets.size() < 2) return best;
   std::vector<BucketSearch> searches;
-  for (const auto& bucket : buckets) searches.emplace_back(evaluator, bucket, fill);
+  for (const auto& bucket : buckets) searches.emplace_back(evaluator, bucket, fill, candidates);
   // A search with swapping takes longer: fewer of them.
   const std::size_t most = problem.memory.swapping ? kFewSplitsSwapping : std::numeric_limits<std::size_t>::max();
   auto splits = bucket_splits(problem.ranks, work_of(problem, buckets));
   splits.resize(std::min(splits.size(), most));
   for (const auto& split : splits) {
+    if (evaluator.stopped()) break;
     auto placement = joined(searches, split, problem.first_rank);
-    if (!placement) break;
+    if (!placement) continue;
     ScoredPlacement scored = evaluator.evaluate(std::move(*placement));
     if (!(scored.score > best.score)) continue;
     best = std::move(scored);
@@ -231,16 +279,14 @@ std::vector<std::vector<GroupShape>> equal_groups(int ranks) {
   std::vector<std::vector<GroupShape>> candidates;
   for (int size = 1; size <= ranks; size *= 2) {
     for (const GroupShape& shape : shapes_of(size)) {
-      std::vector<GroupShape> groups(static_cast<std::size_t>(ranks / size), shape);
-      for (const GroupShape& rest : left_over_groups(ranks % size)) groups.push_back(rest);
-      candidates.push_back(std::move(groups));
+      candidates.push_back(groups_of(shape, ranks));
     }
   }
   return candidates;
 }
 
 ScoredPlacement search_groups(PlacementEvaluator& evaluator, const ModelSearch& fill) {
-  return filled_groups(evaluator, fill, equal_groups(evaluator.problem().ranks))[0];
+  return some_filled_groups(evaluator, fill, alpaserves_groups(evaluator))[0];
 }
 
 std::vector<std::vector<std::uint32_t>> latency_buckets(const std::vector<ModelProfile>& profiles,
@@ -278,7 +324,7 @@ std::vector<std::vector<int>> bucket_splits(int ranks, const std::vector<double>
 }
 
 ScoredPlacement search_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill) {
-  return with_buckets(evaluator, fill, search_groups(evaluator, fill));
+  return with_buckets(evaluator, fill, alpaserves_groups, search_groups(evaluator, fill));
 }
 
 ScoredPlacement search_placement(PlacementEvaluator& evaluator) {
@@ -287,9 +333,15 @@ ScoredPlacement search_placement(PlacementEvaluator& evaluator) {
   const bool small =
       problem.ranks <= kFewRanks && evaluator.wanted().size() * static_cast<std::size_t>(problem.ranks) <= kFew;
   const ModelSearch fill = small ? ModelSearch(beam_or_greedy) : ModelSearch(fast_greedy);
-  auto starts = filled_groups(evaluator, fill, small ? all_groups(problem.ranks) : equal_groups(problem.ranks));
+  Divisions candidates = profiled_groups(evaluator);
+  if (small) {
+    const Divisions equal = candidates;
+    std::ranges::copy_if(all_groups(problem.ranks), std::back_inserter(candidates),
+                         [&equal](const auto& groups) { return std::ranges::count(equal, groups) == 0; });
+  }
+  auto starts = some_filled_groups(evaluator, fill, candidates);
   report(evaluator, starts[0]);
-  ScoredPlacement best = with_buckets(evaluator, fill, starts[0]);
+  ScoredPlacement best = with_buckets(evaluator, fill, profiled_groups, starts[0]);
   starts.insert(starts.begin(), best);
   starts.resize(std::min(starts.size(), most));
   for (ScoredPlacement& start : starts) {

@@ -16,6 +16,7 @@ namespace {
 
 using testing::Contains;
 using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::UnorderedElementsAre;
 
 const ModelSearch kBeam = [](PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
@@ -152,6 +153,43 @@ TEST(SearchPlacement, ModelsThatNoGroupCanServeAreNamed) {
   problem.memory.device_bytes = 100;
   PlacementEvaluator evaluator(problem);
   expect_error(ExitCode::kUsage, "no model has a profile", [&] { search_placement(evaluator); });
+}
+
+// A bucket of models that need four ranks cannot be searched on fewer.
+TEST(SearchPlacement, ModelsThatNeedManyRanksGetThem) {
+  SearchProblem problem;
+  problem.models = {single_gpu_model("small", 1, 1), {"large", {{{4, 1}, even_stages(1, 9, 10e9)}}}};
+  problem.slo_s = {5, 45};
+  problem.ranks = 8;
+  problem.memory.device_bytes = kGpuBytes;
+  problem.arrivals = make_arrivals(GammaGaps{1}, std::vector<double>{2, .1}, {0, 500}, 0);
+  problem.complete = true;
+  PlacementEvaluator evaluator(problem);
+  const auto best = search_placement(evaluator);
+  EXPECT_GT(best.result.attainment(), .99);
+  EXPECT_THAT(best.placement, Contains(PlacedGroup{{4, 1}, {1}}));
+}
+
+// AlpaServe's limits are those of its machines.
+TEST(SearchPlacement, TriesEveryShapeThatHasAProfile) {
+  SearchProblem problem;
+  problem.models = {{"large", {{{8, 1}, even_stages(1, 1, 10e9)}, {{3, 2}, even_stages(2, 2, 10e9)}}}};
+  problem.slo_s = {1.5f};
+  problem.memory.device_bytes = kGpuBytes;
+  problem.arrivals = make_arrivals(GammaGaps{1}, std::vector<double>{.5}, {0, 100}, 0);
+  for (const int ranks : {8, 16}) {
+    problem.ranks = ranks;
+    PlacementEvaluator evaluator(problem);
+    EXPECT_THAT(search_placement(evaluator).placement,
+                ElementsAreArray(ModelPlacement(static_cast<std::size_t>(ranks / 8), PlacedGroup{{8, 1}, {0}})));
+  }
+  problem.slo_s = {5};
+  problem.ranks = 6;
+  for (const GroupShape shape : {GroupShape{3, 2}, {1, 6}, {6, 1}}) {
+    problem.models[0].shapes = {{shape, even_stages(shape.pp, 1, 10e9)}};
+    PlacementEvaluator evaluator(problem);
+    EXPECT_THAT(search_placement(evaluator).placement, ElementsAre(PlacedGroup{shape, {0}}));
+  }
 }
 
 // Every division of the ranks into groups of the shapes there are, with every choice of models in each.

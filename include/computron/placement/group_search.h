@@ -36,9 +36,10 @@ std::vector<std::vector<int>> bucket_splits(int ranks, const std::vector<double>
 // than search_groups() of all models together.
 ScoredPlacement search_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill);
 
-// Our own: as search_buckets(), then the result and the best of the other groups improved. Groups are filled by fast
-// greedy. Where models and ranks are few, they are all_groups(), and filled by a beam search as well. Never worse than
-// search_buckets() with fast greedy on the problem's own requests. Ends with the best so far when the watch says so.
+// Our own: as search_buckets(), with groups of every shape that a model has a profile for; then the result and the best
+// of the other groups improved. Groups are filled by fast greedy. Where models and ranks are few, they are all_groups(),
+// too, and filled by a beam search as well. Never worse than search_buckets() with fast greedy on the problem's own
+// requests. Ends with the best so far when the watch says so. Error{kUsage} where no group can serve any model.
 ScoredPlacement search_placement(PlacementEvaluator& evaluator);
 
 // AlpaServe's Clockwork++: for each window of `window_s` of the requests a selective replication that knows them in
