@@ -61,15 +61,11 @@ std::string ids_without_group(const SearchProblem& problem, const ModelPlacement
   return ids;
 }
 
-// As a job can have it: every group has models.
-ModelPlacement as_job(const PlacementEvaluator& evaluator, const ModelPlacement& found, const std::string& stopped) {
-  ModelPlacement placement = without_idle_groups(found);
+ModelPlacement placement_of(const PlacementEvaluator& evaluator, const ModelPlacement& found,
+                            const std::string& stopped) {
+  ModelPlacement placement = as_job(evaluator.problem(), found);
   if (placement.empty() && stopped.empty()) throw ConfigError("plan: no model fits any group: more memory is needed");
   if (placement.empty()) throw Error(ExitCode::kStopped, "plan: " + stopped + " before a placement was found");
-  if (!fits(evaluator.problem(), placement)) {
-    throw ConfigError(
-        fmt::format("plan: host memory is too small for models in all groups of {} ranks", evaluator.problem().ranks));
-  }
   return placement;
 }
 
@@ -104,7 +100,7 @@ void run_plan(const PlanOptions& options) {
   const double took_s = now_s() - start_s;
   const std::size_t simulations = evaluator.simulations();
 
-  const ModelPlacement placement = as_job(evaluator, best.placement, stopped);
+  const ModelPlacement placement = placement_of(evaluator, best.placement, stopped);
   const Prediction prediction = predict(evaluator, placement, sets.test, sets.duration_s);
   const std::string basis = basis_of(options, models);
   print_plan(evaluator, placement, prediction, basis);

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "computron/base/error.h"
 #include "computron/base/size.h"
 
 namespace computron {
@@ -119,10 +122,15 @@ Prediction predict(PlacementEvaluator& evaluator, const ModelPlacement& placemen
   return prediction;
 }
 
-ModelPlacement without_idle_groups(const ModelPlacement& placement) {
+ModelPlacement as_job(const SearchProblem& problem, const ModelPlacement& placement) {
   ModelPlacement busy;
   std::ranges::copy_if(placement, std::back_inserter(busy), [](const auto& group) { return !group.models.empty(); });
-  return busy;
+  ModelPlacement ordered = busy;
+  std::ranges::stable_sort(ordered, std::ranges::greater{}, [](const auto& group) { return group.shape.ranks(); });
+  if (fits(problem, ordered)) return ordered;
+  if (fits(problem, busy)) return busy;
+  throw ConfigError(
+      fmt::format("placement: host memory is too small for models in all groups of {} ranks", problem.ranks));
 }
 
 std::vector<GroupSpec> group_specs(const ModelPlacement& placement, const std::vector<ModelProfile>& models) {

@@ -96,8 +96,25 @@ TEST(PlacementTable, HasALineAGroup) {
   EXPECT_THAT(table, HasSubstr("a, b\n"));
 }
 
-TEST(WithoutIdleGroups, LeavesThoseWithModels) {
-  EXPECT_THAT(without_idle_groups({{{1, 1}, {}}, {{1, 2}, {0}}, {{1, 1}, {}}}), ElementsAre(PlacedGroup{{1, 2}, {0}}));
+TEST(AsJob, LeavesGroupsWithModelsTheLargerOnesFirst) {
+  const SearchProblem problem = two_models();
+  EXPECT_THAT(as_job(problem, {{{1, 1}, {}}, {{1, 2}, {0}}, {{1, 1}, {}}}), ElementsAre(PlacedGroup{{1, 2}, {0}}));
+  EXPECT_THAT(as_job(problem, {{{1, 1}, {1}}, {{1, 2}, {0}}, {{1, 1}, {0}}}),
+              ElementsAre(PlacedGroup{{1, 2}, {0}}, PlacedGroup{{1, 1}, {1}}, PlacedGroup{{1, 1}, {0}}));
+}
+
+// Groups move to other nodes only where these have room.
+TEST(AsJob, KeepsTheOrderThatHostMemoryAsksFor) {
+  SearchProblem problem = two_models();
+  problem.ranks = 4;
+  problem.memory.swapping = {.host_bytes = 5, .ranks_per_node = 2, .page_bytes = 1, .link_bytes_per_s = 1};
+  const PlacedGroup a{{1, 1}, {0}}, b{{1, 1}, {1}}, idle{{1, 1}, {}}, both{{1, 2}, {0}};
+  EXPECT_THAT(as_job(problem, {a, a, both}), ElementsAre(both, a, a));
+  expect_error(ExitCode::kConfig, "host memory is too small", [&] { as_job(problem, {a, idle, b}); });
+  // The second node has one rank, and too little memory for the whole model.
+  problem.ranks = 3;
+  problem.memory.swapping->host_bytes = 8;
+  EXPECT_THAT(as_job(problem, {a, both}), ElementsAre(a, both));
 }
 
 // Few requests ask for "rare", and its place would serve more of the others.

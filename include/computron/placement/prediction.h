@@ -39,8 +39,9 @@ struct Prediction {
 Prediction predict(PlacementEvaluator& evaluator, const ModelPlacement& placement, std::span<const Arrival> arrivals,
                    double duration_s);
 
-// Without groups that have no models, which no job has.
-ModelPlacement without_idle_groups(const ModelPlacement& placement);
+// As a job can have it: without groups that have no models; larger groups first, where memory allows, so that groups of
+// 2, 4, 8 ranks do not straddle nodes. ConfigError where host memory does not allow to leave groups out.
+ModelPlacement as_job(const SearchProblem& problem, const ModelPlacement& placement);
 
 // The groups of a placement file, with the layers of each stage where the profiles say them.
 std::vector<GroupSpec> group_specs(const ModelPlacement& placement, const std::vector<ModelProfile>& models);
