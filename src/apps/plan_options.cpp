@@ -93,8 +93,9 @@ void add_workload_options(CLI::App& app, PlanOptions& o) {
   auto* items = app.add_option("--model", o.model_rates,
                                "A model and its requests a second, as ID=RATE, instead of --rate; repeat for more. "
                                "Models that are not named are left out");
+  items->allow_extra_args(false);  // what follows may be the profiles
   auto* known = app.add_option("--known", o.known, "So many requests instead, all there from the start");
-  known->check(CLI::Range(1u, 1'000'000'000u));
+  known->check(CLI::Range(1u, 10'000'000u));
   auto* trace = app.add_option("--trace", o.trace, "The requests of this trace instead; servegen: a folder");
   for (auto* other : {items, known, trace}) rate->excludes(other);
   for (auto* other : {known, trace}) items->excludes(other);

@@ -51,8 +51,8 @@ TEST_F(PlanTest, WritesThePlacementThatItPrints) {
 }
 
 TEST_F(PlanTest, CutsAreThoseOfTheProfiles) {
-  const Outcome outcome = plan({profiles(), "--ranks", "2", "--model", "c=1", "--model", "a=2", "--swap", "off",
-                                "--slo", "0.2", "--quiet", "--output", file("placement.json")});
+  const Outcome outcome = plan({"--ranks", "2", "--swap", "off", "--slo", "0.2", "--quiet", "--output",
+                                file("placement.json"), "--model", "c=1", "--model", "a=2", profiles()});
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
   EXPECT_EQ(outcome.errors, "");
   const json placement = json::parse(read_file(file("placement.json")));
