@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(floors base device storage ops comm checkpoint text model runtime sched dispatch requests plan serve report kernels_cpu)
+set(floors base device storage ops comm checkpoint text model runtime sched dispatch requests workload placement plan serve report kernels_cpu)
 if(COMPUTRON_HAVE_CUDA)
   list(APPEND floors kernels_cuda)
 endif()
@@ -14,7 +14,7 @@ foreach(floor ${floors})
 endforeach()
 add_library(computron_all INTERFACE)
 set_target_properties(computron_all PROPERTIES EXPORT_NAME computron)
-target_link_libraries(computron_all INTERFACE computron_plan computron_serve computron_report)
+target_link_libraries(computron_all INTERFACE computron_placement computron_plan computron_serve computron_report)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/computron)
 install(TARGETS computron computron-checkpoint-index RUNTIME)

@@ -32,7 +32,7 @@ elseif(COMPUTRON_SANITIZE STREQUAL "thread")
 endif()
 
 # Where little time is spent ASan's checks are calls: the same ones, compiled in four fifths of the time.
-set(COMPUTRON_COLD_FLOORS storage checkpoint text requests plan serve report)
+set(COMPUTRON_COLD_FLOORS storage checkpoint text requests workload plan serve report)
 
 # computron_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): the static library computron_NAME. PUBLIC names the floors
 # below whose headers its own headers include; PRIVATE what only its sources use.

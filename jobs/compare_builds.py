@@ -21,8 +21,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAMILIES = ROOT / "tests/fixtures/families"
 TRAINED = ROOT / "inputs/trained"
-COMMANDS = [["serve"], ["merge"], ["convert"], ["init"], ["inspect"], ["postmortem"], ["workload"], ["report"], ["bench"],
-            ["bench", "forward"], ["bench", "load"], ["bench", "step"], ["bench", "swap"], ["bench", "workload"], []]
+COMMANDS = [["serve"], ["merge"], ["convert"], ["init"], ["inspect"], ["plan"], ["postmortem"], ["workload"], ["report"],
+            ["bench"], ["bench", "forward"], ["bench", "load"], ["bench", "step"], ["bench", "swap"], ["bench", "workload"], []]
 # tp, pp, further options: a pool that holds every model, and one that holds about two of the small ones
 ROOMY, SCARCE = ["--device-memory", "64MiB"], ["--device-memory", "2MiB", "--page-size", "128KiB", "--max-seqs", "8"]
 RUNS = [(1, 1, ROOMY), (1, 1, SCARCE), (2, 1, SCARCE), (1, 2, SCARCE + ["--policy", "throughput"]),

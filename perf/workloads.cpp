@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "computron/plan/virtual_run.h"
-#include "computron/plan/workload.h"
+#include "computron/workload/workload.h"
 #include "perf/even_layout.h"
 #include "src/bench/latency_summary.h"
 

@@ -15,6 +15,7 @@ void add_convert(CLI::App& app);
 void add_init(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_merge(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_postmortem(CLI::App& app);
 void add_report(CLI::App& app);
 void add_serve(CLI::App& app, ServeHooks& hooks);  // borrows `hooks`

@@ -1,5 +1,5 @@
 // computron workload: a request file made by rule.
-#include "computron/plan/workload.h"
+#include "computron/workload/workload.h"
 
 #include <fmt/format.h>
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "computron/comm/mesh.h"
-#include "computron/plan/workload.h"
 #include "computron/sched/cost_model.h"
+#include "computron/workload/workload.h"
 #include "src/bench/latency_summary.h"
 
 namespace computron {

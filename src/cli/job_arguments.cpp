@@ -4,19 +4,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "computron/base/size.h"
 #include "src/cli/option_checks.h"
 #include "src/cli/option_groups.h"
 
 namespace computron {
 namespace {
-
-// The size that is the value of an option.
-std::size_t size_of(const char* option, const std::string& text) try {
-  return parse_size(text);
-} catch (const Error& error) {
-  throw Error(error.code(), std::string(option) + ": " + error.what());
-}
 
 DeviceChoice parse_device(const std::string& text) {
   if (text == "auto") return DeviceChoice::kAuto;

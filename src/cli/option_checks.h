@@ -7,7 +7,17 @@
 #include <cstdint>
 #include <string>
 
+#include "computron/base/error.h"
+#include "computron/base/size.h"
+
 namespace computron {
+
+// The size that is the value of an option. Error{kUsage} naming the option.
+inline std::size_t size_of(const char* option, const std::string& text) try {
+  return parse_size(text);
+} catch (const Error& error) {
+  throw Error(error.code(), std::string(option) + ": " + error.what());
+}
 
 // An unsigned integer of 64 bits: CLI11 takes the largest for any larger one.
 inline CLI::Validator whole_number() {

@@ -15,6 +15,7 @@
 #include "computron/base/error.h"
 #include "computron/base/json.h"
 #include "computron/base/json_text.h"
+#include "computron/base/size.h"
 
 namespace computron {
 namespace {
@@ -92,6 +93,22 @@ double seconds_of(const std::string& where, const json& object, const char* key)
     refuse(where, fmt::format("{}: must be a finite number of seconds, more than 0", key));
   }
   return seconds;
+}
+
+std::int64_t bytes_of(const std::string& where, const json& value, const char* what) {
+  constexpr double kMost = 1LL << 62;
+  const auto wrong = [&] {
+    refuse(where, fmt::format("{}: must be a whole number of bytes, or such as \"1.5GB\"", what));
+  };
+  double bytes = -1;
+  try {
+    if (value.is_string()) bytes = static_cast<double>(parse_size(value.get_ref<const std::string&>()));
+  } catch (const Error&) {
+    wrong();
+  }
+  if (value.is_number()) bytes = value.get<double>();
+  if (!(bytes >= 0 && bytes <= kMost && bytes == std::floor(bytes))) wrong();
+  return static_cast<std::int64_t>(bytes);
 }
 
 }  // namespace computron

@@ -1,6 +1,8 @@
-// Reads the JSON files that list what a job is made of: model lists, placements. Errors name file, entry and key.
+// Reads the JSON files that list what a job is made of: model lists, placements, profiles. Errors name file, entry and
+// key.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,6 +29,9 @@ const std::string& text_of(const std::string& where, const nlohmann::json& objec
 bool flag_of(const std::string& where, const nlohmann::json& object, const char* key);
 int integer_of(const std::string& where, const nlohmann::json& object, const char* key, int absent = 0);
 double seconds_of(const std::string& where, const nlohmann::json& object, const char* key);
+
+// A whole number, or a text such as "1.5GB"; `what` is its name in errors.
+std::int64_t bytes_of(const std::string& where, const nlohmann::json& value, const char* what);
 
 // A list of at least one model, as in a model list `file`; `where` is its place.
 std::vector<ModelEntry> models_of(const std::string& where, const std::string& file, const nlohmann::json& list);

@@ -77,7 +77,8 @@ std::string sum_text(const std::vector<int>& numbers) {
 Placement read_placement(const std::string& file) {
   const std::string where = fmt::format("placement '{}'", file);
   const json object = read_listed("placement", file);
-  check_keys(where, object, {"models", "groups"});
+  check_keys(where, object, {"models", "groups", "predicted"});
+  if (object.contains("predicted") && !object["predicted"].is_object()) refuse(where, "predicted: must be an object");
   Placement placement;
   if (object.contains("models")) placement.models = models_of(where + ", models", file, object["models"]);
   const auto groups = object.find("groups");

@@ -15,9 +15,9 @@ Sequence::Sequence(Request request, SequenceId id, std::span<const TokenId> eos_
   const auto to_come = static_cast<std::size_t>(std::clamp(request_.encodes() ? 0 : request_.max_tokens, 0, kReserved));
   tokens_.reserve(request_.prompt.size() + to_come);
   tokens_.assign(request_.prompt.begin(), request_.prompt.end());
-  completion_.tokens.reserve(to_come);
   if (!request_.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), eos_tokens.begin(), eos_tokens.end());
   completion_ = ended(request_);  // what needs no pass ends as it arrives
+  completion_.tokens.reserve(to_come);
   if (request_.echo) {
     for (const TokenId token : request_.prompt) completion_.prompt.push_back({.token = token, .top = {}});
   }

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,12 +49,26 @@ class ProgramTest : public testing::Test {
     return file(name);
   }
 
-  Outcome run(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), beside_test("computron"));
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    const int status = spawn_and_wait(argv);
+  Outcome run(std::vector<std::string> arguments) const { return ended(start(std::move(arguments))); }
+
+  // The same; it gets `signal` once it has said `text` on stderr.
+  Outcome run_until(std::vector<std::string> arguments, const std::string& text, int signal) const {
+    const pid_t child = start(std::move(arguments));
+    siginfo_t state{};
+    while (read_file(file("stderr")).find(text) == std::string::npos) {
+      if (waitid(P_PID, static_cast<id_t>(child), &state, WEXITED | WNOHANG | WNOWAIT) != 0 || state.si_pid == child)
+        break;
+      usleep(1000);
+    }
+    kill(child, signal);
+    return ended(child);
+  }
+
+ private:
+  Outcome ended(pid_t child) const {
+    int status = -1;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
     Outcome outcome;
     outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     outcome.output = read_file(file("stdout"));
@@ -61,9 +76,12 @@ class ProgramTest : public testing::Test {
     return outcome;
   }
 
- private:
-  // The status of waitpid; stdout and stderr go to files of those names.
-  int spawn_and_wait(const std::vector<char*>& argv) const {
+  // Its stdout and stderr go to files of those names.
+  pid_t start(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), beside_test("computron"));
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -72,10 +90,7 @@ class ProgramTest : public testing::Test {
     pid_t child = 0;
     EXPECT_EQ(posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ), 0) << argv[0];
     posix_spawn_file_actions_destroy(&actions);
-    int status = -1;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    return status;
+    return child;
   }
 
   std::filesystem::path folder_;

@@ -69,6 +69,11 @@ std::vector<std::string> request_lines() {
   return lines;
 }
 
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 class Groups : public ::testing::Test {
  protected:
   Groups() {
@@ -171,6 +176,29 @@ TEST_F(Groups, EqualOnesByNumber) {
   }
   EXPECT_EQ(total, kRequests);
   EXPECT_EQ(last_metrics_.at("groups").at(1).at("first_rank"), 1);
+}
+
+// `computron plan` writes what jobs read: groups, the cuts of their models, and predictions, which they ignore.
+TEST_F(Groups, ServeAsPlanned) {
+  std::string models;
+  for (const char* id : kIds) {
+    models += fmt::format(R"({}{{"id": "{}", "by_layer": [{{"pp": [2], "blocks": [{{"count": 2, "s": 0.01}}]}}]}})",
+                          models.empty() ? "" : ", ", id);
+  }
+  write_lines(folder_ / "profiles.json", {fmt::format(R"({{"models": [{}]}})", models)});
+  const JobOutcome planned =
+      run_job(1,
+              {served_program(), "plan", folder_ / "profiles.json", "--ranks", "4", "--known", "48", "--objective",
+               "makespan", "--swap", "off", "--device-memory", "1MiB", "--output", folder_ / "planned.json"},
+              folder_ / ".", healthy_limit_s());
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  ServeJob as_planned = job();
+  as_planned.ranks = 4;
+  as_planned.placement = text_of(folder_ / "planned.json");
+  EXPECT_THAT(as_planned.placement, HasSubstr("predicted"));
+  EXPECT_EQ(results_of(as_planned), expected({"", 4, {}}));
+  ASSERT_EQ(last_metrics_.at("groups").size(), 2u);
+  EXPECT_EQ(last_metrics_.at("groups").at(1).at("pp"), 2);
 }
 
 // Emulated processors change when things happen, and nothing else. A row is 213,000 operations of the model.

@@ -18,11 +18,12 @@ struct Floor {
 };
 
 // Floors on the same level do not include each other.
-constexpr std::array kFloors = {Floor{"base", 0},     Floor{"kernels", 1}, Floor{"device", 1}, Floor{"storage", 1},
-                                Floor{"ops", 2},      Floor{"comm", 2},    Floor{"text", 2},   Floor{"checkpoint", 2},
-                                Floor{"model", 3},    Floor{"runtime", 4}, Floor{"sched", 5},  Floor{"dispatch", 6},
-                                Floor{"requests", 6}, Floor{"serve", 7},   Floor{"plan", 7},   Floor{"report", 7},
-                                Floor{"cli", 8},      Floor{"bench", 9},   Floor{"apps", 10}};
+constexpr std::array kFloors = {
+    Floor{"base", 0},  Floor{"kernels", 1},  Floor{"device", 1},     Floor{"storage", 1},  Floor{"ops", 2},
+    Floor{"comm", 2},  Floor{"text", 2},     Floor{"checkpoint", 2}, Floor{"model", 3},    Floor{"runtime", 4},
+    Floor{"sched", 5}, Floor{"dispatch", 6}, Floor{"requests", 6},   Floor{"workload", 7}, Floor{"placement", 8},
+    Floor{"serve", 9}, Floor{"plan", 9},     Floor{"report", 9},     Floor{"cli", 10},     Floor{"bench", 11},
+    Floor{"apps", 12}};
 
 const Floor* find_floor(std::string_view name) {
   const auto* found = std::ranges::find(kFloors, name, &Floor::name);

@@ -54,11 +54,15 @@ TEST_F(PlacementFile, MayBringItsModels) {
   EXPECT_TRUE(placement.models[0].pinned);
 }
 
+TEST_F(PlacementFile, MaySayWhatIsPredicted) {
+  EXPECT_EQ(read(R"({"groups": [{"models": ["a"]}], "predicted": {"attainment": 0.9}})").groups.size(), 1u);
+}
+
 TEST_F(PlacementFile, NamesWhatIsWrong) {
   const std::pair<const char*, const char*> faults[] = {
       {R"([])", "must be an object"},
       {R"({"groups": []})", "groups: must be a list of at least one group"},
-      {R"({"group": [{"models": ["a"]}]})", "unknown key 'group' (known: models, groups)"},
+      {R"({"group": [{"models": ["a"]}]})", "unknown key 'group' (known: models, groups, predicted)"},
       {R"({"groups": [{"models": ["a"]}, {"tp": 0, "models": ["a"]}]})", "group 1: tp: must be at least 1"},
       {R"({"groups": [{"models": ["a"], "pp": 1.5}]})", "group 0: pp: must be an integer"},
       {R"({"groups": [{"models": []}]})", "group 0: models: must be a list of at least one model id"},
@@ -70,6 +74,7 @@ TEST_F(PlacementFile, NamesWhatIsWrong) {
       {R"({"groups": [{"models": ["a"], "pp": 2, "layers": {"a": [1]}}]})", "layers of a: must be a list of 2 numbers"},
       {R"({"groups": [{"models": ["a"], "pp": 2, "layers": {"a": [2, 0]}}]})", "must be a list of 2 numbers"},
       {R"({"models": [{"id": "a"}], "groups": [{"models": ["a"]}]})", "models, entry 0: path: must be a string"},
+      {R"({"groups": [{"models": ["a"]}], "predicted": 1})", "predicted: must be an object"},
       {R"({"groups": [{"models": ["a"]})", "placement '"},
   };
   for (const auto& [text, why] : faults) EXPECT_THAT(fault(text), HasSubstr(why)) << text;

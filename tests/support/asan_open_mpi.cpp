@@ -1,5 +1,5 @@
-// Linked into programs under AddressSanitizer (sanitizers.cmake), so that it reports what they do wrong and nothing that
-// Open MPI does: Open MPI never frees much of what it and its plug-ins allocate while it starts and ends.
+// Linked into programs under AddressSanitizer (sanitizers.cmake), so that it reports what they do wrong and nothing
+// that Open MPI does: Open MPI never frees much of what it and its plug-ins allocate while it starts and ends.
 #include <mpi.h>
 #include <sanitizer/lsan_interface.h>
 

@@ -3,7 +3,9 @@
 //   {"models": [{"id": "a", "path": "a.h5"}, ...],             optional: as in a model list, instead of --model(s)
 //    "groups": [{"tp": 2, "pp": 1, "models": ["a", "b"]},      over the ranks 0 and 1
 //               {"pp": 2, "models": ["b"],                     over 2 and 3; tp and pp are 1 where they are absent
-//                "layers": {"b": [10, 14]}}]}                  optional: of each of its stages
+//                "layers": {"b": [10, 14]}}],                  optional: of each of its stages
+//    "predicted": {...}}                                       optional: what `computron plan` expects; a job ignores
+//    it
 //
 // A group has consecutive ranks, in the order of the list. A model that several groups have is replicated.
 #pragma once

@@ -1,4 +1,4 @@
-#include "computron/plan/workload.h"
+#include "computron/workload/workload.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,54 @@
+// What a request of a model costs on a group of ranks, by the group's shape: AlpaServe's profiles. A search and a fast
+// simulation know nothing else of a model.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace computron {
+
+struct GroupShape {
+  int tp = 1;
+  int pp = 1;
+  int ranks() const { return tp * pp; }
+  friend auto operator<=>(const GroupShape&, const GroupShape&) = default;
+};
+
+struct ShapeProfile {
+  std::vector<float> stage_s;             // [pp] of one request
+  std::vector<std::int64_t> stage_bytes;  // [pp] weights that each rank of the stage holds
+  std::vector<int> layers = {};           // [pp] of each stage; empty: cut by its parameters, as a job does by itself
+
+  float latency_s() const;          // of a request alone: all stages
+  std::int64_t rank_bytes() const;  // of the rank that holds most
+};
+
+struct ModelProfile {
+  std::string id;
+  std::map<GroupShape, ShapeProfile> shapes;  // where it can be served; the others do not occur
+
+  const ShapeProfile* find(const GroupShape& shape) const;  // null: it cannot be served so
+  double alone_s() const;                                   // of a request alone, on the fewest ranks; 0 without shapes
+};
+
+// A group with the models that it serves, by their place in a list of profiles.
+struct PlacedGroup {
+  GroupShape shape;
+  std::vector<std::uint32_t> models;
+  friend auto operator<=>(const PlacedGroup&, const PlacedGroup&) = default;
+};
+using ModelPlacement = std::vector<PlacedGroup>;  // over consecutive ranks
+
+// Sorted models, then sorted groups: equal for placements that differ in names only.
+ModelPlacement normal_form(ModelPlacement placement);
+
+int ranks_of(const ModelPlacement& placement);
+std::size_t replicas_of(const ModelPlacement& placement);
+
+// Error{kUsage} naming a model whose profile is not of its shape, or has a time or size that cannot be.
+void check_profiles(const std::vector<ModelProfile>& models);
+
+}  // namespace computron

@@ -1,0 +1,127 @@
+// computron plan: which groups of ranks there should be, and which models in which.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "computron/base/error.h"
+#include "computron/base/stop.h"
+#include "computron/base/time.h"
+#include "computron/placement/group_search.h"
+#include "computron/placement/prediction.h"
+#include "computron/storage/files.h"
+#include "src/apps/commands.h"
+#include "src/apps/plan_options.h"
+
+namespace computron {
+namespace {
+
+std::string outcome_text(Objective objective, double attainment, double mean_latency_s, double makespan_s) {
+  switch (objective) {
+    case Objective::kAttainment:
+      return fmt::format("{:.2f} % in time", 100 * attainment);
+    case Objective::kMeanLatency:
+      return fmt::format("mean latency {:.4g} s", mean_latency_s);
+    case Objective::kMakespan:
+      return fmt::format("makespan {:.4g} s", makespan_s);
+  }
+  return {};
+}
+
+// Stops at a signal and when the time is over; says what has been found so far.
+SearchWatch watch_of(const PlanOptions& options, Objective objective, double start_s) {
+  SearchWatch watch;
+  watch.stop = [limit_s = options.time_limit_s, start_s] {
+    return stop_signals() > 0 || (limit_s > 0 && now_s() - start_s > limit_s);
+  };
+  if (options.quiet) return watch;
+  watch.better = [objective, start_s](const ScoredPlacement& found) {
+    const SimulationResult& result = found.result;
+    fmt::print(stderr, "plan: {}, {} groups, after {:.1f} s\n",
+               outcome_text(objective, result.attainment(), result.mean_latency_s(), result.makespan_s),
+               found.placement.size(), now_s() - start_s);
+  };
+  return watch;
+}
+
+// Why the search ended before it was done; empty if it was not.
+std::string stopped_by(const PlanOptions& options, const PlacementEvaluator& evaluator) {
+  if (stop_signals() > 0) return "stopped by " + stop_signal_name();
+  return evaluator.stopped() ? fmt::format("stopped after {:g} s", options.time_limit_s) : std::string();
+}
+
+std::string ids_without_group(const SearchProblem& problem, const ModelPlacement& placement) {
+  const auto replicas = replicas_by_model(problem, placement);
+  std::string ids;
+  for (std::size_t m = 0; m < problem.models.size(); ++m) {
+    if (replicas[m] == 0) ids += (ids.empty() ? "" : ", ") + problem.models[m].id;
+  }
+  return ids;
+}
+
+ModelPlacement placement_of(const PlacementEvaluator& evaluator, const ModelPlacement& found,
+                            const std::string& stopped) {
+  ModelPlacement placement = as_job(evaluator.problem(), found);
+  if (placement.empty() && stopped.empty()) throw ConfigError("plan: no model fits any group: more memory is needed");
+  if (placement.empty()) throw Error(ExitCode::kStopped, "plan: " + stopped + " before a placement was found");
+  return placement;
+}
+
+void print_plan(const PlacementEvaluator& evaluator, const ModelPlacement& placement, const Prediction& prediction,
+                const std::string& basis) {
+  const SearchProblem& problem = evaluator.problem();
+  fmt::print("{}\n", placement_table(group_specs(placement, problem.models), prediction));
+  fmt::print("predicted: {}; {} of {} requests served, mean {:.4g} s, p99 {:.4g} s, {:.4g} swaps/s\n",
+             outcome_text(problem.objective, prediction.attainment, prediction.mean_latency_s, prediction.makespan_s),
+             prediction.served, prediction.requests, prediction.mean_latency_s, prediction.p99_latency_s,
+             prediction.swaps_per_s);
+  fmt::print("of: {}\n", basis);
+  const int ranks = ranks_of(placement);
+  if (ranks < problem.ranks)
+    fmt::print("{} ranks are of no use: start the job with {}\n", problem.ranks - ranks, ranks);
+  const std::string absent = ids_without_group(problem, placement);
+  if (!absent.empty()) fmt::print("in no group, for want of room: {}\n", absent);
+}
+
+void run_plan(const PlanOptions& options) {
+  const ProfileFile profiles = read_profiles(options.profiles);
+  const auto models = models_of(options, profiles);
+  ArrivalSets sets = arrivals_of(options, models);
+  if (sets.training.empty() || sets.test.empty()) throw Error(ExitCode::kUsage, "plan: there are no requests");
+  SearchProblem problem = problem_of(options, profiles.machine, models, std::move(sets.training));
+  const Objective objective = problem.objective;
+  catch_stop_signals(1);
+  const double start_s = now_s();
+  PlacementEvaluator evaluator(std::move(problem), watch_of(options, objective, start_s));
+  const ScoredPlacement best = search_placement(evaluator);
+  const std::string stopped = stopped_by(options, evaluator);
+  const double took_s = now_s() - start_s;
+  const std::size_t simulations = evaluator.simulations();
+
+  const ModelPlacement placement = placement_of(evaluator, best.placement, stopped);
+  const Prediction prediction = predict(evaluator, placement, sets.test, sets.duration_s);
+  const std::string basis = basis_of(options, models);
+  print_plan(evaluator, placement, prediction, basis);
+  fmt::print("search: {} simulations in {:.1f} s{}{}\n", simulations, took_s, stopped.empty() ? "" : ", ", stopped);
+  if (options.output.empty()) return;
+  write_file_atomically(options.output, placement_file(group_specs(placement, models), models, prediction, basis));
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto* command = app.add_subcommand("plan", "Find groups of ranks, and which models each should serve");
+  const auto options = std::make_shared<PlanOptions>();
+  command->footer(
+      "Searches by simulating passes, first come first served, one pass a request. ^C and --time-limit end the search\n"
+      "with the best so far. What is printed and written is predicted of requests that the search has not seen.");
+  add_plan_options(*command, *options);
+  command->callback([options, command] {
+    options->has_duration = command->get_option("--duration")->count() > 0;
+    run_plan(*options);
+  });
+}
+
+}  // namespace computron

@@ -1,0 +1,373 @@
+#include "computron/placement/group_search.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "computron/base/error.h"
+#include "computron/placement/model_search.h"
+
+namespace computron {
+namespace {
+
+constexpr int kMostPp = 8, kMostTp = 4, kNode = 8;
+constexpr double kAlike = 0.38;
+constexpr int kFewRanks = 8;      // up to which all_groups() are few
+constexpr std::size_t kFew = 24;  // models · ranks up to which a wide beam is quick
+constexpr int kWideBeam = 12;
+constexpr std::size_t kFewSplits = 100, kFewSplitsSwapping = 4;
+constexpr std::size_t kMostSplits = 20'000;  // that are looked at: with many buckets there are far more
+
+// Of ranks that no equal group takes, the largest first.
+std::vector<GroupShape> left_over_groups(int ranks) {
+  std::vector<GroupShape> groups;
+  while (ranks > 0) {
+    const int pp = std::min(kMostPp, static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks))));
+    groups.push_back({.tp = 1, .pp = pp});
+    ranks -= pp;
+  }
+  return groups;
+}
+
+// As many of a shape as there is room for.
+std::vector<GroupShape> groups_of(const GroupShape& shape, int ranks) {
+  std::vector<GroupShape> groups(static_cast<std::size_t>(ranks / shape.ranks()), shape);
+  for (const GroupShape& rest : left_over_groups(ranks % shape.ranks())) groups.push_back(rest);
+  return groups;
+}
+
+// tp x pp of so many ranks, in AlpaServe's limits.
+std::vector<GroupShape> shapes_of(int ranks) {
+  std::vector<GroupShape> shapes;
+  for (int tp = 1; tp <= std::min(kMostTp, ranks); tp *= 2) {
+    if (ranks / tp <= kMostPp) shapes.push_back({.tp = tp, .pp = ranks / tp});
+  }
+  return shapes;
+}
+
+bool is_alpaserves(const GroupShape& shape) {
+  const int ranks = shape.ranks();
+  return std::has_single_bit(static_cast<unsigned>(ranks)) && std::ranges::count(shapes_of(ranks), shape) > 0;
+}
+
+// Every division of `ranks` into groups of 1, 2, 4, ... ranks and of every shape, behind `begun` in order of shapes.
+void add_divisions(int ranks, std::vector<GroupShape>& begun, std::vector<std::vector<GroupShape>>& divisions) {
+  if (ranks == 0) return divisions.push_back(begun);
+  for (int size = 1; size <= ranks; size *= 2) {
+    for (const GroupShape& shape : shapes_of(size)) {
+      if (!begun.empty() && shape < begun.back()) continue;
+      begun.push_back(shape);
+      add_divisions(ranks - size, begun, divisions);
+      begun.pop_back();
+    }
+  }
+}
+
+bool serves_somebody(const PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
+  return std::ranges::any_of(groups, [&](const GroupShape& shape) {
+    return std::ranges::any_of(evaluator.wanted(), [&](std::uint32_t model) {
+      return evaluator.problem().models[model].find(shape) != nullptr;
+    });
+  });
+}
+
+bool leaves_whole_nodes(int part, int ranks) {
+  return ranks % kNode == 0 || part <= ranks % kNode || (ranks - part) % kNode == 0;
+}
+
+// The splits of `ranks` ranks whose shares differ from `shares`, those of the work, by at most `most`.
+class Splits {
+ public:
+  Splits(int ranks, std::vector<double> shares, double most) : ranks_(ranks), shares_(std::move(shares)), most_(most) {
+    add(ranks);
+  }
+  // At most kMostSplits: whether there are more is not known if there are so many.
+  const std::vector<std::vector<int>>& all() const { return splits_; }
+
+ private:
+  void add(int left) {
+    const std::size_t at = begun_.size();
+    if (splits_.size() == kMostSplits) return;
+    if (at + 1 == shares_.size()) {
+      if (!is_alike(left, at)) return;
+      splits_.push_back(begun_);
+      splits_.back().push_back(left);
+      return;
+    }
+    const int needed = static_cast<int>(shares_.size() - at - 1);  // a rank for each of the others
+    for (int part = 1; part <= left - needed; ++part) {
+      if (!leaves_whole_nodes(part, left) || !is_alike(part, at)) continue;
+      begun_.push_back(part);
+      add(left - part);
+      begun_.pop_back();
+    }
+  }
+  bool is_alike(int part, std::size_t at) const {
+    return part >= 1 && std::abs(static_cast<double>(part) / ranks_ - shares_[at]) <= most_;
+  }
+
+  int ranks_;
+  std::vector<double> shares_;
+  double most_;
+  std::vector<int> begun_;
+  std::vector<std::vector<int>> splits_;
+};
+
+// Largest difference between shares of ranks and of work.
+double difference(const std::vector<int>& split, int ranks, const std::vector<double>& shares) {
+  double most = 0;
+  for (std::size_t i = 0; i < split.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(split[i]) / ranks - shares[i]));
+  }
+  return most;
+}
+
+SearchProblem part_of(const SearchProblem& problem, const std::vector<std::uint32_t>& models, int first_rank,
+                      int ranks) {
+  SearchProblem part = problem;
+  part.wanted = models;
+  part.first_rank = first_rank;
+  part.ranks = ranks;
+  std::erase_if(part.arrivals,
+                [&models](const Arrival& a) { return std::ranges::find(models, a.model) == models.end(); });
+  return part;
+}
+
+using Divisions = std::vector<std::vector<GroupShape>>;
+// The divisions of a problem's ranks that a search tries.
+using Candidates = Divisions (*)(const PlacementEvaluator&);
+
+Divisions alpaserves_groups(const PlacementEvaluator& evaluator) { return equal_groups(evaluator.problem().ranks); }
+
+// And equal groups of each other shape that a model has a profile for: tp 8, pp 3.
+Divisions profiled_groups(const PlacementEvaluator& evaluator) {
+  const int ranks = evaluator.problem().ranks;
+  std::set<GroupShape> others;
+  for (const std::uint32_t model : evaluator.wanted()) {
+    for (const auto& [shape, profile] : evaluator.problem().models[model].shapes) {
+      if (shape.ranks() <= ranks && !is_alpaserves(shape)) others.insert(shape);
+    }
+  }
+  Divisions divisions = equal_groups(ranks);
+  for (const GroupShape& shape : others) divisions.push_back(groups_of(shape, ranks));
+  return divisions;
+}
+
+// Each of `candidates` that somebody can be served by, filled; the best first.
+std::vector<ScoredPlacement> filled_groups(PlacementEvaluator& evaluator, const ModelSearch& fill,
+                                           const Divisions& candidates) {
+  std::vector<ScoredPlacement> filled;
+  for (const auto& groups : candidates) {
+    if (!serves_somebody(evaluator, groups)) continue;
+    if (!filled.empty() && evaluator.stopped()) break;
+    filled.push_back(fill(evaluator, groups));
+  }
+  std::ranges::stable_sort(filled, std::ranges::greater{}, &ScoredPlacement::score);
+  return filled;
+}
+
+// At least one.
+std::vector<ScoredPlacement> some_filled_groups(PlacementEvaluator& evaluator, const ModelSearch& fill,
+                                                const Divisions& candidates) {
+  auto filled = filled_groups(evaluator, fill, candidates);
+  if (filled.empty()) throw Error(ExitCode::kUsage, "placement: no model has a profile that so many ranks can serve");
+  return filled;
+}
+
+// Placements of one bucket, by first rank and ranks. Without swapping the first rank makes no difference.
+class BucketSearch {
+ public:
+  BucketSearch(PlacementEvaluator& whole, std::vector<std::uint32_t> models, const ModelSearch& fill,
+               Candidates candidates)
+      : whole_(whole), models_(std::move(models)), fill_(fill), candidates_(candidates) {}
+
+  // Null if so many ranks can serve none of the models, or the search was stopped.
+  const ModelPlacement* find(int first_rank, int ranks) {
+    const std::pair key(whole_.problem().memory.swapping ? first_rank % ranks_per_node() : 0, ranks);
+    if (!found_.contains(key)) {
+      if (whole_.stopped()) return nullptr;
+      PlacementEvaluator own(part_of(whole_.problem(), models_, first_rank, ranks),
+                             {.stop = whole_.watch().stop, .better = {}});
+      auto filled = filled_groups(own, fill_, candidates_(own));
+      found_[key] = filled.empty() ? ModelPlacement() : std::move(filled[0].placement);
+    }
+    return found_[key].empty() ? nullptr : &found_[key];
+  }
+
+ private:
+  int ranks_per_node() const { return whole_.problem().memory.swapping->ranks_per_node; }
+
+  PlacementEvaluator& whole_;
+  std::vector<std::uint32_t> models_;
+  const ModelSearch& fill_;
+  Candidates candidates_;
+  std::map<std::pair<int, int>, ModelPlacement> found_;  // without groups: none
+};
+
+// Time that the requests of each bucket would take alone.
+std::vector<double> work_of(const SearchProblem& problem, const std::vector<std::vector<std::uint32_t>>& buckets) {
+  std::vector<double> by_model(problem.models.size()), work;
+  for (const Arrival& arrival : problem.arrivals) by_model[arrival.model] += problem.models[arrival.model].alone_s();
+  for (const auto& bucket : buckets) {
+    work.push_back(1e-9);
+    for (const std::uint32_t model : bucket) work.back() += by_model[model];
+  }
+  return work;
+}
+
+std::optional<ModelPlacement> joined(std::vector<BucketSearch>& buckets, const std::vector<int>& split,
+                                     int first_rank) {
+  ModelPlacement placement;
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    const ModelPlacement* const own = buckets[b].find(first_rank, split[b]);
+    if (own == nullptr) return std::nullopt;
+    placement.insert(placement.end(), own->begin(), own->end());
+    first_rank += split[b];
+  }
+  return placement;
+}
+
+ScoredPlacement beam_or_greedy(PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
+  const ScoredPlacement beam = beam_search(evaluator, groups, kWideBeam), greedy = fast_greedy(evaluator, groups);
+  return beam.score > greedy.score ? beam : greedy;
+}
+
+void report(const PlacementEvaluator& evaluator, const ScoredPlacement& better) {
+  if (evaluator.watch().better) evaluator.watch().better(better);
+}
+
+// `best`, or a better one in which each bucket has ranks of its own.
+ScoredPlacement with_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill, Candidates candidates,
+                             ScoredPlacement best) {
+  const SearchProblem& problem = evaluator.problem();
+  const auto buckets = latency_buckets(problem.models, evaluator.wanted());
+  if (buckets.size() < 2) return best;
+  std::vector<BucketSearch> searches;
+  for (const auto& bucket : buckets) searches.emplace_back(evaluator, bucket, fill, candidates);
+  // A search with swapping takes longer: fewer of them.
+  const std::size_t most = problem.memory.swapping ? kFewSplitsSwapping : std::numeric_limits<std::size_t>::max();
+  auto splits = bucket_splits(problem.ranks, work_of(problem, buckets));
+  splits.resize(std::min(splits.size(), most));
+  for (const auto& split : splits) {
+    if (evaluator.stopped()) break;
+    auto placement = joined(searches, split, problem.first_rank);
+    if (!placement) continue;
+    ScoredPlacement scored = evaluator.evaluate(std::move(*placement));
+    if (!(scored.score > best.score)) continue;
+    best = std::move(scored);
+    report(evaluator, best);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<std::vector<GroupShape>> all_groups(int ranks) {
+  std::vector<std::vector<GroupShape>> divisions;
+  std::vector<GroupShape> begun;
+  add_divisions(ranks, begun, divisions);
+  return divisions;
+}
+
+std::vector<std::vector<GroupShape>> equal_groups(int ranks) {
+  std::vector<std::vector<GroupShape>> candidates;
+  for (int size = 1; size <= ranks; size *= 2) {
+    for (const GroupShape& shape : shapes_of(size)) {
+      candidates.push_back(groups_of(shape, ranks));
+    }
+  }
+  return candidates;
+}
+
+ScoredPlacement search_groups(PlacementEvaluator& evaluator, const ModelSearch& fill) {
+  return some_filled_groups(evaluator, fill, alpaserves_groups(evaluator))[0];
+}
+
+std::vector<std::vector<std::uint32_t>> latency_buckets(const std::vector<ModelProfile>& profiles,
+                                                        const std::vector<std::uint32_t>& models) {
+  std::vector<std::vector<std::uint32_t>> buckets;
+  for (const std::uint32_t model : models) {
+    const double own = profiles[model].alone_s();
+    const auto found = std::ranges::find_if(buckets, [&](const auto& bucket) {
+      const double first = profiles[bucket[0]].alone_s();
+      return std::abs(own - first) < kAlike * first;
+    });
+    if (found != buckets.end()) {
+      found->push_back(model);
+    } else {
+      buckets.push_back({model});
+    }
+  }
+  return buckets;
+}
+
+std::vector<std::vector<int>> bucket_splits(int ranks, const std::vector<double>& work) {
+  const double sum = std::accumulate(work.begin(), work.end(), 0.0);
+  std::vector<double> shares;
+  for (const double each : work) shares.push_back(each / sum);
+  std::vector<std::vector<int>> splits;
+  // AlpaServe's differences, and smaller ones where even these leave more than can be looked at.
+  for (const double most : {1.0, .5, .3, .2, .1, .05, .03, .02, .01}) {
+    if (most < .1 && splits.size() < kMostSplits) break;
+    auto alike = Splits(ranks, shares, most).all();
+    if (!alike.empty()) splits = std::move(alike);
+    if (splits.size() < kFewSplits) break;
+  }
+  std::ranges::stable_sort(splits, {}, [&](const auto& split) { return difference(split, ranks, shares); });
+  return splits;
+}
+
+ScoredPlacement search_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill) {
+  return with_buckets(evaluator, fill, alpaserves_groups, search_groups(evaluator, fill));
+}
+
+ScoredPlacement search_placement(PlacementEvaluator& evaluator) {
+  const SearchProblem& problem = evaluator.problem();
+  const std::size_t most = problem.memory.swapping ? 2 : 5;
+  const bool small =
+      problem.ranks <= kFewRanks && evaluator.wanted().size() * static_cast<std::size_t>(problem.ranks) <= kFew;
+  const ModelSearch fill = small ? ModelSearch(beam_or_greedy) : ModelSearch(fast_greedy);
+  Divisions candidates = profiled_groups(evaluator);
+  if (small) {
+    const Divisions equal = candidates;
+    std::ranges::copy_if(all_groups(problem.ranks), std::back_inserter(candidates),
+                         [&equal](const auto& groups) { return std::ranges::count(equal, groups) == 0; });
+  }
+  auto starts = some_filled_groups(evaluator, fill, candidates);
+  report(evaluator, starts[0]);
+  ScoredPlacement best = with_buckets(evaluator, fill, profiled_groups, starts[0]);
+  starts.insert(starts.begin(), best);
+  starts.resize(std::min(starts.size(), most));
+  for (ScoredPlacement& start : starts) {
+    if (evaluator.stopped()) break;
+    ScoredPlacement improved = improve(evaluator, std::move(start));
+    if (!(improved.score > best.score)) continue;
+    best = std::move(improved);
+    report(evaluator, best);
+  }
+  return best;
+}
+
+SimulationResult clockwork(const SearchProblem& problem, double window_s) {
+  if (!(window_s > 0)) throw Error(ExitCode::kUsage, "placement: windows must be longer than 0 s");
+  SimulationResult all;
+  for (auto begin = problem.arrivals.begin(); begin != problem.arrivals.end();) {
+    const double until = (std::floor(begin->time_s / window_s) + 1) * window_s;
+    const auto end =
+        std::find_if(begin, problem.arrivals.end(), [until](const Arrival& a) { return a.time_s >= until; });
+    SearchProblem window = problem;
+    window.arrivals.assign(begin, end);
+    PlacementEvaluator evaluator(std::move(window));
+    all.merge(selective_replication(evaluator).result);
+    begin = end;
+  }
+  return all;
+}
+
+}  // namespace computron

@@ -1,0 +1,89 @@
+#include "src/placement/memory_use.h"
+
+#include <algorithm>
+
+namespace computron {
+
+MemoryUse::MemoryUse(const SearchProblem& problem, const ModelPlacement& placement) : problem_(problem) {
+  int rank = problem.first_rank;
+  for (const PlacedGroup& placed : placement) {
+    groups_.push_back({.shape = placed.shape, .first_rank = rank, .used_bytes = 0, .models = {}});
+    rank += placed.shape.ranks();
+  }
+  for (std::size_t g = 0; g < placement.size(); ++g) {
+    for (const std::uint32_t model : placement[g].models) add(g, model);
+  }
+}
+
+const ShapeProfile* MemoryUse::profile(std::size_t group, std::uint32_t model) const {
+  return problem_.models[model].find(groups_[group].shape);
+}
+
+bool MemoryUse::is_like_its_replicas(std::uint32_t model, const GroupShape& shape) const {
+  const auto other = shapes_.find(model);
+  if (problem_.replicas == ReplicaRule::kAny || other == shapes_.end()) return true;
+  return problem_.replicas == ReplicaRule::kSameTp ? other->second.tp == shape.tp : other->second == shape;
+}
+
+std::int64_t MemoryUse::node_bytes(int node) const {
+  const auto& swapping = *problem_.memory.swapping;
+  const int begin = std::max(node * swapping.ranks_per_node, problem_.first_rank);
+  const int end = std::min((node + 1) * swapping.ranks_per_node, problem_.first_rank + problem_.ranks);
+  return swapping.host_bytes * (end - begin);
+}
+
+std::map<int, std::int64_t> MemoryUse::more_bytes(std::size_t group, std::uint32_t model,
+                                                  std::vector<Shard>* shards) const {
+  const Group& own = groups_[group];
+  const ShapeProfile& profile = *this->profile(group, model);
+  std::map<int, std::int64_t> more;
+  for (int rank = 0; rank < own.shape.ranks(); ++rank) {
+    const int node = (own.first_rank + rank) / problem_.memory.swapping->ranks_per_node;
+    const Shard shard(node, model, own.shape, rank);
+    if (shards_.contains(shard)) continue;
+    more[node] += profile.stage_bytes[static_cast<std::size_t>(rank / own.shape.tp)];
+    if (shards != nullptr) shards->push_back(shard);
+  }
+  return more;
+}
+
+bool MemoryUse::can_add(std::size_t group, std::uint32_t model) const {
+  const Group& own = groups_[group];
+  const ShapeProfile* const found = profile(group, model);
+  if (found == nullptr || own.models.contains(model)) return false;
+  if (!is_like_its_replicas(model, own.shape)) return false;
+  if (!problem_.memory.swapping) return own.used_bytes + found->rank_bytes() <= problem_.memory.device_bytes;
+  const std::int64_t least = std::min(found->rank_bytes(), 2 * problem_.memory.swapping->page_bytes);
+  if (problem_.memory.device_bytes < least) return false;  // a model streams through two frames at least
+  const auto more = more_bytes(group, model, nullptr);
+  return std::ranges::all_of(more, [this](const auto& node) {
+    const auto used = node_used_.find(node.first);
+    return (used == node_used_.end() ? 0 : used->second) + node.second <= node_bytes(node.first);
+  });
+}
+
+void MemoryUse::add(std::size_t group, std::uint32_t model) {
+  if (problem_.memory.swapping) {
+    std::vector<Shard> shards;
+    for (const auto& [node, bytes] : more_bytes(group, model, &shards)) node_used_[node] += bytes;
+    shards_.insert(shards.begin(), shards.end());
+  }
+  groups_[group].used_bytes += profile(group, model)->rank_bytes();
+  groups_[group].models.insert(model);
+  shapes_.emplace(model, groups_[group].shape);
+}
+
+bool fits(const SearchProblem& problem, const ModelPlacement& placement) {
+  ModelPlacement groups = placement;
+  for (PlacedGroup& group : groups) group.models.clear();
+  MemoryUse memory(problem, groups);
+  for (std::size_t g = 0; g < placement.size(); ++g) {
+    for (const std::uint32_t model : placement[g].models) {
+      if (!memory.can_add(g, model)) return false;
+      memory.add(g, model);
+    }
+  }
+  return true;
+}
+
+}  // namespace computron

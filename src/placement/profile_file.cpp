@@ -1,0 +1,194 @@
+#include "computron/placement/profile_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "computron/base/json_text.h"
+#include "computron/placement/stage_slicing.h"
+#include "src/requests/listed_objects.h"
+
+namespace computron {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kBytesInGb = 1e9;
+constexpr double kShortest_s = 1e-12, kLongest_s = 1e12;  // of a stage
+constexpr int kMostBlocks = 10'000;
+
+// 0 where it is absent.
+double number_of(const std::string& where, const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return 0;
+  const double value = found->is_number() ? found->get<double>() : -1;
+  if (!(std::isfinite(value) && value >= 0))
+    refuse(where, fmt::format("{}: must be a number that is not negative", key));
+  return value;
+}
+
+std::int64_t bytes_or_none(const std::string& where, const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? 0 : bytes_of(where, *found, key);
+}
+
+// tp, pp or ranks of a node.
+int count_of(const std::string& where, const json& object, const char* key, int absent) {
+  const int count = integer_of(where, object, key, absent);
+  if (count < 1 && object.contains(key)) refuse(where, fmt::format("{}: must be at least 1", key));
+  return count;
+}
+
+MachineProfile parse_machine(const std::string& where, const json& object) {
+  check_keys(where, object,
+             {"device_memory", "host_memory", "ranks_per_node", "link_gbps", "page_size", "absent_share",
+              "stage_penalty", "constant_s"});
+  MachineProfile machine;
+  machine.device_bytes = bytes_or_none(where, object, "device_memory");
+  machine.host_bytes = bytes_or_none(where, object, "host_memory");
+  machine.ranks_per_node = count_of(where, object, "ranks_per_node", 0);
+  machine.link_bytes_per_s = number_of(where, object, "link_gbps") * kBytesInGb;
+  machine.page_bytes = bytes_or_none(where, object, "page_size");
+  machine.stage_penalty = number_of(where, object, "stage_penalty");
+  machine.constant_s = number_of(where, object, "constant_s");
+  machine.absent_share = number_of(where, object, "absent_share");
+  if (machine.absent_share > 1) refuse(where, "absent_share: must be at most 1");
+  return machine;
+}
+
+// A list of as many values as there are stages.
+const json& stages_of(const std::string& where, const json& object, const char* key, int pp) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array() || std::cmp_not_equal(found->size(), pp)) {
+    refuse(where, fmt::format("{}: must be a list of {}, one a stage", key, pp));
+  }
+  return *found;
+}
+
+ShapeProfile parse_shape(const std::string& where, const json& object, const GroupShape& shape) {
+  ShapeProfile profile;
+  for (const json& time : stages_of(where, object, "stage_s", shape.pp)) {
+    const double time_s = time.is_number() ? time.get<double>() : 0;
+    if (!(time_s > kShortest_s && time_s < kLongest_s)) refuse(where, "stage_s: must be seconds above 0");
+    profile.stage_s.push_back(static_cast<float>(time_s));
+  }
+  for (const json& bytes : stages_of(where, object, "stage_bytes", shape.pp)) {
+    profile.stage_bytes.push_back(bytes_of(where, bytes, "stage_bytes"));
+  }
+  if (!object.contains("layers")) return profile;
+  for (const json& count : stages_of(where, object, "layers", shape.pp)) {
+    const bool fits = count.is_number_integer() && count > 0 && count < 1'000'000;
+    if (!fits) refuse(where, "layers: must be numbers of layers above 0");
+    profile.layers.push_back(count.get<int>());
+  }
+  return profile;
+}
+
+void add(const std::string& where, const GroupShape& shape, ShapeProfile profile, ModelProfile& model) {
+  if (!model.shapes.emplace(shape, std::move(profile)).second) refuse(where, "such a shape is there twice");
+}
+
+void add_shape(const std::string& where, const json& object, ModelProfile& model) {
+  check_keys(where, object, {"tp", "pp", "stage_s", "stage_bytes", "layers"});
+  const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
+  const std::string own = fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp);
+  add(own, shape, parse_shape(own, object, shape), model);
+}
+
+const json& list_of(const std::string& where, const json& object, const char* key, const char* what) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array() || found->empty()) {
+    refuse(where, fmt::format("{}: must be a list of at least one {}", key, what));
+  }
+  return *found;
+}
+
+// {"s": 0.001, "bytes": "200MB"}; nothing where it is absent.
+LayerProfile layer_of(const std::string& where, const json& object) {
+  const double time_s = number_of(where, object, "s");
+  if (time_s > kLongest_s) refuse(where, "s: is too long");
+  return {.time_s = time_s, .bytes = bytes_or_none(where, object, "bytes")};
+}
+
+LayerProfile end_layer(const std::string& where, const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return {};
+  const std::string own = fmt::format("{}, {}", where, key);
+  check_keys(own, *found, {"s", "bytes"});
+  return layer_of(own, *found);
+}
+
+LayeredProfile layers_of(const std::string& where, const json& object) {
+  LayeredProfile layers;
+  layers.embedding = end_layer(where, object, "embedding");
+  layers.head = end_layer(where, object, "head");
+  layers.hop_s = number_of(where, object, "hop_s");
+  for (const json& block : list_of(where, object, "blocks", "block")) {
+    const std::string own = where + ", blocks";
+    check_keys(own, block, {"count", "s", "bytes"});
+    const int count = count_of(own, block, "count", 1);
+    if (count > kMostBlocks) refuse(own, fmt::format("count: must be at most {}", kMostBlocks));
+    const LayerProfile layer = layer_of(own, block);
+    if (!(layer.time_s > kShortest_s)) refuse(own, "s: must be seconds above 0");
+    layers.blocks.insert(layers.blocks.end(), static_cast<std::size_t>(count), layer);
+    if (layers.blocks.size() > kMostBlocks) refuse(own, fmt::format("more than {} blocks", kMostBlocks));
+  }
+  return layers;
+}
+
+// The shapes of one tp and each pp, cut so that the slowest stage is fastest.
+void add_sliced(const std::string& where, const json& object, const MachineProfile& machine, ModelProfile& model) {
+  check_keys(where, object, {"tp", "pp", "embedding", "blocks", "head", "hop_s"});
+  const int tp = count_of(where, object, "tp", 1);
+  const LayeredProfile layers = layers_of(where, object);
+  for (const json& stages : list_of(where, object, "pp", "number of stages")) {
+    const bool fits = stages.is_number_integer() && stages >= 1 && stages <= layers.blocks.size();
+    if (!fits) refuse(where, fmt::format("pp: must be 1 to {}, as many as there are blocks", layers.blocks.size()));
+    const GroupShape shape{tp, stages.get<int>()};
+    ShapeProfile profile = sliced(layers, shape.pp, machine.link_bytes_per_s, machine.absent_share);
+    if (shape.pp == 1) profile.layers.clear();
+    add(fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp), shape, std::move(profile), model);
+  }
+}
+
+ModelProfile parse_model(const std::string& where, const json& object, const MachineProfile& machine) {
+  check_keys(where, object, {"id", "shapes", "by_layer"});
+  ModelProfile model{.id = text_of(where, object, "id"), .shapes = {}};
+  const std::string own = fmt::format("{} ({})", where, shown(model.id));
+  if (!is_model_id(model.id)) refuse(own, "id: must be 1 to 128 of A-Z a-z 0-9 . _ / -");
+  std::size_t number = 0;
+  if (object.contains("by_layer")) {
+    for (const json& layers : list_of(own, object, "by_layer", "description of layers")) {
+      add_sliced(fmt::format("{}, by_layer {}", own, number++), layers, machine, model);
+    }
+    if (!object.contains("shapes")) return model;
+  }
+  number = 0;
+  for (const json& shape : list_of(own, object, "shapes", "shape")) {
+    add_shape(fmt::format("{}, shape {}", own, number++), shape, model);
+  }
+  return model;
+}
+
+}  // namespace
+
+ProfileFile read_profiles(const std::string& file) {
+  const std::string where = fmt::format("profiles '{}'", file);
+  const json object = read_listed("profiles", file);
+  check_keys(where, object, {"machine", "models"});
+  ProfileFile profiles;
+  if (object.contains("machine")) profiles.machine = parse_machine(where + ", machine", object["machine"]);
+  for (const json& entry : list_of(where, object, "models", "model")) {
+    const std::string own = fmt::format("{}, model {}", where, profiles.models.size());
+    ModelProfile model = parse_model(own, entry, profiles.machine);
+    if (std::ranges::find(profiles.models, model.id, &ModelProfile::id) != profiles.models.end()) {
+      refuse(own, fmt::format("id: {} is there twice", shown(model.id)));
+    }
+    profiles.models.push_back(std::move(model));
+  }
+  return profiles;
+}
+
+}  // namespace computron

@@ -1,0 +1,141 @@
+// computron plan, as a person runs it.
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/program.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+class PlanTest : public ProgramTest {
+ protected:
+  // Three models of 2 GB in equal stages, as of AlpaServe's unit tests.
+  std::string profiles(const std::string& machine = R"("device_memory": "2.5GiB")") const {
+    std::string models;
+    for (const char* id : {"a", "b", "c"}) {
+      models += (models.empty() ? "" : ", ") + std::string(R"({"id": ")") + id + R"(", "shapes": [
+        {"stage_s": [0.1], "stage_bytes": ["2GB"]},
+        {"pp": 2, "stage_s": [0.051, 0.051], "stage_bytes": ["1GB", "1GB"], "layers": [5, 7]},
+        {"pp": 4, "stage_s": [0.026, 0.026, 0.026, 0.026], "stage_bytes": [5e8, 5e8, 5e8, 5e8]}]})";
+    }
+    return write("profiles.json", R"({"machine": {)" + machine + R"(}, "models": [)" + models + "]}");
+  }
+
+  Outcome plan(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "plan");
+    return run(arguments);
+  }
+};
+
+TEST_F(PlanTest, WritesThePlacementThatItPrints) {
+  const Outcome outcome = plan({profiles(), "--ranks", "4", "--rate", "12", "--cv", "8", "--slo", "0.4", "--duration",
+                                "500", "--swap", "off", "--output", file("placement.json")});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("0        0-3    1 x 4"));
+  EXPECT_THAT(outcome.output, HasSubstr("cv 8, 12 requests/s, 500 s, seeds 3 to 5"));
+  EXPECT_THAT(outcome.errors, HasSubstr("in time"));
+  const json placement = json::parse(read_file(file("placement.json")));
+  EXPECT_EQ(placement["groups"].dump(), R"([{"models":["a","b","c"],"pp":4,"tp":1}])");
+  const json& predicted = placement["predicted"];
+  EXPECT_GT(predicted["attainment"], .2);
+  EXPECT_LT(predicted["attainment"], 1);
+  EXPECT_EQ(predicted["groups"].size(), 1u);
+  EXPECT_EQ(predicted["models"].size(), 3u);
+  EXPECT_GT(predicted["requests"], 3000);
+}
+
+TEST_F(PlanTest, CutsAreThoseOfTheProfiles) {
+  const Outcome outcome = plan({"--ranks", "2", "--swap", "off", "--slo", "0.2", "--quiet", "--output",
+                                file("placement.json"), "--model", "c=1", "--model", "a=2", profiles()});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_EQ(outcome.errors, "");
+  const json placement = json::parse(read_file(file("placement.json")));
+  EXPECT_EQ(placement["groups"].dump(), R"([{"layers":{"a":[5,7],"c":[5,7]},"models":["c","a"],"pp":2,"tp":1}])");
+}
+
+TEST_F(PlanTest, SwappingServesWhatDoesNotFitOtherwise) {
+  const std::vector<std::string> same = {profiles(), "--ranks", "1", "--rate", "0.5", "--quiet"};
+  auto arguments = same;
+  arguments.insert(arguments.end(), {"--host-memory", "8GB", "--link-gbps", "20"});
+  const Outcome swapping = plan(arguments);
+  ASSERT_EQ(swapping.code, 0) << swapping.errors;
+  EXPECT_THAT(swapping.output, HasSubstr("a, b, c\n"));
+  EXPECT_THAT(swapping.output, Not(HasSubstr(" 0 swaps/s")));
+  arguments = same;
+  arguments.insert(arguments.end(), {"--swap", "off"});
+  const Outcome resident = plan(arguments);
+  ASSERT_EQ(resident.code, 0) << resident.errors;
+  EXPECT_THAT(resident.output, HasSubstr("in no group, for want of room: "));
+}
+
+TEST_F(PlanTest, KnownRequestsHaveAMakespan) {
+  const Outcome outcome = plan({profiles(), "--ranks", "4", "--known", "40", "--objective", "makespan", "--swap", "off",
+                                "--device-memory", "8GiB"});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("makespan 1 s"));  // 40 times .1 s on four ranks
+  EXPECT_THAT(outcome.output, HasSubstr("40 of 40 requests served"));
+}
+
+TEST_F(PlanTest, TracesAreServed) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) {
+    lines += "{\"timestamp\": " + std::to_string(500 * i) + ", \"input_length\": 1, \"output_length\": 1}\n";
+  }
+  const std::string trace = write("mooncake.jsonl", lines);
+  const Outcome outcome =
+      plan({profiles(), "--ranks", "3", "--trace", trace, "--trace-format", "mooncake", "--swap", "off"});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("100 of 100 requests served"));
+  EXPECT_THAT(outcome.output, HasSubstr("of: the second half of " + trace));
+}
+
+TEST_F(PlanTest, TheTimeLimitEndsTheSearchWithTheBestSoFar) {
+  const Outcome outcome = plan({profiles(), "--ranks", "64", "--rate", "300", "--duration", "300", "--swap", "off",
+                                "--time-limit", "0.5", "--output", file("placement.json")});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after 0.5 s"));
+  EXPECT_FALSE(json::parse(read_file(file("placement.json")))["groups"].empty());
+}
+
+TEST_F(PlanTest, ASignalEndsTheSearchWithTheBestSoFar) {
+  const Outcome outcome = run_until({"plan", profiles(), "--ranks", "64", "--rate", "300", "--duration", "600",
+                                     "--swap", "off", "--output", file("placement.json")},
+                                    "plan: ", SIGINT);
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGINT"));
+  EXPECT_FALSE(json::parse(read_file(file("placement.json")))["groups"].empty());
+}
+
+TEST_F(PlanTest, WhatIsWrongIsNamed) {
+  const auto refused = [this](std::vector<std::string> arguments, const std::string& part, int code = 64) {
+    const Outcome outcome = plan(std::move(arguments));
+    EXPECT_EQ(outcome.code, code) << part;
+    EXPECT_THAT(outcome.errors, HasSubstr(part));
+  };
+  const std::string known = profiles(), poor = write("poor.json", R"({"models": [{"id": "a", "shapes": [
+        {"stage_s": [0.1], "stage_bytes": ["2GB"]}]}]})");
+  refused({"/nowhere.json", "--ranks", "1", "--rate", "1"}, "cannot read the profiles '/nowhere.json'", 66);
+  refused({known, "--ranks", "1"}, "no requests: give --rate");
+  refused({known, "--rate", "1"}, "--ranks");
+  refused({known, "--ranks", "1", "--rate", "-1"}, "--rate: -1 is not a positive number");
+  refused({known, "--ranks", "1", "--rate", "1", "--known", "3"}, "--known");
+  refused({known, "--ranks", "1", "--trace", "t"}, "--trace-format");
+  refused({known, "--ranks", "1", "--trace", "/nowhere", "--trace-format", "mooncake"}, "the trace '/nowhere'", 66);
+  refused({known, "--ranks", "1", "--model", "z=1", "--swap", "off"}, "--model 'z': the profiles");
+  refused({known, "--ranks", "1", "--model", "a=1", "--model", "a=2", "--swap", "off"}, "'a'");
+  refused({known, "--ranks", "1", "--rate", "1"}, "neither --host-memory nor the profiles' machine.host_memory");
+  refused({known, "--ranks", "1", "--rate", "1", "--host-memory", "1GB"}, "neither --link-gbps");
+  refused({known, "--ranks", "1", "--rate", "1", "--host-memory", "lots"}, "--host-memory: ");
+  refused({poor, "--ranks", "1", "--rate", "1", "--swap", "off"}, "neither --device-memory");
+  refused({known, "--ranks", "1", "--rate", "1", "--swap", "off", "--device-memory", "1GB"}, "no model fits", 78);
+  refused({known, "--ranks", "1", "--rate", "1", "--swap", "off", "--output", "/nowhere/p.json"}, "/nowhere", 73);
+}
+
+}  // namespace
+}  // namespace computron::test

@@ -1,0 +1,146 @@
+#include "computron/placement/profile_file.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/requests/requests_support.h"
+
+namespace computron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ProfilesFile : public testing::Test {
+ protected:
+  ProfileFile read(const std::string& text) { return read_profiles(folder_.write("profiles.json", text)); }
+
+  // With one model "a" whose only shape has these keys.
+  std::string with_shape(const std::string& keys) { return R"({"models": [{"id": "a", "shapes": [{)" + keys + "}]}]}"; }
+  // Why `text` is refused.
+  std::string fault(const std::string& text) {
+    try {
+      read(text);
+      return "it is not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      return error.what();
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ProfilesFile, HasModelsAndTheMachine) {
+  const ProfileFile file = read(R"({
+    "machine": {"device_memory": "13GiB", "host_memory": 480e9, "ranks_per_node": 8, "link_gbps": 12.5,
+                "page_size": "16MiB", "stage_penalty": 0.009, "constant_s": 0.011},
+    "models": [{"id": "a", "shapes": [{"stage_s": [0.25], "stage_bytes": ["5.5GB"]},
+                                      {"pp": 2, "tp": 4, "stage_s": [0.125, 1], "stage_bytes": [7, 8], "layers": [3, 4]}]},
+               {"id": "b/2", "shapes": [{"tp": 2, "stage_s": [1], "stage_bytes": [0]}]}]})");
+  EXPECT_EQ(file.machine.device_bytes, std::int64_t{13} << 30);
+  EXPECT_EQ(file.machine.host_bytes, 480'000'000'000);
+  EXPECT_EQ(file.machine.ranks_per_node, 8);
+  EXPECT_DOUBLE_EQ(file.machine.link_bytes_per_s, 12.5e9);
+  EXPECT_EQ(file.machine.page_bytes, 1 << 24);
+  EXPECT_DOUBLE_EQ(file.machine.stage_penalty, .009);
+  EXPECT_DOUBLE_EQ(file.machine.constant_s, .011);
+  ASSERT_EQ(file.models.size(), 2u);
+  EXPECT_EQ(file.models[0].id, "a");
+  ASSERT_EQ(file.models[0].shapes.size(), 2u);
+  const ShapeProfile& alone = file.models[0].shapes.at({1, 1});
+  EXPECT_THAT(alone.stage_s, ElementsAre(.25f));
+  EXPECT_THAT(alone.stage_bytes, ElementsAre(5'500'000'000));
+  EXPECT_THAT(alone.layers, IsEmpty());
+  const ShapeProfile& staged = file.models[0].shapes.at({4, 2});
+  EXPECT_THAT(staged.stage_s, ElementsAre(.125f, 1.f));
+  EXPECT_THAT(staged.stage_bytes, ElementsAre(7, 8));
+  EXPECT_THAT(staged.layers, ElementsAre(3, 4));
+  EXPECT_EQ(file.models[1].id, "b/2");
+  EXPECT_NO_THROW(check_profiles(file.models));
+}
+
+TEST_F(ProfilesFile, NeedNotSayAnythingOfTheMachine) {
+  const ProfileFile file = read(with_shape(R"("stage_s": [1], "stage_bytes": [1])"));
+  EXPECT_EQ(file.machine.device_bytes, 0);
+  EXPECT_EQ(file.machine.link_bytes_per_s, 0);
+}
+
+TEST_F(ProfilesFile, CutsWhatItKnowsLayerByLayer) {
+  const char* const text = R"({"machine": {"link_gbps": 1e-9, "absent_share": %s}, "models": [{"id": "a",
+    "by_layer": [{"tp": 2, "pp": [1, 2], "embedding": {"s": 1, "bytes": 40}, "hop_s": 0.5, "head": {"s": 3, "bytes": 2},
+                  "blocks": [{"count": 4, "s": 2, "bytes": 10}, {"s": 3, "bytes": 10}]}],
+    "shapes": [{"stage_s": [20], "stage_bytes": [92]}]}]})";
+  const auto model = [&](const char* absent_share) {
+    std::string own = text;
+    own.replace(own.find("%s"), 2, absent_share);
+    return read(own).models[0];
+  };
+  const ModelProfile computing = model("0");
+  ASSERT_EQ(computing.shapes.size(), 3u);
+  EXPECT_THAT(computing.shapes.at({2, 1}).stage_s, ElementsAre(15.f));
+  EXPECT_THAT(computing.shapes.at({2, 1}).layers, IsEmpty());
+  const ShapeProfile& staged = computing.shapes.at({2, 2});
+  EXPECT_THAT(staged.layers, ElementsAre(3, 2));
+  EXPECT_THAT(staged.stage_s, ElementsAre(7.5f, 8.f));
+  EXPECT_THAT(staged.stage_bytes, ElementsAre(70, 22));
+  // Where every pass finds its model absent the bytes decide: a second each.
+  EXPECT_THAT(model("1").shapes.at({2, 2}).stage_bytes, ElementsAre(50, 42));
+}
+
+TEST_F(ProfilesFile, NamesWhatIsWrong) {
+  const std::string fine = R"("stage_s": [1], "stage_bytes": [1])";
+  const std::pair<std::string, const char*> faults[] = {
+      {"[]", "must be an object"},
+      {"{", "profiles '"},
+      {"{}", "models: must be a list of at least one model"},
+      {R"({"models": [], "links": 1})", "unknown key 'links' (known: machine, models)"},
+      {R"({"models": [{"shapes": []}]})", "model 0: id: must be a string"},
+      {R"({"models": [{"id": "a b", "shapes": []}]})", "model 0 ('a b'): id: must be 1 to 128"},
+      {R"({"models": [{"id": "a", "shapes": []}]})", "model 0 ('a'): shapes: must be a list of at least one shape"},
+      {R"({"models": [{"id": "a", "shapes": [{)" + fine + R"(}]}, {"id": "a", "shapes": [{)" + fine + "}]}]}",
+       "model 1: id: 'a' is there twice"},
+      {R"({"models": [{"id": "a", "shapes": [{)" + fine + R"(}, {"tp": 1, )" + fine + "}]}]}",
+       "shape 1 (tp 1 x pp 1): such a shape is there twice"},
+      {with_shape(fine + R"(, "dp": 2)"), "unknown key 'dp'"},
+      {with_shape(fine + R"(, "tp": 0)"), "tp: must be at least 1"},
+      {with_shape(fine + R"(, "pp": -1)"), "pp: must be at least 1"},
+      {with_shape(fine + R"(, "pp": 2)"), "shape 0 (tp 1 x pp 2): stage_s: must be a list of 2, one a stage"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [])"), "stage_bytes: must be a list of 1"},
+      {with_shape(R"("stage_s": [0], "stage_bytes": [1])"), "stage_s: must be seconds above 0"},
+      {with_shape(R"("stage_s": ["1"], "stage_bytes": [1])"), "stage_s: must be seconds above 0"},
+      {with_shape(R"("stage_s": [1e-60], "stage_bytes": [1])"), "stage_s: must be seconds above 0"},
+      {with_shape(R"("stage_s": [1e60], "stage_bytes": [1])"), "stage_s: must be seconds above 0"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1.5])"), "stage_bytes: must be a whole number of bytes"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [-1])"), "stage_bytes: must be a whole number of bytes"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1e30])"), "stage_bytes: must be a whole number of bytes"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": ["much"])"), "stage_bytes: must be a whole number of bytes"},
+      {with_shape(fine + R"(, "layers": [0])"), "layers: must be numbers of layers above 0"},
+      {with_shape(fine + R"(, "layers": [1, 1])"), "layers: must be a list of 1"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": []}]}]})", "by_layer 0: blocks: must be a list"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [2], "blocks": [{"s": 1}]}]}]})",
+       "by_layer 0: pp: must be 1 to 1"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": [{"bytes": 1}]}]}]})",
+       "blocks: s: must be seconds"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1, 1], "blocks": [{"s": 1}]}]}]})",
+       "(tp 1 x pp 1): such a shape"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": [{"s": 1, "count": 99999}]}]}]})",
+       "at most 10000"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "head": {"time": 1}, "blocks": [{"s": 1}]}]}]})",
+       "by_layer 0, head: unknown key 'time'"},
+      {R"({"machine": {"absent_share": 1.5}})", "absent_share: must be at most 1"},
+      {R"({"machine": {"memory": 1}})", "machine: unknown key 'memory'"},
+      {R"({"machine": {"link_gbps": -1}})", "machine: link_gbps: must be a number that is not negative"},
+      {R"({"machine": {"ranks_per_node": 0}})", "machine: ranks_per_node: must be at least 1"},
+      {R"({"machine": {"host_memory": "a lot"}})", "machine: host_memory: must be a whole number of bytes"},
+  };
+  for (const auto& [text, why] : faults) EXPECT_THAT(fault(text), HasSubstr(why)) << text;
+}
+
+TEST_F(ProfilesFile, IsToBeThere) {
+  expect_error(ExitCode::kNoInput, "cannot read the profiles '/nowhere/p.json'",
+               [] { read_profiles("/nowhere/p.json"); });
+}
+
+}  // namespace
+}  // namespace computron
