@@ -19,10 +19,10 @@
 
 #include "computron/comm/agreed.h"
 #include "computron/plan/virtual_run.h"
-#include "computron/workload/workload.h"
 #include "computron/serve/engine.h"
 #include "computron/serve/group_schedulers.h"
 #include "computron/storage/files.h"
+#include "computron/workload/workload.h"
 #include "src/bench/workload_experiment.h"
 #include "src/bench/workload_metrics.h"
 #include "src/cli/job_arguments.h"
