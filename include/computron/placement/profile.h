@@ -14,7 +14,7 @@ struct GroupShape {
   int tp = 1;
   int pp = 1;
   int ranks() const { return tp * pp; }
-  friend auto operator<=>(const GroupShape&, const GroupShape&) = default;
+  auto operator<=>(const GroupShape&) const = default;
 };
 
 struct ShapeProfile {
@@ -38,7 +38,7 @@ struct ModelProfile {
 struct PlacedGroup {
   GroupShape shape;
   std::vector<std::uint32_t> models;
-  friend auto operator<=>(const PlacedGroup&, const PlacedGroup&) = default;
+  auto operator<=>(const PlacedGroup&) const = default;
 };
 using ModelPlacement = std::vector<PlacedGroup>;  // over consecutive ranks
 
