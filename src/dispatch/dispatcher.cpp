@@ -77,7 +77,7 @@ void Dispatcher::release(double now_s) {
     lines += request.id != line_;
     const std::size_t group = choose(request);
     give(group, std::move(request));
-    if (lines >= kLinesAtOnce && (held_.empty() || held_.front().id != line_)) return;
+    if (lines >= kLinesAtOnce && !held_.empty() && held_.front().id != line_) return;
   }
   pass_on_input_end();
 }

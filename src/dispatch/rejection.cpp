@@ -9,10 +9,23 @@
 namespace computron {
 namespace {
 
-// What can never be served there has an error of its own, and what needs no pass ends at once.
+// None of the model's passes has been timed, and none is to come.
+bool is_first_of_its_model(const Scheduler& scheduler, ModelId model) {
+  return !scheduler.costs().has_observed_pass(model) && !scheduler.open().models().contains(model);
+}
+
+// What can never be served there has an error of its own, and what needs no pass ends at once. A group that has nothing
+// to do serves a late one all the same: what passes take is learned from passes alone, and a wrong prediction that
+// rejects them all would never be mended.
 std::optional<double> late_s(const Request& request, const ServingGroup& group, double now_s) {
   if (request.deadline_s == kNoDeadline || request.needs_no_pass()) return std::nullopt;
-  const double end_s = now_s + group.scheduler().quote_s(*group.local(request.model), request, now_s);
+  const Scheduler& scheduler = group.scheduler();
+  const ModelId model = *group.local(request.model);
+  const bool might_be_in_time = request.deadline_s > 0 && request.due_s() > now_s;
+  if (might_be_in_time && (scheduler.open_requests() == 0 || is_first_of_its_model(scheduler, model))) {
+    return std::nullopt;
+  }
+  const double end_s = now_s + scheduler.quote_s(model, request, now_s);
   return std::isfinite(end_s) && end_s > request.due_s() ? std::optional(end_s - request.arrival_s) : std::nullopt;
 }
 
@@ -24,7 +37,7 @@ std::optional<Completion> Rejection::end_of(const Request& request, const Servin
   line_ = request.id;
   if (!late_s_) return std::nullopt;
   return late_completion(request,
-                         fmt::format("it would end {:.3g} s after its arrival, as predicted: its deadline is {} s",
+                         fmt::format("it would end {:.6g} s after its arrival, as predicted: its deadline is {} s",
                                      *late_s_, request.deadline_s),
                          now_s);
 }

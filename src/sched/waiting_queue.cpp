@@ -93,7 +93,8 @@ std::vector<Request> WaitingQueue::take_late(double now_s) {
 
 // A request that was moved from a place keeps the numbers by which places are in order.
 void WaitingQueue::take_line(const Due& due, std::vector<Request>& taken) {
-  const auto [due_s, arrival_s, id] = due;
+  const double arrival_s = std::get<1>(due);
+  const RequestId id = std::get<2>(due);
   const auto before = [&](const Place& place) {
     return std::tie(place.request.arrival_s, place.request.id) < std::tie(arrival_s, id);
   };

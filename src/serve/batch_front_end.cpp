@@ -11,7 +11,7 @@ namespace computron {
 namespace {
 
 constexpr int kLinesAtOnce = 4096;         // read by one call where there is no room: some 2 ms
-constexpr int kMostLinesAtOnce = 1 << 16;  // and where there is, which rejected lines never fill
+constexpr int kMostLinesAtOnce = 1 << 16;  // and where there is
 constexpr std::size_t kPastSeconds = 10;   // that rates are over
 // A launcher hands a signal to every rank: what follows the first within this time asks for the same.
 constexpr double kSameRequest_s = 0.5;
@@ -38,8 +38,10 @@ BatchFrontEnd::BatchFrontEnd(RequestReader& reader, ResultWriter& writer, Metric
 bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
   if (closed_) return false;
   bool took = take_deferred(dispatcher, now);
-  const auto may_go_on = [&dispatcher](int lines) {
-    return lines < kLinesAtOnce || (lines < kMostLinesAtOnce && !dispatcher.is_full());
+  // Rejected lines take no room, and time to judge.
+  const bool rejects = dispatcher.scheduler(0).options().on_late == OnLate::kReject;
+  const auto may_go_on = [&dispatcher, rejects](int lines) {
+    return lines < kLinesAtOnce || (lines < kMostLinesAtOnce && !rejects && !dispatcher.is_full());
   };
   for (int lines = 0; may_read(dispatcher) && may_go_on(lines); ++lines) {
     std::optional<IncomingRequest> incoming = reader_.poll();
@@ -129,7 +131,9 @@ bool BatchFrontEnd::take_suspect(Dispatcher& dispatcher, double now) {
   IncomingRequest incoming = std::move(suspects_.front());
   suspects_.pop_front();
   alone_ = true;
-  const double arrival_s = arrival_of(incoming, now);
+  const bool has_deadline = std::get<RequestParts>(incoming.content).front().deadline_s < kNoDeadline;
+  // It was held back until now, which its deadline should not suffer for.
+  const double arrival_s = has_deadline ? std::max(arrival_of(incoming, now), now) : arrival_of(incoming, now);
   submit(std::move(incoming), arrival_s, /*ahead=*/false, dispatcher);
   return true;
 }

@@ -419,6 +419,43 @@ TEST_P(DispatcherRejecting, WhatCanNeverBeServedHasAnErrorOfItsOwnAndWhatNeedsNo
   }
 }
 
+// Predictions are learned from passes. Where one is wrong, rejecting everybody would leave it wrong.
+TEST_P(DispatcherRejecting, AGroupWithNothingToDoServesOneThatIsPredictedToBeLate) {
+  Groups groups = one_group();
+  const double alone_s = test::alone_s(groups);
+  for (const RequestId id : {1, 2}) groups->submit(with_deadline(make_request(id, 0, 4, 5), 0.5 * alone_s));
+  groups->submit(with_deadline(make_request(3, 0, 4, 5), 0));
+  groups->close_input();
+  groups.finish(0);
+  EXPECT_THAT(rejected_among(groups->take_completions()), ElementsAre(2, 3));
+  EXPECT_TRUE(groups->all_done());
+}
+
+TEST_P(DispatcherRejecting, TheFirstOfAModelIsServedBehindOthers) {
+  Groups groups({.models = 2, .max_seqs = 1, .policy = GetParam(), .on_late = OnLate::kReject}, {{0, 1}});
+  const double alone_s = test::alone_s(groups);
+  groups->submit(make_request(1, 0, 4, 5));
+  for (const RequestId id : {2, 3}) groups->submit(with_deadline(make_request(id, 1, 4, 5), 0.5 * alone_s));
+  groups->close_input();
+  groups.finish(0);
+  EXPECT_THAT(rejected_among(groups->take_completions()), ElementsAre(3));
+}
+
+// However many lines one call of due() deals with.
+TEST_P(DispatcherRejecting, TheInputEndsWhereTheLastLinesAreRejected) {
+  for (RequestId lines = 1; lines <= 17; ++lines) {
+    Groups groups = one_group();
+    for (RequestId id = 1; id <= lines; ++id) {
+      groups->submit(with_deadline(make_request(id, 0, 4, 5, /*arrival_s=*/1), 0));
+    }
+    groups->close_input();
+    groups.decide(0);
+    while (groups->due_s() <= 1) groups.decide(1);
+    EXPECT_EQ(groups->take_completions().size(), lines);
+    EXPECT_TRUE(groups->all_done()) << lines << " lines";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, DispatcherRejecting, ::testing::Values("fifo", "balanced", "throughput"),
                          [](const auto& policy) { return std::string(policy.param); });
 

@@ -54,6 +54,8 @@ class CostModel {
   void observe_transfer(std::size_t stage, std::size_t bytes, double busy_s);
   // A pass of so many rows (at least 1) took `seconds` of a stage's compute.
   void observe_pass(ModelId model, std::size_t stage, int rows, double seconds);
+  // Whether that has been told of any pass of the model; until then its passes are predicted by the formula.
+  bool has_observed_pass(ModelId model) const { return shards_[model].front().sizes_seen != 0; }
 
  private:
   // Passes of about one size so far.
