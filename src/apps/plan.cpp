@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -52,13 +53,27 @@ std::string stopped_by(const PlanOptions& options, const PlacementEvaluator& eva
   return evaluator.stopped() ? fmt::format("stopped after {:g} s", options.time_limit_s) : std::string();
 }
 
-std::string ids_without_group(const SearchProblem& problem, const ModelPlacement& placement) {
+bool has_ranks_for(const SearchProblem& problem, const ModelProfile& model) {
+  return std::ranges::any_of(model.shapes,
+                             [&problem](const auto& entry) { return entry.first.ranks() <= problem.ranks; });
+}
+
+// Models in no group, and why: lines, if any.
+std::string absent_text(const SearchProblem& problem, const ModelPlacement& placement, const std::string& stopped) {
   const auto replicas = replicas_by_model(problem, placement);
-  std::string ids;
+  std::string without_shape, others;
   for (std::size_t m = 0; m < problem.models.size(); ++m) {
-    if (replicas[m] == 0) ids += (ids.empty() ? "" : ", ") + problem.models[m].id;
+    if (replicas[m] > 0) continue;
+    std::string& ids = has_ranks_for(problem, problem.models[m]) ? others : without_shape;
+    ids += (ids.empty() ? "" : ", ") + problem.models[m].id;
   }
-  return ids;
+  std::string text;
+  if (!without_shape.empty()) {
+    text += fmt::format("in no group, as no profile is of {} ranks or fewer: {}\n", problem.ranks, without_shape);
+  }
+  if (others.empty()) return text;
+  const char* const why = stopped.empty() ? "for want of room" : "the search was stopped before";
+  return text + fmt::format("in no group, {}: {}\n", why, others);
 }
 
 ModelPlacement placement_of(const PlacementEvaluator& evaluator, const ModelPlacement& found,
@@ -70,7 +85,7 @@ ModelPlacement placement_of(const PlacementEvaluator& evaluator, const ModelPlac
 }
 
 void print_plan(const PlacementEvaluator& evaluator, const ModelPlacement& placement, const Prediction& prediction,
-                const std::string& basis) {
+                const std::string& basis, const std::string& stopped) {
   const SearchProblem& problem = evaluator.problem();
   fmt::print("{}\n", placement_table(group_specs(placement, problem.models), prediction));
   fmt::print("predicted: {}; {} of {} requests served, mean {:.4g} s, p99 {:.4g} s, {:.4g} swaps/s\n",
@@ -81,12 +96,12 @@ void print_plan(const PlacementEvaluator& evaluator, const ModelPlacement& place
   const int ranks = ranks_of(placement);
   if (ranks < problem.ranks)
     fmt::print("{} ranks are of no use: start the job with {}\n", problem.ranks - ranks, ranks);
-  const std::string absent = ids_without_group(problem, placement);
-  if (!absent.empty()) fmt::print("in no group, for want of room: {}\n", absent);
+  fmt::print("{}", absent_text(problem, placement, stopped));
 }
 
 void run_plan(const PlanOptions& options) {
   const ProfileFile profiles = read_profiles(options.profiles);
+  if (!options.output.empty()) check_creatable(options.output, options.profiles);
   const auto models = models_of(options, profiles);
   ArrivalSets sets = arrivals_of(options, models);
   if (sets.training.empty() || sets.test.empty()) throw Error(ExitCode::kUsage, "plan: there are no requests");
@@ -103,7 +118,7 @@ void run_plan(const PlanOptions& options) {
   const ModelPlacement placement = placement_of(evaluator, best.placement, stopped);
   const Prediction prediction = predict(evaluator, placement, sets.test, sets.duration_s);
   const std::string basis = basis_of(options, models);
-  print_plan(evaluator, placement, prediction, basis);
+  print_plan(evaluator, placement, prediction, basis, stopped);
   fmt::print("search: {} simulations in {:.1f} s{}{}\n", simulations, took_s, stopped.empty() ? "" : ", ", stopped);
   if (options.output.empty()) return;
   write_file_atomically(options.output, placement_file(group_specs(placement, models), models, prediction, basis));
@@ -116,9 +131,12 @@ void add_plan(CLI::App& app) {
   const auto options = std::make_shared<PlanOptions>();
   command->footer(
       "Searches by simulating passes, first come first served, one pass a request. ^C and --time-limit end the search\n"
-      "with the best so far. What is printed and written is predicted of requests that the search has not seen.");
+      "with the best so far. What is printed and written is predicted of requests that the search has not seen; of "
+      "those of\n"
+      "--known there are no others.");
   add_plan_options(*command, *options);
   command->callback([options, command] {
+    check_plan_options(*command, *options);
     options->has_duration = command->get_option("--duration")->count() > 0;
     run_plan(*options);
   });

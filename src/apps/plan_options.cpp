@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -43,7 +44,11 @@ std::vector<double> rates_of(const PlanOptions& options, const std::vector<Model
   std::vector<double> rates;
   const auto named = parse_workload_models(options.model_rates);
   for (const ModelProfile& model : models) {
-    rates.push_back(std::ranges::find(named, model.id, &WorkloadModel::id)->rate_per_s);
+    const double rate_per_s = std::ranges::find(named, model.id, &WorkloadModel::id)->rate_per_s;
+    if (!(std::isfinite(rate_per_s) && rate_per_s >= 0)) {
+      refuse(fmt::format("--model {}: the rate is {}, expected requests per second >= 0", shown(model.id), rate_per_s));
+    }
+    rates.push_back(rate_per_s);
   }
   return rates;
 }
@@ -61,7 +66,7 @@ TraceUse trace_of(const PlanOptions& options) {
 std::int64_t bytes_of(const char* option, const std::string& text, std::int64_t otherwise) {
   if (text.empty()) return otherwise;
   const std::size_t bytes = size_of(option, text);
-  if (bytes < 1 || bytes > std::size_t{1} << 62) refuse(fmt::format("{}: {} cannot be", option, shown(text)));
+  if (bytes < 1 || bytes > std::size_t{1} << 60) refuse(fmt::format("{}: {} cannot be", option, shown(text)));
   return static_cast<std::int64_t>(bytes);
 }
 
@@ -88,6 +93,24 @@ ClusterMemory memory_of(const PlanOptions& options, const MachineProfile& machin
   return memory;
 }
 
+// Behind what is said of a trace: which part of it, and what was made of it.
+std::string part_text(const PlanOptions& options) {
+  std::string text;
+  if (options.trace_start_s > 0) text += fmt::format(", from {:g} s on", options.trace_start_s);
+  if (options.has_duration) text += fmt::format(", {:g} s of it", options.duration_s);
+  if (options.trace_window_s > 0) text += fmt::format(", windows of {:g} s", options.trace_window_s);
+  if (options.rate_scale != 1) text += fmt::format(", {:g} times its rate", options.rate_scale);
+  if (options.cv_scale != 1) text += fmt::format(", {:g} times its windows' cv", options.cv_scale);
+  return text;
+}
+
+std::string basis_of_trace(const PlanOptions& options) {
+  const bool drawn =
+      options.trace_window_s > 0 || options.trace_format == "azure-2019" || options.trace_format == "servegen";
+  if (!drawn) return fmt::format("the second half of {}{}", options.trace, part_text(options));
+  return fmt::format("arrivals as in {}{}, of other seeds than those searched with", options.trace, part_text(options));
+}
+
 void add_workload_options(CLI::App& app, PlanOptions& o) {
   auto* rate = app.add_option("--rate", o.rate_per_s, "Requests a second of all models")->check(positive_number());
   auto* items = app.add_option("--model", o.model_rates,
@@ -106,16 +129,24 @@ void add_workload_options(CLI::App& app, PlanOptions& o) {
   trace->needs(format);
   app.option_defaults()->always_capture_default();
   app.add_option("--cv", o.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson")
-      ->check(positive_number());
+      ->check(number_between(kMinCv, kMaxCv))
+      ->excludes(known)
+      ->excludes(trace);
   app.add_option("--skew", o.skew, "Of the models' shares, (place in the file)^-skew; 0: even")
-      ->check(CLI::Range(0., 100.));
+      ->check(number_between(0, 100))
+      ->excludes(items);
   app.add_option("--duration", o.duration_s, "Seconds of requests; of a trace all of it, unless given")
-      ->check(positive_number());
+      ->check(positive_number())
+      ->excludes(known);
   app.add_option("--seed", o.seed, "Of the requests that the search sees; it is judged by others")
-      ->check(CLI::Range(0u, 2'000'000'000u));
-  app.add_option("--trace-start", o.trace_start_s, "Seconds of the trace that are left out")->needs(trace);
+      ->check(CLI::Range(0u, 2'000'000'000u))
+      ->excludes(known);
+  app.add_option("--trace-start", o.trace_start_s, "Seconds of the trace that are left out")
+      ->check(number_between(0, 1e9))
+      ->needs(trace);
   app.add_option("--trace-window", o.trace_window_s,
                  "Not the trace's own requests but Gamma arrivals as in each of its windows of so many seconds")
+      ->check(positive_number())
       ->needs(trace);
   app.add_option("--trace-mapping", o.trace_mapping, "Functions to models: stripe (in turn) or blocks")
       ->check(CLI::IsMember({"stripe", "blocks"}))
@@ -178,6 +209,19 @@ void add_plan_options(CLI::App& app, PlanOptions& options) {
   add_workload_options(app, options);
 }
 
+void check_plan_options(const CLI::App& app, const PlanOptions& options) {
+  const auto given = [&app](const char* option) { return app.get_option(option)->count() > 0; };
+  if (options.objective != "attainment") {
+    for (const char* option : {"--slo", "--slo-scale"}) {
+      if (given(option)) refuse(fmt::format("{}: --objective {} has no use for it", option, options.objective));
+    }
+  }
+  if (options.swap != "off") return;
+  for (const char* option : {"--host-memory", "--ranks-per-node", "--link-gbps", "--page-size"}) {
+    if (given(option)) refuse(fmt::format("{}: --swap off has no use for it", option));
+  }
+}
+
 std::vector<ModelProfile> models_of(const PlanOptions& options, const ProfileFile& file) {
   if (options.model_rates.empty()) return file.models;
   std::vector<ModelProfile> models;
@@ -208,13 +252,10 @@ ArrivalSets arrivals_of(const PlanOptions& options, const std::vector<ModelProfi
 }
 
 std::string basis_of(const PlanOptions& options, const std::vector<ModelProfile>& models) {
-  if (!options.trace.empty()) {
-    if (options.trace_window_s == 0 && options.trace_format != "azure-2019" && options.trace_format != "servegen") {
-      return fmt::format("the second half of {}", options.trace);
-    }
-    return fmt::format("arrivals as in {}, of other seeds than those searched with", options.trace);
+  if (!options.trace.empty()) return basis_of_trace(options);
+  if (options.known > 0) {
+    return fmt::format("{} requests that are there from the start (the same that were searched with)", options.known);
   }
-  if (options.known > 0) return fmt::format("{} requests that are there from the start", options.known);
   const auto rates = rates_of(options, models);
   const std::uint64_t first = options.seed + models.size();
   return fmt::format("Gamma arrivals, cv {:g}, {:g} requests/s, {:g} s, seeds {} to {}", options.cv,

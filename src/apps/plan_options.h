@@ -46,6 +46,9 @@ struct PlanOptions {
 // The options are those of `app`, which keeps a reference to `options`.
 void add_plan_options(CLI::App& app, PlanOptions& options);
 
+// Error{kUsage} naming an option that is given, and another one without which, or with which, it says nothing.
+void check_plan_options(const CLI::App& app, const PlanOptions& options);
+
 // The models of `file` that are asked for: all, or those that are named, in that order. Error{kUsage} naming one that
 // it does not have.
 std::vector<ModelProfile> models_of(const PlanOptions& options, const ProfileFile& file);

@@ -41,4 +41,21 @@ inline CLI::Validator positive_number() {
           "POSITIVE"};
 }
 
+// CLI11's Range lets nan pass.
+inline CLI::Validator number_between(double least, double most) {
+  const auto text_of = [](double value) {
+    std::string text = std::to_string(value);
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+    return text;
+  };
+  const std::string range = text_of(least) + " to " + text_of(most);
+  return {[=](std::string& text) {
+            double value = 0;
+            const bool number = CLI::detail::lexical_cast(text, value);
+            return number && value >= least && value <= most ? std::string() : text + " is not a number of " + range;
+          },
+          range};
+}
+
 }  // namespace computron

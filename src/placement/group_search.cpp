@@ -12,6 +12,7 @@
 
 #include "computron/base/error.h"
 #include "computron/placement/model_search.h"
+#include "src/placement/memory_use.h"
 
 namespace computron {
 namespace {
@@ -22,6 +23,7 @@ constexpr int kFewRanks = 8;      // up to which all_groups() are few
 constexpr std::size_t kFew = 24;  // models · ranks up to which a wide beam is quick
 constexpr int kWideBeam = 12;
 constexpr std::size_t kFewSplits = 100, kFewSplitsSwapping = 4;
+constexpr int kSplitsAfterStop = 4;          // looked at where no model may be left out
 constexpr std::size_t kMostSplits = 20'000;  // that are looked at: with many buckets there are far more
 
 // Of ranks that no equal group takes, the largest first.
@@ -140,8 +142,17 @@ SearchProblem part_of(const SearchProblem& problem, const std::vector<std::uint3
 }
 
 using Divisions = std::vector<std::vector<GroupShape>>;
-// The divisions of a problem's ranks that a search tries.
-using Candidates = Divisions (*)(const PlacementEvaluator&);
+using Buckets = std::vector<std::vector<std::uint32_t>>;
+
+// What a search tries: divisions of a problem's ranks, and buckets of models with ranks of their own.
+struct Candidates {
+  Divisions (*groups)(const PlacementEvaluator&);
+  Buckets (*buckets)(const PlacementEvaluator&);
+};
+
+bool are_alike(const ModelProfile& first, const ModelProfile& other) {
+  return std::abs(other.alone_s() - first.alone_s()) < kAlike * first.alone_s();
+}
 
 Divisions alpaserves_groups(const PlacementEvaluator& evaluator) { return equal_groups(evaluator.problem().ranks); }
 
@@ -159,13 +170,15 @@ Divisions profiled_groups(const PlacementEvaluator& evaluator) {
   return divisions;
 }
 
-// Each of `candidates` that somebody can be served by, filled; the best first.
+// Each of `candidates` that somebody can be served by, filled; the best first. A stop is heard once one has all models
+// that there is room for.
 std::vector<ScoredPlacement> filled_groups(PlacementEvaluator& evaluator, const ModelSearch& fill,
                                            const Divisions& candidates) {
   std::vector<ScoredPlacement> filled;
   for (const auto& groups : candidates) {
     if (!serves_somebody(evaluator, groups)) continue;
-    if (!filled.empty() && evaluator.stopped()) break;
+    const auto is_enough = [&](const ScoredPlacement& one) { return !evaluator.lacks_models(one.placement); };
+    if (evaluator.stopped() && std::ranges::any_of(filled, is_enough)) break;
     filled.push_back(fill(evaluator, groups));
   }
   std::ranges::stable_sort(filled, std::ranges::greater{}, &ScoredPlacement::score);
@@ -187,14 +200,13 @@ class BucketSearch {
                Candidates candidates)
       : whole_(whole), models_(std::move(models)), fill_(fill), candidates_(candidates) {}
 
-  // Null if so many ranks can serve none of the models, or the search was stopped.
+  // Null if so many ranks can serve none of the models.
   const ModelPlacement* find(int first_rank, int ranks) {
     const std::pair key(whole_.problem().memory.swapping ? first_rank % ranks_per_node() : 0, ranks);
     if (!found_.contains(key)) {
-      if (whole_.stopped()) return nullptr;
       PlacementEvaluator own(part_of(whole_.problem(), models_, first_rank, ranks),
                              {.stop = whole_.watch().stop, .better = {}});
-      auto filled = filled_groups(own, fill_, candidates_(own));
+      auto filled = filled_groups(own, fill_, candidates_.groups(own));
       found_[key] = filled.empty() ? ModelPlacement() : std::move(filled[0].placement);
     }
     return found_[key].empty() ? nullptr : &found_[key];
@@ -210,8 +222,49 @@ class BucketSearch {
   std::map<std::pair<int, int>, ModelPlacement> found_;  // without groups: none
 };
 
+Buckets alpaserves_buckets(const PlacementEvaluator& evaluator) {
+  return latency_buckets(evaluator.problem().models, evaluator.wanted());
+}
+
+// Of the models that there is room for. All of a bucket have a shape in common, so that equal groups can serve them.
+Buckets servable_buckets(const PlacementEvaluator& evaluator) {
+  const SearchProblem& problem = evaluator.problem();
+  Buckets buckets;
+  std::vector<std::set<GroupShape>> common;  // [bucket]
+  for (const std::uint32_t model : evaluator.wanted()) {
+    const std::set<GroupShape> own = shapes_with_room(problem, model);
+    if (own.empty()) continue;
+    std::size_t b = 0;
+    for (std::set<GroupShape> shared; b < buckets.size(); ++b, shared.clear()) {
+      if (!are_alike(problem.models[buckets[b][0]], problem.models[model])) continue;
+      std::ranges::set_intersection(common[b], own, std::inserter(shared, shared.end()));
+      if (shared.empty()) continue;
+      common[b] = shared;
+      break;
+    }
+    if (b == buckets.size()) {
+      buckets.emplace_back();
+      common.push_back(own);
+    }
+    buckets[b].push_back(model);
+  }
+  return buckets;
+}
+
+// Ranks without which some of the bucket's models would be left out, where none may be.
+int needed_ranks(const SearchProblem& problem, const std::vector<std::uint32_t>& bucket) {
+  int needed = 1;
+  if (!problem.complete) return needed;
+  for (const std::uint32_t model : bucket) {
+    const auto shapes = shapes_with_room(problem, model);
+    const auto smallest = std::ranges::min_element(shapes, {}, &GroupShape::ranks);
+    if (smallest != shapes.end()) needed = std::max(needed, smallest->ranks());
+  }
+  return needed;
+}
+
 // Time that the requests of each bucket would take alone.
-std::vector<double> work_of(const SearchProblem& problem, const std::vector<std::vector<std::uint32_t>>& buckets) {
+std::vector<double> work_of(const SearchProblem& problem, const Buckets& buckets) {
   std::vector<double> by_model(problem.models.size()), work;
   for (const Arrival& arrival : problem.arrivals) by_model[arrival.model] += problem.models[arrival.model].alone_s();
   for (const auto& bucket : buckets) {
@@ -219,6 +272,21 @@ std::vector<double> work_of(const SearchProblem& problem, const std::vector<std:
     for (const std::uint32_t model : bucket) work.back() += by_model[model];
   }
   return work;
+}
+
+// Splits of the ranks with as many for each bucket as it needs, most like the shares of work first.
+std::vector<std::vector<int>> useful_splits(const SearchProblem& problem, const Buckets& buckets) {
+  std::vector<double> work = work_of(problem, buckets);
+  const double sum = std::accumulate(work.begin(), work.end(), 0.0);
+  std::vector<int> needed;
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    needed.push_back(needed_ranks(problem, buckets[b]));
+    if (needed[b] > 1) work[b] = std::max(work[b], sum * needed[b] / problem.ranks);
+  }
+  auto splits = bucket_splits(problem.ranks, work);
+  std::erase_if(splits,
+                [&needed](const auto& split) { return !std::ranges::equal(split, needed, std::greater_equal{}); });
+  return splits;
 }
 
 std::optional<ModelPlacement> joined(std::vector<BucketSearch>& buckets, const std::vector<int>& split,
@@ -246,16 +314,17 @@ void report(const PlacementEvaluator& evaluator, const ScoredPlacement& better) 
 ScoredPlacement with_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill, Candidates candidates,
                              ScoredPlacement best) {
   const SearchProblem& problem = evaluator.problem();
-  const auto buckets = latency_buckets(problem.models, evaluator.wanted());
+  const Buckets buckets = candidates.buckets(evaluator);
   if (buckets.size() < 2) return best;
   std::vector<BucketSearch> searches;
   for (const auto& bucket : buckets) searches.emplace_back(evaluator, bucket, fill, candidates);
   // A search with swapping takes longer: fewer of them.
   const std::size_t most = problem.memory.swapping ? kFewSplitsSwapping : std::numeric_limits<std::size_t>::max();
-  auto splits = bucket_splits(problem.ranks, work_of(problem, buckets));
+  auto splits = useful_splits(problem, buckets);
   splits.resize(std::min(splits.size(), most));
+  int after_stop = 0;
   for (const auto& split : splits) {
-    if (evaluator.stopped()) break;
+    if (evaluator.stopped() && (!evaluator.lacks_models(best.placement) || ++after_stop > kSplitsAfterStop)) break;
     auto placement = joined(searches, split, problem.first_rank);
     if (!placement) continue;
     ScoredPlacement scored = evaluator.evaluate(std::move(*placement));
@@ -293,11 +362,8 @@ std::vector<std::vector<std::uint32_t>> latency_buckets(const std::vector<ModelP
                                                         const std::vector<std::uint32_t>& models) {
   std::vector<std::vector<std::uint32_t>> buckets;
   for (const std::uint32_t model : models) {
-    const double own = profiles[model].alone_s();
-    const auto found = std::ranges::find_if(buckets, [&](const auto& bucket) {
-      const double first = profiles[bucket[0]].alone_s();
-      return std::abs(own - first) < kAlike * first;
-    });
+    const auto found = std::ranges::find_if(
+        buckets, [&](const auto& bucket) { return are_alike(profiles[bucket[0]], profiles[model]); });
     if (found != buckets.end()) {
       found->push_back(model);
     } else {
@@ -324,7 +390,7 @@ std::vector<std::vector<int>> bucket_splits(int ranks, const std::vector<double>
 }
 
 ScoredPlacement search_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill) {
-  return with_buckets(evaluator, fill, alpaserves_groups, search_groups(evaluator, fill));
+  return with_buckets(evaluator, fill, {alpaserves_groups, alpaserves_buckets}, search_groups(evaluator, fill));
 }
 
 ScoredPlacement search_placement(PlacementEvaluator& evaluator) {
@@ -341,7 +407,7 @@ ScoredPlacement search_placement(PlacementEvaluator& evaluator) {
   }
   auto starts = some_filled_groups(evaluator, fill, candidates);
   report(evaluator, starts[0]);
-  ScoredPlacement best = with_buckets(evaluator, fill, profiled_groups, starts[0]);
+  ScoredPlacement best = with_buckets(evaluator, fill, {profiled_groups, servable_buckets}, starts[0]);
   starts.insert(starts.begin(), best);
   starts.resize(std::min(starts.size(), most));
   for (ScoredPlacement& start : starts) {
@@ -359,8 +425,9 @@ SimulationResult clockwork(const SearchProblem& problem, double window_s) {
   SimulationResult all;
   for (auto begin = problem.arrivals.begin(); begin != problem.arrivals.end();) {
     const double until = (std::floor(begin->time_s / window_s) + 1) * window_s;
+    // Where windows are too short for a double to tell one's begin from its end: at least the first.
     const auto end =
-        std::find_if(begin, problem.arrivals.end(), [until](const Arrival& a) { return a.time_s >= until; });
+        std::find_if(begin + 1, problem.arrivals.end(), [until](const Arrival& a) { return a.time_s >= until; });
     SearchProblem window = problem;
     window.arrivals.assign(begin, end);
     PlacementEvaluator evaluator(std::move(window));

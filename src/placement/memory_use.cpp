@@ -73,6 +73,15 @@ void MemoryUse::add(std::size_t group, std::uint32_t model) {
   shapes_.emplace(model, groups_[group].shape);
 }
 
+std::set<GroupShape> shapes_with_room(const SearchProblem& problem, std::uint32_t model) {
+  std::set<GroupShape> shapes;
+  for (const auto& [shape, profile] : problem.models[model].shapes) {
+    if (shape.ranks() > problem.ranks) continue;
+    if (MemoryUse(problem, {{shape, {}}}).can_add(0, model)) shapes.insert(shape);
+  }
+  return shapes;
+}
+
 bool fits(const SearchProblem& problem, const ModelPlacement& placement) {
   ModelPlacement groups = placement;
   for (PlacedGroup& group : groups) group.models.clear();

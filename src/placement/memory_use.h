@@ -44,4 +44,7 @@ class MemoryUse {
   std::map<int, std::int64_t> node_used_;
 };
 
+// Of a model: those that there are ranks for, with room for the model alone.
+std::set<GroupShape> shapes_with_room(const SearchProblem& problem, std::uint32_t model);
+
 }  // namespace computron

@@ -74,7 +74,35 @@ void keep_better(ScoredPlacement& best, const ScoredPlacement& other) {
   if (other.score > best.score) best = other;
 }
 
-// The best on the way from `placement` to one that nothing can be added to.
+// With each model that is in no group in one of those with fewest models, and a model in each group that has none,
+// as far as they fit: what a search that is stopped can still do without a simulation a replica.
+ModelPlacement completed(const PlacementEvaluator& evaluator, ModelPlacement placement) {
+  const SearchProblem& problem = evaluator.problem();
+  MemoryUse memory(problem, placement);
+  const auto replicas = replicas_by_model(problem, placement);
+  const auto add_if_it_fits = [&](std::size_t group, std::uint32_t model) {
+    if (!memory.can_add(group, model)) return false;
+    memory.add(group, model);
+    placement[group].models.push_back(model);
+    return true;
+  };
+  std::vector<std::size_t> groups(placement.size());
+  std::iota(groups.begin(), groups.end(), std::size_t{0});
+  for (const std::uint32_t model : evaluator.wanted()) {
+    if (replicas[model] > 0) continue;
+    std::ranges::stable_sort(groups, {}, [&](std::size_t g) { return placement[g].models.size(); });
+    std::ranges::find_if(groups, [&](std::size_t g) { return add_if_it_fits(g, model); });
+  }
+  const auto& models = evaluator.wanted();
+  for (std::size_t g = 0; g < placement.size(); ++g) {
+    for (std::size_t i = 0; i < models.size() && placement[g].models.empty(); ++i) {
+      add_if_it_fits(g, models[(g + i) % models.size()]);
+    }
+  }
+  return placement;
+}
+
+// The best on the way from `placement` to one that nothing can be added to; stopped, one with all models nevertheless.
 ScoredPlacement filled(PlacementEvaluator& evaluator, ModelPlacement placement) {
   const SearchProblem& problem = evaluator.problem();
   ScoredPlacement at = evaluator.evaluate(renamed(problem, std::move(placement))), best = at;
@@ -88,6 +116,9 @@ ScoredPlacement filled(PlacementEvaluator& evaluator, ModelPlacement placement) 
     at = evaluator.evaluate(renamed(problem, std::move(at.placement)));
     in_vain = at.score > best.score ? 0 : in_vain + 1;
     keep_better(best, at);
+  }
+  if (evaluator.stopped() && evaluator.lacks_models(best.placement)) {
+    keep_better(best, evaluator.evaluate(renamed(problem, completed(evaluator, best.placement))));
   }
   return best;
 }

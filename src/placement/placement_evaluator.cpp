@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
 #include "computron/base/error.h"
+#include "src/placement/memory_use.h"
 
 namespace computron {
 namespace {
@@ -82,6 +84,10 @@ PlacementEvaluator::PlacementEvaluator(SearchProblem problem, SearchWatch watch)
     wanted_.resize(problem_.models.size());
     std::iota(wanted_.begin(), wanted_.end(), 0u);
   }
+  if (problem_.complete) {
+    std::ranges::copy_if(wanted_, std::back_inserter(placeable_),
+                         [this](std::uint32_t model) { return !shapes_with_room(problem_, model).empty(); });
+  }
   if (problem_.objective != Objective::kAttainment) std::ranges::fill(slo_s_, std::numeric_limits<float>::infinity());
 }
 
@@ -97,6 +103,11 @@ std::size_t PlacementEvaluator::incomplete(const ModelPlacement& placement) cons
   const auto absent = std::ranges::count_if(wanted_, [&](std::uint32_t model) { return replicas[model] == 0; });
   const auto idle = std::ranges::count_if(placement, [](const PlacedGroup& group) { return group.models.empty(); });
   return static_cast<std::size_t>(absent + idle);
+}
+
+bool PlacementEvaluator::lacks_models(const ModelPlacement& placement) const {
+  const auto replicas = replicas_by_model(problem_, placement);
+  return std::ranges::any_of(placeable_, [&replicas](std::uint32_t model) { return replicas[model] == 0; });
 }
 
 ScoredPlacement PlacementEvaluator::evaluate(ModelPlacement placement) {

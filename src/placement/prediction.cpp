@@ -151,10 +151,12 @@ std::vector<GroupSpec> group_specs(const ModelPlacement& placement, const std::v
 
 std::string placement_file(const std::vector<GroupSpec>& groups, const std::vector<ModelProfile>& models,
                            const Prediction& prediction, const std::string& basis) {
+  // The basis names files, whose names need not be UTF-8.
+  constexpr auto kReplace = ordered_json::error_handler_t::replace;
   std::string lines;  // one a group
   for (const GroupSpec& group : groups) lines += (lines.empty() ? "\n  " : ",\n  ") + to_json(group).dump();
   return fmt::format("{{\"groups\": [{}],\n\"predicted\": {}}}\n", lines,
-                     predicted_json(models, prediction, basis).dump(1));
+                     predicted_json(models, prediction, basis).dump(1, ' ', false, kReplace));
 }
 
 std::string placement_table(const std::vector<GroupSpec>& groups, const Prediction& prediction) {

@@ -18,8 +18,8 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
     throw Error(ExitCode::kUsage,
                 fmt::format("profile of {} at tp {} x pp {}: {}", shown(model.id), shape.tp, shape.pp, why));
   };
-  const auto stages = static_cast<std::size_t>(std::max(shape.pp, 0));
-  if (shape.tp < 1 || shape.pp < 1) refuse("no such shape");
+  if (!is_possible(shape)) refuse("no such shape");
+  const auto stages = static_cast<std::size_t>(shape.pp);
   if (profile.stage_s.size() != stages || profile.stage_bytes.size() != stages) {
     refuse(fmt::format("{} times and {} sizes, expected one of each a stage", profile.stage_s.size(),
                        profile.stage_bytes.size()));
@@ -31,11 +31,15 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
     if (!(std::isfinite(time) && time > 0)) refuse(fmt::format("a stage takes {} s", time));
   }
   for (const std::int64_t bytes : profile.stage_bytes) {
-    if (bytes < 0) refuse(fmt::format("a stage has {} bytes", bytes));
+    if (bytes < 0 || bytes > kMostStageBytes) refuse(fmt::format("a stage has {} bytes", bytes));
   }
 }
 
 }  // namespace
+
+bool is_possible(const GroupShape& shape) {
+  return shape.tp >= 1 && shape.pp >= 1 && std::int64_t{shape.tp} * shape.pp <= kMostShapeRanks;
+}
 
 float ShapeProfile::latency_s() const { return std::accumulate(stage_s.begin(), stage_s.end(), 0.0f); }
 

@@ -17,7 +17,8 @@ using nlohmann::json;
 
 constexpr double kBytesInGb = 1e9;
 constexpr double kShortest_s = 1e-12, kLongest_s = 1e12;  // of a stage
-constexpr int kMostBlocks = 10'000;
+constexpr int kMostBlocks = 1'000;
+constexpr std::int64_t kMostMemory = std::int64_t{1} << 60;  // of a rank or a node
 
 // 0 where it is absent.
 double number_of(const std::string& where, const json& object, const char* key) {
@@ -29,15 +30,23 @@ double number_of(const std::string& where, const json& object, const char* key) 
   return value;
 }
 
-std::int64_t bytes_or_none(const std::string& where, const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() ? 0 : bytes_of(where, *found, key);
+std::int64_t bytes_up_to(std::int64_t most, const std::string& where, const json& value, const char* key) {
+  const std::int64_t bytes = bytes_of(where, value, key);
+  if (bytes > most) refuse(where, fmt::format("{}: must be at most {} bytes", key, most));
+  return bytes;
 }
 
-// tp, pp or ranks of a node.
-int count_of(const std::string& where, const json& object, const char* key, int absent) {
+std::int64_t memory_or_none(const std::string& where, const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? 0 : bytes_up_to(kMostMemory, where, *found, key);
+}
+
+// tp, pp, ranks of a node, or blocks.
+int count_of(const std::string& where, const json& object, const char* key, int absent,
+             std::int64_t most = kMostShapeRanks) {
   const int count = integer_of(where, object, key, absent);
   if (count < 1 && object.contains(key)) refuse(where, fmt::format("{}: must be at least 1", key));
+  if (count > most) refuse(where, fmt::format("{}: must be at most {}", key, most));
   return count;
 }
 
@@ -46,11 +55,11 @@ MachineProfile parse_machine(const std::string& where, const json& object) {
              {"device_memory", "host_memory", "ranks_per_node", "link_gbps", "page_size", "absent_share",
               "stage_penalty", "constant_s"});
   MachineProfile machine;
-  machine.device_bytes = bytes_or_none(where, object, "device_memory");
-  machine.host_bytes = bytes_or_none(where, object, "host_memory");
+  machine.device_bytes = memory_or_none(where, object, "device_memory");
+  machine.host_bytes = memory_or_none(where, object, "host_memory");
   machine.ranks_per_node = count_of(where, object, "ranks_per_node", 0);
   machine.link_bytes_per_s = number_of(where, object, "link_gbps") * kBytesInGb;
-  machine.page_bytes = bytes_or_none(where, object, "page_size");
+  machine.page_bytes = memory_or_none(where, object, "page_size");
   machine.stage_penalty = number_of(where, object, "stage_penalty");
   machine.constant_s = number_of(where, object, "constant_s");
   machine.absent_share = number_of(where, object, "absent_share");
@@ -75,7 +84,7 @@ ShapeProfile parse_shape(const std::string& where, const json& object, const Gro
     profile.stage_s.push_back(static_cast<float>(time_s));
   }
   for (const json& bytes : stages_of(where, object, "stage_bytes", shape.pp)) {
-    profile.stage_bytes.push_back(bytes_of(where, bytes, "stage_bytes"));
+    profile.stage_bytes.push_back(bytes_up_to(kMostStageBytes, where, bytes, "stage_bytes"));
   }
   if (!object.contains("layers")) return profile;
   for (const json& count : stages_of(where, object, "layers", shape.pp)) {
@@ -86,14 +95,23 @@ ShapeProfile parse_shape(const std::string& where, const json& object, const Gro
   return profile;
 }
 
+std::string place_of(const std::string& where, const GroupShape& shape) {
+  const std::string own = fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp);
+  if (!is_possible(shape)) refuse(own, fmt::format("tp, pp: their product must be at most {}", kMostShapeRanks));
+  return own;
+}
+
 void add(const std::string& where, const GroupShape& shape, ShapeProfile profile, ModelProfile& model) {
+  for (const std::int64_t bytes : profile.stage_bytes) {
+    if (bytes > kMostStageBytes) refuse(where, fmt::format("bytes: of a stage at most {}", kMostStageBytes));
+  }
   if (!model.shapes.emplace(shape, std::move(profile)).second) refuse(where, "such a shape is there twice");
 }
 
 void add_shape(const std::string& where, const json& object, ModelProfile& model) {
   check_keys(where, object, {"tp", "pp", "stage_s", "stage_bytes", "layers"});
   const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
-  const std::string own = fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp);
+  const std::string own = place_of(where, shape);
   add(own, shape, parse_shape(own, object, shape), model);
 }
 
@@ -109,7 +127,8 @@ const json& list_of(const std::string& where, const json& object, const char* ke
 LayerProfile layer_of(const std::string& where, const json& object) {
   const double time_s = number_of(where, object, "s");
   if (time_s > kLongest_s) refuse(where, "s: is too long");
-  return {.time_s = time_s, .bytes = bytes_or_none(where, object, "bytes")};
+  const auto bytes = object.find("bytes");
+  return {.time_s = time_s, .bytes = bytes == object.end() ? 0 : bytes_up_to(kMostStageBytes, where, *bytes, "bytes")};
 }
 
 LayerProfile end_layer(const std::string& where, const json& object, const char* key) {
@@ -128,8 +147,7 @@ LayeredProfile layers_of(const std::string& where, const json& object) {
   for (const json& block : list_of(where, object, "blocks", "block")) {
     const std::string own = where + ", blocks";
     check_keys(own, block, {"count", "s", "bytes"});
-    const int count = count_of(own, block, "count", 1);
-    if (count > kMostBlocks) refuse(own, fmt::format("count: must be at most {}", kMostBlocks));
+    const int count = count_of(own, block, "count", 1, kMostBlocks);
     const LayerProfile layer = layer_of(own, block);
     if (!(layer.time_s > kShortest_s)) refuse(own, "s: must be seconds above 0");
     layers.blocks.insert(layers.blocks.end(), static_cast<std::size_t>(count), layer);
@@ -147,9 +165,10 @@ void add_sliced(const std::string& where, const json& object, const MachineProfi
     const bool fits = stages.is_number_integer() && stages >= 1 && stages <= layers.blocks.size();
     if (!fits) refuse(where, fmt::format("pp: must be 1 to {}, as many as there are blocks", layers.blocks.size()));
     const GroupShape shape{tp, stages.get<int>()};
+    const std::string own = place_of(where, shape);
     ShapeProfile profile = sliced(layers, shape.pp, machine.link_bytes_per_s, machine.absent_share);
     if (shape.pp == 1) profile.layers.clear();
-    add(fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp), shape, std::move(profile), model);
+    add(own, shape, std::move(profile), model);
   }
 }
 

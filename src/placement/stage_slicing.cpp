@@ -14,7 +14,8 @@ namespace {
 // Costs of contiguous blocks, the embedding with the first and the head with the last, by differences of sums.
 class RangeCosts {
  public:
-  RangeCosts(const SliceCosts& costs, double lambda) : lambda_(lambda), up_to_(costs.blocks.size() + 1) {
+  RangeCosts(const SliceCosts& costs, double lambda)
+      : lambda_(lambda), hop_s_(costs.hop_s), up_to_(costs.blocks.size() + 1) {
     for (std::size_t i = 0; i < costs.blocks.size(); ++i) {
       LayerCost own = costs.blocks[i];
       if (i == 0) add(own, costs.embedding);
@@ -25,7 +26,8 @@ class RangeCosts {
   }
   // Of the blocks [begin, end).
   double of(std::size_t begin, std::size_t end) const {
-    const double compute = up_to_[end].compute_s - up_to_[begin].compute_s;
+    const bool last = end + 1 == up_to_.size();
+    const double compute = up_to_[end].compute_s - up_to_[begin].compute_s + (last ? 0 : hop_s_);
     const double transfer = up_to_[end].transfer_s - up_to_[begin].transfer_s;
     return std::max(compute, lambda_ * transfer);
   }
@@ -36,7 +38,7 @@ class RangeCosts {
     to.transfer_s += what.transfer_s;
   }
 
-  double lambda_;
+  double lambda_, hop_s_;
   std::vector<LayerCost> up_to_;
 };
 
@@ -89,7 +91,7 @@ ShapeProfile sliced(const LayeredProfile& model, int stages, double link_bytes_p
     const double transfer_s = link_bytes_per_s > 0 ? static_cast<double>(layer.bytes) / link_bytes_per_s : 0;
     return LayerCost{.compute_s = layer.time_s, .transfer_s = transfer_s};
   };
-  SliceCosts costs{.embedding = cost(model.embedding), .blocks = {}, .head = cost(model.head)};
+  SliceCosts costs{.embedding = cost(model.embedding), .blocks = {}, .head = cost(model.head), .hop_s = model.hop_s};
   std::ranges::transform(model.blocks, std::back_inserter(costs.blocks), cost);
   ShapeProfile profile{.stage_s = {}, .stage_bytes = {}, .layers = slice_stages(costs, stages, lambda)};
   auto block = model.blocks.begin();

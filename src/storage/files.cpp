@@ -111,6 +111,12 @@ std::string OutputFolder::path_of(const std::string& name) const {
   return (std::filesystem::path(path_) / name).string();
 }
 
+void check_creatable(const std::string& path, const std::string& input_path) {
+  check_replaceable(path, input_path);
+  const OutputFolder folder(path, system_calls());
+  if (faccessat(folder.fd(), ".", W_OK | X_OK, AT_EACCESS) != 0) fail_open(path, errno);
+}
+
 // O_NONBLOCK: a FIFO that appears meanwhile must not hang us.
 FileDescriptor OutputFolder::open(const std::string& name, const std::string& input_path, unsigned mode) const {
   const std::string path = path_of(name);

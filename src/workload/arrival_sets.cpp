@@ -96,30 +96,40 @@ ArrivalSets halves(std::vector<Arrival> arrivals, double duration_s) {
 ArrivalSets sets_of_requests(const TraceUse& use, std::uint32_t models, std::uint32_t seed) {
   RequestTrace trace = read_requests(use);
   const TimeSpan part = part_of(use, end_of(trace));
-  if (trace.sources == 1) deal_to_models(trace, models, use.skew, seed);
+  const bool dealt = trace.sources == 1;
+  if (dealt) deal_to_models(trace, models, use.skew, seed);
+  const SourceMapping mapping = dealt ? SourceMapping::kDealt : use.mapping;
   if (use.window_s > 0) {
-    const auto windows = fit_windows(trace, models, use.mapping, part, use.window_s);
+    const auto windows = fit_windows(trace, models, mapping, part, use.window_s);
     return sets_of_windows(windows, use.scales, part.duration_s, seed);
   }
-  const ReplayOptions options{.mapping = use.mapping, .speed = use.scales.rate};
+  const ReplayOptions options{.mapping = mapping, .speed = use.scales.rate};
   return halves(replay(trace, models, part, options), part.duration_s / use.scales.rate);
 }
 
 ArrivalSets sets_of_servegen(const TraceUse& use, std::uint32_t models, std::uint32_t seed) {
   const auto clients = read_servegen(use.file);
   double end_s = 0;
+  std::uint32_t all_windows = 0;
   for (const ServeGenClient& client : clients) {
+    all_windows += static_cast<std::uint32_t>(client.size());
     for (const ServeGenWindow& window : client) end_s = std::max(end_s, window.span.start_s + window.span.duration_s);
   }
   const TimeSpan part = part_of(use, end_s);
-  const auto sampled = [&](std::uint32_t own_seed) {
-    const RequestTrace trace = sample_servegen(clients, part, use.scales.rate, own_seed);
+  std::uint32_t next = seed;  // seeds are used once
+  const auto sampled = [&] {
+    const RequestTrace trace = sample_servegen(clients, part, use.scales.rate, next);
+    next += all_windows;
     const TimeSpan all{0, part.duration_s};
     if (use.window_s == 0) return replay(trace, models, all, {.mapping = use.mapping});
     const auto windows = fit_windows(trace, models, use.mapping, all, use.window_s);
-    return arrivals_of_windows(windows, {.rate = 1, .cv = use.scales.cv}, own_seed);
+    const std::uint32_t first = next;
+    next += static_cast<std::uint32_t>(windows.size());
+    return arrivals_of_windows(windows, {.rate = 1, .cv = use.scales.cv}, first);
   };
-  return {.training = sampled(seed), .test = sampled(seed + 1'000'003), .duration_s = part.duration_s};
+  ArrivalSets sets{.training = sampled(), .test = {}, .duration_s = part.duration_s};
+  sets.test = sampled();
+  return sets;
 }
 
 }  // namespace

@@ -13,8 +13,6 @@
 namespace computron {
 namespace {
 
-constexpr double kMostArrivals = 1e9;
-
 [[noreturn]] void bad_arrivals(const std::string& why) { throw Error(ExitCode::kUsage, "arrivals: " + why); }
 
 double positive(double value, const char* name) {
@@ -22,11 +20,28 @@ double positive(double value, const char* name) {
   return value;
 }
 
+double checked_cv(double cv) {
+  if (!(cv >= kMinCv && cv <= kMaxCv)) {
+    bad_arrivals(fmt::format("the coefficient of variation is {}, expected {} to {}", cv, kMinCv, kMaxCv));
+  }
+  return cv;
+}
+
+// The square of the coefficient of variation; 1 where it is not known, or infinite.
+double squared_cv(const GammaGaps& gaps) { return checked_cv(gaps.cv) * gaps.cv; }
+double squared_cv(const WeibullGaps& gaps) {
+  const double mean = std::tgamma(1 + 1 / positive(gaps.shape, "the Weibull shape"));
+  const double square = std::tgamma(1 + 2 / gaps.shape) / (mean * mean) - 1;
+  if (!std::isfinite(square)) bad_arrivals(fmt::format("the Weibull shape is {}, which is too small", gaps.shape));
+  return square;
+}
+double squared_cv(const auto&) { return 1; }
+
 // Times between the arrivals of a renewal process.
 class Gaps {
  public:
   Gaps(const GammaGaps& gaps, double rate_per_s) {
-    const double cv = positive(gaps.cv, "the coefficient of variation");
+    const double cv = checked_cv(gaps.cv);
     shape_ = 1 / (cv * cv);
     scale_ = cv * cv / rate_per_s;
     draw_ = &Gaps::gamma;
@@ -114,21 +129,35 @@ void check(double rate_per_s, TimeSpan span) {
   }
   if (!std::isfinite(span.start_s)) bad_arrivals(fmt::format("the start is {}", span.start_s));
   positive(span.duration_s, "the duration");
-  if (rate_per_s * span.duration_s > kMostArrivals) {
-    bad_arrivals(fmt::format("{} requests a second for {} s are too many", rate_per_s, span.duration_s));
-  }
 }
 
 }  // namespace
 
+double expected_arrivals(const ArrivalProcess& process, double rate_per_s, double duration_s) {
+  check(rate_per_s, {0, duration_s});
+  if (rate_per_s == 0) return 0;
+  const double square = std::visit([](const auto& shape) { return squared_cv(shape); }, process);
+  return rate_per_s * duration_s + std::max(0.0, (square - 1) / 2);
+}
+
+void check_expected(double arrivals) {
+  if (arrivals <= kMostArrivals) return;
+  bad_arrivals(
+      fmt::format("rate, duration and cv make about {:.3g} requests, expected at most {:g}", arrivals, kMostArrivals));
+}
+
 std::vector<double> arrival_times(const ArrivalProcess& process, double rate_per_s, TimeSpan span, std::uint32_t seed) {
   check(rate_per_s, span);
+  check_expected(expected_arrivals(process, rate_per_s, span.duration_s));
   if (rate_per_s == 0) return {};
   return std::visit([&](const auto& shape) { return times_of(shape, rate_per_s, span, NumpyRandom(seed)); }, process);
 }
 
 std::vector<Arrival> make_arrivals(const ArrivalProcess& process, std::span<const double> rates_per_s, TimeSpan span,
                                    std::uint32_t seed) {
+  double expected = 0;
+  for (const double rate_per_s : rates_per_s) expected += expected_arrivals(process, rate_per_s, span.duration_s);
+  check_expected(expected);
   std::vector<Arrival> arrivals;
   for (std::uint32_t m = 0; m < rates_per_s.size(); ++m) {
     for (const double time : arrival_times(process, rates_per_s[m], span, seed + m)) arrivals.push_back({time, m});

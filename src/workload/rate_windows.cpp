@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "computron/base/error.h"
 
@@ -15,12 +16,13 @@ constexpr std::size_t kFewestToFit = 3;
 constexpr double kGapFloor_s = 1e-6;     // added to every gap, whose logarithm is wanted
 constexpr double kMostTimesOwnRate = 5;  // a fitted rate that is higher is not believed
 constexpr double kLargestShape = 1e4;    // gaps that are all equal would have an infinite one
+constexpr double kMostWindows = 1e6;     // of a model
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
 [[noreturn]] void bad_windows(const std::string& why) { throw Error(ExitCode::kUsage, "workload: " + why); }
 
 std::uint32_t model_of(std::uint32_t source, std::uint32_t sources, std::uint32_t models, SourceMapping mapping) {
-  if (mapping == SourceMapping::kStripe) return source % models;
+  if (mapping != SourceMapping::kBlocks) return source % models;
   return static_cast<std::uint32_t>(std::uint64_t{source} * models / sources);
 }
 
@@ -36,6 +38,7 @@ std::vector<Arrival> mapped(const RequestTrace& trace, std::uint32_t models, Sou
   const auto inside = [&span](const TracedRequest& request) {
     return request.time_s >= span.start_s && request.time_s < span.start_s + span.duration_s;
   };
+  if (mapping == SourceMapping::kDealt && trace.sources > models) bad_windows("a trace is dealt to other models");
   std::vector<std::uint32_t> number(trace.sources, kNone);
   for (const TracedRequest& request : trace.requests) {
     if (inside(request)) number[request.source] = 0;
@@ -44,6 +47,7 @@ std::vector<Arrival> mapped(const RequestTrace& trace, std::uint32_t models, Sou
   for (std::uint32_t& source : number) {
     if (source != kNone) source = sources++;
   }
+  if (mapping == SourceMapping::kDealt) std::iota(number.begin(), number.end(), 0u);
   std::vector<Arrival> arrivals;
   for (const TracedRequest& request : trace.requests) {
     if (!inside(request)) continue;
@@ -84,12 +88,14 @@ RateWindow fitted(std::uint32_t model, TimeSpan span, std::span<const double> ti
 
 void fit_model(std::uint32_t model, std::span<const double> times, double duration_s, double window_s,
                std::vector<RateWindow>& windows) {
-  for (double start = 0; start < duration_s; start += window_s) {
+  const auto count = static_cast<std::uint32_t>(std::ceil(duration_s / window_s));
+  for (std::uint32_t i = 0; i < count && i * window_s < duration_s; ++i) {
+    const double start = i * window_s;
     const TimeSpan span{start, std::min(window_s, duration_s - start)};
     const auto begin = std::ranges::lower_bound(times, start);
     const auto end = std::lower_bound(begin, times.end(), start + window_s);
-    const auto count = static_cast<std::size_t>(end - begin);
-    if (count >= kFewestToFit) windows.push_back(fitted(model, span, {begin, count}));
+    const auto requests = static_cast<std::size_t>(end - begin);
+    if (requests >= kFewestToFit) windows.push_back(fitted(model, span, {begin, requests}));
   }
 }
 
@@ -130,6 +136,10 @@ std::vector<RateWindow> windows_of_counts(const CallCounts& counts, std::uint32_
 std::vector<RateWindow> fit_windows(const RequestTrace& trace, std::uint32_t models, SourceMapping mapping,
                                     TimeSpan span, double window_s) {
   if (!(window_s > 0)) bad_windows(fmt::format("windows of {} s", window_s));
+  if (span.duration_s / window_s > kMostWindows) {
+    bad_windows(
+        fmt::format("{} s in windows of {} s are more than {:g} windows", span.duration_s, window_s, kMostWindows));
+  }
   std::vector<std::vector<double>> times(models);
   for (const Arrival& arrival : mapped(trace, models, mapping, span)) times[arrival.model].push_back(arrival.time_s);
   std::vector<RateWindow> windows;
@@ -138,10 +148,17 @@ std::vector<RateWindow> fit_windows(const RequestTrace& trace, std::uint32_t mod
 }
 
 std::vector<Arrival> arrivals_of_windows(std::span<const RateWindow> windows, WindowScales scales, std::uint32_t seed) {
+  const auto gaps_of = [&scales](const RateWindow& window) {
+    return GammaGaps{std::max(window.cv * scales.cv, kMinCv)};
+  };
+  double expected = 0;
+  for (const RateWindow& window : windows) {
+    expected += expected_arrivals(gaps_of(window), window.rate_per_s * scales.rate, window.span.duration_s);
+  }
+  check_expected(expected);
   std::vector<Arrival> arrivals;
   for (const RateWindow& window : windows) {
-    const GammaGaps gaps{window.cv * scales.cv};
-    for (const double time : arrival_times(gaps, window.rate_per_s * scales.rate, window.span, seed++)) {
+    for (const double time : arrival_times(gaps_of(window), window.rate_per_s * scales.rate, window.span, seed++)) {
       arrivals.push_back({time, window.model});
     }
   }

@@ -58,10 +58,20 @@ TokenHistogram histogram_of(const std::string& file, const std::string& text) {
 
 ArrivalProcess process_of(const TraceLines& lines, std::string_view cv, std::string_view pattern,
                           std::string_view shape) {
-  if (pattern == "Weibull") return WeibullGaps{lines.number(shape)};
-  if (pattern == "Gamma") return GammaGaps{1 / std::sqrt(lines.number(shape))};
-  if (!pattern.empty()) lines.refuse(fmt::format("{} is neither Gamma nor Weibull", shown(pattern)));
-  return GammaGaps{cv.empty() ? 1 : lines.number(cv)};
+  const auto gamma = [&lines](double own_cv) {
+    if (!(own_cv >= kMinCv && own_cv <= kMaxCv)) {
+      lines.refuse(fmt::format("the cv is {}, expected {} to {}", own_cv, kMinCv, kMaxCv));
+    }
+    return GammaGaps{own_cv};
+  };
+  if (pattern.empty()) return gamma(cv.empty() ? 1 : lines.number(cv));
+  if (pattern != "Gamma" && pattern != "Weibull") {
+    lines.refuse(fmt::format("{} is neither Gamma nor Weibull", shown(pattern)));
+  }
+  const double value = lines.number(shape);
+  if (!(value > 0)) lines.refuse(fmt::format("the shape is {}, expected more than 0", value));
+  if (pattern == "Weibull") return WeibullGaps{value};
+  return gamma(1 / std::sqrt(value));
 }
 
 ServeGenClient read_windows(const std::string& file) {
@@ -155,6 +165,15 @@ std::vector<ServeGenClient> read_servegen(const std::string& folder) {
 
 RequestTrace sample_servegen(const std::vector<ServeGenClient>& clients, TimeSpan span, double rate_scale,
                              std::uint32_t seed) {
+  double expected = 0;
+  for (const ServeGenClient& client : clients) {
+    for (const ServeGenWindow& window : client) {
+      const TimeSpan part = overlap(window.span, span);
+      if (!(part.duration_s > 0)) continue;
+      expected += expected_arrivals(window.process, rate_scale * window.rate_per_s, part.duration_s);
+    }
+  }
+  check_expected(expected);
   RequestTrace trace{.sources = static_cast<std::uint32_t>(clients.size()), .requests = {}};
   for (std::uint32_t c = 0; c < clients.size(); ++c) {
     for (const ServeGenWindow& window : clients[c]) {

@@ -14,11 +14,11 @@
 #include "computron/base/error.h"
 #include "computron/base/json_text.h"
 #include "computron/requests/model_list.h"
+#include "computron/workload/arrivals.h"
 
 namespace computron {
 namespace {
 
-constexpr double kMinCv = 0.01, kMaxCv = 100;
 constexpr double kMaxTokens = 1e8;  // of all prompts: what still fits into memory as text
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ExitCode::kUsage, "workload: " + why); }

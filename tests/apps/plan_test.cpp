@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/apps/program.h"
 
@@ -96,11 +97,91 @@ TEST_F(PlanTest, TracesAreServed) {
 }
 
 TEST_F(PlanTest, TheTimeLimitEndsTheSearchWithTheBestSoFar) {
-  const Outcome outcome = plan({profiles(), "--ranks", "64", "--rate", "300", "--duration", "300", "--swap", "off",
-                                "--time-limit", "0.5", "--output", file("placement.json")});
+  const Outcome outcome = plan({profiles(), "--ranks", "64", "--rate", "300", "--duration", "30", "--swap", "off",
+                                "--time-limit", "1e-9", "--output", file("placement.json")});
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
-  EXPECT_THAT(outcome.output, HasSubstr("stopped after 0.5 s"));
-  EXPECT_FALSE(json::parse(read_file(file("placement.json")))["groups"].empty());
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after 1e-09 s"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("in no group")));
+  std::set<std::string> served;
+  const json placement = json::parse(read_file(file("placement.json")));
+  for (const json& group : placement["groups"]) {
+    for (const json& model : group["models"]) served.insert(model);
+  }
+  EXPECT_EQ(served, (std::set<std::string>{"a", "b", "c"}));
+}
+
+TEST_F(PlanTest, SaysWhyAModelIsInNoGroup) {
+  const std::string two = write("two.json", R"({"machine": {"device_memory": "2.5GiB"}, "models": [
+      {"id": "a", "shapes": [{"stage_s": [0.1], "stage_bytes": ["2GB"]}]},
+      {"id": "b", "shapes": [{"tp": 4, "stage_s": [0.1], "stage_bytes": ["1GB"]}]},
+      {"id": "c", "shapes": [{"stage_s": [0.1], "stage_bytes": ["3GB"]}]}]})");
+  const Outcome outcome = plan({two, "--ranks", "2", "--rate", "1", "--swap", "off"});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("in no group, as no profile is of 2 ranks or fewer: b\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("in no group, for want of room: c\n"));
+  const Outcome stopped = plan({two, "--ranks", "2", "--rate", "1", "--swap", "off", "--time-limit", "1e-9"});
+  ASSERT_EQ(stopped.code, 0) << stopped.errors;
+  EXPECT_THAT(stopped.output, HasSubstr("in no group, the search was stopped before: c\n"));
+}
+
+TEST_F(PlanTest, SaysOfWhichRequestsThePredictionIs) {
+  const auto basis = [this](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {profiles(), "--ranks", "2", "--swap", "off", "--quiet"});
+    const Outcome outcome = plan(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    return outcome.output;
+  };
+  std::string lines;
+  for (int i = 0; i < 200; ++i) {
+    lines += "{\"timestamp\": " + std::to_string(500 * i) + ", \"input_length\": 1, \"output_length\": 1}\n";
+  }
+  const std::string trace = write("mooncake.jsonl", lines);
+  EXPECT_THAT(basis({"--known", "4"}), HasSubstr("from the start (the same that were searched with)\n"));
+  EXPECT_THAT(basis({"--trace", trace, "--trace-format", "mooncake", "--trace-start", "10", "--duration", "40",
+                     "--rate-scale", "2"}),
+              HasSubstr("the second half of " + trace + ", from 10 s on, 40 s of it, 2 times its rate\n"));
+  EXPECT_THAT(basis({"--trace", trace, "--trace-format", "mooncake", "--trace-window", "50", "--cv-scale", "3"}),
+              HasSubstr("as in " + trace + ", windows of 50 s, 3 times its windows' cv, of other seeds"));
+}
+
+TEST_F(PlanTest, OptionsThatSayNothingAreRefused) {
+  const auto refused = [this](std::vector<std::string> arguments, const std::string& part) {
+    arguments.insert(arguments.begin(), {profiles(), "--ranks", "1"});
+    const Outcome outcome = plan(std::move(arguments));
+    EXPECT_EQ(outcome.code, 64) << part;
+    EXPECT_THAT(outcome.errors, HasSubstr(part));
+  };
+  for (const char* option : {"--cv", "--duration", "--seed"}) refused({"--known", "3", option, "2"}, option);
+  refused({"--trace", "t", "--trace-format", "mooncake", "--cv", "2"}, "--cv");
+  refused({"--model", "a=1", "--skew", "1"}, "--skew");
+  refused({"--model", "a=nan", "--swap", "off"}, "--model 'a': the rate is nan");
+  refused({"--rate", "1", "--objective", "latency", "--slo", "1"}, "--slo: --objective latency has no use for it");
+  refused({"--rate", "1", "--objective", "makespan", "--slo-scale", "1"}, "--slo-scale: --objective makespan");
+  refused({"--rate", "1", "--swap", "off", "--host-memory", "1GB"}, "--host-memory: --swap off has no use for it");
+  refused({"--rate", "1", "--swap", "off", "--link-gbps", "1"}, "--link-gbps: --swap off");
+  refused({"--rate", "1", "--swap", "off", "--page-size", "1MB"}, "--page-size: --swap off");
+  refused({"--rate", "1", "--swap", "off", "--ranks-per-node", "1"}, "--ranks-per-node: --swap off");
+  refused({"--rate", "1", "--cv", "1000"}, "--cv: 1000 is not a number of 0.01 to 100");
+  refused({"--rate", "1", "--cv", "nan"}, "--cv: nan is not a number of 0.01 to 100");
+  refused({"--rate", "1e6", "--swap", "off"}, "about 6e+08 requests, expected at most 5e+07");
+  refused({"--trace", "t", "--trace-format", "mooncake", "--trace-window", "-1"}, "--trace-window: -1");
+}
+
+// A search of minutes would end in an error.
+TEST_F(PlanTest, TheOutputIsLookedAtFirst) {
+  const Outcome outcome = plan({profiles(), "--ranks", "2", "--trace", "/nowhere/t", "--trace-format", "mooncake",
+                                "--output", "/nowhere/placement.json"});
+  EXPECT_EQ(outcome.code, 73);
+  EXPECT_THAT(outcome.errors, HasSubstr("'/nowhere/placement.json'"));
+}
+
+TEST_F(PlanTest, ATraceMayHaveANameThatIsNotUtf8) {
+  const std::string trace = write("m\xff.jsonl", R"({"timestamp": 0, "input_length": 1, "output_length": 1}
+{"timestamp": 1000, "input_length": 1, "output_length": 1})");
+  const Outcome outcome = plan({profiles(), "--ranks", "1", "--trace", trace, "--trace-format", "mooncake", "--swap",
+                                "off", "--output", file("placement.json")});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(json::parse(read_file(file("placement.json")))["predicted"]["basis"], HasSubstr("m\xef\xbf\xbd.jsonl"));
 }
 
 TEST_F(PlanTest, ASignalEndsTheSearchWithTheBestSoFar) {

@@ -170,6 +170,68 @@ TEST(SearchPlacement, ModelsThatNeedManyRanksGetThem) {
   EXPECT_THAT(best.placement, Contains(PlacedGroup{{4, 1}, {1}}));
 }
 
+// Latencies are alike, and no division of 16 ranks into equal groups serves both.
+TEST(SearchPlacement, ModelsWithoutACommonShapeGetRanksOfTheirOwn) {
+  SearchProblem problem;
+  problem.models = {single_gpu_model("a", .40, 1), {"b", {{{4, 1}, even_stages(1, .42, 1e9)}}}};
+  problem.slo_s = {4, 4};
+  problem.ranks = 16;
+  problem.memory.device_bytes = kGpuBytes;
+  problem.complete = true;
+  for (const double rate_per_s : {1., .001}) {  // with next to no work a model needs its ranks nevertheless
+    problem.arrivals = make_arrivals(GammaGaps{1}, std::vector<double>{1, rate_per_s}, {0, 100}, 0);
+    for (const bool swaps : {false, true}) {
+      problem.memory.swapping = std::nullopt;
+      if (swaps) {
+        problem.memory.swapping = {
+            .host_bytes = kGpuBytes, .ranks_per_node = 16, .page_bytes = 1 << 24, .link_bytes_per_s = 12e9};
+      }
+      PlacementEvaluator evaluator(problem);
+      const auto replicas = replicas_by_model(problem, search_placement(evaluator).placement);
+      EXPECT_GE(replicas[0], 1);
+      EXPECT_GE(replicas[1], 1);
+    }
+  }
+}
+
+// A shape in common is of use only where there is memory for it.
+TEST(SearchPlacement, ModelsWhoseCommonShapeHasNoRoomGetRanksOfTheirOwn) {
+  SearchProblem problem;
+  problem.models = {single_gpu_model("a", .40, 1), single_gpu_model("b", .42, 20)};
+  problem.models[1].shapes[{4, 1}] = even_stages(1, .2, 5e9);
+  problem.slo_s = {4, 4};
+  problem.ranks = 16;
+  problem.memory.device_bytes = kGpuBytes;
+  problem.arrivals = make_arrivals(GammaGaps{1}, std::vector<double>{1, 1}, {0, 100}, 0);
+  problem.complete = true;
+  PlacementEvaluator evaluator(problem);
+  EXPECT_FALSE(evaluator.lacks_models(search_placement(evaluator).placement));
+}
+
+// As from the first moment on, so later.
+TEST(SearchPlacement, PlacesEveryModelBeforeItStops) {
+  SearchProblem problem = problem_of({6, 8, 5, 16, 4}, {bert_2_6b(), bert_1_3b()});
+  problem.models.push_back({"large", {{{4, 1}, even_stages(1, .3, 1e9)}}});
+  problem.models.push_back({"nowhere", {{{32, 1}, even_stages(1, .3, 1e9)}}});
+  problem.slo_s.assign(problem.models.size(), 1);
+  problem.arrivals = make_arrivals(GammaGaps{4}, std::vector<double>(8, 1), {0, 50}, 0);
+  problem.complete = true;
+  for (const int ranks : {8, 16}) {
+    problem.ranks = ranks;
+    for (const int free : {0, 1, 3, 10}) {
+      int asked = 0;
+      PlacementEvaluator evaluator(problem, {.stop = [&] { return ++asked > free; }, .better = {}});
+      const auto best = search_placement(evaluator);
+      const auto replicas = replicas_by_model(problem, best.placement);
+      EXPECT_THAT(std::vector<int>(replicas.begin(), replicas.end() - 1), testing::Each(testing::Ge(1)))
+          << ranks << " ranks, " << free;
+      EXPECT_EQ(replicas.back(), 0);
+      EXPECT_TRUE(fits(problem, best.placement));
+      EXPECT_LT(evaluator.simulations(), 60u);
+    }
+  }
+}
+
 // AlpaServe's limits are those of its machines.
 TEST(SearchPlacement, TriesEveryShapeThatHasAProfile) {
   SearchProblem problem;
@@ -279,6 +341,9 @@ TEST(Clockwork, ReplacesModelsAtNoCostBetweenWindows) {
   EXPECT_THAT(switched.requests, ElementsAre(3, 2));
   EXPECT_EQ(clockwork(problem, 100).attainment(), .6);
   expect_error(ExitCode::kUsage, "longer than 0 s", [&] { clockwork(problem, 0); });
+  // A window is shorter than a double can tell: one request each.
+  for (Arrival& arrival : problem.arrivals) arrival.time_s += 1e9;
+  EXPECT_EQ(clockwork(problem, 1e-9).attainment(), 1);
 }
 
 }  // namespace

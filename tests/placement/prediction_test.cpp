@@ -83,6 +83,8 @@ TEST(PlacementFileOfAPlan, IsWhatAJobReads) {
   EXPECT_THAT(read.models, IsEmpty());
   EXPECT_THAT(text, HasSubstr("\"basis\": \"one request\""));
   EXPECT_THAT(text, HasSubstr("\"attainment\": 1.0"));
+  // Names of files need not be UTF-8.
+  EXPECT_THAT(placement_file(groups, problem.models, told, "trace \xff"), HasSubstr("\"trace \xef\xbf\xbd\""));
 }
 
 TEST(PlacementTable, HasALineAGroup) {

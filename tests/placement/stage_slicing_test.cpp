@@ -35,7 +35,7 @@ TEST(StageSlicing, EqualsBruteForceUpToTwelveBlocks) {
   };
   for (int blocks = 1; blocks <= 12; ++blocks) {
     for (int stages = 1; stages <= blocks; ++stages) {
-      SliceCosts costs{.embedding = cost(), .blocks = {}, .head = cost()};
+      SliceCosts costs{.embedding = cost(), .blocks = {}, .head = cost(), .hop_s = static_cast<double>(random() % 50)};
       for (int i = 0; i < blocks; ++i) costs.blocks.push_back(cost());
       const double lambda = static_cast<double>(random() % 4) / 2;
       double least = std::numeric_limits<double>::infinity();
@@ -56,6 +56,14 @@ TEST(StageSlicing, LeavesFewerBlocksWhereEmbeddingAndHeadAre) {
   const SliceCosts costs{.embedding = {2, 0}, .blocks = std::vector<LayerCost>(12, {1, 0}), .head = {4, 0}};
   EXPECT_THAT(slice_stages(costs, 3, 0), ElementsAre(4, 6, 2));
   EXPECT_EQ(slowest_stage_s(costs, std::vector<int>{4, 6, 2}, 0), 6);
+}
+
+// Ten blocks of a second: the first stage sends for four.
+TEST(StageSlicing, HopsCountForTheStageThatSends) {
+  const LayeredProfile model{.embedding = {}, .blocks = std::vector<LayerProfile>(10, {1, 1}), .head = {}, .hop_s = 4};
+  const ShapeProfile profile = sliced(model, 2, 0, 0);
+  EXPECT_THAT(profile.layers, ElementsAre(3, 7));
+  EXPECT_THAT(profile.stage_s, ElementsAre(7.f, 7.f));
 }
 
 TEST(StageSlicing, TransfersCountAsLambdaSays) {

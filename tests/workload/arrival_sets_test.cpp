@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "computron/workload/servegen.h"
 #include "tests/requests/requests_support.h"
 
 namespace computron {
@@ -98,6 +99,38 @@ TEST(ArrivalSets, RequestsOfOneSourceAreDealtToModels) {
   for (std::uint32_t m = 0; m < 3; ++m) {
     EXPECT_NEAR(static_cast<double>(times_of(sets.training, m).size()), 2000 / (m + 1.) * 6 / 11, 80);
   }
+}
+
+// The others are not asked in this part: the models keep their numbers nevertheless.
+TEST(ArrivalSets, RequestsThatAreDealtStayWithTheirModels) {
+  TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 8; ++i) {
+    lines += "{\"timestamp\": " + std::to_string(1000 * i) + ", \"input_length\": 1, \"output_length\": 1}\n";
+  }
+  TraceUse use{.file = folder.write("mooncake.jsonl", lines), .format = TraceFormat::kMooncake};
+  const auto models_of = [](const ArrivalSets& sets) {
+    std::vector<std::uint32_t> models;
+    for (const auto* set : {&sets.training, &sets.test}) {
+      for (const Arrival& arrival : *set) models.push_back(arrival.model);
+    }
+    return models;
+  };
+  const auto whole = models_of(sets_of_trace(use, 50, 5));
+  use.span = {4, 100};
+  const std::vector<std::uint32_t> end(whole.begin() + 4, whole.end());
+  EXPECT_EQ(models_of(sets_of_trace(use, 50, 5)), end);
+}
+
+TEST(ArrivalSets, ServeGensSeedsAreUsedOnce) {
+  TraceUse use{.file = kSamples + "servegen", .format = TraceFormat::kServeGen, .span = {0, 600}};
+  const auto clients = read_servegen(use.file);
+  const auto windows = static_cast<std::uint32_t>(clients[0].size() + clients[1].size());
+  const auto sampled = [&](std::uint32_t seed) {
+    return replay(sample_servegen(clients, use.span, 1, seed), 1, use.span).size();
+  };
+  EXPECT_EQ(sets_of_trace(use, 1, 7).training.size(), sampled(7));
+  EXPECT_EQ(sets_of_trace(use, 1, 7).test.size(), sampled(7 + windows));
 }
 
 TEST(ArrivalSets, WindowsHaveOtherSeedsInTheTest) {

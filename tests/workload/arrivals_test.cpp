@@ -126,8 +126,20 @@ TEST(Arrivals, BadProcessesAreNamed) {
   refused("rate is -1", GammaGaps{}, -1);
   refused("rate is nan", GammaGaps{}, std::nan(""));
   refused("duration is 0", GammaGaps{}, 1, {0, 0});
-  refused("too many", GammaGaps{}, 1e9, {0, 10});
+  refused("about 1e+10 requests, expected at most 5e+07", GammaGaps{}, 1e9, {0, 10});
+  refused("coefficient of variation is 101, expected 0.01 to 100", GammaGaps{101});
+  refused("coefficient of variation is 0.001", GammaGaps{.001});
   expect_error(ExitCode::kUsage, "weights", [] { weighted_rates(std::vector<double>{0, 0}, 1); });
+}
+
+// A bursty process begins with (cv² - 1) / 2 arrivals more: what is drawn is counted over all models beforehand.
+TEST(Arrivals, AreCountedBeforeTheyAreDrawn) {
+  EXPECT_DOUBLE_EQ(expected_arrivals(GammaGaps{1}, 3, 10), 30);
+  EXPECT_DOUBLE_EQ(expected_arrivals(GammaGaps{5}, 3, 10), 30 + 12);
+  EXPECT_DOUBLE_EQ(expected_arrivals(GammaGaps{.5}, 3, 10), 30);
+  EXPECT_DOUBLE_EQ(expected_arrivals(GammaGaps{100}, 0, 10), 0);
+  const std::vector<double> rates(20, 3e5);
+  expect_error(ExitCode::kUsage, "about 6e+07 requests", [&] { make_arrivals(GammaGaps{1}, rates, {0, 10}, 0); });
 }
 
 }  // namespace

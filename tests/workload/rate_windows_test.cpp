@@ -104,6 +104,14 @@ TEST(RateWindows, BadOptionsAreNamed) {
   expect_error(ExitCode::kUsage, "speed of 0", [&] { replay(trace, 1, {0, 2}, {.speed = 0}); });
   expect_error(ExitCode::kUsage, "0 copies", [&] { replay(trace, 1, {0, 2}, {.copies = 0}); });
   expect_error(ExitCode::kUsage, "windows of -1 s", [&] { fit_windows(trace, 1, SourceMapping::kStripe, {0, 2}, -1); });
+  expect_error(ExitCode::kUsage, "2 s in windows of 1e-300 s are more than 1e+06", [&] {
+    fit_windows(trace, 1, SourceMapping::kStripe, {0, 2}, 1e-300);
+  });
+  const std::vector<RateWindow> windows = {{0, {0, 60}, 2, 3}};
+  expect_error(ExitCode::kUsage, "coefficient of variation is 150",
+               [&] { arrivals_of_windows(windows, {.rate = 1, .cv = 50}, 0); });
+  const std::vector<RateWindow> many(20, {0, {0, 10}, 3e5, 1});
+  expect_error(ExitCode::kUsage, "about 6e+07 requests", [&] { arrivals_of_windows(many, {}, 0); });
 }
 
 }  // namespace

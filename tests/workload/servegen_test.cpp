@@ -73,6 +73,10 @@ TEST(ServeGen, WhatIsNoSuchDataIsNamed) {
   refused(ExitCode::kData, "line 1: 2 columns", "0,1\n", "{}");
   refused(ExitCode::kData, "'Zipf' is neither", "0,1,1,Zipf,1,1\n", "{}");
   refused(ExitCode::kData, "order of time", "600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", "{}");
+  refused(ExitCode::kData, "line 2: the shape is 0,", "0,1,1,Gamma,1,1\n600,1,1,Gamma,0,1\n", "{}");
+  refused(ExitCode::kData, "line 1: the shape is -1,", "0,1,1,Weibull,-1,1\n", "{}");
+  refused(ExitCode::kData, "line 1: the cv is 1000,", "0,1,1,Gamma,1e-6,1\n", "{}");
+  refused(ExitCode::kData, "line 1: the cv is 0,", "0,1,0,,1,1\n", "{}");
   refused(ExitCode::kData, "negative", "0,-1,1,Gamma,1,1\n", "{}");
   refused(ExitCode::kData, "'soon' is no window", "0,1,1,Gamma,1,1\n", R"({"soon": {}})");
   const auto tokens = [&refused](const std::string& text) {

@@ -36,11 +36,13 @@ std::vector<std::vector<int>> bucket_splits(int ranks, const std::vector<double>
 // than search_groups() of all models together.
 ScoredPlacement search_buckets(PlacementEvaluator& evaluator, const ModelSearch& fill);
 
-// Our own: as search_buckets(), with groups of every shape that a model has a profile for; then the result and the best
+// Our own: as search_buckets(), with groups of every shape that a model has a profile for, and with buckets whose
+// models have one of them in common, so that none is left out for want of it; then the result and the best
 // of the other groups improved. Groups are filled by fast greedy. Where models and ranks are few, they are
-// all_groups(), too, and filled by a beam search as well. Never worse than search_buckets() with fast greedy on the
-// problem's own requests. Ends with the best so far when the watch says so. Error{kUsage} where no group can serve any
-// model.
+// all_groups(), too, and filled by a beam search as well. Where all models have a shape in common it is never worse
+// than search_buckets() with fast greedy on the problem's own requests. Ends with the best so far when the watch says
+// so; if the placement is to be complete, not before it has tried to place every model. Error{kUsage} where no group
+// can serve any model.
 ScoredPlacement search_placement(PlacementEvaluator& evaluator);
 
 // AlpaServe's Clockwork++: for each window of `window_s` of the requests a selective replication that knows them in

@@ -90,6 +90,10 @@ class PlacementEvaluator {
   std::size_t simulations() const { return simulations_; }
   bool stopped() const { return watch_.stop && watch_.stop(); }
 
+  // Whether models must all be placed (`complete`), and one is not that would have room alone. A search does not stop
+  // before it has tried to place them.
+  bool lacks_models(const ModelPlacement& placement) const;
+
   ScoredPlacement evaluate(ModelPlacement placement);
   // Other requests, of as many models: for a test with seeds that the search has not seen.
   SimulationResult simulate(const ModelPlacement& placement, std::span<const Arrival> arrivals,
@@ -101,7 +105,8 @@ class PlacementEvaluator {
   SearchProblem problem_;
   SearchWatch watch_;
   std::vector<std::uint32_t> wanted_;
-  std::vector<float> slo_s_;  // infinite where nothing is rejected
+  std::vector<std::uint32_t> placeable_;  // of the wanted models, if all must be placed
+  std::vector<float> slo_s_;              // infinite where nothing is rejected
   FastSimulator simulator_;
   std::size_t simulations_ = 0;
 };

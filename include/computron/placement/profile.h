@@ -10,12 +10,18 @@
 
 namespace computron {
 
+constexpr std::int64_t kMostShapeRanks = 65'536;                 // tp · pp
+constexpr std::int64_t kMostStageBytes = std::int64_t{1} << 50;  // that a rank of a stage holds of a model
+
 struct GroupShape {
   int tp = 1;
   int pp = 1;
   int ranks() const { return tp * pp; }
   auto operator<=>(const GroupShape&) const = default;
 };
+
+// Whether tp and pp are 1 or more, and their product is at most kMostShapeRanks.
+bool is_possible(const GroupShape& shape);
 
 struct ShapeProfile {
   std::vector<float> stage_s;             // [pp] of one request

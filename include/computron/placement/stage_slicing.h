@@ -19,6 +19,7 @@ struct SliceCosts {
   LayerCost embedding;
   std::vector<LayerCost> blocks;
   LayerCost head;
+  double hop_s = 0;  // that a stage computes longer if another one follows it
 };
 
 // max over stages of max(compute, lambda · transfer): lambda is the share of passes that find their model absent.

@@ -25,6 +25,10 @@ const char* file_kind(unsigned mode);
 // `input_path` names ("-": standard input; empty: none).
 void check_replaceable(const std::string& path, const std::string& input_path);
 
+// The same; and unless the folder of `path` is there, and files can be made in it: Error{kCannotCreate} or
+// {kPermission}. What takes long asks first.
+void check_creatable(const std::string& path, const std::string& input_path);
+
 // The folder of an output. Names are relative to it.
 class OutputFolder {
  public:

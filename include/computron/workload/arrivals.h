@@ -43,6 +43,15 @@ struct TimeSpan {
   double duration_s = 0;
 };
 
+constexpr double kMinCv = 0.01, kMaxCv = 100;  // of times between arrivals
+constexpr double kMostArrivals = 5e7;          // that are drawn at once, of all models or windows
+
+// About how many a process has in so many seconds, and rather too many: rate · duration, and (cv² - 1) / 2 where it
+// begins with a burst. Error{kUsage} naming what is out of range.
+double expected_arrivals(const ArrivalProcess& process, double rate_per_s, double duration_s);
+// Error{kUsage} where more than kMostArrivals are expected.
+void check_expected(double arrivals);
+
 // Of one model, in order. The first arrival lies one gap after the start. Error{kUsage} naming what is out of range.
 std::vector<double> arrival_times(const ArrivalProcess& process, double rate_per_s, TimeSpan span, std::uint32_t seed);
 

@@ -15,6 +15,7 @@ namespace computron {
 enum class SourceMapping {
   kStripe,  // model = source mod models
   kBlocks,  // contiguous sources: model = source · models / sources
+  kDealt,   // the source is the model, and counts even where it asks nothing
 };
 
 struct RateWindow {
@@ -28,7 +29,8 @@ struct RateWindow {
 std::vector<RateWindow> windows_of_counts(const CallCounts& counts, std::uint32_t models, SourceMapping mapping);
 
 // Windows of window_s of `span` of the trace with at least three requests at a model: the Gamma of greatest likelihood
-// for the gaps, but no more than five times the window's own rate is believed. `span` becomes [0, duration_s).
+// for the gaps, but no more than five times the window's own rate is believed. `span` becomes [0, duration_s), of at
+// most a million windows.
 std::vector<RateWindow> fit_windows(const RequestTrace& trace, std::uint32_t models, SourceMapping mapping,
                                     TimeSpan span, double window_s);
 
@@ -37,6 +39,8 @@ struct WindowScales {
   double cv = 1;
 };
 // Gamma arrivals within each window. Windows in order of model and time have the seeds `seed`, `seed` + 1, ...
+// A scaled cv below kMinCv counts as that: gaps are all but equal. Error{kUsage} above kMaxCv, or where there would be
+// more than kMostArrivals.
 std::vector<Arrival> arrivals_of_windows(std::span<const RateWindow> windows, WindowScales scales, std::uint32_t seed);
 
 // The requests of `span`, which becomes [0, duration_s / speed), each `copies` times.
