@@ -56,7 +56,7 @@ std::vector<Request> ArrivalQueue::take_youngest(ModelId model, std::size_t n) {
   return taken;
 }
 
-// Leaves those of other models in one order.
+// Those of other models are pushed anew, in the order of their arrival.
 WaitingQueue ArrivalQueue::take_all(ModelId model) {
   WaitingQueue all(/*block_tokens=*/1);
   for (ArrivalQueue old = std::exchange(*this, ArrivalQueue(of_model_.size())); !old.empty();) {

@@ -19,6 +19,3 @@ elseif(COMPUTRON_SANITIZE STREQUAL "thread")
   # What libraries that were built without it do to each other is not seen and would be reported at random.
   list(APPEND COMPUTRON_TEST_ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1)
 endif()
-if(NOT DEFINED COMPUTRON_PLAIN_TEST_ENVIRONMENT)
-  set(COMPUTRON_PLAIN_TEST_ENVIRONMENT ${COMPUTRON_TEST_ENVIRONMENT})
-endif()
