@@ -33,6 +33,15 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
   for (const std::int64_t bytes : profile.stage_bytes) {
     if (bytes < 0 || bytes > kMostStageBytes) refuse(fmt::format("a stage has {} bytes", bytes));
   }
+  int rows = 0;  // of the pass before
+  for (const PassTimes& pass : profile.passes) {
+    if (pass.rows <= rows) refuse(fmt::format("a pass of {} rows behind one of {}", pass.rows, rows));
+    if (pass.stage_s.size() != stages) refuse(fmt::format("a pass of {} stages", pass.stage_s.size()));
+    rows = pass.rows;
+  }
+  if (!profile.cache_token_bytes.empty() && profile.cache_token_bytes.size() != stages) {
+    refuse(fmt::format("caches of {} stages", profile.cache_token_bytes.size()));
+  }
 }
 
 }  // namespace

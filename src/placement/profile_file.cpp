@@ -18,6 +18,7 @@ using nlohmann::json;
 constexpr double kBytesInGb = 1e9;
 constexpr double kShortest_s = 1e-12, kLongest_s = 1e12;  // of a stage
 constexpr int kMostBlocks = 1'000;
+constexpr std::int64_t kMostPassRows = std::int64_t{1} << 30;
 constexpr std::int64_t kMostMemory = std::int64_t{1} << 60;  // of a rank or a node
 
 // 0 where it is absent.
@@ -53,7 +54,7 @@ int count_of(const std::string& where, const json& object, const char* key, int 
 MachineProfile parse_machine(const std::string& where, const json& object) {
   check_keys(where, object,
              {"device_memory", "host_memory", "ranks_per_node", "link_gbps", "page_size", "absent_share",
-              "stage_penalty", "constant_s"});
+              "stage_penalty", "constant_s", "step_latency_s"});
   MachineProfile machine;
   machine.device_bytes = memory_or_none(where, object, "device_memory");
   machine.host_bytes = memory_or_none(where, object, "host_memory");
@@ -62,6 +63,7 @@ MachineProfile parse_machine(const std::string& where, const json& object) {
   machine.page_bytes = memory_or_none(where, object, "page_size");
   machine.stage_penalty = number_of(where, object, "stage_penalty");
   machine.constant_s = number_of(where, object, "constant_s");
+  machine.step_latency_s = number_of(where, object, "step_latency_s");
   machine.absent_share = number_of(where, object, "absent_share");
   if (machine.absent_share > 1) refuse(where, "absent_share: must be at most 1");
   return machine;
@@ -76,15 +78,58 @@ const json& stages_of(const std::string& where, const json& object, const char* 
   return *found;
 }
 
-ShapeProfile parse_shape(const std::string& where, const json& object, const GroupShape& shape) {
-  ShapeProfile profile;
-  for (const json& time : stages_of(where, object, "stage_s", shape.pp)) {
+std::vector<float> times_of(const std::string& where, const json& object, int pp) {
+  std::vector<float> times;
+  for (const json& time : stages_of(where, object, "stage_s", pp)) {
     const double time_s = time.is_number() ? time.get<double>() : 0;
     if (!(time_s > kShortest_s && time_s < kLongest_s)) refuse(where, "stage_s: must be seconds above 0");
-    profile.stage_s.push_back(static_cast<float>(time_s));
+    times.push_back(static_cast<float>(time_s));
   }
-  for (const json& bytes : stages_of(where, object, "stage_bytes", shape.pp)) {
-    profile.stage_bytes.push_back(bytes_up_to(kMostStageBytes, where, bytes, "stage_bytes"));
+  return times;
+}
+
+std::vector<std::int64_t> sizes_of(const std::string& where, const json& object, const char* key, int pp) {
+  std::vector<std::int64_t> sizes;
+  for (const json& bytes : stages_of(where, object, key, pp)) {
+    sizes.push_back(bytes_up_to(kMostStageBytes, where, bytes, key));
+  }
+  return sizes;
+}
+
+const json& list_of(const std::string& where, const json& object, const char* key, const char* what) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array() || found->empty()) {
+    refuse(where, fmt::format("{}: must be a list of at least one {}", key, what));
+  }
+  return *found;
+}
+
+std::vector<PassTimes> passes_of(const std::string& where, const json& object, int pp) {
+  std::vector<PassTimes> passes;
+  for (const json& pass : list_of(where, object, "passes", "pass")) {
+    const std::string own = fmt::format("{}, pass {}", where, passes.size());
+    check_keys(own, pass, {"rows", "stage_s"});
+    const int rows = count_of(own, pass, "rows", 0, kMostPassRows);
+    if (rows <= (passes.empty() ? 0 : passes.back().rows)) refuse(own, "rows: must be more than of the pass before");
+    passes.push_back({rows, times_of(own, pass, pp)});
+  }
+  return passes;
+}
+
+bool flag_of(const std::string& where, const json& object, const char* key, bool absent) {
+  const auto found = object.find(key);
+  if (found == object.end()) return absent;
+  if (!found->is_boolean()) refuse(where, fmt::format("{}: must be true or false", key));
+  return found->get<bool>();
+}
+
+ShapeProfile parse_shape(const std::string& where, const json& object, const GroupShape& shape) {
+  ShapeProfile profile{.stage_s = times_of(where, object, shape.pp),
+                       .stage_bytes = sizes_of(where, object, "stage_bytes", shape.pp)};
+  profile.measured = flag_of(where, object, "measured", true);
+  if (object.contains("passes")) profile.passes = passes_of(where, object, shape.pp);
+  if (object.contains("cache_token_bytes")) {
+    profile.cache_token_bytes = sizes_of(where, object, "cache_token_bytes", shape.pp);
   }
   if (!object.contains("layers")) return profile;
   for (const json& count : stages_of(where, object, "layers", shape.pp)) {
@@ -109,18 +154,11 @@ void add(const std::string& where, const GroupShape& shape, ShapeProfile profile
 }
 
 void add_shape(const std::string& where, const json& object, ModelProfile& model) {
-  check_keys(where, object, {"tp", "pp", "stage_s", "stage_bytes", "layers"});
+  check_keys(where, object,
+             {"tp", "pp", "stage_s", "stage_bytes", "layers", "passes", "cache_token_bytes", "measured"});
   const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
   const std::string own = place_of(where, shape);
   add(own, shape, parse_shape(own, object, shape), model);
-}
-
-const json& list_of(const std::string& where, const json& object, const char* key, const char* what) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array() || found->empty()) {
-    refuse(where, fmt::format("{}: must be a list of at least one {}", key, what));
-  }
-  return *found;
 }
 
 // {"s": 0.001, "bytes": "200MB"}; nothing where it is absent.

@@ -60,6 +60,25 @@ TEST_F(ProfilesFile, HasModelsAndTheMachine) {
   EXPECT_NO_THROW(check_profiles(file.models));
 }
 
+TEST_F(ProfilesFile, MaySayWhatEachPassTakes) {
+  const ProfileFile file = read(R"({"machine": {"step_latency_s": 5e-5}, "models": [{"id": "a", "shapes": [
+    {"pp": 2, "stage_s": [1, 2], "stage_bytes": [7, 8], "cache_token_bytes": [512, "1KiB"], "measured": false,
+     "passes": [{"rows": 1, "stage_s": [0.5, 0.25]}, {"rows": 64, "stage_s": [1, 2]}]}]}]})");
+  EXPECT_DOUBLE_EQ(file.machine.step_latency_s, 5e-5);
+  const ShapeProfile& shape = file.models[0].shapes.at({1, 2});
+  EXPECT_FALSE(shape.measured);
+  EXPECT_THAT(shape.cache_token_bytes, ElementsAre(512, 1024));
+  ASSERT_EQ(shape.passes.size(), 2u);
+  EXPECT_EQ(shape.passes[0].rows, 1);
+  EXPECT_THAT(shape.passes[0].stage_s, ElementsAre(.5f, .25f));
+  EXPECT_EQ(shape.passes[1].rows, 64);
+  EXPECT_NO_THROW(check_profiles(file.models));
+  const ShapeProfile by_hand = read(with_shape(R"("stage_s": [1], "stage_bytes": [1])")).models[0].shapes.at({1, 1});
+  EXPECT_TRUE(by_hand.measured);
+  EXPECT_THAT(by_hand.passes, IsEmpty());
+  EXPECT_THAT(by_hand.cache_token_bytes, IsEmpty());
+}
+
 TEST_F(ProfilesFile, NeedNotSayAnythingOfTheMachine) {
   const ProfileFile file = read(with_shape(R"("stage_s": [1], "stage_bytes": [1])"));
   EXPECT_EQ(file.machine.device_bytes, 0);
@@ -141,6 +160,19 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
       {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "head": {"time": 1}, "blocks": [{"s": 1}]}]}]})",
        "by_layer 0, head: unknown key 'time'"},
       {R"({"machine": {"absent_share": 1.5}})", "absent_share: must be at most 1"},
+      {R"({"machine": {"step_latency_s": -1}})", "step_latency_s: must be a number that is not negative"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1], "measured": 1)"), "measured: must be true or false"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1], "cache_token_bytes": [1, 2])"),
+       "cache_token_bytes: must be a list of 1"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1], "passes": [])"),
+       "passes: must be a list of at least one pass"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1], "passes": [{"stage_s": [1]}])"),
+       "pass 0: rows: must be more than"},
+      {with_shape(
+           R"("stage_s": [1], "stage_bytes": [1], "passes": [{"rows": 2, "stage_s": [1]}, {"rows": 2, "stage_s": [1]}])"),
+       "pass 1: rows: must be more than"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1], "passes": [{"rows": 1, "stage_s": [0]}])"),
+       "pass 0: stage_s: must be seconds"},
       {R"({"machine": {"memory": 1}})", "machine: unknown key 'memory'"},
       {R"({"machine": {"link_gbps": -1}})", "machine: link_gbps: must be a number that is not negative"},
       {R"({"machine": {"ranks_per_node": 0}})", "machine: ranks_per_node: must be at least 1"},

@@ -23,10 +23,19 @@ struct GroupShape {
 // Whether tp and pp are 1 or more, and their product is at most kMostShapeRanks.
 bool is_possible(const GroupShape& shape);
 
+struct PassTimes {
+  int rows = 1;                // tokens of the pass
+  std::vector<float> stage_s;  // [pp]
+};
+
 struct ShapeProfile {
   std::vector<float> stage_s;             // [pp] of one request
   std::vector<std::int64_t> stage_bytes;  // [pp] weights that each rank of the stage holds
   std::vector<int> layers = {};           // [pp] of each stage; empty: cut by its parameters, as a job does by itself
+  // What a simulation of every pass knows besides.
+  std::vector<PassTimes> passes = {};  // by rows, ascending; empty: a pass takes stage_s, whatever its rows
+  std::vector<std::int64_t> cache_token_bytes = {};  // [pp] keys and values of a token, on each rank; empty: an encoder
+  bool measured = true;                              // false: a formula has filled it in
 
   float latency_s() const;          // of a request alone: all stages
   std::int64_t rank_bytes() const;  // of the rank that holds most

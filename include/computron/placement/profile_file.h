@@ -28,9 +28,10 @@ struct MachineProfile {
   int ranks_per_node = 0;
   double link_bytes_per_s = 0;  // of each rank
   std::int64_t page_bytes = 0;
-  double stage_penalty = 0;  // every stage takes 1 + penalty · stages as long as its profile says
-  double constant_s = 0;     // and every request so much more
-  double absent_share = 0;   // of passes that find their model absent: what cuts into stages are made for
+  double stage_penalty = 0;   // every stage takes 1 + penalty · stages as long as its profile says
+  double constant_s = 0;      // and every request so much more
+  double absent_share = 0;    // of passes that find their model absent: what cuts into stages are made for
+  double step_latency_s = 0;  // from rank 0 to a rank, and back
 };
 
 struct ProfileFile {
