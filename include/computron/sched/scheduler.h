@@ -107,6 +107,7 @@ class Scheduler {
   const CacheUse& cache_use(ModelId model) const { return state_->work[model].sequences().cache_use(); }
   const ShardLayout& layout(ModelId model, std::size_t stage) const { return state_->layout(model, stage); }
   const CostModel& costs() const { return state_->costs; }
+  CostModel& costs() { return state_->costs; }  // to tell it what is known before the first request
   const SchedulerOptions& options() const { return state_->options; }
   // When what has been planned will have been executed; 0 if nothing is in flight.
   double predicted_end_s() const { return state_->computed_s(0); }
