@@ -25,6 +25,7 @@ struct ServeOptions {
   double slo_s = 0;  // of models that have none of their own; 0: none
   std::string on_late = "serve";
   bool dry_run = false;
+  std::string profiles;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
   std::string durability = "node";

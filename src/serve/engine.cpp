@@ -197,6 +197,7 @@ void Engine::dispatch(GroupEngine& group, PlannedStep planned) {
   const Ticket begun = planned.begun.empty() ? 0 : front_end_.begin(planned.begun);
   const double end_s = scheduler_of(group).predicted_end_s();
   planned.step.predicted_s = static_cast<float>(std::max(end_s - now(), 0.0));
+  front_end_.step_planned(planned.step, now());
   std::optional<Step> own = group.send(std::move(planned), begun);
   if (!own) return;
   job_.executor().accept(*own);

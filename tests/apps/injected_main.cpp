@@ -1,4 +1,5 @@
-// The program `computron_injected`: computron, which breaks down as its options of `serve` say.
+// The program `computron_injected`: computron, which breaks down as its options of `serve` say; --inject-gflops is one
+// of `profile`, too.
 //
 //   --inject-flip RANK:COPY[:TIMES]      on that rank, what that copy over the link wrote is damaged at its first TIMES
 //                                        (1) attempts, by a bit
@@ -40,6 +41,7 @@ class AroundFrontEnd : public FrontEnd {
   void put_results(std::vector<Completion> completions, double now) override {
     front_end_.put_results(std::move(completions), now);
   }
+  void step_planned(const Step& step, double now) override { front_end_.step_planned(step, now); }
   void step_done(const std::vector<Report>& reports, double now) override { front_end_.step_done(reports, now); }
   void show(const Activity& activity, double now) override { front_end_.show(activity, now); }
   Ticket begin(const std::vector<RequestId>& requests) override { return front_end_.begin(requests); }
@@ -108,7 +110,9 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-crash", crash_);
     serve.add_option("--inject-late-notes", late_notes_s_);
     serve.add_option("--inject-max-waiting", max_waiting_);
-    serve.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
+    for (const char* command : {"serve", "profile"}) {
+      program.get_subcommand(command)->add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
+    }
   }
 
   void compare(int rank, std::vector<RankProperty>& properties) override {

@@ -190,17 +190,16 @@ TEST_F(ProfilesFile, ReadsBackWhatItWrites) {
                          .cache_token_bytes = {512, 0},
                          .measured = false};
   const ShapeProfile plain{.stage_s = {0.25f}, .stage_bytes = {7}};
-  const ProfileFile written{
-      .machine = {.device_bytes = 5'000'000'001,
-                  .host_bytes = std::int64_t{1} << 50,
-                  .ranks_per_node = 8,
-                  .link_bytes_per_s = 12.3e9,
-                  .page_bytes = 8 << 20,
-                  .stage_penalty = 0.009,
-                  .constant_s = 1 / 3.0,
-                  .absent_share = 0.5,
-                  .step_latency_s = 4.2e-5},
-      .models = {{"a/b", {{{1, 1}, plain}, {{4, 2}, all}}}, {"c", {{{2, 1}, plain}}}}};
+  const ProfileFile written{.machine = {.device_bytes = 5'000'000'001,
+                                        .host_bytes = std::int64_t{1} << 50,
+                                        .ranks_per_node = 8,
+                                        .link_bytes_per_s = 12.3e9,
+                                        .page_bytes = 8 << 20,
+                                        .stage_penalty = 0.009,
+                                        .constant_s = 1 / 3.0,
+                                        .absent_share = 0.5,
+                                        .step_latency_s = 4.2e-5},
+                            .models = {{"a/b", {{{1, 1}, plain}, {{4, 2}, all}}}, {"c", {{{2, 1}, plain}}}}};
   const ProfileFile read_back = read(profile_text(written));
   EXPECT_EQ(profile_text(read_back), profile_text(written));
   EXPECT_EQ(read_back.machine.device_bytes, written.machine.device_bytes);

@@ -1,6 +1,7 @@
 // What a pass of any model on any shape of group would take, told from passes that were measured on the same machine.
 //
-//   pass of m rows on a stage =   fixed + a layer's share × layers + weight bytes ÷ memory rate + m × flops a row ÷ peak
+//   pass of m rows on a stage =   fixed + a layer's share × layers + weight bytes ÷ memory rate + m × flops a row ÷
+//   peak
 //                               + bytes of keys and values read ÷ their rate
 //                               + sums over ranks × (latency × log2 tp + m × width × 4 bytes × (tp - 1) ÷ tp ÷ rate)
 //                               + m × width × 4 bytes from the stage before ÷ rate
@@ -23,7 +24,7 @@ struct StageWork {
   double flops_per_row = 0;      // of them
   double cache_token_bytes = 0;  // keys and values of a token
   int layers = 0;
-  int sums = 0;  // over the ranks of the stage
+  int sums = 0;   // over the ranks of the stage
   int width = 0;  // numbers of a row that is summed, or comes from the stage before
   int tp = 1;
   bool receives = false;  // there is a stage before it

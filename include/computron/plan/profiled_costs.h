@@ -1,6 +1,9 @@
 // A cost model that begins with what a profile says, instead of a formula.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "computron/placement/profile.h"
 #include "computron/sched/cost_model.h"
 
@@ -11,5 +14,9 @@ namespace computron {
 // been observed: then it predicts the profile's own passes to the last bit, but for several within one power of two of
 // rows, of which it knows the mean.
 void seed_costs(CostModel& costs, ModelId model, const ShapeProfile& profile);
+
+// Why `profile` says nothing of passes of a model that is cut so; empty if it does. It has passes, and the model's
+// stages have the bytes that it says, within 5 % (a person may have rounded them).
+std::string why_unfit(const ShapeProfile& profile, const std::vector<const ShardLayout*>& stages);
 
 }  // namespace computron
