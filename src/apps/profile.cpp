@@ -48,8 +48,8 @@ struct Session {
   const ProfileOptions& options;
   const Communicator& world;
   ServeHooks& hooks;
-  std::vector<GroupShape> shapes;  // by ranks
-  std::vector<CheckpointIndex> indices = {};  // [model] on rank 0
+  std::vector<GroupShape> shapes;               // by ranks
+  std::vector<CheckpointIndex> indices = {};    // [model] on rank 0
   std::vector<std::uint32_t> first_alike = {};  // [model] the first one whose passes take the same time
   int threads = 1;
   MachineProfile machine = {};
@@ -136,7 +136,8 @@ void read_models(Session& session) {
     if (!session.reports()) return;
     session.indices = read_indices_apart(session.options.job.options.models);
     for (const CheckpointIndex& index : session.indices) {
-      const auto first = std::ranges::find_if(session.indices, [&](const auto& other) { return are_alike(other, index); });
+      const auto first =
+          std::ranges::find_if(session.indices, [&](const auto& other) { return are_alike(other, index); });
       alike.push_back(static_cast<std::uint32_t>(first - session.indices.begin()));
     }
   });
@@ -162,8 +163,8 @@ std::unique_ptr<Job> make_job(Session& session, std::size_t model, JobOptions op
                               std::string& why_not) try {
   std::vector<CheckpointIndex> indices;
   if (session.reports()) indices = {session.indices[model]};
-  return std::make_unique<Job>(std::move(options), ranks.split(/*color=*/0, ranks.rank()), JobHeartbeat(), session.hooks,
-                               std::move(indices));
+  return std::make_unique<Job>(std::move(options), ranks.split(/*color=*/0, ranks.rank()), JobHeartbeat(),
+                               session.hooks, std::move(indices));
 } catch (const VoteError& error) {
   if (error.code() != ExitCode::kConfig && error.code() != ExitCode::kSystem) throw;
   why_not = error.reason();
@@ -195,8 +196,8 @@ void add_unmeasured(const Session& session, const Job& job, const std::string& i
       std::vector<ShardLayout> layouts;
       for (int stage = 0; stage < shape.pp; ++stage) {
         const ShardPlan plan = ShardPlan::make(config, {shape.tp, shape.pp}, stage, job.options().reproducible);
-        layouts.push_back(ShardLayout::make(plan, job.ops().weight_format(), job.models().weight_dtype(0),
-                                            job.plan().page_bytes));
+        layouts.push_back(
+            ShardLayout::make(plan, job.ops().weight_format(), job.models().weight_dtype(0), job.plan().page_bytes));
       }
       std::vector<const ShardLayout*> stages;
       for (const ShardLayout& layout : layouts) stages.push_back(&layout);
@@ -300,7 +301,8 @@ std::vector<ModelMeasurements> measure_all(Session& session) {
   return models;
 }
 
-// --- The file ---------------------------------------------------------------------------------------------------------
+// --- The file
+// ---------------------------------------------------------------------------------------------------------
 
 std::vector<PassSample> samples_of(const std::vector<ModelMeasurements>& models) {
   std::vector<PassSample> samples;
@@ -332,7 +334,8 @@ void check_shapes(const Session& session, const ProfileFile& file) {
   for (const GroupShape& shape : session.shapes) {
     const bool any = std::ranges::any_of(file.models, [&](const ModelProfile& model) { return model.find(shape); });
     if (!any) {
-      throw ConfigError(fmt::format("--shapes {}x{}: no model can be served so; nothing is written", shape.tp, shape.pp));
+      throw ConfigError(
+          fmt::format("--shapes {}x{}: no model can be served so; nothing is written", shape.tp, shape.pp));
     }
   }
 }
@@ -350,8 +353,8 @@ std::string profile_table(const ProfileFile& file) {
       const PassTimes& largest = profile.passes.back();
       text += fmt::format("{:<24}{:>8}{:>10}{:>12.4g}{:>12.4g}{:>12.4g}{:>12}\n", model.id,
                           fmt::format("{} x {}", shape.tp, shape.pp), profile.measured ? "yes" : "formula",
-                          profile.latency_s(), 1e3 * slowest(profile.passes.front()),
-                          largest.rows / slowest(largest), format_size(static_cast<std::size_t>(profile.rank_bytes())));
+                          profile.latency_s(), 1e3 * slowest(profile.passes.front()), largest.rows / slowest(largest),
+                          format_size(static_cast<std::size_t>(profile.rank_bytes())));
     }
   }
   return text;
@@ -367,13 +370,13 @@ void print_profiles(const Session& session, const ProfileFile& file, const PassF
              1e-9 * session.machine.link_bytes_per_s, 1e6 * session.machine.step_latency_s,
              format_size(static_cast<std::size_t>(session.machine.device_bytes)), session.threads);
   const auto measured = [&](auto condition) { return std::ranges::any_of(samples, condition, &PassSample::shape); };
-  const auto filled_in = [&](auto condition) {
-    return std::ranges::any_of(session.shapes, condition);
-  };
+  const auto filled_in = [&](auto condition) { return std::ranges::any_of(session.shapes, condition); };
   const auto has_tp = [](const GroupShape& shape) { return shape.tp > 1; };
   const auto has_pp = [](const GroupShape& shape) { return shape.pp > 1; };
-  if (filled_in(has_tp) && !measured(has_tp)) fmt::print("no tp above 1 was measured: sums over ranks count for nothing\n");
-  if (filled_in(has_pp) && !measured(has_pp)) fmt::print("no pp above 1 was measured: what goes from stage to stage counts for nothing\n");
+  if (filled_in(has_tp) && !measured(has_tp))
+    fmt::print("no tp above 1 was measured: sums over ranks count for nothing\n");
+  if (filled_in(has_pp) && !measured(has_pp))
+    fmt::print("no pp above 1 was measured: what goes from stage to stage counts for nothing\n");
 }
 
 void profile(ProfileOptions& options, Communicator world, ServeHooks& hooks) {
@@ -411,12 +414,14 @@ void add_options(CLI::App& app, ProfileOptions& o) {
                  "Shapes of groups, as TPxPP: 1x1,2x1,... Those of more ranks than there are come from a formula "
                  "(default: all powers of two)")
       ->delimiter(',');
-  app.add_option("--prompt-tokens", o.request.prompt, "Of the request whose time is told, and before a token that is decoded")
+  app.add_option("--prompt-tokens", o.request.prompt,
+                 "Of the request whose time is told, and before a token that is decoded")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-tokens", o.request.generated, "That this request generates")->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-batch-tokens", o.job.options.max_batch_tokens, "Tokens of the largest pass")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--max-seqs", o.job.options.max_seqs, "Most sequences that decode together")->check(CLI::Range(1, 1 << 16));
+  app.add_option("--max-seqs", o.job.options.max_seqs, "Most sequences that decode together")
+      ->check(CLI::Range(1, 1 << 16));
   app.add_flag("--quiet", o.quiet, "Say nothing while measuring");
   group_options(app, "Passes", {"--shapes", "--prompt-tokens", "--max-tokens", "--max-batch-tokens", "--max-seqs"});
 }
@@ -424,11 +429,13 @@ void add_options(CLI::App& app, ProfileOptions& o) {
 }  // namespace
 
 void add_profile(CLI::App& app, ServeHooks& hooks) {
-  auto* command = app.add_subcommand("profile", "Measure what passes take, for plan and --dry-run, under mpirun or srun");
+  auto* command =
+      app.add_subcommand("profile", "Measure what passes take, for plan and --dry-run, under mpirun or srun");
   const auto options = std::make_shared<ProfileOptions>();
   command->footer(
       "Each model is measured alone on each shape of group that the ranks have room for: passes of 1, 2, 4, ... rows,\n"
-      "as sequences that decode and as prompts. Models that differ in their weights only are measured once. ^C ends it\n"
+      "as sequences that decode and as prompts. Models that differ in their weights only are measured once. ^C ends "
+      "it\n"
       "in order; nothing is written then. src/placement/README.md explains the file.");
   add_options(*command, *options);
   command->callback([options, &hooks] {

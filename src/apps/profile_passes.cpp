@@ -22,7 +22,8 @@ double median(std::vector<double> values) {
 }
 
 // Of `rows` rows in inputs of `tokens` tokens or, where too many would run together, of more, up to `longest`.
-bool add_inputs(int rows, int tokens, int longest, const ProfileLimits& limits, int pp, std::vector<PassClass>& classes) {
+bool add_inputs(int rows, int tokens, int longest, const ProfileLimits& limits, int pp,
+                std::vector<PassClass>& classes) {
   tokens = std::min(tokens, rows);
   while (rows / tokens * pp > limits.max_seqs && 2 * tokens <= longest) tokens *= 2;
   const int sequences = rows / tokens * pp;
@@ -106,9 +107,9 @@ void PassExperiment::submit(Dispatcher& dispatcher, double now) {
 
 // Long enough for the decoding classes that are left and that it goes on in, if the model has so many positions.
 Request PassExperiment::decoding_request(int index) {
-  const auto left = std::count_if(
-      order_.begin() + static_cast<std::ptrdiff_t>(at_), order_.end(),
-      [this, index](std::size_t c) { return classes_[c].decodes && classes_[c].sequences > index; });
+  const auto left =
+      std::count_if(order_.begin() + static_cast<std::ptrdiff_t>(at_), order_.end(),
+                    [this, index](std::size_t c) { return classes_[c].decodes && classes_[c].sequences > index; });
   const auto a_class = static_cast<std::ptrdiff_t>(kMost) + kWarm + shape_.pp + 1;
   Request request;
   request.prompt = random_tokens(1);

@@ -34,15 +34,15 @@ struct PassClass {
   int tokens = 1;     // that each begins with
 };
 
-// Powers of two of rows, ascending: as decoding sequences as far as these can run together, then as prompts; of encoders
-// as inputs. None of more rows than the model's positions and the limits allow.
+// Powers of two of rows, ascending: as decoding sequences as far as these can run together, then as prompts; of
+// encoders as inputs. None of more rows than the model's positions and the limits allow.
 std::vector<PassClass> pass_classes(const ModelConfig& config, const ProfileLimits& limits, int pp);
 
 // What passes of a class took.
 struct MeasuredPass {
   PassClass of;
-  int context = 0;               // tokens before each row
-  std::vector<double> stage_s;   // [pp] median, slowest rank of each stage
+  int context = 0;              // tokens before each row
+  std::vector<double> stage_s;  // [pp] median, slowest rank of each stage
 };
 
 class PassExperiment : public FrontEnd {

@@ -8,7 +8,9 @@ namespace {
 
 // By stage; what nobody measured in this shape from the formula alone.
 std::vector<float> formula_s(const ShapeMeasurement& of, const PassClass& pass, const PassFormula& formula) {
-  const auto distance = [&pass](const MeasuredPass& other) { return std::abs(std::log2(1.0 * other.of.rows / pass.rows)); };
+  const auto distance = [&pass](const MeasuredPass& other) {
+    return std::abs(std::log2(1.0 * other.of.rows / pass.rows));
+  };
   const auto nearest = std::ranges::min_element(of.passes, {}, distance);
   std::vector<float> stage_s;
   for (std::size_t stage = 0; stage < of.stages.size(); ++stage) {
@@ -61,8 +63,7 @@ std::vector<PassSample> samples_of(std::span<const ShapeMeasurement> measurement
     for (const MeasuredPass& pass : measured.passes) {
       for (std::size_t stage = 0; stage < measured.stages.size(); ++stage) {
         if (pass.stage_s[stage] <= 0) continue;
-        samples.push_back(
-            {measured.shape, {measured.stages[stage], pass.of.rows, pass.context}, pass.stage_s[stage]});
+        samples.push_back({measured.shape, {measured.stages[stage], pass.of.rows, pass.context}, pass.stage_s[stage]});
       }
     }
   }
