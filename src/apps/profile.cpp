@@ -61,7 +61,7 @@ struct Session {
 struct ModelMeasurements {
   std::vector<ShapeMeasurement> shapes;
   RequestSize request;
-  int max_batch_tokens = 0;
+  int max_batch_tokens = 0;  // 0: nothing is known of it
 };
 
 // --- Options ----------------------------------------------------------------------------------------------------
@@ -89,8 +89,7 @@ std::vector<GroupShape> shapes_of(const std::vector<std::string>& texts, int ran
   }
   const auto order = [](const GroupShape& shape) { return std::pair(shape.ranks(), shape.pp); };
   std::ranges::sort(shapes, {}, order);
-  const auto repeated = std::ranges::unique(shapes);
-  shapes.erase(repeated.begin(), repeated.end());
+  shapes.erase(std::unique(shapes.begin(), shapes.end()), shapes.end());
   if (shapes.front().ranks() > ranks) {
     throw Error(ExitCode::kUsage, fmt::format("--shapes: none of them can be measured with {} ranks", ranks));
   }
@@ -158,17 +157,27 @@ JobOptions options_of(const Session& session, const ModelEntry& model, const Gro
   return options;
 }
 
-// Collective over `ranks`. Null, and in `why_not` why, where the model cannot be served so on this machine.
+// Collective over `ranks`. Null, and in `refusal` why, where the model cannot be served so on this machine.
 std::unique_ptr<Job> make_job(Session& session, std::size_t model, JobOptions options, const Communicator& ranks,
-                              std::string& why_not) try {
+                              std::optional<Error>& refusal) try {
   std::vector<CheckpointIndex> indices;
   if (session.reports()) indices = {session.indices[model]};
   return std::make_unique<Job>(std::move(options), ranks.split(/*color=*/0, ranks.rank()), JobHeartbeat(),
                                session.hooks, std::move(indices));
 } catch (const VoteError& error) {
   if (error.code() != ExitCode::kConfig && error.code() != ExitCode::kSystem) throw;
-  why_not = error.reason();
+  refusal.emplace(error.code(), error.reason());
   return nullptr;
+}
+
+// The same; where memory is too small for a pool with caches of all sequences, with a smaller one.
+std::unique_ptr<Job> make_job(Session& session, std::size_t model, const GroupShape& shape, const Communicator& ranks,
+                              std::optional<Error>& refusal) {
+  JobOptions options = options_of(session, session.options.job.options.models[model], shape);
+  std::unique_ptr<Job> job = make_job(session, model, options, ranks, refusal);
+  if (job || options.pool_for_tokens == 0 || refusal->code() != ExitCode::kSystem) return job;
+  options.pool_for_tokens = 0;
+  return make_job(session, model, options, ranks, refusal);
 }
 
 ShapeMeasurement measurement_of(const GroupShape& shape, const std::vector<const ShardLayout*>& stages,
@@ -214,9 +223,17 @@ void say(const Session& session, const std::string& line) {
 
 std::string shape_text(const GroupShape& shape) { return fmt::format("tp {} x pp {}", shape.tp, shape.pp); }
 
-// Rank 0 of a job.
+std::string progress_text(const ShapeMeasurement& measured, double took_s) {
+  const MeasuredPass &smallest = measured.passes.front(), &largest = measured.passes.back();
+  return fmt::format("{} of {} sizes of passes in {:.1f} s; {} row{} {:.4g} ms, {} rows {:.4g} ms",
+                     measured.passes.size(), measured.classes.size(), took_s, smallest.of.rows,
+                     smallest.of.rows == 1 ? "" : "s", 1e3 * smallest.stage_s.front(), largest.of.rows,
+                     1e3 * largest.stage_s.front());
+}
+
+// Rank 0 of a job. False: it was stopped.
 bool run_experiment(Session& session, Job& job, const std::string& id, const GroupShape& shape,
-                    ModelMeasurements& model) {
+                    ModelMeasurements& model, std::vector<std::string>& refusals) {
   const ModelShape cut = job.models().shapes().front();
   const ModelConfig config = job.models().served().front().config;
   const ProfileLimits limits = limits_of(session, job);
@@ -226,19 +243,15 @@ bool run_experiment(Session& session, Job& job, const std::string& id, const Gro
   const double start_s = now_s();
   if (!Engine(job, schedulers.dispatcher(), experiment, metrics, start_s).run()) return false;
 
+  const std::string where = fmt::format("{} at {}", id, shape_text(shape));
   ShapeMeasurement measurement = measurement_of(shape, cut.layouts, config, limits);
   measurement.passes = experiment.passes();
   if (measurement.passes.empty()) {
-    throw ConfigError(fmt::format("{} at {}: no pass could be measured{}{}", id, shape_text(shape),
-                                  experiment.fault().empty() ? "" : ": ", experiment.fault()));
+    refusals.push_back(
+        fmt::format("{}: no pass came about{}{}", where, experiment.fault().empty() ? "" : ": ", experiment.fault()));
+    return true;
   }
-  const MeasuredPass &smallest = measurement.passes.front(), &largest = measurement.passes.back();
-  say(session, fmt::format("{} at {}: {} of {} sizes of passes in {:.1f} s; {} row{} {:.4g} ms, {} rows {:.4g} ms", id,
-                           shape_text(shape), measurement.passes.size(), measurement.classes.size(), now_s() - start_s,
-                           smallest.of.rows, smallest.of.rows == 1 ? "" : "s", 1e3 * smallest.stage_s.front(),
-                           largest.of.rows, 1e3 * largest.stage_s.front()));
-  model.request = fitting(session.options.request, config);
-  model.max_batch_tokens = limits.max_batch_tokens;
+  say(session, fmt::format("{}: {}", where, progress_text(measurement, now_s() - start_s)));
   model.shapes.push_back(std::move(measurement));
   MachineProfile& machine = session.machine;
   machine.page_bytes = std::max(machine.page_bytes, static_cast<std::int64_t>(job.plan().page_bytes));
@@ -246,32 +259,41 @@ bool run_experiment(Session& session, Job& job, const std::string& id, const Gro
   return true;
 }
 
+// Rank 0 of the first job of a model.
+void begin(const Session& session, const Job& job, const std::string& id, ModelMeasurements& model,
+           std::vector<std::string>& refusals) {
+  const ModelConfig config = job.models().served().front().config;
+  const RequestSize wanted = session.options.request, request = fitting(wanted, config);
+  if (config.causal && (request.prompt != wanted.prompt || request.generated != wanted.generated)) {
+    say(session, fmt::format("{} takes {} positions: its request is of {} tokens and generates {}", id,
+                             config.max_positions, request.prompt, request.generated));
+  }
+  model.request = request;
+  model.max_batch_tokens = job.plan().max_batch_tokens;
+  add_unmeasured(session, job, id, model, refusals);
+}
+
 // Collective. Adds what rank 0 learns to `model`; where the model cannot be served so, why, to `refusals`.
-void measure_shape(Session& session, std::size_t number, const GroupShape& shape, bool first, ModelMeasurements& model,
+void measure_shape(Session& session, std::size_t number, const GroupShape& shape, ModelMeasurements& model,
                    std::vector<std::string>& refusals) {
   const Communicator& world = session.world;
   const ModelEntry& entry = session.options.job.options.models[number];
   const bool member = world.rank() < shape.ranks();
   const Communicator part = world.split(member ? 0 : 1, world.rank());
   std::unique_ptr<Job> job;
-  std::string why_not;
+  std::optional<Error> refusal;
   agreed(world, [&] {
     throw_if_stopped();
-    if (!member) return;
-    JobOptions options = options_of(session, entry, shape);
-    job = make_job(session, number, options, part, why_not);
-    if (job || options.pool_for_tokens == 0) return;
-    options.pool_for_tokens = 0;  // with less room for caches, perhaps
-    job = make_job(session, number, options, part, why_not);
+    if (member) job = make_job(session, number, shape, part, refusal);
   });
   bool all_done = true;
   if (job && session.reports()) {
-    if (first) add_unmeasured(session, *job, entry.id, model, refusals);
-    all_done = run_experiment(session, *job, entry.id, shape, model);
+    if (model.max_batch_tokens == 0) begin(session, *job, entry.id, model, refusals);
+    all_done = run_experiment(session, *job, entry.id, shape, model, refusals);
   } else if (job) {
     all_done = run_worker(*job);
   } else if (member) {
-    refusals.push_back(fmt::format("{} cannot be served at {}: {}", entry.id, shape_text(shape), why_not));
+    refusals.push_back(fmt::format("{} cannot be served at {}: {}", entry.id, shape_text(shape), refusal->what()));
   }
   agreed(world, [&] {
     if (!all_done) throw Error(ExitCode::kStopped, stopped_early());
@@ -291,11 +313,12 @@ std::vector<ModelMeasurements> measure_all(Session& session) {
     std::size_t said = 0;
     for (const GroupShape& shape : session.shapes) {
       if (shape.ranks() > session.world.size()) continue;
-      measure_shape(session, m, shape, /*first=*/models[m].max_batch_tokens == 0, models[m], refusals);
+      measure_shape(session, m, shape, models[m], refusals);
       for (; said < refusals.size(); ++said) say(session, refusals[said]);
     }
     agreed(session.world, [&] {
-      if (session.reports() && models[m].shapes.empty()) throw ConfigError(refusals.back());
+      const auto measured = [](const ShapeMeasurement& shape) { return !shape.passes.empty(); };
+      if (session.reports() && std::ranges::none_of(models[m].shapes, measured)) throw ConfigError(refusals.back());
     });
   }
   return models;

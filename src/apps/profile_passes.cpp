@@ -44,7 +44,8 @@ std::vector<PassClass> pass_classes(const ModelConfig& config, const ProfileLimi
     return classes;
   }
   int rows = 1;
-  for (; config.causal && (rows == 1 || rows * pp <= limits.max_seqs); rows *= 2) {
+  const int most = config.causal ? std::max(std::min(limits.max_seqs / pp, limits.max_batch_tokens), 1) : 0;
+  for (; rows <= most; rows *= 2) {
     const int sequences = std::min(rows * pp, limits.max_seqs);
     classes.push_back({.rows = rows, .decodes = true, .sequences = sequences, .tokens = 1});
   }
