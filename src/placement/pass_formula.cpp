@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <set>
 
 #include "computron/base/error.h"
 
@@ -146,8 +145,10 @@ FitError fit_error(const PassFormula& formula, std::span<const PassSample> sampl
 }
 
 FitError left_out_error(std::span<const PassSample> samples) {
-  std::set<GroupShape> shapes;
-  for (const PassSample& sample : samples) shapes.insert(sample.shape);
+  std::vector<GroupShape> shapes;
+  for (const PassSample& sample : samples) {
+    if (std::ranges::find(shapes, sample.shape) == shapes.end()) shapes.push_back(sample.shape);
+  }
   if (shapes.size() < 2) return {};
   std::vector<double> errors;
   for (const GroupShape& shape : shapes) {

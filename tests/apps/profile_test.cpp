@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -126,8 +127,16 @@ class Profile : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-// Passes of 20 ms or more of an emulated processor take far more than the machine needs for them.
+// Whether nobody else wants the cores: a rank that should go on after its emulated pass waits for them otherwise.
+bool is_quiet() {
+  double load = 0;
+  return getloadavg(&load, 1) == 1 && load < std::thread::hardware_concurrency();
+}
+
+// An emulated processor never ends a pass before its time; on a machine that has nothing else to do passes of 20 ms or
+// more, far more than it needs for them, take little longer.
 TEST_F(Profile, MeasuresEmulatedProcessors) {
+  const bool quiet = is_quiet();
   const double flops = 2 * (kLayerFlops + kVocabularyFlops);  // of a row on one rank
   const double rate = flops / 12e-3;
   const JobOutcome outcome = profile(2,
@@ -156,8 +165,9 @@ TEST_F(Profile, MeasuresEmulatedProcessors) {
       for (const PassTimes& pass : profile.passes) {
         for (const float stage_s : pass.stage_s) {
           const double expected_s = pass.rows * flops / rate / shape.ranks();
-          if (expected_s < 20e-3) continue;
-          EXPECT_NEAR(stage_s / expected_s, 1, 0.1) << pass.rows << " rows at " << shape.tp << " x " << shape.pp;
+          const std::string which = fmt::format("{} rows at {} x {}", pass.rows, shape.tp, shape.pp);
+          EXPECT_GE(stage_s / expected_s, 1 - 1e-3) << which;
+          if (expected_s >= 20e-3 && quiet) EXPECT_LE(stage_s / expected_s, 1.1) << which;
         }
       }
     }
