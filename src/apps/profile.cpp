@@ -128,12 +128,35 @@ bool are_alike(const CheckpointIndex& a, const CheckpointIndex& b) {
   return a.config_json == b.config_json && std::ranges::equal(a.tensors, b.tensors, same);
 }
 
+// Error{kConfig} naming a shape that somebody asked for and that no model can be cut into.
+void check_shapes(const Session& session) {
+  for (const GroupShape& shape : session.shapes) {
+    std::string why_not;  // of the last model
+    const bool any = std::ranges::any_of(session.indices, [&](const CheckpointIndex& index) {
+      try {
+        const ModelConfig config = ModelConfig::from_json(index.config_json);
+        const bool reproducible = session.options.job.options.reproducible;
+        for (int stage = 0; stage < shape.pp; ++stage) {
+          ShardPlan::make(config, {shape.tp, shape.pp}, stage, reproducible);
+        }
+        return true;
+      } catch (const ConfigError& error) {
+        why_not = error.what();
+        return false;
+      }
+    });
+    if (any) continue;
+    throw ConfigError(fmt::format("--shapes {}x{}: no model can be served so: {}", shape.tp, shape.pp, why_not));
+  }
+}
+
 // Collective.
 void read_models(Session& session) {
   std::vector<std::uint32_t> alike;
   agreed(session.world, [&] {
     if (!session.reports()) return;
     session.indices = read_indices_apart(session.options.job.options.models);
+    if (!session.options.shapes.empty()) check_shapes(session);
     for (const CheckpointIndex& index : session.indices) {
       const auto first =
           std::ranges::find_if(session.indices, [&](const auto& other) { return are_alike(other, index); });
@@ -351,18 +374,6 @@ ProfileFile profiles_of(const Session& session, const std::vector<ModelMeasureme
   return file;
 }
 
-// Error{kConfig} naming a shape that somebody asked for and that no model can have.
-void check_shapes(const Session& session, const ProfileFile& file) {
-  if (session.options.shapes.empty()) return;
-  for (const GroupShape& shape : session.shapes) {
-    const bool any = std::ranges::any_of(file.models, [&](const ModelProfile& model) { return model.find(shape); });
-    if (!any) {
-      throw ConfigError(
-          fmt::format("--shapes {}x{}: no model can be served so; nothing is written", shape.tp, shape.pp));
-    }
-  }
-}
-
 std::string error_text(const FitError& error) {
   return fmt::format("worst {:.1f} %, median {:.1f} %", 100 * error.worst, 100 * error.median);
 }
@@ -420,7 +431,6 @@ void profile(ProfileOptions& options, Communicator world, ServeHooks& hooks) {
     const std::vector<PassSample> samples = samples_of(models);
     const PassFormula formula = PassFormula::fit(samples);
     const ProfileFile file = profiles_of(session, models, formula);
-    check_shapes(session, file);
     write_file_atomically(options.output, profile_text(file));
     print_profiles(session, file, formula, samples);
   });
