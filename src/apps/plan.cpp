@@ -137,7 +137,7 @@ void add_plan(CLI::App& app) {
   add_plan_options(*command, *options);
   command->callback([options, command] {
     check_plan_options(*command, *options);
-    options->has_duration = command->get_option("--duration")->count() > 0;
+    complete_plan_options(*command, *options);
     run_plan(*options);
   });
 }

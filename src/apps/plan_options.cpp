@@ -4,9 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <string_view>
 
 #include "computron/base/error.h"
 #include "computron/base/json_text.h"
@@ -38,9 +40,66 @@ CLI::IsMember one_of(const std::map<std::string, Value>& known) {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ExitCode::kUsage, "plan: " + why); }
 
+double number_of(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const bool whole = std::from_chars(text.data(), end, value) == std::from_chars_result{end, std::errc()};
+  return whole ? value : std::nan("");
+}
+
+MarkovModulated states_of(const PlanOptions& options) {
+  MarkovModulated process;
+  for (const std::string& item : options.states) {
+    const std::size_t equals = std::min(item.find('='), item.size());
+    const double mean_s = number_of(std::string_view(item).substr(0, equals));
+    const double rate = number_of(std::string_view(item).substr(std::min(equals + 1, item.size())));
+    if (!(std::isfinite(mean_s) && mean_s > 0 && std::isfinite(rate) && rate >= 0)) {
+      refuse(fmt::format("--state {}: must be SECONDS=RATE, above 0 and from 0 on", shown(item)));
+    }
+    process.states.push_back({mean_s, rate});
+  }
+  return process;
+}
+
+ArrivalProcess process_of(const PlanOptions& options) {
+  if (options.arrivals == "pareto") return ParetoGaps{options.shape};
+  if (options.arrivals == "weibull") return WeibullGaps{options.shape};
+  if (options.arrivals == "even") return EvenGaps{};
+  if (options.arrivals == "mmpp") return states_of(options);
+  return GammaGaps{options.cv};
+}
+
+std::string process_text(const PlanOptions& options) {
+  if (options.arrivals == "pareto") return fmt::format("Pareto arrivals, shape {:g}", options.shape);
+  if (options.arrivals == "weibull") return fmt::format("Weibull arrivals, shape {:g}", options.shape);
+  if (options.arrivals == "even") return "even arrivals";
+  if (options.arrivals == "mmpp") {
+    return std::accumulate(options.states.begin(), options.states.end(), std::string("MMPP arrivals, states"),
+                           [](const std::string& text, const std::string& state) { return text + " " + state; });
+  }
+  return fmt::format("Gamma arrivals, cv {:g}", options.cv);
+}
+
+// [model] of `total`.
+std::vector<double> shared(const PlanOptions& options, std::size_t models, double total) {
+  if (options.shares == "triangle") return triangle_decay_rates(models, total);
+  return power_law_rates(models, total, options.shares == "even" ? 0 : options.skew);
+}
+
+// Behind what is divided among the models.
+std::string shares_text(const PlanOptions& options) {
+  if (options.shares == "triangle") return " by triangle decay";
+  return options.shares == "even" ? "" : fmt::format(" by power law {:g}", options.skew);
+}
+
+// Whether the requests of the trace have no sources that could be mapped to models, so that they are dealt to them.
+bool is_dealt(const PlanOptions& options) {
+  return options.trace_format == "azure-llm" || options.trace_format == "mooncake";
+}
+
 // [model] of all models; those that are named have their own.
 std::vector<double> rates_of(const PlanOptions& options, const std::vector<ModelProfile>& models) {
-  if (options.model_rates.empty()) return power_law_rates(models.size(), options.rate_per_s, options.skew);
+  if (options.model_rates.empty()) return shared(options, models.size(), options.rate_per_s);
   std::vector<double> rates;
   const auto named = parse_workload_models(options.model_rates);
   for (const ModelProfile& model : models) {
@@ -53,14 +112,14 @@ std::vector<double> rates_of(const PlanOptions& options, const std::vector<Model
   return rates;
 }
 
-TraceUse trace_of(const PlanOptions& options) {
+TraceUse trace_of(const PlanOptions& options, std::size_t models) {
   return {.file = options.trace,
           .format = kTraceFormats.at(options.trace_format),
           .mapping = options.trace_mapping == "blocks" ? SourceMapping::kBlocks : SourceMapping::kStripe,
           .span = {options.trace_start_s, options.has_duration ? options.duration_s : 0},
           .window_s = options.trace_window_s,
           .scales = {options.rate_scale, options.cv_scale},
-          .skew = options.skew};
+          .shares = options.shares == "even" ? std::vector<double>() : shared(options, models, 1)};
 }
 
 std::int64_t bytes_of(const char* option, const std::string& text, std::int64_t otherwise) {
@@ -101,6 +160,9 @@ std::string part_text(const PlanOptions& options) {
   if (options.trace_window_s > 0) text += fmt::format(", windows of {:g} s", options.trace_window_s);
   if (options.rate_scale != 1) text += fmt::format(", {:g} times its rate", options.rate_scale);
   if (options.cv_scale != 1) text += fmt::format(", {:g} times its windows' cv", options.cv_scale);
+  const std::string shares = shares_text(options);
+  if (!shares.empty() || (is_dealt(options) && options.seed > 0)) text += ", dealt to the models" + shares;
+  if (is_dealt(options) && options.seed > 0) text += fmt::format(", seed {}", options.seed);
   return text;
 }
 
@@ -123,16 +185,34 @@ void add_workload_options(CLI::App& app, PlanOptions& o) {
   for (auto* other : {items, known, trace}) rate->excludes(other);
   for (auto* other : {known, trace}) items->excludes(other);
   known->excludes(trace);
+  app.add_option(
+         "--state", o.states,
+         "A state of MMPP arrivals: its mean seconds and its rate, as SECONDS=RATE; repeat for the others. Only "
+         "ratios of the rates count")
+      ->allow_extra_args(false);
+  app.add_option("--shape", o.shape, "Of Pareto (above 1) and Weibull arrivals (1 is Poisson, less is bursts)")
+      ->check(positive_number());
   auto* format = app.add_option("--trace-format", o.trace_format,
                                 "azure-2019, azure-2021 (Functions), azure-llm (2023), mooncake or servegen");
   format->check(one_of(kTraceFormats))->needs(trace);
   trace->needs(format);
   app.option_defaults()->always_capture_default();
+  app.add_option("--arrivals", o.arrivals,
+                 "How they follow each other: gamma (--cv), pareto or weibull (--shape), even, or mmpp (--state), a "
+                 "Markov-modulated Poisson process")
+      ->check(CLI::IsMember({"gamma", "pareto", "weibull", "even", "mmpp"}))
+      ->excludes(known)
+      ->excludes(trace);
   app.add_option("--cv", o.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson")
       ->check(number_between(kMinCv, kMaxCv))
       ->excludes(known)
       ->excludes(trace);
-  app.add_option("--skew", o.skew, "Of the models' shares, (place in the file)^-skew; 0: even")
+  app.add_option("--shares", o.shares,
+                 "Of the models: even, power-law ((place in the file)^-skew), or triangle (1, twice 1/2, four times "
+                 "1/4, ...)")
+      ->check(CLI::IsMember({"even", "power-law", "triangle"}))
+      ->excludes(items);
+  app.add_option("--skew", o.skew, "Of the power law, which it asks for")
       ->check(number_between(0, 100))
       ->excludes(items);
   app.add_option("--duration", o.duration_s, "Seconds of requests; of a trace all of it, unless given")
@@ -158,8 +238,9 @@ void add_workload_options(CLI::App& app, PlanOptions& o) {
       ->check(positive_number())
       ->needs(trace);
   group_options(app, "Requests",
-                {"--rate", "--model", "--known", "--cv", "--skew", "--duration", "--seed", "--trace", "--trace-format",
-                 "--trace-start", "--trace-window", "--trace-mapping", "--rate-scale", "--cv-scale"});
+                {"--rate", "--model", "--known", "--arrivals", "--cv", "--shape", "--state", "--shares", "--skew",
+                 "--duration", "--seed", "--trace", "--trace-format", "--trace-start", "--trace-window",
+                 "--trace-mapping", "--rate-scale", "--cv-scale"});
 }
 
 void add_machine_options(CLI::App& app, PlanOptions& o) {
@@ -199,6 +280,43 @@ void add_search_options(CLI::App& app, PlanOptions& o) {
   group_options(app, "Search", {"--objective", "--slo", "--slo-scale", "--replicas", "--time-limit", "--quiet"});
 }
 
+bool is_given(const CLI::App& app, const char* option) { return app.get_option(option)->count() > 0; }
+
+// The parameters of processes are given with those that have them.
+void check_arrival_options(const CLI::App& app, const PlanOptions& options) {
+  const std::string& arrivals = options.arrivals;
+  const bool is_mmpp = arrivals == "mmpp", has_shape = arrivals == "pareto" || arrivals == "weibull";
+  const auto check = [&](const char* option, bool has_use) {
+    if (is_given(app, option) && !has_use) refuse(fmt::format("{}: --arrivals {} has no use for it", option, arrivals));
+  };
+  check("--cv", arrivals == "gamma");
+  check("--shape", has_shape);
+  check("--state", is_mmpp);
+  check("--seed", arrivals != "even");
+  if (has_shape && !is_given(app, "--shape")) refuse(fmt::format("--arrivals {}: --shape is not given", arrivals));
+  if (arrivals == "pareto" && !(options.shape > 1)) {
+    refuse(fmt::format("--shape: {:g} of --arrivals pareto is not above 1", options.shape));
+  }
+  if (is_mmpp && options.states.size() < 2) refuse("--arrivals mmpp: give --state SECONDS=RATE twice at least");
+}
+
+// What the trace's requests come from decides which options say something.
+void check_trace_options(const CLI::App& app, const PlanOptions& options) {
+  if (options.trace.empty()) return;
+  const auto check = [&](const char* option, bool has_use, const char* why) {
+    if (!is_given(app, option) || has_use) return;
+    refuse(fmt::format("{}: --trace-format {} has no use for it: {}", option, options.trace_format, why));
+  };
+  const bool is_2021 = options.trace_format == "azure-2021", has_minutes = options.trace_format == "azure-2019";
+  for (const char* option : {"--shares", "--skew"}) {
+    check(option, is_dealt(options), "its requests have sources, which are mapped to models");
+  }
+  check("--trace-mapping", !is_dealt(options), "its requests have one source, and are dealt to the models");
+  check("--trace-window", !has_minutes, "its windows are its minutes");
+  const bool halves = is_2021 && options.trace_window_s == 0;
+  check("--seed", !halves, "the search sees the first half of it, the prediction is of the second");
+}
+
 }  // namespace
 
 void add_plan_options(CLI::App& app, PlanOptions& options) {
@@ -209,8 +327,18 @@ void add_plan_options(CLI::App& app, PlanOptions& options) {
   add_workload_options(app, options);
 }
 
+void complete_plan_options(const CLI::App& app, PlanOptions& options) {
+  options.has_duration = is_given(app, "--duration");
+  if (is_given(app, "--skew")) options.shares = "power-law";
+}
+
 void check_plan_options(const CLI::App& app, const PlanOptions& options) {
-  const auto given = [&app](const char* option) { return app.get_option(option)->count() > 0; };
+  const auto given = [&app](const char* option) { return is_given(app, option); };
+  check_arrival_options(app, options);
+  check_trace_options(app, options);
+  if (given("--skew") && given("--shares") && options.shares != "power-law") {
+    refuse(fmt::format("--skew: --shares {} has no use for it", options.shares));
+  }
   if (options.objective != "attainment") {
     for (const char* option : {"--slo", "--slo-scale"}) {
       if (given(option)) refuse(fmt::format("{}: --objective {} has no use for it", option, options.objective));
@@ -241,26 +369,29 @@ std::vector<ModelProfile> models_of(const PlanOptions& options, const ProfileFil
 
 ArrivalSets arrivals_of(const PlanOptions& options, const std::vector<ModelProfile>& models) {
   const auto seed = static_cast<std::uint32_t>(options.seed);
-  if (!options.trace.empty()) return sets_of_trace(trace_of(options), static_cast<std::uint32_t>(models.size()), seed);
-  if (options.known > 0) {
-    return sets_of_known(divided_requests(options.known, power_law_rates(models.size(), 1, options.skew)));
+  if (!options.trace.empty()) {
+    return sets_of_trace(trace_of(options, models.size()), static_cast<std::uint32_t>(models.size()), seed);
   }
+  if (options.known > 0) return sets_of_known(divided_requests(options.known, shared(options, models.size(), 1)));
   if (options.model_rates.empty() && options.rate_per_s == 0) {
     refuse("no requests: give --rate, --model ID=RATE, --known or --trace");
   }
-  return sets_by_rule(GammaGaps{options.cv}, rates_of(options, models), options.duration_s, seed);
+  return sets_by_rule(process_of(options), rates_of(options, models), options.duration_s, seed);
 }
 
 std::string basis_of(const PlanOptions& options, const std::vector<ModelProfile>& models) {
   if (!options.trace.empty()) return basis_of_trace(options);
   if (options.known > 0) {
-    return fmt::format("{} requests that are there from the start (the same that were searched with)", options.known);
+    return fmt::format("{} requests{} that are there from the start (the same that were searched with)", options.known,
+                       shares_text(options));
   }
   const auto rates = rates_of(options, models);
+  const std::string text =
+      fmt::format("{}, {:g} requests/s{}, {:g} s", process_text(options),
+                  std::accumulate(rates.begin(), rates.end(), 0.0), shares_text(options), options.duration_s);
+  if (options.arrivals == "even") return text + " (the same that were searched with)";
   const std::uint64_t first = options.seed + models.size();
-  return fmt::format("Gamma arrivals, cv {:g}, {:g} requests/s, {:g} s, seeds {} to {}", options.cv,
-                     std::accumulate(rates.begin(), rates.end(), 0.0), options.duration_s, first,
-                     first + models.size() - 1);
+  return fmt::format("{}, seeds {} to {}", text, first, first + models.size() - 1);
 }
 
 SearchProblem problem_of(const PlanOptions& options, const MachineProfile& machine, std::vector<ModelProfile> models,

@@ -20,9 +20,12 @@ struct PlanOptions {
 
   std::vector<std::string> model_rates;  // ID=RATE; empty: all models, by rate and skew
   double rate_per_s = 0;
-  double cv = 1;
+  std::string arrivals = "gamma";
+  double cv = 1, shape = 0;         // of Gamma arrivals; of Pareto and Weibull ones
+  std::vector<std::string> states;  // SECONDS=RATE, of MMPP arrivals
   double duration_s = 600;
-  double skew = 0;
+  std::string shares = "even";  // of the models
+  double skew = 0.5;            // of the power law
   std::uint64_t seed = 0;
   std::uint32_t known = 0;
   std::string trace, trace_format, trace_mapping = "stripe";
@@ -48,6 +51,8 @@ void add_plan_options(CLI::App& app, PlanOptions& options);
 
 // Error{kUsage} naming an option that is given, and another one without which, or with which, it says nothing.
 void check_plan_options(const CLI::App& app, const PlanOptions& options);
+// What options say of others that are not given: --skew asks for a power law.
+void complete_plan_options(const CLI::App& app, PlanOptions& options);
 
 // The models of `file` that are asked for: all, or those that are named, in that order. Error{kUsage} naming one that
 // it does not have.
