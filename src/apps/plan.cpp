@@ -10,6 +10,7 @@
 #include "computron/base/error.h"
 #include "computron/base/stop.h"
 #include "computron/base/time.h"
+#include "computron/placement/exact_search.h"
 #include "computron/placement/group_search.h"
 #include "computron/placement/prediction.h"
 #include "computron/storage/files.h"
@@ -99,6 +100,24 @@ void print_plan(const PlacementEvaluator& evaluator, const ModelPlacement& place
   fmt::print("{}", absent_text(problem, placement, stopped));
 }
 
+// What was found, and how: "58 simulations".
+struct Answer {
+  ScoredPlacement best;
+  std::string how;
+};
+
+Answer find_placement(const PlanOptions& options, PlacementEvaluator& evaluator) {
+  if (!options.exact) {
+    ScoredPlacement best = search_placement(evaluator);
+    return {std::move(best), fmt::format("{} simulations", evaluator.simulations())};
+  }
+  ExactAnswer exact = search_exactly(evaluator);
+  const char* const proven =
+      exact.proven ? "no placement has a shorter makespan" : "a shorter makespan may be possible";
+  return {std::move(exact.best), fmt::format("{}: {} of {:g} possible placements simulated", proven, exact.placements,
+                                             possible_placements(evaluator.problem()))};
+}
+
 void run_plan(const PlanOptions& options) {
   const ProfileFile profiles = read_profiles(options.profiles);
   if (!options.output.empty()) check_creatable(options.output, options.profiles);
@@ -110,16 +129,15 @@ void run_plan(const PlanOptions& options) {
   catch_stop_signals(1);
   const double start_s = now_s();
   PlacementEvaluator evaluator(std::move(problem), watch_of(options, objective, start_s));
-  const ScoredPlacement best = search_placement(evaluator);
+  const Answer answer = find_placement(options, evaluator);
   const std::string stopped = stopped_by(options, evaluator);
   const double took_s = now_s() - start_s;
-  const std::size_t simulations = evaluator.simulations();
 
-  const ModelPlacement placement = placement_of(evaluator, best.placement, stopped);
+  const ModelPlacement placement = placement_of(evaluator, answer.best.placement, stopped);
   const Prediction prediction = predict(evaluator, placement, sets.test, sets.duration_s);
   const std::string basis = basis_of(options, models);
   print_plan(evaluator, placement, prediction, basis, stopped);
-  fmt::print("search: {} simulations in {:.1f} s{}{}\n", simulations, took_s, stopped.empty() ? "" : ", ", stopped);
+  fmt::print("search: {} in {:.1f} s{}{}\n", answer.how, took_s, stopped.empty() ? "" : ", ", stopped);
   if (options.output.empty()) return;
   write_file_atomically(options.output, placement_file(group_specs(placement, models), models, prediction, basis));
 }

@@ -274,10 +274,13 @@ void add_search_options(CLI::App& app, PlanOptions& o) {
                  "What replicas of a model have in common: tp, shape (tp and pp: for GPUs), any (for --reproducible)")
       ->check(one_of(kReplicaRules))
       ->capture_default_str();
+  app.add_flag("--exact", o.exact,
+               "Not the search but the least makespan of all placements, proven; of few models and ranks, for --known");
   app.add_option("--time-limit", o.time_limit_s, "End the search after so many seconds with the best so far")
       ->check(positive_number());
   app.add_flag("--quiet", o.quiet, "Say nothing while searching");
-  group_options(app, "Search", {"--objective", "--slo", "--slo-scale", "--replicas", "--time-limit", "--quiet"});
+  group_options(app, "Search",
+                {"--objective", "--slo", "--slo-scale", "--replicas", "--exact", "--time-limit", "--quiet"});
 }
 
 bool is_given(const CLI::App& app, const char* option) { return app.get_option(option)->count() > 0; }
@@ -338,6 +341,9 @@ void check_plan_options(const CLI::App& app, const PlanOptions& options) {
   check_trace_options(app, options);
   if (given("--skew") && given("--shares") && options.shares != "power-law") {
     refuse(fmt::format("--skew: --shares {} has no use for it", options.shares));
+  }
+  if (options.exact && (options.known == 0 || options.objective != "makespan")) {
+    refuse("--exact: is for --known requests and --objective makespan");
   }
   if (options.objective != "attainment") {
     for (const char* option : {"--slo", "--slo-scale"}) {

@@ -42,6 +42,7 @@ struct PlanOptions {
   double slo_s = 0;  // 0: slo_scale times the latency of a request alone
   double slo_scale = 5;
   std::string replicas = "tp";
+  bool exact = false;
   double time_limit_s = 0;  // 0: none
   bool quiet = false;
 };

@@ -84,6 +84,25 @@ TEST_F(PlanTest, KnownRequestsHaveAMakespan) {
   EXPECT_THAT(outcome.output, HasSubstr("40 of 40 requests served"));
 }
 
+TEST_F(PlanTest, TheExactAnswerIsProven) {
+  const std::vector<std::string> same = {profiles(), "--ranks", "4",   "--known",         "41",   "--objective",
+                                         "makespan", "--swap",  "off", "--device-memory", "4GiB", "--exact"};
+  auto arguments = same;
+  arguments.insert(arguments.end(), {"--output", file("placement.json")});
+  const Outcome outcome = plan(arguments);
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("search: no placement has a shorter makespan: "));
+  EXPECT_THAT(outcome.output, HasSubstr("of 616 possible placements simulated"));
+  const json predicted = json::parse(read_file(file("placement.json")))["predicted"];
+  EXPECT_NEAR(predicted["makespan_s"], 1.1, 1e-6);  // 41 times .1 s on four ranks
+  arguments = same;
+  arguments.insert(arguments.end(), {"--time-limit", "1e-9"});
+  const Outcome stopped = plan(arguments);
+  ASSERT_EQ(stopped.code, 0) << stopped.errors;
+  EXPECT_THAT(stopped.output, HasSubstr("search: a shorter makespan may be possible: "));
+  EXPECT_THAT(stopped.output, HasSubstr(", stopped after 1e-09 s"));
+}
+
 TEST_F(PlanTest, TracesAreServed) {
   std::string lines;
   for (int i = 0; i < 200; ++i) {
@@ -221,6 +240,8 @@ TEST_F(PlanTest, OptionsThatSayNothingAreRefused) {
   refused({"--rate", "1", "--swap", "off", "--link-gbps", "1"}, "--link-gbps: --swap off");
   refused({"--rate", "1", "--swap", "off", "--page-size", "1MB"}, "--page-size: --swap off");
   refused({"--rate", "1", "--swap", "off", "--ranks-per-node", "1"}, "--ranks-per-node: --swap off");
+  refused({"--rate", "1", "--objective", "makespan", "--exact"}, "--exact: is for --known requests and --objective");
+  refused({"--known", "3", "--exact"}, "--exact: is for --known requests and --objective makespan");
   refused({"--rate", "1", "--cv", "1000"}, "--cv: 1000 is not a number of 0.01 to 100");
   refused({"--rate", "1", "--cv", "nan"}, "--cv: nan is not a number of 0.01 to 100");
   refused({"--rate", "1e6", "--swap", "off"}, "about 6e+08 requests, expected at most 5e+07");
@@ -308,6 +329,8 @@ TEST_F(PlanTest, WhatIsWrongIsNamed) {
   refused({known, "--ranks", "1", "--rate", "1", "--host-memory", "1GB"}, "neither --link-gbps");
   refused({known, "--ranks", "1", "--rate", "1", "--host-memory", "lots"}, "--host-memory: ");
   refused({poor, "--ranks", "1", "--rate", "1", "--swap", "off"}, "neither --device-memory");
+  refused({known, "--ranks", "64", "--known", "9", "--objective", "makespan", "--exact", "--swap", "off"},
+          "placements of 9 requests are too many to look at");
   refused({known, "--ranks", "1", "--rate", "1", "--swap", "off", "--device-memory", "1GB"}, "no model fits", 78);
   refused({known, "--ranks", "1", "--rate", "1", "--swap", "off", "--output", "/nowhere/p.json"}, "/nowhere", 73);
 }
