@@ -104,7 +104,8 @@ RunInfo info_of(const Job& job, double wall_s) {
           .link_emulated = link > 0,
           .program = program_info(),
           .host = host_name(),
-          .slurm_job_id = slurm_job_id()};
+          .slurm_job_id = slurm_job_id(),
+          .predicted = job.options().predicted};
 }
 
 // Ends the ranks in order, with what rank 0 says.

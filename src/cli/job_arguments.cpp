@@ -35,6 +35,7 @@ void JobArguments::read_models() {
   if (!placement.empty()) {
     Placement file = read_placement(placement);
     options.placement = std::move(file.groups);
+    options.predicted = std::move(file.predicted);
     if (!file.models.empty() && !options.models.empty()) {
       throw Error(ExitCode::kUsage,
                   fmt::format("placement '{}' has models of its own: give no --model and no --models", placement));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct JobOptions {
   int pp = 0;
   int groups = 0;                         // equal ones, each with every model; 0: one
   std::vector<GroupSpec> placement = {};  // groups over consecutive ranks; empty: as tp, pp and groups say
+  std::string predicted = {};             // of the placement, by computron plan: JSON, for the metrics; empty: nothing
   DeviceChoice device = DeviceChoice::kAuto;
   bool share_gpu = false;  // ranks may have the same one
   bool tf32 = false;       // for float32 weights, where the device has it
