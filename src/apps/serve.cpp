@@ -227,7 +227,9 @@ void serve_watched(const Call& call, Communicator world) {
   });
   if (is_complete(world, options, files)) return;
   if (reports) log_options(call.command);
-  Job job(options.job.options, std::move(world), call.heartbeat, call.hooks, std::move(files.indices));
+  JobOptions job_options = options.job.options;
+  job_options.page_bytes = kept_page_bytes(world, job_options, files);
+  Job job(std::move(job_options), std::move(world), call.heartbeat, call.hooks, std::move(files.indices));
   agreed(job.mesh().job, [&] {
     throw_if_stopped();
     if (reports) call.heartbeat.run_beside([&] { open_input(options, job.models(), files); });

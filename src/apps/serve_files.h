@@ -25,6 +25,10 @@ struct ServeFiles {
 // at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of claim_output().
 void open_output(const ServeOptions& options, int ranks, ServeFiles& files);
 
+// Collective. Of --page-size auto, what an earlier attempt chose, as the journal that rank 0 has claimed keeps it;
+// otherwise the option's.
+std::size_t kept_page_bytes(const Communicator& world, const JobOptions& job, const ServeFiles& files);
+
 // Collective. Rank 0 tells all whether the output is there already.
 bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files);
 

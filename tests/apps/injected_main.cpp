@@ -7,6 +7,7 @@
 //   --inject-late-notes S                notes of what begins are down only so many seconds after they were asked for
 //   --inject-max-waiting N               so many requests wait in the schedulers, and the other lines are deferred
 //   --inject-crash LINE                  the process ends when a step has computed on the request of that line
+//   --inject-copy-s S                    a copy is measured to take so many seconds, whatever its size
 //   --inject-gflops RATE                 every rank computes as slowly as a processor of so many 10^9 operations a
 //                                        second
 #include <fmt/format.h>
@@ -108,6 +109,7 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-crash", crash_);
     serve.add_option("--inject-late-notes", late_notes_s_);
     serve.add_option("--inject-max-waiting", max_waiting_);
+    serve.add_option("--inject-copy-s", copy_s_);
     serve.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
   }
 
@@ -131,6 +133,12 @@ class Injections : public ServeHooks {
       const bool damages = copy == static_cast<std::uint64_t>(damaged) && attempt < times;
       if (damages) flip_some_bit(written, hash_tuple(copy, attempt));
     };
+  }
+
+  // The other costs are those of a fast link, so that nothing depends on the machine.
+  void measured(int /*rank*/, MeasuredCosts& costs) override {
+    if (!copy_s_) return;
+    costs = {.copies = {.copy_s = *copy_s_, .bytes_per_s = 1e10, .event_s = 0}, .compute_s_per_byte = 1e-10};
   }
 
   void schedule(SchedulerOptions& options) override {
@@ -166,6 +174,7 @@ class Injections : public ServeHooks {
   std::string flip_, mismatch_, divergence_;
   std::optional<RequestId> crash_;
   std::optional<std::size_t> max_waiting_;
+  std::optional<double> copy_s_;
   double late_notes_s_ = 0, gflops_ = 0;
   std::optional<EmulatedProcessor> processor_;
 };

@@ -55,6 +55,9 @@ struct JobOptions {
   int pool_for_tokens = 0;
   int pool_models = 1;
   std::size_t page_bytes = 0;
+  // The size of pages is the one with which passes are predicted to be shortest, of what copies are measured to cost at
+  // the start; page_bytes: what an earlier attempt of the job chose so.
+  bool measure_page_size = false;
   double link_gb_per_s = 0;  // of the emulated link; 0: copies are not held up
   int threads = 0;
   std::optional<IdlePolicy> idle = {};  // none: chosen by the program
