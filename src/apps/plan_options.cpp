@@ -173,6 +173,37 @@ std::string basis_of_trace(const PlanOptions& options) {
   return fmt::format("arrivals as in {}{}, of other seeds than those searched with", options.trace, part_text(options));
 }
 
+// How requests follow each other, and how they are divided among models. Behind the options that say which requests.
+void add_arrival_options(CLI::App& app, PlanOptions& o) {
+  app.add_option("--arrivals", o.arrivals,
+                 "How they follow each other: gamma (--cv), pareto or weibull (--shape), even, or mmpp (--state), a "
+                 "Markov-modulated Poisson process")
+      ->check(CLI::IsMember({"gamma", "pareto", "weibull", "even", "mmpp"}))
+      ->excludes(app.get_option("--known"))
+      ->excludes(app.get_option("--trace"));
+  app.add_option("--cv", o.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson")
+      ->check(number_between(kMinCv, kMaxCv))
+      ->excludes(app.get_option("--known"))
+      ->excludes(app.get_option("--trace"));
+  app.add_option("--shares", o.shares,
+                 "Of the models: even, power-law ((place in the file)^-skew), or triangle (1, twice 1/2, four times "
+                 "1/4, ...)")
+      ->check(CLI::IsMember({"even", "power-law", "triangle"}))
+      ->excludes(app.get_option("--model"));
+  app.add_option("--skew", o.skew, "Of the power law, which it asks for")
+      ->check(number_between(0, 100))
+      ->excludes(app.get_option("--model"));
+  app.add_option(
+         "--state", o.states,
+         "A state of MMPP arrivals: its mean seconds and its rate, as SECONDS=RATE; repeat for the others. Only "
+         "ratios of the rates count")
+      ->allow_extra_args(false)
+      ->default_str("");
+  app.add_option("--shape", o.shape, "Of Pareto (above 1) and Weibull arrivals (1 is Poisson, less is bursts)")
+      ->check(positive_number())
+      ->default_str("");
+}
+
 void add_workload_options(CLI::App& app, PlanOptions& o) {
   auto* rate = app.add_option("--rate", o.rate_per_s, "Requests a second of all models")->check(positive_number());
   auto* items = app.add_option("--model", o.model_rates,
@@ -185,36 +216,12 @@ void add_workload_options(CLI::App& app, PlanOptions& o) {
   for (auto* other : {items, known, trace}) rate->excludes(other);
   for (auto* other : {known, trace}) items->excludes(other);
   known->excludes(trace);
-  app.add_option(
-         "--state", o.states,
-         "A state of MMPP arrivals: its mean seconds and its rate, as SECONDS=RATE; repeat for the others. Only "
-         "ratios of the rates count")
-      ->allow_extra_args(false);
-  app.add_option("--shape", o.shape, "Of Pareto (above 1) and Weibull arrivals (1 is Poisson, less is bursts)")
-      ->check(positive_number());
   auto* format = app.add_option("--trace-format", o.trace_format,
                                 "azure-2019, azure-2021 (Functions), azure-llm (2023), mooncake or servegen");
   format->check(one_of(kTraceFormats))->needs(trace);
   trace->needs(format);
   app.option_defaults()->always_capture_default();
-  app.add_option("--arrivals", o.arrivals,
-                 "How they follow each other: gamma (--cv), pareto or weibull (--shape), even, or mmpp (--state), a "
-                 "Markov-modulated Poisson process")
-      ->check(CLI::IsMember({"gamma", "pareto", "weibull", "even", "mmpp"}))
-      ->excludes(known)
-      ->excludes(trace);
-  app.add_option("--cv", o.cv, "Coefficient of variation of the times between arrivals; 1 is Poisson")
-      ->check(number_between(kMinCv, kMaxCv))
-      ->excludes(known)
-      ->excludes(trace);
-  app.add_option("--shares", o.shares,
-                 "Of the models: even, power-law ((place in the file)^-skew), or triangle (1, twice 1/2, four times "
-                 "1/4, ...)")
-      ->check(CLI::IsMember({"even", "power-law", "triangle"}))
-      ->excludes(items);
-  app.add_option("--skew", o.skew, "Of the power law, which it asks for")
-      ->check(number_between(0, 100))
-      ->excludes(items);
+  add_arrival_options(app, o);
   app.add_option("--duration", o.duration_s, "Seconds of requests; of a trace all of it, unless given")
       ->check(positive_number())
       ->excludes(known);

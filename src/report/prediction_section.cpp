@@ -76,7 +76,7 @@ std::string other_requests_note(const RunMetrics& run, const PredictedMetrics& p
       differences);
 }
 
-const char* kPredictionHead =
+constexpr const char* kPredictionHead =
     "<tr class=\"groups\"><th></th><th class=\"group g\" colspan=\"3\">in time</th>"
     "<th class=\"group g\" colspan=\"3\">mean latency</th><th class=\"group g\" colspan=\"3\">p99 latency</th>"
     "<th class=\"group g\" colspan=\"3\">makespan</th><th class=\"group g\" colspan=\"3\">swaps a second</th></tr>\n";
