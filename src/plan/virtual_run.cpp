@@ -36,14 +36,17 @@ std::vector<SampledRow> some_rows(int count) {
 
 class Simulation {
  public:
-  Simulation(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, const StepObserver& observe)
-      : dispatcher_(dispatcher), meshes_(meshes), observe_(observe), pending_(meshes.size()) {
+  // `input` may be null.
+  Simulation(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, VirtualInput* input,
+             const StepObserver& observe)
+      : dispatcher_(dispatcher), meshes_(meshes), input_(input), observe_(observe), pending_(meshes.size()) {
     run_.groups.resize(meshes.size());
   }
 
   VirtualRun run() {
     while (!dispatcher_.all_done()) {
       report();
+      if (input_ != nullptr) input_->feed(dispatcher_, now_s_);
       if (const auto group = dispatcher_.due(now_s_)) {
         decide(*group);
       } else {
@@ -91,13 +94,15 @@ class Simulation {
 
   void wait() {
     const double reported_s = events_.empty() ? std::numeric_limits<double>::infinity() : events_.top().first;
-    const double until_s = std::min(dispatcher_.due_s(), reported_s);
+    const double fed_s = input_ == nullptr ? std::numeric_limits<double>::infinity() : input_->due_s();
+    const double until_s = std::min({dispatcher_.due_s(), reported_s, fed_s});
     ensure(std::isfinite(until_s), "the scheduler waits for nothing");
     now_s_ = std::max(now_s_, until_s);
   }
 
   Dispatcher& dispatcher_;
   std::span<VirtualMesh* const> meshes_;
+  VirtualInput* input_;
   const StepObserver& observe_;
   std::vector<std::deque<Pending>> pending_;  // [group] in order
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
@@ -108,7 +113,12 @@ class Simulation {
 }  // namespace
 
 VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, const StepObserver& observe) {
-  return Simulation(dispatcher, meshes, observe).run();
+  return Simulation(dispatcher, meshes, /*input=*/nullptr, observe).run();
+}
+
+VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, VirtualInput& input,
+                         const StepObserver& observe) {
+  return Simulation(dispatcher, meshes, &input, observe).run();
 }
 
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, const StepObserver& observe) {

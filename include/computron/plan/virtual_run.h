@@ -37,6 +37,16 @@ struct VirtualRun {
   double exposed_s = 0;
 };
 
+// What comes to the dispatcher while it runs.
+class VirtualInput {
+ public:
+  virtual ~VirtualInput() = default;
+  // When feed() has something to do, unless a report makes it possible before; infinity: never.
+  virtual double due_s() const = 0;
+  // Submits what is there by `now_s`; closes the dispatcher's input when nothing follows.
+  virtual void feed(Dispatcher& dispatcher, double now_s) = 0;
+};
+
 // Takes over a step that was sent; the next one is planned after it returns.
 using StepObserver = std::function<void(VirtualRun::SentStep)>;
 
@@ -44,6 +54,9 @@ using StepObserver = std::function<void(VirtualRun::SentStep)>;
 // `meshes` are the groups' ranks. Borrows all of them during the call. Every token that a pass samples is one that ends
 // nothing. Error{kInternal} if the dispatcher waits for something that cannot happen.
 VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes,
+                         const StepObserver& observe = {});
+// The same where nothing has been submitted yet: `input` does it.
+VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, VirtualInput& input,
                          const StepObserver& observe = {});
 // The same for one group.
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, const StepObserver& observe = {});
