@@ -49,6 +49,7 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
   check_folder(options.metrics);
   check_folder(options.trace);
   check_folder(options.status);
+  if (!options.record.empty()) check_creatable(options.record, options.requests);
 }
 
 bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files) {
@@ -68,6 +69,10 @@ void open_input(const ServeOptions& options, const ModelSet& loaded, ServeFiles&
   if (options.dry_run) {
     files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits);
     return;
+  }
+  if (!options.record.empty()) {
+    files.recorder = std::make_unique<StepRecorder>(
+        RecorderOptions{.file = options.record, .limit_bytes = options.record_limit_bytes});
   }
   ResultJournal journal = std::get<ClaimedOutput>(*std::move(files.output)).begin();
   std::shared_ptr<Spool> spool = options.requests == "-" ? journal.open_spool() : nullptr;

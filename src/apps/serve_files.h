@@ -7,6 +7,7 @@
 
 #include "computron/requests/request_reader.h"
 #include "computron/serve/model_set.h"
+#include "computron/serve/step_recorder.h"
 #include "computron/storage/result_journal.h"
 #include "computron/storage/result_writer.h"
 #include "src/apps/serve_options.h"
@@ -19,6 +20,7 @@ struct ServeFiles {
   std::optional<FoundOutput> output;     // until the writer has it
   std::unique_ptr<ResultWriter> writer;
   std::unique_ptr<RequestReader> reader;
+  std::unique_ptr<StepRecorder> recorder;  // null: none is wanted
 };
 
 // Rank 0, before anything is loaded: the journal of results goes on where an earlier job ended, and whatever is written

@@ -109,6 +109,10 @@ void add_limits(CLI::App& app, ServeOptions& o) {
 void add_watching_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--metrics", o.metrics, "Write the run's metrics to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
+  app.add_option("--record", o.record,
+                 "Keep the requests' sizes and times, the steps and what they took in this file, which `computron "
+                 "simulate --steps` plays again with other links, devices and pages");
+  app.add_option("--record-limit", o.record_limit, "Most bytes of it: behind them nothing more is recorded");
   app.add_option(
       "--status", o.status,
       "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
@@ -126,6 +130,8 @@ void ServeOptions::complete() {
     if (model.slo_s == 0) model.slo_s = slo_s;
   }
   job.options.trace = !trace.empty();
+  record_limit_bytes = size_of("--record-limit", record_limit);
+  if (!record.empty() && dry_run) throw Error(ExitCode::kUsage, "--record: a dry run has nothing to record");
   journal.durability = parse_durability(durability);
   journal.max_line_bytes = max_line_bytes;
   if (!shard.empty()) shard = parse_shard(shard).to_string();
@@ -154,7 +160,9 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   group_options(app, "Resuming",
                 {"--durability", "--disk-wait", "--drain", "--drain-warned", "--max-crashes", "--take-over",
                  "--resume-allow-config-change"});
-  group_options(app, "Watching", {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--status", "--quiet"});
+  group_options(app, "Watching",
+                {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--record", "--record-limit", "--status",
+                 "--quiet"});
 }
 
 void apply_config(CLI::App& command, const std::string& file) try {

@@ -18,6 +18,9 @@ struct ServeOptions {
   std::string output;
   std::string metrics;
   std::string trace;
+  std::string record;
+  std::string record_limit = "1GiB";
+  std::size_t record_limit_bytes = 0;
   std::string status;
   std::string config;
   std::string shard;
