@@ -156,7 +156,7 @@ Batch Executor::make_batch(const Step& step) {
     batch.tokens.insert(batch.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     batch.patches.insert(batch.patches.end(), chunk.patches.begin(), chunk.patches.end());
     batch.token_type_ids.insert(batch.token_type_ids.end(), chunk.token_type_ids.begin(), chunk.token_type_ids.end());
-    batch.token_type_ids.resize(static_cast<std::size_t>(row + rows), 0);
+    batch.token_type_ids.resize(batch.tokens.size(), 0);
     for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
     add_outputs(chunk, row, batch);
   }

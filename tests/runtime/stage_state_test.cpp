@@ -208,7 +208,7 @@ TEST_F(StageStateTest, SequencesEndWhileTheirCacheIsOffloadedButDoNotGrow) {
 }
 
 TEST_F(StageStateTest, RefusesMovesOfACacheThatAreNotWholeOrNotWhereItIs) {
-  const auto refuses = [this](std::vector<CacheChange> before, CacheChange change) {
+  const auto refuses = [this](const std::vector<CacheChange>& before, const CacheChange& change) {
     StageState state = make();
     for (const CacheChange& c : before) state.change_cache(c);
     EXPECT_THROW(state.change_cache(change), Error);
