@@ -36,6 +36,7 @@ class VirtualMesh {
   // A step sent at `now_s`; steps in order, times not decreasing.
   Execution execute(const Step& step, double now_s);
 
+  std::size_t stages() const { return stages_.size(); }
   double busy_s(std::size_t stage) const { return stages_[stage].busy_s; }
   std::size_t bytes(std::size_t stage) const { return stages_[stage].bytes; }
 
