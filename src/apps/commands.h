@@ -19,6 +19,7 @@ void add_plan(CLI::App& app);
 void add_postmortem(CLI::App& app);
 void add_report(CLI::App& app);
 void add_serve(CLI::App& app, ServeHooks& hooks);  // borrows `hooks`
+void add_simulate(CLI::App& app);
 void add_workload(CLI::App& app);
 
 }  // namespace computron

@@ -136,12 +136,29 @@ TEST_F(PlanTest, SaysOfWhichRequestsThePredictionIs) {
     lines += "{\"timestamp\": " + std::to_string(500 * i) + ", \"input_length\": 1, \"output_length\": 1}\n";
   }
   const std::string trace = write("mooncake.jsonl", lines);
-  EXPECT_THAT(basis({"--known", "4"}), HasSubstr("from the start (the same that were searched with)\n"));
-  EXPECT_THAT(basis({"--trace", trace, "--trace-format", "mooncake", "--trace-start", "10", "--duration", "40",
-                     "--rate-scale", "2"}),
-              HasSubstr("the second half of " + trace + ", from 10 s on, 40 s of it, 2 times its rate\n"));
+  EXPECT_THAT(basis({"--known", "4"}),
+              HasSubstr("from the start (the same that were searched with), played pass by pass\n"));
+  EXPECT_THAT(
+      basis({"--trace", trace, "--trace-format", "mooncake", "--trace-start", "10", "--duration", "40", "--rate-scale",
+             "2"}),
+      HasSubstr("the second half of " + trace + ", from 10 s on, 40 s of it, 2 times its rate, played pass by pass\n"));
   EXPECT_THAT(basis({"--trace", trace, "--trace-format", "mooncake", "--trace-window", "50", "--cv-scale", "3"}),
               HasSubstr("as in " + trace + ", windows of 50 s, 3 times its windows' cv, of other seeds"));
+}
+
+TEST_F(PlanTest, TheBestPlacementsArePlayed) {
+  const auto planned = [this](const std::string& rescore) {
+    const Outcome outcome = plan({profiles(), "--ranks", "4", "--rate", "12", "--slo", "0.4", "--duration", "100",
+                                  "--swap", "off", "--device-memory", "8GiB", "--rescore", rescore});
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    return outcome.output;
+  };
+  EXPECT_THAT(planned("0"), Not(HasSubstr("played")));
+  EXPECT_THAT(planned("1"), HasSubstr("played: 1 placements"));
+  const std::string five = planned("5");
+  EXPECT_THAT(five, HasSubstr("played: 5 placements, and the best of them again, in "));
+  EXPECT_THAT(five, HasSubstr(", played pass by pass\n"));
+  EXPECT_THAT(five, HasSubstr(", 0 swaps/s"));
 }
 
 TEST_F(PlanTest, OptionsThatSayNothingAreRefused) {
