@@ -43,9 +43,10 @@ PYTHON
 
 before=$(load)
 start=$(date +%s.%N)
+TIMEFORMAT=%U
 for skew in 0 1; do
-  "$build/computron" simulate "$work/profiles.json" --placement "$work/placement.json" --rate 20 --skew "$skew" \
-    --duration "$duration" --prompt-tokens 256 --max-tokens 64 --quiet > "$work/$skew.txt"
+  { time "$build/computron" simulate "$work/profiles.json" --placement "$work/placement.json" --rate 20 --skew "$skew" \
+    --duration "$duration" --prompt-tokens 256 --max-tokens 64 --quiet > "$work/$skew.txt"; } 2> "$work/$skew.processor_s"
 done
 end=$(date +%s.%N)
 {
@@ -62,6 +63,7 @@ end=$(date +%s.%N)
     echo "Skew $skew:"
     echo
     grep -E '^(simulated|simulation|of): ' "$work/$skew.txt" | sed 's/^/    /'
+    echo "    processor time: $(tail -n 1 "$work/$skew.processor_s") s"
   done
 } > "$result.partial"
 mv "$result.partial" "$result"

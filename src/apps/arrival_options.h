@@ -26,7 +26,7 @@ struct ArrivalOptions {
   double skew = 0;
   std::uint64_t seed = 0;
   std::uint32_t known = 0;
-  int prompt_tokens = 64, max_tokens = 16;
+  int prompt_tokens = 256, max_tokens = 64;  // as of computron profile
   std::string trace, trace_format, trace_mapping = "stripe";
   double trace_start_s = 0, trace_window_s = 0, rate_scale = 1, cv_scale = 1;
   bool has_duration = false;

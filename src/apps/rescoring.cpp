@@ -10,7 +10,7 @@
 namespace computron {
 namespace {
 
-constexpr double kPassesToJudge = 2e5, kPassesToPredict = 1e6;  // that are played; each takes some 20 us
+constexpr double kPassesToJudge = 5e4, kPassesToPredict = 2.5e5;  // that are played; each takes some 10 to 20 us
 constexpr double kAtOnce = 1e18;                                // bytes a second: what is always there is copied so
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace computron {
 
 struct RescoringOptions {
   std::size_t placements = 5;  // at most; 0: none
-  int prompt_tokens = 64, max_tokens = 16;
+  int prompt_tokens = 256, max_tokens = 64;
   double latency_s = 0;             // of a step or its report, each way; 0: not known
   std::function<bool()> stop = {};  // asked before each placement is played
 };

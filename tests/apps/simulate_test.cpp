@@ -53,7 +53,7 @@ TEST_F(SimulateTest, PlaysAPlacement) {
   const std::string placement = write("placement.json", R"({"groups": [{"models": ["encoder"]},
       {"pp": 2, "models": ["decoder", "encoder"]}]})");
   const Outcome outcome = simulate({profiles(), "--placement", placement, "--rate", "4", "--duration", "60", "--slo",
-                                    "1", "--json", file("played.json")});
+                                    "1", "--max-tokens", "16", "--json", file("played.json")});
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
   EXPECT_THAT(outcome.output, HasSubstr("0          0    1 x 1"));
   EXPECT_THAT(outcome.output, HasSubstr("1        1-2    1 x 2"));
@@ -106,8 +106,9 @@ TEST_F(SimulateTest, IsTheSameEveryTime) {
 
 TEST_F(SimulateTest, ASlowerLinkAndALaterDeadlineShow) {
   const auto attained = [this](std::vector<std::string> more) {
-    std::vector<std::string> arguments = {profiles(),        "--rate", "3",      "--duration",       "60",
-                                          "--device-memory", "2.2GB",  "--json", file("played.json")};
+    std::vector<std::string> arguments = {
+        profiles(),        "--rate", "3",      "--duration",       "60", "--max-tokens", "16", "--prompt-tokens", "64",
+        "--device-memory", "2.2GB",  "--json", file("played.json")};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = simulate(arguments);
     EXPECT_EQ(outcome.code, 0) << outcome.errors;
