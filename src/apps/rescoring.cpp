@@ -10,8 +10,8 @@
 namespace computron {
 namespace {
 
-constexpr double kPassesToJudge = 5e4, kPassesToPredict = 2.5e5;  // that are played; each takes some 10 to 20 us
-constexpr double kAtOnce = 1e18;                                // bytes a second: what is always there is copied so
+constexpr double kPassesToJudge = 5e4, kPassesToPredict = 2.5e5;  // that are played, some 10 us each
+constexpr double kAtOnce = 1e18;                                  // bytes a second: what is always there is copied so
 
 }  // namespace
 

@@ -35,8 +35,8 @@ struct PlacementRunOptions {
 // `options` must live as long as `app`.
 void add_placement_run_options(CLI::App& app, PlacementRunOptions& options);
 
-// Prints what the schedulers would make of the requests, and writes it if asked to. Error{kUsage} naming the option that
-// is missing or wrong, those of the files, and ConfigError where a model does not fit.
+// Prints what the schedulers would make of the requests, and writes it if asked to. Error{kUsage} naming the option
+// that is missing or wrong, those of the files, and ConfigError where a model does not fit.
 void run_placement(const PlacementRunOptions& options);
 
 }  // namespace computron
