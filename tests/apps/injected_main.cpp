@@ -9,6 +9,7 @@
 //   --inject-crash LINE                  the process ends when a step has computed on the request of that line
 //   --inject-gflops RATE                 every rank computes as slowly as a processor of so many 10^9 operations a
 //                                        second
+//   --inject-overheads TP:FACTOR[,...]   with that: on a mesh of that tp passes take so many times their share
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "computron/base/digest.h"
@@ -98,6 +100,22 @@ Error wrong(const char* option, const std::string& text, const char* form) {
   return Error(ExitCode::kUsage, fmt::format("{}: '{}' is not {}", option, text, form));
 }
 
+// "2:1.36,4:1.49"; empty: none.
+std::map<int, double> parse_overheads(const std::string& text) {
+  std::map<int, double> by_tp;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    int tp = 0, end = 0;
+    double factor = 0;
+    const int fields = std::sscanf(item.c_str(), "%d:%lf%n", &tp, &factor, &end);
+    if (fields != 2 || item.size() != static_cast<std::size_t>(end) || tp < 1 || !(factor > 0)) {
+      throw wrong("--inject-overheads", text, "TP:FACTOR[,TP:FACTOR]");
+    }
+    by_tp[tp] = factor;
+  }
+  return by_tp;
+}
+
 class Injections : public ServeHooks {
  public:
   void add_options(CLI::App& program) {
@@ -108,7 +126,8 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-crash", crash_);
     serve.add_option("--inject-late-notes", late_notes_s_);
     serve.add_option("--inject-max-waiting", max_waiting_);
-    serve.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
+    auto* gflops = serve.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
+    serve.add_option("--inject-overheads", overheads_)->needs(gflops);
   }
 
   void compare(int rank, std::vector<RankProperty>& properties) override {
@@ -139,7 +158,7 @@ class Injections : public ServeHooks {
 
   PageSourceWrapper page_wrapper(Progress& progress) override {
     if (gflops_ == 0) return {};
-    processor_.emplace(profile_of_rate(1e9 * gflops_), progress);
+    processor_.emplace(with_overheads(profile_of_rate(1e9 * gflops_), parse_overheads(overheads_)), progress);
     return processor_->wrapper();
   }
 
@@ -163,7 +182,7 @@ class Injections : public ServeHooks {
   }
 
  private:
-  std::string flip_, mismatch_, divergence_;
+  std::string flip_, mismatch_, divergence_, overheads_;
   std::optional<RequestId> crash_;
   std::optional<std::size_t> max_waiting_;
   double late_notes_s_ = 0, gflops_ = 0;
