@@ -17,8 +17,10 @@ void add_inspect(CLI::App& app);
 void add_merge(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_postmortem(CLI::App& app);
+void add_profile(CLI::App& app, ServeHooks& hooks);  // borrows `hooks`
 void add_report(CLI::App& app);
-void add_serve(CLI::App& app, ServeHooks& hooks);  // borrows `hooks`
+void add_serve(CLI::App& app, ServeHooks& hooks);  // the same
+void add_simulate(CLI::App& app);
 void add_workload(CLI::App& app);
 
 }  // namespace computron

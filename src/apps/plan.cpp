@@ -10,11 +10,13 @@
 #include "computron/base/error.h"
 #include "computron/base/stop.h"
 #include "computron/base/time.h"
+#include "computron/placement/exact_search.h"
 #include "computron/placement/group_search.h"
 #include "computron/placement/prediction.h"
 #include "computron/storage/files.h"
 #include "src/apps/commands.h"
 #include "src/apps/plan_options.h"
+#include "src/apps/rescoring.h"
 
 namespace computron {
 namespace {
@@ -88,10 +90,9 @@ void print_plan(const PlacementEvaluator& evaluator, const ModelPlacement& place
                 const std::string& basis, const std::string& stopped) {
   const SearchProblem& problem = evaluator.problem();
   fmt::print("{}\n", placement_table(group_specs(placement, problem.models), prediction));
-  fmt::print("predicted: {}; {} of {} requests served, mean {:.4g} s, p99 {:.4g} s, {:.4g} swaps/s\n",
+  fmt::print("predicted: {}; {}\n",
              outcome_text(problem.objective, prediction.attainment, prediction.mean_latency_s, prediction.makespan_s),
-             prediction.served, prediction.requests, prediction.mean_latency_s, prediction.p99_latency_s,
-             prediction.swaps_per_s);
+             prediction_line(prediction));
   fmt::print("of: {}\n", basis);
   const int ranks = ranks_of(placement);
   if (ranks < problem.ranks)
@@ -99,29 +100,75 @@ void print_plan(const PlacementEvaluator& evaluator, const ModelPlacement& place
   fmt::print("{}", absent_text(problem, placement, stopped));
 }
 
+// What was found, and how: "58 simulations".
+struct Answer {
+  ScoredPlacement best;
+  std::string how;
+};
+
+Answer find_placement(const PlanOptions& options, PlacementEvaluator& evaluator) {
+  if (!options.exact) {
+    ScoredPlacement best = search_placement(evaluator);
+    return {std::move(best), fmt::format("{} simulations", evaluator.simulations())};
+  }
+  ExactAnswer exact = search_exactly(evaluator);
+  const char* const proven =
+      exact.proven ? "no placement has a shorter makespan" : "a shorter makespan may be possible";
+  return {std::move(exact.best), fmt::format("{}: {} of {:g} possible placements simulated", proven, exact.placements,
+                                             possible_placements(evaluator.problem()))};
+}
+
+struct Chosen {
+  ModelPlacement placement;
+  Prediction prediction;
+  std::string basis;
+  std::size_t played = 0;
+};
+
+// The best of the search, as its own simulator sees it; or, played pass by pass, the best of the best.
+Chosen choose(PlacementEvaluator& evaluator, const ModelPlacement& found, const ArrivalSets& sets,
+              const PlanOptions& options, const MachineProfile& machine, const std::string& stopped) {
+  const std::string basis = basis_of(options.requests, evaluator.problem().models);
+  Rescoring rescoring(evaluator, {.placements = static_cast<std::size_t>(options.exact ? 0 : options.rescore),
+                                  .prompt_tokens = options.requests.prompt_tokens,
+                                  .max_tokens = options.requests.max_tokens,
+                                  .latency_s = machine.step_latency_s,
+                                  .stop = [] { return stop_signals() > 0; }});
+  const auto best = rescoring.best();
+  if (!best || stop_signals() > 0) {
+    ModelPlacement placement = best ? *best : placement_of(evaluator, found, stopped);
+    Prediction prediction = predict(evaluator, placement, sets.test, sets.duration_s);
+    return {std::move(placement), std::move(prediction), basis, rescoring.played()};
+  }
+  std::string part;
+  Prediction prediction = rescoring.predict(*best, sets.test, sets.duration_s, part);
+  return {*best, std::move(prediction), basis + part + ", played pass by pass", rescoring.played()};
+}
+
 void run_plan(const PlanOptions& options) {
   const ProfileFile profiles = read_profiles(options.profiles);
   if (!options.output.empty()) check_creatable(options.output, options.profiles);
-  const auto models = models_of(options, profiles);
-  ArrivalSets sets = arrivals_of(options, models);
+  const auto models = models_of(options.requests, profiles.models, options.profiles);
+  ArrivalSets sets = arrivals_of(options.requests, models);
   if (sets.training.empty() || sets.test.empty()) throw Error(ExitCode::kUsage, "plan: there are no requests");
   SearchProblem problem = problem_of(options, profiles.machine, models, std::move(sets.training));
   const Objective objective = problem.objective;
   catch_stop_signals(1);
   const double start_s = now_s();
   PlacementEvaluator evaluator(std::move(problem), watch_of(options, objective, start_s));
-  const ScoredPlacement best = search_placement(evaluator);
+  const Answer answer = find_placement(options, evaluator);
   const std::string stopped = stopped_by(options, evaluator);
-  const double took_s = now_s() - start_s;
-  const std::size_t simulations = evaluator.simulations();
+  const double searched_s = now_s();
 
-  const ModelPlacement placement = placement_of(evaluator, best.placement, stopped);
-  const Prediction prediction = predict(evaluator, placement, sets.test, sets.duration_s);
-  const std::string basis = basis_of(options, models);
-  print_plan(evaluator, placement, prediction, basis, stopped);
-  fmt::print("search: {} simulations in {:.1f} s{}{}\n", simulations, took_s, stopped.empty() ? "" : ", ", stopped);
+  const Chosen chosen = choose(evaluator, answer.best.placement, sets, options, profiles.machine, stopped);
+  print_plan(evaluator, chosen.placement, chosen.prediction, chosen.basis, stopped);
+  fmt::print("search: {} in {:.1f} s{}{}\n", answer.how, searched_s - start_s, stopped.empty() ? "" : ", ", stopped);
+  if (chosen.played > 0) {
+    fmt::print("played: {} placements, and the best of them again, in {:.1f} s\n", chosen.played, now_s() - searched_s);
+  }
   if (options.output.empty()) return;
-  write_file_atomically(options.output, placement_file(group_specs(placement, models), models, prediction, basis));
+  write_file_atomically(options.output,
+                        placement_file(group_specs(chosen.placement, models), models, chosen.prediction, chosen.basis));
 }
 
 }  // namespace
@@ -130,14 +177,16 @@ void add_plan(CLI::App& app) {
   auto* command = app.add_subcommand("plan", "Find groups of ranks, and which models each should serve");
   const auto options = std::make_shared<PlanOptions>();
   command->footer(
-      "Searches by simulating passes, first come first served, one pass a request. ^C and --time-limit end the search\n"
-      "with the best so far. What is printed and written is predicted of requests that the search has not seen; of "
+      "Searches by simulating passes, first come first served, one pass a request; the best placements are then "
+      "played\n"
+      "by the schedulers that serve (--rescore). ^C and --time-limit end the search with the best so far. What is "
+      "printed and written is predicted of requests that the search has not seen; of "
       "those of\n"
       "--known there are no others.");
   add_plan_options(*command, *options);
   command->callback([options, command] {
     check_plan_options(*command, *options);
-    options->has_duration = command->get_option("--duration")->count() > 0;
+    note_given(*command, options->requests);
     run_plan(*options);
   });
 }

@@ -1,4 +1,4 @@
-// The command line of `computron plan`, and what it asks for: a problem for the search, and two sets of requests.
+// The command line of `computron plan`, and what it asks for: a problem for the search.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "computron/placement/placement_evaluator.h"
 #include "computron/placement/profile_file.h"
-#include "computron/workload/arrival_sets.h"
+#include "src/apps/arrival_options.h"
 
 namespace CLI {
 class App;
@@ -18,16 +18,7 @@ namespace computron {
 struct PlanOptions {
   std::string profiles, output;
 
-  std::vector<std::string> model_rates;  // ID=RATE; empty: all models, by rate and skew
-  double rate_per_s = 0;
-  double cv = 1;
-  double duration_s = 600;
-  double skew = 0;
-  std::uint64_t seed = 0;
-  std::uint32_t known = 0;
-  std::string trace, trace_format, trace_mapping = "stripe";
-  double trace_start_s = 0, trace_window_s = 0, rate_scale = 1, cv_scale = 1;
-  bool has_duration = false;
+  ArrivalOptions requests;
 
   int ranks = 0;
   std::string device_memory, host_memory, page_size;  // empty: as the profiles say
@@ -39,7 +30,9 @@ struct PlanOptions {
   double slo_s = 0;  // 0: slo_scale times the latency of a request alone
   double slo_scale = 5;
   std::string replicas = "tp";
+  bool exact = false;
   double time_limit_s = 0;  // 0: none
+  int rescore = 5;          // placements that are played pass by pass; 0: none
   bool quiet = false;
 };
 
@@ -48,14 +41,6 @@ void add_plan_options(CLI::App& app, PlanOptions& options);
 
 // Error{kUsage} naming an option that is given, and another one without which, or with which, it says nothing.
 void check_plan_options(const CLI::App& app, const PlanOptions& options);
-
-// The models of `file` that are asked for: all, or those that are named, in that order. Error{kUsage} naming one that
-// it does not have.
-std::vector<ModelProfile> models_of(const PlanOptions& options, const ProfileFile& file);
-
-ArrivalSets arrivals_of(const PlanOptions& options, const std::vector<ModelProfile>& models);
-// In words, of which requests the test is: "Gamma arrivals, cv 4, 64 requests/s, 600 s, seeds 42 to 83".
-std::string basis_of(const PlanOptions& options, const std::vector<ModelProfile>& models);
 
 // With `training` as its requests. Error{kUsage} naming the option that neither the command line nor the profiles give.
 SearchProblem problem_of(const PlanOptions& options, const MachineProfile& machine, std::vector<ModelProfile> models,

@@ -63,7 +63,9 @@ int run_program(int argc, char** argv, ServeHooks& hooks, const std::function<vo
   add_init(app);
   add_inspect(app);
   add_plan(app);
+  add_simulate(app);
   add_postmortem(app);
+  add_profile(app, hooks);
   add_workload(app);
   add_report(app);
   add_bench(app);

@@ -12,7 +12,8 @@ class App;
 namespace computron {
 
 // Parses the command line, runs one subcommand, and turns what it throws into one line on stderr and the exit code of
-// base/error.h. Borrows `hooks`, which `serve` uses; `extend` may add options to the finished command line.
+// base/error.h. Borrows `hooks`, which `serve` and `profile` use; `extend` may add options to the finished command
+// line.
 int run_program(int argc, char** argv, ServeHooks& hooks = no_hooks(),
                 const std::function<void(CLI::App& app)>& extend = {});
 

@@ -104,13 +104,14 @@ RunInfo info_of(const Job& job, double wall_s) {
           .link_emulated = link > 0,
           .program = program_info(),
           .host = host_name(),
-          .slurm_job_id = slurm_job_id()};
+          .slurm_job_id = slurm_job_id(),
+          .predicted = job.options().predicted};
 }
 
 // Ends the ranks in order, with what rank 0 says.
 [[noreturn]] void throw_stopped() { throw VoteError(ExitCode::kStopped, 0, host_name(), stopped_early()); }
 
-BatchOptions batch_options(const ServeOptions& options) {
+BatchOptions batch_options(const ServeOptions& options, StepRecorder* recorder) {
   std::vector<int> priorities;
   for (const ModelEntry& model : options.job.options.models) priorities.push_back(model.priority);
   return {.replay = options.replay,
@@ -118,7 +119,8 @@ BatchOptions batch_options(const ServeOptions& options) {
           .show_progress = !options.quiet,
           .status_file = options.status,
           .priorities = std::move(priorities),
-          .ahead = static_cast<std::size_t>(options.job.options.max_seqs)};
+          .ahead = static_cast<std::size_t>(options.job.options.max_seqs),
+          .recorder = recorder};
 }
 
 // The configuration as it was chosen, and what else stands in the file of --metrics. `started`: utc_time() then.
@@ -140,22 +142,36 @@ std::vector<MetricsGroup> metrics_groups(const Job& job) {
   return groups;
 }
 
+// The record is whole, or has ended before: that is said even where nothing else is.
+void end_record(const Call& call, StepRecorder& recorder, bool all_done, double now) {
+  call.heartbeat.run_beside([&] { recorder.finish(all_done, now); });
+  if (!recorder.is_whole()) {
+    spdlog::warn("{}", recorder.summary());
+  } else if (!call.options.quiet) {
+    spdlog::info("{}", recorder.summary());
+  }
+}
+
 // Returns whether every request has its result, and in `start_s` the start of the service.
 bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s) {
   const ServeOptions& options = call.options;
   GroupSchedulers schedulers(job);
   Metrics metrics(job.models().names(), metrics_groups(job));
-  start_s = now_s();
   const std::string started = utc_time();
-  BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.models().served(), start_s, batch_options(options));
+  if (files.recorder) files.recorder->begin(record_header(job, schedulers.dispatcher(), version_number(), started));
+  start_s = now_s();
+  BatchFrontEnd batch(*files.reader, *files.writer, metrics, job.models().served(), start_s,
+                      batch_options(options, files.recorder.get()));
   const std::unique_ptr<FrontEnd> around = call.hooks.around(batch);
   FrontEnd& front_end = around ? *around : batch;
-  const bool all_done =
-      Engine(job, schedulers.dispatcher(), front_end, metrics, start_s, options.drain, call.heartbeat).run();
+  const bool all_done = Engine(job, schedulers.dispatcher(), front_end, metrics, start_s, options.drain, call.heartbeat,
+                               files.recorder.get())
+                            .run();
   const RunInfo info = info_at_end(call, job, files, start_s, started);
   if (all_done) call.heartbeat.run_beside([&] { std::move(*files.writer).finish(); });
   if (!options.metrics.empty()) write_file_atomically(options.metrics, metrics.to_json(info));
   if (!options.quiet) spdlog::info("{}", metrics.summary(info));
+  if (files.recorder) end_record(call, *files.recorder, all_done, info.wall_s);
   return all_done;
 }
 
@@ -226,12 +242,14 @@ void serve_watched(const Call& call, Communicator world) {
   });
   if (is_complete(world, options, files)) return;
   if (reports) log_options(call.command);
-  Job job(options.job.options, std::move(world), call.heartbeat, call.hooks, std::move(files.indices));
+  JobOptions job_options = options.job.options;
+  job_options.page_bytes = kept_page_bytes(world, job_options, files);
+  Job job(std::move(job_options), std::move(world), call.heartbeat, call.hooks, std::move(files.indices));
   agreed(job.mesh().job, [&] {
     throw_if_stopped();
     if (reports) call.heartbeat.run_beside([&] { open_input(options, job.models(), files); });
   });
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay) : serve_all(call, job, files);
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay, options.profiles) : serve_all(call, job, files);
 }
 
 // An end that all ranks agree on is in order and its cause is known: the flight records go. After any other they stay.

@@ -5,8 +5,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <span>
+#include <string>
 #include <utility>
 
+#include "computron/base/size.h"
+#include "computron/comm/agreed.h"
 #include "computron/serve/job_settings.h"
 #include "computron/serve/tokenizers.h"
 #include "computron/storage/shard.h"
@@ -49,6 +53,21 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
   check_folder(options.metrics);
   check_folder(options.trace);
   check_folder(options.status);
+  if (!options.record.empty()) check_creatable(options.record, options.requests);
+}
+
+std::size_t kept_page_bytes(const Communicator& world, const JobOptions& job, const ServeFiles& files) {
+  if (!job.measure_page_size) return job.page_bytes;
+  std::string text;
+  agreed(world, [&] {
+    if (!files.output) return;
+    text = std::get<ClaimedOutput>(*files.output).kept(kKeptPageSize);
+    if (!text.empty()) parse_size(text);
+  });
+  const auto bytes = std::as_bytes(std::span(text));
+  const std::vector<std::byte> all = world.broadcast({bytes.begin(), bytes.end()}, 0);
+  if (all.empty()) return 0;
+  return parse_size(std::string(reinterpret_cast<const char*>(all.data()), all.size()));
 }
 
 bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files) {
@@ -69,7 +88,13 @@ void open_input(const ServeOptions& options, const ModelSet& loaded, ServeFiles&
     files.reader = std::make_unique<RequestReader>(options.requests, std::move(parser), limits);
     return;
   }
-  ResultJournal journal = std::get<ClaimedOutput>(*std::move(files.output)).begin();
+  if (!options.record.empty()) {
+    files.recorder = std::make_unique<StepRecorder>(
+        RecorderOptions{.file = options.record, .limit_bytes = options.record_limit_bytes});
+  }
+  ClaimedOutput claimed = std::get<ClaimedOutput>(*std::move(files.output));
+  if (options.job.options.measure_page_size) claimed.keep(kKeptPageSize, fmt::format("{}", loaded.page_bytes()));
+  ResultJournal journal = std::move(claimed).begin();
   std::shared_ptr<Spool> spool = options.requests == "-" ? journal.open_spool() : nullptr;
   files.writer = std::make_unique<ResultWriter>(
       std::move(journal), WriterOptions{.commit_always = options.journal.durability == Durability::kResult});

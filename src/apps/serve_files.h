@@ -7,6 +7,7 @@
 
 #include "computron/requests/request_reader.h"
 #include "computron/serve/model_set.h"
+#include "computron/serve/step_recorder.h"
 #include "computron/storage/result_journal.h"
 #include "computron/storage/result_writer.h"
 #include "src/apps/serve_options.h"
@@ -19,11 +20,16 @@ struct ServeFiles {
   std::optional<FoundOutput> output;     // until the writer has it
   std::unique_ptr<ResultWriter> writer;
   std::unique_ptr<RequestReader> reader;
+  std::unique_ptr<StepRecorder> recorder;  // null: none is wanted
 };
 
 // Rank 0, before anything is loaded: the journal of results goes on where an earlier job ended, and whatever is written
 // at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of claim_output().
 void open_output(const ServeOptions& options, int ranks, ServeFiles& files);
+
+// Collective. Of --page-size auto, what an earlier attempt chose, as the journal that rank 0 has claimed keeps it;
+// otherwise the option's.
+std::size_t kept_page_bytes(const Communicator& world, const JobOptions& job, const ServeFiles& files);
 
 // Collective. Rank 0 tells all whether the output is there already.
 bool is_complete(const Communicator& world, const ServeOptions& options, const ServeFiles& files);

@@ -109,6 +109,10 @@ void add_limits(CLI::App& app, ServeOptions& o) {
 void add_watching_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--metrics", o.metrics, "Write the run's metrics to this JSON file");
   app.add_option("--trace", o.trace, "Write what every rank did when to this file: Chrome trace events, for Perfetto");
+  app.add_option("--record", o.record,
+                 "Keep the requests' sizes and times, the steps and what they took in this file, which `computron "
+                 "simulate --steps` plays again with other links, devices and pages");
+  app.add_option("--record-limit", o.record_limit, "Most bytes of it: behind them nothing more is recorded");
   app.add_option(
       "--status", o.status,
       "Write how the job stands to this file each second: queues, resident models, rates. SIGUSR2 prints it");
@@ -119,6 +123,9 @@ void add_watching_options(CLI::App& app, ServeOptions& o) {
 void ServeOptions::complete() {
   if (requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
   job.options.load = !dry_run;
+  if (!profiles.empty() && !dry_run) {
+    throw Error(ExitCode::kUsage, "--profiles: only --dry-run has a use for them");
+  }
   if (output.empty() && !dry_run) throw Error(ExitCode::kUsage, "--output is required");
   job.complete();
   job.options.on_late = parse_on_late(on_late);
@@ -126,6 +133,8 @@ void ServeOptions::complete() {
     if (model.slo_s == 0) model.slo_s = slo_s;
   }
   job.options.trace = !trace.empty();
+  record_limit_bytes = size_of("--record-limit", record_limit);
+  if (!record.empty() && dry_run) throw Error(ExitCode::kUsage, "--record: a dry run has nothing to record");
   journal.durability = parse_durability(durability);
   journal.max_line_bytes = max_line_bytes;
   if (!shard.empty()) shard = parse_shard(shard).to_string();
@@ -146,6 +155,8 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_watching_options(app, o);
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
+  app.add_option("--profiles", o.profiles,
+                 "What `computron profile` has measured, for --dry-run: passes as they were, instead of a formula");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
   app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
   group_options(app, "Requests and results",
@@ -154,7 +165,9 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   group_options(app, "Resuming",
                 {"--durability", "--disk-wait", "--drain", "--drain-warned", "--max-crashes", "--take-over",
                  "--resume-allow-config-change"});
-  group_options(app, "Watching", {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--status", "--quiet"});
+  group_options(app, "Watching",
+                {"--watchdog", "--recorder", "--core", "--metrics", "--trace", "--record", "--record-limit", "--status",
+                 "--quiet"});
 }
 
 void apply_config(CLI::App& command, const std::string& file) try {

@@ -18,6 +18,9 @@ struct ServeOptions {
   std::string output;
   std::string metrics;
   std::string trace;
+  std::string record;
+  std::string record_limit = "1GiB";
+  std::size_t record_limit_bytes = 0;
   std::string status;
   std::string config;
   std::string shard;
@@ -25,6 +28,7 @@ struct ServeOptions {
   double slo_s = 0;  // of models that have none of their own; 0: none
   std::string on_late = "serve";
   bool dry_run = false;
+  std::string profiles;
   bool quiet = false;
   std::size_t max_line_bytes = ReaderLimits{}.max_line_bytes;
   std::string durability = "node";

@@ -35,6 +35,7 @@ void JobArguments::read_models() {
   if (!placement.empty()) {
     Placement file = read_placement(placement);
     options.placement = std::move(file.groups);
+    options.predicted = std::move(file.predicted);
     if (!file.models.empty() && !options.models.empty()) {
       throw Error(ExitCode::kUsage,
                   fmt::format("placement '{}' has models of its own: give no --model and no --models", placement));
@@ -47,7 +48,8 @@ void JobArguments::read_models() {
 void JobArguments::complete() {
   read_models();
   if (!device_memory.empty()) options.device_memory_bytes = size_of("--device-memory", device_memory);
-  if (!page_size.empty()) options.page_bytes = size_of("--page-size", page_size);
+  options.measure_page_size = page_size == "auto";
+  if (!page_size.empty() && page_size != "auto") options.page_bytes = size_of("--page-size", page_size);
   if (!idle.empty()) options.idle = IdlePolicy::parse(idle);
   if (!host_cache.empty()) options.host_cache_bytes = size_of("--host-cache", host_cache);
   options.policy = parse_policy(policy);
@@ -72,7 +74,8 @@ void add_job_options(CLI::App& app, JobArguments& a) {
       ->check(CLI::IsMember({"auto", "nccl", "mpi"}));
   app.add_option("--device-memory", a.device_memory, "Pool of a rank, weights and cache together (e.g. 2GiB)");
   app.add_option("--page-size", a.page_size,
-                 "Bytes of a page (default: 8 MiB on cpu, 64 MiB on cuda, more for wide models)");
+                 "Bytes of a page (default: 8 MiB on cpu, 64 MiB on cuda, more for wide models); auto: with which the "
+                 "copies that are measured at the start let passes end first");
   app.add_option("--link-gbps", o.link_gb_per_s, "Hold each rank's copies to this many GB/s (emulated link)")
       ->check(positive_number());
   app.add_option("--policy", a.policy, "Which model runs next: fifo, balanced or throughput")

@@ -5,7 +5,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "computron/base/error.h"
 #include "computron/base/size.h"
@@ -56,6 +58,14 @@ inline CLI::Validator number_between(double least, double most) {
             return number && value >= least && value <= most ? std::string() : text + " is not a number of " + range;
           },
           range};
+}
+
+// One of the names.
+template <class Value>
+CLI::IsMember one_of(const std::map<std::string, Value>& known) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : known) names.push_back(name);
+  return CLI::IsMember(names);
 }
 
 }  // namespace computron

@@ -135,11 +135,15 @@ void Dispatcher::give(std::size_t group, Request request, bool accepted) {
   wake(group);
 }
 
-// A group of which no request waits takes some from a partner that has too many.
+// A group of which no request waits takes some from a partner that has too many. What a request takes is known of the
+// mean only, so that each of two groups might gain by taking it from the other for ever: not at one and the same time.
 void Dispatcher::steal(std::size_t thief) {
   if (states_[thief].waiting > 0 || waiting_ == 0 || collects()) return;
-  const std::optional<Theft> theft = worth_stealing(serving_, thief, states_[thief].partners);
+  std::vector<std::size_t> victims = states_[thief].partners;
+  std::erase_if(victims, [this](std::size_t group) { return states_[group].stole_s == now_s_; });
+  const std::optional<Theft> theft = worth_stealing(serving_, thief, victims);
   if (!theft) return;
+  states_[thief].stole_s = now_s_;
   for (Request& request : serving_[theft->from].take_back(theft->model, theft->requests)) {
     give(thief, std::move(request), /*accepted=*/true);
   }

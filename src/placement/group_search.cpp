@@ -22,6 +22,8 @@ constexpr double kAlike = 0.38;
 constexpr int kFewRanks = 8;      // up to which all_groups() are few
 constexpr std::size_t kFew = 24;  // models · ranks up to which a wide beam is quick
 constexpr int kWideBeam = 12;
+constexpr std::size_t kFewRequests = 1000;  // of which simulations are so quick that the beam may be wider still
+constexpr int kWidestBeam = 40;
 constexpr std::size_t kFewSplits = 100, kFewSplitsSwapping = 4;
 constexpr int kSplitsAfterStop = 4;          // looked at where no model may be left out
 constexpr std::size_t kMostSplits = 20'000;  // that are looked at: with many buckets there are far more
@@ -302,7 +304,8 @@ std::optional<ModelPlacement> joined(std::vector<BucketSearch>& buckets, const s
 }
 
 ScoredPlacement beam_or_greedy(PlacementEvaluator& evaluator, const std::vector<GroupShape>& groups) {
-  const ScoredPlacement beam = beam_search(evaluator, groups, kWideBeam), greedy = fast_greedy(evaluator, groups);
+  const int width = evaluator.problem().arrivals.size() <= kFewRequests ? kWidestBeam : kWideBeam;
+  const ScoredPlacement beam = beam_search(evaluator, groups, width), greedy = fast_greedy(evaluator, groups);
   return beam.score > greedy.score ? beam : greedy;
 }
 

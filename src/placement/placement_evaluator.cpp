@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kUnserved = 1e9;    // seconds that a placement is worse if it serves nobody
 constexpr double kIncomplete = 1e6;  // by which it is worse for each model without a group, and group without a model
+constexpr std::size_t kDivisionsKept = 16;
 
 SearchProblem checked(SearchProblem problem) {
   const auto bad = [](const std::string& why) { throw Error(ExitCode::kUsage, "placement: " + why); };
@@ -117,7 +118,33 @@ ScoredPlacement PlacementEvaluator::evaluate(ModelPlacement placement) {
   const std::size_t replicas = problem_.memory.swapping ? 0 : replicas_of(scored.placement);
   scored.score = score_of(problem_.objective, scored.result, replicas);
   if (problem_.complete) scored.score -= kIncomplete * static_cast<double>(incomplete(scored.placement));
+  remember(scored);
   return scored;
+}
+
+// A worse one of its division is forgotten, and so is the worst division of too many.
+void PlacementEvaluator::remember(const ScoredPlacement& scored) {
+  const auto worst = std::ranges::min_element(divisions_, {}, [](const auto& entry) { return entry.second.score; });
+  const bool full = divisions_.size() == kDivisionsKept;
+  if (full && !(scored.score > worst->second.score)) return;
+  std::vector<GroupShape> shapes;
+  for (const PlacedGroup& group : scored.placement) shapes.push_back(group.shape);
+  std::ranges::sort(shapes);
+  const auto found = divisions_.find(shapes);
+  if (found != divisions_.end()) {
+    if (scored.score > found->second.score) found->second = scored;
+    return;
+  }
+  if (full) divisions_.erase(worst);
+  divisions_.emplace(std::move(shapes), scored);
+}
+
+std::vector<ScoredPlacement> PlacementEvaluator::best_divisions(std::size_t n) const {
+  std::vector<ScoredPlacement> best;
+  for (const auto& [shapes, scored] : divisions_) best.push_back(scored);
+  std::ranges::stable_sort(best, std::ranges::greater{}, &ScoredPlacement::score);
+  best.resize(std::min(best.size(), n));
+  return best;
 }
 
 }  // namespace computron

@@ -176,4 +176,9 @@ std::string placement_table(const std::vector<GroupSpec>& groups, const Predicti
   return text;
 }
 
+std::string prediction_line(const Prediction& prediction) {
+  return fmt::format("{} of {} requests served, mean {:.4g} s, p99 {:.4g} s, {:.4g} swaps/s", prediction.served,
+                     prediction.requests, prediction.mean_latency_s, prediction.p99_latency_s, prediction.swaps_per_s);
+}
+
 }  // namespace computron

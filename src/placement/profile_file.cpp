@@ -141,7 +141,7 @@ ShapeProfile parse_shape(const std::string& where, const json& object, const Gro
 }
 
 std::string place_of(const std::string& where, const GroupShape& shape) {
-  const std::string own = fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp);
+  std::string own = fmt::format("{} (tp {} x pp {})", where, shape.tp, shape.pp);
   if (!is_possible(shape)) refuse(own, fmt::format("tp, pp: their product must be at most {}", kMostShapeRanks));
   return own;
 }

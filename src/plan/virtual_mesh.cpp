@@ -33,6 +33,8 @@ const VirtualMesh::UsedBytes* VirtualMesh::used_bytes(const ShardLayout& layout)
 
 VirtualMesh::Execution VirtualMesh::execute(const Step& step, double now_s) {
   Execution execution;
+  std::vector<double> known_s;
+  if (pass_times_ && !step.chunks.empty()) known_s = pass_times_(step);
   const double sent_s = now_s + latency_s_;
   double end_s = sent_s;
   for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -42,7 +44,7 @@ VirtualMesh::Execution VirtualMesh::execute(const Step& step, double now_s) {
     double compute_s = 0;
     if (!step.chunks.empty()) {
       if (s == 0) execution.begin_s = begin_s;
-      compute_s = costs_.stage_pass_s(step.model, s, step.rows());
+      compute_s = known_s.empty() ? costs_.stage_pass_s(step.model, s, step.rows()) : known_s[s];
       stage.passes.push_back({.step = step.id, .used = stage.used[step.model]});
       if (stage.passes.size() > kPassesKept) stage.passes.pop_front();
       drain(stage, s, sent_s);

@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <queue>
+#include <type_traits>
 
 namespace computron {
 namespace {
@@ -36,15 +37,25 @@ std::vector<SampledRow> some_rows(int count) {
 
 class Simulation {
  public:
-  Simulation(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, const StepObserver& observe)
-      : dispatcher_(dispatcher), meshes_(meshes), observe_(observe), pending_(meshes.size()) {
+  // `input` and `times` may be null.
+  Simulation(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, VirtualInput* input,
+             const StepObserver& observe, RunTimes* times)
+      : dispatcher_(dispatcher),
+        meshes_(meshes),
+        input_(input),
+        observe_(observe),
+        times_(times),
+        pending_(meshes.size()) {
     run_.groups.resize(meshes.size());
+    for (std::size_t g = 0; g < meshes.size(); ++g) run_.groups[g].compute_s.resize(meshes[g]->stages());
   }
 
   VirtualRun run() {
+    const double start_s = clock_s();
     while (!dispatcher_.all_done()) {
       report();
-      if (const auto group = dispatcher_.due(now_s_)) {
+      if (input_ != nullptr) input_->feed(dispatcher_, now_s_);
+      if (const auto group = timed(&RunTimes::decide_s, [this] { return dispatcher_.due(now_s_); })) {
         decide(*group);
       } else {
         wait();
@@ -52,11 +63,23 @@ class Simulation {
       for (Completion& completion : dispatcher_.take_completions()) run_.completions.push_back(std::move(completion));
     }
     run_.end_s = now_s_;
+    if (times_ != nullptr) times_->all_s += clock_s() - start_s;
     return std::move(run_);
   }
 
  private:
   using Event = std::pair<double, std::size_t>;  // a group reports a step
+
+  double clock_s() const { return times_ == nullptr ? 0 : times_->clock_s(); }
+  // What `work` returns; its time is added to that part.
+  template <class Work>
+  std::invoke_result_t<Work> timed(double RunTimes::*part, Work&& work) {
+    if (times_ == nullptr) return work();
+    const double start_s = clock_s();
+    std::invoke_result_t<Work> result = work();
+    times_->*part += clock_s() - start_s;
+    return result;
+  }
 
   // What has been executed by now.
   void report() {
@@ -66,22 +89,27 @@ class Simulation {
       pending_[group].pop_front();
       const std::vector<SampledRow> rows = some_rows(done.logit_rows);
       const std::vector<std::vector<float>> values(done.values.begin(), done.values.end());
-      dispatcher_.completed(group, done.id, {rows, values}, now_s_, done.times);
+      timed(&RunTimes::decide_s, [&] {
+        dispatcher_.completed(group, done.id, {rows, values}, now_s_, done.times);
+        return true;
+      });
     }
   }
 
   void decide(std::size_t group) {
-    Decision decision = dispatcher_.next(group, now_s_);
+    Decision decision = timed(&RunTimes::decide_s, [&] { return dispatcher_.next(group, now_s_); });
     if (auto* planned = std::get_if<PlannedStep>(&decision)) send(group, std::move(*planned));
   }
 
   void send(std::size_t number, PlannedStep planned) {
-    VirtualMesh::Execution execution = meshes_[number]->execute(planned.step, now_s_);
+    VirtualMesh::Execution execution =
+        timed(&RunTimes::mesh_s, [&] { return meshes_[number]->execute(planned.step, now_s_); });
     VirtualRun::Group& group = run_.groups[number];
     group.end_s = execution.reported_s;
     group.steps += 1;
     group.swaps += planned.swaps.size();
     group.exposed_s += execution.exposed_s;
+    for (std::size_t s = 0; s < execution.times.size(); ++s) group.compute_s[s] += execution.times[s].compute_s;
     run_.swaps += planned.swaps.size();
     run_.exposed_s += execution.exposed_s;
     events_.emplace(execution.reported_s, number);
@@ -91,14 +119,17 @@ class Simulation {
 
   void wait() {
     const double reported_s = events_.empty() ? std::numeric_limits<double>::infinity() : events_.top().first;
-    const double until_s = std::min(dispatcher_.due_s(), reported_s);
+    const double fed_s = input_ == nullptr ? std::numeric_limits<double>::infinity() : input_->due_s();
+    const double until_s = std::min({dispatcher_.due_s(), reported_s, fed_s});
     ensure(std::isfinite(until_s), "the scheduler waits for nothing");
     now_s_ = std::max(now_s_, until_s);
   }
 
   Dispatcher& dispatcher_;
   std::span<VirtualMesh* const> meshes_;
+  VirtualInput* input_;
   const StepObserver& observe_;
+  RunTimes* times_;
   std::vector<std::deque<Pending>> pending_;  // [group] in order
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double now_s_ = 0;
@@ -107,8 +138,14 @@ class Simulation {
 
 }  // namespace
 
-VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, const StepObserver& observe) {
-  return Simulation(dispatcher, meshes, observe).run();
+VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, const StepObserver& observe,
+                         RunTimes* times) {
+  return Simulation(dispatcher, meshes, /*input=*/nullptr, observe, times).run();
+}
+
+VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, VirtualInput& input,
+                         const StepObserver& observe) {
+  return Simulation(dispatcher, meshes, &input, observe, /*times=*/nullptr).run();
 }
 
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, const StepObserver& observe) {

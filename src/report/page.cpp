@@ -52,7 +52,8 @@ std::string head(const ReportContent& content) {
 std::string run_sections(const ReportContent& content, const ModelColours& colours) {
   if (!content.run) return {};
   const RunMetrics& run = *content.run;
-  return run_summary(run, content.trace) + section("Models", model_table(run)) + latency_section(run, colours);
+  return run_summary(run, content.trace) + section("Models", model_table(run)) + prediction_section(run) +
+         latency_section(run, colours);
 }
 
 }  // namespace

@@ -197,6 +197,30 @@ void read_additions(const Field& root, RunMetrics& run) {
   });
 }
 
+PredictedPart predicted_part(const Field& field) {
+  const auto value = [&field](const char* key) {
+    return field.has(key) ? field.at(key).optional() : std::optional<double>();
+  };
+  return {value("attainment"), value("mean_latency_s"), value("p99_latency_s"), value("makespan_s"),
+          value("swaps_per_s")};
+}
+
+PredictedMetrics predicted_metrics(const Field& field) {
+  PredictedMetrics predicted;
+  if (field.has("basis")) predicted.basis = field.at("basis").string();
+  if (field.has("duration_s")) predicted.duration_s = field.at("duration_s").optional();
+  if (field.has("requests")) predicted.requests = field.at("requests").optional();
+  predicted.all = predicted_part(field);
+  if (field.has("groups")) {
+    field.at("groups").each([&](const Field& group) { predicted.groups.push_back(predicted_part(group)); });
+  }
+  if (field.has("models")) {
+    field.at("models").each_named(
+        [&](const std::string& id, const Field& model) { predicted.models.emplace_back(id, predicted_part(model)); });
+  }
+  return predicted;
+}
+
 Json parse(std::string_view text, const std::string& file) {
   Json value;
   const auto fault = parse_json(text, {.depth = kMaxDepth}, value);
@@ -220,6 +244,7 @@ RunMetrics parse_run_metrics(std::string_view text, const std::string& file) {
       [&](const std::string& id, const Field& field) { run.models.push_back(group_metrics(id, field)); });
   if (root.has("groups")) read_groups(root.at("groups"), run);
   read_additions(root, run);
+  if (root.has("predicted")) run.predicted = predicted_metrics(root.at("predicted"));
   return run;
 }
 

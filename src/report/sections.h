@@ -36,6 +36,7 @@ std::string data(const std::string& key, const std::optional<double>& value, std
 
 std::string run_summary(const RunMetrics& run, const std::optional<RunTrace>& trace);  // cards
 std::string model_table(const RunMetrics& run);
+std::string prediction_section(const RunMetrics& run);  // empty where nothing was predicted
 std::string latency_section(const RunMetrics& run, const ModelColours& colours);
 std::string queue_figure(const RunMetrics& run, const ModelColours& colours);
 std::string configuration_section(const RunMetrics& run);

@@ -65,6 +65,17 @@ GroupSpec parse_group(const std::string& where, const json& object) {
   return group;
 }
 
+// Only metrics and reports read it, at the end of the job: better refused now.
+std::string predicted_of(const std::string& where, const json& predicted) {
+  if (!predicted.is_object()) refuse(where, "predicted: must be an object");
+  for (const char* key :
+       {"duration_s", "requests", "attainment", "mean_latency_s", "p99_latency_s", "makespan_s", "swaps_per_s"}) {
+    const json value = predicted.value(key, json());
+    if (!value.is_number() && !value.is_null()) refuse(where, fmt::format("predicted, {}: must be a number", key));
+  }
+  return predicted.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 // "10 + 14"
 std::string sum_text(const std::vector<int>& numbers) {
   std::string text;
@@ -78,8 +89,8 @@ Placement read_placement(const std::string& file) {
   const std::string where = fmt::format("placement '{}'", file);
   const json object = read_listed("placement", file);
   check_keys(where, object, {"models", "groups", "predicted"});
-  if (object.contains("predicted") && !object["predicted"].is_object()) refuse(where, "predicted: must be an object");
   Placement placement;
+  if (object.contains("predicted")) placement.predicted = predicted_of(where, object["predicted"]);
   if (object.contains("models")) placement.models = models_of(where + ", models", file, object["models"]);
   const auto groups = object.find("groups");
   if (groups == object.end() || !groups->is_array() || groups->empty()) {

@@ -50,19 +50,26 @@ bool BatchFrontEnd::take_input(Dispatcher& dispatcher, double now) {
     took = true;
   }
   if (took || !reader_.finished()) return took;
-  const bool ends = note_input_end(dispatcher);
+  const bool ends = note_input_end(dispatcher, now);
   if (!deferred_.empty()) return ends;
   if (!suspects_.empty()) return take_suspect(dispatcher, now) || ends;
+  close_input(dispatcher, now);
+  return true;
+}
+
+void BatchFrontEnd::close_input(Dispatcher& dispatcher, double now) {
   dispatcher.close_input();
-  return closed_ = true;
+  closed_ = true;
+  if (options_.recorder != nullptr) options_.recorder->input_ended(/*closed=*/true, any_deferred_, now);
 }
 
 // Before anything can be complete. The scheduler learns it though suspects are still to come: they wait for what it
 // has, so it must not wait for them. False if it was known before.
-bool BatchFrontEnd::note_input_end(Dispatcher& dispatcher) {
+bool BatchFrontEnd::note_input_end(Dispatcher& dispatcher, double now) {
   if (std::exchange(input_ended_, true)) return false;
   if (const auto bytes = reader_.spooled_bytes()) writer_.note_input_end(*bytes);
   dispatcher.note_input_end();
+  if (options_.recorder != nullptr) options_.recorder->input_ended(/*closed=*/false, /*deferred=*/false, now);
   return true;
 }
 
@@ -85,7 +92,8 @@ bool BatchFrontEnd::take_deferred(Dispatcher& dispatcher, double now) {
       fail(line->incoming, *failure);
       if (line->ahead) deferred_.begun(line->model);
     } else {
-      submit(std::move(line->incoming), line->arrival_s, line->ahead, dispatcher);
+      submit(std::move(line->incoming), line->arrival_s, {.now = now, .deferred = true, .ahead = line->ahead},
+             dispatcher);
     }
     took = true;
   }
@@ -108,9 +116,10 @@ void BatchFrontEnd::take(IncomingRequest incoming, Dispatcher& dispatcher, doubl
   }
   const double arrival_s = arrival_of(incoming, now);
   if (deferred_.empty() && !dispatcher.is_full()) {
-    submit(std::move(incoming), arrival_s, /*ahead=*/false, dispatcher);
+    submit(std::move(incoming), arrival_s, {.now = now}, dispatcher);
     return;
   }
+  any_deferred_ = true;
   ++queues_[std::get<RequestParts>(incoming.content).front().model].waiting;
   deferred_.defer(incoming, arrival_s);
 }
@@ -134,29 +143,30 @@ bool BatchFrontEnd::take_suspect(Dispatcher& dispatcher, double now) {
   const bool has_deadline = std::get<RequestParts>(incoming.content).front().deadline_s < kNoDeadline;
   // It was held back until now, which its deadline should not suffer for.
   const double arrival_s = has_deadline ? std::max(arrival_of(incoming, now), now) : arrival_of(incoming, now);
-  submit(std::move(incoming), arrival_s, /*ahead=*/false, dispatcher);
+  submit(std::move(incoming), arrival_s, {.now = now}, dispatcher);
   return true;
 }
 
-// `ahead`: as in UnfinishedLine.
-void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, bool ahead, Dispatcher& dispatcher) {
+void BatchFrontEnd::submit(IncomingRequest incoming, double arrival_s, const Turn& turn, Dispatcher& dispatcher) {
   const RequestId line = incoming.line;
   const std::size_t count = std::get<RequestParts>(incoming.content).size();
   UnfinishedLine& unfinished =
       unfinished_lines_.emplace(line, UnfinishedLine{std::move(incoming), std::vector<Completion>(count), count})
           .first->second;
   RequestParts& parts = std::get<RequestParts>(unfinished.incoming.content);
-  unfinished.ahead = ahead;
+  unfinished.ahead = turn.ahead;
   unfinished.model = parts.front().model;
   ++queues_[unfinished.model].waiting;
   for (Request& request : parts) {
     request.arrival_s = arrival_s;
+    if (options_.recorder != nullptr) options_.recorder->submitted(request, turn.deferred, turn.now);
     dispatcher.submit(std::move(request));
   }
 }
 
 void BatchFrontEnd::put_results(std::vector<Completion> completions, double /*now*/) {
   for (Completion& completion : completions) {
+    if (options_.recorder != nullptr) options_.recorder->ended(completion);
     const auto unfinished = unfinished_lines_.find(completion.id);
     ensure(unfinished != unfinished_lines_.end() && completion.part < unfinished->second.parts.size(),
            "a completion of no request");

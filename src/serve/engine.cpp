@@ -29,19 +29,25 @@ std::vector<int> group_of_rank(const Mesh& mesh) {
 }  // namespace
 
 Engine::Engine(Job& job, Dispatcher& dispatcher, FrontEnd& front_end, Metrics& metrics, double start_s,
-               const Drain& drain, const JobHeartbeat& heartbeat)
+               const Drain& drain, const JobHeartbeat& heartbeat, StepRecorder* recorder)
     : job_(job),
       dispatcher_(dispatcher),
       front_end_(front_end),
       start_s_(start_s),
+      recorder_(recorder),
       activity_(job.mesh().groups.size()),
       stalls_(job.mesh().groups.size(), false),
       heartbeat_(heartbeat),
       stops_(job.mesh()),
       drain_(drain) {
   for (const RankGroup& group : job.mesh().groups) {
+    const auto number = static_cast<std::size_t>(group.index);
+    GroupEngine::StepWatch watch;
+    if (recorder != nullptr) {
+      watch = [this, number](const PlannedStep& planned) { recorder_->sent(number, planned, now()); };
+    }
     groups_.emplace_back(job.mesh().job, group, /*names_group=*/job.mesh().groups.size() > 1,
-                         dispatcher.scheduler(static_cast<std::size_t>(group.index)), metrics);
+                         dispatcher.scheduler(number), metrics, std::move(watch));
   }
   heartbeat_.form_groups(group_of_rank(job.mesh()));
 }
@@ -125,6 +131,7 @@ void Engine::leave(bool in_order) {
   put_results();
   heartbeat_.enter(SignOfLife::kFinish);
   front_end_.stop(in_order, now());
+  if (in_order && recorder_ != nullptr) recorder_->finish(/*all_done=*/false, now());
   if (in_order) {  // else another rank may have failed, and said so
     report_failure(0, stopped_early());
     heartbeat_.remove_records();
@@ -155,8 +162,11 @@ bool Engine::take_reports(GroupEngine& group) {
   const TraceSpan span(job_.trace(), TraceTrack::kControl, "take reports", {}, {"step", done->step.id});
   const double start = now_s();
   const Report& last = done->reports[static_cast<std::size_t>(job_.mesh().groups[group.index()].sampler())];
-  dispatcher_.completed(static_cast<std::size_t>(group.index()), done->step.id, {last.rows, last.encoded}, now(),
-                        group.stage_times(done->reports));
+  const auto number = static_cast<std::size_t>(group.index());
+  const std::vector<StageTimes> times = group.stage_times(done->reports);
+  const double reported_s = now();
+  if (recorder_ != nullptr) recorder_->reported(number, done->step.id, times, done->reports, group.tp(), reported_s);
+  dispatcher_.completed(number, done->step.id, {last.rows, last.encoded}, reported_s, times);
   group.steps_of(done->step.model).overhead_s += now_s() - start;
   front_end_.step_done(done->reports, now());
   return true;
@@ -197,6 +207,7 @@ void Engine::dispatch(GroupEngine& group, PlannedStep planned) {
   const Ticket begun = planned.begun.empty() ? 0 : front_end_.begin(planned.begun);
   const double end_s = scheduler_of(group).predicted_end_s();
   planned.step.predicted_s = static_cast<float>(std::max(end_s - now(), 0.0));
+  front_end_.step_planned(planned.step, now());
   std::optional<Step> own = group.send(std::move(planned), begun);
   if (!own) return;
   job_.executor().accept(*own);

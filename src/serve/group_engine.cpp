@@ -8,10 +8,11 @@
 namespace computron {
 
 GroupEngine::GroupEngine(const Communicator& job, const RankGroup& group, bool names_group, const Scheduler& scheduler,
-                         Metrics& metrics)
+                         Metrics& metrics, StepWatch watch)
     : group_(group),
       scheduler_(scheduler),
       metrics_(metrics),
+      watch_(std::move(watch)),
       sender_(job, group),
       collector_(job, group, names_group),
       times_(static_cast<std::size_t>(group.shape.ranks())) {
@@ -39,6 +40,7 @@ bool GroupEngine::send_held(const std::function<bool(Ticket)>& noted) {
 
 Step GroupEngine::send_now(PlannedStep planned) {
   count_sent(planned);
+  if (watch_) watch_(planned);
   Step& step = planned.step;
   collector_.expect(step, std::move(planned.expected));
   collector_.note_sent(step.id, sender_.send(step));

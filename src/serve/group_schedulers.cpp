@@ -5,11 +5,13 @@
 namespace computron {
 namespace {
 
-std::vector<std::unique_ptr<Scheduler>> make_schedulers(const Job& job, const std::optional<CostOptions>& costs) {
+std::vector<std::unique_ptr<Scheduler>> make_schedulers(const Job& job, const std::optional<CostOptions>& costs,
+                                                        const GroupSchedulers::Lesson& teach) {
   std::vector<std::unique_ptr<Scheduler>> schedulers;
   for (int group = 0; std::cmp_less(group, job.groups().size()); ++group) {
     const CostOptions predicted = costs.value_or(job.scheduler_options(group).costs);
     schedulers.emplace_back(new Scheduler(make_scheduler(job, group, predicted)));  // made in place: it cannot move
+    if (teach) teach(group, schedulers.back()->costs());
   }
   return schedulers;
 }
@@ -22,7 +24,8 @@ std::vector<DispatchGroup> dispatch_groups(const Job& job, const std::vector<std
 
 }  // namespace
 
-GroupSchedulers::GroupSchedulers(const Job& job, const std::optional<CostOptions>& costs)
-    : schedulers_(make_schedulers(job, costs)), dispatcher_(dispatch_groups(job, schedulers_), job.models().size()) {}
+GroupSchedulers::GroupSchedulers(const Job& job, const std::optional<CostOptions>& costs, const Lesson& teach)
+    : schedulers_(make_schedulers(job, costs, teach)),
+      dispatcher_(dispatch_groups(job, schedulers_), job.models().size()) {}
 
 }  // namespace computron

@@ -84,7 +84,7 @@ JobPlan Job::make_plan() const {
     plan.groups.push_back({.frames = memory_.of_group(group.index).frames,
                            .host_slots = memory_.of_group(group.index).host_slots,
                            .steps_in_flight = in_flight,
-                           .steps_announced = Scheduler::max_steps_in_flight(in_flight)});
+                           .steps_announced = max_steps_in_flight(in_flight)});
   }
   return plan;
 }

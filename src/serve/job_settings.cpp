@@ -17,6 +17,7 @@ const std::string kPageSize = "--page-size";
 
 // One that the program chooses follows from the models and their meshes, which are settings themselves.
 std::string page_size_of(const JobOptions& job) {
+  if (job.measure_page_size) return "auto";
   return job.page_bytes == 0 ? "automatic" : fmt::format("{} bytes", job.page_bytes);
 }
 
@@ -52,6 +53,7 @@ Settings job_settings(const JobOptions& options, const std::vector<CheckpointInd
 }
 
 Settings upgraded(const JobOptions& now, Settings before) {
+  std::erase_if(before, [](const auto& setting) { return setting.first == kKeptPageSize; });
   const bool names_page_size = std::ranges::any_of(before, [](const auto& one) { return one.first == kPageSize; });
   if (depends_on_stages(now) && !names_page_size) before.emplace_back(kPageSize, page_size_of(now));
   JobOptions job = now;

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <utility>
 
+#include "computron/base/error.h"
+#include "computron/base/json.h"
 #include "computron/base/size.h"
 #include "computron/storage/files.h"
 
@@ -260,6 +262,48 @@ std::string steps_line(const StepMetrics& steps) {
                      1e6 * steps.total_s / count, 1e6 * steps.overhead_s / count, graphs);
 }
 
+// Null where nothing was predicted.
+Json prediction_of(const RunInfo& info) {
+  Json predicted;
+  if (info.predicted.empty()) return predicted;
+  ensure(!parse_json(info.predicted, {}, predicted), "what was predicted is no JSON");
+  return predicted;
+}
+
+// ", latency 0.2 / 0.25 s" where both are known.
+std::string pair_part(const Json& predicted, const char* key, double factor, std::optional<double> measured,
+                      fmt::format_string<double, double> text) {
+  const auto found = predicted.find(key);
+  if (found == predicted.end() || !found->is_number() || !measured) return {};
+  return ", " + fmt::format(text, factor * found->get<double>(), factor * *measured);
+}
+
+// Nothing where nothing was predicted.
+std::string prediction_line(const ModelMetrics& all, const RunInfo& info) {
+  if (info.predicted.empty()) return {};
+  const Json predicted = prediction_of(info);
+  const auto part = [&](const char* key, double factor, std::optional<double> measured,
+                        fmt::format_string<double, double> text) {
+    return pair_part(predicted, key, factor, measured, text);
+  };
+  const auto percentile_s = [&all](double share) {
+    return all.latency_s.empty() ? std::nullopt : std::optional(all.latency_s.percentile(share));
+  };
+  const DeadlineCount& deadlines = all.deadlines;
+  const auto met = deadlines.total == 0
+                       ? std::nullopt
+                       : std::optional(static_cast<double>(deadlines.met) / static_cast<double>(deadlines.total));
+  const auto mean_s = all.latency_s.empty() ? std::nullopt : std::optional(all.latency_s.mean());
+  const auto swaps_per_s =
+      info.wall_s > 0 ? std::optional(static_cast<double>(all.swaps.count) / info.wall_s) : std::nullopt;
+  const std::string parts = part("attainment", 100, met, "{:.1f} / {:.1f} % of deadlines met") +
+                            part("mean_latency_s", 1, mean_s, "latency mean {:.3f} / {:.3f} s") +
+                            part("p99_latency_s", 1, percentile_s(.99), "p99 {:.3f} / {:.3f} s") +
+                            part("makespan_s", 1, info.wall_s, "{:.2f} / {:.2f} s in all") +
+                            part("swaps_per_s", 1, swaps_per_s, "{:.3g} / {:.3g} swaps/s");
+  return parts.empty() ? "" : "\npredicted / measured:" + parts.substr(1);
+}
+
 }  // namespace
 
 Metrics::Metrics(std::vector<std::string> model_ids) : Metrics(std::move(model_ids), {}) {}
@@ -368,6 +412,7 @@ std::string Metrics::to_json(const RunInfo& info) const {
   object["over_time"] = {{"interval_s", queues_.interval_s()}, {"waiting", queues_.waiting()}};
   object["open"] = sum_over_models(queues_, ids_.size());
   object["configuration"] = configuration_json(info);
+  if (!info.predicted.empty()) object["predicted"] = prediction_of(info);
   Json& models = object["models"] = Json::object();
   for (std::size_t i = 0; i < ids_.size(); ++i) {
     models[ids_[i]] = metrics_json(merged(static_cast<ModelId>(i)), 0, info);
@@ -382,8 +427,8 @@ std::string Metrics::to_json(const RunInfo& info) const {
 
 std::string Metrics::summary(const RunInfo& info) const {
   const ModelMetrics all = merged(/*with_times=*/true);
-  return fmt::format("{}{}\n{}\n{}", requests_line(all, failed_lines_, info), earlier_attempts(info),
-                     swaps_line(all.swaps, info), steps_line(all.steps));
+  return fmt::format("{}{}\n{}\n{}{}", requests_line(all, failed_lines_, info), earlier_attempts(info),
+                     swaps_line(all.swaps, info), steps_line(all.steps), prediction_line(all, info));
 }
 
 }  // namespace computron

@@ -4,7 +4,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <climits>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -13,11 +16,25 @@
 #include "computron/checkpoint/index_helper.h"
 #include "computron/comm/agreed.h"
 #include "computron/model/checkpoint_check.h"
+#include "computron/placement/page_size.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kStepBesidePatches = 64 << 20;  // of the longest step's message, and far more than that
+
+// Of --page-size auto.
+constexpr std::size_t kSmallestPage = std::size_t{1} << 20, kLargestPage = std::size_t{256} << 20;
+constexpr std::size_t kBlocksAPage = 4;  // at least, so that little is left over at the ends of pages
+constexpr std::size_t kPagesAPool = 8;   // at least
+
+// Collective.
+std::size_t of_rank_0(const Communicator& job, std::size_t value) {
+  const auto bytes = std::bit_cast<std::array<std::byte, sizeof value>>(value);
+  const std::vector<std::byte> first = job.broadcast({bytes.begin(), bytes.end()}, 0);
+  std::memcpy(&value, first.data(), sizeof value);
+  return value;
+}
 
 // The dtype of a checkpoint's GEMM weights: check_tensors has made sure that they agree.
 DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
@@ -46,7 +63,13 @@ ModelSet::ModelSet(const JobOptions& options, const std::vector<JobGroup>& group
       stage_(static_cast<std::size_t>(mesh.stage)),
       max_batch_tokens_(options.max_batch_tokens) {
   read_metadata(mesh, device, heartbeat, std::move(indices));
-  agreed(mesh.job, [&] { make_layouts(options, groups, device); });
+  Cuts cuts;
+  agreed(mesh.job, [&] {
+    cuts = cut_models(options, groups, device);
+    page_bytes_ = page_size(options, device, cuts, /*says_so=*/mesh.schedules());
+  });
+  page_bytes_ = of_rank_0(mesh.job, page_bytes_);  // ranks may have pools of different sizes
+  agreed(mesh.job, [&] { make_layouts(cuts, groups, device); });
 }
 
 // Collective. Rank 0 reads and sends it round, so that a thousand ranks are not a metadata storm.
@@ -105,25 +128,28 @@ void ModelSet::check_message_size(const ModelConfig& config, const MeshShape& me
   }
 }
 
-// Of all groups, since pages are of one size throughout a job and rank 0 schedules every group.
-void ModelSet::make_layouts(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device) {
+// For all groups, since pages are of one size throughout a job and rank 0 schedules every group.
+ModelSet::Cuts ModelSet::cut_models(const JobOptions& options, const std::vector<JobGroup>& groups,
+                                    const RankDevice& device) const {
   const WeightFormat& format = device.ops().weight_format();
-  std::map<Cut, std::vector<ShardPlan>> plans;
-  std::vector<std::vector<Cut>> cuts;  // [group][model of the group]
-  std::size_t largest_block = 0;
+  Cuts cuts;
   for (const JobGroup& group : groups) {
-    std::vector<Cut>& of_group = cuts.emplace_back();
+    std::vector<Cut>& of_group = cuts.of_groups.emplace_back();
     for (const ModelId m : group.models) {
       const Cut& cut = of_group.emplace_back(m, group.shape.tp, group.shape.pp, group.layers_of(m));
-      if (plans.contains(cut)) continue;
-      for (const ShardPlan& plan : plans[cut] = make_plans(m, group, options.reproducible)) {
-        largest_block =
-            std::max(largest_block, ShardLayout::largest_block_bytes(plan, format, models_[m].weight_dtype));
+      if (cuts.plans.contains(cut)) continue;
+      for (const ShardPlan& plan : cuts.plans[cut] = make_plans(m, group, options.reproducible)) {
+        cuts.largest_block =
+            std::max(cuts.largest_block, ShardLayout::largest_block_bytes(plan, format, models_[m].weight_dtype));
       }
     }
   }
-  choose_page_size(options, device, largest_block);
-  for (const auto& [cut, stages] : plans) {
+  return cuts;
+}
+
+void ModelSet::make_layouts(const Cuts& cuts, const std::vector<JobGroup>& groups, const RankDevice& device) {
+  const WeightFormat& format = device.ops().weight_format();
+  for (const auto& [cut, stages] : cuts.plans) {
     for (const ShardPlan& plan : stages) {
       layouts_[cut].push_back(
           ShardLayout::make(plan, format, models_[std::get<ModelId>(cut)].weight_dtype, page_bytes_));
@@ -131,7 +157,7 @@ void ModelSet::make_layouts(const JobOptions& options, const std::vector<JobGrou
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
     Group& group = groups_.emplace_back(Group{groups[g].models, {}});
-    for (const Cut& cut : cuts[g]) {
+    for (const Cut& cut : cuts.of_groups[g]) {
       StageLayouts& stages = group.layouts.emplace_back();
       for (const ShardLayout& layout : layouts_.at(cut)) stages.push_back(&layout);
     }
@@ -153,10 +179,46 @@ std::vector<ShardPlan> ModelSet::make_plans(ModelId model, const JobGroup& group
   return plans;
 }
 
-void ModelSet::choose_page_size(const JobOptions& options, const RankDevice& device, std::size_t largest_block) {
-  const std::size_t page_bytes = std::max(device.device().default_page_bytes(), 16 * largest_block);
-  page_bytes_ = options.page_bytes > 0 ? options.page_bytes : round_up(page_bytes, std::size_t{4096});
-  if (page_bytes_ % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
+std::size_t ModelSet::page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts,
+                                bool says_so) const {
+  if (options.measure_page_size) return best_page_size(options, device, cuts, says_so);
+  if (options.page_bytes % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
+  const std::size_t page_bytes = std::max(device.device().default_page_bytes(), 16 * cuts.largest_block);
+  return options.page_bytes > 0 ? options.page_bytes : round_up(page_bytes, std::size_t{4096});
+}
+
+// --page-size auto. A size that is kept may be too small for blocks that a job under another placement has.
+std::size_t ModelSet::best_page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts,
+                                     bool says_so) const {
+  if (options.page_bytes > 0) {
+    const std::size_t kept = std::max(options.page_bytes, std::bit_ceil(cuts.largest_block));
+    if (says_so) spdlog::info("pages of {}, as the journal keeps it", format_size(kept));
+    return kept;
+  }
+  const MeasuredCosts& costs = device.costs().value();
+  const WeightFormat& format = device.ops().weight_format();
+  std::vector<double> shard_bytes;
+  for (const auto& [cut, stages] : cuts.plans) {
+    const DType dtype = models_[std::get<ModelId>(cut)].weight_dtype;
+    for (const ShardPlan& plan : stages) {
+      const std::size_t page = std::max(kLargestPage, std::bit_ceil(cuts.largest_block));
+      shard_bytes.push_back(static_cast<double>(ShardLayout::make(plan, format, dtype, page).total_used_bytes()));
+    }
+  }
+  const std::size_t least = std::max(kSmallestPage, kBlocksAPage * cuts.largest_block);
+  const std::size_t pool = options.device_memory_bytes;  // 0: as large as the models need
+  const std::size_t most = pool > 0 ? std::min(kLargestPage, pool / kPagesAPool) : kLargestPage;
+  const PageSizeChoice best =
+      computron::best_page_size(shard_bytes, costs.compute_s_per_byte, costs.copies, static_cast<std::int64_t>(least),
+                                static_cast<std::int64_t>(most));
+  if (says_so) {
+    spdlog::info(
+        "pages of {}: a copy takes {:.1f} us and 1 s for {:.2f} GB, its event {:.1f} us, so that passes of "
+        "all models, none of them there, take {:.4g} s",
+        format_size(static_cast<std::size_t>(best.page_bytes)), 1e6 * costs.copies.copy_s,
+        1e-9 * costs.copies.bytes_per_s, 1e6 * costs.copies.event_s, best.pass_s);
+  }
+  return static_cast<std::size_t>(best.page_bytes);
 }
 
 std::vector<ServedModel> ModelSet::served() const {

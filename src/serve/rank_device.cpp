@@ -41,6 +41,18 @@ RankDevice::RankDevice(const JobOptions& options, const Mesh& mesh, Trace* trace
     measure();
   });
   require_same(mesh_.job, {{"the device", kind()}});
+  if (options_.measure_page_size && options_.page_bytes == 0) measure_copies(hooks);
+}
+
+// Collective. All ranks at once, as they will copy.
+void RankDevice::measure_copies(ServeHooks& hooks) {
+  MeasuredCosts own;
+  mesh_.job.barrier();
+  agreed(mesh_.job, [&] {
+    own = measure_costs(*device_, *progress_);
+    hooks.measured(mesh_.job.rank(), own);
+  });
+  costs_ = slowest(gather(mesh_.job, own));
 }
 
 // Collective. A link is emulated on the CPU only.

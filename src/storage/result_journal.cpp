@@ -377,6 +377,15 @@ ClaimedOutput::ClaimedOutput(std::shared_ptr<JournalState> state) : state_(std::
 
 const LineHistory& ClaimedOutput::history() const { return state_->recovered.history; }
 
+std::string ClaimedOutput::kept(const std::string& name) const {
+  const auto& header = state_->recovered.header;
+  return header ? value_of(header->settings, name).value_or("") : "";
+}
+
+void ClaimedOutput::keep(const std::string& name, const std::string& value) {
+  state_->settings.emplace_back(name, value);
+}
+
 ResultJournal ClaimedOutput::begin() && {
   std::shared_ptr<JournalState> state = std::move(state_);
   state->begin();

@@ -29,11 +29,18 @@ void check(const TraceUse& use) {
   if (!positive(use.scales.rate) || !positive(use.scales.cv)) refuse(use, "rate and cv are scaled by what is above 0");
   const bool has_windows = use.window_s > 0 || use.format == TraceFormat::kAzureFunctions2019;
   if (use.scales.cv != 1 && !has_windows) refuse(use, "without windows a trace has the cv that it has");
+  if (use.window_s > 0 && use.format == TraceFormat::kAzureFunctions2019) refuse(use, "its windows are its minutes");
 }
 
-// Each request gets a source of its own accord: the models, by a power law.
-void deal_to_models(RequestTrace& trace, std::uint32_t models, double skew, std::uint32_t seed) {
-  std::vector<double> up_to = power_law_rates(models, 1, skew);
+[[noreturn]] void refuse_shares(const TraceUse& use) {
+  refuse(use, "its requests have sources, which are mapped to models: shares of the models have no use");
+}
+
+// Each request gets a source of its own accord: the models, by their shares.
+void deal_to_models(RequestTrace& trace, std::uint32_t models, const TraceUse& use, std::uint32_t seed) {
+  const std::vector<double> even(models, 1);
+  if (!use.shares.empty() && use.shares.size() != models) refuse(use, "there is not one share a model");
+  std::vector<double> up_to = weighted_rates(use.shares.empty() ? even : use.shares, 1);
   std::partial_sum(up_to.begin(), up_to.end(), up_to.begin());
   NumpyRandom random(seed);
   for (TracedRequest& request : trace.requests) {
@@ -97,7 +104,8 @@ ArrivalSets sets_of_requests(const TraceUse& use, std::uint32_t models, std::uin
   RequestTrace trace = read_requests(use);
   const TimeSpan part = part_of(use, end_of(trace));
   const bool dealt = trace.sources == 1;
-  if (dealt) deal_to_models(trace, models, use.skew, seed);
+  if (!dealt && !use.shares.empty()) refuse_shares(use);
+  if (dealt) deal_to_models(trace, models, use, seed);
   const SourceMapping mapping = dealt ? SourceMapping::kDealt : use.mapping;
   if (use.window_s > 0) {
     const auto windows = fit_windows(trace, models, mapping, part, use.window_s);
@@ -167,9 +175,10 @@ std::vector<std::uint32_t> divided_requests(std::uint32_t total, std::span<const
 
 ArrivalSets sets_of_trace(const TraceUse& use, std::uint32_t models, std::uint32_t seed) {
   check(use);
-  if (use.format == TraceFormat::kAzureFunctions2019) return sets_of_counts(use, models, seed);
-  if (use.format == TraceFormat::kServeGen) return sets_of_servegen(use, models, seed);
-  return sets_of_requests(use, models, seed);
+  const bool counts = use.format == TraceFormat::kAzureFunctions2019, clients = use.format == TraceFormat::kServeGen;
+  if (!counts && !clients) return sets_of_requests(use, models, seed);
+  if (!use.shares.empty()) refuse_shares(use);
+  return counts ? sets_of_counts(use, models, seed) : sets_of_servegen(use, models, seed);
 }
 
 }  // namespace computron

@@ -1,4 +1,5 @@
-// The program `computron_injected`: computron, which breaks down as its options of `serve` say.
+// The program `computron_injected`: computron, which breaks down as its options of `serve` say; --inject-gflops is one
+// of `profile`, too.
 //
 //   --inject-flip RANK:COPY[:TIMES]      on that rank, what that copy over the link wrote is damaged at its first TIMES
 //                                        (1) attempts, by a bit
@@ -7,8 +8,10 @@
 //   --inject-late-notes S                notes of what begins are down only so many seconds after they were asked for
 //   --inject-max-waiting N               so many requests wait in the schedulers, and the other lines are deferred
 //   --inject-crash LINE                  the process ends when a step has computed on the request of that line
+//   --inject-copy-s S                    a copy is measured to take so many seconds, whatever its size
 //   --inject-gflops RATE                 every rank computes as slowly as a processor of so many 10^9 operations a
 //                                        second
+//   --inject-overheads TP:FACTOR[,...]   with that: on a mesh of that tp passes take so many times their share
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +20,7 @@
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "computron/base/digest.h"
@@ -40,6 +44,7 @@ class AroundFrontEnd : public FrontEnd {
   void put_results(std::vector<Completion> completions, double now) override {
     front_end_.put_results(std::move(completions), now);
   }
+  void step_planned(const Step& step, double now) override { front_end_.step_planned(step, now); }
   void step_done(const std::vector<Report>& reports, double now) override { front_end_.step_done(reports, now); }
   void show(const Activity& activity, double now) override { front_end_.show(activity, now); }
   Ticket begin(const std::vector<RequestId>& requests) override { return front_end_.begin(requests); }
@@ -98,6 +103,22 @@ Error wrong(const char* option, const std::string& text, const char* form) {
   return Error(ExitCode::kUsage, fmt::format("{}: '{}' is not {}", option, text, form));
 }
 
+// "2:1.36,4:1.49"; empty: none.
+std::map<int, double> parse_overheads(const std::string& text) {
+  std::map<int, double> by_tp;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    int tp = 0, end = 0;
+    double factor = 0;
+    const int fields = std::sscanf(item.c_str(), "%d:%lf%n", &tp, &factor, &end);
+    if (fields != 2 || item.size() != static_cast<std::size_t>(end) || tp < 1 || !(factor > 0)) {
+      throw wrong("--inject-overheads", text, "TP:FACTOR[,TP:FACTOR]");
+    }
+    by_tp[tp] = factor;
+  }
+  return by_tp;
+}
+
 class Injections : public ServeHooks {
  public:
   void add_options(CLI::App& program) {
@@ -108,7 +129,12 @@ class Injections : public ServeHooks {
     serve.add_option("--inject-crash", crash_);
     serve.add_option("--inject-late-notes", late_notes_s_);
     serve.add_option("--inject-max-waiting", max_waiting_);
-    serve.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
+    serve.add_option("--inject-copy-s", copy_s_);
+    for (const char* command : {"serve", "profile"}) {
+      CLI::App& app_of_ranks = *program.get_subcommand(command);
+      auto* gflops = app_of_ranks.add_option("--inject-gflops", gflops_)->check(CLI::PositiveNumber);
+      app_of_ranks.add_option("--inject-overheads", overheads_)->needs(gflops);
+    }
   }
 
   void compare(int rank, std::vector<RankProperty>& properties) override {
@@ -133,13 +159,19 @@ class Injections : public ServeHooks {
     };
   }
 
+  // The other costs are those of a fast link, so that nothing depends on the machine.
+  void measured(int /*rank*/, MeasuredCosts& costs) override {
+    if (!copy_s_) return;
+    costs = {.copies = {.copy_s = *copy_s_, .bytes_per_s = 1e10, .event_s = 0}, .compute_s_per_byte = 1e-10};
+  }
+
   void schedule(SchedulerOptions& options) override {
     options.max_waiting = max_waiting_.value_or(options.max_waiting);
   }
 
   PageSourceWrapper page_wrapper(Progress& progress) override {
     if (gflops_ == 0) return {};
-    processor_.emplace(profile_of_rate(1e9 * gflops_), progress);
+    processor_.emplace(with_overheads(profile_of_rate(1e9 * gflops_), parse_overheads(overheads_)), progress);
     return processor_->wrapper();
   }
 
@@ -163,9 +195,10 @@ class Injections : public ServeHooks {
   }
 
  private:
-  std::string flip_, mismatch_, divergence_;
+  std::string flip_, mismatch_, divergence_, overheads_;
   std::optional<RequestId> crash_;
   std::optional<std::size_t> max_waiting_;
+  std::optional<double> copy_s_;
   double late_notes_s_ = 0, gflops_ = 0;
   std::optional<EmulatedProcessor> processor_;
 };

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "computron/workload/arrival_sets.h"
 #include "tests/apps/program.h"
 
 namespace computron::test {
@@ -83,6 +84,25 @@ TEST_F(PlanTest, KnownRequestsHaveAMakespan) {
   EXPECT_THAT(outcome.output, HasSubstr("40 of 40 requests served"));
 }
 
+TEST_F(PlanTest, TheExactAnswerIsProven) {
+  const std::vector<std::string> same = {profiles(), "--ranks", "4",   "--known",         "41",   "--objective",
+                                         "makespan", "--swap",  "off", "--device-memory", "4GiB", "--exact"};
+  auto arguments = same;
+  arguments.insert(arguments.end(), {"--output", file("placement.json")});
+  const Outcome outcome = plan(arguments);
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("search: no placement has a shorter makespan: "));
+  EXPECT_THAT(outcome.output, HasSubstr("of 616 possible placements simulated"));
+  const json predicted = json::parse(read_file(file("placement.json")))["predicted"];
+  EXPECT_NEAR(predicted["makespan_s"], 1.1, 1e-6);  // 41 times .1 s on four ranks
+  arguments = same;
+  arguments.insert(arguments.end(), {"--time-limit", "1e-9"});
+  const Outcome stopped = plan(arguments);
+  ASSERT_EQ(stopped.code, 0) << stopped.errors;
+  EXPECT_THAT(stopped.output, HasSubstr("search: a shorter makespan may be possible: "));
+  EXPECT_THAT(stopped.output, HasSubstr(", stopped after 1e-09 s"));
+}
+
 TEST_F(PlanTest, TracesAreServed) {
   std::string lines;
   for (int i = 0; i < 200; ++i) {
@@ -136,12 +156,90 @@ TEST_F(PlanTest, SaysOfWhichRequestsThePredictionIs) {
     lines += "{\"timestamp\": " + std::to_string(500 * i) + ", \"input_length\": 1, \"output_length\": 1}\n";
   }
   const std::string trace = write("mooncake.jsonl", lines);
-  EXPECT_THAT(basis({"--known", "4"}), HasSubstr("from the start (the same that were searched with)\n"));
-  EXPECT_THAT(basis({"--trace", trace, "--trace-format", "mooncake", "--trace-start", "10", "--duration", "40",
-                     "--rate-scale", "2"}),
-              HasSubstr("the second half of " + trace + ", from 10 s on, 40 s of it, 2 times its rate\n"));
+  EXPECT_THAT(basis({"--known", "4"}),
+              HasSubstr("from the start (the same that were searched with), played pass by pass\n"));
+  EXPECT_THAT(basis({"--known", "4", "--shares", "triangle"}), HasSubstr("of: 4 requests by triangle decay that are"));
+  EXPECT_THAT(
+      basis({"--trace", trace, "--trace-format", "mooncake", "--skew", "2", "--seed", "3"}),
+      HasSubstr("the second half of " + trace + ", dealt to the models by power law 2, seed 3, played pass by pass\n"));
+  EXPECT_THAT(basis({"--trace", trace, "--trace-format", "mooncake", "--seed", "3"}),
+              HasSubstr("the second half of " + trace + ", dealt to the models, seed 3, played pass by pass\n"));
+  EXPECT_THAT(
+      basis({"--trace", trace, "--trace-format", "mooncake", "--trace-start", "10", "--duration", "40", "--rate-scale",
+             "2"}),
+      HasSubstr("the second half of " + trace + ", from 10 s on, 40 s of it, 2 times its rate, played pass by pass\n"));
   EXPECT_THAT(basis({"--trace", trace, "--trace-format", "mooncake", "--trace-window", "50", "--cv-scale", "3"}),
               HasSubstr("as in " + trace + ", windows of 50 s, 3 times its windows' cv, of other seeds"));
+}
+
+// Each process has the mean rate that is asked for, and is what the library makes of the same parameters.
+TEST_F(PlanTest, ArrivalsAreOfTheProcessThatIsNamed) {
+  const std::vector<double> even = {2, 2, 2};
+  const MarkovModulated states{{{.mean_s = 1, .rate = 13}, {.mean_s = 3, .rate = 1}}};
+  const auto predicted = [this](std::vector<std::string> arguments, const std::string& basis) {
+    arguments.insert(arguments.begin(), {profiles(), "--ranks", "2", "--rate", "6", "--duration", "50", "--swap", "off",
+                                         "--rescore", "0", "--quiet", "--output", file("placement.json")});
+    const Outcome outcome = plan(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    EXPECT_THAT(outcome.output, HasSubstr("of: " + basis));
+    return json::parse(read_file(file("placement.json")))["predicted"];
+  };
+  const auto requests = [&](const ArrivalProcess& process) { return sets_by_rule(process, even, 50, 0).test.size(); };
+  EXPECT_EQ(predicted({"--arrivals", "pareto", "--shape", "3"},
+                      "Pareto arrivals, shape 3, 6 requests/s, 50 s, seeds 3 to 5\n")["requests"],
+            requests(ParetoGaps{3}));
+  EXPECT_EQ(predicted({"--arrivals", "weibull", "--shape", "0.5"},
+                      "Weibull arrivals, shape 0.5, 6 requests/s, 50 s, seeds 3 to 5\n")["requests"],
+            requests(WeibullGaps{0.5}));
+  EXPECT_EQ(predicted({"--arrivals", "mmpp", "--state", "1=13", "--state", "3=1"},
+                      "MMPP arrivals, states 1=13 3=1, 6 requests/s, 50 s, seeds 3 to 5\n")["requests"],
+            requests(states));
+  EXPECT_EQ(predicted({"--arrivals", "even"},
+                      "even arrivals, 6 requests/s, 50 s (the same that were searched with)\n")["requests"],
+            requests(EvenGaps{}));
+  std::set<std::size_t> counts;
+  for (const ArrivalProcess& process :
+       std::vector<ArrivalProcess>{GammaGaps{}, ParetoGaps{3}, WeibullGaps{.5}, states}) {
+    counts.insert(requests(process));
+  }
+  EXPECT_EQ(counts.size(), 4u);  // so that one cannot be taken for another
+}
+
+TEST_F(PlanTest, RatesAreSharedByName) {
+  const auto requests = [this](std::vector<std::string> arguments, const std::string& basis) {
+    arguments.insert(arguments.begin(),
+                     {profiles(), "--ranks", "3", "--rate", "7", "--duration", "99.9", "--arrivals", "even", "--swap",
+                      "off", "--rescore", "0", "--quiet", "--output", file("placement.json")});
+    const Outcome outcome = plan(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    EXPECT_THAT(outcome.output, HasSubstr("of: even arrivals, 7 requests/s" + basis + ", 99.9 s"));
+    std::vector<int> counts;
+    const json placement = json::parse(read_file(file("placement.json")));
+    for (const json& model : placement["predicted"]["models"]) counts.push_back(model["requests"]);
+    return counts;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(requests({}, ""), ElementsAre(233, 233, 233));
+  EXPECT_THAT(requests({"--shares", "even"}, ""), ElementsAre(233, 233, 233));
+  EXPECT_THAT(requests({"--shares", "triangle"}, " by triangle decay"), ElementsAre(349, 174, 174));
+  EXPECT_THAT(requests({"--shares", "power-law"}, " by power law 0.5"), ElementsAre(306, 216, 176));
+  EXPECT_THAT(requests({"--skew", "1"}, " by power law 1"), ElementsAre(381, 190, 127));
+  EXPECT_THAT(requests({"--shares", "power-law", "--skew", "0"}, " by power law 0"), ElementsAre(233, 233, 233));
+}
+
+TEST_F(PlanTest, TheBestPlacementsArePlayed) {
+  const auto planned = [this](const std::string& rescore) {
+    const Outcome outcome = plan({profiles(), "--ranks", "4", "--rate", "12", "--slo", "0.4", "--duration", "100",
+                                  "--swap", "off", "--device-memory", "8GiB", "--rescore", rescore});
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    return outcome.output;
+  };
+  EXPECT_THAT(planned("0"), Not(HasSubstr("played")));
+  EXPECT_THAT(planned("1"), HasSubstr("played: 1 placements"));
+  const std::string five = planned("5");
+  EXPECT_THAT(five, HasSubstr("played: 5 placements, and the best of them again, in "));
+  EXPECT_THAT(five, HasSubstr(", played pass by pass\n"));
+  EXPECT_THAT(five, HasSubstr(", 0 swaps/s"));
 }
 
 TEST_F(PlanTest, OptionsThatSayNothingAreRefused) {
@@ -161,10 +259,33 @@ TEST_F(PlanTest, OptionsThatSayNothingAreRefused) {
   refused({"--rate", "1", "--swap", "off", "--link-gbps", "1"}, "--link-gbps: --swap off");
   refused({"--rate", "1", "--swap", "off", "--page-size", "1MB"}, "--page-size: --swap off");
   refused({"--rate", "1", "--swap", "off", "--ranks-per-node", "1"}, "--ranks-per-node: --swap off");
+  refused({"--rate", "1", "--objective", "makespan", "--exact"}, "--exact: is for --known requests and --objective");
+  refused({"--known", "3", "--exact"}, "--exact: is for --known requests and --objective makespan");
   refused({"--rate", "1", "--cv", "1000"}, "--cv: 1000 is not a number of 0.01 to 100");
   refused({"--rate", "1", "--cv", "nan"}, "--cv: nan is not a number of 0.01 to 100");
   refused({"--rate", "1e6", "--swap", "off"}, "about 6e+08 requests, expected at most 5e+07");
   refused({"--trace", "t", "--trace-format", "mooncake", "--trace-window", "-1"}, "--trace-window: -1");
+  refused({"--rate", "1", "--arrivals", "even", "--cv", "2"}, "--cv: --arrivals even has no use for it");
+  refused({"--rate", "1", "--arrivals", "even", "--seed", "2"}, "--seed: --arrivals even has no use for it");
+  refused({"--rate", "1", "--shape", "2"}, "--shape: --arrivals gamma has no use for it");
+  refused({"--rate", "1", "--state", "1=2"}, "--state: --arrivals gamma has no use for it");
+  refused({"--known", "1", "--arrivals", "even"}, "--arrivals");
+  refused({"--rate", "1", "--shares", "triangle", "--skew", "1"}, "--skew: --shares triangle has no use for it");
+  refused({"--model", "a=1", "--shares", "triangle"}, "--shares");
+  const auto trace_refused = [&](const std::string& format, std::vector<std::string> more, const std::string& part) {
+    more.insert(more.begin(), {"--trace", "t", "--trace-format", format});
+    refused(more, part);
+  };
+  for (const std::string format : {"azure-2019", "azure-2021", "servegen"}) {
+    trace_refused(format, {"--skew", "1"},
+                  "--skew: --trace-format " + format + " has no use for it: its requests have");
+    trace_refused(format, {"--shares", "triangle"}, "--shares: --trace-format " + format);
+  }
+  for (const std::string format : {"azure-llm", "mooncake"}) {
+    trace_refused(format, {"--trace-mapping", "blocks"}, "--trace-mapping: --trace-format " + format);
+  }
+  trace_refused("azure-2021", {"--seed", "1"}, "--seed: --trace-format azure-2021 has no use for it: the search sees");
+  trace_refused("azure-2019", {"--trace-window", "60"}, "--trace-window: --trace-format azure-2019");
 }
 
 // A search of minutes would end in an error.
@@ -204,6 +325,19 @@ TEST_F(PlanTest, WhatIsWrongIsNamed) {
   refused({"/nowhere.json", "--ranks", "1", "--rate", "1"}, "cannot read the profiles '/nowhere.json'", 66);
   refused({known, "--ranks", "1"}, "no requests: give --rate");
   refused({known, "--rate", "1"}, "--ranks");
+  const auto arrivals_refused = [&](std::vector<std::string> more, const std::string& part) {
+    more.insert(more.begin(), {known, "--ranks", "1", "--rate", "1", "--swap", "off", "--arrivals"});
+    refused(more, part);
+  };
+  arrivals_refused({"sometimes"}, "--arrivals: sometimes");
+  arrivals_refused({"pareto"}, "--arrivals pareto: --shape is not given");
+  arrivals_refused({"pareto", "--shape", "1"}, "--shape: 1 of --arrivals pareto is not above 1");
+  arrivals_refused({"weibull", "--shape", "nan"}, "--shape: nan is not a positive number");
+  arrivals_refused({"mmpp", "--state", "1=1"}, "give --state SECONDS=RATE twice at least");
+  for (const char* state : {"1", "=1", "1=", "0=1", "1=-1", "1=inf", "a=1", "1=1=1"}) {
+    arrivals_refused({"mmpp", "--state", "1=1", "--state", state}, "--state '" + std::string(state) + "': must be");
+  }
+  arrivals_refused({"mmpp", "--state", "1=0", "--state", "1=0"}, "the sum of the states' rates");
   refused({known, "--ranks", "1", "--rate", "-1"}, "--rate: -1 is not a positive number");
   refused({known, "--ranks", "1", "--rate", "1", "--known", "3"}, "--known");
   refused({known, "--ranks", "1", "--trace", "t"}, "--trace-format");
@@ -214,6 +348,8 @@ TEST_F(PlanTest, WhatIsWrongIsNamed) {
   refused({known, "--ranks", "1", "--rate", "1", "--host-memory", "1GB"}, "neither --link-gbps");
   refused({known, "--ranks", "1", "--rate", "1", "--host-memory", "lots"}, "--host-memory: ");
   refused({poor, "--ranks", "1", "--rate", "1", "--swap", "off"}, "neither --device-memory");
+  refused({known, "--ranks", "64", "--known", "9", "--objective", "makespan", "--exact", "--swap", "off"},
+          "placements of 9 requests are too many to look at");
   refused({known, "--ranks", "1", "--rate", "1", "--swap", "off", "--device-memory", "1GB"}, "no model fits", 78);
   refused({known, "--ranks", "1", "--rate", "1", "--swap", "off", "--output", "/nowhere/p.json"}, "/nowhere", 73);
 }

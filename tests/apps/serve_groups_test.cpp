@@ -178,7 +178,8 @@ TEST_F(Groups, EqualOnesByNumber) {
   EXPECT_EQ(last_metrics_.at("groups").at(1).at("first_rank"), 1);
 }
 
-// `computron plan` writes what jobs read: groups, the cuts of their models, and predictions, which they ignore.
+// `computron plan` writes what jobs read: groups, the cuts of their models, and predictions, which stand beside what
+// the job comes to.
 TEST_F(Groups, ServeAsPlanned) {
   std::string models;
   for (const char* id : kIds) {
@@ -199,6 +200,15 @@ TEST_F(Groups, ServeAsPlanned) {
   EXPECT_EQ(results_of(as_planned), expected({"", 4, {}}));
   ASSERT_EQ(last_metrics_.at("groups").size(), 2u);
   EXPECT_EQ(last_metrics_.at("groups").at(1).at("pp"), 2);
+  EXPECT_EQ(last_metrics_.at("predicted"), nlohmann::json::parse(as_planned.placement).at("predicted"));
+  EXPECT_EQ(last_metrics_.at("predicted").at("requests"), kRequests);
+  write_lines(folder_ / "metrics.json", {last_metrics_.dump()});
+  const JobOutcome reported =
+      run_job(1, {served_program(), "report", folder_ / "report.html", "--metrics", folder_ / "metrics.json"},
+              folder_ / ".", healthy_limit_s());
+  ASSERT_EQ(reported.exit_code, 0) << reported.errors;
+  EXPECT_THAT(text_of(folder_ / "report.html"), HasSubstr("Predicted and measured"));
+  EXPECT_THAT(text_of(folder_ / "report.html"), ::testing::Not(HasSubstr("not those of the prediction")));
 }
 
 // Emulated processors change when things happen, and nothing else. A row is 213,000 operations of the model.

@@ -309,6 +309,51 @@ TEST_F(Restart, WithSomethingElseIsRefused) {
   EXPECT_EQ(finished.results.size(), lines_.size());
 }
 
+// What copies are measured to cost is injected: with cheap ones small pages are best, with dear ones large ones.
+TEST_F(Restart, KeepsThePageSizeThatWasMeasured) {
+  const TinyModel model{.layers = 4, .heads = 4, .head_dim = 64, .ffn = 1024, .vocab = 512, .seed = 33};
+  write_tiny_checkpoint(folder_ / "large.h5", model);
+  std::vector<std::string> lines;
+  for (int i = 0; i < 30; ++i) lines.push_back(completion_line(fmt::format("r{}", i), "large", {1, i, 3}, 4));
+  write_lines(requests(), lines);
+  const auto job = [&](const std::string& name, const char* copy_s, std::vector<std::string> more = {}) {
+    ServeJob own = fast_job();
+    own.models = {{"large", folder_ / "large.h5"}};
+    own.page_size = "auto";
+    own.program = injected_program();
+    own.output = folder_ / name;
+    own.more = {"--inject-copy-s", copy_s, "--max-seqs", "4"};
+    own.more.insert(own.more.end(), more.begin(), more.end());
+    return own;
+  };
+  const auto page_size = [](const Served& served) { return served.metrics.at("configuration").at("page-size"); };
+  const Served cheap = serve(job("cheap.jsonl", "0"), folder_), dear = serve(job("dear.jsonl", "1"), folder_);
+  ASSERT_EQ(cheap.job.exit_code, 0) << cheap.job.errors;
+  ASSERT_EQ(dear.job.exit_code, 0) << dear.job.errors;
+  EXPECT_EQ(page_size(cheap), "1.00 MiB");
+  EXPECT_EQ(page_size(dear), "8.00 MiB");
+
+  const Served killed = serve(job("out.jsonl", "0", {"--inject-crash", "20"}), folder_);
+  ASSERT_EQ(killed.job.exit_code, 128 + SIGKILL) << killed.job.errors;
+  const Served resumed = serve(job("out.jsonl", "1"), folder_);
+  ASSERT_EQ(resumed.job.exit_code, 0) << resumed.job.errors;
+  EXPECT_EQ(resumed.metrics.at("attempt"), 2);
+  EXPECT_EQ(page_size(resumed), "1.00 MiB");
+  EXPECT_EQ(sorted_lines(output()), sorted_lines(folder_ / "cheap.jsonl"));
+  // Run again it has nothing to do, whatever was kept.
+  EXPECT_EQ(serve(job("out.jsonl", "1"), folder_).job.exit_code, 0);
+}
+
+// Without anything injected.
+TEST_F(Restart, MeasuresWhatCopiesCost) {
+  ServeJob job = fast_job();
+  job.page_size = "auto";
+  const Served served = serve(job, folder_);
+  ASSERT_EQ(served.job.exit_code, 0) << served.job.errors;
+  // All of a model fits into the smallest page, so that this is the best one whatever was measured.
+  EXPECT_EQ(served.metrics.at("configuration").at("page-size"), "1.00 MiB");
+}
+
 TEST_F(Restart, SecondJobIsRefusedWhileTheFirstRuns) {
   disturb([&](MpiJob& first) {
     const Served second = RunningServe(fast_job(), folder_).finish(failing_limit_s());

@@ -67,6 +67,34 @@ TEST(SearchGroups, FindsThePipelineOfAllFour) {
   EXPECT_THAT(search_placement(evaluator).placement, ElementsAre(PlacedGroup{{1, 4}, {0, 1, 2, 3}}));
 }
 
+TEST(BestDivisions, AreTheBestOfEachWhatTheirOrderIs) {
+  SearchProblem problem;
+  problem.models = std::vector<ModelProfile>(4, unit_test_model());
+  problem.slo_s.assign(4, .4f);
+  problem.arrivals = make_arrivals(GammaGaps{4}, power_law_rates(4, 12, 0), {0, 300}, 0);
+  problem.ranks = 4;
+  problem.memory.device_bytes = 2'700'000'000;
+  PlacementEvaluator evaluator(problem);
+  EXPECT_TRUE(evaluator.best_divisions(5).empty());
+  const ScoredPlacement found = search_placement(evaluator);
+  const auto best = evaluator.best_divisions(100);
+  ASSERT_GT(best.size(), 3u);
+  EXPECT_EQ(best[0].placement, found.placement);
+  EXPECT_TRUE(std::ranges::is_sorted(best, std::ranges::greater{}, &ScoredPlacement::score));
+  std::vector<std::vector<GroupShape>> divisions;
+  for (const ScoredPlacement& one : best) {
+    EXPECT_EQ(evaluator.evaluate(one.placement).score, one.score);
+    auto& shapes = divisions.emplace_back();
+    for (const PlacedGroup& group : one.placement) shapes.push_back(group.shape);
+    std::ranges::sort(shapes);
+    EXPECT_EQ(std::ranges::count(divisions, shapes), 1);
+  }
+  evaluator.evaluate({{best[0].placement[0].shape, {}}});  // a worse one of the best division
+  EXPECT_EQ(evaluator.best_divisions(1)[0].placement, best[0].placement);
+  EXPECT_EQ(evaluator.best_divisions(2).size(), 2u);
+  EXPECT_EQ(evaluator.best_divisions(2)[1].placement, best[1].placement);
+}
+
 TEST(LatencyBuckets, AreAlpaServes) {
   const auto buckets_of = [](const std::vector<ModelProfile>& models) {
     std::vector<std::uint32_t> all;

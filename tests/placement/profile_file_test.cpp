@@ -181,6 +181,50 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
   for (const auto& [text, why] : faults) EXPECT_THAT(fault(text), HasSubstr(why)) << text;
 }
 
+// Numbers that have no short decimal form, too.
+TEST_F(ProfilesFile, ReadsBackWhatItWrites) {
+  const ShapeProfile all{.stage_s = {1 / 3.f, 2e-7f},
+                         .stage_bytes = {1, kMostStageBytes},
+                         .layers = {3, 4},
+                         .passes = {{1, {0.1f, 1e-9f}}, {2048, {12345.678f, 1e6f}}},
+                         .cache_token_bytes = {512, 0},
+                         .measured = false};
+  const ShapeProfile plain{.stage_s = {0.25f}, .stage_bytes = {7}};
+  const ProfileFile written{.machine = {.device_bytes = 5'000'000'001,
+                                        .host_bytes = std::int64_t{1} << 50,
+                                        .ranks_per_node = 8,
+                                        .link_bytes_per_s = 12.3e9,
+                                        .page_bytes = 8 << 20,
+                                        .stage_penalty = 0.009,
+                                        .constant_s = 1 / 3.0,
+                                        .absent_share = 0.5,
+                                        .step_latency_s = 4.2e-5},
+                            .models = {{"a/b", {{{1, 1}, plain}, {{4, 2}, all}}}, {"c", {{{2, 1}, plain}}}}};
+  const ProfileFile read_back = read(profile_text(written));
+  EXPECT_EQ(profile_text(read_back), profile_text(written));
+  EXPECT_EQ(read_back.machine.device_bytes, written.machine.device_bytes);
+  EXPECT_EQ(read_back.machine.host_bytes, written.machine.host_bytes);
+  EXPECT_EQ(read_back.machine.ranks_per_node, 8);
+  EXPECT_DOUBLE_EQ(read_back.machine.link_bytes_per_s, 12.3e9);
+  EXPECT_EQ(read_back.machine.page_bytes, 8 << 20);
+  EXPECT_EQ(read_back.machine.stage_penalty, 0.009);
+  EXPECT_EQ(read_back.machine.constant_s, 1 / 3.0);
+  EXPECT_EQ(read_back.machine.absent_share, 0.5);
+  EXPECT_EQ(read_back.machine.step_latency_s, 4.2e-5);
+  ASSERT_EQ(read_back.models.size(), 2u);
+  EXPECT_EQ(read_back.models[0].id, "a/b");
+  EXPECT_EQ(read_back.models[1].shapes.at({2, 1}).stage_s, plain.stage_s);
+  const ShapeProfile& shape = read_back.models[0].shapes.at({4, 2});
+  EXPECT_EQ(shape.stage_s, all.stage_s);
+  EXPECT_EQ(shape.stage_bytes, all.stage_bytes);
+  EXPECT_EQ(shape.layers, all.layers);
+  EXPECT_EQ(shape.cache_token_bytes, all.cache_token_bytes);
+  EXPECT_FALSE(shape.measured);
+  ASSERT_EQ(shape.passes.size(), 2u);
+  EXPECT_EQ(shape.passes[1].rows, 2048);
+  EXPECT_EQ(shape.passes[1].stage_s, all.passes[1].stage_s);
+}
+
 TEST_F(ProfilesFile, IsToBeThere) {
   expect_error(ExitCode::kNoInput, "cannot read the profiles '/nowhere/p.json'",
                [] { read_profiles("/nowhere/p.json"); });

@@ -68,6 +68,56 @@ TEST(Page, OfAResumedJobSaysWhatItsFiguresAreOf) {
   EXPECT_THAT(page, HasSubstr("all figures are those of its attempt 2 alone"));
 }
 
+// The page without the marks of its figures.
+std::string text_of(const std::string& page) { return std::regex_replace(page, std::regex("<span[^>]*>|</span>"), ""); }
+
+TEST(Page, ShowsWhatWasPredictedBesideWhatCame) {
+  EXPECT_THAT(page_of(sample_run()), Not(HasSubstr("Predicted and measured")));
+  const std::string page = page_of(test::predicted_run()), text = text_of(page);
+  const auto figures = figures_of(page);
+  EXPECT_EQ(figures.at("predicted.attainment"), .25);
+  EXPECT_EQ(figures.at("predicted.makespan_s"), 10);
+  EXPECT_EQ(figures.at("predicted.groups.1.swaps_per_s"), .125);
+  EXPECT_EQ(figures.at("predicted.models.b.mean_latency_s"), .4);
+  EXPECT_FALSE(figures.contains("predicted.models.a.mean_latency_s"));
+  const auto row = [](const std::string& name, const std::string& cells) { return "<td>" + name + "</td>" + cells; };
+  const auto cells = [](const char* predicted, const char* measured, const char* ratio) {
+    return fmt::format("<td class=\"g\">{}</td><td>{}</td><td>{}</td>", predicted, measured, ratio);
+  };
+  // 30 % of deadlines were met, latencies were .3 and .37 s, and 3 swaps in 12.5 s.
+  EXPECT_THAT(text, HasSubstr(row("all", cells("25.0 %", "30.0 %", "1.20") + cells("200 ms", "300 ms", "1.50") +
+                                             cells("370 ms", "370 ms", "1.00") + cells("10 s", "12.5 s", "1.25") +
+                                             cells("0.240", "0.240", "1.00"))));
+  // Nothing stands beside a makespan of a group. Nothing over 0 is a ratio.
+  EXPECT_THAT(text, HasSubstr(row("group 0 (tp 2 × pp 1, from rank 0)", cells("50.0 %", "10.0 %", "0.20"))));
+  EXPECT_THAT(text, HasSubstr(cells("–", "–", "–") + cells("0", "0.0800", "–") + "</tr>"));
+  EXPECT_THAT(text, HasSubstr(row("b", cells("10.0 %", "20.0 %", "2.00") + cells("400 ms", "200 ms", "0.50"))));
+  EXPECT_THAT(text, HasSubstr("Predicted of: Gamma &lt;arrivals&gt;."));
+  EXPECT_THAT(text, Not(HasSubstr("are not those of the prediction")));
+}
+
+// The job of the sample had 33 requests in 12.5 s.
+TEST(Page, SaysWhereOtherRequestsWerePredicted) {
+  const auto page = [](const std::string& requests, const std::string& duration, const std::string& makespan) {
+    std::string run = test::predicted_run();
+    const auto set = [&run](const std::string& from, const std::string& to) {
+      const auto at = run.find(from);
+      ASSERT_NE(at, run.npos);
+      run.replace(at, from.size(), to);
+    };
+    set("\"duration_s\": 12.5, \"requests\": 33", "\"duration_s\": " + duration + ", \"requests\": " + requests);
+    set("\"makespan_s\": 10", "\"makespan_s\": " + makespan);
+    return text_of(page_of(run));
+  };
+  const auto other = HasSubstr("are not those of the prediction");
+  EXPECT_THAT(page("35", "12.5", "10"), Not(other));
+  EXPECT_THAT(page("50", "12.5", "10"), HasSubstr("are not those of the prediction: 33 instead of 50, 2.64 a second"));
+  EXPECT_THAT(page("330", "125", "10"), HasSubstr("prediction: 33 instead of 330. The"));
+  EXPECT_THAT(page("33", "20", "10"), HasSubstr("prediction: 2.64 a second instead of 1.65"));
+  // All were there from the start: a job that takes longer is no other one.
+  EXPECT_THAT(page("33", "5", "5"), Not(other));
+}
+
 TEST(Page, StandsAlone) {
   const std::string page = page_of(sample_run());
   EXPECT_TRUE(page.starts_with("<!DOCTYPE html>"));

@@ -83,7 +83,25 @@ TEST(RunMetrics, EveryGroupHasItsMesh) {
   EXPECT_EQ(run.rank_groups[1].id, "group 1 (tp 1 × pp 1, from rank 2)");
 }
 
+TEST(RunMetrics, HaveWhatWasPredicted) {
+  EXPECT_FALSE(parse_run_metrics(sample_run(), "m.json").predicted);
+  const auto predicted = *parse_run_metrics(test::predicted_run(), "m.json").predicted;
+  EXPECT_EQ(predicted.basis, "Gamma <arrivals>");
+  EXPECT_EQ(predicted.requests, 33);
+  EXPECT_EQ(predicted.all.makespan_s, 10);
+  ASSERT_EQ(predicted.groups.size(), 2u);
+  EXPECT_EQ(predicted.groups[1].swaps_per_s, 0.125);
+  EXPECT_EQ(predicted.groups[1].mean_latency_s, std::nullopt);
+  ASSERT_EQ(predicted.models.size(), 2u);
+  EXPECT_EQ(predicted.models[1].first, "b");
+  EXPECT_EQ(predicted.models[1].second.mean_latency_s, 0.4);
+}
+
 TEST(RunMetrics, WhatIsWrongIsNamed) {
+  EXPECT_THAT(error_of(replaced(test::predicted_run(), "\"makespan_s\": 10", "\"makespan_s\": []")),
+              HasSubstr("predicted.makespan_s should be a number"));
+  EXPECT_THAT(error_of(replaced(test::predicted_run(), "{\"attainment\": 0.75}", "3")),
+              HasSubstr("predicted.models.a should be an object"));
   const std::string text = sample_run();
   EXPECT_THAT(error_of(replaced(text, "\"wall_s\"", "\"wall\"")), AllOf(HasSubstr("m.json: wall_s is missing")));
   EXPECT_THAT(error_of(replaced(text, "12.5", "\"12.5\"")),

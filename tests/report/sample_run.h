@@ -48,4 +48,16 @@ inline std::string sample_run(const std::string& model = "a") {
       sample_group(3), model, sample_group(1), sample_group(2));
 }
 
+// Of two groups, with what was predicted of them.
+inline std::string predicted_run() {
+  std::string run = sample_run();
+  run.insert(run.find("\"over_time\""), sample_groups({{2, 1}, {1, 2}}) + ", " + R"json("predicted": {
+      "basis": "Gamma <arrivals>", "duration_s": 12.5, "requests": 33, "attainment": 0.25, "mean_latency_s": 0.2,
+      "p99_latency_s": 0.37, "makespan_s": 10, "swaps_per_s": 0.24,
+      "groups": [{"attainment": 0.5, "swaps_per_s": 0}, {"attainment": 1, "swaps_per_s": 0.125}],
+      "models": {"a": {"attainment": 0.75}, "b": {"requests": 3, "attainment": 0.1, "mean_latency_s": 0.4}}},
+      )json");
+  return run;
+}
+
 }  // namespace computron::test

@@ -55,7 +55,10 @@ TEST_F(PlacementFile, MayBringItsModels) {
 }
 
 TEST_F(PlacementFile, MaySayWhatIsPredicted) {
-  EXPECT_EQ(read(R"({"groups": [{"models": ["a"]}], "predicted": {"attainment": 0.9}})").groups.size(), 1u);
+  EXPECT_EQ(
+      read(R"({"groups": [{"models": ["a"]}], "predicted": {"attainment": 0.9, "p99_latency_s": null}})").predicted,
+      R"({"attainment":0.9,"p99_latency_s":null})");
+  EXPECT_EQ(read(R"({"groups": [{"models": ["a"]}]})").predicted, "");
 }
 
 TEST_F(PlacementFile, NamesWhatIsWrong) {
@@ -75,6 +78,8 @@ TEST_F(PlacementFile, NamesWhatIsWrong) {
       {R"({"groups": [{"models": ["a"], "pp": 2, "layers": {"a": [2, 0]}}]})", "must be a list of 2 numbers"},
       {R"({"models": [{"id": "a"}], "groups": [{"models": ["a"]}]})", "models, entry 0: path: must be a string"},
       {R"({"groups": [{"models": ["a"]}], "predicted": 1})", "predicted: must be an object"},
+      {R"({"groups": [{"models": ["a"]}], "predicted": {"makespan_s": "long"}})",
+       "predicted, makespan_s: must be a number"},
       {R"({"groups": [{"models": ["a"]})", "placement '"},
   };
   for (const auto& [text, why] : faults) EXPECT_THAT(fault(text), HasSubstr(why)) << text;

@@ -189,7 +189,7 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   in_flight_.push_back({step.id, std::move(members), std::move(rows), std::move(values), !step.chunks.empty(), finish_s,
                         times_of(step)});
   require(std::cmp_less_equal(passes_in_flight(), options_.steps_in_flight), "too many passes in flight");
-  require(std::cmp_less_equal(in_flight_.size(), Scheduler::max_steps_in_flight(options_.steps_in_flight)),
+  require(std::cmp_less_equal(in_flight_.size(), max_steps_in_flight(options_.steps_in_flight)),
           "too many steps in flight");
   steps_.push_back({.step = std::move(planned.step),
                     .swaps = std::move(planned.swaps),

@@ -18,9 +18,11 @@
 #include <tuple>
 
 #include "computron/base/time.h"
+#include "computron/plan/record.h"
 #include "computron/storage/spool.h"
 #include "tests/requests/requests_support.h"
 #include "tests/sched/fake_model.h"
+#include "tests/serve/one_page_header.h"
 
 namespace computron {
 namespace {
@@ -144,6 +146,8 @@ class Batch {
     serving_.max_waiting = max_waiting;
     serving_.options.ahead = ahead;
   }
+
+  void record_to(StepRecorder& recorder) { serving_.options.recorder = &recorder; }
 
   static std::string line_of(RequestId line) {
     return line_of(line, 1e-3 * static_cast<double>(line), line % 2 == 0 ? "opt-a" : "org/opt-b.v1");
@@ -322,6 +326,39 @@ TEST(BatchThatGoesDown, EndsUnderEveryPolicyThoughAllItsRequestsAreSuspects) {
     ASSERT_TRUE(batch.attempt());
     EXPECT_THAT(batch.begun(), ::testing::ElementsAre(std::vector<RequestId>{0}, std::vector<RequestId>{6}));
     batch.expect_results({0, 6});
+  }
+}
+
+// Of the lines that find no room, and of what comes behind them, the time tells nothing.
+TEST(BatchFrontEnd, TheRecordTellsWhatWaitedForRoom) {
+  const TemporaryFolder folder;
+  for (const bool crowded : {false, true}) {
+    Batch batch("fifo");
+    if (crowded) batch.defer_beyond(3, 1);
+    StepRecorder recorder({.file = folder / "record"});
+    recorder.begin(test::one_page_header({"opt-a", "org/opt-b.v1"}));
+    batch.record_to(recorder);
+    ASSERT_TRUE(batch.attempt());
+    recorder.finish(/*all_done=*/true, 100);
+    const Record record = read_record(folder / "record");
+    EXPECT_EQ(record.completions.size(), kLines);
+    std::size_t deferred = 0, ends = 0;
+    for (const Record::Input& input : record.inputs) {
+      if (const auto* request = std::get_if<RecordedRequest>(&input)) {
+        deferred += request->flags & RecordedRequest::kDeferred;
+        EXPECT_EQ(request->prompt_tokens, 2u);
+        EXPECT_EQ(request->max_tokens, 4);
+      } else {
+        EXPECT_FALSE(std::get<RecordedInputEnd>(input).deferred && ends == 0);
+        ++ends;
+      }
+    }
+    EXPECT_EQ(record.requests, kLines);
+    EXPECT_EQ(deferred, crowded ? kLines - 3 : 0);
+    EXPECT_EQ(ends, 2u);
+    const auto& last = std::get<RecordedInputEnd>(record.inputs.back());
+    EXPECT_TRUE(last.closed);
+    EXPECT_EQ(last.deferred, crowded);
   }
 }
 

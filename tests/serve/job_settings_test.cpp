@@ -71,6 +71,20 @@ TEST(JobSettings, PageSizeCountsOnGpus) {
   EXPECT_EQ(upgraded(options, unnamed), settings_of(options, 1)) << "earlier versions did not say";
 }
 
+// What --page-size auto chose is kept beside the settings; another measurement is no other setting.
+TEST(JobSettings, ThePageSizeThatWasChosenIsNotCompared) {
+  JobOptions options = models_a_and_b();
+  options.device = DeviceChoice::kGpu;
+  options.measure_page_size = true;
+  const Settings now = settings_of(options, 1);
+  EXPECT_THAT(now, Contains(Pair("--page-size", "auto")));
+  options.page_bytes = 1 << 20;
+  EXPECT_EQ(settings_of(options, 1), now);
+  Settings before = now;
+  before.emplace_back(kKeptPageSize, "1048576");
+  EXPECT_EQ(upgraded(options, before), now);
+}
+
 // A journal that was written before there were groups says the same in other words.
 TEST(JobSettings, JournalsOfOneMeshStillResume) {
   const struct { int ranks, tp, pp, tp_now; } meshes[] = {{4, 2, 2, 2}, {4, 0, 0, 4}, {4, 0, 2, 2}, {2, 1, 0, 1}};

@@ -108,6 +108,36 @@ TEST(Metrics, KeysAreTheInterfaces) {
   }
 }
 
+const char* const kPredicted =
+    R"({"basis": "some \"requests\"", "requests": 100, "attainment": 0.5, "mean_latency_s": 20.5,
+    "p99_latency_s": null, "makespan_s": 19, "swaps_per_s": 0.1, "models": {"a": {"attainment": 1}}})";
+
+TEST(Metrics, WhatWasPredictedIsThereAsItWas) {
+  RunInfo run = info();
+  EXPECT_FALSE(json::parse(sample().to_json(run)).contains("predicted"));
+  run.predicted = kPredicted;
+  EXPECT_EQ(json::parse(sample().to_json(run)).at("predicted"), json::parse(kPredicted));
+}
+
+TEST(Metrics, TheSummarySaysWhatWasPredicted) {
+  RunInfo run = info();
+  EXPECT_THAT(sample().summary(run), testing::Not(HasSubstr("predicted")));
+  run.predicted = kPredicted;
+  const Metrics measured = sample();
+  const double mean_s = json::parse(measured.to_json(run))["latency_s"]["mean"];
+  // Without deadlines nothing stands beside the attainment, and the p99 is not predicted.
+  EXPECT_THAT(measured.summary(run),
+              HasSubstr("\npredicted / measured: latency mean 20.500 / " + fmt::format("{:.3f}", mean_s) +
+                        " s, 19.00 / 20.00 s in all, 0.1 / 0.15 swaps/s"));
+  Metrics with_deadlines = sample();
+  Completion late = completion_of(0, 2, 1);
+  late.due_s = 101;
+  add(with_deadlines, late);
+  EXPECT_THAT(with_deadlines.summary(run), HasSubstr("measured: 50.0 / 0.0 % of deadlines met, latency"));
+  run.predicted = "{}";
+  EXPECT_THAT(measured.summary(run), testing::Not(HasSubstr("predicted")));
+}
+
 // Two groups: b is in both.
 Metrics sample_of_groups() {
   Metrics metrics({"a", "b"}, {{.tp = 2, .pp = 1, .first_rank = 0, .models = {0, 1}},

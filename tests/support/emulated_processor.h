@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -32,6 +33,15 @@ inline CostOptions costs_of_rate(double flops_per_s, double link_bytes_per_s = 1
 inline PassProfile profile_of_rate(double flops_per_s) {
   return [costs = costs_of_rate(flops_per_s)](const ShardLayout& layout, int rows) {
     return CostModel({{&layout}}, costs).stage_pass_s(/*model=*/0, /*stage=*/0, rows);
+  };
+}
+
+// Ranks that compute together take longer than their share of what one takes alone: on a mesh of that tp so many times
+// as long. A tp that is not named costs nothing.
+inline PassProfile with_overheads(PassProfile profile, std::map<int, double> by_tp) {
+  return [profile = std::move(profile), by_tp = std::move(by_tp)](const ShardLayout& layout, int rows) {
+    const auto found = by_tp.find(layout.plan.mesh.tp);
+    return profile(layout, rows) * (found == by_tp.end() ? 1 : found->second);
   };
 }
 

@@ -102,5 +102,15 @@ TEST(ProfileOfRate, IsWhatTheCostModelSays) {
   EXPECT_DOUBLE_EQ(profile_of_rate(100)(layout, 7), 7 * 2 / 100.0);
 }
 
+TEST(WithOverheads, TakesAFactorByTp) {
+  ShardLayout layout = virtual_layout(3, 1);
+  const PassProfile profile = with_overheads(profile_of_rate(100), {{2, 1.5}});
+  EXPECT_DOUBLE_EQ(profile(layout, 10), 10 * 2 / 100.0);
+  layout.plan.mesh.tp = 2;
+  EXPECT_DOUBLE_EQ(profile(layout, 10), 1.5 * 10 * 2 / 100.0);
+  layout.plan.mesh.tp = 4;
+  EXPECT_DOUBLE_EQ(profile(layout, 10), 10 * 2 / 100.0);
+}
+
 }  // namespace
 }  // namespace computron::test

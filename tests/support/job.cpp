@@ -28,6 +28,16 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+// A file of a process's folder of /proc; empty where there is no such process. One that ends between open() and read()
+// makes read() fail with ESRCH, and the stream's buffer throws.
+std::string read_of(pid_t process, const char* name) {
+  try {
+    return read_file(fs::path("/proc") / std::to_string(process) / name);
+  } catch (const std::ios_base::failure&) {
+    return {};
+  }
+}
+
 // stdin from /dev/null, stdout and stderr into files.
 class FileActions {
  public:
@@ -64,7 +74,7 @@ pid_t spawn(std::vector<std::string> command, const fs::path& output, const fs::
 
 // Parent of a process, 0 if there is no such process (any more).
 pid_t parent_of(pid_t process) {
-  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");
+  const std::string stat = read_of(process, "stat");
   const auto name_end = stat.rfind(')');  // the name before it may hold anything
   if (name_end == std::string::npos) return 0;
   std::istringstream rest(stat.substr(name_end + 1));
@@ -84,7 +94,7 @@ std::vector<pid_t> children_of(pid_t process) {
 }
 
 bool has_environment(pid_t process, const std::string& assignment) {
-  const std::string variables = '\0' + read_file("/proc/" + std::to_string(process) + "/environ");
+  const std::string variables = '\0' + read_of(process, "environ");
   return variables.find('\0' + assignment + '\0') != std::string::npos;
 }
 

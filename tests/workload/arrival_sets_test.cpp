@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "computron/base/error.h"
 #include "computron/workload/servegen.h"
 #include "tests/requests/requests_support.h"
 
@@ -93,11 +94,24 @@ TEST(ArrivalSets, RequestsOfOneSourceAreDealtToModels) {
   for (int i = 0; i < 4000; ++i) {
     lines += "{\"timestamp\": " + std::to_string(i) + ", \"input_length\": 1, \"output_length\": 1}\n";
   }
-  TraceUse use{.file = folder.write("mooncake.jsonl", lines), .format = TraceFormat::kMooncake, .skew = 1};
+  TraceUse use{.file = folder.write("mooncake.jsonl", lines), .format = TraceFormat::kMooncake};
+  use.shares = power_law_rates(3, 1, 1);
   const ArrivalSets sets = sets_of_trace(use, 3, 5);
   EXPECT_EQ(sets.training.size() + sets.test.size(), 4000u);
   for (std::uint32_t m = 0; m < 3; ++m) {
     EXPECT_NEAR(static_cast<double>(times_of(sets.training, m).size()), 2000 / (m + 1.) * 6 / 11, 80);
+  }
+}
+
+TEST(ArrivalSets, SharesOfModelsThatSourcesAreMappedToAreRefused) {
+  for (TraceUse use : {TraceUse{.file = kSamples + "functions_2021.txt"},
+                       TraceUse{.file = kSamples + "functions_2019.csv", .format = TraceFormat::kAzureFunctions2019},
+                       TraceUse{.file = kSamples + "servegen", .format = TraceFormat::kServeGen}}) {
+    EXPECT_NO_THROW(sets_of_trace(use, 2, 0)) << use.file;
+    use.shares = {2, 1};
+    EXPECT_THAT([&use] { sets_of_trace(use, 2, 0); },
+                testing::ThrowsMessage<Error>(testing::HasSubstr("which are mapped to models")))
+        << use.file;
   }
 }
 

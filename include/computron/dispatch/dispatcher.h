@@ -75,6 +75,7 @@ class Dispatcher {
     bool done = false;                           // its last decision was AllDone
     std::size_t waiting = 0, waiting_bytes = 0;  // as its scheduler says
     std::size_t offered = 0;                     // requests that waited when a partner was woken to steal some
+    double stole_s = -1;                         // when it last did
   };
 
   // The policy wants to know all requests first, and does not yet.

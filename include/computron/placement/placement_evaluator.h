@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -88,6 +89,9 @@ class PlacementEvaluator {
   const SearchWatch& watch() const { return watch_; }
   const std::vector<std::uint32_t>& wanted() const { return wanted_; }
   std::size_t simulations() const { return simulations_; }
+  // The best placement of each division into groups that has been evaluated, of the `n` best divisions, the best first.
+  // A division is what its groups' shapes are, in any order: placements of one differ little.
+  std::vector<ScoredPlacement> best_divisions(std::size_t n) const;
   bool stopped() const { return watch_.stop && watch_.stop(); }
 
   // Whether models must all be placed (`complete`), and one is not that would have room alone. A search does not stop
@@ -101,6 +105,7 @@ class PlacementEvaluator {
 
  private:
   std::size_t incomplete(const ModelPlacement& placement) const;
+  void remember(const ScoredPlacement& scored);
 
   SearchProblem problem_;
   SearchWatch watch_;
@@ -109,6 +114,7 @@ class PlacementEvaluator {
   std::vector<float> slo_s_;              // infinite where nothing is rejected
   FastSimulator simulator_;
   std::size_t simulations_ = 0;
+  std::map<std::vector<GroupShape>, ScoredPlacement> divisions_;  // by their shapes, sorted
 };
 
 }  // namespace computron

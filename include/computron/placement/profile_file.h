@@ -42,4 +42,7 @@ struct ProfileFile {
 // Error{kNoInput} or {kUsage} naming file, model, shape and key.
 ProfileFile read_profiles(const std::string& file);
 
+// What read_profiles() reads as the same profiles, bit for bit but for the link's rate, which is written in GB/s.
+std::string profile_text(const ProfileFile& profiles);
+
 }  // namespace computron

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -36,6 +37,11 @@ class VirtualMesh {
   // A step sent at `now_s`; steps in order, times not decreasing.
   Execution execute(const Step& step, double now_s);
 
+  // What a pass takes, by stage, where the costs are not to say it; empty for those of which they are.
+  using PassTimes = std::function<std::vector<double>(const Step& step)>;
+  void take_times_from(PassTimes pass_times) { pass_times_ = std::move(pass_times); }
+
+  std::size_t stages() const { return stages_.size(); }
   double busy_s(std::size_t stage) const { return stages_[stage].busy_s; }
   std::size_t bytes(std::size_t stage) const { return stages_[stage].bytes; }
 
@@ -80,6 +86,7 @@ class VirtualMesh {
   std::vector<std::vector<const ShardLayout*>> layouts_;
   std::map<const ShardLayout*, UsedBytes> used_;
   CostModel costs_;
+  PassTimes pass_times_;
   double latency_s_;
   double reported_s_ = 0;
   std::vector<Stage> stages_;

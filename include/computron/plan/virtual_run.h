@@ -20,7 +20,8 @@ struct VirtualRun {
     double end_s = 0;  // its last step was reported
     std::uint64_t steps = 0;
     std::uint64_t swaps = 0;
-    double exposed_s = 0;  // compute stalled for pages
+    double exposed_s = 0;                // compute stalled for pages
+    std::vector<double> compute_s = {};  // [stage] of its passes
   };
   struct SentStep {
     double sent_s = 0;
@@ -37,13 +38,35 @@ struct VirtualRun {
   double exposed_s = 0;
 };
 
+// What comes to the dispatcher while it runs.
+class VirtualInput {
+ public:
+  virtual ~VirtualInput() = default;
+  // When feed() has something to do, unless a report makes it possible before; infinity: never.
+  virtual double due_s() const = 0;
+  // Submits what is there by `now_s`; closes the dispatcher's input when nothing follows.
+  virtual void feed(Dispatcher& dispatcher, double now_s) = 0;
+};
+
+// Where the time of a run itself goes, for whoever wants to know; `clock_s` reads the seconds of some clock. What is
+// left of all of it is bookkeeping.
+struct RunTimes {
+  std::function<double()> clock_s;
+  double decide_s = 0;  // the dispatcher and its schedulers
+  double mesh_s = 0;    // the virtual ranks
+  double all_s = 0;
+};
+
 // Takes over a step that was sent; the next one is planned after it returns.
 using StepObserver = std::function<void(VirtualRun::SentStep)>;
 
 // Drives the groups, to whose dispatcher everything has been submitted and the input closed, until all is done;
 // `meshes` are the groups' ranks. Borrows all of them during the call. Every token that a pass samples is one that ends
 // nothing. Error{kInternal} if the dispatcher waits for something that cannot happen.
-VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes,
+VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, const StepObserver& observe = {},
+                         RunTimes* times = nullptr);
+// The same where nothing has been submitted yet: `input` does it.
+VirtualRun run_virtually(Dispatcher& dispatcher, std::span<VirtualMesh* const> meshes, VirtualInput& input,
                          const StepObserver& observe = {});
 // The same for one group.
 VirtualRun run_virtually(Scheduler& scheduler, VirtualMesh& mesh, const StepObserver& observe = {});

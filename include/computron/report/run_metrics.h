@@ -38,6 +38,19 @@ struct MeshMetrics {
   bool operator==(const MeshMetrics&) const = default;
 };
 
+// What computron plan expects of a job, a group of ranks or a model; what it does not say is absent.
+struct PredictedPart {
+  std::optional<double> attainment, mean_latency_s, p99_latency_s, makespan_s, swaps_per_s;
+};
+
+struct PredictedMetrics {
+  std::string basis;                           // of which requests
+  std::optional<double> duration_s, requests;  // of these
+  PredictedPart all;
+  std::vector<PredictedPart> groups;                          // of ranks
+  std::vector<std::pair<std::string, PredictedPart>> models;  // id
+};
+
 struct RunMetrics {
   double wall_s = 0;
   int ranks = 1;
@@ -58,6 +71,7 @@ struct RunMetrics {
   std::vector<std::uint64_t>
       waiting;  // ° requests that no step has begun; GroupMetrics::unfinished has those that run too
   std::vector<std::pair<std::string, std::string>> configuration;  // ° option, value
+  std::optional<PredictedMetrics> predicted;                       // of a placement that computron plan wrote
 };
 
 // `file` is named in what is wrong: Error{kData} for anything but the metrics of a run.

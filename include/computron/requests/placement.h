@@ -4,8 +4,7 @@
 //    "groups": [{"tp": 2, "pp": 1, "models": ["a", "b"]},      over the ranks 0 and 1
 //               {"pp": 2, "models": ["b"],                     over 2 and 3; tp and pp are 1 where they are absent
 //                "layers": {"b": [10, 14]}}],                  optional: of each of its stages
-//    "predicted": {...}}                                       optional: what `computron plan` expects; a job ignores
-//    it
+//    "predicted": {...}}                                       optional: what `computron plan` expects, for metrics
 //
 // A group has consecutive ranks, in the order of the list. A model that several groups have is replicated.
 #pragma once
@@ -29,6 +28,7 @@ struct GroupSpec {
 struct Placement {
   std::vector<ModelEntry> models;  // empty: they are named elsewhere
   std::vector<GroupSpec> groups;   // at least one
+  std::string predicted;           // JSON, as it stands there; empty: none
 };
 
 // Error{kNoInput} or {kUsage} naming file, group and key.

@@ -45,6 +45,10 @@ struct WaitUntil {
 struct AllDone {};
 using Decision = std::variant<PlannedStep, WaitUntil, AllDone>;
 
+constexpr int kMaxFetchSteps = 2;  // steps of fetches only, beside the passes
+// Steps that may be planned and not completed, at most, where that many passes may.
+constexpr int max_steps_in_flight(int steps_in_flight) { return steps_in_flight + kMaxFetchSteps; }
+
 class Scheduler {
  public:
   // ConfigError when a model and one block of its cache can never run in the pool of some stage beside the pinned
@@ -107,15 +111,12 @@ class Scheduler {
   const CacheUse& cache_use(ModelId model) const { return state_->work[model].sequences().cache_use(); }
   const ShardLayout& layout(ModelId model, std::size_t stage) const { return state_->layout(model, stage); }
   const CostModel& costs() const { return state_->costs; }
+  CostModel& costs() { return state_->costs; }  // to tell it what is known before the first request
   const SchedulerOptions& options() const { return state_->options; }
   // When what has been planned will have been executed; 0 if nothing is in flight.
   double predicted_end_s() const { return state_->computed_s(0); }
-  // Steps that may be planned and not completed, at most.
-  static int max_steps_in_flight(int steps_in_flight) { return steps_in_flight + kMaxFetchSteps; }
 
  private:
-  static constexpr int kMaxFetchSteps = 2;  // steps of fetches only, beside the passes
-
   std::string why_refused(const Request& request, ModelId model) const;
   void decide_run_order(double now_s);
   std::optional<PlannedStep> plan_pass(double now_s);

@@ -17,6 +17,7 @@
 #include "computron/serve/front_end.h"
 #include "computron/serve/live_view.h"
 #include "computron/serve/metrics.h"
+#include "computron/serve/step_recorder.h"
 #include "computron/storage/result_writer.h"
 
 namespace computron {
@@ -28,6 +29,7 @@ struct BatchOptions {
   std::string status_file = {};      // with how the job stands, each second; empty: none
   std::vector<int> priorities = {};  // [model]; empty: all are 0
   std::size_t ahead = 64;            // lines of a model that are submitted though there is no room (DeferredRequests)
+  StepRecorder* recorder = nullptr;  // borrowed: is told what is submitted and what ends; null: nobody
 };
 
 class BatchFrontEnd : public FrontEnd {
@@ -60,15 +62,23 @@ class BatchFrontEnd : public FrontEnd {
     ModelId model = 0;
   };
 
+  // How a line comes to be submitted.
+  struct Turn {
+    double now = 0;
+    bool deferred = false;  // it had waited for room
+    bool ahead = false;     // as in UnfinishedLine
+  };
+
   void put_result(const UnfinishedLine& line);
   void take(IncomingRequest incoming, Dispatcher& dispatcher, double now);
   bool take_deferred(Dispatcher& dispatcher, double now);
   bool take_suspect(Dispatcher& dispatcher, double now);
-  void submit(IncomingRequest incoming, double arrival_s, bool ahead, Dispatcher& dispatcher);
+  void submit(IncomingRequest incoming, double arrival_s, const Turn& turn, Dispatcher& dispatcher);
   double arrival_of(const IncomingRequest& incoming, double now) const;
   void leave_queue(const UnfinishedLine& line);
   void fail(const IncomingRequest& incoming, const RequestFailure& failure, bool with_deadline = false);
-  bool note_input_end(Dispatcher& dispatcher);
+  bool note_input_end(Dispatcher& dispatcher, double now);
+  void close_input(Dispatcher& dispatcher, double now);
   bool may_read(const Dispatcher& dispatcher);
   ProgressLine::State progress(const Activity& activity);
   std::string running_models(const Activity& activity) const;
@@ -89,6 +99,7 @@ class BatchFrontEnd : public FrontEnd {
   // Requests that may be what took the job down: each runs alone, when the input has ended and all others are done.
   std::deque<IncomingRequest> suspects_;
   bool alone_ = false;  // one of these runs
+  bool any_deferred_ = false;
   bool input_ended_ = false;
   bool closed_ = false;
   ProgressLine progress_line_;

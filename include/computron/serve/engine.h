@@ -30,6 +30,7 @@
 #include "computron/serve/group_engine.h"
 #include "computron/serve/job.h"
 #include "computron/serve/metrics.h"
+#include "computron/serve/step_recorder.h"
 
 namespace computron {
 
@@ -46,9 +47,10 @@ struct Drain {
 class Engine {
  public:
   // Borrows the first four. Steps and swaps are counted in `metrics`. `start_s`: now_s() at the start of the job's
-  // clock, which the schedulers and the front end see.
+  // clock, which the schedulers and the front end see. Borrows `recorder`, which has begun, or null: steps and their
+  // reports go there.
   Engine(Job& job, Dispatcher& dispatcher, FrontEnd& front_end, Metrics& metrics, double start_s,
-         const Drain& drain = {}, const JobHeartbeat& heartbeat = {});
+         const Drain& drain = {}, const JobHeartbeat& heartbeat = {}, StepRecorder* recorder = nullptr);
 
   // Serves until the input has ended and every request has its result, then ends the other ranks' loops. False: some
   // rank was asked to stop (base/stop.h). No step is sent any more then, those on their way are finished if they are
@@ -95,6 +97,7 @@ class Engine {
   Dispatcher& dispatcher_;
   FrontEnd& front_end_;
   double start_s_;
+  StepRecorder* recorder_;
 
   std::deque<GroupEngine> groups_;       // [group]
   std::size_t next_group_ = 0;           // whose reports are looked for first

@@ -10,6 +10,7 @@
 
 #include "computron/dispatch/dispatcher.h"
 #include "computron/runtime/report.h"
+#include "computron/runtime/step.h"
 
 namespace computron {
 
@@ -41,6 +42,8 @@ class FrontEnd {
   virtual std::string unfinished() const { return {}; }
   // Called between passes with at least one completion.
   virtual void put_results(std::vector<Completion> completions, double now) = 0;
+  // A step has been planned, and will be sent: at once, or when what begins in it is noted.
+  virtual void step_planned(const Step& /*step*/, double /*now*/) {}
   // All ranks of a group have executed a step; their done records by rank of the group. Also called from within a pass.
   virtual void step_done(const std::vector<Report>& /*reports*/, double /*now*/) {}
   // Called about every millisecond, from within a pass too: cheap when there is nothing to show.

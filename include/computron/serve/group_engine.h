@@ -38,12 +38,16 @@ class GroupEngine {
     std::vector<Report> reports;
   };
 
+  // Is told of each step that is about to be sent.
+  using StepWatch = std::function<void(const PlannedStep&)>;
+
   // Borrows `job`, the communicator of all ranks, the group's scheduler and the metrics. `names_group`: errors name the
-  // group beside the rank.
+  // group beside the rank. `watch` may be empty.
   GroupEngine(const Communicator& job, const RankGroup& group, bool names_group, const Scheduler& scheduler,
-              Metrics& metrics);
+              Metrics& metrics, StepWatch watch = {});
 
   int index() const { return group_.index; }
+  int tp() const { return group_.shape.tp; }
   bool has_rank_0() const { return group_.has(0); }
 
   // Sends the step to the group, at once or once `begun` is noted. Steps go in the order given. Returns what rank 0
@@ -100,6 +104,7 @@ class GroupEngine {
   const RankGroup group_;
   const Scheduler& scheduler_;
   Metrics& metrics_;
+  StepWatch watch_;
   StepSender sender_;
   ReportCollector collector_;
   std::deque<Held> held_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct JobOptions {
   int pp = 0;
   int groups = 0;                         // equal ones, each with every model; 0: one
   std::vector<GroupSpec> placement = {};  // groups over consecutive ranks; empty: as tp, pp and groups say
+  std::string predicted = {};             // of the placement, by computron plan: JSON, for the metrics; empty: nothing
   DeviceChoice device = DeviceChoice::kAuto;
   bool share_gpu = false;  // ranks may have the same one
   bool tf32 = false;       // for float32 weights, where the device has it
@@ -53,6 +55,9 @@ struct JobOptions {
   int pool_for_tokens = 0;
   int pool_models = 1;
   std::size_t page_bytes = 0;
+  // The size of pages is the one with which passes are predicted to be shortest, of what copies are measured to cost at
+  // the start; page_bytes: what an earlier attempt of the job chose so.
+  bool measure_page_size = false;
   double link_gb_per_s = 0;  // of the emulated link; 0: copies are not held up
   int threads = 0;
   std::optional<IdlePolicy> idle = {};  // none: chosen by the program

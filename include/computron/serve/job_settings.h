@@ -17,8 +17,12 @@ namespace computron {
 Settings job_settings(const JobOptions& options, const std::vector<CheckpointIndex>& indices,
                       const std::vector<JobGroup>& groups);
 
+// Under which a journal keeps the size that --page-size auto chose, beside the settings: nothing is compared with it.
+inline constexpr const char* kKeptPageSize = "page size of --page-size auto";
+
 // `before`, in which a version without groups may have named the one mesh of its job, as job_settings() says it of a
-// job with the options of now. A page size that an earlier version did not name counts as that of now.
+// job with the options of now. A page size that an earlier version did not name counts as that of now; what is kept
+// beside the settings is left out.
 Settings upgraded(const JobOptions& now, Settings before);
 
 }  // namespace computron

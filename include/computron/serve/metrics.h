@@ -76,6 +76,7 @@ struct RunInfo {
   std::vector<std::pair<std::string, std::string>> configuration = {};  // option, value in effect
   std::uint32_t attempt = 1;          // at the same output; all metrics are this one's
   std::uint64_t requests_before = 0;  // had their results when it began
+  std::string predicted = {};         // what computron plan expected of the job, as JSON; empty: nothing
 };
 
 // A group of ranks as metrics name it.
@@ -107,7 +108,7 @@ class Metrics {
 
   // The object of inputs/README.md; job-wide metrics are the models' merged.
   std::string to_json(const RunInfo& info) const;
-  // Two or three lines for people: requests, tokens/s, swaps, GB/s a rank.
+  // Some lines for people: requests, tokens/s, swaps, GB/s a rank; predicted beside measured.
   std::string summary(const RunInfo& info) const;
 
  private:

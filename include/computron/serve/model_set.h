@@ -74,9 +74,18 @@ class ModelSet {
   void take_metadata(const std::vector<std::byte>& bytes, const Ops& ops, bool bf16);
   void lengthen_steps(bool says_so);
   void check_message_size(const ModelConfig& config, const MeshShape& mesh) const;
-  void make_layouts(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device);
+  // How models are cut for the groups.
+  struct Cuts {
+    std::map<Cut, std::vector<ShardPlan>> plans;  // [stage]
+    std::vector<std::vector<Cut>> of_groups;      // [group][model of the group]
+    std::size_t largest_block = 0;                // bytes that a page must hold
+  };
+
+  Cuts cut_models(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device) const;
+  void make_layouts(const Cuts& cuts, const std::vector<JobGroup>& groups, const RankDevice& device);
   std::vector<ShardPlan> make_plans(ModelId model, const JobGroup& group, bool reproducible) const;
-  void choose_page_size(const JobOptions& options, const RankDevice& device, std::size_t largest_block);
+  std::size_t page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts, bool says_so) const;
+  std::size_t best_page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts, bool says_so) const;
 
   const std::vector<ModelEntry>& entries_;
   int own_group_ = 0;

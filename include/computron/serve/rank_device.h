@@ -13,6 +13,7 @@
 #include "computron/device/device.h"
 #include "computron/device/progress.h"
 #include "computron/ops/ops.h"
+#include "computron/serve/copy_costs.h"
 #include "computron/serve/job_options.h"
 #include "computron/serve/serve_hooks.h"
 #include "computron/serve/topology.h"
@@ -39,6 +40,8 @@ class RankDevice {
   int cores_on_node() const { return cores_; }
   // Of memory that only the device has, what this rank may take; nothing where it computes in host memory.
   const std::optional<MemoryLimit>& own_memory() const { return own_memory_; }
+  // Of the slowest rank, the same on all; only where the size of pages is to be chosen by it.
+  const std::optional<MeasuredCosts>& costs() const { return costs_; }
 
  private:
   bool every_rank_has_gpu() const;
@@ -48,6 +51,7 @@ class RankDevice {
   void make_cpu(Trace* trace, ServeHooks& hooks);
   void show_places() const;
   void measure();
+  void measure_copies(ServeHooks& hooks);
   VerifySwap choose_verification() const;
   std::string kind() const;
 
@@ -63,6 +67,7 @@ class RankDevice {
   VerifySwap verify_swap_ = VerifySwap::kOff;
   std::vector<RankPlace> places_;  // [rank]
   std::optional<MemoryLimit> own_memory_;
+  std::optional<MeasuredCosts> costs_;
 };
 
 }  // namespace computron

@@ -7,6 +7,7 @@
 
 #include "computron/device/device.h"
 #include "computron/runtime/executor.h"
+#include "computron/serve/copy_costs.h"
 #include "computron/serve/front_end.h"
 #include "computron/serve/preflight.h"
 
@@ -21,6 +22,8 @@ class ServeHooks {
   virtual void compare(int /*rank*/, std::vector<RankProperty>& /*properties*/) {}
   // What follows each copy over the link of rank `rank`; empty: nothing. Asked for before a CPU device is made.
   virtual CopyHook copy_hook(int /*rank*/) { return {}; }
+  // What rank `rank` has measured for --page-size auto.
+  virtual void measured(int /*rank*/, MeasuredCosts& /*costs*/) {}
   // How the groups' schedulers are made.
   virtual void schedule(SchedulerOptions& /*options*/) {}
   // What stands between this rank's passes and their pages; empty: nothing. It may wait, by `progress`, which outlives

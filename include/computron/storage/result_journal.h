@@ -78,6 +78,11 @@ class ClaimedOutput {
   explicit ClaimedOutput(std::shared_ptr<JournalState> state);
 
   const LineHistory& history() const;
+  // What the last attempt kept under this name; empty: nothing, or there was none.
+  std::string kept(const std::string& name) const;
+  // Has the attempt keep it, beside the settings. JournalOptions::upgrade takes it away from what was before, since
+  // nothing is to be compared with it.
+  void keep(const std::string& name, const std::string& value);
   // Repairs what is torn and begins an attempt.
   ResultJournal begin() &&;
 

@@ -36,7 +36,9 @@ struct TraceUse {
   TimeSpan span = {};        // of the trace; a duration of 0: to its end
   double window_s = 0;       // above 0: Gamma arrivals of the rate and burstiness of each window; 0: the trace's own
   WindowScales scales = {};  // without windows a higher rate is a faster replay, and cv must be 1
-  double skew = 0;           // of power_law_rates(), by which the requests of a trace of one source are dealt to models
+  // [model] by which the requests of a trace of one source are dealt to the models; empty: evenly. Those of several
+  // sources are mapped, and have no use for it.
+  std::vector<double> shares = {};
 };
 
 // Windows have the seeds from `seed` on in the training, and the next ones in the test. Without windows the requests of

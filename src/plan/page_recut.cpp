@@ -1,0 +1,52 @@
+#include "computron/plan/page_recut.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace computron {
+namespace {
+
+// [page] Where its bytes begin, all pages one behind the other, and where the last ends.
+std::vector<std::size_t> beginnings(const ShardLayout& layout) {
+  std::vector<std::size_t> begins = {0};
+  for (const std::size_t bytes : layout.used_bytes) begins.push_back(begins.back() + bytes);
+  return begins;
+}
+
+void cut_pages(std::size_t bytes, ShardLayout& cut) {
+  cut.used_bytes.clear();
+  for (std::size_t at = 0; at < bytes; at += cut.page_bytes) {
+    cut.used_bytes.push_back(std::min(cut.page_bytes, bytes - at));
+  }
+}
+
+}  // namespace
+
+ShardLayout recut(const ShardLayout& layout, std::size_t page_bytes) {
+  ShardLayout cut = layout;
+  cut.page_bytes = page_bytes;
+  cut.uses.clear();
+  cut.over_before.clear();
+  const std::vector<std::size_t> begins = beginnings(layout);
+  cut_pages(begins.back(), cut);
+  std::vector<std::int64_t> over;  // [old use] the last new use that is over with it
+  for (std::size_t use = 0; use < layout.uses.size(); ++use) {
+    const PageId old_page = layout.uses[use];
+    const std::int64_t before =
+        layout.over_before[use] < 0 ? -1 : over[static_cast<std::size_t>(layout.over_before[use])];
+    const auto last = static_cast<PageId>((std::max(begins[old_page + 1], begins[old_page] + 1) - 1) / page_bytes);
+    for (auto page = static_cast<PageId>(begins[old_page] / page_bytes); page <= last; ++page) {
+      if (!cut.uses.empty() && cut.uses.back() == page) continue;  // in use already
+      const auto number = static_cast<std::int64_t>(cut.uses.size());
+      cut.uses.push_back(page);
+      // An operation binds so many pages, whatever their size.
+      cut.over_before.push_back(std::max<std::int64_t>({before, number - ShardLayout::kGroupPages, -1}));
+    }
+    // A page that the next old use goes on with is not over.
+    const bool goes_on = use + 1 < layout.uses.size() && begins[layout.uses[use + 1]] / page_bytes == cut.uses.back();
+    over.push_back(static_cast<std::int64_t>(cut.uses.size()) - (goes_on ? 2 : 1));
+  }
+  return cut;
+}
+
+}  // namespace computron

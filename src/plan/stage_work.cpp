@@ -1,0 +1,55 @@
+#include "computron/plan/stage_work.h"
+
+#include <string>
+
+#include "computron/runtime/kv_geometry.h"
+
+namespace computron {
+namespace {
+
+// Keys and values of a token, as many as fill the slots of a block.
+std::int64_t cache_token_bytes(const ShardLayout& layout) {
+  if (!layout.plan.config.causal) return 0;
+  const KvGeometry cache = KvGeometry::make(layout);
+  return static_cast<std::int64_t>(cache.slot_bytes * static_cast<std::size_t>(cache.layers) /
+                                   static_cast<std::size_t>(cache.block_tokens));
+}
+
+// How many of a pass's rows are multiplied with the tensor: a router gives each to some of the experts.
+double share_of_rows(const ShardTensor& tensor, const ModelConfig& config) {
+  const bool of_expert = tensor.name.find(".experts.") != std::string::npos;
+  return of_expert ? static_cast<double>(config.experts_per_token) / config.experts : 1;
+}
+
+}  // namespace
+
+StageWork stage_work(const ShardLayout& layout) {
+  const ShardPlan& plan = layout.plan;
+  const int tp = plan.mesh.tp;
+  StageWork work{.cache_token_bytes = static_cast<double>(cache_token_bytes(layout)),
+                 .layers = plan.layers,
+                 .width = plan.config.hidden,
+                 .tp = tp,
+                 .receives = plan.stage > 0};
+  for (const ShardTensor& tensor : plan.tensors) {
+    const bool looked_up = tensor.name == "embedding.tokens.weight";  // and only a tied head multiplies with it
+    if (tensor.role != TensorRole::kGemmWeight || looked_up) continue;
+    const double values = static_cast<double>(tensor.rows) * tensor.columns;
+    work.weight_bytes += values * static_cast<double>(size_of(layout.weight_dtype));
+    work.flops_per_row += 2 * values * share_of_rows(tensor, plan.config);
+  }
+  // Behind attention and behind the MLP of each layer; the embedding, whose rows are divided among ranks.
+  work.sums = tp > 1 ? 2 * plan.layers + (plan.embeds() ? 1 : 0) : 0;
+  return work;
+}
+
+ShapeProfile sizes_of(const std::vector<const ShardLayout*>& stages) {
+  ShapeProfile profile;
+  for (const ShardLayout* layout : stages) {
+    profile.stage_bytes.push_back(static_cast<std::int64_t>(layout->total_used_bytes()));
+    if (layout->plan.config.causal) profile.cache_token_bytes.push_back(cache_token_bytes(*layout));
+  }
+  return profile;
+}
+
+}  // namespace computron

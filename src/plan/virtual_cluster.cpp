@@ -1,0 +1,239 @@
+#include "computron/plan/virtual_cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <ranges>
+
+#include "computron/base/error.h"
+#include "computron/base/size.h"
+#include "computron/plan/profiled_costs.h"
+
+namespace computron {
+namespace {
+
+constexpr std::int64_t kMostFrames = 1 << 24;    // of a pool
+constexpr std::int64_t kLayerTokenBytes = 8192;  // of keys and values, where a profile does not say its layers
+constexpr TokenId kPromptToken = 5;
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ExitCode::kUsage, "simulate: " + why); }
+
+void check(const ClusterOptions& options) {
+  if (options.max_seqs < 1) refuse(fmt::format("{} sequences at a time", options.max_seqs));
+  if (options.max_batch_tokens < 1) refuse(fmt::format("passes of {} tokens", options.max_batch_tokens));
+  if (options.steps_ahead < 0) refuse(fmt::format("{} steps ahead", options.steps_ahead));
+  if (options.page_bytes < 1) refuse(fmt::format("pages of {} bytes", options.page_bytes));
+  if (options.most_pages < 0) refuse(fmt::format("at most {} pages a stage", options.most_pages));
+  if (options.device_bytes < 1) refuse(fmt::format("ranks have {} bytes", options.device_bytes));
+  if (options.host_cache_bytes < 0) refuse(fmt::format("{} bytes of host cache", options.host_cache_bytes));
+  if (!(options.link_bytes_per_s > 0)) refuse(fmt::format("links copy {} bytes a second", options.link_bytes_per_s));
+  if (!(options.latency_s >= 0)) refuse(fmt::format("a step takes {} s to a rank", options.latency_s));
+}
+
+const ShapeProfile& profile_of(const std::vector<ModelProfile>& models, std::uint32_t model, const GroupShape& shape) {
+  const ShapeProfile* const profile = models.at(model).find(shape);
+  if (profile == nullptr) {
+    refuse(fmt::format("the profiles of {} have no shape tp {} x pp {}", models[model].id, shape.tp, shape.pp));
+  }
+  return *profile;
+}
+
+// A multiple of the smallest size that leaves no stage of the group's models more pages than there may be.
+std::int64_t page_bytes_of(const std::vector<ModelProfile>& models, const PlacedGroup& placed,
+                           const ClusterOptions& options) {
+  if (options.most_pages == 0) return options.page_bytes;
+  std::int64_t largest = 1;
+  for (const std::uint32_t model : placed.models) {
+    largest = std::max(largest, profile_of(models, model, placed.shape).rank_bytes());
+  }
+  return round_up(std::max(ceil_div(largest, std::int64_t{options.most_pages}), std::int64_t{1}), options.page_bytes);
+}
+
+// Keys and values of a token are cut into layers whose part of a block fits a page. What is computed with the pages
+// does not depend on the layers.
+void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
+  const auto page_bytes = static_cast<std::int64_t>(layout.page_bytes);
+  if (layers == 0) layers = static_cast<int>(ceil_div(token_bytes, kLayerTokenBytes));
+  const std::int64_t fewest = ceil_div(KvGeometry::kBlockTokens * (token_bytes + 4 * layers), page_bytes);
+  layout.plan.layers = std::max(layers, static_cast<int>(fewest));
+  layout.plan.kv_heads = 1;
+  layout.input_dtype = DType::kF16;  // a number of a key and one of a value: 4 bytes
+  layout.plan.config.head_dim = static_cast<int>(ceil_div(token_bytes, std::int64_t{4} * layout.plan.layers));
+}
+
+// Pages are used one after the other. An encoder has a block of cache for its own pass that counts for nothing.
+ShardLayout make_layout(std::int64_t stage_bytes, std::int64_t page_bytes, std::int64_t token_bytes, int layers,
+                        bool by_rows) {
+  ShardLayout layout;
+  layout.page_bytes = static_cast<std::size_t>(page_bytes);
+  layout.weight_dtype = DType::kF16;
+  add_cache(layout, std::max(token_bytes, std::int64_t{4}), token_bytes > 0 ? layers : 1);
+  if (by_rows) {  // beyond the rows that were profiled a pass takes as much longer as it has more
+    layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
+  }
+  std::int64_t left = std::max(stage_bytes, std::int64_t{1});
+  for (PageId page = 0; left > 0; ++page, left -= page_bytes) {
+    layout.used_bytes.push_back(static_cast<std::size_t>(std::min(left, page_bytes)));
+    layout.uses.push_back(page);
+    layout.over_before.push_back(static_cast<std::int64_t>(page) - 1);
+  }
+  return layout;
+}
+
+int frames_of(std::int64_t bytes, std::int64_t page_bytes) {
+  const std::int64_t frames = bytes / page_bytes;
+  if (frames > kMostFrames) {
+    refuse(fmt::format("{} of memory are {} pages of {}: larger pages are needed",
+                       format_size(static_cast<std::size_t>(bytes)), frames,
+                       format_size(static_cast<std::size_t>(page_bytes))));
+  }
+  return static_cast<int>(frames);
+}
+
+ShapeProfile slowed(ShapeProfile profile, double factor) {
+  if (factor == 1) return profile;
+  const auto slow = [factor](float& time_s) { time_s = static_cast<float>(factor * static_cast<double>(time_s)); };
+  std::ranges::for_each(profile.stage_s, slow);
+  for (PassTimes& pass : profile.passes) std::ranges::for_each(pass.stage_s, slow);
+  return profile;
+}
+
+// What every request takes more is outside of the groups: they have so much less time for it.
+void add_constant(double constant_s, VirtualRun& run) {
+  for (Completion& completion : run.completions) {
+    completion.due_s += constant_s;
+    if (completion.error_code.empty()) completion.finished_s += constant_s;
+  }
+}
+
+Completion of_no_group(const Request& request) {
+  Completion completion = ended(request);
+  completion.error_code = "model_not_found";
+  completion.error_message = "its model is in no group";
+  return completion;
+}
+
+}  // namespace
+
+VirtualCluster::VirtualCluster(const std::vector<ModelProfile>& models, const ModelPlacement& placement,
+                               const ClusterOptions& options)
+    : models_(models.size()), constant_s_(options.constant_s) {
+  check(options);
+  for (const PlacedGroup& placed : placement) add(models, placed, options);
+}
+
+const ShardLayout* VirtualCluster::layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes) {
+  const std::int64_t token_bytes = profile.cache_token_bytes.empty() ? 0 : profile.cache_token_bytes[stage];
+  const int layers = profile.layers.empty() ? 0 : profile.layers[stage];
+  const LayoutKey key{profile.stage_bytes[stage], page_bytes, token_bytes, layers, !profile.passes.empty()};
+  const auto found = layouts_.find(key);
+  if (found != layouts_.end()) return &found->second;
+  return &layouts_.emplace(key, std::apply(make_layout, key)).first->second;
+}
+
+void VirtualCluster::add(const std::vector<ModelProfile>& models, const PlacedGroup& placed,
+                         const ClusterOptions& options) {
+  const std::int64_t page_bytes = page_bytes_of(models, placed, options);
+  std::vector<ModelShape> shapes;
+  std::vector<std::string> names;
+  std::vector<std::vector<const ShardLayout*>> layouts;
+  int encoders = 0;
+  for (const std::uint32_t model : placed.models) {
+    const ShapeProfile& profile = profile_of(models, model, placed.shape);
+    ModelShape& shape = shapes.emplace_back();
+    for (std::size_t stage = 0; stage < profile.stage_bytes.size(); ++stage) {
+      shape.layouts.push_back(layout_of(profile, stage, page_bytes));
+      shape.caches.push_back(KvGeometry::make(*shape.layouts.back()));
+    }
+    layouts.push_back(shape.layouts);
+    names.push_back(models[model].id);
+    encoders += profile.cache_token_bytes.empty() ? 1 : 0;
+  }
+  // Formulas play no part where all passes have been seen; where more rows come than that they are in proportion.
+  const CostOptions costs{
+      .link_bytes_per_s = options.link_bytes_per_s, .memory_bytes_per_s = 1e18, .flops_per_s = 2e9, .step_s = 1e-12};
+  const int in_flight = placed.shape.pp + options.steps_ahead;
+  const SchedulerOptions own{.frames = frames_of(options.device_bytes, page_bytes) + std::min(encoders, in_flight + 1),
+                             .host_slots = frames_of(options.host_cache_bytes, page_bytes),
+                             .max_batch_tokens = options.max_batch_tokens,
+                             .max_seqs = options.max_seqs,
+                             .steps_in_flight = in_flight,
+                             .on_late = options.on_late,
+                             .costs = costs};
+  schedulers_.push_back(std::make_unique<Scheduler>(
+      std::move(shapes), std::move(names), make_policy(options.policy, {.max_wait_s = options.max_wait_s}), own));
+  CostModel truth(layouts, costs);
+  for (ModelId local = 0; local < placed.models.size(); ++local) {
+    const double slower = 1 + options.stage_penalty * placed.shape.pp;
+    const ShapeProfile profile = slowed(profile_of(models, placed.models[local], placed.shape), slower);
+    seed_costs(truth, local, profile);
+    seed_costs(schedulers_.back()->costs(), local, profile);
+  }
+  meshes_.push_back(std::make_unique<VirtualMesh>(std::move(layouts), std::move(truth), options.latency_s));
+  dispatch_groups_.push_back({schedulers_.back().get(), {placed.models.begin(), placed.models.end()}});
+}
+
+VirtualRun VirtualCluster::run(std::vector<Request> requests, const StepObserver& observe, RunTimes* times) {
+  std::vector<bool> served(models_, false);
+  for (const DispatchGroup& group : dispatch_groups_) {
+    for (const ModelId model : group.models) served[model] = true;
+  }
+  Dispatcher dispatcher(dispatch_groups_, models_);
+  std::vector<Completion> refused;
+  for (Request& request : requests) {
+    request.deadline_s -= constant_s_;
+    if (served[request.model]) {
+      dispatcher.submit(std::move(request));
+    } else {
+      refused.push_back(of_no_group(request));
+    }
+  }
+  requests.clear();
+  dispatcher.close_input();
+  std::vector<VirtualMesh*> meshes;
+  for (const auto& mesh : meshes_) meshes.push_back(mesh.get());
+  VirtualRun run = run_virtually(dispatcher, meshes, observe, times);
+  std::ranges::move(refused, std::back_inserter(run.completions));
+  if (constant_s_ != 0) add_constant(constant_s_, run);
+  return run;
+}
+
+int usual_batch_tokens(const std::vector<ModelProfile>& models, const ModelPlacement& placement, int prompt_tokens) {
+  for (const PlacedGroup& placed : placement) {
+    for (const std::uint32_t model : placed.models) {
+      if (profile_of(models, model, placed.shape).passes.empty()) return prompt_tokens;
+    }
+  }
+  return std::max(prompt_tokens, SchedulerOptions().max_batch_tokens);
+}
+
+bool is_encoder(const ModelProfile& model) {
+  return std::ranges::all_of(model.shapes, [](const auto& entry) { return entry.second.cache_token_bytes.empty(); });
+}
+
+std::vector<Request> requests_of(std::span<const Arrival> arrivals, const std::vector<ModelProfile>& models,
+                                 std::span<const float> slo_s, int prompt_tokens, int max_tokens) {
+  std::vector<bool> encodes;
+  for (const ModelProfile& model : models) encodes.push_back(is_encoder(model));
+  std::vector<Request> requests;
+  for (const Arrival& arrival : arrivals) {
+    Request& request = requests.emplace_back();
+    request.id = requests.size() - 1;
+    request.model = arrival.model;
+    request.prompt.assign(static_cast<std::size_t>(prompt_tokens), kPromptToken);
+    request.arrival_s = arrival.time_s;
+    request.deadline_s = static_cast<double>(slo_s[arrival.model]);  // infinity is kNoDeadline
+    if (encodes[arrival.model]) {
+      request.task = Task::kEmbed;
+      request.values = 1;
+    } else {
+      request.max_tokens = max_tokens;
+      request.ignore_eos = true;
+    }
+  }
+  return requests;
+}
+
+}  // namespace computron

@@ -1,0 +1,206 @@
+#include "computron/dispatch/job_record.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace computron {
+namespace {
+
+template <class Event>
+Event through_bytes(const Event& event) {
+  return std::get<Event>(decode_event(encode(RecordedEvent(event))));
+}
+
+ShardLayout layout_of(int pages) {
+  ShardLayout layout;
+  layout.page_bytes = 16384;
+  layout.weight_dtype = DType::kBF16;
+  layout.input_dtype = DType::kF16;
+  layout.plan.layers = 3;
+  layout.plan.kv_heads = 2;
+  layout.plan.config.head_dim = 64;
+  layout.plan.tensors.push_back({.name = "norm", .role = TensorRole::kVector, .rows = 7, .columns = 1, .parts = {}});
+  layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 9, .columns = 5, .parts = {}});
+  for (int p = 0; p < pages; ++p) {
+    layout.used_bytes.push_back(static_cast<std::size_t>(1000 + p));
+    layout.uses.push_back(static_cast<PageId>(p));
+    layout.over_before.push_back(p - 1);
+  }
+  return layout;
+}
+
+RecordHeader some_header() {
+  RecordHeader header{.program = "1.2", .host = "node7", .started = "2026-01-01T00:00:00Z", .policy = "fifo"};
+  header.max_wait_s = 17;
+  header.models = {"a", "b"};
+  header.layouts = {layout_of(3), layout_of(5)};
+  RecordHeader::Group& group = header.groups.emplace_back();
+  group.tp = 2;
+  group.pp = 2;
+  group.first_rank = 4;
+  group.options = {.frames = 10,
+                   .host_slots = 3,
+                   .max_batch_tokens = 99,
+                   .max_seqs = 5,
+                   .steps_in_flight = 4,
+                   .prefix_caching = true,
+                   .max_waiting = 77,
+                   .max_waiting_bytes = 88,
+                   .on_late = OnLate::kReject,
+                   .fetch_ahead_s = 0.5,
+                   .costs = {.link_bytes_per_s = 1, .memory_bytes_per_s = 2, .flops_per_s = 3, .step_s = 4}};
+  group.models.push_back({.job_model = 1, .layouts = {0, 1}, .pinned = true, .priority = -2});
+  return header;
+}
+
+TEST(JobRecord, HeaderComesBack) {
+  const RecordHeader header = some_header(), back = decode_header(encode(header));
+  EXPECT_EQ(encode(back), encode(header));
+  EXPECT_EQ(back.host, "node7");
+  EXPECT_EQ(back.policy, "fifo");
+  EXPECT_EQ(back.models, header.models);
+  EXPECT_EQ(back.ranks(), 8);
+  const SchedulerOptions& options = back.groups.at(0).options;
+  EXPECT_EQ(options.frames, 10);
+  EXPECT_EQ(options.max_waiting, 77u);
+  EXPECT_EQ(options.on_late, OnLate::kReject);
+  EXPECT_EQ(options.costs.step_s, 4);
+  EXPECT_TRUE(back.groups[0].models.at(0).pinned);
+  EXPECT_EQ(back.groups[0].models[0].priority, -2);
+}
+
+// What passes, transfers and caches are predicted from.
+TEST(JobRecord, LayoutsHoldWhatCostsAndCachesAreMadeOf) {
+  const ShardLayout layout = layout_of(5), back = decode_header(encode(some_header())).layouts.at(1);
+  EXPECT_EQ(back.used_bytes, layout.used_bytes);
+  EXPECT_EQ(back.uses, layout.uses);
+  EXPECT_EQ(back.over_before, layout.over_before);
+  const KvGeometry cache = KvGeometry::make(layout), of_back = KvGeometry::make(back);
+  EXPECT_EQ(of_back.slot_bytes, cache.slot_bytes);
+  EXPECT_EQ(of_back.layers, cache.layers);
+  const CostOptions options{.memory_bytes_per_s = 1e18, .flops_per_s = 1, .step_s = 0};
+  const CostModel costs({{&layout}}, options), of_both({{&back}}, options);
+  EXPECT_EQ(of_both.stage_pass_s(0, 0, 3), 3 * 2.0 * 9 * 5);
+  EXPECT_EQ(of_both.stage_pass_s(0, 0, 3), costs.stage_pass_s(0, 0, 3));
+}
+
+TEST(JobRecord, HeadersThatContradictThemselvesAreNone) {
+  const auto refused = [](auto&& change) {
+    RecordHeader header = some_header();
+    change(header);
+    EXPECT_THROW(decode_header(encode(header)), Error);
+  };
+  refused([](RecordHeader& header) { header.groups.clear(); });
+  refused([](RecordHeader& header) { header.groups[0].models[0].job_model = 2; });
+  refused([](RecordHeader& header) { header.groups[0].models[0].layouts[1] = 2; });
+  refused([](RecordHeader& header) { header.groups[0].models[0].layouts.pop_back(); });
+  refused([](RecordHeader& header) { header.layouts[0].uses[1] = 3; });
+  refused([](RecordHeader& header) { header.layouts[0].over_before.pop_back(); });
+  refused([](RecordHeader& header) { header.layouts[0].page_bytes = 0; });
+  std::vector<std::byte> longer = encode(some_header());
+  longer.push_back({});
+  EXPECT_THROW(decode_header(longer), Error);
+}
+
+TEST(JobRecord, EventsComeBack) {
+  Request request;
+  request.id = 5;
+  request.part = 2;
+  request.model = 1;
+  request.task = Task::kEmbed;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 9;
+  request.values = 4;
+  request.arrival_s = 0.5;
+  request.deadline_s = 2;
+  request.echo = true;
+  request.logprobs = 0;
+  const RecordedRequest r = through_bytes(recorded(request, 0.75, /*deferred=*/true, /*with_prefix=*/false, 1));
+  EXPECT_EQ(r.submitted_s, 0.75);
+  EXPECT_EQ(r.flags, RecordedRequest::kDeferred | RecordedRequest::kEcho | RecordedRequest::kLogprobs);
+  EXPECT_EQ(r.id, 5u);
+  EXPECT_EQ(r.part, 2u);
+  EXPECT_EQ(r.model, 1u);
+  EXPECT_EQ(r.task, Task::kEmbed);
+  EXPECT_EQ(r.prompt_tokens, 3u);
+  EXPECT_EQ(r.max_tokens, 9);
+  EXPECT_EQ(r.values, 4);
+  EXPECT_EQ(r.arrival_s, 0.5);
+  EXPECT_EQ(r.deadline_s, 2);
+  EXPECT_TRUE(r.prefix.empty());
+
+  PlannedStep planned;
+  planned.step.id = 12;
+  planned.step.model = 1;
+  planned.step.chunks.resize(2);
+  planned.step.chunks[0].tokens = {1, 2, 3};
+  planned.step.chunks[1].tokens = {4};
+  planned.swaps = {1};
+  planned.begun = {5, 6};
+  planned.step.stages.resize(2);
+  planned.step.stages[1].fetches.push_back({.model = 1, .page = 3, .frame = 8, .after = {.step = 4, .use = 2}});
+  planned.step.stages[0].caches.push_back({.model = 0, .taken = 2, .kind = CacheChange::kOffload, .slots = {3, 4}});
+  const RecordedStep s = through_bytes(recorded(1, planned, 1.5));
+  EXPECT_EQ(s.sent_s, 1.5);
+  EXPECT_EQ(s.group, 1u);
+  EXPECT_EQ(s.swaps, 1u);
+  EXPECT_EQ(s.begun, planned.begun);
+  const Step step = s.step();
+  EXPECT_EQ(step.id, 12u);
+  EXPECT_EQ(step.model, 1u);
+  EXPECT_EQ(step.rows(), 4);
+  ASSERT_EQ(step.stages.size(), 2u);
+  ASSERT_EQ(step.stages[1].fetches.size(), 1u);
+  EXPECT_EQ(step.stages[1].fetches[0].page, 3u);
+  EXPECT_EQ(step.stages[1].fetches[0].after, (ReleasePoint{4, 2}));
+  ASSERT_EQ(step.stages[0].caches.size(), 1u);
+  EXPECT_EQ(step.stages[0].caches[0].kind, CacheChange::kOffload);
+  EXPECT_EQ(step.stages[0].caches[0].slots.size(), 2u);
+
+  const RecordedReport report = through_bytes(RecordedReport{
+      .reported_s = 2, .group = 1, .step = 12, .stages = {{{.compute_s = 1, .link_bytes = 2, .link_busy_s = 3}, 4}}});
+  ASSERT_EQ(report.stages.size(), 1u);
+  EXPECT_EQ(report.stages[0].times.link_bytes, 2u);
+  EXPECT_EQ(report.stages[0].exposed_s, 4);
+
+  Completion completion;
+  completion.id = 5;
+  completion.generated_tokens = 3;
+  completion.error_code = "deadline_exceeded";
+  completion.finished_s = 9;
+  completion.group = 1;
+  const RecordedCompletion c = through_bytes(recorded(completion));
+  EXPECT_TRUE(c.failed);
+  EXPECT_EQ(c.generated_tokens, 3);
+  EXPECT_EQ(c.finished_s, 9);
+  EXPECT_EQ(through_bytes(RecordEnd{.time_s = 3, .why = RecordEnd::kLimit}).why, RecordEnd::kLimit);
+  EXPECT_TRUE(through_bytes(RecordedInputEnd{.time_s = 3, .closed = true}).closed);
+}
+
+TEST(JobRecord, EveryShorterPayloadIsNone) {
+  const std::vector<std::byte> payload = encode(RecordedEvent(RecordedRequest{.prompt_tokens = 1, .prefix = {1, 2}}));
+  for (std::size_t length = 0; length < payload.size(); ++length) {
+    EXPECT_THROW(decode_event(std::span(payload).first(length)), Error) << length;
+  }
+}
+
+// Tokens cannot be read from it, and beginnings that are equal are seen to be.
+TEST(JobRecord, PromptsAreHashesAndOnlyWherePrefixesAreShared) {
+  constexpr std::size_t kBlock = RecordedRequest::kPrefixTokens;
+  Request one, other;
+  for (std::size_t i = 0; i < 3 * kBlock - 1; ++i) one.prompt.push_back(static_cast<TokenId>(i));
+  other.prompt = one.prompt;
+  other.prompt[kBlock] = 1000;
+  const RecordedRequest a = recorded(one, 0, false, /*with_prefix=*/true, 7),
+                        b = recorded(other, 0, false, /*with_prefix=*/true, 7),
+                        salted = recorded(one, 0, false, /*with_prefix=*/true, 8);
+  ASSERT_EQ(a.prefix.size(), 2u);
+  EXPECT_EQ(a.prefix[0], b.prefix[0]);
+  EXPECT_NE(a.prefix[1], b.prefix[1]);
+  EXPECT_NE(a.prefix[0], salted.prefix[0]);
+  EXPECT_TRUE(recorded(one, 0, false, /*with_prefix=*/false, 7).prefix.empty());
+}
+
+}  // namespace
+}  // namespace computron

@@ -1,0 +1,78 @@
+#include "computron/plan/page_recut.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/plan/virtual_job.h"
+
+namespace computron::test {
+namespace {
+
+using testing::ElementsAre;
+
+// Four pages of 100, 100, 60 and 100 bytes, of which the first comes again at the end.
+ShardLayout tied() {
+  ShardLayout layout;
+  layout.page_bytes = 100;
+  layout.used_bytes = {100, 100, 60, 100};
+  layout.uses = {0, 1, 2, 3, 0};
+  layout.over_before = {-1, 0, 1, 2, 3};
+  return layout;
+}
+
+void expect_sound(const ShardLayout& layout, std::size_t bytes) {
+  EXPECT_EQ(layout.total_used_bytes(), bytes);
+  ASSERT_EQ(layout.uses.size(), layout.over_before.size());
+  for (std::size_t use = 0; use < layout.uses.size(); ++use) {
+    EXPECT_LT(layout.uses[use], layout.used_bytes.size());
+    EXPECT_GE(layout.over_before[use], -1);
+    EXPECT_LT(layout.over_before[use], static_cast<std::int64_t>(use));
+    if (use > 0) {
+      EXPECT_GE(layout.over_before[use], layout.over_before[use - 1]);
+    }
+  }
+  for (PageId page = 0; page < layout.used_bytes.size(); ++page) {
+    EXPECT_LE(layout.used_bytes[page], layout.page_bytes);
+    EXPECT_NE(std::ranges::find(layout.uses, page), layout.uses.end()) << page;
+  }
+}
+
+TEST(Recut, IntoSmallerPages) {
+  const ShardLayout cut = recut(tied(), 50);
+  expect_sound(cut, 360);
+  EXPECT_THAT(cut.used_bytes, ElementsAre(50, 50, 50, 50, 50, 50, 50, 10));
+  EXPECT_THAT(cut.uses, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 0, 1));  // page 5 holds the ends of two old ones
+  EXPECT_THAT(cut.over_before, ElementsAre(-1, -1, 1, 1, 3, 3, 4, 4, 7, 7));
+}
+
+TEST(Recut, IntoLargerPages) {
+  const ShardLayout cut = recut(tied(), 200);
+  expect_sound(cut, 360);
+  EXPECT_THAT(cut.used_bytes, ElementsAre(200, 160));
+  EXPECT_THAT(cut.uses, ElementsAre(0, 1, 0));
+  EXPECT_THAT(cut.over_before, ElementsAre(-1, 0, 1));
+}
+
+TEST(Recut, FullPagesOfTheSameSizeStayAsTheyAre) {
+  const ShardLayout layout = virtual_layout(12, /*operation_pages=*/2), cut = recut(layout, layout.page_bytes);
+  EXPECT_EQ(cut.used_bytes, layout.used_bytes);
+  EXPECT_EQ(cut.uses, layout.uses);
+  for (std::size_t use = 0; use < cut.uses.size(); ++use) EXPECT_GE(cut.over_before[use], layout.over_before[use]);
+}
+
+TEST(Recut, AnyLayoutIntoAnyPagesIsSound) {
+  for (const int pages : {1, 3, 17, 64}) {
+    for (const int together : {1, 4}) {
+      ShardLayout layout = virtual_layout(pages, together);
+      for (std::size_t p = 0; p < layout.used_bytes.size(); ++p) layout.used_bytes[p] -= p * 7919 % (kVirtualPage / 2);
+      for (const std::size_t bytes : {kVirtualPage / 7, kVirtualPage / 2, kVirtualPage, 3 * kVirtualPage}) {
+        expect_sound(recut(layout, bytes), layout.total_used_bytes());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace computron::test
