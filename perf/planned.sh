@@ -52,19 +52,19 @@ JSON
 model small 4
 model large 12
 # A pass of one row: two operations a value of a weight of four bytes.
-small_bytes=$(stat -c %s "$work/small.h5")
 gflops=$(calculate '4 * 6 * 256 * 256 * 2 / s / 1e9' "s=$request_s")
 link=$(calculate 'bytes / s / 1e9' "bytes=$((4 * 6 * 256 * 256 * 4))" "s=$request_s")  # a transfer takes as long as a pass
 
 # workload NAME: the models of a job, what asks for them and what counts, in: sizes (layers of each model), shares,
-# cv, rate (requests a second of all), memory (KiB of a rank), slo, objective.
+# cv, rate (requests a second of all), memory (KiB of a rank), slo, objective, placements.
 workload() {
-  sizes=() shares=() cv=1 rate=0 slo= known=
+  sizes=() shares=() cv=1 rate=0 slo='' known='' placements="planned 4x1 2x2 1x1s round-robin"
   case $1 in
     # Twelve equal models, of which a rank holds two, called in bursts, some far more than others.
     bursts) sizes=(small small small small small small small small small small small small)
       shares=(8 6 4 3 2 2 1 1 1 1 1 1) cv=4 rate=$(calculate '0.35 * 4 / s' "s=$request_s")
-      slo=$(calculate '5 * s' "s=$request_s") objective=attainment memory=$((2 * 6 * 1024 + 2 * 1024 + 512)) ;;
+      slo=$(calculate '5 * s' "s=$request_s") objective=attainment memory=$((2 * 6 * 1024 + 2 * 1024 + 512))
+      placements="planned static 4x1 2x2 1x1s round-robin" ;;
     # Two large models among six small ones, which all fit on four ranks, no two large ones on one.
     sizes) sizes=(large small small small large small small small) shares=(1 3 3 3 1 3 3 3)
       rate=$(calculate '0.4 * 4 / (1.2 * s)' "s=$request_s") objective=latency memory=$((18 * 1024 + 6 * 1024)) ;;
@@ -82,12 +82,11 @@ workload() {
   if [ "$objective" = makespan ]; then known=${known:-240}; fi
   total=0
   for share in "${shares[@]}"; do total=$((total + share)); done
-  placements="planned static 4x1 2x2 1x1s round-robin"
   # Of a job, of one that is simulated, and of both.
   local both=(--link-gbps "$link" --device-memory "${memory}KiB" --host-cache 0 --max-batch-tokens 1 --max-seqs 1)
   if [ -n "$known" ]; then both+=(--policy throughput); else both+=(--policy balanced --replay); fi
   if [ -n "$slo" ]; then both+=(--slo "$slo" --on-late reject); fi
-  job=("${models[@]}" "${emulated[@]}" "${both[@]}")
+  job=("${emulated[@]}" "${both[@]}")
   simulated=("${both[@]}" --page-size "${page_kib}KiB" --coarse 0)
 }
 # Requests of each model, of those that are known: shares of 1, 1/2, 1/3, ..., as `computron plan --known --skew 1` has them.
@@ -133,7 +132,7 @@ requests() {
 # plan NAME SWAP: $work/NAME.json.
 plan() {
   local options=(--ranks 4 --device-memory "${memory}KiB" --objective "$objective"
-    --swap "$2" --replicas any --quiet) m
+    --swap "$2" --replicas any --prompt-tokens 1 --max-tokens 1 --quiet) m
   [ "$2" = off ] || options+=(--link-gbps "$link" --page-size "${page_kib}KiB")
   [ -z "$slo" ] || options+=(--slo "$slo")
   if [ -n "$known" ]; then
@@ -167,16 +166,26 @@ mesh_of() { # PLACEMENT_NAME: options of serve
     *) echo --placement "$work/$w-$1.json" ;;
   esac
 }
-# real PLACEMENT_NAME ROUND: a line of figures: attainment, mean latency of what was served, makespan.
+# placed PLACEMENT_NAME: the ids of the models that it serves, one a line.
+placed() {
+  if [ -e "$work/$w-$1.json" ]; then jq -r '[.groups[].models[]] | unique[]' "$work/$w-$1.json"; else printf '%s\n' "${ids[@]}"; fi
+}
+
+# real PLACEMENT_NAME ROUND: a line of figures: attainment, mean latency of what was served, makespan. What is asked of
+# models that are in no group is asked of nobody, and not in time.
 real() {
-  local name=$work/$w-$1-$2
+  local name=$work/$w-$1-$2 served=() id
   rm -f "$name".*
+  for id in $(placed "$1"); do served+=(--model "$id=$work/${sizes[${id#m}]}.h5"); done
+  jq -c --arg placed "$(placed "$1")" '.body.model as $model | select($placed | split("\n") | index($model))' \
+    "$work/$w-requests-$2.jsonl" > "$name-requests.jsonl"
   # shellcheck disable=SC2046
-  launch 4 "$injected" serve "${job[@]}" $(mesh_of "$1") --inject-gflops "$gflops" \
-    --requests "$work/$w-requests-$2.jsonl" --output "$name.jsonl" --metrics "$name.json" --quiet 2> "$name.log" ||
+  launch 4 "$injected" serve "${served[@]}" "${job[@]}" $(mesh_of "$1") --inject-gflops "$gflops" \
+    --requests "$name-requests.jsonl" --output "$name.jsonl" --metrics "$name.json" --quiet 2> "$name.log" ||
     { cat "$name.log" >&2; return 1; }
-  jq -r --argjson total "$(wc -l < "$work/$w-requests-$2.jsonl")" \
-    '"\(.deadlines.met // .requests.ok | . / $total) \(.latency_s.mean) \(.wall_s)"' "$name.json"
+  jq -r --argjson total "$(wc -l < "$work/$w-requests-$2.jsonl")" --arg slo "$slo" \
+    'if $slo != "" then .deadlines.met else .requests.ok end | . / $total' "$name.json"
+  jq -r '.latency_s.mean, .wall_s' "$name.json"
 }
 
 # predicted PLACEMENT_NAME ROUND: the same of the same requests, in virtual time.
@@ -185,7 +194,7 @@ predicted() {
   # shellcheck disable=SC2046
   "$program" simulate "$work/$w-profiles.json" $(mesh_of "$1") --requests "$work/$w-requests-$2.jsonl" \
     "${simulated[@]}" --quiet --json "$name.json" > "$name.txt"
-  jq -r '.predicted | "\(.attainment) \(.mean_latency_s) \(.makespan_s)"' "$name.json"
+  jq -r '.predicted | .attainment, .mean_latency_s, .makespan_s' "$name.json"
 }
 
 # Profiles of every shape on the emulated machine, a plan with swapping and one without, and the requests.
@@ -210,7 +219,71 @@ for w in $workloads; do
   for ((round = 1; round <= repeats; ++round)); do
     for placement in $placements; do
       echo "planned.sh: $w, $placement, round $round" >&2
-      echo "$w $objective $placement $round $(real "$placement" "$round") $(predicted "$placement" "$round")" >> "$rows"
+      # shellcheck disable=SC2046
+      echo "$w" "$objective" "$placement" "$round" $(real "$placement" "$round") $(predicted "$placement" "$round") >> "$rows"
     done
   done
 done
+
+{
+  echo "# Planned: $cpu, $cores cores"
+  echo
+  made_by planned
+  echo
+  echo "Four ranks with links of $link GB/s and processors of $gflops Gflop/s, both emulated; a request for a small model"
+  echo "takes $request_s s on one of them, $duration s of requests ($repeats rounds, each with requests of its own; medians, in"
+  echo "brackets least and most). Seconds but for attainments. Machine load: one-minute average before $load_before, after $(load)."
+  if [ -n "${NOTE:-}" ]; then echo; echo "**$NOTE**"; fi
+  for w in $workloads; do
+    echo
+    awk -v workload="$w" "$awk_functions"'
+      function figure(values, name, count,    i, x) {
+        for (i = 1; i <= count; ++i) x[i] = values[name, i]
+        x[0] = median(x, count)  # sorts
+        return sprintf("%.4g [%.4g-%.4g]", x[0], x[1], x[count])
+      }
+      function middle(values, name, count,    i, x) {
+        for (i = 1; i <= count; ++i) x[i] = values[name, i]
+        return median(x, count)
+      }
+      $1 == workload {
+        if (!($3 in rounds)) names[++placements] = $3
+        i = ++rounds[$3]
+        counts = $2
+        at = $2 == "attainment" ? 0 : $2 == "latency" ? 1 : 2
+        attained[$3, i] = $5; said_attained[$3, i] = $8
+        late[$3, i] = $6; said_late[$3, i] = $9
+        ends[$3, i] = $7; said_ends[$3, i] = $10
+        counted[$3, i] = $(5 + at)
+        points[$3, i] = 100 * ($5 - $8); of_late[$3, i] = $6 / $9; of_ends[$3, i] = $7 / $10
+      }
+      END {
+        print "## " workload ": what counts is " (counts == "attainment" ? "attainment" : counts == "latency" ? "mean latency" : "makespan")
+        print ""
+        print head("placement|attainment|predicted|points|mean latency|predicted|ratio|makespan|predicted|ratio")
+        for (p = 1; p <= placements; ++p) {
+          n = names[p]; c = rounds[n]
+          printf "| %s | %s | %.4g | %+.1f | %s | %.4g | %.3f | %s | %.4g | %.3f |\n", n, figure(attained, n, c),
+            middle(said_attained, n, c), middle(points, n, c), figure(late, n, c), middle(said_late, n, c),
+            middle(of_late, n, c), figure(ends, n, c), middle(said_ends, n, c), middle(of_ends, n, c)
+        }
+        # Round by round against the best of those that need no plan, by the median.
+        for (p = 1; p <= placements; ++p) {
+          n = names[p]
+          if (n == "planned" || n == "static") continue
+          value = middle(counted, n, rounds[n])
+          if (best == "" || (counts == "attainment" ? value > best_value : value < best_value)) { best = n; best_value = value }
+        }
+        for (i = 1; i <= rounds["planned"]; ++i) {
+          better[i] = 100 * (counts == "attainment" ? counted["planned", i] / counted[best, i] - 1 : 1 - counted["planned", i] / counted[best, i])
+          if ("static" in rounds) static[i] = 100 * (counted["planned", i] / counted["static", i] - 1)
+        }
+        printf "\nPlanned is **%+.1f %%** better than the best fixed placement, %s", median(better, rounds["planned"]), best
+        if ("static" in rounds) printf ", and **%+.1f %%** better than the plan without swapping", median(static, rounds["planned"])
+        print "."
+      }' "$rows"
+    echo
+    sed -n '/^group/,/^$/{/^$/!p}' "$work/$w-planned.txt" | sed 's/^/    /'
+  done
+} > "$result"
+echo "$result" >&2

@@ -15,6 +15,7 @@
 #include "computron/plan/predicted_run.h"
 #include "computron/requests/placement.h"
 #include "computron/storage/files.h"
+#include "computron/workload/workload.h"
 #include "src/apps/request_shapes.h"
 #include "src/cli/option_checks.h"
 #include "src/cli/option_groups.h"
@@ -81,8 +82,15 @@ std::int64_t size_or(const char* option, const std::string& text, std::int64_t o
   return static_cast<std::int64_t>(bytes);
 }
 
+int longest_prompt(const std::vector<Request>& requests) {
+  std::size_t tokens = 0;
+  for (const Request& request : requests) tokens = std::max(tokens, request.prompt.size());
+  return static_cast<int>(tokens);
+}
+
 ClusterOptions cluster_of(const PlacementRunOptions& options, const MachineProfile& machine,
-                          const std::vector<ModelProfile>& models, const ModelPlacement& placement) {
+                          const std::vector<ModelProfile>& models, const ModelPlacement& placement,
+                          const std::vector<Request>& requests) {
   const auto missing = [](const char* option, const char* key) {
     wrong(fmt::format("neither {} nor the profiles' machine.{} is given", option, key));
   };
@@ -96,7 +104,7 @@ ClusterOptions cluster_of(const PlacementRunOptions& options, const MachineProfi
   cluster.host_cache_bytes = size_or("--host-cache", options.host_cache, cluster.device_bytes / 8);
   cluster.max_batch_tokens = options.max_batch_tokens > 0
                                  ? options.max_batch_tokens
-                                 : usual_batch_tokens(models, placement, options.requests.prompt_tokens);
+                                 : usual_batch_tokens(models, placement, longest_prompt(requests));
   if (machine.step_latency_s > 0) cluster.latency_s = machine.step_latency_s;
   cluster.stage_penalty = machine.stage_penalty;
   cluster.constant_s = machine.constant_s;
@@ -130,6 +138,15 @@ struct Played {
   std::string basis;
 };
 
+// So that they can be served: prompts are drawn, and arrive at whole microseconds.
+void write_requests(const PlacementRunOptions& options, const std::vector<ModelProfile>& profiles,
+                    std::vector<Request>& requests) {
+  std::vector<WorkloadModel> models;
+  for (const ModelProfile& profile : profiles) models.push_back({.id = profile.id, .rate_per_s = 0});
+  draw_prompts(requests, models, options.requests.seed, options.vocab);
+  write_file_atomically(options.written_requests, workload_lines(models, requests));
+}
+
 // `named` are the models that the options ask for, the first of `models`.
 Played requests_to_play(const PlacementRunOptions& options, const std::vector<ModelProfile>& named,
                         const std::vector<ModelProfile>& models) {
@@ -144,6 +161,7 @@ Played requests_to_play(const PlacementRunOptions& options, const std::vector<Mo
     const ArrivalSets sets = arrivals_of(options.requests, named);
     played.requests =
         requests_of(sets.test, models, slo_s, options.requests.prompt_tokens, options.requests.max_tokens);
+    if (!options.written_requests.empty()) write_requests(options, models, played.requests);
     played.duration_s = sets.duration_s;
     played.basis = basis_of(options.requests, named);
   }
@@ -249,20 +267,28 @@ void add_placement_run_options(CLI::App& app, PlacementRunOptions& options) {
     file->excludes(app.get_option(other));
   }
   app.add_flag("--replay", options.replay, "Honour the arrival times of --requests")->needs(file);
-  group_options(app, "Requests", {"--requests", "--replay"});
+  auto* written = app.add_option("--write-requests", options.written_requests,
+                                 "File to write: the requests that are played, for computron serve --replay");
+  written->excludes(file);
+  app.add_option("--vocab", options.vocab, "Their prompts' tokens are uniform over 4 to below this")
+      ->check(CLI::Range(kFirstPromptToken + 1, 1'000'000'000))
+      ->capture_default_str()
+      ->needs(written);
+  group_options(app, "Requests", {"--requests", "--replay", "--write-requests", "--vocab"});
 }
 
 void run_placement(const PlacementRunOptions& options) {
   check(options);
   const ProfileFile profiles = read_profiles(options.profiles);
-  if (!options.json.empty()) check_creatable(options.json, options.profiles);
+  for (const std::string& written : {options.json, options.written_requests}) {
+    if (!written.empty()) check_creatable(written, options.profiles);
+  }
   const auto named = models_of(options.requests, profiles.models, options.profiles);
   const auto models = all_models(named, profiles);
   const ModelPlacement placement = placement_of(options, models);
-  const ClusterOptions cluster_options = cluster_of(options, profiles.machine, models, placement);
   Played played = requests_to_play(options, named, models);
 
-  VirtualCluster cluster(models, placement, cluster_options);
+  VirtualCluster cluster(models, placement, cluster_of(options, profiles.machine, models, placement, played.requests));
   RunProgress progress(options.quiet, played.duration_s);
   RunTimes times{.clock_s = now_s};
   const VirtualRun run = cluster.run(

@@ -25,6 +25,8 @@ struct PlacementRunOptions {
   ArrivalOptions requests = arrivals_to_play();
   std::string request_file;         // instead of them; empty: none
   bool replay = false;              // at the times that it says
+  std::string written_requests;     // where those that are played are written to; empty: nowhere
+  int vocab = 1000;                 // of their prompts
   double slo_s = 0, slo_scale = 0;  // 0: no deadlines
   std::string on_late = "serve";
   std::string device_memory, page_size, host_cache;  // empty: as the profiles say

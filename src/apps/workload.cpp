@@ -27,7 +27,7 @@ void run_workload(WorkloadCommand command) {
   options.models =
       command.items.empty() ? join_workload_models(command.ids, command.rates) : parse_workload_models(command.items);
   const std::vector<Request> requests = make_workload(options);
-  const std::string lines = workload_lines(options, requests);
+  const std::string lines = workload_lines(options.models, requests);
   if (command.output == "-") {
     fmt::print("{}", lines);
     return;

@@ -68,32 +68,33 @@ double gamma(Generator& random, double shape) {
 }
 
 // Of what, "arrivals" or "prompts".
-Generator generator_of(const WorkloadOptions& options, const WorkloadModel& model, std::string_view what) {
+Generator generator_of(std::uint64_t seed, const WorkloadModel& model, std::string_view what) {
   const std::string name = fmt::format("{} of {}", what, model.id);
-  return Generator(digest64(std::as_bytes(std::span(name)), mix64(options.seed)));
+  return Generator(digest64(std::as_bytes(std::span(name)), mix64(seed)));
 }
 
-std::vector<TokenId> prompt_of(const WorkloadOptions& options, Generator& random) {
-  std::vector<TokenId> prompt(static_cast<std::size_t>(options.prompt_tokens));
-  for (TokenId& token : prompt) token = random.integer(kFirstPromptToken, options.vocab);
-  return prompt;
+void draw_prompt(Generator& random, int vocab, std::size_t tokens, std::vector<TokenId>& prompt) {
+  prompt.resize(tokens);
+  for (TokenId& token : prompt) token = random.integer(kFirstPromptToken, vocab);
 }
+
+double whole_microseconds(double time_s) { return std::floor(time_s * 1e6) / 1e6; }
 
 // Of one model, in order of arrival; ids are not set.
 std::vector<Request> requests_of(const WorkloadOptions& options, ModelId m) {
   const WorkloadModel& model = options.models[m];
-  Generator arrivals = generator_of(options, model, "arrivals");
-  Generator prompts = generator_of(options, model, "prompts");
+  Generator arrivals = generator_of(options.seed, model, "arrivals");
+  Generator prompts = generator_of(options.seed, model, "prompts");
   const double shape = 1 / (options.cv * options.cv), scale = 1 / (shape * model.rate_per_s);
   std::vector<Request> requests;
   for (double time = scale * gamma(arrivals, shape); time < options.duration_s;
        time += scale * gamma(arrivals, shape)) {
     Request& request = requests.emplace_back();
     request.model = m;
-    request.prompt = prompt_of(options, prompts);
+    draw_prompt(prompts, options.vocab, static_cast<std::size_t>(options.prompt_tokens), request.prompt);
     request.max_tokens = options.max_tokens;
     request.ignore_eos = true;
-    request.arrival_s = std::floor(time * 1e6) / 1e6;
+    request.arrival_s = whole_microseconds(time);
   }
   return requests;
 }
@@ -144,11 +145,15 @@ std::string list_of(const std::vector<TokenId>& tokens) {
   return list;
 }
 
-std::string line_of(const WorkloadOptions& options, const Request& request, std::size_t number) {
-  const std::string& id = options.models[request.model].id;  // of characters that need no escape
-  return fmt::format(R"({{"custom_id":"{}-{}","method":"POST","url":"/v1/completions","arrival":{:.6f},)"
-                     R"("body":{{"model":"{}","prompt":[{}],"max_tokens":{},"temperature":0,"ignore_eos":true}}}})",
-                     id, number, request.arrival_s, id, list_of(request.prompt), request.max_tokens) +
+std::string line_of(const std::string& id, const Request& request, std::size_t number) {  // no id needs an escape
+  const std::string tokens = list_of(request.prompt);
+  const bool embeds = request.task == Task::kEmbed;
+  const std::string body =
+      embeds ? fmt::format(R"({{"model":"{}","input":[{}]}})", id, tokens)
+             : fmt::format(R"({{"model":"{}","prompt":[{}],"max_tokens":{},"temperature":0,"ignore_eos":true}})", id,
+                           tokens, request.max_tokens);
+  return fmt::format(R"({{"custom_id":"{}-{}","method":"POST","url":"/v1/{}","arrival":{:.6f},"body":{}}})", id, number,
+                     embeds ? "embeddings" : "completions", request.arrival_s, body) +
          "\n";
 }
 
@@ -191,10 +196,20 @@ std::vector<Request> make_workload(const WorkloadOptions& options) {
   return requests;
 }
 
-std::string workload_lines(const WorkloadOptions& options, const std::vector<Request>& requests) {
-  std::vector<std::size_t> made(options.models.size());
+void draw_prompts(std::vector<Request>& requests, const std::vector<WorkloadModel>& models, std::uint64_t seed,
+                  int vocab) {
+  std::vector<Generator> generators;
+  for (const WorkloadModel& model : models) generators.push_back(generator_of(seed, model, "prompts"));
+  for (Request& request : requests) {
+    draw_prompt(generators[request.model], vocab, request.prompt.size(), request.prompt);
+    request.arrival_s = whole_microseconds(request.arrival_s);
+  }
+}
+
+std::string workload_lines(const std::vector<WorkloadModel>& models, const std::vector<Request>& requests) {
+  std::vector<std::size_t> made(models.size());
   std::string lines;
-  for (const Request& request : requests) lines += line_of(options, request, made[request.model]++);
+  for (const Request& request : requests) lines += line_of(models[request.model].id, request, made[request.model]++);
   return lines;
 }
 

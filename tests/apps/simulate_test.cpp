@@ -91,6 +91,56 @@ TEST_F(SimulateTest, PlaysTheRequestsOfAFile) {
   EXPECT_LT(replayed["models"]["decoder"]["mean_latency_s"], 1);
 }
 
+// What was played is what is written: played again, it comes out the same.
+TEST_F(SimulateTest, WritesTheRequestsThatItPlays) {
+  const std::vector<std::string> rule = {profiles(),
+                                         "--rate",
+                                         "6",
+                                         "--cv",
+                                         "2",
+                                         "--duration",
+                                         "30",
+                                         "--slo",
+                                         "1",
+                                         "--json",
+                                         file("rule.json"),
+                                         "--prompt-tokens",
+                                         "7",
+                                         "--max-tokens",
+                                         "5",
+                                         "--vocab",
+                                         "50",
+                                         "--write-requests",
+                                         file("requests.jsonl")};
+  const Outcome made = simulate(rule);
+  ASSERT_EQ(made.code, 0) << made.errors;
+  const Outcome again = simulate(
+      {profiles(), "--requests", file("requests.jsonl"), "--replay", "--slo", "1", "--json", file("again.json")});
+  ASSERT_EQ(again.code, 0) << again.errors;
+  const json rule_s = json::parse(read_file(file("rule.json")))["predicted"];
+  const json again_s = json::parse(read_file(file("again.json")))["predicted"];
+  for (const char* key : {"requests", "attainment", "mean_latency_s", "makespan_s"}) {
+    EXPECT_EQ(rule_s[key], again_s[key]) << key;
+  }
+  std::istringstream lines(read_file(file("requests.jsonl")));
+  std::size_t completions = 0, embeddings = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const json request = json::parse(line);
+    const bool completes = request["url"] == "/v1/completions";
+    ++(completes ? completions : embeddings);
+    const json& tokens = request["body"][completes ? "prompt" : "input"];
+    EXPECT_EQ(tokens.size(), 7u);
+    for (const int token : tokens) EXPECT_TRUE(token >= 4 && token < 50) << token;
+    EXPECT_EQ(request["body"].value("max_tokens", 0), completes ? 5 : 0);
+  }
+  EXPECT_GT(completions, 30u);
+  EXPECT_GT(embeddings, 30u);
+  EXPECT_EQ(completions + embeddings, rule_s["requests"]);
+  EXPECT_THAT(simulate({profiles(), "--rate", "1", "--vocab", "50"}).errors, HasSubstr("--write-requests"));
+  EXPECT_THAT(simulate({profiles(), "--rate", "1", "--vocab", "4", "--write-requests", file("none")}).errors,
+              HasSubstr("--vocab"));
+}
+
 TEST_F(SimulateTest, NamesALineThatIsNoRequest) {
   const auto errors = [this](const std::string& line) {
     const Outcome outcome = simulate({profiles(), "--requests", write("requests.jsonl", "\n" + line + "\n")});

@@ -103,7 +103,7 @@ TEST(Workload, BytesAreThoseOfEveryOtherMachine) {
   WorkloadOptions options = options_of({{"opt-a", 10}, {"opt-b", 1}});
   options.cv = 4;
   options.seed = 7;
-  const std::string lines = workload_lines(options, make_workload(options));
+  const std::string lines = workload_lines(options.models, make_workload(options));
   EXPECT_NE(lines.find(R"({"custom_id":"opt-a-9","method":"POST","url":"/v1/completions","arrival":0.858185,)"
                        R"("body":{"model":"opt-a","prompt":[32,556,108,667,841,835,716,441],"max_tokens":1,)"
                        R"("temperature":0,"ignore_eos":true}})"
@@ -119,7 +119,7 @@ TEST(Workload, LinesReadBackAsTheRequests) {
   options.duration_s = 5;
   const std::vector<Request> requests = make_workload(options);
   RequestParser parser(two_models(), {});
-  std::istringstream lines(workload_lines(options, requests));
+  std::istringstream lines(workload_lines(options.models, requests));
   std::string line;
   for (const Request& expected : requests) {
     ASSERT_TRUE(std::getline(lines, line));

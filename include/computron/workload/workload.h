@@ -42,8 +42,13 @@ std::vector<WorkloadModel> join_workload_models(const std::vector<std::string>& 
 // All tokens are generated (ignore_eos). Error{kUsage} naming the option at fault.
 std::vector<Request> make_workload(const WorkloadOptions& options);
 
-// The requests as lines of a request file (inputs/README.md), each with its newline. The custom_id is the model's
-// id and the number among the model's requests: "opt-a-17".
-std::string workload_lines(const WorkloadOptions& options, const std::vector<Request>& requests);
+// Gives `requests` that were made otherwise what a request file needs: arrivals at whole microseconds, and prompts of the
+// length that they have, of tokens drawn as above.
+void draw_prompts(std::vector<Request>& requests, const std::vector<WorkloadModel>& models, std::uint64_t seed,
+                  int vocab);
+
+// The requests as lines of a request file (inputs/README.md), each with its newline: completions, and embeddings of
+// encoders. The custom_id is the model's id and the number among the model's requests: "opt-a-17".
+std::string workload_lines(const std::vector<WorkloadModel>& models, const std::vector<Request>& requests);
 
 }  // namespace computron
