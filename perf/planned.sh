@@ -260,7 +260,7 @@ done
       END {
         print "## " workload ": what counts is " (counts == "attainment" ? "attainment" : counts == "latency" ? "mean latency" : "makespan")
         print ""
-        print head("placement|attainment|predicted|points|mean latency|predicted|ratio|makespan|predicted|ratio")
+        head("placement|attainment|predicted|points|mean latency|predicted|ratio|makespan|predicted|ratio")
         for (p = 1; p <= placements; ++p) {
           n = names[p]; c = rounds[n]
           printf "| %s | %s | %.4g | %+.1f | %s | %.4g | %.3f | %s | %.4g | %.3f |\n", n, figure(attained, n, c),

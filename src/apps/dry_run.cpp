@@ -1,25 +1,18 @@
 #include "src/apps/dry_run.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "computron/comm/agreed.h"
-#include "computron/placement/profile_file.h"
 #include "computron/plan/machine_costs.h"
 #include "computron/plan/plan_report.h"
-#include "computron/plan/profiled_costs.h"
 #include "computron/serve/group_schedulers.h"
 
 namespace computron {
 namespace {
-
-constexpr double kLatency_s = 20e-6;  // of a step or its report, each way, where no profile says it
 
 void submit_all(RequestReader& reader, Progress& progress, bool replay, Dispatcher& dispatcher) {
   progress.wait_until([&] {
@@ -36,69 +29,6 @@ void submit_all(RequestReader& reader, Progress& progress, bool replay, Dispatch
   });
   dispatcher.close_input();
 }
-
-std::vector<std::vector<const ShardLayout*>> layouts_of(const Job& job, int group) {
-  std::vector<std::vector<const ShardLayout*>> layouts;
-  for (const ModelShape& shape : job.models().shapes(group)) layouts.push_back(shape.layouts);
-  return layouts;
-}
-
-// What is known of the ranks: by measuring them here, and from profiles.
-class KnownCosts {
- public:
-  // Borrows `job`. Logs which models the profiles lack, or say nothing of.
-  KnownCosts(const Job& job, const CostOptions& measured, const ProfileFile& profiles) : job_(job), options_(measured) {
-    const MachineProfile& machine = profiles.machine;
-    const bool asked_for = job.options().link_gb_per_s > 0;  // and so emulated, and measured here
-    if (machine.link_bytes_per_s > 0 && !asked_for) options_.link_bytes_per_s = machine.link_bytes_per_s;
-    if (machine.step_latency_s > 0) latency_s_ = machine.step_latency_s;
-    for (const RankGroup& group : job.mesh().groups) groups_.push_back(shapes_of(group, profiles.models));
-  }
-
-  const CostOptions& options() const { return options_; }
-  double latency_s() const { return latency_s_; }
-  // Of all models of all groups, whose passes are profiled; empty without profiles.
-  std::string basis(const std::string& profiles) const {
-    if (profiles.empty()) return {};
-    std::size_t known = 0, all = 0;
-    for (const RankGroup& group : job_.mesh().groups) {
-      known += groups_[static_cast<std::size_t>(group.index)].size();
-      all += job_.models().in_group(group.index).size();
-    }
-    return fmt::format("passes of {} of {} models as in {}\n", known, all, profiles);
-  }
-  void teach(int group, CostModel& costs) const {
-    for (const auto& [model, shape] : groups_[static_cast<std::size_t>(group)]) seed_costs(costs, model, shape);
-  }
-
- private:
-  using Shapes = std::vector<std::pair<ModelId, ShapeProfile>>;  // by the group's models
-
-  Shapes shapes_of(const RankGroup& group, const std::vector<ModelProfile>& profiles) const {
-    Shapes shapes;
-    const auto layouts = layouts_of(job_, group.index);
-    const std::vector<std::string> names = job_.models().names(group.index);
-    for (ModelId m = 0; m < names.size() && !profiles.empty(); ++m) {
-      const auto model = std::ranges::find(profiles, names[m], &ModelProfile::id);
-      const ShapeProfile* shape = model != profiles.end() ? model->find({group.shape.tp, group.shape.pp}) : nullptr;
-      const std::string fault = model == profiles.end() ? "they do not have the model"
-                                : shape == nullptr      ? "they do not have the shape"
-                                                        : why_unfit(*shape, layouts[m]);
-      if (fault.empty()) {
-        shapes.emplace_back(m, *shape);
-      } else {
-        spdlog::warn("--profiles say nothing of {} at tp {} x pp {}, whose passes come from a formula: {}", names[m],
-                     group.shape.tp, group.shape.pp, fault);
-      }
-    }
-    return shapes;
-  }
-
-  const Job& job_;
-  CostOptions options_;
-  double latency_s_ = kLatency_s;
-  std::vector<Shapes> groups_;  // [group]
-};
 
 // A group's ranks in virtual time, and what they are asked to do.
 struct VirtualGroup {
@@ -136,15 +66,11 @@ std::string plan_text(const Job& job, const VirtualRun& run, std::deque<VirtualG
 
 }  // namespace
 
-void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& profiles) {
-  ProfileFile file;
-  agreed(job.mesh().job, [&] {
-    if (job.mesh().schedules() && !profiles.empty()) file = read_profiles(profiles);
-  });
+void dry_run(Job& job, RequestReader* reader, bool replay, const std::optional<NamedProfiles>& profiles) {
   const CostOptions measured =
       measure_costs(job.mesh().job, job.device(), job.ops(), job.progress(), job.models().weight_dtype(0));
   if (reader == nullptr) return;
-  const KnownCosts costs(job, measured, file);
+  const KnownCosts costs(job, measured, profiles);
   GroupSchedulers schedulers(job, costs.options(), [&](int group, CostModel& model) { costs.teach(group, model); });
   submit_all(*reader, job.progress(), replay, schedulers.dispatcher());
   std::deque<VirtualGroup> groups;
@@ -152,7 +78,7 @@ void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& pr
   for (const RankGroup& group : job.mesh().groups) meshes.push_back(&groups.emplace_back(job, group.index, costs).mesh);
   const VirtualRun run =
       run_virtually(schedulers.dispatcher(), meshes, [&](const auto& sent) { groups[sent.group].recorder.add(sent); });
-  fmt::print("{}{}", plan_text(job, run, groups, costs.options()), costs.basis(profiles));
+  fmt::print("{}{}", plan_text(job, run, groups, costs.options()), costs.basis());
 }
 
 }  // namespace computron

@@ -1,18 +1,18 @@
 // serve --dry-run: the plan instead of the run.
 #pragma once
 
-#include <string>
+#include <optional>
 
 #include "computron/requests/request_reader.h"
 #include "computron/serve/job.h"
+#include "src/apps/known_costs.h"
 
 namespace computron {
 
 // Collective, after a Job that loads nothing: reads every request (rank 0's `reader`; null elsewhere), lets the
 // scheduler run against ranks that exist in time only, at rates measured here, and prints the plan to stdout.
-// Requests arrive when their `arrival` says if `replay`, otherwise all at once. `profiles`: a file (placement/
-// profile_file.h) whose passes, link and latency go before what is measured here; empty: none. What it lacks is said
-// by name. Error{kNoInput} or {kUsage} for a file that is none.
-void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& profiles);
+// Requests arrive when their `arrival` says if `replay`, otherwise all at once. Passes, link and latency of `profiles`,
+// which rank 0 alone may have, go before what is measured here.
+void dry_run(Job& job, RequestReader* reader, bool replay, const std::optional<NamedProfiles>& profiles);
 
 }  // namespace computron

@@ -155,7 +155,8 @@ void end_record(const Call& call, StepRecorder& recorder, bool all_done, double 
 // Returns whether every request has its result, and in `start_s` the start of the service.
 bool serve_rank_0(const Call& call, Job& job, ServeFiles& files, double& start_s) {
   const ServeOptions& options = call.options;
-  GroupSchedulers schedulers(job);
+  const KnownCosts costs(job, job.scheduler_options(0).costs, files.profiles);
+  GroupSchedulers schedulers(job, costs.options(), [&](int group, CostModel& model) { costs.teach(group, model); });
   Metrics metrics(job.models().names(), metrics_groups(job));
   const std::string started = utc_time();
   if (files.recorder) files.recorder->begin(record_header(job, schedulers.dispatcher(), version_number(), started));
@@ -249,7 +250,7 @@ void serve_watched(const Call& call, Communicator world) {
     throw_if_stopped();
     if (reports) call.heartbeat.run_beside([&] { open_input(options, job.models(), files); });
   });
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay, options.profiles) : serve_all(call, job, files);
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay, files.profiles) : serve_all(call, job, files);
 }
 
 // An end that all ranks agree on is in order and its cause is known: the flight records go. After any other they stay.

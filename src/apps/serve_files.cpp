@@ -42,6 +42,7 @@ void open_output(const ServeOptions& options, int ranks, ServeFiles& files) {
   if (options.requests != "-" && access(options.requests.c_str(), R_OK) != 0) {
     throw Error(ExitCode::kNoInput, fmt::format("cannot read requests from {}", options.requests));
   }
+  if (!options.profiles.empty()) files.profiles = {options.profiles, read_profiles(options.profiles)};
   if (options.dry_run) return;
   const JobOptions& job = options.job.options;
   const std::vector<JobGroup> groups = job_groups(job, ranks);

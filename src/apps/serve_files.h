@@ -10,6 +10,7 @@
 #include "computron/serve/step_recorder.h"
 #include "computron/storage/result_journal.h"
 #include "computron/storage/result_writer.h"
+#include "src/apps/known_costs.h"
 #include "src/apps/serve_options.h"
 
 namespace computron {
@@ -17,14 +18,16 @@ namespace computron {
 // What only rank 0 has: the two ends of the flow of requests.
 struct ServeFiles {
   std::vector<CheckpointIndex> indices;  // of the models, until the job has them
-  std::optional<FoundOutput> output;     // until the writer has it
+  std::optional<NamedProfiles> profiles;
+  std::optional<FoundOutput> output;  // until the writer has it
   std::unique_ptr<ResultWriter> writer;
   std::unique_ptr<RequestReader> reader;
   std::unique_ptr<StepRecorder> recorder;  // null: none is wanted
 };
 
 // Rank 0, before anything is loaded: the journal of results goes on where an earlier job ended, and whatever is written
-// at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of claim_output().
+// at the end is refused now if it cannot be. Error{kNoInput}, {kCannotCreate} and those of claim_output() and
+// read_profiles().
 void open_output(const ServeOptions& options, int ranks, ServeFiles& files);
 
 // Collective. Of --page-size auto, what an earlier attempt chose, as the journal that rank 0 has claimed keeps it;

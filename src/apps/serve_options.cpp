@@ -123,9 +123,6 @@ void add_watching_options(CLI::App& app, ServeOptions& o) {
 void ServeOptions::complete() {
   if (requests.empty()) throw Error(ExitCode::kUsage, "--requests is required");
   job.options.load = !dry_run;
-  if (!profiles.empty() && !dry_run) {
-    throw Error(ExitCode::kUsage, "--profiles: only --dry-run has a use for them");
-  }
   if (output.empty() && !dry_run) throw Error(ExitCode::kUsage, "--output is required");
   job.complete();
   job.options.on_late = parse_on_late(on_late);
@@ -155,8 +152,10 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_watching_options(app, o);
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
-  app.add_option("--profiles", o.profiles,
-                 "What `computron profile` has measured, for --dry-run: passes as they were, instead of a formula");
+  app.add_option(
+      "--profiles", o.profiles,
+      "What `computron profile` has measured: schedulers, and --dry-run, begin with passes as they were, instead of "
+      "a formula");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
   app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
   group_options(app, "Requests and results",

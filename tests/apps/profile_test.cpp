@@ -247,12 +247,26 @@ TEST_F(Profile, EndsInOrderWhenAskedTo) {
   EXPECT_FALSE(std::filesystem::exists(file()));
 }
 
-TEST_F(Profile, OnlyADryRunHasAUseForProfiles) {
+// Where the profiles say that passes take hours, a request is rejected behind another one; what was measured lets it
+// be served.
+TEST_F(Profile, SchedulersBeginWithThem) {
+  ASSERT_EQ(profile(1, {"--max-tokens", "2"}).exit_code, 0);
+  ServeJob job{.models = {{"a", model()}}};
+  for (const char* id : {"r", "s"}) job.lines.push_back(completion_line(id, "a", {1}, 2));
+  job.more = {"--profiles", file().string(), "--slo", "600", "--on-late", "reject"};
+  EXPECT_EQ(serve_ok(job, folder_).metrics.at("requests").at("ok"), 2);
+  ProfileFile slow = read_profiles(file());
+  for (PassTimes& pass : slow.models.at(0).shapes.at({1, 1}).passes) pass.stage_s = {3600};
+  std::ofstream(file()) << profile_text(slow);
+  EXPECT_EQ(serve(job, folder_).metrics.at("requests").at("ok"), 1);
+}
+
+TEST_F(Profile, AFileThatIsNotThereIsNamedBeforeLoading) {
   ServeJob job{.models = {{"a", model()}}, .lines = {completion_line("r", "a", {1}, 2)}};
   job.more = {"--profiles", "/nowhere/p.json"};
   const Served refused = serve(job, folder_);
-  EXPECT_EQ(refused.job.exit_code, 64);
-  EXPECT_THAT(refused.job.errors, HasSubstr("--profiles: only --dry-run has a use for them"));
+  EXPECT_EQ(refused.job.exit_code, 66);
+  EXPECT_THAT(refused.job.errors, HasSubstr("/nowhere/p.json"));
   job.more.push_back("--dry-run");
   const Served missing = serve(job, folder_);
   EXPECT_EQ(missing.job.exit_code, 66);

@@ -17,7 +17,7 @@ struct GroupShape {
   int tp = 1;
   int pp = 1;
   int ranks() const { return tp * pp; }
-  auto operator<=>(const GroupShape&) const = default;
+  auto operator<=>(const GroupShape&) const = default;  // NOLINT(modernize-use-nullptr): it has none
 };
 
 // Whether tp and pp are 1 or more, and their product is at most kMostShapeRanks.
@@ -53,7 +53,7 @@ struct ModelProfile {
 struct PlacedGroup {
   GroupShape shape;
   std::vector<std::uint32_t> models;
-  auto operator<=>(const PlacedGroup&) const = default;
+  auto operator<=>(const PlacedGroup&) const = default;  // NOLINT(modernize-use-nullptr): it has none
 };
 using ModelPlacement = std::vector<PlacedGroup>;  // over consecutive ranks
 

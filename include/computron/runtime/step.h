@@ -20,7 +20,7 @@ struct ReleasePoint {
   static constexpr PageUse kEnd = 0xffffffff;
   StepId step = 0;  // 0: before the first step; nothing waits for it
   PageUse use = kEnd;
-  auto operator<=>(const ReleasePoint&) const = default;
+  auto operator<=>(const ReleasePoint&) const = default;  // NOLINT(modernize-use-nullptr): it has none
 };
 
 // Copy `page` of `model` into `frame` once `after`, the release point of what the frame holds now, has been enqueued.

@@ -42,8 +42,8 @@ std::vector<WorkloadModel> join_workload_models(const std::vector<std::string>& 
 // All tokens are generated (ignore_eos). Error{kUsage} naming the option at fault.
 std::vector<Request> make_workload(const WorkloadOptions& options);
 
-// Gives `requests` that were made otherwise what a request file needs: arrivals at whole microseconds, and prompts of the
-// length that they have, of tokens drawn as above.
+// Gives `requests` that were made otherwise what a request file needs: arrivals at whole microseconds, and prompts of
+// the length that they have, of tokens drawn as above.
 void draw_prompts(std::vector<Request>& requests, const std::vector<WorkloadModel>& models, std::uint64_t seed,
                   int vocab);
 
