@@ -182,11 +182,11 @@ TEST_P(DeviceContract, VerifiesPagesOrSaysThatItCannot) {
   const auto page = host_pages(kMiB, 1);
   const auto digest = digest64(std::span(page->data(), kMiB));
   if (device_->verifies_pages()) {
-    copy_->fetch(frame->data(), page->data(), kMiB, {"model", 0}, digest);
+    copy_->fetch(frame->data(), raw_page(page->data(), kMiB), {"model", 0}, digest);
     copy_->synchronize();
     EXPECT_EQ(copy_->statistics().pages_verified, 1u);
   } else {
-    EXPECT_THROW(copy_->fetch(frame->data(), page->data(), kMiB, {"model", 0}, digest), NotCompiled);
+    EXPECT_THROW(copy_->fetch(frame->data(), raw_page(page->data(), kMiB), {"model", 0}, digest), NotCompiled);
   }
 }
 
