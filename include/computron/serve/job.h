@@ -46,6 +46,7 @@ struct JobPlan {
   int cores_on_node = 1;  // that the node's ranks may run on together
 
   VerifySwap verify_swap = VerifySwap::kOff;
+  PageCoding page_coding = PageCoding::kRaw;
   TransportKind transport_kind = TransportKind::kHost;
   int max_batch_tokens = 0;
   std::size_t page_bytes = 0;
