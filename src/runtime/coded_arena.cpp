@@ -17,7 +17,7 @@ constexpr std::size_t kCodedAlignment = 64;  // of pages in the arena
 // Where values of a type begin in a page; they go on to where the next ones begin.
 struct Region {
   std::size_t begin;
-  kernels::BlockCode code;
+  BlockEncoding code;
 };
 
 std::vector<std::vector<Region>> regions_of(const ShardLayout& layout) {
@@ -27,7 +27,7 @@ std::vector<std::vector<Region>> regions_of(const ShardLayout& layout) {
     if (tensor.same_as >= 0) continue;
     const DType type = tensor.role == TensorRole::kGemmWeight ? layout.weight_dtype : DType::kF32;
     for (const PanelPlace& panel : layout.tensors[i].panels) {
-      regions[panel.page].push_back({panel.offset, kernels::code_of(type)});
+      regions[panel.page].push_back({panel.offset, encoding_of(type)});
     }
   }
   for (auto& of_page : regions) std::ranges::sort(of_page, {}, &Region::begin);
@@ -36,19 +36,18 @@ std::vector<std::vector<Region>> regions_of(const ShardLayout& layout) {
 
 }  // namespace
 
-std::vector<std::vector<kernels::BlockCode>> block_codes(const ShardLayout& layout) {
-  using kernels::BlockCode, kernels::kCodedBlockBytes;
-  std::vector<std::vector<BlockCode>> codes;
+std::vector<std::vector<BlockEncoding>> block_encodings(const ShardLayout& layout) {
+  std::vector<std::vector<BlockEncoding>> codes;
   const auto regions = regions_of(layout);
   for (std::size_t page = 0; page < regions.size(); ++page) {
-    codes.emplace_back(kernels::coded_blocks(layout.used_bytes[page]), BlockCode::kRaw);
-    std::vector<BlockCode>& blocks = codes.back();
+    codes.emplace_back(coded_blocks(layout.used_bytes[page]), BlockEncoding::kRaw);
+    std::vector<BlockEncoding>& blocks = codes.back();
     std::vector<bool> known(blocks.size(), false);
     for (std::size_t i = 0; i < regions[page].size(); ++i) {
       const auto& [begin, code] = regions[page][i];
       const std::size_t end = i + 1 < regions[page].size() ? regions[page][i + 1].begin : layout.used_bytes[page];
       for (std::size_t block = begin / kCodedBlockBytes; block * kCodedBlockBytes < end; ++block) {
-        blocks[block] = known[block] && blocks[block] != code ? BlockCode::kRaw : code;
+        blocks[block] = known[block] && blocks[block] != code ? BlockEncoding::kRaw : code;
         known[block] = true;
       }
     }
@@ -62,10 +61,10 @@ CodedArena::CodedArena(const ShardLayout& layout, std::string model, HostBuffer&
       memory_(memory),
       touch_(memory),
       stored_(stored),
-      codes_(block_codes(layout)),
+      codes_(block_encodings(layout)),
       end_(begin) {
   std::size_t room = 0;
-  for (const std::size_t used : layout.used_bytes) room = std::max(room, kernels::most_coded_bytes(used));
+  for (const std::size_t used : layout.used_bytes) room = std::max(room, most_coded_bytes(used));
   for (int i = 0; i < threads; ++i) scratch_.push_back(std::make_unique_for_overwrite<std::byte[]>(room));
 }
 
@@ -76,13 +75,13 @@ void CodedArena::add(PageId page, std::span<std::byte> raw, int thread, LoadTime
     const Lap lap(times.digest_s);
     stored.digest = digest64(raw);
   }
-  if (raw.size() <= kernels::kMostCodableBytes) {
+  if (raw.size() <= kMostCodableBytes) {
     const Lap lap(times.encode_s);
     const std::size_t coded = kernels::encode_page(raw, codes_[page], scratch(thread));
-    stored.coded = coded + kernels::kCodedPadding <= raw.size();
+    stored.coded = coded + kCodedPadding <= raw.size();
     if (stored.coded) stored.link_bytes = coded;
   }
-  const std::size_t place = stored.link_bytes + (stored.coded ? kernels::kCodedPadding : 0);
+  const std::size_t place = stored.link_bytes + (stored.coded ? kCodedPadding : 0);
   stored.offset = end_.fetch_add(round_up(place, kCodedAlignment));
   {
     const Lap lap(times.memory_s);
@@ -101,7 +100,7 @@ void CodedArena::check(PageId page, const StoredPage& stored, std::span<std::byt
   std::span<const std::byte> there(memory_.data() + stored.offset, stored.link_bytes);
   bool good = true;
   if (stored.coded) {
-    good = kernels::decode_blocks(there, raw.size(), 0, kernels::coded_blocks(raw.size()), raw.data());
+    good = kernels::decode_blocks(there, raw.size(), 0, coded_blocks(raw.size()), raw.data());
     there = raw;
   }
   if (good && digest64(there) == stored.digest) return;

@@ -20,7 +20,7 @@ namespace computron {
 
 // What the blocks of a layout's pages hold, [page][block]: the type of GEMM weights, float32 of tables and vectors;
 // raw, which is not coded, where a block has some of both.
-std::vector<std::vector<kernels::BlockCode>> block_codes(const ShardLayout& layout);
+std::vector<std::vector<BlockEncoding>> block_encodings(const ShardLayout& layout);
 
 class CodedArena {
  public:
@@ -44,8 +44,8 @@ class CodedArena {
   HostBuffer& memory_;
   FirstTouch touch_;
   std::vector<StoredPage>& stored_;
-  std::vector<std::vector<kernels::BlockCode>> codes_;  // [page][block]
-  std::vector<std::unique_ptr<std::byte[]>> scratch_;   // [thread] a coded page
+  std::vector<std::vector<BlockEncoding>> codes_;      // [page][block]
+  std::vector<std::unique_ptr<std::byte[]>> scratch_;  // [thread] a coded page
   std::atomic<std::size_t> end_;
 };
 

@@ -35,7 +35,7 @@ StoredPage stored_raw(std::span<const std::byte> page, std::size_t offset) {
 std::size_t end_of(const std::vector<StoredPage>& stored) {
   std::size_t end = 0;
   for (const StoredPage& page : stored) {
-    end = std::max(end, page.offset + page.link_bytes + (page.coded != 0 ? kernels::kCodedPadding : 0));
+    end = std::max(end, page.offset + page.link_bytes + (page.coded != 0 ? kCodedPadding : 0));
   }
   return end;
 }
@@ -98,7 +98,7 @@ std::size_t HostStore::staging_bytes(const ShardLayout& layout, int threads) {
   }
   for (const std::size_t used : layout.used_bytes) {
     page = std::max(page, used);
-    coded = std::max(coded, kernels::most_coded_bytes(used));
+    coded = std::max(coded, most_coded_bytes(used));
   }
   return tensor + static_cast<std::size_t>(threads) * (page + coded);
 }

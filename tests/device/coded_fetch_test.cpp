@@ -17,7 +17,6 @@
 namespace computron {
 namespace {
 
-using kernels::BlockCode;
 using test::CodedBytes;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -54,7 +53,7 @@ TEST(CodedPieces, AddUpToThePageAndEndWithBlocks) {
   for (const std::size_t bytes :
        {std::size_t{100}, std::size_t{8192}, std::size_t{5} << 20, (std::size_t{3} << 20) + 77}) {
     const auto page = test::weights_and_others(bytes, bytes);
-    const CodedBytes coded(page, BlockCode::kBf16);
+    const CodedBytes coded(page, BlockEncoding::kBf16);
     std::size_t block = 0, crossed = 0, pieces = 0;
     for (CodedPieces rest(coded.bytes(), bytes, kPieceBytes); !rest.at_end(); ++pieces) {
       const CodedPieces::Piece piece = rest.next();
@@ -65,9 +64,9 @@ TEST(CodedPieces, AddUpToThePageAndEndWithBlocks) {
       if (rest.at_end()) break;
       EXPECT_EQ(crossed, kernels::coded_offset(coded.bytes(), block));
       EXPECT_GE(piece.link_bytes, kPieceBytes);
-      EXPECT_LT(piece.link_bytes, kPieceBytes + kernels::kCodedBlockBytes + 16);
+      EXPECT_LT(piece.link_bytes, kPieceBytes + kCodedBlockBytes + 16);
     }
-    EXPECT_EQ(block, kernels::coded_blocks(bytes));
+    EXPECT_EQ(block, coded_blocks(bytes));
     EXPECT_EQ(crossed, coded.bytes().size());
   }
 }
@@ -76,7 +75,7 @@ TEST(CodedPieces, AddUpToThePageAndEndWithBlocks) {
 TEST(CodedPieces, TakeTheTimeOfTheirCodedBytes) {
   constexpr double kRate = 1e9;
   const auto page = test::weights_and_others(std::size_t{6} << 20, 3);
-  const CodedBytes coded(page, BlockCode::kBf16);
+  const CodedBytes coded(page, BlockEncoding::kBf16);
   EmulatedLink link(kRate);
   double deadline_s = 0;
   for (CodedPieces rest(coded.bytes(), page.size(), kPieceBytes); !rest.at_end();) {
@@ -89,8 +88,8 @@ TEST(CodedPieces, TakeTheTimeOfTheirCodedBytes) {
 TEST(CodedPieces, OfADamagedDirectoryAddUpAllTheSame) {
   const auto page = test::weights_and_others(std::size_t{3} << 20, 4);
   for (int trial = 0; trial < 50; ++trial) {
-    const CodedBytes coded(page, BlockCode::kBf16);
-    const std::size_t directory = kernels::coded_blocks(page.size()) * 4;
+    const CodedBytes coded(page, BlockEncoding::kBf16);
+    const std::size_t directory = coded_blocks(page.size()) * 4;
     for (int flip = 0; flip < 5; ++flip) test::flip_some_bit(coded.bytes().first(directory), hash_tuple(trial, flip));
     std::size_t crossed = 0;
     for (CodedPieces rest(coded.bytes(), page.size(), kPieceBytes); !rest.at_end();) crossed += rest.next().link_bytes;
@@ -114,7 +113,7 @@ TEST_P(CodedFetch, BringsTheSameBytesAndCountsBoth) {
   std::size_t link_bytes = 0, frame_bytes = 0;
   for (const std::size_t bytes : {1, 64, 8191, 8192, 8193, 40001, 1 << 20, (3 << 20) + 1234}) {
     const auto page = test::weights_and_others(bytes, bytes);
-    const CodedBytes coded(page, BlockCode::kBf16);
+    const CodedBytes coded(page, BlockEncoding::kBf16);
     const GuardedFrame frame(bytes);
     bench.copy->fetch(frame.data(), coded.page(), {"opt", 1}, digest64(page));
     bench.copy->synchronize();
@@ -130,7 +129,7 @@ TEST_P(CodedFetch, BringsTheSameBytesAndCountsBoth) {
 
 TEST_P(CodedFetch, MendsWhatTheLinkDamages) {
   const auto page = test::weights_and_others(40001, 5);
-  const CodedBytes coded(page, BlockCode::kBf16);
+  const CodedBytes coded(page, BlockEncoding::kBf16);
   const auto damage = [](std::uint64_t copy, int attempt, std::span<std::byte> written) {
     if (attempt == 0) test::flip_some_bit(written, copy);
   };
@@ -150,7 +149,7 @@ TEST_P(CodedFetch, FindsWhatIsDamagedInHostMemory) {
   int found = 0, equal = 0;
   const auto page = test::weights_and_others(24576 + 100, 6);
   for (std::uint32_t trial = 0; trial < 400; ++trial) {
-    const CodedBytes coded(page, BlockCode::kBf16);
+    const CodedBytes coded(page, BlockEncoding::kBf16);
     // Half of the trials in the directory and the beginning, where less is values.
     test::flip_some_bit(trial % 2 == 0 ? coded.bytes() : coded.bytes().first(64), hash_tuple(trial, 1));
     CpuBench bench({.link_gb_per_s = GetParam()});
@@ -177,7 +176,7 @@ TEST_P(CodedFetch, WithoutADigestStaysInItsFrame) {
   const auto page = test::weights_and_others(40001, 7);
   int refused = 0;
   for (std::uint32_t trial = 0; trial < 400; ++trial) {
-    const CodedBytes coded(page, BlockCode::kBf16);
+    const CodedBytes coded(page, BlockEncoding::kBf16);
     for (std::uint32_t flip = 0; flip <= trial % 40; ++flip) {
       test::flip_some_bit(coded.bytes().first(trial % 3 == 0 ? 64 : coded.bytes().size()), hash_tuple(trial, flip));
     }

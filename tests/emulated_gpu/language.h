@@ -45,6 +45,26 @@ template <class T>
 T __shfl_xor_sync(unsigned /*mask*/, T value, int offset) {
   return ::computron::emulated_gpu::exchange(value)[::computron::emulated_gpu::lane() ^ offset].template as<T>();
 }
+// Within each `width` neighbouring lanes; a lane that has none below it keeps its own value.
+template <class T>
+T __shfl_sync(unsigned /*mask*/, T value, int from, int width = ::computron::emulated_gpu::kLanes) {
+  const int first = ::computron::emulated_gpu::lane() / width * width;
+  return ::computron::emulated_gpu::exchange(value)[first + from % width].template as<T>();
+}
+template <class T>
+T __shfl_up_sync(unsigned /*mask*/, T value, int offset, int width = ::computron::emulated_gpu::kLanes) {
+  const int lane = ::computron::emulated_gpu::lane();
+  return ::computron::emulated_gpu::exchange(value)[lane % width < offset ? lane : lane - offset].template as<T>();
+}
+// Byte i of the result is the byte of `high`:`low` that nibble i of `selector` names.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t{high} << 32 | low;
+  unsigned chosen = 0;
+  for (int i = 0; i < 4; ++i) {
+    chosen |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xFF) << (8 * i);
+  }
+  return chosen;
+}
 inline unsigned __ballot_sync(unsigned /*mask*/, bool vote) {
   const auto* votes = ::computron::emulated_gpu::exchange(unsigned{vote});
   unsigned ballot = 0;

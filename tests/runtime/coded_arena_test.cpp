@@ -13,8 +13,6 @@
 namespace computron {
 namespace {
 
-using kernels::BlockCode;
-using kernels::kCodedBlockBytes;
 using testing::ElementsAre;
 
 constexpr std::size_t kArenaPage = std::size_t{256} << 10;
@@ -46,18 +44,20 @@ ShardLayout mixed_layout() {
   return layout;
 }
 
-TEST(BlockCodes, FollowFromTheLayout) {
-  const auto codes = block_codes(mixed_layout());
+TEST(BlockEncodings, FollowFromTheLayout) {
+  const auto codes = block_encodings(mixed_layout());
   ASSERT_EQ(codes.size(), 3u);
-  EXPECT_THAT(codes[0], ElementsAre(BlockCode::kBf16, BlockCode::kBf16, BlockCode::kBf16, BlockCode::kBf16));
-  EXPECT_THAT(codes[1], ElementsAre(BlockCode::kF32, BlockCode::kF32));
-  EXPECT_THAT(codes[2], ElementsAre(BlockCode::kF32, BlockCode::kRaw, BlockCode::kBf16, BlockCode::kBf16));
+  EXPECT_THAT(codes[0],
+              ElementsAre(BlockEncoding::kBf16, BlockEncoding::kBf16, BlockEncoding::kBf16, BlockEncoding::kBf16));
+  EXPECT_THAT(codes[1], ElementsAre(BlockEncoding::kF32, BlockEncoding::kF32));
+  EXPECT_THAT(codes[2],
+              ElementsAre(BlockEncoding::kF32, BlockEncoding::kRaw, BlockEncoding::kBf16, BlockEncoding::kBf16));
 }
 
-TEST(BlockCodes, OfAPageThatNobodyDescribesAreRaw) {
+TEST(BlockEncodings, OfAPageThatNobodyDescribesAreRaw) {
   ShardLayout layout;
   layout.used_bytes = {2 * kCodedBlockBytes};
-  EXPECT_THAT(block_codes(layout), ElementsAre(ElementsAre(BlockCode::kRaw, BlockCode::kRaw)));
+  EXPECT_THAT(block_encodings(layout), ElementsAre(ElementsAre(BlockEncoding::kRaw, BlockEncoding::kRaw)));
 }
 
 class CodedArenaTest : public testing::Test {
@@ -106,8 +106,7 @@ TEST_F(CodedArenaTest, PagesComeBackAndThoseThatDoNotGainStayRaw) {
     EXPECT_EQ(host.page_digest(model, page), digest64(bytes_of(page)));
     ASSERT_EQ(test::decoded(found), bytes_of(page)) << page;
     const auto memory = host.memory(model);
-    EXPECT_LE(found.data + found.link_bytes + (found.coded ? kernels::kCodedPadding : 0),
-              memory.data() + memory.size());
+    EXPECT_LE(found.data + found.link_bytes + (found.coded ? kCodedPadding : 0), memory.data() + memory.size());
     bytes += found.link_bytes;
   }
   EXPECT_LE(host.memory(model).size(), bytes + kPages * 128u);
@@ -156,7 +155,7 @@ TEST_F(CodedArenaTest, StagedMemoryIsZeroAgain) {
 
 TEST_F(CodedArenaTest, StagingIsATensorThatComesLastAndPagesOfThreads) {
   const std::size_t pages_of_threads = HostStore::staging_bytes(layout_, 2);
-  EXPECT_EQ(pages_of_threads, 2 * (kArenaPage + kernels::most_coded_bytes(kArenaPage)));
+  EXPECT_EQ(pages_of_threads, 2 * (kArenaPage + most_coded_bytes(kArenaPage)));
   layout_.plan.tensors[0].parts.emplace_back().transposed = true;
   EXPECT_EQ(HostStore::staging_bytes(layout_, 2), pages_of_threads + layout_.total_used_bytes());
 }

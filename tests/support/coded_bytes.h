@@ -18,11 +18,11 @@ namespace computron::test {
 // A coded page in memory of its own, which ends where nothing may be read any more.
 class CodedBytes {
  public:
-  CodedBytes(std::span<const std::byte> page, kernels::BlockCode values) : page_bytes_(page.size()) {
-    std::vector<std::byte> room(kernels::most_coded_bytes(page.size()));
-    const std::vector<kernels::BlockCode> blocks(kernels::coded_blocks(page.size()), values);
+  CodedBytes(std::span<const std::byte> page, BlockEncoding values) : page_bytes_(page.size()) {
+    std::vector<std::byte> room(most_coded_bytes(page.size()));
+    const std::vector<BlockEncoding> blocks(coded_blocks(page.size()), values);
     bytes_ = kernels::encode_page(page, blocks, room.data());
-    memory_ = std::make_unique<std::byte[]>(bytes_ + kernels::kCodedPadding);
+    memory_ = std::make_unique<std::byte[]>(bytes_ + kCodedPadding);
     std::memcpy(memory_.get(), room.data(), bytes_);
   }
   std::span<std::byte> bytes() const { return {memory_.get(), bytes_}; }
@@ -41,7 +41,7 @@ inline std::vector<std::byte> weights_and_others(std::size_t bytes, std::uint64_
     const std::uint64_t random = hash_tuple(seed, i);
     const float uniform = static_cast<float>(random >> 40) * 0x1p-24f - 0.5f;
     auto value = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(uniform) >> 16);
-    const std::size_t kind = i / kernels::kCodedBlockBytes % 4;
+    const std::size_t kind = i / kCodedBlockBytes % 4;
     if (kind == 2) value = 0;
     if (kind == 3) value = static_cast<std::uint16_t>(random);
     std::memcpy(page.data() + i, &value, sizeof value);
@@ -55,7 +55,7 @@ inline std::vector<std::byte> decoded(const HostPage& page) {
   std::vector<std::byte> room(page.bytes + 64);
   std::byte* const frame = room.data() + (64 - reinterpret_cast<std::uintptr_t>(room.data()) % 64) % 64;
   const bool good =
-      kernels::decode_blocks({page.data, page.link_bytes}, page.bytes, 0, kernels::coded_blocks(page.bytes), frame);
+      kernels::decode_blocks({page.data, page.link_bytes}, page.bytes, 0, coded_blocks(page.bytes), frame);
   return good ? std::vector<std::byte>(frame, frame + page.bytes) : std::vector<std::byte>();
 }
 

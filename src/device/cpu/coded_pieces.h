@@ -22,7 +22,7 @@ class CodedPieces {
   // `page_bytes`: decoded. A piece takes about `piece_bytes`, at least a block. `coded` is borrowed, and begins with a
   // whole directory, or is one piece.
   CodedPieces(std::span<const std::byte> coded, std::size_t page_bytes, std::size_t piece_bytes)
-      : coded_(coded), blocks_(kernels::coded_blocks(page_bytes)), piece_bytes_(piece_bytes) {}
+      : coded_(coded), blocks_(coded_blocks(page_bytes)), piece_bytes_(piece_bytes) {}
 
   bool at_end() const { return block_ == blocks_; }
 

@@ -43,7 +43,7 @@ class CodingMeasurement {
       throw Error(ExitCode::kSystem, "no memory to measure how fast pages are decoded");
     }
     fill_with_weights({page_at(0), kPageBytes});
-    const std::vector<kernels::BlockCode> values(kernels::coded_blocks(kPageBytes), kernels::BlockCode::kBf16);
+    const std::vector<BlockEncoding> values(coded_blocks(kPageBytes), BlockEncoding::kBf16);
     coded_bytes_ = kernels::encode_page({page_at(0), kPageBytes}, values, coded());
   }
 
@@ -67,7 +67,7 @@ class CodingMeasurement {
     streaming_copy(source(), coded(), coded_bytes_);
     const double begin_s = now_s();
     const bool good =
-        kernels::decode_blocks({source(), coded_bytes_}, kPageBytes, 0, kernels::coded_blocks(kPageBytes), page_at(1));
+        kernels::decode_blocks({source(), coded_bytes_}, kPageBytes, 0, coded_blocks(kPageBytes), page_at(1));
     const double took_s = now_s() - begin_s;
     ensure(good, "a page that was coded cannot be decoded");
     return took_s;
@@ -79,7 +79,7 @@ class CodingMeasurement {
     return now_s() - begin_s;
   }
 
-  const std::size_t room_ = round_up(kernels::most_coded_bytes(kPageBytes), std::size_t{4096});
+  const std::size_t room_ = round_up(most_coded_bytes(kPageBytes), std::size_t{4096});
   // A page, its copy, it coded, what is copied from.
   std::optional<MappedPages> memory_ = MappedPages::map(2 * kPageBytes + 2 * room_);
   std::size_t coded_bytes_ = 0;
