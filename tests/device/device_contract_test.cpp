@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/device/device_support.h"
+#include "tests/support/coded_bytes.h"
 #include "tests/support/deferred_stream.h"
 #include "tests/support/test_device.h"
 
@@ -188,6 +189,23 @@ TEST_P(DeviceContract, VerifiesPagesOrSaysThatItCannot) {
   } else {
     EXPECT_THROW(copy_->fetch(frame->data(), raw_page(page->data(), kMiB), {"model", 0}, digest), NotCompiled);
   }
+}
+
+TEST_P(DeviceContract, DecodesPagesOrSaysThatItCannot) {
+  const auto frame = device_->allocate(kMiB, "test frame");
+  const auto page = test::weights_and_others(kMiB, 1);
+  const test::CodedBytes coded(page, BlockEncoding::kBf16);
+  if (!device_->decodes_pages()) {
+    EXPECT_THROW(copy_->fetch(frame->data(), coded.page(), {"model", 0}, std::nullopt), NotCompiled);
+    return;
+  }
+  copy_->fetch(frame->data(), coded.page(), {"model", 0}, std::nullopt);
+  const auto back = device_->allocate_host(kMiB, "test pages");
+  copy_->copy_to_host(back->data(), frame->data(), kMiB);
+  copy_->synchronize();
+  EXPECT_TRUE(std::equal(page.begin(), page.end(), back->data()));
+  EXPECT_EQ(copy_->statistics().bytes, coded.bytes().size() + kMiB);
+  EXPECT_EQ(copy_->statistics().frame_bytes, 2 * kMiB);
 }
 
 TEST_P(DeviceContract, SaysWhatDoesNotFitAndGoesOn) {
