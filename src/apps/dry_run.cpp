@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "computron/base/size.h"
 #include "computron/comm/agreed.h"
 #include "computron/placement/profile_file.h"
 #include "computron/plan/machine_costs.h"
@@ -119,6 +120,21 @@ struct VirtualGroup {
   PlanRecorder recorder;
 };
 
+// How much less all models together are over the links.
+std::string coded_basis(const Job& job) {
+  std::size_t bytes = 0, link_bytes = 0;
+  for (const RankGroup& group : job.mesh().groups) {
+    for (const auto& stages : layouts_of(job, group.index)) {
+      for (const ShardLayout* layout : stages) {
+        bytes += layout->total_used_bytes();
+        link_bytes += layout->total_link_bytes();
+      }
+    }
+  }
+  return fmt::format("coded pages of {} take {} over the links, estimated from a sample of the models' files\n",
+                     format_size(bytes), format_size(link_bytes));
+}
+
 std::string plan_text(const Job& job, const VirtualRun& run, std::deque<VirtualGroup>& groups,
                       const CostOptions& costs) {
   std::vector<Plan> plans;
@@ -136,10 +152,11 @@ std::string plan_text(const Job& job, const VirtualRun& run, std::deque<VirtualG
 
 }  // namespace
 
-void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& profiles) {
+void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& profiles, bool coded) {
   ProfileFile file;
   agreed(job.mesh().job, [&] {
     if (job.mesh().schedules() && !profiles.empty()) file = read_profiles(profiles);
+    if (job.mesh().schedules() && coded) job.estimate_link_bytes();
   });
   const CostOptions measured =
       measure_costs(job.mesh().job, job.device(), job.ops(), job.progress(), job.models().weight_dtype(0));
@@ -152,7 +169,8 @@ void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& pr
   for (const RankGroup& group : job.mesh().groups) meshes.push_back(&groups.emplace_back(job, group.index, costs).mesh);
   const VirtualRun run =
       run_virtually(schedulers.dispatcher(), meshes, [&](const auto& sent) { groups[sent.group].recorder.add(sent); });
-  fmt::print("{}{}", plan_text(job, run, groups, costs.options()), costs.basis(profiles));
+  fmt::print("{}{}{}", plan_text(job, run, groups, costs.options()), costs.basis(profiles),
+             coded ? coded_basis(job) : "");
 }
 
 }  // namespace computron

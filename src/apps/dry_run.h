@@ -12,7 +12,8 @@ namespace computron {
 // scheduler run against ranks that exist in time only, at rates measured here, and prints the plan to stdout.
 // Requests arrive when their `arrival` says if `replay`, otherwise all at once. `profiles`: a file (placement/
 // profile_file.h) whose passes, link and latency go before what is measured here; empty: none. What it lacks is said
-// by name. Error{kNoInput} or {kUsage} for a file that is none.
-void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& profiles);
+// by name. Error{kNoInput} or {kUsage} for a file that is none. `coded`: pages cross the links coded, and take what is
+// estimated from a sample of the models' files, which the plan says.
+void dry_run(Job& job, RequestReader* reader, bool replay, const std::string& profiles, bool coded);
 
 }  // namespace computron

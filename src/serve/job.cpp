@@ -61,6 +61,7 @@ Job::Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat, 
   heartbeat.enter(SignOfLife::kLoad);
   agreed(mesh_.job, [&] { load_pages(heartbeat); });
   agreed(mesh_.job, [&] { map_pages(); });
+  models_.gather_link_bytes(mesh_, *host_);
   heartbeat.enter(SignOfLife::kStart);
   make_executor();
   if (options_.trace) clock_ = measure_clock_offset(mesh_.job);

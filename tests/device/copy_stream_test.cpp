@@ -248,6 +248,7 @@ TEST_P(VerifiedFetch, MendsEveryFlipBeforeTheEventFires) {
   EXPECT_EQ(statistics.pages_verified, kPages);
   EXPECT_EQ(statistics.pages_refetched, kPages);
   EXPECT_EQ(statistics.bytes, 2 * kPages * kBytes);
+  EXPECT_EQ(statistics.frame_bytes, kPages * kBytes) << "each copy once";
 }
 
 TEST_P(VerifiedFetch, NamesThePageThatIsDamagedTwice) {

@@ -103,6 +103,7 @@ TEST_P(DeviceContract, FramesGoToTheHostAndBack) {
   EXPECT_EQ(read_back(frames->data() + kMiB, kMiB), pattern(kMiB, 1));
   EXPECT_EQ(read_back(frames->data() + 2 * kMiB, kMiB), pattern(kMiB, 1));
   EXPECT_EQ(copy_->statistics().bytes, 3 * kMiB) << "what crosses the link, and nothing else";
+  EXPECT_EQ(copy_->statistics().frame_bytes, 3 * kMiB);
 }
 
 // Pages go through one frame and are copied on by the compute stream.

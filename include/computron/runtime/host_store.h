@@ -75,7 +75,7 @@ class HostStore {
             .coded = stored.coded != 0};
   }
   std::size_t page_used_bytes(ModelId model, PageId page) const { return models_[model].layout->used_bytes[page]; }
-  // What crosses the host link: used bytes, or what they take coded.
+  // What the page takes in this rank's host memory and over its link: used bytes, or what they take coded.
   std::size_t page_link_bytes(ModelId model, PageId page) const {
     return models_[model].pages->stored[page].link_bytes;
   }

@@ -73,6 +73,9 @@ class Job {
   Progress& progress() const { return device_.progress(); }
   const HostStore& host() const { return *host_; }
   Executor& executor() { return *executor_; }
+  // Of a job that loads nothing, on rank 0: plans count what pages would take coded, as estimated from a sample of the
+  // models' files. CheckpointError, Error{kIo}.
+  void estimate_link_bytes() { models_.estimate_link_bytes(ops().weight_format()); }
   // Executes a step and returns this rank's done record.
   Report run(const Step& step);
   // Null unless the job is traced or watched.

@@ -156,7 +156,8 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (trace_ != nullptr) {
     trace_->add(TraceTrack::kCopy, copy.what, begin_s, end_s, copy.name.owner,
                 {{"page", copy.name.page},
-                 {"bytes", copy.source.link_bytes},
+                 {"bytes", copy.source.bytes},
+                 {"link_bytes", copy.source.link_bytes},
                  {"attempts", static_cast<std::uint64_t>(attempts)}});
     trace_->end(TraceTrack::kCopy);
   }
