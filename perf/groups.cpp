@@ -195,7 +195,7 @@ std::vector<StageBound> stages_of(const Job& job, const CostOptions& costs, int 
   const CostModel model(layouts, costs);
   std::vector<StageBound> stages;
   for (std::size_t s = 0; s < layouts.front().size(); ++s) {
-    stages.push_back({model.transfer_s(s, layouts.front()[s]->total_used_bytes()), model.stage_pass_s(0, s, rows)});
+    stages.push_back({model.transfer_s(s, layouts.front()[s]->total_link_bytes()), model.stage_pass_s(0, s, rows)});
   }
   return stages;
 }

@@ -101,7 +101,7 @@ Report report_of(const Answer& answer, const Mesh& mesh, std::uint64_t received)
   report.step = answer.step;
   report.digest = answer.digests[stage];
   report.received = received;
-  report.link_bytes = answer.link_bytes[stage];
+  report.link_bytes = report.frame_bytes = answer.link_bytes[stage];  // pages are not coded
   report.busy_s = answer.busy_s[stage];
   report.compute_s = answer.compute_s[stage];
   if (mesh.rank != mesh.own_group().sampler()) return report;

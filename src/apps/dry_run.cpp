@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "computron/base/size.h"
+#include "computron/comm/agreed.h"
 #include "computron/plan/machine_costs.h"
 #include "computron/plan/plan_report.h"
 #include "computron/serve/group_schedulers.h"
@@ -49,6 +51,21 @@ struct VirtualGroup {
   PlanRecorder recorder;
 };
 
+// How much less all models together are over the links.
+std::string coded_basis(const Job& job) {
+  std::size_t bytes = 0, link_bytes = 0;
+  for (const RankGroup& group : job.mesh().groups) {
+    for (const auto& stages : layouts_of(job, group.index)) {
+      for (const ShardLayout* layout : stages) {
+        bytes += layout->total_used_bytes();
+        link_bytes += layout->total_link_bytes();
+      }
+    }
+  }
+  return fmt::format("coded pages of {} take {} over the links, estimated from a sample of the models' files\n",
+                     format_size(bytes), format_size(link_bytes));
+}
+
 std::string plan_text(const Job& job, const VirtualRun& run, std::deque<VirtualGroup>& groups,
                       const CostOptions& costs) {
   std::vector<Plan> plans;
@@ -66,7 +83,10 @@ std::string plan_text(const Job& job, const VirtualRun& run, std::deque<VirtualG
 
 }  // namespace
 
-void dry_run(Job& job, RequestReader* reader, bool replay, const std::optional<NamedProfiles>& profiles) {
+void dry_run(Job& job, RequestReader* reader, bool replay, const std::optional<NamedProfiles>& profiles, bool coded) {
+  agreed(job.mesh().job, [&] {
+    if (job.mesh().schedules() && coded) job.estimate_link_bytes();
+  });
   const CostOptions measured =
       measure_costs(job.mesh().job, job.device(), job.ops(), job.progress(), job.models().weight_dtype(0));
   if (reader == nullptr) return;
@@ -78,7 +98,7 @@ void dry_run(Job& job, RequestReader* reader, bool replay, const std::optional<N
   for (const RankGroup& group : job.mesh().groups) meshes.push_back(&groups.emplace_back(job, group.index, costs).mesh);
   const VirtualRun run =
       run_virtually(schedulers.dispatcher(), meshes, [&](const auto& sent) { groups[sent.group].recorder.add(sent); });
-  fmt::print("{}{}", plan_text(job, run, groups, costs.options()), costs.basis());
+  fmt::print("{}{}{}", plan_text(job, run, groups, costs.options()), costs.basis(), coded ? coded_basis(job) : "");
 }
 
 }  // namespace computron

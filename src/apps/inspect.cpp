@@ -16,7 +16,9 @@
 #include "computron/checkpoint/index_helper.h"
 #include "computron/checkpoint/reader.h"
 #include "computron/model/checkpoint_check.h"
+#include "computron/model/coded_estimate.h"
 #include "computron/model/config.h"
+#include "computron/ops/ops.h"
 #include "src/apps/commands.h"
 #include "src/apps/progress.h"
 
@@ -59,6 +61,24 @@ std::vector<std::string> Verification::listed() const {
     if (lines.size() < kListedDamages) lines.push_back(what);
   }
   return lines;
+}
+
+// What the weights would take as coded pages, told from a sample.
+struct CodedSizes {
+  std::string fault;  // why that cannot be told; empty: it can
+  std::size_t bytes = 0, coded_bytes = 0;
+};
+
+// In the type that they are stored in, laid out as on a CPU. A file that is damaged, or not a model's, is shown all the
+// same.
+CodedSizes coded_sizes(const CheckpointIndex& index) try {
+  const ModelConfig config = ModelConfig::from_json(index.config_json);
+  check_tensors(config, index);
+  const std::unique_ptr<WeightFormat> format = make_cpu_weight_format();
+  const CodedEstimate estimate(index, *format, stored_weight_dtype(config, index));
+  return {.fault = {}, .bytes = estimate.total_bytes(), .coded_bytes = estimate.total_coded_bytes()};
+} catch (const Error& error) {
+  return {.fault = error.what()};
 }
 
 std::vector<const TensorEntry*> in_file_order(const CheckpointIndex& index) {
@@ -150,7 +170,12 @@ ordered_json json_of(const Verification& verification) {
           {"not_finite", verification.not_finite}};
 }
 
-void print_json(const CheckpointIndex& index, const Verification& verification) {
+ordered_json json_of(const CodedSizes& coded) {
+  if (!coded.fault.empty()) return nullptr;
+  return {{"bytes", coded.bytes}, {"coded_bytes", coded.coded_bytes}, {"basis", "estimated from a sample"}};
+}
+
+void print_json(const CheckpointIndex& index, const CodedSizes& coded, const Verification& verification) {
   ordered_json json = {{"path", index.path},
                        {"file_bytes", index.file_bytes},
                        {"format_version", kCheckpointFormatVersion},
@@ -159,6 +184,7 @@ void print_json(const CheckpointIndex& index, const Verification& verification) 
                        {"config", configuration_of(index)},
                        {"tensors", ordered_json::array()},
                        {"tokenizer", ordered_json::array()},
+                       {"coded_pages", json_of(coded)},
                        {"digests", json_of(verification)}};
   for (const TensorEntry* tensor : in_file_order(index)) json["tensors"].push_back(json_of(*tensor));
   for (const auto& [name, file] : index.tokenizer) {
@@ -191,11 +217,20 @@ void print_tokenizer(const CheckpointIndex& index) {
   for (const auto& [name, file] : index.tokenizer) fmt::print("  {:<26} {:>15} bytes\n", name, file.bytes);
 }
 
-void print_text(const CheckpointIndex& index, const Verification& verification) {
+void print_coded(const CodedSizes& coded) {
+  if (!coded.fault.empty()) return fmt::print("coded pages   cannot be told: {}\n", coded.fault);
+  const double share =
+      static_cast<double>(coded.coded_bytes) / static_cast<double>(std::max<std::size_t>(coded.bytes, 1));
+  fmt::print("coded pages   {} of {} ({:.1f} %), estimated from a sample\n", format_size(coded.coded_bytes),
+             format_size(coded.bytes), 100 * share);
+}
+
+void print_text(const CheckpointIndex& index, const CodedSizes& coded, const Verification& verification) {
   fmt::print("file          {} ({})\n", index.path, format_size(index.file_bytes));
   fmt::print("format        {}\n", kCheckpointFormatVersion);
   fmt::print("architecture  {}\n", text_of(index.architecture));
   fmt::print("parameters    {}\n", parameters_of(index));
+  print_coded(coded);
   print_configuration(index);
   print_tensors(index);
   print_tokenizer(index);
@@ -233,7 +268,8 @@ void run_inspect(const InspectOptions& options) {
   Verification verification;
   verification.chunks = chunks.size();
   if (options.verify) verify(index, chunks, options.threads, verification);
-  options.json ? print_json(index, verification) : print_text(index, verification);
+  const CodedSizes coded = coded_sizes(index);
+  options.json ? print_json(index, coded, verification) : print_text(index, coded, verification);
   check_damages(index.path, verification);
   check_configuration(index);
   check_values(index.path, verification);

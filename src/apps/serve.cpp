@@ -250,7 +250,9 @@ void serve_watched(const Call& call, Communicator world) {
     throw_if_stopped();
     if (reports) call.heartbeat.run_beside([&] { open_input(options, job.models(), files); });
   });
-  options.dry_run ? dry_run(job, files.reader.get(), options.replay, files.profiles) : serve_all(call, job, files);
+  const bool coded = job.plan().page_coding == PageCoding::kCoded;
+  options.dry_run ? dry_run(job, files.reader.get(), options.replay, files.profiles, coded)
+                  : serve_all(call, job, files);
 }
 
 // An end that all ranks agree on is in order and its cause is known: the flight records go. After any other they stay.

@@ -75,7 +75,7 @@ std::vector<Metric> metrics_of(const std::vector<LoadRound>& rounds, const LoadC
   };
   const auto rest = [&](const LoadRound& r) {
     const LoadTimes& t = r.of_load;
-    const double busy = t.read_s + t.verify_s + t.memory_s + t.widen_s + t.pack_s + t.digest_s;
+    const double busy = t.read_s + t.verify_s + t.memory_s + t.widen_s + t.pack_s + t.digest_s + t.encode_s + t.check_s;
     return 1e3 * (r.load_s - busy / threads);
   };
   return {metric("plain_gb_per_s", "plain read, one reader, GB/s", 2, rounds, rate(&LoadRound::plain_s)),

@@ -52,25 +52,24 @@ void LinkProbe::measure(int rounds) {
 
 // A model's pages lie one after the other in host memory, small gaps between them, which are copied too.
 double LinkProbe::copy_plain(CopyStream& stream, ModelId model) {
-  const PageId last = static_cast<PageId>(layouts_[model]->pages() - 1);
-  const std::byte* begin = job_.host().page(model, 0);
-  const std::byte* end = job_.host().page(model, last) + job_.host().page_used_bytes(model, last);
-  const auto bytes = static_cast<std::size_t>(end - begin);
+  const std::span<const std::byte> memory = job_.host().memory(model);
   const double start = now_s();
-  stream.copy_to_device(pool_.base(), begin, bytes);
+  stream.copy_to_device(pool_.base(), memory.data(), memory.size());
   stream.synchronize();
-  return static_cast<double>(bytes) / (now_s() - start);
+  return static_cast<double>(memory.size()) / (now_s() - start);
 }
 
 double LinkProbe::fetch(ModelId model) {
   std::vector<Transfer> fetches;
+  std::size_t bytes = 0;  // that cross the link
   for (PageId page = 0; page < static_cast<PageId>(layouts_[model]->pages()); ++page) {
     fetches.push_back({.frame = static_cast<FrameId>(page), .model = model, .place = page});
+    bytes += job_.host().page_link_bytes(model, page);
   }
   const double start = now_s();
   swapper_.submit(fetches);
   copy_stream_->synchronize();
-  return static_cast<double>(layouts_[model]->total_used_bytes()) / (now_s() - start);
+  return static_cast<double>(bytes) / (now_s() - start);
 }
 
 std::vector<LinkRates> LinkProbe::gather() const {

@@ -171,7 +171,7 @@ double PageRounds::copy(const HostStore& host, PageId page) {
   const std::size_t page_bytes = shard_.layout->page_bytes, bytes = host.page_used_bytes(0, page);
   std::byte* frame = frames_->data() + next_frame_++ % (frames_->bytes() / page_bytes) * page_bytes;
   const double start = now_s();
-  copy_stream_->copy_to_device(frame, host.page(0, page), bytes);
+  copy_stream_->copy_to_device(frame, host.page(0, page).data, bytes);
   copy_stream_->synchronize();
   return (now_s() - start) / static_cast<double>(bytes);
 }

@@ -79,7 +79,7 @@ void ResidentModel::load(const CheckpointIndex& index) {
   const ModelId model = host.load(index, index.path, layout_, /*t=*/0, ops_->weight_format(), usable_cores());
   frames_ = device_->allocate(static_cast<std::size_t>(layout_.pages()) * layout_.page_bytes, "pages");
   for (PageId page = 0; page < static_cast<PageId>(layout_.pages()); ++page) {
-    stream_->copy_to_device(frames_->data() + page * layout_.page_bytes, host.page(model, page),
+    stream_->copy_to_device(frames_->data() + page * layout_.page_bytes, host.page(model, page).data,
                             host.page_used_bytes(model, page));
   }
   stream_->synchronize();

@@ -61,7 +61,7 @@ Request SwapExperiment::request() const {
 
 void SwapExperiment::step_done(const std::vector<Report>& reports, double /*now*/) {
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    so_far_[rank] = {reports[rank].busy_s, reports[rank].digest.bytes_fetched};
+    so_far_[rank] = {reports[rank].busy_s, reports[rank].link_bytes};
   }
 }
 

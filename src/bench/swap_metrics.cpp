@@ -31,9 +31,11 @@ double slowest(const SwapConditions& conditions, int stage, std::vector<double> 
   return rate;
 }
 
-// All ranks of a stage move the same.
+// Of the rank that moves most: coded, the same pages take a little more on one rank than on another.
 double stage_bytes(const SwapSample& sample, const MeshShape& mesh, int stage) {
-  return static_cast<double>(sample.copies[mesh.rank_of(stage, 0)].bytes);
+  std::uint64_t most = 0;
+  for (int t = 0; t < mesh.tp; ++t) most = std::max(most, sample.copies[mesh.rank_of(stage, t)].bytes);
+  return static_cast<double>(most);
 }
 
 double copying_s(const SwapSample& sample, const SwapConditions& conditions) {

@@ -15,6 +15,11 @@ DeviceChoice parse_device(const std::string& text) {
   return text == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kGpu;
 }
 
+CodedChoice parse_coded(const std::string& text) {
+  if (text == "auto") return CodedChoice::kAuto;
+  return text == "on" ? CodedChoice::kOn : CodedChoice::kOff;
+}
+
 TransportChoice parse_transport(const std::string& text) {
   if (text == "auto") return TransportChoice::kAuto;
   return text == "mpi" ? TransportChoice::kStaged : TransportChoice::kDirect;
@@ -53,6 +58,7 @@ void JobArguments::complete() {
   if (!idle.empty()) options.idle = IdlePolicy::parse(idle);
   if (!host_cache.empty()) options.host_cache_bytes = size_of("--host-cache", host_cache);
   options.policy = parse_policy(policy);
+  options.coded = parse_coded(coded);
   options.share_host_pages = host_pages == "shared";
   if (verify_swap != "auto") options.verify_swap = parse_verify_swap(verify_swap);
   options.device = parse_device(device);
@@ -87,6 +93,10 @@ void add_job_options(CLI::App& app, JobArguments& a) {
       ->check(CLI::IsMember({"shared", "private"}));
   app.add_option("--host-cache", a.host_cache,
                  "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
+  app.add_option("--coded", a.coded,
+                 "Pages coded, to the bit, in host memory and on the link: on, off, or auto: where every rank decodes "
+                 "well above the rate of its link")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
   app.add_option("--verify-swap", a.verify_swap,
                  "Pages digested in device memory before use: off, first (copy of each), every (copy), or auto: first "
                  "on cpu, off on cuda")
@@ -100,7 +110,8 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   group_options(app, "Mesh and devices",
                 {"--tp", "--pp", "--device", "--share-gpu", "--tf32", "--transport", "--link-gbps", "--reproducible",
                  "--threads", "--idle"});
-  group_options(app, "Memory", {"--device-memory", "--page-size", "--host-pages", "--host-cache", "--verify-swap"});
+  group_options(app, "Memory",
+                {"--device-memory", "--page-size", "--host-pages", "--host-cache", "--coded", "--verify-swap"});
   group_options(app, "Scheduling", {"--policy", "--max-wait"});
 }
 

@@ -15,10 +15,10 @@
 
 namespace computron {
 
-void CopyStream::fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName&,
-                       std::optional<std::uint64_t> digest) {
+void CopyStream::fetch(std::byte* frame, const HostPage& page, const PageName&, std::optional<std::uint64_t> digest) {
   if (digest) throw NotCompiled("this device cannot verify pages in its memory: use --verify-swap off");
-  copy_to_device(frame, page, bytes);
+  if (page.coded) throw NotCompiled("this device cannot decode pages: use --coded off");
+  copy_to_device(frame, page.data, page.bytes);
 }
 
 std::unique_ptr<HostBuffer> Device::map_host(int, std::size_t, std::size_t, std::string_view what) {

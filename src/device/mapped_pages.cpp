@@ -25,8 +25,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which headers older than Linux 6.1 do not name
 
 // `mapped` bytes aligned to a huge page: more is mapped and the ends are given back.
-std::byte* map_aligned(std::size_t mapped, int protection) {
-  void* start = mmap(nullptr, mapped + kHugePage, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+std::byte* map_aligned(std::size_t mapped, int protection, int flags = 0) {
+  void* start = mmap(nullptr, mapped + kHugePage, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   if (start == MAP_FAILED) return nullptr;
   auto* first = static_cast<std::byte*>(start);
   const std::size_t head = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
@@ -49,8 +49,14 @@ bool populate_part(std::byte* data, std::size_t bytes) {
 
 std::optional<MappedPages> MappedPages::map(std::size_t bytes) {
   if (bytes > available_memory().bytes) return std::nullopt;
+  return map_private(bytes, /*flags=*/0);
+}
+
+std::optional<MappedPages> MappedPages::reserve(std::size_t bytes) { return map_private(bytes, MAP_NORESERVE); }
+
+std::optional<MappedPages> MappedPages::map_private(std::size_t bytes, int flags) {
   const std::size_t mapped = round_up(std::max(bytes, kPage), kPage);
-  auto* data = map_aligned(mapped, PROT_READ | PROT_WRITE);
+  auto* data = map_aligned(mapped, PROT_READ | PROT_WRITE, flags);
   if (data == nullptr) return std::nullopt;
   madvise(data, mapped, MADV_HUGEPAGE);  // a wish: small pages serve as well
   return MappedPages(data, bytes, mapped, /*shared=*/false);
@@ -94,6 +100,20 @@ bool MappedPages::populate(int threads) {
 bool MappedPages::populate(std::size_t begin, std::size_t end) {
   const std::size_t first = begin / kPage * kPage;
   return populate_part(data_ + first, std::min(round_up(end, kPage), mapped_) - first);
+}
+
+void MappedPages::give_back(std::size_t begin, std::size_t end) {
+  const std::size_t first = round_up(begin, kPage), last = end / kPage * kPage;
+  if (first < last) madvise(data_ + first, last - first, shared_ ? MADV_REMOVE : MADV_DONTNEED);
+}
+
+void MappedPages::trim(std::size_t bytes) {
+  const std::size_t kept = round_up(std::max(bytes, kPage), kPage);
+  bytes_ = bytes;
+  if (kept >= mapped_) return;
+  give_back(kept, mapped_);
+  munmap(data_ + kept, mapped_ - kept);
+  mapped_ = kept;
 }
 
 // Independent of what /sys/kernel/mm/transparent_hugepage says (madvise(2)); refused by a system older than Linux 6.1.

@@ -46,6 +46,7 @@ void put(ByteWriter& out, const ShardLayout& layout) {
     out.put(tensor.columns);
   }
   out.put_list(layout.used_bytes);
+  out.put_list(layout.link_bytes);
   out.put_list(layout.uses);
   out.put_list(layout.over_before);
 }
@@ -65,8 +66,11 @@ ShardLayout get_layout(ByteReader& in) {
         {.name = {}, .role = TensorRole::kGemmWeight, .rows = rows, .columns = columns, .parts = {}});
   }
   layout.used_bytes = in.get_list<std::size_t>();
+  layout.link_bytes = in.get_list<std::size_t>();
   layout.uses = in.get_list<PageId>();
   layout.over_before = in.get_list<std::int64_t>();
+  ensure(layout.link_bytes.empty() || layout.link_bytes.size() == layout.used_bytes.size(),
+         "a layout has link bytes of other pages");
   const auto there = [&layout](PageId page) { return page < layout.used_bytes.size(); };
   ensure(layout.page_bytes > 0 && !layout.uses.empty() && layout.uses.size() == layout.over_before.size() &&
              std::ranges::all_of(layout.uses, there),

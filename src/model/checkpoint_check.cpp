@@ -69,4 +69,11 @@ void check_tensors(const ModelConfig& config, const CheckpointIndex& index) {
   differences.throw_if_any(index.path);
 }
 
+DType stored_weight_dtype(const ModelConfig& config, const CheckpointIndex& index) {
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.role == TensorRole::kGemmWeight) return index.tensors.at(spec.name).dtype;
+  }
+  throw ConfigError(fmt::format("{}: no weights", index.path));
+}
+
 }  // namespace computron

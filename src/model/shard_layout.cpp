@@ -167,6 +167,11 @@ std::size_t ShardLayout::total_used_bytes() const {
   return std::accumulate(used_bytes.begin(), used_bytes.end(), std::size_t{0});
 }
 
+std::size_t ShardLayout::total_link_bytes() const {
+  return link_bytes.empty() ? total_used_bytes()
+                            : std::accumulate(link_bytes.begin(), link_bytes.end(), std::size_t{0});
+}
+
 std::size_t ShardLayout::waste_bytes() const { return used_bytes.size() * page_bytes - total_used_bytes(); }
 
 ShardLayout ShardLayout::make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype,
@@ -177,6 +182,7 @@ ShardLayout ShardLayout::make(const ShardPlan& plan, const WeightFormat& format,
                      .page_bytes = page_bytes,
                      .tensors = {},
                      .used_bytes = {},
+                     .link_bytes = {},
                      .uses = {},
                      .over_before = {}};
   Layouter(layout, format).run();

@@ -41,11 +41,15 @@ FastSimulator::FastSimulator(const std::vector<ModelProfile>& models, SimulatorO
 
 SwappingGroup* FastSimulator::memory_of(std::uint32_t group, const PlacedGroup& placed) {
   if (!options_.swap) return nullptr;
-  std::vector<SwappingGroup::StageBytes> bytes;
-  for (const std::uint32_t m : placed.models) bytes.push_back(models_[m].find(placed.shape)->stage_bytes);
+  std::vector<SwappingGroup::StageBytes> bytes, link_bytes;
+  for (const std::uint32_t m : placed.models) {
+    const ShapeProfile& profile = *models_[m].find(placed.shape);
+    bytes.push_back(profile.stage_bytes);
+    link_bytes.push_back(profile.stage_link_bytes());
+  }
   if (!SwappingGroup::is_needed(bytes, *options_.swap)) return nullptr;
   memory_groups_.push_back(group);
-  return &memories_.emplace_back(std::move(bytes), *options_.swap);
+  return &memories_.emplace_back(bytes, *options_.swap, link_bytes);
 }
 
 void FastSimulator::add_group(std::uint32_t group, const PlacedGroup& placed,

@@ -41,7 +41,7 @@ std::map<int, std::int64_t> MemoryUse::more_bytes(std::size_t group, std::uint32
     const int node = (own.first_rank + rank) / problem_.memory.swapping->ranks_per_node;
     const Shard shard(node, model, own.shape, rank);
     if (shards_.contains(shard)) continue;
-    more[node] += profile.stage_bytes[static_cast<std::size_t>(rank / own.shape.tp)];
+    more[node] += profile.stage_link_bytes()[static_cast<std::size_t>(rank / own.shape.tp)];
     if (shards != nullptr) shards->push_back(shard);
   }
   return more;

@@ -33,6 +33,13 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
   for (const std::int64_t bytes : profile.stage_bytes) {
     if (bytes < 0 || bytes > kMostStageBytes) refuse(fmt::format("a stage has {} bytes", bytes));
   }
+  if (!profile.link_bytes.empty()) {
+    if (profile.link_bytes.size() != stages) refuse(fmt::format("link bytes of {} stages", profile.link_bytes.size()));
+    if (!std::ranges::equal(profile.link_bytes, profile.stage_bytes,
+                            [](auto link, auto all) { return link >= 0 && link <= all; })) {
+      refuse("a stage has more link bytes than bytes");
+    }
+  }
   int rows = 0;  // of the pass before
   for (const PassTimes& pass : profile.passes) {
     if (pass.rows <= rows) refuse(fmt::format("a pass of {} rows behind one of {}", pass.rows, rows));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "computron/base/json_text.h"
@@ -96,6 +97,15 @@ std::vector<std::int64_t> sizes_of(const std::string& where, const json& object,
   return sizes;
 }
 
+std::vector<std::int64_t> link_sizes_of(const std::string& where, const json& object,
+                                        const std::vector<std::int64_t>& stage_bytes) {
+  std::vector<std::int64_t> sizes = sizes_of(where, object, "link_bytes", static_cast<int>(stage_bytes.size()));
+  if (!std::ranges::equal(sizes, stage_bytes, std::ranges::less_equal())) {
+    refuse(where, "link_bytes: must not be more than stage_bytes");
+  }
+  return sizes;
+}
+
 const json& list_of(const std::string& where, const json& object, const char* key, const char* what) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_array() || found->empty()) {
@@ -126,6 +136,7 @@ bool flag_of(const std::string& where, const json& object, const char* key, bool
 ShapeProfile parse_shape(const std::string& where, const json& object, const GroupShape& shape) {
   ShapeProfile profile{.stage_s = times_of(where, object, shape.pp),
                        .stage_bytes = sizes_of(where, object, "stage_bytes", shape.pp)};
+  if (object.contains("link_bytes")) profile.link_bytes = link_sizes_of(where, object, profile.stage_bytes);
   profile.measured = flag_of(where, object, "measured", true);
   if (object.contains("passes")) profile.passes = passes_of(where, object, shape.pp);
   if (object.contains("cache_token_bytes")) {
@@ -155,7 +166,7 @@ void add(const std::string& where, const GroupShape& shape, ShapeProfile profile
 
 void add_shape(const std::string& where, const json& object, ModelProfile& model) {
   check_keys(where, object,
-             {"tp", "pp", "stage_s", "stage_bytes", "layers", "passes", "cache_token_bytes", "measured"});
+             {"tp", "pp", "stage_s", "stage_bytes", "link_bytes", "layers", "passes", "cache_token_bytes", "measured"});
   const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
   const std::string own = place_of(where, shape);
   add(own, shape, parse_shape(own, object, shape), model);

@@ -26,6 +26,7 @@ std::string passes_text(const std::vector<PassTimes>& passes) {
 std::string shape_text(const GroupShape& shape, const ShapeProfile& profile) {
   std::string text = fmt::format("{{\"tp\": {}, \"pp\": {}, \"stage_s\": {},\n      \"stage_bytes\": {}", shape.tp,
                                  shape.pp, list_text(profile.stage_s), list_text(profile.stage_bytes));
+  if (!profile.link_bytes.empty()) text += fmt::format(", \"link_bytes\": {}", list_text(profile.link_bytes));
   if (!profile.layers.empty()) text += fmt::format(", \"layers\": {}", list_text(profile.layers));
   if (!profile.cache_token_bytes.empty()) {
     text += fmt::format(", \"cache_token_bytes\": {}", list_text(profile.cache_token_bytes));

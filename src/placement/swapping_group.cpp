@@ -15,7 +15,8 @@ bool SwappingGroup::is_needed(const std::vector<StageBytes>& models, const SwapC
   return false;
 }
 
-SwappingGroup::SwappingGroup(std::vector<StageBytes> models, const SwapCosts& costs)
+SwappingGroup::SwappingGroup(const std::vector<StageBytes>& models, const SwapCosts& costs,
+                             const std::vector<StageBytes>& link_bytes)
     : costs_(costs),
       free_(models.at(0).size(), costs.device_bytes),
       link_(free_.size()),
@@ -28,6 +29,13 @@ SwappingGroup::SwappingGroup(std::vector<StageBytes> models, const SwapCosts& co
       free_[stage] -= resident_.back();
     }
   }
+  link_share_.resize(bytes_.size(), 1);
+  for (std::uint32_t m = 0; m < link_bytes.size(); ++m) {
+    for (std::size_t stage = 0; stage < free_.size(); ++stage) {
+      if (models[m][stage] == 0) continue;
+      link_share_[at(m, stage)] = static_cast<double>(link_bytes[m][stage]) / static_cast<double>(models[m][stage]);
+    }
+  }
   last_end_.resize(bytes_.size());
   missing_s_.resize(models.size());
   for (std::uint32_t m = 0; m < models.size(); ++m) note_missing(m);
@@ -35,9 +43,11 @@ SwappingGroup::SwappingGroup(std::vector<StageBytes> models, const SwapCosts& co
 }
 
 void SwappingGroup::note_missing(std::uint32_t model) {
-  std::int64_t most = 0;
-  for (std::size_t stage = 0; stage < free_.size(); ++stage) most = std::max(most, missing(model, stage));
-  missing_s_[model] = static_cast<double>(most) / costs_.link_bytes_per_s;
+  double most_s = 0;
+  for (std::size_t stage = 0; stage < free_.size(); ++stage) {
+    most_s = std::max(most_s, link_s(model, stage, static_cast<double>(missing(model, stage))));
+  }
+  missing_s_[model] = most_s;
 }
 
 // Beyond what is free; a model that is larger than the memory wants all of it.
@@ -70,8 +80,8 @@ double SwappingGroup::pass_end(std::uint32_t model, std::size_t stage, double no
   const auto copied = static_cast<double>(lacking), all = static_cast<double>(bytes_[at(model, stage)]);
   const auto page = static_cast<double>(std::min(lacking, costs_.page_bytes));
   const double begin = std::max({now, link_[stage], room_at(model, stage)});
-  link_next_[stage] = begin + copied / costs_.link_bytes_per_s;
-  const double behind_first = begin + page / costs_.link_bytes_per_s + time_s * (copied / all);
+  link_next_[stage] = begin + link_s(model, stage, copied);
+  const double behind_first = begin + link_s(model, stage, page) + time_s * (copied / all);
   const double behind_last = link_next_[stage] + time_s * (page / all);
   return std::max({end, behind_first, behind_last});
 }
@@ -111,19 +121,19 @@ void SwappingGroup::touch(std::uint32_t model) {
 }
 
 void SwappingGroup::commit(std::uint32_t model, std::span<const double> ends) {
-  std::int64_t copied = 0;
+  double copied = 0;
   for (std::size_t stage = 0; stage < free_.size(); ++stage) {
     last_end_[at(model, stage)] = ends[stage];
     const std::int64_t lacking = missing(model, stage);
     if (lacking == 0) continue;
-    copied += lacking;
+    copied += static_cast<double>(lacking) * link_share_[at(model, stage)];
     link_[stage] = link_next_[stage];
     take_room(model, stage);
   }
   touch(model);
   if (copied == 0) return;
   ++swaps_;
-  swapped_bytes_ += static_cast<double>(copied);
+  swapped_bytes_ += copied;
   note_missing(model);
 }
 

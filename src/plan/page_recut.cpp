@@ -20,6 +20,37 @@ void cut_pages(std::size_t bytes, ShardLayout& cut) {
   }
 }
 
+// The link bytes of what lies before byte `at` of all pages, those of a page spread evenly over its bytes.
+class LinkBytesBefore {
+ public:
+  LinkBytesBefore(const ShardLayout& layout, const std::vector<std::size_t>& begins)
+      : layout_(layout), begins_(begins) {}
+
+  // Not less than at the call before.
+  std::size_t operator()(std::size_t at) {
+    for (; page_ < layout_.used_bytes.size() && begins_[page_ + 1] <= at; ++page_) whole_ += layout_.link_bytes[page_];
+    if (page_ == layout_.used_bytes.size()) return whole_;
+    return whole_ + (at - begins_[page_]) * layout_.link_bytes[page_] / layout_.used_bytes[page_];
+  }
+
+ private:
+  const ShardLayout& layout_;
+  const std::vector<std::size_t>& begins_;
+  std::size_t page_ = 0, whole_ = 0;
+};
+
+void cut_link_bytes(const ShardLayout& layout, const std::vector<std::size_t>& begins, ShardLayout& cut) {
+  cut.link_bytes.clear();
+  if (layout.link_bytes.empty()) return;
+  LinkBytesBefore link_bytes_before(layout, begins);
+  std::size_t at = 0, before = 0;
+  for (const std::size_t used : cut.used_bytes) {
+    const std::size_t through = link_bytes_before(at += used);
+    cut.link_bytes.push_back(through - before);
+    before = through;
+  }
+}
+
 }  // namespace
 
 ShardLayout recut(const ShardLayout& layout, std::size_t page_bytes) {
@@ -29,6 +60,7 @@ ShardLayout recut(const ShardLayout& layout, std::size_t page_bytes) {
   cut.over_before.clear();
   const std::vector<std::size_t> begins = beginnings(layout);
   cut_pages(begins.back(), cut);
+  cut_link_bytes(layout, begins, cut);
   std::vector<std::int64_t> over;  // [old use] the last new use that is over with it
   for (std::size_t use = 0; use < layout.uses.size(); ++use) {
     const PageId old_page = layout.uses[use];

@@ -43,9 +43,11 @@ void PlanRecorder::add(const VirtualRun::SentStep& sent) {
 void PlanRecorder::note_fetches(const Step& step) {
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
     for (const Fetch& fetch : step.stages[stage].fetches) {
-      const std::size_t bytes = layouts_[fetch.model][stage]->used_bytes[fetch.page];
+      const ShardLayout& layout = *layouts_[fetch.model][stage];
+      const std::size_t bytes = layout.used_bytes[fetch.page];
       fetched_[fetch.model][stage] += bytes;
       plan_.fetched_bytes += bytes * static_cast<std::size_t>(tp_);
+      plan_.link_bytes += layout.page_link_bytes(fetch.page) * static_cast<std::size_t>(tp_);
     }
   }
 }
@@ -79,11 +81,18 @@ std::string table(const Plan& plan, const std::vector<std::string>& names, std::
   return text;
 }
 
+// Where that is less: pages are coded.
+std::string over_links(const Plan& plan) {
+  if (plan.link_bytes == plan.fetched_bytes) return {};
+  return fmt::format(", {} over the links", format_size(plan.link_bytes));
+}
+
 std::string sums(const Plan& plan) {
   return fmt::format(
-      "{} requests ({} refused) in {:.3f} s: {} swaps move {}; links busy {:.3f} s, compute waits {:.3f} s for pages\n",
-      plan.requests, plan.refused, plan.end_s, plan.swaps, format_size(plan.fetched_bytes), plan.link_busy_s,
-      plan.exposed_s);
+      "{} requests ({} refused) in {:.3f} s: {} swaps move {}{}; links busy {:.3f} s, compute waits {:.3f} s for "
+      "pages\n",
+      plan.requests, plan.refused, plan.end_s, plan.swaps, format_size(plan.fetched_bytes), over_links(plan),
+      plan.link_busy_s, plan.exposed_s);
 }
 
 std::string attainment_line(const std::string& name, const DeadlineCount& count) {
@@ -138,6 +147,7 @@ std::string format_sum(const std::vector<Plan>& plans, const CostOptions& costs)
     all.end_s = std::max(all.end_s, plan.end_s);
     all.swaps += plan.swaps;
     all.fetched_bytes += plan.fetched_bytes;
+    all.link_bytes += plan.link_bytes;
     all.link_busy_s = std::max(all.link_busy_s, plan.link_busy_s);
     all.exposed_s = std::max(all.exposed_s, plan.exposed_s);
     all.requests += plan.requests;

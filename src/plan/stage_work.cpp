@@ -47,8 +47,10 @@ ShapeProfile sizes_of(const std::vector<const ShardLayout*>& stages) {
   ShapeProfile profile;
   for (const ShardLayout* layout : stages) {
     profile.stage_bytes.push_back(static_cast<std::int64_t>(layout->total_used_bytes()));
+    profile.link_bytes.push_back(static_cast<std::int64_t>(layout->total_link_bytes()));
     if (layout->plan.config.causal) profile.cache_token_bytes.push_back(cache_token_bytes(*layout));
   }
+  if (profile.link_bytes == profile.stage_bytes) profile.link_bytes.clear();
   return profile;
 }
 

@@ -63,9 +63,10 @@ void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
   layout.plan.config.head_dim = static_cast<int>(ceil_div(token_bytes, std::int64_t{4} * layout.plan.layers));
 }
 
-// Pages are used one after the other. An encoder has a block of cache for its own pass that counts for nothing.
-ShardLayout make_layout(std::int64_t stage_bytes, std::int64_t page_bytes, std::int64_t token_bytes, int layers,
-                        bool by_rows) {
+// Pages are used one after the other, and link bytes are spread evenly over them. An encoder has a block of cache for
+// its own pass that counts for nothing.
+ShardLayout make_layout(std::int64_t stage_bytes, std::int64_t link_bytes, std::int64_t page_bytes,
+                        std::int64_t token_bytes, int layers, bool by_rows) {
   ShardLayout layout;
   layout.page_bytes = static_cast<std::size_t>(page_bytes);
   layout.weight_dtype = DType::kF16;
@@ -78,6 +79,12 @@ ShardLayout make_layout(std::int64_t stage_bytes, std::int64_t page_bytes, std::
     layout.used_bytes.push_back(static_cast<std::size_t>(std::min(left, page_bytes)));
     layout.uses.push_back(page);
     layout.over_before.push_back(static_cast<std::int64_t>(page) - 1);
+  }
+  if (link_bytes < stage_bytes) {
+    const double share = static_cast<double>(link_bytes) / static_cast<double>(stage_bytes);
+    for (const std::size_t used : layout.used_bytes) {
+      layout.link_bytes.push_back(static_cast<std::size_t>(std::llround(share * static_cast<double>(used))));
+    }
   }
   return layout;
 }
@@ -127,7 +134,8 @@ VirtualCluster::VirtualCluster(const std::vector<ModelProfile>& models, const Mo
 const ShardLayout* VirtualCluster::layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes) {
   const std::int64_t token_bytes = profile.cache_token_bytes.empty() ? 0 : profile.cache_token_bytes[stage];
   const int layers = profile.layers.empty() ? 0 : profile.layers[stage];
-  const LayoutKey key{profile.stage_bytes[stage], page_bytes, token_bytes, layers, !profile.passes.empty()};
+  const LayoutKey key{profile.stage_bytes[stage], profile.stage_link_bytes()[stage], page_bytes, token_bytes, layers,
+                      !profile.passes.empty()};
   const auto found = layouts_.find(key);
   if (found != layouts_.end()) return &found->second;
   return &layouts_.emplace(key, std::apply(make_layout, key)).first->second;

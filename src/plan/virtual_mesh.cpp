@@ -71,7 +71,7 @@ void VirtualMesh::enqueue(const Step& step, std::size_t number) {
     stage.queue.push_back({change.model, change.after, bytes, &stage.cache_landed_s[change.model]});
   }
   for (const Fetch& fetch : plan.fetches) {
-    stage.queue.push_back({fetch.model, fetch.after, layouts_[fetch.model][number]->used_bytes[fetch.page],
+    stage.queue.push_back({fetch.model, fetch.after, layouts_[fetch.model][number]->page_link_bytes(fetch.page),
                            &stage.landed_s[fetch.model][fetch.page]});
   }
 }

@@ -109,6 +109,7 @@ void read_swaps(const Field& swaps, GroupMetrics& group) {
   group.swaps = swaps.at("count").count();
   group.pages = swaps.at("pages").count();
   group.bytes = swaps.at("bytes").count();
+  group.link_bytes = swaps.has("link_bytes") ? swaps.at("link_bytes").count() : group.bytes;
   group.busy_s = swaps.at("busy_s").amount();
   group.exposed_s = swaps.at("exposed_s").amount();
   group.gb_per_s_per_rank = swaps.at("gb_per_s_per_rank").optional();

@@ -75,6 +75,12 @@ std::string graphs_note(const GroupMetrics& job) {
   return job.graphs > 0 ? fmt::format(" · {} passes as graphs", count("steps.graphs", job.graphs)) : "";
 }
 
+// Where pages are coded.
+std::string over_links_note(const GroupMetrics& job) {
+  return job.link_bytes < job.bytes ? fmt::format(" · {} over the links", bytes("swaps.link_bytes", job.link_bytes))
+                                    : "";
+}
+
 std::string exposed_card(const RunMetrics& run) {
   const double share = run.wall_s > 0 ? run.job.exposed_s / run.wall_s : NAN;
   return card("Waited for pages", data("swaps.exposed_s", run.job.exposed_s, format_time(run.job.exposed_s)),
@@ -215,7 +221,8 @@ std::string run_summary(const RunMetrics& run, const std::optional<RunTrace>& tr
   cards += times_card("Latency", "latency_s", job.latency_s);
   cards += deadlines_card(job);
   cards += card("Swaps", count("swaps.count", job.swaps),
-                fmt::format("{} in {} pages", bytes("swaps.bytes", job.bytes), count("swaps.pages", job.pages)));
+                fmt::format("{} in {} pages{}", bytes("swaps.bytes", job.bytes), count("swaps.pages", job.pages),
+                            over_links_note(job)));
   cards += link_card(run);
   cards += exposed_card(run);
   if (trace) cards += hidden_card(*trace);

@@ -21,7 +21,7 @@ constexpr double kLongest_s = 1e9;  // some thirty years
 // What of an event is looked at.
 struct Event {
   enum Text { kPhase, kName, kModel, kHost, kArgName, kTexts };
-  enum Number { kPid, kTid, kTime, kDuration, kRows, kBytes, kDropped, kClockError, kGroup, kNumbers };
+  enum Number { kPid, kTid, kTime, kDuration, kRows, kBytes, kLinkBytes, kDropped, kClockError, kGroup, kNumbers };
   std::array<std::string, kTexts> texts;
   std::array<double, kNumbers> numbers;
 
@@ -48,6 +48,7 @@ constexpr Slot kSlots[] = {{"ph", true, Event::kPhase},
                            {"dur", false, Event::kDuration},
                            {"args.rows", false, Event::kRows},
                            {"args.bytes", false, Event::kBytes},
+                           {"args.link_bytes", false, Event::kLinkBytes},
                            {"args.dropped_events", false, Event::kDropped},
                            {"args.clock_error_s", false, Event::kClockError},
                            {"args.group", false, Event::kGroup}};
@@ -130,7 +131,9 @@ class Keeper {
     } else if (track == track_name(TraceTrack::kCommunication) && name == "receive activation") {
       spans.stage_waits.push_back(time);
     } else if (track == track_name(TraceTrack::kCopy) && name != "verify") {
-      const double bytes = number(event, Event::kBytes, "args.bytes", 0, 1e18);
+      const bool is_fetch = !std::isnan(event.numbers[Event::kLinkBytes]);
+      const double bytes = is_fetch ? number(event, Event::kLinkBytes, "args.link_bytes", 0, 1e18)
+                                    : number(event, Event::kBytes, "args.bytes", 0, 1e18);
       spans.copies.push_back({time, model_of(event), static_cast<std::uint64_t>(bytes)});
     }
   }

@@ -140,6 +140,7 @@ Report Executor::run(const Step& step) {
   report.digest = residency_.state().digest_after(step);
   const CopyStatistics copied = copy_stream_->statistics();
   report.link_bytes = copied.bytes;
+  report.frame_bytes = copied.frame_bytes;
   report.busy_s = copied.busy_s;
   report.pages_verified = copied.pages_verified;
   report.pages_refetched = copied.pages_refetched;

@@ -1,10 +1,15 @@
 #include "computron/runtime/host_store.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "computron/base/digest.h"
 #include "computron/base/parallel.h"
+#include "kernels/cpu/coded_page.h"
+#include "src/runtime/coded_arena.h"
+#include "src/runtime/lap.h"
 #include "src/runtime/shard_loader.h"
 
 namespace computron {
@@ -12,17 +17,48 @@ namespace {
 
 constexpr std::size_t kPageAlignment = 4096;
 
-// The memory that a rank fills for others holds the digests behind the pages.
-void put_digests(const ShardLayout& layout, const std::vector<std::uint64_t>& digests, HostBuffer& memory) {
-  const std::size_t begin = HostStore::bytes_of(layout);
-  if (!memory.populate(begin, memory.bytes())) throw Error(ExitCode::kSystem, "out of memory for digests of pages");
-  std::memcpy(memory.data() + begin, digests.data(), digests.size() * sizeof digests[0]);
+std::vector<std::size_t> raw_offsets(const ShardLayout& layout, std::size_t begin) {
+  std::vector<std::size_t> offsets;
+  for (const std::size_t used : layout.used_bytes) {
+    offsets.push_back(begin);
+    begin += round_up(used, kPageAlignment);
+  }
+  return offsets;
+}
+
+// A page that lies at `offset` as it is.
+StoredPage stored_raw(std::span<const std::byte> page, std::size_t offset) {
+  return {.digest = digest64(page), .offset = offset, .link_bytes = page.size(), .coded = 0};
+}
+
+// Behind the last of the pages, and what is read behind it.
+std::size_t end_of(const std::vector<StoredPage>& stored) {
+  std::size_t end = 0;
+  for (const StoredPage& page : stored) {
+    end = std::max(end, page.offset + page.link_bytes + (page.coded != 0 ? kCodedPadding : 0));
+  }
+  return end;
+}
+
+// The memory that a rank fills for others begins with what it tells of the pages.
+std::size_t table_bytes(const ShardLayout& layout) {
+  return round_up(layout.used_bytes.size() * sizeof(StoredPage), kPageAlignment);
+}
+
+void put_table(const std::vector<StoredPage>& stored, HostBuffer& memory) {
+  const std::span bytes = std::as_bytes(std::span(stored));
+  if (!memory.populate(0, bytes.size())) throw Error(ExitCode::kSystem, "out of memory for digests of pages");
+  std::memcpy(memory.data(), bytes.data(), bytes.size());
 }
 
 // Makes all of the memory exist in this process, too, so that copies do not fault.
-void get_digests(const ShardLayout& layout, HostBuffer& memory, std::vector<std::uint64_t>& digests) {
+std::vector<StoredPage> get_table(const ShardLayout& layout, HostBuffer& memory) {
+  std::vector<StoredPage> stored(layout.used_bytes.size());
+  const std::span bytes = std::as_writable_bytes(std::span(stored));
+  std::memcpy(bytes.data(), memory.data(), bytes.size());
+  memory.trim(end_of(stored));
   if (!memory.populate(0, memory.bytes())) throw Error(ExitCode::kSystem, "out of memory for shared pages");
-  std::memcpy(digests.data(), memory.data() + HostStore::bytes_of(layout), digests.size() * sizeof digests[0]);
+  return stored;
 }
 
 }  // namespace
@@ -34,7 +70,14 @@ LoadTimes& LoadTimes::operator+=(const LoadTimes& other) {
   widen_s += other.widen_s;
   pack_s += other.pack_s;
   digest_s += other.digest_s;
+  encode_s += other.encode_s;
+  check_s += other.check_s;
   return *this;
+}
+
+HostStore::HostStore(Device& device, PageCoding coding) : device_(device), coding_(coding) {
+  if (coding == PageCoding::kRaw || device.decodes_pages()) return;
+  throw Error(ExitCode::kUsage, device.name() + " cannot decode pages: use --coded off");
 }
 
 std::size_t HostStore::bytes_of(const ShardLayout& layout) {
@@ -43,19 +86,30 @@ std::size_t HostStore::bytes_of(const ShardLayout& layout) {
   return bytes;
 }
 
-HostStore::Pages HostStore::place(const ShardLayout& layout, std::unique_ptr<HostBuffer> memory) {
-  Pages pages{
-      .buffer = std::move(memory), .offsets = {}, .digests = std::vector<std::uint64_t>(layout.used_bytes.size())};
-  std::size_t offset = 0;
-  for (const std::size_t used : layout.used_bytes) {
-    pages.offsets.push_back(offset);
-    offset += round_up(used, kPageAlignment);
+std::size_t HostStore::staging_bytes(const ShardLayout& layout, int threads) {
+  std::size_t tensor = 0, page = 0, coded = 0;
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const auto transposed = [](const TensorPart& part) { return part.transposed; };
+    if (std::ranges::none_of(layout.plan.tensors[i].parts, transposed)) continue;
+    const auto first = layout.used_bytes.begin();
+    const std::vector<PanelPlace>& panels = layout.tensors[i].panels;
+    tensor =
+        std::max(tensor, std::accumulate(first + panels.front().page, first + panels.back().page + 1, std::size_t{0}));
   }
-  return pages;
+  for (const std::size_t used : layout.used_bytes) {
+    page = std::max(page, used);
+    coded = std::max(coded, most_coded_bytes(used));
+  }
+  return tensor + static_cast<std::size_t>(threads) * (page + coded);
 }
 
+std::size_t HostStore::shared_bytes_of(const ShardLayout& layout) { return table_bytes(layout) + bytes_of(layout); }
+
 HostStore::Pages HostStore::allocate(const ShardLayout& layout, const std::string& name) const {
-  return place(layout, device_.allocate_host(bytes_of(layout), "model " + name));
+  const std::string what = "model " + name;
+  return {.buffer = coding_ == PageCoding::kCoded ? device_.reserve_host(bytes_of(layout), what)
+                                                  : device_.allocate_host(bytes_of(layout), what),
+          .stored = std::vector<StoredPage>(layout.used_bytes.size())};
 }
 
 ModelId HostStore::keep(const std::string& name, const ShardLayout& layout, std::shared_ptr<Pages> pages) {
@@ -65,24 +119,67 @@ ModelId HostStore::keep(const std::string& name, const ShardLayout& layout, std:
 
 ModelId HostStore::add(const ShardLayout& layout, const std::string& name, const Fill& fill, int threads) {
   Pages pages = allocate(layout, name);
-  fill(pages.buffer->data(), pages.offsets);
-  parallel_for(layout.used_bytes.size(), threads, [&](int, std::size_t page) {
-    pages.digests[page] = digest64({pages.buffer->data() + pages.offsets[page], layout.used_bytes[page]});
-  });
+  const std::vector<std::size_t> offsets = raw_offsets(layout, 0);
+  if (coding_ == PageCoding::kCoded) {
+    const StagingArea staging(bytes_of(layout), name);
+    fill(staging.data(), offsets);
+    CodedArena arena(layout, name, *pages.buffer, 0, pages.stored, threads);
+    std::vector<LoadTimes> times(static_cast<std::size_t>(threads));
+    parallel_for(layout.used_bytes.size(), threads, [&](int thread, std::size_t page) {
+      arena.add(static_cast<PageId>(page), {staging.data() + offsets[page], layout.used_bytes[page]}, thread,
+                times[static_cast<std::size_t>(thread)]);
+    });
+  } else {
+    fill(pages.buffer->data(), offsets);
+    parallel_for(layout.used_bytes.size(), threads, [&](int, std::size_t page) {
+      pages.stored[page] = stored_raw({pages.buffer->data() + offsets[page], layout.used_bytes[page]}, offsets[page]);
+    });
+  }
+  pages.buffer->trim(end_of(pages.stored));
   pages.buffer->make_read_only();
   return keep(name, layout, std::make_shared<Pages>(std::move(pages)));
 }
 
-LoadTimes HostStore::fill(const ShardSource& source, Pages& pages, int threads, const std::function<void()>& poll) {
-  return ShardLoader(*source.index, *source.layout, source.t, *source.format, *pages.buffer, pages.offsets,
-                     pages.digests)
+// Pages of `source` behind the first `begin` bytes of the buffer, which is then as long as they need.
+LoadTimes HostStore::fill(const ShardSource& source, std::size_t begin, Pages& pages, int threads,
+                          const std::function<void()>& poll) const {
+  const LoadTimes times = coding_ == PageCoding::kCoded ? fill_coded(source, begin, pages, threads, poll)
+                                                        : fill_raw(source, begin, pages, threads, poll);
+  pages.buffer->trim(end_of(pages.stored));
+  return times;
+}
+
+LoadTimes HostStore::fill_raw(const ShardSource& source, std::size_t begin, Pages& pages, int threads,
+                              const std::function<void()>& poll) const {
+  const ShardLayout& layout = *source.layout;
+  const std::vector<std::size_t> offsets = raw_offsets(layout, begin);
+  const auto digest = [&](PageId page, int, LoadTimes& times) {
+    const Lap lap(times.digest_s);
+    pages.stored[page] = stored_raw({pages.buffer->data() + offsets[page], layout.used_bytes[page]}, offsets[page]);
+  };
+  return ShardLoader(*source.index, layout, source.t, *source.format, *pages.buffer, offsets, digest)
       .load(threads, poll);
+}
+
+LoadTimes HostStore::fill_coded(const ShardSource& source, std::size_t begin, Pages& pages, int threads,
+                                const std::function<void()>& poll) const {
+  const ShardLayout& layout = *source.layout;
+  const std::vector<std::size_t> offsets = raw_offsets(layout, 0);
+  StagingArea staging(bytes_of(layout), source.name);
+  CodedArena arena(layout, source.name, *pages.buffer, begin, pages.stored, threads);
+  const auto code = [&](PageId page, int thread, LoadTimes& times) {
+    const std::size_t bytes = layout.used_bytes[page];
+    arena.add(page, {staging.data() + offsets[page], bytes}, thread, times);
+    const Lap lap(times.memory_s);
+    staging.give_back(offsets[page], offsets[page] + round_up(bytes, kPageAlignment));
+  };
+  return ShardLoader(*source.index, layout, source.t, *source.format, staging, offsets, code).load(threads, poll);
 }
 
 HostStore::Pages HostStore::load(const ShardSource& source, int threads, LoadTimes& times,
                                  const std::function<void()>& poll) const {
   Pages pages = allocate(*source.layout, source.name);
-  times = fill(source, pages, threads, poll);
+  times = fill(source, /*begin=*/0, pages, threads, poll);
   pages.buffer->make_read_only();
   return pages;
 }
@@ -90,9 +187,9 @@ HostStore::Pages HostStore::load(const ShardSource& source, int threads, LoadTim
 HostStore::Pages HostStore::load_for_others(const PageStore& store, int shard, int threads, LoadTimes& times,
                                             const std::function<void()>& poll) const {
   const ShardSource& source = store.source(shard);
-  Pages pages = place(*source.layout, store.map(shard, device_));
-  times = fill(source, pages, threads, poll);
-  put_digests(*source.layout, pages.digests, *pages.buffer);
+  Pages pages{.buffer = store.map(shard, device_), .stored = std::vector<StoredPage>(source.layout->used_bytes.size())};
+  times = fill(source, table_bytes(*source.layout), pages, threads, poll);
+  put_table(pages.stored, *pages.buffer);
   pages.buffer->make_read_only();
   return pages;
 }
@@ -126,8 +223,8 @@ void HostStore::map_held_by_others(const PageStore& store) {
   for (int shard = 0; shard < store.shards(); ++shard) {
     if (!store.maps(shard)) continue;
     const ShardLayout& layout = *store.source(shard).layout;
-    Pages pages = place(layout, store.map(shard, device_));
-    get_digests(layout, *pages.buffer, pages.digests);
+    Pages pages{.buffer = store.map(shard, device_), .stored = {}};
+    pages.stored = get_table(layout, *pages.buffer);
     pages.buffer->make_read_only();
     *of_shard_[shard] = std::move(pages);
   }

@@ -62,11 +62,6 @@ Digest128 key_of(const ShardSource& source, int numa_node) {
   return digest128(out.bytes());
 }
 
-// With its digests.
-std::size_t area_bytes(const ShardLayout& layout) {
-  return HostStore::bytes_of(layout) + layout.used_bytes.size() * sizeof(std::uint64_t);
-}
-
 }  // namespace
 
 PageStore::PageStore(const Communicator& node, int numa_node, std::vector<ShardSource> shards, HostPages pages) {
@@ -91,7 +86,8 @@ PageStore::PageStore(const Communicator& node, int numa_node, std::vector<ShardS
 // Collective over `node`; null: this rank shares with nobody.
 void PageStore::deal(const std::vector<Digest128>& keys, const Communicator* node) {
   std::vector<WantedShard> mine;
-  for (std::size_t i = 0; i < keys.size(); ++i) mine.push_back({keys[i], area_bytes(*shards_[i].source.layout)});
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    mine.push_back({keys[i], HostStore::shared_bytes_of(*shards_[i].source.layout)});
   rank_ = node != nullptr ? node->rank() : 0;
   const ShardDeal dealt =
       deal_shards(node != nullptr ? gather_lists(*node, mine) : std::vector<std::vector<WantedShard>>{mine});
@@ -122,8 +118,8 @@ void PageStore::open_segments(const Communicator& node) {
 std::unique_ptr<HostBuffer> PageStore::map(int shard, Device& device) const {
   const Shard& mapped = shards_[shard];
   ensure(mapped.shared && !segments_.empty(), "a shard in no segment");
-  return device.map_host(segments_[mapped.holder].get(), mapped.offset, area_bytes(*mapped.source.layout),
-                         "model " + mapped.source.name);
+  return device.map_host(segments_[mapped.holder].get(), mapped.offset,
+                         HostStore::shared_bytes_of(*mapped.source.layout), "model " + mapped.source.name);
 }
 
 template <class Counts>

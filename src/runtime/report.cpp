@@ -41,6 +41,7 @@ std::vector<std::byte> Report::encode() const {
   out.put(digest);
   out.put(received);
   out.put(link_bytes);
+  out.put(frame_bytes);
   out.put(busy_s);
   out.put(pages_verified);
   out.put(pages_refetched);
@@ -61,6 +62,7 @@ Report Report::decode(std::span<const std::byte> bytes) {
   report.digest = in.get<StateDigest>();
   report.received = in.get<std::uint64_t>();
   report.link_bytes = in.get<std::uint64_t>();
+  report.frame_bytes = in.get<std::uint64_t>();
   report.busy_s = in.get<double>();
   report.pages_verified = in.get<std::uint64_t>();
   report.pages_refetched = in.get<std::uint64_t>();

@@ -5,61 +5,20 @@
 #include <memory>
 
 #include "computron/base/convert.h"
-#include "computron/base/digest.h"
 #include "computron/base/parallel.h"
-#include "computron/base/size.h"
 #include "computron/base/stop.h"
-#include "computron/base/time.h"
+#include "src/runtime/lap.h"
 
 namespace computron {
-namespace {
-
-constexpr std::size_t kTouchBytes = std::size_t{2} << 20;  // a huge page of x86
-
-// Adds the time of its life to `seconds`.
-class Lap {
- public:
-  explicit Lap(double& seconds) : seconds_(seconds) {}
-  ~Lap() { seconds_ += now_s() - start_; }
-  Lap(const Lap&) = delete;
-  Lap& operator=(const Lap&) = delete;
-
- private:
-  double& seconds_;
-  double start_ = now_s();
-};
-
-}  // namespace
-
-FirstTouch::FirstTouch(HostBuffer& buffer) : buffer_(buffer), parts_(ceil_div(buffer.bytes(), kTouchBytes)) {}
-
-void FirstTouch::touch(std::size_t begin, std::size_t end) {
-  const std::size_t first = begin / kTouchBytes, last = ceil_div(end, kTouchBytes);
-  for (std::size_t part = first; part < last; ++part) {
-    int absent = kAbsent;
-    if (parts_[part].compare_exchange_strong(absent, kComing)) make(part);
-  }
-  for (std::size_t part = first; part < last; ++part) parts_[part].wait(kComing);  // for what others make
-}
-
-void FirstTouch::make(std::size_t part) {
-  const std::size_t begin = part * kTouchBytes, end = std::min(begin + kTouchBytes, buffer_.bytes());
-  const bool made = buffer_.populate(begin, end);
-  parts_[part] = kThere;  // also where it is not: nobody may wait for ever
-  parts_[part].notify_all();
-  if (made) return;
-  throw Error(ExitCode::kSystem, "out of memory for pages: " + format_size(buffer_.bytes()) + " do not fit any more");
-}
 
 ShardLoader::ShardLoader(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
-                         HostBuffer& pages, const std::vector<std::size_t>& offsets,
-                         std::vector<std::uint64_t>& digests)
+                         HostBuffer& pages, const std::vector<std::size_t>& offsets, PageDone done)
     : index_(index),
       layout_(layout),
       format_(format),
       pages_(pages),
       offsets_(offsets),
-      digests_(digests),
+      done_(std::move(done)),
       reader_(index),
       memory_(pages),
       items_left_(layout.used_bytes.size()) {
@@ -106,13 +65,18 @@ std::pair<std::size_t, std::size_t> ShardLoader::range_of(const Slice& slice, st
 LoadTimes ShardLoader::load(int threads, const std::function<void()>& poll) {
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < threads; ++i) workers.push_back(std::make_unique_for_overwrite<Worker>());
+  for (PageId page = 0; page < items_left_.size(); ++page) {
+    if (items_left_[page] == 0) complete_.push_back(page);  // padding only
+  }
   parallel_for(items_.size(), threads, [&](int thread, std::size_t i) {
     load(items_[i], *workers[thread]);
+    finish_pages(pages_a_turn(), thread, workers[thread]->times);
     if (thread == 0 && poll) poll();
   });
-  for (PageId page = 0; page < used_bytes().size(); ++page) {
-    if (items_left_[page] == 0 && digests_[page] == 0) digest_page(page);  // padding only
-  }
+  parallel_for(complete_.size(), threads, [&](int thread, std::size_t) {
+    finish_pages(1, thread, workers[thread]->times);
+    if (thread == 0 && poll) poll();
+  });
   LoadTimes times;
   for (const auto& worker : workers) {
     worker->times.read_s = worker->reading.read_s;
@@ -134,8 +98,7 @@ void ShardLoader::load(const Item& item, Worker& worker) {
   }
   place(slice, begin / element - slice.begin * slice.width,
         chunk.subspan(begin - item.chunk * kDigestChunkBytes, end - begin), worker);
-  const Lap lap(worker.times.digest_s);
-  digest_complete_pages(item);
+  note_complete_pages(item);
 }
 
 // Elements of a slice from its `first` on, as they are stored.
@@ -252,14 +215,28 @@ void ShardLoader::touch(const Item& item) {
   });
 }
 
-void ShardLoader::digest_complete_pages(const Item& item) {
+void ShardLoader::note_complete_pages(const Item& item) {
   for_each_page(item, [&](PageId page) {
-    if (items_left_[page].fetch_sub(1) == 1) digest_page(page);
+    if (items_left_[page].fetch_sub(1) != 1) return;
+    const std::lock_guard lock(mutex_);
+    complete_.push_back(page);
   });
 }
 
-void ShardLoader::digest_page(PageId page) {
-  digests_[page] = digest64({pages_.data() + offsets_[page], used_bytes()[page]});
+std::optional<PageId> ShardLoader::take_complete_page() {
+  const std::lock_guard lock(mutex_);
+  if (complete_.empty()) return std::nullopt;
+  const PageId page = complete_.back();  // of which the caches hold most
+  complete_.pop_back();
+  return page;
+}
+
+void ShardLoader::finish_pages(std::size_t most, int thread, LoadTimes& times) {
+  for (std::size_t i = 0; i < most; ++i) {
+    const std::optional<PageId> page = take_complete_page();
+    if (!page) return;
+    done_(*page, thread, times);
+  }
 }
 
 }  // namespace computron

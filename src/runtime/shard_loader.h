@@ -1,11 +1,12 @@
 // Fills the pages of a rank's shard from a checkpoint, with all threads at work until the last byte.
 //
-//   read -> verify -> widen -> page memory -> pack -> digest of complete pages
+//   read -> verify -> widen -> page memory -> pack -> complete pages: digest, and code
 //
 // A work item is one digest chunk of a stored tensor, as far as it lies in the rank's slice, so that each is read once
 // (one that two slices share, once for each), verified and packed while it is in the cache. Threads take items in the
 // order of the pages. Rows and chunks need not line up: what an item holds is whole rows with a part of one at either
-// end, and a page is digested by whoever writes the last of it.
+// end. Whoever writes the last of a page puts it on a list, from which every thread takes a few after each item, so
+// that the pages of a row-parallel tensor, which its last item completes all at once, are finished by all threads.
 //
 // Memory exists from the moment somebody is about to write it, two megabytes at a time: zeroing just before the write
 // leaves it in the cache, and no two threads zero the same.
@@ -16,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,29 +26,17 @@
 #include "computron/device/device.h"
 #include "computron/model/shard_layout.h"
 #include "computron/runtime/host_store.h"
+#include "src/runtime/first_touch.h"
 
 namespace computron {
 
-// Makes memory of a host buffer exist before it is first written, each part once.
-class FirstTouch {
- public:
-  explicit FirstTouch(HostBuffer& buffer);
-  // Returns when bytes [begin, end) exist. Error{kSystem} where memory runs out.
-  void touch(std::size_t begin, std::size_t end);
-
- private:
-  enum State : int { kAbsent, kComing, kThere };
-  void make(std::size_t part);
-
-  HostBuffer& buffer_;
-  std::vector<std::atomic<int>> parts_;  // State
-};
-
 class ShardLoader {
  public:
-  // Borrows everything. `pages`: zeros, page p at offsets[p]; digests[p] is what load() fills in beside them.
+  // Takes a page whose bytes are complete, once each; on thread `thread` of load(), whose times it adds to.
+  using PageDone = std::function<void(PageId page, int thread, LoadTimes& times)>;
+  // Borrows everything. `pages`: zeros, page p at offsets[p].
   ShardLoader(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
-              HostBuffer& pages, const std::vector<std::size_t>& offsets, std::vector<std::uint64_t>& digests);
+              HostBuffer& pages, const std::vector<std::size_t>& offsets, PageDone done);
 
   // Once. CheckpointError or Error{kSystem}; the first of any thread ends all.
   LoadTimes load(int threads, const std::function<void()>& poll = {});
@@ -88,13 +79,15 @@ class ShardLoader {
   void place_packed(const Slice& slice, const Piece& piece) const;
   void place_plain(const Slice& slice, const Piece& piece) const;
   void touch(const Item& item);
-  void digest_complete_pages(const Item& item);
-  void digest_page(PageId page);
+  void note_complete_pages(const Item& item);
+  // That a thread finishes between two items: as many as an item completes on average, and one more.
+  std::size_t pages_a_turn() const { return 1 + kDigestChunkBytes / layout_.page_bytes; }
+  std::optional<PageId> take_complete_page();
+  void finish_pages(std::size_t most, int thread, LoadTimes& times);
 
   bool is_packed(int tensor) const { return layout_.plan.tensors[tensor].role == TensorRole::kGemmWeight; }
   DType kept_dtype(int tensor) const { return is_packed(tensor) ? layout_.weight_dtype : DType::kF32; }
   std::byte* at(const PanelPlace& panel) const { return pages_.data() + offsets_[panel.page] + panel.offset; }
-  std::span<const std::size_t> used_bytes() const { return layout_.used_bytes; }
   // Bytes [begin, end) of the slice's tensor that an item holds.
   static std::pair<std::size_t, std::size_t> range_of(const Slice& slice, std::size_t chunk);
   // body(panel, begin, end): rows [begin, end) of the tensor in this panel are what an item writes to.
@@ -108,12 +101,14 @@ class ShardLoader {
   const WeightFormat& format_;
   HostBuffer& pages_;
   const std::vector<std::size_t>& offsets_;
-  std::vector<std::uint64_t>& digests_;
+  const PageDone done_;
   TensorReader reader_;
   FirstTouch memory_;
   std::vector<Slice> slices_;
   std::vector<Item> items_;
   std::vector<std::atomic<std::uint32_t>> items_left_;  // [page]
+  std::mutex mutex_;
+  std::vector<PageId> complete_;  // guarded by mutex_: those that nobody has finished
 };
 
 }  // namespace computron

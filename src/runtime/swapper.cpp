@@ -65,8 +65,7 @@ void Swapper::enqueue(const Transfer& t) {
 
 void Swapper::fetch(const Transfer& t) {
   const PageName name = host_.page_name(t.model, t.place);
-  copy_stream_.fetch(pool_.frame(t.frame), host_.page(t.model, t.place), host_.page_used_bytes(t.model, t.place), name,
-                     digest_to_find(t.model, t.place));
+  copy_stream_.fetch(pool_.frame(t.frame), host_.page(t.model, t.place), name, digest_to_find(t.model, t.place));
   pool_.filled(t.frame).set_page(name);
   contents_[t.frame] = {t.model, t.place};
 }

@@ -27,8 +27,9 @@ CostModel::CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts
   for (const auto& stages : layouts) {
     auto& shards = shards_.emplace_back();
     for (const ShardLayout* layout : stages) {
-      shards.push_back(
-          {.bytes = static_cast<double>(layout->total_used_bytes()), .flops_per_row = flops_per_row(layout->plan)});
+      shards.push_back({.bytes = static_cast<double>(layout->total_used_bytes()),
+                        .link_bytes = static_cast<double>(layout->total_link_bytes()),
+                        .flops_per_row = flops_per_row(layout->plan)});
     }
   }
 }
@@ -85,7 +86,7 @@ double CostModel::backlog_s(ModelId model, const Work& work, int max_batch_token
 double CostModel::swap_s(ModelId model) const {
   double seconds = 0;
   for (std::size_t stage = 0; stage < host_links_.size(); ++stage) {
-    seconds = std::max(seconds, shards_[model][stage].bytes / link_bytes_per_s(stage));
+    seconds = std::max(seconds, shards_[model][stage].link_bytes / link_bytes_per_s(stage));
   }
   return seconds;
 }

@@ -133,7 +133,7 @@ std::optional<ModelId> Prefetcher::plan_fetch_step(double now_s) {
 // Takes note of the fetches planned from `first` on.
 void Prefetcher::issue_fetches(std::size_t stage, std::size_t first, double now_s) {
   for (const Fetch& fetch : std::span(state_.pools[stage].plan().fetches).subspan(first)) {
-    issue(stage, fetch.model, state_.layout(fetch.model, stage).used_bytes[fetch.page], now_s);
+    issue(stage, fetch.model, state_.layout(fetch.model, stage).page_link_bytes(fetch.page), now_s);
     if (!swapping_[fetch.model]) swaps_.push_back(fetch.model);
     swapping_[fetch.model] = true;
   }

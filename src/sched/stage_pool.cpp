@@ -42,7 +42,7 @@ StagePool::StagePool(const std::vector<const ShardLayout*>& layouts, int frames,
   pinned_.resize(layouts.size(), false);
   for (const ShardLayout* layout : layouts) {
     spans_.push_back(span_of(*layout));
-    missing_bytes_.push_back(layout->total_used_bytes());
+    missing_bytes_.push_back(layout->total_link_bytes());
   }
   for (int f = 0; f < frames; ++f) free_.push_back(static_cast<FrameId>(f));
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
@@ -128,7 +128,7 @@ FrameId StagePool::find_frame(Evictable& evictable) {
 void StagePool::evict_page(FrameId frame) {
   const StageState::Owner owner = state_.owner(frame);
   if (owner.kind != StageState::Owner::kPage) return;
-  missing_bytes_[owner.model] += state_.layout(owner.model).used_bytes[owner.index];
+  missing_bytes_[owner.model] += state_.layout(owner.model).page_link_bytes(owner.index);
   state_.evict(frame);
   unpinned_pages_ -= pinned_[owner.model] ? 0 : 1;
   if (state_.resident_pages(owner.model) == 0) resident_models_.erase(owner.model);
@@ -146,7 +146,7 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
   state_.place(fetch);
   unpinned_pages_ += pinned_[model] ? 0 : 1;
   resident_models_.insert(model);
-  missing_bytes_[model] -= state_.layout(model).used_bytes[page];
+  missing_bytes_[model] -= state_.layout(model).page_link_bytes(page);
   last_resident_[model] = std::max(last_resident_[model], page);
   plan_.fetches.push_back(fetch);
 }
@@ -159,7 +159,7 @@ void StagePool::prefetch(ModelId model, Evictable& evictable, std::size_t bytes,
     if (state_.frame_of(model, page) != kNoFrame) continue;
     if (available(evictable) <= reserve) return;
     fetch(model, page, find_frame(evictable));
-    planned += layout.used_bytes[page];
+    planned += layout.page_link_bytes(page);
   }
 }
 

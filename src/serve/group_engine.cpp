@@ -65,7 +65,8 @@ std::vector<StageTimes> GroupEngine::stage_times(const std::vector<Report>& repo
     StageTimes& stage = times[static_cast<std::size_t>(shape.stage_of(rank))];
     const bool first = rank == shape.rank_of(shape.stage_of(rank), 0);
     stage.compute_s = std::max(stage.compute_s, report.compute_s);
-    stage.link_bytes = first ? report.link_bytes : std::min(stage.link_bytes, report.link_bytes);
+    const std::size_t link_bytes = times_[static_cast<std::size_t>(rank)].copies.landed_link_bytes();
+    stage.link_bytes = first ? link_bytes : std::min(stage.link_bytes, link_bytes);
     stage.link_busy_s = std::max(stage.link_busy_s, report.busy_s);
   }
   return times;
@@ -79,12 +80,14 @@ void GroupEngine::count_sent(const PlannedStep& planned) {
   for (int rank = 0; rank < group_.shape.ranks(); ++rank) note_copies(rank, step);
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
     for (const Fetch& fetch : step.stages[stage].fetches) {
-      const std::size_t bytes = scheduler_.layout(fetch.model, stage).used_bytes[fetch.page];
+      const ShardLayout& layout = scheduler_.layout(fetch.model, stage);
+      const std::size_t link_bytes = layout.page_link_bytes(fetch.page);
       SwapMetrics& swaps = metrics_of(fetch.model).swaps;
       swaps.pages += tp;
-      swaps.bytes += tp * bytes;
+      swaps.bytes += tp * layout.used_bytes[fetch.page];
+      swaps.link_bytes += tp * link_bytes;
       auto& shard = shard_bytes_[fetch.model];
-      shard[stage] += bytes;
+      shard[stage] += link_bytes;
       swaps.largest_shard_bytes = *std::max_element(shard.begin(), shard.end());
     }
   }
@@ -93,34 +96,31 @@ void GroupEngine::count_sent(const PlannedStep& planned) {
 // In the order of the rank's link.
 void GroupEngine::note_copies(int rank, const Step& step) {
   const auto stage = static_cast<std::size_t>(group_.shape.stage_of(rank));
-  std::deque<Copy>& copies = times_[static_cast<std::size_t>(rank)].copies;
+  CopiesInFlight& copies = times_[static_cast<std::size_t>(rank)].copies;
   for (const CacheChange& change : step.stages[stage].caches) {
     const std::size_t frame_bytes = scheduler_.layout(change.model, stage).page_bytes;
-    if (!change.slots.empty()) copies.push_back({std::nullopt, change.slots.size() * frame_bytes});
+    const std::size_t bytes = change.slots.size() * frame_bytes;
+    if (bytes > 0) copies.add({.fetched = std::nullopt, .frame_bytes = bytes, .link_bytes = bytes});
   }
   for (const Fetch& fetch : step.stages[stage].fetches) {
-    copies.push_back({fetch.model, scheduler_.layout(fetch.model, stage).used_bytes[fetch.page]});
+    const ShardLayout& layout = scheduler_.layout(fetch.model, stage);
+    copies.add({fetch.model, layout.used_bytes[fetch.page], layout.page_link_bytes(fetch.page)});
   }
 }
 
 // The time in which the rank's link was busy since its last report, to the models of which pages were copied meanwhile,
-// by bytes.
+// by what crossed it.
 void GroupEngine::share_out_busy_time(RankTimes& times, const Report& report) {
-  std::size_t bytes = report.link_bytes - std::exchange(times.link_bytes, report.link_bytes);
+  const std::size_t before = times.copies.landed_link_bytes();
+  const std::vector<CopiesInFlight::Copy> landed = times.copies.take_landed(report.frame_bytes);
   const double busy_s = report.busy_s - std::exchange(times.busy_s, report.busy_s);
-  const double s_per_byte = bytes > 0 ? busy_s / static_cast<double>(bytes) : 0;
-  while (bytes > 0 && !times.copies.empty()) {
-    Copy& copy = times.copies.front();
-    const std::size_t part = std::min(bytes, copy.bytes);
-    if (copy.fetched) {
-      double& busy_by_model = times.busy_by_model[*copy.fetched];
-      busy_by_model += s_per_byte * static_cast<double>(part);
-      SwapMetrics& swaps = metrics_of(*copy.fetched).swaps;
-      swaps.busy_s = std::max(swaps.busy_s, busy_by_model);
-    }
-    bytes -= part;
-    copy.bytes -= part;
-    if (copy.bytes == 0) times.copies.pop_front();
+  const auto bytes = static_cast<double>(times.copies.landed_link_bytes() - before);
+  for (const CopiesInFlight::Copy& copy : landed) {
+    if (!copy.fetched) continue;
+    double& busy_by_model = times.busy_by_model[*copy.fetched];
+    busy_by_model += busy_s * static_cast<double>(copy.link_bytes) / bytes;
+    SwapMetrics& swaps = metrics_of(*copy.fetched).swaps;
+    swaps.busy_s = std::max(swaps.busy_s, busy_by_model);
   }
 }
 

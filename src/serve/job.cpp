@@ -28,6 +28,12 @@ std::unique_ptr<Trace> make_trace(bool traced, FlightRecorder* recorder) {
   return std::make_unique<Trace>(traced ? Trace::kMaxEvents : 0, recorder, ranges);
 }
 
+std::string gain_in_words(std::size_t bytes, std::size_t kept_bytes) {
+  if (kept_bytes == bytes) return {};
+  return fmt::format(", kept coded in {} (x {:.2f})", format_size(kept_bytes),
+                     static_cast<double>(bytes) / static_cast<double>(kept_bytes));
+}
+
 // While a stage computes, each of the others may have a step on its way to it or from it.
 int steps_in_flight(const MeshShape& mesh) { return mesh.pp + 1; }
 
@@ -55,6 +61,7 @@ Job::Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat, 
   heartbeat.enter(SignOfLife::kLoad);
   agreed(mesh_.job, [&] { load_pages(heartbeat); });
   agreed(mesh_.job, [&] { map_pages(); });
+  models_.gather_link_bytes(mesh_, *host_);
   heartbeat.enter(SignOfLife::kStart);
   make_executor();
   if (options_.trace) clock_ = measure_clock_offset(mesh_.job);
@@ -76,6 +83,7 @@ JobPlan Job::make_plan() const {
                .ranks_on_node = device_.node().size(),
                .cores_on_node = device_.cores_on_node(),
                .verify_swap = device_.verify_swap(),
+               .page_coding = device_.page_coding(),
                .transport_kind = device_.transport_kind(),
                .max_batch_tokens = models_.max_batch_tokens(),
                .page_bytes = models_.page_bytes()};
@@ -101,17 +109,21 @@ void Job::check() const {
 void Job::load_pages(const JobHeartbeat& heartbeat) {
   const double start = now_s();
   const std::vector<ModelId>& own = models_.in_own_group();
-  std::size_t bytes = 0;
-  host_ = std::make_unique<HostStore>(device());
+  std::size_t bytes = 0, kept_bytes = 0;
+  host_ = std::make_unique<HostStore>(device(), plan_.page_coding);
   for (ModelId m = 0; m < own.size(); ++m) {
     host_->load_next(pages_, plan_.threads, /*times=*/nullptr, [&] { heartbeat.poll(); });
     if (!pages_.loads(static_cast<int>(m))) continue;
     bytes += models_.layout(m).total_used_bytes();
+    for (PageId page = 0; page < static_cast<PageId>(host_->pages(m)); ++page) {
+      kept_bytes += host_->page_link_bytes(m, page);
+    }
     if (mesh_.schedules()) spdlog::info("loaded {} ({}/{})", models_.id(own[m]), m + 1, own.size());
   }
   if (mesh_.schedules()) {
     const double seconds = now_s() - start;
-    spdlog::info("loaded {} a rank in {:.2f} s ({:.2f} GB/s)", format_size(bytes), seconds, 1e-9 * bytes / seconds);
+    spdlog::info("loaded {} a rank in {:.2f} s ({:.2f} GB/s){}", format_size(bytes), seconds, 1e-9 * bytes / seconds,
+                 gain_in_words(bytes, kept_bytes));
   }
 }
 

@@ -67,11 +67,24 @@ void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, c
   need_.mapped = pages.mapped_bytes();
   need_.separate = pages.separate_bytes();
   need_.host += need_.held;
+  if (device.page_coding() == PageCoding::kCoded) count_coding(device, pages);
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * models.max_batch_tokens() * (steps_in_flight + 2);
   need_.workspace = workspace.total() + transfers;
   need_.on_device = own_memory_.has_value();
   if (need_.on_device) need_.host += transfers;
+}
+
+// Coded pages take at most what raw ones do, so that is what counts; unless a load takes more beside them than they are
+// sure to gain.
+void MemoryPlan::count_coding(const RankDevice& device, const PageStore& pages) {
+  constexpr double kSureToTake = 0.9;  // of raw pages: float16, which gains least, takes about that
+  for (int shard = 0; shard < pages.shards(); ++shard) {
+    if (!pages.loads(shard)) continue;
+    need_.staging = std::max(need_.staging, HostStore::staging_bytes(*pages.source(shard).layout, device.threads()));
+  }
+  const auto sure = static_cast<std::size_t>(kSureToTake * static_cast<double>(need_.held));
+  need_.host += std::max(need_.held, sure + need_.staging) - need_.held;
 }
 
 // Collective in the group. The largest stage counts: all ranks get the same.
@@ -162,7 +175,7 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& 
   }
   table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),
                        limit_.source, format_size(limit_.bytes));
-  return table + sharing_lines(needs) + device_line();
+  return table + sharing_lines(needs) + coding_line(needs) + device_line();
 }
 
 // Ranks hold and map pages in any shares: who loads what has been dealt by bytes.
@@ -181,6 +194,13 @@ std::string MemoryPlan::sharing_lines(const std::vector<MemoryNeed>& needs) {
                          format_size(needs[rank].mapped));
   }
   return lines;
+}
+
+std::string MemoryPlan::coding_line(const std::vector<MemoryNeed>& needs) {
+  const std::size_t staging = std::ranges::max(needs, {}, &MemoryNeed::staging).staging;
+  if (staging == 0) return {};
+  return fmt::format("\nhost pages are kept coded: they take less than that, and {} a rank beside them while they load",
+                     format_size(staging));
 }
 
 std::string MemoryPlan::device_line() const {

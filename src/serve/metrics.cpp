@@ -51,6 +51,7 @@ Json swaps_json(const SwapMetrics& swaps, const RunInfo& info) {
   return {{"count", swaps.count},
           {"pages", swaps.pages},
           {"bytes", swaps.bytes},
+          {"link_bytes", swaps.link_bytes},
           {"busy_s", swaps.busy_s},
           {"exposed_s", swaps.exposed_s},
           {"gb_per_s_per_rank", ratio(gb_fetched(swaps), swaps.busy_s)},
@@ -170,6 +171,7 @@ void merge(SwapMetrics& to, const SwapMetrics& from, Together together) {
   to.count += from.count;
   to.pages += from.pages;
   to.bytes += from.bytes;
+  to.link_bytes += from.link_bytes;
   to.verified += from.verified;
   to.refetched += from.refetched;
   // The rate is one of both: bytes and time are the same rank's.
@@ -242,6 +244,7 @@ std::string earlier_attempts(const RunInfo& info) {
 std::string swaps_line(const SwapMetrics& swaps, const RunInfo& info) {
   if (swaps.count == 0) return "no swaps";
   std::string line = fmt::format("{} swaps: {} in {} pages", swaps.count, format_size(swaps.bytes), swaps.pages);
+  if (swaps.link_bytes < swaps.bytes) line += fmt::format(", {} over the links", format_size(swaps.link_bytes));
   if (swaps.busy_s > 0) {
     const double rate = gb_fetched(swaps) / swaps.busy_s;
     line += fmt::format(", {:.2f} GB/s a rank", rate);

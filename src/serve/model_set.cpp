@@ -9,14 +9,18 @@
 #include <climits>
 #include <cstring>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "computron/base/bytes.h"
 #include "computron/base/size.h"
 #include "computron/checkpoint/index_helper.h"
 #include "computron/comm/agreed.h"
+#include "computron/comm/gather.h"
 #include "computron/model/checkpoint_check.h"
+#include "computron/model/coded_estimate.h"
 #include "computron/placement/page_size.h"
+#include "src/serve/link_savings.h"
 
 namespace computron {
 namespace {
@@ -34,14 +38,6 @@ std::size_t of_rank_0(const Communicator& job, std::size_t value) {
   const std::vector<std::byte> first = job.broadcast({bytes.begin(), bytes.end()}, 0);
   std::memcpy(&value, first.data(), sizeof value);
   return value;
-}
-
-// The dtype of a checkpoint's GEMM weights: check_tensors has made sure that they agree.
-DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
-  for (const TensorSpec& spec : tensor_specs(config)) {
-    if (spec.role == TensorRole::kGemmWeight) return index.tensors.at(spec.name).dtype;
-  }
-  throw ConfigError(fmt::format("{}: no weights", index.path));
 }
 
 }  // namespace
@@ -99,7 +95,7 @@ void ModelSet::take_metadata(const std::vector<std::byte>& bytes, const Ops& ops
     model.index = CheckpointIndex::deserialize(in.get_list<std::byte>());
     model.config = ModelConfig::from_json(model.index.config_json);
     check_tensors(model.config, model.index);
-    model.weight_dtype = ops.weight_dtype(stored_dtype(model.config, model.index));
+    model.weight_dtype = ops.weight_dtype(stored_weight_dtype(model.config, model.index));
     if (!bf16) model.weight_dtype = DType::kF32;
     spdlog::debug("model {} from {}", entry.id, entry.path);
   }
@@ -159,8 +155,49 @@ void ModelSet::make_layouts(const Cuts& cuts, const std::vector<JobGroup>& group
     Group& group = groups_.emplace_back(Group{groups[g].models, {}});
     for (const Cut& cut : cuts.of_groups[g]) {
       StageLayouts& stages = group.layouts.emplace_back();
-      for (const ShardLayout& layout : layouts_.at(cut)) stages.push_back(&layout);
+      for (ShardLayout& layout : layouts_.at(cut)) stages.push_back(&layout);
     }
+  }
+}
+
+// [model of the group, page] How much less each page takes over this rank's link than in a frame; empty if none does.
+// No page that is coded saves more than 32 bits can say.
+std::vector<std::uint32_t> ModelSet::own_savings(const HostStore& host) const {
+  std::vector<std::uint32_t> savings;
+  for (ModelId m = 0; m < in_own_group().size(); ++m) {
+    for (PageId page = 0; page < static_cast<PageId>(host.pages(m)); ++page) {
+      const std::size_t used = host.page_used_bytes(m, page);
+      savings.push_back(static_cast<std::uint32_t>(used - std::min(used, host.page_link_bytes(m, page))));
+    }
+  }
+  const bool any = std::ranges::any_of(savings, [](std::uint32_t saved) { return saved > 0; });
+  return any ? savings : std::vector<std::uint32_t>();
+}
+
+void ModelSet::gather_link_bytes(const Mesh& mesh, const HostStore& host) {
+  const std::vector<std::vector<std::uint32_t>> savings = gather_lists(mesh.job, own_savings(host));  // [rank]
+  if (!mesh.schedules()) return;
+  LinkSavings least;
+  for (const RankGroup& group : mesh.groups) {
+    for (int rank = 0; rank < group.shape.ranks(); ++rank) {
+      std::span<const std::uint32_t> of_rank = savings[static_cast<std::size_t>(group.job_rank(rank))];
+      for (const StageLayouts& stages : groups_[static_cast<std::size_t>(group.index)].layouts) {
+        ShardLayout* const layout = stages[static_cast<std::size_t>(group.shape.stage_of(rank))];
+        least.note(layout, of_rank);
+        if (!of_rank.empty()) of_rank = of_rank.subspan(layout->used_bytes.size());
+      }
+    }
+  }
+  least.set_link_bytes();
+}
+
+void ModelSet::estimate_link_bytes(const WeightFormat& format) {
+  std::map<ModelId, CodedEstimate> estimates;
+  for (auto& [cut, stages] : layouts_) {
+    const ModelId m = std::get<ModelId>(cut);
+    const Model& model = models_[m];
+    const CodedEstimate& estimate = estimates.try_emplace(m, model.index, format, model.weight_dtype).first->second;
+    for (ShardLayout& layout : stages) layout.link_bytes = estimate.link_bytes(layout);
   }
 }
 
@@ -236,7 +273,7 @@ std::vector<ModelShape> ModelSet::shapes(int group) const {
   for (std::size_t local = 0; local < of.models.size(); ++local) {
     const ModelId m = of.models[local];
     ModelShape& shape = shapes.emplace_back();
-    shape.layouts = of.layouts[local];
+    shape.layouts.assign(of.layouts[local].begin(), of.layouts[local].end());
     shape.eos_tokens = models_[m].config.eos_tokens;
     shape.pinned = entries_[m].pinned;
     shape.priority = entries_[m].priority;

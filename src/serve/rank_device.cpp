@@ -9,6 +9,7 @@
 
 #include "computron/comm/agreed.h"
 #include "computron/comm/gather.h"
+#include "computron/serve/page_coding.h"
 #include "computron/serve/preflight.h"
 
 namespace computron {
@@ -41,7 +42,26 @@ RankDevice::RankDevice(const JobOptions& options, const Mesh& mesh, Trace* trace
     measure();
   });
   require_same(mesh_.job, {{"the device", kind()}});
+  page_coding_ = choose_coding();
   if (options_.measure_page_size && options_.page_bytes == 0) measure_copies(hooks);
+}
+
+// Collective. With kAuto all ranks measure at once, as they will decode.
+PageCoding RankDevice::choose_coding() const {
+  CodingRates own;
+  if (options_.coded == CodedChoice::kAuto) mesh_.job.barrier();
+  agreed(mesh_.job, [&] {
+    const bool able = device_->decodes_pages();
+    if (options_.coded == CodedChoice::kAuto && able) own = device_->measure_coding_rates();
+    if (options_.coded != CodedChoice::kOn || able) return;
+    throw Error(ExitCode::kUsage, fmt::format("--coded on: {} cannot decode pages: use off or auto", device_->name()));
+  });
+  if (options_.coded != CodedChoice::kAuto) {
+    return options_.coded == CodedChoice::kOn ? PageCoding::kCoded : PageCoding::kRaw;
+  }
+  const std::vector<CodingRates> ranks = gather(mesh_.job, own);
+  if (mesh_.schedules() && device_->decodes_pages()) spdlog::info("{}", coding_line(ranks));
+  return coding_pays(ranks) ? PageCoding::kCoded : PageCoding::kRaw;
 }
 
 // Collective. All ranks at once, as they will copy.

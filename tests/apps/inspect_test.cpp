@@ -70,6 +70,17 @@ TEST_F(InspectTest, JsonIsTheIndex) {
   EXPECT_EQ(shown["parameters"], parameters);
 }
 
+TEST_F(InspectTest, EstimatesWhatCodedPagesWouldTake) {
+  EXPECT_THAT(run({"inspect", path_}).output, testing::ContainsRegex("coded pages   .* %\\), estimated from a sample"));
+  const json coded = json::parse(run({"inspect", path_, "--json"}).output)["coded_pages"];
+  const double share = coded["coded_bytes"].get<double>() / coded["bytes"].get<double>();
+  EXPECT_GT(share, 0.65);
+  EXPECT_LT(share, 0.85);  // tables are float32
+  damage("layers.1.mlp.up.weight", 5);
+  EXPECT_THAT(run({"inspect", path_}).output, HasSubstr("coded pages   cannot be told: "));
+  EXPECT_TRUE(json::parse(run({"inspect", path_, "--json"}).output)["coded_pages"].is_null());
+}
+
 TEST_F(InspectTest, VerifyFindsNothingInASoundFile) {
   for (const char* threads : {"1", "3"}) {
     const Outcome outcome = run({"inspect", path_, "--verify", "--json", "--threads", threads});

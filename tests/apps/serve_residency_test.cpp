@@ -206,7 +206,7 @@ class Residency : public ::testing::TestWithParam<Mesh> {
   const std::map<std::string, std::string>& resident() const {
     auto& known = files().resident[{GetParam().tp, GetParam().pp}];
     if (known.empty()) {
-      const TracedRun whole = run(800, asks_, {});
+      const TracedRun whole = run(800, asks_, {"--coded", "off"});
       EXPECT_EQ(whole.swaps("count"), kModelCount);
       EXPECT_EQ(whole.swaps("pages"), copies_of_all());
       EXPECT_EQ(whole.tokens_computed(), tokens_to_compute());
@@ -247,7 +247,8 @@ class PartlyResident : public Residency {
   // The pool holds one model and a half.
   TracedRun run_with(const char* policy) const {
     TracedRun partial =
-        run(layout_.largest(0) * 3 / 2, asks_, {"--policy", policy, "--link-gbps", "0.1", "--max-seqs", "3"});
+        run(layout_.largest(0) * 3 / 2, asks_,
+            {"--policy", policy, "--link-gbps", "0.1", "--max-seqs", "3", "--coded", "on", "--verify-swap", "every"});
     EXPECT_EQ(answers(partial.served.results), resident());
     EXPECT_TRUE(partial.prefetched());
     return partial;
@@ -269,7 +270,8 @@ TEST_P(PartlyResident, Throughput) {
 }
 
 TEST_P(Residency, ModelsTwiceThePoolStreamThroughIt) {
-  const TracedRun streaming = run(layout_.largest(0) / 2, asks_, {"--policy", "balanced", "--link-gbps", "0.5"});
+  const TracedRun streaming =
+      run(layout_.largest(0) / 2, asks_, {"--policy", "balanced", "--link-gbps", "0.5", "--coded", "on"});
   EXPECT_EQ(answers(streaming.served.results), resident());
   for (int m = 0; m < 2; ++m) EXPECT_TRUE(streamed(streaming, m)) << name(m);
 }

@@ -51,7 +51,7 @@ class Restart : public ::testing::Test {
   ServeJob slow_job() const {
     ServeJob slow = fast_job();
     slow.device_memory = "512KiB";
-    slow.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.005"};
+    slow.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.005", "--coded", "on"};
     return slow;
   }
 

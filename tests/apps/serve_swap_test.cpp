@@ -19,7 +19,7 @@ constexpr int kRequests = 18;
 const TinyModel kModels[] = {
     {.layers = 4, .heads = 4, .head_dim = 16, .ffn = 256, .vocab = 192, .seed = 21},
     {.layers = 4, .heads = 4, .head_dim = 24, .ffn = 320, .vocab = 192, .dtype = DType::kBF16, .seed = 22},
-    {.layers = 4, .heads = 5, .head_dim = 12, .ffn = 200, .vocab = 131, .seed = 23},
+    {.layers = 4, .heads = 5, .head_dim = 12, .ffn = 200, .vocab = 131, .dtype = DType::kF16, .seed = 23},
 };
 
 // What a client sees of an answer: text equality of numbers is equality of bits.
@@ -70,7 +70,11 @@ class Swap : public ::testing::TestWithParam<Mesh> {
     job.page_size = fmt::format("{}KiB", kPageKib);
     return job;
   }
-  ServeJob resident_job() const { return job(200); }
+  ServeJob resident_job() const {
+    ServeJob resident = job(200);
+    resident.more = {"--coded", "off"};
+    return resident;
+  }
   ServeJob swapping_job() const {
     ServeJob swapping = job(GetParam().frames);
     swapping.more = {"--max-seqs", "1", "--policy", "fifo"};
@@ -96,6 +100,7 @@ TEST_P(Swap, DamageOnTheLinkIsMended) {
   damaged.program = injected_program();
   const int last_rank = GetParam().tp * GetParam().pp - 1;
   damaged.more.insert(damaged.more.end(), {"--verify-swap", "every", "--inject-flip", fmt::format("{}:60", last_rank)});
+  damaged.more.insert(damaged.more.end(), {"--coded", "on"});
   const Served mended = serve_ok(damaged, *folder_);
   EXPECT_EQ(answers(mended.results), resident());
   EXPECT_EQ(mended.metrics.at("swaps").at("refetched"), 1);
@@ -116,13 +121,14 @@ TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {
   ServeJob other = resident_job();
   other.page_size = "192KiB";
   other.threads = 2;
+  other.more = {"--coded", "on", "--host-pages", "private"};
   EXPECT_EQ(answers(serve_ok(other, *folder_).results), resident());
 }
 
 // The resident job serves six requests of a model as one batch; here each is alone.
 TEST_P(Swap, AloneOrInABatchIsTheSame) {
   ServeJob alone = resident_job();
-  alone.more = {"--max-seqs", "1"};
+  alone.more.insert(alone.more.end(), {"--max-seqs", "1"});
   EXPECT_EQ(answers(serve_ok(alone, *folder_).results), resident());
 }
 

@@ -43,7 +43,8 @@ class ServeTrace : public ::testing::TestWithParam<Mesh> {
     job.device_memory = fmt::format("{}KiB", frames * kPageKib);
     job.page_size = fmt::format("{}KiB", kPageKib);
     const auto path = trace_path();
-    job.more = {"--max-seqs", "1", "--policy", "fifo", "--link-gbps", "0.1", "--trace", path, "--verify-swap", "every"};
+    job.more = {"--max-seqs", "1",  "--policy", "fifo", "--link-gbps",   "0.1",
+                "--trace",    path, "--coded",  "on",   "--verify-swap", "every"};
     served_ = serve_ok(job, folder_);
     trace_ = std::make_unique<TraceFile>(path);
   }
@@ -89,14 +90,20 @@ void expect_copies_fit(const TraceFile& trace, const json& metrics) {
   const auto fetches = trace.select("copy", "fetch");
   EXPECT_EQ(fetches.size(), metrics.at("swaps").at("pages").get<std::size_t>());
   EXPECT_EQ(trace.select("copy", "verify").size(), fetches.size());
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, link_bytes = 0;
   for (const Span& fetch : fetches) {
     bytes += fetch.args.at("bytes").get<std::uint64_t>();
+    link_bytes += fetch.args.at("link_bytes").get<std::uint64_t>();
     const auto slack_ns = std::lround(trace.ranks.at(fetch.rank).at("clock_error_s").get<double>() * 2e9);
     EXPECT_GE(fetch.begin_ns, -slack_ns);
     EXPECT_LE(fetch.end_ns, std::lround(metrics.at("wall_s").get<double>() * 1e9) + slack_ns);
   }
   EXPECT_EQ(bytes, metrics.at("swaps").at("bytes").get<std::uint64_t>());
+  // The metrics count what a page takes on the rank where it takes most.
+  const auto most = metrics.at("swaps").at("link_bytes").get<std::uint64_t>();
+  EXPECT_LE(link_bytes, most);
+  EXPECT_GE(link_bytes, most / 10 * 9);
+  EXPECT_LT(most, bytes / 20 * 19);
 }
 
 // The fetch that a wait waited for: the latest of its page that had begun when it went on.

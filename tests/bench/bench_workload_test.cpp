@@ -36,6 +36,8 @@ class BenchWorkload : public ::testing::Test {
                                         "1",
                                         "--link-gbps",
                                         "0.5",
+                                        "--coded",
+                                        "off",
                                         "--max-seqs",
                                         "4",
                                         "--duration",

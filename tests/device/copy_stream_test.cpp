@@ -220,7 +220,7 @@ class VerifiedFetch : public testing::TestWithParam<double> {  // link_gb_per_s
   }
   void fetch(CpuBench& bench, CpuEvent& filled, std::uint32_t page, bool verify) {
     source_ = pattern(kBytes, page);
-    bench.copy->fetch(frame_.data(), source_.data(), kBytes, {"opt", page},
+    bench.copy->fetch(frame_.data(), raw_page(source_.data(), kBytes), {"opt", page},
                       verify ? std::optional(digest64(source_)) : std::nullopt);
     bench.copy->record(filled);
   }
@@ -248,6 +248,7 @@ TEST_P(VerifiedFetch, MendsEveryFlipBeforeTheEventFires) {
   EXPECT_EQ(statistics.pages_verified, kPages);
   EXPECT_EQ(statistics.pages_refetched, kPages);
   EXPECT_EQ(statistics.bytes, 2 * kPages * kBytes);
+  EXPECT_EQ(statistics.frame_bytes, kPages * kBytes) << "each copy once";
 }
 
 TEST_P(VerifiedFetch, NamesThePageThatIsDamagedTwice) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/device/device_support.h"
+#include "tests/support/coded_bytes.h"
 #include "tests/support/deferred_stream.h"
 #include "tests/support/test_device.h"
 
@@ -102,6 +103,7 @@ TEST_P(DeviceContract, FramesGoToTheHostAndBack) {
   EXPECT_EQ(read_back(frames->data() + kMiB, kMiB), pattern(kMiB, 1));
   EXPECT_EQ(read_back(frames->data() + 2 * kMiB, kMiB), pattern(kMiB, 1));
   EXPECT_EQ(copy_->statistics().bytes, 3 * kMiB) << "what crosses the link, and nothing else";
+  EXPECT_EQ(copy_->statistics().frame_bytes, 3 * kMiB);
 }
 
 // Pages go through one frame and are copied on by the compute stream.
@@ -182,12 +184,29 @@ TEST_P(DeviceContract, VerifiesPagesOrSaysThatItCannot) {
   const auto page = host_pages(kMiB, 1);
   const auto digest = digest64(std::span(page->data(), kMiB));
   if (device_->verifies_pages()) {
-    copy_->fetch(frame->data(), page->data(), kMiB, {"model", 0}, digest);
+    copy_->fetch(frame->data(), raw_page(page->data(), kMiB), {"model", 0}, digest);
     copy_->synchronize();
     EXPECT_EQ(copy_->statistics().pages_verified, 1u);
   } else {
-    EXPECT_THROW(copy_->fetch(frame->data(), page->data(), kMiB, {"model", 0}, digest), NotCompiled);
+    EXPECT_THROW(copy_->fetch(frame->data(), raw_page(page->data(), kMiB), {"model", 0}, digest), NotCompiled);
   }
+}
+
+TEST_P(DeviceContract, DecodesPagesOrSaysThatItCannot) {
+  const auto frame = device_->allocate(kMiB, "test frame");
+  const auto page = test::weights_and_others(kMiB, 1);
+  const test::CodedBytes coded(page, BlockEncoding::kBf16);
+  if (!device_->decodes_pages()) {
+    EXPECT_THROW(copy_->fetch(frame->data(), coded.page(), {"model", 0}, std::nullopt), NotCompiled);
+    return;
+  }
+  copy_->fetch(frame->data(), coded.page(), {"model", 0}, std::nullopt);
+  const auto back = device_->allocate_host(kMiB, "test pages");
+  copy_->copy_to_host(back->data(), frame->data(), kMiB);
+  copy_->synchronize();
+  EXPECT_TRUE(std::equal(page.begin(), page.end(), back->data()));
+  EXPECT_EQ(copy_->statistics().bytes, coded.bytes().size() + kMiB);
+  EXPECT_EQ(copy_->statistics().frame_bytes, 2 * kMiB);
 }
 
 TEST_P(DeviceContract, SaysWhatDoesNotFitAndGoesOn) {

@@ -35,6 +35,7 @@ RecordHeader some_header() {
   header.max_wait_s = 17;
   header.models = {"a", "b"};
   header.layouts = {layout_of(3), layout_of(5)};
+  header.layouts[0].link_bytes = {700, 1001, 0};
   RecordHeader::Group& group = header.groups.emplace_back();
   group.tp = 2;
   group.pp = 2;
@@ -76,6 +77,8 @@ TEST(JobRecord, LayoutsHoldWhatCostsAndCachesAreMadeOf) {
   EXPECT_EQ(back.used_bytes, layout.used_bytes);
   EXPECT_EQ(back.uses, layout.uses);
   EXPECT_EQ(back.over_before, layout.over_before);
+  EXPECT_TRUE(back.link_bytes.empty());
+  EXPECT_EQ(decode_header(encode(some_header())).layouts.at(0).link_bytes, some_header().layouts[0].link_bytes);
   const KvGeometry cache = KvGeometry::make(layout), of_back = KvGeometry::make(back);
   EXPECT_EQ(of_back.slot_bytes, cache.slot_bytes);
   EXPECT_EQ(of_back.layers, cache.layers);
@@ -98,6 +101,7 @@ TEST(JobRecord, HeadersThatContradictThemselvesAreNone) {
   refused([](RecordHeader& header) { header.layouts[0].uses[1] = 3; });
   refused([](RecordHeader& header) { header.layouts[0].over_before.pop_back(); });
   refused([](RecordHeader& header) { header.layouts[0].page_bytes = 0; });
+  refused([](RecordHeader& header) { header.layouts[0].link_bytes = {1}; });
   std::vector<std::byte> longer = encode(some_header());
   longer.push_back({});
   EXPECT_THROW(decode_header(longer), Error);

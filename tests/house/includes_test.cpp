@@ -126,6 +126,16 @@ TEST(Rules, OnlyOpsIncludesKernels) {
               HasSubstr("'kernels'"));
 }
 
+// The coder of pages is for those who hold pages and those who move them.
+TEST(Rules, TheCoderOfPagesLiesBesideOps) {
+  constexpr const char* kCoder = "#include \"kernels/cpu/coded_page.h\"";
+  EXPECT_THAT(check_source("src/device/cpu/copy_stream.cpp", kCoder), testing::IsEmpty());
+  EXPECT_THAT(check_source("src/runtime/coded_arena.h", kCoder), testing::IsEmpty());
+  EXPECT_THAT(only_finding("src/serve/job.cpp", kCoder), HasSubstr("'kernels'"));
+  EXPECT_THAT(only_finding("kernels/cpu/coded_page.h", "#include \"computron/device/device.h\""),
+              HasSubstr("'device'"));
+}
+
 TEST(Rules, FloorsOfOneLevelStayApart) {
   EXPECT_THAT(only_finding("src/ops/ops.cpp", "#include \"computron/comm/mpi.h\""), HasSubstr("'comm'"));
   EXPECT_THAT(only_finding("src/comm/mesh.cpp", "#include \"computron/checkpoint/index.h\""),

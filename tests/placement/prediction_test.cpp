@@ -174,5 +174,20 @@ TEST(Fits, IsWhatMemoryAndReplicasAllow) {
   EXPECT_TRUE(fits(problem, {{{1, 2}, {0, 1}}, {{1, 1}, {}}}));
 }
 
+// Two models of 10 bytes on each node, of which 7 lie in host memory.
+TEST(Fits, CodedPagesLieCodedInHostMemory) {
+  SearchProblem problem = two_models();
+  problem.memory.swapping = {.host_bytes = 14, .ranks_per_node = 1, .page_bytes = 1, .link_bytes_per_s = 1};
+  EXPECT_FALSE(fits(problem, {{{1, 1}, {0, 1}}}));
+  for (ModelProfile& model : problem.models) {
+    ShapeProfile& profile = model.shapes.at({1, 1});
+    ASSERT_EQ(profile.stage_bytes.front(), 10);
+    profile.link_bytes = {7};
+  }
+  EXPECT_TRUE(fits(problem, {{{1, 1}, {0, 1}}}));
+  problem.memory.swapping->host_bytes = 13;
+  EXPECT_FALSE(fits(problem, {{{1, 1}, {0, 1}}}));
+}
+
 }  // namespace
 }  // namespace computron

@@ -161,6 +161,9 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
        "by_layer 0, head: unknown key 'time'"},
       {R"({"machine": {"absent_share": 1.5}})", "absent_share: must be at most 1"},
       {R"({"machine": {"step_latency_s": -1}})", "step_latency_s: must be a number that is not negative"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1], "link_bytes": [1, 2])"), "link_bytes: must be a list of 1"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [1], "link_bytes": [2])"),
+       "link_bytes: must not be more than stage_bytes"},
       {with_shape(R"("stage_s": [1], "stage_bytes": [1], "measured": 1)"), "measured: must be true or false"},
       {with_shape(R"("stage_s": [1], "stage_bytes": [1], "cache_token_bytes": [1, 2])"),
        "cache_token_bytes: must be a list of 1"},
@@ -185,6 +188,7 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
 TEST_F(ProfilesFile, ReadsBackWhatItWrites) {
   const ShapeProfile all{.stage_s = {1 / 3.f, 2e-7f},
                          .stage_bytes = {1, kMostStageBytes},
+                         .link_bytes = {0, kMostStageBytes - 1},
                          .layers = {3, 4},
                          .passes = {{1, {0.1f, 1e-9f}}, {2048, {12345.678f, 1e6f}}},
                          .cache_token_bytes = {512, 0},
@@ -215,6 +219,8 @@ TEST_F(ProfilesFile, ReadsBackWhatItWrites) {
   EXPECT_EQ(read_back.models[0].id, "a/b");
   EXPECT_EQ(read_back.models[1].shapes.at({2, 1}).stage_s, plain.stage_s);
   const ShapeProfile& shape = read_back.models[0].shapes.at({4, 2});
+  EXPECT_EQ(shape.link_bytes, all.link_bytes);
+  EXPECT_TRUE(read_back.models[0].shapes.at({1, 1}).link_bytes.empty());
   EXPECT_EQ(shape.stage_s, all.stage_s);
   EXPECT_EQ(shape.stage_bytes, all.stage_bytes);
   EXPECT_EQ(shape.layers, all.layers);

@@ -132,6 +132,20 @@ TEST(SwappingGroup, TheLeastRecentlyUsedLosesItsLastPagesAndThePassTrailsTheCopy
   EXPECT_DOUBLE_EQ(ends[0], 12.1 + 2 + .1);
 }
 
+// The same six pages of which eight fit, where 70 % of each crosses the link.
+TEST(SwappingGroup, CodedPagesTakeLessOfTheLinkAndAsMuchMemory) {
+  SwappingGroup group({{60}, {60}}, kCosts, {{42}, {42}});
+  EXPECT_EQ(group.resident_bytes(1, 0), 20);
+  EXPECT_DOUBLE_EQ(group.missing_s(1), 0.7 * 2);
+  const std::vector<double> fast = {.6}, idle = {0};
+  std::vector<double> ends(1);
+  group.predict(1, 10, fast, idle, ends);
+  EXPECT_DOUBLE_EQ(ends[0], 10 + 0.7 * 2 + .1);
+  group.commit(1, ends);
+  EXPECT_DOUBLE_EQ(group.swapped_bytes(), 0.7 * 40);
+  EXPECT_EQ(group.resident_bytes(0, 0), 20);
+}
+
 TEST(SwappingGroup, IsNeededWhereAStageDoesNotHoldAll) {
   EXPECT_FALSE(SwappingGroup::is_needed({{40, 10}, {40, 70}}, kCosts));
   EXPECT_TRUE(SwappingGroup::is_needed({{40, 10}, {41, 10}}, kCosts));

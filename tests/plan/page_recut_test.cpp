@@ -55,6 +55,20 @@ TEST(Recut, IntoLargerPages) {
   EXPECT_THAT(cut.over_before, ElementsAre(-1, 0, 1));
 }
 
+TEST(Recut, LinkBytesGoWithTheBytes) {
+  ShardLayout layout = tied();
+  EXPECT_TRUE(recut(layout, 50).link_bytes.empty());
+  layout.link_bytes = {70, 100, 30, 80};
+  EXPECT_THAT(recut(layout, 50).link_bytes, ElementsAre(35, 35, 50, 50, 25, 37, 40, 8));
+  EXPECT_THAT(recut(layout, 200).link_bytes, ElementsAre(170, 110));
+  layout.link_bytes = {33, 99, 60, 1};
+  for (const std::size_t page_bytes : {1, 7, 64, 100, 1000}) {
+    const ShardLayout cut = recut(layout, page_bytes);
+    EXPECT_EQ(cut.total_link_bytes(), 193u) << page_bytes;
+    for (PageId page = 0; page < cut.used_bytes.size(); ++page) EXPECT_LE(cut.link_bytes[page], cut.used_bytes[page]);
+  }
+}
+
 TEST(Recut, FullPagesOfTheSameSizeStayAsTheyAre) {
   const ShardLayout layout = virtual_layout(12, /*operation_pages=*/2), cut = recut(layout, layout.page_bytes);
   EXPECT_EQ(cut.used_bytes, layout.used_bytes);

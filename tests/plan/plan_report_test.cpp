@@ -59,6 +59,16 @@ TEST_F(PlanReportTest, ConsecutivePassesAreOnePeriodAndPayForTheirOwnPages) {
   EXPECT_EQ(plan.fetched_bytes, 2 * 2 * (3u << 19)) << "both models on two ranks";
 }
 
+TEST_F(PlanReportTest, SaysWhatCrossesTheLinksWherePagesAreCoded) {
+  pass(0, 0, 1, 0);
+  EXPECT_EQ(plan().link_bytes, plan().fetched_bytes);
+  EXPECT_THAT(format_plan(plan(), {"alpha", "beta"}, {}), Not(HasSubstr("over the links")));
+  layout_.link_bytes = {1 << 19, 1 << 18};
+  EXPECT_EQ(plan().fetched_bytes, 2 * (3u << 19));
+  EXPECT_EQ(plan().link_bytes, 2 * (3u << 18));
+  EXPECT_THAT(format_plan(plan(), {"alpha", "beta"}, {}), HasSubstr("move 3.00 MiB, 1.50 MiB over the links; links"));
+}
+
 TEST_F(PlanReportTest, TheTableNamesModelsAndStopsAtItsLimit) {
   for (int i = 0; i < 6; ++i) pass(static_cast<ModelId>(i % 2), i, i + 1, std::nullopt);
   const std::string text = format_plan(plan(), {"alpha", "beta"}, {}, /*max_periods=*/1);

@@ -118,6 +118,26 @@ TEST(Replay, TheSameStepsOnASlowerLinkMoveTheSameBytesAndTakeLonger) {
   EXPECT_LE(half.wall_s, from.run.end_s + static_cast<double>(from.moved_bytes[0]) / kVirtualPage * 0.0011317 + kSame);
 }
 
+// Pages of which seven tenths cross the link: the record says so, and other pages of the same bytes, too.
+TEST(Replay, CodedPagesAreMovedCoded) {
+  VirtualGroups job = swapping("fifo", /*arriving=*/false);
+  job.page_s *= 4;
+  const RecordedRun raw = recorded_run(job);
+  job.link_share = 0.7;
+  const RecordedRun from = recorded_run(job);
+  ASSERT_LT(from.run.end_s, 0.9 * raw.run.end_s);
+  const Record record = from.record();
+  EXPECT_EQ(record.header.layouts[0].link_bytes, virtual_layout(40, 4, 0.7).link_bytes);
+  expect_same(replay_steps(record, {}), from);
+  const ReplayOutcome again = replay_requests(record, {});
+  expect_same(again, from);
+  EXPECT_EQ(again.moved_bytes, from.moved_bytes[0]);
+  const auto raw_bytes = static_cast<double>(raw.moved_bytes[0]);  // of about as many pages
+  EXPECT_NEAR(static_cast<double>(from.moved_bytes[0]), 0.7 * raw_bytes, 0.02 * raw_bytes);
+  const ReplayOutcome cut = replay_requests(record, {.page_bytes = kVirtualPage / 2});
+  EXPECT_NEAR(cut.wall_s, from.run.end_s, 0.1 * from.run.end_s);
+}
+
 TEST(Replay, PagesOfAnotherSizeMoveTheSameModels) {
   const RecordedRun from = recorded_run(swapping("fifo", /*arriving=*/false));
   for (const std::size_t page : {kVirtualPage / 4, kVirtualPage / 2, 2 * kVirtualPage}) {

@@ -129,6 +129,25 @@ TEST(VirtualCluster, LargerPagesMoveAsMuch) {
   }
 }
 
+// Seven tenths of the time, and the same frames: as many swaps.
+TEST(VirtualCluster, CodedModelsTakeLessOfTheLink) {
+  auto models = one_pass_models({0.01f, 0.01f});
+  const auto play_s = [&models] {
+    VirtualCluster cluster(models, {{{1, 1}, {0, 1}}}, options_of(21 * kGB / 10, 10e9));
+    const VirtualRun run =
+        cluster.run(requests_of(std::vector<Arrival>{{0, 0}, {1, 1}, {2, 0}}, models, no_deadlines(models), 16, 1));
+    EXPECT_EQ(run.swaps, 3u);
+    return mean_latency_s(run);
+  };
+  const double raw_s = play_s();
+  for (ModelProfile& model : models) {
+    for (auto& [shape, profile] : model.shapes) {
+      for (const std::int64_t bytes : profile.stage_bytes) profile.link_bytes.push_back(7 * bytes / 10);
+    }
+  }
+  EXPECT_NEAR(play_s(), 0.7 * raw_s, 0.002);
+}
+
 // --- As the fast simulator --------------------------------------------------------------------------------------
 
 struct Compared {

@@ -29,6 +29,7 @@ struct VirtualGroups {
   std::size_t max_waiting = 1 << 16;
   OnLate on_late = OnLate::kServe;
   std::vector<Request> requests = {};
+  double link_share = 1;  // of a page's bytes that cross the link
 
   Request& add(ModelId model, int tokens, double arrival_s = 0) {
     Request& request = requests.emplace_back();
@@ -85,7 +86,7 @@ class VirtualGroupSet {
       const int pages = job_.pages[model] / group.stages;
       frames += pages;
       for (int s = 0; s < group.stages; ++s) {
-        shape.layouts.push_back(&layouts_.emplace_back(virtual_layout(pages, /*operation_pages=*/4)));
+        shape.layouts.push_back(&layouts_.emplace_back(virtual_layout(pages, /*operation_pages=*/4, job_.link_share)));
         shape.caches.push_back(KvGeometry::make(layouts_.back()));
       }
       by_model.push_back(shape.layouts);

@@ -13,7 +13,8 @@ namespace computron::test {
 constexpr std::size_t kVirtualPage = std::size_t{1} << 20;
 
 // A model's part on a stage: `operation_pages` have to be there together, and a weight [1, 1] tells rows apart.
-inline ShardLayout virtual_layout(int pages, int operation_pages) {
+// Of each page `link_share` crosses the link.
+inline ShardLayout virtual_layout(int pages, int operation_pages, double link_share = 1) {
   ShardLayout layout;
   layout.page_bytes = kVirtualPage;
   layout.weight_dtype = layout.input_dtype = DType::kBF16;
@@ -23,6 +24,7 @@ inline ShardLayout virtual_layout(int pages, int operation_pages) {
   layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
   for (int p = 0; p < pages; ++p) {
     layout.used_bytes.push_back(kVirtualPage);
+    if (link_share < 1) layout.link_bytes.push_back(static_cast<std::size_t>(link_share * kVirtualPage));
     layout.uses.push_back(static_cast<PageId>(p));
     layout.over_before.push_back(p / operation_pages * operation_pages - 1);
   }
@@ -34,7 +36,8 @@ struct VirtualJob {
   int pages = 64;  // of a model on a stage
   int stages = 1;
   int operation_pages = 4;  // that have to be there together
-  double transfer_s = 0.1;  // of a model, all stages at once
+  double transfer_s = 0.1;  // of a model, all stages at once, were its pages not coded
+  double link_share = 1;    // of a page's bytes that cross the link
   double pass_s = 0.01;     // of a stage, whatever the rows
   double row_s = 0;         // and for each row more
   int max_batch_tokens = 2048;
@@ -93,7 +96,7 @@ struct VirtualJob {
     for (int m = 0; m < models; ++m) {
       ModelShape& shape = shapes.emplace_back();
       for (int s = 0; s < stages; ++s) {
-        shape.layouts.push_back(&layouts.emplace_back(virtual_layout(pages, operation_pages)));
+        shape.layouts.push_back(&layouts.emplace_back(virtual_layout(pages, operation_pages, link_share)));
         shape.caches.push_back(KvGeometry::make(layouts.back()));
       }
       by_model.push_back(shape.layouts);

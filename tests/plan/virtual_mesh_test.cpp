@@ -67,6 +67,20 @@ TEST(VirtualMixed, TransfersHideBehindComputeAndNoByteMovesTwice) {
   }
 }
 
+// Where links are the limit, what crosses them is; the same pages are fetched.
+TEST(VirtualMixed, CodedPagesTakeTheirPartOfTheTime) {
+  for (const char* policy : {"throughput", "balanced"}) {
+    VirtualJob job{.models = 8, .pass_s = 1e-3, .frames = 3 * 64 + 30, .policy = policy};
+    job.send(8 * 64, 1);
+    const Outcome raw = job.run();
+    job.link_share = 0.7;
+    const Outcome coded = job.run();
+    EXPECT_NEAR(coded.run.end_s, 0.7 * raw.run.end_s, 0.01 * raw.run.end_s) << policy;
+    EXPECT_NEAR(coded.busy_s[0], 0.7 * raw.busy_s[0], 1e-4) << policy;
+    EXPECT_NEAR(static_cast<double>(coded.bytes[0]), 0.7 * static_cast<double>(raw.bytes[0]), 1e3) << policy;
+  }
+}
+
 // What the scheduler believes at first matters little: it learns.
 TEST(VirtualMixed, WronglyBelievedRatesCostLittle) {
   for (const double wrong : {0.1, 10.0}) {

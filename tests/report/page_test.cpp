@@ -71,6 +71,16 @@ TEST(Page, OfAResumedJobSaysWhatItsFiguresAreOf) {
 // The page without the marks of its figures.
 std::string text_of(const std::string& page) { return std::regex_replace(page, std::regex("<span[^>]*>|</span>"), ""); }
 
+TEST(Page, SaysWhatCrossedTheLinksWherePagesAreCoded) {
+  std::string run = sample_run();
+  EXPECT_THAT(text_of(page_of(run)), Not(HasSubstr("over the links")));
+  run.insert(run.find("\"busy_s\""), "\"link_bytes\": 2100000, ");
+  const std::string page = page_of(run);
+  EXPECT_EQ(figures_of(page).at("swaps.bytes"), 3000000);
+  EXPECT_EQ(figures_of(page).at("swaps.link_bytes"), 2100000);
+  EXPECT_THAT(text_of(page), HasSubstr("over the links"));
+}
+
 TEST(Page, ShowsWhatWasPredictedBesideWhatCame) {
   EXPECT_THAT(page_of(sample_run()), Not(HasSubstr("Predicted and measured")));
   const std::string page = page_of(test::predicted_run()), text = text_of(page);

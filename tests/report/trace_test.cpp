@@ -56,7 +56,7 @@ TEST(TraceReader, KeepsWhatPicturesAreMadeOf) {
       span(1, 120, 10, "layer", R"("layer":3)"),
       span(1, 160, 50, "step", R"("model":"a","step":2,"rows":0)"),
       span(3, 160, 5, "receive activation", R"("bytes":8)"),
-      span(2, 90, 20, "fetch", R"("model":"b","page":1,"bytes":4000,"attempts":1)"),
+      span(2, 90, 20, "fetch", R"("model":"b","page":1,"bytes":4000,"link_bytes":2800,"attempts":1)"),
       span(2, 100, 5, "verify", R"("model":"b","page":1)"),
   }));
   const RankSpans& rank = trace.ranks.at(0);
@@ -69,7 +69,7 @@ TEST(TraceReader, KeepsWhatPicturesAreMadeOf) {
   EXPECT_EQ(rank.page_waits.size(), 1u);
   EXPECT_EQ(rank.stage_waits.size(), 1u);
   ASSERT_EQ(rank.copies.size(), 1u);
-  EXPECT_EQ(rank.copies[0].bytes, 4000u);
+  EXPECT_EQ(rank.copies[0].bytes, 2800u);
   EXPECT_EQ(trace.models[rank.copies[0].model], "b");
   EXPECT_NEAR(trace.end_s, 210e-6, 1e-12);
 }

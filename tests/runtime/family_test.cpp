@@ -47,7 +47,7 @@ class AllPages : public PageSource {
       : layout_(layout), host_(host), frames_(frames), group_by_group_(group_by_group) {}
   ResidentPage acquire(PageUse use) override {
     const PageId page = layout_.uses[use];
-    return {frames_ == nullptr ? host_.page(0, page) : frames_ + page * layout_.page_bytes, nullptr};
+    return {frames_ == nullptr ? host_.page(0, page).data : frames_ + page * layout_.page_bytes, nullptr};
   }
   void release_through(PageUse) override {}
   bool group_by_group() const override { return group_by_group_; }
@@ -129,7 +129,7 @@ class Model {
   void fetch_all() {
     frames_of_all_ = device_->allocate(static_cast<std::size_t>(layout_.pages()) * layout_.page_bytes, "pages");
     for (PageId page = 0; page < static_cast<PageId>(layout_.pages()); ++page) {
-      stream_->copy_to_device(frames_of_all_->data() + page * layout_.page_bytes, host_.page(0, page),
+      stream_->copy_to_device(frames_of_all_->data() + page * layout_.page_bytes, host_.page(0, page).data,
                               host_.page_used_bytes(0, page));
     }
     stream_->synchronize();

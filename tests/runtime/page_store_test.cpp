@@ -15,6 +15,7 @@
 #include "computron/runtime/host_store.h"
 #include "tests/runtime/shared_mappings.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/coded_bytes.h"
 #include "tests/support/no_more_files.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -72,8 +73,9 @@ class PageStoreTest : public testing::Test {
   }
 
   // As a job does it. `times`: [shard], may be null.
-  std::unique_ptr<HostStore> load(PageStore& pages, std::vector<LoadTimes>* times = nullptr) {
-    auto host = std::make_unique<HostStore>(*device_);
+  std::unique_ptr<HostStore> load(PageStore& pages, std::vector<LoadTimes>* times = nullptr,
+                                  PageCoding coding = PageCoding::kRaw) {
+    auto host = std::make_unique<HostStore>(*device_, coding);
     agreed(world_, [&] {
       for (int i = 0; i < pages.shards(); ++i) {
         LoadTimes taken;
@@ -95,7 +97,9 @@ class PageStoreTest : public testing::Test {
           alone.load(*source.index, source.name, *source.layout, source.t, *source.format, /*threads=*/1);
       for (PageId page = 0; page < static_cast<PageId>(alone.pages(model)); ++page) {
         ASSERT_EQ(host.page_digest(i, page), alone.page_digest(model, page)) << source.name << ", page " << page;
-        ASSERT_EQ(std::memcmp(host.page(i, page), alone.page(model, page), alone.page_used_bytes(model, page)), 0);
+        const std::vector<std::byte> bytes = test::decoded(host.page(i, page));
+        ASSERT_EQ(bytes.size(), alone.page_used_bytes(model, page)) << source.name << ", page " << page;
+        ASSERT_EQ(std::memcmp(bytes.data(), alone.page(model, page).data, bytes.size()), 0);
       }
       EXPECT_EQ(host.name(i), source.name);
     }
@@ -144,6 +148,38 @@ TEST_F(PageStoreTest, RanksHoldAShardOnce) {
   world_.barrier();
 }
 
+std::size_t link_bytes_of(const HostStore& host, ModelId model) {
+  std::size_t bytes = 0;
+  for (PageId page = 0; page < static_cast<PageId>(host.pages(model)); ++page) {
+    bytes += host.page_link_bytes(model, page);
+  }
+  return bytes;
+}
+
+// What is mapped and not used takes nothing, neither where it was loaded nor where it is mapped.
+TEST_F(PageStoreTest, RanksHoldACodedShardOnceAndOnlyWhatItTakes) {
+  PageStore pages(world_, /*numa_node=*/-1, {shard("a"), shard("a")}, HostPages::kShared);
+  const std::size_t raw = HostStore::bytes_of(*pages.source(0).layout);
+  std::vector<LoadTimes> times;
+  const auto host = load(pages, &times, PageCoding::kCoded);
+  const std::size_t coded = link_bytes_of(*host, 0);
+  EXPECT_LT(coded, raw * 9 / 10);
+  EXPECT_EQ(times.at(0).encode_s > 0, pages.loads(0));
+  EXPECT_EQ(host->page(0, 1).data, host->page(1, 1).data);
+  EXPECT_GE(host->memory(0).size(), coded);
+  EXPECT_LE(host->memory(0).size(), coded + coded / 100 + 8192);
+  const test::SharedMappings mapped = test::shared_mappings();
+  const std::size_t there = sum_over_ranks(mapped.pss_bytes);
+  expect_loaded(*host, pages);
+  EXPECT_EQ(mapped.writable, 0);
+  if (world_.size() > 1) {
+    EXPECT_LE(mapped.bytes, host->memory(0).size() + 4096);
+    EXPECT_LE(there, coded + coded / 100 + 16384);
+    EXPECT_GE(there, coded * 9 / 10);
+  }
+  world_.barrier();
+}
+
 TEST_F(PageStoreTest, MemoryGoesBackWithTheStore) {
   PageStore pages(world_, -1, {shard("a")}, HostPages::kShared);
   load(pages).reset();
@@ -180,8 +216,8 @@ TEST_F(PageStoreTest, ModelsOfOneFileAreLoadedOnce) {
     std::vector<LoadTimes> times;
     const auto host = load(pages, &times);
     EXPECT_EQ(times.at(2).read_s, 0);
-    EXPECT_EQ(host->page(2, 0), host->page(0, 0));
-    EXPECT_NE(host->page(1, 0), host->page(0, 0));
+    EXPECT_EQ(host->page(2, 0).data, host->page(0, 0).data);
+    EXPECT_NE(host->page(1, 0).data, host->page(0, 0).data);
     EXPECT_EQ(host->page_name(2, 0).owner, "a");
     EXPECT_EQ(host->page_name(3, 0).owner, "copy");
     expect_loaded(*host, pages);
@@ -203,7 +239,7 @@ TEST_F(PageStoreTest, RanksDealWhatTheyShare) {
   PageStore pages(world_, -1, {shard("10"), shard("11"), shard(std::to_string(12 + pair % 2)), shard("a"), shard("10")},
                   HostPages::kShared);
   EXPECT_GT(pages.held_bytes(), 0u) << "as many shards as ranks";
-  const auto host = load(pages);
+  const auto host = load(pages, /*times=*/nullptr, PageCoding::kCoded);
   expect_loaded(*host, pages);
   const int distinct = world_.size() > 2 ? 5 : 4;
   const std::size_t one = HostStore::bytes_of(*pages.source(0).layout);

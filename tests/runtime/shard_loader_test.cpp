@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "computron/base/digest.h"
+#include "tests/runtime/shared_mappings.h"
+#include "tests/support/coded_bytes.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace computron {
@@ -32,9 +34,8 @@ const test::TinyModel kModel = {.layers = 1, .heads = 6, .head_dim = 50, .ffn = 
 
 class Checkpoint {
  public:
-  explicit Checkpoint(DType dtype)
+  explicit Checkpoint(DType dtype, test::TinyModel model = kModel)
       : path_(std::filesystem::temp_directory_path() / ("shard_loader_test." + std::to_string(getpid()) + ".h5")) {
-    test::TinyModel model = kModel;
     model.dtype = dtype;
     test::write_tiny_checkpoint(path_, model);
   }
@@ -119,14 +120,25 @@ class ShardLoaderTest : public testing::Test {
     return pages;
   }
 
+  // The pages take what that type takes coded, in memory that ends with the last of them.
+  static void expect_gains(const HostStore& host, const ShardLayout& layout, DType kept) {
+    std::size_t coded = 0;
+    for (PageId page = 0; page < layout.used_bytes.size(); ++page) coded += host.page_link_bytes(0, page);
+    const double part = static_cast<double>(coded) / static_cast<double>(layout.total_used_bytes());
+    EXPECT_LT(part, kept == DType::kBF16 ? 0.82 : 0.95);  // tables and vectors are float32
+    EXPECT_LE(host.memory(0).size(), coded + layout.used_bytes.size() * 128);
+    EXPECT_LT(test::resident_bytes_at(host.memory(0).data()), coded + (std::size_t{2} << 20));
+  }
+
   std::unique_ptr<Device> device_ = make_cpu_device({});
   std::unique_ptr<Ops> ops_ = make_cpu_ops(*device_);
   const WeightFormat& format_ = ops_->weight_format();
 };
 
 TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
-  for (const auto& [stored, kept] : {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kBF16),
-                                     std::pair(DType::kBF16, DType::kF32), std::pair(DType::kF16, DType::kF32)}) {
+  for (const auto& [stored, kept] :
+       {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kBF16), std::pair(DType::kF16, DType::kF16),
+        std::pair(DType::kBF16, DType::kF32), std::pair(DType::kF16, DType::kF32)}) {
     const Checkpoint checkpoint(stored);
     const CheckpointIndex index = checkpoint.index();
     ASSERT_GT(index.tensors.at("layers.0.mlp.down.weight").digests.size(), 1u);
@@ -135,18 +147,43 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
       SCOPED_TRACE(testing::Message() << name_of(stored) << " as " << name_of(kept) << ", tp " << tp << ", rank " << t);
       const ShardLayout layout = layout_of(index, tp, kept);
       const auto expected = expected_pages(index, layout, t);
-      HostStore host(*device_);
-      LoadTimes times;
+      HostStore host(*device_), coding_host(*device_, PageCoding::kCoded);
+      LoadTimes times, coding_times;
       const ModelId model = host.load(index, "model", layout, t, format_, threads, &times);
+      coding_host.load(index, "model", layout, t, format_, threads, &coding_times);
       for (PageId page = 0; page < expected.size(); ++page) {
-        const std::byte* found = host.page(model, page);
-        ASSERT_TRUE(std::equal(expected[page].begin(), expected[page].end(), found)) << "page " << page;
+        ASSERT_FALSE(host.page(model, page).coded);
+        ASSERT_EQ(test::decoded(host.page(model, page)), expected[page]) << "page " << page;
+        ASSERT_EQ(test::decoded(coding_host.page(model, page)), expected[page]) << "page " << page;
         EXPECT_EQ(host.page_digest(model, page), digest64(expected[page])) << "page " << page;
+        EXPECT_EQ(coding_host.page_digest(model, page), digest64(expected[page])) << "page " << page;
       }
+      expect_gains(coding_host, layout, kept);
       EXPECT_EQ(times.widen_s > 0, stored != DType::kF32);  // vectors always
       EXPECT_GT(std::min({times.read_s, times.verify_s, times.memory_s, times.pack_s, times.digest_s}), 0);
+      EXPECT_EQ(times.encode_s + times.check_s, 0);
+      EXPECT_GT(std::min(coding_times.encode_s, coding_times.check_s), 0);
     }
   }
+}
+
+// Raw pages are given back one by one: never is all of the shard there twice.
+TEST_F(ShardLoaderTest, CodingTakesLittleBesideTheCodedPages) {
+  test::TinyModel large = kModel;
+  large.vocab = 60000;
+  const Checkpoint checkpoint(DType::kF32, large);
+  const CheckpointIndex index = checkpoint.index();
+  const ShardLayout layout = layout_of(index, /*tp=*/1, DType::kF32);
+  HostStore host(*device_, PageCoding::kCoded);
+  const std::size_t before = test::begin_peak();
+  if (before == 0) GTEST_SKIP() << "this system does not tell how much memory was taken at most";
+  host.load(index, "model", layout, /*t=*/0, format_, /*threads=*/2);
+  const std::size_t most = test::peak_bytes() - before;
+  std::size_t coded = 0;
+  for (PageId page = 0; page < layout.used_bytes.size(); ++page) coded += host.page_link_bytes(0, page);
+  constexpr std::size_t kThreads = 12 << 20;  // what they read, and their stacks and heaps
+  EXPECT_LT(most, coded + HostStore::staging_bytes(layout, 2) + kThreads);
+  EXPECT_LT(most, layout.total_used_bytes() * 3 / 2) << "the test says nothing";
 }
 
 // Ranks that need the damaged chunk say which it is, and keep nothing; the others do not notice.

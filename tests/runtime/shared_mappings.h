@@ -1,7 +1,8 @@
-// What /proc says of the memory that this process shares with others.
+// What /proc says of the memory that this process has, alone or with others.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -36,5 +37,38 @@ inline SharedMappings shared_mappings() {
   }
   return found;
 }
+
+// What is there of the mapping that begins at `data`.
+inline std::size_t resident_bytes_at(const void* data) {
+  std::ifstream smaps("/proc/self/smaps");
+  bool wanted = false;
+  for (std::string line; std::getline(smaps, line);) {
+    std::istringstream fields(line);
+    std::string first;
+    std::size_t kib = 0;
+    fields >> first >> kib;
+    if (!first.ends_with(':')) wanted = std::stoull(first, nullptr, 16) == reinterpret_cast<std::uintptr_t>(data);
+    if (wanted && first == "Rss:") return kib * 1024;
+  }
+  return ~std::size_t{0};
+}
+
+// Bytes behind `key` of this process's status; 0: it does not say.
+inline std::size_t status_bytes(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key)) return std::stoul(line.substr(key.size())) * 1024;
+  }
+  return 0;
+}
+
+// From here on peak_bytes() is the most memory that the process has had. What it has now; 0 where the system does not
+// count.
+inline std::size_t begin_peak() {
+  std::ofstream reset("/proc/self/clear_refs");
+  reset << 5 << std::flush;
+  return reset ? status_bytes("VmRSS:") : 0;
+}
+inline std::size_t peak_bytes() { return status_bytes("VmHWM:"); }
 
 }  // namespace computron::test

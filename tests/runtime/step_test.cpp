@@ -108,6 +108,7 @@ TEST(Report, RoundTripAndSizeBound) {
   report.digest = {1, 2, 3, 4};
   report.received = 5;
   report.link_bytes = 5ull << 40;
+  report.frame_bytes = 7ull << 40;
   report.busy_s = 6.5;
   report.exposed_s = 7.5;
   report.compute_s = 8.5;
@@ -124,6 +125,7 @@ TEST(Report, RoundTripAndSizeBound) {
   EXPECT_EQ(Report::max_bytes(0), Report().encode().size());
   const Report copy = Report::decode(bytes);
   EXPECT_EQ(copy.link_bytes, report.link_bytes);
+  EXPECT_EQ(copy.frame_bytes, report.frame_bytes);
   EXPECT_EQ(std::tuple(copy.busy_s, copy.exposed_s, copy.compute_s), std::tuple(6.5, 7.5, 8.5));
   EXPECT_TRUE(copy.launched_as_graph);
   EXPECT_EQ(copy.pages_verified, 9u);

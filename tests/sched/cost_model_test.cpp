@@ -118,6 +118,14 @@ TEST_F(CostModelTest, WeighsTransfersByTheirBytes) {
   EXPECT_THAT(costs_.link_bytes_per_s(0), DoubleNear(1e9, 0.01e9));
 }
 
+TEST_F(CostModelTest, SwapsTakeWhatCrossesTheLinkAndPassesReadWhatIsInFrames) {
+  const CostOptions options = {.link_bytes_per_s = 1e9, .memory_bytes_per_s = 64 * kMiB / 4e-3, .step_s = 1e-3};
+  layout_.link_bytes = {20 * kMiB, 24 * kMiB};
+  const CostModel coded({{&layout_}}, options);
+  EXPECT_DOUBLE_EQ(coded.swap_s(0), 44 * kMiB / 1e9);
+  EXPECT_DOUBLE_EQ(coded.stage_pass_s(0, 0, 1), 5e-3);
+}
+
 TEST_F(CostModelTest, IgnoresTransfersTooSmallToTell) {
   costs_.observe_transfer(0, kMiB / 2, 1);
   costs_.observe_transfer(0, 8 * kMiB, 0);

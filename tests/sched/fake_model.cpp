@@ -23,6 +23,9 @@ ShardLayout make_layout(const FakeModel& model, std::size_t stage) {
     layout.used_bytes.push_back(kPageBytes - 8 * (p % 5));
     layout.uses.push_back(static_cast<PageId>(p));
   }
+  for (const std::size_t used : layout.used_bytes) {
+    if (model.link_share < 1) layout.link_bytes.push_back(static_cast<std::size_t>(model.link_share * used));
+  }
   if (model.pages[stage] > 1) layout.uses.push_back(0);  // as a tied head would
   // Operations that bind model.span uses each.
   for (std::size_t use = 0; use < layout.uses.size(); ++use) {

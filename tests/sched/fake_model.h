@@ -23,6 +23,7 @@ struct FakeModel {
   int span = 1;  // page uses that an operation binds together
   bool pinned = false;
   int priority = 0;
+  double link_share = 1;  // of a page's bytes that cross the link
 };
 
 // One stage, one layer.

@@ -20,7 +20,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 class PrefetcherTest : public ::testing::Test {
  protected:
   void make(int models, int frames, const char* policy = "fifo") {
-    list_ = std::make_unique<FakeModelList>(std::vector<FakeModel>(static_cast<std::size_t>(models), small_model(1)));
+    list_ = std::make_unique<FakeModelList>(std::vector<FakeModel>(static_cast<std::size_t>(models), model_));
     const SchedulerOptions options{
         .frames = frames, .fetch_ahead_s = 1.9 * kPage_s, .costs = {.link_bytes_per_s = kPageBytes / kPage_s}};
     state_ = std::make_unique<SchedulerState>(list_->shapes(), make_policy(policy), options);
@@ -46,6 +46,7 @@ class PrefetcherTest : public ::testing::Test {
   }
   double wait_s(ModelId model, double now_s) const { return prefetcher_->wait_s(model, now_s); }
 
+  FakeModel model_ = small_model(1);
   std::unique_ptr<FakeModelList> list_;
   std::unique_ptr<SchedulerState> state_;
   std::unique_ptr<CacheAllocator> caches_;
@@ -61,6 +62,20 @@ TEST_F(PrefetcherTest, FetchesAheadInTheRunOrderUntilTheLinkHasWorkForAWhile) {
   EXPECT_THAT(fetched(), IsEmpty());
   prefetcher_->prefetch(kPage_s);
   EXPECT_THAT(fetched(), ElementsAre(4));
+}
+
+// Two pages' time is that of four, where half of each crosses the link.
+TEST_F(PrefetcherTest, FetchesMoreAheadWherePagesAreCoded) {
+  model_.link_share = 0.5;
+  make(/*models=*/5, /*frames=*/10);
+  order({3, 1, 4, 0, 2});
+  EXPECT_DOUBLE_EQ(wait_s(3, 0), kPage_s / 2);
+  EXPECT_EQ(state_->pools[0].missing_bytes(3), kPageBytes / 2);
+  prefetcher_->prefetch(0);
+  EXPECT_THAT(fetched(), ElementsAre(3, 1, 4, 0));
+  EXPECT_DOUBLE_EQ(wait_s(0, 0), 2 * kPage_s);
+  report(1, kPage_s);  // a page's bytes: two coded pages
+  EXPECT_NEAR(wait_s(0, kPage_s), kPage_s, 1e-9);
 }
 
 TEST_F(PrefetcherTest, CountsFromTheEndOfWhatIsComputed) {

@@ -62,6 +62,7 @@ Metrics sample() {
   metrics.model(0).swaps = {.count = 2,
                             .pages = 10,
                             .bytes = 8000,
+                            .link_bytes = 8000,
                             .largest_shard_bytes = 3'000'000'000,
                             .busy_s = 2,
                             .exposed_s = 0.5,
@@ -70,6 +71,7 @@ Metrics sample() {
   metrics.model(1).swaps = {.count = 1,
                             .pages = 5,
                             .bytes = 1000,
+                            .link_bytes = 1000,
                             .largest_shard_bytes = 1'000'000'000,
                             .busy_s = 2,
                             .exposed_s = 0.25,
@@ -100,12 +102,23 @@ TEST(Metrics, KeysAreTheInterfaces) {
     for (const std::string name : {"latency_s", "ttft_s"}) {
       EXPECT_THAT(keys(metrics[name]), ElementsAre("mean", "p50", "p90", "p99", "max", "percentiles"));
     }
-    EXPECT_THAT(keys(metrics["swaps"]), ElementsAre("count", "pages", "bytes", "busy_s", "exposed_s",
+    EXPECT_THAT(keys(metrics["swaps"]), ElementsAre("count", "pages", "bytes", "link_bytes", "busy_s", "exposed_s",
                                                     "gb_per_s_per_rank", "link_fraction", "verified", "refetched"));
     EXPECT_THAT(keys(metrics["steps"]),
                 ElementsAre("count", "passes", "graphs", "mean_us", "overhead_us", "compute_s"));
     EXPECT_THAT(keys(metrics["cache"]), ElementsAre("set_asides", "shared_tokens"));
   }
+}
+
+TEST(Metrics, CodedPagesTakeLessOfTheLinks) {
+  EXPECT_THAT(sample().summary(info()), testing::Not(HasSubstr("over the links")));
+  Metrics metrics = sample();
+  metrics.model(0).swaps.link_bytes = 5600;
+  const auto object = ordered_json::parse(metrics.to_json(info()));
+  EXPECT_EQ(object["swaps"]["bytes"], 9000);
+  EXPECT_EQ(object["swaps"]["link_bytes"], 6600);
+  EXPECT_EQ(object["models"]["a"]["swaps"]["link_bytes"], 5600);
+  EXPECT_THAT(metrics.summary(info()), HasSubstr("3 swaps: 8.79 KiB in 15 pages, 6.45 KiB over the links, "));
 }
 
 const char* const kPredicted =
@@ -324,6 +337,7 @@ TEST(Metrics, SwapsAndSteps) {
   EXPECT_EQ(object["swaps"], (json{{"count", 3},
                                    {"pages", 15},
                                    {"bytes", 9000},
+                                   {"link_bytes", 9000},
                                    {"busy_s", 4.0},
                                    {"exposed_s", 0.75},
                                    {"gb_per_s_per_rank", 1.0},

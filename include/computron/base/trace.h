@@ -30,7 +30,7 @@ struct TraceNumber {
 };
 
 struct TraceEvent {
-  static constexpr std::size_t kNumbers = 3;
+  static constexpr std::size_t kNumbers = 4;
   TraceTrack track = TraceTrack::kControl;
   const char* name = "";
   double begin_s = 0;  // of now_s()

@@ -34,6 +34,17 @@ struct PageName {
   std::uint32_t page = 0;
 };
 
+// A page as host memory holds it, borrowed: as it is in its frame, or coded (computron/kernels/coded_layout.h), which is what
+// crosses the host link. Behind a coded page kCodedPadding bytes are readable.
+struct HostPage {
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;       // in the frame
+  std::size_t link_bytes = 0;  // in host memory and over the link
+  bool coded = false;
+};
+// One that is not coded.
+constexpr HostPage raw_page(const std::byte* data, std::size_t bytes) { return {data, bytes, bytes, /*coded=*/false}; }
+
 // A mark in a stream. It may be recorded again; on another stream only once its records so far have been reached. It
 // must outlive all enqueued work that names it.
 class Event {
@@ -83,10 +94,11 @@ class Stream {
   virtual double exposed_s() const { return 0; }
 };
 
-// What a copy stream has done so far. Bytes cross the host link in either direction; copies within the device are not
-// counted.
+// What a copy stream has done so far. Bytes cross the host link in either direction, those of coded pages coded; copies
+// within the device are not counted.
 struct CopyStatistics {
   std::size_t bytes = 0;
+  std::size_t frame_bytes = 0;        // of the same copies in device memory, where pages are not coded; each copy once
   double busy_s = 0;                  // union of the times from a copy's start to its end, its verification included
   std::uint64_t pages_verified = 0;   // digested in device memory and found right
   std::uint64_t pages_refetched = 0;  // copied again because the first copy's digest was wrong
@@ -95,11 +107,12 @@ struct CopyStatistics {
 class CopyStream : public Stream {
  public:
   virtual CopyStatistics statistics() const = 0;
-  // copy_to_device() of the page called `name`. With a `digest` (base/digest.h, digest64) the stream goes on only
-  // when the bytes in `frame` have it: a page that differs is copied once more, and if it still differs the stream
-  // fails with Error{kDevice}. NotCompiled where Device::verifies_pages() says no.
-  virtual void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
-                     std::optional<std::uint64_t> digest);
+  // copy_to_device() of the page called `name`, decoded where it is coded: then `frame` is aligned to 64. With a
+  // `digest` (base/digest.h, digest64) the stream goes on only when the bytes in `frame` have it: a page that differs
+  // is copied once more, and if it still differs the stream fails with Error{kDevice}. So it does for a coded page that
+  // cannot be decoded, with or without a digest; whatever it holds, nothing but it is read and nothing but the frame
+  // written. NotCompiled where Device::verifies_pages(), or decodes_pages(), says no.
+  virtual void fetch(std::byte* frame, const HostPage& page, const PageName& name, std::optional<std::uint64_t> digest);
 };
 
 // Device memory; freed with the object. data() is aligned to 4096.
@@ -120,8 +133,16 @@ class HostBuffer {
   // Makes the memory of bytes [begin, end) exist, so that writing them does not fault. Any thread may call it. False
   // where memory runs out. Devices whose memory exists from the start have nothing to do.
   virtual bool populate(std::size_t /*begin*/, std::size_t /*end*/) { return true; }
+  // Gives back what lies behind the first `bytes` (not more than bytes()): memory and addresses, where the device can.
+  virtual void trim(std::size_t /*bytes*/) {}
   // From here on a write to the buffer kills the process (mprotect). Irrevocable.
   virtual void make_read_only() = 0;
+};
+
+// Of a copy stream, in bytes a second.
+struct CodingRates {
+  double link_bytes_per_s = 0;     // of the host link: pages that are not coded
+  double decoded_bytes_per_s = 0;  // into frames: coded pages, if the link were no limit
 };
 
 // Outlives everything it made.
@@ -143,10 +164,19 @@ class Device {
   virtual std::optional<MemoryLimit> own_memory() const { return std::nullopt; }
   // Whether its copy streams can digest a page in device memory (CopyStream::fetch).
   virtual bool verifies_pages() const { return false; }
+  // Whether its copy streams take coded pages (CopyStream::fetch).
+  virtual bool decodes_pages() const { return false; }
+  // How fast one copy stream is now, out of caches, in a few milliseconds; only where decodes_pages() says yes.
+  virtual CodingRates measure_coding_rates() const { return {}; }
   // `what` names the memory's purpose in the error: OutOfDeviceMemory.
   virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) = 0;
   // The same for host memory: Error{kSystem}.
   virtual std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) = 0;
+  // Host memory of which only the beginning will be used, so that more may be asked for than there is: to be populated
+  // from the beginning as it is needed, then trimmed. Error{kSystem}.
+  virtual std::unique_ptr<HostBuffer> reserve_host(std::size_t bytes, std::string_view what) {
+    return allocate_host(bytes, what);
+  }
   // Bytes [offset, offset + bytes) of `memory` (make_shared_memory()) as a host buffer that other processes may have,
   // too: what one of them writes all see, and each makes its own buffer read-only. `offset` is a multiple of 2 MiB;
   // `memory` may be closed afterwards. Error{kSystem}.

@@ -22,7 +22,7 @@
 namespace computron {
 
 inline constexpr std::string_view kRecordMagic = "CMPTRREC";
-inline constexpr std::uint32_t kRecordVersion = 1;
+inline constexpr std::uint32_t kRecordVersion = 2;
 inline constexpr std::size_t kFrameHeadBytes = 8;
 
 // What decides, and what there was to decide with.

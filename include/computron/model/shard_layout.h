@@ -47,7 +47,11 @@ struct ShardLayout {
   DType input_dtype = DType::kF32;   // of what GEMM weights are multiplied with, and of keys and values
   std::size_t page_bytes = 0;
   std::vector<TensorLayout> tensors;    // parallel to plan.tensors
-  std::vector<std::size_t> used_bytes;  // by page
+  std::vector<std::size_t> used_bytes;  // by page: what it has in a frame
+  // By page: what it takes over the host link, which is less where it is coded: never more than it uses. Of a stage's
+  // ranks the most. Empty: as many as used_bytes. What is counted against time on a link counts these; what is counted
+  // against room in a frame, or compared with what ranks report of their state, counts used_bytes.
+  std::vector<std::size_t> link_bytes;
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
   // (PageSource::release_through) before it acquires the use for the first time; -1: none. A fetch for use u of step s
@@ -57,6 +61,8 @@ struct ShardLayout {
 
   int pages() const { return static_cast<int>(used_bytes.size()); }
   std::size_t total_used_bytes() const;
+  std::size_t page_link_bytes(PageId page) const { return link_bytes.empty() ? used_bytes[page] : link_bytes[page]; }
+  std::size_t total_link_bytes() const;
   // Bytes at the pages' ends that hold nothing, the last page's included.
   std::size_t waste_bytes() const;
 

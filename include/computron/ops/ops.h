@@ -165,6 +165,8 @@ class Ops {
 
 // The operations of a CPU device, with the fastest GEMM kernels that this processor has (kernels/cpu/gemm.h).
 std::unique_ptr<Ops> make_cpu_ops(Device& device);
+// How they lay weights out, where there is no device.
+std::unique_ptr<WeightFormat> make_cpu_weight_format();
 
 // The operations of a CUDA device, for one compute stream, whose results are on the host once it has synchronized.
 // `tf32`: float32 weights are multiplied with 10 bits of mantissa. NotCompiled in a build without CUDA.

@@ -45,7 +45,7 @@ struct SimulationResult {
   std::vector<double> busy_s;                 // [group] of its slowest stage
   double makespan_s = 0;                      // end of the last pass
   std::uint64_t swaps = 0;                    // of all groups
-  double swapped_bytes = 0;                   // summed over stages, of one rank each
+  double swapped_bytes = 0;                   // over the links, summed over stages, of one rank each
 
   std::uint64_t all_requests() const;
   double attainment() const;                  // share of the good; 1 where there are no requests

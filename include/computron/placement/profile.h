@@ -31,14 +31,18 @@ struct PassTimes {
 struct ShapeProfile {
   std::vector<float> stage_s;             // [pp] of one request
   std::vector<std::int64_t> stage_bytes;  // [pp] weights that each rank of the stage holds
-  std::vector<int> layers = {};           // [pp] of each stage; empty: cut by its parameters, as a job does by itself
+  // [pp] What these take in host memory and over a rank's link, where pages are coded; empty: as many as stage_bytes.
+  std::vector<std::int64_t> link_bytes = {};
+  std::vector<int> layers = {};  // [pp] of each stage; empty: cut by its parameters, as a job does by itself
   // What a simulation of every pass knows besides.
   std::vector<PassTimes> passes = {};  // by rows, ascending; empty: a pass takes stage_s, whatever its rows
   std::vector<std::int64_t> cache_token_bytes = {};  // [pp] keys and values of a token, on each rank; empty: an encoder
   bool measured = true;                              // false: a formula has filled it in
 
   float latency_s() const;          // of a request alone: all stages
-  std::int64_t rank_bytes() const;  // of the rank that holds most
+  std::int64_t rank_bytes() const;  // in device memory, of the rank that holds most
+  // [pp] In host memory, and what a swap copies.
+  const std::vector<std::int64_t>& stage_link_bytes() const { return link_bytes.empty() ? stage_bytes : link_bytes; }
 };
 
 struct ModelProfile {

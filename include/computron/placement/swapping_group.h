@@ -26,8 +26,10 @@ class SwappingGroup {
   // Whether `models` do not all fit.
   static bool is_needed(const std::vector<StageBytes>& models, const SwapCosts& costs);
 
-  // The first models are resident, as far as they fit; the first of all counts as used last.
-  SwappingGroup(std::vector<StageBytes> models, const SwapCosts& costs);
+  // The first models are resident, as far as they fit; the first of all counts as used last. `link_bytes`: what each of
+  // `models` takes over the links, where pages are coded, evenly over its pages; empty: as many as in device memory.
+  SwappingGroup(const std::vector<StageBytes>& models, const SwapCosts& costs,
+                const std::vector<StageBytes>& link_bytes = {});
 
   // Time of the links, if idle, until the whole model is there.
   double missing_s(std::uint32_t model) const { return missing_s_[model]; }
@@ -39,14 +41,17 @@ class SwappingGroup {
   // That pass takes place.
   void commit(std::uint32_t model, std::span<const double> ends);
 
-  std::uint64_t swaps() const { return swaps_; }  // passes whose model was not all there
-  double swapped_bytes() const { return swapped_bytes_; }
+  std::uint64_t swaps() const { return swaps_; }           // passes whose model was not all there
+  double swapped_bytes() const { return swapped_bytes_; }  // over the links
   std::int64_t resident_bytes(std::uint32_t model, std::size_t stage) const { return resident_[at(model, stage)]; }
 
  private:
   std::size_t at(std::uint32_t model, std::size_t stage) const { return model * free_.size() + stage; }
   std::int64_t missing(std::uint32_t model, std::size_t stage) const {
     return bytes_[at(model, stage)] - resident_[at(model, stage)];
+  }
+  double link_s(std::uint32_t model, std::size_t stage, double bytes) const {
+    return bytes * link_share_[at(model, stage)] / costs_.link_bytes_per_s;
   }
   std::int64_t room_wanted(std::uint32_t model, std::size_t stage) const;
   double room_at(std::uint32_t model, std::size_t stage) const;
@@ -57,6 +62,7 @@ class SwappingGroup {
 
   SwapCosts costs_;
   std::vector<std::int64_t> bytes_, resident_;  // [model, stage]
+  std::vector<double> link_share_;              // [model, stage] of bytes in memory that cross the link
   std::vector<double> last_end_;                // [model, stage] of its last pass
   std::vector<double> missing_s_;               // [model]
   std::vector<std::int64_t> free_;              // [stage]

@@ -15,15 +15,17 @@ struct ActivePeriod {
   double begin_s = 0, end_s = 0;
   int passes = 0;
   int rows = 0;
-  double exposed_s = 0;           // compute stalled for pages
-  std::size_t fetched_bytes = 0;  // of this model since its period before, by a rank of the stage that fetches most
+  double exposed_s = 0;  // compute stalled for pages
+  std::size_t fetched_bytes =
+      0;  // of this model since its period before, in frames, by a rank of the stage that fetches most
 };
 
 struct Plan {
   std::vector<ActivePeriod> periods;
   double end_s = 0;  // of the group's last step
   std::uint64_t swaps = 0;
-  std::size_t fetched_bytes = 0;  // by all ranks
+  std::size_t fetched_bytes = 0;  // by all ranks, in frames
+  std::size_t link_bytes = 0;     // of the same over the host links
   double link_busy_s = 0;         // of the busiest stage
   double exposed_s = 0;
   std::size_t requests = 0;

@@ -43,17 +43,18 @@ class VirtualMesh {
 
   std::size_t stages() const { return stages_.size(); }
   double busy_s(std::size_t stage) const { return stages_[stage].busy_s; }
+  // That its link has been given: of coded pages the coded ones.
   std::size_t bytes(std::size_t stage) const { return stages_[stage].bytes; }
 
  private:
   struct Transfer {
     ModelId model = 0;
     ReleasePoint after;
-    std::size_t bytes = 0;
+    std::size_t bytes = 0;       // over the link
     double* landed_s = nullptr;  // where the time of its end goes
   };
   // [use] The bytes of the pages of all uses up to and with this one: a pass's compute is shared out by them.
-  using UsedBytes = std::vector<double>;
+  using UsedBytes = std::vector<double>;  // in frames, where the pass reads them
   struct Pass {
     StepId step = 0;
     const UsedBytes* used = nullptr;

@@ -25,6 +25,7 @@ struct GroupMetrics {
   std::optional<double> generated_per_s;
   DistributionMetrics latency_s, ttft_s;
   std::uint64_t swaps = 0, pages = 0, bytes = 0;
+  std::uint64_t link_bytes = 0;  // `bytes` where the file does not say it
   double busy_s = 0, exposed_s = 0;
   std::optional<double> gb_per_s_per_rank, link_fraction;
   std::uint64_t steps = 0;

@@ -19,7 +19,7 @@ struct TraceTime {
 
 struct TraceCopy : TraceTime {
   std::uint32_t model = 0;  // of RunTrace::models
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // over the link
 };
 struct TraceStep : TraceTime {
   std::uint32_t model = 0;

@@ -53,7 +53,7 @@ class PageStore {
   bool maps(int shard) const { return !holds(shard) && first_alike(shard) == shard; }
   // Whether other ranks have the same pages.
   bool is_shared(int shard) const { return shards_[shard].shared; }
-  // The memory of a shared shard's pages (HostStore::bytes_of) and, behind them, of as many digests.
+  // The memory of a shared shard's pages and of what is told of them (HostStore::shared_bytes_of).
   std::unique_ptr<HostBuffer> map(int shard, Device& device) const;
   // Gives back what map() needs: the segments stay as long as somebody maps them.
   void close_segments() { segments_.clear(); }

@@ -16,6 +16,7 @@ struct Report {
   std::uint64_t received = 0;  // Step::digest: covers sampling and the like, which the state's digest does not
   // Of the copy stream since the start (device.h, CopyStatistics).
   std::uint64_t link_bytes = 0;
+  std::uint64_t frame_bytes = 0;
   double busy_s = 0;
   std::uint64_t pages_verified = 0;
   std::uint64_t pages_refetched = 0;

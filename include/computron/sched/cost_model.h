@@ -1,6 +1,6 @@
 // Predicted times of transfers and passes: what policies weigh and what a dry run adds up (src/README.md, "Bounds").
 //
-//   transfer of b bytes     b ÷ link rate
+//   transfer of b bytes     b ÷ link rate, b being what crosses the link (ShardLayout::link_bytes)
 //   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak)
 //
 // Starts from the options and follows what ranks report, so that a rate that was wrong by 2 is right after a few
@@ -50,7 +50,7 @@ class CostModel {
   // The whole shard of the slowest stage.
   double swap_s(ModelId model) const;
 
-  // `bytes` took the link of a rank of the stage `busy_s`. Too little to tell is ignored.
+  // `bytes` that crossed the link of a rank of the stage took `busy_s`. Too little to tell is ignored.
   void observe_transfer(std::size_t stage, std::size_t bytes, double busy_s);
   // A pass of so many rows (at least 1) took `seconds` of a stage's compute.
   void observe_pass(ModelId model, std::size_t stage, int rows, double seconds);
@@ -64,7 +64,8 @@ class CostModel {
     double rows = 0, seconds = 0;  // moving means
   };
   struct Shard {
-    double bytes = 0;
+    double bytes = 0;       // in frames, where passes read them
+    double link_bytes = 0;  // over the host link
     double flops_per_row = 0;
     std::array<Seen, 32> seen = {};  // [⌊log2 rows⌋]
     std::uint32_t sizes_seen = 0;    // a bit for each of them that has been

@@ -19,7 +19,7 @@ namespace computron {
 // What the ranks of a stage report of a step, the slowest of them each.
 struct StageTimes {
   double compute_s = 0;        // of the step's pass, without waiting
-  std::size_t link_bytes = 0;  // copied so far
+  std::size_t link_bytes = 0;  // copied so far, as the layouts count it (ShardLayout::link_bytes)
   double link_busy_s = 0;      // so far
 };
 
@@ -61,7 +61,7 @@ class Prefetcher {
   // What a stage's host link has been given to copy, and when that will have been copied.
   struct HostLink {
     ModelList in_flight;           // landed_s may change: it is not past, or was not at the last report
-    std::size_t issued = 0;        // bytes so far
+    std::size_t issued = 0;        // link bytes so far
     double free_s = 0;             // predicted: all of them are copied
     std::vector<double> landed_s;  // [model] predicted: the last of its pages issued so far is resident
     std::size_t seen_bytes = 0;    // copied, as last reported

@@ -54,6 +54,7 @@ class StagePool {
 
   int pages(ModelId model) const { return state_.layout(model).pages(); }
   int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
+  // What it would take over the host link (ShardLayout::link_bytes).
   std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }
   bool offloaded(ModelId model) const { return !state_.offloaded(model).empty(); }
@@ -87,7 +88,8 @@ class StagePool {
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
   // that it lacks may come in behind this one. Needs fewest_frames() at least.
   void plan_pass(StepId step, ModelId model, Evictable& evictable, bool again);
-  // Pages that the model misses, in order, until `bytes` are reached or but `reserve` frames are left to take.
+  // Pages that the model misses, in order, until they take `bytes` over the host link or but `reserve` frames are left
+  // to take.
   void prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve);
 
   // Sequences are begun, extended and closed here: they take no frames.
@@ -120,7 +122,7 @@ class StagePool {
   ModelList resident_models_;
   int unpinned_pages_ = 0;
   std::vector<int> spans_;                  // [model] page uses that must be resident together
-  std::vector<std::size_t> missing_bytes_;  // [model]
+  std::vector<std::size_t> missing_bytes_;  // [model] over the host link
   std::vector<PageId> last_resident_;       // [model] no page behind it is resident
   std::vector<ReleasePoint> last_use_;      // [frame] of what it holds, or held
   std::vector<ReleasePoint> cache_use_;     // [model] of its cache

@@ -17,6 +17,7 @@
 
 #include "computron/runtime/step_exchange.h"
 #include "computron/sched/scheduler.h"
+#include "computron/serve/copies_in_flight.h"
 #include "computron/serve/front_end.h"
 #include "computron/serve/metrics.h"
 
@@ -67,7 +68,7 @@ class GroupEngine {
   void put_own(Report report) { collector_.put_own(std::move(report)); }
 
   const std::deque<InFlight>& in_flight() const { return in_flight_; }
-  // The slowest rank of each stage.
+  // The slowest rank of each stage; the reports are those that were taken last.
   std::vector<StageTimes> stage_times(const std::vector<Report>& reports) const;
   // Tells every rank of the group, but not rank 0, that the job is over.
   void shut_down(Step::Kind kind);
@@ -79,18 +80,12 @@ class GroupEngine {
     PlannedStep planned;
     Ticket begun;
   };
-  // A copy over a rank's link.
-  struct Copy {
-    std::optional<ModelId> fetched;  // none: a cache moved
-    std::size_t bytes = 0;
-  };
   struct RankTimes {
     double busy_s = 0;  // latest cumulative counts of the rank
     double exposed_s = 0;
     std::uint64_t verified = 0;
     std::uint64_t refetched = 0;
-    std::size_t link_bytes = 0;
-    std::deque<Copy> copies;  // sent and not reported as copied
+    CopiesInFlight copies;
     std::vector<double> busy_by_model, exposed_by_model;
   };
 
@@ -109,8 +104,9 @@ class GroupEngine {
   ReportCollector collector_;
   std::deque<Held> held_;
   std::deque<InFlight> in_flight_;
-  std::vector<RankTimes> times_;                         // [rank of the group]
-  std::vector<std::vector<std::uint64_t>> shard_bytes_;  // [model][stage] fetched by each rank of the stage
+  std::vector<RankTimes> times_;  // [rank of the group]
+  std::vector<std::vector<std::uint64_t>>
+      shard_bytes_;  // [model][stage] fetched over its link by each rank of the stage
 };
 
 }  // namespace computron

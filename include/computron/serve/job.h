@@ -46,6 +46,7 @@ struct JobPlan {
   int cores_on_node = 1;  // that the node's ranks may run on together
 
   VerifySwap verify_swap = VerifySwap::kOff;
+  PageCoding page_coding = PageCoding::kRaw;
   TransportKind transport_kind = TransportKind::kHost;
   int max_batch_tokens = 0;
   std::size_t page_bytes = 0;
@@ -72,6 +73,9 @@ class Job {
   Progress& progress() const { return device_.progress(); }
   const HostStore& host() const { return *host_; }
   Executor& executor() { return *executor_; }
+  // Of a job that loads nothing, on rank 0: plans count what pages would take coded, as estimated from a sample of the
+  // models' files. CheckpointError, Error{kIo}.
+  void estimate_link_bytes() { models_.estimate_link_bytes(ops().weight_format()); }
   // Executes a step and returns this rank's done record.
   Report run(const Step& step);
   // Null unless the job is traced or watched.

@@ -30,6 +30,13 @@ enum class TransportChoice : std::uint8_t {
   kStaged,  // by MPI, through host memory
 };
 
+// Whether pages lie in host memory, and cross the host link, coded where they gain by it.
+enum class CodedChoice : std::uint8_t {
+  kAuto,  // where every rank decodes enough faster than its link carries (page_coding.h)
+  kOn,
+  kOff,
+};
+
 enum class PolicyChoice : std::uint8_t { kFifo, kBalanced, kThroughput };
 
 // As they are written on the command line.
@@ -67,6 +74,7 @@ struct JobOptions {
   PolicyChoice policy = PolicyChoice::kBalanced;
   double max_wait_s = PolicyOptions{}.max_wait_s;
   OnLate on_late = OnLate::kServe;
+  CodedChoice coded = CodedChoice::kAuto;
   bool share_host_pages = true;  // ranks of a node that need the same pages hold them once
   // Host memory of a rank for caches of models that are swapped out; none: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes = {};

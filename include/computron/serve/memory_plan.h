@@ -19,7 +19,8 @@ struct MemoryNeed {
   std::size_t host = 0;  // pages that it holds, slots for caches and, beside a device with memory of its own, messages
   std::size_t mapped = 0;    // pages that other ranks of its node hold: theirs, not its own
   std::size_t separate = 0;  // pages of all its models, if no two had the same
-  std::size_t held = 0;      // pages that it holds, which `host` counts
+  std::size_t held = 0;      // pages that it holds, raw, which `host` counts
+  std::size_t staging = 0;   // beside pages that are kept coded, while they load
   std::size_t pool = 0;
   std::size_t workspace = 0;  // scratch arrays and message buffers
   bool on_device = false;     // pool and workspace take memory that only the device has
@@ -50,6 +51,7 @@ class MemoryPlan {
 
  private:
   void count_fixed(const RankDevice& device, const ModelSet& models, const PageStore& pages, int steps_in_flight);
+  void count_coding(const RankDevice& device, const PageStore& pages);
   std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
   std::size_t default_host_cache_bytes() const;
   std::size_t share_of_node() const;
@@ -57,6 +59,7 @@ class MemoryPlan {
   std::string table(const std::vector<MemoryNeed>& needs, const Mesh& mesh, const ModelSet& models,
                     const PageStore& pages) const;
   static std::string sharing_lines(const std::vector<MemoryNeed>& needs);
+  static std::string coding_line(const std::vector<MemoryNeed>& needs);
   std::string device_line() const;
 
   std::size_t page_bytes_ = 0;

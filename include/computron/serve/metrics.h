@@ -19,8 +19,9 @@ namespace computron {
 struct SwapMetrics {
   std::uint64_t count = 0;                // a model chosen to run with pages missing
   std::uint64_t pages = 0;                // fetched, summed over ranks
-  std::uint64_t bytes = 0;                // used bytes fetched, summed over ranks
-  std::uint64_t largest_shard_bytes = 0;  // used bytes fetched by the rank that fetched most
+  std::uint64_t bytes = 0;                // fetched, as they are in frames, summed over ranks
+  std::uint64_t link_bytes = 0;           // of the same over host links (ShardLayout::link_bytes)
+  std::uint64_t largest_shard_bytes = 0;  // over its host link, of the rank that fetched most
   double busy_s = 0;                      // union of fetch times, slowest rank
   double exposed_s = 0;                   // compute stalled on pages, slowest rank
   std::uint64_t verified = 0;             // pages digested in their frames and found right, summed over ranks

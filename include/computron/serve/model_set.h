@@ -14,6 +14,7 @@
 #include "computron/comm/mesh.h"
 #include "computron/model/config.h"
 #include "computron/model/shard_layout.h"
+#include "computron/runtime/host_store.h"
 #include "computron/sched/scheduler.h"
 #include "computron/serve/job_groups.h"
 #include "computron/serve/job_heartbeat.h"
@@ -25,13 +26,21 @@ namespace computron {
 // The metadata of the models' files, [model], each read by a helper of its own (checkpoint/index_helper.h).
 std::vector<CheckpointIndex> read_indices_apart(const std::vector<ModelEntry>& models);
 
-// Nothing in it changes once it has been made.
+// Nothing in it changes once it has been made, but for what pages take over host links.
 class ModelSet {
  public:
   // Collective; each phase ends in a vote. Rank 0 reads the files' metadata, unless `indices` holds it, and sends it
   // round. Error{kConfig} and others name the model that does not fit its file, the mesh or the device.
   ModelSet(const JobOptions& options, const std::vector<JobGroup>& groups, const Mesh& mesh, const RankDevice& device,
            const JobHeartbeat& heartbeat, std::vector<CheckpointIndex> indices);
+
+  // Collective, when all pages have been loaded. On rank 0 the layouts of all groups say from here on what each page
+  // takes over the host links (ShardLayout::link_bytes): the most that any of the ranks says which have the page.
+  void gather_link_bytes(const Mesh& mesh, const HostStore& host);
+
+  // For a job that loads nothing: on rank 0 the layouts say what pages would take over the host links were they coded,
+  // estimated from a sample of the models' files (model/coded_estimate.h). CheckpointError, Error{kIo}.
+  void estimate_link_bytes(const WeightFormat& format);
 
   std::size_t size() const { return models_.size(); }  // of the job
   const std::string& id(ModelId model) const { return entries_[model].id; }
@@ -61,7 +70,7 @@ class ModelSet {
     ModelConfig config;
     DType weight_dtype = DType::kF32;
   };
-  using StageLayouts = std::vector<const ShardLayout*>;  // [stage]
+  using StageLayouts = std::vector<ShardLayout*>;  // [stage]
   struct Group {
     std::vector<ModelId> models;        // of the job
     std::vector<StageLayouts> layouts;  // [model of the group]
@@ -83,6 +92,7 @@ class ModelSet {
 
   Cuts cut_models(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device) const;
   void make_layouts(const Cuts& cuts, const std::vector<JobGroup>& groups, const RankDevice& device);
+  std::vector<std::uint32_t> own_savings(const HostStore& host) const;
   std::vector<ShardPlan> make_plans(ModelId model, const JobGroup& group, bool reproducible) const;
   std::size_t page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts, bool says_so) const;
   std::size_t best_page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts, bool says_so) const;

@@ -13,6 +13,7 @@
 #include "computron/device/device.h"
 #include "computron/device/progress.h"
 #include "computron/ops/ops.h"
+#include "computron/runtime/host_store.h"
 #include "computron/serve/copy_costs.h"
 #include "computron/serve/job_options.h"
 #include "computron/serve/serve_hooks.h"
@@ -34,6 +35,7 @@ class RankDevice {
   VerifySwap verify_swap() const { return verify_swap_; }
   // The same on all ranks.
   TransportKind transport_kind() const;
+  PageCoding page_coding() const { return page_coding_; }
 
   // The ranks of this rank's node, and the cores that they may run on together.
   const Communicator& node() const { return node_; }
@@ -52,6 +54,7 @@ class RankDevice {
   void show_places() const;
   void measure();
   void measure_copies(ServeHooks& hooks);
+  PageCoding choose_coding() const;
   VerifySwap choose_verification() const;
   std::string kind() const;
 
@@ -65,6 +68,7 @@ class RankDevice {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
   VerifySwap verify_swap_ = VerifySwap::kOff;
+  PageCoding page_coding_ = PageCoding::kRaw;
   std::vector<RankPlace> places_;  // [rank]
   std::optional<MemoryLimit> own_memory_;
   std::optional<MeasuredCosts> costs_;

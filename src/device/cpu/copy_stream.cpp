@@ -14,6 +14,8 @@
 #include "computron/base/error.h"
 #include "computron/base/time.h"
 #include "computron/base/trace.h"
+#include "kernels/cpu/coded_page.h"
+#include "src/device/cpu/coded_pieces.h"
 #include "src/device/cpu/streaming_copy.h"
 
 namespace computron {
@@ -23,8 +25,9 @@ constexpr std::size_t kLinkPiece = std::size_t{1} << 20;  // bytes that cross th
 constexpr int kAttempts = 2;             // a page is copied this often at most before its wrong digest ends the stream
 constexpr int kStopInterval_us = 20000;  // while it sleeps on an event the copy thread checks this often for a stop
 
-// Sleeps until now_s() is `deadline_s`; returns at once if that is past.
+// Sleeps until now_s() is `deadline_s`; returns at once if that is past, or 0.
 void sleep_until(double deadline_s) {
+  if (deadline_s == 0) return;
   const auto ns = static_cast<std::int64_t>(std::ceil(deadline_s * 1e9));
   const timespec until{ns / 1000000000, ns % 1000000000};
   int status = EINTR;
@@ -32,10 +35,14 @@ void sleep_until(double deadline_s) {
   ensure(status == 0, "clock_nanosleep failed");
 }
 
-Error wrong_digest(const PageName& name) {
-  return Error(ExitCode::kDevice,
-               fmt::format("page {} of model {} arrived damaged in device memory {} times: its digest is wrong",
-                           name.page, name.owner, kAttempts));
+// Host memory is what both copies of a coded page have in common, and a link that changes bits hardly changes the same
+// ones twice.
+Error wrong_page(const PageName& name, bool coded) {
+  const char* const why = coded
+                              ? "its page in host memory, which is coded, is damaged: copying it again cannot mend that"
+                              : "its digest is wrong";
+  return Error(ExitCode::kDevice, fmt::format("page {} of model {} arrived damaged in device memory {} times: {}",
+                                              name.page, name.owner, kAttempts, why));
 }
 
 }  // namespace
@@ -44,7 +51,7 @@ CpuCopyStream::CpuCopyStream(double link_gb_per_s, CopyHook copied, Trace* trace
     : host_link_(link_gb_per_s * 1e9),
       copied_(std::move(copied)),
       trace_(trace),
-      thread_([this](std::stop_token stop) { run(stop); }) {}
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
 void CpuCopyStream::record(Event& event) {
   auto& cpu_event = cpu(event);
@@ -54,26 +61,25 @@ void CpuCopyStream::record(Event& event) {
 void CpuCopyStream::wait(const Event& event) { enqueue(Wait{mark_of(&event)}); }
 
 void CpuCopyStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  enqueue(Copy{destination, source, bytes, now_s()});
+  enqueue(Copy{destination, raw_page(source, bytes), now_s()});
 }
 
 // Host and device memory are both this process's, and one emulated link serves both directions.
 void CpuCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  enqueue(Copy{destination, source, bytes, now_s(), "copy to host"});
+  enqueue(Copy{destination, raw_page(source, bytes), now_s(), "copy to host"});
 }
 
 void CpuCopyStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
   enqueue(Copy{.destination = destination,
-               .source = source,
-               .bytes = bytes,
+               .source = raw_page(source, bytes),
                .enqueued_s = now_s(),
                .what = "copy on device",
                .over_link = false});
 }
 
-void CpuCopyStream::fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
+void CpuCopyStream::fetch(std::byte* frame, const HostPage& page, const PageName& name,
                           std::optional<std::uint64_t> digest) {
-  enqueue(Copy{frame, page, bytes, now_s(), "fetch", name, digest});
+  enqueue(Copy{frame, page, now_s(), "fetch", name, digest});
 }
 
 void CpuCopyStream::enqueue(const Entry& entry) {
@@ -133,55 +139,89 @@ void CpuCopyStream::execute(const Wait& wait, const std::stop_token& stop) {
 
 void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   if (error_) return;
-  if (!copy.over_link) return streaming_copy(copy.destination, copy.source, copy.bytes);
+  if (!copy.over_link) return streaming_copy(copy.destination, copy.source.data, copy.source.bytes);
   const double begin_s = now_s();
   if (trace_ != nullptr) {
     trace_->begin(TraceTrack::kCopy, copy.what, begin_s, copy.name.owner, {{"page", copy.name.page}});
   }
   int attempts = 0;
   bool right = false;
+  crossed_ = 0;
   while (!right && attempts < kAttempts) {
-    perform(copy, attempts++, stop);
+    right = perform(copy, attempts++, stop);
     if (stop.stop_requested()) return;
-    right = is_right(copy);
+    right = right && is_right(copy);
   }
   const double end_s = now_s();
   if (trace_ != nullptr) {
     trace_->add(TraceTrack::kCopy, copy.what, begin_s, end_s, copy.name.owner,
-                {{"page", copy.name.page}, {"bytes", copy.bytes}, {"attempts", static_cast<std::uint64_t>(attempts)}});
+                {{"page", copy.name.page},
+                 {"bytes", copy.source.bytes},
+                 {"link_bytes", copy.source.link_bytes},
+                 {"attempts", static_cast<std::uint64_t>(attempts)}});
     trace_->end(TraceTrack::kCopy);
   }
   ++copies_;
+  count(copy, attempts, right, begin_s, end_s);
+  if (!right) throw wrong_page(copy.name, copy.source.coded);
+}
+
+void CpuCopyStream::count(const Copy& copy, int attempts, bool right, double begin_s, double end_s) {
   const std::lock_guard lock(mutex_);
-  statistics_.bytes += static_cast<std::size_t>(attempts) * copy.bytes;
+  statistics_.bytes += crossed_;
+  statistics_.frame_bytes += copy.source.bytes;
   statistics_.busy_s += end_s - begin_s;
   statistics_.pages_verified += copy.digest && right;
   statistics_.pages_refetched += attempts > 1;
-  if (!right) throw wrong_digest(copy.name);
 }
 
 bool CpuCopyStream::is_right(const Copy& copy) const {
   if (!copy.digest) return true;
   const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.owner, {"page", copy.name.page});
-  return digest64(std::span(copy.destination, copy.bytes)) == *copy.digest;
+  return digest64(std::span(copy.destination, copy.source.bytes)) == *copy.digest;
 }
 
-void CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token& stop) {
-  if (host_link_.throttled()) {
-    copy_at_link_rate(copy, stop);
+// False where a coded page could not be decoded.
+bool CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token& stop) {
+  bool possible = true;
+  if (copy.source.coded) {
+    possible = decode(copy, stop);
   } else {
-    streaming_copy(copy.destination, copy.source, copy.bytes);
+    copy_plain(copy, stop);
   }
-  if (copied_) copied_(copies_, attempt, std::span(copy.destination, copy.bytes));
+  if (copied_) copied_(copies_, attempt, std::span(copy.destination, copy.source.bytes));
+  return possible;
 }
 
-void CpuCopyStream::copy_at_link_rate(const Copy& copy, const std::stop_token& stop) {
-  for (std::size_t at = 0; at < copy.bytes && !stop.stop_requested(); at += kLinkPiece) {
-    const std::size_t bytes = std::min(kLinkPiece, copy.bytes - at);
-    const double deadline_s = host_link_.deadline_of(bytes, copy.enqueued_s, now_s());
-    streaming_copy(copy.destination + at, copy.source + at, bytes);
+void CpuCopyStream::copy_plain(const Copy& copy, const std::stop_token& stop) {
+  const std::size_t all = copy.source.bytes;
+  const std::size_t piece = host_link_.throttled() ? kLinkPiece : std::max<std::size_t>(all, 1);
+  for (std::size_t at = 0; at < all && !stop.stop_requested(); at += piece) {
+    const std::size_t bytes = std::min(piece, all - at);
+    const double deadline_s = deadline_of(bytes, copy);
+    streaming_copy(copy.destination + at, copy.source.data + at, bytes);
     sleep_until(deadline_s);
   }
+}
+
+// In pieces that end with a block. The link is charged for what the page takes, whatever a damaged one says of itself.
+bool CpuCopyStream::decode(const Copy& copy, const std::stop_token& stop) {
+  const std::span coded(copy.source.data, copy.source.link_bytes);
+  CodedPieces pieces(coded, copy.source.bytes, host_link_.throttled() ? kLinkPiece : coded.size());
+  bool good = true;
+  while (good && !stop.stop_requested() && !pieces.at_end()) {
+    const CodedPieces::Piece piece = pieces.next();
+    const double deadline_s = deadline_of(piece.link_bytes, copy);
+    good = kernels::decode_blocks(coded, copy.source.bytes, piece.begin, piece.end, copy.destination);
+    sleep_until(deadline_s);
+  }
+  return good;
+}
+
+// 0 where no link is emulated.
+double CpuCopyStream::deadline_of(std::size_t bytes, const Copy& copy) {
+  crossed_ += bytes;
+  return host_link_.throttled() ? host_link_.deadline_of(bytes, copy.enqueued_s, now_s()) : 0;
 }
 
 void CpuCopyStream::execute(const Record& record, const std::stop_token&) {

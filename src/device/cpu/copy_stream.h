@@ -5,7 +5,8 @@
 //   caller       wait, copy, record: each appends an entry to queue_ and returns
 //   copy thread  swaps all of queue_ into a vector of its own, then for each entry in order
 //                  Wait    sleeps until the event's record has been reached
-//                  Copy    copies, held to the emulated host link's rate; verifies; copies once more where that fails
+//                  Copy    copies, held to the emulated host link's rate; verifies; copies once more where that fails.
+//                          A coded page is decoded from host memory into its frame: no byte of it is copied before
 //                  Record  completes the event's record, which wakes its waiters; fails it after an error
 //
 // queue_ is the double buffer: the caller fills one vector while the copy thread empties the other. So copies that are
@@ -41,7 +42,7 @@ class CpuCopyStream final : public CopyStream {
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   CopyStatistics statistics() const override;
-  void fetch(std::byte* frame, const std::byte* page, std::size_t bytes, const PageName& name,
+  void fetch(std::byte* frame, const HostPage& page, const PageName& name,
              std::optional<std::uint64_t> digest) override;
 
  private:
@@ -50,8 +51,7 @@ class CpuCopyStream final : public CopyStream {
   };
   struct Copy {
     std::byte* destination;
-    const std::byte* source;
-    std::size_t bytes;
+    HostPage source;
     double enqueued_s;                         // now_s() of the call
     const char* what = "copy";                 // the span's name in the trace
     PageName name = {};                        // of a fetch
@@ -74,8 +74,11 @@ class CpuCopyStream final : public CopyStream {
   void execute(const Copy& copy, const std::stop_token& stop);
   void execute(const Record& record, const std::stop_token& stop);
   bool is_right(const Copy& copy) const;
-  void perform(const Copy& copy, int attempt, const std::stop_token& stop);
-  void copy_at_link_rate(const Copy& copy, const std::stop_token& stop);
+  bool perform(const Copy& copy, int attempt, const std::stop_token& stop);
+  void copy_plain(const Copy& copy, const std::stop_token& stop);
+  bool decode(const Copy& copy, const std::stop_token& stop);
+  double deadline_of(std::size_t bytes, const Copy& copy);
+  void count(const Copy& copy, int attempts, bool right, double begin_s, double end_s);
 
   mutable std::mutex mutex_;
   std::condition_variable_any enqueued_;  // queue_ is no longer empty
@@ -89,6 +92,7 @@ class CpuCopyStream final : public CopyStream {
   EmulatedLink host_link_;
   CopyHook copied_;
   Trace* trace_;
+  std::size_t crossed_ = 0;   // bytes of the copy in hand that the link has been charged for
   std::uint64_t copies_ = 0;  // over the link, complete: the number of the copy in hand (CopyHook)
 
   std::jthread thread_;  // the last member: joined before anything that it uses is destroyed

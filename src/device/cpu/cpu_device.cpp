@@ -8,6 +8,7 @@
 #include "computron/base/memory.h"
 #include "computron/base/size.h"
 #include "computron/device/device.h"
+#include "src/device/cpu/coding_rates.h"
 #include "src/device/cpu/compute_pool.h"
 #include "src/device/cpu/compute_stream.h"
 #include "src/device/cpu/copy_stream.h"
@@ -37,6 +38,7 @@ class CpuHostBuffer final : public HostBuffer {
   std::byte* data() const override { return pages_.data(); }
   std::size_t bytes() const override { return pages_.bytes(); }
   bool populate(std::size_t begin, std::size_t end) override { return pages_.populate(begin, end); }
+  void trim(std::size_t bytes) override { pages_.trim(bytes); }
   void make_read_only() override {
     pages_.collapse();
     pages_.make_read_only();
@@ -61,6 +63,8 @@ class CpuDevice final : public Device {
   }
   std::size_t default_page_bytes() const override { return kDefaultPageBytes; }
   bool verifies_pages() const override { return true; }
+  bool decodes_pages() const override { return true; }
+  CodingRates measure_coding_rates() const override { return measure_cpu_coding_rates(options_.link_gb_per_s); }
 
   std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) override {
     auto pages = MappedPages::map(bytes);
@@ -70,6 +74,11 @@ class CpuDevice final : public Device {
 
   std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) override {
     auto pages = MappedPages::map(bytes);
+    if (!pages) throw Error(ExitCode::kSystem, refusal("host", bytes, what));
+    return std::make_unique<CpuHostBuffer>(std::move(*pages));
+  }
+  std::unique_ptr<HostBuffer> reserve_host(std::size_t bytes, std::string_view what) override {
+    auto pages = MappedPages::reserve(bytes);
     if (!pages) throw Error(ExitCode::kSystem, refusal("host", bytes, what));
     return std::make_unique<CpuHostBuffer>(std::move(*pages));
   }

@@ -164,7 +164,9 @@ void CudaCopyStream::copy_on_device(std::byte* destination, const std::byte* sou
 
 void CudaCopyStream::synchronize() { COMPUTRON_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
 
-CopyStatistics CudaCopyStream::statistics() const { return {.bytes = copies_.bytes(), .busy_s = copies_.seconds()}; }
+CopyStatistics CudaCopyStream::statistics() const {
+  return {.bytes = copies_.bytes(), .frame_bytes = copies_.bytes(), .busy_s = copies_.seconds()};
+}
 
 CudaComputeStream& cuda_compute(Stream& stream) {
   auto* compute = dynamic_cast<CudaComputeStream*>(&stream);

@@ -401,4 +401,6 @@ void CpuOps::copy_from_host(Stream& stream, const void* in, Activations out) {
 
 std::unique_ptr<Ops> make_cpu_ops(Device&) { return std::make_unique<CpuOps>(); }
 
+std::unique_ptr<WeightFormat> make_cpu_weight_format() { return std::make_unique<CpuWeightFormat>(); }
+
 }  // namespace computron

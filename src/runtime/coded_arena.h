@@ -1,0 +1,69 @@
+// The pages of a shard in host memory, coded where they gain by it, one behind the other as they are complete: so they
+// take what they take, and not more. What the arena may take at most, as the shard does raw, is address space only.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "computron/device/device.h"
+#include "computron/model/shard_layout.h"
+#include "computron/runtime/host_store.h"
+#include "kernels/cpu/coded_page.h"
+#include "src/device/mapped_pages.h"
+#include "src/runtime/first_touch.h"
+
+namespace computron {
+
+// What the blocks of a layout's pages hold, [page][block]: the type of GEMM weights, float32 of tables and vectors;
+// raw, which is not coded, where a block has some of both.
+std::vector<std::vector<BlockEncoding>> block_encodings(const ShardLayout& layout);
+
+class CodedArena {
+ public:
+  // Fills `memory` from `begin` on and tells in stored[page] what became of the page. `threads`: those that add pages.
+  // `model` names the model in errors. Borrows `layout`, `memory` and `stored`.
+  CodedArena(const ShardLayout& layout, std::string model, HostBuffer& memory, std::size_t begin,
+             std::vector<StoredPage>& stored, int threads);
+
+  // Each page once, from any thread of number `thread`. `raw`: its bytes, which may be given back afterwards, aligned
+  // to 64: the coded page is decoded onto them and digested, so that nothing is lost unnoticed. Error{kSystem} where
+  // memory runs out, {kInternal} where the page does not come back.
+  void add(PageId page, std::span<std::byte> raw, int thread, LoadTimes& times);
+  // Of `memory`, what is used.
+  std::size_t end() const { return end_; }
+
+ private:
+  std::byte* scratch(int thread) const { return scratch_[static_cast<std::size_t>(thread)].get(); }
+  void check(PageId page, const StoredPage& stored, std::span<std::byte> raw) const;
+
+  const std::string model_;
+  HostBuffer& memory_;
+  FirstTouch touch_;
+  std::vector<StoredPage>& stored_;
+  std::vector<std::vector<BlockEncoding>> codes_;      // [page][block]
+  std::vector<std::unique_ptr<std::byte[]>> scratch_;  // [thread] a coded page
+  std::atomic<std::size_t> end_;
+};
+
+// Zeros for the raw pages of a shard until they are in the arena: memory that no device copies from.
+class StagingArea final : public HostBuffer {
+ public:
+  // `what` names it in the Error{kSystem}.
+  StagingArea(std::size_t bytes, const std::string& what);
+
+  std::byte* data() const override { return pages_.data(); }
+  std::size_t bytes() const override { return pages_.bytes(); }
+  bool populate(std::size_t begin, std::size_t end) override { return pages_.populate(begin, end); }
+  void make_read_only() override { pages_.make_read_only(); }
+  // The memory of bytes [begin, end), which are zero from then on. Any thread.
+  void give_back(std::size_t begin, std::size_t end) { pages_.give_back(begin, end); }
+
+ private:
+  MappedPages pages_;
+};
+
+}  // namespace computron
