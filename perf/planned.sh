@@ -7,6 +7,7 @@
 # WORKLOADS  of bursts, sizes and known                          (bursts sizes known)
 # REQUEST_S  of a request for a small model on one processor     (0.1)
 # DURATION   seconds in which requests arrive                    (40)
+# REQUESTS   that are known                                      (240)
 # REPEATS    rounds, each with requests of its own               (3)
 # BUILD      folder of computron and computron_injected          (build/release)
 # LAUNCH     what starts the ranks, such as "chrt -r 1" where other work keeps the cores busy
@@ -79,7 +80,7 @@ workload() {
     ids+=("m$m")
     models+=(--model "m$m=$work/${sizes[m]}.h5")
   done
-  if [ "$objective" = makespan ]; then known=${known:-240}; fi
+  if [ "$objective" = makespan ]; then known=${known:-${REQUESTS:-240}}; fi
   total=0
   for share in "${shares[@]}"; do total=$((total + share)); done
   # Of a job, of one that is simulated, and of both.
@@ -132,7 +133,8 @@ requests() {
 # plan NAME SWAP: $work/NAME.json.
 plan() {
   local options=(--ranks 4 --device-memory "${memory}KiB" --objective "$objective"
-    --swap "$2" --replicas any --prompt-tokens 1 --max-tokens 1 --quiet) m
+    --swap "$2" --replicas any --prompt-tokens 1 --max-tokens 1 --max-seqs 1
+    --max-batch-tokens 1 --quiet) m
   [ "$2" = off ] || options+=(--link-gbps "$link" --page-size "${page_kib}KiB")
   [ -z "$slo" ] || options+=(--slo "$slo")
   if [ -n "$known" ]; then
@@ -180,7 +182,8 @@ real() {
   jq -c --arg placed "$(placed "$1")" '.body.model as $model | select($placed | split("\n") | index($model))' \
     "$work/$w-requests-$2.jsonl" > "$name-requests.jsonl"
   # shellcheck disable=SC2046
-  launch 4 "$injected" serve "${served[@]}" "${job[@]}" $(mesh_of "$1") --inject-gflops "$gflops" \
+  launch 4 "$injected" serve "${served[@]}" "${job[@]}" $(mesh_of "$1") --profiles "$work/$w-profiles.json" \
+    --inject-gflops "$gflops" \
     --requests "$name-requests.jsonl" --output "$name.jsonl" --metrics "$name.json" --quiet 2> "$name.log" ||
     { cat "$name.log" >&2; return 1; }
   jq -r --argjson total "$(wc -l < "$work/$w-requests-$2.jsonl")" --arg slo "$slo" \

@@ -132,6 +132,9 @@ Chosen choose(PlacementEvaluator& evaluator, const ModelPlacement& found, const 
   Rescoring rescoring(evaluator, {.placements = static_cast<std::size_t>(options.exact ? 0 : options.rescore),
                                   .prompt_tokens = options.requests.prompt_tokens,
                                   .max_tokens = options.requests.max_tokens,
+                                  .policy = options.policy,
+                                  .max_seqs = options.max_seqs,
+                                  .max_batch_tokens = options.max_batch_tokens,
                                   .latency_s = machine.step_latency_s,
                                   .stop = [] { return stop_signals() > 0; }});
   const auto best = rescoring.best();

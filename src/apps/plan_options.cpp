@@ -93,10 +93,19 @@ void add_search_options(CLI::App& app, PlanOptions& o) {
                  "chosen; 0, and with --exact: as the search says")
       ->check(CLI::Range(0, 16))
       ->capture_default_str();
+  app.add_option("--policy", o.policy,
+                 "They are played so, as of computron serve (throughput for a makespan, otherwise balanced)")
+      ->check(CLI::IsMember({"fifo", "balanced", "throughput"}));
+  app.add_option("--max-seqs", o.max_seqs, "with so many sequences of a model at a time")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--max-batch-tokens", o.max_batch_tokens,
+                 "and so many tokens of a pass (2048; where a profile says nothing of passes: one request)")
+      ->check(CLI::Range(1, 10'000'000));
   app.add_flag("--quiet", o.quiet, "Say nothing while searching");
-  group_options(
-      app, "Search",
-      {"--objective", "--slo", "--slo-scale", "--replicas", "--exact", "--time-limit", "--rescore", "--quiet"});
+  group_options(app, "Search",
+                {"--objective", "--slo", "--slo-scale", "--replicas", "--exact", "--time-limit", "--rescore",
+                 "--policy", "--max-seqs", "--max-batch-tokens", "--quiet"});
 }
 
 }  // namespace
@@ -113,6 +122,11 @@ void check_plan_options(const CLI::App& app, const PlanOptions& options) {
   const auto given = [&app](const char* option) { return app.get_option(option)->count() > 0; };
   if (options.exact && (options.requests.known == 0 || options.objective != "makespan")) {
     refuse("--exact: is for --known requests and --objective makespan");
+  }
+  if (options.exact || options.rescore == 0) {
+    for (const char* option : {"--policy", "--max-seqs", "--max-batch-tokens"}) {
+      if (given(option)) refuse(fmt::format("{}: nothing is played, so there is no use for it", option));
+    }
   }
   if (options.objective != "attainment") {
     for (const char* option : {"--slo", "--slo-scale"}) {

@@ -33,6 +33,8 @@ struct PlanOptions {
   bool exact = false;
   double time_limit_s = 0;  // 0: none
   int rescore = 5;          // placements that are played pass by pass; 0: none
+  std::string policy;       // of the job, as they are played; empty: as the objective asks for
+  int max_seqs = 64, max_batch_tokens = 0;
   bool quiet = false;
 };
 

@@ -28,9 +28,13 @@ std::span<const Arrival> Rescoring::first(std::span<const Arrival> arrivals, dou
 ClusterOptions Rescoring::cluster_of(const ModelPlacement& placement) const {
   const SearchProblem& problem = evaluator_.problem();
   ClusterOptions cluster;
-  cluster.policy = problem.objective == Objective::kMakespan ? "throughput" : "balanced";
+  const char* const usual = problem.objective == Objective::kMakespan ? "throughput" : "balanced";
+  cluster.policy = options_.policy.empty() ? usual : options_.policy;
+  cluster.max_seqs = options_.max_seqs;
   cluster.on_late = problem.objective == Objective::kAttainment ? OnLate::kReject : OnLate::kServe;
-  cluster.max_batch_tokens = usual_batch_tokens(problem.models, placement, options_.prompt_tokens);
+  cluster.max_batch_tokens = options_.max_batch_tokens > 0
+                                 ? options_.max_batch_tokens
+                                 : usual_batch_tokens(problem.models, placement, options_.prompt_tokens);
   cluster.device_bytes = problem.memory.device_bytes;
   cluster.host_cache_bytes = problem.memory.device_bytes / 8;
   cluster.link_bytes_per_s = kAtOnce;

@@ -14,6 +14,10 @@ namespace computron {
 struct RescoringOptions {
   std::size_t placements = 5;  // at most; 0: none
   int prompt_tokens = 256, max_tokens = 64;
+  // As of the job.
+  std::string policy = {};          // empty: throughput for a makespan, otherwise balanced
+  int max_seqs = 64;                // of a model at a time
+  int max_batch_tokens = 0;         // of a pass; 0: usual_batch_tokens()
   double latency_s = 0;             // of a step or its report, each way; 0: not known
   std::function<bool()> stop = {};  // asked before each placement is played
 };

@@ -259,6 +259,7 @@ TEST_F(PlanTest, OptionsThatSayNothingAreRefused) {
   refused({"--rate", "1", "--swap", "off", "--link-gbps", "1"}, "--link-gbps: --swap off");
   refused({"--rate", "1", "--swap", "off", "--page-size", "1MB"}, "--page-size: --swap off");
   refused({"--rate", "1", "--swap", "off", "--ranks-per-node", "1"}, "--ranks-per-node: --swap off");
+  refused({"--rate", "1", "--rescore", "0", "--max-seqs", "1"}, "--max-seqs: nothing is played");
   refused({"--rate", "1", "--objective", "makespan", "--exact"}, "--exact: is for --known requests and --objective");
   refused({"--known", "3", "--exact"}, "--exact: is for --known requests and --objective makespan");
   refused({"--rate", "1", "--cv", "1000"}, "--cv: 1000 is not a number of 0.01 to 100");

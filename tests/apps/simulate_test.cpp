@@ -227,7 +227,9 @@ TEST_F(SimulateTest, ASlowerLinkAndALaterDeadlineShow) {
 
 // What plan predicts of the placement that it writes is what simulate says of it.
 TEST_F(SimulateTest, SaysWhatPlanPredicts) {
-  const std::vector<std::string> requests = {profiles(), "--rate", "6", "--duration", "60", "--cv", "2"};
+  const std::vector<std::string> requests = {profiles(), "--rate",   "6",    "--duration", "60", "--cv",
+                                             "2",        "--policy", "fifo", "--max-seqs", "1",  "--max-batch-tokens",
+                                             "300"};
   auto arguments = requests;
   arguments.insert(arguments.end(), {"--ranks", "2", "--slo", "1", "--output", file("planned.json"), "--quiet"});
   const Outcome planned = plan(arguments);
