@@ -97,7 +97,7 @@ link_arguments=()
 
 # The three studies: NAME MESH CHECKPOINT, and what makes NAME.json.
 swap() {
-  start "$1" "$2" bench swap --quiet --model "a=$3" --model "b=$3" --requests $((repeats + 1)) \
+  start "$1" "$2" bench swap --quiet --coded off --model "a=$3" --model "b=$3" --requests $((repeats + 1)) \
     "${link_arguments[@]}" --json "$1.json" >"$1.txt"
 }
 

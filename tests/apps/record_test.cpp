@@ -68,7 +68,7 @@ class RecordedJob : public ProgramTest {
     const ReplayOutcome outcome = recorded_outcome(record);
     EXPECT_EQ(outcome.steps, metrics.at("steps").at("count"));
     EXPECT_EQ(outcome.swaps, metrics.at("swaps").at("count"));
-    EXPECT_EQ(outcome.moved_bytes, metrics.at("swaps").at("bytes"));
+    EXPECT_EQ(outcome.moved_bytes, metrics.at("swaps").at("link_bytes"));
     EXPECT_EQ(outcome.served, static_cast<std::size_t>(kRequests));
     std::set<RequestId> begun, ended;
     for (const auto& steps : record.steps) {
