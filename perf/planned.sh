@@ -222,8 +222,10 @@ for w in $workloads; do
   for ((round = 1; round <= repeats; ++round)); do
     for placement in $placements; do
       echo "planned.sh: $w, $placement, round $round" >&2
-      # shellcheck disable=SC2046
-      echo "$w" "$objective" "$placement" "$round" $(real "$placement" "$round") $(predicted "$placement" "$round") >> "$rows"
+      measured=$(real "$placement" "$round")
+      said=$(predicted "$placement" "$round")
+      # shellcheck disable=SC2086
+      echo "$w" "$objective" "$placement" "$round" $measured $said >> "$rows"
     done
   done
 done
