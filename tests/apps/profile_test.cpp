@@ -20,7 +20,6 @@ namespace computron::test {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -260,7 +259,7 @@ TEST_F(Profile, AFileThatIsNotThereIsNamedBeforeLoading) {
   const Served refused = serve(job, folder_);
   EXPECT_EQ(refused.job.exit_code, 66);
   EXPECT_THAT(refused.job.errors, HasSubstr("/nowhere/p.json"));
-  job.more.push_back("--dry-run");
+  job.more.emplace_back("--dry-run");
   const Served missing = serve(job, folder_);
   EXPECT_EQ(missing.job.exit_code, 66);
   EXPECT_THAT(missing.job.errors, HasSubstr("/nowhere/p.json"));

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "computron/base/error.h"
 #include "tests/apps/program.h"
 
 namespace computron::test {
