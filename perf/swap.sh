@@ -3,6 +3,7 @@
 # link rates, and over one and two ranks on the machine's own links. Writes perf/results/swap-MACHINE.md.
 #
 #   perf/swap.sh [MACHINE]
+#   perf/swap.sh --coded [MACHINE]    of coded pages beside raw ones: perf/swap_coded.sh
 #
 # RATES     emulated rates in GB/s a rank     (0.5 1 2)
 # REQUESTS  swapped requests measured a run   (24)
@@ -12,6 +13,7 @@
 # About eight minutes; 3 GiB of memory. Nothing else should run on the machine meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = --coded ]; then exec perf/swap_coded.sh "${@:2}"; fi
 # shellcheck source=jobs/mpi-env.sh
 . jobs/mpi-env.sh
 
@@ -34,7 +36,7 @@ run() {
   before=$(load)
   echo "swap.sh: $name, tp $tp x pp $pp" >&2
   mpirun -n $((tp * pp)) "$program" bench swap --quiet --device cpu --model "a=$model" --model "b=$model" --tp "$tp" --pp "$pp" \
-    --page-size 8MiB --threads 1 --requests "$requests" --csv --json "$work/$name-${tp}x$pp.json" "$@" > "$work/raw.csv"
+    --page-size 8MiB --threads 1 --coded off --requests "$requests" --csv --json "$work/$name-${tp}x$pp.json" "$@" > "$work/raw.csv"
   sed "1s/^/load_before,load_after,/; 2s/^/$before,$(load),/" "$work/raw.csv" > "$work/$name-${tp}x$pp.csv"
 }
 

@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant_
   good = good && begins <= ends && ends <= call.coded_bytes &&
          least_block_bytes(entry.encoding(), decoded) <= ends - begins;
   if (!good) {
-    *call.refused = 1;
+    *call.refused = call.number;
     return;
   }
   const Block block{reinterpret_cast<const U8*>(call.coded) + begins, static_cast<int>(ends - begins),

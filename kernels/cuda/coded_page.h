@@ -17,7 +17,8 @@ struct DecodeCall {
   std::size_t page_bytes;
   std::size_t first, end;
   std::byte* page;  // where the whole page belongs; aligned to 16 bytes
-  int* refused;     // becomes 1 where a block cannot be what encode_page() wrote; the block is not written then
+  int* refused;     // becomes `number` where a block cannot be what encode_page() wrote; the block is not written then
+  int number = 1;
 };
 // A warp takes a block. `end` is at most coded_blocks(page_bytes).
 void decode_blocks(CUstream_st* stream, const DecodeCall& call);

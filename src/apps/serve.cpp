@@ -102,6 +102,7 @@ RunInfo info_of(const Job& job, double wall_s) {
           .device = job.device().name(),
           .link_gb_per_s = link,
           .link_emulated = link > 0,
+          .link_coded = job.plan().page_coding == PageCoding::kCoded,
           .program = program_info(),
           .host = host_name(),
           .slurm_job_id = slurm_job_id(),

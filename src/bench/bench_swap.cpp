@@ -79,7 +79,14 @@ SwapConditions conditions_of(const Job& job, const BenchSwapOptions& options, st
   const int stage_ranks = std::min(job.mesh().shape.tp, job.plan().ranks_on_node);
   const bool copies_take_cores = !job.device().own_memory();
   conditions.cores_busy = copies_take_cores && stage_ranks * job.plan().threads >= job.plan().cores_on_node;
-  for (const ModelShape& model : job.models().shapes()) conditions.stage_shares.push_back(stage_shares(model));
+  for (const ModelShape& model : job.models().shapes()) {
+    conditions.stage_shares.push_back(stage_shares(model));
+    for (const ShardLayout* layout : model.layouts) {
+      for (PageId page = 0; page < static_cast<PageId>(layout->pages()); ++page) {
+        conditions.page_link_bytes = std::max(conditions.page_link_bytes, layout->page_link_bytes(page));
+      }
+    }
+  }
   return conditions;
 }
 

@@ -25,7 +25,7 @@ int most_pages(const std::vector<const ShardLayout*>& layouts) {
 LinkProbe::LinkProbe(Job& job)
     : job_(job),
       layouts_(own_layouts(job)),
-      copy_stream_(job.device().make_copy_stream()),
+      copy_stream_(job.device().make_copy_stream(job.host().coding() == PageCoding::kCoded ? job.plan().page_bytes : 0)),
       compute_(job.device().make_compute_stream(job.progress())),
       pool_(job.device(), most_pages(layouts_), job.plan().page_bytes),
       offload_area_(job.device(), /*slots=*/0, job.plan().page_bytes),
@@ -53,6 +53,8 @@ void LinkProbe::measure(int rounds) {
 // A model's pages lie one after the other in host memory, small gaps between them, which are copied too.
 double LinkProbe::copy_plain(CopyStream& stream, ModelId model) {
   const std::span<const std::byte> memory = job_.host().memory(model);
+  ensure(memory.size() <= static_cast<std::size_t>(most_pages(layouts_)) * job_.plan().page_bytes,
+         "a model's pages and what lies between them are larger than all frames");
   const double start = now_s();
   stream.copy_to_device(pool_.base(), memory.data(), memory.size());
   stream.synchronize();

@@ -192,7 +192,7 @@ SwapBound bound_of(const SwapSample& sample, const SwapConditions& conditions) {
     slowest_link = slowest_link == 0 ? link : std::min(slowest_link, link);
   }
   bound.transfer_and_compute_s = std::max(bound.transfer_and_compute_s, later_s + copying_s(sample, conditions));
-  bound.page_s = static_cast<double>(conditions.page_bytes) / slowest_link;
+  bound.page_s = static_cast<double>(conditions.page_link_bytes) / slowest_link;
   return bound;
 }
 

@@ -33,6 +33,7 @@ struct SwapConditions {
   std::string device;
   double link_gb_per_s = 0;  // emulated; 0: the machine's own
   std::size_t page_bytes = 0;
+  std::size_t page_link_bytes = 0;  // of the largest page, over the link
   int frames = 0;
   int prompt_tokens = 0;
   // The ranks of a stage, which compute at once, leave no core to the copies: computing and copying share the cores.

@@ -108,6 +108,7 @@ void MappedPages::give_back(std::size_t begin, std::size_t end) {
 }
 
 void MappedPages::trim(std::size_t bytes) {
+  ensure(bytes <= bytes_, "a mapping is to be trimmed to more than it has");
   const std::size_t kept = round_up(std::max(bytes, kPage), kPage);
   bytes_ = bytes;
   if (kept >= mapped_) return;

@@ -69,8 +69,8 @@ ShardLayout get_layout(ByteReader& in) {
   layout.link_bytes = in.get_list<std::size_t>();
   layout.uses = in.get_list<PageId>();
   layout.over_before = in.get_list<std::int64_t>();
-  ensure(layout.link_bytes.empty() || layout.link_bytes.size() == layout.used_bytes.size(),
-         "a layout has link bytes of other pages");
+  ensure(layout.link_bytes.empty() || std::ranges::equal(layout.link_bytes, layout.used_bytes, std::less_equal()),
+         "a layout has link bytes of other pages, or more than they use");
   const auto there = [&layout](PageId page) { return page < layout.used_bytes.size(); };
   ensure(layout.page_bytes > 0 && !layout.uses.empty() && layout.uses.size() == layout.over_before.size() &&
              std::ranges::all_of(layout.uses, there),

@@ -1,12 +1,17 @@
 #include "computron/runtime/host_store.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "computron/base/digest.h"
+#include "computron/base/error.h"
+#include "computron/base/memory.h"
 #include "computron/base/parallel.h"
+#include "computron/base/size.h"
 #include "kernels/cpu/coded_page.h"
 #include "src/runtime/coded_arena.h"
 #include "src/runtime/lap.h"
@@ -56,6 +61,13 @@ std::vector<StoredPage> get_table(const ShardLayout& layout, HostBuffer& memory)
   std::vector<StoredPage> stored(layout.used_bytes.size());
   const std::span bytes = std::as_writable_bytes(std::span(stored));
   std::memcpy(bytes.data(), memory.data(), bytes.size());
+  for (std::size_t page = 0; page < stored.size(); ++page) {
+    const StoredPage& there = stored[page];
+    const std::size_t read = there.link_bytes + (there.coded != 0 ? kCodedPadding : 0);
+    ensure(there.offset >= table_bytes(layout) && read <= layout.used_bytes[page] && there.offset <= memory.bytes() &&
+               read <= memory.bytes() - there.offset,
+           "another rank's table says that a page lies outside of its memory");
+  }
   memory.trim(end_of(stored));
   if (!memory.populate(0, memory.bytes())) throw Error(ExitCode::kSystem, "out of memory for shared pages");
   return stored;
@@ -90,9 +102,9 @@ std::size_t HostStore::staging_bytes(const ShardLayout& layout, int threads) {
   std::size_t tensor = 0, page = 0, coded = 0;
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const auto transposed = [](const TensorPart& part) { return part.transposed; };
-    if (std::ranges::none_of(layout.plan.tensors[i].parts, transposed)) continue;
-    const auto first = layout.used_bytes.begin();
     const std::vector<PanelPlace>& panels = layout.tensors[i].panels;
+    if (panels.empty() || std::ranges::none_of(layout.plan.tensors[i].parts, transposed)) continue;
+    const auto first = layout.used_bytes.begin();
     tensor =
         std::max(tensor, std::accumulate(first + panels.front().page, first + panels.back().page + 1, std::size_t{0}));
   }
@@ -105,8 +117,14 @@ std::size_t HostStore::staging_bytes(const ShardLayout& layout, int threads) {
 
 std::size_t HostStore::shared_bytes_of(const ShardLayout& layout) { return table_bytes(layout) + bytes_of(layout); }
 
+// Addresses are asked for as if pages stayed raw, memory for what coded ones take at least: half of them.
 HostStore::Pages HostStore::allocate(const ShardLayout& layout, const std::string& name) const {
   const std::string what = "model " + name;
+  const auto [available, source] = available_memory();
+  if (coding_ == PageCoding::kCoded && bytes_of(layout) / 2 > available) {
+    throw Error(ExitCode::kSystem, fmt::format("no host memory for {}: coded it takes half of {} at least, {} leaves {}",
+                                               what, format_size(bytes_of(layout)), source, format_size(available)));
+  }
   return {.buffer = coding_ == PageCoding::kCoded ? device_.reserve_host(bytes_of(layout), what)
                                                   : device_.allocate_host(bytes_of(layout), what),
           .stored = std::vector<StoredPage>(layout.used_bytes.size())};

@@ -118,7 +118,7 @@ void GroupEngine::share_out_busy_time(RankTimes& times, const Report& report) {
   for (const CopiesInFlight::Copy& copy : landed) {
     if (!copy.fetched) continue;
     double& busy_by_model = times.busy_by_model[*copy.fetched];
-    busy_by_model += busy_s * static_cast<double>(copy.link_bytes) / bytes;
+    if (bytes > 0) busy_by_model += busy_s * static_cast<double>(copy.link_bytes) / bytes;
     SwapMetrics& swaps = metrics_of(*copy.fetched).swaps;
     swaps.busy_s = std::max(swaps.busy_s, busy_by_model);
   }

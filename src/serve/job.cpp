@@ -60,7 +60,10 @@ Job::Job(JobOptions options, Communicator world, const JobHeartbeat& heartbeat, 
   if (!options_.load) return;
   heartbeat.enter(SignOfLife::kLoad);
   agreed(mesh_.job, [&] { load_pages(heartbeat); });
-  agreed(mesh_.job, [&] { map_pages(); });
+  agreed(mesh_.job, [&] {
+    map_pages();
+    hooks_.loaded(mesh_.job.rank(), *host_);
+  });
   models_.gather_link_bytes(mesh_, *host_);
   heartbeat.enter(SignOfLife::kStart);
   make_executor();

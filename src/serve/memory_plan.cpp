@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <climits>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <set>
 #include <span>
 
 #include "computron/base/size.h"
+#include "computron/comm/agreed.h"
 #include "computron/comm/gather.h"
+#include "computron/model/coded_estimate.h"
 #include "computron/model/transformer.h"
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
@@ -33,11 +36,13 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
       ranks_on_node_(device.node().size()),
       limit_(available_memory()),
       own_memory_(device.own_memory()) {
-  count_fixed(device, models, pages, steps_in_flight);
+  count_fixed(mesh, device, models, pages, steps_in_flight);
   pool_bytes_ =
       options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
-  own_.frames = pages_on_all(mesh.group, pool_bytes_, page_bytes_);
-  need_.pool = static_cast<std::size_t>(own_.frames) * page_bytes_;
+  landing_pages_ = device.page_coding() == PageCoding::kCoded ? device.device().landing_pages() : 0;
+  const int pages_of_pool = pages_on_all(mesh.group, pool_bytes_, page_bytes_);
+  own_.frames = pages_of_pool - landing_pages_;
+  need_.pool = static_cast<std::size_t>(pages_of_pool) * page_bytes_;
   const std::size_t host_cache = options.host_cache_bytes.value_or(default_host_cache_bytes());
   own_.host_slots = pages_on_all(mesh.group, host_cache, page_bytes_);
   need_.host += static_cast<std::size_t>(own_.host_slots) * page_bytes_;
@@ -53,8 +58,8 @@ void MemoryPlan::gather_groups(const Mesh& mesh) {
   for (const RankGroup& group : mesh.groups) groups_.push_back(all[static_cast<std::size_t>(group.first_rank)]);
 }
 
-// What does not depend on the pool.
-void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, const PageStore& pages,
+// What does not depend on the pool. Collective where pages are coded.
+void MemoryPlan::count_fixed(const Mesh& mesh, const RankDevice& device, const ModelSet& models, const PageStore& pages,
                              int steps_in_flight) {
   Workspace::Sizes workspace;
   std::size_t widest = 0;
@@ -66,8 +71,9 @@ void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, c
   need_.held = pages.held_bytes();
   need_.mapped = pages.mapped_bytes();
   need_.separate = pages.separate_bytes();
-  need_.host += need_.held;
-  if (device.page_coding() == PageCoding::kCoded) count_coding(device, pages);
+  const bool coded = device.page_coding() == PageCoding::kCoded;
+  if (coded) count_coding(mesh, device, pages);
+  need_.host += coded ? need_.coded + need_.staging : need_.held;
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * models.max_batch_tokens() * (steps_in_flight + 2);
   need_.workspace = workspace.total() + transfers;
@@ -75,16 +81,23 @@ void MemoryPlan::count_fixed(const RankDevice& device, const ModelSet& models, c
   if (need_.on_device) need_.host += transfers;
 }
 
-// Coded pages take at most what raw ones do, so that is what counts; unless a load takes more beside them than they are
-// sure to gain.
-void MemoryPlan::count_coding(const RankDevice& device, const PageStore& pages) {
-  constexpr double kSureToTake = 0.9;  // of raw pages: float16, which gains least, takes about that
-  for (int shard = 0; shard < pages.shards(); ++shard) {
-    if (!pages.loads(shard)) continue;
-    need_.staging = std::max(need_.staging, HostStore::staging_bytes(*pages.source(shard).layout, device.threads()));
-  }
-  const auto sure = static_cast<std::size_t>(kSureToTake * static_cast<double>(need_.held));
-  need_.host += std::max(need_.held, sure + need_.staging) - need_.held;
+// Collective. What pages take coded is known when they are loaded; a sample of the checkpoints says it before.
+void MemoryPlan::count_coding(const Mesh& mesh, const RankDevice& device, const PageStore& pages) {
+  constexpr std::size_t kSampleBytes = std::size_t{64} << 10;  // of a tensor
+  constexpr double kMargin = 1.02;                             // for what the sample does not know
+  agreed(mesh.job, [&] {
+    std::map<const CheckpointIndex*, CodedEstimate> estimates;
+    for (int shard = 0; shard < pages.shards(); ++shard) {
+      if (!pages.loads(shard)) continue;
+      const ShardSource& source = pages.source(shard);
+      const CodedEstimate& estimate =
+          estimates.try_emplace(source.index, *source.index, *source.format, source.layout->weight_dtype, kSampleBytes)
+              .first->second;
+      const std::vector<std::size_t> bytes = estimate.link_bytes(*source.layout);
+      need_.coded += static_cast<std::size_t>(kMargin * std::accumulate(bytes.begin(), bytes.end(), 0.0));
+      need_.staging = std::max(need_.staging, HostStore::staging_bytes(*source.layout, device.threads()));
+    }
+  });
 }
 
 // Collective in the group. The largest stage counts: all ranks get the same.
@@ -122,8 +135,8 @@ std::size_t MemoryPlan::share_of_node() const { return limit_.bytes / static_cas
 
 void MemoryPlan::check() const {
   if (own_.frames < 1) {
-    throw ConfigError(
-        fmt::format("--device-memory {} holds no page of {}", format_size(pool_bytes_), format_size(page_bytes_)));
+    throw ConfigError(fmt::format("--device-memory {} holds no page of {}{}", format_size(pool_bytes_),
+                                  format_size(page_bytes_), landing_pages_ > 0 ? " beside landing pages" : ""));
   }
   const std::string own = fmt::format("host pages {}, pool {}, workspace {}", format_size(need_.host),
                                       format_size(need_.pool), format_size(need_.workspace));
@@ -196,11 +209,18 @@ std::string MemoryPlan::sharing_lines(const std::vector<MemoryNeed>& needs) {
   return lines;
 }
 
-std::string MemoryPlan::coding_line(const std::vector<MemoryNeed>& needs) {
-  const std::size_t staging = std::ranges::max(needs, {}, &MemoryNeed::staging).staging;
-  if (staging == 0) return {};
-  return fmt::format("\nhost pages are kept coded: they take less than that, and {} a rank beside them while they load",
-                     format_size(staging));
+std::string MemoryPlan::coding_line(const std::vector<MemoryNeed>& needs) const {
+  std::size_t held = 0, coded = 0, staging = 0;
+  for (const MemoryNeed& need : needs) {
+    held += need.held;
+    coded += need.coded;
+    staging = std::max(staging, need.staging);
+  }
+  if (coded == 0) return {};
+  return fmt::format("\nhost pages are kept coded: {} in all instead of {}, estimated from a sample of the models' files, "
+                     "and at most {} a rank beside them while they load{}",
+                     format_size(coded), format_size(held), format_size(staging),
+                     landing_pages_ > 0 ? fmt::format("; {} pages of each pool receive them", landing_pages_) : "");
 }
 
 std::string MemoryPlan::device_line() const {

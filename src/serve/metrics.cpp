@@ -153,7 +153,8 @@ Json info_json(const RunInfo& info) {
           {"device", info.device},
           {"link",
            {{"gb_per_s_per_rank", info.link_gb_per_s > 0 ? Json(info.link_gb_per_s) : Json(nullptr)},
-            {"emulated", info.link_emulated}}}};
+            {"emulated", info.link_emulated},
+            {"coded", info.link_coded}}}};
 }
 
 // How the times that ranks spend come together.

@@ -3,6 +3,8 @@
 //
 //   --inject-flip RANK:COPY[:TIMES]      on that rank, what that copy over the link wrote is damaged at its first TIMES
 //                                        (1) attempts, by a bit
+//   --inject-host-flip RANK:PAGE:BIT     on that rank, once all is loaded, that bit of what host memory holds of a page
+//                                        of the first model is another
 //   --inject-mismatch RANK:NAME          that rank tells another value of everything it compares whose name begins so
 //   --inject-divergence RANK:STEP:FIELD  that rank reports another digest of its state from that step on
 //   --inject-late-notes S                notes of what begins are down only so many seconds after they were asked for
@@ -13,6 +15,7 @@
 //                                        second
 //   --inject-overheads TP:FACTOR[,...]   with that: on a mesh of that tp passes take so many times their share
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -24,6 +27,7 @@
 #include <utility>
 
 #include "computron/base/digest.h"
+#include "computron/base/error.h"
 #include "computron/base/time.h"
 #include "src/apps/program.h"
 #include "tests/support/emulated_processor.h"
@@ -124,6 +128,7 @@ class Injections : public ServeHooks {
   void add_options(CLI::App& program) {
     CLI::App& serve = *program.get_subcommand("serve");
     serve.add_option("--inject-flip", flip_);
+    serve.add_option("--inject-host-flip", host_flip_);
     serve.add_option("--inject-mismatch", mismatch_);
     serve.add_option("--inject-divergence", divergence_);
     serve.add_option("--inject-crash", crash_);
@@ -157,6 +162,23 @@ class Injections : public ServeHooks {
       const bool damages = copy == static_cast<std::uint64_t>(damaged) && attempt < times;
       if (damages) flip_some_bit(written, hash_tuple(copy, attempt));
     };
+  }
+
+  void loaded(int this_rank, const HostStore& host) override {
+    if (host_flip_.empty()) return;
+    int rank = 0, end = 0;
+    unsigned page = 0, bit = 0;
+    const int fields = std::sscanf(host_flip_.c_str(), "%d:%u:%u%n", &rank, &page, &bit, &end);
+    if (fields != 3 || host_flip_.size() != static_cast<std::size_t>(end)) {
+      throw wrong("--inject-host-flip", host_flip_, "RANK:PAGE:BIT");
+    }
+    if (rank != this_rank) return;
+    const HostPage stored = host.page(0, page);
+    auto* const damaged = const_cast<std::byte*>(stored.data) + bit / 8 % stored.link_bytes;
+    auto* const system_page = damaged - reinterpret_cast<std::uintptr_t>(damaged) % 4096;
+    ensure(mprotect(system_page, 4096, PROT_READ | PROT_WRITE) == 0, "host pages cannot be damaged");
+    *damaged ^= std::byte{1} << (bit % 8);
+    ensure(mprotect(system_page, 4096, PROT_READ) == 0, "host pages cannot be made read-only again");
   }
 
   // The other costs are those of a fast link, so that nothing depends on the machine.
@@ -195,7 +217,7 @@ class Injections : public ServeHooks {
   }
 
  private:
-  std::string flip_, mismatch_, divergence_, overheads_;
+  std::string flip_, host_flip_, mismatch_, divergence_, overheads_;
   std::optional<RequestId> crash_;
   std::optional<std::size_t> max_waiting_;
   std::optional<double> copy_s_;

@@ -204,7 +204,7 @@ TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
     SCOPED_TRACE(fmt::format("tp {} pp {} rank {}", tp, pp, rank));
     ServeJob damaged = job(tp, pp);
     damaged.program = injected_program();
-    damaged.more = {"--inject-flip", fmt::format("{}:1:2", rank)};
+    damaged.more = {"--inject-flip", fmt::format("{}:1:2", rank), "--coded", tp + pp == 2 ? "off" : "on"};
     const Served served = RunningServe(damaged, folder_).finish(failing_limit_s());
     EXPECT_EQ(served.job.exit_code, 69) << served.job.errors;
     ASSERT_EQ(served.job.own_lines().size(), 1u) << served.job.errors;
@@ -212,6 +212,36 @@ TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
                 ::testing::ContainsRegex(fmt::format("rank {} .*page [0-9]+ of model tiny.*digest", rank)));
     EXPECT_EQ(served.results.size(), 0u);
   }
+}
+
+// What is decoded is the same, or the job ends and says which page, and that no copy mends it.
+TEST_F(Failure, DamageInHostMemoryIsFoundWhereverItIs) {
+  const Served whole = RunningServe(job(1, 1), folder_).finish(healthy_limit_s());
+  ASSERT_EQ(whole.job.exit_code, 0) << whole.job.errors;
+  std::vector<std::unique_ptr<RunningServe>> running;
+  const std::vector<unsigned> bits = {0, 9, 40, 1000, 9000, 70001, 200003, 300007};
+  for (const unsigned bit : bits) {
+    ServeJob damaged = job(1, 1);
+    damaged.program = injected_program();
+    damaged.more = {"--inject-host-flip", fmt::format("0:1:{}", bit), "--coded", "on", "--verify-swap", "every"};
+    running.push_back(std::make_unique<RunningServe>(damaged, folder_));
+  }
+  int found = 0;
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    SCOPED_TRACE(bits[i]);
+    const Served served = running[i]->finish(failing_limit_s());
+    if (served.job.exit_code == 0) {
+      EXPECT_EQ(served.results, whole.results);
+      continue;
+    }
+    ++found;
+    EXPECT_EQ(served.job.exit_code, 69) << served.job.errors;
+    ASSERT_EQ(served.job.own_lines().size(), 1u) << served.job.errors;
+    EXPECT_THAT(served.job.own_lines()[0],
+                AllOf(HasSubstr("rank 0 "), HasSubstr("page 1 of model tiny"), HasSubstr("damaged in host memory")));
+    EXPECT_EQ(served.results.size(), 0u);
+  }
+  EXPECT_GT(found, 3);
 }
 
 TEST_F(Failure, WhatIsNotTheSameOnAllRanksIsNamedBeforeLoading) {

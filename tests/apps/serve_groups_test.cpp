@@ -135,8 +135,14 @@ TEST_P(GroupsOf, GiveTheResultsOfOneGroup) {
   const std::vector<std::string> wanted = expected(GetParam());
   ASSERT_EQ(wanted.size(), static_cast<std::size_t>(kRequests));
   EXPECT_EQ(results_of(placed_job(GetParam())), wanted);
-  EXPECT_EQ(results_of(swapping(placed_job(GetParam()))), wanted);
-  EXPECT_GT(last_metrics_.at("swaps").at("count"), 3) << "the pool holds too much for this test";
+  for (const char* coded : {"off", "on"}) {
+    ServeJob placed = swapping(placed_job(GetParam()));
+    placed.more = {"--coded", coded};
+    EXPECT_EQ(results_of(placed), wanted) << "coded " << coded;
+    const auto& swaps = last_metrics_.at("swaps");
+    EXPECT_GT(swaps.at("count"), 3) << "the pool holds too much for this test";
+    EXPECT_EQ(swaps.at("link_bytes") < swaps.at("bytes"), coded == std::string("on"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, GroupsOf, ::testing::ValuesIn(placements()),

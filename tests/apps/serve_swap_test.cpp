@@ -14,6 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kPageKib = 64;
+constexpr int kLandingPages = 2;  // of a GPU's pool, with coded pages
 constexpr int kRequests = 18;
 
 const TinyModel kModels[] = {
@@ -112,9 +113,15 @@ TEST_P(Swap, SwappedIsResident) {
   if (on_cpu()) GTEST_SKIP() << "DamageOnTheLinkIsMended says so, and more";
   ServeJob one_by_one = resident_job();
   one_by_one.more = swapping_job().more;
-  const Served swapped = serve_ok(swapping_job(), *folder_);
+  const bool coded = GetParam().tp == 1;  // and raw pages with more
+  ServeJob swapping = job(GetParam().frames + (coded ? kLandingPages : 0));
+  swapping.more = swapping_job().more;
+  swapping.more.insert(swapping.more.end(), {"--coded", coded ? "on" : "off"});
+  const Served swapped = serve_ok(swapping, *folder_);
   EXPECT_EQ(answers(swapped.results), answers(serve_ok(one_by_one, *folder_).results));
-  EXPECT_GT(swapped.metrics.at("swaps").at("count"), 3);
+  const json& swaps = swapped.metrics.at("swaps");
+  EXPECT_GT(swaps.at("count"), 3);
+  EXPECT_EQ(swaps.at("link_bytes") < swaps.at("bytes"), coded);
 }
 
 TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {
@@ -123,6 +130,17 @@ TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {
   other.threads = 2;
   other.more = {"--coded", "on", "--host-pages", "private"};
   EXPECT_EQ(answers(serve_ok(other, *folder_).results), resident());
+}
+
+// Every machine decodes faster than a link of 50 MB/s carries.
+TEST_P(Swap, AutoCodesPagesWhereTheLinkIsSlow) {
+  if (GetParam().pp > 1) GTEST_SKIP() << "ranks vote alike on every mesh";
+  ServeJob slow = swapping_job();
+  slow.more.insert(slow.more.end(), {"--link-gbps", "0.05"});
+  const Served served = serve_ok(slow, *folder_);
+  EXPECT_EQ(answers(served.results), resident());
+  EXPECT_EQ(served.metrics.at("link").at("coded"), true);
+  EXPECT_LT(served.metrics.at("swaps").at("link_bytes"), served.metrics.at("swaps").at("bytes"));
 }
 
 // The resident job serves six requests of a model as one batch; here each is alone.
@@ -147,7 +165,7 @@ TEST_P(Metrics, HaveTheKeysPeopleRelyOn) {
   const json metrics = serve_ok(swapping_job(), *folder_).metrics;
   const std::map<std::string, std::vector<std::string>> keys = {
       {"mesh", {"ranks", "tp", "pp", "groups"}},
-      {"link", {"gb_per_s_per_rank", "emulated"}},
+      {"link", {"gb_per_s_per_rank", "emulated", "coded"}},
       {"requests", {"total", "ok", "failed"}},
       {"tokens", {"prompt", "generated", "generated_per_s"}},
       {"latency_s", {"mean", "p50", "p90", "p99", "max"}},

@@ -144,6 +144,20 @@ TEST_P(CodedFetch, MendsWhatTheLinkDamages) {
   EXPECT_EQ(bench.copy->statistics().bytes, 2 * 50 * coded.bytes().size());
 }
 
+// Otherwise each time: the page in host memory is whole.
+TEST_P(CodedFetch, DoesNotBlameHostMemoryForTheLink) {
+  const auto page = test::weights_and_others(40001, 5);
+  const CodedBytes coded(page, BlockEncoding::kBf16);
+  const auto damage = [](std::uint64_t, int attempt, std::span<std::byte> written) {
+    test::flip_some_bit(written, 1000u * static_cast<unsigned>(attempt + 1));
+  };
+  CpuBench bench({.link_gb_per_s = GetParam(), .copied = damage});
+  const GuardedFrame frame(page.size());
+  bench.copy->fetch(frame.data(), coded.page(), {"opt", 3}, digest64(page));
+  EXPECT_THAT(error_of_stream(bench), AllOf(HasSubstr("page 3 of model opt "), HasSubstr("digest is wrong"),
+                                            testing::Not(HasSubstr("host memory"))));
+}
+
 // In every trial: what is decoded is equal, or somebody says which page it is and that no copy mends it.
 TEST_P(CodedFetch, FindsWhatIsDamagedInHostMemory) {
   int found = 0, equal = 0;

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
 
 #include "tests/device/device_support.h"
 #include "tests/support/coded_bytes.h"
@@ -38,7 +42,7 @@ class DeviceContract : public testing::TestWithParam<bool> {  // deferred; nothi
   std::unique_ptr<Device> device_ =
       test::make_test_device({.wrap_compute_stream = GetParam() ? test::deferred : StreamWrapper()});
   std::unique_ptr<Stream> compute_ = device_->make_compute_stream(progress_);
-  std::unique_ptr<CopyStream> copy_ = device_->make_copy_stream();
+  std::unique_ptr<CopyStream> copy_ = device_->make_copy_stream(/*largest_coded_page=*/kMiB);
 };
 
 TEST_P(DeviceContract, SaysWhatItIs) {
@@ -207,6 +211,87 @@ TEST_P(DeviceContract, DecodesPagesOrSaysThatItCannot) {
   EXPECT_TRUE(std::equal(page.begin(), page.end(), back->data()));
   EXPECT_EQ(copy_->statistics().bytes, coded.bytes().size() + kMiB);
   EXPECT_EQ(copy_->statistics().frame_bytes, 2 * kMiB);
+}
+
+// Many more pages than landing pages, coded and raw in turn, into few frames, each read as soon as its event lets it.
+TEST_P(DeviceContract, CodedPagesKeepTheOrderOfTheStream) {
+  if (!device_->decodes_pages()) GTEST_SKIP() << "this device takes no coded pages";
+  constexpr std::size_t kPages = 24, kFrames = 3, kBytes = 5 * kCodedBlockBytes + 100, kApart = 6 * kCodedBlockBytes;
+  const auto frames = device_->allocate(kFrames * kApart, "test frames");
+  const auto frame_of = [&](std::size_t i) { return frames->data() + i % kFrames * kApart; };
+  const auto results = device_->allocate_host(2 * kPages * kBytes, "what is read");
+  std::vector<test::CodedBytes> coded;
+  std::vector<std::vector<std::byte>> pages;
+  std::vector<std::unique_ptr<Event>> landed, released;
+  for (std::size_t i = 0; i < kPages; ++i) {
+    pages.push_back(test::weights_and_others(kBytes, i));
+    coded.emplace_back(pages[i], BlockEncoding::kBf16);
+    landed.push_back(device_->make_event());
+    released.push_back(device_->make_event());
+  }
+  for (std::size_t i = 0; i < kPages; ++i) {
+    if (i >= kFrames) copy_->wait(*released[i - kFrames]);
+    const bool raw = i % 5 == 4;
+    copy_->fetch(frame_of(i), raw ? raw_page(pages[i].data(), kBytes) : coded[i].page(), {"model", 0}, std::nullopt);
+    if (i % 4 == 0) copy_->copy_to_host(results->data() + i * kBytes, frame_of(i), kBytes);
+    copy_->record(*landed[i]);
+    compute_->wait(*landed[i]);
+    compute_->copy_to_host(results->data() + (kPages + i) * kBytes, frame_of(i), kBytes);
+    compute_->record(*released[i]);
+  }
+  compute_->synchronize();
+  copy_->synchronize();
+  for (std::size_t i = 0; i < kPages; ++i) {
+    const auto is_page = [&](const std::byte* read) { return std::equal(pages[i].begin(), pages[i].end(), read); };
+    EXPECT_TRUE(is_page(results->data() + (kPages + i) * kBytes)) << "on the compute stream, page " << i;
+    EXPECT_TRUE(i % 4 != 0 || is_page(results->data() + i * kBytes)) << "on the copy stream, page " << i;
+  }
+}
+
+// A page that nobody reads is written over by the next one, coded or not.
+TEST_P(DeviceContract, ALaterPageWinsItsFrame) {
+  if (!device_->decodes_pages()) GTEST_SKIP() << "this device takes no coded pages";
+  constexpr std::size_t kBytes = 4 * kCodedBlockBytes;
+  const auto frame = device_->allocate(kBytes, "test frame");
+  const auto first = test::weights_and_others(kBytes, 1), second = test::weights_and_others(kBytes, 2);
+  const test::CodedBytes coded(first, BlockEncoding::kBf16);
+  for (int round = 0; round < 20; ++round) {
+    copy_->fetch(frame->data(), coded.page(), {"model", 0}, std::nullopt);
+    copy_->copy_to_device(frame->data(), second.data(), kBytes);
+    copy_->synchronize();
+    ASSERT_EQ(read_back(frame->data(), kBytes), second);
+  }
+}
+
+TEST_P(DeviceContract, WhoeverWaitsIsToldWhichPageCannotBeDecoded) {
+  if (!device_->decodes_pages()) GTEST_SKIP() << "this device takes no coded pages";
+  constexpr std::size_t kBytes = 4 * kCodedBlockBytes;
+  const auto frame = device_->allocate(2 * kBytes, "test frames");
+  const auto page = test::weights_and_others(kBytes, 1);
+  const test::CodedBytes good(page, BlockEncoding::kBf16), damaged(page, BlockEncoding::kBf16);
+  const std::uint32_t nowhere = ~0u;
+  std::memcpy(damaged.bytes().data(), &nowhere, sizeof nowhere);
+  const auto landed = device_->make_event();
+  copy_->fetch(frame->data(), damaged.page(), {"opt", 7}, std::nullopt);
+  copy_->fetch(frame->data() + kBytes, good.page(), {"opt", 8}, std::nullopt);
+  copy_->record(*landed);
+  const auto error_of = [](const auto& waits) -> std::string {
+    try {
+      waits();
+      return "nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kDevice);
+      return error.what();
+    }
+  };
+  const auto named = testing::HasSubstr("page 7 of model opt");
+  EXPECT_THAT(error_of([&] {
+                compute_->wait(*landed);
+                compute_->synchronize();
+              }),
+              named);
+  EXPECT_THAT(error_of([&] { copy_->synchronize(); }), named);
+  EXPECT_THAT(error_of([&] { landed->query(); }), named);
 }
 
 TEST_P(DeviceContract, SaysWhatDoesNotFitAndGoesOn) {

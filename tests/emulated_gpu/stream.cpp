@@ -260,6 +260,18 @@ extern "C" {
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+// Priorities change when something runs and not what it does: here everything runs late.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  if (priority < -5 || priority > 0) refuse("a stream has a priority that the device does not have");
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   if (flags != cudaStreamNonBlocking) refuse("a stream that waits for the default stream was made");
   const auto queue = std::make_shared<WorkQueue>();

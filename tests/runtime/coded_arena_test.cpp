@@ -1,6 +1,7 @@
 // Pages of a shard in an arena: which values their blocks have, where they come to lie, and what they take.
 #include "src/runtime/coded_arena.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -131,6 +132,44 @@ TEST_F(CodedArenaTest, ThreadsFillItTogether) {
     EXPECT_LE(stored[i].offset + stored[i].link_bytes, stored[i + 1].offset);
   }
   EXPECT_EQ(memory->bytes(), arena.end());
+}
+
+// Memory that changes between what was written and when it is read again.
+class FailingMemory final : public HostBuffer {
+ public:
+  explicit FailingMemory(std::size_t bytes) : area_(bytes, "pages") {}
+  std::byte* data() const override {
+    if (++asked_ == 2) area_.data()[damaged_at] ^= std::byte{4};
+    return area_.data();
+  }
+  std::size_t bytes() const override { return area_.bytes(); }
+  void make_read_only() override {}
+
+  std::size_t damaged_at = 0;
+
+ private:
+  StagingArea area_;
+  mutable int asked_ = 0;
+};
+
+// No raw page goes before what is kept of it has been decoded and found right.
+TEST_F(CodedArenaTest, APageThatDoesNotComeBackEndsTheLoad) {
+  for (const PageId page : {PageId{0}, PageId{4}}) {  // a coded one, and one that stays raw
+    FailingMemory memory(HostStore::bytes_of(layout_));
+    memory.damaged_at = 100 * (page + 1);
+    std::vector<StoredPage> stored(kPages);
+    CodedArena arena(layout_, "model", memory, /*begin=*/0, stored, /*threads=*/1);
+    StagingArea raw(layout_.used_bytes[page], "a page");
+    std::ranges::copy(bytes_of(page), raw.data());
+    LoadTimes times;
+    try {
+      arena.add(page, {raw.data(), raw.bytes()}, /*thread=*/0, times);
+      FAIL() << "page " << page << " was kept though it is another";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kInternal);
+      EXPECT_THAT(error.what(), testing::HasSubstr(fmt::format("page {} of model model", page)));
+    }
+  }
 }
 
 // More addresses than there is memory.

@@ -92,7 +92,7 @@ TEST(Metrics, KeysAreTheInterfaces) {
                                         "requests", "deadlines", "tokens", "latency_s", "ttft_s", "swaps", "steps",
                                         "cache", "over_time", "open", "configuration", "models"));
   EXPECT_THAT(keys(object["mesh"]), ElementsAre("ranks", "tp", "pp", "groups"));
-  EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated"));
+  EXPECT_THAT(keys(object["link"]), ElementsAre("gb_per_s_per_rank", "emulated", "coded"));
   EXPECT_THAT(keys(object["models"]), ElementsAre("a", "b"));
   EXPECT_THAT(keys(object["requests"]), ElementsAre("total", "ok", "failed", "before"));
   EXPECT_THAT(keys(object["models"]["a"]["requests"]), ElementsAre("total", "ok", "failed"));
@@ -198,7 +198,7 @@ TEST(Metrics, InfoOfTheRun) {
   EXPECT_EQ(object["wall_s"], 20);
   EXPECT_EQ(object["mesh"], (json{{"ranks", 4}, {"tp", 2}, {"pp", 2}, {"groups", 1}}));
   EXPECT_EQ(object["device"], "cpu");
-  EXPECT_EQ(object["link"], (json{{"gb_per_s_per_rank", 2}, {"emulated", true}}));
+  EXPECT_EQ(object["link"], (json{{"gb_per_s_per_rank", 2}, {"emulated", true}, {"coded", false}}));
 }
 
 TEST(Metrics, SayWhatWroteThem) {

@@ -142,7 +142,7 @@ class HostBuffer {
 // Of a copy stream, in bytes a second.
 struct CodingRates {
   double link_bytes_per_s = 0;     // of the host link: pages that are not coded
-  double decoded_bytes_per_s = 0;  // into frames: coded pages, if the link were no limit
+  double decoded_bytes_per_s = 0;  // into frames: coded pages of the slowest type, if the link were no limit
 };
 
 // Outlives everything it made.
@@ -166,7 +166,10 @@ class Device {
   virtual bool verifies_pages() const { return false; }
   // Whether its copy streams take coded pages (CopyStream::fetch).
   virtual bool decodes_pages() const { return false; }
-  // How fast one copy stream is now, out of caches, in a few milliseconds; only where decodes_pages() says yes.
+  // Pages' worth of its memory that a copy stream takes where it takes coded pages.
+  virtual int landing_pages() const { return 0; }
+  // How fast one copy stream is now, out of caches, in a few milliseconds; only where decodes_pages() says yes. All 0:
+  // that is not known of this device.
   virtual CodingRates measure_coding_rates() const { return {}; }
   // `what` names the memory's purpose in the error: OutOfDeviceMemory.
   virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t bytes, std::string_view what) = 0;
@@ -184,7 +187,9 @@ class Device {
                                                std::string_view what);
   // A stream for one thread, which owns MPI: it polls `progress` (borrowed) while it waits.
   virtual std::unique_ptr<Stream> make_compute_stream(Progress& progress) = 0;
-  virtual std::unique_ptr<CopyStream> make_copy_stream() = 0;
+  // Coded pages that it is to fetch have at most `largest_coded_page` bytes in their frames; 0: there will be none.
+  // OutOfDeviceMemory.
+  virtual std::unique_ptr<CopyStream> make_copy_stream(std::size_t largest_coded_page = 0) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 };
 

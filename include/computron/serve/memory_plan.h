@@ -19,8 +19,9 @@ struct MemoryNeed {
   std::size_t host = 0;  // pages that it holds, slots for caches and, beside a device with memory of its own, messages
   std::size_t mapped = 0;    // pages that other ranks of its node hold: theirs, not its own
   std::size_t separate = 0;  // pages of all its models, if no two had the same
-  std::size_t held = 0;      // pages that it holds, raw, which `host` counts
-  std::size_t staging = 0;   // beside pages that are kept coded, while they load
+  std::size_t held = 0;      // pages that it holds, raw: `host` counts them
+  std::size_t coded = 0;     // that `held` takes where pages are kept coded: estimated, and what `host` counts then
+  std::size_t staging = 0;   // beside them while they load
   std::size_t pool = 0;
   std::size_t workspace = 0;  // scratch arrays and message buffers
   bool on_device = false;     // pool and workspace take memory that only the device has
@@ -50,8 +51,9 @@ class MemoryPlan {
   void check() const;
 
  private:
-  void count_fixed(const RankDevice& device, const ModelSet& models, const PageStore& pages, int steps_in_flight);
-  void count_coding(const RankDevice& device, const PageStore& pages);
+  void count_fixed(const Mesh& mesh, const RankDevice& device, const ModelSet& models, const PageStore& pages,
+                   int steps_in_flight);
+  void count_coding(const Mesh& mesh, const RankDevice& device, const PageStore& pages);
   std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
   std::size_t default_host_cache_bytes() const;
   std::size_t share_of_node() const;
@@ -59,11 +61,12 @@ class MemoryPlan {
   std::string table(const std::vector<MemoryNeed>& needs, const Mesh& mesh, const ModelSet& models,
                     const PageStore& pages) const;
   static std::string sharing_lines(const std::vector<MemoryNeed>& needs);
-  static std::string coding_line(const std::vector<MemoryNeed>& needs);
+  std::string coding_line(const std::vector<MemoryNeed>& needs) const;
   std::string device_line() const;
 
   std::size_t page_bytes_ = 0;
   std::size_t pool_bytes_ = 0;  // wanted, of this rank; own_.frames pages are taken
+  int landing_pages_ = 0;       // of the pool, that its frames do not have
   GroupMemory own_;             // of this rank's group
   std::vector<GroupMemory> groups_;
   int ranks_on_node_ = 1;

@@ -70,6 +70,7 @@ struct RunInfo {
   std::string device;
   double link_gb_per_s = 0;  // per rank: the emulated rate; 0: not held, unknown
   bool link_emulated = false;
+  bool link_coded = false;  // pages cross it coded, those that gain by it
   ProgramInfo program = {};
   std::string started = {};                                             // 2026-11-22T01:02:03Z
   std::string host = {};                                                // of rank 0

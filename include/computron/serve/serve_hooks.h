@@ -7,6 +7,7 @@
 
 #include "computron/device/device.h"
 #include "computron/runtime/executor.h"
+#include "computron/runtime/host_store.h"
 #include "computron/serve/copy_costs.h"
 #include "computron/serve/front_end.h"
 #include "computron/serve/preflight.h"
@@ -22,6 +23,8 @@ class ServeHooks {
   virtual void compare(int /*rank*/, std::vector<RankProperty>& /*properties*/) {}
   // What follows each copy over the link of rank `rank`; empty: nothing. Asked for before a CPU device is made.
   virtual CopyHook copy_hook(int /*rank*/) { return {}; }
+  // All pages of rank `rank` are in host memory, and read-only.
+  virtual void loaded(int /*rank*/, const HostStore& /*host*/) {}
   // What rank `rank` has measured for --page-size auto.
   virtual void measured(int /*rank*/, MeasuredCosts& /*costs*/) {}
   // How the groups' schedulers are made.

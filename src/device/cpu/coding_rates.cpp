@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "computron/base/convert.h"
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
 #include "computron/base/time.h"
@@ -22,15 +23,15 @@ constexpr std::size_t kPageBytes = std::size_t{2} << 20;
 constexpr std::size_t kPatternBytes = std::size_t{64} << 10;  // that the page repeats
 constexpr int kRounds = 5;
 
-// bfloat16 weights about as they are trained: a sum of uniform numbers.
-void fill_with_weights(std::span<std::byte> page) {
-  for (std::size_t i = 0; i < kPatternBytes / 2; ++i) {
-    const auto bytes = std::bit_cast<std::array<std::int8_t, 8>>(mix64(i));
+// Weights about as they are trained: sums of uniform numbers.
+void fill_with_weights(std::span<std::byte> page, DType dtype) {
+  std::vector<float> weights(kPatternBytes / size_of(dtype));
+  for (std::size_t i = 0; i < weights.size(); ++i) {
     float sum = 0;
-    for (const std::int8_t byte : bytes) sum += static_cast<float>(byte);
-    const auto weight = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(sum * 1e-4f + 1e-6f) >> 16);
-    std::memcpy(page.data() + 2 * i, &weight, sizeof weight);
+    for (const std::int8_t byte : std::bit_cast<std::array<std::int8_t, 8>>(mix64(i))) sum += static_cast<float>(byte);
+    weights[i] = sum * 1e-4f + 1e-6f * static_cast<float>(i % 97);
   }
+  convert_elements(reinterpret_cast<const std::byte*>(weights.data()), DType::kF32, page.data(), dtype, weights.size());
   for (std::size_t at = kPatternBytes; at < page.size(); at += kPatternBytes) {
     std::memcpy(page.data() + at, page.data(), kPatternBytes);
   }
@@ -38,12 +39,12 @@ void fill_with_weights(std::span<std::byte> page) {
 
 class CodingMeasurement {
  public:
-  CodingMeasurement() {
+  explicit CodingMeasurement(DType dtype) {
     if (!memory_ || !memory_->populate(/*threads=*/1)) {
       throw Error(ExitCode::kSystem, "no memory to measure how fast pages are decoded");
     }
-    fill_with_weights({page_at(0), kPageBytes});
-    const std::vector<BlockEncoding> values(coded_blocks(kPageBytes), BlockEncoding::kBf16);
+    fill_with_weights({page_at(0), kPageBytes}, dtype);
+    const std::vector<BlockEncoding> values(coded_blocks(kPageBytes), encoding_of(dtype));
     coded_bytes_ = kernels::encode_page({page_at(0), kPageBytes}, values, coded());
   }
 
@@ -88,9 +89,16 @@ class CodingMeasurement {
 }  // namespace
 
 CodingRates measure_cpu_coding_rates(double link_gb_per_s) {
-  CodingRates rates = CodingMeasurement().run();
-  if (link_gb_per_s > 0) rates.link_bytes_per_s = 1e9 * link_gb_per_s;
-  return rates;
+  CodingRates slowest;
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    const CodingRates rates = CodingMeasurement(dtype).run();
+    const bool first = slowest.link_bytes_per_s == 0;
+    slowest.decoded_bytes_per_s =
+        first ? rates.decoded_bytes_per_s : std::min(slowest.decoded_bytes_per_s, rates.decoded_bytes_per_s);
+    slowest.link_bytes_per_s = std::max(slowest.link_bytes_per_s, rates.link_bytes_per_s);
+  }
+  if (link_gb_per_s > 0) slowest.link_bytes_per_s = 1e9 * link_gb_per_s;
+  return slowest;
 }
 
 }  // namespace computron

@@ -35,14 +35,14 @@ void sleep_until(double deadline_s) {
   ensure(status == 0, "clock_nanosleep failed");
 }
 
-// Host memory is what both copies of a coded page have in common, and a link that changes bits hardly changes the same
-// ones twice.
-Error wrong_page(const PageName& name, bool coded) {
-  const char* const why = coded
-                              ? "its page in host memory, which is coded, is damaged: copying it again cannot mend that"
-                              : "its digest is wrong";
-  return Error(ExitCode::kDevice, fmt::format("page {} of model {} arrived damaged in device memory {} times: {}",
-                                              name.page, name.owner, kAttempts, why));
+// Host memory is what both copies have in common, and a link that changes bits hardly changes the same ones twice.
+Error wrong_page(const PageName& name, bool is_decoded, bool is_same_each_time) {
+  return Error(ExitCode::kDevice,
+               fmt::format("page {} of model {} arrived damaged in device memory {} times: {}{}", name.page, name.owner,
+                           kAttempts, is_decoded ? "its digest is wrong" : "it cannot be decoded",
+                           is_same_each_time ? ", the same each time: the page is damaged in host memory, and copying "
+                                               "it again cannot mend that"
+                                             : ""));
 }
 
 }  // namespace
@@ -145,13 +145,16 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
     trace_->begin(TraceTrack::kCopy, copy.what, begin_s, copy.name.owner, {{"page", copy.name.page}});
   }
   int attempts = 0;
-  bool right = false;
+  Arrival arrived;
+  bool is_same = false;
   crossed_ = 0;
-  while (!right && attempts < kAttempts) {
-    right = perform(copy, attempts++, stop);
+  while (!is_right(arrived, copy) && attempts < kAttempts) {
+    const Arrival before = arrived;
+    arrived = perform(copy, attempts++, stop);
     if (stop.stop_requested()) return;
-    right = right && is_right(copy);
+    is_same = arrived == before;
   }
+  const bool right = is_right(arrived, copy);
   const double end_s = now_s();
   if (trace_ != nullptr) {
     trace_->add(TraceTrack::kCopy, copy.what, begin_s, end_s, copy.name.owner,
@@ -163,7 +166,7 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   }
   ++copies_;
   count(copy, attempts, right, begin_s, end_s);
-  if (!right) throw wrong_page(copy.name, copy.source.coded);
+  if (!right) throw wrong_page(copy.name, arrived.is_decoded, is_same);
 }
 
 void CpuCopyStream::count(const Copy& copy, int attempts, bool right, double begin_s, double end_s) {
@@ -175,22 +178,23 @@ void CpuCopyStream::count(const Copy& copy, int attempts, bool right, double beg
   statistics_.pages_refetched += attempts > 1;
 }
 
-bool CpuCopyStream::is_right(const Copy& copy) const {
-  if (!copy.digest) return true;
-  const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.owner, {"page", copy.name.page});
-  return digest64(std::span(copy.destination, copy.source.bytes)) == *copy.digest;
+bool CpuCopyStream::is_right(const Arrival& arrived, const Copy& copy) {
+  return arrived.is_there && arrived.is_decoded && arrived.digest == copy.digest;
 }
 
-// False where a coded page could not be decoded.
-bool CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token& stop) {
-  bool possible = true;
+CpuCopyStream::Arrival CpuCopyStream::perform(const Copy& copy, int attempt, const std::stop_token& stop) {
+  const std::span<std::byte> written(copy.destination, copy.source.bytes);
+  Arrival arrived{.is_there = true};
   if (copy.source.coded) {
-    possible = decode(copy, stop);
+    arrived.is_decoded = decode(copy, stop);
   } else {
     copy_plain(copy, stop);
   }
-  if (copied_) copied_(copies_, attempt, std::span(copy.destination, copy.source.bytes));
-  return possible;
+  if (copied_) copied_(copies_, attempt, written);
+  if (!copy.digest || !arrived.is_decoded || stop.stop_requested()) return arrived;
+  const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.owner, {"page", copy.name.page});
+  arrived.digest = digest64(written);
+  return arrived;
 }
 
 void CpuCopyStream::copy_plain(const Copy& copy, const std::stop_token& stop) {

@@ -73,8 +73,15 @@ class CpuCopyStream final : public CopyStream {
   void execute(const Wait& wait, const std::stop_token& stop);
   void execute(const Copy& copy, const std::stop_token& stop);
   void execute(const Record& record, const std::stop_token& stop);
-  bool is_right(const Copy& copy) const;
-  bool perform(const Copy& copy, int attempt, const std::stop_token& stop);
+  // What a copy has brought.
+  struct Arrival {
+    bool is_there = false;
+    bool is_decoded = true;               // false: a coded page that cannot be
+    std::optional<std::uint64_t> digest = {};  // of what is decoded, where it is verified
+    bool operator==(const Arrival&) const = default;
+  };
+  static bool is_right(const Arrival& arrived, const Copy& copy);
+  Arrival perform(const Copy& copy, int attempt, const std::stop_token& stop);
   void copy_plain(const Copy& copy, const std::stop_token& stop);
   bool decode(const Copy& copy, const std::stop_token& stop);
   double deadline_of(std::size_t bytes, const Copy& copy);

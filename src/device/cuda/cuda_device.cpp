@@ -35,6 +35,8 @@ class CudaDevice final : public Device {
   std::string hardware_id() const override { return text_of(properties_.uuid); }
   int numa_node() const override { return node_; }
   std::string bus_path() const override { return bus_path_of(device_); }
+  bool decodes_pages() const override { return true; }
+  int landing_pages() const override { return kLandingPages; }
   std::optional<MemoryLimit> own_memory() const override {
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
@@ -48,6 +50,9 @@ class CudaDevice final : public Device {
   std::unique_ptr<HostBuffer> allocate_host(std::size_t bytes, std::string_view what) override {
     return allocate_pinned(node_, bytes, what);
   }
+  std::unique_ptr<HostBuffer> reserve_host(std::size_t bytes, std::string_view what) override {
+    return reserve_pinned(node_, bytes, what);
+  }
   std::unique_ptr<HostBuffer> map_host(int memory, std::size_t offset, std::size_t bytes,
                                        std::string_view what) override {
     return map_pinned(node_, memory, offset, bytes, what);
@@ -55,7 +60,9 @@ class CudaDevice final : public Device {
   std::unique_ptr<Stream> make_compute_stream(Progress& progress) override {
     return std::make_unique<CudaComputeStream>(progress);
   }
-  std::unique_ptr<CopyStream> make_copy_stream() override { return std::make_unique<CudaCopyStream>(); }
+  std::unique_ptr<CopyStream> make_copy_stream(std::size_t largest_coded_page) override {
+    return std::make_unique<CudaCopyStream>(device_, largest_coded_page);
+  }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
  private:

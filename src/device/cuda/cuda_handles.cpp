@@ -13,6 +13,14 @@ CudaStreamHandle make_cuda_stream() {
   return CudaStreamHandle(stream);
 }
 
+CudaStreamHandle make_urgent_cuda_stream() {
+  int least = 0, greatest = 0;
+  COMPUTRON_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  COMPUTRON_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  return CudaStreamHandle(stream);
+}
+
 CudaEventHandle make_cuda_event(unsigned flags) {
   cudaEvent_t event = nullptr;
   COMPUTRON_CUDA_CHECK(cudaEventCreateWithFlags(&event, flags));

@@ -18,6 +18,8 @@ using CudaEventHandle = std::unique_ptr<CUevent_st, CudaEventDeleter>;
 
 // On the current device. The stream does not wait for the default one.
 CudaStreamHandle make_cuda_stream();
+// The same; its kernels go before those of other streams that wait for a multiprocessor.
+CudaStreamHandle make_urgent_cuda_stream();
 CudaEventHandle make_cuda_event(unsigned flags);
 
 // Whether what `status`, of a query, tells of has happened; throws unless it is known.

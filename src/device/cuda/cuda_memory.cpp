@@ -102,17 +102,35 @@ class PinnedSlabs {
 
 class PinnedHostBuffer final : public HostBuffer {
  public:
-  // Empty buffers are not pinned: there is nothing to copy.
-  PinnedHostBuffer(MappedPages pages, std::string_view what)
-      : pages_(std::move(pages)), slabs_(pages_.data(), pages_.bytes(), what) {}
+  // Not pinned yet.
+  PinnedHostBuffer(MappedPages pages, std::string_view what) : pages_(std::move(pages)), what_(what) {}
 
   std::byte* data() const override { return pages_.data(); }
   std::size_t bytes() const override { return pages_.bytes(); }
-  void make_read_only() override { pages_.make_read_only(); }
+  bool populate(std::size_t begin, std::size_t end) override { return pages_.populate(begin, end); }
+  void trim(std::size_t bytes) override {
+    ensure(!slabs_, "pinned memory is to be trimmed");
+    pages_.trim(bytes);
+  }
+  void make_read_only() override {
+    pin();
+    pages_.make_read_only();
+  }
+  // Pages that do not exist yet are made. Empty buffers are not pinned: there is nothing to copy. Registered pages
+  // cannot become huge ones any more.
+  void pin() {
+    if (slabs_) return;
+    const double begin_s = now_s();
+    pages_.collapse();
+    slabs_.emplace(pages_.data(), pages_.bytes(), what_);
+    if (pages_.bytes() < kWorthAWord) return;
+    spdlog::info("pinned {} for {} in {:.2f} s", format_size(pages_.bytes()), what_, now_s() - begin_s);
+  }
 
  private:
   MappedPages pages_;
-  PinnedSlabs slabs_;  // goes first
+  std::string what_;
+  std::optional<PinnedSlabs> slabs_;  // goes first
 };
 
 // Pages that appear from now on come from `node` while it has some. A wish: a refusal costs copy rate only.
@@ -164,33 +182,33 @@ std::size_t bytes_left_in_slab(const std::byte* host) {
 
 namespace {
 
-// Filling the pages before they are registered lets several threads do it; cudaMallocHost takes ten times as long.
-// Registered pages cannot become huge ones any more.
-std::unique_ptr<HostBuffer> fill_and_pin(std::optional<MappedPages> pages, int node, std::size_t bytes,
-                                         std::string_view what) {
-  const double begin_s = now_s();
+std::unique_ptr<PinnedHostBuffer> on_node(int node, std::optional<MappedPages> pages, std::size_t bytes,
+                                          std::string_view what) {
   if (!pages) refuse_host_memory(bytes, what);
   prefer_node(*pages, node);
-  if (!pages->populate(populate_threads())) refuse_host_memory(bytes, what);
-  pages->collapse();
-  const double filled_s = now_s();
-  auto buffer = std::make_unique<PinnedHostBuffer>(std::move(*pages), what);
-  if (bytes >= kWorthAWord) {
-    spdlog::info("pinned {} for {}: filled in {:.2f} s, pinned in {:.2f} s", format_size(bytes), what,
-                 filled_s - begin_s, now_s() - filled_s);
-  }
-  return buffer;
+  return std::make_unique<PinnedHostBuffer>(std::move(*pages), what);
 }
 
 }  // namespace
 
+// Filling the pages before they are registered lets several threads do it; cudaMallocHost takes ten times as long.
 std::unique_ptr<HostBuffer> allocate_pinned(int node, std::size_t bytes, std::string_view what) {
-  return fill_and_pin(MappedPages::map(bytes), node, bytes, what);
+  std::optional<MappedPages> pages = MappedPages::map(bytes);
+  if (!pages) refuse_host_memory(bytes, what);
+  prefer_node(*pages, node);
+  if (!pages->populate(populate_threads())) refuse_host_memory(bytes, what);
+  auto buffer = std::make_unique<PinnedHostBuffer>(std::move(*pages), what);
+  buffer->pin();
+  return buffer;
+}
+
+std::unique_ptr<HostBuffer> reserve_pinned(int node, std::size_t bytes, std::string_view what) {
+  return on_node(node, MappedPages::reserve(bytes), bytes, what);
 }
 
 std::unique_ptr<HostBuffer> map_pinned(int node, int memory, std::size_t offset, std::size_t bytes,
                                        std::string_view what) {
-  return fill_and_pin(MappedPages::map_shared(memory, offset, bytes), node, bytes, what);
+  return on_node(node, MappedPages::map_shared(memory, offset, bytes), bytes, what);
 }
 
 namespace {

@@ -16,7 +16,10 @@ std::unique_ptr<DeviceBuffer> allocate_cuda(int device, std::size_t bytes, std::
 // ends where an address is a multiple of kSlabBytes. Error{kSystem} that says what limits it.
 std::unique_ptr<HostBuffer> allocate_pinned(int node, std::size_t bytes, std::string_view what);
 
-// The same of shared memory (Device::map_host).
+// The same, but only a part of it will be used: Device::reserve_host(). Pinned by make_read_only(): copies come later.
+std::unique_ptr<HostBuffer> reserve_pinned(int node, std::size_t bytes, std::string_view what);
+
+// The same of shared memory: Device::map_host().
 std::unique_ptr<HostBuffer> map_pinned(int node, int memory, std::size_t offset, std::size_t bytes,
                                        std::string_view what);
 

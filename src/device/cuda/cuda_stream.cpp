@@ -46,13 +46,15 @@ void copy_within(cudaStream_t stream, std::byte* destination, const std::byte* s
 
 }  // namespace
 
-void CudaEvent::record_on(cudaStream_t stream) {
+void CudaEvent::record_on(cudaStream_t stream, std::shared_ptr<RefusedPages> refused) {
   COMPUTRON_CUDA_CHECK(cudaEventRecord(handle(), stream));
+  refused_ = std::move(refused);
   reached_ = false;
 }
 
 bool CudaEvent::query() const {
   if (!reached_) reached_ = is_over(cudaEventQuery(handle()), "cudaEventQuery");
+  if (reached_ && refused_) refused_->check();
   return reached_;
 }
 
@@ -71,6 +73,7 @@ void CudaComputeStream::wait(const Event& event) {
   waits_.begin(handle());
   wait_on(handle(), event);
   waits_.end(handle());
+  if (cuda(event).refused()) refused_ = cuda(event).refused();
 }
 
 void CudaComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
@@ -138,34 +141,67 @@ void CudaComputeStream::synchronize() {
   forbid_in_dry_record();
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
   for (const auto& [callback, even_if_dropped] : std::exchange(after_, {})) callback();
+  if (refused_) refused_->check();
 }
 
-void CudaCopyStream::record(Event& event) { cuda(event).record_on(stream_.get()); }
+CudaCopyStream::CudaCopyStream(int device, std::size_t largest_coded_page) : stream_(make_cuda_stream()) {
+  if (largest_coded_page == 0) return;
+  decoder_ = std::make_unique<CudaPageDecoder>(device, largest_coded_page, stream_.get());
+}
+
+// What follows on this stream finds pages decoded.
+void CudaCopyStream::join() const {
+  if (decoder_) decoder_->join();
+}
+
+// The copy engine does not wait for pages to be decoded: whoever waits for the event does.
+void CudaCopyStream::record(Event& event) {
+  if (!decoder_) return cuda(event).record_on(stream_.get());
+  cuda(event).record_on(decoder_->is_behind() ? decoder_->behind_copies() : stream_.get(), decoder_->refused());
+}
 
 void CudaCopyStream::wait(const Event& event) {
   if (!cuda(event).query()) wait_on(stream_.get(), event);
 }
 
 void CudaCopyStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  join();
   copies_.begin(stream_.get());
   copy_up(stream_.get(), destination, source, bytes);
-  copies_.end(stream_.get(), bytes);
+  copies_.end(stream_.get(), bytes, bytes);
 }
 
 void CudaCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  join();
   copies_.begin(stream_.get());
   copy_down(stream_.get(), destination, source, bytes);
-  copies_.end(stream_.get(), bytes);
+  copies_.end(stream_.get(), bytes, bytes);
 }
 
 void CudaCopyStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  join();
   copy_within(stream_.get(), destination, source, bytes);
 }
 
-void CudaCopyStream::synchronize() { COMPUTRON_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
+// Nothing here digests device memory.
+void CudaCopyStream::fetch(std::byte* frame, const HostPage& page, const PageName& name,
+                           std::optional<std::uint64_t> digest) {
+  if (!decoder_ || !page.coded || digest) return CopyStream::fetch(frame, page, name, digest);
+  std::byte* const landing = decoder_->land(page);
+  copies_.begin(stream_.get());
+  copy_up(stream_.get(), landing, page.data, page.link_bytes);
+  copies_.end(stream_.get(), page.link_bytes, page.bytes);
+  decoder_->decode(frame, page, name);
+}
+
+void CudaCopyStream::synchronize() {
+  join();
+  COMPUTRON_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+  if (decoder_) decoder_->refused()->check();
+}
 
 CopyStatistics CudaCopyStream::statistics() const {
-  return {.bytes = copies_.bytes(), .frame_bytes = copies_.bytes(), .busy_s = copies_.seconds()};
+  return {.bytes = copies_.bytes(), .frame_bytes = copies_.decoded_bytes(), .busy_s = copies_.seconds()};
 }
 
 CudaComputeStream& cuda_compute(Stream& stream) {

@@ -1,7 +1,8 @@
 // Streams and events of the CUDA device. Everything here belongs to the thread that made the device.
 //
 //   compute stream   launch ── launch ── wait(event) ── launch ...     run_capturable(): one graph instead of launches
-//   copy stream      fetch ── record(event) ── fetch ...               on a copy engine, beside the compute stream
+//   copy stream      fetch ── record(event) ── fetch ...               on a copy engine, beside the compute stream;
+//                                                                      coded pages are decoded behind it (page_decoder.h)
 //
 // What must hold:
 //   * Every launch and copy of the compute stream goes through launch(), with all parameters that the device is told: a
@@ -14,6 +15,7 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "src/device/cuda/cuda_handles.h"
 #include "src/device/cuda/cuda_timer.h"
 #include "src/device/cuda/graph_cache.h"
+#include "src/device/cuda/page_decoder.h"
 
 namespace computron {
 
@@ -30,10 +33,14 @@ class CudaEvent final : public Event {
   // The device is asked until it has said yes once: a page's event is waited for by every panel that lies in the page.
   bool query() const override;
   cudaEvent_t handle() const { return event_.get(); }
-  void record_on(cudaStream_t stream);
+  // `refused`: whoever waits is told of pages in it.
+  void record_on(cudaStream_t stream, std::shared_ptr<RefusedPages> refused = nullptr);
+  // Of the latest record; null where no decoding comes before it.
+  const std::shared_ptr<RefusedPages>& refused() const { return refused_; }
 
  private:
   CudaEventHandle event_;
+  std::shared_ptr<RefusedPages> refused_;
   mutable bool reached_ = true;  // the latest record is known to have been reached
 };
 
@@ -91,6 +98,7 @@ class CudaComputeStream final : public Stream {
   CudaStreamHandle stream_;
   Progress& progress_;
   CudaTimer waits_;           // the stalls
+  std::shared_ptr<RefusedPages> refused_;  // of events that the device has been told to wait for
   std::vector<After> after_;  // callbacks since the last synchronize()
   GraphCache graphs_;
   // Of the record being taken.
@@ -101,7 +109,8 @@ class CudaComputeStream final : public Stream {
 // A stream of a copy engine. Every copy over the host link is timed.
 class CudaCopyStream final : public CopyStream {
  public:
-  CudaCopyStream() : stream_(make_cuda_stream()) {}
+  // `largest_coded_page`: Device::make_copy_stream().
+  CudaCopyStream(int device, std::size_t largest_coded_page);
 
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -110,10 +119,15 @@ class CudaCopyStream final : public CopyStream {
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
   CopyStatistics statistics() const override;
+  void fetch(std::byte* frame, const HostPage& page, const PageName& name,
+             std::optional<std::uint64_t> digest) override;
 
  private:
+  void join() const;
+
   CudaStreamHandle stream_;
   CudaTimer copies_;
+  std::unique_ptr<CudaPageDecoder> decoder_;  // null: it takes no coded pages
 };
 
 // `stream` as a CUDA compute stream, and the runtime's stream behind it; Error{kInternal} for any other kind.

@@ -11,8 +11,9 @@ void CudaTimer::begin(cudaStream_t stream) {
   COMPUTRON_CUDA_CHECK(cudaEventRecord(open_.begin.get(), stream));
 }
 
-void CudaTimer::end(cudaStream_t stream, std::size_t bytes) {
+void CudaTimer::end(cudaStream_t stream, std::size_t bytes, std::size_t decoded_bytes) {
   open_.bytes = bytes;
+  open_.decoded_bytes = decoded_bytes;
   COMPUTRON_CUDA_CHECK(cudaEventRecord(open_.end.get(), stream));
   intervals_.push_back(std::move(open_));
 }
@@ -25,6 +26,11 @@ double CudaTimer::seconds() const {
 std::size_t CudaTimer::bytes() const {
   count_finished();
   return bytes_;
+}
+
+std::size_t CudaTimer::decoded_bytes() const {
+  count_finished();
+  return decoded_bytes_;
 }
 
 CudaTimer::Interval CudaTimer::take() {
@@ -42,6 +48,7 @@ void CudaTimer::count_finished() const {
     COMPUTRON_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, interval.begin.get(), interval.end.get()));
     seconds_ += 1e-3 * static_cast<double>(elapsed_ms);
     bytes_ += interval.bytes;
+    decoded_bytes_ += interval.decoded_bytes;
     free_.push_back(std::move(interval));
     intervals_.pop_front();
   }

@@ -14,18 +14,19 @@ class CudaTimer {
  public:
   // From here on `stream` ...
   void begin(cudaStream_t stream);
-  // ... until here; `bytes` are counted with it.
-  void end(cudaStream_t stream, std::size_t bytes = 0);
+  // ... until here; `bytes` are counted with it, and what they stand for.
+  void end(cudaStream_t stream, std::size_t bytes = 0, std::size_t decoded_bytes = 0);
 
   // Of the intervals that the device has left behind. Never blocks.
   double seconds() const;
   std::size_t bytes() const;
+  std::size_t decoded_bytes() const;
 
  private:
   struct Interval {
     CudaEventHandle begin;
     CudaEventHandle end;
-    std::size_t bytes = 0;
+    std::size_t bytes = 0, decoded_bytes = 0;
   };
 
   Interval take();
@@ -35,7 +36,7 @@ class CudaTimer {
   mutable std::deque<Interval> intervals_;  // not yet counted, in order
   mutable std::vector<Interval> free_;      // to be used again
   mutable double seconds_ = 0;
-  mutable std::size_t bytes_ = 0;
+  mutable std::size_t bytes_ = 0, decoded_bytes_ = 0;
 };
 
 }  // namespace computron
