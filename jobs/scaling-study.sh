@@ -80,7 +80,7 @@ checkpoint() {
   echo "$file"
 }
 
-# start NAME MESH ARGUMENTS...: computron with them on the mesh; its log is NAME.log.
+# start NAME MESH ARGUMENTS...: computron with them on the mesh, with raw pages throughout; its log is NAME.log.
 start() {
   local name=$1 mesh=$2
   shift 2
@@ -88,7 +88,8 @@ start() {
   local tp pp groups
   IFS=x read -r tp pp groups <<<"$mesh"
   "${launch[@]}" "$(ranks_of "$mesh")" "$program" "$@" --tp "$tp" --pp "$pp" ${groups:+--groups "$groups"} \
-    --device "$device" --page-size "$page_size" --threads "${THREADS:-${SLURM_CPUS_PER_TASK:-1}}" 2>"$name.log" ||
+    --device "$device" --page-size "$page_size" --threads "${THREADS:-${SLURM_CPUS_PER_TASK:-1}}" --coded off \
+    2>"$name.log" ||
     { cat "$name.log" >&2; return 1; }
 }
 
@@ -97,7 +98,7 @@ link_arguments=()
 
 # The three studies: NAME MESH CHECKPOINT, and what makes NAME.json.
 swap() {
-  start "$1" "$2" bench swap --quiet --coded off --model "a=$3" --model "b=$3" --requests $((repeats + 1)) \
+  start "$1" "$2" bench swap --quiet --model "a=$3" --model "b=$3" --requests $((repeats + 1)) \
     "${link_arguments[@]}" --json "$1.json" >"$1.txt"
 }
 

@@ -55,7 +55,7 @@ run() {
   rm -f "$work/$name.out"
   echo "crowd.sh: $name" >&2
   mpirun -n 1 "$program" serve --model "m=$model" --threads "$threads" --max-seqs "$sequences" --device-memory "$pool" \
-    --requests "$work/$requests.jsonl" --output "$work/$name.out" --metrics "$work/$name.json" --quiet "$@"
+    --coded off --requests "$work/$requests.jsonl" --output "$work/$name.out" --metrics "$work/$name.json" --quiet "$@"
 }
 
 # Seconds of a run's steps whose rows are as JQ_CONDITION says, a row: rows_s RUN JQ_CONDITION.

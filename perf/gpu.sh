@@ -41,7 +41,7 @@ swap() {
   local file name=$2
   file=$(model "$1") || return
   shift 2
-  mpirun -n 1 "$program" bench swap --quiet --device cuda --model "a=$file" --model "b=$file" --warmup 2 \
+  mpirun -n 1 "$program" bench swap --quiet --device cuda --coded off --model "a=$file" --model "b=$file" --warmup 2 \
     --requests "$requests" --json "$work/$name.json.partial" "$@" && mv "$work/$name.json.partial" "$work/$name.json"
 }
 

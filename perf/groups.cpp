@@ -327,7 +327,7 @@ WorkloadOutcome run_really(Job& job, const CostOptions& costs, const std::vector
   const SwapMetrics swaps = metrics.counts().swaps;
   return {.latencies_s = latencies_of(experiment.completions()),
           .swaps = swaps.count,
-          .bytes = swaps.bytes,
+          .bytes = swaps.link_bytes,
           .wall_s = experiment.completions().back().finished_s};
 }
 

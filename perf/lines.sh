@@ -43,7 +43,7 @@ is_read() { [ -e "$work/status" ] && grep -Eq '/[0-9]+ requests done' "$work/sta
 run() {
   rm -f "$work/status"
   mpirun -n 1 "$program" serve --quiet --models "$work/models.json" --max-seqs 512 --device-memory 64MiB --threads 1 \
-    --requests "$work/requests.jsonl" --output "$work/out" --status "$work/status" 2> "$work/$1.log" &
+    --coded off --requests "$work/requests.jsonl" --output "$work/out" --status "$work/status" 2> "$work/$1.log" &
   local mpirun=$! before start
   before=$(results)
   until rank=$(pgrep -P "$mpirun" | head -n 1) && [ -n "$rank" ]; do

@@ -38,8 +38,8 @@ repeats=${repeats:-3}
 overheads=2:1.36,4:1.49  # of tp 2 and 4, as AlpaServe measured them on V100s
 page_kib=64
 result=perf/results/planned-$machine.md
-emulated=(--device cpu --threads 1 --page-size "${page_kib}KiB" --idle sleep:200 --verify-swap off --reproducible
-  --inject-overheads "$overheads")
+emulated=(--device cpu --threads 1 --page-size "${page_kib}KiB" --idle sleep:200 --verify-swap off --coded off
+  --reproducible --inject-overheads "$overheads")
 mkdir -p "$work" perf/results
 
 # model NAME LAYERS: 6 x 256 x 256 weights a layer, and hardly anything else.

@@ -45,7 +45,7 @@ dry_run() {
 measure() {
   local profiles=$work/profiles-$1-$2.json
   mpirun -n $((${1%x*} * ${1#*x})) "$program" profile "${models[@]}" --device cpu --threads 1 --page-size "$page_size" \
-    --device-memory "$memory" --shapes "$1" --prompt-tokens 8 --max-tokens 4 --output "$profiles" > "$work/profile-$1.log" 2>&1 ||
+    --coded off --device-memory "$memory" --shapes "$1" --prompt-tokens 8 --max-tokens 4 --output "$profiles" > "$work/profile-$1.log" 2>&1 ||
     { cat "$work/profile-$1.log" >&2; return 1; }
   dry_run "$1"
   dry_run "$1" --profiles "$profiles"

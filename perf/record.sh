@@ -59,7 +59,7 @@ run() {
   echo "record.sh: $1" >&2
   # shellcheck disable=SC2086
   mpirun -n 2 "$injected" serve --quiet --device cpu --threads 1 --idle sleep:200 --verify-swap off --max-seqs 4 \
-    --model "a=$model" --model "b=$model" --model "c=$model" --requests "$work/requests.jsonl" \
+    --coded off --model "a=$model" --model "b=$model" --model "c=$model" --requests "$work/requests.jsonl" \
     --output "$name.jsonl" --metrics "$name.json" --inject-gflops "$gflops" $shape --policy "$3" --link-gbps "$4" \
     --device-memory "$5KiB" --page-size "$6" "${@:7}" 2> "$name.log" || { cat "$name.log" >&2; return 1; }
 }
@@ -126,7 +126,7 @@ tiny=$(checkpoint opt-tiny-a)
 run_plain() {
   local name=$work/$1
   rm -f "$name".*
-  mpirun -n 1 "$program" serve --device cpu --threads 1 --model "a=$tiny" --requests "$work/many.jsonl" \
+  mpirun -n 1 "$program" serve --device cpu --threads 1 --coded off --model "a=$tiny" --requests "$work/many.jsonl" \
     --output "$name.jsonl" --metrics "$name.json" --device-memory 256MiB --max-seqs 4 "${@:2}" 2> "$name.log"
 }
 "$program" workload --models a --rates 50 --duration 10 --seed 2 --prompt-tokens 16 --max-tokens 64 --vocab 64 > "$work/many.jsonl"

@@ -4,35 +4,47 @@
 # perf/results/workloads-MACHINE.md.
 #
 #   perf/workloads.sh [MACHINE]
+#   perf/workloads.sh --coded [MACHINE]    of coded pages beside raw ones, bfloat16, in real time only:
+#                                          perf/results/workloads-coded-MACHINE.md
 #
 # SCALE     seconds here for one of theirs: swaps and the 30 s of arrivals take that much longer, rates are that much
 #           lower, and computing may take that much longer (1)
 # SEEDS     of the grid                        (10)
 # SEED      of the cells in real time          (1)
+# ROUNDS    with --coded, each with a seed of its own: SEED, SEED + 1, ... (3)
 # CONFIG    model                              (inputs/models/opt-swap.json)
 # BUILD     folder of computron and perf_workloads (build/release)
 # NOTE      a line for the result file, such as what else the machine was doing
-# WORK      model and raw figures              (build/perf/workloads)
-# About four minutes; 8 GiB of memory. Nothing else should run on the machine meanwhile.
+# WORK      model and raw figures              (build/perf/workloads, build/perf/workloads-coded)
+# About four minutes, twenty with --coded; 8 GiB of memory. Nothing else should run on the machine meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=jobs/mpi-env.sh
 . jobs/mpi-env.sh
 
+mode='' codings=off dtype=f32 weights=float32 rounds=1
+if [ "${1:-}" = --coded ]; then
+  mode=--coded codings="off on" dtype=bf16 weights=bfloat16 rounds=${ROUNDS:-3}
+  shift
+fi
+build=${BUILD:-build/release}
+PROGRAM=$build/computron
 # shellcheck source=perf/common.sh
 . perf/common.sh
 
 scale=${SCALE:-1}
 seeds=${SEEDS:-10}
 seed=${SEED:-1}
+seed_text="seed $seed"
+[ -z "$mode" ] || seed_text="seeds from $seed on"
 config=${CONFIG:-inputs/models/opt-swap.json}
-build=${BUILD:-build/release}
-work=${WORK:-build/perf/workloads}
-result=perf/results/workloads-$machine.md
+work=${WORK:-build/perf/workloads${mode#-}}
+result=perf/results/workloads${mode#-}-$machine.md
+page_size=2MiB
 mkdir -p "$work" perf/results
 
-model=$work/$(basename "$config" .json).h5
-[ -e "$model" ] || "$build/computron" init "$model" --config "$config" --seed 1
+model=$work/$(basename "$config" .json)${mode:+-$dtype}.h5
+[ -e "$model" ] || "$program" init "$model" --config "$config" --dtype "$dtype" --seed 1
 
 rounded() { awk "BEGIN { printf \"%.4g\", $1 }"; }
 
@@ -41,22 +53,25 @@ rounded() { awk "BEGIN { printf \"%.4g\", $1 }"; }
 rate=$(rounded "$(stat -c %s "$model") / 4 / (0.423 * $scale) / 1e9")
 duration=$(rounded "30 * $scale")
 
-# real RESIDENT BATCH RATE...: a CSV with the load of the machine before and after in front. Both policies meet the same
-# requests.
+# real RESIDENT BATCH RATE...: a CSV with the load of the machine before and after in front, and off or on. Both
+# policies meet the same requests.
 real() {
-  local resident=$1 batch=$2 before name rates=() models=() i
+  local resident=$1 batch=$2 before name rates=() models=() i coded
   shift 2
   for ((i = 1; i <= $#; ++i)); do
     models+=(--model "m$i=$model")
     rates+=("$(rounded "${!i} / $scale")")
   done
-  before=$(load)
-  name=$#-$(IFS=-; echo "$*")
-  echo "workloads.sh: rates $*, $resident resident" >&2
-  mpirun -n 4 "$build/computron" bench workload --quiet "${models[@]}" --rates "$(IFS=,; echo "${rates[*]}")" \
-    --tp 2 --pp 2 --page-size 2MiB --threads 1 --link-gbps "$rate" --resident "$resident" --max-seqs "$batch" --cv 1 \
-    --duration "$duration" --seed "$seed" --policy fifo,balanced --csv --json "$work/real-$name.json" > "$work/raw.csv"
-  sed "1s/^/load_before,load_after,/; 2,\$s/^/$before,$(load),/" "$work/raw.csv" > "$work/real-$name.csv"
+  for coded in $codings; do
+    before=$(load)
+    name=$#-$(IFS=-; echo "$*")${mode:+-$seed-$coded}
+    echo "workloads.sh: rates $*, $resident resident, seed $seed, coded $coded" >&2
+    mpirun -n 4 "$program" bench workload --quiet "${models[@]}" --rates "$(IFS=,; echo "${rates[*]}")" --tp 2 --pp 2 \
+      --page-size "$page_size" --threads 1 --coded "$coded" --link-gbps "$rate" --resident "$resident" \
+      --max-seqs "$batch" --cv 1 --duration "$duration" --seed "$seed" --policy fifo,balanced --csv \
+      --json "$work/real-$name.json" > "$work/raw.csv"
+    sed "1s/^/load_before,load_after,coded,/; 2,\$s/^/$before,$(load),$coded,/" "$work/raw.csv" > "$work/real-$name.csv"
+  done
 }
 
 # table: the CSVs as a Markdown table, with the target of real time checked.
@@ -85,27 +100,50 @@ table() {
     }'
 }
 
+# The CSVs as raw_and_coded wants them. No answers are kept that could be compared.
+beside() {
+  local coded ratio
+  for coded in $codings; do copy_rate 2x2 "$model" > /dev/null; done  # which says how much a swap moves, too
+  ratio=$(jq -s '.[1].shard_bytes / .[0].shard_bytes' "$work/copies-2x2-off.json" "$work/copies-2x2-on.json")
+  cat "$@" | awk -F , -v OFS='\t' -v ratio="$ratio" '
+    $1 == "load_before" { for (i = 1; i <= NF; i++) at[$i] = i; next }
+    {
+      rates = $at["rates"]
+      gsub("/", ", ", rates)
+      print rates, $at["resident"], $at["policy"], $at["coded"], $at["real_mean_s"], $at["virtual_mean_s"],
+        $at["coded"] == "on" ? ratio : 1, "–", 1, $at["load_before"], $at["load_after"]
+    }' | raw_and_coded "rates|resident|policy" "real: mean s" "virtual: mean s"
+}
+
 rm -f "$work"/real-*.csv
-"$build/perf_workloads" "$seeds" > "$work/grid.md" || true  # a target missed stands in the table
-real 2 8 1 1 1
-real 2 8 10 10 1
-real 4 32 10 10 1 1 1 1
+if [ -z "$mode" ]; then
+  "$build/perf_workloads" "$seeds" > "$work/grid.md" || true  # a target missed stands in the table
+fi
+for ((round = 1; round <= rounds; ++round)); do
+  real 2 8 1 1 1
+  real 2 8 10 10 1
+  real 4 32 10 10 1 1 1 1
+  seed=$((seed + 1))
+done
 
 {
   echo "# Workloads: $cpu, $cores cores"
   echo
-  echo "Made by perf/workloads.sh on $(date -u +%Y-%m-%d) at $(git describe --always --dirty); columns, bounds and targets: perf/README.md."
+  echo "Made by perf/workloads.sh${mode:+ $mode} on $(date -u +%Y-%m-%d) at $(git describe --always --dirty); columns, bounds and targets: perf/README.md."
   [ -z "${NOTE:-}" ] || printf '\n**%s**\n' "$NOTE"
-  printf '\n## Virtual time: a swap of 0.423 s, a batch of 0.057 s, means of %s seeds\n\n' "$seeds"
-  echo "Computron: its published means, OPT-13B at tp 2 x pp 2 on four A100. The seeds are ours."
-  echo
-  cat "$work/grid.md"
+  if [ -z "$mode" ]; then
+    printf '\n## Virtual time: a swap of 0.423 s, a batch of 0.057 s, means of %s seeds\n\n' "$seeds"
+    echo "Computron: its published means, OPT-13B at tp 2 x pp 2 on four A100. The seeds are ours."
+    echo
+    cat "$work/grid.md"
+  fi
   printf '\n## Real time: four ranks on emulated links\n\n'
-  echo "OPT models of $(stat -c %s "$model" | awk '{ printf "%.0f", $1 / 1e6 }') MB ($config, float32), tp 2 x pp 2, one compute thread a rank, links of $rate GB/s: a swap takes $(rounded "0.423 * $scale") s."
-  echo "Requests of one token after 8 of prompt for $duration s, cv 1, seed $seed; times and rates are Computron's$([ "$scale" = 1 ] || echo ", scaled by $scale: the same ratios"). Machine load: one-minute"
+  echo "OPT models of $(stat -c %s "$model" | awk '{ printf "%.0f", $1 / 1e6 }') MB ($config, $weights), tp 2 x pp 2, one compute thread a rank, links of $rate GB/s: a swap${mode:+ of raw pages} takes $(rounded "0.423 * $scale") s."
+  echo "Requests of one token after 8 of prompt for $duration s, cv 1, $seed_text; times and rates are Computron's$([ "$scale" = 1 ] || echo ", scaled by $scale: the same ratios"). Machine load: one-minute"
   echo "average before and after both policies' runs, threads of the runs themselves included."
+  [ -z "$mode" ] || echo "Medians of $rounds rounds, in brackets least and most. $(in_turn)"
   echo
-  table "$work"/real-*.csv
+  if [ -z "$mode" ]; then table "$work"/real-*.csv; else beside "$work"/real-*.csv; fi
 } > "$result.partial"
 mv "$result.partial" "$result"
 echo "$result"
