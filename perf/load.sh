@@ -74,16 +74,17 @@ table() {
       return sprintf("%.*f (%.*f–%.*f)", digits, $at[key], digits, $at[key "_min"], digits, $at[key "_max"])
     }
     BEGIN {
-      head("file|tp × threads|plain GB/s|parts GB/s|fresh GB/s|load GB/s|load ÷ plain|load ÷ fresh|read, verify, memory, widen, pack, digest, rest ms|target|machine load")
+      head("file|tp × threads|plain GB/s|parts GB/s|fresh GB/s|load GB/s|load ÷ plain|load ÷ fresh|read, verify, memory, widen, pack, digest, rest ms|target|coded ms (encode, check)|coded ÷ (load + encoding)|target|machine load")
     }
     $1 == "load_before" { for (i = 1; i <= NF; i++) at[$i] = i; next }
     {
-      printf "| %s, %.2f GB | %s × %s | %s | %s | %s | %s | %s | %s | %.0f, %.0f, %.0f, %.0f, %.0f, %.0f, %.0f | %s | %s |\n",
+      printf "| %s, %.2f GB | %s × %s | %s | %s | %s | %s | %s | %s | %.0f, %.0f, %.0f, %.0f, %.0f, %.0f, %.0f | %s | %s (%.0f, %.0f) | %s | %s | %s |\n",
         $at["stored"], $at["file_bytes"] / 1e9, $at["tp"], $at["threads"], spread("plain_gb_per_s", 1),
         spread("parts_gb_per_s", 1), spread("fresh_gb_per_s", 1), spread("load_gb_per_s", 1),
         spread("load_over_plain", 2), spread("load_over_fresh", 2), $at["read_ms"], $at["verify_ms"],
         $at["memory_ms"], $at["widen_ms"], $at["pack_ms"], $at["digest_ms"], $at["rest_ms"],
-        $at["load_over_plain"] < 0.9 ? "missed" : "met", $at["load_before"]
+        $at["load_over_plain"] < 0.9 ? "missed" : "met", spread("coded_ms", 0), $at["encode_ms"], $at["check_ms"],
+        spread("coded_over_bound", 2), $at["coded_over_bound"] > 1.1 ? "missed" : "met", $at["load_before"]
     }'
 }
 

@@ -73,11 +73,15 @@ std::vector<Metric> metrics_of(const std::vector<LoadRound>& rounds, const LoadC
   const auto phase = [&](double LoadTimes::*seconds) {
     return [=](const LoadRound& r) { return 1e3 * (r.of_load.*seconds) / threads; };
   };
+  const auto coded_phase = [&](double LoadTimes::*seconds) {
+    return [=](const LoadRound& r) { return 1e3 * (r.of_coded.*seconds) / threads; };
+  };
   const auto rest = [&](const LoadRound& r) {
     const LoadTimes& t = r.of_load;
-    const double busy = t.read_s + t.verify_s + t.memory_s + t.widen_s + t.pack_s + t.digest_s + t.encode_s + t.check_s;
+    const double busy = t.read_s + t.verify_s + t.memory_s + t.widen_s + t.pack_s + t.digest_s;
     return 1e3 * (r.load_s - busy / threads);
   };
+  const auto over_encoding = [&](const LoadRound& r) { return r.coded_s / (r.load_s + r.of_coded.encode_s / threads); };
   return {metric("plain_gb_per_s", "plain read, one reader, GB/s", 2, rounds, rate(&LoadRound::plain_s)),
           metric("parts_gb_per_s", "the same in parts by all threads, GB/s", 2, rounds, rate(&LoadRound::parts_s)),
           metric("fresh_gb_per_s", "parts into fresh memory, GB/s", 2, rounds, rate(&LoadRound::fresh_s)),
@@ -91,7 +95,11 @@ std::vector<Metric> metrics_of(const std::vector<LoadRound>& rounds, const LoadC
           metric("widen_ms", "  widens, ms", 1, rounds, phase(&LoadTimes::widen_s)),
           metric("pack_ms", "  packs, ms", 1, rounds, phase(&LoadTimes::pack_s)),
           metric("digest_ms", "  digests pages, ms", 1, rounds, phase(&LoadTimes::digest_s)),
-          metric("rest_ms", "  waits for the slowest, starts, ends, ms", 1, rounds, rest)};
+          metric("rest_ms", "  waits for the slowest, starts, ends, ms", 1, rounds, rest),
+          metric("coded_ms", "load to coded pages, ms", 1, rounds, [](const LoadRound& r) { return 1e3 * r.coded_s; }),
+          metric("encode_ms", "  a thread encodes, ms", 1, rounds, coded_phase(&LoadTimes::encode_s)),
+          metric("check_ms", "  decodes and digests once more, ms", 1, rounds, coded_phase(&LoadTimes::check_s)),
+          metric("coded_over_bound", "coded load / (load + encoding)", 3, rounds, over_encoding)};
 }
 
 std::string table(const std::vector<Metric>& metrics, const LoadConditions& c, int rounds) {
@@ -127,11 +135,13 @@ std::string json(const std::vector<Metric>& metrics, const LoadConditions& c, co
   }
   Json& list = object["rounds"] = Json::array();
   for (const LoadRound& r : rounds) {
-    const LoadTimes& t = r.of_load;
+    const LoadTimes &t = r.of_load, &coded = r.of_coded;
     list.push_back({{"plain_s", r.plain_s},
                     {"parts_s", r.parts_s},
                     {"fresh_s", r.fresh_s},
                     {"load_s", r.load_s},
+                    {"coded_s", r.coded_s},
+                    {"coded_thread_s", {{"encode", coded.encode_s}, {"check", coded.check_s}}},
                     {"thread_s",
                      {{"read", t.read_s},
                       {"verify", t.verify_s},
@@ -187,11 +197,10 @@ void add_bench_load(CLI::App& app) {
   command->add_flag("--csv", o->csv, "Print a line of comma-separated metrics instead of a table");
   command->add_flag("--quiet", o->quiet, "No log");
   command->footer(
-      "A round reads the file once from beginning to end with one reader, then in parts with all threads, then in "
-      "parts\n"
-      "into memory that did not exist before, and then loads it on all ranks at once as serve does. The file is read\n"
-      "once before the first round. Rates are the file's bytes / seconds of the slowest rank; the times of a load's\n"
-      "phases are means over all threads.");
+      "A round reads the file once from beginning to end with one reader, then in parts with all threads, then in parts\n"
+      "into memory that did not exist before, and then loads it on all ranks at once as serve does, to raw pages and to\n"
+      "coded ones. The file is read once before the first round. Rates are the file's bytes / seconds of the slowest\n"
+      "rank; the times of a load's phases are means over all threads.");
   command->callback([o] { run_under_mpi(o->quiet, [&](Communicator world) { bench(*o, std::move(world)); }); });
 }
 

@@ -82,13 +82,20 @@ LoadRound LoadRounds::measure() {
     read_parts(memory->data());
   });
   memory.reset();
-  HostStore store(job_.device());
-  LoadTimes times;
-  round.load_s = together([&] {
-    store.load(index_, "model", layout_, job_.mesh().t, job_.ops().weight_format(), job_.plan().threads, &times);
-  });
-  round.of_load = sum(times);
+  round.load_s = load(PageCoding::kRaw, round.of_load);
+  round.coded_s = load(PageCoding::kCoded, round.of_coded);
   return round;
+}
+
+// Seconds; `times` is set to what all threads of all ranks took.
+double LoadRounds::load(PageCoding coding, LoadTimes& times) const {
+  HostStore store(job_.device(), coding);
+  LoadTimes mine;
+  const double seconds = together([&] {
+    store.load(index_, "model", layout_, job_.mesh().t, job_.ops().weight_format(), job_.plan().threads, &mine);
+  });
+  times = sum(mine);
+  return seconds;
 }
 
 LoadTimes LoadRounds::sum(const LoadTimes& mine) const {

@@ -4,6 +4,7 @@
 //   parts   every thread of every rank reads its part of the file, into a buffer each
 //   fresh   the same into memory that did not exist before: what a load would take that did nothing else
 //   load    the file's pages on every rank, verified, packed, digested and read-only, as serve loads them
+//   coded   the same, kept coded (serve --coded on)
 #pragma once
 
 #include <string>
@@ -15,8 +16,8 @@ namespace computron {
 
 // Seconds, of the slowest rank.
 struct LoadRound {
-  double plain_s = 0, parts_s = 0, fresh_s = 0, load_s = 0;
-  LoadTimes of_load;  // summed over all threads of all ranks
+  double plain_s = 0, parts_s = 0, fresh_s = 0, load_s = 0, coded_s = 0;
+  LoadTimes of_load, of_coded;  // summed over all threads of all ranks
 };
 
 class LoadRounds {
@@ -37,6 +38,7 @@ class LoadRounds {
   template <class Body>
   double together(const Body& body) const;
   LoadTimes sum(const LoadTimes& mine) const;
+  double load(PageCoding coding, LoadTimes& times) const;
 
   Job& job_;
   CheckpointIndex index_;

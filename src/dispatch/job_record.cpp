@@ -51,7 +51,7 @@ void put(ByteWriter& out, const ShardLayout& layout) {
   out.put_list(layout.over_before);
 }
 
-ShardLayout get_layout(ByteReader& in) {
+ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   ShardLayout layout;
   layout.page_bytes = in.get<std::size_t>();
   layout.weight_dtype = in.get<DType>();
@@ -66,7 +66,7 @@ ShardLayout get_layout(ByteReader& in) {
         {.name = {}, .role = TensorRole::kGemmWeight, .rows = rows, .columns = columns, .parts = {}});
   }
   layout.used_bytes = in.get_list<std::size_t>();
-  layout.link_bytes = in.get_list<std::size_t>();
+  if (version > 1) layout.link_bytes = in.get_list<std::size_t>();
   layout.uses = in.get_list<PageId>();
   layout.over_before = in.get_list<std::int64_t>();
   ensure(layout.link_bytes.empty() || std::ranges::equal(layout.link_bytes, layout.used_bytes, std::less_equal()),
@@ -397,7 +397,7 @@ std::vector<std::byte> encode(const RecordHeader& header) {
   return out.take();
 }
 
-RecordHeader decode_header(std::span<const std::byte> payload) {
+RecordHeader decode_header(std::span<const std::byte> payload, std::uint32_t version) {
   ByteReader in(payload);
   RecordHeader header;
   for (std::string* text : {&header.program, &header.host, &header.started, &header.policy}) *text = in.get_string();
@@ -405,7 +405,7 @@ RecordHeader decode_header(std::span<const std::byte> payload) {
   const auto models = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < models; ++i) header.models.push_back(in.get_string());
   const auto layouts = in.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < layouts; ++i) header.layouts.push_back(get_layout(in));
+  for (std::uint32_t i = 0; i < layouts; ++i) header.layouts.push_back(get_layout(in, version));
   const auto groups = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < groups; ++i) header.groups.push_back(get_group(in, header));
   in.expect_end();

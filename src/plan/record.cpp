@@ -41,6 +41,7 @@ class FrameReader {
   } catch (const Error& error) {
     throw Error(ExitCode::kData, fmt::format("{}: the frame that ends at byte {}: {}", path_, at_, error.what()));
   }
+  std::uint32_t version() const { return version_; }
   std::size_t lost_bytes() const { return size_ - whole_; }
   [[noreturn]] void fail(const std::string& why) const {
     throw Error(ExitCode::kData, fmt::format("{} {}", path_, why));
@@ -54,9 +55,9 @@ class FrameReader {
       fail("is not a record of a job (serve --record)");
     }
     ByteReader reader(std::span<const std::byte>(head).subspan(kRecordMagic.size()));
-    const auto version = reader.get<std::uint32_t>();
-    if (version != kRecordVersion) {
-      fail(fmt::format("is a record of version {}, and this program reads {}", version, kRecordVersion));
+    version_ = reader.get<std::uint32_t>();
+    if (version_ < 1 || version_ > kRecordVersion) {
+      fail(fmt::format("is a record of version {}, and this program reads up to {}", version_, kRecordVersion));
     }
     whole_ = at_;
   }
@@ -76,6 +77,7 @@ class FrameReader {
   std::string path_;
   std::ifstream in_;
   std::vector<std::byte> payload_;
+  std::uint32_t version_ = 0;
   std::size_t size_ = 0, at_ = 0, whole_ = 0;
 };
 
@@ -172,7 +174,7 @@ Record read_record(const std::string& path) {
   FrameReader frames(path);
   Record record;
   if (!frames.next()) frames.fail("ends before its first frame is whole");
-  record.header = frames.decode(decode_header);
+  record.header = frames.decode([&](const auto& payload) { return decode_header(payload, frames.version()); });
   Collector collector(record);
   while (!record.end && frames.next()) {
     frames.decode([&](std::span<const std::byte> payload) {

@@ -216,6 +216,7 @@ TEST_F(Failure, DamageOnTheLinkNamesRankModelAndPage) {
 
 // What is decoded is the same, or the job ends and says which page, and that no copy mends it.
 TEST_F(Failure, DamageInHostMemoryIsFoundWhereverItIs) {
+  const auto answer = [](const Served& served) { return served.results.choice("r").dump(); };
   const Served whole = RunningServe(job(1, 1), folder_).finish(healthy_limit_s());
   ASSERT_EQ(whole.job.exit_code, 0) << whole.job.errors;
   std::vector<std::unique_ptr<RunningServe>> running;
@@ -231,7 +232,7 @@ TEST_F(Failure, DamageInHostMemoryIsFoundWhereverItIs) {
     SCOPED_TRACE(bits[i]);
     const Served served = running[i]->finish(failing_limit_s());
     if (served.job.exit_code == 0) {
-      EXPECT_EQ(served.results, whole.results);
+      EXPECT_EQ(answer(served), answer(whole));
       continue;
     }
     ++found;

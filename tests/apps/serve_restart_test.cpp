@@ -45,8 +45,8 @@ class Restart : public ::testing::Test {
     return {.tp = 2,
             .models = {{"one", folder_ / "one.h5"}, {"two", folder_ / "two.h5"}},
             .requests = requests(),
-            .output = output(),
-            .more = {"--coded", "off"}};
+            .more = {"--coded", "off"},
+            .output = output()};
   }
   // A swap a request, over a slow link: it takes many times as long as any test waits.
   ServeJob slow_job() const {

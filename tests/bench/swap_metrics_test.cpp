@@ -20,7 +20,7 @@ SwapConditions conditions_of(MeshShape mesh, std::vector<double> stage_shares) {
   conditions.mesh = mesh;
   conditions.device = "cpu";
   conditions.link_gb_per_s = 1;
-  conditions.page_bytes = 10'000'000;
+  conditions.page_bytes = conditions.page_link_bytes = 10'000'000;
   conditions.stage_shares = {std::move(stage_shares)};
   const LinkRates rates = {{0.9 * kLink, kLink, kLink}, {0.9 * kLink, 0.95 * kLink, kLink}, {4 * kLink}};
   conditions.links.assign(static_cast<std::size_t>(mesh.ranks()), rates);

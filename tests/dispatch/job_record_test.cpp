@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace computron {
@@ -88,6 +89,22 @@ TEST(JobRecord, LayoutsHoldWhatCostsAndCachesAreMadeOf) {
   EXPECT_EQ(of_both.stage_pass_s(0, 0, 3), costs.stage_pass_s(0, 0, 3));
 }
 
+// Version 1 has no link bytes: the length of their list is not there.
+TEST(JobRecord, HeadersOfTheFirstVersionAreRead) {
+  RecordHeader with = some_header();
+  with.layouts.resize(1);
+  with.groups[0].models[0].layouts = {0, 0};
+  RecordHeader without = with;
+  without.layouts[0].link_bytes.clear();
+  const std::vector<std::byte> longer = encode(with);
+  std::vector<std::byte> first = encode(without);
+  const auto length = std::ranges::mismatch(first, longer).in1;
+  first.erase(length, length + sizeof(std::uint32_t));
+  const RecordHeader back = decode_header(first, /*version=*/1);
+  EXPECT_EQ(encode(back), encode(without));
+  EXPECT_THROW(decode_header(first), Error);
+}
+
 TEST(JobRecord, HeadersThatContradictThemselvesAreNone) {
   const auto refused = [](auto&& change) {
     RecordHeader header = some_header();
@@ -95,6 +112,7 @@ TEST(JobRecord, HeadersThatContradictThemselvesAreNone) {
     EXPECT_THROW(decode_header(encode(header)), Error);
   };
   refused([](RecordHeader& header) { header.groups.clear(); });
+  refused([](RecordHeader& header) { header.layouts[0].link_bytes[2] = header.layouts[0].used_bytes[2] + 1; });
   refused([](RecordHeader& header) { header.groups[0].models[0].job_model = 2; });
   refused([](RecordHeader& header) { header.groups[0].models[0].layouts[1] = 2; });
   refused([](RecordHeader& header) { header.groups[0].models[0].layouts.pop_back(); });

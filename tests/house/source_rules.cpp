@@ -109,7 +109,8 @@ using Finding = std::optional<std::string>;
 
 // Pages are coded and decoded outside of operations.
 bool is_coder_for(std::string_view from, std::string_view included) {
-  const bool coder = included == "kernels/cpu/coded_page.h" || included == "computron/kernels/coded_layout.h";
+  const bool coder = included == "kernels/cpu/coded_page.h" || included == "kernels/cuda/coded_page.h" ||
+                     included == "computron/kernels/coded_layout.h";
   return coder && (from == "device" || from == "runtime");
 }
 

@@ -33,7 +33,8 @@ TEST(PageCoding, IsDecidedByTheRankWithLeastToSpare) {
   EXPECT_EQ(slowest_decoder(ranks).decoded_bytes_per_s, 12e9);
   EXPECT_THAT(coding_line(ranks), HasSubstr("coded"));
   EXPECT_THAT(coding_line(ranks), HasSubstr("decodes 12.00 GB/s, its link carries 8.00 GB/s"));
-  EXPECT_THAT(coding_line(std::vector{rates(20, 12)}), HasSubstr("as they are"));
+  EXPECT_THAT(coding_line(std::vector{rates(20, 12)}), HasSubstr("kept raw"));
+  EXPECT_THAT(coding_line(std::vector{rates(0, 0), rates(1, 12)}), HasSubstr("not known"));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@
 namespace computron {
 
 inline constexpr std::string_view kRecordMagic = "CMPTRREC";
-inline constexpr std::uint32_t kRecordVersion = 2;
+inline constexpr std::uint32_t kRecordVersion = 2;  // 1, which is read, too: layouts without link bytes
 inline constexpr std::size_t kFrameHeadBytes = 8;
 
 // What decides, and what there was to decide with.
@@ -135,7 +135,8 @@ std::vector<std::byte> encode_layout(const ShardLayout& layout);
 
 // Payloads of frames. Error{kInternal} for bytes that are none.
 std::vector<std::byte> encode(const RecordHeader& header);
-RecordHeader decode_header(std::span<const std::byte> payload);
+// Of a file of that version.
+RecordHeader decode_header(std::span<const std::byte> payload, std::uint32_t version = kRecordVersion);
 std::vector<std::byte> encode(const RecordedEvent& event);
 RecordedEvent decode_event(std::span<const std::byte> payload);
 

@@ -109,8 +109,7 @@ class PinnedHostBuffer final : public HostBuffer {
   std::size_t bytes() const override { return pages_.bytes(); }
   bool populate(std::size_t begin, std::size_t end) override { return pages_.populate(begin, end); }
   void trim(std::size_t bytes) override {
-    ensure(!slabs_, "pinned memory is to be trimmed");
-    pages_.trim(bytes);
+    if (!slabs_) pages_.trim(bytes);  // what is pinned stays
   }
   void make_read_only() override {
     pin();
