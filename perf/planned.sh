@@ -4,7 +4,7 @@
 #
 #   perf/planned.sh [--quick] [MACHINE]     --quick: a tenth of the time, for a test of this script
 #
-# WORKLOADS  of bursts, sizes and known                          (bursts sizes known)
+# WORKLOADS  of those in perf/README.md                          (bursts sizes known mixed-bursts mixed-latency mixed-known)
 # REQUEST_S  of a request for a small model on one processor     (0.1)
 # DURATION   seconds in which requests arrive                    (40)
 # REQUESTS   that are known                                      (240)
@@ -13,7 +13,7 @@
 # LAUNCH     what starts the ranks, such as "chrt -r 1" where other work keeps the cores busy
 # NOTE       a line for the result file, such as what else the machine was doing
 # WORK       models and raw figures                              (build/perf/planned)
-# Half an hour.
+# Three quarters of an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=jobs/mpi-env.sh
@@ -28,7 +28,7 @@ PROGRAM=$build/computron
 . perf/common.sh
 needs_jq
 injected=$build/computron_injected
-workloads=${WORKLOADS:-bursts sizes known}
+workloads=${WORKLOADS:-bursts sizes known mixed-bursts mixed-latency mixed-known}
 request_s=${REQUEST_S:-${quick:+0.02}}
 request_s=${request_s:-0.1}
 duration=${DURATION:-${quick:+2}}
@@ -52,14 +52,15 @@ JSON
 }
 model small 4
 model large 12
+model huge 24
 # A pass of one row: two operations a value of a weight of four bytes.
 gflops=$(calculate '4 * 6 * 256 * 256 * 2 / s / 1e9' "s=$request_s")
-link=$(calculate 'bytes / s / 1e9' "bytes=$((4 * 6 * 256 * 256 * 4))" "s=$request_s")  # a transfer takes as long as a pass
 
 # workload NAME: the models of a job, what asks for them and what counts, in: sizes (layers of each model), shares,
-# cv, rate (requests a second of all), memory (KiB of a rank), slo, objective, placements.
+# cv, rate (requests a second of all), memory (KiB of a rank), slo, slo_scale, objective, placements, and passes (that a
+# model's transfer takes as long as).
 workload() {
-  sizes=() shares=() cv=1 rate=0 slo='' known='' placements="planned 4x1 2x2 1x1s round-robin"
+  sizes=() shares=() cv=1 rate=0 slo='' slo_scale='' known='' passes=1 placements="planned 4x1 2x2 1x1s round-robin"
   case $1 in
     # Twelve equal models, of which a rank holds two, called in bursts, some far more than others.
     bursts) sizes=(small small small small small small small small small small small small)
@@ -72,8 +73,15 @@ workload() {
     # All there from the start: a few models have most of the requests.
     known) sizes=(small large small small large small) known=${quick:+30} objective=makespan
       memory=$((18 * 1024 + 4 * 1024)) ;;
+    # A model that no rank can hold, with four tenths of the work, among six small ones, of which a rank holds four.
+    mixed-*) sizes=(small small huge small small small small) shares=(3 3 2 3 3 3 3) passes=4
+      memory=$((4 * 6 * 1024 + 4 * 1024)) rate=$(calculate '0.5 * 4 / (1.5 * s)' "s=$request_s") ;;&
+    mixed-bursts) cv=3 slo_scale=5 objective=attainment ;;
+    mixed-latency) objective=latency ;;
+    mixed-known) shares=() rate=0 known=${quick:+30} objective=makespan ;;
     *) echo "planned.sh: no workload '$1'" >&2; exit 64 ;;
   esac
+  link=$(calculate 'bytes / (passes * s) / 1e9' "bytes=$((4 * 6 * 256 * 256 * 4))" "passes=$passes" "s=$request_s")
   ids=()
   models=()
   for m in "${!sizes[@]}"; do
@@ -86,9 +94,10 @@ workload() {
   # Of a job, of one that is simulated, and of both.
   local both=(--link-gbps "$link" --device-memory "${memory}KiB" --host-cache 0 --max-batch-tokens 1 --max-seqs 1)
   if [ -n "$known" ]; then both+=(--policy throughput); else both+=(--policy balanced --replay); fi
-  if [ -n "$slo" ]; then both+=(--slo "$slo" --on-late reject); fi
+  if [ -n "$slo" ]; then both+=(--slo "$slo"); fi
+  if [ "$objective" = attainment ]; then both+=(--on-late reject); fi
   job=("${emulated[@]}" "${both[@]}")
-  simulated=("${both[@]}" --page-size "${page_kib}KiB" --coarse 0)
+  simulated=("${both[@]}" ${slo_scale:+--slo-scale "$slo_scale"} --page-size "${page_kib}KiB" --coarse 0)
 }
 # Requests of each model, of those that are known: shares of 1, 1/2, 1/3, ..., as `computron plan --known --skew 1` has them.
 known_counts() {
@@ -128,6 +137,12 @@ requests() {
   for m in "${!ids[@]}"; do rates+=(--model "${ids[m]}=$(rate_of "$m")"); done
   "$program" workload "${rates[@]}" --cv "$cv" --duration "$duration" --seed "$2" --prompt-tokens 1 --max-tokens 1 \
     --vocab 128 --output "$work/$1.jsonl" >&2
+  [ -n "$slo_scale" ] || return 0
+  # Each model's own deadline: so many times what a request takes alone on one rank.
+  jq -c --argjson scale "$slo_scale" --argjson s "$request_s" --argjson layers '{"small": 4, "large": 12, "huge": 24}' \
+    '($ARGS.positional[.body.model[1:] | tonumber]) as $size | .deadline = $scale * $s * $layers[$size] / 4' \
+    "$work/$1.jsonl" --args "${sizes[@]}" > "$work/$1-due.jsonl"
+  mv "$work/$1-due.jsonl" "$work/$1.jsonl"
 }
 
 # plan NAME SWAP: $work/NAME.json.
@@ -137,6 +152,7 @@ plan() {
     --max-batch-tokens 1 --quiet) m
   [ "$2" = off ] || options+=(--link-gbps "$link" --page-size "${page_kib}KiB")
   [ -z "$slo" ] || options+=(--slo "$slo")
+  [ -z "$slo_scale" ] || options+=(--slo-scale "$slo_scale")
   if [ -n "$known" ]; then
     options+=(--known "$known" --skew 1)
   else
@@ -186,8 +202,8 @@ real() {
     --inject-gflops "$gflops" \
     --requests "$name-requests.jsonl" --output "$name.jsonl" --metrics "$name.json" --quiet 2> "$name.log" ||
     { cat "$name.log" >&2; return 1; }
-  jq -r --argjson total "$(wc -l < "$work/$w-requests-$2.jsonl")" --arg slo "$slo" \
-    'if $slo != "" then .deadlines.met else .requests.ok end | . / $total' "$name.json"
+  jq -r --argjson total "$(wc -l < "$work/$w-requests-$2.jsonl")" --arg objective "$objective" \
+    'if $objective == "attainment" then .deadlines.met else .requests.ok end | . / $total' "$name.json"
   jq -r '.latency_s.mean, .wall_s' "$name.json"
 }
 
@@ -235,13 +251,14 @@ done
   echo
   made_by planned
   echo
-  echo "Four ranks with links of $link GB/s and processors of $gflops Gflop/s, both emulated; a request for a small model"
+  echo "Four ranks with links and processors of $gflops Gflop/s, both emulated; a request for a small model"
   echo "takes $request_s s on one of them, $duration s of requests ($repeats rounds, each with requests of its own; medians, in"
   echo "brackets least and most). Seconds but for attainments. Machine load: one-minute average before $load_before, after $(load)."
   if [ -n "${NOTE:-}" ]; then echo; echo "**$NOTE**"; fi
   for w in $workloads; do
     echo
-    awk -v workload="$w" "$awk_functions"'
+    workload "$w"
+    awk -v workload="$w" -v link="$link" "$awk_functions"'
       function figure(values, name, count,    i, x) {
         for (i = 1; i <= count; ++i) x[i] = values[name, i]
         x[0] = median(x, count)  # sorts
@@ -264,7 +281,7 @@ done
       }
       END {
         print "## " workload ": what counts is " (counts == "attainment" ? "attainment" : counts == "latency" ? "mean latency" : "makespan")
-        print ""
+        printf "\nLinks of %.4g GB/s.\n\n", link
         head("placement|attainment|predicted|points|mean latency|predicted|ratio|makespan|predicted|ratio")
         for (p = 1; p <= placements; ++p) {
           n = names[p]; c = rounds[n]
