@@ -197,8 +197,10 @@ void add_bench_load(CLI::App& app) {
   command->add_flag("--csv", o->csv, "Print a line of comma-separated metrics instead of a table");
   command->add_flag("--quiet", o->quiet, "No log");
   command->footer(
-      "A round reads the file once from beginning to end with one reader, then in parts with all threads, then in parts\n"
-      "into memory that did not exist before, and then loads it on all ranks at once as serve does, to raw pages and to\n"
+      "A round reads the file once from beginning to end with one reader, then in parts with all threads, then in "
+      "parts\n"
+      "into memory that did not exist before, and then loads it on all ranks at once as serve does, to raw pages and "
+      "to\n"
       "coded ones. The file is read once before the first round. Rates are the file's bytes / seconds of the slowest\n"
       "rank; the times of a load's phases are means over all threads.");
   command->callback([o] { run_under_mpi(o->quiet, [&](Communicator world) { bench(*o, std::move(world)); }); });

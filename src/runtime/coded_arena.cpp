@@ -112,7 +112,8 @@ namespace {
 
 MappedPages staging_pages(std::size_t bytes, const std::string& what) {
   std::optional<MappedPages> pages = MappedPages::reserve(bytes);
-  if (!pages) throw Error(ExitCode::kSystem, fmt::format("no addresses for the raw pages of {}: try --coded off", what));
+  if (!pages)
+    throw Error(ExitCode::kSystem, fmt::format("no addresses for the raw pages of {}: try --coded off", what));
   return std::move(*pages);
 }
 

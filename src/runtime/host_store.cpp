@@ -122,8 +122,9 @@ HostStore::Pages HostStore::allocate(const ShardLayout& layout, const std::strin
   const std::string what = "model " + name;
   const auto [available, source] = available_memory();
   if (coding_ == PageCoding::kCoded && bytes_of(layout) / 2 > available) {
-    throw Error(ExitCode::kSystem, fmt::format("no host memory for {}: coded it takes half of {} at least, {} leaves {}",
-                                               what, format_size(bytes_of(layout)), source, format_size(available)));
+    throw Error(ExitCode::kSystem,
+                fmt::format("no host memory for {}: coded it takes half of {} at least, {} leaves {}", what,
+                            format_size(bytes_of(layout)), source, format_size(available)));
   }
   return {.buffer = coding_ == PageCoding::kCoded ? device_.reserve_host(bytes_of(layout), what)
                                                   : device_.allocate_host(bytes_of(layout), what),

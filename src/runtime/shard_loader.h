@@ -80,8 +80,8 @@ class ShardLoader {
   void place_plain(const Slice& slice, const Piece& piece) const;
   void touch(const Item& item);
   void note_complete_pages(const Item& item);
-  // That a thread finishes between two items: as many as an item completes where its 16-bit values become twice as long,
-  // and, since some pages are not full, one in eight and one more.
+  // That a thread finishes between two items: as many as an item completes where its 16-bit values become twice as
+  // long, and, since some pages are not full, one in eight and one more.
   std::size_t pages_a_turn() const { return 2 + 2 * kDigestChunkBytes * 9 / 8 / layout_.page_bytes; }
   std::optional<PageId> take_complete_page();
   void finish_pages(std::size_t most, int thread, LoadTimes& times);

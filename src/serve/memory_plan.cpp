@@ -217,10 +217,11 @@ std::string MemoryPlan::coding_line(const std::vector<MemoryNeed>& needs) const 
     staging = std::max(staging, need.staging);
   }
   if (coded == 0) return {};
-  return fmt::format("\nhost pages are kept coded: {} in all instead of {}, estimated from a sample of the models' files, "
-                     "and at most {} a rank beside them while they load{}",
-                     format_size(coded), format_size(held), format_size(staging),
-                     landing_pages_ > 0 ? fmt::format("; {} pages of each pool receive them", landing_pages_) : "");
+  return fmt::format(
+      "\nhost pages are kept coded: {} in all instead of {}, estimated from a sample of the models' files, "
+      "and at most {} a rank beside them while they load{}",
+      format_size(coded), format_size(held), format_size(staging),
+      landing_pages_ > 0 ? fmt::format("; {} pages of each pool receive them", landing_pages_) : "");
 }
 
 std::string MemoryPlan::device_line() const {

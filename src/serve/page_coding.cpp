@@ -23,7 +23,8 @@ bool coding_pays(std::span<const CodingRates> ranks) {
 
 std::string coding_line(std::span<const CodingRates> ranks) {
   const CodingRates& slowest = slowest_decoder(ranks);
-  if (slowest.decoded_bytes_per_s == 0) return "pages are kept raw in host memory: how fast this device decodes is not known";
+  if (slowest.decoded_bytes_per_s == 0)
+    return "pages are kept raw in host memory: how fast this device decodes is not known";
   return fmt::format("pages are kept {} in host memory: a rank decodes {:.2f} GB/s, its link carries {:.2f} GB/s",
                      coding_pays(ranks) ? "coded" : "raw", 1e-9 * slowest.decoded_bytes_per_s,
                      1e-9 * slowest.link_bytes_per_s);

@@ -167,7 +167,8 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
   }
 }
 
-// Raw pages are given back one by one: never is all of the shard there twice. Nor where what is read becomes twice as long.
+// Raw pages are given back one by one: never is all of the shard there twice. Nor where what is read becomes twice as
+// long.
 TEST_F(ShardLoaderTest, CodingTakesLittleBesideTheCodedPages) {
   test::TinyModel large = kModel;
   large.vocab = 120000;

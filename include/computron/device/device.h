@@ -34,8 +34,8 @@ struct PageName {
   std::uint32_t page = 0;
 };
 
-// A page as host memory holds it, borrowed: as it is in its frame, or coded (computron/kernels/coded_layout.h), which is what
-// crosses the host link. Behind a coded page kCodedPadding bytes are readable.
+// A page as host memory holds it, borrowed: as it is in its frame, or coded (computron/kernels/coded_layout.h), which
+// is what crosses the host link. Behind a coded page kCodedPadding bytes are readable.
 struct HostPage {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;       // in the frame

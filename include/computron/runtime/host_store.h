@@ -1,6 +1,7 @@
 // The pages of a rank's shard of every model, in host memory. Written once by the loader, read-only afterwards. Models
 // may have the same pages, and so may other ranks of the node (page_store.h). Pages that gain by it may be kept coded
-// (computron/kernels/coded_layout.h): they take less, here and on the host link, and are decoded on their way to the device.
+// (computron/kernels/coded_layout.h): they take less, here and on the host link, and are decoded on their way to the
+// device.
 #pragma once
 
 #include <cstdint>

@@ -76,7 +76,7 @@ class CpuCopyStream final : public CopyStream {
   // What a copy has brought.
   struct Arrival {
     bool is_there = false;
-    bool is_decoded = true;               // false: a coded page that cannot be
+    bool is_decoded = true;                    // false: a coded page that cannot be
     std::optional<std::uint64_t> digest = {};  // of what is decoded, where it is verified
     bool operator==(const Arrival&) const = default;
   };

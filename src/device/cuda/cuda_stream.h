@@ -2,7 +2,8 @@
 //
 //   compute stream   launch ── launch ── wait(event) ── launch ...     run_capturable(): one graph instead of launches
 //   copy stream      fetch ── record(event) ── fetch ...               on a copy engine, beside the compute stream;
-//                                                                      coded pages are decoded behind it (page_decoder.h)
+//                                                                      coded pages are decoded behind it
+//                                                                      (page_decoder.h)
 //
 // What must hold:
 //   * Every launch and copy of the compute stream goes through launch(), with all parameters that the device is told: a
@@ -97,9 +98,9 @@ class CudaComputeStream final : public Stream {
 
   CudaStreamHandle stream_;
   Progress& progress_;
-  CudaTimer waits_;           // the stalls
+  CudaTimer waits_;                        // the stalls
   std::shared_ptr<RefusedPages> refused_;  // of events that the device has been told to wait for
-  std::vector<After> after_;  // callbacks since the last synchronize()
+  std::vector<After> after_;               // callbacks since the last synchronize()
   GraphCache graphs_;
   // Of the record being taken.
   LaunchRecord* recording_ = nullptr;  // null: none

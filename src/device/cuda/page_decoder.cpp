@@ -12,7 +12,7 @@ namespace computron {
 namespace {
 
 constexpr std::size_t kNames = 4096;      // that far back a refused page has its name
-constexpr std::size_t kAlignment = 4096;   // of landing pages
+constexpr std::size_t kAlignment = 4096;  // of landing pages
 
 }  // namespace
 
@@ -32,10 +32,11 @@ void RefusedPages::check() const {
   const int number = std::atomic_ref(*reinterpret_cast<int*>(memory_->data())).load(std::memory_order_relaxed);
   if (number == 0) return;
   const PageName& name = names_[static_cast<std::size_t>(number) % names_.size()];
-  throw Error(ExitCode::kDevice,
-              fmt::format("page {} of model {} cannot be decoded: what host memory holds of it, or what has crossed the "
-                          "link, is damaged",
-                          name.page, name.owner));
+  throw Error(
+      ExitCode::kDevice,
+      fmt::format("page {} of model {} cannot be decoded: what host memory holds of it, or what has crossed the "
+                  "link, is damaged",
+                  name.page, name.owner));
 }
 
 CudaPageDecoder::CudaPageDecoder(int device, std::size_t landing_bytes, cudaStream_t copies)
@@ -46,8 +47,8 @@ CudaPageDecoder::CudaPageDecoder(int device, std::size_t landing_bytes, cudaStre
       memory_(allocate_cuda(device, kLandingPages * landing_bytes_, "landing pages")),
       refused_(std::make_shared<RefusedPages>()) {
   for (int i = 0; i < kLandingPages; ++i) {
-    landings_.push_back({memory_->data() + static_cast<std::size_t>(i) * landing_bytes_,
-                         make_cuda_event(cudaEventDisableTiming)});
+    landings_.push_back(
+        {memory_->data() + static_cast<std::size_t>(i) * landing_bytes_, make_cuda_event(cudaEventDisableTiming)});
   }
 }
 
@@ -61,13 +62,13 @@ std::byte* CudaPageDecoder::land(const HostPage& page) {
 void CudaPageDecoder::decode(std::byte* frame, const HostPage& page, const PageName& name) {
   const Landing& landing = landings_[next_];
   kernels::cuda::decode_blocks(behind_copies(), {.coded = landing.data,
-                                               .coded_bytes = page.link_bytes,
-                                               .page_bytes = page.bytes,
-                                               .first = 0,
-                                               .end = coded_blocks(page.bytes),
-                                               .page = frame,
-                                               .refused = refused_->word(),
-                                               .number = refused_->number(name)});
+                                                 .coded_bytes = page.link_bytes,
+                                                 .page_bytes = page.bytes,
+                                                 .first = 0,
+                                                 .end = coded_blocks(page.bytes),
+                                                 .page = frame,
+                                                 .refused = refused_->word(),
+                                                 .number = refused_->number(name)});
   COMPUTRON_CUDA_CHECK(cudaGetLastError());
   COMPUTRON_CUDA_CHECK(cudaEventRecord(landing.decoded.get(), stream_.get()));
   next_ = (next_ + 1) % landings_.size();

@@ -1,4 +1,5 @@
-// Coded pages on a GPU: the copy engine brings them into two landing pages in turn, and kernels decode them into frames.
+// Coded pages on a GPU: the copy engine brings them into two landing pages in turn, and kernels decode them into
+// frames.
 //
 //   copy stream     page 0 -> landing 0   page 1 -> landing 1   page 2 -> landing 0, once page 0 is decoded ...
 //   decode stream                         landing 0 -> frame    landing 1 -> frame ...          (of highest priority)
@@ -69,7 +70,7 @@ class CudaPageDecoder {
   std::size_t landing_bytes_;
   std::unique_ptr<DeviceBuffer> memory_;
   std::vector<Landing> landings_;
-  std::size_t next_ = 0;    // of landings_
+  std::size_t next_ = 0;  // of landings_
   bool behind_ = false;
   std::shared_ptr<RefusedPages> refused_;
 };
