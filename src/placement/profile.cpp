@@ -40,6 +40,12 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
       refuse("a stage has more link bytes than bytes");
     }
   }
+  if (!profile.operation_bytes.empty()) {
+    if (profile.operation_bytes.size() != stages) {
+      refuse(fmt::format("operations of {} stages", profile.operation_bytes.size()));
+    }
+    if (std::ranges::min(profile.operation_bytes) < 0) refuse("an operation has fewer bytes than none");
+  }
   int rows = 0;  // of the pass before
   for (const PassTimes& pass : profile.passes) {
     if (pass.rows <= rows) refuse(fmt::format("a pass of {} rows behind one of {}", pass.rows, rows));

@@ -142,6 +142,9 @@ ShapeProfile parse_shape(const std::string& where, const json& object, const Gro
   if (object.contains("cache_token_bytes")) {
     profile.cache_token_bytes = sizes_of(where, object, "cache_token_bytes", shape.pp);
   }
+  if (object.contains("operation_bytes")) {
+    profile.operation_bytes = sizes_of(where, object, "operation_bytes", shape.pp);
+  }
   if (!object.contains("layers")) return profile;
   for (const json& count : stages_of(where, object, "layers", shape.pp)) {
     const bool fits = count.is_number_integer() && count > 0 && count < 1'000'000;
@@ -166,7 +169,8 @@ void add(const std::string& where, const GroupShape& shape, ShapeProfile profile
 
 void add_shape(const std::string& where, const json& object, ModelProfile& model) {
   check_keys(where, object,
-             {"tp", "pp", "stage_s", "stage_bytes", "link_bytes", "layers", "passes", "cache_token_bytes", "measured"});
+             {"tp", "pp", "stage_s", "stage_bytes", "link_bytes", "layers", "passes", "operation_bytes",
+              "cache_token_bytes", "measured"});
   const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
   const std::string own = place_of(where, shape);
   add(own, shape, parse_shape(own, object, shape), model);

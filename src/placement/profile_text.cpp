@@ -28,6 +28,9 @@ std::string shape_text(const GroupShape& shape, const ShapeProfile& profile) {
                                  shape.pp, list_text(profile.stage_s), list_text(profile.stage_bytes));
   if (!profile.link_bytes.empty()) text += fmt::format(", \"link_bytes\": {}", list_text(profile.link_bytes));
   if (!profile.layers.empty()) text += fmt::format(", \"layers\": {}", list_text(profile.layers));
+  if (!profile.operation_bytes.empty()) {
+    text += fmt::format(", \"operation_bytes\": {}", list_text(profile.operation_bytes));
+  }
   if (!profile.cache_token_bytes.empty()) {
     text += fmt::format(", \"cache_token_bytes\": {}", list_text(profile.cache_token_bytes));
   }

@@ -63,10 +63,10 @@ void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
   layout.plan.config.head_dim = static_cast<int>(ceil_div(token_bytes, std::int64_t{4} * layout.plan.layers));
 }
 
-// Pages are used one after the other, and link bytes are spread evenly over them. An encoder has a block of cache for
-// its own pass that counts for nothing.
+// Pages are used one after the other, those of an operation together, and link bytes are spread evenly over them. An
+// encoder has a block of cache for its own pass that counts for nothing.
 ShardLayout make_layout(std::int64_t stage_bytes, std::int64_t link_bytes, std::int64_t page_bytes,
-                        std::int64_t token_bytes, int layers, bool by_rows) {
+                        std::int64_t operation_bytes, std::int64_t token_bytes, int layers, bool by_rows) {
   ShardLayout layout;
   layout.page_bytes = static_cast<std::size_t>(page_bytes);
   layout.weight_dtype = DType::kF16;
@@ -74,11 +74,12 @@ ShardLayout make_layout(std::int64_t stage_bytes, std::int64_t link_bytes, std::
   if (by_rows) {  // beyond the rows that were profiled a pass takes as much longer as it has more
     layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
   }
+  const std::int64_t together = std::max(ceil_div(operation_bytes, page_bytes), std::int64_t{1});
   std::int64_t left = std::max(stage_bytes, std::int64_t{1});
   for (PageId page = 0; left > 0; ++page, left -= page_bytes) {
     layout.used_bytes.push_back(static_cast<std::size_t>(std::min(left, page_bytes)));
     layout.uses.push_back(page);
-    layout.over_before.push_back(static_cast<std::int64_t>(page) - 1);
+    layout.over_before.push_back(page / together * together - 1);
   }
   if (link_bytes < stage_bytes) {
     const double share = static_cast<double>(link_bytes) / static_cast<double>(stage_bytes);
@@ -134,8 +135,10 @@ VirtualCluster::VirtualCluster(const std::vector<ModelProfile>& models, const Mo
 const ShardLayout* VirtualCluster::layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes) {
   const std::int64_t token_bytes = profile.cache_token_bytes.empty() ? 0 : profile.cache_token_bytes[stage];
   const int layers = profile.layers.empty() ? 0 : profile.layers[stage];
-  const LayoutKey key{profile.stage_bytes[stage], profile.stage_link_bytes()[stage], page_bytes, token_bytes, layers,
-                      !profile.passes.empty()};
+  const std::int64_t operation_bytes = profile.operation_bytes.empty() ? 0 : profile.operation_bytes[stage];
+  const LayoutKey key{
+      profile.stage_bytes[stage], profile.stage_link_bytes()[stage], page_bytes, operation_bytes, token_bytes, layers,
+      !profile.passes.empty()};
   const auto found = layouts_.find(key);
   if (found != layouts_.end()) return &found->second;
   return &layouts_.emplace(key, std::apply(make_layout, key)).first->second;

@@ -3,16 +3,16 @@
 #include <algorithm>
 
 namespace computron {
-namespace {
 
-// Uses that may have to be resident together: from the first not over before some use, to that use.
-int span_of(const ShardLayout& layout) {
+int uses_together(const ShardLayout& layout) {
   std::int64_t span = 1;
   for (std::size_t use = 0; use < layout.uses.size(); ++use) {
     span = std::max(span, static_cast<std::int64_t>(use) - layout.over_before[use]);
   }
   return static_cast<int>(span);
 }
+
+namespace {
 
 PageUse first_use(const ShardLayout& layout, PageId page) {
   return static_cast<PageUse>(std::find(layout.uses.begin(), layout.uses.end(), page) - layout.uses.begin());
@@ -41,7 +41,7 @@ StagePool::StagePool(const std::vector<const ShardLayout*>& layouts, int frames,
       cache_use_(layouts.size()) {
   pinned_.resize(layouts.size(), false);
   for (const ShardLayout* layout : layouts) {
-    spans_.push_back(span_of(*layout));
+    spans_.push_back(uses_together(*layout));
     missing_bytes_.push_back(layout->total_link_bytes());
   }
   for (int f = 0; f < frames; ++f) free_.push_back(static_cast<FrameId>(f));

@@ -151,6 +151,7 @@ TEST_F(Profile, MeasuresEmulatedProcessors) {
       EXPECT_EQ(profile.stage_bytes.size(), static_cast<std::size_t>(shape.pp));
       // Keys and values of float32: 64 numbers each, of two layers.
       EXPECT_EQ(profile.cache_token_bytes.front(), 2 * 4 * 64 * 2 / shape.ranks());
+      EXPECT_GT(std::ranges::min(profile.operation_bytes), 0);
       ASSERT_EQ(profile.passes.size(), 3u);
       if (!profile.measured) continue;
       for (const PassTimes& pass : profile.passes) {

@@ -62,12 +62,13 @@ TEST_F(ProfilesFile, HasModelsAndTheMachine) {
 
 TEST_F(ProfilesFile, MaySayWhatEachPassTakes) {
   const ProfileFile file = read(R"({"machine": {"step_latency_s": 5e-5}, "models": [{"id": "a", "shapes": [
-    {"pp": 2, "stage_s": [1, 2], "stage_bytes": [7, 8], "cache_token_bytes": [512, "1KiB"], "measured": false,
+    {"pp": 2, "stage_s": [1, 2], "stage_bytes": [7, 8], "cache_token_bytes": [512, "1KiB"], "operation_bytes": [3, 4], "measured": false,
      "passes": [{"rows": 1, "stage_s": [0.5, 0.25]}, {"rows": 64, "stage_s": [1, 2]}]}]}]})");
   EXPECT_DOUBLE_EQ(file.machine.step_latency_s, 5e-5);
   const ShapeProfile& shape = file.models[0].shapes.at({1, 2});
   EXPECT_FALSE(shape.measured);
   EXPECT_THAT(shape.cache_token_bytes, ElementsAre(512, 1024));
+  EXPECT_THAT(shape.operation_bytes, ElementsAre(3, 4));
   ASSERT_EQ(shape.passes.size(), 2u);
   EXPECT_EQ(shape.passes[0].rows, 1);
   EXPECT_THAT(shape.passes[0].stage_s, ElementsAre(.5f, .25f));
@@ -77,6 +78,7 @@ TEST_F(ProfilesFile, MaySayWhatEachPassTakes) {
   EXPECT_TRUE(by_hand.measured);
   EXPECT_THAT(by_hand.passes, IsEmpty());
   EXPECT_THAT(by_hand.cache_token_bytes, IsEmpty());
+  EXPECT_THAT(by_hand.operation_bytes, IsEmpty());
 }
 
 TEST_F(ProfilesFile, NeedNotSayAnythingOfTheMachine) {
@@ -191,6 +193,7 @@ TEST_F(ProfilesFile, ReadsBackWhatItWrites) {
                          .link_bytes = {0, kMostStageBytes - 1},
                          .layers = {3, 4},
                          .passes = {{1, {0.1f, 1e-9f}}, {2048, {12345.678f, 1e6f}}},
+                         .operation_bytes = {7, 5},
                          .cache_token_bytes = {512, 0},
                          .measured = false};
   const ShapeProfile plain{.stage_s = {0.25f}, .stage_bytes = {7}};
@@ -224,6 +227,7 @@ TEST_F(ProfilesFile, ReadsBackWhatItWrites) {
   EXPECT_EQ(shape.stage_s, all.stage_s);
   EXPECT_EQ(shape.stage_bytes, all.stage_bytes);
   EXPECT_EQ(shape.layers, all.layers);
+  EXPECT_EQ(shape.operation_bytes, all.operation_bytes);
   EXPECT_EQ(shape.cache_token_bytes, all.cache_token_bytes);
   EXPECT_FALSE(shape.measured);
   ASSERT_EQ(shape.passes.size(), 2u);

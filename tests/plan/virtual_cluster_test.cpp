@@ -148,6 +148,23 @@ TEST(VirtualCluster, CodedModelsTakeLessOfTheLink) {
   EXPECT_NEAR(play_s(), 0.7 * raw_s, 0.002);
 }
 
+// A model that the pool does not hold comes in as far as it does not stay: besides what there is no room for, twice
+// what an operation holds at once.
+TEST(VirtualCluster, WhatAnOperationHoldsAtOnceComesAnewInEachPass) {
+  constexpr std::int64_t kPage = std::int64_t{8} << 20, kRequests = 5;
+  auto models = one_pass_models({0.001f}, /*bytes=*/100 * kPage);
+  const auto moved_pages = [&models] {
+    VirtualCluster cluster(models, {{{1, 1}, {0}}}, options_of(80 * kPage, 10e9));
+    const VirtualRun run =
+        cluster.run(requests_of(std::vector<Arrival>(kRequests, {0, 0}), models, no_deadlines(models), 16, 1));
+    EXPECT_EQ(run.completions.size(), std::size_t{kRequests});
+    return static_cast<std::int64_t>(cluster.mesh(0).bytes(0)) / kPage;
+  };
+  const std::int64_t by_pages = moved_pages();
+  models[0].shapes[{1, 1}].operation_bytes = {9 * kPage};
+  EXPECT_NEAR(moved_pages() - by_pages, (kRequests - 1) * 2 * (9 - 1), kRequests);
+}
+
 // --- As the fast simulator --------------------------------------------------------------------------------------
 
 struct Compared {

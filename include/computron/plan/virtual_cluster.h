@@ -57,7 +57,7 @@ class VirtualCluster {
   VirtualRun run(std::vector<Request> requests, const StepObserver& observe = {}, RunTimes* times = nullptr);
 
  private:
-  using LayoutKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, bool>;
+  using LayoutKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, bool>;
 
   void add(const std::vector<ModelProfile>& models, const PlacedGroup& placed, const ClusterOptions& options);
   const ShardLayout* layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes);

@@ -24,6 +24,9 @@ namespace computron {
 
 class StagePool;
 
+// Uses that may have to be resident together: from the first not over before some use, to that use.
+int uses_together(const ShardLayout& layout);
+
 // Models whose pages may be evicted for something, the first to lose some first.
 class Evictable {
  public:
