@@ -46,6 +46,10 @@ void check_shape(const ModelProfile& model, const GroupShape& shape, const Shape
     }
     if (std::ranges::min(profile.operation_bytes) < 0) refuse("an operation has fewer bytes than none");
   }
+  if (!profile.frame_bytes.empty() &&
+      !std::ranges::equal(profile.frame_bytes, profile.stage_bytes, std::ranges::greater_equal())) {
+    refuse("a stage has fewer bytes in frames than bytes");
+  }
   int rows = 0;  // of the pass before
   for (const PassTimes& pass : profile.passes) {
     if (pass.rows <= rows) refuse(fmt::format("a pass of {} rows behind one of {}", pass.rows, rows));

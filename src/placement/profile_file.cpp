@@ -106,6 +106,15 @@ std::vector<std::int64_t> link_sizes_of(const std::string& where, const json& ob
   return sizes;
 }
 
+std::vector<std::int64_t> frame_sizes_of(const std::string& where, const json& object,
+                                         const std::vector<std::int64_t>& stage_bytes) {
+  std::vector<std::int64_t> sizes = sizes_of(where, object, "frame_bytes", static_cast<int>(stage_bytes.size()));
+  if (!std::ranges::equal(sizes, stage_bytes, std::ranges::greater_equal())) {
+    refuse(where, "frame_bytes: must not be less than stage_bytes");
+  }
+  return sizes;
+}
+
 const json& list_of(const std::string& where, const json& object, const char* key, const char* what) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_array() || found->empty()) {
@@ -142,6 +151,7 @@ ShapeProfile parse_shape(const std::string& where, const json& object, const Gro
   if (object.contains("cache_token_bytes")) {
     profile.cache_token_bytes = sizes_of(where, object, "cache_token_bytes", shape.pp);
   }
+  if (object.contains("frame_bytes")) profile.frame_bytes = frame_sizes_of(where, object, profile.stage_bytes);
   if (object.contains("operation_bytes")) {
     profile.operation_bytes = sizes_of(where, object, "operation_bytes", shape.pp);
   }
@@ -169,7 +179,7 @@ void add(const std::string& where, const GroupShape& shape, ShapeProfile profile
 
 void add_shape(const std::string& where, const json& object, ModelProfile& model) {
   check_keys(where, object,
-             {"tp", "pp", "stage_s", "stage_bytes", "link_bytes", "layers", "passes", "operation_bytes",
+             {"tp", "pp", "stage_s", "stage_bytes", "link_bytes", "layers", "passes", "frame_bytes", "operation_bytes",
               "cache_token_bytes", "measured"});
   const GroupShape shape{count_of(where, object, "tp", 1), count_of(where, object, "pp", 1)};
   const std::string own = place_of(where, shape);

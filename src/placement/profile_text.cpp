@@ -28,6 +28,7 @@ std::string shape_text(const GroupShape& shape, const ShapeProfile& profile) {
                                  shape.pp, list_text(profile.stage_s), list_text(profile.stage_bytes));
   if (!profile.link_bytes.empty()) text += fmt::format(", \"link_bytes\": {}", list_text(profile.link_bytes));
   if (!profile.layers.empty()) text += fmt::format(", \"layers\": {}", list_text(profile.layers));
+  if (!profile.frame_bytes.empty()) text += fmt::format(", \"frame_bytes\": {}", list_text(profile.frame_bytes));
   if (!profile.operation_bytes.empty()) {
     text += fmt::format(", \"operation_bytes\": {}", list_text(profile.operation_bytes));
   }

@@ -63,26 +63,29 @@ void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
   layout.plan.config.head_dim = static_cast<int>(ceil_div(token_bytes, std::int64_t{4} * layout.plan.layers));
 }
 
-// Pages are used one after the other, those of an operation together, and link bytes are spread evenly over them. An
-// encoder has a block of cache for its own pass that counts for nothing.
-ShardLayout make_layout(std::int64_t stage_bytes, std::int64_t link_bytes, std::int64_t page_bytes,
-                        std::int64_t operation_bytes, std::int64_t token_bytes, int layers, bool by_rows) {
+// Pages are alike and used one after the other, those of an operation together; link bytes are spread evenly over them.
+// An encoder has a block of cache for its own pass that counts for nothing.
+ShardLayout make_layout(const VirtualStage& stage) {
   ShardLayout layout;
-  layout.page_bytes = static_cast<std::size_t>(page_bytes);
+  layout.page_bytes = static_cast<std::size_t>(stage.page_bytes);
   layout.weight_dtype = DType::kF16;
-  add_cache(layout, std::max(token_bytes, std::int64_t{4}), token_bytes > 0 ? layers : 1);
-  if (by_rows) {  // beyond the rows that were profiled a pass takes as much longer as it has more
+  add_cache(layout, std::max(stage.cache_token_bytes, std::int64_t{4}), stage.cache_token_bytes > 0 ? stage.layers : 1);
+  if (stage.by_rows) {
     layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
   }
-  const std::int64_t together = std::max(ceil_div(operation_bytes, page_bytes), std::int64_t{1});
-  std::int64_t left = std::max(stage_bytes, std::int64_t{1});
-  for (PageId page = 0; left > 0; ++page, left -= page_bytes) {
-    layout.used_bytes.push_back(static_cast<std::size_t>(std::min(left, page_bytes)));
+  const std::int64_t together = std::max(ceil_div(stage.operation_bytes, stage.page_bytes), std::int64_t{1});
+  const std::int64_t bytes = std::max(stage.bytes, std::int64_t{1});
+  const bool full = stage.frame_bytes <= stage.bytes;
+  const std::int64_t in_a_page =
+      full ? stage.page_bytes : ceil_div(bytes, ceil_div(stage.frame_bytes, stage.page_bytes));
+  std::int64_t left = bytes;
+  for (PageId page = 0; left > 0; ++page, left -= in_a_page) {
+    layout.used_bytes.push_back(static_cast<std::size_t>(std::min(left, in_a_page)));
     layout.uses.push_back(page);
     layout.over_before.push_back(page / together * together - 1);
   }
-  if (link_bytes < stage_bytes) {
-    const double share = static_cast<double>(link_bytes) / static_cast<double>(stage_bytes);
+  if (stage.link_bytes < stage.bytes) {
+    const double share = static_cast<double>(stage.link_bytes) / static_cast<double>(stage.bytes);
     for (const std::size_t used : layout.used_bytes) {
       layout.link_bytes.push_back(static_cast<std::size_t>(std::llround(share * static_cast<double>(used))));
     }
@@ -133,15 +136,18 @@ VirtualCluster::VirtualCluster(const std::vector<ModelProfile>& models, const Mo
 }
 
 const ShardLayout* VirtualCluster::layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes) {
-  const std::int64_t token_bytes = profile.cache_token_bytes.empty() ? 0 : profile.cache_token_bytes[stage];
-  const int layers = profile.layers.empty() ? 0 : profile.layers[stage];
-  const std::int64_t operation_bytes = profile.operation_bytes.empty() ? 0 : profile.operation_bytes[stage];
-  const LayoutKey key{
-      profile.stage_bytes[stage], profile.stage_link_bytes()[stage], page_bytes, operation_bytes, token_bytes, layers,
-      !profile.passes.empty()};
-  const auto found = layouts_.find(key);
-  if (found != layouts_.end()) return &found->second;
-  return &layouts_.emplace(key, std::apply(make_layout, key)).first->second;
+  const auto of_stage = [stage](const auto& by_stage) { return by_stage.empty() ? 0 : by_stage[stage]; };
+  const VirtualStage known{.bytes = profile.stage_bytes[stage],
+                           .link_bytes = profile.stage_link_bytes()[stage],
+                           .frame_bytes = of_stage(profile.frame_bytes),
+                           .page_bytes = page_bytes,
+                           .operation_bytes = of_stage(profile.operation_bytes),
+                           .cache_token_bytes = of_stage(profile.cache_token_bytes),
+                           .layers = of_stage(profile.layers),
+                           .by_rows = !profile.passes.empty()};
+  const auto [entry, is_new] = layouts_.try_emplace(known);
+  if (is_new) entry->second = make_layout(known);
+  return &entry->second;
 }
 
 void VirtualCluster::add(const std::vector<ModelProfile>& models, const PlacedGroup& placed,

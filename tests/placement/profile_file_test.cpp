@@ -62,13 +62,14 @@ TEST_F(ProfilesFile, HasModelsAndTheMachine) {
 
 TEST_F(ProfilesFile, MaySayWhatEachPassTakes) {
   const ProfileFile file = read(R"({"machine": {"step_latency_s": 5e-5}, "models": [{"id": "a", "shapes": [
-    {"pp": 2, "stage_s": [1, 2], "stage_bytes": [7, 8], "cache_token_bytes": [512, "1KiB"], "operation_bytes": [3, 4], "measured": false,
+    {"pp": 2, "stage_s": [1, 2], "stage_bytes": [7, 8], "cache_token_bytes": [512, "1KiB"], "operation_bytes": [3, 4], "frame_bytes": [9, 8], "measured": false,
      "passes": [{"rows": 1, "stage_s": [0.5, 0.25]}, {"rows": 64, "stage_s": [1, 2]}]}]}]})");
   EXPECT_DOUBLE_EQ(file.machine.step_latency_s, 5e-5);
   const ShapeProfile& shape = file.models[0].shapes.at({1, 2});
   EXPECT_FALSE(shape.measured);
   EXPECT_THAT(shape.cache_token_bytes, ElementsAre(512, 1024));
   EXPECT_THAT(shape.operation_bytes, ElementsAre(3, 4));
+  EXPECT_THAT(shape.frame_bytes, ElementsAre(9, 8));
   ASSERT_EQ(shape.passes.size(), 2u);
   EXPECT_EQ(shape.passes[0].rows, 1);
   EXPECT_THAT(shape.passes[0].stage_s, ElementsAre(.5f, .25f));
@@ -169,6 +170,7 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
       {with_shape(R"("stage_s": [1], "stage_bytes": [1], "measured": 1)"), "measured: must be true or false"},
       {with_shape(R"("stage_s": [1], "stage_bytes": [1], "cache_token_bytes": [1, 2])"),
        "cache_token_bytes: must be a list of 1"},
+      {with_shape(R"("stage_s": [1], "stage_bytes": [2], "frame_bytes": [1])"), "frame_bytes: must not be less"},
       {with_shape(R"("stage_s": [1], "stage_bytes": [1], "passes": [])"),
        "passes: must be a list of at least one pass"},
       {with_shape(R"("stage_s": [1], "stage_bytes": [1], "passes": [{"stage_s": [1]}])"),

@@ -165,6 +165,19 @@ TEST(VirtualCluster, WhatAnOperationHoldsAtOnceComesAnewInEachPass) {
   EXPECT_NEAR(moved_pages() - by_pages, (kRequests - 1) * 2 * (9 - 1), kRequests);
 }
 
+// Pages that are not full take as many frames as full ones.
+TEST(VirtualCluster, PagesThatAreNotFullTakeRoom) {
+  constexpr std::int64_t kPage = std::int64_t{8} << 20;
+  auto models = one_pass_models({0.001f}, /*bytes=*/100 * kPage);
+  models[0].shapes[{1, 1}].frame_bytes = {125 * kPage};
+  ClusterOptions options = options_of(200 * kPage, 10e9);
+  options.most_pages = 0;
+  VirtualCluster cluster(models, {{{1, 1}, {0}}}, options);
+  const ShardLayout& layout = cluster.scheduler(0).layout(0, 0);
+  EXPECT_EQ(layout.pages(), 125);
+  EXPECT_EQ(layout.total_used_bytes(), 100 * kPage);
+}
+
 // --- As the fast simulator --------------------------------------------------------------------------------------
 
 struct Compared {

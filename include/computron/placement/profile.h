@@ -35,8 +35,9 @@ struct ShapeProfile {
   std::vector<std::int64_t> link_bytes = {};
   std::vector<int> layers = {};  // [pp] of each stage; empty: cut by its parameters, as a job does by itself
   // What a simulation of every pass knows besides.
-  std::vector<PassTimes> passes = {};              // by rows, ascending; empty: a pass takes stage_s, whatever its rows
-  std::vector<std::int64_t> operation_bytes = {};  // [pp] of these weights, of the largest operation; empty: a page
+  std::vector<PassTimes> passes = {};          // by rows, ascending; empty: a pass takes stage_s, whatever its rows
+  std::vector<std::int64_t> frame_bytes = {};  // [pp] of the pages that hold these weights, full or not; empty: as many
+  std::vector<std::int64_t> operation_bytes = {};    // [pp] of these weights, of the largest operation; empty: a page
   std::vector<std::int64_t> cache_token_bytes = {};  // [pp] keys and values of a token, on each rank; empty: an encoder
   bool measured = true;                              // false: a formula has filled it in
 

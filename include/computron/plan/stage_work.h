@@ -12,8 +12,8 @@ namespace computron {
 // Of a stage that its layout describes. Encoders have no cache.
 StageWork stage_work(const ShardLayout& layout);
 
-// What a profile says of a shape without measuring it: stage_bytes, link_bytes, operation_bytes and cache_token_bytes.
-// `stages` by stage.
+// What a profile says of a shape without measuring it: stage_bytes, link_bytes, frame_bytes, operation_bytes and
+// cache_token_bytes. `stages` by stage.
 ShapeProfile sizes_of(const std::vector<const ShardLayout*>& stages);
 
 }  // namespace computron

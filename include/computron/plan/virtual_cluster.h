@@ -13,7 +13,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "computron/placement/profile.h"
@@ -39,6 +38,18 @@ struct ClusterOptions {
   double constant_s = 0;                            // and every request so much more
 };
 
+// What is known of a stage's weights and caches where there are no tensors: a layout is made of it.
+struct VirtualStage {
+  std::int64_t bytes = 0, link_bytes = 0;
+  std::int64_t frame_bytes = 0;  // not less than bytes: of all pages, full or not
+  std::int64_t page_bytes = 0;
+  std::int64_t operation_bytes = 0;  // that are used together
+  std::int64_t cache_token_bytes = 0;
+  int layers = 0;        // 0: not known
+  bool by_rows = false;  // passes of more rows than the profile knows take as much longer
+  auto operator<=>(const VirtualStage&) const = default;  // NOLINT(modernize-use-nullptr): it has none
+};
+
 class VirtualCluster {
  public:
   // Groups have models; those that no group has are served by none. Error{kUsage} naming what an option has wrong,
@@ -57,14 +68,12 @@ class VirtualCluster {
   VirtualRun run(std::vector<Request> requests, const StepObserver& observe = {}, RunTimes* times = nullptr);
 
  private:
-  using LayoutKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, bool>;
-
   void add(const std::vector<ModelProfile>& models, const PlacedGroup& placed, const ClusterOptions& options);
   const ShardLayout* layout_of(const ShapeProfile& profile, std::size_t stage, std::int64_t page_bytes);
 
   std::size_t models_;
   double constant_s_;
-  std::map<LayoutKey, ShardLayout> layouts_;  // models of equal sizes share them
+  std::map<VirtualStage, ShardLayout> layouts_;  // models of equal sizes share them
   std::vector<std::unique_ptr<Scheduler>> schedulers_;
   std::vector<std::unique_ptr<VirtualMesh>> meshes_;
   std::vector<DispatchGroup> dispatch_groups_;
