@@ -57,10 +57,10 @@ model huge 24
 gflops=$(calculate '4 * 6 * 256 * 256 * 2 / s / 1e9' "s=$request_s")
 
 # workload NAME: the models of a job, what asks for them and what counts, in: sizes (layers of each model), shares,
-# cv, rate (requests a second of all), memory (KiB of a rank), slo, slo_scale, objective, placements, and passes (that a
-# model's transfer takes as long as).
+# cv, rate (requests a second of all), memory (KiB of a rank), slo, slo_scale, objective, placements, passes (that a
+# model's transfer takes as long as) and seqs (of a model at a time: stages of a pipeline work on several).
 workload() {
-  sizes=() shares=() cv=1 rate=0 slo='' slo_scale='' known='' passes=1 placements="planned 4x1 2x2 1x1s round-robin"
+  sizes=() shares=() cv=1 rate=0 slo='' slo_scale='' known='' passes=1 seqs=1 placements="planned 4x1 2x2 1x1s round-robin"
   case $1 in
     # Twelve equal models, of which a rank holds two, called in bursts, some far more than others.
     bursts) sizes=(small small small small small small small small small small small small)
@@ -74,7 +74,7 @@ workload() {
     known) sizes=(small large small small large small) known=${quick:+30} objective=makespan
       memory=$((18 * 1024 + 4 * 1024)) ;;
     # A model that no rank can hold, with four tenths of the work, among six small ones, of which a rank holds four.
-    mixed-*) sizes=(small small huge small small small small) shares=(3 3 2 3 3 3 3) passes=4
+    mixed-*) sizes=(small small huge small small small small) shares=(3 3 2 3 3 3 3) passes=4 seqs=8
       memory=$((4 * 6 * 1024 + 4 * 1024)) rate=$(calculate '0.5 * 4 / (1.5 * s)' "s=$request_s") ;;&
     mixed-bursts) cv=3 slo_scale=5 objective=attainment ;;
     mixed-latency) objective=latency ;;
@@ -92,7 +92,7 @@ workload() {
   total=0
   for share in "${shares[@]}"; do total=$((total + share)); done
   # Of a job, of one that is simulated, and of both.
-  local both=(--link-gbps "$link" --device-memory "${memory}KiB" --host-cache 0 --max-batch-tokens 1 --max-seqs 1)
+  local both=(--link-gbps "$link" --device-memory "${memory}KiB" --host-cache 0 --max-batch-tokens 1 --max-seqs "$seqs")
   if [ -n "$known" ]; then both+=(--policy throughput); else both+=(--policy balanced --replay); fi
   if [ -n "$slo" ]; then both+=(--slo "$slo"); fi
   if [ "$objective" = attainment ]; then both+=(--on-late reject); fi
@@ -148,7 +148,7 @@ requests() {
 # plan NAME SWAP: $work/NAME.json.
 plan() {
   local options=(--ranks 4 --device-memory "${memory}KiB" --objective "$objective"
-    --swap "$2" --replicas any --prompt-tokens 1 --max-tokens 1 --max-seqs 1
+    --swap "$2" --replicas any --prompt-tokens 1 --max-tokens 1 --max-seqs "$seqs"
     --max-batch-tokens 1 --quiet) m
   [ "$2" = off ] || options+=(--link-gbps "$link" --page-size "${page_kib}KiB")
   [ -z "$slo" ] || options+=(--slo "$slo")
@@ -220,7 +220,7 @@ predicted() {
 prepare() {
   local round
   launch 4 "$injected" profile "${models[@]}" "${emulated[@]}" --link-gbps "$link" --device-memory "${memory}KiB" \
-    --max-batch-tokens 1 --max-seqs 1 --prompt-tokens 1 --max-tokens 1 --inject-gflops "$gflops" \
+    --max-batch-tokens 1 --max-seqs "$seqs" --prompt-tokens 1 --max-tokens 1 --inject-gflops "$gflops" \
     --output "$work/$w-profiles.json" > "$work/$w-profile.log" 2>&1 ||
     { cat "$work/$w-profile.log" >&2; return 1; }
   plan "$w-planned" on
