@@ -97,20 +97,14 @@ std::vector<std::int64_t> sizes_of(const std::string& where, const json& object,
   return sizes;
 }
 
-std::vector<std::int64_t> link_sizes_of(const std::string& where, const json& object,
-                                        const std::vector<std::int64_t>& stage_bytes) {
-  std::vector<std::int64_t> sizes = sizes_of(where, object, "link_bytes", static_cast<int>(stage_bytes.size()));
-  if (!std::ranges::equal(sizes, stage_bytes, std::ranges::less_equal())) {
-    refuse(where, "link_bytes: must not be more than stage_bytes");
-  }
-  return sizes;
-}
-
-std::vector<std::int64_t> frame_sizes_of(const std::string& where, const json& object,
-                                         const std::vector<std::int64_t>& stage_bytes) {
-  std::vector<std::int64_t> sizes = sizes_of(where, object, "frame_bytes", static_cast<int>(stage_bytes.size()));
-  if (!std::ranges::equal(sizes, stage_bytes, std::ranges::greater_equal())) {
-    refuse(where, "frame_bytes: must not be less than stage_bytes");
+// `in_order(size, bytes)` of each stage; `bound` names what it refuses.
+template <class Order>
+std::vector<std::int64_t> sizes_beside(const std::string& where, const json& object, const char* key,
+                                       const std::vector<std::int64_t>& stage_bytes, const Order& in_order,
+                                       const char* bound) {
+  std::vector<std::int64_t> sizes = sizes_of(where, object, key, static_cast<int>(stage_bytes.size()));
+  if (!std::ranges::equal(sizes, stage_bytes, in_order)) {
+    refuse(where, fmt::format("{}: must not be {} than stage_bytes", key, bound));
   }
   return sizes;
 }
@@ -145,13 +139,19 @@ bool flag_of(const std::string& where, const json& object, const char* key, bool
 ShapeProfile parse_shape(const std::string& where, const json& object, const GroupShape& shape) {
   ShapeProfile profile{.stage_s = times_of(where, object, shape.pp),
                        .stage_bytes = sizes_of(where, object, "stage_bytes", shape.pp)};
-  if (object.contains("link_bytes")) profile.link_bytes = link_sizes_of(where, object, profile.stage_bytes);
+  if (object.contains("link_bytes")) {
+    profile.link_bytes =
+        sizes_beside(where, object, "link_bytes", profile.stage_bytes, std::ranges::less_equal(), "more");
+  }
   profile.measured = flag_of(where, object, "measured", true);
   if (object.contains("passes")) profile.passes = passes_of(where, object, shape.pp);
   if (object.contains("cache_token_bytes")) {
     profile.cache_token_bytes = sizes_of(where, object, "cache_token_bytes", shape.pp);
   }
-  if (object.contains("frame_bytes")) profile.frame_bytes = frame_sizes_of(where, object, profile.stage_bytes);
+  if (object.contains("frame_bytes")) {
+    profile.frame_bytes =
+        sizes_beside(where, object, "frame_bytes", profile.stage_bytes, std::ranges::greater_equal(), "less");
+  }
   if (object.contains("operation_bytes")) {
     profile.operation_bytes = sizes_of(where, object, "operation_bytes", shape.pp);
   }

@@ -120,15 +120,20 @@ std::size_t HostStore::shared_bytes_of(const ShardLayout& layout) { return table
 // Addresses are asked for as if pages stayed raw, memory for what coded ones take at least: half of them.
 HostStore::Pages HostStore::allocate(const ShardLayout& layout, const std::string& name) const {
   const std::string what = "model " + name;
+  const std::size_t bytes = bytes_of(layout);
+  Pages pages{.buffer = nullptr, .stored = std::vector<StoredPage>(layout.used_bytes.size())};
+  if (coding_ == PageCoding::kRaw) {
+    pages.buffer = device_.allocate_host(bytes, what);
+    return pages;
+  }
   const auto [available, source] = available_memory();
-  if (coding_ == PageCoding::kCoded && bytes_of(layout) / 2 > available) {
+  if (bytes / 2 > available) {
     throw Error(ExitCode::kSystem,
                 fmt::format("no host memory for {}: coded it takes half of {} at least, {} leaves {}", what,
-                            format_size(bytes_of(layout)), source, format_size(available)));
+                            format_size(bytes), source, format_size(available)));
   }
-  return {.buffer = coding_ == PageCoding::kCoded ? device_.reserve_host(bytes_of(layout), what)
-                                                  : device_.allocate_host(bytes_of(layout), what),
-          .stored = std::vector<StoredPage>(layout.used_bytes.size())};
+  pages.buffer = device_.reserve_host(bytes, what);
+  return pages;
 }
 
 ModelId HostStore::keep(const std::string& name, const ShardLayout& layout, std::shared_ptr<Pages> pages) {

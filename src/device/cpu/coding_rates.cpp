@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -89,12 +90,10 @@ class CodingMeasurement {
 }  // namespace
 
 CodingRates measure_cpu_coding_rates(double link_gb_per_s) {
-  CodingRates slowest;
+  CodingRates slowest{.decoded_bytes_per_s = std::numeric_limits<double>::infinity()};
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     const CodingRates rates = CodingMeasurement(dtype).run();
-    const bool first = slowest.link_bytes_per_s == 0;
-    slowest.decoded_bytes_per_s =
-        first ? rates.decoded_bytes_per_s : std::min(slowest.decoded_bytes_per_s, rates.decoded_bytes_per_s);
+    slowest.decoded_bytes_per_s = std::min(slowest.decoded_bytes_per_s, rates.decoded_bytes_per_s);
     slowest.link_bytes_per_s = std::max(slowest.link_bytes_per_s, rates.link_bytes_per_s);
   }
   if (link_gb_per_s > 0) slowest.link_bytes_per_s = 1e9 * link_gb_per_s;

@@ -40,12 +40,12 @@ void RefusedPages::check() const {
 }
 
 CudaPageDecoder::CudaPageDecoder(int device, std::size_t landing_bytes, cudaStream_t copies)
-    : copies_(copies),
+    : refused_(std::make_shared<RefusedPages>()),
+      copies_(copies),
       stream_(make_urgent_cuda_stream()),
       copied_(make_cuda_event(cudaEventDisableTiming)),
       landing_bytes_(round_up(landing_bytes, kAlignment)),
-      memory_(allocate_cuda(device, kLandingPages * landing_bytes_, "landing pages")),
-      refused_(std::make_shared<RefusedPages>()) {
+      memory_(allocate_cuda(device, kLandingPages * landing_bytes_, "landing pages")) {
   for (int i = 0; i < kLandingPages; ++i) {
     landings_.push_back(
         {memory_->data() + static_cast<std::size_t>(i) * landing_bytes_, make_cuda_event(cudaEventDisableTiming)});

@@ -25,7 +25,8 @@ inline constexpr int kLandingPages = 2;
 class RefusedPages {
  public:
   RefusedPages();
-  // A number for a page that is decoded next, not 0: what a kernel that refuses it writes to word().
+  // A number for a page that is decoded next, not 0: what a kernel that refuses it writes to word(). The name is
+  // borrowed.
   int number(const PageName& name);
   // For kernels.
   int* word() const { return word_; }
@@ -64,6 +65,7 @@ class CudaPageDecoder {
     CudaEventHandle decoded;
   };
 
+  std::shared_ptr<RefusedPages> refused_;  // goes last: kernels may write to it until memory_ has been freed
   cudaStream_t copies_;
   CudaStreamHandle stream_;
   CudaEventHandle copied_;  // recorded on copies_, for stream_ to wait
@@ -72,7 +74,6 @@ class CudaPageDecoder {
   std::vector<Landing> landings_;
   std::size_t next_ = 0;  // of landings_
   bool behind_ = false;
-  std::shared_ptr<RefusedPages> refused_;
 };
 
 }  // namespace computron
