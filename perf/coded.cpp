@@ -6,13 +6,16 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "computron/base/time.h"
@@ -307,6 +310,9 @@ class Rounds {
     ensure(std::memcmp(places_.out_at(turn_), page_.data(), page_.size()) == 0, "a page was decoded wrongly");
   }
   double copy_s() const { return median(copy_s_); }
+  double coded_ratio() const {
+    return static_cast<double>(places_.coded_pages.front().size) / static_cast<double>(page_.size());
+  }
 
  private:
   int next() { return turn_ = (turn_ + 1) % kPlaces; }
@@ -317,7 +323,7 @@ class Rounds {
   }
   void decode(int place, CodedIsa isa) {
     const bool good = decode_blocks(places_.coded_pages[place].page(), page_.size(), 0, coded_blocks(page_.size()),
-                                    places_.out_at(place), isa);
+                                    places_.out_at(place), Stores::kStreaming, isa);
     ensure(good, "a coded page was refused");
   }
   void encode(int place, CodedIsa isa) {
@@ -364,6 +370,48 @@ bool print_all_rates(int rounds) {
   return met;
 }
 
+// A core that reads memory all the time, as a pass with few rows reads weights.
+class Reader {
+ public:
+  Reader() : bytes_(kBytes / sizeof(std::uint64_t), 1), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+  // Bytes so far.
+  double read() const { return static_cast<double>(read_.load(std::memory_order_relaxed)); }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{512} << 20, kPiece = std::size_t{1} << 20;
+  void run(const std::stop_token& stop) {
+    volatile std::uint64_t sum = 0;
+    for (std::size_t at = 0; !stop.stop_requested(); at = (at + kPiece / sizeof(std::uint64_t)) % bytes_.size()) {
+      sum = sum + std::reduce(bytes_.begin() + static_cast<std::ptrdiff_t>(at),
+                              bytes_.begin() + static_cast<std::ptrdiff_t>(at + kPiece / sizeof(std::uint64_t)));
+      read_.fetch_add(kPiece, std::memory_order_relaxed);
+    }
+  }
+  std::vector<std::uint64_t> bytes_;
+  std::atomic<std::size_t> read_ = 0;
+  std::jthread thread_;
+};
+
+// What a swap may hope for while passes read memory: the copy of a raw page and the decoding of a coded one, and what
+// that takes of the link.
+void print_rates_beside_reader(int rounds) {
+  const Page page = gaussian(DType::kBF16);
+  Rounds measured(page, DType::kBF16);
+  std::vector<IsaRates> isas = measured_isas();
+  isas.erase(isas.begin(), isas.end() - 1);
+  const Reader reader;
+  const double begin_s = now_s(), before = reader.read();
+  for (int i = 0; i < rounds; ++i) measured.decode_round(isas);
+  const double read_rate = (reader.read() - before) / (now_s() - begin_s);
+  const double bytes = static_cast<double>(page.size()), decode_rate = bytes / median(isas[0].decode_s);
+  fmt::print(
+      "\n| beside a core that reads memory | GB/s |\n|---|---|\n"
+      "| copy of raw pages | {:.1f} |\n| decode, {} | {:.1f} |\n| of the link, coded | {:.1f} |\n"
+      "| that core | {:.1f} |\n",
+      1e-9 * bytes / measured.copy_s(), isas[0].name, 1e-9 * decode_rate, 1e-9 * decode_rate * measured.coded_ratio(),
+      1e-9 * read_rate);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -371,6 +419,7 @@ int main(int argc, char** argv) try {
   const std::vector<std::string> folders(argv + 2, argv + argc);
   const bool small = print_sizes(folders);
   const bool fast = print_all_rates(std::stoi(argv[1]));
+  print_rates_beside_reader(std::stoi(argv[1]));
   return small && fast ? 0 : 1;
 } catch (const Error& error) {
   fmt::print(stderr, "{}\n", error.what());

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "computron/kernels/coded_layout.h"
+#include "kernels/cpu/coded_page.h"
 
 namespace computron::kernels {
 
@@ -20,8 +21,8 @@ struct CodedBlock {
 // block and the 64 bytes behind it is read, nothing outside of the 8 KiB at `out` is written, and all decoders give the
 // same values.
 void decode_block_plain(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out);
-void decode_block_avx2(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out);
-void decode_block_avx512(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out);
+void decode_block_avx2(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out, Stores stores);
+void decode_block_avx512(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out, Stores stores);
 
 // Encodes 8 KiB of values and returns how many bytes that takes; 0: no fewer than the values themselves, and `out`
 // holds anything. Writes up to kCodedBlockBytes + kCodedPadding at `out`.

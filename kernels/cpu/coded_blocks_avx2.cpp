@@ -193,8 +193,8 @@ struct CodedLanes256 {
 
 }  // namespace
 
-void decode_block_avx2(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out) {
-  decode_block<CodedLanes256>(encoding, block, out);
+void decode_block_avx2(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out, Stores stores) {
+  decode_block<CodedLanes256>(encoding, block, out, stores);
 }
 
 std::size_t encode_block_avx2(BlockEncoding encoding, const std::uint8_t* values, std::uint8_t* out) {

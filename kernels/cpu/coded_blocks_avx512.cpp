@@ -116,8 +116,8 @@ struct CodedLanes512 {
 
 }  // namespace
 
-void decode_block_avx512(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out) {
-  decode_block<CodedLanes512>(encoding, block, out);
+void decode_block_avx512(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out, Stores stores) {
+  decode_block<CodedLanes512>(encoding, block, out, stores);
 }
 
 std::size_t encode_block_avx512(BlockEncoding encoding, const std::uint8_t* values, std::uint8_t* out) {

@@ -12,7 +12,7 @@ namespace {
 
 // Lanes: Bytes are 64 bytes; bits<kRight, kMask> shifts 16-bit words right and masks bytes; kEscapesOneByOne: escapes
 // are put in place by a loop, whose end must not depend on the weights, or it would be guessed wrong.
-template <class Values, class Lanes>
+template <class Values, class Lanes, Stores kStores>
 class BlockDecoder {
   using Bytes = typename Lanes::Bytes;
   static constexpr std::size_t kLine = 64;
@@ -106,18 +106,22 @@ class BlockDecoder {
     if constexpr (Values::kTopBits) upper = Lanes::either(upper, tops.template of<kGroup>());
     const Bytes lowest = Lanes::load(block_.bytes + at);
     if constexpr (sizeof(typename Values::Value) == 2) {
-      Lanes::stream(out, Lanes::rotated_right16(Lanes::lower8(lowest, upper)));
-      Lanes::stream(out + 64, Lanes::rotated_right16(Lanes::upper8(lowest, upper)));
+      put(out, Lanes::rotated_right16(Lanes::lower8(lowest, upper)));
+      put(out + 64, Lanes::rotated_right16(Lanes::upper8(lowest, upper)));
     } else {
       const Bytes second = Lanes::load(block_.bytes + Values::kValues + at);
       const Bytes third = Lanes::load(block_.bytes + 2 * Values::kValues + at);
       const Bytes low = Lanes::lower8(lowest, second), low_next = Lanes::upper8(lowest, second);
       const Bytes high = Lanes::lower8(third, upper), high_next = Lanes::upper8(third, upper);
-      Lanes::stream(out, Lanes::rotated_right32(Lanes::lower16(low, high)));
-      Lanes::stream(out + 64, Lanes::rotated_right32(Lanes::upper16(low, high)));
-      Lanes::stream(out + 128, Lanes::rotated_right32(Lanes::lower16(low_next, high_next)));
-      Lanes::stream(out + 192, Lanes::rotated_right32(Lanes::upper16(low_next, high_next)));
+      put(out, Lanes::rotated_right32(Lanes::lower16(low, high)));
+      put(out + 64, Lanes::rotated_right32(Lanes::upper16(low, high)));
+      put(out + 128, Lanes::rotated_right32(Lanes::lower16(low_next, high_next)));
+      put(out + 192, Lanes::rotated_right32(Lanes::upper16(low_next, high_next)));
     }
+  }
+
+  [[gnu::always_inline]] static void put(std::uint8_t* out, const Bytes& values) {
+    kStores == Stores::kStreaming ? Lanes::stream(out, values) : Lanes::store(out, values);
   }
 
   // What is behind this block, as fast as it is decoded: to the second cache early, since the first can wait for few
@@ -136,11 +140,17 @@ class BlockDecoder {
   typename Lanes::Table table_;
 };
 
-template <class Lanes>
+template <class Lanes, Stores kStores>
 void decode_block(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out) {
-  if (encoding == BlockEncoding::kBf16) BlockDecoder<CodedBf16, Lanes>(block, out).run();
-  if (encoding == BlockEncoding::kF16) BlockDecoder<CodedF16, Lanes>(block, out).run();
-  if (encoding == BlockEncoding::kF32) BlockDecoder<CodedF32, Lanes>(block, out).run();
+  if (encoding == BlockEncoding::kBf16) BlockDecoder<CodedBf16, Lanes, kStores>(block, out).run();
+  if (encoding == BlockEncoding::kF16) BlockDecoder<CodedF16, Lanes, kStores>(block, out).run();
+  if (encoding == BlockEncoding::kF32) BlockDecoder<CodedF32, Lanes, kStores>(block, out).run();
+}
+
+template <class Lanes>
+void decode_block(BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out, Stores stores) {
+  if (stores == Stores::kStreaming) return decode_block<Lanes, Stores::kStreaming>(encoding, block, out);
+  decode_block<Lanes, Stores::kCached>(encoding, block, out);
 }
 
 }  // namespace

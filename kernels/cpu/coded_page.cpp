@@ -11,7 +11,7 @@ namespace computron::kernels {
 namespace {
 
 struct BlockCoder {
-  void (*decode)(BlockEncoding, const CodedBlock&, std::uint8_t*);
+  void (*decode)(BlockEncoding, const CodedBlock&, std::uint8_t*, Stores);
   std::size_t (*encode)(BlockEncoding, const std::uint8_t*, std::uint8_t*);
 };
 
@@ -24,7 +24,10 @@ BlockCoder coder_of(CodedIsa isa) {
     case CodedIsa::kAvx512:
       return {decode_block_avx512, encode_block_avx512};
   }
-  return {decode_block_plain, encode_block_plain};
+  const auto decode = [](BlockEncoding encoding, const CodedBlock& block, std::uint8_t* out, Stores) {
+    decode_block_plain(encoding, block, out);
+  };
+  return {decode, encode_block_plain};
 }
 
 const std::uint8_t* plain_bytes(const std::byte* p) { return reinterpret_cast<const std::uint8_t*>(p); }
@@ -66,8 +69,9 @@ BlockEntry entry_at(std::span<const std::byte> coded, std::size_t block) {
   return entry;
 }
 
-void stream_raw(const std::byte* from, std::size_t bytes, std::byte* to) {
-  std::size_t i = 0;
+void copy_raw(const std::byte* from, std::size_t bytes, std::byte* to, Stores stores) {
+  std::size_t i = stores == Stores::kCached ? bytes : 0;
+  std::memcpy(to, from, i);
   for (; i + 32 <= bytes; i += 32) {
     const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), some);
@@ -75,8 +79,8 @@ void stream_raw(const std::byte* from, std::size_t bytes, std::byte* to) {
   std::memcpy(to + i, from + i, bytes - i);
 }
 
-void stream_fill(const std::byte* pattern, std::byte* to) {
-  for (std::size_t i = 0; i < kCodedBlockBytes; i += kFillBytes) stream_raw(pattern, kFillBytes, to + i);
+void fill(const std::byte* pattern, std::byte* to, Stores stores) {
+  for (std::size_t i = 0; i < kCodedBlockBytes; i += kFillBytes) copy_raw(pattern, kFillBytes, to + i, stores);
 }
 
 }  // namespace
@@ -88,24 +92,33 @@ CodedIsa best_coded_isa() {
   return wide ? CodedIsa::kAvx512 : CodedIsa::kAvx2;
 }
 
+PageEncoder::PageEncoder(std::span<const std::byte> page, std::span<const BlockEncoding> values, std::byte* out,
+                         CodedIsa isa)
+    : page_(page), values_(values), out_(out), isa_(isa), at_(coded_directory_bytes(values.size())) {
+  ensure(page.size() <= kMostCodableBytes && values.size() == coded_blocks(page.size()), "a page that cannot be coded");
+  std::memset(out, 0, at_);
+  put_entry(out, values.size(), at_, BlockEncoding::kRaw);
+}
+
+void PageEncoder::encode_to(std::size_t end) {
+  const BlockCoder coder = coder_of(isa_);
+  for (; next_ < end; ++next_) {
+    const std::size_t first = next_ * kCodedBlockBytes;
+    const auto block = page_.subspan(first, std::min(kCodedBlockBytes, page_.size() - first));
+    const Encoded encoded = encode_block(block, values_[next_], coder, out_ + at_);
+    put_entry(out_, next_, at_, encoded.encoding);
+    const std::size_t ends = round_up(at_ + encoded.bytes, kCodedGrain);
+    std::memset(out_ + at_ + encoded.bytes, 0, ends - at_ - encoded.bytes);
+    at_ = ends;
+  }
+  put_entry(out_, values_.size(), at_, BlockEncoding::kRaw);
+}
+
 std::size_t encode_page(std::span<const std::byte> page, std::span<const BlockEncoding> values, std::byte* out,
                         CodedIsa isa) {
-  const std::size_t blocks = coded_blocks(page.size());
-  ensure(page.size() <= kMostCodableBytes && values.size() == blocks, "a page that cannot be coded");
-  const BlockCoder coder = coder_of(isa);
-  std::size_t at = coded_directory_bytes(blocks);
-  std::memset(out, 0, at);
-  for (std::size_t block = 0; block < blocks; ++block) {
-    const std::size_t first = block * kCodedBlockBytes;
-    const auto bytes = page.subspan(first, std::min(kCodedBlockBytes, page.size() - first));
-    const Encoded encoded = encode_block(bytes, values[block], coder, out + at);
-    put_entry(out, block, at, encoded.encoding);
-    const std::size_t end = round_up(at + encoded.bytes, kCodedGrain);
-    std::memset(out + at + encoded.bytes, 0, end - at - encoded.bytes);
-    at = end;
-  }
-  put_entry(out, blocks, at, BlockEncoding::kRaw);
-  return at;
+  PageEncoder encoder(page, values, out, isa);
+  encoder.encode_to(values.size());
+  return encoder.bytes();
 }
 
 std::size_t coded_offset(std::span<const std::byte> coded, std::size_t block) {
@@ -113,7 +126,7 @@ std::size_t coded_offset(std::span<const std::byte> coded, std::size_t block) {
 }
 
 bool decode_blocks(std::span<const std::byte> coded, std::size_t page_bytes, std::size_t first, std::size_t end,
-                   std::byte* page, CodedIsa isa) {
+                   std::byte* out, Stores stores, CodedIsa isa) {
   const std::size_t blocks = coded_blocks(page_bytes);
   if (coded.size() < coded_directory_bytes(blocks) || end > blocks) return false;
   const BlockCoder coder = coder_of(isa);
@@ -126,13 +139,13 @@ bool decode_blocks(std::span<const std::byte> coded, std::size_t page_bytes, std
     good = begins <= ends && ends <= coded.size() && least_block_bytes(encoding, decoded) <= ends - begins;
     if (!good) break;
     const std::byte* const from = coded.data() + begins;
-    std::byte* const to = page + block * kCodedBlockBytes;
+    std::byte* const to = out + (block - first) * kCodedBlockBytes;
     if (encoding == BlockEncoding::kRaw) {
-      stream_raw(from, decoded, to);
+      copy_raw(from, decoded, to, stores);
     } else if (encoding == BlockEncoding::kFill) {
-      stream_fill(from, to);
+      fill(from, to, stores);
     } else {
-      coder.decode(encoding, {plain_bytes(from), plain_bytes(coded.data() + ends)}, plain_bytes(to));
+      coder.decode(encoding, {plain_bytes(from), plain_bytes(coded.data() + ends)}, plain_bytes(to), stores);
     }
   }
   _mm_sfence();

@@ -65,48 +65,79 @@ CodedArena::CodedArena(const ShardLayout& layout, std::string model, HostBuffer&
       end_(begin) {
   std::size_t room = 0;
   for (const std::size_t used : layout.used_bytes) room = std::max(room, most_coded_bytes(used));
-  for (int i = 0; i < threads; ++i) scratch_.push_back(std::make_unique_for_overwrite<std::byte[]>(room));
+  for (int i = 0; i < threads; ++i) scratch_.emplace_back(room);
 }
 
 // A page that does not gain what it takes to be read safely stays raw.
-void CodedArena::add(PageId page, std::span<std::byte> raw, int thread, LoadTimes& times) {
-  StoredPage stored{.link_bytes = raw.size()};
-  {
-    const Lap lap(times.digest_s);
-    stored.digest = digest64(raw);
-  }
-  if (raw.size() <= kMostCodableBytes) {
-    const Lap lap(times.encode_s);
-    const std::size_t coded = kernels::encode_page(raw, codes_[page], scratch(thread));
-    stored.coded = coded + kCodedPadding <= raw.size();
-    if (stored.coded) stored.link_bytes = coded;
-  }
+void CodedArena::add(PageId page, std::span<const std::byte> raw, int thread, LoadTimes& times) {
+  const Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
+  StoredPage stored = encode(page, raw, scratch, times);
   const std::size_t place = stored.link_bytes + (stored.coded ? kCodedPadding : 0);
   stored.offset = end_.fetch_add(round_up(place, kCodedAlignment));
   {
     const Lap lap(times.memory_s);
     touch_.touch(stored.offset, stored.offset + place);
   }
-  {
-    const Lap lap(times.encode_s);
-    std::memcpy(memory_.data() + stored.offset, stored.coded ? scratch(thread) : raw.data(), stored.link_bytes);
-  }
-  const Lap lap(times.check_s);
-  check(page, stored, raw);
+  put(page, stored, raw, scratch, times);
   stored_[page] = stored;
 }
 
-void CodedArena::check(PageId page, const StoredPage& stored, std::span<std::byte> raw) const {
-  std::span<const std::byte> there(memory_.data() + stored.offset, stored.link_bytes);
-  bool good = true;
-  if (stored.coded) {
-    good = kernels::decode_blocks(there, raw.size(), 0, coded_blocks(raw.size()), raw.data());
-    there = raw;
+StoredPage CodedArena::encode(PageId page, std::span<const std::byte> raw, const Scratch& scratch,
+                              LoadTimes& times) const {
+  StoredPage stored{.link_bytes = raw.size()};
+  if (raw.size() > kMostCodableBytes) {
+    const Lap lap(times.digest_s);
+    stored.digest = digest64(raw);
+    return stored;
   }
-  if (good && digest64(there) == stored.digest) return;
+  Digest64 digest;
+  kernels::PageEncoder encoder(raw, codes_[page], scratch.coded());
+  for (std::size_t at = 0; at < raw.size(); at += kBytesTogether) {
+    const auto some = raw.subspan(at, std::min(kBytesTogether, raw.size() - at));
+    {
+      const Lap lap(times.digest_s);
+      digest.add(some);
+    }
+    const Lap lap(times.encode_s);
+    encoder.encode_to(coded_blocks(at + some.size()));
+  }
+  stored.digest = digest.value();
+  stored.coded = encoder.bytes() + kCodedPadding <= raw.size();
+  if (stored.coded) stored.link_bytes = encoder.bytes();
+  return stored;
+}
+
+// What is there is decoded part by part, each as soon as it has been copied.
+void CodedArena::put(PageId page, const StoredPage& stored, std::span<const std::byte> raw, const Scratch& scratch,
+                     LoadTimes& times) const {
+  const std::span<const std::byte> from = stored.coded ? std::span(scratch.coded(), stored.link_bytes) : raw;
+  const auto there = [&] { return std::span(memory_.data() + stored.offset, from.size()); };
+  Digest64 digest;
+  std::size_t copied = 0;
+  bool good = true;
+  for (std::size_t at = 0; at < raw.size() && good; at += kBytesTogether) {
+    const std::size_t bytes = std::min(kBytesTogether, raw.size() - at), first = at / kCodedBlockBytes;
+    const std::size_t end = first + coded_blocks(bytes);
+    const std::size_t copy_to = stored.coded ? kernels::coded_offset(from, end) : at + bytes;
+    {
+      const Lap lap(times.encode_s);
+      std::memcpy(there().data() + copied, from.data() + copied, copy_to - copied);
+      copied = copy_to;
+    }
+    const Lap lap(times.check_s);
+    if (stored.coded) {
+      good = kernels::decode_blocks(there(), raw.size(), first, end, scratch.decoded(), kernels::Stores::kCached);
+    }
+    digest.add({stored.coded ? scratch.decoded() : there().data() + at, bytes});
+  }
+  if (good && digest.value() == stored.digest) return;
   throw Error(ExitCode::kInternal,
               fmt::format("internal: page {} of model {} was coded, and what is decoded is another", page, model_));
 }
+
+CodedArena::Scratch::Scratch(std::size_t coded_bytes)
+    : coded_(std::make_unique_for_overwrite<std::byte[]>(coded_bytes)),
+      decoded_(std::make_unique_for_overwrite<Lines>()) {}
 
 namespace {
 

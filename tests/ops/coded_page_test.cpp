@@ -15,7 +15,9 @@
 namespace computron::testing {
 namespace {
 
-using kernels::CodedIsa, kernels::decode_blocks;
+using kernels::CodedIsa, kernels::decode_blocks, kernels::Stores;
+
+constexpr Stores kStores[] = {Stores::kStreaming, Stores::kCached};
 
 std::vector<CodedIsa> coder_isas() {
   std::vector<CodedIsa> all = {CodedIsa::kPlain, CodedIsa::kAvx2};
@@ -43,11 +45,13 @@ void expect_exact(const MixedPage& page, const CodedBytes& coded) {
   std::ranges::copy(coded.bytes, from.data());
   for (const CodedIsa isa : coder_isas()) {
     SCOPED_TRACE(static_cast<int>(isa));
-    decoded.refill();
-    ASSERT_TRUE(
-        decode_blocks({from.data(), coded.size}, page.bytes.size(), 0, page.encodings.size(), decoded.data(), isa));
-    EXPECT_EQ(std::memcmp(decoded.data(), page.bytes.data(), page.bytes.size()), 0);
-    EXPECT_TRUE(decoded.untouched(page.bytes.size(), decoded.size()));
+    for (const Stores stores : kStores) {
+      decoded.refill();
+      ASSERT_TRUE(decode_blocks({from.data(), coded.size}, page.bytes.size(), 0, page.encodings.size(), decoded.data(),
+                                stores, isa));
+      EXPECT_EQ(std::memcmp(decoded.data(), page.bytes.data(), page.bytes.size()), 0);
+      EXPECT_TRUE(decoded.untouched(page.bytes.size(), decoded.size()));
+    }
   }
 }
 
@@ -194,11 +198,24 @@ TEST(CodedPage, AnyBlocksAreDecodedByThemselves) {
       const std::size_t last = std::min(first + 1 + first % 3, blocks);
       const std::size_t begin = first * kCodedBlockBytes, end = std::min(last * kCodedBlockBytes, page.bytes.size());
       decoded.refill();
-      ASSERT_TRUE(decode_blocks(coded.page(), page.bytes.size(), first, last, decoded.data(), isa));
+      const Stores stores = kStores[first % 2];
+      ASSERT_TRUE(decode_blocks(coded.page(), page.bytes.size(), first, last, decoded.data() + begin, stores, isa));
       EXPECT_EQ(std::memcmp(decoded.data() + begin, page.bytes.data() + begin, end - begin), 0);
       EXPECT_TRUE(decoded.untouched(0, begin) && decoded.untouched(end, decoded.size()));
     }
   }
+}
+
+TEST(CodedPage, SomeBlocksAtATimeAreEncodedAsAllAtOnce) {
+  const MixedPage page = mixed_page(100);
+  const CodedBytes whole = encoded_alike(page);
+  const std::size_t blocks = page.encodings.size();
+  PageBytes parts(most_coded_bytes(page.bytes.size()));
+  kernels::PageEncoder encoder(page.bytes, page.encodings, parts.data());
+  for (std::size_t end = 1; end < blocks; end += 3) encoder.encode_to(end);
+  encoder.encode_to(blocks);
+  ASSERT_EQ(encoder.bytes(), whole.size);
+  EXPECT_EQ(std::memcmp(parts.data(), whole.bytes.data(), whole.size), 0);
 }
 
 TEST(CodedPage, WhatIsCutOffIsRefused) {
@@ -213,9 +230,11 @@ TEST(CodedPage, WhatIsCutOffIsRefused) {
 }
 
 // Decodes all of a damaged page; whether it was not refused. Crashes where anything outside of it is touched.
-bool decode_damaged(const GuardedBytes& damaged, std::size_t size, const GuardedBytes& decoded, CodedIsa isa) {
+bool decode_damaged(const GuardedBytes& damaged, std::size_t size, const GuardedBytes& decoded, CodedIsa isa,
+                    Stores stores = Stores::kStreaming) {
   decoded.refill();
-  return decode_blocks({damaged.data(), size}, decoded.size(), 0, coded_blocks(decoded.size()), decoded.data(), isa);
+  return decode_blocks({damaged.data(), size}, decoded.size(), 0, coded_blocks(decoded.size()), decoded.data(), stores,
+                       isa);
 }
 
 TEST(CodedPage, DamagedPagesStayWithinTheirBounds) {
@@ -231,7 +250,7 @@ TEST(CodedPage, DamagedPagesStayWithinTheirBounds) {
     refused += !good;
     different += good && std::memcmp(expected.data(), page.bytes.data(), page.bytes.size()) != 0;
     for (const CodedIsa isa : coder_isas()) {
-      ASSERT_EQ(decode_damaged(damaged, coded.size, decoded, isa), good) << trial;
+      ASSERT_EQ(decode_damaged(damaged, coded.size, decoded, isa, kStores[trial % 2]), good) << trial;
       ASSERT_EQ(std::memcmp(decoded.data(), expected.data(), decoded.size()), 0) << trial;
     }
   }

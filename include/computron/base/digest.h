@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -14,6 +15,18 @@ using Digest128 = std::array<std::uint8_t, 16>;
 
 Digest128 digest128(std::span<const std::byte> bytes);
 std::uint64_t digest64(std::span<const std::byte> bytes, std::uint64_t seed = 0);
+
+// digest64() of bytes that come one part after another.
+class Digest64 {
+ public:
+  Digest64();
+  void add(std::span<const std::byte> part);
+  // Of all that has been added.
+  std::uint64_t value() const;
+
+ private:
+  std::unique_ptr<void, void (*)(void*)> state_;  // of XXH3
+};
 std::string to_hex(const Digest128& digest);
 
 // Hash of a small tuple of integers (splitmix64 rounds). The sum or xor of such hashes is a digest of a *set* that

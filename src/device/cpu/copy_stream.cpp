@@ -216,7 +216,8 @@ bool CpuCopyStream::decode(const Copy& copy, const std::stop_token& stop) {
   while (good && !stop.stop_requested() && !pieces.at_end()) {
     const CodedPieces::Piece piece = pieces.next();
     const double deadline_s = deadline_of(piece.link_bytes, copy);
-    good = kernels::decode_blocks(coded, copy.source.bytes, piece.begin, piece.end, copy.destination);
+    std::byte* const to = copy.destination + piece.begin * kCodedBlockBytes;
+    good = kernels::decode_blocks(coded, copy.source.bytes, piece.begin, piece.end, to);
     sleep_until(deadline_s);
   }
   return good;

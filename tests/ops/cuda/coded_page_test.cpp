@@ -104,8 +104,8 @@ TEST_F(CodedPageOnGpu, DamagedPagesGiveWhatTheCpuGivesWithinTheirBounds) {
   for (int trial = 0; trial < 1000; ++trial) {
     std::ranges::copy(coded.bytes, damaged.data());
     damage({damaged.data(), coded.size}, blocks);
-    const bool good =
-        kernels::decode_blocks({damaged.data(), coded.size}, bytes, 0, blocks, expected.data(), CodedIsa::kPlain);
+    const bool good = kernels::decode_blocks({damaged.data(), coded.size}, bytes, 0, blocks, expected.data(),
+                                             kernels::Stores::kStreaming, CodedIsa::kPlain);
     ASSERT_EQ(decode(damaged.data(), coded.size, bytes, 0, blocks, decoded.data()), good) << trial;
     if (good) {
       ASSERT_EQ(std::memcmp(decoded.data(), expected.data(), bytes), 0) << trial;
