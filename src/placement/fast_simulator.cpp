@@ -44,7 +44,7 @@ SwappingGroup* FastSimulator::memory_of(std::uint32_t group, const PlacedGroup& 
   std::vector<SwappingGroup::StageBytes> bytes, link_bytes;
   for (const std::uint32_t m : placed.models) {
     const ShapeProfile& profile = *models_[m].find(placed.shape);
-    bytes.push_back(profile.stage_bytes);
+    bytes.push_back(profile.stage_frame_bytes());
     link_bytes.push_back(profile.stage_link_bytes());
   }
   if (!SwappingGroup::is_needed(bytes, *options_.swap)) return nullptr;
@@ -89,8 +89,17 @@ void FastSimulator::prepare(const ModelPlacement& placement) {
   }
 }
 
+// Of equal ones the first that is free.
+const FastSimulator::Replica& FastSimulator::least_finish(std::span<const Replica> replicas, double now) {
+  const auto cost = [&](const Replica& replica) {
+    return std::pair(predict(replica, now), last_clock_[replica.group]);
+  };
+  return *std::ranges::min_element(replicas, {}, cost);
+}
+
 // Without swapping this is the group that is free first, the first of equal ones: AlpaServe's rule.
-const FastSimulator::Replica& FastSimulator::choose(std::span<const Replica> replicas, double now) const {
+const FastSimulator::Replica& FastSimulator::choose(std::span<const Replica> replicas, double now) {
+  if (options_.dispatch == DispatchRule::kLeastFinish) return least_finish(replicas, now);
   const Replica* best = replicas.data();
   if (memories_.empty()) {
     for (const Replica& replica : replicas.subspan(1)) {
@@ -112,7 +121,7 @@ const FastSimulator::Replica& FastSimulator::choose(std::span<const Replica> rep
 }
 
 // Its end; that of each stage in ends_.
-double FastSimulator::pass(const Replica& replica, double now) {
+double FastSimulator::predict(const Replica& replica, double now) {
   const double* const clocks = &clocks_[replica.clocks];
   const double* const times = &times_[replica.times];
   if (replica.memory != nullptr) {
@@ -133,7 +142,7 @@ bool FastSimulator::serve(const Arrival& arrival, float slo_s, SimulationResult&
   const std::uint32_t count = first_[m + 1] - first_[m];
   if (count == 0) return false;
   const Replica& replica = choose({&replicas_[first_[m]], count}, arrival.time_s);
-  const double end = pass(replica, arrival.time_s);
+  const double end = predict(replica, arrival.time_s);
   ++result.dispatched[replica.group];
   const double latency = end + options_.constant_s - arrival.time_s;
   if (!(latency <= static_cast<double>(slo_s))) return false;

@@ -69,7 +69,7 @@ bool is_possible(const GroupShape& shape) {
 
 float ShapeProfile::latency_s() const { return std::accumulate(stage_s.begin(), stage_s.end(), 0.0f); }
 
-std::int64_t ShapeProfile::rank_bytes() const { return *std::ranges::max_element(stage_bytes); }
+std::int64_t ShapeProfile::rank_bytes() const { return *std::ranges::max_element(stage_frame_bytes()); }
 
 const ShapeProfile* ModelProfile::find(const GroupShape& shape) const {
   const auto found = shapes.find(shape);

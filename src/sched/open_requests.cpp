@@ -34,12 +34,23 @@ void OpenRequests::remove(ModelId model, const Work& work) {
 
 void OpenRequests::count_anew(ModelId model, const CostModel& costs, double growth_ratio) {
   Of& of = models_[model];
-  const auto prompt_ps = whole_ps(costs.bottleneck_s(model, max_batch_tokens_) / max_batch_tokens_);
-  const auto token_ps = whole_ps(costs.pass_s(model, max_seqs_) / max_seqs_ * growth_ratio);
   work_ps_ -= of.work_ps;
-  of.work_ps = prompt_ps * static_cast<std::int64_t>(of.tokens.prompt_tokens) +
-               token_ps * static_cast<std::int64_t>(of.tokens.generated_tokens);
+  of.work_ps = of.requests == 0 ? 0 : whole_ps(prompts_s(model, of, costs) + decodes_s(model, of, costs, growth_ratio));
   work_ps_ += of.work_ps;
+}
+
+double OpenRequests::prompts_s(ModelId model, const Of& of, const CostModel& costs) const {
+  const auto requests = static_cast<double>(of.requests);
+  const double mean_tokens = std::max(static_cast<double>(of.tokens.prompt_tokens) / requests, 1.0);
+  const double prompts_a_pass = std::min(max_batch_tokens_ / mean_tokens, static_cast<double>(seqs_a_pass_));
+  const auto rows = static_cast<int>(std::lround(prompts_a_pass * mean_tokens));
+  return requests / prompts_a_pass * costs.bottleneck_s(model, std::clamp(rows, 1, max_batch_tokens_));
+}
+
+double OpenRequests::decodes_s(ModelId model, const Of& of, const CostModel& costs, double growth_ratio) const {
+  const double generated = growth_ratio * static_cast<double>(of.tokens.generated_tokens);
+  const double passes = std::max(generated - static_cast<double>(of.requests), 0.0) / seqs_a_pass_;
+  return passes * costs.bottleneck_s(model, seqs_a_pass_);
 }
 
 double OpenRequests::alone_s(ModelId model, const Request& request, const CostModel& costs, double growth_ratio) const {

@@ -69,6 +69,15 @@ void count_anew(OpenRequests& open, const SchedulerState& state, ModelId model) 
   open.count_anew(model, state.costs, state.work[model].sequences().growth_ratio());
 }
 
+// Of the passes in flight, what the slowest stage has computed.
+double computed_in_flight_s(const SchedulerState& state, double now_s) {
+  double all_s = 0;
+  for (const StepInFlight& step : state.in_flight) {
+    if (step.rows > 0) all_s += state.costs.bottleneck_s(step.model, step.rows);
+  }
+  return std::max(all_s - (state.computed_s(now_s) - now_s), 0.0);
+}
+
 // Ends the requests of a model that wait and whose deadlines have passed.
 void drop_late(SchedulerState& state, ModelId model, double now_s, OpenRequests& open, std::vector<Completion>& ends) {
   const auto take_late = [now_s](ModelWork& work) { return work.take_late(now_s); };
@@ -99,7 +108,8 @@ Scheduler::Scheduler(std::vector<ModelShape> models, std::vector<std::string> na
       prefetcher_(*state_, caches_),
       passes_(*state_, caches_, prefetcher_),
       arriving_(state_->models.size()),
-      open_(state_->models.size(), options.max_batch_tokens, options.max_seqs) {}
+      open_(state_->models.size(), options.max_batch_tokens,
+            ceil_div(options.max_seqs, static_cast<int>(state_->stages()))) {}
 
 // --- Requests ---------------------------------------------------------------------------------------------------
 
@@ -132,8 +142,8 @@ std::string Scheduler::why_refused(const Request& request, ModelId model) const 
 double Scheduler::quote_s(ModelId model, const Request& request, double now_s) const {
   const double growth_ratio = state_->work[model].sequences().growth_ratio();
   if (!request.needs_no_pass() && !why_refused(request, model).empty()) return kNever;
-  return std::max(
-             {open_.work_s(), prefetcher_.wait_behind_s(model, open_.models(), now_s), request.arrival_s - now_s}) +
+  const double queue_s = open_.work_s() - computed_in_flight_s(*state_, now_s);
+  return std::max({queue_s, prefetcher_.wait_behind_s(model, open_.models(), now_s), request.arrival_s - now_s}) +
          open_.alone_s(model, request, state_->costs, growth_ratio);
 }
 

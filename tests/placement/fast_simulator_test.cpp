@@ -229,6 +229,21 @@ TEST(FastSimulator, ARequestGoesWhereItsModelIsRatherThanToAnotherIdleGroup) {
   EXPECT_EQ(shared.dispatched[0] + shared.dispatched[1], 4u);
 }
 
+// Two gigabytes in pages that take three: two models do not fit in five any more.
+TEST(FastSimulator, PagesThatAreNotFullTakeWholeFrames) {
+  std::vector<ModelProfile> models(2, single_gpu_model("m", 1, 2));
+  SimulatorOptions options = SimulatorOptions::without_penalties();
+  options.swap = {.device_bytes = 5'000'000'000, .page_bytes = 1'000'000, .link_bytes_per_s = 1e9};
+  const ModelPlacement placement = groups_of({1, 1}, {{0, 1}});
+  const std::vector<Arrival> arrivals = {{0, 1}, {10, 0}};
+  EXPECT_EQ(FastSimulator(models, options).run(placement, arrivals, same_slo(2, kNone)).swaps, 0u);
+  for (ModelProfile& model : models) model.shapes.begin()->second.frame_bytes = {3'000'000'000};
+  const auto result = FastSimulator(models, options).run(placement, arrivals, same_slo(2, kNone));
+  EXPECT_EQ(result.swaps, 2u);
+  // What the first lacks is a third of it; then the other one has given up as much. The links copy no emptiness.
+  EXPECT_NEAR(result.swapped_bytes, 2 * 2e9 / 3, 1);
+}
+
 TEST(FastSimulator, EdgesAreLeftOutOfReportedAttainments) {
   std::vector<Arrival> arrivals;
   std::vector<RequestOutcome> outcomes;

@@ -174,6 +174,14 @@ TEST(Fits, IsWhatMemoryAndReplicasAllow) {
   EXPECT_TRUE(fits(problem, {{{1, 2}, {0, 1}}, {{1, 1}, {}}}));
 }
 
+TEST(Fits, PagesThatAreNotFullTakeWholeFrames) {
+  SearchProblem problem = two_models();
+  problem.memory.device_bytes = 20;
+  EXPECT_TRUE(fits(problem, {{{1, 1}, {0, 1}}}));
+  problem.models[0].shapes.at({1, 1}).frame_bytes = {11};
+  EXPECT_FALSE(fits(problem, {{{1, 1}, {0, 1}}}));
+}
+
 // Two models of 10 bytes on each node, of which 7 lie in host memory.
 TEST(Fits, CodedPagesLieCodedInHostMemory) {
   SearchProblem problem = two_models();

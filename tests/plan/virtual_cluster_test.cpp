@@ -21,7 +21,7 @@ ShapeProfile even_stages(int pp, float latency_s, std::int64_t bytes) {
 }
 
 // Models of one pass a request, on one rank or in two or four stages.
-std::vector<ModelProfile> one_pass_models(std::vector<float> latencies_s, std::int64_t bytes = 2 * kGB) {
+std::vector<ModelProfile> one_pass_models(const std::vector<float>& latencies_s, std::int64_t bytes = 2 * kGB) {
   std::vector<ModelProfile> models;
   for (const float latency_s : latencies_s) {
     ModelProfile& model = models.emplace_back();
@@ -191,7 +191,9 @@ Compared compare(const std::vector<ModelProfile>& models, const ModelPlacement& 
   const auto rates = power_law_rates(models.size(), rate_per_s, 0.5);
   const auto arrivals = make_arrivals(GammaGaps{cv}, rates, {0, 300}, seed);
   std::vector<RequestOutcome> outcomes;
-  FastSimulator fast(models, SimulatorOptions::without_penalties());
+  SimulatorOptions rules = SimulatorOptions::without_penalties();
+  rules.dispatch = DispatchRule::kLeastFinish;
+  FastSimulator fast(models, rules);
   const SimulationResult result = fast.run(placement, arrivals, no_deadlines(models), &outcomes);
   ClusterOptions options = options_of(100 * kGB);
   options.steps_ahead = steps_ahead;
@@ -225,8 +227,7 @@ void expect_alike(const std::vector<ModelProfile>& models, const Case& one) {
   EXPECT_NEAR(c.played_share, c.fast_share, 0.011) << one.name;
 }
 
-// Where a group is one queue, or all are alike, the means are the same to 1e-4; of several pipelines, or of groups of
-// several shapes, a request may have been given to the one that is free later.
+// Where a group is one queue, or models and groups are alike, the means are the same to 1e-3.
 TEST(VirtualCluster, PlaysOnePassRequestsAsTheFastSimulatorDoes) {
   const auto equal = one_pass_models({0.1f, 0.1f, 0.1f, 0.1f}), unequal = one_pass_models({0.05f, 0.1f, 0.2f, 0.1f});
   const PlacedGroup one{{1, 1}, {0, 1, 2, 3}}, two{{1, 2}, {0, 1, 2, 3}}, four{{1, 4}, {0, 1, 2, 3}};
@@ -236,21 +237,26 @@ TEST(VirtualCluster, PlaysOnePassRequestsAsTheFastSimulatorDoes) {
   expect_alike(equal, {"dedicated groups", {{{1, 1}, {0}}, {{1, 1}, {1}}, {{1, 1}, {2, 3}}}, 16, 1, 0, 1e-4});
   expect_alike(equal, {"replicas", {one, one, one, one}, 32, 1, 0, 1e-4});
   expect_alike(equal, {"replicas, bursts", {one, one, one, one}, 28, 4, 0, 1e-4});
-  expect_alike(equal, {"two pipelines, bursts", {two, two}, 28, 4});
-  expect_alike(equal, {"two pipelines", {two, two}, 32, 1, 0, 0.013});
+  expect_alike(equal, {"two pipelines, bursts", {two, two}, 28, 4, 0, 1e-3});
+  expect_alike(equal, {"two pipelines", {two, two}, 32, 1, 0, 1e-3});
   expect_alike(unequal, {"unequal models, replicas", {one, one, one, one}, 28, 1});
-  expect_alike(equal, {"unequal shapes", {two, one, one}, 30, 1, 0, 0.013});
+  expect_alike(equal, {"unequal shapes", {two, one, one}, 30, 1});
 }
 
-// A job sends a pass before the one in front of it has ended, and it cannot be stolen any more: what it waits for is
-// not always the group that is free first. And no more passes are in a pipeline than stages and one, so that a short
-// one behind a long one leaves stages idle. The fast simulator knows neither.
-TEST(VirtualCluster, JobsCommitThemselvesEarlierAndFillPipelinesLess) {
-  const auto equal = one_pass_models({0.1f, 0.1f, 0.1f, 0.1f}), unequal = one_pass_models({0.05f, 0.1f, 0.2f, 0.1f});
-  const PlacedGroup one{{1, 1}, {0, 1, 2, 3}}, two{{1, 2}, {0, 1, 2, 3}};
-  const Compared committed = compare(equal, {one, one, one, one}, 32, 1, 1, /*steps_ahead=*/1);
-  EXPECT_GT(committed.played_s, 1.01 * committed.fast_s);
-  EXPECT_LT(committed.played_s, 1.07 * committed.fast_s);
+// A job sends a pass before the one in front of it has ended, and it cannot be stolen any more. What was given to the
+// group that was free first loses nothing by it.
+TEST(VirtualCluster, JobsThatCommitThemselvesEarlierLoseNothing) {
+  const PlacedGroup one{{1, 1}, {0, 1, 2, 3}};
+  const Compared committed =
+      compare(one_pass_models({0.1f, 0.1f, 0.1f, 0.1f}), {one, one, one, one}, 32, 1, 1, /*steps_ahead=*/1);
+  EXPECT_NEAR(committed.played_s / committed.fast_s, 1, 0.02);
+}
+
+// No more passes are in a pipeline than stages and one, so that a short one behind a long one leaves stages idle. The
+// fast simulator does not know that.
+TEST(VirtualCluster, JobsFillPipelinesLess) {
+  const auto unequal = one_pass_models({0.05f, 0.1f, 0.2f, 0.1f});
+  const PlacedGroup two{{1, 2}, {0, 1, 2, 3}};
   std::vector<double> longer;
   for (const int ahead : {0, 1, 16}) {
     const Compared c = compare(unequal, {two, two}, 28, 1, 1, ahead);

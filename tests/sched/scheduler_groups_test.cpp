@@ -76,6 +76,26 @@ TEST_F(SchedulerDispatch, AQuoteGrowsByTheSameForEachOpenRequest) {
   EXPECT_EQ(scheduler.quote_s(1, next, 10), quotes.back()) << "for any of equal models";
   const PlannedStep begun = plan(scheduler, 10);
   EXPECT_EQ(scheduler.quote_s(0, next, 10), quotes.back()) << "those under way count whole";
+  EXPECT_NEAR(scheduler.quote_s(0, next, 10.0005), quotes.back() - 0.0005, 1e-9) << "but for what is computed";
+  const double overdue_s = scheduler.quote_s(0, next, 10.5);
+  EXPECT_LT(overdue_s, quotes.back() - 0.001) << "a pass of a millisecond and a little";
+  EXPECT_EQ(scheduler.quote_s(0, next, 11), overdue_s) << "no more than the pass";
+}
+
+// One at a time, passes that take as long whatever their rows: with one token it is the prompt's.
+TEST_F(SchedulerDispatch, APromptsOwnPassGivesTheFirstToken) {
+  const auto more_s = [this](int max_tokens) {
+    Scheduler scheduler = make(20, /*max_seqs=*/1);
+    scheduler.submit(make_request(0, 0, 5, 1));
+    complete(scheduler, plan(scheduler, 0), 0);  // the model is resident
+    const double before_s = scheduler.quote_s(0, make_request(99, 0, 5, 1), 10);
+    scheduler.submit(make_request(1, 0, 5, max_tokens));
+    return scheduler.quote_s(0, make_request(99, 0, 5, 1), 10) - before_s;
+  };
+  const double pass_s = more_s(1);
+  EXPECT_NEAR(pass_s, 1e-3, 1e-4);
+  EXPECT_NEAR(more_s(2) / pass_s, 2, 0.01);
+  EXPECT_NEAR(more_s(7) / pass_s, 7, 0.01);
 }
 
 TEST_F(SchedulerDispatch, AQuoteHasTheTransferOfWhatTheModelLacks) {

@@ -1,7 +1,7 @@
 // Plays requests against a placement: AlpaServe's fast simulator, one recurrence a request, with swapping added.
 //
 // Requests are served one by one, first come first served in each group, a pass each; a group is a pipeline whose
-// stages each have a clock. A request goes to the group of its model that will be free first. If it would miss its
+// stages each have a clock. A request goes to one group of its model (DispatchRule). If it would miss its
 // objective it is rejected at once, and costs nothing.
 //
 // With swapping a group may have more models than fit (swapping_group.h), and a request goes to the group that would be
@@ -21,12 +21,19 @@
 
 namespace computron {
 
+// Which group of its model gets a request.
+enum class DispatchRule {
+  kFirstFree,   // whose last pass ends first, which is AlpaServe's
+  kLeastFinish  // that would end the request first, which is what a job's dispatcher looks for
+};
+
 struct SimulatorOptions {
   // AlpaServe's calibration to its own system: every stage takes 1 + penalty · stages as long as its profile says, and
   // every request a constant more.
   double stage_penalty = 0.009;
   double constant_s = 0.011;
   std::optional<SwapCosts> swap;  // none: the models of a group are resident
+  DispatchRule dispatch = DispatchRule::kFirstFree;
 
   static SimulatorOptions without_penalties() { return {.stage_penalty = 0, .constant_s = 0, .swap = {}}; }
 };
@@ -78,8 +85,9 @@ class FastSimulator {
   void prepare(const ModelPlacement& placement);
   void add_group(std::uint32_t group, const PlacedGroup& placed, std::vector<std::vector<Replica>>& by_model);
   SwappingGroup* memory_of(std::uint32_t group, const PlacedGroup& placed);
-  const Replica& choose(std::span<const Replica> replicas, double now) const;
-  double pass(const Replica& replica, double now);
+  const Replica& choose(std::span<const Replica> replicas, double now);
+  const Replica& least_finish(std::span<const Replica> replicas, double now);
+  double predict(const Replica& replica, double now);
   bool serve(const Arrival& arrival, float slo_s, SimulationResult& result, double& latency_s);
 
   const std::vector<ModelProfile>& models_;

@@ -34,15 +34,17 @@ struct ShapeProfile {
   // [pp] What these take in host memory and over a rank's link, where pages are coded; empty: as many as stage_bytes.
   std::vector<std::int64_t> link_bytes = {};
   std::vector<int> layers = {};  // [pp] of each stage; empty: cut by its parameters, as a job does by itself
-  // What a simulation of every pass knows besides.
-  std::vector<PassTimes> passes = {};          // by rows, ascending; empty: a pass takes stage_s, whatever its rows
   std::vector<std::int64_t> frame_bytes = {};  // [pp] of the pages that hold these weights, full or not; empty: as many
-  std::vector<std::int64_t> operation_bytes = {};    // [pp] of these weights, of the largest operation; empty: a page
+  // What a simulation of every pass knows besides.
+  std::vector<PassTimes> passes = {};              // by rows, ascending; empty: a pass takes stage_s, whatever its rows
+  std::vector<std::int64_t> operation_bytes = {};  // [pp] of these weights, of the largest operation; empty: a page
   std::vector<std::int64_t> cache_token_bytes = {};  // [pp] keys and values of a token, on each rank; empty: an encoder
   bool measured = true;                              // false: a formula has filled it in
 
   float latency_s() const;          // of a request alone: all stages
   std::int64_t rank_bytes() const;  // in device memory, of the rank that holds most
+  // [pp] In device memory, where a page that is not full takes a frame.
+  const std::vector<std::int64_t>& stage_frame_bytes() const { return frame_bytes.empty() ? stage_bytes : frame_bytes; }
   // [pp] In host memory, and what a swap copies.
   const std::vector<std::int64_t>& stage_link_bytes() const { return link_bytes.empty() ? stage_bytes : link_bytes; }
 };

@@ -1,12 +1,16 @@
 // The requests that have been submitted and are not done, by model, and what computing all of them takes: the length of
 // the queue that a new request joins, in seconds.
 //
-//   work of a model = prompt tokens × a pass of the most tokens ÷ those tokens
-//                   + tokens to generate × a pass of the most sequences ÷ those sequences × growth
+//   work of a model = requests ÷ prompts a pass × a pass of so many prompts of mean length
+//                   + (tokens to generate × growth - requests) ÷ sequences a pass × a pass of so many
+//
+// on the slowest stage. A pass holds as many sequences as each stage may have of those that run together, prompts
+// as far as its tokens allow. A prompt's own pass gives the first token that is generated, and an encoder's
+// only result.
 //
 // A request counts whole until it is done, so that equal requests make a queue of as many equal parts (the shortest
-// queue of AlpaServe's dispatcher). Work is counted in whole picoseconds: its sum does not depend on the order of
-// things.
+// queue of AlpaServe's dispatcher); who quotes takes off what is computed of the passes in flight. Work is counted in
+// whole picoseconds: its sum does not depend on the order of things.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +24,9 @@ namespace computron {
 
 class OpenRequests {
  public:
-  // `max_batch_tokens` of a pass, `max_seqs` running sequences of a model.
-  OpenRequests(std::size_t models, int max_batch_tokens, int max_seqs)
-      : max_batch_tokens_(max_batch_tokens), max_seqs_(max_seqs), models_(models) {}
+  // `max_batch_tokens` and `seqs_a_pass` of one pass.
+  OpenRequests(std::size_t models, int max_batch_tokens, int seqs_a_pass)
+      : max_batch_tokens_(max_batch_tokens), seqs_a_pass_(seqs_a_pass), models_(models) {}
 
   // Tokens of a request: of its prompt, and at most to be generated.
   struct Work {
@@ -50,7 +54,11 @@ class OpenRequests {
     Work tokens;
     std::int64_t work_ps = 0;
   };
-  int max_batch_tokens_, max_seqs_;
+  // Seconds that the prompts, and the tokens after the first ones, of all requests (at least 1) take in full passes.
+  double prompts_s(ModelId model, const Of& of, const CostModel& costs) const;
+  double decodes_s(ModelId model, const Of& of, const CostModel& costs, double growth_ratio) const;
+
+  int max_batch_tokens_, seqs_a_pass_;
   std::vector<Of> models_;  // [model]
   std::set<ModelId> open_models_;
   std::size_t count_ = 0;
