@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 
 namespace computron {
 namespace {
@@ -123,10 +124,10 @@ class Layouter {
   // Groups visit uses one by one: what lies before the next group's first use is over.
   void find_ends_of_uses() {
     auto next_begin = static_cast<std::int64_t>(layout_.uses.size());
-    for (auto t = layout_.tensors.rbegin(); t != layout_.tensors.rend(); ++t) {
-      for (auto group = t->groups.rbegin(); group != t->groups.rend(); ++group) {
-        group->release_through = next_begin - 1;
-        next_begin = t->panels[group->first].use;
+    for (auto& tensor : std::views::reverse(layout_.tensors)) {
+      for (auto& group : std::views::reverse(tensor.groups)) {
+        group.release_through = next_begin - 1;
+        next_begin = tensor.panels[group.first].use;
       }
     }
   }

@@ -135,7 +135,8 @@ inline void check_attention(const AttentionShape& shape, const Activations& qkv,
 inline void check_sequences(std::span<const SequenceRows> sequences, int rows, int block_tokens) {
   for (const SequenceRows& s : sequences) {
     ensure(s.row >= 0 && s.rows >= 0 && s.row + s.rows <= rows, "a sequence lies outside its batch");
-    ensure(static_cast<std::size_t>(s.start + s.rows) <= s.blocks.size() * block_tokens, "a sequence lacks a block");
+    const std::size_t tokens = static_cast<std::size_t>(s.start) + static_cast<std::size_t>(s.rows);
+    ensure(tokens <= s.blocks.size() * static_cast<std::size_t>(block_tokens), "a sequence lacks a block");
   }
 }
 

@@ -104,7 +104,7 @@ std::string deadlines_card(const GroupMetrics& job) {
                   count("deadlines.total", job.deadlines), failed("deadlines.unserved", job.deadlines_unserved)));
 }
 
-const char* kModelHead =
+constexpr char kModelHead[] =
     "<tr class=\"groups\"><th></th><th class=\"group g\" colspan=\"2\">requests</th><th class=\"group g\" "
     "colspan=\"3\">tokens</th>"
     "<th class=\"group g\" colspan=\"2\">first token</th><th class=\"group g\" colspan=\"4\">latency</th>"
