@@ -28,9 +28,6 @@ class MappedPages {
   bool populate(int threads);
   // The same for the system's pages that [begin, end) lies in. Thread-safe, and may come twice.
   bool populate(std::size_t begin, std::size_t end);
-  // Gives back the memory of the system's pages that lie wholly in [begin, end), which is zero when it is touched
-  // again. Thread-safe.
-  void give_back(std::size_t begin, std::size_t end);
   // Ends the mapping behind the first `bytes` and gives back what lies there, of shared memory for all.
   void trim(std::size_t bytes);
   // Makes pages that exist huge ones, of shared memory alone: what the system does for anonymous memory when it is
@@ -40,6 +37,8 @@ class MappedPages {
   void make_read_only();
 
  private:
+  // The memory of the system's pages that lie wholly in [begin, end).
+  void give_back(std::size_t begin, std::size_t end);
   static std::optional<MappedPages> map_private(std::size_t bytes, int flags);
   MappedPages(std::byte* data, std::size_t bytes, std::size_t mapped, bool shared)
       : data_(data), bytes_(bytes), mapped_(mapped), shared_(shared) {}

@@ -139,17 +139,4 @@ CodedArena::Scratch::Scratch(std::size_t coded_bytes)
     : coded_(std::make_unique_for_overwrite<std::byte[]>(coded_bytes)),
       decoded_(std::make_unique_for_overwrite<Lines>()) {}
 
-namespace {
-
-MappedPages staging_pages(std::size_t bytes, const std::string& what) {
-  std::optional<MappedPages> pages = MappedPages::reserve(bytes);
-  if (!pages)
-    throw Error(ExitCode::kSystem, fmt::format("no addresses for the raw pages of {}: try --coded off", what));
-  return std::move(*pages);
-}
-
-}  // namespace
-
-StagingArea::StagingArea(std::size_t bytes, const std::string& what) : pages_(staging_pages(bytes, what)) {}
-
 }  // namespace computron

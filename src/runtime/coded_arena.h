@@ -14,7 +14,6 @@
 #include "computron/model/shard_layout.h"
 #include "computron/runtime/host_store.h"
 #include "kernels/cpu/coded_page.h"
-#include "src/device/mapped_pages.h"
 #include "src/runtime/first_touch.h"
 
 namespace computron {
@@ -68,23 +67,6 @@ class CodedArena {
   std::vector<std::vector<BlockEncoding>> codes_;  // [page][block]
   std::vector<Scratch> scratch_;                   // [thread]
   std::atomic<std::size_t> end_;
-};
-
-// Zeros for the raw pages of a shard until they are in the arena: memory that no device copies from.
-class StagingArea final : public HostBuffer {
- public:
-  // `what` names it in the Error{kSystem}.
-  StagingArea(std::size_t bytes, const std::string& what);
-
-  std::byte* data() const override { return pages_.data(); }
-  std::size_t bytes() const override { return pages_.bytes(); }
-  bool populate(std::size_t begin, std::size_t end) override { return pages_.populate(begin, end); }
-  void make_read_only() override { pages_.make_read_only(); }
-  // The memory of bytes [begin, end), which are zero from then on. Any thread.
-  void give_back(std::size_t begin, std::size_t end) { pages_.give_back(begin, end); }
-
- private:
-  MappedPages pages_;
 };
 
 }  // namespace computron

@@ -15,6 +15,7 @@
 #include "kernels/cpu/coded_page.h"
 #include "src/runtime/coded_arena.h"
 #include "src/runtime/lap.h"
+#include "src/runtime/load_pages.h"
 #include "src/runtime/shard_loader.h"
 
 namespace computron {
@@ -181,23 +182,25 @@ LoadTimes HostStore::fill_raw(const ShardSource& source, std::size_t begin, Page
     const Lap lap(times.digest_s);
     pages.stored[page] = stored_raw({pages.buffer->data() + offsets[page], layout.used_bytes[page]}, offsets[page]);
   };
-  return ShardLoader(*source.index, layout, source.t, *source.format, *pages.buffer, offsets, digest)
-      .load(threads, poll);
+  PagesInPlace in_place(*pages.buffer, offsets);
+  return ShardLoader(*source.index, layout, source.t, *source.format, in_place, digest).load(threads, poll);
 }
 
 LoadTimes HostStore::fill_coded(const ShardSource& source, std::size_t begin, Pages& pages, int threads,
                                 const std::function<void()>& poll) const {
   const ShardLayout& layout = *source.layout;
-  const std::vector<std::size_t> offsets = raw_offsets(layout, 0);
-  StagingArea staging(bytes_of(layout), source.name);
+  StagedPages staged(layout, source.name);
   CodedArena arena(layout, source.name, *pages.buffer, begin, pages.stored, threads);
   const auto code = [&](PageId page, int thread, LoadTimes& times) {
     const std::size_t bytes = layout.used_bytes[page];
-    arena.add(page, {staging.data() + offsets[page], bytes}, thread, times);
-    const Lap lap(times.memory_s);
-    staging.give_back(offsets[page], offsets[page] + round_up(bytes, kPageAlignment));
+    {
+      const Lap lap(times.memory_s);
+      staged.touch(page, 0, bytes);  // what is padding, nobody has written
+    }
+    arena.add(page, {staged.at(page), bytes}, thread, times);
+    staged.release(page);
   };
-  return ShardLoader(*source.index, layout, source.t, *source.format, staging, offsets, code).load(threads, poll);
+  return ShardLoader(*source.index, layout, source.t, *source.format, staged, code).load(threads, poll);
 }
 
 HostStore::Pages HostStore::load(const ShardSource& source, int threads, LoadTimes& times,

@@ -12,15 +12,13 @@
 namespace computron {
 
 ShardLoader::ShardLoader(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
-                         HostBuffer& pages, const std::vector<std::size_t>& offsets, PageDone done)
+                         LoadPages& pages, PageDone done)
     : index_(index),
       layout_(layout),
       format_(format),
       pages_(pages),
-      offsets_(offsets),
       done_(std::move(done)),
       reader_(index),
-      memory_(pages),
       items_left_(layout.used_bytes.size()) {
   for (std::size_t i = 0; i < layout.plan.tensors.size(); ++i) {
     if (layout.plan.tensors[i].same_as >= 0) continue;
@@ -70,7 +68,7 @@ LoadTimes ShardLoader::load(int threads, const std::function<void()>& poll) {
   }
   parallel_for(items_.size(), threads, [&](int thread, std::size_t i) {
     load(items_[i], *workers[thread]);
-    finish_pages(pages_a_turn(), thread, workers[thread]->times);
+    finish_pages(pages_a_turn(threads), thread, workers[thread]->times);
     if (thread == 0 && poll) poll();
   });
   parallel_for(complete_.size(), threads, [&](int thread, std::size_t) {
@@ -210,8 +208,8 @@ void ShardLoader::touch(const Item& item) {
   const std::size_t block_bytes = is_packed(tensor) ? format_.panel_bytes(block, columns, layout_.weight_dtype)
                                                     : static_cast<std::size_t>(columns) * sizeof(float);
   for_each_panel(item, [&](const PanelPlace& panel, int begin, int end) {
-    const std::size_t start = offsets_[panel.page] + panel.offset;
-    memory_.touch(start + begin / block * block_bytes, start + ceil_div(end, block) * block_bytes);
+    pages_.touch(panel.page, panel.offset + begin / block * block_bytes,
+                 panel.offset + ceil_div(end, block) * block_bytes);
   });
 }
 
@@ -221,6 +219,11 @@ void ShardLoader::note_complete_pages(const Item& item) {
     const std::lock_guard lock(mutex_);
     complete_.push_back(page);
   });
+}
+
+std::size_t ShardLoader::pages_a_turn(int threads) {
+  const std::lock_guard lock(mutex_);
+  return 2 + complete_.size() / static_cast<std::size_t>(threads);
 }
 
 std::optional<PageId> ShardLoader::take_complete_page() {

@@ -23,10 +23,9 @@
 #include <vector>
 
 #include "computron/checkpoint/reader.h"
-#include "computron/device/device.h"
 #include "computron/model/shard_layout.h"
 #include "computron/runtime/host_store.h"
-#include "src/runtime/first_touch.h"
+#include "src/runtime/load_pages.h"
 
 namespace computron {
 
@@ -34,9 +33,9 @@ class ShardLoader {
  public:
   // Takes a page whose bytes are complete, once each; on thread `thread` of load(), whose times it adds to.
   using PageDone = std::function<void(PageId page, int thread, LoadTimes& times)>;
-  // Borrows everything. `pages`: zeros, page p at offsets[p].
+  // Borrows everything. `pages`: zeros.
   ShardLoader(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
-              HostBuffer& pages, const std::vector<std::size_t>& offsets, PageDone done);
+              LoadPages& pages, PageDone done);
 
   // Once. CheckpointError or Error{kSystem}; the first of any thread ends all.
   LoadTimes load(int threads, const std::function<void()>& poll = {});
@@ -80,15 +79,15 @@ class ShardLoader {
   void place_plain(const Slice& slice, const Piece& piece) const;
   void touch(const Item& item);
   void note_complete_pages(const Item& item);
-  // That a thread finishes between two items: as many as an item completes where its 16-bit values become twice as
-  // long, and, since some pages are not full, one in eight and one more.
-  std::size_t pages_a_turn() const { return 2 + 2 * kDigestChunkBytes * 9 / 8 / layout_.page_bytes; }
+  // That a thread finishes between two items: its part of those that are complete, however many an item completes, so
+  // that few are complete at any time, and many that are so at once are finished by all.
+  std::size_t pages_a_turn(int threads);
   std::optional<PageId> take_complete_page();
   void finish_pages(std::size_t most, int thread, LoadTimes& times);
 
   bool is_packed(int tensor) const { return layout_.plan.tensors[tensor].role == TensorRole::kGemmWeight; }
   DType kept_dtype(int tensor) const { return is_packed(tensor) ? layout_.weight_dtype : DType::kF32; }
-  std::byte* at(const PanelPlace& panel) const { return pages_.data() + offsets_[panel.page] + panel.offset; }
+  std::byte* at(const PanelPlace& panel) const { return pages_.at(panel.page) + panel.offset; }
   // Bytes [begin, end) of the slice's tensor that an item holds.
   static std::pair<std::size_t, std::size_t> range_of(const Slice& slice, std::size_t chunk);
   // body(panel, begin, end): rows [begin, end) of the tensor in this panel are what an item writes to.
@@ -100,11 +99,9 @@ class ShardLoader {
   const CheckpointIndex& index_;
   const ShardLayout& layout_;
   const WeightFormat& format_;
-  HostBuffer& pages_;
-  const std::vector<std::size_t>& offsets_;
+  LoadPages& pages_;
   const PageDone done_;
   TensorReader reader_;
-  FirstTouch memory_;
   std::vector<Slice> slices_;
   std::vector<Item> items_;
   std::vector<std::atomic<std::uint32_t>> items_left_;  // [page]
