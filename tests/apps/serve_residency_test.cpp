@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <regex>
 
 #include "computron/device/device.h"
 #include "computron/runtime/kv_geometry.h"
@@ -491,6 +492,49 @@ TEST(HostPages, TableCountsEqualPagesOnce) {
   const std::string served = log_of({"--model", "c=" + one});
   EXPECT_TRUE(has(served, "the pages of a") && has(served, "equal pages are held once")) << served;
   EXPECT_TRUE(has(served, "loaded a (1/2)") && !has(served, "loaded c")) << served;
+}
+
+// The sizes, in bytes, that stand where `pattern` has groups: a number and a unit of format_size() each.
+std::vector<double> sizes_in(const std::string& text, const std::string& pattern) {
+  static const std::map<std::string, double> kUnits = {{"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+  std::smatch match;
+  std::vector<double> sizes;
+  if (!std::regex_search(text, match, std::regex(pattern))) return sizes;
+  for (std::size_t i = 1; i + 1 < match.size(); i += 2) sizes.push_back(std::stod(match[i]) * kUnits.at(match[i + 1]));
+  return sizes;
+}
+
+// A sample of the files tells it before anything is loaded: the table of bytes, which memory is admitted by, and a dry
+// run, which loads nothing at all.
+TEST(HostPages, TableAndDryRunSayWhatCodedPagesTake) {
+  const TemporaryFolder folder;
+  write_tiny_checkpoint(folder / "one.h5", kModels[0]);
+  write_lines(folder / "requests.jsonl", {completion_line("r", "a", random_prompt(kModels[0], 9, 1), 3)});
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {
+        served_program(),  "serve", "--model",    "a=" + (folder / "one.h5").string(), "--device", "cpu",
+        "--page-size",     "32KiB", "--requests", folder / "requests.jsonl",           "--output", folder / "out.jsonl",
+        "--device-memory", "8MiB"};
+    command.insert(command.end(), more.begin(), more.end());
+    const JobOutcome outcome = run_job(/*ranks=*/1, command, folder / "", healthy_limit_s());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
+    return outcome;
+  };
+  const std::string size = R"(([\d.]+) (\w+))", table = "kept coded: " + size + " in all instead of " + size;
+  const JobOutcome dry = run({"--coded", "on", "--dry-run"}), served = run({"--coded", "on"});
+  const std::vector<double> planned = sizes_in(dry.errors, table);
+  ASSERT_EQ(planned.size(), 2u) << dry.errors;
+  EXPECT_LT(planned[0], 0.95 * planned[1]) << "weights of normal distribution gain";
+  const std::vector<double> linked =
+      sizes_in(dry.output, "coded pages of " + size + " take " + size + " over the links");
+  ASSERT_EQ(linked.size(), 2u) << dry.output;
+  EXPECT_NEAR(linked[0] / planned[1], 1, 0.05) << "held in whole pages of the system";
+  EXPECT_NEAR(linked[1] / planned[0], 1, 0.03) << "memory is admitted with a margin";
+  EXPECT_EQ(sizes_in(served.errors, table), planned);
+  const std::vector<double> loaded = sizes_in(served.errors, "kept coded in " + size);
+  ASSERT_EQ(loaded.size(), 1u) << served.errors;
+  EXPECT_NEAR(loaded[0] / linked[1], 1, 0.03);
+  EXPECT_TRUE(sizes_in(run({"--coded", "off", "--dry-run"}).errors, table).empty());
 }
 
 }  // namespace
