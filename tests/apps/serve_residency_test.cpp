@@ -496,11 +496,11 @@ TEST(HostPages, TableCountsEqualPagesOnce) {
 
 // The sizes, in bytes, that stand where `pattern` has groups: a number and a unit of format_size() each.
 std::vector<double> sizes_in(const std::string& text, const std::string& pattern) {
-  static const std::map<std::string, double> kUnits = {{"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+  static const std::map<std::string, double> units = {{"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
   std::smatch match;
   std::vector<double> sizes;
   if (!std::regex_search(text, match, std::regex(pattern))) return sizes;
-  for (std::size_t i = 1; i + 1 < match.size(); i += 2) sizes.push_back(std::stod(match[i]) * kUnits.at(match[i + 1]));
+  for (std::size_t i = 1; i + 1 < match.size(); i += 2) sizes.push_back(std::stod(match[i]) * units.at(match[i + 1]));
   return sizes;
 }
 
@@ -516,7 +516,7 @@ TEST(HostPages, TableAndDryRunSayWhatCodedPagesTake) {
         "--page-size",     "32KiB", "--requests", folder / "requests.jsonl",           "--output", folder / "out.jsonl",
         "--device-memory", "8MiB"};
     command.insert(command.end(), more.begin(), more.end());
-    const JobOutcome outcome = run_job(/*ranks=*/1, command, folder / "", healthy_limit_s());
+    JobOutcome outcome = run_job(/*ranks=*/1, command, folder / "", healthy_limit_s());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
     return outcome;
   };

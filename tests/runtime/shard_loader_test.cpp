@@ -168,8 +168,8 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
   }
 }
 
-// The memory of a raw page is the next one's: never is all of the shard there twice. Nor where what is read becomes twice as
-// long.
+// The memory of a raw page is the next one's: never is all of the shard there twice. Nor where what is read becomes
+// twice as long.
 TEST_F(ShardLoaderTest, CodingTakesLittleBesideTheCodedPages) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "a sanitizer has memory of its own";
