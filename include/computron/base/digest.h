@@ -15,6 +15,7 @@ using Digest128 = std::array<std::uint8_t, 16>;
 
 Digest128 digest128(std::span<const std::byte> bytes);
 std::uint64_t digest64(std::span<const std::byte> bytes, std::uint64_t seed = 0);
+std::string to_hex(const Digest128& digest);
 
 // digest64() of bytes that come one part after another.
 class Digest64 {
@@ -27,7 +28,6 @@ class Digest64 {
  private:
   std::unique_ptr<void, void (*)(void*)> state_;  // of XXH3
 };
-std::string to_hex(const Digest128& digest);
 
 // Hash of a small tuple of integers (splitmix64 rounds). The sum or xor of such hashes is a digest of a *set* that
 // can be kept up to date element by element.

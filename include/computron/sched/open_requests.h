@@ -4,9 +4,8 @@
 //   work of a model = requests ÷ prompts a pass × a pass of so many prompts of mean length
 //                   + (tokens to generate × growth - requests) ÷ sequences a pass × a pass of so many
 //
-// on the slowest stage. A pass holds as many sequences as each stage may have of those that run together, prompts
-// as far as its tokens allow. A prompt's own pass gives the first token that is generated, and an encoder's
-// only result.
+// on the slowest stage. A pass holds the sequences of a micro-batch (max_seqs ÷ stages), of prompts as many as its
+// tokens allow. A prompt's own pass gives the first token that is generated, and an encoder's only result.
 //
 // A request counts whole until it is done, so that equal requests make a queue of as many equal parts (the shortest
 // queue of AlpaServe's dispatcher); who quotes takes off what is computed of the passes in flight. Work is counted in
