@@ -6,14 +6,12 @@ find_package(Threads REQUIRED)
 set(MPI_CXX_SKIP_MPICXX TRUE)  # Open MPI's removed C++ bindings would break the link
 find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(HDF5 REQUIRED COMPONENTS C)
-find_package(OpenMP REQUIRED COMPONENTS CXX)  # only to hold oneDNN's OpenMP to one thread
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
 
-find_package(DNNL REQUIRED)
 find_package(PCRE2 REQUIRED)
 find_package(utf8proc REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)

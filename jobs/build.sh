@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 preset="${1:-release}"
 
 packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libcli11-dev libgtest-dev
-  libgmock-dev libdnnl-dev nlohmann-json3-dev libspdlog-dev libbenchmark-dev libxxhash-dev libpng-dev libjpeg-dev
+  libgmock-dev nlohmann-json3-dev libspdlog-dev libbenchmark-dev libxxhash-dev libpng-dev libjpeg-dev
   libpcre2-dev libutf8proc-dev)
 
 is_installed() {
@@ -39,10 +39,10 @@ say_what_to_load() {
 This system has no apt-get. What the build needs from elsewhere:
   a C++20 compiler (g++ 12 or newer), CMake 3.25 or newer, Ninja, pkg-config
   an MPI library (Open MPI 4.1 or newer, built with PMIx), HDF5 1.10 or newer (serial)
-  oneDNN 2.6, CLI11 2.1, nlohmann_json 3.11, spdlog 1.10 with fmt, xxHash 0.8, libpng 1.6, libjpeg-turbo 2.1,
+  CLI11 2.1, nlohmann_json 3.11, spdlog 1.10 with fmt, xxHash 0.8, libpng 1.6, libjpeg-turbo 2.1,
   PCRE2 10.42, utf8proc 2.8,
   GoogleTest 1.12, Google Benchmark 1.7
-for example: module load gcc cmake ninja openmpi hdf5 onednn   (names differ from site to site)
+for example: module load gcc cmake ninja openmpi hdf5   (names differ from site to site)
 TEXT
 }
 

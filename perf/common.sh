@@ -2,7 +2,19 @@
 # Source me from the repository root: what the scripts here share.
 # Expects $work, and for serve and copy_rate $page_size.
 
-cpu=$(lscpu | sed -n 's/^Model name: *//p' | head -n 1)
+# of_processor KEY: what lscpu says.
+of_processor() { lscpu | sed -n "s/^$1: *//p" | head -n 1; }
+# The widest vectors that kernels can use here (kernels/cpu/isa.h).
+vectors() {
+  local flags flag
+  flags=" $(of_processor Flags) "
+  for flag in amx_bf16 avx512_bf16 avx512f avx2; do
+    [[ $flags != *" $flag "* ]] || { echo "$flag"; return; }
+  done
+}
+# Processors of one name differ: a figure belongs to a family, a model and its vectors.
+cpu="$(of_processor 'Model name') (family $(of_processor 'CPU family'), model $(of_processor Model), $(vectors))"
+[ -z "${COMPUTRON_MAX_ISA:-}" ] || cpu="$cpu held to $COMPUTRON_MAX_ISA"
 cores=$(nproc)
 machine=${1:-$(printf '%s-%s-cores' "$cpu" "$cores" | tr -cs '[:alnum:]\n' '-' | tr '[:upper:]' '[:lower:]')}
 program=${PROGRAM:-build/release/computron}

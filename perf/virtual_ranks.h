@@ -46,7 +46,7 @@ inline std::string processor() {
     if (line.starts_with("cpu family")) family = value();
     if (line.starts_with("model\t")) model = value();
   }
-  return fmt::format("processor family {}, model {}, vectors of {} bits", family, model, vector_bits());
+  return fmt::format("processor family {}, model {}, {}", family, model, instruction_set());
 }
 
 }  // namespace computron

@@ -91,7 +91,7 @@ void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType o
     scale(qkv + query_offset(part, i, qkv_columns(shape)), shape.head_dim, shape.scale,
           tiles.query + static_cast<std::size_t>(i) * tiles.stride);
   }
-  isa == Isa::kAvx512 ? attend_avx512(tiles) : attend_avx2(tiles);
+  isa >= Isa::kAvx512 ? attend_avx512(tiles) : attend_avx2(tiles);
   for (int i = 0; i < tiles.queries; ++i) {
     float* sums = tiles.sums + static_cast<std::size_t>(i) * tiles.stride;
     scale(sums, shape.head_dim, 1.0f / tiles.softmax[i].sum, sums);

@@ -47,6 +47,6 @@ void store_keys_values(const AttentionPart& part, const float* qkv);
 // out [batch rows, heads × head_dim] (float32 or bfloat16): the part's rows and heads. All keys that the rows see must
 // have been stored.
 void attend(const AttentionPart& part, const float* qkv, std::byte* out, DType out_dtype, AttentionScratch& scratch,
-            Isa isa = best_isa());
+            Isa isa = usable_isa());
 
 }  // namespace computron::kernels

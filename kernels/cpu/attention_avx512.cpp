@@ -1,4 +1,4 @@
-// Compiled with AVX-512; nothing here runs unless best_isa() says so.
+// Compiled with AVX-512; nothing here runs unless usable_isa() says so.
 #include "kernels/cpu/attention_tiles_impl.h"
 #include "kernels/cpu/simd512.h"
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/coded_blocks.h"
+#include "kernels/cpu/isa.h"
 
 namespace computron::kernels {
 namespace {
@@ -86,9 +87,7 @@ void fill(const std::byte* pattern, std::byte* to, Stores stores) {
 }  // namespace
 
 CodedIsa best_coded_isa() {
-  static const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                           __builtin_cpu_supports("avx512vbmi2");
+  static const bool wide = usable_isa() >= Isa::kAvx512 && __builtin_cpu_supports("avx512vbmi2");
   return wide ? CodedIsa::kAvx512 : CodedIsa::kAvx2;
 }
 

@@ -10,9 +10,6 @@
 
 namespace computron::kernels {
 
-// Whether the processor has AMX with bfloat16 and the kernel lets this process use it (asks once).
-bool amx_usable();
-
 // tile[m, n] = Σ_k x[m, k] weight[n, k]; x: [rows, depth] and weight: [columns / 64][depth / 2][64][2] bfloat16, depth
 // a multiple of 32; tile: [rows, columns]. Denormals count as zero.
 void gemm_amx(const std::byte* x, int rows, int depth, const std::byte* weight, int columns, float* tile);

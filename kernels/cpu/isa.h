@@ -1,16 +1,24 @@
-// Which instructions the own kernels use: the program's baseline, or AVX-512 where the processor has it. Files that
-// need AVX-512 are compiled with it on their own and hold nothing that other files could be linked with.
+// Which vector instructions the kernels use. Files that need more than the program's baseline (AVX2, FMA, F16C) are
+// compiled with it on their own and hold nothing that other files could be linked with.
 #pragma once
+
+#include <string_view>
 
 namespace computron::kernels {
 
-enum class Isa { kAvx2, kAvx512 };
+// Each has those before it.
+enum class Isa {
+  kAvx2,
+  kAvx512,      // F, BW, DQ and VL
+  kAvx512Bf16,  // dot products of bfloat16
+  kAmx,         // tiles of bfloat16, which Linux lets this process use
+};
 
-// Of this processor: kAvx512 needs its F, BW, DQ and VL parts.
-inline Isa best_isa() {
-  static const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return wide ? Isa::kAvx512 : Isa::kAvx2;
-}
+// "avx2", "avx512", "avx512_bf16", "amx".
+std::string_view name_of(Isa isa);
+
+// What this processor has, but no more than the environment's COMPUTRON_MAX_ISA allows, one of the names above. Asked
+// once. Throws Error (usage) where the variable says something else.
+Isa usable_isa();
 
 }  // namespace computron::kernels

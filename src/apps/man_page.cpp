@@ -38,8 +38,10 @@ constexpr Table kEnvironment[] = {
     {"OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK",
      "Set by MPI's launchers: which rank speaks before MPI is up, and that it is the launcher that feeds standard "
      "input."},
-    {"ONEDNN_MAX_CPU_ISA, DNNL_MAX_CPU_ISA, ONEDNN_CPU_ISA_HINTS, CUBLAS_WORKSPACE_CONFIG, NVIDIA_TF32_OVERRIDE, "
-     "NCCL_ALGO, NCCL_PROTO",
+    {"COMPUTRON_MAX_ISA",
+     "The widest vectors that kernels on CPU may use: avx2, avx512, avx512_bf16 or amx. Below avx512_bf16, bfloat16 "
+     "weights are kept in float32. Ranks whose widest vectors differ end the job with 78."},
+    {"CUBLAS_WORKSPACE_CONFIG, NVIDIA_TF32_OVERRIDE, NCCL_ALGO, NCCL_PROTO",
      "Change what libraries compute: they must be the same on all ranks, or the job ends with 78."},
 };
 

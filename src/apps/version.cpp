@@ -16,7 +16,7 @@ std::string version_number() { return COMPUTRON_VERSION; }
 ProgramInfo program_info() {
   ProgramInfo info{version_number(), COMPUTRON_REVISION, COMPUTRON_BUILD_TYPE, __VERSION__, {}};
   for (const std::string& library :
-       {mpi_library(), hdf5_library(), onednn_library(), accelerator_library(), direct_transport_library()}) {
+       {mpi_library(), hdf5_library(), accelerator_library(), direct_transport_library()}) {
     if (!library.empty()) info.libraries.push_back(library);
   }
   return info;

@@ -18,10 +18,8 @@
 namespace computron {
 namespace {
 
-// Of oneDNN, cuBLAS and NCCL.
-constexpr const char* kVariables[] = {
-    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
-    "NCCL_ALGO",          "NCCL_PROTO"};
+// Of cuBLAS and NCCL.
+constexpr const char* kVariables[] = {"CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO"};
 
 // Options that nodes may have their own of.
 constexpr std::string_view kOfTheNode[] = {"recorder", "threads", "device-memory"};
@@ -49,10 +47,9 @@ std::vector<RankProperty> decode(std::span<const std::byte> bytes) {
 std::vector<RankProperty> program_properties() {
   std::vector<RankProperty> properties = {{"the program's build id", build_id()},
                                           {"the MPI library", mpi_library()},
-                                          {"the oneDNN library", onednn_library()},
                                           {"the accelerator's library", accelerator_library()},
                                           {"the library of direct links", direct_transport_library()},
-                                          {"the widest vectors", std::to_string(vector_bits())}};
+                                          {"the instruction set", instruction_set()}};
   for (const char* variable : kVariables) {
     const char* value = std::getenv(variable);
     properties.push_back({fmt::format("the variable {}", variable), value != nullptr ? value : ""});

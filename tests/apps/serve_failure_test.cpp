@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "computron/device/device.h"
+#include "computron/ops/cpu_probe.h"
 #include "tests/apps/serve_job.h"
 
 namespace computron::test {
@@ -50,10 +51,18 @@ class Failure : public ::testing::Test {
     }
   }
   // On one rank, and on two, where the first to fail must not leave the other waiting.
-  void expect_failure(ServeJob job, const ::testing::Matcher<int>& code, const std::string& thing) {
+  void expect_failure(const ServeJob& job, const ::testing::Matcher<int>& code, const std::string& thing) {
     ServeJob on_two = job;
     on_two.tp = 2;
     expect_failures({job, on_two}, code, thing);
+  }
+
+  // The program as it runs behind a line of shell.
+  fs::path program_after(const std::string& line) const {
+    fs::path script = folder_ / "program";
+    write_lines(script, {"#!/bin/sh", line, fmt::format("exec '{}' \"$@\"", served_program())});
+    fs::permissions(script, fs::perms::owner_all);
+    return script;
   }
 
   TemporaryFolder folder_;
@@ -73,13 +82,24 @@ TEST_F(Failure, UnknownOptionIsUsage) {
   expect_failure(wrong, 64, "--no-such-option");
 }
 
+TEST_F(Failure, UnknownInstructionSetIsUsage) {
+  ServeJob wrong = job(1, 1);
+  wrong.program = program_after("export COMPUTRON_MAX_ISA=sse2");
+  expect_failure(wrong, 64, "COMPUTRON_MAX_ISA is 'sse2': it must be avx2, avx512, avx512_bf16 or amx");
+}
+
+// Their sums would differ in bits.
+TEST_F(Failure, RanksWithDifferentVectorsAreRefused) {
+  if (instruction_set() == "avx2") GTEST_SKIP() << "this processor has one width of vectors";
+  ServeJob wrong = job(2, 1);
+  wrong.program = program_after("[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] || export COMPUTRON_MAX_ISA=avx2");
+  expect_failures({wrong}, 78, "the instruction set");
+}
+
 // A launcher kills all ranks when the first has failed.
 TEST_F(Failure, ARankThatIsQuickerLetsRankZeroSpeak) {
   ServeJob wrong = job(2, 1);
-  wrong.program = folder_ / "late-rank-0";
-  write_lines(wrong.program, {"#!/bin/sh", "[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && sleep 1",
-                              fmt::format("exec '{}' \"$@\"", served_program())});
-  fs::permissions(wrong.program, fs::perms::owner_all);
+  wrong.program = program_after("[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && sleep 1");
   wrong.more = {"--no-such-option"};
   const Served served = RunningServe(wrong, folder_).finish(failing_limit_s());
   expect_failed(served, 64, "--no-such-option");
@@ -356,7 +376,7 @@ TEST_F(LongJob, LeavesNoCoreDumpUnlessAskedTo) {
   const std::string allowed = core_limit(getpid());
   for (const bool asked : {false, true}) {
     ServeJob job = long_job();
-    if (asked) job.more.push_back("--core");
+    if (asked) job.more.emplace_back("--core");
     RunningServe running(job, folder_);
     ASSERT_TRUE(wait_for_results(running)) << running.finish(0).job.errors;
     for (const int rank : {0, 1}) EXPECT_EQ(core_limit(running.mpi().rank_process(rank)), asked ? allowed : "0");

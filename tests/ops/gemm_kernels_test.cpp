@@ -1,5 +1,8 @@
-// Every CPU GEMM kernel that this processor can run, chosen or not.
+// Every CPU GEMM kernel that this processor can run, chosen or not. Runs with narrower vectors, too
+// (CMakeLists.txt).
 #include <fmt/format.h>
+
+#include <limits>
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pack.h"
@@ -10,15 +13,7 @@ namespace {
 
 using kernels::Gemm;
 using kernels::GemmKernel;
-
-std::vector<GemmKernel> kernels_for(DType dtype) {
-  std::vector<GemmKernel> result = {kernels::best_gemm_kernel(dtype)};
-  if (dtype == DType::kF32 && result[0] == GemmKernel::kOneDnn) result.push_back(GemmKernel::kAvx2);
-  if (dtype == DType::kBF16 && result[0] == GemmKernel::kAmx) result.push_back(GemmKernel::kOneDnn);
-  if (dtype == DType::kF16 && result[0] == GemmKernel::kAvx512) result.push_back(GemmKernel::kAvx2);
-  if (result[0] == GemmKernel::kNone) result.clear();
-  return result;
-}
+using kernels::PanelBlocking;
 
 std::vector<std::byte> pack(const Floats& w, int out, int in, DType dtype) {
   std::vector<std::byte> packed(kernels::packed_bytes(out, in, dtype));
@@ -27,11 +22,11 @@ std::vector<std::byte> pack(const Floats& w, int out, int in, DType dtype) {
 }
 
 // [rows, out] of the first `rows` rows of x.
-Floats multiply(Gemm& gemm, DType dtype, const std::vector<std::byte>& x, int rows, int in,
-                const std::vector<std::byte>& weight, int out) {
-  Floats tile(static_cast<std::size_t>(kernels::row_class(rows)) * out);
-  gemm.run(dtype, x.data(), rows, in, weight.data(), out, tile.data());
-  tile.resize(static_cast<std::size_t>(rows) * out);
+Floats multiply(GemmKernel kernel, DType dtype, const std::vector<std::byte>& x, int rows, int in,
+                const std::vector<std::byte>& weight, int out, const PanelBlocking& blocking = {}) {
+  Gemm gemm;
+  Floats tile(static_cast<std::size_t>(rows) * out, std::numeric_limits<float>::quiet_NaN());
+  gemm.run(kernel, dtype, x.data(), rows, in, weight.data(), out, tile.data(), blocking);
   return tile;
 }
 
@@ -41,44 +36,42 @@ Floats column(const Floats& matrix, int k, int columns) {
   return result;
 }
 
-TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRows) {
-  constexpr int kOut = 128, kMaxRows = 64;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const GemmKernel kernel : kernels_for(dtype)) {
-      Gemm gemm(kernel, kernel, kernel);
-      for (const int in : {20, 64, 1000, 2304}) {
-        const auto what = fmt::format("{} kernel {} depth {}", name_of(dtype), static_cast<int>(kernel), in);
-        const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, kernels::gemm_input_dtype(dtype));
-        const auto w = random_floats(static_cast<std::size_t>(kOut) * in, 2, dtype);
-        const auto x_bytes = bytes_of(x, kernels::gemm_input_dtype(dtype)), packed = pack(w, kOut, in, dtype);
-        const auto all = multiply(gemm, dtype, x_bytes, kMaxRows, in, packed, kOut);
-        std::vector<double> expected;
-        for (int m = 0; m < kMaxRows; ++m) {
-          for (int n = 0; n < kOut; ++n) {
-            double sum = 0;
-            for (int k = 0; k < in; ++k) sum += static_cast<double>(x[m * in + k]) * w[n * in + k];
-            expected.push_back(sum);
-          }
-        }
-        expect_close(all, expected, 2e-6, what);
-        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 33}) {
-          const auto some = multiply(gemm, dtype, x_bytes, rows, in, packed, kOut);
-          expect_same(some, Floats(all.begin(), all.begin() + rows * kOut), fmt::format("{}, {} rows", what, rows));
-        }
-      }
+// x [rows, in] · wᵀ of w [out, in], summed in double precision.
+std::vector<double> double_loop(const Floats& x, const Floats& w, int rows, int out, int in) {
+  std::vector<double> result;
+  for (int m = 0; m < rows; ++m) {
+    for (int n = 0; n < out; ++n) {
+      double sum = 0;
+      for (int k = 0; k < in; ++k) sum += static_cast<double>(x[m * in + k]) * w[n * in + k];
+      result.push_back(sum);
     }
   }
+  return result;
 }
 
-// So that a scratchpad which grows does not leave earlier primitives behind.
-TEST(GemmKernels, ShapesMayAlternate) {
-  Gemm gemm;
-  for (int round = 0; round < 2; ++round) {
-    for (const int in : {64, 4096, 320}) {
-      for (const int rows : {1, 256, 40}) {
-        const auto x = bytes_of(Floats(static_cast<std::size_t>(kernels::row_class(rows)) * in, 1), DType::kF32);
-        const auto weight = pack(Floats(static_cast<std::size_t>(64) * in, 0.5f), 64, in, DType::kF32);
-        for (const float v : multiply(gemm, DType::kF32, x, rows, in, weight, 64)) EXPECT_EQ(v, 0.5f * in);
+// Whatever rows are beside it, whichever kernel of its type, and however this cuts the weight.
+TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
+  constexpr int kOut = 128, kMaxRows = 64;
+  const PanelBlocking short_slices{.ahead_bytes = 0, .slice = 32, .slice_of_many = 16};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int in : {20, 64, 1000, 2304}) {
+      const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, kernels::gemm_input_dtype(dtype));
+      const auto w = random_floats(static_cast<std::size_t>(kOut) * in, 2, dtype);
+      const auto x_bytes = bytes_of(x, kernels::gemm_input_dtype(dtype)), packed = pack(w, kOut, in, dtype);
+      Floats all;
+      for (const GemmKernel kernel : kernels::gemm_kernels(dtype)) {
+        const auto what = fmt::format("{} kernel {} depth {}", name_of(dtype), static_cast<int>(kernel), in);
+        if (all.empty()) {
+          all = multiply(kernel, dtype, x_bytes, kMaxRows, in, packed, kOut);
+          expect_close(all, double_loop(x, w, kMaxRows, kOut, in), 2e-6, what);
+        }
+        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 33, 48, 64}) {
+          const Floats expected(all.begin(), all.begin() + rows * kOut);
+          expect_same(multiply(kernel, dtype, x_bytes, rows, in, packed, kOut), expected,
+                      fmt::format("{}, {} rows", what, rows));
+          expect_same(multiply(kernel, dtype, x_bytes, rows, in, packed, kOut, short_slices), expected,
+                      fmt::format("{}, {} rows, short slices", what, rows));
+        }
       }
     }
   }
@@ -87,8 +80,7 @@ TEST(GemmKernels, ShapesMayAlternate) {
 // Every float16, subnormal or not, is multiplied with as it is.
 TEST(GemmKernels, Float16WeightsAreExact) {
   constexpr int kIn = 32, kFinite = 0x7c00;
-  for (const GemmKernel kernel : kernels_for(DType::kF16)) {
-    Gemm gemm(GemmKernel::kNone, GemmKernel::kNone, kernel);
+  for (const GemmKernel kernel : kernels::gemm_kernels(DType::kF16)) {
     Floats ones(kIn), halves(64 * kIn);
     for (int first = 0; first < kFinite; first += 64) {
       for (const int k : {6, 9}) {
@@ -96,7 +88,7 @@ TEST(GemmKernels, Float16WeightsAreExact) {
         ones[k] = 1;
         for (int n = 0; n < 64; ++n) halves[n * kIn + k] = f32_from_f16(static_cast<std::uint16_t>(first + n));
         const auto weight = pack(halves, 64, kIn, DType::kF16);
-        expect_same(multiply(gemm, DType::kF16, bytes_of(ones, DType::kF32), 1, kIn, weight, 64),
+        expect_same(multiply(kernel, DType::kF16, bytes_of(ones, DType::kF32), 1, kIn, weight, 64),
                     column(halves, k, kIn), fmt::format("float16 from {}", first));
       }
     }

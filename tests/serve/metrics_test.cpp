@@ -207,7 +207,7 @@ TEST(Metrics, SayWhatWroteThem) {
                  .commit = "abc-dirty",
                  .build = "Release",
                  .compiler = "12.2.0",
-                 .libraries = {"Open MPI v4.1.4", "oneDNN 3, [of \\]  spaces\""}};
+                 .libraries = {"Open MPI v4.1.4", "HDF5 1, [of \\]  spaces\""}};
   run.slurm_job_id = "77";
   const auto object = json::parse(sample().to_json(run));
   EXPECT_EQ(object["computron"], (json{{"version", "1.2.3"},

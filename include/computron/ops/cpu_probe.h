@@ -1,5 +1,5 @@
-// What programs ask of the CPU's kernels beside the operations: which library and which instructions multiply here, and
-// how fast memory is read.
+// What programs ask of the CPU's kernels beside the operations: which instructions they use here, and how fast memory
+// is read.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,10 @@
 
 namespace computron {
 
-// "oneDNN 2.6.3": the library of some matrix products.
-std::string onednn_library();
-
-// Bits of the widest vectors that the kernels use on this processor: 256 (AVX2) or 512 (AVX-512).
-int vector_bits();
+// The widest vector instructions that the kernels use on this processor: "avx2", "avx512", "avx512_bf16" or "amx". The
+// environment's COMPUTRON_MAX_ISA, one of these names, holds them to narrower ones; throws Error (usage)
+// where it says something else.
+std::string instruction_set();
 
 // Loads every byte of [data, data + bytes) once, in order, and does nothing with it: the yardstick of everything that
 // memory bounds. `data` is aligned to 32, `bytes` a multiple of 256.

@@ -16,8 +16,8 @@ struct RankProperty {
   std::string name, value;
 };
 
-// Build of the program; the MPI library, oneDNN and, in a build for GPUs, their runtime and NCCL, by version;
-// the widest vectors that kernels use; and variables that change what libraries compute.
+// Build of the program; the MPI library and, in a build for GPUs, their runtime and NCCL, by version;
+// the instruction set that kernels use; and variables that change what libraries compute.
 std::vector<RankProperty> program_properties();
 // One an option of `effective`, lines of KEY=VALUE; without those that nodes may have their own of.
 std::vector<RankProperty> configuration_properties(std::string_view effective);

@@ -63,16 +63,9 @@ struct LogitSlice {
 
 }  // namespace
 
-CpuOps::CpuOps()
-    : bf16_weights_(kernels::best_gemm_kernel(DType::kBF16) == kernels::GemmKernel::kNone ? DType::kF32
-                                                                                          : DType::kBF16) {}
+CpuOps::CpuOps() : bf16_weights_(kernels::gemm_kernels(DType::kBF16).empty() ? DType::kF32 : DType::kBF16) {}
 
 DType CpuOps::weight_dtype(DType checkpoint) const { return checkpoint == DType::kBF16 ? bf16_weights_ : checkpoint; }
-
-int CpuOps::padded_rows(int rows) const {
-  const int rest = rows % kernels::kMaxGemmRows;
-  return rows - rest + (rest == 0 ? 0 : kernels::row_class(rest));
-}
 
 CpuOps::Workspace& CpuOps::workspace(int thread) {
   auto& own = workspaces_[static_cast<std::size_t>(thread)];
@@ -183,7 +176,7 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
   const auto& [x, weight, bias, activation, out, panels_ready, bias_ready] = call;
   Workspace& own = workspace(thread);
   const WeightPanel& panel = weight.panels[static_cast<std::size_t>(task.panel)];
-  const int x_rows = kernels::row_class(std::min(x.rows, kernels::kMaxGemmRows));
+  const int x_rows = std::min(x.rows, kernels::kMaxGemmRows);
   for (int n = 0, width; n < task.rows; n += width) {
     width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
     const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.dtype);

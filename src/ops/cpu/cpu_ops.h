@@ -22,7 +22,7 @@ class CpuOps final : public Ops {
 
   const WeightFormat& weight_format() const override { return format_; }
   DType weight_dtype(DType checkpoint) const override;
-  int padded_rows(int rows) const override;
+  int padded_rows(int rows) const override { return rows; }
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
              Activations out) override;
@@ -53,7 +53,7 @@ class CpuOps final : public Ops {
   void copy_to_host(Stream&, Activations in, void* out) override;
 
  private:
-  // What one thread of the pool needs; made by that thread, so that its memory and OpenMP setting are its own.
+  // What one thread of the pool needs; made by that thread, so that its memory is its own.
   struct Workspace {
     kernels::Gemm gemm;
     std::vector<float> tile = std::vector<float>(kTileFloats);

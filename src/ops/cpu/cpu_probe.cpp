@@ -6,9 +6,7 @@
 
 namespace computron {
 
-std::string onednn_library() { return kernels::onednn_library(); }
-
-int vector_bits() { return kernels::best_isa() == kernels::Isa::kAvx512 ? 512 : 256; }
+std::string instruction_set() { return std::string(kernels::name_of(kernels::usable_isa())); }
 
 void read_memory(const std::byte* data, std::size_t bytes) { kernels::read(data, bytes); }
 

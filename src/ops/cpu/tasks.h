@@ -20,7 +20,7 @@ struct GemmTask {
 void cut_gemm(std::span<const WeightPanel> panels, int threads, std::vector<GemmTask>& tasks);
 
 // How many of `rows` weight rows (whole blocks) to multiply by `x_rows` rows at once: the tile [x_rows, ..] stays in
-// the second cache, and a power of two of blocks keeps the number of oneDNN primitives small.
+// the second cache.
 int gemm_width(int rows, int x_rows);
 // Floats of the largest tile that gemm_width leads to.
 inline constexpr int kTileFloats = 32768;

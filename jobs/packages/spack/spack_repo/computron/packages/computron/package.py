@@ -27,7 +27,6 @@ class Computron(CMakePackage, CudaPackage):
     depends_on("mpi")
     depends_on("hdf5@1.10: ~mpi")
     # What stands above the upper bounds has another interface, or nobody has built Computron with it.
-    depends_on("onednn@2.6:2")
     depends_on("cli11@2.1:")
     depends_on("nlohmann-json@3.11:")
     depends_on("spdlog@1.10:1.12")

@@ -1,0 +1,47 @@
+// x · wᵀ for packed weights (pack.h) with vectors: AVX2 or AVX-512, float32, float16 or bfloat16.
+//
+// A packed weight is read in units of four bytes a column: one float32, or two elements of a type of two bytes that
+// follow each other in k. Rows of x meet a block of 64 columns in groups that fit into registers. One group streams
+// through the block; several pass it slice by slice, a slice being what the second cache holds. Memory is asked ahead
+// for what comes next. Every result is one chain in the order of k, of fused multiply-adds (float32, float16) or of dot
+// products of two (bfloat16: vdpbf16ps), so that neither rows, nor vectors, nor blocking changes its bits.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/pack.h"
+
+namespace computron::kernels {
+
+// A matter of time alone.
+struct PanelBlocking {
+  static constexpr int kManyRows = 32;
+  static constexpr int kMostSlice = 512;
+
+  std::size_t ahead_bytes = 1024;  // of a single group
+  int slice = 256;                 // units of four bytes: 64 KiB of a block; ≤ kMostSlice
+  int slice_of_many = 512;         // for kManyRows rows and more
+};
+
+// Bytes of scratch memory that a call needs, at whole cache lines.
+inline constexpr std::size_t kPanelScratch = std::size_t{2} * PanelBlocking::kMostSlice * kRowBlock * sizeof(float);
+
+// tile[m, n] = Σ_k x[m, k] weight[n, k], n < columns. x: [rows, depth] of gemm_input_dtype, depth padded as packed;
+// weight: `columns` rows (a multiple of 64) packed; tile: [rows, columns].
+struct PanelCall {
+  const std::byte* x;
+  int rows, depth;
+  const std::byte* weight;
+  int columns;
+  float* tile;
+  std::byte* scratch;  // kPanelScratch
+  PanelBlocking blocking;
+};
+
+void gemm_f32_avx2(const PanelCall& call);
+void gemm_f16_avx2(const PanelCall& call);
+void gemm_f32_avx512(const PanelCall& call);
+void gemm_f16_avx512(const PanelCall& call);
+void gemm_bf16_avx512(const PanelCall& call);
+
+}  // namespace computron::kernels

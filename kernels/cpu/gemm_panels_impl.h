@@ -1,0 +1,185 @@
+// The GEMM of gemm_panels.h, written once for the lanes and the element type of the file that includes it. Everything
+// is local to that file: what is compiled for AVX-512 must not be linked with anything else.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/gemm_panels.h"
+
+namespace computron::kernels {
+namespace {
+
+// Format: V, kCount lanes and Row, the part of x that meets one step of a weight; kBytes of an element and kSteps of a
+// unit; load<step>(unit) of a weight; splat(Row); multiply_add(x, w, sum); zero, load_sum, store of sums; kSums:
+// vectors of them that registers hold beside weights and a row; Wide: what more than kDirectRows rows have a slice of
+// the weight copied to, Format itself where that is never worth it.
+template <class Format>
+class PanelGemm {
+  using V = typename Format::V;
+  using Row = typename Format::Row;
+  using Wide = typename Format::Wide;
+  static constexpr bool kWidens = !std::is_same_v<Format, Wide>;
+  static constexpr int kLanes = Format::kCount;
+  static constexpr int kBlockVectors = kRowBlock / kLanes;
+  static constexpr int kMaxGroup = 6;  // rows that meet a weight together
+  static constexpr int kLine = 64;
+  static constexpr std::size_t kUnitBytes = kRowBlock * sizeof(std::uint32_t);
+  static constexpr int kUnitLines = kUnitBytes / kLine;
+
+ public:
+  explicit PanelGemm(const PanelCall& call)
+      : call_(call),
+        units_(static_cast<int>(call.depth * Format::kBytes / sizeof(std::uint32_t))),
+        row_steps_(static_cast<std::size_t>(units_) * Format::kSteps),
+        passes_(count_passes()) {}
+
+  void run() const {
+    for (int n = 0; n < call_.columns; n += kRowBlock) {
+      const auto* block = reinterpret_cast<const std::uint32_t*>(call_.weight) + static_cast<std::size_t>(n) * units_;
+      passes_ == 1 ? run_once(block, call_.tile + n) : run_slices(block, call_.tile + n);
+    }
+  }
+
+ private:
+  // The lines that memory is asked for meanwhile: with each step those at `next`, which goes on by `stride` bytes.
+  struct Ahead {
+    const char* next;
+    std::size_t stride;
+  };
+  // What all groups of rows meet: `steps` of a block, from step `first` of the rows on.
+  struct Slice {
+    const std::uint32_t* units;
+    int first, steps;
+    float* tile;
+  };
+
+  // As many vectors of a block as registers for their sums allow, a power of two.
+  static constexpr int vectors_beside(int rows) {
+    int vectors = kBlockVectors;
+    while (vectors * rows > Format::kSums) vectors /= 2;
+    return vectors;
+  }
+
+  int rows_of_group(int m) const {
+    const int left = call_.rows - m;
+    return ceil_div(left, ceil_div(left, kMaxGroup));
+  }
+
+  // How often all groups together pass a block.
+  int count_passes() const {
+    int passes = 0;
+    for (int m = 0, group; m < call_.rows; m += group) {
+      group = rows_of_group(m);
+      passes += kBlockVectors / vectors_beside(group);
+    }
+    return passes;
+  }
+
+  void run_once(const std::uint32_t* block, float* tile) const {
+    Ahead ahead{reinterpret_cast<const char*>(block) + call_.blocking.ahead_bytes, kUnitBytes};
+    run_groups<Format, kUnitLines>({block, 0, units_ * Format::kSteps, tile}, ahead);
+  }
+
+  // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time.
+  void run_slices(const std::uint32_t* block, float* tile) const {
+    const int most = call_.rows < PanelBlocking::kManyRows ? call_.blocking.slice : call_.blocking.slice_of_many;
+    for (int u = 0, count; u < units_; u += count) {
+      count = units_ - u < most ? units_ - u : most;
+      const std::uint32_t* units = block + static_cast<std::size_t>(u) * kRowBlock;
+      Ahead ahead{reinterpret_cast<const char*>(units) + count * kUnitBytes, kUnitBytes / passes_};
+      const Slice slice{units, u * Format::kSteps, count * Format::kSteps, tile};
+      passes_ <= 3 ? run_slice<2>(slice, ahead) : run_slice<1>(slice, ahead);
+    }
+  }
+
+  template <int kLines>
+  void run_slice(Slice slice, Ahead& ahead) const {
+    if constexpr (kWidens) {
+      if (call_.rows > Format::kDirectRows) {
+        ahead.stride /= Format::kSteps;
+        slice.units = widened(slice);
+        return run_groups<Wide, kLines>(slice, ahead);
+      }
+    }
+    run_groups<Format, kLines>(slice, ahead);
+  }
+
+  const std::uint32_t* widened(const Slice& slice) const {
+    auto* to = reinterpret_cast<float*>(call_.scratch);
+    const std::uint32_t* units = slice.units;
+    for (int k = 0; k < slice.steps; k += 2, units += kRowBlock, to += 2 * kRowBlock) {
+      for (int v = 0; v < kRowBlock; v += kLanes) {
+        Format::store(to + v, Format::template load<0>(units + v));
+        Format::store(to + kRowBlock + v, Format::template load<1>(units + v));
+      }
+    }
+    return reinterpret_cast<const std::uint32_t*>(call_.scratch);
+  }
+
+  template <class Of, int kLines>
+  void run_groups(const Slice& slice, Ahead& ahead) const {
+    for (int m = 0, group; m < call_.rows; m += group) {
+      group = rows_of_group(m);
+      run_group<Of, kLines>(group, slice, m, ahead);
+    }
+  }
+
+  template <class Of, int kLines, int kRows = 1>
+  void run_group(int rows, const Slice& slice, int m, Ahead& ahead) const {
+    if constexpr (kRows < kMaxGroup) {
+      if (rows > kRows) return run_group<Of, kLines, kRows + 1>(rows, slice, m, ahead);
+    }
+    constexpr int kVectors = vectors_beside(kRows);
+    const Row* x = reinterpret_cast<const Row*>(call_.x) + m * row_steps_ + slice.first;
+    float* tile = slice.tile + static_cast<std::size_t>(m) * call_.columns;
+    for (int v = 0; v < kRowBlock; v += kVectors * kLanes) {
+      multiply<Of, kRows, kVectors, kLines>(slice.units + v, x, slice.steps, tile + v, slice.first == 0, ahead);
+    }
+  }
+
+  // kRows rows × kVectors vectors of a block go on by `steps`; partial sums wait in the tile.
+  template <class Of, int kRows, int kVectors, int kLines>
+  void multiply(const std::uint32_t* unit, const Row* x, int steps, float* tile, bool from_zero, Ahead& ahead) const {
+    const auto columns = static_cast<std::size_t>(call_.columns);
+    V sums[kRows][kVectors];
+    for (int m = 0; m < kRows; ++m) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[m][v] = from_zero ? Of::zero() : Of::load_sum(tile + m * columns + v * kLanes);
+      }
+    }
+    auto [next, stride] = ahead;
+    for (int k = 0; k < steps; k += Of::kSteps, unit += kRowBlock, next += stride) {
+      for (int line = 0; line < kLines; ++line) {
+        _mm_prefetch(next + line * kLine, kLines == kUnitLines ? _MM_HINT_T0 : _MM_HINT_T1);
+      }
+      add_products<Of, 0>(unit, x + k, sums);
+      if constexpr (Of::kSteps == 2) add_products<Of, 1>(unit, x + k + 1, sums);
+    }
+    ahead.next = next;
+    for (int m = 0; m < kRows; ++m) {
+      for (int v = 0; v < kVectors; ++v) Of::store(tile + m * columns + v * kLanes, sums[m][v]);
+    }
+  }
+
+  template <class Of, int kStep, int kRows, int kVectors>
+  __attribute__((always_inline)) void add_products(const std::uint32_t* unit, const Row* x,
+                                                   V (&sums)[kRows][kVectors]) const {
+    typename Of::W weight[kVectors];
+    for (int v = 0; v < kVectors; ++v) weight[v] = Of::template load<kStep>(unit + v * kLanes);
+    for (int m = 0; m < kRows; ++m) {
+      const auto element = Of::splat(x[m * row_steps_]);
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = Of::multiply_add(element, weight[v], sums[m][v]);
+    }
+  }
+
+  const PanelCall& call_;
+  int units_;
+  std::size_t row_steps_;  // of a row of x
+  int passes_;
+};
+
+}  // namespace
+}  // namespace computron::kernels

@@ -1,0 +1,70 @@
+#include "kernels/cpu/isa.h"
+
+#include <cpuid.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "computron/base/error.h"
+
+namespace computron::kernels {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+
+bool processor_has_amx() {
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile);
+}
+
+// Linux hands out the tile state (XFEATURE 18) on request, once for all threads (Documentation/arch/x86/xstate.rst).
+bool tiles_permitted() {
+  constexpr int kArchReqXcompPerm = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+}
+
+Isa processor_isa() {
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return Isa::kAvx2;
+  }
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
+  return processor_has_amx() && tiles_permitted() ? Isa::kAmx : Isa::kAvx512Bf16;
+}
+
+Isa allowed_isa() {
+  const char* const variable = std::getenv("COMPUTRON_MAX_ISA");
+  if (variable == nullptr || *variable == '\0') return Isa::kAmx;
+  for (const Isa isa : kAll) {
+    if (name_of(isa) == variable) return isa;
+  }
+  throw Error(ExitCode::kUsage,
+              fmt::format("COMPUTRON_MAX_ISA is '{}': it must be avx2, avx512, avx512_bf16 or amx", variable));
+}
+
+}  // namespace
+
+std::string_view name_of(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
+    case Isa::kAmx:
+      return "amx";
+  }
+  return "unknown";
+}
+
+Isa usable_isa() {
+  static const Isa usable = std::min(processor_isa(), allowed_isa());
+  return usable;
+}
+
+}  // namespace computron::kernels
