@@ -6,9 +6,11 @@
 #include <cstdint>
 
 #include "computron/kernels/coded_layout.h"
-#include "kernels/cpu/coded_page.h"
 
 namespace computron::kernels {
+
+// Whether what is decoded goes past the processor's caches (to frames) or into them.
+enum class Stores { kCached, kStreaming };
 
 // A coded block. The escapes end before `end`, and 64 bytes behind it can be read.
 struct CodedBlock {

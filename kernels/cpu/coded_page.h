@@ -5,6 +5,7 @@
 #include <span>
 
 #include "computron/kernels/coded_layout.h"
+#include "kernels/cpu/coded_blocks.h"
 
 namespace computron::kernels {
 
@@ -40,9 +41,6 @@ std::size_t encode_page(std::span<const std::byte> page, std::span<const BlockEn
 // Where block `block` begins, which is where block - 1 ends, in bytes from the beginning of the coded page. A damaged
 // page may say anything.
 std::size_t coded_offset(std::span<const std::byte> coded, std::size_t block);
-
-// Whether what is decoded goes past the processor's caches (to frames) or into them.
-enum class Stores { kCached, kStreaming };
 
 // Decodes blocks [first, end) of a page of `page_bytes`. Block `first` goes to `out`, aligned to 64 bytes, the others
 // behind it. False where `coded` cannot be what encode_page() wrote for a page of that size. Whatever `coded` holds,
