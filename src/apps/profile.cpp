@@ -6,10 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -359,23 +357,6 @@ std::vector<PassSample> samples_of(const std::vector<ModelMeasurements>& models)
     samples.insert(samples.end(), own.begin(), own.end());
   }
   return samples;
-}
-
-// Shapes that no rank has loaded take as large a part of their bytes over the links as the others together.
-void fill_in_link_bytes(ModelProfile& model) {
-  double bytes = 0, link_bytes = 0;
-  for (const auto& [shape, profile] : model.shapes) {
-    if (!profile.measured) continue;
-    bytes += std::accumulate(profile.stage_bytes.begin(), profile.stage_bytes.end(), 0.0);
-    link_bytes += std::accumulate(profile.stage_link_bytes().begin(), profile.stage_link_bytes().end(), 0.0);
-  }
-  if (link_bytes >= bytes) return;
-  for (auto& [shape, profile] : model.shapes) {
-    if (profile.measured) continue;
-    for (const std::int64_t of_stage : profile.stage_bytes) {
-      profile.link_bytes.push_back(std::llround(link_bytes / bytes * static_cast<double>(of_stage)));
-    }
-  }
 }
 
 ProfileFile profiles_of(const Session& session, const std::vector<ModelMeasurements>& models,

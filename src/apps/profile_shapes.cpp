@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace computron {
 namespace {
@@ -79,6 +80,22 @@ ShapeProfile profile_of(const ShapeMeasurement& of, const PassFormula& formula, 
     profile.stage_s.push_back(static_cast<float>(request_s(profile, stage, request, max_batch_tokens)));
   }
   return profile;
+}
+
+void fill_in_link_bytes(ModelProfile& model) {
+  double bytes = 0, link_bytes = 0;
+  for (const auto& [shape, profile] : model.shapes) {
+    if (!profile.measured) continue;
+    bytes += std::accumulate(profile.stage_bytes.begin(), profile.stage_bytes.end(), 0.0);
+    link_bytes += std::accumulate(profile.stage_link_bytes().begin(), profile.stage_link_bytes().end(), 0.0);
+  }
+  if (link_bytes >= bytes) return;
+  for (auto& [shape, profile] : model.shapes) {
+    if (profile.measured) continue;
+    for (const std::int64_t of_stage : profile.stage_bytes) {
+      profile.link_bytes.push_back(std::llround(link_bytes / bytes * static_cast<double>(of_stage)));
+    }
+  }
 }
 
 }  // namespace computron

@@ -37,4 +37,8 @@ std::vector<PassSample> samples_of(std::span<const ShapeMeasurement> measurement
 ShapeProfile profile_of(const ShapeMeasurement& of, const PassFormula& formula, const RequestSize& request,
                         int max_batch_tokens);
 
+// What pages take coded is known of shapes that were measured, since ranks have loaded them. The model's other shapes
+// take as large a part of their bytes over the links as those together.
+void fill_in_link_bytes(ModelProfile& model);
+
 }  // namespace computron

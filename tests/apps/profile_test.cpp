@@ -102,6 +102,36 @@ TEST(ProfileOfAShape, FillsInWhatWasNotMeasured) {
   EXPECT_THAT(profile.stage_s, ElementsAre(7 + 4 * 6)) << "a prompt of 3, and 4 tokens behind the first";
 }
 
+ShapeProfile sizes(std::vector<std::int64_t> stage_bytes, std::vector<std::int64_t> link_bytes, bool measured) {
+  return {
+      .stage_s = {}, .stage_bytes = std::move(stage_bytes), .link_bytes = std::move(link_bytes), .measured = measured};
+}
+
+// 120 of 160 bytes are left of two shapes, one of which gains nothing.
+TEST(LinkBytesOfAModel, AreFilledInWhereNoRankHasLoadedIt) {
+  ModelProfile model{.id = "a",
+                     .shapes = {{{1, 1}, sizes({100}, {60}, /*measured=*/true)},
+                                {{1, 2}, sizes({30, 30}, {}, /*measured=*/true)},
+                                {{2, 2}, sizes({200, 10}, {}, /*measured=*/false)},
+                                {{4, 1}, sizes({0}, {}, /*measured=*/false)}}};
+  fill_in_link_bytes(model);
+  EXPECT_THAT(model.shapes.at({2, 2}).link_bytes, ElementsAre(150, 8)) << "to the nearest byte";
+  EXPECT_THAT(model.shapes.at({4, 1}).link_bytes, ElementsAre(0));
+  EXPECT_THAT(model.shapes.at({1, 1}).link_bytes, ElementsAre(60));
+  EXPECT_THAT(model.shapes.at({1, 2}).link_bytes, IsEmpty()) << "what was measured stays";
+}
+
+TEST(LinkBytesOfAModel, AreNotFilledInWherePagesAreRawOrUnknown) {
+  ModelProfile raw{
+      .id = "a",
+      .shapes = {{{1, 1}, sizes({100}, {}, /*measured=*/true)}, {{2, 1}, sizes({50}, {}, /*measured=*/false)}}};
+  fill_in_link_bytes(raw);
+  EXPECT_THAT(raw.shapes.at({2, 1}).link_bytes, IsEmpty());
+  ModelProfile unknown{.id = "a", .shapes = {{{2, 1}, sizes({50}, {}, /*measured=*/false)}}};
+  fill_in_link_bytes(unknown);
+  EXPECT_THAT(unknown.shapes.at({2, 1}).link_bytes, IsEmpty());
+}
+
 class Profile : public ::testing::Test {
  protected:
   Profile() { write_tiny_checkpoint(model(), kOpt); }
@@ -198,6 +228,21 @@ TEST_F(Profile, MeasuresEncoders) {
   for (const PassTimes& pass : shape.passes) rows.push_back(pass.rows);
   EXPECT_THAT(rows, ElementsAre(1, 2, 4, 8, 16, 32));
   EXPECT_EQ(shape.stage_s, shape.passes[3].stage_s);
+}
+
+// Of one shape a rank has loaded the pages; the other one's are told from them.
+TEST_F(Profile, SaysWhatCodedPagesTakeOverLinks) {
+  const JobOutcome outcome = profile(1, {"--shapes", "1x1,2x1", "--coded", "on", "--max-tokens", "1"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+  const ModelProfile model = read_profiles(file()).models[0];
+  const auto share = [&](const GroupShape& shape) {
+    const ShapeProfile& profile = model.shapes.at(shape);
+    return static_cast<double>(profile.stage_link_bytes()[0]) / static_cast<double>(profile.stage_bytes[0]);
+  };
+  EXPECT_TRUE(model.shapes.at({1, 1}).measured);
+  EXPECT_LT(share({1, 1}), 0.95) << "weights of normal distribution gain";
+  EXPECT_FALSE(model.shapes.at({2, 1}).measured);
+  EXPECT_NEAR(share({2, 1}), share({1, 1}), 1e-4);
 }
 
 // A rank without mpirun, which would take two seconds to end a job that failed.
