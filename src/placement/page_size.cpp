@@ -80,10 +80,11 @@ Grouping best_grouping(std::span<const TransferUnit> units, const CopyCosts& cos
 }
 
 // All full pages are alike: the slower of copying and computing sets their pace.
-double paged_pass_s(double shard_bytes, double page_bytes, double compute_s_per_byte, const CopyCosts& costs) {
-  const auto copy_s = [&](double bytes) { return costs.copy_s + bytes / costs.bytes_per_s; };
+double paged_pass_s(const ShardBytes& shard, double page_bytes, double compute_s_per_byte, const CopyCosts& costs) {
+  const double link_share = shard.bytes > 0 ? shard.link_bytes / shard.bytes : 1;
+  const auto copy_s = [&](double bytes) { return costs.copy_s + link_share * bytes / costs.bytes_per_s; };
   const auto pass_s = [&](double bytes) { return costs.event_s + bytes * compute_s_per_byte; };
-  const double full = std::floor(shard_bytes / page_bytes), rest = shard_bytes - full * page_bytes;
+  const double full = std::floor(shard.bytes / page_bytes), rest = shard.bytes - full * page_bytes;
   double arrival_s = 0, done_s = 0;
   if (full > 0) {
     arrival_s = full * copy_s(page_bytes);
@@ -93,7 +94,7 @@ double paged_pass_s(double shard_bytes, double page_bytes, double compute_s_per_
   return done_s;
 }
 
-PageSizeChoice best_page_size(std::span<const double> shard_bytes, double compute_s_per_byte, const CopyCosts& costs,
+PageSizeChoice best_page_size(std::span<const ShardBytes> shards, double compute_s_per_byte, const CopyCosts& costs,
                               std::int64_t least, std::int64_t most) {
   check(costs);
   if (!(std::isfinite(compute_s_per_byte) && compute_s_per_byte >= 0)) {
@@ -103,8 +104,8 @@ PageSizeChoice best_page_size(std::span<const double> shard_bytes, double comput
   auto size = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(least, 1))));
   for (; best.page_bytes == 0 || size <= most; size *= 2) {
     double sum_s = 0;
-    for (const double bytes : shard_bytes) {
-      sum_s += paged_pass_s(bytes, static_cast<double>(size), compute_s_per_byte, costs);
+    for (const ShardBytes& shard : shards) {
+      sum_s += paged_pass_s(shard, static_cast<double>(size), compute_s_per_byte, costs);
     }
     if (best.page_bytes == 0 || sum_s < best.pass_s) best = {size, sum_s};
   }

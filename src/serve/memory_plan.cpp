@@ -83,17 +83,15 @@ void MemoryPlan::count_fixed(const Mesh& mesh, const RankDevice& device, const M
 
 // Collective. What pages take coded is known when they are loaded; a sample of the checkpoints says it before.
 void MemoryPlan::count_coding(const Mesh& mesh, const RankDevice& device, const PageStore& pages) {
-  constexpr std::size_t kSampleBytes = std::size_t{64} << 10;  // of a tensor
-  constexpr double kMargin = 1.02;                             // for what the sample does not know
+  constexpr double kMargin = 1.02;  // for what the sample does not know
   agreed(mesh.job, [&] {
     std::map<const CheckpointIndex*, CodedEstimate> estimates;
     for (int shard = 0; shard < pages.shards(); ++shard) {
       if (!pages.loads(shard)) continue;
       const ShardSource& source = pages.source(shard);
-      const CodedEstimate& estimate =
-          estimates.try_emplace(source.index, *source.index, *source.format, source.layout->weight_dtype, kSampleBytes)
-              .first->second;
-      const std::vector<std::size_t> bytes = estimate.link_bytes(*source.layout);
+      const auto [estimate, added] = estimates.try_emplace(source.index, *source.index, *source.format,
+                                                           source.layout->weight_dtype, CodedEstimate::kQuickSample);
+      const std::vector<std::size_t> bytes = estimate->second.link_bytes(*source.layout);
       need_.coded += static_cast<std::size_t>(kMargin * std::accumulate(bytes.begin(), bytes.end(), 0.0));
       need_.staging = std::max(need_.staging, HostStore::staging_bytes(*source.layout, device.threads()));
     }

@@ -19,7 +19,6 @@
 #include "computron/comm/gather.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/coded_estimate.h"
-#include "computron/placement/page_size.h"
 #include "src/serve/link_savings.h"
 
 namespace computron {
@@ -38,6 +37,14 @@ std::size_t of_rank_0(const Communicator& job, std::size_t value) {
   const std::vector<std::byte> first = job.broadcast({bytes.begin(), bytes.end()}, 0);
   std::memcpy(&value, first.data(), sizeof value);
   return value;
+}
+
+// Of --page-size auto, where pages are coded.
+std::string coded_line(std::span<const ShardBytes> shards) {
+  double bytes = 0, link_bytes = 0;
+  for (const ShardBytes& shard : shards) bytes += shard.bytes, link_bytes += shard.link_bytes;
+  return fmt::format("; of coded pages {} take {} over the links, estimated from a sample of the models' files",
+                     format_size(static_cast<std::size_t>(bytes)), format_size(static_cast<std::size_t>(link_bytes)));
 }
 
 }  // namespace
@@ -62,9 +69,10 @@ ModelSet::ModelSet(const JobOptions& options, const std::vector<JobGroup>& group
   Cuts cuts;
   agreed(mesh.job, [&] {
     cuts = cut_models(options, groups, device);
-    page_bytes_ = page_size(options, device, cuts, /*says_so=*/mesh.schedules());
+    // The others may have pools of another size, and need not read samples of the files.
+    if (mesh.schedules()) page_bytes_ = page_size(options, device, cuts, heartbeat);
   });
-  page_bytes_ = of_rank_0(mesh.job, page_bytes_);  // ranks may have pools of different sizes
+  page_bytes_ = of_rank_0(mesh.job, page_bytes_);
   agreed(mesh.job, [&] { make_layouts(cuts, groups, device); });
 }
 
@@ -217,44 +225,61 @@ std::vector<ShardPlan> ModelSet::make_plans(ModelId model, const JobGroup& group
 }
 
 std::size_t ModelSet::page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts,
-                                bool says_so) const {
-  if (options.measure_page_size) return best_page_size(options, device, cuts, says_so);
+                                const JobHeartbeat& heartbeat) const {
+  if (options.measure_page_size) return best_page_size(options, device, cuts, heartbeat);
   if (options.page_bytes % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
   const std::size_t page_bytes = std::max(device.device().default_page_bytes(), 16 * cuts.largest_block);
   return options.page_bytes > 0 ? options.page_bytes : round_up(page_bytes, std::size_t{4096});
 }
 
-// --page-size auto. A size that is kept may be too small for blocks that a job under another placement has.
+// Of all stages of all cuts. What pages take coded is known once they are loaded, and they are loaded in pages of the
+// size that depends on it: a sample of the models' files says it before.
+std::vector<ShardBytes> ModelSet::shard_bytes(const Cuts& cuts, const WeightFormat& format, PageCoding coding) const {
+  const std::size_t page_bytes = std::max(kLargestPage, std::bit_ceil(cuts.largest_block));
+  std::map<ModelId, CodedEstimate> estimates;
+  std::vector<ShardBytes> shards;
+  for (const auto& [cut, stages] : cuts.plans) {
+    const ModelId m = std::get<ModelId>(cut);
+    const Model& model = models_[m];
+    for (const ShardPlan& plan : stages) {
+      ShardLayout layout = ShardLayout::make(plan, format, model.weight_dtype, page_bytes);
+      if (coding == PageCoding::kCoded) {
+        const auto [estimate, added] =
+            estimates.try_emplace(m, model.index, format, model.weight_dtype, CodedEstimate::kQuickSample);
+        layout.link_bytes = estimate->second.link_bytes(layout);
+      }
+      shards.push_back({.bytes = static_cast<double>(layout.total_used_bytes()),
+                        .link_bytes = static_cast<double>(layout.total_link_bytes())});
+    }
+  }
+  return shards;
+}
+
+// --page-size auto. A size that is kept may be too small for blocks that a job under another placement has. Decoding is
+// taken to keep up with the link: --coded auto asks for kLeastDecodingRate times its rate, with --coded on nobody has
+// measured it.
 std::size_t ModelSet::best_page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts,
-                                     bool says_so) const {
+                                     const JobHeartbeat& heartbeat) const {
   if (options.page_bytes > 0) {
     const std::size_t kept = std::max(options.page_bytes, std::bit_ceil(cuts.largest_block));
-    if (says_so) spdlog::info("pages of {}, as the journal keeps it", format_size(kept));
+    spdlog::info("pages of {}, as the journal keeps it", format_size(kept));
     return kept;
   }
   const MeasuredCosts& costs = device.costs().value();
-  const WeightFormat& format = device.ops().weight_format();
-  std::vector<double> shard_bytes;
-  for (const auto& [cut, stages] : cuts.plans) {
-    const DType dtype = models_[std::get<ModelId>(cut)].weight_dtype;
-    for (const ShardPlan& plan : stages) {
-      const std::size_t page = std::max(kLargestPage, std::bit_ceil(cuts.largest_block));
-      shard_bytes.push_back(static_cast<double>(ShardLayout::make(plan, format, dtype, page).total_used_bytes()));
-    }
-  }
+  std::vector<ShardBytes> shards;
+  heartbeat.run_beside([&] { shards = shard_bytes(cuts, device.ops().weight_format(), device.page_coding()); });
   const std::size_t least = std::max(kSmallestPage, kBlocksAPage * cuts.largest_block);
   const std::size_t pool = options.device_memory_bytes;  // 0: as large as the models need
   const std::size_t most = pool > 0 ? std::min(kLargestPage, pool / kPagesAPool) : kLargestPage;
   const PageSizeChoice best =
-      computron::best_page_size(shard_bytes, costs.compute_s_per_byte, costs.copies, static_cast<std::int64_t>(least),
+      computron::best_page_size(shards, costs.compute_s_per_byte, costs.copies, static_cast<std::int64_t>(least),
                                 static_cast<std::int64_t>(most));
-  if (says_so) {
-    spdlog::info(
-        "pages of {}: a copy takes {:.1f} us and 1 s for {:.2f} GB, its event {:.1f} us, so that passes of "
-        "all models, none of them there, take {:.4g} s",
-        format_size(static_cast<std::size_t>(best.page_bytes)), 1e6 * costs.copies.copy_s,
-        1e-9 * costs.copies.bytes_per_s, 1e6 * costs.copies.event_s, best.pass_s);
-  }
+  spdlog::info(
+      "pages of {}: a copy takes {:.1f} us and 1 s for {:.2f} GB, its event {:.1f} us, so that passes of "
+      "all models, none of them there, take {:.4g} s{}",
+      format_size(static_cast<std::size_t>(best.page_bytes)), 1e6 * costs.copies.copy_s,
+      1e-9 * costs.copies.bytes_per_s, 1e6 * costs.copies.event_s, best.pass_s,
+      device.page_coding() == PageCoding::kCoded ? coded_line(shards) : "");
   return static_cast<std::size_t>(best.page_bytes);
 }
 

@@ -504,21 +504,25 @@ std::vector<double> sizes_in(const std::string& text, const std::string& pattern
   return sizes;
 }
 
+// A request of a model "a" on a rank that says what it does, as those of serve() do not.
+JobOutcome run_aloud(const std::string& program, const TinyModel& model, const std::vector<std::string>& more) {
+  const TemporaryFolder folder;
+  write_tiny_checkpoint(folder / "one.h5", model);
+  write_lines(folder / "requests.jsonl", {completion_line("r", "a", random_prompt(model, 9, 1), 3)});
+  std::vector<std::string> command = {program, "serve", "--model", "a=" + (folder / "one.h5").string()};
+  command.insert(command.end(), {"--requests", folder / "requests.jsonl", "--output", folder / "out.jsonl"});
+  command.insert(command.end(), more.begin(), more.end());
+  JobOutcome outcome = run_job(/*ranks=*/1, command, folder / "", healthy_limit_s());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
+  return outcome;
+}
+
 // A sample of the files tells it before anything is loaded: the table of bytes, which memory is admitted by, and a dry
 // run, which loads nothing at all.
 TEST(HostPages, TableAndDryRunSayWhatCodedPagesTake) {
-  const TemporaryFolder folder;
-  write_tiny_checkpoint(folder / "one.h5", kModels[0]);
-  write_lines(folder / "requests.jsonl", {completion_line("r", "a", random_prompt(kModels[0], 9, 1), 3)});
-  const auto run = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> command = {
-        served_program(),  "serve", "--model",    "a=" + (folder / "one.h5").string(), "--device", "cpu",
-        "--page-size",     "32KiB", "--requests", folder / "requests.jsonl",           "--output", folder / "out.jsonl",
-        "--device-memory", "8MiB"};
-    command.insert(command.end(), more.begin(), more.end());
-    JobOutcome outcome = run_job(/*ranks=*/1, command, folder / "", healthy_limit_s());
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
-    return outcome;
+  const auto run = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--device", "cpu", "--page-size", "32KiB", "--device-memory", "8MiB"});
+    return run_aloud(served_program(), kModels[0], more);
   };
   const std::string size = R"(([\d.]+) (\w+))", table = "kept coded: " + size + " in all instead of " + size;
   const JobOutcome dry = run({"--coded", "on", "--dry-run"}), served = run({"--coded", "on"});
@@ -535,6 +539,27 @@ TEST(HostPages, TableAndDryRunSayWhatCodedPagesTake) {
   ASSERT_EQ(loaded.size(), 1u) << served.errors;
   EXPECT_NEAR(loaded[0] / linked[1], 1, 0.03);
   EXPECT_TRUE(sizes_in(run({"--coded", "off", "--dry-run"}).errors, table).empty());
+}
+
+// Copies are injected that are as fast as computing but for what each costs by itself: so raw pages are best of 2 MiB.
+// Coded ones come faster than they are computed with, so that smaller ones are better.
+TEST(HostPages, SizeThatIsChosenCountsWhatTheyTakeOverTheLink) {
+  const TinyModel model{.layers = 4, .heads = 4, .head_dim = 64, .ffn = 1024, .vocab = 512, .seed = 33};
+  const auto log_of = [&](const std::string& coded) {
+    return run_aloud(injected_program(), model,
+                     {"--device", "cpu", "--page-size", "auto", "--device-memory", "64MiB", "--dry-run", "--coded",
+                      coded, "--inject-copy-s", "2e-5"})
+        .errors;
+  };
+  const std::string size = R"(([\d.]+) (\w+))", chosen = "pages of " + size + ": a copy takes";
+  const std::string estimate = "of coded pages " + size + " take " + size + " over the links";
+  const std::string raw = log_of("off"), coded = log_of("on");
+  EXPECT_EQ(sizes_in(raw, chosen), std::vector{0x1p21}) << raw;
+  EXPECT_TRUE(sizes_in(raw, estimate).empty()) << raw;
+  EXPECT_EQ(sizes_in(coded, chosen), std::vector{0x1p20}) << coded;
+  const std::vector<double> bytes = sizes_in(coded, estimate);
+  ASSERT_EQ(bytes.size(), 2u) << coded;
+  EXPECT_NEAR(bytes[1] / bytes[0], 0.86, 0.04) << "float32 weights of normal distribution";
 }
 
 }  // namespace

@@ -72,6 +72,9 @@ TEST(BestGrouping, OfNothingIsNothing) {
   EXPECT_THAT(best_grouping(std::vector<TransferUnit>{{1, 1}}, {.bytes_per_s = 1}).ends, ElementsAre(1));
 }
 
+ShardBytes raw(double bytes) { return {.bytes = bytes, .link_bytes = bytes}; }
+
+// Of coded pages every second time.
 TEST(PagedPass, IsThatOfItsPagesAsGroups) {
   std::mt19937 random(5);
   for (int instance = 0; instance < 200; ++instance) {
@@ -79,17 +82,18 @@ TEST(PagedPass, IsThatOfItsPagesAsGroups) {
                           .bytes_per_s = uniform(random, 1e9, 2e10),
                           .event_s = uniform(random, 0, 5e-4)};
     const double page = uniform(random, 1e5, 1e7), compute_s_per_byte = uniform(random, 1e-11, 1e-9);
-    const double bytes = uniform(random, 1, 40) * page;
+    const double bytes = uniform(random, 1, 40) * page, link_share = instance % 2 == 0 ? 1 : uniform(random, 0.5, 1);
     std::vector<TransferUnit> pages;
     std::vector<std::size_t> ends;
     for (double left = bytes; left > 0; left -= page) {
-      pages.push_back({std::min(left, page), std::min(left, page) * compute_s_per_byte});
+      pages.push_back({link_share * std::min(left, page), std::min(left, page) * compute_s_per_byte});
       ends.push_back(pages.size());
     }
-    EXPECT_NEAR(paged_pass_s(bytes, page, compute_s_per_byte, costs), grouped_pass_s(pages, ends, costs), 1e-9);
+    EXPECT_NEAR(paged_pass_s({bytes, link_share * bytes}, page, compute_s_per_byte, costs),
+                grouped_pass_s(pages, ends, costs), 1e-9);
   }
-  EXPECT_EQ(paged_pass_s(0, 1, 1, {.bytes_per_s = 1}), 0);
-  EXPECT_DOUBLE_EQ(paged_pass_s(20, 10, 1, {.bytes_per_s = 1}), 30);  // full pages alone
+  EXPECT_EQ(paged_pass_s({0, 0}, 1, 1, {.bytes_per_s = 1}), 0);
+  EXPECT_DOUBLE_EQ(paged_pass_s({20, 20}, 10, 1, {.bytes_per_s = 1}), 30);  // full pages alone
 }
 
 TEST(BestPageSize, IsTheBestOfItsCandidates) {
@@ -99,12 +103,12 @@ TEST(BestPageSize, IsTheBestOfItsCandidates) {
     const CopyCosts costs{.copy_s = std::exp(uniform(random, std::log(1e-6), std::log(1e-2))),
                           .bytes_per_s = uniform(random, 1e9, 2e10),
                           .event_s = uniform(random, 0, 5e-4)};
-    const std::vector<double> shards = {uniform(random, 1e6, 1e9), uniform(random, 1e7, 1e10)};
+    const std::vector<ShardBytes> shards = {raw(uniform(random, 1e6, 1e9)), raw(uniform(random, 1e7, 1e10))};
     const double compute_s_per_byte = uniform(random, 1e-11, 3e-10);
     const PageSizeChoice best = best_page_size(shards, compute_s_per_byte, costs, kMiB, 256 * kMiB);
     for (std::int64_t size = kMiB; size <= 256 * kMiB; size *= 2) {
       double sum_s = 0;
-      for (const double bytes : shards) sum_s += paged_pass_s(bytes, double(size), compute_s_per_byte, costs);
+      for (const ShardBytes& shard : shards) sum_s += paged_pass_s(shard, double(size), compute_s_per_byte, costs);
       EXPECT_GE(sum_s, best.pass_s);
       chosen.insert(sum_s == best.pass_s ? size : 0);
     }
@@ -114,7 +118,7 @@ TEST(BestPageSize, IsTheBestOfItsCandidates) {
 }
 
 TEST(BestPageSize, GrowsWithWhatACopyCosts) {
-  const std::vector<double> shards = {2e9};
+  const std::vector<ShardBytes> shards = {raw(2e9)};
   const auto size = [&](double copy_s) {
     return best_page_size(shards, 1e-10, {.copy_s = copy_s, .bytes_per_s = 1e10}, kMiB, 256 * kMiB).page_bytes;
   };
@@ -125,18 +129,28 @@ TEST(BestPageSize, GrowsWithWhatACopyCosts) {
 }
 
 TEST(BestPageSize, HoldsAtLeastWhatItMust) {
-  const std::vector<double> shards = {2e9};
+  const std::vector<ShardBytes> shards = {raw(2e9)};
   const CopyCosts costs{.copy_s = 0, .bytes_per_s = 1e10};
   EXPECT_EQ(best_page_size(shards, 1e-10, costs, 3 * kMiB, 256 * kMiB).page_bytes, 4 * kMiB);
   EXPECT_EQ(best_page_size(shards, 1e-10, costs, 300 * kMiB, 256 * kMiB).page_bytes, 512 * kMiB);
   // Pages larger than all shards are no better.
-  EXPECT_EQ(
-      best_page_size(std::vector<double>{3e6}, 0, {.copy_s = 1, .bytes_per_s = 1e10}, kMiB, 256 * kMiB).page_bytes,
-      4 * kMiB);
+  EXPECT_EQ(best_page_size(std::vector{raw(3e6)}, 0, {.copy_s = 1, .bytes_per_s = 1e10}, kMiB, 256 * kMiB).page_bytes,
+            4 * kMiB);
+}
+
+// Raw pages come as fast as they are computed with, so that what each copy costs by itself delays all that follows.
+// Coded ones come faster, and only the first page is waited for.
+TEST(BestPageSize, CountsWhatCodedPagesTakeOverTheLink) {
+  const CopyCosts costs{.copy_s = 1e-5, .bytes_per_s = 1e10};
+  const auto size = [&](double link_bytes) {
+    return best_page_size(std::vector<ShardBytes>{{2e9, link_bytes}}, 1e-10, costs, kMiB, 256 * kMiB).page_bytes;
+  };
+  EXPECT_EQ(size(2e9), 16 * kMiB);
+  EXPECT_EQ(size(1.4e9), kMiB);
 }
 
 TEST(BestPageSize, CostsThatCannotBeAreNamed) {
-  const std::vector<double> shards = {1};
+  const std::vector<ShardBytes> shards = {raw(1)};
   for (const CopyCosts& costs : {CopyCosts{0, 0, 0}, CopyCosts{-1, 1, 0}, CopyCosts{0, 1, NAN}}) {
     expect_error(ExitCode::kUsage, "cannot be", [&] { best_page_size(shards, 0, costs, 1, 1); });
     expect_error(ExitCode::kUsage, "cannot be", [&] { best_grouping({}, costs); });

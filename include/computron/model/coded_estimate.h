@@ -16,6 +16,8 @@ namespace computron {
 
 class CodedEstimate {
  public:
+  static constexpr std::size_t kQuickSample = std::size_t{64} << 10;  // of a tensor, where the ranks of a job wait
+
   // Reads and verifies up to `sample_bytes` of each tensor, but at least a row block of a weight. `weight_dtype` is
   // what pages hold weights in, `format` how; borrowed for as long as the estimate lives. CheckpointError, Error{kIo}.
   CodedEstimate(const CheckpointIndex& index, const WeightFormat& format, DType weight_dtype,

@@ -39,8 +39,15 @@ double grouped_pass_s(std::span<const TransferUnit> units, std::span<const std::
 // none: no groups. Error{kUsage} where a cost is below 0, or the rate is not above 0.
 Grouping best_grouping(std::span<const TransferUnit> units, const CopyCosts& costs);
 
-// Of a shard in pages of one size, the last of which may be partly used.
-double paged_pass_s(double shard_bytes, double page_bytes, double compute_s_per_byte, const CopyCosts& costs);
+// A shard in frames, and over the host link, which takes less where pages are coded: each of them as large a part of
+// its bytes as all together.
+struct ShardBytes {
+  double bytes = 0;
+  double link_bytes = 0;
+};
+
+// Of a shard in pages of one size, the last of which may be partly used. What a page computes with it has in its frame.
+double paged_pass_s(const ShardBytes& shard, double page_bytes, double compute_s_per_byte, const CopyCosts& costs);
 
 struct PageSizeChoice {
   std::int64_t page_bytes = 0;
@@ -49,7 +56,7 @@ struct PageSizeChoice {
 
 // The power of two from `least` to `most` with which the passes of all shards take least time together; the smaller of
 // two that are as good. Where there is none between them, the first above `least`. Error{kUsage} as best_grouping().
-PageSizeChoice best_page_size(std::span<const double> shard_bytes, double compute_s_per_byte, const CopyCosts& costs,
+PageSizeChoice best_page_size(std::span<const ShardBytes> shards, double compute_s_per_byte, const CopyCosts& costs,
                               std::int64_t least, std::int64_t most);
 
 }  // namespace computron

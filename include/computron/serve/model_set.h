@@ -14,6 +14,7 @@
 #include "computron/comm/mesh.h"
 #include "computron/model/config.h"
 #include "computron/model/shard_layout.h"
+#include "computron/placement/page_size.h"
 #include "computron/runtime/host_store.h"
 #include "computron/sched/scheduler.h"
 #include "computron/serve/job_groups.h"
@@ -94,8 +95,12 @@ class ModelSet {
   void make_layouts(const Cuts& cuts, const std::vector<JobGroup>& groups, const RankDevice& device);
   std::vector<std::uint32_t> own_savings(const HostStore& host) const;
   std::vector<ShardPlan> make_plans(ModelId model, const JobGroup& group, bool reproducible) const;
-  std::size_t page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts, bool says_so) const;
-  std::size_t best_page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts, bool says_so) const;
+  // Both on rank 0.
+  std::size_t page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts,
+                        const JobHeartbeat& heartbeat) const;
+  std::size_t best_page_size(const JobOptions& options, const RankDevice& device, const Cuts& cuts,
+                             const JobHeartbeat& heartbeat) const;
+  std::vector<ShardBytes> shard_bytes(const Cuts& cuts, const WeightFormat& format, PageCoding coding) const;
 
   const std::vector<ModelEntry>& entries_;
   int own_group_ = 0;
