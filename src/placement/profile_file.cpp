@@ -186,19 +186,24 @@ void add_shape(const std::string& where, const json& object, ModelProfile& model
   add(own, shape, parse_shape(own, object, shape), model);
 }
 
-// {"s": 0.001, "bytes": "200MB"}; nothing where it is absent.
+// {"s": 0.001, "bytes": "200MB", "link_bytes": "140MB"}; nothing where it is absent.
 LayerProfile layer_of(const std::string& where, const json& object) {
   const double time_s = number_of(where, object, "s");
   if (time_s > kLongest_s) refuse(where, "s: is too long");
-  const auto bytes = object.find("bytes");
-  return {.time_s = time_s, .bytes = bytes == object.end() ? 0 : bytes_up_to(kMostStageBytes, where, *bytes, "bytes")};
+  LayerProfile layer{.time_s = time_s};
+  const auto bytes = object.find("bytes"), link_bytes = object.find("link_bytes");
+  if (bytes != object.end()) layer.bytes = bytes_up_to(kMostStageBytes, where, *bytes, "bytes");
+  if (link_bytes == object.end()) return layer;
+  layer.link_bytes = bytes_of(where, *link_bytes, "link_bytes");
+  if (*layer.link_bytes > layer.bytes) refuse(where, "link_bytes: must not be more than bytes");
+  return layer;
 }
 
 LayerProfile end_layer(const std::string& where, const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) return {};
   const std::string own = fmt::format("{}, {}", where, key);
-  check_keys(own, *found, {"s", "bytes"});
+  check_keys(own, *found, {"s", "bytes", "link_bytes"});
   return layer_of(own, *found);
 }
 
@@ -209,7 +214,7 @@ LayeredProfile layers_of(const std::string& where, const json& object) {
   layers.hop_s = number_of(where, object, "hop_s");
   for (const json& block : list_of(where, object, "blocks", "block")) {
     const std::string own = where + ", blocks";
-    check_keys(own, block, {"count", "s", "bytes"});
+    check_keys(own, block, {"count", "s", "bytes", "link_bytes"});
     const int count = count_of(own, block, "count", 1, kMostBlocks);
     const LayerProfile layer = layer_of(own, block);
     if (!(layer.time_s > kShortest_s)) refuse(own, "s: must be seconds above 0");

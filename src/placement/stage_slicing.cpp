@@ -88,7 +88,8 @@ std::vector<int> slice_stages(const SliceCosts& costs, int stages, double lambda
 
 ShapeProfile sliced(const LayeredProfile& model, int stages, double link_bytes_per_s, double lambda) {
   const auto cost = [link_bytes_per_s](const LayerProfile& layer) {
-    const double transfer_s = link_bytes_per_s > 0 ? static_cast<double>(layer.bytes) / link_bytes_per_s : 0;
+    const auto bytes = static_cast<double>(layer.bytes_over_link());
+    const double transfer_s = link_bytes_per_s > 0 ? bytes / link_bytes_per_s : 0;
     return LayerCost{.compute_s = layer.time_s, .transfer_s = transfer_s};
   };
   SliceCosts costs{.embedding = cost(model.embedding), .blocks = {}, .head = cost(model.head), .hop_s = model.hop_s};
@@ -99,13 +100,18 @@ ShapeProfile sliced(const LayeredProfile& model, int stages, double link_bytes_p
     const bool first = stage == 0, last = stage + 1 == stages;
     double time_s = (first ? model.embedding.time_s : 0) + (last ? model.head.time_s : model.hop_s);
     std::int64_t bytes = (first ? model.embedding.bytes : 0) + (last ? model.head.bytes : 0);
+    std::int64_t link_bytes =
+        (first ? model.embedding.bytes_over_link() : 0) + (last ? model.head.bytes_over_link() : 0);
     for (const auto end = block + profile.layers[static_cast<std::size_t>(stage)]; block != end; ++block) {
       time_s += block->time_s;
       bytes += block->bytes;
+      link_bytes += block->bytes_over_link();
     }
     profile.stage_s.push_back(static_cast<float>(time_s));
     profile.stage_bytes.push_back(bytes);
+    profile.link_bytes.push_back(link_bytes);
   }
+  if (profile.link_bytes == profile.stage_bytes) profile.link_bytes.clear();
   return profile;
 }
 

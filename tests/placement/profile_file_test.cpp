@@ -1,5 +1,6 @@
 #include "computron/placement/profile_file.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/requests/requests_support.h"
@@ -108,6 +109,28 @@ TEST_F(ProfilesFile, CutsWhatItKnowsLayerByLayer) {
   EXPECT_THAT(staged.stage_bytes, ElementsAre(70, 22));
   // Where every pass finds its model absent the bytes decide: a second each.
   EXPECT_THAT(model("1").shapes.at({2, 2}).stage_bytes, ElementsAre(50, 42));
+  EXPECT_THAT(staged.link_bytes, IsEmpty());
+}
+
+// Every pass finds its model absent, and a byte takes a second: raw, the last block's bytes stand against all others.
+TEST_F(ProfilesFile, CutsByWhatCodedLayersTakeOverTheLink) {
+  const auto shapes = [&](const char* link_bytes) {
+    const std::string blocks =
+        fmt::format(R"([{{"count": 3, "s": 1, "bytes": 10}}, {{"s": 1, "bytes": 40{}}}])", link_bytes);
+    return read(R"({"machine": {"link_gbps": 1e-9, "absent_share": 1}, "models": [{"id": "a", "by_layer": [
+      {"pp": [1, 2], "embedding": {"s": 1, "bytes": 8, "link_bytes": 5}, "head": {"s": 1, "bytes": 4, "link_bytes": "3B"},
+       "blocks": )" +
+                blocks + "}]}]}")
+        .models[0]
+        .shapes;
+  };
+  const auto raw = shapes(""), coded = shapes(R"(, "link_bytes": 11)");
+  EXPECT_THAT(raw.at({1, 2}).layers, ElementsAre(3, 1));
+  EXPECT_THAT(raw.at({1, 2}).link_bytes, ElementsAre(35, 43));
+  EXPECT_THAT(coded.at({1, 2}).layers, ElementsAre(2, 2));
+  EXPECT_THAT(coded.at({1, 2}).stage_bytes, ElementsAre(28, 54)) << "in frames they are decoded";
+  EXPECT_THAT(coded.at({1, 2}).link_bytes, ElementsAre(25, 24));
+  EXPECT_THAT(coded.at({1, 1}).link_bytes, ElementsAre(49));
 }
 
 TEST_F(ProfilesFile, NamesWhatIsWrong) {
@@ -152,6 +175,8 @@ TEST_F(ProfilesFile, NamesWhatIsWrong) {
       {with_shape(R"("stage_s": [1], "stage_bytes": ["much"])"), "stage_bytes: must be a whole number of bytes"},
       {with_shape(fine + R"(, "layers": [0])"), "layers: must be numbers of layers above 0"},
       {with_shape(fine + R"(, "layers": [1, 1])"), "layers: must be a list of 1"},
+      {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": [{"s": 1, "bytes": 7, "link_bytes": 8}]}]}]})",
+       "by_layer 0, blocks: link_bytes: must not be more than bytes"},
       {R"({"models": [{"id": "a", "by_layer": [{"pp": [1], "blocks": []}]}]})", "by_layer 0: blocks: must be a list"},
       {R"({"models": [{"id": "a", "by_layer": [{"pp": [2], "blocks": [{"s": 1}]}]}]})",
        "by_layer 0: pp: must be 1 to 1"},

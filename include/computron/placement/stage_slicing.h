@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,8 +32,11 @@ std::vector<int> slice_stages(const SliceCosts& costs, int stages, double lambda
 
 // What is known of a model layer by layer, with one tp.
 struct LayerProfile {
-  double time_s = 0;       // of one request
-  std::int64_t bytes = 0;  // weights that each rank holds
+  double time_s = 0;                            // of one request
+  std::int64_t bytes = 0;                       // weights that each rank holds
+  std::optional<std::int64_t> link_bytes = {};  // what these take over its link where pages are coded; nothing: as many
+
+  std::int64_t bytes_over_link() const { return link_bytes.value_or(bytes); }
 };
 struct LayeredProfile {
   LayerProfile embedding;
