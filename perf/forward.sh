@@ -4,20 +4,22 @@
 #
 #   perf/forward.sh [MACHINE]
 #
-# MODELS   ARCH/SIZE/DTYPE   (opt/1.3b/bf16 opt/1.3b/f16 opt/1.3b/f32 llama/3.2-1b/bf16)
+# MODELS   ARCH/SIZE/DTYPE   (opt/1.3b and llama/3.2-1b in bf16, f16, f32)
+# BATCHES  that decode       (1,2,4,8,64)
 # THREADS  compute threads   (all cores)
 # REPEATS  rounds of each    (9)
 # PROGRAM  computron         (build/release/computron)
 # NOTE     a line for the result file, such as what else the machine was doing
 # WORK     models and raw figures, kept between runs (build/perf/forward)
-# About five minutes on a machine that does nothing else; 12 GiB of memory, 13 GiB of disk.
+# About ten minutes on a machine that does nothing else; 12 GiB of memory, 20 GiB of disk. COMPUTRON_MAX_ISA=avx2 and so
+# on stands for a processor with narrower vectors (kernels/cpu/isa.h).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=perf/common.sh
 . perf/common.sh
 needs_jq
 
-models=${MODELS:-opt/1.3b/bf16 opt/1.3b/f16 opt/1.3b/f32 llama/3.2-1b/bf16}
+models=${MODELS:-$(echo {opt/1.3b,llama/3.2-1b}/{bf16,f16,f32})}
 threads=${THREADS:-$cores}
 repeats=${REPEATS:-9}
 work=${WORK:-build/perf/forward}
@@ -32,11 +34,11 @@ rows() {
     . as $all
     | def row(name; target): "| \($model) | \(name) | \(.tokens_per_s | digits(1)) | \(.pass_s * 1e3 | digits(1)) | \(
         .gemms_s * 1e3 | digits(1)) | \(.of_gemms_alone | digits(3)) | \(.of_plain_read | digits(3)) | \(
-        .of_plain_read_with_cache | digits(3)) | \(.of_gemm_peak | digits(3)) | \(target) | \($all.read_bytes_per_s / 1e9
+        .of_plain_read_with_cache | digits(3)) | \(.of_gemm_peak | digits(3)) | \(.of_bound | digits(3)) | \(target) | \($all.read_bytes_per_s / 1e9
         | digits(1)) | \($all.peak_flops_per_s / 1e9 | round) | \($load) |";
     (.decode[] | row("decode \(.sequences)";
-       if .sequences == 1 then verdict(.of_plain_read; 0.85)
-       elif .sequences == 8 then verdict(.of_gemms_alone; 0.85) else "" end)),
+       if .sequences == 1 then verdict(.of_plain_read; 0.9)
+       elif .sequences <= 8 then verdict(.of_bound; 0.85) else "" end)),
     (.prefill | row("prefill \(.rows)"; verdict(.of_gemm_peak; 0.75)))' "$3"
 }
 
@@ -47,7 +49,7 @@ for model in $models; do
   file=$work/$arch-$size-$dtype.h5
   [ -f "$file" ] || "$program" init "$file" --arch "$arch" --size "$size" --dtype "$dtype" > /dev/null
   before=$(load)
-  "$program" bench forward "$file" --threads "$threads" --repeats "$repeats" --json "$work/$arch-$size-$dtype.json"
+  "$program" bench forward "$file" --threads "$threads" --batches "${BATCHES:-1,2,4,8,64}" --repeats "$repeats" --json "$work/$arch-$size-$dtype.json"
   rows "$model" "$before–$(load)" "$work/$arch-$size-$dtype.json" >> "$table"
 done
 
@@ -59,7 +61,7 @@ done
   echo "average before and after, threads of the run itself included."
   [ -z "${NOTE:-}" ] || echo "$NOTE"
   echo
-  awk "$awk_functions"' BEGIN { head("model|pass|tokens/s|ms|GEMMs ms|of GEMMs|of read|+ cache|of peak|target|read GB/s|peak GFLOP/s|machine load") }'
+  awk "$awk_functions"' BEGIN { head("model|pass|tokens/s|ms|GEMMs ms|of GEMMs|of read|+ cache|of peak|of bound|target|read GB/s|peak GFLOP/s|machine load") }'
   cat "$table"
 } > "$result"
 echo "$result"

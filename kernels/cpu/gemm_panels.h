@@ -2,9 +2,9 @@
 //
 // A packed weight is read in units of four bytes a column: one float32, or two elements of a type of two bytes that
 // follow each other in k. Rows of x meet a block of 64 columns in groups that fit into registers. One group streams
-// through the block; several pass it slice by slice, a slice being what the second cache holds. Memory is asked ahead
-// for what comes next. Every result is one chain in the order of k, of fused multiply-adds (float32, float16) or of dot
-// products of two (bfloat16: vdpbf16ps), so that neither rows, nor vectors, nor blocking changes its bits.
+// through the block; several pass it slice by slice, a slice being what a cache holds beside the next. Memory is asked
+// ahead for what comes next. Every result is one chain in the order of k, of fused multiply-adds (float32, float16) or
+// of dot products of two (bfloat16: vdpbf16ps), so that neither rows, nor vectors, nor blocking changes its bits.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct PanelBlocking {
   static constexpr int kMostSlice = 512;
 
   std::size_t ahead_bytes = 1024;  // of a single group
-  int slice = 256;                 // units of four bytes: 64 KiB of a block; ≤ kMostSlice
+  int slice = 64;                  // units of four bytes: 16 KiB of a block; ≤ kMostSlice
   int slice_of_many = 512;         // for kManyRows rows and more
 };
 

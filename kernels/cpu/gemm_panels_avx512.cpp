@@ -28,7 +28,7 @@ struct F32Format : GemmLanes16 {
 
 struct F16Format : GemmLanes16 {
   using Wide = F32Format;
-  static constexpr int kBytes = 2, kSteps = 2, kDirectRows = 16;
+  static constexpr int kBytes = 2, kSteps = 2, kDirectRows = 6;
   // The lower (0) or upper (1) float16 of 16 pairs.
   template <int kStep>
   static W load(const std::uint32_t* unit) {

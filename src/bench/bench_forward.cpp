@@ -35,6 +35,7 @@ void add_bench_forward(CLI::App& app) {
       "of read     bytes of the weights that a pass multiplies with a second, of a plain read; '+ cache' counts keys\n"
       "            and values, too\n"
       "of peak     multiplications of the pass's GEMMs a second, of the GEMM peak\n"
+      "of bound    the longer of what '+ cache' and 'of peak' allow, of the pass\n"
       "Every round measures all of them one after the other; ratios are of one round, then the median is taken.");
   command->option_defaults()->always_capture_default();
   command->add_option("file", o.file, "Checkpoint of a decoder, FILE.h5")->required();

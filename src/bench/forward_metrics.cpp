@@ -35,6 +35,13 @@ double read_fraction_with_cache(const PassMetrics& pass, const ForwardMetrics& f
 double peak_fraction(const PassMetrics& pass, const ForwardMetrics& f) {
   return over_rounds(pass, [&](auto i) { return pass.gemm_flops / pass.pass_s[i] / f.peak_flops_per_s[i]; });
 }
+// Memory and multipliers work at the same time at best.
+double bound_fraction(const PassMetrics& pass, const ForwardMetrics& f) {
+  const double bytes = pass.weight_bytes + pass.cache_bytes;
+  return over_rounds(pass, [&](auto i) {
+    return std::max(bytes / f.read_bytes_per_s[i], pass.gemm_flops / f.peak_flops_per_s[i]) / pass.pass_s[i];
+  });
+}
 double gemms_fraction(const PassMetrics& pass) {
   return over_rounds(pass, [&](auto i) { return pass.gemms_s[i] / pass.pass_s[i]; });
 }
@@ -44,9 +51,10 @@ std::string name_of(const PassMetrics& pass) {
 }
 
 std::string row(const PassMetrics& pass, const ForwardMetrics& f) {
-  return fmt::format("{:<12}{:>10.1f}{:>10.2f}{:>10.2f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}\n", name_of(pass),
+  return fmt::format("{:<12}{:>10.1f}{:>10.2f}{:>10.2f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}\n", name_of(pass),
                      tokens_per_s(pass), 1e3 * median(pass.pass_s), 1e3 * median(pass.gemms_s), gemms_fraction(pass),
-                     read_fraction(pass, f), read_fraction_with_cache(pass, f), peak_fraction(pass, f));
+                     read_fraction(pass, f), read_fraction_with_cache(pass, f), peak_fraction(pass, f),
+                     bound_fraction(pass, f));
 }
 
 // "gemm 40.12  attention 1.20 ...": ms of a pass by operation, the dearest first.
@@ -73,6 +81,7 @@ Json json_of(const PassMetrics& pass, const ForwardMetrics& f) {
           {"of_plain_read", read_fraction(pass, f)},
           {"of_plain_read_with_cache", read_fraction_with_cache(pass, f)},
           {"of_gemm_peak", peak_fraction(pass, f)},
+          {"of_bound", bound_fraction(pass, f)},
           {"operations", costs},
           {"rounds", {{"pass_s", pass.pass_s}, {"gemms_s", pass.gemms_s}}}};
 }
@@ -85,8 +94,8 @@ std::string forward_table(const ForwardOptions& o, const ForwardMetrics& f) {
       "GFLOP/s\n\n",
       o.file, f.architecture, computron::name_of(f.weight_dtype), f.device, o.context, o.repeats,
       median(f.read_bytes_per_s) / 1e9, median(f.peak_flops_per_s) / 1e9);
-  text += fmt::format("{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "pass", "tokens/s", "ms", "GEMMs ms",
-                      "of GEMMs", "of read", "+ cache", "of peak");
+  text += fmt::format("{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "pass", "tokens/s", "ms", "GEMMs ms",
+                      "of GEMMs", "of read", "+ cache", "of peak", "of bound");
   for (const PassMetrics& pass : f.decode) text += row(pass, f);
   text += row(f.prefill, f) + "\nms by operation\n";
   for (const PassMetrics& pass : f.decode) text += breakdown(pass);
