@@ -31,8 +31,8 @@ Taps taps_of(int position, double scale, int length, Resampling resampling) {
   const bool bilinear = resampling == Resampling::kBilinear;
   const double stretch = std::max(scale, 1.0), support = (bilinear ? 1.0 : 2.0) * stretch;
   const double center = (position + 0.5) * scale;
-  const int first = std::max(static_cast<int>(center - support + 0.5), 0);
-  const int end = std::min(static_cast<int>(center + support + 0.5), length);
+  const int first = std::max(static_cast<int>(std::floor(center - support + 0.5)), 0);
+  const int end = std::min(static_cast<int>(std::floor(center + support + 0.5)), length);
   std::vector<double> weights;
   double sum = 0;
   for (int x = first; x < end; ++x) {

@@ -58,7 +58,7 @@ TEST_F(ServeArguments, ConfigurationFilesAreCheckedLikeTheCommandLine) {
   refused("tp = 99999999999999999999999\n", "--tp");
   refused("max-wait = \"soon\"\n", "soon is not a positive number");
   refused("[bench]\ntp = 1\n", "'bench.tp'");
-  refused(std::string("\0\xff[[[=\n", 8), "no option");
+  refused(std::string("\0\xff[[[=\n", 7), "no option");
   EXPECT_EQ(serve_with("--config", file("none.toml")).code, 64);
 }
 
