@@ -24,8 +24,7 @@ table=$("$build/perf_coded" "${ROUNDS:-200}" inputs/trained/{base,manual,python,
   echo "# Coded pages: $cpu, one thread"
   echo
   made_by coded
-  echo "Processor family $(lscpu | sed -n 's/^CPU family: *//p'), model $(lscpu | sed -n 's/^Model: *//p'), $cores cores." \
-    "Machine load: $before before, $(load) after."
+  echo "Machine of $cores cores; its load: $before before, $(load) after."
   [ -z "${NOTE:-}" ] || printf '\n**%s**\n' "$NOTE"
   echo
   echo "$table"

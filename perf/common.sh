@@ -13,7 +13,7 @@ vectors() {
   done
 }
 # Processors of one name differ: a figure belongs to a family, a model and its vectors.
-cpu="$(of_processor 'Model name') (family $(of_processor 'CPU family'), model $(of_processor Model), $(vectors))"
+cpu="$(of_processor 'Model name' | sed 's/(R)//g; s/(TM)//g') (family $(of_processor 'CPU family'), model $(of_processor Model), $(vectors))"
 [ -z "${COMPUTRON_MAX_ISA:-}" ] || cpu="$cpu held to $COMPUTRON_MAX_ISA"
 cores=$(nproc)
 machine=${1:-$(printf '%s-%s-cores' "$cpu" "$cores" | tr -cs '[:alnum:]\n' '-' | tr '[:upper:]' '[:lower:]')}

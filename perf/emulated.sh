@@ -6,8 +6,6 @@ page_kib=64
 prompt=1  # token of a request, and row of its pass: nothing that could be cut into several
 emulated=(--device cpu --threads 1 --page-size "${page_kib}KiB" --idle sleep:200 --host-cache 0 --verify-swap off
   --coded off --prompt-tokens "$prompt")
-processor="$(lscpu | sed -n 's/^CPU family: */processor family /p'), $(lscpu | sed -n 's/^Model: */model /p')"
-if grep -qw -m 1 avx512f /proc/cpuinfo; then processor+=", vectors of 512 bits"; else processor+=", vectors of 256 bits"; fi
 
 # Four layers of 6 x 256 x 256 weights, which two stages halve evenly, in some hundred pages: model, model_bytes, model_pages.
 emulated_model() {

@@ -232,7 +232,7 @@ crossovers() {
   echo "# Groups: $cpu, $cores cores"
   echo
   made_by groups
-  echo "$processor. Four ranks, eight equal models of $(calculate 'b / 1e6' "b=$model_bytes") MB, a pool of"
+  echo "Four ranks, eight equal models of $(calculate 'b / 1e6' "b=$model_bytes") MB, a pool of"
   echo "$((pool * page_kib)) KiB a rank: room for five models together. Emulated links and processors: a request takes"
   echo "$request_s s of one processor. Medians of $repeats rounds, each of all rows in turn and with arrivals of its own; in"
   echo "brackets least and most. Machine load: one-minute average before the first and the last round's run. Before all:"

@@ -48,8 +48,7 @@ thp=/sys/kernel/mm/transparent_hugepage
   made_by shared-pages
   echo "$ranks ranks, each with the whole model; a row is a run of $repeats rounds: medians, in brackets least and most."
   echo "Huge pages of the system: anonymous $(sed 's/.*\[\(.*\)\].*/\1/' $thp/enabled)," \
-    "shared $(sed 's/.*\[\(.*\)\].*/\1/' $thp/shmem_enabled). $(uname -sr), $(lscpu | sed -n 's/^CPU family: */family /p')," \
-    "$(lscpu | sed -n 's/^Model: */model /p'). Machine load: one-minute average before the run."
+    "shared $(sed 's/.*\[\(.*\)\].*/\1/' $thp/shmem_enabled). $(uname -sr). Machine load: one-minute average before the run."
   [ -z "${NOTE:-}" ] || echo "$NOTE"
   echo
   cat "$work"/[0-9]*.csv | awk -F, "$awk_functions"'

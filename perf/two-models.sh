@@ -80,7 +80,7 @@ done
   echo "# Two models on two processors: $cpu, $cores cores"
   echo
   made_by two-models
-  echo "$processor. Emulated processors and links: a request takes $request_s s of one processor, a swap as long;"
+  echo "Emulated processors and links: a request takes $request_s s of one processor, a swap as long;"
   echo "requests arrive for $duration s, the same in real and in virtual time. Medians of $repeats rounds, each with arrivals of"
   echo "its own, in brackets least and most. Machine load: one-minute average before the first and the last round's run."
   echo "Before all: $before, after: $(load)."
