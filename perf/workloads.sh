@@ -12,6 +12,7 @@
 # SEEDS     of the grid                        (10)
 # SEED      of the cells in real time          (1)
 # ROUNDS    with --coded, each with a seed of its own: SEED, SEED + 1, ... (3)
+# CELLS     in real time: RESIDENT/BATCH/RATE,... (2/8/1,1,1 2/8/10,10,1 4/32/10,10,1,1,1,1)
 # CONFIG    model                              (inputs/models/opt-swap.json)
 # BUILD     folder of computron and perf_workloads (build/release)
 # NOTE      a line for the result file, such as what else the machine was doing
@@ -120,9 +121,11 @@ if [ -z "$mode" ]; then
   "$build/perf_workloads" "$seeds" > "$work/grid.md" || true  # a target missed stands in the table
 fi
 for ((round = 1; round <= rounds; ++round)); do
-  real 2 8 1 1 1
-  real 2 8 10 10 1
-  real 4 32 10 10 1 1 1 1
+  for cell in ${CELLS:-2/8/1,1,1 2/8/10,10,1 4/32/10,10,1,1,1,1}; do
+    IFS=/ read -r resident batch rates <<< "$cell"
+    IFS=, read -r -a rates_of_models <<< "$rates"
+    real "$resident" "$batch" "${rates_of_models[@]}"
+  done
   seed=$((seed + 1))
 done
 
