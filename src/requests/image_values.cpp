@@ -12,12 +12,12 @@ constexpr int kWeightBits = 32 - 8 - 2;  // 8 bits of a pixel, 2 for sums beyond
 
 double triangle(double x) { return std::max(1 - std::fabs(x), 0.0); }
 
-// Keys' cubic convolution with a = -1/2.
+// Keys' cubic convolution with kA = -1/2.
 double cubic(double x) {
-  constexpr double a = -0.5;
+  constexpr double kA = -0.5;
   x = std::fabs(x);
-  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
-  if (x < 2) return (((x - 5) * x + 8) * x - 4) * a;
+  if (x < 1) return ((kA + 2) * x - (kA + 3)) * x * x + 1;
+  if (x < 2) return (((x - 5) * x + 8) * x - 4) * kA;
   return 0;
 }
 
