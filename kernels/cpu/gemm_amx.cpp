@@ -1,10 +1,7 @@
-// Compiled with AMX; nothing here runs unless amx_usable().
+// Compiled with AMX; nothing here runs unless usable_isa() says so.
 #include "kernels/cpu/gemm_amx.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -82,24 +79,7 @@ void multiply(const std::byte* x, std::size_t x_stride, int depth, const std::by
   _tile_stored(3, tile + 48, sum_stride);
 }
 
-bool processor_has_amx() {
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  unsigned a, b, c, d;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile);
-}
-
-// Linux hands out the tile state (XFEATURE 18) on request, once for all threads (Documentation/arch/x86/xstate.rst).
-bool permitted() {
-  constexpr int kArchReqXcompPerm = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
-}
-
 }  // namespace
-
-bool amx_usable() {
-  static const bool usable = processor_has_amx() && permitted();
-  return usable;
-}
 
 // Up to 16 rows stream through a block once. More rows take it in pieces of 32 KiB, which stay in the first cache.
 void gemm_amx(const std::byte* x, int rows, int depth, const std::byte* weight, int columns, float* tile) {

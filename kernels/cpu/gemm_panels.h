@@ -4,7 +4,8 @@
 // follow each other in k. Rows of x meet a block of 64 columns in groups that fit into registers. One group streams
 // through the block; several pass it slice by slice, a slice being what a cache holds beside the next. Memory is asked
 // ahead for what comes next. Every result is one chain in the order of k, of fused multiply-adds (float32, float16) or
-// of dot products of two (bfloat16: vdpbf16ps), so that neither rows, nor vectors, nor blocking changes its bits.
+// of dot products of two (bfloat16: vdpbf16ps, for which denormals are zero), so that neither rows, nor vectors, nor
+// blocking changes its bits.
 #pragma once
 
 #include <cstddef>

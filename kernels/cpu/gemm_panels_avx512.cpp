@@ -36,9 +36,8 @@ struct F16Format : GemmLanes16 {
     return _mm512_cvtph_ps(kStep == 0 ? _mm512_castsi512_si256(halves) : _mm512_extracti64x4_epi64(halves, 1));
   }
   static __m512i lower_then_upper() {
-    const __m512i even = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22,
-                                          20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    return even;
+    return _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22, 20, 18, 16,
+                            14, 12, 10, 8, 6, 4, 2, 0);
   }
 };
 

@@ -12,7 +12,7 @@ constexpr int kWeightBits = 32 - 8 - 2;  // 8 bits of a pixel, 2 for sums beyond
 
 double triangle(double x) { return std::max(1 - std::fabs(x), 0.0); }
 
-// Keys' cubic convolution with kA = -1/2.
+// Keys' cubic convolution with a = -1/2.
 double cubic(double x) {
   constexpr double kA = -0.5;
   x = std::fabs(x);
