@@ -12,7 +12,7 @@ inline ShardLayout even_layout(int pages, std::size_t page_bytes, int layers, in
   layout.plan.layers = layers;
   layout.plan.kv_heads = kv_heads;
   layout.plan.config.head_dim = 128;
-  layout.weight_dtype = DType::kF16;
+  layout.types = DType::kF16;
   for (int page = 0; page < pages; ++page) {
     layout.used_bytes.push_back(page_bytes);
     layout.uses.push_back(static_cast<PageId>(page));

@@ -6,13 +6,19 @@
 #include <cstdint>
 
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/quantised_panel.h"
 
 namespace computron::kernels {
 
-void embed_row(const std::byte* packed, int row, int depth, DType dtype, float* out) {
-  const std::byte* block = packed + row / kRowBlock * packed_bytes(kRowBlock, depth, dtype);
+void embed_row(const std::byte* packed, int row, int depth, const WeightType& type, float* out) {
+  const std::byte* block = packed + row / kRowBlock * packed_bytes(kRowBlock, depth, type);
+  if (type.quantised()) {
+    const QuantisedLayout layout(depth, type);
+    for (int k = 0; k < depth; ++k) out[k] = dequantised(block, layout, type, row % kRowBlock, k);
+    return;
+  }
   const auto* units = reinterpret_cast<const std::uint32_t*>(block) + row % kRowBlock;
-  if (dtype == DType::kF32) {
+  if (type.values == DType::kF32) {
     for (int k = 0; k < depth; ++k) out[k] = std::bit_cast<float>(units[k * kRowBlock]);
     return;
   }
@@ -23,7 +29,7 @@ void embed_row(const std::byte* packed, int row, int depth, DType dtype, float* 
       if (k + 1 < depth) out[k + 1] = widen(pair >> 16);
     }
   };
-  if (dtype == DType::kF16) return widen_pairs([](std::uint32_t bits) { return _cvtsh_ss(bits); });
+  if (type.values == DType::kF16) return widen_pairs([](std::uint32_t bits) { return _cvtsh_ss(bits); });
   widen_pairs([](std::uint32_t bits) { return std::bit_cast<float>(bits << 16); });
 }
 

@@ -3,11 +3,11 @@
 
 #include <cstddef>
 
-#include "computron/base/types.h"
+#include "computron/base/weight_type.h"
 
 namespace computron::kernels {
 
-// out[k] = weight[row, k] for k < depth, from a packed panel (pack.h); widened to float32.
-void embed_row(const std::byte* packed, int row, int depth, DType dtype, float* out);
+// out[k] = weight[row, k] for k < depth, from a packed panel (pack.h), as float32.
+void embed_row(const std::byte* packed, int row, int depth, const WeightType& type, float* out);
 
 }  // namespace computron::kernels

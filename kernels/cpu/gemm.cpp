@@ -14,18 +14,33 @@ namespace {
 // By dtype.
 std::array<GemmKernel, 3> fastest_kernels() {
   std::array<GemmKernel, 3> fastest{};
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : kPlainDTypes) {
     const auto kernels = gemm_kernels(dtype);
     if (!kernels.empty()) fastest[static_cast<std::size_t>(dtype)] = kernels.back();
   }
   return fastest;
 }
 
+void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
+  if (kernel == GemmKernel::kAmx) return gemm_amx(call);
+  const bool wide = kernel == GemmKernel::kAvx512;
+  if (values == DType::kF32) return wide ? gemm_f32_avx512(call) : gemm_f32_avx2(call);
+  if (values == DType::kF16) return wide ? gemm_f16_avx512(call) : gemm_f16_avx2(call);
+  ensure(wide, "bfloat16 weights on a processor that cannot multiply them");
+  gemm_bf16_avx512(call);
+}
+
+auto* expand_with(GemmKernel kernel, DType values) {
+  ensure(values != DType::kF16, "quantised weights have no values of float16 here");
+  if (values == DType::kBF16) return expand_bf16_avx512;
+  return kernel == GemmKernel::kAvx512 ? expand_f32_avx512 : expand_f32_avx2;
+}
+
 }  // namespace
 
-std::vector<GemmKernel> gemm_kernels(DType dtype) {
+std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
   const Isa isa = usable_isa();
-  if (dtype == DType::kBF16) {
+  if (type.values == DType::kBF16) {
     if (isa == Isa::kAmx) return {GemmKernel::kAmx};  // adds within a tile in an order of its own
     if (isa == Isa::kAvx512Bf16) return {GemmKernel::kAvx512};
     return {};
@@ -34,28 +49,22 @@ std::vector<GemmKernel> gemm_kernels(DType dtype) {
   return {GemmKernel::kAvx2, GemmKernel::kAvx512};
 }
 
-void Gemm::run(DType dtype, const std::byte* x, int rows, int depth, const std::byte* weight, int columns,
+void Gemm::run(const WeightType& type, const std::byte* x, int rows, int depth, const std::byte* weight, int columns,
                float* tile) {
   static const auto fastest = fastest_kernels();
-  run(fastest[static_cast<std::size_t>(dtype)], dtype, x, rows, depth, weight, columns, tile);
+  run(fastest[static_cast<std::size_t>(type.values)], type, x, rows, depth, weight, columns, tile);
 }
 
-void Gemm::run(GemmKernel kernel, DType dtype, const std::byte* x, int rows, int depth, const std::byte* weight,
-               int columns, float* tile, const PanelBlocking& blocking) {
+void Gemm::run(GemmKernel kernel, const WeightType& type, const std::byte* x, int rows, int depth,
+               const std::byte* weight, int columns, float* tile, const PanelBlocking& blocking) {
   ensure(rows >= 1 && rows <= kMaxGemmRows, "a GEMM call with no rows or too many");
-  const int padded = padded_depth(depth, dtype);
-  if (padded != depth) x = pad_depth(dtype, x, rows, depth);
-  if (kernel == GemmKernel::kAmx) return gemm_amx(x, rows, padded, weight, columns, tile);
-  const PanelCall panels{x, rows, padded, weight, columns, tile, scratch_->bytes, blocking};
-  switch (dtype) {
-    case DType::kF32:
-      return kernel == GemmKernel::kAvx512 ? gemm_f32_avx512(panels) : gemm_f32_avx2(panels);
-    case DType::kF16:
-      return kernel == GemmKernel::kAvx512 ? gemm_f16_avx512(panels) : gemm_f16_avx2(panels);
-    case DType::kBF16:
-      ensure(kernel == GemmKernel::kAvx512, "bfloat16 weights on a processor that cannot multiply them");
-      return gemm_bf16_avx512(panels);
-  }
+  const int padded = padded_depth(depth, type.values);
+  if (padded != depth) x = pad_depth(type.values, x, rows, depth);
+  PanelCall call{x, rows, padded, weight, columns, tile, scratch_->bytes, blocking};
+  if (!type.quantised()) return run_values(kernel, type.values, call);
+  const Expansion expansion{type, QuantisedLayout(depth, type), expand_with(kernel, type.values)};
+  call.expansion = &expansion;
+  run_values(kernel, type.values, call);
 }
 
 // So that no kernel meets a partial depth, whose last columns would have to be masked: garbage times a padding zero is

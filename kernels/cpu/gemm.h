@@ -3,6 +3,7 @@
 //   float32    AVX-512 or AVX2 (gemm_panels)
 //   float16    AVX-512 or AVX2 (gemm_panels); rows of float32
 //   bfloat16   AMX (gemm_amx), else AVX512_BF16 (gemm_panels), else not at all: such weights are kept in float32
+//   quantised  as their values, float32 or bfloat16, to which slices are expanded meanwhile (expand.h)
 //
 // Every kernel adds the products of one result in the order of k in one chain, so a row has the same bits whatever rows
 // are beside it and however the weight is cut. A library's kernels do not: oneDNN 2.6 cuts k into blocks by shape, from
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "computron/base/types.h"
+#include "computron/base/weight_type.h"
 #include "kernels/cpu/gemm_panels.h"
 
 namespace computron::kernels {
@@ -23,21 +25,24 @@ inline constexpr int kMaxGemmRows = 256;
 
 enum class GemmKernel { kAvx2, kAvx512, kAmx };
 
-// Those that multiply weights of `dtype` on this processor (usable_isa), the fastest last; empty: none does. All give
+// Those that multiply weights of `type` on this processor (usable_isa), the fastest last; empty: none does. All give
 // the same bits.
-std::vector<GemmKernel> gemm_kernels(DType dtype);
+std::vector<GemmKernel> gemm_kernels(const WeightType& type);
 
-// What the rows are that weights of `dtype` are multiplied with.
-constexpr DType gemm_input_dtype(DType dtype) { return dtype == DType::kF16 ? DType::kF32 : dtype; }
+// What the rows are that weights of `type` are multiplied with.
+constexpr DType gemm_input_dtype(const WeightType& type) {
+  return type.values == DType::kF16 ? DType::kF32 : type.values;
+}
 
 // One thread's GEMM, with its scratch memory.
 class Gemm {
  public:
-  // tile[m, n] = Σ_k x[m, k] weight[n, k]. x: [rows, depth] of gemm_input_dtype(dtype); weight: `columns` rows (a
-  // multiple of 64) of `dtype` packed; tile: [rows, columns].
-  void run(DType dtype, const std::byte* x, int rows, int depth, const std::byte* weight, int columns, float* tile);
-  // With a kernel of gemm_kernels(dtype) of the caller's choice.
-  void run(GemmKernel kernel, DType dtype, const std::byte* x, int rows, int depth, const std::byte* weight,
+  // tile[m, n] = Σ_k x[m, k] weight[n, k]. x: [rows, depth] of gemm_input_dtype(type); weight: `columns` rows (a
+  // multiple of 64) of `type` packed; tile: [rows, columns].
+  void run(const WeightType& type, const std::byte* x, int rows, int depth, const std::byte* weight, int columns,
+           float* tile);
+  // With a kernel of gemm_kernels(type) of the caller's choice.
+  void run(GemmKernel kernel, const WeightType& type, const std::byte* x, int rows, int depth, const std::byte* weight,
            int columns, float* tile, const PanelBlocking& blocking = {});
 
  private:

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/pack.h"
-
 namespace computron::kernels {
 namespace {
 
@@ -15,6 +13,7 @@ constexpr int kTileRows = 16;
 constexpr int kTileDepth = 32;     // k of one tile
 constexpr int kTileRowBytes = 64;  // 32 bfloat16 of x, 16 pairs of a weight, 16 float sums
 constexpr int kKSlice = 256;
+constexpr int kExpandedSlice = 64;         // of few rows; int8 with 128: 10 % slower
 constexpr int kUnitBytes = 4 * kRowBlock;  // a pair of k of all rows of a block
 
 // LDTILECFG's operand: palette 1, and bytes a row and rows of each tile.
@@ -44,23 +43,31 @@ void ask_ahead(const std::byte* block) {
   for (int i = 0; i < kTileDepth / 2 * kUnitBytes; i += kLine) _mm_prefetch(next + i, _MM_HINT_T0);
 }
 
-// Up to 16 rows (as configured) × a block of 64 go on by `depth` products, from zero when `first`. Partial sums wait in
-// the tile as float32, so each stays one chain in the order of k. A block that is read once is asked for ahead.
-template <bool kOnce>
-void multiply(const std::byte* x, std::size_t x_stride, int depth, const std::byte* block, float* tile, int columns,
-              bool first) {
-  const std::size_t sum_stride = static_cast<std::size_t>(columns) * 4;
+// Sums of up to 16 rows (as configured) × a block of 64, from zero when `first`.
+void load_sums(const float* tile, std::size_t stride, bool first) {
   if (first) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
   } else {
-    _tile_loadd(0, tile, sum_stride);
-    _tile_loadd(1, tile + 16, sum_stride);
-    _tile_loadd(2, tile + 32, sum_stride);
-    _tile_loadd(3, tile + 48, sum_stride);
+    _tile_loadd(0, tile, stride);
+    _tile_loadd(1, tile + 16, stride);
+    _tile_loadd(2, tile + 32, stride);
+    _tile_loadd(3, tile + 48, stride);
   }
+}
+
+void store_sums(float* tile, std::size_t stride) {
+  _tile_stored(0, tile, stride);
+  _tile_stored(1, tile + 16, stride);
+  _tile_stored(2, tile + 32, stride);
+  _tile_stored(3, tile + 48, stride);
+}
+
+// They go on by `depth` products. A block that is read once is asked for ahead.
+template <bool kOnce>
+void add_products(const std::byte* x, std::size_t x_stride, int depth, const std::byte* block) {
   for (int k = 0; k < depth; k += kTileDepth, x += kTileRowBytes, block += kTileDepth / 2 * kUnitBytes) {
     if constexpr (kOnce) ask_ahead(block);
     _tile_loadd(4, x, x_stride);
@@ -73,29 +80,68 @@ void multiply(const std::byte* x, std::size_t x_stride, int depth, const std::by
     _tile_loadd(5, block + 3 * kTileRowBytes, kUnitBytes);
     _tile_dpbf16ps(3, 4, 5);
   }
-  _tile_stored(0, tile, sum_stride);
-  _tile_stored(1, tile + 16, sum_stride);
-  _tile_stored(2, tile + 32, sum_stride);
-  _tile_stored(3, tile + 48, sum_stride);
 }
+
+// One block of 64 columns.
+class Block {
+ public:
+  Block(const PanelCall& call, const std::byte* weight, float* tile)
+      : call_(call),
+        weight_(weight),
+        tile_(tile),
+        x_stride_(static_cast<std::size_t>(call.depth) * 2),
+        sum_stride_(static_cast<std::size_t>(call.columns) * 4) {}
+
+  void multiply_few() const {
+    load_sums(tile_, sum_stride_, /*first=*/true);
+    call_.expansion == nullptr ? add_products<true>(call_.x, x_stride_, call_.depth, weight_) : add_expanded();
+    store_sums(tile_, sum_stride_);
+  }
+
+  // Partial sums wait in the tile as float32, so each stays one chain in the order of k.
+  void multiply_many(int& configured) const {
+    for (int k = 0; k < call_.depth; k += kKSlice) {
+      const int count = std::min(kKSlice, call_.depth - k);
+      const std::byte* units =
+          call_.expansion == nullptr ? weight_ + k / 2 * kUnitBytes : call_.expanded(weight_, k, count);
+      for (int m = 0; m < call_.rows; m += kTileRows) {
+        const int part = std::min(kTileRows, call_.rows - m);
+        if (part != configured) configure(configured = part);
+        float* tile = tile_ + static_cast<std::size_t>(m) * call_.columns;
+        load_sums(tile, sum_stride_, k == 0);
+        add_products<false>(call_.x + m * x_stride_ + k * 2, x_stride_, count, units);
+        store_sums(tile, sum_stride_);
+      }
+    }
+  }
+
+ private:
+  // Tiles do not multiply beside vectors that work: expanding a slice before the one before is multiplied gained
+  // nothing (Xeon of family 6, model 167).
+  void add_expanded() const {
+    for (int k = 0; k < call_.depth; k += kExpandedSlice) {
+      const int count = std::min(kExpandedSlice, call_.depth - k);
+      add_products<false>(call_.x + k * 2, x_stride_, count, call_.expanded(weight_, k, count));
+    }
+  }
+
+  const PanelCall& call_;
+  const std::byte* weight_;
+  float* tile_;
+  std::size_t x_stride_, sum_stride_;
+};
 
 }  // namespace
 
 // Up to 16 rows stream through a block once. More rows take it in pieces of 32 KiB, which stay in the first cache.
-void gemm_amx(const std::byte* x, int rows, int depth, const std::byte* weight, int columns, float* tile) {
-  const std::size_t x_stride = static_cast<std::size_t>(depth) * 2;
-  const int step = rows > kTileRows ? kKSlice : depth;
+void gemm_amx(const PanelCall& call) {
+  const bool few = call.rows <= kTileRows;
+  const std::byte* weight = call.weight;
   int configured = 0;
-  for (int n = 0; n < columns; n += kRowBlock, weight += packed_bytes(kRowBlock, depth, DType::kBF16)) {
-    for (int k = 0; k < depth; k += step) {
-      for (int m = 0; m < rows; m += kTileRows) {
-        const int part = std::min(kTileRows, rows - m);
-        if (part != configured) configure(configured = part);
-        const auto go_on = rows > kTileRows ? multiply<false> : multiply<true>;
-        go_on(x + m * x_stride + k * 2, x_stride, std::min(step, depth - k), weight + k / 2 * kUnitBytes,
-              tile + static_cast<std::size_t>(m) * columns + n, columns, k == 0);
-      }
-    }
+  if (few) configure(configured = call.rows);
+  for (int n = 0; n < call.columns; n += kRowBlock, weight += call.block_bytes(call.depth / 2 * kUnitBytes)) {
+    const Block block(call, weight, call.tile + n);
+    few ? block.multiply_few() : block.multiply_many(configured);
   }
   _tile_release();  // idle tiles make context switches dearer
 }

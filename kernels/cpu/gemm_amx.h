@@ -6,12 +6,11 @@
 // TFLOP/s (oneDNN's AMX 0.7–0.9, oneDNN's AVX512_BF16 0.10; float32 0.17).
 #pragma once
 
-#include <cstddef>
+#include "kernels/cpu/gemm_panels.h"
 
 namespace computron::kernels {
 
-// tile[m, n] = Σ_k x[m, k] weight[n, k]; x: [rows, depth] and weight: [columns / 64][depth / 2][64][2] bfloat16, depth
-// a multiple of 32; tile: [rows, columns]. Denormals count as zero.
-void gemm_amx(const std::byte* x, int rows, int depth, const std::byte* weight, int columns, float* tile);
+// x: bfloat16; weight: of that or expanded to it. Denormals count as zero.
+void gemm_amx(const PanelCall& call);
 
 }  // namespace computron::kernels

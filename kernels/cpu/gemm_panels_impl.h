@@ -37,9 +37,10 @@ class PanelGemm {
         passes_(count_passes()) {}
 
   void run() const {
-    for (int n = 0; n < call_.columns; n += kRowBlock) {
-      const auto* block = reinterpret_cast<const std::uint32_t*>(call_.weight) + static_cast<std::size_t>(n) * units_;
-      passes_ == 1 ? run_once(block, call_.tile + n) : run_slices(block, call_.tile + n);
+    const bool once = passes_ == 1 && call_.expansion == nullptr;
+    const std::byte* block = call_.weight;
+    for (int n = 0; n < call_.columns; n += kRowBlock, block += call_.block_bytes(units_ * kUnitBytes)) {
+      once ? run_once(block, call_.tile + n) : run_slices(block, call_.tile + n);
     }
   }
 
@@ -78,21 +79,37 @@ class PanelGemm {
     return passes;
   }
 
-  void run_once(const std::uint32_t* block, float* tile) const {
+  void run_once(const std::byte* block, float* tile) const {
     Ahead ahead{reinterpret_cast<const char*>(block) + call_.blocking.ahead_bytes, kUnitBytes};
-    run_groups<Format, kUnitLines>({block, 0, units_ * Format::kSteps, tile}, ahead);
+    run_groups<Format, kUnitLines>(slice_at(block, 0, units_, tile), ahead);
   }
 
   // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time.
-  void run_slices(const std::uint32_t* block, float* tile) const {
+  void run_slices(const std::byte* block, float* tile) const {
     const int most = call_.rows < PanelBlocking::kManyRows ? call_.blocking.slice : call_.blocking.slice_of_many;
     for (int u = 0, count; u < units_; u += count) {
       count = units_ - u < most ? units_ - u : most;
-      const std::uint32_t* units = block + static_cast<std::size_t>(u) * kRowBlock;
+      if (call_.expansion != nullptr) {
+        run_expanded(block, u, count, tile);
+        continue;
+      }
+      const std::byte* units = block + u * kUnitBytes;
       Ahead ahead{reinterpret_cast<const char*>(units) + count * kUnitBytes, kUnitBytes / passes_};
-      const Slice slice{units, u * Format::kSteps, count * Format::kSteps, tile};
+      const Slice slice = slice_at(units, u, count, tile);
       passes_ <= 3 ? run_slice<2>(slice, ahead) : run_slice<1>(slice, ahead);
     }
+  }
+
+  // The expansion asked memory ahead.
+  void run_expanded(const std::byte* block, int u, int count, float* tile) const {
+    constexpr int kUnitDepth = sizeof(std::uint32_t) / Format::kBytes;
+    const std::byte* units = call_.expanded(block, u * kUnitDepth, count * kUnitDepth);
+    Ahead nothing{reinterpret_cast<const char*>(units), 0};
+    run_groups<Format, 0>(slice_at(units, u, count, tile), nothing);
+  }
+
+  static Slice slice_at(const std::byte* units, int first, int count, float* tile) {
+    return {reinterpret_cast<const std::uint32_t*>(units), first * Format::kSteps, count * Format::kSteps, tile};
   }
 
   template <int kLines>

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/quantised_panel.h"
+
 namespace computron::kernels {
 namespace {
 
@@ -165,10 +167,18 @@ void pack_all(std::byte* packed, std::size_t block_bytes, int row, int rows, int
 
 }  // namespace
 
-void pack(std::byte* packed, int depth, DType dtype, int row, int rows, int column, int columns,
+std::size_t packed_bytes(int rows, int depth, const WeightType& type) {
+  if (!type.quantised()) return packed_bytes(rows, depth, type.values);
+  return ceil_div(rows, kRowBlock) * QuantisedLayout(depth, type).block_bytes();
+}
+
+void pack(std::byte* packed, int depth, const WeightType& type, int row, int rows, int column, int columns,
           const std::byte* source, std::size_t row_stride, std::size_t column_stride) {
-  const std::size_t block_bytes = packed_bytes(kRowBlock, depth, dtype);
-  const auto pack_as = dtype == DType::kF32 ? pack_all<float> : pack_all<std::uint16_t>;
+  if (type.quantised()) {
+    return pack_codes(packed, depth, type, row, rows, column, columns, source, row_stride, column_stride);
+  }
+  const std::size_t block_bytes = packed_bytes(kRowBlock, depth, type.values);
+  const auto pack_as = type.values == DType::kF32 ? pack_all<float> : pack_all<std::uint16_t>;
   pack_as(packed, block_bytes, row, rows, column, columns, source, row_stride, column_stride);
   _mm_sfence();  // what was streamed comes before whatever tells other threads of it
 }

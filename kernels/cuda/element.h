@@ -66,7 +66,7 @@ COMPUTRON_HOST_DEVICE inline void store(float x, std::byte* out, DType dtype, st
   }
 }
 
-// Calls body(T{}) with the type that stands for `dtype`.
+// Calls body(T{}) with the type that stands for `dtype`, a plain one.
 template <class Body>
 void with_element(DType dtype, Body&& body) {
   switch (dtype) {
@@ -76,6 +76,8 @@ void with_element(DType dtype, Body&& body) {
       return body(Float16{});
     case DType::kBF16:
       return body(BFloat16{});
+    default:
+      ensure(false, "codes are no elements");
   }
 }
 

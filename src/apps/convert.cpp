@@ -2,107 +2,76 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/model/hf_model.h"
 #include "src/apps/commands.h"
 #include "src/apps/progress.h"
+#include "src/apps/stored_type.h"
 
 namespace computron {
 namespace {
 
-// Buffers of all threads together stay below half of the 512 MiB that a conversion may take. A transposed piece is as
-// large as that allows: the more rows it has, the longer the pieces that are read of each line.
-constexpr std::size_t kBufferBytes = std::size_t{256} << 20;
-constexpr std::size_t kLargestPiece = std::size_t{64} << 20;
-constexpr int kMostThreads = 64;
-
 struct ConvertOptions {
   std::string folder, output;
-  std::string dtype = "keep";
+  StoredTypeOptions type{.dtype = "keep", .takes_keep = true};
   int threads = usable_cores();
 };
 
-// What becomes of the model's tensors.
-struct Conversion {
-  const HfModel& model;
-  std::vector<TensorDeclaration> tensors;
-};
-
-// A part of a tensor that is read and written at once.
-struct Piece {
-  std::size_t tensor;
-  std::size_t begin, end;  // bytes as written
-};
-
-// All weights of matrix products of a checkpoint have one element type. A folder in which they differ is not guessed
-// at.
-void check_one_dtype(const HfModel& model, const std::vector<TensorDeclaration>& tensors) {
+// All plain weights of matrix products of a checkpoint have one element type. A folder in which they differ is not
+// guessed at.
+void check_one_dtype(const HfModel& model, const std::vector<TensorToWrite>& tensors) {
   const TensorDeclaration* first = nullptr;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (model.tensors()[i].role != TensorRole::kGemmWeight) continue;
-    if (first == nullptr) first = &tensors[i];
-    if (tensors[i].dtype == first->dtype) continue;
+    if (model.tensors()[i].role != TensorRole::kGemmWeight || tensors[i].quantised()) continue;
+    const TensorDeclaration& tensor = tensors[i].declaration;
+    if (first == nullptr) first = &tensor;
+    if (tensor.dtype == first->dtype) continue;
     throw ConfigError(
         fmt::format("{} is stored as {} and {} as {}, but all weights of a model must have one type: "
                     "choose it with --dtype",
-                    first->name, name_of(first->dtype), tensors[i].name, name_of(tensors[i].dtype)));
+                    first->name, name_of(first->dtype), tensor.name, name_of(tensor.dtype)));
   }
 }
 
-Conversion plan(const HfModel& model, std::optional<DType> dtype) {
-  Conversion conversion{model, {}};
+// What becomes of the model's tensors.
+std::vector<TensorToWrite> plan(const HfModel& model, const StoredType& type) {
+  std::vector<TensorToWrite> tensors;
   for (std::size_t i = 0; i < model.tensors().size(); ++i) {
     const TensorSpec& spec = model.tensors()[i];
-    conversion.tensors.push_back({spec.name, dtype.value_or(model.sources()[i].dtype), spec.shape, spec.transposed});
+    const MatrixSource& source = model.sources()[i];
+    const DType dtype = type.plain.value_or(source.dtype);
+    tensors.push_back({{spec.name, dtype, spec.shape, spec.transposed}, dtype, /*large_pieces=*/source.transposed});
   }
-  check_one_dtype(model, conversion.tensors);
-  return conversion;
-}
-
-std::vector<Piece> pieces_of(const Conversion& conversion, int threads) {
-  const std::size_t share = kBufferBytes / static_cast<std::size_t>(threads) / kDigestChunkBytes * kDigestChunkBytes;
-  std::vector<Piece> pieces;
-  for (std::size_t i = 0; i < conversion.tensors.size(); ++i) {
-    const MatrixSource& source = conversion.model.sources()[i];
-    const std::size_t bytes = source.elements() * size_of(conversion.tensors[i].dtype);
-    const std::size_t most = source.transposed ? std::min(share, kLargestPiece) : kDigestChunkBytes;
-    for (std::size_t at = 0; at < bytes; at += most) pieces.push_back({i, at, std::min(at + most, bytes)});
-  }
-  return pieces;
+  if (type.quantisation) quantise(model.config(), model.tensors(), *type.quantisation, tensors);
+  check_one_dtype(model, tensors);
+  return tensors;
 }
 
 // Lines of a tensor that is transposed are read in short pieces, which no read-ahead would foresee.
-void announce(const MatrixSource& source, const Piece& piece) {
-  if (source.transposed && piece.begin == 0) source.file->will_need(*source.entry);
+void announce(const MatrixSource& source, std::size_t first) {
+  if (source.transposed && first == 0) source.file->will_need(*source.entry);
 }
 
-// Returns the bytes written and the seconds it took.
-std::pair<std::size_t, double> write(const ConvertOptions& options, const Conversion& conversion) {
-  const int threads = std::min(options.threads, kMostThreads);
-  const std::vector<Piece> pieces = pieces_of(conversion, threads);
-  std::size_t total_bytes = 0;
-  for (const Piece& piece : pieces) total_bytes += piece.end - piece.begin;
-  const ModelConfig& config = conversion.model.config();
-  CheckpointWriter writer(options.output, config.architecture, config.to_json(), conversion.tensors,
-                          conversion.model.tokenizer());
+// Returns the seconds it took.
+double write(const ConvertOptions& options, const HfModel& model, const std::vector<TensorToWrite>& tensors) {
+  const int threads = threads_to_write(tensors, options.threads);
+  CheckpointWriter writer(options.output, model.config().architecture, model.config().to_json(),
+                          declarations_of(tensors), model.tokenizer());
   std::vector<MatrixReader> readers(static_cast<std::size_t>(threads));
-  ByteProgress progress("writing " + options.output, total_bytes);
-  parallel_for(pieces.size(), threads, [&](int thread, std::size_t item) {
-    const Piece& piece = pieces[item];
-    const MatrixSource& source = conversion.model.sources()[piece.tensor];
-    announce(source, piece);
-    const DType dtype = conversion.tensors[piece.tensor].dtype;
-    const auto bytes = readers[static_cast<std::size_t>(thread)].read(source, dtype, piece.begin, piece.end);
-    writer.write(piece.tensor, piece.begin, bytes);
-    progress.add(bytes.size());
-  });
+  ByteProgress progress("writing " + options.output, bytes_to_write(tensors));
+  const auto read = [&](int thread, std::size_t tensor, std::size_t first, std::size_t last) {
+    const MatrixSource& source = model.sources()[tensor];
+    announce(source, first);
+    const DType dtype = tensors[tensor].values;
+    const std::size_t size = size_of(dtype);
+    return readers[static_cast<std::size_t>(thread)].read(source, dtype, first * size, last * size);
+  };
+  write_tensors(writer, tensors, threads, {read, [&](std::size_t bytes) { progress.add(bytes); }});
   writer.finish();
-  return {total_bytes, progress.elapsed_s()};
+  return progress.elapsed_s();
 }
 
 void run_convert(const ConvertOptions& options) {
@@ -111,14 +80,14 @@ void run_convert(const ConvertOptions& options) {
         ExitCode::kUsage,
         fmt::format("convert: {} would be a checkpoint with the name of a source; call it .h5", options.output));
   }
-  const std::optional<DType> dtype = options.dtype == "keep" ? std::nullopt : std::optional(parse_dtype(options.dtype));
+  const StoredType type = stored_type(options.type);
   const HfModel model(options.folder);
-  const Conversion conversion = plan(model, dtype);
-  const auto [bytes, seconds] = write(options, conversion);
+  const std::vector<TensorToWrite> tensors = plan(model, type);
+  const double seconds = write(options, model, tensors);
   std::size_t parameters = 0;
   for (const MatrixSource& source : model.sources()) parameters += source.elements();
   fmt::print("{}: {}, {} parameters, {}, {} in {:.1f} s\n", options.output, model.config().architecture, parameters,
-             name_of(conversion.tensors.front().dtype), format_size(bytes), seconds);
+             types_of(tensors), format_size(bytes_to_write(tensors)), seconds);
 }
 
 }  // namespace
@@ -131,12 +100,15 @@ void add_convert(CLI::App& app) {
       "carried\n"
       "along. Narrowing rounds to nearest even; finite values beyond the largest of --dtype become that largest, "
       "infinities\n"
-      "and NaN stay. OUT.h5 appears when it is whole. Ends with 78 if the model is not supported or its tensors do not "
+      "and NaN stay. int8, fp8 (e4m3) and int4 quantise the matrices of the layers, routers excepted, and keep the "
+      "rest as\n"
+      "stored; NaN and infinities in these are refused. OUT.h5 appears when it is whole. Ends with 78 if the model is "
+      "not supported or its tensors do not "
       "fit\n"
       "its configuration, with 65 if a file is damaged or in another format, and says which.");
   command->add_option("folder", options->folder, "Folder of the model, HF_DIR")->required();
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
-  command->add_option("--dtype", options->dtype, "f32, f16, bf16, or keep: as stored")->capture_default_str();
+  add_stored_type_options(*command, options->type, "f32, f16, bf16, or keep: as stored");
   command->add_option("--threads", options->threads, "Threads that read and write (default: all cores, at most 64)")
       ->check(CLI::Range(1, 1024));
   command->callback([options] { run_convert(*options); });

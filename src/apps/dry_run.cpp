@@ -88,7 +88,7 @@ void dry_run(Job& job, RequestReader* reader, bool replay, const std::optional<N
     if (job.mesh().schedules() && coded) job.estimate_link_bytes();
   });
   const CostOptions measured =
-      measure_costs(job.mesh().job, job.device(), job.ops(), job.progress(), job.models().weight_dtype(0));
+      measure_costs(job.mesh().job, job.device(), job.ops(), job.progress(), job.models().weight_types(0).most());
   if (reader == nullptr) return;
   const KnownCosts costs(job, measured, profiles);
   GroupSchedulers schedulers(job, costs.options(), [&](int group, CostModel& model) { costs.teach(group, model); });

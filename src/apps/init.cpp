@@ -11,11 +11,11 @@
 #include "computron/base/json.h"
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
-#include "computron/checkpoint/writer.h"
 #include "computron/model/family.h"
 #include "src/apps/commands.h"
 #include "src/apps/progress.h"
 #include "src/apps/random_weights.h"
+#include "src/apps/stored_type.h"
 #include "src/cli/option_checks.h"
 
 namespace computron {
@@ -28,7 +28,7 @@ struct InitOptions {
   std::string output;
   std::string arch, size;  // either both of these
   std::string config;      // or a file
-  std::string dtype = "f32";
+  StoredTypeOptions type{.dtype = "f32"};
   std::uint64_t seed = 0;
   int threads = usable_cores();
 };
@@ -90,34 +90,14 @@ WeightDistribution distribution_of(const TensorSpec& spec, float deviation) {
   return {1, 0.1f};
 }
 
-// A piece of a tensor that is made and written at once.
-struct Piece {
-  std::size_t tensor;
-  std::size_t offset;
-  std::size_t bytes;
-};
-
-std::size_t bytes_of(const TensorSpec& spec, DType dtype) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::size_t extent : spec.shape) bytes = checked_mul(bytes, extent, spec.name);
-  return bytes;
-}
-
-std::vector<Piece> pieces_of(const std::vector<TensorSpec>& specs, DType dtype) {
-  std::vector<Piece> pieces;
-  for (std::size_t tensor = 0; tensor < specs.size(); ++tensor) {
-    const std::size_t bytes = bytes_of(specs[tensor], dtype);
-    for (std::size_t at = 0; at < bytes; at += kDigestChunkBytes) {
-      pieces.push_back({tensor, at, std::min(kDigestChunkBytes, bytes - at)});
-    }
-  }
-  return pieces;
-}
-
-std::vector<TensorDeclaration> declarations_of(const std::vector<TensorSpec>& specs, DType dtype) {
-  std::vector<TensorDeclaration> declarations;
-  for (const TensorSpec& spec : specs) declarations.push_back({spec.name, dtype, spec.shape, spec.transposed});
-  return declarations;
+// Of a quantised model, the rest is bfloat16, and what is quantised is the model of bfloat16.
+std::vector<TensorToWrite> plan(const ModelConfig& config, const std::vector<TensorSpec>& specs,
+                                const StoredType& type) {
+  const DType dtype = type.plain.value_or(DType::kBF16);
+  std::vector<TensorToWrite> tensors;
+  for (const TensorSpec& spec : specs) tensors.push_back({{spec.name, dtype, spec.shape, spec.transposed}, dtype});
+  if (type.quantisation) quantise(config, specs, *type.quantisation, tensors);
+  return tensors;
 }
 
 std::vector<RandomTensor> generators_of(const std::vector<TensorSpec>& specs, std::uint64_t seed, float deviation) {
@@ -126,29 +106,45 @@ std::vector<RandomTensor> generators_of(const std::vector<TensorSpec>& specs, st
   return generators;
 }
 
+// Elements [first, last) of a tensor: made in whole tiles, in a buffer of the thread's own.
+std::span<const std::byte> make(const RandomTensor& generator, DType dtype, std::size_t first, std::size_t last,
+                                std::vector<std::byte>& buffer) {
+  const std::size_t begin = first / RandomTensor::kTile * RandomTensor::kTile;
+  buffer.resize((last - begin) * size_of(dtype));
+  generator.fill(begin, dtype, buffer);
+  return std::span(buffer).subspan((first - begin) * size_of(dtype));
+}
+
+std::size_t parameters_of(const std::vector<TensorSpec>& specs) {
+  std::size_t parameters = 0;
+  for (const TensorSpec& spec : specs) {
+    std::size_t elements = 1;
+    for (const std::size_t extent : spec.shape) elements = checked_mul(elements, extent, spec.name);
+    parameters += elements;
+  }
+  return parameters;
+}
+
 void run_init(const InitOptions& options) {
+  const StoredType type = stored_type(options.type);
   const RandomModel model = model_of(options);
-  const DType dtype = parse_dtype(options.dtype);
   const auto specs = tensor_specs(model.config);
+  const std::size_t parameters = parameters_of(specs);
+  const auto tensors = plan(model.config, specs, type);
   const auto generators = generators_of(specs, options.seed, model.deviation);
-  const auto pieces = pieces_of(specs, dtype);
-  std::size_t total_bytes = 0;
-  for (const Piece& piece : pieces) total_bytes += piece.bytes;
-  CheckpointWriter writer(options.output, model.config.architecture, model.config.to_json(),
-                          declarations_of(specs, dtype));
-  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(options.threads));
-  ByteProgress progress("writing " + options.output, total_bytes);
-  parallel_for(pieces.size(), options.threads, [&](int thread, std::size_t item) {
-    const Piece& piece = pieces[item];
+  const int threads = threads_to_write(tensors, options.threads);
+  CheckpointWriter writer(options.output, model.config.architecture, model.config.to_json(), declarations_of(tensors));
+  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(threads));
+  const std::size_t bytes = bytes_to_write(tensors);
+  ByteProgress progress("writing " + options.output, bytes);
+  const auto read = [&](int thread, std::size_t tensor, std::size_t first, std::size_t last) {
     auto& buffer = buffers[static_cast<std::size_t>(thread)];
-    buffer.resize(piece.bytes);
-    generators[piece.tensor].fill(piece.offset / size_of(dtype), dtype, buffer);
-    writer.write(piece.tensor, piece.offset, buffer);
-    progress.add(piece.bytes);
-  });
+    return make(generators[tensor], tensors[tensor].values, first, last, buffer);
+  };
+  write_tensors(writer, tensors, threads, {read, [&](std::size_t some) { progress.add(some); }});
   writer.finish();
-  fmt::print("{}: {}, {} parameters, {}, {} in {:.1f} s\n", options.output, model.config.architecture,
-             total_bytes / size_of(dtype), name_of(dtype), format_size(total_bytes), progress.elapsed_s());
+  fmt::print("{}: {}, {} parameters, {}, {} in {:.1f} s\n", options.output, model.config.architecture, parameters,
+             types_of(tensors), format_size(bytes), progress.elapsed_s());
 }
 
 // "opt: 125m, 350m, ..." a line.
@@ -174,13 +170,14 @@ void add_init(CLI::App& app) {
       "Biases are normal with deviation 0.02 instead of zero and norm weights normal around one with deviation 0.1, "
       "so\n"
       "that a computation which loses one is noticed. The same seed gives the same values with any --threads.\n"
+      "int8, fp8 (e4m3) and int4 quantise the matrices of the layers, routers excepted, of the model of bf16.\n"
       "Published sizes by family:" +
       known_sizes());
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
   command->add_option("--arch", options->arch, "Family of a published size: opt, gpt2, llama, ... (below)");
   command->add_option("--size", options->size, "Published size: 125m, 8x7b, base, ... (below)");
   command->add_option("--config", options->config, "Hugging Face config.json of any other size");
-  command->add_option("--dtype", options->dtype, "f32, f16 or bf16")->capture_default_str();
+  add_stored_type_options(*command, options->type, "f32, f16 or bf16");
   command->add_option("--seed", options->seed, "Seed of the weights")->check(whole_number())->capture_default_str();
   command->add_option("--threads", options->threads, "Threads that make weights (default: all cores)")
       ->check(CLI::Range(1, 1024));

@@ -36,10 +36,14 @@ struct InspectOptions {
   int threads = usable_cores();
 };
 
+// How many values are wrong.
+struct Faults {
+  std::size_t not_finite = 0, negative = 0;
+};
+
 // A digest chunk of a tensor or of a file of the tokenizer.
 struct Chunk {
-  // Returns how many of its values are NaN or an infinity.
-  std::function<std::size_t(const TensorReader& reader, std::size_t begin, std::size_t end)> read;
+  std::function<Faults(const TensorReader& reader, std::size_t begin, std::size_t end)> read;
   std::string name;
   std::size_t begin, end;  // bytes of it
 };
@@ -48,8 +52,9 @@ struct Chunk {
 struct Verification {
   bool done = false;
   std::size_t chunks = 0;
-  std::map<std::size_t, std::string> damages;     // by chunk, in the order of the file
-  std::map<std::string, std::size_t> not_finite;  // values that are NaN or an infinity, by tensor that has some
+  std::map<std::size_t, std::string> damages;  // by chunk, in the order of the file
+  // Values that are NaN or an infinity, and scales below zero where these make no sense, by tensor that has some.
+  std::map<std::string, std::size_t> not_finite, negative;
 
   const char* state() const { return !done ? "not verified" : damages.empty() ? "verified" : "damaged"; }
   std::vector<std::string> listed() const;
@@ -75,7 +80,7 @@ CodedSizes coded_sizes(const CheckpointIndex& index) try {
   const ModelConfig config = ModelConfig::from_json(index.config_json);
   check_tensors(config, index);
   const std::unique_ptr<WeightFormat> format = make_cpu_weight_format();
-  const CodedEstimate estimate(index, *format, stored_weight_dtype(config, index));
+  const CodedEstimate estimate(index, *format, WeightTypes(config, index));
   return {.fault = {}, .bytes = estimate.total_bytes(), .coded_bytes = estimate.total_coded_bytes()};
 } catch (const Error& error) {
   return {.fault = error.what()};
@@ -88,18 +93,39 @@ std::vector<const TensorEntry*> in_file_order(const CheckpointIndex& index) {
   return order;
 }
 
-std::size_t not_finite_in(const TensorEntry& tensor, std::span<const std::byte> values) {
-  return count_not_finite(values.data(), tensor.dtype, values.size() / size_of(tensor.dtype));
+// The weight whose scales a tensor holds; null: it holds none.
+const TensorEntry* scaled_by(const TensorEntry& tensor, const CheckpointIndex& index) {
+  constexpr std::string_view kEnd = ".scales";
+  if (!tensor.name.ends_with(kEnd)) return nullptr;
+  const auto weight = index.tensors.find(tensor.name.substr(0, tensor.name.size() - kEnd.size()));
+  return weight != index.tensors.end() && is_code(weight->second.dtype) ? &weight->second : nullptr;
 }
-std::size_t not_finite_in(const FileEntry&, std::span<const std::byte>) { return 0; }
+
+// Signs of int8 and fp8 are their codes'; the largest of a group of int4 is always -8, which its scale may invert.
+bool may_be_negative(const TensorEntry& tensor, const CheckpointIndex& index) {
+  const TensorEntry* weight = scaled_by(tensor, index);
+  return weight == nullptr || weight->dtype == DType::kInt4 || !is_plain(tensor.dtype);
+}
+
+std::size_t elements_in(const TensorEntry& tensor, std::size_t bytes) { return bytes * 8 / bits_of(tensor.dtype); }
+
+Faults faults_in(const TensorEntry& tensor, std::span<const std::byte> values, const CheckpointIndex& index) {
+  const std::size_t n = elements_in(tensor, values.size());
+  return {.not_finite = count_not_finite(values.data(), tensor.dtype, n),
+          .negative = may_be_negative(tensor, index) ? 0 : count_negative(values.data(), tensor.dtype, n)};
+}
+Faults faults_in(const FileEntry&, std::span<const std::byte>, const CheckpointIndex&) { return {}; }
 
 template <class Entry>
-void add_chunks(const Entry& entry, std::vector<Chunk>& chunks) {
-  const auto read = [&entry](const TensorReader& reader, std::size_t begin, std::size_t end) {
-    std::size_t count = 0;
-    reader.read(entry, begin, end, kDigestChunkBytes,
-                [&](std::size_t, std::span<const std::byte> values) { count += not_finite_in(entry, values); });
-    return count;
+void add_chunks(const Entry& entry, const CheckpointIndex& index, std::vector<Chunk>& chunks) {
+  const auto read = [&](const TensorReader& reader, std::size_t begin, std::size_t end) {
+    Faults faults;
+    reader.read(entry, begin, end, kDigestChunkBytes, [&](std::size_t, std::span<const std::byte> values) {
+      const Faults more = faults_in(entry, values, index);
+      faults.not_finite += more.not_finite;
+      faults.negative += more.negative;
+    });
+    return faults;
   };
   for (std::size_t at = 0; at < entry.bytes; at += kDigestChunkBytes) {
     chunks.push_back({read, entry.name, at, std::min(at + kDigestChunkBytes, entry.bytes)});
@@ -108,8 +134,8 @@ void add_chunks(const Entry& entry, std::vector<Chunk>& chunks) {
 
 std::vector<Chunk> chunks_of(const CheckpointIndex& index) {
   std::vector<Chunk> chunks;
-  for (const TensorEntry* tensor : in_file_order(index)) add_chunks(*tensor, chunks);
-  for (const auto& [name, file] : index.tokenizer) add_chunks(file, chunks);
+  for (const TensorEntry* tensor : in_file_order(index)) add_chunks(*tensor, index, chunks);
+  for (const auto& [name, file] : index.tokenizer) add_chunks(file, index, chunks);
   return chunks;
 }
 
@@ -123,9 +149,10 @@ void verify(const CheckpointIndex& index, const std::vector<Chunk>& chunks, int 
   parallel_for(chunks.size(), threads, [&](int, std::size_t item) {
     const auto& [read, name, begin, end] = chunks[item];
     try {
-      const std::size_t not_finite = read(reader, begin, end);
+      const Faults faults = read(reader, begin, end);
       const std::lock_guard lock(mutex);
-      if (not_finite > 0) result.not_finite[name] += not_finite;
+      if (faults.not_finite > 0) result.not_finite[name] += faults.not_finite;
+      if (faults.negative > 0) result.negative[name] += faults.negative;
     } catch (const CheckpointError& error) {
       const std::lock_guard lock(mutex);
       result.damages.emplace(item, error.what());
@@ -137,8 +164,29 @@ void verify(const CheckpointIndex& index, const std::vector<Chunk>& chunks, int 
 
 std::size_t parameters_of(const CheckpointIndex& index) {
   std::size_t parameters = 0;
-  for (const auto& [name, entry] : index.tensors) parameters += entry.bytes / size_of(entry.dtype);
+  for (const auto& [name, entry] : index.tensors) {
+    if (scaled_by(entry, index) == nullptr) parameters += elements_in(entry, entry.bytes);
+  }
   return parameters;
+}
+
+// Bits that a weight of the tensor takes, its scales counted in.
+double bits_a_weight(const TensorEntry& tensor, const CheckpointIndex& index) {
+  std::size_t bytes = tensor.bytes;
+  const auto scales = index.tensors.find(scales_name(tensor.name));
+  if (is_code(tensor.dtype) && scales != index.tensors.end()) bytes += scales->second.bytes;
+  return 8 * static_cast<double>(bytes) / static_cast<double>(elements_in(tensor, tensor.bytes));
+}
+
+double average_bits(const CheckpointIndex& index) {
+  std::size_t bytes = 0;
+  for (const auto& [name, entry] : index.tensors) bytes += entry.bytes;
+  return 8 * static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(parameters_of(index), 1));
+}
+
+// "bf16", "int8 in groups of 32".
+std::string type_text(const TensorEntry& tensor) {
+  return name_of(WeightType(DType::kBF16, tensor.dtype, DType::kBF16, tensor.group));
 }
 
 // The stored configuration; a string if it is not JSON or too deep, which check_configuration() refuses.
@@ -154,10 +202,15 @@ std::string text_of(const ordered_json& json, int indent = -1) {
 
 std::string shape_text(const TensorEntry& tensor) { return text_of(ordered_json(tensor.shape)); }
 
-ordered_json json_of(const TensorEntry& tensor) {
-  return {{"name", tensor.name},     {"dtype", name_of(tensor.dtype)},
-          {"shape", tensor.shape},   {"transposed", tensor.transposed},
-          {"offset", tensor.offset}, {"bytes", tensor.bytes}};
+// "group" and "bits" (a weight, its scales counted in) are of quantised tensors.
+ordered_json json_of(const TensorEntry& tensor, const CheckpointIndex& index) {
+  ordered_json json = {{"name", tensor.name},     {"dtype", name_of(tensor.dtype)},
+                       {"shape", tensor.shape},   {"transposed", tensor.transposed},
+                       {"offset", tensor.offset}, {"bytes", tensor.bytes}};
+  if (tensor.group == 0) return json;
+  json["group"] = tensor.group == WeightType::kWholeRow ? ordered_json("row") : ordered_json(tensor.group);
+  json["bits"] = bits_a_weight(tensor, index);
+  return json;
 }
 
 ordered_json json_of(const Verification& verification) {
@@ -167,7 +220,8 @@ ordered_json json_of(const Verification& verification) {
           {"state", verification.state()},
           {"damaged_chunks", verification.damages.size()},
           {"damages", verification.listed()},
-          {"not_finite", verification.not_finite}};
+          {"not_finite", verification.not_finite},
+          {"negative_scales", verification.negative}};
 }
 
 ordered_json json_of(const CodedSizes& coded) {
@@ -181,12 +235,13 @@ void print_json(const CheckpointIndex& index, const CodedSizes& coded, const Ver
                        {"format_version", kCheckpointFormatVersion},
                        {"architecture", index.architecture},
                        {"parameters", parameters_of(index)},
+                       {"bits_a_weight", average_bits(index)},
                        {"config", configuration_of(index)},
                        {"tensors", ordered_json::array()},
                        {"tokenizer", ordered_json::array()},
                        {"coded_pages", json_of(coded)},
                        {"digests", json_of(verification)}};
-  for (const TensorEntry* tensor : in_file_order(index)) json["tensors"].push_back(json_of(*tensor));
+  for (const TensorEntry* tensor : in_file_order(index)) json["tensors"].push_back(json_of(*tensor, index));
   for (const auto& [name, file] : index.tokenizer) {
     json["tokenizer"].push_back({{"name", name}, {"offset", file.offset}, {"bytes", file.bytes}});
   }
@@ -202,12 +257,17 @@ void print_configuration(const CheckpointIndex& index) {
 }
 
 void print_tensors(const CheckpointIndex& index) {
-  std::size_t width = 4;
-  for (const auto& [name, entry] : index.tensors) width = std::max(width, name.size());
-  fmt::print("tensors\n  {:<{}}  dtype  {:<16} transposed {:>15} {:>15}\n", "name", width, "shape", "offset", "bytes");
+  std::size_t width = 4, type_width = 5;
+  for (const auto& [name, entry] : index.tensors) {
+    width = std::max(width, name.size());
+    type_width = std::max(type_width, type_text(entry).size());
+  }
+  fmt::print("tensors\n  {:<{}}  {:<{}}  bits  {:<16} transposed {:>15} {:>15}\n", "name", width, "dtype", type_width,
+             "shape", "offset", "bytes");
   for (const TensorEntry* tensor : in_file_order(index)) {
-    fmt::print("  {:<{}}  {:<5}  {:<16} {:<10} {:>15} {:>15}\n", tensor->name, width, name_of(tensor->dtype),
-               shape_text(*tensor), tensor->transposed ? "yes" : "no", tensor->offset, tensor->bytes);
+    fmt::print("  {:<{}}  {:<{}}  {:>4.1f}  {:<16} {:<10} {:>15} {:>15}\n", tensor->name, width, type_text(*tensor),
+               type_width, bits_a_weight(*tensor, index), shape_text(*tensor), tensor->transposed ? "yes" : "no",
+               tensor->offset, tensor->bytes);
   }
 }
 
@@ -230,6 +290,7 @@ void print_text(const CheckpointIndex& index, const CodedSizes& coded, const Ver
   fmt::print("format        {}\n", kCheckpointFormatVersion);
   fmt::print("architecture  {}\n", text_of(index.architecture));
   fmt::print("parameters    {}\n", parameters_of(index));
+  fmt::print("bits a weight {:.2f} on average, scales counted in\n", average_bits(index));
   print_coded(coded);
   print_configuration(index);
   print_tensors(index);
@@ -238,6 +299,9 @@ void print_text(const CheckpointIndex& index, const CodedSizes& coded, const Ver
   for (const std::string& damage : verification.listed()) fmt::print("  {}\n", damage);
   for (const auto& [name, count] : verification.not_finite) {
     fmt::print("  tensor '{}': {} values are NaN or an infinity\n", name, count);
+  }
+  for (const auto& [name, count] : verification.negative) {
+    fmt::print("  tensor '{}': {} scales are negative\n", name, count);
   }
 }
 
@@ -249,10 +313,14 @@ void check_damages(const std::string& path, const Verification& verification) {
 
 // Whoever serves such a model serves on: what a request makes of it shows in its own result (src/sched/README.md).
 void check_values(const std::string& path, const Verification& verification) {
-  if (verification.not_finite.empty()) return;
-  const auto& [name, count] = *verification.not_finite.begin();
-  throw ConfigError(fmt::format("{}: {} tensors hold NaN or an infinity; the first: {} values of tensor '{}'", path,
-                                verification.not_finite.size(), count, name));
+  const auto refuse = [&](const std::map<std::string, std::size_t>& counts, const char* what, const char* values) {
+    if (counts.empty()) return;
+    const auto& [name, count] = *counts.begin();
+    throw ConfigError(fmt::format("{}: {} tensors hold {}; the first: {} {} of tensor '{}'", path, counts.size(), what,
+                                  count, values, name));
+  };
+  refuse(verification.not_finite, "NaN or an infinity", "values");
+  refuse(verification.negative, "negative scales of int8 or fp8", "scales");
 }
 
 void check_configuration(const CheckpointIndex& index) try {
@@ -283,7 +351,7 @@ void add_inspect(CLI::App& app) {
   command->footer(
       "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit "
       "its\n"
-      "configuration or --verify finds NaN or infinities in them.");
+      "configuration or --verify finds NaN, infinities or negative scales (of int8 and fp8) in them.");
   command->add_option("file", options->path, "Checkpoint, FILE.h5")->required();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--verify", options->verify,

@@ -229,7 +229,7 @@ void add_unmeasured(const Session& session, const Job& job, const std::string& i
       for (int stage = 0; stage < shape.pp; ++stage) {
         const ShardPlan plan = ShardPlan::make(config, {shape.tp, shape.pp}, stage, job.options().reproducible);
         layouts.push_back(
-            ShardLayout::make(plan, job.ops().weight_format(), job.models().weight_dtype(0), job.plan().page_bytes));
+            ShardLayout::make(plan, job.ops().weight_format(), job.models().weight_types(0), job.plan().page_bytes));
       }
       std::vector<const ShardLayout*> stages;
       for (const ShardLayout& layout : layouts) stages.push_back(&layout);

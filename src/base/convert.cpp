@@ -88,11 +88,32 @@ std::size_t count_set(const std::byte* elements, Bits exponent, std::size_t n) {
   return count;
 }
 
+// Of n numbers whose bits are `Bits`, those with the sign that are not zero.
+template <class Bits>
+std::size_t count_below_zero(const std::byte* elements, std::size_t n) {
+  constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, elements + i * sizeof bits, sizeof bits);
+    count += bits > kSign ? 1 : 0;
+  }
+  return count;
+}
+
 }  // namespace
 
 std::size_t count_not_finite(const std::byte* elements, DType type, std::size_t n) {
+  if (type == DType::kInt8 || type == DType::kInt4) return 0;
+  if (type == DType::kFp8) return count_set<std::uint8_t>(elements, 0x7f, n);
+  if (type == DType::kE8M0) return count_set<std::uint8_t>(elements, 0xff, n);
   if (type == DType::kF32) return count_set<std::uint32_t>(elements, 0x7f800000, n);
   return count_set<std::uint16_t>(elements, type == DType::kF16 ? 0x7c00 : 0x7f80, n);
+}
+
+std::size_t count_negative(const std::byte* elements, DType type, std::size_t n) {
+  return type == DType::kF32 ? count_below_zero<std::uint32_t>(elements, n)
+                             : count_below_zero<std::uint16_t>(elements, n);
 }
 
 void convert_elements(const std::byte* in, DType from, std::byte* out, DType to, std::size_t n) {

@@ -8,7 +8,7 @@
 namespace computron {
 
 DType parse_dtype(std::string_view text) {
-  for (const DType t : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType t : kPlainDTypes) {
     if (text == name_of(t)) return t;
   }
   throw Error(ExitCode::kUsage, fmt::format("unknown dtype '{}' (known: f32, f16, bf16)", text));

@@ -175,7 +175,7 @@ void bench(const BenchLoadOptions& options, Communicator world) {
        {.file = options.file,
         .file_bytes = index.file_bytes,
         .stored = index.tensors.at("embedding.tokens.weight").dtype,
-        .kept = job.models().weight_dtype(0),
+        .kept = job.models().weight_types(0).most().codes,
         .tp = job.mesh().shape.tp,
         .threads = job.plan().threads,
         .page_bytes = job.plan().page_bytes});

@@ -37,9 +37,9 @@ CheckpointIndex read_index(const Communicator& world, const std::string& file) {
 ShardLayout whole_model(const CheckpointIndex& index, const Ops& ops, std::size_t page_bytes) {
   const ModelConfig config = ModelConfig::from_json(index.config_json);
   check_tensors(config, index);
-  const DType dtype = ops.weight_dtype(index.tensors.at("embedding.tokens.weight").dtype);
+  const WeightTypes types = WeightTypes(config, index).kept_by(ops);
   const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, /*stage=*/0);
-  return ShardLayout::make(plan, ops.weight_format(), dtype, page_bytes);
+  return ShardLayout::make(plan, ops.weight_format(), types, page_bytes);
 }
 
 struct Figure {

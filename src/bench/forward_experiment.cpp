@@ -21,17 +21,18 @@ class PeakGemm {
   explicit PeakGemm(ResidentModel& model)
       : model_(model),
         shape_(model.device().own_memory() ? GemmShape{4096, 8192, 8192} : GemmShape{512, 8192, 4096}),
-        dtype_(model.layout().weight_dtype),
-        weight_(filled(model.ops().weight_format().panel_bytes(shape_.out, shape_.in, dtype_))),
+        type_(model.layout().types.most()),
+        weight_(filled(model.ops().weight_format().panel_bytes(shape_.out, shape_.in, type_))),
         x_(filled(sizeof(float) * shape_.rows * shape_.in)),
         out_(filled(sizeof(float) * shape_.rows * shape_.out)),
         panel_{weight_->data(), /*ready=*/nullptr, /*row_begin=*/0, shape_.out} {}
 
   double flops_per_s() {
     const auto [rows, out, in] = shape_;
-    const Activations x{x_->data(), rows, in, model_.layout().input_dtype}, y{out_->data(), rows, out, DType::kF32};
+    const Activations x{x_->data(), rows, in, model_.ops().weight_format().input_dtype(type_)},
+        y{out_->data(), rows, out, DType::kF32};
     const double begin_s = now_s();
-    model_.ops().gemm(model_.stream(), x, {{&panel_, 1}, out, in, dtype_}, /*bias=*/{}, Activation::kNone, y);
+    model_.ops().gemm(model_.stream(), x, {{&panel_, 1}, out, in, type_}, /*bias=*/{}, Activation::kNone, y);
     model_.stream().synchronize();
     return 2.0 * rows * out * in / (now_s() - begin_s);
   }
@@ -41,7 +42,7 @@ class PeakGemm {
 
   ResidentModel& model_;
   GemmShape shape_;
-  DType dtype_;
+  WeightType type_;
   std::unique_ptr<DeviceBuffer> weight_, x_, out_;
   WeightPanel panel_;
 };
@@ -96,7 +97,7 @@ ForwardMetrics run_forward_experiment(const ForwardOptions& o) {
   ForwardMetrics metrics;
   metrics.architecture = model.config().architecture;
   metrics.device = model.device().name();
-  metrics.weight_dtype = model.layout().weight_dtype;
+  metrics.weight_dtype = model.layout().types.most().codes;
   PeakGemm peak(model);
   MeasuredPass prefill(model, /*sequences=*/1, /*start=*/0, o.prompt);
   std::vector<MeasuredPass> decode;

@@ -27,7 +27,7 @@ void OpsProbe::gemm(Stream& stream, Activations x, const Weight& weight, Vector 
                     Activations out) {
   for (const WeightPanel& panel : weight.panels) {
     if (x.rows == 0) break;
-    weight_bytes_ += static_cast<double>(weight_format().panel_bytes(panel.rows, weight.in, weight.dtype));
+    weight_bytes_ += static_cast<double>(weight_format().panel_bytes(panel.rows, weight.in, weight.type));
     gemm_flops_ += 2.0 * x.rows * panel.rows * weight.in;
   }
   const bool alone = runs_ == Runs::kGemmsOnly;

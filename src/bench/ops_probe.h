@@ -29,7 +29,7 @@ class OpsProbe final : public Ops {
   double gemm_flops() const { return gemm_flops_; }
 
   const WeightFormat& weight_format() const override { return ops_.weight_format(); }
-  DType weight_dtype(DType checkpoint) const override { return ops_.weight_dtype(checkpoint); }
+  WeightType weight_type(const WeightType& checkpoint) const override { return ops_.weight_type(checkpoint); }
   int padded_rows(int rows) const override { return ops_.padded_rows(rows); }
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,

@@ -21,22 +21,15 @@ constexpr std::size_t kCopyBytes = std::size_t{2} << 30;  // several times what 
 constexpr int kSmallNumbers = 0x3c;                       // 0x3c3c is 0.0115 in bfloat16, 0x3c3c3c3c in float32
 constexpr TokenId kFirstToken = 4;  // below it: padding, begin, end and unknown in the vocabularies we know
 
-DType stored_dtype(const ModelConfig& config, const CheckpointIndex& index) {
-  for (const TensorSpec& spec : tensor_specs(config)) {
-    if (spec.role == TensorRole::kGemmWeight) return index.tensors.at(spec.name).dtype;
-  }
-  throw ConfigError(index.path + ": no weights");
-}
-
 ShardLayout make_layout(const CheckpointIndex& index, const Device& device, const Ops& ops) {
   const ModelConfig config = ModelConfig::from_json(index.config_json);
   check_tensors(config, index);
   if (!config.causal) throw ConfigError(index.path + ": is an encoder; only decoders have a prefill and a decode");
-  const DType dtype = ops.weight_dtype(stored_dtype(config, index));
+  const WeightTypes types = WeightTypes(config, index).kept_by(ops);
   const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, /*stage=*/0);
-  const std::size_t block = ShardLayout::largest_block_bytes(plan, ops.weight_format(), dtype);
+  const std::size_t block = ShardLayout::largest_block_bytes(plan, ops.weight_format(), types);
   const std::size_t page = round_up(std::max(device.default_page_bytes(), 16 * block), std::size_t{4096});
-  return ShardLayout::make(plan, ops.weight_format(), dtype, page);
+  return ShardLayout::make(plan, ops.weight_format(), types, page);
 }
 
 }  // namespace

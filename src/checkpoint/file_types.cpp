@@ -15,6 +15,9 @@ void make_half(hid_t type, std::size_t exponent_bits, const Subject& subject) {
 }  // namespace
 
 hdf5::Id file_type(DType dtype, const Subject& subject) {
+  if (!is_plain(dtype)) {
+    return {H5_CHECK(subject, H5Tcopy, dtype == DType::kInt8 ? H5T_STD_I8LE : H5T_STD_U8LE), H5Tclose};
+  }
   hdf5::Id type(H5_CHECK(subject, H5Tcopy, H5T_IEEE_F32LE), H5Tclose);
   if (dtype == DType::kF16) make_half(type, 5, subject);
   if (dtype == DType::kBF16) make_half(type, 8, subject);
@@ -22,10 +25,21 @@ hdf5::Id file_type(DType dtype, const Subject& subject) {
 }
 
 std::optional<DType> dtype_of(hid_t stored, const Subject& subject) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : kPlainDTypes) {
     if (H5_CHECK(subject, H5Tequal, stored, file_type(dtype, subject)) > 0) return dtype;
   }
   return std::nullopt;
+}
+
+std::vector<std::size_t> dataset_shape(std::vector<std::size_t> tensor, DType dtype) {
+  if (dtype == DType::kInt4) tensor.back() /= 2;
+  return tensor;
+}
+
+std::vector<std::size_t> tensor_shape(std::vector<std::size_t> dataset, DType dtype, const Subject& subject) {
+  if (dtype != DType::kInt4 || dataset.empty()) return dataset;
+  if (__builtin_mul_overflow(dataset.back(), std::size_t{2}, &dataset.back())) subject.fail("size overflows");
+  return dataset;
 }
 
 }  // namespace computron::format

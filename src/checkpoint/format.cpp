@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 
 namespace computron::format {
@@ -25,12 +26,33 @@ std::size_t tensor_bytes(const std::vector<std::size_t>& shape, DType dtype, con
   if (shape.empty() || shape.size() > kMaxRank) {
     subject.fail(fmt::format("{} dimensions (1 to {} are allowed)", shape.size(), kMaxRank));
   }
-  std::size_t bytes = size_of(dtype);
+  std::size_t elements = 1, bytes = 0;
   for (const std::size_t extent : shape) {
     if (extent == 0) subject.fail("a dimension is zero");
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) subject.fail("size overflows");
+    if (__builtin_mul_overflow(elements, extent, &elements)) subject.fail("size overflows");
   }
-  return bytes;
+  if (__builtin_mul_overflow(elements, std::max(size_of(dtype), std::size_t{1}), &bytes))
+    subject.fail("size overflows");
+  if (dtype == DType::kInt4 && shape.back() % 2 != 0) {
+    subject.fail(fmt::format("a last dimension of {}, but int4 lie two in a byte", shape.back()));
+  }
+  return dtype == DType::kInt4 ? elements / 2 : bytes;
+}
+
+void check_group(const TensorEntry& tensor, const Subject& subject) {
+  if (!is_code(tensor.dtype)) {
+    if (tensor.group != 0) subject.fail(fmt::format("{} in groups of {}", name_of(tensor.dtype), tensor.group));
+    return;
+  }
+  if (tensor.shape.size() != 2) {
+    subject.fail(fmt::format("codes of {} dimensions, only matrices are quantised", tensor.shape.size()));
+  }
+  if (tensor.group == WeightType::kWholeRow) return;
+  const bool allowed = tensor.group >= WeightType::kSmallestGroup && tensor.group % WeightType::kSmallestGroup == 0;
+  const std::size_t in = tensor.transposed ? tensor.shape.front() : tensor.shape.back();
+  if (allowed && static_cast<std::size_t>(tensor.group) <= in) return;
+  subject.fail(fmt::format("groups of {} of {} values, multiples of {} and whole rows are allowed", tensor.group, in,
+                           WeightType::kSmallestGroup));
 }
 
 }  // namespace computron::format

@@ -22,6 +22,10 @@ inline constexpr char kTokenizer[] = "tokenizer";  // a dataset a file, no group
 // Attributes of a tensor; a file of the tokenizer, a dataset uint8 [bytes], has the first.
 inline constexpr char kDigests[] = "xxh3_128";       // uint8 [chunks][16]
 inline constexpr char kTransposed[] = "transposed";  // int32, 0 or 1
+// And of a tensor that is not of plain values. Its dataset is int8 for int8 and uint8 otherwise; of int4 the last
+// dimension is half the tensor's, the first of two codes in a byte's low half.
+inline constexpr char kCodes[] = "codes";  // fixed-length string: "int8", "fp8", "int4" or, of scales, "e8m0"
+inline constexpr char kGroup[] = "group";  // int32, of codes: values along `in` that share a scale; 0: a whole row
 
 inline constexpr std::size_t kMaxStringBytes = 64 << 10;
 inline constexpr std::size_t kMaxNameBytes = 256;
@@ -31,7 +35,11 @@ inline constexpr std::size_t kMaxRank = 4;
 // Why `name` may not name a tensor; nullopt if it may. Characters A-Z a-z 0-9 . _ - within one path component.
 std::optional<std::string> fault_of_name(std::string_view name);
 
-// Bytes of a tensor of 1 to kMaxRank dimensions, none zero; throws `subject` on anything else and on overflow.
+// Bytes of a tensor of 1 to kMaxRank dimensions, none zero; throws `subject` on anything else, on an odd last dimension
+// of int4 and on overflow.
 std::size_t tensor_bytes(const std::vector<std::size_t>& shape, DType dtype, const Subject& subject);
+// Codes have two dimensions and groups of so many values as kernels take, or whole rows; nothing else has groups.
+// Throws `subject` otherwise.
+void check_group(const TensorEntry& tensor, const Subject& subject);
 
 }  // namespace computron::format

@@ -27,6 +27,7 @@ void put_entry(ByteWriter& out, const TensorEntry& entry) {
   out.put(entry.dtype);
   out.put_list(entry.shape);
   out.put(static_cast<std::uint8_t>(entry.transposed));
+  out.put<std::int32_t>(entry.group);
 }
 
 void get_entry(ByteReader& in, TensorEntry& entry) {
@@ -34,6 +35,7 @@ void get_entry(ByteReader& in, TensorEntry& entry) {
   entry.dtype = in.get<DType>();
   entry.shape = in.get_list<std::size_t>();
   entry.transposed = in.get<std::uint8_t>() != 0;
+  entry.group = in.get<std::int32_t>();
 }
 
 template <class Entry>
@@ -52,6 +54,15 @@ void get_entries(ByteReader& in, std::map<std::string, Entry>& entries) {
 }
 
 }  // namespace
+
+std::string scales_name(std::string_view weight) { return std::string(weight) + ".scales"; }
+
+std::vector<std::size_t> scales_shape(const std::vector<std::size_t>& codes, bool transposed, int group) {
+  const std::size_t out = transposed ? codes.back() : codes.front();
+  const std::size_t in = transposed ? codes.front() : codes.back();
+  const std::size_t groups = group == WeightType::kWholeRow ? 1 : ceil_div(in, static_cast<std::size_t>(group));
+  return transposed ? std::vector{groups, out} : std::vector{out, groups};
+}
 
 std::vector<std::byte> CheckpointIndex::serialize() const {
   ByteWriter out;

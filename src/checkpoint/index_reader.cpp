@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 
+#include "computron/base/printable.h"
 #include "computron/checkpoint/reader.h"
 #include "src/checkpoint/file.h"
 #include "src/checkpoint/file_types.h"
@@ -166,11 +167,38 @@ void check_storage(hid_t dataset, const Subject& subject) {
   if (H5_CHECK(subject, H5Pget_external_count, creation) != 0) subject.fail("stored in another file");
 }
 
+// What the attribute "codes" says that the bytes are; their dataset must be of bytes for it.
+DType read_codes(hid_t dataset, hid_t type, const Subject& subject) {
+  const std::string name = read_string(dataset, format::kCodes, subject);
+  for (const DType dtype : kAllDTypes) {
+    if (is_plain(dtype) || name != name_of(dtype)) continue;
+    if (H5_CHECK(subject, H5Tequal, type, format::file_type(dtype, subject)) > 0) return dtype;
+    subject.fail(fmt::format("{} that are not stored as {}", name, dtype == DType::kInt8 ? "int8" : "uint8"));
+  }
+  subject.fail(fmt::format("attribute 'codes' is '{}', neither int8, fp8, int4 nor e8m0", printable(name)));
+}
+
+bool has_attribute(hid_t dataset, const char* name, const Subject& subject) {
+  return H5_CHECK(subject, H5Aexists, dataset, name) > 0;
+}
+
 DType read_dtype(hid_t dataset, const Subject& subject) {
   const Id type(H5_CHECK(subject, H5Dget_type, dataset), H5Tclose);
+  if (has_attribute(dataset, format::kCodes, subject)) return read_codes(dataset, type, subject);
   const auto dtype = format::dtype_of(type, subject);
   if (!dtype) subject.fail("neither f32, f16 nor bf16, little-endian");
   return *dtype;
+}
+
+// 0 of what has none.
+int read_group(hid_t dataset, DType dtype, const Subject& subject) {
+  if (!is_code(dtype)) {
+    if (has_attribute(dataset, format::kGroup, subject)) subject.fail("attribute 'group' of what is no codes");
+    return 0;
+  }
+  const std::int64_t group = read_int(dataset, format::kGroup, subject);
+  if (group < 0 || group >= WeightType::kWholeRow) subject.fail(fmt::format("attribute 'group' is {}", group));
+  return group == 0 ? WeightType::kWholeRow : static_cast<int>(group);
 }
 
 std::vector<std::size_t> read_shape(hid_t dataset, const Subject& subject) {
@@ -198,7 +226,8 @@ TensorEntry read_tensor(hid_t group, const std::string& name, std::size_t file_b
   TensorEntry entry;
   entry.name = name;
   entry.dtype = read_dtype(dataset, subject);
-  entry.shape = read_shape(dataset, subject);
+  entry.shape = format::tensor_shape(read_shape(dataset, subject), entry.dtype, subject);
+  entry.group = read_group(dataset, entry.dtype, subject);
   entry.bytes = format::tensor_bytes(entry.shape, entry.dtype, subject);
   entry.offset = read_offset(dataset, entry.bytes, file_bytes, subject);
   const std::int64_t transposed = read_int(dataset, format::kTransposed, subject);
@@ -227,7 +256,7 @@ FileEntry read_file(hid_t group, const std::string& name, std::size_t file_bytes
 
 // Names of what a group holds, fit to be repeated in messages.
 std::vector<std::string> list_names(hid_t group, const Subject& subject) {
-  const std::vector<std::string> names = list_links(group, subject);
+  std::vector<std::string> names = list_links(group, subject);
   for (const std::string& name : names) {
     if (const auto fault = format::fault_of_name(name)) subject.fail(*fault);
   }

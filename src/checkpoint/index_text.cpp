@@ -34,6 +34,12 @@ void append_text(std::string& out, const char* key, std::string_view value) {
   out += '\n';
 }
 
+std::string type_text(const TensorEntry& tensor) {
+  std::string dtype(name_of(tensor.dtype));
+  if (tensor.group == 0) return dtype;
+  return tensor.group == WeightType::kWholeRow ? dtype + ":row" : fmt::format("{}:{}", dtype, tensor.group);
+}
+
 std::string shape_text(const std::vector<std::size_t>& shape) {
   std::string text;
   for (const std::size_t extent : shape) {
@@ -136,12 +142,25 @@ std::string name_in(Words& words) {
   return std::string(name);
 }
 
-DType dtype_in(Words& words) {
-  const std::string_view word = words.word();
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    if (word == name_of(dtype)) return dtype;
+DType dtype_of(std::string_view name, const Words& words) {
+  for (const DType dtype : kAllDTypes) {
+    if (name == name_of(dtype)) return dtype;
   }
-  words.fail(fmt::format("'{}' is no type of tensors", printable(word)));
+  words.fail(fmt::format("'{}' is no type of tensors", printable(name)));
+}
+
+int group_of(std::string_view text, const Words& words) {
+  if (text == "row") return WeightType::kWholeRow;
+  const std::uint64_t group = words.number(text);
+  words.require(group < static_cast<std::uint64_t>(WeightType::kWholeRow), "a group that is too long");
+  return static_cast<int>(group);
+}
+
+void type_in(Words& words, TensorEntry& tensor) {
+  const std::string_view word = words.word();
+  const std::size_t colon = word.find(':');
+  tensor.dtype = dtype_of(word.substr(0, colon), words);
+  if (colon != std::string_view::npos) tensor.group = group_of(word.substr(colon + 1), words);
 }
 
 std::vector<std::size_t> shape_in(Words& words) {
@@ -170,7 +189,7 @@ std::vector<Digest128> digests_in(Words& words) {
 TensorEntry tensor_in(Words& words) {
   TensorEntry tensor;
   tensor.name = name_in(words);
-  tensor.dtype = dtype_in(words);
+  type_in(words, tensor);
   const std::uint64_t transposed = words.number();
   words.require(transposed <= 1, "transposed is neither 0 nor 1");
   tensor.transposed = transposed == 1;
@@ -250,8 +269,8 @@ std::string index_text(const CheckpointIndex& index) {
   append_text(text, "architecture", index.architecture);
   append_text(text, "config", index.config_json);
   for (const auto& [name, tensor] : index.tensors) {
-    text += fmt::format("tensor {} {} {} {} {} {}", name, name_of(tensor.dtype), tensor.transposed ? 1 : 0,
-                        tensor.offset, tensor.bytes, shape_text(tensor.shape));
+    text += fmt::format("tensor {} {} {} {} {} {}", name, type_text(tensor), tensor.transposed ? 1 : 0, tensor.offset,
+                        tensor.bytes, shape_text(tensor.shape));
     append_digests(text, tensor);
   }
   for (const auto& [name, file] : index.tokenizer) {

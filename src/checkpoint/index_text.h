@@ -5,9 +5,11 @@
 //   bytes 51380224                       of the file
 //   architecture 6f7074                  hexadecimal
 //   config 7b7d                          hexadecimal
-//   tensor NAME f32 0 4096 16384 64x64 DIGESTS        dtype, transposed, offset, bytes, shape, hexadecimal
+//   tensor NAME f32 0 4096 16384 64x64 DIGESTS        type, transposed, offset, bytes, shape, hexadecimal
 //   file NAME 65536 512 DIGESTS                       offset, bytes
 //   end 1 1                              how many tensors and files there were
+//
+// A type is that of the elements, of codes with their group: int8:32, fp8:row
 //
 // or, of a file that is refused, the exit code and the message in hexadecimal:
 //

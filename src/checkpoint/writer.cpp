@@ -92,8 +92,12 @@ Id create_dataset(hid_t group, StoredBytes& stored, hid_t type, const std::vecto
 
 void create_tensor(hid_t group, TensorEntry& tensor, const Subject& subject) {
   const Id type = format::file_type(tensor.dtype, subject);
-  const Id dataset = create_dataset(group, tensor, type, {tensor.shape.begin(), tensor.shape.end()}, subject);
+  const std::vector<std::size_t> shape = format::dataset_shape(tensor.shape, tensor.dtype);
+  const Id dataset = create_dataset(group, tensor, type, {shape.begin(), shape.end()}, subject);
   write_int(dataset, format::kTransposed, tensor.transposed ? 1 : 0, subject);
+  if (!is_plain(tensor.dtype)) write_string(dataset, format::kCodes, std::string(name_of(tensor.dtype)), subject);
+  if (!is_code(tensor.dtype)) return;
+  write_int(dataset, format::kGroup, tensor.group == WeightType::kWholeRow ? 0 : tensor.group, subject);
 }
 
 ExitCode code_of_open_failure() {
@@ -135,7 +139,9 @@ TensorEntry entry_of(const TensorDeclaration& tensor, const Subject& file) {
   entry.dtype = tensor.dtype;
   entry.shape = tensor.shape;
   entry.transposed = tensor.transposed;
+  entry.group = tensor.group;
   entry.bytes = format::tensor_bytes(tensor.shape, tensor.dtype, subject);
+  format::check_group(entry, subject);
   entry.digests.resize(ceil_div(entry.bytes, kDigestChunkBytes));
   return entry;
 }
@@ -191,6 +197,11 @@ void sync_directory_of(const std::string& path) {
 }
 
 }  // namespace
+
+TensorDeclaration scales_of(const TensorDeclaration& codes) {
+  return {scales_name(codes.name), DType::kBF16, scales_shape(codes.shape, codes.transposed, codes.group),
+          codes.transposed};
+}
 
 struct CheckpointWriter::State {
   std::string path;

@@ -31,10 +31,29 @@ void put_size(ByteWriter& out, std::size_t size) { out.put(static_cast<std::uint
 
 // --- Layouts ----------------------------------------------------------------------------------------------------
 
+void put(ByteWriter& out, const WeightType& type) {
+  out.put(type.values);
+  out.put(type.codes);
+  out.put(type.scales);
+  out.put(type.group);
+}
+
+WeightType get_type(ByteReader& in) {
+  WeightType type;
+  type.values = in.get<DType>();
+  type.codes = in.get<DType>();
+  type.scales = in.get<DType>();
+  type.group = in.get<int>();
+  const auto known = [](DType t) { return t <= DType::kE8M0; };
+  ensure(known(type.values) && known(type.codes) && known(type.scales) && type.group >= 0,
+         "a layout has weights of an unknown type");
+  return type;
+}
+
 void put(ByteWriter& out, const ShardLayout& layout) {
   out.put(layout.page_bytes);
-  out.put(layout.weight_dtype);
-  out.put(layout.input_dtype);
+  put(out, layout.types.most());
+  out.put(layout.cache_dtype);
   out.put(layout.plan.layers);
   out.put(layout.plan.kv_heads);
   out.put(layout.plan.config.head_dim);
@@ -44,6 +63,7 @@ void put(ByteWriter& out, const ShardLayout& layout) {
     if (!is_gemm(tensor)) continue;
     out.put(tensor.rows);
     out.put(tensor.columns);
+    put(out, tensor.type);
   }
   out.put_list(layout.used_bytes);
   out.put_list(layout.link_bytes);
@@ -54,8 +74,10 @@ void put(ByteWriter& out, const ShardLayout& layout) {
 ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   ShardLayout layout;
   layout.page_bytes = in.get<std::size_t>();
-  layout.weight_dtype = in.get<DType>();
-  layout.input_dtype = in.get<DType>();
+  // Up to version 2 a model's weights had one type, a plain one.
+  layout.types = version > 2 ? get_type(in) : WeightType(in.get<DType>());
+  const auto type = [&] { return version > 2 ? get_type(in) : layout.types.most(); };
+  layout.cache_dtype = in.get<DType>();
   layout.plan.layers = in.get<int>();
   layout.plan.kv_heads = in.get<int>();
   layout.plan.config.head_dim = in.get<int>();
@@ -63,7 +85,7 @@ ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   for (std::uint32_t i = 0; i < tensors; ++i) {
     const int rows = in.get<int>(), columns = in.get<int>();
     layout.plan.tensors.push_back(
-        {.name = {}, .role = TensorRole::kGemmWeight, .rows = rows, .columns = columns, .parts = {}});
+        {.name = {}, .role = TensorRole::kGemmWeight, .rows = rows, .columns = columns, .parts = {}, .type = type()});
   }
   layout.used_bytes = in.get_list<std::size_t>();
   if (version > 1) layout.link_bytes = in.get_list<std::size_t>();

@@ -61,22 +61,28 @@ double share_coded(std::span<const std::byte> values, DType dtype) {
 
 }  // namespace
 
-CodedEstimate::CodedEstimate(const CheckpointIndex& index, const WeightFormat& format, DType weight_dtype,
+CodedEstimate::CodedEstimate(const CheckpointIndex& index, const WeightFormat& format, const WeightTypes& types,
                              std::size_t sample_bytes)
     : format_(format) {
   const TensorReader reader(index);
   for (const TensorSpec& spec : tensor_specs(ModelConfig::from_json(index.config_json))) {
     const TensorEntry& entry = index.tensors.at(spec.name);
     const bool is_weight = spec.role == TensorRole::kGemmWeight;
-    const DType dtype = is_weight ? weight_dtype : DType::kF32;
+    if (is_weight && types.of(spec.name).quantised()) {  // which are kept as they are
+      add(spec.name, entry.bytes + index.tensors.at(scales_name(spec.name)).bytes, /*share=*/1);
+      continue;
+    }
+    const DType dtype = is_weight ? types.of(spec.name).values : DType::kF32;
     const SampledRows sampled = sample(reader, entry, dtype, is_weight, format.row_block(), sample_bytes);
-    const double share =
-        share_coded(is_weight ? packed(sampled, entry.transposed, format, dtype) : sampled.values, dtype);
-    shares_[spec.name] = share;
-    const std::size_t bytes = entry.bytes / size_of(entry.dtype) * size_of(dtype);
-    total_bytes_ += bytes;
-    total_coded_bytes_ += share * static_cast<double>(bytes);
+    add(spec.name, entry.bytes / size_of(entry.dtype) * size_of(dtype),
+        share_coded(is_weight ? packed(sampled, entry.transposed, format, dtype) : sampled.values, dtype));
   }
+}
+
+void CodedEstimate::add(const std::string& name, std::size_t bytes, double share) {
+  shares_[name] = share;
+  total_bytes_ += bytes;
+  total_coded_bytes_ += share * static_cast<double>(bytes);
 }
 
 std::size_t CodedEstimate::total_coded_bytes() const {
@@ -98,7 +104,7 @@ std::vector<std::size_t> CodedEstimate::link_bytes(const ShardLayout& layout) co
     const double saving = 1 - share_of(tensor);
     for (const PanelPlace& panel : layout.tensors[i].panels) {
       const std::size_t bytes = tensor.role == TensorRole::kGemmWeight
-                                    ? format_.panel_bytes(panel.rows, tensor.columns, layout.weight_dtype)
+                                    ? format_.panel_bytes(panel.rows, tensor.columns, tensor.type)
                                     : sizeof(float) * static_cast<std::size_t>(panel.rows) * tensor.columns;
       saved[panel.page] += saving * static_cast<double>(bytes);
     }

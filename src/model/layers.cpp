@@ -146,14 +146,13 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activat
 
 TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
     : first_token_(layout.plan.first_token(t)),
-      dtype_(layout.input_dtype),
       tokens_(TensorRef::find(layout, "embedding.tokens.weight")),
       projection_(layout, "embedding.projection") {}
 
 void TokenEmbedding::forward(Pass& pass, Activations hidden) {
   if (!projection_.present()) return look_up(pass, hidden);
-  const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());   // [M, width]
-  const Activations x = pass.work.input(hidden.rows, tokens_.columns(), dtype_);  // [M, width]
+  const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());                      // [M, width]
+  const Activations x = pass.work.input(hidden.rows, tokens_.columns(), projection_.input_dtype());  // [M, width]
   look_up(pass, narrow);
   pass.ops.convert(pass.stream, narrow, x);
   projection_.forward(pass, x, hidden);
@@ -167,13 +166,12 @@ void TokenEmbedding::look_up(Pass& pass, Activations out) {
 
 PatchEmbedding::PatchEmbedding(const ShardLayout& layout)
     : patch_values_(layout.plan.config.patch_values()),
-      dtype_(layout.input_dtype),
       patches_(layout, "embedding.patches"),
       class_token_(TensorRef::find(layout, "embedding.class_token")) {}
 
 void PatchEmbedding::forward(Pass& pass, Activations hidden) {
-  const Activations values = pass.work.fused(hidden.rows, patch_values_);     // [M, patch_values]
-  const Activations x = pass.work.input(hidden.rows, patch_values_, dtype_);  // [M, patch_values]
+  const Activations values = pass.work.fused(hidden.rows, patch_values_);                     // [M, patch_values]
+  const Activations x = pass.work.input(hidden.rows, patch_values_, patches_.input_dtype());  // [M, patch_values]
   pass.ops.copy_from_host(pass.stream, pass.batch.patches.data(), values);
   pass.ops.convert(pass.stream, values, x);
   patches_.forward(pass, x, hidden);
@@ -234,7 +232,6 @@ SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefi
              .window = layout.plan.config.sliding_window},
       rotary_(layout.plan.config.positions == PositionKind::kRotary),
       layer_(layer_in_stage),
-      dtype_(layout.input_dtype),
       qkv_(layout, prefix + ".qkv"),
       output_(layout, prefix + ".output") {}
 
@@ -242,7 +239,7 @@ BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
   // [M, (heads + 2 kv_heads) × head_dim / tp]
   const Activations qkv = pass.work.fused(x.rows, qkv_.out());
   // [M, heads × head_dim / tp]
-  const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, dtype_);
+  const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, output_.input_dtype());
   qkv_.forward(pass, x, qkv);
   if (rotary_) pass.ops.apply_rope(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
   pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, mixed);
@@ -252,14 +249,13 @@ BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
 Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)
     : gated_(layout.plan.config.gated_mlp),
       activation_(layout.plan.config.activation),
-      dtype_(layout.input_dtype),
       up_(layout, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
       down_(layout, prefix + ".down") {}
 
 BranchOutput Mlp::forward(Pass& pass, Activations x) { return down_.forward(pass, inner(pass, x)); }
 
 Activations Mlp::inner(Pass& pass, Activations x) {
-  const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), dtype_);  // [M, ffn/tp]
+  const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), down_.input_dtype());  // [M, ffn/tp]
   if (gated_) {
     const Activations gate_up = pass.work.fused(x.rows, up_.out());  // [M, 2 ffn/tp]
     up_.forward(pass, x, gate_up);
@@ -271,9 +267,7 @@ Activations Mlp::inner(Pass& pass, Activations x) {
 }
 
 Experts::Experts(const ShardLayout& layout, const std::string& prefix)
-    : experts_per_token_(layout.plan.config.experts_per_token),
-      dtype_(layout.input_dtype),
-      router_(layout, prefix + ".router") {
+    : experts_per_token_(layout.plan.config.experts_per_token), router_(layout, prefix + ".router") {
   for (int expert = 0; expert < layout.plan.config.experts; ++expert) {
     experts_.emplace_back(layout, fmt::format("{}.experts.{}", prefix, expert));
   }
@@ -295,8 +289,9 @@ BranchOutput Experts::forward(Pass& pass, Activations x) {
 
 void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
   const auto& [rows, weights] = choices_[expert];
-  const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns, dtype_);  // [its rows, hidden]
-  const Activations out = pass.work.gathered_out(own.rows, x.columns);                           // [its rows, hidden]
+  const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns,
+                                             experts_[expert].input_dtype());  // [its rows, hidden]
+  const Activations out = pass.work.gathered_out(own.rows, x.columns);         // [its rows, hidden]
   pass.ops.gather_rows(pass.stream, x, rows, own);
   const Activations inner = experts_[expert].inner(pass, own);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
@@ -305,7 +300,17 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
   }
 }
 
+DType Experts::input_dtype() const {
+  const DType router = router_.input_dtype();
+  return router == experts_.front().input_dtype() ? router : DType::kF32;
+}
+
 void Experts::route(Pass& pass, Activations x) {
+  if (x.dtype != router_.input_dtype()) {
+    const Activations own = pass.work.gathered(x.rows, x.columns, router_.input_dtype());  // [M, hidden]
+    pass.ops.convert(pass.stream, x, own);
+    x = own;
+  }
   const Activations logits = pass.work.fused(x.rows, router_.out());  // [M, experts]
   logits_.resize(static_cast<std::size_t>(logits.rows) * logits.columns);
   router_.forward(pass, x, logits);
@@ -338,7 +343,6 @@ TransformerBlock::TransformerBlock(const ShardLayout& layout, int layer_in_stage
 
 TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage)
     : norm_position_(layout.plan.config.norm_position),
-      dtype_(layout.input_dtype),
       attention_norm_(layout, prefix + "attention_norm"),
       attention_(layout, prefix + "attention", layer_in_stage),
       mlp_norm_(layout, prefix + "mlp_norm"),
@@ -350,20 +354,25 @@ TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string&
 // h is `hidden` [M, hidden] f32; x [M, hidden] is what a branch reads, in the type that the weights are multiplied
 // with.
 void TransformerBlock::forward(Pass& pass, Activations hidden) {
-  const Activations x = pass.work.input(hidden.rows, hidden.columns, dtype_);
+  const auto x = [&](DType dtype) { return pass.work.input(hidden.rows, hidden.columns, dtype); };
+  const Activations to_attention = x(attention_.input_dtype()), to_mlp = x(mlp_input_dtype());
   if (norm_position_ == NormPosition::kPre) {
-    attention_norm_.forward(pass, hidden, x);
-    add_residual(pass, hidden, attention_.forward(pass, x));
-    mlp_norm_.forward(pass, hidden, x);
-    add_residual(pass, hidden, mlp(pass, x));
+    attention_norm_.forward(pass, hidden, to_attention);
+    add_residual(pass, hidden, attention_.forward(pass, to_attention));
+    mlp_norm_.forward(pass, hidden, to_mlp);
+    add_residual(pass, hidden, mlp(pass, to_mlp));
   } else {
-    pass.ops.convert(pass.stream, hidden, x);
-    add_residual(pass, hidden, attention_.forward(pass, x));
+    pass.ops.convert(pass.stream, hidden, to_attention);
+    add_residual(pass, hidden, attention_.forward(pass, to_attention));
     attention_norm_.forward(pass, hidden, hidden);
-    pass.ops.convert(pass.stream, hidden, x);
-    add_residual(pass, hidden, mlp(pass, x));
+    pass.ops.convert(pass.stream, hidden, to_mlp);
+    add_residual(pass, hidden, mlp(pass, to_mlp));
     mlp_norm_.forward(pass, hidden, hidden);
   }
+}
+
+DType TransformerBlock::mlp_input_dtype() const {
+  return std::visit([](const auto& layer) { return layer.input_dtype(); }, mlp_);
 }
 
 BranchOutput TransformerBlock::mlp(Pass& pass, Activations x) {
@@ -374,7 +383,6 @@ Head::Head(const ShardLayout& layout, int t)
     : first_token_(layout.plan.first_token(t)),
       real_vocab_(layout.plan.real_vocab(t)),
       slices_(layout.plan.k_slices),
-      dtype_(layout.input_dtype),
       projection_(layout, "head.projection"),
       weight_(TensorRef::find(layout, "head.weight")) {
   ensure(weight_.present(), "output head without a weight");
@@ -388,7 +396,7 @@ void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {
   for (int round = 0; round < rounds; ++round) {
     const int first = round * Workspace::kLogitRows;
     const int rows = std::min(Workspace::kLogitRows, count - first);
-    const Activations x = pass.work.input(rows, weight_.columns(), dtype_);  // [rows, width]
+    const Activations x = pass.work.input(rows, weight_.columns(), weight_.input_dtype());  // [rows, width]
     if (projection_.present()) {
       pass.ops.convert(pass.stream, projected.row_range(first, rows), x);
     } else {
@@ -400,8 +408,8 @@ void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {
 
 Activations Head::project(Pass& pass, Activations hidden) {
   const int count = pass.batch.output_count();
-  const Activations x = pass.work.input(count, hidden.columns, dtype_);       // [R, hidden]
-  const Activations projected = pass.work.partial(count, projection_.out());  // [R, width]
+  const Activations x = pass.work.input(count, hidden.columns, projection_.input_dtype());  // [R, hidden]
+  const Activations projected = pass.work.partial(count, projection_.out());                // [R, width]
   pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
   projection_.forward(pass, x, projected);
   return projected;
@@ -420,13 +428,14 @@ void Head::finish_rows(Pass& pass, Activations x, int first, const Outputs& out,
 }
 
 Classifier::Classifier(const ShardLayout& layout)
-    : dtype_(layout.input_dtype), pooler_(layout, "pooler", Activation::kTanh), classes_(layout, "classifier") {}
+    : pooler_(layout, "pooler", Activation::kTanh), classes_(layout, "classifier") {}
 
 void Classifier::forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores) {
   const int count = pass.batch.output_count();
-  const Activations x = pass.work.input(count, hidden.columns, dtype_);  // [R, hidden]
-  const Activations pooled = pass.work.partial(count, hidden.columns);   // [R, hidden]
+  const auto x_for = [&](const Linear& layer) { return pass.work.input(count, hidden.columns, layer.input_dtype()); };
+  const Activations pooled = pass.work.partial(count, hidden.columns);  // [R, hidden]
   if (pooler_.present()) {
+    const Activations x = x_for(pooler_);  // [R, hidden]
     pass.ops.gather_rows(pass.stream, hidden, pass.batch.output_rows, x);
     pooler_.forward(pass, x, pooled);
   } else {
@@ -435,6 +444,7 @@ void Classifier::forward(Pass& pass, Activations hidden, float* pooled_embedding
   pass.ops.copy_to_host(pass.stream, pooled, pooled_embeddings);
   if (!classes_.present()) return;
   const Activations out = pass.work.fused(count, classes_.out());  // [R, classes]
+  const Activations x = x_for(classes_);                           // [R, hidden]
   pass.ops.convert(pass.stream, pooled, x);
   classes_.forward(pass, x, out);
   pass.ops.copy_to_host(pass.stream, out, scores);

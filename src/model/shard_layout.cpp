@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
 
 namespace computron {
 namespace {
@@ -13,16 +12,32 @@ constexpr std::size_t kAlignment = 64;  // of every panel, for vector loads
 constexpr int kPanelRows = 512;
 
 // Bytes of `rows` rows of a tensor as they lie in a page.
-std::size_t bytes_of(const ShardTensor& t, int rows, const WeightFormat& format, DType dtype) {
+std::size_t bytes_of(const ShardTensor& t, int rows, const WeightFormat& format) {
   switch (t.role) {
     case TensorRole::kGemmWeight:
-      return format.panel_bytes(rows, t.columns, dtype);
+      return format.panel_bytes(rows, t.columns, t.type);
     case TensorRole::kTable:
       return static_cast<std::size_t>(rows) * t.columns * sizeof(float);
     case TensorRole::kVector:
       break;
   }
   return static_cast<std::size_t>(rows) * sizeof(float);
+}
+
+void set_types(ShardPlan& plan, const WeightFormat& format, const WeightTypes& types) {
+  for (ShardTensor& t : plan.tensors) {
+    if (t.role != TensorRole::kGemmWeight) continue;
+    t.type = types.of(t, plan);
+    t.input_dtype = format.input_dtype(t.type);
+  }
+}
+
+// What attention's products are computed with. Every stage has layers, all of them alike.
+DType input_dtype_of_attention(const ShardPlan& plan) {
+  const auto is_query = [](const ShardTensor& t) { return t.name.ends_with(".attention.qkv.weight"); };
+  const auto found = std::ranges::find_if(plan.tensors, is_query);
+  ensure(found != plan.tensors.end(), "a stage without attention");
+  return found->input_dtype;
 }
 
 // The smallest number of rows that may not be cut.
@@ -77,8 +92,8 @@ class Layouter {
     if (layout_.used_bytes.empty()) return 0;
     const std::size_t room = layout_.page_bytes - std::min(layout_.page_bytes, start_of_next());
     const int limit = t.role == TensorRole::kGemmWeight ? round_up(kPanelRows, block) : rows_left;
-    const auto blocks = static_cast<int>(std::min<std::size_t>(room / bytes_of(t, block, format_, layout_.weight_dtype),
-                                                               ceil_div(std::min(limit, rows_left), block)));
+    const auto blocks = static_cast<int>(
+        std::min<std::size_t>(room / bytes_of(t, block, format_), ceil_div(std::min(limit, rows_left), block)));
     return std::min(blocks * block, rows_left);
   }
 
@@ -88,7 +103,7 @@ class Layouter {
                            .offset = start_of_next(),
                            .row_begin = row,
                            .rows = rows};
-    layout_.used_bytes.back() = place.offset + bytes_of(t, rows, format_, layout_.weight_dtype);
+    layout_.used_bytes.back() = place.offset + bytes_of(t, rows, format_);
     return place;
   }
 
@@ -124,10 +139,10 @@ class Layouter {
   // Groups visit uses one by one: what lies before the next group's first use is over.
   void find_ends_of_uses() {
     auto next_begin = static_cast<std::int64_t>(layout_.uses.size());
-    for (auto& tensor : std::views::reverse(layout_.tensors)) {
-      for (auto& group : std::views::reverse(tensor.groups)) {
-        group.release_through = next_begin - 1;
-        next_begin = tensor.panels[group.first].use;
+    for (auto tensor = layout_.tensors.rbegin(); tensor != layout_.tensors.rend(); ++tensor) {
+      for (auto group = tensor->groups.rbegin(); group != tensor->groups.rend(); ++group) {
+        group->release_through = next_begin - 1;
+        next_begin = tensor->panels[group->first].use;
       }
     }
   }
@@ -154,8 +169,7 @@ class Layouter {
 
   [[noreturn]] void refuse(const ShardTensor& t, int block) const {
     throw ConfigError(fmt::format("a page of {} bytes cannot hold {} rows of {} ({} bytes); use a larger --page-size",
-                                  layout_.page_bytes, block, t.name,
-                                  bytes_of(t, block, format_, layout_.weight_dtype)));
+                                  layout_.page_bytes, block, t.name, bytes_of(t, block, format_)));
   }
 
   ShardLayout& layout_;
@@ -175,11 +189,13 @@ std::size_t ShardLayout::total_link_bytes() const {
 
 std::size_t ShardLayout::waste_bytes() const { return used_bytes.size() * page_bytes - total_used_bytes(); }
 
-ShardLayout ShardLayout::make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype,
+ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types,
                               std::size_t page_bytes) {
-  ShardLayout layout{.plan = plan,
-                     .weight_dtype = weight_dtype,
-                     .input_dtype = format.input_dtype(weight_dtype),
+  set_types(plan, format, types);
+  const DType cache_dtype = input_dtype_of_attention(plan);
+  ShardLayout layout{.plan = std::move(plan),
+                     .types = types,
+                     .cache_dtype = cache_dtype,
                      .page_bytes = page_bytes,
                      .tensors = {},
                      .used_bytes = {},
@@ -190,10 +206,11 @@ ShardLayout ShardLayout::make(const ShardPlan& plan, const WeightFormat& format,
   return layout;
 }
 
-std::size_t ShardLayout::largest_block_bytes(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype) {
+std::size_t ShardLayout::largest_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types) {
+  set_types(plan, format, types);
   std::size_t largest = 0;
   for (const ShardTensor& t : plan.tensors) {
-    largest = std::max(largest, bytes_of(t, row_block(t, format), format, weight_dtype));
+    largest = std::max(largest, bytes_of(t, row_block(t, format), format));
   }
   return largest;
 }

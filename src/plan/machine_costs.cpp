@@ -32,15 +32,15 @@ double slowest_rank(const Communicator& world, double per_s) {
 
 // A weight [out, kIn] of zeros that fills kBytes, in panels.
 struct ZeroWeight {
-  ZeroWeight(const WeightFormat& format, const std::byte* data, DType dtype) {
+  ZeroWeight(const WeightFormat& format, const std::byte* data, const WeightType& type) {
     const int rows = 8 * format.row_block();
-    const std::size_t panel_bytes = format.panel_bytes(rows, kIn, dtype);
+    const std::size_t panel_bytes = format.panel_bytes(rows, kIn, type);
     for (std::size_t at = 0; at + panel_bytes <= kBytes; at += panel_bytes) {
       panels.push_back({data + at, nullptr, weight.out, rows});
       weight.out += rows;
     }
     weight.in = kIn;
-    weight.dtype = dtype;
+    weight.type = type;
     weight.panels = panels;
   }
   std::vector<WeightPanel> panels;
@@ -49,18 +49,19 @@ struct ZeroWeight {
 
 }  // namespace
 
-CostOptions measure_costs(const Communicator& world, Device& device, Ops& ops, Progress& progress, DType dtype) {
+CostOptions measure_costs(const Communicator& world, Device& device, Ops& ops, Progress& progress,
+                          const WeightType& type) {
   const auto host = device.allocate_host(kBytes, "probe of the link");
   const auto memory = device.allocate(kBytes, "probe of the memory");
   std::memset(host->data(), 0, kBytes);
   const auto link = device.make_copy_stream();
   const auto compute = device.make_compute_stream(progress);
-  const ZeroWeight zeros(ops.weight_format(), memory->data(), dtype);
+  const ZeroWeight zeros(ops.weight_format(), memory->data(), type);
   const auto rows = static_cast<std::size_t>(ops.padded_rows(kRows));
   const auto in = device.allocate(rows * kIn * sizeof(float), "probe's input");
   const auto out = device.allocate(rows * zeros.weight.out * sizeof(float), "probe's output");
   const auto gemm_s = [&](int m) {
-    const Activations x{in->data(), m, kIn, ops.weight_format().input_dtype(dtype)},
+    const Activations x{in->data(), m, kIn, ops.weight_format().input_dtype(type)},
         y{out->data(), m, zeros.weight.out, DType::kF32};
     return fastest_s([&] {
       ops.gemm(*compute, x, zeros.weight, {}, Activation::kNone, y);

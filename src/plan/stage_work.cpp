@@ -36,7 +36,7 @@ StageWork stage_work(const ShardLayout& layout) {
     const bool looked_up = tensor.name == "embedding.tokens.weight";  // and only a tied head multiplies with it
     if (tensor.role != TensorRole::kGemmWeight || looked_up) continue;
     const double values = static_cast<double>(tensor.rows) * tensor.columns;
-    work.weight_bytes += values * static_cast<double>(size_of(layout.weight_dtype));
+    work.weight_bytes += tensor.type.bytes(tensor.rows, tensor.columns);
     work.flops_per_row += 2 * values * share_of_rows(tensor, plan.config);
   }
   // Behind attention and behind the MLP of each layer; the embedding, whose rows are divided among ranks.

@@ -59,7 +59,7 @@ void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
   const std::int64_t fewest = ceil_div(KvGeometry::kBlockTokens * (token_bytes + 4 * layers), page_bytes);
   layout.plan.layers = std::max(layers, static_cast<int>(fewest));
   layout.plan.kv_heads = 1;
-  layout.input_dtype = DType::kF16;  // a number of a key and one of a value: 4 bytes
+  layout.cache_dtype = DType::kF16;  // a number of a key and one of a value: 4 bytes
   layout.plan.config.head_dim = static_cast<int>(ceil_div(token_bytes, std::int64_t{4} * layout.plan.layers));
 }
 
@@ -68,10 +68,11 @@ void add_cache(ShardLayout& layout, std::int64_t token_bytes, int layers) {
 ShardLayout make_layout(const VirtualStage& stage) {
   ShardLayout layout;
   layout.page_bytes = static_cast<std::size_t>(stage.page_bytes);
-  layout.weight_dtype = DType::kF16;
+  layout.types = DType::kF16;
   add_cache(layout, std::max(stage.cache_token_bytes, std::int64_t{4}), stage.cache_token_bytes > 0 ? stage.layers : 1);
   if (stage.by_rows) {
-    layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
+    layout.plan.tensors.push_back(
+        {.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}, .type = DType::kF16});
   }
   const std::int64_t together = std::max(ceil_div(stage.operation_bytes, stage.page_bytes), std::int64_t{1});
   const std::int64_t bytes = std::max(stage.bytes, std::int64_t{1});

@@ -10,7 +10,7 @@ KvGeometry KvGeometry::make(const ShardLayout& layout, int block_tokens) {
                .kv_heads = plan.kv_heads,
                .head_dim = plan.config.head_dim,
                .block_tokens = block_tokens,
-               .dtype = layout.input_dtype};
+               .dtype = layout.cache_dtype};
   g.slot_bytes = round_up(2 * static_cast<std::size_t>(g.kv_heads) * g.block_tokens * g.head_dim * size_of(g.dtype),
                           std::size_t{64});
   g.slots_per_frame = static_cast<int>(layout.page_bytes / g.slot_bytes);

@@ -18,12 +18,18 @@
 namespace computron {
 namespace {
 
-// The stored bytes that a part takes, by their digests, and where they go.
-void put_part(ByteWriter& out, const ShardSource& source, const TensorPart& part) {
-  const TensorEntry& entry = source.index->tensors.at(part.source);
+void put_stored(ByteWriter& out, const TensorEntry& entry) {
   out.put(entry.dtype);
   out.put_list(entry.shape);
   out.put_list(entry.digests);
+}
+
+// The stored bytes that a part takes, by their digests, and where they go.
+void put_part(ByteWriter& out, const ShardSource& source, const TensorPart& part) {
+  const TensorEntry& entry = source.index->tensors.at(part.source);
+  put_stored(out, entry);
+  out.put(entry.group);
+  if (entry.group > 0) put_stored(out, source.index->tensors.at(scales_name(part.source)));
   out.put(part.transposed);
   out.put(part.row);
   for (const PartSlice& slice : part.slices(source.t)) {
@@ -33,9 +39,17 @@ void put_part(ByteWriter& out, const ShardSource& source, const TensorPart& part
   }
 }
 
+void put(ByteWriter& out, const WeightType& type) {
+  out.put(type.values);
+  out.put(type.codes);
+  out.put(type.scales);
+  out.put(type.group);
+}
+
 void put_tensor(ByteWriter& out, const ShardSource& source, int tensor) {
   const ShardTensor& wanted = source.layout->plan.tensors[tensor];
   out.put(wanted.role);
+  put(out, wanted.type);
   out.put(wanted.rows);
   out.put(wanted.columns);
   out.put(wanted.same_as);
@@ -53,8 +67,7 @@ void put_tensor(ByteWriter& out, const ShardSource& source, int tensor) {
 Digest128 key_of(const ShardSource& source, int numa_node) {
   ByteWriter out;
   out.put(numa_node);
-  out.put(source.layout->weight_dtype);
-  out.put(source.layout->input_dtype);
+  out.put(source.layout->cache_dtype);
   out.put(source.format->row_block());
   out.put_list(source.layout->used_bytes);
   const int tensors = static_cast<int>(source.layout->plan.tensors.size());

@@ -31,23 +31,47 @@ ShardLoader::ShardLoader(const CheckpointIndex& index, const ShardLayout& layout
 
 void ShardLoader::add_slices(int tensor, const TensorPart& part, int t) {
   const TensorEntry& entry = index_.tensors.at(part.source);
-  const std::size_t width = entry.bytes / size_of(entry.dtype) / part.total;
+  const std::size_t width = entry.bytes * 8 / bits_of(entry.dtype) / part.total;
   for (const PartSlice& slice : part.slices(t)) {
     const int place = static_cast<int>(slice.row);
-    slices_.push_back({.tensor = tensor,
+    const Slice values{.tensor = tensor,
                        .entry = &entry,
                        .begin = slice.begin,
                        .end = slice.end,
                        .width = width,
                        .transposed = part.transposed,
                        .row = part.row + (part.transposed ? 0 : place),
-                       .column = part.transposed ? place : 0});
-    add_items(slices_.back());
+                       .column = part.transposed ? place : 0};
+    add_items(values);
+    if (entry.group > 0) add_scales(values);
   }
 }
 
+// Where rows have one scale each, all slices of a transposed weight have the same, which the first of them brings.
+void ShardLoader::add_scales(const Slice& codes) {
+  Slice scales = codes;
+  scales.entry = &index_.tensors.at(scales_name(codes.entry->name));
+  scales.scales = true;
+  const std::vector<std::size_t>& shape = scales.entry->shape;  // [out, groups], or transposed
+  scales.width = shape.back();
+  if (codes.transposed) {
+    const bool whole_row = codes.entry->group == WeightType::kWholeRow;
+    if (whole_row && codes.column > 0) return;
+    const std::size_t group = whole_row ? codes.entry->shape.front() : static_cast<std::size_t>(codes.entry->group);
+    scales.begin = codes.begin / group;
+    scales.end = ceil_div(codes.end, group);
+    scales.group = static_cast<int>(group);
+    scales.column = codes.column - static_cast<int>(codes.begin % group);
+    scales.column_begin = codes.column;
+    scales.column_end = whole_row ? layout_.plan.tensors[codes.tensor].columns
+                                  : codes.column + static_cast<int>(codes.end - codes.begin);
+  }
+  add_items(scales);
+}
+
 void ShardLoader::add_items(const Slice& slice) {
-  const std::size_t row_bytes = slice.width * size_of(slice.entry->dtype);
+  slices_.push_back(slice);
+  const std::size_t row_bytes = bytes_of(slice.entry->dtype, slice.width);
   const std::size_t last = ceil_div(slice.end * row_bytes, kDigestChunkBytes);
   for (std::size_t chunk = slice.begin * row_bytes / kDigestChunkBytes; chunk < last; ++chunk) {
     items_.push_back({slices_.size() - 1, chunk});
@@ -55,7 +79,7 @@ void ShardLoader::add_items(const Slice& slice) {
 }
 
 std::pair<std::size_t, std::size_t> ShardLoader::range_of(const Slice& slice, std::size_t chunk) {
-  const std::size_t row_bytes = slice.width * size_of(slice.entry->dtype);
+  const std::size_t row_bytes = bytes_of(slice.entry->dtype, slice.width);
   return {std::max(slice.begin * row_bytes, chunk * kDigestChunkBytes),
           std::min(slice.end * row_bytes, (chunk + 1) * kDigestChunkBytes)};
 }
@@ -89,19 +113,20 @@ void ShardLoader::load(const Item& item, Worker& worker) {
   const Slice& slice = slices_[item.slice];
   const std::span chunk = reader_.read_chunk(*slice.entry, item.chunk, worker.chunk, &worker.reading);
   const auto [begin, end] = range_of(slice, item.chunk);
-  const std::size_t element = size_of(slice.entry->dtype);
+  const std::size_t first = begin * 8 / bits_of(slice.entry->dtype) - slice.begin * slice.width;
   {
     const Lap lap(worker.times.memory_s);
     touch(item);
   }
-  place(slice, begin / element - slice.begin * slice.width,
-        chunk.subspan(begin - item.chunk * kDigestChunkBytes, end - begin), worker);
+  place(slice, first, chunk.subspan(begin - item.chunk * kDigestChunkBytes, end - begin), worker);
   note_complete_pages(item);
 }
 
 // Elements of a slice from its `first` on, as they are stored.
 void ShardLoader::place(const Slice& slice, std::size_t first, std::span<const std::byte> bytes, Worker& worker) {
-  if (slice.entry->dtype != kept_dtype(slice.tensor)) return widen_and_place(slice, first, bytes, worker);
+  if (slice.entry->dtype == DType::kInt4 || slice.entry->dtype != placed_dtype(slice)) {
+    return widen_and_place(slice, first, bytes, worker);
+  }
   const Lap lap(worker.times.pack_s);
   place_elements(slice, first, bytes.size() / size_of(slice.entry->dtype), bytes.data());
 }
@@ -109,28 +134,41 @@ void ShardLoader::place(const Slice& slice, std::size_t first, std::span<const s
 // By whole rows, and these by whole blocks, as far as such pieces are small enough.
 void ShardLoader::widen_and_place(const Slice& slice, std::size_t first, std::span<const std::byte> bytes,
                                   Worker& worker) {
-  ensure(kept_dtype(slice.tensor) == DType::kF32, "pages hold either the checkpoint's type or float32");
   const DType stored = slice.entry->dtype;
   const std::size_t block = slice.width * static_cast<std::size_t>(format_.row_block());
   const std::size_t unit = block <= kWidened ? block : slice.width <= kWidened ? slice.width : 1;
   const std::size_t step = kWidened / unit * unit;
-  const std::size_t end = first + bytes.size() / size_of(stored);
+  const std::size_t end = first + bytes.size() * 8 / bits_of(stored);
   for (std::size_t at = first, next; at < end; at = next) {
     next = std::min(end, round_up(at + 1, step));
     {
       const Lap lap(worker.times.widen_s);
-      convert_elements(bytes.data() + (at - first) * size_of(stored), stored,
-                       reinterpret_cast<std::byte*>(worker.widened.data()), DType::kF32, next - at);
+      widen(slice, bytes.data() + bytes_of(stored, at - first), next - at, worker);
     }
     const Lap lap(worker.times.pack_s);
     place_elements(slice, at, next - at, std::as_bytes(std::span(worker.widened)).data());
   }
 }
 
+void ShardLoader::widen(const Slice& slice, const std::byte* stored, std::size_t count, Worker& worker) const {
+  auto* to = reinterpret_cast<std::byte*>(worker.widened.data());
+  if (slice.entry->dtype == DType::kInt4) {
+    for (std::size_t i = 0; i < count; ++i) to[i] = i % 2 == 0 ? stored[i / 2] & std::byte{15} : stored[i / 2] >> 4;
+    return;
+  }
+  ensure(placed_dtype(slice) == DType::kF32, "pages hold either the checkpoint's type or float32");
+  convert_elements(stored, slice.entry->dtype, to, DType::kF32, count);
+}
+
+DType ShardLoader::placed_dtype(const Slice& slice) const {
+  if (!is_packed(slice.tensor)) return DType::kF32;
+  return slice.scales ? type_of(slice).scales : type_of(slice).codes;
+}
+
 // Elements [first, first + count) of a slice: the rest of a row, whole rows, the beginning of a row.
 void ShardLoader::place_elements(const Slice& slice, std::size_t first, std::size_t count,
                                  const std::byte* source) const {
-  const std::size_t width = slice.width, size = size_of(kept_dtype(slice.tensor));
+  const std::size_t width = slice.width, size = placed_bytes(slice);
   for (const std::size_t end = first + count; first < end;) {
     const std::size_t column = first % width;
     const std::size_t rows = column == 0 ? std::max<std::size_t>((end - first) / width, 1) : 1;
@@ -142,11 +180,20 @@ void ShardLoader::place_elements(const Slice& slice, std::size_t first, std::siz
 }
 
 void ShardLoader::place_piece(const Slice& slice, const Piece& piece) const {
-  is_packed(slice.tensor) ? place_packed(slice, piece) : place_plain(slice, piece);
+  if (!is_packed(slice.tensor)) return place_plain(slice, piece);
+  slice.scales ? place_scales(slice, piece) : place_packed(slice, piece);
+}
+
+template <class Body>
+void ShardLoader::for_each_panel_with(const Slice& slice, int row, int rows, const Body& body) const {
+  for (const PanelPlace& panel : layout_.tensors[slice.tensor].panels) {
+    const int begin = std::max(row, panel.row_begin), end = std::min(row + rows, panel.row_begin + panel.rows);
+    if (begin >= end) continue;
+    body(PanelPart{at(panel), begin - panel.row_begin, end - begin, static_cast<std::size_t>(begin - row)});
+  }
 }
 
 void ShardLoader::place_packed(const Slice& slice, const Piece& piece) const {
-  const DType dtype = layout_.weight_dtype;
   const int in = layout_.plan.tensors[slice.tensor].columns;
   const bool turned = slice.transposed;
   const int row = slice.row + static_cast<int>(turned ? piece.column : piece.row);
@@ -154,11 +201,34 @@ void ShardLoader::place_packed(const Slice& slice, const Piece& piece) const {
   const int column = slice.column + static_cast<int>(turned ? piece.row : piece.column);
   const int columns = static_cast<int>(turned ? piece.rows : piece.columns);
   const std::size_t row_stride = turned ? 1 : slice.width, column_stride = turned ? slice.width : 1;
-  for (const PanelPlace& panel : layout_.tensors[slice.tensor].panels) {
-    const int begin = std::max(row, panel.row_begin), end = std::min(row + rows, panel.row_begin + panel.rows);
-    if (begin >= end) continue;
-    format_.pack(at(panel), in, dtype, begin - panel.row_begin, end - begin, column, columns,
-                 piece.source + (begin - row) * row_stride * size_of(dtype), row_stride, column_stride);
+  for_each_panel_with(slice, row, rows, [&](const PanelPart& part) {
+    format_.pack(part.panel, in, type_of(slice), part.row, part.rows, column, columns,
+                 piece.source + part.first * row_stride * placed_bytes(slice), row_stride, column_stride);
+  });
+}
+
+// A stored group of a transposed weight is one or several of the shard's.
+void ShardLoader::place_scales(const Slice& slice, const Piece& piece) const {
+  const WeightType& type = type_of(slice);
+  const int in = layout_.plan.tensors[slice.tensor].columns;
+  const std::size_t size = size_of(type.scales);
+  if (!slice.transposed) {
+    const int row = slice.row + static_cast<int>(piece.row), rows = static_cast<int>(piece.rows);
+    return for_each_panel_with(slice, row, rows, [&](const PanelPart& part) {
+      format_.pack_scales(part.panel, in, type, part.row, part.rows, static_cast<int>(piece.column),
+                          static_cast<int>(piece.columns), piece.source + part.first * slice.width * size, slice.width,
+                          /*group_stride=*/1);
+    });
+  }
+  for (std::size_t i = 0; i < piece.rows; ++i) {
+    const int from = slice.column + static_cast<int>(piece.row + i) * slice.group;
+    const int group = std::max(from, slice.column_begin) / type.group;
+    const int groups = ceil_div(std::min(from + slice.group, slice.column_end), type.group) - group;
+    const int row = slice.row + static_cast<int>(piece.column), rows = static_cast<int>(piece.columns);
+    for_each_panel_with(slice, row, rows, [&](const PanelPart& part) {
+      format_.pack_scales(part.panel, in, type, part.row, part.rows, group, groups,
+                          piece.source + (i * slice.width + part.first) * size, /*row_stride=*/1, /*group_stride=*/0);
+    });
   }
 }
 
@@ -180,7 +250,7 @@ template <class Body>
 void ShardLoader::for_each_panel(const Item& item, const Body& body) const {
   const Slice& slice = slices_[item.slice];
   const auto [first, last] = range_of(slice, item.chunk);
-  const std::size_t row_bytes = slice.width * size_of(slice.entry->dtype);
+  const std::size_t row_bytes = bytes_of(slice.entry->dtype, slice.width);
   const auto rows_from = static_cast<int>(first / row_bytes - slice.begin);
   const auto rows_to = static_cast<int>(ceil_div(last, row_bytes) - slice.begin);
   const int begin = slice.row + (slice.transposed ? 0 : rows_from);
@@ -205,7 +275,7 @@ void ShardLoader::touch(const Item& item) {
   const int tensor = slices_[item.slice].tensor;
   const int columns = layout_.plan.tensors[tensor].columns;
   const int block = is_packed(tensor) ? format_.row_block() : 1;
-  const std::size_t block_bytes = is_packed(tensor) ? format_.panel_bytes(block, columns, layout_.weight_dtype)
+  const std::size_t block_bytes = is_packed(tensor) ? format_.panel_bytes(block, columns, type_of(slices_[item.slice]))
                                                     : static_cast<std::size_t>(columns) * sizeof(float);
   for_each_panel(item, [&](const PanelPlace& panel, int begin, int end) {
     pages_.touch(panel.page, panel.offset + begin / block * block_bytes,

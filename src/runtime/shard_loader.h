@@ -12,6 +12,7 @@
 // leaves it in the cache, and no two threads zero the same.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -41,7 +42,8 @@ class ShardLoader {
   LoadTimes load(int threads, const std::function<void()>& poll = {});
 
  private:
-  // Stored rows [begin, end) of a tensor: rows (transposed: columns) of a shard tensor.
+  // Stored rows [begin, end) of a tensor, or of the scales of its codes: rows (transposed: columns, or groups of them)
+  // of a shard tensor.
   struct Slice {
     int tensor = 0;  // of the plan
     const TensorEntry* entry = nullptr;
@@ -50,6 +52,9 @@ class ShardLoader {
     bool transposed = false;
     int row = 0;     // of the shard tensor: where stored row `begin` goes; transposed: where its first element goes
     int column = 0;  // transposed: where stored row `begin` goes; else where its first element goes
+    bool scales = false;
+    // Of transposed scales: columns of the shard that one covers, from `column` on; the codes end before `column_end`.
+    int group = 0, column_begin = 0, column_end = 0;
   };
   struct Item {
     std::size_t slice = 0;
@@ -69,13 +74,17 @@ class ShardLoader {
   };
 
   void add_slices(int tensor, const TensorPart& part, int t);
+  void add_scales(const Slice& codes);
   void add_items(const Slice& slice);
   void load(const Item& item, Worker& worker);
   void place(const Slice& slice, std::size_t first, std::span<const std::byte> bytes, Worker& worker);
   void widen_and_place(const Slice& slice, std::size_t first, std::span<const std::byte> bytes, Worker& worker);
+  // `count` elements of a slice become what is placed, in worker.widened.
+  void widen(const Slice& slice, const std::byte* stored, std::size_t count, Worker& worker) const;
   void place_elements(const Slice& slice, std::size_t first, std::size_t count, const std::byte* source) const;
   void place_piece(const Slice& slice, const Piece& piece) const;
   void place_packed(const Slice& slice, const Piece& piece) const;
+  void place_scales(const Slice& slice, const Piece& piece) const;
   void place_plain(const Slice& slice, const Piece& piece) const;
   void touch(const Item& item);
   void note_complete_pages(const Item& item);
@@ -86,10 +95,22 @@ class ShardLoader {
   void finish_pages(std::size_t most, int thread, LoadTimes& times);
 
   bool is_packed(int tensor) const { return layout_.plan.tensors[tensor].role == TensorRole::kGemmWeight; }
-  DType kept_dtype(int tensor) const { return is_packed(tensor) ? layout_.weight_dtype : DType::kF32; }
+  const WeightType& type_of(const Slice& slice) const { return layout_.plan.tensors[slice.tensor].type; }
+  // What elements are when they are placed; of int4 one has a byte.
+  DType placed_dtype(const Slice& slice) const;
+  std::size_t placed_bytes(const Slice& slice) const { return std::max<std::size_t>(size_of(placed_dtype(slice)), 1); }
   std::byte* at(const PanelPlace& panel) const { return pages_.at(panel.page) + panel.offset; }
   // Bytes [begin, end) of the slice's tensor that an item holds.
   static std::pair<std::size_t, std::size_t> range_of(const Slice& slice, std::size_t chunk);
+  // Rows [row, row + rows) of a panel: those from `first` on of the rows that are asked for.
+  struct PanelPart {
+    std::byte* panel;
+    int row, rows;
+    std::size_t first;
+  };
+  // body(part) for rows [row, row + rows) of the slice's tensor.
+  template <class Body>
+  void for_each_panel_with(const Slice& slice, int row, int rows, const Body& body) const;
   // body(panel, begin, end): rows [begin, end) of the tensor in this panel are what an item writes to.
   template <class Body>
   void for_each_panel(const Item& item, const Body& body) const;

@@ -90,7 +90,7 @@ void MemoryPlan::count_coding(const Mesh& mesh, const RankDevice& device, const 
       if (!pages.loads(shard)) continue;
       const ShardSource& source = pages.source(shard);
       const auto [estimate, added] = estimates.try_emplace(source.index, *source.index, *source.format,
-                                                           source.layout->weight_dtype, CodedEstimate::kQuickSample);
+                                                           source.layout->types, CodedEstimate::kQuickSample);
       const std::vector<std::size_t> bytes = estimate->second.link_bytes(*source.layout);
       need_.coded += static_cast<std::size_t>(kMargin * std::accumulate(bytes.begin(), bytes.end(), 0.0));
       need_.staging = std::max(need_.staging, HostStore::staging_bytes(*source.layout, device.threads()));
@@ -168,8 +168,8 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& 
       const std::vector<ModelId>& ids = models.in_group(group.index);
       const std::size_t alike = group.index == mesh.group_index ? pages.first_alike(static_cast<int>(local)) : local;
       table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}{}\n", name_of_group(group) + models.id(ids[local]),
-                           name_of(models.weight_dtype(ids[local])), layout.pages(),
-                           format_size(HostStore::bytes_of(layout)), format_size(layout.waste_bytes()),
+                           name_of(layout.types.most().codes), layout.pages(), format_size(HostStore::bytes_of(layout)),
+                           format_size(layout.waste_bytes()),
                            alike == local ? "" : fmt::format("  the pages of {}", models.id(ids[alike])));
     }
   }

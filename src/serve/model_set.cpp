@@ -47,6 +47,14 @@ std::string coded_line(std::span<const ShardBytes> shards) {
                      format_size(static_cast<std::size_t>(bytes)), format_size(static_cast<std::size_t>(link_bytes)));
 }
 
+// What is wrong with a model says which it is.
+template <class Body>
+void naming(const ModelEntry& entry, const Body& body) try {
+  body();
+} catch (const ConfigError& error) {
+  throw ConfigError(fmt::format("model {}: {}", entry.id, error.what()));
+}
+
 }  // namespace
 
 std::vector<CheckpointIndex> read_indices_apart(const std::vector<ModelEntry>& models) {
@@ -88,7 +96,7 @@ void ModelSet::read_metadata(const Mesh& mesh, const RankDevice& device, const J
     bytes = out.take();
   });
   bytes = mesh.job.broadcast(std::move(bytes), 0);
-  const bool bf16 = mesh.job.all_reduce_max(device.ops().weight_dtype(DType::kBF16) != DType::kBF16) == 0;
+  const bool bf16 = mesh.job.all_reduce_max(device.ops().weight_type(DType::kBF16) != DType::kBF16) == 0;
   agreed(mesh.job, [&] {
     take_metadata(bytes, device.ops(), bf16);
     lengthen_steps(/*says_so=*/mesh.schedules());
@@ -103,8 +111,7 @@ void ModelSet::take_metadata(const std::vector<std::byte>& bytes, const Ops& ops
     model.index = CheckpointIndex::deserialize(in.get_list<std::byte>());
     model.config = ModelConfig::from_json(model.index.config_json);
     check_tensors(model.config, model.index);
-    model.weight_dtype = ops.weight_dtype(stored_weight_dtype(model.config, model.index));
-    if (!bf16) model.weight_dtype = DType::kF32;
+    naming(entry, [&] { model.weight_types = WeightTypes(model.config, model.index).kept_by(ops, bf16); });
     spdlog::debug("model {} from {}", entry.id, entry.path);
   }
 }
@@ -142,10 +149,13 @@ ModelSet::Cuts ModelSet::cut_models(const JobOptions& options, const std::vector
     for (const ModelId m : group.models) {
       const Cut& cut = of_group.emplace_back(m, group.shape.tp, group.shape.pp, group.layers_of(m));
       if (cuts.plans.contains(cut)) continue;
-      for (const ShardPlan& plan : cuts.plans[cut] = make_plans(m, group, options.reproducible)) {
-        cuts.largest_block =
-            std::max(cuts.largest_block, ShardLayout::largest_block_bytes(plan, format, models_[m].weight_dtype));
-      }
+      const std::vector<ShardPlan>& stages = cuts.plans[cut] = make_plans(m, group, options.reproducible);
+      naming(entries_[m], [&] {
+        for (const ShardPlan& plan : stages) {
+          const std::size_t block = ShardLayout::largest_block_bytes(plan, format, models_[m].weight_types);
+          cuts.largest_block = std::max(cuts.largest_block, block);
+        }
+      });
     }
   }
   return cuts;
@@ -156,7 +166,7 @@ void ModelSet::make_layouts(const Cuts& cuts, const std::vector<JobGroup>& group
   for (const auto& [cut, stages] : cuts.plans) {
     for (const ShardPlan& plan : stages) {
       layouts_[cut].push_back(
-          ShardLayout::make(plan, format, models_[std::get<ModelId>(cut)].weight_dtype, page_bytes_));
+          ShardLayout::make(plan, format, models_[std::get<ModelId>(cut)].weight_types, page_bytes_));
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -204,7 +214,7 @@ void ModelSet::estimate_link_bytes(const WeightFormat& format) {
   for (auto& [cut, stages] : layouts_) {
     const ModelId m = std::get<ModelId>(cut);
     const Model& model = models_[m];
-    const CodedEstimate& estimate = estimates.try_emplace(m, model.index, format, model.weight_dtype).first->second;
+    const CodedEstimate& estimate = estimates.try_emplace(m, model.index, format, model.weight_types).first->second;
     for (ShardLayout& layout : stages) layout.link_bytes = estimate.link_bytes(layout);
   }
 }
@@ -213,14 +223,12 @@ void ModelSet::estimate_link_bytes(const WeightFormat& format) {
 std::vector<ShardPlan> ModelSet::make_plans(ModelId model, const JobGroup& group, bool reproducible) const {
   const std::vector<int> stage_layers = group.layers_of(model);
   std::vector<ShardPlan> plans;
-  try {
+  naming(entries_[model], [&] {
     check_message_size(models_[model].config, group.shape);
     for (int stage = 0; stage < group.shape.pp; ++stage) {
       plans.push_back(ShardPlan::make(models_[model].config, group.shape, stage, reproducible, stage_layers));
     }
-  } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("model {}: {}", entries_[model].id, error.what()));
-  }
+  });
   return plans;
 }
 
@@ -242,10 +250,10 @@ std::vector<ShardBytes> ModelSet::shard_bytes(const Cuts& cuts, const WeightForm
     const ModelId m = std::get<ModelId>(cut);
     const Model& model = models_[m];
     for (const ShardPlan& plan : stages) {
-      ShardLayout layout = ShardLayout::make(plan, format, model.weight_dtype, page_bytes);
+      ShardLayout layout = ShardLayout::make(plan, format, model.weight_types, page_bytes);
       if (coding == PageCoding::kCoded) {
         const auto [estimate, added] =
-            estimates.try_emplace(m, model.index, format, model.weight_dtype, CodedEstimate::kQuickSample);
+            estimates.try_emplace(m, model.index, format, model.weight_types, CodedEstimate::kQuickSample);
         layout.link_bytes = estimate->second.link_bytes(layout);
       }
       shards.push_back({.bytes = static_cast<double>(layout.total_used_bytes()),

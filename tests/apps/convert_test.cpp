@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 
@@ -19,7 +20,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr char kConfig[] = R"({"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 1, "ffn_dim": 4500,
+constexpr char kConfig[] = R"({"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 1, "ffn_dim": 4512,
     "num_attention_heads": 8, "vocab_size": 5000, "max_position_embeddings": 30, "word_embed_proj_dim": 64})";
 
 std::size_t elements_of(const std::vector<std::size_t>& shape) {
@@ -31,6 +32,36 @@ std::size_t elements_of(const std::vector<std::size_t>& shape) {
 // Element i of the tensor that a file holds under this name: halves that differ from place to place, exact in bf16.
 float value_at(const std::string& name, std::size_t i) {
   return static_cast<float>((i * 37 + name.size() * 11) % 251) / 64 - 1.5f;
+}
+
+struct QuantisedType {
+  std::string name, group;
+  DType codes;
+  std::string text;
+};
+
+const std::vector<QuantisedType> kQuantisedTypes = {
+    {"int8", "32", DType::kInt8, "int8 in groups of 32 (8.5 bits a weight), rest f32"},
+    {"fp8", "32", DType::kFp8, "fp8 in groups of 32 (8.5 bits a weight), rest f32"},
+    {"int4", "32", DType::kInt4, "int4 in groups of 32 (4.5 bits a weight), rest f32"},
+    {"int8", "row", DType::kInt8, "int8 by row (8."},
+    {"fp8", "row", DType::kFp8, "fp8 by row (8."}};
+
+double value_of_fp8(int code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code < 128 ? size : -size;
+}
+
+// Whether a value may have become this code of this scale.
+bool is_near(DType codes, int code, double scale, double value) {
+  if (codes == DType::kFp8) {
+    const double error = std::fabs(value_of_fp8(code) * scale - value);
+    return error <= std::max(std::fabs(value) / 16, std::fabs(scale) / 1024) * 1.0001;
+  }
+  if (codes == DType::kInt4) code = code < 8 ? code : code - 16;
+  const double step = code == 7 && codes == DType::kInt4 ? 1.01 : 0.5001;  // there is no code 8
+  return std::fabs(code * scale - value) <= step * std::fabs(scale);
 }
 
 class ConvertTest : public ProgramTest {
@@ -46,8 +77,8 @@ class ConvertTest : public ProgramTest {
     for (const char* linear : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
       add_linear(std::string("layers.0.self_attn.") + linear, 64, 64);
     }
-    add_linear("layers.0.fc1", 4500, 64);
-    add_linear("layers.0.fc2", 64, 4500);
+    add_linear("layers.0.fc1", 4512, 64);
+    add_linear("layers.0.fc2", 64, 4512);
   }
 
   void add_linear(const std::string& name, std::size_t out, std::size_t in) {
@@ -111,6 +142,42 @@ class ConvertTest : public ProgramTest {
     EXPECT_EQ(wrong, 0u) << ours;
   }
 
+  // As expect_values(), of codes and their scales.
+  void expect_near(const CheckpointIndex& index, const QuantisedType& type, const std::string& ours,
+                   const std::string& theirs, std::size_t out, std::size_t in, bool transposed) const {
+    const std::size_t group = type.group == "row" ? in : 32, groups = in / group;
+    const std::vector<std::byte> codes = bytes_of(index, ours);
+    const std::vector<float> scales = read(scales_name(ours));
+    ASSERT_EQ(index.tensors.at(ours).dtype, type.codes) << ours;
+    ASSERT_EQ(codes.size(), computron::bytes_of(type.codes, out * in)) << ours;
+    ASSERT_EQ(scales.size(), out * groups) << ours;
+    std::size_t wrong = 0;
+    for (std::size_t o = 0; o < out; ++o) {
+      for (std::size_t i = 0; i < in; ++i) {
+        const int code = code_at(type.codes, codes, transposed ? i * out + o : o * in + i);
+        const std::size_t g = i / group;
+        const double scale = scales[transposed ? g * out + o : o * groups + g];
+        wrong += is_near(type.codes, code, scale, value_at(theirs, o * in + i)) ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(wrong, 0u) << ours << " as " << type.text;
+  }
+
+  static std::vector<std::byte> bytes_of(const CheckpointIndex& index, const std::string& name) {
+    const TensorEntry& entry = index.tensors.at(name);
+    std::vector<std::byte> bytes;
+    TensorReader(index).read(entry, 0, entry.bytes, entry.bytes, [&](std::size_t, std::span<const std::byte> piece) {
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    });
+    return bytes;
+  }
+
+  static int code_at(DType codes, const std::vector<std::byte>& bytes, std::size_t i) {
+    if (codes == DType::kInt4) return std::to_integer<int>(bytes[i / 2]) >> (i % 2 == 0 ? 0 : 4) & 15;
+    const int code = std::to_integer<int>(bytes[i]);
+    return codes == DType::kInt8 && code > 127 ? code - 256 : code;
+  }
+
   std::vector<StoredTensor> stored_;
 };
 
@@ -123,14 +190,72 @@ TEST_F(ConvertTest, EveryTypeHoldsTheSameValues) {
     EXPECT_THAT(outcome.output, AllOf(HasSubstr("m.h5: opt, "), HasSubstr(dtype == "keep" ? "f32" : dtype)));
     const CheckpointIndex index = read_checkpoint_index(file("m.h5"));
     const ModelConfig config = ModelConfig::from_json(index.config_json);
-    EXPECT_EQ(config.ffn, 4500);
+    EXPECT_EQ(config.ffn, 4512);
     check_tensors(config, index);
     expect_values("embedding.tokens.weight", "embed_tokens.weight", 5000, 64, false);
-    expect_values("layers.0.mlp.up.weight", "layers.0.fc1.weight", 4500, 64, false);
-    expect_values("layers.0.mlp.down.weight", "layers.0.fc2.weight", 64, 4500, true);
+    expect_values("layers.0.mlp.up.weight", "layers.0.fc1.weight", 4512, 64, false);
+    expect_values("layers.0.mlp.down.weight", "layers.0.fc2.weight", 64, 4512, true);
     expect_values("layers.0.attention.output.weight", "layers.0.self_attn.out_proj.weight", 64, 64, true);
     expect_values("layers.0.attention.value.bias", "layers.0.self_attn.v_proj.bias", 64, 1, false);
   }
+}
+
+TEST_F(ConvertTest, QuantisedWeightsAreNearTheirValues) {
+  write_folder();
+  for (const QuantisedType& type : kQuantisedTypes) {
+    const Outcome outcome = convert({"--dtype", type.name, "--group-size", type.group, "--threads", "3"});
+    ASSERT_EQ(outcome.code, 0) << outcome.errors;
+    EXPECT_THAT(outcome.output, HasSubstr(type.text));
+    const CheckpointIndex index = read_checkpoint_index(file("m.h5"));
+    check_tensors(ModelConfig::from_json(index.config_json), index);
+    expect_near(index, type, "layers.0.mlp.up.weight", "layers.0.fc1.weight", 4512, 64, false);
+    expect_near(index, type, "layers.0.mlp.down.weight", "layers.0.fc2.weight", 64, 4512, true);
+    expect_values("embedding.tokens.weight", "embed_tokens.weight", 5000, 64, false);
+    expect_values("layers.0.mlp.up.bias", "layers.0.fc1.bias", 4512, 1, false);
+    EXPECT_EQ(run({"inspect", file("m.h5"), "--verify"}).code, 0);
+  }
+}
+
+TEST_F(ConvertTest, ThreadsDoNotChangeQuantisedFiles) {
+  write_folder();
+  for (const QuantisedType& type : kQuantisedTypes) {
+    ASSERT_EQ(convert({"--dtype", type.name, "--group-size", type.group, "--threads", "1"}).code, 0);
+    const std::string one = read_file(file("m.h5"));
+    ASSERT_EQ(convert({"--dtype", type.name, "--group-size", type.group, "--threads", "4"}).code, 0);
+    EXPECT_TRUE(read_file(file("m.h5")) == one) << type.name;
+  }
+}
+
+TEST_F(ConvertTest, QuantisesTheHeadWhereAsked) {
+  write_folder();
+  ASSERT_EQ(convert({"--dtype", "int8", "--quantize-head"}).code, 0);
+  const CheckpointIndex index = read_checkpoint_index(file("m.h5"));
+  expect_near(index, kQuantisedTypes[0], "embedding.tokens.weight", "embed_tokens.weight", 5000, 64, false);
+  EXPECT_EQ(index.tensors.at("embedding.positions.weight").dtype, DType::kF32);
+}
+
+TEST_F(ConvertTest, RefusesToQuantiseWhatIsNoNumber) {
+  StoredTensor& up = *std::ranges::find(stored_, "model.decoder.layers.0.fc1.weight", &StoredTensor::name);
+  const float nan = NAN;
+  std::memcpy(&up.bytes[4 * (64 * 700 + 5)], &nan, sizeof nan);
+  write_folder();
+  const Outcome refused = convert({"--dtype", "int8"});
+  EXPECT_EQ(refused.code, 78);
+  EXPECT_THAT(refused.errors, AllOf(HasSubstr("layers.0.mlp.up.weight"), HasSubstr("output 700, input 5")));
+  EXPECT_FALSE(std::filesystem::exists(file("m.h5")));
+  EXPECT_EQ(convert().code, 0);
+}
+
+TEST_F(ConvertTest, OptionsOfQuantisedTypes) {
+  write_folder();
+  const std::vector<std::vector<std::string>> bad = {{"--dtype", "int4", "--group-size", "row"},
+                                                     {"--dtype", "int8", "--group-size", "64"},
+                                                     {"--dtype", "bf16", "--group-size", "32"},
+                                                     {"--quantize-head"},
+                                                     {"--dtype", "int5"},
+                                                     {"--dtype", "e8m0"}};
+  for (const auto& options : bad) EXPECT_EQ(convert(options).code, 64) << testing::PrintToString(options);
+  EXPECT_FALSE(std::filesystem::exists(file("m.h5")));
 }
 
 TEST_F(ConvertTest, CarriesTheTokenizerAndInspectListsIt) {
@@ -181,7 +306,7 @@ TEST_F(ConvertTest, SaysWhatIsWrongAndWritesNothing) {
   const Outcome missing = convert();
   EXPECT_EQ(missing.code, 78);
   EXPECT_THAT(missing.errors, HasSubstr("fc2.bias"));
-  EXPECT_EQ(convert({"--dtype", "int8"}).code, 64);
+  EXPECT_EQ(convert({"--dtype", "f64"}).code, 64);
   EXPECT_EQ(run({"convert", file("hf"), file("hf/a.safetensors")}).code, 64);
   EXPECT_EQ(run({"convert", file("none"), file("m.h5")}).code, 66);
   EXPECT_FALSE(std::filesystem::exists(file("m.h5")));
@@ -200,7 +325,7 @@ TEST_F(ConvertTest, KilledInTheMiddle) {
   EXPECT_TRUE(std::filesystem::exists(file("m.h5.partial")));
   ASSERT_EQ(convert().code, 0);
   EXPECT_FALSE(std::filesystem::exists(file("m.h5.partial")));
-  expect_values("layers.0.mlp.up.weight", "layers.0.fc1.weight", 4500, 64, false);
+  expect_values("layers.0.mlp.up.weight", "layers.0.fc1.weight", 4512, 64, false);
 }
 
 }  // namespace

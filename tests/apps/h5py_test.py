@@ -2,7 +2,8 @@
 """What `computron convert` writes, h5py reads as numbers: h5py_test.py COMPUTRON FIXTURES.
 
 Converts tiny folders of tests/fixtures/families to float32, float16 and bfloat16 and holds names, shapes and values of
-the checkpoints against each other, the embedding against the folder's own file, and carried files byte for byte.
+the checkpoints against each other, the embedding against the folder's own file, and carried files byte for byte; and
+quantised weights, code times scale, against what they were made of.
 Exits with 77 without h5py (Debian: python3-h5py).
 """
 
@@ -35,9 +36,80 @@ def stored_tensor(path: pathlib.Path, name: str) -> numpy.ndarray:
     return numpy.frombuffer(data[8 + length + begin : 8 + length + end], dtype).reshape(entry["shape"]).astype("f4")
 
 
-def convert(program: str, folder: pathlib.Path, output: pathlib.Path, dtype: str) -> h5py.File:
-    subprocess.run([program, "convert", folder, output, "--dtype", dtype], check=True, stdout=subprocess.DEVNULL)
+def convert(program: str, folder: pathlib.Path, output: pathlib.Path, dtype: str, *options: str) -> h5py.File:
+    subprocess.run([program, "convert", folder, output, "--dtype", dtype, *options], check=True, stdout=subprocess.DEVNULL)
     return h5py.File(output, "r")
+
+
+def init(program: str, config: pathlib.Path, output: pathlib.Path, dtype: str) -> h5py.File:
+    subprocess.run([program, "init", output, "--config", config, "--dtype", dtype], check=True, stdout=subprocess.DEVNULL)
+    return h5py.File(output, "r")
+
+
+def values_of_codes(dataset: h5py.Dataset) -> numpy.ndarray:
+    """What the codes of a quantised weight stand for, before they are scaled."""
+    codes, kind = dataset[...], dataset.attrs["codes"].decode()
+    assert codes.dtype == ("i1" if kind == "int8" else "u1"), dataset.name
+    if kind == "int8":
+        return codes.astype("f4")
+    if kind == "int4":  # two a byte, the first in the low half, two's complement
+        halves = numpy.stack([codes & 15, codes >> 4], axis=-1).reshape(codes.shape[0], -1).astype("i4")
+        return numpy.where(halves < 8, halves, halves - 16).astype("f4")
+    exponent, mantissa = (codes >> 3 & 15).astype("i4"), (codes & 7).astype("f4")
+    size = numpy.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10))
+    return numpy.where(codes < 128, size, -size).astype("f4")
+
+
+def scales_of_values(tensors: h5py.Group, name: str) -> numpy.ndarray:
+    """The scale of every value of a quantised weight, in its shape as stored."""
+    weight, scales = tensors[name], tensors[name + ".scales"][...].astype("f4")
+    axis = 0 if weight.attrs["transposed"] else 1
+    values = weight.shape[axis] * (2 if axis == 1 and weight.attrs["codes"] == b"int4" else 1)
+    group = int(weight.attrs["group"]) or values
+    assert scales.shape[axis] == -(-values // group) and scales.shape[1 - axis] == weight_shape(weight)[1 - axis], name
+    return numpy.take(scales, numpy.arange(values) // group, axis=axis)
+
+
+def weight_shape(dataset: h5py.Dataset) -> tuple[int, int]:
+    rows, columns = dataset.shape
+    return rows, columns * (2 if dataset.attrs["codes"] == b"int4" else 1)
+
+
+def check_quantised(found: h5py.Group, exact: h5py.Group, kind: str) -> int:
+    """Every quantised weight within half a step of its values; returns how many there are."""
+    quantised = [name for name in found if "group" in found[name].attrs]
+    for name in quantised:
+        values, codes, scales = exact[name][...].astype("f4"), values_of_codes(found[name]), scales_of_values(found, name)
+        assert found[name].attrs["codes"].decode() == kind and codes.shape == values.shape, name
+        step = numpy.abs(scales)
+        if kind == "fp8":  # three bits of mantissa, multiples of 2^-9 below 2^-6
+            step = numpy.maximum(numpy.abs(values) / 8, step / 512)
+        allowed = numpy.where((kind == "int4") & (codes == 7), 1.01, 0.5001) * step  # no code for 8
+        assert (numpy.abs(codes * scales - values) <= allowed).all(), f"{name} in {kind}"
+    for name in set(exact) - set(quantised):
+        assert numpy.array_equal(found[name][...], exact[name][...]), f"{name} in {kind}"
+    assert set(found) == set(exact) | {name + ".scales" for name in quantised}, kind
+    return len(quantised)
+
+
+def check_rows(program: str, folder: pathlib.Path, work: pathlib.Path) -> None:
+    exact = convert(program, folder, work / "keep.h5", "keep")["tensors"]
+    for kind in ("int8", "fp8"):
+        found = convert(program, folder, work / f"{kind}.h5", kind, "--group-size", "row")["tensors"]
+        count = check_quantised(found, exact, kind)
+        assert count > 0, kind
+        print(f"{folder.name}: {count} weights in {kind} by row")
+
+
+def check_groups(program: str, work: pathlib.Path) -> None:
+    config = work / "config.json"
+    sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300}
+    config.write_text(json.dumps({"model_type": "llama", "num_key_value_heads": 2, "max_position_embeddings": 64} | sizes))
+    exact = init(program, config, work / "bf16.h5", "bf16")["tensors"]
+    for kind in ("int8", "fp8", "int4"):
+        count = check_quantised(init(program, config, work / f"{kind}.h5", kind)["tensors"], exact, kind)
+        assert count == 2 * 7, kind
+        print(f"random weights: {count} in {kind} in groups of 32")
 
 
 def check_folder(program: str, folder: pathlib.Path, work: pathlib.Path) -> None:
@@ -65,6 +137,9 @@ def main() -> None:
             shutil.copytree(fixtures / name, folder)
             (folder / "vocab.json").write_text('{"a": 0}')
             check_folder(program, folder, pathlib.Path(work))
+            check_rows(program, folder, pathlib.Path(work))
+    with tempfile.TemporaryDirectory() as work:
+        check_groups(program, pathlib.Path(work))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "computron/base/convert.h"
+#include "computron/base/quantise.h"
 #include "computron/checkpoint/reader.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/config.h"
@@ -123,6 +125,32 @@ TEST_F(InitTest, DtypesHoldTheSameNumbers) {
   }
 }
 
+TEST_F(InitTest, QuantisedIsTheModelOfBf16Quantised) {
+  const auto index = read_checkpoint_index(init("bf16.h5", {"--dtype", "bf16"}));
+  for (const DType codes : kCodeDTypes) {
+    const std::string dtype(name_of(codes));
+    const std::string path = init(dtype + ".h5", {"--dtype", dtype});
+    const auto quantised = read_checkpoint_index(path);
+    check_tensors(ModelConfig::from_json(quantised.config_json), quantised);
+    EXPECT_EQ(bytes_of(quantised, "embedding.tokens.weight"), bytes_of(index, "embedding.tokens.weight"));
+    const auto halves = bytes_of(index, "layers.1.mlp.up.weight");
+    std::vector<float> values(halves.size() / 2);
+    convert_elements(halves.data(), DType::kBF16, reinterpret_cast<std::byte*>(values.data()), DType::kF32,
+                     values.size());
+    std::vector<std::byte> expected(computron::bytes_of(codes, values.size()));
+    std::vector<std::uint16_t> scales(values.size() / 32);
+    quantise_row(values, 32, codes, expected.data(), scales.data());
+    EXPECT_EQ(bytes_of(quantised, "layers.1.mlp.up.weight"), expected) << dtype;
+  }
+}
+
+TEST_F(InitTest, ThreadsDoNotChangeQuantisedFiles) {
+  for (const std::string dtype : {"int8", "int4"}) {
+    const std::string one = read_file(init("one.h5", {"--dtype", dtype, "--threads", "1"}));
+    EXPECT_TRUE(one == read_file(init("four.h5", {"--dtype", dtype, "--threads", "4"}))) << dtype;
+  }
+}
+
 TEST_F(InitTest, DeviationComesFromTheConfiguration) {
   std::string config = kConfig;
   config.insert(1, R"("init_std": 0.5, )");
@@ -148,6 +176,9 @@ TEST_F(InitTest, BadUsageIs64) {
       {"init", file("m.h5"), "--config", config, "--dtype", "f64"},
       {"init", file("m.h5"), "--config", config, "--seed", "x"},
       {"init", file("m.h5"), "--config", config, "--threads", "0"},
+      {"init", file("m.h5"), "--config", config, "--dtype", "keep"},
+      {"init", file("m.h5"), "--config", config, "--dtype", "int4", "--group-size", "row"},
+      {"init", file("m.h5"), "--config", config, "--group-size", "32"},
       {"init", file("m.h5"), "--config", config, "--fast"}};
   for (const auto& arguments : bad) {
     const Outcome outcome = run(arguments);

@@ -1,11 +1,14 @@
 // computron inspect, as a person runs it.
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "computron/checkpoint/reader.h"
 #include "computron/checkpoint/writer.h"
 #include "computron/model/config.h"
+#include "computron/model/quantisation.h"
 #include "tests/apps/program.h"
 
 namespace computron::test {
@@ -125,6 +128,75 @@ TEST_F(InspectTest, VerifyNamesWhatIsNoNumberAndEndsWith78) {
   const json digests = json::parse(outcome.output)["digests"];
   EXPECT_EQ(digests["state"], "verified");
   EXPECT_EQ(digests["not_finite"], (json{{"layers.1.mlp.up.bias", 2}}));
+}
+
+TEST_F(InspectTest, ShowsHowWeightsAreQuantised) {
+  ASSERT_EQ(run({"init", file("q.h5"), "--config", file("config.json"), "--dtype", "int4"}).code, 0);
+  EXPECT_THAT(run({"inspect", file("q.h5")}).output,
+              AllOf(HasSubstr("int4 in groups of 32   4.5  [1024,256]"), HasSubstr("bits a weight "),
+                    HasSubstr("layers.1.mlp.up.weight.scales")));
+  const json shown = json::parse(run({"inspect", file("q.h5"), "--json"}).output);
+  EXPECT_EQ(shown["parameters"], json::parse(run({"inspect", path_, "--json"}).output)["parameters"]);
+  EXPECT_GT(shown["bits_a_weight"], 4.5);
+  EXPECT_LT(shown["bits_a_weight"], 16);
+  for (const json& tensor : shown["tensors"]) {
+    EXPECT_EQ(tensor.contains("group"), tensor["dtype"] == "int4");
+    if (!tensor.contains("group")) continue;
+    EXPECT_EQ(tensor["group"], 32);
+    EXPECT_EQ(tensor["bits"], 4.5);
+  }
+}
+
+// A model of zeros with codes of `dtype` and, in layers.1.mlp.up.weight or its scales, such bytes.
+std::string model_of(const std::string& path, const ModelConfig& config, const std::string& dtype, bool in_scales,
+                     std::byte low, std::byte high) {
+  const auto specs = tensor_specs(config);
+  std::vector<TensorToWrite> tensors;
+  for (const auto& spec : specs) {
+    tensors.push_back({{spec.name, DType::kBF16, spec.shape, spec.transposed}, DType::kBF16});
+  }
+  quantise(config, specs,
+           {.codes = dtype == "int8"  ? DType::kInt8
+                     : dtype == "fp8" ? DType::kFp8
+                                      : DType::kInt4},
+           tensors);
+  const auto declared = declarations_of(tensors);
+  CheckpointWriter writer(path, "opt", config.to_json(), declared);
+  for (std::size_t t = 0; t < declared.size(); ++t) {
+    std::vector<std::byte> values(bytes_of(
+        declared[t].dtype,
+        std::accumulate(declared[t].shape.begin(), declared[t].shape.end(), std::size_t{1}, std::multiplies<>())));
+    const std::string name = "layers.1.mlp.up.weight";
+    if (declared[t].name == (in_scales ? scales_name(name) : name)) {
+      values[6] = low;
+      values[7] = high;
+    }
+    writer.write(t, 0, values);
+  }
+  writer.finish();
+  return path;
+}
+
+TEST_F(InspectTest, VerifyRefusesScalesAndCodesThatMakeNoSense) {
+  const auto config = ModelConfig::from_json(read_checkpoint_index(path_).config_json);
+  const auto outcome = [&](const std::string& dtype, bool in_scales, int low, int high) {
+    return run(
+        {"inspect",
+         model_of(file("q.h5"), config, dtype, in_scales, static_cast<std::byte>(low), static_cast<std::byte>(high)),
+         "--verify"});
+  };
+  EXPECT_EQ(outcome("int8", /*in_scales=*/true, 0x80, 0x3f).code, 0);
+  EXPECT_EQ(outcome("int4", /*in_scales=*/true, 0x80, 0xbf).code, 0);  // -1
+  const Outcome negative = outcome("int8", /*in_scales=*/true, 0x80, 0xbf);
+  EXPECT_EQ(negative.code, 78);
+  EXPECT_THAT(negative.errors, AllOf(HasSubstr("negative scales"), HasSubstr("'layers.1.mlp.up.weight.scales'")));
+  EXPECT_EQ(outcome("fp8", /*in_scales=*/true, 0x80, 0xbf).code, 78);
+  EXPECT_EQ(outcome("int4", /*in_scales=*/true, 0xc0, 0x7f).code, 78);  // NaN
+  EXPECT_EQ(outcome("int8", /*in_scales=*/true, 0x80, 0x7f).code, 78);  // an infinity
+  const Outcome nan = outcome("fp8", /*in_scales=*/false, 0x7f, 0x7e);
+  EXPECT_EQ(nan.code, 78);
+  EXPECT_THAT(nan.errors, HasSubstr("1 values of tensor 'layers.1.mlp.up.weight'"));
+  EXPECT_EQ(outcome("int8", /*in_scales=*/false, 0x7f, 0xff).code, 0);
 }
 
 TEST_F(InspectTest, MissingFileIs66) {

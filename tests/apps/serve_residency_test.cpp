@@ -51,7 +51,7 @@ class Layout {
       std::vector<ShardLayout>& stages = layouts_.emplace_back();
       for (int stage = 0; stage < mesh.pp; ++stage) {
         const ShardPlan plan = ShardPlan::make(opt_config(model), {mesh.tp, mesh.pp}, stage);
-        stages.push_back(ShardLayout::make(plan, ops->weight_format(), ops->weight_dtype(model.dtype), kPageBytes));
+        stages.push_back(ShardLayout::make(plan, ops->weight_format(), ops->weight_type(model.dtype), kPageBytes));
       }
     }
   }

@@ -167,6 +167,25 @@ TEST(CountNotFinite, CountsNanAndInfinitiesOfEveryType) {
   }
 }
 
+TEST(CountNotFinite, CountsCodesThatAreNoNumbers) {
+  const std::vector<std::uint8_t> codes = {0x7f, 0xff, 0x7e, 0x80, 0, 0xfe};
+  const auto* bytes = reinterpret_cast<const std::byte*>(codes.data());
+  EXPECT_EQ(count_not_finite(bytes, DType::kFp8, 6), 2u);
+  EXPECT_EQ(count_not_finite(bytes, DType::kE8M0, 6), 1u);
+  EXPECT_EQ(count_not_finite(bytes, DType::kInt8, 6), 0u);
+  EXPECT_EQ(count_not_finite(bytes, DType::kInt4, 12), 0u);
+}
+
+TEST(CountNegative, CountsWhatIsBelowZero) {
+  const std::vector<float> values = {1, -1, 0, -0.0f, -HUGE_VALF, 3e38f, -6e-8f};
+  for (const DType type : kPlainDTypes) {
+    std::vector<std::byte> bytes(values.size() * size_of(type) + 1);  // + 1: not aligned
+    convert_elements(reinterpret_cast<const std::byte*>(values.data()), DType::kF32, bytes.data() + 1, type,
+                     values.size());
+    EXPECT_EQ(count_negative(bytes.data() + 1, type, values.size()), 3u) << name_of(type);
+  }
+}
+
 TEST(Convert, TheSameTypeIsCopied) {
   const std::vector<std::uint16_t> bits = {0x7c01, 0xfe00, 0x0001};  // a signalling NaN too
   EXPECT_EQ(converted<std::uint16_t>(bits, DType::kF16, DType::kF16), bits);

@@ -99,6 +99,67 @@ TEST(IndexText, LinesThatAreWrong) {
   EXPECT_THAT(fault_of(changed("tensor w", text.substr(begin, end - begin) + "tensor w")), HasSubstr("there before"));
 }
 
+// An index with a quantised weight "q" [64, 256] and its scales.
+CheckpointIndex quantised_index(DType codes, int group, bool transposed = false) {
+  CheckpointIndex index = sample_index();
+  TensorEntry tensor;
+  tensor.name = "q";
+  tensor.dtype = codes;
+  tensor.shape = {64, 256};
+  tensor.transposed = transposed;
+  tensor.group = group;
+  tensor.offset = 5 << 20;
+  tensor.bytes = bytes_of(codes, 64 * 256);
+  tensor.digests.resize(1);
+  index.tensors.emplace("q", tensor);
+  tensor.name = scales_name("q");
+  tensor.dtype = DType::kE8M0;
+  tensor.shape = scales_shape(tensor.shape, transposed, std::max(group, 1));
+  tensor.group = 0;
+  tensor.offset = 6 << 20;
+  tensor.bytes = tensor.shape[0] * tensor.shape[1];
+  index.tensors.emplace(tensor.name, tensor);
+  return index;
+}
+
+TEST(IndexText, QuantisedTensorsComeBack) {
+  for (const DType codes : kCodeDTypes) {
+    for (const int group : {16, 32, 256, WeightType::kWholeRow}) {
+      const CheckpointIndex index = quantised_index(codes, group);
+      const CheckpointIndex again = parse_index_text(index_text(index), "m.h5", kFileBytes);
+      EXPECT_EQ(again.serialize(), index.serialize());
+      EXPECT_EQ(again.tensors.at("q").group, group);
+      EXPECT_EQ(CheckpointIndex::deserialize(index.serialize()).tensors.at("q").group, group);
+    }
+  }
+}
+
+TEST(IndexText, GroupsThatCannotBe) {
+  const auto refusal = [](int group, bool transposed = false) {
+    return fault_of(index_text(quantised_index(DType::kInt8, group, transposed)));
+  };
+  EXPECT_THAT(refusal(0), AllOf(HasSubstr("tensor 'q'"), HasSubstr("groups of 0")));
+  EXPECT_THAT(refusal(17), HasSubstr("groups of 17 of 256 values"));
+  EXPECT_THAT(refusal(8), HasSubstr("groups of 8"));
+  EXPECT_THAT(refusal(272), HasSubstr("groups of 272 of 256 values"));
+  EXPECT_THAT(refusal(80, /*transposed=*/true), HasSubstr("groups of 80 of 64 values"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w f32:32 ")), HasSubstr("f32 in groups of 32"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w int8:-32 ")), HasSubstr("'-32' is no number"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w int8:4294967328 ")), HasSubstr("too long"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w int8: ")), HasSubstr("'' is no number"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w int5:32 ")), HasSubstr("'int5' is no type"));
+}
+
+TEST(IndexText, CodesOfAnotherLengthThanTheirShape) {
+  EXPECT_THAT(fault_of(changed("w f32 ", "w int8:row ")), HasSubstr("its shape needs 1048576"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w int4:row ")), HasSubstr("its shape needs 524288"));
+  std::string text = changed("w f32 ", "w int4:row ");
+  text.replace(text.find("524288x2"), 8, "524288x3");
+  EXPECT_THAT(fault_of(text), HasSubstr("a last dimension of 3, but int4 lie two in a byte"));
+  text.replace(text.find("524288x3"), 8, "1048576");
+  EXPECT_THAT(fault_of(text), HasSubstr("codes of 1 dimensions"));
+}
+
 // Whatever HDF5 is made to say, nothing is read outside the file, twice, or without its digest.
 TEST(IndexText, EntriesThatCannotBe) {
   const auto refusal = [](const std::string& from, const std::string& to) { return fault_of(changed(from, to)); };

@@ -5,6 +5,7 @@
 #include <hdf5.h>
 
 #include <functional>
+#include <optional>
 
 #include "tests/checkpoint/sample.h"
 
@@ -373,6 +374,45 @@ TEST(Profile, UserBlock) {
   const hid_t creation = H5Pcreate(H5P_FILE_CREATE);
   H5Pset_userblock(creation, 512);
   EXPECT_THAT(refusal([](hid_t file) { put_root_attributes(file); }, creation), HasSubstr("not an HDF5 file"));
+}
+
+// A dataset "w" [8, 16] of codes with its attributes; empty: left out.
+std::string refusal_of_codes(hid_t type, const std::string& codes, std::optional<int> group,
+                             std::vector<hsize_t> extents = {8, 16}) {
+  return refusal_of_tensors([&](hid_t tensors) {
+    const hid_t space = H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr);
+    const hid_t dataset = put_dataset(tensors, type, space);
+    if (!codes.empty()) put_string(dataset, "codes", codes);
+    if (group) put_int(dataset, "group", *group);
+  });
+}
+
+TEST(Profile, Codes) {
+  EXPECT_EQ(refusal_of_codes(H5T_STD_I8LE, "int8", 16), "");
+  EXPECT_EQ(refusal_of_codes(H5T_STD_U8LE, "fp8", 0), "");
+  EXPECT_EQ(refusal_of_codes(H5T_STD_U8LE, "int4", 32), "");
+  EXPECT_EQ(refusal_of_codes(H5T_STD_U8LE, "e8m0", std::nullopt), "");
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8\x1b", 16),
+              AllOf(HasSubstr("tensor 'w'"), HasSubstr("'codes' is 'int8\\x1b'"), HasSubstr("neither int8")));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_U8LE, "nf4", 16), HasSubstr("'codes' is 'nf4'"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_U8LE, "bf16", 16), HasSubstr("'codes' is 'bf16'"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_U8LE, "", 16), HasSubstr("neither f32, f16 nor bf16"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_U8LE, "int8", 16), HasSubstr("int8 that are not stored as int8"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int4", 16), HasSubstr("int4 that are not stored as uint8"));
+  EXPECT_THAT(refusal_of_codes(H5T_IEEE_F32LE, "fp8", 16), HasSubstr("fp8 that are not stored as uint8"));
+}
+
+TEST(Profile, GroupsOfCodes) {
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8", std::nullopt),
+              AllOf(HasSubstr("attribute 'group'"), HasSubstr("missing")));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8", -32), HasSubstr("attribute 'group' is -32"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8", 1 << 30), HasSubstr("attribute 'group' is 1073741824"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8", 17), HasSubstr("groups of 17 of 16 values"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8", 8), HasSubstr("groups of 8 of 16 values"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8", 32), HasSubstr("groups of 32 of 16 values"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8", 16, {128}), HasSubstr("codes of 1 dimensions"));
+  EXPECT_THAT(refusal_of_codes(H5T_STD_U8LE, "e8m0", 16), HasSubstr("attribute 'group' of what is no codes"));
+  EXPECT_THAT(refusal_of_codes(H5T_IEEE_F32LE, "", 16), HasSubstr("attribute 'group' of what is no codes"));
 }
 
 }  // namespace

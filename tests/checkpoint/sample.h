@@ -40,18 +40,25 @@ inline std::vector<std::byte> pattern(std::size_t bytes, unsigned tensor) {
   return data;
 }
 
-// Two tensors of several chunks (the last short), two small ones; every dtype, a transposed one.
+// Two tensors of several chunks (the last short), two small ones, quantised ones with their scales; every dtype,
+// transposed ones.
 inline std::vector<TensorDeclaration> sample_tensors() {
   return {{"embedding.tokens.weight", DType::kF32, {1000, 700}, false},
           {"layers.0.mlp.down.weight", DType::kBF16, {1536, 1024}, true},
           {"layers.0.mlp.down.bias", DType::kF16, {1024}, false},
-          {"patches", DType::kF32, {3, 2, 5, 7}, false}};
+          {"patches", DType::kF32, {3, 2, 5, 7}, false},
+          {"int8", DType::kInt8, {70, 64}, false, 32},
+          {"int8.scales", DType::kBF16, {70, 2}, false},
+          {"int4", DType::kInt4, {96, 30}, true, 48},
+          {"int4.scales", DType::kF32, {2, 30}, true},
+          {"fp8", DType::kFp8, {9, 13}, false, WeightType::kWholeRow},
+          {"fp8.scales", DType::kE8M0, {9, 1}, false}};
 }
 
 inline std::size_t bytes_of(const TensorDeclaration& tensor) {
-  std::size_t bytes = size_of(tensor.dtype);
-  for (const std::size_t extent : tensor.shape) bytes *= extent;
-  return bytes;
+  std::size_t elements = 1;
+  for (const std::size_t extent : tensor.shape) elements *= extent;
+  return bytes_of(tensor.dtype, elements);
 }
 
 inline constexpr char kSampleConfig[] = R"({"layers": 1, "name": "Größe"})";

@@ -102,6 +102,10 @@ TEST(CheckpointWriterTest, RefusesTensorsThatNoReaderWouldTake) {
   EXPECT_THAT(declare({{"w", DType::kF32, {1, 1, 1, 1, 1}}}), HasSubstr("5 dimensions"));
   EXPECT_THAT(declare({{"w", DType::kF32, {4, 0}}}), HasSubstr("zero"));
   EXPECT_THAT(declare({{"w", DType::kF32, {std::size_t{1} << 40, std::size_t{1} << 40}}}), HasSubstr("overflows"));
+  EXPECT_THAT(declare({{"w", DType::kInt8, {32, 32}}}), HasSubstr("groups of 0"));
+  EXPECT_THAT(declare({{"w", DType::kInt8, {32, 32}, false, 17}}), HasSubstr("groups of 17"));
+  EXPECT_THAT(declare({{"w", DType::kInt8, {32}, false, 32}}), HasSubstr("1 dimensions"));
+  EXPECT_THAT(declare({{"w", DType::kInt4, {32, 31}, true, 32}}), HasSubstr("int4 lie two in a byte"));
   EXPECT_THAT(declare({{"w", DType::kF32, {1}}, {"w", DType::kF32, {1}}}), HasSubstr("twice"));
   EXPECT_FALSE(std::filesystem::exists(folder.file("m.h5.partial")));
 }

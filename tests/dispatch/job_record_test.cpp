@@ -16,13 +16,18 @@ Event through_bytes(const Event& event) {
 ShardLayout layout_of(int pages) {
   ShardLayout layout;
   layout.page_bytes = 16384;
-  layout.weight_dtype = DType::kBF16;
-  layout.input_dtype = DType::kF16;
+  layout.types = WeightType(DType::kBF16, DType::kInt4, DType::kE8M0, 32);
+  layout.cache_dtype = DType::kF16;
   layout.plan.layers = 3;
   layout.plan.kv_heads = 2;
   layout.plan.config.head_dim = 64;
   layout.plan.tensors.push_back({.name = "norm", .role = TensorRole::kVector, .rows = 7, .columns = 1, .parts = {}});
-  layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 9, .columns = 5, .parts = {}});
+  layout.plan.tensors.push_back({.name = "w",
+                                 .role = TensorRole::kGemmWeight,
+                                 .rows = 9,
+                                 .columns = 5,
+                                 .parts = {},
+                                 .type = layout.types.most()});
   for (int p = 0; p < pages; ++p) {
     layout.used_bytes.push_back(static_cast<std::size_t>(1000 + p));
     layout.uses.push_back(static_cast<PageId>(p));
@@ -89,8 +94,36 @@ TEST(JobRecord, LayoutsHoldWhatCostsAndCachesAreMadeOf) {
   EXPECT_EQ(of_both.stage_pass_s(0, 0, 3), costs.stage_pass_s(0, 0, 3));
 }
 
+// Up to version 2 a layout says the type of all its weights, a plain one, and no tensor's.
+std::vector<std::byte> without_types(std::vector<std::byte> header) {
+  const WeightType type = layout_of(1).types.most();
+  ByteWriter codes;
+  codes.put(type.codes);
+  codes.put(type.scales);
+  codes.put(type.group);
+  const auto find = [&](std::size_t from) {
+    const auto begin = header.begin() + static_cast<std::ptrdiff_t>(from);
+    return std::search(begin, header.end(), codes.bytes().begin(), codes.bytes().end());
+  };
+  const auto length = static_cast<std::ptrdiff_t>(codes.bytes().size());
+  const auto after_layouts = header.erase(find(0), find(0) + length);
+  for (auto at = find(static_cast<std::size_t>(after_layouts - header.begin())); at != header.end();) {
+    at = header.erase(at - 1, at + length);
+    at = find(static_cast<std::size_t>(at - header.begin()));
+  }
+  return header;
+}
+
+RecordHeader with_plain_types(RecordHeader header) {
+  for (ShardLayout& layout : header.layouts) {
+    layout.types = layout.types.most().values;
+    for (ShardTensor& tensor : layout.plan.tensors) tensor.type = layout.types.most();
+  }
+  return header;
+}
+
 // Version 1 has no link bytes: the length of their list is not there.
-TEST(JobRecord, HeadersOfTheFirstVersionAreRead) {
+TEST(JobRecord, HeadersOfEarlierVersionsAreRead) {
   RecordHeader with = some_header();
   with.layouts.resize(1);
   with.groups[0].models[0].layouts = {0, 0};
@@ -100,9 +133,11 @@ TEST(JobRecord, HeadersOfTheFirstVersionAreRead) {
   std::vector<std::byte> first = encode(without);
   const auto length = std::ranges::mismatch(first, longer).in1;
   first.erase(length, length + sizeof(std::uint32_t));
-  const RecordHeader back = decode_header(first, /*version=*/1);
-  EXPECT_EQ(encode(back), encode(without));
+  const RecordHeader back = decode_header(without_types(first), /*version=*/1);
+  EXPECT_EQ(encode(back), encode(with_plain_types(without)));
   EXPECT_THROW(decode_header(first), Error);
+  const RecordHeader second = decode_header(without_types(longer), /*version=*/2);
+  EXPECT_EQ(encode(second), encode(with_plain_types(with)));
 }
 
 TEST(JobRecord, HeadersThatContradictThemselvesAreNone) {

@@ -19,9 +19,25 @@ void check(const computron::StoredBytes& stored, std::size_t& bytes) {
   bytes += stored.bytes;
 }
 
+// Codes have groups that kernels take, and as many bytes as their shape says.
+void check_type(const computron::TensorEntry& tensor) {
+  std::size_t elements = 1;
+  for (const std::size_t extent : tensor.shape) elements *= extent;
+  expect(tensor.bytes == computron::bytes_of(tensor.dtype, elements), "as many bytes as the shape says");
+  expect(computron::is_code(tensor.dtype) == (tensor.group > 0), "codes have groups, nothing else has");
+  if (tensor.group == 0 || tensor.group == computron::WeightType::kWholeRow) return;
+  const std::size_t in = tensor.transposed ? tensor.shape.front() : tensor.shape.back();
+  expect(tensor.group % computron::WeightType::kSmallestGroup == 0, "groups are multiples of the smallest");
+  expect(static_cast<std::size_t>(tensor.group) <= in, "a group is no longer than a row");
+  expect(computron::scales_shape(tensor.shape, tensor.transposed, tensor.group).size() == 2, "scales are a matrix");
+}
+
 void check(const computron::CheckpointIndex& index) {
   std::size_t bytes = 0;
-  for (const auto& [name, tensor] : index.tensors) check(tensor, bytes);
+  for (const auto& [name, tensor] : index.tensors) {
+    check(tensor, bytes);
+    check_type(tensor);
+  }
   for (const auto& [name, file] : index.tokenizer) check(file, bytes);
   expect(bytes <= kFileBytes, "no byte belongs to two");
   const std::string text = computron::index_text(index);

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 
 namespace computron {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr int kRowBlock = 64;
 constexpr int kLargestPanel = 512;
@@ -22,10 +24,15 @@ constexpr int kLargestPanel = 512;
 class PlainFormat : public WeightFormat {
  public:
   int row_block() const override { return kRowBlock; }
-  std::size_t panel_bytes(int rows, int in, DType dtype) const override {
-    return static_cast<std::size_t>(round_up(rows, kRowBlock)) * in * size_of(dtype);
+  std::size_t panel_bytes(int rows, int in, const WeightType& type) const override {
+    return static_cast<std::size_t>(type.bytes(round_up(rows, kRowBlock), in));
   }
-  void pack(std::byte*, int, DType, int, int, int, int, const std::byte*, std::size_t, std::size_t) const override {
+  void pack(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
+            std::size_t) const override {
+    FAIL() << "a layout packs nothing";
+  }
+  void pack_scales(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
+                   std::size_t) const override {
     FAIL() << "a layout packs nothing";
   }
 };
@@ -53,18 +60,18 @@ struct Case {
   ModelConfig config = make_config({});
   MeshShape mesh;
   int stage = 0;
-  DType dtype = DType::kF32;
+  WeightTypes types = DType::kF32;
   std::size_t spare_bytes = 0;  // of a page, beyond the largest block
 
   ShardPlan plan() const { return ShardPlan::make(config, mesh, stage); }
   ShardLayout layout() const {
     const ShardPlan p = plan();
-    return ShardLayout::make(p, kFormat, dtype, ShardLayout::largest_block_bytes(p, kFormat, dtype) + spare_bytes);
+    return ShardLayout::make(p, kFormat, types, ShardLayout::largest_block_bytes(p, kFormat, types) + spare_bytes);
   }
 };
 
-std::size_t bytes_of(const ShardLayout& layout, const ShardTensor& t, int rows) {
-  if (t.role == TensorRole::kGemmWeight) return kFormat.panel_bytes(rows, t.columns, layout.weight_dtype);
+std::size_t bytes_of(const ShardTensor& t, int rows) {
+  if (t.role == TensorRole::kGemmWeight) return kFormat.panel_bytes(rows, t.columns, t.type);
   return static_cast<std::size_t>(rows) * t.columns * sizeof(float);
 }
 
@@ -94,7 +101,7 @@ void expect_panels_well_cut(const ShardLayout& layout) {
       EXPECT_TRUE(t.role != TensorRole::kGemmWeight || panel.rows <= kLargestPanel) << t.name;
       EXPECT_EQ(panel.offset % 64, 0u) << t.name;
       ASSERT_LT(panel.page, layout.used_bytes.size()) << t.name;
-      EXPECT_LE(panel.offset + bytes_of(layout, t, panel.rows), layout.used_bytes[panel.page]) << t.name;
+      EXPECT_LE(panel.offset + bytes_of(t, panel.rows), layout.used_bytes[panel.page]) << t.name;
     }
     EXPECT_TRUE(t.role != TensorRole::kVector || layout.tensors[i].panels.size() == 1) << t.name;
   }
@@ -106,7 +113,7 @@ void expect_pages_packed(const ShardLayout& layout) {
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     if (layout.plan.tensors[i].same_as >= 0) continue;
     for (const PanelPlace& panel : layout.tensors[i].panels) {
-      const auto bytes = bytes_of(layout, layout.plan.tensors[i], panel.rows);
+      const auto bytes = bytes_of(layout.plan.tensors[i], panel.rows);
       EXPECT_TRUE(pages[panel.page].emplace(panel.offset, bytes).second) << "two panels at one place";
     }
   }
@@ -130,13 +137,13 @@ void expect_no_room_given_away(const ShardLayout& layout) {
     for (const PanelPlace& panel : layout.tensors[i].panels) {
       const int rows_left = t.rows - panel.row_begin - panel.rows;
       if (rows_left == 0 || (t.role == TensorRole::kGemmWeight && panel.rows == kLargestPanel)) continue;
-      const std::size_t next = round_up(panel.offset + bytes_of(layout, t, panel.rows), std::size_t{64});
-      EXPECT_GT(next + bytes_of(layout, t, block_of(t)), layout.page_bytes) << t.name << " row " << panel.row_begin;
+      const std::size_t next = round_up(panel.offset + bytes_of(t, panel.rows), std::size_t{64});
+      EXPECT_GT(next + bytes_of(t, block_of(t)), layout.page_bytes) << t.name << " row " << panel.row_begin;
     }
     const PanelPlace& first = layout.tensors[i].panels.front();
     if (first.offset > 0 || first.page == 0) continue;  // a fresh page: the first block fitted the one before no more
     const std::size_t open = round_up(layout.used_bytes[first.page - 1], std::size_t{64});
-    EXPECT_GT(open + bytes_of(layout, t, block_of(t)), layout.page_bytes) << t.name;
+    EXPECT_GT(open + bytes_of(t, block_of(t)), layout.page_bytes) << t.name;
   }
 }
 
@@ -266,7 +273,7 @@ Case random_case(std::uint64_t seed) {
   c.config.final_norm = random() % 2 == 0;
   c.mesh = {.tp = from(1, c.config.heads), .pp = from(1, c.config.layers)};
   c.stage = from(0, c.mesh.pp - 1);
-  c.dtype = random() % 2 == 0 ? DType::kF32 : DType::kBF16;
+  c.types = random() % 2 == 0 ? DType::kF32 : DType::kBF16;
   const int sizes[] = {0, from(0, 200), from(0, 20000), 1 << 22};
   c.spare_bytes = static_cast<std::size_t>(sizes[random() % 4]);
   return c;
@@ -428,18 +435,60 @@ TEST(ShardLayout, NarrowWeightsTakeHalfTheRoomAndVectorsTheSame) {
   Case c;
   c.spare_bytes = 1 << 22;
   const ShardLayout wide = c.layout();
-  c.dtype = DType::kBF16;
+  c.types = DType::kBF16;
   const ShardLayout narrow = c.layout();
   std::size_t wide_bytes = 0, narrow_bytes = 0;
-  for (const ShardTensor& t : wide.plan.tensors) {
+  for (std::size_t i = 0; i < wide.plan.tensors.size(); ++i) {
+    const ShardTensor& t = wide.plan.tensors[i];
     if (t.same_as >= 0) continue;
-    wide_bytes += bytes_of(wide, t, t.rows);
-    narrow_bytes += bytes_of(narrow, t, t.rows);
+    wide_bytes += bytes_of(t, t.rows);
+    narrow_bytes += bytes_of(narrow.plan.tensors[i], t.rows);
   }
   EXPECT_LT(narrow_bytes, wide_bytes);
   EXPECT_GE(narrow.total_used_bytes(), narrow_bytes);
   EXPECT_LT(narrow.total_used_bytes(), narrow_bytes + 64 * narrow.tensors.size());
   EXPECT_LT(wide.total_used_bytes(), wide_bytes + 64 * wide.tensors.size());
+}
+
+const ShardTensor& tensor_called(const ShardPlan& plan, const std::string& name) {
+  return *std::ranges::find(plan.tensors, name, &ShardTensor::name);
+}
+
+// Groups of 32 along the inner units: 150 of them are not cut at all, 192 over 2 ranks are cut between groups, and over
+// 4 ranks into 48, which are groups of 16.
+TEST(ShardLayout, GroupsAreAsLongAsTheCutOverRanksAllows) {
+  const WeightType stored(DType::kBF16, DType::kInt8, DType::kF16, 32);
+  for (const auto& [ffn, tp, group] :
+       {std::tuple(150, 1, 32), std::tuple(192, 1, 32), std::tuple(192, 2, 32), std::tuple(192, 4, 16)}) {
+    ModelConfig config = make_config({.hidden = 128, .heads = 4, .ffn = ffn});
+    config.head_dim = 32;
+    const ShardPlan plan = ShardPlan::make(config, {.tp = tp, .pp = 1}, 0);
+    const ShardLayout layout =
+        ShardLayout::make(plan, kFormat, stored, ShardLayout::largest_block_bytes(plan, kFormat, stored));
+    EXPECT_EQ(tensor_called(layout.plan, "layers.0.mlp.down.weight").type.group, group) << ffn << " over " << tp;
+    EXPECT_EQ(tensor_called(layout.plan, "layers.0.mlp.up.weight").type, stored) << "is cut between rows";
+  }
+}
+
+TEST(ShardLayout, AScaleForAWholeRowIsOfAllRanks) {
+  const WeightType stored(DType::kBF16, DType::kFp8, DType::kF32, WeightType::kWholeRow);
+  ModelConfig config = make_config({.hidden = 24, .heads = 3, .ffn = 150});
+  const ShardPlan plan = ShardPlan::make(config, {.tp = 3, .pp = 1}, 0);
+  const ShardLayout layout =
+      ShardLayout::make(plan, kFormat, stored, ShardLayout::largest_block_bytes(plan, kFormat, stored));
+  EXPECT_EQ(tensor_called(layout.plan, "layers.0.mlp.down.weight").type, stored);
+}
+
+TEST(ShardLayout, ACutThatWouldMakeGroupsTooShortIsRefused) {
+  const WeightType stored(DType::kBF16, DType::kInt8, DType::kF16, 32);
+  ModelConfig config = make_config({.hidden = 128, .heads = 4, .ffn = 320});
+  config.head_dim = 32;
+  const ShardPlan plan = ShardPlan::make(config, {.tp = 4, .pp = 1}, 0);  // 80 units a rank
+  EXPECT_EQ(WeightTypes(stored).of(tensor_called(plan, "layers.0.mlp.down.weight"), plan).group, 16);
+  config.ffn = 160;  // 40 units a rank
+  const ShardPlan narrow = ShardPlan::make(config, {.tp = 4, .pp = 1}, 0);
+  EXPECT_THAT([&] { ShardLayout::largest_block_bytes(narrow, kFormat, stored); },
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("layers.0.mlp.down.weight"), HasSubstr("tp 4"))));
 }
 
 }  // namespace

@@ -21,10 +21,15 @@ using ::testing::IsEmpty;
 class PlainFormat : public WeightFormat {
  public:
   int row_block() const override { return 64; }
-  std::size_t panel_bytes(int rows, int in, DType dtype) const override {
-    return static_cast<std::size_t>(round_up(rows, 64)) * in * size_of(dtype);
+  std::size_t panel_bytes(int rows, int in, const WeightType& type) const override {
+    return static_cast<std::size_t>(round_up(rows, 64)) * in * size_of(type.values);
   }
-  void pack(std::byte*, int, DType, int, int, int, int, const std::byte*, std::size_t, std::size_t) const override {
+  void pack(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
+            std::size_t) const override {
+    FAIL() << "a pass packs nothing";
+  }
+  void pack_scales(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*, std::size_t,
+                   std::size_t) const override {
     FAIL() << "a pass packs nothing";
   }
 };
@@ -90,7 +95,7 @@ class CheckingOps : public Ops {
  public:
   explicit CheckingOps(const OrderedPages& pages) : pages_(pages) {}
   const WeightFormat& weight_format() const override { return format_; }
-  DType weight_dtype(DType checkpoint) const override { return checkpoint; }
+  WeightType weight_type(const WeightType& checkpoint) const override { return checkpoint; }
   int padded_rows(int rows) const override { return rows; }
 
   void embed(Stream&, std::span<const TokenId>, TokenId, const Weight& weight, Activations) override {
@@ -131,7 +136,7 @@ class CheckingOps : public Ops {
     }
     EXPECT_EQ(x.columns, weight.in);
     EXPECT_EQ(out.columns, weight.out);
-    EXPECT_EQ(x.dtype, weight.dtype);
+    EXPECT_EQ(x.dtype, weight.type.values);
     EXPECT_EQ(x.rows, out.rows);
   }
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override {

@@ -7,6 +7,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pack.h"
 #include "tests/ops/ops_fixture.h"
+#include "tests/ops/quantised.h"
 
 namespace computron::testing {
 namespace {
@@ -21,12 +22,20 @@ std::vector<std::byte> pack(const Floats& w, int out, int in, DType dtype) {
   return packed;
 }
 
+std::vector<std::byte> pack(const QuantisedWeight& w) {
+  std::vector<std::byte> packed(kernels::packed_bytes(w.out, w.in, w.type));
+  kernels::pack(packed.data(), w.in, w.type, 0, w.out, 0, w.in, w.codes.data(), static_cast<std::size_t>(w.in), 1);
+  kernels::pack_scales(packed.data(), w.in, w.type, 0, w.out, 0, w.groups(), w.scale_bytes().data(),
+                       static_cast<std::size_t>(w.groups()), 1);
+  return packed;
+}
+
 // [rows, out] of the first `rows` rows of x.
-Floats multiply(GemmKernel kernel, DType dtype, const std::vector<std::byte>& x, int rows, int in,
+Floats multiply(GemmKernel kernel, const WeightType& type, const std::vector<std::byte>& x, int rows, int in,
                 const std::vector<std::byte>& weight, int out, const PanelBlocking& blocking = {}) {
   Gemm gemm;
   Floats tile(static_cast<std::size_t>(rows) * out, std::numeric_limits<float>::quiet_NaN());
-  gemm.run(kernel, dtype, x.data(), rows, in, weight.data(), out, tile.data(), blocking);
+  gemm.run(kernel, type, x.data(), rows, in, weight.data(), out, tile.data(), blocking);
   return tile;
 }
 
@@ -73,6 +82,69 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
                       fmt::format("{}, {} rows, short slices", what, rows));
         }
       }
+    }
+  }
+}
+
+std::vector<DType> multiplied_values() {
+  std::vector<DType> types = {DType::kF32};
+  if (!kernels::gemm_kernels(DType::kBF16).empty()) types.push_back(DType::kBF16);
+  return types;
+}
+
+// The bits of x · wᵀ of `w` are those of the plain weight that holds its values, for the numbers of rows and blockings.
+void expect_product_of_values(const QuantisedWeight& w, const Floats& x, std::initializer_list<int> row_counts) {
+  const PanelBlocking short_slices{.ahead_bytes = 0, .slice = 32, .slice_of_many = 16};
+  const auto x_bytes = bytes_of(x, w.type.values), packed = pack(w),
+             plain = pack(w.values(), w.out, w.in, w.type.values);
+  for (const GemmKernel kernel : kernels::gemm_kernels(w.type)) {
+    for (const int rows : row_counts) {
+      const auto expected = multiply(kernel, w.type.values, x_bytes, rows, w.in, plain, w.out);
+      const auto what =
+          fmt::format("{} [{}, {}] kernel {}, {} rows", describe(w.type), w.out, w.in, static_cast<int>(kernel), rows);
+      expect_same(multiply(kernel, w.type, x_bytes, rows, w.in, packed, w.out), expected, what);
+      expect_same(multiply(kernel, w.type, x_bytes, rows, w.in, packed, w.out, short_slices), expected,
+                  what + ", short slices");
+    }
+  }
+}
+
+TEST(GemmKernels, QuantisedWeightsHaveTheBitsOfTheirValues) {
+  constexpr int kOut = 128, kMaxRows = 40;
+  for (const DType values : multiplied_values()) {
+    for (const int in : {20, 64, 100, 1000}) {
+      const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, values);
+      for (const WeightType& type : quantised_types(values)) {
+        expect_product_of_values(random_quantised(type, kOut, in, 2, ordinary_scales()), x, {1, 2, 5, 7, 16, 40});
+      }
+    }
+  }
+}
+
+// Rows that are zero but for one element give each value by itself: all codes at scales that are zero, negative,
+// subnormal, and so small or large that products are.
+TEST(GemmKernels, QuantisedValuesAreRightAtTheEndsOfTheirRange) {
+  constexpr int kOut = 64, kIn = 272;
+  const Floats scales = {0.0f,       -0.0f,           1.0f,         -0.75f,    1e-45f,  -1e-39f,
+                         5.877e-39f, 0x1p-126f,       0x1.fep-118f, 0x1p-117f, -3e-36f, 0x1.fcp118f,
+                         -0x1p119f,  0x1.fffffep118f, 0x1p122f,     3e38f,     6e4f,    6e-8f};
+  Floats ones(static_cast<std::size_t>(kIn) * kIn);
+  for (int k = 0; k < kIn; ++k) ones[static_cast<std::size_t>(k) * kIn + k] = 1;
+  for (const DType values : multiplied_values()) {
+    for (const WeightType& type : quantised_types(values)) {
+      auto w = random_quantised(type, kOut, kIn, 3, scales);
+      for (int row = 0; row < kOut; ++row) {
+        for (int k = 0; k < 256; ++k) {
+          const bool same_scale = row % 2 == 0;  // every code by every group's
+          const auto code =
+              static_cast<unsigned>(same_scale ? k : k * 7 + row) % (type.codes == DType::kInt4 ? 16 : 256);
+          if (type.codes == DType::kFp8 && is_nan_fp8(code)) continue;
+          const std::byte before = w.code(row, k);
+          w.code(row, k) = static_cast<std::byte>(code);
+          if (!std::isfinite(w.value(row, k))) w.code(row, k) = before;
+        }
+      }
+      expect_product_of_values(w, ones, {1, 256});
     }
   }
 }

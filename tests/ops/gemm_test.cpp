@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/ops/ops_fixture.h"
+#include "tests/ops/quantised.h"
 #include "tests/support/test_device.h"
 
 namespace computron::testing {
@@ -64,7 +65,7 @@ struct Shape {
 TEST_P(GemmTest, MatchesDoubleLoop) {
   for (const auto [rows, out, in] : {Shape{1, 64, 64}, Shape{3, 200, 100}, Shape{5, 65, 33}, Shape{17, 130, 20},
                                      Shape{40, 700, 96}, Shape{300, 72, 48}, Shape{2, 1, 7}}) {
-    for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_dtype(DType::kBF16)}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_type(DType::kBF16).values}) {
       for (const DType out_dtype : output_types(bench_)) {
         const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
         const auto x = random_floats(static_cast<std::size_t>(rows) * in, 1, x_dtype);
@@ -99,7 +100,7 @@ TEST_P(GemmTest, AddsBiasAndActivates) {
 // bias lies at a multiple of 256 or of 4 only.
 TEST_P(GemmTest, AddsBiasAndActivatesManyNarrowRows) {
   constexpr int kRows = 70, kOut = 192, kIn = 64;
-  const DType dtype = bench_.ops().weight_dtype(DType::kBF16);
+  const DType dtype = bench_.ops().weight_type(DType::kBF16).values;
   const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
   const auto x = random_floats(kRows * kIn, 1, x_dtype), w = random_floats(kOut * kIn, 2, dtype);
   const Floats bias = random_floats(kOut, 3);
@@ -124,7 +125,7 @@ TEST_P(GemmTest, AddsBiasAndActivatesManyNarrowRows) {
 TEST_P(GemmTest, ARefusedPieceStaysWithItsKernel) {
   if (!test::on_emulated_gpu()) GTEST_SKIP() << "for a library that refuses what it is told to";
   constexpr int kRows = 70, kOut = 448, kIn = 96, kPiece = 64;  // in pieces of 128, 64, 128, 128 rows
-  const DType dtype = bench_.ops().weight_dtype(DType::kBF16);
+  const DType dtype = bench_.ops().weight_type(DType::kBF16).values;
   const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
   const auto x = random_floats(kRows * kIn, 1, x_dtype), w = random_floats(kOut * kIn, 2, dtype);
   const auto bias = random_floats(kOut, 3);
@@ -186,7 +187,7 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
   Bench alone({device_cases().front()});
   constexpr int kMaxRows = 300;
   const std::vector<std::vector<int>> cuts = {{1024}, {64}, {128, 64, 320}};
-  for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_dtype(DType::kBF16)}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, bench_.ops().weight_type(DType::kBF16).values}) {
     for (const auto [_, out, in] : {Shape{0, 200, 80}, Shape{0, 640, 2080}, Shape{0, 64, 6144}}) {
       const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
       const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, x_dtype);
@@ -212,6 +213,28 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
           expect_same(row_of(y, 0, out), first_alone, what);
           expect_same(row_of(y, last, out), last_alone, what);
         }
+      }
+    }
+  }
+}
+
+// Whatever the cut into panels; rows of 300 take several calls of the kernel.
+TEST_P(GemmTest, QuantisedWeightsGiveWhatTheirValuesGive) {
+  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
+  for (const DType codes : kCodeDTypes) {
+    const auto type = bench_.ops().weight_type({DType::kBF16, codes, DType::kF16, 32});
+    for (const auto [rows, out, in] : {Shape{1, 200, 80}, Shape{5, 64, 33}, Shape{300, 130, 200}}) {
+      const auto w = random_quantised(type, out, in, 2, ordinary_scales());
+      const auto x =
+          bench_.put(random_floats(static_cast<std::size_t>(rows) * in, 1, type.values), rows, in, type.values);
+      const auto y = bench_.empty(rows, out), expected = bench_.empty(rows, out);
+      const auto bias = bench_.vector(random_floats(static_cast<std::size_t>(out), 3));
+      bench_.ops().gemm(bench_.stream(), x, bench_.weight(w.values(), out, in, type.values), bias, Activation::kSilu,
+                        expected);
+      for (const auto& cut : {std::vector{512}, {64}, {128, 64}}) {
+        bench_.ops().gemm(bench_.stream(), x, bench_.weight(type, out, in, w.codes, w.scale_bytes(), cut), bias,
+                          Activation::kSilu, y);
+        expect_same(bench_.get(y), bench_.get(expected), fmt::format("{} [{}, {}]", describe(type), out, in));
       }
     }
   }

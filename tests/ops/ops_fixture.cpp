@@ -139,13 +139,31 @@ std::vector<std::byte> Bench::pack(const float* values, int rows, int in, DType 
 }
 
 Weight Bench::weight(const Floats& values, int out, int in, DType dtype, const std::vector<int>& panel_rows) {
+  return weight(dtype, out, in, panel_rows,
+                [&](int row, int rows) { return pack(&values[static_cast<std::size_t>(row) * in], rows, in, dtype); });
+}
+
+Weight Bench::weight(const WeightType& type, int out, int in, const std::vector<std::byte>& codes,
+                     const std::vector<std::byte>& scales, const std::vector<int>& panel_rows) {
+  const WeightFormat& format = ops_->weight_format();
+  const auto width = static_cast<std::size_t>(in), groups = static_cast<std::size_t>(type.groups(in));
+  return weight(type, out, in, panel_rows, [&](int row, int rows) {
+    std::vector<std::byte> packed(format.panel_bytes(rows, in, type));
+    format.pack(packed.data(), in, type, 0, rows, 0, in, &codes[row * width], width, 1);
+    format.pack_scales(packed.data(), in, type, 0, rows, 0, type.groups(in),
+                       &scales[row * groups * size_of(type.scales)], groups, 1);
+    return packed;
+  });
+}
+
+Weight Bench::weight(const WeightType& type, int out, int in, const std::vector<int>& panel_rows,
+                     const std::function<std::vector<std::byte>(int, int)>& pack) {
   std::vector<WeightPanel> panels;
   for (int row = 0; row < out; row += panels.back().rows) {
     const int rows = std::min(panel_rows[std::min(panels.size(), panel_rows.size() - 1)], out - row);
-    panels.push_back(
-        {put_bytes(pack(&values[static_cast<std::size_t>(row) * in], rows, in, dtype)), nullptr, row, rows});
+    panels.push_back({put_bytes(pack(row, rows)), nullptr, row, rows});
   }
-  return {keep(std::move(panels)), out, in, dtype};
+  return {keep(std::move(panels)), out, in, type};
 }
 
 SlowLink::SlowLink(Bench& bench) : bench_(bench), stream_(bench.device().make_copy_stream()) {}

@@ -69,6 +69,9 @@ class Bench {
   Vector vector(const Floats& values);
   // values [out, in] packed into panels of these numbers of rows (the last repeated as needed).
   Weight weight(const Floats& values, int out, int in, DType dtype, const std::vector<int>& panel_rows = {512});
+  // A quantised weight: codes [out, in], a byte each, and scales [out, type.groups(in)] as they are stored.
+  Weight weight(const WeightType& type, int out, int in, const std::vector<std::byte>& codes,
+                const std::vector<std::byte>& scales, const std::vector<int>& panel_rows = {512});
   // Host bytes of one packed panel.
   std::vector<std::byte> pack(const float* values, int rows, int in, DType dtype);
   // Device memory that holds `bytes`.
@@ -83,6 +86,10 @@ class Bench {
   }
 
  private:
+  // pack(row, rows) gives the host bytes of a panel.
+  Weight weight(const WeightType& type, int out, int in, const std::vector<int>& panel_rows,
+                const std::function<std::vector<std::byte>(int, int)>& pack);
+
   DeviceTraits traits_;
   Progress progress_{IdlePolicy{}};
   std::unique_ptr<Device> device_;

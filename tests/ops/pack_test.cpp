@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <random>
+#include <thread>
 
 #include "tests/ops/ops_fixture.h"
+#include "tests/ops/quantised.h"
 
 namespace computron::testing {
 namespace {
@@ -135,11 +137,123 @@ TEST_P(PackTest, PiecesInAnyOrderGiveTheSameBytes) {
   }
 }
 
+// ---- quantised weights
+
+std::vector<WeightType> some_quantised_types(Bench& bench) {
+  std::vector<WeightType> types;
+  for (const DType values : {DType::kF32, bench.ops().weight_type(DType::kBF16).values}) {
+    for (const DType codes : kCodeDTypes) {
+      types.emplace_back(values, codes, DType::kF16, 16);
+      types.emplace_back(values, codes, DType::kE8M0, 48);
+      types.emplace_back(values, codes, DType::kF32, WeightType::kWholeRow);
+    }
+  }
+  return types;
+}
+
+Bytes pack_codes_at_once(const WeightFormat& format, const QuantisedWeight& w) {
+  Bytes packed(format.panel_bytes(w.out, w.in, w.type));
+  format.pack(packed.data(), w.in, w.type, 0, w.out, 0, w.in, w.codes.data(), static_cast<std::size_t>(w.in), 1);
+  return packed;
+}
+
+// Packs codes [out, in] that lie as `given` in a grid of pieces, a thread for each of `threads`.
+Bytes pack_in_pieces(const WeightFormat& format, const QuantisedWeight& w, const Bytes& given, std::size_t row_stride,
+                     std::size_t column_stride, const std::vector<Piece>& pieces, std::size_t threads) {
+  Bytes packed(format.panel_bytes(w.out, w.in, w.type));
+  std::vector<std::jthread> running;
+  for (std::size_t t = 0; t < threads; ++t) {
+    running.emplace_back([&, t] {
+      for (std::size_t i = t; i < pieces.size(); i += threads) {
+        const Piece& p = pieces[i];
+        if (p.rows == 0 || p.columns == 0) continue;
+        format.pack(packed.data(), w.in, w.type, p.row, p.rows, p.column, p.columns,
+                    &given[p.row * row_stride + p.column * column_stride], row_stride, column_stride);
+      }
+    });
+  }
+  running.clear();
+  return packed;
+}
+
+TEST_P(PackTest, PiecesOfCodesGiveTheSameBytesInAnyOrderAndOrientationAndAtOnce) {
+  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
+  std::mt19937 generator(5);
+  for (const auto [rows, in] : kShapes) {
+    for (const WeightType& type : some_quantised_types(bench_)) {
+      const auto w = random_quantised(type, rows, in, 1, ordinary_scales());
+      const auto expected = pack_codes_at_once(format(), w);
+      const auto height = static_cast<std::size_t>(rows), width = static_cast<std::size_t>(in);
+      const auto by_columns = transposed(w.codes, rows, in, 1);
+      Bytes wide(w.codes.size() * 3, std::byte{0xff});
+      for (std::size_t i = 0; i < w.codes.size(); ++i) wide[3 * i] = w.codes[i];
+      for (const std::size_t threads : {1u, 3u}) {
+        const auto pieces = random_pieces(rows, in, generator);
+        const auto what = fmt::format("[{}, {}] {} {} threads", rows, in, describe(type), threads);
+        EXPECT_EQ(pack_in_pieces(format(), w, w.codes, width, 1, pieces, threads), expected) << what;
+        EXPECT_EQ(pack_in_pieces(format(), w, by_columns, 1, height, pieces, threads), expected) << what << " turned";
+        EXPECT_EQ(pack_in_pieces(format(), w, wide, 3 * width, 3, pieces, threads), expected) << what << " wide";
+      }
+    }
+  }
+}
+
+// Every row, and every code of a row, by a thread of its own: neighbours share bytes.
+TEST_P(PackTest, NeighboursOfInt4ArePackedAtOnce) {
+  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
+  constexpr int kRows = 64, kIn = 64, kRounds = 20;
+  for (const DType values : {DType::kF32, bench_.ops().weight_type(DType::kBF16).values}) {
+    const auto w = random_quantised({values, DType::kInt4, DType::kF16, 32}, kRows, kIn, 1, ordinary_scales());
+    std::vector<Piece> pieces;
+    for (int row = 0; row < kRows; ++row) {
+      for (int k = 0; k < kIn; ++k) pieces.push_back({row, 1, k, 1});
+    }
+    std::mt19937 generator(5);
+    for (int i = 0; i < kRounds; ++i) {
+      std::shuffle(pieces.begin(), pieces.end(), generator);
+      ASSERT_EQ(pack_in_pieces(format(), w, w.codes, kIn, 1, pieces, 2), pack_codes_at_once(format(), w));
+    }
+  }
+}
+
+TEST_P(PackTest, PiecesOfScalesGiveTheSameBytes) {
+  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
+  constexpr int kRows = 130, kIn = 200;
+  for (const WeightType& type : some_quantised_types(bench_)) {
+    const auto w = random_quantised(type, kRows, kIn, 1, ordinary_scales());
+    const auto groups = static_cast<std::size_t>(w.groups()), size = size_of(type.scales);
+    const auto scales = w.scale_bytes(), by_groups = transposed(scales, kRows, w.groups(), size);
+    Bytes whole(format().panel_bytes(kRows, kIn, type)), single(whole.size());
+    format().pack_scales(whole.data(), kIn, type, 0, kRows, 0, w.groups(), scales.data(), groups, 1);
+    for (int row = kRows - 1; row >= 0; --row) {
+      for (int g = 0; g < w.groups(); ++g) {
+        format().pack_scales(single.data(), kIn, type, row, 1, g, 1, &by_groups[(g * kRows + row) * size], 1, kRows);
+      }
+    }
+    EXPECT_EQ(single, whole) << describe(type);
+  }
+}
+
+// A weight's type on this device has its codes, and values that it multiplies.
+TEST_P(PackTest, QuantisedWeightsKeepTheirCodes) {
+  const WeightType stored(DType::kBF16, DType::kInt8, DType::kF16, 32);
+  if (!bench_.traits().host_memory) {
+    EXPECT_THROW(bench_.ops().weight_type(stored), ConfigError);
+    return;
+  }
+  const WeightType kept = bench_.ops().weight_type(stored);
+  EXPECT_EQ(kept.codes, stored.codes);
+  EXPECT_EQ(kept.scales, stored.scales);
+  EXPECT_EQ(kept.group, stored.group);
+  EXPECT_EQ(kept.values, bench_.ops().weight_type(DType::kBF16).values);
+  EXPECT_EQ(format().input_dtype(kept), kept.values);
+}
+
 TEST_P(PackTest, WeightsStayInTypesThatTheDeviceMultiplies) {
-  EXPECT_EQ(bench_.ops().weight_dtype(DType::kF32), DType::kF32);
-  EXPECT_EQ(bench_.ops().weight_dtype(DType::kF16), DType::kF16);
+  EXPECT_EQ(bench_.ops().weight_type(DType::kF32), DType::kF32);
+  EXPECT_EQ(bench_.ops().weight_type(DType::kF16), DType::kF16);
   for (const DType checkpoint : {DType::kF16, DType::kBF16}) {
-    const DType kept = bench_.ops().weight_dtype(checkpoint);
+    const DType kept = bench_.ops().weight_type(checkpoint).values;
     EXPECT_GT(format().panel_bytes(64, 64, kept), 0u);
     EXPECT_TRUE(kept == checkpoint || kept == DType::kF32);
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/ops/ops_fixture.h"
+#include "tests/ops/quantised.h"
 
 namespace computron::testing {
 namespace {
@@ -35,6 +36,26 @@ TEST_P(RowsTest, EmbedTakesRowsOfItsSliceOnly) {
         const bool here = row >= 0 && row < kVocab;
         expect_same(row_of(actual, static_cast<int>(i), columns), here ? row_of(table, row, columns) : Floats(columns),
                     fmt::format("token {} of {}", tokens[i], name_of(dtype)));
+      }
+    }
+  }
+}
+
+// Subnormal values too: an embedding is not multiplied.
+TEST_P(RowsTest, EmbedTakesTheValuesOfQuantisedRows) {
+  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
+  constexpr int kVocab = 150;
+  const auto& tokens = bench_.keep(std::vector<TokenId>{0, 149, 63, 64, 7});
+  for (const WeightType& stored : quantised_types(DType::kBF16)) {
+    for (const int columns : {64, 33, 200}) {
+      const auto w = random_quantised(ops().weight_type(stored), kVocab, columns, 1, {0.01f, -0.02f, 0, 0x1p-128f, 3});
+      const auto weight = bench_.weight(w.type, kVocab, columns, w.codes, w.scale_bytes(), {64, 128});
+      const auto out = bench_.empty(static_cast<int>(tokens.size()), columns);
+      ops().embed(stream(), tokens, 0, weight, out);
+      const auto actual = bench_.get(out), values = w.values();
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        expect_same(row_of(actual, static_cast<int>(i), columns), row_of(values, tokens[i], columns),
+                    fmt::format("token {} of {}", tokens[i], describe(w.type)));
       }
     }
   }

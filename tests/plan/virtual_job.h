@@ -17,11 +17,12 @@ constexpr std::size_t kVirtualPage = std::size_t{1} << 20;
 inline ShardLayout virtual_layout(int pages, int operation_pages, double link_share = 1) {
   ShardLayout layout;
   layout.page_bytes = kVirtualPage;
-  layout.weight_dtype = layout.input_dtype = DType::kBF16;
+  layout.types = layout.cache_dtype = DType::kBF16;
   layout.plan.layers = 4;
   layout.plan.kv_heads = 4;
   layout.plan.config.head_dim = 64;
-  layout.plan.tensors.push_back({.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}});
+  layout.plan.tensors.push_back(
+      {.name = "w", .role = TensorRole::kGemmWeight, .rows = 1, .columns = 1, .parts = {}, .type = DType::kBF16});
   for (int p = 0; p < pages; ++p) {
     layout.used_bytes.push_back(kVirtualPage);
     if (link_share < 1) layout.link_bytes.push_back(static_cast<std::size_t>(link_share * kVirtualPage));

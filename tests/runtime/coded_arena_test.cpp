@@ -16,13 +16,15 @@
 namespace computron {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 
 constexpr std::size_t kArenaPage = std::size_t{256} << 10;
 
-ShardTensor tensor_of(TensorRole role, int same_as = -1) {
+ShardTensor tensor_of(TensorRole role, int same_as = -1, const WeightType& type = DType::kBF16) {
   ShardTensor tensor{};
   tensor.role = role;
+  tensor.type = type;
   tensor.same_as = same_as;
   return tensor;
 }
@@ -30,7 +32,6 @@ ShardTensor tensor_of(TensorRole role, int same_as = -1) {
 // A page of a weight, one of a table, and one that begins with a vector of a block and a half.
 ShardLayout mixed_layout() {
   ShardLayout layout;
-  layout.weight_dtype = DType::kBF16;
   layout.page_bytes = kArenaPage;
   layout.plan.tensors = {tensor_of(TensorRole::kGemmWeight), tensor_of(TensorRole::kTable),
                          tensor_of(TensorRole::kVector), tensor_of(TensorRole::kGemmWeight),
@@ -57,6 +58,15 @@ TEST(BlockEncodings, FollowFromTheLayout) {
               ElementsAre(BlockEncoding::kF32, BlockEncoding::kRaw, BlockEncoding::kBf16, BlockEncoding::kBf16));
 }
 
+TEST(BlockEncodings, OfQuantisedWeightsAreRaw) {
+  ShardLayout layout = mixed_layout();
+  layout.plan.tensors[3].type = {DType::kBF16, DType::kInt8, DType::kBF16, 32};
+  const auto codes = block_encodings(layout);
+  EXPECT_THAT(codes[0], Each(BlockEncoding::kBf16));
+  EXPECT_THAT(codes[2],
+              ElementsAre(BlockEncoding::kF32, BlockEncoding::kRaw, BlockEncoding::kRaw, BlockEncoding::kRaw));
+}
+
 TEST(BlockEncodings, OfAPageThatNobodyDescribesAreRaw) {
   ShardLayout layout;
   layout.used_bytes = {2 * kCodedBlockBytes};
@@ -67,7 +77,6 @@ class CodedArenaTest : public testing::Test {
  protected:
   static constexpr int kPages = 40, kThreads = 3;
   CodedArenaTest() {
-    layout_.weight_dtype = DType::kBF16;
     layout_.page_bytes = kArenaPage;
     layout_.plan.tensors = {tensor_of(TensorRole::kGemmWeight)};
     layout_.tensors.resize(1);

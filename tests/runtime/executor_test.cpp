@@ -47,8 +47,8 @@ class Models {
       const ModelConfig config = ModelConfig::from_json(index.config_json);
       check_tensors(config, index);
       const ShardPlan plan = ShardPlan::make(config, mesh.shape, mesh.stage);
-      const DType dtype = ops.weight_dtype(index.tensors.begin()->second.dtype);
-      layouts.push_back(std::make_unique<ShardLayout>(ShardLayout::make(plan, ops.weight_format(), dtype, kPageBytes)));
+      const WeightType type = ops.weight_type(index.tensors.begin()->second.dtype);
+      layouts.push_back(std::make_unique<ShardLayout>(ShardLayout::make(plan, ops.weight_format(), type, kPageBytes)));
       host.load(index, "model" + std::to_string(m), *layouts.back(), mesh.t, ops.weight_format(), /*threads=*/1);
       std::filesystem::remove(path);
     }

@@ -4,12 +4,15 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <tuple>
 
 #include "computron/comm/stage_transfer.h"
 #include "computron/model/checkpoint_check.h"
@@ -19,6 +22,7 @@
 #include "tests/support/beside.h"
 #include "tests/support/family_fixture.h"
 #include "tests/support/test_device.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace computron {
 namespace {
@@ -91,7 +95,7 @@ class Model {
   }
 
   const ModelConfig& config() const { return config_; }
-  double tolerance() const { return layout_.input_dtype == DType::kF16 ? kF16Tolerance : kTolerance; }
+  double tolerance() const { return layout_.cache_dtype == DType::kF16 ? kF16Tolerance : kTolerance; }
 
   // Logits [rows of the second chunk, vocab] on t 0 of the last stage, nothing elsewhere: the tokens in two chunks.
   std::vector<float> logits(const std::vector<TokenId>& tokens, int first_row) {
@@ -120,10 +124,10 @@ class Model {
   ShardLayout make_layout(const std::string& path) {
     check_tensors(config_, index_);
     const ShardPlan plan = ShardPlan::make(config_, mesh_.shape, mesh_.stage);
-    const DType dtype = ops_->weight_dtype(index_.tensors.at(tensor_specs(config_).front().name).dtype);
+    const WeightTypes types = WeightTypes(config_, index_).kept_by(*ops_);
     const std::size_t page =
-        round_up(ShardLayout::largest_block_bytes(plan, ops_->weight_format(), dtype), std::size_t{4096});
-    return ShardLayout::make(plan, ops_->weight_format(), dtype, page);
+        round_up(ShardLayout::largest_block_bytes(plan, ops_->weight_format(), types), std::size_t{4096});
+    return ShardLayout::make(plan, ops_->weight_format(), types, page);
   }
 
   void fetch_all() {
@@ -356,6 +360,83 @@ TEST(Families, Bf16StaysClose) {
     rows += own_rows;
   }
   EXPECT_GE(same_top, 0.97 * rows);
+}
+
+// A checkpoint of random codes and scales, and one of the values that these stand for, while it lives. Of all ranks.
+class QuantisedPair {
+ public:
+  QuantisedPair(const Communicator& world, const ModelConfig& config, const WeightType& type) : world_(world) {
+    const pid_t pid = getpid();
+    const auto bytes = world.broadcast(
+        {reinterpret_cast<const std::byte*>(&pid), reinterpret_cast<const std::byte*>(&pid) + sizeof pid}, 0);
+    pid_t first;
+    std::memcpy(&first, bytes.data(), sizeof first);
+    folder_ = std::filesystem::temp_directory_path() / fmt::format("family_test.{}", first);
+    if (world.rank() == 0) {
+      std::filesystem::create_directory(folder_);
+      test::write_quantised_pair(codes(), values(), config, type, /*seed=*/5);
+    }
+    world.barrier();
+  }
+  ~QuantisedPair() {
+    world_.barrier();
+    if (world_.rank() == 0) std::filesystem::remove_all(folder_);
+  }
+  QuantisedPair(const QuantisedPair&) = delete;
+  QuantisedPair& operator=(const QuantisedPair&) = delete;
+
+  std::string codes() const { return folder_ / "codes.h5"; }
+  std::string values() const { return folder_ / "values.h5"; }
+
+ private:
+  const Communicator& world_;
+  std::filesystem::path folder_;
+};
+
+// With the inputs of a fixture, whose vocabulary is the configuration's.
+void expect_same_bits(const Communicator& world, const std::string& fixture, const ModelConfig& config,
+                      WeightType type) {
+  SCOPED_TRACE(fmt::format("{}: {} with scales of {}", fixture, name_of(type), name_of(type.scales)));
+  const std::unique_ptr<Device> device = test::make_test_device({});
+  type.values = make_cpu_ops(*device)->weight_type(DType::kBF16).values;
+  const QuantisedPair pair(world, config, type);
+  for (const MeshShape shape : meshes(world.size())) {
+    SCOPED_TRACE(fmt::format("on {}x{}", shape.tp, shape.pp));
+    Model codes(shape, pair.codes(), world), values(shape, pair.values(), world);
+    const std::vector<Result> of_codes = compute(codes, Expected(fixture));
+    const std::vector<Result> of_values = compute(values, Expected(fixture));
+    for (std::size_t i = 0; i < of_codes.size() && codes.reports(); ++i) {
+      EXPECT_EQ(distance(of_codes[i].actual, of_values[i].actual), 0) << of_codes[i].name;
+      EXPECT_NE(of_codes[i].actual.front(), of_codes[i].actual.back()) << "the test says nothing";
+    }
+  }
+}
+
+ModelConfig config_of(const std::string& family) {
+  return ModelConfig::from_json(read_checkpoint_index(checkpoint(family + ".h5")).config_json);
+}
+
+// Quantised weights are multiplied as the values are that they stand for: on every mesh, to the last bit.
+TEST(Families, QuantisedWeightsComputeWhatTheirValuesDo) {
+  if (!test::on_cpu()) GTEST_SKIP() << "a CUDA device does not multiply them yet";
+  const Communicator world = Communicator::world();
+  constexpr int kRow = WeightType::kWholeRow;
+  for (const std::string& family : family_names()) {
+    expect_same_bits(world, family, config_of(family), {DType::kBF16, DType::kInt8, DType::kF16, kRow});
+  }
+  ModelConfig config = config_of("llama3");
+  config.hidden = 128;
+  config.ffn = 384;  // which 1 to 4 ranks cut between groups of 32, and of 64 into 32
+  config.heads = 6;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  for (const auto& [codes, scales, group] :
+       {std::tuple(DType::kInt8, DType::kBF16, 32), std::tuple(DType::kInt8, DType::kF32, 64),
+        std::tuple(DType::kFp8, DType::kBF16, 32), std::tuple(DType::kFp8, DType::kF32, 128),
+        std::tuple(DType::kFp8, DType::kF32, kRow), std::tuple(DType::kInt4, DType::kBF16, 32),
+        std::tuple(DType::kInt4, DType::kF16, 64), std::tuple(DType::kInt4, DType::kE8M0, 16)}) {
+    expect_same_bits(world, "llama3", config, {DType::kBF16, codes, scales, group});
+  }
 }
 
 }  // namespace

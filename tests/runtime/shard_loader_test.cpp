@@ -91,7 +91,7 @@ class ShardLoaderTest : public testing::Test {
       const bool packed = tensor.role == TensorRole::kGemmWeight;
       for (const TensorPart& part : tensor.parts) {
         const TensorEntry& entry = index.tensors.at(part.source);
-        const DType kept = packed ? layout.weight_dtype : DType::kF32;
+        const DType kept = packed ? tensor.type.values : DType::kF32;
         const std::vector<std::byte> all = kept_bytes(stored_bytes(reader, entry), entry.dtype, kept);
         const std::size_t row_bytes = all.size() / part.total, size = size_of(kept), width = row_bytes / size;
         std::vector<std::byte> slice_bytes;

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 
 #include "computron/base/digest.h"
@@ -45,12 +47,19 @@ void append(std::vector<std::byte>& bytes, float value, DType dtype) {
       return put(f16_from_f32(value));
     case DType::kBF16:
       return put(bf16_from_f32(value));
+    case DType::kE8M0:
+      return put(static_cast<std::uint8_t>(127 + std::ilogb(value)));
+    default:
+      throw std::logic_error("codes are not rounded to");
   }
 }
 
+std::size_t count_of(const std::vector<std::size_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
+}
+
 std::vector<std::byte> random_tensor(const TensorSpec& spec, DType dtype, std::uint64_t seed, std::uint64_t number) {
-  std::size_t count = 1;
-  for (const std::size_t extent : spec.shape) count *= extent;
+  const std::size_t count = count_of(spec.shape);
   const Spread spread = spread_of(spec);
   std::vector<std::byte> bytes;
   bytes.reserve(count * size_of(dtype));
@@ -63,6 +72,99 @@ std::vector<TensorDeclaration> declarations_of(const std::vector<TensorSpec>& sp
   for (const auto& spec : specs) declarations.push_back({spec.name, dtype, spec.shape, spec.transposed});
   return declarations;
 }
+
+bool is_quantised(const TensorSpec& spec) {
+  return spec.role == TensorRole::kGemmWeight && spec.name.starts_with("layers.") &&
+         spec.name.find(".router.") == std::string::npos;
+}
+
+// The value of a code's bits, the lower half of a byte those of an int4.
+float code_value(std::uint8_t bits, DType codes) {
+  if (codes == DType::kInt8) return static_cast<std::int8_t>(bits);
+  if (codes == DType::kInt4) return static_cast<float>(bits < 8 ? bits : bits - 16);
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return bits < 128 ? magnitude : -magnitude;
+}
+
+float scale_value(const std::byte* stored, DType scales) {
+  const auto get = [&](auto number) {
+    std::memcpy(&number, stored, sizeof number);
+    return number;
+  };
+  switch (scales) {
+    case DType::kF32:
+      return get(float{});
+    case DType::kF16:
+      return f32_from_f16(get(std::uint16_t{}));
+    case DType::kBF16:
+      return f32_from_bf16(get(std::uint16_t{}));
+    default:
+      return std::ldexp(1.0f, static_cast<int>(get(std::uint8_t{})) - 127);
+  }
+}
+
+// Random codes and scales of one weight, and what these are.
+class QuantisedTensor {
+ public:
+  QuantisedTensor(const TensorSpec& spec, const WeightType& type, std::uint64_t seed, std::uint64_t number)
+      : spec_(spec), type_(type), in_(spec.shape[spec.transposed ? 0 : 1]) {
+    const auto count = count_of(spec.shape);
+    for (std::size_t i = 0; i < count; ++i) codes_.push_back(random_code(hash_tuple(seed, number, i)));
+    const std::size_t scales = count_of(scales_shape());
+    const float size = type.codes == DType::kInt8 ? 74 : type.codes == DType::kFp8 ? 100 : 4.6f;
+    const Spread spread{1.5f / (std::sqrt(static_cast<float>(in_)) * size), 0};
+    for (std::size_t i = 0; i < scales; ++i) {
+      const bool zero = type.scales != DType::kE8M0 && i % 50 == 7;
+      const float factor = zero ? 0 : value_of({1, 0.25f}, seed + 1, number, i);
+      append(scales_, factor * spread.mean, type.scales);
+    }
+  }
+
+  std::vector<std::size_t> scales_shape() const {
+    const auto groups = static_cast<std::size_t>(type_.groups(static_cast<int>(in_)));
+    return spec_.transposed ? std::vector{groups, spec_.shape[1]} : std::vector{spec_.shape[0], groups};
+  }
+  const std::vector<std::byte>& scales() const { return scales_; }
+
+  std::vector<std::byte> codes() const {
+    std::vector<std::byte> bytes;
+    const bool halves = type_.codes == DType::kInt4;
+    for (std::size_t i = 0; i < codes_.size(); i += halves ? 2 : 1) {
+      bytes.push_back(std::byte{halves ? static_cast<std::uint8_t>(codes_[i] | codes_[i + 1] << 4) : codes_[i]});
+    }
+    return bytes;
+  }
+
+  // code × scale rounded to float32, and once more to `dtype`.
+  std::vector<std::byte> values(DType dtype) const {
+    std::vector<std::byte> bytes;
+    const std::size_t width = spec_.shape[1], groups = scales_shape()[spec_.transposed ? 0 : 1];
+    for (std::size_t i = 0; i < codes_.size(); ++i) {
+      const std::size_t row = i / width, column = i % width;
+      const std::size_t group = (spec_.transposed ? row : column) / static_cast<std::size_t>(type_.group);
+      const std::size_t scale = spec_.transposed ? group * width + column : row * groups + group;
+      append(bytes,
+             code_value(codes_[i], type_.codes) * scale_value(&scales_[scale * size_of(type_.scales)], type_.scales),
+             dtype);
+    }
+    return bytes;
+  }
+
+ private:
+  std::uint8_t random_code(std::uint64_t bits) const {
+    const auto code = static_cast<std::uint8_t>(bits >> 20);
+    if (type_.codes == DType::kInt4) return code & 15;
+    return type_.codes == DType::kFp8 && (code & 127) == 127 ? 0x7e : code;  // not a number
+  }
+
+  const TensorSpec& spec_;
+  WeightType type_;
+  std::size_t in_;
+  std::vector<std::uint8_t> codes_;
+  std::vector<std::byte> scales_;
+};
 
 }  // namespace
 
@@ -109,6 +211,33 @@ void write_random_checkpoint(const std::string& path, const ModelConfig& config,
   CheckpointWriter writer(path, config.architecture, config.to_json(), declarations_of(specs, dtype), tokenizer);
   for (std::size_t i = 0; i < specs.size(); ++i) writer.write(i, 0, random_tensor(specs[i], dtype, seed, i));
   writer.finish();
+}
+
+void write_quantised_pair(const std::string& path, const std::string& plain_path, const ModelConfig& config,
+                          const WeightType& type, std::uint64_t seed) {
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<TensorDeclaration> tensors;
+  CheckpointWriter plain(plain_path, config.architecture, config.to_json(), declarations_of(specs, type.values));
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const TensorSpec& spec = specs[i];
+    if (!is_quantised(spec)) {
+      bytes.push_back(random_tensor(spec, type.values, seed, i));
+      tensors.push_back({spec.name, type.values, spec.shape, spec.transposed});
+      plain.write(i, 0, bytes.back());
+      continue;
+    }
+    const QuantisedTensor tensor(spec, type, seed, i);
+    plain.write(i, 0, tensor.values(type.values));
+    bytes.push_back(tensor.codes());
+    tensors.push_back({spec.name, type.codes, spec.shape, spec.transposed, type.group});
+    bytes.push_back(tensor.scales());
+    tensors.push_back({spec.name + ".scales", type.scales, tensor.scales_shape(), spec.transposed});
+  }
+  plain.finish();
+  CheckpointWriter quantised(path, config.architecture, config.to_json(), tensors);
+  for (std::size_t i = 0; i < tensors.size(); ++i) quantised.write(i, 0, bytes[i]);
+  quantised.finish();
 }
 
 void damage_tensor(const std::string& path, const std::string& tensor) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "computron/base/types.h"
+#include "computron/base/weight_type.h"
 #include "computron/checkpoint/writer.h"
 #include "computron/model/config.h"
 
@@ -36,6 +37,11 @@ void write_random_checkpoint(const std::string& path, const ModelConfig& config,
 void write_poisoned_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
                                const std::string& poisoned, std::size_t row);
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted = "");
+
+// A checkpoint whose layers' weights are random codes and scales of `type`, and, as `plain_path`, another that holds
+// what these stand for, in type.values, which is the type of both's other weights.
+void write_quantised_pair(const std::string& path, const std::string& plain_path, const ModelConfig& config,
+                          const WeightType& type, std::uint64_t seed);
 
 // Inverts one bit in the middle of a tensor's bytes in the file; its digest stays as it was.
 void damage_tensor(const std::string& path, const std::string& tensor);

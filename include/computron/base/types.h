@@ -11,10 +11,27 @@
 
 namespace computron {
 
-enum class DType : std::uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
+// What an array holds: plain values, codes of quantised weights (weight_type.h), or, e8m0, powers of two that scale
+// these. Quantised: int8 and int4 are two's complement, fp8 is e4m3fn; two int4 lie in a byte, the first in its low
+// half.
+enum class DType : std::uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2, kInt8 = 3, kFp8 = 4, kInt4 = 5, kE8M0 = 6 };
 
-constexpr std::size_t size_of(DType t) { return t == DType::kF32 ? 4 : 2; }
-constexpr std::string_view name_of(DType t) { return t == DType::kF32 ? "f32" : t == DType::kF16 ? "f16" : "bf16"; }
+inline constexpr DType kPlainDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+inline constexpr DType kCodeDTypes[] = {DType::kInt8, DType::kFp8, DType::kInt4};
+inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF16,  DType::kBF16, DType::kInt8,
+                                       DType::kFp8, DType::kInt4, DType::kE8M0};
+
+constexpr bool is_plain(DType t) { return t <= DType::kBF16; }
+constexpr bool is_code(DType t) { return t == DType::kInt8 || t == DType::kFp8 || t == DType::kInt4; }
+constexpr std::size_t bits_of(DType t) { return t == DType::kF32 ? 32 : is_plain(t) ? 16 : t == DType::kInt4 ? 4 : 8; }
+// Bytes of an element. There are none of half a byte: bytes_of() counts any type's.
+constexpr std::size_t size_of(DType t) { return bits_of(t) / 8; }
+// Bytes of so many elements that lie side by side; int4: an even number.
+constexpr std::size_t bytes_of(DType t, std::size_t elements) { return elements * bits_of(t) / 8; }
+constexpr std::string_view name_of(DType t) {
+  constexpr std::string_view kNames[] = {"f32", "f16", "bf16", "int8", "fp8", "int4", "e8m0"};
+  return kNames[static_cast<std::size_t>(t)];
+}
 // "f32", "f16" or "bf16"; throws Error{kUsage} naming `text` otherwise.
 DType parse_dtype(std::string_view text);
 

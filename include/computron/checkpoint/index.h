@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "computron/base/digest.h"
 #include "computron/base/types.h"
+#include "computron/base/weight_type.h"
 
 namespace computron {
 
@@ -25,10 +27,16 @@ struct StoredBytes {
 };
 
 struct TensorEntry : StoredBytes {
-  DType dtype = DType::kF32;
-  std::vector<std::size_t> shape;  // as stored; row-parallel weights are stored transposed
+  DType dtype = DType::kF32;       // of a quantised weight, that of its codes; its scales are a tensor of their own
+  std::vector<std::size_t> shape;  // as stored, in values; row-parallel weights are stored transposed
   bool transposed = false;         // true: the stored array is the transpose of the canonical [out][in] weight
+  int group = 0;                   // of codes: values along `in` that share a scale, or WeightType::kWholeRow
 };
+
+// The tensor that holds the scales of a quantised weight: NAME.scales.
+std::string scales_name(std::string_view weight);
+// Its shape, for codes of this shape as stored: [out][groups], or [groups][out] where they are stored transposed.
+std::vector<std::size_t> scales_shape(const std::vector<std::size_t>& codes, bool transposed, int group);
 
 // A file that is carried along as it is, such as tokenizer.json.
 struct FileEntry : StoredBytes {};

@@ -17,7 +17,11 @@ struct TensorDeclaration {
   DType dtype = DType::kF32;
   std::vector<std::size_t> shape;  // as stored
   bool transposed = false;
+  int group = 0;  // as a TensorEntry's
 };
+
+// That of the scales, in bfloat16, of a quantised weight.
+TensorDeclaration scales_of(const TensorDeclaration& codes);
 
 // A file that is carried along as it is.
 struct CarriedFile {

@@ -45,8 +45,10 @@ inline constexpr std::size_t kCodedRun = 512;   // values whose three-bit number
 inline constexpr int kCodedExponents = 7;       // that the table of a block names
 
 enum class BlockEncoding : std::uint8_t { kRaw = 0, kFill = 1, kBf16 = 2, kF16 = 3, kF32 = 4 };
+// Codes of quantised weights hold no exponents that could be coded.
 constexpr BlockEncoding encoding_of(DType t) {
-  return t == DType::kF32 ? BlockEncoding::kF32 : t == DType::kF16 ? BlockEncoding::kF16 : BlockEncoding::kBf16;
+  constexpr BlockEncoding kOfPlain[] = {BlockEncoding::kF32, BlockEncoding::kF16, BlockEncoding::kBf16};
+  return is_plain(t) ? kOfPlain[static_cast<std::size_t>(t)] : BlockEncoding::kRaw;
 }
 
 constexpr std::size_t three_bit_bytes(std::size_t values) { return values * 3 / 8; }

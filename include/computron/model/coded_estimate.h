@@ -18,9 +18,10 @@ class CodedEstimate {
  public:
   static constexpr std::size_t kQuickSample = std::size_t{64} << 10;  // of a tensor, where the ranks of a job wait
 
-  // Reads and verifies up to `sample_bytes` of each tensor, but at least a row block of a weight. `weight_dtype` is
-  // what pages hold weights in, `format` how; borrowed for as long as the estimate lives. CheckpointError, Error{kIo}.
-  CodedEstimate(const CheckpointIndex& index, const WeightFormat& format, DType weight_dtype,
+  // Reads and verifies up to `sample_bytes` of each tensor, but at least a row block of a weight. `types` are
+  // those that pages hold weights in, `format` says how; borrowed for as long as the estimate lives. CheckpointError,
+  // Error{kIo}.
+  CodedEstimate(const CheckpointIndex& index, const WeightFormat& format, const WeightTypes& types,
                 std::size_t sample_bytes = std::size_t{1} << 20);
 
   // Of all the model's tensors, in the types that pages hold them in.
@@ -30,6 +31,7 @@ class CodedEstimate {
   std::vector<std::size_t> link_bytes(const ShardLayout& layout) const;
 
  private:
+  void add(const std::string& name, std::size_t bytes, double share);
   double share_of(const ShardTensor& tensor) const;
 
   const WeightFormat& format_;

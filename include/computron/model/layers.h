@@ -43,7 +43,9 @@ class Linear {
   Linear(const ShardLayout& layout, const std::string& prefix, Activation activation = Activation::kNone);
   bool present() const { return weight_.present(); }
   int out() const { return weight_.rows(); }
-  // x [M, in] of the layout's input_dtype; out [M, out()], f32 or narrow.
+  // What x is to be for the weight to be multiplied with it.
+  DType input_dtype() const { return weight_.input_dtype(); }
+  // x [M, in] of the input_dtype; out [M, out()], f32 or narrow.
   void forward(Pass& pass, Activations x, Activations out);
 
  private:
@@ -82,6 +84,7 @@ struct BranchOutput {
 class RowParallelLinear {
  public:
   RowParallelLinear(const ShardLayout& layout, const std::string& prefix);
+  DType input_dtype() const { return weights_.front().input_dtype(); }
   // Σ over the ranks of x Wᵀ, in workspace.partial; and the bias.
   BranchOutput forward(Pass& pass, Activations x);
 
@@ -106,7 +109,6 @@ class TokenEmbedding {
   void look_up(Pass& pass, Activations out);
 
   TokenId first_token_;
-  DType dtype_;
   TensorRef tokens_;  // [vocab/tp, width]
   ReplicatedLinear projection_;
 };
@@ -119,7 +121,6 @@ class PatchEmbedding {
 
  private:
   int patch_values_;
-  DType dtype_;
   ReplicatedLinear patches_;
   TensorRef class_token_;  // [hidden]
 };
@@ -161,14 +162,14 @@ class RotaryEmbedding {
 class SelfAttention {
  public:
   SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
-  // x [M, hidden] of the layout's input_dtype.
+  DType input_dtype() const { return qkv_.input_dtype(); }
+  // x [M, hidden] of the input_dtype.
   BranchOutput forward(Pass& pass, Activations x);
 
  private:
   AttentionShape shape_;
   bool rotary_;
   int layer_;
-  DType dtype_;
   ColumnParallelLinear qkv_;  // q | k | v
   RowParallelLinear output_;
 };
@@ -177,7 +178,8 @@ class SelfAttention {
 class Mlp {
  public:
   Mlp(const ShardLayout& layout, const std::string& prefix);
-  // x [M, hidden] of the layout's input_dtype.
+  DType input_dtype() const { return up_.input_dtype(); }
+  // x [M, hidden] of the input_dtype.
   BranchOutput forward(Pass& pass, Activations x);
   // Its first half: act(up(x)) or act(gate(x)) · up(x), [M, ffn/tp] in workspace.inner. down() is the second.
   Activations inner(Pass& pass, Activations x);
@@ -186,7 +188,6 @@ class Mlp {
  private:
   bool gated_;
   Activation activation_;
-  DType dtype_;
   ColumnParallelLinear up_;  // gate | up where gated
   RowParallelLinear down_;
 };
@@ -196,7 +197,9 @@ class Mlp {
 class Experts {
  public:
   Experts(const ShardLayout& layout, const std::string& prefix);
-  // Σ over the chosen experts of weight × mlp(x), in workspace.mixture(0). x [M, hidden] of the layout's input_dtype.
+  // The router's, where the experts' weights are multiplied with the same; else f32, of which each has a copy.
+  DType input_dtype() const;
+  // Σ over the chosen experts of weight × mlp(x), in workspace.mixture(0). x [M, hidden] of the input_dtype.
   // Waits for the router, whose choice decides which rows an expert is given.
   BranchOutput forward(Pass& pass, Activations x);
 
@@ -214,7 +217,6 @@ class Experts {
   int k_slices() { return experts_.front().down().k_slices(); }
 
   int experts_per_token_;
-  DType dtype_;
   ReplicatedLinear router_;  // [experts, hidden]
   std::vector<Mlp> experts_;
   std::vector<float> logits_;    // [M, experts] of the pass, on the host
@@ -230,10 +232,10 @@ class TransformerBlock {
 
  private:
   TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
+  DType mlp_input_dtype() const;
   BranchOutput mlp(Pass& pass, Activations x);
 
   NormPosition norm_position_;
-  DType dtype_;
   Norm attention_norm_;
   SelfAttention attention_;
   Norm mlp_norm_;
@@ -259,7 +261,6 @@ class Head {
   TokenId first_token_;
   int real_vocab_;
   int slices_;
-  DType dtype_;
   ReplicatedLinear projection_;
   TensorRef weight_;  // [vocab/tp, width]
 };
@@ -273,7 +274,6 @@ class Classifier {
   void forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores);
 
  private:
-  DType dtype_;
   ReplicatedLinear pooler_, classes_;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "computron/model/shard_plan.h"
+#include "computron/model/weight_types.h"
 #include "computron/ops/ops.h"
 
 namespace computron {
@@ -42,9 +43,9 @@ struct TensorLayout {
 struct ShardLayout {
   static constexpr int kGroupPages = 4;
 
-  ShardPlan plan;
-  DType weight_dtype = DType::kF32;  // of GEMM weights; tables and vectors are f32
-  DType input_dtype = DType::kF32;   // of what GEMM weights are multiplied with, and of keys and values
+  ShardPlan plan;                   // with the types of its GEMM weights; tables and vectors are f32
+  WeightTypes types = DType::kF32;  // of the model's, as the device keeps them
+  DType cache_dtype = DType::kF32;  // of keys and values
   std::size_t page_bytes = 0;
   std::vector<TensorLayout> tensors;    // parallel to plan.tensors
   std::vector<std::size_t> used_bytes;  // by page: what it has in a frame
@@ -66,11 +67,11 @@ struct ShardLayout {
   // Bytes at the pages' ends that hold nothing, the last page's included.
   std::size_t waste_bytes() const;
 
-  // ConfigError when a row block or vector does not fit a page, naming the tensor and the size needed.
-  static ShardLayout make(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype,
-                          std::size_t page_bytes);
+  // `types`: as the device keeps them. ConfigError when a row block or vector does not fit a page, naming the tensor
+  // and the size needed, and as WeightTypes::of.
+  static ShardLayout make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types, std::size_t page_bytes);
   // The largest 64-row block, table row or vector of the shard: what a page must hold at least.
-  static std::size_t largest_block_bytes(const ShardPlan& plan, const WeightFormat& format, DType weight_dtype);
+  static std::size_t largest_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types);
 };
 
 }  // namespace computron

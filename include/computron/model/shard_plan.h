@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "computron/base/weight_type.h"
 #include "computron/comm/mesh.h"
 #include "computron/model/config.h"
 
@@ -48,6 +49,9 @@ struct ShardTensor {
   int columns = 0;  // in; vectors: 1
   std::vector<TensorPart> parts;
   int same_as = -1;  // ≥ 0: index of the earlier tensor whose pages this one uses again (a tied head)
+  // Of a GEMM weight, once it is laid out (ShardLayout::make): how a rank keeps it, and what it is multiplied with.
+  WeightType type = {};
+  DType input_dtype = DType::kF32;
 };
 
 // What the ranks of one stage compute with; the same for every t.

@@ -20,8 +20,9 @@ class TensorRef {
   static TensorRef find(const ShardLayout& layout, const std::string& name);
 
   bool present() const { return layout_ != nullptr; }
-  int rows() const { return shard().rows; }        // of this rank: [rows, columns]
-  int columns() const { return shard().columns; }  // of this rank
+  int rows() const { return shard().rows; }                  // of this rank: [rows, columns]
+  int columns() const { return shard().columns; }            // of this rank
+  DType input_dtype() const { return shard().input_dtype; }  // what a GEMM weight is multiplied with
 
   // Calls body(Weight) or body(Table) for the parts of the matrix in row order, and releases each behind its call. A
   // part is a group of panels, or all of them where the pages allow it (PageSource::group_by_group). A matrix that is
@@ -29,7 +30,7 @@ class TensorRef {
   template <class Body>
   void for_each_weight(PageSource& pages, Body&& body, bool release = true) {
     for_each_part(pages, release, [&](const PanelGroup& part) {
-      body(Weight{bind(weight_panels_, pages, part), rows(), columns(), layout_->weight_dtype});
+      body(Weight{bind(weight_panels_, pages, part), rows(), columns(), shard().type});
     });
   }
   template <class Body>

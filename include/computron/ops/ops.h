@@ -15,6 +15,7 @@
 #include <span>
 
 #include "computron/base/types.h"
+#include "computron/base/weight_type.h"
 #include "computron/device/device.h"
 #include "computron/kernels/sampling.h"
 #include "computron/kernels/types.h"
@@ -50,7 +51,7 @@ struct Weight {
   std::span<const WeightPanel> panels;
   int out = 0;
   int in = 0;
-  DType dtype = DType::kF32;
+  WeightType type = {};
 };
 
 // A float32 vector [length] (bias, norm weight) at `data` once `ready` is reached. data == nullptr: absent.
@@ -80,15 +81,20 @@ class WeightFormat {
   virtual ~WeightFormat() = default;
   virtual int row_block() const = 0;  // panels are multiples of this many rows (64)
   // Bytes of a panel of `rows` rows (rounded up to the row block) of a weight with `in` columns.
-  virtual std::size_t panel_bytes(int rows, int in, DType dtype) const = 0;
+  virtual std::size_t panel_bytes(int rows, int in, const WeightType& type) const = 0;
   // Writes a piece of a weight into its packed panel: rows [row, row + rows) within the panel × columns
   // [column, column + columns). Element (r, c) of the piece is source[r * row_stride + c * column_stride] (in
-  // elements), so the same call packs [out][in] and transposed [in][out] sources. Source and packed dtype are equal
-  // and pieces of one panel may come in any order; the panel's bytes must be zero before the first.
-  virtual void pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns,
+  // elements), so the same call packs [out][in] and transposed [in][out] sources. Elements are `type.values`, or codes,
+  // a byte each (of int4 the low half counts). Pieces of one panel may come in any order; the panel's bytes must be
+  // zero before the first.
+  virtual void pack(std::byte* panel, int in, const WeightType& type, int row, int rows, int column, int columns,
                     const std::byte* source, std::size_t row_stride, std::size_t column_stride) const = 0;
-  // What rows must be that weights of `dtype` are multiplied with, and what a cache beside them holds.
-  virtual DType input_dtype(DType dtype) const { return dtype; }
+  // The same for the scales of a quantised weight, of groups [group, group + groups) of rows: element (r, g) is
+  // source[r * row_stride + g * group_stride], of `type.scales`.
+  virtual void pack_scales(std::byte* panel, int in, const WeightType& type, int row, int rows, int group, int groups,
+                           const std::byte* source, std::size_t row_stride, std::size_t group_stride) const = 0;
+  // What rows must be that weights of `type` are multiplied with, and what a cache beside them holds.
+  virtual DType input_dtype(const WeightType& type) const { return type.values; }
 };
 
 class Ops {
@@ -96,9 +102,9 @@ class Ops {
   virtual ~Ops() = default;
 
   virtual const WeightFormat& weight_format() const = 0;
-  // The dtype that weights stored as `checkpoint` are kept in on this device (bf16 → f32 on a CPU without bf16
-  // multiplication).
-  virtual DType weight_dtype(DType checkpoint) const = 0;
+  // What weights stored as `checkpoint` are kept as on this device: on a CPU without bf16 multiplication values of bf16
+  // are f32. ConfigError for a type that it cannot multiply.
+  virtual WeightType weight_type(const WeightType& checkpoint) const = 0;
   // Rows that a buffer must have room for when it holds `rows` rows of GEMM input (kernels come in classes of rows).
   virtual int padded_rows(int rows) const = 0;
 

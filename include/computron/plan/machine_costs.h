@@ -14,6 +14,7 @@ namespace computron {
 //   flops    the same with 256 rows
 // Takes 128 MiB of the rank's memory meanwhile, and keeps none; borrows all arguments during the call.
 // OutOfDeviceMemory where it does not fit, Error{kSystem} from the device.
-CostOptions measure_costs(const Communicator& world, Device& device, Ops& ops, Progress& progress, DType dtype);
+CostOptions measure_costs(const Communicator& world, Device& device, Ops& ops, Progress& progress,
+                          const WeightType& type);
 
 }  // namespace computron

@@ -46,7 +46,7 @@ class ModelSet {
   std::size_t size() const { return models_.size(); }  // of the job
   const std::string& id(ModelId model) const { return entries_[model].id; }
   const CheckpointIndex& index(ModelId model) const { return models_[model].index; }
-  DType weight_dtype(ModelId model) const { return models_[model].weight_dtype; }
+  const WeightTypes& weight_types(ModelId model) const { return models_[model].weight_types; }
   // The job's numbers of a group's models, by their numbers in the group; of this rank's group.
   const std::vector<ModelId>& in_group(int group) const { return groups_[static_cast<std::size_t>(group)].models; }
   const std::vector<ModelId>& in_own_group() const { return in_group(own_group_); }
@@ -69,7 +69,7 @@ class ModelSet {
   struct Model {
     CheckpointIndex index;
     ModelConfig config;
-    DType weight_dtype = DType::kF32;
+    WeightTypes weight_types = DType::kF32;
   };
   using StageLayouts = std::vector<ShardLayout*>;  // [stage]
   struct Group {

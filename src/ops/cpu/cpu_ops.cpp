@@ -65,7 +65,13 @@ struct LogitSlice {
 
 CpuOps::CpuOps() : bf16_weights_(kernels::gemm_kernels(DType::kBF16).empty() ? DType::kF32 : DType::kBF16) {}
 
-DType CpuOps::weight_dtype(DType checkpoint) const { return checkpoint == DType::kBF16 ? bf16_weights_ : checkpoint; }
+// Values of float16 would be multiplied as float32: those of codes are not rounded to it first.
+WeightType CpuOps::weight_type(const WeightType& checkpoint) const {
+  DType values = checkpoint.values == DType::kBF16 ? bf16_weights_ : checkpoint.values;
+  if (!checkpoint.quantised()) return values;
+  if (values == DType::kF16) values = DType::kF32;
+  return {values, checkpoint.codes, checkpoint.scales, checkpoint.group};
+}
 
 CpuOps::Workspace& CpuOps::workspace(int thread) {
   auto& own = workspaces_[static_cast<std::size_t>(thread)];
@@ -89,7 +95,7 @@ void CpuOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId firs
         if (weight.panels.front().row_begin == 0) std::fill_n(f32_row(out, r), out.columns, 0.0f);
       } else if (const WeightPanel* panel = panel_with(weight.panels, static_cast<int>(row))) {
         const int panel_row = static_cast<int>(row) - panel->row_begin;
-        kernels::embed_row(panel->data, panel_row, weight.in, weight.dtype, f32_row(out, r));
+        kernels::embed_row(panel->data, panel_row, weight.in, weight.type, f32_row(out, r));
       }
     });
   });
@@ -152,7 +158,7 @@ struct CpuOps::GemmCall {
 
 void CpuOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
                   Activations out) {
-  check_gemm(x, weight, bias, out, format_.input_dtype(weight.dtype));
+  check_gemm(x, weight, bias, out, format_.input_dtype(weight.type));
   check_narrow(out, "gemm writes no float16");
   cpu(stream).launch([this, call = GemmCall{x, weight, bias, activation, out, marks_of(weight.panels),
                                             mark_of(bias.ready)}](CpuContext& context) { run_gemm(context, call); });
@@ -179,12 +185,12 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
   const int x_rows = std::min(x.rows, kernels::kMaxGemmRows);
   for (int n = 0, width; n < task.rows; n += width) {
     width = gemm_width(round_up(task.rows - n, kernels::kRowBlock), x_rows);
-    const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.dtype);
+    const std::byte* packed = panel.data + kernels::packed_bytes(task.row + n, weight.in, weight.type);
     const int column = panel.row_begin + task.row + n;
     const int columns = std::min(width, task.rows - n);
     for (int m = 0; m < x.rows; m += kernels::kMaxGemmRows) {
       const int rows = std::min(kernels::kMaxGemmRows, x.rows - m);
-      own.gemm.run(weight.dtype, row_of(x, m), rows, weight.in, packed, width, own.tile.data());
+      own.gemm.run(weight.type, row_of(x, m), rows, weight.in, packed, width, own.tile.data());
       for (int r = 0; r < rows; ++r) {
         kernels::activate(activation, own.tile.data() + static_cast<std::size_t>(r) * width,
                           bias.data == nullptr ? nullptr : bias.data + column, columns,

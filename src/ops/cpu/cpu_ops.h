@@ -21,7 +21,7 @@ class CpuOps final : public Ops {
   CpuOps();
 
   const WeightFormat& weight_format() const override { return format_; }
-  DType weight_dtype(DType checkpoint) const override;
+  WeightType weight_type(const WeightType& checkpoint) const override;
   int padded_rows(int rows) const override { return rows; }
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,

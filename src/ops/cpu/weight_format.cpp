@@ -6,15 +6,21 @@
 namespace computron {
 int CpuWeightFormat::row_block() const { return kernels::kRowBlock; }
 
-std::size_t CpuWeightFormat::panel_bytes(int rows, int in, DType dtype) const {
-  return kernels::packed_bytes(rows, in, dtype);
+std::size_t CpuWeightFormat::panel_bytes(int rows, int in, const WeightType& type) const {
+  return kernels::packed_bytes(rows, in, type);
 }
 
-void CpuWeightFormat::pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns,
+void CpuWeightFormat::pack(std::byte* panel, int in, const WeightType& type, int row, int rows, int column, int columns,
                            const std::byte* source, std::size_t row_stride, std::size_t column_stride) const {
-  kernels::pack(panel, in, dtype, row, rows, column, columns, source, row_stride, column_stride);
+  kernels::pack(panel, in, type, row, rows, column, columns, source, row_stride, column_stride);
 }
 
-DType CpuWeightFormat::input_dtype(DType dtype) const { return kernels::gemm_input_dtype(dtype); }
+void CpuWeightFormat::pack_scales(std::byte* panel, int in, const WeightType& type, int row, int rows, int group,
+                                  int groups, const std::byte* source, std::size_t row_stride,
+                                  std::size_t group_stride) const {
+  kernels::pack_scales(panel, in, type, row, rows, group, groups, source, row_stride, group_stride);
+}
+
+DType CpuWeightFormat::input_dtype(const WeightType& type) const { return kernels::gemm_input_dtype(type); }
 
 }  // namespace computron

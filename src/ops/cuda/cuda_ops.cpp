@@ -1,5 +1,7 @@
 #include "src/ops/cuda/cuda_ops.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -97,6 +99,11 @@ CudaComputeStream& CudaOps::begin(Stream& stream) {
 }
 
 // The product of few rows reads x in whole tiles.
+WeightType CudaOps::weight_type(const WeightType& checkpoint) const {
+  if (!checkpoint.quantised()) return checkpoint;
+  throw ConfigError(fmt::format("weights of {} are not supported on a CUDA device yet", name_of(checkpoint)));
+}
+
 int CudaOps::padded_rows(int rows) const {
   if (rows == 0 || rows > kernel::kSkinnyRows) return rows;
   return std::max(8, static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows))));
@@ -109,13 +116,15 @@ void CudaOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId fir
   wait_for_all(compute, weight.panels);
   const TokenId* ids = staging_.upload(compute, tokens);
   bool writes_zeros = weight.panels.front().row_begin == 0;
-  for_each_batch(merge_panels(weight.panels, weight.in * size_of(weight.dtype)), [&](std::span<const PanelRun> runs) {
-    kernel::with_element(weight.dtype, [&]<class T>(T) {
-      run(compute, "embed", out.rows, out.columns,
-          kernel::Embed<T>{ids, first_token, weight.out, writes_zeros, out.columns, as<float>(out), kernel_runs(runs)});
-    });
-    writes_zeros = false;
-  });
+  for_each_batch(merge_panels(weight.panels, weight.in * size_of(weight.type.values)),
+                 [&](std::span<const PanelRun> runs) {
+                   kernel::with_element(weight.type.values, [&]<class T>(T) {
+                     run(compute, "embed", out.rows, out.columns,
+                         kernel::Embed<T>{ids, first_token, weight.out, writes_zeros, out.columns, as<float>(out),
+                                          kernel_runs(runs)});
+                   });
+                   writes_zeros = false;
+                 });
 }
 
 void CudaOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int row_offset, const Table& table,
@@ -163,16 +172,16 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
 
 void CudaOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
                    Activations out) {
-  check_gemm(x, weight, bias, out, format_.input_dtype(weight.dtype));
+  check_gemm(x, weight, bias, out, format_.input_dtype(weight.type));
   CudaComputeStream& compute = begin(stream);
-  const std::size_t row_bytes = weight.in * size_of(weight.dtype);
+  const std::size_t row_bytes = weight.in * size_of(weight.type.values);
   const std::vector<PanelRun> runs = merge_panels(weight.panels, row_bytes);
   wait_for(compute, bias.ready);
-  const kernel::GemmCall call{x.data,     weight.dtype, x.rows,    weight.in,   bias.data,
-                              activation, out.data,     out.dtype, out.columns, {}};
+  const kernel::GemmCall call{x.data,     weight.type.values, x.rows,    weight.in,   bias.data,
+                              activation, out.data,           out.dtype, out.columns, {}};
   const bool in_library = row_bytes % 16 == 0 && is_aligned(x.data) &&
                           std::all_of(runs.begin(), runs.end(), [](const PanelRun& r) { return is_aligned(r.data); }) &&
-                          x.rows > (weight.dtype == DType::kF32 ? kFewFloatRows : kernel::kSkinnyRows);
+                          x.rows > (weight.type.values == DType::kF32 ? kFewFloatRows : kernel::kSkinnyRows);
   if (x.rows == 0) return wait_for_all(compute, weight.panels);
   if (in_library) {
     gemm_by_library(compute, runs, call);

@@ -24,7 +24,7 @@ class CudaOps final : public Ops {
   CudaOps(Device& device, bool tf32);
 
   const WeightFormat& weight_format() const override { return format_; }
-  DType weight_dtype(DType checkpoint) const override { return checkpoint; }
+  WeightType weight_type(const WeightType& checkpoint) const override;
   int padded_rows(int rows) const override;
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,

@@ -31,17 +31,25 @@ void pack_elements(T* panel, int in, int row, int rows, int column, int columns,
 
 }  // namespace
 
-std::size_t CudaWeightFormat::panel_bytes(int rows, int in, DType dtype) const {
-  return static_cast<std::size_t>(round_up(rows, kRowBlock)) * in * size_of(dtype);
+std::size_t CudaWeightFormat::panel_bytes(int rows, int in, const WeightType& type) const {
+  ensure(!type.quantised(), "quantised weights on a CUDA device");
+  return static_cast<std::size_t>(round_up(rows, kRowBlock)) * in * size_of(type.values);
 }
 
-void CudaWeightFormat::pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns,
-                            const std::byte* source, std::size_t row_stride, std::size_t column_stride) const {
+void CudaWeightFormat::pack(std::byte* panel, int in, const WeightType& type, int row, int rows, int column,
+                            int columns, const std::byte* source, std::size_t row_stride,
+                            std::size_t column_stride) const {
+  ensure(!type.quantised(), "quantised weights on a CUDA device");
   const auto pack_as = [&]<class T>(T) {
     pack_elements(reinterpret_cast<T*>(panel), in, row, rows, column, columns, reinterpret_cast<const T*>(source),
                   row_stride, column_stride);
   };
-  size_of(dtype) == 4 ? pack_as(std::uint32_t{}) : pack_as(std::uint16_t{});
+  size_of(type.values) == 4 ? pack_as(std::uint32_t{}) : pack_as(std::uint16_t{});
+}
+
+void CudaWeightFormat::pack_scales(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*,
+                                   std::size_t, std::size_t) const {
+  ensure(false, "quantised weights on a CUDA device");
 }
 
 }  // namespace computron

@@ -10,9 +10,11 @@ class CudaWeightFormat final : public WeightFormat {
   static constexpr int kRowBlock = 64;
 
   int row_block() const override { return kRowBlock; }
-  std::size_t panel_bytes(int rows, int in, DType dtype) const override;
-  void pack(std::byte* panel, int in, DType dtype, int row, int rows, int column, int columns, const std::byte* source,
-            std::size_t row_stride, std::size_t column_stride) const override;
+  std::size_t panel_bytes(int rows, int in, const WeightType& type) const override;
+  void pack(std::byte* panel, int in, const WeightType& type, int row, int rows, int column, int columns,
+            const std::byte* source, std::size_t row_stride, std::size_t column_stride) const override;
+  void pack_scales(std::byte* panel, int in, const WeightType& type, int row, int rows, int group, int groups,
+                   const std::byte* source, std::size_t row_stride, std::size_t group_stride) const override;
 };
 
 }  // namespace computron

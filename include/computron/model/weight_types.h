@@ -1,0 +1,36 @@
+// The types of a model's GEMM weights, by canonical name, and how a rank's part of one is held.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "computron/checkpoint/index.h"
+#include "computron/model/shard_plan.h"
+#include "computron/ops/ops.h"
+
+namespace computron {
+
+class WeightTypes {
+ public:
+  // All weights have one type.
+  WeightTypes(const WeightType& all) : rest_(all) {}        // NOLINT: such a model's types are that type
+  WeightTypes(DType all) : WeightTypes(WeightType(all)) {}  // NOLINT
+  // As a checkpoint that has passed check_tensors() stores them.
+  WeightTypes(const ModelConfig& config, const CheckpointIndex& index);
+
+  // As a device keeps them (Ops::weight_type); `bf16`: whether every rank's device multiplies it.
+  WeightTypes kept_by(const Ops& ops, bool bf16 = true) const;
+
+  const WeightType& of(const std::string& name) const;
+  // A rank's tensor of `plan`. Where tp cuts within groups it has shorter ones, which begin at the same values on every
+  // rank. ConfigError naming the tensor where these would be shorter than WeightType::kSmallestGroup.
+  WeightType of(const ShardTensor& tensor, const ShardPlan& plan) const;
+  // That most of the values have: what reports say of the model.
+  const WeightType& most() const { return rest_; }
+
+ private:
+  std::map<std::string, WeightType> by_name_;
+  WeightType rest_;
+};
+
+}  // namespace computron

@@ -1,0 +1,23 @@
+// Slices of quantised weights (quantised_panel.h) as values packed as in pack.h: what the GEMM kernels multiply.
+#pragma once
+
+#include <cstddef>
+
+#include "computron/base/weight_type.h"
+#include "kernels/cpu/quantised_panel.h"
+
+namespace computron::kernels {
+
+struct Expansion {
+  WeightType type;
+  QuantisedLayout layout;
+  // Writes k in [first, first + count) of a block, both multiples of 16. Memory is asked ahead for what comes next.
+  void (*expand)(const Expansion&, const std::byte* block, int first, int count, std::byte* to);
+};
+
+// Each for values of its type.
+void expand_f32_avx2(const Expansion& e, const std::byte* block, int first, int count, std::byte* to);
+void expand_f32_avx512(const Expansion& e, const std::byte* block, int first, int count, std::byte* to);
+void expand_bf16_avx512(const Expansion& e, const std::byte* block, int first, int count, std::byte* to);
+
+}  // namespace computron::kernels

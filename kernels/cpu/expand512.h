@@ -1,0 +1,83 @@
+// Codes and scales of expand_impl.h with AVX-512. Everything is local to the including file (isa.h).
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/expand_impl.h"
+
+namespace computron::kernels {
+namespace {
+
+struct Expand512 {
+  using V = __m512;
+  struct Two {
+    V first, second;
+  };
+
+  struct Int8 {
+    static constexpr int kPairBytes = 128;
+    const std::byte* codes;
+    explicit Int8(const std::byte* p) : codes(p) {}
+    V sixteen(int first) const {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + first));
+      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    }
+    template <int kPart>
+    Two floats() const {
+      return {sixteen(32 * kPart), sixteen(32 * kPart + 16)};
+    }
+  };
+
+  // A permutation reads four bits of each lane.
+  struct Int4 {
+    static constexpr int kPairBytes = 64;
+    __m512i words;
+    explicit Int4(const std::byte* p) : words(_mm512_loadu_si512(p)) {}
+    template <int kPart>
+    Two floats() const {
+      const V values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+      return {_mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * kPart), values),
+              _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * kPart + 4), values)};
+    }
+  };
+
+  // Sign, exponent and mantissa where float16 has them.
+  struct Fp8 {
+    static constexpr int kPairBytes = 128;
+    static constexpr float kFactor = 256;
+    const std::byte* codes;
+    explicit Fp8(const std::byte* p) : codes(p) {}
+    template <int kPart>
+    Two floats() const {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * kPart));
+      const __m512i shifted = _mm512_slli_epi16(_mm512_cvtepi8_epi16(bytes), 7);
+      const __m512i halves = _mm512_and_si512(shifted, _mm512_set1_epi16(static_cast<short>(0xbf80)));
+      return {_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))};
+    }
+  };
+
+  static V splat(float x) { return _mm512_set1_ps(x); }
+  static V multiply(V a, V b) { return _mm512_mul_ps(a, b); }
+
+  static V load_scales(const std::byte* p, DType dtype, int v) {
+    if (dtype == DType::kF32) return _mm512_loadu_ps(p + 64 * v);
+    if (dtype == DType::kE8M0) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * v));
+      const __m512i powers = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23);
+      return _mm512_castsi512_ps(_mm512_max_epu32(powers, _mm512_set1_epi32(0x00400000)));  // 2^-127
+    }
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * v));
+    if (dtype == DType::kF16) return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static bool all_safe(V scales) {
+    const V size = _mm512_abs_ps(scales);
+    const __mmask16 large_enough = _mm512_cmp_ps_mask(size, splat(kSmallestSafe), _CMP_GE_OQ);
+    const __mmask16 safe = _mm512_mask_cmp_ps_mask(large_enough, size, splat(kLargestSafe), _CMP_LT_OQ);
+    const __m512i bits = _mm512_castps_si512(size);
+    return static_cast<__mmask16>(safe | _mm512_testn_epi32_mask(bits, bits)) == 0xffff;
+  }
+};
+
+}  // namespace
+}  // namespace computron::kernels

@@ -1,0 +1,109 @@
+#include <cstddef>
+
+#include "kernels/cpu/expand_impl.h"
+#include "kernels/cpu/simd.h"
+
+namespace computron::kernels {
+namespace {
+
+struct F32Format {
+  struct V {
+    F8 low, high;
+  };
+  struct Two {
+    V first, second;
+  };
+  static constexpr int kPairBytes = 128 * 4;
+
+  struct Int8 {
+    static constexpr int kPairBytes = 128;
+    const std::byte* codes;
+    explicit Int8(const std::byte* p) : codes(p) {}
+    F8 eight(int first) const { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64(codes + first))); }
+    V sixteen(int first) const { return {eight(first), eight(first + 8)}; }
+    template <int kPart>
+    Two floats() const {
+      return {sixteen(32 * kPart), sixteen(32 * kPart + 16)};
+    }
+  };
+
+  struct Int4 {
+    static constexpr int kPairBytes = 64;
+    __m256i low, high;  // words
+    explicit Int4(const std::byte* p) : low(load256(p)), high(load256(p + 32)) {}
+    template <int kNibble>
+    V sixteen() const {
+      const auto value = [](__m256i words) {
+        return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 28 - 4 * kNibble), 28));
+      };
+      return {value(low), value(high)};
+    }
+    template <int kPart>
+    Two floats() const {
+      return {sixteen<2 * kPart>(), sixteen<2 * kPart + 1>()};
+    }
+  };
+
+  // Sign, exponent and mantissa where float16 has them.
+  struct Fp8 {
+    static constexpr int kPairBytes = 128;
+    static constexpr float kFactor = 256;
+    const std::byte* codes;
+    explicit Fp8(const std::byte* p) : codes(p) {}
+    V sixteen(int first) const {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + first));
+      const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+      const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<short>(0xbf80)));
+      return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+    }
+    template <int kPart>
+    Two floats() const {
+      return {sixteen(32 * kPart), sixteen(32 * kPart + 16)};
+    }
+  };
+
+  static __m128i load64(const std::byte* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
+  static __m128i load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+  static __m256i load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+  static V splat(float x) { return {kernels::splat(x), kernels::splat(x)}; }
+  static V multiply(V a, V b) { return {mul(a.low, b.low), mul(a.high, b.high)}; }
+  static void spread(const V (&rows)[4], V (&codes)[8]) {
+    for (int j = 0; j < 8; ++j) codes[j] = rows[j % 4];
+  }
+  static void store(std::byte* to, V a, V b) {
+    auto* floats = reinterpret_cast<float*>(to);
+    kernels::store(floats, a.low);
+    kernels::store(floats + 8, a.high);
+    kernels::store(floats + 16, b.low);
+    kernels::store(floats + 24, b.high);
+  }
+
+  static V load_scales(const std::byte* p, DType dtype, int v) {
+    const std::size_t half = 8 * size_of(dtype);
+    return {eight_scales(p + 2 * v * half, dtype), eight_scales(p + (2 * v + 1) * half, dtype)};
+  }
+  static F8 eight_scales(const std::byte* p, DType dtype) {
+    if (dtype == DType::kF32) return load(reinterpret_cast<const float*>(p));
+    if (dtype == DType::kF16) return _mm256_cvtph_ps(load128(p));
+    if (dtype == DType::kBF16) return load(reinterpret_cast<const Bf16*>(p));
+    const __m256i powers = _mm256_slli_epi32(_mm256_cvtepu8_epi32(load64(p)), 23);
+    return _mm256_castsi256_ps(_mm256_max_epu32(powers, _mm256_set1_epi32(0x00400000)));  // 2^-127
+  }
+  static bool all_safe(V scales) { return eight_safe(scales.low) && eight_safe(scales.high); }
+  static bool eight_safe(F8 scales) {
+    const F8 size = _mm256_andnot_ps(kernels::splat(-0.0f), scales);
+    const F8 large_enough = _mm256_cmp_ps(size, kernels::splat(kSmallestSafe), _CMP_GE_OQ);
+    const F8 safe = _mm256_and_ps(large_enough, _mm256_cmp_ps(size, kernels::splat(kLargestSafe), _CMP_LT_OQ));
+    const F8 zero = _mm256_cmp_ps(size, kernels::splat(0), _CMP_EQ_OQ);
+    return _mm256_movemask_ps(_mm256_or_ps(safe, zero)) == 0xff;
+  }
+};
+
+}  // namespace
+
+void expand_f32_avx2(const Expansion& e, const std::byte* block, int first, int count, std::byte* to) {
+  Expander<F32Format>(e, block).run(first, count, to);
+}
+
+}  // namespace computron::kernels

@@ -1,0 +1,55 @@
+// How quantised GEMM weights lie in memory on CPU, the packer that puts them there, and the plain loop that gives their
+// values.
+//
+// A weight [rows, depth] is cut into blocks of 64 rows as in pack.h, its depth padded to 32. A block is a sequence of
+// groups of `type.group` k: 64 scales, then the codes, in the order in which pack.h has values of `type.values` (f32:
+// [k][64]; bf16: [k / 2][64][2]). A code of eight bits is a byte. Of int4 each 128, which are two k of all rows, are 16
+// words of 32 bits: number 16 j + i of them is bits [4 j, 4 j + 4) of word i, so that one shift gives 16 neighbours.
+// Zeroed memory is a weight of zeros.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "computron/base/weight_type.h"
+#include "kernels/cpu/pack.h"
+
+namespace computron::kernels {
+
+// Where things lie in a block, in bytes from its beginning.
+struct QuantisedLayout {
+  int depth;   // padded
+  int group;   // k of a group; the last may have fewer, a multiple of 16, too
+  int groups;  // of a block
+  std::size_t bits;
+  std::size_t scale_bytes;  // of a scale
+
+  constexpr QuantisedLayout(int unpadded, const WeightType& type)
+      : depth(round_up(unpadded, 32)),
+        group(std::min(type.group, depth)),
+        groups(ceil_div(depth, group)),
+        bits(bits_of(type.codes)),
+        scale_bytes(size_of(type.scales)) {}
+
+  // Codes of this many k, an even number.
+  constexpr std::size_t code_bytes(int k) const { return static_cast<std::size_t>(k) * kRowBlock * bits / 8; }
+  constexpr std::size_t scales_at(int g) const { return g * (kRowBlock * scale_bytes + code_bytes(group)); }
+  // Of an even k.
+  constexpr std::size_t codes_at(int k) const {
+    return scales_at(k / group) + kRowBlock * scale_bytes + code_bytes(k % group);
+  }
+  constexpr std::size_t block_bytes() const { return groups * kRowBlock * scale_bytes + code_bytes(depth); }
+};
+
+// As pack() and pack_scales() of pack.h.
+void pack_codes(std::byte* packed, int depth, const WeightType& type, int row, int rows, int column, int columns,
+                const std::byte* source, std::size_t row_stride, std::size_t column_stride);
+
+// code × scale, rounded to type.values: element (row, k) of a block. The two NaNs of fp8 count as ±480.
+float dequantised(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int k);
+
+// k in [first, first + count) of all rows of a block as pack.h has them; both even.
+void expand_plainly(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int first, int count,
+                    std::byte* to);
+
+}  // namespace computron::kernels

@@ -1,0 +1,74 @@
+#include "computron/model/weight_types.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "computron/model/checkpoint_check.h"
+
+namespace computron {
+namespace {
+
+// Of the columns that each rank takes of a part that is cut along them: where they begin as stored, and in the shard.
+int common_group(const TensorPart& part, int group, int tp) {
+  for (int t = 0; t < tp; ++t) {
+    for (const PartSlice& slice : part.slices(t)) {
+      group = std::gcd(group, static_cast<int>(slice.begin));
+      group = std::gcd(group, static_cast<int>(slice.row));
+    }
+  }
+  return group;
+}
+
+}  // namespace
+
+WeightTypes::WeightTypes(const ModelConfig& config, const CheckpointIndex& index) {
+  std::map<std::string, std::pair<std::size_t, WeightType>> values;  // how many, by what the type is called
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.role != TensorRole::kGemmWeight) continue;
+    const WeightType type = by_name_[spec.name] = stored_weight_type(index, spec.name);
+    auto& [count, named] = values[name_of(type)];
+    count += index.tensors.at(spec.name).bytes * 8 / bits_of(type.codes);
+    named = type;
+  }
+  std::size_t most = 0;
+  for (const auto& [name, of_type] : values) {
+    if (of_type.first <= most) continue;
+    std::tie(most, rest_) = of_type;
+  }
+}
+
+WeightTypes WeightTypes::kept_by(const Ops& ops, bool bf16) const {
+  const auto kept = [&](const WeightType& stored) {
+    WeightType type = ops.weight_type(stored);
+    if (bf16 || type.values != DType::kBF16) return type;
+    if (!type.quantised()) return WeightType(DType::kF32);
+    type.values = DType::kF32;
+    return type;
+  };
+  WeightTypes types = kept(rest_);
+  for (const auto& [name, stored] : by_name_) types.by_name_[name] = kept(stored);
+  return types;
+}
+
+const WeightType& WeightTypes::of(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? rest_ : found->second;
+}
+
+WeightType WeightTypes::of(const ShardTensor& tensor, const ShardPlan& plan) const {
+  ensure(!tensor.parts.empty(), "a weight without parts has no type");
+  WeightType type = of(tensor.parts.front().source);
+  for (const TensorPart& part : tensor.parts) {
+    ensure(of(part.source) == type, "the parts of a weight have several types");
+    if (!type.quantised() || type.group == WeightType::kWholeRow || !part.transposed) continue;
+    const int stored = type.group;
+    type.group = common_group(part, stored, plan.mesh.tp);
+    if (type.group >= WeightType::kSmallestGroup) continue;
+    throw ConfigError(fmt::format("{}: tp {} would cut groups of {} values into groups of {}, but {} is the least",
+                                  part.source, plan.mesh.tp, stored, type.group, WeightType::kSmallestGroup));
+  }
+  return type;
+}
+
+}  // namespace computron

@@ -1,0 +1,110 @@
+// Quantised weights for tests, and what they stand for by the definitions of their formats.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "computron/base/weight_type.h"
+#include "tests/ops/ops_fixture.h"
+
+namespace computron::testing {
+
+inline float value_of_fp8(unsigned code) {
+  const int exponent = static_cast<int>(code >> 3 & 15), mantissa = static_cast<int>(code & 7);
+  const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return static_cast<float>(code & 0x80 ? -size : size);
+}
+inline bool is_nan_fp8(unsigned code) { return (code & 0x7f) == 0x7f; }
+
+inline float value_of_code(DType codes, unsigned code) {
+  if (codes == DType::kFp8) return value_of_fp8(code);
+  if (codes == DType::kInt8)
+    return static_cast<float>(code < 128 ? static_cast<int>(code) : static_cast<int>(code) - 256);
+  return static_cast<float>(code < 8 ? static_cast<int>(code) : static_cast<int>(code) - 16);
+}
+
+// A weight [out, in] as checkpoints hold it: a byte a code, scales [out, groups].
+struct QuantisedWeight {
+  WeightType type;
+  int out, in;
+  std::vector<std::byte> codes;
+  Floats scales;
+
+  static std::size_t place(int row, int columns, int column) {
+    return static_cast<std::size_t>(row) * columns + column;
+  }
+  int groups() const { return type.groups(in); }
+  float scale(int row, int k) const { return scales[place(row, groups(), type.group >= in ? 0 : k / type.group)]; }
+  std::byte& code(int row, int k) { return codes[place(row, in, k)]; }
+  float value(int row, int k) const {
+    const auto code = std::to_integer<unsigned>(codes[place(row, in, k)]);
+    const float product = value_of_code(type.codes, code) * scale(row, k);
+    return type.values == DType::kBF16 ? f32_from_bf16(bf16_from_f32(product)) : product;
+  }
+  Floats values() const {
+    Floats values;
+    for (int row = 0; row < out; ++row) {
+      for (int k = 0; k < in; ++k) values.push_back(value(row, k));
+    }
+    return values;
+  }
+  std::vector<std::byte> scale_bytes() const {
+    if (type.scales != DType::kE8M0) return bytes_of(scales, type.scales);
+    std::vector<std::byte> bytes;
+    for (const float scale : scales) bytes.push_back(static_cast<std::byte>(std::ilogb(scale) + 127));
+    return bytes;
+  }
+};
+
+// `scale` as its type can hold it.
+inline float rounded_scale(float scale, DType type) {
+  if (type == DType::kE8M0) return std::ldexp(1.0f, scale == 0 ? -127 : std::max(-127, std::ilogb(scale)));
+  return rounded_to({scale}, type)[0];
+}
+
+// Any codes but NaNs and those whose products are not finite; scales are taken from `scales` at random.
+inline QuantisedWeight random_quantised(const WeightType& type, int out, int in, unsigned seed, const Floats& scales) {
+  std::mt19937 generator(seed);
+  QuantisedWeight weight{type, out, in, std::vector<std::byte>(static_cast<std::size_t>(out) * in), {}};
+  for (int i = 0; i < out * weight.groups(); ++i) {
+    weight.scales.push_back(rounded_scale(scales[generator() % scales.size()], type.scales));
+  }
+  for (int row = 0; row < out; ++row) {
+    for (int k = 0; k < in; ++k) {
+      const unsigned code = generator() % (type.codes == DType::kInt4 ? 16 : 256);
+      if (type.codes == DType::kFp8 && is_nan_fp8(code)) continue;
+      weight.code(row, k) = static_cast<std::byte>(code);
+      if (!std::isfinite(weight.value(row, k))) weight.code(row, k) = std::byte{0};
+    }
+  }
+  return weight;
+}
+
+inline Floats ordinary_scales() {
+  Floats scales = random_floats(61, 7);
+  for (float& scale : scales) scale *= 0.05f;
+  return scales;
+}
+
+// `codes` × `scales` × groups of 16, 32, 48, 64, 128 and of a whole row.
+inline std::vector<WeightType> quantised_types(DType values) {
+  std::vector<WeightType> types;
+  for (const DType codes : kCodeDTypes) {
+    for (const DType scales : {DType::kF32, DType::kF16, DType::kBF16, DType::kE8M0}) {
+      for (const int group : {16, 32, 48, 64, 128, WeightType::kWholeRow}) {
+        types.emplace_back(values, codes, scales, group);
+      }
+    }
+  }
+  return types;
+}
+
+inline std::string describe(const WeightType& type) {
+  return fmt::format("{} as {} by {}", name_of(type), name_of(type.values), name_of(type.scales));
+}
+
+}  // namespace computron::testing
