@@ -4,14 +4,14 @@
 #
 #   perf/forward.sh [MACHINE]
 #
-# MODELS   ARCH/SIZE/DTYPE   (opt/1.3b and llama/3.2-1b in bf16, f16, f32)
+# MODELS   ARCH/SIZE/DTYPE   (opt/1.3b and llama/3.2-1b in bf16, f16, f32, int8, fp8, int4)
 # BATCHES  that decode       (1,2,4,8,64)
 # THREADS  compute threads   (all cores)
 # REPEATS  rounds of each    (9)
 # PROGRAM  computron         (build/release/computron)
 # NOTE     a line for the result file, such as what else the machine was doing
 # WORK     models and raw figures, kept between runs (build/perf/forward)
-# About ten minutes on a machine that does nothing else; 12 GiB of memory, 20 GiB of disk. COMPUTRON_MAX_ISA=avx2 and so
+# About twenty minutes on a machine that does nothing else; 12 GiB of memory, 26 GiB of disk. COMPUTRON_MAX_ISA=avx2 and so
 # on stands for a processor with narrower vectors (kernels/cpu/isa.h).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.."
 . perf/common.sh
 needs_jq
 
-models=${MODELS:-$(echo {opt/1.3b,llama/3.2-1b}/{bf16,f16,f32})}
+models=${MODELS:-$(echo {opt/1.3b,llama/3.2-1b}/{bf16,f16,f32,int8,fp8,int4})}
 threads=${THREADS:-$cores}
 repeats=${REPEATS:-9}
 work=${WORK:-build/perf/forward}
@@ -36,8 +36,10 @@ rows() {
         .gemms_s * 1e3 | digits(1)) | \(.of_gemms_alone | digits(3)) | \(.of_plain_read | digits(3)) | \(
         .of_plain_read_with_cache | digits(3)) | \(.of_gemm_peak | digits(3)) | \(.of_bound | digits(3)) | \(target) | \($all.read_bytes_per_s / 1e9
         | digits(1)) | \($all.peak_flops_per_s / 1e9 | round) | \($load) |";
-    (.decode[] | row("decode \(.sequences)";
-       if .sequences == 1 then verdict(.of_plain_read; 0.9)
+    (.dtype as $dtype | ["int8", "fp8", "int4"] | index($dtype) != null) as $codes
+    | (.decode[] | row("decode \(.sequences)";
+       if .sequences == 1 then verdict(.of_plain_read; {int8: 0.85, fp8: 0.85, int4: 0.7}[$all.dtype] // 0.9)
+       elif .sequences <= 8 and $codes then verdict(.of_gemms_alone; 0.7)
        elif .sequences <= 8 then verdict(.of_bound; 0.85) else "" end)),
     (.prefill | row("prefill \(.rows)"; verdict(.of_gemm_peak; 0.75)))' "$3"
 }

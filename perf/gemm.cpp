@@ -1,6 +1,6 @@
 // The GEMM kernels of this CPU beside what memory and multipliers allow (perf/README.md, "Gemm").
 //
-//   perf_gemm [ROUNDS [MIB]]     rounds (5); MiB of weights of each type (512)
+//   perf_gemm [ROUNDS [MIB [TYPES]]]     rounds (5); MiB of weights of each type (512); types whose names begin so
 #include "kernels/cpu/gemm.h"
 
 #include <fmt/format.h>
@@ -70,20 +70,13 @@ double seconds_of(int threads, const std::function<void(int)>& work) {
 
 class TypeBench {
  public:
-  TypeBench(DType dtype, std::size_t mib, int threads)
-      : dtype_(dtype),
+  TypeBench(const WeightType& type, std::size_t mib, int threads)
+      : type_(type),
         threads_(threads),
         bytes_(std::max<std::size_t>(1, (mib << 20) / one_weight()) * one_weight()),
         weights_(huge_pages(bytes_)) {
-    // ± 0.5 to 1, of which no sum overflows and no product is subnormal.
-    std::minstd_rand random(1);
-    for (std::size_t i = 0; i < bytes_; i += 4) {
-      const auto noise = static_cast<std::uint32_t>(random() * 0x9e3779b9u);
-      const std::uint32_t value = dtype == DType::kF32    ? 0x3f000000u | (noise & 0x807fffffu)
-                                  : dtype == DType::kBF16 ? 0x3f003f00u | (noise & 0x807f807fu)
-                                                          : 0x38003800u | (noise & 0x83ff83ffu);
-      std::memcpy(weights_.get() + i, &value, sizeof(value));
-    }
+    fill(weights_.get(), bytes_);
+    for (std::size_t i = 0; type.quantised() && i < bytes_; i += one_weight()) put_scales(weights_.get() + i);
     const std::uint32_t quarter = gemm_input() == DType::kF32 ? 0x3e800000u : 0x3e803e80u;
     x_.assign(static_cast<std::size_t>(kernels::kMaxGemmRows) * kDepth, quarter);
   }
@@ -91,7 +84,7 @@ class TypeBench {
   void round() {
     read_.push_back(static_cast<double>(bytes_) / seconds_of(threads_, [&](int t) { read(t); }));
     for (const int rows : kRows) {
-      for (const GemmKernel kernel : kernels::gemm_kernels(dtype_)) {
+      for (const GemmKernel kernel : kernels::gemm_kernels(type_)) {
         const double s = seconds_of(threads_, [&](int t) { multiply(kernel, rows, t); });
         bytes_per_s_[{rows, kernel}].push_back(static_cast<double>(used_bytes(rows)) / s);
       }
@@ -105,7 +98,7 @@ class TypeBench {
     std::string text;
     for (const auto& [key, rates] : bytes_per_s_) {
       const double rate = median(rates), of_read = rate / read, of_peak = flops(key.first, rate) / peak;
-      text += fmt::format("| {} | {} | {} | {:.1f} | {:.0f} | {:.3f} | {:.3f} | {:.3f} | {:.1f} |\n", name_of(dtype_),
+      text += fmt::format("| {} | {} | {} | {:.1f} | {:.0f} | {:.3f} | {:.3f} | {:.3f} | {:.1f} |\n", name_of(type_),
                           key.first, name_of(key.second), rate / 1e9, flops(key.first, rate) / 1e9, of_read, of_peak,
                           std::max(of_read, of_peak), read / 1e9);
     }
@@ -116,12 +109,32 @@ class TypeBench {
   static std::string_view name_of(GemmKernel kernel) {
     return kernel == GemmKernel::kAvx2 ? "AVX2" : kernel == GemmKernel::kAvx512 ? "AVX-512" : "AMX";
   }
-  static std::string_view name_of(DType dtype) { return computron::name_of(dtype); }
+  static std::string name_of(const WeightType& type) { return computron::name_of(type); }
 
-  DType gemm_input() const { return kernels::gemm_input_dtype(dtype_); }
-  std::size_t one_weight() const { return kernels::packed_bytes(kOut, kDepth, dtype_); }
+  // Values of ± 0.5 to 1, of which no sum overflows and no product is subnormal, or any codes.
+  void fill(std::byte* to, std::size_t bytes) const {
+    std::minstd_rand random(1);
+    for (std::size_t i = 0; i < bytes; i += 4) {
+      const auto noise = static_cast<std::uint32_t>(random() * 0x9e3779b9u);
+      const std::uint32_t value = type_.codes == DType::kF32    ? 0x3f000000u | (noise & 0x807fffffu)
+                                  : type_.codes == DType::kBF16 ? 0x3f003f00u | (noise & 0x807f807fu)
+                                  : type_.codes == DType::kF16  ? 0x38003800u | (noise & 0x83ff83ffu)
+                                                                : noise;
+      std::memcpy(to + i, &value, sizeof(value));
+    }
+  }
+  // bf16, a 256th.
+  void put_scales(std::byte* weight) const {
+    const std::vector<std::uint16_t> scales(static_cast<std::size_t>(kOut) * type_.groups(kDepth), 0x3b80);
+    kernels::pack_scales(weight, kDepth, type_, 0, kOut, 0, type_.groups(kDepth),
+                         reinterpret_cast<const std::byte*>(scales.data()),
+                         static_cast<std::size_t>(type_.groups(kDepth)), 1);
+  }
+
+  DType gemm_input() const { return kernels::gemm_input_dtype(type_); }
+  std::size_t one_weight() const { return kernels::packed_bytes(kOut, kDepth, type_); }
   double flops(int rows, double bytes_per_s) const {
-    return 2.0 * rows * bytes_per_s / static_cast<double>(size_of(dtype_));
+    return 2.0 * rows * kOut * kDepth * bytes_per_s / static_cast<double>(one_weight());
   }
   // Many rows take long: of less weight then.
   std::size_t used_bytes(int rows) const {
@@ -138,14 +151,14 @@ class TypeBench {
     Gemm gemm;
     std::vector<float> tile(kTileFloats);
     const int width = std::min(512, kTileFloats / rows / kernels::kRowBlock * kernels::kRowBlock);
-    const std::size_t piece = kernels::packed_bytes(width, kDepth, dtype_), pieces = used_bytes(rows) / piece;
+    const std::size_t piece = kernels::packed_bytes(width, kDepth, type_), pieces = used_bytes(rows) / piece;
     for (std::size_t i = pieces * thread / threads_; i < pieces * (thread + 1) / threads_; ++i) {
-      gemm.run(kernel, dtype_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth, weights_.get() + i * piece,
+      gemm.run(kernel, type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth, weights_.get() + i * piece,
                width, tile.data());
     }
   }
 
-  DType dtype_;
+  WeightType type_;
   int threads_;
   std::size_t bytes_;
   Memory weights_;
@@ -154,16 +167,28 @@ class TypeBench {
   std::map<std::pair<int, GemmKernel>, std::vector<double>> bytes_per_s_;
 };
 
-void run(int rounds, std::size_t mib) {
+// Those that this processor multiplies; quantised ones as models have them.
+std::vector<WeightType> weight_types() {
+  std::vector<WeightType> types = {DType::kF32, DType::kF16};
+  const bool has_bf16 = !kernels::gemm_kernels(DType::kBF16).empty();
+  if (has_bf16) types.emplace_back(DType::kBF16);
+  const DType values = has_bf16 ? DType::kBF16 : DType::kF32;
+  for (const DType codes : kCodeDTypes) {
+    for (const int group : {32, 128}) types.emplace_back(values, codes, DType::kBF16, group);
+  }
+  return types;
+}
+
+void run(int rounds, std::size_t mib, std::string_view types) {
   const int threads = static_cast<int>(std::thread::hardware_concurrency());
   fmt::print("Instructions {}, {} threads, medians of {} rounds.\n\n", kernels::name_of(kernels::usable_isa()), threads,
              rounds);
   fmt::print(
       "| type | rows | kernel | GB/s | GFLOP/s | of read | of peak | of bound | read GB/s |\n"
       "|---|---|---|---|---|---|---|---|---|\n");
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    if (kernels::gemm_kernels(dtype).empty()) continue;
-    TypeBench bench(dtype, mib, threads);
+  for (const WeightType& type : weight_types()) {
+    if (!name_of(type).starts_with(types)) continue;
+    TypeBench bench(type, mib, threads);
     for (int i = 0; i < rounds; ++i) bench.round();
     fmt::print("{}", bench.rows());
   }
@@ -173,5 +198,6 @@ void run(int rounds, std::size_t mib) {
 }  // namespace computron
 
 int main(int argc, char** argv) {
-  computron::run(argc > 1 ? std::atoi(argv[1]) : 5, argc > 2 ? static_cast<std::size_t>(std::atoi(argv[2])) : 512);
+  computron::run(argc > 1 ? std::atoi(argv[1]) : 5, argc > 2 ? static_cast<std::size_t>(std::atoi(argv[2])) : 512,
+                 argc > 3 ? argv[3] : "");
 }
