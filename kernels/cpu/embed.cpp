@@ -13,9 +13,7 @@ namespace computron::kernels {
 void embed_row(const std::byte* packed, int row, int depth, const WeightType& type, float* out) {
   const std::byte* block = packed + row / kRowBlock * packed_bytes(kRowBlock, depth, type);
   if (type.quantised()) {
-    const QuantisedLayout layout(depth, type);
-    for (int k = 0; k < depth; ++k) out[k] = dequantised(block, layout, type, row % kRowBlock, k);
-    return;
+    return dequantise_row(block, QuantisedLayout(depth, type), type, row % kRowBlock, 0, depth, out);
   }
   const auto* units = reinterpret_cast<const std::uint32_t*>(block) + row % kRowBlock;
   if (type.values == DType::kF32) {

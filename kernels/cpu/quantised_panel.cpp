@@ -206,6 +206,18 @@ void put(const Square& square, const WeightType& type, const Piece& p, const Qua
   }
 }
 
+// ---- scales
+
+// Of rows that follow each other.
+template <std::size_t kSize>
+void copy_scales(std::byte* to, const std::byte* source, int rows, std::size_t row_stride) {
+  if (row_stride == 1) {
+    std::memcpy(to, source, rows * kSize);
+    return;
+  }
+  for (int r = 0; r < rows; ++r) std::memcpy(to + r * kSize, source + r * row_stride * kSize, kSize);
+}
+
 }  // namespace
 
 // Columns go in squares so that the blocks of a panel share the lines and pages of a transposed source.
@@ -234,31 +246,46 @@ void pack_scales(std::byte* packed, int depth, const WeightType& type, int row, 
                  const std::byte* source, std::size_t row_stride, std::size_t group_stride) {
   const QuantisedLayout layout(depth, type);
   const std::size_t size = layout.scale_bytes;
-  for (int r = 0; r < rows; ++r) {
-    std::byte* block = packed + (row + r) / kRowBlock * layout.block_bytes();
+  const auto copy = size == 4 ? copy_scales<4> : size == 2 ? copy_scales<2> : copy_scales<1>;
+  for (int r = row, end; r < row + rows; r = end) {
+    end = std::min(round_up(r + 1, kRowBlock), row + rows);
+    std::byte* block = packed + r / kRowBlock * layout.block_bytes() + r % kRowBlock * size;
     for (int g = 0; g < groups; ++g) {
-      std::memcpy(block + layout.scales_at(group + g) + (row + r) % kRowBlock * size,
-                  source + (r * row_stride + g * group_stride) * size, size);
+      copy(block + layout.scales_at(group + g), source + ((r - row) * row_stride + g * group_stride) * size, end - r,
+           row_stride);
     }
   }
 }
 
-float dequantised(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int k) {
-  const unsigned code = code_at(block + layout.codes_at(k / 2 * 2), type.codes, place_of(in_pairs(type), row, k));
-  const std::byte* scale = block + layout.scales_at(k / layout.group) + row * layout.scale_bytes;
-  const float value = value_of_code(type.codes, code) * value_of_scale(type.scales, scale);
-  return type.values == DType::kBF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
+void dequantise_row(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int first,
+                    int last, float* out) {
+  for (int k = first, end; k < last; k = end) {
+    end = std::min((k / layout.group + 1) * layout.group, last);
+    const std::byte* pair = block + layout.codes_at(k / 2 * 2);
+    const float scale =
+        value_of_scale(type.scales, block + layout.scales_at(k / layout.group) + row * layout.scale_bytes);
+    for (; k < end; ++k) {
+      const float value =
+          scale * value_of_code(type.codes, code_at(pair, type.codes, place_of(in_pairs(type), row, k)));
+      *out++ = type.values == DType::kBF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
+      if (k % 2 == 1) pair += layout.code_bytes(2);
+    }
+  }
 }
 
 void expand_plainly(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int first, int count,
                     std::byte* to) {
-  for (int k = first; k < first + count; ++k) {
-    const int pair = (k - first) / 2 * kPairCodes;
+  constexpr int kStep = 16;
+  float values[kStep];
+  for (int k = first; k < first + count; k += kStep) {
     for (int row = 0; row < kRowBlock; ++row) {
-      const auto bits = std::bit_cast<std::uint32_t>(dequantised(block, layout, type, row, k));
-      const int place = pair + place_of(in_pairs(type), row, k);
-      const auto half = static_cast<std::uint16_t>(bits >> 16);
-      in_pairs(type) ? std::memcpy(to + place * 2, &half, 2) : std::memcpy(to + place * 4, &bits, 4);
+      dequantise_row(block, layout, type, row, k, k + kStep, values);
+      for (int i = 0; i < kStep; ++i) {
+        const int place = (k + i - first) / 2 * kPairCodes + place_of(in_pairs(type), row, k + i);
+        const auto bits = std::bit_cast<std::uint32_t>(values[i]);
+        const auto half = static_cast<std::uint16_t>(bits >> 16);
+        in_pairs(type) ? std::memcpy(to + place * 2, &half, 2) : std::memcpy(to + place * 4, &bits, 4);
+      }
     }
   }
 }

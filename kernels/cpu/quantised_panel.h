@@ -34,7 +34,7 @@ struct QuantisedLayout {
   // Codes of this many k, an even number.
   constexpr std::size_t code_bytes(int k) const { return static_cast<std::size_t>(k) * kRowBlock * bits / 8; }
   constexpr std::size_t scales_at(int g) const { return g * (kRowBlock * scale_bytes + code_bytes(group)); }
-  // Of an even k.
+  // Of an even k. Groups are multiples of 16.
   constexpr std::size_t codes_at(int k) const {
     return scales_at(k / group) + kRowBlock * scale_bytes + code_bytes(k % group);
   }
@@ -45,10 +45,12 @@ struct QuantisedLayout {
 void pack_codes(std::byte* packed, int depth, const WeightType& type, int row, int rows, int column, int columns,
                 const std::byte* source, std::size_t row_stride, std::size_t column_stride);
 
-// code × scale, rounded to type.values: element (row, k) of a block. The two NaNs of fp8 count as ±480.
-float dequantised(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int k);
+// out[i] = code × scale, rounded to type.values, of k = first + i < last of a row of a block; `first` is even. The two
+// NaNs of fp8 count as ±480.
+void dequantise_row(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int first,
+                    int last, float* out);
 
-// k in [first, first + count) of all rows of a block as pack.h has them; both even.
+// k in [first, first + count) of all rows of a block as pack.h has them; both multiples of 16.
 void expand_plainly(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int first, int count,
                     std::byte* to);
 

@@ -38,15 +38,19 @@ void put(ByteWriter& out, const WeightType& type) {
   out.put(type.group);
 }
 
+void check(const WeightType& type) {
+  const bool scaled = type.scales <= DType::kE8M0 && !is_code(type.scales) && type.group >= WeightType::kSmallestGroup;
+  const bool known = type.quantised() ? is_code(type.codes) && scaled : type == WeightType(type.values);
+  ensure(is_plain(type.values) && known, "a layout has weights of an unknown type");
+}
+
 WeightType get_type(ByteReader& in) {
   WeightType type;
   type.values = in.get<DType>();
   type.codes = in.get<DType>();
   type.scales = in.get<DType>();
   type.group = in.get<int>();
-  const auto known = [](DType t) { return t <= DType::kE8M0; };
-  ensure(known(type.values) && known(type.codes) && known(type.scales) && type.group >= 0,
-         "a layout has weights of an unknown type");
+  check(type);
   return type;
 }
 
@@ -75,17 +79,23 @@ ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   ShardLayout layout;
   layout.page_bytes = in.get<std::size_t>();
   // Up to version 2 a model's weights had one type, a plain one.
-  layout.types = version > 2 ? get_type(in) : WeightType(in.get<DType>());
-  const auto type = [&] { return version > 2 ? get_type(in) : layout.types.most(); };
+  const WeightType most = version > 2 ? get_type(in) : WeightType(in.get<DType>());
+  check(most);
+  layout.types = most;
   layout.cache_dtype = in.get<DType>();
+  ensure(is_plain(layout.cache_dtype), "a layout has a cache of an unknown type");
   layout.plan.layers = in.get<int>();
   layout.plan.kv_heads = in.get<int>();
   layout.plan.config.head_dim = in.get<int>();
   const auto tensors = in.get<std::uint32_t>();
   for (std::uint32_t i = 0; i < tensors; ++i) {
     const int rows = in.get<int>(), columns = in.get<int>();
-    layout.plan.tensors.push_back(
-        {.name = {}, .role = TensorRole::kGemmWeight, .rows = rows, .columns = columns, .parts = {}, .type = type()});
+    layout.plan.tensors.push_back({.name = {},
+                                   .role = TensorRole::kGemmWeight,
+                                   .rows = rows,
+                                   .columns = columns,
+                                   .parts = {},
+                                   .type = version > 2 ? get_type(in) : most});
   }
   layout.used_bytes = in.get_list<std::size_t>();
   if (version > 1) layout.link_bytes = in.get_list<std::size_t>();

@@ -302,7 +302,8 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
 
 DType Experts::input_dtype() const {
   const DType router = router_.input_dtype();
-  return router == experts_.front().input_dtype() ? router : DType::kF32;
+  const auto alike = [&](const Mlp& expert) { return expert.input_dtype() == router; };
+  return std::ranges::all_of(experts_, alike) ? router : DType::kF32;
 }
 
 void Experts::route(Pass& pass, Activations x) {

@@ -32,12 +32,9 @@ void set_types(ShardPlan& plan, const WeightFormat& format, const WeightTypes& t
   }
 }
 
-// What attention's products are computed with. Every stage has layers, all of them alike.
-DType input_dtype_of_attention(const ShardPlan& plan) {
-  const auto is_query = [](const ShardTensor& t) { return t.name.ends_with(".attention.qkv.weight"); };
-  const auto found = std::ranges::find_if(plan.tensors, is_query);
-  ensure(found != plan.tensors.end(), "a stage without attention");
-  return found->input_dtype;
+// That of what the first layer's queries come from: on every stage the same, whatever its own layers' weights are.
+DType cache_dtype_of(const WeightFormat& format, const WeightTypes& types) {
+  return format.input_dtype(types.of("layers.0.attention.query.weight"));
 }
 
 // The smallest number of rows that may not be cut.
@@ -192,10 +189,9 @@ std::size_t ShardLayout::waste_bytes() const { return used_bytes.size() * page_b
 ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const WeightTypes& types,
                               std::size_t page_bytes) {
   set_types(plan, format, types);
-  const DType cache_dtype = input_dtype_of_attention(plan);
   ShardLayout layout{.plan = std::move(plan),
                      .types = types,
-                     .cache_dtype = cache_dtype,
+                     .cache_dtype = cache_dtype_of(format, types),
                      .page_bytes = page_bytes,
                      .tensors = {},
                      .used_bytes = {},

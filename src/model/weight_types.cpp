@@ -20,6 +20,10 @@ int common_group(const TensorPart& part, int group, int tp) {
   return group;
 }
 
+std::string cut_of(const TensorPart& part, int tp) {
+  return part.slices_per_rank > 1 ? fmt::format("--reproducible at tp {}", tp) : fmt::format("tp {}", tp);
+}
+
 }  // namespace
 
 WeightTypes::WeightTypes(const ModelConfig& config, const CheckpointIndex& index) {
@@ -34,7 +38,7 @@ WeightTypes::WeightTypes(const ModelConfig& config, const CheckpointIndex& index
   std::size_t most = 0;
   for (const auto& [name, of_type] : values) {
     if (of_type.first <= most) continue;
-    std::tie(most, rest_) = of_type;
+    std::tie(most, most_) = of_type;
   }
 }
 
@@ -46,27 +50,28 @@ WeightTypes WeightTypes::kept_by(const Ops& ops, bool bf16) const {
     type.values = DType::kF32;
     return type;
   };
-  WeightTypes types = kept(rest_);
+  WeightTypes types = kept(most_);
   for (const auto& [name, stored] : by_name_) types.by_name_[name] = kept(stored);
   return types;
 }
 
 const WeightType& WeightTypes::of(const std::string& name) const {
   const auto found = by_name_.find(name);
-  return found == by_name_.end() ? rest_ : found->second;
+  return found == by_name_.end() ? most_ : found->second;
 }
 
 WeightType WeightTypes::of(const ShardTensor& tensor, const ShardPlan& plan) const {
   ensure(!tensor.parts.empty(), "a weight without parts has no type");
-  WeightType type = of(tensor.parts.front().source);
+  const WeightType stored = of(tensor.parts.front().source);
+  WeightType type = stored;
   for (const TensorPart& part : tensor.parts) {
-    ensure(of(part.source) == type, "the parts of a weight have several types");
-    if (!type.quantised() || type.group == WeightType::kWholeRow || !part.transposed) continue;
-    const int stored = type.group;
-    type.group = common_group(part, stored, plan.mesh.tp);
-    if (type.group >= WeightType::kSmallestGroup) continue;
-    throw ConfigError(fmt::format("{}: tp {} would cut groups of {} values into groups of {}, but {} is the least",
-                                  part.source, plan.mesh.tp, stored, type.group, WeightType::kSmallestGroup));
+    ensure(of(part.source) == stored, "the parts of a weight have several types");
+    if (!stored.quantised() || stored.group == WeightType::kWholeRow || !part.transposed) continue;
+    type.group = common_group(part, type.group, plan.mesh.tp);
+    if (type.group % WeightType::kSmallestGroup == 0) continue;
+    throw ConfigError(fmt::format("{}: {} cuts {} within groups, into {} values of one, which is no multiple of {}",
+                                  part.source, cut_of(part, plan.mesh.tp), name_of(stored), type.group,
+                                  WeightType::kSmallestGroup));
   }
   return type;
 }

@@ -10,6 +10,17 @@
 #include "src/runtime/lap.h"
 
 namespace computron {
+namespace {
+
+// An even number of elements of int4 becomes a byte each.
+void split_nibbles(const std::byte* __restrict stored, std::size_t count, std::byte* __restrict to) {
+  for (std::size_t i = 0; i < count / 2; ++i) {
+    to[2 * i] = stored[i] & std::byte{15};
+    to[2 * i + 1] = stored[i] >> 4;
+  }
+}
+
+}  // namespace
 
 ShardLoader::ShardLoader(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
                          LoadPages& pages, PageDone done)
@@ -136,8 +147,9 @@ void ShardLoader::widen_and_place(const Slice& slice, std::size_t first, std::sp
                                   Worker& worker) {
   const DType stored = slice.entry->dtype;
   const std::size_t block = slice.width * static_cast<std::size_t>(format_.row_block());
-  const std::size_t unit = block <= kWidened ? block : slice.width <= kWidened ? slice.width : 1;
-  const std::size_t step = kWidened / unit * unit;
+  const std::size_t room = sizeof worker.widened / placed_bytes(slice);
+  const std::size_t unit = block <= room ? block : slice.width <= room ? slice.width : 1;
+  const std::size_t step = room / unit * unit;
   const std::size_t end = first + bytes.size() * 8 / bits_of(stored);
   for (std::size_t at = first, next; at < end; at = next) {
     next = std::min(end, round_up(at + 1, step));
@@ -153,7 +165,7 @@ void ShardLoader::widen_and_place(const Slice& slice, std::size_t first, std::sp
 void ShardLoader::widen(const Slice& slice, const std::byte* stored, std::size_t count, Worker& worker) const {
   auto* to = reinterpret_cast<std::byte*>(worker.widened.data());
   if (slice.entry->dtype == DType::kInt4) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = i % 2 == 0 ? stored[i / 2] & std::byte{15} : stored[i / 2] >> 4;
+    split_nibbles(stored, count, to);
     return;
   }
   ensure(placed_dtype(slice) == DType::kF32, "pages hold either the checkpoint's type or float32");

@@ -15,7 +15,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 constexpr int kRowBlock = 64;
 constexpr int kLargestPanel = 512;
@@ -485,10 +484,22 @@ TEST(ShardLayout, ACutThatWouldMakeGroupsTooShortIsRefused) {
   config.head_dim = 32;
   const ShardPlan plan = ShardPlan::make(config, {.tp = 4, .pp = 1}, 0);  // 80 units a rank
   EXPECT_EQ(WeightTypes(stored).of(tensor_called(plan, "layers.0.mlp.down.weight"), plan).group, 16);
-  config.ffn = 160;  // 40 units a rank
-  const ShardPlan narrow = ShardPlan::make(config, {.tp = 4, .pp = 1}, 0);
-  EXPECT_THAT([&] { ShardLayout::largest_block_bytes(narrow, kFormat, stored); },
-              ThrowsMessage<ConfigError>(AllOf(HasSubstr("layers.0.mlp.down.weight"), HasSubstr("tp 4"))));
+  const auto refusal_of = [&](int ffn, int tp, int group, bool reproducible) {
+    config.ffn = ffn;
+    const ShardPlan narrow = ShardPlan::make(config, {.tp = tp, .pp = 1}, 0, reproducible);
+    WeightType type = stored;
+    type.group = group;
+    try {
+      ShardLayout::largest_block_bytes(narrow, kFormat, type);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal_of(160, 4, 32, false), AllOf(HasSubstr("layers.0.mlp.down.weight: tp 4"), HasSubstr("into 8")));
+  EXPECT_THAT(refusal_of(578, 2, 272, false), HasSubstr("into 17 values of one, which is no multiple of 16"));
+  EXPECT_THAT(refusal_of(144, 2, 48, false), HasSubstr("into 24"));
+  EXPECT_THAT(refusal_of(192, 1, 32, true), AllOf(HasSubstr("--reproducible at tp 1"), HasSubstr("into 8")));
 }
 
 }  // namespace

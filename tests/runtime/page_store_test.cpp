@@ -63,8 +63,9 @@ class PageStoreTest : public testing::Test {
   const Read& read(const std::string& name, int tp) {
     auto read = std::make_unique<Read>();
     read->index = read_checkpoint_index(folder_ / (name + ".h5"));
-    const ShardPlan plan = ShardPlan::make(ModelConfig::from_json(read->index.config_json), {tp, 1}, /*stage=*/0);
-    read->layout = ShardLayout::make(plan, ops_->weight_format(), DType::kF32, kPageBytes);
+    const ModelConfig config = ModelConfig::from_json(read->index.config_json);
+    const ShardPlan plan = ShardPlan::make(config, {tp, 1}, /*stage=*/0);
+    read->layout = ShardLayout::make(plan, ops_->weight_format(), WeightTypes(config, read->index), kPageBytes);
     return *read_.emplace_back(std::move(read));
   }
   ShardSource shard(const std::string& model, int tp = 1, int t = 0) {
@@ -222,6 +223,21 @@ TEST_F(PageStoreTest, ModelsOfOneFileAreLoadedOnce) {
     EXPECT_EQ(host->page_name(3, 0).owner, "copy");
     expect_loaded(*host, pages);
   }
+  world_.barrier();
+}
+
+TEST_F(PageStoreTest, ModelsThatDifferInScalesAloneAreNotAlike) {
+  if (world_.rank() == 0) {
+    test::write_quantised_pair(folder_ / "codes.h5", folder_ / "values.h5", test::opt_config(kModel),
+                               {DType::kF32, DType::kInt8, DType::kBF16, WeightType::kWholeRow}, /*seed=*/3);
+  }
+  world_.barrier();
+  Read other = read("codes", 1);
+  ++other.index.tensors.at("layers.0.mlp.up.weight.scales").digests.front()[0];
+  const ShardSource changed{&other.index, &other.layout, &ops_->weight_format(), 0, "other"};
+  const PageStore pages(world_, -1, {shard("codes"), shard("codes"), changed}, HostPages::kPrivate);
+  EXPECT_EQ(pages.first_alike(1), 0);
+  EXPECT_EQ(pages.first_alike(2), 2);
   world_.barrier();
 }
 

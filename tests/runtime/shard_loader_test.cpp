@@ -168,6 +168,96 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
   }
 }
 
+// The codes of a tensor as a byte each.
+std::vector<std::byte> code_bytes(const TensorReader& reader, const TensorEntry& entry) {
+  const std::vector<std::byte> stored = stored_bytes(reader, entry);
+  if (entry.dtype != DType::kInt4) return stored;
+  std::vector<std::byte> codes;
+  for (const std::byte two : stored) codes.insert(codes.end(), {two & std::byte{15}, two >> 4});
+  return codes;
+}
+
+// Packs columns [from, from + count) of the slices of a part, of which a row is `width` long as stored: of the codes,
+// or the scales, where stored row `begin` of the codes is row begin / group.
+void expect_quantised(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
+                      std::vector<std::vector<std::byte>>& pages) {
+  const TensorReader reader(index);
+  for (std::size_t i = 0; i < layout.plan.tensors.size(); ++i) {
+    const ShardTensor& tensor = layout.plan.tensors[i];
+    if (!tensor.type.quantised()) continue;
+    for (const TensorPart& part : tensor.parts) {
+      const TensorEntry& entry = index.tensors.at(part.source);
+      const auto codes = code_bytes(reader, entry);
+      const auto scales = stored_bytes(reader, index.tensors.at(scales_name(part.source)));
+      const std::size_t size = size_of(tensor.type.scales), width = entry.shape[1];
+      const auto groups = static_cast<std::size_t>(WeightType(tensor.type).groups(tensor.columns));
+      for (const PanelPlace& panel : layout.tensors[i].panels) {
+        std::byte* at = pages[panel.page].data() + panel.offset;
+        for (const PartSlice& s : part.slices(t)) {
+          const int extent = static_cast<int>(s.end - s.begin);
+          const int first = part.row + (part.transposed ? 0 : static_cast<int>(s.row));
+          const int rows = part.transposed ? static_cast<int>(width) : extent;
+          const int begin = std::max(panel.row_begin, first),
+                    end = std::min(panel.row_begin + panel.rows, first + rows);
+          for (int row = begin; row < end; ++row) {  // row `own` of those that are stored
+            const std::size_t own = static_cast<std::size_t>(row - first);
+            const int column = part.transposed ? static_cast<int>(s.row) : 0;
+            const int columns = part.transposed ? extent : static_cast<int>(width);
+            const std::size_t code = part.transposed ? s.begin * width + own : (s.begin + own) * width;
+            format.pack(at, tensor.columns, tensor.type, row - panel.row_begin, 1, column, columns, &codes[code], 1,
+                        part.transposed ? width : 1);
+            for (int k = column; k < column + columns; k += std::min(tensor.type.group, columns)) {
+              const std::size_t stored_k = part.transposed ? s.begin + static_cast<std::size_t>(k - column) : 0;
+              const std::size_t scale =
+                  part.transposed ? stored_k / static_cast<std::size_t>(entry.group) * width + own
+                                  : (s.begin + own) * groups + static_cast<std::size_t>(k / tensor.type.group);
+              format.pack_scales(at, tensor.columns, tensor.type, row - panel.row_begin, 1, k / tensor.type.group, 1,
+                                 &scales[scale * size], 1, 1);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Tensors of several pieces and chunks. At tp 4 a rank has 1040 inner units, which cuts groups of 32 into 16.
+TEST_F(ShardLoaderTest, PagesHoldCodesAndScales) {
+  const ModelConfig config =
+      test::opt_config({.layers = 1, .heads = 5, .head_dim = 64, .ffn = 4160, .vocab = 100, .seed = 8});
+  const auto folder = std::filesystem::temp_directory_path() / ("shard_loader_test." + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  for (const WeightType& type :
+       {WeightType(DType::kF32, DType::kInt4, DType::kBF16, 32), WeightType(DType::kF32, DType::kInt8, DType::kF32, 32),
+        WeightType(DType::kF32, DType::kFp8, DType::kF16, WeightType::kWholeRow)}) {
+    test::write_quantised_pair(folder / "codes.h5", folder / "values.h5", config, type, /*seed=*/2);
+    const CheckpointIndex index = read_checkpoint_index(folder / "codes.h5");
+    for (const auto& [tp, t, threads] :
+         {std::tuple(1, 0, 3), std::tuple(2, 1, 2), std::tuple(4, 0, 2), std::tuple(4, 3, 3)}) {
+      SCOPED_TRACE(testing::Message() << name_of(type) << ", tp " << tp << ", rank " << t);
+      const ShardPlan plan = ShardPlan::make(config, {tp, 1}, /*stage=*/0);
+      const ShardLayout layout = ShardLayout::make(plan, format_, WeightTypes(config, index), kPageBytes);
+      HostStore host(*device_);
+      const ModelId model = host.load(index, "model", layout, t, format_, threads);
+      std::vector<std::vector<std::byte>> expected;
+      for (const std::size_t used : layout.used_bytes) expected.emplace_back(used);
+      pack_quantised(index, layout, t, format_, expected);
+      for (std::size_t i = 0; i < layout.plan.tensors.size(); ++i) {
+        const ShardTensor& tensor = layout.plan.tensors[i];
+        if (!tensor.type.quantised()) continue;
+        for (const PanelPlace& panel : layout.tensors[i].panels) {
+          const std::size_t bytes = format_.panel_bytes(panel.rows, tensor.columns, tensor.type);
+          EXPECT_EQ(std::memcmp(host.page(model, panel.page).data + panel.offset,
+                                expected[panel.page].data() + panel.offset, bytes),
+                    0)
+              << tensor.name << " from row " << panel.row_begin;
+        }
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
 // The memory of a raw page is the next one's: never is all of the shard there twice. Nor where what is read becomes
 // twice as long.
 TEST_F(ShardLoaderTest, CodingTakesLittleBesideTheCodedPages) {

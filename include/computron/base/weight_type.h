@@ -12,7 +12,7 @@
 namespace computron {
 
 struct WeightType {
-  // Groups are never cut shorter, so that kernels read scales rarely.
+  // Groups are multiples of it, so that kernels read scales rarely.
   static constexpr int kSmallestGroup = 16;
 
   DType values = DType::kF32;  // what is multiplied: a plain type

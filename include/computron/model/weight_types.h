@@ -13,7 +13,7 @@ namespace computron {
 class WeightTypes {
  public:
   // All weights have one type.
-  WeightTypes(const WeightType& all) : rest_(all) {}        // NOLINT: such a model's types are that type
+  WeightTypes(const WeightType& all) : most_(all) {}        // NOLINT: such a model's types are that type
   WeightTypes(DType all) : WeightTypes(WeightType(all)) {}  // NOLINT
   // As a checkpoint that has passed check_tensors() stores them.
   WeightTypes(const ModelConfig& config, const CheckpointIndex& index);
@@ -23,14 +23,14 @@ class WeightTypes {
 
   const WeightType& of(const std::string& name) const;
   // A rank's tensor of `plan`. Where tp cuts within groups it has shorter ones, which begin at the same values on every
-  // rank. ConfigError naming the tensor where these would be shorter than WeightType::kSmallestGroup.
+  // rank. ConfigError naming the tensor where these would be no multiple of WeightType::kSmallestGroup.
   WeightType of(const ShardTensor& tensor, const ShardPlan& plan) const;
   // That most of the values have: what reports say of the model.
-  const WeightType& most() const { return rest_; }
+  const WeightType& most() const { return most_; }
 
  private:
   std::map<std::string, WeightType> by_name_;
-  WeightType rest_;
+  WeightType most_;  // and that of those without a name here
 };
 
 }  // namespace computron

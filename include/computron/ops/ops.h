@@ -93,7 +93,7 @@ class WeightFormat {
   // source[r * row_stride + g * group_stride], of `type.scales`.
   virtual void pack_scales(std::byte* panel, int in, const WeightType& type, int row, int rows, int group, int groups,
                            const std::byte* source, std::size_t row_stride, std::size_t group_stride) const = 0;
-  // What rows must be that weights of `type` are multiplied with, and what a cache beside them holds.
+  // What rows must be that weights of `type` are multiplied with. A cache holds what the first layer's queries are.
   virtual DType input_dtype(const WeightType& type) const { return type.values; }
 };
 

@@ -65,11 +65,9 @@ struct LogitSlice {
 
 CpuOps::CpuOps() : bf16_weights_(kernels::gemm_kernels(DType::kBF16).empty() ? DType::kF32 : DType::kBF16) {}
 
-// Values of float16 would be multiplied as float32: those of codes are not rounded to it first.
 WeightType CpuOps::weight_type(const WeightType& checkpoint) const {
-  DType values = checkpoint.values == DType::kBF16 ? bf16_weights_ : checkpoint.values;
+  const DType values = checkpoint.values == DType::kBF16 ? bf16_weights_ : checkpoint.values;
   if (!checkpoint.quantised()) return values;
-  if (values == DType::kF16) values = DType::kF32;
   return {values, checkpoint.codes, checkpoint.scales, checkpoint.group};
 }
 

@@ -98,12 +98,12 @@ CudaComputeStream& CudaOps::begin(Stream& stream) {
   return compute;
 }
 
-// The product of few rows reads x in whole tiles.
 WeightType CudaOps::weight_type(const WeightType& checkpoint) const {
   if (!checkpoint.quantised()) return checkpoint;
   throw ConfigError(fmt::format("weights of {} are not supported on a CUDA device yet", name_of(checkpoint)));
 }
 
+// The product of few rows reads x in whole tiles.
 int CudaOps::padded_rows(int rows) const {
   if (rows == 0 || rows > kernel::kSkinnyRows) return rows;
   return std::max(8, static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows))));
