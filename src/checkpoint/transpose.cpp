@@ -52,6 +52,12 @@ void transpose_tile(const float* in, std::size_t in_stride, float* out, std::siz
   }
 }
 
+void transpose_tile(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out, std::size_t out_stride) {
+  for (std::size_t c = 0; c < kTile; ++c) {
+    for (std::size_t r = 0; r < kTile; ++r) out[c * out_stride + r] = in[r * in_stride + c];
+  }
+}
+
 // A strip of eight columns, then the next: its lines of `in` stay in the cache while their other elements are used.
 template <class T>
 void transpose_all(const T* in, std::size_t in_stride, std::size_t rows, std::size_t columns, T* out,
@@ -73,11 +79,11 @@ void transpose_all(const T* in, std::size_t in_stride, std::size_t rows, std::si
 
 void transpose(const std::byte* in, std::size_t in_stride, std::size_t rows, std::size_t columns, std::byte* out,
                std::size_t out_stride, std::size_t element_bytes) {
-  ensure(element_bytes == 2 || element_bytes == 4, "a transposition of elements of this size");
+  ensure(element_bytes == 1 || element_bytes == 2 || element_bytes == 4, "a transposition of elements of this size");
   const auto run = [&]<class T>(T) {
     transpose_all(reinterpret_cast<const T*>(in), in_stride, rows, columns, reinterpret_cast<T*>(out), out_stride);
   };
-  element_bytes == 2 ? run(std::uint16_t{}) : run(float{});
+  element_bytes == 1 ? run(std::uint8_t{}) : element_bytes == 2 ? run(std::uint16_t{}) : run(float{});
 }
 
 }  // namespace computron

@@ -27,7 +27,7 @@ std::size_t stored_bytes(const TensorDeclaration& tensor) {
 
 // What a piece of so many bytes of a tensor takes in memory, the values that are read with it counted in.
 std::size_t memory_of(const TensorToWrite& tensor, std::size_t bytes) {
-  if (!tensor.quantised()) return bytes;
+  if (!tensor.quantised()) return tensor.has_codes() ? 2 * bytes : bytes;
   const QuantisedTensor quantised(tensor.declaration, tensor.values);
   const std::size_t columns = tensor.declaration.shape.back();
   // A piece of the middle, which touches groups that begin before it and end behind it.
@@ -113,8 +113,9 @@ class TensorWriting {
 
  private:
   void write_plain(int thread, const Piece& piece) {
-    const std::size_t size = size_of(tensors_[piece.tensor].declaration.dtype);
-    put(numbers_[piece.tensor], piece.begin, values_.read(thread, piece.tensor, piece.begin / size, piece.end / size));
+    const std::size_t bits = bits_of(tensors_[piece.tensor].declaration.dtype);
+    put(numbers_[piece.tensor], piece.begin,
+        values_.read(thread, piece.tensor, piece.begin * 8 / bits, piece.end * 8 / bits));
   }
 
   void write_quantised(int thread, const Piece& piece) {
@@ -177,10 +178,12 @@ std::size_t bytes_to_write(const std::vector<TensorToWrite>& tensors) {
 
 double bits_of_quantised(const std::vector<TensorToWrite>& tensors) {
   std::size_t bytes = 0, elements = 0;
-  for (const TensorToWrite& tensor : tensors) {
-    if (!tensor.quantised()) continue;
-    bytes += stored_bytes(tensor.declaration) + stored_bytes(scales_of(tensor.declaration));
-    elements += tensor.declaration.shape.front() * tensor.declaration.shape.back();
+  bool of_codes = false;  // the tensor before it has codes: it has their scales
+  for (const TensorDeclaration& tensor : declarations_of(tensors)) {
+    const bool codes = is_code(tensor.dtype);
+    if (codes || of_codes) bytes += stored_bytes(tensor);
+    if (codes) elements += tensor.shape.front() * tensor.shape.back();
+    of_codes = codes;
   }
   return elements == 0 ? 0 : 8 * static_cast<double>(bytes) / static_cast<double>(elements);
 }
