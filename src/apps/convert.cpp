@@ -3,9 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <variant>
 
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
+#include "computron/model/checkpoint_check.h"
 #include "computron/model/hf_model.h"
 #include "src/apps/commands.h"
 #include "src/apps/progress.h"
@@ -20,34 +22,99 @@ struct ConvertOptions {
   int threads = usable_cores();
 };
 
+// What is written, and for each of them where it comes from.
+struct Plan {
+  using Origin = std::variant<const MatrixSource*, const CodeSource*, const ScaleSource*>;
+
+  std::vector<TensorToWrite> tensors;
+  std::vector<Origin> origins;
+
+  void add(TensorToWrite tensor, Origin origin) {
+    tensors.push_back(std::move(tensor));
+    origins.push_back(origin);
+  }
+};
+
 // All plain weights of matrix products of a checkpoint have one element type. A folder in which they differ is not
 // guessed at.
 void check_one_dtype(const HfModel& model, const std::vector<TensorToWrite>& tensors) {
   const TensorDeclaration* first = nullptr;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (model.tensors()[i].role != TensorRole::kGemmWeight || tensors[i].quantised()) continue;
+    if (model.tensors()[i].role != TensorRole::kGemmWeight || tensors[i].has_codes()) continue;
     const TensorDeclaration& tensor = tensors[i].declaration;
     if (first == nullptr) first = &tensor;
     if (tensor.dtype == first->dtype) continue;
-    throw ConfigError(
-        fmt::format("{} is stored as {} and {} as {}, but all weights of a model must have one type: "
-                    "choose it with --dtype",
-                    first->name, name_of(first->dtype), tensor.name, name_of(tensor.dtype)));
+    throw ConfigError(fmt::format("{} is stored as {} and {} as {}, but all weights of a model must have one type{}",
+                                  first->name, name_of(first->dtype), tensor.name, name_of(tensor.dtype),
+                                  model.quantised() ? "" : ": choose it with --dtype"));
   }
 }
 
+// A checkpoint of these tensors could be served: what is multiplied as one is of one type.
+void check_servable(const HfModel& model, const std::string& path, const std::vector<TensorToWrite>& tensors) {
+  CheckpointIndex index;
+  index.path = path;
+  index.architecture = model.config().architecture;
+  for (const TensorDeclaration& tensor : declarations_of(tensors)) {
+    TensorEntry& entry = index.tensors[tensor.name];
+    entry.name = tensor.name;
+    entry.dtype = tensor.dtype;
+    entry.shape = tensor.shape;
+    entry.transposed = tensor.transposed;
+    entry.group = tensor.group;
+  }
+  check_tensors(model.config(), index);
+}
+
+// A tensor of the model, its scales left out.
+TensorToWrite tensor_of(const TensorSpec& spec, const HfModel::Source& source, const StoredType& type) {
+  if (const auto* codes = std::get_if<CodeSource>(&source)) {
+    return {{spec.name, codes->codes, spec.shape, spec.transposed, codes->group},
+            codes->codes,
+            /*large_pieces=*/codes->matrix.transposed};
+  }
+  const auto& matrix = std::get<MatrixSource>(source);
+  const DType dtype = type.plain.value_or(matrix.dtype);
+  return {{spec.name, dtype, spec.shape, spec.transposed}, dtype, /*large_pieces=*/matrix.transposed};
+}
+
+TensorToWrite scales_to_write(const TensorDeclaration& codes, const ScaleSource& source) {
+  TensorDeclaration scales = scales_of(codes);
+  scales.dtype = source.matrix.dtype;
+  return {std::move(scales), source.matrix.dtype, /*large_pieces=*/source.matrix.transposed};
+}
+
+// Puts the scales of codes that are kept behind them.
+Plan with_scales(const HfModel& model, std::vector<TensorToWrite> tensors) {
+  Plan plan;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (const auto* codes = std::get_if<CodeSource>(&model.sources()[i])) {
+      TensorToWrite scales = scales_to_write(tensors[i].declaration, codes->scales);
+      plan.add(std::move(tensors[i]), codes);
+      plan.add(std::move(scales), &codes->scales);
+    } else {
+      plan.add(std::move(tensors[i]), &std::get<MatrixSource>(model.sources()[i]));
+    }
+  }
+  return plan;
+}
+
 // What becomes of the model's tensors.
-std::vector<TensorToWrite> plan(const HfModel& model, const StoredType& type) {
+Plan plan_of(const HfModel& model, const ConvertOptions& options, const StoredType& type) {
+  if (model.quantised() && options.type.dtype != "keep") {
+    throw Error(ExitCode::kUsage,
+                fmt::format("{} is quantised already, and its codes are only copied: use --dtype keep instead of {}",
+                            options.folder, options.type.dtype));
+  }
   std::vector<TensorToWrite> tensors;
   for (std::size_t i = 0; i < model.tensors().size(); ++i) {
-    const TensorSpec& spec = model.tensors()[i];
-    const MatrixSource& source = model.sources()[i];
-    const DType dtype = type.plain.value_or(source.dtype);
-    tensors.push_back({{spec.name, dtype, spec.shape, spec.transposed}, dtype, /*large_pieces=*/source.transposed});
+    tensors.push_back(tensor_of(model.tensors()[i], model.sources()[i], type));
   }
   if (type.quantisation) quantise(model.config(), model.tensors(), *type.quantisation, tensors);
   check_one_dtype(model, tensors);
-  return tensors;
+  Plan plan = with_scales(model, std::move(tensors));
+  if (model.quantised()) check_servable(model, options.folder, plan.tensors);
+  return plan;
 }
 
 // Lines of a tensor that is transposed are read in short pieces, which no read-ahead would foresee.
@@ -55,21 +122,38 @@ void announce(const MatrixSource& source, std::size_t first) {
   if (source.transposed && first == 0) source.file->will_need(*source.entry);
 }
 
-// Returns the seconds it took.
-double write(const ConvertOptions& options, const HfModel& model, const std::vector<TensorToWrite>& tensors) {
-  const int threads = threads_to_write(tensors, options.threads);
-  CheckpointWriter writer(options.output, model.config().architecture, model.config().to_json(),
-                          declarations_of(tensors), model.tokenizer());
-  std::vector<MatrixReader> readers(static_cast<std::size_t>(threads));
-  ByteProgress progress("writing " + options.output, bytes_to_write(tensors));
-  const auto read = [&](int thread, std::size_t tensor, std::size_t first, std::size_t last) {
-    const MatrixSource& source = model.sources()[tensor];
+// One for each thread.
+struct Readers {
+  MatrixReader values;
+  CodeReader codes;
+
+  // Elements [first, last) of `tensor` as it is to be written.
+  std::span<const std::byte> read(const Plan& plan, std::size_t tensor, std::size_t first, std::size_t last) {
+    if (const auto* codes_of = std::get_if<const CodeSource*>(&plan.origins[tensor])) {
+      announce((*codes_of)->matrix, first);
+      return codes.read(**codes_of, first, last);
+    }
+    if (const auto* scales_of = std::get_if<const ScaleSource*>(&plan.origins[tensor])) {
+      return codes.read(**scales_of, first, last);
+    }
+    const MatrixSource& source = *std::get<const MatrixSource*>(plan.origins[tensor]);
     announce(source, first);
-    const DType dtype = tensors[tensor].values;
-    const std::size_t size = size_of(dtype);
-    return readers[static_cast<std::size_t>(thread)].read(source, dtype, first * size, last * size);
+    const DType dtype = plan.tensors[tensor].values;
+    return values.read(source, dtype, first * size_of(dtype), last * size_of(dtype));
+  }
+};
+
+// Returns the seconds it took.
+double write(const ConvertOptions& options, const HfModel& model, const Plan& plan) {
+  const int threads = threads_to_write(plan.tensors, options.threads);
+  CheckpointWriter writer(options.output, model.config().architecture, model.config().to_json(),
+                          declarations_of(plan.tensors), model.tokenizer());
+  std::vector<Readers> readers(static_cast<std::size_t>(threads));
+  ByteProgress progress("writing " + options.output, bytes_to_write(plan.tensors));
+  const auto read = [&](int thread, std::size_t tensor, std::size_t first, std::size_t last) {
+    return readers[static_cast<std::size_t>(thread)].read(plan, tensor, first, last);
   };
-  write_tensors(writer, tensors, threads, {read, [&](std::size_t bytes) { progress.add(bytes); }});
+  write_tensors(writer, plan.tensors, threads, {read, [&](std::size_t bytes) { progress.add(bytes); }});
   writer.finish();
   return progress.elapsed_s();
 }
@@ -82,12 +166,18 @@ void run_convert(const ConvertOptions& options) {
   }
   const StoredType type = stored_type(options.type);
   const HfModel model(options.folder);
-  const std::vector<TensorToWrite> tensors = plan(model, type);
-  const double seconds = write(options, model, tensors);
+  const Plan plan = plan_of(model, options, type);
+  const double seconds = write(options, model, plan);
   std::size_t parameters = 0;
-  for (const MatrixSource& source : model.sources()) parameters += source.elements();
+  for (const auto& source : model.sources()) {
+    parameters += std::visit([](const auto& of) { return of.elements(); }, source);
+  }
   fmt::print("{}: {}, {} parameters, {}, {} in {:.1f} s\n", options.output, model.config().architecture, parameters,
-             types_of(tensors), format_size(bytes_to_write(tensors)), seconds);
+             types_of(plan.tensors), format_size(bytes_to_write(plan.tensors)), seconds);
+  if (model.ignores_activations()) {
+    fmt::print("{}: activations and caches are not quantised; what the folder says of that is left out\n",
+               options.output);
+  }
 }
 
 }  // namespace
@@ -102,10 +192,14 @@ void add_convert(CLI::App& app) {
       "infinities\n"
       "and NaN stay. int8, fp8 (e4m3) and int4 quantise the matrices of the layers, routers excepted, and keep the "
       "rest as\n"
-      "stored; NaN and infinities in these are refused. OUT.h5 appears when it is whole. Ends with 78 if the model is "
-      "not supported or its tensors do not "
-      "fit\n"
-      "its configuration, with 65 if a file is damaged or in another format, and says which.");
+      "stored; NaN and infinities in these are refused. Folders that are quantised already (compressed-tensors, fp8 by "
+      "blocks,\n"
+      "symmetric gptq) keep their codes and scales with --dtype keep. OUT.h5 appears when it is whole. Ends with 78 if "
+      "the "
+      "model is not\n"
+      "supported or its tensors do not fit its configuration, with 65 if a file is damaged or in another format, and "
+      "says "
+      "which.");
   command->add_option("folder", options->folder, "Folder of the model, HF_DIR")->required();
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
   add_stored_type_options(*command, options->type, "f32, f16, bf16, or keep: as stored");

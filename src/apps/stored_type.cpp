@@ -50,11 +50,14 @@ StoredType stored_type(const StoredTypeOptions& options) {
 }
 
 std::string types_of(const std::vector<TensorToWrite>& tensors) {
-  const auto quantised = std::ranges::find_if(tensors, &TensorToWrite::quantised);
-  const auto plain = std::ranges::find_if_not(tensors, &TensorToWrite::quantised);
+  const auto is_values = [](const TensorToWrite& tensor) {
+    return !tensor.has_codes() && !tensor.declaration.name.ends_with(scales_name(""));
+  };
+  const auto codes = std::ranges::find_if(tensors, &TensorToWrite::has_codes);
+  const auto plain = std::ranges::find_if(tensors, is_values);
   std::string rest = plain == tensors.end() ? "" : std::string(name_of(plain->declaration.dtype));
-  if (quantised == tensors.end()) return rest;
-  const WeightType type(quantised->values, quantised->declaration.dtype, DType::kBF16, quantised->declaration.group);
+  if (codes == tensors.end()) return rest;
+  const WeightType type(DType::kBF16, codes->declaration.dtype, DType::kBF16, codes->declaration.group);
   return fmt::format("{} ({:.1f} bits a weight), rest {}", name_of(type), bits_of_quantised(tensors), rest);
 }
 

@@ -66,13 +66,6 @@ std::string known_sizes(const Family& family) {
   return join(names, ", ");
 }
 
-void refuse_quantized(const HfKeys& keys) {
-  if (!keys.has("quantization_config")) return;
-  throw ConfigError(
-      "model configuration: 'quantization_config' is set, quantized weights are not supported: use the folder of the "
-      "unquantized model");
-}
-
 void read_generation(const HfKeys& keys, ModelConfig& config) {
   if (keys.has("eos_token_id")) config.eos_tokens = keys.tokens("eos_token_id", {});
   const std::vector<TokenId> bos = keys.tokens("bos_token_id", {});
@@ -146,7 +139,6 @@ ModelConfig ModelConfig::from_hf_json(const std::string& config_json, const std:
                                       const std::optional<std::string>& preprocessor_json) {
   const nlohmann::json object = parse_json_object(config_json);
   const HfKeys keys(object);
-  refuse_quantized(keys);
   const Family& family = family_of(keys.value("model_type", ""));
   ModelConfig config = family.read(keys);
   config.architecture = family.model_type;

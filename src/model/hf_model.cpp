@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "computron/base/printable.h"
 #include "computron/model/family.h"
-#include "src/model/differences.h"
+#include "src/model/folder_tensors.h"
+#include "src/model/hf_codes.h"
 #include "src/model/join.h"
 
 namespace computron {
@@ -35,13 +35,10 @@ ModelConfig read_config(const ModelFolder& folder) try {
   throw ConfigError(fmt::format("{}: {}", folder.path(), error.what()));
 }
 
-// `spec` as the family's files hold it: [out, in] or [in, out], of all parts.
-std::vector<std::size_t> shape_in_files(const TensorSpec& spec, const SourceTensor& source) {
-  std::vector<std::size_t> shape = spec.shape;
-  if (spec.transposed) std::swap(shape.front(), shape.back());
-  shape.front() *= static_cast<std::size_t>(source.parts);
-  if (source.transposed) std::swap(shape.front(), shape.back());
-  return shape;
+std::optional<HfQuantisation> read_quantisation(const ModelFolder& folder) try {
+  return HfQuantisation::read(folder.read("config.json", kMaxConfigBytes));
+} catch (const ConfigError& error) {
+  throw ConfigError(fmt::format("{}: {}", folder.path(), error.what()));
 }
 
 // Leading ones may be left out, trailing dimensions may be one: a class token [1, 1, h] is [h], a convolution's weight
@@ -52,23 +49,6 @@ bool same_but_flattened(std::vector<std::size_t> stored, const std::vector<std::
   std::size_t last = 1;  // no overflow: the file's header has been held against its size
   for (std::size_t i = wanted.size() - 1; i < stored.size(); ++i) last *= stored[i];
   return last == wanted.back() && std::equal(wanted.begin(), wanted.end() - 1, stored.begin());
-}
-
-MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const SafetensorsTensor& stored) {
-  MatrixSource matrix{.file = stored.file, .entry = stored.entry, .dtype = *stored.entry->usable_dtype()};
-  const std::size_t part = static_cast<std::size_t>(source.part);
-  matrix.columns = matrix.stride = spec.shape.back();
-  matrix.rows = spec.shape.size() == 2 ? spec.shape.front() : 1;
-  if (spec.shape.size() == 1) {
-    matrix.first = part * matrix.columns;
-    return matrix;
-  }
-  const std::size_t out = spec.transposed ? matrix.columns : matrix.rows;
-  const std::size_t in = spec.transposed ? matrix.rows : matrix.columns;
-  matrix.transposed = source.transposed != spec.transposed;
-  matrix.stride = source.transposed ? out * static_cast<std::size_t>(source.parts) : in;
-  matrix.first = source.transposed ? part * out : part * out * in;
-  return matrix;
 }
 
 bool same_bytes(const SafetensorsTensor& a, const SafetensorsTensor& b) {
@@ -88,100 +68,107 @@ bool same_bytes(const SafetensorsTensor& a, const SafetensorsTensor& b) {
 // Finds the tensors of one model in a folder's files and keeps account of what is used.
 class Resolver {
  public:
-  Resolver(const ModelConfig& config, const SafetensorsFolder& weights)
-      : config_(config), family_(family_of(config.architecture)), weights_(weights) {
-    for (const auto& [name, tensor] : weights.tensors()) take(name);
+  Resolver(const ModelConfig& config, const std::optional<HfQuantisation>& quantisation,
+           const SafetensorsFolder& weights)
+      : config_(config),
+        family_(family_of(config.architecture)),
+        weights_(weights),
+        tensors_(family_, weights, differences_) {
+    if (quantisation) codes_.emplace(*quantisation, tensors_, differences_);
   }
 
-  std::vector<MatrixSource> all(const std::vector<TensorSpec>& specs) {
-    std::vector<MatrixSource> sources;
-    for (const TensorSpec& spec : specs) sources.push_back(find(spec).value_or(MatrixSource{}));
-    for (const auto& [plain, name] : names_) report_unused(plain, name);
+  std::vector<HfModel::Source> all(const std::vector<TensorSpec>& specs) {
+    std::vector<HfModel::Source> sources;
+    for (const TensorSpec& spec : specs) sources.push_back(find(spec));
+    tensors_.for_each_unused([&](const std::string& plain, const std::string& name) { report_unused(plain, name); });
     for (const std::string& name : weights_.unlisted()) report_unused(family_.plain_name(name), name);
     return sources;
   }
 
   const Differences& differences() const { return differences_; }
+  bool ignored_activations() const { return ignored_activations_; }
 
  private:
-  void take(const std::string& name) {
-    const auto [named, fresh] = names_.emplace(family_.plain_name(name), name);
-    if (!fresh)
-      differences_.add(fmt::format("'{}' and '{}' are the same tensor", printable(named->second), printable(name)));
-  }
-
   void report_unused(const std::string& plain, const std::string& name) {
-    if (used_.contains(plain) || family_.ignores(plain)) return;
+    if (family_.ignores(plain)) return;
+    if (codes_ && HfCodes::is_of_activations(plain)) {
+      ignored_activations_ = true;
+      return;
+    }
     differences_.add(fmt::format("'{}': stored, but not part of the model", printable(name)));
-  }
-
-  const SafetensorsTensor* stored(const std::string& plain) const {
-    const auto named = names_.find(plain);
-    return named == names_.end() ? nullptr : &weights_.tensors().at(named->second);
   }
 
   // A tied head and the embedding are one tensor, stored under either name or, the same, under both.
   std::string name_of_embedding(const std::string& embedding) {
     const std::string head = family_.source_of("head.weight").name;
-    const SafetensorsTensor* of_head = stored(head);
+    const SafetensorsTensor* of_head = tensors_.find(head);
     if (of_head == nullptr) return embedding;
-    used_.insert(head);
-    const SafetensorsTensor* of_embedding = stored(embedding);
+    tensors_.use(head);
+    const SafetensorsTensor* of_embedding = tensors_.find(embedding);
     if (of_embedding == nullptr) return head;
     if (!same_bytes(*of_embedding, *of_head)) {
       differences_.add(
           fmt::format("'{}' and '{}' differ, but tie_word_embeddings says that they are one tensor; set it "
                       "to false if they are not",
-                      printable(names_[embedding]), printable(names_[head])));
+                      tensors_.name_of(embedding), tensors_.name_of(head)));
     }
     return embedding;
   }
 
-  std::optional<MatrixSource> find(const TensorSpec& spec) {
-    const SourceTensor source = family_.source_of(spec.name);
+  HfModel::Source find(const TensorSpec& spec) {
+    SourceTensor source = family_.source_of(spec.name);
     const bool tied = config_.tied_head && spec.name == "embedding.tokens.weight";
-    const std::string plain = tied ? name_of_embedding(source.name) : source.name;
-    used_.insert(plain);
-    const SafetensorsTensor* found = stored(plain);
+    if (tied) source.name = name_of_embedding(source.name);
+    if (codes_ && spec.role == TensorRole::kGemmWeight && codes_->has(source.name)) {
+      return codes_->find(spec, source).value_or(CodeSource{});
+    }
+    tensors_.use(source.name);
+    const SafetensorsTensor* found = tensors_.find(source.name);
     if (found == nullptr) {
       differences_.add(fmt::format("'{}' ({}): missing", source.name, spec.name));
-      return std::nullopt;
+      return MatrixSource{};
     }
-    return fits(spec, source, names_[plain], *found->entry) ? std::optional(matrix_of(spec, source, *found))
-                                                            : std::nullopt;
+    if (!fits(spec, source, tensors_.name_of(source.name), *found->entry)) return MatrixSource{};
+    return matrix_of(spec, source, *found, *found->entry->usable_dtype());
   }
 
   bool fits(const TensorSpec& spec, const SourceTensor& source, const std::string& name,
             const SafetensorsEntry& entry) {
     const std::vector<std::size_t> wanted = shape_in_files(spec, source);
     if (!same_but_flattened(entry.shape, wanted)) {
-      differences_.add(fmt::format("'{}': shape [{}] expected, [{}] stored", printable(name), join(wanted, ", "),
-                                   join(entry.shape, ", ")));
+      differences_.add(
+          fmt::format("'{}': shape [{}] expected, [{}] stored", name, join(wanted, ", "), join(entry.shape, ", ")));
       return false;
     }
     if (entry.usable_dtype()) return true;
-    differences_.add(
-        fmt::format("'{}': stored as {}, only F32, F16 and BF16 are supported; if the model is quantized, "
-                    "take the original",
-                    printable(name), entry.dtype));
+    differences_.add(fmt::format("'{}': stored as {}, only F32, F16 and BF16 are supported{}", name, entry.dtype,
+                                 codes_ ? " of what is not quantised"
+                                        : "; if the model is quantized, its config.json must say how, in "
+                                          "'quantization_config'"));
     return false;
   }
 
   const ModelConfig& config_;
   const Family& family_;
   const SafetensorsFolder& weights_;
-  std::map<std::string, std::string> names_;  // as stored, by the name without prefix
-  std::set<std::string> used_;                // names without prefix
   Differences differences_;
+  FolderTensors tensors_;
+  std::optional<HfCodes> codes_;  // of a quantised folder
+  bool ignored_activations_ = false;
 };
 
 }  // namespace
 
 HfModel::HfModel(const std::string& folder)
-    : folder_(folder), weights_(folder_), config_(read_config(folder_)), tensors_(tensor_specs(config_)) {
-  Resolver resolver(config_, weights_);
+    : folder_(folder),
+      weights_(folder_),
+      config_(read_config(folder_)),
+      quantisation_(read_quantisation(folder_)),
+      tensors_(tensor_specs(config_)) {
+  Resolver resolver(config_, quantisation_, weights_);
   sources_ = resolver.all(tensors_);
   resolver.differences().throw_if_any(folder);
+  ignores_activations_ = quantisation_ && (quantisation_->activations || resolver.ignored_activations());
 }
 
 std::vector<CarriedFile> HfModel::tokenizer() const {

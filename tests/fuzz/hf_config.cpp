@@ -1,5 +1,6 @@
 // Any texts as config.json, generation_config.json and preprocessor_config.json (parts of the input, divided by zero
-// bytes): refused with an error of ours, or a configuration that can be stored, read again and has named tensors.
+// bytes): refused with an error of ours, or a configuration that can be stored, read again and has named tensors, and
+// schemes of quantised weights that a checkpoint can hold.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <string_view>
 
 #include "computron/model/family.h"
+#include "computron/model/hf_quantisation.h"
 #include "tests/fuzz/expect.h"
 
 namespace {
@@ -30,12 +32,21 @@ void check(const computron::ModelConfig& config) {
   }
 }
 
+void check(const computron::HfQuantisation& quantisation) {
+  expect(!quantisation.schemes.empty(), "a quantised folder has a scheme");
+  for (const auto& scheme : quantisation.schemes) {
+    expect(is_code(scheme.codes) && scheme.rows > 0, "a scheme has codes");
+    expect(scheme.group > 0 && scheme.group % computron::WeightType::kSmallestGroup == 0, "groups are whole");
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto [config, generation, preprocessor] = parts_of({reinterpret_cast<const char*>(data), size});
   try {
     const auto if_any = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
+    if (const auto quantisation = computron::HfQuantisation::read(config)) check(*quantisation);
     check(computron::ModelConfig::from_hf_json(config, if_any(generation), if_any(preprocessor)));
   } catch (const computron::Error& error) {
     expect(error.code() != computron::ExitCode::kInternal, error.what());

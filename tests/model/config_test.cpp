@@ -95,7 +95,6 @@ TEST(HfConfig, RefusesWhatIsNotComputedByName) {
   EXPECT_THAT(refusal("architectures", {"OPTForSequenceClassification"}),
               AllOf(HasSubstr("'architectures'"), HasSubstr("OPTForCausalLM")));
   EXPECT_THAT(refusal("layer_norm_elementwise_affine", false), HasSubstr("'layer_norm_elementwise_affine'"));
-  EXPECT_THAT(refusal("quantization_config", json::object()), HasSubstr("'quantization_config'"));
   EXPECT_THAT(refusal("model_type", "mamba"), AllOf(HasSubstr("'model_type'"), HasSubstr("mamba")));
   EXPECT_THAT(message_of([] { from_hf(json::object()); }), HasSubstr("'model_type'"));
 }

@@ -1,0 +1,54 @@
+#include "src/model/folder_tensors.h"
+
+#include <fmt/format.h>
+
+#include "computron/base/printable.h"
+
+namespace computron {
+
+FolderTensors::FolderTensors(const Family& family, const SafetensorsFolder& weights, Differences& differences)
+    : weights_(weights) {
+  for (const auto& [name, tensor] : weights.tensors()) {
+    const auto [named, fresh] = names_.emplace(family.plain_name(name), name);
+    if (fresh) continue;
+    differences.add(fmt::format("'{}' and '{}' are the same tensor", printable(named->second), printable(name)));
+  }
+}
+
+const SafetensorsTensor* FolderTensors::find(const std::string& plain) const {
+  const auto named = names_.find(plain);
+  return named == names_.end() ? nullptr : &weights_.tensors().at(named->second);
+}
+
+std::string FolderTensors::name_of(const std::string& plain) const {
+  const auto named = names_.find(plain);
+  return printable(named == names_.end() ? plain : named->second);
+}
+
+std::vector<std::size_t> shape_in_files(const TensorSpec& spec, const SourceTensor& source) {
+  std::vector<std::size_t> shape = spec.shape;
+  if (spec.transposed) std::swap(shape.front(), shape.back());
+  shape.front() *= static_cast<std::size_t>(source.parts);
+  if (source.transposed) std::swap(shape.front(), shape.back());
+  return shape;
+}
+
+MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const SafetensorsTensor& stored,
+                       DType dtype) {
+  MatrixSource matrix{.file = stored.file, .entry = stored.entry, .dtype = dtype};
+  const std::size_t part = static_cast<std::size_t>(source.part);
+  matrix.columns = matrix.stride = spec.shape.back();
+  matrix.rows = spec.shape.size() == 2 ? spec.shape.front() : 1;
+  if (spec.shape.size() == 1) {
+    matrix.first = part * matrix.columns;
+    return matrix;
+  }
+  const std::size_t out = spec.transposed ? matrix.columns : matrix.rows;
+  const std::size_t in = spec.transposed ? matrix.rows : matrix.columns;
+  matrix.transposed = source.transposed != spec.transposed;
+  matrix.stride = source.transposed ? out * static_cast<std::size_t>(source.parts) : in;
+  matrix.first = source.transposed ? part * out : part * out * in;
+  return matrix;
+}
+
+}  // namespace computron
