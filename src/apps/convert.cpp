@@ -194,12 +194,11 @@ void add_convert(CLI::App& app) {
       "rest as\n"
       "stored; NaN and infinities in these are refused. Folders that are quantised already (compressed-tensors, fp8 by "
       "blocks,\n"
-      "symmetric gptq) keep their codes and scales with --dtype keep. OUT.h5 appears when it is whole. Ends with 78 if "
-      "the "
-      "model is not\n"
-      "supported or its tensors do not fit its configuration, with 65 if a file is damaged or in another format, and "
-      "says "
-      "which.");
+      "symmetric gptq) keep their codes and scales with --dtype keep. OUT.h5 appears when it is whole. Ends with 78 "
+      "if\n"
+      "the model is not supported or its tensors do not fit its configuration, with 65 if a file is damaged or in "
+      "another\n"
+      "format, and says which.");
   command->add_option("folder", options->folder, "Folder of the model, HF_DIR")->required();
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
   add_stored_type_options(*command, options->type, "f32, f16, bf16, or keep: as stored");

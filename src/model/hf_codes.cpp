@@ -90,6 +90,14 @@ bool HfCodes::is_of_activations(const std::string& plain) {
   return std::ranges::any_of(kEndings, [&](std::string_view ending) { return plain.ends_with(ending); });
 }
 
+bool HfCodes::is_bias_of_zeros(const std::string& plain) const {
+  if (!gptq() || !plain.ends_with(".bias") || !has(plain.substr(0, plain.rfind('.')) + ".weight")) return false;
+  const SafetensorsTensor& bias = *tensors_.find(plain);
+  std::vector<std::byte> bytes(bias.entry->end - bias.entry->begin);
+  bias.file->read(*bias.entry, bias.entry->begin, bytes);
+  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{}; });
+}
+
 bool HfCodes::has(const std::string& weight) const {
   if (!weight.ends_with(".weight")) return false;
   const std::string module = weight.substr(0, weight.rfind('.'));

@@ -23,6 +23,8 @@ class HfCodes {
   std::optional<CodeSource> find(const TensorSpec& spec, const SourceTensor& source);
   // Whether a tensor belongs to the quantisation of activations or caches, which is not computed with.
   static bool is_of_activations(const std::string& plain);
+  // Whether it is a bias of zeros beside GPTQ's codes: old tools gave one to every module. Reads it.
+  bool is_bias_of_zeros(const std::string& plain) const;
 
  private:
   struct Weight;  // what is looked for

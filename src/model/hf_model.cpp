@@ -80,7 +80,9 @@ class Resolver {
   std::vector<HfModel::Source> all(const std::vector<TensorSpec>& specs) {
     std::vector<HfModel::Source> sources;
     for (const TensorSpec& spec : specs) sources.push_back(find(spec));
-    tensors_.for_each_unused([&](const std::string& plain, const std::string& name) { report_unused(plain, name); });
+    tensors_.for_each_unused([&](const std::string& plain, const std::string& name) {
+      if (!codes_ || !codes_->is_bias_of_zeros(plain)) report_unused(plain, name);
+    });
     for (const std::string& name : weights_.unlisted()) report_unused(family_.plain_name(name), name);
     return sources;
   }
@@ -100,7 +102,7 @@ class Resolver {
 
   // A tied head and the embedding are one tensor, stored under either name or, the same, under both.
   std::string name_of_embedding(const std::string& embedding) {
-    const std::string head = family_.source_of("head.weight").name;
+    std::string head = family_.source_of("head.weight").name;
     const SafetensorsTensor* of_head = tensors_.find(head);
     if (of_head == nullptr) return embedding;
     tensors_.use(head);

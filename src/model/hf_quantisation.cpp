@@ -85,9 +85,9 @@ HfScheme read_weights(const json& object, const std::string& format) {
 }
 
 const json& object_in(const json& object, const char* key) {
-  static const json kEmpty = json::object();
+  static const json nothing = json::object();
   const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return kEmpty;
+  if (found == object.end() || found->is_null()) return nothing;
   if (!found->is_object()) fail_value(key, *found, "an object");
   return *found;
 }

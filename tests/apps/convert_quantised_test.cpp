@@ -80,8 +80,8 @@ std::vector<Format> formats() {
 }
 
 const Format& format_called(const std::string& what) {
-  static const std::vector<Format> kFormats = formats();
-  return *std::ranges::find(kFormats, what, &Format::what);
+  static const std::vector<Format> all = formats();
+  return *std::ranges::find(all, what, &Format::what);
 }
 
 // The code of a weight's value (out, in): all that the type has, but fp8's NaN, as the bits of a byte.
@@ -397,6 +397,16 @@ TEST_F(ConvertQuantisedTest, GroupsLongerThanARowAreTheRow) {
     format_.group = 0;
     for (const Linear& linear : linears()) expect_same(index, linear);
   }
+}
+
+// As the first tools for GPTQ wrote them.
+TEST_F(ConvertQuantisedTest, BiasesOfZerosAreNoPartOfTheModel) {
+  fill(format_called("gptq of 4 bits"));
+  stored_.push_back({"model.layers.0.mlp.up_proj.bias", "F16", {kHidden}, std::string(2 * kHidden, '\0')});
+  EXPECT_EQ(convert().code, 0) << read_file(file("stderr"));
+  std::filesystem::remove(file("m.h5"));
+  stored_.back().bytes[1] = 1;
+  EXPECT_THAT(refusal(), HasSubstr("up_proj.bias': stored, but not part of the model"));
 }
 
 TEST_F(ConvertQuantisedTest, SaysWhatItLeavesOut) {
