@@ -16,6 +16,7 @@ using Shape = std::vector<std::size_t>;
 // Elements of 4 bytes are moved as this type, and never converted.
 constexpr DType kWord = DType::kF32;
 constexpr std::size_t kWordBits = 32;
+constexpr std::size_t kMostBiasBytes = 1 << 20;
 
 std::optional<DType> codes_of_bytes(const SafetensorsTensor& tensor) {
   if (tensor.entry->dtype == "I8") return DType::kInt8;
@@ -85,15 +86,17 @@ struct HfCodes::Weight {
 };
 
 bool HfCodes::is_of_activations(const std::string& plain) {
-  static constexpr std::string_view kEndings[] = {".input_scale", ".output_scale",     ".q_scale",          ".k_scale",
-                                                  ".v_scale",     ".input_zero_point", ".output_zero_point"};
+  static constexpr std::string_view kEndings[] = {".input_scale",      ".output_scale",     ".q_scale",
+                                                  ".k_scale",          ".v_scale",          ".kv_scale",
+                                                  ".input_zero_point", ".output_zero_point"};
   return std::ranges::any_of(kEndings, [&](std::string_view ending) { return plain.ends_with(ending); });
 }
 
 bool HfCodes::is_bias_of_zeros(const std::string& plain) const {
   if (!gptq() || !plain.ends_with(".bias") || !has(plain.substr(0, plain.rfind('.')) + ".weight")) return false;
   const SafetensorsTensor& bias = *tensors_.find(plain);
-  std::vector<std::byte> bytes(bias.entry->end - bias.entry->begin);
+  std::vector<std::byte> bytes(std::min(bias.entry->end - bias.entry->begin, kMostBiasBytes));
+  if (bytes.size() == kMostBiasBytes) return false;
   bias.file->read(*bias.entry, bias.entry->begin, bytes);
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{}; });
 }
