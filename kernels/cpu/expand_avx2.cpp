@@ -6,7 +6,7 @@
 namespace computron::kernels {
 namespace {
 
-struct F32Format {
+struct ExpandedF32 {
   struct V {
     F8 low, high;
   };
@@ -103,7 +103,7 @@ struct F32Format {
 }  // namespace
 
 void expand_f32_avx2(const Expansion& e, const std::byte* block, int first, int count, std::byte* to) {
-  Expander<F32Format>(e, block).run(first, count, to);
+  Expander<ExpandedF32>(e, block).run(first, count, to);
 }
 
 }  // namespace computron::kernels

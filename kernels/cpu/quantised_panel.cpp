@@ -50,7 +50,7 @@ unsigned code_at(const std::byte* pair, DType codes, int place) {
 // ---- gathering
 
 // A piece in one square. Rows count from the block's first, k from the square's.
-struct Piece {
+struct CodePiece {
   int row, rows, k, count;
   const std::byte* source;  // of its element (0, 0)
   std::size_t row_stride, column_stride;
@@ -58,7 +58,7 @@ struct Piece {
 
 using Square = std::byte[kSquare / 2][kPairCodes];
 
-void gather_elements(const Piece& p, bool pairs, int r, int rows, int c, int columns, Square& square) {
+void gather_elements(const CodePiece& p, bool pairs, int r, int rows, int c, int columns, Square& square) {
   for (int k = c; k < c + columns; ++k) {
     for (int i = r; i < r + rows; ++i) {
       square[(p.k + k) / 2][place_of(pairs, p.row + i, p.k + k)] = p.source[i * p.row_stride + k * p.column_stride];
@@ -90,7 +90,7 @@ void transpose_pairs(__m128i (&a)[8]) {
 }
 
 // Eight rows × 16 columns, of contiguous rows, from an even k on.
-void gather_8x16(const Piece& p, bool pairs, int r, int c, Square& square) {
+void gather_8x16(const CodePiece& p, bool pairs, int r, int c, Square& square) {
   __m128i units[8];  // of two k: by row, then by pair of k
   for (int i = 0; i < 8; ++i) units[i] = load128(p.source + (r + i) * p.row_stride + c);
   transpose_pairs(units);
@@ -107,7 +107,7 @@ void gather_8x16(const Piece& p, bool pairs, int r, int c, Square& square) {
   }
 }
 
-void gather_rows(const Piece& p, bool pairs, Square& square) {
+void gather_rows(const CodePiece& p, bool pairs, Square& square) {
   const int odd = std::min(p.k % 2, p.count), whole = (p.count - odd) / 16 * 16, rows = p.rows / 8 * 8;
   gather_elements(p, pairs, 0, p.rows, 0, odd, square);
   for (int r = 0; r < rows; r += 8) {
@@ -118,7 +118,7 @@ void gather_rows(const Piece& p, bool pairs, Square& square) {
 }
 
 // 16 rows of two k, of contiguous columns.
-void gather_16x2(const Piece& p, bool pairs, int r, int c, Square& square) {
+void gather_16x2(const CodePiece& p, bool pairs, int r, int c, Square& square) {
   const __m128i even = load128(p.source + r + c * p.column_stride);
   const __m128i odd = load128(p.source + r + (c + 1) * p.column_stride);
   std::byte* pair = square[(p.k + c) / 2] + (p.row + r) * (pairs ? 2 : 1);
@@ -126,7 +126,7 @@ void gather_16x2(const Piece& p, bool pairs, int r, int c, Square& square) {
   store128(pair + (pairs ? 16 : kRowBlock), pairs ? _mm_unpackhi_epi8(even, odd) : odd);
 }
 
-void gather_columns(const Piece& p, bool pairs, Square& square) {
+void gather_columns(const CodePiece& p, bool pairs, Square& square) {
   const int odd = std::min(p.k % 2, p.count), whole = (p.count - odd) / 2 * 2, rows = p.rows / 16 * 16;
   gather_elements(p, pairs, 0, p.rows, 0, odd, square);
   for (int c = odd; c < odd + whole; c += 2) {
@@ -136,7 +136,7 @@ void gather_columns(const Piece& p, bool pairs, Square& square) {
   gather_elements(p, pairs, 0, p.rows, odd + whole, p.count - odd - whole, square);
 }
 
-void gather(const Piece& p, bool pairs, Square& square) {
+void gather(const CodePiece& p, bool pairs, Square& square) {
   if (p.column_stride == 1) return gather_rows(p, pairs, square);
   if (p.row_stride == 1) return gather_columns(p, pairs, square);
   gather_elements(p, pairs, 0, p.rows, 0, p.count, square);
@@ -187,7 +187,7 @@ void put_nibbles(const std::byte* from, bool pairs, int row, int end, int k, std
   }
 }
 
-void put(const Square& square, const WeightType& type, const Piece& p, const QuantisedLayout& layout, int first_k,
+void put(const Square& square, const WeightType& type, const CodePiece& p, const QuantisedLayout& layout, int first_k,
          std::byte* block) {
   const bool pairs = in_pairs(type), words = type.codes == DType::kInt4;
   const int end_k = p.k + p.count, end = p.row + p.rows;
@@ -229,13 +229,13 @@ void pack_codes(std::byte* packed, int depth, const WeightType& type, int row, i
     k_end = std::min(round_up(k + 1, kSquare), column + columns);
     for (int r = row, r_end; r < row + rows; r = r_end) {
       r_end = std::min(round_up(r + 1, kRowBlock), row + rows);
-      const Piece piece{r % kRowBlock,
-                        r_end - r,
-                        k % kSquare,
-                        k_end - k,
-                        source + (r - row) * row_stride + (k - column) * column_stride,
-                        row_stride,
-                        column_stride};
+      const CodePiece piece{r % kRowBlock,
+                            r_end - r,
+                            k % kSquare,
+                            k_end - k,
+                            source + (r - row) * row_stride + (k - column) * column_stride,
+                            row_stride,
+                            column_stride};
       gather(piece, in_pairs(type), square);
       put(square, type, piece, layout, k / kSquare * kSquare, packed + r / kRowBlock * layout.block_bytes());
     }

@@ -177,10 +177,9 @@ std::vector<std::byte> code_bytes(const TensorReader& reader, const TensorEntry&
   return codes;
 }
 
-// Packs columns [from, from + count) of the slices of a part, of which a row is `width` long as stored: of the codes,
-// or the scales, where stored row `begin` of the codes is row begin / group.
-void expect_quantised(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
-                      std::vector<std::vector<std::byte>>& pages) {
+// Packs the rank's quantised weights into `pages`, row by row: its codes at once, its scales one by one.
+void pack_quantised(const CheckpointIndex& index, const ShardLayout& layout, int t, const WeightFormat& format,
+                    std::vector<std::vector<std::byte>>& pages) {
   const TensorReader reader(index);
   for (std::size_t i = 0; i < layout.plan.tensors.size(); ++i) {
     const ShardTensor& tensor = layout.plan.tensors[i];
