@@ -136,10 +136,11 @@ class Layouter {
   // Groups visit uses one by one: what lies before the next group's first use is over.
   void find_ends_of_uses() {
     auto next_begin = static_cast<std::int64_t>(layout_.uses.size());
-    for (auto tensor = layout_.tensors.rbegin(); tensor != layout_.tensors.rend(); ++tensor) {
-      for (auto group = tensor->groups.rbegin(); group != tensor->groups.rend(); ++group) {
-        group->release_through = next_begin - 1;
-        next_begin = tensor->panels[group->first].use;
+    for (std::size_t i = layout_.tensors.size(); i-- > 0;) {
+      TensorLayout& tensor = layout_.tensors[i];
+      for (std::size_t g = tensor.groups.size(); g-- > 0;) {
+        tensor.groups[g].release_through = next_begin - 1;
+        next_begin = tensor.panels[tensor.groups[g].first].use;
       }
     }
   }

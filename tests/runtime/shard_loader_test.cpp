@@ -170,7 +170,7 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
 
 // The codes of a tensor as a byte each.
 std::vector<std::byte> code_bytes(const TensorReader& reader, const TensorEntry& entry) {
-  const std::vector<std::byte> stored = stored_bytes(reader, entry);
+  std::vector<std::byte> stored = stored_bytes(reader, entry);
   if (entry.dtype != DType::kInt4) return stored;
   std::vector<std::byte> codes;
   for (const std::byte two : stored) codes.insert(codes.end(), {two & std::byte{15}, two >> 4});
