@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <tuple>
 
 #include "computron/model/checkpoint_check.h"
 
