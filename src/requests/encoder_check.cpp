@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "computron/base/base64.h"
 #include "computron/base/json_text.h"
-#include "src/requests/base64.h"
 #include "src/requests/image_values.h"
 #include "src/requests/text_request.h"
 

@@ -9,8 +9,8 @@
 #include <set>
 #include <variant>
 
+#include "computron/base/base64.h"
 #include "computron/base/json_text.h"
-#include "src/requests/base64.h"
 #include "src/requests/text_output.h"
 
 namespace computron {

@@ -14,7 +14,7 @@
 #include <random>
 #include <tuple>
 
-#include "src/requests/base64.h"
+#include "computron/base/base64.h"
 #include "src/requests/image_file.h"
 #include "src/requests/image_values.h"
 #include "tests/requests/requests_support.h"
@@ -327,33 +327,6 @@ TEST(HostileImages, DamageIsRefusedOrHarmless) {
         file[random() % file.size()] = static_cast<std::uint8_t>(random());
       decode(file);
     }
-  }
-}
-
-// --- Base64 -----------------------------------------------------------------------------------------------------
-
-TEST(Base64, IsThatOfTheStandard) {
-  const std::pair<const char*, const char*> known[] = {{"", ""},
-                                                       {"f", "Zg=="},
-                                                       {"fo", "Zm8="},
-                                                       {"foo", "Zm9v"},
-                                                       {"foob", "Zm9vYg=="},
-                                                       {"fooba", "Zm9vYmE="},
-                                                       {"\xff\xfe", "//4="},
-                                                       {"\xfb\xef\xbe", "++++"}};
-  for (const auto& [plain, text] : known) {
-    const auto bytes = std::as_bytes(std::span(plain, std::strlen(plain)));
-    EXPECT_EQ(encode_base64(bytes), text);
-    const auto decoded = decode_base64(text);
-    ASSERT_TRUE(decoded) << text;
-    EXPECT_THAT(*decoded, ElementsAreArray(bytes.begin(), bytes.end()));
-  }
-}
-
-TEST(Base64, AnythingElseIsRefused) {
-  for (const char* bad : {"Z", "Zg", "Zg=", "Zg===", "====", "Z===", "Zh==", "Zm9=", "Zm9v\n", "Zm 9", "Zm-_",
-                          "Zg==Zg==", "=Zg=", "Z\xc3\xa9v"}) {
-    EXPECT_FALSE(decode_base64(bad)) << bad;
   }
 }
 

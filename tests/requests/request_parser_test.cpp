@@ -7,8 +7,8 @@
 #include <utility>
 #include <variant>
 
+#include "computron/base/base64.h"
 #include "computron/requests/request_reader.h"
-#include "src/requests/base64.h"
 #include "tests/requests/requests_support.h"
 
 namespace computron {

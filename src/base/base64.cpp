@@ -1,4 +1,4 @@
-#include "src/requests/base64.h"
+#include "computron/base/base64.h"
 
 #include <algorithm>
 #include <array>
