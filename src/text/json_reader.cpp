@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "computron/base/error.h"
@@ -67,6 +68,11 @@ std::int64_t JsonAt::integer(std::int64_t low, std::int64_t high) const {
   const std::int64_t number = fits ? value_->get<std::int64_t>() : low - 1;
   if (!fits || number < low || number > high) fail(fmt::format("must be an integer from {} to {}", low, high));
   return number;
+}
+
+double JsonAt::number() const {
+  if (!value_->is_number() || !std::isfinite(value_->get<double>())) fail("must be a number");
+  return value_->get<double>();
 }
 
 void JsonAt::fail(const std::string& why) const { throw CheckpointError(fmt::format("{}: {}", path_, why)); }

@@ -41,6 +41,8 @@ class JsonAt {
   std::string string() const;
   bool boolean() const;
   std::int64_t integer(std::int64_t low, std::int64_t high) const;
+  // Finite.
+  double number() const;
   // The same, or `fallback` if the value is null.
   std::string string_or(const std::string& fallback) const { return is_null() ? fallback : string(); }
   bool boolean_or(bool fallback) const { return is_null() ? fallback : boolean(); }

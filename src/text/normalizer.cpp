@@ -10,19 +10,13 @@
 #include "computron/base/printable.h"
 #include "computron/base/utf8.h"
 #include "src/text/pattern.h"
+#include "src/text/precompiled.h"
 #include "src/text/unicode.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kMaxNormalizedBytes = std::size_t{64} << 20;
-
-// What is put in may be longer than what it replaces, again and again.
-void check_size(const std::string& text) {
-  if (text.size() <= kMaxNormalizedBytes) return;
-  throw RequestError(400, "invalid_request",
-                     fmt::format("normalized, the text has more than {} bytes", kMaxNormalizedBytes));
-}
 
 class Form : public Normalizer {
  public:
@@ -65,7 +59,7 @@ class Replace : public Normalizer {
       out.append(text, done, found->begin - done);
       out += content_;
       done = found->end;
-      check_size(out);
+      check_normalized_size(out);
     }
     return out.append(text, done);
   }
@@ -148,7 +142,7 @@ class Sequence : public Normalizer {
   std::string apply(std::string text) const override {
     for (const auto& step : steps_) {
       text = step->apply(std::move(text));
-      check_size(text);
+      check_normalized_size(text);
     }
     return text;
   }
@@ -176,6 +170,12 @@ std::unique_ptr<Normalizer> make_bert(const JsonAt& json) {
 
 }  // namespace
 
+void check_normalized_size(const std::string& text) {
+  if (text.size() <= kMaxNormalizedBytes) return;
+  throw RequestError(400, "invalid_request",
+                     fmt::format("normalized, the text has more than {} bytes", kMaxNormalizedBytes));
+}
+
 std::unique_ptr<Normalizer> make_bert_normalizer(bool lowercase, bool chinese, bool strip_accents) {
   return std::make_unique<Bert>(
       Bert::Options{.clean = true, .chinese = chinese, .strip_accents = strip_accents, .lowercase = lowercase});
@@ -195,6 +195,7 @@ std::unique_ptr<Normalizer> make_normalizer(const JsonAt& json) {
   if (type == "Strip") {
     return std::make_unique<StripSpace>(json["strip_left"].boolean_or(true), json["strip_right"].boolean_or(true));
   }
+  if (type == "Precompiled") return make_precompiled_normalizer(json);
   if (type == "BertNormalizer") return make_bert(json);
   json["type"].fail(fmt::format("the normalizer '{}' is not supported", printable(type)));
 }

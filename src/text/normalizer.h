@@ -18,6 +18,9 @@ class Normalizer {
 // BERT's, for vocabularies without a tokenizer.json.
 std::unique_ptr<Normalizer> make_bert_normalizer(bool lowercase, bool chinese, bool strip_accents);
 
+// RequestError beyond the limit: what is put in may be longer than what it replaces, again and again.
+void check_normalized_size(const std::string& text);
+
 // Null for null. CheckpointError naming what is not supported.
 std::unique_ptr<Normalizer> make_normalizer(const JsonAt& json);
 

@@ -108,19 +108,26 @@ class Translator {
     out_ += c;
   }
 
-  // \p{L} and \p{N} with what later versions of Unicode have; other categories as they are.
+  // Categories and scripts with what later versions of Unicode have. A script has its own characters only, not those
+  // that it shares with others.
   void property() {
     const std::size_t end = pattern_.find('}', at_);
     if (at_ >= pattern_.size() || pattern_[at_] != '{' || end == std::string::npos)
       refuse(pattern_, "'\\p' without '{}'");
     const std::string name = pattern_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
-    if (name == "L") return put_class(R"(\p{L})", kLettersAfterUnicode14);
-    if (name == "N") return put_class(R"(\p{N})", kNumbersAfterUnicode14);
-    for (const char* known : {"Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "P", "S", "Han"}) {
-      if (name == known) return put_class(fmt::format("\\p{{{}}}", name));
+    if (name == "Han") return put_class(R"(\p{sc:Han})", members_after_unicode_14(name));
+    for (const char* known : {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "P", "S"}) {
+      if (name == known) return put_class(fmt::format("\\p{{{}}}", name), members_after_unicode_14(name));
     }
     refuse(pattern_, fmt::format("'\\p{{{}}}' is not supported", printable(name)));
+  }
+
+  static std::string_view members_after_unicode_14(std::string_view property) {
+    for (const YoungCharacters& young : kAfterUnicode14) {
+      if (young.property == property) return young.members;
+    }
+    return {};
   }
 
   void put_class(std::string_view members, std::string_view more = {}) {

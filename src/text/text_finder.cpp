@@ -31,13 +31,7 @@ void TextFinder::add(std::string_view text, std::size_t index) {
 
 std::optional<TextFinder::Found> TextFinder::longest_at(std::string_view text, std::size_t begin) const {
   std::optional<Found> longest;
-  const Node* node = &nodes_[0];
-  for (std::size_t at = begin; at < text.size();) {
-    const std::size_t* next = child(*node, text[at++]);
-    if (next == nullptr) break;
-    node = &nodes_[*next];
-    if (node->index != kNone) longest = Found{{begin, at}, node->index};
-  }
+  each_at(text, begin, [&](std::size_t end, std::size_t index) { longest = Found{{begin, end}, index}; });
   return longest;
 }
 

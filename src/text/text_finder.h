@@ -25,6 +25,17 @@ class TextFinder {
   std::optional<Found> find(std::string_view text, std::size_t from) const;
   // The longest that begins at `begin`.
   std::optional<Found> longest_at(std::string_view text, std::size_t begin) const;
+  // Calls take(end, index) for each that begins at `begin`, the shortest first.
+  template <class Take>
+  void each_at(std::string_view text, std::size_t begin, Take&& take) const {
+    const Node* node = &nodes_[0];
+    for (std::size_t at = begin; at < text.size();) {
+      const std::size_t* next = child(*node, text[at++]);
+      if (next == nullptr) return;
+      node = &nodes_[*next];
+      if (node->index != kNone) take(at, node->index);
+    }
+  }
 
  private:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);

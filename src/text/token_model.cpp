@@ -16,17 +16,13 @@ constexpr std::size_t kMaxCachedBytes = 64;  // of a word: longer ones hardly co
 constexpr std::size_t kMaxCachedWords = 1 << 16;
 constexpr std::size_t kMaxCachedTokens = 1 << 20;
 constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
-constexpr std::size_t kMaxWordPieceBytes = std::size_t{4} << 20;  // a byte takes some 100 to be found fast
+constexpr std::size_t kMaxFinderBytes = std::size_t{4} << 20;  // a byte takes some 100 to be found fast
 constexpr std::int64_t kMaxWordCharacters = 1000;
 
 class WordPieceModel : public TokenModel {
  public:
   WordPieceModel(const Vocabulary& vocabulary, const WordPieceOptions& options) : options_(options) {
-    std::size_t bytes = 0;
-    for (const auto& [text, id] : vocabulary.all()) bytes += text.size();
-    if (bytes > kMaxWordPieceBytes) {
-      throw CheckpointError(fmt::format("a WordPiece vocabulary of {} bytes (limit {})", bytes, kMaxWordPieceBytes));
-    }
+    check_finder_size(vocabulary, "WordPiece");
     for (const auto& [text, id] : vocabulary.all()) {
       beginnings_.add(text, static_cast<std::size_t>(id));
       if (text.starts_with(options_.prefix)) {
@@ -116,6 +112,22 @@ std::unique_ptr<TokenModel> read_word_piece_model(const JsonAt& json, const Voca
   return make_word_piece_model(vocabulary, options);
 }
 
+std::unique_ptr<TokenModel> read_unigram_model(const JsonAt& json, const Vocabulary& vocabulary) {
+  UnigramOptions options;
+  options.scores = read_scores(json["vocab"]);
+  if (options.scores.empty()) json["vocab"].fail("is empty");
+  options.unknown = static_cast<TokenId>(json["unk_id"].integer(0, vocabulary.end() - 1));
+  options.byte_fallback = json["byte_fallback"].boolean_or(false);
+  return make_unigram_model(vocabulary, std::move(options));
+}
+
+// Older files leave the type out.
+std::string type_of(const JsonAt& json) {
+  if (!json["type"].is_null()) return json["type"].string();
+  if (json["vocab"].is_list()) return "Unigram";
+  return json["merges"].is_null() ? "WordPiece" : "BPE";
+}
+
 }  // namespace
 
 bool WordCache::find(std::string_view word, std::vector<TokenId>& out) const {
@@ -137,16 +149,24 @@ void WordCache::put(std::string_view word, const TokenId* tokens, std::size_t co
   tokens_.insert(tokens_.end(), tokens, tokens + count);
 }
 
+void check_finder_size(const Vocabulary& vocabulary, const char* model) {
+  std::size_t bytes = 0;
+  for (const auto& [text, id] : vocabulary.all()) bytes += text.size();
+  if (bytes <= kMaxFinderBytes) return;
+  throw CheckpointError(fmt::format("a {} vocabulary of {} bytes (limit {})", model, bytes, kMaxFinderBytes));
+}
+
 std::unique_ptr<TokenModel> make_word_piece_model(const Vocabulary& vocabulary, const WordPieceOptions& options) {
   return std::make_unique<WordPieceModel>(vocabulary, options);
 }
 
 std::unique_ptr<TokenModel> make_token_model(const JsonAt& json, const Vocabulary& vocabulary, bool spells_bytes) {
-  // Older files leave the type out.
-  const std::string type = json["type"].string_or(json["merges"].is_null() ? "WordPiece" : "BPE");
+  const std::string type = type_of(json);
+  if (type != "Unigram" && json["vocab"].is_list()) json["vocab"].fail("must be an object of numbers by token");
   if (type == "BPE") return read_bpe_model(json, vocabulary, spells_bytes);
   if (spells_bytes) json["type"].fail(fmt::format("'{}' behind ByteLevel is not supported", printable(type)));
   if (type == "WordPiece") return read_word_piece_model(json, vocabulary);
+  if (type == "Unigram") return read_unigram_model(json, vocabulary);
   json["type"].fail(fmt::format("the model '{}' is not supported", printable(type)));
 }
 

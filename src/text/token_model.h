@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/text/regex.h"
 #include "src/text/vocabulary.h"
 
 namespace computron {
@@ -39,9 +40,21 @@ struct EncodeScratch {
     std::int32_t at = 0;
     TokenId made = 0;
   };
+  // The last token of the best way to a place in a word, and a token of the best way through it (Unigram).
+  struct Way {
+    double score = 0;
+    std::uint32_t bytes = 0;
+    TokenId token = kNoToken;
+  };
+  struct Piece {
+    TextRange range;
+    TokenId token = 0;
+  };
   WordCache cache;
   std::vector<Symbol> symbols;
   std::vector<Merge> queue;  // a heap, the lowest rank and then the leftmost first
+  std::vector<Way> ways;
+  std::vector<Piece> pieces;
 };
 
 class TokenModel {
@@ -73,6 +86,18 @@ struct WordPieceOptions {
   std::size_t max_characters = 100;
 };
 std::unique_ptr<TokenModel> make_word_piece_model(const Vocabulary& vocabulary, const WordPieceOptions& options);
+
+// Unigram: of all ways to cut a word into tokens the one with the highest sum of their scores. A character that is no
+// token is unknown, and a run of such is one. Copies what it needs of the vocabulary.
+struct UnigramOptions {
+  std::vector<double> scores;  // by token, at least one
+  TokenId unknown = kNoToken;  // a token
+  bool byte_fallback = false;  // a run of unknown characters becomes its bytes' tokens
+};
+std::unique_ptr<TokenModel> make_unigram_model(const Vocabulary& vocabulary, UnigramOptions options);
+
+// CheckpointError if the vocabulary is too large for a TextFinder.
+void check_finder_size(const Vocabulary& vocabulary, const char* model);
 
 // Reads `model` but for its vocabulary, which was read from it. CheckpointError naming what is not
 // supported.

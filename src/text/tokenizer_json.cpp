@@ -128,7 +128,8 @@ void read_tokenizer_json(const std::string& text, const TokenizerSettings& setti
   const Json document = parse_json(text, "tokenizer.json");
   const JsonAt json(document, "tokenizer.json: ");
   const JsonAt model = json["model"];
-  parts.vocabulary = read_vocabulary(model["vocab"]);
+  const JsonAt vocabulary = model["vocab"];
+  parts.vocabulary = vocabulary.is_list() ? read_scored_vocabulary(vocabulary) : read_vocabulary(vocabulary);
   parts.normalizer = make_normalizer(json["normalizer"]);
   parts.pre_tokenizer = make_pre_tokenizer(json["pre_tokenizer"]);
   const bool spells_bytes = parts.pre_tokenizer != nullptr && parts.pre_tokenizer->spells_bytes();

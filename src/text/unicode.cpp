@@ -44,6 +44,16 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+std::string mapped(std::string_view text, NormalForm form) {
+  if (is_ascii(text)) return std::string(text);
+  utf8proc_uint8_t* bytes = nullptr;
+  const utf8proc_ssize_t count = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                              static_cast<utf8proc_ssize_t>(text.size()), &bytes, options_of(form));
+  if (count < 0) throw Error(ExitCode::kInternal, std::string("utf8proc: ") + utf8proc_errmsg(count));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(bytes, &std::free);
+  return {reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(count)};
+}
+
 }  // namespace
 
 bool is_white_space(char32_t c) {
@@ -114,6 +124,18 @@ bool is_chinese(char32_t c) {
   return is_in(kIdeographs, c);
 }
 
+std::size_t grapheme_end(std::string_view text, std::size_t begin) {
+  std::size_t end = begin;
+  utf8proc_int32_t state = 0;
+  auto last = static_cast<utf8proc_int32_t>(next_character(text, end));
+  for (std::size_t at = end; at < text.size(); end = at) {
+    const auto c = static_cast<utf8proc_int32_t>(next_character(text, at));
+    if (utf8proc_grapheme_break_stateful(last, c, &state)) return end;
+    last = c;
+  }
+  return end;
+}
+
 std::string_view without_outer_space(std::string_view text) {
   std::size_t begin = text.size(), end = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -133,14 +155,19 @@ void append_lowercase(std::string& text, char32_t c) {
   append_character(text, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
 }
 
+// Between characters that stay as they are whatever is beside them, the text is mapped part by part.
 std::string normal_form(std::string_view text, NormalForm form) {
-  if (is_ascii(text)) return std::string(text);
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                              static_cast<utf8proc_ssize_t>(text.size()), &mapped, options_of(form));
-  if (bytes < 0) throw Error(ExitCode::kInternal, std::string("utf8proc: ") + utf8proc_errmsg(bytes));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
-  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(bytes)};
+  if (form == NormalForm::kNfc || form == NormalForm::kNfd) return mapped(text, form);
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    if (!is_in(kCompatibleAfterUnicode11, next_character(text, at))) continue;
+    out += mapped(text.substr(done, begin - done), form);
+    out += text.substr(begin, at - begin);
+    done = at;
+  }
+  return out += mapped(text.substr(done), form);
 }
 
 }  // namespace computron

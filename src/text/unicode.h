@@ -10,6 +10,9 @@ bool is_white_space(char32_t c);     // the property White_Space
 bool is_numeric(char32_t c);         // categories Nd, Nl, No
 bool is_word_character(char32_t c);  // \w of regular expressions: letters, marks, digits, connectors, joiners
 
+// Where the grapheme cluster that begins at `begin` ends.
+std::size_t grapheme_end(std::string_view text, std::size_t begin);
+
 // A part of `text`.
 std::string_view without_outer_space(std::string_view text);
 

@@ -81,6 +81,22 @@ Vocabulary read_vocabulary(const JsonAt& json) {
   return vocabulary;
 }
 
+Vocabulary read_scored_vocabulary(const JsonAt& json) {
+  Vocabulary vocabulary;
+  for (std::size_t i = 0; i < json.list_size(kMaxLines); ++i) {
+    const JsonAt token = json.item(i);
+    if (token.list_size() != 2) token.fail("must be a token and its score");
+    vocabulary.add(token.item(0).string(), static_cast<TokenId>(i));
+  }
+  return vocabulary;
+}
+
+std::vector<double> read_scores(const JsonAt& json) {
+  std::vector<double> scores;
+  for (std::size_t i = 0; i < json.list_size(); ++i) scores.push_back(json.item(i).item(1).number());
+  return scores;
+}
+
 Vocabulary read_vocabulary_lines(std::string_view lines, const std::string& file) {
   std::unordered_map<std::string, TokenId> last;
   TokenId line = 0;

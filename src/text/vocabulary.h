@@ -40,6 +40,9 @@ class Vocabulary {
 
 // A JSON object of numbers by text.
 Vocabulary read_vocabulary(const JsonAt& json);
+// A JSON list of texts with their scores, numbered from 0, and those scores, all of them finite.
+Vocabulary read_scored_vocabulary(const JsonAt& json);
+std::vector<double> read_scores(const JsonAt& json);
 // A line a token (vocab.txt), numbered from 0; a later line of the same text counts.
 Vocabulary read_vocabulary_lines(std::string_view lines, const std::string& file);
 

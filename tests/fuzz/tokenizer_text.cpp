@@ -17,9 +17,11 @@ namespace {
 
 using computron::TokenId;
 
-constexpr const char* kKinds[] = {"gpt2",    "llama3",       "opt",        "qwen2",  "llama2",
-                                  "mistral", "bert-uncased", "bert-cased", "roberta"};
-constexpr std::size_t kExact = 3;  // the first so many give a text back
+constexpr const char* kKinds[] = {"gpt2",    "llama3",   "opt",         "granite",      "cl100k",
+                                  "o200k",   "gpt-neox", "qwen2",       "tekken",       "llama2",
+                                  "mistral", "phi3",     "gemma",       "bert-uncased", "bert-cased",
+                                  "roberta", "t5",       "xlm-roberta", "unigram-bytes"};
+constexpr std::size_t kExact = 6;  // the first so many give a text back
 
 struct Kind {
   explicit Kind(const char* name) : tokenizer(files(name)), encoder(tokenizer) {}

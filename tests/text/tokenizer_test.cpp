@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
+
+#include "computron/base/base64.h"
 #include "computron/base/utf8.h"
 #include "src/text/regex.h"
 #include "src/text/unicode.h"
@@ -32,15 +35,13 @@ void expect_refused(const TokenizerFiles& files, const std::string& place, const
 }
 
 TEST(TokenizerFile, WhatIsNotSupportedIsNamedWithItsPlace) {
-  expect_refused(file_with(R"("normalizer":{"type":"Precompiled"})"), "tokenizer.json: normalizer.type",
-                 "'Precompiled'");
+  expect_refused(file_with(R"("normalizer":{"type":"Nmt"})"), "tokenizer.json: normalizer.type", "'Nmt'");
   expect_refused(file_with(R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"UnicodeScripts"}]})"),
                  "pre_tokenizer.pretokenizers[0].type", "'UnicodeScripts' is not supported");
   expect_refused(file_with(R"("post_processor":{"type":"Else"})"), "post_processor.type", "'Else'");
   expect_refused(file_with(R"("decoder":{"type":"CTC"})"), "decoder.type", "'CTC'");
   expect_refused(file_with(R"("decoder":{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"ByteFallback"}]})"),
                  "decoder.decoders[1].type", "behind Fuse");
-  expect_refused({{"tokenizer.json", R"({"model":{"type":"Unigram","vocab":{}}})"}}, "model.type", "'Unigram'");
   expect_refused(file_with("", R"("vocab":{},"merges":[],"dropout":0.1)"), "model.dropout", "not supported");
   expect_refused(file_with("", R"("vocab":{},"merges":[],"end_of_word_suffix":"</w>")"), "end_of_word_suffix",
                  "not supported");
@@ -132,6 +133,19 @@ TEST(Patterns, LinesEndBeforeNewlines) {
   EXPECT_EQ(found->begin, 3u);
 }
 
+// Letters by case, marks and scripts as the tokenizers' own library has them: that of Unicode 16.
+TEST(Patterns, KnowCharactersThatAreYoung) {
+  const auto matches = [](const std::string& pattern, const std::string& text) {
+    return Regex::of_pattern(pattern).find(text, 0).has_value();
+  };
+  EXPECT_TRUE(matches(R"(\p{Lu})", "\uA7DA"));
+  EXPECT_TRUE(matches(R"([\p{Ll}])", "\uA7DB"));
+  EXPECT_FALSE(matches(R"([^\p{M}])", "\u0897"));
+  EXPECT_TRUE(matches(R"(\p{Lo})", "\U0002EBF0"));
+  EXPECT_TRUE(matches(R"(\p{Han})", "\U0002EBF0"));
+  EXPECT_FALSE(matches(R"(\p{Han})", "\u3001"));  // shared with other scripts
+}
+
 // An expression that would never come to an end on a long text.
 TEST(Patterns, GiveUpOnATextThatTakesTooLong) {
   const Regex slow = Regex::of_pattern("(a+)+$b|(?:a|a)+c");
@@ -158,6 +172,82 @@ TEST(Text, CharactersAreTakenWholeAndTheRestReplaced) {
   EXPECT_EQ(taken("\xE2\x82x"), std::pair(std::string("\uFFFDx"), std::string()));
   EXPECT_EQ(taken("\xE2\x28\xFF"), std::pair(std::string("\uFFFD(\uFFFD"), std::string()));
   EXPECT_EQ(taken("\xF0\x80\x80"), std::pair(std::string("\uFFFD\uFFFD\uFFFD"), std::string()));
+}
+
+// A tokenizer.json with a Unigram model of `vocab` whose first token is the unknown one.
+TokenizerFiles unigram(const std::string& vocab, const std::string& more = "") {
+  return {{"tokenizer.json", R"({"model":{"type":"Unigram","unk_id":0,"vocab":)" + vocab + more + "}}"}};
+}
+
+// Ways that score alike: the last token that begins first; a run of unknown characters is one.
+TEST(Unigram, TakesTheBestWay) {
+  const Tokenizer tokenizer(unigram(R"([["?",0],["a",-1],["b",-1],["ab",-2],["aba",-2.5]])"));
+  Encoder encoder(tokenizer);
+  EXPECT_EQ(encoder.encode("ab"), (std::vector<TokenId>{3}));
+  EXPECT_EQ(encoder.encode("abab"), (std::vector<TokenId>{4, 2}));
+  EXPECT_EQ(encoder.encode("\u4E2D\u6587a!"), (std::vector<TokenId>{0, 1, 0}));
+}
+
+// The limit of work would end one that is not linear.
+TEST(Unigram, TakesALongTextWithoutSpaces) {
+  const Tokenizer tokenizer(unigram(R"([["?",0],["a",-3],["aa",-4],["ab",-3]])"));
+  std::string text;
+  while (text.size() < std::size_t{1} << 20) text += "aab";
+  EXPECT_EQ(Encoder(tokenizer).encode(text, true).size(), 2 * text.size() / 3);
+}
+
+TEST(Unigram, WhatIsDamagedIsNamedWithItsPlace) {
+  expect_refused(unigram("{}"), "model.vocab", "must be a list");
+  expect_refused(unigram("[]"), "model.vocab", "is empty");
+  expect_refused(unigram(R"([["a"]])"), "model.vocab[0]", "a token and its score");
+  expect_refused(unigram(R"(["ab"])"), "model.vocab[0]", "must be a list");
+  expect_refused(unigram(R"([[1,0]])"), "model.vocab[0][0]", "must be a string");
+  expect_refused(unigram(R"([["a",null]])"), "model.vocab[0][1]", "must be a number");
+  expect_refused(unigram(R"([["a",NaN]])"), "tokenizer.json", "parse error");
+  expect_refused(unigram(R"([["a",1e999]])"), "tokenizer.json", "number overflow");
+  expect_refused(unigram(R"([["a",0],["a",0]])"), "", "stands twice");
+  expect_refused(unigram(R"([["a",0]])", R"(,"unk_id":1)"), "model.unk_id", "from 0 to 0");
+  expect_refused(unigram(R"([["a",0]])", R"(,"unk_id":null)"), "model.unk_id", "integer");
+  expect_refused(unigram(R"([["a",0]])", R"(,"byte_fallback":1)"), "model.byte_fallback", "true or false");
+  expect_refused(file_with("", R"("vocab":[["a",0]],"merges":[])"), "model.vocab", "must be an object");
+}
+
+// A table of replacements: a double array, then texts.
+TokenizerFiles precompiled(const std::vector<std::uint32_t>& units, const std::string& texts) {
+  std::vector<std::uint32_t> words{static_cast<std::uint32_t>(4 * units.size())};
+  words.insert(words.end(), units.begin(), units.end());
+  const auto bytes = std::as_bytes(std::span(words));
+  std::vector<std::byte> table(bytes.begin(), bytes.end());
+  for (const char c : texts) table.push_back(static_cast<std::byte>(c));
+  return file_with(R"("normalizer":{"type":"Precompiled","precompiled_charsmap":")" + encode_base64(table) + R"("})");
+}
+
+TEST(Precompiled, WhatIsDamagedIsNamed) {
+  const auto raw = [](const std::string& value) {
+    return file_with(R"("normalizer":{"type":"Precompiled","precompiled_charsmap":)" + value + "}");
+  };
+  const std::string place = "normalizer.precompiled_charsmap";
+  expect_refused(raw("null"), place, "must be a string");
+  expect_refused(raw(R"("Zg=")"), place, "is not base64");
+  expect_refused(raw(R"("")"), place, "before the size of its trie");
+  expect_refused(raw(R"("AAAAAA==")"), place, "its trie has 0 bytes");
+  expect_refused(raw(R"("CAAAAAAAAAA=")"), place, "ends within its trie");
+  expect_refused(precompiled({0}, ""), place, "unit 0 of its trie leads beyond");
+  expect_refused(precompiled(std::vector<std::uint32_t>(256), "\xFF"), place, "not UTF-8");
+  // The root's children stand around 256, those of 'a' around `base`.
+  const auto with_a = [](std::uint32_t base, std::uint32_t value) {
+    std::vector<std::uint32_t> units(512);
+    units[0] = 256 << 10;
+    units[256 ^ 'a'] = 'a' | (256 ^ 'a' ^ base) << 10 | 0x100;
+    units[base] = 0x80000000u | value;
+    return units;
+  };
+  const std::string texts("b\0", 2);
+  expect_refused(precompiled(with_a(256, 0), texts), place, "leads to itself");
+  expect_refused(precompiled(with_a(128, 2), texts), place, "stands for no text");
+  expect_refused(precompiled(with_a(128, 0), "\xC3"), place, "not UTF-8");
+  const Tokenizer tokenizer(precompiled(with_a(128, 0), texts));
+  EXPECT_EQ(Encoder(tokenizer).encode("aba"), (std::vector<TokenId>{1, 1, 1}));
 }
 
 // One that is added after another has been cut out of a text keeps its place.
