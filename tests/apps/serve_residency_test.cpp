@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <regex>
+#include <tuple>
 
 #include "computron/device/device.h"
 #include "computron/runtime/kv_geometry.h"
@@ -153,17 +154,22 @@ struct TracedRun {
   // Frames of cache that left for host memory, and that came back.
   std::size_t offloaded() const { return trace.select("copy", "copy to host").size(); }
   std::size_t reloaded() const { return trace.select("copy", "copy").size(); }
-  // Whether copying a page began while another model's pass ran on that rank.
+  // Whether copying a page began between two passes of another model, or during one of these, on some rank. What a
+  // copy stream is given during a pass may begin behind it: a short pass ends while the thread of the copies wakes up.
   bool prefetched() const {
     std::vector<Span> passes = trace.select("compute", "step");
     std::erase_if(passes, [](const Span& step) { return step.args.at("rows") == 0; });
+    std::sort(passes.begin(), passes.end(),
+              [](const Span& a, const Span& b) { return std::tie(a.rank, a.begin_ns) < std::tie(b.rank, b.begin_ns); });
     const std::vector<Span> fetches = trace.select("copy", "fetch");
-    return std::any_of(fetches.begin(), fetches.end(), [&passes](const Span& fetch) {
-      return std::any_of(passes.begin(), passes.end(), [&fetch](const Span& pass) {
-        return pass.rank == fetch.rank && pass.begin_ns < fetch.begin_ns && fetch.begin_ns < pass.end_ns &&
-               pass.args.at("model") != fetch.args.at("model");
-      });
-    });
+    const auto lies_before_next = [&fetches](const Span& pass, const Span& next) {
+      return pass.rank == next.rank && pass.args.at("model") == next.args.at("model") &&
+             std::any_of(fetches.begin(), fetches.end(), [&](const Span& fetch) {
+               return fetch.rank == pass.rank && fetch.args.at("model") != pass.args.at("model") &&
+                      pass.begin_ns < fetch.begin_ns && fetch.begin_ns < next.end_ns;
+             });
+    };
+    return std::adjacent_find(passes.begin(), passes.end(), lies_before_next) != passes.end();
   }
 };
 
