@@ -3,7 +3,8 @@
 # link rates, and over one and two ranks on the machine's own links. Writes perf/results/swap-MACHINE.md.
 #
 #   perf/swap.sh [MACHINE]
-#   perf/swap.sh --coded [MACHINE]    of coded pages beside raw ones: perf/swap_coded.sh
+#   perf/swap.sh --coded [MACHINE]        of coded pages beside raw ones: perf/swap_coded.sh
+#   perf/swap.sh --quantised [MACHINE]    of quantised weights beside bfloat16: perf/swap_quantised.sh
 #
 # RATES     emulated rates in GB/s a rank     (0.5 1 2)
 # REQUESTS  swapped requests measured a run   (24)
@@ -13,7 +14,10 @@
 # About eight minutes; 3 GiB of memory. Nothing else should run on the machine meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if [ "${1:-}" = --coded ]; then exec perf/swap_coded.sh "${@:2}"; fi
+case ${1:-} in
+  --coded) exec perf/swap_coded.sh "${@:2}" ;;
+  --quantised) exec perf/swap_quantised.sh "${@:2}" ;;
+esac
 # shellcheck source=jobs/mpi-env.sh
 . jobs/mpi-env.sh
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Makes a random model of a shape and what each engine reads: make_models.py SHAPE FOLDER PROGRAM.
 
-FOLDER gets hf/ (bfloat16), the same weights as float32.h5, bfloat16.h5, ctranslate2/ and, but for OPT, float32.gguf,
-bfloat16.gguf and q8_0.gguf. CTranslate2 keeps bfloat16 and makes float32 and int8 of it when it loads; every weight is
-one that bfloat16 holds exactly, so all engines of one type have the same. What is already there is kept.
+FOLDER gets hf/ (bfloat16), the same weights as float32.h5, bfloat16.h5, int8.h5, int4.h5, ctranslate2/ and, but for OPT,
+float32.gguf, bfloat16.gguf, q8_0.gguf and q4_0.gguf. CTranslate2 keeps bfloat16 and makes float32 and int8 of it when it
+loads; every weight is one that bfloat16 holds exactly, so all engines of one plain type have the same. Of codes ours are in
+groups of 32, as llama.cpp's are, and the head is quantised with the rest, as its `--pure` does. What is already there is
+kept.
 """
 
 import json
@@ -122,6 +124,7 @@ GGUF_TYPES = {
     "float32": gguf.GGMLQuantizationType.F32,
     "bfloat16": gguf.GGMLQuantizationType.BF16,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
+    "q4_0": gguf.GGMLQuantizationType.Q4_0,
 }
 
 
@@ -142,14 +145,22 @@ def write_gguf(shape: str, folder: str, dtype: str) -> None:
     os.replace(f"{path}.partial", path)
 
 
+OUR_TYPES = {
+    "float32": ["f32"],
+    "bfloat16": ["bf16"],
+    "int8": ["int8", "--quantize-head"],
+    "int4": ["int4", "--quantize-head"],
+}
+
+
 def main() -> None:
     shape, folder, program = sys.argv[1:]
     hf = f"{folder}/hf"
     if not os.path.exists(f"{hf}/model.safetensors"):
         make_folder(shape, hf)
-    for dtype, flag in (("float32", "f32"), ("bfloat16", "bf16")):
+    for dtype, options in OUR_TYPES.items():
         if not os.path.exists(f"{folder}/{dtype}.h5"):
-            subprocess.run([program, "convert", hf, f"{folder}/{dtype}.h5", "--dtype", flag], check=True)
+            subprocess.run([program, "convert", hf, f"{folder}/{dtype}.h5", "--dtype", *options], check=True)
     if not os.path.exists(f"{folder}/ctranslate2/model.bin"):
         Converter(hf, low_cpu_mem_usage=True).convert(f"{folder}/ctranslate2", quantization="bfloat16", force=True)
     for dtype in GGUF_TYPES if shape != "opt" else []:

@@ -25,9 +25,9 @@ TITLES = {"gpt2": "GPT-2 small", "llama": "Llama 3.2 1B", "opt": "OPT-1.3b"}
 
 # In the order of the tables. The first of CTranslate2 and the second of llama.cpp are what the targets name.
 ENGINES = [
-    ("computron", "float32"), ("computron", "bfloat16"),
+    ("computron", "float32"), ("computron", "bfloat16"), ("computron", "int8"), ("computron", "int4"),
     ("ctranslate2", "float32"), ("ctranslate2", "int8"),
-    ("llama.cpp", "float32"), ("llama.cpp", "bfloat16"), ("llama.cpp", "q8_0"),
+    ("llama.cpp", "float32"), ("llama.cpp", "bfloat16"), ("llama.cpp", "q8_0"), ("llama.cpp", "q4_0"),
     ("transformers", "float32"), ("transformers", "bfloat16"),
 ]  # fmt: skip
 
