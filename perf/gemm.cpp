@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "computron/base/quantise.h"
 #include "computron/base/time.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pack.h"
@@ -123,12 +124,16 @@ class TypeBench {
       std::memcpy(to + i, &value, sizeof(value));
     }
   }
-  // bf16, a 256th.
+  // A 256th.
   void put_scales(std::byte* weight) const {
-    const std::vector<std::uint16_t> scales(static_cast<std::size_t>(kOut) * type_.groups(kDepth), 0x3b80);
-    kernels::pack_scales(weight, kDepth, type_, 0, kOut, 0, type_.groups(kDepth),
-                         reinterpret_cast<const std::byte*>(scales.data()),
-                         static_cast<std::size_t>(type_.groups(kDepth)), 1);
+    const int groups = type_.groups(kDepth);
+    const std::size_t count = static_cast<std::size_t>(kOut) * groups;
+    const std::vector<std::uint16_t> halves(count, 0x3b80);
+    const std::vector<std::uint8_t> bytes(count, type_.scales == DType::kE8M0 ? 119 : 0x38);
+    const auto* scales = type_.scales == DType::kBF16 ? reinterpret_cast<const std::byte*>(halves.data())
+                                                      : reinterpret_cast<const std::byte*>(bytes.data());
+    kernels::pack_scales(weight, kDepth, type_, 0, kOut, 0, groups, scales, static_cast<std::size_t>(groups), 1);
+    if (type_.has_factors()) kernels::pack_factor(weight, kDepth, type_, 0, kOut, 0x1p-8);
   }
 
   DType gemm_input() const { return kernels::gemm_input_dtype(type_); }
@@ -173,9 +178,11 @@ std::vector<WeightType> weight_types() {
   const bool has_bf16 = !kernels::gemm_kernels(DType::kBF16).empty();
   if (has_bf16) types.emplace_back(DType::kBF16);
   const DType values = has_bf16 ? DType::kBF16 : DType::kF32;
-  for (const DType codes : kCodeDTypes) {
+  for (const DType codes : kQuantisedTo) {
     for (const int group : {32, 128}) types.emplace_back(values, codes, DType::kBF16, group);
   }
+  types.emplace_back(values, DType::kFp4, DType::kE8M0, 32);
+  types.emplace_back(values, DType::kFp4, DType::kE4M3, 16);
   return types;
 }
 

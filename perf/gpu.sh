@@ -2,14 +2,14 @@
 # What one GPU reaches beside what bounds it (perf/README.md, "GPU"). Writes perf/results/GPU.md; a part that did not run
 # to its end says "not run" there. Exits with 0 if all did, 1 if not, 77 without a GPU.
 #
-#   perf/gpu.sh [PART...]    link swap-1.3b swap-6.7b swap-13b forward peer (all)
+#   perf/gpu.sh [PART...]    link swap-1.3b swap-6.7b swap-13b forward forward-int8 forward-int4 peer (all)
 #
 # LIMIT_S    seconds for all parts together; a part that could not end within them is left out (120)
 # REQUESTS   swapped requests of a run      (10)
 # REPEATS    rounds of bench forward        (5)
 # PROGRAM    computron                      (build/release/computron)
 # WORK       raw figures                    (build/perf/gpu)
-# MODELS     models, kept between runs      (WORK): 42 GB, which are synced to its disk
+# MODELS     models, kept between runs      (WORK): 53 GB, which are synced to its disk
 # OPT-13b takes, since two ids serve it, 52 GB of pinned memory.
 # shellcheck disable=SC2317  # functions are called by name
 set -uo pipefail
@@ -24,16 +24,17 @@ models=${MODELS:-$work}
 limit=${LIMIT_S:-120}
 requests=${REQUESTS:-10}
 repeats=${REPEATS:-5}
-chosen=" ${*:-link swap-1.3b swap-6.7b swap-13b forward peer} "
+chosen=" ${*:-link swap-1.3b swap-6.7b swap-13b forward forward-int8 forward-int4 peer} "
 logs=$work/logs
 result=perf/results/$(gpu_slug).md
 mkdir -p "$models" "$logs" perf/results
 rm -f "$work"/*.json
 
-# model SIZE: a random OPT of that published size, float16.
+# model SIZE [DTYPE]: a random OPT of that published size, float16.
 model() {
-  [ -e "$models/opt-$1.h5" ] || "$program" init "$models/opt-$1.h5" --arch opt --size "$1" --dtype f16 >&2 || return
-  echo "$models/opt-$1.h5"
+  local file=$models/opt-$1${2:+-$2}.h5
+  [ -e "$file" ] || "$program" init "$file" --arch opt --size "$1" --dtype "${2:-f16}" >&2 || return
+  echo "$file"
 }
 
 # swap SIZE NAME ARGUMENTS...: two ids of one file, device memory for one of them.
@@ -50,11 +51,12 @@ link() {
   for page in 4MiB 16MiB 64MiB 256MiB; do swap 1.3b "link-$page" --page-size "$page" || return; done
 }
 
+# forward [DTYPE]
 forward() {
-  local file
-  file=$(model 6.7b) || return
+  local file name=forward${1:+-$1}
+  file=$(model 6.7b "$@") || return
   "$program" bench forward "$file" --device cuda --prompt 2048 --context 512 --batches 1,8,64 --repeats "$repeats" \
-    --json "$work/forward.json.partial" && mv "$work/forward.json.partial" "$work/forward.json"
+    --json "$work/$name.json.partial" && mv "$work/$name.json.partial" "$work/$name.json"
 }
 
 peer() {
@@ -75,6 +77,8 @@ run() {
 
 run link 40 link
 run forward 50 forward
+run forward-int8 40 "forward int8"
+run forward-int4 40 "forward int4"
 run swap-1.3b 20 "swap 1.3b swap-1.3b"
 run swap-6.7b 40 "swap 6.7b swap-6.7b"
 run peer 60 peer

@@ -29,19 +29,33 @@ struct Expand512 {
   };
 
   // A permutation reads four bits of each lane.
-  struct Int4 {
+  template <class Table>
+  struct Nibbles {
     static constexpr int kPairBytes = 64;
     __m512i words;
-    explicit Int4(const std::byte* p) : words(_mm512_loadu_si512(p)) {}
+    explicit Nibbles(const std::byte* p) : words(_mm512_loadu_si512(p)) {}
     template <int kPart>
     Two floats() const {
-      const V values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+      const V values = Table::values();
       return {_mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * kPart), values),
               _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * kPart + 4), values)};
     }
   };
+  struct TwosComplement {
+    static V values() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1); }
+  };
+  struct E2M1 {
+    static V values() { return _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6); }
+  };
+  using Int4 = Nibbles<TwosComplement>;
+  using Fp4 = Nibbles<E2M1>;
 
-  // Sign, exponent and mantissa where float16 has them.
+  // Sign, exponent and mantissa of e4m3 where float16 has them: too small by 256.
+  static __m512i halves_of_e4m3(__m256i bytes) {
+    const __m512i shifted = _mm512_slli_epi16(_mm512_cvtepi8_epi16(bytes), 7);
+    return _mm512_and_si512(shifted, _mm512_set1_epi16(static_cast<short>(0xbf80)));
+  }
+
   struct Fp8 {
     static constexpr int kPairBytes = 128;
     static constexpr float kFactor = 256;
@@ -49,9 +63,7 @@ struct Expand512 {
     explicit Fp8(const std::byte* p) : codes(p) {}
     template <int kPart>
     Two floats() const {
-      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * kPart));
-      const __m512i shifted = _mm512_slli_epi16(_mm512_cvtepi8_epi16(bytes), 7);
-      const __m512i halves = _mm512_and_si512(shifted, _mm512_set1_epi16(static_cast<short>(0xbf80)));
+      const __m512i halves = halves_of_e4m3(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * kPart)));
       return {_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))};
     }
   };
@@ -69,6 +81,18 @@ struct Expand512 {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * v));
     if (dtype == DType::kF16) return _mm512_cvtph_ps(halves);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static V load_scales(const std::byte* p, const std::byte* factors, int v) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * v));
+    const __m512i halves = halves_of_e4m3(_mm256_castsi128_si256(bytes));
+    const V scales = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), splat(256));
+    const auto products = [&](__m256 eight, int first) {
+      const __m512d of_rows = _mm512_loadu_pd(factors + 128 * v + 8 * first);
+      return _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_cvtps_pd(eight), of_rows));
+    };
+    const __m256 low = products(_mm512_castps512_ps256(scales), 0);
+    const __m256 high = products(_mm512_extractf32x8_ps(scales, 1), 8);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
   }
   static bool all_safe(V scales) {
     const V size = _mm512_abs_ps(scales);

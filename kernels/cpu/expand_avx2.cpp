@@ -44,18 +44,40 @@ struct ExpandedF32 {
     }
   };
 
-  // Sign, exponent and mantissa where float16 has them.
+  // A permutation reads three bits of each lane, and the fourth is the sign.
+  struct Fp4 {
+    static constexpr int kPairBytes = 64;
+    __m256i low, high;  // words
+    explicit Fp4(const std::byte* p) : low(load256(p)), high(load256(p + 32)) {}
+    template <int kNibble>
+    V sixteen() const {
+      const auto value = [](__m256i words) {
+        const __m256i codes = _mm256_srli_epi32(words, 4 * kNibble);
+        const F8 size = _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6), codes);
+        return _mm256_or_ps(size,
+                            _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)), _mm256_set1_ps(-0.0f)));
+      };
+      return {value(low), value(high)};
+    }
+    template <int kPart>
+    Two floats() const {
+      return {sixteen<2 * kPart>(), sixteen<2 * kPart + 1>()};
+    }
+  };
+
+  // Sign, exponent and mantissa of e4m3 where float16 has them: too small by 256.
+  static V floats_of_e4m3(__m128i bytes) {
+    const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+    const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<short>(0xbf80)));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+  }
+
   struct Fp8 {
     static constexpr int kPairBytes = 128;
     static constexpr float kFactor = 256;
     const std::byte* codes;
     explicit Fp8(const std::byte* p) : codes(p) {}
-    V sixteen(int first) const {
-      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + first));
-      const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
-      const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<short>(0xbf80)));
-      return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
-    }
+    V sixteen(int first) const { return floats_of_e4m3(load128(codes + first)); }
     template <int kPart>
     Two floats() const {
       return {sixteen(32 * kPart), sixteen(32 * kPart + 16)};
@@ -82,6 +104,19 @@ struct ExpandedF32 {
   static V load_scales(const std::byte* p, DType dtype, int v) {
     const std::size_t half = 8 * size_of(dtype);
     return {eight_scales(p + 2 * v * half, dtype), eight_scales(p + (2 * v + 1) * half, dtype)};
+  }
+  static V load_scales(const std::byte* p, const std::byte* factors, int v) {
+    const V scales = multiply(floats_of_e4m3(load128(p + 16 * v)), splat(256));
+    const std::byte* of_rows = factors + 128 * v;
+    return {eight_products(scales.low, of_rows), eight_products(scales.high, of_rows + 64)};
+  }
+  static F8 eight_products(F8 scales, const std::byte* factors) {
+    const auto* doubles = reinterpret_cast<const double*>(factors);
+    const auto products = [](__m128 four, const double* of_rows) {
+      return _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_cvtps_pd(four), _mm256_loadu_pd(of_rows)));
+    };
+    return _mm256_set_m128(products(_mm256_extractf128_ps(scales, 1), doubles + 4),
+                           products(_mm256_castps256_ps128(scales), doubles));
   }
   static F8 eight_scales(const std::byte* p, DType dtype) {
     if (dtype == DType::kF32) return load(reinterpret_cast<const float*>(p));

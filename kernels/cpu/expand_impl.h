@@ -18,9 +18,10 @@ namespace {
 // is not rounded rightly from subnormal floats.
 inline constexpr float kSmallestSafe = 0x1p-117f, kLargestSafe = 0x1p119f;
 
-// Format: V, 16 floats; splat, multiply; load_scales(p, dtype, v): 16 of 64 scales; all_safe(V); spread(scales by row,
-// scales by code of a pair of k); store(to, V, V) of 32 values; kPairBytes of 128 values. Int8, Int4 and Fp8 hold the
-// codes of a pair of k: kPairBytes; floats<j>(): those of codes 32 j on; fp8's are too small by kFactor.
+// Format: V, 16 floats; splat, multiply; load_scales(p, dtype, v): 16 of 64 scales; load_scales(p, factors, v): of
+// e4m3, times the doubles that are their rows' factors; all_safe(V); spread(scales by row, scales by code of a pair of
+// k); store(to, V, V) of 32 values; kPairBytes of 128 values. Int8, Int4, Fp4 and Fp8 hold the codes of a pair of k:
+// kPairBytes; floats<j>(): those of codes 32 j on; fp8's are too small by kFactor.
 template <class Format>
 class Expander {
   using V = typename Format::V;
@@ -51,6 +52,8 @@ class Expander {
         return multiply<typename Format::Int8>(codes, count / 2, scales, to);
       case DType::kInt4:
         return multiply<typename Format::Int4>(codes, count / 2, scales, to);
+      case DType::kFp4:
+        return multiply<typename Format::Fp4>(codes, count / 2, scales, to);
       default:
         for (V& scale : scales) scale = Format::multiply(scale, Format::splat(Format::Fp8::kFactor));
         return multiply<typename Format::Fp8>(codes, count / 2, scales, to);
@@ -62,7 +65,7 @@ class Expander {
     V rows[4];
     bool safe = true;
     for (int v = 0; v < 4; ++v) {
-      rows[v] = Format::load_scales(p, e_.type.scales, v);
+      rows[v] = e_.type.has_factors() ? Format::load_scales(p, block_, v) : Format::load_scales(p, e_.type.scales, v);
       safe &= Format::all_safe(rows[v]);
     }
     Format::spread(rows, scales);

@@ -31,5 +31,7 @@ void pack(std::byte* packed, int depth, const WeightType& type, int row, int row
 // Scales of groups [group, group + groups) of rows [row, row + rows).
 void pack_scales(std::byte* packed, int depth, const WeightType& type, int row, int rows, int group, int groups,
                  const std::byte* source, std::size_t row_stride, std::size_t group_stride);
+// The factor of the scales of rows [row, row + rows), whose type.has_factors().
+void pack_factor(std::byte* packed, int depth, const WeightType& type, int row, int rows, double factor);
 
 }  // namespace computron::kernels

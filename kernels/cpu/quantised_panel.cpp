@@ -22,14 +22,20 @@ bool in_pairs(const WeightType& type) { return type.values == DType::kBF16; }
 
 // ---- values
 
+float value_of_e4m3(unsigned bits) {
+  return 256 * f32_from_f16(static_cast<std::uint16_t>((bits & 0x80) << 8 | (bits & 0x7f) << 7));
+}
+
 float value_of_code(DType codes, unsigned code) {
+  constexpr float kE2M1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
   if (codes == DType::kInt8) return static_cast<std::int8_t>(code);
   if (codes == DType::kInt4) return static_cast<float>(static_cast<int>(code ^ 8) - 8);
-  return 256 * f32_from_f16(static_cast<std::uint16_t>((code & 0x80) << 8 | (code & 0x7f) << 7));
+  return codes == DType::kFp4 ? kE2M1[code] : value_of_e4m3(code);
 }
 
 float value_of_scale(DType scales, const std::byte* p) {
   std::uint16_t half = 0;
+  if (scales == DType::kE4M3) return value_of_e4m3(std::to_integer<unsigned>(*p));
   if (size_of(scales) == 2) std::memcpy(&half, p, sizeof(half));
   if (scales == DType::kF16) return f32_from_f16(half);
   if (scales == DType::kBF16) return f32_from_bf16(half);
@@ -42,8 +48,17 @@ float value_of_scale(DType scales, const std::byte* p) {
   return scale;
 }
 
+// That a row's codes of group `g` are multiplied with.
+float scale_of(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int g) {
+  const float scale = value_of_scale(type.scales, block + layout.scales_at(g) + row * layout.scale_bytes);
+  if (!type.has_factors()) return scale;
+  double factor;
+  std::memcpy(&factor, block + row * sizeof factor, sizeof factor);
+  return static_cast<float>(scale * factor);
+}
+
 unsigned code_at(const std::byte* pair, DType codes, int place) {
-  if (codes != DType::kInt4) return std::to_integer<unsigned>(pair[place]);
+  if (!two_in_a_byte(codes)) return std::to_integer<unsigned>(pair[place]);
   return std::to_integer<unsigned>(pair[place % 16 * 4 + place / 32]) >> place / 16 % 2 * 4 & 15;
 }
 
@@ -189,7 +204,7 @@ void put_nibbles(const std::byte* from, bool pairs, int row, int end, int k, std
 
 void put(const Square& square, const WeightType& type, const CodePiece& p, const QuantisedLayout& layout, int first_k,
          std::byte* block) {
-  const bool pairs = in_pairs(type), words = type.codes == DType::kInt4;
+  const bool pairs = in_pairs(type), words = two_in_a_byte(type.codes);
   const int end_k = p.k + p.count, end = p.row + p.rows;
   for (int k = p.k, next; k < end_k; k = next) {
     next = std::min(k / 2 * 2 + 2, end_k);
@@ -257,13 +272,20 @@ void pack_scales(std::byte* packed, int depth, const WeightType& type, int row, 
   }
 }
 
+void pack_factor(std::byte* packed, int depth, const WeightType& type, int row, int rows, double factor) {
+  const QuantisedLayout layout(depth, type);
+  ensure(type.has_factors(), "a factor of scales that have none");
+  for (int r = row; r < row + rows; ++r) {
+    std::memcpy(packed + r / kRowBlock * layout.block_bytes() + r % kRowBlock * sizeof factor, &factor, sizeof factor);
+  }
+}
+
 void dequantise_row(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int first,
                     int last, float* out) {
   for (int k = first, end; k < last; k = end) {
     end = std::min((k / layout.group + 1) * layout.group, last);
     const std::byte* pair = block + layout.codes_at(k / 2 * 2);
-    const float scale =
-        value_of_scale(type.scales, block + layout.scales_at(k / layout.group) + row * layout.scale_bytes);
+    const float scale = scale_of(block, layout, type, row, k / layout.group);
     for (; k < end; ++k) {
       const float value =
           scale * value_of_code(type.codes, code_at(pair, type.codes, place_of(in_pairs(type), row, k)));

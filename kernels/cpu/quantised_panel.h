@@ -3,9 +3,9 @@
 //
 // A weight [rows, depth] is cut into blocks of 64 rows as in pack.h, its depth padded to 32. A block is a sequence of
 // groups of `type.group` k: 64 scales, then the codes, in the order in which pack.h has values of `type.values` (f32:
-// [k][64]; bf16: [k / 2][64][2]). A code of eight bits is a byte. Of int4 each 128, which are two k of all rows, are 16
-// words of 32 bits: number 16 j + i of them is bits [4 j, 4 j + 4) of word i, so that one shift gives 16 neighbours.
-// Zeroed memory is a weight of zeros.
+// [k][64]; bf16: [k / 2][64][2]). Where the scales have factors, 64 of these come first. A code of eight bits is a
+// byte. Of those of four each 128, which are two k of all rows, are 16 words of 32 bits: number 16 j + i of them is
+// bits [4 j, 4 j + 4) of word i, so that one shift gives 16 neighbours. Zeroed memory is a weight of zeros.
 #pragma once
 
 #include <algorithm>
@@ -22,23 +22,29 @@ struct QuantisedLayout {
   int group;   // k of a group; the last may have fewer, a multiple of 16, too
   int groups;  // of a block
   std::size_t bits;
-  std::size_t scale_bytes;  // of a scale
+  std::size_t scale_bytes;    // of a scale
+  std::size_t factors_bytes;  // of all factors of a block
 
   constexpr QuantisedLayout(int unpadded, const WeightType& type)
       : depth(round_up(unpadded, 32)),
         group(std::min(type.group, depth)),
         groups(ceil_div(depth, group)),
         bits(bits_of(type.codes)),
-        scale_bytes(size_of(type.scales)) {}
+        scale_bytes(size_of(type.scales)),
+        factors_bytes(kRowBlock * type.factor_bytes()) {}
 
   // Codes of this many k, an even number.
   constexpr std::size_t code_bytes(int k) const { return static_cast<std::size_t>(k) * kRowBlock * bits / 8; }
-  constexpr std::size_t scales_at(int g) const { return g * (kRowBlock * scale_bytes + code_bytes(group)); }
+  constexpr std::size_t scales_at(int g) const {
+    return factors_bytes + g * (kRowBlock * scale_bytes + code_bytes(group));
+  }
   // Of an even k. Groups are multiples of 16.
   constexpr std::size_t codes_at(int k) const {
     return scales_at(k / group) + kRowBlock * scale_bytes + code_bytes(k % group);
   }
-  constexpr std::size_t block_bytes() const { return groups * kRowBlock * scale_bytes + code_bytes(depth); }
+  constexpr std::size_t block_bytes() const {
+    return factors_bytes + groups * kRowBlock * scale_bytes + code_bytes(depth);
+  }
 };
 
 // As pack() and pack_scales() of pack.h.
@@ -46,7 +52,7 @@ void pack_codes(std::byte* packed, int depth, const WeightType& type, int row, i
                 const std::byte* source, std::size_t row_stride, std::size_t column_stride);
 
 // out[i] = code × scale, rounded to type.values, of k = first + i < last of a row of a block; `first` is even. The two
-// NaNs of fp8 count as ±480.
+// NaNs of fp8 and of e4m3 count as ±480.
 void dequantise_row(const std::byte* block, const QuantisedLayout& layout, const WeightType& type, int row, int first,
                     int last, float* out);
 

@@ -28,9 +28,10 @@ void for_each_element(CUstream_st* stream, int rows, int columns, const Body& bo
 #define COMPUTRON_INSTANTIATE(...) \
   template void for_each_element<__VA_ARGS__>(CUstream_st*, int, int, const __VA_ARGS__&)
 
-COMPUTRON_INSTANTIATE(Embed<float>);
-COMPUTRON_INSTANTIATE(Embed<BFloat16>);
-COMPUTRON_INSTANTIATE(Embed<Float16>);
+COMPUTRON_INSTANTIATE(Embed<PlainRows<float>>);
+COMPUTRON_INSTANTIATE(Embed<PlainRows<BFloat16>>);
+COMPUTRON_INSTANTIATE(Embed<PlainRows<Float16>>);
+COMPUTRON_INSTANTIATE(Embed<QuantisedTiles>);
 COMPUTRON_INSTANTIATE(AddRows);
 COMPUTRON_INSTANTIATE(AddResidual);
 COMPUTRON_INSTANTIATE(CopyRows<float, float>);

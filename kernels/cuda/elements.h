@@ -9,6 +9,7 @@
 #include "computron/kernels/types.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/element.h"
+#include "kernels/cuda/quantised_tiles.h"
 #include "kernels/cuda/runs.h"
 
 struct CUstream_st;
@@ -19,9 +20,18 @@ COMPUTRON_HOST_DEVICE inline std::size_t at(int row, int columns, int column) {
   return static_cast<std::size_t>(row) * columns + column;
 }
 
-// out[r, c] = weight[tokens[r] - first_token, c], zero where there is no such row (with `writes_zeros`); rows of no run
-// are left alone. Weight: [vocab, columns] of T.
+// Rows [rows, columns] of T, one behind the other.
 template <class T>
+struct PlainRows {
+  int columns;
+  COMPUTRON_HOST_DEVICE float value(const std::byte* data, int row, int column) const {
+    return widen(reinterpret_cast<const T*>(data)[at(row, columns, column)]);
+  }
+};
+
+// out[r, c] = weight[tokens[r] - first_token, c], zero where there is no such row (with `writes_zeros`); rows of no run
+// are left alone. Weight: [vocab, columns], as Rows says: PlainRows or QuantisedTiles.
+template <class Rows>
 struct Embed {
   const TokenId* tokens;
   TokenId first_token;
@@ -30,14 +40,14 @@ struct Embed {
   int columns;
   float* out;
   RowRuns runs;
+  Rows weight;
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
     const std::int64_t row = std::int64_t{tokens[r]} - first_token;
     if (row < 0 || row >= vocab) {
       if (writes_zeros) out[at(r, columns, c)] = 0;
     } else if (const RowRun* run = runs.with_row(static_cast<int>(row))) {
-      const auto* values = reinterpret_cast<const T*>(run->data);
-      out[at(r, columns, c)] = widen(values[at(static_cast<int>(row) - run->row_begin, columns, c)]);
+      out[at(r, columns, c)] = weight.value(run->data, static_cast<int>(row) - run->row_begin, c);
     }
   }
 };

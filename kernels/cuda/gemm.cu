@@ -1,27 +1,17 @@
-#include "kernels/cuda/activation.h"
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/skinny.cuh"
 
 namespace computron::kernels::cuda {
 namespace {
 
-constexpr int kThreads = kSkinnyWarps * kWarp;
-
-// Result (m, n) of the sum `value`; n is a row of the weight.
-__device__ void finish(const GemmCall& p, int m, int n, float value) {
-  const float sum = p.bias == nullptr ? value : value + p.bias[n];
-  store(activate(p.activation, sum), p.out, p.out_dtype, static_cast<std::size_t>(m) * p.out_columns + n);
-}
-
 // A block a tile of kTileRows weight rows, all rows of x. kColumns: tiles of eight rows of x.
 template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads, 2) skinny_kernel(const __grid_constant__ GemmCall p) {
-  __shared__ float sums[kSkinnyWarps][8 * kColumns][kTileRows];
+__global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_kernel(const __grid_constant__ GemmCall p) {
   const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
   const int row = (static_cast<int>(blockIdx.x) - run.first_tile) * kTileRows;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
   const std::size_t depth = p.depth;
   const T* weight = reinterpret_cast<const T*>(run.data) + (row + g) * depth;
   const T* x = reinterpret_cast<const T*>(p.x) + g * depth;
@@ -50,25 +40,12 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_kernel(const __grid_consta
       }
     }
   }
-#pragma unroll
-  for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[warp][8 * n + 2 * t + i % 2][g + 8 * (i / 2)] = acc[n][i];
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < 8 * kColumns * kTileRows; i += kThreads) {
-    const int m = i / kTileRows, r = i % kTileRows;
-    if (m >= p.rows || row + r >= run.rows) continue;
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kSkinnyWarps; ++w) sum += sums[w][m][r];
-    finish(p, m, run.row_begin + row + r, sum);
-  }
+  sum_warps(p, run, row, acc);
 }
 
 // A block a tile of kTileRows weight rows, kPlainRows rows of x; each warp takes every eighth row.
 template <class T>
-__global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__ GemmCall p) {
+__global__ void __launch_bounds__(kSkinnyThreads) plain_kernel(const __grid_constant__ GemmCall p) {
   const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
   const int tile = (static_cast<int>(blockIdx.x) - run.first_tile) * kTileRows;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -98,22 +75,23 @@ template <class T>
 void launch_skinny(CUstream_st* stream, const GemmCall& call) {
   const auto tiles = static_cast<unsigned>(call.runs.tiles);
   if (call.rows <= 8) {
-    skinny_kernel<T, 1><<<tiles, kThreads, 0, stream>>>(call);
+    skinny_kernel<T, 1><<<tiles, kSkinnyThreads, 0, stream>>>(call);
   } else {
-    skinny_kernel<T, 2><<<tiles, kThreads, 0, stream>>>(call);
+    skinny_kernel<T, 2><<<tiles, kSkinnyThreads, 0, stream>>>(call);
   }
 }
 
 template <class T>
 void launch_plain(CUstream_st* stream, const GemmCall& call) {
   const dim3 grid(static_cast<unsigned>(call.runs.tiles), static_cast<unsigned>(ceil_div(call.rows, kPlainRows)));
-  plain_kernel<T><<<grid, kThreads, 0, stream>>>(call);
+  plain_kernel<T><<<grid, kSkinnyThreads, 0, stream>>>(call);
 }
 
 }  // namespace
 
 void skinny_gemm(CUstream_st* stream, const GemmCall& call) {
   if (call.rows == 0 || call.runs.tiles == 0) return;
+  if (call.tiles.quantised()) return skinny_quantised_gemm(stream, call);
   call.dtype == DType::kBF16 ? launch_skinny<BFloat16>(stream, call) : launch_skinny<Float16>(stream, call);
 }
 

@@ -1,5 +1,6 @@
 // x · weightᵀ of few rows, which reads the weight once, and of any shape, which is slow. The library's products
-// (src/ops/cuda/library_gemm.h) do the rest.
+// (src/ops/cuda/library_gemm.h) do the rest. The first takes quantised weights as they lie (quantised_tiles.h); for the
+// others they are expanded.
 //
 // Both sum the products of one result in an order that depends on the depth alone: a row has the same bits whatever
 // rows are beside it and however the weight is cut.
@@ -8,6 +9,7 @@
 #include <cstddef>
 
 #include "computron/kernels/types.h"
+#include "kernels/cuda/quantised_tiles.h"
 #include "kernels/cuda/runs.h"
 
 struct CUstream_st;
@@ -17,7 +19,7 @@ namespace computron::kernels::cuda {
 // out[m, n] = activation(Σ_k x[m, k] weight[n, k] + bias[n]) for the rows n of the runs.
 struct GemmCall {
   const std::byte* x;  // [rows, depth] of `dtype`
-  DType dtype;         // of the weight, too
+  DType dtype;         // of the weight, too; quantised: of its values
   int rows;
   int depth;
   const float* bias;  // null: none
@@ -26,6 +28,7 @@ struct GemmCall {
   DType out_dtype;
   int out_columns;
   RowRuns runs;
+  QuantisedTiles tiles = {};  // a plain weight has none
 };
 
 // ---- few rows: tensor cores, the weight straight from memory into registers
@@ -48,13 +51,27 @@ COMPUTRON_HOST_DEVICE inline int skinny_rounds(int depth) {
 }
 
 // Whether skinny_gemm computes this: two-byte elements, rows of whole pieces, at most kSkinnyRows rows of x. Runs and x
-// must lie at multiples of 16 bytes.
+// must lie at multiples of 16 bytes. A quantised weight has the bits of a plain one of its values.
 constexpr bool is_skinny(DType dtype, int rows, int depth) {
   return dtype != DType::kF32 && rows <= kSkinnyRows && depth % kPiece == 0;
 }
 void skinny_gemm(CUstream_st* stream, const GemmCall& call);
 
-// ---- any shape and type: a warp a row of the weight
+// What skinny_gemm() does with a quantised weight.
+void skinny_quantised_gemm(CUstream_st* stream, const GemmCall& call);
+
+// ---- quantised weights as plain ones
+
+// out[n, k] = value (n, k) of bfloat16, [rows, depth], at a multiple of 16 bytes; `rows` is a multiple of kTileRows.
+struct ExpandCall {
+  const std::byte* weight;
+  QuantisedTiles tiles;
+  int rows;
+  std::byte* out;
+};
+void expand(CUstream_st* stream, const ExpandCall& call);
+
+// ---- any shape and type, but quantised: a warp a row of the weight
 
 inline constexpr int kPlainRows = 8;  // of x, for which a block reads its rows of the weight once
 void plain_gemm(CUstream_st* stream, const GemmCall& call);

@@ -62,6 +62,7 @@ void check_servable(const HfModel& model, const std::string& path, const std::ve
     entry.shape = tensor.shape;
     entry.transposed = tensor.transposed;
     entry.group = tensor.group;
+    entry.factor = tensor.factor;
   }
   check_tensors(model.config(), index);
 }
@@ -81,6 +82,7 @@ TensorToWrite tensor_of(const TensorSpec& spec, const HfModel::Source& source, c
 TensorToWrite scales_to_write(const TensorDeclaration& codes, const ScaleSource& source) {
   TensorDeclaration scales = scales_of(codes);
   scales.dtype = source.matrix.dtype;
+  scales.factor = source.factor;
   return {std::move(scales), source.matrix.dtype, /*large_pieces=*/source.matrix.transposed};
 }
 
@@ -194,7 +196,8 @@ void add_convert(CLI::App& app) {
       "rest as\n"
       "stored; NaN and infinities in these are refused. Folders that are quantised already (compressed-tensors, fp8 by "
       "blocks,\n"
-      "symmetric gptq) keep their codes and scales with --dtype keep. OUT.h5 appears when it is whole. Ends with 78 "
+      "symmetric gptq, MXFP4, modelopt's NVFP4) keep their codes and scales with --dtype keep. OUT.h5 appears when it "
+      "is whole. Ends with 78 "
       "if\n"
       "the model is not supported or its tensors do not fit its configuration, with 65 if a file is damaged or in "
       "another\n"

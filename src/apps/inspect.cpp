@@ -101,10 +101,10 @@ const TensorEntry* scaled_by(const TensorEntry& tensor, const CheckpointIndex& i
   return weight != index.tensors.end() && is_code(weight->second.dtype) ? &weight->second : nullptr;
 }
 
-// Signs of int8 and fp8 are their codes'; the largest of a group of int4 is always -8, which its scale may invert.
+// Signs of int8, fp8 and fp4 are their codes'; the largest of a group of int4 is always -8, which its scale may invert.
 bool may_be_negative(const TensorEntry& tensor, const CheckpointIndex& index) {
   const TensorEntry* weight = scaled_by(tensor, index);
-  return weight == nullptr || weight->dtype == DType::kInt4 || !is_plain(tensor.dtype);
+  return weight == nullptr || weight->dtype == DType::kInt4;
 }
 
 std::size_t elements_in(const TensorEntry& tensor, std::size_t bytes) { return bytes * 8 / bits_of(tensor.dtype); }
@@ -202,11 +202,12 @@ std::string text_of(const ordered_json& json, int indent = -1) {
 
 std::string shape_text(const TensorEntry& tensor) { return text_of(ordered_json(tensor.shape)); }
 
-// "group" and "bits" (a weight, its scales counted in) are of quantised tensors.
+// "group" and "bits" (a weight, its scales counted in) are of quantised tensors, "factor" of scales in two levels.
 ordered_json json_of(const TensorEntry& tensor, const CheckpointIndex& index) {
   ordered_json json = {{"name", tensor.name},     {"dtype", name_of(tensor.dtype)},
                        {"shape", tensor.shape},   {"transposed", tensor.transposed},
                        {"offset", tensor.offset}, {"bytes", tensor.bytes}};
+  if (tensor.dtype == DType::kE4M3) json["factor"] = tensor.factor;
   if (tensor.group == 0) return json;
   json["group"] = tensor.group == WeightType::kWholeRow ? ordered_json("row") : ordered_json(tensor.group);
   json["bits"] = bits_a_weight(tensor, index);
@@ -320,7 +321,7 @@ void check_values(const std::string& path, const Verification& verification) {
                                   count, values, name));
   };
   refuse(verification.not_finite, "NaN or an infinity", "values");
-  refuse(verification.negative, "negative scales of int8 or fp8", "scales");
+  refuse(verification.negative, "negative scales of int8, fp8 or fp4", "scales");
 }
 
 void check_configuration(const CheckpointIndex& index) try {
@@ -351,7 +352,7 @@ void add_inspect(CLI::App& app) {
   command->footer(
       "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit "
       "its\n"
-      "configuration or --verify finds NaN, infinities or negative scales (of int8 and fp8) in them.");
+      "configuration or --verify finds NaN, infinities or negative scales (of int8, fp8 and fp4) in them.");
   command->add_option("file", options->path, "Checkpoint, FILE.h5")->required();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--verify", options->verify,

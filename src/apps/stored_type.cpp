@@ -4,12 +4,18 @@
 
 #include <algorithm>
 
+#include "computron/base/quantise.h"
+
 namespace computron {
 namespace {
 
+// Those that this program makes.
 std::optional<DType> dtype_called(const std::string& name) {
-  for (const DType dtype : kAllDTypes) {
-    if (name == name_of(dtype) && dtype != DType::kE8M0) return dtype;
+  for (const DType dtype : kPlainDTypes) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  for (const DType dtype : kQuantisedTo) {
+    if (name == name_of(dtype)) return dtype;
   }
   return std::nullopt;
 }

@@ -104,14 +104,16 @@ std::size_t count_below_zero(const std::byte* elements, std::size_t n) {
 }  // namespace
 
 std::size_t count_not_finite(const std::byte* elements, DType type, std::size_t n) {
-  if (type == DType::kInt8 || type == DType::kInt4) return 0;
-  if (type == DType::kFp8) return count_set<std::uint8_t>(elements, 0x7f, n);
+  if (type == DType::kInt8 || two_in_a_byte(type)) return 0;
+  if (type == DType::kFp8 || type == DType::kE4M3) return count_set<std::uint8_t>(elements, 0x7f, n);
   if (type == DType::kE8M0) return count_set<std::uint8_t>(elements, 0xff, n);
   if (type == DType::kF32) return count_set<std::uint32_t>(elements, 0x7f800000, n);
   return count_set<std::uint16_t>(elements, type == DType::kF16 ? 0x7c00 : 0x7f80, n);
 }
 
 std::size_t count_negative(const std::byte* elements, DType type, std::size_t n) {
+  if (type == DType::kE8M0) return 0;
+  if (type == DType::kE4M3) return count_below_zero<std::uint8_t>(elements, n);
   return type == DType::kF32 ? count_below_zero<std::uint32_t>(elements, n)
                              : count_below_zero<std::uint16_t>(elements, n);
 }

@@ -114,6 +114,7 @@ void raise_peaks(std::span<const float> values, Peak* peaks) {
 }
 
 std::uint16_t scale_of(Peak peak, DType codes) {
+  ensure(codes == DType::kInt8 || codes == DType::kFp8 || codes == DType::kInt4, "codes that nothing is quantised to");
   const auto value = std::bit_cast<float>(std::rotr(peak, 1));
   if (codes == DType::kInt4) {
     const std::uint16_t scale = bf16_from_f32(value / -8.0f);

@@ -2,7 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace computron {
+
+bool usable_factor(double factor) {
+  constexpr double kMostE4M3 = 448;
+  return factor >= 0 && std::isfinite(static_cast<float>(kMostE4M3 * factor));
+}
 
 std::string name_of(const WeightType& type) {
   const std::string_view codes = name_of(type.codes);

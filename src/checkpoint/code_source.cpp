@@ -19,17 +19,17 @@ std::span<std::byte> room_in(std::vector<std::byte>& buffer, std::size_t bytes) 
   return std::span(buffer).first(bytes);
 }
 
-// Code number `which` of `columns` elements of 4 bytes, of a byte each.
-void take_bytes(const std::byte* elements, std::size_t columns, std::size_t which, std::byte* out) {
-  for (std::size_t c = 0; c < columns; ++c) out[c] = elements[4 * c + which];
+// Code number `which` of `columns` elements of `size` bytes, of a byte each.
+void take_bytes(const std::byte* elements, std::size_t size, std::size_t columns, std::size_t which, std::byte* out) {
+  for (std::size_t c = 0; c < columns; ++c) out[c] = elements[size * c + which];
 }
 
 // The same of codes of 4 bits, two to a byte.
-void take_nibbles(const std::byte* elements, std::size_t columns, std::size_t which, std::byte* out) {
+void take_nibbles(const std::byte* elements, std::size_t size, std::size_t columns, std::size_t which, std::byte* out) {
   const auto shift = static_cast<int>(which % 2 * 4);
   const std::byte* at = elements + which / 2;
-  for (std::size_t c = 0; c < columns; c += 2, at += 8) {
-    out[c / 2] = (at[0] >> shift & std::byte{0x0f}) | (at[4] >> shift & std::byte{0x0f}) << 4;
+  for (std::size_t c = 0; c < columns; c += 2, at += 2 * size) {
+    out[c / 2] = (at[0] >> shift & std::byte{0x0f}) | (at[size] >> shift & std::byte{0x0f}) << 4;
   }
 }
 
@@ -83,7 +83,7 @@ std::span<std::byte> CodeReader::read_spread(const CodeSource& source, std::size
   for (std::size_t line = first_line; line < end_line; ++line) {
     const std::byte* row = &elements[(line / per_element - first_row) * columns * size];
     std::byte* out = &codes[(line - first_line) * line_bytes];
-    (source.codes == DType::kInt4 ? take_nibbles : take_bytes)(row, columns, line % per_element, out);
+    (two_in_a_byte(source.codes) ? take_nibbles : take_bytes)(row, size, columns, line % per_element, out);
   }
   return codes.subspan(bytes_of(source.codes, first - first_line * columns), bytes_of(source.codes, last - first));
 }

@@ -32,12 +32,12 @@ std::optional<DType> dtype_of(hid_t stored, const Subject& subject) {
 }
 
 std::vector<std::size_t> dataset_shape(std::vector<std::size_t> tensor, DType dtype) {
-  if (dtype == DType::kInt4) tensor.back() /= 2;
+  if (two_in_a_byte(dtype)) tensor.back() /= 2;
   return tensor;
 }
 
 std::vector<std::size_t> tensor_shape(std::vector<std::size_t> dataset, DType dtype, const Subject& subject) {
-  if (dtype != DType::kInt4 || dataset.empty()) return dataset;
+  if (!two_in_a_byte(dtype) || dataset.empty()) return dataset;
   if (__builtin_mul_overflow(dataset.back(), std::size_t{2}, &dataset.back())) subject.fail("size overflows");
   return dataset;
 }

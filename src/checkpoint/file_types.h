@@ -14,7 +14,7 @@ namespace computron::format {
 hdf5::Id file_type(DType dtype, const Subject& subject);
 // The plain type that it is.
 std::optional<DType> dtype_of(hid_t file_type, const Subject& subject);
-// The extents of a dataset, and those of the tensor that it holds: two int4 lie in a byte.
+// The extents of a dataset, and those of the tensor that it holds: codes of four bits lie two in a byte.
 std::vector<std::size_t> dataset_shape(std::vector<std::size_t> tensor, DType dtype);
 std::vector<std::size_t> tensor_shape(std::vector<std::size_t> dataset, DType dtype, const Subject& subject);
 

@@ -33,10 +33,10 @@ std::size_t tensor_bytes(const std::vector<std::size_t>& shape, DType dtype, con
   }
   if (__builtin_mul_overflow(elements, std::max(size_of(dtype), std::size_t{1}), &bytes))
     subject.fail("size overflows");
-  if (dtype == DType::kInt4 && shape.back() % 2 != 0) {
-    subject.fail(fmt::format("a last dimension of {}, but int4 lie two in a byte", shape.back()));
+  if (two_in_a_byte(dtype) && shape.back() % 2 != 0) {
+    subject.fail(fmt::format("a last dimension of {}, but {} lie two in a byte", shape.back(), name_of(dtype)));
   }
-  return dtype == DType::kInt4 ? elements / 2 : bytes;
+  return two_in_a_byte(dtype) ? elements / 2 : bytes;
 }
 
 void check_group(const TensorEntry& tensor, const Subject& subject) {
@@ -53,6 +53,15 @@ void check_group(const TensorEntry& tensor, const Subject& subject) {
   if (allowed && static_cast<std::size_t>(tensor.group) <= in) return;
   subject.fail(fmt::format("groups of {} of {} values, multiples of {} and whole rows are allowed", tensor.group, in,
                            WeightType::kSmallestGroup));
+}
+
+void check_factor(const TensorEntry& tensor, const Subject& subject) {
+  if (tensor.dtype != DType::kE4M3 && tensor.factor != 1) {
+    subject.fail(fmt::format("{} with a factor of {}", name_of(tensor.dtype), tensor.factor));
+  }
+  if (!usable_factor(tensor.factor)) {
+    subject.fail(fmt::format("a factor of {}, with which scales are negative or not finite", tensor.factor));
+  }
 }
 
 }  // namespace computron::format

@@ -28,6 +28,7 @@ void put_entry(ByteWriter& out, const TensorEntry& entry) {
   out.put_list(entry.shape);
   out.put(static_cast<std::uint8_t>(entry.transposed));
   out.put<std::int32_t>(entry.group);
+  out.put(entry.factor);
 }
 
 void get_entry(ByteReader& in, TensorEntry& entry) {
@@ -36,6 +37,7 @@ void get_entry(ByteReader& in, TensorEntry& entry) {
   entry.shape = in.get_list<std::size_t>();
   entry.transposed = in.get<std::uint8_t>() != 0;
   entry.group = in.get<std::int32_t>();
+  entry.factor = in.get<double>();
 }
 
 template <class Entry>

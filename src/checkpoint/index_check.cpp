@@ -29,6 +29,7 @@ void check_stored(const StoredBytes& stored, std::size_t file_bytes, const Subje
 void check_entry(const TensorEntry& tensor, const CheckpointIndex& index, const Subject& subject) {
   const std::size_t bytes = format::tensor_bytes(tensor.shape, tensor.dtype, subject);
   format::check_group(tensor, subject);
+  format::check_factor(tensor, subject);
   if (tensor.bytes != bytes) subject.fail(fmt::format("{} bytes stored, its shape needs {}", tensor.bytes, bytes));
   check_stored(tensor, index.file_bytes, subject);
 }

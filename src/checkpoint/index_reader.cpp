@@ -98,6 +98,17 @@ std::int64_t read_int(hid_t object, const char* name, const Subject& parent) {
   return value;
 }
 
+double read_double(hid_t object, const char* name, const Subject& parent) {
+  const Subject subject = parent.with(fmt::format("attribute '{}'", name));
+  const Id attribute = open_attribute(object, name, subject);
+  require_scalar(attribute, subject);
+  const Id type(H5_CHECK(subject, H5Aget_type, attribute), H5Tclose);
+  if (H5Tequal(type, H5T_IEEE_F64LE) <= 0) subject.fail("not a little-endian float of 64 bits");
+  double value = 0;
+  H5_CHECK(subject, H5Aread, attribute, H5T_NATIVE_DOUBLE, &value);
+  return value;
+}
+
 std::string read_string(hid_t object, const char* name, const Subject& parent) {
   const Subject subject = parent.with(fmt::format("attribute '{}'", name));
   const Id attribute = open_attribute(object, name, subject);
@@ -175,7 +186,7 @@ DType read_codes(hid_t dataset, hid_t type, const Subject& subject) {
     if (H5_CHECK(subject, H5Tequal, type, format::file_type(dtype, subject)) > 0) return dtype;
     subject.fail(fmt::format("{} that are not stored as {}", name, dtype == DType::kInt8 ? "int8" : "uint8"));
   }
-  subject.fail(fmt::format("attribute 'codes' is '{}', neither int8, fp8, int4 nor e8m0", printable(name)));
+  subject.fail(fmt::format("attribute 'codes' is '{}', neither int8, fp8, int4, fp4, e8m0 nor e4m3", printable(name)));
 }
 
 bool has_attribute(hid_t dataset, const char* name, const Subject& subject) {
@@ -199,6 +210,13 @@ int read_group(hid_t dataset, DType dtype, const Subject& subject) {
   const std::int64_t group = read_int(dataset, format::kGroup, subject);
   if (group < 0 || group >= WeightType::kWholeRow) subject.fail(fmt::format("attribute 'group' is {}", group));
   return group == 0 ? WeightType::kWholeRow : static_cast<int>(group);
+}
+
+// 1 of what has none.
+double read_factor(hid_t dataset, DType dtype, const Subject& subject) {
+  if (dtype == DType::kE4M3) return read_double(dataset, format::kFactor, subject);
+  if (has_attribute(dataset, format::kFactor, subject)) subject.fail("attribute 'factor' of what is no e4m3");
+  return 1;
 }
 
 std::vector<std::size_t> read_shape(hid_t dataset, const Subject& subject) {
@@ -228,6 +246,7 @@ TensorEntry read_tensor(hid_t group, const std::string& name, std::size_t file_b
   entry.dtype = read_dtype(dataset, subject);
   entry.shape = format::tensor_shape(read_shape(dataset, subject), entry.dtype, subject);
   entry.group = read_group(dataset, entry.dtype, subject);
+  entry.factor = read_factor(dataset, entry.dtype, subject);
   entry.bytes = format::tensor_bytes(entry.shape, entry.dtype, subject);
   entry.offset = read_offset(dataset, entry.bytes, file_bytes, subject);
   const std::int64_t transposed = read_int(dataset, format::kTransposed, subject);

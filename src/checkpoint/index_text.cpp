@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <charconv>
 #include <optional>
 
@@ -36,6 +37,8 @@ void append_text(std::string& out, const char* key, std::string_view value) {
 
 std::string type_text(const TensorEntry& tensor) {
   std::string dtype(name_of(tensor.dtype));
+  if (tensor.dtype == DType::kE4M3)
+    return fmt::format("{}:{:016x}", dtype, std::bit_cast<std::uint64_t>(tensor.factor));
   if (tensor.group == 0) return dtype;
   return tensor.group == WeightType::kWholeRow ? dtype + ":row" : fmt::format("{}:{}", dtype, tensor.group);
 }
@@ -156,11 +159,27 @@ int group_of(std::string_view text, const Words& words) {
   return static_cast<int>(group);
 }
 
+// The bits of a double.
+double factor_of(std::string_view digits, const Words& words) {
+  std::uint64_t bits = 0;
+  words.require(digits.size() == 2 * sizeof bits, "a factor that is not of 64 bits");
+  for (const char c : digits) {
+    words.require(digit_of(c) >= 0, "not hexadecimal");
+    bits = bits << 4 | static_cast<std::uint64_t>(digit_of(c));
+  }
+  return std::bit_cast<double>(bits);
+}
+
 void type_in(Words& words, TensorEntry& tensor) {
   const std::string_view word = words.word();
   const std::size_t colon = word.find(':');
   tensor.dtype = dtype_of(word.substr(0, colon), words);
-  if (colon != std::string_view::npos) tensor.group = group_of(word.substr(colon + 1), words);
+  if (tensor.dtype == DType::kE4M3) {
+    words.require(colon != std::string_view::npos, "e4m3 without a factor");
+    tensor.factor = factor_of(word.substr(colon + 1), words);
+  } else if (colon != std::string_view::npos) {
+    tensor.group = group_of(word.substr(colon + 1), words);
+  }
 }
 
 std::vector<std::size_t> shape_in(Words& words) {

@@ -1,6 +1,7 @@
 #include "computron/checkpoint/matrix_source.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "computron/base/convert.h"
 #include "src/checkpoint/transpose.h"
@@ -13,6 +14,8 @@ constexpr std::size_t kRawElements = 32 << 10;
 // A panel that is transposed at a time, of 256 KiB of halves: long enough to be read by pieces of 4 KiB and more.
 constexpr std::size_t kPanelLines = 64;
 constexpr std::size_t kPanelElements = 2048;  // of a line
+// Short lines that lie no further apart are read together with what is between them.
+constexpr std::size_t kMostApart = 4;  // times their length
 
 // The old bytes are of no use and are given back first.
 void ensure_size(std::vector<std::byte>& buffer, std::size_t bytes) {
@@ -31,7 +34,9 @@ std::span<const std::byte> MatrixReader::read(const MatrixSource& source, DType 
   const std::size_t first = begin / size, last = end / size;
   if (first == last) return {};
   if (!source.transposed) {
-    read_lines(source, dtype, first, last);
+    const bool together = source.stride != source.columns && source.stride <= kMostApart * source.columns &&
+                          source.stride <= kPanelLines * kPanelElements / 2;
+    together ? read_with_gaps(source, dtype, first, last) : read_lines(source, dtype, first, last);
     return std::span(out_).first(end - begin);
   }
   const std::size_t first_row = first / source.columns;
@@ -49,6 +54,23 @@ void MatrixReader::read_lines(const MatrixSource& source, DType dtype, std::size
     const std::size_t from = source.first + at / line * source.stride + at % line;
     read_elements(source, dtype, from, count, out_.data() + (at - first) * size);
     at += count;
+  }
+}
+
+void MatrixReader::read_with_gaps(const MatrixSource& source, DType dtype, std::size_t first, std::size_t last) {
+  const std::size_t size = size_of(dtype), columns = source.columns, end_line = ceil_div(last, columns);
+  const std::size_t at_once = kPanelLines * kPanelElements / source.stride;
+  ensure_size(out_, (last - first) * size);
+  ensure_size(panel_, kPanelLines * kPanelElements * size);
+  for (std::size_t line = first / columns; line < end_line; line += at_once) {
+    const std::size_t lines = std::min(at_once, end_line - line);
+    read_elements(source, dtype, source.first + line * source.stride, (lines - 1) * source.stride + columns,
+                  panel_.data());
+    for (std::size_t i = 0; i < lines; ++i) {
+      const std::size_t begin = (line + i) * columns, from = std::max(first, begin),
+                        to = std::min(last, begin + columns);
+      std::memcpy(&out_[(from - first) * size], &panel_[(i * source.stride + from - begin) * size], (to - from) * size);
+    }
   }
 }
 

@@ -51,6 +51,12 @@ void write_int(hid_t object, const char* name, int value, const Subject& subject
   H5_CHECK(subject, H5Awrite, attribute, H5T_NATIVE_INT, &value);
 }
 
+void write_double(hid_t object, const char* name, double value, const Subject& subject) {
+  const Id space(H5_CHECK(subject, H5Screate, H5S_SCALAR), H5Sclose);
+  const Id attribute = create_attribute(object, name, H5T_IEEE_F64LE, space, subject);
+  H5_CHECK(subject, H5Awrite, attribute, H5T_NATIVE_DOUBLE, &value);
+}
+
 void write_string(hid_t object, const char* name, const std::string& text, const Subject& subject) {
   const bool fits = text.size() < format::kMaxStringBytes && text.find('\0') == std::string::npos;
   if (!fits) subject.fail(fmt::format("attribute '{}' of {} bytes is too long or holds a NUL", name, text.size()));
@@ -96,6 +102,7 @@ void create_tensor(hid_t group, TensorEntry& tensor, const Subject& subject) {
   const Id dataset = create_dataset(group, tensor, type, {shape.begin(), shape.end()}, subject);
   write_int(dataset, format::kTransposed, tensor.transposed ? 1 : 0, subject);
   if (!is_plain(tensor.dtype)) write_string(dataset, format::kCodes, std::string(name_of(tensor.dtype)), subject);
+  if (tensor.dtype == DType::kE4M3) write_double(dataset, format::kFactor, tensor.factor, subject);
   if (!is_code(tensor.dtype)) return;
   write_int(dataset, format::kGroup, tensor.group == WeightType::kWholeRow ? 0 : tensor.group, subject);
 }
@@ -140,8 +147,10 @@ TensorEntry entry_of(const TensorDeclaration& tensor, const Subject& file) {
   entry.shape = tensor.shape;
   entry.transposed = tensor.transposed;
   entry.group = tensor.group;
+  entry.factor = tensor.factor;
   entry.bytes = format::tensor_bytes(tensor.shape, tensor.dtype, subject);
   format::check_group(entry, subject);
+  format::check_factor(entry, subject);
   entry.digests.resize(ceil_div(entry.bytes, kDigestChunkBytes));
   return entry;
 }

@@ -39,7 +39,7 @@ void put(ByteWriter& out, const WeightType& type) {
 }
 
 void check(const WeightType& type) {
-  const bool scaled = type.scales <= DType::kE8M0 && !is_code(type.scales) && type.group >= WeightType::kSmallestGroup;
+  const bool scaled = type.scales <= DType::kE4M3 && is_scale(type.scales) && type.group >= WeightType::kSmallestGroup;
   const bool known = type.quantised() ? is_code(type.codes) && scaled : type == WeightType(type.values);
   ensure(is_plain(type.values) && known, "a layout has weights of an unknown type");
 }

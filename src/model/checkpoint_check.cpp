@@ -71,7 +71,10 @@ class TensorComparison {
   }
 
   void compare_weight(const TensorEntry& stored) {
-    if (stored.dtype == DType::kE8M0) return differences.add(stored.name + ": e8m0 stored, the type of scales alone");
+    if (is_scale(stored.dtype) && !is_plain(stored.dtype)) {
+      return differences.add(
+          fmt::format("{}: {} stored, the type of scales alone", stored.name, name_of(stored.dtype)));
+    }
     if (is_plain(stored.dtype)) {
       compare_dtype(stored);
     } else if (!compare_scales(stored)) {
@@ -102,8 +105,8 @@ class TensorComparison {
       differences.add(std::move(*text));
       return false;
     }
-    if (!is_code(scales.dtype)) return true;
-    differences.add(fmt::format("{}: {} stored, scales are f32, f16, bf16 or e8m0", name, name_of(scales.dtype)));
+    if (is_scale(scales.dtype)) return true;
+    differences.add(fmt::format("{}: {} stored, scales are f32, f16, bf16, e8m0 or e4m3", name, name_of(scales.dtype)));
     return false;
   }
 

@@ -30,24 +30,31 @@ std::vector<std::size_t> shape_in_files(const TensorSpec& spec, const SourceTens
   if (spec.transposed) std::swap(shape.front(), shape.back());
   shape.front() *= static_cast<std::size_t>(source.parts);
   if (source.transposed) std::swap(shape.front(), shape.back());
+  if (source.matrices > 1) shape.insert(shape.begin(), static_cast<std::size_t>(source.matrices));
   return shape;
 }
 
 MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const SafetensorsTensor& stored,
                        DType dtype) {
   MatrixSource matrix{.file = stored.file, .entry = stored.entry, .dtype = dtype};
-  const std::size_t part = static_cast<std::size_t>(source.part);
+  const auto part = static_cast<std::size_t>(source.part), parts = static_cast<std::size_t>(source.parts);
+  ensure(!source.interleaved || !source.transposed, "rows of a transposed tensor that are taken by turns");
   matrix.columns = matrix.stride = spec.shape.back();
   matrix.rows = spec.shape.size() == 2 ? spec.shape.front() : 1;
+  const std::size_t before = static_cast<std::size_t>(source.matrix) * parts * matrix.elements();
   if (spec.shape.size() == 1) {
-    matrix.first = part * matrix.columns;
+    matrix.first = before + (source.interleaved ? part : part * matrix.columns);
+    if (source.interleaved) {
+      std::swap(matrix.rows, matrix.columns);
+      matrix.stride = parts;
+    }
     return matrix;
   }
   const std::size_t out = spec.transposed ? matrix.columns : matrix.rows;
   const std::size_t in = spec.transposed ? matrix.rows : matrix.columns;
   matrix.transposed = source.transposed != spec.transposed;
-  matrix.stride = source.transposed ? out * static_cast<std::size_t>(source.parts) : in;
-  matrix.first = source.transposed ? part * out : part * out * in;
+  matrix.stride = source.transposed ? out * parts : source.interleaved ? in * parts : in;
+  matrix.first = before + (source.transposed ? part * out : source.interleaved ? part * in : part * out * in);
   return matrix;
 }
 

@@ -38,7 +38,7 @@ class FolderTensors {
   std::set<std::string> used_;                // names without prefix
 };
 
-// `spec` as the family's files hold it: [out, in] or [in, out], of all parts.
+// `spec` as the family's files hold it: [out, in] or [in, out], of all parts, and [matrices, out, in] of several.
 std::vector<std::size_t> shape_in_files(const TensorSpec& spec, const SourceTensor& source);
 
 // Where the elements of `spec` lie in `stored`, whose shape is shape_in_files().

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "src/model/join.h"
@@ -13,15 +14,27 @@ namespace {
 
 using Shape = std::vector<std::size_t>;
 
-// Elements of 4 bytes are moved as this type, and never converted.
-constexpr DType kWord = DType::kF32;
-constexpr std::size_t kWordBits = 32;
+// Elements of 4 bytes and of one are moved as these types, and never converted.
+constexpr DType kWord = DType::kF32, kByte = DType::kInt8;
 constexpr std::size_t kMostBiasBytes = 1 << 20;
 
 std::optional<DType> codes_of_bytes(const SafetensorsTensor& tensor) {
   if (tensor.entry->dtype == "I8") return DType::kInt8;
   if (tensor.entry->dtype == "F8_E4M3") return DType::kFp8;
   return std::nullopt;
+}
+
+// The type of scales, as a scheme has them.
+std::optional<DType> scale_type(const HfScheme& scheme, const SafetensorsEntry& entry) {
+  if (scheme.scales == DType::kF32) return entry.usable_dtype();
+  const bool bytes = entry.dtype == "U8" && scheme.scales == DType::kE8M0;
+  const char* name = scheme.scales == DType::kE8M0 ? "F8_E8M0" : "F8_E4M3";
+  return bytes || entry.dtype == name ? std::optional(scheme.scales) : std::nullopt;
+}
+
+const char* known_scale_types(const HfScheme& scheme) {
+  if (scheme.scales == DType::kF32) return "F32, F16 and BF16 are";
+  return scheme.scales == DType::kE8M0 ? "U8 and F8_E8M0 are" : "F8_E4M3 is";
 }
 
 // A column may be stored as a vector, and one value as anything.
@@ -59,14 +72,18 @@ std::string type_and_shape(const SafetensorsTensor& tensor) {
 struct HfCodes::Weight {
   const TensorSpec& spec;
   SourceTensor source;  // transposed: codes and scales have [in, out] in the files
-  bool packed = false;  // several codes in elements of 4 bytes
+  bool packed = false;  // codes of int8 and int4 in elements of 4 bytes
+  bool blocks = false;  // codes have another dimension: [out, groups, bytes of a group]
   std::string module = {}, codes_name = {}, scales_name = {};
   const SafetensorsTensor* codes = nullptr;
   const SafetensorsTensor* scales = nullptr;
 
   std::size_t out() const { return spec.transposed ? spec.shape.back() : spec.shape.front(); }
   std::size_t in() const { return spec.transposed ? spec.shape.front() : spec.shape.back(); }
-  std::size_t per_element(const HfScheme& scheme) const { return packed ? kWordBits / bits_of(scheme.codes) : 1; }
+  DType element(const HfScheme& scheme) const {
+    return scheme.codes == DType::kFp4 ? kByte : packed ? kWord : scheme.codes;
+  }
+  std::size_t per_element(const HfScheme& scheme) const { return bits_of(element(scheme)) / bits_of(scheme.codes); }
   std::size_t groups(const HfScheme& scheme) const { return ceil_div(in(), static_cast<std::size_t>(scheme.group)); }
   std::size_t scale_rows(const HfScheme& scheme) const {
     return ceil_div(out(), static_cast<std::size_t>(scheme.rows));
@@ -79,16 +96,29 @@ struct HfCodes::Weight {
     return like;
   }
   TensorSpec elements(const HfScheme& scheme) const { return matrix(out(), ceil_div(in(), per_element(scheme))); }
-  Shape shape_of_codes(const HfScheme& scheme) const { return shape_in_files(elements(scheme), source); }
+  Shape shape_of_codes(const HfScheme& scheme) const {
+    Shape shape = shape_in_files(elements(scheme), source);
+    if (!blocks) return shape;
+    shape.back() = groups(scheme);
+    shape.push_back(bytes_of(scheme.codes, static_cast<std::size_t>(scheme.group)));
+    return shape;
+  }
   Shape shape_of_scales(const HfScheme& scheme) const {
     return shape_in_files(matrix(scale_rows(scheme), groups(scheme)), source);
   }
 };
 
 bool HfCodes::is_of_activations(const std::string& plain) {
-  static constexpr std::string_view kEndings[] = {".input_scale",      ".output_scale",     ".q_scale",
-                                                  ".k_scale",          ".v_scale",          ".kv_scale",
-                                                  ".input_zero_point", ".output_zero_point"};
+  static constexpr std::string_view kEndings[] = {".input_scale",
+                                                  ".output_scale",
+                                                  ".q_scale",
+                                                  ".k_scale",
+                                                  ".v_scale",
+                                                  ".kv_scale",
+                                                  ".input_zero_point",
+                                                  ".output_zero_point",
+                                                  ".input_global_scale",
+                                                  ".output_global_scale"};
   return std::ranges::any_of(kEndings, [&](std::string_view ending) { return plain.ends_with(ending); });
 }
 
@@ -105,8 +135,10 @@ bool HfCodes::has(const std::string& weight) const {
   if (!weight.ends_with(".weight")) return false;
   const std::string module = weight.substr(0, weight.rfind('.'));
   if (gptq()) return tensors_.find(module + ".qweight") != nullptr;
+  if (method() == Method::kMxfp4) return tensors_.find(module + "_blocks") != nullptr;
   const SafetensorsTensor* plain = tensors_.find(weight);
-  return (plain != nullptr && codes_of_bytes(*plain)) || tensors_.find(weight + "_packed") != nullptr;
+  if (plain == nullptr) return tensors_.find(weight + "_packed") != nullptr;
+  return codes_of_bytes(*plain) || (method() == Method::kModelOpt && plain->entry->dtype == "U8");
 }
 
 const SafetensorsTensor* HfCodes::use(const std::string& plain) {
@@ -122,20 +154,57 @@ std::optional<CodeSource> HfCodes::refuse(const std::string& plain, const std::s
 std::optional<CodeSource> HfCodes::find(const TensorSpec& spec, const SourceTensor& source) {
   Weight weight{.spec = spec, .source = source};
   weight.module = source.name.substr(0, source.name.rfind('.'));
-  weight.packed = gptq() || tensors_.find(source.name + "_packed") != nullptr;
-  weight.codes_name = gptq() ? weight.module + ".qweight" : source.name + (weight.packed ? "_packed" : "");
-  const bool inverse = quantisation_.method == HfQuantisation::Method::kFp8;
-  weight.scales_name = gptq() ? weight.module + ".scales" : source.name + (inverse ? "_scale_inv" : "_scale");
+  name_tensors(weight);
   weight.codes = use(weight.codes_name);
   weight.scales = use(weight.scales_name);
-  if (!gptq() && (source.transposed || source.parts > 1)) {
+  if (!gptq() && (source.transposed || (source.parts > 1 && !weight.blocks))) {
     return refuse(weight.codes_name, "quantised weights of this family are taken from gptq only");
   }
   weight.source.transposed = gptq();
   if (weight.scales == nullptr) return refuse(weight.scales_name, "missing");
   const HfScheme* scheme = scheme_of(weight);
   if (scheme == nullptr || !check_layout(weight, *scheme) || !check_rest(weight, *scheme)) return std::nullopt;
-  return source_of(weight, *scheme);
+  const std::optional<double> factor = scheme->scales == DType::kE4M3 ? find_factor(weight) : 1;
+  if (!factor) return std::nullopt;
+  CodeSource found = source_of(weight, *scheme);
+  found.scales.factor = *factor;
+  return found;
+}
+
+// What the method calls them.
+void HfCodes::name_tensors(Weight& weight) const {
+  const std::string& name = weight.source.name;
+  weight.packed = gptq() || tensors_.find(name + "_packed") != nullptr;
+  weight.blocks = method() == Method::kMxfp4;
+  if (gptq()) {
+    weight.codes_name = weight.module + ".qweight";
+    weight.scales_name = weight.module + ".scales";
+  } else if (weight.blocks) {
+    weight.codes_name = weight.module + "_blocks";
+    weight.scales_name = weight.module + "_scales";
+  } else {
+    weight.codes_name = name + (weight.packed ? "_packed" : "");
+    weight.scales_name = name + (method() == Method::kFp8 ? "_scale_inv" : "_scale");
+  }
+}
+
+// The second level of scales: modelopt's is a factor, that of compressed-tensors a divisor.
+std::optional<double> HfCodes::find_factor(const Weight& weight) {
+  const bool divides = method() != Method::kModelOpt;
+  const std::string name = weight.source.name + (divides ? "_global_scale" : "_scale_2");
+  const SafetensorsTensor* tensor = use(name);
+  float value = 0;
+  if (tensor == nullptr) {
+    refuse(name, "missing");
+  } else if (tensor->entry->dtype != "F32" || !same_matrix(tensor->entry->shape, {})) {
+    refuse(name, fmt::format("F32 [1] expected, {} stored", type_and_shape(*tensor)));
+  } else {
+    tensor->file->read(*tensor->entry, tensor->entry->begin, std::as_writable_bytes(std::span(&value, 1)));
+    const double factor = divides ? 1 / static_cast<double>(value) : value;
+    if (usable_factor(factor) && std::isfinite(value)) return factor;
+    refuse(name, fmt::format("{}, with which scales are negative or not finite", value));
+  }
+  return std::nullopt;
 }
 
 // As codes and scales of the checkpoint.
@@ -146,10 +215,10 @@ CodeSource HfCodes::source_of(const Weight& weight, const HfScheme& scheme) cons
   const bool whole_row = static_cast<std::size_t>(scheme.group) > weight.in();
   source.group = whole_row ? WeightType::kWholeRow : scheme.group;
   source.codes_per_element = weight.per_element(scheme);
-  source.spread = weight.packed && weight.spec.transposed;
-  source.matrix =
-      matrix_of(weight.elements(scheme), weight.source, *weight.codes, weight.packed ? kWord : scheme.codes);
-  if (weight.packed) source.flipped = scheme.codes == DType::kInt4 ? std::byte{0x88} : std::byte{0x80};
+  source.spread = source.codes_per_element > 1 && weight.spec.transposed;
+  source.matrix = matrix_of(weight.elements(scheme), weight.source, *weight.codes, weight.element(scheme));
+  if (weight.packed && scheme.codes != DType::kFp4)
+    source.flipped = scheme.codes == DType::kInt4 ? std::byte{0x88} : std::byte{0x80};
 
   ScaleSource& scales = source.scales;
   scales.name = tensors_.name_of(weight.scales_name);
@@ -160,16 +229,22 @@ CodeSource HfCodes::source_of(const Weight& weight, const HfScheme& scheme) cons
   scales.may_be_negative = scheme.codes == DType::kInt4;
   TensorSpec stored = weight.matrix(weight.scale_rows(scheme), scales.groups);
   if (scheme.rows > 1) stored = {.name = scales.name, .shape = {weight.scale_rows(scheme), scales.groups}};
-  scales.matrix = matrix_of(stored, weight.source, *weight.scales, *weight.scales->entry->usable_dtype());
+  scales.matrix = matrix_of(stored, weight.source, *weight.scales, *scale_type(scheme, *weight.scales->entry));
   return source;
+}
+
+// Whether tensors of such a name and type hold these codes.
+bool HfCodes::may_hold(const Weight& weight, DType codes) {
+  if (weight.packed && codes != DType::kFp4) return codes != DType::kFp8;
+  const std::optional<DType> bytes = codes_of_bytes(*weight.codes);
+  return codes == (weight.codes->entry->dtype == "U8" ? std::optional(DType::kFp4) : bytes);
 }
 
 // Of those with these codes the first that fits; the difference says what the first of all expects.
 const HfScheme* HfCodes::scheme_of(const Weight& weight) {
-  const std::optional<DType> bytes = codes_of_bytes(*weight.codes);
   const HfScheme* expected = nullptr;
   for (const HfScheme& scheme : quantisation_.schemes) {
-    if (weight.packed ? scheme.codes == DType::kFp8 : scheme.codes != bytes) continue;
+    if (!may_hold(weight, scheme.codes)) continue;
     const bool fits = weight.codes->entry->shape == weight.shape_of_codes(scheme) &&
                       same_matrix(weight.scales->entry->shape, weight.shape_of_scales(scheme));
     if (fits) return &scheme;
@@ -192,17 +267,18 @@ bool HfCodes::check_layout(const Weight& weight, const HfScheme& scheme) {
   const std::size_t in = weight.in(), per_element = weight.per_element(scheme);
   const auto group = static_cast<std::size_t>(scheme.group);
   std::string fault;
-  if (weight.packed && weight.codes->entry->dtype != "I32") {
+  if (weight.packed && scheme.codes != DType::kFp4 && weight.codes->entry->dtype != "I32") {
     fault = fmt::format("stored as {}, only I32 is supported", weight.codes->entry->dtype);
   } else if (in % per_element != 0) {
     fault = fmt::format("rows of {} values do not fill words of {}", in, per_element);
   } else if (group < in && in % group != 0 && !scheme.last_group_may_be_short) {
     fault = fmt::format("rows of {} values do not make whole groups of {}", in, group);
-  } else if (scheme.codes == DType::kInt4 && weight.spec.shape.back() % 2 != 0) {
-    fault = fmt::format("{} outputs, but int4 lie two in a byte along them", weight.spec.shape.back());
-  } else if (!weight.scales->entry->usable_dtype()) {
+  } else if (two_in_a_byte(scheme.codes) && weight.spec.shape.back() % 2 != 0) {
     fault =
-        fmt::format("its scales are stored as {}, only F32, F16 and BF16 are supported", weight.scales->entry->dtype);
+        fmt::format("{} outputs, but {} lie two in a byte along them", weight.spec.shape.back(), name_of(scheme.codes));
+  } else if (!scale_type(scheme, *weight.scales->entry)) {
+    fault = fmt::format("its scales are stored as {}, only {} supported", weight.scales->entry->dtype,
+                        known_scale_types(scheme));
   }
   if (!fault.empty()) refuse(weight.codes_name, fault);
   return fault.empty();
@@ -220,7 +296,7 @@ bool HfCodes::check_rest(const Weight& weight, const HfScheme& scheme) {
     refuse(weight.module + more, "zero points and orders of groups (actorder) are not supported");
     return false;
   }
-  return !weight.packed || check_shape_tensor(weight);
+  return !weight.packed || scheme.codes == DType::kFp4 || check_shape_tensor(weight);
 }
 
 bool HfCodes::check_shape_tensor(const Weight& weight) {

@@ -27,12 +27,18 @@ class HfCodes {
   bool is_bias_of_zeros(const std::string& plain) const;
 
  private:
+  using Method = HfQuantisation::Method;
   struct Weight;  // what is looked for
 
-  bool gptq() const { return quantisation_.method == HfQuantisation::Method::kGptq; }
+  Method method() const { return quantisation_.method; }
+  bool gptq() const { return method() == Method::kGptq; }
   const SafetensorsTensor* use(const std::string& plain);
   std::optional<CodeSource> refuse(const std::string& plain, const std::string& what);
+  void name_tensors(Weight& weight) const;
+  static bool may_hold(const Weight& weight, DType codes);
   const HfScheme* scheme_of(const Weight& weight);
+  // Nothing if a difference was added.
+  std::optional<double> find_factor(const Weight& weight);
   CodeSource source_of(const Weight& weight, const HfScheme& scheme) const;
   // Each adds a difference where it is false.
   bool check_layout(const Weight& weight, const HfScheme& scheme);

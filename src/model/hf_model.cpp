@@ -36,7 +36,8 @@ ModelConfig read_config(const ModelFolder& folder) try {
 }
 
 std::optional<HfQuantisation> read_quantisation(const ModelFolder& folder) try {
-  return HfQuantisation::read(folder.read("config.json", kMaxConfigBytes));
+  return HfQuantisation::read(folder.read("config.json", kMaxConfigBytes),
+                              text_or_nothing(folder, "hf_quant_config.json"));
 } catch (const ConfigError& error) {
   throw ConfigError(fmt::format("{}: {}", folder.path(), error.what()));
 }

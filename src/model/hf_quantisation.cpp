@@ -9,8 +9,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kFormats[] = {"int-quantized", "naive-quantized", "float-quantized", "pack-quantized"};
-constexpr char kFormatNames[] = "int-quantized, naive-quantized, float-quantized or pack-quantized";
+constexpr std::string_view kFormats[] = {"int-quantized",  "naive-quantized",      "float-quantized",
+                                         "pack-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"};
+constexpr char kFormatNames[] =
+    "int-quantized, naive-quantized, float-quantized, pack-quantized, mxfp4-pack-quantized or nvfp4-pack-quantized";
+
+constexpr HfScheme kMxfp4{.codes = DType::kFp4, .scales = DType::kE8M0, .group = 32};
+constexpr HfScheme kNvfp4{.codes = DType::kFp4, .scales = DType::kE4M3, .group = 16};
 
 void check_format(const std::string& format) {
   if (std::ranges::find(kFormats, format) == std::end(kFormats)) HfKeys::refuse("format", format, kFormatNames);
@@ -74,9 +79,22 @@ void read_strategy(const HfKeys& weights, HfScheme& scheme) {
   }
 }
 
+// Of a format that leaves no choice.
+HfScheme read_fp4(const HfKeys& weights, const std::string& format) {
+  const HfScheme scheme = format == "mxfp4-pack-quantized" ? kMxfp4 : kNvfp4;
+  weights.require("type", std::string("float"), std::string("float"));
+  weights.require("num_bits", 4, 4);
+  weights.require("group_size", scheme.group, scheme.group);
+  weights.require("symmetric", true, true);
+  const std::string strategy = weights.value("strategy", "group");
+  if (strategy != "group" && strategy != "tensor_group") HfKeys::refuse("strategy", strategy, "group or tensor_group");
+  return scheme;
+}
+
 HfScheme read_weights(const json& object, const std::string& format) {
   const HfKeys weights(object);
   check_format(format);
+  if (format.ends_with("fp4-pack-quantized")) return read_fp4(weights, format);
   HfScheme scheme{.codes = read_codes(weights, format)};
   weights.require("symmetric", true, true);
   check_order(weights, object);
@@ -142,13 +160,46 @@ void read_gptq(const json& object, HfQuantisation& quantisation) {
   quantisation.schemes = {{.codes = bits == 4 ? DType::kInt4 : DType::kInt8, .group = read_group_size(keys, 128)}};
 }
 
+// `settings`: the keys of config.json, or those of hf_quant_config.json under "quantization".
+void read_modelopt(const json& settings, HfQuantisation& quantisation) {
+  const json& object = settings.contains("quantization") ? object_in(settings, "quantization") : settings;
+  const HfKeys keys(object);
+  quantisation.method = HfQuantisation::Method::kModelOpt;
+  keys.require("quant_algo", std::string("NVFP4"), std::string());
+  keys.require("group_size", kNvfp4.group, kNvfp4.group);
+  for (const auto& [name, group] : object_in(object, "config_groups").items()) {
+    if (!group.is_object()) fail_value(name, group, "an object");
+    if (HfKeys(group).has("weights")) read_fp4(HfKeys(object_in(group, "weights")), "nvfp4-pack-quantized");
+  }
+  quantisation.schemes = {kNvfp4};
+  quantisation.activations = true;  // it is a way of multiplying, too
+}
+
+void read_mxfp4(HfQuantisation& quantisation) {
+  quantisation.method = HfQuantisation::Method::kMxfp4;
+  quantisation.schemes = {kMxfp4};
+}
+
+// What modelopt wrote into a file of its own before it wrote to config.json. Without "quant_algo" only caches are
+// quantised.
+std::optional<HfQuantisation> read_quant_config(const std::string& text) {
+  const json object = parse_json_object(text);
+  if (!HfKeys(object_in(object, "quantization")).has("quant_algo")) return std::nullopt;
+  HfQuantisation quantisation;
+  read_modelopt(object, quantisation);
+  return quantisation;
+}
+
 }  // namespace
 
-std::optional<HfQuantisation> HfQuantisation::read(const std::string& config_json) {
+std::optional<HfQuantisation> HfQuantisation::read(const std::string& config_json,
+                                                   const std::optional<std::string>& hf_quant_config) {
   const json object = parse_json_object(config_json);
   const HfKeys keys(object);
   const bool old = !keys.has("quantization_config");  // compressed-tensors called it otherwise once
-  if (old && !keys.has("compression_config")) return std::nullopt;
+  if (old && !keys.has("compression_config")) {
+    return hf_quant_config ? read_quant_config(*hf_quant_config) : std::nullopt;
+  }
   const json& settings = object_in(object, old ? "compression_config" : "quantization_config");
   const std::string method = HfKeys(settings).value("quant_method", old ? "compressed-tensors" : "");
   HfQuantisation quantisation;
@@ -158,8 +209,12 @@ std::optional<HfQuantisation> HfQuantisation::read(const std::string& config_jso
     read_fp8(settings, quantisation);
   } else if (method == "gptq") {
     read_gptq(settings, quantisation);
+  } else if (method == "modelopt" || method == "modelopt_fp4") {
+    read_modelopt(settings, quantisation);
+  } else if (method == "mxfp4") {
+    read_mxfp4(quantisation);
   } else {
-    HfKeys::refuse("quant_method", method, "compressed-tensors, fp8 or gptq");
+    HfKeys::refuse("quant_method", method, "compressed-tensors, fp8, gptq, modelopt or mxfp4");
   }
   return quantisation;
 }

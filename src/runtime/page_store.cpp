@@ -21,6 +21,7 @@ namespace {
 void put_stored(ByteWriter& out, const TensorEntry& entry) {
   out.put(entry.dtype);
   out.put_list(entry.shape);
+  out.put(entry.factor);
   out.put_list(entry.digests);
 }
 

@@ -12,7 +12,7 @@
 namespace computron {
 namespace {
 
-// An even number of elements of int4 becomes a byte each.
+// An even number of codes of four bits becomes a byte each.
 void split_nibbles(const std::byte* __restrict stored, std::size_t count, std::byte* __restrict to) {
   for (std::size_t i = 0; i < count / 2; ++i) {
     to[2 * i] = stored[i] & std::byte{15};
@@ -135,7 +135,7 @@ void ShardLoader::load(const Item& item, Worker& worker) {
 
 // Elements of a slice from its `first` on, as they are stored.
 void ShardLoader::place(const Slice& slice, std::size_t first, std::span<const std::byte> bytes, Worker& worker) {
-  if (slice.entry->dtype == DType::kInt4 || slice.entry->dtype != placed_dtype(slice)) {
+  if (two_in_a_byte(slice.entry->dtype) || slice.entry->dtype != placed_dtype(slice)) {
     return widen_and_place(slice, first, bytes, worker);
   }
   const Lap lap(worker.times.pack_s);
@@ -164,7 +164,7 @@ void ShardLoader::widen_and_place(const Slice& slice, std::size_t first, std::sp
 
 void ShardLoader::widen(const Slice& slice, const std::byte* stored, std::size_t count, Worker& worker) const {
   auto* to = reinterpret_cast<std::byte*>(worker.widened.data());
-  if (slice.entry->dtype == DType::kInt4) {
+  if (two_in_a_byte(slice.entry->dtype)) {
     split_nibbles(stored, count, to);
     return;
   }
@@ -230,6 +230,7 @@ void ShardLoader::place_scales(const Slice& slice, const Piece& piece) const {
       format_.pack_scales(part.panel, in, type, part.row, part.rows, static_cast<int>(piece.column),
                           static_cast<int>(piece.columns), piece.source + part.first * slice.width * size, slice.width,
                           /*group_stride=*/1);
+      if (piece.column == 0) place_factor(slice, part);
     });
   }
   for (std::size_t i = 0; i < piece.rows; ++i) {
@@ -240,8 +241,17 @@ void ShardLoader::place_scales(const Slice& slice, const Piece& piece) const {
     for_each_panel_with(slice, row, rows, [&](const PanelPart& part) {
       format_.pack_scales(part.panel, in, type, part.row, part.rows, group, groups,
                           piece.source + (i * slice.width + part.first) * size, /*row_stride=*/1, /*group_stride=*/0);
+      if (group == 0) place_factor(slice, part);
     });
   }
+}
+
+// Beside the scales of the first group, which of all pieces with scales of a row one has.
+void ShardLoader::place_factor(const Slice& slice, const PanelPart& part) const {
+  const WeightType& type = type_of(slice);
+  if (!type.has_factors()) return;
+  format_.pack_factor(part.panel, layout_.plan.tensors[slice.tensor].columns, type, part.row, part.rows,
+                      slice.entry->factor);
 }
 
 // Vectors and tables: float32 rows as they are stored.

@@ -96,7 +96,7 @@ class ShardLoader {
 
   bool is_packed(int tensor) const { return layout_.plan.tensors[tensor].role == TensorRole::kGemmWeight; }
   const WeightType& type_of(const Slice& slice) const { return layout_.plan.tensors[slice.tensor].type; }
-  // What elements are when they are placed; of int4 one has a byte.
+  // What elements are when they are placed; of four bits one has a byte.
   DType placed_dtype(const Slice& slice) const;
   std::size_t placed_bytes(const Slice& slice) const { return std::max<std::size_t>(size_of(placed_dtype(slice)), 1); }
   std::byte* at(const PanelPlace& panel) const { return pages_.at(panel.page) + panel.offset; }
@@ -108,6 +108,7 @@ class ShardLoader {
     int row, rows;
     std::size_t first;
   };
+  void place_factor(const Slice& slice, const PanelPart& part) const;
   // body(part) for rows [row, row + rows) of the slice's tensor.
   template <class Body>
   void for_each_panel_with(const Slice& slice, int row, int rows, const Body& body) const;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "computron/checkpoint/reader.h"
 #include "computron/model/checkpoint_check.h"
@@ -20,7 +21,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 // The last block is short. The large one makes matrices of more than 1 MiB, as int4 too.
-constexpr std::size_t kHidden = 256, kFfn = 272, kLargeFfn = 8720;
+constexpr std::size_t kHidden = 256, kFfn = 288, kLargeFfn = 8736;
 
 // How a folder stores its weights.
 struct Format {
@@ -30,7 +31,7 @@ struct Format {
   std::string scale_type;  // of safetensors
   std::size_t rows;        // that share scales; 0: all
   std::size_t group;       // values that share one; 0: all
-  enum class Layout { kBytes, kPacked, kGptq } layout = Layout::kBytes;
+  enum class Layout { kBytes, kPacked, kGptq, kPairs, kModelOpt, kBlocks } layout = Layout::kBytes;
   std::uint32_t zero = 0;  // of GPTQ, as stored
   std::string scales = "_scale";
   std::string says = "";  // of the type, when large matrices are converted
@@ -48,11 +49,16 @@ std::string gptq(int bits, const std::string& more = "") {
       bits, more);
 }
 
-constexpr char kBlocks[] = R"("quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],
+constexpr char kModelOptNvfp4[] =
+    R"("quantization_config":{"quant_method":"modelopt","quant_algo":"NVFP4","group_size":16,
+    "config_groups":{"group_0":{"weights":{"num_bits":4,"type":"float","group_size":16}}},"ignore":["lm_head"]})";
+constexpr char kMxfp4[] = R"("quantization_config":{"quant_method":"mxfp4","modules_to_not_convert":["lm_head"]})";
+constexpr char kBlocks128[] = R"("quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],
     "activation_scheme":"dynamic","modules_to_not_convert":["lm_head"]})";
 
 std::vector<Format> formats() {
   const std::string int8 = R"("num_bits":8,"type":"int",)", fp8 = R"("num_bits":8,"type":"float",)";
+  const std::string fp4 = R"("num_bits":4,"type":"float",)";
   const std::string int4 = R"("num_bits":4,"type":"int",)", group = R"("strategy":"group","group_size":16)";
   using enum Format::Layout;
   using enum DType;
@@ -71,11 +77,19 @@ std::vector<Format> formats() {
        "int4 in groups of 16 (5.0 bits a weight), rest f32"},
       {"int4 by row", compressed("pack-quantized", int4 + R"("strategy":"channel")"), kInt4, "F16", 1, 0, kPacked},
       {"packed int8", compressed("pack-quantized", int8 + group), kInt8, "F16", 1, 16, kPacked},
-      {"DeepSeek's fp8", kBlocks, kFp8, "F32", 128, 128, kBytes, 0, "_scale_inv"},
-      {"Qwen's fp8", kBlocks, kFp8, "BF16", 128, 128, kBytes, 0, "_scale_inv"},
+      {"DeepSeek's fp8", kBlocks128, kFp8, "F32", 128, 128, kBytes, 0, "_scale_inv"},
+      {"Qwen's fp8", kBlocks128, kFp8, "BF16", 128, 128, kBytes, 0, "_scale_inv"},
       {"gptq of 4 bits", gptq(4), kInt4, "F16", 1, 16, kGptq, 7, "", "int4 in groups of 16"},
       {"gptq v2", gptq(4, R"("checkpoint_format":"gptq_v2",)"), kInt4, "F16", 1, 16, kGptq, 8},
       {"gptq of 8 bits", gptq(8), kInt8, "F16", 1, 16, kGptq, 127},
+      {"nvfp4", compressed("nvfp4-pack-quantized", fp4 + R"("strategy":"tensor_group","group_size":16)"), kFp4,
+       "F8_E4M3", 1, 16, kPairs, 0, "_scale", "fp4 in groups of 16 (4.5 bits a weight), rest f32"},
+      {"mxfp4", compressed("mxfp4-pack-quantized", fp4 + R"("strategy":"group","group_size":32)"), kFp4, "U8", 1, 32,
+       kPairs},
+      {"mxfp4 with typed scales", compressed("mxfp4-pack-quantized", fp4 + R"("group_size":32)"), kFp4, "F8_E8M0", 1,
+       32, kPairs},
+      {"modelopt's nvfp4", kModelOptNvfp4, kFp4, "F8_E4M3", 1, 16, kModelOpt},
+      {"gpt-oss's mxfp4", kMxfp4, kFp4, "U8", 1, 32, Format::Layout::kBlocks, 0, "_scales", "fp4 in groups of 32"},
   };
 }
 
@@ -87,22 +101,36 @@ const Format& format_called(const std::string& what) {
 // The code of a weight's value (out, in): all that the type has, but fp8's NaN, as the bits of a byte.
 int code_at(DType codes, const std::string& module, std::size_t out, std::size_t in) {
   const std::size_t mixed = (out * 2654435761u + in * 40503u + module.size() * 97u) >> 7;
-  if (codes == DType::kInt4) return static_cast<int>(mixed & 15);
+  if (two_in_a_byte(codes)) return static_cast<int>(mixed & 15);
   const int code = static_cast<int>(mixed & 255);
   return codes == DType::kFp8 && (code & 127) == 127 ? 0x30 : code;
+}
+
+std::size_t scale_bytes(const Format& format) {
+  return format.scale_type == "F32" ? 4 : format.scale_type == "F16" || format.scale_type == "BF16" ? 2 : 1;
 }
 
 // Bits of a scale: numbers, zeros, the smallest there is, and, of int4, negative numbers.
 std::uint32_t scale_bits(const Format& format, std::size_t row, std::size_t group) {
   const std::size_t which = (row * 31 + group * 7) % 53;
   if (which == 0 || which == 1) return static_cast<std::uint32_t>(which);
+  if (scale_bytes(format) == 1)
+    return static_cast<std::uint32_t>(format.scale_type == "F8_E4M3" ? 2 * which : 90 + which);
   float value = static_cast<float>(which) / 1024;
   if (format.codes == DType::kInt4 && which % 3 == 0) value = -value;
   if (format.scale_type == "F32") return std::bit_cast<std::uint32_t>(value);
   return format.scale_type == "F16" ? f16_from_f32(value) : bf16_from_f32(value);
 }
 
+double number_of_e4m3(int bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return bits < 128 ? size : -size;
+}
+
 double number_of(const std::string& type, std::uint32_t bits) {
+  if (type == "U8" || type == "F8_E8M0") return std::ldexp(1.0, static_cast<int>(bits) - 127);
+  if (type == "F8_E4M3") return number_of_e4m3(static_cast<int>(bits));
   if (type == "F32") return std::bit_cast<float>(bits);
   return type == "F16" ? f32_from_f16(static_cast<std::uint16_t>(bits))
                        : f32_from_bf16(static_cast<std::uint16_t>(bits));
@@ -111,9 +139,9 @@ double number_of(const std::string& type, std::uint32_t bits) {
 double number_of_code(DType codes, int code) {
   if (codes == DType::kInt4) return code < 8 ? code : code - 16;
   if (codes == DType::kInt8) return code < 128 ? code : code - 256;
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return code < 128 ? size : -size;
+  constexpr double kE2M1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  if (codes == DType::kFp4) return code < 8 ? kE2M1[code] : -kE2M1[code - 8];
+  return number_of_e4m3(code);
 }
 
 class ConvertQuantisedTest : public ProgramTest {
@@ -155,7 +183,7 @@ class ConvertQuantisedTest : public ProgramTest {
   std::size_t group(std::size_t in) const { return format_.group == 0 ? in : format_.group; }
 
   void add(const Linear& linear) {
-    const std::size_t scale_size = format_.scale_type == "F32" ? 4 : 2;
+    const std::size_t scale_size = scale_bytes(format_);
     const bool by_gptq = format_.layout == Format::Layout::kGptq;
     const std::size_t scale_rows = ceil_div(linear.out, rows(linear.out)),
                       groups = ceil_div(linear.in, group(linear.in));
@@ -172,8 +200,13 @@ class ConvertQuantisedTest : public ProgramTest {
       stored_.push_back({linear.theirs + ".scales", format_.scale_type, {groups, scale_rows}, scales});
       return;
     }
-    format_.layout == Format::Layout::kPacked ? add_packed(linear) : add_bytes(linear);
-    stored_.push_back({linear.theirs + ".weight" + format_.scales, format_.scale_type,
+    if (format_.codes == DType::kFp4) {
+      add_pairs(linear);
+    } else {
+      format_.layout == Format::Layout::kPacked ? add_packed(linear) : add_bytes(linear);
+    }
+    const char* weight = format_.layout == Format::Layout::kBlocks ? "" : ".weight";
+    stored_.push_back({linear.theirs + weight + format_.scales, format_.scale_type,
                        format_.rows == 0 ? one : std::vector{scale_rows, groups}, scales});
   }
 
@@ -186,6 +219,44 @@ class ConvertQuantisedTest : public ProgramTest {
     }
     stored_.push_back(
         {linear.theirs + ".weight", format_.codes == DType::kFp8 ? "F8_E4M3" : "I8", {linear.out, linear.in}, codes});
+  }
+
+  // Two codes in a byte, and the second level of their scales.
+  void add_pairs(const Linear& linear) {
+    std::string pairs;
+    for (std::size_t o = 0; o < linear.out; ++o) {
+      for (std::size_t i = 0; i < linear.in; i += 2) {
+        pairs += static_cast<char>(code_at(DType::kFp4, linear.theirs, o, i) |
+                                   code_at(DType::kFp4, linear.theirs, o, i + 1) << 4);
+      }
+    }
+    const float level = second_level(linear);
+    const std::string level_bytes(reinterpret_cast<const char*>(&level), sizeof level);
+    if (format_.layout == Format::Layout::kBlocks) {
+      stored_.push_back({linear.theirs + "_blocks", "U8", {linear.out, linear.in / 32, 16}, pairs});
+    } else if (format_.layout == Format::Layout::kModelOpt) {
+      stored_.push_back({linear.theirs + ".weight", "U8", {linear.out, linear.in / 2}, pairs});
+      stored_.push_back({linear.theirs + ".weight_scale_2", "F32", {}, level_bytes});
+      stored_.push_back(counting(linear.theirs + ".input_scale", {1}, 1));
+    } else {
+      stored_.push_back({linear.theirs + ".weight_packed", "U8", {linear.out, linear.in / 2}, pairs});
+      if (format_.scale_type != "F8_E4M3") return;
+      stored_.push_back({linear.theirs + ".weight_global_scale", "F32", {1}, level_bytes});
+      stored_.push_back(counting(linear.theirs + ".input_global_scale", {1}, 1));
+    }
+  }
+  static float second_level(const Linear& linear) { return 0.0371f * static_cast<float>(linear.theirs.size()); }
+
+  // That every e4m3 comes to the scale that torch computes.
+  void expect_same_level(const CheckpointIndex& index, const Linear& linear) const {
+    if (format_.scale_type != "F8_E4M3") return;
+    const float level = second_level(linear);
+    const double factor = index.tensors.at("layers.0." + linear.ours + ".weight.scales").factor;
+    for (int bits = 0; bits < 127; ++bits) {
+      const auto scale = static_cast<float>(number_of_e4m3(bits));
+      const float theirs = format_.layout == Format::Layout::kModelOpt ? scale * level : scale / level;
+      EXPECT_EQ(static_cast<float>(scale * factor), theirs) << format_.what << " " << linear.theirs << " " << bits;
+    }
   }
 
   // Values `first` to `first` + codes in a word of a row, lowest bits first, each plus the middle of all.
@@ -270,7 +341,7 @@ class ConvertQuantisedTest : public ProgramTest {
     const std::string name = "layers.0." + linear.ours + ".weight";
     const TensorEntry& entry = index.tensors.at(name);
     const std::vector<std::byte> codes = bytes_of(index, name), scales = bytes_of(index, scales_name(name));
-    const std::size_t groups = ceil_div(linear.in, group(linear.in)), size = format_.scale_type == "F32" ? 4 : 2;
+    const std::size_t groups = ceil_div(linear.in, group(linear.in)), size = scale_bytes(format_);
     ASSERT_EQ(entry.dtype, format_.codes);
     ASSERT_EQ(entry.group, format_.group == 0 ? WeightType::kWholeRow : static_cast<int>(format_.group));
     ASSERT_EQ(codes.size(), computron::bytes_of(format_.codes, linear.out * linear.in));
@@ -279,7 +350,7 @@ class ConvertQuantisedTest : public ProgramTest {
     for (std::size_t o = 0; o < linear.out; ++o) {
       for (std::size_t i = 0; i < linear.in; ++i) {
         const std::size_t at = linear.transposed ? i * linear.out + o : o * linear.in + i;
-        const int code = format_.codes == DType::kInt4
+        const int code = two_in_a_byte(format_.codes)
                              ? std::to_integer<int>(codes[at / 2]) >> (at % 2 == 0 ? 0 : 4) & 15
                              : std::to_integer<int>(codes[at]);
         const std::size_t g = i / group(linear.in);
@@ -293,6 +364,7 @@ class ConvertQuantisedTest : public ProgramTest {
                         number_of_code(format_.codes, put_in) * number_of(format_.scale_type, scale_put_in);
       }
     }
+    expect_same_level(index, linear);
     EXPECT_EQ(wrong_codes, 0u);
     EXPECT_EQ(wrong_scales, 0u);
     EXPECT_EQ(wrong_values, 0u);
@@ -319,7 +391,7 @@ TEST_F(ConvertQuantisedTest, EveryFormatKeepsItsCodesAndScales) {
 }
 
 TEST_F(ConvertQuantisedTest, ThreadsDoNotChangeTheFile) {
-  for (const char* what : {"int4 in groups", "gptq of 4 bits", "fp8 by blocks"}) {
+  for (const char* what : {"int4 in groups", "gptq of 4 bits", "fp8 by blocks", "gpt-oss's mxfp4"}) {
     fill(format_called(what), kLargeFfn);
     ASSERT_EQ(convert({"--threads", "1"}).code, 0);
     const std::string one = read_file(file("m.h5"));
@@ -421,6 +493,97 @@ TEST_F(ConvertQuantisedTest, SaysWhatItLeavesOut) {
   EXPECT_THAT(convert().output, HasSubstr("activations"));
 }
 
+// Before config.json said so, a file of modelopt's did.
+TEST_F(ConvertQuantisedTest, ModelOptHasAFileOfItsOwn) {
+  fill(format_called("modelopt's nvfp4"));
+  const std::size_t begin = config_.find(R"(,"quantization_config")");
+  config_ = config_.substr(0, begin) + "}";
+  EXPECT_THAT(refusal(), HasSubstr("q_proj.weight': shape [256, 256] expected, [256, 128] stored"));
+  write_text(file("hf/hf_quant_config.json"),
+             R"({"quantization":{"quant_algo":"NVFP4","kv_cache_quant_algo":"FP8","group_size":16}})");
+  const Outcome outcome = convert();
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("activations and caches are not quantised"));
+  for (const Linear& linear : linears()) expect_same(read_checkpoint_index(file("m.h5")), linear);
+}
+
+TEST_F(ConvertQuantisedTest, InspectSaysHowManyBitsFp4Takes) {
+  for (const auto& [what, bits] : {std::pair{"modelopt's nvfp4", 4.5}, {"gpt-oss's mxfp4", 4.25}}) {
+    fill(format_called(what));
+    ASSERT_EQ(convert().code, 0) << read_file(file("stderr"));
+    const auto shown = nlohmann::json::parse(run({"inspect", file("m.h5"), "--json"}).output);
+    int weights = 0;
+    for (const auto& tensor : shown["tensors"]) {
+      EXPECT_EQ(tensor.contains("factor"), tensor["dtype"] == "e4m3");
+      if (tensor["dtype"] != "fp4") continue;
+      EXPECT_EQ(tensor["bits"], bits);
+      EXPECT_EQ(tensor["group"], format_.group);
+      ++weights;
+    }
+    EXPECT_EQ(weights, 7);
+  }
+}
+
+TEST_F(ConvertQuantisedTest, RefusesScalesOfFp4ThatAreNone) {
+  const auto refused = [&](const char* what, const std::string& tensor, const std::string& bytes, std::size_t at) {
+    fill(format_called(what));
+    find(tensor).bytes.replace(at, bytes.size(), bytes);
+    return refusal();
+  };
+  const auto level = [](float value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+  EXPECT_THAT(refused("mxfp4", "up_proj.weight_scale", "\xff", 5),
+              AllOf(HasSubstr("up_proj.weight_scale'"), HasSubstr("NaN")));
+  EXPECT_THAT(refused("gpt-oss's mxfp4", "down_proj_scales", "\xff", 5), HasSubstr("down_proj_scales': NaN"));
+  EXPECT_THAT(refused("nvfp4", "up_proj.weight_scale", "\x7f", 5), HasSubstr("up_proj.weight_scale': NaN"));
+  EXPECT_THAT(refused("nvfp4", "up_proj.weight_scale", "\x81", 5), HasSubstr("up_proj.weight_scale': negative scales"));
+  for (const float value : {-1.0f, 0.0f, std::nanf(""), HUGE_VALF, 1e-44f}) {
+    EXPECT_THAT(refused("nvfp4", "o_proj.weight_global_scale", level(value), 0),
+                AllOf(HasSubstr("o_proj.weight_global_scale'"), HasSubstr("negative or not finite")))
+        << value;
+  }
+  for (const float value : {-1e-44f, std::nanf(""), HUGE_VALF, 1e38f}) {
+    EXPECT_THAT(refused("modelopt's nvfp4", "o_proj.weight_scale_2", level(value), 0),
+                AllOf(HasSubstr("o_proj.weight_scale_2'"), HasSubstr("negative or not finite")))
+        << value;
+  }
+  for (const float value : {0.0f, 1e-44f}) {
+    fill(format_called("modelopt's nvfp4"));
+    find("o_proj.weight_scale_2").bytes = level(value);
+    EXPECT_EQ(convert().code, 0) << value;
+  }
+}
+
+TEST_F(ConvertQuantisedTest, RefusesFp4ThatDoesNotFit) {
+  const auto refused = [&](const char* what, const std::string& tensor, auto&& change) {
+    fill(format_called(what));
+    change(find(tensor));
+    return refusal();
+  };
+  const auto shorter = [](StoredTensor& tensor) {
+    tensor.bytes.resize(tensor.bytes.size() / tensor.shape[0] * (tensor.shape[0] - 1));
+    --tensor.shape[0];
+  };
+  const auto typed = [](const char* type) { return [type](StoredTensor& tensor) { tensor.dtype = type; }; };
+  const auto vanish = [](StoredTensor& tensor) { tensor.name += "_not"; };
+  EXPECT_THAT(refused("nvfp4", "up_proj.weight_packed", shorter),
+              AllOf(HasSubstr("up_proj.weight_packed': [256, 128]"), HasSubstr("U8 [255, 128]")));
+  EXPECT_THAT(refused("gpt-oss's mxfp4", "up_proj_blocks", shorter),
+              AllOf(HasSubstr("up_proj_blocks': [256, 8, 16]"), HasSubstr("U8 [255, 8, 16]")));
+  EXPECT_THAT(refused("gpt-oss's mxfp4", "up_proj_scales", shorter), HasSubstr("U8 [255, 8] stored"));
+  EXPECT_THAT(refused("modelopt's nvfp4", "up_proj.weight_scale", shorter), HasSubstr("F8_E4M3 [255, 16] stored"));
+  EXPECT_THAT(refused("nvfp4", "up_proj.weight_scale", typed("U8")), HasSubstr("stored as U8, only F8_E4M3 is"));
+  EXPECT_THAT(refused("mxfp4", "up_proj.weight_scale", typed("I8")), HasSubstr("only U8 and F8_E8M0 are supported"));
+  EXPECT_THAT(refused("mxfp4", "up_proj.weight_packed", typed("I8")), HasSubstr("says of no weights"));
+  EXPECT_THAT(refused("nvfp4", "up_proj.weight_global_scale", typed("I32")), HasSubstr("F32 [1] expected, I32 [1]"));
+  for (const auto& [what, tensor] : {std::pair{"nvfp4", "up_proj.weight_global_scale"},
+                                     {"modelopt's nvfp4", "up_proj.weight_scale_2"},
+                                     {"gpt-oss's mxfp4", "up_proj_scales"}}) {
+    EXPECT_THAT(refused(what, tensor, vanish), HasSubstr(std::string(tensor) + "': missing"));
+  }
+  fill(format_called("nvfp4"), 264);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("down_proj.weight_packed"), HasSubstr("whole groups of 16")));
+}
+
 TEST_F(ConvertQuantisedTest, OnlyKeepsCodes) {
   fill(format_called("int8 by row"));
   for (const char* dtype : {"int8", "fp8", "int4", "f32", "f16", "bf16"}) {
@@ -448,6 +611,58 @@ TEST_F(ConvertQuantisedTest, RefusesWhatIsNoNumber) {
   EXPECT_THAT(with_scale("up_proj.weight_scale", 0xbf80), HasSubstr("negative scales"));
   fill(format_called("Qwen's fp8"));
   EXPECT_THAT(with_scale("down_proj.weight_scale_inv", 0xbf80), HasSubstr("negative scales"));
+}
+
+// In every format of scales of two bytes and more, whichever type these have and whoever shares them.
+TEST_F(ConvertQuantisedTest, RefusesHostileScalesOfEveryFormat) {
+  for (const Format& format : formats()) {
+    if (scale_bytes(format) == 1) continue;
+    SCOPED_TRACE(format.what);
+    fill(format);
+    const std::string name =
+        format.layout == Format::Layout::kGptq ? "up_proj.scales" : "up_proj.weight" + format.scales;
+    StoredTensor& scales = find(name);
+    const std::size_t size = format.scale_type == "F32" ? 4 : 2, last = scales.bytes.size() - size;
+    const auto with_last = [&](std::uint32_t of_f32, std::uint32_t of_f16) {
+      const std::uint32_t bits = format.scale_type == "F32"   ? of_f32
+                                 : format.scale_type == "F16" ? of_f16
+                                                              : of_f32 >> 16;
+      std::memcpy(&scales.bytes[last], &bits, size);
+    };
+    with_last(0x7fc00000, 0x7e00);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr(name + "'"), HasSubstr("NaN")));
+    with_last(0x7f800000, 0x7c00);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr(name + "'"), HasSubstr("infinity")));
+    with_last(0xff800000, 0xfc00);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr(name + "'"), HasSubstr("infinity")));
+    with_last(0xbf800000, 0xbc00);
+    if (format.codes == DType::kInt4) continue;
+    EXPECT_THAT(refusal(), AllOf(HasSubstr(name + "'"), HasSubstr("negative scales")));
+  }
+}
+
+// Wherever the file ends, and wherever the header says that a tensor does.
+TEST_F(ConvertQuantisedTest, RefusesTruncatedCodes) {
+  for (const char* what : {"int8 in groups", "fp8 by blocks", "int4 in groups", "gptq of 4 bits"}) {
+    SCOPED_TRACE(what);
+    fill(format_called(what));
+    ASSERT_EQ(convert().code, 0) << read_file(file("stderr"));
+    std::filesystem::remove(file("m.h5"));
+    const std::string whole = read_file(file("hf/model.safetensors"));
+    for (const std::size_t left : {whole.size() - 1, whole.size() / 2, whole.size() / 50}) {
+      write_text(file("hf/model.safetensors"), whole.substr(0, left));
+      const Outcome outcome = run({"convert", file("hf"), file("m.h5")});
+      EXPECT_NE(outcome.code, 0);
+      EXPECT_THAT(outcome.errors, HasSubstr("model.safetensors"));
+      EXPECT_FALSE(std::filesystem::exists(file("m.h5")));
+    }
+    const bool by_gptq = format_.layout == Format::Layout::kGptq;
+    StoredTensor& codes = find(by_gptq                                     ? "v_proj.qweight"
+                               : format_.layout == Format::Layout::kPacked ? "v_proj.weight_packed"
+                                                                           : "v_proj.weight");
+    codes.bytes.resize(codes.bytes.size() - 4);  // of so many dimensions as before
+    EXPECT_THAT(refusal(65), HasSubstr("v_proj"));
+  }
 }
 
 TEST_F(ConvertQuantisedTest, RefusesWhatDoesNotFit) {
@@ -505,6 +720,10 @@ TEST_F(ConvertQuantisedTest, RefusesRowsThatAreNoWholeGroups) {
   EXPECT_THAT(refusal(), AllOf(HasSubstr("down_proj.qweight"), HasSubstr("whole groups of 16")));
   fill(format_called("int4 by row"), 260);
   EXPECT_THAT(refusal(), HasSubstr("down_proj"));
+  for (const char* what : {"int8 in groups", "fp8 in groups", "packed int8", "int4 in groups"}) {
+    fill(format_called(what), 264);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr("down_proj"), HasSubstr("whole groups of 16"))) << what;
+  }
 }
 
 // Query, key and value are multiplied as one.

@@ -127,7 +127,7 @@ TEST_F(InitTest, DtypesHoldTheSameNumbers) {
 
 TEST_F(InitTest, QuantisedIsTheModelOfBf16Quantised) {
   const auto index = read_checkpoint_index(init("bf16.h5", {"--dtype", "bf16"}));
-  for (const DType codes : kCodeDTypes) {
+  for (const DType codes : kQuantisedTo) {
     const std::string dtype(name_of(codes));
     const std::string path = init(dtype + ".h5", {"--dtype", dtype});
     const auto quantised = read_checkpoint_index(path);

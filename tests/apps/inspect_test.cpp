@@ -160,7 +160,12 @@ std::string model_of(const std::string& path, const ModelConfig& config, const s
                      : dtype == "fp8" ? DType::kFp8
                                       : DType::kInt4},
            tensors);
-  const auto declared = declarations_of(tensors);
+  auto declared = declarations_of(tensors);
+  for (std::size_t t = 1; dtype == "fp4" && t < declared.size(); ++t) {
+    if (declared[t - 1].dtype != DType::kInt4) continue;
+    declared[t - 1].dtype = DType::kFp4;
+    declared[t].dtype = DType::kE4M3;
+  }
   CheckpointWriter writer(path, "opt", config.to_json(), declared);
   for (std::size_t t = 0; t < declared.size(); ++t) {
     std::vector<std::byte> values(bytes_of(
@@ -197,6 +202,9 @@ TEST_F(InspectTest, VerifyRefusesScalesAndCodesThatMakeNoSense) {
   EXPECT_EQ(nan.code, 78);
   EXPECT_THAT(nan.errors, HasSubstr("1 values of tensor 'layers.1.mlp.up.weight'"));
   EXPECT_EQ(outcome("int8", /*in_scales=*/false, 0x7f, 0xff).code, 0);
+  EXPECT_EQ(outcome("fp4", /*in_scales=*/true, 0x7e, 0).code, 0);
+  EXPECT_EQ(outcome("fp4", /*in_scales=*/true, 0x81, 0).code, 78);  // negative
+  EXPECT_EQ(outcome("fp4", /*in_scales=*/true, 0x7f, 0).code, 78);  // NaN
 }
 
 TEST_F(InspectTest, MissingFileIs66) {

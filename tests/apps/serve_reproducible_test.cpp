@@ -40,9 +40,9 @@ ModelConfig quantised_config() {
   return opt_config({.layers = 2, .heads = 8, .head_dim = 16, .ffn = 256, .vocab = 307, .max_positions = 128});
 }
 
-WeightType quantised_type() {
+WeightType quantised_type(DType codes, DType scales, int group) {
   const std::unique_ptr<Device> device = make_cpu_device({});
-  return {make_cpu_ops(*device)->weight_type(DType::kBF16).values, DType::kInt4, DType::kBF16, 32};
+  return {make_cpu_ops(*device)->weight_type(DType::kBF16).values, codes, scales, group};
 }
 
 class ServeReproducible : public ::testing::Test {
@@ -51,14 +51,17 @@ class ServeReproducible : public ::testing::Test {
     write_random_checkpoint(folder_ / "f32.h5", base_config(), DType::kF32, 1);
     write_random_checkpoint(folder_ / "bf16.h5", base_config(), DType::kBF16, 2);
     write_random_checkpoint(folder_ / "moe.h5", mixtral_config(), DType::kF32, 3);
-    write_quantised_pair(folder_ / "codes.h5", folder_ / "values.h5", quantised_config(), quantised_type(), 4);
+    write_quantised_pair(folder_ / "codes.h5", folder_ / "values.h5", quantised_config(),
+                         quantised_type(DType::kInt4, DType::kBF16, 32), 4);
+    write_quantised_pair(folder_ / "fp4.h5", folder_ / "of_fp4.h5", quantised_config(),
+                         quantised_type(DType::kFp4, DType::kE4M3, 16), 5);
   }
 
   ServeJob job(int tp, int pp) {
     ServeJob job{.tp = tp, .pp = pp, .device_memory = "16MiB", .more = {"--reproducible"}};
     std::vector<int> prompt;
     for (int i = 0; i < 70; ++i) prompt.push_back((i * 37 + 11) % 300);
-    for (const char* id : {"f32", "bf16", "moe", "codes", "values"}) {
+    for (const char* id : {"f32", "bf16", "moe", "codes", "values", "fp4", "of_fp4"}) {
       job.models.push_back({id, folder_ / (std::string(id) + ".h5")});
       job.lines.push_back(
           completion_line(std::string(id) + ".greedy", id, prompt, 10, {{"logprobs", 5}, {"echo", true}}));
@@ -82,8 +85,11 @@ std::map<std::string, json> choices(const Served& served) {
 
 TEST_F(ServeReproducible, SameBitsAtEveryTp) {
   const auto alone = choices(serve_ok(job(1, 1), folder_));
-  ASSERT_EQ(alone.size(), 10u);
-  for (const std::string kind : {".greedy", ".drawn"}) EXPECT_EQ(alone.at("codes" + kind), alone.at("values" + kind));
+  ASSERT_EQ(alone.size(), 14u);
+  for (const std::string kind : {".greedy", ".drawn"}) {
+    EXPECT_EQ(alone.at("codes" + kind), alone.at("values" + kind));
+    EXPECT_EQ(alone.at("fp4" + kind), alone.at("of_fp4" + kind));
+  }
   for (const auto& [tp, pp] : {std::pair{2, 1}, std::pair{4, 1}, std::pair{8, 1}, std::pair{2, 2}}) {
     const auto found = choices(serve_ok(job(tp, pp), folder_));
     for (const auto& [id, expected] : alone) EXPECT_EQ(found.at(id), expected) << id << " at " << tp << "x" << pp;

@@ -174,6 +174,8 @@ TEST(CountNotFinite, CountsCodesThatAreNoNumbers) {
   EXPECT_EQ(count_not_finite(bytes, DType::kE8M0, 6), 1u);
   EXPECT_EQ(count_not_finite(bytes, DType::kInt8, 6), 0u);
   EXPECT_EQ(count_not_finite(bytes, DType::kInt4, 12), 0u);
+  EXPECT_EQ(count_not_finite(bytes, DType::kFp4, 12), 0u);
+  EXPECT_EQ(count_not_finite(bytes, DType::kE4M3, 6), 2u);
 }
 
 TEST(CountNegative, CountsWhatIsBelowZero) {
@@ -184,6 +186,13 @@ TEST(CountNegative, CountsWhatIsBelowZero) {
                      values.size());
     EXPECT_EQ(count_negative(bytes.data() + 1, type, values.size()), 3u) << name_of(type);
   }
+}
+
+TEST(CountNegative, OfScalesOfAByte) {
+  const std::vector<std::uint8_t> scales = {0, 1, 0x7e, 0x80, 0x81, 0xfe};
+  const auto* bytes = reinterpret_cast<const std::byte*>(scales.data());
+  EXPECT_EQ(count_negative(bytes, DType::kE4M3, 6), 2u);
+  EXPECT_EQ(count_negative(bytes, DType::kE8M0, 6), 0u);
 }
 
 TEST(Convert, TheSameTypeIsCopied) {

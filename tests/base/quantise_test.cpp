@@ -184,7 +184,7 @@ TEST(QuantiseInt4, TheLargestHasCodeMinusEight) {
   EXPECT_EQ(code_at(DType::kInt4, codes, 8), 14);  // -2
 }
 
-INSTANTIATE_TEST_SUITE_P(Codes, Quantise, testing::ValuesIn(kCodeDTypes),
+INSTANTIATE_TEST_SUITE_P(Codes, Quantise, testing::ValuesIn(kQuantisedTo),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "tests/checkpoint/sample.h"
 
 namespace computron::test {
@@ -132,6 +134,32 @@ TEST(IndexText, QuantisedTensorsComeBack) {
       EXPECT_EQ(CheckpointIndex::deserialize(index.serialize()).tensors.at("q").group, group);
     }
   }
+}
+
+// A weight [64, 256] of NVFP4; its factor goes to the bit.
+CheckpointIndex index_with_factor(double factor) {
+  CheckpointIndex index = quantised_index(DType::kFp4, 16);
+  index.tensors.at("q.scales").dtype = DType::kE4M3;
+  index.tensors.at("q.scales").factor = factor;
+  return index;
+}
+
+TEST(IndexText, FactorsComeBack) {
+  for (const double factor : {1.0, 0.0, 1.0 / 3, 5e-324, 1e30}) {
+    const CheckpointIndex again = parse_index_text(index_text(index_with_factor(factor)), "m.h5", kFileBytes);
+    EXPECT_EQ(again.tensors.at("q.scales").factor, factor);
+    EXPECT_EQ(CheckpointIndex::deserialize(again.serialize()).tensors.at("q.scales").factor, factor);
+  }
+}
+
+TEST(IndexText, FactorsThatCannotBe) {
+  for (const double factor : {-1.0, HUGE_VAL, std::nan(""), 1e36}) {
+    EXPECT_THAT(fault_of(index_text(index_with_factor(factor))),
+                AllOf(HasSubstr("tensor 'q.scales'"), HasSubstr("negative or not finite")));
+  }
+  EXPECT_THAT(fault_of(changed("w f32 ", "w e4m3 ")), HasSubstr("e4m3 without a factor"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w e4m3:3ff ")), HasSubstr("not of 64 bits"));
+  EXPECT_THAT(fault_of(changed("w f32 ", "w e4m3:3ff000000000000g ")), HasSubstr("not hexadecimal"));
 }
 
 TEST(IndexText, GroupsThatCannotBe) {

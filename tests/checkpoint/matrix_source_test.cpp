@@ -75,6 +75,17 @@ TEST_F(MatrixReaderTest, Plain) {
   expect_all_pieces({.rows = 301, .columns = 257, .stride = 257});
 }
 
+// Every second line, as gates lie beside what they gate; long ones, and single elements.
+TEST_F(MatrixReaderTest, LinesByTurns) {
+  write(2 * 311 * 1001);
+  for (const std::size_t part : {0u, 1u}) {
+    expect_all_pieces({.rows = 311, .columns = 1001, .first = part * 1001, .stride = 2002});
+    expect_all_pieces({.rows = 3, .columns = 90000, .first = part * 90000, .stride = 180000});
+    expect_all_pieces({.rows = 311 * 1001, .columns = 1, .first = part, .stride = 2});
+    expect_all_pieces({.rows = 1001, .columns = 311, .first = part * 1001, .stride = 2002, .transposed = true});
+  }
+}
+
 TEST_F(MatrixReaderTest, TransposedOverSeveralPanels) {
   write(131 * 4501);  // lines longer than a panel, more of them than one holds, neither a multiple of a tile
   expect_all_pieces({.rows = 4501, .columns = 131, .stride = 4501, .transposed = true});

@@ -1,6 +1,8 @@
 // The strict profile: files made with HDF5 itself that are well formed but not ours are refused, and the message says
 // which thing is at fault and why.
 #include <gmock/gmock.h>
+
+#include <cmath>
 #define H5_USE_110_API
 #include <hdf5.h>
 
@@ -376,14 +378,21 @@ TEST(Profile, UserBlock) {
   EXPECT_THAT(refusal([](hid_t file) { put_root_attributes(file); }, creation), HasSubstr("not an HDF5 file"));
 }
 
+void put_double(hid_t object, const char* name, double value) {
+  const hid_t attribute = H5Acreate2(object, name, H5T_IEEE_F64LE, scalar(), H5P_DEFAULT, H5P_DEFAULT);
+  H5Awrite(attribute, H5T_NATIVE_DOUBLE, &value);
+  H5Aclose(attribute);
+}
+
 // A dataset "w" [8, 16] of codes with its attributes; empty: left out.
 std::string refusal_of_codes(hid_t type, const std::string& codes, std::optional<int> group,
-                             std::vector<hsize_t> extents = {8, 16}) {
+                             std::vector<hsize_t> extents = {8, 16}, std::optional<double> factor = {}) {
   return refusal_of_tensors([&](hid_t tensors) {
     const hid_t space = H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr);
     const hid_t dataset = put_dataset(tensors, type, space);
     if (!codes.empty()) put_string(dataset, "codes", codes);
     if (group) put_int(dataset, "group", *group);
+    if (factor) put_double(dataset, "factor", *factor);
   });
 }
 
@@ -391,6 +400,7 @@ TEST(Profile, Codes) {
   EXPECT_EQ(refusal_of_codes(H5T_STD_I8LE, "int8", 16), "");
   EXPECT_EQ(refusal_of_codes(H5T_STD_U8LE, "fp8", 0), "");
   EXPECT_EQ(refusal_of_codes(H5T_STD_U8LE, "int4", 32), "");
+  EXPECT_EQ(refusal_of_codes(H5T_STD_U8LE, "fp4", 16), "");
   EXPECT_EQ(refusal_of_codes(H5T_STD_U8LE, "e8m0", std::nullopt), "");
   EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int8\x1b", 16),
               AllOf(HasSubstr("tensor 'w'"), HasSubstr("'codes' is 'int8\\x1b'"), HasSubstr("neither int8")));
@@ -400,6 +410,25 @@ TEST(Profile, Codes) {
   EXPECT_THAT(refusal_of_codes(H5T_STD_U8LE, "int8", 16), HasSubstr("int8 that are not stored as int8"));
   EXPECT_THAT(refusal_of_codes(H5T_STD_I8LE, "int4", 16), HasSubstr("int4 that are not stored as uint8"));
   EXPECT_THAT(refusal_of_codes(H5T_IEEE_F32LE, "fp8", 16), HasSubstr("fp8 that are not stored as uint8"));
+}
+
+TEST(Profile, FactorsOfScales) {
+  const auto refused = [](const char* codes, std::optional<double> factor) {
+    return refusal_of_codes(H5T_STD_U8LE, codes, std::nullopt, {8, 16}, factor);
+  };
+  EXPECT_EQ(refused("e4m3", 0.37), "");
+  EXPECT_EQ(refused("e4m3", 0), "");
+  EXPECT_THAT(refused("e4m3", std::nullopt), AllOf(HasSubstr("attribute 'factor'"), HasSubstr("missing")));
+  EXPECT_THAT(refused("e8m0", 1), HasSubstr("attribute 'factor' of what is no e4m3"));
+  for (const double factor : {-0.37, std::nan(""), HUGE_VAL, 1e36}) {
+    EXPECT_THAT(refused("e4m3", factor), AllOf(HasSubstr("tensor 'w'"), HasSubstr("negative or not finite")));
+  }
+  EXPECT_THAT(refusal_of_tensors([](hid_t tensors) {
+                const hid_t dataset = put_dataset(tensors, H5T_STD_U8LE);
+                put_string(dataset, "codes", "e4m3");
+                put_int(dataset, "factor", 1);
+              }),
+              HasSubstr("not a little-endian float of 64 bits"));
 }
 
 TEST(Profile, GroupsOfCodes) {

@@ -27,6 +27,7 @@ TEST(RoundTrip, IndexSaysWhatWasDeclared) {
     EXPECT_EQ(stored.shape, declared.shape) << declared.name;
     EXPECT_EQ(stored.transposed, declared.transposed) << declared.name;
     EXPECT_EQ(stored.group, declared.group) << declared.name;
+    EXPECT_EQ(stored.factor, declared.factor) << declared.name;
     EXPECT_EQ(stored.bytes, bytes_of(declared)) << declared.name;
     EXPECT_EQ(stored.digests.size(), ceil_div(stored.bytes, kDigestChunkBytes)) << declared.name;
   }

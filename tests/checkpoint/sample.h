@@ -52,7 +52,9 @@ inline std::vector<TensorDeclaration> sample_tensors() {
           {"int4", DType::kInt4, {96, 30}, true, 48},
           {"int4.scales", DType::kF32, {2, 30}, true},
           {"fp8", DType::kFp8, {9, 13}, false, WeightType::kWholeRow},
-          {"fp8.scales", DType::kE8M0, {9, 1}, false}};
+          {"fp8.scales", DType::kE8M0, {9, 1}, false},
+          {"fp4", DType::kFp4, {32, 46}, true, 16},
+          {"fp4.scales", DType::kE4M3, {2, 46}, true, 0, 1.0 / 3}};
 }
 
 inline std::size_t bytes_of(const TensorDeclaration& tensor) {

@@ -35,7 +35,7 @@ std::vector<TensorToWrite> all_kinds() {
   std::vector<TensorToWrite> tensors = {{{"plain", DType::kF16, {kOut, kIn}}, DType::kF16}};
   for (const bool transposed : {false, true}) {
     const std::string end = transposed ? "_transposed" : "";
-    for (const DType codes : kCodeDTypes) {
+    for (const DType codes : kQuantisedTo) {
       tensors.push_back(weight(std::string(name_of(codes)) + end, codes, 32, transposed));
     }
     tensors.push_back(weight("row" + end, DType::kInt8, WeightType::kWholeRow, transposed));
@@ -101,7 +101,7 @@ int code_at(DType type, const std::vector<std::byte>& codes, std::size_t i) {
 // Row `o` of the weight alone, against what is stored.
 void expect_row(const TensorToWrite& tensor, std::size_t o, const std::vector<std::byte>& codes,
                 const std::vector<std::byte>& scales) {
-  const auto& [name, dtype, shape, transposed, declared_group] = tensor.declaration;
+  const auto& [name, dtype, shape, transposed, declared_group, factor] = tensor.declaration;
   const std::size_t group = std::min(static_cast<std::size_t>(declared_group), kIn), groups = ceil_div(kIn, group);
   std::vector<float> row(kIn);
   for (std::size_t i = 0; i < kIn; ++i) row[i] = weight_at(o, i);

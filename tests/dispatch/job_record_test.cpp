@@ -16,7 +16,7 @@ Event through_bytes(const Event& event) {
 ShardLayout layout_of(int pages) {
   ShardLayout layout;
   layout.page_bytes = 16384;
-  layout.types = WeightType(DType::kBF16, DType::kInt4, DType::kE8M0, 32);
+  layout.types = WeightType(DType::kBF16, DType::kFp4, DType::kE4M3, 16);
   layout.cache_dtype = DType::kF16;
   layout.plan.layers = 3;
   layout.plan.kv_heads = 2;

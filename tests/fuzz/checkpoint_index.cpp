@@ -25,6 +25,8 @@ void check_type(const computron::TensorEntry& tensor) {
   for (const std::size_t extent : tensor.shape) elements *= extent;
   expect(tensor.bytes == computron::bytes_of(tensor.dtype, elements), "as many bytes as the shape says");
   expect(computron::is_code(tensor.dtype) == (tensor.group > 0), "codes have groups, nothing else has");
+  expect(tensor.dtype == computron::DType::kE4M3 || tensor.factor == 1, "only e4m3 has a factor");
+  expect(computron::usable_factor(tensor.factor), "a factor makes scales that are numbers");
   if (tensor.group == 0 || tensor.group == computron::WeightType::kWholeRow) return;
   const std::size_t in = tensor.transposed ? tensor.shape.front() : tensor.shape.back();
   expect(tensor.group % computron::WeightType::kSmallestGroup == 0, "groups are multiples of the smallest");

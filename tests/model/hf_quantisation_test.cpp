@@ -83,10 +83,60 @@ TEST(HfQuantisation, Gptq) {
   EXPECT_TRUE(read(gptq({{"checkpoint_format", "gptq_v2"}})).gptq_v2);
 }
 
+void expect_fp4(const HfQuantisation& quantisation, DType scales, int group) {
+  const HfScheme& scheme = quantisation.schemes.at(0);
+  EXPECT_EQ(scheme.codes, DType::kFp4);
+  EXPECT_EQ(scheme.scales, scales);
+  EXPECT_EQ(scheme.group, group);
+  EXPECT_EQ(scheme.rows, 1);
+}
+
+TEST(HfQuantisation, Fp4) {
+  const json weights = {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}};
+  expect_fp4(read(compressed(weights, "nvfp4-pack-quantized")), DType::kE4M3, 16);
+  expect_fp4(read(compressed({{"num_bits", 4}, {"type", "float"}}, "mxfp4-pack-quantized")), DType::kE8M0, 32);
+  expect_fp4(read({{"quant_method", "mxfp4"}}), DType::kE8M0, 32);
+  expect_fp4(read({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}), DType::kE4M3, 16);
+  expect_fp4(read({{"quant_method", "modelopt_fp4"}, {"quantization", {{"quant_algo", "NVFP4"}}}}), DType::kE4M3, 16);
+}
+
+TEST(HfQuantisation, ModelOptsOwnFileCountsWhereConfigJsonSaysNothing) {
+  const std::string plain = R"({"model_type": "llama"})";
+  const std::string nvfp4 = R"({"producer": {}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}})";
+  const auto found = HfQuantisation::read(plain, nvfp4);
+  ASSERT_TRUE(found);
+  expect_fp4(*found, DType::kE4M3, 16);
+  EXPECT_FALSE(HfQuantisation::read(plain, R"({"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}})"));
+  EXPECT_EQ(HfQuantisation::read(R"({"quantization_config": {"quant_method": "mxfp4"}})", nvfp4)->schemes.at(0).group,
+            32);
+  EXPECT_THROW(HfQuantisation::read(plain, R"({"quantization": {"quant_algo": "FP8"}})"), ConfigError);
+  EXPECT_THROW(HfQuantisation::read(plain, "[]"), Error);
+}
+
+TEST(HfQuantisation, RefusesSettingsOfFp4ByName) {
+  const auto refused = [](const json& changes, const std::string& format) {
+    json weights = {{"num_bits", 4}, {"type", "float"}, {"strategy", "group"}};
+    weights.update(changes);
+    return refusal(compressed(weights, format));
+  };
+  EXPECT_EQ(refused({{"group_size", 32}}, "mxfp4-pack-quantized"), "");
+  EXPECT_THAT(refused({{"group_size", 16}}, "mxfp4-pack-quantized"), HasSubstr("'group_size' is 16"));
+  EXPECT_THAT(refused({{"group_size", 32}}, "nvfp4-pack-quantized"), HasSubstr("'group_size' is 32"));
+  EXPECT_THAT(refused({{"type", "int"}}, "nvfp4-pack-quantized"), HasSubstr("'type'"));
+  EXPECT_THAT(refused({{"num_bits", 8}}, "mxfp4-pack-quantized"), HasSubstr("'num_bits' is 8"));
+  EXPECT_THAT(refused({{"strategy", "channel"}}, "mxfp4-pack-quantized"), HasSubstr("'strategy'"));
+  EXPECT_THAT(refused({{"symmetric", false}}, "nvfp4-pack-quantized"), HasSubstr("'symmetric'"));
+  EXPECT_THAT(refusal({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}), HasSubstr("'quant_algo'"));
+  EXPECT_THAT(refusal({{"quant_method", "modelopt"}}), HasSubstr("'quant_algo'"));
+  EXPECT_THAT(refusal({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"group_size", 32}}),
+              HasSubstr("'group_size'"));
+}
+
 TEST(HfQuantisation, RefusesOtherMethodsByName) {
-  for (const char* method : {"awq", "bitsandbytes", "mxfp4", "modelopt", "fbgemm_fp8", "aqlm", "auto-round"}) {
+  for (const char* method : {"awq", "bitsandbytes", "mxfp8", "fbgemm_fp8", "aqlm", "auto-round"}) {
     EXPECT_THAT(refusal({{"quant_method", method}}),
-                AllOf(HasSubstr("'quant_method'"), HasSubstr(method), HasSubstr("compressed-tensors, fp8 or gptq")));
+                AllOf(HasSubstr("'quant_method'"), HasSubstr(method),
+                      HasSubstr("compressed-tensors, fp8, gptq, modelopt or mxfp4")));
   }
   EXPECT_THAT(refusal(json::object()), HasSubstr("'quant_method'"));
   EXPECT_THAT(refusal(json::array({1})), HasSubstr("'quantization_config'"));
@@ -111,7 +161,7 @@ TEST(HfQuantisation, RefusesSettingsByName) {
   EXPECT_THAT(refused({{"group_size", 8}}), HasSubstr("'group_size' is 8"));
   EXPECT_THAT(refused({{"strategy", "block"}}), HasSubstr("'block_structure'"));
   EXPECT_THAT(refused({{"strategy", "block"}, {"block_structure", {128, 100}}}), HasSubstr("'block_structure'"));
-  for (const char* format : {"nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24", "dense", ""}) {
+  for (const char* format : {"mxfp8-quantized", "marlin-24", "dense", ""}) {
     EXPECT_THAT(refused(json::object(), format), HasSubstr("'format'")) << format;
   }
 }

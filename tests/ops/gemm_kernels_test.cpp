@@ -27,6 +27,9 @@ std::vector<std::byte> pack(const QuantisedWeight& w) {
   kernels::pack(packed.data(), w.in, w.type, 0, w.out, 0, w.in, w.codes.data(), static_cast<std::size_t>(w.in), 1);
   kernels::pack_scales(packed.data(), w.in, w.type, 0, w.out, 0, w.groups(), w.scale_bytes().data(),
                        static_cast<std::size_t>(w.groups()), 1);
+  for (int row = 0; row < static_cast<int>(w.factors.size()); ++row) {
+    kernels::pack_factor(packed.data(), w.in, w.type, row, 1, w.factors[static_cast<std::size_t>(row)]);
+  }
   return packed;
 }
 
@@ -137,7 +140,7 @@ TEST(GemmKernels, QuantisedValuesAreRightAtTheEndsOfTheirRange) {
         for (int k = 0; k < 256; ++k) {
           const bool same_scale = row % 2 == 0;  // every code by every group's
           const auto code =
-              static_cast<unsigned>(same_scale ? k : k * 7 + row) % (type.codes == DType::kInt4 ? 16 : 256);
+              static_cast<unsigned>(same_scale ? k : k * 7 + row) % (two_in_a_byte(type.codes) ? 16 : 256);
           if (type.codes == DType::kFp8 && is_nan_fp8(code)) continue;
           const std::byte before = w.code(row, k);
           w.code(row, k) = static_cast<std::byte>(code);

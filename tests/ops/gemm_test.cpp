@@ -220,9 +220,11 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
 
 // Whatever the cut into panels; rows of 300 take several calls of the kernel.
 TEST_P(GemmTest, QuantisedWeightsGiveWhatTheirValuesGive) {
-  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
-  for (const DType codes : kCodeDTypes) {
-    const auto type = bench_.ops().weight_type({DType::kBF16, codes, DType::kF16, 32});
+  std::vector<WeightType> types = {{DType::kBF16, DType::kFp4, DType::kE4M3, 16}};
+  for (const DType codes : kCodeDTypes) types.emplace_back(DType::kBF16, codes, DType::kF16, 32);
+  for (const WeightType& stored : types) {
+    if (!is_taken(bench_, stored)) continue;
+    const auto type = bench_.ops().weight_type(stored);
     for (const auto [rows, out, in] : {Shape{1, 200, 80}, Shape{5, 64, 33}, Shape{300, 130, 200}}) {
       const auto w = random_quantised(type, out, in, 2, ordinary_scales());
       const auto x =
@@ -232,8 +234,8 @@ TEST_P(GemmTest, QuantisedWeightsGiveWhatTheirValuesGive) {
       bench_.ops().gemm(bench_.stream(), x, bench_.weight(w.values(), out, in, type.values), bias, Activation::kSilu,
                         expected);
       for (const auto& cut : {std::vector{512}, {64}, {128, 64}}) {
-        bench_.ops().gemm(bench_.stream(), x, bench_.weight(type, out, in, w.codes, w.scale_bytes(), cut), bias,
-                          Activation::kSilu, y);
+        bench_.ops().gemm(bench_.stream(), x, bench_.weight(type, out, in, w.codes, w.scale_bytes(), cut, w.factors),
+                          bias, Activation::kSilu, y);
         expect_same(bench_.get(y), bench_.get(expected), fmt::format("{} [{}, {}]", describe(type), out, in));
       }
     }

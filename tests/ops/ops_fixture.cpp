@@ -144,7 +144,8 @@ Weight Bench::weight(const Floats& values, int out, int in, DType dtype, const s
 }
 
 Weight Bench::weight(const WeightType& type, int out, int in, const std::vector<std::byte>& codes,
-                     const std::vector<std::byte>& scales, const std::vector<int>& panel_rows) {
+                     const std::vector<std::byte>& scales, const std::vector<int>& panel_rows,
+                     const std::vector<double>& factors) {
   const WeightFormat& format = ops_->weight_format();
   const auto width = static_cast<std::size_t>(in), groups = static_cast<std::size_t>(type.groups(in));
   return weight(type, out, in, panel_rows, [&](int row, int rows) {
@@ -152,6 +153,9 @@ Weight Bench::weight(const WeightType& type, int out, int in, const std::vector<
     format.pack(packed.data(), in, type, 0, rows, 0, in, &codes[row * width], width, 1);
     format.pack_scales(packed.data(), in, type, 0, rows, 0, type.groups(in),
                        &scales[row * groups * size_of(type.scales)], groups, 1);
+    for (int i = 0; type.has_factors() && i < rows; ++i) {
+      format.pack_factor(packed.data(), in, type, i, 1, factors[static_cast<std::size_t>(row + i)]);
+    }
     return packed;
   });
 }

@@ -69,9 +69,11 @@ class Bench {
   Vector vector(const Floats& values);
   // values [out, in] packed into panels of these numbers of rows (the last repeated as needed).
   Weight weight(const Floats& values, int out, int in, DType dtype, const std::vector<int>& panel_rows = {512});
-  // A quantised weight: codes [out, in], a byte each, and scales [out, type.groups(in)] as they are stored.
+  // A quantised weight: codes [out, in], a byte each, and scales [out, type.groups(in)] as they are stored; factors
+  // [out] where these have some.
   Weight weight(const WeightType& type, int out, int in, const std::vector<std::byte>& codes,
-                const std::vector<std::byte>& scales, const std::vector<int>& panel_rows = {512});
+                const std::vector<std::byte>& scales, const std::vector<int>& panel_rows = {512},
+                const std::vector<double>& factors = {});
   // Host bytes of one packed panel.
   std::vector<std::byte> pack(const float* values, int rows, int in, DType dtype);
   // Device memory that holds `bytes`.

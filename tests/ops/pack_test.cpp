@@ -146,6 +146,7 @@ std::vector<WeightType> some_quantised_types(Bench& bench) {
       types.emplace_back(values, codes, DType::kF16, 16);
       types.emplace_back(values, codes, DType::kE8M0, 48);
       types.emplace_back(values, codes, DType::kF32, WeightType::kWholeRow);
+      types.emplace_back(values, codes, DType::kE4M3, 16);
     }
   }
   return types;
@@ -177,7 +178,6 @@ Bytes pack_in_pieces(const WeightFormat& format, const QuantisedWeight& w, const
 }
 
 TEST_P(PackTest, PiecesOfCodesGiveTheSameBytesInAnyOrderAndOrientationAndAtOnce) {
-  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
   std::mt19937 generator(5);
   for (const auto [rows, in] : kShapes) {
     for (const WeightType& type : some_quantised_types(bench_)) {
@@ -199,8 +199,7 @@ TEST_P(PackTest, PiecesOfCodesGiveTheSameBytesInAnyOrderAndOrientationAndAtOnce)
 }
 
 // Every row, and every code of a row, by a thread of its own: neighbours share bytes.
-TEST_P(PackTest, NeighboursOfInt4ArePackedAtOnce) {
-  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
+TEST_P(PackTest, NeighboursThatShareAByteArePackedAtOnce) {
   constexpr int kRows = 64, kIn = 64, kRounds = 20;
   for (const DType values : {DType::kF32, bench_.ops().weight_type(DType::kBF16).values}) {
     const auto w = random_quantised({values, DType::kInt4, DType::kF16, 32}, kRows, kIn, 1, ordinary_scales());
@@ -217,7 +216,6 @@ TEST_P(PackTest, NeighboursOfInt4ArePackedAtOnce) {
 }
 
 TEST_P(PackTest, PiecesOfScalesGiveTheSameBytes) {
-  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU has no quantised weights yet";
   constexpr int kRows = 130, kIn = 200;
   for (const WeightType& type : some_quantised_types(bench_)) {
     const auto w = random_quantised(type, kRows, kIn, 1, ordinary_scales());
@@ -234,12 +232,35 @@ TEST_P(PackTest, PiecesOfScalesGiveTheSameBytes) {
   }
 }
 
+// Factors lie in places of their own, which neither codes nor scales write to.
+TEST_P(PackTest, FactorsHaveTheirPlaces) {
+  if (!bench_.traits().host_memory) GTEST_SKIP() << "a GPU takes no scales of two levels yet";
+  constexpr int kRows = 130, kIn = 64;
+  const auto w = random_quantised({DType::kF32, DType::kFp4, DType::kE4M3, 16}, kRows, kIn, 1, ordinary_scales());
+  const auto width = static_cast<std::size_t>(kIn), groups = static_cast<std::size_t>(w.groups());
+  Bytes first(format().panel_bytes(kRows, kIn, w.type)), last(first.size());
+  const auto pack_factors = [&](Bytes& packed) {
+    for (int row = 0; row < kRows; ++row) {
+      format().pack_factor(packed.data(), kIn, w.type, row, 1, w.factors[static_cast<std::size_t>(row)]);
+    }
+  };
+  const auto pack_rest = [&](Bytes& packed) {
+    format().pack(packed.data(), kIn, w.type, 0, kRows, 0, kIn, w.codes.data(), width, 1);
+    format().pack_scales(packed.data(), kIn, w.type, 0, kRows, 0, w.groups(), w.scale_bytes().data(), groups, 1);
+  };
+  pack_factors(first);
+  pack_rest(first);
+  pack_rest(last);
+  pack_factors(last);
+  EXPECT_EQ(first, last);
+  EXPECT_THROW(format().pack_factor(last.data(), kIn, {DType::kF32, DType::kFp4, DType::kE8M0, 32}, 0, 1, 1), Error);
+}
+
 // A weight's type on this device has its codes, and values that it multiplies.
 TEST_P(PackTest, QuantisedWeightsKeepTheirCodes) {
   const WeightType stored(DType::kBF16, DType::kInt8, DType::kF16, 32);
   if (!bench_.traits().host_memory) {
-    EXPECT_THROW(bench_.ops().weight_type(stored), ConfigError);
-    return;
+    EXPECT_THROW(bench_.ops().weight_type({DType::kBF16, DType::kFp4, DType::kE4M3, 16}), ConfigError);
   }
   const WeightType kept = bench_.ops().weight_type(stored);
   EXPECT_EQ(kept.codes, stored.codes);

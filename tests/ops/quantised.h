@@ -19,26 +19,41 @@ inline float value_of_fp8(unsigned code) {
   return static_cast<float>(code & 0x80 ? -size : size);
 }
 inline bool is_nan_fp8(unsigned code) { return (code & 0x7f) == 0x7f; }
+// Of a number that fp8 has.
+inline unsigned code_of_fp8(float value) {
+  unsigned code = 0;
+  while (value_of_fp8(code) != value || std::signbit(value_of_fp8(code)) != std::signbit(value)) ++code;
+  return code;
+}
 
 inline float value_of_code(DType codes, unsigned code) {
   if (codes == DType::kFp8) return value_of_fp8(code);
+  if (codes == DType::kFp4) {
+    const int exponent = static_cast<int>(code >> 1 & 3), mantissa = static_cast<int>(code & 1);
+    const double size = exponent == 0 ? mantissa / 2.0 : std::ldexp(2 + mantissa, exponent - 2);
+    return static_cast<float>(code & 8 ? -size : size);
+  }
   if (codes == DType::kInt8)
     return static_cast<float>(code < 128 ? static_cast<int>(code) : static_cast<int>(code) - 256);
   return static_cast<float>(code < 8 ? static_cast<int>(code) : static_cast<int>(code) - 16);
 }
 
-// A weight [out, in] as checkpoints hold it: a byte a code, scales [out, groups].
+// A weight [out, in] as checkpoints hold it: a byte a code, scales [out, groups]; factors [out] where these have some.
 struct QuantisedWeight {
   WeightType type;
   int out, in;
   std::vector<std::byte> codes;
   Floats scales;
+  std::vector<double> factors = {};
 
   static std::size_t place(int row, int columns, int column) {
     return static_cast<std::size_t>(row) * columns + column;
   }
   int groups() const { return type.groups(in); }
-  float scale(int row, int k) const { return scales[place(row, groups(), type.group >= in ? 0 : k / type.group)]; }
+  float scale(int row, int k) const {
+    const float stored = scales[place(row, groups(), type.group >= in ? 0 : k / type.group)];
+    return factors.empty() ? stored : static_cast<float>(stored * factors[static_cast<std::size_t>(row)]);
+  }
   std::byte& code(int row, int k) { return codes[place(row, in, k)]; }
   float value(int row, int k) const {
     const auto code = std::to_integer<unsigned>(codes[place(row, in, k)]);
@@ -53,29 +68,40 @@ struct QuantisedWeight {
     return values;
   }
   std::vector<std::byte> scale_bytes() const {
-    if (type.scales != DType::kE8M0) return bytes_of(scales, type.scales);
+    if (is_plain(type.scales)) return bytes_of(scales, type.scales);
     std::vector<std::byte> bytes;
-    for (const float scale : scales) bytes.push_back(static_cast<std::byte>(std::ilogb(scale) + 127));
+    for (const float scale : scales) {
+      bytes.push_back(
+          static_cast<std::byte>(type.scales == DType::kE8M0 ? std::ilogb(scale) + 127 : code_of_fp8(scale)));
+    }
     return bytes;
   }
 };
 
-// `scale` as its type can hold it.
-inline float rounded_scale(float scale, DType type) {
+// `scale` as its type can hold it; e4m3: one of that type's numbers, whatever `scale` is.
+inline float rounded_scale(float scale, DType type, unsigned random = 0) {
+  if (type == DType::kE4M3) return value_of_fp8(is_nan_fp8(random & 0xff) ? 0 : random & 0xff);
   if (type == DType::kE8M0) return std::ldexp(1.0f, scale == 0 ? -127 : std::max(-127, std::ilogb(scale)));
   return rounded_to({scale}, type)[0];
 }
 
-// Any codes but NaNs and those whose products are not finite; scales are taken from `scales` at random.
+// Any codes but NaNs and those whose products are not finite; scales are taken from `scales` at random, or, of e4m3,
+// their factors are, every other as the divisor.
 inline QuantisedWeight random_quantised(const WeightType& type, int out, int in, unsigned seed, const Floats& scales) {
   std::mt19937 generator(seed);
   QuantisedWeight weight{type, out, in, std::vector<std::byte>(static_cast<std::size_t>(out) * in), {}};
   for (int i = 0; i < out * weight.groups(); ++i) {
-    weight.scales.push_back(rounded_scale(scales[generator() % scales.size()], type.scales));
+    const float scale = scales[generator() % scales.size()];
+    weight.scales.push_back(rounded_scale(scale, type.scales, static_cast<unsigned>(generator())));
+  }
+  for (int row = 0; type.has_factors() && row < out; ++row) {
+    const double factor = std::min(std::abs(scales[generator() % scales.size()]), 0x1p119f);  // times 448 is finite
+    weight.factors.push_back(factor > 0 && row % 2 == 1 ? 1 / static_cast<double>(static_cast<float>(1 / factor))
+                                                        : factor);
   }
   for (int row = 0; row < out; ++row) {
     for (int k = 0; k < in; ++k) {
-      const unsigned code = generator() % (type.codes == DType::kInt4 ? 16 : 256);
+      const unsigned code = generator() % (two_in_a_byte(type.codes) ? 16 : 256);
       if (type.codes == DType::kFp8 && is_nan_fp8(code)) continue;
       weight.code(row, k) = static_cast<std::byte>(code);
       if (!std::isfinite(weight.value(row, k))) weight.code(row, k) = std::byte{0};
@@ -94,13 +120,18 @@ inline Floats ordinary_scales() {
 inline std::vector<WeightType> quantised_types(DType values) {
   std::vector<WeightType> types;
   for (const DType codes : kCodeDTypes) {
-    for (const DType scales : {DType::kF32, DType::kF16, DType::kBF16, DType::kE8M0}) {
+    for (const DType scales : kScaleDTypes) {
       for (const int group : {16, 32, 48, 64, 128, WeightType::kWholeRow}) {
         types.emplace_back(values, codes, scales, group);
       }
     }
   }
   return types;
+}
+
+// Whether a bench's device multiplies such weights; a GPU has no scales of two levels.
+inline bool is_taken(const Bench& bench, const WeightType& type) {
+  return bench.traits().host_memory || !type.has_factors();
 }
 
 inline std::string describe(const WeightType& type) {

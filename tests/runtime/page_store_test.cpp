@@ -229,15 +229,19 @@ TEST_F(PageStoreTest, ModelsOfOneFileAreLoadedOnce) {
 TEST_F(PageStoreTest, ModelsThatDifferInScalesAloneAreNotAlike) {
   if (world_.rank() == 0) {
     test::write_quantised_pair(folder_ / "codes.h5", folder_ / "values.h5", test::opt_config(kModel),
-                               {DType::kF32, DType::kInt8, DType::kBF16, WeightType::kWholeRow}, /*seed=*/3);
+                               {DType::kF32, DType::kFp4, DType::kE4M3, 16}, /*seed=*/3);
   }
   world_.barrier();
   Read other = read("codes", 1);
   ++other.index.tensors.at("layers.0.mlp.up.weight.scales").digests.front()[0];
   const ShardSource changed{&other.index, &other.layout, &ops_->weight_format(), 0, "other"};
-  const PageStore pages(world_, -1, {shard("codes"), shard("codes"), changed}, HostPages::kPrivate);
+  Read third = read("codes", 1);
+  third.index.tensors.at("layers.0.mlp.up.weight.scales").factor *= 2;
+  const ShardSource doubled{&third.index, &third.layout, &ops_->weight_format(), 0, "third"};
+  const PageStore pages(world_, -1, {shard("codes"), shard("codes"), changed, doubled}, HostPages::kPrivate);
   EXPECT_EQ(pages.first_alike(1), 0);
   EXPECT_EQ(pages.first_alike(2), 2);
+  EXPECT_EQ(pages.first_alike(3), 3);
   world_.barrier();
 }
 

@@ -171,7 +171,7 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
 // The codes of a tensor as a byte each.
 std::vector<std::byte> code_bytes(const TensorReader& reader, const TensorEntry& entry) {
   std::vector<std::byte> stored = stored_bytes(reader, entry);
-  if (entry.dtype != DType::kInt4) return stored;
+  if (!two_in_a_byte(entry.dtype)) return stored;
   std::vector<std::byte> codes;
   for (const std::byte two : stored) codes.insert(codes.end(), {two & std::byte{15}, two >> 4});
   return codes;
@@ -187,7 +187,8 @@ void pack_quantised(const CheckpointIndex& index, const ShardLayout& layout, int
     for (const TensorPart& part : tensor.parts) {
       const TensorEntry& entry = index.tensors.at(part.source);
       const auto codes = code_bytes(reader, entry);
-      const auto scales = stored_bytes(reader, index.tensors.at(scales_name(part.source)));
+      const TensorEntry& scales_entry = index.tensors.at(scales_name(part.source));
+      const auto scales = stored_bytes(reader, scales_entry);
       const std::size_t size = size_of(tensor.type.scales), width = entry.shape[1];
       const auto groups = static_cast<std::size_t>(WeightType(tensor.type).groups(tensor.columns));
       for (const PanelPlace& panel : layout.tensors[i].panels) {
@@ -205,6 +206,9 @@ void pack_quantised(const CheckpointIndex& index, const ShardLayout& layout, int
             const std::size_t code = part.transposed ? s.begin * width + own : (s.begin + own) * width;
             format.pack(at, tensor.columns, tensor.type, row - panel.row_begin, 1, column, columns, &codes[code], 1,
                         part.transposed ? width : 1);
+            if (tensor.type.has_factors()) {
+              format.pack_factor(at, tensor.columns, tensor.type, row - panel.row_begin, 1, scales_entry.factor);
+            }
             for (int k = column; k < column + columns; k += std::min(tensor.type.group, columns)) {
               const std::size_t stored_k = part.transposed ? s.begin + static_cast<std::size_t>(k - column) : 0;
               const std::size_t scale =
@@ -228,7 +232,9 @@ TEST_F(ShardLoaderTest, PagesHoldCodesAndScales) {
   std::filesystem::create_directory(folder);
   for (const WeightType& type :
        {WeightType(DType::kF32, DType::kInt4, DType::kBF16, 32), WeightType(DType::kF32, DType::kInt8, DType::kF32, 32),
-        WeightType(DType::kF32, DType::kFp8, DType::kF16, WeightType::kWholeRow)}) {
+        WeightType(DType::kF32, DType::kFp8, DType::kF16, WeightType::kWholeRow),
+        WeightType(DType::kF32, DType::kFp4, DType::kE8M0, 32), WeightType(DType::kF32, DType::kFp4, DType::kE4M3, 16),
+        WeightType(DType::kF32, DType::kInt8, DType::kE4M3, WeightType::kWholeRow)}) {
     test::write_quantised_pair(folder / "codes.h5", folder / "values.h5", config, type, /*seed=*/2);
     const CheckpointIndex index = read_checkpoint_index(folder / "codes.h5");
     for (const auto& [tp, t, threads] :

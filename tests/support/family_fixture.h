@@ -1,10 +1,11 @@
-// What transformers was given and computed for one family (tests/fixtures/make_families.py).
+// What transformers was given and computed for one family (tests/fixtures/make_families.py, make_quantised.py).
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "computron/base/types.h"
@@ -15,13 +16,15 @@ namespace computron::test {
 class FamilyFixture {
  public:
   explicit FamilyFixture(const std::string& family)
-      : file_(std::filesystem::path(COMPUTRON_FAMILY_FIXTURES) / family / "expected.safetensors") {}
+      : FamilyFixture(std::filesystem::path(COMPUTRON_FAMILY_FIXTURES) / family / "expected.safetensors", "") {}
+  // Of a file's tensors those whose names begin so.
+  FamilyFixture(const std::filesystem::path& file, std::string prefix) : prefix_(std::move(prefix)), file_(file) {}
 
-  bool has(const std::string& name) const { return file_.entries().contains(name); }
+  bool has(const std::string& name) const { return file_.entries().contains(prefix_ + name); }
 
   template <class T>
   std::vector<T> read(const std::string& name) const {
-    const SafetensorsEntry& entry = file_.entries().at(name);
+    const SafetensorsEntry& entry = file_.entries().at(prefix_ + name);
     std::vector<T> values((entry.end - entry.begin) / sizeof(T));
     file_.read(entry, entry.begin, std::as_writable_bytes(std::span(values)));
     return values;
@@ -32,6 +35,7 @@ class FamilyFixture {
   }
 
  private:
+  std::string prefix_;
   SafetensorsFile file_;
 };
 

@@ -78,10 +78,14 @@ bool is_quantised(const TensorSpec& spec) {
          spec.name.find(".router.") == std::string::npos;
 }
 
-// The value of a code's bits, the lower half of a byte those of an int4.
+// The value of a code's bits, the lower half of a byte those of a code of four bits.
 float code_value(std::uint8_t bits, DType codes) {
   if (codes == DType::kInt8) return static_cast<std::int8_t>(bits);
   if (codes == DType::kInt4) return static_cast<float>(bits < 8 ? bits : bits - 16);
+  if (codes == DType::kFp4) {
+    constexpr float kSizes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    return bits < 8 ? kSizes[bits] : -kSizes[bits - 8];
+  }
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
                                         : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
@@ -100,6 +104,8 @@ float scale_value(const std::byte* stored, DType scales) {
       return f32_from_f16(get(std::uint16_t{}));
     case DType::kBF16:
       return f32_from_bf16(get(std::uint16_t{}));
+    case DType::kE4M3:
+      return code_value(get(std::uint8_t{}), DType::kFp8);
     default:
       return std::ldexp(1.0f, static_cast<int>(get(std::uint8_t{})) - 127);
   }
@@ -113,9 +119,18 @@ class QuantisedTensor {
     const auto count = count_of(spec.shape);
     for (std::size_t i = 0; i < count; ++i) codes_.push_back(random_code(hash_tuple(seed, number, i)));
     const std::size_t scales = count_of(scales_shape());
-    const float size = type.codes == DType::kInt8 ? 74 : type.codes == DType::kFp8 ? 100 : 4.6f;
+    const float size = type.codes == DType::kInt8   ? 74
+                       : type.codes == DType::kFp8  ? 100
+                       : type.codes == DType::kInt4 ? 4.6f
+                                                    : 2.9f;
     const Spread spread{1.5f / (std::sqrt(static_cast<float>(in_)) * size), 0};
+    if (type.has_factors()) divisor_ = 1 / spread.mean + static_cast<float>(number);  // tensors differ
     for (std::size_t i = 0; i < scales; ++i) {
+      if (type.has_factors()) {  // 0, or 0.5 to 1.875
+        scales_.push_back(
+            static_cast<std::byte>(i % 50 == 7 ? 0 : 0x30 | (hash_tuple(seed + 1, number, i) >> 20 & 15)));
+        continue;
+      }
       const bool zero = type.scales != DType::kE8M0 && i % 50 == 7;
       const float factor = zero ? 0 : value_of({1, 0.25f}, seed + 1, number, i);
       append(scales_, factor * spread.mean, type.scales);
@@ -127,17 +142,18 @@ class QuantisedTensor {
     return spec_.transposed ? std::vector{groups, spec_.shape[1]} : std::vector{spec_.shape[0], groups};
   }
   const std::vector<std::byte>& scales() const { return scales_; }
+  double factor() const { return type_.has_factors() ? 1 / static_cast<double>(divisor_) : 1; }
 
   std::vector<std::byte> codes() const {
     std::vector<std::byte> bytes;
-    const bool halves = type_.codes == DType::kInt4;
+    const bool halves = two_in_a_byte(type_.codes);
     for (std::size_t i = 0; i < codes_.size(); i += halves ? 2 : 1) {
       bytes.push_back(std::byte{halves ? static_cast<std::uint8_t>(codes_[i] | codes_[i + 1] << 4) : codes_[i]});
     }
     return bytes;
   }
 
-  // code × scale rounded to float32, and once more to `dtype`.
+  // code × scale rounded to float32, and once more to `dtype`; a scale of two levels is a quotient of float32.
   std::vector<std::byte> values(DType dtype) const {
     std::vector<std::byte> bytes;
     const std::size_t width = spec_.shape[1], groups = scales_shape()[spec_.transposed ? 0 : 1];
@@ -145,9 +161,8 @@ class QuantisedTensor {
       const std::size_t row = i / width, column = i % width;
       const std::size_t group = (spec_.transposed ? row : column) / static_cast<std::size_t>(type_.group);
       const std::size_t scale = spec_.transposed ? group * width + column : row * groups + group;
-      append(bytes,
-             code_value(codes_[i], type_.codes) * scale_value(&scales_[scale * size_of(type_.scales)], type_.scales),
-             dtype);
+      const float value = scale_value(&scales_[scale * size_of(type_.scales)], type_.scales) / divisor_;
+      append(bytes, code_value(codes_[i], type_.codes) * value, dtype);
     }
     return bytes;
   }
@@ -155,7 +170,7 @@ class QuantisedTensor {
  private:
   std::uint8_t random_code(std::uint64_t bits) const {
     const auto code = static_cast<std::uint8_t>(bits >> 20);
-    if (type_.codes == DType::kInt4) return code & 15;
+    if (two_in_a_byte(type_.codes)) return code & 15;
     return type_.codes == DType::kFp8 && (code & 127) == 127 ? 0x7e : code;  // not a number
   }
 
@@ -164,6 +179,7 @@ class QuantisedTensor {
   std::size_t in_;
   std::vector<std::uint8_t> codes_;
   std::vector<std::byte> scales_;
+  float divisor_ = 1;
 };
 
 }  // namespace
@@ -232,7 +248,8 @@ void write_quantised_pair(const std::string& path, const std::string& plain_path
     bytes.push_back(tensor.codes());
     tensors.push_back({spec.name, type.codes, spec.shape, spec.transposed, type.group});
     bytes.push_back(tensor.scales());
-    tensors.push_back({spec.name + ".scales", type.scales, tensor.scales_shape(), spec.transposed});
+    tensors.push_back(
+        {spec.name + ".scales", type.scales, tensor.scales_shape(), spec.transposed, /*group=*/0, tensor.factor()});
   }
   plain.finish();
   CheckpointWriter quantised(path, config.architecture, config.to_json(), tensors);

@@ -12,9 +12,9 @@ namespace computron {
 // Between equal types the bytes are copied. Neither needs alignment; they do not overlap.
 void convert_elements(const std::byte* in, DType from, std::byte* out, DType to, std::size_t n);
 
-// How many of n elements are NaN or an infinity; of codes and e8m0, NaN. Needs no alignment.
+// How many of n elements are NaN or an infinity; of codes, e8m0 and e4m3, NaN. Needs no alignment.
 std::size_t count_not_finite(const std::byte* elements, DType type, std::size_t n);
-// How many of n elements of a plain type are less than zero. Needs no alignment.
+// How many of n elements of a type that scales have are less than zero. Needs no alignment.
 std::size_t count_negative(const std::byte* elements, DType type, std::size_t n);
 
 }  // namespace computron

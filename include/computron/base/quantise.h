@@ -15,6 +15,8 @@
 
 namespace computron {
 
+inline constexpr DType kQuantisedTo[] = {DType::kInt8, DType::kFp8, DType::kInt4};
+
 // The value of largest magnitude of some, as the bits of a float32 rotated left by one: as integers, peaks are in the
 // order of magnitudes, of two equal ones the negative is larger, and NaN and infinities are above all numbers.
 using Peak = std::uint32_t;

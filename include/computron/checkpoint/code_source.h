@@ -1,6 +1,6 @@
 // Weights that other programs have quantised, as codes and scales of this program's checkpoints: no value changes, only
-// where it lies. Codes come in elements of a byte or, several of them, of 4 bytes: the first in the lowest bits, the
-// next ones behind it along `in`.
+// where it lies. Codes come in elements of a byte or of 4 bytes, one or several: the first in the lowest bits, the next
+// ones behind it along `in`.
 #pragma once
 
 #include <string>
@@ -19,6 +19,7 @@ struct ScaleSource {
   std::size_t out = 0, groups = 0;
   bool transposed = false;
   bool may_be_negative = false;
+  double factor = 1;  // of e4m3 (weight_type.h)
 
   std::size_t elements() const { return out * groups; }
 };
@@ -42,7 +43,8 @@ struct CodeSource {
 // MiB.
 class CodeReader {
  public:
-  // Codes [first, last) as a checkpoint holds them; int4: even ones, and where `spread` is false no part of an element.
+  // Codes [first, last) as a checkpoint holds them; of four bits: even ones, and where `spread` is false no part of an
+  // element.
   // Valid until the next call. ConfigError naming the tensor if there is NaN among them; CheckpointError or Error{kIo}
   // naming the file.
   std::span<const std::byte> read(const CodeSource& source, std::size_t first, std::size_t last);

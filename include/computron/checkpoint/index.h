@@ -31,6 +31,7 @@ struct TensorEntry : StoredBytes {
   std::vector<std::size_t> shape;  // as stored, in values; row-parallel weights are stored transposed
   bool transposed = false;         // true: the stored array is the transpose of the canonical [out][in] weight
   int group = 0;                   // of codes: values along `in` that share a scale, or WeightType::kWholeRow
+  double factor = 1;               // of scales of e4m3: what all are multiplied by (weight_type.h)
 };
 
 // The tensor that holds the scales of a quantised weight: NAME.scales.

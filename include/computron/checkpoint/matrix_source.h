@@ -34,12 +34,13 @@ class MatrixReader {
 
  private:
   void read_lines(const MatrixSource& source, DType dtype, std::size_t first, std::size_t last);
+  void read_with_gaps(const MatrixSource& source, DType dtype, std::size_t first, std::size_t last);
   void read_transposed(const MatrixSource& source, DType dtype, std::size_t first_row, std::size_t last_row);
   void read_elements(const MatrixSource& source, DType dtype, std::size_t first, std::size_t count, std::byte* out);
 
   std::vector<std::byte> out_;    // what read() returns
   std::vector<std::byte> raw_;    // elements as stored
-  std::vector<std::byte> panel_;  // lines that are to be transposed
+  std::vector<std::byte> panel_;  // lines that are to be transposed, or with gaps between them
 };
 
 }  // namespace computron

@@ -17,7 +17,8 @@ struct TensorDeclaration {
   DType dtype = DType::kF32;
   std::vector<std::size_t> shape;  // as stored
   bool transposed = false;
-  int group = 0;  // as a TensorEntry's
+  int group = 0;      // as a TensorEntry's
+  double factor = 1;  // as well
 };
 
 // That of the scales, in bfloat16, of a quantised weight.

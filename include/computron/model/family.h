@@ -13,9 +13,11 @@ namespace computron {
 
 // Where a canonical tensor lies in a Hugging Face checkpoint.
 struct SourceTensor {
-  std::string name;         // without the family's prefix
-  bool transposed = false;  // stored as [in, out]
-  int part = 0, parts = 1;  // one of so many equal parts of the output dimension
+  std::string name;              // without the family's prefix
+  bool transposed = false;       // stored as [in, out]
+  int part = 0, parts = 1;       // one of so many equal parts of the output dimension
+  bool interleaved = false;      // a part is every parts-th output, from the part-th on; not transposed ones
+  int matrix = 0, matrices = 1;  // one of so many equal tensors, side by side along a dimension before all others
 };
 
 // Names without ".weight" and ".bias", which end both alike; "{}" stands for a number, in the same order on both sides.

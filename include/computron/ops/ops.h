@@ -85,14 +85,20 @@ class WeightFormat {
   // Writes a piece of a weight into its packed panel: rows [row, row + rows) within the panel × columns
   // [column, column + columns). Element (r, c) of the piece is source[r * row_stride + c * column_stride] (in
   // elements), so the same call packs [out][in] and transposed [in][out] sources. Elements are `type.values`, or codes,
-  // a byte each (of int4 the low half counts). Pieces of one panel may come in any order; the panel's bytes must be
-  // zero before the first.
+  // a byte each (of those of four bits the low half counts). Pieces of one panel may come in any order; the panel's
+  // bytes must be zero before the first.
   virtual void pack(std::byte* panel, int in, const WeightType& type, int row, int rows, int column, int columns,
                     const std::byte* source, std::size_t row_stride, std::size_t column_stride) const = 0;
   // The same for the scales of a quantised weight, of groups [group, group + groups) of rows: element (r, g) is
   // source[r * row_stride + g * group_stride], of `type.scales`.
   virtual void pack_scales(std::byte* panel, int in, const WeightType& type, int row, int rows, int group, int groups,
                            const std::byte* source, std::size_t row_stride, std::size_t group_stride) const = 0;
+  // The factor of the scales of rows [row, row + rows), where type.has_factors(). A device whose weight_type() refuses
+  // such types has no place for it.
+  virtual void pack_factor(std::byte*, int /*in*/, const WeightType&, int /*row*/, int /*rows*/,
+                           double /*factor*/) const {
+    ensure(false, "a factor of scales where such weights are refused");
+  }
   // What rows must be that weights of `type` are multiplied with. A cache holds what the first layer's queries are.
   virtual DType input_dtype(const WeightType& type) const { return type.values; }
 };

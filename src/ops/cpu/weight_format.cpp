@@ -4,6 +4,7 @@
 #include "kernels/cpu/pack.h"
 
 namespace computron {
+
 int CpuWeightFormat::row_block() const { return kernels::kRowBlock; }
 
 std::size_t CpuWeightFormat::panel_bytes(int rows, int in, const WeightType& type) const {
@@ -19,6 +20,11 @@ void CpuWeightFormat::pack_scales(std::byte* panel, int in, const WeightType& ty
                                   int groups, const std::byte* source, std::size_t row_stride,
                                   std::size_t group_stride) const {
   kernels::pack_scales(panel, in, type, row, rows, group, groups, source, row_stride, group_stride);
+}
+
+void CpuWeightFormat::pack_factor(std::byte* panel, int in, const WeightType& type, int row, int rows,
+                                  double factor) const {
+  kernels::pack_factor(panel, in, type, row, rows, factor);
 }
 
 DType CpuWeightFormat::input_dtype(const WeightType& type) const { return kernels::gemm_input_dtype(type); }

@@ -13,6 +13,7 @@ class CpuWeightFormat final : public WeightFormat {
             const std::byte* source, std::size_t row_stride, std::size_t column_stride) const override;
   void pack_scales(std::byte* panel, int in, const WeightType& type, int row, int rows, int group, int groups,
                    const std::byte* source, std::size_t row_stride, std::size_t group_stride) const override;
+  void pack_factor(std::byte* panel, int in, const WeightType& type, int row, int rows, double factor) const override;
   DType input_dtype(const WeightType& type) const override;
 };
 

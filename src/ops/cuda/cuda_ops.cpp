@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <functional>
 #include <limits>
 
+#include "kernels/cuda/codes.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/norm.h"
 #include "src/device/cuda/cuda_check.h"
@@ -22,7 +24,8 @@ namespace {
 // The library's workspace, the parts of long attention rows, scaled logits.
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;
 constexpr std::size_t kBiasBytes = std::size_t{2} << 20;
-constexpr int kFewFloatRows = kernel::kPlainRows;  // of float32, that the plain kernel reads a weight once for
+constexpr std::size_t kPlainBytes = std::size_t{64} << 20;  // as many as a page of plain weights has
+constexpr int kFewFloatRows = kernel::kPlainRows;           // of float32, that the plain kernel reads a weight once for
 constexpr int kMaxGridItems = 65535;
 
 template <class T>
@@ -82,6 +85,12 @@ void for_each_batch(std::span<const PanelRun> runs, Body&& body) {
   for (std::size_t i = 0; i < runs.size(); i += kMax) body(runs.subspan(i, std::min(kMax, runs.size() - i)));
 }
 
+kernel::QuantisedTiles tiles_of(const Weight& weight) {
+  if (!weight.type.quantised()) return {};
+  ensure(weight.type.values == DType::kBF16, "values of quantised weights are bf16 on a CUDA device");
+  return {weight.type, weight.in};
+}
+
 bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 
 }  // namespace
@@ -89,6 +98,7 @@ bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data
 CudaOps::CudaOps(Device& device, bool tf32)
     : scratch_(device.allocate(kScratchBytes, "scratch memory of operations")),
       bias_(device.allocate(kBiasBytes, "biases")),
+      plain_(device.allocate(kPlainBytes, "expanded weights")),
       library_(tf32, scratch_->data(), kScratchBytes),
       staging_(device) {}
 
@@ -99,8 +109,9 @@ CudaComputeStream& CudaOps::begin(Stream& stream) {
 }
 
 WeightType CudaOps::weight_type(const WeightType& checkpoint) const {
-  if (!checkpoint.quantised()) return checkpoint;
-  throw ConfigError(fmt::format("weights of {} are not supported on a CUDA device yet", name_of(checkpoint)));
+  if (!checkpoint.quantised() || kernel::has_values(checkpoint.codes, checkpoint.scales)) return checkpoint;
+  throw ConfigError(fmt::format("weights of {} with scales of {} are not supported on a CUDA device",
+                                name_of(checkpoint), name_of(checkpoint.scales)));
 }
 
 // The product of few rows reads x in whole tiles.
@@ -116,15 +127,20 @@ void CudaOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId fir
   wait_for_all(compute, weight.panels);
   const TokenId* ids = staging_.upload(compute, tokens);
   bool writes_zeros = weight.panels.front().row_begin == 0;
-  for_each_batch(merge_panels(weight.panels, weight.in * size_of(weight.type.values)),
-                 [&](std::span<const PanelRun> runs) {
-                   kernel::with_element(weight.type.values, [&]<class T>(T) {
-                     run(compute, "embed", out.rows, out.columns,
-                         kernel::Embed<T>{ids, first_token, weight.out, writes_zeros, out.columns, as<float>(out),
-                                          kernel_runs(runs)});
-                   });
-                   writes_zeros = false;
-                 });
+  const std::vector<PanelRun> all = merge_panels(weight.panels, CudaWeightFormat::row_bytes(weight.in, weight.type));
+  for_each_batch(all, [&](std::span<const PanelRun> runs) {
+    const auto embed_rows = [&]<class Rows>(const Rows& rows) {
+      run(compute, "embed", out.rows, out.columns,
+          kernel::Embed<Rows>{ids, first_token, weight.out, writes_zeros, out.columns, as<float>(out),
+                              kernel_runs(runs), rows});
+    };
+    if (weight.type.quantised()) {
+      embed_rows(tiles_of(weight));
+    } else {
+      kernel::with_element(weight.type.values, [&]<class T>(T) { embed_rows(kernel::PlainRows<T>{weight.in}); });
+    }
+    writes_zeros = false;
+  });
 }
 
 void CudaOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int row_offset, const Table& table,
@@ -168,27 +184,64 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
       compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); }, call);
 }
 
-// ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel
+// ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel. Quantised
+// weights
+// ---- are expanded for the last two, a run at a time.
 
 void CudaOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
                    Activations out) {
   check_gemm(x, weight, bias, out, format_.input_dtype(weight.type));
   CudaComputeStream& compute = begin(stream);
-  const std::size_t row_bytes = weight.in * size_of(weight.type.values);
-  const std::vector<PanelRun> runs = merge_panels(weight.panels, row_bytes);
+  std::vector<PanelRun> runs = merge_panels(weight.panels, CudaWeightFormat::row_bytes(weight.in, weight.type));
   wait_for(compute, bias.ready);
-  const kernel::GemmCall call{x.data,     weight.type.values, x.rows,    weight.in,   bias.data,
-                              activation, out.data,           out.dtype, out.columns, {}};
-  const bool in_library = row_bytes % 16 == 0 && is_aligned(x.data) &&
-                          std::all_of(runs.begin(), runs.end(), [](const PanelRun& r) { return is_aligned(r.data); }) &&
-                          x.rows > (weight.type.values == DType::kF32 ? kFewFloatRows : kernel::kSkinnyRows);
+  kernel::GemmCall call{x.data,     weight.type.values, x.rows,    weight.in,   bias.data,
+                        activation, out.data,           out.dtype, out.columns, {}};
   if (x.rows == 0) return wait_for_all(compute, weight.panels);
+  const bool aligned =
+      is_aligned(x.data) && std::all_of(runs.begin(), runs.end(), [](const PanelRun& r) { return is_aligned(r.data); });
+  const bool skinny = aligned && kernel::is_skinny(call.dtype, call.rows, call.depth);
+  const bool in_library = aligned && weight.in * size_of(call.dtype) % 16 == 0 &&
+                          x.rows > (call.dtype == DType::kF32 ? kFewFloatRows : kernel::kSkinnyRows);
+  const kernel::QuantisedTiles tiles = tiles_of(weight);
+  if (tiles.quantised() && !skinny) runs = cut_for_expansion(runs, weight);
   if (in_library) {
-    gemm_by_library(compute, runs, call);
+    gemm_by_library(compute, runs, call, tiles);
+  } else if (tiles.quantised() && !skinny) {
+    for (const PanelRun& r : runs) gemm_by_kernels(compute, std::array{as_plain(compute, r, tiles)}, call);
   } else {
+    call.tiles = tiles;
     gemm_by_kernels(compute, runs, call);
   }
 }
+
+// ---- expansion
+
+// Into runs whose values there is room for.
+std::vector<PanelRun> CudaOps::cut_for_expansion(const std::vector<PanelRun>& runs, const Weight& weight) const {
+  const std::size_t row_bytes = CudaWeightFormat::row_bytes(weight.in, weight.type);
+  const std::size_t room = plain_->bytes() / (weight.in * size_of(weight.type.values));
+  const int most = static_cast<int>(room) / CudaWeightFormat::kRowBlock * CudaWeightFormat::kRowBlock;
+  ensure(most > 0, "a quantised weight has longer rows than there is room for");
+  std::vector<PanelRun> cut;
+  for (const PanelRun& r : runs) {
+    for (int row = 0; row < r.rows; row += most) {
+      cut.push_back({r.data + row * row_bytes, r.ready, r.row_begin + row, std::min(most, r.rows - row)});
+    }
+  }
+  return cut;
+}
+
+// The run, of whose weight the values are there for the next launch; a plain one as it is. Waits for it.
+PanelRun CudaOps::as_plain(CudaComputeStream& stream, const PanelRun& run, const kernel::QuantisedTiles& tiles) {
+  wait_for(stream, run.ready);
+  if (!tiles.quantised()) return run;
+  const kernel::ExpandCall call{run.data, tiles, round_up(run.rows, kernel::kTileRows), plain_->data()};
+  launch(
+      stream, "expansion of codes", [&](cudaStream_t on) { kernel::expand(on, call); }, call);
+  return {plain_->data(), nullptr, run.row_begin, run.rows};
+}
+
+// ---- the kernels
 
 // Runs whose pages are there go together; bits do not depend on which those are.
 void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernel::GemmCall call) {
@@ -210,7 +263,7 @@ void CudaOps::give_gemm(CudaComputeStream& stream, bool skinny, const kernel::Ge
   const auto kernels = [&](cudaStream_t on) { skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call); };
   const std::span<const kernel::RowRun> runs(call.runs.runs, static_cast<std::size_t>(call.runs.count));
   launch(stream, "gemm", kernels, skinny, call.x, call.dtype, call.rows, call.depth, call.bias, call.activation,
-         call.out, call.out_dtype, call.out_columns, runs);
+         call.out, call.out_dtype, call.out_columns, call.tiles, runs);
 }
 
 // The bias in the output's type, where the library takes it: null if there is no room for it, or it lies badly.
@@ -228,13 +281,15 @@ const std::byte* CudaOps::bias_as(CudaComputeStream& stream, const kernel::GemmC
   return bias_->data();
 }
 
-// A run a call. What the library does not add or apply on the way is done to its output behind it.
-void CudaOps::gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernel::GemmCall& call) {
+// A run a call, expanded where the weight has tiles. What the library does not add or apply on the way is done to its
+// output behind it.
+void CudaOps::gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernel::GemmCall& call,
+                              const kernel::QuantisedTiles& tiles) {
   const bool relu = call.activation == Activation::kRelu, simple = relu || call.activation == Activation::kNone;
   const std::byte* bias = call.bias != nullptr && simple ? bias_as(stream, call) : nullptr;
   const bool on_the_way = simple && (bias != nullptr) == (call.bias != nullptr);
-  for (const PanelRun& r : runs) {
-    wait_for(stream, r.ready);
+  for (const PanelRun& stored : runs) {
+    const PanelRun r = as_plain(stream, stored, tiles);
     const std::size_t first = r.row_begin * size_of(call.out_dtype);
     LibraryCall product{.x = call.x,
                         .weight = r.data,

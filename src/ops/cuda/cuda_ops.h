@@ -95,8 +95,11 @@ class CudaOps final : public Ops {
   }
 
   void gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernels::cuda::GemmCall call);
+  std::vector<PanelRun> cut_for_expansion(const std::vector<PanelRun>& runs, const Weight& weight) const;
+  PanelRun as_plain(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::QuantisedTiles& tiles);
   void give_gemm(CudaComputeStream& stream, bool skinny, const kernels::cuda::GemmCall& call);
-  void gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernels::cuda::GemmCall& call);
+  void gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernels::cuda::GemmCall& call,
+                       const kernels::cuda::QuantisedTiles& tiles);
   void activate_run(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::GemmCall& call);
   const std::byte* bias_as(CudaComputeStream& stream, const kernels::cuda::GemmCall& call);
 
@@ -110,6 +113,7 @@ class CudaOps final : public Ops {
   CudaWeightFormat format_;
   std::unique_ptr<DeviceBuffer> scratch_;  // of one operation at a time: the stream runs one after the other
   std::unique_ptr<DeviceBuffer> bias_;     // of one product, in the type of its output
+  std::unique_ptr<DeviceBuffer> plain_;    // values of a run of a quantised weight
   LibraryGemm library_;
   Staging staging_;
   AttentionTables attention_tables_;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "src/ops/cuda/tile_packer.h"
+
 namespace computron {
 namespace {
 
@@ -31,15 +33,21 @@ void pack_elements(T* panel, int in, int row, int rows, int column, int columns,
 
 }  // namespace
 
+std::size_t CudaWeightFormat::row_bytes(int in, const WeightType& type) {
+  if (type.quantised()) return kernels::cuda::QuantisedTiles(type, in).row_bytes();
+  return static_cast<std::size_t>(in) * size_of(type.values);
+}
+
 std::size_t CudaWeightFormat::panel_bytes(int rows, int in, const WeightType& type) const {
-  ensure(!type.quantised(), "quantised weights on a CUDA device");
-  return static_cast<std::size_t>(round_up(rows, kRowBlock)) * in * size_of(type.values);
+  return static_cast<std::size_t>(round_up(rows, kRowBlock)) * row_bytes(in, type);
 }
 
 void CudaWeightFormat::pack(std::byte* panel, int in, const WeightType& type, int row, int rows, int column,
                             int columns, const std::byte* source, std::size_t row_stride,
                             std::size_t column_stride) const {
-  ensure(!type.quantised(), "quantised weights on a CUDA device");
+  if (type.quantised()) {
+    return pack_codes(panel, {type, in}, row, rows, column, columns, source, row_stride, column_stride);
+  }
   const auto pack_as = [&]<class T>(T) {
     pack_elements(reinterpret_cast<T*>(panel), in, row, rows, column, columns, reinterpret_cast<const T*>(source),
                   row_stride, column_stride);
@@ -47,9 +55,10 @@ void CudaWeightFormat::pack(std::byte* panel, int in, const WeightType& type, in
   size_of(type.values) == 4 ? pack_as(std::uint32_t{}) : pack_as(std::uint16_t{});
 }
 
-void CudaWeightFormat::pack_scales(std::byte*, int, const WeightType&, int, int, int, int, const std::byte*,
-                                   std::size_t, std::size_t) const {
-  ensure(false, "quantised weights on a CUDA device");
+void CudaWeightFormat::pack_scales(std::byte* panel, int in, const WeightType& type, int row, int rows, int group,
+                                   int groups, const std::byte* source, std::size_t row_stride,
+                                   std::size_t group_stride) const {
+  computron::pack_scales(panel, {type, in}, row, rows, group, groups, source, row_stride, group_stride);
 }
 
 }  // namespace computron

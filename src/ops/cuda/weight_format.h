@@ -1,4 +1,5 @@
-// GEMM weights on CUDA: plain rows [out][in], as cuBLAS and the kernels read them, with zero rows up to the row block.
+// GEMM weights on CUDA: plain rows [out][in], as cuBLAS and the kernels read them, or tiles of codes and scales
+// (kernels/cuda/quantised_tiles.h); with zero rows up to the row block.
 #pragma once
 
 #include "computron/ops/ops.h"
@@ -8,6 +9,9 @@ namespace computron {
 class CudaWeightFormat final : public WeightFormat {
  public:
   static constexpr int kRowBlock = 64;
+
+  // A panel's bytes ÷ its rows.
+  static std::size_t row_bytes(int in, const WeightType& type);
 
   int row_block() const override { return kRowBlock; }
   std::size_t panel_bytes(int rows, int in, const WeightType& type) const override;

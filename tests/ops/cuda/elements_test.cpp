@@ -66,7 +66,8 @@ TEST_F(ElementsTest, EmbedTakesRowsFromWhereTheyLie) {
     with_element(dtype, [&]<class T>(T) {
       const auto embed = [&](std::span<const PanelRun> some, bool zeros, Floats& to) {
         run_grid(static_cast<int>(tokens.size()), kColumns,
-                 Embed<T>{tokens.data(), kFirst, kVocab, zeros, kColumns, to.data(), kernel_runs(some)});
+                 Embed<PlainRows<T>>{
+                     tokens.data(), kFirst, kVocab, zeros, kColumns, to.data(), kernel_runs(some), {kColumns}});
       };
       embed(runs, true, out);
       embed(std::span(runs).subspan(1, 1), false, part);

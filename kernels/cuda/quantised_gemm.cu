@@ -1,0 +1,165 @@
+#include "kernels/cuda/codes.h"
+#include "kernels/cuda/element.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/skinny.cuh"
+
+namespace computron::kernels::cuda {
+namespace {
+
+// What a lane has of some units, and the scales that belong to it.
+template <class Codes, class Scales, int kUnits>
+struct LaneCodes {
+  static constexpr int kSlicesOfUnit = 8 / Codes::kBits;
+  static constexpr int kSlices = kUnits * kSlicesOfUnit;
+  static constexpr int kPieceWords = Codes::kBits / 4;
+
+  uint4 codes[kUnits];
+  typename Scales::Two scales[kSlices];
+
+  // From `first` on, the k with which a unit begins.
+  __device__ void load(const QuantisedTiles& tiles, const std::byte* tile, int first, int lane) {
+    constexpr int kUnitDepth = kSlicesOfUnit * QuantisedTiles::kSlice;
+    const std::byte* from = tile + static_cast<std::size_t>(first / kUnitDepth) * QuantisedTiles::kUnitBytes;
+    const auto* two = reinterpret_cast<const typename Scales::Two*>(tile + tiles.scales_at()) + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const bool there = first + i * kUnitDepth < tiles.depth;
+      codes[i] = there ? load_once(from + i * QuantisedTiles::kUnitBytes + lane * QuantisedTiles::kLaneBytes) : uint4{};
+    }
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) {
+      const int k = first + s * QuantisedTiles::kSlice + lane % 4 * QuantisedTiles::kPieceK;
+      scales[s] = k < tiles.depth ? __ldg(two + static_cast<std::size_t>(tiles.group_of(k)) * (kTileRows / 2)) : 0;
+    }
+  }
+
+  // Pairs of the piece of K slice `slice` of row lane / 4 + 8 × `row`.
+  __device__ void values(int slice, int row, unsigned (&out)[4]) const {
+    const uint4& unit = codes[slice / kSlicesOfUnit];
+    const unsigned words[4] = {unit.x, unit.y, unit.z, unit.w};
+    Codes::pairs(words + (slice % kSlicesOfUnit * 2 + row) * kPieceWords, out);
+    const auto factor = Scales::factor(scales[slice], row);
+#pragma unroll
+    for (unsigned& pair : out) pair = Scales::scaled(pair, factor);
+  }
+};
+
+// As skinny_kernel (gemm.cu), and in its order of sums; the codes of the next round are under way while one is
+// multiplied, since there are few bytes of them.
+template <class Codes, class Scales, int kColumns>
+__global__ void __launch_bounds__(kSkinnyThreads, 2) quantised_kernel(const __grid_constant__ GemmCall p) {
+  const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
+  const int tile = static_cast<int>(blockIdx.x) - run.first_tile;
+  const std::byte* tile_data = run.data + tile * p.tiles.tile_bytes();
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
+  const std::size_t depth = p.depth;
+  const BFloat16* x = reinterpret_cast<const BFloat16*>(p.x) + g * depth;
+  const int rounds = skinny_rounds(p.depth);
+
+  float acc[kColumns][4] = {};
+  LaneCodes<Codes, Scales, kUnroll * Codes::kBits / 8> next;
+  next.load(p.tiles, tile_data, depth_of(warp, 0, 0, 0), lane);
+  for (int round = 0; round < rounds; ++round) {
+    const auto codes = next;
+    if (round + 1 < rounds) next.load(p.tiles, tile_data, depth_of(warp, round + 1, 0, 0), lane);
+    uint4 b[kUnroll][kColumns];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int k = depth_of(warp, round, u, lane);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const bool wanted = k < p.depth && g + 8 * n < p.rows;
+        b[u][n] = wanted ? __ldg(reinterpret_cast<const uint4*>(x + 8 * n * depth + k)) : uint4{};
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      unsigned a[2][4];
+      codes.values(u, 0, a[0]);
+      codes.values(u, 1, a[1]);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        mma(BFloat16{}, acc[n], a[0][0], a[1][0], a[0][1], a[1][1], b[u][n].x, b[u][n].y);
+        mma(BFloat16{}, acc[n], a[0][2], a[1][2], a[0][3], a[1][3], b[u][n].z, b[u][n].w);
+      }
+    }
+  }
+  sum_warps(p, run, tile * kTileRows, acc);
+}
+
+// Elements [k, k + kPieceK) of a row of `depth`, as far as it has them.
+__device__ void store_piece(std::byte* row, int depth, int k, const unsigned (&pairs)[4]) {
+  auto* out = reinterpret_cast<std::uint16_t*>(row) + k;
+  if (depth % QuantisedTiles::kPieceK == 0) {
+    if (k < depth) *reinterpret_cast<uint4*>(out) = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < QuantisedTiles::kPieceK; ++i) {
+    if (k + i < depth) out[i] = static_cast<std::uint16_t>(pairs[i / 2] >> 16 * (i % 2));
+  }
+}
+
+// A warp a unit.
+template <class Codes, class Scales>
+__global__ void __launch_bounds__(kSkinnyThreads) expand_kernel(const __grid_constant__ ExpandCall p) {
+  using Lane = LaneCodes<Codes, Scales, 1>;
+  const int units = p.tiles.units(), lane = threadIdx.x % kWarp;
+  const std::size_t warp = std::size_t{blockIdx.x} * kSkinnyWarps + threadIdx.x / kWarp;
+  const int tile = static_cast<int>(warp / units);
+  if (tile >= p.rows / kTileRows) return;
+  const int first = static_cast<int>(warp % units) * p.tiles.unit_depth();
+  Lane codes;
+  codes.load(p.tiles, p.weight + tile * p.tiles.tile_bytes(), first, lane);
+#pragma unroll
+  for (int s = 0; s < Lane::kSlices; ++s) {
+    const int k = first + s * QuantisedTiles::kSlice + lane % 4 * QuantisedTiles::kPieceK;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::size_t row = std::size_t{kTileRows} * tile + lane / 4 + 8 * half;
+      unsigned pairs[4];
+      codes.values(s, half, pairs);
+      store_piece(p.out + row * p.tiles.depth * sizeof(BFloat16), p.tiles.depth, k, pairs);
+    }
+  }
+}
+
+template <class Body>
+void with_codes_and_scales(const QuantisedTiles& tiles, Body&& body) {
+  with_codes(tiles.codes, [&]<class Codes>(Codes codes) {
+    with_scales(tiles.scales, [&]<class Scales>(Scales scales) { body(codes, scales); });
+  });
+}
+
+template <class Codes, class Scales>
+void launch_quantised(CUstream_st* stream, const GemmCall& call) {
+  const auto tiles = static_cast<unsigned>(call.runs.tiles);
+  if (call.rows <= 8) {
+    quantised_kernel<Codes, Scales, 1><<<tiles, kSkinnyThreads, 0, stream>>>(call);
+  } else {
+    quantised_kernel<Codes, Scales, 2><<<tiles, kSkinnyThreads, 0, stream>>>(call);
+  }
+}
+
+template <class Codes, class Scales>
+void launch_expand(CUstream_st* stream, const ExpandCall& call) {
+  const std::size_t warps = static_cast<std::size_t>(call.rows / kTileRows) * call.tiles.units();
+  const auto blocks = static_cast<unsigned>(ceil_div(warps, std::size_t{kSkinnyWarps}));
+  expand_kernel<Codes, Scales><<<blocks, kSkinnyThreads, 0, stream>>>(call);
+}
+
+}  // namespace
+
+void skinny_quantised_gemm(CUstream_st* stream, const GemmCall& call) {
+  with_codes_and_scales(
+      call.tiles, [&]<class Codes, class Scales>(Codes, Scales) { launch_quantised<Codes, Scales>(stream, call); });
+}
+
+void expand(CUstream_st* stream, const ExpandCall& call) {
+  if (call.rows == 0 || call.tiles.depth == 0) return;
+  with_codes_and_scales(call.tiles,
+                        [&]<class Codes, class Scales>(Codes, Scales) { launch_expand<Codes, Scales>(stream, call); });
+}
+
+}  // namespace computron::kernels::cuda

@@ -1,0 +1,78 @@
+// Quantised models in device memory for one of them: what is answered is what is answered with room for all, and by
+// plain models of the same values.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "computron/ops/ops.h"
+#include "tests/apps/serve_job.h"
+#include "tests/support/test_device.h"
+
+namespace computron::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kRequests = 6;
+constexpr int kPageKib = 64;
+const TinyModel kModel = {.layers = 2, .heads = 8, .head_dim = 16, .ffn = 512, .vocab = 192};
+
+struct Mesh {
+  int tp, frames;
+};
+
+class QuantisedSwap : public ::testing::TestWithParam<Mesh> {
+ protected:
+  QuantisedSwap() {
+    DType values = DType::kBF16;
+    if (on_cpu()) values = make_cpu_ops(*make_cpu_device({}))->weight_type(values).values;
+    const WeightType types[] = {{values, DType::kInt8, DType::kBF16, 32},
+                                {values, DType::kFp8, DType::kF32, 128},
+                                {values, DType::kInt4, DType::kF16, 64}};
+    for (int m = 0; m < 3; ++m) {
+      write_quantised_pair(path(m, "codes"), path(m, "values"), opt_config(kModel), types[m], 31 + m);
+    }
+  }
+  std::string path(int m, const std::string& kind) const { return folder_ / fmt::format("{}{}.h5", kind, m); }
+
+  // Request i is for model i mod 3, one at a time: prompts of decoding's few rows and of more.
+  ServeJob job(int frames, const std::string& kind) const {
+    ServeJob job{.tp = GetParam().tp, .more = {"--max-seqs", "1", "--policy", "fifo", "--coded", "off"}};
+    for (int m = 0; m < 3; ++m) job.models.push_back({fmt::format("model{}", m), path(m, kind)});
+    for (int i = 0; i < kRequests; ++i) {
+      job.lines.push_back(completion_line(fmt::format("r{}", i), fmt::format("model{}", i % 3),
+                                          random_prompt(kModel, 1 + i * 7 % 31, i), 3,
+                                          {{"logprobs", 3}, {"echo", i % 2 == 1}, {"ignore_eos", true}}));
+    }
+    job.device_memory = fmt::format("{}KiB", frames * kPageKib);
+    job.page_size = fmt::format("{}KiB", kPageKib);
+    return job;
+  }
+
+  TemporaryFolder folder_;
+};
+
+std::map<std::string, std::string> answers(const Results& results) {
+  std::map<std::string, std::string> all;
+  for (const std::string& id : results.custom_ids()) {
+    const json& choice = results.choice(id);
+    all[id] = json{choice.at("token_ids"), choice.at("logprobs")}.dump();
+  }
+  return all;
+}
+
+TEST_P(QuantisedSwap, SwappedIsResidentAndWhatTheirValuesAnswer) {
+  const auto resident = answers(serve_ok(job(200, "codes"), folder_).results);
+  ASSERT_EQ(resident.size(), static_cast<std::size_t>(kRequests));
+  const Served swapped = serve_ok(job(GetParam().frames, "codes"), folder_);
+  EXPECT_EQ(answers(swapped.results), resident);
+  EXPECT_EQ(swapped.metrics.at("swaps").at("count"), kRequests);
+  EXPECT_EQ(answers(serve_ok(job(200, "values"), folder_).results), resident);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, QuantisedSwap, ::testing::Values(Mesh{1, 12}, Mesh{2, 8}),
+                         [](const auto& test) { return fmt::format("tp{}", test.param.tp); });
+
+}  // namespace
+}  // namespace computron::test
