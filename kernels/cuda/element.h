@@ -55,6 +55,16 @@ COMPUTRON_HOST_DEVICE inline void narrow(float x, Float16& out) {
 #endif
 }
 
+// Of what the library has narrowed, which makes an infinity of a finite number that is too large for float16: the
+// largest one instead, as narrow() gives. Nothing else makes one: sums of products of finite float16 are finite in
+// float32.
+COMPUTRON_HOST_DEVICE inline float widen_clamped(float x) { return x; }
+COMPUTRON_HOST_DEVICE inline float widen_clamped(BFloat16 x) { return widen(x); }
+COMPUTRON_HOST_DEVICE inline float widen_clamped(Float16 x) {
+  const float wide = widen(x);
+  return wide > 65504.0f ? 65504.0f : wide < -65504.0f ? -65504.0f : wide;
+}
+
 // out[index] = x in `dtype`.
 COMPUTRON_HOST_DEVICE inline void store(float x, std::byte* out, DType dtype, std::size_t index) {
   if (dtype == DType::kF32) {

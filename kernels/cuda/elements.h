@@ -126,7 +126,8 @@ struct ActivateGate {
   }
 };
 
-// out[r, first + c] = activation(out[r, first + c] + bias[first + c]); bias may be null.
+// out[r, first + c] = activation(out[r, first + c] + bias[first + c]) of what the library has narrowed; bias may be
+// null.
 template <class T>
 struct BiasActivate {
   Activation activation;
@@ -137,7 +138,7 @@ struct BiasActivate {
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
     T& value = out[at(r, out_columns, first + c)];
-    const float sum = bias == nullptr ? widen(value) : widen(value) + bias[first + c];
+    const float sum = bias == nullptr ? widen_clamped(value) : widen_clamped(value) + bias[first + c];
     narrow(activate(activation, sum), value);
   }
 };

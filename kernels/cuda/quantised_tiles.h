@@ -6,8 +6,7 @@
 // / 4 and of row l / 4 + 8; of four bits then the same of k + 32.
 //
 //   tile    unit 0 | unit 1 | ... | scales | up to a multiple of 64 bytes
-//   piece   eight bits: a byte each; four bits: a word, k = 0, 2, 4, 6 in its lower half and 1, 3, 5, 7 in the upper
-//   one,
+//   piece   eight bits: a byte each; four bits: a word, k = 0, 2, 4, 6 in its lower half and 1, 3, 5, 7 in the upper,
 //           so that one shift brings two neighbours to the lowest bits of both halves
 //   scales  of a group those of rows 0 and 8, 1 and 9, ... 7 and 15, then the next group
 //

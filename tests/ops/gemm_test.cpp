@@ -170,6 +170,34 @@ TEST_P(GemmTest, ActivationsKeepTheirTails) {
   }
 }
 
+// Sums that float16 cannot hold become its largest number, whatever kernel narrows them: few rows and many, with a bias
+// and an activation on the way and behind.
+TEST_P(GemmTest, SumsTooLargeForFloat16AreClamped) {
+  const std::vector<DType> narrow = bench_.narrow_types();
+  if (std::ranges::find(narrow, DType::kF16) == narrow.end()) GTEST_SKIP() << "no outputs of float16 on this device";
+  constexpr int kOut = 128, kIn = 64;
+  constexpr float kLargest = 65504;
+  const DType x_dtype = bench_.ops().weight_format().input_dtype(DType::kF16);
+  Floats w(std::size_t{kOut} * kIn, 64.0f);
+  std::fill(w.begin() + kOut / 2 * kIn, w.end(), -64.0f);
+  for (const int rows : {1, 16, 70}) {
+    const Floats x(static_cast<std::size_t>(rows) * kIn, 64.0f);  // sums of 262,144 and their negatives
+    for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kGeluErf}) {
+      for (const bool biased : {false, true}) {
+        const auto y = bench_.empty(rows, kOut, DType::kF16);
+        bench_.ops().gemm(bench_.stream(), bench_.put(x, rows, kIn, x_dtype), bench_.weight(w, kOut, kIn, DType::kF16),
+                          biased ? bench_.vector(Floats(kOut, 1.0f)) : Vector{}, activation, y);
+        const Floats values = bench_.get(y);
+        const float least = activation == Activation::kNone ? -kLargest : 0;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(values[i], i % kOut < kOut / 2 ? kLargest : least)
+              << rows << " rows, activation " << static_cast<int>(activation) << ", bias " << biased << ", " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(GemmTest, NanAndInfinityReachTheOutput) {
   for (const auto activation : {Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSilu}) {
     const auto y = bench_.empty(1, 2);

@@ -184,9 +184,8 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
       compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); }, call);
 }
 
-// ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel. Quantised
-// weights
-// ---- are expanded for the last two, a run at a time.
+// ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel. For the last
+// ---- two, quantised weights are expanded, a run at a time.
 
 void CudaOps::gemm(Stream& stream, Activations x, const Weight& weight, Vector bias, Activation activation,
                    Activations out) {
@@ -302,23 +301,27 @@ void CudaOps::gemm_by_library(CudaComputeStream& stream, std::span<const PanelRu
                         .relu = on_the_way && relu,
                         .out = call.out + first,
                         .out_dtype = call.out_dtype};
-    if (on_the_way && library_.run(stream, product)) continue;
+    if (on_the_way && library_.run(stream, product)) {
+      finish_run(stream, r, call, /*bias=*/nullptr, Activation::kNone);
+      continue;
+    }
     product.bias = nullptr;
     product.relu = false;
     if (library_.run(stream, product)) {
-      activate_run(stream, r, call);
+      finish_run(stream, r, call, call.bias, call.activation);
     } else {
       gemm_by_kernels(stream, {&r, 1}, call);
     }
   }
 }
 
-void CudaOps::activate_run(CudaComputeStream& stream, const PanelRun& r, const kernel::GemmCall& call) {
-  if (call.bias == nullptr && call.activation == Activation::kNone) return;
+// Float16 is always read once more: sums that are too large for it have to be clamped.
+void CudaOps::finish_run(CudaComputeStream& stream, const PanelRun& r, const kernel::GemmCall& call, const float* bias,
+                         Activation activation) {
+  if (bias == nullptr && activation == Activation::kNone && call.out_dtype != DType::kF16) return;
   kernel::with_element(call.out_dtype, [&]<class T>(T) {
     run(stream, "activation of a gemm", call.rows, r.rows,
-        kernel::BiasActivate<T>{call.activation, call.bias, r.row_begin, call.out_columns,
-                                reinterpret_cast<T*>(call.out)});
+        kernel::BiasActivate<T>{activation, bias, r.row_begin, call.out_columns, reinterpret_cast<T*>(call.out)});
   });
 }
 

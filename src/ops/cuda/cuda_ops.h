@@ -100,7 +100,8 @@ class CudaOps final : public Ops {
   void give_gemm(CudaComputeStream& stream, bool skinny, const kernels::cuda::GemmCall& call);
   void gemm_by_library(CudaComputeStream& stream, std::span<const PanelRun> runs, const kernels::cuda::GemmCall& call,
                        const kernels::cuda::QuantisedTiles& tiles);
-  void activate_run(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::GemmCall& call);
+  void finish_run(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::GemmCall& call,
+                  const float* bias, Activation activation);
   const std::byte* bias_as(CudaComputeStream& stream, const kernels::cuda::GemmCall& call);
 
   const AttentionTables& attention_tables(CudaComputeStream& stream, const AttentionShape& shape, int batch_rows,
