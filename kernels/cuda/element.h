@@ -56,8 +56,8 @@ COMPUTRON_HOST_DEVICE inline void narrow(float x, Float16& out) {
 }
 
 // Of what the library has narrowed, which makes an infinity of a finite number that is too large for float16: the
-// largest one instead, as narrow() gives. Nothing else makes one: sums of products of finite float16 are finite in
-// float32.
+// largest one instead, as narrow() gives. Of finite weights and rows nothing else makes one, since sums of products of
+// float16 are finite in float32.
 COMPUTRON_HOST_DEVICE inline float widen_clamped(float x) { return x; }
 COMPUTRON_HOST_DEVICE inline float widen_clamped(BFloat16 x) { return widen(x); }
 COMPUTRON_HOST_DEVICE inline float widen_clamped(Float16 x) {

@@ -188,20 +188,13 @@ void add_convert(CLI::App& app) {
   auto* command = app.add_subcommand("convert", "Write a model from Hugging Face files");
   const auto options = std::make_shared<ConvertOptions>();
   command->footer(
-      "Reads config.json, generation_config.json and safetensors (one file or sharded); the tokenizer's files are "
-      "carried\n"
-      "along. Narrowing rounds to nearest even; finite values beyond the largest of --dtype become that largest, "
-      "infinities\n"
-      "and NaN stay. int8, fp8 (e4m3) and int4 quantise the matrices of the layers, routers excepted, and keep the "
-      "rest as\n"
-      "stored; NaN and infinities in these are refused. Folders that are quantised already (compressed-tensors, fp8 by "
-      "blocks,\n"
-      "symmetric gptq, MXFP4, modelopt's NVFP4) keep their codes and scales with --dtype keep. OUT.h5 appears when it "
-      "is whole. Ends with 78 "
-      "if\n"
-      "the model is not supported or its tensors do not fit its configuration, with 65 if a file is damaged or in "
-      "another\n"
-      "format, and says which.");
+      R"(Reads config.json, generation_config.json and safetensors (one file or sharded); the tokenizer's files are
+carried along. Narrowing rounds to nearest even; finite values beyond the largest of --dtype become that
+largest, infinities and NaN stay. int8, fp8 (e4m3) and int4 quantise the matrices of the layers, routers
+excepted, and keep the rest as stored; NaN and infinities in these are refused. Folders that are quantised
+already (compressed-tensors, fp8 by blocks, symmetric gptq, MXFP4, modelopt's NVFP4) keep their codes and
+scales with --dtype keep. OUT.h5 appears when it is whole. Ends with 78 if the model is not supported or its
+tensors do not fit its configuration, with 65 if a file is damaged or in another format, and says which.)");
   command->add_option("folder", options->folder, "Folder of the model, HF_DIR")->required();
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
   add_stored_type_options(*command, options->type, "f32, f16, bf16, or keep: as stored");

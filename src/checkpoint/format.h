@@ -24,9 +24,8 @@ inline constexpr char kDigests[] = "xxh3_128";       // uint8 [chunks][16]
 inline constexpr char kTransposed[] = "transposed";  // int32, 0 or 1
 // And of a tensor that is not of plain values. Its dataset is int8 for int8 and uint8 otherwise; of int4 and fp4 the
 // last dimension is half the tensor's, the first of two codes in a byte's low half.
-inline constexpr char kCodes[] = "codes";  // fixed-length string: "int8", "fp8", "int4", "fp4" or, of scales, "e8m0" or
-                                           // "e4m3"
-inline constexpr char kGroup[] = "group";  // int32, of codes: values along `in` that share a scale; 0: a whole row
+inline constexpr char kCodes[] = "codes";    // fixed-length string: "int8", "fp8", ...; of scales "e8m0" or "e4m3"
+inline constexpr char kGroup[] = "group";    // int32, of codes: values along `in` that share a scale; 0: a whole row
 inline constexpr char kFactor[] = "factor";  // float64, of e4m3: what all scales are multiplied by
 
 inline constexpr std::size_t kMaxStringBytes = 64 << 10;

@@ -14,7 +14,7 @@ constexpr std::size_t kRawElements = 32 << 10;
 // A panel that is transposed at a time, of 256 KiB of halves: long enough to be read by pieces of 4 KiB and more.
 constexpr std::size_t kPanelLines = 64;
 constexpr std::size_t kPanelElements = 2048;  // of a line
-// Short lines that lie no further apart are read together with what is between them.
+// Lines that lie no further apart are read together with what is between them, where several fit a panel.
 constexpr std::size_t kMostApart = 4;  // times their length
 
 // The old bytes are of no use and are given back first.

@@ -271,7 +271,7 @@ bool HfCodes::check_layout(const Weight& weight, const HfScheme& scheme) {
     fault = fmt::format("stored as {}, only I32 is supported", weight.codes->entry->dtype);
   } else if (in % per_element != 0) {
     fault = fmt::format("rows of {} values do not fill words of {}", in, per_element);
-  } else if (group < in && in % group != 0 && !scheme.last_group_may_be_short) {
+  } else if ((weight.blocks || group < in) && in % group != 0 && !scheme.last_group_may_be_short) {
     fault = fmt::format("rows of {} values do not make whole groups of {}", in, group);
   } else if (two_in_a_byte(scheme.codes) && weight.spec.shape.back() % 2 != 0) {
     fault =

@@ -47,7 +47,7 @@ inline constexpr CharacterRange kFormatsAfterUnicode8[] = {
 // nothing.
 inline constexpr CharacterRange kCompatibleAfterUnicode11[] = {
     {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xAB69, 0xAB69},   {0x10781, 0x10785}, {0x10787, 0x107B0},
-    {0x107B2, 0x107BA}, {0x1E030, 0x1E06D}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+    {0x107B2, 0x107BA}, {0x1E030, 0x1E06D}, {0x1CCD6, 0x1CCF9}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
 
 // What came with Unicode 15 and 16, by category or script, to stand in a class of a regular expression.
 struct YoungCharacters {

@@ -582,6 +582,8 @@ TEST_F(ConvertQuantisedTest, RefusesFp4ThatDoesNotFit) {
   }
   fill(format_called("nvfp4"), 264);
   EXPECT_THAT(refusal(), AllOf(HasSubstr("down_proj.weight_packed"), HasSubstr("whole groups of 16")));
+  fill(format_called("gpt-oss's mxfp4"), 16);  // less than a block
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("down_proj_blocks"), HasSubstr("whole groups of 32")));
 }
 
 TEST_F(ConvertQuantisedTest, OnlyKeepsCodes) {
@@ -643,7 +645,7 @@ TEST_F(ConvertQuantisedTest, RefusesHostileScalesOfEveryFormat) {
 
 // Wherever the file ends, and wherever the header says that a tensor does.
 TEST_F(ConvertQuantisedTest, RefusesTruncatedCodes) {
-  for (const char* what : {"int8 in groups", "fp8 by blocks", "int4 in groups", "gptq of 4 bits"}) {
+  for (const char* what : {"int8 in groups", "fp8 by blocks", "int4 in groups", "gptq of 4 bits", "nvfp4", "mxfp4"}) {
     SCOPED_TRACE(what);
     fill(format_called(what));
     ASSERT_EQ(convert().code, 0) << read_file(file("stderr"));
@@ -657,9 +659,8 @@ TEST_F(ConvertQuantisedTest, RefusesTruncatedCodes) {
       EXPECT_FALSE(std::filesystem::exists(file("m.h5")));
     }
     const bool by_gptq = format_.layout == Format::Layout::kGptq;
-    StoredTensor& codes = find(by_gptq                                     ? "v_proj.qweight"
-                               : format_.layout == Format::Layout::kPacked ? "v_proj.weight_packed"
-                                                                           : "v_proj.weight");
+    const bool packed = format_.layout == Format::Layout::kPacked || format_.layout == Format::Layout::kPairs;
+    StoredTensor& codes = find(by_gptq ? "v_proj.qweight" : packed ? "v_proj.weight_packed" : "v_proj.weight");
     codes.bytes.resize(codes.bytes.size() - 4);  // of so many dimensions as before
     EXPECT_THAT(refusal(65), HasSubstr("v_proj"));
   }

@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kRequests = 6;
+constexpr int kModels = 4;
+constexpr int kRequests = 2 * kModels;
 constexpr int kPageKib = 64;
 const TinyModel kModel = {.layers = 2, .heads = 8, .head_dim = 16, .ffn = 512, .vocab = 192};
 
@@ -27,21 +28,24 @@ class QuantisedSwap : public ::testing::TestWithParam<Mesh> {
   QuantisedSwap() {
     DType values = DType::kBF16;
     if (on_cpu()) values = make_cpu_ops(*make_cpu_device({}))->weight_type(values).values;
-    const WeightType types[] = {{values, DType::kInt8, DType::kBF16, 32},
-                                {values, DType::kFp8, DType::kF32, 128},
-                                {values, DType::kInt4, DType::kF16, 64}};
-    for (int m = 0; m < 3; ++m) {
+    // CUDA devices refuse scales of two levels.
+    const WeightType types[kModels] = {{values, DType::kInt8, DType::kBF16, 32},
+                                       {values, DType::kFp8, DType::kF32, 128},
+                                       {values, DType::kInt4, DType::kF16, 64},
+                                       on_cpu() ? WeightType{values, DType::kFp4, DType::kE4M3, 16}
+                                                : WeightType{values, DType::kFp4, DType::kE8M0, 32}};
+    for (int m = 0; m < kModels; ++m) {
       write_quantised_pair(path(m, "codes"), path(m, "values"), opt_config(kModel), types[m], 31 + m);
     }
   }
   std::string path(int m, const std::string& kind) const { return folder_ / fmt::format("{}{}.h5", kind, m); }
 
-  // Request i is for model i mod 3, one at a time: prompts of decoding's few rows and of more.
+  // Request i is for model i mod kModels, one at a time: prompts of decoding's few rows and of more.
   ServeJob job(int frames, const std::string& kind) const {
     ServeJob job{.tp = GetParam().tp, .more = {"--max-seqs", "1", "--policy", "fifo", "--coded", "off"}};
-    for (int m = 0; m < 3; ++m) job.models.push_back({fmt::format("model{}", m), path(m, kind)});
+    for (int m = 0; m < kModels; ++m) job.models.push_back({fmt::format("model{}", m), path(m, kind)});
     for (int i = 0; i < kRequests; ++i) {
-      job.lines.push_back(completion_line(fmt::format("r{}", i), fmt::format("model{}", i % 3),
+      job.lines.push_back(completion_line(fmt::format("r{}", i), fmt::format("model{}", i % kModels),
                                           random_prompt(kModel, 1 + i * 7 % 31, i), 3,
                                           {{"logprobs", 3}, {"echo", i % 2 == 1}, {"ignore_eos", true}}));
     }

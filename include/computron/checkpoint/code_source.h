@@ -39,14 +39,13 @@ struct CodeSource {
   std::size_t elements() const { return matrix.elements() * codes_per_element; }
 };
 
-// Reads pieces of codes and scales; one for each thread. Holds twice the largest piece so far, by whole rows, and 1
-// MiB.
+// Reads pieces of codes and scales; one for each thread. Holds twice the largest piece so far, by whole rows, and
+// 1 MiB.
 class CodeReader {
  public:
   // Codes [first, last) as a checkpoint holds them; of four bits: even ones, and where `spread` is false no part of an
-  // element.
-  // Valid until the next call. ConfigError naming the tensor if there is NaN among them; CheckpointError or Error{kIo}
-  // naming the file.
+  // element. Valid until the next call. ConfigError naming the tensor if there is NaN among them; CheckpointError or
+  // Error{kIo} naming the file.
   std::span<const std::byte> read(const CodeSource& source, std::size_t first, std::size_t last);
   // Scales [first, last). ConfigError naming the tensor if one is not finite, or negative and may not be.
   std::span<const std::byte> read(const ScaleSource& source, std::size_t first, std::size_t last);

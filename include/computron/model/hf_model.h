@@ -22,10 +22,9 @@ class HfModel {
   using Source = std::variant<MatrixSource, CodeSource>;
 
   // Reads config.json, generation_config.json, preprocessor_config.json, hf_quant_config.json and the headers of all
-  // weights. ConfigError
-  // naming the first ten differences (missing, left over, of another shape, of an element type that is not computed
-  // with) or the key of config.json that is not supported; CheckpointError and Error as ModelFolder and
-  // SafetensorsFolder.
+  // weights. ConfigError naming the first ten differences (missing, left over, of another shape, of an element type
+  // that is not computed with) or the key of config.json that is not supported; CheckpointError and Error as
+  // ModelFolder and SafetensorsFolder.
   explicit HfModel(const std::string& folder);
 
   const ModelConfig& config() const { return config_; }
