@@ -39,8 +39,8 @@ struct Embed {
   bool writes_zeros;
   int columns;
   float* out;
-  RowRuns runs;
   Rows weight;
+  RowRuns runs;  // last: LaunchRecord::add
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
     const std::int64_t row = std::int64_t{tokens[r]} - first_token;

@@ -14,7 +14,8 @@ Residency::Residency(int stage, std::vector<const ShardLayout*> layouts, const H
       offload_area_(device, host_slots, frame_bytes),
       swapper_(host, offload_area_, pool_, copy_stream, compute, verify),
       accepted_caches_(layouts_.size()),
-      state_(layouts_, frames, host_slots) {}
+      state_(layouts_, frames, host_slots),
+      fetched_since_pass_(layouts_.size(), false) {}
 
 void Residency::accept(const Step& step) {
   const StagePlan& plan = step.stages[stage_];
@@ -62,7 +63,10 @@ void Residency::begin(const Step& step) {
 }
 
 void Residency::place_until(ReleasePoint point) {
-  for (; !refills_.empty() && refills_.front().after <= point; refills_.pop_front()) state_.place(refills_.front());
+  for (; !refills_.empty() && refills_.front().after <= point; refills_.pop_front()) {
+    state_.place(refills_.front());
+    fetched_since_pass_[refills_.front().model] = true;
+  }
 }
 
 void Residency::released(ReleasePoint point) {
@@ -75,14 +79,16 @@ StepPages::StepPages(Residency& residency, const Step& step)
     : residency_(residency),
       step_(step),
       refilled_(std::any_of(residency.refills_.begin(), residency.refills_.end(),
-                            [&step](const Fetch& fetch) { return fetch.model == step.model; })) {}
+                            [&step](const Fetch& fetch) { return fetch.model == step.model; })),
+      settled_(!residency.fetched_since_pass_[step.model]) {
+  residency.fetched_since_pass_[step.model] = false;
+}
 
 bool StepPages::at_rest() const {
-  if (!residency_.refills_.empty() || residency_.swapper_.waits_for(step_.id)) return false;
+  if (!settled_ || !residency_.refills_.empty() || residency_.swapper_.waits_for(step_.id)) return false;
   const auto pages = static_cast<PageId>(residency_.layouts_[step_.model]->pages());
   for (PageId page = 0; page < pages; ++page) {
-    const FrameId frame = residency_.state_.frame_of(step_.model, page);
-    if (frame == kNoFrame || !residency_.pool_.filled(frame).query()) return false;
+    if (residency_.state_.frame_of(step_.model, page) == kNoFrame) return false;
   }
   return true;
 }

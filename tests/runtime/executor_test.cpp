@@ -301,7 +301,7 @@ TEST_P(ExecutorTest, PassesLaunchedAsGraphsHaveTheBitsOfThoseLaunchedKernelByKer
     const Outcome graphs = run({}, setting, kHostSlots, /*seed=*/5, steps);
     EXPECT_EQ(plain.graph_launches, 0u);
     if (!test::on_cpu()) {
-      EXPECT_GT(graphs.graph_launches, frames == kAllFrames ? 20u : 2u);
+      EXPECT_GE(graphs.graph_launches, frames == kAllFrames ? 20u : 2u);
     }
     ASSERT_EQ(plain.rows.size(), graphs.rows.size());
     for (std::size_t i = 0; i < plain.rows.size(); ++i) {

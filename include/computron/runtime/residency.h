@@ -62,6 +62,7 @@ class Residency {
   std::vector<std::vector<FrameId>> accepted_caches_;  // [model] cache lists as after the last accepted step
   StageState state_;                                   // as after the last begun step, without refills_
   std::deque<Fetch> refills_;                          // of the begun step: not in the state yet
+  std::vector<bool> fetched_since_pass_;               // [model] a page has been placed since the last pass began
 };
 
 // The pages of one step's model during its pass; lives as long as the pass.
@@ -73,8 +74,9 @@ class StepPages : public PageSource {
   ResidentPage acquire(PageUse use) override;
   void release_through(PageUse use) override { residency_.released({step_.id, use}); }
   bool group_by_group() const override { return refilled_; }
-  // Every page is resident, its fetch over, and no copy waits for a use of the step. Then it makes no difference when
-  // uses are released, and the pass may be called more than once (Stream::run_capturable).
+  // Every page is where the model's last pass found it, and no copy waits for a use of the step. Then no page is waited
+  // for, it makes no difference when uses are released, and the pass may be called more than once
+  // (Stream::run_capturable). Follows from the steps, not from how fast copies are.
   bool at_rest() const;
   // All work of the step is on the compute stream: releases its last uses.
   void end() { residency_.released({step_.id, ReleasePoint::kEnd}); }
@@ -83,6 +85,7 @@ class StepPages : public PageSource {
   Residency& residency_;
   const Step& step_;
   const bool refilled_;  // the model exceeds the pool: pages of this pass are fetched into frames that it releases
+  const bool settled_;   // none has been fetched since the model's last pass, which has waited for all of them
 };
 
 }  // namespace computron

@@ -44,7 +44,8 @@ class LaunchRecord {
   const std::string& bytes() const { return bytes_; }
 
  private:
-  // Where the compiler cannot do that, equal work may look different; it is then launched as it is.
+  // Where the compiler cannot do that, equal work may look different; it is then launched as it is. GCC 12 leaves what
+  // lies behind the last member of a struct that has an array of structs in it (tried), so such a member comes last.
   template <class T>
   static void clear_padding([[maybe_unused]] T& value) {
 #if defined(__has_builtin)

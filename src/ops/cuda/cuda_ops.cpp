@@ -131,8 +131,8 @@ void CudaOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId fir
   for_each_batch(all, [&](std::span<const PanelRun> runs) {
     const auto embed_rows = [&]<class Rows>(const Rows& rows) {
       run(compute, "embed", out.rows, out.columns,
-          kernel::Embed<Rows>{ids, first_token, weight.out, writes_zeros, out.columns, as<float>(out),
-                              kernel_runs(runs), rows});
+          kernel::Embed<Rows>{ids, first_token, weight.out, writes_zeros, out.columns, as<float>(out), rows,
+                              kernel_runs(runs)});
     };
     if (weight.type.quantised()) {
       embed_rows(tiles_of(weight));

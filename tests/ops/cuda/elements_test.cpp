@@ -67,7 +67,7 @@ TEST_F(ElementsTest, EmbedTakesRowsFromWhereTheyLie) {
       const auto embed = [&](std::span<const PanelRun> some, bool zeros, Floats& to) {
         run_grid(static_cast<int>(tokens.size()), kColumns,
                  Embed<PlainRows<T>>{
-                     tokens.data(), kFirst, kVocab, zeros, kColumns, to.data(), kernel_runs(some), {kColumns}});
+                     tokens.data(), kFirst, kVocab, zeros, kColumns, to.data(), {kColumns}, kernel_runs(some)});
       };
       embed(runs, true, out);
       embed(std::span(runs).subspan(1, 1), false, part);
