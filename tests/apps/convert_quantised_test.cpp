@@ -582,7 +582,12 @@ TEST_F(ConvertQuantisedTest, RefusesFp4ThatDoesNotFit) {
   }
   fill(format_called("nvfp4"), 264);
   EXPECT_THAT(refusal(), AllOf(HasSubstr("down_proj.weight_packed"), HasSubstr("whole groups of 16")));
-  fill(format_called("gpt-oss's mxfp4"), 16);  // less than a block
+  fill(format_called("gpt-oss's mxfp4"), 16);  // half a block, padded
+  StoredTensor &blocks = find("down_proj_blocks"), &scales = find("down_proj_scales");
+  blocks.shape = {kHidden, 1, 16};
+  blocks.bytes.resize(kHidden * 16);
+  scales.shape = {kHidden, 1};
+  scales.bytes.assign(kHidden, '\x7f');
   EXPECT_THAT(refusal(), AllOf(HasSubstr("down_proj_blocks"), HasSubstr("whole groups of 32")));
 }
 
