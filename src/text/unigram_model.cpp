@@ -28,7 +28,7 @@ class UnigramModel : public TokenModel {
     const std::size_t before = out.size();
     find_best_ways(word, scratch.ways);
     trace_back(word, scratch);
-    for (auto piece = scratch.pieces.rbegin(); piece != scratch.pieces.rend(); ++piece) put(word, *piece, out);
+    for (; !scratch.pieces.empty(); scratch.pieces.pop_back()) put(word, scratch.pieces.back(), out);
     scratch.cache.put(word, out.data() + before, out.size() - before);
   }
 

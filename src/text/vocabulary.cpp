@@ -33,14 +33,14 @@ const std::array<char32_t, 256> kSpelling = make_spelling();
 
 // -1: no byte's.
 int byte_spelled_by(char32_t c) {
-  static const std::array<std::int16_t, 0x144> kBytes = [] {
+  static const std::array<std::int16_t, 0x144> byte_of = [] {
     std::array<std::int16_t, 0x144> bytes{};
     bytes.fill(-1);
     for (int byte = 0; byte < 256; ++byte)
       bytes[kSpelling[static_cast<std::size_t>(byte)]] = static_cast<std::int16_t>(byte);
     return bytes;
   }();
-  return c < kBytes.size() ? kBytes[c] : -1;
+  return c < byte_of.size() ? byte_of[c] : -1;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // gemm against a loop in double precision, its bits against itself, and its waiting for pages.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/ops/ops_fixture.h"
@@ -137,7 +138,7 @@ TEST_P(GemmTest, ARefusedPieceStaysWithItsKernel) {
     const auto y = bench_.empty(kRows, kOut);
     bench_.ops().gemm(bench_.stream(), input, weight, bias_vector, Activation::kRelu, y);
     unsetenv(kRefuses);
-    const auto values = bench_.get(y);
+    auto values = bench_.get(y);
     expect_close(values, reference(x, w, bias, kRows, kOut, kIn, Activation::kRelu),
                  tolerance(bench_, dtype, DType::kF32), refused == nullptr ? "whole" : refused);
     return values;
