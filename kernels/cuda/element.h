@@ -55,9 +55,9 @@ COMPUTRON_HOST_DEVICE inline void narrow(float x, Float16& out) {
 #endif
 }
 
-// Of what the library has narrowed, which makes an infinity of a finite number that is too large for float16: the
-// largest one instead, as narrow() gives. Of finite weights and rows nothing else makes one, since sums of products of
-// float16 are finite in float32.
+// Widens what the library has narrowed. The library makes an infinity of a finite number that is too large for float16;
+// this gives the largest float16 instead, as narrow() does. Finite weights and rows make no other infinities, since
+// sums of products of float16 are finite in float32.
 COMPUTRON_HOST_DEVICE inline float widen_clamped(float x) { return x; }
 COMPUTRON_HOST_DEVICE inline float widen_clamped(BFloat16 x) { return widen(x); }
 COMPUTRON_HOST_DEVICE inline float widen_clamped(Float16 x) {

@@ -553,18 +553,21 @@ TEST_F(ConvertQuantisedTest, RefusesScalesOfFp4ThatAreNone) {
   }
 }
 
+// Its last row is gone.
+void shorter(StoredTensor& tensor) {
+  tensor.bytes.resize(tensor.bytes.size() / tensor.shape[0] * (tensor.shape[0] - 1));
+  --tensor.shape[0];
+}
+// It goes by another name.
+void vanish(StoredTensor& tensor) { tensor.name += "_not"; }
+
 TEST_F(ConvertQuantisedTest, RefusesFp4ThatDoesNotFit) {
   const auto refused = [&](const char* what, const std::string& tensor, auto&& change) {
     fill(format_called(what));
     change(find(tensor));
     return refusal();
   };
-  const auto shorter = [](StoredTensor& tensor) {
-    tensor.bytes.resize(tensor.bytes.size() / tensor.shape[0] * (tensor.shape[0] - 1));
-    --tensor.shape[0];
-  };
   const auto typed = [](const char* type) { return [type](StoredTensor& tensor) { tensor.dtype = type; }; };
-  const auto vanish = [](StoredTensor& tensor) { tensor.name += "_not"; };
   EXPECT_THAT(refused("nvfp4", "up_proj.weight_packed", shorter),
               AllOf(HasSubstr("up_proj.weight_packed': [256, 128]"), HasSubstr("U8 [255, 128]")));
   EXPECT_THAT(refused("gpt-oss's mxfp4", "up_proj_blocks", shorter),
@@ -677,11 +680,6 @@ TEST_F(ConvertQuantisedTest, RefusesWhatDoesNotFit) {
     change(find(tensor));
     return refusal();
   };
-  const auto shorter = [](StoredTensor& tensor) {
-    tensor.bytes.resize(tensor.bytes.size() / tensor.shape[0] * (tensor.shape[0] - 1));
-    --tensor.shape[0];
-  };
-  const auto vanish = [](StoredTensor& tensor) { tensor.name += "_not"; };
   EXPECT_THAT(refused("int8 by row", "up_proj.weight", shorter),
               AllOf(HasSubstr("up_proj.weight': [256, 256]"), HasSubstr("I8 [255, 256]")));
   EXPECT_THAT(refused("int8 by row", "up_proj.weight_scale", shorter), HasSubstr("F32 [255, 1] stored"));
