@@ -213,8 +213,12 @@ TEST_P(Metrics, AddUp) {
   EXPECT_LE(swaps.at("bytes").get<double>(), swaps.at("pages").get<double>() * kPageKib * 1024);
   const json& steps = metrics.at("steps");
   EXPECT_GT(steps.at("compute_s"), 0);
-  EXPECT_LE(steps.at("compute_s").get<double>() + swaps.at("exposed_s").get<double>(),
-            metrics.at("wall_s").get<double>());
+  EXPECT_LE(steps.at("compute_s").get<double>(), metrics.at("wall_s").get<double>());
+  // A rank computes or waits. With several, the busiest one need not be the one that waited the longest.
+  if (GetParam().tp == 1) {
+    EXPECT_LE(steps.at("compute_s").get<double>() + swaps.at("exposed_s").get<double>(),
+              metrics.at("wall_s").get<double>());
+  }
   EXPECT_LE(steps.at("compute_s").get<double>(), sum_over_models(metrics, "steps", "compute_s") * (1 + 1e-12));
   EXPECT_EQ(metrics.at("link").at("emulated"), true);
   EXPECT_DOUBLE_EQ(metrics.at("link").at("gb_per_s_per_rank").get<double>(), 0.5);
