@@ -228,6 +228,7 @@ __global__ void __launch_bounds__(kThreads)
     combine_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ DecodeRows part) {
   const int head_dim = p.shape.head_dim, head = blockIdx.x, row = part.row_ids[blockIdx.y];
   const Range seen = visible(p.rows[row], p.shape.window);
+  if (seen.empty()) return;  // of no sequence
   const int first = seen.begin / kKvSplit, last = split_count(seen.end);
   const float* partials =
       part.partial + partial_place(static_cast<int>(blockIdx.y), p.shape.heads, head, part.splits, 0, head_dim);

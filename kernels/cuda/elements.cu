@@ -1,5 +1,6 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/experts.h"
 
 namespace computron::kernels::cuda {
 namespace {
@@ -42,6 +43,10 @@ COMPUTRON_INSTANTIATE(CopyRows<Float16, Float16>);
 COMPUTRON_INSTANTIATE(ActivateGate<float>);
 COMPUTRON_INSTANTIATE(ActivateGate<BFloat16>);
 COMPUTRON_INSTANTIATE(ActivateGate<Float16>);
+COMPUTRON_INSTANTIATE(AtExperts<ActivateGate<float>>);
+COMPUTRON_INSTANTIATE(AtExperts<ActivateGate<BFloat16>>);
+COMPUTRON_INSTANTIATE(AtExperts<ActivateGate<Float16>>);
+COMPUTRON_INSTANTIATE(Mix);
 COMPUTRON_INSTANTIATE(BiasActivate<float>);
 COMPUTRON_INSTANTIATE(BiasActivate<BFloat16>);
 COMPUTRON_INSTANTIATE(BiasActivate<Float16>);

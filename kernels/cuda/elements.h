@@ -40,7 +40,7 @@ struct Embed {
   int columns;
   float* out;
   Rows weight;
-  RowRuns runs;  // It is the last member for LaunchRecord's sake (graph_cache.h).
+  RowRuns runs;
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
     const std::int64_t row = std::int64_t{tokens[r]} - first_token;

@@ -1,6 +1,7 @@
 #include "src/bench/ops_probe.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "computron/base/time.h"
 
@@ -106,6 +107,37 @@ void OpsProbe::top_k_log_sum_exp(Stream& stream, Activations logits, const Logit
 void OpsProbe::sample(Stream& stream, Activations logits, const LogitColumns& columns,
                       std::span<const RowSampling> rows, SliceSample* out) {
   beside_gemms(stream, "draw", [&] { ops_.sample(stream, logits, columns, rows, out); });
+}
+
+void OpsProbe::route(Stream& stream, Activations logits, std::span<const std::int32_t> real_rows,
+                     const ExpertRoutes& out) {
+  timed(stream, "route", [&] { ops_.route(stream, logits, real_rows, out); });  // products need it
+}
+
+// Nobody learns which experts were chosen: so many as rows choose that know nothing of each other.
+void OpsProbe::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<const ExpertWeight> weights,
+                           const ExpertRoutes& routes, Activation activation, Activations out) {
+  const double of_row = static_cast<double>(routes.per_token) / routes.experts;
+  const double chosen = 1 - std::pow(1 - of_row, routes.rows);
+  for (const ExpertWeight& e : weights) {
+    for (const WeightPanel& panel : e.weight.panels) {
+      const std::size_t bytes = weight_format().panel_bytes(panel.rows, e.weight.in, e.weight.type);
+      weight_bytes_ += chosen * static_cast<double>(bytes);
+      gemm_flops_ += 2.0 * routes.rows * of_row * panel.rows * e.weight.in;
+    }
+  }
+  timed(stream, "gemm", [&] { ops_.expert_gemm(stream, x, by_row, weights, routes, activation, out); });
+}
+
+void OpsProbe::activate_expert_gates(Stream& stream, Activation activation, Activations in, const ExpertRoutes& routes,
+                                     ExpertRange experts, Activations out) {
+  beside_gemms(stream, "activate_gate",
+               [&] { ops_.activate_expert_gates(stream, activation, in, routes, experts, out); });
+}
+
+void OpsProbe::mix_experts(Stream& stream, Activations in, const ExpertRoutes& routes, ExpertRange experts,
+                           Activations inout) {
+  beside_gemms(stream, "scatter_add", [&] { ops_.mix_experts(stream, in, routes, experts, inout); });
 }
 
 void OpsProbe::copy_from_host(Stream& stream, const void* in, Activations out) {

@@ -30,6 +30,21 @@ class OpsProbe final : public Ops {
 
   const WeightFormat& weight_format() const override { return ops_.weight_format(); }
   WeightType weight_type(const WeightType& checkpoint) const override { return ops_.weight_type(checkpoint); }
+  bool routes_experts() const override { return ops_.routes_experts(); }
+  std::size_t routing_bytes(int rows, int experts, int per_token) const override {
+    return ops_.routing_bytes(rows, experts, per_token);
+  }
+  void route(Stream& stream, Activations logits, std::span<const std::int32_t> real_rows,
+             const ExpertRoutes& out) override;
+  void expert_gemm(Stream&, Activations x, bool by_row, std::span<const ExpertWeight> weights,
+                   const ExpertRoutes& routes, Activation activation, Activations out) override;
+  void activate_expert_gates(Stream&, Activation activation, Activations in, const ExpertRoutes& routes,
+                             ExpertRange experts, Activations out) override;
+  void mix_experts(Stream&, Activations in, const ExpertRoutes& routes, ExpertRange experts,
+                   Activations inout) override;
+  std::string begin_pass(const PassArrays& arrays) override { return ops_.begin_pass(arrays); }
+  void upload_inputs(Stream& stream) override { ops_.upload_inputs(stream); }
+  void end_pass() override { ops_.end_pass(); }
   int padded_rows(int rows) const override { return ops_.padded_rows(rows); }
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,

@@ -1,5 +1,7 @@
 #include "src/bench/resident_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -43,6 +45,7 @@ class ResidentModel::Frames final : public PageSource {
   }
   void release_through(PageUse) override {}
   bool group_by_group() const override { return false; }
+  bool at_rest() const override { return true; }
 
  private:
   const ResidentModel& model_;
@@ -122,14 +125,17 @@ double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
   Frames pages(*this);
   std::vector<TopLogits> logits(static_cast<std::size_t>(batch.output_count()));
   Pass pass{*stream_, ops, *all_reduce_, pages, *work_, batch, cache};
-  const auto forward = [&] {
-    transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), {.logits = logits.data()});
-  };
+  const Outputs out{.logits = logits.data()};
+  const auto forward = [&] { transformer_->forward(pass, work_->hidden(batch.rows(), config().hidden), out); };
   // As a server does (Executor::is_capturable); other operations than the model's own may wait for the device.
-  const bool decodes = batch.rows() == batch.output_count() && config().experts == 0 && &ops == ops_.get();
+  const bool decodes =
+      batch.rows() == batch.output_count() && (config().experts == 0 || ops.routes_experts()) && &ops == ops_.get();
   const double begin_s = now_s();
-  decodes ? stream_->run_capturable(forward) : forward();
+  const std::string arrays = transformer_->begin_pass(pass, out);
+  decodes ? stream_->run_capturable(fmt::format("{} rows, {}", batch.rows(), arrays), forward, /*agree=*/{})
+          : forward();
   stream_->synchronize();
+  ops.end_pass();
   return now_s() - begin_s;
 }
 

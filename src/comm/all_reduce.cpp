@@ -19,6 +19,7 @@ constexpr std::size_t kItemFloats = 16384;  // of a slice that one pool thread s
 
 class LocalAllReduce : public AllReduce {
   void sum(Stream&, float*, std::size_t) override {}
+  bool is_capturable() const override { return true; }
 };
 
 // Three ways to the same bits (sum_order.h), for n floats on p ranks:

@@ -28,6 +28,8 @@ std::string name_of(int tag) {
       return "logit summary";
     case kAllReduce:
       return "all-reduce";
+    case kAgreement:
+      return "agreement";
     case kMeasurement:
       return "measurement";
     default:

@@ -73,11 +73,26 @@ void multiply_parts(Pass& pass, Activations x, TensorRef& weight, const Vector& 
       pass.pages, [&](const Weight& part) { pass.ops.gemm(pass.stream, x, part, bias, activation, out); }, release);
 }
 
+// Columns of x [M, in/tp] that belong to a K slice of `columns` of them, in workspace.k_slice.
+Activations slice_of(Pass& pass, Activations x, int k_slice, int columns) {
+  const Activations own = pass.work.k_slice(x.rows, columns, x.dtype);
+  pass.ops.copy_columns(pass.stream, x, k_slice * columns, own);
+  return own;
+}
+
+// x [M, hidden] f32 or `dtype`, as `dtype`; a copy is in workspace.gathered.
+Activations as_input(Pass& pass, Activations x, DType dtype) {
+  if (x.dtype == dtype) return x;
+  const Activations own = pass.work.gathered(x.rows, x.columns, dtype);
+  pass.ops.convert(pass.stream, x, own);
+  return own;
+}
+
 // hidden [M, hidden] = hidden + (sum + bias).
 void add_residual(Pass& pass, Activations hidden, const BranchOutput& branch) {
   const Vector bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
   pass.ops.add_residual(pass.stream, branch.sum, bias, hidden);
-  if (branch.bias != nullptr) branch.bias->release_vector(pass.pages);
+  if (branch.bias != nullptr) branch.bias->release(pass.pages);
 }
 
 }  // namespace
@@ -92,8 +107,8 @@ void Norm::forward(Pass& pass, Activations in, Activations out) {
   const Vector weight = weight_.vector(pass.pages);  // one by one: pages are asked for in order
   const Vector bias = bias_.vector(pass.pages);
   pass.ops.norm(pass.stream, kind_, in, weight, bias, epsilon_, out);
-  weight_.release_vector(pass.pages);
-  bias_.release_vector(pass.pages);
+  weight_.release(pass.pages);
+  bias_.release(pass.pages);
 }
 
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
@@ -109,7 +124,7 @@ void Linear::forward(Pass& pass, Activations x, Activations out) {
 Vector Linear::copy_bias(Pass& pass) {
   const Activations copy = pass.work.bias(out());
   pass.ops.copy_vector(pass.stream, bias_.vector(pass.pages), copy);
-  bias_.release_vector(pass.pages);
+  bias_.release(pass.pages);
   return {reinterpret_cast<const float*>(copy.data), /*ready=*/nullptr, copy.columns};
 }
 
@@ -136,11 +151,7 @@ BranchOutput RowParallelLinear::forward(Pass& pass, Activations x) {
 
 void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activations out) {
   TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
-  if (k_slices() > 1) {
-    const Activations own = pass.work.k_slice(x.rows, weight.columns(), x.dtype);  // [M, in/tp/k_slices]
-    pass.ops.copy_columns(pass.stream, x, k_slice * weight.columns(), own);
-    x = own;
-  }
+  if (k_slices() > 1) x = slice_of(pass, x, k_slice, weight.columns());
   multiply_parts(pass, x, weight, /*bias=*/{}, Activation::kNone, out);
 }
 
@@ -179,7 +190,7 @@ void PatchEmbedding::forward(Pass& pass, Activations hidden) {
   for (const SequenceRows& sequence : pass.batch.sequences) {
     pass.ops.copy_vector(pass.stream, class_token, hidden.row_range(sequence.row, 1));
   }
-  class_token_.release_vector(pass.pages);
+  class_token_.release(pass.pages);
 }
 
 Embedding::Embedding(const ShardLayout& layout, int t)
@@ -275,9 +286,8 @@ Experts::Experts(const ShardLayout& layout, const std::string& prefix)
 
 BranchOutput Experts::forward(Pass& pass, Activations x) {
   const auto mixture = [&](int k_slice) { return pass.work.mixture(k_slice, x.rows, x.columns); };
-  route(pass, x);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) pass.ops.zero(pass.stream, mixture(k_slice));
-  for (std::size_t expert = 0; expert < experts_.size(); ++expert) add_expert(pass, x, expert);
+  pass.ops.routes_experts() ? add_chosen_by_device(pass, x) : add_chosen_by_host(pass, x);
   for (int half = 1; half < k_slices(); half *= 2) {  // the tree of TreeSum, all terms being there
     for (int k_slice = 0; k_slice < k_slices(); k_slice += 2 * half) {
       pass.ops.add_residual(pass.stream, mixture(k_slice + half), /*bias=*/{}, mixture(k_slice));
@@ -285,6 +295,21 @@ BranchOutput Experts::forward(Pass& pass, Activations x) {
   }
   sum_over_ranks(pass, mixture(0));
   return {.sum = mixture(0)};
+}
+
+Activations Experts::router_logits(Pass& pass, Activations x) {
+  const Activations logits = pass.work.fused(x.rows, router_.out());  // [M, experts]
+  router_.forward(pass, as_input(pass, x, router_.input_dtype()), logits);
+  return logits;
+}
+
+void Experts::add_chosen_by_host(Pass& pass, Activations x) {
+  const Activations logits = router_logits(pass, x);
+  logits_.resize(static_cast<std::size_t>(logits.rows) * logits.columns);
+  pass.ops.copy_to_host(pass.stream, logits, logits_.data());
+  pass.stream.synchronize();
+  choices_ = choose(logits_, logits.columns, experts_per_token_);
+  for (std::size_t expert = 0; expert < experts_.size(); ++expert) add_expert(pass, x, expert);
 }
 
 void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
@@ -300,24 +325,72 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
   }
 }
 
-DType Experts::input_dtype() const {
-  const DType router = router_.input_dtype();
-  const auto alike = [&](const Mlp& expert) { return expert.input_dtype() == router; };
-  return std::ranges::all_of(experts_, alike) ? router : DType::kF32;
+void Experts::add_chosen_by_device(Pass& pass, Activations x) {
+  const auto count = static_cast<int>(experts_.size());
+  const ExpertRoutes routes = pass.work.routes(x.rows, count, experts_per_token_);
+  pass.ops.route(pass.stream, router_logits(pass, x), pass.batch.real_rows, routes);
+  if (pass.pages.at_rest() && alike()) {
+    add_experts(pass, x, routes, {0, count}, /*keep=*/true);
+    release(pass);
+  } else {
+    for (int expert = 0; expert < count; ++expert) add_experts(pass, x, routes, {expert, expert + 1}, /*keep=*/false);
+  }
 }
 
-void Experts::route(Pass& pass, Activations x) {
-  if (x.dtype != router_.input_dtype()) {
-    const Activations own = pass.work.gathered(x.rows, x.columns, router_.input_dtype());  // [M, hidden]
-    pass.ops.convert(pass.stream, x, own);
-    x = own;
+// By position: P = M × experts_per_token of them.
+void Experts::add_experts(Pass& pass, Activations x, const ExpertRoutes& routes, ExpertRange range, bool keep) {
+  Mlp& first = experts_[static_cast<std::size_t>(range.first)];
+  const int positions = routes.positions(), up = first.up().out(), ffn = first.gated() ? up / 2 : up;
+  const Activations own = as_input(pass, x, first.input_dtype());                         // [M, hidden]
+  const Activations inner = pass.work.inner(positions, ffn, first.down().input_dtype());  // [P, ffn/tp]
+  const Activations fused = first.gated() ? pass.work.fused(positions, up) : inner;       // [P, 2 ffn/tp]
+  const auto up_of = [](Mlp& expert) -> TensorRef& { return expert.up().weight(); };
+  multiply_experts(pass, own, /*by_row=*/true, routes, range, keep, up_of,
+                   first.gated() ? Activation::kNone : first.activation(), fused);
+  if (first.gated()) pass.ops.activate_expert_gates(pass.stream, first.activation(), fused, routes, range, inner);
+  const Activations out = pass.work.gathered_out(positions, x.columns);  // [P, hidden]
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+    const auto down_of = [k_slice](Mlp& expert) -> TensorRef& { return expert.down().weight(k_slice); };
+    const Activations part = k_slices() > 1 ? slice_of(pass, inner, k_slice, down_of(first).columns()) : inner;
+    multiply_experts(pass, part, /*by_row=*/false, routes, range, keep, down_of, Activation::kNone, out);
+    pass.ops.mix_experts(pass.stream, out, routes, range, pass.work.mixture(k_slice, x.rows, x.columns));
   }
-  const Activations logits = pass.work.fused(x.rows, router_.out());  // [M, experts]
-  logits_.resize(static_cast<std::size_t>(logits.rows) * logits.columns);
-  router_.forward(pass, x, logits);
-  pass.ops.copy_to_host(pass.stream, logits, logits_.data());
-  pass.stream.synchronize();
-  choices_ = choose(logits_, logits.columns, experts_per_token_);
+}
+
+// A group of panels at a time, or, where their pages are kept, all panels of all experts.
+template <class TensorOf>
+void Experts::multiply_experts(Pass& pass, Activations x, bool by_row, const ExpertRoutes& routes, ExpertRange range,
+                               bool keep, const TensorOf& tensor_of, Activation activation, Activations out) {
+  std::vector<ExpertWeight> weights;
+  const auto multiply = [&] {
+    pass.ops.expert_gemm(pass.stream, x, by_row, weights, routes, activation, out);
+    weights.clear();
+  };
+  for (int expert = range.first; expert < range.end; ++expert) {
+    const auto add = [&](const Weight& part) {
+      weights.push_back({expert, part});
+      if (!keep) multiply();
+    };
+    tensor_of(experts_[static_cast<std::size_t>(expert)]).for_each_weight(pass.pages, add, /*release=*/!keep);
+  }
+  if (keep) multiply();
+}
+
+void Experts::release(Pass& pass) {
+  for (Mlp& expert : experts_) {
+    expert.up().weight().release(pass.pages);
+    for (int k_slice = 0; k_slice < k_slices(); ++k_slice) expert.down().weight(k_slice).release(pass.pages);
+  }
+}
+
+DType Experts::input_dtype() const {
+  const DType router = router_.input_dtype();
+  return alike() && experts_.front().input_dtype() == router ? router : DType::kF32;
+}
+
+bool Experts::alike() const {
+  const DType first = experts_.front().input_dtype();
+  return std::ranges::all_of(experts_, [first](const Mlp& expert) { return expert.input_dtype() == first; });
 }
 
 std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, int experts, int experts_per_token) {
@@ -387,6 +460,19 @@ Head::Head(const ShardLayout& layout, int t)
       projection_(layout, "head.projection"),
       weight_(TensorRef::find(layout, "head.weight")) {
   ensure(weight_.present(), "output head without a weight");
+}
+
+void Head::add_to(PassArrays& arrays, const Batch& batch, const Outputs& out) const {
+  const std::size_t count = batch.output_rows.size(), slices = static_cast<std::size_t>(slices_);
+  arrays.logits = {out.logits, count * slices};
+  arrays.logit_columns = weight_.rows();
+  arrays.logit_slices = slices_;
+  if (batch.sampling.empty()) return;
+  arrays.samples = {out.samples, count * slices};
+  for (std::size_t first = 0; first < count; first += Workspace::kLogitRows) {
+    const std::size_t rows = std::min<std::size_t>(Workspace::kLogitRows, count - first);
+    arrays.sampling.push_back(std::span(batch.sampling).subspan(first, rows));
+  }
 }
 
 void Head::forward(Pass& pass, Activations hidden, const Outputs& out) {

@@ -11,7 +11,8 @@ constexpr std::size_t Workspace::Sizes::*kParts[] = {
     &Workspace::Sizes::hidden,       &Workspace::Sizes::partial, &Workspace::Sizes::input,
     &Workspace::Sizes::inner,        &Workspace::Sizes::fused,   &Workspace::Sizes::angles,
     &Workspace::Sizes::logits,       &Workspace::Sizes::bias,    &Workspace::Sizes::gathered,
-    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::k_slice};
+    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::k_slice,
+    &Workspace::Sizes::routes};
 
 std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
@@ -19,27 +20,45 @@ std::size_t bytes_for(int rows, int columns) {
 
 }  // namespace
 
+Batch Batch::padded_to(int rows, int outputs) const {
+  Batch padded = *this;
+  const auto all = static_cast<std::size_t>(rows), wanted = static_cast<std::size_t>(outputs);
+  padded.tokens.resize(all, 0);
+  padded.positions.resize(all, 0);
+  padded.token_type_ids.resize(all, 0);
+  padded.output_rows.resize(wanted, rows - 1);
+  padded.top.resize(wanted, 1);
+  padded.targets.resize(wanted, -1);
+  if (!sampling.empty()) padded.sampling.resize(wanted);
+  padded.real_rows = {this->rows()};
+  return padded;
+}
+
 Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int max_rows) {
   const ModelConfig& c = plan.config;
   const int rows = ops.padded_rows(max_rows);
   const int width = std::max(c.hidden, c.token_columns());
   const int up = (c.gated_mlp ? 2 : 1) * plan.ffn;
-  const int fused =
-      std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, up, c.experts, c.classes, c.patch_values()});
-  return {
-      .hidden = bytes_for(rows, c.hidden),
-      .partial = bytes_for(rows, width),
-      .input = bytes_for(rows, std::max(width, c.patch_values())),
-      .inner = bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn)),
-      .fused = bytes_for(rows, fused),
-      .angles = c.positions == PositionKind::kRotary ? bytes_for(rows, c.head_dim) : 0,
-      .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
-      .bias = bytes_for(1, std::max(fused, c.hidden)),
-      .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-      .gathered_out = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-      .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-      .k_slice = plan.k_slices > 1 ? bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn) / plan.k_slices) : 0,
-      .k_slices = plan.k_slices};
+  const int fused = std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, c.experts, c.classes, c.patch_values()});
+  // What goes through MLPs: where the device routes, every row as often as it chooses an expert.
+  const int mlp_rows = c.experts > 0 && ops.routes_experts() ? rows * c.experts_per_token : rows;
+  return {.hidden = bytes_for(rows, c.hidden),
+          .partial = bytes_for(rows, width),
+          .input = bytes_for(rows, std::max(width, c.patch_values())),
+          .inner = std::max(bytes_for(rows, plan.heads * c.head_dim), bytes_for(mlp_rows, plan.ffn)),
+          .fused = std::max(bytes_for(rows, fused), bytes_for(mlp_rows, up)),
+          .angles = c.positions == PositionKind::kRotary ? bytes_for(rows, c.head_dim) : 0,
+          .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
+          .bias = bytes_for(1, std::max({fused, up, c.hidden})),
+          .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+          .gathered_out = c.experts > 0 ? bytes_for(mlp_rows, c.hidden) : 0,
+          .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
+          .k_slice = plan.k_slices > 1 ? std::max(bytes_for(rows, plan.heads * c.head_dim / plan.k_slices),
+                                                  bytes_for(mlp_rows, plan.ffn / plan.k_slices))
+                                       : 0,
+          .routes =
+              c.experts > 0 ? round_up(ops.routing_bytes(rows, c.experts, c.experts_per_token), std::size_t{4096}) : 0,
+          .k_slices = plan.k_slices};
 }
 
 Workspace::Sizes Workspace::Sizes::max(const Sizes& other) const {
@@ -73,6 +92,7 @@ Workspace::Workspace(Device& device, const Sizes& sizes)
   gathered_out_ = take(sizes.gathered_out);
   mixture_ = take(sizes.mixture * sizes.k_slices);
   k_slice_ = take(sizes.k_slice);
+  routes_ = take(sizes.routes);
 }
 
 }  // namespace computron

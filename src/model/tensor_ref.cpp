@@ -44,7 +44,7 @@ Vector TensorRef::vector(PageSource& pages) const {
   return {reinterpret_cast<const float*>(page.data + place.offset), page.ready, rows()};
 }
 
-void TensorRef::release_vector(PageSource& pages) const {
+void TensorRef::release(PageSource& pages) const {
   if (present()) release_part(pages, all_panels());
 }
 

@@ -4,6 +4,7 @@ namespace computron {
 
 Transformer::Transformer(const ShardLayout& layout, int t) {
   const ModelConfig& config = layout.plan.config;
+  causal_ = config.causal;
   if (layout.plan.embeds()) embedding_.emplace(layout, t);
   if (config.positions == PositionKind::kRotary) rotary_.emplace(config);
   for (int layer = 0; layer < layout.plan.layers; ++layer) blocks_.emplace_back(layout, layer);
@@ -16,7 +17,26 @@ Transformer::Transformer(const ShardLayout& layout, int t) {
   }
 }
 
+std::string Transformer::begin_pass(const Pass& pass, const Outputs& out) const {
+  const Batch& batch = pass.batch;
+  PassArrays arrays;
+  arrays.add_input(std::span(batch.tokens));
+  arrays.add_input(std::span(batch.positions));
+  arrays.add_input(std::span(batch.token_type_ids));
+  arrays.add_input(std::span(batch.output_rows));
+  arrays.add_input(std::span(batch.top));
+  arrays.add_input(std::span(batch.targets));
+  if (rotary_) rotary_->add_to(arrays);
+  arrays.sequences = batch.sequences;
+  arrays.cache = &pass.cache;
+  arrays.rows = batch.rows();
+  arrays.causal = causal_;
+  if (head_) head_->add_to(arrays, batch, out);
+  return pass.ops.begin_pass(arrays);
+}
+
 void Transformer::forward(Pass& pass, Activations hidden, const Outputs& out) {
+  pass.ops.upload_inputs(pass.stream);
   if (embedding_) {
     const TraceSpan span(pass.trace, TraceTrack::kCompute, "embedding");
     embedding_->forward(pass, hidden);

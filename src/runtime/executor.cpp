@@ -1,7 +1,9 @@
 #include "computron/runtime/executor.h"
 
 #include <algorithm>
+#include <bit>
 
+#include "computron/base/bytes.h"
 #include "computron/base/time.h"
 
 namespace computron {
@@ -52,6 +54,13 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
   }
 }
 
+// A few classes of rows are enough graphs for all batches. As in vLLM: 1, 2, 4, and multiples of 8.
+int row_class(int rows, int most) {
+  constexpr int kStep = 8;
+  const auto few = static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
+  return std::max(rows, std::min(rows <= kStep ? few : round_up(rows, kStep), most));
+}
+
 // The host arrays that the last stage's pass writes its outputs to: a decoder's top logits and samples
 // [output rows × vocabulary slices], or an encoder's vectors [sequences, hidden] and scores [sequences, classes].
 struct HostOutputs {
@@ -69,6 +78,12 @@ struct HostOutputs {
   }
 
   Outputs pointers() { return {logits.data(), samples.data(), pooled_embeddings.data(), scores.data()}; }
+
+  // Forgets what padding has been given.
+  void keep(std::size_t outputs, int slices) {
+    if (!logits.empty()) logits.resize(outputs * static_cast<std::size_t>(slices));
+    if (!samples.empty()) samples.resize(logits.size());
+  }
 
   // [chunk] The vector or the scores that the step's chunk asked for.
   std::vector<std::vector<float>> encoded(const Step& step) const {
@@ -103,6 +118,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
       wrap_pages_(options.wrap_pages),
       trace_(options.trace),
       use_graphs_(options.use_graphs),
+      max_rows_(options.max_rows),
       compute_(device.make_compute_stream(progress)),
       copy_stream_(device.make_copy_stream(host.coding() == PageCoding::kCoded ? options.frame_bytes : 0)),
       residency_(mesh.stage, layouts_, host, device, options.frames, options.frame_bytes, options.host_slots,
@@ -116,7 +132,10 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
   }
 }
 
-Executor::~Executor() { copy_stream_.reset(); }
+Executor::~Executor() {
+  copy_stream_.reset();
+  compute_->drop_graphs();  // which hold operations of the communicators
+}
 
 CommunicatorSizes Executor::communicator_sizes(const std::vector<const ShardLayout*>& layouts,
                                                const ExecutorOptions& options) {
@@ -180,54 +199,90 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
   }
 }
 
-// A pass that only decodes comes again with other tokens and one more position, so it is worth a graph. A pass with
-// sums over ranks is not capturable, since NcclWorld watches each sum from outside of the stream; nor is one of a
-// mixture of experts, whose router's choice the host reads.
+// A pass that only decodes comes again with other tokens and one more position, so it is worth a graph.
+bool Executor::is_decode(const Step& step) const {
+  return layouts_[step.model]->plan.config.causal &&
+         std::ranges::all_of(step.chunks, [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
+}
+
+// Nothing of it may need the host: neither sums over ranks, nor a mixture of experts.
 bool Executor::is_capturable(const Step& step) const {
-  const ModelConfig& config = layouts_[step.model]->plan.config;
-  return use_graphs_ && compute_->captures_graphs() && mesh_.shape.ranks() == 1 && config.causal &&
-         config.experts == 0 && std::all_of(step.chunks.begin(), step.chunks.end(), [](const SequenceChunk& chunk) {
-           return chunk.tokens.size() == 1;
-         });
+  return use_graphs_ && compute_->captures_graphs() && communicators_.all_reduce->is_capturable() &&
+         (layouts_[step.model]->plan.config.experts == 0 || ops_.routes_experts()) && is_decode(step);
+}
+
+// Decoding is padded to classes where there may be graphs, captured or not, so that no bit depends on that.
+std::optional<Batch> Executor::padded(const Step& step, const Batch& batch) const {
+  if (!compute_->captures_graphs() || !is_decode(step)) return std::nullopt;
+  return batch.padded_to(row_class(batch.rows(), max_rows_), row_class(batch.output_count(), max_rows_));
+}
+
+// All that the launches of a pass follow from, where its pages are at rest: the model, the frames that hold its pages,
+// numbers of rows, and `arrays`, which says where the rest lies.
+std::string Executor::graph_key(const Step& step, const Batch& batch, const std::string& arrays) const {
+  ByteWriter key;
+  key.put(step.model);
+  key.put(batch.rows());
+  key.put(batch.output_count());
+  key.put(batch.sampling.empty());
+  key.put_list(residency_.state().page_table(step.model));
+  key.put_string(arrays);
+  const std::span<const std::byte> bytes = key.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Gives the stream the layers, as a graph where that may be. Whether it may, and whether a graph is captured or
+// launched, follows from the steps, so the ranks of a stage do the same.
+void Executor::launch(const Step& step, const Batch& batch, StepPages& pages, const std::string& arrays,
+                      const std::function<void()>& forward) {
+  if (!pages.at_rest() || !is_capturable(step)) return forward();
+  pages.hold_until_end();
+  const auto agree = [this](bool mine) {
+    const auto wait = [this](const std::function<bool()>& done) { progress_.wait_until(done); };
+    return mesh_.shape.tp == 1 ? mine : all_agree(mesh_.tensor, wait, mine);
+  };
+  const std::uint64_t graphs_before = compute_->graph_launches();
+  compute_->run_capturable(graph_key(step, batch, arrays), forward, agree);
+  if (compute_->graph_launches() > graphs_before) communicators_.all_reduce->watch_graph(*compute_);
 }
 
 // The order on the compute stream: receive from the stage before, the layers, send to the stage after. Pages are
 // released while the layers are enqueued, so refills may land in frames that this pass has left. When the stream has
 // been synchronized, no use of the step is in flight any more.
 void Executor::run_pass(const Step& step, Report& report) {
+  const ShardPlan& plan = layouts_[step.model]->plan;
   const Batch batch = make_batch(step);
+  const std::optional<Batch> with_padding = padded(step, batch);
+  const Batch& given = with_padding ? *with_padding : batch;
   const KvCacheView cache = geometries_[step.model].view(residency_.pool().base(), residency_.pool().frame_bytes(),
                                                          residency_.state().cache(step.model));
-  const Activations hidden = work_->hidden(batch.rows(), layouts_[step.model]->plan.config.hidden);
+  const Activations hidden = work_->hidden(given.rows(), plan.config.hidden);
   const std::size_t count = static_cast<std::size_t>(hidden.rows) * hidden.columns;
   auto* values = reinterpret_cast<float*>(hidden.data);
-  HostOutputs out(layouts_[step.model]->plan, batch);
+  HostOutputs out(plan, given);
 
   const double begin_s = now_s(), stalled_before_s = stalled_s();
   const std::uint64_t graphs_before = compute_->graph_launches();
   StepPages pages(residency_, step);
   const std::unique_ptr<PageSource> wrapped =
       wrap_pages_ ? wrap_pages_(step, *layouts_[step.model], *compute_, pages) : nullptr;
-  PageSource& given = wrapped ? *wrapped : pages;
-  Pass pass{*compute_, ops_, *communicators_.all_reduce, given, *work_, batch, cache, trace_};
-  const auto forward = [&] { transformers_[step.model].forward(pass, hidden, out.pointers()); };
+  Pass pass{*compute_, ops_, *communicators_.all_reduce, wrapped ? *wrapped : pages, *work_, given, cache, trace_};
+  Transformer& transformer = transformers_[step.model];
+  const std::string arrays = transformer.begin_pass(pass, out.pointers());
   if (!mesh_.first_stage()) communicators_.transfer->receive(*compute_, values, count);
-  if (is_capturable(step) && pages.at_rest()) {
-    compute_->run_capturable(forward);
-  } else {
-    forward();
-  }
+  launch(step, given, pages, arrays, [&] { transformer.forward(pass, hidden, out.pointers()); });
   if (!mesh_.last_stage()) communicators_.transfer->send(*compute_, values, count);
   report.launched_as_graph = compute_->graph_launches() > graphs_before;
   pages.end();
   compute_->synchronize();
+  ops_.end_pass();
   residency_.finished(step);
   // A part of the stall may lie before this pass: a step without a pass does not wait for its device.
   report.compute_s = std::max(0.0, now_s() - begin_s - (stalled_s() - stalled_before_s));
   if (!mesh_.last_stage()) return;
-  if (layouts_[step.model]->plan.config.causal) {
-    report.rows =
-        collector_.collect(batch, layouts_[step.model]->plan.k_slices, std::move(out.logits), std::move(out.samples));
+  if (plan.config.causal) {
+    out.keep(batch.output_rows.size(), plan.k_slices);
+    report.rows = collector_.collect(batch, plan.k_slices, std::move(out.logits), std::move(out.samples));
   } else if (mesh_.t == 0) {
     report.encoded = out.encoded(step);
   }

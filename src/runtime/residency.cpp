@@ -80,17 +80,9 @@ StepPages::StepPages(Residency& residency, const Step& step)
       step_(step),
       refilled_(std::any_of(residency.refills_.begin(), residency.refills_.end(),
                             [&step](const Fetch& fetch) { return fetch.model == step.model; })),
-      settled_(!residency.fetched_since_pass_[step.model]) {
+      at_rest_(!residency.fetched_since_pass_[step.model] && residency.refills_.empty() &&
+               residency.state_.resident_pages(step.model) == residency.layouts_[step.model]->pages()) {
   residency.fetched_since_pass_[step.model] = false;
-}
-
-bool StepPages::at_rest() const {
-  if (!settled_ || !residency_.refills_.empty() || residency_.swapper_.waits_for(step_.id)) return false;
-  const auto pages = static_cast<PageId>(residency_.layouts_[step_.model]->pages());
-  for (PageId page = 0; page < pages; ++page) {
-    if (residency_.state_.frame_of(step_.model, page) == kNoFrame) return false;
-  }
-  return true;
 }
 
 ResidentPage StepPages::acquire(PageUse use) {

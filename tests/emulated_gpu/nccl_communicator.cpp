@@ -205,12 +205,19 @@ ncclResult_t Communicator::give(Operation operation, cudaStream_t stream) {
   }
   if (operation.count == 0) return ncclSuccess;
   expect_memory(operation);
-  operation.turn = family_->given++;
-  ++given_;
-  const bool connects = this->connects(operation);
-  const auto enqueue_it = [self = shared_from_this(), operation, stream, connects] {
+  const bool connects = this->connects(operation), captured = captures(stream);
+  if (connects && captured) give_up("a graph would connect ranks");
+  const auto take_turn = [self = shared_from_this(), held = captured ? in_graphs_ : nullptr,
+                          operation](bool in_graph) -> std::function<void()> {
+    Operation mine = operation;
+    mine.turn = self->family_->given++;
+    mine.in_graph = in_graph;
+    ++self->given_;
+    return [self, mine] { self->run(mine); };
+  };
+  const auto enqueue_it = [self = shared_from_this(), operation, stream, connects, take_turn] {
     if (connects && !self->connect(operation)) return ncclInternalError;
-    enqueue(stream, [self, operation] { self->run(operation); });
+    enqueue_made(stream, take_turn);
     return ncclSuccess;
   };
   if (!options_.blocking && (connects || random_() % 4 == 0)) return start(enqueue_it);
@@ -230,6 +237,7 @@ ncclResult_t Communicator::finalize() {
 ncclResult_t Communicator::destroy() {
   if (const ncclResult_t status = ready(); status != ncclSuccess) return status;
   if (job_.joinable()) job_.join();
+  if (in_graphs_.use_count() > 1) give_up("a communicator is destroyed before a graph with operations of it");
   if (!finalized_) wait_until(family_->stop, [this] { return done_ == given_; });
   return ncclSuccess;
 }

@@ -8,6 +8,9 @@
 // the first transfer from one to another those two: its job waits until they have come to the same. Once `stop` is set,
 // every wait on this rank ends at once, and what an operation was writing is left as 0xFF.
 //
+// An operation that a stream captures takes its turn at every launch of the graph, where all ranks have to launch it
+// from a graph, too. A communicator that is destroyed before such a graph ends the process.
+//
 // Communicators that share what they have (splitShare) are a family: a rank's operations on them run in the order
 // given, whatever their streams.
 #pragma once
@@ -36,6 +39,7 @@ struct Operation {
   std::size_t count;       // floats
   int peer;                // of a transfer
   std::uint64_t turn = 0;  // in the family
+  bool in_graph = false;
 };
 
 // Gives up unless the operation may touch its memory.
@@ -108,6 +112,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Options options_;
   const std::shared_ptr<Family> family_;
   const std::unique_ptr<Segment> segment_;
+  const std::shared_ptr<bool> in_graphs_ = std::make_shared<bool>();  // whose other owners are operations of graphs
   std::atomic<ncclResult_t> state_ = ncclSuccess;
   std::thread job_;
   std::minstd_rand random_;

@@ -76,13 +76,17 @@ void Communicator::run(const Operation& operation) {
 }
 
 void Communicator::expect(const Description& mine, const Description& theirs, const char* what, int peer) const {
+  if (mine.in_graph != theirs.in_graph) {
+    give_up(fmt::format("of rank {} and rank {} one launches {} {} from a graph, the other as it is", rank_, peer, what,
+                        mine.number));
+  }
   if (mine.number == theirs.number && mine.count == theirs.count) return;
   give_up(fmt::format("rank {} of {} is at {} {} of {} floats, rank {} at {} of {} floats", rank_, ranks_, what,
                       mine.number, mine.count, peer, theirs.number, theirs.count));
 }
 
 bool Communicator::sum(const Operation& operation) {
-  const Description what{sums_, operation.count};
+  const Description what{sums_, operation.count, operation.in_graph};
   place().doing = pack({OperationKind::kSum, 0, sums_});
   if (operation.in != operation.out) spoil(operation.out, operation.count);
   const std::size_t chunk = chunk_of(operation.count, ranks_);
@@ -144,7 +148,7 @@ bool Communicator::send(const Operation& operation) {
     const std::uint64_t number = channel.written;
     if (number >= 2 && !await_peer(operation, channel.read, number - 1)) return false;
     Piece& piece = channel.pieces[number % 2];
-    piece.of = {sent_[operation.peer], operation.count};
+    piece.of = {sent_[operation.peer], operation.count, operation.in_graph};
     std::memcpy(piece.floats, operation.in + first, std::min(kPieceFloats, operation.count - first) * sizeof(float));
     channel.written = number + 1;
   }
@@ -155,7 +159,7 @@ bool Communicator::send(const Operation& operation) {
 
 bool Communicator::receive(const Operation& operation) {
   Channel& channel = segment_->channel(operation.peer, rank_);
-  const Description what{received_[operation.peer], operation.count};
+  const Description what{received_[operation.peer], operation.count, operation.in_graph};
   place().doing = pack({operation.kind, operation.peer, what.number});
   spoil(operation.out, operation.count);
   for (std::size_t first = 0; first < operation.count; first += kPieceFloats) {

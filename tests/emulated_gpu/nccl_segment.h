@@ -30,6 +30,7 @@ struct Meeting {
 struct Description {
   std::uint64_t number;  // of the communicator's sums, or of the transfers from here to there
   std::uint64_t count;   // floats
+  bool in_graph;
 };
 
 struct Piece {

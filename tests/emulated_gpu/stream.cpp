@@ -26,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 
 thread_local cudaError_t last_error = cudaSuccess;
 
+std::atomic<std::uint64_t> given = 0;  // calls so far that gave a stream something
+
 // One operation in four begins late, by a time mixed from its number (splitmix64): the same in every run.
 std::chrono::microseconds lateness(std::uint64_t number) {
   static const std::uint64_t most_us = setting("COMPUTRON_EMULATED_DELAY_US", 100);
@@ -39,11 +41,11 @@ std::chrono::microseconds lateness(std::uint64_t number) {
 class WorkQueue {
  public:
   // While it captures, work is kept and does not run.
-  void push(std::function<void()> work) {
+  void push(const MakeWork& make, bool in_graph) {
     static std::atomic<std::uint64_t> operations = 0;
     const std::lock_guard lock(mutex_);
-    if (captured_) return captured_->push_back(std::move(work));
-    waiting_.push_back({operations++, std::move(work)});
+    if (captured_) return captured_->push_back(make);
+    waiting_.push_back({operations++, make(in_graph)});
     changed_.notify_all();
   }
   void begin_capture() {
@@ -51,7 +53,7 @@ class WorkQueue {
     if (captured_) refuse("a stream that captures is to capture");
     captured_.emplace();
   }
-  std::vector<std::function<void()>> end_capture() {
+  std::vector<MakeWork> end_capture() {
     const std::lock_guard lock(mutex_);
     if (!captured_) refuse("a stream that does not capture is to end that");
     return *std::exchange(captured_, std::nullopt);
@@ -99,7 +101,7 @@ class WorkQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Operation> waiting_;  // the first is under way
-  std::optional<std::vector<std::function<void()>>> captured_;
+  std::optional<std::vector<MakeWork>> captured_;
   bool closed_ = false;
 };
 
@@ -145,8 +147,8 @@ struct Registry {
   std::map<cudaEvent_t, EventState> events;
   std::set<cudaStream_t> with_kernels;
   std::uint64_t uploads = 0;
-  std::map<void*, std::vector<std::function<void()>>> graphs;  // cudaGraph_t and cudaGraphExec_t
-  std::set<std::shared_ptr<WorkQueue>> running;  // those of `streams`, and of destroyed ones that are not over
+  std::map<void*, std::vector<MakeWork>> graphs;  // cudaGraph_t and cudaGraphExec_t
+  std::set<std::shared_ptr<WorkQueue>> running;   // those of `streams`, and of destroyed ones that are not over
 
   template <class Handle>
   Handle new_handle() {
@@ -190,7 +192,14 @@ void run_stream(const std::shared_ptr<WorkQueue>& queue) {
 
 }  // namespace
 
-void enqueue(cudaStream_t stream, std::function<void()> work) { queue_of(stream)->push(std::move(work)); }
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  enqueue_made(stream, [work = std::move(work)](bool) { return work; });
+}
+
+void enqueue_made(cudaStream_t stream, const MakeWork& make) {
+  ++given;
+  queue_of(stream)->push(make, /*in_graph=*/false);
+}
 
 void wait_for(cudaStream_t stream) { queue_of(stream)->wait_until_idle(); }
 
@@ -238,7 +247,7 @@ void refuse_capturing(cudaStream_t stream) {
 }
 
 // With the registry locked.
-const std::vector<std::function<void()>>& graph_of(void* graph) {
+const std::vector<MakeWork>& graph_of(void* graph) {
   const auto found = registry().graphs.find(graph);
   if (found == registry().graphs.end()) refuse("a graph is used that does not exist");
   return found->second;
@@ -257,6 +266,8 @@ cudaError_t destroy_graph(void* graph) {
 using namespace computron::emulated_gpu;
 
 extern "C" {
+
+std::uint64_t computron_emulated_calls() { return given; }
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 
@@ -324,11 +335,13 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t gr
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  ++given;
   refuse_capturing(stream);
   std::unique_lock lock(registry().mutex);
   const auto work = graph_of(graph);
   lock.unlock();
-  for (const auto& node : work) enqueue(stream, node);
+  const auto queue = queue_of(stream);
+  for (const MakeWork& node : work) queue->push(node, /*in_graph=*/true);
   return cudaSuccess;
 }
 

@@ -33,6 +33,10 @@ namespace computron::emulated_gpu {
 // Work of a stream: runs on the stream's thread, after everything given to it before, and some time later than it
 // could.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+// The same of work that is another one each time it is given: make(in_graph) is called when it is given, or, while the
+// stream captures, at every launch of the graph.
+using MakeWork = std::function<std::function<void()>(bool in_graph)>;
+void enqueue_made(cudaStream_t stream, const MakeWork& make);
 // Returns when everything given to any stream has run; streams that were destroyed meanwhile count, too.
 void wait_for_all_streams();
 // Returns when everything given to `stream` has run.
@@ -60,6 +64,9 @@ bool runs_kernels(cudaStream_t stream);
 
 // Whether what is given to `stream` is kept for a graph.
 bool captures(cudaStream_t stream);
+
+// Calls of the process that gave a stream something: a launch, a copy, a graph, an event to record or to wait for.
+extern "C" std::uint64_t computron_emulated_calls();
 
 // A number from the environment.
 std::uint64_t setting(const char* name, std::uint64_t otherwise);

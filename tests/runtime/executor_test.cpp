@@ -22,6 +22,8 @@
 #include "tests/support/test_communicators.h"
 #include "tests/support/tiny_checkpoint.h"
 
+extern "C" __attribute__((weak)) std::uint64_t computron_emulated_calls();  // tests/emulated_gpu/stream.h
+
 namespace computron {
 namespace {
 
@@ -31,15 +33,18 @@ constexpr int kAllFrames = 128;
 constexpr int kOneModelsFrames = 20;
 constexpr int kHostSlots = 4;  // fewer than the caches of both models take
 constexpr int kVocab = 1500;   // embedding and tied head: 12 pages
+constexpr int kSequenceBlocks = 4;
 
 // The models of the test on this rank: files, layouts, pages.
 class Models {
  public:
-  Models(const Mesh& mesh, Device& device, Ops& ops, PageCoding coding = PageCoding::kRaw) : host(device, coding) {
+  // `layers`: of the first; the second has one more.
+  Models(const Mesh& mesh, Device& device, Ops& ops, PageCoding coding = PageCoding::kRaw, int layers = 2)
+      : host(device, coding) {
     for (int m = 0; m < 2; ++m) {
       const std::string path = std::filesystem::temp_directory_path() /
                                ("executor_test." + std::to_string(getpid()) + "." + std::to_string(m) + ".h5");
-      test::write_tiny_checkpoint(path, {.layers = 2 + m,
+      test::write_tiny_checkpoint(path, {.layers = layers + m,
                                          .vocab = kVocab,
                                          .dtype = m == 0 ? DType::kF32 : DType::kBF16,
                                          .seed = static_cast<std::uint64_t>(m + 1)});
@@ -111,7 +116,8 @@ class Planner {
     if (!change.slots.empty()) change.kind = CacheChange::kReload;
     reloads_ += !change.slots.empty();
     moved_frames_ += change.slots.size();
-    for (int i = KvGeometry::make(*layouts_[step.model]).frames_for(4); i > 0; --i) {
+    const auto blocks = kSequenceBlocks * static_cast<int>(step.chunks.size());
+    for (int i = KvGeometry::make(*layouts_[step.model]).frames_for(blocks); i > 0; --i) {
       change.added.push_back(victim({step.id - 1}, change.added));
       change.after = std::max(change.after, last_use_[change.added.back()]);
     }
@@ -150,9 +156,27 @@ class Planner {
   std::mt19937_64 random_;
 };
 
-// A prompt of each model, then tokens one by one, the models taking turns at random.
+// A chunk of `tokens` random tokens of sequence `number` of a model, of which `start` have been computed.
+SequenceChunk make_chunk(ModelId model, int number, int start, int tokens, std::mt19937_64& random) {
+  SequenceChunk chunk{.sequence = 10 * number + model + 1,
+                      .start = static_cast<std::uint32_t>(start),
+                      .tokens = {},
+                      .new_blocks = {},
+                      .output = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
+                      .top = 3,
+                      .after_last = -1};
+  for (int n = tokens; n > 0; --n) chunk.tokens.push_back(static_cast<TokenId>(random() % kVocab));
+  const int block_tokens = KvGeometry::kBlockTokens;
+  for (int b = ceil_div(start, block_tokens); b * block_tokens < start + tokens; ++b) {
+    chunk.new_blocks.push_back(static_cast<std::uint32_t>(number * kSequenceBlocks + b));
+  }
+  return chunk;
+}
+
+// Prompts of each model, then a token of each sequence at a time, the models taking turns at random.
 // A model's turn lasts `turn` steps.
-std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, StepId turn = 1, bool samples = false) {
+std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, StepId turn = 1, bool samples = false,
+                             int sequences = 1) {
   std::mt19937_64 random(seed);
   std::vector<Step> steps;
   int length[2] = {0, 0};
@@ -164,24 +188,17 @@ std::vector<Step> make_steps(int stages, std::uint64_t seed, StepId count = 10, 
     step.model = model;
     step.stages.resize(stages);
     int& start = length[step.model];
-    SequenceChunk chunk{.sequence = step.model + 1,
-                        .start = static_cast<std::uint32_t>(start),
-                        .tokens = {},
-                        .new_blocks = {},
-                        .output = start == 0 ? SequenceChunk::kAll : SequenceChunk::kLast,
-                        .top = 3,
-                        .after_last = -1};
-    if (samples && start == 0) {
-      chunk.sampling = {
-          .temperature = 0.9f, .top_p = 0.8f, .repetition_penalty = 1.2f, .prompt_tokens = 14, .key = seed};
+    const int tokens = start > 0 ? 1 : 14 / sequences;
+    for (int number = 0; number < sequences; ++number) {
+      step.chunks.push_back(make_chunk(step.model, number, start, tokens, random));
+      if (!samples || start > 0) continue;
+      step.chunks.back().sampling = {.temperature = 0.9f,
+                                     .top_p = 0.8f,
+                                     .repetition_penalty = 1.2f,
+                                     .prompt_tokens = static_cast<std::uint32_t>(tokens),
+                                     .key = seed};
     }
-    for (int n = start == 0 ? 14 : 1; n > 0; --n) chunk.tokens.push_back(static_cast<TokenId>(random() % kVocab));
-    const int block_tokens = KvGeometry::kBlockTokens;
-    for (int b = ceil_div(start, block_tokens); b * block_tokens < start + static_cast<int>(chunk.tokens.size()); ++b) {
-      chunk.new_blocks.push_back(static_cast<std::uint32_t>(b));
-    }
-    start += static_cast<int>(chunk.tokens.size());
-    step.chunks.push_back(std::move(chunk));
+    start += tokens;
     steps.push_back(std::move(step));
   }
   return steps;
@@ -194,6 +211,9 @@ struct Setting {
   TransportKind transport = TransportKind::kHost;
 };
 
+// Calls that gave a stream something: launches, copies, graphs, events. 0 where no GPU is emulated.
+std::uint64_t emulated_calls() { return computron_emulated_calls == nullptr ? 0 : computron_emulated_calls(); }
+
 std::unique_ptr<Ops> make_test_ops(Device& device) {
   return test::on_cpu() ? make_cpu_ops(device) : make_cuda_ops(device);
 }
@@ -204,11 +224,24 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     std::vector<SampledRow> rows;  // of all steps, as this rank reports them
     std::size_t fetches = 0, reloads = 0;
     std::uint64_t graph_launches = 0;
+    std::vector<std::uint64_t> graph_calls;  // to an emulated GPU, of the steps that launched a graph
   };
   struct Steps {
     StepId count = 10, turn = 1;
     bool use_graphs = true, sample = false;
+    int sequences = 1, layers = 2;
   };
+
+  static std::vector<MeshShape> shapes() {
+    const int ranks = Communicator::world().size();
+    if (ranks == 1) return {{.tp = 1, .pp = 1}};
+    return {{.tp = ranks, .pp = 1}, {.tp = ranks / 2, .pp = 2}};
+  }
+  // Whether decoding is launched as graphs.
+  bool captures(MeshShape shape) const {
+    const auto transport = test::test_transport(GetParam().transport, Communicator::world().rank());
+    return !test::on_cpu() && (shape.tp == 1 || transport == TransportKind::kDirect);
+  }
 
   // Checks the digests on the way.
   static Outcome run(MeshShape shape, const Setting& setting, int host_slots, std::uint64_t seed) {
@@ -221,7 +254,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     Progress progress(IdlePolicy{});
     // What swaps has coded pages in every other run.
     const bool coded = host_slots > 0 && seed % 2 == 1;
-    const Models models(mesh, *device, *ops, coded ? PageCoding::kCoded : PageCoding::kRaw);
+    const Models models(mesh, *device, *ops, coded ? PageCoding::kCoded : PageCoding::kRaw, steps.layers);
     const ExecutorOptions options{.frames = setting.frames,
                                   .frame_bytes = kPageBytes,
                                   .host_slots = host_slots,
@@ -237,11 +270,13 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     Outcome outcome;
     double exposed_s = 0;
     std::uint64_t reported_graphs = 0;
-    for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.sample)) {
+    for (Step& step : make_steps(shape.pp, seed, steps.count, steps.turn, steps.sample, steps.sequences)) {
       planner.plan(step, mesh.stage);
       executor.accept(step);
       const double begin_s = now_s();
+      const std::uint64_t calls_before = emulated_calls();
       const Report report = executor.run(step);
+      if (report.launched_as_graph) outcome.graph_calls.push_back(emulated_calls() - calls_before);
       const double took_s = now_s() - begin_s, exposed_before_s = std::exchange(exposed_s, report.exposed_s);
       EXPECT_LE(report.compute_s, took_s);
       EXPECT_GE(report.exposed_s, exposed_before_s);
@@ -272,10 +307,7 @@ bool same_bits(const SampledRow& a, const SampledRow& b) {
 }
 
 TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
-  const Communicator world = Communicator::world();
-  std::vector<MeshShape> shapes{{.tp = world.size(), .pp = 1}};
-  if (world.size() > 1) shapes.push_back({.tp = world.size() / 2, .pp = 2});
-  for (const MeshShape shape : shapes) {
+  for (const MeshShape shape : shapes()) {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
       const Outcome resident = run(shape, {"", kAllFrames, {}}, /*host_slots=*/0, seed);
       const Outcome swapped = run(shape, GetParam(), kHostSlots, seed);
@@ -291,23 +323,53 @@ TEST_P(ExecutorTest, RowsAreThoseOfAResidentRun) {
 }
 
 // Decoding for some steps a model at a time, with room for all pages or for one model's, which come back into other
-// frames.
+// frames; one sequence, or three, which are padded to four.
 TEST_P(ExecutorTest, PassesLaunchedAsGraphsHaveTheBitsOfThoseLaunchedKernelByKernel) {
-  if (Communicator::world().size() > 1) GTEST_SKIP() << "passes with sums over ranks are not capturable";
-  for (const auto& [frames, sample] : {std::pair{kAllFrames, false}, {kAllFrames, true}, {kOneModelsFrames, true}}) {
-    const Setting setting{"", frames, GetParam().device};
-    const Steps steps{.count = 40, .turn = 8, .sample = sample};
-    const Outcome plain = run({}, setting, kHostSlots, /*seed=*/5, {steps.count, steps.turn, false, sample});
-    const Outcome graphs = run({}, setting, kHostSlots, /*seed=*/5, steps);
-    EXPECT_EQ(plain.graph_launches, 0u);
-    if (!test::on_cpu()) {
-      EXPECT_GE(graphs.graph_launches, frames == kAllFrames ? 20u : 2u);
-    }
-    ASSERT_EQ(plain.rows.size(), graphs.rows.size());
-    for (std::size_t i = 0; i < plain.rows.size(); ++i) {
-      ASSERT_TRUE(same_bits(plain.rows[i], graphs.rows[i])) << "row " << i << " of " << frames << " frames";
+  struct Case {
+    int frames;
+    bool sample;
+    int sequences;
+  };
+  for (const MeshShape shape : shapes()) {
+    for (const auto& [frames, sample, sequences] :
+         {Case{kAllFrames, false, 1}, {kAllFrames, true, 3}, {kOneModelsFrames, true, 1}}) {
+      const Setting setting{"", frames, GetParam().device, GetParam().transport};
+      Steps steps{.count = 40, .turn = 8, .sample = sample, .sequences = sequences};
+      const Outcome graphs = run(shape, setting, kHostSlots, /*seed=*/5, steps);
+      steps.use_graphs = false;
+      const Outcome plain = run(shape, setting, kHostSlots, /*seed=*/5, steps);
+      EXPECT_EQ(plain.graph_launches, 0u);
+      if (captures(shape)) {
+        EXPECT_GE(graphs.graph_launches, frames == kAllFrames ? 20u : 2u);
+      } else {
+        EXPECT_EQ(graphs.graph_launches, 0u);
+      }
+      ASSERT_EQ(plain.rows.size(), graphs.rows.size());
+      for (std::size_t i = 0; i < plain.rows.size(); ++i) {
+        ASSERT_TRUE(same_bits(plain.rows[i], graphs.rows[i]))
+            << "row " << i << " of " << frames << " frames, tp " << shape.tp;
+      }
     }
   }
+}
+
+// The median is a step that launches a graph that was there before.
+TEST_P(ExecutorTest, AGraphCostsTheHostTheSameFewCallsWhateverTheDepth) {
+  if (computron_emulated_calls == nullptr) GTEST_SKIP() << "calls are counted by the emulated GPU";
+  const MeshShape shape{.tp = Communicator::world().size(), .pp = 1};
+  if (!captures(shape)) GTEST_SKIP() << "sums of this transport are not capturable";
+  const auto usual_calls = [&](int layers) {
+    const Setting setting{"", /*frames=*/512, GetParam().device, GetParam().transport};
+    std::vector<std::uint64_t> calls =
+        run(shape, setting, /*host_slots=*/0, /*seed=*/5, {.count = 16, .turn = 16, .layers = layers}).graph_calls;
+    EXPECT_GE(calls.size(), 10u);
+    std::ranges::nth_element(calls, calls.begin() + static_cast<std::ptrdiff_t>(calls.size() / 2));
+    return calls.at(calls.size() / 2);
+  };
+  const std::uint64_t calls = usual_calls(2);
+  EXPECT_GE(calls, 1u);
+  EXPECT_LE(calls, 4u);
+  EXPECT_EQ(usual_calls(24), calls);
 }
 
 // A rank by itself whose copies are damaged at will: small pool, so that pages come several times.

@@ -19,6 +19,10 @@ class AllReduce {
   // data[0, count), which lies in device memory, becomes the sum over the group; enqueued on `stream`. Never blocks
   // inside MPI: polls `progress` while it waits. All ranks of the group call in the same order, with the same count.
   virtual void sum(Stream& stream, float* data, std::size_t count) = 0;
+  // Whether Stream::run_capturable() may be given work with sums: they are enqueued, and nobody waits for them.
+  virtual bool is_capturable() const { return false; }
+  // To be called when `stream` has been given a graph with sums: they are watched like others.
+  virtual void watch_graph(Stream& /*stream*/) {}
 };
 
 // For a group of one: does nothing.

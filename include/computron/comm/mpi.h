@@ -125,6 +125,10 @@ class VoteError : public Error {
   bool is_own_;
 };
 
+// Whether all ranks of `group` say true. Collective, at any time: waits by `wait_until(done)`, as of Progress.
+bool all_agree(const Communicator& group, const std::function<void(const std::function<bool()>& done)>& wait_until,
+               bool mine);
+
 // All ranks learn whether any of them failed; every rank then throws the error of the lowest failing rank, or returns.
 // `mine`: null if this rank is fine. Start-up only; collective.
 void vote(const Communicator& world, const Error* mine);

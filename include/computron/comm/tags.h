@@ -20,6 +20,7 @@ inline constexpr int kAlarm = 9;       // every rank ↔ every rank, at start-up
 // Tensor-parallel communicator of a stage.
 inline constexpr int kTopLogits = 16;  // best logits of each vocabulary slice
 inline constexpr int kAllReduce = 18;  // parts and sums of the all-reduce
+inline constexpr int kAgreement = 19;  // whether a rank can go on as the others do
 
 // Benchmarks and tests.
 inline constexpr int kMeasurement = 100;

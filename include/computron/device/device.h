@@ -62,6 +62,9 @@ class Event {
   PageName page_;
 };
 
+// Whether all ranks that take part say true. Collective over them.
+using Agreement = std::function<bool(bool mine)>;
+
 // A queue of work. Work that has not run when a stream is destroyed may be dropped: synchronize first.
 class Stream {
  public:
@@ -81,13 +84,19 @@ class Stream {
   // Returns when all enqueued work has run. Rethrows an error of that work, unless the call that enqueued it has run it
   // and thrown. A compute stream polls its Progress meanwhile.
   virtual void synchronize() = 0;
-  // Runs `work`, which enqueues on this stream alone, waits for nothing, and would enqueue the same if it were called
-  // again. A stream that captures graphs may call it twice, and may launch what an earlier call has enqueued as one
-  // graph instead of launch by launch. The stream must have been synchronized since the last operation that uploaded
-  // something.
-  virtual void run_capturable(const std::function<void()>& work) { work(); }
+  // Runs `work`, which enqueues on this stream alone, waits for nothing and uploads nothing. What it enqueues follows
+  // from `key`: everything else that changes from call to call lies in device memory. A stream that captures graphs
+  // calls the work the first time it sees the key, captures it the second time, and launches the graph from then on
+  // without calling it. Where the work has operations of several ranks, `agree(mine)` says whether all of them say
+  // true; they capture, and launch graphs, in the same calls.
+  virtual void run_capturable(const std::string& /*key*/, const std::function<void()>& work,
+                              const Agreement& /*agree*/) {
+    work();
+  }
   // Whether run_capturable() is ever more than a call.
   virtual bool captures_graphs() const { return false; }
+  // Destroys all graphs. To be called before the communicators go whose operations are in them.
+  virtual void drop_graphs() {}
   // Graphs launched so far.
   virtual std::uint64_t graph_launches() const { return 0; }
   // Seconds that this stream's work has stalled on events so far; 0 for streams that do not measure it.

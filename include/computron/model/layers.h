@@ -47,6 +47,7 @@ class Linear {
   DType input_dtype() const { return weight_.input_dtype(); }
   // x [M, in] of the input_dtype; out [M, out()], f32 or narrow.
   void forward(Pass& pass, Activations x, Activations out);
+  TensorRef& weight() { return weight_; }
 
  private:
   // Every part of W needs the bias: a copy in scratch memory lets its page go before W's pages come.
@@ -92,6 +93,7 @@ class RowParallelLinear {
   int k_slices() const { return static_cast<int>(weights_.size()); }
   // out [M, hidden] f32 = term number `k_slice` of x Wᵀ. Not reduced.
   void multiply(Pass& pass, Activations x, int k_slice, Activations out);
+  TensorRef& weight(int k_slice) { return weights_[static_cast<std::size_t>(k_slice)]; }
 
  private:
   std::vector<TensorRef> weights_;  // by K slice: [hidden, in/tp/k_slices]
@@ -147,6 +149,8 @@ class Embedding {
 class RotaryEmbedding {
  public:
   explicit RotaryEmbedding(const ModelConfig& config);
+  // Names what forward() reads of host memory, beside the batch.
+  void add_to(PassArrays& arrays) const { arrays.add_input(std::span(frequencies_)); }
   void forward(Pass& pass);
 
   // theta^(-2i/d) for i < d/2 as the configuration scales them. Linear: divided by the factor. Llama 3: with wavelength
@@ -183,7 +187,10 @@ class Mlp {
   BranchOutput forward(Pass& pass, Activations x);
   // Its first half: act(up(x)) or act(gate(x)) · up(x), [M, ffn/tp] in workspace.inner. down() is the second.
   Activations inner(Pass& pass, Activations x);
+  ColumnParallelLinear& up() { return up_; }
   RowParallelLinear& down() { return down_; }
+  bool gated() const { return gated_; }
+  Activation activation() const { return activation_; }
 
  private:
   bool gated_;
@@ -200,7 +207,6 @@ class Experts {
   // The router's, where the experts' weights are multiplied with the same; else f32, of which each has a copy.
   DType input_dtype() const;
   // Σ over the chosen experts of weight × mlp(x), in workspace.mixture(0). x [M, hidden] of the input_dtype.
-  // Waits for the router, whose choice decides which rows an expert is given.
   BranchOutput forward(Pass& pass, Activations x);
 
   struct Choice {
@@ -211,16 +217,31 @@ class Experts {
   static std::vector<Choice> choose(std::span<const float> logits, int experts, int experts_per_token);
 
  private:
-  void route(Pass& pass, Activations x);
+  // [M, experts]
+  Activations router_logits(Pass& pass, Activations x);
+  int k_slices() { return experts_.front().down().k_slices(); }
+  bool alike() const;  // all experts take rows of one type
+
+  // Where the host chooses: waits for the router, whose choice decides which rows an expert is given.
+  void add_chosen_by_host(Pass& pass, Activations x);
   // mixture(k_slice) += weight × term `k_slice` of mlp(x), for the rows that chose the expert.
   void add_expert(Pass& pass, Activations x, std::size_t expert);
-  int k_slices() { return experts_.front().down().k_slices(); }
+
+  // Where the device chooses: nobody waits. Experts that are all there are multiplied together, others one by one.
+  void add_chosen_by_device(Pass& pass, Activations x);
+  // The same as add_expert(), of all rows that chose one of `range`. What it acquires is released by the caller where
+  // `keep`.
+  void add_experts(Pass& pass, Activations x, const ExpertRoutes& routes, ExpertRange range, bool keep);
+  template <class TensorOf>
+  void multiply_experts(Pass& pass, Activations x, bool by_row, const ExpertRoutes& routes, ExpertRange range,
+                        bool keep, const TensorOf& tensor_of, Activation activation, Activations out);
+  void release(Pass& pass);
 
   int experts_per_token_;
   ReplicatedLinear router_;  // [experts, hidden]
   std::vector<Mlp> experts_;
-  std::vector<float> logits_;    // [M, experts] of the pass, on the host
-  std::vector<Choice> choices_;  // [expert], of the pass
+  std::vector<float> logits_;    // [M, experts] of the pass, where the host chooses
+  std::vector<Choice> choices_;  // [expert], of the pass, where the host chooses
 };
 
 // One layer of the model: attention and an MLP, each with its norm and its residual add.
@@ -247,6 +268,8 @@ class TransformerBlock {
 class Head {
  public:
   Head(const ShardLayout& layout, int t);
+  // Names what forward() reads and writes of host memory, beside the batch.
+  void add_to(PassArrays& arrays, const Batch& batch, const Outputs& out) const;
   // out.logits[i] and out.samples[i] are of batch row output_rows[i]; host memory, filled when the stream has run.
   // Where the plan cuts the vocabulary into slices there is one of each for each slice, a row's side by side.
   // More than Workspace::kLogitRows rows take several rounds over the weight, whose pages are released in the last.

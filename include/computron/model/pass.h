@@ -24,8 +24,12 @@ struct Batch {
   std::vector<std::int32_t> top;             // decoders: [R] best logits to keep
   std::vector<TokenId> targets;              // decoders: [R] token whose logit is wanted, or -1
   std::vector<RowSampling> sampling;         // decoders: [R], or empty where no row samples
+  std::vector<std::int32_t> real_rows;       // a number: rows from there on are padding; empty: none is
   int rows() const { return static_cast<int>(positions.size()); }
   int output_count() const { return static_cast<int>(output_rows.size()); }
+
+  // This, with rows of no sequence behind, `rows` in all, and with outputs that nobody looks at, `outputs` in all.
+  Batch padded_to(int rows, int outputs) const;
 };
 
 // Host memory that the last stage fills when the stream has run: `logits` for decoders, the others for encoders.
@@ -55,6 +59,9 @@ class PageSource {
   // group (groups of 32 MiB on two threads: some 5 % of a gemm where other programs disturb one of them; within 1 % on
   // one thread).
   virtual bool group_by_group() const = 0;
+  // Whether every page is there and stays until the pass has been enqueued: then pages may be acquired in any order,
+  // and released together at the end. Follows from the steps, not from how fast copies are.
+  virtual bool at_rest() const { return false; }
 };
 
 // Scratch arrays of a pass, allocated once for the largest model and batch. M is rounded up to the rows that kernels
@@ -71,6 +78,7 @@ class PageSource {
 //   bias         [the longest] f32                              a copy, so that its page can go
 //   gathered     [M, hidden] input                              the rows of one expert
 //   gathered_out [M, hidden] f32                                what the expert makes of them
+//   routes                                                      Ops::route()
 //   mixture      [k_slices][M, hidden] f32                      the experts' weighted sum
 //   k_slice      [M, inner / k_slices] input                    the columns of one K slice of a reproducible sum
 class Workspace {
@@ -78,7 +86,7 @@ class Workspace {
   // Bytes of each array that a shard needs; the caller takes the maximum over all models of the rank.
   struct Sizes {
     std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, logits = 0, bias = 0,
-                gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0;
+                gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0, routes = 0;
     int k_slices = 1;    // per rank, of a row-parallel weight
     int levels() const;  // of the tree that sums K slices: so many `partial` there are
     static Sizes of(const ShardPlan& plan, const Ops& ops, int max_rows);
@@ -106,12 +114,13 @@ class Workspace {
     return {mixture_ + k_slice * sizes_.mixture, rows, columns, DType::kF32};
   }
   Activations k_slice(int rows, int columns, DType t) const { return {k_slice_, rows, columns, t}; }
+  ExpertRoutes routes(int rows, int experts, int per_token) const { return {routes_, rows, experts, per_token}; }
 
  private:
   std::unique_ptr<DeviceBuffer> buffer_;
   Sizes sizes_;
   std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *logits_, *bias_, *gathered_, *gathered_out_,
-      *mixture_, *k_slice_;
+      *mixture_, *k_slice_, *routes_;
 };
 
 // Everything a layer is handed. Borrowed by reference, valid for the pass.

@@ -42,7 +42,8 @@ class TensorRef {
 
   // A vector [rows], or one without data where it is absent. The caller releases it.
   Vector vector(PageSource& pages) const;
-  void release_vector(PageSource& pages) const;
+  // Of a vector, or of a matrix that for_each_weight() has kept.
+  void release(PageSource& pages) const;
 
  private:
   template <class Body>

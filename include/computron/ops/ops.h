@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "computron/base/types.h"
 #include "computron/base/weight_type.h"
@@ -103,9 +105,63 @@ class WeightFormat {
   virtual DType input_dtype(const WeightType& type) const { return type.values; }
 };
 
+// The host memory that the operations of a pass read and write. An operation is given the same arrays, or parts of
+// them: it knows them by where they lie. Borrowed until Ops::end_pass().
+struct PassArrays {
+  std::vector<std::span<const std::byte>> inputs;  // tokens, positions, lists of rows, ...
+
+  // attention(), where the pass has it.
+  std::span<const SequenceRows> sequences;
+  const KvCacheView* cache = nullptr;
+  int rows = 0;  // of the batch
+  bool causal = true;
+
+  // top_k_log_sum_exp() and sample(): of all rows with outputs, slice by slice.
+  std::span<TopLogits> logits;
+  std::vector<std::span<const RowSampling>> sampling;  // [call of sample()] its rows, one behind the other
+  std::span<SliceSample> samples;                      // empty where no row samples
+  int logit_columns = 0;
+  int logit_slices = 1;
+
+  template <class T>
+  void add_input(std::span<const T> values) {
+    inputs.push_back(std::as_bytes(values));
+  }
+};
+
+// Which rows of a batch go through which experts of a mixture, where the device has decided it: `data` holds
+// Ops::routing_bytes() in device memory. A pair of a row and an expert that it has chosen has a *position*; positions
+// are counted by expert, then by row.
+struct ExpertRoutes {
+  std::byte* data = nullptr;
+  int rows = 0;
+  int experts = 0;
+  int per_token = 0;
+  int positions() const { return rows * per_token; }
+};
+// Experts [first, end).
+struct ExpertRange {
+  int first = 0;
+  int end = 0;
+};
+struct ExpertWeight {
+  int expert = 0;
+  Weight weight;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  // Tells what host memory the next pass will work with. The stream has run the pass before, or end_pass() has not been
+  // called for it. Returns what the launches of the pass depend on besides the arguments that operations are given:
+  // where that and those are equal, the pass launches the same work (Stream::run_capturable). A device that computes in
+  // host memory has nothing to do, and neither has one whose operations are called without a pass around them.
+  virtual std::string begin_pass(const PassArrays& /*arrays*/) { return {}; }
+  // The first operation of the pass: what it reads of host memory is in device memory from here on.
+  virtual void upload_inputs(Stream&) {}
+  // The stream has run the pass: what it writes of host memory is there when this returns.
+  virtual void end_pass() {}
 
   virtual const WeightFormat& weight_format() const = 0;
   // What weights stored as `checkpoint` are kept as on this device: on a CPU without bf16 multiplication values of bf16
@@ -169,10 +225,41 @@ class Ops {
   // sample; others' stay as they are. `out` is host memory, filled when the stream has run.
   virtual void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
                       SliceSample* out) = 0;
+  // ---- mixtures of experts, where the device decides who goes where and the host never learns it. A device of which
+  // routes_experts() says no has none of these: the host chooses, and gathers and scatters rows.
+  virtual bool routes_experts() const { return false; }
+  virtual std::size_t routing_bytes(int /*rows*/, int /*experts*/, int /*per_token*/) const { return 0; }
+  // Routes of the rows of logits [rows, experts] (f32): to the experts with the largest logits, ties to the smaller
+  // number, weighted by the softmax over the chosen ones. `real_rows`: one number, from which on rows are padding and
+  // go nowhere; empty: none is.
+  virtual void route(Stream&, Activations /*logits*/, std::span<const std::int32_t> /*real_rows*/,
+                     const ExpertRoutes& /*out*/) {
+    ensure(false, kRoutesNothing);
+  }
+  // out[p, n] = activation(Σ_k x[r, k] weight[n, k]) for the positions p of the weights' experts; r is p's row of the
+  // batch where x is `by_row`, else p. The weights have one shape. Every panel waits for its own page. A position's
+  // result has the same bits whatever else is multiplied in the call, or in the batch.
+  virtual void expert_gemm(Stream&, Activations /*x*/, bool /*by_row*/, std::span<const ExpertWeight> /*weights*/,
+                           const ExpertRoutes&, Activation, Activations /*out*/) {
+    ensure(false, kRoutesNothing);
+  }
+  // activate_gate() of the positions of `experts`.
+  virtual void activate_expert_gates(Stream&, Activation, Activations /*in*/, const ExpertRoutes&, ExpertRange,
+                                     Activations /*out*/) {
+    ensure(false, kRoutesNothing);
+  }
+  // inout[r] += Σ weight × in[p] over the positions of row r that are of `experts`, expert by expert. Both f32.
+  virtual void mix_experts(Stream&, Activations /*in*/, const ExpertRoutes&, ExpertRange, Activations /*inout*/) {
+    ensure(false, kRoutesNothing);
+  }
+
   // Host to device; `in` is borrowed until the stream has run.
   virtual void copy_from_host(Stream&, const void* in, Activations out) = 0;
   // Device to host, filled when the stream has run.
   virtual void copy_to_host(Stream&, Activations in, void* out) = 0;
+
+ private:
+  static constexpr const char* kRoutesNothing = "this device leaves the choice of experts to the host";
 };
 
 // The operations of a CPU device, with the fastest GEMM kernels that this processor has (kernels/cpu/gemm.h).

@@ -21,6 +21,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "computron/comm/communicators.h"
@@ -77,7 +79,12 @@ class Executor {
  private:
   Batch make_batch(const Step& step);
   void add_sampling(const Step& step, Batch& batch);
+  bool is_decode(const Step& step) const;
   bool is_capturable(const Step& step) const;
+  std::optional<Batch> padded(const Step& step, const Batch& batch) const;
+  std::string graph_key(const Step& step, const Batch& batch, const std::string& arrays) const;
+  void launch(const Step& step, const Batch& batch, StepPages& pages, const std::string& arrays,
+              const std::function<void()>& forward);
   // Seconds that the compute stream has stalled so far, on pages and on the stage before.
   double stalled_s() const { return compute_->exposed_s() + communicators_.transfer->waited_s(); }
   void run_pass(const Step& step, Report& report);
@@ -91,6 +98,7 @@ class Executor {
   PageSourceWrapper wrap_pages_;
   Trace* trace_;
   bool use_graphs_;
+  int max_rows_;
 
   // The flow of weights. The streams go last, since residency_ enqueues on them.
   std::unique_ptr<Stream> compute_;

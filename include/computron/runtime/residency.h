@@ -72,12 +72,16 @@ class StepPages : public PageSource {
   StepPages(Residency& residency, const Step& step);
 
   ResidentPage acquire(PageUse use) override;
-  void release_through(PageUse use) override { residency_.released({step_.id, use}); }
+  void release_through(PageUse use) override {
+    if (!held_) residency_.released({step_.id, use});
+  }
   bool group_by_group() const override { return refilled_; }
-  // Every page is where the model's last pass found it, and no copy waits for a use of the step. Then no page is waited
-  // for, it makes no difference when uses are released, and the pass may be called more than once
-  // (Stream::run_capturable). Follows from the steps, not from how fast copies are.
-  bool at_rest() const;
+  // Every page is where the model's last pass, which has waited for all of them, found it, and this step fetches into
+  // none of their frames. Then the pass waits for no page, and may be called more than once (Stream::run_capturable).
+  bool at_rest() const override { return at_rest_; }
+  // From here on uses are released by end() alone: work that is called before it is launched (Stream::run_capturable)
+  // would release them too early. Requires at_rest().
+  void hold_until_end() { held_ = true; }
   // All work of the step is on the compute stream: releases its last uses.
   void end() { residency_.released({step_.id, ReleasePoint::kEnd}); }
 
@@ -85,7 +89,8 @@ class StepPages : public PageSource {
   Residency& residency_;
   const Step& step_;
   const bool refilled_;  // the model exceeds the pool: pages of this pass are fetched into frames that it releases
-  const bool settled_;   // none has been fetched since the model's last pass, which has waited for all of them
+  const bool at_rest_;
+  bool held_ = false;
 };
 
 }  // namespace computron

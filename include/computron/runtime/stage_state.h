@@ -84,6 +84,7 @@ class StageState {
   void apply(const Step& step, int stage);
 
   FrameId frame_of(ModelId model, PageId page) const { return page_tables_[model][page]; }
+  const std::vector<FrameId>& page_table(ModelId model) const { return page_tables_[model]; }  // [page]
   const std::vector<FrameId>& cache(ModelId model) const { return caches_[model]; }
   // Where the model's cache is while it is offloaded, in the order of its list; empty otherwise.
   const std::vector<HostSlot>& offloaded(ModelId model) const { return offloaded_[model]; }

@@ -59,8 +59,6 @@ class Swapper {
   void submit(const std::vector<Transfer>& transfers);
   // The compute stream holds every use up to `point`: enqueues the transfers that waited for one of them.
   void released(ReleasePoint point);
-  // Whether a transfer waits for a use of `step`, or one before it.
-  bool waits_for(StepId step) const { return !queue_.empty() && queue_.front().after.step <= step; }
   // The compute stream has run everything of the steps up to `step`: their release points hold up no copy any longer.
   // Without this call a copy would wait for all work that is on the compute stream when the copy is enqueued.
   void finished(StepId step) { finished_ = step; }

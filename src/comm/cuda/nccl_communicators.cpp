@@ -21,9 +21,15 @@ class NcclAllReduce final : public AllReduce {
     if (count == 0) return;
     const TraceSpan span(trace_, TraceTrack::kCommunication, "give all-reduce", {}, {"bytes", count * sizeof(float)});
     const cudaStream_t on = cuda(stream);
-    world_->enqueue(world_->tensor(), on, world_->compute_watch(), "ncclAllReduce",
-                    [&] { return ncclAllReduce(data, data, count, ncclFloat32, ncclSum, world_->tensor(), on); });
+    const auto operation = [&] { return ncclAllReduce(data, data, count, ncclFloat32, ncclSum, world_->tensor(), on); };
+    if (cuda_compute(stream).is_capturing()) {
+      world_->capture(world_->tensor(), "ncclAllReduce", operation);
+    } else {
+      world_->enqueue(world_->tensor(), on, world_->compute_watch(), "ncclAllReduce", operation);
+    }
   }
+  bool is_capturable() const override { return true; }
+  void watch_graph(Stream& stream) override { world_->compute_watch().add(cuda(stream)); }
 
  private:
   std::shared_ptr<NcclWorld> world_;

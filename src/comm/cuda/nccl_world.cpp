@@ -26,6 +26,8 @@ constexpr double kEcho_s = 0.2;
 void fix_choices() {
   setenv("NCCL_ALGO", "Ring", /*overwrite=*/0);
   setenv("NCCL_PROTO", "LL,Simple", /*overwrite=*/0);
+  // What a graph sums is not registered with the network, which would keep it registered until the graph dies.
+  setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
 }
 
 std::vector<std::byte> new_id() {
@@ -166,6 +168,12 @@ void NcclWorld::enqueue(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, 
   watch.add(stream);
 }
 
+void NcclWorld::capture(ncclComm_t comm, const char* what, const Operation& operation) {
+  ensure(comm != nullptr, "an NCCL operation without its communicator");
+  check_nccl(operation(), what);
+  settle_idly(comm, what);
+}
+
 void NcclWorld::finish(NcclWatch& watch) {
   progress_.wait_until([&] {
     poll();
@@ -187,12 +195,19 @@ void NcclWorld::poll() {
 
 void NcclWorld::settle(ncclComm_t comm, const char* what) {
   const double end_s = now_s() + kDeadline_s;
-  progress_.wait_until([&] {
-    listen();
-    const bool over = state_of(comm, what) == ncclSuccess;
-    if (!over && now_s() > end_s) fail(ExitCode::kWatchdog, fmt::format("{} has taken {} s", what, kDeadline_s));
-    return over;
-  });
+  progress_.wait_until([&] { return is_settled(comm, what, end_s); });
+}
+
+void NcclWorld::settle_idly(ncclComm_t comm, const char* what) {
+  const double end_s = now_s() + kDeadline_s;
+  for (Idler idler(progress_.idle()); !is_settled(comm, what, end_s);) idler.pause();
+}
+
+bool NcclWorld::is_settled(ncclComm_t comm, const char* what, double end_s) {
+  listen();
+  const bool over = state_of(comm, what) == ncclSuccess;
+  if (!over && now_s() > end_s) fail(ExitCode::kWatchdog, fmt::format("{} has taken {} s", what, kDeadline_s));
+  return over;
 }
 
 ncclResult_t NcclWorld::state_of(ncclComm_t comm, const char* what) {

@@ -32,7 +32,7 @@ namespace computron {
 // Operations on one stream that the device may not have reached yet.
 class NcclWatch {
  public:
-  // Records an event behind the operation that has just been enqueued on `stream`.
+  // Records an event behind the operation, or the graph of operations, that has just been enqueued on `stream`.
   void add(cudaStream_t stream);
   // Forgets the operations that are over; returns how many are left.
   std::size_t left();
@@ -66,6 +66,8 @@ class NcclWorld {
   // nothing, and other ranks may wait for its messages.
   using Operation = std::function<ncclResult_t()>;
   void enqueue(ncclComm_t comm, cudaStream_t stream, NcclWatch& watch, const char* what, const Operation& operation);
+  // Gives an operation of `comm` to a stream that captures. Whoever launches the graph adds it to the stream's watch.
+  void capture(ncclComm_t comm, const char* what, const Operation& operation);
   // Waits, polling, until all operations of `watch` are over.
   void finish(NcclWatch& watch);
   // Throws what has gone wrong since the last call: a communicator's error, or an operation beyond its deadline.
@@ -83,8 +85,11 @@ class NcclWorld {
   void connect(const Mesh& mesh, Device& device);
   // At the start: throws where another rank has raised the alarm.
   void listen();
-  // Waits, polling, until the call in progress on `comm` is over.
+  // Waits until the call in progress on `comm` is over; polling, or idle while a stream captures, of which nobody else
+  // may make use meanwhile.
   void settle(ncclComm_t comm, const char* what);
+  void settle_idly(ncclComm_t comm, const char* what);
+  bool is_settled(ncclComm_t comm, const char* what, double end_s);
   ncclResult_t state_of(ncclComm_t comm, const char* what);
   [[noreturn]] void fail(ExitCode code, const std::string& what);
   void abort() noexcept;

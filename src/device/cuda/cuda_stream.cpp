@@ -1,5 +1,7 @@
 #include "src/device/cuda/cuda_stream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "src/device/cuda/cuda_check.h"
@@ -14,9 +16,6 @@ const CudaEvent& cuda(const Event& event) {
   return *cuda_event;
 }
 CudaEvent& cuda(Event& event) { return const_cast<CudaEvent&>(cuda(static_cast<const Event&>(event))); }
-
-// What a dry record throws where the work waits for the device, or records an event.
-struct NotCapturable {};
 
 void wait_on(cudaStream_t stream, const Event& event) {
   COMPUTRON_CUDA_CHECK(cudaStreamWaitEvent(stream, cuda(event).handle(), 0));
@@ -44,6 +43,18 @@ void copy_within(cudaStream_t stream, std::byte* destination, const std::byte* s
   COMPUTRON_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, stream));
 }
 
+// True for as long as it lives.
+class Flag {
+ public:
+  explicit Flag(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Flag() { flag_ = false; }
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 }  // namespace
 
 void CudaEvent::record_on(cudaStream_t stream, std::shared_ptr<RefusedPages> refused) {
@@ -63,13 +74,13 @@ CudaComputeStream::~CudaComputeStream() {
 }
 
 void CudaComputeStream::record(Event& event) {
-  forbid_in_dry_record();
+  forbid_in_capture("an event is recorded");
   cuda(event).record_on(handle());
 }
 
 void CudaComputeStream::wait(const Event& event) {
   if (cuda(event).query()) return;
-  forbid_in_dry_record();
+  forbid_in_capture("an event is waited for");
   waits_.begin(handle());
   wait_on(handle(), event);
   waits_.end(handle());
@@ -77,70 +88,52 @@ void CudaComputeStream::wait(const Event& event) {
 }
 
 void CudaComputeStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  launch(
-      "copy up", [&] { copy_up(handle(), destination, source, bytes); }, destination, source, bytes);
+  copy_up(handle(), destination, source, bytes);
 }
 void CudaComputeStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  launch(
-      "copy down", [&] { copy_down(handle(), destination, source, bytes); }, destination, source, bytes);
+  copy_down(handle(), destination, source, bytes);
 }
 void CudaComputeStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  launch(
-      "copy within", [&] { copy_within(handle(), destination, source, bytes); }, destination, source, bytes);
+  copy_within(handle(), destination, source, bytes);
 }
 
-LaunchRecord CudaComputeStream::record_launches(const std::function<void()>& work, bool dry) {
-  LaunchRecord record;
-  recording_ = &record;
-  dry_ = dry;
-  const auto end = [this] { recording_ = nullptr, dry_ = false; };
-  try {
+void CudaComputeStream::after(std::function<void()> callback) {
+  forbid_in_capture("host memory is lent");
+  after_.push_back(std::move(callback));
+}
+
+void CudaComputeStream::forbid_in_capture(const char* what) const {
+  if (capturing_) throw Error(ExitCode::kInternal, fmt::format("internal: {} in the work of a graph", what));
+}
+
+void CudaComputeStream::run_capturable(const std::string& key, const std::function<void()>& work,
+                                       const Agreement& agree) {
+  switch (graphs_.next(key)) {
+    case GraphCache::Course::kReplay:
+      return graphs_.launch(key, handle());
+    case GraphCache::Course::kCapture:
+      if (launch_captured(key, work, agree)) return;
+      [[fallthrough]];
+    case GraphCache::Course::kPlain:
+      return work();
+  }
+}
+
+bool CudaComputeStream::launch_captured(const std::string& key, const std::function<void()>& work,
+                                        const Agreement& agree) {
+  const auto captured = [&] {
+    const Flag flag(capturing_);
     work();
-  } catch (...) {
-    end();
-    throw;
-  }
-  end();
-  return record;
-}
-
-void CudaComputeStream::forbid_in_dry_record() const {
-  if (dry_) throw NotCapturable();
-}
-
-void CudaComputeStream::drop_after() {
-  for (const auto& [callback, even_if_dropped] : std::exchange(after_, {})) {
-    if (even_if_dropped) callback();
-  }
-}
-
-// The dry record has prepared uploads and borrowed staging memory for them. Where a graph is launched they are used;
-// where not, they are dropped before the work is called again, for a capture or to be launched as it is.
-bool CudaComputeStream::launch_as_graph(const std::function<void()>& work) try {
-  const LaunchRecord record = record_launches(work, /*dry=*/true);
-  if (graphs_.launch(record, handle())) return true;
-  drop_after();
-  if (!graphs_.note(record)) return false;
-  if (graphs_.capture(record, handle(), [&] { return record_launches(work, /*dry=*/false); })) return true;
-  drop_after();
-  return false;
-} catch (const NotCapturable&) {
-  drop_after();
-  return false;
-} catch (...) {
-  drop_after();  // callbacks borrow from the failed work
-  throw;
-}
-
-void CudaComputeStream::run_capturable(const std::function<void()>& work) {
-  ensure(after_.empty(), "capturable work begins before the stream has synchronized");
-  if (!launch_as_graph(work)) work();
+  };
+  if (!graphs_.capture(key, handle(), captured, agree)) return false;
+  graphs_.launch(key, handle());
+  return true;
 }
 
 void CudaComputeStream::synchronize() {
-  forbid_in_dry_record();
+  forbid_in_capture("the stream is waited for");
   progress_.wait_until([this] { return is_over(cudaStreamQuery(handle()), "cudaStreamQuery"); });
-  for (const auto& [callback, even_if_dropped] : std::exchange(after_, {})) callback();
+  for (const auto& callback : std::exchange(after_, {})) callback();
   if (refused_) refused_->check();
 }
 

@@ -6,11 +6,9 @@
 //                                                                      (page_decoder.h)
 //
 // What must hold:
-//   * Every launch and copy of the compute stream goes through launch(), with all parameters that the device is told: a
-//     graph is chosen by comparing them (graph_cache.h).
-//   * While run_capturable() takes a dry record nothing reaches the device, and what would (record, a wait for an event
-//     that has not been reached, synchronize) ends the dry record.
-//   * Host memory that enqueued work borrows is given back by after() or release_after(), which run in synchronize().
+//   * While run_capturable() captures, nothing is waited for or recorded, and no host memory is lent: what would do it
+//     throws Error{kInternal}, since a graph would repeat it (graph_cache.h).
+//   * Host memory that enqueued work borrows is given back by after(), which runs in synchronize().
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -59,52 +57,29 @@ class CudaComputeStream final : public Stream {
   void copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) override;
   void synchronize() override;
-  void run_capturable(const std::function<void()>& work) override;
+  void run_capturable(const std::string& key, const std::function<void()>& work, const Agreement& agree) override;
   bool captures_graphs() const override { return true; }
+  void drop_graphs() override { graphs_.drop(); }
   std::uint64_t graph_launches() const override { return graphs_.launches(); }
   double exposed_s() const override { return waits_.seconds(); }
   cudaStream_t handle() const { return stream_.get(); }
   // Runs `callback` once, in the next synchronize(), when everything launched so far has run. In the order of calls.
-  void after(std::function<void()> callback) { after_.push_back({std::move(callback), /*even_if_dropped=*/false}); }
-  // The same; where the work around it is dropped unlaunched (a dry record that leads to no graph), `callback` runs at
-  // once. For what gives back memory that was lent.
-  void release_after(std::function<void()> callback) {
-    after_.push_back({std::move(callback), /*even_if_dropped=*/true});
-  }
-  // Every launch and copy goes through here. Calls `kernels`, which launches what `parameters` determine; in a dry
-  // record (graph_cache.h) it only notes `what` and the parameters. `what` is a string literal: its address is noted.
-  template <class Kernels, class... Parameters>
-  void launch(const char* what, Kernels&& kernels, const Parameters&... parameters) {
-    if (recording_ != nullptr) {
-      recording_->add(what);
-      (recording_->add(parameters), ...);
-    }
-    if (!dry_) kernels();
-  }
+  void after(std::function<void()> callback);
+  // What is launched now is kept for a graph.
+  bool is_capturing() const { return capturing_; }
 
  private:
-  struct After {
-    std::function<void()> callback;
-    bool even_if_dropped;
-  };
-  // Calls `work` and returns the record of its launches; in a dry record nothing is launched.
-  LaunchRecord record_launches(const std::function<void()>& work, bool dry);
-  // Launches `work` as a graph; false where that cannot be, and nothing has been launched.
-  bool launch_as_graph(const std::function<void()>& work);
-  // The callbacks of work that is not launched: only those of release_after() run.
-  void drop_after();
-  // In a dry record: ends it (NotCapturable). To be called by whatever waits or records an event.
-  void forbid_in_dry_record() const;
+  // False, and nothing has been launched, where there is no memory for a graph.
+  bool launch_captured(const std::string& key, const std::function<void()>& work, const Agreement& agree);
+  void forbid_in_capture(const char* what) const;
 
   CudaStreamHandle stream_;
   Progress& progress_;
-  CudaTimer waits_;                        // the stalls
-  std::shared_ptr<RefusedPages> refused_;  // of events that the device has been told to wait for
-  std::vector<After> after_;               // callbacks since the last synchronize()
+  CudaTimer waits_;                           // the stalls
+  std::shared_ptr<RefusedPages> refused_;     // of events that the device has been told to wait for
+  std::vector<std::function<void()>> after_;  // since the last synchronize()
   GraphCache graphs_;
-  // Of the record being taken.
-  LaunchRecord* recording_ = nullptr;  // null: none
-  bool dry_ = false;
+  bool capturing_ = false;
 };
 
 // A stream of a copy engine. Every copy over the host link is timed.

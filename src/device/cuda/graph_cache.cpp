@@ -46,48 +46,55 @@ class Capture {
 
 void GraphCache::Destroy::operator()(cudaGraphExec_t graph) const { COMPUTRON_CUDA_LOG(cudaGraphExecDestroy(graph)); }
 
-bool GraphCache::launch(const LaunchRecord& record, cudaStream_t stream) {
-  const auto found = entries_.find(record.bytes());
-  if (found == entries_.end() || found->second.graph == nullptr) return false;
-  found->second.last_seen = ++clock_;
-  COMPUTRON_CUDA_CHECK(cudaGraphLaunch(found->second.graph.get(), stream));
-  ++launches_;
-  return true;
-}
-
-bool GraphCache::note(const LaunchRecord& record) {
-  if (!captures_) return false;
-  const auto [entry, is_new] = entries_.try_emplace(record.bytes());
+GraphCache::Course GraphCache::next(const std::string& key) {
+  if (!captures_) return Course::kPlain;
+  const auto [entry, is_new] = entries_.try_emplace(key);
   entry->second.last_seen = ++clock_;
   if (entries_.size() > kMaxGraphs) evict_oldest();
-  return !is_new && entry->second.reproducible;
+  if (is_new) return Course::kPlain;
+  return entry->second.graph ? Course::kReplay : Course::kCapture;
 }
 
-bool GraphCache::capture(const LaunchRecord& record, cudaStream_t stream, const std::function<LaunchRecord()>& work) {
+void GraphCache::launch(const std::string& key, cudaStream_t stream) {
+  COMPUTRON_CUDA_CHECK(cudaGraphLaunch(entries_.at(key).graph.get(), stream));
+  ++launches_;
+}
+
+bool GraphCache::capture(const std::string& key, cudaStream_t stream, const std::function<void()>& work,
+                         const Agreement& agree) {
   Capture capture(stream);
-  Entry& entry = entries_[record.bytes()];
-  entry.reproducible = work().bytes() == record.bytes();
+  work();
   const GraphHandle graph = capture.end();
-  if (!entry.reproducible) return false;
+  Graph ready = make_ready(graph.get(), stream);
+  const bool there_is_room = ready != nullptr;
+  if (agree ? agree(there_is_room) : there_is_room) {
+    entries_.at(key).graph = std::move(ready);
+    return true;
+  }
+  stop_capturing();
+  return false;
+}
+
+GraphCache::Graph GraphCache::make_ready(cudaGraph_t graph, cudaStream_t stream) {
   cudaGraphExec_t made = nullptr;
-  auto status = cudaGraphInstantiateWithFlags(&made, graph.get(), /*flags=*/0);
-  std::unique_ptr<CUgraphExec_st, Destroy> ready(made);
+  auto status = cudaGraphInstantiateWithFlags(&made, graph, /*flags=*/0);
+  Graph ready(made);
   if (status == cudaSuccess) status = cudaGraphUpload(made, stream);  // takes the graph's memory
   if (status == cudaErrorMemoryAllocation) {
-    stop_capturing();
-    return false;
+    cudaGetLastError();  // not sticky: nothing is wrong but the size
+    return nullptr;
   }
   check_cuda(status, "a graph of a pass");
-  entry.graph = std::move(ready);
-  return launch(record, stream);
+  return ready;
 }
 
 void GraphCache::stop_capturing() {
-  cudaGetLastError();  // not sticky: nothing is wrong but the size
   captures_ = false;
-  entries_.clear();
+  drop();
   spdlog::warn("cuda: no device memory is left for graphs: passes are launched kernel by kernel");
 }
+
+void GraphCache::drop() { entries_.clear(); }
 
 void GraphCache::evict_oldest() {
   entries_.erase(std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {

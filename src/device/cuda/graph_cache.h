@@ -1,16 +1,13 @@
 // CUDA graphs of capturable work: what launches cost the host, some microseconds each, is paid once.
 //
-// The key of a graph is the work itself. A *dry record* calls the work with a stream that launches nothing: operations
-// prepare what they upload, and every launch and copy adds its parameters to a LaunchRecord. A graph is launched only
-// where the dry record equals, byte for byte, the record that was taken while the graph was captured. Every pointer and
-// every number that a kernel is told is a part of that comparison, so a graph is never launched after the placement of
-// pages, the batch or scratch memory has changed what the work would do.
+//   first time that a key is seen    the work is launched as it is
+//   second time                      it is captured, and launched as a graph
+//   from then on                     the graph is launched; the work is not called
 //
-//   first time     dry record, then launched as it is
-//   second time    dry record, then captured, and launched if the capture's record equals the dry one
-//   from then on   dry record, then the graph
-//
-// Work whose dry record shows that it waits for something is launched as it is, every time.
+// A graph holds every launch with its parameters. They follow from the key, since whatever else changes from call to
+// call lies in device memory, which kernels read (src/ops/cuda/pass_block.h). Which of the three it is follows from the
+// sequence of keys alone, so ranks that see the same sequence capture and launch in the same calls. Where one of them
+// has no memory for a graph, all of them go without.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,58 +16,27 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
-#include <type_traits>
 #include <unordered_map>
+
+#include "computron/device/device.h"
 
 namespace computron {
 
-// What work launches: the parameters of every launch and copy, in order, as bytes without padding.
-class LaunchRecord {
- public:
-  template <class T>
-  void add(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T bare = value;
-    clear_padding(bare);
-    bytes_.append(reinterpret_cast<const char*>(&bare), sizeof bare);
-  }
-  template <class T>
-  void add(std::span<T> values) {
-    add(values.size());
-    for (const T& value : values) add(value);
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  // Where the compiler cannot do that, equal work may look different; it is then launched as it is. GCC 12 leaves what
-  // lies behind the last member of a struct that has an array of structs in it (tried), so such a member comes last.
-  template <class T>
-  static void clear_padding([[maybe_unused]] T& value) {
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_clear_padding)
-    __builtin_clear_padding(&value);
-#endif
-#endif
-  }
-
-  std::string bytes_;
-};
-
-// At most kMaxGraphs records are remembered; the one that was seen longest ago goes first. Belongs to the thread of its
+// At most kMaxGraphs keys are remembered; the one that was seen longest ago goes first. Belongs to the thread of its
 // stream.
 class GraphCache {
  public:
-  // Launches the graph of `record` on `stream`, if there is one; whether there was.
-  bool launch(const LaunchRecord& record, cudaStream_t stream);
-  // Remembers `record`. True from the second time on, when a capture is worth its cost; false where an earlier capture
-  // of it was not reproducible, and where no more graphs are made.
-  bool note(const LaunchRecord& record);
-  // Captures what `work` launches on `stream`, and launches the graph. `work` returns the record of what it launched.
-  // False, and nothing has been launched, where that differs from `record`, or where device memory has no room for
-  // another graph: from then on no more graphs are made. Error{kDevice} otherwise.
-  bool capture(const LaunchRecord& record, cudaStream_t stream, const std::function<LaunchRecord()>& work);
+  enum class Course : std::uint8_t { kPlain, kCapture, kReplay };
+
+  // Remembers `key`, and says what is to be done with its work.
+  Course next(const std::string& key);
+  // Launches the graph of `key`, for which next() has said kReplay.
+  void launch(const std::string& key, cudaStream_t stream);
+  // Captures what `work` launches on `stream` as the graph of `key`. False where device memory has no room for it on
+  // one of the ranks: from then on every key is kPlain. Error{kDevice} otherwise. Launches nothing.
+  bool capture(const std::string& key, cudaStream_t stream, const std::function<void()>& work, const Agreement& agree);
+  void drop();
 
   std::uint64_t launches() const { return launches_; }
 
@@ -78,16 +44,18 @@ class GraphCache {
   struct Destroy {
     void operator()(cudaGraphExec_t graph) const;
   };
+  using Graph = std::unique_ptr<CUgraphExec_st, Destroy>;
   struct Entry {
-    std::unique_ptr<CUgraphExec_st, Destroy> graph;  // null: noted, not captured
-    std::uint64_t last_seen = 0;                     // of clock_
-    bool reproducible = true;                        // no capture of it has launched anything else
+    Graph graph;                  // null: seen, not captured
+    std::uint64_t last_seen = 0;  // of clock_
   };
-  void evict_oldest();
+  // Null where there is no memory for it.
+  static Graph make_ready(cudaGraph_t graph, cudaStream_t stream);
   void stop_capturing();
+  void evict_oldest();
 
-  std::unordered_map<std::string, Entry> entries_;  // by LaunchRecord::bytes()
-  std::uint64_t clock_ = 0;                         // counts what was noted or launched
+  std::unordered_map<std::string, Entry> entries_;  // by key
+  std::uint64_t clock_ = 0;
   std::uint64_t launches_ = 0;
   bool captures_ = true;
 };

@@ -1,6 +1,7 @@
 #include "src/ops/cuda/attention_plan.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "computron/base/types.h"
 
@@ -9,22 +10,27 @@ namespace computron {
 using kernels::cuda::AttentionRow;
 using kernels::cuda::kTileQueries;
 
-AttentionPlan AttentionPlan::make(const AttentionShape& shape, std::span<const SequenceRows> sequences, int batch_rows,
+AttentionPlan AttentionPlan::make(bool causal, std::span<const SequenceRows> sequences, int batch_rows,
                                   int block_tokens, bool narrow) {
   AttentionPlan plan;
   plan.rows.resize(static_cast<std::size_t>(batch_rows), AttentionRow{0, 0, 0});
-  for (const SequenceRows& sequence : sequences) plan.add(shape, sequence, block_tokens, narrow);
+  for (const SequenceRows& sequence : sequences) plan.add(causal, sequence, block_tokens, narrow);
+  for (int row = 0; row < batch_rows; ++row) {
+    if (plan.rows[static_cast<std::size_t>(row)].keys == 0) plan.row_ids.push_back(row);
+  }
   return plan;
 }
 
-void AttentionPlan::add(const AttentionShape& shape, const SequenceRows& sequence, int block_tokens, bool narrow) {
+int AttentionPlan::split_class() const { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(splits))); }
+
+void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tokens, bool narrow) {
   const int first_block = static_cast<int>(blocks.size()), end = sequence.start + sequence.rows;
   const auto used = sequence.blocks.first(static_cast<std::size_t>(ceil_div(end, block_tokens)));
   blocks.insert(blocks.end(), used.begin(), used.end());
   for (const std::uint32_t block : used) largest_block = std::max(largest_block, block);
   for (int i = 0; i < sequence.rows; ++i) {
     const int position = sequence.start + i;
-    rows[static_cast<std::size_t>(sequence.row + i)] = {position, shape.causal ? position + 1 : end, first_block};
+    rows[static_cast<std::size_t>(sequence.row + i)] = {position, causal ? position + 1 : end, first_block};
   }
   if (narrow && sequence.rows > kMaxDecodeRows) {
     for (int i = 0; i < sequence.rows; i += kTileQueries) {

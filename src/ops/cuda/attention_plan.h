@@ -21,12 +21,16 @@ struct AttentionPlan {
   // A sequence of up to this many rows is decoded row by row: tensor cores would be idle for most of a tile.
   static constexpr int kMaxDecodeRows = 8;
 
-  // `narrow`: the cache has two-byte elements, which tiled prefill needs.
-  static AttentionPlan make(const AttentionShape& shape, std::span<const SequenceRows> sequences, int batch_rows,
-                            int block_tokens, bool narrow);
+  // `narrow`: the cache has two-byte elements, which tiled prefill needs. Rows of no sequence are decoded, too, and see
+  // nothing, so that the work depends on `batch_rows` where all others are decoded.
+  static AttentionPlan make(bool causal, std::span<const SequenceRows> sequences, int batch_rows, int block_tokens,
+                            bool narrow);
+  // What blocks are launched for: growing sequences leave it as it is for most of the time. Those of splits that are
+  // not there leave at once.
+  int split_class() const;
 
  private:
-  void add(const AttentionShape& shape, const SequenceRows& sequence, int block_tokens, bool narrow);
+  void add(bool causal, const SequenceRows& sequence, int block_tokens, bool narrow);
 };
 
 }  // namespace computron

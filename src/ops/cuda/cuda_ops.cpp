@@ -12,8 +12,8 @@
 #include "kernels/cuda/codes.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/norm.h"
-#include "src/device/cuda/cuda_check.h"
 #include "src/ops/checks.h"
+#include "src/ops/cuda/launch.h"
 
 namespace computron {
 
@@ -27,44 +27,6 @@ constexpr std::size_t kBiasBytes = std::size_t{2} << 20;
 constexpr std::size_t kPlainBytes = std::size_t{64} << 20;  // as many as a page of plain weights has
 constexpr int kFewFloatRows = kernel::kPlainRows;           // of float32, that the plain kernel reads a weight once for
 constexpr int kMaxGridItems = 65535;
-
-template <class T>
-T* as(const Activations& a) {
-  return reinterpret_cast<T*>(a.data);
-}
-
-void wait_for(CudaComputeStream& stream, const Event* ready) {
-  if (ready != nullptr) stream.wait(*ready);
-}
-template <class Panel>
-void wait_for_all(CudaComputeStream& stream, std::span<const Panel> panels) {
-  const Event* last = nullptr;
-  for (const Panel& panel : panels) {
-    if (panel.ready != last) wait_for(stream, panel.ready);
-    last = panel.ready;
-  }
-}
-
-void check_launch(const char* operation) { check_cuda(cudaGetLastError(), operation); }
-
-// Enqueues the kernels that `kernels(handle)` launches with these parameters.
-template <class Kernels, class... Parameters>
-void launch(CudaComputeStream& stream, const char* operation, Kernels&& kernels, const Parameters&... parameters) {
-  stream.launch(
-      operation,
-      [&] {
-        kernels(stream.handle());
-        check_launch(operation);
-      },
-      parameters...);
-}
-
-template <class Body>
-void run(CudaComputeStream& stream, const char* operation, int rows, int columns, const Body& body) {
-  launch(
-      stream, operation, [&](cudaStream_t on) { kernel::for_each_element(on, rows, columns, body); },
-      &kernel::for_each_element<Body>, rows, columns, body);
-}
 
 // out[r, c] = in[rows[r], first + c] in out's dtype, which is in's or narrower than in's float32.
 void copy_rows(CudaComputeStream& stream, const char* operation, const Activations& in, const std::int32_t* rows,
@@ -85,14 +47,6 @@ void for_each_batch(std::span<const PanelRun> runs, Body&& body) {
   for (std::size_t i = 0; i < runs.size(); i += kMax) body(runs.subspan(i, std::min(kMax, runs.size() - i)));
 }
 
-kernel::QuantisedTiles tiles_of(const Weight& weight) {
-  if (!weight.type.quantised()) return {};
-  ensure(weight.type.values == DType::kBF16, "values of quantised weights are bf16 on a CUDA device");
-  return {weight.type, weight.in};
-}
-
-bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-
 }  // namespace
 
 CudaOps::CudaOps(Device& device, bool tf32)
@@ -100,7 +54,14 @@ CudaOps::CudaOps(Device& device, bool tf32)
       bias_(device.allocate(kBiasBytes, "biases")),
       plain_(device.allocate(kPlainBytes, "expanded weights")),
       library_(tf32, scratch_->data(), kScratchBytes),
-      staging_(device) {}
+      staging_(device),
+      pass_(device) {}
+
+// ---- the pass
+
+std::string CudaOps::begin_pass(const PassArrays& arrays) { return pass_.begin(arrays); }
+void CudaOps::upload_inputs(Stream& stream) { pass_.upload(begin(stream)); }
+void CudaOps::end_pass() { pass_.end(); }
 
 CudaComputeStream& CudaOps::begin(Stream& stream) {
   CudaComputeStream& compute = cuda_compute(stream);
@@ -125,7 +86,7 @@ void CudaOps::embed(Stream& stream, std::span<const TokenId> tokens, TokenId fir
   check_embed(tokens, weight, out);
   CudaComputeStream& compute = begin(stream);
   wait_for_all(compute, weight.panels);
-  const TokenId* ids = staging_.upload(compute, tokens);
+  const TokenId* ids = on_device(compute, tokens);
   bool writes_zeros = weight.panels.front().row_begin == 0;
   const std::vector<PanelRun> all = merge_panels(weight.panels, CudaWeightFormat::row_bytes(weight.in, weight.type));
   for_each_batch(all, [&](std::span<const PanelRun> runs) {
@@ -151,7 +112,7 @@ void CudaOps::add_rows(Stream& stream, std::span<const std::int32_t> rows, int r
   }
   CudaComputeStream& compute = begin(stream);
   wait_for_all(compute, table.panels);
-  const std::int32_t* ids = staging_.upload(compute, rows);
+  const std::int32_t* ids = on_device(compute, rows);
   for_each_batch(merge_panels(table.panels, inout.columns * sizeof(float)), [&](std::span<const PanelRun> runs) {
     run(compute, "add_rows", inout.rows, inout.columns,
         kernel::AddRows{ids, row_offset, inout.columns, as<float>(inout), kernel_runs(runs)});
@@ -169,7 +130,7 @@ void CudaOps::copy_vector(Stream& stream, Vector in, Activations out) {
 void CudaOps::zero(Stream& stream, Activations out) {
   if (out.bytes() == 0) return;
   const auto clear = [&](cudaStream_t on) { COMPUTRON_CUDA_CHECK(cudaMemsetAsync(out.data, 0, out.bytes(), on)); };
-  launch(begin(stream), "zero", clear, out.data, out.bytes());
+  launch(begin(stream), "zero", clear);
 }
 
 void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
@@ -180,8 +141,7 @@ void CudaOps::norm(Stream& stream, NormKind kind, Activations in, Vector weight,
   wait_for(compute, bias.ready);
   const kernel::NormCall call{
       kind, as<const float>(in), in.rows, in.columns, weight.data, bias.data, epsilon, out.data, out.dtype};
-  launch(
-      compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); }, call);
+  launch(compute, "norm", [&](cudaStream_t on) { kernel::norm(on, call); });
 }
 
 // ---- products: of few rows by own kernels, of many by the library, of odd shapes by the plain kernel. For the last
@@ -235,8 +195,7 @@ PanelRun CudaOps::as_plain(CudaComputeStream& stream, const PanelRun& run, const
   wait_for(stream, run.ready);
   if (!tiles.quantised()) return run;
   const kernel::ExpandCall call{run.data, tiles, round_up(run.rows, kernel::kTileRows), plain_->data()};
-  launch(
-      stream, "expansion of codes", [&](cudaStream_t on) { kernel::expand(on, call); }, call);
+  launch(stream, "expansion of codes", [&](cudaStream_t on) { kernel::expand(on, call); });
   return {plain_->data(), nullptr, run.row_begin, run.rows};
 }
 
@@ -260,9 +219,7 @@ void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRu
 
 void CudaOps::give_gemm(CudaComputeStream& stream, bool skinny, const kernel::GemmCall& call) {
   const auto kernels = [&](cudaStream_t on) { skinny ? kernel::skinny_gemm(on, call) : kernel::plain_gemm(on, call); };
-  const std::span<const kernel::RowRun> runs(call.runs.runs, static_cast<std::size_t>(call.runs.count));
-  launch(stream, "gemm", kernels, skinny, call.x, call.dtype, call.rows, call.depth, call.bias, call.activation,
-         call.out, call.out_dtype, call.out_columns, call.tiles, runs);
+  launch(stream, "gemm", kernels);
 }
 
 // The bias in the output's type, where the library takes it: null if there is no room for it, or it lies badly.
@@ -350,8 +307,7 @@ void CudaOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positi
   CudaComputeStream& compute = begin(stream);
   const int half = static_cast<int>(frequencies.size());
   run(compute, "rotary_angles", out.rows, half,
-      kernel::RotaryAngles{staging_.upload(compute, positions), staging_.upload(compute, frequencies), half,
-                           as<float>(out)});
+      kernel::RotaryAngles{on_device(compute, positions), on_device(compute, frequencies), half, as<float>(out)});
 }
 
 void CudaOps::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
@@ -370,7 +326,7 @@ void CudaOps::gather_rows(Stream& stream, Activations in, std::span<const std::i
   check_gather(in, rows, out);
   for (const std::int32_t row : rows) ensure(row >= 0 && row < in.rows, "a row to gather does not exist");
   CudaComputeStream& compute = begin(stream);
-  copy_rows(compute, "gather_rows", in, staging_.upload(compute, rows), /*first=*/0, out);
+  copy_rows(compute, "gather_rows", in, on_device(compute, rows), /*first=*/0, out);
 }
 
 void CudaOps::copy_columns(Stream& stream, Activations in, int first, Activations out) {
@@ -384,7 +340,7 @@ void CudaOps::scatter_add(Stream& stream, Activations in, std::span<const std::i
   for (const std::int32_t row : rows) ensure(row >= 0 && row < inout.rows, "a row to scatter to does not exist");
   if (rows.empty()) return;
   CudaComputeStream& compute = begin(stream);
-  const kernel::ScatterAdd add{as<const float>(in), staging_.upload(compute, rows), staging_.upload(compute, weights),
+  const kernel::ScatterAdd add{as<const float>(in), on_device(compute, rows), on_device(compute, weights),
                                inout.columns, as<float>(inout)};
   const bool once_each = std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) == rows.end();
   if (once_each) {
@@ -396,30 +352,16 @@ void CudaOps::scatter_add(Stream& stream, Activations in, std::span<const std::i
 
 // ---- attention
 
-const CudaOps::AttentionTables& CudaOps::attention_tables(CudaComputeStream& stream, const AttentionShape& shape,
-                                                          int batch_rows, std::span<const SequenceRows> sequences,
-                                                          const KvCacheView& cache) {
-  const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
-  AttentionTables& t = attention_tables_;
-  if (t.rows != nullptr && t.generation == staging_.generation() && same(t.sequences, sequences) &&
-      same(t.cache_frames, cache.frames) && t.causal == shape.causal) {
-    return t;
-  }
-  t.plan = AttentionPlan::make(shape, sequences, batch_rows, cache.block_tokens, cache.dtype != DType::kF32);
-  const std::uint64_t slots = (std::uint64_t{t.plan.largest_block} + 1) * static_cast<unsigned>(cache.layers);
-  ensure(slots <= std::numeric_limits<std::uint32_t>::max(), "a cache has more slots than kernels can count");
-  ensure(t.plan.blocks.empty() || slots <= cache.frames.size() * static_cast<std::uint64_t>(cache.slots_per_frame),
-         "a block lies behind the cache's frames");
-  t.sequences = sequences;
-  t.cache_frames = cache.frames;
-  t.causal = shape.causal;
-  t.rows = staging_.upload(stream, std::span<const kernel::AttentionRow>(t.plan.rows));
-  t.row_ids = staging_.upload(stream, std::span<const int>(t.plan.row_ids));
-  t.tiles = staging_.upload(stream, std::span<const kernel::QueryTile>(t.plan.tiles));
-  t.blocks = staging_.upload(stream, std::span<const std::uint32_t>(t.plan.blocks));
-  t.frames = staging_.upload(stream, cache.frames);
-  t.generation = staging_.generation();
-  return t;
+// Every layer is given the same sequences.
+const AttentionTables& CudaOps::attention_tables(CudaComputeStream& stream, const AttentionShape& shape, int batch_rows,
+                                                 std::span<const SequenceRows> sequences, const KvCacheView& cache) {
+  if (const AttentionTables* of_pass = pass_.attention(sequences, cache, shape.causal)) return *of_pass;
+  const bool lent = tables_generation_ == staging_.generation();
+  if (lent && attention_tables_.are_of(sequences, cache, shape.causal)) return attention_tables_;
+  attention_tables_ = AttentionTables(sequences, cache, batch_rows, shape.causal);
+  attention_tables_.put([&]<class T>(std::span<const T> values) { return on_device(stream, values); });
+  tables_generation_ = staging_.generation();
+  return attention_tables_;
 }
 
 void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
@@ -449,9 +391,8 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
   const kernel::AttentionCall call{shape,    as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data,
                                    out.dtype};
   const int tiles = static_cast<int>(tables.plan.tiles.size());
-  launch(
-      compute, "tiled prefill attention",
-      [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); }, call, tables.tiles, tiles);
+  launch(compute, "tiled prefill attention",
+         [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); });
   attend_decode(compute, call, tables);
 }
 
@@ -459,23 +400,15 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
 void CudaOps::attend_decode(CudaComputeStream& stream, const kernel::AttentionCall& call,
                             const AttentionTables& tables) {
   const int count = static_cast<int>(tables.plan.row_ids.size());
-  const auto room_of = [&](int splits) -> std::size_t {
-    if (splits == 1) return kMaxGridItems;
-    return kScratchBytes / sizeof(float) /
-           kernel::partial_place(1, call.shape.heads, 0, splits, 0, call.shape.head_dim);
-  };
-  // In classes, so that a pass stays the same while its sequences grow; blocks of splits that are not there leave at
-  // once.
-  const int split_class = static_cast<int>(std::bit_ceil(static_cast<unsigned>(tables.plan.splits)));
-  const int splits = room_of(split_class) > 0 ? split_class : tables.plan.splits;
-  const std::size_t room = room_of(splits);
-  ensure(room > 0, "a row of attention leaves more partial results than there is room for");
+  const std::size_t of_split = kernel::partial_place(1, call.shape.heads, 0, /*splits=*/1, 0, call.shape.head_dim);
+  const auto most_splits = static_cast<int>(kScratchBytes / sizeof(float) / of_split);
+  const int splits = std::min(tables.plan.split_class(), most_splits);
+  ensure(splits >= tables.plan.splits, "a row of attention leaves more partial results than there is room for");
+  const std::size_t room = splits == 1 ? kMaxGridItems : static_cast<std::size_t>(most_splits / splits);
   const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
   for (int i = 0; i < count; i += step) {
     const kernel::DecodeRows part{tables.row_ids + i, std::min(step, count - i), splits, scratch<float>()};
-    launch(
-        stream, "split-KV decode attention", [&](cudaStream_t on) { kernel::attend_decode(on, call, part); }, call,
-        part);
+    launch(stream, "split-KV decode attention", [&](cudaStream_t on) { kernel::attend_decode(on, call, part); });
   }
 }
 
@@ -488,13 +421,15 @@ void CudaOps::top_k_log_sum_exp(Stream& stream, Activations logits, const LogitC
   ensure(top.size() == rows && targets.size() == rows, "a row of logits lacks its top or its target");
   if (rows == 0) return;
   CudaComputeStream& compute = begin(stream);
-  const auto top_logits = staging_.result<TopLogits>(compute, rows * slices);
+  Staging::Result<TopLogits> top_logits{nullptr, pass_.top_logits(out)};
+  const bool in_pass = top_logits.device != nullptr;
+  if (!in_pass) top_logits = staging_.result<TopLogits>(compute, rows * slices);
   kernel::TopKCall call{.logits = as<const float>(logits),
                         .rows = 0,
                         .columns = logits.columns,
                         .of = columns,
-                        .top = staging_.upload(compute, top),
-                        .targets = staging_.upload(compute, targets),
+                        .top = on_device(compute, top),
+                        .targets = on_device(compute, targets),
                         .parts = scratch<kernel::TopKPart>(),
                         .out = top_logits.device};
   const std::size_t row_parts = std::max<std::size_t>(1, slices * static_cast<std::size_t>(call.blocks()));
@@ -503,101 +438,50 @@ void CudaOps::top_k_log_sum_exp(Stream& stream, Activations logits, const LogitC
   ensure(step > 0, "a row of logits has more parts than there is room for");
   for (int first = 0; first < logits.rows; first += step) {
     call.rows = std::min(step, logits.rows - first);
-    launch(
-        compute, "top_k_log_sum_exp", [&](cudaStream_t on) { kernel::top_k_log_sum_exp(on, call); }, call);
+    launch(compute, "top_k_log_sum_exp", [&](cudaStream_t on) { kernel::top_k_log_sum_exp(on, call); });
     call.logits += static_cast<std::size_t>(step) * logits.columns;
     call.top += step;
     call.targets += step;
     call.out += step * slices;
   }
-  compute.after([=] { std::copy_n(top_logits.host, rows * slices, out); });
+  if (!in_pass) compute.after([=] { std::copy_n(top_logits.host, rows * slices, out); });
 }
-
-void CudaOps::SampleLists::add(int row, const RowSampling& s) {
-  const auto append = [](auto& list, const auto& more) {
-    const int begin = static_cast<int>(list.size());
-    for (const auto& entry : more) list.push_back(entry);
-    return begin;
-  };
-  kernel::SampleRow r{.row = row,
-                      .truncated = s.truncates() ? truncating++ : -1,
-                      .temperature = s.temperature,
-                      .top_k = s.top_k,
-                      .top_p = s.top_p,
-                      .min_p = s.min_p,
-                      .repetition_penalty = s.repetition_penalty,
-                      .frequency_penalty = s.frequency_penalty,
-                      .presence_penalty = s.presence_penalty,
-                      .whole = s.whole,
-                      .key = s.key,
-                      .position = s.position};
-  r.used_begin = append(used, s.used);
-  r.used_end = static_cast<int>(used.size());
-  r.bias_begin = static_cast<int>(bias.size());
-  for (const auto& [token, value] : s.bias) bias.push_back({token, value});
-  r.bias_end = static_cast<int>(bias.size());
-  r.banned_begin = append(banned, s.banned);
-  r.banned_end = static_cast<int>(banned.size());
-  rows.push_back(r);
-  row_ids.push_back(row);
-}
-
-namespace {
-
-// What came back of one slice of a row.
-SliceSample sample_of(const kernel::SampleResult& result, const Candidate* candidates, const Candidate* all) {
-  SliceSample out{.best = result.best, .score = result.score, .max = result.max, .sum_exp = result.sum_exp};
-  out.candidates.assign(candidates, candidates + result.candidates);
-  out.slice.assign(all, all + result.slice);
-  return out;
-}
-
-}  // namespace
 
 void CudaOps::sample(Stream& stream, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
                      SliceSample* out) {
   check_logits(logits, columns);
   ensure(rows.size() == static_cast<std::size_t>(logits.rows), "a row of logits lacks its sampling");
-  SampleLists lists;
-  for (int row = 0; row < logits.rows; ++row) {
-    if (rows[static_cast<std::size_t>(row)].samples) lists.add(row, rows[static_cast<std::size_t>(row)]);
-  }
-  if (lists.rows.empty()) return;
   CudaComputeStream& compute = begin(stream);
-  const auto slices = static_cast<std::size_t>(columns.slices), width = logits.columns / slices;
-  const std::size_t truncated = static_cast<std::size_t>(lists.truncating) * slices;
-  const SampleResults results{staging_.result<kernel::SampleResult>(compute, lists.rows.size() * slices),
-                              staging_.result<Candidate>(compute, truncated * SliceSample::kCandidates),
-                              staging_.result<Candidate>(compute, truncated * width)};
-  sample_rows(compute, logits, columns, lists, results);
-  compute.after([=, sampled = std::move(lists.rows)] {
-    for (std::size_t i = 0; i < sampled.size() * slices; ++i) {
-      const kernel::SampleRow& row = sampled[i / slices];
-      const std::size_t place = row.truncated < 0 ? 0 : static_cast<std::size_t>(row.truncated) * slices + i % slices;
-      out[static_cast<std::size_t>(row.row) * slices + i % slices] =
-          sample_of(results.slices.host[i], results.candidates.host + place * SliceSample::kCandidates,
-                    results.all.host + place * width);
-    }
-  });
+  if (const PassState::SampleCall* call = pass_.sampling(rows)) {
+    return sample_rows(compute, logits, columns, call->lists, pass_.results_on_device(*call));
+  }
+  const auto lists = std::make_shared<const SampleLists>(rows);
+  if (lists->rows.empty()) return;
+  const int slices = columns.slices, width = logits.columns / slices;
+  const auto of_slices = staging_.result<kernel::SampleResult>(compute, lists->result_slices(slices));
+  const auto candidates = staging_.result<Candidate>(compute, lists->result_candidates(slices));
+  const auto all = staging_.result<Candidate>(compute, lists->result_columns(logits.columns));
+  sample_rows(compute, logits, columns, *lists, {of_slices.device, candidates.device, all.device});
+  compute.after([=] { lists->give({of_slices.host, candidates.host, all.host}, slices, width, out); });
 }
 
 // As many rows at a time as there is room for their scaled logits.
 void CudaOps::sample_rows(CudaComputeStream& stream, const Activations& logits, const LogitColumns& columns,
                           const SampleLists& lists, const SampleResults& results) {
-  const std::int32_t* row_ids = staging_.upload(stream, std::span<const std::int32_t>(lists.row_ids));
+  const std::int32_t* row_ids = on_device(stream, std::span<const std::int32_t>(lists.row_ids));
   kernel::SampleCall call{.logits = as<const float>(logits),
                           .columns = logits.columns,
                           .of = columns,
-                          .rows = staging_.upload(stream, std::span<const kernel::SampleRow>(lists.rows)),
+                          .rows = on_device(stream, std::span<const kernel::SampleRow>(lists.rows)),
                           .count = 0,
-                          .used = staging_.upload(stream, std::span<const TokenUse>(lists.used)),
-                          .bias = staging_.upload(stream, std::span<const kernel::TokenBias>(lists.bias)),
-                          .banned = staging_.upload(stream, std::span<const TokenId>(lists.banned)),
+                          .used = on_device(stream, std::span<const TokenUse>(lists.used)),
+                          .bias = on_device(stream, std::span<const kernel::TokenBias>(lists.bias)),
+                          .banned = on_device(stream, std::span<const TokenId>(lists.banned)),
                           .scaled = nullptr,
                           .parts = scratch<kernel::SamplePart>(),
-                          .out = results.slices.device,
-                          .candidates = results.candidates.device,
-                          .slices = results.all.device};
+                          .out = results.slices,
+                          .candidates = results.candidates,
+                          .slices = results.all};
   const std::size_t slices = static_cast<std::size_t>(columns.slices);
   const std::size_t part_bytes = slices * static_cast<std::size_t>(call.blocks()) * sizeof(kernel::SamplePart);
   const std::size_t room = kScratchBytes / (part_bytes + logits.columns * sizeof(float));
@@ -610,8 +494,7 @@ void CudaOps::sample_rows(CudaComputeStream& stream, const Activations& logits, 
     run(stream, "scaled logits", call.count, logits.columns,
         kernel::CopyRows<float, float>{as<const float>(logits), logits.columns, row_ids + first, 0, call.scaled,
                                        logits.columns});
-    launch(
-        stream, "sample", [&](cudaStream_t on) { kernel::sample(on, call); }, call);
+    launch(stream, "sample", [&](cudaStream_t on) { kernel::sample(on, call); });
     call.rows += step;
     call.out += step * slices;
   }

@@ -8,11 +8,12 @@
 
 #include "computron/ops/ops.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/sample.h"
-#include "src/ops/cuda/attention_plan.h"
 #include "src/ops/cuda/library_gemm.h"
 #include "src/ops/cuda/panel_runs.h"
+#include "src/ops/cuda/pass_state.h"
 #include "src/ops/cuda/staging.h"
 #include "src/ops/cuda/weight_format.h"
 
@@ -26,6 +27,10 @@ class CudaOps final : public Ops {
   const WeightFormat& weight_format() const override { return format_; }
   WeightType weight_type(const WeightType& checkpoint) const override;
   int padded_rows(int rows) const override;
+
+  std::string begin_pass(const PassArrays& arrays) override;
+  void upload_inputs(Stream&) override;
+  void end_pass() override;
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
              Activations out) override;
@@ -52,43 +57,28 @@ class CudaOps final : public Ops {
                          std::span<const TokenId> targets, TopLogits* out) override;
   void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
               SliceSample* out) override;
+  bool routes_experts() const override { return true; }
+  std::size_t routing_bytes(int rows, int experts, int per_token) const override;
+  void route(Stream&, Activations logits, std::span<const std::int32_t> real_rows, const ExpertRoutes& out) override;
+  void expert_gemm(Stream&, Activations x, bool by_row, std::span<const ExpertWeight> weights,
+                   const ExpertRoutes& routes, Activation activation, Activations out) override;
+  void activate_expert_gates(Stream&, Activation activation, Activations in, const ExpertRoutes& routes,
+                             ExpertRange experts, Activations out) override;
+  void mix_experts(Stream&, Activations in, const ExpertRoutes& routes, ExpertRange experts,
+                   Activations inout) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
 
  private:
-  // The tables of an AttentionPlan on the device. Every layer of a pass is given the same sequences, which stay as they
-  // are until the stream has run: the same spans are the same tables.
-  struct AttentionTables {
-    std::span<const SequenceRows> sequences;
-    std::span<const FrameId> cache_frames;
-    bool causal = true;
-    std::uint64_t generation = 0;
-    AttentionPlan plan;
-    const kernels::cuda::AttentionRow* rows = nullptr;
-    const int* row_ids = nullptr;
-    const kernels::cuda::QueryTile* tiles = nullptr;
-    const std::uint32_t* blocks = nullptr;
-    const FrameId* frames = nullptr;
-  };
-  // The lists of rows that sample, one behind the other.
-  struct SampleLists {
-    std::vector<kernels::cuda::SampleRow> rows;
-    std::vector<std::int32_t> row_ids;
-    std::vector<TokenUse> used;
-    std::vector<kernels::cuda::TokenBias> bias;
-    std::vector<TokenId> banned;
-    int truncating = 0;
-    void add(int row, const RowSampling& sampling);
-  };
-  // Where the kernels put what is sampled, in host memory.
-  struct SampleResults {
-    Staging::Result<kernels::cuda::SampleResult> slices;
-    Staging::Result<Candidate> candidates;
-    Staging::Result<Candidate> all;
-  };
-
   // What every operation begins with.
   CudaComputeStream& begin(Stream& stream);
+  // Where the values are for whatever the stream is given next: an input of the pass, or a copy of their own.
+  template <class T>
+  const T* on_device(CudaComputeStream& stream, std::span<const T> values) {
+    if (values.empty()) return nullptr;
+    const T* const there = pass_.input(values);
+    return there != nullptr ? there : staging_.upload(stream, values);
+  }
   template <class T>
   T* scratch() const {
     return reinterpret_cast<T*>(scratch_->data());
@@ -102,6 +92,8 @@ class CudaOps final : public Ops {
                        const kernels::cuda::QuantisedTiles& tiles);
   void finish_run(CudaComputeStream& stream, const PanelRun& run, const kernels::cuda::GemmCall& call,
                   const float* bias, Activation activation);
+  void multiply_experts(CudaComputeStream& stream, std::span<const ExpertWeight> weights,
+                        kernels::cuda::ExpertGemmCall call);
   const std::byte* bias_as(CudaComputeStream& stream, const kernels::cuda::GemmCall& call);
 
   const AttentionTables& attention_tables(CudaComputeStream& stream, const AttentionShape& shape, int batch_rows,
@@ -117,7 +109,9 @@ class CudaOps final : public Ops {
   std::unique_ptr<DeviceBuffer> plain_;    // values of a run of a quantised weight
   LibraryGemm library_;
   Staging staging_;
-  AttentionTables attention_tables_;
+  PassState pass_;
+  AttentionTables attention_tables_;  // of the last call outside of a pass
+  std::uint64_t tables_generation_ = 0;
 };
 
 }  // namespace computron

@@ -115,12 +115,9 @@ bool LibraryGemm::run(CudaComputeStream& stream, const LibraryCall& call) {
 bool LibraryGemm::multiply(CudaComputeStream& stream, const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm) {
   Product p(call, call.run_rows, call.rows, tf32_);
   const float one = 1, zero = 0;
-  auto status = CUBLAS_STATUS_SUCCESS;
-  const auto kernels = [&] {
-    status = cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero, call.out,
-                            &p.out, call.out, &p.out, &algorithm, workspace_, workspace_bytes_, stream.handle());
-  };
-  stream.launch("library gemm", kernels, call);
+  const auto status =
+      cublasLtMatmul(handle_.get(), &p.product, &one, call.weight, &p.weight, call.x, &p.x, &zero, call.out, &p.out,
+                     call.out, &p.out, &algorithm, workspace_, workspace_bytes_, stream.handle());
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check_library(status, "cublasLtMatmul");
   return true;

@@ -19,6 +19,13 @@
 
 namespace computron {
 
+// Has a kernel copy `bytes` bytes of pinned memory, at `host` and to kernels at `mapped`, to device memory.
+void copy_up(CudaComputeStream& stream, std::byte* to, const std::byte* host, const std::byte* mapped,
+             std::size_t bytes);
+// Where kernels find the first byte of pinned memory.
+std::byte* mapped_address(const HostBuffer& buffer);
+
+// For what operations are given outside of a pass, or what a pass has not named (pass_block.h).
 class Staging {
  public:
   explicit Staging(Device& device) : device_(device) {}
@@ -65,7 +72,6 @@ class Staging {
   const std::byte* upload_bytes(CudaComputeStream& stream, std::span<const std::byte> bytes);
   Place result_bytes(CudaComputeStream& stream, std::size_t bytes);
   Place take(CudaComputeStream& stream, std::vector<Slab>& slabs, std::size_t bytes, bool with_copy);
-  static void copy_up(CudaComputeStream& stream, std::byte* to, const Place& from, std::size_t bytes);
   Slab make_slab(std::size_t bytes, bool with_copy);
   void reset();
 

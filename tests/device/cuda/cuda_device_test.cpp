@@ -64,11 +64,11 @@ class CapturableWork : public ::testing::Test {
     stream_->copy_to_host(out_->data(), memory_->data() + at, kBytes);
   }
   // Checks that `work` brings a new value up and down.
-  void expect_copies(const std::function<void()>& work) {
+  void expect_copies(const std::string& key, const std::function<void()>& work, const Agreement& agree = {}) {
     value_ = static_cast<std::byte>(static_cast<int>(value_) % 255 + 1);
     std::fill_n(in_->data(), kBytes, value_);
     std::fill_n(out_->data(), kBytes, std::byte{0});
-    stream_->run_capturable(work);
+    stream_->run_capturable(key, work, agree);
     stream_->synchronize();
     EXPECT_EQ(std::count(out_->data(), out_->data() + kBytes, value_), std::ptrdiff_t{kBytes});
   }
@@ -82,61 +82,76 @@ class CapturableWork : public ::testing::Test {
 };
 
 TEST_F(CapturableWork, IsAGraphFromTheSecondTimeOn) {
+  int calls = 0;
   for (std::uint64_t i = 0; i < 4; ++i) {
-    expect_copies([this] { pass(0); });
+    expect_copies("a", [&] {
+      ++calls;
+      pass(0);
+    });
     EXPECT_EQ(stream_->graph_launches(), i);
   }
+  EXPECT_EQ(calls, 2) << "a graph is launched without calling the work";
 }
 
-TEST_F(CapturableWork, AnotherParameterMakesAnotherGraph) {
-  for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
+TEST_F(CapturableWork, AnotherKeyMakesAnotherGraph) {
+  for (int i = 0; i < 3; ++i) expect_copies("a", [this] { pass(0); });
   for (int i = 0; i < 3; ++i) {
-    expect_copies([this] { pass(16); });
+    expect_copies("b", [this] { pass(16); });
     EXPECT_EQ(stream_->graph_launches(), 2u + static_cast<unsigned>(i)) << "the first time is launched as it is";
   }
-  expect_copies([this] { pass(0); });
+  expect_copies("a", [this] { pass(0); });
   EXPECT_EQ(stream_->graph_launches(), 5u);
 }
 
 TEST_F(CapturableWork, MoreThanTheCacheHoldsIsCapturedAgain) {
   for (int round = 0; round < 2; ++round) {
     for (std::size_t at = 0; at < 100; ++at) {
-      for (int i = 0; i < 3; ++i) expect_copies([this, at] { pass(16 * at); });
+      for (int i = 0; i < 3; ++i) expect_copies(std::to_string(at), [this, at] { pass(16 * at); });
     }
   }
   EXPECT_EQ(stream_->graph_launches(), 400u);
 }
 
-TEST_F(CapturableWork, ThatWaitsIsLaunchedAsItIs) {
+TEST_F(CapturableWork, IsLaunchedAsItIsWhereOneRankHasNoRoomForAGraph) {
+  int asked = 0;
   for (int i = 0; i < 4; ++i) {
-    expect_copies([this] {
-      pass(0);
-      stream_->synchronize();
-    });
+    expect_copies(
+        "a", [this] { pass(0); },
+        [&](bool mine) {
+          EXPECT_TRUE(mine);
+          ++asked;
+          return false;
+        });
   }
+  EXPECT_EQ(asked, 1) << "nobody tries again";
   EXPECT_EQ(stream_->graph_launches(), 0u);
 }
 
-TEST_F(CapturableWork, ThatChangesIsNeverAGraph) {
-  std::size_t calls = 0;
-  for (int i = 0; i < 4; ++i) expect_copies([&] { pass(16 * (calls++ % 3)); });
-  EXPECT_EQ(stream_->graph_launches(), 0u);
+// What waits, records or borrows would do so once, and the graph without it ever after.
+TEST_F(CapturableWork, ThatIsNoneIsRefused) {
+  const auto event = device_->make_event();
+  const std::vector<std::pair<std::string, std::function<void()>>> refused = {
+      {"waits", [&] { stream_->synchronize(); }},
+      {"records", [&] { stream_->record(*event); }},
+      {"borrows", [&] { cuda_compute(*stream_).after([] {}); }}};
+  for (const auto& [key, act] : refused) {
+    const auto work = [this, &act] {
+      pass(0);
+      act();
+    };
+    expect_copies(key, work);
+    EXPECT_THROW(stream_->run_capturable(key, work, {}), Error) << key;
+    stream_->synchronize();
+    for (int i = 0; i < 2; ++i) expect_copies("fine after " + key, [this] { pass(0); });
+  }
+  EXPECT_EQ(stream_->graph_launches(), 3u);
 }
 
-TEST_F(CapturableWork, ThatThrowsLeavesNothingBehind) {
-  bool done = false, released = false;
-  const auto fail = [&] {
-    pass(0);
-    cuda_compute(*stream_).after([&] { done = true; });
-    cuda_compute(*stream_).release_after([&] { released = true; });
-    throw Error(ExitCode::kInternal, "in the middle");
-  };
-  EXPECT_THROW(stream_->run_capturable(fail), Error);
-  EXPECT_TRUE(released);
-  stream_->synchronize();
-  EXPECT_FALSE(done);
-  for (int i = 0; i < 3; ++i) expect_copies([this] { pass(0); });
-  EXPECT_EQ(stream_->graph_launches(), 2u);
+TEST_F(CapturableWork, IsCapturedAgainWhenGraphsHaveBeenDropped) {
+  for (int i = 0; i < 3; ++i) expect_copies("a", [this] { pass(0); });
+  stream_->drop_graphs();
+  for (int i = 0; i < 3; ++i) expect_copies("a", [this] { pass(0); });
+  EXPECT_EQ(stream_->graph_launches(), 4u);
 }
 
 }  // namespace

@@ -1,0 +1,226 @@
+// Mixtures of experts on devices that route by themselves: against a loop in double precision, with the same bits
+// whatever is multiplied together and whatever else is in the batch.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/ops/ops_fixture.h"
+#include "tests/ops/quantised.h"
+
+namespace computron::testing {
+namespace {
+
+// A row's experts in ascending order, and their weights.
+struct Choice {
+  std::vector<int> experts;
+  std::vector<double> weights;
+};
+
+std::vector<Choice> choose(const Floats& logits, int experts, int per_token) {
+  std::vector<Choice> choices;
+  for (std::size_t first = 0; first < logits.size(); first += static_cast<std::size_t>(experts)) {
+    std::vector<int> order(static_cast<std::size_t>(experts));
+    std::iota(order.begin(), order.end(), 0);
+    const auto logit = [&](int expert) {
+      return static_cast<double>(logits[first + static_cast<std::size_t>(expert)]);
+    };
+    std::ranges::stable_sort(order, [&](int a, int b) { return logit(a) > logit(b); });
+    const double best = logit(order.front());
+    order.resize(static_cast<std::size_t>(per_token));
+    std::ranges::sort(order);
+    Choice choice{order, {}};
+    for (const int expert : order) choice.weights.push_back(std::exp(logit(expert) - best));
+    const double sum = std::accumulate(choice.weights.begin(), choice.weights.end(), 0.0);
+    for (double& weight : choice.weights) weight /= sum;
+    choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
+class ExpertsTest : public OpsTest {
+ protected:
+  void SetUp() override {
+    if (!ops().routes_experts()) GTEST_SKIP() << "this device leaves the choice to the host";
+  }
+  Ops& ops() { return bench_.ops(); }
+  Stream& stream() { return bench_.stream(); }
+
+  ExpertRoutes route(const Floats& logits, int rows, int experts, int per_token, int real_rows = -1) {
+    const std::size_t bytes = ops().routing_bytes(rows, experts, per_token);
+    const ExpertRoutes routes{bench_.put_bytes(std::vector<std::byte>(bytes, std::byte{0x7f})), rows, experts,
+                              per_token};
+    const auto& real = bench_.keep(real_rows < 0 ? std::vector<std::int32_t>{} : std::vector<std::int32_t>{real_rows});
+    ops().route(stream(), bench_.put(logits, rows, experts), real, routes);
+    return routes;
+  }
+
+  // One product by the chosen experts, and their weighted sum, [rows, out].
+  Floats mixture(const Activations& x, const std::vector<Weight>& weights, const ExpertRoutes& routes, bool together) {
+    const int out = weights.front().out;
+    const Activations terms = bench_.empty(routes.positions(), out), sum = bench_.empty(routes.rows, out);
+    ops().zero(stream(), sum);
+    const auto add = [&](const std::vector<ExpertWeight>& some, ExpertRange range) {
+      ops().expert_gemm(stream(), x, /*by_row=*/true, bench_.keep(some), routes, Activation::kNone, terms);
+      ops().mix_experts(stream(), terms, routes, range, sum);
+    };
+    std::vector<ExpertWeight> all;
+    for (int expert = 0; expert < routes.experts; ++expert) {
+      all.push_back({expert, weights[static_cast<std::size_t>(expert)]});
+      if (!together) add({all.back()}, {expert, expert + 1});
+    }
+    if (together) add(all, {0, routes.experts});
+    return bench_.get(sum);
+  }
+
+  static std::vector<double> exact(const Floats& x, const std::vector<Floats>& values,
+                                   const std::vector<Choice>& choices, int in, int out) {
+    std::vector<double> sums;
+    for (std::size_t row = 0; row < choices.size(); ++row) {
+      for (int n = 0; n < out; ++n) {
+        double sum = 0;
+        for (std::size_t i = 0; i < choices[row].experts.size(); ++i) {
+          const Floats& weight = values[static_cast<std::size_t>(choices[row].experts[i])];
+          for (int k = 0; k < in; ++k) {
+            sum += choices[row].weights[i] * x[row * static_cast<std::size_t>(in) + static_cast<std::size_t>(k)] *
+                   weight[static_cast<std::size_t>(n) * static_cast<std::size_t>(in) + static_cast<std::size_t>(k)];
+          }
+        }
+        sums.push_back(sum);
+      }
+    }
+    return sums;
+  }
+};
+
+// Few rows and several tiles of them; more experts than a launch takes; depths of whole and of odd pieces.
+TEST_P(ExpertsTest, MixWhatTheChosenOnesGive) {
+  struct Case {
+    int rows, experts, per_token, in, out;
+  };
+  for (const auto& [rows, experts, per_token, in, out] :
+       {Case{1, 4, 2, 64, 40}, {7, 8, 2, 200, 72}, {70, 3, 2, 96, 130}, {5, 70, 8, 40, 16}, {9, 5, 1, 33, 20}}) {
+    std::vector<DType> types = bench_.narrow_types();
+    types.push_back(DType::kF32);
+    for (const DType type : types) {
+      const auto what =
+          fmt::format("{} rows, {} of {} experts, [{}, {}] {}", rows, per_token, experts, out, in, name_of(type));
+      const Floats logits = random_floats(static_cast<std::size_t>(rows) * experts, 1);
+      const Floats x = rounded_to(random_floats(static_cast<std::size_t>(rows) * in, 2), type);
+      std::vector<Floats> values;
+      std::vector<Weight> weights;
+      for (int expert = 0; expert < experts; ++expert) {
+        values.push_back(
+            rounded_to(random_floats(static_cast<std::size_t>(out) * in, 3 + static_cast<unsigned>(expert)), type));
+        weights.push_back(bench_.weight(values.back(), out, in, type, {64}));
+      }
+      const ExpertRoutes routes = route(logits, rows, experts, per_token);
+      const Activations input = bench_.put(x, rows, in, type);
+      const Floats together = mixture(input, weights, routes, /*together=*/true);
+      expect_close(together, exact(x, values, choose(logits, experts, per_token), in, out),
+                   accumulated_tolerance(bench_.traits(), type), what);
+      expect_same(mixture(input, weights, routes, /*together=*/false), together, what + ", one by one");
+    }
+  }
+}
+
+TEST_P(ExpertsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
+  constexpr int kRows = 70, kExperts = 4, kPerToken = 2, kIn = 128, kOut = 64;
+  const DType type = bench_.narrow_types().front();
+  const Floats logits = random_floats(kRows * kExperts, 1), x = rounded_to(random_floats(kRows * kIn, 2), type);
+  std::vector<Weight> weights;
+  for (unsigned expert = 0; expert < kExperts; ++expert) {
+    weights.push_back(bench_.weight(rounded_to(random_floats(kOut * kIn, 3 + expert), type), kOut, kIn, type));
+  }
+  const Floats all = mixture(bench_.put(x, kRows, kIn, type), weights, route(logits, kRows, kExperts, kPerToken), true);
+  for (const int row : {0, 3, 69}) {
+    const ExpertRoutes routes = route(row_of(logits, row, kExperts), 1, kExperts, kPerToken);
+    expect_same(mixture(bench_.put(row_of(x, row, kIn), 1, kIn, type), weights, routes, true), row_of(all, row, kOut),
+                fmt::format("row {}", row));
+  }
+}
+
+TEST_P(ExpertsTest, QuantisedOnesGiveWhatTheirValuesGive) {
+  constexpr int kRows = 11, kExperts = 3, kPerToken = 2, kOut = 72;
+  const DType values_type = ops().weight_type(DType::kBF16).values;
+  for (const int in : {33, 200}) {
+    const Floats logits = random_floats(kRows * kExperts, 1);
+    const Floats x = random_floats(static_cast<std::size_t>(kRows) * in, 2, values_type);
+    const ExpertRoutes routes = route(logits, kRows, kExperts, kPerToken);
+    const Activations input = bench_.put(x, kRows, in, values_type);
+    for (const WeightType& type : quantised_types(values_type)) {
+      if (!is_taken(bench_, type)) continue;
+      std::vector<Weight> of_codes, of_values;
+      for (unsigned expert = 0; expert < kExperts; ++expert) {
+        const QuantisedWeight w = random_quantised(type, kOut, in, 5 + expert, ordinary_scales());
+        of_codes.push_back(bench_.weight(w.type, w.out, w.in, w.codes, w.scale_bytes(), {64}, w.factors));
+        of_values.push_back(bench_.weight(w.values(), w.out, w.in, w.type.values));
+      }
+      const auto what = fmt::format("[{}, {}] {}", kOut, in, describe(type));
+      expect_same(mixture(input, of_codes, routes, true), mixture(input, of_values, routes, true), what);
+    }
+  }
+}
+
+TEST_P(ExpertsTest, TiesGoToTheSmallerNumberAndPaddingNowhere) {
+  constexpr int kExperts = 5, kIn = 8, kOut = 1;
+  const Floats logits = {1, 1, 1, 1, 1, 0, 2, 2, 2, 0, 9, 9, 9, 9, 9};
+  std::vector<Weight> weights;
+  for (int expert = 0; expert < kExperts; ++expert) {
+    weights.push_back(bench_.weight(Floats(kIn, static_cast<float>(1 << expert)), kOut, kIn, DType::kF32));
+  }
+  const Activations ones = bench_.put(Floats(3 * kIn, 0.125f), 3, kIn);
+  const ExpertRoutes routes = route(logits, 3, kExperts, /*per_token=*/2, /*real_rows=*/2);
+  const Floats sums = mixture(ones, weights, routes, true);
+  EXPECT_EQ(sums, (Floats{(1 + 2) / 2.0f, (2 + 4) / 2.0f, 0}));
+}
+
+// As many as there are, in spite of what is no number: nobody writes out of bounds.
+TEST_P(ExpertsTest, NumbersThatAreNoneChooseNobody) {
+  constexpr int kExperts = 3, kIn = 8;
+  const float nan = std::nanf("");
+  std::vector<Weight> weights;
+  for (int expert = 0; expert < kExperts; ++expert) {
+    weights.push_back(bench_.weight(Floats(kIn, 1), 1, kIn, DType::kF32));
+  }
+  const ExpertRoutes routes = route({nan, nan, nan, nan, 1, nan}, 2, kExperts, /*per_token=*/2);
+  const Floats sums = mixture(bench_.put(Floats(2 * kIn, 0.125f), 2, kIn), weights, routes, true);
+  EXPECT_EQ(sums, (Floats{0, 1}));
+}
+
+TEST_P(ExpertsTest, GatesAreActivatedWhereTheExpertsAre) {
+  constexpr int kExperts = 3, kColumns = 5;
+  const Floats logits = {3, 2, 1, 1, 3, 2, 2, 1, 3};  // each row first chooses another expert
+  const ExpertRoutes routes = route(logits, 3, kExperts, /*per_token=*/1);
+  const Floats in = random_floats(3 * 2 * kColumns, 4);
+  const Activations gates = bench_.put(in, 3, 2 * kColumns), whole = bench_.empty(3, kColumns);
+  const Activations parts = bench_.put(Floats(3 * kColumns, -7), 3, kColumns);
+  ops().activate_gate(stream(), Activation::kSilu, gates, whole);
+  ops().activate_expert_gates(stream(), Activation::kSilu, gates, routes, {1, 2}, parts);
+  const Floats expected = bench_.get(whole), actual = bench_.get(parts);
+  for (int row = 0; row < 3; ++row) {
+    expect_same(row_of(actual, row, kColumns), row == 1 ? row_of(expected, row, kColumns) : Floats(kColumns, -7),
+                fmt::format("position {}", row));
+  }
+}
+
+TEST_P(ExpertsTest, WrongShapesAreRefused) {
+  const ExpertRoutes routes = route({1, 2, 3}, 1, 3, 2);
+  const Weight weight = bench_.weight(Floats(32), 4, 8, DType::kF32),
+               other = bench_.weight(Floats(64), 8, 8, DType::kF32);
+  const Activations x = bench_.put(Floats(8), 1, 8), out = bench_.empty(2, 4);
+  const auto multiply = [&](const Activations& from, const std::vector<ExpertWeight>& weights, const Activations& to) {
+    ops().expert_gemm(stream(), from, true, weights, routes, Activation::kNone, to);
+  };
+  EXPECT_NO_THROW(multiply(x, {{0, weight}}, out));
+  EXPECT_THROW(multiply(x, {{0, weight}, {1, other}}, out), Error);
+  EXPECT_THROW(multiply(x, {{0, weight}}, bench_.empty(1, 4)), Error);
+  EXPECT_THROW(multiply(bench_.put(Floats(4), 1, 4), {{0, weight}}, out), Error);
+  EXPECT_THROW(ops().route(stream(), bench_.put(Floats(2), 1, 2), {}, routes), Error);
+}
+
+COMPUTRON_ON_EVERY_DEVICE(ExpertsTest);
+
+}  // namespace
+}  // namespace computron::testing
