@@ -19,7 +19,7 @@ struct CUstream_st;
 
 namespace computron::kernels::cuda {
 
-inline constexpr int kMaxExperts = 1024;
+inline constexpr int kMaxExperts = 4096;  // as many as ModelConfig allows
 
 // In device memory.
 struct Routes {

@@ -38,16 +38,18 @@ constexpr int kSequenceBlocks = 4;
 // The models of the test on this rank: files, layouts, pages.
 class Models {
  public:
-  // `layers`: of the first; the second has one more.
-  Models(const Mesh& mesh, Device& device, Ops& ops, PageCoding coding = PageCoding::kRaw, int layers = 2)
+  // `layers`: of the first; the second has one more. `experts`: of a layer's mixture, of which a token takes two.
+  Models(const Mesh& mesh, Device& device, Ops& ops, PageCoding coding = PageCoding::kRaw, int layers = 2,
+         int experts = 0)
       : host(device, coding) {
     for (int m = 0; m < 2; ++m) {
       const std::string path = std::filesystem::temp_directory_path() /
                                ("executor_test." + std::to_string(getpid()) + "." + std::to_string(m) + ".h5");
-      test::write_tiny_checkpoint(path, {.layers = layers + m,
-                                         .vocab = kVocab,
-                                         .dtype = m == 0 ? DType::kF32 : DType::kBF16,
-                                         .seed = static_cast<std::uint64_t>(m + 1)});
+      ModelConfig tiny = test::opt_config({.layers = layers + m, .vocab = kVocab});
+      tiny.experts = experts;
+      tiny.experts_per_token = experts > 0 ? 2 : 0;
+      if (experts > 0) tiny.mlp_bias = false;
+      test::write_random_checkpoint(path, tiny, m == 0 ? DType::kF32 : DType::kBF16, static_cast<std::uint64_t>(m + 1));
       const CheckpointIndex index = read_checkpoint_index(path);
       const ModelConfig config = ModelConfig::from_json(index.config_json);
       check_tensors(config, index);
@@ -229,7 +231,7 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
   struct Steps {
     StepId count = 10, turn = 1;
     bool use_graphs = true, sample = false;
-    int sequences = 1, layers = 2;
+    int sequences = 1, layers = 2, experts = 0;
   };
 
   static std::vector<MeshShape> shapes() {
@@ -254,7 +256,8 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
     Progress progress(IdlePolicy{});
     // What swaps has coded pages in every other run.
     const bool coded = host_slots > 0 && seed % 2 == 1;
-    const Models models(mesh, *device, *ops, coded ? PageCoding::kCoded : PageCoding::kRaw, steps.layers);
+    const Models models(mesh, *device, *ops, coded ? PageCoding::kCoded : PageCoding::kRaw, steps.layers,
+                        steps.experts);
     const ExecutorOptions options{.frames = setting.frames,
                                   .frame_bytes = kPageBytes,
                                   .host_slots = host_slots,
@@ -328,13 +331,13 @@ TEST_P(ExecutorTest, PassesLaunchedAsGraphsHaveTheBitsOfThoseLaunchedKernelByKer
   struct Case {
     int frames;
     bool sample;
-    int sequences;
+    int sequences, experts = 0;
   };
   for (const MeshShape shape : shapes()) {
-    for (const auto& [frames, sample, sequences] :
-         {Case{kAllFrames, false, 1}, {kAllFrames, true, 3}, {kOneModelsFrames, true, 1}}) {
+    for (const auto& [frames, sample, sequences, experts] :
+         {Case{kAllFrames, false, 1}, {kAllFrames, true, 3}, {kOneModelsFrames, true, 1}, {kAllFrames, false, 3, 4}}) {
       const Setting setting{"", frames, GetParam().device, GetParam().transport};
-      Steps steps{.count = 40, .turn = 8, .sample = sample, .sequences = sequences};
+      Steps steps{.count = 40, .turn = 8, .sample = sample, .sequences = sequences, .experts = experts};
       const Outcome graphs = run(shape, setting, kHostSlots, /*seed=*/5, steps);
       steps.use_graphs = false;
       const Outcome plain = run(shape, setting, kHostSlots, /*seed=*/5, steps);

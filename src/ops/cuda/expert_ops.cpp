@@ -56,7 +56,7 @@ void set_runs(std::span<const ExpertRun> runs, kernel::ExpertGemmCall& call) {
 }
 
 void check_routes(const ExpertRoutes& routes) {
-  ensure(routes.experts <= kernel::kMaxExperts, "a mixture has more experts than the CUDA kernels take (1024)");
+  ensure(routes.experts <= kernel::kMaxExperts, "a mixture has more experts than the CUDA kernels take (4096)");
   ensure(routes.per_token <= routes.experts, "a row chooses more experts than there are");
 }
 
