@@ -14,7 +14,8 @@
 //   COMPUTRON_EMULATED_GRAPHS       graphs that there is room for (any number)
 //   COMPUTRON_EMULATED_PINNED_ONLY  1: a copy of host memory that is not registered ends the process (0)
 //   COMPUTRON_EMULATED_ENGINE_BUSY  1: a copy up that a stream of kernels gives the engine ends the process (0)
-//   COMPUTRON_EMULATED_FLIP         COPY[:TIMES]: a bit of what that copy up of registered memory brings is another, of
+//   COMPUTRON_EMULATED_FLIP         COPY[:TIMES[:...]]: a bit of what that copy up of registered memory brings is
+//   another, of
 //                                   those on streams without kernels, counted from 0 when this was set; twice: also
 //                                   when a kernel then reads that page of host memory with __ldcv (none)
 //   COMPUTRON_EMULATED_CONNECT      0: a sum or transfer that would have to connect ranks first ends the process (1)
