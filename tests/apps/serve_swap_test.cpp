@@ -108,20 +108,27 @@ TEST_P(Swap, DamageOnTheLinkIsMended) {
   EXPECT_EQ(mended.metrics.at("swaps").at("verified"), mended.metrics.at("swaps").at("pages"));
 }
 
-// What a device promises that may compute otherwise in other batches.
+// What a device promises that may compute otherwise in other batches; that of an emulated GPU has a bad link.
 TEST_P(Swap, SwappedIsResident) {
-  if (on_cpu()) GTEST_SKIP() << "DamageOnTheLinkIsMended says so, and more";
+  if (on_cpu()) GTEST_SKIP() << "DamageOnTheLinkIsMended says the same";
   ServeJob one_by_one = resident_job();
   one_by_one.more = swapping_job().more;
   const bool coded = GetParam().tp == 1;  // and raw pages with more
   ServeJob swapping = job(GetParam().frames + (coded ? kLandingPages : 0));
   swapping.more = swapping_job().more;
-  swapping.more.insert(swapping.more.end(), {"--coded", coded ? "on" : "off"});
+  swapping.more.insert(swapping.more.end(), {"--coded", coded ? "on" : "off", "--verify-swap", "every"});
+  if (on_emulated_gpu()) {
+    swapping.program = injected_program();
+    const int last_rank = GetParam().tp * GetParam().pp - 1;
+    swapping.more.insert(swapping.more.end(), {"--inject-flip", fmt::format("{}:60", last_rank)});
+  }
   const Served swapped = serve_ok(swapping, *folder_);
   EXPECT_EQ(answers(swapped.results), answers(serve_ok(one_by_one, *folder_).results));
   const json& swaps = swapped.metrics.at("swaps");
   EXPECT_GT(swaps.at("count"), 3);
   EXPECT_EQ(swaps.at("link_bytes") < swaps.at("bytes"), coded);
+  EXPECT_EQ(swaps.at("verified"), swaps.at("pages"));
+  EXPECT_EQ(swaps.at("refetched"), on_emulated_gpu() ? 1 : 0);
 }
 
 TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {
