@@ -388,14 +388,12 @@ TEST_P(Receipts, DamageIsMendedWhereverItIs) {
     EXPECT_EQ(damaged.last.pages_verified, whole.fetches) << "copy " << copy;
     EXPECT_TRUE(same_rows(damaged.rows, whole.rows)) << "copy " << copy;
     mended += static_cast<int>(damaged.last.pages_refetched);
-    try {
-      noticed_without += !same_rows(run(VerifySwap::kOff, copy, 1).rows, whole.rows);
-    } catch (const Error&) {
-      ++noticed_without;  // by a decoder
-    }
+    if (test::on_cpu()) noticed_without += !same_rows(run(VerifySwap::kOff, copy, 1).rows, whole.rows);
   }
   EXPECT_GT(mended, trials() / 2);
-  EXPECT_GT(noticed_without, test::on_cpu() ? trials() / 4 : 0);  // the damage matters
+  if (test::on_cpu()) {
+    EXPECT_GT(noticed_without, trials() / 4);  // the damage matters
+  }
 }
 
 // The last results are those of the pass before the one that the page was for.
