@@ -184,6 +184,7 @@ __device__ void copy_block(const Block& block, int bytes, int period) {
 }
 
 __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant__ DecodeCall call) {
+  if (call.only_if != nullptr && *call.only_if == 0) return;
   const std::size_t number = call.first + blockIdx.x * kWarps + threadIdx.x / kWarp;
   if (number >= call.end) return;
   const auto* directory = reinterpret_cast<const BlockEntry*>(call.coded);

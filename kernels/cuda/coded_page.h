@@ -19,6 +19,7 @@ struct DecodeCall {
   std::byte* page;  // where the whole page belongs; aligned to 16 bytes
   int* refused;     // becomes `number` where a block cannot be what encode_page() wrote; the block is not written then
   int number = 1;
+  const int* only_if = nullptr;  // nothing is done where it points to 0
 };
 // A warp takes a block. `end` is at most coded_blocks(page_bytes).
 void decode_blocks(CUstream_st* stream, const DecodeCall& call);

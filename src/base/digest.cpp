@@ -1,8 +1,10 @@
 #include "computron/base/digest.h"
 
 #include <algorithm>
-#include <new>
+#include <bit>
 
+#include "computron/base/error.h"
+#include "computron/base/types.h"
 #include "src/base/xxh3.h"
 
 namespace computron {
@@ -29,13 +31,25 @@ std::uint64_t digest64(std::span<const std::byte> bytes, std::uint64_t seed) {
   return xxh3().digest64(bytes.data(), bytes.size(), seed);
 }
 
-Digest64::Digest64() : state_(xxh3().new_state(), xxh3().delete_state) {
-  if (state_ == nullptr) throw std::bad_alloc();
+static_assert(std::endian::native == std::endian::little, "digests of pieces are digested as they lie in memory");
+
+void PageDigest::add(std::span<const std::byte> part) {
+  ensure(ends_in_piece_ || part.empty(), "a part of a page was added behind one that ends within a piece");
+  pieces_.reserve(pieces_.size() + ceil_div(part.size(), kDigestPieceBytes));
+  for (; !part.empty(); part = part.subspan(std::min(part.size(), kDigestPieceBytes))) {
+    const auto piece = part.first(std::min(part.size(), kDigestPieceBytes));
+    ends_in_piece_ = piece.size() == kDigestPieceBytes;
+    pieces_.push_back(digest64(piece));
+  }
 }
 
-void Digest64::add(std::span<const std::byte> part) { xxh3().add(state_.get(), part.data(), part.size()); }
+std::uint64_t PageDigest::value() const { return digest64(std::as_bytes(std::span(pieces_))); }
 
-std::uint64_t Digest64::value() const { return xxh3().value64(state_.get()); }
+std::uint64_t page_digest(std::span<const std::byte> page) {
+  PageDigest digest;
+  digest.add(page);
+  return digest.value();
+}
 
 std::string to_hex(const Digest128& digest) {
   static constexpr char kDigits[] = "0123456789abcdef";

@@ -25,8 +25,8 @@ int most_pages(const std::vector<const ShardLayout*>& layouts) {
 LinkProbe::LinkProbe(Job& job)
     : job_(job),
       layouts_(own_layouts(job)),
-      copy_stream_(
-          job.device().make_copy_stream(job.host().coding() == PageCoding::kCoded ? job.plan().page_bytes : 0)),
+      copy_stream_(job.device().make_copy_stream(
+          {.coded = job.host().coding() == PageCoding::kCoded ? job.plan().page_bytes : 0})),
       compute_(job.device().make_compute_stream(job.progress())),
       pool_(job.device(), most_pages(layouts_), job.plan().page_bytes),
       offload_area_(job.device(), /*slots=*/0, job.plan().page_bytes),

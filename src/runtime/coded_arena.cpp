@@ -87,10 +87,10 @@ StoredPage CodedArena::encode(PageId page, std::span<const std::byte> raw, const
   StoredPage stored{.link_bytes = raw.size()};
   if (raw.size() > kMostCodableBytes) {
     const Lap lap(times.digest_s);
-    stored.digest = digest64(raw);
+    stored.digest = page_digest(raw);
     return stored;
   }
-  Digest64 digest;
+  PageDigest digest;
   kernels::PageEncoder encoder(raw, codes_[page], scratch.coded());
   for (std::size_t at = 0; at < raw.size(); at += kBytesTogether) {
     const auto some = raw.subspan(at, std::min(kBytesTogether, raw.size() - at));
@@ -112,7 +112,7 @@ void CodedArena::put(PageId page, const StoredPage& stored, std::span<const std:
                      LoadTimes& times) const {
   const std::span<const std::byte> from = stored.coded ? std::span(scratch.coded(), stored.link_bytes) : raw;
   const auto there = [&] { return std::span(memory_.data() + stored.offset, from.size()); };
-  Digest64 digest;
+  PageDigest digest;
   std::size_t copied = 0;
   bool good = true;
   for (std::size_t at = 0; at < raw.size() && good; at += kBytesTogether) {

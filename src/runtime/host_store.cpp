@@ -34,7 +34,7 @@ std::vector<std::size_t> raw_offsets(const ShardLayout& layout, std::size_t begi
 
 // A page that lies at `offset` as it is.
 StoredPage stored_raw(std::span<const std::byte> page, std::size_t offset) {
-  return {.digest = digest64(page), .offset = offset, .link_bytes = page.size(), .coded = 0};
+  return {.digest = page_digest(page), .offset = offset, .link_bytes = page.size(), .coded = 0};
 }
 
 // Behind the last of the pages, and what is read behind it.

@@ -135,7 +135,8 @@ void RankDevice::measure() {
 
 VerifySwap RankDevice::choose_verification() const {
   const bool able = device_->verifies_pages();
-  const VerifySwap wanted = options_.verify_swap.value_or(able ? VerifySwap::kFirst : VerifySwap::kOff);
+  // What it costs a GPU has not been measured.
+  const VerifySwap wanted = options_.verify_swap.value_or(able && !gpu_ ? VerifySwap::kFirst : VerifySwap::kOff);
   if (wanted == VerifySwap::kOff || able) return wanted;
   throw Error(ExitCode::kUsage, fmt::format("--verify-swap {}: {} cannot digest pages in its memory: use off or auto",
                                             wanted == VerifySwap::kFirst ? "first" : "every", device_->name()));

@@ -2,7 +2,7 @@
 // of `profile`, too.
 //
 //   --inject-flip RANK:COPY[:TIMES]      on that rank, what that copy over the link wrote is damaged at its first TIMES
-//                                        (1) attempts, by a bit
+//                                        (1) attempts, by a bit; on the CPU, and on an emulated GPU
 //   --inject-host-flip RANK:PAGE:BIT     on that rank, once all is loaded, that bit of what host memory holds of a page
 //                                        of the first model is another
 //   --inject-mismatch RANK:NAME          that rank tells another value of everything it compares whose name begins so
@@ -103,6 +103,11 @@ class LateFrontEnd : public AroundFrontEnd {
   std::map<Ticket, double> asked_s_;
 };
 
+// Of --inject-flip.
+struct Flip {
+  int rank = 0, copy = 0, times = 1;
+};
+
 Error wrong(const char* option, const std::string& text, const char* form) {
   return Error(ExitCode::kUsage, fmt::format("{}: '{}' is not {}", option, text, form));
 }
@@ -121,6 +126,18 @@ std::map<int, double> parse_overheads(const std::string& text) {
     by_tp[tp] = factor;
   }
   return by_tp;
+}
+
+std::optional<Flip> parse_flip(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  Flip flip;
+  int end = 0, end_of_times = 0;
+  const int fields =
+      std::sscanf(text.c_str(), "%d:%d%n:%d%n", &flip.rank, &flip.copy, &end, &flip.times, &end_of_times);
+  if (fields < 2 || text.size() != static_cast<std::size_t>(fields == 3 ? end_of_times : end)) {
+    throw wrong("--inject-flip", text, "RANK:COPY[:TIMES]");
+  }
+  return flip;
 }
 
 class Injections : public ServeHooks {
@@ -151,20 +168,20 @@ class Injections : public ServeHooks {
   }
 
   CopyHook copy_hook(int this_rank) override {
-    if (flip_.empty()) return {};
-    int rank = 0, damaged = 0, times = 1, end = 0, end_of_times = 0;
-    const int fields = std::sscanf(flip_.c_str(), "%d:%d%n:%d%n", &rank, &damaged, &end, &times, &end_of_times);
-    if (fields < 2 || flip_.size() != static_cast<std::size_t>(fields == 3 ? end_of_times : end)) {
-      throw wrong("--inject-flip", flip_, "RANK:COPY[:TIMES]");
-    }
-    if (rank != this_rank) return {};
-    return [=](std::uint64_t copy, int attempt, std::span<std::byte> written) {
-      const bool damages = copy == static_cast<std::uint64_t>(damaged) && attempt < times;
+    const std::optional<Flip> flip = parse_flip(flip_);
+    if (!flip || flip->rank != this_rank) return {};
+    return [flip = *flip](std::uint64_t copy, int attempt, std::span<std::byte> written) {
+      const bool damages = copy == static_cast<std::uint64_t>(flip.copy) && attempt < flip.times;
       if (damages) flip_some_bit(written, hash_tuple(copy, attempt));
     };
   }
 
   void loaded(int this_rank, const HostStore& host) override {
+    const std::optional<Flip> flip = parse_flip(flip_);
+    if (flip && flip->rank == this_rank) {
+      const std::string copy = fmt::format("{}:{}", flip->copy, flip->times);
+      setenv("COMPUTRON_EMULATED_FLIP", copy.c_str(), /*overwrite=*/1);  // tests/emulated_gpu: from here on
+    }
     if (host_flip_.empty()) return;
     int rank = 0, end = 0;
     unsigned page = 0, bit = 0;

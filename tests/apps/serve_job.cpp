@@ -74,7 +74,9 @@ std::string served_program() {
   return other.empty() ? beside_test("computron").string() : std::string(other);
 }
 
-std::string injected_program() { return beside_test("computron_injected").string(); }
+std::string injected_program() {
+  return beside_test(on_emulated_gpu() ? "computron_injected_emulated" : "computron_injected").string();
+}
 
 bool sanitized() { return !environment("ASAN_OPTIONS").empty() || !environment("TSAN_OPTIONS").empty(); }
 

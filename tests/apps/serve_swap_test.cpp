@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "tests/apps/serve_job.h"
 #include "tests/support/test_device.h"
@@ -49,6 +50,7 @@ class Swap : public ::testing::TestWithParam<Mesh> {
   static void TearDownTestSuite() {
     folder_.reset();
     resident_.clear();
+    one_by_one_.clear();
   }
   static ServedFile file(int m) { return {name(m), *folder_ / (name(m) + ".h5")}; }
   static std::string name(int m) { return fmt::format("model{}", m); }
@@ -89,12 +91,37 @@ class Swap : public ::testing::TestWithParam<Mesh> {
     return known;
   }
 
+  // The same where each request is alone: what a device answers that may compute otherwise in other batches.
+  const Served& resident_one_by_one() const {
+    auto& known = one_by_one_[{GetParam().tp, GetParam().pp}];
+    if (!known) {
+      ServeJob one_by_one = resident_job();
+      one_by_one.more = {"--max-seqs", "1", "--policy", "fifo"};
+      known = serve_ok(one_by_one, *folder_);
+    }
+    return *known;
+  }
+  // Every page is verified; where the GPU is emulated, the last rank's link damages one.
+  static void verify_on_bad_link(ServeJob& job) {
+    job.more.insert(job.more.end(), {"--verify-swap", "every"});
+    if (!on_emulated_gpu()) return;
+    job.program = injected_program();
+    const int last_rank = GetParam().tp * GetParam().pp - 1;
+    job.more.insert(job.more.end(), {"--inject-flip", fmt::format("{}:60", last_rank)});
+  }
+  static void expect_verified(const json& swaps) {
+    EXPECT_EQ(swaps.at("verified"), swaps.at("pages"));
+    EXPECT_EQ(swaps.at("refetched"), on_emulated_gpu() ? 1 : 0);
+  }
+
   static std::unique_ptr<TemporaryFolder> folder_;
   static std::map<std::pair<int, int>, std::map<std::string, std::string>> resident_;  // by tp and pp
+  static std::map<std::pair<int, int>, std::optional<Served>> one_by_one_;
 };
 
 std::unique_ptr<TemporaryFolder> Swap::folder_;
 std::map<std::pair<int, int>, std::map<std::string, std::string>> Swap::resident_;
+std::map<std::pair<int, int>, std::optional<Served>> Swap::one_by_one_;
 
 TEST_P(Swap, DamageOnTheLinkIsMended) {
   ServeJob damaged = swapping_job();
@@ -108,20 +135,35 @@ TEST_P(Swap, DamageOnTheLinkIsMended) {
   EXPECT_EQ(mended.metrics.at("swaps").at("verified"), mended.metrics.at("swaps").at("pages"));
 }
 
-// What a device promises that may compute otherwise in other batches.
 TEST_P(Swap, SwappedIsResident) {
-  if (on_cpu()) GTEST_SKIP() << "DamageOnTheLinkIsMended says so, and more";
-  ServeJob one_by_one = resident_job();
-  one_by_one.more = swapping_job().more;
+  if (on_cpu()) GTEST_SKIP() << "DamageOnTheLinkIsMended says the same";
   const bool coded = GetParam().tp == 1;  // and raw pages with more
   ServeJob swapping = job(GetParam().frames + (coded ? kLandingPages : 0));
   swapping.more = swapping_job().more;
   swapping.more.insert(swapping.more.end(), {"--coded", coded ? "on" : "off"});
+  verify_on_bad_link(swapping);
   const Served swapped = serve_ok(swapping, *folder_);
-  EXPECT_EQ(answers(swapped.results), answers(serve_ok(one_by_one, *folder_).results));
+  EXPECT_EQ(answers(swapped.results), answers(resident_one_by_one().results));
   const json& swaps = swapped.metrics.at("swaps");
   EXPECT_GT(swaps.at("count"), 3);
   EXPECT_EQ(swaps.at("link_bytes") < swaps.at("bytes"), coded);
+  expect_verified(swaps);
+}
+
+// Pages take turns within a pass.
+TEST_P(Swap, StreamedIsResident) {
+  if (on_cpu()) GTEST_SKIP() << "Residency and PartlyResident say the same";
+  ServeJob streaming = job(GetParam().frames / 2);
+  const char* policy = GetParam().tp > 1 ? "throughput" : GetParam().pp > 1 ? "fifo" : "balanced";
+  streaming.more = {"--max-seqs", "1", "--policy", policy, "--coded", "off"};
+  verify_on_bad_link(streaming);
+  const Served streamed = serve_ok(streaming, *folder_);
+  EXPECT_EQ(answers(streamed.results), answers(resident_one_by_one().results));
+  expect_verified(streamed.metrics.at("swaps"));
+  const auto of_largest = [](const Served& served, const char* key) -> int {
+    return served.metrics.at("models").at(name(0)).at("swaps").at(key);
+  };
+  EXPECT_GT(of_largest(streamed, "pages"), of_largest(streamed, "count") * of_largest(resident_one_by_one(), "pages"));
 }
 
 TEST_P(Swap, PagesAndThreadsLeaveNoTraceEither) {

@@ -115,7 +115,7 @@ TEST_P(CodedFetch, BringsTheSameBytesAndCountsBoth) {
     const auto page = test::weights_and_others(bytes, bytes);
     const CodedBytes coded(page, BlockEncoding::kBf16);
     const GuardedFrame frame(bytes);
-    bench.copy->fetch(frame.data(), coded.page(), {"opt", 1}, digest64(page));
+    bench.copy->fetch(frame.data(), coded.page(), {"opt", 1}, page_digest(page));
     bench.copy->synchronize();
     ASSERT_EQ(frame.content(), page) << bytes;
     ASSERT_NO_FATAL_FAILURE(frame.expect_guarded());
@@ -136,7 +136,7 @@ TEST_P(CodedFetch, MendsWhatTheLinkDamages) {
   CpuBench bench({.link_gb_per_s = GetParam(), .copied = damage});
   const GuardedFrame frame(page.size());
   for (std::uint32_t number = 0; number < 50; ++number) {
-    bench.copy->fetch(frame.data(), coded.page(), {"opt", number}, digest64(page));
+    bench.copy->fetch(frame.data(), coded.page(), {"opt", number}, page_digest(page));
     bench.copy->synchronize();
     ASSERT_EQ(frame.content(), page);
   }
@@ -153,7 +153,7 @@ TEST_P(CodedFetch, DoesNotBlameHostMemoryForTheLink) {
   };
   CpuBench bench({.link_gb_per_s = GetParam(), .copied = damage});
   const GuardedFrame frame(page.size());
-  bench.copy->fetch(frame.data(), coded.page(), {"opt", 3}, digest64(page));
+  bench.copy->fetch(frame.data(), coded.page(), {"opt", 3}, page_digest(page));
   EXPECT_THAT(error_of_stream(bench), AllOf(HasSubstr("page 3 of model opt "), HasSubstr("digest is wrong"),
                                             testing::Not(HasSubstr("host memory"))));
 }
@@ -168,7 +168,7 @@ TEST_P(CodedFetch, FindsWhatIsDamagedInHostMemory) {
     test::flip_some_bit(trial % 2 == 0 ? coded.bytes() : coded.bytes().first(64), hash_tuple(trial, 1));
     CpuBench bench({.link_gb_per_s = GetParam()});
     const GuardedFrame frame(page.size());
-    bench.copy->fetch(frame.data(), coded.page(), {"opt", trial}, digest64(page));
+    bench.copy->fetch(frame.data(), coded.page(), {"opt", trial}, page_digest(page));
     const std::string error = error_of_stream(bench);
     ASSERT_NO_FATAL_FAILURE(frame.expect_guarded());
     if (error.empty()) {

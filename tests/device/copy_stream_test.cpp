@@ -221,7 +221,7 @@ class VerifiedFetch : public testing::TestWithParam<double> {  // link_gb_per_s
   void fetch(CpuBench& bench, CpuEvent& filled, std::uint32_t page, bool verify) {
     source_ = pattern(kBytes, page);
     bench.copy->fetch(frame_.data(), raw_page(source_.data(), kBytes), {"opt", page},
-                      verify ? std::optional(digest64(source_)) : std::nullopt);
+                      verify ? std::optional(page_digest(source_)) : std::nullopt);
     bench.copy->record(filled);
   }
   static std::string error_of(CpuBench& bench) try {

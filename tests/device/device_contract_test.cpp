@@ -42,7 +42,7 @@ class DeviceContract : public testing::TestWithParam<bool> {  // deferred; nothi
   std::unique_ptr<Device> device_ =
       test::make_test_device({.wrap_compute_stream = GetParam() ? test::deferred : StreamWrapper()});
   std::unique_ptr<Stream> compute_ = device_->make_compute_stream(progress_);
-  std::unique_ptr<CopyStream> copy_ = device_->make_copy_stream(/*largest_coded_page=*/kMiB);
+  std::unique_ptr<CopyStream> copy_ = device_->make_copy_stream({.coded = kMiB, .verified = kMiB});
 };
 
 TEST_P(DeviceContract, SaysWhatItIs) {
@@ -186,7 +186,7 @@ TEST_P(DeviceContract, CountsBytesAndBusyTime) {
 TEST_P(DeviceContract, VerifiesPagesOrSaysThatItCannot) {
   const auto frame = device_->allocate(kMiB, "test frame");
   const auto page = host_pages(kMiB, 1);
-  const auto digest = digest64(std::span(page->data(), kMiB));
+  const auto digest = page_digest(std::span(page->data(), kMiB));
   if (device_->verifies_pages()) {
     copy_->fetch(frame->data(), raw_page(page->data(), kMiB), {"model", 0}, digest);
     copy_->synchronize();

@@ -71,12 +71,23 @@ inline unsigned __ballot_sync(unsigned /*mask*/, bool vote) {
   for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) ballot |= votes[i].as<unsigned>() << i;
   return ballot;
 }
+inline std::uint64_t __umul64hi(std::uint64_t a, std::uint64_t b) {
+  return static_cast<std::uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+}
 inline int __popc(unsigned x) { return std::popcount(x); }
 
 template <class T>
 T __ldg(const T* p) {
   ::computron::emulated_gpu::check_aligned(p, sizeof(T));
   return *p;
+}
+// What a kernel reads of host memory crosses the link, as a copy does (COMPUTRON_EMULATED_FLIP).
+template <class T>
+T __ldcv(const T* p) {
+  ::computron::emulated_gpu::check_aligned(p, sizeof(T));
+  T value = *p;
+  ::computron::emulated_gpu::damage_read(p, {reinterpret_cast<std::byte*>(&value), sizeof value});
+  return value;
 }
 // Fibers of one thread: nothing comes between.
 inline int atomicAdd(int* p, int value) { return std::exchange(*p, *p + value); }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "computron/base/digest.h"
 #include "computron/base/types.h"
 #include "tests/emulated_gpu/stream.h"
 
@@ -147,6 +149,53 @@ void release(std::byte* begin, std::size_t bytes) {
   map(mapping, place.total(), PROT_NONE, MAP_FIXED | MAP_ANONYMOUS, -1);
 }
 
+// ---- damage
+
+// What COMPUTRON_EMULATED_FLIP says.
+class Damage {
+ public:
+  // The bit of the next copy up, of `bytes` at `from`, that is to be another; none: ~0.
+  std::uint64_t bit_of_next(const std::byte* from, std::size_t bytes) {
+    const char* text = std::getenv("COMPUTRON_EMULATED_FLIP");
+    const std::lock_guard lock(mutex_);
+    if (said_ != (text == nullptr ? "" : text)) begin(text == nullptr ? "" : text);
+    if (said_.empty() || copies_++ != damaged_) return ~std::uint64_t{0};
+    if (times_ > 1) {
+      reads_ = times_ - 1;
+      // Another bit than in the copy.
+      read_at_ = from + computron::hash_tuple(damaged_, 1) % bytes;
+    }
+    return computron::hash_tuple(damaged_, 0) % (8 * bytes);
+  }
+  void read(const std::byte* p, std::span<std::byte> value) {
+    if (reads_ == 0 || read_at_ < p || read_at_ >= p + value.size()) return;
+    --reads_;
+    value[static_cast<std::size_t>(read_at_ - p)] ^= std::byte{4};
+  }
+
+ private:
+  void begin(const char* text) {
+    said_ = text;
+    copies_ = 0;
+    times_ = 1;
+    if (!said_.empty() && std::sscanf(text, "%" SCNu64 ":%d", &damaged_, &times_) < 1) {
+      refuse("COMPUTRON_EMULATED_FLIP is not COPY[:TIMES]");
+    }
+  }
+
+  std::mutex mutex_;
+  std::string said_;
+  std::uint64_t copies_ = 0, damaged_ = 0;
+  int times_ = 1;
+  std::atomic<int> reads_ = 0;
+  std::atomic<const std::byte*> read_at_ = nullptr;
+};
+
+Damage& damage() {
+  static auto& made = *new Damage;
+  return made;
+}
+
 // ---- copies
 
 enum class Side { kDevice, kPinned, kPageable, kBroken };  // broken: leaves an allocation or a registered slab
@@ -211,10 +260,14 @@ void copy_to_pageable(void* to, const void* from, std::size_t bytes, cudaStream_
 }
 
 void copy(void* to, Side to_side, const void* from, Side from_side, std::size_t bytes, cudaStream_t stream) {
+  const bool is_page = from_side == Side::kPinned && !runs_kernels(stream);
+  const std::uint64_t flip =
+      is_page ? damage().bit_of_next(static_cast<const std::byte*>(from), bytes) : ~std::uint64_t{0};
   enqueue(stream, [=, then = memory().unregistered.load(std::memory_order_relaxed)] {
     check_still_registered(from_side, from, bytes, then);
     check_still_registered(to_side, to, bytes, then);
     std::memcpy(to, from, bytes);
+    if (flip < 8 * bytes) static_cast<std::byte*>(to)[flip / 8] ^= std::byte{1} << (flip % 8);
   });
 }
 
@@ -247,6 +300,8 @@ const ErrorText& text_of(cudaError_t error) {
 }
 
 }  // namespace
+
+void damage_read(const void* p, std::span<std::byte> value) { damage().read(static_cast<const std::byte*>(p), value); }
 
 bool is_device_memory(const void* p, std::size_t bytes) {
   const std::lock_guard lock(memory().mutex);

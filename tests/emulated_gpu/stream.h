@@ -14,6 +14,10 @@
 //   COMPUTRON_EMULATED_GRAPHS       graphs that there is room for (any number)
 //   COMPUTRON_EMULATED_PINNED_ONLY  1: a copy of host memory that is not registered ends the process (0)
 //   COMPUTRON_EMULATED_ENGINE_BUSY  1: a copy up that a stream of kernels gives the engine ends the process (0)
+//   COMPUTRON_EMULATED_FLIP         COPY[:TIMES[:...]]: a bit of what that copy up of registered memory brings is
+//   another, of
+//                                   those on streams without kernels, counted from 0 when this was set; twice: also
+//                                   when a kernel then reads that page of host memory with __ldcv (none)
 //   COMPUTRON_EMULATED_CONNECT      0: a sum or transfer that would have to connect ranks first ends the process (1)
 //   COMPUTRON_EMULATED_NCCL_FAILS   this rank's calls of that name fail (ncclCommInitRankConfig, ncclCommSplit,
 //                                   ncclAllReduce), and NCCL tells the other ranks nothing of it (none)
@@ -26,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 namespace computron::emulated_gpu {
@@ -57,6 +62,9 @@ inline void check_aligned(const void* p, std::size_t bytes) {
 // True if [p, p + bytes) lies in one allocation of device memory (or one registered host slab).
 bool is_device_memory(const void* p, std::size_t bytes);
 bool is_pinned_memory(const void* p, std::size_t bytes);
+
+// To be called with what a kernel has read at `p` of host memory: COMPUTRON_EMULATED_FLIP.
+void damage_read(const void* p, std::span<std::byte> value);
 
 // Whether `stream` has been given a kernel, which is noted.
 void note_kernel(cudaStream_t stream);

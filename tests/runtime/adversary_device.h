@@ -116,7 +116,7 @@ class AdversaryDevice : public Device {
     return std::make_unique<Pages>(bytes);
   }
   std::unique_ptr<Stream> make_compute_stream(Progress&) override { return nullptr; }
-  std::unique_ptr<CopyStream> make_copy_stream(std::size_t) override { return nullptr; }
+  std::unique_ptr<CopyStream> make_copy_stream(const LargestPages&) override { return nullptr; }
   std::unique_ptr<Event> make_event() override { return std::make_unique<AdversaryEvent>(); }
 
  private:

@@ -115,7 +115,7 @@ TEST_F(CodedArenaTest, PagesComeBackAndThoseThatDoNotGainStayRaw) {
     EXPECT_EQ(found.link_bytes, host.page_link_bytes(model, page));
     EXPECT_EQ(found.link_bytes == found.bytes, is_random(page));
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(found.data) % 64, 0u);
-    EXPECT_EQ(host.page_digest(model, page), digest64(bytes_of(page)));
+    EXPECT_EQ(host.page_digest(model, page), page_digest(bytes_of(page)));
     ASSERT_EQ(test::decoded(found), bytes_of(page)) << page;
     const auto memory = host.memory(model);
     EXPECT_LE(found.data + found.link_bytes + (found.coded ? kCodedPadding : 0), memory.data() + memory.size());

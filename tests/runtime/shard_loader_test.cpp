@@ -156,8 +156,8 @@ TEST_F(ShardLoaderTest, PagesHoldWhatPackingAtOnceGives) {
         ASSERT_FALSE(host.page(model, page).coded);
         ASSERT_EQ(test::decoded(host.page(model, page)), expected[page]) << "page " << page;
         ASSERT_EQ(test::decoded(coding_host.page(model, page)), expected[page]) << "page " << page;
-        EXPECT_EQ(host.page_digest(model, page), digest64(expected[page])) << "page " << page;
-        EXPECT_EQ(coding_host.page_digest(model, page), digest64(expected[page])) << "page " << page;
+        EXPECT_EQ(host.page_digest(model, page), page_digest(expected[page])) << "page " << page;
+        EXPECT_EQ(coding_host.page_digest(model, page), page_digest(expected[page])) << "page " << page;
       }
       expect_gains(coding_host, layout, kept);
       EXPECT_EQ(times.widen_s > 0, stored != DType::kF32);  // vectors always

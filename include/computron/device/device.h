@@ -104,11 +104,13 @@ class Stream {
 };
 
 // What a copy stream has done so far. Bytes cross the host link in either direction, those of coded pages coded; copies
-// within the device are not counted.
+// within the device are not counted. Pages are counted once it is known what became of them: of a page whose event has
+// been reached, it is.
 struct CopyStatistics {
   std::size_t bytes = 0;
   std::size_t frame_bytes = 0;        // of the same copies in device memory, where pages are not coded; each copy once
-  double busy_s = 0;                  // union of the times from a copy's start to its end, its verification included
+  double busy_s = 0;                  // union of the times from a copy's start to its end; on the CPU its verification
+                                      // is included, which GPUs do beside the next copy
   std::uint64_t pages_verified = 0;   // digested in device memory and found right
   std::uint64_t pages_refetched = 0;  // copied again because the first copy's digest was wrong
 };
@@ -117,11 +119,18 @@ class CopyStream : public Stream {
  public:
   virtual CopyStatistics statistics() const = 0;
   // copy_to_device() of the page called `name`, decoded where it is coded: then `frame` is aligned to 64. With a
-  // `digest` (base/digest.h, digest64) the stream goes on only when the bytes in `frame` have it: a page that differs
-  // is copied once more, and if it still differs the stream fails with Error{kDevice}. So it does for a coded page that
-  // cannot be decoded, with or without a digest; whatever it holds, nothing but it is read and nothing but the frame
-  // written. NotCompiled where Device::verifies_pages(), or decodes_pages(), says no.
+  // `digest` (base/digest.h, page_digest) what is enqueued behind finds bytes in `frame` that have it: a page that
+  // differs is copied once more, for which it must lie in memory that this device has allocated or mapped, and if it
+  // still differs the stream fails with Error{kDevice}. So it does for a coded page that cannot be decoded, with or
+  // without a digest; whatever it holds, nothing but it is read and nothing but the frame written. NotCompiled where
+  // Device::verifies_pages(), or decodes_pages(), says no.
   virtual void fetch(std::byte* frame, const HostPage& page, const PageName& name, std::optional<std::uint64_t> digest);
+};
+
+// Bytes in its frame that a page of each kind has at most which a copy stream is to fetch; 0: there will be none.
+struct LargestPages {
+  std::size_t coded = 0;
+  std::size_t verified = 0;  // with a digest
 };
 
 // Device memory; freed with the object. data() is aligned to 4096.
@@ -196,9 +205,8 @@ class Device {
                                                std::string_view what);
   // A stream for one thread, which owns MPI: it polls `progress` (borrowed) while it waits.
   virtual std::unique_ptr<Stream> make_compute_stream(Progress& progress) = 0;
-  // Coded pages that it is to fetch have at most `largest_coded_page` bytes in their frames; 0: there will be none.
   // OutOfDeviceMemory.
-  virtual std::unique_ptr<CopyStream> make_copy_stream(std::size_t largest_coded_page = 0) = 0;
+  virtual std::unique_ptr<CopyStream> make_copy_stream(const LargestPages& largest = {}) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 };
 

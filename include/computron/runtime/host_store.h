@@ -35,7 +35,7 @@ enum class PageCoding : std::uint8_t { kRaw, kCoded };  // kCoded: of each page 
 
 // Where a page lies in its shard's memory, and how. Plain bytes: other ranks find the like in memory that they share.
 struct StoredPage {
-  std::uint64_t digest = 0;  // digest64 of its bytes, decoded
+  std::uint64_t digest = 0;  // page_digest() of its bytes, decoded
   std::uint64_t offset = 0;
   std::uint64_t link_bytes = 0;  // that it takes
   std::uint64_t coded = 0;       // 1: it is
@@ -80,7 +80,7 @@ class HostStore {
   std::size_t page_link_bytes(ModelId model, PageId page) const {
     return models_[model].pages->stored[page].link_bytes;
   }
-  // digest64 of the page's used bytes, taken when they were written: its copies must have it (CopyStream::fetch).
+  // page_digest() of the page's used bytes, taken when they were written: its copies must have it (CopyStream::fetch).
   std::uint64_t page_digest(ModelId model, PageId page) const { return models_[model].pages->stored[page].digest; }
   PageName page_name(ModelId model, PageId page) const { return {models_[model].name, page}; }
   std::string_view name(ModelId model) const { return models_[model].name; }

@@ -78,7 +78,7 @@ struct JobOptions {
   bool share_host_pages = true;  // ranks of a node that need the same pages hold them once
   // Host memory of a rank for caches of models that are swapped out; none: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes = {};
-  std::optional<VerifySwap> verify_swap = {};  // none: kFirst where the device can, else kOff
+  std::optional<VerifySwap> verify_swap = {};  // none: kFirst on the CPU, kOff on GPUs
   bool reproducible = false;                   // the same bits at tp 1, 2, 4, 8
   bool load = true;  // false: everything is planned and checked, no page is read, nothing can run
   bool trace = false;

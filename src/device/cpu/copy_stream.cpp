@@ -17,12 +17,12 @@
 #include "kernels/cpu/coded_page.h"
 #include "src/device/cpu/coded_pieces.h"
 #include "src/device/cpu/streaming_copy.h"
+#include "src/device/wrong_page.h"
 
 namespace computron {
 namespace {
 
 constexpr std::size_t kLinkPiece = std::size_t{1} << 20;  // bytes that cross the emulated link before the next sleep
-constexpr int kAttempts = 2;             // a page is copied this often at most before its wrong digest ends the stream
 constexpr int kStopInterval_us = 20000;  // while it sleeps on an event the copy thread checks this often for a stop
 
 // Sleeps until now_s() is `deadline_s`; returns at once if that is past, or 0.
@@ -33,16 +33,6 @@ void sleep_until(double deadline_s) {
   int status = EINTR;
   while (status == EINTR) status = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
   ensure(status == 0, "clock_nanosleep failed");
-}
-
-// Host memory is what both copies have in common, and a link that changes bits hardly changes the same ones twice.
-Error wrong_page(const PageName& name, bool is_decoded, bool is_same_each_time) {
-  return Error(ExitCode::kDevice,
-               fmt::format("page {} of model {} arrived damaged in device memory {} times: {}{}", name.page, name.owner,
-                           kAttempts, is_decoded ? "its digest is wrong" : "it cannot be decoded",
-                           is_same_each_time ? ", the same each time: the page is damaged in host memory, and copying "
-                                               "it again cannot mend that"
-                                             : ""));
 }
 
 }  // namespace
@@ -148,7 +138,7 @@ void CpuCopyStream::execute(const Copy& copy, const std::stop_token& stop) {
   Arrival arrived;
   bool is_same = false;
   crossed_ = 0;
-  while (!is_right(arrived, copy) && attempts < kAttempts) {
+  while (!is_right(arrived, copy) && attempts < kPageCopies) {
     const Arrival before = arrived;
     arrived = perform(copy, attempts++, stop);
     if (stop.stop_requested()) return;
@@ -193,7 +183,7 @@ CpuCopyStream::Arrival CpuCopyStream::perform(const Copy& copy, int attempt, con
   if (copied_) copied_(copies_, attempt, written);
   if (!copy.digest || !arrived.is_decoded || stop.stop_requested()) return arrived;
   const TraceSpan span(trace_, TraceTrack::kCopy, "verify", copy.name.owner, {"page", copy.name.page});
-  arrived.digest = digest64(written);
+  arrived.digest = page_digest(written);
   return arrived;
 }
 

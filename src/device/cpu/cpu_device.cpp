@@ -94,7 +94,7 @@ class CpuDevice final : public Device {
     if (options_.wrap_compute_stream) return options_.wrap_compute_stream(std::move(stream));
     return stream;
   }
-  std::unique_ptr<CopyStream> make_copy_stream(std::size_t /*largest_coded_page*/) override {
+  std::unique_ptr<CopyStream> make_copy_stream(const LargestPages& /*largest*/) override {
     return std::make_unique<CpuCopyStream>(options_.link_gb_per_s, options_.copied, options_.trace);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(); }

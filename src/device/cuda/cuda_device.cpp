@@ -35,6 +35,7 @@ class CudaDevice final : public Device {
   std::string hardware_id() const override { return text_of(properties_.uuid); }
   int numa_node() const override { return node_; }
   std::string bus_path() const override { return bus_path_of(device_); }
+  bool verifies_pages() const override { return true; }
   bool decodes_pages() const override { return true; }
   int landing_pages() const override { return kLandingPages; }
   std::optional<MemoryLimit> own_memory() const override {
@@ -60,8 +61,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<Stream> make_compute_stream(Progress& progress) override {
     return std::make_unique<CudaComputeStream>(progress);
   }
-  std::unique_ptr<CopyStream> make_copy_stream(std::size_t largest_coded_page) override {
-    return std::make_unique<CudaCopyStream>(device_, largest_coded_page);
+  std::unique_ptr<CopyStream> make_copy_stream(const LargestPages& largest) override {
+    return std::make_unique<CudaCopyStream>(device_, largest);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 

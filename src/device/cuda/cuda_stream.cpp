@@ -137,20 +137,12 @@ void CudaComputeStream::synchronize() {
   if (refused_) refused_->check();
 }
 
-CudaCopyStream::CudaCopyStream(int device, std::size_t largest_coded_page) : stream_(make_cuda_stream()) {
-  if (largest_coded_page == 0) return;
-  decoder_ = std::make_unique<CudaPageDecoder>(device, largest_coded_page, stream_.get());
-}
+CudaCopyStream::CudaCopyStream(int device, const LargestPages& largest)
+    : stream_(make_cuda_stream()), receiver_(device, largest, stream_.get()) {}
 
-// What follows on this stream finds pages decoded.
-void CudaCopyStream::join() const {
-  if (decoder_) decoder_->join();
-}
-
-// The copy engine does not wait for pages to be decoded: whoever waits for the event does.
+// The copy engine does not wait for pages to be received: whoever waits for the event does.
 void CudaCopyStream::record(Event& event) {
-  if (!decoder_) return cuda(event).record_on(stream_.get());
-  cuda(event).record_on(decoder_->is_behind() ? decoder_->behind_copies() : stream_.get(), decoder_->refused());
+  cuda(event).record_on(receiver_.is_behind() ? receiver_.behind_copies() : stream_.get(), receiver_.refused());
 }
 
 void CudaCopyStream::wait(const Event& event) {
@@ -158,43 +150,46 @@ void CudaCopyStream::wait(const Event& event) {
 }
 
 void CudaCopyStream::copy_to_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  join();
+  receiver_.join();  // what follows finds pages received
   copies_.begin(stream_.get());
   copy_up(stream_.get(), destination, source, bytes);
   copies_.end(stream_.get(), bytes, bytes);
 }
 
 void CudaCopyStream::copy_to_host(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  join();
+  receiver_.join();
   copies_.begin(stream_.get());
   copy_down(stream_.get(), destination, source, bytes);
   copies_.end(stream_.get(), bytes, bytes);
 }
 
 void CudaCopyStream::copy_on_device(std::byte* destination, const std::byte* source, std::size_t bytes) {
-  join();
+  receiver_.join();
   copy_within(stream_.get(), destination, source, bytes);
 }
 
-// Nothing here digests device memory.
 void CudaCopyStream::fetch(std::byte* frame, const HostPage& page, const PageName& name,
                            std::optional<std::uint64_t> digest) {
-  if (!decoder_ || !page.coded || digest) return CopyStream::fetch(frame, page, name, digest);
-  std::byte* const landing = decoder_->land(page);
+  std::byte* const to = receiver_.land(frame, page, digest.has_value());
   copies_.begin(stream_.get());
-  copy_up(stream_.get(), landing, page.data, page.link_bytes);
+  copy_up(stream_.get(), to, page.data, page.link_bytes);
   copies_.end(stream_.get(), page.link_bytes, page.bytes);
-  decoder_->decode(frame, page, name);
+  receiver_.receive(frame, page, name, digest);
 }
 
 void CudaCopyStream::synchronize() {
-  join();
+  receiver_.join();
   COMPUTRON_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
-  if (decoder_) decoder_->refused()->check();
+  receiver_.refused()->check();
 }
 
 CopyStatistics CudaCopyStream::statistics() const {
-  return {.bytes = copies_.bytes(), .frame_bytes = copies_.decoded_bytes(), .busy_s = copies_.seconds()};
+  const kernels::cuda::VerifiedPages pages = receiver_.refused()->counts();
+  return {.bytes = copies_.bytes() + pages.bytes_again,
+          .frame_bytes = copies_.decoded_bytes(),
+          .busy_s = copies_.seconds(),
+          .pages_verified = pages.verified,
+          .pages_refetched = pages.copied_again};
 }
 
 CudaComputeStream& cuda_compute(Stream& stream) {

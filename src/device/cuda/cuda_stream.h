@@ -2,8 +2,8 @@
 //
 //   compute stream   launch ── launch ── wait(event) ── launch ...     run_capturable(): one graph instead of launches
 //   copy stream      fetch ── record(event) ── fetch ...               on a copy engine, beside the compute stream;
-//                                                                      coded pages are decoded behind it
-//                                                                      (page_decoder.h)
+//                                                                      pages are decoded and verified behind it
+//                                                                      (page_receiver.h)
 //
 // What must hold:
 //   * While run_capturable() captures, nothing is waited for or recorded, and no host memory is lent: what would do it
@@ -22,7 +22,7 @@
 #include "src/device/cuda/cuda_handles.h"
 #include "src/device/cuda/cuda_timer.h"
 #include "src/device/cuda/graph_cache.h"
-#include "src/device/cuda/page_decoder.h"
+#include "src/device/cuda/page_receiver.h"
 
 namespace computron {
 
@@ -34,7 +34,7 @@ class CudaEvent final : public Event {
   cudaEvent_t handle() const { return event_.get(); }
   // `refused`: whoever waits is told of pages in it.
   void record_on(cudaStream_t stream, std::shared_ptr<RefusedPages> refused = nullptr);
-  // Of the latest record; null where no decoding comes before it.
+  // Of the latest record; null where it was not a copy stream's.
   const std::shared_ptr<RefusedPages>& refused() const { return refused_; }
 
  private:
@@ -85,8 +85,8 @@ class CudaComputeStream final : public Stream {
 // A stream of a copy engine. Every copy over the host link is timed.
 class CudaCopyStream final : public CopyStream {
  public:
-  // `largest_coded_page`: Device::make_copy_stream().
-  CudaCopyStream(int device, std::size_t largest_coded_page);
+  // Device::make_copy_stream().
+  CudaCopyStream(int device, const LargestPages& largest);
 
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -99,11 +99,9 @@ class CudaCopyStream final : public CopyStream {
              std::optional<std::uint64_t> digest) override;
 
  private:
-  void join() const;
-
   CudaStreamHandle stream_;
   CudaTimer copies_;
-  std::unique_ptr<CudaPageDecoder> decoder_;  // null: it takes no coded pages
+  CudaPageReceiver receiver_;
 };
 
 // `stream` as a CUDA compute stream, and the runtime's stream behind it; Error{kInternal} for any other kind.
