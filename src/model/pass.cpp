@@ -11,7 +11,8 @@ constexpr std::size_t Workspace::Sizes::*kParts[] = {
     &Workspace::Sizes::hidden,       &Workspace::Sizes::partial, &Workspace::Sizes::input,
     &Workspace::Sizes::inner,        &Workspace::Sizes::fused,   &Workspace::Sizes::angles,
     &Workspace::Sizes::logits,       &Workspace::Sizes::bias,    &Workspace::Sizes::gathered,
-    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::k_slice};
+    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::k_slice,
+    &Workspace::Sizes::window_angles};
 
 std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
@@ -23,16 +24,19 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
   const ModelConfig& c = plan.config;
   const int rows = ops.padded_rows(max_rows);
   const int width = std::max(c.hidden, c.token_columns());
+  const int all_heads = c.query_key_norm == QueryKeyNorm::kWidth ? c.heads + c.kv_heads : 0;
+  const bool rotary = c.positions == PositionKind::kRotary;
   const int up = (c.gated_mlp ? 2 : 1) * plan.ffn;
   const int fused =
       std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, up, c.experts, c.classes, c.patch_values()});
   return {
       .hidden = bytes_for(rows, c.hidden),
-      .partial = bytes_for(rows, width),
+      .partial = bytes_for(rows, std::max(width, all_heads)),
       .input = bytes_for(rows, std::max(width, c.patch_values())),
       .inner = bytes_for(rows, std::max(plan.heads * c.head_dim, plan.ffn)),
       .fused = bytes_for(rows, fused),
-      .angles = c.positions == PositionKind::kRotary ? bytes_for(rows, c.head_dim) : 0,
+      .angles = rotary ? bytes_for(rows, c.rotated()) : 0,
+      .window_angles = rotary && c.rope_window_theta > 0 ? bytes_for(rows, c.rotated()) : 0,
       .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
       .bias = bytes_for(1, std::max(fused, c.hidden)),
       .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
@@ -67,6 +71,7 @@ Workspace::Workspace(Device& device, const Sizes& sizes)
   inner_ = take(sizes.inner);
   fused_ = take(sizes.fused);
   angles_ = take(sizes.angles);
+  window_angles_ = take(sizes.window_angles);
   logits_ = take(sizes.logits);
   bias_ = take(sizes.bias);
   gathered_ = take(sizes.gathered);

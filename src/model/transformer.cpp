@@ -6,7 +6,7 @@ Transformer::Transformer(const ShardLayout& layout, int t) {
   const ModelConfig& config = layout.plan.config;
   if (layout.plan.embeds()) embedding_.emplace(layout, t);
   if (config.positions == PositionKind::kRotary) rotary_.emplace(config);
-  for (int layer = 0; layer < layout.plan.layers; ++layer) blocks_.emplace_back(layout, layer);
+  for (int layer = 0; layer < layout.plan.layers; ++layer) blocks_.emplace_back(layout, layer, t);
   if (!layout.plan.has_head()) return;
   final_norm_ = Norm(layout, "final_norm");
   if (config.causal) {

@@ -13,8 +13,11 @@ namespace computron::test {
 namespace {
 
 constexpr double kClearMargin = 1e-3;  // a greedy choice by less may fall either way
-const std::vector<std::string> kDecoders = {"opt",          "opt-350m", "gpt2",    "llama2", "llama3",
-                                            "llama-linear", "qwen2",    "mistral", "mixtral"};
+const std::vector<std::string> kDecoders = {"opt",          "opt-350m",           "gpt2",    "llama2",   "llama3",
+                                            "llama-linear", "llama-yarn",         "qwen2",   "qwen3",    "gemma2",
+                                            "gemma3",       "gemma3-text-config", "olmo2",   "olmo3",    "granite",
+                                            "phi3",         "phi3-long",          "mistral", "mistral3", "mixtral",
+                                            "gpt-neox",     "gpt-neox-serial"};
 
 using Fixture = FamilyFixture;
 
