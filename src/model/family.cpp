@@ -100,7 +100,7 @@ nlohmann::json decoder_of(nlohmann::json object) {
 // Tokens that the model cannot generate mean nothing to it, and published files name some.
 void drop_tokens_beyond_vocabulary(ModelConfig& config) {
   const auto beyond = [&](TokenId token) {
-    if (token < std::max(config.vocab, 1)) return false;
+    if (token < config.vocab || config.vocab == 0) return false;
     spdlog::warn("model configuration: token {} begins or ends texts, but the vocabulary has {} tokens: it is ignored",
                  token, config.vocab);
     return true;

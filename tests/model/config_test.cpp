@@ -180,6 +180,7 @@ TEST(HfConfig, RefusesDamagedLongRope) {
   EXPECT_THAT(refusal_of({{"original_max_position_embeddings", 0}}), HasSubstr("rope_"));
   EXPECT_THAT(refusal_of({{"partial_rotary_factor", 1.5}}), HasSubstr("'partial_rotary_factor' is 1.5"));
   EXPECT_THAT(refusal_of({{"partial_rotary_factor", 0.4}}), HasSubstr("'rotary_dims' 3 is odd"));
+  EXPECT_THAT(refusal_of({{"partial_rotary_factor", 0.1}}), HasSubstr("'partial_rotary_factor' is 0.1"));
 }
 
 // Of layers with a window and of the others: Gemma 3 as on the hub and as newer transformers write it; OLMo 3.

@@ -135,7 +135,8 @@ void HfKeys::read_partial_rotary(ModelConfig& config, float default_theta, const
                                  float default_part) const {
   const float part = rope().value("partial_rotary_factor", value(part_key, default_part));
   if (!(part > 0 && part <= 1)) refuse(part_key, part, "a part of a head, above 0 and up to 1,");
-  config.rotary_dims = static_cast<int>(static_cast<float>(config.head_dim) * part);
+  if (part < 1) config.rotary_dims = static_cast<int>(static_cast<float>(config.head_dim) * part);
+  if (part < 1 && config.rotary_dims < 2) refuse(part_key, part, "a part of two elements of a head and more");
   read_rope(rope(), config, default_theta);
 }
 
