@@ -76,15 +76,17 @@ std::vector<int> prompt_of(const std::string& family, int i) {
 // With windows in some layers and rotary bases of their own: swapped in and out, the bits of models that stay.
 TEST_P(ServeFamilies, SwappedLayersWithWindowsAreResidentOnes) {
   ServeJob job{.tp = GetParam().first, .pp = GetParam().second, .device_memory = "64MiB"};
-  for (const char* family : {"gemma2", "gemma3", "olmo3"}) {
-    job.models.push_back(served(family));
-    for (int i = 0; i < 3; ++i) {
+  const std::vector<std::string> families = {"gemma2", "gemma3", "olmo3"};
+  for (const std::string& family : families) job.models.push_back(served(family));
+  for (int i = 0; i < 3; ++i) {
+    for (const std::string& family : families) {
       job.lines.push_back(completion_line(fmt::format("{}.{}", family, i), family, prompt_of(family, i), 16,
                                           {{"ignore_eos", true}, {"logprobs", 3}}));
     }
   }
   const Served resident = serve_ok(job, folder_);
-  job.device_memory = "896KiB";
+  job.page_size = "16KiB";
+  job.device_memory = GetParam() == std::pair{1, 1} ? "320KiB" : "176KiB";
   job.more = {"--max-seqs", "1", "--policy", "fifo"};
   const Served swapped = serve_ok(job, folder_);
   EXPECT_EQ(choices(swapped), choices(resident));
