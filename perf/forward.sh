@@ -4,7 +4,7 @@
 #
 #   perf/forward.sh [MACHINE]
 #
-# MODELS   ARCH/SIZE/DTYPE   (opt/1.3b and llama/3.2-1b in bf16, f16, f32, int8, fp8, int4)
+# MODELS   ARCH/SIZE/DTYPE   (opt/1.3b and llama/3.2-1b in bf16, f16, f32, int8, fp8, int4; qwen3/1.7b in bf16)
 # BATCHES  that decode       (1,2,4,8,64)
 # THREADS  compute threads   (all cores)
 # REPEATS  rounds of each    (9)
@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.."
 . perf/common.sh
 needs_jq
 
-models=${MODELS:-$(echo {opt/1.3b,llama/3.2-1b}/{bf16,f16,f32,int8,fp8,int4})}
+models=${MODELS:-$(echo {opt/1.3b,llama/3.2-1b}/{bf16,f16,f32,int8,fp8,int4} qwen3/1.7b/bf16)}
 threads=${THREADS:-$cores}
 repeats=${REPEATS:-9}
 work=${WORK:-build/perf/forward}

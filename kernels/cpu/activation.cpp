@@ -81,6 +81,11 @@ void activate(Activation activation, const float* x, const float* bias, int n, s
   });
 }
 
+void soft_cap(float cap, int n, float* inout) {
+  map_lanes(
+      n, inout, [c = splat(cap), inverse = splat(1 / cap)](F8 x) { return mul(c, tanh(mul(x, inverse))); }, inout);
+}
+
 void activate_gate(Activation activation, const float* gate, const float* up, int n, std::byte* out, DType dtype) {
   with_element(dtype, [&]<class T>(T) {
     with_activation(activation, [&](auto f) {

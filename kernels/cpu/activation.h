@@ -11,6 +11,9 @@ namespace computron::kernels {
 // out[i] = activation(x[i] + bias[i]) for i < n; bias may be null; out holds float32 or bfloat16 and may be x.
 void activate(Activation activation, const float* x, const float* bias, int n, std::byte* out, DType dtype);
 
+// inout[i] = cap × tanh(inout[i] / cap) for i < n.
+void soft_cap(float cap, int n, float* inout);
+
 // out[i] = activation(gate[i]) × up[i] for i < n; out holds float32 or bfloat16.
 void activate_gate(Activation activation, const float* gate, const float* up, int n, std::byte* out, DType dtype);
 

@@ -23,6 +23,7 @@ struct Lanes8 {
   static V add(V a, V b) { return kernels::add(a, b); }
   static V sub(V a, V b) { return kernels::sub(a, b); }
   static V mul(V a, V b) { return kernels::mul(a, b); }
+  static V div(V a, V b) { return kernels::div(a, b); }
   static V fma(V a, V b, V c) { return kernels::fma(a, b, c); }
   static V max(V a, V b) { return kernels::max(a, b); }
   static V exp(V x) { return kernels::exp(x); }

@@ -14,7 +14,8 @@ constexpr float kMinusInfinity = -__builtin_inff();
 int smaller(int a, int b) { return a < b ? a : b; }
 int larger(int a, int b) { return a > b ? a : b; }
 
-// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, fma, max, exp, sum_lanes, max_lanes; Element<T>.
+// Lanes: V, kCount; load, load_first, store, splat, add, sub, mul, div, fma, max, exp, sum_lanes, max_lanes;
+// Element<T>.
 // T: what the cache holds.
 template <class Lanes, class T>
 class TiledAttention {
@@ -214,6 +215,7 @@ class TiledAttention {
   // brings its sums to the new maximum. Lane l always holds columns l, l + kLanes, ...: a column without weight adds
   // an exact zero, so it does not matter how many of those there are.
   void update_softmax(int i, int grid, PositionRange whole, float* scores) {
+    if (t_.part->shape->soft_cap > 0) cap_scores(whole, scores);
     const PositionRange own = seen_by(t_, i);
     const PositionRange seen{larger(own.begin - grid, whole.begin), smaller(own.end - grid, whole.end)};
     if (seen.empty()) {
@@ -236,6 +238,17 @@ class TiledAttention {
     softmax.sum = softmax.sum * factor + Lanes::sum_lanes(sums);
     if (max != softmax.max) scale(t_.sums + static_cast<std::size_t>(i) * t_.stride, factor);
     softmax.max = max;
+  }
+
+  // s = cap × tanh(s / cap), and tanh x = 1 - 2 / (1 + e^2x).
+  void cap_scores(PositionRange columns, float* scores) const {
+    const float cap = t_.part->shape->soft_cap;
+    const V one = Lanes::splat(1), two = Lanes::splat(2);
+    for (int c = columns.begin; c < columns.end; c += kLanes) {
+      const V power = Lanes::exp(Lanes::mul(Lanes::load(scores + c), Lanes::splat(2 / cap)));
+      const V tanh = Lanes::sub(one, Lanes::div(two, Lanes::add(one, power)));
+      Lanes::store(scores + c, Lanes::mul(tanh, Lanes::splat(cap)));
+    }
   }
 
   void scale(float* sums, float factor) const {

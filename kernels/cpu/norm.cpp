@@ -23,6 +23,14 @@ float sum(const float* x, int n, F&& f) {
 }
 
 template <class T>
+void normalise_plus_one(const float* x, int n, float scale, const float* weight, const float* bias, T* out) {
+  const auto z = [s = splat(scale), one = splat(1)](F8 v, F8 w) { return mul(mul(v, s), add(w, one)); };
+  if (bias == nullptr) return map_lanes(n, out, z, x, weight);
+  map_lanes(
+      n, out, [z](F8 v, F8 w, F8 b) { return add(z(v, w), b); }, x, weight, bias);
+}
+
+template <class T>
 void normalise(const float* x, int n, float mean, float scale, const float* weight, const float* bias, T* out) {
   const F8 m = splat(mean), s = splat(scale);
   const auto z = [=](F8 v) { return mul(sub(v, m), s); };
@@ -45,7 +53,21 @@ void norm(NormKind kind, const float* x, int n, const float* weight, const float
   const float mean = kind == NormKind::kLayerNorm ? sum(x, n, [](F8 v) { return v; }) / count : 0.0f;
   const float squares = sum(x, n, [m = splat(mean)](F8 v) { return mul(sub(v, m), sub(v, m)); });
   const float scale = 1.0f / std::sqrt(squares / count + epsilon);
-  with_element(dtype, [&]<class T>(T) { normalise(x, n, mean, scale, weight, bias, reinterpret_cast<T*>(out)); });
+  with_element(dtype, [&]<class T>(T) {
+    if (kind == NormKind::kRmsNormPlusOne && weight != nullptr) {
+      return normalise_plus_one(x, n, scale, weight, bias, reinterpret_cast<T*>(out));
+    }
+    normalise(x, n, mean, scale, weight, bias, reinterpret_cast<T*>(out));
+  });
+}
+
+float sum_of_squares(const float* x, int n) {
+  return sum(x, n, [](F8 v) { return mul(v, v); });
+}
+
+void apply_norm(NormKind kind, float scale, const float* weight, int n, float* inout) {
+  if (kind == NormKind::kRmsNormPlusOne) return normalise_plus_one(inout, n, scale, weight, nullptr, inout);
+  normalise(inout, n, /*mean=*/0, scale, weight, nullptr, inout);
 }
 
 }  // namespace computron::kernels

@@ -13,4 +13,10 @@ namespace computron::kernels {
 void norm(NormKind kind, const float* x, int n, const float* weight, const float* bias, float epsilon, std::byte* out,
           DType dtype);
 
+// Σ x[i]² for i < n.
+float sum_of_squares(const float* x, int n);
+
+// inout[i] = inout[i] × scale × weight[i] for i < n, the weight as `kind` means it.
+void apply_norm(NormKind kind, float scale, const float* weight, int n, float* inout);
+
 }  // namespace computron::kernels

@@ -20,4 +20,9 @@ void add_scaled(const float* x, float factor, int n, float* inout) {
       n, inout, [f = splat(factor)](F8 v, F8 sum) { return fma(v, f, sum); }, x, inout);
 }
 
+void scale(float factor, int n, float* inout) {
+  map_lanes(
+      n, inout, [f = splat(factor)](F8 v) { return mul(v, f); }, inout);
+}
+
 }  // namespace computron::kernels

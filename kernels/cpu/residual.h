@@ -1,4 +1,4 @@
-// Adding to the residual stream.
+// Adding to the residual stream, and scaling what goes to it.
 #pragma once
 
 namespace computron::kernels {
@@ -11,5 +11,8 @@ void add(const float* x, int n, float* inout);
 
 // inout[i] += factor × x[i] for i < n.
 void add_scaled(const float* x, float factor, int n, float* inout);
+
+// inout[i] *= factor for i < n.
+void scale(float factor, int n, float* inout);
 
 }  // namespace computron::kernels

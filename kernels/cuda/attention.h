@@ -10,6 +10,7 @@
 // whatever rows are beside it; the two kernels differ in rounding.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -30,6 +31,11 @@ struct AttentionRow {
   int keys;
   int first_block;
 };
+
+// A score under a soft cap, 0: none. tanh x = 1 - 2 / (1 + e^2x).
+COMPUTRON_HOST_DEVICE inline float capped(float score, float cap) {
+  return cap > 0 ? cap * (1.0f - 2.0f / (1.0f + expf(score * (2.0f / cap)))) : score;
+}
 
 struct Range {
   int begin, end;

@@ -133,7 +133,7 @@ class SplitKvDecode {
 #pragma unroll
           for (int h = 0; h < kHeld; ++h) score = fmaf(query[q][h], held[i][h], score);
           score = warp_sum<kLanes>(score);
-          if (lane_ == 0 && key < seen_.size()) shared_.weights[q][key] = score;
+          if (lane_ == 0 && key < seen_.size()) shared_.weights[q][key] = capped(score, p_.shape.soft_cap);
         }
       }
     }

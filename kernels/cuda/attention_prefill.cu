@@ -145,6 +145,12 @@ class TiledPrefill {
     }
   }
 
+  // In units of log 2.
+  __device__ float scaled(float score) const {
+    if (p_.shape.soft_cap > 0) return capped(score * p_.shape.scale, p_.shape.soft_cap) * kLog2E;
+    return score * (p_.shape.scale * kLog2E);
+  }
+
   // Scores become weights, zero where a row sees nothing; its softmax is carried on and its output brought to the new
   // maximum. Elements 0 and 1 of a tile are of row g, 2 and 3 of row g + 8.
   __device__ void update_softmax(int first, float (&scores)[kScoreTiles][4]) {
@@ -157,7 +163,7 @@ class TiledPrefill {
         for (int j = 0; j < 2; ++j) {
           const int position = first + 8 * n + 2 * t_ + j;
           float& score = scores[n][2 * i + j];
-          score = position >= seen_[i].begin && position < seen_[i].end ? score * (p_.shape.scale * kLog2E) : -INFINITY;
+          score = position >= seen_[i].begin && position < seen_[i].end ? scaled(score) : -INFINITY;
           max = fmaxf(max, score);
         }
       }

@@ -167,6 +167,27 @@ struct ScatterAddInOrder {
   }
 };
 
+// inout[r, c] *= factor.
+struct Scale {
+  float factor;
+  int columns;
+  float* inout;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const { inout[at(r, columns, c)] *= factor; }
+};
+
+// inout[r, c] = cap × tanh(inout[r, c] / cap).
+struct SoftCap {
+  float cap;
+  int columns;
+  float* inout;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    float& x = inout[at(r, columns, c)];
+    x = cap * tanhf(x / cap);
+  }
+};
+
 // out[r, c] = cos, out[r, half + c] = sin of the rounded product of position and frequency, for c < half.
 struct RotaryAngles {
   const std::int32_t* positions;
@@ -186,13 +207,14 @@ struct RotaryAngles {
 struct ApplyRope {
   const float* angles;  // [rows, 2 half]
   int half;
+  int head_dim;
   int columns;
   float* qkv;
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
     const int head = c / half, i = c % half;
-    float& x = qkv[at(r, columns, 2 * half * head + i)];
-    float& y = qkv[at(r, columns, 2 * half * head + half + i)];
+    float& x = qkv[at(r, columns, head_dim * head + i)];
+    float& y = qkv[at(r, columns, head_dim * head + half + i)];
     const float cosine = angles[at(r, 2 * half, i)], sine = angles[at(r, 2 * half, half + i)];
     const float u = fmaf(x, cosine, -y * sine), v = fmaf(y, cosine, x * sine);
     x = u;

@@ -10,6 +10,11 @@ constexpr int kMaxThreads = 512;
 // How many threads share a row: a function of its length alone, so that its bits are too.
 int threads_of(int columns) { return columns >= 4 * kMaxThreads ? kMaxThreads : 128; }
 
+// A stored weight as what is multiplied with.
+__device__ float meant(NormKind kind, float weight) {
+  return kind == NormKind::kRmsNormPlusOne ? 1.0f + weight : weight;
+}
+
 // A block a row. Every thread writes the elements that it alone has read, so out may be x.
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant__ NormCall p) {
   __shared__ float sums[2][kMaxThreads / kWarp];
@@ -31,12 +36,80 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant
   const float scale = 1.0f / sqrtf(block_sum(squares, sums[1]) / count + p.epsilon);
 #pragma unroll 4
   for (int c = thread; c < p.columns; c += threads) {
-    const float z = (x[c] - mean) * scale, weight = p.weight == nullptr ? 1.0f : p.weight[c];
+    const float z = (x[c] - mean) * scale, weight = p.weight == nullptr ? 1.0f : meant(p.kind, p.weight[c]);
     store(fmaf(z, weight, p.bias == nullptr ? 0.0f : p.bias[c]), p.out, p.dtype, first + c);
   }
 }
 
+// The sum of a head's squares, by the lanes of a warp.
+__device__ float squares_of(const float* x, int head_dim, int lane) {
+  float sum = 0;
+  for (int d = lane; d < head_dim; d += kWarp) sum = fmaf(x[d], x[d], sum);
+  return warp_sum(sum);
+}
+
+constexpr int kHeadThreads = 128;  // a warp a head
+constexpr int kHeadsOfBlock = kHeadThreads / kWarp;
+
+// Grid: rows, blocks of heads.
+__device__ int head_of_warp() {
+  return static_cast<int>(blockIdx.y) * kHeadsOfBlock + static_cast<int>(threadIdx.x) / kWarp;
+}
+__device__ int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
+__device__ float* head_in(const HeadRows& of, int head) {
+  return of.qkv + static_cast<std::size_t>(blockIdx.x) * of.columns + static_cast<std::size_t>(head) * of.head_dim;
+}
+dim3 grid_of(int rows, int heads) {
+  return {static_cast<unsigned>(rows), static_cast<unsigned>((heads + kHeadsOfBlock - 1) / kHeadsOfBlock)};
+}
+
+__global__ void __launch_bounds__(kHeadThreads) norm_heads_kernel(const __grid_constant__ NormHeadsCall p) {
+  const int head = head_of_warp(), lane = lane_of_warp(), n = p.of.head_dim;
+  if (head >= p.of.heads) return;
+  float* x = head_in(p.of, head);
+  const float* weight = p.weight + (head < p.of.queries ? 0 : n);
+  const float scale = 1.0f / sqrtf(squares_of(x, n, lane) / static_cast<float>(n) + p.epsilon);
+  for (int d = lane; d < n; d += kWarp) x[d] = x[d] * scale * meant(p.kind, weight[d]);
+}
+
+__global__ void __launch_bounds__(kHeadThreads) square_heads_kernel(const __grid_constant__ SquareHeadsCall p) {
+  const int column = head_of_warp(), lane = lane_of_warp();
+  if (column >= p.count) return;
+  const int head = p.heads[column];
+  const float sum = head < 0 ? 0.0f : squares_of(head_in(p.of, head), p.of.head_dim, lane);
+  if (lane == 0) p.out[static_cast<std::size_t>(blockIdx.x) * p.count + column] = sum;
+}
+
+__global__ void __launch_bounds__(kHeadThreads) norm_width_kernel(const __grid_constant__ NormWidthCall p) {
+  const int head = head_of_warp(), lane = lane_of_warp(), n = p.of.head_dim;
+  if (head >= p.of.heads) return;
+  const bool is_query = head < p.of.queries;
+  const int first = is_query ? 0 : p.query_count, end = is_query ? p.query_count : p.count;
+  const float* squares = p.squares + static_cast<std::size_t>(blockIdx.x) * p.count;
+  float sum = 0;
+  for (int c = first; c < end; ++c) sum += squares[c];
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>((end - first) * n) + p.epsilon);
+  float* x = head_in(p.of, head);
+  const float* weight = p.weight + static_cast<std::size_t>(head) * n;
+  for (int d = lane; d < n; d += kWarp) x[d] = x[d] * scale * meant(p.kind, weight[d]);
+}
+
 }  // namespace
+
+void norm_heads(CUstream_st* stream, const NormHeadsCall& call) {
+  if (call.of.rows == 0) return;
+  norm_heads_kernel<<<grid_of(call.of.rows, call.of.heads), kHeadThreads, 0, stream>>>(call);
+}
+
+void square_heads(CUstream_st* stream, const SquareHeadsCall& call) {
+  if (call.of.rows == 0) return;
+  square_heads_kernel<<<grid_of(call.of.rows, call.count), kHeadThreads, 0, stream>>>(call);
+}
+
+void norm_width(CUstream_st* stream, const NormWidthCall& call) {
+  if (call.of.rows == 0) return;
+  norm_width_kernel<<<grid_of(call.of.rows, call.of.heads), kHeadThreads, 0, stream>>>(call);
+}
 
 void norm(CUstream_st* stream, const NormCall& call) {
   if (call.rows == 0) return;

@@ -1,7 +1,8 @@
-// LayerNorm and RMSNorm of rows.
+// LayerNorm and RMSNorm of rows, and RMSNorm of heads within rows.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "computron/kernels/types.h"
 
@@ -23,5 +24,46 @@ struct NormCall {
   DType dtype;
 };
 void norm(CUstream_st* stream, const NormCall& call);
+
+// Rows of `columns` floats that begin with `heads` heads of head_dim elements: queries, then keys.
+struct HeadRows {
+  float* qkv;
+  int rows;
+  int columns;
+  int heads;
+  int queries;  // of the heads
+  int head_dim;
+};
+
+// Each head by itself, in place; weight: [of a query | of a key].
+struct NormHeadsCall {
+  NormKind kind;
+  HeadRows of;
+  const float* weight;
+  float epsilon;
+};
+void norm_heads(CUstream_st* stream, const NormHeadsCall& call);
+
+// out[r, c] = Σ x² of head heads[c], 0 where that is -1. out: [rows, count].
+struct SquareHeadsCall {
+  HeadRows of;
+  const std::int32_t* heads;
+  int count;
+  float* out;
+};
+void square_heads(CUstream_st* stream, const SquareHeadsCall& call);
+
+// Queries and keys by the squares of all heads, [rows, count], of which the first query_count are of queries; in place.
+// weight: [heads × head_dim].
+struct NormWidthCall {
+  NormKind kind;
+  HeadRows of;
+  const float* squares;
+  int count;
+  int query_count;
+  const float* weight;
+  float epsilon;
+};
+void norm_width(CUstream_st* stream, const NormWidthCall& call);
 
 }  // namespace computron::kernels::cuda

@@ -67,6 +67,30 @@ void OpsProbe::activate_gate(Stream& stream, Activation activation, Activations 
   beside_gemms(stream, "activate_gate", [&] { ops_.activate_gate(stream, activation, in, out); });
 }
 
+void OpsProbe::norm_heads(Stream& stream, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
+                          Activations qkv) {
+  beside_gemms(stream, "norm_heads", [&] { ops_.norm_heads(stream, kind, shape, weight, epsilon, qkv); });
+}
+
+void OpsProbe::square_heads(Stream& stream, const AttentionShape& shape, Activations qkv,
+                            std::span<const std::int32_t> heads, Activations out) {
+  beside_gemms(stream, "square_heads", [&] { ops_.square_heads(stream, shape, qkv, heads, out); });
+}
+
+void OpsProbe::norm_width(Stream& stream, NormKind kind, const AttentionShape& shape, Activations squares,
+                          int query_heads, Vector weight, float epsilon, Activations qkv) {
+  beside_gemms(stream, "norm_width",
+               [&] { ops_.norm_width(stream, kind, shape, squares, query_heads, weight, epsilon, qkv); });
+}
+
+void OpsProbe::scale(Stream& stream, float factor, Activations inout) {
+  beside_gemms(stream, "scale", [&] { ops_.scale(stream, factor, inout); });
+}
+
+void OpsProbe::soft_cap(Stream& stream, float cap, Activations inout) {
+  beside_gemms(stream, "soft_cap", [&] { ops_.soft_cap(stream, cap, inout); });
+}
+
 void OpsProbe::rotary_angles(Stream& stream, std::span<const std::int32_t> positions,
                              std::span<const float> frequencies, Activations out) {
   beside_gemms(stream, "rotary_angles", [&] { ops_.rotary_angles(stream, positions, frequencies, out); });

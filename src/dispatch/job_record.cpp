@@ -366,7 +366,8 @@ RecordedRequest recorded(const Request& request, double now_s, bool deferred, bo
   r.submitted_s = now_s;
   r.flags = flag(deferred, RecordedRequest::kDeferred) | flag(request.echo, RecordedRequest::kEcho) |
             flag(request.logprobs >= 0, RecordedRequest::kLogprobs) |
-            flag(request.sampling.penalises(), RecordedRequest::kPenalises);
+            flag(request.sampling.penalises(), RecordedRequest::kPenalises) |
+            flag(request.long_factors, RecordedRequest::kLongFactors);
   r.id = request.id;
   r.part = request.part;
   r.model = request.model;

@@ -18,12 +18,20 @@ using EnumNames = std::span<const std::pair<Enum, const char*>>;
 
 EnumNames<NormKind> names_of(NormKind) {
   static constexpr std::pair<NormKind, const char*> kNames[] = {{NormKind::kLayerNorm, "layer_norm"},
-                                                                {NormKind::kRmsNorm, "rms_norm"}};
+                                                                {NormKind::kRmsNorm, "rms_norm"},
+                                                                {NormKind::kRmsNormPlusOne, "rms_norm_plus_one"}};
   return kNames;
 }
 EnumNames<NormPosition> names_of(NormPosition) {
   static constexpr std::pair<NormPosition, const char*> kNames[] = {{NormPosition::kPre, "pre"},
-                                                                    {NormPosition::kPost, "post"}};
+                                                                    {NormPosition::kPost, "post"},
+                                                                    {NormPosition::kOutput, "output"},
+                                                                    {NormPosition::kSandwich, "sandwich"}};
+  return kNames;
+}
+EnumNames<QueryKeyNorm> names_of(QueryKeyNorm) {
+  static constexpr std::pair<QueryKeyNorm, const char*> kNames[] = {
+      {QueryKeyNorm::kNone, "none"}, {QueryKeyNorm::kHeads, "heads"}, {QueryKeyNorm::kWidth, "width"}};
   return kNames;
 }
 EnumNames<PositionKind> names_of(PositionKind) {
@@ -32,8 +40,11 @@ EnumNames<PositionKind> names_of(PositionKind) {
   return kNames;
 }
 EnumNames<RopeScaling> names_of(RopeScaling) {
-  static constexpr std::pair<RopeScaling, const char*> kNames[] = {
-      {RopeScaling::kNone, "none"}, {RopeScaling::kLinear, "linear"}, {RopeScaling::kLlama3, "llama3"}};
+  static constexpr std::pair<RopeScaling, const char*> kNames[] = {{RopeScaling::kNone, "none"},
+                                                                   {RopeScaling::kLinear, "linear"},
+                                                                   {RopeScaling::kLlama3, "llama3"},
+                                                                   {RopeScaling::kYarn, "yarn"},
+                                                                   {RopeScaling::kLongRope, "longrope"}};
   return kNames;
 }
 EnumNames<Resampling> names_of(Resampling) {
@@ -77,9 +88,10 @@ nlohmann::json json_of(const Value& value) {
   }
 }
 
-// Calls visit(name, field) for every field: the one list that is written, read and checked against.
+// Calls visit(name, field) for the fields that every checkpoint has, and for those that came later: the one list that
+// is written, read and checked against.
 template <class Config, class Visitor>
-void for_each_field(Config& config, Visitor&& visit) {
+void for_each_first_field(Config& config, Visitor&& visit) {
   visit("architecture", config.architecture);
   visit("layers", config.layers);
   visit("hidden", config.hidden);
@@ -128,6 +140,27 @@ void for_each_field(Config& config, Visitor&& visit) {
   visit("bos_token", config.bos_token);
 }
 
+template <class Config, class Visitor>
+void for_each_later_field(Config& config, Visitor&& visit) {
+  visit("rotary_dims", config.rotary_dims);
+  visit("rope_window_theta", config.rope_window_theta);
+  visit("rope_beta_fast", config.rope_beta_fast);
+  visit("rope_beta_slow", config.rope_beta_slow);
+  visit("rope_whole_dims", config.rope_whole_dims);
+  visit("rope_attention_factor", config.rope_attention_factor);
+  visit("rope_short_factors", config.rope_short_factors);
+  visit("rope_long_factors", config.rope_long_factors);
+  visit("parallel_residual", config.parallel_residual);
+  visit("residual_scale", config.residual_scale);
+  visit("embedding_scale", config.embedding_scale);
+  visit("window_layers", config.window_layers);
+  visit("query_key_norm", config.query_key_norm);
+  visit("attention_scale", config.attention_scale);
+  visit("attention_soft_cap", config.attention_soft_cap);
+  visit("logits_scale", config.logits_scale);
+  visit("logits_soft_cap", config.logits_soft_cap);
+}
+
 void require(bool condition, const std::string& what) {
   if (!condition) throw ConfigError("model configuration: " + what);
 }
@@ -141,6 +174,10 @@ void check_range(const char* name, int value, int least, int most) {
 
 void check_positive(const char* name, float value) {
   require(std::isfinite(value) && value > 0, fmt::format("'{}' is {}, expected a positive number", name, value));
+}
+
+void check_not_negative(const char* name, float value) {
+  require(std::isfinite(value) && value >= 0, fmt::format("'{}' is {}, expected a number of at least 0", name, value));
 }
 
 void check_sizes(const ModelConfig& c) {
@@ -189,17 +226,68 @@ void check_heads(const ModelConfig& c) {
   require(c.heads % c.kv_heads == 0, fmt::format("'heads' {} is not a multiple of 'kv_heads' {}", c.heads, c.kv_heads));
 }
 
-void check_positions(const ModelConfig& c) {
-  check_range("position_offset", c.position_offset, 0, 1 << 16);
-  if (c.positions != PositionKind::kRotary) return;
-  require(c.head_dim % 2 == 0, fmt::format("'head_dim' {} is odd, rotary positions need pairs", c.head_dim));
-  check_positive("rope_theta", c.rope_theta);
-  check_positive("rope_factor", c.rope_factor);
-  if (c.rope_scaling != RopeScaling::kLlama3) return;
+void check_attention(const ModelConfig& c) {
+  check_not_negative("attention_scale", c.attention_scale);
+  check_not_negative("attention_soft_cap", c.attention_soft_cap);
+  require(c.window_layers.empty() || std::cmp_equal(c.window_layers.size(), c.layers),
+          fmt::format("'window_layers' has {} entries of {} layers", c.window_layers.size(), c.layers));
+  for (const int entry : c.window_layers) {
+    check_range("window_layers", entry, 0, 1);
+    require(entry == 0 || c.sliding_window > 0, "'window_layers' has a layer with a window, but 'sliding_window' is 0");
+  }
+  require(c.query_key_norm == QueryKeyNorm::kNone || c.norm != NormKind::kLayerNorm,
+          "'query_key_norm' is there, but 'norm' is layer_norm; queries and keys are normalised by RMSNorm only");
+}
+
+void check_residual(const ModelConfig& c) {
+  check_positive("residual_scale", c.residual_scale);
+  check_positive("embedding_scale", c.embedding_scale);
+  check_positive("logits_scale", c.logits_scale);
+  check_not_negative("logits_soft_cap", c.logits_soft_cap);
+  require(!c.parallel_residual || c.norm_position == NormPosition::kPre,
+          "'parallel_residual' is true, but 'norm_position' is not pre");
+  const bool biases = c.attention_output_bias || c.mlp_bias;
+  require(!biases || !c.has_output_norms(), "a branch whose output is normalised has no bias at its end");
+  require(!biases || c.residual_scale == 1, "a branch whose output is scaled has no bias at its end");
+}
+
+void check_llama3(const ModelConfig& c) {
   check_positive("rope_low_frequency_factor", c.rope_low_frequency_factor);
   require(std::isfinite(c.rope_high_frequency_factor) && c.rope_high_frequency_factor > c.rope_low_frequency_factor,
           fmt::format("'rope_high_frequency_factor' {} is not above 'rope_low_frequency_factor' {}",
                       c.rope_high_frequency_factor, c.rope_low_frequency_factor));
+}
+
+void check_yarn(const ModelConfig& c) {
+  check_positive("rope_beta_fast", c.rope_beta_fast);
+  check_positive("rope_beta_slow", c.rope_beta_slow);
+  require(c.rope_theta > 1, fmt::format("'rope_theta' is {}, yarn needs more than 1", c.rope_theta));
+}
+
+void check_long_rope(const ModelConfig& c) {
+  const std::pair<const char*, const std::vector<float>*> lists[] = {{"rope_short_factors", &c.rope_short_factors},
+                                                                     {"rope_long_factors", &c.rope_long_factors}};
+  for (const auto& [name, list] : lists) {
+    require(std::cmp_equal(list->size(), c.rotated() / 2),
+            fmt::format("'{}' has {} factors of {} pairs", name, list->size(), c.rotated() / 2));
+    for (const float factor : *list) check_positive(name, factor);
+  }
+}
+
+void check_positions(const ModelConfig& c) {
+  check_range("position_offset", c.position_offset, 0, 1 << 16);
+  if (c.positions != PositionKind::kRotary) return;
+  check_range("rotary_dims", c.rotary_dims, 0, c.head_dim);
+  require(c.rotated() % 2 == 0, fmt::format("'{}' {} is odd, rotary positions need pairs",
+                                            c.rotary_dims > 0 ? "rotary_dims" : "head_dim", c.rotated()));
+  check_positive("rope_theta", c.rope_theta);
+  check_not_negative("rope_window_theta", c.rope_window_theta);
+  check_positive("rope_factor", c.rope_factor);
+  check_positive("rope_attention_factor", c.rope_attention_factor);
+  if (c.rope_scaling == RopeScaling::kLlama3) check_llama3(c);
+  if (c.rope_scaling == RopeScaling::kYarn) check_yarn(c);
+  if (c.rope_scaling == RopeScaling::kLongRope) check_long_rope(c);
+  if (c.rope_scaling == RopeScaling::kNone || c.rope_scaling == RopeScaling::kLinear) return;
   check_range("rope_original_positions", c.rope_original_positions, 1, kMost);
 }
 
@@ -212,17 +300,25 @@ void check_tokens(const ModelConfig& c) {
 
 std::string ModelConfig::to_json() const {
   nlohmann::ordered_json json;
-  for_each_field(*this, [&](const char* name, const auto& field) { json[name] = json_of(field); });
+  const auto write = [&](const char* name, const auto& field) { json[name] = json_of(field); };
+  for_each_first_field(*this, write);
+  for_each_later_field(*this, write);
   return json.dump();
 }
 
 ModelConfig ModelConfig::from_json(const std::string& json_text) {
   nlohmann::json json = parse_json_object(json_text);
   ModelConfig config;
-  for_each_field(config, [&](const char* name, auto& field) {
-    require(json.contains(name), fmt::format("'{}' is missing", name));
+  const auto read = [&](const char* name, auto& field) {
     read_value(name, json[name], field);
     json.erase(name);
+  };
+  for_each_first_field(config, [&](const char* name, auto& field) {
+    require(json.contains(name), fmt::format("'{}' is missing", name));
+    read(name, field);
+  });
+  for_each_later_field(config, [&](const char* name, auto& field) {
+    if (json.contains(name)) read(name, field);
   });
   require(json.empty(), fmt::format("'{}' is not a known key", json.empty() ? "" : json.begin().key()));
   config.validate();
@@ -233,12 +329,24 @@ std::string ModelConfig::class_name(int index) const {
   return class_names.empty() ? fmt::format("LABEL_{}", index) : class_names[static_cast<std::size_t>(index)];
 }
 
+LayerConfig ModelConfig::layer(int index) const {
+  const bool has_window = window_layers.empty() || window_layers[static_cast<std::size_t>(index)] != 0;
+  const int window = has_window ? sliding_window : 0;
+  return {.window = window, .window_rotation = window > 0 && rope_window_theta > 0};
+}
+
+bool ModelConfig::takes_long_factors(std::size_t tokens) const {
+  return rope_scaling == RopeScaling::kLongRope && std::cmp_greater(tokens, rope_original_positions);
+}
+
 void ModelConfig::validate() const {
   require(!architecture.empty(), "'architecture' is empty");
   check_sizes(*this);
   check_inputs(*this);
   check_outputs(*this);
   check_heads(*this);
+  check_attention(*this);
+  check_residual(*this);
   check_positions(*this);
   check_tokens(*this);
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "computron/base/error.h"
+#include "computron/base/log.h"
 #include "src/model/families/hf_keys.h"
 #include "src/model/families/table.h"
 #include "src/model/join.h"
@@ -15,7 +16,16 @@
 namespace computron {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kOpt, &kGpt2, &kLlama, &kQwen2, &kMistral, &kMixtral, &kBert, &kVit};
+constexpr const Family* kFamilies[] = {&kOpt,    &kGpt2,  &kLlama, &kQwen2,   &kQwen3, &kMistral, &kMixtral, &kGemma2,
+                                       &kGemma3, &kOlmo2, &kOlmo3, &kGranite, &kPhi3,  &kGptNeox, &kBert,    &kVit};
+
+// Models that take pictures besides: the decoder's configuration is their text_config, and their towers are skipped.
+struct Wrapper {
+  std::string_view model_type, text_type;
+  std::string_view architecture;
+};
+constexpr Wrapper kWrappers[] = {{"gemma3", "gemma3_text", "Gemma3ForConditionalGeneration"},
+                                 {"mistral3", "mistral", "Mistral3ForConditionalGeneration"}};
 
 bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
@@ -66,6 +76,39 @@ std::string known_sizes(const Family& family) {
   return join(names, ", ");
 }
 
+// The decoder's keys: those of text_config, where the model is a wrapper, and the tokens beside it.
+nlohmann::json decoder_of(nlohmann::json object) {
+  const HfKeys keys(object);
+  const auto type = keys.value("model_type", "");
+  const auto wrapper =
+      std::find_if(std::begin(kWrappers), std::end(kWrappers), [&](const Wrapper& w) { return w.model_type == type; });
+  if (wrapper == std::end(kWrappers)) return object;
+  keys.architecture({wrapper->architecture});
+  const auto found = object.find("text_config");
+  if (found == object.end() || !found->is_object()) {
+    HfKeys::refuse("text_config", found == object.end() ? nlohmann::json() : *found, "an object");
+  }
+  nlohmann::json text = *found;
+  HfKeys(text).require("model_type", std::string(wrapper->text_type), std::string(wrapper->text_type));
+  text["model_type"] = wrapper->text_type;
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    if (!text.contains(key) && object.contains(key)) text[key] = object[key];
+  }
+  return text;
+}
+
+// Tokens that the model cannot generate mean nothing to it, and published files name some.
+void drop_tokens_beyond_vocabulary(ModelConfig& config) {
+  const auto beyond = [&](TokenId token) {
+    if (token < config.vocab || config.vocab == 0) return false;
+    spdlog::warn("model configuration: token {} begins or ends texts, but the vocabulary has {} tokens: it is ignored",
+                 token, config.vocab);
+    return true;
+  };
+  std::erase_if(config.eos_tokens, beyond);
+  if (beyond(config.bos_token)) config.bos_token = -1;
+}
+
 void read_generation(const HfKeys& keys, ModelConfig& config) {
   if (keys.has("eos_token_id")) config.eos_tokens = keys.tokens("eos_token_id", {});
   const std::vector<TokenId> bos = keys.tokens("bos_token_id", {});
@@ -94,12 +137,13 @@ void read_preprocessor(const HfKeys& keys, ModelConfig& config) {
 
 }  // namespace
 
-SourceTensor Family::source_of(const std::string& canonical) const {
-  const auto source = [](const NameRule& rule, const Pattern& pattern, std::string_view ending) {
+SourceTensor Family::source_of(const ModelConfig& config, const std::string& canonical) const {
+  const auto source = [&](const NameRule& rule, const Pattern& pattern, std::string_view ending) {
     return SourceTensor{.name = fill_in(rule.theirs, pattern.numbers) + std::string(ending),
                         .transposed = rule.transposed && ending == ".weight",
                         .part = rule.part,
-                        .parts = rule.parts};
+                        .parts = rule.parts,
+                        .fused = fused == nullptr ? FusedRows{} : fused(config, rule.ours)};
   };
   const Pattern whole = pattern_of(canonical);
   if (const NameRule* rule = rule_for(names, whole.text)) return source(*rule, whole, "");
@@ -112,6 +156,7 @@ SourceTensor Family::source_of(const std::string& canonical) const {
 }
 
 std::string Family::plain_name(std::string_view stored) const {
+  if (stored.starts_with(outer_prefix)) stored.remove_prefix(outer_prefix.size());
   if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
   std::string name(stored);
   replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight");
@@ -137,13 +182,16 @@ const Family& family_of(std::string_view model_type) {
 
 ModelConfig ModelConfig::from_hf_json(const std::string& config_json, const std::optional<std::string>& generation_json,
                                       const std::optional<std::string>& preprocessor_json) {
-  const nlohmann::json object = parse_json_object(config_json);
+  const nlohmann::json object = decoder_of(parse_json_object(config_json));
   const HfKeys keys(object);
+  if (keys.has("kv_lora_rank")) HfKeys::refuse("kv_lora_rank", object["kv_lora_rank"], "attention without it (no MLA)");
   const Family& family = family_of(keys.value("model_type", ""));
   ModelConfig config = family.read(keys);
   config.architecture = family.model_type;
+  drop_tokens_beyond_vocabulary(config);
   config.validate();
   if (generation_json) read_generation(HfKeys(parse_json_object(*generation_json, "generation_config.json")), config);
+  drop_tokens_beyond_vocabulary(config);
   if (preprocessor_json) {
     read_preprocessor(HfKeys(parse_json_object(*preprocessor_json, "preprocessor_config.json")), config);
   }

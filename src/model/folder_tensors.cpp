@@ -28,17 +28,34 @@ std::string FolderTensors::name_of(const std::string& plain) const {
 std::vector<std::size_t> shape_in_files(const TensorSpec& spec, const SourceTensor& source) {
   std::vector<std::size_t> shape = spec.shape;
   if (spec.transposed) std::swap(shape.front(), shape.back());
-  shape.front() *= static_cast<std::size_t>(source.parts);
+  shape.front() = source.fused.total > 0 ? source.fused.total : shape.front() * static_cast<std::size_t>(source.parts);
   if (source.transposed) std::swap(shape.front(), shape.back());
   if (source.matrices > 1) shape.insert(shape.begin(), static_cast<std::size_t>(source.matrices));
   return shape;
 }
 
+namespace {
+
+// Blocks of outputs, whose elements follow each other, are lines of the matrix.
+MatrixSource fused_matrix(const TensorSpec& spec, const FusedRows& fused, MatrixSource matrix) {
+  const std::size_t in = spec.shape.size() == 2 ? spec.shape.back() : 1;
+  matrix.rows = spec.shape.front() / fused.block;
+  matrix.columns = fused.block * in;
+  matrix.stride = fused.stride * in;
+  matrix.first = fused.first * in;
+  return matrix;
+}
+
+}  // namespace
+
 MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const SafetensorsTensor& stored,
                        DType dtype) {
   MatrixSource matrix{.file = stored.file, .entry = stored.entry, .dtype = dtype};
   const auto part = static_cast<std::size_t>(source.part), parts = static_cast<std::size_t>(source.parts);
-  ensure(!source.interleaved || !source.transposed, "rows of a transposed tensor that are taken by turns");
+  const bool fused = source.fused.total > 0;
+  ensure(!(source.interleaved || fused) || !source.transposed, "rows of a transposed tensor that are taken by turns");
+  ensure(!fused || !spec.transposed, "a fused tensor of which a part is stored transposed");
+  if (fused) return fused_matrix(spec, source.fused, matrix);
   matrix.columns = matrix.stride = spec.shape.back();
   matrix.rows = spec.shape.size() == 2 ? spec.shape.front() : 1;
   const std::size_t before = static_cast<std::size_t>(source.matrix) * parts * matrix.elements();

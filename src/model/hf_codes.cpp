@@ -157,6 +157,8 @@ std::optional<CodeSource> HfCodes::find(const TensorSpec& spec, const SourceTens
   name_tensors(weight);
   weight.codes = use(weight.codes_name);
   weight.scales = use(weight.scales_name);
+  if (source.fused.total > 0)
+    return refuse(weight.codes_name, "a quantised tensor of several, fused, is not supported");
   if (!gptq() && (source.transposed || (source.parts > 1 && !weight.blocks))) {
     return refuse(weight.codes_name, "quantised weights of this family are taken from gptq only");
   }

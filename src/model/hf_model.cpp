@@ -103,7 +103,7 @@ class Resolver {
 
   // A tied head and the embedding are one tensor, stored under either name or, the same, under both.
   std::string name_of_embedding(const std::string& embedding) {
-    std::string head = family_.source_of("head.weight").name;
+    std::string head = family_.source_of(config_, "head.weight").name;
     const SafetensorsTensor* of_head = tensors_.find(head);
     if (of_head == nullptr) return embedding;
     tensors_.use(head);
@@ -119,7 +119,7 @@ class Resolver {
   }
 
   HfModel::Source find(const TensorSpec& spec) {
-    SourceTensor source = family_.source_of(spec.name);
+    SourceTensor source = family_.source_of(config_, spec.name);
     const bool tied = config_.tied_head && spec.name == "embedding.tokens.weight";
     if (tied) source.name = name_of_embedding(source.name);
     if (codes_ && spec.role == TensorRole::kGemmWeight && codes_->has(source.name)) {

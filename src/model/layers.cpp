@@ -49,7 +49,27 @@ float llama3_frequency(const ModelConfig& c, float f) {
   return s < 0 ? f / c.rope_factor : (1 - s) * f / c.rope_factor + s * f;
 }
 
-float scaled_frequency(const ModelConfig& c, float f) {
+// The pair of elements, between two of them, that turns so many times within the original positions.
+float yarn_pair(const ModelConfig& c, float turns) {
+  const float positions = static_cast<float>(c.rope_original_positions) / (turns * 2 * std::numbers::pi_v<float>);
+  return static_cast<float>(c.rotated()) * std::log(positions) / (2 * std::log(c.rope_theta));
+}
+
+float yarn_frequency(const ModelConfig& c, float f, int pair) {
+  float first = yarn_pair(c, c.rope_beta_fast), last = yarn_pair(c, c.rope_beta_slow);
+  if (c.rope_whole_dims) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0f);
+  last = std::min(last, static_cast<float>(c.rotated() - 1));
+  const float steps = first == last ? 0.001f : last - first;
+  const float s = std::clamp((static_cast<float>(pair) - first) / steps, 0.0f, 1.0f);
+  return (1 - s) * f + s * f / c.rope_factor;
+}
+
+float scaled_frequency(const ModelConfig& c, float f, int pair, RotaryKind kind) {
+  if (kind == RotaryKind::kWindow) return f;
   switch (c.rope_scaling) {
     case RopeScaling::kNone:
       return f;
@@ -57,8 +77,23 @@ float scaled_frequency(const ModelConfig& c, float f) {
       return f / c.rope_factor;
     case RopeScaling::kLlama3:
       return llama3_frequency(c, f);
+    case RopeScaling::kYarn:
+      return yarn_frequency(c, f, pair);
+    case RopeScaling::kLongRope:
+      return f / (kind == RotaryKind::kLong ? c.rope_long_factors : c.rope_short_factors)[pair];
   }
   return f;
+}
+
+AttentionShape attention_shape(const ShardPlan& plan, int layer) {
+  const ModelConfig& c = plan.config;
+  return {.heads = plan.heads,
+          .kv_heads = plan.kv_heads,
+          .head_dim = c.head_dim,
+          .scale = c.attention_scale > 0 ? c.attention_scale : 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+          .causal = c.causal,
+          .window = c.layer(layer).window,
+          .soft_cap = c.attention_soft_cap};
 }
 
 std::variant<Mlp, Experts> make_mlp(const ShardLayout& layout, const std::string& prefix) {
@@ -86,6 +121,11 @@ Activations as_input(Pass& pass, Activations x, DType dtype) {
   const Activations own = pass.work.gathered(x.rows, x.columns, dtype);
   pass.ops.convert(pass.stream, x, own);
   return own;
+}
+
+// out = norm(in), or in where there is no norm.
+void normalise(Pass& pass, Norm& norm, Activations in, Activations out) {
+  norm.present() ? norm.forward(pass, in, out) : pass.ops.convert(pass.stream, in, out);
 }
 
 // hidden [M, hidden] = hidden + (sum + bias).
@@ -157,11 +197,16 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activat
 
 TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
     : first_token_(layout.plan.first_token(t)),
+      scale_(layout.plan.config.embedding_scale),
       tokens_(TensorRef::find(layout, "embedding.tokens.weight")),
       projection_(layout, "embedding.projection") {}
 
 void TokenEmbedding::forward(Pass& pass, Activations hidden) {
-  if (!projection_.present()) return look_up(pass, hidden);
+  projection_.present() ? look_up_projected(pass, hidden) : look_up(pass, hidden);
+  if (scale_ != 1) pass.ops.scale(pass.stream, scale_, hidden);
+}
+
+void TokenEmbedding::look_up_projected(Pass& pass, Activations hidden) {
   const Activations narrow = pass.work.partial(hidden.rows, tokens_.columns());                      // [M, width]
   const Activations x = pass.work.input(hidden.rows, tokens_.columns(), projection_.input_dtype());  // [M, width]
   look_up(pass, narrow);
@@ -217,34 +262,101 @@ void Embedding::add(Pass& pass, TensorRef& table, std::span<const std::int32_t> 
                        [&](const Table& part) { pass.ops.add_rows(pass.stream, rows, offset, part, hidden); });
 }
 
-RotaryEmbedding::RotaryEmbedding(const ModelConfig& config) : frequencies_(frequencies(config)) {}
-
-void RotaryEmbedding::forward(Pass& pass) {
-  // [M, head_dim]
-  const Activations angles = pass.work.angles(pass.batch.rows(), 2 * static_cast<int>(frequencies_.size()));
-  pass.ops.rotary_angles(pass.stream, pass.batch.positions, frequencies_, angles);
+RotaryEmbedding::RotaryEmbedding(const ModelConfig& config)
+    : frequencies_(frequencies(config)), scale_(config.rope_attention_factor) {
+  if (config.rope_scaling == RopeScaling::kLongRope) long_frequencies_ = frequencies(config, RotaryKind::kLong);
+  if (config.rope_window_theta > 0) window_frequencies_ = frequencies(config, RotaryKind::kWindow);
 }
 
-std::vector<float> RotaryEmbedding::frequencies(const ModelConfig& c) {
+void RotaryEmbedding::add_to(PassArrays& arrays) const {
+  for (const auto* list : {&frequencies_, &long_frequencies_, &window_frequencies_}) arrays.add_input(std::span(*list));
+}
+
+void RotaryEmbedding::forward(Pass& pass) {
+  const Batch& batch = pass.batch;
+  const int columns = 2 * static_cast<int>(frequencies_.size());
+  const Activations angles = pass.work.angles(batch.rows(), columns);  // [M, rotary dimensions]
+  if (batch.long_factors.empty()) {
+    rotate_rows(pass, 0, batch.rows(), frequencies_, angles);
+  } else {
+    for (std::size_t begin = 0, end = 0; begin < batch.sequences.size(); begin = end) {
+      const auto kind = batch.long_factors[begin];
+      while (end < batch.sequences.size() && batch.long_factors[end] == kind) ++end;
+      const SequenceRows& last = batch.sequences[end - 1];
+      rotate_rows(pass, batch.sequences[begin].row, last.row + last.rows, kind != 0 ? long_frequencies_ : frequencies_,
+                  angles);
+    }
+  }
+  if (scale_ != 1) pass.ops.scale(pass.stream, scale_, angles);
+  if (window_frequencies_.empty()) return;
+  rotate_rows(pass, 0, batch.rows(), window_frequencies_, pass.work.window_angles(batch.rows(), columns));
+}
+
+void RotaryEmbedding::rotate_rows(Pass& pass, int first, int end, const std::vector<float>& frequencies,
+                                  Activations angles) {
+  const std::span positions(pass.batch.positions);
+  pass.ops.rotary_angles(pass.stream, positions.subspan(first, end - first), frequencies,
+                         angles.row_range(first, end - first));
+}
+
+std::vector<float> RotaryEmbedding::frequencies(const ModelConfig& c, RotaryKind kind) {
+  const float theta = kind == RotaryKind::kWindow ? c.rope_window_theta : c.rope_theta;
   std::vector<float> frequencies;
-  for (int i = 0; i < c.head_dim / 2; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(c.head_dim);
-    frequencies.push_back(scaled_frequency(c, 1.0f / std::pow(c.rope_theta, exponent)));
+  for (int i = 0; i < c.rotated() / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(c.rotated());
+    frequencies.push_back(scaled_frequency(c, 1.0f / std::pow(theta, exponent), i, kind));
   }
   return frequencies;
 }
 
-SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage)
-    : shape_{.heads = layout.plan.heads,
-             .kv_heads = layout.plan.kv_heads,
-             .head_dim = layout.plan.config.head_dim,
-             .scale = 1.0f / std::sqrt(static_cast<float>(layout.plan.config.head_dim)),
-             .causal = layout.plan.config.causal,
-             .window = layout.plan.config.sliding_window},
-      rotary_(layout.plan.config.positions == PositionKind::kRotary),
+HeadsNorm::HeadsNorm(const ShardLayout& layout, const std::string& prefix, int t)
+    : kind_(layout.plan.config.norm),
+      epsilon_(layout.plan.config.norm_epsilon),
+      query_heads_(layout.plan.config.heads),
+      weight_(TensorRef::find(layout, prefix + ".query_key_norm.weight")) {
+  const ShardPlan& plan = layout.plan;
+  if (plan.config.query_key_norm != QueryKeyNorm::kWidth) return;
+  const auto own = [](int head, int first, int count) { return head >= first && head < first + count; };
+  for (int head = 0; head < plan.config.heads; ++head) {
+    const int first = t * plan.heads;
+    columns_.push_back(own(head, first, plan.heads) ? head - first : -1);
+  }
+  for (int head = 0; head < plan.config.kv_heads; ++head) {  // of copies the first one counts
+    const int copy = head * plan.kv_copies, first = t * plan.kv_heads;
+    columns_.push_back(own(copy, first, plan.kv_heads) ? plan.heads + copy - first : -1);
+  }
+}
+
+void HeadsNorm::forward(Pass& pass, const AttentionShape& shape, Activations qkv) {
+  if (!weight_.present()) return;
+  if (columns_.empty()) {
+    pass.ops.norm_heads(pass.stream, kind_, shape, weight_.vector(pass.pages), epsilon_, qkv);
+  } else {
+    const Activations of_heads = squares(pass, shape, qkv);
+    pass.ops.norm_width(pass.stream, kind_, shape, of_heads, query_heads_, weight_.vector(pass.pages), epsilon_, qkv);
+  }
+  weight_.release(pass.pages);
+}
+
+Activations HeadsNorm::squares(Pass& pass, const AttentionShape& shape, Activations qkv) {
+  const Activations squares = pass.work.partial(qkv.rows, static_cast<int>(columns_.size()));
+  pass.ops.square_heads(pass.stream, shape, qkv, columns_, squares);
+  sum_over_ranks(pass, squares);
+  return squares;
+}
+
+SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage, int t)
+    : shape_(attention_shape(layout.plan, layout.plan.first_layer + layer_in_stage)),
+      rotated_(layout.plan.config.positions == PositionKind::kRotary ? layout.plan.config.rotated() : 0),
+      window_rotation_(layout.plan.config.layer(layout.plan.first_layer + layer_in_stage).window_rotation),
       layer_(layer_in_stage),
       qkv_(layout, prefix + ".qkv"),
+      norm_(layout, prefix, t),
       output_(layout, prefix + ".output") {}
+
+Activations SelfAttention::angles(Pass& pass, int rows) const {
+  return window_rotation_ ? pass.work.window_angles(rows, rotated_) : pass.work.angles(rows, rotated_);
+}
 
 BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
   // [M, (heads + 2 kv_heads) × head_dim / tp]
@@ -252,7 +364,8 @@ BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
   // [M, heads × head_dim / tp]
   const Activations mixed = pass.work.inner(x.rows, shape_.heads * shape_.head_dim, output_.input_dtype());
   qkv_.forward(pass, x, qkv);
-  if (rotary_) pass.ops.apply_rope(pass.stream, shape_, pass.work.angles(x.rows, shape_.head_dim), qkv);
+  norm_.forward(pass, shape_, qkv);
+  if (rotated_ > 0) pass.ops.apply_rope(pass.stream, shape_, angles(pass, x.rows), qkv);
   pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, mixed);
   return output_.forward(pass, mixed);
 }
@@ -412,37 +525,54 @@ std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, int 
   return choices;
 }
 
-TransformerBlock::TransformerBlock(const ShardLayout& layout, int layer_in_stage)
-    : TransformerBlock(layout, fmt::format("layers.{}.", layout.plan.first_layer + layer_in_stage), layer_in_stage) {}
+TransformerBlock::TransformerBlock(const ShardLayout& layout, int layer_in_stage, int t)
+    : TransformerBlock(layout, fmt::format("layers.{}.", layout.plan.first_layer + layer_in_stage), layer_in_stage, t) {
+}
 
-TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage)
+TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage, int t)
     : norm_position_(layout.plan.config.norm_position),
+      parallel_(layout.plan.config.parallel_residual),
+      residual_scale_(layout.plan.config.residual_scale),
       attention_norm_(layout, prefix + "attention_norm"),
-      attention_(layout, prefix + "attention", layer_in_stage),
+      attention_(layout, prefix + "attention", layer_in_stage, t),
+      attention_output_norm_(layout, prefix + "attention_output_norm"),
       mlp_norm_(layout, prefix + "mlp_norm"),
-      mlp_(make_mlp(layout, prefix + "mlp")) {}
+      mlp_(make_mlp(layout, prefix + "mlp")),
+      mlp_output_norm_(layout, prefix + "mlp_output_norm") {}
 
-// Pre-norm:   h = h + attention(norm(h));  h = h + mlp(norm(h))      (Radford et al. 2019)
-// Post-norm:  h = norm(h + attention(h));  h = norm(h + mlp(h))      (Vaswani et al. 2017)
+// Pre-norm:   h = h + attention(norm(h));        h = h + mlp(norm(h))          (Radford et al. 2019)
+// Output:     h = h + norm(attention(h));        h = h + norm(mlp(h))          (OLMo 2: Walsh et al. 2024)
+// Sandwich:   h = h + norm(attention(norm(h)));  h = h + norm(mlp(norm(h)))    (Gemma 2: Riviere et al. 2024)
+// Parallel:   h = h + attention(norm(h)) + mlp(norm(h))                        (Wang and Komatsuzaki 2021)
+// Post-norm:  h = norm(h + attention(h));        h = norm(h + mlp(h))          (Vaswani et al. 2017)
 //
 // h is `hidden` [M, hidden] f32; x [M, hidden] is what a branch reads, in the type that the weights are multiplied
 // with.
 void TransformerBlock::forward(Pass& pass, Activations hidden) {
   const auto x = [&](DType dtype) { return pass.work.input(hidden.rows, hidden.columns, dtype); };
   const Activations to_attention = x(attention_.input_dtype()), to_mlp = x(mlp_input_dtype());
-  if (norm_position_ == NormPosition::kPre) {
-    attention_norm_.forward(pass, hidden, to_attention);
-    add_residual(pass, hidden, attention_.forward(pass, to_attention));
-    mlp_norm_.forward(pass, hidden, to_mlp);
-    add_residual(pass, hidden, mlp(pass, to_mlp));
-  } else {
-    pass.ops.convert(pass.stream, hidden, to_attention);
-    add_residual(pass, hidden, attention_.forward(pass, to_attention));
-    attention_norm_.forward(pass, hidden, hidden);
-    pass.ops.convert(pass.stream, hidden, to_mlp);
-    add_residual(pass, hidden, mlp(pass, to_mlp));
-    mlp_norm_.forward(pass, hidden, hidden);
-  }
+  if (norm_position_ == NormPosition::kPost) return forward_post_norm(pass, hidden, to_attention, to_mlp);
+  normalise(pass, attention_norm_, hidden, to_attention);
+  const BranchOutput attended = attention_.forward(pass, to_attention);
+  if (parallel_) normalise(pass, mlp_norm_, hidden, to_mlp);
+  add(pass, hidden, attended, attention_output_norm_);
+  if (!parallel_) normalise(pass, mlp_norm_, hidden, to_mlp);
+  add(pass, hidden, mlp(pass, to_mlp), mlp_output_norm_);
+}
+
+void TransformerBlock::forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp) {
+  pass.ops.convert(pass.stream, hidden, to_attention);
+  add_residual(pass, hidden, attention_.forward(pass, to_attention));
+  attention_norm_.forward(pass, hidden, hidden);
+  pass.ops.convert(pass.stream, hidden, to_mlp);
+  add_residual(pass, hidden, mlp(pass, to_mlp));
+  mlp_norm_.forward(pass, hidden, hidden);
+}
+
+void TransformerBlock::add(Pass& pass, Activations hidden, const BranchOutput& branch, Norm& output_norm) const {
+  if (output_norm.present()) output_norm.forward(pass, branch.sum, branch.sum);
+  if (residual_scale_ != 1) pass.ops.scale(pass.stream, residual_scale_, branch.sum);
+  add_residual(pass, hidden, branch);
 }
 
 DType TransformerBlock::mlp_input_dtype() const {
@@ -457,6 +587,8 @@ Head::Head(const ShardLayout& layout, int t)
     : first_token_(layout.plan.first_token(t)),
       real_vocab_(layout.plan.real_vocab(t)),
       slices_(layout.plan.k_slices),
+      logits_scale_(layout.plan.config.logits_scale),
+      soft_cap_(layout.plan.config.logits_soft_cap),
       projection_(layout, "head.projection"),
       weight_(TensorRef::find(layout, "head.weight")) {
   ensure(weight_.present(), "output head without a weight");
@@ -506,12 +638,18 @@ void Head::finish_rows(Pass& pass, Activations x, int first, const Outputs& out,
   const Batch& batch = pass.batch;
   const Activations logits = pass.work.logits(x.rows, weight_.rows());  // [rows, vocab/tp]
   multiply_parts(pass, x, weight_, /*bias=*/{}, Activation::kNone, logits, /*release=*/last_round);
+  scale_and_cap(pass, logits);
   const LogitColumns columns{.first_token = first_token_, .real = real_vocab_, .slices = slices_};
   pass.ops.top_k_log_sum_exp(pass.stream, logits, columns, std::span(batch.top).subspan(first, x.rows),
                              std::span(batch.targets).subspan(first, x.rows), out.logits + first * slices_);
   if (batch.sampling.empty()) return;
   pass.ops.sample(pass.stream, logits, columns, std::span(batch.sampling).subspan(first, x.rows),
                   out.samples + first * slices_);
+}
+
+void Head::scale_and_cap(Pass& pass, Activations logits) const {
+  if (logits_scale_ != 1) pass.ops.scale(pass.stream, logits_scale_, logits);
+  if (soft_cap_ > 0) pass.ops.soft_cap(pass.stream, soft_cap_, logits);
 }
 
 Classifier::Classifier(const ShardLayout& layout)

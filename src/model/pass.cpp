@@ -12,7 +12,7 @@ constexpr std::size_t Workspace::Sizes::*kParts[] = {
     &Workspace::Sizes::inner,        &Workspace::Sizes::fused,   &Workspace::Sizes::angles,
     &Workspace::Sizes::logits,       &Workspace::Sizes::bias,    &Workspace::Sizes::gathered,
     &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::k_slice,
-    &Workspace::Sizes::routes};
+    &Workspace::Sizes::routes,       &Workspace::Sizes::window_angles};
 
 std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
@@ -38,16 +38,19 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
   const ModelConfig& c = plan.config;
   const int rows = ops.padded_rows(max_rows);
   const int width = std::max(c.hidden, c.token_columns());
+  const int all_heads = c.query_key_norm == QueryKeyNorm::kWidth ? c.heads + c.kv_heads : 0;
+  const bool rotary = c.positions == PositionKind::kRotary;
   const int up = (c.gated_mlp ? 2 : 1) * plan.ffn;
   const int fused = std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, c.experts, c.classes, c.patch_values()});
   // What goes through MLPs: where the device routes, every row as often as it chooses an expert.
   const int mlp_rows = c.experts > 0 && ops.routes_experts() ? rows * c.experts_per_token : rows;
   return {.hidden = bytes_for(rows, c.hidden),
-          .partial = bytes_for(rows, width),
+          .partial = bytes_for(rows, std::max(width, all_heads)),
           .input = bytes_for(rows, std::max(width, c.patch_values())),
           .inner = std::max(bytes_for(rows, plan.heads * c.head_dim), bytes_for(mlp_rows, plan.ffn)),
           .fused = std::max(bytes_for(rows, fused), bytes_for(mlp_rows, up)),
-          .angles = c.positions == PositionKind::kRotary ? bytes_for(rows, c.head_dim) : 0,
+          .angles = rotary ? bytes_for(rows, c.rotated()) : 0,
+          .window_angles = rotary && c.rope_window_theta > 0 ? bytes_for(rows, c.rotated()) : 0,
           .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
           .bias = bytes_for(1, std::max({fused, up, c.hidden})),
           .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
@@ -86,6 +89,7 @@ Workspace::Workspace(Device& device, const Sizes& sizes)
   inner_ = take(sizes.inner);
   fused_ = take(sizes.fused);
   angles_ = take(sizes.angles);
+  window_angles_ = take(sizes.window_angles);
   logits_ = take(sizes.logits);
   bias_ = take(sizes.bias);
   gathered_ = take(sizes.gathered);

@@ -11,45 +11,60 @@
 namespace computron {
 namespace {
 
-// Parameters to weigh stages by: of one layer, of the embeddings, of what follows the last layer.
+// Parameters to weigh stages by: of the layers before each, and of all; of the embeddings; of what follows the last
+// layer.
 struct Weights {
-  double layer = 0, embedding = 0, head = 0;
+  std::vector<double> before;  // [layers + 1]
+  double embedding = 0, head = 0;
+
+  int layers() const { return static_cast<int>(before.size()) - 1; }
+  double all() const { return before.back() + embedding + head; }
+  // Of a stage beside its layers.
+  double beside(int stage, int pp) const { return (stage == 0 ? embedding : 0) + (stage == pp - 1 ? head : 0); }
 };
 
-// All layers are alike, so one is counted. A tied head counts on its own: with one stage there is nothing to weigh.
-Weights weigh(ModelConfig config) {
-  config.layers = 1;
+// A tied head counts on its own: with one stage there is nothing to weigh.
+Weights weigh(const ModelConfig& config) {
   Weights w;
+  w.before.assign(static_cast<std::size_t>(config.layers) + 1, 0);
   for (const TensorSpec& spec : tensor_specs(config)) {
     const double elements = std::accumulate(spec.shape.begin(), spec.shape.end(), 1.0, std::multiplies<>());
-    const bool embedding = spec.name.starts_with("embedding.");
-    (embedding ? w.embedding : spec.name.starts_with("layers.") ? w.layer : w.head) += elements;
+    if (spec.name.starts_with("layers.")) {
+      w.before[std::stoul(spec.name.substr(std::size("layers.") - 1)) + 1] += elements;
+      continue;
+    }
+    (spec.name.starts_with("embedding.") ? w.embedding : w.head) += elements;
     if (config.tied_head && spec.name == "embedding.tokens.weight") w.head += elements;
   }
+  std::partial_sum(w.before.begin(), w.before.end(), w.before.begin());
   return w;
 }
 
-// Layers a stage may take without exceeding `limit` parameters.
-int layers_within(double limit, const Weights& w, int stage, int pp) {
-  const double extra = (stage == 0 ? w.embedding : 0) + (stage == pp - 1 ? w.head : 0);
-  return extra > limit ? 0 : static_cast<int>((limit - extra) / w.layer);
-}
-
-// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an equal part of the layers
-// left, or as many as the stages behind it cannot hold.
-std::vector<int> try_cut(double limit, const ModelConfig& c, const Weights& w, int pp) {
-  std::vector<int> firsts{0}, room_from(pp + 1, 0);  // layers that stages s, s + 1, ... hold together
+// A cut in which no stage exceeds `limit`; empty when there is none. Every stage takes an equal part of the parameters
+// left, rounded up to whole layers, or as many layers as the stages behind it cannot hold.
+std::vector<int> try_cut(double limit, const Weights& w, int pp) {
+  // least[s]: the first layer from which on stages s, s + 1, ... hold all, one layer each at least.
+  std::vector<int> least(static_cast<std::size_t>(pp) + 1, w.layers()), firsts{0};
   for (int stage = pp - 1; stage >= 0; --stage) {
-    room_from[stage] = room_from[stage + 1] + layers_within(limit, w, stage, pp);
+    int first = least[stage + 1];
+    while (first > 0 && w.before[least[stage + 1]] - w.before[first - 1] + w.beside(stage, pp) <= limit) --first;
+    if (first == least[stage + 1]) return {};
+    least[stage] = std::max(first, stage);
   }
+  if (least[0] > 0) return {};
   for (int stage = 0; stage < pp; ++stage) {
-    const int left = c.layers - firsts.back(), stages_left = pp - stage;
-    const int room = std::min(room_from[stage] - room_from[stage + 1], left - (stages_left - 1));
-    const int wanted = std::max(ceil_div(left, stages_left), left - room_from[stage + 1]);
-    if (room < 1) return {};
-    firsts.push_back(firsts.back() + std::min(room, wanted));
+    const int begin = firsts.back(), last = w.layers() - (pp - 1 - stage);
+    const double left = w.before.back() - w.before[begin];
+    int end = begin + 1;
+    const auto of_stage = [&](int e) { return w.before[e] - w.before[begin]; };
+    while (end < last && (end < least[stage + 1] || of_stage(end) * (pp - stage) < left) &&
+           of_stage(end + 1) + w.beside(stage, pp) <= limit) {
+      ++end;
+    }
+    if (end < least[stage + 1] || of_stage(end) + w.beside(stage, pp) > limit) return {};
+    firsts.push_back(end);
   }
-  return firsts.back() == c.layers ? firsts : std::vector<int>{};
+  return firsts.back() == w.layers() ? firsts : std::vector<int>{};
 }
 
 // As cut_layers(), of stages that have so many layers each.
@@ -95,13 +110,26 @@ class PlanBuilder {
 
   void block(int layer) {
     const std::string p = fmt::format("layers.{}.", layer);
-    const bool pre = plan_.config.norm_position == NormPosition::kPre;
-    if (pre) norm(p + "attention_norm");
-    add_column_parallel(p + "attention.qkv", {p + "attention.query", p + "attention.key", p + "attention.value"});
-    add_row_parallel(p + "attention.output");
-    norm(p + (pre ? "mlp_norm" : "attention_norm"));
+    const bool post = plan_.config.norm_position == NormPosition::kPost, parallel = plan_.config.parallel_residual;
+    if (!post) norm(p + "attention_norm");
+    attention(p + "attention.");
+    if (parallel) norm(p + "mlp_norm");  // of what attention is not yet added to
+    bias(p + "attention.output");
+    norm(p + "attention_output_norm");
+    if (post) norm(p + "attention_norm");
+    if (!post && !parallel) norm(p + "mlp_norm");
     plan_.config.experts > 0 ? experts(p + "mlp.") : mlp(p + "mlp.");
-    if (!pre) norm(p + "mlp_norm");
+    norm(p + "mlp_output_norm");
+    if (post) norm(p + "mlp_norm");
+  }
+
+  // But for the bias of its output.
+  void attention(const std::string& p) {
+    add_column_parallel(p + "qkv", {p + "query", p + "key", p + "value"});
+    if (has(p + "query_norm.weight")) {
+      add(p + "query_key_norm.weight", {p + "query_norm.weight", p + "key_norm.weight"});
+    }
+    add_row_parallel(p + "output");
   }
 
   void mlp(const std::string& p) {
@@ -109,6 +137,7 @@ class PlanBuilder {
     if (plan_.config.gated_mlp) up.insert(up.begin(), p + "gate");
     add_column_parallel(p + (up.size() > 1 ? "gate_up" : "up"), up);
     add_row_parallel(p + "down");
+    bias(p + "down");
   }
 
   // Every rank has a slice of every expert, so that all have as much to do whatever the router chooses.
@@ -137,8 +166,12 @@ class PlanBuilder {
     if (plan_.config.classes > 0) add_column_parallel("classifier", {"classifier"});
   }
 
+  // Where the model has it.
   void norm(const std::string& prefix) {
-    add_one(prefix + ".weight");
+    if (has(prefix + ".weight")) add_one(prefix + ".weight");
+    bias(prefix);
+  }
+  void bias(const std::string& prefix) {
     if (has(prefix + ".bias")) add_one(prefix + ".bias");
   }
 
@@ -153,14 +186,13 @@ class PlanBuilder {
     add(name + ".weight", weights);
   }
 
-  // The bias is added once, to the sum over the ranks.
+  // But for the bias, which is added once, to the sum over the ranks.
   void add_row_parallel(const std::string& name) {
     if (plan_.k_slices == 1) {
       add_one(name + ".weight");
     } else {
       for (int k_slice = 0; k_slice < plan_.k_slices; ++k_slice) add_k_slice(name + ".weight", k_slice);
     }
-    if (has(name + ".bias")) add_one(name + ".bias");
   }
 
   // Equal parts of a rank's slice.
@@ -277,12 +309,12 @@ void check_reproducible(const ModelConfig& c, MeshShape mesh, const HeadCut& cut
 
 std::vector<int> ShardPlan::cut_layers(const ModelConfig& config, int pp) {
   const Weights w = weigh(config);
-  double low = 0, high = w.layer * config.layers + w.embedding + w.head;
-  std::vector<int> best = try_cut(high, config, w, pp);
+  double low = 0, high = w.all();
+  std::vector<int> best = try_cut(high, w, pp);
   ensure(!best.empty(), "no cut of layers into stages");
   for (int i = 0; i < 60; ++i) {
     const double middle = (low + high) / 2;
-    auto cut = try_cut(middle, config, w, pp);
+    auto cut = try_cut(middle, w, pp);
     (cut.empty() ? low : high) = middle;
     if (!cut.empty()) best = std::move(cut);
   }

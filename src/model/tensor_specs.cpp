@@ -49,22 +49,36 @@ class SpecList {
   }
 
   void block(const std::string& layer) {
-    sublayer(layer + ".attention_norm", [&] { attention(layer + ".attention"); });
-    sublayer(layer + ".mlp_norm", [&] { c_.experts > 0 ? experts(layer + ".mlp") : mlp(layer + ".mlp"); });
+    sublayer(layer + ".attention", [&] { attention(layer + ".attention"); });
+    sublayer(layer + ".mlp", [&] { c_.experts > 0 ? experts(layer + ".mlp") : mlp(layer + ".mlp"); });
   }
 
   template <class Body>
-  void sublayer(const std::string& norm_name, Body&& body) {
-    if (c_.norm_position == NormPosition::kPre) norm(norm_name);
+  void sublayer(const std::string& name, Body&& body) {
+    if (c_.has_pre_norms()) norm(name + "_norm");
     body();
-    if (c_.norm_position == NormPosition::kPost) norm(norm_name);
+    if (c_.has_output_norms()) norm(name + "_output_norm");
+    if (c_.norm_position == NormPosition::kPost) norm(name + "_norm");
   }
 
   void attention(const std::string& name) {
     column_parallel(name + ".query", Split::kHeads, query_rows_, c_.attention_bias);
     column_parallel(name + ".key", Split::kKvHeads, kv_rows_, c_.attention_bias);
     column_parallel(name + ".value", Split::kKvHeads, kv_rows_, c_.attention_bias);
+    query_key_norm(name);
     row_parallel(name + ".output", Split::kHeads, query_rows_, c_.attention_output_bias);
+  }
+
+  void query_key_norm(const std::string& name) {
+    const std::string query = name + ".query_norm.weight", key = name + ".key_norm.weight";
+    if (c_.query_key_norm == QueryKeyNorm::kHeads) {
+      for (const auto& norm : {query, key}) {
+        add(norm, TensorRole::kVector, Split::kNone, {static_cast<std::size_t>(c_.head_dim)});
+      }
+    } else if (c_.query_key_norm == QueryKeyNorm::kWidth) {
+      add(query, TensorRole::kVector, Split::kHeads, {query_rows_});
+      add(key, TensorRole::kVector, Split::kKvHeads, {kv_rows_});
+    }
   }
 
   void mlp(const std::string& name) {

@@ -7,7 +7,7 @@ Transformer::Transformer(const ShardLayout& layout, int t) {
   causal_ = config.causal;
   if (layout.plan.embeds()) embedding_.emplace(layout, t);
   if (config.positions == PositionKind::kRotary) rotary_.emplace(config);
-  for (int layer = 0; layer < layout.plan.layers; ++layer) blocks_.emplace_back(layout, layer);
+  for (int layer = 0; layer < layout.plan.layers; ++layer) blocks_.emplace_back(layout, layer, t);
   if (!layout.plan.has_head()) return;
   final_norm_ = Norm(layout, "final_norm");
   if (config.causal) {
@@ -26,13 +26,16 @@ std::string Transformer::begin_pass(const Pass& pass, const Outputs& out) const 
   arrays.add_input(std::span(batch.output_rows));
   arrays.add_input(std::span(batch.top));
   arrays.add_input(std::span(batch.targets));
+  arrays.add_input(std::span(batch.real_rows));
   if (rotary_) rotary_->add_to(arrays);
+  for (const TransformerBlock& block : blocks_) block.add_to(arrays);
   arrays.sequences = batch.sequences;
   arrays.cache = &pass.cache;
   arrays.rows = batch.rows();
   arrays.causal = causal_;
   if (head_) head_->add_to(arrays, batch, out);
-  return pass.ops.begin_pass(arrays);
+  // Longrope rotates runs of sequences (RotaryEmbedding::forward).
+  return pass.ops.begin_pass(arrays) + std::string(batch.long_factors.begin(), batch.long_factors.end());
 }
 
 void Transformer::forward(Pass& pass, Activations hidden, const Outputs& out) {

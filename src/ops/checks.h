@@ -95,8 +95,46 @@ inline void check_rotary_angles(std::span<const std::int32_t> positions, std::sp
 
 inline void check_apply_rope(const AttentionShape& shape, const Activations& angles, const Activations& qkv) {
   check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "queries and keys for RoPE");
-  check_rows(angles, qkv.rows, shape.head_dim, "rotary angles");
+  check_rows(angles, qkv.rows, angles.columns, "rotary angles");
+  ensure(angles.columns <= shape.head_dim && angles.columns % 2 == 0, "more rotary angles than a head has elements");
   check_f32(qkv, "queries and keys for RoPE are not float32");
+}
+
+inline void check_heads(NormKind kind, const AttentionShape& shape, const Activations& qkv) {
+  check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "queries and keys to normalise");
+  check_f32(qkv, "queries and keys to normalise are not float32");
+  ensure(kind != NormKind::kLayerNorm, "queries and keys are normalised by RMSNorm only");
+}
+
+inline void check_norm_heads(NormKind kind, const AttentionShape& shape, const Vector& weight, const Activations& qkv) {
+  check_heads(kind, shape, qkv);
+  ensure(weight.data != nullptr && weight.length == 2 * shape.head_dim,
+         "weights of two heads are to be normalised with");
+}
+
+inline void check_square_heads(const AttentionShape& shape, const Activations& qkv, std::span<const std::int32_t> heads,
+                               const Activations& out) {
+  check_heads(NormKind::kRmsNorm, shape, qkv);
+  check_rows(out, qkv.rows, static_cast<int>(heads.size()), "squares of heads");
+  check_f32(out, "squares of heads are float32");
+  for (const std::int32_t head : heads) {
+    ensure(head >= -1 && head < shape.heads + shape.kv_heads, "a head to square does not exist");
+  }
+}
+
+inline void check_norm_width(NormKind kind, const AttentionShape& shape, const Activations& squares, int query_heads,
+                             const Vector& weight, const Activations& qkv) {
+  check_heads(kind, shape, qkv);
+  check_rows(squares, qkv.rows, squares.columns, "squares of heads");
+  check_f32(squares, "squares of heads are float32");
+  ensure(query_heads > 0 && query_heads < squares.columns, "squares without queries or without keys");
+  ensure(weight.data != nullptr && weight.length == (shape.heads + shape.kv_heads) * shape.head_dim,
+         "weights of all heads are to be normalised with");
+}
+
+inline void check_soft_cap(float cap, const Activations& inout) {
+  ensure(cap > 0, "a soft cap that is not positive");
+  check_f32(inout, "only float32 is capped");
 }
 
 inline void check_convert(const Activations& in, const Activations& out) {

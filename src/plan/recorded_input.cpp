@@ -38,6 +38,7 @@ Request request_of(const RecordedRequest& recorded, const RecordedCompletion& en
   request.echo = has(RecordedRequest::kEcho);
   request.logprobs = has(RecordedRequest::kLogprobs) ? 0 : -1;
   if (has(RecordedRequest::kPenalises)) request.sampling.frequency_penalty = 1;
+  request.long_factors = has(RecordedRequest::kLongFactors);
   request.arrival_s = recorded.arrival_s;
   request.deadline_s = recorded.deadline_s;
   const bool stopped = !end.failed && end.generated_tokens > 0 && end.generated_tokens < recorded.max_tokens;

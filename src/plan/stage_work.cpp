@@ -39,8 +39,10 @@ StageWork stage_work(const ShardLayout& layout) {
     work.weight_bytes += tensor.type.bytes(tensor.rows, tensor.columns);
     work.flops_per_row += 2 * values * share_of_rows(tensor, plan.config);
   }
-  // Behind attention and behind the MLP of each layer; the embedding, whose rows are divided among ranks.
-  work.sums = tp > 1 ? 2 * plan.layers + (plan.embeds() ? 1 : 0) : 0;
+  // Behind attention and behind the MLP of each layer, and in norms over the heads of all ranks; the embedding, whose
+  // rows are divided among ranks.
+  const int of_layer = plan.config.query_key_norm == QueryKeyNorm::kWidth ? 3 : 2;
+  work.sums = tp > 1 ? of_layer * plan.layers + (plan.embeds() ? 1 : 0) : 0;
   return work;
 }
 

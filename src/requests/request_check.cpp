@@ -302,6 +302,9 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
     request.model = id;
     request.arrival_s = arrival_s;
     request.deadline_s = deadline_s;
+    request.long_factors =
+        !request.encodes() &&
+        models[id].config.takes_long_factors(request.prompt.size() + static_cast<std::size_t>(request.max_tokens));
   }
   return checked;
 }

@@ -21,7 +21,8 @@ std::unique_ptr<Workspace> make_workspace(Device& device, const Ops& ops,
 std::size_t widest_row(const std::vector<const ShardLayout*>& layouts) {
   int hidden = 0;
   for (const ShardLayout* layout : layouts) {
-    hidden = std::max({hidden, layout->plan.config.hidden, layout->plan.config.token_columns()});
+    const ModelConfig& config = layout->plan.config;
+    hidden = std::max({hidden, config.hidden, config.token_columns(), config.heads + config.kv_heads});
   }
   return static_cast<std::size_t>(hidden);
 }
@@ -171,6 +172,7 @@ Report Executor::run(const Step& step) {
 
 Batch Executor::make_batch(const Step& step) {
   Batch batch;
+  const bool has_long_factors = layouts_[step.model]->plan.config.rope_scaling == RopeScaling::kLongRope;
   for (const SequenceChunk& chunk : step.chunks) {
     const int row = batch.rows(), rows = static_cast<int>(chunk.tokens.size());
     batch.sequences.push_back(
@@ -179,6 +181,7 @@ Batch Executor::make_batch(const Step& step) {
     batch.patches.insert(batch.patches.end(), chunk.patches.begin(), chunk.patches.end());
     batch.token_type_ids.insert(batch.token_type_ids.end(), chunk.token_type_ids.begin(), chunk.token_type_ids.end());
     batch.token_type_ids.resize(batch.tokens.size(), 0);
+    if (has_long_factors) batch.long_factors.push_back(chunk.long_factors ? 1 : 0);
     for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
     add_outputs(chunk, row, batch);
   }

@@ -36,6 +36,9 @@ constexpr NamedField kFields[] = {{"pages", &StateDigest::pages},
                                   {"sequences", &StateDigest::sequences}};
 static_assert(sizeof(StateDigest) == std::size(kFields) * sizeof(std::uint64_t), "every field is compared");
 
+// Of a sequence without tokens: what its keys depend on beside them.
+std::uint64_t history_at_start(const SequenceChunk& chunk) { return chunk.long_factors ? 1 : 0; }
+
 template <class T>
 std::uint64_t digest_of(const std::vector<T>& list) {
   return digest64(std::as_bytes(std::span(list)));
@@ -250,6 +253,7 @@ StageState::Block& StageState::block(ModelId model, std::uint32_t number) {
 }
 
 void StageState::start_behind_prefix(const SequenceChunk& chunk, SequenceState& s) {
+  s.history = history_at_start(chunk);
   const std::size_t cached = chunk.start / kBlock;
   ensure(chunk.start % kBlock == 0 && cached <= chunk.new_blocks.size(), "a sequence begins in the middle of a block");
   for (std::size_t i = 0; i < cached; ++i) {
@@ -263,7 +267,8 @@ void StageState::start_behind_prefix(const SequenceChunk& chunk, SequenceState& 
 std::uint64_t StageState::history_before(ModelId model, const SequenceChunk& chunk) const {
   if (const auto found = sequences_.find(chunk.sequence); found != sequences_.end()) return found->second.history;
   const std::size_t cached = chunk.start / kBlock;
-  return cached > 0 ? blocks_[model][chunk.new_blocks[cached - 1]].after : 0;  // behind a cached prefix
+  // Behind a cached prefix.
+  return cached > 0 ? blocks_[model][chunk.new_blocks[cached - 1]].after : history_at_start(chunk);
 }
 
 std::vector<std::uint64_t> StageState::histories(ModelId model, std::span<const SequenceChunk> chunks) const {

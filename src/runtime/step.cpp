@@ -62,6 +62,8 @@ enum Part : std::uint8_t {
   kPatches = 128,
 };
 
+constexpr std::uint8_t kLongFactors = 128;  // in the byte of the output
+
 std::uint8_t parts_of(const SequenceChunk& c, bool first_stage) {
   int parts = 0;
   if (c.tokens.size() != 1) parts |= kTokens;
@@ -80,7 +82,7 @@ void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   out.put(parts);
   out.put(c.sequence);
   out.put(c.start);
-  out.put(c.output);
+  out.put(static_cast<std::uint8_t>(c.output | (c.long_factors ? kLongFactors : 0)));
   (parts & kTokens) != 0 ? out.put_list(c.tokens) : out.put(c.tokens.front());
   if ((parts & kNewBlocks) != 0) out.put_list(c.new_blocks);
   if ((parts & kTop) != 0) out.put(c.top);
@@ -96,7 +98,9 @@ SequenceChunk get_chunk(ByteReader& in) {
   const auto parts = in.get<std::uint8_t>();
   c.sequence = in.get<SequenceId>();
   c.start = in.get<std::uint32_t>();
-  c.output = in.get<SequenceChunk::Output>();
+  const auto output = in.get<std::uint8_t>();
+  c.output = static_cast<SequenceChunk::Output>(output & ~kLongFactors);
+  c.long_factors = (output & kLongFactors) != 0;
   c.tokens = (parts & kTokens) != 0 ? in.get_list<TokenId>() : std::vector{in.get<TokenId>()};
   if ((parts & kNewBlocks) != 0) c.new_blocks = in.get_list<std::uint32_t>();
   if ((parts & kTop) != 0) c.top = in.get<std::uint8_t>();

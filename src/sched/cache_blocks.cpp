@@ -87,8 +87,8 @@ void CacheBlocks::release(std::span<const std::uint32_t> list) {
   while (end_of_used_ > 0 && blocks_[static_cast<std::size_t>(end_of_used_) - 1].ref_count == 0) --end_of_used_;
 }
 
-std::vector<std::uint32_t> CacheBlocks::acquire_prefix(std::span<const TokenId> tokens) {
-  std::vector<std::uint32_t> list = longest_hit(tokens);
+std::vector<std::uint32_t> CacheBlocks::acquire_prefix(std::span<const TokenId> tokens, std::uint64_t root) {
+  std::vector<std::uint32_t> list = longest_hit(tokens, root);
   for (const std::uint32_t block : list) {
     if (blocks_[block].ref_count == 0) cached_.erase(blocks_[block].cached_at);
     use(block);
@@ -96,10 +96,10 @@ std::vector<std::uint32_t> CacheBlocks::acquire_prefix(std::span<const TokenId> 
   return list;
 }
 
-std::vector<std::uint32_t> CacheBlocks::longest_hit(std::span<const TokenId> tokens) const {
+std::vector<std::uint32_t> CacheBlocks::longest_hit(std::span<const TokenId> tokens, Content root) const {
   std::vector<std::uint32_t> list;
   const auto step = static_cast<std::size_t>(block_tokens_);
-  Content before = 0;
+  Content before = root;
   for (std::size_t at = 0; prefix_caching_ && at + step < tokens.size(); at += step) {
     const Entry* entry = look_up(before, tokens.subspan(at, step));
     if (entry == nullptr) break;
@@ -110,10 +110,10 @@ std::vector<std::uint32_t> CacheBlocks::longest_hit(std::span<const TokenId> tok
 }
 
 void CacheBlocks::cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first,
-                                    int last) {
+                                    int last, std::uint64_t root) {
   if (!prefix_caching_) return;
   for (int i = first; i < last; ++i) {
-    const Content before = i == 0 ? 0 : blocks_[list[i - 1]].content;
+    const Content before = i == 0 ? root : blocks_[list[i - 1]].content;
     const auto mine =
         tokens.subspan(static_cast<std::size_t>(i) * block_tokens_, static_cast<std::size_t>(block_tokens_));
     Block& block = blocks_[list[i]];

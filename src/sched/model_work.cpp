@@ -52,11 +52,13 @@ int ModelWork::peak_with_next() const {
   if (next_is_preempted()) {
     const Sequence& next = sequences_.first_preempted().sequence();
     need = cache_need(next.request(), static_cast<int>(next.tokens().size()), cache().block_tokens());
-    if (next.request().may_reuse_prefix()) need.blocks -= cache().prefix_hit_blocks(next.tokens());
+    if (next.request().may_reuse_prefix()) {
+      need.blocks -= cache().prefix_hit_blocks(next.tokens(), next.request().prefix_root());
+    }
   } else {
     const Request& next = waiting_.front();
     need = waiting_.cache_need_of_front();
-    if (next.may_reuse_prefix()) need.blocks -= cache().prefix_hit_blocks(next.prompt);
+    if (next.may_reuse_prefix()) need.blocks -= cache().prefix_hit_blocks(next.prompt, next.prefix_root());
   }
   return sequences_.forecast().peak(need, sequences_.growth_ratio());
 }
@@ -84,7 +86,8 @@ std::vector<ModelWork::Handle> ModelWork::begin_pass(const PassPlan& pass, StepI
     const int size = cache().block_tokens();
     if (sequence.request().may_reuse_prefix()) {
       sequences_.cache().cache_full_blocks(sequence.blocks(), sequence.tokens(),
-                                           static_cast<int>(chunks[i].start) / size, sequence.computed_tokens() / size);
+                                           static_cast<int>(chunks[i].start) / size, sequence.computed_tokens() / size,
+                                           sequence.request().prefix_root());
     }
   }
   prompts_first_ = pass.prompt_rows == 0;

@@ -44,7 +44,7 @@ void Sequence::reuse_prefix(CacheBlocks& cache) {
   ensure(!begun_, "a sequence that has begun cannot begin elsewhere");
   if (!request_.may_reuse_prefix()) return;
   cache.release(blocks_);
-  blocks_ = cache.acquire_prefix(tokens_);
+  blocks_ = cache.acquire_prefix(tokens_, request_.prefix_root());
   computed_ = static_cast<int>(blocks_.size()) * cache.block_tokens();
 }
 
@@ -67,6 +67,7 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
                       .new_blocks = {},
                       .output = chunk_output_,
                       .top = static_cast<std::uint8_t>(std::max(request_.logprobs, 0)),
+                      .long_factors = request_.long_factors,
                       .after_last = end == static_cast<int>(tokens_.size()) ? -1 : tokens_[end],
                       .values = static_cast<std::uint32_t>(request_.values),
                       .sampling = begun() ? std::nullopt : sampling(),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
 #include "tests/apps/serve_job.h"
 #include "tests/support/beside.h"
@@ -13,10 +14,15 @@ namespace computron::test {
 namespace {
 
 constexpr double kClearMargin = 1e-3;  // a greedy choice by less may fall either way
-const std::vector<std::string> kDecoders = {"opt",          "opt-350m", "gpt2",    "llama2", "llama3",
-                                            "llama-linear", "qwen2",    "mistral", "mixtral"};
+const std::vector<std::string> kDecoders = {"opt",          "opt-350m",           "gpt2",    "llama2",   "llama3",
+                                            "llama-linear", "llama-yarn",         "qwen2",   "qwen3",    "gemma2",
+                                            "gemma3",       "gemma3-text-config", "olmo2",   "olmo3",    "granite",
+                                            "phi3",         "phi3-long",          "mistral", "mistral3", "mixtral",
+                                            "gpt-neox",     "gpt-neox-serial"};
 
 using Fixture = FamilyFixture;
+
+ServedFile served(const std::string& family) { return {family, beside_test("families") / (family + ".h5")}; }
 
 // Every prompt of every family, the families taking turns.
 std::vector<std::string> greedy_lines() {
@@ -37,9 +43,7 @@ class ServeFamilies : public ::testing::TestWithParam<std::pair<int, int>> {
 
 TEST_P(ServeFamilies, ChooseTheTokensOfTransformers) {
   ServeJob job{.tp = GetParam().first, .pp = GetParam().second, .lines = greedy_lines(), .device_memory = "1280KiB"};
-  for (const std::string& family : kDecoders) {
-    job.models.push_back({family, beside_test("families") / (family + ".h5")});
-  }
+  for (const std::string& family : kDecoders) job.models.push_back(served(family));
   const Served served = serve_ok(job, folder_);
   for (const std::string& family : kDecoders) {
     const Fixture fixture(family);
@@ -54,6 +58,64 @@ TEST_P(ServeFamilies, ChooseTheTokensOfTransformers) {
     }
   }
   EXPECT_GE(served.metrics.at("swaps").at("count").get<int>(), static_cast<int>(kDecoders.size()));
+}
+
+std::map<std::string, nlohmann::json> choices(const Served& served) {
+  std::map<std::string, nlohmann::json> choices;
+  for (const std::string& id : served.results.custom_ids()) {
+    choices[id] = served.results.line(id).at("response").at("body").at("choices");
+  }
+  return choices;
+}
+
+std::vector<int> prompt_of(const std::string& family, int i) {
+  const auto tokens = Fixture(family).tokens(fmt::format("prompt.{}", i));
+  return {tokens.begin(), tokens.end()};
+}
+
+// With windows in some layers and rotary bases of their own: swapped in and out, the bits of models that stay.
+TEST_P(ServeFamilies, SwappedLayersWithWindowsAreResidentOnes) {
+  ServeJob job{.tp = GetParam().first, .pp = GetParam().second, .device_memory = "64MiB"};
+  const std::vector<std::string> families = {"gemma2", "gemma3", "olmo3"};
+  for (const std::string& family : families) job.models.push_back(served(family));
+  for (int i = 0; i < 3; ++i) {
+    for (const std::string& family : families) {
+      job.lines.push_back(completion_line(fmt::format("{}.{}", family, i), family, prompt_of(family, i), 16,
+                                          {{"ignore_eos", true}, {"logprobs", 3}}));
+    }
+  }
+  const Served resident = serve_ok(job, folder_);
+  job.page_size = "16KiB";
+  job.device_memory = GetParam() == std::pair{1, 1} ? "320KiB" : "176KiB";
+  job.more = {"--max-seqs", "1", "--policy", "fifo"};
+  const Served swapped = serve_ok(job, folder_);
+  EXPECT_EQ(choices(swapped), choices(resident));
+  EXPECT_GT(swapped.metrics.at("swaps").at("count").get<int>(), 3);
+}
+
+// Requests that begin alike, of which some may pass the 64 original positions of longrope: what those share they have
+// rotated alike.
+TEST_P(ServeFamilies, PrefixesAreSharedAmongEqualRotaryFactorsOnly) {
+  if (GetParam().first > 2) GTEST_SKIP() << "rank 0 decides alike on every mesh";
+  ServeJob job{.tp = GetParam().first, .pp = GetParam().second, .models = {served("phi3-long")}};
+  std::vector<int> prompt = prompt_of("phi3-long", 2);
+  prompt.resize(40);
+  for (const int max_tokens : {24, 25, 8, 60}) {  // 40 + 24 are 64 tokens
+    job.lines.push_back(completion_line(fmt::format("{}", max_tokens), "phi3-long", prompt, max_tokens,
+                                        {{"ignore_eos", true}, {"logprobs", 1}}));
+  }
+  job.more = {"--max-seqs", "1"};
+  const Served apart = serve_ok(job, folder_);
+  job.more.emplace_back("--share-prefixes");
+  const Served shared = serve_ok(job, folder_);
+  EXPECT_EQ(choices(shared), choices(apart));
+  EXPECT_EQ(shared.metrics.at("cache").at("shared_tokens"), 2 * 32)
+      << "the second of either kind begins behind the first";
+  const auto first_logprob = [of = choices(apart)](const char* id) {
+    return of.at(id)[0].at("logprobs").at("token_logprobs")[0];
+  };
+  EXPECT_EQ(first_logprob("24"), first_logprob("8"));
+  EXPECT_NE(first_logprob("24"), first_logprob("25"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ServeFamilies,

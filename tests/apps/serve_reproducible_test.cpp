@@ -35,6 +35,49 @@ ModelConfig mixtral_config() {
   return c;
 }
 
+ModelConfig llama_like_config() {
+  ModelConfig c = mixtral_config();
+  c.architecture = "llama";
+  c.experts = c.experts_per_token = 0;
+  return c;
+}
+
+// As OLMo 3: queries and keys are normalised over the heads of all ranks, of which key heads are copies.
+ModelConfig width_config() {
+  ModelConfig c = llama_like_config();
+  c.norm_position = NormPosition::kOutput;
+  c.query_key_norm = QueryKeyNorm::kWidth;
+  c.sliding_window = 20;
+  c.window_layers = {1, 0};
+  c.rope_window_theta = 500;
+  return c;
+}
+
+// As Gemma, with every multiplier and cap that there is.
+ModelConfig sandwich_config() {
+  ModelConfig c = llama_like_config();
+  c.norm = NormKind::kRmsNormPlusOne;
+  c.norm_position = NormPosition::kSandwich;
+  c.query_key_norm = QueryKeyNorm::kHeads;
+  c.attention_soft_cap = 4;
+  c.logits_soft_cap = 6;
+  c.embedding_scale = 3;
+  c.residual_scale = 0.7f;
+  c.logits_scale = 1.5f;
+  c.tied_head = true;
+  return c;
+}
+
+// As GPT-NeoX.
+ModelConfig parallel_config() {
+  ModelConfig c = base_config();
+  c.positions = PositionKind::kRotary;
+  c.position_offset = 0;
+  c.rotary_dims = 4;
+  c.parallel_residual = true;
+  return c;
+}
+
 // K slices of 16 columns of the attention's output, 32 of the MLP's: groups of 32 are cut, or not.
 ModelConfig quantised_config() {
   return opt_config({.layers = 2, .heads = 8, .head_dim = 16, .ffn = 256, .vocab = 307, .max_positions = 128});
@@ -51,6 +94,9 @@ class ServeReproducible : public ::testing::Test {
     write_random_checkpoint(folder_ / "f32.h5", base_config(), DType::kF32, 1);
     write_random_checkpoint(folder_ / "bf16.h5", base_config(), DType::kBF16, 2);
     write_random_checkpoint(folder_ / "moe.h5", mixtral_config(), DType::kF32, 3);
+    write_random_checkpoint(folder_ / "width.h5", width_config(), DType::kF32, 6);
+    write_random_checkpoint(folder_ / "sandwich.h5", sandwich_config(), DType::kBF16, 7);
+    write_random_checkpoint(folder_ / "parallel.h5", parallel_config(), DType::kF32, 8);
     write_quantised_pair(folder_ / "codes.h5", folder_ / "values.h5", quantised_config(),
                          quantised_type(DType::kInt4, DType::kBF16, 32), 4);
     write_quantised_pair(folder_ / "fp4.h5", folder_ / "of_fp4.h5", quantised_config(),
@@ -61,7 +107,7 @@ class ServeReproducible : public ::testing::Test {
     ServeJob job{.tp = tp, .pp = pp, .device_memory = "16MiB", .more = {"--reproducible"}};
     std::vector<int> prompt;
     for (int i = 0; i < 70; ++i) prompt.push_back((i * 37 + 11) % 300);
-    for (const char* id : {"f32", "bf16", "moe", "codes", "values", "fp4", "of_fp4"}) {
+    for (const char* id : {"f32", "bf16", "moe", "width", "sandwich", "parallel", "codes", "values", "fp4", "of_fp4"}) {
       job.models.push_back({id, folder_ / (std::string(id) + ".h5")});
       job.lines.push_back(
           completion_line(std::string(id) + ".greedy", id, prompt, 10, {{"logprobs", 5}, {"echo", true}}));
@@ -85,7 +131,7 @@ std::map<std::string, json> choices(const Served& served) {
 
 TEST_F(ServeReproducible, SameBitsAtEveryTp) {
   const auto alone = choices(serve_ok(job(1, 1), folder_));
-  ASSERT_EQ(alone.size(), 14u);
+  ASSERT_EQ(alone.size(), 20u);
   for (const std::string kind : {".greedy", ".drawn"}) {
     EXPECT_EQ(alone.at("codes" + kind), alone.at("values" + kind));
     EXPECT_EQ(alone.at("fp4" + kind), alone.at("of_fp4" + kind));

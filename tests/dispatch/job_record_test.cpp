@@ -173,9 +173,11 @@ TEST(JobRecord, EventsComeBack) {
   request.deadline_s = 2;
   request.echo = true;
   request.logprobs = 0;
+  request.long_factors = true;
   const RecordedRequest r = through_bytes(recorded(request, 0.75, /*deferred=*/true, /*with_prefix=*/false, 1));
   EXPECT_EQ(r.submitted_s, 0.75);
-  EXPECT_EQ(r.flags, RecordedRequest::kDeferred | RecordedRequest::kEcho | RecordedRequest::kLogprobs);
+  EXPECT_EQ(r.flags, RecordedRequest::kDeferred | RecordedRequest::kEcho | RecordedRequest::kLogprobs |
+                         RecordedRequest::kLongFactors);
   EXPECT_EQ(r.id, 5u);
   EXPECT_EQ(r.part, 2u);
   EXPECT_EQ(r.model, 1u);

@@ -28,7 +28,7 @@ void check(const computron::ModelConfig& config) {
   const auto& family = computron::family_of(config.architecture);
   if (config.layers > 4 || config.experts > 8) return;  // the list is long and says nothing new
   for (const auto& spec : computron::tensor_specs(config)) {
-    expect(!family.source_of(spec.name).name.empty(), "every tensor has a source");
+    expect(!family.source_of(config, spec.name).name.empty(), "every tensor has a source");
   }
 }
 

@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 constexpr int kMostMethods = 30;
 constexpr double kLargestShare = 0.11;
 
-const std::set<std::string> kMayHaveMore = {"CudaOps",  // one method an operation of a device, as in Ops
-                                            "Ops"};
+const std::set<std::string> kMayHaveMore = {"CpuOps",  // one method an operation of a device, as in Ops
+                                            "CudaOps", "Ops", "OpsProbe"};
 
 const fs::path kSources = COMPUTRON_SOURCE_DIR;
 

@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "computron/model/family.h"
 
@@ -115,9 +117,165 @@ TEST(HfConfig, RotaryOldAndNew) {
   EXPECT_EQ(from_hf(now).rope_theta, 5e5f);
   EXPECT_EQ(from_hf(now).rope_factor, 32);
   EXPECT_EQ(from_hf(now).head_dim, 64);
-  now["rope_parameters"]["rope_type"] = "yarn";
+  now["rope_parameters"]["rope_type"] = "dynamic";
   EXPECT_THAT(message_of([&] { from_hf(now); }),
-              AllOf(HasSubstr("'rope_type'"), HasSubstr("yarn"), HasSubstr("linear")));
+              AllOf(HasSubstr("'rope_type'"), HasSubstr("dynamic"), HasSubstr("linear")));
+}
+
+TEST(HfConfig, Yarn) {
+  json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  json hf = {{"model_type", "qwen3"}, {"rope_scaling", yarn}};
+  const ModelConfig config = from_hf(hf);
+  EXPECT_EQ(config.rope_scaling, RopeScaling::kYarn);
+  EXPECT_EQ(config.rope_factor, 4);
+  EXPECT_EQ(config.rope_original_positions, 32768);
+  EXPECT_EQ(config.rope_beta_fast, 32);
+  EXPECT_EQ(config.rope_beta_slow, 1);
+  EXPECT_TRUE(config.rope_whole_dims);
+  EXPECT_FLOAT_EQ(config.rope_attention_factor, 0.1f * std::log(4.0f) + 1);
+  hf["rope_scaling"]["mscale"] = 0.5;
+  hf["rope_scaling"]["mscale_all_dim"] = 1.0;
+  EXPECT_FLOAT_EQ(from_hf(hf).rope_attention_factor, (0.05f * std::log(4.0f) + 1) / (0.1f * std::log(4.0f) + 1));
+  hf["rope_scaling"]["attention_factor"] = 1.25;
+  hf["rope_scaling"]["truncate"] = false;
+  EXPECT_EQ(from_hf(hf).rope_attention_factor, 1.25f);
+  EXPECT_FALSE(from_hf(hf).rope_whole_dims);
+  hf["rope_theta"] = 1.0;
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'rope_theta' is 1"));
+}
+
+json long_phi() {
+  const json scaling = {{"type", "longrope"}, {"short_factor", {1.0, 1.5, 2.0}}, {"long_factor", {1.0, 4.0, 9.0}}};
+  return {{"model_type", "phi3"},
+          {"hidden_size", 64},
+          {"num_attention_heads", 8},
+          {"partial_rotary_factor", 0.75},
+          {"max_position_embeddings", 4096},
+          {"original_max_position_embeddings", 256},
+          {"rope_scaling", scaling}};
+}
+
+TEST(HfConfig, LongRope) {
+  const ModelConfig config = from_hf(long_phi());
+  EXPECT_EQ(config.rope_scaling, RopeScaling::kLongRope);
+  EXPECT_EQ(config.rotated(), 6);
+  EXPECT_THAT(config.rope_long_factors, ElementsAre(1, 4, 9));
+  EXPECT_FLOAT_EQ(config.rope_attention_factor, std::sqrt(1 + std::log(16.0f) / std::log(256.0f)));
+  EXPECT_FALSE(config.takes_long_factors(256));
+  EXPECT_TRUE(config.takes_long_factors(257));
+  EXPECT_FALSE(ModelConfig::named("phi3", "4").takes_long_factors(257));
+}
+
+TEST(HfConfig, RefusesDamagedLongRope) {
+  const auto refusal_of = [](const json& change) {
+    json hf = long_phi();
+    hf.merge_patch(change);
+    return message_of([&] { from_hf(hf); });
+  };
+  EXPECT_THAT(refusal_of({{"rope_scaling", {{"long_factor", {1.0, 2.0}}}}}), HasSubstr("2 factors of 3 pairs"));
+  EXPECT_THAT(refusal_of({{"rope_scaling", {{"short_factor", nullptr}}}}), HasSubstr("'rope_short_factors'"));
+  EXPECT_THAT(refusal_of({{"rope_scaling", {{"long_factor", {1.0, 0.0, 1.0}}}}}),
+              HasSubstr("'rope_long_factors' is 0"));
+  EXPECT_THAT(refusal_of({{"rope_scaling", {{"attention_factor", -1.0}}}}), HasSubstr("'rope_attention_factor' is -1"));
+  EXPECT_THAT(refusal_of({{"original_max_position_embeddings", 0}}), HasSubstr("rope_"));
+  EXPECT_THAT(refusal_of({{"partial_rotary_factor", 1.5}}), HasSubstr("'partial_rotary_factor' is 1.5"));
+  EXPECT_THAT(refusal_of({{"partial_rotary_factor", 0.4}}), HasSubstr("'rotary_dims' 3 is odd"));
+  EXPECT_THAT(refusal_of({{"partial_rotary_factor", 0.1}}), HasSubstr("'partial_rotary_factor' is 0.1"));
+}
+
+// Of layers with a window and of the others: Gemma 3 as on the hub and as newer transformers write it; OLMo 3.
+TEST(HfConfig, RotaryByLayer) {
+  const json old = {{"model_type", "gemma3_text"},
+                    {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
+                    {"rope_local_base_freq", 5000.0}};
+  const json now = {{"model_type", "gemma3_text"},
+                    {"rope_parameters",
+                     {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
+                      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5000.0}}}}}};
+  EXPECT_EQ(from_hf(old).to_json(), from_hf(now).to_json());
+  EXPECT_EQ(from_hf(now).rope_window_theta, 5000);
+  EXPECT_EQ(from_hf(now).rope_theta, 1e6f);
+  json other = now;
+  other["rope_parameters"]["sliding_attention"]["rope_type"] = "yarn";
+  EXPECT_THAT(message_of([&] { from_hf(other); }), HasSubstr("'rope_type' is \"yarn\""));
+  EXPECT_EQ(ModelConfig::named("olmo3", "7b").rope_window_theta, 500000);
+  EXPECT_EQ(from_hf({{"model_type", "olmo3"}}).rope_window_theta, 0);
+}
+
+TEST(HfConfig, LayersOfGemma) {
+  const ModelConfig config = ModelConfig::named("gemma3_text", "1b");
+  ASSERT_EQ(config.window_layers.size(), 26u);
+  for (const int layer : {0, 4, 25}) EXPECT_EQ(config.layer(layer).window, 512) << layer;
+  for (const int layer : {5, 11, 23}) EXPECT_EQ(config.layer(layer).window, 0) << layer;
+  EXPECT_TRUE(config.layer(0).window_rotation);
+  EXPECT_FALSE(config.layer(5).window_rotation);
+  EXPECT_EQ(ModelConfig::named("gemma2", "2b").layer(0).window, 4096);
+  EXPECT_EQ(ModelConfig::named("gemma2", "2b").layer(1).window, 0);
+  EXPECT_FALSE(ModelConfig::named("gemma2", "2b").layer(0).window_rotation);
+  json capped = {{"model_type", "gemma2"}, {"final_logit_softcapping", nullptr}};
+  EXPECT_EQ(from_hf(capped).logits_soft_cap, 0);
+  EXPECT_EQ(from_hf(capped).attention_soft_cap, 50);
+  EXPECT_THAT(message_of([] {
+                from_hf({{"model_type", "gemma3_text"}, {"sliding_window_pattern", 0}});
+              }),
+              HasSubstr("'sliding_window_pattern'"));
+}
+
+TEST(HfConfig, MultipliersOfGranite) {
+  const ModelConfig config = ModelConfig::named("granite", "3.1-2b");
+  EXPECT_EQ(config.embedding_scale, 12);
+  EXPECT_EQ(config.attention_scale, 0.015625f);
+  EXPECT_EQ(config.residual_scale, 0.22f);
+  EXPECT_EQ(config.logits_scale, 0.125f);
+  const auto refusal_of = [](const char* key, const json& value) {
+    return message_of([&] { from_hf({{"model_type", "granite"}, {key, value}}); });
+  };
+  EXPECT_THAT(refusal_of("logits_scaling", 0), HasSubstr("'logits_scale'"));
+  EXPECT_THAT(refusal_of("residual_multiplier", -1), HasSubstr("'residual_scale'"));
+  EXPECT_THAT(refusal_of("attention_bias", true), HasSubstr("'attention_bias'"));
+}
+
+// The decoder of a model that takes pictures; what tokens end texts may stand beside it.
+TEST(HfConfig, WrappedDecoders) {
+  json hf = {{"model_type", "gemma3"},
+             {"architectures", {"Gemma3ForConditionalGeneration"}},
+             {"eos_token_id", {1, 106}},
+             {"text_config", {{"model_type", "gemma3_text"}, {"hidden_size", 2560}}},
+             {"vision_config", {{"hidden_size", 1152}}}};
+  const ModelConfig config = from_hf(hf);
+  EXPECT_EQ(config.architecture, "gemma3_text");
+  EXPECT_EQ(config.hidden, 2560);
+  EXPECT_THAT(config.eos_tokens, ElementsAre(1, 106));
+  hf["text_config"]["model_type"] = "llama";
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), AllOf(HasSubstr("'model_type'"), HasSubstr("gemma3_text")));
+  hf.erase("text_config");
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'text_config'"));
+  hf["text_config"] = 3;
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'text_config' is 3"));
+  hf["architectures"] = {"Gemma3ForSequenceClassification"};
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'architectures'"));
+}
+
+TEST(HfConfig, TokensBeyondTheVocabularyAreDropped) {
+  const ModelConfig config =
+      ModelConfig::from_hf_json(R"({"model_type": "olmo2", "vocab_size": 100, "bos_token_id": 100,
+                                    "eos_token_id": [7, 100257]})",
+                                R"({"eos_token_id": [9, 100257, 100]})");
+  EXPECT_THAT(config.eos_tokens, ElementsAre(9));
+  EXPECT_EQ(config.bos_token, -1);
+}
+
+TEST(HfConfig, RefusesArchitecturesThatAreNotThereByName) {
+  for (const char* type : {"qwen3_5", "qwen3_5_text", "gemma4", "gemma4_text", "deepseek_v3"}) {
+    EXPECT_THAT(message_of([&] {
+                  from_hf({{"model_type", type}});
+                }),
+                AllOf(HasSubstr("'model_type'"), HasSubstr(type)));
+  }
+  EXPECT_THAT(message_of([] {
+                from_hf({{"model_type", "deepseek_v3"}, {"kv_lora_rank", 512}});
+              }),
+              AllOf(HasSubstr("'kv_lora_rank' is 512"), HasSubstr("MLA")));
 }
 
 TEST(HfConfig, Windows) {
@@ -126,8 +284,11 @@ TEST(HfConfig, Windows) {
   EXPECT_EQ(from_hf({{"model_type", "qwen2"}, {"sliding_window", 4096}}).sliding_window, 0);
   json qwen = {{"model_type", "qwen2"}, {"use_sliding_window", true}, {"max_window_layers", 0}};
   EXPECT_EQ(from_hf(qwen).sliding_window, 4096);
+  EXPECT_THAT(from_hf(qwen).window_layers, IsEmpty());
   qwen["max_window_layers"] = 5;
-  EXPECT_THAT(message_of([&] { from_hf(qwen); }), HasSubstr("'max_window_layers'"));
+  const ModelConfig from_fifth = from_hf(qwen);
+  EXPECT_EQ(from_fifth.layer(4).window, 0);
+  EXPECT_EQ(from_fifth.layer(5).window, 4096);
 }
 
 TEST(HfConfig, ClassesAndTokens) {
@@ -203,7 +364,11 @@ TEST(HfConfig, LayerTypesOfQwen2) {
   hf["layer_types"] = {"full_attention", "full_attention"};
   EXPECT_EQ(from_hf(hf).sliding_window, 0);
   hf["layer_types"] = {"full_attention", "sliding_attention"};
-  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'layer_types'"));
+  EXPECT_THAT(from_hf(hf).window_layers, ElementsAre(0, 1));
+  hf["layer_types"] = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'window_layers' has 3 entries of 2 layers"));
+  hf["layer_types"] = {"full_attention", "linear_attention"};
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), AllOf(HasSubstr("'layer_types'"), HasSubstr("linear_attention")));
 }
 
 TEST(HfConfig, RefusesWhatClassifiersCannotSay) {
@@ -248,7 +413,7 @@ TEST(HfConfig, RefusesWrongTypesAndNumbers) {
   EXPECT_THAT(refusal("num_attention_heads", 5), AllOf(HasSubstr("64"), HasSubstr("5")));
   EXPECT_THAT(refusal("num_attention_heads", 0), HasSubstr("0 attention heads"));
   EXPECT_THAT(refusal("enable_bias", 1), HasSubstr("'enable_bias'"));
-  EXPECT_THAT(refusal("eos_token_id", 100), HasSubstr("eos_tokens"));
+  EXPECT_THAT(refusal("eos_token_id", -1), HasSubstr("eos_tokens"));
   EXPECT_THAT(refusal("eos_token_id", {2, "x"}), HasSubstr("'eos_token_id'"));
 }
 
@@ -283,7 +448,9 @@ ModelConfig unusual() {
 }
 
 TEST(StoredConfig, IsTheIdentity) {
-  for (const ModelConfig& config : {ModelConfig::named("opt", "13b"), unusual()}) {
+  for (const ModelConfig& config :
+       {ModelConfig::named("opt", "13b"), unusual(), ModelConfig::named("gemma2", "2b"), from_hf(long_phi()),
+        ModelConfig::named("olmo3", "7b"), ModelConfig::named("granite", "3.1-8b")}) {
     const ModelConfig copy = ModelConfig::from_json(config.to_json());
     EXPECT_EQ(copy.to_json(), config.to_json());
     EXPECT_EQ(copy.norm, config.norm);
@@ -297,13 +464,36 @@ TEST(StoredConfig, IsTheIdentity) {
   }
 }
 
-TEST(StoredConfig, EveryFieldIsStoredAndNeeded) {
+// Fields that the first checkpoints did not have.
+const std::map<std::string, json> kLaterFields = {{"rotary_dims", 0},
+                                                  {"rope_window_theta", 0.0},
+                                                  {"rope_beta_fast", 32.0},
+                                                  {"rope_beta_slow", 1.0},
+                                                  {"rope_whole_dims", true},
+                                                  {"rope_attention_factor", 1.0},
+                                                  {"rope_short_factors", json::array()},
+                                                  {"rope_long_factors", json::array()},
+                                                  {"parallel_residual", false},
+                                                  {"residual_scale", 1.0},
+                                                  {"embedding_scale", 1.0},
+                                                  {"window_layers", json::array()},
+                                                  {"query_key_norm", "none"},
+                                                  {"attention_scale", 0.0},
+                                                  {"attention_soft_cap", 0.0},
+                                                  {"logits_scale", 1.0},
+                                                  {"logits_soft_cap", 0.0}};
+
+TEST(StoredConfig, EveryFieldIsStoredAndNeededButLaterOnes) {
   const json stored = json::parse(unusual().to_json());
-  EXPECT_EQ(stored.size(), 46u);
+  EXPECT_EQ(stored.size(), 46u + kLaterFields.size());
   for (const auto& [key, value] : stored.items()) {
     json without = stored;
     without.erase(key);
-    EXPECT_THAT(message_of([&] { ModelConfig::from_json(without.dump()); }), HasSubstr(key + "' is missing"));
+    if (const auto later = kLaterFields.find(key); later != kLaterFields.end()) {
+      EXPECT_EQ(json::parse(ModelConfig::from_json(without.dump()).to_json())[key], later->second) << key;
+    } else {
+      EXPECT_THAT(message_of([&] { ModelConfig::from_json(without.dump()); }), HasSubstr(key + "' is missing"));
+    }
     json wrong = stored;
     wrong[key] = json::object();
     EXPECT_THAT(message_of([&] { ModelConfig::from_json(wrong.dump()); }), HasSubstr(key + "'"));
@@ -364,7 +554,30 @@ TEST(NamedConfig, ParameterCounts) {
         {"2.5-3b", 3.0859e9},
         {"2.5-7b", 7.6156e9},
         {"2.5-14b", 14.770e9}}},
-      {"mistral", {{"7b-v0.1", 7.2417e9}, {"7b-v0.3", 7.2480e9}}},
+      {"mistral", {{"7b-v0.1", 7.2417e9}, {"7b-v0.3", 7.2480e9}, {"small-3.1-24b", 23.572e9}}},
+      {"qwen3",
+       {{"0.6b", 596.05e6},
+        {"1.7b", 1.7206e9},
+        {"4b", 4.0225e9},
+        {"8b", 8.1907e9},
+        {"14b", 14.768e9},
+        {"32b", 32.762e9}}},
+      {"gemma2", {{"2b", 2.6143e9}, {"9b", 9.2417e9}, {"27b", 27.227e9}}},
+      {"gemma3_text", {{"270m", 268.10e6}, {"1b", 999.89e6}, {"4b", 3.8801e9}, {"12b", 11.766e9}, {"27b", 27.009e9}}},
+      {"olmo2", {{"1b", 1.4849e9}, {"7b", 7.2986e9}, {"13b", 13.716e9}, {"32b", 32.234e9}}},
+      {"olmo3", {{"7b", 7.2980e9}, {"32b", 32.233e9}}},
+      {"granite", {{"3.1-2b", 2.5335e9}, {"3.1-8b", 8.1708e9}}},
+      {"phi3", {{"3-mini-4k", 3.8211e9}, {"3-medium-4k", 13.960e9}, {"4-mini", 3.8360e9}, {"4", 14.660e9}}},
+      {"gpt_neox",
+       {{"pythia-70m", 70.427e6},
+        {"pythia-160m", 162.32e6},
+        {"pythia-410m", 405.33e6},
+        {"pythia-1b", 1.0118e9},
+        {"pythia-1.4b", 1.4146e9},
+        {"pythia-2.8b", 2.7752e9},
+        {"pythia-6.9b", 6.8573e9},
+        {"pythia-12b", 11.846e9},
+        {"20b", 20.555e9}}},
       {"mixtral", {{"8x7b", 46.703e9}, {"8x22b", 140.62e9}}},
       {"bert", {{"tiny", 4.386e6}, {"base", 109.48e6}, {"large", 335.14e6}}},
       {"vit", {{"base", 85.80e6}, {"large", 303.30e6}, {"huge", 630.77e6}}}};
@@ -382,10 +595,12 @@ TEST(NamedConfig, ParameterCounts) {
 // Every tensor of every family has a name in Hugging Face files; parts of one tensor share it, nothing else does.
 TEST(Families, EveryTensorHasASource) {
   for (const Family* family : families()) {
-    std::set<std::pair<std::string, int>> seen;
-    for (const TensorSpec& spec : tensor_specs(ModelConfig::named(family->model_type, family->sizes.front().name))) {
-      const SourceTensor source = family->source_of(spec.name);
-      EXPECT_TRUE(seen.emplace(source.name, source.part).second) << spec.name << " shares " << source.name;
+    std::set<std::tuple<std::string, int, std::size_t>> seen;
+    const ModelConfig config = ModelConfig::named(family->model_type, family->sizes.front().name);
+    for (const TensorSpec& spec : tensor_specs(config)) {
+      const SourceTensor source = family->source_of(config, spec.name);
+      EXPECT_TRUE(seen.emplace(source.name, source.part, source.fused.first).second)
+          << spec.name << " shares " << source.name;
       EXPECT_LT(source.part, source.parts);
       EXPECT_FALSE(family->ignores(source.name)) << source.name;
     }
@@ -393,7 +608,11 @@ TEST(Families, EveryTensorHasASource) {
 }
 
 TEST(Families, NamesOfTensors) {
-  const auto source = [](const char* family, const char* ours) { return family_of(family).source_of(ours).name; };
+  const auto source_of = [](const char* type, const char* ours) {
+    const Family& family = family_of(type);
+    return family.source_of(ModelConfig::named(type, family.sizes.front().name), ours);
+  };
+  const auto source = [&](const char* type, const char* ours) { return source_of(type, ours).name; };
   EXPECT_EQ(source("opt", "layers.11.mlp.up.bias"), "decoder.layers.11.fc1.bias");
   EXPECT_EQ(source("opt", "head.weight"), "lm_head.weight");
   EXPECT_EQ(source("opt", "head.projection.weight"), "decoder.project_out.weight");
@@ -402,18 +621,31 @@ TEST(Families, NamesOfTensors) {
   EXPECT_EQ(source("bert", "layers.0.attention_norm.bias"), "encoder.layer.0.attention.output.LayerNorm.bias");
   EXPECT_EQ(source("vit", "embedding.class_token"), "embeddings.cls_token");
   EXPECT_EQ(source("vit", "embedding.positions.weight"), "embeddings.position_embeddings");
-  const SourceTensor value = family_of("gpt2").source_of("layers.2.attention.value.weight");
+  EXPECT_EQ(source("gemma2", "layers.1.attention_output_norm.weight"), "layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(source("olmo2", "layers.1.attention_output_norm.weight"), "layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(source("qwen3", "layers.1.mlp_norm.weight"), "layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(source("qwen3", "layers.1.attention.key_norm.weight"), "layers.1.self_attn.k_norm.weight");
+  EXPECT_EQ(source("gpt_neox", "head.weight"), "embed_out.weight");
+  const SourceTensor value = source_of("gpt2", "layers.2.attention.value.weight");
   EXPECT_EQ(value.name, "h.2.attn.c_attn.weight");
   EXPECT_TRUE(value.transposed);
   EXPECT_EQ(value.part, 2);
   EXPECT_EQ(value.parts, 3);
-  EXPECT_FALSE(family_of("gpt2").source_of("layers.2.attention.value.bias").transposed);
+  EXPECT_FALSE(source_of("gpt2", "layers.2.attention.value.bias").transposed);
+  const FusedRows keys = source_of("gpt_neox", "layers.2.attention.key.bias").fused;
+  EXPECT_EQ(keys.first, 64u);
+  EXPECT_EQ(keys.block, 64u);
+  EXPECT_EQ(keys.stride, 3 * 64u);
+  EXPECT_EQ(keys.total, 3 * 512u);
 }
 
 TEST(Families, PlainNames) {
   EXPECT_EQ(family_of("opt").plain_name("model.decoder.embed_tokens.weight"), "decoder.embed_tokens.weight");
   EXPECT_EQ(family_of("opt").plain_name("decoder.embed_tokens.weight"), "decoder.embed_tokens.weight");
   EXPECT_EQ(family_of("bert").plain_name("bert.embeddings.LayerNorm.gamma"), "embeddings.LayerNorm.weight");
+  EXPECT_EQ(family_of("gemma3_text").plain_name("language_model.model.norm.weight"), "norm.weight");
+  EXPECT_EQ(family_of("mistral").plain_name("language_model.lm_head.weight"), "lm_head.weight");
+  EXPECT_TRUE(family_of("mistral").ignores(family_of("mistral").plain_name("vision_tower.ln_pre.weight")));
   EXPECT_TRUE(family_of("bert").ignores("cls.predictions.bias"));
   EXPECT_TRUE(family_of("gpt2").ignores("h.3.attn.masked_bias"));
   EXPECT_FALSE(family_of("gpt2").ignores("h.3.attn.c_attn.bias"));
@@ -448,6 +680,20 @@ TEST(Validate, NamesTheContradiction) {
                 c.head_dim = 63;
               }),
               HasSubstr("odd"));
+  const auto said = [&](const char* name) { return HasSubstr(std::string("'") + name + "'"); };
+  EXPECT_THAT(refused([](ModelConfig& c) { c.window_layers = {1}; }), said("window_layers"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.window_layers.assign(12, 1); }), said("sliding_window"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.query_key_norm = QueryKeyNorm::kHeads; }), said("query_key_norm"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.attention_scale = NAN; }), said("attention_scale"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.attention_soft_cap = -1; }), said("attention_soft_cap"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.embedding_scale = 0; }), said("embedding_scale"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.norm_position = NormPosition::kOutput; }), HasSubstr("no bias"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.residual_scale = 0.5f; }), HasSubstr("no bias"));
+  EXPECT_THAT(refused([](ModelConfig& c) {
+                c.parallel_residual = true;
+                c.norm_position = NormPosition::kPost;
+              }),
+              said("parallel_residual"));
 }
 
 }  // namespace

@@ -45,10 +45,11 @@ class HfModelTest : public testing::Test {
     const ModelConfig model = ModelConfig::from_hf_json(config);
     const Family& family = family_of(model.architecture);
     for (const TensorSpec& spec : tensor_specs(model)) {
-      const SourceTensor source = family.source_of(spec.name);
+      const SourceTensor source = family.source_of(model, spec.name);
       std::vector<std::size_t> shape = spec.shape;
       if (spec.transposed != source.transposed && shape.size() == 2) std::swap(shape[0], shape[1]);
       (source.transposed ? shape.back() : shape.front()) *= static_cast<std::size_t>(source.parts);
+      if (source.fused.total > 0) shape.front() = source.fused.total;
       const std::string name = (source.name.starts_with("lm_head") ? "" : prefix) + source.name;
       if (find(name) == nullptr) stored_.push_back(counting(name, shape, 1000.0f * static_cast<float>(stored_.size())));
     }
@@ -132,6 +133,45 @@ TEST_F(HfModelTest, TiedHeadUnderEitherNameOrBoth) {
   stored_.back().bytes.back() ^= 1;
   EXPECT_THAT(refusal(),
               AllOf(HasSubstr("'" + embedding + "' and 'lm_head.weight' differ"), HasSubstr("tie_word_embeddings")));
+}
+
+// q, k and v head by head (GPT-NeoX): of [heads 2][q | k | v][head_dim 4] x 8 columns.
+TEST_F(HfModelTest, HeadsOfAFusedTensor) {
+  fill(R"({"model_type": "gpt_neox", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+           "intermediate_size": 12, "vocab_size": 5, "rotary_pct": 0.5, "eos_token_id": 0})",
+       "gpt_neox.");
+  const std::string fused = "gpt_neox.layers.0.attention.query_key_value";
+  const HfModel model = open();
+  const float weight = first_of(find(fused + ".weight")), bias = first_of(find(fused + ".bias"));
+  const std::pair<const char*, int> parts[] = {{"query", 0}, {"key", 4}, {"value", 8}};
+  for (const auto& [name, row] : parts) {
+    const auto values_of = [&](const char* what) {
+      return values(model, std::string("layers.0.attention.") + name + what);
+    };
+    const auto weights = values_of(".weight"), biases = values_of(".bias");
+    ASSERT_EQ(weights.size(), 64u);
+    ASSERT_EQ(biases.size(), 8u);
+    for (int r = 0; r < 8; ++r) {
+      const int stored = row + r % 4 + (r / 4) * 12;
+      EXPECT_EQ(biases[static_cast<std::size_t>(r)], bias + static_cast<float>(stored)) << name << " " << r;
+      EXPECT_EQ(weights[static_cast<std::size_t>(8 * r + 3)], weight + static_cast<float>(8 * stored + 3));
+    }
+  }
+}
+
+// q | k | v of unequal numbers of rows (Phi-3), and gate | up.
+TEST_F(HfModelTest, RowsOfAFusedTensor) {
+  fill(R"({"model_type": "phi3", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "intermediate_size": 12, "vocab_size": 5, "eos_token_id": 0})",
+       "model.");
+  const HfModel model = open();
+  const float qkv = first_of(find("model.layers.0.self_attn.qkv_proj.weight"));
+  const float up = first_of(find("model.layers.0.mlp.gate_up_proj.weight"));
+  EXPECT_EQ(values(model, "layers.0.attention.query.weight")[1], qkv + 1);
+  EXPECT_EQ(values(model, "layers.0.attention.key.weight")[0], qkv + 8 * 8);
+  EXPECT_EQ(values(model, "layers.0.attention.value.weight")[0], qkv + 12 * 8);
+  EXPECT_EQ(values(model, "layers.0.attention.value.weight").back(), qkv + 16 * 8 - 1);
+  EXPECT_EQ(values(model, "layers.0.mlp.up.weight")[0], up + 12 * 8);
 }
 
 TEST_F(HfModelTest, HeadOfItsOwn) {

@@ -429,6 +429,54 @@ TEST(ShardPlan, PostNormFollowsWhatItNormalises) {
                   "layers.0.mlp_norm.weight", "head.weight"));
 }
 
+TEST(ShardPlan, NormsLieWhereTheyAreReached) {
+  const auto norms_of = [](ModelConfig c) {
+    c.layers = 1;
+    std::string list;
+    for (const std::string& name : names(ShardPlan::make(c, {.tp = 1, .pp = 1}, 0))) {
+      const std::size_t dot = name.find('.', std::string_view("layers.").size());
+      if (name.starts_with("layers.")) list += name.substr(dot + 1) + " ";
+    }
+    return list;
+  };
+  ModelConfig c = grouped_config();
+  c.norm_position = NormPosition::kSandwich;
+  c.query_key_norm = QueryKeyNorm::kHeads;
+  EXPECT_EQ(norms_of(c),
+            "attention_norm.weight attention.qkv.weight attention.query_key_norm.weight attention.output.weight "
+            "attention_output_norm.weight mlp_norm.weight mlp.gate_up.weight mlp.down.weight mlp_output_norm.weight ");
+  c.norm_position = NormPosition::kOutput;
+  c.query_key_norm = QueryKeyNorm::kNone;
+  EXPECT_EQ(norms_of(c),
+            "attention.qkv.weight attention.output.weight attention_output_norm.weight mlp.gate_up.weight "
+            "mlp.down.weight mlp_output_norm.weight ");
+  c = odd_config();
+  c.parallel_residual = true;
+  EXPECT_EQ(norms_of(c),
+            "attention_norm.weight attention_norm.bias attention.qkv.bias attention.qkv.weight attention.output.weight "
+            "mlp_norm.weight mlp_norm.bias attention.output.bias mlp.up.bias mlp.up.weight mlp.down.weight "
+            "mlp.down.bias ")
+      << "of a parallel residual, the norm of the MLP comes before anything is added";
+}
+
+// Of each head the same weights; of the whole width those of the rank's heads, copies of key heads included.
+TEST(ShardPlan, WeightsOfQueriesAndKeysFollowTheirHeads) {
+  ModelConfig c = grouped_config();
+  c.query_key_norm = QueryKeyNorm::kHeads;
+  const ShardPlan of_heads = ShardPlan::make(c, {.tp = 4, .pp = 1}, 0);
+  EXPECT_EQ(tensor(of_heads, "layers.0.attention.query_key_norm.weight").rows, 2 * c.head_dim);
+  c.query_key_norm = QueryKeyNorm::kWidth;
+  c.kv_heads = 1;
+  c.heads = 4;
+  const ShardPlan plan = ShardPlan::make(c, {.tp = 2, .pp = 1}, 0);
+  const ShardTensor& norm = tensor(plan, "layers.0.attention.query_key_norm.weight");
+  EXPECT_EQ(norm.rows, (plan.heads + plan.kv_heads) * c.head_dim);
+  for (int t = 0; t < 2; ++t) {
+    EXPECT_EQ(norm.parts[0].slices(t).front().begin, static_cast<std::size_t>(2 * t * c.head_dim));
+    EXPECT_EQ(norm.parts[1].slices(t).front().begin, 0u) << "a copy";
+  }
+}
+
 TEST(ShardPlan, ATiedHeadUsesTheEmbeddingAgainWhereBothAreOnOneStage) {
   const ShardPlan alone = ShardPlan::make(odd_config(), {.tp = 2, .pp = 1}, 0);
   EXPECT_EQ(tensor(alone, "head.weight").same_as, 0);

@@ -97,6 +97,27 @@ TEST(TensorSpecs, ShapesSplitsAndRoles) {
   expect("head.weight", gemm, Split::kVocab, {100, 64}, false);
 }
 
+TEST(TensorSpecs, NormsOfQueriesAndKeysAndOfOutputs) {
+  ModelConfig config = one_layer();
+  config.norm = NormKind::kRmsNorm;
+  config.norm_bias = config.attention_bias = config.attention_output_bias = config.mlp_bias = false;
+  config.kv_heads = 2;
+  config.norm_position = NormPosition::kSandwich;
+  config.query_key_norm = QueryKeyNorm::kWidth;
+  EXPECT_EQ(spec_of(config, "layers.0.attention.query_norm.weight").shape, std::vector<std::size_t>{64});
+  EXPECT_EQ(spec_of(config, "layers.0.attention.query_norm.weight").split, Split::kHeads);
+  EXPECT_EQ(spec_of(config, "layers.0.attention.key_norm.weight").shape, std::vector<std::size_t>{32});
+  EXPECT_EQ(spec_of(config, "layers.0.attention.key_norm.weight").split, Split::kKvHeads);
+  for (const char* name : {"attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm"}) {
+    EXPECT_EQ(spec_of(config, std::string("layers.0.") + name + ".weight").shape, std::vector<std::size_t>{64});
+  }
+  config.norm_position = NormPosition::kOutput;
+  config.query_key_norm = QueryKeyNorm::kHeads;
+  EXPECT_EQ(spec_of(config, "layers.0.attention.key_norm.weight").shape, std::vector<std::size_t>{16});
+  EXPECT_EQ(spec_of(config, "layers.0.attention.key_norm.weight").split, Split::kNone);
+  EXPECT_THAT(names_of(config), Not(Contains("layers.0.mlp_norm.weight")));
+}
+
 TEST(TensorSpecs, LayersAreNumbered) {
   ModelConfig config = one_layer();
   config.layers = 12;

@@ -121,9 +121,28 @@ class CheckingOps : public Ops {
     EXPECT_EQ(static_cast<std::size_t>(out.columns), 2 * frequencies.size());
   }
   void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override {
-    EXPECT_EQ(angles.columns, shape.head_dim);
+    EXPECT_LE(angles.columns, shape.head_dim);
     EXPECT_EQ(angles.rows, qkv.rows);
   }
+  void norm_heads(Stream&, NormKind, const AttentionShape& shape, Vector weight, float, Activations qkv) override {
+    expect_all_parts();
+    expect_vector(weight, 2 * shape.head_dim);
+    EXPECT_EQ(qkv.columns, (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
+  }
+  void square_heads(Stream&, const AttentionShape&, Activations qkv, std::span<const std::int32_t> heads,
+                    Activations out) override {
+    expect_all_parts();
+    EXPECT_EQ(static_cast<std::size_t>(out.columns), heads.size());
+    EXPECT_EQ(out.rows, qkv.rows);
+  }
+  void norm_width(Stream&, NormKind, const AttentionShape& shape, Activations squares, int query_heads, Vector weight,
+                  float, Activations qkv) override {
+    expect_vector(weight, (shape.heads + shape.kv_heads) * shape.head_dim);
+    EXPECT_LT(query_heads, squares.columns);
+    EXPECT_EQ(squares.rows, qkv.rows);
+  }
+  void scale(Stream&, float, Activations inout) override { EXPECT_EQ(inout.dtype, DType::kF32); }
+  void soft_cap(Stream&, float, Activations inout) override { EXPECT_EQ(inout.dtype, DType::kF32); }
   void norm(Stream&, NormKind, Activations in, Vector weight, Vector bias, float, Activations) override {
     expect_vector(weight, in.columns);
     expect_vector(bias, in.columns);
@@ -243,6 +262,26 @@ std::map<std::string, ModelConfig> make_configs() {
   ModelConfig& mixtral = configs["experts"] = llama;
   mixtral.experts = 5;
   mixtral.experts_per_token = 2;
+  for (const QueryKeyNorm norm : {QueryKeyNorm::kHeads, QueryKeyNorm::kWidth}) {
+    ModelConfig& c = configs[fmt::format("norms of queries and keys {}", static_cast<int>(norm))] = llama;
+    c.norm = NormKind::kRmsNorm;
+    c.query_key_norm = norm;
+    c.norm_position = NormPosition::kOutput;
+    c.rotary_dims = 4;
+  }
+  ModelConfig& gemma = configs["norms around, windows, caps, scales"] = llama;
+  gemma.norm = NormKind::kRmsNormPlusOne;
+  gemma.norm_position = NormPosition::kSandwich;
+  gemma.sliding_window = 5;
+  gemma.window_layers = {1, 0, 1};
+  gemma.rope_window_theta = 100;
+  gemma.attention_soft_cap = gemma.logits_soft_cap = 3;
+  gemma.embedding_scale = gemma.residual_scale = gemma.logits_scale = 0.5f;
+  for (const bool biases : {false, true}) {
+    ModelConfig& c = configs[fmt::format("parallel residual, biases {}", biases)] = base_config();
+    c.parallel_residual = true;
+    c.norm_bias = c.attention_bias = c.attention_output_bias = c.mlp_bias = biases;
+  }
   ModelConfig& bert = configs["encoder of text"] = base_config();
   bert.causal = bert.tied_head = bert.final_norm = false;
   bert.norm_position = NormPosition::kPost;
@@ -353,6 +392,52 @@ TEST(Experts, ChooseTheBestAndShareOut) {
   EXPECT_FLOAT_EQ(choices[1].weights[0], std::exp(2.0f) / (std::exp(2.0f) + std::exp(1.0f)));
   EXPECT_FLOAT_EQ(choices[2].weights[0], std::exp(1.0f) / (std::exp(2.0f) + std::exp(1.0f)));
   EXPECT_FLOAT_EQ(choices[0].weights[0], 0.5f);
+}
+
+std::vector<float> plain_frequencies(ModelConfig c) {
+  c.rope_scaling = RopeScaling::kNone;
+  return RotaryEmbedding::frequencies(c);
+}
+
+// Pairs that turn often stay, those that turn seldom are slowed down by the factor, between them it goes in steps.
+TEST(RotaryEmbedding, FrequenciesOfYarn) {
+  ModelConfig c = base_config();
+  c.head_dim = 128;
+  c.positions = PositionKind::kRotary;
+  c.rope_scaling = RopeScaling::kYarn;
+  c.rope_factor = 4;
+  c.rope_original_positions = 4096;
+  const std::vector<float> plain = plain_frequencies(c), yarn = RotaryEmbedding::frequencies(c);
+  // 128 ln(4096 / 64π) / (2 ln 10000) = 20.94, and 45.03 for one turn.
+  for (int i = 0; i <= 20; ++i) EXPECT_EQ(yarn[i], plain[i]) << i;
+  for (int i = 46; i < 64; ++i) EXPECT_FLOAT_EQ(yarn[i], plain[i] / 4) << i;
+  EXPECT_FLOAT_EQ(yarn[33], plain[33] * (1 - 0.5f * 0.75f)) << "half of the way from 20 to 46";
+  c.rope_whole_dims = false;
+  EXPECT_NE(RotaryEmbedding::frequencies(c)[33], yarn[33]);
+}
+
+TEST(RotaryEmbedding, FrequenciesOfLongRope) {
+  ModelConfig c = base_config();
+  c.rotary_dims = 6;
+  c.positions = PositionKind::kRotary;
+  c.rope_scaling = RopeScaling::kLongRope;
+  c.rope_short_factors = {1, 2, 4};
+  c.rope_long_factors = {1, 3, 9};
+  const std::vector<float> plain = plain_frequencies(c);
+  EXPECT_THAT(RotaryEmbedding::frequencies(c), ElementsAre(plain[0], plain[1] / 2, plain[2] / 4));
+  EXPECT_THAT(RotaryEmbedding::frequencies(c, RotaryKind::kLong), ElementsAre(plain[0], plain[1] / 3, plain[2] / 9));
+}
+
+// Without the scaling of the other layers.
+TEST(RotaryEmbedding, FrequenciesOfLayersWithAWindow) {
+  ModelConfig c = base_config();
+  c.positions = PositionKind::kRotary;
+  c.rope_scaling = RopeScaling::kLinear;
+  c.rope_factor = 8;
+  c.rope_window_theta = 100;
+  const std::vector<float> window = RotaryEmbedding::frequencies(c, RotaryKind::kWindow);
+  ASSERT_EQ(window.size(), 4u);
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(window[i], std::pow(100.0f, -static_cast<float>(i) / 4));
 }
 
 // Llama 3.1's numbers: wavelengths below 2048 stay, above 8192 are stretched by 8, between them blended.

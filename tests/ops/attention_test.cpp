@@ -22,8 +22,8 @@ struct Case {
 int qkv_columns(const AttentionShape& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
 int out_columns(const AttentionShape& s) { return s.heads * s.head_dim; }
 
-AttentionShape shape_of(int heads, int kv_heads, int head_dim, bool causal = true, int window = 0) {
-  return {heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), causal, window};
+AttentionShape shape_of(int heads, int kv_heads, int head_dim, bool causal = true, int window = 0, float soft_cap = 0) {
+  return {heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), causal, window, soft_cap};
 }
 
 // A cache of a few frames in an order that is not theirs, full of NaN, for sequences of up to `max_tokens` tokens.
@@ -89,6 +89,7 @@ std::vector<double> reference(const Case& c, const Sequence& sequence, int first
         double score = 0;
         for (int e = 0; e < d; ++e) score += static_cast<double>(q[e]) * key(j)[e];
         weights[j] = score * shape.scale;
+        if (shape.soft_cap > 0) weights[j] = shape.soft_cap * std::tanh(weights[j] / shape.soft_cap);
         max = std::max(max, weights[j]);
       }
       for (double& w : weights) sum += w = std::exp(w - max);
@@ -149,7 +150,8 @@ std::vector<Case> gpu_cases() {
           {shape_of(2, 1, 256), 16, DType::kF16},
           {shape_of(2, 2, 256), 16},
           {shape_of(2, 2, 128, /*causal=*/false), 16, DType::kF16},
-          {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16}};
+          {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16},
+          {shape_of(4, 2, 64, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kBF16}};
 }
 
 std::vector<Case> cpu_cases() {
@@ -160,6 +162,8 @@ std::vector<Case> cpu_cases() {
           {shape_of(2, 2, 64, /*causal=*/false)},
           {shape_of(4, 4, 20, /*causal=*/true, /*window=*/37)},
           {shape_of(3, 3, 128, /*causal=*/true, /*window=*/1), 64},
+          {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f)},
+          {shape_of(2, 1, 64, /*causal=*/true, /*window=*/50, /*soft_cap=*/50), 16, DType::kBF16},
           {shape_of(5, 1, 9), 24}};
 }
 std::vector<Case> cases(const Bench& bench) {
@@ -171,9 +175,9 @@ std::vector<Case> cases(const Bench& bench) {
   return all;
 }
 std::string describe(const Case& c) {
-  return fmt::format("{} heads, {} kv, head_dim {}, causal {}, window {}, blocks of {} {}", c.shape.heads,
-                     c.shape.kv_heads, c.shape.head_dim, c.shape.causal, c.shape.window, c.block_tokens,
-                     name_of(c.cache_dtype));
+  return fmt::format("{} heads, {} kv, head_dim {}, causal {}, window {}, soft cap {}, blocks of {} {}", c.shape.heads,
+                     c.shape.kv_heads, c.shape.head_dim, c.shape.causal, c.shape.window, c.shape.soft_cap,
+                     c.block_tokens, name_of(c.cache_dtype));
 }
 
 TEST_P(AttentionTest, MatchesDoubleLoop) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 
 #include "tests/ops/ops_fixture.h"
 #include "tests/ops/quantised.h"
@@ -136,8 +137,10 @@ std::vector<double> norm_reference(NormKind kind, const Floats& x, int columns, 
       for (int c = 0; c < columns; ++c) mean += x[row + c] / static_cast<double>(columns);
     }
     for (int c = 0; c < columns; ++c) variance += (x[row + c] - mean) * (x[row + c] - mean) / columns;
+    const double one = kind == NormKind::kRmsNormPlusOne ? 1 : 0;
     for (int c = 0; c < columns; ++c) {
-      const double scaled = (x[row + c] - mean) / std::sqrt(variance + epsilon) * (weight.empty() ? 1 : weight[c]);
+      const double factor = weight.empty() ? 1 : one + weight[static_cast<std::size_t>(c)];
+      const double scaled = (x[row + c] - mean) / std::sqrt(variance + epsilon) * factor;
       result.push_back(scaled + (bias.empty() ? 0 : bias[c]));
     }
   }
@@ -147,7 +150,7 @@ std::vector<double> norm_reference(NormKind kind, const Floats& x, int columns, 
 TEST_P(RowsTest, NormMatchesDoubleLoop) {
   constexpr int kRows = 5;
   for (const int columns : {1, 20, 64, 100, 768, 1023}) {
-    for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm, NormKind::kRmsNormPlusOne}) {
       for (const bool with_bias : {false, true}) {
         for (const DType out_dtype : output_types()) {
           auto x = random_floats(static_cast<std::size_t>(kRows) * columns, 1);
@@ -375,6 +378,150 @@ TEST_P(RowsTest, AppliesRopeToPairsOfQueriesAndKeys) {
       }
     }
     expect_close(bench_.get(qkv), expected, 3e-7, fmt::format("head_dim {}", head_dim));
+  }
+}
+
+// A head's first elements turn, the rest stays as it is.
+TEST_P(RowsTest, RopeLeavesWhatIsBehindItsAngles) {
+  constexpr int kHeadDim = 20, kRotated = 12, kRows = 3;
+  const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = kHeadDim};
+  const int columns = 4 * kHeadDim;
+  const auto before = random_floats(static_cast<std::size_t>(kRows) * columns, 1);
+  const auto angle_values = random_floats(static_cast<std::size_t>(kRows) * kRotated, 2);
+  const auto qkv = bench_.put(before, kRows, columns);
+  ops().apply_rope(stream(), shape, bench_.put(angle_values, kRows, kRotated), qkv);
+  std::vector<double> expected(before.begin(), before.end());
+  for (int r = 0; r < kRows; ++r) {
+    for (int head = 0; head < 3; ++head) {
+      for (int i = 0; i < kRotated / 2; ++i) {
+        const double cosine = angle_values[static_cast<std::size_t>(r * kRotated + i)];
+        const double sine = angle_values[static_cast<std::size_t>(r * kRotated + kRotated / 2 + i)];
+        double& x = expected[static_cast<std::size_t>(r * columns + head * kHeadDim + i)];
+        double& y = (&x)[kRotated / 2];
+        const double u = x * cosine - y * sine, v = y * cosine + x * sine;
+        x = u, y = v;
+      }
+    }
+  }
+  expect_close(bench_.get(qkv), expected, 3e-7, "partly rotated");
+}
+
+// Heads of `qkv` [rows, (heads + 2 kv_heads) × head_dim] that are normalised, in double precision: each by the root of
+// the mean of `squares_of(row, is_query)` over as many elements as that says.
+template <class SquaresOf>
+std::vector<double> heads_reference(NormKind kind, const AttentionShape& shape, const Floats& qkv, double epsilon,
+                                    SquaresOf&& squares_of, const std::function<double(int, int)>& weight) {
+  const int columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+  std::vector<double> result(qkv.begin(), qkv.end());
+  for (std::size_t row = 0; row * columns < qkv.size(); ++row) {
+    for (int head = 0; head < shape.heads + shape.kv_heads; ++head) {
+      const double mean = squares_of(static_cast<int>(row), head);
+      for (int d = 0; d < shape.head_dim; ++d) {
+        const double one = kind == NormKind::kRmsNormPlusOne ? 1 : 0;
+        result[row * columns + head * shape.head_dim + d] *= (one + weight(head, d)) / std::sqrt(mean + epsilon);
+      }
+    }
+  }
+  return result;
+}
+
+TEST_P(RowsTest, NormHeadsNormalisesEachQueryAndKeyByItself) {
+  constexpr int kRows = 3;
+  for (const int head_dim : {6, 64, 100}) {
+    for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kRmsNormPlusOne}) {
+      const AttentionShape shape{.heads = 6, .kv_heads = 3, .head_dim = head_dim};
+      const int columns = 12 * head_dim;
+      const auto x = random_floats(static_cast<std::size_t>(kRows) * columns, 1);
+      const auto weight = random_floats(static_cast<std::size_t>(2 * head_dim), 2);
+      const auto qkv = bench_.put(x, kRows, columns);
+      ops().norm_heads(stream(), kind, shape, bench_.vector(weight), 1e-3f, qkv);
+      const auto mean_square = [&](int row, int head) {
+        double sum = 0;
+        for (int d = 0; d < head_dim; ++d) sum += std::pow(x[row * columns + head * head_dim + d], 2.0);
+        return sum / head_dim;
+      };
+      const auto expected = heads_reference(kind, shape, x, 1e-3, mean_square, [&](int head, int d) {
+        return weight[static_cast<std::size_t>((head < 6 ? 0 : head_dim) + d)];
+      });
+      expect_close(bench_.get(qkv), expected, 1e-6, fmt::format("heads of {}", head_dim));
+    }
+  }
+}
+
+// Two ranks, of which the second has a query head of padding and a copy of the key head: what they sum is what a loop
+// over all heads gives.
+TEST_P(RowsTest, NormWidthNormalisesTheHeadsOfAllRanksTogether) {
+  constexpr int kRows = 2, kHeadDim = 24, kHeads = 3, kColumns = 4 * kHeadDim;  // of a rank: 2 heads, a key, a value
+  const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = kHeadDim};
+  const auto& heads_of_first = bench_.keep(std::vector<std::int32_t>{0, 1, -1, 2});
+  const auto& heads_of_second = bench_.keep(std::vector<std::int32_t>{-1, -1, 0, -1});
+  for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kRmsNormPlusOne}) {
+    const auto first = random_floats(kRows * kColumns, 1);
+    const auto weight = random_floats(3 * kHeadDim, 3);
+    const auto qkv = bench_.put(first, kRows, kColumns);
+    const auto other = bench_.put(random_floats(kRows * kColumns, 2), kRows, kColumns);
+    const auto squares = bench_.empty(kRows, kHeads + 1), more = bench_.empty(kRows, kHeads + 1);
+    ops().square_heads(stream(), shape, qkv, heads_of_first, squares);
+    ops().square_heads(stream(), shape, other, heads_of_second, more);
+    ops().add_residual(stream(), more, {}, squares);
+    const auto second = bench_.get(other);
+    const auto square = [&](const Floats& of, int row, int head) {
+      double sum = 0;
+      for (int d = 0; d < kHeadDim; ++d) sum += std::pow(of[row * kColumns + head * kHeadDim + d], 2.0);
+      return sum;
+    };
+    std::vector<double> expected_squares;
+    for (int row = 0; row < kRows; ++row) {
+      for (const int head : {0, 1}) expected_squares.push_back(square(first, row, head));
+      expected_squares.push_back(square(second, row, 0));
+      expected_squares.push_back(square(first, row, 2));
+    }
+    expect_close(bench_.get(squares), expected_squares, 1e-6, "squares");
+    ops().norm_width(stream(), kind, shape, squares, kHeads, bench_.vector(weight), 1e-3f, qkv);
+    const auto mean_square = [&](int row, int head) {
+      const double* of_row = &expected_squares[static_cast<std::size_t>(row) * 4];
+      return head < 2 ? (of_row[0] + of_row[1] + of_row[2]) / (3 * kHeadDim) : of_row[3] / kHeadDim;
+    };
+    const auto expected = heads_reference(kind, shape, first, 1e-3, mean_square, [&](int head, int d) {
+      return weight[static_cast<std::size_t>(head * kHeadDim + d)];
+    });
+    expect_close(bench_.get(qkv), expected, 1e-6, "whole width");
+  }
+}
+
+TEST_P(RowsTest, NormsOfHeadsRefuseWhatDoesNotFit) {
+  const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 4};
+  const auto qkv = bench_.put(random_floats(16, 1), 1, 16), squares = bench_.empty(1, 3);
+  const auto weight = bench_.vector(random_floats(8, 2));
+  const auto& heads = bench_.keep(std::vector<std::int32_t>{0, 1, 3});
+  EXPECT_THROW(ops().norm_heads(stream(), NormKind::kLayerNorm, shape, weight, 1e-5f, qkv), Error);
+  EXPECT_THROW(ops().norm_heads(stream(), NormKind::kRmsNorm, shape, {}, 1e-5f, qkv), Error);
+  EXPECT_THROW(ops().square_heads(stream(), shape, qkv, heads, squares), Error);
+  EXPECT_THROW(ops().norm_width(stream(), NormKind::kRmsNorm, shape, squares, 3, weight, 1e-5f, qkv), Error);
+  EXPECT_THROW(ops().soft_cap(stream(), 0, qkv), Error);
+}
+
+TEST_P(RowsTest, ScaleMultiplies) {
+  for (const int columns : {7, 64, 5000}) {
+    const auto x = random_floats(static_cast<std::size_t>(3) * columns, 1);
+    const auto inout = bench_.put(x, 3, columns);
+    ops().scale(stream(), -0.3f, inout);
+    Floats expected(x);
+    for (float& v : expected) v *= -0.3f;
+    expect_same(bench_.get(inout), expected, fmt::format("{} columns", columns));
+  }
+}
+
+TEST_P(RowsTest, SoftCapBendsWhatIsLarge) {
+  for (const float cap : {0.5f, 30.0f}) {
+    auto x = random_floats(4 * 50, 1);
+    for (float& v : x) v *= 40;
+    x[0] = 1e30f, x[1] = -1e30f, x[2] = 0, x[3] = 1e-6f;
+    const auto inout = bench_.put(x, 4, 50);
+    ops().soft_cap(stream(), cap, inout);
+    std::vector<double> expected;
+    for (const float v : x) expected.push_back(cap * std::tanh(static_cast<double>(v) / cap));
+    expect_close(bench_.get(inout), expected, 3e-7, fmt::format("cap {}", cap));
   }
 }
 

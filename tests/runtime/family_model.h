@@ -127,7 +127,9 @@ class Model {
     stream_->synchronize();
   }
 
-  std::size_t max_floats() const { return static_cast<std::size_t>(kMaxRows) * std::max(config_.hidden, 64); }
+  std::size_t max_floats() const {
+    return static_cast<std::size_t>(kMaxRows) * std::max({config_.hidden, config_.heads + config_.kv_heads, 64});
+  }
 
   // Each of the chunk's last rows once for each token of the vocabulary, since that is how all logits can be had.
   Batch token_batch(const std::vector<TokenId>& tokens, int begin, int end, int outputs) {
@@ -143,6 +145,9 @@ class Model {
       }
     }
     batch.sequences = {{0, end - begin, begin, blocks_}};
+    if (config_.rope_scaling == RopeScaling::kLongRope) {
+      batch.long_factors = {config_.takes_long_factors(tokens.size()) ? std::uint8_t{1} : std::uint8_t{0}};
+    }
     return batch;
   }
 

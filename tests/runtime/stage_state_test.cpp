@@ -128,6 +128,9 @@ TEST_F(StageStateTest, ASequenceBeginsBehindFullBlocksThatContinueEachOther) {
   EXPECT_THROW(state.extend(0, chunk(7, 24, {5}, {0, 1, 4})), Error) << "in the middle of one";
   EXPECT_THROW(state.extend(0, chunk(8, 32, {5}, {0})), Error) << "fewer blocks than it begins behind";
   EXPECT_THROW(state.extend(1, chunk(9, 16, {5}, {0, 4})), Error) << "another model's";
+  SequenceChunk long_factors = chunk(15, 32, {5}, {0, 1, 4});
+  long_factors.long_factors = true;
+  EXPECT_THROW(state.extend(0, long_factors), Error) << "the same tokens, rotated otherwise";
   state.extend(0, chunk(10, 32, {5}, {0, 1, 4}));
   EXPECT_EQ(state.sequence(10).length, 33u);
   state.extend(0, chunk(1, 40, {9}, {}));

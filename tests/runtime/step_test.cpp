@@ -28,6 +28,7 @@ Step sample_step() {
                          .new_blocks = {8},
                          .output = SequenceChunk::kAll,
                          .top = 3,
+                         .long_factors = true,
                          .after_last = 77});
   step.chunks.push_back({.sequence = 12, .start = 0, .tokens = {6}, .new_blocks = {}, .output = SequenceChunk::kLast});
   step.stages.resize(2);
@@ -46,6 +47,9 @@ TEST(Step, RoundTripCarriesTheCommonPartAndOneStage) {
   ASSERT_EQ(copy.chunks.size(), 2u);
   EXPECT_EQ(copy.chunks[0].tokens, step.chunks[0].tokens);
   EXPECT_EQ(copy.chunks[0].after_last, 77);
+  EXPECT_EQ(copy.chunks[0].output, SequenceChunk::kAll);
+  EXPECT_TRUE(copy.chunks[0].long_factors);
+  EXPECT_FALSE(copy.chunks[1].long_factors);
   EXPECT_EQ(copy.logit_rows(), 4);
   EXPECT_EQ(copy.rows(), 4);
   EXPECT_TRUE(copy.stages[0].fetches.empty());

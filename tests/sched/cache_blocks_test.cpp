@@ -58,6 +58,19 @@ TEST(CacheBlocks, ReleasingWhatNobodyUsesIsAnError) {
   EXPECT_THROW(cache.release(std::vector<std::uint32_t>{1}), Error);
 }
 
+// What other rotary factors have made of the same tokens is something else.
+TEST(CacheBlocks, FindsWhatHasTheSameRootOnly) {
+  CacheBlocks cache = make(10);
+  const std::vector<TokenId> sequence = tokens(9);
+  const std::vector<std::uint32_t> plain = {cache.allocate(), cache.allocate()};
+  cache.cache_full_blocks(plain, sequence, 0, 2, /*root=*/0);
+  EXPECT_EQ(cache.prefix_hit_blocks(sequence, /*root=*/1), 0);
+  const std::vector<std::uint32_t> other = {cache.allocate(), cache.allocate()};
+  cache.cache_full_blocks(other, sequence, 0, 2, /*root=*/1);
+  EXPECT_EQ(cache.acquire_prefix(sequence, /*root=*/0), plain);
+  EXPECT_EQ(cache.acquire_prefix(sequence, /*root=*/1), other);
+}
+
 TEST(CacheBlocks, FindsFullBlocksWithEqualTokensAndEqualHistory) {
   CacheBlocks cache = make(10);
   compute(cache, tokens(11));  // two full blocks

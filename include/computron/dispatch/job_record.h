@@ -56,7 +56,8 @@ struct RecordedRequest {
     kDeferred = 1,  // it had waited outside for room, and was submitted as soon as there was some
     kEcho = 2,
     kLogprobs = 4,
-    kPenalises = 8,  // SamplingParams::penalises()
+    kPenalises = 8,     // SamplingParams::penalises()
+    kLongFactors = 16,  // Request::long_factors
   };
   double submitted_s = 0;
   std::uint8_t flags = 0;

@@ -11,7 +11,8 @@
 namespace computron {
 
 enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
-enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
+// kRmsNormPlusOne: the stored weight is what is to be added to one, in float32 (Gemma).
+enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm, kRmsNormPlusOne };
 
 // Where the key/value cache of one model lies in a rank's pool.
 // Slot (block, layer) is number block × layers + layer; it lies in frame frames[slot / slots_per_frame] at
@@ -50,7 +51,8 @@ struct AttentionShape {
   int head_dim = 0;
   float scale = 1;  // multiplies q·k
   bool causal = true;
-  int window = 0;  // key j is visible to query i iff i - j < window; 0: no window
+  int window = 0;      // key j is visible to query i iff i - j < window; 0: no window
+  float soft_cap = 0;  // scores are soft_cap × tanh(score / soft_cap); 0: as they are
 };
 
 // The columns of logits: column c is token first_token + c for c < real, and padding behind. A row is cut into `slices`

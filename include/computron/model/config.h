@@ -12,10 +12,20 @@
 
 namespace computron {
 
-enum class NormPosition : std::uint8_t { kPre, kPost };
+// Before a branch (attention, MLP); behind its residual add; of what the branch gives, before the add; or before the
+// branch and of what it gives.
+enum class NormPosition : std::uint8_t { kPre, kPost, kOutput, kSandwich };
+// What of queries and keys is normalised before they are rotated: each head by itself, or the width of all heads.
+enum class QueryKeyNorm : std::uint8_t { kNone, kHeads, kWidth };
 enum class PositionKind : std::uint8_t { kLearned, kRotary };
-enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3 };
+enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongRope };
 enum class Resampling : std::uint8_t { kBilinear, kBicubic };
+
+// What one layer has that others of the model may have otherwise.
+struct LayerConfig {
+  int window = 0;                // of its attention, as ModelConfig::sliding_window
+  bool window_rotation = false;  // rotates with ModelConfig::rope_window_theta
+};
 
 struct ModelConfig {
   std::string architecture;  // model_type of a Hugging Face config.json: "opt", "llama", ...
@@ -42,22 +52,39 @@ struct ModelConfig {
 
   PositionKind positions = PositionKind::kLearned;
   int position_offset = 0;  // row p + position_offset of the position table is position p (OPT: 2)
+  int rotary_dims = 0;      // elements of a head that are rotated, its first ones; 0: all
   float rope_theta = 10000;
+  float rope_window_theta = 0;  // base, without any scaling, of the layers with a window; 0: as the others
   RopeScaling rope_scaling = RopeScaling::kNone;
-  float rope_factor = 1;                 // linear, llama3
+  float rope_factor = 1;                 // linear, llama3, yarn
   float rope_low_frequency_factor = 1;   // llama3
   float rope_high_frequency_factor = 4;  // llama3
-  int rope_original_positions = 0;       // llama3
+  int rope_original_positions = 0;       // llama3, yarn, longrope
+  float rope_beta_fast = 32;             // yarn: turns within the original positions from which a frequency stays
+  float rope_beta_slow = 1;              // yarn: turns up to which a frequency is divided by the factor
+  bool rope_whole_dims = true;           // yarn: the range between the two is rounded to whole dimensions
+  float rope_attention_factor = 1;       // yarn, longrope: cosines and sines are multiplied by it
+  // longrope: [rotary dimensions / 2] divisors of the frequencies, for sequences that will stay within the original
+  // positions and for those that may not.
+  std::vector<float> rope_short_factors = {};
+  std::vector<float> rope_long_factors = {};
 
   NormKind norm = NormKind::kLayerNorm;
   NormPosition norm_position = NormPosition::kPre;
   float norm_epsilon = 1e-5f;
   bool norm_bias = true;
   bool final_norm = true;
+  bool parallel_residual = false;  // h + attention(norm(h)) + mlp(norm(h)), both norms of the same h
+  float residual_scale = 1;        // of what a branch gives, before it is added
+  float embedding_scale = 1;       // of the embeddings of tokens
 
-  bool causal = true;          // false: an encoder, every token sees every other
-  int sliding_window = 0;      // key j is visible to query i iff i - j < window; 0: all
-  bool attention_bias = true;  // q, k, v
+  bool causal = true;                   // false: an encoder, every token sees every other
+  int sliding_window = 0;               // key j is visible to query i iff i - j < window; 0: all
+  std::vector<int> window_layers = {};  // [layers] 1 where a layer has the window, 0 where it sees all; empty: all have
+  QueryKeyNorm query_key_norm = QueryKeyNorm::kNone;
+  float attention_scale = 0;     // multiplies q·k; 0: 1 / sqrt(head_dim)
+  float attention_soft_cap = 0;  // scores s are cap × tanh(s / cap); 0: as they are
+  bool attention_bias = true;    // q, k, v
   bool attention_output_bias = true;
 
   Activation activation = Activation::kRelu;
@@ -69,6 +96,8 @@ struct ModelConfig {
   // What comes out: logits of the next token, or of an encoder's first row its pooled embedding and the scores of
   // classes.
   bool tied_head = true;                 // the output head is the token embedding; false for encoders
+  float logits_scale = 1;                // multiplies them
+  float logits_soft_cap = 0;             // logits l are cap × tanh(l / cap), once scaled; 0: as they are
   bool pooler = false;                   // pooled embedding = tanh(W x + b), otherwise x
   int classes = 0;                       // 0: no scores
   std::vector<std::string> class_names;  // [classes], or empty: LABEL_0, LABEL_1, ...
@@ -81,6 +110,14 @@ struct ModelConfig {
   int patch_values() const { return channels * patch_size * patch_size; }
   int token_columns() const { return embedding_width > 0 ? embedding_width : hidden; }
   bool projects_embedding() const { return token_columns() != hidden; }
+  LayerConfig layer(int index) const;
+  int rotated() const { return rotary_dims > 0 ? rotary_dims : head_dim; }
+  bool has_pre_norms() const { return norm_position == NormPosition::kPre || norm_position == NormPosition::kSandwich; }
+  bool has_output_norms() const {
+    return norm_position == NormPosition::kOutput || norm_position == NormPosition::kSandwich;
+  }
+  // Whether a sequence of so many tokens, prompt and completion together, is rotated with the long factors.
+  bool takes_long_factors(std::size_t tokens) const;
   std::string class_name(int index) const;
 
   // Keys of a Hugging Face config.json, of the generation_config.json beside it, whose tokens count instead, and of
@@ -88,7 +125,8 @@ struct ModelConfig {
   static ModelConfig from_hf_json(const std::string& config,
                                   const std::optional<std::string>& generation_config = std::nullopt,
                                   const std::optional<std::string>& preprocessor_config = std::nullopt);
-  // The JSON stored in checkpoints: every field of this struct by its name. from_json(to_json()) is the identity.
+  // The JSON stored in checkpoints: every field of this struct by its name. from_json(to_json()) is the identity. What
+  // checkpoints of before a field was there lack has its initial value.
   std::string to_json() const;
   static ModelConfig from_json(const std::string& json_text);
   // `--arch opt --size 125m`; Error{kUsage} listing the known families or sizes.
@@ -124,7 +162,9 @@ struct TensorSpec {
 //   embedding.patches.{weight [hidden, channels × patch × patch],bias}     embedding.class_token [hidden]
 //   embedding.norm.{weight,bias}
 //   layers.N.attention_norm.{weight,bias}          layers.N.attention.{query,key,value}.{weight,bias}
-//   layers.N.attention.output.{weight,bias}        layers.N.mlp_norm.{weight,bias}
+//   layers.N.attention.{query,key}_norm.weight [head_dim, or that of all heads]
+//   layers.N.attention.output.{weight,bias}        layers.N.attention_output_norm.weight
+//   layers.N.mlp_norm.{weight,bias}                layers.N.mlp_output_norm.weight
 //   layers.N.mlp.{gate,}up.{weight,bias}           layers.N.mlp.down.{weight,bias}
 //   layers.N.mlp.router.weight [experts, hidden]   layers.N.mlp.experts.E.{gate,up,down}.{weight,bias}
 //   final_norm.{weight,bias}

@@ -11,6 +11,12 @@
 
 namespace computron {
 
+// Outputs of a fused tensor of `total` ones that are no equal part of it: `block` of them from number `first` on, and
+// again every `stride` ones. total 0: none, the whole tensor or its equal part.
+struct FusedRows {
+  std::size_t first = 0, block = 0, stride = 0, total = 0;
+};
+
 // Where a canonical tensor lies in a Hugging Face checkpoint.
 struct SourceTensor {
   std::string name;              // without the family's prefix
@@ -18,6 +24,7 @@ struct SourceTensor {
   int part = 0, parts = 1;       // one of so many equal parts of the output dimension
   bool interleaved = false;      // a part is every parts-th output, from the part-th on; not transposed ones
   int matrix = 0, matrices = 1;  // one of so many equal tensors, side by side along a dimension before all others
+  FusedRows fused = {};          // instead of a part; not of transposed ones
 };
 
 // Names without ".weight" and ".bias", which end both alike; "{}" stands for a number, in the same order on both sides.
@@ -41,9 +48,12 @@ struct Family {
   std::string_view prefix;                    // files may put it before every name: "model."
   std::span<const std::string_view> ignored;  // tensors (fnmatch patterns, no prefix) that are not computed with
   std::span<const PublishedSize> sizes;
+  // Which outputs of a fused tensor a canonical module ("layers.{}.attention.query") has; null: equal parts only.
+  FusedRows (*fused)(const ModelConfig& config, std::string_view module) = nullptr;
+  std::string_view outer_prefix = "";  // before `prefix` where the model is a part of a larger one: "language_model."
 
   // The tensor that a canonical tensor is made of. Error{kInternal} for a name that is not of this family.
-  SourceTensor source_of(const std::string& canonical) const;
+  SourceTensor source_of(const ModelConfig& config, const std::string& canonical) const;
   // A tensor's name in a file without the prefix, and with today's names of what was once called otherwise
   // ("LayerNorm.gamma" is "LayerNorm.weight").
   std::string plain_name(std::string_view stored) const;

@@ -108,9 +108,11 @@ class TokenEmbedding {
   void forward(Pass& pass, Activations hidden);
 
  private:
+  void look_up_projected(Pass& pass, Activations hidden);
   void look_up(Pass& pass, Activations out);
 
   TokenId first_token_;
+  float scale_;
   TensorRef tokens_;  // [vocab/tp, width]
   ReplicatedLinear projection_;
 };
@@ -145,36 +147,73 @@ class Embedding {
   Norm norm_;
 };
 
-// The rotary angles of every row, [M, head_dim] f32 in workspace.angles: computed once a pass, applied by every layer.
+// Of which layers and sequences: those with a window where these have a base of their own; else those that longrope's
+// long factors rotate; or all others.
+enum class RotaryKind : std::uint8_t { kPlain, kLong, kWindow };
+
+// The rotary angles of every row, [M, rotary dimensions] f32 in workspace.angles and, where layers with a window have
+// their own, in workspace.window_angles: computed once a pass, applied by every layer.
 class RotaryEmbedding {
  public:
   explicit RotaryEmbedding(const ModelConfig& config);
   // Names what forward() reads of host memory, beside the batch.
-  void add_to(PassArrays& arrays) const { arrays.add_input(std::span(frequencies_)); }
+  void add_to(PassArrays& arrays) const;
   void forward(Pass& pass);
 
   // theta^(-2i/d) for i < d/2 as the configuration scales them. Linear: divided by the factor. Llama 3: with wavelength
   // w = 2π/f and L original positions, f stays for w < L/high, is f/factor for w > L/low, and between the two is
-  // (1 - s) f/factor + s f with s = (L/w - low) / (high - low).
-  static std::vector<float> frequencies(const ModelConfig& config);
+  // (1 - s) f/factor + s f with s = (L/w - low) / (high - low). Yarn (Peng et al. 2023): f stays for pairs that turn at
+  // least beta_fast times within L, is f/factor for those that turn beta_slow times or less, and goes over from one to
+  // the other in equal steps from pair to pair. Longrope (Ding et al. 2024): divided by the pair's own factor.
+  static std::vector<float> frequencies(const ModelConfig& config, RotaryKind kind = RotaryKind::kPlain);
 
  private:
-  std::vector<float> frequencies_;
+  // Angles of rows [first, end) of the batch.
+  void rotate_rows(Pass& pass, int first, int end, const std::vector<float>& frequencies, Activations angles);
+
+  std::vector<float> frequencies_, long_frequencies_, window_frequencies_;  // empty: there are none
+  float scale_;                                                             // of cosines and sines
+};
+
+// RMSNorm of queries and keys before they are rotated: of each head by itself, or of all heads of all ranks together.
+// For the latter each rank gives the squares of its heads, each in a column of its own, and an all-reduce over tp makes
+// them whole: so their sum has one order, whatever tp is.
+class HeadsNorm {
+ public:
+  HeadsNorm(const ShardLayout& layout, const std::string& prefix, int t);
+  // Names what forward() reads of host memory.
+  void add_to(PassArrays& arrays) const { arrays.add_input(std::span(columns_)); }
+  // qkv as Ops::attention takes it, in place. Absent: it does nothing.
+  void forward(Pass& pass, const AttentionShape& shape, Activations qkv);
+
+ private:
+  Activations squares(Pass& pass, const AttentionShape& shape, Activations qkv);
+
+  NormKind kind_;
+  float epsilon_;
+  int query_heads_;                    // of all ranks
+  std::vector<std::int32_t> columns_;  // whole width: [query heads | key heads of all ranks] this rank's head, or -1
+  TensorRef weight_;                   // [queries | keys]
 };
 
 // Multi-head attention, grouped-query where kv_heads < heads; heads are split over the tp ranks.
 class SelfAttention {
  public:
-  SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
+  SelfAttention(const ShardLayout& layout, const std::string& prefix, int layer_in_stage, int t);
   DType input_dtype() const { return qkv_.input_dtype(); }
+  void add_to(PassArrays& arrays) const { norm_.add_to(arrays); }
   // x [M, hidden] of the input_dtype.
   BranchOutput forward(Pass& pass, Activations x);
 
  private:
+  Activations angles(Pass& pass, int rows) const;
+
   AttentionShape shape_;
-  bool rotary_;
+  int rotated_;           // elements of a head; 0: no rotary positions
+  bool window_rotation_;  // by workspace.window_angles
   int layer_;
   ColumnParallelLinear qkv_;  // q | k | v
+  HeadsNorm norm_;
   RowParallelLinear output_;
 };
 
@@ -244,23 +283,33 @@ class Experts {
   std::vector<Choice> choices_;  // [expert], of the pass, where the host chooses
 };
 
-// One layer of the model: attention and an MLP, each with its norm and its residual add.
+// One layer of the model: attention and an MLP, each with its norms and its residual add.
 class TransformerBlock {
  public:
-  TransformerBlock(const ShardLayout& layout, int layer_in_stage);
+  // `t` is this rank's place in the stage.
+  TransformerBlock(const ShardLayout& layout, int layer_in_stage, int t);
+  // Names what forward() reads of host memory, beside the batch.
+  void add_to(PassArrays& arrays) const { attention_.add_to(arrays); }
   // hidden [M, hidden] f32, in place.
   void forward(Pass& pass, Activations hidden);
 
  private:
-  TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage);
+  TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage, int t);
+  void forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp);
+  // hidden = hidden + scale × norm(branch).
+  void add(Pass& pass, Activations hidden, const BranchOutput& branch, Norm& output_norm) const;
   DType mlp_input_dtype() const;
   BranchOutput mlp(Pass& pass, Activations x);
 
   NormPosition norm_position_;
+  bool parallel_;
+  float residual_scale_;
   Norm attention_norm_;
   SelfAttention attention_;
+  Norm attention_output_norm_;
   Norm mlp_norm_;
   std::variant<Mlp, Experts> mlp_;
+  Norm mlp_output_norm_;
 };
 
 // Vocabulary-parallel output head of a decoder: each rank's logits [R, vocab/tp], and of each row their top-k with
@@ -281,9 +330,14 @@ class Head {
   // Logits and what is made of them, for output rows [first, first + x.rows). x [rows, width] of the input_dtype.
   void finish_rows(Pass& pass, Activations x, int first, const Outputs& out, bool last_round);
 
+  // What is made of the products before they are logits.
+  void scale_and_cap(Pass& pass, Activations logits) const;
+
   TokenId first_token_;
   int real_vocab_;
   int slices_;
+  float logits_scale_;
+  float soft_cap_;  // 0: none
   ReplicatedLinear projection_;
   TensorRef weight_;  // [vocab/tp, width]
 };

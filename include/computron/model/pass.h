@@ -20,6 +20,7 @@ struct Batch {
   std::vector<std::int32_t> positions;  // [M]
   std::vector<std::int32_t> token_type_ids;  // [M] for models that have token types (BERT's segments)
   std::vector<SequenceRows> sequences;       // cover the M rows in order
+  std::vector<std::uint8_t> long_factors;    // longrope: [sequences] 1 where its long factors rotate; empty: nowhere
   std::vector<std::int32_t> output_rows;     // [R] rows of the batch, ascending
   std::vector<std::int32_t> top;             // decoders: [R] best logits to keep
   std::vector<TokenId> targets;              // decoders: [R] token whose logit is wanted, or -1
@@ -72,8 +73,10 @@ class PageSource {
 //   input        [M, hidden or patch_values] input              what a layer reads: the normalised residual stream
 //   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values] f32     results of wide products
 //   inner        [M, heads × head_dim/tp or ffn/tp] input       between a layer's two products
-//   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks
-//   angles       [M, head_dim] f32                              rotary angles
+//   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;
+//                                                               the squares of heads
+//   angles       [M, rotary dimensions] f32                     rotary angles
+//   window_angles [M, rotary dimensions] f32                    those of layers with a window, where they have their own
 //   logits       [kLogitRows, vocab/tp] f32
 //   bias         [the longest] f32                              a copy, so that its page can go
 //   gathered     [M, hidden] input                              the rows of one expert
@@ -85,8 +88,8 @@ class Workspace {
  public:
   // Bytes of each array that a shard needs; the caller takes the maximum over all models of the rank.
   struct Sizes {
-    std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, logits = 0, bias = 0,
-                gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0, routes = 0;
+    std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, window_angles = 0, logits = 0,
+                bias = 0, gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0, routes = 0;
     int k_slices = 1;    // per rank, of a row-parallel weight
     int levels() const;  // of the tree that sums K slices: so many `partial` there are
     static Sizes of(const ShardPlan& plan, const Ops& ops, int max_rows);
@@ -106,6 +109,7 @@ class Workspace {
   Activations inner(int rows, int columns, DType t) const { return {inner_, rows, columns, t}; }
   Activations fused(int rows, int columns) const { return {fused_, rows, columns, DType::kF32}; }
   Activations angles(int rows, int columns) const { return {angles_, rows, columns, DType::kF32}; }
+  Activations window_angles(int rows, int columns) const { return {window_angles_, rows, columns, DType::kF32}; }
   Activations logits(int rows, int columns) const { return {logits_, rows, columns, DType::kF32}; }
   Activations bias(int length) const { return {bias_, 1, length, DType::kF32}; }
   Activations gathered(int rows, int columns, DType t) const { return {gathered_, rows, columns, t}; }
@@ -119,8 +123,8 @@ class Workspace {
  private:
   std::unique_ptr<DeviceBuffer> buffer_;
   Sizes sizes_;
-  std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *logits_, *bias_, *gathered_, *gathered_out_,
-      *mixture_, *k_slice_, *routes_;
+  std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *window_angles_, *logits_, *bias_, *gathered_,
+      *gathered_out_, *mixture_, *k_slice_, *routes_;
 };
 
 // Everything a layer is handed. Borrowed by reference, valid for the pass.

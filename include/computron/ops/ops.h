@@ -195,11 +195,29 @@ class Ops {
   // out[r, c] = activation(in[r, c]) × in[r, n + c] for c < n: a gated MLP's two products, side by side in `in`
   // [rows, 2n] f32. out: [rows, n] f32 or narrow.
   virtual void activate_gate(Stream&, Activation activation, Activations in, Activations out) = 0;
-  // out[r] = cos | sin of positions[r] × frequencies, [rows, head_dim] f32; frequencies [head_dim / 2].
+  // Normalises each query head and each key head of `qkv` (as attention() takes it) by itself over its head_dim
+  // elements, by the root of their mean square. weight [2 × head_dim]: of queries | of keys.
+  virtual void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
+                          Activations qkv) = 0;
+  // out[r, c] = Σ x² over the elements of head heads[c] of `qkv`, queries and keys counted as one list of
+  // heads + kv_heads; 0 where heads[c] is -1. out: f32. Summed over the ranks that share the heads, it is what
+  // norm_width() takes.
+  virtual void square_heads(Stream&, const AttentionShape& shape, Activations qkv, std::span<const std::int32_t> heads,
+                            Activations out) = 0;
+  // Normalises the queries, and the keys, of `qkv` over the heads of all ranks together: by the root of the sum of
+  // the first `query_heads` columns of `squares` over query_heads × head_dim elements, and of the columns behind
+  // those, one after the other. weight [(heads + kv_heads) × head_dim]: of this rank's queries | keys.
+  virtual void norm_width(Stream&, NormKind kind, const AttentionShape& shape, Activations squares, int query_heads,
+                          Vector weight, float epsilon, Activations qkv) = 0;
+  // inout × = factor. f32.
+  virtual void scale(Stream&, float factor, Activations inout) = 0;
+  // inout = cap × tanh(inout / cap), cap > 0. f32.
+  virtual void soft_cap(Stream&, float cap, Activations inout) = 0;
+  // out[r] = cos | sin of positions[r] × frequencies, [rows, 2 × frequencies] f32.
   virtual void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                              Activations out) = 0;
   // Applies RoPE: rotates the queries and keys of `qkv` (as attention() takes it) by the angles of their rows, element
-  // i of a head with element i + head_dim / 2.
+  // i of a head with element i + angles.columns / 2. What is behind angles.columns in a head stays as it is.
   virtual void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) = 0;
   // out[r, :] = in[r, :] in out's dtype (f32 or narrow). in: f32.
   virtual void convert(Stream&, Activations in, Activations out) = 0;

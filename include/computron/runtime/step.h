@@ -78,6 +78,7 @@ struct SequenceChunk {
   std::vector<std::uint32_t> new_blocks;  // logical cache blocks that join the sequence's list
   Output output = kNone;
   std::uint8_t top = 0;                           // candidates wanted a row beyond the best one
+  bool long_factors = false;                      // longrope: its long factors rotate the sequence, and did so before
   TokenId after_last = -1;                        // with kAll: the token that follows the chunk, -1 if unknown
   std::uint32_t values = 0;                       // with kPooledEmbedding and kScores: how many
   std::optional<SamplingParams> sampling = {};    // with a sequence's first chunk, where it samples

@@ -63,16 +63,22 @@ class CacheBlocks {
   void release(std::span<const std::uint32_t> blocks);
 
   // A prefix hit: the blocks that hold the beginning of `tokens`, as far as they are found, without the last token,
-  // which somebody has to compute. From now on the caller uses them, too.
-  std::vector<std::uint32_t> acquire_prefix(std::span<const TokenId> tokens);
+  // which somebody has to compute. From now on the caller uses them, too. Found is what was cached with the same
+  // `root`, below kRoots (Request::prefix_root()).
+  static constexpr std::uint64_t kRoots = 2;
+  std::vector<std::uint32_t> acquire_prefix(std::span<const TokenId> tokens, std::uint64_t root = 0);
   // How many blocks acquire_prefix() would find.
-  int prefix_hit_blocks(std::span<const TokenId> tokens) const { return static_cast<int>(longest_hit(tokens).size()); }
+  int prefix_hit_blocks(std::span<const TokenId> tokens, std::uint64_t root = 0) const {
+    return static_cast<int>(longest_hit(tokens, root).size());
+  }
   // Blocks [first, last) of a sequence's list are full from now on, with these of its tokens; those before them were
   // already. They can be found from now on.
-  void cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last);
+  void cache_full_blocks(std::span<const std::uint32_t> list, std::span<const TokenId> tokens, int first, int last,
+                         std::uint64_t root = 0);
 
  private:
-  // Names the tokens of a block together with all before it; never used again. 0: not full, or not to be found.
+  // Names the tokens of a block together with all before it; never used again. Below kRoots: what is before a
+  // sequence's first block. Of a block, 0: not full, or not to be found.
   using Content = std::uint64_t;
   struct Block {
     int ref_count = 0;
@@ -87,7 +93,7 @@ class CacheBlocks {
     std::vector<TokenId> tokens;
     std::uint32_t block = 0;
   };
-  std::vector<std::uint32_t> longest_hit(std::span<const TokenId> tokens) const;
+  std::vector<std::uint32_t> longest_hit(std::span<const TokenId> tokens, Content root) const;
   const Entry* look_up(Content before, std::span<const TokenId> tokens) const;
   static std::uint64_t key_of(Content before, std::span<const TokenId> tokens);
   void use(std::uint32_t block);
@@ -100,7 +106,7 @@ class CacheBlocks {
   FreeBlocks free_;
   std::list<std::uint32_t> cached_;                   // released longest ago first
   std::unordered_map<std::uint64_t, Entry> entries_;  // by hash
-  Content last_content_ = 0;
+  Content last_content_ = kRoots - 1;
 };
 
 }  // namespace computron

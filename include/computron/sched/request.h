@@ -41,6 +41,7 @@ struct Request {
   int logprobs = -1;            // -1: none; k ≥ 0: the chosen token's and the k best ones' (k ≤ 20)
   bool echo = false;            // the prompt's tokens come back too, with their log-probabilities if asked for
   bool ignore_eos = false;
+  bool long_factors = false;               // longrope: prompt and completion may pass the original positions
   SamplingParams sampling = {};            // prompt_tokens and stop_tokens are filled in when it begins
   std::vector<TokenId> stop_tokens;        // end the sequence like the model's own end-of-sequence tokens
   std::shared_ptr<TokenWatch> watch = {};  // its own, or null; sees no token of `stop_tokens`
@@ -62,6 +63,8 @@ struct Request {
   // Whether its sequence may begin behind tokens that others have computed: nothing about them is asked for, and the
   // ranks need not see them to sample its tokens.
   bool may_reuse_prefix() const { return !encodes() && !wants_prompt_scores() && !sampling.penalises(); }
+  // What its cache holds depends on more than its tokens: only requests of one root share the beginnings of theirs.
+  std::uint64_t prefix_root() const { return long_factors ? 1 : 0; }
   // Tokens that will be in the cache at the end, at most. The last generated one is never looked at again.
   int cache_tokens() const { return static_cast<int>(prompt.size()) + (encodes() ? 0 : std::max(max_tokens - 1, 0)); }
   // Host memory that it takes while it waits, but for a constant.

@@ -1,6 +1,7 @@
 #include "src/model/families/hf_keys.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/model/join.h"
 
@@ -17,24 +18,21 @@ std::string shown(const json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace).substr(0, 100);
 }
 
-void read_llama3(const HfKeys& keys, const HfKeys& rope, ModelConfig& config) {
+void read_llama3(const HfKeys& rope, ModelConfig& config) {
   config.rope_scaling = RopeScaling::kLlama3;
   config.rope_factor = rope.value("factor", 8.0f);
   config.rope_low_frequency_factor = rope.value("low_freq_factor", 1.0f);
   config.rope_high_frequency_factor = rope.value("high_freq_factor", 4.0f);
-  constexpr const char* kOriginal = "original_max_position_embeddings";
-  config.rope_original_positions = keys.value(kOriginal, rope.value(kOriginal, config.max_positions));
 }
+
+// Yarn's factor of cosines and sines: how much colder attention is in texts that are `scale` times as long.
+float yarn_attention(float scale, float weight) { return scale <= 1 ? 1 : 0.1f * weight * std::log(scale) + 1; }
 
 }  // namespace
 
 const json* HfKeys::find(const char* key) const {
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
-}
-
-int HfKeys::value_or_none(const char* key, int fallback, int none) const {
-  return object_.contains(key) && find(key) == nullptr ? none : value(key, fallback);
 }
 
 void HfKeys::refuse(const std::string& key, const json& value, const std::string& supported) {
@@ -93,14 +91,15 @@ std::vector<int> HfKeys::sides(const char* key) const {
   return sides;
 }
 
-std::optional<bool> HfKeys::all_layers(const char* key, std::string_view wanted, std::string_view other) const {
-  const auto types = value(key, std::vector<std::string>{});
-  if (types.empty()) return std::nullopt;
-  const auto are = [&types](std::string_view type) {
-    return std::all_of(types.begin(), types.end(), [type](const std::string& t) { return t == type; });
-  };
-  if (!are(wanted) && !are(other)) refuse(key, types, fmt::format("all {} or all {}", wanted, other));
-  return are(wanted);
+std::vector<int> HfKeys::window_layers() const {
+  std::vector<int> layers;
+  for (const std::string& type : value("layer_types", std::vector<std::string>{})) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      refuse("layer_types", type, "sliding_attention or full_attention");
+    }
+    layers.push_back(type == "sliding_attention" ? 1 : 0);
+  }
+  return layers;
 }
 
 // id2label maps "0", "1", ... to names.
@@ -124,23 +123,87 @@ void HfKeys::read_classes(ModelConfig& config) const {
 
 // Of transformers' convert_rope_params_to_dict: rope_scaling, where it is there, counts instead of rope_parameters;
 // what the object does not say, the keys beside it do.
+HfKeys HfKeys::rope() const { return has("rope_scaling") ? object("rope_scaling") : object("rope_parameters"); }
+
 void HfKeys::read_rotary(ModelConfig& config, float default_theta) const {
+  const float part = rope().value("partial_rotary_factor", value("partial_rotary_factor", 1.0f));
+  if (part != 1) refuse("partial_rotary_factor", part, "1");
+  read_rope(rope(), config, default_theta);
+}
+
+void HfKeys::read_partial_rotary(ModelConfig& config, float default_theta, const char* part_key,
+                                 float default_part) const {
+  const float part = rope().value("partial_rotary_factor", value(part_key, default_part));
+  if (!(part > 0 && part <= 1)) refuse(part_key, part, "a part of a head, above 0 and up to 1,");
+  if (part < 1) config.rotary_dims = static_cast<int>(static_cast<float>(config.head_dim) * part);
+  if (part < 1 && config.rotary_dims < 2) refuse(part_key, part, "a part of two elements of a head and more");
+  read_rope(rope(), config, default_theta);
+}
+
+void HfKeys::read_rotary_by_layer(ModelConfig& config, float default_theta, const char* window_key,
+                                  std::optional<float> default_window_theta) const {
+  const HfKeys rope = this->rope();
+  const bool by_layer = rope.has("full_attention") || rope.has("sliding_attention");
+  const HfKeys of_windows = rope.object("sliding_attention");
+  of_windows.require("rope_type", std::string("default"), std::string("default"));
+  read_rope(by_layer ? rope.object("full_attention") : rope, config, default_theta);
+  const float theta =
+      of_windows.value("rope_theta", value(window_key, default_window_theta.value_or(config.rope_theta)));
+  const bool as_others = theta == config.rope_theta && config.rope_scaling == RopeScaling::kNone;
+  config.rope_window_theta = as_others ? 0 : theta;
+}
+
+void HfKeys::read_rope(const HfKeys& rope, ModelConfig& config, float default_theta) const {
   config.positions = PositionKind::kRotary;
-  const HfKeys rope = has("rope_scaling") ? object("rope_scaling") : object("rope_parameters");
   for (const auto& [name, entry] : rope.object_.items()) {
     if (entry.is_object()) refuse("rope_parameters." + name, entry, "one set of parameters for all layers");
   }
   config.rope_theta = rope.value("rope_theta", value("rope_theta", default_theta));
-  const float partial = rope.value("partial_rotary_factor", value("partial_rotary_factor", 1.0f));
-  if (partial != 1) refuse("partial_rotary_factor", partial, "1");
   const auto type = rope.value("rope_type", rope.value("type", std::string("default")));
-  if (type == "llama3") return read_llama3(*this, rope, config);
   config.rope_factor = rope.value("factor", 1.0f);
+  if (type == "default") return;
+  config.rope_original_positions = original_positions(rope, config);
   if (type == "linear") {
     config.rope_scaling = RopeScaling::kLinear;
-  } else if (type != "default") {
-    refuse("rope_type", type, "default, linear or llama3");
+    config.rope_original_positions = 0;
+  } else if (type == "llama3") {
+    read_llama3(rope, config);
+  } else if (type == "yarn") {
+    read_yarn(rope, config);
+  } else if (type == "longrope" || type == "su") {  // its first name
+    read_long_rope(rope, config);
+  } else {
+    refuse("rope_type", type, "default, linear, llama3, yarn or longrope");
   }
+}
+
+int HfKeys::original_positions(const HfKeys& rope, const ModelConfig& config) const {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  return value(kOriginal, rope.value(kOriginal, config.max_positions));
+}
+
+// transformers' _compute_yarn_parameters.
+void HfKeys::read_yarn(const HfKeys& rope, ModelConfig& config) const {
+  config.rope_scaling = RopeScaling::kYarn;
+  config.rope_beta_fast = rope.value("beta_fast", 32.0f);
+  config.rope_beta_slow = rope.value("beta_slow", 1.0f);
+  config.rope_whole_dims = rope.value("truncate", true);
+  const float scale = config.rope_factor, weight = rope.value("mscale", 0.0f), all = rope.value("mscale_all_dim", 0.0f);
+  const float both = yarn_attention(scale, weight) / yarn_attention(scale, all);
+  config.rope_attention_factor =
+      rope.value("attention_factor", weight != 0 && all != 0 ? both : yarn_attention(scale, 1));
+}
+
+// transformers' _compute_longrope_parameters.
+void HfKeys::read_long_rope(const HfKeys& rope, ModelConfig& config) const {
+  config.rope_scaling = RopeScaling::kLongRope;
+  config.rope_short_factors = rope.value("short_factor", std::vector<float>{});
+  config.rope_long_factors = rope.value("long_factor", std::vector<float>{});
+  const auto original = static_cast<float>(config.rope_original_positions);
+  const float longer = static_cast<float>(config.max_positions) / original;
+  const float factor = longer > 1 ? std::sqrt(1 + std::log(longer) / std::log(original)) : 1;
+  config.rope_factor = 1;
+  config.rope_attention_factor = rope.value("attention_factor", factor);
 }
 
 void HfKeys::read_tokens(ModelConfig& config, std::vector<TokenId> default_bos,

@@ -26,7 +26,10 @@ class HfKeys {
   }
   std::string value(const char* key, const char* fallback) const { return value(key, std::string(fallback)); }
   // As value(), but null means nothing rather than the fallback.
-  int value_or_none(const char* key, int fallback, int none) const;
+  template <class Value>
+  Value value_or_none(const char* key, Value fallback, Value none) const {
+    return object_.contains(key) && find(key) == nullptr ? none : value(key, fallback);
+  }
 
   // A setting that must have the one value this program computes.
   template <class Value>
@@ -42,8 +45,9 @@ class HfKeys {
   bool has(const char* key) const { return find(key) != nullptr; }
   // The numbers of an object such as {"height": 224, "width": 224}, or the one number; none if it is absent.
   std::vector<int> sides(const char* key) const;
-  // Of a list with a type for every layer: whether all are `wanted`; refused unless they are, or all are `other`.
-  std::optional<bool> all_layers(const char* key, std::string_view wanted, std::string_view other) const;
+  // The type of every layer in layer_types as ModelConfig::window_layers: 1 for sliding_attention, 0 for
+  // full_attention, refused for others. Empty if there is no such list.
+  std::vector<int> window_layers() const;
   // One of "relu", "gelu", "gelu_new", ... under `key`.
   Activation activation(const char* key, const char* fallback) const;
   // hidden / heads, refused where it leaves a rest.
@@ -52,8 +56,14 @@ class HfKeys {
   std::string architecture(std::initializer_list<std::string_view> known) const;
   // Number and names of a classifier's classes from id2label or num_labels into `config`.
   void read_classes(ModelConfig& config) const;
-  // rope_parameters, or rope_theta and rope_scaling, into `config`.
+  // rope_parameters, or rope_theta and rope_scaling, into `config`, whose head_dim and max_positions are known.
   void read_rotary(ModelConfig& config, float default_theta) const;
+  // The same of models that rotate a part of each head, which `part_key` says where rope_parameters do not.
+  void read_partial_rotary(ModelConfig& config, float default_theta, const char* part_key, float default_part) const;
+  // The same of models whose layers with a window have a base of their own, without scaling: full_attention and
+  // sliding_attention of rope_parameters, or the other layers' keys and `window_key`; absent: the other layers' base.
+  void read_rotary_by_layer(ModelConfig& config, float default_theta, const char* window_key,
+                            std::optional<float> default_window_theta) const;
   // Tokens that begin and end texts.
   void read_tokens(ModelConfig& config, std::vector<TokenId> default_bos, std::vector<TokenId> default_eos) const;
 
@@ -61,6 +71,12 @@ class HfKeys {
 
  private:
   const nlohmann::json* find(const char* key) const;  // null if absent or null
+  HfKeys rope() const;
+  // The one set of parameters `rope` for all layers, or for those without a window.
+  void read_rope(const HfKeys& rope, ModelConfig& config, float default_theta) const;
+  void read_yarn(const HfKeys& rope, ModelConfig& config) const;
+  void read_long_rope(const HfKeys& rope, ModelConfig& config) const;
+  int original_positions(const HfKeys& rope, const ModelConfig& config) const;
 
   const nlohmann::json& object_;
 };

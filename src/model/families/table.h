@@ -5,6 +5,7 @@
 
 namespace computron {
 
-extern const Family kOpt, kGpt2, kLlama, kQwen2, kMistral, kMixtral, kBert, kVit;
+extern const Family kOpt, kGpt2, kLlama, kQwen2, kQwen3, kMistral, kMixtral, kGemma2, kGemma3, kOlmo2, kOlmo3, kGranite,
+    kPhi3, kGptNeox, kBert, kVit;
 
 }  // namespace computron

@@ -1,7 +1,9 @@
 #include "src/ops/cpu/cpu_ops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/convert.h"
@@ -219,6 +221,71 @@ void CpuOps::activate_gate(Stream& stream, Activation activation, Activations in
   });
 }
 
+// Queries and keys lie side by side, with their weights in the same order.
+void CpuOps::norm_heads(Stream& stream, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
+                        Activations qkv) {
+  check_norm_heads(kind, shape, weight, qkv);
+  cpu(stream).launch([=, ready = mark_of(weight.ready)](CpuContext& context) {
+    context.wait(0, ready);
+    for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
+      for (int head = 0; head < shape.heads + shape.kv_heads; ++head) {
+        float* x = f32_row(qkv, r) + head * shape.head_dim;
+        const float* of_head = weight.data + (head < shape.heads ? 0 : shape.head_dim);
+        kernels::norm(kind, x, shape.head_dim, of_head, /*bias=*/nullptr, epsilon, reinterpret_cast<std::byte*>(x),
+                      DType::kF32);
+      }
+    });
+  });
+}
+
+void CpuOps::square_heads(Stream& stream, const AttentionShape& shape, Activations qkv,
+                          std::span<const std::int32_t> heads, Activations out) {
+  check_square_heads(shape, qkv, heads, out);
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
+      for (int c = 0; c < out.columns; ++c) {
+        const std::int32_t head = heads[static_cast<std::size_t>(c)];
+        const float* x = f32_row(qkv, r) + head * shape.head_dim;
+        f32_row(out, r)[c] = head < 0 ? 0.0f : kernels::sum_of_squares(x, shape.head_dim);
+      }
+    });
+  });
+}
+
+void CpuOps::norm_width(Stream& stream, NormKind kind, const AttentionShape& shape, Activations squares,
+                        int query_heads, Vector weight, float epsilon, Activations qkv) {
+  check_norm_width(kind, shape, squares, query_heads, weight, qkv);
+  cpu(stream).launch([=, ready = mark_of(weight.ready)](CpuContext& context) {
+    context.wait(0, ready);
+    const int queries = shape.heads * shape.head_dim, keys = shape.kv_heads * shape.head_dim;
+    for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
+      const auto scale_of = [&](int first, int end) {
+        const float sum = std::accumulate(f32_row(squares, r) + first, f32_row(squares, r) + end, 0.0f);
+        return 1.0f / std::sqrt(sum / static_cast<float>((end - first) * shape.head_dim) + epsilon);
+      };
+      float* x = f32_row(qkv, r);
+      kernels::apply_norm(kind, scale_of(0, query_heads), weight.data, queries, x);
+      kernels::apply_norm(kind, scale_of(query_heads, squares.columns), weight.data + queries, keys, x + queries);
+    });
+  });
+}
+
+void CpuOps::scale(Stream& stream, float factor, Activations inout) {
+  check_f32(inout, "only float32 is scaled");
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, inout.rows, inout.columns,
+                 [&](int r) { kernels::scale(factor, inout.columns, f32_row(inout, r)); });
+  });
+}
+
+void CpuOps::soft_cap(Stream& stream, float cap, Activations inout) {
+  check_soft_cap(cap, inout);
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, inout.rows, 4 * inout.columns,  // an exponential costs as much as many sums
+                 [&](int r) { kernels::soft_cap(cap, inout.columns, f32_row(inout, r)); });
+  });
+}
+
 void CpuOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                            Activations out) {
   const int half = static_cast<int>(frequencies.size());
@@ -236,7 +303,7 @@ void CpuOps::apply_rope(Stream& stream, const AttentionShape& shape, Activations
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, qkv.rows, qkv.columns, [&](int r) {
       for (int head = 0; head < shape.heads + shape.kv_heads; ++head) {
-        kernels::apply_rope(f32_row(angles, r), shape.head_dim / 2, f32_row(qkv, r) + head * shape.head_dim);
+        kernels::apply_rope(f32_row(angles, r), angles.columns / 2, f32_row(qkv, r) + head * shape.head_dim);
       }
     });
   });

@@ -47,6 +47,10 @@ void for_each_batch(std::span<const PanelRun> runs, Body&& body) {
   for (std::size_t i = 0; i < runs.size(); i += kMax) body(runs.subspan(i, std::min(kMax, runs.size() - i)));
 }
 
+kernel::HeadRows head_rows(const AttentionShape& shape, const Activations& qkv) {
+  return {as<float>(qkv), qkv.rows, qkv.columns, shape.heads + shape.kv_heads, shape.heads, shape.head_dim};
+}
+
 }  // namespace
 
 CudaOps::CudaOps(Device& device, bool tf32)
@@ -301,6 +305,44 @@ void CudaOps::activate_gate(Stream& stream, Activation activation, Activations i
   });
 }
 
+void CudaOps::norm_heads(Stream& stream, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
+                         Activations qkv) {
+  check_norm_heads(kind, shape, weight, qkv);
+  CudaComputeStream& compute = begin(stream);
+  wait_for(compute, weight.ready);
+  const kernel::NormHeadsCall call{kind, head_rows(shape, qkv), weight.data, epsilon};
+  launch(compute, "norm_heads", [&](cudaStream_t on) { kernel::norm_heads(on, call); });
+}
+
+void CudaOps::square_heads(Stream& stream, const AttentionShape& shape, Activations qkv,
+                           std::span<const std::int32_t> heads, Activations out) {
+  check_square_heads(shape, qkv, heads, out);
+  CudaComputeStream& compute = begin(stream);
+  const kernel::SquareHeadsCall call{head_rows(shape, qkv), on_device(compute, heads), out.columns,
+                                     as<float>(out)};
+  launch(compute, "square_heads", [&](cudaStream_t on) { kernel::square_heads(on, call); });
+}
+
+void CudaOps::norm_width(Stream& stream, NormKind kind, const AttentionShape& shape, Activations squares,
+                         int query_heads, Vector weight, float epsilon, Activations qkv) {
+  check_norm_width(kind, shape, squares, query_heads, weight, qkv);
+  CudaComputeStream& compute = begin(stream);
+  wait_for(compute, weight.ready);
+  const kernel::NormWidthCall call{
+      kind, head_rows(shape, qkv), as<const float>(squares), squares.columns, query_heads, weight.data, epsilon};
+  launch(compute, "norm_width", [&](cudaStream_t on) { kernel::norm_width(on, call); });
+}
+
+void CudaOps::scale(Stream& stream, float factor, Activations inout) {
+  check_f32(inout, "only float32 is scaled");
+  run(begin(stream), "scale", inout.rows, inout.columns, kernel::Scale{factor, inout.columns, as<float>(inout)});
+}
+
+void CudaOps::soft_cap(Stream& stream, float cap, Activations inout) {
+  check_soft_cap(cap, inout);
+  run(begin(stream), "soft_cap", inout.rows, inout.columns, kernel::SoftCap{cap, inout.columns, as<float>(inout)});
+}
+
 void CudaOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                             Activations out) {
   check_rotary_angles(positions, frequencies, out);
@@ -312,9 +354,9 @@ void CudaOps::rotary_angles(Stream& stream, std::span<const std::int32_t> positi
 
 void CudaOps::apply_rope(Stream& stream, const AttentionShape& shape, Activations angles, Activations qkv) {
   check_apply_rope(shape, angles, qkv);
-  const int half = shape.head_dim / 2;
+  const int half = angles.columns / 2;
   run(begin(stream), "apply_rope", qkv.rows, (shape.heads + shape.kv_heads) * half,
-      kernel::ApplyRope{as<const float>(angles), half, qkv.columns, as<float>(qkv)});
+      kernel::ApplyRope{as<const float>(angles), half, shape.head_dim, qkv.columns, as<float>(qkv)});
 }
 
 void CudaOps::convert(Stream& stream, Activations in, Activations out) {

@@ -43,6 +43,14 @@ class CudaOps final : public Ops {
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
   void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
+  void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
+                  Activations qkv) override;
+  void square_heads(Stream&, const AttentionShape& shape, Activations qkv, std::span<const std::int32_t> heads,
+                    Activations out) override;
+  void norm_width(Stream&, NormKind kind, const AttentionShape& shape, Activations squares, int query_heads,
+                  Vector weight, float epsilon, Activations qkv) override;
+  void scale(Stream&, float factor, Activations inout) override;
+  void soft_cap(Stream&, float cap, Activations inout) override;
   void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                      Activations out) override;
   void apply_rope(Stream&, const AttentionShape& shape, Activations angles, Activations qkv) override;

@@ -179,7 +179,7 @@ TEST_F(ElementsTest, QueriesAndKeysTurnAsOnCpu) {
     Floats angles(static_cast<std::size_t>(3 * head_dim)), their_angles(angles);
     auto mine = random_floats(static_cast<std::size_t>(3 * columns), 2), theirs = mine;
     run_grid(3, half, RotaryAngles{positions.data(), frequencies.data(), half, angles.data()});
-    run_grid(3, 6 * half, ApplyRope{angles.data(), half, columns, mine.data()});
+    run_grid(3, 6 * half, ApplyRope{angles.data(), half, head_dim, columns, mine.data()});
     ops().rotary_angles(stream(), positions, frequencies, view(their_angles, 3, head_dim));
     ops().apply_rope(stream(), shape, view(their_angles, 3, head_dim), view(theirs, 3, columns));
     stream().synchronize();
