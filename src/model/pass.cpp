@@ -8,10 +8,10 @@ namespace computron {
 namespace {
 
 constexpr std::size_t Workspace::Sizes::*kParts[] = {
-    &Workspace::Sizes::hidden,       &Workspace::Sizes::partial, &Workspace::Sizes::input,
-    &Workspace::Sizes::inner,        &Workspace::Sizes::fused,   &Workspace::Sizes::angles,
-    &Workspace::Sizes::logits,       &Workspace::Sizes::bias,    &Workspace::Sizes::gathered,
-    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture, &Workspace::Sizes::k_slice,
+    &Workspace::Sizes::hidden,       &Workspace::Sizes::partial,      &Workspace::Sizes::input,
+    &Workspace::Sizes::inner,        &Workspace::Sizes::fused,        &Workspace::Sizes::angles,
+    &Workspace::Sizes::logits,       &Workspace::Sizes::bias,         &Workspace::Sizes::gathered,
+    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture,      &Workspace::Sizes::k_slice,
     &Workspace::Sizes::routes,       &Workspace::Sizes::window_angles};
 
 std::size_t bytes_for(int rows, int columns) {

@@ -318,8 +318,7 @@ void CudaOps::square_heads(Stream& stream, const AttentionShape& shape, Activati
                            std::span<const std::int32_t> heads, Activations out) {
   check_square_heads(shape, qkv, heads, out);
   CudaComputeStream& compute = begin(stream);
-  const kernel::SquareHeadsCall call{head_rows(shape, qkv), on_device(compute, heads), out.columns,
-                                     as<float>(out)};
+  const kernel::SquareHeadsCall call{head_rows(shape, qkv), on_device(compute, heads), out.columns, as<float>(out)};
   launch(compute, "square_heads", [&](cudaStream_t on) { kernel::square_heads(on, call); });
 }
 
