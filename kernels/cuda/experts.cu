@@ -32,7 +32,8 @@ __device__ Choice warp_first(Choice mine) {
 constexpr int kChooseWarps = 4;
 
 // A warp a row. Choices are found one by one: the first that comes behind the one before. Where logits are no numbers
-// there may be none.
+// there may be none left: then the row's weights are no numbers either, and it has chosen one expert at least, so that
+// whoever looks at it sees that.
 __global__ void __launch_bounds__(kChooseWarps* kWarp) choose_kernel(const __grid_constant__ RouteCall p) {
   const int row = static_cast<int>(blockIdx.x) * kChooseWarps + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   if (row >= p.routes.rows) return;
@@ -50,21 +51,22 @@ __global__ void __launch_bounds__(kChooseWarps* kWarp) choose_kernel(const __gri
     }
     best = warp_first(best);
     const bool found = best.expert < kMaxExperts;
-    if (i == 0) largest = best.logit;
-    const float weight = found ? expf(best.logit - largest) : 0.0f;
-    sum += weight;
     if (found) last = best;
+    if (!found) best = {NAN, real && i == 0 ? 0 : -1};
+    if (i == 0) largest = best.logit;
+    const float weight = expf(best.logit - largest);
+    sum += weight;
     if (lane != 0) continue;
     int place = i;  // among those before, by expert; none at all come first
-    for (; place > 0 && chosen[place - 1] > (found ? best.expert : -1); --place) {
+    for (; place > 0 && chosen[place - 1] > best.expert; --place) {
       chosen[place] = chosen[place - 1];
       weights[place] = weights[place - 1];
     }
-    chosen[place] = found ? best.expert : -1;
+    chosen[place] = best.expert;
     weights[place] = weight;
   }
   if (lane != 0) return;
-  for (int i = 0; i < p.routes.per_token; ++i) weights[i] = sum > 0 ? weights[i] / sum : 0.0f;
+  for (int i = 0; i < p.routes.per_token; ++i) weights[i] /= sum;
 }
 
 constexpr int kListWarps = 32;
@@ -177,16 +179,18 @@ struct QuantisedStep {
   }
 };
 
-// A block kExpertTileRows rows of a weight, a warp kTileRows of them, and 8 × kColumns positions.
-//
-//   x, step i + 1        |--copy into shared memory--|
-//   weight, step i + 1   |--loads into registers-----|
-//   tensor cores         |-- step i --|
+// In shared memory.
 template <class T, int kPositions>
 struct StagedRows {
   uint4 x[2][kPositions][kPieces + kPadPieces];
   const T* from[kPositions];  // null: there is none
 };
+
+// A block kExpertTileRows rows of a weight, a warp kTileRows of them, and 8 × kColumns positions.
+//
+//   x, step i + 1        |--copy into shared memory--|
+//   weight, step i + 1   |--loads into registers-----|
+//   tensor cores         |-- step i --|
 template <class Step, int kColumns>
 __global__ void __launch_bounds__(kTileThreads) tiled_expert_kernel(const __grid_constant__ ExpertGemmCall p) {
   using T = typename Step::Element;

@@ -498,12 +498,19 @@ void Experts::release(Pass& pass) {
 
 DType Experts::input_dtype() const {
   const DType router = router_.input_dtype();
-  return alike() && experts_.front().input_dtype() == router ? router : DType::kF32;
+  const auto takes_the_same = [router](const Mlp& expert) { return expert.input_dtype() == router; };
+  return std::ranges::all_of(experts_, takes_the_same) ? router : DType::kF32;
 }
 
-bool Experts::alike() const {
-  const DType first = experts_.front().input_dtype();
-  return std::ranges::all_of(experts_, [first](const Mlp& expert) { return expert.input_dtype() == first; });
+bool Experts::alike() {
+  Mlp& first = experts_.front();
+  return std::ranges::all_of(experts_, [&](Mlp& expert) {
+    bool same = expert.up().weight().type() == first.up().weight().type();
+    for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+      same &= expert.down().weight(k_slice).type() == first.down().weight(k_slice).type();
+    }
+    return same;
+  });
 }
 
 std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, int experts, int experts_per_token) {

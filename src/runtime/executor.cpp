@@ -133,6 +133,7 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
     transformers_.emplace_back(*layout, mesh.t);
     geometries_.push_back(KvGeometry::make(*layout));
   }
+  communicators_.all_reduce->before_abort([this] { compute_->drop_graphs(); });
 }
 
 Executor::~Executor() {
@@ -210,7 +211,7 @@ bool Executor::is_decode(const Step& step) const {
          std::ranges::all_of(step.chunks, [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
 }
 
-// Nothing of it may need the host: neither sums over ranks, nor a mixture of experts.
+// No part of it may need the host, as sums over ranks and mixtures of experts do on some devices.
 bool Executor::is_capturable(const Step& step) const {
   return use_graphs_ && compute_->captures_graphs() && communicators_.all_reduce->is_capturable() &&
          (layouts_[step.model]->plan.config.experts == 0 || ops_.routes_experts()) && is_decode(step);
@@ -240,8 +241,9 @@ std::string Executor::graph_key(const Step& step, const Batch& batch, const std:
 // launched, follows from the steps, so the ranks of a stage do the same.
 void Executor::launch(const Step& step, const Batch& batch, StepPages& pages, const std::string& arrays,
                       const std::function<void()>& forward) {
-  if (!pages.at_rest() || !is_capturable(step)) return forward();
+  if (arrays.empty() || !pages.at_rest() || !is_capturable(step)) return forward();
   pages.hold_until_end();
+  pages.wait_for_all(*compute_);
   const auto agree = [this](bool mine) {
     const auto wait = [this](const std::function<bool()>& done) { progress_.wait_until(done); };
     return mesh_.shape.tp == 1 ? mine : all_agree(mesh_.tensor, wait, mine);

@@ -82,7 +82,11 @@ StepPages::StepPages(Residency& residency, const Step& step)
                             [&step](const Fetch& fetch) { return fetch.model == step.model; })),
       at_rest_(!residency.fetched_since_pass_[step.model] && residency.refills_.empty() &&
                residency.state_.resident_pages(step.model) == residency.layouts_[step.model]->pages()) {
-  residency.fetched_since_pass_[step.model] = false;
+  if (!step.chunks.empty()) residency.fetched_since_pass_[step.model] = false;
+}
+
+void StepPages::wait_for_all(Stream& compute) {
+  for (PageUse use = 0; use < residency_.layouts_[step_.model]->uses.size(); ++use) compute.wait(*acquire(use).ready);
 }
 
 ResidentPage StepPages::acquire(PageUse use) {

@@ -14,6 +14,19 @@ TEST(Vote, ReturnsWhenAllAreFine) {
   EXPECT_NO_THROW(vote(world, nullptr));
 }
 
+TEST(Agreement, IsThatOfAllRanks) {
+  const auto world = Communicator::world();
+  const auto wait = [](const std::function<bool()>& done) {
+    while (!done()) {
+    }
+  };
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_TRUE(all_agree(world, wait, true));
+    for (int other = 0; other < world.size(); ++other) EXPECT_FALSE(all_agree(world, wait, world.rank() != other));
+    EXPECT_FALSE(all_agree(world, wait, false));
+  }
+}
+
 // All ranks from `lowest` up fail, each for a reason of its own.
 void expect_lowest_wins(const Communicator& world, int lowest) {
   const ConfigError mine("reason of rank " + std::to_string(world.rank()));

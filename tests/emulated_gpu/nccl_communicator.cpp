@@ -245,6 +245,7 @@ ncclResult_t Communicator::destroy() {
 ncclResult_t Communicator::abort() {
   family_->stop = true;
   if (job_.joinable()) job_.join();
+  if (in_graphs_.use_count() > 1) give_up("a communicator is aborted before a graph with operations of it");
   place().aborted = std::getenv("COMPUTRON_EMULATED_NCCL_FAILS") == nullptr;
   const std::lock_guard until_it_has_ended(running_);
   return ncclSuccess;

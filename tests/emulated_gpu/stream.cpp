@@ -146,7 +146,7 @@ struct Registry {
   std::map<cudaStream_t, std::shared_ptr<WorkQueue>> streams;
   std::map<cudaEvent_t, EventState> events;
   std::set<cudaStream_t> with_kernels;
-  std::uint64_t uploads = 0;
+  std::set<void*> uploaded;                       // of the graphs
   std::map<void*, std::vector<MakeWork>> graphs;  // cudaGraph_t and cudaGraphExec_t
   std::set<std::shared_ptr<WorkQueue>> running;   // those of `streams`, and of destroyed ones that are not over
 
@@ -257,6 +257,7 @@ cudaError_t destroy_graph(void* graph) {
   const std::lock_guard lock(registry().mutex);
   graph_of(graph);
   registry().graphs.erase(graph);
+  registry().uploaded.erase(graph);
   return cudaSuccess;
 }
 
@@ -348,9 +349,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
 cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream) {
   refuse_capturing(stream);
   const std::lock_guard lock(registry().mutex);
-  static const std::uint64_t most = setting("COMPUTRON_EMULATED_GRAPHS", ~std::uint64_t{0});
   graph_of(graph);
-  return told(registry().uploads++ < most ? cudaSuccess : cudaErrorMemoryAllocation);
+  if (registry().uploaded.size() >= setting("COMPUTRON_EMULATED_GRAPHS", ~std::uint64_t{0})) {
+    return told(cudaErrorMemoryAllocation);
+  }
+  registry().uploaded.insert(graph);
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return destroy_graph(graph); }

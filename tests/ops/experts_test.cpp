@@ -176,17 +176,20 @@ TEST_P(ExpertsTest, TiesGoToTheSmallerNumberAndPaddingNowhere) {
   EXPECT_EQ(sums, (Floats{(1 + 2) / 2.0f, (2 + 4) / 2.0f, 0}));
 }
 
-// As many as there are, in spite of what is no number: nobody writes out of bounds.
-TEST_P(ExpertsTest, NumbersThatAreNoneChooseNobody) {
+// A row of padding aside: whoever looks at the result sees that it is none.
+TEST_P(ExpertsTest, LogitsThatAreNoNumbersGiveNone) {
   constexpr int kExperts = 3, kIn = 8;
   const float nan = std::nanf("");
   std::vector<Weight> weights;
   for (int expert = 0; expert < kExperts; ++expert) {
     weights.push_back(bench_.weight(Floats(kIn, 1), 1, kIn, DType::kF32));
   }
-  const ExpertRoutes routes = route({nan, nan, nan, nan, 1, nan}, 2, kExperts, /*per_token=*/2);
-  const Floats sums = mixture(bench_.put(Floats(2 * kIn, 0.125f), 2, kIn), weights, routes, true);
-  EXPECT_EQ(sums, (Floats{0, 1}));
+  const Floats logits = {nan, nan, nan, nan, 1, nan, 1, INFINITY, 2, 1, 2, 3, nan, nan, nan};
+  const ExpertRoutes routes = route(logits, 5, kExperts, /*per_token=*/2, /*real_rows=*/4);
+  const Floats sums = mixture(bench_.put(Floats(5 * kIn, 0.125f), 5, kIn), weights, routes, true);
+  for (const int row : {0, 1, 2}) EXPECT_TRUE(std::isnan(sums[static_cast<std::size_t>(row)])) << row;
+  EXPECT_EQ(sums[3], 1);
+  EXPECT_EQ(sums[4], 0);
 }
 
 TEST_P(ExpertsTest, GatesAreActivatedWhereTheExpertsAre) {

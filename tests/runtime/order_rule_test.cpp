@@ -433,6 +433,39 @@ TEST(OrderRule, AFinishedStepHoldsNoCopyUp) {
   }
 }
 
+// A step that only fetches is no pass: the one behind it waits for the pages.
+TEST(OrderRule, PagesAreAtRestOnceAPassHasWaitedForThem) {
+  const ShardLayout layout = make_layout(2, 0), other = make_layout(1, 0);
+  AdversaryDevice device;
+  Adversary adversary(0);
+  AdversaryStream compute(adversary, 0), copy(adversary, 1);
+  HostStore host(device);
+  for (const ShardLayout* added : {&layout, &other}) {
+    host.add(*added, "pages", [](std::byte*, const std::vector<std::size_t>&) {});
+  }
+  Residency residency(0, {&layout, &other}, host, device, /*frames=*/2, kPageBytes, /*host_slots=*/0, copy, compute);
+  StepId id = 0;
+  const auto at_rest = [&](bool is_pass, const std::vector<Fetch>& fetches) {
+    Step step = one_stage_step();
+    step.id = ++id;
+    if (!is_pass) step.chunks.clear();
+    step.stages[0].fetches = fetches;
+    residency.accept(step);
+    residency.begin(step);
+    StepPages pages(residency, step);
+    const bool rests = pages.at_rest();
+    pages.end();
+    EXPECT_TRUE(adversary.run_all());
+    residency.finished(step);
+    return rests;
+  };
+  EXPECT_FALSE(at_rest(false, {{.model = 0, .page = 0, .frame = 0, .after = {}}}));
+  EXPECT_FALSE(at_rest(true, {{.model = 0, .page = 1, .frame = 1, .after = {}}}));
+  EXPECT_TRUE(at_rest(true, {}));
+  EXPECT_TRUE(at_rest(false, {}));
+  EXPECT_FALSE(at_rest(false, {{.model = 1, .page = 0, .frame = 1, .after = {3}}})) << "page 1 has lost its frame";
+}
+
 // A fetch that waits for a use whose own page comes later on the link would deadlock: refused, not hung.
 TEST(OrderRule, WaitingForAnUnfetchedUseIsRefusedNotHung) {
   const std::vector<ShardLayout> layouts{make_layout(3, 0)};

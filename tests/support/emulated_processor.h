@@ -101,6 +101,7 @@ class EmulatedProcessor {
       pages_.release_through(use);
     }
     bool group_by_group() const override { return pages_.group_by_group(); }
+    bool at_rest() const override { return pages_.at_rest(); }
 
    private:
     // The next use.

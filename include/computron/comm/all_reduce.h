@@ -5,6 +5,7 @@
 // NaN-ness). MPI's own all-reduce changes its order with the message size.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "computron/base/trace.h"
@@ -21,6 +22,8 @@ class AllReduce {
   virtual void sum(Stream& stream, float* data, std::size_t count) = 0;
   // Whether Stream::run_capturable() may be given work with sums: they are enqueued, and nobody waits for them.
   virtual bool is_capturable() const { return false; }
+  // `drop_graphs` is called before operations that graphs hold are torn down because something has failed.
+  virtual void before_abort(std::function<void()> /*drop_graphs*/) {}
   // To be called when `stream` has been given a graph with sums: they are watched like others.
   virtual void watch_graph(Stream& /*stream*/) {}
 };

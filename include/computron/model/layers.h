@@ -259,7 +259,7 @@ class Experts {
   // [M, experts]
   Activations router_logits(Pass& pass, Activations x);
   int k_slices() { return experts_.front().down().k_slices(); }
-  bool alike() const;  // all experts take rows of one type
+  bool alike();  // all experts have weights of the same types
 
   // Where the host chooses: waits for the router, whose choice decides which rows an expert is given.
   void add_chosen_by_host(Pass& pass, Activations x);

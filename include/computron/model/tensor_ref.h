@@ -22,6 +22,7 @@ class TensorRef {
   bool present() const { return layout_ != nullptr; }
   int rows() const { return shard().rows; }                  // of this rank: [rows, columns]
   int columns() const { return shard().columns; }            // of this rank
+  const WeightType& type() const { return shard().type; }    // of a GEMM weight
   DType input_dtype() const { return shard().input_dtype; }  // what a GEMM weight is multiplied with
 
   // Calls body(Weight) or body(Table) for the parts of the matrix in row order, and releases each behind its call. A

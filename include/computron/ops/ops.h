@@ -155,7 +155,8 @@ class Ops {
 
   // Tells what host memory the next pass will work with. The stream has run the pass before, or end_pass() has not been
   // called for it. Returns what the launches of the pass depend on besides the arguments that operations are given:
-  // where that and those are equal, the pass launches the same work (Stream::run_capturable). A device that computes in
+  // where that and those are equal, the pass launches the same work (Stream::run_capturable). Empty: that cannot be
+  // said, since the pass works with more than is kept for it. A device that computes in
   // host memory has nothing to do, and neither has one whose operations are called without a pass around them.
   virtual std::string begin_pass(const PassArrays& /*arrays*/) { return {}; }
   // The first operation of the pass: what it reads of host memory is in device memory from here on.

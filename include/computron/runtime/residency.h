@@ -79,6 +79,8 @@ class StepPages : public PageSource {
   // Every page is where the model's last pass, which has waited for all of them, found it, and this step fetches into
   // none of their frames. Then the pass waits for no page, and may be called more than once (Stream::run_capturable).
   bool at_rest() const override { return at_rest_; }
+  // What `compute` is given next finds every page there. Requires at_rest().
+  void wait_for_all(Stream& compute);
   // From here on uses are released by end() alone: work that is called before it is launched (Stream::run_capturable)
   // would release them too early. Requires at_rest().
   void hold_until_end() { held_ = true; }

@@ -16,6 +16,7 @@ namespace {
 class NcclAllReduce final : public AllReduce {
  public:
   NcclAllReduce(std::shared_ptr<NcclWorld> world, Trace* trace) : world_(std::move(world)), trace_(trace) {}
+  ~NcclAllReduce() override { world_->before_abort({}); }
 
   void sum(Stream& stream, float* data, std::size_t count) override {
     if (count == 0) return;
@@ -29,6 +30,7 @@ class NcclAllReduce final : public AllReduce {
     }
   }
   bool is_capturable() const override { return true; }
+  void before_abort(std::function<void()> drop_graphs) override { world_->before_abort(std::move(drop_graphs)); }
   void watch_graph(Stream& stream) override { world_->compute_watch().add(cuda(stream)); }
 
  private:

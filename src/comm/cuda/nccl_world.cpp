@@ -227,6 +227,7 @@ void NcclWorld::fail(ExitCode code, const std::string& what) {
 }
 
 void NcclWorld::abort() noexcept {
+  if (drop_graphs_) drop_graphs_();
   for_each([](ncclComm_t& comm) {
     const ncclResult_t status = ncclCommAbort(comm);
     if (status != ncclSuccess && status != ncclInProgress) spdlog::warn("nccl: ncclCommAbort: {}", nccl_text(status));

@@ -73,6 +73,9 @@ class NcclWorld {
   // Throws what has gone wrong since the last call: a communicator's error, or an operation beyond its deadline.
   void poll();
 
+  // NCCL waits, in an abort as well, until no graph holds an operation of a communicator.
+  void before_abort(std::function<void()> drop_graphs) { drop_graphs_ = std::move(drop_graphs); }
+
   NcclWatch& compute_watch() { return compute_; }
   NcclWatch& send_watch() { return sends_; }
 
@@ -99,6 +102,7 @@ class NcclWorld {
   void for_each(Do&& act);
 
   Progress& progress_;
+  std::function<void()> drop_graphs_;
   Alarm* alarm_ = nullptr;               // borrowed, at the start
   std::unique_ptr<DeviceBuffer> first_;  // what the ranks connect with: goes behind the communicators that may use it
   int parity_before_;                    // of the pair with the stage before

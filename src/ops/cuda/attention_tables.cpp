@@ -3,12 +3,22 @@
 #include <limits>
 
 #include "computron/base/error.h"
+#include "src/ops/checks.h"
 
 namespace computron {
+namespace {
+
+std::span<const SequenceRows> checked(std::span<const SequenceRows> sequences, const KvCacheView& cache, int rows) {
+  check_sequences(sequences, rows, cache.block_tokens);
+  return sequences;
+}
+
+}  // namespace
 
 AttentionTables::AttentionTables(std::span<const SequenceRows> sequences, const KvCacheView& cache, int batch_rows,
                                  bool causal)
-    : plan(AttentionPlan::make(causal, sequences, batch_rows, cache.block_tokens, cache.dtype != DType::kF32)),
+    : plan(AttentionPlan::make(causal, checked(sequences, cache, batch_rows), batch_rows, cache.block_tokens,
+                               cache.dtype != DType::kF32)),
       sequences_(sequences),
       cache_frames_(cache.frames),
       causal_(causal) {

@@ -10,8 +10,11 @@
 namespace computron {
 namespace {
 
-constexpr std::size_t kLeastClass = 256;  // bytes; a multiple of what arrays are aligned to
+constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kLeastBlock = std::size_t{1} << 20;
+
+// A power of two.
+std::size_t class_of(std::size_t bytes) { return bytes == 0 ? 0 : std::max(std::bit_ceil(bytes), kAlignment); }
 
 }  // namespace
 
@@ -22,9 +25,7 @@ void PassBlock::begin() {
   input_bytes_ = 0;
 }
 
-void PassBlock::add_input(std::span<const std::byte> values) {
-  if (!values.empty()) inputs_.push_back({values.data(), values.size()});
-}
+void PassBlock::add_input(std::span<const std::byte> values) { inputs_.push_back({values.data(), values.size()}); }
 
 std::size_t PassBlock::add_result(std::size_t bytes) {
   results_.push_back({nullptr, bytes});
@@ -33,21 +34,20 @@ std::size_t PassBlock::add_result(std::size_t bytes) {
 
 void PassBlock::lay_out() {
   std::size_t end = 0;
-  const auto place = [&](std::vector<Array>& arrays) {
-    for (Array& array : arrays) {
-      array.place = end;
-      const std::size_t size_class = std::max(std::bit_ceil(array.bytes), kLeastClass);
-      layout_.append(reinterpret_cast<const char*>(&size_class), sizeof size_class);
-      end += size_class;
-    }
+  const auto place = [&](Array& array, std::size_t room) {
+    array.place = end;
+    end += room;
+    layout_.append(reinterpret_cast<const char*>(&room), sizeof room);  // an array of nothing has no room
   };
-  place(inputs_);
+  for (Array& input : inputs_) place(input, class_of(input.bytes));
   input_bytes_ = end;
-  place(results_);
+  for (Array& result : results_) place(result, round_up(result.bytes, kAlignment));
   make_room(input_bytes_, end);
   layout_.append(reinterpret_cast<const char*>(&input_bytes_), sizeof input_bytes_);
   layout_.append(reinterpret_cast<const char*>(&generation_), sizeof generation_);
-  for (const Array& array : inputs_) std::memcpy(pinned_->data() + array.place, array.host, array.bytes);
+  for (const Array& input : inputs_) {
+    if (input.bytes > 0) std::memcpy(pinned_->data() + input.place, input.host, input.bytes);
+  }
 }
 
 void PassBlock::make_room(std::size_t inputs, std::size_t all) {
@@ -55,8 +55,12 @@ void PassBlock::make_room(std::size_t inputs, std::size_t all) {
   const bool fits = pinned_ != nullptr && pinned_->bytes() >= all && on_device_->bytes() >= inputs;
   if (fits) return;
   ++generation_;
-  on_device_ = device_.allocate(std::max(room_for(inputs), on_device_ ? on_device_->bytes() : 0), "inputs of passes");
-  pinned_ = device_.allocate_host(std::max(room_for(all), pinned_ ? pinned_->bytes() : 0), "inputs of passes");
+  const std::size_t on_device = std::max(room_for(inputs), on_device_ ? on_device_->bytes() : 0);
+  const std::size_t pinned = std::max(room_for(all), pinned_ ? pinned_->bytes() : 0);
+  on_device_.reset();  // before there is more
+  pinned_.reset();
+  on_device_ = device_.allocate(on_device, "inputs of passes");
+  pinned_ = device_.allocate_host(pinned, "inputs and results of passes");
   mapped_ = mapped_address(*pinned_);
 }
 

@@ -4,7 +4,7 @@
 //   device   | inputs |              copied by a kernel, the first launch of the pass
 //
 // So a pass whose arrays have the same sizes finds them at the same places: a graph of it stays right while tokens,
-// positions, lengths, blocks and what is sampled change. Arrays are placed in classes of sizes, powers of two, so that
+// positions, lengths, blocks and what is sampled change. Inputs are placed in classes of sizes, powers of two, so that
 // lists that grow from token to token, as those of blocks do, stay where they are for most of the time.
 //
 // Belongs to the thread of its stream.

@@ -3,6 +3,24 @@
 #include <algorithm>
 
 namespace computron {
+namespace {
+
+// Of what rows that truncate may bring back. Beyond it their places are lent by Staging, call by call.
+constexpr std::size_t kMostSamplingBytes = std::size_t{64} << 20;
+
+std::size_t sampling_bytes(const PassArrays& arrays) {
+  const std::size_t a_row =
+      sizeof(Candidate) * (static_cast<std::size_t>(arrays.logit_columns) +
+                           static_cast<std::size_t>(arrays.logit_slices) * SliceSample::kCandidates);
+  std::size_t bytes = 0;
+  for (const std::span<const RowSampling> rows : arrays.sampling) {
+    bytes += a_row * static_cast<std::size_t>(std::ranges::count_if(
+                         rows, [](const RowSampling& row) { return row.samples && row.truncates(); }));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 std::string PassState::begin(const PassArrays& arrays) {
   forget();
@@ -16,12 +34,13 @@ std::string PassState::begin(const PassArrays& arrays) {
     });
   }
   top_logits_ = block_.add_result(arrays.logits.size_bytes());
-  if (!arrays.samples.empty()) add_sampling(arrays);
+  const bool sampling_fits = arrays.samples.empty() || sampling_bytes(arrays) <= kMostSamplingBytes;
+  if (!arrays.samples.empty() && sampling_fits) add_sampling(arrays);
   block_.lay_out();
   if (!arrays.sequences.empty()) {
     attention_.put([this]<class T>(std::span<const T> values) { return block_.input(values); });
   }
-  return launches();
+  return sampling_fits ? launches() : std::string();
 }
 
 void PassState::add_sampling(const PassArrays& arrays) {
