@@ -5,6 +5,7 @@
 #include <memory>
 #include <variant>
 
+#include "computron/base/log.h"
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/model/checkpoint_check.h"
@@ -166,6 +167,7 @@ void run_convert(const ConvertOptions& options) {
         ExitCode::kUsage,
         fmt::format("convert: {} would be a checkpoint with the name of a source; call it .h5", options.output));
   }
+  init_logging(/*rank=*/0, /*quiet=*/false);
   const StoredType type = stored_type(options.type);
   const HfModel model(options.folder);
   const Plan plan = plan_of(model, options, type);

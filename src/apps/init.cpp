@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "computron/base/json.h"
+#include "computron/base/log.h"
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/model/family.h"
@@ -126,6 +127,7 @@ std::size_t parameters_of(const std::vector<TensorSpec>& specs) {
 }
 
 void run_init(const InitOptions& options) {
+  init_logging(/*rank=*/0, /*quiet=*/false);
   const StoredType type = stored_type(options.type);
   const RandomModel model = model_of(options);
   const auto specs = tensor_specs(model.config);

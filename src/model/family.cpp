@@ -188,10 +188,9 @@ ModelConfig ModelConfig::from_hf_json(const std::string& config_json, const std:
   const Family& family = family_of(keys.value("model_type", ""));
   ModelConfig config = family.read(keys);
   config.architecture = family.model_type;
-  drop_tokens_beyond_vocabulary(config);
-  config.validate();
   if (generation_json) read_generation(HfKeys(parse_json_object(*generation_json, "generation_config.json")), config);
   drop_tokens_beyond_vocabulary(config);
+  config.validate();
   if (preprocessor_json) {
     read_preprocessor(HfKeys(parse_json_object(*preprocessor_json, "preprocessor_config.json")), config);
   }

@@ -17,8 +17,10 @@ namespace computron::test {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 constexpr char kConfig[] = R"({"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 1, "ffn_dim": 4512,
     "num_attention_heads": 8, "vocab_size": 5000, "max_position_embeddings": 30, "word_embed_proj_dim": 64})";
@@ -295,6 +297,16 @@ TEST_F(ConvertTest, VectorsKeepTheirType) {
   const CheckpointIndex index = read_checkpoint_index(file("m.h5"));
   EXPECT_EQ(index.tensors.at("final_norm.weight").dtype, DType::kBF16);
   EXPECT_EQ(index.tensors.at("final_norm.bias").dtype, DType::kF32);
+}
+
+TEST_F(ConvertTest, WarnsOfTokensBeyondTheVocabulary) {
+  write_folder();
+  write_text(file("hf/generation_config.json"), R"({"eos_token_id": [2, 100257]})");
+  const Outcome converted = convert();
+  EXPECT_EQ(converted.code, 0);
+  EXPECT_THAT(converted.errors, AllOf(HasSubstr("token 100257"), HasSubstr("vocabulary has 5000 tokens")));
+  EXPECT_THAT(converted.output, Not(HasSubstr("100257")));
+  EXPECT_THAT(ModelConfig::from_json(read_checkpoint_index(file("m.h5")).config_json).eos_tokens, ElementsAre(2));
 }
 
 TEST_F(ConvertTest, SaysWhatIsWrongAndWritesNothing) {

@@ -232,6 +232,7 @@ TEST(HfConfig, MultipliersOfGranite) {
   };
   EXPECT_THAT(refusal_of("logits_scaling", 0), HasSubstr("'logits_scale'"));
   EXPECT_THAT(refusal_of("residual_multiplier", -1), HasSubstr("'residual_scale'"));
+  EXPECT_THAT(refusal_of("attention_multiplier", 0), HasSubstr("'attention_multiplier' is 0"));
   EXPECT_THAT(refusal_of("attention_bias", true), HasSubstr("'attention_bias'"));
 }
 

@@ -81,6 +81,7 @@ ModelConfig read_granite(const HfKeys& keys) {
   keys.require("mlp_bias", false, false);
   c.embedding_scale = keys.value("embedding_multiplier", 1.0f);
   c.attention_scale = keys.value("attention_multiplier", 1.0f);
+  if (!(c.attention_scale > 0)) HfKeys::refuse("attention_multiplier", c.attention_scale, "a number above 0");
   c.residual_scale = keys.value("residual_multiplier", 1.0f);
   c.logits_scale = 1 / keys.value("logits_scaling", 1.0f);
   keys.read_rotary(c, 10000);
