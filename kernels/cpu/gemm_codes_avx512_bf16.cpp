@@ -1,0 +1,298 @@
+// Compiled with AVX-512 BF16 and VBMI; nothing here runs unless usable_isa() and gemm.cpp say so.
+#include <array>
+#include <bit>
+
+#include "kernels/cpu/expand512.h"
+#include "kernels/cpu/gemm_codes.h"
+
+namespace computron::kernels {
+namespace {
+
+using V = __m512;
+using I = __m512i;
+using W = __m512bh;
+
+// By code of a pair of k: eight vectors as expand512.h has codes.
+using Scales = V[8];
+
+W words(I x) { return reinterpret_cast<W>(x); }
+
+// ---- Codes of a pair of k of a block. part<p>(): the values of the 16 rows from 16 p on, both k of a row together.
+
+struct Int8Codes {
+  static constexpr int kPairBytes = 128;
+  static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
+  static constexpr float kSmallestScale = kSmallestSafe;
+  static void adapt(Scales&) {}
+
+  Expand512::Int8 codes;
+  Int8Codes(const std::byte* p, I) : codes(p) {}
+  template <int kPart>
+  W part(const Scales& scales) const {
+    const auto [a, b] = codes.template floats<kPart>();
+    return _mm512_cvtne2ps_pbh(_mm512_mul_ps(b, scales[2 * kPart + 1]), _mm512_mul_ps(a, scales[2 * kPart]));
+  }
+};
+
+// The upper and the lower eight bits of the bfloat16 that each e4m3 is, its sign left out.
+struct E4M3Table {
+  alignas(64) std::uint8_t upper[128] = {}, lower[128] = {};
+  constexpr E4M3Table() {
+    for (unsigned code = 0; code < 128; ++code) {
+      const unsigned exponent = code >> 3, mantissa = code & 7;
+      unsigned bits = (exponent + 120) << 7 | mantissa << 4;
+      if (exponent == 0) {
+        const int power = std::bit_width(mantissa) - 1;
+        bits = mantissa == 0 ? 0 : static_cast<unsigned>(power + 118) << 7 | (mantissa << (7 - power) & 0x7f);
+      }
+      upper[code] = static_cast<std::uint8_t>(bits >> 8);
+      lower[code] = static_cast<std::uint8_t>(bits);
+    }
+  }
+};
+constexpr E4M3Table kE4M3;
+
+// Values of neighbours are found as bytes and interleaved. The bytes of a line of codes are put in such an order before
+// that lane i of the first 32 becomes code i below and code 16 + i above.
+struct InterleavedOrder {
+  alignas(64) std::uint8_t from[64] = {};
+  constexpr InterleavedOrder() {
+    for (int lane = 0; lane < 16; ++lane) {
+      for (int j = 0; j < 4; ++j) from[lane / 4 * 16 + j / 2 * 8 + lane % 4 * 2 + j % 2] = 16 * j + lane;
+    }
+  }
+};
+constexpr InterleavedOrder kInterleaved;
+
+struct Fp8Codes {
+  static constexpr int kPairBytes = 128;
+  static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
+  static constexpr float kSmallestScale = kSmallestSafe;
+  static void adapt(Scales&) {}
+
+  const std::byte* codes;
+  Fp8Codes(const std::byte* p, I) : codes(p) {}
+  template <int kPart>
+  W part(const Scales& scales) const {
+    const I line =
+        _mm512_permutexvar_epi8(_mm512_load_si512(kInterleaved.from), _mm512_loadu_si512(codes + kPart / 2 * 64));
+    const I lower = look_up(kE4M3.lower, line);
+    const I upper = _mm512_or_si512(look_up(kE4M3.upper, line), _mm512_and_si512(line, _mm512_set1_epi8(-128)));
+    const I both = kPart % 2 == 0 ? _mm512_unpacklo_epi8(lower, upper) : _mm512_unpackhi_epi8(lower, upper);
+    const V a = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    const V b = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)));
+    return _mm512_cvtne2ps_pbh(_mm512_mul_ps(b, scales[2 * kPart + 1]), _mm512_mul_ps(a, scales[2 * kPart]));
+  }
+  static I look_up(const std::uint8_t (&table)[128], I index) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+  }
+};
+
+// A permutation of words finds the bfloat16 of code 16 j + i below and of code 64 + 16 j + i above in lane i. Where the
+// scales are bfloat16 themselves a dot product with (scale, 0) is a multiplication.
+template <bool kByDots>
+struct NibbleCodes {
+  static constexpr int kPairBytes = 64;
+  static constexpr int kHalves[2][2] = {{0, 2}, {1, 3}};
+  static constexpr float kSmallestScale = kByDots ? 0x1p-31f : kSmallestSafe;
+  static void adapt(Scales& scales) {
+    if (!kByDots) return;
+    for (int j = 0; j < 4; ++j) {
+      scales[j] = _mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512(scales[j]), 16));
+    }
+  }
+
+  I nibbles, values;
+  NibbleCodes(const std::byte* p, I table) : nibbles(_mm512_loadu_si512(p)), values(table) {}
+  template <int kPart>
+  W part(const Scales& scales) const {
+    constexpr int kFirst = kPart % 2 * 2;
+    return _mm512_cvtne2ps_pbh(product<kFirst + 1, kPart / 2>(scales[2 * kPart + 1]),
+                               product<kFirst, kPart / 2>(scales[2 * kPart]));
+  }
+  template <int kNibble, bool kUpper>
+  V product(V scale) const {
+    const I both = _mm512_permutexvar_epi16(_mm512_srli_epi16(nibbles, 4 * kNibble), values);
+    if constexpr (kByDots) {
+      return _mm512_dpbf16_ps(_mm512_setzero_ps(), words(both), words(_mm512_castps_si512(scale)));
+    }
+    const I floats = kUpper ? _mm512_and_si512(both, _mm512_set1_epi32(-65536)) : _mm512_slli_epi32(both, 16);
+    return _mm512_mul_ps(_mm512_castsi512_ps(floats), scale);
+  }
+};
+
+// bfloat16 of the 16 codes, twice.
+I table_of(V values) {
+  const __m256i halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values));
+  return _mm512_broadcast_i64x4(halves);
+}
+
+// ---- Scales
+
+// Of 64 rows, as expand_impl.h spreads them; false: there are some that expand_plainly() has to be asked for.
+bool load_scales(const Expansion& e, const std::byte* block, int g, float smallest, Scales& scales) {
+  const std::byte* p = block + e.layout.scales_at(g);
+  V rows[4];
+  bool safe = true;
+  for (int v = 0; v < 4; ++v) {
+    rows[v] = e.type.has_factors() ? Expand512::load_scales(p, block, v) : Expand512::load_scales(p, e.type.scales, v);
+    safe &= Expand512::all_safe(rows[v], smallest);
+  }
+  Bf16Spread::spread(rows, scales);
+  return safe;
+}
+
+I bits_of_row(int j) {
+  const I rows = _mm512_set_epi32(0x70007, 0x70007, 0x60006, 0x60006, 0x50005, 0x50005, 0x40004, 0x40004, 0x30003,
+                                  0x30003, 0x20002, 0x20002, 0x10001, 0x10001, 0, 0);
+  return _mm512_add_epi16(rows, _mm512_set1_epi16(static_cast<short>(8 * j)));
+}
+
+// The same for scales of bfloat16, of which a vector holds 32.
+bool load_bf16_scales(const std::byte* p, float smallest, Scales& scales) {
+  const auto upper_half = [](float x) { return static_cast<short>(std::bit_cast<std::uint32_t>(x) >> 16); };
+  const short least = upper_half(smallest), most = upper_half(kLargestSafe);
+  __mmask32 safe = ~__mmask32{0};
+  for (int half = 0; half < 2; ++half) {
+    const I bits = _mm512_loadu_si512(p + 64 * half), size = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
+    safe &= _mm512_cmplt_epu16_mask(_mm512_sub_epi16(size, _mm512_set1_epi16(least)),
+                                    _mm512_set1_epi16(static_cast<short>(most - least))) |
+            _mm512_testn_epi16_mask(size, size);
+    for (int j = 0; j < 4; ++j) {
+      scales[4 * half + j] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, bits_of_row(j), bits));
+    }
+  }
+  return safe == ~__mmask32{0};
+}
+
+// ---- Products
+
+template <class Code>
+class CodesGemm {
+  static constexpr int kMostTogether = 4;  // rows of x beside all parts of a block
+  static constexpr int kAheadBytes = 3072;
+
+ public:
+  explicit CodesGemm(const PanelCall& call, I table)
+      : call_(call), e_(*call.expansion), table_(table), row_words_(static_cast<std::size_t>(call.depth) / 2) {}
+
+  void run() const {
+    const std::byte* block = call_.weight;
+    for (int n = 0; n < call_.columns; n += kRowBlock, block += e_.layout.block_bytes())
+      run_rows(block, call_.tile + n);
+  }
+
+ private:
+  template <int kRows = 1>
+  void run_rows(const std::byte* block, float* tile) const {
+    if constexpr (kRows < kMostCodesRows) {
+      if (call_.rows > kRows) return run_rows<kRows + 1>(block, tile);
+    }
+    if constexpr (kRows <= kMostTogether) {
+      multiply<kRows, 0, 1, 2, 3>(block, tile);
+    } else {
+      multiply<kRows, Code::kHalves[0][0], Code::kHalves[0][1]>(block, tile);
+      multiply<kRows, Code::kHalves[1][0], Code::kHalves[1][1]>(block, tile);
+    }
+  }
+
+  template <int kRows, int... kPart>
+  void multiply(const std::byte* block, float* tile) const {
+    constexpr int kParts = sizeof...(kPart), kPlace[] = {kPart...};
+    V sums[kRows][kParts];
+    for (auto& of_row : sums) {
+      for (V& sum : of_row) sum = _mm512_setzero_ps();
+    }
+    for (int k = 0, next; k < call_.depth; k = next) {
+      next = std::min(k + e_.layout.group, call_.depth);
+      Scales scales;
+      if (load(block, k / e_.layout.group, scales)) {
+        Code::adapt(scales);
+        add_group<kRows, kPart...>(block + e_.layout.codes_at(k), k, next, scales, sums);
+      } else {
+        add_expanded<kRows, kPart...>(block, k, next, sums);
+      }
+    }
+    for (int m = 0; m < kRows; ++m) {
+      for (int v = 0; v < kParts; ++v) {
+        _mm512_storeu_ps(tile + static_cast<std::size_t>(m) * call_.columns + 16 * kPlace[v], sums[m][v]);
+      }
+    }
+  }
+
+  bool load(const std::byte* block, int g, Scales& scales) const {
+    if (e_.type.scales == DType::kBF16) {
+      return load_bf16_scales(block + e_.layout.scales_at(g), Code::kSmallestScale, scales);
+    }
+    return load_scales(e_, block, g, Code::kSmallestScale, scales);
+  }
+
+  template <int kRows, int... kPart>
+  __attribute__((always_inline)) void add_group(const std::byte* codes, int k, int end, const Scales& scales,
+                                                V (&sums)[kRows][sizeof...(kPart)]) const {
+    for (; k < end; k += 2, codes += Code::kPairBytes) {
+      for (int b = 0; b < Code::kPairBytes; b += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(codes + kAheadBytes + b), _MM_HINT_T0);
+      }
+      const Code code(codes, table_);
+      add_products(k, {code.template part<kPart>(scales)...}, sums);
+    }
+  }
+
+  // Of a group with scales that are not safe.
+  template <int kRows, int... kPart>
+  __attribute__((noinline)) void add_expanded(const std::byte* block, int first, int end,
+                                              V (&sums)[kRows][sizeof...(kPart)]) const {
+    constexpr int kSlice = 64;
+    for (int k = first, next; k < end; k = next) {
+      next = std::min(k + kSlice, end);
+      const std::byte* values = call_.expanded(block, k, next - k);
+      for (; k < next; k += 2, values += 4 * kRowBlock) {
+        add_products(k, {words(_mm512_loadu_si512(values + 64 * kPart))...}, sums);
+      }
+    }
+  }
+
+  template <int kRows, int kParts>
+  __attribute__((always_inline)) void add_products(int k, const W (&values)[kParts], V (&sums)[kRows][kParts]) const {
+    const auto* x = reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2;
+    for (int m = 0; m < kRows; ++m) {
+      const W pair = words(_mm512_set1_epi32(static_cast<int>(x[m * row_words_])));
+      for (int v = 0; v < kParts; ++v) sums[m][v] = _mm512_dpbf16_ps(sums[m][v], pair, values[v]);
+    }
+  }
+
+  const PanelCall& call_;
+  const Expansion& e_;
+  I table_;
+  std::size_t row_words_;
+};
+
+// Whether no sum can be subnormal, and so none can be -0, which alone tells a weight of -0 from one of 0: every element
+// is 0 (or counts as 0, being subnormal) or at least 2^-80, and so a multiple of 2^-87, while a weight is one of 2^-39
+// where its scale is at least 2^-31 (NibbleCodes). Multiplication by dot products gives 0 for both.
+bool far_from_subnormal(const PanelCall& call) {
+  constexpr int kLeastNormal = 0x0080, kLeast = (127 - 80) << 7;
+  I least = _mm512_set1_epi16(-1);
+  const std::size_t bytes = static_cast<std::size_t>(call.rows) * call.depth * 2;  // a multiple of 64
+  for (std::size_t i = 0; i < bytes; i += 64) {
+    const I size = _mm512_and_si512(_mm512_loadu_si512(call.x + i), _mm512_set1_epi16(0x7fff));
+    least = _mm512_min_epu16(least, _mm512_sub_epi16(size, _mm512_set1_epi16(kLeastNormal)));
+  }
+  return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16(kLeast - kLeastNormal)) == 0;
+}
+
+}  // namespace
+
+void gemm_codes_avx512(const PanelCall& call) {
+  const WeightType& type = call.expansion->type;
+  if (type.codes == DType::kInt8) return CodesGemm<Int8Codes>(call, I{}).run();
+  if (type.codes == DType::kFp8) return CodesGemm<Fp8Codes>(call, I{}).run();
+  const I table =
+      table_of(type.codes == DType::kInt4 ? Expand512::TwosComplement::values() : Expand512::E2M1::values());
+  const bool bf16_scales = type.scales == DType::kBF16 || type.scales == DType::kE8M0;
+  if (bf16_scales && far_from_subnormal(call)) return CodesGemm<NibbleCodes<true>>(call, table).run();
+  CodesGemm<NibbleCodes<false>>(call, table).run();
+}
+
+}  // namespace computron::kernels
