@@ -210,7 +210,10 @@ class CodesGemm {
         Code::adapt(scales);
         add_group<kRows, kPart...>(block + e_.layout.codes_at(k), k, next, scales, sums);
       } else {
-        add_expanded<kRows, kPart...>(block, k, next, sums);
+        V waiting[kRows][kParts];  // so that the sums themselves have no address and stay in registers
+        std::copy_n(&sums[0][0], kRows * kParts, &waiting[0][0]);
+        add_expanded<kRows, kPart...>(block, k, next, waiting);
+        std::copy_n(&waiting[0][0], kRows * kParts, &sums[0][0]);
       }
     }
     for (int m = 0; m < kRows; ++m) {
@@ -230,14 +233,18 @@ class CodesGemm {
   template <int kRows, int... kPart>
   __attribute__((always_inline)) void add_group(const std::byte* codes, int k, int end, const Scales& scales,
                                                 V (&sums)[kRows][sizeof...(kPart)]) const {
-    for (; k < end; k += 2, codes += Code::kPairBytes) {
+    const std::uint32_t* x = x_at(k);
+    for (const std::byte* last = codes + (end - k) / 2 * Code::kPairBytes; codes < last; codes += Code::kPairBytes) {
       for (int b = 0; b < Code::kPairBytes; b += 64) {
         _mm_prefetch(reinterpret_cast<const char*>(codes + kAheadBytes + b), _MM_HINT_T0);
       }
       const Code code(codes, table_);
-      add_products(k, {code.template part<kPart>(scales)...}, sums);
+      add_products(x++, {code.template part<kPart>(scales)...}, sums);
     }
   }
+
+  // Pairs of the first row of x, from k on.
+  const std::uint32_t* x_at(int k) const { return reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2; }
 
   // Of a group with scales that are not safe.
   template <int kRows, int... kPart>
@@ -247,15 +254,15 @@ class CodesGemm {
     for (int k = first, next; k < end; k = next) {
       next = std::min(k + kSlice, end);
       const std::byte* values = call_.expanded(block, k, next - k);
-      for (; k < next; k += 2, values += 4 * kRowBlock) {
-        add_products(k, {words(_mm512_loadu_si512(values + 64 * kPart))...}, sums);
+      for (const std::uint32_t* x = x_at(k); x < x_at(next); values += 4 * kRowBlock) {
+        add_products(x++, {words(_mm512_loadu_si512(values + 64 * kPart))...}, sums);
       }
     }
   }
 
   template <int kRows, int kParts>
-  __attribute__((always_inline)) void add_products(int k, const W (&values)[kParts], V (&sums)[kRows][kParts]) const {
-    const auto* x = reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2;
+  __attribute__((always_inline)) void add_products(const std::uint32_t* x, const W (&values)[kParts],
+                                                   V (&sums)[kRows][kParts]) const {
     for (int m = 0; m < kRows; ++m) {
       const W pair = words(_mm512_set1_epi32(static_cast<int>(x[m * row_words_])));
       for (int v = 0; v < kParts; ++v) sums[m][v] = _mm512_dpbf16_ps(sums[m][v], pair, values[v]);
