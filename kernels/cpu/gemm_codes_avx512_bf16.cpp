@@ -1,5 +1,5 @@
 // Compiled with AVX-512 BF16 and VBMI; nothing here runs unless usable_isa() and gemm.cpp say so.
-#include <array>
+#include <algorithm>
 #include <bit>
 
 #include "kernels/cpu/expand512.h"
@@ -23,7 +23,7 @@ struct Int8Codes {
   static constexpr int kPairBytes = 128;
   static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
   static constexpr float kSmallestScale = kSmallestSafe;
-  static void adapt(Scales&) {}
+  static constexpr bool kLowerScales = false;
 
   Expand512::Int8 codes;
   Int8Codes(const std::byte* p, I) : codes(p) {}
@@ -68,7 +68,7 @@ struct Fp8Codes {
   static constexpr int kPairBytes = 128;
   static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
   static constexpr float kSmallestScale = kSmallestSafe;
-  static void adapt(Scales&) {}
+  static constexpr bool kLowerScales = false;
 
   const std::byte* codes;
   Fp8Codes(const std::byte* p, I) : codes(p) {}
@@ -95,12 +95,7 @@ struct NibbleCodes {
   static constexpr int kPairBytes = 64;
   static constexpr int kHalves[2][2] = {{0, 2}, {1, 3}};
   static constexpr float kSmallestScale = kByDots ? 0x1p-31f : kSmallestSafe;
-  static void adapt(Scales& scales) {
-    if (!kByDots) return;
-    for (int j = 0; j < 4; ++j) {
-      scales[j] = _mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512(scales[j]), 16));
-    }
-  }
+  static constexpr bool kLowerScales = kByDots;
 
   I nibbles, values;
   NibbleCodes(const std::byte* p, I table) : nibbles(_mm512_loadu_si512(p)), values(table) {}
@@ -129,41 +124,64 @@ I table_of(V values) {
 
 // ---- Scales
 
-// Of 64 rows, as expand_impl.h spreads them; false: there are some that expand_plainly() has to be asked for.
-bool load_scales(const Expansion& e, const std::byte* block, int g, float smallest, Scales& scales) {
-  const std::byte* p = block + e.layout.scales_at(g);
-  V rows[4];
-  bool safe = true;
-  for (int v = 0; v < 4; ++v) {
-    rows[v] = e.type.has_factors() ? Expand512::load_scales(p, block, v) : Expand512::load_scales(p, e.type.scales, v);
-    safe &= Expand512::all_safe(rows[v], smallest);
-  }
-  Bf16Spread::spread(rows, scales);
-  return safe;
-}
-
 I bits_of_row(int j) {
   const I rows = _mm512_set_epi32(0x70007, 0x70007, 0x60006, 0x60006, 0x50005, 0x50005, 0x40004, 0x40004, 0x30003,
                                   0x30003, 0x20002, 0x20002, 0x10001, 0x10001, 0, 0);
   return _mm512_add_epi16(rows, _mm512_set1_epi16(static_cast<short>(8 * j)));
 }
 
-// The same for scales of bfloat16, of which a vector holds 32.
-bool load_bf16_scales(const std::byte* p, float smallest, Scales& scales) {
-  const auto upper_half = [](float x) { return static_cast<short>(std::bit_cast<std::uint32_t>(x) >> 16); };
-  const short least = upper_half(smallest), most = upper_half(kLargestSafe);
-  __mmask32 safe = ~__mmask32{0};
-  for (int half = 0; half < 2; ++half) {
-    const I bits = _mm512_loadu_si512(p + 64 * half), size = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
-    safe &= _mm512_cmplt_epu16_mask(_mm512_sub_epi16(size, _mm512_set1_epi16(least)),
-                                    _mm512_set1_epi16(static_cast<short>(most - least))) |
-            _mm512_testn_epi16_mask(size, size);
-    for (int j = 0; j < 4; ++j) {
-      scales[4 * half + j] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, bits_of_row(j), bits));
+// Loads scales and finds out whether all that it loaded are 0 or at least Code::kSmallestScale and less than
+// kLargestSafe. Code::kLowerScales: each of the first four vectors has its bfloat16 scales in the lower halves of its
+// lanes.
+template <class Code>
+class ScaleLoader {
+ public:
+  explicit ScaleLoader(const Expansion& e) : e_(e) {}
+
+  // Of the group whose scales are at `p`.
+  __attribute__((always_inline)) void load(const std::byte* block, const std::byte* p, Scales& scales) {
+    e_.type.scales == DType::kBF16 ? load_bf16(p, scales) : static_cast<void>(safe_ &= load_any(e_, block, p, scales));
+  }
+  bool all_safe() const {
+    const I least = _mm512_set1_epi16(upper_half(Code::kSmallestScale) - 1);
+    const I most = _mm512_set1_epi16(upper_half(kLargestSafe));
+    return safe_ && (_mm512_cmplt_epu16_mask(smallest_, least) | _mm512_cmpge_epu16_mask(largest_, most)) == 0;
+  }
+
+ private:
+  static short upper_half(float x) { return static_cast<short>(std::bit_cast<std::uint32_t>(x) >> 16); }
+
+  __attribute__((always_inline)) void load_bf16(const std::byte* p, Scales& scales) {
+    for (int half = 0; half < 2; ++half) {
+      const I bits = _mm512_loadu_si512(p + 64 * half), size = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
+      smallest_ = _mm512_min_epu16(smallest_, _mm512_add_epi16(size, _mm512_set1_epi16(-1)));
+      largest_ = _mm512_max_epu16(largest_, size);
+      for (int j = 0; j < 4; ++j) {
+        const __mmask32 where = Code::kLowerScales && half == 0 ? 0x55555555 : 0xaaaaaaaa;
+        scales[4 * half + j] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(where, bits_of_row(j), bits));
+      }
     }
   }
-  return safe == ~__mmask32{0};
-}
+  static bool load_any(const Expansion& e, const std::byte* block, const std::byte* p, Scales& scales) {
+    V rows[4];
+    bool safe = true;
+    for (int v = 0; v < 4; ++v) {
+      rows[v] =
+          e.type.has_factors() ? Expand512::load_scales(p, block, v) : Expand512::load_scales(p, e.type.scales, v);
+      safe &= Expand512::all_safe(rows[v], Code::kSmallestScale);
+    }
+    Bf16Spread::spread(rows, scales);
+    for (int j = 0; Code::kLowerScales && j < 4; ++j) {
+      scales[j] = _mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512(scales[j]), 16));
+    }
+    return safe;
+  }
+
+  const Expansion& e_;
+  bool safe_ = true;
+  I smallest_ = _mm512_set1_epi16(-1),
+    largest_ = _mm512_setzero_si512();  // of the absolute bits, the former less 1: 0 does not count
+};
 
 // ---- Products
 
@@ -196,25 +214,22 @@ class CodesGemm {
     }
   }
 
+  // A block whose scales turn out not to be safe is done again.
   template <int kRows, int... kPart>
   void multiply(const std::byte* block, float* tile) const {
     constexpr int kParts = sizeof...(kPart), kPlace[] = {kPart...};
-    V sums[kRows][kParts];
-    for (auto& of_row : sums) {
-      for (V& sum : of_row) sum = _mm512_setzero_ps();
-    }
+    V sums[kRows][kParts] = {};
+    ScaleLoader<Code> loader(e_);
+    const std::byte* p = block + e_.layout.factors_bytes;
     for (int k = 0, next; k < call_.depth; k = next) {
       next = std::min(k + e_.layout.group, call_.depth);
       Scales scales;
-      if (load(block, k / e_.layout.group, scales)) {
-        Code::adapt(scales);
-        add_group<kRows, kPart...>(block + e_.layout.codes_at(k), k, next, scales, sums);
-      } else {
-        V waiting[kRows][kParts];  // so that the sums themselves have no address and stay in registers
-        std::copy_n(&sums[0][0], kRows * kParts, &waiting[0][0]);
-        add_expanded<kRows, kPart...>(block, k, next, waiting);
-        std::copy_n(&waiting[0][0], kRows * kParts, &sums[0][0]);
-      }
+      loader.load(block, p, scales);
+      p = add_group<kRows, kPart...>(p + kRowBlock * e_.layout.scale_bytes, x_at(k), x_at(next), scales, sums);
+    }
+    if (!loader.all_safe()) {
+      std::fill_n(&sums[0][0], kRows * kParts, V{});
+      add_expanded<kRows, kPart...>(block, sums);
     }
     for (int m = 0; m < kRows; ++m) {
       for (int v = 0; v < kParts; ++v) {
@@ -223,42 +238,35 @@ class CodesGemm {
     }
   }
 
-  bool load(const std::byte* block, int g, Scales& scales) const {
-    if (e_.type.scales == DType::kBF16) {
-      return load_bf16_scales(block + e_.layout.scales_at(g), Code::kSmallestScale, scales);
-    }
-    return load_scales(e_, block, g, Code::kSmallestScale, scales);
-  }
-
+  // Pairs of the first row of x from `x` to `end`. Returns where their codes end.
   template <int kRows, int... kPart>
-  __attribute__((always_inline)) void add_group(const std::byte* codes, int k, int end, const Scales& scales,
-                                                V (&sums)[kRows][sizeof...(kPart)]) const {
-    const std::uint32_t* x = x_at(k);
-    for (const std::byte* last = codes + (end - k) / 2 * Code::kPairBytes; codes < last; codes += Code::kPairBytes) {
+  __attribute__((always_inline)) const std::byte* add_group(const std::byte* codes, const std::uint32_t* x,
+                                                            const std::uint32_t* end, const Scales& scales,
+                                                            V (&sums)[kRows][sizeof...(kPart)]) const {
+    for (; x < end; ++x, codes += Code::kPairBytes) {
       for (int b = 0; b < Code::kPairBytes; b += 64) {
         _mm_prefetch(reinterpret_cast<const char*>(codes + kAheadBytes + b), _MM_HINT_T0);
       }
       const Code code(codes, table_);
-      add_products(x++, {code.template part<kPart>(scales)...}, sums);
+      add_products(x, {code.template part<kPart>(scales)...}, sums);
     }
+    return codes;
   }
 
-  // Pairs of the first row of x, from k on.
-  const std::uint32_t* x_at(int k) const { return reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2; }
-
-  // Of a group with scales that are not safe.
   template <int kRows, int... kPart>
-  __attribute__((noinline)) void add_expanded(const std::byte* block, int first, int end,
-                                              V (&sums)[kRows][sizeof...(kPart)]) const {
+  void add_expanded(const std::byte* block, V (&sums)[kRows][sizeof...(kPart)]) const {
     constexpr int kSlice = 64;
-    for (int k = first, next; k < end; k = next) {
-      next = std::min(k + kSlice, end);
+    for (int k = 0, next; k < call_.depth; k = next) {
+      next = std::min(k + kSlice, call_.depth);
       const std::byte* values = call_.expanded(block, k, next - k);
       for (const std::uint32_t* x = x_at(k); x < x_at(next); values += 4 * kRowBlock) {
         add_products(x++, {words(_mm512_loadu_si512(values + 64 * kPart))...}, sums);
       }
     }
   }
+
+  // Pairs of the first row of x, from k on.
+  const std::uint32_t* x_at(int k) const { return reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2; }
 
   template <int kRows, int kParts>
   __attribute__((always_inline)) void add_products(const std::uint32_t* x, const W (&values)[kParts],

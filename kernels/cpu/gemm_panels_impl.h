@@ -170,7 +170,7 @@ class PanelGemm {
     auto [next, stride] = ahead;
     for (int k = 0; k < steps; k += Of::kSteps, unit += kRowBlock, next += stride) {
       for (int line = 0; line < kLines; ++line) {
-        _mm_prefetch(next + line * kLine, kLines == 1 ? _MM_HINT_T1 : _MM_HINT_T0);
+        _mm_prefetch(next + line * kLine, _MM_HINT_T1);
       }
       add_products<Of, 0>(unit, x + k, sums);
       if constexpr (Of::kSteps == 2) add_products<Of, 1>(unit, x + k + 1, sums);
