@@ -3,7 +3,7 @@
 // those of gemm_panels.
 //
 // Up to four rows meet all 64 columns of a block together. More meet one half of them and then the other, so that their
-// sums have room in registers and every code still becomes a value only once.
+// sums have room in registers and every code still becomes a value only once; more than twelve do so in two groups.
 #pragma once
 
 #include "kernels/cpu/gemm_panels.h"
@@ -11,7 +11,7 @@
 namespace computron::kernels {
 
 // More are for gemm_panels.
-inline constexpr int kMostCodesRows = 8;
+inline constexpr int kMostCodesRows = 16;
 
 // Requires call.expansion, of values of bfloat16, and at most kMostCodesRows rows.
 void gemm_codes_avx512(const PanelCall& call);

@@ -187,7 +187,8 @@ class ScaleLoader {
 
 template <class Code>
 class CodesGemm {
-  static constexpr int kMostTogether = 4;  // rows of x beside all parts of a block
+  static constexpr int kMostTogether = 4;  // rows of x that meet all parts of a block at once
+  static constexpr int kMostInTurns = 12;  // that meet two at once
   static constexpr int kAheadBytes = 3072;
 
  public:
@@ -196,27 +197,34 @@ class CodesGemm {
 
   void run() const {
     const std::byte* block = call_.weight;
-    for (int n = 0; n < call_.columns; n += kRowBlock, block += e_.layout.block_bytes())
-      run_rows(block, call_.tile + n);
+    const int groups = ceil_div(call_.rows, kMostInTurns), most = ceil_div(call_.rows, groups);
+    for (int n = 0; n < call_.columns; n += kRowBlock, block += e_.layout.block_bytes()) {
+      for (int m = 0; m < call_.rows; m += most) {
+        run_group(std::min(most, call_.rows - m), block, m,
+                  call_.tile + static_cast<std::size_t>(m) * call_.columns + n);
+      }
+    }
   }
 
  private:
+  // Rows of x from row m on; their part of the tile.
   template <int kRows = 1>
-  void run_rows(const std::byte* block, float* tile) const {
-    if constexpr (kRows < kMostCodesRows) {
-      if (call_.rows > kRows) return run_rows<kRows + 1>(block, tile);
+  void run_group(int rows, const std::byte* block, int m, float* tile) const {
+    if constexpr (kRows < kMostInTurns) {
+      if (rows > kRows) return run_group<kRows + 1>(rows, block, m, tile);
     }
+    const auto* x = reinterpret_cast<const std::uint32_t*>(call_.x) + m * row_words_;
     if constexpr (kRows <= kMostTogether) {
-      multiply<kRows, 0, 1, 2, 3>(block, tile);
+      multiply<kRows, 0, 1, 2, 3>(block, x, tile);
     } else {
-      multiply<kRows, Code::kHalves[0][0], Code::kHalves[0][1]>(block, tile);
-      multiply<kRows, Code::kHalves[1][0], Code::kHalves[1][1]>(block, tile);
+      multiply<kRows, Code::kHalves[0][0], Code::kHalves[0][1]>(block, x, tile);
+      multiply<kRows, Code::kHalves[1][0], Code::kHalves[1][1]>(block, x, tile);
     }
   }
 
   // A block whose scales turn out not to be safe is done again.
   template <int kRows, int... kPart>
-  void multiply(const std::byte* block, float* tile) const {
+  void multiply(const std::byte* block, const std::uint32_t* x, float* tile) const {
     constexpr int kParts = sizeof...(kPart), kPlace[] = {kPart...};
     V sums[kRows][kParts] = {};
     ScaleLoader<Code> loader(e_);
@@ -225,11 +233,11 @@ class CodesGemm {
       next = std::min(k + e_.layout.group, call_.depth);
       Scales scales;
       loader.load(block, p, scales);
-      p = add_group<kRows, kPart...>(p + kRowBlock * e_.layout.scale_bytes, x_at(k), x_at(next), scales, sums);
+      p = add_group<kRows, kPart...>(p + kRowBlock * e_.layout.scale_bytes, x + k / 2, x + next / 2, scales, sums);
     }
     if (!loader.all_safe()) {
       std::fill_n(&sums[0][0], kRows * kParts, V{});
-      add_expanded<kRows, kPart...>(block, sums);
+      add_expanded<kRows, kPart...>(block, x, sums);
     }
     for (int m = 0; m < kRows; ++m) {
       for (int v = 0; v < kParts; ++v) {
@@ -254,19 +262,16 @@ class CodesGemm {
   }
 
   template <int kRows, int... kPart>
-  void add_expanded(const std::byte* block, V (&sums)[kRows][sizeof...(kPart)]) const {
+  void add_expanded(const std::byte* block, const std::uint32_t* x, V (&sums)[kRows][sizeof...(kPart)]) const {
     constexpr int kSlice = 64;
     for (int k = 0, next; k < call_.depth; k = next) {
       next = std::min(k + kSlice, call_.depth);
       const std::byte* values = call_.expanded(block, k, next - k);
-      for (const std::uint32_t* x = x_at(k); x < x_at(next); values += 4 * kRowBlock) {
-        add_products(x++, {words(_mm512_loadu_si512(values + 64 * kPart))...}, sums);
+      for (; k < next; k += 2, values += 4 * kRowBlock) {
+        add_products(x + k / 2, {words(_mm512_loadu_si512(values + 64 * kPart))...}, sums);
       }
     }
   }
-
-  // Pairs of the first row of x, from k on.
-  const std::uint32_t* x_at(int k) const { return reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2; }
 
   template <int kRows, int kParts>
   __attribute__((always_inline)) void add_products(const std::uint32_t* x, const W (&values)[kParts],
