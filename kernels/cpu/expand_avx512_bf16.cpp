@@ -7,6 +7,7 @@ namespace {
 struct Bf16Format : Expand512, Bf16Spread {
   using V = __m512;
   static constexpr int kPairBytes = 128 * 2;
+  static constexpr auto kAhead = _MM_HINT_T1;
   static void store(std::byte* to, V a, V b) {
     _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
   }
