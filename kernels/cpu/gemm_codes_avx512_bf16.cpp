@@ -18,12 +18,14 @@ using Scales = V[8];
 W words(I x) { return reinterpret_cast<W>(x); }
 
 // ---- Codes of a pair of k of a block. part<p>(): the values of the 16 rows from 16 p on, both k of a row together.
+// kHalves: the parts that are made together. kSmallestScale: smaller ones, besides 0, are for add_expanded().
+// in_lower_half(j): whether vector j of the scales has them as bfloat16 in the lower halves of its lanes.
 
 struct Int8Codes {
   static constexpr int kPairBytes = 128;
   static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
   static constexpr float kSmallestScale = kSmallestSafe;
-  static constexpr bool kLowerScales = false;
+  static constexpr bool in_lower_half(int) { return false; }
 
   Expand512::Int8 codes;
   Int8Codes(const std::byte* p, I) : codes(p) {}
@@ -33,6 +35,17 @@ struct Int8Codes {
     return _mm512_cvtne2ps_pbh(_mm512_mul_ps(b, scales[2 * kPart + 1]), _mm512_mul_ps(a, scales[2 * kPart]));
   }
 };
+
+// Of lanes of two bfloat16 values the lower or the upper one, by the scale of each lane. kByDots, for scales that are
+// bfloat16 themselves and in the same half of their lanes as the value, the other half being 0: a dot product.
+template <bool kByDots, bool kUpper>
+V product(I both, V scale) {
+  if constexpr (kByDots) {
+    return _mm512_dpbf16_ps(_mm512_setzero_ps(), words(both), words(_mm512_castps_si512(scale)));
+  }
+  const I floats = kUpper ? _mm512_and_si512(both, _mm512_set1_epi32(-65536)) : _mm512_slli_epi32(both, 16);
+  return _mm512_mul_ps(_mm512_castsi512_ps(floats), scale);
+}
 
 // The upper and the lower eight bits of the bfloat16 that each e4m3 is, its sign left out.
 struct E4M3Table {
@@ -64,11 +77,12 @@ struct InterleavedOrder {
 };
 constexpr InterleavedOrder kInterleaved;
 
+template <bool kByDots>
 struct Fp8Codes {
   static constexpr int kPairBytes = 128;
   static constexpr int kHalves[2][2] = {{0, 1}, {2, 3}};
-  static constexpr float kSmallestScale = kSmallestSafe;
-  static constexpr bool kLowerScales = false;
+  static constexpr float kSmallestScale = kByDots ? 0x1p-23f : kSmallestSafe;
+  static constexpr bool in_lower_half(int j) { return kByDots && j % 2 == 0; }
 
   const std::byte* codes;
   Fp8Codes(const std::byte* p, I) : codes(p) {}
@@ -79,40 +93,33 @@ struct Fp8Codes {
     const I lower = look_up(kE4M3.lower, line);
     const I upper = _mm512_or_si512(look_up(kE4M3.upper, line), _mm512_and_si512(line, _mm512_set1_epi8(-128)));
     const I both = kPart % 2 == 0 ? _mm512_unpacklo_epi8(lower, upper) : _mm512_unpackhi_epi8(lower, upper);
-    const V a = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-    const V b = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)));
-    return _mm512_cvtne2ps_pbh(_mm512_mul_ps(b, scales[2 * kPart + 1]), _mm512_mul_ps(a, scales[2 * kPart]));
+    return _mm512_cvtne2ps_pbh(product<kByDots, true>(both, scales[2 * kPart + 1]),
+                               product<kByDots, false>(both, scales[2 * kPart]));
   }
   static I look_up(const std::uint8_t (&table)[128], I index) {
     return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
   }
 };
 
-// A permutation of words finds the bfloat16 of code 16 j + i below and of code 64 + 16 j + i above in lane i. kByDots,
-// for scales that are bfloat16 themselves: a dot product with (scale, 0) or (0, scale) multiplies either.
+// A permutation of words finds the bfloat16 of code 16 j + i below and of code 64 + 16 j + i above in lane i.
 template <bool kByDots>
 struct NibbleCodes {
   static constexpr int kPairBytes = 64;
   static constexpr int kHalves[2][2] = {{0, 2}, {1, 3}};
   static constexpr float kSmallestScale = kByDots ? 0x1p-31f : kSmallestSafe;
-  static constexpr bool kLowerScales = kByDots;
+  static constexpr bool in_lower_half(int j) { return kByDots && j < 4; }
 
   I nibbles, values;
   NibbleCodes(const std::byte* p, I table) : nibbles(_mm512_loadu_si512(p)), values(table) {}
   template <int kPart>
   W part(const Scales& scales) const {
     constexpr int kFirst = kPart % 2 * 2;
-    return _mm512_cvtne2ps_pbh(product<kFirst + 1, kPart / 2>(scales[2 * kPart + 1]),
-                               product<kFirst, kPart / 2>(scales[2 * kPart]));
+    return _mm512_cvtne2ps_pbh(product<kByDots, kPart / 2>(both<kFirst + 1>(), scales[2 * kPart + 1]),
+                               product<kByDots, kPart / 2>(both<kFirst>(), scales[2 * kPart]));
   }
-  template <int kNibble, bool kUpper>
-  V product(V scale) const {
-    const I both = _mm512_permutexvar_epi16(_mm512_srli_epi16(nibbles, 4 * kNibble), values);
-    if constexpr (kByDots) {
-      return _mm512_dpbf16_ps(_mm512_setzero_ps(), words(both), words(_mm512_castps_si512(scale)));
-    }
-    const I floats = kUpper ? _mm512_and_si512(both, _mm512_set1_epi32(-65536)) : _mm512_slli_epi32(both, 16);
-    return _mm512_mul_ps(_mm512_castsi512_ps(floats), scale);
+  template <int kNibble>
+  I both() const {
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(nibbles, 4 * kNibble), values);
   }
 };
 
@@ -132,8 +139,7 @@ I scale_of_words(int j) {
 }
 
 // Loads scales and finds out whether all that it loaded are 0 or at least Code::kSmallestScale and less than
-// kLargestSafe. Code::kLowerScales: each of the first four vectors has its bfloat16 scales in the lower halves of its
-// lanes.
+// kLargestSafe.
 template <class Code>
 class ScaleLoader {
  public:
@@ -158,7 +164,7 @@ class ScaleLoader {
       smallest_ = _mm512_min_epu16(smallest_, _mm512_add_epi16(size, _mm512_set1_epi16(-1)));
       largest_ = _mm512_max_epu16(largest_, size);
       for (int j = 0; j < 4; ++j) {
-        const __mmask32 where = Code::kLowerScales && half == 0 ? 0x55555555 : 0xaaaaaaaa;
+        const __mmask32 where = Code::in_lower_half(4 * half + j) ? 0x55555555 : 0xaaaaaaaa;
         scales[4 * half + j] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(where, scale_of_words(j), bits));
       }
     }
@@ -172,7 +178,8 @@ class ScaleLoader {
       safe &= Expand512::all_safe(rows[v], Code::kSmallestScale);
     }
     Bf16Spread::spread(rows, scales);
-    for (int j = 0; Code::kLowerScales && j < 4; ++j) {
+    for (int j = 0; j < 8; ++j) {
+      if (!Code::in_lower_half(j)) continue;
       scales[j] = _mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512(scales[j]), 16));
     }
     return safe;
@@ -293,9 +300,9 @@ class CodesGemm {
 };
 
 // Whether no sum can be subnormal. Subnormal sums become zeros of their sign, and only to a sum of -0 a weight of -0 is
-// not the same as one of 0, which NibbleCodes<true> makes of it. Elements of x are 0, or subnormal and count as 0, or
-// at least 2^-80, and then multiples of 2^-87. Weights are multiples of 2^-39 where scales are at least 2^-31. So sums
-// are multiples of 2^-126, the smallest number that is not subnormal.
+// not the same as one of 0, which multiplication by dot products makes of it. Elements of x are 0, or subnormal and
+// count as 0, or at least 2^-80, and then multiples of 2^-87. Weights are multiples of 2^-39 where scales are at least
+// kSmallestScale. So sums are multiples of 2^-126, the smallest number that is not subnormal.
 bool far_from_subnormal(const PanelCall& call) {
   constexpr int kLeastNormal = 0x0080, kLeast = (127 - 80) << 7;
   I least = _mm512_set1_epi16(-1);
@@ -312,12 +319,14 @@ bool far_from_subnormal(const PanelCall& call) {
 void gemm_codes_avx512(const PanelCall& call) {
   const WeightType& type = call.expansion->type;
   if (type.codes == DType::kInt8) return CodesGemm<Int8Codes>(call, I{}).run();
-  if (type.codes == DType::kFp8) return CodesGemm<Fp8Codes>(call, I{}).run();
+  const bool bf16_scales = type.scales == DType::kBF16 || type.scales == DType::kE8M0;
+  const bool by_dots = bf16_scales && far_from_subnormal(call);
+  if (type.codes == DType::kFp8) {
+    return by_dots ? CodesGemm<Fp8Codes<true>>(call, I{}).run() : CodesGemm<Fp8Codes<false>>(call, I{}).run();
+  }
   const I table =
       table_of(type.codes == DType::kInt4 ? Expand512::TwosComplement::values() : Expand512::E2M1::values());
-  const bool bf16_scales = type.scales == DType::kBF16 || type.scales == DType::kE8M0;
-  if (bf16_scales && far_from_subnormal(call)) return CodesGemm<NibbleCodes<true>>(call, table).run();
-  CodesGemm<NibbleCodes<false>>(call, table).run();
+  by_dots ? CodesGemm<NibbleCodes<true>>(call, table).run() : CodesGemm<NibbleCodes<false>>(call, table).run();
 }
 
 }  // namespace computron::kernels

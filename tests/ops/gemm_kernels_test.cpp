@@ -158,13 +158,14 @@ TEST(GemmKernels, QuantisedValuesAreRightAtTheEndsOfTheirRange) {
 // same.
 TEST(GemmKernels, QuantisedZerosKeepTheirSigns) {
   constexpr int kOut = 64, kIn = 96, kRows = 12;
-  const Floats large = {-1.0f, 0.5f, -0x1p-30f, -0x1.8p-31f, 0.0f}, small = {-0x1p-50f, -0x1.8p-45f, 0x1p-50f, -0.0f};
+  const Floats large = {-1.0f, 0.5f, -0x1p-30f, -0x1.8p-31f, 0.0f}, small = {-0x1p-50f, -0x1.8p-45f, 0x1p-50f, -0.0f},
+               medium = {-1.0f, -0x1p-22f, -0x1.8p-23f, 0x1p-20f};
   for (const DType values : multiplied_values()) {
     for (const float size : {0x1p-124f, 0x1p-100f, 0x1p-81f, 0x1p-80f, 1.0f}) {
       auto x = random_floats(static_cast<std::size_t>(kRows) * kIn, 5, values);
       for (float& element : x) element = rounded_to({(1 + std::abs(element)) * size}, values)[0];
       for (const WeightType& type : quantised_types(values)) {
-        for (const Floats& scales : {large, small}) {
+        for (const Floats& scales : {large, medium, small}) {
           auto w = random_quantised(type, kOut, kIn, 6, scales);
           for (int row = 0; row < kOut; ++row) {
             for (int k = 8; k < kIn; ++k) w.code(row, k) = std::byte{0};
