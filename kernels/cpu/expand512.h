@@ -94,12 +94,22 @@ struct Expand512 {
     const __m256 high = products(_mm512_extractf32x8_ps(scales, 1), 8);
     return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
   }
-  static bool all_safe(V scales) {
+  static bool all_safe(V scales, float smallest = kSmallestSafe) {
     const V size = _mm512_abs_ps(scales);
-    const __mmask16 large_enough = _mm512_cmp_ps_mask(size, splat(kSmallestSafe), _CMP_GE_OQ);
+    const __mmask16 large_enough = _mm512_cmp_ps_mask(size, splat(smallest), _CMP_GE_OQ);
     const __mmask16 safe = _mm512_mask_cmp_ps_mask(large_enough, size, splat(kLargestSafe), _CMP_LT_OQ);
     const __m512i bits = _mm512_castps_si512(size);
     return static_cast<__mmask16>(safe | _mm512_testn_epi32_mask(bits, bits)) == 0xffff;
+  }
+};
+
+// For values of bfloat16: both k of a row follow each other.
+struct Bf16Spread {
+  using V = __m512;
+  static void spread(const V (&rows)[4], V (&codes)[8]) {
+    const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i high = _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+    for (int j = 0; j < 8; ++j) codes[j] = _mm512_permutexvar_ps(j % 2 == 0 ? low : high, rows[j / 2]);
   }
 };
 

@@ -14,6 +14,7 @@ struct ExpandedF32 {
     V first, second;
   };
   static constexpr int kPairBytes = 128 * 4;
+  static constexpr auto kAhead = _MM_HINT_T0;
 
   struct Int8 {
     static constexpr int kPairBytes = 128;

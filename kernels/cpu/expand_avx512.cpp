@@ -6,6 +6,7 @@ namespace {
 
 struct F32Format : Expand512 {
   static constexpr int kPairBytes = 128 * 4;
+  static constexpr auto kAhead = _MM_HINT_T0;
   static void spread(const V (&rows)[4], V (&codes)[8]) {
     for (int j = 0; j < 8; ++j) codes[j] = rows[j % 4];
   }

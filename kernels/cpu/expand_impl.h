@@ -20,13 +20,15 @@ inline constexpr float kSmallestSafe = 0x1p-117f, kLargestSafe = 0x1p119f;
 
 // Format: V, 16 floats; splat, multiply; load_scales(p, dtype, v): 16 of 64 scales; load_scales(p, factors, v): of
 // e4m3, times the doubles that are their rows' factors; all_safe(V); spread(scales by row, scales by code of a pair of
-// k); store(to, V, V) of 32 values; kPairBytes of 128 values. Int8, Int4, Fp4 and Fp8 hold the codes of a pair of k:
-// kPairBytes; floats<j>(): those of codes 32 j on; fp8's are too small by kFactor.
+// k); store(to, V, V) of 32 values; kPairBytes of 128 values; kAhead: the cache that memory is asked into. Int8, Int4,
+// Fp4 and Fp8 hold the codes of a pair of k: kPairBytes; floats<j>(): those of codes 32 j on; fp8's are too small by
+// kFactor.
 template <class Format>
 class Expander {
   using V = typename Format::V;
-  // Into the second cache. One row on one core of a Xeon (family 6, model 167) with AMX: int8 11.5 GB/s, fp8 9.9, int4
-  // 8.0; 1 KiB: 10.5, 8.4, 7.9; nothing: 7.5, 6.4, 6.5; 2 KiB into the first cache: 12, 10, but int4 6.5.
+  // One row on one core. Bfloat16 for AMX, Xeon of family 6, model 167, into the second cache: int8 11.5 GB/s, fp8 9.9,
+  // int4 8.0; 1 KiB: 10.5, 8.4, 7.9; nothing: 7.5, 6.4, 6.5; 2 KiB into the first cache: 12, 10, but int4 6.5. Float32
+  // by AVX2, Zen 4, into the first cache: 12.1, 10.5, 6.7; into the second: 8.8, 7.9, 5.6.
   static constexpr int kAheadBytes = 3072;
   static constexpr int kLine = 64;
 
@@ -76,7 +78,7 @@ class Expander {
   static void multiply(const std::byte* codes, int pairs, const V (&scales)[8], std::byte* to) {
     for (int i = 0; i < pairs; ++i, codes += Code::kPairBytes, to += Format::kPairBytes) {
       for (int b = 0; b < Code::kPairBytes; b += kLine) {
-        _mm_prefetch(reinterpret_cast<const char*>(codes + kAheadBytes + b), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(codes + kAheadBytes + b), Format::kAhead);
       }
       const Code code(codes);
       multiply_part<0>(code, scales, to);

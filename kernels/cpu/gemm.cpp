@@ -5,6 +5,7 @@
 
 #include "computron/base/error.h"
 #include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/gemm_codes.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pack.h"
 
@@ -27,6 +28,8 @@ void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
   if (values == DType::kF32) return wide ? gemm_f32_avx512(call) : gemm_f32_avx2(call);
   if (values == DType::kF16) return wide ? gemm_f16_avx512(call) : gemm_f16_avx2(call);
   ensure(wide, "bfloat16 weights on a processor that cannot multiply them");
+  static const bool byte_permutes = __builtin_cpu_supports("avx512vbmi");
+  if (byte_permutes && call.expansion != nullptr && call.rows <= kMostCodesRows) return gemm_codes_avx512(call);
   gemm_bf16_avx512(call);
 }
 

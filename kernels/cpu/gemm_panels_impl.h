@@ -167,10 +167,13 @@ class PanelGemm {
         sums[m][v] = from_zero ? Of::zero() : Of::load_sum(tile + m * columns + v * kLanes);
       }
     }
+    // What is asked into the first cache holds one of its few slots for misses meanwhile. Only where next to nothing is
+    // computed that is no harm, and better: AVX2, float32, two rows, Zen 4: 27 GB/s against 22.
+    constexpr bool kIntoFirst = kLines == 2 && kVectors < kBlockVectors && Format::kSteps == 1;
     auto [next, stride] = ahead;
     for (int k = 0; k < steps; k += Of::kSteps, unit += kRowBlock, next += stride) {
       for (int line = 0; line < kLines; ++line) {
-        _mm_prefetch(next + line * kLine, kLines == 1 ? _MM_HINT_T1 : _MM_HINT_T0);
+        _mm_prefetch(next + line * kLine, kIntoFirst ? _MM_HINT_T0 : _MM_HINT_T1);
       }
       add_products<Of, 0>(unit, x + k, sums);
       if constexpr (Of::kSteps == 2) add_products<Of, 1>(unit, x + k + 1, sums);

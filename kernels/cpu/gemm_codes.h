@@ -1,0 +1,19 @@
+// x · wᵀ of few rows for quantised weights whose values are bfloat16, with AVX-512 BF16 and VBMI: codes become values
+// in registers and are multiplied there, where gemm_panels writes slices of values and reads them again. The bits are
+// those of gemm_panels.
+//
+// Up to four rows meet all 64 columns of a block together. More meet one half of them and then the other, so that their
+// sums have room in registers and every code still becomes a value only once; more than twelve do so in two groups.
+#pragma once
+
+#include "kernels/cpu/gemm_panels.h"
+
+namespace computron::kernels {
+
+// More are for gemm_panels.
+inline constexpr int kMostCodesRows = 16;
+
+// Requires call.expansion, of values of bfloat16, and at most kMostCodesRows rows.
+void gemm_codes_avx512(const PanelCall& call);
+
+}  // namespace computron::kernels
