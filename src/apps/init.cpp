@@ -85,10 +85,10 @@ RandomModel model_of(const InitOptions& options) {
 
 // transformers makes biases zero and norm weights one. Ours are near that but differ from element to element, so that
 // code which forgets or misplaces one changes the answers.
-WeightDistribution distribution_of(const TensorSpec& spec, float deviation) {
+WeightDistribution distribution_of(const ModelConfig& config, const TensorSpec& spec, float deviation) {
   if (spec.role != TensorRole::kVector) return {0, deviation};
   if (spec.name.ends_with(".bias")) return {0, 0.02f};
-  return {1, 0.1f};
+  return {config.norm == NormKind::kRmsNormPlusOne ? 0.0f : 1.0f, 0.1f};
 }
 
 // Of a quantised model, the rest is bfloat16, and what is quantised is the model of bfloat16.
@@ -101,9 +101,11 @@ std::vector<TensorToWrite> plan(const ModelConfig& config, const std::vector<Ten
   return tensors;
 }
 
-std::vector<RandomTensor> generators_of(const std::vector<TensorSpec>& specs, std::uint64_t seed, float deviation) {
+std::vector<RandomTensor> generators_of(const ModelConfig& config, const std::vector<TensorSpec>& specs,
+                                        std::uint64_t seed, float deviation) {
   std::vector<RandomTensor> generators;
-  for (const TensorSpec& spec : specs) generators.emplace_back(seed, spec.name, distribution_of(spec, deviation));
+  for (const TensorSpec& spec : specs)
+    generators.emplace_back(seed, spec.name, distribution_of(config, spec, deviation));
   return generators;
 }
 
@@ -133,7 +135,7 @@ void run_init(const InitOptions& options) {
   const auto specs = tensor_specs(model.config);
   const std::size_t parameters = parameters_of(specs);
   const auto tensors = plan(model.config, specs, type);
-  const auto generators = generators_of(specs, options.seed, model.deviation);
+  const auto generators = generators_of(model.config, specs, options.seed, model.deviation);
   const int threads = threads_to_write(tensors, options.threads);
   CheckpointWriter writer(options.output, model.config.architecture, model.config.to_json(), declarations_of(tensors));
   std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(threads));

@@ -156,8 +156,10 @@ SourceTensor Family::source_of(const ModelConfig& config, const std::string& can
 }
 
 std::string Family::plain_name(std::string_view stored) const {
-  if (stored.starts_with(outer_prefix)) stored.remove_prefix(outer_prefix.size());
-  if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
+  // transformers has put the outer one behind the other since 4.52.
+  for (const std::string_view known : {outer_prefix, prefix, outer_prefix}) {
+    if (stored.starts_with(known)) stored.remove_prefix(known.size());
+  }
   std::string name(stored);
   replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight");
   replace_ending(name, "LayerNorm.beta", "LayerNorm.bias");

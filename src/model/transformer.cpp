@@ -34,8 +34,10 @@ std::string Transformer::begin_pass(const Pass& pass, const Outputs& out) const 
   arrays.rows = batch.rows();
   arrays.causal = causal_;
   if (head_) head_->add_to(arrays, batch, out);
+  std::string launches = pass.ops.begin_pass(arrays);
   // Longrope rotates runs of sequences (RotaryEmbedding::forward).
-  return pass.ops.begin_pass(arrays) + std::string(batch.long_factors.begin(), batch.long_factors.end());
+  if (!launches.empty()) launches.append(batch.long_factors.begin(), batch.long_factors.end());
+  return launches;
 }
 
 void Transformer::forward(Pass& pass, Activations hidden, const Outputs& out) {

@@ -645,6 +645,8 @@ TEST(Families, PlainNames) {
   EXPECT_EQ(family_of("opt").plain_name("decoder.embed_tokens.weight"), "decoder.embed_tokens.weight");
   EXPECT_EQ(family_of("bert").plain_name("bert.embeddings.LayerNorm.gamma"), "embeddings.LayerNorm.weight");
   EXPECT_EQ(family_of("gemma3_text").plain_name("language_model.model.norm.weight"), "norm.weight");
+  EXPECT_EQ(family_of("gemma3_text").plain_name("model.language_model.norm.weight"), "norm.weight");
+  EXPECT_TRUE(family_of("gemma3_text").ignores(family_of("gemma3_text").plain_name("model.vision_tower.a.weight")));
   EXPECT_EQ(family_of("mistral").plain_name("language_model.lm_head.weight"), "lm_head.weight");
   EXPECT_TRUE(family_of("mistral").ignores(family_of("mistral").plain_name("vision_tower.ln_pre.weight")));
   EXPECT_TRUE(family_of("bert").ignores("cls.predictions.bias"));

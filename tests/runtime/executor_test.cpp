@@ -287,8 +287,11 @@ class ExecutorTest : public ::testing::TestWithParam<Setting> {
         EXPECT_GT(report.compute_s, 0);
         EXPECT_LE(report.compute_s + report.exposed_s - exposed_before_s, took_s);
       }
-      // Every page is waited for by the step it is for; an offload may still be on its way.
-      EXPECT_GE(report.frame_bytes, report.digest.bytes_fetched);
+      // Every page is waited for by the step it is for, but on the CPU those of experts that nobody chose; an offload
+      // may still be on its way.
+      if (!test::on_cpu() || steps.experts == 0) {
+        EXPECT_GE(report.frame_bytes, report.digest.bytes_fetched);
+      }
       EXPECT_LE(report.frame_bytes, report.digest.bytes_fetched + planner.cache_bytes_moved());
       EXPECT_EQ(report.link_bytes < report.frame_bytes, coded && report.digest.bytes_fetched > 0);
       EXPECT_EQ(report.digest, planner.digest_after(step)) << "step " << step.id;

@@ -103,8 +103,12 @@ ModelConfig config_of(const std::string& family) {
   return ModelConfig::from_json(read_checkpoint_index(checkpoint(family + ".h5")).config_json);
 }
 
-// Weights and activations in bfloat16, by the measures of what that precision can give: the direction of rows (of one
-// with small logits it says less), the divergence of the distributions, the best token.
+// What the cosine of a row in bfloat16 is at least. gemma3-text-config has one row of 0.998999, whose logits are small
+// (its divergence is 6.5e-5).
+double least_cosine(const std::string& family) { return family == "gemma3-text-config" ? 0.998 : 0.999; }
+
+// Weights and activations in bfloat16, by the measures of what that precision can give: the direction of rows, the
+// divergence of the distributions, the best token.
 TEST(Families, Bf16StaysClose) {
   const Communicator world = Communicator::world();
   int rows = 0, same_top = 0;
@@ -121,7 +125,7 @@ TEST(Families, Bf16StaysClose) {
       for (std::size_t at = 0; at < result.expected.size(); at += result.width, ++own_rows) {
         const auto actual = std::span(result.actual).subspan(at, result.width);
         const auto expected = std::span(result.expected).subspan(at, result.width);
-        EXPECT_GT(cosine(actual, expected), 0.998) << result.name;
+        EXPECT_GT(cosine(actual, expected), least_cosine(family)) << result.name;
         cosines += cosine(actual, expected);
         divergences += divergence(actual, expected);
         same_top += best(actual) == best(expected);

@@ -76,9 +76,10 @@ class PageSource {
 //   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;
 //                                                               the squares of heads
 //   angles       [M, rotary dimensions] f32                     rotary angles
-//   window_angles [M, rotary dimensions] f32                    those of layers with a window, where they have their
-//   own logits       [kLogitRows, vocab/tp] f32 bias         [the longest] f32                              a copy, so
-//   that its page can go gathered     [M, hidden] input                              the rows of one expert
+//   window_angles [M, rotary dimensions] f32                    those of layers with a window, if they have others
+//   logits       [kLogitRows, vocab/tp] f32
+//   bias         [the longest] f32                              a copy, so that its page can go
+//   gathered     [M, hidden] input                              the rows of one expert
 //   gathered_out [M, hidden] f32                                what the expert makes of them
 //   routes                                                      Ops::route()
 //   mixture      [k_slices][M, hidden] f32                      the experts' weighted sum

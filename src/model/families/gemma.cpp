@@ -16,7 +16,7 @@ ModelConfig read_common(const HfKeys& keys, const LlamaDefaults& defaults) {
   c.norm = NormKind::kRmsNormPlusOne;
   c.norm_position = NormPosition::kSandwich;
   c.activation = keys.activation("hidden_activation", "gelu_pytorch_tanh");
-  c.embedding_scale = std::sqrt(static_cast<float>(c.hidden));
+  c.embedding_scale = std::sqrt(static_cast<float>(c.hidden));  // transformers rounds it to the type it computes in
   c.attention_scale = 1 / std::sqrt(keys.value("query_pre_attn_scalar", 256.0f));
   keys.read_tokens(c, {2}, {1});
   return c;

@@ -163,6 +163,7 @@ void HfKeys::read_rope(const HfKeys& rope, ModelConfig& config, float default_th
   config.rope_factor = rope.value("factor", 1.0f);
   if (type == "default") return;
   config.rope_original_positions = original_positions(rope, config);
+  if ((type == "linear" || type == "yarn") && !rope.has("factor")) refuse("rope_scaling.factor", json(), "a number");
   if (type == "linear") {
     config.rope_scaling = RopeScaling::kLinear;
     config.rope_original_positions = 0;
@@ -200,7 +201,7 @@ void HfKeys::read_long_rope(const HfKeys& rope, ModelConfig& config) const {
   config.rope_short_factors = rope.value("short_factor", std::vector<float>{});
   config.rope_long_factors = rope.value("long_factor", std::vector<float>{});
   const auto original = static_cast<float>(config.rope_original_positions);
-  const float longer = static_cast<float>(config.max_positions) / original;
+  const float longer = rope.value("factor", static_cast<float>(config.max_positions) / original);
   const float factor = longer > 1 ? std::sqrt(1 + std::log(longer) / std::log(original)) : 1;
   config.rope_factor = 1;
   config.rope_attention_factor = rope.value("attention_factor", factor);
