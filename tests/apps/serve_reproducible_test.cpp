@@ -154,7 +154,7 @@ std::map<std::string, json> choices(const Served& served) {
 
 TEST_F(ServeReproducible, SameBitsAtEveryTp) {
   const auto alone = choices(serve_ok(job(1, 1), folder_));
-  ASSERT_EQ(alone.size(), 20u);
+  ASSERT_EQ(alone.size(), 24u);
   for (const std::string kind : {".greedy", ".drawn"}) {
     EXPECT_EQ(alone.at("codes" + kind), alone.at("values" + kind));
     EXPECT_EQ(alone.at("fp4" + kind), alone.at("of_fp4" + kind));
