@@ -476,6 +476,7 @@ void Experts::add_chosen_by_host(Pass& pass, Activations x) {
 
 void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
   const auto& [rows, weights] = choices_[expert];
+  if (rows.empty()) return pass_over(pass, expert);
   const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns,
                                              experts_[expert].input_dtype());  // [its rows, hidden]
   const Activations out = pass.work.gathered_out(own.rows, x.columns);         // [its rows, hidden]
@@ -484,6 +485,15 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
     experts_[expert].down().multiply(pass, inner, k_slice, out, down_bias(biases_.down(expert), k_slice));
     pass.ops.scatter_add(pass.stream, out, rows, weights, pass.work.mixture(k_slice, x.rows, x.columns));
+  }
+}
+
+void Experts::pass_over(Pass& pass, std::size_t expert) {
+  const auto nothing = [](const Weight&) {};
+  Mlp& mlp = experts_[expert];
+  mlp.up().weight().for_each_weight(pass.pages, nothing);
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+    mlp.down().weight(k_slice).for_each_weight(pass.pages, nothing);
   }
 }
 

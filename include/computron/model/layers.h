@@ -306,6 +306,8 @@ class Experts {
   void add_chosen_by_host(Pass& pass, Activations x);
   // mixture(k_slice) += weight × term `k_slice` of mlp(x), for the rows that chose the expert.
   void add_expert(Pass& pass, Activations x, std::size_t expert);
+  // Has the pages of an expert that nobody chose come and go.
+  void pass_over(Pass& pass, std::size_t expert);
 
   // Where the device chooses: nobody waits. Experts that are all there are multiplied together, others one by one.
   void add_chosen_by_device(Pass& pass, Activations x);
