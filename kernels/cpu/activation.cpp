@@ -1,5 +1,7 @@
 #include "kernels/cpu/activation.h"
 
+#include <limits>
+
 #include "kernels/cpu/simd.h"
 
 namespace computron::kernels {
@@ -18,6 +20,7 @@ F8 gelu_tanh(F8 x) {
   return gated(x, mul(inner, splat(1.5957691f)));  // 2 sqrt(2 / pi)
 }
 F8 silu(F8 x) { return gated(x, x); }
+F8 quick_gelu(F8 x) { return gated(x, mul(x, splat(1.702f))); }
 
 // erfc(x) for x >= 0, relative error < 1.2e-7 before rounding: Numerical Recipes, section 6.2 (erfcc).
 F8 erfc_positive(F8 x) {
@@ -63,6 +66,8 @@ void with_activation(Activation activation, Body&& body) {
       return body([](F8 x) { return silu(x); });
     case Activation::kTanh:
       return body([](F8 x) { return tanh(x); });
+    case Activation::kQuickGelu:
+      return body([](F8 x) { return quick_gelu(x); });
   }
 }
 
@@ -86,11 +91,25 @@ void soft_cap(float cap, int n, float* inout) {
       n, inout, [c = splat(cap), inverse = splat(1 / cap)](F8 x) { return mul(c, tanh(mul(x, inverse))); }, inout);
 }
 
-void activate_gate(Activation activation, const float* gate, const float* up, int n, std::byte* out, DType dtype) {
+void add_gated(float gate, const float* x, int n, float* inout) {
+  const F8 weight = gated(splat(1), splat(gate));
+  map_lanes(
+      n, inout, [weight](F8 v, F8 sum) { return fma(weight, v, sum); }, x, inout);
+}
+
+void activate_gate(const Gate& rule, const float* gate, const float* up, int n, std::byte* out, DType dtype) {
+  const bool plain = rule.limit == 0 && rule.offset == 0;
+  const F8 most = splat(rule.limit > 0 ? rule.limit : std::numeric_limits<float>::infinity()), least = negate(most);
+  const F8 offset = splat(rule.offset);
   with_element(dtype, [&]<class T>(T) {
-    with_activation(activation, [&](auto f) {
-      map_lanes(
-          n, reinterpret_cast<T*>(out), [f](F8 g, F8 u) { return mul(f(g), u); }, gate, up);
+    T* to = reinterpret_cast<T*>(out);
+    with_activation(rule.activation, [&](auto f) {
+      if (plain) {
+        return map_lanes(
+            n, to, [f](F8 g, F8 u) { return mul(f(g), u); }, gate, up);
+      }
+      const auto limited = [=](F8 g, F8 u) { return mul(f(min(most, g)), add(max(least, min(most, u)), offset)); };
+      map_lanes(n, to, limited, gate, up);
     });
   });
 }

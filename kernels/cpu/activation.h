@@ -14,7 +14,10 @@ void activate(Activation activation, const float* x, const float* bias, int n, s
 // inout[i] = cap × tanh(inout[i] / cap) for i < n.
 void soft_cap(float cap, int n, float* inout);
 
-// out[i] = activation(gate[i]) × up[i] for i < n; out holds float32 or bfloat16.
-void activate_gate(Activation activation, const float* gate, const float* up, int n, std::byte* out, DType dtype);
+// inout[i] += σ(gate) × x[i] for i < n.
+void add_gated(float gate, const float* x, int n, float* inout);
+
+// out[i] = `rule` of gate[i] and up[i] for i < n; out holds float32 or bfloat16.
+void activate_gate(const Gate& rule, const float* gate, const float* up, int n, std::byte* out, DType dtype);
 
 }  // namespace computron::kernels

@@ -34,11 +34,19 @@ float* aligned(std::vector<float>& memory, std::size_t floats) {
   return reinterpret_cast<float*>(round_up(reinterpret_cast<std::uintptr_t>(memory.data()), std::uintptr_t{kLine}));
 }
 
+// A softmax has seen nothing at its begin, or the sink of the query's head.
+void begin_softmax(const AttentionPart& part, std::vector<Softmax>& softmax) {
+  const int group = group_of(*part.shape), queries = part.rows * group;
+  softmax.assign(static_cast<std::size_t>(queries), {-std::numeric_limits<float>::infinity(), 0});
+  if (part.sinks == nullptr) return;
+  for (int i = 0; i < queries; ++i) softmax[i] = {part.sinks[part.kv_head * group + i % group], 1};
+}
+
 AttentionTiles make_tiles(const AttentionPart& part, AttentionScratch& scratch) {
   const int queries = part.rows * group_of(*part.shape), head_dim = part.shape->head_dim;
   const int stride = round_up(head_dim, kMaxLanes);
   const std::size_t floats = static_cast<std::size_t>(queries) * stride;
-  scratch.softmax.assign(static_cast<std::size_t>(queries), {-std::numeric_limits<float>::infinity(), 0});
+  begin_softmax(part, scratch.softmax);
   const AttentionTiles tiles = {.part = &part,
                                 .queries = queries,
                                 .stride = stride,

@@ -24,7 +24,8 @@ struct AttentionPart {
   int kv_head = 0;
   int row = 0;
   int rows = 0;
-  int next_kv_head = -1;  // this thread attends next for the same rows, so that it is prefetched; -1: none
+  int next_kv_head = -1;         // this thread attends next for the same rows, so that it is prefetched; -1: none
+  const float* sinks = nullptr;  // [heads] scores that belong to no key, or null
 };
 
 // The running softmax of one query: the largest score so far and Σ exp(score - max).

@@ -33,8 +33,19 @@ COMPUTRON_HOST_DEVICE inline float activate(Activation activation, float x) {
       return gated(x, x);
     case Activation::kTanh:
       return tanhf(x);
+    case Activation::kQuickGelu:
+      return gated(x, 1.702f * x);
   }
   return x;
+}
+
+// NaN stays.
+COMPUTRON_HOST_DEVICE inline float activate_gate(const Gate& rule, float gate, float up) {
+  if (rule.limit > 0) {
+    gate = gate > rule.limit ? rule.limit : gate;
+    up = up > rule.limit ? rule.limit : up < -rule.limit ? -rule.limit : up;
+  }
+  return activate(rule.activation, gate) * (up + rule.offset);
 }
 
 }  // namespace computron::kernels::cuda

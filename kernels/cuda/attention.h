@@ -113,6 +113,7 @@ struct AttentionCall {
   DType cache_dtype;
   std::byte* out;  // [batch rows, heads × head_dim]
   DType out_dtype;
+  const float* sinks;  // [heads] scores that belong to no key, or null
 
   COMPUTRON_HOST_DEVICE int group() const { return shape.heads / shape.kv_heads; }
   COMPUTRON_HOST_DEVICE int qkv_columns() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }

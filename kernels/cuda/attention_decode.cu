@@ -8,6 +8,11 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBatch = 8;  // keys that a thread has under way
 
+// What a head's sink adds to a sum of exponentials with this largest score; where it is much larger, infinitely much.
+__device__ float sink_of(const AttentionCall& p, int head, float max) {
+  return p.sinks == nullptr ? 0.0f : expf(p.sinks[head] - max);
+}
+
 struct Softmax {
   float max, sum;
 };
@@ -195,7 +200,7 @@ class SplitKvDecode {
         for (int warp = 0; warp < kWarps; ++warp) sum += shared_.sums[warp][q][d];
         if (part_.splits == 1) {
           const std::size_t element = (static_cast<std::size_t>(row_) * p_.shape.heads + head) * p_.shape.head_dim + d;
-          store(sum * (1.0f / softmax.sum), p_.out, p_.out_dtype, element);
+          store(sum * (1.0f / (softmax.sum + sink_of(p_, head, softmax.max))), p_.out, p_.out_dtype, element);
         } else {
           partial[d] = sum;
         }
@@ -243,7 +248,7 @@ __global__ void __launch_bounds__(kThreads)
       weights = fmaf(factor, partial(s)[head_dim + 1], weights);
     }
     const std::size_t element = (static_cast<std::size_t>(row) * p.shape.heads + head) * head_dim + d;
-    store(sum * (1.0f / weights), p.out, p.out_dtype, element);
+    store(sum * (1.0f / (weights + sink_of(p, head, max))), p.out, p.out_dtype, element);
   }
 }
 

@@ -49,8 +49,8 @@ class TiledPrefill {
     for (int i = 0; i < 2; ++i) {
       const int row = warp_row_ + g_ + 8 * i;
       seen_[i] = row < tile.rows ? visible(p.rows[tile.row + row], p.shape.window) : Range{0, 0};
-      max_[i] = -INFINITY;
-      sum_[i] = 0;
+      max_[i] = p.sinks == nullptr ? -INFINITY : p.sinks[head_] * kLog2E;
+      sum_[i] = p.sinks == nullptr ? 0.0f : 1.0f;
     }
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n) {

@@ -112,17 +112,28 @@ struct CopyRows<T, T> {
   }
 };
 
-// out[r, c] = activation(in[r, c]) × in[r, columns + c].
+// out[r, c] = gate of in[r, c] and in[r, columns + c].
 template <class To>
 struct ActivateGate {
-  Activation activation;
+  Gate gate;
   const float* in;
   int columns;
   To* out;
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
-    const float gate = in[at(r, 2 * columns, c)], up = in[at(r, 2 * columns, columns + c)];
-    narrow(activate(activation, gate) * up, out[at(r, columns, c)]);
+    narrow(activate_gate(gate, in[at(r, 2 * columns, c)], in[at(r, 2 * columns, columns + c)]), out[at(r, columns, c)]);
+  }
+};
+
+// inout[r, c] += σ(gates[r]) × x[r, c].
+struct AddGated {
+  const float* x;
+  const float* gates;
+  int columns;
+  float* inout;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    inout[at(r, columns, c)] = fmaf(gated(1.0f, gates[r]), x[at(r, columns, c)], inout[at(r, columns, c)]);
   }
 };
 

@@ -29,6 +29,13 @@ __device__ Choice warp_first(Choice mine) {
   return mine;
 }
 
+// Σ exp(logit - largest) over a row's logits.
+__device__ float warp_sum_exp(const float* logits, int count, float largest, int lane) {
+  float sum = 0;
+  for (int i = lane; i < count; i += kWarp) sum += expf(logits[i] - largest);
+  return warp_sum(sum);
+}
+
 constexpr int kChooseWarps = 4;
 
 // A warp a row. Choices are found one by one: the first that comes behind the one before. Where logits are no numbers
@@ -65,6 +72,7 @@ __global__ void __launch_bounds__(kChooseWarps* kWarp) choose_kernel(const __gri
     chosen[place] = best.expert;
     weights[place] = weight;
   }
+  if (sum > 0 && p.softmax == RouterSoftmax::kAll) sum = warp_sum_exp(logits, p.routes.experts, largest, lane);
   if (lane != 0) return;
   for (int i = 0; i < p.routes.per_token; ++i) weights[i] /= sum;
 }
@@ -109,20 +117,22 @@ __global__ void __launch_bounds__(kListWarps* kWarp) list_kernel(const __grid_co
 // ---- products
 
 // Result `n`, a row of the weight, of a position.
-__device__ void finish(const ExpertGemmCall& p, int position, int n, float sum) {
+__device__ void finish(const ExpertGemmCall& p, int expert, int position, int n, float sum) {
+  if (p.biases != nullptr) sum += p.biases[static_cast<std::size_t>(expert) * p.out_columns + n];
   store(activate(p.activation, sum), p.out, p.out_dtype, static_cast<std::size_t>(position) * p.out_columns + n);
 }
 
 // What a block multiplies: a tile of a weight's rows with some of the positions of its expert.
 struct ExpertTile {
   const RowRun& run;
+  int expert;
   int row;         // of the run, the first
   int begin, end;  // positions
 
   __device__ ExpertTile(const ExpertGemmCall& p, int most_positions)
       : run(p.runs.with_tile(static_cast<int>(blockIdx.x))),
+        expert(p.experts[&run - p.runs.runs]),
         row((static_cast<int>(blockIdx.x) - run.first_tile) * kExpertTileRows) {
-    const int expert = p.experts[&run - p.runs.runs];
     begin = p.routes.begins[expert] + static_cast<int>(blockIdx.y) * most_positions;
     end = min(p.routes.begins[expert + 1], begin + most_positions);
   }
@@ -244,7 +254,7 @@ __global__ void __launch_bounds__(kTileThreads) tiled_expert_kernel(const __grid
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int m = 8 * n + 2 * t + i % 2, row = tile.row + warp * kTileRows + g + i / 2 * 8;
-      if (m < count && row < tile.run.rows) finish(p, tile.begin + m, tile.run.row_begin + row, acc[n][i]);
+      if (m < count && row < tile.run.rows) finish(p, tile.expert, tile.begin + m, tile.run.row_begin + row, acc[n][i]);
     }
   }
 }
@@ -266,7 +276,7 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp) plain_expert_kernel(const 
       float sum = 0;
       for (int k = lane; k < p.depth; k += kWarp) sum = fmaf(widen(x[k]), widen(weight[k]), sum);
       sum = warp_sum(sum);
-      if (lane == 0) finish(p, tile.begin + m, tile.run.row_begin + row, sum);
+      if (lane == 0) finish(p, tile.expert, tile.begin + m, tile.run.row_begin + row, sum);
     }
   }
 }

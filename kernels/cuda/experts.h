@@ -30,9 +30,9 @@ struct Routes {
   std::int32_t* places;   // [rows, per_token] positions
   float* weights;         // [rows, per_token]
 
-  // `memory` has bytes(rows, experts, per_token) and is aligned to four.
-  Routes(std::byte* memory, int of_rows, int of_experts, int choices)
-      : rows(of_rows), experts(of_experts), per_token(choices) {
+  // `memory` has bytes(rows, rule) and is aligned to four.
+  Routes(std::byte* memory, int of_rows, const RoutingRule& rule)
+      : rows(of_rows), experts(rule.experts), per_token(rule.per_token) {
     const std::size_t pairs = static_cast<std::size_t>(rows) * per_token;
     begins = reinterpret_cast<std::int32_t*>(memory);
     rows_of = begins + experts + 1;
@@ -40,29 +40,33 @@ struct Routes {
     places = chosen + pairs;
     weights = reinterpret_cast<float*>(places + pairs);
   }
-  static constexpr std::size_t bytes(int rows, int experts, int per_token) {
-    return (4 * static_cast<std::size_t>(rows) * per_token + experts + 1) * sizeof(std::int32_t);
+  static constexpr std::size_t bytes(int rows, const RoutingRule& rule) {
+    return (4 * static_cast<std::size_t>(rows) * rule.per_token + rule.experts + 1) * sizeof(std::int32_t);
   }
   COMPUTRON_HOST_DEVICE int positions() const { return rows * per_token; }
 };
 
 // Fills all but `routes`' numbers from logits [rows, experts]: the experts with the largest logits, ties to the smaller
-// number, weighted by the softmax over the chosen ones. Rows from *real_rows on, where that is not null, choose none.
+// number, weighted by the softmax over the chosen ones or over all. Rows from *real_rows on, where that is not null,
+// choose none.
 struct RouteCall {
   const float* logits;
   const std::int32_t* real_rows;
   Routes routes;
+  RouterSoftmax softmax;
 };
 void route(CUstream_st* stream, const RouteCall& call);
 
-// out[position, n] = activation(Σ_k x[row, k] weight[n, k]) for the positions of the experts of the runs. `x_by_row`:
-// row is the position's; else it is the position itself. Weight rows lie, padded, as gemm() takes them.
+// out[position, n] = activation(Σ_k x[row, k] weight[n, k] + biases[expert, n]) for the positions of the experts of the
+// runs. `x_by_row`: row is the position's; else it is the position itself. Weight rows lie, padded, as gemm() takes
+// them.
 struct ExpertGemmCall {
   const std::byte* x;
   bool x_by_row;
   DType dtype;  // of x and of the weight's values
   int depth;
   Routes routes;
+  const float* biases;  // [experts, out_columns], or null
   Activation activation;
   std::byte* out;
   DType out_dtype;

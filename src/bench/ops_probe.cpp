@@ -63,8 +63,12 @@ void OpsProbe::add_residual(Stream& stream, Activations x, Vector bias, Activati
   beside_gemms(stream, "add_residual", [&] { ops_.add_residual(stream, x, bias, inout); });
 }
 
-void OpsProbe::activate_gate(Stream& stream, Activation activation, Activations in, Activations out) {
-  beside_gemms(stream, "activate_gate", [&] { ops_.activate_gate(stream, activation, in, out); });
+void OpsProbe::activate_gate(Stream& stream, const Gate& gate, Activations in, Activations out) {
+  beside_gemms(stream, "activate_gate", [&] { ops_.activate_gate(stream, gate, in, out); });
+}
+
+void OpsProbe::add_gated_rows(Stream& stream, Activations x, Activations gates, Activations inout) {
+  beside_gemms(stream, "add_gated_rows", [&] { ops_.add_gated_rows(stream, x, gates, inout); });
 }
 
 void OpsProbe::norm_heads(Stream& stream, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
@@ -114,9 +118,9 @@ void OpsProbe::scatter_add(Stream& stream, Activations in, std::span<const std::
 }
 
 void OpsProbe::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
-                         std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer,
+                         std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Vector sinks,
                          Activations out) {
-  beside_gemms(stream, "attention", [&] { ops_.attention(stream, shape, qkv, sequences, cache, layer, out); });
+  beside_gemms(stream, "attention", [&] { ops_.attention(stream, shape, qkv, sequences, cache, layer, sinks, out); });
 }
 
 void OpsProbe::copy_columns(Stream& stream, Activations in, int first, Activations out) {
@@ -140,8 +144,8 @@ void OpsProbe::route(Stream& stream, Activations logits, std::span<const std::in
 
 // Nobody learns which experts were chosen: so many as rows choose that know nothing of each other.
 void OpsProbe::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<const ExpertWeight> weights,
-                           const ExpertRoutes& routes, Activation activation, Activations out) {
-  const double of_row = static_cast<double>(routes.per_token) / routes.experts;
+                           Vector biases, const ExpertRoutes& routes, Activation activation, Activations out) {
+  const double of_row = static_cast<double>(routes.rule.per_token) / routes.rule.experts;
   const double chosen = 1 - std::pow(1 - of_row, routes.rows);
   for (const ExpertWeight& e : weights) {
     for (const WeightPanel& panel : e.weight.panels) {
@@ -150,13 +154,12 @@ void OpsProbe::expert_gemm(Stream& stream, Activations x, bool by_row, std::span
       gemm_flops_ += 2.0 * routes.rows * of_row * panel.rows * e.weight.in;
     }
   }
-  timed(stream, "gemm", [&] { ops_.expert_gemm(stream, x, by_row, weights, routes, activation, out); });
+  timed(stream, "gemm", [&] { ops_.expert_gemm(stream, x, by_row, weights, biases, routes, activation, out); });
 }
 
-void OpsProbe::activate_expert_gates(Stream& stream, Activation activation, Activations in, const ExpertRoutes& routes,
+void OpsProbe::activate_expert_gates(Stream& stream, const Gate& gate, Activations in, const ExpertRoutes& routes,
                                      ExpertRange experts, Activations out) {
-  beside_gemms(stream, "activate_gate",
-               [&] { ops_.activate_expert_gates(stream, activation, in, routes, experts, out); });
+  beside_gemms(stream, "activate_gate", [&] { ops_.activate_expert_gates(stream, gate, in, routes, experts, out); });
 }
 
 void OpsProbe::mix_experts(Stream& stream, Activations in, const ExpertRoutes& routes, ExpertRange experts,

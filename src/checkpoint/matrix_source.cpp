@@ -84,13 +84,23 @@ void MatrixReader::read_transposed(const MatrixSource& source, DType dtype, std:
     for (std::size_t column = 0; column < source.columns; column += kPanelLines) {
       const std::size_t lines = std::min(kPanelLines, source.columns - column);
       for (std::size_t i = 0; i < lines; ++i) {
-        const std::size_t from = source.first + (column + i) * source.stride + row;
-        read_elements(source, dtype, from, rows, panel_.data() + i * rows * size);
+        const std::size_t from = source.first + (column + i) * source.stride + row * source.step;
+        read_apart(source, dtype, from, rows, panel_.data() + i * rows * size);
       }
       std::byte* out = out_.data() + ((row - first_row) * source.columns + column) * size;
       transpose(panel_.data(), rows, lines, rows, out, source.columns, size);
     }
   }
+}
+
+// Elements first, first + step, ...
+void MatrixReader::read_apart(const MatrixSource& source, DType dtype, std::size_t first, std::size_t count,
+                              std::byte* out) {
+  if (source.step == 1) return read_elements(source, dtype, first, count, out);
+  const std::size_t size = size_of(dtype), all = (count - 1) * source.step + 1;
+  ensure_size(apart_, all * size);
+  read_elements(source, dtype, first, all, apart_.data());
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + i * size, &apart_[i * source.step * size], size);
 }
 
 void MatrixReader::read_elements(const MatrixSource& source, DType dtype, std::size_t first, std::size_t count,

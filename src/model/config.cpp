@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
@@ -52,10 +53,16 @@ EnumNames<Resampling> names_of(Resampling) {
                                                                   {Resampling::kBicubic, "bicubic"}};
   return kNames;
 }
+EnumNames<RouterSoftmax> names_of(RouterSoftmax) {
+  static constexpr std::pair<RouterSoftmax, const char*> kNames[] = {{RouterSoftmax::kChosen, "chosen"},
+                                                                     {RouterSoftmax::kAll, "all"}};
+  return kNames;
+}
 EnumNames<Activation> names_of(Activation) {
   static constexpr std::pair<Activation, const char*> kNames[] = {
-      {Activation::kNone, "none"},        {Activation::kRelu, "relu"}, {Activation::kGeluTanh, "gelu_tanh"},
-      {Activation::kGeluErf, "gelu_erf"}, {Activation::kSilu, "silu"}, {Activation::kTanh, "tanh"}};
+      {Activation::kNone, "none"},           {Activation::kRelu, "relu"}, {Activation::kGeluTanh, "gelu_tanh"},
+      {Activation::kGeluErf, "gelu_erf"},    {Activation::kSilu, "silu"}, {Activation::kTanh, "tanh"},
+      {Activation::kQuickGelu, "quick_gelu"}};
   return kNames;
 }
 
@@ -157,6 +164,14 @@ void for_each_later_field(Config& config, Visitor&& visit) {
   visit("query_key_norm", config.query_key_norm);
   visit("attention_scale", config.attention_scale);
   visit("attention_soft_cap", config.attention_soft_cap);
+  visit("attention_sinks", config.attention_sinks);
+  visit("gate_limit", config.gate_limit);
+  visit("gate_offset", config.gate_offset);
+  visit("expert_ffn", config.expert_ffn);
+  visit("shared_ffn", config.shared_ffn);
+  visit("expert_layers", config.expert_layers);
+  visit("router_softmax", config.router_softmax);
+  visit("router_bias", config.router_bias);
   visit("logits_scale", config.logits_scale);
   visit("logits_soft_cap", config.logits_soft_cap);
 }
@@ -189,11 +204,38 @@ void check_sizes(const ModelConfig& c) {
   check_range("ffn", c.ffn, 1, kMost);
   check_range("max_positions", c.max_positions, 1, kMost);
   check_range("sliding_window", c.sliding_window, 0, kMost);
+  check_positive("norm_epsilon", c.norm_epsilon);
+}
+
+void check_expert_layers(const ModelConfig& c) {
+  require(c.expert_layers.empty() || std::cmp_equal(c.expert_layers.size(), c.layers),
+          fmt::format("'expert_layers' has {} entries of {} layers", c.expert_layers.size(), c.layers));
+  for (const int entry : c.expert_layers) {
+    check_range("expert_layers", entry, 0, 1);
+    require(entry == 0 || c.experts > 0, "'expert_layers' has a layer with experts, but 'experts' is 0");
+  }
+}
+
+void check_experts(const ModelConfig& c) {
   check_range("experts", c.experts, 0, 1 << 12);
   require(static_cast<long>(c.layers) * c.experts <= 1 << 16,
           fmt::format("{} 'layers' of {} 'experts' are more than 65536 experts", c.layers, c.experts));
   check_range("experts_per_token", c.experts_per_token, c.experts > 0 ? 1 : 0, c.experts);
-  check_positive("norm_epsilon", c.norm_epsilon);
+  check_range("expert_ffn", c.expert_ffn, 0, c.experts > 0 ? kMost : 0);
+  check_range("shared_ffn", c.shared_ffn, 0, c.experts > 0 ? kMost : 0);
+  check_expert_layers(c);
+  require(!c.router_bias || c.experts > 0, "'router_bias' is true, but 'experts' is 0");
+  if (!c.mlp_bias) return;
+  require(c.shared_ffn == 0, "'mlp_bias' is true, but what is beside experts ('shared_ffn') has no biases");
+  require(c.experts * (2L * c.ffn_of_expert() + c.hidden) <= 1 << 28,
+          fmt::format("{} 'experts' of {} units have more than {} biases", c.experts, c.ffn_of_expert(), 1 << 28));
+}
+
+void check_gate(const ModelConfig& c) {
+  check_not_negative("gate_limit", c.gate_limit);
+  require(std::isfinite(c.gate_offset), fmt::format("'gate_offset' is {}, expected a number", c.gate_offset));
+  require(c.gated_mlp || (c.gate_limit == 0 && c.gate_offset == 0),
+          "'gate_limit' or 'gate_offset' is there, but 'gated_mlp' is false");
 }
 
 void check_inputs(const ModelConfig& c) {
@@ -332,7 +374,13 @@ std::string ModelConfig::class_name(int index) const {
 LayerConfig ModelConfig::layer(int index) const {
   const bool has_window = window_layers.empty() || window_layers[static_cast<std::size_t>(index)] != 0;
   const int window = has_window ? sliding_window : 0;
-  return {.window = window, .window_rotation = window > 0 && rope_window_theta > 0};
+  return {.window = window,
+          .window_rotation = window > 0 && rope_window_theta > 0,
+          .experts = experts > 0 && (expert_layers.empty() || expert_layers[static_cast<std::size_t>(index)] != 0)};
+}
+
+bool ModelConfig::has_layers_without_experts() const {
+  return experts == 0 || std::ranges::find(expert_layers, 0) != expert_layers.end();
 }
 
 bool ModelConfig::takes_long_factors(std::size_t tokens) const {
@@ -342,6 +390,8 @@ bool ModelConfig::takes_long_factors(std::size_t tokens) const {
 void ModelConfig::validate() const {
   require(!architecture.empty(), "'architecture' is empty");
   check_sizes(*this);
+  check_experts(*this);
+  check_gate(*this);
   check_inputs(*this);
   check_outputs(*this);
   check_heads(*this);

@@ -16,8 +16,9 @@
 namespace computron {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kOpt,    &kGpt2,  &kLlama, &kQwen2,   &kQwen3, &kMistral, &kMixtral, &kGemma2,
-                                       &kGemma3, &kOlmo2, &kOlmo3, &kGranite, &kPhi3,  &kGptNeox, &kBert,    &kVit};
+constexpr const Family* kFamilies[] = {&kOpt,    &kGpt2,   &kLlama,    &kQwen2,    &kQwen3,   &kMistral, &kMixtral,
+                                       &kGemma2, &kGemma3, &kOlmo2,    &kOlmo3,    &kGranite, &kPhi3,    &kGptNeox,
+                                       &kBert,   &kVit,    &kQwen2Moe, &kQwen3Moe, &kOlmoe,   &kGptOss};
 
 // Models that take pictures besides: the decoder's configuration is their text_config, and their towers are skipped.
 struct Wrapper {
@@ -49,7 +50,7 @@ Pattern pattern_of(std::string_view name) {
   }
 }
 
-std::string fill_in(std::string_view pattern, const std::vector<std::string>& numbers) {
+std::string fill_in(std::string_view pattern, std::span<const std::string> numbers) {
   std::string name(pattern);
   for (const std::string& number : numbers) name.replace(name.find("{}"), 2, number);
   return name;
@@ -139,11 +140,16 @@ void read_preprocessor(const HfKeys& keys, ModelConfig& config) {
 
 SourceTensor Family::source_of(const ModelConfig& config, const std::string& canonical) const {
   const auto source = [&](const NameRule& rule, const Pattern& pattern, std::string_view ending) {
-    return SourceTensor{.name = fill_in(rule.theirs, pattern.numbers) + std::string(ending),
-                        .transposed = rule.transposed && ending == ".weight",
-                        .part = rule.part,
-                        .parts = rule.parts,
-                        .fused = fused == nullptr ? FusedRows{} : fused(config, rule.ours)};
+    const std::span numbers(pattern.numbers);
+    return SourceTensor{
+        .name = fill_in(rule.theirs, rule.stacked ? numbers.first(numbers.size() - 1) : numbers) + std::string(ending),
+        .transposed = rule.transposed && !canonical.ends_with(".bias"),
+        .part = rule.part,
+        .parts = rule.parts,
+        .interleaved = rule.interleaved,
+        .matrix = rule.stacked ? std::stoi(numbers.back()) : 0,
+        .matrices = rule.stacked ? config.experts : 1,
+        .fused = fused == nullptr ? FusedRows{} : fused(config, rule.ours)};
   };
   const Pattern whole = pattern_of(canonical);
   if (const NameRule* rule = rule_for(names, whole.text)) return source(*rule, whole, "");

@@ -53,7 +53,7 @@ MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const
   MatrixSource matrix{.file = stored.file, .entry = stored.entry, .dtype = dtype};
   const auto part = static_cast<std::size_t>(source.part), parts = static_cast<std::size_t>(source.parts);
   const bool fused = source.fused.total > 0;
-  ensure(!(source.interleaved || fused) || !source.transposed, "rows of a transposed tensor that are taken by turns");
+  ensure(!fused || !source.transposed, "a fused tensor that is stored transposed");
   ensure(!fused || !spec.transposed, "a fused tensor of which a part is stored transposed");
   if (fused) return fused_matrix(spec, source.fused, matrix);
   matrix.columns = matrix.stride = spec.shape.back();
@@ -70,8 +70,11 @@ MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const
   const std::size_t out = spec.transposed ? matrix.columns : matrix.rows;
   const std::size_t in = spec.transposed ? matrix.rows : matrix.columns;
   matrix.transposed = source.transposed != spec.transposed;
+  const std::size_t between = source.transposed ? 1 : in;  // elements from one output to the next
   matrix.stride = source.transposed ? out * parts : source.interleaved ? in * parts : in;
-  matrix.first = before + (source.transposed ? part * out : source.interleaved ? part * in : part * out * in);
+  matrix.first = before + part * (source.interleaved ? between : between * out);
+  if (source.interleaved && source.transposed) matrix.step = parts;
+  ensure(matrix.step == 1 || matrix.transposed, "outputs that are taken by turns are to be stored as they lie");
   return matrix;
 }
 

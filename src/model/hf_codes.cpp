@@ -63,6 +63,11 @@ bool all_words(const SafetensorsTensor& tensor, Body&& body) {
   return true;
 }
 
+// Stacked weights of experts have no ".weight" behind their names.
+std::string module_of(const std::string& weight) {
+  return weight.ends_with(".weight") ? weight.substr(0, weight.rfind('.')) : weight;
+}
+
 std::string type_and_shape(const SafetensorsTensor& tensor) {
   return fmt::format("{} [{}]", tensor.entry->dtype, join(tensor.entry->shape, ", "));
 }
@@ -132,10 +137,10 @@ bool HfCodes::is_bias_of_zeros(const std::string& plain) const {
 }
 
 bool HfCodes::has(const std::string& weight) const {
-  if (!weight.ends_with(".weight")) return false;
-  const std::string module = weight.substr(0, weight.rfind('.'));
-  if (gptq()) return tensors_.find(module + ".qweight") != nullptr;
+  const std::string module = module_of(weight);
   if (method() == Method::kMxfp4) return tensors_.find(module + "_blocks") != nullptr;
+  if (module == weight) return false;
+  if (gptq()) return tensors_.find(module + ".qweight") != nullptr;
   const SafetensorsTensor* plain = tensors_.find(weight);
   if (plain == nullptr) return tensors_.find(weight + "_packed") != nullptr;
   return codes_of_bytes(*plain) || (method() == Method::kModelOpt && plain->entry->dtype == "U8");
@@ -153,13 +158,13 @@ std::optional<CodeSource> HfCodes::refuse(const std::string& plain, const std::s
 
 std::optional<CodeSource> HfCodes::find(const TensorSpec& spec, const SourceTensor& source) {
   Weight weight{.spec = spec, .source = source};
-  weight.module = source.name.substr(0, source.name.rfind('.'));
+  weight.module = module_of(source.name);
   name_tensors(weight);
   weight.codes = use(weight.codes_name);
   weight.scales = use(weight.scales_name);
   if (source.fused.total > 0)
     return refuse(weight.codes_name, "a quantised tensor of several, fused, is not supported");
-  if (!gptq() && (source.transposed || (source.parts > 1 && !weight.blocks))) {
+  if (!gptq() && !weight.blocks && (source.transposed || source.parts > 1)) {
     return refuse(weight.codes_name, "quantised weights of this family are taken from gptq only");
   }
   weight.source.transposed = gptq();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <utility>
 
 namespace computron {
 namespace {
@@ -96,8 +97,9 @@ AttentionShape attention_shape(const ShardPlan& plan, int layer) {
           .soft_cap = c.attention_soft_cap};
 }
 
-std::variant<Mlp, Experts> make_mlp(const ShardLayout& layout, const std::string& prefix) {
-  if (layout.plan.config.experts > 0) return Experts(layout, prefix);
+std::variant<Mlp, Experts> make_mlp(const ShardLayout& layout, const std::string& prefix, int layer_in_stage, int t) {
+  const ShardPlan& plan = layout.plan;
+  if (plan.config.layer(plan.first_layer + layer_in_stage).experts) return Experts(layout, prefix, t);
   return Mlp(layout, prefix);
 }
 
@@ -156,9 +158,8 @@ Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation 
       weight_(TensorRef::find(layout, prefix + ".weight")),
       bias_(TensorRef::find(layout, prefix + ".bias")) {}
 
-void Linear::forward(Pass& pass, Activations x, Activations out) {
-  const Vector bias = bias_.present() ? copy_bias(pass) : Vector{};
-  multiply_parts(pass, x, weight_, bias, activation_, out);
+void Linear::forward(Pass& pass, Activations x, Activations out, const Vector& bias) {
+  multiply_parts(pass, x, weight_, bias_.present() ? copy_bias(pass) : bias, activation_, out);
 }
 
 Vector Linear::copy_bias(Pass& pass) {
@@ -189,10 +190,10 @@ BranchOutput RowParallelLinear::forward(Pass& pass, Activations x) {
   return {.sum = partial, .bias = &bias_};
 }
 
-void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activations out) {
+void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activations out, const Vector& bias) {
   TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
   if (k_slices() > 1) x = slice_of(pass, x, k_slice, weight.columns());
-  multiply_parts(pass, x, weight, /*bias=*/{}, Activation::kNone, out);
+  multiply_parts(pass, x, weight, bias, Activation::kNone, out);
 }
 
 TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
@@ -352,6 +353,7 @@ SelfAttention::SelfAttention(const ShardLayout& layout, const std::string& prefi
       layer_(layer_in_stage),
       qkv_(layout, prefix + ".qkv"),
       norm_(layout, prefix, t),
+      sinks_(TensorRef::find(layout, prefix + ".sinks")),
       output_(layout, prefix + ".output") {}
 
 Activations SelfAttention::angles(Pass& pass, int rows) const {
@@ -366,41 +368,87 @@ BranchOutput SelfAttention::forward(Pass& pass, Activations x) {
   qkv_.forward(pass, x, qkv);
   norm_.forward(pass, shape_, qkv);
   if (rotated_ > 0) pass.ops.apply_rope(pass.stream, shape_, angles(pass, x.rows), qkv);
-  pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, mixed);
+  pass.ops.attention(pass.stream, shape_, qkv, pass.batch.sequences, pass.cache, layer_, sinks_.vector(pass.pages),
+                     mixed);
+  sinks_.release(pass.pages);
   return output_.forward(pass, mixed);
 }
 
 Mlp::Mlp(const ShardLayout& layout, const std::string& prefix)
     : gated_(layout.plan.config.gated_mlp),
-      activation_(layout.plan.config.activation),
-      up_(layout, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : activation_),
+      gate_(layout.plan.config.gate()),
+      up_(layout, prefix + (gated_ ? ".gate_up" : ".up"), gated_ ? Activation::kNone : gate_.activation),
       down_(layout, prefix + ".down") {}
 
 BranchOutput Mlp::forward(Pass& pass, Activations x) { return down_.forward(pass, inner(pass, x)); }
 
-Activations Mlp::inner(Pass& pass, Activations x) {
+Activations Mlp::inner(Pass& pass, Activations x, const Vector& bias) {
   const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), down_.input_dtype());  // [M, ffn/tp]
   if (gated_) {
     const Activations gate_up = pass.work.fused(x.rows, up_.out());  // [M, 2 ffn/tp]
-    up_.forward(pass, x, gate_up);
-    pass.ops.activate_gate(pass.stream, activation_, gate_up, inner);
+    up_.forward(pass, x, gate_up, bias);
+    pass.ops.activate_gate(pass.stream, gate_, gate_up, inner);
   } else {
-    up_.forward(pass, x, inner);
+    up_.forward(pass, x, inner, bias);
   }
   return inner;
 }
 
-Experts::Experts(const ShardLayout& layout, const std::string& prefix)
-    : experts_per_token_(layout.plan.config.experts_per_token), router_(layout, prefix + ".router") {
-  for (int expert = 0; expert < layout.plan.config.experts; ++expert) {
+SharedExpert::SharedExpert(const ShardLayout& layout, const std::string& prefix)
+    : gate_(layout, prefix + ".shared_gate"), mlp_(layout, prefix + ".shared") {}
+
+void SharedExpert::add(Pass& pass, Activations x) {
+  const Activations gates = pass.work.gates(x.rows);                  // [M, 1]
+  const Activations out = pass.work.gathered_out(x.rows, x.columns);  // [M, hidden]
+  gate_.forward(pass, as_input(pass, x, gate_.input_dtype()), gates);
+  const Activations inner = mlp_.inner(pass, as_input(pass, x, mlp_.input_dtype()));
+  for (int k_slice = 0; k_slice < mlp_.down().k_slices(); ++k_slice) {
+    mlp_.down().multiply(pass, inner, k_slice, out);
+    pass.ops.add_gated_rows(pass.stream, out, gates, pass.work.mixture(k_slice, x.rows, x.columns));
+  }
+}
+
+ExpertBiases::ExpertBiases(const ShardLayout& layout, const std::string& prefix)
+    : experts_(layout.plan.config.experts),
+      up_(TensorRef::find(layout, prefix + (layout.plan.config.gated_mlp ? ".gate_up.bias" : ".up.bias"))),
+      down_(TensorRef::find(layout, prefix + ".down.bias")) {}
+
+void ExpertBiases::copy(Pass& pass) {
+  if (!up_.present()) return;
+  const Activations all = pass.work.bias(up_.rows() + down_.rows());
+  float* next = reinterpret_cast<float*>(all.data);
+  const auto copied = [&](TensorRef& vector) -> Vector {
+    const Activations copy{reinterpret_cast<std::byte*>(next), 1, vector.rows(), DType::kF32};
+    pass.ops.copy_vector(pass.stream, vector.vector(pass.pages), copy);
+    vector.release(pass.pages);
+    return {std::exchange(next, next + vector.rows()), /*ready=*/nullptr, vector.rows()};
+  };
+  up_copy_ = copied(up_);
+  down_copy_ = copied(down_);
+}
+
+Vector ExpertBiases::part(const Vector& all, std::size_t expert) const {
+  if (all.data == nullptr) return {};
+  const int length = all.length / experts_;
+  return {all.data + expert * static_cast<std::size_t>(length), /*ready=*/nullptr, length};
+}
+
+Experts::Experts(const ShardLayout& layout, const std::string& prefix, int t)
+    : rule_(layout.plan.config.routing()),
+      adds_down_bias_(t == 0),
+      router_(layout, prefix + ".router"),
+      biases_(layout, prefix + ".experts") {
+  for (int expert = 0; expert < rule_.experts; ++expert) {
     experts_.emplace_back(layout, fmt::format("{}.experts.{}", prefix, expert));
   }
+  if (layout.plan.config.shared_ffn > 0) shared_.emplace(layout, prefix);
 }
 
 BranchOutput Experts::forward(Pass& pass, Activations x) {
   const auto mixture = [&](int k_slice) { return pass.work.mixture(k_slice, x.rows, x.columns); };
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) pass.ops.zero(pass.stream, mixture(k_slice));
   pass.ops.routes_experts() ? add_chosen_by_device(pass, x) : add_chosen_by_host(pass, x);
+  if (shared_) shared_->add(pass, x);
   for (int half = 1; half < k_slices(); half *= 2) {  // the tree of TreeSum, all terms being there
     for (int k_slice = 0; k_slice < k_slices(); k_slice += 2 * half) {
       pass.ops.add_residual(pass.stream, mixture(k_slice + half), /*bias=*/{}, mixture(k_slice));
@@ -421,27 +469,39 @@ void Experts::add_chosen_by_host(Pass& pass, Activations x) {
   logits_.resize(static_cast<std::size_t>(logits.rows) * logits.columns);
   pass.ops.copy_to_host(pass.stream, logits, logits_.data());
   pass.stream.synchronize();
-  choices_ = choose(logits_, logits.columns, experts_per_token_);
+  choices_ = choose(logits_, rule_);
+  biases_.copy(pass);
   for (std::size_t expert = 0; expert < experts_.size(); ++expert) add_expert(pass, x, expert);
 }
 
 void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
   const auto& [rows, weights] = choices_[expert];
+  if (rows.empty()) return pass_over(pass, expert);
   const Activations own = pass.work.gathered(static_cast<int>(rows.size()), x.columns,
                                              experts_[expert].input_dtype());  // [its rows, hidden]
   const Activations out = pass.work.gathered_out(own.rows, x.columns);         // [its rows, hidden]
   pass.ops.gather_rows(pass.stream, x, rows, own);
-  const Activations inner = experts_[expert].inner(pass, own);
+  const Activations inner = experts_[expert].inner(pass, own, biases_.up(expert));
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
-    experts_[expert].down().multiply(pass, inner, k_slice, out);
+    experts_[expert].down().multiply(pass, inner, k_slice, out, down_bias(biases_.down(expert), k_slice));
     pass.ops.scatter_add(pass.stream, out, rows, weights, pass.work.mixture(k_slice, x.rows, x.columns));
+  }
+}
+
+void Experts::pass_over(Pass& pass, std::size_t expert) {
+  const auto nothing = [](const Weight&) {};
+  Mlp& mlp = experts_[expert];
+  mlp.up().weight().for_each_weight(pass.pages, nothing);
+  for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
+    mlp.down().weight(k_slice).for_each_weight(pass.pages, nothing);
   }
 }
 
 void Experts::add_chosen_by_device(Pass& pass, Activations x) {
   const auto count = static_cast<int>(experts_.size());
-  const ExpertRoutes routes = pass.work.routes(x.rows, count, experts_per_token_);
+  const ExpertRoutes routes = pass.work.routes(x.rows, rule_);
   pass.ops.route(pass.stream, router_logits(pass, x), pass.batch.real_rows, routes);
+  biases_.copy(pass);
   if (pass.pages.at_rest() && alike()) {
     add_experts(pass, x, routes, {0, count}, /*keep=*/true);
     release(pass);
@@ -458,14 +518,15 @@ void Experts::add_experts(Pass& pass, Activations x, const ExpertRoutes& routes,
   const Activations inner = pass.work.inner(positions, ffn, first.down().input_dtype());  // [P, ffn/tp]
   const Activations fused = first.gated() ? pass.work.fused(positions, up) : inner;       // [P, 2 ffn/tp]
   const auto up_of = [](Mlp& expert) -> TensorRef& { return expert.up().weight(); };
-  multiply_experts(pass, own, /*by_row=*/true, routes, range, keep, up_of,
-                   first.gated() ? Activation::kNone : first.activation(), fused);
-  if (first.gated()) pass.ops.activate_expert_gates(pass.stream, first.activation(), fused, routes, range, inner);
+  multiply_experts(pass, own, /*by_row=*/true, routes, range, keep, up_of, biases_.up(),
+                   first.gated() ? Activation::kNone : first.gate().activation, fused);
+  if (first.gated()) pass.ops.activate_expert_gates(pass.stream, first.gate(), fused, routes, range, inner);
   const Activations out = pass.work.gathered_out(positions, x.columns);  // [P, hidden]
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
     const auto down_of = [k_slice](Mlp& expert) -> TensorRef& { return expert.down().weight(k_slice); };
     const Activations part = k_slices() > 1 ? slice_of(pass, inner, k_slice, down_of(first).columns()) : inner;
-    multiply_experts(pass, part, /*by_row=*/false, routes, range, keep, down_of, Activation::kNone, out);
+    multiply_experts(pass, part, /*by_row=*/false, routes, range, keep, down_of, down_bias(biases_.down(), k_slice),
+                     Activation::kNone, out);
     pass.ops.mix_experts(pass.stream, out, routes, range, pass.work.mixture(k_slice, x.rows, x.columns));
   }
 }
@@ -473,10 +534,11 @@ void Experts::add_experts(Pass& pass, Activations x, const ExpertRoutes& routes,
 // A group of panels at a time, or, where their pages are kept, all panels of all experts.
 template <class TensorOf>
 void Experts::multiply_experts(Pass& pass, Activations x, bool by_row, const ExpertRoutes& routes, ExpertRange range,
-                               bool keep, const TensorOf& tensor_of, Activation activation, Activations out) {
+                               bool keep, const TensorOf& tensor_of, const Vector& biases, Activation activation,
+                               Activations out) {
   std::vector<ExpertWeight> weights;
   const auto multiply = [&] {
-    pass.ops.expert_gemm(pass.stream, x, by_row, weights, routes, activation, out);
+    pass.ops.expert_gemm(pass.stream, x, by_row, weights, biases, routes, activation, out);
     weights.clear();
   };
   for (int expert = range.first; expert < range.end; ++expert) {
@@ -499,7 +561,8 @@ void Experts::release(Pass& pass) {
 DType Experts::input_dtype() const {
   const DType router = router_.input_dtype();
   const auto takes_the_same = [router](const Mlp& expert) { return expert.input_dtype() == router; };
-  return std::ranges::all_of(experts_, takes_the_same) ? router : DType::kF32;
+  const bool all = std::ranges::all_of(experts_, takes_the_same) && (!shared_ || shared_->takes(router));
+  return all ? router : DType::kF32;
 }
 
 bool Experts::alike() {
@@ -513,20 +576,25 @@ bool Experts::alike() {
   });
 }
 
-std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, int experts, int experts_per_token) {
-  std::vector<Choice> choices(static_cast<std::size_t>(experts));
+std::vector<Experts::Choice> Experts::choose(std::span<const float> logits, const RoutingRule& rule) {
+  std::vector<Choice> choices(static_cast<std::size_t>(rule.experts));
   std::vector<int> order(choices.size());
   for (std::size_t row = 0; row * choices.size() < logits.size(); ++row) {
     const std::span<const float> own = logits.subspan(row * choices.size(), choices.size());
     std::iota(order.begin(), order.end(), 0);
-    const auto end = order.begin() + experts_per_token;
+    const auto end = order.begin() + rule.per_token;
     std::partial_sort(order.begin(), end, order.end(),
                       [&own](int a, int b) { return own[a] != own[b] ? own[a] > own[b] : a < b; });
-    float sum = 0;  // the softmax's own sum cancels
-    for (auto i = order.begin(); i != end; ++i) sum += std::exp(own[*i] - own[order.front()]);
+    const float largest = own[order.front()];
+    float sum = 0;
+    if (rule.softmax == RouterSoftmax::kAll) {
+      for (const float logit : own) sum += std::exp(logit - largest);
+    } else {  // over all, made to sum to one: its own sum cancels
+      for (auto i = order.begin(); i != end; ++i) sum += std::exp(own[*i] - largest);
+    }
     for (auto i = order.begin(); i != end; ++i) {
       choices[*i].rows.push_back(static_cast<std::int32_t>(row));
-      choices[*i].weights.push_back(std::exp(own[*i] - own[order.front()]) / sum);
+      choices[*i].weights.push_back(std::exp(own[*i] - largest) / sum);
     }
   }
   return choices;
@@ -544,7 +612,7 @@ TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string&
       attention_(layout, prefix + "attention", layer_in_stage, t),
       attention_output_norm_(layout, prefix + "attention_output_norm"),
       mlp_norm_(layout, prefix + "mlp_norm"),
-      mlp_(make_mlp(layout, prefix + "mlp")),
+      mlp_(make_mlp(layout, prefix + "mlp", layer_in_stage, t)),
       mlp_output_norm_(layout, prefix + "mlp_output_norm") {}
 
 // Pre-norm:   h = h + attention(norm(h));        h = h + mlp(norm(h))          (Radford et al. 2019)

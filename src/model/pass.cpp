@@ -8,11 +8,11 @@ namespace computron {
 namespace {
 
 constexpr std::size_t Workspace::Sizes::*kParts[] = {
-    &Workspace::Sizes::hidden,       &Workspace::Sizes::partial,      &Workspace::Sizes::input,
-    &Workspace::Sizes::inner,        &Workspace::Sizes::fused,        &Workspace::Sizes::angles,
-    &Workspace::Sizes::logits,       &Workspace::Sizes::bias,         &Workspace::Sizes::gathered,
-    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture,      &Workspace::Sizes::k_slice,
-    &Workspace::Sizes::routes,       &Workspace::Sizes::window_angles};
+    &Workspace::Sizes::hidden,       &Workspace::Sizes::partial,       &Workspace::Sizes::input,
+    &Workspace::Sizes::inner,        &Workspace::Sizes::fused,         &Workspace::Sizes::angles,
+    &Workspace::Sizes::logits,       &Workspace::Sizes::bias,          &Workspace::Sizes::gathered,
+    &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture,       &Workspace::Sizes::k_slice,
+    &Workspace::Sizes::routes,       &Workspace::Sizes::window_angles, &Workspace::Sizes::gates};
 
 std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
@@ -40,27 +40,31 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
   const int width = std::max(c.hidden, c.token_columns());
   const int all_heads = c.query_key_norm == QueryKeyNorm::kWidth ? c.heads + c.kv_heads : 0;
   const bool rotary = c.positions == PositionKind::kRotary;
-  const int up = (c.gated_mlp ? 2 : 1) * plan.ffn;
+  const int ups = c.gated_mlp ? 2 : 1, ffn = std::max(plan.ffn, plan.shared_ffn);
   const int fused = std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, c.experts, c.classes, c.patch_values()});
-  // What goes through MLPs: where the device routes, every row as often as it chooses an expert.
-  const int mlp_rows = c.experts > 0 && ops.routes_experts() ? rows * c.experts_per_token : rows;
+  // What goes through experts: where the device routes, every row as often as it chooses one.
+  const int pairs = ops.routes_experts() ? rows * c.experts_per_token : rows;
+  const int expert_biases = c.experts > 0 && c.mlp_bias ? c.experts * (ups * plan.expert_ffn + c.hidden) : 0;
+  const auto for_mlps = [&](int columns, int parts) {
+    return std::max(bytes_for(rows, columns * ffn / parts), bytes_for(pairs, columns * plan.expert_ffn / parts));
+  };
   return {.hidden = bytes_for(rows, c.hidden),
           .partial = bytes_for(rows, std::max(width, all_heads)),
           .input = bytes_for(rows, std::max(width, c.patch_values())),
-          .inner = std::max(bytes_for(rows, plan.heads * c.head_dim), bytes_for(mlp_rows, plan.ffn)),
-          .fused = std::max(bytes_for(rows, fused), bytes_for(mlp_rows, up)),
+          .inner = std::max(bytes_for(rows, plan.heads * c.head_dim), for_mlps(1, 1)),
+          .fused = std::max(bytes_for(rows, fused), for_mlps(ups, 1)),
           .angles = rotary ? bytes_for(rows, c.rotated()) : 0,
           .window_angles = rotary && c.rope_window_theta > 0 ? bytes_for(rows, c.rotated()) : 0,
           .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
-          .bias = bytes_for(1, std::max({fused, up, c.hidden})),
+          .bias = bytes_for(1, std::max({fused, ups * ffn, c.hidden, expert_biases})),
           .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
-          .gathered_out = c.experts > 0 ? bytes_for(mlp_rows, c.hidden) : 0,
+          .gathered_out = c.experts > 0 ? bytes_for(pairs, c.hidden) : 0,
           .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
           .k_slice = plan.k_slices > 1 ? std::max(bytes_for(rows, plan.heads * c.head_dim / plan.k_slices),
-                                                  bytes_for(mlp_rows, plan.ffn / plan.k_slices))
+                                                  for_mlps(1, plan.k_slices))
                                        : 0,
-          .routes =
-              c.experts > 0 ? round_up(ops.routing_bytes(rows, c.experts, c.experts_per_token), std::size_t{4096}) : 0,
+          .routes = c.experts > 0 ? round_up(ops.routing_bytes(rows, c.routing()), std::size_t{4096}) : 0,
+          .gates = c.shared_ffn > 0 ? bytes_for(rows, 1) : 0,
           .k_slices = plan.k_slices};
 }
 
@@ -97,6 +101,7 @@ Workspace::Workspace(Device& device, const Sizes& sizes)
   mixture_ = take(sizes.mixture * sizes.k_slices);
   k_slice_ = take(sizes.k_slice);
   routes_ = take(sizes.routes);
+  gates_ = take(sizes.gates);
 }
 
 }  // namespace computron

@@ -9,7 +9,7 @@ namespace {
 
 bool is_layer_matrix(const TensorSpec& spec) {
   return spec.role == TensorRole::kGemmWeight && spec.name.starts_with("layers.") &&
-         spec.name.find(".router.") == std::string::npos;
+         spec.name.find(".router.") == std::string::npos && spec.name.find(".shared_gate.") == std::string::npos;
 }
 
 std::string head_of(const ModelConfig& config) {

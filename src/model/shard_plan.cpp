@@ -118,7 +118,7 @@ class PlanBuilder {
     norm(p + "attention_output_norm");
     if (post) norm(p + "attention_norm");
     if (!post && !parallel) norm(p + "mlp_norm");
-    plan_.config.experts > 0 ? experts(p + "mlp.") : mlp(p + "mlp.");
+    plan_.config.layer(layer).experts ? experts(p + "mlp.") : mlp(p + "mlp.");
     norm(p + "mlp_output_norm");
     if (post) norm(p + "mlp_norm");
   }
@@ -129,21 +129,54 @@ class PlanBuilder {
     if (has(p + "query_norm.weight")) {
       add(p + "query_key_norm.weight", {p + "query_norm.weight", p + "key_norm.weight"});
     }
+    if (has(p + "sinks")) add_one(p + "sinks");
     add_row_parallel(p + "output");
   }
 
+  std::string up_name() const { return plan_.config.gated_mlp ? "gate_up" : "up"; }
+  std::vector<std::string> up_sources(const std::string& p) const {
+    return plan_.config.gated_mlp ? std::vector{p + "gate", p + "up"} : std::vector{p + "up"};
+  }
+
   void mlp(const std::string& p) {
-    std::vector<std::string> up{p + "up"};
-    if (plan_.config.gated_mlp) up.insert(up.begin(), p + "gate");
-    add_column_parallel(p + (up.size() > 1 ? "gate_up" : "up"), up);
+    add_column_parallel(p + up_name(), up_sources(p));
     add_row_parallel(p + "down");
     bias(p + "down");
   }
 
   // Every rank has a slice of every expert, so that all have as much to do whatever the router chooses.
   void experts(const std::string& p) {
-    add_one(p + "router.weight");
-    for (int expert = 0; expert < plan_.config.experts; ++expert) mlp(fmt::format("{}experts.{}.", p, expert));
+    add_column_parallel(p + "router", {p + "router"});
+    expert_biases(p);
+    for_each_expert(p, [&](const std::string& expert) {
+      add(expert + up_name() + ".weight", with_ending(up_sources(expert), ".weight"));
+      add_row_parallel(expert + "down");
+    });
+    if (plan_.config.shared_ffn == 0) return;
+    add_one(p + "shared_gate.weight");
+    mlp(p + "shared.");
+  }
+
+  // Those of all experts are one vector each, by expert.
+  void expert_biases(const std::string& p) {
+    if (!plan_.config.mlp_bias) return;
+    std::vector<std::string> up, down;
+    for_each_expert(p, [&](const std::string& expert) {
+      for (const std::string& source : with_ending(up_sources(expert), ".bias")) up.push_back(source);
+      down.push_back(expert + "down.bias");
+    });
+    add(p + "experts." + up_name() + ".bias", up);
+    add(p + "experts.down.bias", down);
+  }
+
+  template <class Body>
+  void for_each_expert(const std::string& p, Body&& body) const {
+    for (int expert = 0; expert < plan_.config.experts; ++expert) body(fmt::format("{}experts.{}.", p, expert));
+  }
+
+  static std::vector<std::string> with_ending(std::vector<std::string> names, const char* ending) {
+    for (std::string& name : names) name += ending;
+    return names;
   }
 
   void head() {
@@ -177,13 +210,8 @@ class PlanBuilder {
 
   // Or replicated, where nothing is split. The bias comes first: every panel of the weight needs its part of it.
   void add_column_parallel(const std::string& name, const std::vector<std::string>& sources) {
-    std::vector<std::string> weights, biases;
-    for (const std::string& source : sources) {
-      weights.push_back(source + ".weight");
-      if (has(source + ".bias")) biases.push_back(source + ".bias");
-    }
-    if (!biases.empty()) add(name + ".bias", biases);
-    add(name + ".weight", weights);
+    if (has(sources.front() + ".bias")) add(name + ".bias", with_ending(sources, ".bias"));
+    add(name + ".weight", with_ending(sources, ".weight"));
   }
 
   // But for the bias, which is added once, to the sum over the ranks.
@@ -227,7 +255,7 @@ class PlanBuilder {
 
   TensorPart part_of(const TensorSpec& spec, int row) const {
     const std::size_t total = spec.shape[0];
-    const std::size_t sliced = slice_extent(spec.split);
+    const std::size_t sliced = slice_extent(spec.split, total);
     const bool copied = spec.split == Split::kKvHeads && plan_.kv_copies > 1;
     return {.source = spec.name,
             .total = total,
@@ -239,8 +267,8 @@ class PlanBuilder {
             .repeat = copied ? static_cast<std::size_t>(plan_.kv_copies) : 1};
   }
 
-  // Rows of a slice, padding included; 0 for replicated tensors.
-  std::size_t slice_extent(Split split) const {
+  // Rows of a slice of so many, padding included; 0 for replicated tensors.
+  std::size_t slice_extent(Split split, std::size_t total) const {
     switch (split) {
       case Split::kNone:
         return 0;
@@ -250,8 +278,10 @@ class PlanBuilder {
         return static_cast<std::size_t>(plan_.heads) * plan_.config.head_dim;
       case Split::kKvHeads:
         return static_cast<std::size_t>(plan_.kv_heads) * plan_.config.head_dim;
+      case Split::kSinks:
+        return plan_.heads;
       case Split::kFfn:
-        return plan_.ffn;
+        return ceil_div(total, static_cast<std::size_t>(plan_.mesh.tp));
     }
     return 0;
   }
@@ -292,6 +322,10 @@ HeadCut cut_heads(const ModelConfig& c, int tp) {
   return best;
 }
 
+// Inner units of the layers without experts, and of experts; 0: there are none.
+int ffn_of_layers(const ModelConfig& c) { return c.has_layers_without_experts() ? c.ffn : 0; }
+int ffn_of_experts(const ModelConfig& c) { return c.experts > 0 ? c.ffn_of_expert() : 0; }
+
 void check_reproducible(const ModelConfig& c, MeshShape mesh, const HeadCut& cut) {
   constexpr int kSlices = ShardPlan::kKSlices;
   const auto require = [](bool condition, const std::string& what) {
@@ -302,7 +336,9 @@ void check_reproducible(const ModelConfig& c, MeshShape mesh, const HeadCut& cut
           fmt::format("{} query heads cannot be cut evenly over tp {}", c.heads, mesh.tp));
   require(c.heads * c.head_dim % kSlices == 0,
           fmt::format("{} heads of {} elements cannot be cut into {} equal K slices", c.heads, c.head_dim, kSlices));
-  require(c.ffn % kSlices == 0, fmt::format("{} inner units cannot be cut into {} equal K slices", c.ffn, kSlices));
+  for (const int ffn : {ffn_of_layers(c), ffn_of_experts(c), c.shared_ffn}) {
+    require(ffn % kSlices == 0, fmt::format("{} inner units cannot be cut into {} equal K slices", ffn, kSlices));
+  }
 }
 
 }  // namespace
@@ -336,6 +372,11 @@ std::vector<PartSlice> TensorPart::slices(int t) const {
   return slices;
 }
 
+double ShardPlan::share_of_rows(const ShardTensor& tensor) const {
+  const bool of_expert = tensor.name.find(".experts.") != std::string::npos;
+  return of_expert ? static_cast<double>(config.experts_per_token) / config.experts : 1;
+}
+
 int ShardPlan::real_vocab(int t) const { return std::clamp(config.vocab - first_token(t), 0, vocab); }
 
 ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage, bool reproducible,
@@ -354,7 +395,9 @@ ShardPlan ShardPlan::make(const ModelConfig& config, MeshShape mesh, int stage, 
                  .heads = cut.heads,
                  .kv_heads = cut.kv_heads,
                  .kv_copies = cut.kv_copies,
-                 .ffn = ceil_div(config.ffn, mesh.tp),
+                 .ffn = ceil_div(ffn_of_layers(config), mesh.tp),
+                 .expert_ffn = ceil_div(ffn_of_experts(config), mesh.tp),
+                 .shared_ffn = ceil_div(config.shared_ffn, mesh.tp),
                  .vocab = ceil_div(config.vocab, mesh.tp * k_slices) * k_slices,
                  .k_slices = k_slices,
                  .tensors = {}};

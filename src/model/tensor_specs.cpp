@@ -12,7 +12,7 @@ class SpecList {
 
   std::vector<TensorSpec> all() {
     embedding();
-    for (int layer = 0; layer < c_.layers; ++layer) block(fmt::format("layers.{}", layer));
+    for (int layer = 0; layer < c_.layers; ++layer) block(fmt::format("layers.{}", layer), c_.layer(layer));
     if (c_.final_norm) norm("final_norm");
     c_.causal ? head() : pooler();
     return std::move(specs_);
@@ -48,9 +48,9 @@ class SpecList {
     if (c_.classes > 0) replicated("classifier", static_cast<std::size_t>(c_.classes), hidden_, /*bias=*/true);
   }
 
-  void block(const std::string& layer) {
+  void block(const std::string& layer, const LayerConfig& config) {
     sublayer(layer + ".attention", [&] { attention(layer + ".attention"); });
-    sublayer(layer + ".mlp", [&] { c_.experts > 0 ? experts(layer + ".mlp") : mlp(layer + ".mlp"); });
+    sublayer(layer + ".mlp", [&] { config.experts ? experts(layer + ".mlp") : mlp(layer + ".mlp", c_.ffn); });
   }
 
   template <class Body>
@@ -66,6 +66,9 @@ class SpecList {
     column_parallel(name + ".key", Split::kKvHeads, kv_rows_, c_.attention_bias);
     column_parallel(name + ".value", Split::kKvHeads, kv_rows_, c_.attention_bias);
     query_key_norm(name);
+    if (c_.attention_sinks) {
+      add(name + ".sinks", TensorRole::kVector, Split::kSinks, {static_cast<std::size_t>(c_.heads)});
+    }
     row_parallel(name + ".output", Split::kHeads, query_rows_, c_.attention_output_bias);
   }
 
@@ -81,15 +84,21 @@ class SpecList {
     }
   }
 
-  void mlp(const std::string& name) {
-    if (c_.gated_mlp) column_parallel(name + ".gate", Split::kFfn, ffn_, c_.mlp_bias);
-    column_parallel(name + ".up", Split::kFfn, ffn_, c_.mlp_bias);
-    row_parallel(name + ".down", Split::kFfn, ffn_, c_.mlp_bias);
+  void mlp(const std::string& name, int ffn) {
+    const auto units = static_cast<std::size_t>(ffn);
+    if (c_.gated_mlp) column_parallel(name + ".gate", Split::kFfn, units, c_.mlp_bias);
+    column_parallel(name + ".up", Split::kFfn, units, c_.mlp_bias);
+    row_parallel(name + ".down", Split::kFfn, units, c_.mlp_bias);
   }
 
   void experts(const std::string& name) {
-    replicated(name + ".router", static_cast<std::size_t>(c_.experts), hidden_, /*bias=*/false);
-    for (int expert = 0; expert < c_.experts; ++expert) mlp(fmt::format("{}.experts.{}", name, expert));
+    replicated(name + ".router", static_cast<std::size_t>(c_.experts), hidden_, c_.router_bias);
+    for (int expert = 0; expert < c_.experts; ++expert) {
+      mlp(fmt::format("{}.experts.{}", name, expert), c_.ffn_of_expert());
+    }
+    if (c_.shared_ffn == 0) return;
+    replicated(name + ".shared_gate", 1, hidden_, /*bias=*/false);
+    mlp(name + ".shared", c_.shared_ffn);
   }
 
   // [out, in], the whole of it on every rank.
@@ -128,7 +137,6 @@ class SpecList {
   const std::size_t hidden_ = static_cast<std::size_t>(c_.hidden);
   const std::size_t width_ = static_cast<std::size_t>(c_.token_columns());
   const std::size_t vocab_ = static_cast<std::size_t>(c_.vocab);
-  const std::size_t ffn_ = static_cast<std::size_t>(c_.ffn);
   const std::size_t query_rows_ = static_cast<std::size_t>(c_.heads) * c_.head_dim;
   const std::size_t kv_rows_ = static_cast<std::size_t>(c_.kv_heads) * c_.head_dim;
   std::vector<TensorSpec> specs_;

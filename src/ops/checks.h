@@ -87,6 +87,12 @@ inline void check_activate_gate(const Activations& in, const Activations& out) {
   check_f32(in, "a gate is read as float32");
 }
 
+inline void check_add_gated_rows(const Activations& x, const Activations& gates, const Activations& inout) {
+  check_rows(x, inout.rows, inout.columns, "rows that a gate weighs");
+  check_rows(gates, inout.rows, 1, "gates of rows");
+  for (const Activations& a : {x, gates, inout}) check_f32(a, "only float32 rows are weighed by a gate");
+}
+
 inline void check_rotary_angles(std::span<const std::int32_t> positions, std::span<const float> frequencies,
                                 const Activations& out) {
   check_rows(out, static_cast<int>(positions.size()), 2 * static_cast<int>(frequencies.size()), "rotary angles");
@@ -161,13 +167,14 @@ inline void check_scatter(const Activations& in, std::span<const std::int32_t> r
 }
 
 inline void check_attention(const AttentionShape& shape, const Activations& qkv, const KvCacheView& cache, int layer,
-                            const Activations& out) {
+                            const Vector& sinks, const Activations& out) {
   ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "query heads are no multiple of key heads");
   check_rows(qkv, qkv.rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, "attention qkv");
   check_rows(out, qkv.rows, shape.heads * shape.head_dim, "attention output");
   check_f32(qkv, "attention reads float32");
   ensure(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim, "cache and attention differ in shape");
   ensure(layer >= 0 && layer < cache.layers, "no such layer in the cache");
+  check_length(sinks, shape.heads, "sinks are not of all query heads");
 }
 
 inline void check_sequences(std::span<const SequenceRows> sequences, int rows, int block_tokens) {

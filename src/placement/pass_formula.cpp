@@ -14,13 +14,18 @@ using Terms = PassFormula::Terms;
 constexpr std::size_t kTerms = PassFormula::kTerms;
 using TermSet = unsigned;  // a bit a term
 
+// Of matrices that a pass reads: of experts those that rows choose which know nothing of each other.
+double bytes_read(const StageWork& stage, int rows) {
+  return stage.weight_bytes - stage.expert_bytes * std::pow(1 - stage.expert_share, rows);
+}
+
 // What each term of the formula counts.
 Terms units_of(const PassWork& work) {
   const StageWork& stage = work.stage;
   const double row_bytes = 4.0 * work.rows * stage.width, tp = stage.tp;
   return {1,
           static_cast<double>(stage.layers),
-          stage.weight_bytes,
+          bytes_read(stage, work.rows),
           work.rows * stage.flops_per_row,
           static_cast<double>(work.rows) * work.context * stage.cache_token_bytes,
           stage.sums * std::log2(tp),

@@ -16,12 +16,6 @@ std::int64_t cache_token_bytes(const ShardLayout& layout) {
                                    static_cast<std::size_t>(cache.block_tokens));
 }
 
-// How many of a pass's rows are multiplied with the tensor: a router gives each to some of the experts.
-double share_of_rows(const ShardTensor& tensor, const ModelConfig& config) {
-  const bool of_expert = tensor.name.find(".experts.") != std::string::npos;
-  return of_expert ? static_cast<double>(config.experts_per_token) / config.experts : 1;
-}
-
 }  // namespace
 
 StageWork stage_work(const ShardLayout& layout) {
@@ -36,8 +30,12 @@ StageWork stage_work(const ShardLayout& layout) {
     const bool looked_up = tensor.name == "embedding.tokens.weight";  // and only a tied head multiplies with it
     if (tensor.role != TensorRole::kGemmWeight || looked_up) continue;
     const double values = static_cast<double>(tensor.rows) * tensor.columns;
-    work.weight_bytes += tensor.type.bytes(tensor.rows, tensor.columns);
-    work.flops_per_row += 2 * values * share_of_rows(tensor, plan.config);
+    const double bytes = tensor.type.bytes(tensor.rows, tensor.columns), share = plan.share_of_rows(tensor);
+    work.weight_bytes += bytes;
+    work.flops_per_row += 2 * values * share;
+    if (share == 1) continue;
+    work.expert_bytes += bytes;
+    work.expert_share = share;
   }
   // Behind attention and behind the MLP of each layer, and in norms over the heads of all ranks; the embedding, whose
   // rows are divided among ranks.

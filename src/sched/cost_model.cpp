@@ -11,14 +11,6 @@ constexpr int kRecentPasses = 64;
 constexpr std::size_t kLeastBytes = std::size_t{1} << 20;   // also what the options' link rate counts for
 constexpr std::size_t kRecentBytes = std::size_t{8} << 30;  // of a link; then half of them are forgotten
 
-double flops_per_row(const ShardPlan& plan) {
-  double flops = 0;
-  for (const ShardTensor& tensor : plan.tensors) {
-    if (tensor.role == TensorRole::kGemmWeight) flops += 2.0 * tensor.rows * tensor.columns;
-  }
-  return flops;
-}
-
 }  // namespace
 
 CostModel::CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts, const CostOptions& options)
@@ -27,16 +19,27 @@ CostModel::CostModel(const std::vector<std::vector<const ShardLayout*>>& layouts
   for (const auto& stages : layouts) {
     auto& shards = shards_.emplace_back();
     for (const ShardLayout* layout : stages) {
-      shards.push_back({.bytes = static_cast<double>(layout->total_used_bytes()),
-                        .link_bytes = static_cast<double>(layout->total_link_bytes()),
-                        .flops_per_row = flops_per_row(layout->plan)});
+      Shard& shard = shards.emplace_back();
+      shard.bytes = static_cast<double>(layout->total_used_bytes());
+      shard.link_bytes = static_cast<double>(layout->total_link_bytes());
+      for (const ShardTensor& tensor : layout->plan.tensors) add_products(layout->plan, tensor, shard);
     }
   }
 }
 
+void CostModel::add_products(const ShardPlan& plan, const ShardTensor& tensor, Shard& shard) {
+  if (tensor.role != TensorRole::kGemmWeight) return;
+  const double share = plan.share_of_rows(tensor);
+  shard.flops_per_row += 2.0 * tensor.rows * tensor.columns * share;
+  if (share == 1) return;
+  shard.expert_bytes += static_cast<double>(tensor.type.bytes(tensor.rows, tensor.columns));
+  shard.expert_share = share;
+}
+
 double CostModel::formula_s(const Shard& shard, double rows) const {
+  const double read = shard.bytes - shard.expert_bytes * std::pow(1 - shard.expert_share, rows);
   return options_.step_s +
-         std::max(shard.bytes / options_.memory_bytes_per_s, rows * shard.flops_per_row / options_.flops_per_s);
+         std::max(read / options_.memory_bytes_per_s, rows * shard.flops_per_row / options_.flops_per_s);
 }
 
 // Passes of other powers of two have fewer rows, or more.

@@ -35,6 +35,26 @@ ModelConfig mixtral_config() {
   return c;
 }
 
+// As Qwen2-MoE: one layer without experts, and an expert for all rows in the other.
+ModelConfig shared_config() {
+  ModelConfig c = mixtral_config();
+  c.expert_layers = {0, 1};
+  c.expert_ffn = 40;
+  c.shared_ffn = 64;
+  c.router_softmax = RouterSoftmax::kAll;
+  return c;
+}
+
+// As gpt-oss: biases and sinks, which must count once whatever tp is.
+ModelConfig sinks_config() {
+  ModelConfig c = mixtral_config();
+  c.mlp_bias = c.router_bias = c.attention_bias = c.attention_output_bias = c.attention_sinks = true;
+  c.activation = Activation::kQuickGelu;
+  c.gate_limit = 0.5f;
+  c.gate_offset = 1;
+  return c;
+}
+
 ModelConfig llama_like_config() {
   ModelConfig c = mixtral_config();
   c.architecture = "llama";
@@ -94,6 +114,8 @@ class ServeReproducible : public ::testing::Test {
     write_random_checkpoint(folder_ / "f32.h5", base_config(), DType::kF32, 1);
     write_random_checkpoint(folder_ / "bf16.h5", base_config(), DType::kBF16, 2);
     write_random_checkpoint(folder_ / "moe.h5", mixtral_config(), DType::kF32, 3);
+    write_random_checkpoint(folder_ / "shared.h5", shared_config(), DType::kF32, 9);
+    write_random_checkpoint(folder_ / "sinks.h5", sinks_config(), DType::kF32, 10);
     write_random_checkpoint(folder_ / "width.h5", width_config(), DType::kF32, 6);
     write_random_checkpoint(folder_ / "sandwich.h5", sandwich_config(), DType::kBF16, 7);
     write_random_checkpoint(folder_ / "parallel.h5", parallel_config(), DType::kF32, 8);
@@ -107,7 +129,8 @@ class ServeReproducible : public ::testing::Test {
     ServeJob job{.tp = tp, .pp = pp, .device_memory = "16MiB", .more = {"--reproducible"}};
     std::vector<int> prompt;
     for (int i = 0; i < 70; ++i) prompt.push_back((i * 37 + 11) % 300);
-    for (const char* id : {"f32", "bf16", "moe", "width", "sandwich", "parallel", "codes", "values", "fp4", "of_fp4"}) {
+    for (const char* id : {"f32", "bf16", "moe", "shared", "sinks", "width", "sandwich", "parallel", "codes", "values",
+                           "fp4", "of_fp4"}) {
       job.models.push_back({id, folder_ / (std::string(id) + ".h5")});
       job.lines.push_back(
           completion_line(std::string(id) + ".greedy", id, prompt, 10, {{"logprobs", 5}, {"echo", true}}));
@@ -131,7 +154,7 @@ std::map<std::string, json> choices(const Served& served) {
 
 TEST_F(ServeReproducible, SameBitsAtEveryTp) {
   const auto alone = choices(serve_ok(job(1, 1), folder_));
-  ASSERT_EQ(alone.size(), 20u);
+  ASSERT_EQ(alone.size(), 24u);
   for (const std::string kind : {".greedy", ".drawn"}) {
     EXPECT_EQ(alone.at("codes" + kind), alone.at("values" + kind));
     EXPECT_EQ(alone.at("fp4" + kind), alone.at("of_fp4" + kind));

@@ -44,8 +44,8 @@ class MatrixReaderTest : public testing::Test {
     std::size_t wrong = 0;
     for (std::size_t i = begin / size_of(dtype); i < end / size_of(dtype); ++i) {
       const std::size_t row = i / source.columns, column = i % source.columns;
-      const std::size_t from =
-          source.first + (source.transposed ? column * source.stride + row : row * source.stride + column);
+      const std::size_t from = source.first + (source.transposed ? column * source.stride + row * source.step
+                                                                 : row * source.stride + column);
       std::uint32_t found = 0;
       std::memcpy(&found, bytes.data() + i * size_of(dtype) - begin, size_of(dtype));
       wrong += found != bits_of(values_[from], dtype);
@@ -73,6 +73,14 @@ class MatrixReaderTest : public testing::Test {
 TEST_F(MatrixReaderTest, Plain) {
   write(301 * 257);
   expect_all_pieces({.rows = 301, .columns = 257, .stride = 257});
+}
+
+// Every second element of each line, where gates lie beside what they gate in what is stored transposed.
+TEST_F(MatrixReaderTest, ColumnsByTurns) {
+  write(2 * 311 * 5003);
+  for (const std::size_t part : {0, 1}) {
+    expect_all_pieces({.rows = 5003, .columns = 311, .first = part, .stride = 2 * 5003, .transposed = true, .step = 2});
+  }
 }
 
 // Every second line, as gates lie beside what they gate; long ones, and single elements.

@@ -451,7 +451,8 @@ ModelConfig unusual() {
 TEST(StoredConfig, IsTheIdentity) {
   for (const ModelConfig& config :
        {ModelConfig::named("opt", "13b"), unusual(), ModelConfig::named("gemma2", "2b"), from_hf(long_phi()),
-        ModelConfig::named("olmo3", "7b"), ModelConfig::named("granite", "3.1-8b")}) {
+        ModelConfig::named("olmo3", "7b"), ModelConfig::named("granite", "3.1-8b"),
+        ModelConfig::named("qwen2_moe", "1.5-a2.7b"), ModelConfig::named("gpt_oss", "20b")}) {
     const ModelConfig copy = ModelConfig::from_json(config.to_json());
     EXPECT_EQ(copy.to_json(), config.to_json());
     EXPECT_EQ(copy.norm, config.norm);
@@ -479,6 +480,14 @@ const std::map<std::string, json> kLaterFields = {{"rotary_dims", 0},
                                                   {"embedding_scale", 1.0},
                                                   {"window_layers", json::array()},
                                                   {"query_key_norm", "none"},
+                                                  {"attention_sinks", false},
+                                                  {"gate_limit", 0.0},
+                                                  {"gate_offset", 0.0},
+                                                  {"expert_ffn", 0},
+                                                  {"shared_ffn", 0},
+                                                  {"expert_layers", json::array()},
+                                                  {"router_softmax", "chosen"},
+                                                  {"router_bias", false},
                                                   {"attention_scale", 0.0},
                                                   {"attention_soft_cap", 0.0},
                                                   {"logits_scale", 1.0},
@@ -502,6 +511,78 @@ TEST(StoredConfig, EveryFieldIsStoredAndNeededButLaterOnes) {
   json more = stored;
   more["window"] = 3;
   EXPECT_THAT(message_of([&] { ModelConfig::from_json(more.dump()); }), HasSubstr("'window'"));
+}
+
+TEST(HfConfig, Qwen3MoeHasExpertsInSomeLayers) {
+  const json hf = {{"model_type", "qwen3_moe"}, {"num_hidden_layers", 6},      {"decoder_sparse_step", 2},
+                   {"mlp_only_layers", {3, 9}}, {"moe_intermediate_size", 24}, {"num_experts", 16},
+                   {"num_experts_per_tok", 3}};
+  const ModelConfig config = from_hf(hf);
+  EXPECT_THAT(config.expert_layers, ElementsAre(0, 1, 0, 0, 0, 1));
+  EXPECT_TRUE(config.layer(1).experts);
+  EXPECT_FALSE(config.layer(3).experts);
+  EXPECT_EQ(config.experts, 16);
+  EXPECT_EQ(config.experts_per_token, 3);
+  EXPECT_EQ(config.ffn_of_expert(), 24);
+  EXPECT_EQ(config.ffn, 6144);
+  EXPECT_EQ(config.router_softmax, RouterSoftmax::kAll);
+  EXPECT_EQ(config.query_key_norm, QueryKeyNorm::kHeads);
+  const auto with = [&](const char* key, const json& value) {
+    json other = hf;
+    other[key] = value;
+    return other;
+  };
+  EXPECT_EQ(from_hf(with("norm_topk_prob", true)).router_softmax, RouterSoftmax::kChosen);
+  EXPECT_THAT(from_hf(with("mlp_only_layers", nullptr)).expert_layers, ElementsAre(0, 1, 0, 1, 0, 1));
+  EXPECT_THAT(message_of([&] { from_hf(with("decoder_sparse_step", 0)); }), HasSubstr("'decoder_sparse_step'"));
+  EXPECT_THAT(message_of([&] { from_hf(with("use_sliding_window", true)); }), HasSubstr("'use_sliding_window'"));
+  EXPECT_THAT(message_of([&] { from_hf(with("num_experts_per_tok", 17)); }), HasSubstr("'experts_per_token'"));
+  EXPECT_THAT(message_of([&] { from_hf(with("moe_intermediate_size", -5)); }), HasSubstr("'expert_ffn'"));
+}
+
+TEST(HfConfig, Qwen2MoeAndOlmoe) {
+  const ModelConfig qwen = from_hf({{"model_type", "qwen2_moe"}});
+  EXPECT_EQ(qwen.experts, 60);
+  EXPECT_EQ(qwen.experts_per_token, 4);
+  EXPECT_EQ(qwen.expert_ffn, 1408);
+  EXPECT_EQ(qwen.shared_ffn, 5632);
+  EXPECT_TRUE(qwen.attention_bias);
+  EXPECT_FALSE(qwen.has_layers_without_experts());
+  EXPECT_THAT(message_of([] {
+                from_hf({{"model_type", "qwen2_moe"}, {"shared_expert_intermediate_size", -1}});
+              }),
+              HasSubstr("'shared_ffn'"));
+  const ModelConfig olmoe = from_hf({{"model_type", "olmoe"}});
+  EXPECT_EQ(olmoe.experts, 64);
+  EXPECT_EQ(olmoe.ffn_of_expert(), 2048);
+  EXPECT_EQ(olmoe.query_key_norm, QueryKeyNorm::kWidth);
+  EXPECT_EQ(olmoe.router_softmax, RouterSoftmax::kAll);
+  EXPECT_THAT(message_of([] { from_hf({{"model_type", "olmoe"}, {"clip_qkv", 8.0}}); }), HasSubstr("'clip_qkv'"));
+}
+
+TEST(HfConfig, GptOss) {
+  const ModelConfig config = from_hf({{"model_type", "gpt_oss"}, {"num_hidden_layers", 4}});
+  EXPECT_TRUE(config.attention_sinks && config.router_bias && config.mlp_bias && config.attention_output_bias);
+  EXPECT_EQ(config.gate().activation, Activation::kQuickGelu);
+  EXPECT_EQ(config.gate().limit, 7);
+  EXPECT_EQ(config.gate().offset, 1);
+  EXPECT_EQ(config.router_softmax, RouterSoftmax::kChosen);
+  EXPECT_THAT(config.window_layers, ElementsAre(1, 0, 1, 0));
+  EXPECT_EQ(config.sliding_window, 128);
+  EXPECT_EQ(config.rope_scaling, RopeScaling::kYarn);
+  EXPECT_EQ(config.rope_theta, 150000);
+  EXPECT_EQ(config.rope_factor, 32);
+  EXPECT_EQ(config.rope_original_positions, 4096);
+  EXPECT_FALSE(config.rope_whole_dims);
+  EXPECT_THAT(message_of([] {
+                from_hf({{"model_type", "gpt_oss"}, {"swiglu_alpha", 1.0}});
+              }),
+              HasSubstr("'swiglu_alpha'"));
+  EXPECT_THAT(message_of([] {
+                from_hf({{"model_type", "gpt_oss"}, {"swiglu_limit", -7}});
+              }),
+              HasSubstr("'gate_limit'"));
+  EXPECT_EQ(ModelConfig::from_json(config.to_json()).to_json(), config.to_json());
 }
 
 TEST(NamedConfig, SizesOfOpt) {
@@ -580,6 +661,10 @@ TEST(NamedConfig, ParameterCounts) {
         {"pythia-12b", 11.846e9},
         {"20b", 20.555e9}}},
       {"mixtral", {{"8x7b", 46.703e9}, {"8x22b", 140.62e9}}},
+      {"qwen2_moe", {{"1.5-a2.7b", 14.316e9}, {"57b-a14b", 57.409e9}}},
+      {"qwen3_moe", {{"30b-a3b", 30.532e9}, {"235b-a22b", 235.09e9}}},
+      {"olmoe", {{"1b-7b", 6.9192e9}}},
+      {"gpt_oss", {{"20b", 20.915e9}, {"120b", 116.83e9}}},
       {"bert", {{"tiny", 4.386e6}, {"base", 109.48e6}, {"large", 335.14e6}}},
       {"vit", {{"base", 85.80e6}, {"large", 303.30e6}, {"huge", 630.77e6}}}};
   for (const Family* family : families()) {
@@ -596,13 +681,14 @@ TEST(NamedConfig, ParameterCounts) {
 // Every tensor of every family has a name in Hugging Face files; parts of one tensor share it, nothing else does.
 TEST(Families, EveryTensorHasASource) {
   for (const Family* family : families()) {
-    std::set<std::tuple<std::string, int, std::size_t>> seen;
+    std::set<std::tuple<std::string, int, int, std::size_t>> seen;
     const ModelConfig config = ModelConfig::named(family->model_type, family->sizes.front().name);
     for (const TensorSpec& spec : tensor_specs(config)) {
       const SourceTensor source = family->source_of(config, spec.name);
-      EXPECT_TRUE(seen.emplace(source.name, source.part, source.fused.first).second)
+      EXPECT_TRUE(seen.emplace(source.name, source.part, source.matrix, source.fused.first).second)
           << spec.name << " shares " << source.name;
       EXPECT_LT(source.part, source.parts);
+      EXPECT_LT(source.matrix, source.matrices);
       EXPECT_FALSE(family->ignores(source.name)) << source.name;
     }
   }
@@ -633,6 +719,19 @@ TEST(Families, NamesOfTensors) {
   EXPECT_EQ(value.part, 2);
   EXPECT_EQ(value.parts, 3);
   EXPECT_FALSE(source_of("gpt2", "layers.2.attention.value.bias").transposed);
+  EXPECT_EQ(source("qwen2_moe", "layers.0.mlp.shared_gate.weight"), "layers.0.mlp.shared_expert_gate.weight");
+  EXPECT_EQ(source("qwen3_moe", "layers.0.mlp.experts.77.up.weight"), "layers.0.mlp.experts.77.up_proj.weight");
+  const SourceTensor up = source_of("gpt_oss", "layers.3.mlp.experts.30.up.weight");
+  EXPECT_EQ(up.name, "layers.3.mlp.experts.gate_up_proj");
+  EXPECT_EQ(up.part, 1);
+  EXPECT_EQ(up.parts, 2);
+  EXPECT_EQ(up.matrix, 30);
+  EXPECT_EQ(up.matrices, 32);
+  EXPECT_TRUE(up.interleaved && up.transposed);
+  const SourceTensor down_bias = source_of("gpt_oss", "layers.3.mlp.experts.30.down.bias");
+  EXPECT_EQ(down_bias.name, "layers.3.mlp.experts.down_proj_bias");
+  EXPECT_EQ(down_bias.parts, 1);
+  EXPECT_FALSE(down_bias.interleaved || down_bias.transposed);
   const FusedRows keys = source_of("gpt_neox", "layers.2.attention.key.bias").fused;
   EXPECT_EQ(keys.first, 64u);
   EXPECT_EQ(keys.block, 64u);
@@ -692,6 +791,42 @@ TEST(Validate, NamesTheContradiction) {
   EXPECT_THAT(refused([](ModelConfig& c) { c.embedding_scale = 0; }), said("embedding_scale"));
   EXPECT_THAT(refused([](ModelConfig& c) { c.norm_position = NormPosition::kOutput; }), HasSubstr("no bias"));
   EXPECT_THAT(refused([](ModelConfig& c) { c.residual_scale = 0.5f; }), HasSubstr("no bias"));
+  const auto refused_of_experts = [&](const std::function<void(ModelConfig&)>& change) {
+    return refused([&](ModelConfig& c) {
+      c.experts = 4;
+      c.experts_per_token = 2;
+      change(c);
+    });
+  };
+  EXPECT_THAT(refused_of_experts([](ModelConfig&) {}), IsEmpty());
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.experts_per_token = 5; }), said("experts_per_token"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.experts_per_token = 0; }), said("experts_per_token"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.experts = -1; }), said("experts"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.expert_ffn = -1; }), said("expert_ffn"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.shared_ffn = -1; }), said("shared_ffn"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.shared_ffn = 8; }), said("mlp_bias"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.expert_ffn = 1 << 24; }), IsEmpty());
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) {
+                c.experts = 1 << 12;
+                c.expert_ffn = 1 << 24;
+              }),
+              HasSubstr("biases"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.expert_layers = {1, 0}; }), said("expert_layers"));
+  EXPECT_THAT(refused_of_experts([](ModelConfig& c) { c.expert_layers.assign(12, 2); }), said("expert_layers"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.expert_layers.assign(12, 1); }), said("expert_layers"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.expert_ffn = 8; }), said("expert_ffn"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.router_bias = true; }), said("router_bias"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.gate_limit = 7; }), said("gate_limit"));
+  EXPECT_THAT(refused([](ModelConfig& c) {
+                c.gated_mlp = true;
+                c.gate_limit = -1;
+              }),
+              said("gate_limit"));
+  EXPECT_THAT(refused([](ModelConfig& c) {
+                c.gated_mlp = true;
+                c.gate_offset = INFINITY;
+              }),
+              said("gate_offset"));
   EXPECT_THAT(refused([](ModelConfig& c) {
                 c.parallel_residual = true;
                 c.norm_position = NormPosition::kPost;

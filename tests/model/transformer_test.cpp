@@ -107,13 +107,20 @@ class CheckingOps : public Ops {
   void copy_vector(Stream&, Vector in, Activations out) override {
     EXPECT_NE(in.data, nullptr);
     expect_vector(in, out.columns);
-    copied_ = out.data;
+    copies_[out.data] = out.bytes();
   }
   void zero(Stream&, Activations) override {}
-  void activate_gate(Stream&, Activation, Activations in, Activations out) override {
+  void activate_gate(Stream&, const Gate&, Activations in, Activations out) override {
     expect_all_parts();
     EXPECT_EQ(in.columns, 2 * out.columns);
     EXPECT_EQ(in.rows, out.rows);
+  }
+  void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) override {
+    expect_all_parts();
+    EXPECT_EQ(x.columns, inout.columns);
+    EXPECT_EQ(x.rows, inout.rows);
+    EXPECT_EQ(gates.rows, x.rows);
+    EXPECT_EQ(gates.columns, 1);
   }
   void rotary_angles(Stream&, std::span<const std::int32_t> positions, std::span<const float> frequencies,
                      Activations out) override {
@@ -150,7 +157,7 @@ class CheckingOps : public Ops {
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation, Activations out) override {
     expect_next_part(weight.panels, weight.out);
     if (bias.data != nullptr) {
-      EXPECT_EQ(reinterpret_cast<const std::byte*>(bias.data), copied_);
+      expect_copied(bias);
       EXPECT_EQ(bias.length, weight.out);
     }
     EXPECT_EQ(x.columns, weight.in);
@@ -174,8 +181,9 @@ class CheckingOps : public Ops {
     EXPECT_EQ(in.columns, inout.columns);
   }
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows>,
-                 const KvCacheView&, int layer, Activations out) override {
+                 const KvCacheView&, int layer, Vector sinks, Activations out) override {
     expect_all_parts();
+    expect_vector(sinks, shape.heads);
     EXPECT_EQ(qkv.columns, (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
     EXPECT_EQ(out.columns, shape.heads * shape.head_dim);
     layers.push_back(layer);
@@ -213,6 +221,14 @@ class CheckingOps : public Ops {
     EXPECT_LE(next_row_, rows);
     if (next_row_ == rows) next_row_ = 0;
   }
+  // That the vector lies within one of the copies.
+  void expect_copied(const Vector& vector) const {
+    const auto* begin = reinterpret_cast<const std::byte*>(vector.data);
+    const auto behind = copies_.upper_bound(begin);
+    ASSERT_NE(behind, copies_.begin()) << "a bias that was not copied";
+    const auto& [copy, bytes] = *std::prev(behind);
+    EXPECT_LE(begin + static_cast<std::size_t>(vector.length) * sizeof(float), copy + bytes);
+  }
   void expect_vector(const Vector& vector, int length) const {
     if (vector.data == nullptr) return;
     EXPECT_EQ(vector.length, length);
@@ -221,8 +237,8 @@ class CheckingOps : public Ops {
 
   const OrderedPages& pages_;
   PlainFormat format_;
-  int next_row_ = 0;  // of the tensor whose parts come
-  const std::byte* copied_ = nullptr;
+  int next_row_ = 0;                                // of the tensor whose parts come
+  std::map<const std::byte*, std::size_t> copies_;  // what copy_vector() wrote: bytes, by where they lie
 };
 
 ModelConfig base_config() {
@@ -262,6 +278,15 @@ std::map<std::string, ModelConfig> make_configs() {
   ModelConfig& mixtral = configs["experts"] = llama;
   mixtral.experts = 5;
   mixtral.experts_per_token = 2;
+  ModelConfig& with_biases = configs["experts with biases, sinks"] = mixtral;
+  with_biases.mlp_bias = with_biases.router_bias = with_biases.attention_sinks = true;
+  with_biases.attention_bias = with_biases.attention_output_bias = true;
+  with_biases.gate_limit = 7;
+  ModelConfig& with_shared = configs["experts in some layers, one beside them"] = mixtral;
+  with_shared.expert_layers = {1, 0, 1};
+  with_shared.expert_ffn = 24;
+  with_shared.shared_ffn = 48;
+  with_shared.router_softmax = RouterSoftmax::kAll;
   for (const QueryKeyNorm norm : {QueryKeyNorm::kHeads, QueryKeyNorm::kWidth}) {
     ModelConfig& c = configs[fmt::format("norms of queries and keys {}", static_cast<int>(norm))] = llama;
     c.norm = NormKind::kRmsNorm;
@@ -384,7 +409,7 @@ TEST(Transformer, VisitsTheKSlicesOfReproducibleSumsInOrder) {
 TEST(Experts, ChooseTheBestAndShareOut) {
   const std::vector<float> logits = {0, 2, 1, -1,  //
                                      3, 3, 3, 0};
-  const auto choices = Experts::choose(logits, 4, 2);
+  const auto choices = Experts::choose(logits, {.experts = 4, .per_token = 2});
   EXPECT_THAT(choices[0].rows, ElementsAre(1));
   EXPECT_THAT(choices[1].rows, ElementsAre(0, 1)) << "of equals the first";
   EXPECT_THAT(choices[2].rows, ElementsAre(0));
@@ -392,6 +417,15 @@ TEST(Experts, ChooseTheBestAndShareOut) {
   EXPECT_FLOAT_EQ(choices[1].weights[0], std::exp(2.0f) / (std::exp(2.0f) + std::exp(1.0f)));
   EXPECT_FLOAT_EQ(choices[2].weights[0], std::exp(1.0f) / (std::exp(2.0f) + std::exp(1.0f)));
   EXPECT_FLOAT_EQ(choices[0].weights[0], 0.5f);
+}
+
+TEST(Experts, WeightsOfAllExpertsAreNotMadeToSumToOne) {
+  const std::vector<float> logits = {0, 2, 1, -1};
+  const auto choices = Experts::choose(logits, {.experts = 4, .per_token = 2, .softmax = RouterSoftmax::kAll});
+  const float sum = std::exp(0.0f) + std::exp(2.0f) + std::exp(1.0f) + std::exp(-1.0f);
+  EXPECT_FLOAT_EQ(choices[1].weights[0], std::exp(2.0f) / sum);
+  EXPECT_FLOAT_EQ(choices[2].weights[0], std::exp(1.0f) / sum);
+  EXPECT_THAT(choices[0].rows, IsEmpty());
 }
 
 std::vector<float> plain_frequencies(ModelConfig c) {

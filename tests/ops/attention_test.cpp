@@ -17,6 +17,7 @@ struct Case {
   AttentionShape shape;
   int block_tokens = 16;
   DType cache_dtype = DType::kF32;
+  Floats sinks = {};  // [heads], or none
 };
 
 int qkv_columns(const AttentionShape& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
@@ -92,6 +93,11 @@ std::vector<double> reference(const Case& c, const Sequence& sequence, int first
         if (shape.soft_cap > 0) weights[j] = shape.soft_cap * std::tanh(weights[j] / shape.soft_cap);
         max = std::max(max, weights[j]);
       }
+      if (!c.sinks.empty()) {
+        const double sink = c.sinks[static_cast<std::size_t>(h)];
+        max = std::max(max, sink);
+        sum = std::exp(sink - max);
+      }
       for (double& w : weights) sum += w = std::exp(w - max);
       std::vector<double> attended(static_cast<std::size_t>(d));
       for (int j = 0; j < sequence.tokens; ++j) {
@@ -111,6 +117,7 @@ class AttentionTest : public OpsTest {
   struct Part {
     int sequence, start, rows;
   };
+  Vector sinks_of(const Case& c) { return c.sinks.empty() ? Vector{} : bench_.vector(c.sinks); }
   std::vector<Floats> attend(const Case& c, const Cache& cache, const std::vector<Sequence>& sequences,
                              const std::vector<Part>& parts, int layer = 1, DType out_dtype = DType::kF32) {
     Floats qkv;
@@ -125,7 +132,7 @@ class AttentionTest : public OpsTest {
     }
     const auto out = bench_.empty(row, out_columns(c.shape), out_dtype);
     bench_.ops().attention(bench_.stream(), c.shape, bench_.put(qkv, row, static_cast<int>(columns)), rows,
-                           cache.view(), layer, out);
+                           cache.view(), layer, sinks_of(c), out);
     const auto values = bench_.get(out);
     std::vector<Floats> result;
     auto from = values.begin();
@@ -151,7 +158,9 @@ std::vector<Case> gpu_cases() {
           {shape_of(2, 2, 256), 16},
           {shape_of(2, 2, 128, /*causal=*/false), 16, DType::kF16},
           {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16},
-          {shape_of(4, 2, 64, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kBF16}};
+          {shape_of(4, 2, 64, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kBF16},
+          {shape_of(4, 2, 64), 16, DType::kF16, {-2, 40, 3, 0}},
+          {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16, {1, 6}}};
 }
 
 std::vector<Case> cpu_cases() {
@@ -164,7 +173,9 @@ std::vector<Case> cpu_cases() {
           {shape_of(3, 3, 128, /*causal=*/true, /*window=*/1), 64},
           {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f)},
           {shape_of(2, 1, 64, /*causal=*/true, /*window=*/50, /*soft_cap=*/50), 16, DType::kBF16},
-          {shape_of(5, 1, 9), 24}};
+          {shape_of(5, 1, 9), 24},
+          {shape_of(6, 2, 20), 16, DType::kF32, {-3, 0, 2, 9, 40, 1}},  // below and above all scores
+          {shape_of(4, 2, 64, /*causal=*/true, /*window=*/30), 16, DType::kBF16, {0, 3, -50, 12}}};
 }
 std::vector<Case> cases(const Bench& bench) {
   auto all = cpu_cases();
@@ -175,9 +186,9 @@ std::vector<Case> cases(const Bench& bench) {
   return all;
 }
 std::string describe(const Case& c) {
-  return fmt::format("{} heads, {} kv, head_dim {}, causal {}, window {}, soft cap {}, blocks of {} {}", c.shape.heads,
-                     c.shape.kv_heads, c.shape.head_dim, c.shape.causal, c.shape.window, c.shape.soft_cap,
-                     c.block_tokens, name_of(c.cache_dtype));
+  return fmt::format("{} heads, {} kv, head_dim {}, causal {}, window {}, soft cap {}, blocks of {} {}, {} sinks",
+                     c.shape.heads, c.shape.kv_heads, c.shape.head_dim, c.shape.causal, c.shape.window,
+                     c.shape.soft_cap, c.block_tokens, name_of(c.cache_dtype), c.sinks.size());
 }
 
 TEST_P(AttentionTest, MatchesDoubleLoop) {
@@ -206,7 +217,8 @@ TEST_P(AttentionTest, EveryInstructionSetMatchesWithTheSameBitsForAnyRows) {
       for (int h = 0; h < c.shape.kv_heads; ++h) {
         kernels::store_keys_values({&c.shape, &cache.view(), &rows, 1, h, 0, kTokens}, sequence.qkv.data());
         for (int row = 0; row < kTokens; row += step) {
-          kernels::attend({&c.shape, &cache.view(), &rows, 1, h, row, std::min(step, kTokens - row)},
+          const float* sinks = c.sinks.empty() ? nullptr : c.sinks.data();
+          kernels::attend({&c.shape, &cache.view(), &rows, 1, h, row, std::min(step, kTokens - row), -1, sinks},
                           sequence.qkv.data(), reinterpret_cast<std::byte*>(out.data()), DType::kF32, scratch, isa);
         }
       }
@@ -307,7 +319,7 @@ TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
       const auto out = bench.empty(150, out_columns(c.shape));
       const std::vector<SequenceRows> rows = {{0, 150, 0, cache.blocks(0)}};
       bench.ops().attention(bench.stream(), c.shape, bench.put(sequences[0].qkv, 150, qkv_columns(c.shape)), rows,
-                            cache.view(), 2, out);
+                            cache.view(), 2, c.sinks.empty() ? Vector{} : bench.vector(c.sinks), out);
       return bench.get(out);
     };
     Bench one(device_cases().front());
@@ -333,14 +345,16 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   const auto out = bench_.empty(2, out_columns(c.shape));
   const std::vector<SequenceRows> good = {{0, 2, 0, cache.blocks(0)}};
   const auto attend = [&](AttentionShape shape, Activations x, std::span<const SequenceRows> rows, int layer,
-                          Activations y) {
-    bench_.ops().attention(bench_.stream(), shape, x, rows, cache.view(), layer, y);
+                          Activations y, const Vector& sinks = {}) {
+    bench_.ops().attention(bench_.stream(), shape, x, rows, cache.view(), layer, sinks, y);
     bench_.stream().synchronize();
   };
   EXPECT_NO_THROW(attend(c.shape, qkv, good, 0, out));
   EXPECT_THROW(attend(shape_of(4, 3, 16), qkv, good, 0, out), Error);
   EXPECT_THROW(attend(shape_of(4, 4, 16), qkv, good, 0, out), Error);
   EXPECT_THROW(attend(c.shape, qkv, good, Cache::kLayers, out), Error);
+  EXPECT_NO_THROW(attend(c.shape, qkv, good, 0, out, bench_.vector({1, 2, 3, 4})));
+  EXPECT_THROW(attend(c.shape, qkv, good, 0, out, bench_.vector({1, 2})), Error);
   EXPECT_THROW(attend(c.shape, qkv, good, 0, bench_.empty(1, out_columns(c.shape))), Error);
   const std::vector<SequenceRows> too_far = {{0, 2, 31, cache.blocks(0)}};
   EXPECT_THROW(attend(c.shape, qkv, too_far, 0, out), Error);

@@ -18,7 +18,8 @@ struct Choice {
   std::vector<double> weights;
 };
 
-std::vector<Choice> choose(const Floats& logits, int experts, int per_token) {
+std::vector<Choice> choose(const Floats& logits, int experts, int per_token,
+                           RouterSoftmax softmax = RouterSoftmax::kChosen) {
   std::vector<Choice> choices;
   for (std::size_t first = 0; first < logits.size(); first += static_cast<std::size_t>(experts)) {
     std::vector<int> order(static_cast<std::size_t>(experts));
@@ -28,11 +29,14 @@ std::vector<Choice> choose(const Floats& logits, int experts, int per_token) {
     };
     std::ranges::stable_sort(order, [&](int a, int b) { return logit(a) > logit(b); });
     const double best = logit(order.front());
+    double all = 0;
+    for (const int expert : order) all += std::exp(logit(expert) - best);
     order.resize(static_cast<std::size_t>(per_token));
     std::ranges::sort(order);
     Choice choice{order, {}};
     for (const int expert : order) choice.weights.push_back(std::exp(logit(expert) - best));
-    const double sum = std::accumulate(choice.weights.begin(), choice.weights.end(), 0.0);
+    const double chosen = std::accumulate(choice.weights.begin(), choice.weights.end(), 0.0);
+    const double sum = softmax == RouterSoftmax::kAll ? all : chosen;
     for (double& weight : choice.weights) weight /= sum;
     choices.push_back(std::move(choice));
   }
@@ -47,41 +51,48 @@ class ExpertsTest : public OpsTest {
   Ops& ops() { return bench_.ops(); }
   Stream& stream() { return bench_.stream(); }
 
-  ExpertRoutes route(const Floats& logits, int rows, int experts, int per_token, int real_rows = -1) {
-    const std::size_t bytes = ops().routing_bytes(rows, experts, per_token);
-    const ExpertRoutes routes{bench_.put_bytes(std::vector<std::byte>(bytes, std::byte{0x7f})), rows, experts,
-                              per_token};
+  ExpertRoutes route(const Floats& logits, int rows, int experts, int per_token, int real_rows = -1,
+                     RouterSoftmax softmax = RouterSoftmax::kChosen) {
+    const RoutingRule rule{experts, per_token, softmax};
+    const std::size_t bytes = ops().routing_bytes(rows, rule);
+    const ExpertRoutes routes{bench_.put_bytes(std::vector<std::byte>(bytes, std::byte{0x7f})), rows, rule};
     const auto& real = bench_.keep(real_rows < 0 ? std::vector<std::int32_t>{} : std::vector<std::int32_t>{real_rows});
     ops().route(stream(), bench_.put(logits, rows, experts), real, routes);
     return routes;
   }
 
   // One product by the chosen experts, and their weighted sum, [rows, out].
-  Floats mixture(const Activations& x, const std::vector<Weight>& weights, const ExpertRoutes& routes, bool together) {
+  Floats mixture(const Activations& x, const std::vector<Weight>& weights, const ExpertRoutes& routes, bool together,
+                 const Vector& biases = {}) {
     const int out = weights.front().out;
     const Activations terms = bench_.empty(routes.positions(), out), sum = bench_.empty(routes.rows, out);
     ops().zero(stream(), sum);
     const auto add = [&](const std::vector<ExpertWeight>& some, ExpertRange range) {
-      ops().expert_gemm(stream(), x, /*by_row=*/true, bench_.keep(some), routes, Activation::kNone, terms);
+      ops().expert_gemm(stream(), x, /*by_row=*/true, bench_.keep(some), biases, routes, Activation::kNone, terms);
       ops().mix_experts(stream(), terms, routes, range, sum);
     };
     std::vector<ExpertWeight> all;
-    for (int expert = 0; expert < routes.experts; ++expert) {
+    for (int expert = 0; expert < routes.rule.experts; ++expert) {
       all.push_back({expert, weights[static_cast<std::size_t>(expert)]});
       if (!together) add({all.back()}, {expert, expert + 1});
     }
-    if (together) add(all, {0, routes.experts});
+    if (together) add(all, {0, routes.rule.experts});
     return bench_.get(sum);
   }
 
   static std::vector<double> exact(const Floats& x, const std::vector<Floats>& values,
-                                   const std::vector<Choice>& choices, int in, int out) {
+                                   const std::vector<Choice>& choices, int in, int out, const Floats& biases = {}) {
     std::vector<double> sums;
     for (std::size_t row = 0; row < choices.size(); ++row) {
       for (int n = 0; n < out; ++n) {
         double sum = 0;
         for (std::size_t i = 0; i < choices[row].experts.size(); ++i) {
-          const Floats& weight = values[static_cast<std::size_t>(choices[row].experts[i])];
+          const auto expert = static_cast<std::size_t>(choices[row].experts[i]);
+          const Floats& weight = values[expert];
+          if (!biases.empty()) {
+            sum +=
+                choices[row].weights[i] * biases[expert * static_cast<std::size_t>(out) + static_cast<std::size_t>(n)];
+          }
           for (int k = 0; k < in; ++k) {
             sum += choices[row].weights[i] * x[row * static_cast<std::size_t>(in) + static_cast<std::size_t>(k)] *
                    weight[static_cast<std::size_t>(n) * static_cast<std::size_t>(in) + static_cast<std::size_t>(k)];
@@ -122,6 +133,32 @@ TEST_P(ExpertsTest, MixWhatTheChosenOnesGive) {
                    accumulated_tolerance(bench_.traits(), type), what);
       expect_same(mixture(input, weights, routes, /*together=*/false), together, what + ", one by one");
     }
+  }
+}
+
+// Weighted by the softmax over all experts, with biases: several tiles of tensor cores, and a depth that they do not
+// take.
+TEST_P(ExpertsTest, BiasesJoinAndWeightsMaySumToLessThanOne) {
+  constexpr int kRows = 70, kExperts = 40, kPerToken = 6, kOut = 72;
+  const DType type = bench_.narrow_types().front();
+  for (const int in : {64, 33}) {
+    const Floats logits = random_floats(kRows * kExperts, 1), biases = random_floats(kExperts * kOut, 9);
+    const Floats x = rounded_to(random_floats(static_cast<std::size_t>(kRows) * in, 2), type);
+    std::vector<Floats> values;
+    std::vector<Weight> weights;
+    for (unsigned expert = 0; expert < kExperts; ++expert) {
+      values.push_back(rounded_to(random_floats(static_cast<std::size_t>(kOut) * in, 3 + expert), type));
+      weights.push_back(bench_.weight(values.back(), kOut, in, type));
+    }
+    const ExpertRoutes routes = route(logits, kRows, kExperts, kPerToken, -1, RouterSoftmax::kAll);
+    const std::vector<Choice> choices = choose(logits, kExperts, kPerToken, RouterSoftmax::kAll);
+    EXPECT_LT(std::accumulate(choices[0].weights.begin(), choices[0].weights.end(), 0.0), 0.5);
+    const Activations input = bench_.put(x, kRows, in, type);
+    const Vector of_all = bench_.vector(biases);
+    const Floats together = mixture(input, weights, routes, /*together=*/true, of_all);
+    expect_close(together, exact(x, values, choices, in, kOut, biases), accumulated_tolerance(bench_.traits(), type),
+                 fmt::format("depth {}", in));
+    expect_same(mixture(input, weights, routes, /*together=*/false, of_all), together, "one by one");
   }
 }
 
@@ -213,10 +250,13 @@ TEST_P(ExpertsTest, WrongShapesAreRefused) {
   const Weight weight = bench_.weight(Floats(32), 4, 8, DType::kF32),
                other = bench_.weight(Floats(64), 8, 8, DType::kF32);
   const Activations x = bench_.put(Floats(8), 1, 8), out = bench_.empty(2, 4);
-  const auto multiply = [&](const Activations& from, const std::vector<ExpertWeight>& weights, const Activations& to) {
-    ops().expert_gemm(stream(), from, true, weights, routes, Activation::kNone, to);
+  const auto multiply = [&](const Activations& from, const std::vector<ExpertWeight>& weights, const Activations& to,
+                            const Vector& biases = {}) {
+    ops().expert_gemm(stream(), from, true, weights, biases, routes, Activation::kNone, to);
   };
   EXPECT_NO_THROW(multiply(x, {{0, weight}}, out));
+  EXPECT_NO_THROW(multiply(x, {{0, weight}}, out, bench_.vector(Floats(12))));
+  EXPECT_THROW(multiply(x, {{0, weight}}, out, bench_.vector(Floats(4))), Error);
   EXPECT_THROW(multiply(x, {{0, weight}, {1, other}}, out), Error);
   EXPECT_THROW(multiply(x, {{0, weight}}, bench_.empty(1, 4)), Error);
   EXPECT_THROW(multiply(bench_.put(Floats(4), 1, 4), {{0, weight}}, out), Error);

@@ -27,6 +27,8 @@ double activated(Activation activation, double x) {
       return x / (1 + std::exp(-x));
     case Activation::kTanh:
       return std::tanh(x);
+    case Activation::kQuickGelu:
+      return x / (1 + std::exp(-1.702 * x));
   }
   return NAN;
 }
@@ -88,7 +90,7 @@ TEST_P(GemmTest, AddsBiasAndActivates) {
   auto bias = random_floats(kOut, 3);
   for (float& b : bias) b *= 6;  // both tails of the activations
   for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf,
-                                Activation::kSilu, Activation::kTanh}) {
+                                Activation::kSilu, Activation::kTanh, Activation::kQuickGelu}) {
     const auto y = bench_.empty(kRows, kOut);
     bench_.ops().gemm(bench_.stream(), bench_.put(x, kRows, kIn), bench_.weight(w, kOut, kIn, DType::kF32),
                       bench_.vector(bias), activation, y);

@@ -337,6 +337,41 @@ TEST_P(RowsTest, GatesMultiplyWhatTheyStandBeside) {
   expect_same(bench_.get(narrow), rounded_to(actual, DType::kBF16), "gated, rounded");
 }
 
+// min(g, limit) σ(1.702 min(g, limit)) (u + 1), u between -limit and limit: what gpt-oss computes.
+TEST_P(RowsTest, GatesAreLimitedAndWhatTheyMultiplyIsMoved) {
+  constexpr int kRows = 3, kColumns = 21;
+  auto both = random_floats(kRows * 2 * kColumns, 1);
+  for (float& v : both) v *= 4;
+  const auto out = bench_.empty(kRows, kColumns);
+  constexpr float kLimit = 1.5f;
+  ops().activate_gate(stream(), {Activation::kQuickGelu, kLimit, 1}, bench_.put(both, kRows, 2 * kColumns), out);
+  std::vector<double> expected;
+  int limited = 0;
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kColumns; ++c) {
+      const double gate = both[r * 2 * kColumns + c], up = both[r * 2 * kColumns + kColumns + c];
+      const double g = std::min<double>(gate, kLimit), u = std::clamp<double>(up, -kLimit, kLimit);
+      limited += g != gate ? 1 : 0;
+      expected.push_back(g / (1 + std::exp(-1.702 * g)) * (u + 1));
+    }
+  }
+  EXPECT_GT(limited, 5);
+  expect_close(bench_.get(out), expected, 1e-6, "limited");
+}
+
+TEST_P(RowsTest, RowsAreAddedAsTheirGateSays) {
+  constexpr int kRows = 5, kColumns = 37;
+  const auto x = random_floats(kRows * kColumns, 1), before = random_floats(kRows * kColumns, 2);
+  const Floats gates = {-30, -1, 0, 2, 40};
+  const auto inout = bench_.put(before, kRows, kColumns);
+  ops().add_gated_rows(stream(), bench_.put(x, kRows, kColumns), bench_.put(gates, kRows, 1), inout);
+  std::vector<double> expected;
+  for (int i = 0; i < kRows * kColumns; ++i) {
+    expected.push_back(before[i] + x[i] / (1 + std::exp(-static_cast<double>(gates[i / kColumns]))));
+  }
+  expect_close(bench_.get(inout), expected, 1e-6, "gated rows");
+}
+
 TEST_P(RowsTest, RotaryAnglesAreOfTheRoundedProduct) {
   const auto& positions = bench_.keep(std::vector<std::int32_t>{0, 1, 130999, 7});
   const auto& frequencies = bench_.keep(Floats{1.0f, 0.31f, 0.0017f});

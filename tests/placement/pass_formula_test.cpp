@@ -66,6 +66,18 @@ TEST(PassFormula, RecoversAMadeUpMachine) {
   EXPECT_NEAR(formula.pass_s(larger) / pass_s(kMachine, larger), 1, 1e-6);
 }
 
+// Of what rows choose a quarter each, three rows leave (3/4)^3 unread.
+TEST(PassFormula, OfExpertsItReadsWhatRowsChoose) {
+  const auto formula =
+      PassFormula::fit(samples_of(kShapes, [](const PassWork& work) { return pass_s(kMachine, work); }));
+  PassWork work{stage_of(1024, 12, {1, 1}, 0), 3, 0};
+  const double of_all = formula.pass_s(work);
+  work.stage.expert_bytes = work.stage.weight_bytes / 2;
+  work.stage.expert_share = 0.25;
+  const double unread = work.stage.expert_bytes * 0.75 * 0.75 * 0.75;
+  EXPECT_NEAR(of_all - formula.pass_s(work), unread / 20e9, 1e-3 * unread / 20e9);
+}
+
 TEST(PassFormula, PredictsShapesThatItHasNotSeen) {
   const auto samples = samples_of(kShapes, [](const PassWork& work) { return pass_s(kMachine, work); });
   EXPECT_LT(left_out_error(samples).worst, 1e-6);

@@ -48,6 +48,22 @@ TEST_F(CostModelTest, BeginsWithTheFormula) {
   EXPECT_DOUBLE_EQ(costs_.swap_s(0), 64 * kMiB / 1e9);
 }
 
+// A row chooses a quarter of the experts: it is multiplied with so much of them, and several rows read what any of them
+// chooses.
+TEST_F(CostModelTest, OfExpertsPassesReadWhatRowsChoose) {
+  ShardLayout layout = make_layout();
+  layout.plan.config.experts = 8;
+  layout.plan.config.experts_per_token = 2;
+  layout.plan.tensors.front().name = "layers.0.mlp.experts.3.up.weight";  // f32
+  const CostModel costs({{&layout}}, kOptions);
+  const auto read_s = [](double unread_share) {
+    return (64 * kMiB - 4 * 500e3 * unread_share) / kOptions.memory_bytes_per_s;
+  };
+  EXPECT_DOUBLE_EQ(costs.stage_pass_s(0, 0, 1), 1e-3 + read_s(0.75));
+  EXPECT_DOUBLE_EQ(costs.stage_pass_s(0, 0, 3), 1e-3 + read_s(0.75 * 0.75 * 0.75));
+  EXPECT_DOUBLE_EQ(costs.stage_pass_s(0, 0, 1000), 1e-3 + 1000 * 1e6 / 4 / kOptions.flops_per_s);
+}
+
 // Small passes and large ones, in turn, do not spoil each other's predictions, though the formula holds both for reads.
 TEST_F(CostModelTest, LearnsSmallAndLargePassesApart) {
   for (int i = 0; i < 20; ++i) {

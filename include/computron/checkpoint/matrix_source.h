@@ -19,7 +19,8 @@ struct MatrixSource {
   std::size_t rows = 0, columns = 0;
   std::size_t first = 0;    // the element of the tensor that is element (0, 0)
   std::size_t stride = 0;   // elements from one line of the tensor to the next
-  bool transposed = false;  // lines of the tensor are columns: (r, c) is element first + c * stride + r
+  bool transposed = false;  // lines of the tensor are columns: (r, c) is element first + c * stride + r * step
+  std::size_t step = 1;     // of transposed ones
 
   std::size_t elements() const { return rows * columns; }
 };
@@ -36,11 +37,13 @@ class MatrixReader {
   void read_lines(const MatrixSource& source, DType dtype, std::size_t first, std::size_t last);
   void read_with_gaps(const MatrixSource& source, DType dtype, std::size_t first, std::size_t last);
   void read_transposed(const MatrixSource& source, DType dtype, std::size_t first_row, std::size_t last_row);
+  void read_apart(const MatrixSource& source, DType dtype, std::size_t first, std::size_t count, std::byte* out);
   void read_elements(const MatrixSource& source, DType dtype, std::size_t first, std::size_t count, std::byte* out);
 
   std::vector<std::byte> out_;    // what read() returns
   std::vector<std::byte> raw_;    // elements as stored
   std::vector<std::byte> panel_;  // lines that are to be transposed, or with gaps between them
+  std::vector<std::byte> apart_;  // elements with others between them
 };
 
 }  // namespace computron

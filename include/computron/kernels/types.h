@@ -10,9 +10,32 @@
 
 namespace computron {
 
-enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
+// kQuickGelu: x σ(1.702 x) (Hendrycks and Gimpel 2016).
+enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh, kQuickGelu };
 // kRmsNormPlusOne: the stored weight is what is to be added to one, in float32 (Gemma).
 enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm, kRmsNormPlusOne };
+
+// How a gated MLP puts its two products together: activation(gate) × (up + offset); with a limit of
+// min(gate, limit) and of up between -limit and limit.
+struct Gate {
+  Activation activation = Activation::kNone;
+  float limit = 0;  // 0: none
+  float offset = 0;
+
+  constexpr Gate(Activation of, float limit_of_both = 0, float offset_of_up = 0)
+      : activation(of), limit(limit_of_both), offset(offset_of_up) {}
+};
+
+// Which experts' logits the weights of the chosen ones are the softmax over: their own, so that they sum to one, or
+// those of all experts.
+enum class RouterSoftmax : std::uint8_t { kChosen, kAll };
+
+// How a router chooses for each row: the `per_token` of `experts` with the largest logits, ties to the smaller number.
+struct RoutingRule {
+  int experts = 0;
+  int per_token = 0;
+  RouterSoftmax softmax = RouterSoftmax::kChosen;
+};
 
 // Where the key/value cache of one model lies in a rank's pool.
 // Slot (block, layer) is number block × layers + layer; it lies in frame frames[slot / slots_per_frame] at

@@ -25,6 +25,7 @@ enum class Resampling : std::uint8_t { kBilinear, kBicubic };
 struct LayerConfig {
   int window = 0;                // of its attention, as ModelConfig::sliding_window
   bool window_rotation = false;  // rotates with ModelConfig::rope_window_theta
+  bool experts = false;          // a mixture of experts instead of one MLP
 };
 
 struct ModelConfig {
@@ -84,14 +85,22 @@ struct ModelConfig {
   QueryKeyNorm query_key_norm = QueryKeyNorm::kNone;
   float attention_scale = 0;     // multiplies q·k; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;  // scores s are cap × tanh(s / cap); 0: as they are
+  bool attention_sinks = false;  // a score a query head that belongs to no key (Xiao et al. 2024)
   bool attention_bias = true;    // q, k, v
   bool attention_output_bias = true;
 
   Activation activation = Activation::kRelu;
   bool mlp_bias = true;
   bool gated_mlp = false;  // down(act(gate(x)) · up(x)) instead of down(act(up(x)))
+  float gate_limit = 0;    // Gate::limit
+  float gate_offset = 0;   // Gate::offset
   int experts = 0;         // MLPs of which a router chooses for each token; 0: one MLP for all
   int experts_per_token = 0;
+  int expert_ffn = 0;                   // of each expert; 0: ffn
+  int shared_ffn = 0;                   // of an MLP beside the experts, for all tokens, that a gate weighs; 0: none
+  std::vector<int> expert_layers = {};  // [layers] 1 where a layer has experts, 0 where it has one MLP; empty: all have
+  RouterSoftmax router_softmax = RouterSoftmax::kChosen;
+  bool router_bias = false;
 
   // What comes out: logits of the next token, or of an encoder's first row its pooled embedding and the scores of
   // classes.
@@ -111,6 +120,10 @@ struct ModelConfig {
   int token_columns() const { return embedding_width > 0 ? embedding_width : hidden; }
   bool projects_embedding() const { return token_columns() != hidden; }
   LayerConfig layer(int index) const;
+  RoutingRule routing() const { return {experts, experts_per_token, router_softmax}; }
+  Gate gate() const { return {activation, gate_limit, gate_offset}; }
+  int ffn_of_expert() const { return expert_ffn > 0 ? expert_ffn : ffn; }
+  bool has_layers_without_experts() const;
   int rotated() const { return rotary_dims > 0 ? rotary_dims : head_dim; }
   bool has_pre_norms() const { return norm_position == NormPosition::kPre || norm_position == NormPosition::kSandwich; }
   bool has_output_norms() const {
@@ -142,6 +155,7 @@ enum class Split : std::uint8_t {
   kVocab,    // embedding and head: rows are tokens
   kHeads,    // rows are query heads × head_dim (column-parallel)
   kKvHeads,  // rows are kv heads × head_dim
+  kSinks,    // rows are query heads
   kFfn,      // rows are ffn units
 };
 
@@ -163,10 +177,12 @@ struct TensorSpec {
 //   embedding.norm.{weight,bias}
 //   layers.N.attention_norm.{weight,bias}          layers.N.attention.{query,key,value}.{weight,bias}
 //   layers.N.attention.{query,key}_norm.weight [head_dim, or that of all heads]
+//   layers.N.attention.sinks [heads]
 //   layers.N.attention.output.{weight,bias}        layers.N.attention_output_norm.weight
 //   layers.N.mlp_norm.{weight,bias}                layers.N.mlp_output_norm.weight
 //   layers.N.mlp.{gate,}up.{weight,bias}           layers.N.mlp.down.{weight,bias}
-//   layers.N.mlp.router.weight [experts, hidden]   layers.N.mlp.experts.E.{gate,up,down}.{weight,bias}
+//   layers.N.mlp.router.{weight [experts, hidden],bias}     layers.N.mlp.experts.E.{gate,up,down}.{weight,bias}
+//   layers.N.mlp.shared_gate.weight [1, hidden]    layers.N.mlp.shared.{gate,up,down}.weight
 //   final_norm.{weight,bias}
 //   head.projection.weight [width, hidden]         head.weight [vocab, width]
 //   pooler.{weight,bias} [hidden, hidden]          classifier.{weight,bias} [classes, hidden]

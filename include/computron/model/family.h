@@ -22,16 +22,19 @@ struct SourceTensor {
   std::string name;              // without the family's prefix
   bool transposed = false;       // stored as [in, out]
   int part = 0, parts = 1;       // one of so many equal parts of the output dimension
-  bool interleaved = false;      // a part is every parts-th output, from the part-th on; not transposed ones
+  bool interleaved = false;      // a part is every parts-th output, from the part-th on
   int matrix = 0, matrices = 1;  // one of so many equal tensors, side by side along a dimension before all others
   FusedRows fused = {};          // instead of a part; not of transposed ones
 };
 
-// Names without ".weight" and ".bias", which end both alike; "{}" stands for a number, in the same order on both sides.
+// Names without ".weight" and ".bias", which end both alike, or two whole names; "{}" stands for a number, in the same
+// order on both sides.
 struct NameRule {
   std::string_view ours, theirs;
   int part = 0, parts = 1;
-  bool transposed = false;
+  bool transposed = false;   // a weight is; a vector cannot be
+  bool interleaved = false;  // SourceTensor::interleaved
+  bool stacked = false;      // our last number is of an expert, and theirs is one tensor of all experts
 };
 
 struct PublishedSize {

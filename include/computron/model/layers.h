@@ -45,8 +45,8 @@ class Linear {
   int out() const { return weight_.rows(); }
   // What x is to be for the weight to be multiplied with it.
   DType input_dtype() const { return weight_.input_dtype(); }
-  // x [M, in] of the input_dtype; out [M, out()], f32 or narrow.
-  void forward(Pass& pass, Activations x, Activations out);
+  // x [M, in] of the input_dtype; out [M, out()], f32 or narrow. `bias`: where the layer has none of its own.
+  void forward(Pass& pass, Activations x, Activations out, const Vector& bias = {});
   TensorRef& weight() { return weight_; }
 
  private:
@@ -91,8 +91,8 @@ class RowParallelLinear {
 
   // The terms of this rank's part of the sum: one, or one a K slice.
   int k_slices() const { return static_cast<int>(weights_.size()); }
-  // out [M, hidden] f32 = term number `k_slice` of x Wᵀ. Not reduced.
-  void multiply(Pass& pass, Activations x, int k_slice, Activations out);
+  // out [M, hidden] f32 = term number `k_slice` of x Wᵀ, and `bias` where it is there. Not reduced.
+  void multiply(Pass& pass, Activations x, int k_slice, Activations out, const Vector& bias = {});
   TensorRef& weight(int k_slice) { return weights_[static_cast<std::size_t>(k_slice)]; }
 
  private:
@@ -214,6 +214,7 @@ class SelfAttention {
   int layer_;
   ColumnParallelLinear qkv_;  // q | k | v
   HeadsNorm norm_;
+  TensorRef sinks_;  // [heads]
   RowParallelLinear output_;
 };
 
@@ -224,28 +225,66 @@ class Mlp {
   DType input_dtype() const { return up_.input_dtype(); }
   // x [M, hidden] of the input_dtype.
   BranchOutput forward(Pass& pass, Activations x);
-  // Its first half: act(up(x)) or act(gate(x)) · up(x), [M, ffn/tp] in workspace.inner. down() is the second.
-  Activations inner(Pass& pass, Activations x);
+  // Its first half: act(up(x)) or act(gate(x)) · up(x), [M, ffn/tp] in workspace.inner. down() is the second. `bias`:
+  // of up, or gate | up, where the layer has no bias of its own.
+  Activations inner(Pass& pass, Activations x, const Vector& bias = {});
   ColumnParallelLinear& up() { return up_; }
   RowParallelLinear& down() { return down_; }
   bool gated() const { return gated_; }
-  Activation activation() const { return activation_; }
+  const Gate& gate() const { return gate_; }
 
  private:
   bool gated_;
-  Activation activation_;
+  Gate gate_;
   ColumnParallelLinear up_;  // gate | up where gated
   RowParallelLinear down_;
 };
 
+// An MLP beside the experts of a layer that every row goes through, weighed by the logistic function of a product with
+// the row (Qwen2-MoE: Yang et al. 2024).
+class SharedExpert {
+ public:
+  // `prefix`: of the layer's MLP.
+  SharedExpert(const ShardLayout& layout, const std::string& prefix);
+  // Whether x is to be of this type, for both products.
+  bool takes(DType dtype) const { return mlp_.input_dtype() == dtype && gate_.input_dtype() == dtype; }
+  // mixture(k_slice) += σ(gate(x)) × term `k_slice` of mlp(x). x [M, hidden] f32, or of a type that it takes().
+  void add(Pass& pass, Activations x);
+
+ private:
+  ReplicatedLinear gate_;  // [1, hidden]
+  Mlp mlp_;
+};
+
+// The biases of all experts of a layer, stacked. They are copied at the layer's begin: experts' pages come and go.
+class ExpertBiases {
+ public:
+  ExpertBiases(const ShardLayout& layout, const std::string& prefix);
+  void copy(Pass& pass);
+  // Of all experts, [experts × up] and [experts × hidden], and of one of them; absent where there are none.
+  Vector up() const { return up_copy_; }
+  Vector down() const { return down_copy_; }
+  Vector up(std::size_t expert) const { return part(up_copy_, expert); }
+  Vector down(std::size_t expert) const { return part(down_copy_, expert); }
+
+ private:
+  Vector part(const Vector& all, std::size_t expert) const;
+
+  int experts_;
+  TensorRef up_, down_;
+  Vector up_copy_, down_copy_;  // of the pass
+};
+
 // A sparse mixture of MLPs (Jiang et al. 2024): every row goes through the few experts that the router gives most
-// weight. Softmax over all experts in float32, the chosen ones' weights made to sum to one.
+// weight. Softmax in float32 over all experts or over the chosen ones.
 class Experts {
  public:
-  Experts(const ShardLayout& layout, const std::string& prefix);
-  // The router's, where the experts' weights are multiplied with the same; else f32, of which each has a copy.
+  // `t` is this rank's place in the stage.
+  Experts(const ShardLayout& layout, const std::string& prefix, int t);
+  // The router's, where all that reads x is multiplied with the same; else f32, of which each has a copy.
   DType input_dtype() const;
-  // Σ over the chosen experts of weight × mlp(x), in workspace.mixture(0). x [M, hidden] of the input_dtype.
+  // Σ over the chosen experts of weight × mlp(x), and the shared expert's part, in workspace.mixture(0). x [M, hidden]
+  // of the input_dtype.
   BranchOutput forward(Pass& pass, Activations x);
 
   struct Choice {
@@ -253,18 +292,22 @@ class Experts {
     std::vector<float> weights;
   };
   // logits [rows, experts] → by expert, its rows in ascending order. Ties go to the expert with the smaller number.
-  static std::vector<Choice> choose(std::span<const float> logits, int experts, int experts_per_token);
+  static std::vector<Choice> choose(std::span<const float> logits, const RoutingRule& rule);
 
  private:
   // [M, experts]
   Activations router_logits(Pass& pass, Activations x);
   int k_slices() { return experts_.front().down().k_slices(); }
   bool alike();  // all experts have weights of the same types
+  // What a K slice's products of this rank begin with: the biases once, in the first of all.
+  Vector down_bias(const Vector& of, int k_slice) const { return adds_down_bias_ && k_slice == 0 ? of : Vector{}; }
 
   // Where the host chooses: waits for the router, whose choice decides which rows an expert is given.
   void add_chosen_by_host(Pass& pass, Activations x);
   // mixture(k_slice) += weight × term `k_slice` of mlp(x), for the rows that chose the expert.
   void add_expert(Pass& pass, Activations x, std::size_t expert);
+  // Has the pages of an expert that nobody chose come and go.
+  void pass_over(Pass& pass, std::size_t expert);
 
   // Where the device chooses: nobody waits. Experts that are all there are multiplied together, others one by one.
   void add_chosen_by_device(Pass& pass, Activations x);
@@ -273,12 +316,16 @@ class Experts {
   void add_experts(Pass& pass, Activations x, const ExpertRoutes& routes, ExpertRange range, bool keep);
   template <class TensorOf>
   void multiply_experts(Pass& pass, Activations x, bool by_row, const ExpertRoutes& routes, ExpertRange range,
-                        bool keep, const TensorOf& tensor_of, Activation activation, Activations out);
+                        bool keep, const TensorOf& tensor_of, const Vector& biases, Activation activation,
+                        Activations out);
   void release(Pass& pass);
 
-  int experts_per_token_;
+  RoutingRule rule_;
+  bool adds_down_bias_;      // the first rank does, once for all
   ReplicatedLinear router_;  // [experts, hidden]
+  ExpertBiases biases_;
   std::vector<Mlp> experts_;
+  std::optional<SharedExpert> shared_;
   std::vector<float> logits_;    // [M, experts] of the pass, where the host chooses
   std::vector<Choice> choices_;  // [expert], of the pass, where the host chooses
 };

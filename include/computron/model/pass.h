@@ -76,12 +76,14 @@ class PageSource {
 //   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;
 //                                                               the squares of heads
 //   angles       [M, rotary dimensions] f32                     rotary angles
-//   window_angles [M, rotary dimensions] f32                    those of layers with a window, if they have others
+//   window_angles
+//                [M, rotary dimensions] f32                     those of layers with a window that have their own
 //   logits       [kLogitRows, vocab/tp] f32
-//   bias         [the longest] f32                              a copy, so that its page can go
+//   bias         [the longest, or of all experts] f32           a copy, so that its page can go
 //   gathered     [M, hidden] input                              the rows of one expert
 //   gathered_out [M, hidden] f32                                what the expert makes of them
 //   routes                                                      Ops::route()
+//   gates        [M, 1] f32                                     the shared expert's
 //   mixture      [k_slices][M, hidden] f32                      the experts' weighted sum
 //   k_slice      [M, inner / k_slices] input                    the columns of one K slice of a reproducible sum
 class Workspace {
@@ -89,7 +91,7 @@ class Workspace {
   // Bytes of each array that a shard needs; the caller takes the maximum over all models of the rank.
   struct Sizes {
     std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, window_angles = 0, logits = 0,
-                bias = 0, gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0, routes = 0;
+                bias = 0, gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0, routes = 0, gates = 0;
     int k_slices = 1;    // per rank, of a row-parallel weight
     int levels() const;  // of the tree that sums K slices: so many `partial` there are
     static Sizes of(const ShardPlan& plan, const Ops& ops, int max_rows);
@@ -118,13 +120,14 @@ class Workspace {
     return {mixture_ + k_slice * sizes_.mixture, rows, columns, DType::kF32};
   }
   Activations k_slice(int rows, int columns, DType t) const { return {k_slice_, rows, columns, t}; }
-  ExpertRoutes routes(int rows, int experts, int per_token) const { return {routes_, rows, experts, per_token}; }
+  Activations gates(int rows) const { return {gates_, rows, 1, DType::kF32}; }
+  ExpertRoutes routes(int rows, const RoutingRule& rule) const { return {routes_, rows, rule}; }
 
  private:
   std::unique_ptr<DeviceBuffer> buffer_;
   Sizes sizes_;
   std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *window_angles_, *logits_, *bias_, *gathered_,
-      *gathered_out_, *mixture_, *k_slice_, *routes_;
+      *gathered_out_, *mixture_, *k_slice_, *routes_, *gates_;
 };
 
 // Everything a layer is handed. Borrowed by reference, valid for the pass.

@@ -8,8 +8,8 @@
 
 namespace computron {
 
-// The matrices of the layers; not routers, which choose between experts by small differences, and neither embeddings
-// nor what turns the last layer's output into results.
+// The matrices of the layers; not routers, which choose between experts by small differences, nor the rows that gate
+// what is beside them, and neither embeddings nor what turns the last layer's output into results.
 struct Quantisation {
   static constexpr int kGroup = 32;
 

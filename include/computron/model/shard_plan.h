@@ -70,7 +70,9 @@ struct ShardPlan {
   int heads = 0;                     // per rank, padding included
   int kv_heads = 0;                  // per rank; query head h uses key/value head h / (heads / kv_heads)
   int kv_copies = 1;                 // of every key/value head, over all ranks
-  int ffn = 0;                       // per rank
+  int ffn = 0;                       // per rank, of layers without experts; 0: there are none
+  int expert_ffn = 0;                // per rank, of an expert; 0: there are none
+  int shared_ffn = 0;                // per rank, of what is beside experts
   int vocab = 0;                     // per rank
   int k_slices = 1;                  // per rank: K slices of a row-parallel weight, and as many of the vocabulary
   std::vector<ShardTensor> tensors;  // in execution order
@@ -80,6 +82,8 @@ struct ShardPlan {
   // Rows of this rank's vocabulary slice that are real tokens.
   int real_vocab(int t) const;
   TokenId first_token(int t) const { return t * vocab; }
+  // How many of a pass's rows are multiplied with the tensor: a router gives each to some of the experts.
+  double share_of_rows(const ShardTensor& tensor) const;
 
   // ConfigError when the mesh does not fit the model (fewer layers than stages, fewer heads than ranks; reproducible: a
   // tp or a model whose heads or inner units cannot be cut evenly; other `stage_layers` than the model and the mesh

@@ -135,9 +135,8 @@ struct PassArrays {
 struct ExpertRoutes {
   std::byte* data = nullptr;
   int rows = 0;
-  int experts = 0;
-  int per_token = 0;
-  int positions() const { return rows * per_token; }
+  RoutingRule rule;
+  int positions() const { return rows * rule.per_token; }
 };
 // Experts [first, end).
 struct ExpertRange {
@@ -193,9 +192,11 @@ class Ops {
                     Activations out) = 0;
   // inout += x + bias (x + bias first). Both f32.
   virtual void add_residual(Stream&, Activations x, Vector bias, Activations inout) = 0;
-  // out[r, c] = activation(in[r, c]) × in[r, n + c] for c < n: a gated MLP's two products, side by side in `in`
+  // out[r, c] = gate of in[r, c] and in[r, n + c] for c < n: a gated MLP's two products, side by side in `in`
   // [rows, 2n] f32. out: [rows, n] f32 or narrow.
-  virtual void activate_gate(Stream&, Activation activation, Activations in, Activations out) = 0;
+  virtual void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) = 0;
+  // inout[r, :] += σ(gates[r]) × x[r, :], σ being the logistic function. gates: [rows, 1]. All f32.
+  virtual void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) = 0;
   // Normalises each query head and each key head of `qkv` (as attention() takes it) by itself over its head_dim
   // elements, by the root of their mean square. weight [2 × head_dim]: of queries | of keys.
   virtual void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
@@ -231,9 +232,10 @@ class Ops {
                            Activations inout) = 0;
   // Puts the keys and values of `qkv` [rows, (heads + 2 kv_heads) × head_dim] (q | k | v, f32) into the cache, then
   // out[r, heads × head_dim] = attention of row r over its sequence's keys up to its own position, or, where the shape
-  // is not causal, over all of them, this pass's included.
+  // is not causal, over all of them, this pass's included. sinks [heads], or absent: a score of each query head that
+  // belongs to no key, whose exponential joins the sum that the softmax divides by (Xiao et al. 2024).
   virtual void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
-                         const KvCacheView& cache, int layer, Activations out) = 0;
+                         const KvCacheView& cache, int layer, Vector sinks, Activations out) = 0;
   // The top-k with log-sum-exp of each slice of each row of logits [rows, columns] (f32), out[row × slices + slice].
   // `top[r]` candidates are kept (≤ kTop, at least 1); targets[r] is a token whose logit is wanted, or -1.
   // `out` is host memory, filled when the stream has run.
@@ -247,23 +249,23 @@ class Ops {
   // ---- mixtures of experts, where the device decides who goes where and the host never learns it. A device of which
   // routes_experts() says no has none of these: the host chooses, and gathers and scatters rows.
   virtual bool routes_experts() const { return false; }
-  virtual std::size_t routing_bytes(int /*rows*/, int /*experts*/, int /*per_token*/) const { return 0; }
-  // Routes of the rows of logits [rows, experts] (f32): to the experts with the largest logits, ties to the smaller
-  // number, weighted by the softmax over the chosen ones. `real_rows`: one number, from which on rows are padding and
-  // go nowhere; empty: none is.
+  virtual std::size_t routing_bytes(int /*rows*/, const RoutingRule&) const { return 0; }
+  // Routes of the rows of logits [rows, experts] (f32), by the rule of `out`. `real_rows`: one number, from which on
+  // rows are padding and go nowhere; empty: none is.
   virtual void route(Stream&, Activations /*logits*/, std::span<const std::int32_t> /*real_rows*/,
                      const ExpertRoutes& /*out*/) {
     ensure(false, kRoutesNothing);
   }
-  // out[p, n] = activation(Σ_k x[r, k] weight[n, k]) for the positions p of the weights' experts; r is p's row of the
-  // batch where x is `by_row`, else p. The weights have one shape. Every panel waits for its own page. A position's
-  // result has the same bits whatever else is multiplied in the call, or in the batch.
+  // out[p, n] = activation(Σ_k x[r, k] weight[n, k] + biases[expert, n]) for the positions p of the weights' experts; r
+  // is p's row of the batch where x is `by_row`, else p. The weights have one shape [out, in]; biases are of all
+  // experts, [experts × out], or absent. Every panel waits for its own page. A position's result has the same bits
+  // whatever else is multiplied in the call, or in the batch.
   virtual void expert_gemm(Stream&, Activations /*x*/, bool /*by_row*/, std::span<const ExpertWeight> /*weights*/,
-                           const ExpertRoutes&, Activation, Activations /*out*/) {
+                           Vector /*biases*/, const ExpertRoutes&, Activation, Activations /*out*/) {
     ensure(false, kRoutesNothing);
   }
   // activate_gate() of the positions of `experts`.
-  virtual void activate_expert_gates(Stream&, Activation, Activations /*in*/, const ExpertRoutes&, ExpertRange,
+  virtual void activate_expert_gates(Stream&, const Gate&, Activations /*in*/, const ExpertRoutes&, ExpertRange,
                                      Activations /*out*/) {
     ensure(false, kRoutesNothing);
   }

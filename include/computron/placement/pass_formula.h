@@ -1,7 +1,7 @@
 // What a pass of any model on any shape of group would take, told from passes that were measured on the same machine.
 //
-//   pass of m rows on a stage =   fixed + a layer's share × layers + weight bytes ÷ memory rate + m × flops a row ÷
-//   peak
+//   pass of m rows on a stage =   fixed + a layer's share × layers + weight bytes ÷ memory rate (of experts' bytes the
+//                                 share 1 - (1 - chosen ÷ experts)^m) + m × flops a row ÷ peak
 //                               + bytes of keys and values read ÷ their rate
 //                               + sums over ranks × (latency × log2 tp + m × width × 4 bytes × (tp - 1) ÷ tp ÷ rate)
 //                               + m × width × 4 bytes from the stage before ÷ rate
@@ -21,7 +21,9 @@ namespace computron {
 // What a pass of one stage of a model has to do on each rank.
 struct StageWork {
   double weight_bytes = 0;       // of matrices that rows are multiplied with
-  double flops_per_row = 0;      // of them
+  double expert_bytes = 0;       // of these, those of experts,
+  double expert_share = 0;       // of which each row chooses this share
+  double flops_per_row = 0;      // of all that a row is multiplied with
   double cache_token_bytes = 0;  // keys and values of a token
   int layers = 0;
   int sums = 0;   // over the ranks of the stage

@@ -1,7 +1,9 @@
 // Predicted times of transfers and passes: what policies weigh and what a dry run adds up (src/README.md, "Bounds").
 //
 //   transfer of b bytes     b ÷ link rate, b being what crosses the link (ShardLayout::link_bytes)
-//   pass of m rows, a stage  fixed + max(shard bytes ÷ memory rate, m × flops a row ÷ peak)
+//   pass of m rows, a stage  fixed + max(bytes read ÷ memory rate, m × flops a row ÷ peak), of experts' bytes those
+//   that
+//                            m rows choose which know nothing of each other: a share 1 - (1 - chosen ÷ experts)^m
 //
 // Starts from the options and follows what ranks report, so that a rate that was wrong by 2 is right after a few
 // steps: a link's rate is the recent bytes over the recent time; a pass is a moving mean a model, stage and power of
@@ -64,8 +66,10 @@ class CostModel {
     double rows = 0, seconds = 0;  // moving means
   };
   struct Shard {
-    double bytes = 0;       // in frames, where passes read them
-    double link_bytes = 0;  // over the host link
+    double bytes = 0;         // in frames, where passes read them
+    double expert_bytes = 0;  // of these, the matrices of experts
+    double expert_share = 0;  // that a row chooses
+    double link_bytes = 0;    // over the host link
     double flops_per_row = 0;
     std::array<Seen, 32> seen = {};  // [⌊log2 rows⌋]
     std::uint32_t sizes_seen = 0;    // a bit for each of them that has been
@@ -73,6 +77,7 @@ class CostModel {
   struct HostLink {
     double bytes = 0, busy_s = 0;  // recent ones
   };
+  static void add_products(const ShardPlan& plan, const ShardTensor& tensor, Shard& shard);
   // By the formula alone.
   double formula_s(const Shard& shard, double rows) const;
 

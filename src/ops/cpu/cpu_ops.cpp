@@ -210,14 +210,22 @@ void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activation
   });
 }
 
-void CpuOps::activate_gate(Stream& stream, Activation activation, Activations in, Activations out) {
+void CpuOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Activations out) {
   check_activate_gate(in, out);
   check_narrow(out, "a gated product is not written as float16");
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, out.rows, in.columns, [&](int r) {
-      const float* gate = f32_row(in, r);
-      kernels::activate_gate(activation, gate, gate + out.columns, out.columns, row_of(out, r), out.dtype);
+      const float* both = f32_row(in, r);
+      kernels::activate_gate(gate, both, both + out.columns, out.columns, row_of(out, r), out.dtype);
     });
+  });
+}
+
+void CpuOps::add_gated_rows(Stream& stream, Activations x, Activations gates, Activations inout) {
+  check_add_gated_rows(x, gates, inout);
+  cpu(stream).launch([=](CpuContext& context) {
+    for_each_row(context, x.rows, x.columns,
+                 [&](int r) { kernels::add_gated(*f32_row(gates, r), f32_row(x, r), x.columns, f32_row(inout, r)); });
   });
 }
 
@@ -367,6 +375,7 @@ struct CpuOps::AttentionCall {
   std::span<const SequenceRows> sequences;
   KvCacheView cache;
   int layer;
+  const float* sinks;
   Activations out;
 
   // body(part) for every head of `task`.
@@ -380,18 +389,22 @@ struct CpuOps::AttentionCall {
                                   .kv_head = head,
                                   .row = task.row,
                                   .rows = task.rows,
-                                  .next_kv_head = head + 1 < task.kv_head_end ? head + 1 : -1});
+                                  .next_kv_head = head + 1 < task.kv_head_end ? head + 1 : -1,
+                                  .sinks = sinks});
     }
   }
 };
 
 void CpuOps::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
-                       std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Activations out) {
-  check_attention(shape, qkv, cache, layer, out);
+                       std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Vector sinks,
+                       Activations out) {
+  check_attention(shape, qkv, cache, layer, sinks, out);
   check_narrow(out, "attention writes no float16");
   ensure(cache.dtype != DType::kF16, "the CPU keeps no float16 cache");
-  cpu(stream).launch([this, call = AttentionCall{shape, qkv, sequences, cache, layer, out}](CpuContext& context) {
+  cpu(stream).launch([this, call = AttentionCall{shape, qkv, sequences, cache, layer, sinks.data, out},
+                      ready = mark_of(sinks.ready)](CpuContext& context) {
     check_sequences(call.sequences, call.qkv.rows, call.cache.block_tokens);
+    context.wait(0, ready);
     run_attention(context, call);
   });
 }

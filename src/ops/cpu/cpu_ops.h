@@ -34,7 +34,8 @@ class CpuOps final : public Ops {
             Activations out) override;
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
-  void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
+  void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) override;
+  void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) override;
   void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
                   Activations qkv) override;
   void square_heads(Stream&, const AttentionShape& shape, Activations qkv, std::span<const std::int32_t> heads,
@@ -52,7 +53,7 @@ class CpuOps final : public Ops {
   void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
                    Activations inout) override;
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
-                 const KvCacheView& cache, int layer, Activations out) override;
+                 const KvCacheView& cache, int layer, Vector sinks, Activations out) override;
   void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
                          std::span<const TokenId> targets, TopLogits* out) override;
   void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,

@@ -296,13 +296,19 @@ void CudaOps::add_residual(Stream& stream, Activations x, Vector bias, Activatio
       kernel::AddResidual{as<const float>(x), bias.data, inout.columns, as<float>(inout)});
 }
 
-void CudaOps::activate_gate(Stream& stream, Activation activation, Activations in, Activations out) {
+void CudaOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Activations out) {
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);
   kernel::with_element(out.dtype, [&]<class T>(T) {
     run(compute, "activate_gate", out.rows, out.columns,
-        kernel::ActivateGate<T>{activation, as<const float>(in), out.columns, as<T>(out)});
+        kernel::ActivateGate<T>{gate, as<const float>(in), out.columns, as<T>(out)});
   });
+}
+
+void CudaOps::add_gated_rows(Stream& stream, Activations x, Activations gates, Activations inout) {
+  check_add_gated_rows(x, gates, inout);
+  run(begin(stream), "add_gated_rows", inout.rows, inout.columns,
+      kernel::AddGated{as<const float>(x), as<const float>(gates), inout.columns, as<float>(inout)});
 }
 
 void CudaOps::norm_heads(Stream& stream, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
@@ -406,12 +412,14 @@ const AttentionTables& CudaOps::attention_tables(CudaComputeStream& stream, cons
 }
 
 void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations qkv,
-                        std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Activations out) {
-  check_attention(shape, qkv, cache, layer, out);
+                        std::span<const SequenceRows> sequences, const KvCacheView& cache, int layer, Vector sinks,
+                        Activations out) {
+  check_attention(shape, qkv, cache, layer, sinks, out);
   check_sequences(sequences, qkv.rows, cache.block_tokens);
   ensure(shape.head_dim <= kernel::kMaxHeadDim, "attention heads are wider than the CUDA kernels take (256)");
   if (qkv.rows == 0) return;
   CudaComputeStream& compute = begin(stream);
+  wait_for(compute, sinks.ready);
   const AttentionTables& tables = attention_tables(compute, shape, qkv.rows, sequences, cache);
   const kernel::CacheLayer cache_layer{cache.pool,
                                        cache.frame_bytes,
@@ -429,8 +437,8 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
         kernel::StoreKeysValues<T>{as<const float>(qkv), qkv.columns, shape.heads * shape.head_dim, tables.rows,
                                    cache_layer});
   });
-  const kernel::AttentionCall call{shape,    as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data,
-                                   out.dtype};
+  const kernel::AttentionCall call{
+      shape, as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data, out.dtype, sinks.data};
   const int tiles = static_cast<int>(tables.plan.tiles.size());
   launch(compute, "tiled prefill attention",
          [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); });

@@ -42,7 +42,8 @@ class CudaOps final : public Ops {
             Activations out) override;
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
-  void activate_gate(Stream&, Activation activation, Activations in, Activations out) override;
+  void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) override;
+  void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) override;
   void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,
                   Activations qkv) override;
   void square_heads(Stream&, const AttentionShape& shape, Activations qkv, std::span<const std::int32_t> heads,
@@ -60,18 +61,18 @@ class CudaOps final : public Ops {
   void scatter_add(Stream&, Activations in, std::span<const std::int32_t> rows, std::span<const float> weights,
                    Activations inout) override;
   void attention(Stream&, const AttentionShape& shape, Activations qkv, std::span<const SequenceRows> sequences,
-                 const KvCacheView& cache, int layer, Activations out) override;
+                 const KvCacheView& cache, int layer, Vector sinks, Activations out) override;
   void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
                          std::span<const TokenId> targets, TopLogits* out) override;
   void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
               SliceSample* out) override;
   bool routes_experts() const override { return true; }
-  std::size_t routing_bytes(int rows, int experts, int per_token) const override;
+  std::size_t routing_bytes(int rows, const RoutingRule& rule) const override;
   void route(Stream&, Activations logits, std::span<const std::int32_t> real_rows, const ExpertRoutes& out) override;
-  void expert_gemm(Stream&, Activations x, bool by_row, std::span<const ExpertWeight> weights,
+  void expert_gemm(Stream&, Activations x, bool by_row, std::span<const ExpertWeight> weights, Vector biases,
                    const ExpertRoutes& routes, Activation activation, Activations out) override;
-  void activate_expert_gates(Stream&, Activation activation, Activations in, const ExpertRoutes& routes,
-                             ExpertRange experts, Activations out) override;
+  void activate_expert_gates(Stream&, const Gate& gate, Activations in, const ExpertRoutes& routes, ExpertRange experts,
+                             Activations out) override;
   void mix_experts(Stream&, Activations in, const ExpertRoutes& routes, ExpertRange experts,
                    Activations inout) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;

@@ -20,9 +20,7 @@ struct ExpertRun {
   PanelRun run;
 };
 
-kernel::Routes routes_of(const ExpertRoutes& routes) {
-  return {routes.data, routes.rows, routes.experts, routes.per_token};
-}
+kernel::Routes routes_of(const ExpertRoutes& routes) { return {routes.data, routes.rows, routes.rule}; }
 
 std::vector<ExpertRun> runs_of(std::span<const ExpertWeight> weights) {
   std::vector<ExpertRun> runs;
@@ -56,28 +54,29 @@ void set_runs(std::span<const ExpertRun> runs, kernel::ExpertGemmCall& call) {
 }
 
 void check_routes(const ExpertRoutes& routes) {
-  ensure(routes.experts <= kernel::kMaxExperts, "a mixture has more experts than the CUDA kernels take (4096)");
-  ensure(routes.per_token <= routes.experts, "a row chooses more experts than there are");
+  ensure(routes.rule.experts <= kernel::kMaxExperts, "a mixture has more experts than the CUDA kernels take (4096)");
+  ensure(routes.rule.per_token <= routes.rule.experts, "a row chooses more experts than there are");
 }
 
 }  // namespace
 
-std::size_t CudaOps::routing_bytes(int rows, int experts, int per_token) const {
-  return kernel::Routes::bytes(rows, experts, per_token);
+std::size_t CudaOps::routing_bytes(int rows, const RoutingRule& rule) const {
+  return kernel::Routes::bytes(rows, rule);
 }
 
 void CudaOps::route(Stream& stream, Activations logits, std::span<const std::int32_t> real_rows,
                     const ExpertRoutes& out) {
-  check_rows(logits, out.rows, out.experts, "logits of a router");
+  check_rows(logits, out.rows, out.rule.experts, "logits of a router");
   check_f32(logits, "logits of a router are float32");
   check_routes(out);
   CudaComputeStream& compute = begin(stream);
-  const kernel::RouteCall call{as<const float>(logits), on_device(compute, real_rows), routes_of(out)};
+  const kernel::RouteCall call{as<const float>(logits), on_device(compute, real_rows), routes_of(out),
+                               out.rule.softmax};
   launch(compute, "route", [&](cudaStream_t on) { kernel::route(on, call); });
 }
 
 void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<const ExpertWeight> weights,
-                          const ExpertRoutes& routes, Activation activation, Activations out) {
+                          Vector biases, const ExpertRoutes& routes, Activation activation, Activations out) {
   if (weights.empty()) return;
   const Weight& first = weights.front().weight;
   check_rows(x, by_row ? routes.rows : routes.positions(), first.in, "experts' input");
@@ -88,11 +87,15 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
   };
   ensure(std::ranges::all_of(weights, alike), "experts that are multiplied together have weights of other shapes");
   check_routes(routes);
+  check_length(biases, routes.rule.experts * first.out, "biases of experts are not of all experts");
+  CudaComputeStream& compute = begin(stream);
+  wait_for(compute, biases.ready);
   kernel::ExpertGemmCall call{.x = x.data,
                               .x_by_row = by_row,
                               .dtype = first.type.values,
                               .depth = first.in,
                               .routes = routes_of(routes),
+                              .biases = biases.data,
                               .activation = activation,
                               .out = out.data,
                               .out_dtype = out.dtype,
@@ -100,7 +103,7 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
                               .runs = {},
                               .experts = {},
                               .tiles = tiles_of(first)};
-  multiply_experts(begin(stream), weights, call);
+  multiply_experts(compute, weights, call);
 }
 
 // Runs whose pages are there go together. Quantised weights of odd depths are expanded, a run at a time.
@@ -130,14 +133,14 @@ void CudaOps::multiply_experts(CudaComputeStream& stream, std::span<const Expert
   }
 }
 
-void CudaOps::activate_expert_gates(Stream& stream, Activation activation, Activations in, const ExpertRoutes& routes,
+void CudaOps::activate_expert_gates(Stream& stream, const Gate& gate, Activations in, const ExpertRoutes& routes,
                                     ExpertRange experts, Activations out) {
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);
   kernel::with_element(out.dtype, [&]<class T>(T) {
     run(compute, "activate_expert_gates", out.rows, out.columns,
         kernel::AtExperts<kernel::ActivateGate<T>>{
-            routes_of(routes), experts.first, experts.end, {activation, as<const float>(in), out.columns, as<T>(out)}});
+            routes_of(routes), experts.first, experts.end, {gate, as<const float>(in), out.columns, as<T>(out)}});
   });
 }
 

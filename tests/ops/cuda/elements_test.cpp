@@ -134,13 +134,16 @@ TEST_F(ElementsTest, GatesMatchTheCpus) {
   auto in = random_floats(kRows * 2 * kColumns, 1);
   for (float& v : in) v *= 8;
   for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf,
-                                Activation::kSilu, Activation::kTanh}) {
-    Floats mine(kRows * kColumns), theirs(kRows * kColumns);
-    run_grid(kRows, kColumns, ActivateGate<float>{activation, in.data(), kColumns, mine.data()});
-    ops().activate_gate(stream(), activation, view(in, kRows, 2 * kColumns), view(theirs, kRows, kColumns));
-    stream().synchronize();
-    expect_close(mine, std::vector<double>(theirs.begin(), theirs.end()), 1e-6,
-                 fmt::format("activation {}", static_cast<int>(activation)));
+                                Activation::kSilu, Activation::kTanh, Activation::kQuickGelu}) {
+    for (const float limit : {0.0f, 3.0f}) {
+      const Gate gate{activation, limit, limit / 3};
+      Floats mine(kRows * kColumns), theirs(kRows * kColumns);
+      run_grid(kRows, kColumns, ActivateGate<float>{gate, in.data(), kColumns, mine.data()});
+      ops().activate_gate(stream(), gate, view(in, kRows, 2 * kColumns), view(theirs, kRows, kColumns));
+      stream().synchronize();
+      expect_close(mine, std::vector<double>(theirs.begin(), theirs.end()), 1e-6,
+                   fmt::format("activation {}, limit {}", static_cast<int>(activation), limit));
+    }
   }
 }
 
