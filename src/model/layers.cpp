@@ -489,11 +489,15 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
 }
 
 void Experts::pass_over(Pass& pass, std::size_t expert) {
-  const auto nothing = [](const Weight&) {};
+  const auto wait = [&pass](const Weight& part) {  // what gets their frames next must come behind them
+    for (const WeightPanel& panel : part.panels) {
+      if (panel.ready != nullptr && !panel.ready->query()) pass.stream.wait(*panel.ready);
+    }
+  };
   Mlp& mlp = experts_[expert];
-  mlp.up().weight().for_each_weight(pass.pages, nothing);
+  mlp.up().weight().for_each_weight(pass.pages, wait);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
-    mlp.down().weight(k_slice).for_each_weight(pass.pages, nothing);
+    mlp.down().weight(k_slice).for_each_weight(pass.pages, wait);
   }
 }
 

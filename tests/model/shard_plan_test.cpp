@@ -172,6 +172,16 @@ TEST(CutLayers, AsManyStagesAsLayers) {
   EXPECT_THAT(ShardPlan::cut_layers(odd_config(), 5), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
+// Of eight layers the last two have experts, which hold most of the model: nearly a stage each.
+TEST(CutLayers, LayersWithExpertsWeighWhatTheyHold) {
+  ModelConfig c = grouped_config();
+  c.layers = 8;
+  c.experts = 40;
+  c.experts_per_token = 2;
+  c.expert_layers = {0, 0, 0, 0, 0, 0, 1, 1};
+  EXPECT_THAT(ShardPlan::cut_layers(c, 2), ElementsAre(0, 7, 8));
+}
+
 TEST(CutLayers, StagesTakeTheirLayersAndNoOthers) {
   const ModelConfig c = odd_config();
   const std::vector<int> firsts = ShardPlan::cut_layers(c, 3);
@@ -475,6 +485,42 @@ TEST(ShardPlan, WeightsOfQueriesAndKeysFollowTheirHeads) {
     EXPECT_EQ(norm.parts[0].slices(t).front().begin, static_cast<std::size_t>(2 * t * c.head_dim));
     EXPECT_EQ(norm.parts[1].slices(t).front().begin, 0u) << "a copy";
   }
+}
+
+// A vector of the biases of all experts, and sizes of their own of experts and of what is beside them.
+TEST(ShardPlan, ExpertsOfSomeLayers) {
+  ModelConfig c = grouped_config();
+  c.experts = 3;
+  c.experts_per_token = 2;
+  c.expert_ffn = 11;
+  c.expert_layers = {1, 0, 1, 1, 1};
+  c.router_bias = c.mlp_bias = c.attention_sinks = true;
+  const ShardPlan plan = ShardPlan::make(c, {.tp = 2, .pp = 1}, 0);
+  EXPECT_EQ(plan.ffn, 19);
+  EXPECT_EQ(plan.expert_ffn, 6);
+  EXPECT_EQ(tensor(plan, "layers.0.attention.sinks").rows, plan.heads);
+  EXPECT_EQ(tensor(plan, "layers.0.mlp.router.bias").rows, 3);
+  const ShardTensor& up = tensor(plan, "layers.0.mlp.experts.gate_up.bias");
+  EXPECT_EQ(up.rows, 3 * 2 * 6);
+  ASSERT_EQ(up.parts.size(), 6u);
+  EXPECT_EQ(up.parts[3].source, "layers.0.mlp.experts.1.up.bias");
+  EXPECT_EQ(up.parts[3].row, 3 * 6);
+  EXPECT_EQ(up.parts[3].slices(1).front().begin, 6u);
+  EXPECT_EQ(tensor(plan, "layers.0.mlp.experts.down.bias").rows, 3 * c.hidden);
+  EXPECT_EQ(tensor(plan, "layers.0.mlp.experts.2.gate_up.weight").rows, 2 * 6);
+  EXPECT_EQ(tensor(plan, "layers.1.mlp.gate_up.weight").rows, 2 * 19);
+  EXPECT_THROW(tensor(plan, "layers.1.mlp.router.weight"), std::out_of_range);
+
+  c.mlp_bias = false;
+  c.shared_ffn = 21;
+  const ShardPlan with_shared = ShardPlan::make(c, {.tp = 2, .pp = 1}, 0);
+  EXPECT_EQ(tensor(with_shared, "layers.0.mlp.shared.gate_up.weight").rows, 2 * 11);
+  EXPECT_EQ(tensor(with_shared, "layers.0.mlp.shared_gate.weight").rows, 1);
+  EXPECT_EQ(with_shared.share_of_rows(tensor(with_shared, "layers.0.mlp.shared.down.weight")), 1);
+  EXPECT_DOUBLE_EQ(with_shared.share_of_rows(tensor(with_shared, "layers.0.mlp.experts.1.down.weight")), 2.0 / 3);
+
+  c.expert_layers.clear();
+  EXPECT_EQ(ShardPlan::make(c, {.tp = 2, .pp = 1}, 0).ffn, 0) << "no layer has the plain MLP";
 }
 
 TEST(ShardPlan, ATiedHeadUsesTheEmbeddingAgainWhereBothAreOnOneStage) {
