@@ -20,9 +20,9 @@ struct PanelBlocking {
   static constexpr int kManyRows = 32;
   static constexpr int kMostSlice = 512;
 
-  std::size_t ahead_bytes = 512;   // of a single group
-  int slice = 64;                  // units of four bytes: 16 KiB of a block; ≤ kMostSlice
-  int slice_of_many = 512;         // for kManyRows rows and more
+  std::size_t ahead_bytes = 512;  // of a single group
+  int slice = 64;                 // units of four bytes: 16 KiB of a block; ≤ kMostSlice
+  int slice_of_many = 512;        // for kManyRows rows and more
 };
 
 // Bytes of scratch memory that a call needs, at whole cache lines.
