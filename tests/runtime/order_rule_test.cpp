@@ -459,8 +459,9 @@ TEST(OrderRule, PagesAreAtRestOnceAPassHasWaitedForThem) {
     residency.finished(step);
     return rests;
   };
-  EXPECT_FALSE(at_rest(false, {{.model = 0, .page = 0, .frame = 0, .after = {}}}));
-  EXPECT_FALSE(at_rest(true, {{.model = 0, .page = 1, .frame = 1, .after = {}}}));
+  EXPECT_FALSE(at_rest(
+      false, {{.model = 0, .page = 0, .frame = 0, .after = {}}, {.model = 0, .page = 1, .frame = 1, .after = {}}}));
+  EXPECT_FALSE(at_rest(true, {})) << "no pass has waited for them yet";
   EXPECT_TRUE(at_rest(true, {}));
   EXPECT_TRUE(at_rest(false, {}));
   EXPECT_FALSE(at_rest(false, {{.model = 1, .page = 0, .frame = 1, .after = {3}}})) << "page 1 has lost its frame";
