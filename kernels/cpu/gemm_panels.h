@@ -17,12 +17,12 @@ namespace computron::kernels {
 
 // A matter of time alone.
 struct PanelBlocking {
-  static constexpr int kManyRows = 32;
-  static constexpr int kMostSlice = 512;
+  // Slices in scratch memory, in units of four bytes a column: 16 KiB of a block, and 128 KiB for kManyRows rows and more.
+  static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
-  std::size_t ahead_bytes = 512;  // of a single group
-  int slice = 64;                 // units of four bytes: 16 KiB of a block; ≤ kMostSlice
-  int slice_of_many = 512;        // for kManyRows rows and more
+  std::size_t ahead_bytes = 512;    // of a single group
+  int slice = 512;                  // units of several groups: 128 KiB, in the second cache
+  std::size_t again_bytes = 16384;  // of several groups
 };
 
 // Bytes of scratch memory that a call needs, at whole cache lines.

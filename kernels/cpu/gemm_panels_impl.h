@@ -57,6 +57,12 @@ class PanelGemm {
     float* tile;
   };
 
+  // Whether slices are copied as Wide.
+  bool widens() const {
+    if constexpr (kWidens) return call_.rows > Format::kDirectRows;
+    return false;
+  }
+
   // As many vectors of a block as registers for their sums allow, a power of two.
   static constexpr int vectors_beside(int rows) {
     int vectors = kBlockVectors;
@@ -81,12 +87,19 @@ class PanelGemm {
 
   void run_once(const std::byte* block, float* tile) const {
     Ahead ahead{reinterpret_cast<const char*>(block) + call_.blocking.ahead_bytes, kUnitBytes};
-    run_groups<Format, kUnitLines>(slice_at(block, 0, units_, tile), ahead);
+    run_groups<Format, kUnitLines, /*kAgain=*/false>(slice_at(block, 0, units_, tile), ahead);
   }
 
-  // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time.
+  // What goes through scratch memory is cut smaller: few rows read it from the first cache.
+  int most_units() const {
+    if (call_.expansion == nullptr && !widens()) return call_.blocking.slice;
+    return call_.rows < PanelBlocking::kManyRows ? PanelBlocking::kShortSlice : PanelBlocking::kMostSlice;
+  }
+
+  // While the passes over a slice use it each asks for its part of the next, so that memory is read all the time. The
+  // processor drops some of these: the first pass asks again.
   void run_slices(const std::byte* block, float* tile) const {
-    const int most = call_.rows < PanelBlocking::kManyRows ? call_.blocking.slice : call_.blocking.slice_of_many;
+    const int most = most_units();
     for (int u = 0, count; u < units_; u += count) {
       count = units_ - u < most ? units_ - u : most;
       if (call_.expansion != nullptr) {
@@ -105,7 +118,7 @@ class PanelGemm {
     constexpr int kUnitDepth = sizeof(std::uint32_t) / Format::kBytes;
     const std::byte* units = call_.expanded(block, u * kUnitDepth, count * kUnitDepth);
     Ahead nothing{reinterpret_cast<const char*>(units), 0};
-    run_groups<Format, 0>(slice_at(units, u, count, tile), nothing);
+    run_groups<Format, 0, /*kAgain=*/false>(slice_at(units, u, count, tile), nothing);
   }
 
   static Slice slice_at(const std::byte* units, int first, int count, float* tile) {
@@ -115,13 +128,13 @@ class PanelGemm {
   template <int kLines>
   void run_slice(Slice slice, Ahead& ahead) const {
     if constexpr (kWidens) {
-      if (call_.rows > Format::kDirectRows) {
+      if (widens()) {
         ahead.stride /= Format::kSteps;
         slice.units = widened(slice);
-        return run_groups<Wide, kLines>(slice, ahead);
+        return run_groups<Wide, kLines, /*kAgain=*/false>(slice, ahead);
       }
     }
-    run_groups<Format, kLines>(slice, ahead);
+    run_groups<Format, kLines, /*kAgain=*/true>(slice, ahead);
   }
 
   const std::uint32_t* widened(const Slice& slice) const {
@@ -136,29 +149,34 @@ class PanelGemm {
     return reinterpret_cast<const std::uint32_t*>(call_.scratch);
   }
 
-  template <class Of, int kLines>
+  // kAgain: the first of the passes over the slice asks again for what is call_.blocking.again_bytes ahead.
+  template <class Of, int kLines, bool kAgain>
   void run_groups(const Slice& slice, Ahead& ahead) const {
-    for (int m = 0, group; m < call_.rows; m += group) {
+    int m = rows_of_group(0);
+    run_group<Of, kLines, kAgain>(m, slice, 0, ahead);
+    for (int group; m < call_.rows; m += group) {
       group = rows_of_group(m);
-      run_group<Of, kLines>(group, slice, m, ahead);
+      run_group<Of, kLines, false>(group, slice, m, ahead);
     }
   }
 
-  template <class Of, int kLines, int kRows = 1>
+  template <class Of, int kLines, bool kAgain, int kRows = 1>
   void run_group(int rows, const Slice& slice, int m, Ahead& ahead) const {
     if constexpr (kRows < kMaxGroup) {
-      if (rows > kRows) return run_group<Of, kLines, kRows + 1>(rows, slice, m, ahead);
+      if (rows > kRows) return run_group<Of, kLines, kAgain, kRows + 1>(rows, slice, m, ahead);
     }
     constexpr int kVectors = vectors_beside(kRows);
     const Row* x = reinterpret_cast<const Row*>(call_.x) + m * row_steps_ + slice.first;
     float* tile = slice.tile + static_cast<std::size_t>(m) * call_.columns;
-    for (int v = 0; v < kRowBlock; v += kVectors * kLanes) {
-      multiply<Of, kRows, kVectors, kLines>(slice.units + v, x, slice.steps, tile + v, slice.first == 0, ahead);
+    const bool from_zero = slice.first == 0;
+    multiply<Of, kRows, kVectors, kLines, kAgain>(slice.units, x, slice.steps, tile, from_zero, ahead);
+    for (int v = kVectors * kLanes; v < kRowBlock; v += kVectors * kLanes) {
+      multiply<Of, kRows, kVectors, kLines, false>(slice.units + v, x, slice.steps, tile + v, from_zero, ahead);
     }
   }
 
   // kRows rows × kVectors vectors of a block go on by `steps`; partial sums wait in the tile.
-  template <class Of, int kRows, int kVectors, int kLines>
+  template <class Of, int kRows, int kVectors, int kLines, bool kAgain>
   void multiply(const std::uint32_t* unit, const Row* x, int steps, float* tile, bool from_zero, Ahead& ahead) const {
     const auto columns = static_cast<std::size_t>(call_.columns);
     V sums[kRows][kVectors];
@@ -171,9 +189,13 @@ class PanelGemm {
     // computed that is no harm, and better: AVX2, float32, two rows, Zen 4: 27 GB/s against 22.
     constexpr bool kIntoFirst = kLines == 2 && kVectors < kBlockVectors && Format::kSteps == 1;
     auto [next, stride] = ahead;
+    const std::size_t again = call_.blocking.again_bytes;
     for (int k = 0; k < steps; k += Of::kSteps, unit += kRowBlock, next += stride) {
       for (int line = 0; line < kLines; ++line) {
         _mm_prefetch(next + line * kLine, kIntoFirst ? _MM_HINT_T0 : _MM_HINT_T1);
+      }
+      for (int line = 0; kAgain && line < kUnitLines; ++line) {
+        _mm_prefetch(reinterpret_cast<const char*>(unit) + again + line * kLine, _MM_HINT_T1);
       }
       add_products<Of, 0>(unit, x + k, sums);
       if constexpr (Of::kSteps == 2) add_products<Of, 1>(unit, x + k + 1, sums);
