@@ -15,20 +15,21 @@ void embed_row(const std::byte* packed, int row, int depth, const WeightType& ty
   if (type.quantised()) {
     return dequantise_row(block, QuantisedLayout(depth, type), type, row % kRowBlock, 0, depth, out);
   }
-  const auto* units = reinterpret_cast<const std::uint32_t*>(block) + row % kRowBlock;
-  if (type.values == DType::kF32) {
-    for (int k = 0; k < depth; ++k) out[k] = std::bit_cast<float>(units[k * kRowBlock]);
-    return;
+  const auto* words = reinterpret_cast<const std::uint32_t*>(block) + row % kRowBlock;
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(block) + row % kRowBlock;
+  switch (type.values) {
+    case DType::kF32:
+      for (int k = 0; k < depth; ++k) out[k] = std::bit_cast<float>(words[k * kRowBlock]);
+      return;
+    case DType::kF16:
+      for (int k = 0; k < depth; ++k) out[k] = _cvtsh_ss(halves[k * kRowBlock]);
+      return;
+    default:
+      for (int k = 0; k < depth; ++k) {
+        const std::uint32_t pair = words[k / 2 * kRowBlock];
+        out[k] = std::bit_cast<float>(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+      }
   }
-  const auto widen_pairs = [&](auto widen) {
-    for (int k = 0; k < depth; k += 2) {
-      const std::uint32_t pair = units[k / 2 * kRowBlock];
-      out[k] = widen(pair & 0xffffu);
-      if (k + 1 < depth) out[k + 1] = widen(pair >> 16);
-    }
-  };
-  if (type.values == DType::kF16) return widen_pairs([](std::uint32_t bits) { return _cvtsh_ss(bits); });
-  widen_pairs([](std::uint32_t bits) { return std::bit_cast<float>(bits << 16); });
 }
 
 }  // namespace computron::kernels

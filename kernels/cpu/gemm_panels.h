@@ -1,7 +1,7 @@
 // x · wᵀ for packed weights (pack.h) with vectors: AVX2 or AVX-512, float32, float16 or bfloat16.
 //
-// A packed weight is read in units of four bytes a column: one float32, or two elements of a type of two bytes that
-// follow each other in k. Rows of x meet a block of 64 columns in groups that fit into registers. One group streams
+// A packed weight is read in steps: of each column one float32 or float16, or two bfloat16 that follow each other in k.
+// Rows of x meet a block of 64 columns in groups that fit into registers. One group streams
 // through the block; several pass it slice by slice, a slice being what a cache holds beside the next. Memory is asked
 // ahead for what comes next. A quantised weight is expanded slice by slice (expand.h), whatever the rows. Every result
 // is one chain in the order of k, of fused multiply-adds (float32, float16) or of dot products of two (bfloat16:
@@ -17,16 +17,16 @@ namespace computron::kernels {
 
 // A matter of time alone.
 struct PanelBlocking {
-  // Slices in scratch memory, in units of four bytes a column: 16 KiB of a block, and 128 KiB for kManyRows rows and more.
+  // Slices in scratch memory, in steps of four bytes a column: 16 KiB of a block, 128 KiB for kManyRows rows and more.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
-  std::size_t ahead_bytes = 512;    // of a single group
-  int slice = 512;                  // units of several groups: 128 KiB, in the second cache
-  std::size_t again_bytes = 16384;  // of several groups
+  int ahead_bytes = 256;        // of a single group
+  int slice_bytes = 128 << 10;  // of several groups: in the second cache; whole steps
+  int again_bytes = 16 << 10;   // of several groups
 };
 
 // Bytes of scratch memory that a call needs, at whole cache lines.
-inline constexpr std::size_t kPanelScratch = std::size_t{2} * PanelBlocking::kMostSlice * kRowBlock * sizeof(float);
+inline constexpr std::size_t kPanelScratch = std::size_t{PanelBlocking::kMostSlice} * kRowBlock * sizeof(float);
 
 // tile[m, n] = Σ_k x[m, k] weight[n, k], n < columns. x: [rows, depth] of gemm_input_dtype, depth padded as packed;
 // weight: `columns` rows (a multiple of 64) packed; tile: [rows, columns].

@@ -8,7 +8,7 @@ struct GemmLanes16 {
   using V = __m512;
   using W = __m512;
   using Row = float;
-  static constexpr int kCount = 16;
+  static constexpr int kCount = 16, kDepth = 1;
   static constexpr int kSums = 24;
   static V zero() { return _mm512_setzero_ps(); }
   static V load_sum(const float* p) { return _mm512_loadu_ps(p); }
@@ -18,26 +18,14 @@ struct GemmLanes16 {
 };
 
 struct F32Format : GemmLanes16 {
-  using Wide = F32Format;
-  static constexpr int kBytes = 4, kSteps = 1;
-  template <int kStep>
-  static W load(const std::uint32_t* unit) {
-    return _mm512_loadu_ps(unit);
-  }
+  using Unit = float;
+  static W load(const float* unit) { return _mm512_loadu_ps(unit); }
 };
 
 struct F16Format : GemmLanes16 {
-  using Wide = F32Format;
-  static constexpr int kBytes = 2, kSteps = 2, kDirectRows = 12;
-  // The lower (0) or upper (1) float16 of 16 pairs. One permutation serves both steps.
-  template <int kStep>
-  static W load(const std::uint32_t* unit) {
-    const __m512i halves = _mm512_permutexvar_epi16(lower_then_upper(), _mm512_loadu_si512(unit));
-    return _mm512_cvtph_ps(kStep == 0 ? _mm512_castsi512_si256(halves) : _mm512_extracti64x4_epi64(halves, 1));
-  }
-  static __m512i lower_then_upper() {
-    return _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22, 20, 18, 16,
-                            14, 12, 10, 8, 6, 4, 2, 0);
+  using Unit = std::uint16_t;
+  static W load(const std::uint16_t* unit) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit)));
   }
 };
 

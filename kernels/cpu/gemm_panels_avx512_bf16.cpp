@@ -6,20 +6,16 @@ namespace {
 
 // A step is a pair of k of a row and of 16 columns.
 struct Bf16Format {
-  using Wide = Bf16Format;
   using V = __m512;
   using W = __m512bh;
   using Row = std::uint32_t;
-  static constexpr int kCount = 16;
+  using Unit = std::uint32_t;
+  static constexpr int kCount = 16, kDepth = 2;
   static constexpr int kSums = 24;
-  static constexpr int kBytes = 2, kSteps = 1;
   static V zero() { return _mm512_setzero_ps(); }
   static V load_sum(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
-  template <int kStep>
-  static W load(const std::uint32_t* unit) {
-    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(unit));
-  }
+  static W load(const Unit* unit) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(unit)); }
   static W splat(Row x) { return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(x))); }
   static V multiply_add(W x, W w, V sum) { return _mm512_dpbf16_ps(sum, x, w); }
 };

@@ -1,9 +1,9 @@
 // How GEMM weights lie in memory on CPU, and the packer that puts them there.
 //
-// A weight [rows, depth] is cut into blocks of 64 rows. float32: [rows / 64][depth][64], depth padded to 16; bfloat16
-// and float16: [rows / 64][depth / 2][64][2], depth padded to 32 (at the same time the tiles of AMX). Any 64-row block
-// is a weight by itself and bytes mean the same at any address, so a panel can lie in any frame and be computed in any
-// groups of blocks. Quantised weights: quantised_panel.h.
+// A weight [rows, depth] is cut into blocks of 64 rows. float32: [rows / 64][depth][64], depth padded to 16; float16
+// likewise, depth padded to 32; bfloat16: [rows / 64][depth / 2][64][2], depth padded to 32 (at the same time the tiles
+// of AMX). Any 64-row block is a weight by itself and bytes mean the same at any address, so a panel can lie in any
+// frame and be computed in any groups of blocks. Quantised weights: quantised_panel.h.
 #pragma once
 
 #include <cstddef>

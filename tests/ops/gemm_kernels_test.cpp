@@ -64,7 +64,7 @@ std::vector<double> double_loop(const Floats& x, const Floats& w, int rows, int 
 // Whatever rows are beside it, whichever kernel of its type, and however this cuts the weight.
 TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
   constexpr int kOut = 128, kMaxRows = 64;
-  const PanelBlocking short_slices{.ahead_bytes = 0, .slice = 32, .slice_of_many = 16};
+  const PanelBlocking short_slices{.ahead_bytes = 0, .slice_bytes = 8192, .again_bytes = 0};
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const int in : {20, 64, 1000, 2304}) {
       const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * in, 1, kernels::gemm_input_dtype(dtype));
@@ -97,7 +97,7 @@ std::vector<DType> multiplied_values() {
 
 // The bits of x · wᵀ of `w` are those of the plain weight that holds its values, for the numbers of rows and blockings.
 void expect_product_of_values(const QuantisedWeight& w, const Floats& x, std::initializer_list<int> row_counts) {
-  const PanelBlocking short_slices{.ahead_bytes = 0, .slice = 32, .slice_of_many = 16};
+  const PanelBlocking short_slices{.ahead_bytes = 0, .slice_bytes = 8192, .again_bytes = 0};
   const auto x_bytes = bytes_of(x, w.type.values), packed = pack(w),
              plain = pack(w.values(), w.out, w.in, w.type.values);
   for (const GemmKernel kernel : kernels::gemm_kernels(w.type)) {
