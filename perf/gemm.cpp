@@ -20,6 +20,7 @@
 
 #include "computron/base/quantise.h"
 #include "computron/base/time.h"
+#include "kernels/cpu/gemm_measure.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/read.h"
@@ -107,9 +108,7 @@ class TypeBench {
   }
 
  private:
-  static std::string_view name_of(GemmKernel kernel) {
-    return kernel == GemmKernel::kAvx2 ? "AVX2" : kernel == GemmKernel::kAvx512 ? "AVX-512" : "AMX";
-  }
+  static std::string_view name_of(GemmKernel kernel) { return kernels::name_of(kernel); }
   static std::string name_of(const WeightType& type) { return computron::name_of(type); }
 
   // Values of ± 0.5 to 1, of which no sum overflows and no product is subnormal, or any codes.
@@ -158,8 +157,8 @@ class TypeBench {
     const int width = std::min(512, kTileFloats / rows / kernels::kRowBlock * kernels::kRowBlock);
     const std::size_t piece = kernels::packed_bytes(width, kDepth, type_), pieces = used_bytes(rows) / piece;
     for (std::size_t i = pieces * thread / threads_; i < pieces * (thread + 1) / threads_; ++i) {
-      gemm.run(kernel, type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth, weights_.get() + i * piece,
-               width, tile.data());
+      gemm.run({kernel, {}}, type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth,
+               weights_.get() + i * piece, width, tile.data());
     }
   }
 
@@ -186,6 +185,21 @@ std::vector<WeightType> weight_types() {
   return types;
 }
 
+// What the program would choose at its start, and how long it would take to do so.
+void print_choices(std::string_view types) {
+  fmt::print(
+      "\n| type | chosen kernel | ahead | slice | again | codes ahead, bytes | measured in ms |\n"
+      "|---|---|---|---|---|---|---|\n");
+  for (const WeightType& type : weight_types()) {
+    if (!name_of(type).starts_with(types)) continue;
+    const double begin_s = now_s();
+    const kernels::GemmChoice choice = kernels::measure_gemm(type, 0.03);
+    const auto& b = choice.blocking;
+    fmt::print("| {} | {} | {} | {} | {} | {} | {:.0f} |\n", name_of(type), kernels::name_of(choice.kernel),
+               b.ahead_bytes, b.slice_bytes, b.again_bytes, b.codes_ahead_bytes, 1e3 * (now_s() - begin_s));
+  }
+}
+
 void run(int rounds, std::size_t mib, std::string_view types) {
   const int threads = static_cast<int>(std::thread::hardware_concurrency());
   fmt::print("Instructions {}, {} threads, medians of {} rounds.\n\n", kernels::name_of(kernels::usable_isa()), threads,
@@ -199,6 +213,7 @@ void run(int rounds, std::size_t mib, std::string_view types) {
     for (int i = 0; i < rounds; ++i) bench.round();
     fmt::print("{}", bench.rows());
   }
+  print_choices(types);
 }
 
 }  // namespace

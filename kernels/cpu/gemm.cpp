@@ -1,6 +1,5 @@
 #include "kernels/cpu/gemm.h"
 
-#include <array>
 #include <cstring>
 
 #include "computron/base/error.h"
@@ -11,16 +10,6 @@
 
 namespace computron::kernels {
 namespace {
-
-// By dtype.
-std::array<GemmKernel, 3> fastest_kernels() {
-  std::array<GemmKernel, 3> fastest{};
-  for (const DType dtype : kPlainDTypes) {
-    const auto kernels = gemm_kernels(dtype);
-    if (!kernels.empty()) fastest[static_cast<std::size_t>(dtype)] = kernels.back();
-  }
-  return fastest;
-}
 
 void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
   if (kernel == GemmKernel::kAmx) return gemm_amx(call);
@@ -41,6 +30,10 @@ auto* expand_with(GemmKernel kernel, DType values) {
 
 }  // namespace
 
+std::string_view name_of(GemmKernel kernel) {
+  return kernel == GemmKernel::kAvx2 ? "avx2" : kernel == GemmKernel::kAvx512 ? "avx512" : "amx";
+}
+
 std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
   const Isa isa = usable_isa();
   if (type.values == DType::kBF16) {
@@ -52,22 +45,22 @@ std::vector<GemmKernel> gemm_kernels(const WeightType& type) {
   return {GemmKernel::kAvx2, GemmKernel::kAvx512};
 }
 
-void Gemm::run(const WeightType& type, const std::byte* x, int rows, int depth, const std::byte* weight, int columns,
-               float* tile) {
-  static const auto fastest = fastest_kernels();
-  run(fastest[static_cast<std::size_t>(type.values)], type, x, rows, depth, weight, columns, tile);
+GemmChoice default_gemm(const WeightType& type) {
+  const auto kernels = gemm_kernels(type);
+  ensure(!kernels.empty(), "weights of a type that this processor does not multiply");
+  return {kernels.back(), {}};
 }
 
-void Gemm::run(GemmKernel kernel, const WeightType& type, const std::byte* x, int rows, int depth,
-               const std::byte* weight, int columns, float* tile, const PanelBlocking& blocking) {
+void Gemm::run(const GemmChoice& choice, const WeightType& type, const std::byte* x, int rows, int depth,
+               const std::byte* weight, int columns, float* tile) {
   ensure(rows >= 1 && rows <= kMaxGemmRows, "a GEMM call with no rows or too many");
   const int padded = padded_depth(depth, type.values);
   if (padded != depth) x = pad_depth(type.values, x, rows, depth);
-  PanelCall call{x, rows, padded, weight, columns, tile, scratch_->bytes, blocking};
-  if (!type.quantised()) return run_values(kernel, type.values, call);
-  const Expansion expansion{type, QuantisedLayout(depth, type), expand_with(kernel, type.values)};
+  PanelCall call{x, rows, padded, weight, columns, tile, scratch_->bytes, choice.blocking};
+  if (!type.quantised()) return run_values(choice.kernel, type.values, call);
+  const Expansion expansion{type, QuantisedLayout(depth, type), expand_with(choice.kernel, type.values)};
   call.expansion = &expansion;
-  run_values(kernel, type.values, call);
+  run_values(choice.kernel, type.values, call);
 }
 
 // So that no kernel meets a partial depth, whose last columns would have to be masked: garbage times a padding zero is

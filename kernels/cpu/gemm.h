@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "computron/base/types.h"
@@ -26,9 +27,23 @@ inline constexpr int kMaxGemmRows = 256;
 
 enum class GemmKernel { kAvx2, kAvx512, kAmx };
 
+// "avx2", "avx512", "amx".
+std::string_view name_of(GemmKernel kernel);
+
 // Those that multiply weights of `type` on this processor (usable_isa), the fastest last; empty: none does. All give
 // the same bits.
 std::vector<GemmKernel> gemm_kernels(const WeightType& type);
+
+// How a weight is multiplied: a matter of time alone.
+struct GemmChoice {
+  GemmKernel kernel = GemmKernel::kAvx2;
+  PanelBlocking blocking;
+
+  bool operator==(const GemmChoice&) const = default;
+};
+
+// Without a measurement (gemm_measure.h). Requires that gemm_kernels(type) is not empty.
+GemmChoice default_gemm(const WeightType& type);
 
 // What the rows are that weights of `type` are multiplied with.
 constexpr DType gemm_input_dtype(const WeightType& type) {
@@ -38,13 +53,10 @@ constexpr DType gemm_input_dtype(const WeightType& type) {
 // One thread's GEMM, with its scratch memory.
 class Gemm {
  public:
-  // tile[m, n] = Σ_k x[m, k] weight[n, k]. x: [rows, depth] of gemm_input_dtype(type); weight: `columns` rows (a
-  // multiple of 64) of `type` packed; tile: [rows, columns].
-  void run(const WeightType& type, const std::byte* x, int rows, int depth, const std::byte* weight, int columns,
-           float* tile);
-  // With a kernel of gemm_kernels(type) of the caller's choice.
-  void run(GemmKernel kernel, const WeightType& type, const std::byte* x, int rows, int depth, const std::byte* weight,
-           int columns, float* tile, const PanelBlocking& blocking = {});
+  // tile[m, n] = Σ_k x[m, k] weight[n, k]. choice.kernel: of gemm_kernels(type); x: [rows, depth] of
+  // gemm_input_dtype(type); weight: `columns` rows (a multiple of 64) of `type` packed; tile: [rows, columns].
+  void run(const GemmChoice& choice, const WeightType& type, const std::byte* x, int rows, int depth,
+           const std::byte* weight, int columns, float* tile);
 
  private:
   struct alignas(64) Scratch {

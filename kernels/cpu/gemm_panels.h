@@ -20,9 +20,12 @@ struct PanelBlocking {
   // Slices in scratch memory, in steps of four bytes a column: 16 KiB of a block, 128 KiB for kManyRows rows and more.
   static constexpr int kShortSlice = 64, kMostSlice = 512, kManyRows = 32;
 
-  int ahead_bytes = 256;        // of a single group
-  int slice_bytes = 128 << 10;  // of several groups: in the second cache; whole steps
-  int again_bytes = 16 << 10;   // of several groups
+  int ahead_bytes = 256;         // of a single group
+  int slice_bytes = 128 << 10;   // of several groups: in the second cache; whole steps
+  int again_bytes = 16 << 10;    // of several groups
+  int codes_ahead_bytes = 3072;  // of codes that gemm_codes multiplies
+
+  bool operator==(const PanelBlocking&) const = default;
 };
 
 // Bytes of scratch memory that a call needs, at whole cache lines.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "computron/base/error.h"
 
@@ -60,6 +61,15 @@ std::string_view name_of(Isa isa) {
       return "amx";
   }
   return "unknown";
+}
+
+std::string cpu_model() {
+  unsigned a = 0, signature = 0, vendor[3] = {}, b, c, d;
+  __get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1]);
+  __get_cpuid(1, &signature, &b, &c, &d);
+  char name[sizeof vendor];
+  std::memcpy(name, vendor, sizeof vendor);
+  return fmt::format("{}-{:08x}", std::string_view(name, sizeof name), signature);
 }
 
 Isa usable_isa() {

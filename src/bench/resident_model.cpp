@@ -58,6 +58,7 @@ ResidentModel::ResidentModel(const std::string& file, const std::string& device,
       ops_(device == "cpu" ? make_cpu_ops(*device_) : make_cuda_ops(*device_)) {
   const CheckpointIndex index = read_index_apart(file);
   layout_ = make_layout(index, *device_, *ops_);
+  ops_->choose_kernels(layout_.types.all());
   if (tokens > config().max_positions) {
     throw Error(ExitCode::kUsage, file + " has only " + std::to_string(config().max_positions) + " positions, not " +
                                       std::to_string(tokens));

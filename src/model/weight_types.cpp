@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <tuple>
 
@@ -59,6 +60,14 @@ WeightTypes WeightTypes::kept_by(const Ops& ops, bool bf16) const {
 const WeightType& WeightTypes::of(const std::string& name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? most_ : found->second;
+}
+
+std::vector<WeightType> WeightTypes::all() const {
+  std::vector<WeightType> types = {most_};
+  for (const auto& [name, type] : by_name_) {
+    if (std::ranges::find(types, type) == types.end()) types.push_back(type);
+  }
+  return types;
 }
 
 WeightType WeightTypes::of(const ShardTensor& tensor, const ShardPlan& plan) const {

@@ -8,6 +8,7 @@
 #include <bit>
 #include <climits>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <span>
 #include <utility>
@@ -104,16 +105,19 @@ void ModelSet::read_metadata(const Mesh& mesh, const RankDevice& device, const J
 }
 
 // Without `bf16` some rank's processor cannot multiply it: all ranks have one layout.
-void ModelSet::take_metadata(const std::vector<std::byte>& bytes, const Ops& ops, bool bf16) {
+void ModelSet::take_metadata(const std::vector<std::byte>& bytes, Ops& ops, bool bf16) {
   ByteReader in(bytes);
+  std::vector<WeightType> types;
   for (const ModelEntry& entry : entries_) {
     Model& model = models_.emplace_back();
     model.index = CheckpointIndex::deserialize(in.get_list<std::byte>());
     model.config = ModelConfig::from_json(model.index.config_json);
     check_tensors(model.config, model.index);
     naming(entry, [&] { model.weight_types = WeightTypes(model.config, model.index).kept_by(ops, bf16); });
+    std::ranges::copy(model.weight_types.all(), std::back_inserter(types));
     spdlog::debug("model {} from {}", entry.id, entry.path);
   }
+  ops.choose_kernels(types);
 }
 
 // A step holds the longest input that an encoder may have.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_measure.h"
 #include "kernels/cpu/pack.h"
 #include "tests/ops/ops_fixture.h"
 #include "tests/ops/quantised.h"
@@ -13,6 +14,7 @@ namespace computron::testing {
 namespace {
 
 using kernels::Gemm;
+using kernels::GemmChoice;
 using kernels::GemmKernel;
 using kernels::PanelBlocking;
 
@@ -34,11 +36,11 @@ std::vector<std::byte> pack(const QuantisedWeight& w) {
 }
 
 // [rows, out] of the first `rows` rows of x.
-Floats multiply(GemmKernel kernel, const WeightType& type, const std::vector<std::byte>& x, int rows, int in,
-                const std::vector<std::byte>& weight, int out, const PanelBlocking& blocking = {}) {
+Floats multiply(const GemmChoice& choice, const WeightType& type, const std::vector<std::byte>& x, int rows, int in,
+                const std::vector<std::byte>& weight, int out) {
   Gemm gemm;
   Floats tile(static_cast<std::size_t>(rows) * out, std::numeric_limits<float>::quiet_NaN());
-  gemm.run(kernel, type, x.data(), rows, in, weight.data(), out, tile.data(), blocking);
+  gemm.run(choice, type, x.data(), rows, in, weight.data(), out, tile.data());
   return tile;
 }
 
@@ -74,16 +76,36 @@ TEST(GemmKernels, MatchDoubleLoopWithTheSameBitsForAnyRowsKernelAndBlocking) {
       for (const GemmKernel kernel : kernels::gemm_kernels(dtype)) {
         const auto what = fmt::format("{} kernel {} depth {}", name_of(dtype), static_cast<int>(kernel), in);
         if (all.empty()) {
-          all = multiply(kernel, dtype, x_bytes, kMaxRows, in, packed, kOut);
+          all = multiply({kernel, {}}, dtype, x_bytes, kMaxRows, in, packed, kOut);
           expect_close(all, double_loop(x, w, kMaxRows, kOut, in), 2e-6, what);
         }
         for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 33, 48, 64}) {
           const Floats expected(all.begin(), all.begin() + rows * kOut);
-          expect_same(multiply(kernel, dtype, x_bytes, rows, in, packed, kOut), expected,
+          expect_same(multiply({kernel, {}}, dtype, x_bytes, rows, in, packed, kOut), expected,
                       fmt::format("{}, {} rows", what, rows));
-          expect_same(multiply(kernel, dtype, x_bytes, rows, in, packed, kOut, short_slices), expected,
+          expect_same(multiply({kernel, short_slices}, dtype, x_bytes, rows, in, packed, kOut), expected,
                       fmt::format("{}, {} rows, short slices", what, rows));
         }
+      }
+    }
+  }
+}
+
+// All that a measurement may choose.
+TEST(GemmKernels, CandidatesOfATypeHaveTheSameBits) {
+  constexpr int kOut = 128, kIn = 1500, kMaxRows = 17;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (kernels::gemm_kernels(dtype).empty()) continue;
+    const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * kIn, 1, kernels::gemm_input_dtype(dtype));
+    const auto x_bytes = bytes_of(x, kernels::gemm_input_dtype(dtype));
+    const auto packed = pack(random_floats(static_cast<std::size_t>(kOut) * kIn, 2, dtype), kOut, kIn, dtype);
+    const auto candidates = kernels::gemm_candidates(dtype);
+    EXPECT_EQ(candidates.front(), kernels::default_gemm(dtype));
+    for (const int rows : {1, 4, 8, kMaxRows}) {
+      const auto expected = multiply(candidates.front(), dtype, x_bytes, rows, kIn, packed, kOut);
+      for (std::size_t i = 1; i < candidates.size(); ++i) {
+        expect_same(multiply(candidates[i], dtype, x_bytes, rows, kIn, packed, kOut), expected,
+                    fmt::format("{} candidate {}, {} rows", name_of(dtype), i, rows));
       }
     }
   }
@@ -102,12 +124,30 @@ void expect_product_of_values(const QuantisedWeight& w, const Floats& x, std::in
              plain = pack(w.values(), w.out, w.in, w.type.values);
   for (const GemmKernel kernel : kernels::gemm_kernels(w.type)) {
     for (const int rows : row_counts) {
-      const auto expected = multiply(kernel, w.type.values, x_bytes, rows, w.in, plain, w.out);
+      const auto expected = multiply({kernel, {}}, w.type.values, x_bytes, rows, w.in, plain, w.out);
       const auto what =
           fmt::format("{} [{}, {}] kernel {}, {} rows", describe(w.type), w.out, w.in, static_cast<int>(kernel), rows);
-      expect_same(multiply(kernel, w.type, x_bytes, rows, w.in, packed, w.out), expected, what);
-      expect_same(multiply(kernel, w.type, x_bytes, rows, w.in, packed, w.out, short_slices), expected,
+      expect_same(multiply({kernel, {}}, w.type, x_bytes, rows, w.in, packed, w.out), expected, what);
+      expect_same(multiply({kernel, short_slices}, w.type, x_bytes, rows, w.in, packed, w.out), expected,
                   what + ", short slices");
+    }
+  }
+}
+
+TEST(GemmKernels, CandidatesOfAQuantisedTypeHaveTheSameBits) {
+  constexpr int kOut = 128, kIn = 1500, kMaxRows = 17;
+  for (const DType values : multiplied_values()) {
+    const auto x = random_floats(static_cast<std::size_t>(kMaxRows) * kIn, 1, values);
+    for (const WeightType& type : quantised_types(values)) {
+      const auto packed = pack(random_quantised(type, kOut, kIn, 2, ordinary_scales()));
+      const auto candidates = kernels::gemm_candidates(type);
+      for (const int rows : {1, 8, kMaxRows}) {
+        const auto expected = multiply(candidates.front(), type, bytes_of(x, values), rows, kIn, packed, kOut);
+        for (std::size_t i = 1; i < candidates.size(); ++i) {
+          expect_same(multiply(candidates[i], type, bytes_of(x, values), rows, kIn, packed, kOut), expected,
+                      fmt::format("{} candidate {}, {} rows", describe(type), i, rows));
+        }
+      }
     }
   }
 }
@@ -188,7 +228,7 @@ TEST(GemmKernels, Float16WeightsAreExact) {
         ones[k] = 1;
         for (int n = 0; n < 64; ++n) halves[n * kIn + k] = f32_from_f16(static_cast<std::uint16_t>(first + n));
         const auto weight = pack(halves, 64, kIn, DType::kF16);
-        expect_same(multiply(kernel, DType::kF16, bytes_of(ones, DType::kF32), 1, kIn, weight, 64),
+        expect_same(multiply({kernel, {}}, DType::kF16, bytes_of(ones, DType::kF32), 1, kIn, weight, 64),
                     column(halves, k, kIn), fmt::format("float16 from {}", first));
       }
     }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "computron/checkpoint/index.h"
 #include "computron/model/shard_plan.h"
@@ -25,6 +26,8 @@ class WeightTypes {
   // A rank's tensor of `plan`. Where tp cuts within groups it has shorter ones, which begin at the same values on every
   // rank. ConfigError naming the tensor where these would be no multiple of WeightType::kSmallestGroup.
   WeightType of(const ShardTensor& tensor, const ShardPlan& plan) const;
+  // Those that there are, each once.
+  std::vector<WeightType> all() const;
   // That most of the values have: what reports say of the model.
   const WeightType& most() const { return most_; }
 

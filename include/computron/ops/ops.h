@@ -167,6 +167,9 @@ class Ops {
   // What weights stored as `checkpoint` are kept as on this device: on a CPU without bf16 multiplication values of bf16
   // are f32. ConfigError for a type that it cannot multiply.
   virtual WeightType weight_type(const WeightType& checkpoint) const = 0;
+  // Tells which types weights will have, as kept here, before any operation is called. The device may measure for a few
+  // hundredths of a second a type which of its kernels suit this machine, where all give the same bits.
+  virtual void choose_kernels(std::span<const WeightType> /*types*/) {}
   // Rows that a buffer must have room for when it holds `rows` rows of GEMM input (kernels come in classes of rows).
   virtual int padded_rows(int rows) const = 0;
 

@@ -20,6 +20,7 @@ namespace {
 
 // A fork and a join cost a few microseconds: less than this many elements are not worth another thread.
 constexpr int kMinElementsPerItem = 16384;
+constexpr double kSecondsToChoose = 0.03;  // kernels of a type of weight
 
 float* f32_row(const Activations& a, int row) {
   return reinterpret_cast<float*>(a.data) + static_cast<std::size_t>(row) * a.columns;
@@ -71,6 +72,10 @@ WeightType CpuOps::weight_type(const WeightType& checkpoint) const {
   const DType values = checkpoint.values == DType::kBF16 ? bf16_weights_ : checkpoint.values;
   if (!checkpoint.quantised()) return values;
   return {values, checkpoint.codes, checkpoint.scales, checkpoint.group};
+}
+
+void CpuOps::choose_kernels(std::span<const WeightType> types) {
+  if (may_measure_kernels()) choices_.choose(types, gemm_choices_file(), kSecondsToChoose);
 }
 
 CpuOps::Workspace& CpuOps::workspace(int thread) {
@@ -190,7 +195,7 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
     const int columns = std::min(width, task.rows - n);
     for (int m = 0; m < x.rows; m += kernels::kMaxGemmRows) {
       const int rows = std::min(kernels::kMaxGemmRows, x.rows - m);
-      own.gemm.run(weight.type, row_of(x, m), rows, weight.in, packed, width, own.tile.data());
+      own.gemm.run(choices_.of(weight.type), weight.type, row_of(x, m), rows, weight.in, packed, width, own.tile.data());
       for (int r = 0; r < rows; ++r) {
         kernels::activate(activation, own.tile.data() + static_cast<std::size_t>(r) * width,
                           bias.data == nullptr ? nullptr : bias.data + column, columns,

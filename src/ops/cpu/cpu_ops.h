@@ -9,6 +9,7 @@
 #include "computron/ops/ops.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/gemm.h"
+#include "src/ops/cpu/gemm_choices.h"
 #include "src/ops/cpu/tasks.h"
 #include "src/ops/cpu/weight_format.h"
 
@@ -22,6 +23,7 @@ class CpuOps final : public Ops {
 
   const WeightFormat& weight_format() const override { return format_; }
   WeightType weight_type(const WeightType& checkpoint) const override;
+  void choose_kernels(std::span<const WeightType> types) override;
   int padded_rows(int rows) const override { return rows; }
 
   void embed(Stream&, std::span<const TokenId> tokens, TokenId first_token, const Weight& weight,
@@ -79,6 +81,7 @@ class CpuOps final : public Ops {
   void run_attention(CpuContext& context, const AttentionCall& call);
 
   CpuWeightFormat format_;
+  GemmChoices choices_;
   DType bf16_weights_;  // what bf16 weights are kept in: f32 where the processor cannot multiply bf16
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // by thread
   std::vector<GemmTask> gemm_tasks_;

@@ -1,0 +1,166 @@
+#include "kernels/cpu/gemm_measure.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "computron/base/error.h"
+#include "computron/base/time.h"
+#include "kernels/cpu/pack.h"
+
+namespace computron::kernels {
+namespace {
+
+// Defaults first, as PanelBlocking has them.
+constexpr int kAheadBytes[] = {256, 128, 512, 1024, 4096};
+constexpr int kSliceBytes[] = {128 << 10, 32 << 10, 512 << 10};
+constexpr int kAgainBytes[] = {16 << 10, 4 << 10};
+constexpr int kCodesAheadBytes[] = {3072, 1024, 2048, 4096};
+static_assert(PanelBlocking{kAheadBytes[0], kSliceBytes[0], kAgainBytes[0], kCodesAheadBytes[0]} == PanelBlocking{});
+
+using Choices = std::vector<GemmChoice>;
+
+// Each with each value of a member of its blocking.
+template <std::size_t kCount>
+Choices with_each(const Choices& choices, int PanelBlocking::*member, const int (&values)[kCount]) {
+  Choices all;
+  for (const GemmChoice& choice : choices) {
+    for (const int value : values) {
+      all.push_back(choice);
+      all.back().blocking.*member = value;
+    }
+  }
+  return all;
+}
+
+// What is chosen one after the other, given those before. Codes are multiplied in slices of one size.
+enum class Stage { kKernel, kAhead, kSlices, kCodesAhead };
+constexpr Stage kStages[] = {Stage::kKernel, Stage::kAhead, Stage::kSlices, Stage::kCodesAhead};
+
+// How many rows show it.
+std::vector<int> rows_of(Stage stage) {
+  if (stage == Stage::kKernel) return {1, 4, 8};
+  if (stage == Stage::kSlices) return {8};
+  return {1, 4};
+}
+
+Choices alternatives(const WeightType& type, const GemmChoice& to, Stage stage) {
+  const Choices given = {to};
+  if (stage == Stage::kKernel) {
+    Choices kernels;
+    for (const GemmKernel kernel : gemm_kernels(type)) kernels.push_back({kernel, to.blocking});
+    std::ranges::reverse(kernels);
+    return kernels;
+  }
+  if (to.kernel == GemmKernel::kAmx) return given;
+  if (stage == Stage::kCodesAhead) {
+    const bool in_registers = type.quantised() && type.values == DType::kBF16;
+    return in_registers ? with_each(given, &PanelBlocking::codes_ahead_bytes, kCodesAheadBytes) : given;
+  }
+  if (type.quantised()) return given;
+  if (stage == Stage::kAhead) return with_each(given, &PanelBlocking::ahead_bytes, kAheadBytes);
+  return with_each(with_each(given, &PanelBlocking::slice_bytes, kSliceBytes), &PanelBlocking::again_bytes,
+                   kAgainBytes);
+}
+
+// Weights that go by in turns, so that none is in a cache when its turn comes.
+class Bench {
+ public:
+  explicit Bench(const WeightType& type) : type_(type), weights_(allocate()) {
+    // 1 where scales are powers of two, 0.75 where they are of two or four bytes: no product is subnormal.
+    std::memset(weights_.get(), type.scales == DType::kE8M0 ? 0x7f : 0x3f, kBytes);
+    x_.assign(static_cast<std::size_t>(kMostRows) * kDepth,
+              gemm_input_dtype(type) == DType::kF32 ? kQuarter : kQuarters);
+  }
+
+  // By the median of what rounds say of each beside the first.
+  GemmChoice fastest(const Choices& choices, const std::vector<int>& rows, double seconds) {
+    std::vector<std::vector<double>> ratios(choices.size());
+    const double begin_s = now_s();
+    do {
+      const double first_s = run_s(choices[0], rows);
+      for (std::size_t i = 1; i < choices.size(); ++i) ratios[i].push_back(run_s(choices[i], rows) / first_s);
+    } while (now_s() < begin_s + seconds);
+    std::size_t best = 0;
+    double least = kWorthwhile;
+    for (std::size_t i = 1; i < choices.size(); ++i) {
+      const auto middle = ratios[i].begin() + static_cast<std::ptrdiff_t>(ratios[i].size() / 2);
+      std::ranges::nth_element(ratios[i], middle);
+      if (*middle < least) std::tie(best, least) = std::pair(i, *middle);
+    }
+    return choices[best];
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{48} << 20;
+  static constexpr int kMostRows = 8;
+  static constexpr int kDepth = 2048, kColumns = 256;
+  static constexpr double kWorthwhile = 0.97;
+  static constexpr std::uint32_t kQuarter = 0x3e800000, kQuarters = 0x3e803e80;  // float32; two of bfloat16
+
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  using Memory = std::unique_ptr<std::byte[], Free>;
+
+  static Memory allocate() {
+    constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    Memory memory(static_cast<std::byte*>(std::aligned_alloc(kHugePage, kBytes)));
+    if (!memory) throw Error(ExitCode::kSystem, "no memory to measure kernels in");
+    madvise(memory.get(), kBytes, MADV_HUGEPAGE);  // as frames are; without them it is as good for comparisons
+    return memory;
+  }
+
+  double run_s(const GemmChoice& choice, const std::vector<int>& all_rows) {
+    const std::size_t piece = packed_bytes(kColumns, kDepth, type_);
+    const double begin_s = now_s();
+    for (const int rows : all_rows) {
+      if (next_ + piece > kBytes) next_ = 0;
+      gemm_.run(choice, type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth, weights_.get() + next_,
+                kColumns, tile_.data());
+      next_ += round_up(piece, std::size_t{64});
+    }
+    return now_s() - begin_s;
+  }
+
+  WeightType type_;
+  Memory weights_;
+  std::size_t next_ = 0;
+  std::vector<std::uint32_t> x_;
+  std::vector<float> tile_ = std::vector<float>(static_cast<std::size_t>(kMostRows) * kColumns);
+  Gemm gemm_;
+};
+
+}  // namespace
+
+Choices gemm_candidates(const WeightType& type) {
+  Choices all = {default_gemm(type)};
+  for (const Stage stage : kStages) {
+    Choices more;
+    for (const GemmChoice& choice : all) std::ranges::copy(alternatives(type, choice, stage), std::back_inserter(more));
+    all = std::move(more);
+  }
+  return all;
+}
+
+GemmChoice measure_gemm(const WeightType& type, double seconds) {
+  GemmChoice best = default_gemm(type);
+  const auto is_open = [&](Stage stage) { return alternatives(type, best, stage).size() > 1; };
+  const auto stages = std::ranges::count_if(kStages, is_open);
+  if (stages == 0) return best;
+  Bench bench(type);
+  for (const Stage stage : kStages) {
+    if (is_open(stage)) {
+      best = bench.fastest(alternatives(type, best, stage), rows_of(stage), seconds / static_cast<double>(stages));
+    }
+  }
+  return best;
+}
+
+}  // namespace computron::kernels
