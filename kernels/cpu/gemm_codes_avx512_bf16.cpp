@@ -316,7 +316,7 @@ bool far_from_subnormal(const PanelCall& call) {
 
 }  // namespace
 
-void gemm_codes_avx512(const PanelCall& call) {
+void gemm_codes_bf16_avx512(const PanelCall& call) {
   const WeightType& type = call.expansion->type;
   if (type.codes == DType::kInt8) return CodesGemm<Int8Codes>(call, I{}).run();
   const bool bf16_scales = type.scales == DType::kBF16 || type.scales == DType::kE8M0;
