@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <iterator>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "computron/base/error.h"
@@ -79,22 +79,13 @@ class Bench {
               gemm_input_dtype(type) == DType::kF32 ? kQuarter : kQuarters);
   }
 
-  // By the median of what rounds say of each beside the first.
+  // What is found in the first half of the time counts if the second half confirms it.
   GemmChoice fastest(const Choices& choices, const std::vector<int>& rows, double seconds) {
-    std::vector<std::vector<double>> ratios(choices.size());
-    const double begin_s = now_s();
-    do {
-      const double first_s = run_s(choices[0], rows);
-      for (std::size_t i = 1; i < choices.size(); ++i) ratios[i].push_back(run_s(choices[i], rows) / first_s);
-    } while (now_s() < begin_s + seconds);
-    std::size_t best = 0;
-    double least = kWorthwhile;
-    for (std::size_t i = 1; i < choices.size(); ++i) {
-      const auto middle = ratios[i].begin() + static_cast<std::ptrdiff_t>(ratios[i].size() / 2);
-      std::ranges::nth_element(ratios[i], middle);
-      if (*middle < least) std::tie(best, least) = std::pair(i, *middle);
-    }
-    return choices[best];
+    const std::vector<double> ratios = ratios_to_first(choices, rows, seconds / 2);
+    const auto best = static_cast<std::size_t>(std::ranges::min_element(ratios) - ratios.begin());
+    if (ratios[best] >= kWorthwhile) return choices[0];
+    const bool confirmed = ratios_to_first({choices[0], choices[best]}, rows, seconds / 2)[1] < kWorthwhile;
+    return choices[confirmed ? best : 0];
   }
 
  private:
@@ -117,16 +108,40 @@ class Bench {
     return memory;
   }
 
+  // What each takes ÷ what the first takes: medians of rounds.
+  std::vector<double> ratios_to_first(const Choices& choices, const std::vector<int>& rows, double seconds) {
+    std::vector<std::vector<double>> ratios(choices.size());
+    const double begin_s = now_s();
+    do {
+      const double first_s = run_s(choices[0], rows);
+      ratios[0].push_back(1);
+      for (std::size_t i = 1; i < choices.size(); ++i) ratios[i].push_back(run_s(choices[i], rows) / first_s);
+    } while (now_s() < begin_s + seconds);
+    std::vector<double> medians;
+    for (std::vector<double>& of_one : ratios) {
+      const auto middle = of_one.begin() + static_cast<std::ptrdiff_t>(of_one.size() / 2);
+      std::ranges::nth_element(of_one, middle);
+      medians.push_back(*middle);
+    }
+    return medians;
+  }
+
   double run_s(const GemmChoice& choice, const std::vector<int>& all_rows) {
     const std::size_t piece = packed_bytes(kColumns, kDepth, type_);
-    const double begin_s = now_s();
+    const double begin_s = thread_s();
     for (const int rows : all_rows) {
       if (next_ + piece > kBytes) next_ = 0;
       gemm_.run(choice, type_, reinterpret_cast<const std::byte*>(x_.data()), rows, kDepth, weights_.get() + next_,
                 kColumns, tile_.data());
       next_ += round_up(piece, std::size_t{64});
     }
-    return now_s() - begin_s;
+    return thread_s() - begin_s;
+  }
+  // Time in which the processor works for others does not count.
+  static double thread_s() {
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
   }
 
   WeightType type_;
