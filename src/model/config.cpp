@@ -335,6 +335,9 @@ void check_outputs(const ModelConfig& c) {
   require(!c.pools() || !c.tied_head, "an encoder or embedder has no output head to tie");
   require(c.class_names.empty() || static_cast<int>(c.class_names.size()) == c.classes,
           fmt::format("'class_names' has {} names of {} classes", c.class_names.size(), c.classes));
+  require(c.dense.empty() || c.classes == 0, "'dense' is of embedders, but 'classes' is not 0");
+  require(!c.embeds || c.pooling != Pooling::kFirst,
+          "'pooling' is first, but the first row of a decoder sees no other");
   require(!c.class_dense || c.classes > 0, "'class_dense' is true, but 'classes' is 0");
   require(!c.class_norm || c.class_dense, "'class_norm' is true, but 'class_dense' is false");
   check_dense(c);

@@ -49,6 +49,7 @@ void Sequence::reuse_prefix(CacheBlocks& cache) {
 }
 
 SequenceChunk::Output Sequence::output_of_chunk(int end) const {
+  if (request_.encodes() && end < static_cast<int>(tokens_.size())) return SequenceChunk::kNone;
   if (request_.task == Task::kEmbed) return SequenceChunk::kPooledEmbedding;
   if (request_.task == Task::kClassify) return SequenceChunk::kScores;
   if (chunk_start_ < completion_.prompt_tokens && request_.wants_prompt_scores()) return SequenceChunk::kAll;
@@ -97,6 +98,7 @@ void Sequence::take_results(PassResults& results, double now_s) {
 }
 
 void Sequence::take_values(std::span<const std::vector<float>>& encoded, double now_s) {
+  if (chunk_output_ == SequenceChunk::kNone) return;
   ensure(!encoded.empty() && std::ssize(encoded.front()) == request_.values, "other values than the step asked for");
   const std::vector<float>& mine = encoded.front();
   encoded = encoded.subspan(1);

@@ -118,18 +118,17 @@ struct ModelConfig {
   RouterSoftmax router_softmax = RouterSoftmax::kChosen;
   bool router_bias = false;
 
-  // What comes out. Of decoders logits of the next token.
+  // What comes out of decoders: logits of the next token.
   bool tied_head = true;      // the output head is the token embedding; false where there is no head
   float logits_scale = 1;     // multiplies them
   float logits_soft_cap = 0;  // logits l are cap × tanh(l / cap), once scaled; 0: as they are
 
-  // Of encoders, and of decoders that are embedders, one embedding a sequence: its rows are pooled, then go through the
-  // pooler, then through the dense layers, and are divided by their length at last.
+  // Of encoders, and of decoders that are embedders, one embedding a sequence: its rows are pooled to one, which goes
+  // through the pooler, then through the dense layers, and is divided by its length at last.
   bool embeds = false;  // a decoder without output head, an embedder
   Pooling pooling = Pooling::kFirst;
-  bool pooler = false;  // tanh(W x + b)
-  std::vector<DenseLayer> dense =
-      {};  // the first one's inputs are the pooled row, the last one's outputs the embedding
+  bool pooler = false;                 // tanh(W x + b)
+  std::vector<DenseLayer> dense = {};  // from `hidden` inputs to the embedding's size
   bool normalize_embedding = false;
 
   // The scores of classes are classifier(x) of the pooled row x, behind the pooler, or, where a classifier has a layer
