@@ -25,8 +25,9 @@ if(CMAKE_UNITY_BUILD)
   computron_alone(computron_base stop.cpp)
   computron_alone(computron_device cpu/compute_stream.cpp)
   computron_alone(computron_dispatch dispatcher.cpp rotation.cpp)
-  computron_alone(computron_model families/experts.cpp families/gemma.cpp families/gpt2.cpp families/gpt_neox.cpp
-    families/gpt_oss.cpp families/llama.cpp families/olmo.cpp families/opt.cpp families/phi3.cpp families/vit.cpp)
+  computron_alone(computron_model families/distilbert.cpp families/experts.cpp families/gemma.cpp families/gpt2.cpp
+    families/gpt_neox.cpp families/gpt_oss.cpp families/llama.cpp families/modernbert.cpp families/olmo.cpp
+    families/opt.cpp families/phi3.cpp families/roberta.cpp families/vit.cpp sentence_folder.cpp)
   computron_alone(computron_report study.cpp study_section.cpp trace_reader.cpp)
   computron_alone(computron_storage merge.cpp result_journal.cpp result_line.cpp)
   computron_alone(computron_requests model_list.cpp)
