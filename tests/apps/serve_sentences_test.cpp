@@ -102,7 +102,7 @@ TEST_F(ServeSentences, ADecodersInputGivesTheSameBitsInAnyChunks) {
     const Served whole = run({.tp = tp, .pp = pp}, kEmbedders);
     expect_embeddings(whole.results, kEmbedders);
     for (const std::vector<std::string>& more : {std::vector<std::string>{"--max-batch-tokens", "16"},
-                                                 {"--max-batch-tokens", "7", "--share-prefixes", "on"}}) {
+                                                 {"--max-batch-tokens", "7", "--share-prefixes"}}) {
       const Served cut =
           run({.tp = tp, .pp = pp, .device_memory = "768KiB", .page_size = "32KiB", .more = more}, kEmbedders);
       for (const json& line : whole.results.lines()) {

@@ -30,7 +30,7 @@ ModelConfig read(const HfKeys& keys, const std::string& architecture, int defaul
     keys.read_classes(c);
     c.class_dense = true;
   } else {
-    c.pooler = !architecture.ends_with("ForMaskedLM");
+    c.pooler = architecture.ends_with("Model");
   }
   return c;
 }
