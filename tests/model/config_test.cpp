@@ -691,7 +691,7 @@ double parameters(const ModelConfig& config) {
 }
 
 // Every size of every family, from the tensors themselves, against the published counts (encoders without the
-// classifier, which init leaves with two classes).
+// classifier, which init leaves with two classes; RoBERTa and XLM-R without the pooler, which only some files have).
 TEST(NamedConfig, ParameterCounts) {
   const std::map<std::string, std::map<std::string, double>> published = {
       {"opt",
@@ -750,6 +750,10 @@ TEST(NamedConfig, ParameterCounts) {
       {"olmoe", {{"1b-7b", 6.9192e9}}},
       {"gpt_oss", {{"20b", 20.915e9}, {"120b", 116.83e9}}},
       {"bert", {{"tiny", 4.386e6}, {"base", 109.48e6}, {"large", 335.14e6}}},
+      {"roberta", {{"base", 124.06e6}, {"large", 354.31e6}}},
+      {"xlm-roberta", {{"base", 277.45e6}, {"large", 558.84e6}}},
+      {"distilbert", {{"base", 66.363e6}}},
+      {"modernbert", {{"base", 149.01e6}, {"large", 394.78e6}}},
       {"vit", {{"base", 85.80e6}, {"large", 303.30e6}, {"huge", 630.77e6}}}};
   for (const Family* family : families()) {
     const auto& sizes = published.at(std::string(family->model_type));

@@ -96,7 +96,8 @@ TEST(Sentences, ChunksOfAnInputGiveTheSame) {
     const std::vector<Result> whole = compute(model, name, kWhole), cut = compute(model, name, 7);
     for (std::size_t i = 0; i < whole.size() && model.reports(); ++i) {
       expect_close(cut[i], 1e-6, model.tolerance());
-      if (on_cpu()) EXPECT_EQ(distance(whole[i].actual.vector, cut[i].actual.vector), 0) << whole[i].name;
+      if (!on_cpu()) continue;  // rows of few tokens are attended by another kernel there
+      EXPECT_EQ(distance(whole[i].actual.vector, cut[i].actual.vector), 0) << whole[i].name;
     }
   }
 }

@@ -20,6 +20,13 @@ std::vector<int> window_layers(const HfKeys& keys, int layers) {
   return windows;
 }
 
+// Tokens at a distance of half of it are seen, too.
+int window(const HfKeys& keys) {
+  const int both_sides = keys.value("local_attention", 128);
+  if (both_sides < 0) HfKeys::refuse("local_attention", both_sides, "0 and more");
+  return both_sides / 2 + 1;
+}
+
 void read_classifier(const HfKeys& keys, ModelConfig& c) {
   keys.read_classes(c);
   const auto pooling = keys.value("classifier_pooling", "cls");
@@ -48,7 +55,7 @@ ModelConfig read(const HfKeys& keys) {
   c.causal = false;
   c.tied_head = false;
   c.window_layers = window_layers(keys, c.layers);
-  c.sliding_window = keys.value("local_attention", 128) / 2 + 1;  // those at a distance of half of it are seen, too
+  c.sliding_window = window(keys);
   c.attention_bias = c.attention_output_bias = keys.value("attention_bias", false);
   c.activation = keys.activation("hidden_activation", "gelu");
   c.gated_mlp = true;

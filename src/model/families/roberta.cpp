@@ -1,10 +1,19 @@
 // RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2019): BERT whose positions are counted behind the padding token,
 // transformers' RobertaConfig, XLMRobertaConfig and the models of these.
+#include <algorithm>
+
 #include "src/model/families/hf_keys.h"
 #include "src/model/families/table.h"
 
 namespace computron {
 namespace {
+
+// The token that has no position of its own: the others' are counted from the one behind its row on.
+int padding(const HfKeys& keys) {
+  const int token = keys.value("pad_token_id", 1);
+  if (token < 0 || token >= 1 << 16) HfKeys::refuse("pad_token_id", token, "a token below 65536");
+  return token;
+}
 
 ModelConfig read(const HfKeys& keys, const std::string& architecture, int default_vocab) {
   keys.require("position_embedding_type", std::string("absolute"), std::string("absolute"));
@@ -16,8 +25,8 @@ ModelConfig read(const HfKeys& keys, const std::string& architecture, int defaul
   c.head_dim = HfKeys::head_dim(c.hidden, c.heads);
   c.ffn = keys.value("intermediate_size", 3072);
   c.vocab = keys.value("vocab_size", default_vocab);
-  c.position_offset = keys.value("pad_token_id", 1) + 1;
-  c.max_positions = keys.value("max_position_embeddings", 512) - c.position_offset;
+  c.position_offset = padding(keys) + 1;
+  c.max_positions = std::max(keys.value("max_position_embeddings", 512), 0) - c.position_offset;
   c.token_types = keys.value("type_vocab_size", 2);
   c.embedding_norm = true;
   c.norm_position = NormPosition::kPost;
