@@ -90,7 +90,7 @@ TEST_F(ServeSentences, GiveTheEmbeddingsOfSentenceTransformers) {
     SCOPED_TRACE(fmt::format("tp {} pp {}", tp, pp));
     const Served served = run({.tp = tp, .pp = pp, .device_memory = "1536KiB"}, names);
     expect_embeddings(served.results, names);
-    EXPECT_GT(served.metrics.at("swaps").at("count").get<int>(), static_cast<int>(names.size()));
+    EXPECT_GE(served.metrics.at("swaps").at("count").get<int>(), static_cast<int>(names.size()));
   }
 }
 
