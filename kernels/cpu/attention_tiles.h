@@ -42,8 +42,9 @@ inline PositionRange seen_by(const AttentionTiles& tiles, int i) {
   const AttentionShape& shape = *part.shape;
   const int position = part.sequence->start + part.row + i / (shape.heads / shape.kv_heads);
   const int first = position - shape.window + 1;
-  return {shape.window > 0 && first > 0 ? first : 0,
-          shape.causal ? position + 1 : part.sequence->start + part.sequence->rows};
+  const int last = part.sequence->start + part.sequence->rows, reach = position + shape.window;
+  const int end = shape.causal ? position + 1 : shape.window > 0 && reach < last ? reach : last;
+  return {shape.window > 0 && first > 0 ? first : 0, end};
 }
 
 }  // namespace computron::kernels

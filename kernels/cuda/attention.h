@@ -43,10 +43,12 @@ struct Range {
   COMPUTRON_HOST_DEVICE int size() const { return end - begin; }
 };
 
-// Key j is visible iff j < keys and, with a window, position - j < window.
+// Key j is visible iff j < keys and, with a window, |position - j| < window: where a mask is causal, position + 1 keys
+// end before the window does.
 COMPUTRON_HOST_DEVICE inline Range visible(const AttentionRow& row, int window) {
   const int begin = window > 0 && row.position - window + 1 > 0 ? row.position - window + 1 : 0;
-  return {begin, row.keys};
+  const int reach = row.position + window;
+  return {begin, window > 0 && reach < row.keys ? reach : row.keys};
 }
 // The part of `seen` in KV split `split`; empty (and begin may lie behind end) where there is none.
 COMPUTRON_HOST_DEVICE inline Range in_split(const Range& seen, int split) {

@@ -62,7 +62,7 @@ class TiledPrefill {
   __device__ void run() {
     // Rows are consecutive positions: the first sees furthest back, the last furthest ahead.
     begin_ = visible(p_.rows[tile_.row], p_.shape.window).begin;
-    end_ = p_.rows[tile_.row + tile_.rows - 1].keys;
+    end_ = visible(p_.rows[tile_.row + tile_.rows - 1], p_.shape.window).end;
     const int begin = begin_ / kKeys * kKeys;
     load_queries();
     find_places(begin, 0);

@@ -190,8 +190,8 @@ void add_convert(CLI::App& app) {
   auto* command = app.add_subcommand("convert", "Write a model from Hugging Face files");
   const auto options = std::make_shared<ConvertOptions>();
   command->footer(
-      R"(Reads config.json, generation_config.json and safetensors (one file or sharded); the tokenizer's files are
-carried along. Narrowing rounds to nearest even; finite values beyond the largest of --dtype become that
+      R"(Reads config.json, generation_config.json and safetensors (one file or sharded), and the modules of
+sentence-transformers (modules.json); the tokenizer's files are carried along. Narrowing rounds to nearest even; finite values beyond the largest of --dtype become that
 largest, infinities and NaN stay. int8, fp8 (e4m3) and int4 quantise the matrices of the layers, routers
 excepted, and keep the rest as stored; NaN and infinities in these are refused. Folders that are quantised
 already (compressed-tensors, fp8 by blocks, symmetric gptq, MXFP4, modelopt's NVFP4) keep their codes and

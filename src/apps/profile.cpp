@@ -287,7 +287,7 @@ void begin(const Session& session, const Job& job, const std::string& id, ModelM
            std::vector<std::string>& refusals) {
   const ModelConfig config = job.models().served().front().config;
   const RequestSize wanted = session.options.request, request = fitting(wanted, config);
-  if (config.causal && (request.prompt != wanted.prompt || request.generated != wanted.generated)) {
+  if (!config.pools() && (request.prompt != wanted.prompt || request.generated != wanted.generated)) {
     say(session, fmt::format("{} takes {} positions: its request is of {} tokens and generates {}", id,
                              config.max_positions, request.prompt, request.generated));
   }

@@ -44,7 +44,7 @@ std::vector<PassClass> pass_classes(const ModelConfig& config, const ProfileLimi
     return classes;
   }
   int rows = 1;
-  const int most = config.causal ? std::max(std::min(limits.max_seqs / pp, limits.max_batch_tokens), 1) : 0;
+  const int most = !config.pools() ? std::max(std::min(limits.max_seqs / pp, limits.max_batch_tokens), 1) : 0;
   for (; rows <= most; rows *= 2) {
     const int sequences = std::min(rows * pp, limits.max_seqs);
     classes.push_back({.rows = rows, .decodes = true, .sequences = sequences, .tokens = 1});
@@ -125,9 +125,9 @@ Request PassExperiment::prompt_request() {
   request.prompt = random_tokens(current().tokens);
   request.max_tokens = 1;
   request.ignore_eos = true;
-  if (config_.causal) return request;
+  if (!config_.pools()) return request;
   request.task = Task::kEmbed;
-  request.values = config_.hidden;
+  request.values = config_.embedding_size();
   if (!config_.takes_images()) return request;
   std::uniform_real_distribution<float> values(-1, 1);
   request.patches.resize(request.prompt.size() * static_cast<std::size_t>(config_.patch_values()));

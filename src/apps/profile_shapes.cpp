@@ -52,7 +52,7 @@ double request_s(const ShapeProfile& profile, std::size_t stage, const RequestSi
 
 RequestSize fitting(const RequestSize& request, const ModelConfig& config) {
   if (config.takes_images()) return {.prompt = config.patches() + 1, .generated = 0};
-  if (!config.causal) return {.prompt = std::min(request.prompt, config.max_positions), .generated = 0};
+  if (config.pools()) return {.prompt = std::min(request.prompt, config.max_positions), .generated = 0};
   const int generated = std::clamp(request.generated, 1, std::max(config.max_positions / 2, 1));
   return {.prompt = std::clamp(request.prompt, 1, std::max(config.max_positions - generated, 1)),
           .generated = generated};

@@ -56,8 +56,8 @@ std::vector<Request> requests_for(const Job& job, WorkloadOptions& options) {
   const std::vector<ServedModel> models = job.models().served();
   options.vocab = models.front().config.vocab;
   for (const ServedModel& model : models) {
-    if (!model.config.causal) {
-      throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder: it generates nothing", model.id));
+    if (model.config.pools()) {
+      throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder or embedder: it generates nothing", model.id));
     }
     options.vocab = std::min(options.vocab, model.config.vocab);
     if (options.prompt_tokens + options.max_tokens <= model.config.max_positions) continue;

@@ -26,7 +26,9 @@ constexpr TokenId kFirstToken = 4;  // below it: padding, begin, end and unknown
 ShardLayout make_layout(const CheckpointIndex& index, const Device& device, const Ops& ops) {
   const ModelConfig config = ModelConfig::from_json(index.config_json);
   check_tensors(config, index);
-  if (!config.causal) throw ConfigError(index.path + ": is an encoder; only decoders have a prefill and a decode");
+  if (config.pools()) {
+    throw ConfigError(index.path + ": is an encoder or embedder; only other decoders have a prefill and a decode");
+  }
   const WeightTypes types = WeightTypes(config, index).kept_by(ops);
   const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, /*stage=*/0);
   const std::size_t block = ShardLayout::largest_block_bytes(plan, ops.weight_format(), types);

@@ -20,8 +20,8 @@ std::uint64_t bytes_of(const std::vector<RankCopies>& copies) {
 SwapExperiment::SwapExperiment(const Job& job, const SwapExperimentOptions& options)
     : models_(job.models().served()), options_(options), so_far_(job.mesh().shape.ranks()) {
   for (const ServedModel& model : models_) {
-    if (!model.config.causal) {
-      throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder: it generates nothing", model.id));
+    if (model.config.pools()) {
+      throw Error(ExitCode::kUsage, fmt::format("model {} is an encoder or embedder: it generates nothing", model.id));
     }
     if (options.prompt_tokens >= model.config.max_positions || model.config.vocab <= kFirstToken) {
       throw Error(ExitCode::kUsage,

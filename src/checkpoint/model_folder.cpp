@@ -68,6 +68,17 @@ ModelFolder::ModelFolder(const std::string& path) : path_(path) {
   blobs_ = blobs_of(real);
 }
 
+ModelFolder ModelFolder::subfolder(const std::string& name) const {
+  ensure(name.find('/') == std::string::npos, "a folder of a folder by a path");
+  ModelFolder inner((fs::path(path_) / name).string());
+  if (inner.real_path_ != (fs::path(real_path_) / name).string()) {
+    throw CheckpointError(fmt::format("{}/{}: a symbolic link that leads out of the folder, to {}", path_,
+                                      printable(name), printable(inner.real_path_)));
+  }
+  inner.blobs_ = blobs_;
+  return inner;
+}
+
 bool ModelFolder::has(const std::string& name) const {
   std::error_code error;
   return fs::exists(fs::symlink_status(fs::path(path_) / name, error));

@@ -13,6 +13,8 @@
 namespace computron {
 namespace {
 
+using computron::read_value;
+
 // Names of enumerators in the stored JSON.
 template <class Enum>
 using EnumNames = std::span<const std::pair<Enum, const char*>>;
@@ -53,6 +55,16 @@ EnumNames<Resampling> names_of(Resampling) {
                                                                   {Resampling::kBicubic, "bicubic"}};
   return kNames;
 }
+EnumNames<Pooling> names_of(Pooling) {
+  static constexpr std::pair<Pooling, const char*> kNames[] = {
+      {Pooling::kFirst, "first"}, {Pooling::kMean, "mean"}, {Pooling::kLast, "last"}};
+  return kNames;
+}
+EnumNames<ClassScores> names_of(ClassScores) {
+  static constexpr std::pair<ClassScores, const char*> kNames[] = {
+      {ClassScores::kSoftmax, "softmax"}, {ClassScores::kSigmoid, "sigmoid"}, {ClassScores::kRaw, "raw"}};
+  return kNames;
+}
 EnumNames<RouterSoftmax> names_of(RouterSoftmax) {
   static constexpr std::pair<RouterSoftmax, const char*> kNames[] = {{RouterSoftmax::kChosen, "chosen"},
                                                                      {RouterSoftmax::kAll, "all"}};
@@ -77,6 +89,34 @@ void read_value(const std::string& key, const nlohmann::json& value, Enum& out) 
   fail_value(key, value, "one of the known names");
 }
 
+// Calls visit(name, field) for the fields of a dense layer.
+template <class Layer, class Visitor>
+void for_each_field(Layer& layer, Visitor&& visit) {
+  visit("in", layer.in);
+  visit("out", layer.out);
+  visit("bias", layer.bias);
+  visit("activation", layer.activation);
+}
+
+void read_value(const std::string& key, const nlohmann::json& value, std::vector<DenseLayer>& out) {
+  static constexpr const char* kWanted = "a list of objects of in, out, bias and activation";
+  if (!value.is_array()) fail_value(key, value, kWanted);
+  out.clear();
+  for (const nlohmann::json& entry : value) {
+    if (!entry.is_object() || entry.size() != 4) fail_value(key, value, kWanted);
+    for_each_field(out.emplace_back(), [&](const char* name, auto& field) {
+      if (!entry.contains(name)) fail_value(key, value, kWanted);
+      read_value(fmt::format("{}.{}", key, name), entry[name], field);
+    });
+  }
+}
+
+void read_value(const std::string& key, const nlohmann::json& value, std::map<std::string, std::string>& out) {
+  if (!value.is_object()) fail_value(key, value, "an object");
+  out.clear();
+  for (const auto& [name, text] : value.items()) read_value(fmt::format("{}.{}", key, name), text, out[name]);
+}
+
 template <class Value>
 nlohmann::json json_of(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -89,6 +129,14 @@ nlohmann::json json_of(const Value& value) {
   } else if constexpr (std::is_same_v<Value, std::vector<float>>) {
     nlohmann::json list = nlohmann::json::array();
     for (const float element : value) list.push_back(json_of(element));
+    return list;
+  } else if constexpr (std::is_same_v<Value, std::vector<DenseLayer>>) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const DenseLayer& layer : value) {
+      for_each_field(layer, [&, entry = &list.emplace_back()](const char* name, const auto& field) {
+        (*entry)[name] = json_of(field);
+      });
+    }
     return list;
   } else {
     return value;
@@ -174,6 +222,20 @@ void for_each_later_field(Config& config, Visitor&& visit) {
   visit("router_bias", config.router_bias);
   visit("logits_scale", config.logits_scale);
   visit("logits_soft_cap", config.logits_soft_cap);
+  visit("first_attention_norm", config.first_attention_norm);
+  visit("embeds", config.embeds);
+  visit("pooling", config.pooling);
+  visit("dense", config.dense);
+  visit("normalize_embedding", config.normalize_embedding);
+  visit("class_scores", config.class_scores);
+  visit("class_dense", config.class_dense);
+  visit("class_dense_bias", config.class_dense_bias);
+  visit("class_activation", config.class_activation);
+  visit("class_norm", config.class_norm);
+  visit("max_input_tokens", config.max_input_tokens);
+  visit("lower_case", config.lower_case);
+  visit("prompts", config.prompts);
+  visit("default_prompt", config.default_prompt);
 }
 
 void require(bool condition, const std::string& what) {
@@ -256,12 +318,35 @@ void check_inputs(const ModelConfig& c) {
   for (const float deviation : c.image_std) check_positive("image_std", deviation);
 }
 
+void check_dense(const ModelConfig& c) {
+  int in = c.hidden;
+  for (const DenseLayer& layer : c.dense) {
+    check_range("dense.out", layer.out, 1, kMost);
+    require(layer.in == in, fmt::format("'dense' has a layer of {} inputs behind one of {} outputs", layer.in, in));
+    in = layer.out;
+  }
+}
+
 void check_outputs(const ModelConfig& c) {
   check_range("classes", c.classes, 0, kMost);
-  require(!c.causal || (c.classes == 0 && !c.pooler), "'pooler' and 'classes' are for encoders, which are not causal");
-  require(c.causal || !c.tied_head, "an encoder has no output head to tie");
+  require(c.pools() || (c.classes == 0 && !c.pooler && c.dense.empty() && !c.normalize_embedding),
+          "'pooler', 'dense', 'normalize_embedding' and 'classes' are for encoders and embedders");
+  require(!c.embeds || c.causal, "'embeds' is of decoders; an encoder embeds anyway");
+  require(!c.pools() || !c.tied_head, "an encoder or embedder has no output head to tie");
   require(c.class_names.empty() || static_cast<int>(c.class_names.size()) == c.classes,
           fmt::format("'class_names' has {} names of {} classes", c.class_names.size(), c.classes));
+  require(c.dense.empty() || c.classes == 0, "'dense' is of embedders, but 'classes' is not 0");
+  require(!c.embeds || c.pooling != Pooling::kFirst,
+          "'pooling' is first, but the first row of a decoder sees no other");
+  require(!c.class_dense || c.classes > 0, "'class_dense' is true, but 'classes' is 0");
+  require(!c.class_norm || c.class_dense, "'class_norm' is true, but 'class_dense' is false");
+  check_dense(c);
+}
+
+void check_texts(const ModelConfig& c) {
+  check_range("max_input_tokens", c.max_input_tokens, 0, c.max_positions);
+  require(c.default_prompt.empty() || c.prompts.contains(c.default_prompt),
+          fmt::format("'default_prompt' is \"{}\", which is none of 'prompts'", c.default_prompt));
 }
 
 void check_heads(const ModelConfig& c) {
@@ -394,6 +479,7 @@ void ModelConfig::validate() const {
   check_gate(*this);
   check_inputs(*this);
   check_outputs(*this);
+  check_texts(*this);
   check_heads(*this);
   check_attention(*this);
   check_residual(*this);

@@ -16,9 +16,10 @@
 namespace computron {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kOpt,    &kGpt2,   &kLlama,    &kQwen2,    &kQwen3,   &kMistral, &kMixtral,
-                                       &kGemma2, &kGemma3, &kOlmo2,    &kOlmo3,    &kGranite, &kPhi3,    &kGptNeox,
-                                       &kBert,   &kVit,    &kQwen2Moe, &kQwen3Moe, &kOlmoe,   &kGptOss};
+constexpr const Family* kFamilies[] = {&kOpt,        &kGpt2,    &kLlama,    &kQwen2,    &kQwen3,      &kMistral,
+                                       &kMixtral,    &kGemma2,  &kGemma3,   &kOlmo2,    &kOlmo3,      &kGranite,
+                                       &kPhi3,       &kGptNeox, &kBert,     &kRoberta,  &kXlmRoberta, &kDistilBert,
+                                       &kModernBert, &kVit,     &kQwen2Moe, &kQwen3Moe, &kOlmoe,      &kGptOss};
 
 // Models that take pictures besides: the decoder's configuration is their text_config, and their towers are skipped.
 struct Wrapper {

@@ -7,9 +7,11 @@
 
 #include "computron/base/printable.h"
 #include "computron/model/family.h"
+#include "src/model/families/hf_keys.h"
 #include "src/model/folder_tensors.h"
 #include "src/model/hf_codes.h"
 #include "src/model/join.h"
+#include "src/model/sentence_folder.h"
 
 namespace computron {
 namespace {
@@ -27,10 +29,30 @@ std::optional<std::string> text_or_nothing(const ModelFolder& folder, const std:
   return folder.read(name, kMaxConfigBytes);
 }
 
-ModelConfig read_config(const ModelFolder& folder) try {
-  return ModelConfig::from_hf_json(folder.read("config.json", kMaxConfigBytes),
-                                   text_or_nothing(folder, "generation_config.json"),
-                                   text_or_nothing(folder, "preprocessor_config.json"));
+// An embedder that is a decoder by name may see all tokens all the same, which its config.json says.
+void check_causal(const std::string& config_json) {
+  const nlohmann::json object = parse_json_object(config_json);
+  const HfKeys keys(object);
+  keys.require("use_bidirectional_attention", false, false);
+  keys.require("is_causal", true, true);
+}
+
+ModelConfig read_config(const ModelFolder& folder, const SentenceFolder* sentence) try {
+  const std::string config_json = folder.read("config.json", kMaxConfigBytes);
+  ModelConfig config = ModelConfig::from_hf_json(config_json, text_or_nothing(folder, "generation_config.json"),
+                                                 text_or_nothing(folder, "preprocessor_config.json"));
+  if (sentence == nullptr) return config;
+  if (config.causal) check_causal(config_json);
+  sentence->apply_to(config);
+  config.validate();
+  return config;
+} catch (const ConfigError& error) {
+  throw ConfigError(fmt::format("{}: {}", folder.path(), error.what()));
+}
+
+std::unique_ptr<SentenceFolder> read_sentence(const ModelFolder& folder) try {
+  std::optional<SentenceFolder> sentence = SentenceFolder::read(folder);
+  return sentence ? std::make_unique<SentenceFolder>(std::move(*sentence)) : nullptr;
 } catch (const ConfigError& error) {
   throw ConfigError(fmt::format("{}: {}", folder.path(), error.what()));
 }
@@ -69,11 +91,15 @@ bool same_bytes(const SafetensorsTensor& a, const SafetensorsTensor& b) {
 // Finds the tensors of one model in a folder's files and keeps account of what is used.
 class Resolver {
  public:
+  // `dense`: of the dense layers of `sentence`, which may be null.
   Resolver(const ModelConfig& config, const std::optional<HfQuantisation>& quantisation,
-           const SafetensorsFolder& weights)
+           const SafetensorsFolder& weights, const SentenceFolder* sentence,
+           const std::vector<std::unique_ptr<SafetensorsFolder>>& dense)
       : config_(config),
         family_(family_of(config.architecture)),
         weights_(weights),
+        sentence_(sentence),
+        dense_(dense),
         tensors_(family_, weights, differences_) {
     if (quantisation) codes_.emplace(*quantisation, tensors_, differences_);
   }
@@ -93,7 +119,7 @@ class Resolver {
 
  private:
   void report_unused(const std::string& plain, const std::string& name) {
-    if (family_.ignores(plain)) return;
+    if (family_.ignores(plain) || (sentence_ != nullptr && sentence_->ignores(plain))) return;
     if (codes_ && HfCodes::is_of_activations(plain)) {
       ignored_activations_ = true;
       return;
@@ -118,7 +144,24 @@ class Resolver {
     return embedding;
   }
 
+  // "dense.0.weight" is "linear.weight" of the first dense layer's own folder.
+  HfModel::Source find_of_dense(const TensorSpec& spec) {
+    const std::size_t dot = spec.name.rfind('.'), first = std::size("dense.") - 1;
+    const auto layer = static_cast<std::size_t>(std::stoul(spec.name.substr(first, dot - first)));
+    const SourceTensor source{.name = "linear" + spec.name.substr(dot)};
+    const std::string name = fmt::format("{}/{}", sentence_->dense_folders[layer], source.name);
+    const auto found = dense_[layer]->tensors().find(source.name);
+    if (found == dense_[layer]->tensors().end()) {
+      differences_.add(fmt::format("'{}' ({}): missing", name, spec.name));
+      return MatrixSource{};
+    }
+    const SafetensorsTensor& stored = found->second;
+    if (!fits(spec, source, name, *stored.entry)) return MatrixSource{};
+    return matrix_of(spec, source, stored, *stored.entry->usable_dtype());
+  }
+
   HfModel::Source find(const TensorSpec& spec) {
+    if (spec.name.starts_with("dense.")) return find_of_dense(spec);
     SourceTensor source = family_.source_of(config_, spec.name);
     const bool tied = config_.tied_head && spec.name == "embedding.tokens.weight";
     if (tied) source.name = name_of_embedding(source.name);
@@ -154,6 +197,8 @@ class Resolver {
   const ModelConfig& config_;
   const Family& family_;
   const SafetensorsFolder& weights_;
+  const SentenceFolder* sentence_;
+  const std::vector<std::unique_ptr<SafetensorsFolder>>& dense_;
   Differences differences_;
   FolderTensors tensors_;
   std::optional<HfCodes> codes_;  // of a quantised folder
@@ -162,17 +207,25 @@ class Resolver {
 
 }  // namespace
 
-HfModel::HfModel(const std::string& folder)
-    : folder_(folder),
+HfModel::HfModel(const std::string& folder) : HfModel(ModelFolder(folder), read_sentence(ModelFolder(folder))) {}
+
+HfModel::HfModel(const ModelFolder& folder, std::unique_ptr<SentenceFolder> sentence)
+    : sentence_(std::move(sentence)),
+      folder_(sentence_ && !sentence_->transformer.empty() ? folder.subfolder(sentence_->transformer) : folder),
       weights_(folder_),
-      config_(read_config(folder_)),
+      config_(read_config(folder_, sentence_.get())),
       quantisation_(read_quantisation(folder_)),
       tensors_(tensor_specs(config_)) {
-  Resolver resolver(config_, quantisation_, weights_);
+  for (std::size_t i = 0; sentence_ && i < sentence_->dense_folders.size(); ++i) {
+    dense_weights_.push_back(std::make_unique<SafetensorsFolder>(folder.subfolder(sentence_->dense_folders[i])));
+  }
+  Resolver resolver(config_, quantisation_, weights_, sentence_.get(), dense_weights_);
   sources_ = resolver.all(tensors_);
-  resolver.differences().throw_if_any(folder);
+  resolver.differences().throw_if_any(folder.path());
   ignores_activations_ = quantisation_ && (quantisation_->activations || resolver.ignored_activations());
 }
+
+HfModel::~HfModel() = default;
 
 std::vector<CarriedFile> HfModel::tokenizer() const {
   std::vector<CarriedFile> files;

@@ -20,6 +20,24 @@ std::size_t bytes_for(int rows, int columns) {
 
 }  // namespace
 
+void Batch::add_pooled(Pooling pooling, std::size_t index) {
+  const SequenceRows& sequence = sequences[index];
+  const int last = sequence.row + sequence.rows - 1;
+  output_rows.push_back(pooling == Pooling::kFirst ? sequence.row : last);
+  if (pooling != Pooling::kMean) return;
+  means.outputs.push_back(static_cast<std::int32_t>(means.outputs.size()));
+  means.finished.push_back(static_cast<std::int32_t>(index));
+  means.reciprocals.push_back(1.0f / static_cast<float>(sequence.start + sequence.rows));
+}
+
+void Batch::sum_sequences() {
+  means.ones.assign(static_cast<std::size_t>(rows()), 1.0f);
+  for (std::size_t index = 0; index < sequences.size(); ++index) {
+    means.sequence_of_row.resize(means.sequence_of_row.size() + static_cast<std::size_t>(sequences[index].rows),
+                                 static_cast<std::int32_t>(index));
+  }
+}
+
 Batch Batch::padded_to(int rows, int outputs) const {
   Batch padded = *this;
   const auto all = static_cast<std::size_t>(rows), wanted = static_cast<std::size_t>(outputs);
@@ -37,7 +55,8 @@ Batch Batch::padded_to(int rows, int outputs) const {
 Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int max_rows) {
   const ModelConfig& c = plan.config;
   const int rows = ops.padded_rows(max_rows);
-  const int width = std::max(c.hidden, c.token_columns());
+  int width = std::max(c.hidden, c.token_columns());
+  for (const DenseLayer& layer : c.dense) width = std::max(width, layer.out);
   const int all_heads = c.query_key_norm == QueryKeyNorm::kWidth ? c.heads + c.kv_heads : 0;
   const bool rotary = c.positions == PositionKind::kRotary;
   const int ups = c.gated_mlp ? 2 : 1, ffn = std::max(plan.ffn, plan.shared_ffn);
@@ -56,7 +75,7 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
           .angles = rotary ? bytes_for(rows, c.rotated()) : 0,
           .window_angles = rotary && c.rope_window_theta > 0 ? bytes_for(rows, c.rotated()) : 0,
           .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
-          .bias = bytes_for(1, std::max({fused, ups * ffn, c.hidden, expert_biases})),
+          .bias = bytes_for(1, std::max({fused, ups * ffn, width, expert_biases})),
           .gathered = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,
           .gathered_out = c.experts > 0 ? bytes_for(pairs, c.hidden) : 0,
           .mixture = c.experts > 0 ? bytes_for(rows, c.hidden) : 0,

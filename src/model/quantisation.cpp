@@ -13,7 +13,7 @@ bool is_layer_matrix(const TensorSpec& spec) {
 }
 
 std::string head_of(const ModelConfig& config) {
-  if (!config.causal) throw ConfigError("a model without a head of its own: leave out --quantize-head");
+  if (config.pools()) throw ConfigError("a model without a head of its own: leave out --quantize-head");
   return config.tied_head ? "embedding.tokens.weight" : "head.weight";
 }
 

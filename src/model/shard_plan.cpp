@@ -181,7 +181,7 @@ class PlanBuilder {
 
   void head() {
     if (plan_.config.final_norm) norm("final_norm");
-    plan_.config.causal ? vocabulary() : classes();
+    plan_.config.pools() ? pooled() : vocabulary();
   }
 
   void vocabulary() {
@@ -194,9 +194,16 @@ class PlanBuilder {
     }
   }
 
-  void classes() {
-    if (plan_.config.pooler) add_column_parallel("pooler", {"pooler"});
-    if (plan_.config.classes > 0) add_column_parallel("classifier", {"classifier"});
+  void pooled() {
+    const ModelConfig& c = plan_.config;
+    if (c.pooler) add_column_parallel("pooler", {"pooler"});
+    for (std::size_t i = 0; i < c.dense.size(); ++i) {
+      const std::string name = fmt::format("dense.{}", i);
+      add_column_parallel(name, {name});
+    }
+    if (c.class_dense) add_column_parallel("classifier.dense", {"classifier.dense"});
+    norm("classifier.norm");
+    if (c.classes > 0) add_column_parallel("classifier", {"classifier"});
   }
 
   // Where the model has it.

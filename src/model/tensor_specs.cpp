@@ -12,9 +12,9 @@ class SpecList {
 
   std::vector<TensorSpec> all() {
     embedding();
-    for (int layer = 0; layer < c_.layers; ++layer) block(fmt::format("layers.{}", layer), c_.layer(layer));
+    for (int layer = 0; layer < c_.layers; ++layer) block(layer);
     if (c_.final_norm) norm("final_norm");
-    c_.causal ? head() : pooler();
+    c_.pools() ? pooled() : head();
     return std::move(specs_);
   }
 
@@ -43,19 +43,29 @@ class SpecList {
     if (!c_.tied_head) add("head.weight", TensorRole::kGemmWeight, Split::kVocab, {vocab_, width_});
   }
 
-  void pooler() {
+  void pooled() {
     if (c_.pooler) replicated("pooler", hidden_, hidden_, /*bias=*/true);
+    for (std::size_t i = 0; i < c_.dense.size(); ++i) {
+      const DenseLayer& layer = c_.dense[i];
+      replicated(fmt::format("dense.{}", i), static_cast<std::size_t>(layer.out), static_cast<std::size_t>(layer.in),
+                 layer.bias);
+    }
+    if (c_.class_dense) replicated("classifier.dense", hidden_, hidden_, c_.class_dense_bias);
+    if (c_.class_norm) norm("classifier.norm");
     if (c_.classes > 0) replicated("classifier", static_cast<std::size_t>(c_.classes), hidden_, /*bias=*/true);
   }
 
-  void block(const std::string& layer, const LayerConfig& config) {
-    sublayer(layer + ".attention", [&] { attention(layer + ".attention"); });
-    sublayer(layer + ".mlp", [&] { config.experts ? experts(layer + ".mlp") : mlp(layer + ".mlp", c_.ffn); });
+  void block(int index) {
+    const std::string layer = fmt::format("layers.{}", index);
+    const bool experts_here = c_.layer(index).experts;
+    sublayer(layer + ".attention", index > 0 || c_.first_attention_norm, [&] { attention(layer + ".attention"); });
+    sublayer(layer + ".mlp", /*pre_norm=*/true,
+             [&] { experts_here ? experts(layer + ".mlp") : mlp(layer + ".mlp", c_.ffn); });
   }
 
   template <class Body>
-  void sublayer(const std::string& name, Body&& body) {
-    if (c_.has_pre_norms()) norm(name + "_norm");
+  void sublayer(const std::string& name, bool pre_norm, Body&& body) {
+    if (c_.has_pre_norms() && pre_norm) norm(name + "_norm");
     body();
     if (c_.has_output_norms()) norm(name + "_output_norm");
     if (c_.norm_position == NormPosition::kPost) norm(name + "_norm");

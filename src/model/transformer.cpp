@@ -10,10 +10,10 @@ Transformer::Transformer(const ShardLayout& layout, int t) {
   for (int layer = 0; layer < layout.plan.layers; ++layer) blocks_.emplace_back(layout, layer, t);
   if (!layout.plan.has_head()) return;
   final_norm_ = Norm(layout, "final_norm");
-  if (config.causal) {
-    head_.emplace(layout, t);
+  if (config.pools()) {
+    pooled_head_.emplace(layout);
   } else {
-    classifier_.emplace(layout);
+    head_.emplace(layout, t);
   }
 }
 
@@ -51,11 +51,11 @@ void Transformer::forward(Pass& pass, Activations hidden, const Outputs& out) {
     const TraceSpan span(pass.trace, TraceTrack::kCompute, "layer", {}, {"layer", layer});
     blocks_[layer].forward(pass, hidden);
   }
-  if (!head_ && !classifier_) return;
+  if (!head_ && !pooled_head_) return;
   const TraceSpan span(pass.trace, TraceTrack::kCompute, "head");
   if (final_norm_.present()) final_norm_.forward(pass, hidden, hidden);
   if (head_) head_->forward(pass, hidden, out);
-  if (classifier_) classifier_->forward(pass, hidden, out.pooled_embeddings, out.scores);
+  if (pooled_head_) pooled_head_->forward(pass, hidden, out);
 }
 
 }  // namespace computron

@@ -51,7 +51,7 @@ ShapeProfile sizes_of(const std::vector<const ShardLayout*>& stages) {
     profile.link_bytes.push_back(static_cast<std::int64_t>(layout->total_link_bytes()));
     profile.frame_bytes.push_back(static_cast<std::int64_t>(layout->page_bytes) * layout->pages());
     profile.operation_bytes.push_back(static_cast<std::int64_t>(layout->page_bytes) * uses_together(*layout));
-    if (layout->plan.config.causal) profile.cache_token_bytes.push_back(cache_token_bytes(*layout));
+    if (!layout->plan.config.pools()) profile.cache_token_bytes.push_back(cache_token_bytes(*layout));
   }
   if (profile.link_bytes == profile.stage_bytes) profile.link_bytes.clear();
   return profile;

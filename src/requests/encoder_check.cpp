@@ -239,7 +239,10 @@ RequestParts encoder_requests(const RequestDraft& draft, Task task, const Served
   RequestParts parts = images ? image_request(draft, model, image_folder) : token_requests(draft.body, model, encoder);
   for (Request& request : parts) {
     request.task = task;
-    request.values = task == Task::kEmbed ? model.config.hidden : model.config.classes;
+    request.values = task == Task::kEmbed ? model.config.embedding_size() : model.config.classes;
+    request.in_chunks = model.config.causal;
+    request.of_all_rows = model.config.pooling == Pooling::kMean;
+    request.long_factors = model.config.takes_long_factors(request.prompt.size());
   }
   return parts;
 }

@@ -260,9 +260,10 @@ void chat_completions(const RequestDraft& draft, const ServedModel& model, std::
 // What the model can do instead stands in the message.
 void check_task(Task task, const ServedModel& model) {
   const ModelConfig& config = model.config;
-  if (config.causal == (task == Task::kComplete) && (task != Task::kClassify || config.classes > 0)) return;
-  const char* can = config.causal        ? "is a decoder: it serves /v1/completions"
+  if (config.pools() != (task == Task::kComplete) && (task != Task::kClassify || config.classes > 0)) return;
+  const char* can = !config.pools()      ? "is a decoder: it serves /v1/completions"
                     : config.classes > 0 ? "is an encoder: it serves /v1/embeddings and /classify"
+                    : config.embeds      ? "is an embedder: it serves /v1/embeddings"
                                          : "is an encoder without classes: it serves /v1/embeddings";
   invalid_request(fmt::format("url: {} {}", model.id, can));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "computron/base/bytes.h"
 #include "computron/base/time.h"
@@ -33,7 +34,22 @@ std::size_t largest_vocab(const std::vector<const ShardLayout*>& layouts) {
   return static_cast<std::size_t>(vocab);
 }
 
-// Appends the rows of the chunk, whose first is `row`, that lead to outputs.
+bool is_pooled(const SequenceChunk& chunk) {
+  return chunk.output == SequenceChunk::kPooledEmbedding || chunk.output == SequenceChunk::kScores;
+}
+
+// Embeddings that are the mean of rows which several passes may compute.
+bool sums_over_passes(const ModelConfig& config) { return config.embeds && config.pooling == Pooling::kMean; }
+
+// As torch.nn.functional.normalize.
+void divide_by_length(std::span<float> vector) {
+  double squares = 0;
+  for (const float value : vector) squares += static_cast<double>(value) * value;
+  const double length = std::max(std::sqrt(squares), 1e-12);
+  for (float& value : vector) value = static_cast<float>(value / length);
+}
+
+// Appends the rows of the chunk, whose first is `row`, that lead to logits.
 void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
   const auto add = [&](std::size_t i, TokenId target) {
     batch.output_rows.push_back(row + static_cast<int>(i));
@@ -51,7 +67,7 @@ void add_outputs(const SequenceChunk& chunk, int row, Batch& batch) {
       return add(last, chunk.after_last);
     case SequenceChunk::kPooledEmbedding:
     case SequenceChunk::kScores:
-      return add(0, -1);
+      return;
   }
 }
 
@@ -63,22 +79,29 @@ int row_class(int rows, int most) {
 }
 
 // The host arrays that the last stage's pass writes its outputs to: a decoder's top logits and samples
-// [output rows × vocabulary slices], or an encoder's vectors [sequences, hidden] and scores [sequences, classes].
+// [output rows × vocabulary slices], or embeddings [outputs, embedding size] and scores [outputs, classes], and the
+// sums of rows [sequences, hidden] that other passes will add to.
 struct HostOutputs {
   HostOutputs(const ShardPlan& plan, const Batch& batch)
-      : hidden(static_cast<std::size_t>(plan.config.hidden)), classes(static_cast<std::size_t>(plan.config.classes)) {
+      : width(static_cast<std::size_t>(plan.config.embedding_size())),
+        classes(static_cast<std::size_t>(plan.config.classes)),
+        normalize(plan.config.normalize_embedding) {
     if (!plan.has_head()) return;
     const std::size_t count = batch.output_rows.size();
-    if (plan.config.causal) {
+    if (!plan.config.pools()) {
       logits.resize(count * plan.k_slices);
       if (!batch.sampling.empty()) samples.resize(count * plan.k_slices);
     } else {
-      pooled_embeddings.resize(count * hidden);
+      pooled_embeddings.resize(count * width);
       scores.resize(count * classes);
+      if (sums_over_passes(plan.config)) sums.resize(batch.sequences.size() * plan.config.hidden);
     }
   }
 
-  Outputs pointers() { return {logits.data(), samples.data(), pooled_embeddings.data(), scores.data()}; }
+  Outputs pointers() {
+    return {logits.data(), samples.data(), pooled_embeddings.data(), scores.data(),
+            sums.empty() ? nullptr : sums.data()};
+  }
 
   // Forgets what padding has been given.
   void keep(std::size_t outputs, int slices) {
@@ -86,24 +109,27 @@ struct HostOutputs {
     if (!samples.empty()) samples.resize(logits.size());
   }
 
-  // [chunk] The vector or the scores that the step's chunk asked for.
+  // The vector or the scores of each chunk that asked for one.
   std::vector<std::vector<float>> encoded(const Step& step) const {
     std::vector<std::vector<float>> rows;
     for (const SequenceChunk& chunk : step.chunks) {
+      if (!is_pooled(chunk)) continue;
       const bool vector = chunk.output == SequenceChunk::kPooledEmbedding;
-      const std::size_t width = vector ? hidden : classes;
-      ensure(chunk.values == width, "an encoder gives another number of values than the step says");
+      const std::size_t values = vector ? width : classes;
+      ensure(chunk.values == values, "an encoder gives another number of values than the step says");
       const auto begin =
-          (vector ? pooled_embeddings : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * width);
-      rows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(width));
+          (vector ? pooled_embeddings : scores).begin() + static_cast<std::ptrdiff_t>(rows.size() * values);
+      rows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(values));
+      if (vector && normalize) divide_by_length(rows.back());
     }
     return rows;
   }
 
-  std::size_t hidden, classes;
+  std::size_t width, classes;  // of an embedding, of scores
+  bool normalize;
   std::vector<TopLogits> logits;
   std::vector<SliceSample> samples;
-  std::vector<float> pooled_embeddings, scores;
+  std::vector<float> pooled_embeddings, scores, sums;
 };
 
 }  // namespace
@@ -154,7 +180,10 @@ Report Executor::run(const Step& step) {
   report.step = step.id;
   report.received = step.digest;
   residency_.begin(step);
-  for (const SequenceId id : step.closed) sampling_.erase(id);
+  for (const SequenceId id : step.closed) {
+    sampling_.erase(id);
+    sums_.erase(id);
+  }
   if (!step.chunks.empty()) {
     run_pass(step, report);
   } else {
@@ -186,8 +215,43 @@ Batch Executor::make_batch(const Step& step) {
     for (int i = 0; i < rows; ++i) batch.positions.push_back(static_cast<std::int32_t>(chunk.start) + i);
     add_outputs(chunk, row, batch);
   }
-  if (mesh_.last_stage()) add_sampling(step, batch);
+  if (mesh_.last_stage()) {
+    layouts_[step.model]->plan.config.pools() ? add_pooling(step, batch) : add_sampling(step, batch);
+  }
   return batch;
+}
+
+// Which of the batch's sequences come to an embedding, and what has been summed up of each so far.
+void Executor::add_pooling(const Step& step, Batch& batch) const {
+  const ModelConfig& config = layouts_[step.model]->plan.config;
+  for (std::size_t i = 0; i < step.chunks.size(); ++i) {
+    if (is_pooled(step.chunks[i])) batch.add_pooled(config.pooling, i);
+  }
+  if (config.pooling != Pooling::kMean) return;
+  batch.sum_sequences();
+  if (!sums_over_passes(config)) return;
+  const auto hidden = static_cast<std::size_t>(config.hidden);
+  batch.means.carried.resize(step.chunks.size() * hidden);
+  for (std::size_t i = 0; i < step.chunks.size(); ++i) {
+    if (step.chunks[i].start == 0) continue;
+    const auto found = sums_.find(step.chunks[i].sequence);
+    ensure(found != sums_.end(), "a sequence whose rows are summed up begins in its middle");
+    std::ranges::copy(found->second, batch.means.carried.begin() + static_cast<std::ptrdiff_t>(i * hidden));
+  }
+}
+
+// sums: [chunks, hidden], empty where none are carried on.
+void Executor::keep_sums(const Step& step, std::span<const float> sums) {
+  if (sums.empty()) return;
+  const std::size_t hidden = sums.size() / step.chunks.size();
+  for (std::size_t i = 0; i < step.chunks.size(); ++i) {
+    const std::span<const float> own = sums.subspan(i * hidden, hidden);
+    if (is_pooled(step.chunks[i])) {
+      sums_.erase(step.chunks[i].sequence);
+    } else {
+      sums_.insert_or_assign(step.chunks[i].sequence, std::vector<float>(own.begin(), own.end()));
+    }
+  }
 }
 
 // Sets batch.sampling [output row] for the rows that tokens are sampled from: each is its chunk's last output row.
@@ -207,7 +271,7 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
 
 // A pass that only decodes comes again with other tokens and one more position, so it is worth a graph.
 bool Executor::is_decode(const Step& step) const {
-  return layouts_[step.model]->plan.config.causal &&
+  return !layouts_[step.model]->plan.config.pools() &&
          std::ranges::all_of(step.chunks, [](const SequenceChunk& chunk) { return chunk.tokens.size() == 1; });
 }
 
@@ -287,11 +351,12 @@ void Executor::run_pass(const Step& step, Report& report) {
   // A part of the stall may lie before this pass: a step without a pass does not wait for its device.
   report.compute_s = std::max(0.0, now_s() - begin_s - (stalled_s() - stalled_before_s));
   if (!mesh_.last_stage()) return;
-  if (plan.config.causal) {
+  if (plan.config.pools()) {
+    keep_sums(step, out.sums);
+    if (mesh_.t == 0) report.encoded = out.encoded(step);
+  } else {
     out.keep(batch.output_rows.size(), plan.k_slices);
     report.rows = collector_.collect(batch, plan.k_slices, std::move(out.logits), std::move(out.samples));
-  } else if (mesh_.t == 0) {
-    report.encoded = out.encoded(step);
   }
 }
 

@@ -100,7 +100,7 @@ void PassBuilder::add(Handle member, int tokens, int logit_rows) {
 
 int PassBuilder::tokens_that_fit(const Sequence& sequence, const Room& room) {
   int tokens = std::min(sequence.pending_tokens(), room.tokens);
-  if (!sequence.request().encodes() && tokens > 1) tokens = std::min(tokens, room.prompt_tokens);
+  if (!sequence.request().is_whole() && tokens > 1) tokens = std::min(tokens, room.prompt_tokens);
   if (sequence.request().wants_prompt_scores()) tokens = std::min(tokens, room.logit_rows);
   return sequence.fits_in(tokens) ? tokens : 0;
 }

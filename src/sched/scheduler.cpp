@@ -132,7 +132,7 @@ std::string Scheduler::why_refused(const Request& request, ModelId model) const 
     return fmt::format("{} tokens of cache can never fit beside the weights of {} in the device memory",
                        request.cache_tokens(), names_[model]);
   }
-  if (request.encodes() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens)) {
+  if (request.is_whole() && std::cmp_greater(request.prompt.size(), state_->options.max_batch_tokens)) {
     return fmt::format("{} tokens for {} are more than the {} of a step, and an encoder takes all at once",
                        request.prompt.size(), names_[model], state_->options.max_batch_tokens);
   }

@@ -49,6 +49,7 @@ void Sequence::reuse_prefix(CacheBlocks& cache) {
 }
 
 SequenceChunk::Output Sequence::output_of_chunk(int end) const {
+  if (request_.encodes() && end < static_cast<int>(tokens_.size())) return SequenceChunk::kNone;
   if (request_.task == Task::kEmbed) return SequenceChunk::kPooledEmbedding;
   if (request_.task == Task::kClassify) return SequenceChunk::kScores;
   if (chunk_start_ < completion_.prompt_tokens && request_.wants_prompt_scores()) return SequenceChunk::kAll;
@@ -61,18 +62,19 @@ SequenceChunk Sequence::next_chunk(int max_tokens, CacheBlocks& cache) {
   chunk_tokens_ = std::min(pending_tokens(), max_tokens);
   const int end = chunk_start_ + chunk_tokens_;
   chunk_output_ = output_of_chunk(end);
-  SequenceChunk chunk{.sequence = id_,
-                      .start = static_cast<std::uint32_t>(chunk_start_),
-                      .tokens = {tokens_.begin() + chunk_start_, tokens_.begin() + end},
-                      .new_blocks = {},
-                      .output = chunk_output_,
-                      .top = static_cast<std::uint8_t>(std::max(request_.logprobs, 0)),
-                      .long_factors = request_.long_factors,
-                      .after_last = end == static_cast<int>(tokens_.size()) ? -1 : tokens_[end],
-                      .values = static_cast<std::uint32_t>(request_.values),
-                      .sampling = begun() ? std::nullopt : sampling(),
-                      .token_type_ids = std::move(request_.token_type_ids),
-                      .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
+  SequenceChunk chunk{
+      .sequence = id_,
+      .start = static_cast<std::uint32_t>(chunk_start_),
+      .tokens = {tokens_.begin() + chunk_start_, tokens_.begin() + end},
+      .new_blocks = {},
+      .output = chunk_output_,
+      .top = static_cast<std::uint8_t>(std::max(request_.logprobs, 0)),
+      .long_factors = request_.long_factors,
+      .after_last = end == static_cast<int>(tokens_.size()) ? -1 : tokens_[end],
+      .values = chunk_output_ < SequenceChunk::kPooledEmbedding ? 0 : static_cast<std::uint32_t>(request_.values),
+      .sampling = begun() ? std::nullopt : sampling(),
+      .token_type_ids = std::move(request_.token_type_ids),
+      .patches = std::move(request_.patches)};  // an encoder's only chunk: nobody wants them again
   while (static_cast<int>(blocks_.size()) * cache.block_tokens() < end) blocks_.push_back(cache.allocate());
   chunk.new_blocks.assign(blocks_.begin() + static_cast<std::ptrdiff_t>(blocks_told_), blocks_.end());
   blocks_told_ = blocks_.size();
@@ -97,6 +99,7 @@ void Sequence::take_results(PassResults& results, double now_s) {
 }
 
 void Sequence::take_values(std::span<const std::vector<float>>& encoded, double now_s) {
+  if (chunk_output_ == SequenceChunk::kNone) return;
   ensure(!encoded.empty() && std::ssize(encoded.front()) == request_.values, "other values than the step asked for");
   const std::vector<float>& mine = encoded.front();
   encoded = encoded.subspan(1);

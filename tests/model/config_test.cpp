@@ -372,13 +372,60 @@ TEST(HfConfig, LayerTypesOfQwen2) {
   EXPECT_THAT(message_of([&] { from_hf(hf); }), AllOf(HasSubstr("'layer_types'"), HasSubstr("linear_attention")));
 }
 
-TEST(HfConfig, RefusesWhatClassifiersCannotSay) {
+TEST(HfConfig, WhatScoresOfClassesAre) {
   json hf = {{"model_type", "bert"}, {"architectures", {"BertForSequenceClassification"}}};
+  EXPECT_EQ(from_hf(hf).class_scores, ClassScores::kSoftmax);
   hf["problem_type"] = "multi_label_classification";
+  EXPECT_EQ(from_hf(hf).class_scores, ClassScores::kSigmoid);
+  hf["problem_type"] = "regression";
+  EXPECT_EQ(from_hf(hf).class_scores, ClassScores::kRaw);
+  hf["sentence_transformers"] = {{"activation_fn", "torch.nn.modules.activation.Sigmoid"}};
+  EXPECT_EQ(from_hf(hf).class_scores, ClassScores::kSigmoid);
+  hf["sentence_transformers"] = {{"activation_fn", "torch.nn.modules.activation.GELU"}};
+  EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'activation_fn'"));
+  hf.erase("sentence_transformers");
+  hf["problem_type"] = "ranking";
   EXPECT_THAT(message_of([&] { from_hf(hf); }), HasSubstr("'problem_type'"));
   hf["problem_type"] = nullptr;
   hf["id2label"] = {{"0", "score"}};
-  EXPECT_THAT(message_of([&] { from_hf(hf); }), AllOf(HasSubstr("'id2label'"), HasSubstr("regression")));
+  EXPECT_EQ(from_hf(hf).classes, 1);
+  EXPECT_EQ(from_hf(hf).class_scores, ClassScores::kSigmoid) << "CrossEncoder's default";
+  hf["sbert_ce_default_activation_function"] = "torch.nn.modules.linear.Identity";
+  EXPECT_EQ(from_hf(hf).class_scores, ClassScores::kRaw);
+}
+
+TEST(HfConfig, EncodersAfterBert) {
+  const ModelConfig roberta = from_hf({{"model_type", "roberta"},
+                                       {"architectures", {"RobertaForSequenceClassification"}},
+                                       {"max_position_embeddings", 514},
+                                       {"num_labels", 3}});
+  EXPECT_EQ(roberta.position_offset, 2);
+  EXPECT_EQ(roberta.max_positions, 512);
+  EXPECT_TRUE(roberta.class_dense);
+  EXPECT_FALSE(roberta.pooler);
+  const ModelConfig xlm = from_hf({{"model_type", "xlm-roberta"}, {"architectures", {"XLMRobertaModel"}}});
+  EXPECT_TRUE(xlm.pooler);
+  EXPECT_EQ(xlm.vocab, 250002);
+  const ModelConfig distil =
+      from_hf({{"model_type", "distilbert"}, {"architectures", {"DistilBertForSequenceClassification"}}});
+  EXPECT_EQ(distil.class_activation, Activation::kRelu);
+  EXPECT_EQ(distil.token_types, 0);
+  const json modern = {{"model_type", "modernbert"}, {"architectures", {"ModernBertForSequenceClassification"}},
+                       {"num_hidden_layers", 4},     {"classifier_pooling", "mean"},
+                       {"local_attention", 128},     {"global_rope_theta", 160000.0},
+                       {"local_rope_theta", 1e4}};
+  const ModelConfig config = from_hf(modern);
+  EXPECT_EQ(config.sliding_window, 65) << "tokens at a distance of 64 are seen";
+  EXPECT_THAT(config.window_layers, ElementsAre(0, 1, 1, 0));
+  EXPECT_EQ(config.rope_theta, 160000);
+  EXPECT_EQ(config.rope_window_theta, 10000);
+  EXPECT_FALSE(config.first_attention_norm);
+  EXPECT_EQ(config.pooling, Pooling::kMean);
+  EXPECT_FALSE(config.class_dense_bias);
+  EXPECT_TRUE(config.class_norm);
+  json other = modern;
+  other["classifier_pooling"] = "max";
+  EXPECT_THAT(message_of([&] { from_hf(other); }), HasSubstr("'classifier_pooling'"));
 }
 
 TEST(HfConfig, OtherFilesAreNamed) {
@@ -491,7 +538,44 @@ const std::map<std::string, json> kLaterFields = {{"rotary_dims", 0},
                                                   {"attention_scale", 0.0},
                                                   {"attention_soft_cap", 0.0},
                                                   {"logits_scale", 1.0},
-                                                  {"logits_soft_cap", 0.0}};
+                                                  {"logits_soft_cap", 0.0},
+                                                  {"first_attention_norm", true},
+                                                  {"embeds", false},
+                                                  {"pooling", "first"},
+                                                  {"dense", json::array()},
+                                                  {"normalize_embedding", false},
+                                                  {"class_scores", "softmax"},
+                                                  {"class_dense", false},
+                                                  {"class_dense_bias", true},
+                                                  {"class_activation", "tanh"},
+                                                  {"class_norm", false},
+                                                  {"max_input_tokens", 0},
+                                                  {"lower_case", false},
+                                                  {"prompts", json::object()},
+                                                  {"default_prompt", ""}};
+
+TEST(StoredConfig, KeepsWhatAnEmbedderIs) {
+  ModelConfig config = from_hf({{"model_type", "qwen3"}});
+  config.embeds = true;
+  config.tied_head = false;
+  config.pooling = Pooling::kMean;
+  config.dense = {{1024 * 4, 64, true, Activation::kTanh}, {64, 24, false, Activation::kNone}};
+  config.normalize_embedding = true;
+  config.max_input_tokens = 100;
+  config.prompts = {{"query", "find: "}, {"document", ""}};
+  config.default_prompt = "query";
+  const ModelConfig copy = ModelConfig::from_json(config.to_json());
+  EXPECT_EQ(copy.to_json(), config.to_json());
+  EXPECT_EQ(copy.dense, config.dense);
+  EXPECT_EQ(copy.prompts, config.prompts);
+  EXPECT_EQ(copy.pooling, Pooling::kMean);
+  EXPECT_TRUE(copy.pools());
+  EXPECT_EQ(copy.embedding_size(), 24);
+  EXPECT_EQ(copy.longest_input(), 100);
+  json damaged = json::parse(config.to_json());
+  damaged["dense"][1].erase("bias");
+  EXPECT_THAT(message_of([&] { ModelConfig::from_json(damaged.dump()); }), HasSubstr("'dense'"));
+}
 
 TEST(StoredConfig, EveryFieldIsStoredAndNeededButLaterOnes) {
   const json stored = json::parse(unusual().to_json());
@@ -505,7 +589,7 @@ TEST(StoredConfig, EveryFieldIsStoredAndNeededButLaterOnes) {
       EXPECT_THAT(message_of([&] { ModelConfig::from_json(without.dump()); }), HasSubstr(key + "' is missing"));
     }
     json wrong = stored;
-    wrong[key] = json::object();
+    wrong[key] = key == "prompts" ? json::array() : json::object();
     EXPECT_THAT(message_of([&] { ModelConfig::from_json(wrong.dump()); }), HasSubstr(key + "'"));
   }
   json more = stored;
@@ -607,7 +691,7 @@ double parameters(const ModelConfig& config) {
 }
 
 // Every size of every family, from the tensors themselves, against the published counts (encoders without the
-// classifier, which init leaves with two classes).
+// classifier, which init leaves with two classes; RoBERTa and XLM-R without the pooler, which only some files have).
 TEST(NamedConfig, ParameterCounts) {
   const std::map<std::string, std::map<std::string, double>> published = {
       {"opt",
@@ -666,6 +750,10 @@ TEST(NamedConfig, ParameterCounts) {
       {"olmoe", {{"1b-7b", 6.9192e9}}},
       {"gpt_oss", {{"20b", 20.915e9}, {"120b", 116.83e9}}},
       {"bert", {{"tiny", 4.386e6}, {"base", 109.48e6}, {"large", 335.14e6}}},
+      {"roberta", {{"base", 124.06e6}, {"large", 354.31e6}}},
+      {"xlm-roberta", {{"base", 277.45e6}, {"large", 558.84e6}}},
+      {"distilbert", {{"base", 66.363e6}}},
+      {"modernbert", {{"base", 149.01e6}, {"large", 394.78e6}}},
       {"vit", {{"base", 85.80e6}, {"large", 303.30e6}, {"huge", 630.77e6}}}};
   for (const Family* family : families()) {
     const auto& sizes = published.at(std::string(family->model_type));
@@ -706,6 +794,12 @@ TEST(Families, NamesOfTensors) {
   EXPECT_EQ(source("llama", "layers.7.attention_norm.weight"), "layers.7.input_layernorm.weight");
   EXPECT_EQ(source("mixtral", "layers.3.mlp.experts.5.down.weight"), "layers.3.block_sparse_moe.experts.5.w2.weight");
   EXPECT_EQ(source("bert", "layers.0.attention_norm.bias"), "encoder.layer.0.attention.output.LayerNorm.bias");
+  EXPECT_EQ(source("roberta", "classifier.weight"), "classifier.out_proj.weight");
+  EXPECT_EQ(source("roberta", "classifier.dense.bias"), "classifier.dense.bias");
+  EXPECT_EQ(source("distilbert", "layers.4.mlp_norm.bias"), "transformer.layer.4.output_layer_norm.bias");
+  EXPECT_EQ(source("distilbert", "classifier.dense.weight"), "pre_classifier.weight");
+  EXPECT_EQ(source("modernbert", "classifier.norm.weight"), "head.norm.weight");
+  EXPECT_EQ(source_of("modernbert", "layers.3.mlp.up.weight").part, 1);
   EXPECT_EQ(source("vit", "embedding.class_token"), "embeddings.cls_token");
   EXPECT_EQ(source("vit", "embedding.positions.weight"), "embeddings.position_embeddings");
   EXPECT_EQ(source("gemma2", "layers.1.attention_output_norm.weight"), "layers.1.post_attention_layernorm.weight");
@@ -791,6 +885,24 @@ TEST(Validate, NamesTheContradiction) {
   EXPECT_THAT(refused([](ModelConfig& c) { c.embedding_scale = 0; }), said("embedding_scale"));
   EXPECT_THAT(refused([](ModelConfig& c) { c.norm_position = NormPosition::kOutput; }), HasSubstr("no bias"));
   EXPECT_THAT(refused([](ModelConfig& c) { c.residual_scale = 0.5f; }), HasSubstr("no bias"));
+  const auto refused_of_embedders = [&](const std::function<void(ModelConfig&)>& change) {
+    return refused([&](ModelConfig& c) {
+      c.embeds = true;
+      c.tied_head = false;
+      c.pooling = Pooling::kLast;
+      change(c);
+    });
+  };
+  EXPECT_THAT(refused_of_embedders([](ModelConfig&) {}), IsEmpty());
+  EXPECT_THAT(refused_of_embedders([](ModelConfig& c) { c.tied_head = true; }), HasSubstr("head to tie"));
+  EXPECT_THAT(refused_of_embedders([](ModelConfig& c) { c.pooling = Pooling::kFirst; }), said("pooling"));
+  EXPECT_THAT(refused_of_embedders([](ModelConfig& c) { c.dense = {{5, 6}}; }), said("dense"));
+  EXPECT_THAT(refused_of_embedders([](ModelConfig& c) { c.causal = false; }), said("embeds"));
+  EXPECT_THAT(refused_of_embedders([](ModelConfig& c) { c.max_input_tokens = c.max_positions + 1; }),
+              said("max_input_tokens"));
+  EXPECT_THAT(refused_of_embedders([](ModelConfig& c) { c.default_prompt = "query"; }), said("default_prompt"));
+  EXPECT_THAT(refused_of_embedders([](ModelConfig& c) { c.class_dense = true; }), said("class_dense"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.normalize_embedding = true; }), said("normalize_embedding"));
   const auto refused_of_experts = [&](const std::function<void(ModelConfig&)>& change) {
     return refused([&](ModelConfig& c) {
       c.experts = 4;

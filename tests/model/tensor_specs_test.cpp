@@ -66,6 +66,27 @@ TEST(TensorSpecs, FlagsTakeTensorsAwayAndAddThem) {
                           "layers.0.mlp.down.weight", "layers.0.mlp_norm.weight", "head.weight"));
 }
 
+TEST(TensorSpecs, WhatFollowsThePooledRow) {
+  ModelConfig config = one_layer();
+  config.layers = 1;
+  config.causal = config.tied_head = config.final_norm = config.norm_bias = config.first_attention_norm = false;
+  const auto after = [&] {
+    const auto names = names_of(config);
+    const auto down = std::ranges::find(names, "layers.0.mlp.down.bias");
+    return std::vector<std::string>(down + 1, names.end());
+  };
+  EXPECT_THAT(names_of(config), Not(Contains("layers.0.attention_norm.weight")));
+  EXPECT_THAT(names_of(config), Contains("layers.0.mlp_norm.weight"));
+  config.dense = {{config.hidden, 5, true, Activation::kTanh}, {5, 3, false, Activation::kNone}};
+  EXPECT_THAT(after(), ElementsAre("dense.0.weight", "dense.0.bias", "dense.1.weight"));
+  EXPECT_THAT(tensor_specs(config).back().shape, ElementsAre(3, 5));
+  config.dense = {};
+  config.classes = 2;
+  config.class_dense = config.class_norm = true;
+  EXPECT_THAT(after(), ElementsAre("classifier.dense.weight", "classifier.dense.bias", "classifier.norm.weight",
+                                   "classifier.weight", "classifier.bias"));
+}
+
 TEST(TensorSpecs, ShapesSplitsAndRoles) {
   ModelConfig config = one_layer();
   config.architecture = "other";

@@ -313,6 +313,17 @@ std::map<std::string, ModelConfig> make_configs() {
   bert.token_types = 2;
   bert.embedding_norm = bert.pooler = true;
   bert.classes = 3;
+  ModelConfig& embedder = configs["embedder"] = base_config();
+  embedder.embeds = true;
+  embedder.tied_head = false;
+  embedder.pooling = Pooling::kMean;
+  embedder.dense = {{embedder.hidden, 2 * embedder.hidden, true, Activation::kTanh},
+                    {2 * embedder.hidden, 24, false, Activation::kNone}};
+  ModelConfig& classifier = configs["classifier with a layer of its own"] = base_config();
+  classifier.causal = classifier.tied_head = classifier.first_attention_norm = false;
+  classifier.pooling = Pooling::kLast;
+  classifier.classes = 3;
+  classifier.class_dense = classifier.class_norm = true;
   ModelConfig& vit = configs["encoder of images"] = base_config();
   vit.causal = vit.tied_head = false;
   vit.vocab = 0;
@@ -324,7 +335,8 @@ std::map<std::string, ModelConfig> make_configs() {
   return configs;
 }
 
-Batch make_batch(int rows, int patch_values) {
+Batch make_batch(int rows, const ModelConfig& config) {
+  const int patch_values = config.patch_values();
   Batch batch;
   batch.patches.resize(static_cast<std::size_t>(rows) * patch_values);
   batch.token_type_ids.resize(static_cast<std::size_t>(rows));
@@ -337,6 +349,11 @@ Batch make_batch(int rows, int patch_values) {
     batch.top.push_back(1);
     batch.targets.push_back(-1);
   }
+  if (config.pooling == Pooling::kMean) {
+    batch.output_rows.clear();
+    if (rows > 1) batch.add_pooled(config.pooling, 0);
+    batch.sum_sequences();
+  }
   return batch;
 }
 
@@ -348,7 +365,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   const ShardPlan plan = ShardPlan::make(config, mesh, stage, reproducible);
   const std::size_t page = ShardLayout::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
   const ShardLayout layout = ShardLayout::make(plan, format, DType::kBF16, page);
-  const Batch batch = make_batch(rows, config.patch_values());
+  const Batch batch = make_batch(rows, config);
   const auto device = make_cpu_device({.threads = 1});
   Progress progress(IdlePolicy::parse("yield"));
   const auto stream = device->make_compute_stream(progress);
@@ -359,7 +376,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   const KvCacheView cache{};
   Pass pass{*stream, ops, *all_reduce, pages, work, batch, cache};
   std::vector<TopLogits> logits(batch.output_count() * plan.k_slices);
-  std::vector<float> pooled_embeddings(batch.output_rows.size() * config.hidden),
+  std::vector<float> pooled_embeddings(batch.output_rows.size() * config.embedding_size()),
       scores(batch.output_rows.size() * config.classes);
 
   Transformer(layout, 0).forward(pass, work.hidden(batch.rows(), config.hidden),
@@ -371,8 +388,8 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   std::iota(layers.begin(), layers.end(), 0);
   EXPECT_EQ(ops.layers, layers);
   const bool last = plan.has_head();
-  for (const TopLogits& top_logits : logits) EXPECT_EQ(top_logits.count, last && config.causal) << "once, at the end";
-  EXPECT_THAT(pooled_embeddings, Each(last && !config.causal ? 1.0f : 0.0f));
+  for (const TopLogits& top_logits : logits) EXPECT_EQ(top_logits.count, last && !config.pools()) << "once, at the end";
+  EXPECT_THAT(pooled_embeddings, Each(last && config.pools() ? 1.0f : 0.0f));
   EXPECT_THAT(scores, Each(last ? 1.0f : 0.0f));
 }
 

@@ -69,7 +69,8 @@ Sequence random_sequence(const AttentionShape& shape, int tokens, unsigned seed)
 }
 
 bool visible(const AttentionShape& shape, int i, int j) {
-  return (!shape.causal || j <= i) && (shape.window == 0 || i - j < shape.window);
+  const int distance = shape.causal ? i - j : std::abs(i - j);
+  return (!shape.causal || j <= i) && (shape.window == 0 || distance < shape.window);
 }
 
 // Rows from `first_row` on, with keys and values as the cache keeps them.
@@ -160,7 +161,9 @@ std::vector<Case> gpu_cases() {
           {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16},
           {shape_of(4, 2, 64, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f), 16, DType::kBF16},
           {shape_of(4, 2, 64), 16, DType::kF16, {-2, 40, 3, 0}},
-          {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16, {1, 6}}};
+          {shape_of(2, 1, 80, /*causal=*/true, /*window=*/70), 16, DType::kBF16, {1, 6}},
+          {shape_of(3, 3, 64, /*causal=*/false, /*window=*/65), 16, DType::kBF16},
+          {shape_of(2, 1, 40, /*causal=*/false, /*window=*/9), 16, DType::kF16}};
 }
 
 std::vector<Case> cpu_cases() {
@@ -171,6 +174,9 @@ std::vector<Case> cpu_cases() {
           {shape_of(2, 2, 64, /*causal=*/false)},
           {shape_of(4, 4, 20, /*causal=*/true, /*window=*/37)},
           {shape_of(3, 3, 128, /*causal=*/true, /*window=*/1), 64},
+          {shape_of(4, 4, 64, /*causal=*/false, /*window=*/65)},
+          {shape_of(4, 2, 20, /*causal=*/false, /*window=*/9), 16, DType::kBF16},
+          {shape_of(2, 2, 64, /*causal=*/false, /*window=*/1)},
           {shape_of(4, 2, 20, /*causal=*/true, /*window=*/0, /*soft_cap=*/2.5f)},
           {shape_of(2, 1, 64, /*causal=*/true, /*window=*/50, /*soft_cap=*/50), 16, DType::kBF16},
           {shape_of(5, 1, 9), 24},

@@ -95,18 +95,33 @@ class Model {
   Encoded encode(Batch batch) {
     batch.sequences = {{0, batch.rows(), 0, blocks_}};
     batch.token_type_ids.resize(static_cast<std::size_t>(batch.rows()));
-    batch.output_rows = {0};
-    batch.top = {1};
-    batch.targets = {-1};
-    Encoded out{std::vector<float>(static_cast<std::size_t>(config_.hidden)),
-                std::vector<float>(static_cast<std::size_t>(config_.classes))};
-    forward(batch, {nullptr, nullptr, out.vector.data(), out.scores.data()});
-    return out;
+    return pooled(batch);
+  }
+  // An embedder's, of a sequence that is computed in chunks of so many tokens.
+  Encoded embed(const std::vector<TokenId>& tokens, int chunk) {
+    std::vector<float> sums(static_cast<std::size_t>(config_.hidden));
+    const int count = static_cast<int>(tokens.size());
+    for (int begin = 0;; begin += chunk) {
+      Batch batch = token_batch(tokens, begin, std::min(begin + chunk, count), /*outputs=*/0);
+      batch.means.carried = sums;
+      if (begin + chunk >= count) return pooled(batch);
+      batch.sum_sequences();
+      forward(batch, {nullptr, nullptr, nullptr, nullptr, sums.data()});
+    }
   }
 
   bool reports() const { return mesh_.last_stage() && mesh_.t == 0; }
 
  private:
+  Encoded pooled(Batch& batch) {
+    batch.add_pooled(config_.pooling, 0);
+    batch.sum_sequences();
+    Encoded out{std::vector<float>(static_cast<std::size_t>(config_.embedding_size())),
+                std::vector<float>(static_cast<std::size_t>(config_.classes))};
+    forward(batch, {nullptr, nullptr, out.vector.data(), out.scores.data()});
+    return out;
+  }
+
   ShardLayout make_layout(const std::string& path) {
     check_tensors(config_, index_);
     const ShardPlan plan = ShardPlan::make(config_, mesh_.shape, mesh_.stage);

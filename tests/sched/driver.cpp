@@ -171,11 +171,13 @@ void Driver::take(PlannedStep planned, std::size_t waiting_before) {
   std::vector<std::vector<float>> values;
   std::vector<SequenceId> members;
   for (const SequenceChunk& chunk : step.chunks) {
+    for (SampledRow& row : extend_sequence(step, chunk)) rows.push_back(std::move(row));
     if (chunk.values > 0) {
       require(chunk.output >= SequenceChunk::kPooledEmbedding, "values of a chunk that has rows of logits");
-      values.push_back(fake_values(chunk.tokens, chunk.token_type_ids, chunk.patches, static_cast<int>(chunk.values)));
+      const RunningSequence& sequence = running_.at(chunk.sequence);
+      values.push_back(fake_values(sequence.prefix, sequence.poisoned, chunk.token_type_ids, chunk.patches,
+                                   static_cast<int>(chunk.values)));
     }
-    for (SampledRow& row : extend_sequence(step, chunk)) rows.push_back(std::move(row));
     members.push_back(chunk.sequence);
   }
   begun_.insert(planned.begun.begin(), planned.begun.end());
@@ -423,7 +425,7 @@ double Driver::next_event() const {
 
 Completion Driver::deserved(const Request& request) const {
   const bool no_pass = !request.encodes() && request.max_tokens == 0 && request.logprobs < 0;
-  const bool too_long = request.encodes() && std::cmp_greater(request.prompt.size(), options_.max_batch_tokens);
+  const bool too_long = request.is_whole() && std::cmp_greater(request.prompt.size(), options_.max_batch_tokens);
   Completion completion = deserved_completion(request, model_list_.shape(request.model).eos_tokens);
   if (too_long || (!no_pass && !model_list_.fits(request.model, blocks_of(request), options_.frames))) {
     completion.error_code = "context_length_exceeded";

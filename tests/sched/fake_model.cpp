@@ -172,15 +172,14 @@ SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target
   return row;
 }
 
-std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& token_type_ids,
+std::vector<float> fake_values(std::uint64_t tokens, bool poisoned, const std::vector<std::int32_t>& token_type_ids,
                                const std::vector<float>& patches, int count) {
-  Prefix all;
-  for (const TokenId token : tokens) all.add(token);
-  for (const std::int32_t type : token_type_ids) all.hash = hash_tuple(all.hash, type, 2);
-  for (const float value : patches) all.hash = hash_tuple(all.hash, static_cast<std::uint64_t>(value), 3);
+  std::uint64_t hash = tokens;
+  for (const std::int32_t type : token_type_ids) hash = hash_tuple(hash, type, 2);
+  for (const float value : patches) hash = hash_tuple(hash, static_cast<std::uint64_t>(value), 3);
   std::vector<float> values;
-  for (int i = 0; i < count; ++i) values.push_back(score(hash_tuple(all.hash, i)));
-  if (all.poisoned && (all.hash >> 20) % 4 == 0) values.back() = std::numeric_limits<float>::quiet_NaN();
+  for (int i = 0; i < count; ++i) values.push_back(score(hash_tuple(hash, i)));
+  if (poisoned && (hash >> 20) % 4 == 0) values.back() = std::numeric_limits<float>::quiet_NaN();
   return values;
 }
 
@@ -189,7 +188,9 @@ Completion deserved_completion(const Request& request, const std::vector<TokenId
       .id = request.id, .model = request.model, .prompt = {}, .tokens = {}, .error_code = {}, .error_message = {}};
   c.prompt_tokens = static_cast<int>(request.prompt.size());
   if (request.encodes()) {
-    c.values = fake_values(request.prompt, request.token_type_ids, request.patches, request.values);
+    Prefix all;
+    for (const TokenId token : request.prompt) all.add(token);
+    c.values = fake_values(all.hash, all.poisoned, request.token_type_ids, request.patches, request.values);
     if (std::isnan(c.values.back())) c.error_code = "numerical_error";
     return c;
   }

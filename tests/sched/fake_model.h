@@ -63,9 +63,9 @@ std::uint64_t extend_prefix(std::uint64_t prefix, TokenId token);
 // What the last stage reports for the row behind a prefix. `poisoned`: the prefix holds kPoison.
 SampledRow fake_row(std::uint64_t prefix, bool poisoned, int top, TokenId target);
 
-// What the last stage reports for an encoder's input: a hash of all of it. With kPoison in it, one in four is not
-// finite.
-std::vector<float> fake_values(const std::vector<TokenId>& tokens, const std::vector<std::int32_t>& token_type_ids,
+// What the last stage reports for an encoder's input, or an embedder's, whose tokens have this hash: a hash of all of
+// it. `poisoned`: kPoison is among the tokens; then one in four is not finite.
+std::vector<float> fake_values(std::uint64_t tokens, bool poisoned, const std::vector<std::int32_t>& token_type_ids,
                                const std::vector<float>& patches, int count);
 
 // What the request must come to when it is served; times are left out.

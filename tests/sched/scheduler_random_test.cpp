@@ -108,6 +108,9 @@ class RandomJob {
     request.echo = false;
     request.logprobs = -1;
     request.values = 1 + static_cast<int>(request.id % 5);
+    request.in_chunks = request.model % 2 == 0;
+    request.of_all_rows = request.id % 2 == 0;
+    if (request.in_chunks) return;
     if (request.id % 3 == 0) request.token_type_ids.assign(request.prompt.size(), 1);
     if (request.id % 3 == 1) request.patches = {static_cast<float>(request.id), 3};
   }

@@ -422,6 +422,48 @@ TEST(Sequence, AnEncodersValuesEndIt) {
   EXPECT_EQ(c.first_token_s, 4.5);
 }
 
+Request embedder_request(std::vector<TokenId> tokens) {
+  Request request = make_request(std::move(tokens), 16);
+  request.task = Task::kEmbed;
+  request.values = 2;
+  request.in_chunks = true;
+  return request;
+}
+
+TEST(Sequence, AnEmbeddersInputMayBeCutAndItsLastChunkHasTheResult) {
+  Drive d(embedder_request({5, 6, 7, 8, 9}));
+  EXPECT_TRUE(d.sequence.fits_in(1));
+  const std::vector<std::vector<float>> values = {{1, 2}};
+  PassResults results{.encoded = values};
+  for (int i = 0; i < 2; ++i) {
+    const SequenceChunk chunk = d.chunk(2);
+    EXPECT_EQ(chunk.output, SequenceChunk::kNone);
+    EXPECT_EQ(chunk.values, 0u);
+    EXPECT_FALSE(d.sequence.ends_in_flight());
+    d.sequence.take_results(results, 1);
+    EXPECT_THAT(results.encoded, SizeIs(1)) << "a chunk without a result took one";
+    EXPECT_FALSE(d.sequence.finished());
+  }
+  const SequenceChunk last = d.chunk(2);
+  EXPECT_EQ(last.start, 4u);
+  EXPECT_EQ(last.output, SequenceChunk::kPooledEmbedding);
+  EXPECT_EQ(last.values, 2u);
+  EXPECT_TRUE(d.sequence.ends_in_flight());
+  d.sequence.take_results(results, 4.5);
+  EXPECT_THAT(d.end().values, ElementsAre(1, 2));
+}
+
+TEST(Sequence, OnlyAnEmbeddingOfOneRowMayBeginBehindAPrefix) {
+  for (const bool of_all_rows : {false, true}) {
+    Request request = embedder_request({5, 6, 7, 8, 9, 10});
+    request.of_all_rows = of_all_rows;
+    EXPECT_EQ(request.may_reuse_prefix(), !of_all_rows);
+    Request whole = request;
+    whole.in_chunks = false;
+    EXPECT_FALSE(whole.may_reuse_prefix()) << "an encoder's tokens see those behind them";
+  }
+}
+
 TEST(Sequence, AValueThatIsNotFiniteEndsItWithAnError) {
   for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
     Drive d(encoder_request(Task::kClassify));

@@ -1,4 +1,5 @@
-// What transformers was given and computed for one family (tests/fixtures/make_families.py, make_quantised.py).
+// What transformers was given and computed for one family (tests/fixtures/make_families.py, make_quantised.py,
+// make_sentence.py).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,11 @@ class FamilyFixture {
  public:
   explicit FamilyFixture(const std::string& family)
       : FamilyFixture(std::filesystem::path(COMPUTRON_FAMILY_FIXTURES) / family / "expected.safetensors", "") {}
+  // What sentence-transformers computed (make_sentence.py).
+  static FamilyFixture of_sentences(const std::string& name) {
+    const std::filesystem::path families = COMPUTRON_FAMILY_FIXTURES;
+    return {families.parent_path() / "sentence" / name / "expected.safetensors", ""};
+  }
   // Of a file's tensors those whose names begin so.
   FamilyFixture(const std::filesystem::path& file, std::string prefix) : prefix_(std::move(prefix)), file_(file) {}
 

@@ -19,6 +19,9 @@ class ModelFolder {
  public:
   // Error{kNoInput} naming `path` unless it is a folder.
   explicit ModelFolder(const std::string& path);
+  // A folder in this folder, whose files may be links to the same places as this one's. Error{kNoInput} unless it is a
+  // folder, CheckpointError if it is a link that leads elsewhere.
+  ModelFolder subfolder(const std::string& name) const;
 
   const std::string& path() const { return path_; }
   bool has(const std::string& name) const;

@@ -74,7 +74,7 @@ struct AttentionShape {
   int head_dim = 0;
   float scale = 1;  // multiplies q·k
   bool causal = true;
-  int window = 0;      // key j is visible to query i iff i - j < window; 0: no window
+  int window = 0;      // key j is visible to query i iff i - j < window, where not causal |i - j|; 0: no window
   float soft_cap = 0;  // scores are soft_cap × tanh(score / soft_cap); 0: as they are
 };
 

@@ -1,7 +1,9 @@
 // The configuration of a transformer: one struct of numbers and flags that every family is a setting of.
-// Decoders (causal) end in logits over the vocabulary; encoders in a pooled embedding and the scores of classes.
+// Decoders (causal) end in logits over the vocabulary; encoders, and decoders that are embedders, in a pooled embedding
+// and the scores of classes.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,12 +22,25 @@ enum class QueryKeyNorm : std::uint8_t { kNone, kHeads, kWidth };
 enum class PositionKind : std::uint8_t { kLearned, kRotary };
 enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongRope };
 enum class Resampling : std::uint8_t { kBilinear, kBicubic };
+// Which of a sequence's rows its embedding is made of.
+enum class Pooling : std::uint8_t { kFirst, kMean, kLast };
+// What becomes of the scores of classes: probabilities that sum to one, one of each class by itself, or the scores.
+enum class ClassScores : std::uint8_t { kSoftmax, kSigmoid, kRaw };
 
 // What one layer has that others of the model may have otherwise.
 struct LayerConfig {
   int window = 0;                // of its attention, as ModelConfig::sliding_window
   bool window_rotation = false;  // rotates with ModelConfig::rope_window_theta
   bool experts = false;          // a mixture of experts instead of one MLP
+};
+
+// activation(W x + b) of a pooled embedding: a Dense module of sentence-transformers.
+struct DenseLayer {
+  int in = 0;
+  int out = 0;
+  bool bias = true;
+  Activation activation = Activation::kNone;
+  bool operator==(const DenseLayer&) const = default;
 };
 
 struct ModelConfig {
@@ -75,12 +90,13 @@ struct ModelConfig {
   float norm_epsilon = 1e-5f;
   bool norm_bias = true;
   bool final_norm = true;
-  bool parallel_residual = false;  // h + attention(norm(h)) + mlp(norm(h)), both norms of the same h
-  float residual_scale = 1;        // of what a branch gives, before it is added
-  float embedding_scale = 1;       // of the embeddings of tokens
+  bool first_attention_norm = true;  // false: layer 0 has no norm before its attention (ModernBERT)
+  bool parallel_residual = false;    // h + attention(norm(h)) + mlp(norm(h)), both norms of the same h
+  float residual_scale = 1;          // of what a branch gives, before it is added
+  float embedding_scale = 1;         // of the embeddings of tokens
 
   bool causal = true;                   // false: an encoder, every token sees every other
-  int sliding_window = 0;               // key j is visible to query i iff i - j < window; 0: all
+  int sliding_window = 0;               // key j is visible to query i iff i - j < window, of encoders |i - j|; 0: all
   std::vector<int> window_layers = {};  // [layers] 1 where a layer has the window, 0 where it sees all; empty: all have
   QueryKeyNorm query_key_norm = QueryKeyNorm::kNone;
   float attention_scale = 0;     // multiplies q·k; 0: 1 / sqrt(head_dim)
@@ -102,14 +118,34 @@ struct ModelConfig {
   RouterSoftmax router_softmax = RouterSoftmax::kChosen;
   bool router_bias = false;
 
-  // What comes out: logits of the next token, or of an encoder's first row its pooled embedding and the scores of
-  // classes.
-  bool tied_head = true;                 // the output head is the token embedding; false for encoders
-  float logits_scale = 1;                // multiplies them
-  float logits_soft_cap = 0;             // logits l are cap × tanh(l / cap), once scaled; 0: as they are
-  bool pooler = false;                   // pooled embedding = tanh(W x + b), otherwise x
+  // What comes out of decoders: logits of the next token.
+  bool tied_head = true;      // the output head is the token embedding; false where there is no head
+  float logits_scale = 1;     // multiplies them
+  float logits_soft_cap = 0;  // logits l are cap × tanh(l / cap), once scaled; 0: as they are
+
+  // Of encoders, and of decoders that are embedders, one embedding a sequence: its rows are pooled to one, which goes
+  // through the pooler, then through the dense layers, and is divided by its length at last.
+  bool embeds = false;  // a decoder without output head, an embedder
+  Pooling pooling = Pooling::kFirst;
+  bool pooler = false;                 // tanh(W x + b)
+  std::vector<DenseLayer> dense = {};  // from `hidden` inputs to the embedding's size
+  bool normalize_embedding = false;
+
+  // The scores of classes are classifier(x) of the pooled row x, behind the pooler, or, where a classifier has a layer
+  // of its own before its last, classifier(norm(activation(W x + b))).
   int classes = 0;                       // 0: no scores
   std::vector<std::string> class_names;  // [classes], or empty: LABEL_0, LABEL_1, ...
+  ClassScores class_scores = ClassScores::kSoftmax;
+  bool class_dense = false;
+  bool class_dense_bias = true;
+  Activation class_activation = Activation::kTanh;
+  bool class_norm = false;
+
+  // What requests of embeddings and scores go by.
+  int max_input_tokens = 0;  // longer texts are cut, tokens around them counted; 0: max_positions
+  bool lower_case = false;   // texts are put into lower case before they become tokens
+  std::map<std::string, std::string> prompts = {};  // by name, what is put before a text
+  std::string default_prompt = {};  // the name of the one that is used where none is asked for; or empty
 
   std::vector<TokenId> eos_tokens;
   TokenId bos_token = -1;
@@ -132,6 +168,11 @@ struct ModelConfig {
   // Whether a sequence of so many tokens, prompt and completion together, is rotated with the long factors.
   bool takes_long_factors(std::size_t tokens) const;
   std::string class_name(int index) const;
+  // A sequence comes to an embedding (and scores) instead of logits.
+  bool pools() const { return !causal || embeds; }
+  int embedding_size() const { return dense.empty() ? hidden : dense.back().out; }
+  // Tokens of a text that is embedded or classified, at most.
+  int longest_input() const { return max_input_tokens > 0 ? max_input_tokens : max_positions; }
 
   // Keys of a Hugging Face config.json, of the generation_config.json beside it, whose tokens count instead, and of
   // preprocessor_config.json. Which families there are: family.h. ConfigError naming the key or the unsupported value.
@@ -185,7 +226,9 @@ struct TensorSpec {
 //   layers.N.mlp.shared_gate.weight [1, hidden]    layers.N.mlp.shared.{gate,up,down}.weight
 //   final_norm.{weight,bias}
 //   head.projection.weight [width, hidden]         head.weight [vocab, width]
-//   pooler.{weight,bias} [hidden, hidden]          classifier.{weight,bias} [classes, hidden]
+//   pooler.{weight,bias} [hidden, hidden]          dense.N.{weight [out, in],bias}
+//   classifier.dense.{weight [hidden, hidden],bias}         classifier.norm.{weight,bias}
+//   classifier.{weight,bias} [classes, hidden]
 std::vector<TensorSpec> tensor_specs(const ModelConfig& config);
 
 }  // namespace computron

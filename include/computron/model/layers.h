@@ -389,16 +389,28 @@ class Head {
   TensorRef weight_;  // [vocab/tp, width]
 };
 
-// Output of an encoder for a sequence, from its first row: the pooled embedding and the scores of classes.
-class Classifier {
+// Output of an encoder or embedder: a sequence's rows are pooled to one, and that comes to the embedding and to the
+// scores of classes.
+class PooledHead {
  public:
-  explicit Classifier(const ShardLayout& layout);
-  // pooled_embeddings [R, hidden] and, if there are classes, scores [R, classes]: host memory, f32, filled when the
-  // stream has run.
-  void forward(Pass& pass, Activations hidden, float* pooled_embeddings, float* scores);
+  explicit PooledHead(const ShardLayout& layout);
+  // Fills out.pooled_embeddings, out.scores if there are classes, and out.sums if they are wanted: host memory, f32,
+  // filled when the stream has run.
+  void forward(Pass& pass, Activations hidden, const Outputs& out);
 
  private:
-  ReplicatedLinear pooler_, classes_;
+  // All of these leave what they give in workspace.partial, one row an output.
+  Activations pool(Pass& pass, Activations hidden, float* sums) const;  // [R, hidden]
+  // [R, hidden]. A sum is one chain over a sequence's rows in their order, whatever passes they are computed in.
+  static Activations mean(Pass& pass, Activations hidden, float* sums);
+  static Activations apply(Pass& pass, ReplicatedLinear& layer, Activations x);  // [R, layer.out()]
+
+  Pooling pooling_;
+  ReplicatedLinear pooler_;
+  std::vector<ReplicatedLinear> dense_;
+  ReplicatedLinear class_dense_;
+  Norm class_norm_;
+  ReplicatedLinear classes_;
 };
 
 }  // namespace computron

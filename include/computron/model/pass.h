@@ -12,6 +12,16 @@
 
 namespace computron {
 
+// Of models that pool the mean: which rows are summed up, and what the sums are divided by.
+struct RowMeans {
+  std::vector<std::int32_t> sequence_of_row;  // [M]
+  std::vector<float> ones;                    // [M]
+  std::vector<float> carried;          // [sequences, hidden] sums of the rows of passes before; empty: there were none
+  std::vector<std::int32_t> finished;  // [R] of the sequences, ascending
+  std::vector<float> reciprocals;      // [R] of the numbers of their rows, those of passes before counted
+  std::vector<std::int32_t> outputs;   // [R] 0, 1, 2, ...
+};
+
 // The input of one forward pass. M rows: tokens, or an image's class token and patches; R of them lead to outputs. The
 // caller leaves it unchanged until the stream has run the pass.
 struct Batch {
@@ -26,19 +36,27 @@ struct Batch {
   std::vector<TokenId> targets;              // decoders: [R] token whose logit is wanted, or -1
   std::vector<RowSampling> sampling;         // decoders: [R], or empty where no row samples
   std::vector<std::int32_t> real_rows;       // a number: rows from there on are padding; empty: none is
+  RowMeans means = {};                       // where the model pools the mean; output_rows say only how many there are
   int rows() const { return static_cast<int>(positions.size()); }
   int output_count() const { return static_cast<int>(output_rows.size()); }
+
+  // Wants the embedding of sequence `index`, whose last row is in the batch. Sequences in ascending order.
+  void add_pooled(Pooling pooling, std::size_t index);
+  // Sums up the rows of all sequences, which are complete.
+  void sum_sequences();
 
   // This, with rows of no sequence behind, `rows` in all, and with outputs that nobody looks at, `outputs` in all.
   Batch padded_to(int rows, int outputs) const;
 };
 
-// Host memory that the last stage fills when the stream has run: `logits` for decoders, the others for encoders.
+// Host memory that the last stage fills when the stream has run: `logits` for decoders, the others for encoders and
+// embedders.
 struct Outputs {
   TopLogits* logits = nullptr;         // [R]
   SliceSample* samples = nullptr;      // [R] of rows that sample
-  float* pooled_embeddings = nullptr;  // [R, hidden]
+  float* pooled_embeddings = nullptr;  // [R, embedding size], not yet divided by their length
   float* scores = nullptr;             // [R, classes]
+  float* sums = nullptr;               // [sequences, hidden] of rows, where the mean is pooled; null: not wanted
 };
 
 // The bytes of a page use are at `data` once `ready` is reached; null: they are there.
@@ -74,7 +92,7 @@ class PageSource {
 //   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values] f32     results of wide products
 //   inner        [M, heads × head_dim/tp or ffn/tp] input       between a layer's two products
 //   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;
-//                                                               the squares of heads
+//                                                               the squares of heads; pooled rows
 //   angles       [M, rotary dimensions] f32                     rotary angles
 //   window_angles
 //                [M, rotary dimensions] f32                     those of layers with a window that have their own

@@ -29,8 +29,8 @@ class Transformer {
   std::optional<RotaryEmbedding> rotary_;
   std::vector<TransformerBlock> blocks_;
   Norm final_norm_;
-  std::optional<Head> head_;              // decoders
-  std::optional<Classifier> classifier_;  // encoders
+  std::optional<Head> head_;               // decoders
+  std::optional<PooledHead> pooled_head_;  // encoders and embedders
 };
 
 }  // namespace computron

@@ -79,6 +79,8 @@ class Executor {
  private:
   Batch make_batch(const Step& step);
   void add_sampling(const Step& step, Batch& batch);
+  void add_pooling(const Step& step, Batch& batch) const;
+  void keep_sums(const Step& step, std::span<const float> sums);
   bool is_decode(const Step& step) const;
   bool is_capturable(const Step& step) const;
   std::optional<Batch> padded(const Step& step, const Batch& batch) const;
@@ -112,6 +114,8 @@ class Executor {
   std::vector<KvGeometry> geometries_;     // [model]
   RowCollector collector_;
   std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of running sequences that draw tokens
+  // On the last stage: of running sequences whose embedding is a mean, the sum of the rows of their passes, [hidden].
+  std::map<SequenceId, std::vector<float>> sums_;
 };
 
 }  // namespace computron

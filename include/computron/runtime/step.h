@@ -63,14 +63,15 @@ struct StagePlan {
 };
 
 // The tokens of one sequence that a pass computes: positions [start, start + tokens.size()). An encoder's sequence is
-// one chunk. A picture has one token for its class token and one for each patch, whose values do not matter.
+// one chunk; an embedder's has its result with the last one. A picture has one token for its class token and one for
+// each patch, whose values do not matter.
 struct SequenceChunk {
   enum Output : std::uint8_t {
     kNone,
     kLast,             // logits of the last token's row
     kAll,              // of every token's row, with the next token's logit (prompt scoring)
-    kPooledEmbedding,  // encoders: the sequence's pooled embedding
-    kScores,           // encoders: the scores of the model's classes
+    kPooledEmbedding,  // encoders, embedders: the sequence's embedding
+    kScores,           // encoders, embedders: the scores of the model's classes
   };
   SequenceId sequence = 0;
   std::uint32_t start = 0;

@@ -48,12 +48,16 @@ struct Request {
   double arrival_s = 0;                    // seconds after the start of the job
   double deadline_s = kNoDeadline;         // seconds after its arrival by which it should have ended
 
-  // Of encoders, whose task is to embed or to classify.
-  int values = 0;                                 // that come back: elements of the vector, or classes
+  // Of encoders and embedders, whose task is to embed or to classify.
+  int values = 0;            // that come back: elements of the vector, or classes
+  bool in_chunks = false;    // the model is a decoder: passes may take a part of the input each
+  bool of_all_rows = false;  // the result is made of the rows of all tokens, and not of one row: mean pooling
   std::vector<std::int32_t> token_type_ids = {};  // segment of every token of the prompt; empty: all 0
   std::vector<float> patches = {};                // images: as in SequenceChunk
 
   bool encodes() const { return task != Task::kComplete; }
+  // Its input is computed in one pass, since every token sees every other.
+  bool is_whole() const { return encodes() && !in_chunks; }
   // When it should have ended: seconds after the start of the job.
   double due_s() const { return arrival_s + deadline_s; }
   // True when it asks for nothing that needs a forward pass (echo alone).
@@ -61,8 +65,10 @@ struct Request {
   // The prompt's tokens get a row of logits each.
   bool wants_prompt_scores() const { return echo && logprobs >= 0; }
   // Whether its sequence may begin behind tokens that others have computed: nothing about them is asked for, and the
-  // ranks need not see them to sample its tokens.
-  bool may_reuse_prefix() const { return !encodes() && !wants_prompt_scores() && !sampling.penalises(); }
+  // ranks need not see them to sample its tokens. A mean over all rows needs those that would be skipped.
+  bool may_reuse_prefix() const {
+    return !is_whole() && !of_all_rows && !wants_prompt_scores() && !sampling.penalises();
+  }
   // What its cache holds depends on more than its tokens: only requests of one root share the beginnings of theirs.
   std::uint64_t prefix_root() const { return long_factors ? 1 : 0; }
   // Tokens that will be in the cache at the end, at most. The last generated one is never looked at again.

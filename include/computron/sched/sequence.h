@@ -2,7 +2,8 @@
 // its result holds already. It owns all of that and borrows nothing; the cache is an argument, always the same one.
 //
 // An encoder's sequence is one chunk, never cut, since every token sees every other: then it has its values and is
-// finished. Methods throw Error{kInternal} when called against what they require: a bug of the scheduler.
+// finished. An embedder's, a decoder's, is finished with its last chunk, and those before have no result. Methods throw
+// Error{kInternal} when called against what they require: a bug of the scheduler.
 #pragma once
 
 #include <optional>
@@ -19,7 +20,7 @@ namespace computron {
 // What the ranks have computed of a pass, in the order of its chunks; sequences take theirs from the front.
 struct PassResults {
   std::span<const SampledRow> rows = {};             // of decoders
-  std::span<const std::vector<float>> encoded = {};  // of encoders: one vector a chunk
+  std::span<const std::vector<float>> encoded = {};  // of encoders and embedders: one vector a chunk that has a result
 };
 
 class Sequence {
@@ -41,7 +42,7 @@ class Sequence {
   // The ranks know it: it has been in a step.
   bool begun() const { return begun_; }
   // Whether its next chunk, or a part of it where it may be cut, is at most `tokens` long.
-  bool fits_in(int tokens) const { return tokens >= (request_.encodes() ? pending_tokens() : 1); }
+  bool fits_in(int tokens) const { return tokens >= (request_.is_whole() ? pending_tokens() : 1); }
   // What is in flight is its last chunk, whatever comes of it.
   bool ends_in_flight() const { return in_flight_ && pending_tokens() == 0 && tokens_to_come() <= 1; }
 

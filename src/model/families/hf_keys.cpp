@@ -104,21 +104,55 @@ std::vector<int> HfKeys::window_layers() const {
 
 // id2label maps "0", "1", ... to names.
 void HfKeys::read_classes(ModelConfig& config) const {
-  require("problem_type", std::string("single_label_classification"), std::string("single_label_classification"));
   config.classes = value("num_labels", 2);
-  const json* names = find("id2label");
-  if (names == nullptr) return;
-  if (!names->is_object()) fail_value("id2label", *names, "an object");
-  config.classes = static_cast<int>(names->size());
+  if (const json* names = find("id2label")) read_class_names(*names, config);
+  config.class_scores = class_scores(config.classes);
+}
+
+void HfKeys::read_class_names(const json& names, ModelConfig& config) {
+  if (!names.is_object()) fail_value("id2label", names, "an object");
+  config.classes = static_cast<int>(names.size());
   std::size_t bytes = 0;
   for (int i = 0; i < config.classes; ++i) {
-    const auto found = names->find(std::to_string(i));
-    if (found == names->end()) fail_value("id2label", *names, "names of 0, 1, 2, ... without a gap");
+    const auto found = names.find(std::to_string(i));
+    if (found == names.end()) fail_value("id2label", names, "names of 0, 1, 2, ... without a gap");
     read_value("id2label", *found, config.class_names.emplace_back());
     bytes += config.class_names.back().size();
   }
-  if (config.classes == 1) refuse("id2label", *names, "two classes or more (one is a regression)");
   if (bytes > kMostNameBytes) config.class_names.clear();
+}
+
+// What sentence-transformers' CrossEncoder says counts first, then the problem that the model was trained for. Where
+// neither is said, one class is a probability (CrossEncoder's default, and vLLM's).
+ClassScores HfKeys::class_scores(int classes) const {
+  constexpr const char* kOld = "sbert_ce_default_activation_function";
+  if (const auto scores = object("sentence_transformers").cross_encoder_scores("activation_fn")) return *scores;
+  if (const auto scores = cross_encoder_scores(kOld)) return *scores;
+  const char* fallback = classes == 1 ? "multi_label_classification" : "single_label_classification";
+  const auto problem = value("problem_type", fallback);
+  if (problem == "single_label_classification") return ClassScores::kSoftmax;
+  if (problem == "multi_label_classification") return ClassScores::kSigmoid;
+  if (problem == "regression") return ClassScores::kRaw;
+  refuse("problem_type", problem, "single_label_classification, multi_label_classification or regression");
+}
+
+std::optional<ClassScores> HfKeys::cross_encoder_scores(const char* key) const {
+  const auto name = value(key, "");
+  if (name.empty()) return std::nullopt;
+  if (name == "torch.nn.modules.linear.Identity") return ClassScores::kRaw;
+  if (name == "torch.nn.modules.activation.Sigmoid") return ClassScores::kSigmoid;
+  refuse(key, name, "torch's Identity or Sigmoid");
+}
+
+std::map<std::string, std::string> HfKeys::prompts(const char* key) const {
+  std::map<std::string, std::string> prompts;
+  const json* found = find(key);
+  if (found == nullptr) return prompts;
+  if (!found->is_object()) fail_value(key, *found, "an object");
+  for (const auto& [name, text] : found->items()) {
+    if (!text.is_null()) read_value(std::string(key) + "." + name, text, prompts[name]);
+  }
+  return prompts;
 }
 
 // Of transformers' convert_rope_params_to_dict: rope_scaling, where it is there, counts instead of rope_parameters;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,8 +55,12 @@ class HfKeys {
   static int head_dim(int hidden, int heads);
   // The first of `architectures`, or "" if there is none; refused unless it is among `known`.
   std::string architecture(std::initializer_list<std::string_view> known) const;
-  // Number and names of a classifier's classes from id2label or num_labels into `config`.
+  // Number and names of a classifier's classes from id2label or num_labels, and what their scores are, into `config`.
   void read_classes(ModelConfig& config) const;
+  // What the score of a CrossEncoder of sentence-transformers is, whose activation stands under `key`.
+  std::optional<ClassScores> cross_encoder_scores(const char* key) const;
+  // Texts by their names.
+  std::map<std::string, std::string> prompts(const char* key) const;
   // rope_parameters, or rope_theta and rope_scaling, into `config`, whose head_dim and max_positions are known.
   void read_rotary(ModelConfig& config, float default_theta) const;
   // The same of models that rotate a part of each head, which `part_key` says where rope_parameters do not.
@@ -71,6 +76,8 @@ class HfKeys {
 
  private:
   const nlohmann::json* find(const char* key) const;  // null if absent or null
+  static void read_class_names(const nlohmann::json& names, ModelConfig& config);
+  ClassScores class_scores(int classes) const;
   HfKeys rope() const;
   // The one set of parameters `rope` for all layers, or for those without a window.
   void read_rope(const HfKeys& rope, ModelConfig& config, float default_theta) const;

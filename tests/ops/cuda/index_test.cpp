@@ -169,6 +169,16 @@ TEST(AttentionRows, SpansCoverWhatARowSees) {
   }
 }
 
+TEST(AttentionRows, AWindowReachesAheadWhereThereAreKeys) {
+  for (const int window : {1, 9, 64, 700}) {
+    for (const int position : {0, 5, 255, 599}) {
+      const Range seen = visible(AttentionRow{position, 600, 0}, window);
+      EXPECT_EQ(seen.begin, std::max(position - window + 1, 0));
+      EXPECT_EQ(seen.end, std::min(position + window, 600));
+    }
+  }
+}
+
 TEST(AttentionRows, EveryElementOfAKeyHasOneLane) {
   for (const std::size_t bytes : {2, 4}) {
     for (const int head_dim : {1, 9, 20, 64, 80, 96, 112, 128, 160, 192, 256}) {
