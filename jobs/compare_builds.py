@@ -49,6 +49,7 @@ def requests():
             ("/v1/completions", {"model": "nobody", "prompt": "x"}), ("/v1/completions", {**body, "max_tokens": -1}),
             ("/v1/embeddings", {"model": "bert", "input": [[101, 2023, 2003, 102], [101, 102]]}),
             ("/v1/embeddings", {"model": "bert", "input": [101, 102], "encoding_format": "base64"}),
+            ("/v1/embeddings", {"model": "bert", "input": [101, 2023, 102], "dimensions": 5, "truncate_prompt_tokens": 2}),
             ("/classify", {"model": "bert", "input": [101, 7, 102, 9, 102], "token_type_ids": [0, 0, 0, 1, 1]}),
             ("/classify", {"model": "vit", "image": str(FAMILIES / "vit/image.png")})]
     lines += [json.dumps({"custom_id": f"more-{i}", "method": "POST", "url": url, "body": body})

@@ -125,6 +125,13 @@ Activations as_input(Pass& pass, Activations x, DType dtype) {
   return own;
 }
 
+// `in` itself where `out` has its type, otherwise `out`, filled with it.
+Activations converted(Pass& pass, Activations in, Activations out) {
+  if (in.dtype == out.dtype) return in;
+  pass.ops.convert(pass.stream, in, out);
+  return out;
+}
+
 // out = norm(in), or in where there is no norm.
 void normalise(Pass& pass, Norm& norm, Activations in, Activations out) {
   norm.present() ? norm.forward(pass, in, out) : pass.ops.convert(pass.stream, in, out);
@@ -640,11 +647,9 @@ void TransformerBlock::forward(Pass& pass, Activations hidden) {
 }
 
 void TransformerBlock::forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp) {
-  pass.ops.convert(pass.stream, hidden, to_attention);
-  add_residual(pass, hidden, attention_.forward(pass, to_attention));
+  add_residual(pass, hidden, attention_.forward(pass, converted(pass, hidden, to_attention)));
   attention_norm_.forward(pass, hidden, hidden);
-  pass.ops.convert(pass.stream, hidden, to_mlp);
-  add_residual(pass, hidden, mlp(pass, to_mlp));
+  add_residual(pass, hidden, mlp(pass, converted(pass, hidden, to_mlp)));
   mlp_norm_.forward(pass, hidden, hidden);
 }
 

@@ -11,8 +11,8 @@
 
 #include "computron/base/base64.h"
 #include "computron/base/json_text.h"
+#include "src/requests/encoder_texts.h"
 #include "src/requests/image_values.h"
-#include "src/requests/text_request.h"
 
 namespace computron {
 namespace {
@@ -48,15 +48,9 @@ void check_integers(const List& list) {
                               name_of(list.value->odd_kind)));
 }
 
-Request token_request(const List& input, const ServedModel& model) {
+Request token_request(const List& input, const EncoderTexts& texts) {
   check_integers(input);
-  if (std::cmp_greater(input.value->count, model.config.max_positions)) {
-    context_length_exceeded(fmt::format("{}: {} tokens exceed the {} positions of {}", input.path, input.value->count,
-                                        model.config.max_positions, model.id));
-  }
-  Request request;
-  request.prompt = token_list(*input.value, input.path, model);
-  return request;
+  return texts.tokens(*input.value, input.path);
 }
 
 // Segments of a prompt of `tokens`.
@@ -87,29 +81,10 @@ void add_segments(const JsonValue& value, const ServedModel& model, RequestParts
   }
 }
 
-Request text_request(std::vector<TokenId> tokens, const std::string& path, const ServedModel& model) {
-  if (std::cmp_greater(tokens.size(), model.config.max_positions)) {
-    context_length_exceeded(fmt::format("{}: {} tokens exceed the {} positions of {}", path, tokens.size(),
-                                        model.config.max_positions, model.id));
-  }
-  Request request;
-  request.prompt = std::move(tokens);
-  return request;
-}
-
 // Two texts as one input, told apart by their segments.
-Request pair_request(const JsonValue& pair, const std::string& path, const ServedModel& model,
-                     std::optional<Encoder>& encoder) {
+Request pair_request(const JsonValue& pair, const std::string& path, const EncoderTexts& texts) {
   if (pair.strings.size() != 2 || pair.count != 2) invalid_request(fmt::format("{}: a pair must be two texts", path));
-  if (!encoder) refuse_text(path, model);
-  EncodedPair encoded = encoder->encode_pair(pair.strings[0], pair.strings[1]);
-  check_vocabulary(encoded.tokens, path, model);
-  Request request = text_request(std::move(encoded.tokens), path, model);
-  const auto last = std::max_element(encoded.token_type_ids.begin(), encoded.token_type_ids.end());
-  if (last != encoded.token_type_ids.end() && *last > 0 && *last < model.config.token_types) {
-    request.token_type_ids = std::move(encoded.token_type_ids);
-  }
-  return request;
+  return texts.pair(pair.strings[0], pair.strings[1], path);
 }
 
 bool is_text(const JsonValue& input) {
@@ -119,11 +94,12 @@ bool is_text(const JsonValue& input) {
 }
 
 // A text, a list of texts, or a list of pairs of texts.
-RequestParts text_requests(const JsonValue& input, const ServedModel& model, std::optional<Encoder>& encoder) {
+RequestParts text_requests(const JsonValue& input, const EncoderTexts& texts) {
   const std::string path = "body.input";
   RequestParts parts;
+  const std::string& prompt = texts.asked_prompt();
   if (input.kind == Kind::kString) {
-    parts.push_back(text_request(encode_text(input.text, path, model, encoder), path, model));
+    parts.push_back(texts.text(prompt, input.text, path));
     return parts;
   }
   if (input.count > kMaxInputs) {
@@ -133,13 +109,20 @@ RequestParts text_requests(const JsonValue& input, const ServedModel& model, std
     invalid_request(fmt::format("{}: not all its items are texts, or pairs of texts", path));
   }
   for (const std::string& text : input.strings) {
-    const std::string item = fmt::format("{}[{}]", path, parts.size());
-    parts.push_back(text_request(encode_text(text, item, model, encoder), item, model));
+    parts.push_back(texts.text(prompt, text, fmt::format("{}[{}]", path, parts.size())));
   }
   for (const JsonValue& pair : input.lists) {
-    parts.push_back(pair_request(pair, fmt::format("{}[{}]", path, parts.size()), model, encoder));
+    parts.push_back(pair_request(pair, fmt::format("{}[{}]", path, parts.size()), texts));
   }
   return parts;
+}
+
+// Fields that go with texts of their own alone.
+void refuse_prompts(const JsonFields& body, std::string_view with) {
+  for (const char* name : {"input_type", "prompt_name"}) {
+    if (field(body, name).kind == Kind::kNull) continue;
+    invalid_request(fmt::format("body.{}: goes with texts, not with {}", name, with));
+  }
 }
 
 RequestParts token_requests(const JsonFields& body, const ServedModel& model, std::optional<Encoder>& encoder) {
@@ -148,15 +131,18 @@ RequestParts token_requests(const JsonFields& body, const ServedModel& model, st
     invalid_request(fmt::format("body.image: {} takes token ids, in body.input", model.id));
   }
   if (input.kind == Kind::kNull) invalid_request("body.input: missing");
+  const EncoderTexts texts(body, model, encoder);
   if (is_text(input)) {
     if (!encoder) refuse_text("body.input", model);
     if (field(body, "token_type_ids").kind != Kind::kNull) {
       invalid_request("body.token_type_ids: goes with token ids; of a text the tokenizer knows them");
     }
-    return text_requests(input, model, encoder);
+    if (!input.lists.empty()) refuse_prompts(body, "pairs of them");
+    return text_requests(input, texts);
   }
+  refuse_prompts(body, "token ids");
   RequestParts parts;
-  for (const List& list : lists_of(input, "body.input")) parts.push_back(token_request(list, model));
+  for (const List& list : lists_of(input, "body.input")) parts.push_back(token_request(list, texts));
   add_segments(field(body, "token_type_ids"), model, parts);
   return parts;
 }
@@ -209,7 +195,7 @@ std::vector<float> values_of_tensor(const JsonFields& image, const ServedModel& 
 
 RequestParts image_request(const RequestDraft& draft, const ServedModel& model, const std::string& folder) {
   const JsonValue& image = field(draft.body, "image");
-  for (const char* name : {"input", "token_type_ids"}) {
+  for (const char* name : {"input", "input_type", "prompt_name", "token_type_ids", "truncate_prompt_tokens"}) {
     if (field(draft.body, name).kind == Kind::kNull) continue;
     invalid_request(fmt::format("body.{}: {} takes images, in body.image", name, model.id));
   }
@@ -227,26 +213,6 @@ RequestParts image_request(const RequestDraft& draft, const ServedModel& model, 
   return parts;
 }
 
-}  // namespace
-
-RequestParts encoder_requests(const RequestDraft& draft, Task task, const ServedModel& model,
-                              std::optional<Encoder>& encoder, const std::string& image_folder) {
-  for (const char* name : {"dimensions", "truncate_prompt_tokens"}) {
-    if (field(draft.body, name).kind == Kind::kNull) continue;
-    invalid_parameter(fmt::format("body.{}: not served; leave it out", name));
-  }
-  const bool images = model.config.takes_images();
-  RequestParts parts = images ? image_request(draft, model, image_folder) : token_requests(draft.body, model, encoder);
-  for (Request& request : parts) {
-    request.task = task;
-    request.values = task == Task::kEmbed ? model.config.embedding_size() : model.config.classes;
-    request.in_chunks = model.config.causal;
-    request.of_all_rows = model.config.pooling == Pooling::kMean;
-    request.long_factors = model.config.takes_long_factors(request.prompt.size());
-  }
-  return parts;
-}
-
 bool wants_base64(const JsonFields& body) {
   const JsonValue& format = field(body, "encoding_format");
   if (format.kind == Kind::kNull) return false;
@@ -254,6 +220,43 @@ bool wants_base64(const JsonFields& body) {
     invalid_parameter(fmt::format("body.encoding_format: must be 'float' or 'base64' (got {})", describe(format)));
   }
   return format.text == "base64";
+}
+
+}  // namespace
+
+RequestParts encoder_requests(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
+                              const std::string& image_folder) {
+  return model.config.takes_images() ? image_request(draft, model, image_folder)
+                                     : token_requests(draft.body, model, encoder);
+}
+
+bool wants_activation(const JsonFields& body) {
+  const OptionalFields fields(body);
+  return fields.flag("use_activation", fields.flag("activation", /*fallback=*/true));
+}
+
+PooledOutput pooled_output(const JsonFields& body, bool embeddings, const ServedModel& model) {
+  PooledOutput pooled{.base64 = wants_base64(body), .activation = wants_activation(body)};
+  if (!embeddings) {
+    if (field(body, "dimensions").kind != Kind::kNull) invalid_parameter("body.dimensions: goes with /v1/embeddings");
+    return pooled;
+  }
+  if (!pooled.activation && model.config.normalize_embedding) {
+    invalid_parameter(fmt::format("body.use_activation: embeddings of {} have length 1; must be true", model.id));
+  }
+  pooled.dimensions =
+      static_cast<int>(OptionalFields(body).integer("dimensions", 1, model.config.embedding_size(), /*fallback=*/0));
+  return pooled;
+}
+
+void complete_pooled(RequestParts& parts, Task task, const ServedModel& model) {
+  const ModelConfig& config = model.config;
+  for (Request& request : parts) {
+    request.task = task;
+    request.values = task == Task::kEmbed ? config.embedding_size() : config.classes;
+    request.in_chunks = config.causal;
+    request.of_all_rows = config.pooling == Pooling::kMean;
+  }
 }
 
 }  // namespace computron

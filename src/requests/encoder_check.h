@@ -1,4 +1,4 @@
-// What requests to encoders mean: inputs to embed or to classify, one sequence each.
+// What requests to encoders and embedders mean: inputs to embed or to classify, one sequence each.
 #pragma once
 
 #include <string>
@@ -9,16 +9,24 @@
 
 namespace computron {
 
-inline constexpr std::string_view kEncoderFields[] = {
-    "dimensions",     "encoding_format",        "image", "input", "model", "stream",
-    "token_type_ids", "truncate_prompt_tokens", "user"};
+// Of all requests to encoders and embedders; of those for embeddings and classes besides.
+inline constexpr std::string_view kPooledFields[] = {
+    "activation", "model", "stream", "truncate_prompt_tokens", "truncation_side", "use_activation", "user"};
+inline constexpr std::string_view kEncoderFields[] = {"dimensions", "encoding_format", "image",         "input",
+                                                      "input_type", "prompt_name",     "token_type_ids"};
 inline constexpr std::string_view kImageFields[] = {"data", "shape"};
 
-// The inputs of a body, for a model that can do `task`. Errors as check_request().
-RequestParts encoder_requests(const RequestDraft& draft, Task task, const ServedModel& model,
-                              std::optional<Encoder>& encoder, const std::string& image_folder);
+// The inputs of a body for embeddings or classes. Errors as check_request().
+RequestParts encoder_requests(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
+                              const std::string& image_folder);
 
-// Whether body.encoding_format asks for vectors in base64.
-bool wants_base64(const JsonFields& body);
+// How they come back.
+PooledOutput pooled_output(const JsonFields& body, bool embeddings, const ServedModel& model);
+
+// False where body.use_activation, which was body.activation, asks for what the model's last layer gives.
+bool wants_activation(const JsonFields& body);
+
+// Fills in what the model says of its inputs, whatever they are for.
+void complete_pooled(RequestParts& parts, Task task, const ServedModel& model);
 
 }  // namespace computron

@@ -11,6 +11,7 @@
 #include "src/requests/encoder_check.h"
 #include "src/requests/request_fields.h"
 #include "src/requests/sampling_check.h"
+#include "src/requests/score_check.h"
 #include "src/requests/text_output.h"
 #include "src/requests/text_request.h"
 
@@ -22,10 +23,16 @@ using Kind = JsonValue::Kind;
 constexpr int kMaxLogprobs = 20;
 constexpr std::size_t kMaxStopTokens = 256;
 constexpr std::string_view kChatUrl = "/v1/chat/completions";
-constexpr std::pair<std::string_view, Task> kUrls[] = {{"/v1/completions", Task::kComplete},
-                                                       {kChatUrl, Task::kComplete},
-                                                       {"/v1/embeddings", Task::kEmbed},
-                                                       {"/classify", Task::kClassify}};
+enum class Endpoint : std::uint8_t { kCompletions, kEmbeddings, kClasses, kScores, kRanking };
+constexpr std::pair<std::string_view, Endpoint> kUrls[] = {{"/v1/completions", Endpoint::kCompletions},
+                                                           {kChatUrl, Endpoint::kCompletions},
+                                                           {"/v1/embeddings", Endpoint::kEmbeddings},
+                                                           {"/classify", Endpoint::kClasses},
+                                                           {"/score", Endpoint::kScores},
+                                                           {"/v1/score", Endpoint::kScores},
+                                                           {"/rerank", Endpoint::kRanking},
+                                                           {"/v1/rerank", Endpoint::kRanking},
+                                                           {"/v2/rerank", Endpoint::kRanking}};
 
 constexpr std::string_view kTopFields[] = {"arrival", "body", "custom_id", "deadline", "method", "url"};
 constexpr std::string_view kBodyFields[] = {"echo",   "ignore_eos", "logprobs",         "max_tokens", "model",
@@ -60,24 +67,29 @@ double seconds(const RequestDraft& draft, std::string_view name, double absent) 
 // "a, b, c"
 std::string served_urls() {
   std::string text;
-  for (const auto& [url, task] : kUrls) {
+  for (const auto& [url, endpoint] : kUrls) {
     if (!text.empty()) text += ", ";
     text += url;
   }
   return text;
 }
 
-Task task_of(const std::string& url) {
-  for (const auto& [known, task] : kUrls) {
-    if (url == known) return task;
+std::optional<Endpoint> find_endpoint(std::string_view url) {
+  for (const auto& [known, endpoint] : kUrls) {
+    if (url == known) return endpoint;
   }
+  return std::nullopt;
+}
+
+Endpoint endpoint_of(const std::string& url) {
+  if (const auto endpoint = find_endpoint(url)) return *endpoint;
   invalid_request(fmt::format("url: unknown {}; this build serves {}", shown(url), served_urls()));
 }
 
-Task check_envelope(const RequestDraft& draft) {
+Endpoint check_envelope(const RequestDraft& draft) {
   const std::string& method = required_string(draft.top, "", "method");
   if (method != "POST") invalid_request(fmt::format("method: must be 'POST' (got {})", shown(method)));
-  const Task task = task_of(required_string(draft.top, "", "url"));
+  const Endpoint endpoint = endpoint_of(required_string(draft.top, "", "url"));
   const JsonValue& body = field(draft.top, "body");
   if (!draft.top.contains("body")) invalid_request("body: missing");
   if (body.kind != Kind::kObject) invalid_request(fmt::format("body: must be an object (got {})", describe(body)));
@@ -85,7 +97,7 @@ Task check_envelope(const RequestDraft& draft) {
   if (stream.kind != Kind::kNull && (stream.kind != Kind::kBool || stream.boolean)) {
     invalid_request(fmt::format("body.stream: must be false, results are written whole (got {})", describe(stream)));
   }
-  return task;
+  return endpoint;
 }
 
 ModelId find_model(const RequestDraft& draft, const std::vector<ServedModel>& models) {
@@ -257,15 +269,45 @@ void chat_completions(const RequestDraft& draft, const ServedModel& model, std::
   checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
 }
 
+// "is an encoder: it serves /v1/embeddings and /classify"
+std::string abilities(const ModelConfig& config) {
+  if (!config.pools()) return "is a decoder: it serves /v1/completions";
+  const std::string_view kind = config.causal ? "an embedder" : "an encoder";
+  if (config.classes == 0)
+    return fmt::format("is {} without classes: it serves /v1/embeddings, /score and /rerank", kind);
+  return fmt::format("is {} of {} classes: it serves /v1/embeddings and /classify{}", kind, config.classes,
+                     config.classes == 1 ? ", /score and /rerank" : "");
+}
+
+// Texts are scored by the one class of a cross-encoder, or by the cosine of their embeddings.
+Task task_of(Endpoint endpoint, const ModelConfig& config) {
+  if (endpoint == Endpoint::kCompletions) return Task::kComplete;
+  if (endpoint == Endpoint::kEmbeddings) return Task::kEmbed;
+  return endpoint == Endpoint::kClasses || config.classes > 0 ? Task::kClassify : Task::kEmbed;
+}
+
 // What the model can do instead stands in the message.
-void check_task(Task task, const ServedModel& model) {
+void check_task(Endpoint endpoint, const ServedModel& model) {
   const ModelConfig& config = model.config;
-  if (config.pools() != (task == Task::kComplete) && (task != Task::kClassify || config.classes > 0)) return;
-  const char* can = !config.pools()      ? "is a decoder: it serves /v1/completions"
-                    : config.classes > 0 ? "is an encoder: it serves /v1/embeddings and /classify"
-                    : config.embeds      ? "is an embedder: it serves /v1/embeddings"
-                                         : "is an encoder without classes: it serves /v1/embeddings";
-  invalid_request(fmt::format("url: {} {}", model.id, can));
+  const bool scores = endpoint == Endpoint::kScores || endpoint == Endpoint::kRanking;
+  if (config.pools() == (endpoint != Endpoint::kCompletions) &&
+      (endpoint != Endpoint::kClasses || config.classes > 0) && (!scores || config.classes <= 1)) {
+    return;
+  }
+  invalid_request(fmt::format("url: {} {}", model.id, abilities(config)));
+}
+
+void pooled_requests(const RequestDraft& draft, Endpoint endpoint, const ServedModel& model,
+                     std::optional<Encoder>& encoder, const RequestContext& context, CheckedRequest& checked) {
+  if (endpoint == Endpoint::kScores) {
+    checked.parts = score_requests(draft, model, encoder, checked.pooled);
+  } else if (endpoint == Endpoint::kRanking) {
+    checked.parts = ranking_requests(draft, model, encoder, checked.pooled);
+  } else {
+    checked.parts = encoder_requests(draft, model, encoder, context.image_folder);
+    checked.pooled = pooled_output(draft.body, endpoint == Endpoint::kEmbeddings, model);
+  }
+  complete_pooled(checked.parts, task_of(endpoint, model.config), model);
 }
 
 template <class Names>
@@ -285,27 +327,26 @@ std::string asked_model(const RequestDraft& draft) { return field(draft.body, "m
 
 CheckedRequest check_request(const RequestDraft& draft, const std::vector<ServedModel>& models,
                              std::span<std::optional<Encoder>> encoders, const RequestContext& context) {
-  const Task task = check_envelope(draft);
+  const Endpoint endpoint = check_envelope(draft);
   const ModelId id = find_model(draft, models);
-  check_task(task, models[id]);
+  check_task(endpoint, models[id]);
   const double arrival_s = seconds(draft, "arrival", /*absent=*/0);
   const double deadline_s = seconds(draft, "deadline", /*absent=*/models[id].deadline_s);
   CheckedRequest checked;
-  if (task == Task::kComplete) {
+  if (endpoint == Endpoint::kCompletions) {
     const bool chat = field(draft.top, "url").text == kChatUrl;
     (chat ? chat_completions : completions)(draft, models[id], encoders[id], context, checked);
     checked.prompt_token_ids = OptionalFields(draft.body).flag("return_token_ids");
   } else {
-    checked.parts = encoder_requests(draft, task, models[id], encoders[id], context.image_folder);
-    checked.base64_embeddings = wants_base64(draft.body);
+    pooled_requests(draft, endpoint, models[id], encoders[id], context, checked);
   }
   for (Request& request : checked.parts) {
     request.model = id;
     request.arrival_s = arrival_s;
     request.deadline_s = deadline_s;
+    const int generated = request.encodes() ? 0 : request.max_tokens;
     request.long_factors =
-        !request.encodes() &&
-        models[id].config.takes_long_factors(request.prompt.size() + static_cast<std::size_t>(request.max_tokens));
+        models[id].config.takes_long_factors(request.prompt.size() + static_cast<std::size_t>(generated));
   }
   return checked;
 }
@@ -314,8 +355,15 @@ std::vector<std::string> unknown_fields(const RequestDraft& draft) {
   std::vector<std::string> names;
   add_unknown(draft.top, "", kTopFields, names);
   const std::string& url = field(draft.top, "url").text;
-  if (url == "/v1/embeddings" || url == "/classify") {
-    add_unknown(draft.body, "body.", kEncoderFields, names);
+  const Endpoint endpoint = find_endpoint(url).value_or(Endpoint::kCompletions);
+  if (endpoint != Endpoint::kCompletions) {
+    std::vector<std::string_view> known(std::begin(kPooledFields), std::end(kPooledFields));
+    const std::span<const std::string_view> more =
+        endpoint == Endpoint::kScores    ? std::span<const std::string_view>(kScoreFields)
+        : endpoint == Endpoint::kRanking ? std::span<const std::string_view>(kRankingFields)
+                                         : std::span<const std::string_view>(kEncoderFields);
+    known.insert(known.end(), more.begin(), more.end());
+    add_unknown(draft.body, "body.", known, names);
     add_unknown(draft.image, "body.image.", kImageFields, names);
     return names;
   }

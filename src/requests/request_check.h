@@ -20,10 +20,10 @@ const std::string& check_custom_id(const RequestDraft& draft);
 std::string asked_model(const RequestDraft& draft);
 
 struct CheckedRequest {
-  RequestParts parts;  // ids and parts are left to the caller
-  bool base64_embeddings = false;
+  RequestParts parts;             // ids and parts are left to the caller
   bool prompt_token_ids = false;  // come back too
   TextOutput text = {};           // of completions
+  PooledOutput pooled = {};       // of embeddings and scores
 };
 
 // What else decides what a line means.

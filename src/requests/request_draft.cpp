@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -16,6 +18,9 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::size_t kMaxKeys = 10000;  // in one line; a request has some twenty
 constexpr double kMaxExactInteger = 0x1p53;
+// Fields of the body whose items are kept where they are strings.
+constexpr std::string_view kTexts[] = {"data_1", "data_2",  "documents", "input",  "items",
+                                       "prompt", "queries", "stop",      "text_1", "text_2"};
 
 using Kind = JsonValue::Kind;
 
@@ -100,8 +105,8 @@ void DraftBuilder::add_item(JsonValue value) {
   if (value.kind == Kind::kInteger && container_->integers.size() < bounds_.max_list) {
     container_->integers.push_back(value.integer);
   }
-  const bool keeps_strings = in_body_ && (body_key_ == "prompt" || body_key_ == "input" || body_key_ == "stop");
-  if (value.kind == Kind::kString && keeps_strings) container_->strings.push_back(std::move(value.text));
+  if (value.kind == Kind::kString && in_body_ && std::ranges::find(kTexts, body_key_) != std::end(kTexts))
+    container_->strings.push_back(std::move(value.text));
   ++container_->count;
 }
 
@@ -117,8 +122,11 @@ void DraftBuilder::begin_object() {
   open_keys_.emplace_back();
   if (depth_ == 1) is_object_ = true;
   if (field == nullptr) {
-    const bool message = depth_ == 4 && in_body_ && body_key_ == "messages";
-    if (message && draft_.messages.size() < bounds_.max_lists) keep_fields(draft_.messages.emplace_back());
+    if (depth_ != 4 || !in_body_) return;
+    std::vector<JsonFields>* const list = body_key_ == "messages"    ? &draft_.messages
+                                          : body_key_ == "documents" ? &draft_.documents
+                                                                     : nullptr;
+    if (list != nullptr && list->size() < bounds_.max_lists) keep_fields(list->emplace_back());
     return;
   }
   if (depth_ == 2 && top_key_ == "body") {

@@ -32,7 +32,7 @@ struct JsonValue {
   // Items that are lists themselves, up to ParseBounds::max_lists; only of the body's "prompt", "input" and
   // "token_type_ids".
   std::vector<JsonValue> lists{};
-  // Items that are strings; only of the body's "prompt", "input" and "stop".
+  // Items that are strings; only of the body's "prompt", "input" and "stop", and of the texts that are scored.
   std::vector<std::string> strings{};
 };
 
@@ -42,11 +42,13 @@ std::string_view name_of(JsonValue::Kind kind);
 using JsonFields = std::map<std::string, JsonValue, std::less<>>;
 
 struct RequestDraft {
-  JsonFields top;                    // the line's own fields
-  JsonFields body;                   // the fields of its "body", if that is an object
-  JsonFields image;                  // the fields of the body's "image", if that is an object
-  JsonFields logit_bias;             // of the body's "logit_bias"
-  std::vector<JsonFields> messages;  // the objects in the body's "messages", up to ParseBounds::max_lists
+  JsonFields top;         // the line's own fields
+  JsonFields body;        // the fields of its "body", if that is an object
+  JsonFields image;       // the fields of the body's "image", if that is an object
+  JsonFields logit_bias;  // of the body's "logit_bias"
+  // The objects in lists of the body, up to ParseBounds::max_lists of each.
+  std::vector<JsonFields> messages;
+  std::vector<JsonFields> documents;
 };
 
 struct ParseBounds {

@@ -61,9 +61,10 @@ std::int64_t OptionalFields::integer(std::string_view name, std::int64_t low, st
       fmt::format("body.{}: must be an integer from {} to {} (got {})", name, low, high, describe(value)));
 }
 
-bool OptionalFields::flag(std::string_view name) const {
+bool OptionalFields::flag(std::string_view name, bool fallback) const {
   const JsonValue& value = field(fields_, name);
-  if (value.kind != Kind::kNull && value.kind != Kind::kBool) {
+  if (value.kind == Kind::kNull) return fallback;
+  if (value.kind != Kind::kBool) {
     invalid_parameter(fmt::format("body.{}: must be true or false (got {})", name, describe(value)));
   }
   return value.boolean;

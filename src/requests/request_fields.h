@@ -28,7 +28,7 @@ class OptionalFields {
  public:
   explicit OptionalFields(const JsonFields& body) : fields_(body) {}
   std::int64_t integer(std::string_view name, std::int64_t low, std::int64_t high, std::int64_t fallback) const;
-  bool flag(std::string_view name) const;  // false if it is not there
+  bool flag(std::string_view name, bool fallback = false) const;
   double number(std::string_view name, double low, double high, double fallback) const;
 
  private:

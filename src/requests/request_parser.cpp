@@ -80,7 +80,7 @@ RequestParts RequestParser::read(IncomingRequest& incoming, std::string_view lin
                                           .default_max_tokens = limits_.default_max_tokens,
                                           .seed = limits_.seed,
                                           .image_folder = image_folder_});
-  incoming.base64_embeddings = checked.base64_embeddings;
+  incoming.pooled = std::move(checked.pooled);
   incoming.text = std::move(checked.text);
   if (checked.prompt_token_ids) {
     for (std::size_t i = 0; i < checked.parts.size(); i += incoming.text.per_prompt) {

@@ -7,10 +7,12 @@
 #include <functional>
 #include <iterator>
 #include <set>
+#include <utility>
 #include <variant>
 
 #include "computron/base/base64.h"
 #include "computron/base/json_text.h"
+#include "src/requests/pooled_scores.h"
 #include "src/requests/text_output.h"
 
 namespace computron {
@@ -177,52 +179,85 @@ std::string floats_json(const std::vector<float>& values) {
   return joined_json(values, [](float value, std::size_t) { return fmt::format("{}", value); });
 }
 
-std::string embedding_json(const Completion& part, std::size_t index, bool base64) {
-  return fmt::format(
-      R"({{"object":"embedding","index":{},"embedding":{}}})", index,
-      base64 ? fmt::format("\"{}\"", encode_base64(std::as_bytes(std::span(part.values)))) : floats_json(part.values));
+// As asked for: cut, and then of length 1 again where the model's are.
+std::vector<float> kept_embedding(const std::vector<float>& values, const PooledOutput& output,
+                                  const ModelConfig& config) {
+  if (output.dimensions == 0 || std::cmp_equal(output.dimensions, values.size())) return values;
+  std::vector<float> kept(values.begin(), values.begin() + output.dimensions);
+  if (config.normalize_embedding) scale_to_length_1(kept);
+  return kept;
 }
 
-std::string embedding_body(const IncomingRequest& request, Parts parts) {
-  return fmt::format(R"({{"object":"list","data":{},"model":{},"usage":{}}})",
-                     joined_json(parts, [&](const Completion& c,
-                                            std::size_t i) { return embedding_json(c, i, request.base64_embeddings); }),
+std::string embedding_json(const std::vector<float>& values, std::size_t index, bool base64) {
+  return fmt::format(
+      R"({{"object":"embedding","index":{},"embedding":{}}})", index,
+      base64 ? fmt::format("\"{}\"", encode_base64(std::as_bytes(std::span(values)))) : floats_json(values));
+}
+
+std::string embedding_body(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  const auto entry = [&](const Completion& part, std::size_t i) {
+    return embedding_json(kept_embedding(part.values, request.pooled, config), i, request.pooled.base64);
+  };
+  return fmt::format(R"({{"object":"list","data":{},"model":{},"usage":{}}})", joined_json(parts, entry),
                      json_string(request.model), usage_json(parts));
 }
 
-std::vector<float> softmax(const std::vector<float>& scores) {
-  const double highest = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
-  for (const float score : scores) sum += std::exp(score - highest);
-  std::vector<float> probabilities;
-  for (const float score : scores) probabilities.push_back(static_cast<float>(std::exp(score - highest) / sum));
-  return probabilities;
-}
-
-std::string class_json(const Completion& part, std::size_t index, const ModelConfig& config) {
-  const auto best = std::max_element(part.values.begin(), part.values.end()) - part.values.begin();
+std::string class_json(const std::vector<float>& probabilities, std::size_t index, const ModelConfig& config) {
+  const auto best = std::ranges::max_element(probabilities) - probabilities.begin();
   return fmt::format(R"({{"index":{},"label":{},"probs":{},"num_classes":{}}})", index,
-                     json_string(config.class_name(static_cast<int>(best))), floats_json(softmax(part.values)),
-                     part.values.size());
+                     json_string(config.class_name(static_cast<int>(best))), floats_json(probabilities),
+                     probabilities.size());
 }
 
 std::string classification_body(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  const ClassScores scores = request.pooled.activation ? config.class_scores : ClassScores::kRaw;
+  const auto entry = [&](const Completion& part, std::size_t i) {
+    return class_json(activated(part.values, scores), i, config);
+  };
   return fmt::format(R"({{"id":"classify-{}","object":"list","created":0,"model":{},"data":{},"usage":{}}})",
-                     request.line, json_string(request.model),
-                     joined_json(parts, [&](const Completion& c, std::size_t i) { return class_json(c, i, config); }),
+                     request.line, json_string(request.model), joined_json(parts, entry), usage_json(parts));
+}
+
+std::string score_body(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  const auto entry = [](float score, std::size_t i) {
+    return fmt::format(R"({{"index":{},"object":"score","score":{}}})", i, score);
+  };
+  return fmt::format(R"({{"id":"score-{}","object":"list","created":0,"model":{},"data":{},"usage":{}}})", request.line,
+                     json_string(request.model), joined_json(pair_scores(parts, request.pooled, config), entry),
                      usage_json(parts));
 }
 
-std::string body_json(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
-  switch (first_part(request).task) {
-    case Task::kComplete:
-      return completion_body(request, parts);
-    case Task::kEmbed:
-      return embedding_body(request, parts);
-    case Task::kClassify:
+std::string ranked_json(const PooledOutput& output, std::size_t index, float score) {
+  const std::string document =
+      output.documents.empty() ? "" : fmt::format(R"("document":{{"text":{}}},)", json_string(output.documents[index]));
+  return fmt::format(R"({{"index":{},{}"relevance_score":{}}})", index, document, score);
+}
+
+std::string ranking_body(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  const std::vector<float> scores = pair_scores(parts, request.pooled, config);
+  const std::vector<std::size_t> order = best_first(scores, request.pooled.top_n);
+  return fmt::format(R"({{"id":"rerank-{}","model":{},"usage":{},"results":{}}})", request.line,
+                     json_string(request.model), usage_json(parts),
+                     joined_json(order, [&](std::size_t index, std::size_t) {
+                       return ranked_json(request.pooled, index, scores[index]);
+                     }));
+}
+
+std::string pooled_body(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  switch (request.pooled.form) {
+    case PooledOutput::kScores:
+      return score_body(request, parts, config);
+    case PooledOutput::kRanking:
+      return ranking_body(request, parts, config);
+    case PooledOutput::kEach:
       break;
   }
-  return classification_body(request, parts, config);
+  const bool vectors = first_part(request).task == Task::kEmbed;
+  return (vectors ? embedding_body : classification_body)(request, parts, config);
+}
+
+std::string body_json(const IncomingRequest& request, Parts parts, const ModelConfig& config) {
+  return first_part(request).encodes() ? pooled_body(request, parts, config) : completion_body(request, parts);
 }
 
 std::string line_json(const IncomingRequest& request, int status, const std::string& body, const std::string& error) {

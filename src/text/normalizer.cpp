@@ -27,13 +27,6 @@ class Form : public Normalizer {
   NormalForm form_;
 };
 
-std::string lowercase(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for_each_character(text, [&out](char32_t c) { append_lowercase(out, c); });
-  return out;
-}
-
 class Lowercase : public Normalizer {
  public:
   std::string apply(std::string text) const override { return lowercase(text); }
@@ -169,6 +162,13 @@ std::unique_ptr<Normalizer> make_bert(const JsonAt& json) {
 }
 
 }  // namespace
+
+std::string lowercase(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for_each_character(text, [&out](char32_t c) { append_lowercase(out, c); });
+  return out;
+}
 
 void check_normalized_size(const std::string& text) {
   if (text.size() <= kMaxNormalizedBytes) return;

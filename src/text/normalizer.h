@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "src/text/json_reader.h"
 
@@ -17,6 +18,9 @@ class Normalizer {
 
 // BERT's, for vocabularies without a tokenizer.json.
 std::unique_ptr<Normalizer> make_bert_normalizer(bool lowercase, bool chinese, bool strip_accents);
+
+// Character by character, as the normalizer of that name does it.
+std::string lowercase(std::string_view text);
 
 // RequestError beyond the limit: what is put in may be longer than what it replaces, again and again.
 void check_normalized_size(const std::string& text);

@@ -6,6 +6,7 @@
 
 #include "computron/base/utf8.h"
 #include "computron/text/incremental_decoder.h"
+#include "src/text/normalizer.h"
 #include "src/text/tokenizer_parts.h"
 #include "src/text/tokenizer_settings.h"
 #include "src/text/work_limit.h"
@@ -30,6 +31,36 @@ std::string with_spaces(std::string_view text) {
     at += mark ? kMetaspace.size() : 1;
   }
   return out;
+}
+
+std::size_t count_special(const std::vector<TemplatePart>& parts) {
+  std::size_t count = 0;
+  for (const TemplatePart& part : parts) count += part.tokens.size();
+  return count;
+}
+
+// Tokens that a text may have beside special ones, all of them at most `most`.
+std::size_t room_beside(std::size_t special, std::size_t most) {
+  if (special < most) return most - special;
+  throw RequestError(400, "invalid_parameter",
+                     fmt::format("cut to {} tokens, it has no room beside its {} special tokens", most, special));
+}
+
+void cut_to(std::vector<TokenId>& tokens, std::size_t most, bool keep_end) {
+  if (tokens.size() <= most) return;
+  const auto excess = static_cast<std::ptrdiff_t>(tokens.size() - most);
+  keep_end ? tokens.erase(tokens.begin(), tokens.begin() + excess) : tokens.erase(tokens.end() - excess, tokens.end());
+}
+
+// The lengths that the library's `longest_first` comes to: of an odd room the longer text has one more.
+void cut_pair(std::vector<TokenId>& first, std::vector<TokenId>& second, std::size_t room, bool keep_end) {
+  if (first.size() + second.size() <= room) return;
+  const bool first_is_shorter = first.size() <= second.size();
+  std::vector<TokenId>& shorter = first_is_shorter ? first : second;
+  std::vector<TokenId>& longer = first_is_shorter ? second : first;
+  const bool both = shorter.size() > room / 2;
+  cut_to(longer, both ? room - room / 2 : room - shorter.size(), keep_end);
+  if (both) cut_to(shorter, room / 2, keep_end);
 }
 
 }  // namespace
@@ -122,32 +153,38 @@ Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
-std::vector<TokenId> Encoder::encode(std::string_view text, bool special_tokens) {
+std::vector<TokenId> Encoder::encode(std::string_view text, const EncodeOptions& options) {
+  std::vector<TokenId> plain;
+  encode_plain(text, options.lower_case, plain);
+  const std::vector<TemplatePart>& parts = tokenizer_->parts_->post_processor.single;
+  const std::size_t room = room_beside(options.special_tokens ? count_special(parts) : 0, options.most);
+  cut_to(plain, room, options.keep_end);
+  if (!options.special_tokens) return plain;
   std::vector<TokenId> tokens;
-  if (!special_tokens) {
-    encode_plain(text, tokens);
-    return tokens;
-  }
-  for (const TemplatePart& part : tokenizer_->parts_->post_processor.single) {
+  for (const TemplatePart& part : parts) {
     tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
-    if (part.kind == TemplatePart::kFirst) encode_plain(text, tokens);
+    if (part.kind == TemplatePart::kFirst) tokens.insert(tokens.end(), plain.begin(), plain.end());
   }
   return tokens;
 }
 
-EncodedPair Encoder::encode_pair(std::string_view first, std::string_view second) {
+EncodedPair Encoder::encode_pair(std::string_view first, std::string_view second, const EncodeOptions& options) {
+  std::vector<TokenId> plain[2];
+  encode_plain(first, options.lower_case, plain[0]);
+  encode_plain(second, options.lower_case, plain[1]);
+  const std::vector<TemplatePart>& parts = tokenizer_->parts_->post_processor.pair;
+  cut_pair(plain[0], plain[1], room_beside(count_special(parts), options.most), options.keep_end);
   EncodedPair pair;
-  for (const TemplatePart& part : tokenizer_->parts_->post_processor.pair) {
-    pair.tokens.insert(pair.tokens.end(), part.tokens.begin(), part.tokens.end());
-    if (part.kind != TemplatePart::kTokens) {
-      encode_plain(part.kind == TemplatePart::kFirst ? first : second, pair.tokens);
-    }
+  for (const TemplatePart& part : parts) {
+    const std::vector<TokenId>& tokens =
+        part.kind == TemplatePart::kTokens ? part.tokens : plain[part.kind == TemplatePart::kFirst ? 0 : 1];
+    pair.tokens.insert(pair.tokens.end(), tokens.begin(), tokens.end());
     pair.token_type_ids.resize(pair.tokens.size(), part.type);
   }
   return pair;
 }
 
-void Encoder::encode_plain(std::string_view text, std::vector<TokenId>& out) {
+void Encoder::encode_plain(std::string_view text, bool lower_case, std::vector<TokenId>& out) {
   if (!is_utf8(text)) throw RequestError(400, "invalid_utf8", "the text is not UTF-8");
   const WorkLimit limit(text.size());
   const Tokenizer::Parts& parts = *tokenizer_->parts_;
@@ -156,9 +193,9 @@ void Encoder::encode_plain(std::string_view text, std::vector<TokenId>& out) {
       out.push_back(part.token);
       continue;
     }
-    const std::string_view original = text.substr(part.range.begin, part.range.size());
-    const std::string normal =
-        parts.normalizer ? parts.normalizer->apply(std::string(original)) : std::string(original);
+    std::string normal(text.substr(part.range.begin, part.range.size()));
+    if (lower_case) normal = lowercase(normal);
+    if (parts.normalizer) normal = parts.normalizer->apply(std::move(normal));
     for (const TextPart& inner : parts.added.split_normalized(normal)) {
       if (inner.is_token) {
         out.push_back(inner.token);

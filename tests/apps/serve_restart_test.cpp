@@ -14,6 +14,7 @@
 
 #include "computron/base/digest.h"
 #include "tests/apps/serve_job.h"
+#include "tests/support/beside.h"
 
 namespace computron::test {
 namespace {
@@ -26,13 +27,29 @@ const TinyModel kModel{.layers = 2, .heads = 4, .head_dim = 16, .ffn = 256, .voc
 constexpr int kRequests = 300;
 constexpr const char* kPolicies[] = {"fifo", "balanced", "throughput"};
 
+// Of an embedder and a cross-encoder, several inputs each: a result of all of them, or none.
+std::string pooled_line(int i) {
+  const auto text = [](int number) { return fmt::format("fox {} over", std::string(1 + number % 5, 'a')); };
+  const nlohmann::json texts = {text(i), text(i + 1), text(i + 2)};
+  const std::pair<const char*, nlohmann::json> kinds[] = {
+      {"/v1/embeddings", {{"model", "embedder"}, {"input", texts}, {"dimensions", 8}, {"input_type", "document"}}},
+      {"/v1/score", {{"model", "cross"}, {"text_1", text(i)}, {"text_2", texts}}},
+      {"/rerank", {{"model", "embedder"}, {"query", text(i)}, {"documents", texts}}},
+      {"/rerank", {{"model", "cross"}, {"query", text(i)}, {"documents", texts}, {"top_n", 2}}},
+      {"/classify", {{"model", "cross"}, {"input", texts}}}};
+  const auto& [url, body] = kinds[static_cast<std::size_t>(i / 10) % std::size(kinds)];
+  return nlohmann::json{{"custom_id", fmt::format("r{}", i)}, {"method", "POST"}, {"url", url}, {"body", body}}.dump();
+}
+
 class Restart : public ::testing::Test {
  protected:
   Restart() {
     write_tiny_checkpoint(folder_ / "one.h5", kModel);
     write_tiny_checkpoint(folder_ / "two.h5", kModel);
     for (int i = 0; i < kRequests; ++i) {
-      lines_.push_back(completion_line(fmt::format("r{}", i), i % 2 == 0 ? "one" : "two", {1, i % 100, 3}, 8));
+      const std::string model = i % 2 == 0 ? "one" : "two";
+      lines_.push_back(i % 10 == 3 ? pooled_line(i)
+                                   : completion_line(fmt::format("r{}", i), model, {1, i % 100, 3}, 8));
     }
     lines_[7] = "{ no JSON";
     lines_[20] = lines_[10];  // a duplicate, also when line 10 has its result already
@@ -43,7 +60,10 @@ class Restart : public ::testing::Test {
   fs::path output() const { return folder_ / "out.jsonl"; }
   ServeJob fast_job() const {
     return {.tp = 2,
-            .models = {{"one", folder_ / "one.h5"}, {"two", folder_ / "two.h5"}},
+            .models = {{"one", folder_ / "one.h5"},
+                       {"two", folder_ / "two.h5"},
+                       {"embedder", beside_test("sentence") / "e5-multilingual.h5"},
+                       {"cross", beside_test("sentence") / "cross-minilm.h5"}},
             .requests = requests(),
             .more = {"--coded", "off"},
             .output = output()};

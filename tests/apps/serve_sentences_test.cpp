@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/apps/serve_job.h"
 #include "tests/runtime/family_measures.h"
@@ -127,6 +129,146 @@ TEST_F(ServeSentences, AnEmbedderCompletesNothing) {
   const Served served = serve_ok(job, folder_);
   EXPECT_EQ(served.results.error_code("a"), "invalid_request");
   EXPECT_EQ(embedding_in(served.results, "b").size(), 48u);
+}
+
+// --- Texts, as they are published to be used
+// --------------------------------------------------------------------------
+
+json said(const std::string& name) {
+  const std::filesystem::path families = COMPUTRON_FAMILY_FIXTURES;
+  std::ifstream file(families.parent_path() / "sentence" / name / "said.json");
+  return json::parse(file);
+}
+
+std::string line_of(const std::string& id, const std::string& url, const json& body) {
+  return json{{"custom_id", id}, {"method", "POST"}, {"url", url}, {"body", body}}.dump();
+}
+
+json body_in(const Results& results, const std::string& id) {
+  EXPECT_EQ(results.error_code(id), "") << results.line(id);
+  return results.line(id).at("response").at("body");
+}
+
+void expect_close(const std::vector<float>& actual, const std::vector<float>& expected, const std::string& where) {
+  ASSERT_EQ(actual.size(), expected.size()) << where;
+  EXPECT_GE(cosine(actual, expected), 1 - 1e-6) << where;
+  EXPECT_NEAR(length_of(actual) / length_of(expected), 1, 1e-5) << where;
+}
+
+// Named like the tensors of the fixtures, ".query" behind a folder that was asked with that prompt.
+void add_texts(const std::string& name, std::vector<std::string>& lines) {
+  const json sentences = said(name);
+  json body{{"model", name}, {"input", sentences.at("texts")}};
+  lines.push_back(line_of(name, "/v1/embeddings", body));
+  for (const auto& [prompt, text] : sentences.at("prompts").items()) {
+    body["input_type"] = prompt;
+    lines.push_back(line_of(name + "." + prompt, "/v1/embeddings", body));
+  }
+}
+
+void expect_texts(const Results& results, const std::string& name) {
+  const FamilyFixture fixture = FamilyFixture::of_sentences(name);
+  std::vector<std::string> kinds = {""};
+  for (const auto& [prompt, text] : said(name).at("prompts").items()) kinds.push_back("." + prompt);
+  for (const std::string& kind : kinds) {
+    for (int i = 0; i < 4; ++i) {
+      const std::string where = fmt::format("{}{}, text {}", name, kind, i);
+      expect_close(embedding_in(results, name + kind, i), fixture.read<float>(fmt::format("pooled{}.{}", kind, i)),
+                   where);
+    }
+  }
+  std::size_t tokens = 0;
+  for (int i = 0; i < 4; ++i) tokens += fixture.tokens(fmt::format("prompt.{}", i)).size();
+  EXPECT_EQ(body_in(results, name).at("usage").at("prompt_tokens"), tokens) << name;
+}
+
+TEST_F(ServeSentences, TextsWithPromptsCutAsSentenceTransformersDoes) {
+  std::vector<std::string> names = kEncoders;
+  names.insert(names.end(), kEmbedders.begin(), kEmbedders.end());
+  ServeJob job{.tp = 2};
+  for (const std::string& name : names) {
+    job.models.push_back(served(name));
+    add_texts(name, job.lines);
+  }
+  const Served result = serve_ok(job, folder_);
+  for (const std::string& name : names) expect_texts(result.results, name);
+}
+
+// The score of a pair of the fixture, or its logit.
+double expected_score(const std::string& name, const std::string& what, int i) {
+  return FamilyFixture::of_sentences(name).read<float>(fmt::format("{}.{}", what, i)).at(0);
+}
+
+TEST_F(ServeSentences, CrossEncodersScorePairs) {
+  for (const int tp : {1, 2}) {
+    ServeJob job{.tp = tp};
+    const std::vector<std::string> names = {"cross-minilm", "cross-xlm-roberta"};
+    for (const std::string& name : names) {
+      job.models.push_back(served(name));
+      json body{{"model", name}, {"text_1", json::array()}, {"text_2", json::array()}};
+      for (const json& pair : said(name).at("pairs")) {
+        body["text_1"].push_back(pair.at(0));
+        body["text_2"].push_back(pair.at(1));
+      }
+      job.lines.push_back(line_of(name, "/v1/score", body));
+      body["use_activation"] = false;
+      job.lines.push_back(line_of(name + ".raw", "/score", body));
+      job.lines.push_back(line_of(name + ".ranking", "/rerank",
+                                  {{"model", name}, {"query", body["text_1"][0]}, {"documents", body["text_2"]}}));
+    }
+    const Served result = serve_ok(job, folder_);
+    for (const std::string& name : names) {
+      const json scores = body_in(result.results, name).at("data"),
+                 raw = body_in(result.results, name + ".raw")["data"];
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_NEAR(scores.at(i).at("score").get<double>(), expected_score(name, "score", i), 1e-5)
+            << name << ", " << i;
+        EXPECT_NEAR(raw.at(i).at("score").get<double>(), expected_score(name, "logits", i), 1e-5) << name << ", " << i;
+      }
+      const json ranking = body_in(result.results, name + ".ranking").at("results");
+      ASSERT_EQ(ranking.size(), 3u);
+      for (int i = 0; i < 3; ++i) {
+        const json& entry = ranking.at(i);
+        if (i > 0) EXPECT_GE(ranking.at(i - 1).at("relevance_score"), entry.at("relevance_score"));
+        EXPECT_EQ(entry.at("document").at("text"), said(name).at("pairs").at(entry.at("index")).at(1));
+        if (entry.at("index") == 0) EXPECT_EQ(entry.at("relevance_score"), scores.at(0).at("score"));
+      }
+    }
+  }
+}
+
+TEST_F(ServeSentences, EmbeddersScoreByCosine) {
+  const std::string name = "e5-multilingual";
+  const json texts = said(name).at("texts");
+  const FamilyFixture fixture = FamilyFixture::of_sentences(name);
+  ServeJob job{.models = {served(name)}};
+  job.lines = {line_of("score", "/score", {{"model", name}, {"text_1", texts[0]}, {"text_2", {texts[1], texts[2]}}}),
+               line_of("rank", "/rerank", {{"model", name}, {"query", texts[0]}, {"documents", texts}, {"top_n", 2}}),
+               line_of("short", "/v1/embeddings", {{"model", name}, {"input", texts}, {"dimensions", 16}})};
+  const Served result = serve_ok(job, folder_);
+  const auto pooled = [&](const std::string& kind, int i) {
+    return fixture.read<float>(fmt::format("pooled{}.{}", kind, i));
+  };
+  for (int i = 1; i < 3; ++i) {  // its own prompt is that of queries
+    EXPECT_NEAR(body_in(result.results, "score").at("data").at(i - 1).at("score").get<double>(),
+                cosine(pooled("", 0), pooled("", i)), 1e-6);
+  }
+  std::vector<double> cosines;
+  for (int i = 0; i < 4; ++i) cosines.push_back(cosine(pooled(".query", 0), pooled(".document", i)));
+  const json ranking = body_in(result.results, "rank").at("results");
+  ASSERT_EQ(ranking.size(), 2u);
+  EXPECT_NEAR(ranking.at(0).at("relevance_score").get<double>(), *std::max_element(cosines.begin(), cosines.end()),
+              1e-6);
+  for (const json& entry : ranking) {
+    EXPECT_NEAR(entry.at("relevance_score").get<double>(), cosines.at(entry.at("index").get<std::size_t>()), 1e-6);
+  }
+  for (int i = 0; i < 4; ++i) {
+    std::vector<float> expected = pooled("", i);
+    expected.resize(16);
+    const double length = length_of(expected);
+    for (float& value : expected) value = static_cast<float>(value / length);
+    expect_close(embedding_in(result.results, "short", i), expected, fmt::format("text {}", i));
+  }
 }
 
 }  // namespace

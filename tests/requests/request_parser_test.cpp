@@ -534,7 +534,7 @@ TEST(EncoderRequests, AListOfInputsIsAPartEach) {
 TEST(EncoderRequests, VectorsMayBeWantedInBase64) {
   const auto format = [](const std::string& value) {
     const std::string fields = R"("input":[5],"encoding_format":)" + value;
-    return encoder_parser().parse(0, encoder_line("bert", fields, "/v1/embeddings")).base64_embeddings;
+    return encoder_parser().parse(0, encoder_line("bert", fields, "/v1/embeddings")).pooled.base64;
   };
   EXPECT_TRUE(format("\"base64\""));
   EXPECT_FALSE(format("\"float\""));
@@ -597,15 +597,52 @@ TEST(EncoderRequests, ModelsSayWhatTheyCanDo) {
   };
   refused("opt", "/v1/embeddings", "url: opt is a decoder: it serves /v1/completions");
   refused("opt", "/classify", "url: opt is a decoder");
-  refused("bert", "/v1/completions", "url: bert is an encoder: it serves /v1/embeddings and /classify");
-  refused("plain", "/classify", "url: plain is an encoder without classes: it serves /v1/embeddings");
-  refused("bert", "/v1/rerank",
-          "url: unknown '/v1/rerank'; this build serves /v1/completions, /v1/chat/completions, "
-          "/v1/embeddings, /classify");
-  for (const std::string name : {"dimensions", "truncate_prompt_tokens"}) {
-    expect_encoder_refused(encoder_line("bert", R"("input":[4],")" + name + "\":3"), "invalid_parameter",
-                           "body." + name + ": not served");
-  }
+  refused("opt", "/v1/rerank", "url: opt is a decoder");
+  refused("bert", "/v1/completions", "url: bert is an encoder of 3 classes: it serves /v1/embeddings and /classify");
+  refused("bert", "/score", "url: bert is an encoder of 3 classes: it serves /v1/embeddings and /classify");
+  refused("plain", "/classify",
+          "url: plain is an encoder without classes: it serves /v1/embeddings, /score and /rerank");
+  refused("bert", "/pooling",
+          "url: unknown '/pooling'; this build serves /v1/completions, /v1/chat/completions, "
+          "/v1/embeddings, /classify, /score, /v1/score, /rerank, /v1/rerank, /v2/rerank");
+}
+
+TEST(EncoderRequests, TokenIdsAreCutWhereTheRequestSaysSo) {
+  const auto cut = [](const std::string& fields) {
+    return parts_of(encoder_line("bert", R"("input":[[1,2,3,4,5],[6]],)" + fields))[0].prompt;
+  };
+  EXPECT_THAT(cut(R"("truncate_prompt_tokens":3)"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(cut(R"("truncate_prompt_tokens":3,"truncation_side":"left")"), ElementsAre(3, 4, 5));
+  EXPECT_THAT(cut(R"("truncate_prompt_tokens":8)"), ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(cut(R"("truncate_prompt_tokens":null)"), ElementsAre(1, 2, 3, 4, 5));
+  const RequestParts longest =
+      parts_of(encoder_line("bert", R"("input":[1,1,1,1,1,1,1,1,2],"truncate_prompt_tokens":-1)"));
+  EXPECT_THAT(longest[0].prompt, ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
+  const auto refused = [](const std::string& fields, const std::string& part) {
+    expect_encoder_refused(encoder_line("bert", R"("input":[4],)" + fields), "invalid_parameter", part);
+  };
+  refused(R"("truncate_prompt_tokens":0)", "body.truncate_prompt_tokens: must be an integer from 1 to 8, or -1 for 8");
+  refused(R"("truncate_prompt_tokens":9)", "body.truncate_prompt_tokens: must be an integer from -1 to 8 (got 9)");
+  refused(R"("truncation_side":"top")", "body.truncation_side: must be 'left' or 'right' (got 'top')");
+}
+
+TEST(EncoderRequests, ResultsAreAskedFor) {
+  const auto pooled = [](const std::string& model, const std::string& fields, const std::string& url) {
+    return encoder_parser().parse(0, encoder_line(model, R"("input":[5],)" + fields, url)).pooled;
+  };
+  EXPECT_EQ(pooled("plain", R"("dimensions":7)", "/v1/embeddings").dimensions, 7);
+  EXPECT_EQ(pooled("plain", R"("dimensions":null)", "/v1/embeddings").dimensions, 0);
+  EXPECT_TRUE(pooled("bert", R"("user":"u")", "/classify").activation);
+  EXPECT_FALSE(pooled("bert", R"("use_activation":false)", "/classify").activation);
+  EXPECT_FALSE(pooled("bert", R"("activation":false)", "/classify").activation);
+  EXPECT_TRUE(pooled("bert", R"("activation":false,"use_activation":true)", "/classify").activation);
+  const auto refused = [](const std::string& fields, const std::string& url, const std::string& part) {
+    expect_encoder_refused(encoder_line("bert", R"("input":[4],)" + fields, url), "invalid_parameter", part);
+  };
+  refused(R"("dimensions":13)", "/v1/embeddings", "body.dimensions: must be an integer from 1 to 12 (got 13)");
+  refused(R"("dimensions":0)", "/v1/embeddings", "body.dimensions: must be an integer from 1 to 12 (got 0)");
+  refused(R"("dimensions":3)", "/classify", "body.dimensions: goes with /v1/embeddings");
+  refused(R"("use_activation":1)", "/classify", "body.use_activation: must be true or false (got 1)");
 }
 
 std::string base64_of(const std::vector<float>& values) { return encode_base64(std::as_bytes(std::span(values))); }
@@ -678,6 +715,9 @@ TEST(EncoderRequests, UnknownFieldsAreNamedOnce) {
   EXPECT_TRUE(
       std::holds_alternative<RequestParts>(parser.parse(0, encoder_line("vit", image + R"(,"logprobs":3)")).content));
   EXPECT_THAT(log.text(), HasSubstr("body.logprobs, body.image.colour"));
+  RequestParser ranking = encoder_parser();
+  ranking.parse(0, encoder_line("plain", R"("query":"q","documents":["d"],"top_n":1,"input_type":"query")", "/rerank"));
+  EXPECT_THAT(log.text(), HasSubstr("ignored, like such fields in later lines: body.input_type"));
 }
 
 // Whatever happens to a line, it gives one IncomingRequest of its number and never an exception; and a line that is

@@ -193,7 +193,7 @@ TEST(FormatEmbedding, IsOpenAis) {
 
 TEST(FormatEmbedding, InBase64ItIsLittleEndianFloats) {
   IncomingRequest request = encoder_request(Task::kEmbed, 1);
-  request.base64_embeddings = true;
+  request.pooled.base64 = true;
   const auto line = json::parse(format_one(request, encoded({1, -2}, 1)));
   EXPECT_EQ(line["response"]["body"]["data"][0]["embedding"], "AACAPwAAAMA=");
 }
@@ -218,6 +218,89 @@ TEST(FormatClassification, IsVllms) {
   config.class_names = {"cat", "d\"og", "owl"};
   const auto named = json::parse(format_result(encoder_request(Task::kClassify, 2), parts, config));
   EXPECT_EQ(named["response"]["body"]["data"][0]["label"], "d\"og");
+}
+
+TEST(FormatEmbedding, CutItHasLengthOneAgainWhereTheModelsHave) {
+  IncomingRequest request = encoder_request(Task::kEmbed, 1);
+  request.pooled.dimensions = 2;
+  ModelConfig config;
+  const auto embedding = [&] {
+    const std::vector<Completion> parts = {encoded({0.3f, 0.4f, 0.5f}, 4)};
+    return json::parse(format_result(request, parts, config))["response"]["body"]["data"][0]["embedding"];
+  };
+  EXPECT_EQ(embedding(), json::parse("[0.3,0.4]"));
+  config.normalize_embedding = true;
+  EXPECT_EQ(embedding(), json::parse("[0.6,0.8]"));
+  request.pooled.dimensions = 3;
+  EXPECT_EQ(embedding(), json::parse("[0.3,0.4,0.5]")) << "what is whole is as the ranks gave it";
+}
+
+TEST(FormatClassification, ProbabilitiesAreAsTheModelSays) {
+  ModelConfig config;
+  config.classes = 2;
+  const std::vector<Completion> parts = {encoded({0, -2}, 4)};
+  IncomingRequest request = encoder_request(Task::kClassify, 1);
+  const auto probs = [&] {
+    return json::parse(format_result(request, parts, config))["response"]["body"]["data"][0]["probs"];
+  };
+  config.class_scores = ClassScores::kSigmoid;
+  EXPECT_EQ(probs()[0], 0.5);
+  EXPECT_NEAR(probs()[1].get<double>(), 0.1192029220, 1e-7);
+  config.class_scores = ClassScores::kRaw;
+  EXPECT_EQ(probs(), json::parse("[0,-2]"));
+  config.class_scores = ClassScores::kSoftmax;
+  EXPECT_NEAR(probs()[0].get<double>(), 0.8807970780, 1e-7);
+  request.pooled.activation = false;
+  EXPECT_EQ(probs(), json::parse("[0,-2]"));
+}
+
+TEST(FormatScores, AreVllmsOfTheOneClass) {
+  ModelConfig config;
+  config.classes = 1;
+  config.class_scores = ClassScores::kSigmoid;
+  IncomingRequest request = encoder_request(Task::kClassify, 2);
+  request.pooled.form = PooledOutput::kScores;
+  const std::vector<Completion> parts = {encoded({0}, 4), encoded({30}, 5)};
+  EXPECT_EQ(json::parse(format_result(request, parts, config))["response"]["body"],
+            json::parse(R"({"id":"score-12","object":"list","created":0,"model":"opt-a","data":[
+      {"index":0,"object":"score","score":0.5},{"index":1,"object":"score","score":1}],
+      "usage":{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}})"));
+  request.pooled.activation = false;
+  EXPECT_EQ(json::parse(format_result(request, parts, config))["response"]["body"]["data"][1]["score"], 30);
+}
+
+TEST(FormatScores, AreCosinesOfEmbeddings) {
+  IncomingRequest request = encoder_request(Task::kEmbed, 4);
+  request.pooled.form = PooledOutput::kScores;
+  const std::vector<Completion> parts = {encoded({2, 0}, 1), encoded({0, 5}, 1), encoded({3, 4}, 1),
+                                         encoded({0, 0}, 1)};
+  const auto scores = [&](std::size_t firsts) {
+    request.pooled.firsts = firsts;
+    json values = json::array();
+    const json line = json::parse(format_result(request, parts, {}));
+    for (const json& entry : line["response"]["body"]["data"]) values.push_back(entry["score"]);
+    return values;
+  };
+  EXPECT_EQ(scores(1), json::parse("[0,0.6,0]")) << "one for all";
+  EXPECT_EQ(scores(2), json::parse("[0.6,0]")) << "one each";
+}
+
+TEST(FormatRanking, IsVllmsBestFirst) {
+  IncomingRequest request = encoder_request(Task::kEmbed, 4);
+  request.pooled.form = PooledOutput::kRanking;
+  request.pooled.firsts = 1;
+  request.pooled.documents = {"a", "b", "\"c\""};
+  const std::vector<Completion> parts = {encoded({1, 0}, 1), encoded({3, 4}, 2), encoded({0, 1}, 3),
+                                         encoded({3, 4}, 4)};
+  const auto body = [&] { return json::parse(format_result(request, parts, {}))["response"]["body"]; };
+  EXPECT_EQ(body(), json::parse(R"({"id":"rerank-12","model":"opt-a",
+      "usage":{"prompt_tokens":10,"completion_tokens":0,"total_tokens":10},"results":[
+      {"index":0,"document":{"text":"a"},"relevance_score":0.6},
+      {"index":2,"document":{"text":"\"c\""},"relevance_score":0.6},
+      {"index":1,"document":{"text":"b"},"relevance_score":0}]})"));
+  request.pooled.top_n = 1;
+  request.pooled.documents.clear();
+  EXPECT_EQ(body()["results"], json::parse(R"([{"index":0,"relevance_score":0.6}])"));
 }
 
 TEST(FormatFailure, OneInputThatFailsFailsTheRequest) {

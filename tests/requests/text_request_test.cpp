@@ -257,5 +257,168 @@ TEST_F(TextRequests, EncodersTakeTextsAndPairs) {
   refused({{"model", "bert"}, {"input", {"a"}}}, "invalid_request", "carries no tokenizer", url);
 }
 
+// An embedder with prompts and a cross-encoder, of BERT's vocabulary.
+class PooledRequests : public TextRequests {
+ protected:
+  PooledRequests() : bert_(tokenizer("bert-uncased")), encoder_(*bert_) {
+    ServedModel model = models_[0];
+    model.id = "embedder";
+    model.config.causal = false;
+    model.config.token_types = 2;
+    model.config.hidden = 12;
+    model.config.vocab = 1800;
+    model.config.prompts = {{"query", "find: "}, {"passage", "text: "}, {"other", ""}};
+    model.config.default_prompt = "passage";
+    model.tokenizer = bert_;
+    models_.push_back(model);
+    model.id = "cross";
+    model.config.prompts.clear();
+    model.config.default_prompt.clear();
+    model.config.classes = 1;
+    models_.push_back(model);
+  }
+
+  std::vector<TokenId> prompt(const json& more) {
+    json body{{"model", "embedder"}, {"input", "a dog"}};
+    body.update(more);
+    return accepted(body, "/v1/embeddings").at(0).prompt;
+  }
+
+  std::shared_ptr<const Tokenizer> bert_;
+  Encoder encoder_;
+};
+
+TEST_F(PooledRequests, PromptsStandBeforeTexts) {
+  EXPECT_EQ(prompt(json::object()), encoder_.encode("text: a dog")) << "by default";
+  EXPECT_EQ(prompt({{"input_type", "query"}}), encoder_.encode("find: a dog"));
+  EXPECT_EQ(prompt({{"input_type", "document"}}), encoder_.encode("text: a dog")) << "another name of passage";
+  EXPECT_EQ(prompt({{"input_type", "search_query"}}), encoder_.encode("find: a dog"));
+  EXPECT_EQ(prompt({{"prompt_name", "other"}}), encoder_.encode("a dog"));
+  const std::string url = "/v1/embeddings";
+  const auto refused_with = [&](const json& more, const std::string& code, const std::string& part) {
+    json body{{"model", "embedder"}, {"input", "a dog"}};
+    body.update(more);
+    refused(body, code, part, url);
+  };
+  refused_with({{"input_type", "clustering"}}, "invalid_parameter",
+               "body.input_type: embedder has no prompt 'clustering'; it has other, passage, query");
+  refused_with({{"prompt_name", "document"}}, "invalid_parameter", "body.prompt_name: embedder has no prompt");
+  refused_with({{"prompt_name", 5}}, "invalid_request", "body.prompt_name: must be a string (got 5)");
+  refused_with({{"prompt_name", "query"}, {"input_type", "query"}}, "invalid_request",
+               "body.prompt_name: goes without body.input_type");
+  refused_with({{"model", "cross"}, {"input_type", "query"}}, "invalid_parameter", "its checkpoint has none");
+  refused_with({{"input", {5, 6}}, {"input_type", "query"}}, "invalid_request",
+               "body.input_type: goes with texts, not with token ids");
+}
+
+TEST_F(PooledRequests, TextsAreCutWithTheirSpecialTokensCounted) {
+  const std::vector<TokenId> whole = encoder_.encode("text: a dog");
+  const std::vector<TokenId> cut = prompt({{"truncate_prompt_tokens", 4}});
+  EXPECT_EQ(cut, (std::vector<TokenId>{whole[0], whole[1], whole[2], whole.back()}));
+  EXPECT_EQ(prompt({{"truncate_prompt_tokens", 3}, {"truncation_side", "left"}}),
+            (std::vector<TokenId>{whole[0], whole[whole.size() - 2], whole.back()}));
+  models_[5].config.max_input_tokens = 4;
+  EXPECT_EQ(prompt(json::object()), cut) << "as sentence-transformers does";
+  refused({{"model", "embedder"}, {"input", "a"}, {"truncate_prompt_tokens", 2}}, "invalid_parameter",
+          "body.input: cut to 2 tokens, it has no room beside its 2 special tokens", "/v1/embeddings");
+  refused({{"model", "embedder"}, {"input", "a"}, {"truncate_prompt_tokens", 5}}, "invalid_parameter",
+          "body.truncate_prompt_tokens: must be an integer from -1 to 4 (got 5)", "/v1/embeddings");
+  models_[5].config.lower_case = true;
+  models_[5].tokenizer = tokenizer("bert-cased");
+  Encoder cased(*models_[5].tokenizer);
+  EXPECT_EQ(prompt({{"input", "A DOG"}, {"prompt_name", "other"}}), cased.encode("a dog"));
+}
+
+TEST_F(PooledRequests, ScoresOfACrossEncoderAreOfPairs) {
+  const auto scored = [&](const json& first, const json& second) {
+    return accepted({{"model", "cross"}, {"text_1", first}, {"text_2", second}}, "/v1/score");
+  };
+  const RequestParts one = scored("a", {"b c", "d"});
+  ASSERT_EQ(one.size(), 2u);
+  EXPECT_EQ(one[0].task, Task::kClassify);
+  EXPECT_EQ(one[0].values, 1);
+  EXPECT_EQ(one[0].prompt, encoder_.encode_pair("a", "b c").tokens);
+  EXPECT_EQ(one[0].token_type_ids, encoder_.encode_pair("a", "b c").token_type_ids);
+  EXPECT_EQ(one[1].prompt, encoder_.encode_pair("a", "d").tokens);
+  EXPECT_EQ(incoming_.pooled.form, PooledOutput::kScores);
+  EXPECT_EQ(incoming_.pooled.firsts, 0u);
+  EXPECT_EQ(scored({"a", "e"}, {"b", "d"})[1].prompt, encoder_.encode_pair("e", "d").tokens);
+  EXPECT_EQ(accepted({{"model", "cross"}, {"queries", "a"}, {"documents", {"d"}}}, "/score")[0].prompt,
+            encoder_.encode_pair("a", "d").tokens);
+  EXPECT_EQ(accepted({{"model", "cross"}, {"data_1", "a"}, {"data_2", "d"}}, "/score").size(), 1u);
+  // Of ten tokens three are special: the longer text is cut to what the shorter one leaves, or both.
+  const auto cut = [&](const std::string& first, const std::string& second) {
+    return encoder_.encode_pair(first, second, {.most = 10}).tokens;
+  };
+  EXPECT_EQ(
+      accepted({{"model", "cross"}, {"text_1", "a b"}, {"text_2", "c d e f g h i"}, {"truncate_prompt_tokens", 10}},
+               "/score")[0]
+          .prompt,
+      encoder_.encode_pair("a b", "c d e f g").tokens);
+  EXPECT_EQ(cut("a b c d e f", "g h i j"), encoder_.encode_pair("a b c d", "g h i").tokens);
+  EXPECT_EQ(cut("a b c d", "g h i j"), encoder_.encode_pair("a b c", "g h i j").tokens);
+}
+
+TEST_F(PooledRequests, ScoresOfAnEmbedderAreOfTextsByThemselves) {
+  const RequestParts parts = accepted({{"model", "embedder"}, {"text_1", "a"}, {"text_2", {"b", "c"}}}, "/score");
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].task, Task::kEmbed);
+  EXPECT_EQ(parts[0].values, 12);
+  EXPECT_EQ(parts[0].prompt, encoder_.encode("text: a"));
+  EXPECT_EQ(parts[2].prompt, encoder_.encode("text: c"));
+  EXPECT_EQ(incoming_.pooled.firsts, 1u);
+}
+
+TEST_F(PooledRequests, ScoresAreChecked) {
+  const auto refused_with = [&](const json& more, const std::string& code, const std::string& part) {
+    json body{{"model", "cross"}};
+    body.update(more);
+    refused(body, code, part, "/score");
+  };
+  refused_with(json::object(), "invalid_request", "body.text_1: missing");
+  refused_with({{"text_1", "a"}}, "invalid_request", "body.text_2: missing");
+  refused_with({{"text_1", "a"}, {"text_2", json::array()}}, "invalid_request",
+               "body.text_2: must be a text or a list of at least one text (got an empty list)");
+  refused_with({{"text_1", 5}, {"text_2", "b"}}, "invalid_request", "body.text_1: must be a text or a list");
+  refused_with({{"text_1", "a"}, {"text_2", {"b", 5}}}, "invalid_request", "body.text_2: not all its items are texts");
+  refused_with({{"text_1", {"a", "b"}}, {"text_2", {"c", "d", "e"}}}, "invalid_request",
+               "body.text_1: must be one text, or as many as body.text_2 has, 3 (got 2)");
+  refused_with({{"text_1", "a"}, {"text_2", json(2049, "b")}}, "invalid_parameter",
+               "body.text_2: at most 2048 texts a request (got 2049)");
+  std::string many;
+  for (int i = 0; i < 70; ++i) many += "a ";
+  refused_with({{"text_1", "a"}, {"text_2", {"b", many}}}, "context_length_exceeded",
+               "body.text_2[1]: 74 tokens exceed the 64 positions of cross");
+}
+
+TEST_F(PooledRequests, DocumentsAreRankedForAQuery) {
+  const json objects = {{{"text", "b"}}, {{"text", "c"}, {"title", "ignored"}}};
+  const RequestParts parts =
+      accepted({{"model", "embedder"}, {"query", "a"}, {"documents", objects}, {"top_n", 1}}, "/v2/rerank");
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].prompt, encoder_.encode("find: a"));
+  EXPECT_EQ(parts[2].prompt, encoder_.encode("text: c"));
+  EXPECT_EQ(incoming_.pooled.form, PooledOutput::kRanking);
+  EXPECT_EQ(incoming_.pooled.top_n, 1u);
+  EXPECT_THAT(incoming_.pooled.documents, ElementsAre("b", "c"));
+  const json quiet{{"model", "cross"}, {"query", "a"}, {"documents", {"b", "c"}}, {"return_documents", false}};
+  EXPECT_EQ(accepted(quiet, "/rerank")[1].prompt, encoder_.encode_pair("a", "c").tokens);
+  EXPECT_TRUE(incoming_.pooled.documents.empty());
+  const auto refused_with = [&](const json& more, const std::string& code, const std::string& part) {
+    json body{{"model", "cross"}, {"query", "a"}, {"documents", {"b"}}};
+    body.update(more);
+    refused(body, code, part, "/v1/rerank");
+  };
+  refused_with({{"query", nullptr}}, "invalid_request", "body.query: missing");
+  refused_with({{"query", {"a"}}}, "invalid_request", "body.query: must be a string (got a list)");
+  refused_with({{"documents", nullptr}}, "invalid_request", "body.documents: missing");
+  refused_with({{"documents", {{{"title", "b"}}}}}, "invalid_request", "body.documents[0].text: missing");
+  refused_with({{"documents", {{{"text", 5}}}}}, "invalid_request", "body.documents[0].text: must be a string (got 5)");
+  refused_with({{"documents", {"b", {{"text", "c"}}}}}, "invalid_request",
+               "body.documents: not all its items are texts");
+  refused_with({{"top_n", -1}}, "invalid_parameter", "body.top_n: must be an integer from 0 to");
+  refused_with({{"return_documents", 1}}, "invalid_parameter", "body.return_documents: must be true or false (got 1)");
+}
+
 }  // namespace
 }  // namespace computron

@@ -69,6 +69,20 @@ struct TextOutput {
   const Prompt& prompt_of(std::size_t part) const { return prompts.at(part / per_prompt); }
 };
 
+// What the embeddings, or scores of classes, of a line's parts become in its result.
+struct PooledOutput {
+  enum Form : std::uint8_t { kEach, kScores, kRanking };  // an entry a part; a score of each pair; documents by score
+  Form form = kEach;
+  bool base64 = false;     // how an embedding is written
+  bool activation = true;  // false: the scores of classes as the model gives them
+  int dimensions = 0;      // of an embedding, that are kept; 0: all
+  // kScores, kRanking by cosine: so many first parts are first texts, one of all second ones or one of each; 0: each
+  // part is a pair, and its score that of the one class.
+  std::size_t firsts = 0;
+  std::size_t top_n = 0;                    // kRanking: documents that come back; 0: all
+  std::vector<std::string> documents = {};  // kRanking: the texts that come back; or empty
+};
+
 // A line of the input, by which it can be read again.
 struct LinePlace {
   RequestId line = 0;        // 0-based line number, blank lines counted
@@ -84,7 +98,7 @@ struct IncomingRequest {
   LinePlace place = {};
   std::optional<std::string> custom_id;
   std::string model;                                        // as asked for; may be unknown
-  bool base64_embeddings = false;                           // how an embedding is written
+  PooledOutput pooled = {};                                 // of embeddings and scores
   std::vector<std::vector<TokenId>> prompt_token_ids = {};  // to come back with each prompt's choices; or none
   TextOutput text = {};                                     // of completions
   std::variant<RequestParts, RequestFailure> content;

@@ -23,7 +23,10 @@ namespace computron {
 //
 // An embedding's body is OpenAI's: {object: list, data: [{object: embedding, index, embedding}], model, usage}; a
 // classification's is vLLM's: {id, object: list, created: 0, model, data: [{index, label, probs, num_classes}], usage},
-// probs the softmax of the scores. Vectors are decimals like those above, or base64 of little-endian float32.
+// probs what the model's ClassScores make of the scores. Vectors are decimals like those above, or base64 of
+// little-endian float32. Scores of pairs are vLLM's: {id, object: list, created: 0, model, data: [{index, object:
+// score, score}], usage}, and so are documents by score, best first: {id, model, usage, results: [{index, document:
+// {text}, relevance_score}]}.
 //
 // A request that failed has status_code 4xx (500 for numerical_error, 504 for deadline_exceeded), body null and error
 // {code, message, line}; <line> and `line` are the 0-based line number in the input. `parts`: the completions of all

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,6 +31,14 @@ inline constexpr std::size_t kMaxTokenizerFileBytes = std::size_t{64} << 20;
 struct EncodedPair {
   std::vector<TokenId> tokens;
   std::vector<std::int32_t> token_type_ids;
+};
+
+// How a text becomes tokens.
+struct EncodeOptions {
+  bool special_tokens = true;  // are put around it where the tokenizer's files say so
+  bool lower_case = false;     // the text is put into lower case first, but for added tokens in it
+  std::size_t most = std::numeric_limits<std::size_t>::max();  // tokens, special ones included; what is longer is cut
+  bool keep_end = false;                                       // its beginning is cut off, and not its end
 };
 
 // Immutable, so any number of threads may share one; each encodes with an Encoder of its own.
@@ -77,14 +86,19 @@ class Encoder {
   Encoder(Encoder&&) noexcept;
   Encoder& operator=(Encoder&&) noexcept;
 
-  // Special tokens are put around the text where the tokenizer's files say so, unless `special_tokens` is false.
-  // RequestError{invalid_utf8} if it is not UTF-8, {invalid_request} if it takes too long to cut.
-  std::vector<TokenId> encode(std::string_view text, bool special_tokens = true);
-  EncodedPair encode_pair(std::string_view first, std::string_view second);
+  // RequestError{invalid_utf8} if it is not UTF-8, {invalid_request} if it takes too long to cut into words,
+  // {invalid_parameter} if `most` leaves nothing beside the special tokens.
+  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {});
+  std::vector<TokenId> encode(std::string_view text, bool special_tokens) {
+    return encode(text, EncodeOptions{.special_tokens = special_tokens});
+  }
+  // With special tokens, whatever the options say. Of a pair that is too long the longer text is cut, down to the
+  // shorter one's length, then both: the library's `longest_first`.
+  EncodedPair encode_pair(std::string_view first, std::string_view second, const EncodeOptions& options = {});
 
  private:
   struct Scratch;
-  void encode_plain(std::string_view text, std::vector<TokenId>& out);
+  void encode_plain(std::string_view text, bool lower_case, std::vector<TokenId>& out);
   void encode_words(std::string_view text, bool at_start, std::vector<TokenId>& out);
 
   const Tokenizer* tokenizer_;
