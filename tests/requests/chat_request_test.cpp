@@ -7,8 +7,8 @@
 
 #include "computron/requests/request_reader.h"
 #include "computron/requests/result_format.h"
+#include "tests/requests/chat_support.h"
 #include "tests/requests/requests_support.h"
-#include "tests/text/text_support.h"
 
 namespace computron {
 namespace {
@@ -17,24 +17,9 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The tokenizer of a fixture with more special tokens.
-std::shared_ptr<const Tokenizer> tokenizer_with(const std::vector<std::string>& special) {
-  TokenizerFiles files = test::tokenizer_files("llama3");
-  json document = json::parse(files.at("tokenizer.json"));
-  TokenId next = Tokenizer(files).tokens_end();
-  for (const std::string& token : special) {
-    document["added_tokens"].push_back({{"id", next++}, {"content", token}, {"special", true}});
-  }
-  files["tokenizer.json"] = document.dump();
-  return std::make_shared<const Tokenizer>(files);
-}
-
 class ChatRequests : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    tokenizer_ = tokenizer_with(
-        {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>", "<|im_start|>", "<|im_end|>"});
-  }
+  static void SetUpTestSuite() { tokenizer_ = test::tokenizer_with_tokens(test::kChatTokens); }
   ChatRequests() {
     for (const char* format : {"llama3", "gpt-oss", "qwen3", "olmo3-think", "gemma2"}) {
       ServedModel& model = models_.emplace_back(decoder(format, 1300, 512));
