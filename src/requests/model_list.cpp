@@ -83,15 +83,6 @@ std::vector<ModelEntry> models_of(const std::string& where, const std::string& f
   return entries;
 }
 
-void choose_chat_format(ServedModel& model) {
-  if (!model.tokenizer || model.chat) return;
-  try {
-    model.chat = std::make_shared<const ChatFormat>(*model.tokenizer, model.chat_format, model.chat_date);
-  } catch (const ConfigError& error) {
-    model.chat_fault = error.what();
-  }
-}
-
 std::vector<ModelEntry> read_model_list(const std::string& file) {
   return models_of(fmt::format("model list '{}'", file), file, read_listed("model list", file));
 }

@@ -53,6 +53,7 @@ class DraftBuilder final : public JsonEvents {
   void add_item(JsonValue value);
   JsonValue* inner_list();
   void descend();
+  void open(JsonValue* container);
   void begin_message_or_part();
   void keep_fields(JsonFields& fields);
   std::string path() const;  // of the field at hand, for messages
@@ -70,7 +71,8 @@ class DraftBuilder final : public JsonEvents {
   JsonValue* target_ = nullptr;     // where the next value belongs; nullptr: nowhere
   JsonValue* container_ = nullptr;  // the field's list or object that is open
   int container_depth_ = 0;         // depth_ inside it
-  JsonValue* outer_ = nullptr;      // the field's list, while container_ is a list in it
+  JsonValue* outer_ = nullptr;      // what is open around container_, a list in a field's list or in a message
+  int outer_depth_ = 0;             // depth_ inside it
   bool is_object_ = false;
   bool in_body_ = false;
   JsonFields* inner_ = nullptr;    // fields of the object that is open within the body, if they are kept
@@ -134,8 +136,7 @@ void DraftBuilder::begin_object() {
     if (kept != nullptr) return keep_fields(*kept);
   }
   if (message_ != nullptr) return;  // in a part of a message's content
-  container_ = field;
-  container_depth_ = depth_;
+  open(field);
 }
 
 // An object of the body's "messages", or one of a list in such an object.
@@ -183,8 +184,13 @@ void DraftBuilder::begin_list() {
   JsonValue* const list = field != nullptr ? field : inner_list();
   descend();
   if (list == nullptr || message_ != nullptr) return;
-  if (field == nullptr) outer_ = container_;
-  container_ = list;
+  open(list);
+}
+
+void DraftBuilder::open(JsonValue* container) {
+  outer_ = container_;
+  outer_depth_ = container_depth_;
+  container_ = container;
   container_depth_ = depth_;
 }
 
@@ -199,7 +205,7 @@ JsonValue* DraftBuilder::inner_list() {
 void DraftBuilder::end_list() {
   if (container_ != nullptr && depth_ == container_depth_) {
     container_ = std::exchange(outer_, nullptr);
-    --container_depth_;
+    container_depth_ = outer_depth_;
   }
   --depth_;
   if (depth_ < inner_depth_) {

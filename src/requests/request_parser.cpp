@@ -11,6 +11,7 @@
 #include "computron/storage/custom_id_scanner.h"
 #include "src/requests/request_check.h"
 #include "src/requests/request_draft.h"
+#include "src/requests/text_request.h"
 
 namespace computron {
 namespace {

@@ -202,6 +202,15 @@ std::vector<Prompt> prompts_of(const JsonFields& body, const ServedModel& model,
   return {token_prompt(prompt, "body.prompt", model)};
 }
 
+void choose_chat_format(ServedModel& model) {
+  if (!model.tokenizer || model.chat) return;
+  try {
+    model.chat = std::make_shared<const ChatFormat>(*model.tokenizer, model.chat_format, model.chat_date);
+  } catch (const ConfigError& error) {
+    model.chat_fault = error.what();
+  }
+}
+
 ChatPromptTokens chat_prompt(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder) {
   if (!encoder) refuse_text("body.messages", model);
   if (!model.chat) {

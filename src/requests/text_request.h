@@ -25,6 +25,9 @@ void check_vocabulary(const std::vector<TokenId>& tokens, std::string_view path,
 // Of body.prompt: a text, a list of texts, a list of token ids or a list of such lists. Errors as check_request().
 std::vector<Prompt> prompts_of(const JsonFields& body, const ServedModel& model, std::optional<Encoder>& encoder);
 
+// Gives the model the chat format that it is to have, or says why it has none; nothing without a tokenizer.
+void choose_chat_format(ServedModel& model);
+
 // A conversation, and what is to be known of its answer.
 struct ChatPromptTokens {
   Prompt prompt;

@@ -62,7 +62,10 @@ std::string answer_of(const std::string& model, std::size_t line) {
 }
 
 Completion completion_of(const IncomingRequest& incoming, const Request& request, const Tokenizer* tokenizer) {
-  Completion done{.id = incoming.line, .part = request.part, .model = request.model};
+  Completion done;
+  done.id = incoming.line;
+  done.part = request.part;
+  done.model = request.model;
   done.prompt_tokens = static_cast<int>(request.prompt.size());
   if (request.encodes()) {
     const std::size_t values = request.task == Task::kEmbed ? 4 : 3;
@@ -136,7 +139,9 @@ TEST(Bodies, WereAllValidated) {
     const std::size_t but = verdict.find(" but for ");
     types.insert(verdict.substr(0, but));
     EXPECT_EQ(result["response"]["body"].is_null(), result["error"].is_object());
-    if (result["error"].is_object()) EXPECT_EQ(result["error"]["code"], verdict);
+    if (result["error"].is_object()) {
+      EXPECT_EQ(result["error"]["code"], verdict);
+    }
     if (but != std::string::npos) {
       EXPECT_EQ(verdict, "Completion but for choices.logprobs.token_logprobs, choices.logprobs.top_logprobs");
     }

@@ -181,6 +181,8 @@ TEST(ChatFormat, ATemplateIsRefusedByTheFirstThingThatIsNotKnown) {
   EXPECT_THAT(fault_of("{{ lipsum() }}"), HasSubstr("line 1: the function 'lipsum'"));
   EXPECT_THAT(fault_of("{{ messages.append(1) }}"), HasSubstr("line 1: the method '.append()'"));
   EXPECT_THAT(fault_of("{{ messages ? 1 : 2 }}"), HasSubstr("line 1: the character '?'"));
+  EXPECT_THAT(fault_of("\xC3("), HasSubstr("it is not UTF-8"));
+  EXPECT_THAT(fault_of("{{ '\\ud83d' }}"), HasSubstr("line 1: an escape that is no character"));
   EXPECT_THAT(fault_of("{% if messages %}"), HasSubstr("no {% endif %}"));
   EXPECT_THAT(fault_of("{{ messages | tojson(separators=1) }}"), HasSubstr("tojson: its argument 'separators'"));
   EXPECT_THAT(fault_of("{{ messages }}"), HasSubstr("line 1: a list is printed"));

@@ -45,7 +45,4 @@ struct ServedModel {
   std::string chat_fault = {};                      // why
 };
 
-// Gives the model the chat format that it is to have, or says why it has none; nothing without a tokenizer.
-void choose_chat_format(ServedModel& model);
-
 }  // namespace computron
