@@ -203,7 +203,7 @@ std::vector<Prompt> prompts_of(const JsonFields& body, const ServedModel& model,
 }
 
 void choose_chat_format(ServedModel& model) {
-  if (!model.tokenizer || model.chat) return;
+  if (!model.tokenizer || model.chat || !model.chat_fault.empty()) return;
   try {
     model.chat = std::make_shared<const ChatFormat>(*model.tokenizer, model.chat_format, model.chat_date);
   } catch (const ConfigError& error) {

@@ -206,7 +206,8 @@ TEST_F(TextRequests, AChatIsAPromptInTheModelsFormat) {
 TEST_F(TextRequests, ChatsThatCannotBeTaken) {
   const std::string url = "/v1/chat/completions";
   const json hi = {{{"role", "user"}, {"content", "Hi"}}};
-  refused({{"model", "gpt2"}, {"messages", hi}}, "invalid_request", "gpt2 has no chat format: there is no chat template", url);
+  refused({{"model", "gpt2"}, {"messages", hi}}, "invalid_request",
+          "gpt2 has no chat format: there is no chat template", url);
   refused({{"model", "plain"}, {"messages", hi}}, "invalid_request", "body.messages: text is not accepted", url);
   refused({{"model", "llama"}}, "invalid_request", "body.messages: missing", url);
   refused({{"model", "llama"}, {"messages", json::array()}}, "invalid_request", "body.messages: must be a list of 1",

@@ -208,6 +208,22 @@ TEST(ChatFormat, HostileTemplatesEnd) {
   EXPECT_THAT(fault_of("{{ 9999999999999999 * 9999999999999999 }}"), HasSubstr("more than 64 bits"));
 }
 
+// As many messages as a request may have are within the bounds of work.
+TEST(ChatFormat, TheLongestConversationIsWritten) {
+  std::vector<ChatMessage> talk;
+  for (int i = 0; i < 1024; ++i) {
+    talk.push_back({"user", "question " + std::to_string(i)});
+    talk.push_back({"assistant", "<think>\nHm.\n</think>\n\nanswer"});
+  }
+  talk.back().content = "indeed";
+  for (const ordered_json& format : fixture()["formats"]) {
+    const ChatFormat chat(tokenizer_with({}, format["template"], special_tokens(format)));
+    const std::string text = chat.prompt(talk, {.add_generation_prompt = false}).text;
+    EXPECT_THAT(text, testing::AllOf(HasSubstr("question 0"), HasSubstr("question 1023"), HasSubstr("indeed")))
+        << format["name"];
+  }
+}
+
 TEST(ChatFormat, ContentInPartsIsAListOnlyForTemplatesThatTakeOne) {
   const std::vector<ChatMessage> messages = {{.role = "user", .parts = {" one ", "two"}}};
   const ordered_json& formats = fixture()["formats"];
