@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "computron/requests/request_reader.h"
@@ -42,13 +43,16 @@ std::string_view name_of(JsonValue::Kind kind);
 using JsonFields = std::map<std::string, JsonValue, std::less<>>;
 
 struct RequestDraft {
-  JsonFields top;         // the line's own fields
-  JsonFields body;        // the fields of its "body", if that is an object
-  JsonFields image;       // the fields of the body's "image", if that is an object
-  JsonFields logit_bias;  // of the body's "logit_bias"
+  JsonFields top;                 // the line's own fields
+  JsonFields body;                // the fields of its "body", if that is an object
+  JsonFields image;               // the fields of the body's "image", if that is an object
+  JsonFields logit_bias;          // of the body's "logit_bias"
+  JsonFields template_arguments;  // of the body's "chat_template_kwargs"
   // The objects in lists of the body, up to ParseBounds::max_lists of each.
   std::vector<JsonFields> messages;
   std::vector<JsonFields> documents;
+  // The objects in messages' contents and whose they are, in their order, up to ParseBounds::max_lists in all.
+  std::vector<std::pair<std::size_t, JsonFields>> parts;
 };
 
 struct ParseBounds {
