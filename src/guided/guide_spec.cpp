@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "computron/base/json.h"
@@ -77,6 +79,24 @@ std::string regex_guide(std::string_view pattern) { return guide_of(Kind::kRegex
 std::string choice_guide(std::string_view list) { return guide_of(Kind::kChoice, list); }
 std::string schema_guide(std::string_view schema) { return guide_of(Kind::kSchema, schema); }
 std::string object_guide() { return guide_of(Kind::kObject, {}); }
+
+std::shared_ptr<const std::string> GuideChecker::checked(std::string guide) {
+  auto found = std::ranges::find_if(outcomes_, [&](const Outcome& outcome) { return *outcome.text == guide; });
+  if (found == outcomes_.end()) {
+    Outcome outcome{std::make_shared<const std::string>(std::move(guide)), {}};
+    try {
+      compile_guide(*outcome.text);
+    } catch (const RequestError& error) {
+      outcome.fault = error.what();
+    }
+    if (outcomes_.size() == kKept) outcomes_.pop_back();
+    found = outcomes_.insert(outcomes_.end(), std::move(outcome));
+  }
+  std::rotate(outcomes_.begin(), found, found + 1);
+  const Outcome& outcome = outcomes_.front();
+  if (!outcome.fault.empty()) refuse_guide(outcome.fault);
+  return outcome.text;
+}
 
 std::shared_ptr<const Grammar> compile_guide(std::string_view guide) {
   GrammarBuilder builder;
