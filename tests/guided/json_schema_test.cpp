@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -151,6 +153,24 @@ TEST(JsonSchema, HostileOnesAreRefused) {
     twice += both("a", "a", "b") + both("b", "b", "a");
   }
   EXPECT_THAT(says(twice + "}}"), HasSubstr("too many"));
+}
+
+// Schemas of the kind that people send, with values that jsonschema calls valid and values that it does not.
+TEST(JsonSchema, TakesWhatJsonschemaCallsValid) {
+  std::ifstream lines(COMPUTRON_GUIDED_FIXTURES "/schemas.jsonl");
+  int schemas = 0;
+  for (std::string line; std::getline(lines, line); ++schemas) {
+    const auto example = nlohmann::ordered_json::parse(line);
+    const std::string guide = schema_guide(example["schema"].dump());
+    for (const auto& value : example["valid"]) {
+      EXPECT_TRUE(accepted(guide, value.dump())) << example["name"] << "\n" << value;
+      EXPECT_TRUE(accepted(guide, value.dump(2))) << example["name"] << "\n" << value;
+    }
+    for (const auto& value : example["invalid"]) {
+      EXPECT_FALSE(accepted(guide, value.dump())) << example["name"] << "\n" << value;
+    }
+  }
+  EXPECT_EQ(schemas, 20);
 }
 
 // Which alternative a text belongs to shows at its end only: configurations would double with every level.

@@ -73,7 +73,15 @@ class Validator {
     const std::size_t length = count_characters(text);
     if (schema.contains("minLength") && length < schema["minLength"].get<std::size_t>()) return false;
     if (schema.contains("maxLength") && length > schema["maxLength"].get<std::size_t>()) return false;
-    return !schema.contains("pattern") || std::regex_search(text, std::regex(schema["pattern"].get<std::string>()));
+    if (!schema.contains("pattern")) return true;
+    return std::regex_search(wide(text), std::wregex(wide(schema["pattern"].get<std::string>())));
+  }
+
+  // A character each.
+  static std::wstring wide(const std::string& text) {
+    std::wstring characters;
+    for (std::size_t at = 0; at < text.size();) characters += static_cast<wchar_t>(next_character(text, at));
+    return characters;
   }
 
   static bool number_valid(const Json& value, const Json& schema) {

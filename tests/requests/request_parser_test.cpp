@@ -382,13 +382,12 @@ TEST(RequestParser, KeysOfNoise) {
 }
 
 TEST(RequestParser, WhatChangesResultsAndIsNotServedIsRefusedByName) {
-  for (const auto& [field, value] :
-       std::vector<std::pair<std::string, std::string>>{{"best_of", "2"},
-                                                        {"suffix", "\"x\""},
-                                                        {"use_beam_search", "true"},
-                                                        {"allowed_token_ids", "[1]"},
-                                                        {"prompt_logprobs", "-1"},
-                                                        {"response_format", "{\"type\":\"json_object\"}"}}) {
+  for (const auto& [field, value] : std::vector<std::pair<std::string, std::string>>{{"best_of", "2"},
+                                                                                     {"suffix", "\"x\""},
+                                                                                     {"use_beam_search", "true"},
+                                                                                     {"allowed_token_ids", "[1]"},
+                                                                                     {"prompt_logprobs", "-1"},
+                                                                                     {"guided_grammar", "\"root\""}}) {
     expect_bad_parameter(fmt::format(R"("{}":{})", field, value), "body." + field + ": not served");
   }
 }
