@@ -105,18 +105,20 @@ CharSet CharSet::all() {
   return set;
 }
 
+// What overlaps the range, or touches it, becomes one with it.
 void CharSet::add(std::uint32_t first, std::uint32_t last) {
-  ranges_.emplace_back(first, last);
-  std::ranges::sort(ranges_);
-  std::vector<Range> joined;
-  for (const Range& range : ranges_) {
-    if (!joined.empty() && range.first <= joined.back().second + 1) {
-      joined.back().second = std::max(joined.back().second, range.second);
-    } else {
-      joined.push_back(range);
-    }
+  const auto begin = std::ranges::lower_bound(ranges_, first, {}, [](const Range& range) { return range.second + 1; });
+  auto end = begin;
+  for (; end != ranges_.end() && end->first <= last + 1; ++end) {
+    first = std::min(first, end->first);
+    last = std::max(last, end->second);
   }
-  ranges_ = std::move(joined);
+  if (begin == end) {
+    ranges_.insert(begin, {first, last});
+  } else {
+    *begin = {first, last};
+    ranges_.erase(begin + 1, end);
+  }
 }
 
 void CharSet::add(const CharSet& other) {

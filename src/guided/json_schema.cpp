@@ -24,6 +24,7 @@ namespace {
 
 using Json = SchemaJson;
 
+constexpr std::size_t kMaxProperties = 4096;
 constexpr int kMaxInline = 128;  // schemas in one another, but for references
 constexpr int kSpaces = 40, kTabs = 10;
 
@@ -369,6 +370,9 @@ SchemaWriter::Node SchemaWriter::object(Node from, const Json& schema, const std
                       : properties.empty()                    ? Json(true)
                                                               : Json(false);
   const std::vector<std::string> needed = required(schema, path);
+  if (std::max(properties.size(), needed.size()) > kMaxProperties) {
+    refuse_schema(path, fmt::format("more than {} properties", kMaxProperties));
+  }
   for (const std::string& name : needed) {
     // What is required and not described is anything, unless it is ruled out.
     if (!properties.contains(name)) properties[name] = schema.value("additionalProperties", Json(true));

@@ -15,7 +15,8 @@
 namespace computron {
 namespace {
 
-constexpr int kMaxGroups = 64;  // open at once
+constexpr int kMaxGroups = 64;              // open at once
+constexpr std::size_t kMaxRanges = 10'000;  // of a class
 constexpr std::uint32_t kMaxRepeats = 100'000;
 constexpr std::uint32_t kUnbounded = std::numeric_limits<std::uint32_t>::max();
 
@@ -248,6 +249,7 @@ class RegexParser {
     CharSet set;
     while (!take("]")) {
       if (next_is("[:")) fail("POSIX classes are not served");
+      if (set.ranges().size() > kMaxRanges) fail(fmt::format("a class has more than {} ranges", kMaxRanges));
       const CharSet first = class_item();
       const auto is_single = [](const CharSet& s) {
         return s.ranges().size() == 1 && s.ranges().front().first == s.ranges().front().second;

@@ -58,10 +58,6 @@ SchemaTypes types_left(const SchemaJson& schema, const std::string& path) {
   return schema.contains("type") ? types_named(schema["type"], path) : kAllTypes;
 }
 
-bool no_common(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b) {
-  return std::ranges::none_of(a, [&b](const SchemaJson& value) { return std::ranges::find(b, value) != b.end(); });
-}
-
 bool requires_property(const SchemaJson& schema, const std::string& name) {
   return schema.contains("required") && schema["required"].is_array() &&
          std::ranges::find(schema["required"], SchemaJson(name)) != schema["required"].end();
@@ -74,6 +70,10 @@ SchemaJson names_of(SchemaTypes types) {
     if ((types & bits) == bits && !covered) names.push_back(std::string(name));
   }
   return names;
+}
+
+std::size_t properties_of(const SchemaJson& schema) {
+  return schema.contains("properties") ? schema["properties"].size() : 0;
 }
 
 // Whether more properties than the schema names may be there, as "additionalProperties" says.
@@ -146,21 +146,28 @@ const SchemaJson& SchemaMerger::resolved(const SchemaJson& schema, const std::st
   refuse_schema(path, "references to references to references");
 }
 
-// What merging costs is bounded by what it looks at.
-void SchemaMerger::spend(const SchemaJson& schema, const std::string& path) {
-  spent_ += count_values(schema);
-  if (spent_ > kMostSpent) refuse_schema(path, "schemas that hold together are too many and too long");
+// What all this costs is bounded by the values that are looked at, each as often as it is.
+void SchemaMerger::spend(std::size_t values, const std::string& path) {
+  spent_ += values;
+  if (spent_ > kMostSpent)
+    refuse_schema(path, "schemas that hold together, or exclude each other, are too many and too long");
+}
+
+bool SchemaMerger::no_common(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b,
+                             const std::string& path) {
+  spend(a.size() * b.size(), path);
+  return std::ranges::none_of(a, [&b](const SchemaJson& value) { return std::ranges::find(b, value) != b.end(); });
 }
 
 SchemaJson SchemaMerger::merged(const SchemaJson& a, const SchemaJson& b, const std::string& path, int depth) {
   if (depth > kMaxMerges) refuse_schema(path, "too many schemas that hold together, in one another");
   const SchemaJson &first = resolved(a, path), &second = resolved(b, path);
-  spend(first, path);
-  spend(second, path);
+  spend(count_values(first) + count_values(second), path);
   if (first == false || second == false) return false;
   if (first == true) return second;
   if (second == true) return first;
   if (!first.is_object() || !second.is_object()) refuse_schema(path, "a schema must be an object, true or false");
+  spend(properties_of(first) * properties_of(second), path);
   if ((is_closed(first) && names_others(second, first)) || (is_closed(second) && names_others(first, second))) {
     refuse_schema(path, "'additionalProperties' beside schemas that name other properties is not served");
   }
@@ -180,6 +187,7 @@ void SchemaMerger::join(SchemaJson& into, const std::string& keyword, const Sche
                         int depth) {
   SchemaJson& mine = into[keyword];
   const bool numbers = mine.is_number() && value.is_number();
+  if (mine.is_array() && value.is_array()) spend(mine.size() * value.size(), path);
   if (keyword == "type") {
     mine = names_of(types_named(mine, path) & types_named(value, path));
   } else if (keyword == "required" && mine.is_array() && value.is_array()) {
@@ -208,19 +216,20 @@ void SchemaMerger::join(SchemaJson& into, const std::string& keyword, const Sche
   }
 }
 
-bool SchemaMerger::apart(const SchemaJson& a, const SchemaJson& b, const std::string& path) const {
+bool SchemaMerger::apart(const SchemaJson& a, const SchemaJson& b, const std::string& path) {
   const SchemaJson &first = resolved(a, path), &second = resolved(b, path);
   if ((types_left(first, path) & types_left(second, path)) == 0) return true;
   const auto values = constants(first), others = constants(second);
-  if (values && others) return no_common(*values, *others);
+  if (values && others) return no_common(*values, *others, path);
   if (types_left(first, path) != kObjectType || types_left(second, path) != kObjectType) return false;
   if (!first.contains("properties") || !second.contains("properties")) return false;
+  spend(properties_of(first) * properties_of(second), path);
   for (const auto& [name, schema] : first["properties"].items()) {
     if (!second["properties"].contains(name) || !requires_property(first, name) || !requires_property(second, name)) {
       continue;
     }
     const auto mine = constants(resolved(schema, path)), theirs = constants(resolved(second["properties"][name], path));
-    if (mine && theirs && no_common(*mine, *theirs)) return true;
+    if (mine && theirs && no_common(*mine, *theirs, path)) return true;
   }
   return false;
 }

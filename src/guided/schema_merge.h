@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace computron {
 
@@ -39,10 +40,11 @@ class SchemaMerger {
   SchemaJson merged(const SchemaJson& a, const SchemaJson& b, const std::string& path, int depth = 0);
   // Whether it is plain that no value is valid for both: other types, other constants, or objects that a property tells
   // apart.
-  bool apart(const SchemaJson& a, const SchemaJson& b, const std::string& path) const;
+  bool apart(const SchemaJson& a, const SchemaJson& b, const std::string& path);
 
  private:
-  void spend(const SchemaJson& schema, const std::string& path);
+  void spend(std::size_t values, const std::string& path);
+  bool no_common(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b, const std::string& path);
   void join(SchemaJson& into, const std::string& keyword, const SchemaJson& value, const std::string& path, int depth);
 
   const SchemaJson& root_;

@@ -21,7 +21,7 @@ struct AskedGuide {
   std::string guide;
 };
 
-Json read(const JsonValue& value, const std::string& path) {
+Json parsed(const JsonValue& value, const std::string& path) {
   Json json;
   if (parse_json(value.json, {}, json)) invalid_parameter(fmt::format("{}: must be JSON", path));
   return json;
@@ -44,7 +44,7 @@ std::optional<AskedGuide> of_response_format(const JsonValue& value) {
   if (value.kind != Kind::kObject) {
     invalid_parameter(fmt::format("{}: must be an object (got {})", path, describe(value)));
   }
-  const Json format = read(value, path);
+  const Json format = parsed(value, path);
   const std::string& type = text_in(format, "type", path);
   if (type == "text") return std::nullopt;
   if (type == "json_object") return AskedGuide{path, object_guide()};
@@ -66,7 +66,7 @@ std::optional<AskedGuide> of_structured_outputs(const JsonValue& value) {
   if (value.kind != Kind::kObject) {
     invalid_parameter(fmt::format("{}: must be an object (got {})", path, describe(value)));
   }
-  const Json outputs = read(value, path);
+  const Json outputs = parsed(value, path);
   std::optional<AskedGuide> asked;
   for (const auto& [name, what] : outputs.items()) {
     if (what.is_null() || what == false) continue;

@@ -12,8 +12,8 @@
 namespace computron::test {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 void expect_texts(const std::string& schema, const std::vector<std::string>& taken,
                   const std::vector<std::string>& others) {
@@ -153,6 +153,16 @@ TEST(JsonSchema, HostileOnesAreRefused) {
     twice += both("a", "a", "b") + both("b", "b", "a");
   }
   EXPECT_THAT(says(twice + "}}"), HasSubstr("too many"));
+  std::string alternatives;
+  for (int i = 0; i < 300; ++i) {
+    alternatives += std::string(i == 0 ? "" : ",") + R"({"enum":[)" + std::to_string(300 * i);
+    for (int k = 1; k < 300; ++k) alternatives += "," + std::to_string(300 * i + k);
+    alternatives += "]}";
+  }
+  EXPECT_THAT(says("{\"oneOf\":[" + alternatives + "]}"), AnyOf(HasSubstr("too many"), HasSubstr("longer than")));
+  std::string names;
+  for (int i = 0; i < 20'000; ++i) names += (i == 0 ? "\"n" : ",\"n") + std::to_string(i) + "\"";
+  EXPECT_THAT(says("{\"type\":\"object\",\"required\":[" + names + "]}"), HasSubstr("properties"));
 }
 
 // Schemas of the kind that people send, with values that jsonschema calls valid and values that it does not.

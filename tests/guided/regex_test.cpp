@@ -6,6 +6,7 @@
 #include <regex>
 #include <vector>
 
+#include "computron/base/utf8.h"
 #include "tests/guided/accepted.h"
 
 namespace computron::test {
@@ -99,6 +100,9 @@ TEST(Regex, HostileOnesAreRefusedOrStaySmall) {
   EXPECT_THAT(refusal(regex_guide(std::string(1000, '(') + std::string(1000, ')'))), HasSubstr("groups"));
   EXPECT_THAT(refusal(regex_guide("a{99999999999}")), HasSubstr("repetitions"));
   EXPECT_THAT(refusal(regex_guide(std::string(300'000, 'a'))), HasSubstr("longer than"));
+  std::string ranges;
+  for (int c = 0x4E00; c < 0x4E00 + 2 * 20'000; c += 2) append_character(ranges, static_cast<char32_t>(c));
+  EXPECT_THAT(refusal(regex_guide("[" + ranges + "]")), HasSubstr("ranges"));
   Matcher exponential(compile_guide(regex_guide("(a|b)*a(a|b){18}")));
   EXPECT_NE(state_behind(exponential, std::string(200, 'a')), Matcher::kDead);
   EXPECT_LT(exponential.states(), 300u) << "a deterministic automaton would have 2^18";
