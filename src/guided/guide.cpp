@@ -7,7 +7,7 @@ namespace computron {
 
 Guide::Guide(std::shared_ptr<const TokenTrie> tokens, std::shared_ptr<const Grammar> grammar)
     : tokens_(std::move(tokens)), grammar_(std::move(grammar)) {
-  matcher_.emplace(grammar_);
+  matcher_ = std::make_shared<Matcher>(grammar_);
   if (matcher_->start() != Matcher::kDead) mask(matcher_->start());
 }
 
@@ -23,29 +23,24 @@ const TokenMask& Guide::mask(Matcher::State state) {
 void Guide::trim() {
   if (matcher_->bytes() <= kMaxMatcherBytes) return;
   masks_.clear();
-  matcher_.emplace(grammar_);
-  ++age_;
+  matcher_ = std::make_shared<Matcher>(grammar_);
 }
 
-void GuidedText::append(TokenId token) { tokens_.push_back(token); }
+GuidedText::GuidedText(std::shared_ptr<Guide> guide)
+    : guide_(std::move(guide)), matcher_(guide_->matcher_), state_(matcher_->start()) {}
 
-void GuidedText::catch_up() {
-  Matcher& matcher = *guide_->matcher_;
-  if (age_ != guide_->age_) {
-    age_ = guide_->age_;
-    state_ = matcher.start();
-    followed_ = 0;
-  }
-  for (; followed_ < tokens_.size(); ++followed_) {
-    for (const char byte : guide_->tokens().text(tokens_[followed_])) {
-      if (state_ != Matcher::kDead) state_ = matcher.next(state_, static_cast<std::uint8_t>(byte));
-    }
+void GuidedText::append(TokenId token) {
+  for (const char byte : guide_->tokens().text(token)) {
+    if (state_ != Matcher::kDead) state_ = matcher_->next(state_, static_cast<std::uint8_t>(byte));
   }
 }
 
 void GuidedText::allow(std::span<const TokenId> ends, TokenMask& mask) {
   guide_->trim();
-  catch_up();
+  if (matcher_ != guide_->matcher_) {
+    state_ = guide_->matcher_->take_over(*matcher_, state_);
+    matcher_ = guide_->matcher_;
+  }
   const TokenTrie& tokens = guide_->tokens();
   if (state_ == Matcher::kDead) {
     mask.assign(tokens.words(), 0);
@@ -53,7 +48,7 @@ void GuidedText::allow(std::span<const TokenId> ends, TokenMask& mask) {
   }
   mask = guide_->mask(state_);
   mask.resize(tokens.words(), 0);
-  const bool may_end = guide_->matcher_->accepts(state_);
+  const bool may_end = matcher_->accepts(state_);
   for (const TokenId token : ends) {
     if (token < 0 || static_cast<std::size_t>(token) >= tokens.vocab()) continue;
     const std::uint32_t bit = 1u << (static_cast<unsigned>(token) % 32);

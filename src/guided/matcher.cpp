@@ -251,6 +251,21 @@ std::uint32_t Matcher::push(GrammarNodeId to, std::uint32_t parent) {
   return place->second;
 }
 
+Matcher::State Matcher::take_over(const Matcher& other, State state) {
+  if (state == kDead) return kDead;
+  Set set = other.states_[static_cast<std::size_t>(state)];
+  std::vector<GrammarNodeId> returns;
+  for (Configuration& configuration : set.configurations) {
+    returns.clear();
+    for (std::uint32_t at = configuration.stack; at != 0; at = other.frames_[at].parent) {
+      returns.push_back(other.frames_[at].to);
+    }
+    configuration.stack = 0;
+    for (; !returns.empty(); returns.pop_back()) configuration.stack = push(returns.back(), configuration.stack);
+  }
+  return number_of(std::move(set));
+}
+
 Matcher::FreeText Matcher::free_text(State state) const {
   const Set& set = states_[static_cast<std::size_t>(state)];
   FreeText most;

@@ -71,22 +71,38 @@ TEST(GuidedText, IsWhereItsTokensLead) {
   EXPECT_EQ(allowed(first), allowed(elsewhere));
 }
 
-// A guide that forgets its states, since they take too much memory, finds them again.
+// A guide that forgets its states, since they take too much memory, goes on from each text's own.
 TEST(GuidedText, OutlivesItsGuidesMemory) {
-  const std::string guide = "r(a|b)*a(a|b){60}(a|b)*";
-  GuidedText text(make_guide(guide));
+  const std::string guide = "r((a|b)*a(a|b){60}(a|b)*)";
+  const auto shared = make_guide(guide);
+  GuidedText text(shared), idle(shared);
+  idle.append(kA);
   Matcher reference(compile_guide(guide));
-  std::string bytes;
+  Matcher::State state = reference.start();
   std::uint64_t bits = 1;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     const bool is_a = (bits = bits * 6364136223846793005u + 1442695040888963407u) >> 63 != 0;
     text.append(is_a ? kA : kB);
-    bytes += is_a ? 'a' : 'b';
-    const bool may_end = allowed(text).front() == kEnd;
-    if (i % 250 == 0) {
-      ASSERT_EQ(may_end, reference.accepts(state_behind(reference, bytes))) << i;
-    }
+    state = reference.next(state, is_a ? 'a' : 'b');
+    ASSERT_EQ(allowed(text).front() == kEnd, reference.accepts(state)) << i;
   }
+  EXPECT_GT(reference.bytes(), std::size_t{16} << 20) << "too little to be forgotten";
+  for (int i = 0; i < 60; ++i) idle.append(kB);
+  EXPECT_EQ(allowed(idle).front(), kEnd);
+}
+
+// Stacks come along.
+TEST(Matcher, TakesOverAStateOfAnother) {
+  const auto grammar = compile_guide(schema_guide(R"({"type":"array","items":{"$ref":"#"}})"));
+  Matcher one(grammar), other(grammar);
+  const Matcher::State state = other.take_over(one, state_behind(one, "[[[],["));
+  const auto closes = [&other](Matcher::State at, int brackets) {
+    for (int i = 0; i < brackets && at != Matcher::kDead; ++i) at = other.next(at, ']');
+    return at != Matcher::kDead && other.accepts(at);
+  };
+  EXPECT_TRUE(closes(state, 3));
+  EXPECT_FALSE(closes(state, 2));
+  EXPECT_FALSE(closes(state, 4));
 }
 
 TEST(GuideChecker, SharesTexts) {

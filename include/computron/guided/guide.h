@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -27,26 +26,25 @@ class Guide {
 
  private:
   friend class GuidedText;
-  static constexpr std::size_t kMaxMatcherBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kMaxMaskBytes = std::size_t{32} << 20;
+  static constexpr std::size_t kMaxMatcherBytes = std::size_t{16} << 20;
+  static constexpr std::size_t kMaxMaskBytes = std::size_t{16} << 20;
 
   // Empty where it takes too much to tell. Borrowed until the next call.
   const TokenMask& mask(Matcher::State state);
-  // Forgets all states where they have become too many; then states of another `age` mean nothing.
+  // Begins with a new matcher where the states of this one have become too many; texts take theirs along.
   void trim();
 
   std::shared_ptr<const TokenTrie> tokens_;
   std::shared_ptr<const Grammar> grammar_;
-  std::optional<Matcher> matcher_;
-  std::uint64_t age_ = 0;
-  std::unordered_map<Matcher::State, TokenMask> masks_;
+  std::shared_ptr<Matcher> matcher_;
+  std::unordered_map<Matcher::State, TokenMask> masks_;  // by states of matcher_
 };
 
 // How far one sequence's text is. It follows from the guide and the tokens alone, so a sequence that begins again is
 // where it was once it has been told its tokens.
 class GuidedText {
  public:
-  explicit GuidedText(std::shared_ptr<Guide> guide) : guide_(std::move(guide)) {}
+  explicit GuidedText(std::shared_ptr<Guide> guide);
 
   void append(TokenId token);
   // Sets the bits of the tokens that may come next: those with which the text can still become what the guide asks for,
@@ -54,13 +52,9 @@ class GuidedText {
   void allow(std::span<const TokenId> ends, TokenMask& mask);
 
  private:
-  void catch_up();
-
   std::shared_ptr<Guide> guide_;
-  std::vector<TokenId> tokens_;
-  std::size_t followed_ = 0;  // of tokens_, to `state_`
-  Matcher::State state_ = Matcher::kDead;
-  std::optional<std::uint64_t> age_;  // of the guide, when state_ was found
+  std::shared_ptr<Matcher> matcher_;  // perhaps no longer the guide's
+  Matcher::State state_;
 };
 
 }  // namespace computron

@@ -46,6 +46,9 @@ class Matcher {
   };
   FreeText free_text(State state) const;
 
+  // The same state of another matcher of the same grammar.
+  State take_over(const Matcher& other, State state);
+
   std::size_t states() const { return states_.size(); }
   // Of what it has kept, about.
   std::size_t bytes() const;
