@@ -46,6 +46,7 @@ class JsonWriter {
     *out_ += json_string(name) + ":";
   }
   void begin(char bracket) {
+    if (!is_open()) return;
     value({&bracket, 1});
     ++depth_;
   }
