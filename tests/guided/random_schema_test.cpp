@@ -48,9 +48,7 @@ class Validator {
       return false;
     }
     const auto holds = [&](const Json& other) { return valid(value, other); };
-    const auto all = [](const Json& schema, const char* key) {
-      return schema.contains(key) ? schema[key] : Json::array();
-    };
+    const auto all = [](const Json& of, const char* key) { return of.contains(key) ? of[key] : Json::array(); };
     const Json any_of = all(schema, "anyOf"), one_of = all(schema, "oneOf"), all_of = all(schema, "allOf");
     if (!any_of.empty() && std::none_of(any_of.begin(), any_of.end(), holds)) return false;
     if (!one_of.empty() && std::count_if(one_of.begin(), one_of.end(), holds) != 1) return false;
@@ -228,7 +226,7 @@ std::vector<std::string> vocabulary() {
   return texts;
 }
 
-constexpr TokenId kEnd = 0;
+constexpr TokenId kEndToken = 0;
 
 // Draws tokens that are allowed until the end; those that close something are preferred. Empty: not within 3,000.
 std::string draw(const std::shared_ptr<Guide>& guide, const std::vector<std::string>& texts, Random& random) {
@@ -236,18 +234,18 @@ std::string draw(const std::shared_ptr<Guide>& guide, const std::vector<std::str
   std::string answer;
   TokenMask mask;
   for (int i = 0; i < 3000; ++i) {
-    state.allow(std::vector<TokenId>{kEnd}, mask);
+    state.allow(std::vector<TokenId>{kEndToken}, mask);
     std::vector<TokenId> allowed, closing;
     for (std::size_t t = 0; t < texts.size(); ++t) {
       if ((mask[t / 32] >> (t % 32) & 1) == 0) continue;
       allowed.push_back(static_cast<TokenId>(t));
-      if (t == kEnd || texts[t].find_first_of("\"}]") != std::string::npos || texts[t] == "null")
+      if (t == kEndToken || texts[t].find_first_of("\"}]") != std::string::npos || texts[t] == "null")
         closing.push_back(allowed.back());
     }
     if (allowed.empty()) return {};
     const auto& from = !closing.empty() && random() % 4 != 0 ? closing : allowed;
     const TokenId token = from[random() % from.size()];
-    if (token == kEnd) return answer;
+    if (token == kEndToken) return answer;
     state.append(token);
     answer += texts[static_cast<std::size_t>(token)];
   }
