@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(floors base device storage ops comm checkpoint text model runtime sched dispatch requests workload placement plan serve report kernels_cpu)
+set(floors base device storage ops comm checkpoint text guided model runtime sched dispatch requests workload placement plan serve report kernels_cpu)
 if(COMPUTRON_HAVE_CUDA)
   list(APPEND floors kernels_cuda)
 endif()

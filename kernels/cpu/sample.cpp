@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <span>
 
 #include "kernels/cpu/simd.h"
 
@@ -118,6 +120,29 @@ void penalise(const Slice& slice, const RowSampling& row) {
   for (const TokenId token : row.banned) slice.change(token, [](float) { return -kInfinity; });
 }
 
+// Eight tokens at a time, whose bits lie in two bytes.
+void ban_all_but(std::span<const std::uint32_t> allowed, const Slice& slice) {
+  const auto bytes = std::as_bytes(allowed);
+  const __m256i bit_of_lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const auto first = static_cast<unsigned>(slice.first_token);
+  int c = 0;
+  for (; c + kLanes <= slice.columns; c += kLanes) {
+    const unsigned token = first + static_cast<unsigned>(c);
+    if (token / 8 + 2 > bytes.size()) break;
+    std::uint16_t two = 0;
+    std::memcpy(&two, bytes.data() + token / 8, sizeof two);
+    const __m256i bits = _mm256_set1_epi32(two >> (token % 8));
+    const __m256i is_allowed = _mm256_cmpeq_epi32(_mm256_and_si256(bits, bit_of_lane), bit_of_lane);
+    const F8 x = load(slice.values + c);
+    store(slice.values + c, _mm256_blendv_ps(splat(-kInfinity), x, _mm256_castsi256_ps(is_allowed)));
+  }
+  for (; c < slice.columns; ++c) {
+    const unsigned token = first + static_cast<unsigned>(c);
+    const bool is_allowed = token / 32 < allowed.size() && (allowed[token / 32] >> (token % 32) & 1) != 0;
+    if (!is_allowed) slice.values[c] = -kInfinity;
+  }
+}
+
 // Noise bits of tokens [first, first + count), count <= kLanes.
 void noise_bits(const RowSampling& row, TokenId first, int count, std::uint32_t* bits) {
   std::array<std::uint32_t, 4> four{};
@@ -131,14 +156,16 @@ void noise_bits(const RowSampling& row, TokenId first, int count, std::uint32_t*
 // A token that beats the best score must have E < exp(scaled - best) where its noise is -log E, and E = -log u is at
 // least 1 - u: so few need a logarithm. Ties go to the smaller token.
 void find_best(const float* scaled, int columns, TokenId first_token, const RowSampling& row, SliceSample& out) {
-  constexpr float kSlack = 1.001f;  // for the rounding of the test, not of the score
+  constexpr float kSlack = 1.001f;           // for the rounding of the test, not of the score
+  const bool guided = !row.allowed.empty();  // then most tokens are banned
   std::uint32_t bits[kLanes];
   for (int c = 0; c < columns; c += kLanes) {
     const int count = std::min(kLanes, columns - c);
+    const F8 x = load_first(scaled + c, count);
+    if (guided && _mm256_movemask_ps(_mm256_cmp_ps(x, splat(-kInfinity), _CMP_GT_OQ)) == 0) continue;
     noise_bits(row, first_token + c, count, bits);
     float least[kLanes];
     for (int i = 0; i < count; ++i) least[i] = static_cast<float>(1 - unit_interval(bits[i]));
-    const F8 x = load_first(scaled + c, count);
     const F8 limit = mul(exp(sub(x, splat(static_cast<float>(out.score)))), splat(kSlack));
     const int may_win = _mm256_movemask_ps(_mm256_cmp_ps(load_first(least, count), limit, _CMP_LE_OQ));
     for (int i = 0; i < count; ++i) {
@@ -155,10 +182,11 @@ bool before(const Candidate& a, const Candidate& b) {
   return a.scaled != b.scaled ? a.scaled > b.scaled : a.token < b.token;
 }
 
-// The best SliceSample::kCandidates, sorted: twice as many are gathered above a threshold that rises.
-std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId first_token) {
+// The best SliceSample::kCandidates, sorted, without the banned where a guide bans most: twice as many are gathered
+// above a threshold that rises.
+std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId first_token, bool guided) {
   std::vector<Candidate> found;
-  float threshold = -kInfinity;
+  float threshold = guided ? std::numeric_limits<float>::lowest() : -kInfinity;
   const auto keep_best = [&] {
     const auto end = found.begin() + std::min<std::ptrdiff_t>(SliceSample::kCandidates, std::ssize(found));
     std::nth_element(found.begin(), end - 1, found.end(), before);
@@ -183,7 +211,8 @@ std::vector<Candidate> best_candidates(const float* scaled, int columns, TokenId
 // candidates if they hold that part of a whole row, or all but nothing of a slice.
 bool candidates_suffice(const SliceSample& sample, int columns, const RowSampling& row) {
   const auto& candidates = sample.candidates;
-  if (candidates.empty() || static_cast<int>(candidates.size()) == columns) return true;  // none: no number among them
+  // Fewer: the others are banned, or no numbers.
+  if (candidates.size() < SliceSample::kCandidates || static_cast<int>(candidates.size()) == columns) return true;
   if (row.top_k > 0 && row.top_k <= SliceSample::kCandidates) return true;
   if (row.min_p > 0 && candidates.back().scaled < sample.max + std::log(row.min_p)) return true;
   if (row.top_k > 0 || row.min_p > 0) return false;  // top_p is of what they leave, which only the whole row tells
@@ -208,14 +237,17 @@ SliceSample sample(const float* logits, int columns, TokenId first_token, const 
   if (columns == 0) return out;
   scratch.assign(logits, logits + columns);
   float* scaled = scratch.data();
-  penalise({scaled, columns, first_token}, row);
+  const Slice slice{scaled, columns, first_token};
+  penalise(slice, row);
+  if (!row.allowed.empty()) ban_all_but(row.allowed, slice);
   const F8 temperature = splat(row.temperature > 0 ? row.temperature : 1);
   map_lanes(
       columns, scaled, [temperature](F8 x) { return div(x, temperature); }, scaled);
   out.max = largest(scaled, columns);
+  if (out.max == -kInfinity && !row.allowed.empty()) return out;  // not one is allowed here
   out.sum_exp = sum_exp(scaled, columns, out.max);
   if (row.truncates()) {
-    out.candidates = best_candidates(scaled, columns, first_token);
+    out.candidates = best_candidates(scaled, columns, first_token, !row.allowed.empty());
     if (!candidates_suffice(out, columns, row)) out.slice = all_candidates(scaled, columns, first_token);
   } else if (row.temperature > 0) {
     find_best(scaled, columns, first_token, row, out);

@@ -190,6 +190,14 @@ __global__ void __launch_bounds__(kThreads) penalise_rows(const __grid_constant_
   for (int i = row.banned_begin + threadIdx.x; i < row.banned_end; i += kThreads) {
     if (float* logit = logit_of(p.banned[i])) *logit = -INFINITY;
   }
+  const int words = row.allowed_end - row.allowed_begin;
+  if (words == 0) return;
+  __syncthreads();
+  for (int column = threadIdx.x; column < p.of.real; column += kThreads) {
+    const int token = p.of.first_token + column, word = token / 32;
+    const bool allowed = word < words && (p.allowed[row.allowed_begin + word] >> (token % 32) & 1) != 0;
+    if (!allowed) scaled[column] = -INFINITY;
+  }
 }
 
 struct Score {

@@ -93,6 +93,7 @@ struct SampleRow {
   int used_begin = 0, used_end = 0;
   int bias_begin = 0, bias_end = 0;
   int banned_begin = 0, banned_end = 0;
+  int allowed_begin = 0, allowed_end = 0;  // words of 32 tokens' bits; none: all are allowed
 };
 struct TokenBias {
   TokenId token;
@@ -137,6 +138,7 @@ struct SampleCall {
   const TokenUse* used;
   const TokenBias* bias;
   const TokenId* banned;
+  const std::uint32_t* allowed;
   float* scaled;          // [count, columns]
   SamplePart* parts;      // [count × slices, blocks()]
   SampleResult* out;      // [count × slices]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace computron {
 namespace {
@@ -91,6 +92,14 @@ Candidate best_with_noise(const RowSampling& row, const std::vector<Candidate>& 
   return *best;
 }
 
+// Whether a guide leaves no token at all. `best`: of all tokens, null if there is none.
+bool none_allowed(const RowSampling& row, const Candidate* best) {
+  ensure(best != nullptr || !row.allowed.empty(), "no tokens to sample from");
+  return best == nullptr || (!row.allowed.empty() && best->scaled == -INFINITY);
+}
+
+const Candidate* first_of(const std::vector<Candidate>& tokens) { return tokens.empty() ? nullptr : &tokens.front(); }
+
 // The slices' candidates, cut where one that is left out of a slice might come before.
 Ranking rank_candidates(std::span<const SliceSample* const> parts) {
   Ranking ranking;
@@ -110,14 +119,41 @@ Ranking rank_candidates(std::span<const SliceSample* const> parts) {
     ranking.tokens.erase(end, ranking.tokens.end());
   }
   for (const SliceSample* part : parts) {
-    if (!part->candidates.empty()) ranking.sum_exp += part->sum_exp * std::exp(static_cast<double>(part->max) - max);
+    if (!part->candidates.empty() && part->max != -INFINITY)
+      ranking.sum_exp += part->sum_exp * std::exp(static_cast<double>(part->max) - max);
   }
   return ranking;
 }
 
 }  // namespace
 
+bool SamplingParams::operator==(const SamplingParams& other) const {
+  const auto fields = [](const SamplingParams& p) {
+    return std::tie(p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.frequency_penalty,
+                    p.presence_penalty, p.logit_bias, p.stop_tokens, p.min_tokens, p.prompt_tokens, p.key, p.generated);
+  };
+  const bool same_guide = guide == nullptr || other.guide == nullptr ? guide == other.guide : *guide == *other.guide;
+  return same_guide && fields(*this) == fields(other);
+}
+
+SequenceSampling::SequenceSampling(SamplingParams params)
+    : params_(std::move(params)), followed_(params_.generated.size()) {}
+
+void SequenceSampling::set_guide(std::shared_ptr<Guide> guide) {
+  text_.emplace(std::move(guide));
+  for (const TokenId token : params_.generated) text_->append(token);
+}
+
+void SequenceSampling::allow_tokens() {
+  if (text_) text_->allow(params_.stop_tokens, allowed_);
+}
+
 void SequenceSampling::append(std::uint32_t start, std::span<const TokenId> tokens) {
+  for (std::size_t i = 0; params_.guide != nullptr && i < tokens.size(); ++i) {
+    if (start + i < params_.prompt_tokens + followed_) continue;
+    text_ ? text_->append(tokens[i]) : params_.generated.push_back(tokens[i]);
+    ++followed_;
+  }
   if (!params_.penalises()) return;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto [place, is_new] = places_.emplace(tokens[i], used_.size());
@@ -139,6 +175,7 @@ RowSampling SequenceSampling::row(std::uint32_t position, bool whole) const {
           .used = used_,
           .bias = params_.logit_bias,
           .banned = too_early ? std::span(params_.stop_tokens) : std::span<const TokenId>{},
+          .allowed = allowed_,
           .key = params_.key,
           .position = position,
           .whole = whole};
@@ -165,7 +202,7 @@ SampledRow sample_greedy(std::span<const TopLogits* const> parts, int top) {
 std::optional<Candidate> sample_from_slices(const RowSampling& row, std::span<const SliceSample* const> parts) {
   if (row.truncates()) {
     const Ranking ranking = rank_candidates(parts);
-    ensure(!ranking.tokens.empty(), "no tokens to sample from");
+    if (none_allowed(row, first_of(ranking.tokens))) return Candidate{};
     const auto count = kept(row, ranking);
     if (!count) return std::nullopt;
     return best_with_noise(row, ranking.tokens, *count);
@@ -174,19 +211,20 @@ std::optional<Candidate> sample_from_slices(const RowSampling& row, std::span<co
   for (const SliceSample* part : parts) {
     if (part->best.token >= 0 && (best == nullptr || part->score > best->score)) best = part;
   }
-  ensure(best != nullptr, "no tokens to sample from");
+  if (none_allowed(row, best == nullptr ? nullptr : &best->best)) return Candidate{};
   return best->best;
 }
 
 Candidate sample_from_all(const RowSampling& row, std::vector<Candidate> all) {
-  ensure(!all.empty(), "no tokens to sample from");
   std::sort(all.begin(), all.end(), before);
+  if (none_allowed(row, first_of(all))) return {};
   Ranking ranking{std::move(all), true, 0};
   return best_with_noise(row, ranking.tokens, *kept(row, ranking));
 }
 
 void take_sampled(const Candidate& sampled, std::span<const TopLogits* const> parts, SampledRow& row) {
   row.token = sampled.token;
+  if (sampled.token < 0) return;
   row.logprob = static_cast<float>(sampled.logit - log_normalizer(parts));
 }
 

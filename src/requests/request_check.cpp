@@ -9,6 +9,7 @@
 #include "computron/base/digest.h"
 #include "computron/base/json_text.h"
 #include "src/requests/encoder_check.h"
+#include "src/requests/guide_check.h"
 #include "src/requests/request_fields.h"
 #include "src/requests/sampling_check.h"
 #include "src/requests/score_check.h"
@@ -70,7 +71,8 @@ constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_to
                                                                     {"documents", Neutral::kEmpty},
                                                                     {"add_special_tokens", Neutral::kFalse},
                                                                     {"functions", Neutral::kEmpty},
-                                                                    {"response_format", Neutral::kEmpty},
+                                                                    {"guided_grammar", Neutral::kEmpty},
+                                                                    {"guided_whitespace_pattern", Neutral::kEmpty},
                                                                     {"suffix", Neutral::kEmpty},
                                                                     {"tools", Neutral::kEmpty},
                                                                     {"truncate_prompt_tokens", Neutral::kEmpty},
@@ -222,6 +224,11 @@ RequestParts parts_of(const RequestDraft& draft, Request common, const std::vect
   return parts;
 }
 
+void take_guide(const RequestDraft& draft, const ServedModel& model, const RequestContext& context, Request& request) {
+  request.sampling.guide = guide_of(draft.body, *context.guides);
+  if (request.sampling.guide) check_guided(request, model);
+}
+
 TextOutput text_output(const RequestDraft& draft, const ServedModel& model, const std::vector<Prompt>& prompts) {
   const OptionalFields body(draft.body);
   TextOutput text{.tokenizer = model.tokenizer, .stops = stop_strings(draft.body, model)};
@@ -263,6 +270,7 @@ void completions(const RequestDraft& draft, const ServedModel& model, std::optio
   checked.text.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
   score(fields, checked.text, common);
   for (std::size_t i = 0; echo && i < prompts.size(); ++i) checked.text.prompts[i].text = prompts[i].text.value_or("");
+  take_guide(draft, model, context, common);
   checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
 }
 
@@ -307,6 +315,7 @@ void chat_completions(const RequestDraft& draft, const ServedModel& model, std::
   checked.text.include_reasoning = !given || OptionalFields(draft.body).flag("include_reasoning");
   checked.text.logprobs = chat_logprobs(draft.body);
   score(draft.body, checked.text, common);
+  take_guide(draft, model, context, common);
   checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
 }
 
@@ -379,6 +388,7 @@ CheckedRequest check_request(const RequestDraft& draft, const std::vector<Served
     (chat ? chat_completions : completions)(draft, models[id], encoders[id], context, checked);
     checked.prompt_token_ids = OptionalFields(draft.body).flag("return_token_ids");
   } else {
+    refuse_guides(draft.body, models[id]);
     pooled_requests(draft, endpoint, models[id], encoders[id], context, checked);
   }
   for (Request& request : checked.parts) {
@@ -411,6 +421,7 @@ std::vector<std::string> unknown_fields(const RequestDraft& draft) {
   std::vector<std::string_view> known(std::begin(kBodyFields), std::end(kBodyFields));
   if (url == kChatUrl) known.assign(std::begin(kChatFields), std::end(kChatFields));
   known.insert(known.end(), std::begin(kSamplingFields), std::end(kSamplingFields));
+  known.insert(known.end(), std::begin(kGuideFields), std::end(kGuideFields));
   for (const auto& [name, neutral] : kUnservedFields) known.push_back(name);
   add_unknown(draft.body, "body.", known, names);
   return names;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "computron/guided/guide_spec.h"
 #include "computron/requests/model_list.h"
 #include "src/requests/request_draft.h"
 
@@ -32,6 +33,7 @@ struct RequestContext {
   int default_max_tokens = 16;
   std::uint64_t seed = 0;    // of the job, for requests without one of their own
   std::string image_folder;  // of relative paths
+  GuideChecker* guides = nullptr;
 };
 
 // Throws RequestError invalid_request, invalid_parameter, model_not_found or context_length_exceeded; its message names

@@ -31,18 +31,72 @@ JsonValue number_value(double number) {
   return {.kind = Kind::kFloat, .number = number};
 }
 
+// Writes the events of one value down as JSON again, in the order of its keys.
+class JsonWriter {
+ public:
+  // From the next begin() to the end() that belongs to it, into `out`.
+  void open(std::string* out) { out_ = out; }
+  bool is_open() const { return out_ != nullptr; }
+
+  void value(std::string_view text) {
+    if (!is_open()) return;
+    separate();
+    *out_ += text;
+  }
+  void key(std::string_view name) {
+    if (!is_open()) return;
+    separate();
+    *out_ += json_string(name) + ":";
+  }
+  void begin(char bracket) {
+    if (!is_open()) return;
+    value({&bracket, 1});
+    ++depth_;
+  }
+  void end(char bracket) {
+    if (!is_open()) return;
+    *out_ += bracket;
+    if (--depth_ == 0) out_ = nullptr;
+  }
+
+ private:
+  void separate() {
+    if (out_->empty()) return;
+    const char last = out_->back();
+    if (last != '{' && last != '[' && last != ':') *out_ += ',';
+  }
+
+  std::string* out_ = nullptr;
+  int depth_ = 0;
+};
+
 // Builds a draft of a line's events. Throws RequestError out of the parser at the first fault.
 class DraftBuilder final : public JsonEvents {
  public:
   DraftBuilder(std::string_view line, std::size_t columns_before, const ParseBounds& bounds)
       : line_(line), columns_before_(columns_before), bounds_(bounds) {}
 
-  void null() override { put({}); }
-  void boolean(bool value) override { put({.kind = Kind::kBool, .boolean = value}); }
-  void negative(std::int64_t value) override { put({.kind = Kind::kInteger, .integer = value}); }
+  void null() override {
+    writer_.value("null");
+    put({});
+  }
+  void boolean(bool value) override {
+    writer_.value(value ? "true" : "false");
+    put({.kind = Kind::kBool, .boolean = value});
+  }
+  void negative(std::int64_t value) override {
+    writer_.value(fmt::to_string(value));
+    put({.kind = Kind::kInteger, .integer = value});
+  }
   void integer(std::uint64_t value) override;
-  void number(double value) override { put(number_value(value)); }
-  void string(std::string& value) override { put({.kind = Kind::kString, .text = std::move(value)}); }
+  void number(double value) override {
+    writer_.value(fmt::to_string(value));
+    put(number_value(value));
+  }
+  void string(std::string& value) override {
+    if (writer_.is_open()) writer_.value(json_string(value));
+    put({.kind = Kind::kString, .text = std::move(value)});
+  }
   void begin_object() override;
   void key(std::string& name) override;
   void end_object() override;
@@ -60,6 +114,8 @@ class DraftBuilder final : public JsonEvents {
   void descend();
   void open(JsonValue* container);
   void begin_message_or_part();
+  void close();
+  void keep_whole(JsonValue* field);
   void keep_fields(JsonFields& fields);
   std::string path() const;  // of the field at hand, for messages
   std::string_view not_a_number_at(std::size_t position) const;
@@ -68,6 +124,7 @@ class DraftBuilder final : public JsonEvents {
   std::size_t columns_before_;  // bytes of the input line before line_
   ParseBounds bounds_;
   RequestDraft draft_;
+  JsonWriter writer_;                                       // of the field that is kept whole
   int depth_ = 0;                                           // open objects and lists
   std::vector<std::unordered_set<std::string>> open_keys_;  // of the open objects
   std::size_t keys_ = 0;
@@ -87,6 +144,7 @@ class DraftBuilder final : public JsonEvents {
 
 void DraftBuilder::integer(std::uint64_t value) {
   if (std::in_range<std::int64_t>(value)) return negative(static_cast<std::int64_t>(value));
+  writer_.value(fmt::to_string(value));
   put({.kind = Kind::kFloat, .number = static_cast<double>(value)});
 }
 
@@ -119,9 +177,17 @@ void DraftBuilder::descend() {
   throw RequestError(400, "too_deep", fmt::format("{}: nested deeper than {} levels", path(), bounds_.max_depth));
 }
 
+// A field of the body that is kept whole begins.
+void DraftBuilder::keep_whole(JsonValue* field) {
+  const bool kept = field != nullptr && depth_ == 2 && in_body_;
+  if (kept && std::ranges::find(kGuideFields, body_key_) != std::end(kGuideFields)) writer_.open(&field->json);
+}
+
 void DraftBuilder::begin_object() {
   JsonValue* const field = target_;
   put({.kind = Kind::kObject});
+  keep_whole(field);
+  writer_.begin('{');
   descend();
   open_keys_.emplace_back();
   if (depth_ == 1) is_object_ = true;
@@ -168,6 +234,7 @@ void DraftBuilder::key(std::string& name) {
   if (!is_new) {
     throw RequestError(400, "duplicate_key", fmt::format("the key {} stands twice in one object", shown(*stored)));
   }
+  writer_.key(*stored);
   if (container_ != nullptr && depth_ == container_depth_) ++container_->count;
   if (depth_ == 1) {
     top_key_ = *stored;
@@ -182,12 +249,20 @@ void DraftBuilder::key(std::string& name) {
 
 void DraftBuilder::end_object() {
   open_keys_.pop_back();
-  end_list();
+  writer_.end('}');
+  close();
+}
+
+void DraftBuilder::end_list() {
+  writer_.end(']');
+  close();
 }
 
 void DraftBuilder::begin_list() {
   JsonValue* const field = target_;
   put({.kind = Kind::kList});
+  keep_whole(field);
+  writer_.begin('[');
   JsonValue* const list = field != nullptr ? field : inner_list();
   descend();
   if (list == nullptr || message_ != nullptr) return;
@@ -209,7 +284,7 @@ JsonValue* DraftBuilder::inner_list() {
   return &container_->lists.emplace_back(JsonValue{.kind = Kind::kList});
 }
 
-void DraftBuilder::end_list() {
+void DraftBuilder::close() {
   if (container_ != nullptr && depth_ == container_depth_) {
     container_ = std::exchange(outer_, nullptr);
     container_depth_ = outer_depth_;

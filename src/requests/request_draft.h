@@ -35,12 +35,17 @@ struct JsonValue {
   std::vector<JsonValue> lists{};
   // Items that are strings; only of the body's "prompt", "input" and "stop", and of the texts that are scored.
   std::vector<std::string> strings{};
+  std::string json{};  // kList and kObject: the whole of it; only of the body's fields that guide answers
 };
 
 // "null", "a boolean", ...
 std::string_view name_of(JsonValue::Kind kind);
 
 using JsonFields = std::map<std::string, JsonValue, std::less<>>;
+
+// Fields of the body that say what an answer is to be.
+inline constexpr std::string_view kGuideFields[] = {"guided_choice", "guided_json", "guided_regex", "response_format",
+                                                    "structured_outputs"};
 
 struct RequestDraft {
   JsonFields top;                 // the line's own fields

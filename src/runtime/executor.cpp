@@ -154,7 +154,11 @@ Executor::Executor(const Mesh& mesh, Device& device, Ops& ops, Progress& progres
                  *copy_stream_, *compute_, options.verify_swap),
       work_(make_workspace(device, ops, layouts_, options.max_rows)),
       communicators_(std::move(communicators)),
-      collector_(mesh, progress, trace_, largest_vocab(layouts_)) {
+      collector_(mesh, progress, trace_, largest_vocab(layouts_)),
+      guides_([this, texts = options.token_texts](ModelId model) {
+        ensure(texts != nullptr, "an answer is guided where no tokens have texts");
+        return TokenTrie(texts(model), static_cast<std::size_t>(layouts_[model]->plan.config.vocab));
+      }) {
   for (const ShardLayout* layout : layouts_) {
     transformers_.emplace_back(*layout, mesh.t);
     geometries_.push_back(KvGeometry::make(*layout));
@@ -171,6 +175,15 @@ CommunicatorSizes Executor::communicator_sizes(const std::vector<const ShardLayo
                                                const ExecutorOptions& options) {
   return {.max_count = widest_row(layouts) * static_cast<std::size_t>(options.max_rows),
           .buffers = options.steps_in_flight};
+}
+
+// What a sequence is guided by is compiled while earlier steps compute.
+void Executor::accept(const Step& step) {
+  residency_.accept(step);
+  if (!mesh_.last_stage()) return;
+  for (const SequenceChunk& chunk : step.chunks) {
+    if (chunk.sampling && chunk.sampling->guide) guides_.want(step.model, chunk.sampling->guide);
+  }
 }
 
 Report Executor::run(const Step& step) {
@@ -263,10 +276,25 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
     if (found != sampling_.end()) found->second.append(chunk.start, chunk.tokens);
     row += chunk.output == SequenceChunk::kAll ? chunk.tokens.size() : chunk.output == SequenceChunk::kNone ? 0 : 1;
     if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
+    guide(step.model, found->second);
     batch.sampling.resize(batch.output_rows.size());
     const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
     batch.sampling[row - 1] = found->second.row(position, layouts_[step.model]->plan.k_slices * mesh_.shape.tp == 1);
   }
+}
+
+// Finds out what the sequence's next token may be, before its first one when its guide has been compiled.
+void Executor::guide(ModelId model, SequenceSampling& sampling) {
+  if (sampling.lacks_guide()) {
+    const auto& text = sampling.params().guide;
+    std::shared_ptr<Guide> guide;
+    progress_.wait_until([&] {
+      guides_.want(model, text);  // again where others have taken its place
+      return (guide = guides_.find(model, *text)) != nullptr;
+    });
+    sampling.set_guide(std::move(guide));
+  }
+  sampling.allow_tokens();
 }
 
 // A pass that only decodes comes again with other tokens and one more position, so it is worth a graph.

@@ -1,7 +1,10 @@
 #include "computron/runtime/step.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "computron/base/digest.h"
 
@@ -35,6 +38,8 @@ void put(ByteWriter& out, const SamplingParams& p) {
     out.put(token);
     out.put(bias);
   }
+  out.put_string(p.guide ? *p.guide : std::string());
+  out.put_list(p.generated);
 }
 
 SamplingParams get_sampling(ByteReader& in) {
@@ -46,6 +51,10 @@ SamplingParams get_sampling(ByteReader& in) {
     const auto token = in.get<TokenId>();
     p.logit_bias.emplace_back(token, in.get<float>());
   }
+  if (std::string guide = in.get_string(); !guide.empty()) {
+    p.guide = std::make_shared<const std::string>(std::move(guide));
+  }
+  p.generated = in.get_list<TokenId>();
   return p;
 }
 

@@ -90,6 +90,7 @@ std::optional<SamplingParams> Sequence::sampling() const {
   SamplingParams params = request_.sampling;
   params.prompt_tokens = static_cast<std::uint32_t>(completion_.prompt_tokens);
   params.stop_tokens = stop_tokens_;
+  if (params.guide) params.generated.assign(tokens_.begin() + completion_.prompt_tokens, tokens_.end());
   return params;
 }
 
@@ -142,6 +143,10 @@ void Sequence::append_sampled(const SampledRow& row, double now_s) {
   if (completion_.generated_tokens == 0) completion_.first_token_s = now_s;
   if (request_.max_tokens == 0) {
     finished_ = true;
+    return;
+  }
+  if (row.token < 0) {
+    fail("guide_dead_end", "no token of the model's vocabulary continues what was generated as the request asks");
     return;
   }
   ++completion_.generated_tokens;

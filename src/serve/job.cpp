@@ -10,6 +10,7 @@
 #include "computron/base/time.h"
 #include "computron/comm/agreed.h"
 #include "computron/device/profiler.h"
+#include "computron/serve/tokenizers.h"
 
 namespace computron {
 namespace {
@@ -140,14 +141,16 @@ void Job::map_pages() {
 void Job::make_executor() {
   std::vector<const ShardLayout*> layouts;
   for (ModelId m = 0; m < models_.in_own_group().size(); ++m) layouts.push_back(&models_.layout(m));
-  const ExecutorOptions options{.frames = group_plan().frames,
-                                .frame_bytes = plan_.page_bytes,
-                                .host_slots = group_plan().host_slots,
-                                .max_rows = plan_.max_batch_tokens,
-                                .steps_in_flight = group_plan().steps_in_flight,
-                                .verify_swap = plan_.verify_swap,
-                                .wrap_pages = hooks_.page_wrapper(progress()),
-                                .trace = trace_.get()};
+  const ExecutorOptions options{
+      .frames = group_plan().frames,
+      .frame_bytes = plan_.page_bytes,
+      .host_slots = group_plan().host_slots,
+      .max_rows = plan_.max_batch_tokens,
+      .steps_in_flight = group_plan().steps_in_flight,
+      .verify_swap = plan_.verify_swap,
+      .token_texts = [this](ModelId model) { return token_texts(models_.index(models_.in_own_group()[model])); },
+      .wrap_pages = hooks_.page_wrapper(progress()),
+      .trace = trace_.get()};
   const TransportKind kind = plan_.transport_kind;
   if (mesh_.schedules() && kind != TransportKind::kHost && mesh_.job.size() > 1) {
     spdlog::info("sums and activations go {}",

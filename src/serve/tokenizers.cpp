@@ -54,6 +54,15 @@ void load_tokenizer(const CheckpointIndex& index, Shared& shared, ServedModel& m
 
 }  // namespace
 
+std::vector<std::string> token_texts(const CheckpointIndex& index) {
+  const Tokenizer tokenizer(read_files(index));
+  std::vector<std::string> texts(static_cast<std::size_t>(tokenizer.tokens_end()));
+  for (TokenId token = 0; token < tokenizer.tokens_end(); ++token) {
+    if (!tokenizer.is_special(token)) texts[static_cast<std::size_t>(token)] = tokenizer.token_bytes(token);
+  }
+  return texts;
+}
+
 void load_tokenizers(const ModelSet& loaded, std::vector<ServedModel>& models) {
   Shared shared;
   for (std::size_t m = 0; m < models.size(); ++m) {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "computron/device/device.h"
+#include "computron/guided/guide_spec.h"
 #include "computron/model/sampler.h"
 #include "computron/ops/ops.h"
 #include "tests/support/test_device.h"
@@ -82,6 +83,7 @@ class Sampler {
   }
 
   static TokenId checked(const Candidate& c, const std::vector<float>& logits) {
+    if (c.token < 0) return c.token;  // none is allowed
     EXPECT_EQ(c.logit, logits[static_cast<std::size_t>(c.token)]) << "the model's own logit comes along";
     return c.token;
   }
@@ -103,6 +105,9 @@ std::vector<std::pair<double, TokenId>> keep(const std::vector<float>& logits, c
   }
   for (const auto& [token, bias] : row.bias) x[static_cast<std::size_t>(token)] += bias;
   for (const TokenId token : row.banned) x[static_cast<std::size_t>(token)] = -INFINITY;
+  for (std::size_t t = 0; t < x.size() && !row.allowed.empty(); ++t) {
+    if ((row.allowed[t / 32] >> (t % 32) & 1) == 0) x[t] = -INFINITY;
+  }
   std::vector<std::pair<double, TokenId>> kept;
   for (std::size_t i = 0; i < x.size(); ++i) {
     kept.emplace_back(row.temperature > 0 ? x[i] / row.temperature : x[i], static_cast<TokenId>(i));
@@ -110,6 +115,7 @@ std::vector<std::pair<double, TokenId>> keep(const std::vector<float>& logits, c
   std::sort(kept.begin(), kept.end(),
             [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   const double best = kept.front().first;
+  if (best == -INFINITY) return {};
   std::erase_if(kept, [&](const auto& k) { return row.min_p > 0 && k.first < best + std::log(row.min_p); });
   if (row.top_k > 0) kept.resize(std::min<std::size_t>(kept.size(), static_cast<std::size_t>(row.top_k)));
   double total = 0, sum = 0;
@@ -122,6 +128,7 @@ std::vector<std::pair<double, TokenId>> keep(const std::vector<float>& logits, c
 
 TokenId expected_token(const std::vector<float>& logits, const RowSampling& row) {
   const auto kept = keep(logits, row);
+  if (kept.empty()) return -1;
   if (row.temperature == 0) return kept.front().second;
   TokenId best = -1;
   double best_score = 0;
@@ -158,6 +165,14 @@ struct RandomSampling {
     }
     if (one_in(3)) bias = {{token(), from(-5, 5)}};
     if (one_in(3) && vocab > 3) banned = {token(), token()};
+    if (one_in(3)) {
+      allowed.resize((vocab + 31) / 32);
+      const int sparse = one_in(2) ? 2 : 60;
+      for (std::size_t t = 0; t < vocab; ++t) {
+        if (one_in(sparse)) allowed[t / 32] |= 1u << (t % 32);
+      }
+    }
+    row.allowed = allowed;
     row.used = used;
     row.bias = bias;
     row.banned = banned;
@@ -166,6 +181,7 @@ struct RandomSampling {
   std::vector<TokenUse> used;
   std::vector<std::pair<TokenId, float>> bias;
   std::vector<TokenId> banned;
+  std::vector<std::uint32_t> allowed;
 };
 
 std::vector<float> random_row(std::mt19937_64& random, std::size_t size, float scale) {
@@ -301,6 +317,37 @@ TEST(SequenceSampling, CountsWhatWasGeneratedOnce) {
   EXPECT_TRUE(row.samples);
   EXPECT_FALSE(SequenceSampling({.top_k = 5, .top_p = 0.5f}).row(0, true).samples)
       << "greedy without penalties is plain";
+}
+
+TEST(SequenceSampling, FollowsItsGuide) {
+  const std::vector<std::string> texts = {"", "a", "b"};
+  const auto guide = [&] {
+    return std::make_shared<Guide>(std::make_shared<TokenTrie>(texts, texts.size()), compile_guide("rab?a"));
+  };
+  const auto allowed = [](SequenceSampling& sequence) {
+    sequence.allow_tokens();
+    return sequence.row(9, true).allowed[0];
+  };
+  SamplingParams params{.stop_tokens = {0}, .prompt_tokens = 2, .guide = std::make_shared<const std::string>("rab?a")};
+  EXPECT_TRUE(params.samples());
+  SequenceSampling sequence(params);
+  EXPECT_TRUE(sequence.lacks_guide());
+  sequence.append(0, std::vector<TokenId>{2, 2});  // the prompt
+  sequence.set_guide(guide());
+  EXPECT_FALSE(sequence.lacks_guide());
+  EXPECT_EQ(allowed(sequence), 2u);
+  sequence.append(2, std::vector<TokenId>{1});
+  EXPECT_EQ(allowed(sequence), 6u);
+  sequence.append(3, std::vector<TokenId>{1});
+  EXPECT_EQ(allowed(sequence), 1u) << "the end";
+
+  params.generated = {1};  // begins again, behind one token that it generated and has computed once more
+  SequenceSampling again(params);
+  again.append(0, std::vector<TokenId>{2, 2, 1});
+  again.set_guide(guide());
+  EXPECT_EQ(allowed(again), 6u);
+  again.append(3, std::vector<TokenId>{2});
+  EXPECT_EQ(allowed(again), 2u);
 }
 
 }  // namespace

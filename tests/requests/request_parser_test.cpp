@@ -387,7 +387,7 @@ TEST(RequestParser, WhatChangesResultsAndIsNotServedIsRefusedByName) {
                                                         {"suffix", "\"x\""},
                                                         {"use_beam_search", "true"},
                                                         {"allowed_token_ids", "[1]"},
-                                                        {"response_format", "{\"type\":\"json_object\"}"}}) {
+                                                        {"guided_grammar", "\"root\""}}) {
     expect_bad_parameter(fmt::format(R"("{}":{})", field, value), "body." + field + ": not served");
   }
 }

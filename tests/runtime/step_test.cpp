@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -87,11 +88,14 @@ TEST(Step, EveryByteThatComesOtherwiseIsSeen) {
   Step step = sample_step();
   step.predicted_s = 0.25;
   step.chunks[0].sampling = SamplingParams{.temperature = 0.5, .logit_bias = {{4, 0.5f}}, .stop_tokens = {3}};
+  step.chunks[0].sampling->guide = std::make_shared<const std::string>("ra+");
+  step.chunks[0].sampling->generated = {5, 6};
   step.chunks[0].token_type_ids = {0, 1, 1};
   step.chunks[1].patches = {0.5f, -1, 2};
   const std::vector<std::byte> sent = step.encode(0);
   const std::uint64_t digest = digest64(sent);
   EXPECT_EQ(Step::decode(sent, 0, 2).digest, digest);
+  EXPECT_EQ(Step::decode(sent, 0, 2).chunks[0].sampling, step.chunks[0].sampling);
   std::size_t seen = 0, refused = 0;
   for (std::size_t at = 0; at < sent.size(); ++at) {
     std::vector<std::byte> bytes = sent;

@@ -359,6 +359,37 @@ TEST(Sequence, ARowThatIsNotFiniteEndsItWithAnError) {
   EXPECT_EQ(c.generated_tokens, 1);
 }
 
+TEST(Sequence, ATokenThatNoGuideAllowsEndsItWithAnError) {
+  Request request = make_request({5, 6}, 9);
+  request.sampling.guide = std::make_shared<const std::string>("ra+");
+  Drive drive(std::move(request));
+  const SequenceChunk first = drive.chunk();
+  ASSERT_TRUE(first.sampling);
+  EXPECT_EQ(*first.sampling->guide, "ra+");
+  EXPECT_THAT(first.sampling->generated, IsEmpty());
+  EXPECT_THAT(first.sampling->stop_tokens, ElementsAre(2));
+  drive.rows({row(7)});
+  drive.chunk();
+  drive.rows({row(-1)});
+  const Completion done = drive.end();
+  EXPECT_EQ(done.error_code, "guide_dead_end");
+  EXPECT_EQ(done.generated_tokens, 1);
+}
+
+// Ranks that have forgotten a guided sequence are told what it has generated.
+TEST(Sequence, AGuidedSequenceThatBeginsAgainTellsItsTokens) {
+  Request request = make_request({5, 6}, 9);
+  request.sampling.guide = std::make_shared<const std::string>("ra+");
+  Drive drive(std::move(request));
+  drive.sample(7);
+  drive.sample(8);
+  drive.sequence.restart(3);
+  const SequenceChunk again = drive.chunk();
+  ASSERT_TRUE(again.sampling);
+  EXPECT_THAT(again.sampling->generated, ElementsAre(7, 8));
+  EXPECT_EQ(again.sampling->prompt_tokens, 2u);
+}
+
 TEST(Sequence, OneBadRowOfAScoredPromptIsEnough) {
   Request request = make_request({5, 6, 7}, 1);
   request.echo = true;

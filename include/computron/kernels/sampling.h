@@ -1,9 +1,10 @@
 // How a token is sampled from a row of logits that lies cut over ranks.
 //
-// Order: repetition, frequency and presence penalties, bias, bans; then everything is divided by the temperature; then
-// min_p, top_k and top_p (of what the first two leave) take tokens away; then the token is the one with the largest
-// scaled logit + Gumbel noise. The noise of a token is a function of (key, position, token), so one seed gives one text
-// wherever the row is cut, whatever else is in the batch, and after a restart.
+// Order: repetition, frequency and presence penalties, bias, bans, among which are tokens that are not allowed; then
+// everything is divided by the temperature; then min_p, top_k and top_p (of what the first two leave) take tokens away;
+// then the token is the one with the largest scaled logit + Gumbel noise. The noise of a token is a function of (key,
+// position, token), so one seed gives one text wherever the row is cut, whatever else is in the batch, and after a
+// restart.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,8 @@ struct RowSampling {
   std::span<const TokenUse> used = {};  // each token once
   std::span<const std::pair<TokenId, float>> bias = {};
   std::span<const TokenId> banned = {};
+  // Bit t % 32 of word t / 32: token t may be drawn. Empty: all may.
+  std::span<const std::uint32_t> allowed = {};
   std::uint64_t key = 0;
   std::uint32_t position = 0;  // of the token to be sampled, in its sequence
   bool whole = true;           // the slice is the whole row
@@ -60,7 +63,7 @@ struct Candidate {
 struct SliceSample {
   static constexpr int kCandidates = 1024;
 
-  Candidate best;                          // token -1: the slice is empty
+  Candidate best;                          // token -1, or scaled to minus infinity: the slice has no token
   double score = 0;                        // of `best`: scaled logit + noise, or without noise at temperature 0
   float max = 0;                           // of the scaled logits
   double sum_exp = 0;                      // Σ exp(scaled − max)

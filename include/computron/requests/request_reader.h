@@ -20,6 +20,7 @@
 
 #include "computron/base/digest.h"
 #include "computron/base/file_descriptor.h"
+#include "computron/guided/guide_spec.h"
 #include "computron/requests/model_list.h"
 #include "computron/sched/request.h"
 #include "computron/storage/line_history.h"
@@ -143,6 +144,7 @@ class RequestParser {
   std::string image_folder_;
   std::size_t max_prompt_ = 0;                    // tokens; the longest that any model takes
   std::vector<std::optional<Encoder>> encoders_;  // [model] that has a tokenizer
+  GuideChecker guides_;
   SeenIds seen_ids_;
   bool warned_unknown_fields_ = false;
   bool warned_unknown_model_ = false;

@@ -28,6 +28,7 @@
 #include "computron/comm/communicators.h"
 #include "computron/comm/mesh.h"
 #include "computron/model/transformer.h"
+#include "computron/runtime/guide_compiler.h"
 #include "computron/runtime/kv_geometry.h"
 #include "computron/runtime/report.h"
 #include "computron/runtime/residency.h"
@@ -46,6 +47,9 @@ struct ExecutorOptions {
   int max_rows = 0;         // tokens of a step
   int steps_in_flight = 1;  // activations that may be on their way to the next stage
   VerifySwap verify_swap = VerifySwap::kOff;
+  // Of a model: what each of its tokens adds to a text. Called beside serving, by another thread, once a model whose
+  // answers are guided; empty: none are.
+  std::function<std::vector<std::string>(ModelId)> token_texts = {};
   bool use_graphs = true;  // capturable passes go through Stream::run_capturable; false for tests that compare
   PageSourceWrapper wrap_pages = {};  // empty: passes get the pages themselves
   Trace* trace = nullptr;             // borrowed; null: not traced
@@ -65,7 +69,7 @@ class Executor {
 
   // The step has arrived: enqueues the fetches that wait for nothing. Steps are accepted and run in the same order.
   // Error{kInternal} for copies that no right scheduler orders.
-  void accept(const Step& step) { residency_.accept(step); }
+  void accept(const Step& step);
   // Executes the step and returns this rank's done record. Returns when the compute stream has run the step's pass, so
   // that only copies are in flight. Error{kInternal} where the step does not fit the state.
   Report run(const Step& step);
@@ -81,6 +85,7 @@ class Executor {
   void add_sampling(const Step& step, Batch& batch);
   void add_pooling(const Step& step, Batch& batch) const;
   void keep_sums(const Step& step, std::span<const float> sums);
+  void guide(ModelId model, SequenceSampling& sampling);
   bool is_decode(const Step& step) const;
   bool is_capturable(const Step& step) const;
   std::optional<Batch> padded(const Step& step, const Batch& batch) const;
@@ -116,6 +121,7 @@ class Executor {
   std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of running sequences that draw tokens
   // On the last stage: of running sequences whose embedding is a mean, the sum of the rows of their passes, [hidden].
   std::map<SequenceId, std::vector<float>> sums_;
+  GuideCompiler guides_;                             // there, too
 };
 
 }  // namespace computron

@@ -53,6 +53,7 @@ void PassState::add_sampling(const PassArrays& arrays) {
     block_.add_input(std::as_bytes(std::span(call.lists.used)));
     block_.add_input(std::as_bytes(std::span(call.lists.bias)));
     block_.add_input(std::as_bytes(std::span(call.lists.banned)));
+    block_.add_input(std::as_bytes(std::span(call.lists.allowed)));
     const int slices = arrays.logit_slices;
     call.slices = block_.add_result(call.lists.result_slices(slices) * sizeof(*SampleResults::slices));
     call.candidates = block_.add_result(call.lists.result_candidates(slices) * sizeof(Candidate));

@@ -48,6 +48,8 @@ void SampleLists::add(int row, const RowSampling& s) {
   r.bias_end = static_cast<int>(bias.size());
   r.banned_begin = append(banned, s.banned);
   r.banned_end = static_cast<int>(banned.size());
+  r.allowed_begin = append(allowed, s.allowed);
+  r.allowed_end = static_cast<int>(allowed.size());
   rows.push_back(r);
   row_ids.push_back(row);
 }

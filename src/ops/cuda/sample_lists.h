@@ -27,6 +27,7 @@ struct SampleLists {
   std::vector<TokenUse> used;
   std::vector<kernels::cuda::TokenBias> bias;
   std::vector<TokenId> banned;
+  std::vector<std::uint32_t> allowed;
   int truncating = 0;  // rows
 
   // Of the results' arrays, elements.

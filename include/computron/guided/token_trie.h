@@ -1,0 +1,58 @@
+// A vocabulary as a tree of the bytes that its tokens add to a text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "computron/base/types.h"
+#include "computron/guided/matcher.h"
+
+namespace computron {
+
+// A bit for each token: token t is bit t % 32 of word t / 32.
+using TokenMask = std::vector<std::uint32_t>;
+
+class TokenTrie {
+ public:
+  // texts[t] is what token t adds; a token that adds nothing, as special ones, is never allowed. `vocab`: of the model.
+  TokenTrie(const std::vector<std::string>& texts, std::size_t vocab);
+
+  std::size_t vocab() const { return vocab_; }
+  std::size_t words() const { return (vocab_ + 31) / 32; }
+  const std::string& text(TokenId token) const { return texts_[static_cast<std::size_t>(token)]; }
+
+  // The tokens after which a text at `state` can still go on or end. False where it takes more than kMaxWork to tell,
+  // which follows from grammar, text so far and vocabulary alone; the mask is then incomplete.
+  static constexpr std::size_t kMaxWork = 16'000'000;  // configurations that read a byte
+  bool allow(Matcher& matcher, Matcher::State state, TokenMask& mask) const;
+
+ private:
+  // In the order of a depth-first walk.
+  struct Node {
+    std::uint8_t byte = 0;
+    std::uint16_t depth = 0;   // of the byte in the token: 1, 2, ...
+    std::uint32_t end = 0;     // the first node that is not below this one
+    std::uint32_t tokens = 0;  // of this text: tokens_[tokens] to tokens_[of the next node]
+  };
+  struct Tree {
+    std::vector<Node> nodes;
+    std::vector<TokenId> tokens;
+  };
+  static constexpr std::size_t kLongestPlain = 64;  // characters
+  static constexpr std::size_t kLongest = 0xffff;   // bytes; longer tokens are never allowed
+
+  Tree make_tree(std::vector<TokenId> tokens) const;
+  static bool walk(const Tree& tree, Matcher& matcher, Matcher::State state, TokenMask& mask);
+
+  std::size_t vocab_;
+  std::vector<std::string> texts_;
+  Tree all_;
+  // Most tokens are whole characters that may stand in a JSON string as they are: what a string may hold is found
+  // without a walk through them.
+  Tree not_plain_;
+  std::vector<TokenMask> plain_;  // [n] those of at most n characters
+};
+
+}  // namespace computron

@@ -1,0 +1,289 @@
+#include "computron/guided/matcher.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "computron/base/digest.h"
+#include "computron/base/error.h"
+
+namespace computron {
+namespace {
+
+// Parts of a character of a JSON string.
+enum Part : std::uint32_t {
+  kBetween,  // no part: a character begins here
+  kOneMore,  // so many bytes of UTF-8 are to come
+  kTwoMore,
+  kThreeMore,
+  kAfterE0,  // the next byte's range is smaller: no overlong forms, no surrogates, nothing beyond U+10FFFF
+  kAfterED,
+  kAfterF0,
+  kAfterF4,
+  kEscape,       // behind a backslash
+  kFourDigits,   // of \uXXXX
+  kAfterDigitD,  // which a surrogate would begin with, too
+  kThreeDigits,
+  kTwoDigits,
+  kOneDigit,
+  kNoPart,  // the byte cannot come
+  kWhole,   // the character ends
+};
+
+bool between(std::uint8_t byte, std::uint8_t first, std::uint8_t last) { return first <= byte && byte <= last; }
+bool is_hex(std::uint8_t byte) { return between(byte, '0', '9') || between(byte, 'a', 'f') || between(byte, 'A', 'F'); }
+bool is_escape(std::uint8_t byte) {
+  constexpr std::string_view kLetters = "\"\\/bfnrt";
+  return kLetters.find(static_cast<char>(byte)) != std::string_view::npos;
+}
+
+Part first_part(std::uint8_t byte, bool escapes) {
+  if (byte == '\\') return escapes ? kEscape : kNoPart;
+  if (byte == '"' || byte < 0x20) return kNoPart;
+  if (byte < 0x80) return kWhole;
+  if (between(byte, 0xC2, 0xDF)) return kOneMore;
+  if (byte == 0xE0) return kAfterE0;
+  if (byte == 0xED) return kAfterED;
+  if (between(byte, 0xE1, 0xEF)) return kTwoMore;
+  if (byte == 0xF0) return kAfterF0;
+  if (byte == 0xF4) return kAfterF4;
+  return between(byte, 0xF1, 0xF3) ? kThreeMore : kNoPart;
+}
+
+Part next_part(std::uint32_t part, std::uint8_t byte) {
+  const auto if_so = [](bool right, Part then) { return right ? then : kNoPart; };
+  switch (part) {
+    case kOneMore:
+      return if_so(between(byte, 0x80, 0xBF), kWhole);
+    case kTwoMore:
+      return if_so(between(byte, 0x80, 0xBF), kOneMore);
+    case kThreeMore:
+      return if_so(between(byte, 0x80, 0xBF), kTwoMore);
+    case kAfterE0:
+      return if_so(between(byte, 0xA0, 0xBF), kOneMore);
+    case kAfterED:
+      return if_so(between(byte, 0x80, 0x9F), kOneMore);
+    case kAfterF0:
+      return if_so(between(byte, 0x90, 0xBF), kTwoMore);
+    case kAfterF4:
+      return if_so(between(byte, 0x80, 0x8F), kTwoMore);
+    case kEscape:
+      return byte == 'u' ? kFourDigits : if_so(is_escape(byte), kWhole);
+    case kFourDigits:
+      return byte == 'd' || byte == 'D' ? kAfterDigitD : if_so(is_hex(byte), kThreeDigits);
+    case kAfterDigitD:
+      return if_so(between(byte, '0', '7'), kTwoDigits);
+    case kThreeDigits:
+      return if_so(is_hex(byte), kTwoDigits);
+    case kTwoDigits:
+      return if_so(is_hex(byte), kOneDigit);
+    case kOneDigit:
+      return if_so(is_hex(byte), kWhole);
+    default:
+      return kNoPart;
+  }
+}
+
+// Bytes of one class lead to one state from any state.
+void cut_text_classes(std::array<bool, 257>& begins) {
+  constexpr std::array<int, 40> kFirsts = {
+      0x20, '"', '#', '/', '0', '8', ':', 'A',  'D',  'E',  'G',  '\\', ']',  'a',  'b',  'c',  'd',  'e',  'f',  'g',
+      'n',  'o', 'r', 's', 't', 'u', 'v', 0x80, 0x90, 0xA0, 0xC0, 0xC2, 0xE0, 0xE1, 0xED, 0xEE, 0xF0, 0xF1, 0xF4, 0xF5};
+  for (const int first : kFirsts) {
+    begins[static_cast<std::size_t>(first)] = true;
+  }
+}
+
+}  // namespace
+
+// Gathers a state: what is reached from given places without reading, in the order of finding.
+class Matcher::Closure {
+ public:
+  explicit Closure(Matcher& matcher) : matcher_(matcher) {}
+
+  void add(GrammarNodeId node, std::uint32_t stack) {
+    todo_.push_back({node, stack});
+    while (!todo_.empty()) {
+      const Place place = todo_.back();
+      todo_.pop_back();
+      visit(place);
+    }
+  }
+
+  // Within a JSON string.
+  void add_text(const Configuration& configuration) {
+    if (std::ranges::find(set_.configurations, configuration) == set_.configurations.end()) keep(configuration);
+  }
+
+  Set take() { return std::move(set_); }
+
+ private:
+  struct Place {
+    GrammarNodeId node;
+    std::uint32_t stack;
+  };
+
+  void keep(const Configuration& configuration) {
+    if (set_.configurations.size() < kMaxConfigurations) set_.configurations.push_back(configuration);
+  }
+
+  // What a node leads to comes off the pile in the node's order.
+  void visit(const Place& place) {
+    if (seen_.size() > 64 * kMaxConfigurations || !seen_.insert(key(place)).second) return;
+    const Grammar& grammar = *matcher_.grammar_;
+    const GrammarNode& node = grammar.nodes[place.node];
+    if (node.text >= 0) add_text({.node = place.node, .stack = place.stack});
+    if (!node.bytes.empty()) keep({.node = place.node, .stack = place.stack});
+    const std::size_t begin = todo_.size();
+    if (node.accepts) end_rule(place.stack);
+    for (const GrammarNodeId to : node.silent) todo_.push_back({to, place.stack});
+    for (const auto& call : node.calls) begin_rule(call, place.stack);
+    std::reverse(todo_.begin() + static_cast<std::ptrdiff_t>(begin), todo_.end());
+  }
+
+  void end_rule(std::uint32_t stack) {
+    if (stack == 0) {
+      set_.accepts = true;
+      return;
+    }
+    const Frame& frame = matcher_.frames_[stack];
+    todo_.push_back({frame.to, frame.parent});
+  }
+
+  // A rule whose least depth would lead beyond the limit is not begun, so that what has begun can end.
+  void begin_rule(const GrammarNode::Call& call, std::uint32_t stack) {
+    const Grammar& grammar = *matcher_.grammar_;
+    const bool last = grammar.nodes[call.to].is_end();  // the caller does nothing more: it needs no frame
+    const std::uint32_t depth = matcher_.frames_[stack].depth + (last ? 0 : 1);
+    if (depth + grammar.depths[call.rule] > Grammar::kMaxDepth) return;
+    todo_.push_back({grammar.rules[call.rule], last ? stack : matcher_.push(call.to, stack)});
+  }
+
+  static std::uint64_t key(const Place& place) { return std::uint64_t{place.node} << 32 | place.stack; }
+
+  Matcher& matcher_;
+  Set set_;
+  std::vector<Place> todo_;
+  std::unordered_set<std::uint64_t> seen_;
+};
+
+Matcher::Matcher(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)), frames_(1) {
+  make_classes();
+  Closure closure(*this);
+  closure.add(grammar_->rules[grammar_->start], 0);
+  start_ = number_of(closure.take());
+}
+
+void Matcher::make_classes() {
+  std::array<bool, 257> begins{};
+  for (const GrammarNode& node : grammar_->nodes) {
+    for (const auto& edge : node.bytes) {
+      begins[edge.first] = true;
+      begins[std::size_t{edge.last} + 1] = true;
+    }
+  }
+  if (!grammar_->texts.empty()) cut_text_classes(begins);
+  std::uint8_t number = 0;
+  for (std::size_t byte = 0; byte < class_of_.size(); ++byte) {
+    if (byte > 0 && begins[byte]) ++number;
+    class_of_[byte] = number;
+  }
+  classes_ = std::size_t{number} + 1;
+}
+
+Matcher::State Matcher::find_next(State state, std::uint8_t byte) {
+  Closure closure(*this);
+  const Set& from = states_[static_cast<std::size_t>(state)];
+  for (const Configuration& configuration : from.configurations) {
+    const GrammarNode& node = grammar_->nodes[configuration.node];
+    if (node.text >= 0) read_text(configuration, byte, closure);
+    for (const auto& edge : node.bytes) {
+      if (between(byte, edge.first, edge.last)) closure.add(edge.to, configuration.stack);
+    }
+  }
+  const State to = number_of(closure.take());
+  transitions_[static_cast<std::size_t>(state) * classes_ + class_of_[byte]] = to;
+  return to;
+}
+
+void Matcher::read_text(const Configuration& from, std::uint8_t byte, Closure& closure) const {
+  const GrammarText& text = grammar_->texts[static_cast<std::size_t>(grammar_->nodes[from.node].text)];
+  Configuration to = from;
+  if (from.part == kBetween) {
+    if (byte == '"' && from.count >= text.min) return closure.add(text.to, from.stack);
+    if (text.max != GrammarText::kUnbounded && from.count >= text.max) return;
+    to.part = first_part(byte, text.escapes);
+  } else {
+    to.part = next_part(from.part, byte);
+  }
+  if (to.part == kNoPart) return;
+  if (to.part == kWhole) {
+    to.part = kBetween;
+    const std::uint32_t counts = text.max == GrammarText::kUnbounded ? text.min : text.max;
+    to.count = std::min(from.count + 1, counts);
+  }
+  closure.add_text(to);
+}
+
+Matcher::State Matcher::number_of(Set set) {
+  if (set.configurations.empty() && !set.accepts) return kDead;
+  const std::uint64_t digest = digest64(std::as_bytes(std::span(set.configurations)));
+  const auto [begin, end] = state_numbers_.equal_range(digest);
+  for (auto it = begin; it != end; ++it) {
+    if (states_[static_cast<std::size_t>(it->second)] == set) return it->second;
+  }
+  const auto number = static_cast<State>(states_.size());
+  configurations_ += set.configurations.size();
+  states_.push_back(std::move(set));
+  transitions_.resize(transitions_.size() + classes_, kUnknown);
+  state_numbers_.emplace(digest, number);
+  return number;
+}
+
+std::uint32_t Matcher::push(GrammarNodeId to, std::uint32_t parent) {
+  const auto [place, is_new] = frame_ids_.try_emplace(std::uint64_t{to} << 32 | parent, 0);
+  if (is_new) {
+    place->second = static_cast<std::uint32_t>(frames_.size());
+    frames_.push_back({to, parent, frames_[parent].depth + 1});
+  }
+  return place->second;
+}
+
+Matcher::State Matcher::take_over(const Matcher& other, State state) {
+  if (state == kDead) return kDead;
+  Set set = other.states_[static_cast<std::size_t>(state)];
+  std::vector<GrammarNodeId> returns;
+  for (Configuration& configuration : set.configurations) {
+    returns.clear();
+    for (std::uint32_t at = configuration.stack; at != 0; at = other.frames_[at].parent) {
+      returns.push_back(other.frames_[at].to);
+    }
+    configuration.stack = 0;
+    for (; !returns.empty(); returns.pop_back()) configuration.stack = push(returns.back(), configuration.stack);
+  }
+  return number_of(std::move(set));
+}
+
+Matcher::FreeText Matcher::free_text(State state) const {
+  const Set& set = states_[static_cast<std::size_t>(state)];
+  FreeText most;
+  for (const Configuration& c : set.configurations) {
+    const int number = grammar_->nodes[c.node].text;
+    if (number < 0 || c.part != kBetween) continue;
+    const GrammarText& text = grammar_->texts[static_cast<std::size_t>(number)];
+    most.characters =
+        std::max(most.characters, text.max == GrammarText::kUnbounded ? GrammarText::kUnbounded : text.max - c.count);
+  }
+  most.alone = set.configurations.size() == 1;
+  return most;
+}
+
+std::size_t Matcher::bytes() const {
+  constexpr std::size_t kOfAState = sizeof(Set) + 64, kOfAFrame = sizeof(Frame) + 48;
+  return configurations_ * sizeof(Configuration) + states_.size() * (kOfAState + classes_ * sizeof(State)) +
+         frames_.size() * kOfAFrame;
+}
+
+}  // namespace computron

@@ -1,0 +1,118 @@
+#include "computron/guided/token_trie.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "computron/base/utf8.h"
+
+namespace computron {
+namespace {
+
+void set_bit(TokenMask& mask, TokenId token) {
+  mask[static_cast<std::size_t>(token) / 32] |= 1u << (static_cast<unsigned>(token) % 32);
+}
+
+// Characters of a text that a JSON string may hold as it is.
+std::optional<std::size_t> plain_characters(const std::string& text) {
+  std::size_t characters = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || c == '"' || c == '\\') return std::nullopt;
+    if ((byte & 0xC0) != 0x80) ++characters;
+  }
+  if (!is_utf8(text)) return std::nullopt;
+  return characters;
+}
+
+}  // namespace
+
+TokenTrie::TokenTrie(const std::vector<std::string>& texts, std::size_t vocab) : vocab_(vocab), texts_(texts) {
+  texts_.resize(vocab_);
+  std::vector<TokenId> all, not_plain;
+  plain_.assign(1, TokenMask(words(), 0));
+  std::vector<std::pair<std::size_t, TokenId>> plain;  // characters, token
+  for (std::size_t t = 0; t < vocab_; ++t) {
+    const std::string& text = texts_[t];
+    if (text.empty() || text.size() > kLongest) continue;
+    all.push_back(static_cast<TokenId>(t));
+    const auto characters = plain_characters(text);
+    if (characters && *characters <= kLongestPlain) {
+      plain.emplace_back(*characters, static_cast<TokenId>(t));
+    } else {
+      not_plain.push_back(static_cast<TokenId>(t));
+    }
+  }
+  std::ranges::sort(plain);
+  for (const auto& [characters, token] : plain) {
+    while (plain_.size() <= characters) plain_.push_back(plain_.back());
+    set_bit(plain_.back(), token);
+  }
+  all_ = make_tree(std::move(all));
+  not_plain_ = make_tree(std::move(not_plain));
+}
+
+TokenTrie::Tree TokenTrie::make_tree(std::vector<TokenId> tokens) const {
+  std::ranges::sort(tokens, [this](TokenId a, TokenId b) {
+    const int order = text(a).compare(text(b));
+    return order != 0 ? order < 0 : a < b;
+  });
+  Tree tree;
+  std::vector<std::uint32_t> path;  // open nodes
+  const auto close = [&](std::size_t depth) {
+    for (; path.size() > depth; path.pop_back()) {
+      tree.nodes[path.back()].end = static_cast<std::uint32_t>(tree.nodes.size());
+    }
+  };
+  std::string_view last;
+  for (const TokenId token : tokens) {
+    const std::string& text = this->text(token);
+    const auto shared = static_cast<std::size_t>(std::ranges::mismatch(last, text).in2 - text.begin());
+    close(shared);
+    for (std::size_t i = shared; i < text.size(); ++i) {
+      path.push_back(static_cast<std::uint32_t>(tree.nodes.size()));
+      tree.nodes.push_back({.byte = static_cast<std::uint8_t>(text[i]),
+                            .depth = static_cast<std::uint16_t>(i + 1),
+                            .tokens = static_cast<std::uint32_t>(tree.tokens.size())});
+    }
+    tree.tokens.push_back(token);
+    last = text;
+  }
+  close(0);
+  tree.nodes.push_back({.tokens = static_cast<std::uint32_t>(tree.tokens.size())});  // behind the last one
+  return tree;
+}
+
+bool TokenTrie::walk(const Tree& tree, Matcher& matcher, Matcher::State state, TokenMask& mask) {
+  std::vector<Matcher::State> states = {state};  // [depth] behind that many bytes
+  std::size_t work = 0;
+  const auto end = static_cast<std::uint32_t>(tree.nodes.size() - 1);
+  for (std::uint32_t i = 0; i < end;) {
+    const Node& node = tree.nodes[i];
+    const Matcher::State from = states[node.depth - 1u];
+    const Matcher::State to = matcher.next(from, node.byte);
+    work += matcher.width(from);
+    if (work > kMaxWork) return false;
+    if (to == Matcher::kDead) {
+      i = node.end;
+      continue;
+    }
+    if (states.size() <= node.depth) states.resize(node.depth + 1u);
+    states[node.depth] = to;
+    for (std::uint32_t k = node.tokens; k < tree.nodes[i + 1].tokens; ++k) set_bit(mask, tree.tokens[k]);
+    ++i;
+  }
+  return true;
+}
+
+bool TokenTrie::allow(Matcher& matcher, Matcher::State state, TokenMask& mask) const {
+  const Matcher::FreeText text = matcher.free_text(state);
+  const std::size_t longest = plain_.size() - 1;
+  if (text.characters == 0 || (text.characters < longest && !text.alone)) {
+    mask.assign(words(), 0);
+    return walk(all_, matcher, state, mask);
+  }
+  mask = plain_[std::min<std::size_t>(text.characters, longest)];
+  return walk(not_plain_, matcher, state, mask);
+}
+
+}  // namespace computron

@@ -1,0 +1,203 @@
+// Schemas: what they take and do not take, what is refused by name, and limits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/guided/accepted.h"
+
+namespace computron::test {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+void expect_texts(const std::string& schema, const std::vector<std::string>& taken,
+                  const std::vector<std::string>& others) {
+  for (const std::string& text : taken) EXPECT_TRUE(accepted(schema_guide(schema), text)) << schema << "\n" << text;
+  for (const std::string& text : others) EXPECT_FALSE(accepted(schema_guide(schema), text)) << schema << "\n" << text;
+}
+
+TEST(JsonSchema, AnyObject) {
+  const std::string guide = object_guide();
+  for (const char* text :
+       {"{}", R"({"a": [1, {"b":"\u00e9"}], "c": -1.5e3})", "{\n  \"a\": 1\n}", R"({"a":{"a":{}}})"}) {
+    EXPECT_TRUE(accepted(guide, text)) << text;
+  }
+  for (const char* text : {"[]", R"({"a"})", R"({"a":01})", R"({"a":"\ud800"})", "{\"a\":\"\n\"}", "{,}", R"({"a":1,})",
+                           "{  }", " {}", "{} "}) {
+    EXPECT_FALSE(accepted(guide, text)) << text;
+  }
+}
+
+TEST(JsonSchema, ObjectsHoldWhatTheySay) {
+  expect_texts(
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"},"c":{}},"required":["a","c"]})",
+      {R"({"a":1,"c":null})", R"({"a": 1, "b": "x", "c": [1]})"},
+      {R"({"a":1})", R"({"c":1,"a":1})", R"({"a":1,"c":1,"d":1})", R"({"b":"x","c":1})", "{}"});
+  expect_texts(R"({"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"}}})",
+               {"{}", R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"}, {R"({,"b":null})"});
+  expect_texts(R"({"type":"object","properties":{"ab":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
+               {R"({"ab":1,"a":"x","abc":"y","b":"z"})", R"({"é":"x"})", R"({"":"x"})", "{}"},
+               {R"({"ab":"x"})", R"({"b":1})", R"({"\u0061b":"x"})"});
+  expect_texts(R"({"type":"object","additionalProperties":false})", {"{}"}, {R"({"a":1})"});
+  expect_texts(R"({"type":"object","required":["x"]})", {R"({"x":1,"y":2})"}, {"{}", R"({"y":1})"});
+}
+
+TEST(JsonSchema, ArraysHoldWhatTheySay) {
+  expect_texts(R"({"type":"array","items":{"type":"boolean"},"minItems":1,"maxItems":2})",
+               {"[true]", "[true, false]", "[\n  true,\n  false\n]"}, {"[]", "[true,true,true]", "[1]"});
+  expect_texts(R"({"type":"array","items":{"type":"null"},"minItems":2})", {"[null,null]", "[null,null,null]"},
+               {"[null]"});
+  expect_texts(R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"minItems":1})",
+               {"[1]", R"([1,"a"])"}, {"[]", R"([1,"a",2])", R"(["a"])"});
+  expect_texts(R"({"type":"array","maxItems":0})", {"[]"}, {"[1]"});
+}
+
+TEST(JsonSchema, StringsHoldWhatTheySay) {
+  expect_texts(R"({"type":"string","minLength":2,"maxLength":3})",
+               {R"("ab")", R"("äöü")", R"("\n\u00e9")", "\"\xF0\x9F\x98\x80x\""}, {R"("a")", R"("abcd")", "\"a\nb\""});
+  expect_texts(R"({"type":"string","pattern":"^[A-Z]{2}-\\d+$"})", {R"("AB-12")"}, {R"("xAB-1")", R"("AB-1x")"});
+  expect_texts(R"({"type":"string","pattern":"b\"c"})", {R"("ab\"cd")", R"("b\"c")"}, {R"("abc")"});
+  expect_texts(R"({"type":"string","pattern":"^a|b$"})", {R"("ax")", R"("xb")"}, {R"("xa")", R"("bx")"});
+  expect_texts(R"({"type":"string","pattern":"^.$"})", {R"("\"")", R"("\\")", R"("\t")"}, {R"("\n")", R"("")"});
+  expect_texts(R"({"type":"string","format":"date-time"})", {R"("2024-01-31T10:00:00Z")"},
+               {R"("2024-02-30T10:00:00Z")", R"("2024-01-31")"});
+  expect_texts(R"({"type":"string","format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123")"});
+}
+
+TEST(JsonSchema, NumbersLieWithinTheirBounds) {
+  expect_texts(R"({"type":"integer","minimum":-5,"maximum":120})", {"-5", "-1", "0", "7", "99", "100", "120"},
+               {"-6", "121", "1.0", "007", "-0", "1e1"});
+  expect_texts(R"({"type":"integer","exclusiveMinimum":9,"exclusiveMaximum":11})", {"10"}, {"9", "11"});
+  expect_texts(R"({"type":"integer","minimum":0.5,"maximum":1.5})", {"1"}, {"0", "2"});
+  expect_texts(R"({"type":"number","minimum":0.25,"exclusiveMaximum":2})", {"0.25", "0.250", "1", "1.99", "0.3", "1.0"},
+               {"0.2", "2", "2.0", "0", "-1", "0.249"});
+  expect_texts(R"({"type":"number","minimum":-1.5,"maximum":-0.5})", {"-1", "-0.5", "-1.5", "-0.50"},
+               {"-0.4", "-1.51", "1", "0"});
+  expect_texts(R"({"type":"number"})", {"0", "-1.5e-3", "12.50"}, {"+1", ".5", "1.", "1e", "NaN"});
+}
+
+TEST(JsonSchema, SchemasAreJoined) {
+  expect_texts(R"({"anyOf":[{"type":"string","maxLength":1},{"type":"integer"}]})", {"1", R"("a")"},
+               {R"("ab")", "null"});
+  expect_texts(R"({"type":["string","null"]})", {"null", R"("a")"}, {"1"});
+  expect_texts(R"({"enum":["a",1,null,{"b":[2]}]})", {R"("a")", "1", "null", R"({"b":[2]})"}, {R"("b")", "2"});
+  expect_texts(R"({"const":"x"})", {R"("x")"}, {"1"});
+  expect_texts(R"({"type":"integer","enum":["a",1]})", {"1"}, {R"("a")"});
+  expect_texts(R"({"allOf":[{"type":"integer","minimum":3},{"maximum":5}]})", {"3", "5"}, {"2", "6"});
+  expect_texts(R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},
+                   "anyOf":[{"required":["a"]},{"required":["b"]}]})",
+               {R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"}, {"{}"});
+  expect_texts(
+      R"({"oneOf":[{"type":"object","properties":{"k":{"const":"a"},"x":{"type":"integer"}},"required":["k","x"]},
+                            {"type":"object","properties":{"k":{"const":"b"}},"required":["k"]}]})",
+      {R"({"k":"a","x":3})", R"({"k":"b"})"}, {R"({"k":"b","x":3})", R"({"k":"a"})"});
+}
+
+TEST(JsonSchema, RefersToItself) {
+  expect_texts(R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},
+                   "next":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/n"}]}},"required":["v","next"]}}})",
+               {R"({"v":1,"next":null})", R"({"v":1,"next":{"v":2,"next":null}})"}, {R"({"v":1})"});
+  const std::string tree = R"({"type":"array","items":{"$ref":"#"}})";
+  expect_texts(tree, {"[]", "[[],[[]]]", std::string(100, '[') + std::string(100, ']')}, {"[1]", "[[]"});
+  EXPECT_FALSE(accepted(schema_guide(tree), std::string(1000, '[') + std::string(1000, ']'))) << "too deep";
+}
+
+TEST(JsonSchema, IsRefusedByName) {
+  const auto says = [](const char* schema) { return refusal(schema_guide(schema)); };
+  EXPECT_THAT(says(R"({"type":"object","properties":{"a":{"not":{}}}})"),
+              HasSubstr("#/properties/a: the keyword 'not'"));
+  for (const char* keyword : {"patternProperties", "if", "multipleOf", "contains", "propertyNames", "dependentRequired",
+                              "minProperties", "unevaluatedProperties", "$dynamicRef"}) {
+    EXPECT_THAT(refusal(schema_guide(std::string("{\"") + keyword + "\":1}")),
+                HasSubstr(std::string("'") + keyword + "' is not served"));
+  }
+  EXPECT_THAT(says(R"({"type":"array","uniqueItems":true})"), HasSubstr("uniqueItems"));
+  EXPECT_THAT(says(R"({"type":"string","format":"idn-email"})"), HasSubstr("idn-email"));
+  EXPECT_THAT(says(R"({"type":"string","pattern":"a","minLength":1})"), HasSubstr("'pattern' beside"));
+  EXPECT_THAT(says(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})"), HasSubstr("'oneOf'"));
+  EXPECT_THAT(says(R"({"$ref":"#/nowhere"})"), HasSubstr("points to nothing"));
+  EXPECT_THAT(says(R"({"$ref":"http://example.com"})"), HasSubstr("points to nothing"));
+  EXPECT_THAT(says(R"({"type":"thing"})"), HasSubstr("names no type"));
+  EXPECT_THAT(says(R"({"type":"string","minLength":-1})"), HasSubstr("minLength"));
+  EXPECT_THAT(says("[]"), HasSubstr("must be an object"));
+  EXPECT_THAT(says("{"), HasSubstr("no JSON"));
+  EXPECT_THAT(says("false"), HasSubstr("no text"));
+  EXPECT_THAT(says(R"({"type":"integer","minimum":3,"maximum":2})"), HasSubstr("no text"));
+  EXPECT_THAT(says(R"({"allOf":[{"additionalProperties":false,"properties":{"a":{}}},{"properties":{"b":{}}}]})"),
+              HasSubstr("additionalProperties"));
+}
+
+TEST(JsonSchema, HostileOnesAreRefused) {
+  const auto says = [](const std::string& schema) { return refusal(schema_guide(schema)); };
+  EXPECT_THAT(says(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})"), HasSubstr("refers to itself"));
+  EXPECT_THAT(says(R"({"$ref":"#"})"), HasSubstr("refer"));
+  EXPECT_THAT(says(R"({"allOf":[{"$ref":"#"}]})"), HasSubstr("without an end"));
+  EXPECT_THAT(says(R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})"), HasSubstr("no text"));
+  EXPECT_THAT(says(R"({"type":"array","minItems":1000000})"), HasSubstr("states"));
+  std::string deep = "true";
+  for (int i = 0; i < 100; ++i) deep = "{\"items\":" + deep + "}";
+  EXPECT_THAT(says(deep), HasSubstr("deeper"));
+  // Each definition holds two of those before: 2^40 schemas if they were written out.
+  std::string twice = R"({"$ref":"#/$defs/a40","$defs":{"a0":{"type":"integer"},"b0":{"minimum":1})";
+  for (int i = 1; i <= 40; ++i) {
+    const auto both = [i](const char* name, const char* first, const char* second) {
+      const std::string before = std::to_string(i - 1);
+      return std::string(",\"") + name + std::to_string(i) + R"(":{"allOf":[{"$ref":"#/$defs/)" + first + before +
+             R"("},{"$ref":"#/$defs/)" + second + before + "\"}]}";
+    };
+    twice += both("a", "a", "b") + both("b", "b", "a");
+  }
+  EXPECT_THAT(says(twice + "}}"), HasSubstr("too many"));
+  std::string alternatives;
+  for (int i = 0; i < 300; ++i) {
+    alternatives += std::string(i == 0 ? "" : ",") + R"({"enum":[)" + std::to_string(300 * i);
+    for (int k = 1; k < 300; ++k) alternatives += "," + std::to_string(300 * i + k);
+    alternatives += "]}";
+  }
+  EXPECT_THAT(says("{\"oneOf\":[" + alternatives + "]}"), AnyOf(HasSubstr("too many"), HasSubstr("longer than")));
+  std::string names;
+  for (int i = 0; i < 20'000; ++i) names += (i == 0 ? "\"n" : ",\"n") + std::to_string(i) + "\"";
+  EXPECT_THAT(says("{\"type\":\"object\",\"required\":[" + names + "]}"), HasSubstr("properties"));
+}
+
+// Schemas of the kind that people send, with values that jsonschema calls valid and values that it does not.
+TEST(JsonSchema, TakesWhatJsonschemaCallsValid) {
+  std::ifstream lines(COMPUTRON_GUIDED_FIXTURES "/schemas.jsonl");
+  int schemas = 0;
+  for (std::string line; std::getline(lines, line); ++schemas) {
+    const auto example = nlohmann::ordered_json::parse(line);
+    const std::string guide = schema_guide(example["schema"].dump());
+    for (const auto& value : example["valid"]) {
+      EXPECT_TRUE(accepted(guide, value.dump())) << example["name"] << "\n" << value;
+      EXPECT_TRUE(accepted(guide, value.dump(2))) << example["name"] << "\n" << value;
+    }
+    for (const auto& value : example["invalid"]) {
+      EXPECT_FALSE(accepted(guide, value.dump())) << example["name"] << "\n" << value;
+    }
+  }
+  EXPECT_EQ(schemas, 20);
+}
+
+// Which alternative a text belongs to shows at its end only: configurations would double with every level.
+TEST(JsonSchema, AmbiguityIsBounded) {
+  Matcher matcher(compile_guide(schema_guide(
+      R"({"anyOf":[{"type":"object","properties":{"a":{"$ref":"#"},"b":{"type":"integer"}},"required":["a"]},
+                   {"type":"object","properties":{"a":{"$ref":"#"},"c":{"type":"integer"}},"required":["a"]},
+                   {"type":"null"}]})")));
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "{\"a\":";
+  Matcher::State state = state_behind(matcher, text);
+  ASSERT_NE(state, Matcher::kDead);
+  EXPECT_LE(matcher.width(state), Matcher::kMaxConfigurations);
+  state = state_behind(matcher, text + "null" + std::string(30, '}'));
+  ASSERT_NE(state, Matcher::kDead);
+  EXPECT_TRUE(matcher.accepts(state));
+}
+
+}  // namespace
+}  // namespace computron::test
