@@ -90,6 +90,7 @@ std::string StateDigest::first_difference(const StateDigest& other) const {
 
 StageState::StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots)
     : layouts_(std::move(layouts)),
+      shared_(layouts_),
       resident_(layouts_.size(), 0),
       caches_(layouts_.size()),
       offloaded_(layouts_.size()),
@@ -185,13 +186,15 @@ void StageState::free_slots(ModelId model) {
 
 void StageState::place(const Fetch& fetch) {
   ensure(fetch.model < layouts_.size() && fetch.page < page_tables_[fetch.model].size(), "fetch names no page");
-  FrameId& entry = page_tables_[fetch.model][fetch.page];
-  ensure(entry == kNoFrame, "fetch of a page that is there");
+  ensure(page_tables_[fetch.model][fetch.page] == kNoFrame, "fetch of a page that is there");
   evict(fetch.frame);
-  entry = fetch.frame;
-  ++resident_[fetch.model];
-  owners_[fetch.frame] = {Owner::kPage, fetch.model, fetch.page};
-  digest_.pages ^= hash_tuple(fetch.model, fetch.page, fetch.frame);
+  shared_.for_each({fetch.model, fetch.page}, [&](const PageRef& page) {
+    page_tables_[page.model][page.page] = fetch.frame;
+    ++resident_[page.model];
+  });
+  const PageRef first = shared_.first({fetch.model, fetch.page});
+  owners_[fetch.frame] = {Owner::kPage, first.model, first.page};
+  digest_.pages ^= hash_tuple(first.model, first.page, fetch.frame);
   digest_.bytes_fetched += layouts_[fetch.model]->used_bytes[fetch.page];
 }
 
@@ -200,8 +203,10 @@ void StageState::evict(FrameId frame) {
   const Owner owner = owners_[frame];
   ensure(owner.kind != Owner::kCache, "frame still holds cache");
   if (owner.kind == Owner::kPage) {
-    page_tables_[owner.model][owner.index] = kNoFrame;
-    --resident_[owner.model];
+    shared_.for_each({owner.model, owner.index}, [&](const PageRef& page) {
+      page_tables_[page.model][page.page] = kNoFrame;
+      --resident_[page.model];
+    });
     digest_.pages ^= hash_tuple(owner.model, owner.index, frame);
   }
   owners_[frame] = {};

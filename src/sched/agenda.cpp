@@ -34,19 +34,23 @@ Agenda::EvictableFor::EvictableFor(Agenda& agenda, ModelId model, std::size_t st
 int Agenda::EvictableFor::pages(const StagePool& pool) const {
   const RunOrder& order = agenda_.run_order_;
   const std::size_t sooner = std::min(order.place(model_), order.size() - 1) + 1;
-  int count = pool.unpinned_pages() + (and_itself_ ? pool.resident_pages(model_) : 0);
-  for (const ModelId other : order.models().first(sooner)) {
-    if (!agenda_.views_[other].pinned) count -= pool.resident_pages(other);
-  }
-  return count;
+  const std::span<const ModelId> keep = order.models().first(sooner);
+  if (!and_itself_) return pool.unpinned_pages() - pool.unpinned_pages(keep);
+  std::vector<ModelId> others(keep.begin(), keep.end());
+  std::erase(others, model_);
+  return pool.unpinned_pages() - pool.unpinned_pages(others);
 }
 
-std::optional<ModelId> Agenda::EvictableFor::first(const StagePool& pool) {
+std::optional<FrameId> Agenda::EvictableFor::first(const StagePool& pool) {
   const RunOrder& order = agenda_.run_order_;
-  const auto found = agenda_.eviction_orders_[stage_].first(pool, *agenda_.policy_, agenda_.views_, order,
-                                                            order.place(model_), agenda_.now_s_);
-  if (found || !and_itself_ || pool.resident_pages(model_) == 0) return found;
-  return model_;
+  EvictionOrder& evictions = agenda_.eviction_orders_[stage_];
+  const auto found =
+      evictions.first(pool, *agenda_.policy_, agenda_.views_, order, order.place(model_), agenda_.now_s_);
+  if (found || !and_itself_) return found;
+  const FrameId own = pool.last_page(model_, [&](ModelId other) {
+    return EvictionOrder::may_lose(other, order, order.place(model_), agenda_.views_);
+  });
+  return own == kNoFrame ? std::nullopt : std::optional(own);
 }
 
 // --- Candidates -------------------------------------------------------------------------------------------------
