@@ -300,7 +300,9 @@ TEST_F(PageStoreTest, RanksThatWantDifferentVariantsReferOnlyToWhatTheyHave) {
     PageStore pages(world_, -1, sources, HostPages::kShared);
     const auto host = load(pages, /*times=*/nullptr, coding);
     expect_loaded(*host, pages);
-    if (world_.size() == 1) EXPECT_GT(pages.borrowed_pages(1), 0);
+    if (world_.size() == 1) {
+      EXPECT_GT(pages.borrowed_pages(1), 0);
+    }
   }
   world_.barrier();
 }
