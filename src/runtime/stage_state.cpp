@@ -79,6 +79,12 @@ void hash_side_by_side(Next&& next) {
   }
 }
 
+// Xors the sequence's length and history into the digest, or out of it.
+void toggle(StateDigest& digest, SequenceId id, const SequenceState& s) {
+  digest.lengths ^= hash_tuple(id, s.model, s.length);
+  digest.tokens ^= hash_tuple(id, s.history);
+}
+
 }  // namespace
 
 std::string StateDigest::first_difference(const StateDigest& other) const {
@@ -108,7 +114,7 @@ const SequenceState& StageState::sequence(SequenceId id) const {
 
 void StageState::close(SequenceId id) {
   const SequenceState& s = sequence(id);
-  toggle(id, s);
+  toggle(digest_, id, s);
   for (std::size_t i = 0; i < s.blocks.size(); ++i) {
     digest_.blocks ^= hash_tuple(id, i, s.blocks[i]);
     --block(s.model, s.blocks[i]).holders;
@@ -219,7 +225,7 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk, std::span<con
   SequenceState& s = found->second;
   if (starts) start_behind_prefix(chunk, s);
   ensure(s.model == model && s.length == chunk.start, "chunk does not continue its sequence");
-  if (!starts) toggle(chunk.sequence, s);
+  if (!starts) toggle(digest_, chunk.sequence, s);
   for (const std::uint32_t number : chunk.new_blocks) {
     Block& b = block(model, number);
     const bool cached = starts && s.blocks.size() < chunk.start / kBlock;  // a block of the prefix
@@ -230,12 +236,7 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk, std::span<con
     s.blocks.push_back(number);
   }
   write(chunk, s, histories);
-  toggle(chunk.sequence, s);
-}
-
-void StageState::toggle(SequenceId id, const SequenceState& s) {
-  digest_.lengths ^= hash_tuple(id, s.model, s.length);
-  digest_.tokens ^= hash_tuple(id, s.history);
+  toggle(digest_, chunk.sequence, s);
 }
 
 StateDigest StageState::digest_after(const Step& step) const {

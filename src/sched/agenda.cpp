@@ -35,10 +35,10 @@ int Agenda::EvictableFor::pages(const StagePool& pool) const {
   const RunOrder& order = agenda_.run_order_;
   const std::size_t sooner = std::min(order.place(model_), order.size() - 1) + 1;
   const std::span<const ModelId> keep = order.models().first(sooner);
-  if (!and_itself_) return pool.unpinned_pages() - pool.unpinned_pages(keep);
+  if (!and_itself_) return pool.counts().unpinned_pages() - pool.counts().unpinned_pages(keep);
   std::vector<ModelId> others(keep.begin(), keep.end());
   std::erase(others, model_);
-  return pool.unpinned_pages() - pool.unpinned_pages(others);
+  return pool.counts().unpinned_pages() - pool.counts().unpinned_pages(others);
 }
 
 std::optional<FrameId> Agenda::EvictableFor::first(const StagePool& pool) {
@@ -100,7 +100,7 @@ void Agenda::visit_candidates(const StagePool& pool, const std::function<bool(Mo
 EvictableModels Agenda::evictable_for(const Candidate& candidate, const StagePool& pool) const {
   constexpr double kLater = 2;
   std::vector<Candidate> later;
-  for (const ModelId model : pool.resident_models()) {
+  for (const ModelId model : pool.counts().resident_models()) {
     if (views_[model].has_work() || views_[model].pinned) continue;
     const double silence_s = policy_->silence_s(views_[model], now_s_);
     if (silence_s > kLater * candidate.silence_s) later.push_back({silence_s, model});

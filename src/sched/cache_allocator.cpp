@@ -10,7 +10,7 @@
 namespace computron {
 
 CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::string>& names) : state_(state) {
-  for (const StagePool& pool : state_.pools) pinned_pages_.push_back(pool.pinned_pages());
+  for (const StagePool& pool : state_.pools) pinned_pages_.push_back(pool.counts().pinned_pages());
   for (ModelId model = 0; model < state_.models.size(); ++model) {
     for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
       const int weights = fewest_pages(model, stage), blocks = cache(model, stage).frames_for(1);
@@ -31,7 +31,7 @@ CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::str
 // Frames that the pages of other, pinned models never take, but for those that it has, too.
 int CacheAllocator::room(ModelId model, std::size_t stage) const {
   const StagePool& pool = state_.pools[stage];
-  const int its_own = state_.models[model].pinned ? pool.pages(model) : pool.staying_pages(model);
+  const int its_own = state_.models[model].pinned ? pool.pages(model) : pool.counts().staying_pages(model);
   return state_.options.frames - (pinned_pages_[stage] - its_own);
 }
 

@@ -19,7 +19,7 @@ void EvictionOrder::rank(const StagePool& pool, const Policy& policy, std::span<
   ordered_.clear();
   passed_ = 0;
   const bool all = !policy.spares_run_order();
-  for (const ModelId model : pool.resident_models()) {
+  for (const ModelId model : pool.counts().resident_models()) {
     const ModelView& view = views[model];
     const std::size_t place = order.place(model);
     if (view.pinned || place == 0 || (place != RunOrder::kNotInIt && !all)) continue;

@@ -20,7 +20,7 @@ double Prefetcher::wait_s(ModelId model, double now_s) const {
   double longest_s = 0;
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const HostLink& link = links_[stage];
-    const std::size_t missing = state_.pools[stage].missing_bytes(model);
+    const std::size_t missing = state_.pools[stage].counts().missing_bytes(model);
     const double issued_s = missing > 0 ? link.free_s : link.landed_s[model];
     const double transfer_s = missing > 0 ? state_.costs.transfer_s(stage, missing) : 0;
     longest_s = std::max(longest_s, std::max(issued_s - now_s, 0.0) + transfer_s);
@@ -36,7 +36,7 @@ double Prefetcher::wait_behind_s(ModelId model, const std::set<ModelId>& others,
   }
   double longest_s = 0;
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
-    const std::size_t missing = state_.pools[stage].missing_bytes(together);
+    const std::size_t missing = state_.pools[stage].counts().missing_bytes(together);
     const double busy_s = std::max(links_[stage].free_s - now_s, 0.0);
     longest_s = std::max(longest_s, busy_s + state_.costs.transfer_s(stage, missing));
   }

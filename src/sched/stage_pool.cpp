@@ -18,18 +18,6 @@ PageUse first_use(const ShardLayout& layout, PageId page) {
   return static_cast<PageUse>(std::find(layout.uses.begin(), layout.uses.end(), page) - layout.uses.begin());
 }
 
-// The elements of `sets_of` the models, each once: visit(set) at the first of the models that is in the set.
-template <class Visit>
-void visit_sets(const SharedPages& shared, std::span<const ModelId> models, const Visit& visit) {
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    const std::span<const ModelId> before = models.first(i);
-    for (const int set : shared.sets_of(models[i])) {
-      const auto seen = [&](ModelId model) { return std::ranges::find(before, model) != before.end(); };
-      if (std::ranges::none_of(shared.models_of(set), seen)) visit(set);
-    }
-  }
-}
-
 }  // namespace
 
 std::size_t EvictableModels::place(ModelId model) const {
@@ -40,9 +28,9 @@ int EvictableModels::pages(const StagePool& pool) const {
   const SharedPages& shared = pool.state().shared();
   const auto others = [&](ModelId model) { return place(model) == models_.size(); };
   int count = 0;
-  for (const ModelId model : models_) count += pool.pages_alone(model);
+  for (const ModelId model : models_) count += pool.counts().pages_alone(model);
   visit_sets(shared, models_, [&](int set) {
-    if (std::ranges::none_of(shared.models_of(set), others)) count += pool.resident_pages_of(set);
+    if (std::ranges::none_of(shared.models_of(set), others)) count += pool.counts().resident_pages_of(set);
   });
   return count;
 }
@@ -59,87 +47,13 @@ std::optional<FrameId> EvictableModels::first(const StagePool& pool) {
 StagePool::StagePool(const std::vector<const ShardLayout*>& layouts, int frames, int host_slots,
                      const std::vector<bool>& pinned)
     : state_(layouts, frames, host_slots),
-      pinned_(pinned),
-      resident_models_(layouts.size()),
-      staying_(layouts.size(), 0),
-      numbers_(layouts.size()),
+      counts_(layouts, pinned),
       last_resident_(layouts.size(), 0),
       last_use_(frames),
       cache_use_(layouts.size()) {
-  pinned_.resize(layouts.size(), false);
-  for (const ShardLayout* layout : layouts) {
-    spans_.push_back(uses_together(*layout));
-  }
-  count_sets(layouts);
+  for (const ShardLayout* layout : layouts) spans_.push_back(uses_together(*layout));
   for (int f = 0; f < frames; ++f) free_.push_back(static_cast<FrameId>(f));
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
-}
-
-void StagePool::count_sets(const std::vector<const ShardLayout*>& layouts) {
-  const SharedPages& shared = state_.shared();
-  for (int set = 0; set < shared.sets(); ++set) {
-    sets_.push_back({.pinned = std::ranges::any_of(shared.models_of(set), [&](ModelId m) { return pinned_[m]; })});
-  }
-  for (ModelId model = 0; model < layouts.size(); ++model) {
-    missing_bytes_.push_back(layouts[model]->total_link_bytes());
-    if (shared.sets_of(model).empty()) {
-      pinned_pages_ += pinned_[model] ? layouts[model]->pages() : 0;
-      continue;
-    }
-    missing_bytes_[model] = 0;
-    std::vector<int> numbers;
-    for (PageId page = 0; page < static_cast<PageId>(layouts[model]->pages()); ++page) {
-      const PageRef ref{model, page};
-      const int set = shared.set_of(ref);
-      missing_bytes_[model] += link_bytes(ref);
-      if (set != SharedPages::kAlone && shared.first(ref) == ref) sets_[set].missing_bytes += link_bytes(ref);
-      pinned_pages_ += shared.first(ref) == ref && is_pinned(ref) ? 1 : 0;
-      const bool stays = !pinned_[model] && is_pinned(ref);
-      numbers.push_back(stays ? -1 : static_cast<int>(page) - staying_[model]);
-      staying_[model] += stays ? 1 : 0;
-    }
-    if (staying_[model] > 0) numbers_[model] = std::move(numbers);
-  }
-}
-
-// Estimates of equal pages may differ: the first one's counts.
-std::size_t StagePool::link_bytes(PageRef page) const {
-  const PageRef first = state_.shared().first(page);
-  return state_.layout(first.model).page_link_bytes(first.page);
-}
-
-bool StagePool::is_pinned(PageRef page) const {
-  const int set = state_.shared().set_of(page);
-  return set == SharedPages::kAlone ? pinned_[page.model] : sets_[set].pinned;
-}
-
-std::int64_t StagePool::number_among_unpinned(PageRef page) const {
-  return numbers_[page.model].empty() ? static_cast<std::int64_t>(page.page) : numbers_[page.model][page.page];
-}
-
-// --- What models have together ----------------------------------------------------------------------------------
-
-int StagePool::pages_alone(ModelId model) const {
-  int pages = resident_pages(model);
-  for (const int set : state_.shared().sets_of(model)) pages -= sets_[set].resident;
-  return pages;
-}
-
-int StagePool::unpinned_pages(std::span<const ModelId> models) const {
-  int pages = 0;
-  for (const ModelId model : models) pages += pinned_[model] ? 0 : pages_alone(model);
-  visit_sets(state_.shared(), models, [&](int set) { pages += sets_[set].pinned ? 0 : sets_[set].resident; });
-  return pages;
-}
-
-std::size_t StagePool::missing_bytes(std::span<const ModelId> models) const {
-  std::size_t bytes = 0;
-  for (const ModelId model : models) {
-    bytes += missing_bytes_[model];
-    for (const int set : state_.shared().sets_of(model)) bytes -= sets_[set].missing_bytes;
-  }
-  visit_sets(state_.shared(), models, [&](int set) { bytes += sets_[set].missing_bytes; });
-  return bytes;
 }
 
 // --- Caches -----------------------------------------------------------------------------------------------------
@@ -224,18 +138,8 @@ FrameId StagePool::find_frame(Evictable& evictable) {
 void StagePool::evict_page(FrameId frame) {
   const StageState::Owner owner = state_.owner(frame);
   if (owner.kind != StageState::Owner::kPage) return;
-  const PageRef page{owner.model, owner.index};
-  const std::size_t bytes = link_bytes(page);
   state_.evict(frame);
-  unpinned_pages_ -= is_pinned(page) ? 0 : 1;
-  if (const int set = state_.shared().set_of(page); set != SharedPages::kAlone) {
-    --sets_[set].resident;
-    sets_[set].missing_bytes += bytes;
-  }
-  state_.shared().for_each(page, [&](const PageRef& alias) {
-    missing_bytes_[alias.model] += bytes;
-    if (state_.resident_pages(alias.model) == 0) resident_models_.erase(alias.model);
-  });
+  counts_.remove({owner.model, owner.index});
 }
 
 void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
@@ -243,15 +147,8 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
   const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
   state_.place(fetch);
   const PageRef fetched{model, page};
-  const std::size_t bytes = link_bytes(fetched);
-  unpinned_pages_ += is_pinned(fetched) ? 0 : 1;
-  if (const int set = state_.shared().set_of(fetched); set != SharedPages::kAlone) {
-    ++sets_[set].resident;
-    sets_[set].missing_bytes -= bytes;
-  }
+  counts_.add(fetched);
   state_.shared().for_each(fetched, [&](const PageRef& alias) {
-    resident_models_.insert(alias.model);
-    missing_bytes_[alias.model] -= bytes;
     last_resident_[alias.model] = std::max(last_resident_[alias.model], alias.page);
   });
   plan_.fetches.push_back(fetch);
@@ -274,7 +171,7 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
   const int room = state_.resident_pages(model) + available(evictable);
   const bool out_of_core = room < pages(model);
   // Frames that rotate: two operations' worth where there is room for that beside as many that stay.
-  const int pinned = staying_[model], fewest = fewest_frames(model) - pinned;
+  const int pinned = counts_.staying_pages(model), fewest = fewest_frames(model) - pinned;
   const int rotating = std::clamp((room - pinned) / 4, fewest, 2 * fewest);
   Rotation rotation{.resident = std::max(room - pinned - rotating, 0),
                     .over = {},
@@ -288,7 +185,7 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
       fetch(model, page, frame);
     }
     last_use_[state_.frame_of(model, page)] = {step, use};
-    if (out_of_core && rotation.rotates(number_among_unpinned({model, page}))) rotation.over.push_back(use);
+    if (out_of_core && rotation.rotates(counts_.number_among_unpinned({model, page}))) rotation.over.push_back(use);
   }
   cache_use_[model] = {step, ReleasePoint::kEnd};
   if (out_of_core && again) fetch_behind(step, model, rotation);
@@ -309,7 +206,8 @@ FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, 
   for (; rotation.farthest > use; --rotation.farthest) {
     const PageId page = layout.uses[static_cast<std::size_t>(rotation.farthest)];
     const FrameId frame = state_.frame_of(model, page);
-    if (frame != kNoFrame && last_use_[frame].step < step && rotation.rotates(number_among_unpinned({model, page}))) {
+    if (frame != kNoFrame && last_use_[frame].step < step &&
+        rotation.rotates(counts_.number_among_unpinned({model, page}))) {
       return frame;
     }
   }

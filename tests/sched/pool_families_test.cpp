@@ -173,8 +173,8 @@ class PoolFamilies {
   void fill(ModelId model, const std::vector<ModelId>& others, bool prefetches) {
     EvictableModels evictable(others);
     ASSERT_EQ(evictable.pages(pool_), sets_.evictable(others));
-    ASSERT_EQ(pool_.missing_bytes(std::span<const ModelId>(others)), sets_.missing_bytes(others));
-    ASSERT_EQ(pool_.unpinned_pages(others), sets_.unpinned(others));
+    ASSERT_EQ(pool_.counts().missing_bytes(std::span<const ModelId>(others)), sets_.missing_bytes(others));
+    ASSERT_EQ(pool_.counts().unpinned_pages(others), sets_.unpinned(others));
     const int room = pool_.available(evictable);
     if (!prefetches && room < pool_.missing_pages(model)) return;  // out-of-core: the scheduler's tests run that
     std::set<Content> fetched;
@@ -207,7 +207,7 @@ class PoolFamilies {
     std::set<FrameId> taken;
     for (ModelId m = 0; m < roster_.models().size(); ++m) {
       ASSERT_EQ(pool_.missing_pages(m), sets_.missing_pages(m));
-      ASSERT_EQ(pool_.missing_bytes(m), sets_.missing_bytes({m}));
+      ASSERT_EQ(pool_.counts().missing_bytes(m), sets_.missing_bytes({m}));
       for (PageId page = 0; page < static_cast<PageId>(pool_.pages(m)); ++page) {
         const FrameId frame = pool_.state().frame_of(m, page);
         ASSERT_EQ(frame != kNoFrame, sets_.resident(sets_.pages(m)[page]));
@@ -216,7 +216,7 @@ class PoolFamilies {
     }
     ASSERT_EQ(taken.size(), sets_.resident_count());
     ASSERT_EQ(pool_.free_frames(), frames_ - static_cast<int>(taken.size()));
-    ASSERT_EQ(pool_.unpinned_pages(), sets_.unpinned());
+    ASSERT_EQ(pool_.counts().unpinned_pages(), sets_.unpinned());
   }
 
   RandomRoster roster_;

@@ -127,8 +127,6 @@ class StageState {
   void write(const SequenceChunk& chunk, SequenceState& s, std::span<const std::uint64_t> histories);
   // Of the chunk's sequence before its first token.
   std::uint64_t history_before(ModelId model, const SequenceChunk& chunk) const;
-  // Xors the sequence's length and history into the digest, or out of it.
-  void toggle(SequenceId id, const SequenceState& s);
   // After the model's cache has lost frames or slots: drops the blocks that lay there, which nobody may hold.
   void drop_lost_blocks(ModelId model);
   void take_frames(ModelId model, std::uint32_t count);

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "computron/runtime/stage_state.h"
-#include "computron/sched/model_list.h"
+#include "computron/sched/page_counts.h"
 
 namespace computron {
 
@@ -65,30 +65,17 @@ class StagePool {
 
   int pages(ModelId model) const { return state_.layout(model).pages(); }
   int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
-  // What it would take over the host link (ShardLayout::link_bytes).
-  std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
-  // The same of several models, none of them twice.
-  std::size_t missing_bytes(std::span<const ModelId> models) const;
+  // What is resident and what is missing, by model and over models.
+  const PageCounts& counts() const { return counts_; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }
   bool offloaded(ModelId model) const { return !state_.offloaded(model).empty(); }
   int free_slots() const { return static_cast<int>(free_slots_.size()); }
   // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead, beside
   // pages that are pinned for other models.
-  int fewest_frames(ModelId model) const { return std::min(spans_[model] + staying_[model], pages(model)); }
-  // Pages that never rotate, since they are pinned models', too; of a pinned model: none.
-  int staying_pages(ModelId model) const { return staying_[model]; }
-  // Models that have pages resident, in no order.
-  std::span<const ModelId> resident_models() const { return resident_models_.models(); }
+  int fewest_frames(ModelId model) const {
+    return std::min(spans_[model] + counts_.staying_pages(model), pages(model));
+  }
   int resident_pages(ModelId model) const { return state_.resident_pages(model); }
-  // Those of them that no other model has, and those that exactly a set of models has (SharedPages::models_of).
-  int pages_alone(ModelId model) const;
-  int resident_pages_of(int set) const { return sets_[set].resident; }
-  // Pages of pinned models, resident or not.
-  int pinned_pages() const { return pinned_pages_; }
-  // Resident pages that no pinned model has.
-  int unpinned_pages() const { return unpinned_pages_; }
-  // Those of them that the models have, each once. None of the models twice.
-  int unpinned_pages(std::span<const ModelId> models) const;
   // The frame of the model's last resident page that it may lose where the models may lose pages that `may_lose` says:
   // all others that have the page. kNoFrame: there is none.
   template <class MayLose>
@@ -142,31 +129,15 @@ class StagePool {
   void fetch(ModelId model, PageId page, FrameId frame);
   void free_cache_frames(ModelId model, int from = 0);
   void evict_page(FrameId frame);
-  void count_sets(const std::vector<const ShardLayout*>& layouts);
-  std::size_t link_bytes(PageRef page) const;
-  bool is_pinned(PageRef page) const;
-  // The page's number among those of its model that are not pinned for others; -1: it is pinned.
-  std::int64_t number_among_unpinned(PageRef page) const;
 
   StageState state_;
   StagePlan plan_;
-  std::vector<bool> pinned_;  // [model]
-  ModelList resident_models_;
-  int pinned_pages_ = 0, unpinned_pages_ = 0;
+  PageCounts counts_;
   std::vector<int> spans_;                     // [model] page uses that must be resident together
-  std::vector<int> staying_;                   // [model]
-  std::vector<std::vector<int>> numbers_;      // [model][page] number_among_unpinned(); empty where all are
-  std::vector<std::size_t> missing_bytes_;     // [model] over the host link
   mutable std::vector<PageId> last_resident_;  // [model] no page behind it is resident
-  struct SetOfModels {
-    bool pinned = false;            // one of them is
-    int resident = 0;               // pages that exactly these models have
-    std::size_t missing_bytes = 0;  // of such pages
-  };
-  std::vector<SetOfModels> sets_;        // as SharedPages numbers them
-  std::vector<ReleasePoint> last_use_;   // [frame] of what it holds, or held
-  std::vector<ReleasePoint> cache_use_;  // [model] of its cache
-  std::deque<FrameId> free_;             // used from the front
+  std::vector<ReleasePoint> last_use_;         // [frame] of what it holds, or held
+  std::vector<ReleasePoint> cache_use_;        // [model] of its cache
+  std::deque<FrameId> free_;                   // used from the front
   std::deque<HostSlot> free_slots_;
 };
 
@@ -174,13 +145,13 @@ template <class MayLose>
 FrameId StagePool::last_page(ModelId model, const MayLose& may_lose) const {
   if (resident_pages(model) == 0) return kNoFrame;
   const SharedPages& shared = state_.shared();
-  int candidates = pages_alone(model);
+  int candidates = counts_.pages_alone(model);
   std::vector<int> kept;  // sets whose pages another model keeps
   for (const int set : shared.sets_of(model)) {
     const bool lost =
         std::ranges::all_of(shared.models_of(set), [&](ModelId other) { return other == model || may_lose(other); });
     if (lost) {
-      candidates += sets_[set].resident;
+      candidates += counts_.resident_pages_of(set);
     } else {
       kept.push_back(set);
     }
