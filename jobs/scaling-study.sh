@@ -113,7 +113,7 @@ serve() {
 mixed() {
   local model models_of=()
   for model in "${models[@]}"; do models_of+=(--model "$model=$3"); done
-  serve "$1" "$2" "$out/mixed-$times.jsonl" "${models_of[@]}" --policy throughput --max-seqs "$requests" \
+  serve "$1" "$2" "$out/mixed-$times.jsonl" "${models_of[@]}" --model-pages private --policy throughput --max-seqs "$requests" \
     "${link_arguments[@]}" "${reproducible[@]}" \
     --device-memory "$(tables pool "$out/runs/swap-$kind.$(mesh_of_a_group "$2").1.json")"
 }

@@ -44,7 +44,7 @@ start() {
   local name=$work/$1 ranks=$2 input=$3
   shift 3
   rm -f "$name.out" "$name.out.done" "$name.json"
-  mpirun -n "$ranks" "$program" serve --quiet --device cpu --page-size 2MiB --threads 1 --coded off --idle sleep:50 \
+  mpirun -n "$ranks" "$program" serve --quiet --device cpu --page-size 2MiB --threads 1 --coded off --model-pages private --idle sleep:50 \
     --requests "$work/$input.jsonl" --output "$name.out" --metrics "$name.json" "${models[@]}" "$@" 2> "$name.log" ||
     { cat "$name.log" >&2; return 1; }
 }

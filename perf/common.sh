@@ -80,7 +80,7 @@ serve() {
   rm -f "$name.jsonl" "$name.json"
   echo "${0##*/}: ${name##*/}" >&2
   mpirun -n $((tp * pp)) "$program" serve --device cpu --tp "$tp" --pp "$pp" --page-size "$page_size" --coded "$coded" \
-    --threads 1 --requests "$work/requests.jsonl" --output "$name.jsonl" --metrics "$name.json" "$@" 2> "$name.log" ||
+    --model-pages private --threads 1 --requests "$work/requests.jsonl" --output "$name.jsonl" --metrics "$name.json" "$@" 2> "$name.log" ||
     { cat "$name.log" >&2; return 1; }
 }
 

@@ -402,6 +402,7 @@ void complete(Options& options) {
   JobOptions& job = options.job.options;
   job.max_batch_tokens = options.workload.prompt_tokens;  // a request a pass
   job.load = !options.only_virtual;
+  job.share_model_pages = false;  // copies of one file stand for different models
   options.workload.max_tokens = 1;
   if ((options.known > 0) == !options.rates.empty()) {
     throw Error(ExitCode::kUsage, "give either --known or --rates");

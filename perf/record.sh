@@ -58,7 +58,7 @@ run() {
   rm -f "$name".*
   echo "record.sh: $1" >&2
   # shellcheck disable=SC2086
-  mpirun -n 2 "$injected" serve --quiet --device cpu --threads 1 --idle sleep:200 --verify-swap off --max-seqs 4 \
+  mpirun -n 2 "$injected" serve --quiet --device cpu --threads 1 --model-pages private --idle sleep:200 --verify-swap off --max-seqs 4 \
     --coded off --model "a=$model" --model "b=$model" --model "c=$model" --requests "$work/requests.jsonl" \
     --output "$name.jsonl" --metrics "$name.json" --inject-gflops "$gflops" $shape --policy "$3" --link-gbps "$4" \
     --device-memory "$5KiB" --page-size "$6" "${@:7}" 2> "$name.log" || { cat "$name.log" >&2; return 1; }

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "computron/base/json.h"
 #include "computron/base/log.h"
@@ -31,6 +32,8 @@ struct InitOptions {
   std::string config;      // or a file
   StoredTypeOptions type{.dtype = "f32"};
   std::uint64_t seed = 0;
+  std::optional<std::uint64_t> variant;  // the seed of what is not frozen
+  int frozen_layers = 0;
   int threads = usable_cores();
 };
 
@@ -101,11 +104,21 @@ std::vector<TensorToWrite> plan(const ModelConfig& config, const std::vector<Ten
   return tensors;
 }
 
+// Of a variant, the embedding and the first layers are those of the model that it is a variant of.
+bool is_frozen(const std::string& tensor, int frozen_layers) {
+  constexpr std::string_view kLayers = "layers.";
+  if (tensor.starts_with("embedding.")) return true;
+  return tensor.starts_with(kLayers) && std::stoi(tensor.substr(kLayers.size())) < frozen_layers;
+}
+
 std::vector<RandomTensor> generators_of(const ModelConfig& config, const std::vector<TensorSpec>& specs,
-                                        std::uint64_t seed, float deviation) {
+                                        const InitOptions& options, float deviation) {
   std::vector<RandomTensor> generators;
-  for (const TensorSpec& spec : specs)
-    generators.emplace_back(seed, spec.name, distribution_of(config, spec, deviation));
+  for (const TensorSpec& spec : specs) {
+    const bool tuned = options.variant && !is_frozen(spec.name, options.frozen_layers);
+    generators.emplace_back(tuned ? *options.variant : options.seed, spec.name,
+                            distribution_of(config, spec, deviation));
+  }
   return generators;
 }
 
@@ -135,7 +148,7 @@ void run_init(const InitOptions& options) {
   const auto specs = tensor_specs(model.config);
   const std::size_t parameters = parameters_of(specs);
   const auto tensors = plan(model.config, specs, type);
-  const auto generators = generators_of(model.config, specs, options.seed, model.deviation);
+  const auto generators = generators_of(model.config, specs, options, model.deviation);
   const int threads = threads_to_write(tensors, options.threads);
   CheckpointWriter writer(options.output, model.config.architecture, model.config.to_json(), declarations_of(tensors));
   std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(threads));
@@ -183,6 +196,13 @@ void add_init(CLI::App& app) {
   command->add_option("--config", options->config, "Hugging Face config.json of any other size");
   add_stored_type_options(*command, options->type, "f32, f16 or bf16");
   command->add_option("--seed", options->seed, "Seed of the weights")->check(whole_number())->capture_default_str();
+  auto* const variant = command->add_option("--variant", options->variant,
+                                            "Write a variant of the model of --seed: another seed, of all but the "
+                                            "embedding and the first --frozen-layers")
+                            ->check(whole_number());
+  command->add_option("--frozen-layers", options->frozen_layers, "Layers that a variant has in common with its model")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(variant);
   command->add_option("--threads", options->threads, "Threads that make weights (default: all cores)")
       ->check(CLI::Range(1, 1024));
   command->callback([options] { run_init(*options); });

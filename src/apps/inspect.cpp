@@ -21,6 +21,7 @@
 #include "computron/ops/ops.h"
 #include "src/apps/commands.h"
 #include "src/apps/progress.h"
+#include "src/apps/shared_bytes.h"
 
 namespace computron {
 namespace {
@@ -30,7 +31,8 @@ using nlohmann::ordered_json;
 constexpr std::size_t kListedDamages = 10;
 
 struct InspectOptions {
-  std::string path;
+  std::vector<std::string> paths;
+  std::string page_size;
   bool json = false;
   bool verify = false;
   int threads = usable_cores();
@@ -332,7 +334,14 @@ void check_configuration(const CheckpointIndex& index) try {
 }
 
 void run_inspect(const InspectOptions& options) {
-  const CheckpointIndex index = read_index_apart(options.path);
+  if (options.paths.size() > 1) {
+    if (options.verify) throw Error(ExitCode::kUsage, "inspect: --verify takes one file");
+    const std::size_t page_bytes = options.page_size.empty() ? 0 : parse_size(options.page_size);
+    if (page_bytes % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
+    return show_shared_bytes(options.paths, page_bytes, options.json);
+  }
+  if (!options.page_size.empty()) throw Error(ExitCode::kUsage, "inspect: --page-size goes with several files");
+  const CheckpointIndex index = read_index_apart(options.paths.front());
   const std::vector<Chunk> chunks = chunks_of(index);
   Verification verification;
   verification.chunks = chunks.size();
@@ -347,14 +356,16 @@ void run_inspect(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto* command = app.add_subcommand("inspect", "Show the configuration, tensors and digests of a model file");
+  auto* command = app.add_subcommand("inspect", "Show the configuration, tensors and digests of a model file, or what several have in common");
   const auto options = std::make_shared<InspectOptions>();
   command->footer(
       "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit "
       "its\n"
       "configuration or --verify finds NaN, infinities or negative scales (of int8, fp8 and fp4) in them.");
-  command->add_option("file", options->path, "Checkpoint, FILE.h5")->required();
+  command->add_option("file", options->paths, "Checkpoint, FILE.h5; of several, what they have in common is shown")
+      ->required();
   command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_option("--page-size", options->page_size, "Of several files: bytes of a page (default: as a job would)");
   command->add_flag("--verify", options->verify,
                     "Read every byte, compare with the stored digests and look for NaN and infinities");
   command->add_option("--threads", options->threads, "Threads that verify (default: all cores)")

@@ -136,6 +136,7 @@ void bench(BenchSwapOptions& options, Communicator world) {
 
 void add_options(CLI::App& app, BenchSwapOptions& o) {
   app.option_defaults()->always_capture_default();
+  o.job.model_pages = "private";  // copies of one file stand for different models
   add_job_options(app, o.job);
   app.remove_option(app.get_option("--policy"));  // fifo
   app.add_option("--requests", o.experiment.requests, "Swapped requests to measure; each is sent again while resident")

@@ -160,6 +160,7 @@ void bench(BenchWorkloadOptions& options, Communicator world) {
 
 void add_options(CLI::App& app, BenchWorkloadOptions& o) {
   app.option_defaults()->always_capture_default();
+  o.job.model_pages = "private";  // copies of one file stand for different models
   add_job_options(app, o.job);
   app.remove_option(app.get_option("--policy"));
   app.add_option("--policy", o.policies, "Policies, one run each: fifo,balanced,throughput")->delimiter(',');

@@ -60,6 +60,7 @@ void JobArguments::complete() {
   options.policy = parse_policy(policy);
   options.coded = parse_coded(coded);
   options.share_host_pages = host_pages == "shared";
+  options.share_model_pages = model_pages == "shared";
   if (verify_swap != "auto") options.verify_swap = parse_verify_swap(verify_swap);
   options.device = parse_device(device);
   options.transport = parse_transport(transport);
@@ -91,6 +92,9 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   app.add_option("--host-pages", a.host_pages,
                  "Ranks of a node that need the same pages hold them once (shared) or each for itself (private)")
       ->check(CLI::IsMember({"shared", "private"}));
+  app.add_option("--model-pages", a.model_pages,
+                 "Pages that models have in common are one page (shared), or each model has its own (private)")
+      ->check(CLI::IsMember({"shared", "private"}));
   app.add_option("--host-cache", a.host_cache,
                  "Host memory of a rank for caches of swapped-out models (default: an eighth of the pool)");
   app.add_option("--coded", a.coded,
@@ -110,8 +114,9 @@ void add_job_options(CLI::App& app, JobArguments& a) {
   group_options(app, "Mesh and devices",
                 {"--tp", "--pp", "--device", "--share-gpu", "--tf32", "--transport", "--link-gbps", "--reproducible",
                  "--threads", "--idle"});
-  group_options(app, "Memory",
-                {"--device-memory", "--page-size", "--host-pages", "--host-cache", "--coded", "--verify-swap"});
+  group_options(
+      app, "Memory",
+      {"--device-memory", "--page-size", "--host-pages", "--model-pages", "--host-cache", "--coded", "--verify-swap"});
   group_options(app, "Scheduling", {"--policy", "--max-wait"});
 }
 

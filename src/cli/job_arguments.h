@@ -18,6 +18,7 @@ struct JobArguments {
   std::string model_list;
   std::string placement;  // a file
   std::string device = "auto", transport = "auto", policy = "balanced", verify_swap = "auto", host_pages = "shared";
+  std::string model_pages = "shared";
   std::string coded = "auto";
   std::string idle, device_memory, page_size, host_cache;
 

@@ -73,6 +73,7 @@ void put(ByteWriter& out, const ShardLayout& layout) {
   out.put_list(layout.link_bytes);
   out.put_list(layout.uses);
   out.put_list(layout.over_before);
+  out.put_list(layout.contents);
 }
 
 ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
@@ -101,6 +102,9 @@ ShardLayout get_layout(ByteReader& in, std::uint32_t version) {
   if (version > 1) layout.link_bytes = in.get_list<std::size_t>();
   layout.uses = in.get_list<PageId>();
   layout.over_before = in.get_list<std::int64_t>();
+  if (version > 3) layout.contents = in.get_list<Digest128>();
+  ensure(layout.contents.empty() || layout.contents.size() == layout.used_bytes.size(),
+         "a layout tells the contents of other pages");
   ensure(layout.link_bytes.empty() || std::ranges::equal(layout.link_bytes, layout.used_bytes, std::less_equal()),
          "a layout has link bytes of other pages, or more than they use");
   const auto there = [&layout](PageId page) { return page < layout.used_bytes.size(); };

@@ -55,12 +55,15 @@ class Layouter {
   Layouter(ShardLayout& layout, const WeightFormat& format) : layout_(layout), format_(format) {}
 
   void run() {
-    for (const ShardTensor& tensor : layout_.plan.tensors) {
-      if (tensor.same_as >= 0) {
-        revisit(layout_.tensors[tensor.same_as]);
-      } else {
-        place(tensor);
+    const std::vector<ShardTensor>& tensors = layout_.plan.tensors;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].same_as >= 0) {
+        revisit(layout_.tensors[tensors[i].same_as]);
+        continue;
       }
+      // Variants of a model may have other embeddings, and the same layers in the same places of the pages behind them.
+      if (i > 0 && embeds(tensors[i - 1]) && !embeds(tensors[i])) ends_page_ = true;
+      place(tensors[i]);
     }
     for (TensorLayout& tensor : layout_.tensors) tensor.groups = group_panels(tensor.panels);
     find_ends_of_uses();
@@ -86,7 +89,7 @@ class Layouter {
 
   // Rows of the next panel: as many whole blocks as the open page has room for, at most a panel's.
   int rows_that_fit(const ShardTensor& t, int block, int rows_left) const {
-    if (layout_.used_bytes.empty()) return 0;
+    if (layout_.used_bytes.empty() || ends_page_) return 0;
     const std::size_t room = layout_.page_bytes - std::min(layout_.page_bytes, start_of_next());
     const int limit = t.role == TensorRole::kGemmWeight ? round_up(kPanelRows, block) : rows_left;
     const auto blocks = static_cast<int>(
@@ -106,7 +109,10 @@ class Layouter {
 
   std::size_t start_of_next() const { return round_up(layout_.used_bytes.back(), kAlignment); }
 
+  static bool embeds(const ShardTensor& tensor) { return tensor.name.starts_with("embedding."); }
+
   void next_page() {
+    ends_page_ = false;
     layout_.uses.push_back(static_cast<PageId>(layout_.pages()));
     layout_.used_bytes.push_back(0);
   }
@@ -172,6 +178,7 @@ class Layouter {
 
   ShardLayout& layout_;
   const WeightFormat& format_;
+  bool ends_page_ = false;  // what follows begins a page
 };
 
 }  // namespace
@@ -197,6 +204,7 @@ ShardLayout ShardLayout::make(ShardPlan plan, const WeightFormat& format, const 
                      .tensors = {},
                      .used_bytes = {},
                      .link_bytes = {},
+                     .contents = {},
                      .uses = {},
                      .over_before = {}};
   Layouter(layout, format).run();

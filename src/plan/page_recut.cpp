@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "computron/base/bytes.h"
+#include "computron/base/digest.h"
+
 namespace computron {
 namespace {
 
@@ -51,6 +54,24 @@ void cut_link_bytes(const ShardLayout& layout, const std::vector<std::size_t>& b
   }
 }
 
+// A page holds what the old ones hold that it overlaps, as far as it does.
+void cut_contents(const ShardLayout& layout, const std::vector<std::size_t>& begins, ShardLayout& cut) {
+  cut.contents.clear();
+  if (layout.contents.empty()) return;
+  std::size_t at = 0, old = 0;
+  for (const std::size_t used : cut.used_bytes) {
+    ByteWriter page;
+    for (; old + 1 < layout.used_bytes.size() && begins[old + 1] <= at; ++old) {
+    }
+    for (std::size_t i = old; i < layout.used_bytes.size() && begins[i] < at + used; ++i) {
+      page.put(layout.contents[i]);
+      page.put(static_cast<std::int64_t>(begins[i]) - static_cast<std::int64_t>(at));
+    }
+    cut.contents.push_back(digest128(page.bytes()));
+    at += used;
+  }
+}
+
 }  // namespace
 
 ShardLayout recut(const ShardLayout& layout, std::size_t page_bytes) {
@@ -61,6 +82,7 @@ ShardLayout recut(const ShardLayout& layout, std::size_t page_bytes) {
   const std::vector<std::size_t> begins = beginnings(layout);
   cut_pages(begins.back(), cut);
   cut_link_bytes(layout, begins, cut);
+  cut_contents(layout, begins, cut);
   std::vector<std::int64_t> over;  // [old use] the last new use that is over with it
   for (std::size_t use = 0; use < layout.uses.size(); ++use) {
     const PageId old_page = layout.uses[use];

@@ -12,10 +12,13 @@ constexpr std::size_t kPassesKept = 64;  // of a stage; fetches wait for no earl
 VirtualMesh::VirtualMesh(std::vector<std::vector<const ShardLayout*>> layouts, CostModel costs, double latency_s)
     : layouts_(std::move(layouts)), costs_(std::move(costs)), latency_s_(latency_s), stages_(layouts_.front().size()) {
   for (std::size_t s = 0; s < stages_.size(); ++s) {
+    std::vector<const ShardLayout*> of_stage;
     for (const auto& stages : layouts_) {
+      of_stage.push_back(stages[s]);
       stages_[s].landed_s.emplace_back(stages[s]->pages(), 0.0);
       stages_[s].used.push_back(used_bytes(*stages[s]));
     }
+    stages_[s].shared.emplace(of_stage);
     stages_[s].all_landed_s.assign(layouts_.size(), 0.0);
     stages_[s].cache_landed_s.assign(layouts_.size(), 0.0);
   }
@@ -68,12 +71,23 @@ void VirtualMesh::enqueue(const Step& step, std::size_t number) {
   for (const CacheChange& change : plan.caches) {
     if (change.slots.empty() || change.kind == CacheChange::kDropOffloaded) continue;
     const std::size_t bytes = change.slots.size() * layouts_[change.model][number]->page_bytes;
-    stage.queue.push_back({change.model, change.after, bytes, &stage.cache_landed_s[change.model]});
+    stage.queue.push_back(
+        {change.after, bytes, &stage.cache_landed_s[change.model], {change.model, 0}, /*cache=*/true});
   }
   for (const Fetch& fetch : plan.fetches) {
-    stage.queue.push_back({fetch.model, fetch.after, layouts_[fetch.model][number]->page_link_bytes(fetch.page),
-                           &stage.landed_s[fetch.model][fetch.page]});
+    const PageRef page{fetch.model, fetch.page};
+    stage.queue.push_back(
+        {fetch.after, layouts_[fetch.model][number]->page_link_bytes(fetch.page), &landed_s(stage, page), page});
   }
+}
+
+double& VirtualMesh::landed_s(Stage& stage, PageRef page) {
+  const PageRef first = stage.shared->first(page);
+  return stage.landed_s[first.model][first.page];
+}
+
+bool VirtualMesh::brings_to(const Stage& stage, const Transfer& transfer, ModelId model) {
+  return transfer.cache ? transfer.page.model == model : stage.shared->has(model, transfer.page);
 }
 
 void VirtualMesh::drain(Stage& stage, std::size_t number, double sent_s) {
@@ -82,7 +96,13 @@ void VirtualMesh::drain(Stage& stage, std::size_t number, double sent_s) {
     const Transfer& transfer = stage.queue.front();
     const double seconds = costs_.transfer_s(number, transfer.bytes);
     stage.link_free_s = std::max({stage.link_free_s, sent_s, free_s}) + seconds;
-    *transfer.landed_s = stage.all_landed_s[transfer.model] = stage.link_free_s;
+    *transfer.landed_s = stage.link_free_s;
+    if (transfer.cache) {
+      stage.all_landed_s[transfer.page.model] = stage.link_free_s;
+    } else {
+      stage.shared->for_each(transfer.page,
+                             [&](const PageRef& page) { stage.all_landed_s[page.model] = stage.link_free_s; });
+    }
     stage.bytes += transfer.bytes;
     stage.busy_s += seconds;
     stage.copied.emplace_back(stage.link_free_s, stage.bytes);
@@ -109,8 +129,8 @@ double VirtualMesh::pass(const Step& step, std::size_t number, double begin_s, d
   Pass& pass = stage.passes.back();
   pass.begin_s = std::max(begin_s, stage.cache_landed_s[step.model]);
   pass.compute_s = compute_s;
-  const bool all_come =
-      std::ranges::none_of(stage.queue, [&step](const Transfer& transfer) { return transfer.model == step.model; });
+  const bool all_come = std::ranges::none_of(
+      stage.queue, [&](const Transfer& transfer) { return brings_to(stage, transfer, step.model); });
   pass.unhindered = all_come && stage.all_landed_s[step.model] <= pass.begin_s;
   return pass.unhindered ? pass.begin_s + compute_s : pass_by_use(step, number, execution);
 }
@@ -124,7 +144,7 @@ double VirtualMesh::pass_by_use(const Step& step, std::size_t number, Execution&
   for (PageUse use = 0; use < layout.uses.size(); ++use) {
     const PageId page = layout.uses[use];
     drain(stage, number, 0);
-    const double& landed_s = stage.landed_s[step.model][page];
+    const double& landed_s = VirtualMesh::landed_s(stage, {step.model, page});
     const bool queued = std::any_of(stage.queue.begin(), stage.queue.end(), [&](const Transfer& transfer) {
       return transfer.landed_s == &landed_s && transfer.after < ReleasePoint{step.id, use};
     });

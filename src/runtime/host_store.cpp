@@ -138,7 +138,7 @@ HostStore::Pages HostStore::allocate(const ShardLayout& layout, const std::strin
 }
 
 ModelId HostStore::keep(const std::string& name, const ShardLayout& layout, std::shared_ptr<Pages> pages) {
-  models_.push_back({name, &layout, std::move(pages)});
+  models_.push_back({name, &layout, std::move(pages), {}});
   return static_cast<ModelId>(models_.size() - 1);
 }
 
@@ -193,6 +193,10 @@ LoadTimes HostStore::fill_coded(const ShardSource& source, std::size_t begin, Pa
   CodedArena arena(layout, source.name, *pages.buffer, begin, pages.stored, threads);
   const auto code = [&](PageId page, int thread, LoadTimes& times) {
     const std::size_t bytes = layout.used_bytes[page];
+    if (bytes == 0) {
+      pages.stored[page] = stored_raw({}, begin);
+      return;
+    }
     {
       const Lap lap(times.memory_s);
       staged.touch(page, 0, bytes);  // what is padding, nobody has written
@@ -243,7 +247,9 @@ ModelId HostStore::load_next(const PageStore& store, int threads, LoadTimes* tim
                                                     : load(source, threads, taken, poll)));
   }
   if (times != nullptr) *times = taken;
-  return keep(source.name, *source.layout, of_shard_.back());
+  const ModelId model = keep(source.name, store.layout(shard), of_shard_.back());
+  models_[model].places = store.places(shard);
+  return model;
 }
 
 void HostStore::map_held_by_others(const PageStore& store) {

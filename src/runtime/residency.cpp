@@ -21,8 +21,11 @@ void Residency::accept(const Step& step) {
   const StagePlan& plan = step.stages[stage_];
   std::vector<Transfer> transfers;
   for (const CacheChange& change : plan.caches) move_cache(step.id, change, transfers);
-  for (const Fetch& f : plan.fetches)
-    transfers.push_back({Transfer::kFetch, step.id, f.after, f.frame, f.model, f.page});
+  for (const Fetch& f : plan.fetches) {
+    ensure(f.model < layouts_.size() && static_cast<int>(f.page) < layouts_[f.model]->pages(), "fetch names no page");
+    const PageRef page = state_.shared().first({f.model, f.page});
+    transfers.push_back({Transfer::kFetch, step.id, f.after, f.frame, page.model, page.page});
+  }
   swapper_.submit(transfers);
 }
 
@@ -64,8 +67,10 @@ void Residency::begin(const Step& step) {
 
 void Residency::place_until(ReleasePoint point) {
   for (; !refills_.empty() && refills_.front().after <= point; refills_.pop_front()) {
-    state_.place(refills_.front());
-    fetched_since_pass_[refills_.front().model] = true;
+    const Fetch& fetch = refills_.front();
+    state_.place(fetch);
+    state_.shared().for_each({fetch.model, fetch.page},
+                             [this](const PageRef& page) { fetched_since_pass_[page.model] = true; });
   }
 }
 
@@ -79,7 +84,9 @@ StepPages::StepPages(Residency& residency, const Step& step)
     : residency_(residency),
       step_(step),
       refilled_(std::any_of(residency.refills_.begin(), residency.refills_.end(),
-                            [&step](const Fetch& fetch) { return fetch.model == step.model; })),
+                            [&](const Fetch& fetch) {
+                              return residency.state_.shared().has(step.model, {fetch.model, fetch.page});
+                            })),
       at_rest_(!residency.fetched_since_pass_[step.model] && residency.refills_.empty() &&
                residency.state_.resident_pages(step.model) == residency.layouts_[step.model]->pages()) {
   if (!step.chunks.empty()) residency.fetched_since_pass_[step.model] = false;
@@ -93,7 +100,8 @@ ResidentPage StepPages::acquire(PageUse use) {
   const PageId page = residency_.layouts_[step_.model]->uses[use];
   const FrameId frame = residency_.state_.frame_of(step_.model, page);
   ensure(frame != kNoFrame, "step uses a page that has no frame");
-  return {residency_.pool_.frame(frame), &residency_.swapper_.ready(step_.model, page, frame)};
+  const PageRef held = residency_.state_.shared().first({step_.model, page});
+  return {residency_.pool_.frame(frame), &residency_.swapper_.ready(held.model, held.page, frame)};
 }
 
 }  // namespace computron

@@ -35,9 +35,14 @@ ShardLoader::ShardLoader(const CheckpointIndex& index, const ShardLayout& layout
     if (layout.plan.tensors[i].same_as >= 0) continue;
     for (const TensorPart& part : layout.plan.tensors[i].parts) add_slices(static_cast<int>(i), part, t);
   }
-  for (const Item& item : items_) {
-    for_each_page(item, [&](PageId page) { ++items_left_[page]; });
-  }
+  std::erase_if(items_, [this](const Item& item) {  // those of pages that lie elsewhere
+    bool none = true;
+    for_each_page(item, [&](PageId page) {
+      ++items_left_[page];
+      none = false;
+    });
+    return none;
+  });
 }
 
 void ShardLoader::add_slices(int tensor, const TensorPart& part, int t) {

@@ -79,6 +79,12 @@ void hash_side_by_side(Next&& next) {
   }
 }
 
+// Xors the sequence's length and history into the digest, or out of it.
+void toggle(StateDigest& digest, SequenceId id, const SequenceState& s) {
+  digest.lengths ^= hash_tuple(id, s.model, s.length);
+  digest.tokens ^= hash_tuple(id, s.history);
+}
+
 }  // namespace
 
 std::string StateDigest::first_difference(const StateDigest& other) const {
@@ -90,6 +96,7 @@ std::string StateDigest::first_difference(const StateDigest& other) const {
 
 StageState::StageState(std::vector<const ShardLayout*> layouts, int frames, int host_slots)
     : layouts_(std::move(layouts)),
+      shared_(layouts_),
       resident_(layouts_.size(), 0),
       caches_(layouts_.size()),
       offloaded_(layouts_.size()),
@@ -107,7 +114,7 @@ const SequenceState& StageState::sequence(SequenceId id) const {
 
 void StageState::close(SequenceId id) {
   const SequenceState& s = sequence(id);
-  toggle(id, s);
+  toggle(digest_, id, s);
   for (std::size_t i = 0; i < s.blocks.size(); ++i) {
     digest_.blocks ^= hash_tuple(id, i, s.blocks[i]);
     --block(s.model, s.blocks[i]).holders;
@@ -185,13 +192,15 @@ void StageState::free_slots(ModelId model) {
 
 void StageState::place(const Fetch& fetch) {
   ensure(fetch.model < layouts_.size() && fetch.page < page_tables_[fetch.model].size(), "fetch names no page");
-  FrameId& entry = page_tables_[fetch.model][fetch.page];
-  ensure(entry == kNoFrame, "fetch of a page that is there");
+  ensure(page_tables_[fetch.model][fetch.page] == kNoFrame, "fetch of a page that is there");
   evict(fetch.frame);
-  entry = fetch.frame;
-  ++resident_[fetch.model];
-  owners_[fetch.frame] = {Owner::kPage, fetch.model, fetch.page};
-  digest_.pages ^= hash_tuple(fetch.model, fetch.page, fetch.frame);
+  shared_.for_each({fetch.model, fetch.page}, [&](const PageRef& page) {
+    page_tables_[page.model][page.page] = fetch.frame;
+    ++resident_[page.model];
+  });
+  const PageRef first = shared_.first({fetch.model, fetch.page});
+  owners_[fetch.frame] = {Owner::kPage, first.model, first.page};
+  digest_.pages ^= hash_tuple(first.model, first.page, fetch.frame);
   digest_.bytes_fetched += layouts_[fetch.model]->used_bytes[fetch.page];
 }
 
@@ -200,8 +209,10 @@ void StageState::evict(FrameId frame) {
   const Owner owner = owners_[frame];
   ensure(owner.kind != Owner::kCache, "frame still holds cache");
   if (owner.kind == Owner::kPage) {
-    page_tables_[owner.model][owner.index] = kNoFrame;
-    --resident_[owner.model];
+    shared_.for_each({owner.model, owner.index}, [&](const PageRef& page) {
+      page_tables_[page.model][page.page] = kNoFrame;
+      --resident_[page.model];
+    });
     digest_.pages ^= hash_tuple(owner.model, owner.index, frame);
   }
   owners_[frame] = {};
@@ -214,7 +225,7 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk, std::span<con
   SequenceState& s = found->second;
   if (starts) start_behind_prefix(chunk, s);
   ensure(s.model == model && s.length == chunk.start, "chunk does not continue its sequence");
-  if (!starts) toggle(chunk.sequence, s);
+  if (!starts) toggle(digest_, chunk.sequence, s);
   for (const std::uint32_t number : chunk.new_blocks) {
     Block& b = block(model, number);
     const bool cached = starts && s.blocks.size() < chunk.start / kBlock;  // a block of the prefix
@@ -225,12 +236,7 @@ void StageState::extend(ModelId model, const SequenceChunk& chunk, std::span<con
     s.blocks.push_back(number);
   }
   write(chunk, s, histories);
-  toggle(chunk.sequence, s);
-}
-
-void StageState::toggle(SequenceId id, const SequenceState& s) {
-  digest_.lengths ^= hash_tuple(id, s.model, s.length);
-  digest_.tokens ^= hash_tuple(id, s.history);
+  toggle(digest_, chunk.sequence, s);
 }
 
 StateDigest StageState::digest_after(const Step& step) const {

@@ -34,19 +34,23 @@ Agenda::EvictableFor::EvictableFor(Agenda& agenda, ModelId model, std::size_t st
 int Agenda::EvictableFor::pages(const StagePool& pool) const {
   const RunOrder& order = agenda_.run_order_;
   const std::size_t sooner = std::min(order.place(model_), order.size() - 1) + 1;
-  int count = pool.unpinned_pages() + (and_itself_ ? pool.resident_pages(model_) : 0);
-  for (const ModelId other : order.models().first(sooner)) {
-    if (!agenda_.views_[other].pinned) count -= pool.resident_pages(other);
-  }
-  return count;
+  const std::span<const ModelId> keep = order.models().first(sooner);
+  if (!and_itself_) return pool.counts().unpinned_pages() - pool.counts().unpinned_pages(keep);
+  std::vector<ModelId> others(keep.begin(), keep.end());
+  std::erase(others, model_);
+  return pool.counts().unpinned_pages() - pool.counts().unpinned_pages(others);
 }
 
-std::optional<ModelId> Agenda::EvictableFor::first(const StagePool& pool) {
+std::optional<FrameId> Agenda::EvictableFor::first(const StagePool& pool) {
   const RunOrder& order = agenda_.run_order_;
-  const auto found = agenda_.eviction_orders_[stage_].first(pool, *agenda_.policy_, agenda_.views_, order,
-                                                            order.place(model_), agenda_.now_s_);
-  if (found || !and_itself_ || pool.resident_pages(model_) == 0) return found;
-  return model_;
+  EvictionOrder& evictions = agenda_.eviction_orders_[stage_];
+  const auto found =
+      evictions.first(pool, *agenda_.policy_, agenda_.views_, order, order.place(model_), agenda_.now_s_);
+  if (found || !and_itself_) return found;
+  const FrameId own = pool.last_page(model_, [&](ModelId other) {
+    return EvictionOrder::may_lose(other, order, order.place(model_), agenda_.views_);
+  });
+  return own == kNoFrame ? std::nullopt : std::optional(own);
 }
 
 // --- Candidates -------------------------------------------------------------------------------------------------
@@ -96,7 +100,7 @@ void Agenda::visit_candidates(const StagePool& pool, const std::function<bool(Mo
 EvictableModels Agenda::evictable_for(const Candidate& candidate, const StagePool& pool) const {
   constexpr double kLater = 2;
   std::vector<Candidate> later;
-  for (const ModelId model : pool.resident_models()) {
+  for (const ModelId model : pool.counts().resident_models()) {
     if (views_[model].has_work() || views_[model].pinned) continue;
     const double silence_s = policy_->silence_s(views_[model], now_s_);
     if (silence_s > kLater * candidate.silence_s) later.push_back({silence_s, model});

@@ -9,17 +9,12 @@
 
 namespace computron {
 
-CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::string>& names)
-    : state_(state), pinned_pages_(state.stages(), 0) {
-  for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
-    for (ModelId m = 0; m < state_.models.size(); ++m) {
-      if (state_.models[m].pinned) pinned_pages_[stage] += state_.pools[stage].pages(m);
-    }
-  }
+CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::string>& names) : state_(state) {
+  for (const StagePool& pool : state_.pools) pinned_pages_.push_back(pool.counts().pinned_pages());
   for (ModelId model = 0; model < state_.models.size(); ++model) {
     for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
       const int weights = fewest_pages(model, stage), blocks = cache(model, stage).frames_for(1);
-      const int pinned = state_.options.frames - room(model, stage);
+      const int pinned = state_.options.frames - room(model, stage);  // of other models
       if (weights + blocks + pinned <= state_.options.frames) continue;
       const std::size_t page_bytes = state_.layout(model, stage).page_bytes;
       throw ConfigError(
@@ -33,9 +28,10 @@ CacheAllocator::CacheAllocator(SchedulerState& state, const std::vector<std::str
 
 // --- Room -------------------------------------------------------------------------------------------------------
 
-// Frames that the pages of other, pinned models never take.
+// Frames that the pages of other, pinned models never take, but for those that it has, too.
 int CacheAllocator::room(ModelId model, std::size_t stage) const {
-  const int its_own = state_.models[model].pinned ? state_.pools[stage].pages(model) : 0;
+  const StagePool& pool = state_.pools[stage];
+  const int its_own = state_.models[model].pinned ? pool.pages(model) : pool.counts().staying_pages(model);
   return state_.options.frames - (pinned_pages_[stage] - its_own);
 }
 

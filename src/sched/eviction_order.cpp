@@ -13,11 +13,13 @@ bool EvictionOrder::Rank::operator<(const Rank& other) const {
 
 void EvictionOrder::rank(const StagePool& pool, const Policy& policy, std::span<const ModelView> views,
                          const RunOrder& order, double now_s) {
+  for (const ModelId model : ordered_) turn_[model] = kNone;
+  turn_.resize(views.size(), kNone);
   heap_.clear();
   ordered_.clear();
   passed_ = 0;
   const bool all = !policy.spares_run_order();
-  for (const ModelId model : pool.resident_models()) {
+  for (const ModelId model : pool.counts().resident_models()) {
     const ModelView& view = views[model];
     const std::size_t place = order.place(model);
     if (view.pinned || place == 0 || (place != RunOrder::kNotInIt && !all)) continue;
@@ -27,7 +29,7 @@ void EvictionOrder::rank(const StagePool& pool, const Policy& policy, std::span<
   ranked_ = true;
 }
 
-std::optional<ModelId> EvictionOrder::first(const StagePool& pool, const Policy& policy,
+std::optional<FrameId> EvictionOrder::first(const StagePool& pool, const Policy& policy,
                                             std::span<const ModelView> views, const RunOrder& order, std::size_t place,
                                             double now_s) {
   if (!ranked_) rank(pool, policy, views, order, now_s);
@@ -36,16 +38,20 @@ std::optional<ModelId> EvictionOrder::first(const StagePool& pool, const Policy&
   const std::size_t sooner = place == RunOrder::kNotInIt ? order.size() : place + 1;
   for (std::size_t i = order.size(); i > sooner; --i) {
     const ModelId model = order.models()[i - 1];
-    if (!views[model].pinned && pool.resident_pages(model) > 0) return model;
+    if (views[model].pinned) continue;
+    const FrameId frame =
+        pool.last_page(model, [&](ModelId other) { return !views[other].pinned && order.place(other) >= i - 1; });
+    if (frame != kNoFrame) return frame;
   }
   return std::nullopt;
 }
 
-std::optional<ModelId> EvictionOrder::first_ranked(const StagePool& pool, const RunOrder& order, std::size_t place) {
+std::optional<FrameId> EvictionOrder::first_ranked(const StagePool& pool, const RunOrder& order, std::size_t place) {
   for (std::size_t i = passed_;; ++i) {
     if (i == ordered_.size()) {
       if (heap_.empty()) return std::nullopt;
       std::pop_heap(heap_.begin(), heap_.end());
+      turn_[heap_.back().model] = ordered_.size();
       ordered_.push_back(heap_.back().model);
       heap_.pop_back();
     }
@@ -54,8 +60,10 @@ std::optional<ModelId> EvictionOrder::first_ranked(const StagePool& pool, const 
       passed_ += i == passed_ ? 1 : 0;
       continue;
     }
-    const std::size_t its_place = order.place(model);
-    if (its_place == RunOrder::kNotInIt || (place != RunOrder::kNotInIt && its_place > place)) return model;
+    if (!is_behind(order.place(model), place)) continue;
+    const FrameId frame =
+        pool.last_page(model, [&](ModelId other) { return turn_[other] <= i && is_behind(order.place(other), place); });
+    if (frame != kNoFrame) return frame;
   }
 }
 

@@ -20,7 +20,7 @@ double Prefetcher::wait_s(ModelId model, double now_s) const {
   double longest_s = 0;
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
     const HostLink& link = links_[stage];
-    const std::size_t missing = state_.pools[stage].missing_bytes(model);
+    const std::size_t missing = state_.pools[stage].counts().missing_bytes(model);
     const double issued_s = missing > 0 ? link.free_s : link.landed_s[model];
     const double transfer_s = missing > 0 ? state_.costs.transfer_s(stage, missing) : 0;
     longest_s = std::max(longest_s, std::max(issued_s - now_s, 0.0) + transfer_s);
@@ -30,10 +30,13 @@ double Prefetcher::wait_s(ModelId model, double now_s) const {
 
 double Prefetcher::wait_behind_s(ModelId model, const std::set<ModelId>& others, double now_s) const {
   if (!state_.misses_pages(model)) return wait_s(model, now_s);
+  std::vector<ModelId> together{model};
+  for (const ModelId other : others) {
+    if (other != model) together.push_back(other);
+  }
   double longest_s = 0;
   for (std::size_t stage = 0; stage < state_.stages(); ++stage) {
-    std::size_t missing = state_.pools[stage].missing_bytes(model);
-    for (const ModelId other : others) missing += other == model ? 0 : state_.pools[stage].missing_bytes(other);
+    const std::size_t missing = state_.pools[stage].counts().missing_bytes(together);
     const double busy_s = std::max(links_[stage].free_s - now_s, 0.0);
     longest_s = std::max(longest_s, busy_s + state_.costs.transfer_s(stage, missing));
   }
@@ -134,6 +137,8 @@ std::optional<ModelId> Prefetcher::plan_fetch_step(double now_s) {
 void Prefetcher::issue_fetches(std::size_t stage, std::size_t first, double now_s) {
   for (const Fetch& fetch : std::span(state_.pools[stage].plan().fetches).subspan(first)) {
     issue(stage, fetch.model, state_.layout(fetch.model, stage).page_link_bytes(fetch.page), now_s);
+    state_.pools[stage].state().shared().for_each({fetch.model, fetch.page},
+                                                  [&](const PageRef& page) { lands_last(stage, page.model); });
     if (!swapping_[fetch.model]) swaps_.push_back(fetch.model);
     swapping_[fetch.model] = true;
   }
@@ -144,8 +149,13 @@ void Prefetcher::issue(std::size_t stage, ModelId model, std::size_t bytes, doub
   HostLink& link = links_[stage];
   link.issued += bytes;
   link.free_s = std::max(link.free_s, now_s) + state_.costs.transfer_s(stage, bytes);
-  link.landed_s[model] = link.free_s;
-  link.in_flight.insert(model);
+  lands_last(stage, model);
+}
+
+// What has been issued last is the model's, too.
+void Prefetcher::lands_last(std::size_t stage, ModelId model) {
+  links_[stage].landed_s[model] = links_[stage].free_s;
+  links_[stage].in_flight.insert(model);
 }
 
 // --- Reports ----------------------------------------------------------------------------------------------------

@@ -20,33 +20,43 @@ PageUse first_use(const ShardLayout& layout, PageId page) {
 
 }  // namespace
 
+std::size_t EvictableModels::place(ModelId model) const {
+  return static_cast<std::size_t>(std::ranges::find(models_, model) - models_.begin());
+}
+
 int EvictableModels::pages(const StagePool& pool) const {
+  const SharedPages& shared = pool.state().shared();
+  const auto others = [&](ModelId model) { return place(model) == models_.size(); };
   int count = 0;
-  for (const ModelId model : models_) count += pool.resident_pages(model);
+  for (const ModelId model : models_) count += pool.counts().pages_alone(model);
+  visit_sets(shared, models_, [&](int set) {
+    if (std::ranges::none_of(shared.models_of(set), others)) count += pool.counts().resident_pages_of(set);
+  });
   return count;
 }
 
-std::optional<ModelId> EvictableModels::first(const StagePool& pool) {
-  const auto found = std::ranges::find_if(models_, [&](ModelId model) { return pool.resident_pages(model) > 0; });
-  return found == models_.end() ? std::nullopt : std::optional(*found);
+std::optional<FrameId> EvictableModels::first(const StagePool& pool) {
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    const auto no_later = [&](ModelId model) { return place(model) <= i; };
+    const FrameId frame = pool.last_page(models_[i], no_later);
+    if (frame != kNoFrame) return frame;
+  }
+  return std::nullopt;
 }
 
 StagePool::StagePool(const std::vector<const ShardLayout*>& layouts, int frames, int host_slots,
                      const std::vector<bool>& pinned)
     : state_(layouts, frames, host_slots),
-      pinned_(pinned),
-      resident_models_(layouts.size()),
+      counts_(layouts, pinned),
       last_resident_(layouts.size(), 0),
       last_use_(frames),
       cache_use_(layouts.size()) {
-  pinned_.resize(layouts.size(), false);
-  for (const ShardLayout* layout : layouts) {
-    spans_.push_back(uses_together(*layout));
-    missing_bytes_.push_back(layout->total_link_bytes());
-  }
+  for (const ShardLayout* layout : layouts) spans_.push_back(uses_together(*layout));
   for (int f = 0; f < frames; ++f) free_.push_back(static_cast<FrameId>(f));
   for (int s = 0; s < host_slots; ++s) free_slots_.push_back(static_cast<HostSlot>(s));
 }
+
+// --- Caches -----------------------------------------------------------------------------------------------------
 
 // Taken one by one, so that the next search no longer sees the frame.
 void StagePool::grow_cache(ModelId model, int frames, Evictable& evictable) {
@@ -120,7 +130,7 @@ FrameId StagePool::find_frame(Evictable& evictable) {
     free_.pop_front();
     return frame;
   }
-  if (const std::optional<ModelId> other = evictable.first(*this)) return last_page(*other);
+  if (const std::optional<FrameId> frame = evictable.first(*this)) return *frame;
   throw Error(ExitCode::kInternal, "internal: the plan needs more frames than the pool has");
 }
 
@@ -128,26 +138,19 @@ FrameId StagePool::find_frame(Evictable& evictable) {
 void StagePool::evict_page(FrameId frame) {
   const StageState::Owner owner = state_.owner(frame);
   if (owner.kind != StageState::Owner::kPage) return;
-  missing_bytes_[owner.model] += state_.layout(owner.model).page_link_bytes(owner.index);
   state_.evict(frame);
-  unpinned_pages_ -= pinned_[owner.model] ? 0 : 1;
-  if (state_.resident_pages(owner.model) == 0) resident_models_.erase(owner.model);
-}
-
-FrameId StagePool::last_page(ModelId model) {
-  PageId& page = last_resident_[model];
-  while (state_.frame_of(model, page) == kNoFrame) --page;
-  return state_.frame_of(model, page);
+  counts_.remove({owner.model, owner.index});
 }
 
 void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
   evict_page(frame);
   const Fetch fetch{.model = model, .page = page, .frame = frame, .after = last_use_[frame]};
   state_.place(fetch);
-  unpinned_pages_ += pinned_[model] ? 0 : 1;
-  resident_models_.insert(model);
-  missing_bytes_[model] -= state_.layout(model).page_link_bytes(page);
-  last_resident_[model] = std::max(last_resident_[model], page);
+  const PageRef fetched{model, page};
+  counts_.add(fetched);
+  state_.shared().for_each(fetched, [&](const PageRef& alias) {
+    last_resident_[alias.model] = std::max(last_resident_[alias.model], alias.page);
+  });
   plan_.fetches.push_back(fetch);
 }
 
@@ -168,10 +171,12 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
   const int room = state_.resident_pages(model) + available(evictable);
   const bool out_of_core = room < pages(model);
   // Frames that rotate: two operations' worth where there is room for that beside as many that stay.
-  const int rotating = std::clamp(room / 4, fewest_frames(model), 2 * fewest_frames(model));
-  Rotation rotation{.resident = std::max(room - rotating, 0),
+  const int pinned = counts_.staying_pages(model), fewest = fewest_frames(model) - pinned;
+  const int rotating = std::clamp((room - pinned) / 4, fewest, 2 * fewest);
+  Rotation rotation{.resident = std::max(room - pinned - rotating, 0),
                     .over = {},
-                    .farthest = static_cast<std::int64_t>(layout.uses.size()) - 1};
+                    .farthest = static_cast<std::int64_t>(layout.uses.size()) - 1,
+                    .pages = pages(model) - pinned};
   for (PageUse use = 0; use < layout.uses.size(); ++use) {
     const PageId page = layout.uses[use];
     if (state_.frame_of(model, page) == kNoFrame) {
@@ -180,7 +185,7 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
       fetch(model, page, frame);
     }
     last_use_[state_.frame_of(model, page)] = {step, use};
-    if (out_of_core && rotation.rotates(page, pages(model))) rotation.over.push_back(use);
+    if (out_of_core && rotation.rotates(counts_.number_among_unpinned({model, page}))) rotation.over.push_back(use);
   }
   cache_use_[model] = {step, ReleasePoint::kEnd};
   if (out_of_core && again) fetch_behind(step, model, rotation);
@@ -201,7 +206,10 @@ FrameId StagePool::find_rotating_frame(StepId step, ModelId model, PageUse use, 
   for (; rotation.farthest > use; --rotation.farthest) {
     const PageId page = layout.uses[static_cast<std::size_t>(rotation.farthest)];
     const FrameId frame = state_.frame_of(model, page);
-    if (frame != kNoFrame && last_use_[frame].step < step && rotation.rotates(page, pages(model))) return frame;
+    if (frame != kNoFrame && last_use_[frame].step < step &&
+        rotation.rotates(counts_.number_among_unpinned({model, page}))) {
+      return frame;
+    }
   }
   throw Error(ExitCode::kInternal, "internal: a pass needs more frames than its model can have");
 }

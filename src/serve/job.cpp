@@ -118,8 +118,9 @@ void Job::load_pages(const JobHeartbeat& heartbeat) {
   for (ModelId m = 0; m < own.size(); ++m) {
     host_->load_next(pages_, plan_.threads, /*times=*/nullptr, [&] { heartbeat.poll(); });
     if (!pages_.loads(static_cast<int>(m))) continue;
-    bytes += models_.layout(m).total_used_bytes();
     for (PageId page = 0; page < static_cast<PageId>(host_->pages(m)); ++page) {
+      if (!host_->has_own(m, page)) continue;
+      bytes += host_->page_used_bytes(m, page);
       kept_bytes += host_->page_link_bytes(m, page);
     }
     if (mesh_.schedules()) spdlog::info("loaded {} ({}/{})", models_.id(own[m]), m + 1, own.size());

@@ -151,6 +151,14 @@ void MemoryPlan::check() const {
   }
 }
 
+// What of a model's pages is another's, told of this rank's group.
+std::string MemoryPlan::shared_note(const PageStore& pages, const RankGroup& group, const Mesh& mesh,
+                                    std::size_t local) {
+  if (group.index != mesh.group_index) return {};
+  const int borrowed = pages.borrowed_pages(static_cast<int>(local));
+  return borrowed > 0 ? fmt::format("  {} pages are another model's", borrowed) : std::string();
+}
+
 // `needs` by rank of the job; the ranks of a stage need the same. Models that several groups have cut alike stand once.
 std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& mesh, const ModelSet& models,
                               const PageStore& pages) const {
@@ -170,7 +178,8 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& 
       table += fmt::format("  {:<22}{:>7}{:>8}{:>14}{:>12}{}\n", name_of_group(group) + models.id(ids[local]),
                            name_of(layout.types.most().codes), layout.pages(), format_size(HostStore::bytes_of(layout)),
                            format_size(layout.waste_bytes()),
-                           alike == local ? "" : fmt::format("  the pages of {}", models.id(ids[alike])));
+                           alike == local ? shared_note(pages, group, mesh, local)
+                                          : fmt::format("  the pages of {}", models.id(ids[alike])));
     }
   }
   table +=

@@ -20,6 +20,7 @@
 #include "computron/comm/gather.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/coded_estimate.h"
+#include "computron/runtime/page_contents.h"
 #include "src/serve/link_savings.h"
 
 namespace computron {
@@ -82,7 +83,10 @@ ModelSet::ModelSet(const JobOptions& options, const std::vector<JobGroup>& group
     if (mesh.schedules()) page_bytes_ = page_size(options, device, cuts, heartbeat);
   });
   page_bytes_ = of_rank_0(mesh.job, page_bytes_);
-  agreed(mesh.job, [&] { make_layouts(cuts, groups, device); });
+  agreed(mesh.job, [&] {
+    make_layouts(cuts, groups, device);
+    if (options.share_model_pages && entries_.size() > 1) tell_contents(mesh.schedules());
+  });
 }
 
 // Collective. Rank 0 reads and sends it round, so that a thousand ranks are not a metadata storm.
@@ -178,6 +182,17 @@ void ModelSet::make_layouts(const Cuts& cuts, const std::vector<JobGroup>& group
     for (const Cut& cut : cuts.of_groups[g]) {
       StageLayouts& stages = group.layouts.emplace_back();
       for (ShardLayout& layout : layouts_.at(cut)) stages.push_back(&layout);
+    }
+  }
+}
+
+// Rank 0 knows all stages, the others need their own.
+void ModelSet::tell_contents(bool of_all_stages) {
+  for (auto& [cut, stages] : layouts_) {
+    const CheckpointIndex& index = models_[std::get<ModelId>(cut)].index;
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      if (!of_all_stages && stage != stage_) continue;
+      stages[stage].contents = page_contents(index, stages[stage], stages[stage].plan.mesh.tp);
     }
   }
 }

@@ -41,6 +41,37 @@ class InspectTest : public ProgramTest {
   const std::string path_ = file("m.h5");
 };
 
+// Half of the layers are the same ones; a page holds less than a layer.
+TEST_F(InspectTest, OfSeveralFilesTellsWhatTheyHaveInCommon) {
+  const std::string variant = file("v.h5");
+  ASSERT_EQ(run({"init", variant, "--config", file("config.json"), "--dtype", "bf16", "--variant", "9",
+                 "--frozen-layers", "1"})
+                .code,
+            0);
+  const Outcome outcome = run({"inspect", path_, variant, path_, "--json", "--page-size", "512KiB"});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const json shown = json::parse(outcome.output);
+  EXPECT_EQ(shown["page_bytes"], 512 << 10);
+  const json &first = shown["files"][0], &second = shown["files"][1], &third = shown["files"][2];
+  EXPECT_EQ(first["new_bytes"], first["bytes"]);
+  EXPECT_EQ(second["bytes"], first["bytes"]);
+  const double layer = 2.0 * (4 * 256 * 256 + 2 * 256 * 1024);
+  EXPECT_GE(second["new_bytes"], layer);
+  EXPECT_LE(second["new_bytes"], layer + 2 * (512 << 10));
+  EXPECT_EQ(third["new_pages"], 0);
+  EXPECT_EQ(third["new_bytes"], 0);
+  EXPECT_THAT(run({"inspect", path_, variant}).output, AllOf(HasSubstr("not in those above"), HasSubstr("together")));
+}
+
+TEST_F(InspectTest, OfSeveralFilesNamesTheOneAtFault) {
+  const Outcome missing = run({"inspect", path_, file("none.h5")});
+  EXPECT_NE(missing.code, 0);
+  EXPECT_THAT(missing.errors, HasSubstr("none.h5"));
+  EXPECT_EQ(run({"inspect", path_, path_, "--verify"}).code, 64);
+  EXPECT_EQ(run({"inspect", path_, "--page-size", "1MiB"}).code, 64);
+  EXPECT_EQ(run({"inspect", path_, path_, "--page-size", "100"}).code, 64);
+}
+
 TEST_F(InspectTest, TextNamesEverything) {
   const Outcome outcome = run({"inspect", path_});
   EXPECT_EQ(outcome.code, 0);

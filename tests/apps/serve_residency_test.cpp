@@ -436,6 +436,57 @@ INSTANTIATE_TEST_SUITE_P(Meshes, PausedCache, kMeshes, mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, Batching, ::testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{2, 2}), mesh_name);
 INSTANTIATE_TEST_SUITE_P(Meshes, Pinned, ::testing::Values(Mesh{1, 1}, Mesh{1, 2}), mesh_name);
 
+// --- Variants of one model ----------------------------------------------------------------------------------------
+
+class Variants : public ::testing::TestWithParam<Mesh> {};
+
+std::size_t swapped_bytes(const Served& served) { return served.metrics["swaps"]["bytes"].get<std::size_t>(); }
+
+// The second half of the layers is another's, or the words are; models take turns in a pool for one and a half.
+TEST_P(Variants, AnswerTheSameAndMoveOnlyWhatTheyDoNotHaveInCommon) {
+  const TemporaryFolder folder;
+  const ModelConfig config = opt_config(kModels[0]);
+  write_tiny_checkpoint(folder / "base.h5", kModels[0]);
+  const auto upper = [](const std::string& name) { return name.starts_with("layers.") && name[7] >= '4'; };
+  write_variant_checkpoint(folder / "tuned.h5", config, kModels[0].dtype, kModels[0].seed, upper, /*other_seed=*/5);
+  const auto words = [](const std::string& name) { return name == "embedding.tokens.weight"; };
+  write_variant_checkpoint(folder / "words.h5", config, kModels[0].dtype, kModels[0].seed, words, /*other_seed=*/6);
+  ServeJob job{.tp = GetParam().tp, .pp = GetParam().pp, .page_size = "32KiB"};
+  job.device_memory = fmt::format("{}KiB", 2400 / (GetParam().tp * GetParam().pp) + 64);
+  job.models = {{"base", folder / "base.h5"}, {"tuned", folder / "tuned.h5"}, {"words", folder / "words.h5"}};
+  for (int round = 0; round < 3; ++round) {
+    for (const ServedFile& model : job.models) {
+      job.lines.push_back(completion_line(fmt::format("{}{}", model.id, round), model.id,
+                                          random_prompt(kModels[0], 9, 40 + round), 6));
+    }
+  }
+  const auto served_with = [&](const std::vector<std::string>& more, const char* policy = "fifo") {
+    ServeJob with = job;
+    with.more = {"--policy", policy, "--max-seqs", "1", "--verify-swap", "every"};
+    with.more.insert(with.more.end(), more.begin(), more.end());
+    return serve_ok(with, folder);
+  };
+  const Served apart = served_with({"--model-pages", "private"});
+  const auto expect_same_answers = [&](const Served& together) {
+    for (const ServedFile& model : job.models) {
+      for (int round = 0; round < 3; ++round) {
+        const std::string id = fmt::format("{}{}", model.id, round);
+        EXPECT_EQ(together.results.choice(id), apart.results.choice(id)) << id;
+      }
+    }
+  };
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{}, {"--coded", "on"}, {"--host-pages", "private"}}) {
+    const Served together = served_with(more);
+    expect_same_answers(together);
+    EXPECT_LT(swapped_bytes(together), swapped_bytes(apart) * 3 / 4);
+  }
+  expect_same_answers(served_with({}, "balanced"));
+  expect_same_answers(served_with({}, "throughput"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Variants, kMeshes, mesh_name);
+
 // Two models of one file are loaded once and lie in host memory once, and answer as they do alone.
 TEST(HostPages, TwoModelsOfOneFileAreOneCopy) {
   const TemporaryFolder folder;

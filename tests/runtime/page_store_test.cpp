@@ -13,6 +13,7 @@
 
 #include "computron/comm/agreed.h"
 #include "computron/runtime/host_store.h"
+#include "computron/runtime/page_contents.h"
 #include "tests/runtime/shared_mappings.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/coded_bytes.h"
@@ -73,6 +74,22 @@ class PageStoreTest : public testing::Test {
     return {&found.index, &found.layout, &ops_->weight_format(), t, model};
   }
 
+  // Of a layout that tells what its pages hold.
+  ShardSource telling_shard(const std::string& model, int tp = 1, int t = 0) {
+    ShardSource source = shard(model, tp, t);
+    read_.back()->layout.contents = page_contents(*source.index, *source.layout, tp);
+    return source;
+  }
+  // kModel with another last layer, and with more words.
+  void write_variants() const {
+    const auto last_layer = [](const std::string& name) { return name.starts_with("layers.1."); };
+    test::write_variant_checkpoint(folder_ / "tuned.h5", test::opt_config(kModel), DType::kF32, kModel.seed, last_layer,
+                                   /*other_seed=*/77);
+    test::TinyModel more_words = kModel;
+    more_words.vocab += 2;
+    write(more_words, "words");
+  }
+
   // As a job does it. `times`: [shard], may be null.
   std::unique_ptr<HostStore> load(PageStore& pages, std::vector<LoadTimes>* times = nullptr,
                                   PageCoding coding = PageCoding::kRaw) {
@@ -95,7 +112,7 @@ class PageStoreTest : public testing::Test {
       const ShardSource& source = pages.source(i);
       HostStore alone(*device_);
       const ModelId model =
-          alone.load(*source.index, source.name, *source.layout, source.t, *source.format, /*threads=*/1);
+          alone.load(*source.index, source.name, pages.layout(i), source.t, *source.format, /*threads=*/1);
       for (PageId page = 0; page < static_cast<PageId>(alone.pages(model)); ++page) {
         ASSERT_EQ(host.page_digest(i, page), alone.page_digest(model, page)) << source.name << ", page " << page;
         const std::vector<std::byte> bytes = test::decoded(host.page(i, page));
@@ -222,6 +239,70 @@ TEST_F(PageStoreTest, ModelsOfOneFileAreLoadedOnce) {
     EXPECT_EQ(host->page_name(2, 0).owner, "a");
     EXPECT_EQ(host->page_name(3, 0).owner, "copy");
     expect_loaded(*host, pages);
+  }
+  world_.barrier();
+}
+
+// Pages that hold layer 0 alone, or the first chunks of the embedding.
+TEST_F(PageStoreTest, PagesThatModelsHaveInCommonAreHeldOnce) {
+  if (world_.rank() == 0) write_variants();
+  world_.barrier();
+  for (const PageCoding coding : {PageCoding::kRaw, PageCoding::kCoded}) {
+    for (const HostPages sharing : {HostPages::kShared, HostPages::kPrivate}) {
+      const int t = world_.rank(), tp = world_.size();
+      PageStore pages(world_, -1,
+                      {telling_shard("a", tp, t), telling_shard("tuned", tp, t), telling_shard("words", tp, t),
+                       telling_shard("tuned", tp, t)},
+                      sharing);
+      EXPECT_EQ(pages.borrowed_pages(0), 0);
+      EXPECT_GT(pages.borrowed_pages(1), pages.layout(1).pages() / 3);
+      EXPECT_LT(pages.borrowed_pages(1), pages.layout(1).pages());
+      EXPECT_GT(pages.borrowed_pages(2), pages.layout(2).pages() / 3) << "all layers, but not all words";
+      EXPECT_LT(pages.borrowed_pages(2), pages.layout(2).pages());
+      EXPECT_EQ(pages.first_alike(3), 1);
+      EXPECT_EQ(pages.borrowed_pages(3), pages.borrowed_pages(1));
+      std::size_t held = 0, separate = 0;
+      for (int shard = 0; shard < 4; ++shard) {
+        for (PageId page = 0; page < static_cast<PageId>(pages.layout(shard).pages()); ++page) {
+          const std::size_t bytes = round_up(pages.layout(shard).used_bytes[page], std::size_t{4096});
+          const PageStore::Place place = pages.place(shard, page);
+          if (shard < 3 && place.shard == shard) held += bytes;
+          separate += bytes;
+        }
+      }
+      EXPECT_EQ(pages.held_bytes(), held);
+      EXPECT_EQ(pages.separate_bytes(), separate);
+      std::vector<LoadTimes> times;
+      const auto host = load(pages, &times, coding);
+      for (PageId page = 0; page < static_cast<PageId>(host->pages(1)); ++page) {
+        const PageStore::Place place = pages.place(1, page);
+        EXPECT_EQ(host->page(1, page).data, host->page(place.shard, place.page).data);
+        EXPECT_EQ(host->has_own(1, page), place.shard == 1);
+      }
+      expect_loaded(*host, pages);
+    }
+  }
+  world_.barrier();
+}
+
+// The ranks of a node want different models of a family: what a shard's pages refer to, everybody has who has the
+// shard.
+TEST_F(PageStoreTest, RanksThatWantDifferentVariantsReferOnlyToWhatTheyHave) {
+  if (world_.rank() == 0) write_variants();
+  world_.barrier();
+  const std::vector<std::vector<std::string>> wanted = {
+      {"a", "tuned"}, {"tuned", "words"}, {"words", "a", "tuned"}, {"tuned"}};
+  for (const PageCoding coding : {PageCoding::kRaw, PageCoding::kCoded}) {
+    std::vector<ShardSource> sources;
+    for (const std::string& model : wanted[static_cast<std::size_t>(world_.rank()) % 4]) {
+      sources.push_back(telling_shard(model));
+    }
+    PageStore pages(world_, -1, sources, HostPages::kShared);
+    const auto host = load(pages, /*times=*/nullptr, coding);
+    expect_loaded(*host, pages);
+    if (world_.size() == 1) {
+      EXPECT_GT(pages.borrowed_pages(1), 0);
+    }
   }
   world_.barrier();
 }

@@ -26,6 +26,11 @@ ShardLayout make_layout(const FakeModel& model, std::size_t stage) {
   for (const std::size_t used : layout.used_bytes) {
     if (model.link_share < 1) layout.link_bytes.push_back(static_cast<std::size_t>(model.link_share * used));
   }
+  if (!model.contents.empty()) {
+    for (const std::uint64_t number : model.contents[stage]) {
+      layout.contents.push_back(digest128(std::as_bytes(std::span(&number, 1))));
+    }
+  }
   if (model.pages[stage] > 1) layout.uses.push_back(0);  // as a tied head would
   // Operations that bind model.span uses each.
   for (std::size_t use = 0; use < layout.uses.size(); ++use) {
@@ -138,11 +143,26 @@ int FakeModelList::frames_needed(ModelId model, int stage, int blocks) const {
 
 int FakeModelList::weights_needed(ModelId model, int stage) const {
   const int pages = models_[model].pages[stage];
-  int needed = models_[model].pinned ? pages : std::min(pages, models_[model].span);
-  for (ModelId other = 0; other < models(); ++other) {
-    if (other != model && models_[other].pinned) needed += models_[other].pages[stage];
+  const SharedPages shared(layouts(stage));
+  std::set<PageRef> pinned = pinned_pages(stage);
+  int staying = 0;
+  for (PageId page = 0; page < static_cast<PageId>(pages); ++page) {
+    staying += static_cast<int>(pinned.erase(shared.first({model, page})));
   }
-  return needed;
+  const int fewest = models_[model].pinned ? pages : std::min(pages, models_[model].span + staying);
+  return fewest + static_cast<int>(pinned.size());
+}
+
+// Of pages that are one, the first.
+std::set<PageRef> FakeModelList::pinned_pages(int stage) const {
+  const SharedPages shared(layouts(stage));
+  std::set<PageRef> pinned;
+  for (ModelId model = 0; model < models(); ++model) {
+    for (int page = 0; models_[model].pinned && page < models_[model].pages[stage]; ++page) {
+      pinned.insert(shared.first({model, static_cast<PageId>(page)}));
+    }
+  }
+  return pinned;
 }
 
 bool FakeModelList::fits(ModelId model, int blocks, int frames) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <set>
 
 #include "computron/sched/scheduler.h"
 
@@ -24,6 +25,9 @@ struct FakeModel {
   bool pinned = false;
   int priority = 0;
   double link_share = 1;  // of a page's bytes that cross the link
+  // [stage][page] What the page holds, where models may have pages in common: those with equal numbers (and sizes,
+  // which follow from a page's number modulo 5) are one.
+  std::vector<std::vector<std::uint64_t>> contents = {};
 };
 
 // One stage, one layer.
@@ -43,13 +47,15 @@ class FakeModelList {
 
   // Frames that the model needs on a stage for its pages and this many blocks of cache.
   int frames_needed(ModelId model, int stage, int blocks) const;
-  // Frames of weights that a pass of the model needs beside what is pinned, and those of that.
+  // Frames of weights that a pass of the model needs beside what is pinned, and those of that: pages that models have
+  // in common once.
   int weights_needed(ModelId model, int stage) const;
   // Whether a pass of the model with this much cache, a span of pages at a time, fits every stage's pool beside what is
   // pinned.
   bool fits(ModelId model, int blocks, int frames) const;
 
  private:
+  std::set<PageRef> pinned_pages(int stage) const;
   std::vector<FakeModel> models_;
   std::deque<ShardLayout> layouts_;
   std::vector<ModelShape> shapes_;

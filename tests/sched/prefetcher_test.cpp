@@ -70,7 +70,7 @@ TEST_F(PrefetcherTest, FetchesMoreAheadWherePagesAreCoded) {
   make(/*models=*/5, /*frames=*/10);
   order({3, 1, 4, 0, 2});
   EXPECT_DOUBLE_EQ(wait_s(3, 0), kPage_s / 2);
-  EXPECT_EQ(state_->pools[0].missing_bytes(3), kPageBytes / 2);
+  EXPECT_EQ(state_->pools[0].counts().missing_bytes(3), kPageBytes / 2);
   prefetcher_->prefetch(0);
   EXPECT_THAT(fetched(), ElementsAre(3, 1, 4, 0));
   EXPECT_DOUBLE_EQ(wait_s(0, 0), 2 * kPage_s);

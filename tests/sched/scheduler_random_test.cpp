@@ -19,6 +19,7 @@ enum class Kind : std::uint8_t {
   kFewModels,
   kCrowded,     // caches are short, and answers mostly far shorter than they may be
   kManyModels,  // 50 or more, some pinned, of many priorities, asked for at random or regularly; ranks report times
+  kFamilies,    // some models have pages in common
 };
 
 class RandomJob {
@@ -27,6 +28,7 @@ class RandomJob {
       : seed_(seed),
         crowded_(kind == Kind::kCrowded),
         many_(kind == Kind::kManyModels),
+        families_(kind == Kind::kFamilies),
         random_(seed * 7919 + 1),
         model_list_(make_models()) {
     options_.max_batch_tokens = from(1, one_in(3) ? 8 : 100);
@@ -70,8 +72,8 @@ class RandomJob {
   bool one_in(int n) { return random_() % n == 0; }
 
   std::vector<FakeModel> make_models() {
-    std::vector<FakeModel> models(many_ ? from(50, 80) : from(1, 4));
-    const int stages = from(1, 4);
+    std::vector<FakeModel> models(many_ ? from(50, 80) : families_ ? from(2, 9) : from(1, 4));
+    const int stages = from(1, families_ ? 2 : 4);
     for (FakeModel& model : models) {
       for (int stage = 0; stage < stages; ++stage) {
         model.pages.push_back(from(1, 9));
@@ -82,7 +84,25 @@ class RandomJob {
       if (many_) model.priority = from(-2, 2);
       if (!one_in(3)) model.eos_tokens = {from(0, kVocab - 1), from(0, kVocab - 1)};
     }
+    if (families_) make_families(models);
     return models;
+  }
+
+  // Two families and models of none. A page is that of its family, of a branch of it, or of its model alone.
+  void make_families(std::vector<FakeModel>& models) {
+    for (std::size_t m = 0; m < models.size(); ++m) {
+      const int family = from(0, 2), branch = from(0, 2);
+      models[m].pinned = one_in(12);
+      for (std::size_t stage = 0; stage < models[m].pages.size(); ++stage) {
+        std::vector<std::uint64_t>& contents = models[m].contents.emplace_back();
+        for (int page = 0; page < models[m].pages[stage]; ++page) {
+          const int kind = family == 2 ? 2 : from(0, 2);
+          contents.push_back(kind == 0   ? hash_tuple(page, stage, family)
+                             : kind == 1 ? hash_tuple(page, stage, family, branch)
+                                         : hash_tuple(page, stage, 9, m, 9));
+        }
+      }
+    }
   }
 
   // What the largest model needs beside one block of cache.
@@ -136,7 +156,7 @@ class RandomJob {
   }
 
   std::uint64_t seed_;
-  bool crowded_, many_;
+  bool crowded_, many_, families_;
   bool deadlines_ = false;
   bool regular_ = false;  // two models in three are asked for at equal intervals
   std::map<ModelId, int> asked_;
@@ -225,6 +245,14 @@ TEST(SchedulerRandom, EveryRuleHoldsForEverySchedule) {
   EXPECT_GT(all.overlapping, 2000u);
   EXPECT_GT(all.encoded, 500u);
   EXPECT_GT(all.prefix_hits, 200u);
+}
+
+TEST(SchedulerRandom, EveryRuleHoldsWhereModelsHavePagesInCommon) {
+  const Reached all = reached_by(5000, 5800, Kind::kFamilies);
+  EXPECT_GT(all.swaps, 1500u);
+  EXPECT_GT(all.prefetches, 1500u);
+  EXPECT_GT(all.refills, 3000u);
+  EXPECT_GT(all.offloads, 10u);
 }
 
 // Sequences are preempted again and again, for more were admitted than can grow to their ends together.

@@ -61,11 +61,11 @@ class StagePoolTest : public ::testing::Test {
 
 TEST_F(StagePoolTest, MissingPagesAreFetchedInOrderAndPresentOnesAreNot) {
   StagePool pool = make(8);
-  const std::size_t bytes = pool.missing_bytes(0);
+  const std::size_t bytes = pool.counts().missing_bytes(0);
   EXPECT_GT(bytes, 0u);
   EXPECT_THAT(fetched(pass(pool, 0)), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(pool.missing_pages(0), 0);
-  EXPECT_EQ(pool.missing_bytes(0), 0u);
+  EXPECT_EQ(pool.counts().missing_bytes(0), 0u);
   EXPECT_THAT(pass(pool, 0).fetches, IsEmpty());
   EXPECT_THAT(fetched(pass(pool, 1)), ElementsAre(0, 1, 2));
 }
@@ -85,9 +85,9 @@ TEST_F(StagePoolTest, EvictsTheLastPagesOfTheFirstCandidate) {
   EXPECT_THAT(fetched(pass(pool, 2, {0, 1})), ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(resident(pool.state(), 0), ElementsAre(0, 1));
   EXPECT_THAT(resident(pool.state(), 1), ElementsAre(0, 1, 2));
-  EXPECT_GT(pool.missing_bytes(0), 0u);
+  EXPECT_GT(pool.counts().missing_bytes(0), 0u);
   EXPECT_THAT(fetched(pass(pool, 0, {1, 2})), ElementsAre(2, 3)) << "the head is still there";
-  EXPECT_EQ(pool.missing_bytes(0), 0u);
+  EXPECT_EQ(pool.counts().missing_bytes(0), 0u);
 }
 
 TEST_F(StagePoolTest, EvictsFromTheNextCandidateWhenTheFirstHasNoPages) {
@@ -149,7 +149,7 @@ TEST_F(StagePoolTest, CacheEvictsPagesToo) {
   grow(pool, 1, 4, {0});
   EXPECT_THAT(resident(pool.state(), 0), ElementsAre(0, 1));
   EXPECT_EQ(pool.cache_frames(1), 4);
-  EXPECT_GT(pool.missing_bytes(0), 0u);
+  EXPECT_GT(pool.counts().missing_bytes(0), 0u);
 }
 
 // The cache's last reader was a pass: what comes into its frames waits for the end of that.
@@ -195,16 +195,16 @@ TEST_F(StagePoolTest, AnOffloadedCacheIsReloadedIntoOtherFrames) {
 
 TEST_F(StagePoolTest, KnowsWhoHasPages) {
   StagePool pool(model_list_.layouts(0), /*frames=*/9, 0, {false, true, false});
-  EXPECT_THAT(pool.resident_models(), IsEmpty());
+  EXPECT_THAT(pool.counts().resident_models(), IsEmpty());
   pass(pool, 0);
   pass(pool, 1);
-  EXPECT_THAT(pool.resident_models(), UnorderedElementsAre(0, 1));
-  EXPECT_EQ(pool.unpinned_pages(), 4) << "model 1 is pinned";
+  EXPECT_THAT(pool.counts().resident_models(), UnorderedElementsAre(0, 1));
+  EXPECT_EQ(pool.counts().unpinned_pages(), 4) << "model 1 is pinned";
   pass(pool, 2, {0});
-  EXPECT_EQ(pool.unpinned_pages(), 6);
+  EXPECT_EQ(pool.counts().unpinned_pages(), 6);
   grow(pool, 1, 1, {0});
-  EXPECT_THAT(pool.resident_models(), UnorderedElementsAre(1, 2)) << "the last page of model 0 became cache";
-  EXPECT_EQ(pool.unpinned_pages(), 5);
+  EXPECT_THAT(pool.counts().resident_models(), UnorderedElementsAre(1, 2)) << "the last page of model 0 became cache";
+  EXPECT_EQ(pool.counts().unpinned_pages(), 5);
 }
 
 // --- Larger than the pool ---------------------------------------------------------------------------------------

@@ -203,6 +203,15 @@ ModelConfig opt_config(const TinyModel& model) {
   return config;
 }
 
+void write_variant_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
+                              const std::function<bool(const std::string&)>& changed, std::uint64_t other_seed) {
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  CheckpointWriter writer(path, config.architecture, config.to_json(), declarations_of(specs, dtype));
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    writer.write(i, 0, random_tensor(specs[i], dtype, changed(specs[i].name) ? other_seed : seed, i));
+  }
+  writer.finish();
+}
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted) {
   write_random_checkpoint(path, opt_config(model), model.dtype, model.seed, omitted);
 }

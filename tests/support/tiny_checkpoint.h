@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ void write_random_checkpoint(const std::string& path, const ModelConfig& config,
 // The same with NaN in row `row` of the tensor `poisoned`, as a training run that went wrong leaves it.
 void write_poisoned_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
                                const std::string& poisoned, std::size_t row);
+// A variant of the same: tensors that `changed` says yes to, by name, are those of `other_seed`.
+void write_variant_checkpoint(const std::string& path, const ModelConfig& config, DType dtype, std::uint64_t seed,
+                              const std::function<bool(const std::string&)>& changed, std::uint64_t other_seed);
 void write_tiny_checkpoint(const std::string& path, const TinyModel& model, const std::string& omitted = "");
 
 // A checkpoint whose layers' weights are random codes and scales of `type`, and, as `plain_path`, another that holds

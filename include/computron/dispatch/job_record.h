@@ -23,7 +23,7 @@ namespace computron {
 
 inline constexpr std::string_view kRecordMagic = "CMPTRREC";
 // Read, too: 1, layouts without link bytes; 2, of which all weights have one type.
-inline constexpr std::uint32_t kRecordVersion = 3;
+inline constexpr std::uint32_t kRecordVersion = 4;
 inline constexpr std::size_t kFrameHeadBytes = 8;
 
 // What decides, and what there was to decide with.

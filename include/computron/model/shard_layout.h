@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "computron/base/digest.h"
 #include "computron/model/shard_plan.h"
 #include "computron/model/weight_types.h"
 #include "computron/ops/ops.h"
@@ -53,6 +54,9 @@ struct ShardLayout {
   // ranks the most. Empty: as many as used_bytes. What is counted against time on a link counts these; what is counted
   // against room in a frame, or compared with what ranks report of their state, counts used_bytes.
   std::vector<std::size_t> link_bytes;
+  // By page: a digest of what it holds on all ranks of its stage. Pages of a stage with equal ones are one page
+  // (runtime/shared_pages.h). Empty: nobody looked.
+  std::vector<Digest128> contents;
   std::vector<PageId> uses;
   // [use] The largest w such that a pass that goes group by group has reported every use ≤ w as over
   // (PageSource::release_through) before it acquires the use for the first time; -1: none. A fetch for use u of step s

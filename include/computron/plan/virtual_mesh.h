@@ -12,8 +12,10 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "computron/runtime/shared_pages.h"
 #include "computron/runtime/step.h"
 #include "computron/sched/cost_model.h"
 #include "computron/sched/scheduler.h"
@@ -48,10 +50,11 @@ class VirtualMesh {
 
  private:
   struct Transfer {
-    ModelId model = 0;
     ReleasePoint after;
     std::size_t bytes = 0;       // over the link
     double* landed_s = nullptr;  // where the time of its end goes
+    PageRef page;                // of a page
+    bool cache = false;          // of page.model, instead
   };
   // [use] The bytes of the pages of all uses up to and with this one: a pass's compute is shared out by them.
   using UsedBytes = std::vector<double>;  // in frames, where the pass reads them
@@ -68,14 +71,17 @@ class VirtualMesh {
     double busy_s = 0;
     std::deque<Transfer> queue;                         // given to the link, not timed yet
     std::deque<std::pair<double, std::size_t>> copied;  // (end, bytes given so far)
-    std::vector<std::vector<double>> landed_s;          // [model][page]
+    std::vector<std::vector<double>> landed_s;          // [model][page]; of pages that are one, the first one's counts
     std::vector<double> all_landed_s;                   // [model] its latest copy that is not in the queue
     std::vector<double> cache_landed_s;                 // [model]
     std::vector<const UsedBytes*> used;                 // [model]
-    std::deque<Pass> passes;                            // the latest few
+    std::optional<SharedPages> shared;
+    std::deque<Pass> passes;  // the latest few
   };
 
   void enqueue(const Step& step, std::size_t stage);
+  static double& landed_s(Stage& stage, PageRef page);
+  static bool brings_to(const Stage& stage, const Transfer& transfer, ModelId model);
   const UsedBytes* used_bytes(const ShardLayout& layout);
   double pass(const Step& step, std::size_t stage, double begin_s, double compute_s, Execution& execution);
   double pass_by_use(const Step& step, std::size_t stage, Execution& execution);

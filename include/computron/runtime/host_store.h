@@ -69,8 +69,9 @@ class HostStore {
   void map_held_by_others(const PageStore& store);
 
   HostPage page(ModelId model, PageId page) const {
-    const StoredPage& stored = models_[model].pages->stored[page];
-    return {.data = models_[model].pages->buffer->data() + stored.offset,
+    const auto [pages, number] = place(model, page);
+    const StoredPage& stored = pages.stored[number];
+    return {.data = pages.buffer->data() + stored.offset,
             .bytes = page_used_bytes(model, page),
             .link_bytes = stored.link_bytes,
             .coded = stored.coded != 0};
@@ -78,15 +79,21 @@ class HostStore {
   std::size_t page_used_bytes(ModelId model, PageId page) const { return models_[model].layout->used_bytes[page]; }
   // What the page takes in this rank's host memory and over its link: used bytes, or what they take coded.
   std::size_t page_link_bytes(ModelId model, PageId page) const {
-    return models_[model].pages->stored[page].link_bytes;
+    const auto [pages, number] = place(model, page);
+    return pages.stored[number].link_bytes;
   }
   // page_digest() of the page's used bytes, taken when they were written: its copies must have it (CopyStream::fetch).
-  std::uint64_t page_digest(ModelId model, PageId page) const { return models_[model].pages->stored[page].digest; }
+  std::uint64_t page_digest(ModelId model, PageId page) const {
+    const auto [pages, number] = place(model, page);
+    return pages.stored[number].digest;
+  }
+  // Whether the page is no other model's, among whose pages it lies.
+  bool has_own(ModelId model, PageId page) const { return &place(model, page).pages == models_[model].pages.get(); }
   PageName page_name(ModelId model, PageId page) const { return {models_[model].name, page}; }
   std::string_view name(ModelId model) const { return models_[model].name; }
   int models() const { return static_cast<int>(models_.size()); }
   int pages(ModelId model) const { return models_[model].layout->pages(); }
-  // All memory that holds the model's pages.
+  // The memory that holds the model's pages, but for those that lie among another's.
   std::span<const std::byte> memory(ModelId model) const {
     return {models_[model].pages->buffer->data(), models_[model].pages->buffer->bytes()};
   }
@@ -107,9 +114,20 @@ class HostStore {
   };
   struct Model {
     std::string name;
-    const ShardLayout* layout;
+    const ShardLayout* layout;  // of all pages
     std::shared_ptr<Pages> pages;
+    std::vector<PageStore::Place> places;  // [page] where it lies, by shard; empty: all in `pages`
   };
+  struct Place {
+    const Pages& pages;
+    PageId page;
+  };
+  Place place(ModelId model, PageId page) const {
+    const Model& of = models_[model];
+    if (of.places.empty()) return {*of.pages, page};
+    const PageStore::Place& there = of.places[page];
+    return {*of_shard_[static_cast<std::size_t>(there.shard)], there.page};
+  }
   LoadTimes fill(const ShardSource& source, std::size_t begin, Pages& pages, int threads,
                  const std::function<void()>& poll) const;
   LoadTimes fill_raw(const ShardSource& source, std::size_t begin, Pages& pages, int threads,

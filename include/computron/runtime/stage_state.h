@@ -10,8 +10,8 @@
 //   block of a model's cache   held by no sequence | by one | full, and held by several with the same prefix
 //
 // What must hold after every call; a step that would break it is refused with Error{kInternal}:
-//   * owners_ is the inverse of page_tables_ and caches_: each frame is in at most one place of them. resident_ counts
-//     the pages in frames.
+//   * owners_ is the inverse of page_tables_ and caches_: each frame is in at most one place of them, where pages that
+//     are one (shared_pages.h) are one place, known by the first of them. resident_ counts the pages in frames.
 //   * A model's cache is wholly in frames (caches_) or wholly in slots (offloaded_). No pass of the model runs while
 //     it is in slots. Its blocks keep their numbers on the way.
 //   * holders of a block = the running sequences that have it in their list. A block that is written has one holder and
@@ -26,6 +26,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "computron/runtime/shared_pages.h"
 #include "computron/runtime/step.h"
 
 namespace computron {
@@ -33,7 +34,7 @@ namespace computron {
 // Digests of the parts of a state after a step. It travels in done records as it lies in memory.
 struct StateDigest {
   // Of all models: each follows every change of its part, at a cost of O(change).
-  std::uint64_t pages = 0;      // xor over (model, page, frame)
+  std::uint64_t pages = 0;      // xor over (model, page, frame); of pages that are one, the first counts
   std::uint64_t caches = 0;     // xor over (model, index in list, frame)
   std::uint64_t offloaded = 0;  // xor over (model, index in list, slot)
   std::uint64_t lengths = 0;    // xor over (sequence, model, length)
@@ -67,7 +68,8 @@ class StageState {
   // The sequence ends; it holds its blocks no longer.
   void close(SequenceId sequence);
   void change_cache(const CacheChange& change);
-  // The page is resident in the fetch's frame from here on; the page that the frame held is evicted.
+  // The page, with all that are one with it, is resident in the fetch's frame from here on; what the frame held is
+  // evicted.
   void place(const Fetch& fetch);
   // The chunk's tokens join their sequence, which its first chunk starts. That one begins at position 0, or behind a
   // cached prefix: then chunk.new_blocks starts with full blocks that continue each other and hold the tokens before
@@ -78,7 +80,8 @@ class StageState {
   // Of the chunks' sequences (SequenceState::history) behind each of their tokens, one chunk behind the other, before
   // any extend(). All stages have the same: rank 0 hashes the tokens once, and those of several chunks side by side.
   std::vector<std::uint64_t> histories(ModelId model, std::span<const SequenceChunk> chunks) const;
-  // The page that `frame` holds, if any, is no longer resident. Error{kInternal} for a cache frame.
+  // The page that `frame` holds, if any, and all that are one with it are no longer resident. Error{kInternal} for a
+  // cache frame.
   void evict(FrameId frame);
   // All parts: how rank 0 follows a step that it has decided. `stage`: whose plan is applied.
   void apply(const Step& step, int stage);
@@ -97,7 +100,7 @@ class StageState {
   struct Owner {
     enum Kind : std::uint8_t { kFree, kPage, kCache } kind = kFree;
     ModelId model = 0;
-    std::uint32_t index = 0;  // kPage: page; kCache: index in the cache list
+    std::uint32_t index = 0;  // kPage: page, the first of those that are one; kCache: index in the cache list
   };
   const Owner& owner(FrameId frame) const { return owners_[frame]; }
 
@@ -106,6 +109,7 @@ class StageState {
   // All digests. To be called when `step` has been applied and nothing beyond it.
   StateDigest digest_after(const Step& step) const;
   const ShardLayout& layout(ModelId model) const { return *layouts_[model]; }
+  const SharedPages& shared() const { return shared_; }
 
  private:
   friend struct StageStateTables;  // whoever checks that a difference in the tables themselves is found
@@ -123,8 +127,6 @@ class StageState {
   void write(const SequenceChunk& chunk, SequenceState& s, std::span<const std::uint64_t> histories);
   // Of the chunk's sequence before its first token.
   std::uint64_t history_before(ModelId model, const SequenceChunk& chunk) const;
-  // Xors the sequence's length and history into the digest, or out of it.
-  void toggle(SequenceId id, const SequenceState& s);
   // After the model's cache has lost frames or slots: drops the blocks that lay there, which nobody may hold.
   void drop_lost_blocks(ModelId model);
   void take_frames(ModelId model, std::uint32_t count);
@@ -133,6 +135,7 @@ class StageState {
   void free_slots(ModelId model);
 
   std::vector<const ShardLayout*> layouts_;
+  SharedPages shared_;
   std::vector<std::vector<FrameId>> page_tables_;  // [model][page]
   std::vector<int> resident_;                      // [model]
   std::vector<std::vector<FrameId>> caches_;       // [model]

@@ -45,7 +45,7 @@ class Agenda {
     // `and_itself`: its own pages last.
     EvictableFor(Agenda& agenda, ModelId model, std::size_t stage, bool and_itself);
     int pages(const StagePool& pool) const override;
-    std::optional<ModelId> first(const StagePool& pool) override;
+    std::optional<FrameId> first(const StagePool& pool) override;
 
    private:
     Agenda& agenda_;

@@ -15,12 +15,18 @@ class EvictionOrder {
   // A new decision: nothing is in order yet.
   void reset() { ranked_ = false; }
 
-  // The first model with a resident page that comes behind `place` in the run order, or is not in it. `views`: [model],
-  // the same during a decision. A model that has lost all its pages comes no more.
-  std::optional<ModelId> first(const StagePool& pool, const Policy& policy, std::span<const ModelView> views,
+  // The frame of the last page of the first model that may lose one: of those that come behind `place` in the run
+  // order, or are not in it. A page that several models have goes when all of them may lose pages and the last one's
+  // turn has come. `views`: [model], the same during a decision. A model that has lost all its pages comes no more.
+  std::optional<FrameId> first(const StagePool& pool, const Policy& policy, std::span<const ModelView> views,
                                const RunOrder& order, std::size_t place, double now_s);
+  // Whether first() lets a model that has pages lose them, sooner or later.
+  static bool may_lose(ModelId model, const RunOrder& order, std::size_t place, std::span<const ModelView> views) {
+    return !views[model].pinned && is_behind(order.place(model), place);
+  }
 
  private:
+  static constexpr std::size_t kNone = ~std::size_t{0};
   struct Rank {
     double silence_s;
     StepId last_used;
@@ -30,12 +36,17 @@ class EvictionOrder {
   };
   void rank(const StagePool& pool, const Policy& policy, std::span<const ModelView> views, const RunOrder& order,
             double now_s);
-  std::optional<ModelId> first_ranked(const StagePool& pool, const RunOrder& order, std::size_t place);
+  // Those that are not in the run order run behind all others, and have pages of none of those evicted.
+  static bool is_behind(std::size_t its_place, std::size_t place) {
+    return its_place == RunOrder::kNotInIt || (place != RunOrder::kNotInIt && its_place > place);
+  }
+  std::optional<FrameId> first_ranked(const StagePool& pool, const RunOrder& order, std::size_t place);
 
   bool ranked_ = false;
-  std::vector<Rank> heap_;        // those that are not in order yet
-  std::vector<ModelId> ordered_;  // those before them
-  std::size_t passed_ = 0;        // of `ordered_`: so many have no pages left
+  std::vector<Rank> heap_;         // those that are not in order yet
+  std::vector<ModelId> ordered_;   // those before them
+  std::vector<std::size_t> turn_;  // [model] its place in ordered_; kNone: it is not there
+  std::size_t passed_ = 0;         // of `ordered_`: so many have no pages left
 };
 
 }  // namespace computron

@@ -74,6 +74,7 @@ class Prefetcher {
   bool prefetch_model(std::size_t stage, ModelId model, Evictable& evictable, int reserve, double now_s);
   void issue_fetches(std::size_t stage, std::size_t first, double now_s);
   void issue(std::size_t stage, ModelId model, std::size_t bytes, double now_s);
+  void lands_last(std::size_t stage, ModelId model);
 
   SchedulerState& state_;
   CacheAllocator& caches_;

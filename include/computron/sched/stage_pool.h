@@ -3,6 +3,10 @@
 //   free frames first, those whose last use is longest ago foremost; then pages are evicted, of the models in the order
 //   given, each model's last page first: a model that loses pages keeps its first ones and can start at once
 //
+// A page that several models have (runtime/shared_pages.h) is counted once wherever frames are counted, is missing from
+// all of them or from none, and is evicted for something only when all of them may lose pages for it: at the turn of
+// the one that comes last.
+//
 // A model larger than its part of the pool runs out-of-core: some of its pages stay resident, evenly spread over the
 // pass, and the others rotate through the frames left over, each fetched behind the use of an earlier one while the
 // resident ones between them are computed with.
@@ -12,13 +16,14 @@
 // device is touched. Error{kInternal} wherever frames are not to be had.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "computron/runtime/stage_state.h"
-#include "computron/sched/model_list.h"
+#include "computron/sched/page_counts.h"
 
 namespace computron {
 
@@ -27,14 +32,15 @@ class StagePool;
 // Uses that may have to be resident together: from the first not over before some use, to that use.
 int uses_together(const ShardLayout& layout);
 
-// Models whose pages may be evicted for something, the first to lose some first.
+// Models whose pages may be evicted for something, the first to lose some first. Of the pages of several models only
+// those count that no other model has.
 class Evictable {
  public:
   virtual ~Evictable() = default;
   // Of theirs that are resident.
   virtual int pages(const StagePool& pool) const = 0;
-  // The first of them that has a page resident.
-  virtual std::optional<ModelId> first(const StagePool& pool) = 0;
+  // The frame of the first page to go.
+  virtual std::optional<FrameId> first(const StagePool& pool) = 0;
 };
 
 // Those of a list.
@@ -42,33 +48,38 @@ class EvictableModels : public Evictable {
  public:
   explicit EvictableModels(std::vector<ModelId> models) : models_(std::move(models)) {}
   int pages(const StagePool& pool) const override;
-  std::optional<ModelId> first(const StagePool& pool) override;
+  std::optional<FrameId> first(const StagePool& pool) override;
 
  private:
+  // [model] Its place in models_; behind all of them where it is not there.
+  std::size_t place(ModelId model) const;
   std::vector<ModelId> models_;
 };
 
 class StagePool {
  public:
   // `layouts`: [model], borrowed. `host_slots`: frames of host memory that offloaded caches may take. `pinned`:
-  // [model], or empty if none is.
+  // [model], or empty if none is. What is shared is kept up to date by set of models (SharedPages).
   StagePool(const std::vector<const ShardLayout*>& layouts, int frames, int host_slots = 0,
             const std::vector<bool>& pinned = {});
 
   int pages(ModelId model) const { return state_.layout(model).pages(); }
   int missing_pages(ModelId model) const { return pages(model) - state_.resident_pages(model); }
-  // What it would take over the host link (ShardLayout::link_bytes).
-  std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
+  // What is resident and what is missing, by model and over models.
+  const PageCounts& counts() const { return counts_; }
   int cache_frames(ModelId model) const { return static_cast<int>(state_.cache(model).size()); }
   bool offloaded(ModelId model) const { return !state_.offloaded(model).empty(); }
   int free_slots() const { return static_cast<int>(free_slots_.size()); }
-  // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead.
-  int fewest_frames(ModelId model) const { return std::min(spans_[model], pages(model)); }
-  // Models that have pages resident, in no order.
-  std::span<const ModelId> resident_models() const { return resident_models_.models(); }
+  // Fewest frames of weights that a pass of the model can run with: what one operation binds, and no lookahead, beside
+  // pages that are pinned for other models.
+  int fewest_frames(ModelId model) const {
+    return std::min(spans_[model] + counts_.staying_pages(model), pages(model));
+  }
   int resident_pages(ModelId model) const { return state_.resident_pages(model); }
-  // Resident pages of all models that are not pinned.
-  int unpinned_pages() const { return unpinned_pages_; }
+  // The frame of the model's last resident page that it may lose where the models may lose pages that `may_lose` says:
+  // all others that have the page. kNoFrame: there is none.
+  template <class MayLose>
+  FrameId last_page(ModelId model, const MayLose& may_lose) const;
   int free_frames() const { return static_cast<int>(free_.size()); }
   // Frames that something new could take: free ones and those of evictable pages.
   int available(const Evictable& evictable) const { return free_frames() + evictable.pages(*this); }
@@ -105,9 +116,10 @@ class StagePool {
     std::int64_t resident = 0;   // pages that stay, of pages()
     std::deque<PageUse> over;    // uses of this pass whose pages rotate, the first to end first
     std::int64_t farthest = -1;  // pages of later uses have been evicted or stay
-    // `resident` of `pages` pages stay, evenly spread.
-    bool rotates(std::int64_t page, std::int64_t pages) const {
-      return (page + 1) * resident / pages == page * resident / pages;
+    std::int64_t pages = 0;      // that are not pinned for other models
+    // `resident` of `pages` stay, evenly spread. `number`: the page's among them; below 0 for one that is pinned.
+    bool rotates(std::int64_t number) const {
+      return number >= 0 && (number + 1) * resident / pages == number * resident / pages;
     }
   };
 
@@ -116,21 +128,42 @@ class StagePool {
   void fetch_behind(StepId step, ModelId model, Rotation& rotation);
   void fetch(ModelId model, PageId page, FrameId frame);
   void free_cache_frames(ModelId model, int from = 0);
-  FrameId last_page(ModelId model);
   void evict_page(FrameId frame);
 
   StageState state_;
   StagePlan plan_;
-  std::vector<bool> pinned_;  // [model]
-  ModelList resident_models_;
-  int unpinned_pages_ = 0;
-  std::vector<int> spans_;                  // [model] page uses that must be resident together
-  std::vector<std::size_t> missing_bytes_;  // [model] over the host link
-  std::vector<PageId> last_resident_;       // [model] no page behind it is resident
-  std::vector<ReleasePoint> last_use_;      // [frame] of what it holds, or held
-  std::vector<ReleasePoint> cache_use_;     // [model] of its cache
-  std::deque<FrameId> free_;                // used from the front
+  PageCounts counts_;
+  std::vector<int> spans_;                     // [model] page uses that must be resident together
+  mutable std::vector<PageId> last_resident_;  // [model] no page behind it is resident
+  std::vector<ReleasePoint> last_use_;         // [frame] of what it holds, or held
+  std::vector<ReleasePoint> cache_use_;        // [model] of its cache
+  std::deque<FrameId> free_;                   // used from the front
   std::deque<HostSlot> free_slots_;
 };
+
+template <class MayLose>
+FrameId StagePool::last_page(ModelId model, const MayLose& may_lose) const {
+  if (resident_pages(model) == 0) return kNoFrame;
+  const SharedPages& shared = state_.shared();
+  int candidates = counts_.pages_alone(model);
+  std::vector<int> kept;  // sets whose pages another model keeps
+  for (const int set : shared.sets_of(model)) {
+    const bool lost =
+        std::ranges::all_of(shared.models_of(set), [&](ModelId other) { return other == model || may_lose(other); });
+    if (lost) {
+      candidates += counts_.resident_pages_of(set);
+    } else {
+      kept.push_back(set);
+    }
+  }
+  if (candidates == 0) return kNoFrame;
+  PageId& last = last_resident_[model];
+  while (state_.frame_of(model, last) == kNoFrame) --last;
+  for (PageId page = last;; --page) {
+    const FrameId frame = state_.frame_of(model, page);
+    if (frame == kNoFrame) continue;
+    if (kept.empty() || std::ranges::find(kept, shared.set_of({model, page})) == kept.end()) return frame;
+  }
+}
 
 }  // namespace computron

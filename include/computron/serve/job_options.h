@@ -75,7 +75,8 @@ struct JobOptions {
   double max_wait_s = PolicyOptions{}.max_wait_s;
   OnLate on_late = OnLate::kServe;
   CodedChoice coded = CodedChoice::kAuto;
-  bool share_host_pages = true;  // ranks of a node that need the same pages hold them once
+  bool share_host_pages = true;   // ranks of a node that need the same pages hold them once
+  bool share_model_pages = true;  // pages that models of a group have in common are one page, here and on the device
   // Host memory of a rank for caches of models that are swapped out; none: an eighth of the pool.
   std::optional<std::size_t> host_cache_bytes = {};
   std::optional<VerifySwap> verify_swap = {};  // none: kFirst on the CPU, kOff on GPUs

@@ -58,6 +58,7 @@ class MemoryPlan {
   std::size_t default_host_cache_bytes() const;
   std::size_t share_of_node() const;
   void gather_groups(const Mesh& mesh);
+  static std::string shared_note(const PageStore& pages, const RankGroup& group, const Mesh& mesh, std::size_t local);
   std::string table(const std::vector<MemoryNeed>& needs, const Mesh& mesh, const ModelSet& models,
                     const PageStore& pages) const;
   static std::string sharing_lines(const std::vector<MemoryNeed>& needs);

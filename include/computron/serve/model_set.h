@@ -93,6 +93,7 @@ class ModelSet {
 
   Cuts cut_models(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device) const;
   void make_layouts(const Cuts& cuts, const std::vector<JobGroup>& groups, const RankDevice& device);
+  void tell_contents(bool of_all_stages);
   std::vector<std::uint32_t> own_savings(const HostStore& host) const;
   std::vector<ShardPlan> make_plans(ModelId model, const JobGroup& group, bool reproducible) const;
   // Both on rank 0.

@@ -1,0 +1,83 @@
+// How many pages of a stage's pool are resident and how many bytes are missing: by model, and over several models, of
+// which a page that they have in common (runtime/shared_pages.h) counts once. Kept up to date by set of models, so that
+// a question costs what the models asked about have in common, and no walk over pages.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "computron/runtime/shared_pages.h"
+#include "computron/sched/model_list.h"
+
+namespace computron {
+
+// The sets that the models are in, each once: visit(set) at the first of the models that is in it. No model twice.
+template <class Visit>
+void visit_sets(const SharedPages& shared, std::span<const ModelId> models, const Visit& visit) {
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const std::span<const ModelId> before = models.first(i);
+    for (const int set : shared.sets_of(models[i])) {
+      const auto seen = [&](ModelId model) { return std::ranges::find(before, model) != before.end(); };
+      if (std::ranges::none_of(shared.models_of(set), seen)) visit(set);
+    }
+  }
+}
+
+class PageCounts {
+ public:
+  // Nothing is resident. `layouts`: [model], borrowed. `pinned`: [model], or empty if none is.
+  PageCounts(const std::vector<const ShardLayout*>& layouts, const std::vector<bool>& pinned);
+
+  // The page, with all that are one with it, has come or gone.
+  void add(PageRef page) { count(page, 1); }
+  void remove(PageRef page) { count(page, -1); }
+
+  // Models that have pages resident, in no order.
+  std::span<const ModelId> resident_models() const { return resident_models_.models(); }
+  // Of the model's resident pages those that no other model has, and those that exactly the set of models has
+  // (SharedPages::models_of).
+  int pages_alone(ModelId model) const;
+  int resident_pages_of(int set) const { return sets_[set].resident; }
+  // What all missing pages would take over the host link (ShardLayout::link_bytes): of a model, of several.
+  std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
+  std::size_t missing_bytes(std::span<const ModelId> models) const;
+
+  // Pages of pinned models, resident or not.
+  int pinned_pages() const { return pinned_pages_; }
+  // The model's pages that are pinned since other models have them, too; of a pinned model: none.
+  int staying_pages(ModelId model) const { return staying_[model]; }
+  // Resident pages that no pinned model has; of those, the ones that the models have.
+  int unpinned_pages() const { return unpinned_pages_; }
+  int unpinned_pages(std::span<const ModelId> models) const;
+  // The page's number among those of its model that are not pinned for others; -1: it is.
+  std::int64_t number_among_unpinned(PageRef page) const {
+    return numbers_[page.model].empty() ? static_cast<std::int64_t>(page.page) : numbers_[page.model][page.page];
+  }
+
+ private:
+  void count_model(ModelId model);
+  void count(PageRef page, int change);
+  bool is_pinned(PageRef page) const;
+  std::size_t link_bytes(PageRef page) const;
+
+  std::vector<const ShardLayout*> layouts_;
+  SharedPages shared_;
+  std::vector<bool> pinned_;  // [model]
+  ModelList resident_models_;
+  std::vector<int> resident_;               // [model] pages
+  std::vector<std::size_t> missing_bytes_;  // [model]
+  std::vector<int> staying_;                // [model]
+  std::vector<std::vector<int>> numbers_;   // [model][page] number_among_unpinned(); empty where all are
+  struct SetOfModels {
+    bool pinned = false;            // one of them is
+    int resident = 0;               // pages that exactly these models have
+    std::size_t missing_bytes = 0;  // of such pages
+  };
+  std::vector<SetOfModels> sets_;  // as SharedPages numbers them
+  int pinned_pages_ = 0, unpinned_pages_ = 0;
+};
+
+}  // namespace computron

@@ -1,0 +1,95 @@
+#include "computron/sched/page_counts.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace computron {
+
+PageCounts::PageCounts(const std::vector<const ShardLayout*>& layouts, const std::vector<bool>& pinned)
+    : layouts_(layouts),
+      shared_(layouts),
+      pinned_(pinned),
+      resident_models_(layouts.size()),
+      resident_(layouts.size(), 0),
+      missing_bytes_(layouts.size(), 0),
+      staying_(layouts.size(), 0),
+      numbers_(layouts.size()) {
+  pinned_.resize(layouts.size(), false);
+  for (int set = 0; set < shared_.sets(); ++set) {
+    sets_.push_back({.pinned = std::ranges::any_of(shared_.models_of(set), [&](ModelId m) { return pinned_[m]; })});
+  }
+  for (ModelId model = 0; model < layouts.size(); ++model) count_model(model);
+}
+
+void PageCounts::count_model(ModelId model) {
+  const ShardLayout& layout = *layouts_[model];
+  if (shared_.sets_of(model).empty()) {
+    missing_bytes_[model] = layout.total_link_bytes();
+    pinned_pages_ += pinned_[model] ? layout.pages() : 0;
+    return;
+  }
+  std::vector<int> numbers;
+  for (PageId page = 0; page < static_cast<PageId>(layout.pages()); ++page) {
+    const PageRef ref{model, page};
+    const bool first = shared_.first(ref) == ref, stays = !pinned_[model] && is_pinned(ref);
+    missing_bytes_[model] += link_bytes(ref);
+    if (const int set = shared_.set_of(ref); first && set != SharedPages::kAlone) {
+      sets_[set].missing_bytes += link_bytes(ref);
+    }
+    pinned_pages_ += first && is_pinned(ref) ? 1 : 0;
+    numbers.push_back(stays ? -1 : static_cast<int>(page) - staying_[model]);
+    staying_[model] += stays ? 1 : 0;
+  }
+  if (staying_[model] > 0) numbers_[model] = std::move(numbers);
+}
+
+void PageCounts::count(PageRef page, int change) {
+  const std::size_t bytes = link_bytes(page);
+  const auto count_missing = [&](std::size_t& missing) { change > 0 ? missing -= bytes : missing += bytes; };
+  unpinned_pages_ += is_pinned(page) ? 0 : change;
+  if (const int set = shared_.set_of(page); set != SharedPages::kAlone) {
+    sets_[set].resident += change;
+    count_missing(sets_[set].missing_bytes);
+  }
+  shared_.for_each(page, [&](const PageRef& alias) {
+    resident_[alias.model] += change;
+    count_missing(missing_bytes_[alias.model]);
+    resident_models_.set(alias.model, resident_[alias.model] > 0);
+  });
+}
+
+int PageCounts::pages_alone(ModelId model) const {
+  int pages = resident_[model];
+  for (const int set : shared_.sets_of(model)) pages -= sets_[set].resident;
+  return pages;
+}
+
+int PageCounts::unpinned_pages(std::span<const ModelId> models) const {
+  int pages = 0;
+  for (const ModelId model : models) pages += pinned_[model] ? 0 : pages_alone(model);
+  visit_sets(shared_, models, [&](int set) { pages += sets_[set].pinned ? 0 : sets_[set].resident; });
+  return pages;
+}
+
+std::size_t PageCounts::missing_bytes(std::span<const ModelId> models) const {
+  std::size_t bytes = 0;
+  for (const ModelId model : models) {
+    bytes += missing_bytes_[model];
+    for (const int set : shared_.sets_of(model)) bytes -= sets_[set].missing_bytes;
+  }
+  visit_sets(shared_, models, [&](int set) { bytes += sets_[set].missing_bytes; });
+  return bytes;
+}
+
+bool PageCounts::is_pinned(PageRef page) const {
+  const int set = shared_.set_of(page);
+  return set == SharedPages::kAlone ? pinned_[page.model] : sets_[set].pinned;
+}
+
+// Estimates of equal pages may differ: the first one's counts.
+std::size_t PageCounts::link_bytes(PageRef page) const {
+  const PageRef first = shared_.first(page);
+  return layouts_[first.model]->page_link_bytes(first.page);
+}
+
+}  // namespace computron
