@@ -1,9 +1,9 @@
-// x · wᵀ of few rows for quantised weights: codes become values in registers and are multiplied there, where gemm_panels
-// writes slices of values and reads them again. The bits are those of gemm_panels.
+// x · wᵀ of few rows for quantised weights: codes become values in registers and are multiplied there, where
+// gemm_panels writes slices of values and reads them again. The bits are those of gemm_panels.
 //
-// Up to four rows (float32: six) meet all 64 columns of a block together. More meet one half of them and then the other,
-// so that their sums have room in registers and every code still becomes a value only once; more than twelve do so in
-// two groups.
+// Up to four rows (float32: six) meet all 64 columns of a block together. More meet one half of them and then the
+// other, so that their sums have room in registers and every code still becomes a value only once; more than twelve do
+// so in two groups.
 #pragma once
 
 #include "kernels/cpu/gemm_panels.h"

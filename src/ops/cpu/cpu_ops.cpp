@@ -195,7 +195,8 @@ void CpuOps::run_gemm_task(CpuContext& context, int thread, const GemmCall& call
     const int columns = std::min(width, task.rows - n);
     for (int m = 0; m < x.rows; m += kernels::kMaxGemmRows) {
       const int rows = std::min(kernels::kMaxGemmRows, x.rows - m);
-      own.gemm.run(choices_.of(weight.type), weight.type, row_of(x, m), rows, weight.in, packed, width, own.tile.data());
+      own.gemm.run(choices_.of(weight.type), weight.type, row_of(x, m), rows, weight.in, packed, width,
+                   own.tile.data());
       for (int r = 0; r < rows; ++r) {
         kernels::activate(activation, own.tile.data() + static_cast<std::size_t>(r) * width,
                           bias.data == nullptr ? nullptr : bias.data + column, columns,
