@@ -178,6 +178,21 @@ struct ScatterAddInOrder {
   }
 };
 
+// The same for rows that come in runs, each to another place: run r is of i in [begins[r], begins[r + 1]), and its
+// terms are added one after the other. Over the runs.
+struct ScatterAddRuns {
+  ScatterAdd each;
+  const std::int32_t* begins;
+
+  COMPUTRON_HOST_DEVICE void operator()(int run, int c) const {
+    const int first = begins[run], end = begins[run + 1];
+    float& out = each.inout[at(each.rows[first], each.columns, c)];
+    float sum = out;
+    for (int i = first; i < end; ++i) sum = fmaf(each.in[at(i, each.columns, c)], each.weights[i], sum);
+    out = sum;
+  }
+};
+
 // inout[r, c] *= factor.
 struct Scale {
   float factor;

@@ -106,7 +106,7 @@ void read_value(const std::string& key, const nlohmann::json& value, std::vector
     if (!entry.is_object() || entry.size() != 4) fail_value(key, value, kWanted);
     for_each_field(out.emplace_back(), [&](const char* name, auto& field) {
       if (!entry.contains(name)) fail_value(key, value, kWanted);
-      read_value(key + "." + name, entry[name], field);
+      read_value(fmt::format("{}.{}", key, name), entry[name], field);
     });
   }
 }
@@ -114,7 +114,7 @@ void read_value(const std::string& key, const nlohmann::json& value, std::vector
 void read_value(const std::string& key, const nlohmann::json& value, std::map<std::string, std::string>& out) {
   if (!value.is_object()) fail_value(key, value, "an object");
   out.clear();
-  for (const auto& [name, text] : value.items()) read_value(key + "." + name, text, out[name]);
+  for (const auto& [name, text] : value.items()) read_value(fmt::format("{}.{}", key, name), text, out[name]);
 }
 
 template <class Value>

@@ -92,11 +92,12 @@ TEST_F(ServeSentences, GiveTheEmbeddingsOfSentenceTransformers) {
     SCOPED_TRACE(fmt::format("tp {} pp {}", tp, pp));
     const Served served = run({.tp = tp, .pp = pp, .device_memory = "1536KiB"}, names);
     expect_embeddings(served.results, names);
-    EXPECT_GT(served.metrics.at("swaps").at("count").get<int>(), static_cast<int>(names.size()));
+    EXPECT_GE(served.metrics.at("swaps").at("count").get<int>(), static_cast<int>(names.size()));
   }
 }
 
-// Two stages have two micro-batches under way. With the small pool caches are offloaded, forgotten and preempted.
+// Of the last token's row, behind a prefix that another input has computed, and of the mean, which has no prefix. Where
+// nobody waits models take turns with inputs half computed, whose caches are offloaded, or forgotten.
 TEST_F(ServeSentences, ADecodersInputGivesTheSameBitsInAnyChunks) {
   if (!on_cpu()) GTEST_SKIP() << "on a GPU rows of few tokens are attended by another kernel";
   for (const auto& [tp, pp] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2)}) {
@@ -104,13 +105,19 @@ TEST_F(ServeSentences, ADecodersInputGivesTheSameBitsInAnyChunks) {
     const Served whole = run({.tp = tp, .pp = pp}, kEmbedders);
     expect_embeddings(whole.results, kEmbedders);
     for (const std::vector<std::string>& more :
-         {std::vector<std::string>{"--max-batch-tokens", "16"}, {"--max-batch-tokens", "7", "--share-prefixes"}}) {
+         {std::vector<std::string>{"--max-batch-tokens", "16"},
+          {"--max-batch-tokens", "7", "--share-prefixes"},
+          {"--max-batch-tokens", "7", "--max-wait", "0.001"},
+          {"--max-batch-tokens", "7", "--max-wait", "0.001", "--host-cache", "0"}}) {
       const Served cut =
-          run({.tp = tp, .pp = pp, .device_memory = "768KiB", .page_size = "32KiB", .more = more}, kEmbedders);
+          run({.tp = tp, .pp = pp, .device_memory = "448KiB", .page_size = "32KiB", .more = more}, kEmbedders);
       for (const json& line : whole.results.lines()) {
         EXPECT_EQ(cut.results.line(line.at("custom_id")), line) << "not a bit may differ";
       }
       EXPECT_GT(cut.metrics.at("steps").at("passes").get<int>(), whole.metrics.at("steps").at("passes").get<int>());
+      const json& models = cut.metrics.at("models");
+      EXPECT_EQ(models.at("qwen3-embedding").at("cache").at("shared_tokens") > 0, more.back() == "--share-prefixes");
+      EXPECT_EQ(models.at("llama-mean").at("cache").at("shared_tokens"), 0) << "a mean needs every row";
     }
   }
 }

@@ -37,7 +37,7 @@ class SentenceFolderTest : public testing::Test {
   ~SentenceFolderTest() override { fs::remove_all(root_); }
 
   fs::path copy_of(const std::string& name) const {
-    const fs::path folder = root_ / name;
+    fs::path folder = root_ / name;
     fs::remove_all(folder);
     fs::create_directories(root_);
     fs::copy(fixture(name), folder, fs::copy_options::recursive);

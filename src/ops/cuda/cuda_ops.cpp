@@ -40,6 +40,16 @@ void copy_rows(CudaComputeStream& stream, const char* operation, const Activatio
   });
 }
 
+// Where runs of equal numbers begin, and the end of the last.
+std::vector<std::int32_t> begins_of_runs(std::span<const std::int32_t> rows) {
+  std::vector<std::int32_t> begins;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i] != rows[i - 1]) begins.push_back(static_cast<std::int32_t>(i));
+  }
+  begins.push_back(static_cast<std::int32_t>(rows.size()));
+  return begins;
+}
+
 // body(runs) for as many runs at a time as a kernel takes.
 template <class Body>
 void for_each_batch(std::span<const PanelRun> runs, Body&& body) {
@@ -392,6 +402,10 @@ void CudaOps::scatter_add(Stream& stream, Activations in, std::span<const std::i
   const bool once_each = std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) == rows.end();
   if (once_each) {
     run(compute, "scatter_add", in.rows, in.columns, add);
+  } else if (std::ranges::is_sorted(rows)) {
+    const std::vector<std::int32_t> begins = begins_of_runs(rows);
+    run(compute, "scatter_add", static_cast<int>(begins.size()) - 1, in.columns,
+        kernel::ScatterAddRuns{add, on_device(compute, std::span<const std::int32_t>(begins))});
   } else {
     run(compute, "scatter_add", 1, in.columns, kernel::ScatterAddInOrder{add, in.rows});
   }

@@ -163,10 +163,15 @@ TEST_F(ElementsTest, RowsScatterAsOnCpu) {
   constexpr int kColumns = 50;
   auto in = random_floats(3 * kColumns, 1);
   const std::vector<float> weights = {0.25f, -3.0f, 0.7f};
-  for (const auto& rows : {std::vector<std::int32_t>{0, 2, 3}, {2, 0, 2}}) {
+  for (const auto& rows : {std::vector<std::int32_t>{0, 2, 3}, {2, 0, 2}, {1, 1, 3}}) {
     auto mine = random_floats(4 * kColumns, 2), theirs = mine;
     const ScatterAdd add{in.data(), rows.data(), weights.data(), kColumns, mine.data()};
-    rows[0] < rows[1] ? run_grid(3, kColumns, add) : run_grid(1, kColumns, ScatterAddInOrder{add, 3});
+    if (rows[0] == rows[1]) {
+      const std::vector<std::int32_t> begins = {0, 2, 3};
+      run_grid(2, kColumns, ScatterAddRuns{add, begins.data()});
+    } else {
+      rows[0] < rows[1] ? run_grid(3, kColumns, add) : run_grid(1, kColumns, ScatterAddInOrder{add, 3});
+    }
     ops().scatter_add(stream(), view(in, 3, kColumns), rows, weights, view(theirs, 4, kColumns));
     stream().synchronize();
     expect_same(mine, theirs, "scatter_add");
