@@ -234,7 +234,8 @@ TEST_F(ServeSentences, CrossEncodersScorePairs) {
         if (i > 0) {
           EXPECT_GE(ranking.at(i - 1).at("relevance_score"), entry.at("relevance_score"));
         }
-        EXPECT_EQ(entry.at("document").at("text"), said(name).at("pairs").at(entry.at("index")).at(1));
+        EXPECT_EQ(entry.at("document").at("text"),
+                  said(name).at("pairs").at(entry.at("index").get<std::size_t>()).at(1));
         if (entry.at("index") == 0) {
           EXPECT_EQ(entry.at("relevance_score"), scores.at(0).at("score"));
         }
