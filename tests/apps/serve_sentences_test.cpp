@@ -169,7 +169,8 @@ void add_texts(const std::string& name, std::vector<std::string>& lines) {
 void expect_texts(const Results& results, const std::string& name) {
   const FamilyFixture fixture = FamilyFixture::of_sentences(name);
   std::vector<std::string> kinds = {""};
-  for (const auto& [prompt, text] : said(name).at("prompts").items()) kinds.push_back("." + prompt);
+  const json sentences = said(name);
+  for (const auto& [prompt, text] : sentences.at("prompts").items()) kinds.push_back("." + prompt);
   for (const std::string& kind : kinds) {
     for (int i = 0; i < 4; ++i) {
       const std::string where = fmt::format("{}{}, text {}", name, kind, i);
@@ -206,7 +207,8 @@ TEST_F(ServeSentences, CrossEncodersScorePairs) {
     for (const std::string& name : names) {
       job.models.push_back(served(name));
       json body{{"model", name}, {"text_1", json::array()}, {"text_2", json::array()}};
-      for (const json& pair : said(name).at("pairs")) {
+      const json sentences = said(name);
+      for (const json& pair : sentences.at("pairs")) {
         body["text_1"].push_back(pair.at(0));
         body["text_2"].push_back(pair.at(1));
       }
@@ -229,9 +231,14 @@ TEST_F(ServeSentences, CrossEncodersScorePairs) {
       ASSERT_EQ(ranking.size(), 3u);
       for (int i = 0; i < 3; ++i) {
         const json& entry = ranking.at(i);
-        if (i > 0) EXPECT_GE(ranking.at(i - 1).at("relevance_score"), entry.at("relevance_score"));
-        EXPECT_EQ(entry.at("document").at("text"), said(name).at("pairs").at(entry.at("index")).at(1));
-        if (entry.at("index") == 0) EXPECT_EQ(entry.at("relevance_score"), scores.at(0).at("score"));
+        if (i > 0) {
+          EXPECT_GE(ranking.at(i - 1).at("relevance_score"), entry.at("relevance_score"));
+        }
+        EXPECT_EQ(entry.at("document").at("text"),
+                  said(name).at("pairs").at(entry.at("index").get<std::size_t>()).at(1));
+        if (entry.at("index") == 0) {
+          EXPECT_EQ(entry.at("relevance_score"), scores.at(0).at("score"));
+        }
       }
     }
   }
@@ -269,6 +276,24 @@ TEST_F(ServeSentences, EmbeddersScoreByCosine) {
     for (float& value : expected) value = static_cast<float>(value / length);
     expect_close(embedding_in(result.results, "short", i), expected, fmt::format("text {}", i));
   }
+}
+
+// The instruction of queries is computed once, where the last token is what is pooled.
+TEST_F(ServeSentences, AnEmbeddersInstructionIsSharedAndChangesNoBit) {
+  if (!on_cpu()) GTEST_SKIP() << "on a GPU rows of few tokens are attended by another kernel";
+  const std::string name = "qwen3-embedding";
+  ServeJob job{.models = {served(name)}};
+  for (int i = 0; i < 4; ++i) {
+    const json body{{"model", name}, {"input", said(name).at("texts").at(i)}, {"input_type", "query"}};
+    job.lines.push_back(line_of(fmt::format("q{}", i), "/v1/embeddings", body));
+  }
+  job.more = {"--max-seqs", "1"};  // one after the other, so that there is something to be found
+  const Served alone = serve_ok(job, folder_);
+  job.more.push_back("--share-prefixes");
+  const Served shared = serve_ok(job, folder_);
+  EXPECT_EQ(alone.metrics.at("cache").at("shared_tokens"), 0);
+  EXPECT_GE(shared.metrics.at("cache").at("shared_tokens").get<int>(), 3 * 16);
+  for (const json& line : alone.results.lines()) EXPECT_EQ(shared.results.line(line.at("custom_id")), line);
 }
 
 }  // namespace

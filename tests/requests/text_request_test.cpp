@@ -322,6 +322,7 @@ TEST_F(PooledRequests, TextsAreCutWithTheirSpecialTokensCounted) {
           "body.input: cut to 2 tokens, it has no room beside its 2 special tokens", "/v1/embeddings");
   refused({{"model", "embedder"}, {"input", "a"}, {"truncate_prompt_tokens", 5}}, "invalid_parameter",
           "body.truncate_prompt_tokens: must be an integer from -1 to 4 (got 5)", "/v1/embeddings");
+  models_[5].config.max_input_tokens = 0;
   models_[5].config.lower_case = true;
   models_[5].tokenizer = tokenizer("bert-cased");
   Encoder cased(*models_[5].tokenizer);
