@@ -192,7 +192,8 @@ TEST_F(ServeGuided, AKilledJobGoesOnToTheSameAnswers) {
     ASSERT_EQ(kill(running.mpi().rank_process(1), SIGKILL), 0);
     EXPECT_EQ(running.finish(failing_limit_s()).job.exit_code, 128 + SIGKILL);
   }
-  const Served expected = serve_ok(undisturbed, folder_), resumed = serve(killed, folder_);
+  const Served expected = serve(undisturbed, folder_), resumed = serve(killed, folder_);
+  ASSERT_EQ(expected.job.exit_code, 0) << expected.job.errors;
   ASSERT_EQ(resumed.job.exit_code, 0) << resumed.job.errors;
   for (const std::string& text : all) {
     const auto id = json::parse(text).at("custom_id").get<std::string>();

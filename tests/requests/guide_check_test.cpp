@@ -84,9 +84,8 @@ TEST_F(GuideCheck, NamesTheFieldAndTheKeyword) {
   refused(R"("response_format":{"type":"json_schema"})", "body.response_format.json_schema.schema: missing");
   refused(R"("response_format":{"type":"xml"})", "body.response_format.type");
   refused(R"("response_format":"json")", "body.response_format: must be an object (got 'json')");
-  refused(R"("guided_regex":"(?=a)") ", " body.guided_regex
-      : the expression ");
-        refused(R"("guided_regex":7)", "body.guided_regex: must be a text");
+  refused(R"x("guided_regex":"(?=a)")x", "body.guided_regex: the expression");
+  refused(R"("guided_regex":7)", "body.guided_regex: must be a text");
   refused(R"("guided_choice":[])", "body.guided_choice: must be a list");
   refused(R"("guided_choice":["a",1])", "body.guided_choice: must be a list");
   refused(R"("guided_json":[1])", "body.guided_json: must be a JSON schema");
