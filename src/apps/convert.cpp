@@ -5,11 +5,13 @@
 #include <memory>
 #include <variant>
 
+#include "computron/base/json_text.h"
 #include "computron/base/log.h"
 #include "computron/base/parallel.h"
 #include "computron/base/size.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/hf_model.h"
+#include "computron/text/chat_format.h"
 #include "src/apps/commands.h"
 #include "src/apps/progress.h"
 #include "src/apps/stored_type.h"
@@ -18,7 +20,7 @@ namespace computron {
 namespace {
 
 struct ConvertOptions {
-  std::string folder, output;
+  std::string folder, output, chat_format;
   StoredTypeOptions type{.dtype = "keep", .takes_keep = true};
   int threads = usable_cores();
 };
@@ -149,8 +151,10 @@ struct Readers {
 // Returns the seconds it took.
 double write(const ConvertOptions& options, const HfModel& model, const Plan& plan) {
   const int threads = threads_to_write(plan.tensors, options.threads);
+  std::vector<CarriedFile> tokenizer = model.tokenizer();
+  if (!options.chat_format.empty()) tokenizer.push_back({kChatFormatFile, options.chat_format});
   CheckpointWriter writer(options.output, model.config().architecture, model.config().to_json(),
-                          declarations_of(plan.tensors), model.tokenizer());
+                          declarations_of(plan.tensors), tokenizer);
   std::vector<Readers> readers(static_cast<std::size_t>(threads));
   ByteProgress progress("writing " + options.output, bytes_to_write(plan.tensors));
   const auto read = [&](int thread, std::size_t tensor, std::size_t first, std::size_t last) {
@@ -166,6 +170,10 @@ void run_convert(const ConvertOptions& options) {
     throw Error(
         ExitCode::kUsage,
         fmt::format("convert: {} would be a checkpoint with the name of a source; call it .h5", options.output));
+  }
+  if (!options.chat_format.empty() && !ChatFormat::is_known(options.chat_format)) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("--chat-format: {} is none of {}", shown(options.chat_format), ChatFormat::known_names()));
   }
   init_logging(/*rank=*/0, /*quiet=*/false);
   const StoredType type = stored_type(options.type);
@@ -202,6 +210,8 @@ tensors do not fit its configuration, with 65 if a file is damaged or in another
   add_stored_type_options(*command, options->type, "f32, f16, bf16, or keep: as stored");
   command->add_option("--threads", options->threads, "Threads that read and write (default: all cores, at most 64)")
       ->check(CLI::Range(1, 1024));
+  command->add_option("--chat-format", options->chat_format,
+                      "Chat format, by name, to be served with instead of the tokenizer's chat template");
   command->callback([options] { run_convert(*options); });
 }
 

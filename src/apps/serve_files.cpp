@@ -33,6 +33,11 @@ Settings settings_of(const ServeOptions& options, const std::vector<CheckpointIn
   Settings settings = job_settings(options.job.options, indices, groups);
   settings.emplace_back("--max-line-bytes", fmt::format("{}", options.max_line_bytes));
   if (!options.shard.empty()) settings.emplace_back("--shard", options.shard);
+  if (!options.chat_date.empty()) settings.emplace_back("--chat-date", options.chat_date);
+  for (const ModelEntry& model : options.job.options.models) {
+    if (model.chat_format.empty()) continue;
+    settings.emplace_back(fmt::format("chat format of model {}", model.id), model.chat_format);
+  }
   return settings;
 }
 

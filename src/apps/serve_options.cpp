@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "computron/base/json_text.h"
 #include "computron/storage/shard.h"
 #include "src/cli/option_checks.h"
 #include "src/cli/option_groups.h"
@@ -98,6 +99,14 @@ OnLate parse_on_late(const std::string& text) {
   return text == name_of(OnLate::kReject) ? OnLate::kReject : OnLate::kServe;
 }
 
+void add_chat_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--chat-format", o.chat_format,
+                 "Chat format, by name, of models without one in the model list (default: what `convert` was told, or "
+                 "their tokenizer's chat template)");
+  app.add_option("--chat-date", o.chat_date,
+                 "The day, as YYYY-MM-DD, that chat templates take for today (default: one fixed day for each family)");
+}
+
 void add_limits(CLI::App& app, ServeOptions& o) {
   app.add_option("--seed", o.job.options.seed, "Seed of sampling, for requests without one of their own")
       ->check(whole_number());
@@ -129,12 +138,31 @@ void ServeOptions::complete() {
   for (ModelEntry& model : job.options.models) {
     if (model.slo_s == 0) model.slo_s = slo_s;
   }
+  choose_chat();
   job.options.trace = !trace.empty();
   record_limit_bytes = size_of("--record-limit", record_limit);
   if (!record.empty() && dry_run) throw Error(ExitCode::kUsage, "--record: a dry run has nothing to record");
   journal.durability = parse_durability(durability);
   journal.max_line_bytes = max_line_bytes;
   if (!shard.empty()) shard = parse_shard(shard).to_string();
+}
+
+void ServeOptions::choose_chat() {
+  std::optional<ChatFormat::Date> date;
+  if (!chat_date.empty()) {
+    date = parse_date(chat_date);
+    if (!date) {
+      throw Error(ExitCode::kUsage, fmt::format("--chat-date: {} is no date such as 2024-07-26", shown(chat_date)));
+    }
+  }
+  if (!chat_format.empty() && !ChatFormat::is_known(chat_format)) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("--chat-format: {} is none of {}", shown(chat_format), ChatFormat::known_names()));
+  }
+  for (ModelEntry& model : job.options.models) {
+    if (model.chat_format.empty()) model.chat_format = chat_format;
+    model.chat_date = date;
+  }
 }
 
 // The order is that of the configuration in the file of --metrics, whatever group --help shows an option in.
@@ -149,6 +177,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_batch_options(app, o);
   add_deadline_options(app, o);
   add_limits(app, o);
+  add_chat_options(app, o);
   add_watching_options(app, o);
   app.add_flag("--replay", o.replay, "Honour the requests' arrival times");
   app.add_flag("--dry-run", o.dry_run, "Load and serve nothing: print the plan, its swaps, bytes and predicted times");
@@ -158,8 +187,9 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
       "a formula");
   app.add_flag("--quiet", o.quiet, "No progress and no summary");
   app.add_option("--config", o.config, "Options from a TOML file, by their names here; the command line wins");
-  group_options(app, "Requests and results",
-                {"--requests", "--output", "--shard", "--max-line-bytes", "--seed", "--replay"});
+  group_options(
+      app, "Requests and results",
+      {"--requests", "--output", "--shard", "--max-line-bytes", "--seed", "--chat-format", "--chat-date", "--replay"});
   group_options(app, "Scheduling", {"--max-batch-tokens", "--max-seqs", "--share-prefixes", "--slo", "--on-late"});
   group_options(app, "Resuming",
                 {"--durability", "--disk-wait", "--drain", "--drain-warned", "--max-crashes", "--take-over",

@@ -27,6 +27,8 @@ struct ServeOptions {
   bool replay = false;
   double slo_s = 0;  // of models that have none of their own; 0: none
   std::string on_late = "serve";
+  std::string chat_format;  // of models that have none of their own
+  std::string chat_date;
   bool dry_run = false;
   std::string profiles;
   bool quiet = false;
@@ -40,6 +42,9 @@ struct ServeOptions {
 
   // Checks what is given, and reads it into `job` and `journal`. Error{kUsage} naming the option at fault.
   void complete();
+
+ private:
+  void choose_chat();
 };
 
 // `options` must live as long as `command`.

@@ -38,7 +38,7 @@ ModelEntry parse_argument(const std::string& item) {
 }
 
 ModelEntry parse_object(const std::string& where, const json& object, const std::filesystem::path& folder) {
-  check_keys(where, object, {"id", "path", "pinned", "priority", "slo"});
+  check_keys(where, object, {"id", "path", "pinned", "priority", "slo", "chat_format"});
   ModelEntry entry;
   entry.id = text_of(where, object, "id");
   entry.path = text_of(where, object, "path");
@@ -46,6 +46,10 @@ ModelEntry parse_object(const std::string& where, const json& object, const std:
   entry.pinned = flag_of(where, object, "pinned");
   entry.priority = integer_of(where, object, "priority");
   entry.slo_s = seconds_of(where, object, "slo");
+  if (object.contains("chat_format")) entry.chat_format = text_of(where, object, "chat_format");
+  if (!entry.chat_format.empty() && !ChatFormat::is_known(entry.chat_format)) {
+    refuse(where, fmt::format("chat_format: {} is none of {}", shown(entry.chat_format), ChatFormat::known_names()));
+  }
   return entry;
 }
 

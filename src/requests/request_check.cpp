@@ -28,12 +28,30 @@ constexpr std::pair<std::string_view, Task> kUrls[] = {{"/v1/completions", Task:
                                                        {"/classify", Task::kClassify}};
 
 constexpr std::string_view kTopFields[] = {"arrival", "body", "custom_id", "deadline", "method", "url"};
-constexpr std::string_view kBodyFields[] = {"echo",   "ignore_eos", "logprobs",         "max_tokens", "model",
-                                            "n",      "prompt",     "return_token_ids", "stop",       "stop_token_ids",
-                                            "stream", "user"};
-constexpr std::string_view kChatFields[] = {
-    "ignore_eos",       "logprobs", "max_completion_tokens", "max_tokens", "messages",     "model", "n",
-    "return_token_ids", "stop",     "stop_token_ids",        "stream",     "top_logprobs", "user"};
+constexpr std::string_view kBodyFields[] = {
+    "echo", "ignore_eos",     "logprobs", "max_tokens", "model", "n", "prompt", "prompt_logprobs", "return_token_ids",
+    "stop", "stop_token_ids", "stream",   "user"};
+constexpr std::string_view kChatFields[] = {"add_generation_prompt",
+                                            "chat_template_kwargs",
+                                            "continue_final_message",
+                                            "ignore_eos",
+                                            "include_reasoning",
+                                            "logprobs",
+                                            "max_completion_tokens",
+                                            "max_tokens",
+                                            "messages",
+                                            "model",
+                                            "n",
+                                            "parallel_tool_calls",
+                                            "prompt_logprobs",
+                                            "reasoning_effort",
+                                            "return_token_ids",
+                                            "stop",
+                                            "stop_token_ids",
+                                            "stream",
+                                            "tool_choice",
+                                            "top_logprobs",
+                                            "user"};
 constexpr std::int64_t kMaxCompletions = 128;
 
 // Fields that change what comes back and are not served: only the value that changes nothing is accepted.
@@ -41,7 +59,9 @@ enum class Neutral { kOne, kFalse, kEmpty };
 constexpr std::pair<std::string_view, Neutral> kUnservedFields[] = {{"allowed_token_ids", Neutral::kEmpty},
                                                                     {"bad_words", Neutral::kEmpty},
                                                                     {"best_of", Neutral::kOne},
-                                                                    {"prompt_logprobs", Neutral::kEmpty},
+                                                                    {"chat_template", Neutral::kEmpty},
+                                                                    {"documents", Neutral::kEmpty},
+                                                                    {"add_special_tokens", Neutral::kFalse},
                                                                     {"functions", Neutral::kEmpty},
                                                                     {"response_format", Neutral::kEmpty},
                                                                     {"suffix", Neutral::kEmpty},
@@ -208,6 +228,13 @@ TextOutput text_output(const RequestDraft& draft, const ServedModel& model, cons
   return text;
 }
 
+// What has to be scored for what comes back: the model's step does not tell one from the other.
+void score(const JsonFields& fields, TextOutput& text, Request& common) {
+  text.prompt_logprobs = static_cast<int>(OptionalFields(fields).integer("prompt_logprobs", 0, kMaxLogprobs, -1));
+  common.echo = text.echo || text.prompt_logprobs >= 0;
+  common.logprobs = std::max(text.logprobs, text.prompt_logprobs);
+}
+
 void completions(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
                  const RequestContext& context, CheckedRequest& checked) {
   const JsonFields& fields = draft.body;
@@ -215,13 +242,14 @@ void completions(const RequestDraft& draft, const ServedModel& model, std::optio
   const bool echo = body.flag("echo");
   const std::vector<Prompt> prompts = prompts_of(fields, model, encoder);
   Request common = common_request(draft, model, max_tokens_of(fields, echo, context.default_max_tokens));
-  common.echo = echo;
-  common.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::string path = prompts.size() > 1 ? fmt::format("body.prompt[{}]", i) : "body.prompt";
     check_context(path, prompts[i].tokens.size(), common.max_tokens, model);
   }
   checked.text = text_output(draft, model, prompts);
+  checked.text.echo = echo;
+  checked.text.logprobs = static_cast<int>(body.integer("logprobs", 0, kMaxLogprobs, -1));
+  score(fields, checked.text, common);
   for (std::size_t i = 0; echo && i < prompts.size(); ++i) checked.text.prompts[i].text = prompts[i].text.value_or("");
   checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
 }
@@ -235,6 +263,13 @@ int chat_max_tokens(const JsonFields& fields, std::size_t prompt_tokens, const S
   return static_cast<int>(body.integer("max_completion_tokens", 1, most, older));
 }
 
+void check_tools(const JsonFields& fields) {
+  const JsonValue& choice = field(fields, "tool_choice");
+  const bool none = choice.kind == Kind::kString && (choice.text == "none" || choice.text == "auto");
+  if (choice.kind == Kind::kNull || none) return;
+  invalid_parameter(fmt::format("body.tool_choice: tools are not served; leave it out (got {})", describe(choice)));
+}
+
 int chat_logprobs(const JsonFields& fields) {
   const OptionalFields body(fields);
   const auto top = static_cast<int>(body.integer("top_logprobs", 0, kMaxLogprobs, -1));
@@ -245,15 +280,21 @@ int chat_logprobs(const JsonFields& fields) {
 
 void chat_completions(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
                       const RequestContext& context, CheckedRequest& checked) {
-  std::vector<TokenId> ends;
-  const std::vector<Prompt> prompts = {chat_prompt(draft, model, encoder, ends)};
+  check_tools(draft.body);
+  ChatPromptTokens chat = chat_prompt(draft, model, encoder);
+  const std::vector<TokenId> ends = std::move(chat.end_tokens);
+  const std::vector<Prompt> prompts = {std::move(chat.prompt)};
   const std::size_t tokens = prompts[0].tokens.size();
   Request common = common_request(draft, model, chat_max_tokens(draft.body, tokens, model));
-  common.logprobs = chat_logprobs(draft.body);
   if (!common.ignore_eos) common.stop_tokens.insert(common.stop_tokens.end(), ends.begin(), ends.end());
   check_context("body.messages", tokens, common.max_tokens, model);
   checked.text = text_output(draft, model, prompts);
   checked.text.chat = true;
+  checked.text.reasoning = chat.reasoning;
+  const bool given = field(draft.body, "include_reasoning").kind != Kind::kNull;
+  checked.text.include_reasoning = !given || OptionalFields(draft.body).flag("include_reasoning");
+  checked.text.logprobs = chat_logprobs(draft.body);
+  score(draft.body, checked.text, common);
   checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
 }
 

@@ -53,6 +53,8 @@ class DraftBuilder final : public JsonEvents {
   void add_item(JsonValue value);
   JsonValue* inner_list();
   void descend();
+  void open(JsonValue* container);
+  void begin_message_or_part();
   void keep_fields(JsonFields& fields);
   std::string path() const;  // of the field at hand, for messages
   std::string_view not_a_number_at(std::size_t position) const;
@@ -69,11 +71,13 @@ class DraftBuilder final : public JsonEvents {
   JsonValue* target_ = nullptr;     // where the next value belongs; nullptr: nowhere
   JsonValue* container_ = nullptr;  // the field's list or object that is open
   int container_depth_ = 0;         // depth_ inside it
-  JsonValue* outer_ = nullptr;      // the field's list, while container_ is a list in it
+  JsonValue* outer_ = nullptr;      // what is open around container_, a list in a field's list or in a message
+  int outer_depth_ = 0;             // depth_ inside it
   bool is_object_ = false;
   bool in_body_ = false;
-  JsonFields* inner_ = nullptr;  // fields of the object that is open within the body, if they are kept
-  int inner_depth_ = 0;          // depth_ inside it
+  JsonFields* inner_ = nullptr;    // fields of the object that is open within the body, if they are kept
+  int inner_depth_ = 0;            // depth_ inside it
+  JsonFields* message_ = nullptr;  // fields of the message that the open part belongs to, if one is open
 };
 
 void DraftBuilder::integer(std::uint64_t value) {
@@ -117,20 +121,31 @@ void DraftBuilder::begin_object() {
   open_keys_.emplace_back();
   if (depth_ == 1) is_object_ = true;
   if (field == nullptr) {
-    const bool message = depth_ == 4 && in_body_ && body_key_ == "messages";
-    if (message && draft_.messages.size() < bounds_.max_lists) keep_fields(draft_.messages.emplace_back());
+    if (in_body_ && body_key_ == "messages") begin_message_or_part();
     return;
   }
   if (depth_ == 2 && top_key_ == "body") {
     in_body_ = true;
     return;
   }
-  if (depth_ == 3 && in_body_ && (body_key_ == "image" || body_key_ == "logit_bias")) {
-    keep_fields(body_key_ == "image" ? draft_.image : draft_.logit_bias);
-    return;
+  if (depth_ == 3 && in_body_) {
+    JsonFields* const kept = body_key_ == "image"                  ? &draft_.image
+                             : body_key_ == "logit_bias"           ? &draft_.logit_bias
+                             : body_key_ == "chat_template_kwargs" ? &draft_.template_arguments
+                                                                   : nullptr;
+    if (kept != nullptr) return keep_fields(*kept);
   }
-  container_ = field;
-  container_depth_ = depth_;
+  if (message_ != nullptr) return;  // in a part of a message's content
+  open(field);
+}
+
+// An object of the body's "messages", or one of a list in such an object.
+void DraftBuilder::begin_message_or_part() {
+  if (depth_ == 4 && draft_.messages.size() < bounds_.max_lists) keep_fields(draft_.messages.emplace_back());
+  const bool part = depth_ == 6 && inner_ != nullptr && container_ != nullptr && container_depth_ == 5;
+  if (!part || container_ != &(*inner_)["content"] || draft_.parts.size() >= bounds_.max_lists) return;
+  message_ = inner_;
+  keep_fields(draft_.parts.emplace_back(draft_.messages.size() - 1, JsonFields()).second);
 }
 
 void DraftBuilder::keep_fields(JsonFields& fields) {
@@ -168,9 +183,14 @@ void DraftBuilder::begin_list() {
   put({.kind = Kind::kList});
   JsonValue* const list = field != nullptr ? field : inner_list();
   descend();
-  if (list == nullptr) return;
-  if (field == nullptr) outer_ = container_;
-  container_ = list;
+  if (list == nullptr || message_ != nullptr) return;
+  open(list);
+}
+
+void DraftBuilder::open(JsonValue* container) {
+  outer_ = container_;
+  outer_depth_ = container_depth_;
+  container_ = container;
   container_depth_ = depth_;
 }
 
@@ -185,10 +205,13 @@ JsonValue* DraftBuilder::inner_list() {
 void DraftBuilder::end_list() {
   if (container_ != nullptr && depth_ == container_depth_) {
     container_ = std::exchange(outer_, nullptr);
-    --container_depth_;
+    container_depth_ = outer_depth_;
   }
   --depth_;
-  if (depth_ < inner_depth_) inner_ = nullptr;
+  if (depth_ < inner_depth_) {
+    inner_ = std::exchange(message_, nullptr);
+    inner_depth_ = inner_ == nullptr ? 0 : 4;
+  }
   if (depth_ == 1) {
     in_body_ = false;
     body_key_.clear();

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "computron/requests/request_reader.h"
@@ -46,7 +47,10 @@ struct RequestDraft {
   JsonFields body;                   // the fields of its "body", if that is an object
   JsonFields image;                  // the fields of the body's "image", if that is an object
   JsonFields logit_bias;             // of the body's "logit_bias"
+  JsonFields template_arguments;     // of the body's "chat_template_kwargs"
   std::vector<JsonFields> messages;  // the objects in the body's "messages", up to ParseBounds::max_lists
+  // The objects in messages' contents and whose they are, in their order, up to ParseBounds::max_lists in all.
+  std::vector<std::pair<std::size_t, JsonFields>> parts;
 };
 
 struct ParseBounds {

@@ -11,6 +11,7 @@
 #include "computron/storage/custom_id_scanner.h"
 #include "src/requests/request_check.h"
 #include "src/requests/request_draft.h"
+#include "src/requests/text_request.h"
 
 namespace computron {
 namespace {
@@ -35,7 +36,8 @@ std::string listed(const std::vector<std::string>& names) {
 
 RequestParser::RequestParser(std::vector<ServedModel> models, ReaderLimits limits, std::string image_folder)
     : models_(std::move(models)), limits_(limits), image_folder_(std::move(image_folder)), max_prompt_(kMinListBounds) {
-  for (const ServedModel& model : models_) {
+  for (ServedModel& model : models_) {
+    choose_chat_format(model);
     max_prompt_ = std::max(max_prompt_, static_cast<std::size_t>(std::max(model.config.max_positions, 0)));
     encoders_.push_back(model.tokenizer ? std::optional<Encoder>(*model.tokenizer) : std::nullopt);
   }

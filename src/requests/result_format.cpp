@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <variant>
 
@@ -32,12 +33,17 @@ std::string id_json(const ScoredToken& token) { return fmt::format("{}", token.t
 
 std::string name_json(TokenId token, const TextOutput& output) { return json_string(token_name(token, output)); }
 
+// The best `count` tokens, of the more that may have been asked for beside them.
+std::span<const std::pair<TokenId, float>> best_of(const ScoredToken& token, int count) {
+  return std::span(token.top).first(std::min(token.top.size(), static_cast<std::size_t>(std::max(count, 0))));
+}
+
 // By name: of two tokens of one name the better one.
 std::string top_json(const ScoredToken& token, const TextOutput& output) {
   if (!token.has_logprob) return "null";
   std::string text = "{";
   std::set<std::string> names;
-  for (const auto& [id, logprob] : token.top) {
+  for (const auto& [id, logprob] : best_of(token, output.logprobs)) {
     const auto [name, fresh] = names.insert(name_json(id, output));
     if (fresh) fmt::format_to(Out(text), "{}{}:{}", text.size() > 1 ? "," : "", *name, float_json(logprob));
   }
@@ -90,7 +96,7 @@ std::string chat_token_json(TokenId token, float logprob, const TextOutput& outp
 
 std::string chat_logprobs_json(const ScoredTokens& tokens, const TextOutput& output) {
   const auto top = [&](const ScoredToken& token) {
-    return joined_json(token.top, [&](const std::pair<TokenId, float>& one, std::size_t) {
+    return joined_json(best_of(token, output.logprobs), [&](const std::pair<TokenId, float>& one, std::size_t) {
       return chat_token_json(one.first, one.second, output) + "}";
     });
   };
@@ -110,8 +116,10 @@ const Request& first_part(const IncomingRequest& request) {
   return parts->front();
 }
 
-ScoredTokens all_tokens(const Completion& completion) {
-  ScoredTokens tokens(completion.prompt.begin(), completion.prompt.end());
+// Those that come back: with echo the prompt's, and the generated ones.
+ScoredTokens shown_tokens(const Completion& completion, const TextOutput& output) {
+  ScoredTokens tokens;
+  if (output.echo) tokens.assign(completion.prompt.begin(), completion.prompt.end());
   tokens.insert(tokens.end(), completion.tokens.begin(), completion.tokens.end());
   return tokens;
 }
@@ -127,25 +135,66 @@ std::string prompt_ids_json(const IncomingRequest& request, std::size_t part) {
   return fmt::format(R"("prompt_token_ids":{},)", numbers_json(ids));
 }
 
+// One of vLLM's prompt_logprobs: the best tokens and the one that stands there, by their numbers. A rank beyond the
+// best is not known.
+std::string prompt_logprob_json(const ScoredToken& token, const TextOutput& output) {
+  if (!token.has_logprob) return "null";
+  const auto best = best_of(token, output.prompt_logprobs);
+  const auto entry = [&](TokenId id, float logprob, const std::string& rank) {
+    return fmt::format(R"("{}":{{"logprob":{},"rank":{},"decoded_token":{}}})", id, float_json(logprob), rank,
+                       name_json(id, output));
+  };
+  std::string text;
+  bool among_best = false;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    if (i > 0) text += ',';
+    text += entry(best[i].first, best[i].second, number_json(i + 1));
+    among_best = among_best || best[i].first == token.token;
+  }
+  if (among_best) return fmt::format("{{{}}}", text);
+  const auto found =
+      std::find_if(token.top.begin(), token.top.end(), [&](const auto& t) { return t.first == token.token; });
+  const std::string rank =
+      found == token.top.end() ? "null" : number_json(static_cast<std::size_t>(found - token.top.begin()) + 1);
+  return fmt::format("{{{}{}{}}}", text, text.empty() ? "" : ",", entry(token.token, token.logprob, rank));
+}
+
+// "name":value, or nothing.
+std::string prompt_logprobs_json(const Completion& completion, const TextOutput& output) {
+  if (output.prompt_logprobs < 0) return "";
+  return fmt::format(R"("prompt_logprobs":{},)", joined_json(completion.prompt, [&](const ScoredToken& t, std::size_t) {
+                       return prompt_logprob_json(t, output);
+                     }));
+}
+
 std::string_view finish_reason(const Completion& completion, const ChoiceText& choice) {
   return choice.stopped || completion.finish_reason == FinishReason::kStop ? "stop" : "length";
 }
 
 std::string choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
-  const ScoredTokens tokens = all_tokens(completion);
-  const bool logprobs = first_part(request).logprobs >= 0;
+  const ScoredTokens tokens = shown_tokens(completion, request.text);
+  const bool logprobs = request.text.logprobs >= 0;
   const ChoiceText choice = choice_text(completion, request.text, part, logprobs);
-  return fmt::format(R"({{"index":{},"text":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
-                     json_string(choice.text), prompt_ids_json(request, part), list_json(tokens, id_json),
+  return fmt::format(R"({{"index":{},"text":{},{}{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
+                     json_string(choice.text), prompt_ids_json(request, part),
+                     prompt_logprobs_json(completion, request.text), list_json(tokens, id_json),
                      finish_reason(completion, choice),
                      logprobs ? logprobs_json(tokens, choice, request.text) : "null");
 }
 
+std::string message_json(const Completion& completion, const TextOutput& output, const ChoiceText& choice) {
+  const auto text_or_null = [](const std::optional<std::string>& text) { return text ? json_string(*text) : "null"; };
+  const ChatAnswer answer = chat_answer(completion, output, choice);
+  const bool thinks = output.reasoning != Reasoning::kNone && output.include_reasoning;
+  return fmt::format(R"({{"role":"assistant","content":{}{}{}}})", text_or_null(answer.content),
+                     thinks ? R"(,"reasoning_content":)" : "", thinks ? text_or_null(answer.reasoning) : "");
+}
+
 std::string chat_choice_json(const IncomingRequest& request, const Completion& completion, std::size_t part) {
-  const ScoredTokens tokens = all_tokens(completion);
-  const bool logprobs = first_part(request).logprobs >= 0;
+  const ScoredTokens tokens = shown_tokens(completion, request.text);
+  const bool logprobs = request.text.logprobs >= 0;
   const ChoiceText choice = choice_text(completion, request.text, part, logprobs);
-  const std::string message = fmt::format(R"({{"role":"assistant","content":{}}})", json_string(choice.text));
+  const std::string message = message_json(completion, request.text, choice);
   return fmt::format(R"({{"index":{},"message":{},{}"token_ids":{},"finish_reason":"{}","logprobs":{}}})", part,
                      message, prompt_ids_json(request, part), list_json(tokens, id_json),
                      finish_reason(completion, choice), logprobs ? chat_logprobs_json(tokens, request.text) : "null");
@@ -167,9 +216,10 @@ std::string completion_body(const IncomingRequest& request, Parts parts) {
   const auto choice = [&](const Completion& c, std::size_t i) {
     return chat ? chat_choice_json(request, c, i) : choice_json(request, c, i);
   };
-  return fmt::format(R"({{"id":"{}-{}","object":"{}",{}"model":{},"choices":{},"usage":{}}})",
+  return fmt::format(R"({{"id":"{}-{}","object":"{}","created":0,"model":{},"choices":{},{}"usage":{}}})",
                      chat ? "chatcmpl" : "cmpl", request.line, chat ? "chat.completion" : "text_completion",
-                     chat ? R"("created":0,)" : "", json_string(request.model), joined_json(parts, choice),
+                     json_string(request.model), joined_json(parts, choice),
+                     chat ? prompt_logprobs_json(parts.front(), request.text) : "",
                      usage_json(parts, request.text.per_prompt));
 }
 

@@ -1,6 +1,7 @@
 // Tokens of completions as text: what a choice says, and its tokens' names and places for logprobs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ struct ChoiceText {
 // Of a completion that is part `part` of its line. With neither tokenizer nor text: empty, offsets 0. `offsets`: they
 // are asked for, and must fit the text.
 ChoiceText choice_text(const Completion& completion, const TextOutput& output, std::size_t part, bool offsets);
+
+// What a chat's answer says, and the thoughts before it; nothing where it came to none.
+struct ChatAnswer {
+  std::optional<std::string> content, reasoning;
+};
+ChatAnswer chat_answer(const Completion& completion, const TextOutput& output, const ChoiceText& choice);
 
 // A token as logprobs have it: what it adds to a text; "bytes:\xe2\x80" if that is not whole characters; "token:7"
 // without a tokenizer.

@@ -61,12 +61,47 @@ std::vector<Prompt> list_of_prompts(const JsonValue& list, const ServedModel& mo
   return prompts;
 }
 
-ChatMessage read_message(const JsonFields& fields, std::size_t index) {
-  const std::string prefix = fmt::format("body.messages[{}].", index);
-  for (const char* name : {"tool_calls", "function_call"}) {
-    if (field(fields, name).kind != Kind::kNull) invalid_request(fmt::format("{}{}: not served", prefix, name));
+// The text of a part of a message's content.
+const std::string& read_part(const JsonFields& part, const std::string& path) {
+  const std::string& type = required_string(part, path + ".", "type");
+  if (type != "text") {
+    invalid_request(fmt::format("{}: only parts of the type 'text' are served (got {})", path, shown(type)));
   }
-  return {required_string(fields, prefix, "role"), required_string(fields, prefix, "content")};
+  return required_string(part, path + ".", "text");
+}
+
+std::vector<std::string> read_parts(const RequestDraft& draft, std::size_t message, const std::string& path) {
+  const JsonValue& content = field(draft.messages[message], "content");
+  std::vector<std::string> parts;
+  for (const auto& [owner, part] : draft.parts) {
+    if (owner == message) parts.push_back(read_part(part, fmt::format("{}[{}]", path, parts.size())));
+  }
+  if (content.count == 0) invalid_request(fmt::format("{}: must hold at least one part", path));
+  if (draft.parts.size() >= kMaxMessages && parts.size() < content.count) {
+    invalid_request(fmt::format("{}: at most {} parts a request", path, kMaxMessages));
+  }
+  if (parts.size() < content.count) invalid_request(fmt::format("{}: every part must be an object", path));
+  return parts;
+}
+
+ChatMessage read_message(const RequestDraft& draft, std::size_t index) {
+  const JsonFields& fields = draft.messages[index];
+  const std::string prefix = fmt::format("body.messages[{}].", index);
+  for (const char* name : {"tool_calls", "function_call", "tool_call_id"}) {
+    const JsonValue& value = field(fields, name);
+    if (value.kind == Kind::kNull || (value.kind == Kind::kList && value.count == 0)) continue;
+    invalid_request(fmt::format("{}{}: tools are not served", prefix, name));
+  }
+  ChatMessage message{.role = required_string(fields, prefix, "role")};
+  if (field(fields, "content").kind == Kind::kList) {
+    message.parts = read_parts(draft, index, prefix + "content");
+  } else {
+    message.content = required_string(fields, prefix, "content");
+  }
+  if (field(fields, "reasoning_content").kind != Kind::kNull) {
+    message.reasoning = required_string(fields, prefix, "reasoning_content");
+  }
+  return message;
 }
 
 std::vector<ChatMessage> read_messages(const RequestDraft& draft) {
@@ -77,9 +112,58 @@ std::vector<ChatMessage> read_messages(const RequestDraft& draft) {
                                 list.kind == Kind::kList ? fmt::format("{}", list.count) : describe(list)));
   }
   std::vector<ChatMessage> messages;
-  for (const JsonFields& fields : draft.messages) messages.push_back(read_message(fields, messages.size()));
+  for (std::size_t i = 0; i < draft.messages.size(); ++i) messages.push_back(read_message(draft, i));
   if (messages.size() != list.count) invalid_request("body.messages: every message must be an object");
   return messages;
+}
+
+// What a request tells the template. Names that the conversation itself has are not to be told.
+void add_argument(const std::string& name, const JsonValue& value, ChatOptions& options) {
+  constexpr std::string_view kTaken[] = {"messages",  "tools",    "documents", "add_generation_prompt",
+                                         "bos_token", "eos_token"};
+  const std::string path = fmt::format("body.chat_template_kwargs.{}", cut(name));
+  if (std::find(std::begin(kTaken), std::end(kTaken), name) != std::end(kTaken)) {
+    invalid_parameter(fmt::format("{}: not to be given here", path));
+  }
+  switch (value.kind) {
+    case Kind::kNull:
+      return;
+    case Kind::kBool:
+      options.arguments[name] = value.boolean;
+      return;
+    case Kind::kInteger:
+      options.arguments[name] = value.integer;
+      return;
+    case Kind::kFloat:
+      options.arguments[name] = value.number;
+      return;
+    case Kind::kString:
+      options.arguments[name] = value.text;
+      return;
+    default:
+      invalid_parameter(fmt::format("{}: must be a boolean, a number or a text (got {})", path, describe(value)));
+  }
+}
+
+// As vLLM has them.
+ChatOptions chat_options(const RequestDraft& draft) {
+  const OptionalFields body(draft.body);
+  ChatOptions options;
+  const JsonValue& arguments = field(draft.body, "chat_template_kwargs");
+  if (arguments.kind != Kind::kNull && arguments.kind != Kind::kObject) {
+    invalid_parameter(fmt::format("body.chat_template_kwargs: must be an object (got {})", describe(arguments)));
+  }
+  if (field(draft.body, "reasoning_effort").kind != Kind::kNull) {
+    options.arguments["reasoning_effort"] = required_string(draft.body, "body.", "reasoning_effort");
+  }
+  for (const auto& [name, value] : draft.template_arguments) add_argument(name, value, options);
+  const bool given = field(draft.body, "add_generation_prompt").kind != Kind::kNull;
+  options.add_generation_prompt = !given || body.flag("add_generation_prompt");
+  options.continue_final_message = body.flag("continue_final_message");
+  if (options.add_generation_prompt && options.continue_final_message) {
+    invalid_parameter("body.continue_final_message: body.add_generation_prompt must be false beside it");
+  }
+  return options;
 }
 
 }  // namespace
@@ -118,17 +202,29 @@ std::vector<Prompt> prompts_of(const JsonFields& body, const ServedModel& model,
   return {token_prompt(prompt, "body.prompt", model)};
 }
 
-Prompt chat_prompt(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
-                   std::vector<TokenId>& stop_tokens) {
-  if (!encoder) refuse_text("body.messages", model);
-  const auto format = ChatFormat::recognise(*model.tokenizer);
-  if (!format) {
-    invalid_request(fmt::format("url: the tokenizer of {} has the special tokens of no chat format that is known: {}",
-                                model.id, ChatFormat::known_formats()));
+void choose_chat_format(ServedModel& model) {
+  if (!model.tokenizer || model.chat || !model.chat_fault.empty()) return;
+  try {
+    model.chat = std::make_shared<const ChatFormat>(*model.tokenizer, model.chat_format, model.chat_date);
+  } catch (const ConfigError& error) {
+    model.chat_fault = error.what();
   }
-  const std::string text = format->prompt(read_messages(draft));
-  if (const auto end = model.tokenizer->token_id(format->end_token())) stop_tokens.push_back(*end);
-  return {encode_text(text, "body.messages", model, encoder, /*special_tokens=*/false), text};
+}
+
+ChatPromptTokens chat_prompt(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder) {
+  if (!encoder) refuse_text("body.messages", model);
+  if (!model.chat) {
+    invalid_request(fmt::format("url: {} has no chat format: {}; --chat-format takes {}", model.id, model.chat_fault,
+                                ChatFormat::known_names()));
+  }
+  ChatPrompt chat = model.chat->prompt(read_messages(draft), chat_options(draft));
+  ChatPromptTokens prompt{.prompt = {encode_text(chat.text, "body.messages", model, encoder, /*special_tokens=*/false)},
+                          .reasoning = chat.reasoning};
+  prompt.prompt.text = std::move(chat.text);
+  for (const std::string& end : model.chat->end_tokens()) {
+    if (const auto token = model.tokenizer->token_id(end)) prompt.end_tokens.push_back(*token);
+  }
+  return prompt;
 }
 
 StopStrings stop_strings(const JsonFields& body, const ServedModel& model) {

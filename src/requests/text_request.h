@@ -25,9 +25,18 @@ void check_vocabulary(const std::vector<TokenId>& tokens, std::string_view path,
 // Of body.prompt: a text, a list of texts, a list of token ids or a list of such lists. Errors as check_request().
 std::vector<Prompt> prompts_of(const JsonFields& body, const ServedModel& model, std::optional<Encoder>& encoder);
 
-// Of body.messages, in the model's format; the tokens that end an answer are added to `stop_tokens`.
-Prompt chat_prompt(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder,
-                   std::vector<TokenId>& stop_tokens);
+// Gives the model the chat format that it is to have, or says why it has none; nothing without a tokenizer.
+void choose_chat_format(ServedModel& model);
+
+// A conversation, and what is to be known of its answer.
+struct ChatPromptTokens {
+  Prompt prompt;
+  Reasoning reasoning = Reasoning::kNone;
+  std::vector<TokenId> end_tokens = {};
+};
+
+// Of body.messages and what the body says of the model's format.
+ChatPromptTokens chat_prompt(const RequestDraft& draft, const ServedModel& model, std::optional<Encoder>& encoder);
 
 // Of body.stop: a text or a list of texts.
 StopStrings stop_strings(const JsonFields& body, const ServedModel& model);

@@ -296,6 +296,8 @@ std::vector<ServedModel> ModelSet::served() const {
   for (std::size_t m = 0; m < size(); ++m) {
     ServedModel& model = served.emplace_back(ServedModel{entries_[m].id, models_[m].config});
     if (entries_[m].slo_s > 0) model.deadline_s = entries_[m].slo_s;
+    model.chat_format = entries_[m].chat_format;
+    model.chat_date = entries_[m].chat_date;
   }
   return served;
 }

@@ -44,6 +44,8 @@ void load_tokenizer(const CheckpointIndex& index, Shared& shared, ServedModel& m
     std::shared_ptr<const Tokenizer>& tokenizer = shared[digest_of(files)];
     if (!tokenizer) tokenizer = std::make_shared<const Tokenizer>(files);
     model.tokenizer = tokenizer;
+    const auto named = files.find(kChatFormatFile);
+    if (model.chat_format.empty() && named != files.end()) model.chat_format = named->second;
   } catch (const CheckpointError& error) {
     model.tokenizer_fault = error.what();
     spdlog::warn("model {} takes token ids only: its tokenizer cannot be used: {}", model.id, error.what());

@@ -21,6 +21,7 @@ bool in_name(char c) { return begins_name(c) || is_digit(c); }
 class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) {
+    if (!is_utf8(text)) fail("it is not UTF-8");
     if (text_.ends_with('\n')) text_.remove_suffix(1);
     if (text_.ends_with('\r')) text_.remove_suffix(1);
   }
@@ -209,6 +210,8 @@ class Lexer {
       if (digit == std::string_view::npos) fail_at(line_, "an escape that is no character");
       character = character * 16 + static_cast<char32_t>(digit);
     }
+    const bool surrogate = character >= 0xD800 && character < 0xE000;
+    if (surrogate || character > 0x10FFFF) fail_at(line_, "an escape that is no character");
     append_character(value, character);
     return i + 1 + digits;
   }

@@ -183,6 +183,16 @@ class ConvertTest : public ProgramTest {
   std::vector<StoredTensor> stored_;
 };
 
+TEST_F(ConvertTest, TheNameOfAChatFormatIsCarriedAlong) {
+  write_folder();
+  ASSERT_EQ(convert({"--chat-format", "chatml"}).code, 0);
+  const CheckpointIndex index = read_checkpoint_index(file("m.h5"));
+  EXPECT_EQ(TensorReader(index).read(index.tokenizer.at("chat_format")), "chatml");
+  const Outcome refused = convert({"--chat-format", "chat99"});
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_THAT(refused.errors, HasSubstr("--chat-format: 'chat99' is none of chatml, gemma2, "));
+}
+
 TEST_F(ConvertTest, EveryTypeHoldsTheSameValues) {
   write_folder();
   for (const std::string dtype : {"keep", "f32", "f16", "bf16"}) {

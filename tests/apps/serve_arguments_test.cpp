@@ -26,6 +26,17 @@ TEST_F(ServeArguments, WaitsAndRatesArePositiveNumbers) {
   }
 }
 
+TEST_F(ServeArguments, ChatFormatsHaveNamesAndDatesAreDays) {
+  for (const char* date : {"2026-02-30", "today", "9 Feb 2026"}) {
+    const Outcome refused = serve_with("--chat-date", date);
+    EXPECT_EQ(refused.code, 64) << date;
+    EXPECT_THAT(refused.errors, HasSubstr(std::string("--chat-date: '") + date + "' is no date such as 2024-07-26"));
+  }
+  const Outcome refused = serve_with("--chat-format", "llama99");
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_THAT(refused.errors, HasSubstr("--chat-format: 'llama99' is none of chatml, gemma2, "));
+}
+
 TEST_F(ServeArguments, StandInTheManualWithWhatElseMatters) {
   const std::string page = run({"man"}).output;
   std::size_t at = 0;

@@ -287,6 +287,10 @@ TEST_F(Restart, WithSomethingElseIsRefused) {
   ServeJob other = fast_job();
   other.more = {"--seed", "9"};
   refused(other, 78, "another --seed (0, now 9)");
+  other.more = {"--chat-date", "2026-02-09"};
+  refused(other, 78, "another --chat-date (none, now 2026-02-09)");
+  other.more = {"--chat-format", "chatml"};
+  refused(other, 78, "another chat format of model one (none, now chatml)");
 
   TinyModel other_weights = kModel;
   other_weights.seed = 32;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "computron/text/chat_format.h"
 #include "computron/text/tokenizer.h"
 #include "tests/apps/serve_job.h"
 #include "tests/text/text_support.h"
@@ -86,6 +87,31 @@ TEST_F(ServeText, TextIsTokensAndTokensAreText) {
     EXPECT_EQ(served.results.error_code(id), "invalid_request");
   EXPECT_THAT(served.results.line("text to broken").at("error").at("message").get<std::string>(),
               HasSubstr("the tokenizer of broken cannot be used (tokenizer.json"));
+}
+
+// What convert was told lies beside the tokenizer; what the command line says stands behind it.
+TEST_F(ServeText, AChatHasTheFormatOfItsCheckpoint) {
+  std::vector<CarriedFile> files = carried("llama3");
+  files.push_back({kChatFormatFile, "chatml"});
+  write_random_checkpoint(folder_ / "named.h5", opt_config(kModel), DType::kF32, 5, "", files);
+  const std::string url = "/v1/chat/completions";
+  const json hi = {
+      {"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 2}, {"return_token_ids", true}};
+  add("chatml", hi, "named", url);
+  add("llama", hi, "chat", url);
+  ServeJob job{.lines = std::exchange(lines_, {})};
+  for (const char* id : {"named", "chat"}) job.models.push_back({id, folder_ / (std::string(id) + ".h5")});
+  const Served served = serve_ok(job, folder_);
+  const auto asked = [](const Served& of, const char* id) { return of.results.choice(id).at("prompt_token_ids"); };
+  EXPECT_EQ(asked(served, "chatml"),
+            json(encoded("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", /*special=*/false)));
+  EXPECT_EQ(asked(served, "llama"), json(encoded("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi"
+                                                 "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+                                                 /*special=*/false)));
+  add("zephyr", hi, "named", url);
+  ServeJob told{.models = job.models, .lines = std::exchange(lines_, {}), .more = {"--chat-format", "zephyr"}};
+  EXPECT_EQ(asked(serve_ok(told, folder_), "zephyr"),
+            json(encoded("<|user|>\nHi</s>\n<|assistant|>\n", /*special=*/false)));
 }
 
 std::string last_two_characters(const std::string& text) {

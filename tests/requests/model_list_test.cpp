@@ -39,7 +39,7 @@ TEST(ModelArguments, LongestIdIsAccepted) {
 TEST(ModelList, ReadsEveryKeyAndResolvesPaths) {
   const TemporaryFolder folder;
   const auto file = folder.write("models.json", R"([{"id": "a", "path": "sub/a.h5", "pinned": true, "priority": -3,
-                                                    "slo": 2.5},
+                                                    "slo": 2.5, "chat_format": "chatml"},
                                                     {"path": "/abs/b.h5", "id": "b"}])");
   const auto entries = read_model_list(file);
   ASSERT_EQ(entries.size(), 2u);
@@ -47,6 +47,7 @@ TEST(ModelList, ReadsEveryKeyAndResolvesPaths) {
   EXPECT_TRUE(entries[0].pinned);
   EXPECT_EQ(entries[0].priority, -3);
   EXPECT_EQ(entries[0].slo_s, 2.5);
+  EXPECT_EQ(entries[0].chat_format, "chatml");
   EXPECT_EQ(entries[1].path, "/abs/b.h5");
   EXPECT_FALSE(entries[1].pinned);
   EXPECT_EQ(entries[1].priority, 0);
@@ -82,6 +83,7 @@ TEST(ModelList, BadContentNamesFileEntryAndKey) {
   refused(R"([{"id": "a", "path": "a.h5", "priority": 1.5}])", "priority: must be an integer");
   refused(R"([{"id": "a", "path": "a.h5", "priority": 3000000000}])", "priority: must be an integer");
   refused(R"([{"id": "a", "path": "a.h5", "priority": 18446744073709551615}])", "priority: must be an integer");
+  refused(R"([{"id": "a", "path": "a.h5", "chat_format": "chat99"}])", "entry 0: chat_format: 'chat99' is none of ");
   for (const char* slo : {"0", "-1", "\"2\"", "true", "null"}) {
     refused(R"([{"id": "a", "path": "a.h5", "slo": )" + std::string(slo) + "}]",
             "entry 0: slo: must be a finite number of seconds, more than 0");

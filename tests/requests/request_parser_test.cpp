@@ -387,7 +387,6 @@ TEST(RequestParser, WhatChangesResultsAndIsNotServedIsRefusedByName) {
                                                         {"suffix", "\"x\""},
                                                         {"use_beam_search", "true"},
                                                         {"allowed_token_ids", "[1]"},
-                                                        {"prompt_logprobs", "-1"},
                                                         {"response_format", "{\"type\":\"json_object\"}"}}) {
     expect_bad_parameter(fmt::format(R"("{}":{})", field, value), "body." + field + ": not served");
   }

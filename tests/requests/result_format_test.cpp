@@ -27,6 +27,8 @@ IncomingRequest request_with(int logprobs, bool echo = false) {
   incoming.line = 12;
   incoming.custom_id = "r";
   incoming.model = "opt-a";
+  incoming.text.logprobs = logprobs;
+  incoming.text.echo = echo;
   incoming.content = RequestParts{request};
   return incoming;
 }
@@ -63,6 +65,7 @@ TEST(FormatCompletion, IsTheBatchFormat) {
   EXPECT_EQ(line["response"]["request_id"], "req_12");
   const auto& body = line["response"]["body"];
   EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["created"], 0);
   EXPECT_EQ(body["model"], "opt-a");
   EXPECT_EQ(body["usage"], (json{{"prompt_tokens", 5}, {"completion_tokens", 3}, {"total_tokens", 8}}));
   ASSERT_EQ(body["choices"].size(), 1u);
@@ -107,6 +110,34 @@ TEST(FormatCompletion, EchoPutsThePromptFirst) {
   EXPECT_EQ(choice["token_ids"], json({1, 2, 3}));
   EXPECT_EQ(choice["logprobs"]["token_logprobs"], json::parse("[null,-3,-2]"));
   EXPECT_EQ(choice["logprobs"]["top_logprobs"], json::parse(R"([null,{"token:5":-1},{"token:3":-2}])"));
+}
+
+TEST(FormatCompletion, PromptLogprobsAreThoseOfVllm) {
+  Completion completion;
+  completion.prompt = {plain(1),
+                       {.token = 2, .has_logprob = true, .logprob = -3, .top = {{5, -1.0f}, {6, -1.5f}}},
+                       {.token = 6, .has_logprob = true, .logprob = -1.5f, .top = {{5, -1.0f}, {6, -1.5f}}},
+                       {.token = 5, .has_logprob = true, .logprob = -1, .top = {{5, -1.0f}, {6, -1.5f}}}};
+  completion.tokens = {{.token = 3, .has_logprob = true, .logprob = -2, .top = {{3, -2.0f}, {4, -2.5f}}}};
+  IncomingRequest request = request_with(2);
+  request.text.logprobs = -1;
+  request.text.prompt_logprobs = 1;
+  const auto body = json::parse(format_one(request, completion))["response"]["body"];
+  const auto& choice = body["choices"][0];
+  EXPECT_EQ(choice["token_ids"], json({3}));
+  EXPECT_TRUE(choice["logprobs"].is_null());
+  EXPECT_EQ(choice["prompt_logprobs"], json::parse(R"([null,
+      {"5": {"logprob": -1, "rank": 1, "decoded_token": "token:5"},
+       "2": {"logprob": -3, "rank": null, "decoded_token": "token:2"}},
+      {"5": {"logprob": -1, "rank": 1, "decoded_token": "token:5"},
+       "6": {"logprob": -1.5, "rank": 2, "decoded_token": "token:6"}},
+      {"5": {"logprob": -1, "rank": 1, "decoded_token": "token:5"}}])"));
+  EXPECT_FALSE(body.contains("prompt_logprobs"));
+  request.text.chat = true;
+  request.text.logprobs = 1;
+  const auto chat = json::parse(format_one(request, completion))["response"]["body"];
+  EXPECT_EQ(chat["prompt_logprobs"], choice["prompt_logprobs"]);
+  EXPECT_EQ(chat["choices"][0]["logprobs"]["content"][0]["top_logprobs"].size(), 1u);
 }
 
 // Every float32 must come back as itself, and in no more digits than that takes.

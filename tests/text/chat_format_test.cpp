@@ -181,6 +181,8 @@ TEST(ChatFormat, ATemplateIsRefusedByTheFirstThingThatIsNotKnown) {
   EXPECT_THAT(fault_of("{{ lipsum() }}"), HasSubstr("line 1: the function 'lipsum'"));
   EXPECT_THAT(fault_of("{{ messages.append(1) }}"), HasSubstr("line 1: the method '.append()'"));
   EXPECT_THAT(fault_of("{{ messages ? 1 : 2 }}"), HasSubstr("line 1: the character '?'"));
+  EXPECT_THAT(fault_of("\xC3("), HasSubstr("it is not UTF-8"));
+  EXPECT_THAT(fault_of("{{ '\\ud83d' }}"), HasSubstr("line 1: an escape that is no character"));
   EXPECT_THAT(fault_of("{% if messages %}"), HasSubstr("no {% endif %}"));
   EXPECT_THAT(fault_of("{{ messages | tojson(separators=1) }}"), HasSubstr("tojson: its argument 'separators'"));
   EXPECT_THAT(fault_of("{{ messages }}"), HasSubstr("line 1: a list is printed"));
@@ -204,6 +206,22 @@ TEST(ChatFormat, HostileTemplatesEnd) {
   for (int i = 0; i < 100'000; ++i) sum += " + 1";
   EXPECT_THAT(fault_of(sum + " }}"), HasSubstr("more than 4000 operators"));
   EXPECT_THAT(fault_of("{{ 9999999999999999 * 9999999999999999 }}"), HasSubstr("more than 64 bits"));
+}
+
+// As many messages as a request may have are within the bounds of work.
+TEST(ChatFormat, TheLongestConversationIsWritten) {
+  std::vector<ChatMessage> talk;
+  for (int i = 0; i < 1024; ++i) {
+    talk.push_back({"user", "question " + std::to_string(i)});
+    talk.push_back({"assistant", "<think>\nHm.\n</think>\n\nanswer"});
+  }
+  talk.back().content = "indeed";
+  for (const ordered_json& format : fixture()["formats"]) {
+    const ChatFormat chat(tokenizer_with({}, format["template"], special_tokens(format)));
+    const std::string text = chat.prompt(talk, {.add_generation_prompt = false}).text;
+    EXPECT_THAT(text, testing::AllOf(HasSubstr("question 0"), HasSubstr("question 1023"), HasSubstr("indeed")))
+        << format["name"];
+  }
 }
 
 TEST(ChatFormat, ContentInPartsIsAListOnlyForTemplatesThatTakeOne) {

@@ -25,6 +25,7 @@
 #include "computron/storage/line_history.h"
 #include "computron/storage/seen_ids.h"
 #include "computron/storage/shard.h"
+#include "computron/text/chat_format.h"
 #include "computron/text/generated_text.h"
 
 namespace computron {
@@ -65,6 +66,11 @@ struct TextOutput {
   std::vector<Prompt> prompts = {};
   std::size_t per_prompt = 1;  // parts
   bool chat = false;
+  Reasoning reasoning = Reasoning::kNone;  // how a chat's answer shows its thoughts
+  bool include_reasoning = true;           // they come back
+  bool echo = false;                       // the prompt comes back in front of each text
+  int logprobs = -1;                       // as asked for: the best N of each token; -1: none
+  int prompt_logprobs = -1;                // of each token of the prompt; -1: none
 
   const Prompt& prompt_of(std::size_t part) const { return prompts.at(part / per_prompt); }
 };

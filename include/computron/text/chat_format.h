@@ -73,6 +73,9 @@ class ChatFormat {
   std::unique_ptr<const Rules> rules_;
 };
 
+// Carried by a checkpoint beside its tokenizer's files: the name of the format that it is to be served with.
+inline constexpr const char* kChatFormatFile = "chat_format";
+
 // "2024-07-26"; nothing if it is no date.
 std::optional<ChatFormat::Date> parse_date(std::string_view text);
 
