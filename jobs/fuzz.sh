@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 amount="${1:-1000000}"
 all="safetensors_header safetensors_index hf_config tokenizer_file tokenizer_text journal"
-all+=" request_reader checkpoint_index step_wire"
+all+=" request_reader checkpoint_index step_wire chat_template"
 read -r -a targets <<<"${TARGETS:-$all}"
 
 has_libfuzzer() {
