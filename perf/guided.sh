@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What guiding answers costs beside a decode step (perf/README.md, "Guided"): writes perf/results/guided-MACHINE.md. Ends
-# with 1 when a target is missed.
+# What guiding answers costs beside a decode step (perf/README.md, "Guided"): writes perf/results/guided-MACHINE.md.
+# Ends with 1 when a target is missed.
 #
 #   perf/guided.sh FOLDER [MACHINE]     FOLDER has the files of a tokenizer of some 128,000 tokens
 #

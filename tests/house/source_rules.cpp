@@ -19,11 +19,11 @@ struct Floor {
 
 // Floors on the same level do not include each other.
 constexpr std::array kFloors = {
-    Floor{"base", 0},   Floor{"kernels", 1},  Floor{"storage", 1},    Floor{"device", 2},   Floor{"ops", 3},
-    Floor{"comm", 3},   Floor{"text", 3},     Floor{"guided", 3},     Floor{"checkpoint", 3}, Floor{"model", 4},    Floor{"runtime", 5},
-    Floor{"sched", 6},  Floor{"dispatch", 7}, Floor{"requests", 7},   Floor{"workload", 8}, Floor{"placement", 9},
-    Floor{"serve", 10}, Floor{"plan", 10},    Floor{"report", 10},    Floor{"cli", 11},     Floor{"bench", 12},
-    Floor{"apps", 13}};
+    Floor{"base", 0},      Floor{"kernels", 1}, Floor{"storage", 1},  Floor{"device", 2},     Floor{"ops", 3},
+    Floor{"comm", 3},      Floor{"text", 3},    Floor{"guided", 3},   Floor{"checkpoint", 3}, Floor{"model", 4},
+    Floor{"runtime", 5},   Floor{"sched", 6},   Floor{"dispatch", 7}, Floor{"requests", 7},   Floor{"workload", 8},
+    Floor{"placement", 9}, Floor{"serve", 10},  Floor{"plan", 10},    Floor{"report", 10},    Floor{"cli", 11},
+    Floor{"bench", 12},    Floor{"apps", 13}};
 
 const Floor* find_floor(std::string_view name) {
   const auto* found = std::ranges::find(kFloors, name, &Floor::name);

@@ -31,10 +31,14 @@ TEST_P(PassTest, IsToldApartByTheListsThatRowsSampleBy) {
   const std::vector<TokenUse> used{{1, 1}}, others{{2, 1}, {3, 2}};
   const std::vector<std::pair<TokenId, float>> bias{{1, 2.0f}};
   const std::vector<TokenId> banned{4};
+  const std::vector<std::uint32_t> allowed{7, 9};
   const std::vector<std::string> launches = {
-      launches_of({.samples = true}), launches_of({.samples = true, .used = used}),
-      launches_of({.samples = true, .bias = bias}), launches_of({.samples = true, .banned = banned}),
-      launches_of({.samples = true, .temperature = 1, .top_p = 0.5f, .used = used})};
+      launches_of({.samples = true}),
+      launches_of({.samples = true, .used = used}),
+      launches_of({.samples = true, .bias = bias}),
+      launches_of({.samples = true, .banned = banned}),
+      launches_of({.samples = true, .temperature = 1, .top_p = 0.5f, .used = used}),
+      launches_of({.samples = true, .allowed = allowed})};
   for (std::size_t i = 0; i < launches.size(); ++i) {
     EXPECT_FALSE(launches[i].empty());
     for (std::size_t j = 0; j < i; ++j) EXPECT_NE(launches[i], launches[j]) << i << " and " << j;
