@@ -196,9 +196,10 @@ void add_init(CLI::App& app) {
   command->add_option("--config", options->config, "Hugging Face config.json of any other size");
   add_stored_type_options(*command, options->type, "f32, f16 or bf16");
   command->add_option("--seed", options->seed, "Seed of the weights")->check(whole_number())->capture_default_str();
-  auto* const variant = command->add_option("--variant", options->variant,
-                                            "Write a variant of the model of --seed: another seed, of all but the "
-                                            "embedding and the first --frozen-layers")
+  auto* const variant = command
+                            ->add_option("--variant", options->variant,
+                                         "Write a variant of the model of --seed: another seed, of all but the "
+                                         "embedding and the first --frozen-layers")
                             ->check(whole_number());
   command->add_option("--frozen-layers", options->frozen_layers, "Layers that a variant has in common with its model")
       ->check(CLI::NonNegativeNumber)

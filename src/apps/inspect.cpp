@@ -356,7 +356,8 @@ void run_inspect(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto* command = app.add_subcommand("inspect", "Show the configuration, tensors and digests of a model file, or what several have in common");
+  auto* command = app.add_subcommand(
+      "inspect", "Show the configuration, tensors and digests of a model file, or what several have in common");
   const auto options = std::make_shared<InspectOptions>();
   command->footer(
       "Ends with 65 if the file is no sound checkpoint or --verify finds damage, with 78 if its tensors do not fit "

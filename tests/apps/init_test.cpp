@@ -56,8 +56,7 @@ std::vector<float> floats_of(const CheckpointIndex& index, const std::string& na
 TEST_F(InitTest, AVariantHasTheFirstLayersOfItsModel) {
   const auto model = read_checkpoint_index(init("m.h5", {"--seed", "3"}));
   const auto other = read_checkpoint_index(init("o.h5", {"--seed", "4"}));
-  const auto variant =
-      read_checkpoint_index(init("v.h5", {"--seed", "3", "--variant", "4", "--frozen-layers", "1"}));
+  const auto variant = read_checkpoint_index(init("v.h5", {"--seed", "3", "--variant", "4", "--frozen-layers", "1"}));
   for (const auto& [name, tensor] : variant.tensors) {
     const bool frozen = name.starts_with("embedding.") || name.starts_with("layers.0.");
     EXPECT_EQ(tensor.digests, (frozen ? model : other).tensors.at(name).digests) << name;

@@ -456,8 +456,8 @@ TEST_P(Variants, AnswerTheSameAndMoveOnlyWhatTheyDoNotHaveInCommon) {
   job.models = {{"base", folder / "base.h5"}, {"tuned", folder / "tuned.h5"}, {"words", folder / "words.h5"}};
   for (int round = 0; round < 3; ++round) {
     for (const ServedFile& model : job.models) {
-      job.lines.push_back(completion_line(fmt::format("{}{}", model.id, round), model.id,
-                                          random_prompt(kModels[0], 9, 40 + round), 6));
+      job.lines.push_back(
+          completion_line(fmt::format("{}{}", model.id, round), model.id, random_prompt(kModels[0], 9, 40 + round), 6));
     }
   }
   const auto served_with = [&](const std::vector<std::string>& more, const char* policy = "fifo") {

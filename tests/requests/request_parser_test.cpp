@@ -382,12 +382,11 @@ TEST(RequestParser, KeysOfNoise) {
 }
 
 TEST(RequestParser, WhatChangesResultsAndIsNotServedIsRefusedByName) {
-  for (const auto& [field, value] :
-       std::vector<std::pair<std::string, std::string>>{{"best_of", "2"},
-                                                        {"suffix", "\"x\""},
-                                                        {"use_beam_search", "true"},
-                                                        {"allowed_token_ids", "[1]"},
-                                                        {"guided_grammar", "\"root\""}}) {
+  for (const auto& [field, value] : std::vector<std::pair<std::string, std::string>>{{"best_of", "2"},
+                                                                                     {"suffix", "\"x\""},
+                                                                                     {"use_beam_search", "true"},
+                                                                                     {"allowed_token_ids", "[1]"},
+                                                                                     {"guided_grammar", "\"root\""}}) {
     expect_bad_parameter(fmt::format(R"("{}":{})", field, value), "body." + field + ": not served");
   }
 }

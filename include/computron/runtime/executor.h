@@ -121,7 +121,7 @@ class Executor {
   std::map<SequenceId, SequenceSampling> sampling_;  // on the last stage: of running sequences that draw tokens
   // On the last stage: of running sequences whose embedding is a mean, the sum of the rows of their passes, [hidden].
   std::map<SequenceId, std::vector<float>> sums_;
-  GuideCompiler guides_;                             // there, too
+  GuideCompiler guides_;  // there, too
 };
 
 }  // namespace computron
