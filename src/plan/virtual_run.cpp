@@ -10,7 +10,7 @@
 namespace computron {
 namespace {
 
-constexpr TokenId kSomeToken = -1;  // nobody's end-of-sequence token
+constexpr TokenId kSomeToken = std::numeric_limits<TokenId>::max();  // nobody's end-of-sequence token
 
 // A step that ranks are at, and what its report will hold.
 struct Pending {

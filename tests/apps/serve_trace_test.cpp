@@ -43,8 +43,9 @@ class ServeTrace : public ::testing::TestWithParam<Mesh> {
     job.device_memory = fmt::format("{}KiB", frames * kPageKib);
     job.page_size = fmt::format("{}KiB", kPageKib);
     const auto path = trace_path();
-    job.more = {"--max-seqs", "1",  "--policy", "fifo", "--link-gbps",   "0.1",
-                "--trace",    path, "--coded",  "on",   "--verify-swap", "every"};
+    // The models hold the same, and each has pages of its own.
+    job.more = {"--max-seqs", "1",       "--policy", "fifo",          "--link-gbps", "0.1",           "--trace",
+                path,         "--coded", "on",       "--verify-swap", "every",       "--model-pages", "private"};
     served_ = serve_ok(job, folder_);
     trace_ = std::make_unique<TraceFile>(path);
   }

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
+
+#include "computron/base/digest.h"
 
 namespace computron {
 namespace {
@@ -122,6 +125,26 @@ RecordHeader with_plain_types(RecordHeader header) {
   return header;
 }
 
+// Up to version 3 a layout does not tell what its pages hold: the length of that list is not there.
+std::vector<std::byte> without_contents(const RecordHeader& header) {
+  RecordHeader telling = header;
+  telling.layouts[0].contents.resize(telling.layouts[0].used_bytes.size());
+  std::vector<std::byte> bytes = encode(header);
+  const auto length = std::ranges::mismatch(bytes, encode(telling)).in1;
+  bytes.erase(length, length + sizeof(std::uint32_t));
+  return bytes;
+}
+
+TEST(JobRecord, LayoutsTellWhatTheirPagesHold) {
+  RecordHeader header = some_header();
+  for (std::size_t page = 0; page < header.layouts[0].used_bytes.size(); ++page) {
+    header.layouts[0].contents.push_back(digest128(std::as_bytes(std::span(&page, 1))));
+  }
+  EXPECT_EQ(decode_header(encode(header)).layouts[0].contents, header.layouts[0].contents);
+  header.layouts[0].contents.pop_back();
+  EXPECT_THROW(decode_header(encode(header)), Error);
+}
+
 // Version 1 has no link bytes: the length of their list is not there.
 TEST(JobRecord, HeadersOfEarlierVersionsAreRead) {
   RecordHeader with = some_header();
@@ -129,8 +152,8 @@ TEST(JobRecord, HeadersOfEarlierVersionsAreRead) {
   with.groups[0].models[0].layouts = {0, 0};
   RecordHeader without = with;
   without.layouts[0].link_bytes.clear();
-  const std::vector<std::byte> longer = encode(with);
-  std::vector<std::byte> first = encode(without);
+  const std::vector<std::byte> longer = without_contents(with);
+  std::vector<std::byte> first = without_contents(without);
   const auto length = std::ranges::mismatch(first, longer).in1;
   first.erase(length, length + sizeof(std::uint32_t));
   const RecordHeader back = decode_header(without_types(first), /*version=*/1);
