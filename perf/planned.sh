@@ -198,7 +198,7 @@ real() {
   jq -c --arg placed "$(placed "$1")" '.body.model as $model | select($placed | split("\n") | index($model))' \
     "$work/$w-requests-$2.jsonl" > "$name-requests.jsonl"
   # shellcheck disable=SC2046
-  launch 4 "$injected" serve "${served[@]}" "${job[@]}" $(mesh_of "$1") --profiles "$work/$w-profiles.json" \
+  launch 4 "$injected" serve "${served[@]}" --model-pages private "${job[@]}" $(mesh_of "$1") --profiles "$work/$w-profiles.json" \
     --inject-gflops "$gflops" \
     --requests "$name-requests.jsonl" --output "$name.jsonl" --metrics "$name.json" --quiet 2> "$name.log" ||
     { cat "$name.log" >&2; return 1; }

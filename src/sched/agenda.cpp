@@ -46,7 +46,7 @@ std::optional<FrameId> Agenda::EvictableFor::first(const StagePool& pool) {
   EvictionOrder& evictions = agenda_.eviction_orders_[stage_];
   const auto found =
       evictions.first(pool, *agenda_.policy_, agenda_.views_, order, order.place(model_), agenda_.now_s_);
-  if (found || !and_itself_) return found;
+  if (found || !and_itself_ || agenda_.views_[model_].pinned) return found;
   const FrameId own = pool.last_page(model_, [&](ModelId other) {
     return EvictionOrder::may_lose(other, order, order.place(model_), agenda_.views_);
   });

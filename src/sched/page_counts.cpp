@@ -18,6 +18,7 @@ PageCounts::PageCounts(const std::vector<const ShardLayout*>& layouts, const std
   for (int set = 0; set < shared_.sets(); ++set) {
     sets_.push_back({.pinned = std::ranges::any_of(shared_.models_of(set), [&](ModelId m) { return pinned_[m]; })});
   }
+  visited_.resize(sets_.size(), 0);
   for (ModelId model = 0; model < layouts.size(); ++model) count_model(model);
 }
 
@@ -67,7 +68,7 @@ int PageCounts::pages_alone(ModelId model) const {
 int PageCounts::unpinned_pages(std::span<const ModelId> models) const {
   int pages = 0;
   for (const ModelId model : models) pages += pinned_[model] ? 0 : pages_alone(model);
-  visit_sets(shared_, models, [&](int set) { pages += sets_[set].pinned ? 0 : sets_[set].resident; });
+  visit_sets(models, [&](int set) { pages += sets_[set].pinned ? 0 : sets_[set].resident; });
   return pages;
 }
 
@@ -77,7 +78,7 @@ std::size_t PageCounts::missing_bytes(std::span<const ModelId> models) const {
     bytes += missing_bytes_[model];
     for (const int set : shared_.sets_of(model)) bytes -= sets_[set].missing_bytes;
   }
-  visit_sets(shared_, models, [&](int set) { bytes += sets_[set].missing_bytes; });
+  visit_sets(models, [&](int set) { bytes += sets_[set].missing_bytes; });
   return bytes;
 }
 

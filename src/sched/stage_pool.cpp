@@ -20,8 +20,13 @@ PageUse first_use(const ShardLayout& layout, PageId page) {
 
 }  // namespace
 
+EvictableModels::EvictableModels(std::vector<ModelId> models) : models_(std::move(models)) {
+  for (std::size_t i = 0; i < models_.size(); ++i) places_.emplace(models_[i], i);
+}
+
 std::size_t EvictableModels::place(ModelId model) const {
-  return static_cast<std::size_t>(std::ranges::find(models_, model) - models_.begin());
+  const auto found = places_.find(model);
+  return found == places_.end() ? models_.size() : found->second;
 }
 
 int EvictableModels::pages(const StagePool& pool) const {
@@ -29,7 +34,7 @@ int EvictableModels::pages(const StagePool& pool) const {
   const auto others = [&](ModelId model) { return place(model) == models_.size(); };
   int count = 0;
   for (const ModelId model : models_) count += pool.counts().pages_alone(model);
-  visit_sets(shared, models_, [&](int set) {
+  pool.counts().visit_sets(models_, [&](int set) {
     if (std::ranges::none_of(shared.models_of(set), others)) count += pool.counts().resident_pages_of(set);
   });
   return count;

@@ -119,7 +119,7 @@ void Job::load_pages(const JobHeartbeat& heartbeat) {
     host_->load_next(pages_, plan_.threads, /*times=*/nullptr, [&] { heartbeat.poll(); });
     if (!pages_.loads(static_cast<int>(m))) continue;
     for (PageId page = 0; page < static_cast<PageId>(host_->pages(m)); ++page) {
-      if (!host_->has_own(m, page)) continue;
+      if (pages_.place(static_cast<int>(m), page).shard != static_cast<int>(m)) continue;  // loaded as another's
       bytes += host_->page_used_bytes(m, page);
       kept_bytes += host_->page_link_bytes(m, page);
     }

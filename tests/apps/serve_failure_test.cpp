@@ -322,7 +322,9 @@ TEST_F(Failure, RankThatDivergesIsNamedWithStepAndFieldAndNothingOfThatStepIsWri
 class LongJob : public Failure {
  protected:
   ServeJob long_job() {
-    write_tiny_checkpoint(path("other"), kModel);
+    TinyModel other = kModel;
+    ++other.seed;  // or the two would have all pages in common
+    write_tiny_checkpoint(path("other"), other);
     ServeJob long_one = job(2, 1);
     long_one.models.push_back({"other", path("other")});
     long_one.device_memory = "512KiB";

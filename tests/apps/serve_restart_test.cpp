@@ -45,7 +45,9 @@ class Restart : public ::testing::Test {
  protected:
   Restart() {
     write_tiny_checkpoint(folder_ / "one.h5", kModel);
-    write_tiny_checkpoint(folder_ / "two.h5", kModel);
+    TinyModel two = kModel;
+    ++two.seed;  // or the two would have all pages in common
+    write_tiny_checkpoint(folder_ / "two.h5", two);
     for (int i = 0; i < kRequests; ++i) {
       const std::string model = i % 2 == 0 ? "one" : "two";
       lines_.push_back(i % 10 == 3 ? pooled_line(i)

@@ -19,7 +19,7 @@ VirtualRun run_bare(Scheduler& scheduler, VirtualMesh& mesh) {
     for (; !pending.empty() && run.steps[pending.front()].execution.reported_s <= now_s; pending.pop_front()) {
       const VirtualRun::SentStep& done = run.steps[pending.front()];
       SampledRow row;
-      row.token = -1;
+      row.token = std::numeric_limits<TokenId>::max();
       row.finite = true;
       const std::vector<SampledRow> rows(static_cast<std::size_t>(done.planned.step.logit_rows()), row);
       scheduler.completed(done.planned.step.id, {rows, {}}, now_s, done.execution.times);

@@ -22,7 +22,8 @@
 namespace computron {
 
 inline constexpr std::string_view kRecordMagic = "CMPTRREC";
-// Read, too: 1, layouts without link bytes; 2, of which all weights have one type.
+// Read, too: 1, layouts without link bytes; 2, of which all weights have one type; 3, which do not tell what pages
+// hold.
 inline constexpr std::uint32_t kRecordVersion = 4;
 inline constexpr std::size_t kFrameHeadBytes = 8;
 

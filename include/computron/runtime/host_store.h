@@ -87,8 +87,6 @@ class HostStore {
     const auto [pages, number] = place(model, page);
     return pages.stored[number].digest;
   }
-  // Whether the page is no other model's, among whose pages it lies.
-  bool has_own(ModelId model, PageId page) const { return &place(model, page).pages == models_[model].pages.get(); }
   PageName page_name(ModelId model, PageId page) const { return {models_[model].name, page}; }
   std::string_view name(ModelId model) const { return models_[model].name; }
   int models() const { return static_cast<int>(models_.size()); }

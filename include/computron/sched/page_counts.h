@@ -3,28 +3,16 @@
 // a question costs what the models asked about have in common, and no walk over pages.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "computron/runtime/shared_pages.h"
 #include "computron/sched/model_list.h"
 
 namespace computron {
-
-// The sets that the models are in, each once: visit(set) at the first of the models that is in it. No model twice.
-template <class Visit>
-void visit_sets(const SharedPages& shared, std::span<const ModelId> models, const Visit& visit) {
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    const std::span<const ModelId> before = models.first(i);
-    for (const int set : shared.sets_of(models[i])) {
-      const auto seen = [&](ModelId model) { return std::ranges::find(before, model) != before.end(); };
-      if (std::ranges::none_of(shared.models_of(set), seen)) visit(set);
-    }
-  }
-}
 
 class PageCounts {
  public:
@@ -44,6 +32,17 @@ class PageCounts {
   // What all missing pages would take over the host link (ShardLayout::link_bytes): of a model, of several.
   std::size_t missing_bytes(ModelId model) const { return missing_bytes_[model]; }
   std::size_t missing_bytes(std::span<const ModelId> models) const;
+
+  // Calls visit(set) for every set that one of the models is in, once each.
+  template <class Visit>
+  void visit_sets(std::span<const ModelId> models, const Visit& visit) const {
+    ++visits_;
+    for (const ModelId model : models) {
+      for (const int set : shared_.sets_of(model)) {
+        if (std::exchange(visited_[set], visits_) != visits_) visit(set);
+      }
+    }
+  }
 
   // Pages of pinned models, resident or not.
   int pinned_pages() const { return pinned_pages_; }
@@ -76,7 +75,9 @@ class PageCounts {
     int resident = 0;               // pages that exactly these models have
     std::size_t missing_bytes = 0;  // of such pages
   };
-  std::vector<SetOfModels> sets_;  // as SharedPages numbers them
+  std::vector<SetOfModels> sets_;               // as SharedPages numbers them
+  mutable std::vector<std::uint64_t> visited_;  // [set] the last visit_sets() that came by
+  mutable std::uint64_t visits_ = 0;
   int pinned_pages_ = 0, unpinned_pages_ = 0;
 };
 

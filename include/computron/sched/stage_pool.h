@@ -20,6 +20,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "computron/runtime/stage_state.h"
@@ -46,7 +47,7 @@ class Evictable {
 // Those of a list.
 class EvictableModels : public Evictable {
  public:
-  explicit EvictableModels(std::vector<ModelId> models) : models_(std::move(models)) {}
+  explicit EvictableModels(std::vector<ModelId> models);
   int pages(const StagePool& pool) const override;
   std::optional<FrameId> first(const StagePool& pool) override;
 
@@ -54,6 +55,7 @@ class EvictableModels : public Evictable {
   // [model] Its place in models_; behind all of them where it is not there.
   std::size_t place(ModelId model) const;
   std::vector<ModelId> models_;
+  std::unordered_map<ModelId, std::size_t> places_;
 };
 
 class StagePool {
