@@ -145,7 +145,7 @@ TEST_F(ServeGuided, WhatIsSetAsideGoesOnWhereItWas) {
     all.push_back(line(fmt::format("r{}", i), body));
   }
   ServeJob tight = job(1, 1, all);
-  tight.device_memory = "1024KiB";
+  tight.device_memory = "576KiB";
   const Served roomy = serve_ok(job(1, 1, all), folder_), squeezed = serve_ok(tight, folder_);
   EXPECT_EQ(roomy.metrics.at("cache").at("set_asides"), 0);
   EXPECT_GT(squeezed.metrics.at("cache").at("set_asides"), 0);

@@ -46,7 +46,7 @@ class Restart : public ::testing::Test {
   Restart() {
     write_tiny_checkpoint(folder_ / "one.h5", kModel);
     TinyModel two = kModel;
-    ++two.seed;  // or the two would have all pages in common
+    two.seed += 7;  // or the two would have all pages in common
     write_tiny_checkpoint(folder_ / "two.h5", two);
     for (int i = 0; i < kRequests; ++i) {
       const std::string model = i % 2 == 0 ? "one" : "two";
