@@ -5,7 +5,7 @@
 #
 #   perf/siblings.sh [MACHINE]
 #
-# FROZEN    layers of 24 that a variant has in common with its model  (0 6 12 18)
+# FROZEN    layers of 12 that a variant has in common with its model  (0 3 6 9)
 # MESHES    TPxPP                                                     (1x1 2x1)
 # RATE      emulated rate in GB/s a rank                              (1)
 # REQUESTS  swapped requests measured a run                           (12)
@@ -21,7 +21,7 @@ cd "$(dirname "$0")/.."
 . perf/common.sh
 needs_jq
 
-frozen=${FROZEN:-0 6 12 18}
+frozen=${FROZEN:-0 3 6 9}
 meshes=${MESHES:-1x1 2x1}
 rate=${RATE:-1}
 requests=${REQUESTS:-12}
