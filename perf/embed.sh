@@ -12,6 +12,7 @@
 # THREADS  of every engine                                                     (2)
 # ROUNDS   each engine once a round                                            (5)
 # CORPUS   short texts (mean 20 tokens) for the job that is killed; 0: none    (100000)
+# KILLS    seconds after which that job is killed, each time                  (7 11)
 # PROGRAM  computron                                                           (build/release/computron)
 # WORK     models and raw figures: 4 GB                                        (build/perf/embed)
 set -euo pipefail
@@ -27,6 +28,7 @@ shapes=${SHAPES:-minilm base large}
 types=${TYPES:-float32}
 rounds=${ROUNDS:-5}
 corpus=${CORPUS:-100000}
+kills=${KILLS:-7 11}
 export WORK=${WORK:-build/perf/embed} THREADS=${THREADS:-2} PROGRAM=$program
 export OMP_NUM_THREADS=$THREADS TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 work=$WORK
@@ -58,28 +60,48 @@ engines() {
   done
 }
 
+# failed MESSAGE
+failed() {
+  echo "${0##*/}: $1" >&2
+  return 1
+}
+
+# kill_computron MPIRUN: kills the program itself, and fails unless it ran and that was its job's end.
+kill_computron() {
+  local programs
+  programs=$(pgrep -P "$1" -x computron) || failed "there was no computron to be killed"
+  # shellcheck disable=SC2086  # one number for each rank
+  kill -KILL $programs
+  if wait "$1"; then failed "the job that was killed succeeded"; fi
+}
+
+# between COUNT CORPUS WHAT: fails unless some results are there and some are not.
+between() { if [ "$1" -le 0 ] || [ "$1" -ge "$2" ]; then failed "$3 with $1 of $2 results"; fi; }
+
 # killed CORPUS: seconds of a job of so many texts undisturbed; then the same killed twice and resumed.
 killed() {
-  local options=(--device cpu --model "m=$work/minilm/f32.h5" --threads "$THREADS" --device-memory 1GiB) after job
+  local options=(--device cpu --model "m=$work/minilm/f32.h5" --threads "$THREADS" --device-memory 1GiB) after job there
   "$python" perf/peers/embed.py texts "$1" 20 "$work/corpus.texts"
   "$python" perf/peers/embed.py requests "$work/corpus.texts" "$work/corpus.jsonl"
   rm -f "$work"/corpus-{whole,killed}*
   mpirun -n 1 "$program" serve "${options[@]}" --requests "$work/corpus.jsonl" --output "$work/corpus-whole.jsonl" \
     --metrics "$work/corpus.json" 2> "$work/log"
-  for after in 7 11; do
+  for after in $kills; do
     mpirun -n 1 "$program" serve "${options[@]}" --requests "$work/corpus.jsonl" \
       --output "$work/corpus-killed.jsonl" 2> "$work/log" &
     job=$!
     sleep "$after"
-    pgrep -P "$job" -x computron | xargs -r kill -KILL
-    wait "$job" || true
+    kill_computron "$job"
+    between "$(wc -l < "$work/corpus-killed.jsonl.partial")" "$(wc -l < "$work/corpus.jsonl")" "killed after $after s"
   done
   mpirun -n 1 "$program" serve "${options[@]}" --requests "$work/corpus.jsonl" --output "$work/corpus-killed.jsonl" \
     --metrics "$work/corpus-killed.json" 2> "$work/log"
   cmp <(sort "$work/corpus-whole.jsonl") <(sort "$work/corpus-killed.jsonl")
+  there=$(jq .requests.before "$work/corpus-killed.json")
+  between "$there" "$(wc -l < "$work/corpus.jsonl")" "resumed"
   echo
-  echo "$1 such texts in a job: $(jq '.wall_s * 10 | round / 10' "$work/corpus.json") s. Killed after 7 and after 11 s and run" \
-    "again, $(jq .requests.before "$work/corpus-killed.json") results were there before the last attempt, and all lines are the same."
+  echo "$1 such texts in a job: $(jq '.wall_s * 10 | round / 10' "$work/corpus.json") s. Killed after ${kills// / and after } s and run" \
+    "again, $there results were there before the last attempt, and all lines are the same."
 }
 
 before=$(load)

@@ -136,7 +136,9 @@ void read_settings(const ModelFolder& folder, SentenceFolder& sentence) {
     if (settings.empty()) settings = read_object_or_nothing(folder, name);
   }
   sentence.lower_case = HfKeys(settings).value("do_lower_case", false);
-  sentence.max_input_tokens = longest_input(settings, read_object_or_nothing(folder, "tokenizer_config.json"));
+  const json tokenizer = read_object_or_nothing(folder, "tokenizer_config.json");
+  HfKeys(tokenizer).require<std::string>("truncation_side", "right", "right");
+  sentence.max_input_tokens = longest_input(settings, tokenizer);
 }
 
 void read_prompts(const HfKeys& keys, SentenceFolder& sentence) {
@@ -193,6 +195,7 @@ std::optional<SentenceFolder> SentenceFolder::read(const ModelFolder& folder) {
 void SentenceFolder::apply_to(ModelConfig& config) const {
   if (config.takes_images()) throw ConfigError("modules.json: only models of texts are supported");
   if (!pooling && config.classes == 0) throw ConfigError("modules.json: no Pooling behind the Transformer");
+  if (!pooling) refuse_for_pairs();
   if (max_input_tokens) config.max_input_tokens = std::min(*max_input_tokens, config.max_positions);
   config.lower_case = lower_case;
   config.prompts = prompts;
@@ -215,6 +218,14 @@ void SentenceFolder::apply_to(ModelConfig& config) const {
   config.pooling = *pooling;
   config.dense = dense;
   config.normalize_embedding = normalize;
+}
+
+// Of a cross-encoder, whose inputs are pairs as its tokenizer puts them together, and whose outputs are scores.
+void SentenceFolder::refuse_for_pairs() const {
+  if (normalize) throw ConfigError("modules.json: Normalize without a Pooling before it");
+  const auto prompt = prompts.find(default_prompt);
+  if (prompt == prompts.end() || prompt->second.empty()) return;
+  HfKeys::refuse("default_prompt_name", default_prompt, "null of a cross-encoder");
 }
 
 bool SentenceFolder::ignores(const std::string& plain_name) const {

@@ -33,6 +33,9 @@ struct SentenceFolder {
   void apply_to(ModelConfig& config) const;
   // Whether a tensor of the transformer's files, without its prefix, belongs to a head that is not one of the modules.
   bool ignores(const std::string& plain_name) const;
+
+ private:
+  void refuse_for_pairs() const;
 };
 
 }  // namespace computron

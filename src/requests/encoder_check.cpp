@@ -117,14 +117,6 @@ RequestParts text_requests(const JsonValue& input, const EncoderTexts& texts) {
   return parts;
 }
 
-// Fields that go with texts of their own alone.
-void refuse_prompts(const JsonFields& body, std::string_view with) {
-  for (const char* name : {"input_type", "prompt_name"}) {
-    if (field(body, name).kind == Kind::kNull) continue;
-    invalid_request(fmt::format("body.{}: goes with texts, not with {}", name, with));
-  }
-}
-
 RequestParts token_requests(const JsonFields& body, const ServedModel& model, std::optional<Encoder>& encoder) {
   const JsonValue& input = field(body, "input");
   if (field(body, "image").kind != Kind::kNull) {
@@ -228,6 +220,13 @@ RequestParts encoder_requests(const RequestDraft& draft, const ServedModel& mode
                               const std::string& image_folder) {
   return model.config.takes_images() ? image_request(draft, model, image_folder)
                                      : token_requests(draft.body, model, encoder);
+}
+
+void refuse_prompts(const JsonFields& body, std::string_view with) {
+  for (const char* name : {"input_type", "prompt_name"}) {
+    if (field(body, name).kind == Kind::kNull) continue;
+    invalid_request(fmt::format("body.{}: goes with texts, not with {}", name, with));
+  }
 }
 
 bool wants_activation(const JsonFields& body) {

@@ -26,6 +26,9 @@ PooledOutput pooled_output(const JsonFields& body, bool embeddings, const Served
 // False where body.use_activation, which was body.activation, asks for what the model's last layer gives.
 bool wants_activation(const JsonFields& body);
 
+// The fields that name a prompt go with texts of their own alone, and not with `with`, "token ids".
+void refuse_prompts(const JsonFields& body, std::string_view with);
+
 // Fills in what the model says of its inputs, whatever they are for.
 void complete_pooled(RequestParts& parts, Task task, const ServedModel& model);
 

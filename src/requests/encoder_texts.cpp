@@ -123,8 +123,18 @@ Request EncoderTexts::text(const std::string& prompt, std::string_view text, con
   return request_of(std::move(tokens), path);
 }
 
+std::vector<TokenId> EncoderTexts::plain(std::string_view text, const std::string& path) const {
+  const EncodeOptions options{.special_tokens = false, .lower_case = options_.lower_case};
+  return encoded(path, [&](Encoder& encoder) { return encoder.encode(text, options); });
+}
+
 Request EncoderTexts::pair(std::string_view first, std::string_view second, const std::string& path) const {
-  EncodedPair pair = encoded(path, [&](Encoder& encoder) { return encoder.encode_pair(first, second, options_); });
+  return pair(plain(first, path), second, path);
+}
+
+Request EncoderTexts::pair(std::span<const TokenId> first, std::string_view second, const std::string& path) const {
+  const std::vector<TokenId> own = plain(second, path);
+  EncodedPair pair = encoded(path, [&](Encoder& encoder) { return encoder.encode_pair(first, own, options_); });
   if (pair.tokens.empty()) invalid_parameter(fmt::format("{}: the texts have no tokens", path));
   check_vocabulary(pair.tokens, path, model_);
   Request request = request_of(std::move(pair.tokens), path);
@@ -149,7 +159,18 @@ Request EncoderTexts::tokens(const JsonValue& list, const std::string& path) con
   return request_of(std::move(tokens), path);
 }
 
+// RoBERTa's positions are counted behind the padding token's, and only over other tokens: transformers gives padding
+// in a text no position of its own.
+void EncoderTexts::refuse_padding(const std::vector<TokenId>& tokens, const std::string& path) const {
+  const ModelConfig& config = model_.config;
+  if (config.causal || config.position_offset == 0) return;
+  const TokenId padding = config.position_offset - 1;
+  if (std::ranges::find(tokens, padding) == tokens.end()) return;
+  invalid_parameter(fmt::format("{}: token {} is padding, of which {} takes none", path, padding, model_.id));
+}
+
 Request EncoderTexts::request_of(std::vector<TokenId> tokens, const std::string& path) const {
+  refuse_padding(tokens, path);
   if (std::cmp_greater(tokens.size(), model_.config.max_positions)) {
     context_length_exceeded(fmt::format("{}: {} tokens exceed the {} positions of {}", path, tokens.size(),
                                         model_.config.max_positions, model_.id));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,10 @@ class EncoderTexts {
   Request text(const std::string& prompt, std::string_view text, const std::string& path) const;
   // As the tokenizer puts them together, with segments where the model has several.
   Request pair(std::string_view first, std::string_view second, const std::string& path) const;
+  // The same with a first text that is in many pairs, by its plain().
+  Request pair(std::span<const TokenId> first, std::string_view second, const std::string& path) const;
+  // A text's own tokens, uncut, without special ones.
+  std::vector<TokenId> plain(std::string_view text, const std::string& path) const;
   // Token ids are cut only where the request says so. `list` holds integers alone.
   Request tokens(const JsonValue& list, const std::string& path) const;
 
@@ -36,6 +41,7 @@ class EncoderTexts {
  private:
   void read_length();
   const std::string& prompt_named(std::string_view field, std::string_view name, bool kinds) const;
+  void refuse_padding(const std::vector<TokenId>& tokens, const std::string& path) const;
   Request request_of(std::vector<TokenId> tokens, const std::string& path) const;
   template <class F>
   auto encoded(const std::string& path, F&& encode) const;

@@ -42,9 +42,11 @@ void scale_to_length_1(std::vector<float>& vector) {
 }
 
 std::vector<float> activated(const std::vector<float>& scores, ClassScores kind) {
-  if (kind == ClassScores::kSoftmax) return softmax(scores);
+  // The softmax of one score is 1, whatever the score: one class is a probability by itself.
+  const bool one = scores.size() == 1;
+  if (kind == ClassScores::kSoftmax && !one) return softmax(scores);
   std::vector<float> values = scores;
-  if (kind == ClassScores::kSigmoid) std::ranges::transform(values, values.begin(), sigmoid);
+  if (kind != ClassScores::kRaw) std::ranges::transform(values, values.begin(), sigmoid);
   return values;
 }
 

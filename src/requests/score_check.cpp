@@ -64,12 +64,13 @@ std::pair<std::string_view, std::string_view> names_in(const JsonFields& body) {
   return kPairNames[0];  // whose absence is found by texts_of()
 }
 
-// A part each.
+// A part each. Each first text is encoded once: the one of all pairs may be long, and the pairs many.
 RequestParts cross_pairs(const EncoderTexts& texts, const Texts& first, const Texts& second) {
   RequestParts parts;
+  std::vector<TokenId> tokens;
   for (std::size_t i = 0; i < second.items.size(); ++i) {
-    const std::size_t of_first = first.items.size() == 1 ? 0 : i;
-    parts.push_back(texts.pair(first.items[of_first], second.items[i], second.path_of(i)));
+    if (i < first.items.size()) tokens = texts.plain(first.items[i], first.path_of(i));
+    parts.push_back(texts.pair(tokens, second.items[i], second.path_of(i)));
   }
   return parts;
 }
@@ -103,6 +104,7 @@ RequestParts score_requests(const RequestDraft& draft, const ServedModel& model,
   }
   pooled.form = PooledOutput::kScores;
   pooled.activation = wants_activation(draft.body);
+  if (model.config.classes > 0) refuse_prompts(draft.body, "the pairs of a cross-encoder");
   const EncoderTexts texts(draft.body, model, encoder);
   const std::string& prompt = texts.asked_prompt();
   return pairs_of(texts, {prompt, prompt}, first, second, pooled);
@@ -115,6 +117,7 @@ RequestParts ranking_requests(const RequestDraft& draft, const ServedModel& mode
   Texts documents = texts_of(draft, "documents");
   pooled.form = PooledOutput::kRanking;
   pooled.activation = wants_activation(draft.body);
+  if (model.config.classes > 0) refuse_prompts(draft.body, "the pairs of a cross-encoder");
   pooled.top_n = static_cast<std::size_t>(body.integer("top_n", 0, std::numeric_limits<int>::max(), 0));
   const EncoderTexts texts(draft.body, model, encoder);
   RequestParts parts =

@@ -9,8 +9,8 @@
 namespace computron {
 
 // Of /score and /rerank, beside kPooledFields.
-inline constexpr std::string_view kScoreFields[] = {"data_1",  "data_2", "documents", "items",
-                                                    "queries", "text_1", "text_2"};
+inline constexpr std::string_view kScoreFields[] = {"data_1",      "data_2",  "documents", "input_type", "items",
+                                                    "prompt_name", "queries", "text_1",    "text_2"};
 inline constexpr std::string_view kRankingFields[] = {"documents", "query", "return_documents", "top_n"};
 
 // The inputs of a body, and in `pooled` how their results become scores. Errors as check_request().

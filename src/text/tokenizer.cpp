@@ -46,21 +46,22 @@ std::size_t room_beside(std::size_t special, std::size_t most) {
                      fmt::format("cut to {} tokens, it has no room beside its {} special tokens", most, special));
 }
 
-void cut_to(std::vector<TokenId>& tokens, std::size_t most, bool keep_end) {
-  if (tokens.size() <= most) return;
-  const auto excess = static_cast<std::ptrdiff_t>(tokens.size() - most);
-  keep_end ? tokens.erase(tokens.begin(), tokens.begin() + excess) : tokens.erase(tokens.end() - excess, tokens.end());
+using TokenSpan = std::span<const TokenId>;
+
+TokenSpan cut_to(TokenSpan tokens, std::size_t most, bool keep_end) {
+  if (tokens.size() <= most) return tokens;
+  return keep_end ? tokens.last(most) : tokens.first(most);
 }
 
 // The lengths that the library's `longest_first` comes to: of an odd room the longer text has one more.
-void cut_pair(std::vector<TokenId>& first, std::vector<TokenId>& second, std::size_t room, bool keep_end) {
+void cut_pair(TokenSpan& first, TokenSpan& second, std::size_t room, bool keep_end) {
   if (first.size() + second.size() <= room) return;
   const bool first_is_shorter = first.size() <= second.size();
-  std::vector<TokenId>& shorter = first_is_shorter ? first : second;
-  std::vector<TokenId>& longer = first_is_shorter ? second : first;
+  TokenSpan& shorter = first_is_shorter ? first : second;
+  TokenSpan& longer = first_is_shorter ? second : first;
   const bool both = shorter.size() > room / 2;
-  cut_to(longer, both ? room - room / 2 : room - shorter.size(), keep_end);
-  if (both) cut_to(shorter, room / 2, keep_end);
+  longer = cut_to(longer, both ? room - room / 2 : room - shorter.size(), keep_end);
+  if (both) shorter = cut_to(shorter, room / 2, keep_end);
 }
 
 }  // namespace
@@ -158,12 +159,12 @@ std::vector<TokenId> Encoder::encode(std::string_view text, const EncodeOptions&
   encode_plain(text, options.lower_case, plain);
   const std::vector<TemplatePart>& parts = tokenizer_->parts_->post_processor.single;
   const std::size_t room = room_beside(options.special_tokens ? count_special(parts) : 0, options.most);
-  cut_to(plain, room, options.keep_end);
-  if (!options.special_tokens) return plain;
+  const TokenSpan kept = cut_to(plain, room, options.keep_end);
+  if (!options.special_tokens) return {kept.begin(), kept.end()};
   std::vector<TokenId> tokens;
   for (const TemplatePart& part : parts) {
     tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
-    if (part.kind == TemplatePart::kFirst) tokens.insert(tokens.end(), plain.begin(), plain.end());
+    if (part.kind == TemplatePart::kFirst) tokens.insert(tokens.end(), kept.begin(), kept.end());
   }
   return tokens;
 }
@@ -172,12 +173,17 @@ EncodedPair Encoder::encode_pair(std::string_view first, std::string_view second
   std::vector<TokenId> plain[2];
   encode_plain(first, options.lower_case, plain[0]);
   encode_plain(second, options.lower_case, plain[1]);
+  return encode_pair(TokenSpan(plain[0]), plain[1], options);
+}
+
+EncodedPair Encoder::encode_pair(TokenSpan first, TokenSpan second, const EncodeOptions& options) const {
   const std::vector<TemplatePart>& parts = tokenizer_->parts_->post_processor.pair;
-  cut_pair(plain[0], plain[1], room_beside(count_special(parts), options.most), options.keep_end);
+  cut_pair(first, second, room_beside(count_special(parts), options.most), options.keep_end);
   EncodedPair pair;
   for (const TemplatePart& part : parts) {
-    const std::vector<TokenId>& tokens =
-        part.kind == TemplatePart::kTokens ? part.tokens : plain[part.kind == TemplatePart::kFirst ? 0 : 1];
+    const TokenSpan tokens = part.kind == TemplatePart::kTokens  ? TokenSpan(part.tokens)
+                             : part.kind == TemplatePart::kFirst ? first
+                                                                 : second;
     pair.tokens.insert(pair.tokens.end(), tokens.begin(), tokens.end());
     pair.token_type_ids.resize(pair.tokens.size(), part.type);
   }

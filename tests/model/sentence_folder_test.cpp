@@ -176,6 +176,32 @@ TEST_F(SentenceFolderTest, RefusesWhatIsNotSaidClearly) {
               HasSubstr("'is_causal'"));
 }
 
+TEST_F(SentenceFolderTest, RefusesWhatPairsDoNotHave) {
+  const auto changed = [&](const json& more) {
+    return refusal("cross-minilm", "config_sentence_transformers.json", [&](json& config) { config.update(more); });
+  };
+  const json prompts{{"query", "find: "}, {"none", ""}};
+  EXPECT_EQ(changed({{"prompts", prompts}}), "") << "what is asked for by nobody";
+  EXPECT_EQ(changed({{"prompts", prompts}, {"default_prompt_name", "none"}}), "");
+  EXPECT_THAT(changed({{"prompts", prompts}, {"default_prompt_name", "query"}}),
+              AllOf(HasSubstr("'default_prompt_name'"), HasSubstr("query"), HasSubstr("cross-encoder")));
+  EXPECT_THAT(
+      refusal("cross-minilm", "modules.json",
+              [](json& modules) {
+                modules.push_back({{"path", "1_Normalize"}, {"type", "sentence_transformers.models.Normalize"}});
+              }),
+      HasSubstr("Normalize without a Pooling"));
+}
+
+// What is cut is the end.
+TEST_F(SentenceFolderTest, RefusesToKeepTheEndOfLongInputs) {
+  const auto changed = [&](const std::string& side) {
+    return refusal("minilm", "tokenizer_config.json", [&](json& config) { config["truncation_side"] = side; });
+  };
+  EXPECT_EQ(changed("right"), "");
+  EXPECT_THAT(changed("left"), AllOf(HasSubstr("'truncation_side'"), HasSubstr("left")));
+}
+
 // What links lead out of the folder is refused in the folders of modules, too.
 TEST_F(SentenceFolderTest, FilesOfModulesAreTheFoldersOwn) {
   const fs::path folder = copy_of("minilm");

@@ -300,6 +300,25 @@ TEST(FormatScores, AreVllmsOfTheOneClass) {
   EXPECT_EQ(json::parse(format_result(request, parts, config))["response"]["body"]["data"][1]["score"], 30);
 }
 
+// Of folders whose problem_type is single_label_classification, and of checkpoints that do not say what scores are.
+TEST(FormatScores, TheSoftmaxOfOneClassIsItsSigmoid) {
+  const std::vector<Completion> parts = {encoded({0}, 4), encoded({-2}, 5)};
+  IncomingRequest request = encoder_request(Task::kClassify, 2);
+  const auto data = [&](const ModelConfig& config) {
+    return json::parse(format_result(request, parts, config))["response"]["body"]["data"];
+  };
+  ModelConfig silent, said;
+  silent.classes = said.classes = 1;
+  said.class_scores = ClassScores::kSoftmax;
+  for (const ModelConfig& config : {silent, said}) {
+    request.pooled.form = PooledOutput::kScores;
+    EXPECT_EQ(data(config)[0]["score"], 0.5);
+    EXPECT_NEAR(data(config)[1]["score"].get<double>(), 0.1192029220, 1e-7);
+    request.pooled.form = encoder_request(Task::kClassify, 2).pooled.form;
+    EXPECT_NEAR(data(config)[1]["probs"][0].get<double>(), 0.1192029220, 1e-7);
+  }
+}
+
 TEST(FormatScores, AreCosinesOfEmbeddings) {
   IncomingRequest request = encoder_request(Task::kEmbed, 4);
   request.pooled.form = PooledOutput::kScores;

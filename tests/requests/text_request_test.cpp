@@ -310,6 +310,18 @@ TEST_F(PooledRequests, PromptsStandBeforeTexts) {
                "body.input_type: goes with texts, not with token ids");
 }
 
+// Of models whose positions begin behind it.
+TEST_F(PooledRequests, PaddingIsNoInput) {
+  EXPECT_EQ(prompt({{"input", {5, 1, 6}}}), (std::vector<TokenId>{5, 1, 6}));
+  models_[5].config.position_offset = 2;
+  EXPECT_EQ(prompt({{"input", {5, 6}}}), (std::vector<TokenId>{5, 6}));
+  refused({{"model", "embedder"}, {"input", {{5, 6}, {5, 1, 6}}}}, "invalid_parameter",
+          "body.input[1]: token 1 is padding", "/v1/embeddings");
+  models_[5].config.position_offset = *bert_->token_id("[PAD]") + 1;
+  refused({{"model", "embedder"}, {"input", "a [PAD] dog"}}, "invalid_parameter", "body.input: token 0 is padding",
+          "/v1/embeddings");
+}
+
 TEST_F(PooledRequests, TextsAreCutWithTheirSpecialTokensCounted) {
   const std::vector<TokenId> whole = encoder_.encode("text: a dog");
   const std::vector<TokenId> cut = prompt({{"truncate_prompt_tokens", 4}});
@@ -359,6 +371,29 @@ TEST_F(PooledRequests, ScoresOfACrossEncoderAreOfPairs) {
   EXPECT_EQ(cut("a b c d", "g h i j"), encoder_.encode_pair("a b c", "g h i j").tokens);
 }
 
+// Whatever is cut of it in one of them.
+TEST_F(PooledRequests, AFirstTextOfManyPairsGivesWhatEachPairGives) {
+  const std::string query = "how far is the Moon [SEP] and the sun";
+  const std::vector<std::string> documents = {"a", "a dog of the moon and of the sun, a dog", "the [PAD] moon"};
+  for (const std::string side : {"left", "right"}) {
+    for (const int most : {5, 8, 11, 14, 17, 64}) {
+      const RequestParts parts = accepted({{"model", "cross"},
+                                           {"query", query},
+                                           {"documents", documents},
+                                           {"truncate_prompt_tokens", most},
+                                           {"truncation_side", side}},
+                                          "/rerank");
+      ASSERT_EQ(parts.size(), documents.size());
+      for (std::size_t i = 0; i < documents.size(); ++i) {
+        const EncodedPair expected = encoder_.encode_pair(
+            query, documents[i], {.most = static_cast<std::size_t>(most), .keep_end = side == "left"});
+        EXPECT_EQ(parts[i].prompt, expected.tokens) << side << ", " << most << ", " << i;
+        EXPECT_EQ(parts[i].token_type_ids, expected.token_type_ids) << side << ", " << most << ", " << i;
+      }
+    }
+  }
+}
+
 TEST_F(PooledRequests, ScoresOfAnEmbedderAreOfTextsByThemselves) {
   const RequestParts parts = accepted({{"model", "embedder"}, {"text_1", "a"}, {"text_2", {"b", "c"}}}, "/score");
   ASSERT_EQ(parts.size(), 3u);
@@ -367,6 +402,20 @@ TEST_F(PooledRequests, ScoresOfAnEmbedderAreOfTextsByThemselves) {
   EXPECT_EQ(parts[0].prompt, encoder_.encode("text: a"));
   EXPECT_EQ(parts[2].prompt, encoder_.encode("text: c"));
   EXPECT_EQ(incoming_.pooled.firsts, 1u);
+}
+
+TEST_F(PooledRequests, AskedPromptsAreOfBothSidesOfAnEmbeddersScores) {
+  const json body{{"model", "embedder"}, {"text_1", "a"}, {"text_2", {"b"}}, {"input_type", "query"}};
+  const RequestParts parts = accepted(body, "/score");
+  EXPECT_EQ(parts.at(0).prompt, encoder_.encode("find: a"));
+  EXPECT_EQ(parts.at(1).prompt, encoder_.encode("find: b"));
+  for (const std::string name : {"input_type", "prompt_name"}) {
+    const std::string fault = "body." + name + ": goes with texts, not with the pairs of a cross-encoder";
+    refused({{"model", "cross"}, {"text_1", "a"}, {"text_2", "b"}, {name, "query"}}, "invalid_request", fault,
+            "/score");
+    refused({{"model", "cross"}, {"query", "a"}, {"documents", {"b"}}, {name, "query"}}, "invalid_request", fault,
+            "/rerank");
+  }
 }
 
 TEST_F(PooledRequests, ScoresAreChecked) {

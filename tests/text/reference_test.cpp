@@ -94,6 +94,9 @@ TEST_P(Reference, PairsInFull) {
         encoder_.encode_pair(expected.at("first").get<std::string>(), expected.at("second").get<std::string>());
     EXPECT_EQ(pair.tokens, expected.at("ids").get<Tokens>());
     EXPECT_EQ(pair.token_type_ids, expected.at("types").get<std::vector<std::int32_t>>());
+    const Tokens first = encoder_.encode(expected.at("first").get<std::string>(), /*special_tokens=*/false),
+                 second = encoder_.encode(expected.at("second").get<std::string>(), /*special_tokens=*/false);
+    EXPECT_EQ(encoder_.encode_pair(std::span<const TokenId>(first), second).tokens, pair.tokens);
   }
 }
 

@@ -95,6 +95,9 @@ class Encoder {
   // With special tokens, whatever the options say. Of a pair that is too long the longer text is cut, down to the
   // shorter one's length, then both: the library's `longest_first`.
   EncodedPair encode_pair(std::string_view first, std::string_view second, const EncodeOptions& options = {});
+  // The same of two texts' own tokens, which encode() gives without special tokens: for a text that is in many pairs.
+  EncodedPair encode_pair(std::span<const TokenId> first, std::span<const TokenId> second,
+                          const EncodeOptions& options = {}) const;
 
  private:
   struct Scratch;
