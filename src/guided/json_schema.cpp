@@ -528,6 +528,14 @@ std::optional<NumberBound> SchemaWriter::bound(const Json& schema, const char* k
 SchemaWriter::Node SchemaWriter::number(Node from, const Json& schema, bool integer, const std::string& path) {
   const auto low = bound(schema, "minimum", "exclusiveMinimum", /*low=*/true, path);
   const auto high = bound(schema, "maximum", "exclusiveMaximum", /*low=*/false, path);
+  // Beyond 2^53 - 1 a double tells integers no longer apart; beyond 10^18 a bound leaves all integers of 18 digits or
+  // none of them, and rounding does not matter.
+  constexpr double kMostExact = 9'007'199'254'740'991.0, kBeyondDigits = 1e18;
+  const auto is_rounded = [](const std::optional<NumberBound>& of) {
+    return of && std::fabs(of->value) > kMostExact && std::fabs(of->value) <= kBeyondDigits;
+  };
+  if (integer && is_rounded(low)) refuse_schema(path, "an integer's 'minimum' is served within 9007199254740991");
+  if (integer && is_rounded(high)) refuse_schema(path, "an integer's 'maximum' is served within 9007199254740991");
   return (integer ? add_integer : add_number)(grammar_, from, low, high);
 }
 

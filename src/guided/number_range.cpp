@@ -26,10 +26,11 @@ class DigitRanges {
   void add(GrammarNodeId from, std::int64_t low, std::int64_t high, GrammarNodeId to) {
     if (low > high) return;
     std::int64_t first = 0;  // of the numbers of this length
-    for (std::int64_t end = 10; first <= high; first = end, end *= 10) {
+    for (std::int64_t end = 10;; first = end, end *= 10) {
       if (low < end) {
         equally_long(from, std::to_string(std::max(low, first)), std::to_string(std::min(high, end - 1)), to);
       }
+      if (high < end) return;  // before ten times 10^18, which is no std::int64_t
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@ struct Regex {
   std::vector<Regex> parts = {};      // of a repeat: one
   std::uint32_t min = 1, max = 1;     // kRepeat
   bool begins = false, ends = false;  // kSequence: between ^ and $
+  int height = 0;                     // repetitions in one another, here and below
 };
 
 CharSet digits() { return CharSet::of('0', '9'); }
@@ -41,6 +43,16 @@ CharSet words() {
 }
 
 CharSet spaces() { return CharSet(" \t\n\r\f\v"); }
+
+// What ECMA-262 or Python calls white space.
+CharSet all_spaces() {
+  CharSet set = spaces();
+  for (const std::uint32_t c : {0x85u, 0xA0u, 0x1680u, 0x202Fu, 0x205Fu, 0x3000u, 0xFEFFu}) set.add(c, c);
+  set.add(0x1C, 0x1F);
+  set.add(0x2000, 0x200A);
+  set.add(0x2028, 0x2029);
+  return set;
+}
 
 // Without what ends a line in ECMA-262.
 CharSet dot() {
@@ -90,6 +102,7 @@ class RegexParser {
     Regex all{.kind = Regex::Kind::kAlternatives};
     do {
       all.parts.push_back(sequence(depth));
+      all.height = std::max(all.height, all.parts.back().height);
     } while (take("|"));
     return all.parts.size() == 1 ? std::move(all.parts.front()) : std::move(all);
   }
@@ -106,6 +119,7 @@ class RegexParser {
         break;
       }
       all.parts.push_back(repeated(depth));
+      all.height = std::max(all.height, all.parts.back().height);
     }
     return all;
   }
@@ -126,7 +140,8 @@ class RegexParser {
       Regex repeat{.kind = Regex::Kind::kRepeat, .min = min, .max = max};
       repeat.parts.push_back(std::move(part));
       part = std::move(repeat);
-      if (++repeats_in_a_row_ > kMaxGroups) fail("too many repetitions of repetitions");
+      part.height = part.parts.front().height + 1;
+      if (part.height > kMaxGroups) fail("too many repetitions of repetitions");
     }
   }
 
@@ -159,7 +174,6 @@ class RegexParser {
   Regex set_of(CharSet set) const { return {.kind = Regex::Kind::kSet, .set = std::move(set)}; }
 
   Regex atom(int depth) {
-    repeats_in_a_row_ = 0;
     if (take("(")) return group(depth);
     if (take("[")) return set_of(char_class());
     if (take(".")) return set_of(dot());
@@ -208,9 +222,9 @@ class RegexParser {
       case 'W':
         return words().complement();
       case 's':
-        return spaces();
+        return negated_ ? all_spaces() : spaces();
       case 'S':
-        return spaces().complement();
+        return (negated_ ? spaces() : all_spaces()).complement();
       case 'n':
         return CharSet("\n");
       case 't':
@@ -245,7 +259,7 @@ class RegexParser {
 
   // Behind the opening bracket.
   CharSet char_class() {
-    const bool negated = take("^");
+    negated_ = take("^");
     CharSet set;
     while (!take("]")) {
       if (next_is("[:")) fail("POSIX classes are not served");
@@ -265,7 +279,7 @@ class RegexParser {
       }
       set.add(first.ranges().front().first, last.ranges().front().first);
     }
-    return negated ? set.complement() : set;
+    return std::exchange(negated_, false) ? set.complement() : set;
   }
 
   CharSet class_item() {
@@ -276,7 +290,7 @@ class RegexParser {
 
   std::string_view pattern_;
   std::size_t at_ = 0;
-  int repeats_in_a_row_ = 0;
+  bool negated_ = false;  // within [^...], where what is certainly white space and what may be change places
 };
 
 // Adds a tree to a grammar. Trees are at most a few hundred deep, as the parser sees to.

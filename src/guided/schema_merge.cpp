@@ -89,6 +89,12 @@ bool names_others(const SchemaJson& schema, const SchemaJson& beside) {
   });
 }
 
+// Whether "items" of one schema would hold of other places once "prefixItems" of the other stood beside it.
+bool items_differ_in_place(const SchemaJson& schema, const SchemaJson& beside) {
+  if (!schema.contains("prefixItems") || !beside.contains("items")) return false;
+  return !beside.contains("prefixItems") || beside["prefixItems"] != schema["prefixItems"];
+}
+
 }  // namespace
 
 void refuse_schema(const std::string& path, const std::string& why) {
@@ -168,6 +174,9 @@ SchemaJson SchemaMerger::merged(const SchemaJson& a, const SchemaJson& b, const 
   if (second == true) return first;
   if (!first.is_object() || !second.is_object()) refuse_schema(path, "a schema must be an object, true or false");
   spend(properties_of(first) * properties_of(second), path);
+  if (items_differ_in_place(first, second) || items_differ_in_place(second, first)) {
+    refuse_schema(path, "'prefixItems' beside a schema with 'items' and other 'prefixItems' is not served");
+  }
   if ((is_closed(first) && names_others(second, first)) || (is_closed(second) && names_others(first, second))) {
     refuse_schema(path, "'additionalProperties' beside schemas that name other properties is not served");
   }
@@ -206,9 +215,9 @@ void SchemaMerger::join(SchemaJson& into, const std::string& keyword, const Sche
     std::ranges::copy_if(both, std::back_inserter(mine),
                          [&value](const SchemaJson& v) { return std::ranges::find(value, v) != value.end(); });
   } else if (numbers && (keyword.starts_with("min") || keyword == "exclusiveMinimum")) {
-    if (mine.get<double>() < value.get<double>()) mine = value;
+    if (mine < value) mine = value;
   } else if (numbers && (keyword.starts_with("max") || keyword == "exclusiveMaximum")) {
-    if (mine.get<double>() > value.get<double>()) mine = value;
+    if (mine > value) mine = value;
   } else if (keyword == "allOf" && mine.is_array() && value.is_array()) {
     for (const SchemaJson& schema : value) mine.push_back(schema);
   } else {
@@ -218,6 +227,7 @@ void SchemaMerger::join(SchemaJson& into, const std::string& keyword, const Sche
 
 bool SchemaMerger::apart(const SchemaJson& a, const SchemaJson& b, const std::string& path) {
   const SchemaJson &first = resolved(a, path), &second = resolved(b, path);
+  spend(count_values(first) + count_values(second), path);
   if ((types_left(first, path) & types_left(second, path)) == 0) return true;
   const auto values = constants(first), others = constants(second);
   if (values && others) return no_common(*values, *others, path);

@@ -316,6 +316,7 @@ void chat_completions(const RequestDraft& draft, const ServedModel& model, std::
   checked.text.logprobs = chat_logprobs(draft.body);
   score(draft.body, checked.text, common);
   take_guide(draft, model, context, common);
+  if (common.sampling.guide) checked.text.reasoning = Reasoning::kNone;  // the guide holds from the first token on
   checked.parts = parts_of(draft, std::move(common), prompts, checked.text, context);
 }
 

@@ -320,7 +320,7 @@ std::string line_json(const IncomingRequest& request, int status, const std::str
 int status_of(const std::string& error_code) {
   if (error_code == "model_not_found") return 404;
   if (error_code == "deadline_exceeded") return 504;
-  return error_code == "numerical_error" ? 500 : 400;
+  return error_code == "numerical_error" || error_code == "guide_dead_end" ? 500 : 400;
 }
 
 }  // namespace

@@ -21,6 +21,46 @@ void expect_texts(const std::string& schema, const std::vector<std::string>& tak
   for (const std::string& text : others) EXPECT_FALSE(accepted(schema_guide(schema), text)) << schema << "\n" << text;
 }
 
+TEST(JsonSchema, ItemsOfTwoSchemasThatHoldInOtherPlaces) {
+  const auto says = [](const char* schema) { return refusal(schema_guide(schema)); };
+  for (const char* schema :
+       {R"({"prefixItems":[{"type":"null"}],"allOf":[{"items":{"type":"integer"}}]})",
+        R"({"items":{"type":"integer"},"allOf":[{"prefixItems":[{"type":"null"}]}]})",
+        R"({"prefixItems":[{"type":"null"}],"items":false,"allOf":[{"items":{"type":"integer"}}]})"}) {
+    EXPECT_THAT(says(schema), HasSubstr("'prefixItems' beside")) << schema;
+  }
+  expect_texts(
+      R"({"type":"array","prefixItems":[{"type":"null"}],"allOf":[{"prefixItems":[{"type":"null"}],"items":false}]})",
+      {"[null]"}, {"[1]", "[null,1]"});
+}
+
+TEST(JsonSchema, BoundsOfIntegersThatADoubleWouldRoundAreRefused) {
+  for (const char* bound : {R"("minimum":9007199254740993)", R"("exclusiveMinimum":9007199254740992)"}) {
+    EXPECT_THAT(refusal(schema_guide(std::string(R"({"type":"integer",)") + bound + "}")), HasSubstr("'minimum'"));
+  }
+  for (const char* bound : {R"("maximum":-9007199254740993)", R"("maximum":999999999999999999)"}) {
+    EXPECT_THAT(refusal(schema_guide(std::string(R"({"type":"integer",)") + bound + "}")), HasSubstr("'maximum'"));
+  }
+  expect_texts(R"({"type":"integer","exclusiveMinimum":9007199254740991})",
+               {"9007199254740992", "9007199254740993", "999999999999999999"}, {"9007199254740991"});
+  expect_texts(R"({"type":"integer","minimum":0,"maximum":9223372036854775807})", {"0", "999999999999999999"},
+               {"-1", "1000000000000000000"});
+}
+
+TEST(JsonSchema, ComparingTheSchemasOfOneOfIsBounded) {
+  std::string schema = R"({"oneOf":[)";
+  const std::string names = [] {
+    std::string list = "\"0\"";
+    for (int i = 1; i < 100; ++i) list += ",\"" + std::to_string(i) + "\"";
+    return list;
+  }();
+  for (int i = 0; i < 300; ++i) {
+    schema += std::string(i > 0 ? "," : "") + R"({"type":"object","required":["k"],"properties":{"k":{"const":)" +
+              std::to_string(i) + R"(}},"title":"t","examples":[)" + names + "]}";
+  }
+  EXPECT_THAT(refusal(schema_guide(schema + "]}")), HasSubstr("too many and too long"));
+}
+
 TEST(JsonSchema, AnyObject) {
   const std::string guide = object_guide();
   for (const char* text :

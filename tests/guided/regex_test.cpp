@@ -93,6 +93,31 @@ TEST(Regex, IsRefusedByName) {
   EXPECT_THAT(refusal(regex_guide("[^\\s\\S]")), HasSubstr("no text"));
 }
 
+TEST(Regex, SpacesThatOthersKnowAreNoneAndNoOtherCharacters) {
+  for (const char32_t c :
+       {0x1C, 0x1F, 0x85, 0xA0, 0x1680, 0x2000, 0x200A, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF}) {
+    std::string text;
+    append_character(text, c);
+    for (const char* pattern : {"\\S", "[\\S]", "[^\\s]", "\\s"}) {
+      EXPECT_FALSE(accepted(regex_guide(pattern), text)) << pattern << " " << static_cast<int>(c);
+    }
+  }
+  for (const char* pattern : {"\\S", "[\\S]", "[^\\s]"}) {
+    EXPECT_TRUE(accepted(regex_guide(pattern), "a"));
+    EXPECT_TRUE(accepted(regex_guide(pattern), "\u00e9"));
+    EXPECT_FALSE(accepted(regex_guide(pattern), " "));
+  }
+  EXPECT_FALSE(accepted(regex_guide("a|[^\\S]"), "x"));
+  EXPECT_TRUE(accepted(regex_guide("[^\\S]"), " "));
+}
+
+TEST(Regex, RepetitionsInOneAnotherAreCountedThroughGroups) {
+  std::string pattern = "a";
+  for (int i = 0; i < 3; ++i) pattern = "(" + pattern + std::string(30, '*') + ")";
+  EXPECT_THAT(refusal(regex_guide(pattern)), HasSubstr("repetitions of repetitions"));
+  EXPECT_EQ(refusal(regex_guide("(a***)(a***)")), "");
+}
+
 TEST(Regex, HostileOnesAreRefusedOrStaySmall) {
   EXPECT_THAT(refusal(regex_guide("(a{1000}){1000}")), HasSubstr("more than 100000 states"));
   EXPECT_THAT(refusal(regex_guide("(((((a{99}){99}){99}){99}){99}){99}")), HasSubstr("states"));

@@ -170,6 +170,12 @@ TEST_F(ChatRequests, ThoughtsBetweenMarks) {
   EXPECT_EQ(answer("olmo3-think", "Hm, I"), said(nullptr, "Hm, I"));
 }
 
+TEST_F(ChatRequests, AGuidedAnswerIsTheAnswerFromItsFirstTokenOn) {
+  const json guided = {{"guided_regex", "Yes|No"}};
+  const json yes = {{"role", "assistant"}, {"content", "Yes"}};
+  for (const char* model : {"olmo3-think", "qwen3", "gpt-oss"}) EXPECT_EQ(answer(model, "Yes", guided), yes) << model;
+}
+
 TEST_F(ChatRequests, ThoughtsOnChannels) {
   const std::string thoughts = "<|channel|>analysis<|message|>Hm, w\u00f6rld \u65e5\u672c.<|end|>";
   const std::string final = "<|start|>assistant<|channel|>final<|message|>Yes, w\u00f6rld.";

@@ -189,6 +189,7 @@ TEST(FormatFailure, FailedCompletionsAreFailures) {
   };
   EXPECT_EQ(status("context_length_exceeded"), 400);
   EXPECT_EQ(status("numerical_error"), 500);
+  EXPECT_EQ(status("guide_dead_end"), 500);
   EXPECT_EQ(status("model_not_found"), 404);
   EXPECT_EQ(status("deadline_exceeded"), 504);
 }
