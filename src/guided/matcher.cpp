@@ -117,6 +117,8 @@ class Matcher::Closure {
     if (std::ranges::find(set_.configurations, configuration) == set_.configurations.end()) keep(configuration);
   }
 
+  // Nodes that have been passed or kept.
+  std::size_t visited() const { return seen_.size(); }
   Set take() { return std::move(set_); }
 
  private:
@@ -203,8 +205,11 @@ Matcher::State Matcher::find_next(State state, std::uint8_t byte) {
       if (between(byte, edge.first, edge.last)) closure.add(edge.to, configuration.stack);
     }
   }
-  const State to = number_of(closure.take());
-  transitions_[static_cast<std::size_t>(state) * classes_ + class_of_[byte]] = to;
+  const std::size_t cost = from.configurations.size() + closure.visited();
+  const State to = number_of(closure.take());  // `from` is no more
+  const std::size_t transition = static_cast<std::size_t>(state) * classes_ + class_of_[byte];
+  transitions_[transition] = to;
+  costs_[transition] = static_cast<std::uint32_t>(cost);
   return to;
 }
 
@@ -238,6 +243,7 @@ Matcher::State Matcher::number_of(Set set) {
   configurations_ += set.configurations.size();
   states_.push_back(std::move(set));
   transitions_.resize(transitions_.size() + classes_, kUnknown);
+  costs_.resize(transitions_.size(), 0);
   state_numbers_.emplace(digest, number);
   return number;
 }
@@ -282,8 +288,8 @@ Matcher::FreeText Matcher::free_text(State state) const {
 
 std::size_t Matcher::bytes() const {
   constexpr std::size_t kOfAState = sizeof(Set) + 64, kOfAFrame = sizeof(Frame) + 48;
-  return configurations_ * sizeof(Configuration) + states_.size() * (kOfAState + classes_ * sizeof(State)) +
-         frames_.size() * kOfAFrame;
+  return configurations_ * sizeof(Configuration) + states_.size() * kOfAState +
+         transitions_.size() * (sizeof(State) + sizeof(std::uint32_t)) + frames_.size() * kOfAFrame;
 }
 
 }  // namespace computron

@@ -90,7 +90,7 @@ bool TokenTrie::walk(const Tree& tree, Matcher& matcher, Matcher::State state, T
     const Node& node = tree.nodes[i];
     const Matcher::State from = states[node.depth - 1u];
     const Matcher::State to = matcher.next(from, node.byte);
-    work += matcher.width(from);
+    work += matcher.cost(from, node.byte);
     if (work > kMaxWork) return false;
     if (to == Matcher::kDead) {
       i = node.end;

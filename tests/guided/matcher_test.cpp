@@ -83,6 +83,24 @@ TEST(Matcher, MasksAreWhatAFilterLeaves) {
   EXPECT_GT(compared, 400);
 }
 
+// Two thousand nodes that read nothing stand between any two characters, and each of the states has some of them
+// behind.
+TEST(Matcher, MasksAreGivenUpForWhatIsPassedWithoutReading) {
+  std::mt19937 random(3);
+  std::vector<std::string> words;
+  for (int i = 0; i < 4000; ++i) {
+    std::string& word = words.emplace_back();
+    for (int length = 3 + static_cast<int>(random() % 6); length > 0; --length) {
+      word += static_cast<char>('a' + random() % 26);
+    }
+  }
+  const TokenTrie trie(words, words.size());
+  TokenMask mask;
+  Matcher hostile(compile_guide("r.*[a-m](?:(?:){2000}.){12}")), plain(compile_guide("r.*[a-m].{12}"));
+  EXPECT_TRUE(trie.allow(plain, plain.start(), mask));
+  EXPECT_FALSE(trie.allow(hostile, hostile.start(), mask));
+}
+
 // With all bytes among the tokens there is a way on from wherever one can come, and an end that bytes lead to.
 TEST(Matcher, NoStateIsADeadEnd) {
   std::mt19937_64 random(6);

@@ -36,8 +36,13 @@ class Matcher {
   }
   // The text so far is one of the grammar.
   bool accepts(State state) const { return states_[static_cast<std::size_t>(state)].accepts; }
-  // How many configurations a state is: what a byte costs the first time.
+  // How many configurations a state is.
   std::size_t width(State state) const { return states_[static_cast<std::size_t>(state)].configurations.size(); }
+  // What next() takes the first time, and then no more: configurations that read the byte, and nodes passed without
+  // reading behind them. Requires that it has been called; follows from grammar and text alone.
+  std::size_t cost(State state, std::uint8_t byte) const {
+    return costs_[static_cast<std::size_t>(state) * classes_ + class_of_[byte]];
+  }
   // In a state that reads any characters of a JSON string: how many, at most, until its quote; 0 in any other. Other
   // texts may go on, too, unless `alone`.
   struct FreeText {
@@ -90,6 +95,7 @@ class Matcher {
   std::unordered_map<std::uint64_t, std::uint32_t> frame_ids_;   // by node and parent
   std::vector<Set> states_;                                      // [state]
   std::vector<State> transitions_;                               // [state, class]
+  std::vector<std::uint32_t> costs_;                             // [state, class] of those that are known
   std::unordered_multimap<std::uint64_t, State> state_numbers_;  // by digest of the set
   std::size_t configurations_ = 0;                               // in all states
   State start_ = kDead;

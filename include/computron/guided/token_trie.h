@@ -25,7 +25,7 @@ class TokenTrie {
 
   // The tokens after which a text at `state` can still go on or end. False where it takes more than kMaxWork to tell,
   // which follows from grammar, text so far and vocabulary alone; the mask is then incomplete.
-  static constexpr std::size_t kMaxWork = 16'000'000;  // configurations that read a byte
+  static constexpr std::size_t kMaxWork = 16'000'000;  // of Matcher::cost
   bool allow(Matcher& matcher, Matcher::State state, TokenMask& mask) const;
 
  private:
