@@ -205,7 +205,8 @@ Matcher::State Matcher::find_next(State state, std::uint8_t byte) {
       if (between(byte, edge.first, edge.last)) closure.add(edge.to, configuration.stack);
     }
   }
-  const std::size_t cost = from.configurations.size() + closure.visited();
+  const std::size_t reading = from.configurations.size(), few = kFewPassed * reading;
+  const std::size_t cost = reading + (closure.visited() > few ? closure.visited() - few : 0);
   const State to = number_of(closure.take());  // `from` is no more
   const std::size_t transition = static_cast<std::size_t>(state) * classes_ + class_of_[byte];
   transitions_[transition] = to;

@@ -39,7 +39,8 @@ class Matcher {
   // How many configurations a state is.
   std::size_t width(State state) const { return states_[static_cast<std::size_t>(state)].configurations.size(); }
   // What next() takes the first time, and then no more: configurations that read the byte, and nodes passed without
-  // reading behind them. Requires that it has been called; follows from grammar and text alone.
+  // reading behind them, but for kFewPassed each. Requires that it has been called; follows from grammar and text
+  // alone.
   std::size_t cost(State state, std::uint8_t byte) const {
     return costs_[static_cast<std::size_t>(state) * classes_ + class_of_[byte]];
   }
@@ -60,6 +61,7 @@ class Matcher {
 
  private:
   static constexpr State kUnknown = -2;
+  static constexpr std::size_t kFewPassed = 8;
 
   // Where a text stands: at a node that reads, with a stack. Within a JSON string: `count` characters behind its
   // beginning (no more than tell anything), and `part` of the next one.
