@@ -123,7 +123,7 @@ Batch ResidentModel::batch(int sequences, int start, int rows) const {
   return batch;
 }
 
-double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
+ResidentModel::PassTimes ResidentModel::run_pass(Ops& ops, const Batch& batch) {
   const KvCacheView cache = geometry_.view(cache_->data(), layout_.page_bytes, cache_frames_);
   Frames pages(*this);
   std::vector<TopLogits> logits(static_cast<std::size_t>(batch.output_count()));
@@ -137,9 +137,10 @@ double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
   const std::string arrays = transformer_->begin_pass(pass, out);
   decodes ? stream_->run_capturable(fmt::format("{} rows, {}", batch.rows(), arrays), forward, /*agree=*/{})
           : forward();
+  const double enqueue_s = now_s() - begin_s;
   stream_->synchronize();
   ops.end_pass();
-  return now_s() - begin_s;
+  return {now_s() - begin_s, enqueue_s};
 }
 
 double ResidentModel::plain_read_bytes_per_s() {

@@ -29,8 +29,12 @@ class ResidentModel {
 
   // `rows` tokens of each of `sequences` sequences that have `start` before them; logits of each one's last.
   Batch batch(int sequences, int start, int rows) const;
-  // Seconds of a pass through `ops`, which is ops() or a probe of it.
-  double pass_s(Ops& ops, const Batch& batch);
+  struct PassTimes {
+    double pass_s;
+    double enqueue_s;  // of it, until the host had nothing left but to wait for the device
+  };
+  // A pass through `ops`, which is ops() or a probe of it.
+  PassTimes run_pass(Ops& ops, const Batch& batch);
   // Bytes a second of reading all pages with all threads, each byte once and in order. Of a device with memory of its
   // own: of copying within it, bytes read and bytes written counted.
   double plain_read_bytes_per_s();
