@@ -122,10 +122,12 @@ Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation 
       bias_(TensorRef::find(layout, prefix + ".bias")) {}
 
 void Linear::forward(Pass& pass, Activations x, Activations out, const Vector& bias) {
-  multiply_parts(pass, x, weight_, bias_.present() ? copy_bias(pass) : bias, activation_, out);
+  multiply_parts(pass, x, weight_, bias_.present() ? own_bias(pass) : bias, activation_, out);
 }
 
-Vector Linear::copy_bias(Pass& pass) {
+// Where it lies, if it stays there until the weight goes, whose pages come behind its own; else a copy.
+Vector Linear::own_bias(Pass& pass) {
+  if (pass.pages.at_rest()) return bias_.vector(pass.pages);
   const Activations copy = pass.work.bias(out());
   pass.ops.copy_vector(pass.stream, bias_.vector(pass.pages), copy);
   bias_.release(pass.pages);
