@@ -38,19 +38,15 @@ std::size_t runs_together(CudaComputeStream& stream, std::span<const ExpertRun> 
   const auto is_there = [&](const ExpertRun& r) {
     return r.run.ready == nullptr || r.run.ready == runs.front().run.ready || r.run.ready->query();
   };
-  const std::size_t limit = std::min<std::size_t>(runs.size(), kernel::RowRuns::kMax);
+  const std::size_t limit = std::min<std::size_t>(runs.size(), kernel::ExpertGemmCall::kMaxRuns);
   std::size_t count = 1;
   while (count < limit && is_there(runs[count])) ++count;
   return count;
 }
 
 void set_runs(std::span<const ExpertRun> runs, kernel::ExpertGemmCall& call) {
-  call.runs.count = call.runs.tiles = 0;
-  for (const auto& [expert, run] : runs) {
-    call.experts[call.runs.count] = static_cast<std::int16_t>(expert);
-    call.runs.runs[call.runs.count++] = {run.data, run.row_begin, run.rows, call.runs.tiles};
-    call.runs.tiles += ceil_div(run.rows, kernel::kExpertTileRows);
-  }
+  call.count = 0;
+  for (const auto& [expert, run] : runs) call.runs[call.count++] = {run.data, run.row_begin, run.rows, expert};
 }
 
 void check_routes(const ExpertRoutes& routes) {
@@ -86,6 +82,7 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
     return e.weight.in == first.in && e.weight.out == first.out && e.weight.type == first.type;
   };
   ensure(std::ranges::all_of(weights, alike), "experts that are multiplied together have weights of other shapes");
+  ensure(std::ranges::is_sorted(weights, {}, &ExpertWeight::expert), "weights of experts are not in their order");
   check_routes(routes);
   check_length(biases, routes.rule.experts * first.out, "biases of experts are not of all experts");
   CudaComputeStream& compute = begin(stream);
@@ -100,8 +97,6 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
                               .out = out.data,
                               .out_dtype = out.dtype,
                               .out_columns = out.columns,
-                              .runs = {},
-                              .experts = {},
                               .tiles = tiles_of(first)};
   multiply_experts(compute, weights, call);
 }
