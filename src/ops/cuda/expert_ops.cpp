@@ -82,7 +82,6 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
     return e.weight.in == first.in && e.weight.out == first.out && e.weight.type == first.type;
   };
   ensure(std::ranges::all_of(weights, alike), "experts that are multiplied together have weights of other shapes");
-  ensure(std::ranges::is_sorted(weights, {}, &ExpertWeight::expert), "weights of experts are not in their order");
   check_routes(routes);
   check_length(biases, routes.rule.experts * first.out, "biases of experts are not of all experts");
   CudaComputeStream& compute = begin(stream);
@@ -105,6 +104,7 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
 void CudaOps::multiply_experts(CudaComputeStream& stream, std::span<const ExpertWeight> weights,
                                kernel::ExpertGemmCall call) {
   std::vector<ExpertRun> runs = runs_of(weights);
+  if (!std::ranges::is_sorted(runs, {}, &ExpertRun::expert)) std::ranges::stable_sort(runs, {}, &ExpertRun::expert);
   const bool tiled = call.dtype != DType::kF32 && call.depth % 8 == 0 && is_aligned(call.x) &&
                      std::ranges::all_of(runs, [](const ExpertRun& r) { return is_aligned(r.run.data); });
   const auto give = [&](std::span<const ExpertRun> part) {
