@@ -12,8 +12,8 @@
 #include <cstdint>
 
 #include "computron/kernels/types.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/quantised_tiles.h"
-#include "kernels/cuda/runs.h"
 
 struct CUstream_st;
 
@@ -146,6 +146,24 @@ struct Mix {
       sum = fmaf(in[static_cast<std::size_t>(routes.places[i]) * columns + c], routes.weights[i], sum);
     }
     inout[static_cast<std::size_t>(r) * columns + c] = sum;
+  }
+};
+
+// Mix of columns 4 c, ..., 4 c + 3. Columns are a multiple of four, arrays aligned to 16 bytes.
+struct MixFours {
+  Mix each;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const Routes& routes = each.routes;
+    Four<float>& out = four_at(each.inout, r, each.columns, 4 * c);
+    Four<float> sum = out;
+    for (int i = r * routes.per_token; i < (r + 1) * routes.per_token; ++i) {
+      if (routes.chosen[i] < each.first || routes.chosen[i] >= each.end) continue;
+      const Four<float> term = four_at(each.in, routes.places[i], each.columns, 4 * c);
+      const float weight = routes.weights[i];
+      for (int k = 0; k < 4; ++k) sum.values[k] = fmaf(term.values[k], weight, sum.values[k]);
+    }
+    out = sum;
   }
 };
 

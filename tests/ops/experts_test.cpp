@@ -257,18 +257,22 @@ TEST_P(ExpertsTest, LogitsThatAreNoNumbersGiveNone) {
 }
 
 TEST_P(ExpertsTest, GatesAreActivatedWhereTheExpertsAre) {
-  constexpr int kExperts = 3, kColumns = 5;
+  constexpr int kExperts = 3;
   const Floats logits = {3, 2, 1, 1, 3, 2, 2, 1, 3};  // each row first chooses another expert
   const ExpertRoutes routes = route(logits, 3, kExperts, /*per_token=*/1);
-  const Floats in = random_floats(3 * 2 * kColumns, 4);
-  const Activations gates = bench_.put(in, 3, 2 * kColumns), whole = bench_.empty(3, kColumns);
-  const Activations parts = bench_.put(Floats(3 * kColumns, -7), 3, kColumns);
-  ops().activate_gate(stream(), Activation::kSilu, gates, whole);
-  ops().activate_expert_gates(stream(), Activation::kSilu, gates, routes, {1, 2}, parts);
-  const Floats expected = bench_.get(whole), actual = bench_.get(parts);
-  for (int row = 0; row < 3; ++row) {
-    expect_same(row_of(actual, row, kColumns), row == 1 ? row_of(expected, row, kColumns) : Floats(kColumns, -7),
-                fmt::format("position {}", row));
+  for (const int columns : {5, 8}) {
+    const auto count = static_cast<std::size_t>(3 * columns);
+    const Floats in = random_floats(2 * count, 4);
+    const Activations gates = bench_.put(in, 3, 2 * columns), whole = bench_.empty(3, columns);
+    const Activations parts = bench_.put(Floats(count, -7), 3, columns);
+    ops().activate_gate(stream(), Activation::kSilu, gates, whole);
+    ops().activate_expert_gates(stream(), Activation::kSilu, gates, routes, {1, 2}, parts);
+    const Floats expected = bench_.get(whole), actual = bench_.get(parts);
+    for (int row = 0; row < 3; ++row) {
+      const Floats untouched(static_cast<std::size_t>(columns), -7);
+      expect_same(row_of(actual, row, columns), row == 1 ? row_of(expected, row, columns) : untouched,
+                  fmt::format("position {}, {} columns", row, columns));
+    }
   }
 }
 

@@ -133,9 +133,15 @@ void CudaOps::activate_expert_gates(Stream& stream, const Gate& gate, Activation
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);
   kernel::with_element(out.dtype, [&]<class T>(T) {
-    run(compute, "activate_expert_gates", out.rows, out.columns,
-        kernel::AtExperts<kernel::ActivateGate<T>>{
-            routes_of(routes), experts.first, experts.end, {gate, as<const float>(in), out.columns, as<T>(out)}});
+    const kernel::ActivateGate<T> each{gate, as<const float>(in), out.columns, as<T>(out)};
+    const auto at_experts = [&]<class Body>(const Body& body) {
+      return kernel::AtExperts<Body>{routes_of(routes), experts.first, experts.end, body};
+    };
+    if (in_fours(in, out)) {
+      run(compute, "activate_expert_gates", out.rows, out.columns / 4, at_experts(kernel::ActivateGateFours<T>{each}));
+    } else {
+      run(compute, "activate_expert_gates", out.rows, out.columns, at_experts(each));
+    }
   });
 }
 
@@ -145,8 +151,14 @@ void CudaOps::mix_experts(Stream& stream, Activations in, const ExpertRoutes& ro
   check_rows(inout, routes.rows, inout.columns, "a mixture of experts");
   check_f32(in, "a mixture of experts is float32");
   check_f32(inout, "a mixture of experts is float32");
-  run(begin(stream), "mix_experts", inout.rows, inout.columns,
-      kernel::Mix{routes_of(routes), experts.first, experts.end, as<const float>(in), inout.columns, as<float>(inout)});
+  const kernel::Mix each{routes_of(routes),   experts.first, experts.end,
+                         as<const float>(in), inout.columns, as<float>(inout)};
+  CudaComputeStream& compute = begin(stream);
+  if (in_fours(in, inout)) {
+    run(compute, "mix_experts", inout.rows, inout.columns / 4, kernel::MixFours{each});
+  } else {
+    run(compute, "mix_experts", inout.rows, inout.columns, each);
+  }
 }
 
 }  // namespace computron
