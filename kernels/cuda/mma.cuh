@@ -40,6 +40,9 @@ __device__ inline uint4 load_once(const void* from) {
   return v;
 }
 
+// What will be read soon: 128 bytes into the second cache.
+__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 // Four 8 × 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Lane 4 g + t gets of each (g, 2t..), or

@@ -310,8 +310,12 @@ void CudaOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Ac
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);
   kernel::with_element(out.dtype, [&]<class T>(T) {
-    run(compute, "activate_gate", out.rows, out.columns,
-        kernel::ActivateGate<T>{gate, as<const float>(in), out.columns, as<T>(out)});
+    const kernel::ActivateGate<T> each{gate, as<const float>(in), out.columns, as<T>(out)};
+    if (in_fours(in, out)) {
+      run(compute, "activate_gate", out.rows, out.columns / 4, kernel::ActivateGateFours<T>{each});
+    } else {
+      run(compute, "activate_gate", out.rows, out.columns, each);
+    }
   });
 }
 

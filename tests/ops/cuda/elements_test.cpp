@@ -147,6 +147,21 @@ TEST_F(ElementsTest, GatesMatchTheCpus) {
   }
 }
 
+TEST_F(ElementsTest, FourGatesAtOnceHaveTheSameBits) {
+  constexpr int kRows = 3, kColumns = 20;
+  const auto in = random_floats(kRows * 2 * kColumns, 1);
+  const Gate gate{Activation::kSilu, 0.5f, 0.25f};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    std::vector<std::byte> one_by_one(kRows * kColumns * size_of(dtype)), fours(one_by_one);
+    with_element(dtype, [&]<class T>(T) {
+      const ActivateGate<T> each{gate, in.data(), kColumns, as<T>(one_by_one)};
+      run_grid(kRows, kColumns, each);
+      run_grid(kRows, kColumns / 4, ActivateGateFours<T>{{gate, in.data(), kColumns, as<T>(fours)}});
+    });
+    EXPECT_EQ(fours, one_by_one) << name_of(dtype);
+  }
+}
+
 TEST_F(ElementsTest, BiasAndActivationTouchTheirColumnsOnly) {
   constexpr int kRows = 2, kColumns = 9, kFirst = 3, kCount = 4;
   auto values = random_floats(kRows * kColumns, 1), bias = random_floats(kColumns, 2);

@@ -70,6 +70,8 @@ inline uint4 load_once(const void* from) {
   return *static_cast<const uint4*>(from);
 }
 
+inline void prefetch(const void* /*from*/) {}
+
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets elements 2t, 2t + 1 of row g, or of column
 // g.
 inline void load_matrices(unsigned (&r)[4], const void* row, bool transposed = false) {
