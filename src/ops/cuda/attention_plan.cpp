@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "computron/base/types.h"
 
@@ -15,13 +16,21 @@ AttentionPlan AttentionPlan::make(bool causal, std::span<const SequenceRows> seq
   AttentionPlan plan;
   plan.rows.resize(static_cast<std::size_t>(batch_rows), AttentionRow{0, 0, 0});
   for (const SequenceRows& sequence : sequences) plan.add(causal, sequence, block_tokens, narrow);
+  // The longest first, so that no block begins late what takes long.
+  const auto keys = [&](const kernels::cuda::QueryTile& tile) {
+    return plan.rows[static_cast<std::size_t>(tile.row + tile.rows - 1)].keys;
+  };
+  std::ranges::stable_sort(plan.tiles, std::greater<>(), keys);
   for (int row = 0; row < batch_rows; ++row) {
     if (plan.rows[static_cast<std::size_t>(row)].keys == 0) plan.row_ids.push_back(row);
   }
   return plan;
 }
 
-int AttentionPlan::split_class() const { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(splits))); }
+int AttentionPlan::split_class() const {
+  const auto whole = static_cast<int>(std::bit_ceil(static_cast<unsigned>(splits))), part = whole / 4 * 3;
+  return splits <= part ? part : whole;
+}
 
 void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tokens, bool narrow) {
   const int first_block = static_cast<int>(blocks.size()), end = sequence.start + sequence.rows;
