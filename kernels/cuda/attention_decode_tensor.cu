@@ -60,7 +60,7 @@ class TensorDecode {
 
  public:
   struct Shared {
-    uint4 queries[kKeyPieces][kParts][kWarp];
+    uint4 queries[kKeyPieces][kParts - 1][2][kWarp];  // left operands of products: of two parts, of the third
     alignas(16) float out[kWarps][kQueries][kStride];
     float max[kWarps][kQueries], sum[kWarps][kQueries];
   };
@@ -83,16 +83,16 @@ class TensorDecode {
     if (seen_.empty()) return;
     const int begin = seen_.begin / kRoundKeys * kRoundKeys;  // on a grid that begins at position 0
     int first = begin + warp_ * kWarpKeys;
-    const T* place = find_key(first + lane_ % kWarpKeys);
-    load_keys(place);
-    if constexpr (kBothAhead) load_values(place);
+    const T* place = find_key(first);
+    load_keys(first, place);
+    if constexpr (kBothAhead) load_values(first, place);
     cut_queries();
     __syncthreads();
     attend<true>(first, place);
     for (int round = begin + kRoundKeys; round < seen_.end; round += kRoundKeys) {
       first = round + warp_ * kWarpKeys;
-      place = find_key(first + lane_ % kWarpKeys);
-      load_keys(place);
+      place = find_key(first);
+      load_keys(first, place);
       attend<false>(first, place);
     }
     write_down();
@@ -108,9 +108,11 @@ class TensorDecode {
   }
   __device__ int head(int query) const { return kv_head_ * p_.group() + first_query_ + query; }
 
-  // Where a key lies that the block sees; null: it does not.
-  __device__ const T* find_key(int position) const {
-    if (position < seen_.begin || position >= seen_.end) return nullptr;
+  __device__ bool exists(int position) const { return position >= seen_.begin && position < seen_.end; }
+  // Where a lane's key of 16 lies, or, so that no lane goes another way, the nearest that the block sees.
+  __device__ const T* find_key(int first) const {
+    const int wanted = first + lane_ % kWarpKeys, last = seen_.end - 1;
+    const int position = wanted < seen_.begin ? seen_.begin : wanted > last ? last : wanted;
     const int block = position / p_.cache.block_tokens;
     return reinterpret_cast<const T*>(p_.cache.slot(first_block_ + block)) +
            p_.cache.key_in_slot(kv_head_, position - block * p_.cache.block_tokens);
@@ -121,24 +123,27 @@ class TensorDecode {
     return reinterpret_cast<const T*>(static_cast<std::uintptr_t>(__shfl_sync(kAllLanes, number, key)));
   }
   // Zeros where there is nothing: what is not a number must not be read.
-  __device__ uint4 load(const T* place, std::size_t offset, int element) const {
-    return load_once(place + offset + element, place != nullptr && element < p_.shape.head_dim);
+  __device__ uint4 load(const T* place, std::size_t offset, int element, bool exists) const {
+    return load_once(place + offset + element, exists && element < p_.shape.head_dim);
   }
-  __device__ void load_keys(const T* places) {
+  __device__ void load_keys(int first, const T* places) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const T* const place = place_of(places, 8 * i + lane_ / 4);
+      const int key = 8 * i + lane_ / 4;
+      const T* const place = place_of(places, key);
 #pragma unroll
-      for (int j = 0; j < kKeyPieces; ++j) keys_[i][j] = load(place, 0, 32 * j + lane_ % 4 * kPiece);
+      for (int j = 0; j < kKeyPieces; ++j)
+        keys_[i][j] = load(place, 0, 32 * j + lane_ % 4 * kPiece, exists(first + key));
     }
   }
-  __device__ void load_values(const T* places) {
+  __device__ void load_values(int first, const T* places) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const T* const place = place_of(places, i / 2 * 8 + lane_ % 4 * 2 + i % 2);
+      const int key = i / 2 * 8 + lane_ % 4 * 2 + i % 2;
+      const T* const place = place_of(places, key);
 #pragma unroll
       for (int j = 0; j < kValuePieces; ++j) {
-        values_[i][j] = load(place, p_.cache.key_to_value(), 64 * j + lane_ / 4 * kPiece);
+        values_[i][j] = load(place, p_.cache.key_to_value(), 64 * j + lane_ / 4 * kPiece, exists(first + key));
       }
     }
   }
@@ -163,7 +168,11 @@ class TensorDecode {
         for (int i = 0; i < kParts; ++i) pieces[i].elements[e] = parts[i];
       }
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) shared_.queries[j][i][lane_] = pieces[i].bytes;
+      for (int i = 0; i < kParts - 1; ++i) {
+        const uint4 upper = pieces[2 * i].bytes, lower = i == 0 ? pieces[1].bytes : uint4{0, 0, 0, 0};
+        shared_.queries[j][i][0][lane_] = {upper.x, lower.x, upper.y, lower.y};
+        shared_.queries[j][i][1][lane_] = {upper.z, lower.z, upper.w, lower.w};
+      }
     }
   }
 
@@ -172,7 +181,7 @@ class TensorDecode {
   __device__ void attend(int first, const T* places) {
     float weights[2][2];
     score(first, weights);
-    if constexpr (!kFirst || !kBothAhead) load_values(places);
+    if constexpr (!kFirst || !kBothAhead) load_values(first, places);
     update_softmax<kFirst>(weights);
     accumulate_pv<kFirst>(weights);
   }
@@ -182,20 +191,14 @@ class TensorDecode {
     float sums[2][4] = {};
 #pragma unroll
     for (int j = 0; j < kKeyPieces; ++j) {
-      const uint4 a = shared_.queries[j][0][lane_], b = shared_.queries[j][1][lane_];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint4 key = keys_[i][j];
-        mma(T{}, sums[i], a.x, b.x, a.y, b.y, key.x, key.y);
-        mma(T{}, sums[i], a.z, b.z, a.w, b.w, key.z, key.w);
-      }
-      if constexpr (kParts == 3) {
-        const uint4 c = shared_.queries[j][2][lane_];
+      for (int n = 0; n < kParts - 1; ++n) {
+        const uint4 a = shared_.queries[j][n][0][lane_], b = shared_.queries[j][n][1][lane_];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const uint4 key = keys_[i][j];
-          mma(T{}, sums[i], c.x, 0, c.y, 0, key.x, key.y);
-          mma(T{}, sums[i], c.z, 0, c.w, 0, key.z, key.w);
+          mma(T{}, sums[i], a.x, a.y, a.z, a.w, key.x, key.y);
+          mma(T{}, sums[i], b.x, b.y, b.z, b.w, key.z, key.w);
         }
       }
     }
@@ -204,9 +207,17 @@ class TensorDecode {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int position = first + 8 * i + lane_ % 4 * 2 + k;
-        const float score = capped(whole(sums[i], k), p_.shape.soft_cap);
-        scores[i][k] = position >= seen_.begin && position < seen_.end ? score : -INFINITY;
+        scores[i][k] = exists(position) ? whole(sums[i], k) : -INFINITY;
       }
+    }
+    if (p_.shape.soft_cap > 0) cap(scores);
+  }
+  // Those of keys that are not there stay as they are.
+  __device__ void cap(float (&scores)[2][2]) const {
+#pragma unroll
+    for (auto& of_tile : scores) {
+#pragma unroll
+      for (float& score : of_tile) score = score == -INFINITY ? score : capped(score, p_.shape.soft_cap);
     }
   }
   // Column k of a product, of rows g and g + 8.

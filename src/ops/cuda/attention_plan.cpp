@@ -18,7 +18,8 @@ AttentionPlan AttentionPlan::make(bool causal, std::span<const SequenceRows> seq
   for (const SequenceRows& sequence : sequences) plan.add(causal, sequence, block_tokens, narrow);
   // The longest first, so that no block begins late what takes long.
   const auto keys = [&](const kernels::cuda::QueryTile& tile) {
-    return plan.rows[static_cast<std::size_t>(tile.row + tile.rows - 1)].keys;
+    const int last = tile.row + tile.rows - 1;
+    return plan.rows[static_cast<std::size_t>(last)].keys;
   };
   std::ranges::stable_sort(plan.tiles, std::greater<>(), keys);
   for (int row = 0; row < batch_rows; ++row) {
@@ -38,8 +39,8 @@ void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tok
   blocks.insert(blocks.end(), used.begin(), used.end());
   for (const std::uint32_t block : used) largest_block = std::max(largest_block, block);
   for (int i = 0; i < sequence.rows; ++i) {
-    const int position = sequence.start + i;
-    rows[static_cast<std::size_t>(sequence.row + i)] = {position, causal ? position + 1 : end, first_block};
+    const int position = sequence.start + i, row = sequence.row + i;
+    rows[static_cast<std::size_t>(row)] = {position, causal ? position + 1 : end, first_block};
   }
   if (narrow && sequence.rows > kMaxDecodeRows) {
     for (int i = 0; i < sequence.rows; i += kTileQueries) {
@@ -48,8 +49,9 @@ void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tok
     return;
   }
   for (int i = 0; i < sequence.rows; ++i) {
-    row_ids.push_back(sequence.row + i);
-    splits = std::max(splits, kernels::cuda::split_count(rows[static_cast<std::size_t>(sequence.row + i)].keys));
+    const int row = sequence.row + i;
+    row_ids.push_back(row);
+    splits = std::max(splits, kernels::cuda::split_count(rows[static_cast<std::size_t>(row)].keys));
   }
 }
 
