@@ -1,4 +1,3 @@
-#include "kernels/cuda/attention.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/overlap.cuh"
@@ -67,8 +66,5 @@ COMPUTRON_INSTANTIATE(AddGated);
 COMPUTRON_INSTANTIATE(SoftCap);
 COMPUTRON_INSTANTIATE(RotaryAngles);
 COMPUTRON_INSTANTIATE(ApplyRope);
-COMPUTRON_INSTANTIATE(StoreKeysValues<float>);
-COMPUTRON_INSTANTIATE(StoreKeysValues<BFloat16>);
-COMPUTRON_INSTANTIATE(StoreKeysValues<Float16>);
 
 }  // namespace computron::kernels::cuda

@@ -277,7 +277,7 @@ struct ApplyRope {
   }
 };
 
-// Runs body(r, c) for r < rows, c < columns. Defined in elements.cu for the bodies above and StoreKeysValues.
+// Runs body(r, c) for r < rows, c < columns. Defined in elements.cu for the bodies above.
 template <class Body>
 void for_each_element(CUstream_st* stream, int rows, int columns, const Body& body);
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/lane_codes.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace computron::kernels::cuda {
@@ -274,6 +275,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   using T = typename Weight::Element;
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ const T* x_from[Shape::kPositions];
+  begin_overlapped();
   const ExpertTile tile(p, Shape::kRows);
   if (tile.run == nullptr) return;
   auto* const stages = reinterpret_cast<SharedStage<Weight, Shape>*>(memory);
@@ -344,6 +346,7 @@ constexpr int kPlainPositions = 8;  // the grid's depth is a tile's positions
 
 template <class T>
 __global__ void __launch_bounds__(kPlainWarps* kWarp) plain_expert_kernel(const __grid_constant__ ExpertGemmCall p) {
+  begin_overlapped();
   const ExpertTile tile(p, kPlainRows);
   if (tile.run == nullptr) return;
   const int begin = tile.positions.begin + static_cast<int>(blockIdx.z) * kPlainPositions;
@@ -390,7 +393,8 @@ void launch_shape(CUstream_st* stream, const ExpertGemmCall& call) {
   // More than 48 KiB of shared memory is to be had on request only; a refusal shows in the launch.
   [[maybe_unused]] static const cudaError_t asked =
       cudaFuncSetAttribute(tiled_expert_kernel<Weight, Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  tiled_expert_kernel<Weight, Shape><<<grid_of(call, Shape::kRows), Shape::kThreads, kBytes, stream>>>(call);
+  launch_overlapped(grid_of(call, Shape::kRows), Shape::kThreads, kBytes, stream, tiled_expert_kernel<Weight, Shape>,
+                    call);
 }
 
 template <class T>
@@ -414,7 +418,7 @@ void launch_coded(CUstream_st* stream, const ExpertGemmCall& call) {
 template <class T>
 void launch_plain(CUstream_st* stream, const ExpertGemmCall& call) {
   const dim3 grid = grid_of(call, kPlainRows, ceil_div(call.routes.tile_positions(), kPlainPositions));
-  plain_expert_kernel<T><<<grid, kPlainWarps * kWarp, 0, stream>>>(call);
+  launch_overlapped(grid, kPlainWarps * kWarp, 0, stream, plain_expert_kernel<T>, call);
 }
 
 }  // namespace

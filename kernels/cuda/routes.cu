@@ -1,4 +1,5 @@
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace computron::kernels::cuda {
@@ -182,17 +183,20 @@ __device__ void list(const Routes& routes, Counters& counters) {
 constexpr int kChooseWarps = 4;
 
 __global__ void __launch_bounds__(kChooseWarps* kWarp) choose_kernel(const __grid_constant__ RouteCall p) {
+  begin_overlapped();
   const int row = static_cast<int>(blockIdx.x) * kChooseWarps + threadIdx.x / kWarp;
   if (row < p.routes.rows) choose(p, row, threadIdx.x % kWarp);
 }
 
 __global__ void __launch_bounds__(kListThreads) list_kernel(const __grid_constant__ Routes routes) {
+  begin_overlapped();
   __shared__ Counters counters;
   list(routes, counters);
 }
 
 // Both, for as many rows as a block has warps.
 __global__ void __launch_bounds__(kListThreads) route_kernel(const __grid_constant__ RouteCall p) {
+  begin_overlapped();
   __shared__ Counters counters;
   const int row = threadIdx.x / kWarp;
   if (row < p.routes.rows) choose(p, row, threadIdx.x % kWarp);
@@ -205,12 +209,12 @@ __global__ void __launch_bounds__(kListThreads) route_kernel(const __grid_consta
 void route(CUstream_st* stream, const RouteCall& call) {
   if (call.routes.rows == 0) return;
   if (call.routes.rows <= kListWarps) {
-    route_kernel<<<1, kListThreads, 0, stream>>>(call);
+    launch_overlapped(1, kListThreads, 0, stream, route_kernel, call);
     return;
   }
   const auto blocks = static_cast<unsigned>(ceil_div(call.routes.rows, kChooseWarps));
-  choose_kernel<<<blocks, kChooseWarps * kWarp, 0, stream>>>(call);
-  list_kernel<<<1, kListThreads, 0, stream>>>(call.routes);
+  launch_overlapped(blocks, kChooseWarps * kWarp, 0, stream, choose_kernel, call);
+  launch_overlapped(1, kListThreads, 0, stream, list_kernel, call.routes);
 }
 
 }  // namespace computron::kernels::cuda
