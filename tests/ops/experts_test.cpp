@@ -227,6 +227,23 @@ TEST_P(ExpertsTest, QuantisedOnesGiveWhatTheirValuesGive) {
   }
 }
 
+// Routes lie where those of another layer lay, which had more experts with something to do.
+TEST_P(ExpertsTest, NothingIsLeftOfEarlierRoutes) {
+  constexpr int kRows = 6, kExperts = 6, kPerToken = 2, kIn = 8, kOut = 4;
+  const DType type = bench_.narrow_types().front();
+  std::vector<Weight> weights;
+  for (unsigned expert = 0; expert < kExperts; ++expert) {
+    weights.push_back(bench_.weight(rounded_to(random_floats(kOut * kIn, 3 + expert), type), kOut, kIn, type));
+  }
+  Floats alike;
+  for (int row = 0; row < kRows; ++row) alike.insert(alike.end(), {0, 2, 0, 0, 1, 0});
+  const Activations x = bench_.put(rounded_to(random_floats(kRows * kIn, 2), type), kRows, kIn, type);
+  const ExpertRoutes routes = route(random_floats(kRows * kExperts, 1), kRows, kExperts, kPerToken);
+  ops().route(stream(), bench_.put(alike, kRows, kExperts), {}, routes);
+  expect_same(mixture(x, weights, routes, true), mixture(x, weights, route(alike, kRows, kExperts, kPerToken), true),
+              "the same memory again");
+}
+
 TEST_P(ExpertsTest, TiesGoToTheSmallerNumberAndPaddingNowhere) {
   constexpr int kExperts = 5, kIn = 8, kOut = 1;
   const Floats logits = {1, 1, 1, 1, 1, 0, 2, 2, 2, 0, 9, 9, 9, 9, 9};
