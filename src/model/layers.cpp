@@ -116,6 +116,19 @@ void Norm::forward(Pass& pass, Activations in, Activations out) {
   bias_.release(pass.pages);
 }
 
+void Norm::add_and_forward(Pass& pass, const BranchOutput& branch, Activations hidden, Activations out) {
+  if (!pass.pages.at_rest()) {
+    add_residual(pass, hidden, branch);
+    return forward(pass, hidden, out);
+  }
+  const Vector branch_bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
+  const Vector weight = weight_.vector(pass.pages), bias = bias_.vector(pass.pages);
+  pass.ops.add_residual_and_norm(pass.stream, branch.sum, branch_bias, hidden, kind_, weight, bias, epsilon_, out);
+  if (branch.bias != nullptr) branch.bias->release(pass.pages);
+  weight_.release(pass.pages);
+  bias_.release(pass.pages);
+}
+
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
     : activation_(activation),
       weight_(TensorRef::find(layout, prefix + ".weight")),
@@ -551,23 +564,32 @@ void TransformerBlock::forward(Pass& pass, Activations hidden) {
   if (norm_position_ == NormPosition::kPost) return forward_post_norm(pass, hidden, to_attention, to_mlp);
   normalise(pass, attention_norm_, hidden, to_attention);
   const BranchOutput attended = attention_.forward(pass, to_attention);
-  if (parallel_) normalise(pass, mlp_norm_, hidden, to_mlp);
-  add(pass, hidden, attended, attention_output_norm_);
-  if (!parallel_) normalise(pass, mlp_norm_, hidden, to_mlp);
+  if (parallel_) {
+    normalise(pass, mlp_norm_, hidden, to_mlp);
+    add(pass, hidden, attended, attention_output_norm_);
+  } else if (mlp_norm_.present()) {
+    mlp_norm_.add_and_forward(pass, as_added(pass, attended, attention_output_norm_), hidden, to_mlp);
+  } else {
+    add(pass, hidden, attended, attention_output_norm_);
+    normalise(pass, mlp_norm_, hidden, to_mlp);
+  }
   add(pass, hidden, mlp(pass, to_mlp), mlp_output_norm_);
 }
 
 void TransformerBlock::forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp) {
-  add_residual(pass, hidden, attention_.forward(pass, converted(pass, hidden, to_attention)));
-  attention_norm_.forward(pass, hidden, hidden);
-  add_residual(pass, hidden, mlp(pass, converted(pass, hidden, to_mlp)));
-  mlp_norm_.forward(pass, hidden, hidden);
+  attention_norm_.add_and_forward(pass, attention_.forward(pass, converted(pass, hidden, to_attention)), hidden,
+                                  hidden);
+  mlp_norm_.add_and_forward(pass, mlp(pass, converted(pass, hidden, to_mlp)), hidden, hidden);
+}
+
+BranchOutput TransformerBlock::as_added(Pass& pass, const BranchOutput& branch, Norm& output_norm) const {
+  if (output_norm.present()) output_norm.forward(pass, branch.sum, branch.sum);
+  if (residual_scale_ != 1) pass.ops.scale(pass.stream, residual_scale_, branch.sum);
+  return branch;
 }
 
 void TransformerBlock::add(Pass& pass, Activations hidden, const BranchOutput& branch, Norm& output_norm) const {
-  if (output_norm.present()) output_norm.forward(pass, branch.sum, branch.sum);
-  if (residual_scale_ != 1) pass.ops.scale(pass.stream, residual_scale_, branch.sum);
-  add_residual(pass, hidden, branch);
+  add_residual(pass, hidden, as_added(pass, branch, output_norm));
 }
 
 DType TransformerBlock::mlp_input_dtype() const {
