@@ -370,10 +370,9 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp) plain_expert_kernel(const 
 // Tiles of rows as the expert with most of them has; tiles of positions as the experts may have. Where there are fewer
 // a block leaves at once.
 dim3 grid_of(const ExpertGemmCall& call, int tile_rows, int depth = 1) {
-  int most = 0, tiles = 0, experts = 0;
+  int most = 0, tiles = 0;
   for (int i = 0; i < call.count; ++i) {
     const bool is_new = i == 0 || call.runs[i].expert != call.runs[i - 1].expert;
-    experts += is_new;
     tiles = (is_new ? 0 : tiles) + ceil_div(call.runs[i].rows, tile_rows);
     most = std::max(most, tiles);
   }

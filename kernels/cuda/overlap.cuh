@@ -6,7 +6,7 @@
 // leaves, and before it touches anything that kernels write; in front of it only weights may be read. Then whoever
 // waits for this kernel has waited for all before it. It lets the next one begin behind that, so that no more than two
 // run at a time: what a third has written could lie, older, in the first cache of a processor. For the same reason what
-// kernels write is not read by ld.global.nc (__ldg, load_once). Architectures before 9.0 launch as usual.
+// kernels write is not read by ld.global.nc (__ldg, load_once). Code for architectures before 9.0 is launched as usual.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,12 +36,11 @@ __device__ inline void begin_overlapped() {
   let_next_kernel_begin();
 }
 
-inline bool can_overlap() {
-  static const bool can = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major >= 9;
+// Whether the code that this device runs waits, which depends on what it was compiled for: of all kernels alike.
+inline bool can_overlap(const void* kernel) {
+  static const bool can = [kernel] {
+    cudaFuncAttributes of{};
+    return cudaFuncGetAttributes(&of, kernel) == cudaSuccess && of.ptxVersion >= 90;
   }();
   return can;
 }
@@ -60,7 +59,7 @@ void launch_overlapped(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStre
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = can_overlap() ? 1 : 0;
+  config.numAttrs = can_overlap(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 

@@ -54,6 +54,11 @@ void OpsProbe::zero(Stream& stream, Activations out) {
   beside_gemms(stream, "zero", [&] { ops_.zero(stream, out); });
 }
 
+void OpsProbe::add_residual_and_norm(Stream& stream, Activations x, Vector bias, Activations inout, NormKind kind,
+                                     Vector weight, Vector norm_bias, float epsilon, Activations out) {
+  beside_gemms(stream, "add_residual_and_norm",
+               [&] { ops_.add_residual_and_norm(stream, x, bias, inout, kind, weight, norm_bias, epsilon, out); });
+}
 void OpsProbe::norm(Stream& stream, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
                     Activations out) {
   beside_gemms(stream, "norm", [&] { ops_.norm(stream, kind, in, weight, bias, epsilon, out); });

@@ -194,22 +194,23 @@ TEST_P(RowsTest, AddResidualAddsTheBiasFirst) {
 }
 
 TEST_P(RowsTest, AddResidualAndNormIsBothOneAfterTheOther) {
-  for (const int columns : {100, 4096, 8200}) {  // rows in 4 and 8 registers of a thread, and longer
+  for (const int columns : {100, 4096, 5120, 8200}) {  // rows in up to 8 and 16 registers of a thread, and longer
     const auto n = static_cast<std::size_t>(columns);
     const auto x = random_floats(3 * n, 1), h = random_floats(3 * n, 2), weight = random_floats(n, 3);
     const auto bias = random_floats(n, 4), norm_bias = random_floats(n, 5);
     for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
-      for (const bool in_place : {false, true}) {
-        const Vector added = in_place ? Vector{} : bench_.vector(bias);
+      for (const auto& [in_place, with_bias] : {std::pair(false, true), {true, false}, {true, true}, {false, false}}) {
+        const Vector added = with_bias ? bench_.vector(bias) : Vector{};
+        const DType type = output_types()[with_bias ? 0 : output_types().size() - 1];
         const auto both = bench_.put(h, 3, columns), one = bench_.put(h, 3, columns);
         const auto addend = bench_.put(x, 3, columns);
-        const auto out_both = in_place ? both : bench_.empty(3, columns, DType::kF32);
-        const auto out_one = in_place ? one : bench_.empty(3, columns, DType::kF32);
+        const auto out_both = in_place ? both : bench_.empty(3, columns, type);
+        const auto out_one = in_place ? one : bench_.empty(3, columns, type);
         const Vector scale = bench_.vector(weight), shift = bench_.vector(norm_bias);
         ops().add_residual_and_norm(stream(), addend, added, one, kind, scale, shift, 1e-5f, out_one);
         ops().add_residual(stream(), addend, added, both);
         ops().norm(stream(), kind, both, scale, shift, 1e-5f, out_both);
-        const std::string what = fmt::format("{} columns, in place {}", columns, in_place);
+        const std::string what = fmt::format("{} columns, in place {}, bias {}", columns, in_place, with_bias);
         expect_same(bench_.get(one), bench_.get(both), what + ", the sum");
         expect_same(bench_.get(out_one), bench_.get(out_both), what + ", its norm");
       }

@@ -22,8 +22,9 @@
 
 namespace computron {
 
-// LayerNorm or RMSNorm of rows [M, n], weights whole on every rank.
 struct BranchOutput;
+
+// LayerNorm or RMSNorm of rows [M, n], weights whole on every rank.
 class Norm {
  public:
   Norm() = default;  // absent

@@ -217,8 +217,10 @@ PanelRun CudaOps::as_plain(CudaComputeStream& stream, const PanelRun& run, const
 
 // Runs whose pages are there go together; bits do not depend on which those are.
 void CudaOps::gemm_by_kernels(CudaComputeStream& stream, std::span<const PanelRun> runs, kernel::GemmCall call) {
+  // Expanded weights go to the plain kernel: the other one begins to read weights before the last kernel ends.
   const bool skinny = kernel::is_skinny(call.dtype, call.rows, call.depth) && is_aligned(call.x) &&
-                      std::all_of(runs.begin(), runs.end(), [](const PanelRun& r) { return is_aligned(r.data); });
+                      std::all_of(runs.begin(), runs.end(),
+                                  [this](const PanelRun& r) { return is_aligned(r.data) && r.data != plain_->data(); });
   for (std::size_t begin = 0, end; begin < runs.size(); begin = end) {
     wait_for(stream, runs[begin].ready);
     const std::size_t limit = std::min(runs.size(), begin + kernel::RowRuns::kMax);
