@@ -168,8 +168,8 @@ class HeadSearch {
 
 void Grammar::trim() {
   HeadSearch(*this).check();
-  const std::vector<std::uint32_t> cost = DepthSearch(*this).search();
-  const auto leads_nowhere = [&cost](GrammarNodeId node) { return cost[node] == kNever; };
+  depths = DepthSearch(*this).search();
+  const auto leads_nowhere = [this](GrammarNodeId node) { return depths[node] == kNever; };
   for (GrammarNode& node : nodes) {
     std::erase_if(node.bytes, [&](const auto& edge) { return leads_nowhere(edge.to); });
     std::erase_if(node.silent, leads_nowhere);
@@ -177,11 +177,9 @@ void Grammar::trim() {
                   [&](const auto& call) { return leads_nowhere(call.to) || leads_nowhere(rules[call.rule]); });
     if (node.text >= 0 && leads_nowhere(texts[static_cast<std::size_t>(node.text)].to)) node.text = -1;
   }
-  depths.clear();
-  for (const GrammarNodeId first : rules) depths.push_back(cost[first]);
-  if (depths[start] == kNever) refuse_guide("no text is what it asks for");
-  if (depths[start] > kMaxDepth)
-    refuse_guide(fmt::format("all that it asks for nests deeper than {} levels", kMaxDepth));
+  const std::uint32_t least = depths[rules[start]];
+  if (least == kNever) refuse_guide("no text is what it asks for");
+  if (least > max_depth) refuse_guide(fmt::format("all that it asks for nests deeper than {} levels", max_depth));
 }
 
 GrammarNodeId GrammarBuilder::add_node() {

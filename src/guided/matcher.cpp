@@ -133,7 +133,7 @@ class Matcher::Closure {
 
   // What a node leads to comes off the pile in the node's order.
   void visit(const Place& place) {
-    if (seen_.size() > 64 * kMaxConfigurations || !seen_.insert(key(place)).second) return;
+    if (is_too_deep(place.node, place.stack) || is_enough() || !seen_.insert(key(place)).second) return;
     const Grammar& grammar = *matcher_.grammar_;
     const GrammarNode& node = grammar.nodes[place.node];
     if (node.text >= 0) add_text({.node = place.node, .stack = place.stack});
@@ -154,14 +154,22 @@ class Matcher::Closure {
     todo_.push_back({frame.to, frame.parent});
   }
 
-  // A rule whose least depth would lead beyond the limit is not begun, so that what has begun can end.
+  // Neither the rule nor what its caller does afterwards may be too deep; the former is seen when it is visited.
   void begin_rule(const GrammarNode::Call& call, std::uint32_t stack) {
     const Grammar& grammar = *matcher_.grammar_;
     const bool last = grammar.nodes[call.to].is_end();  // the caller does nothing more: it needs no frame
-    const std::uint32_t depth = matcher_.frames_[stack].depth + (last ? 0 : 1);
-    if (depth + grammar.depths[call.rule] > Grammar::kMaxDepth) return;
+    if (is_too_deep(call.to, stack)) return;
     todo_.push_back({grammar.rules[call.rule], last ? stack : matcher_.push(call.to, stack)});
   }
+
+  // From there no end can be reached within the limit of depth. Whatever is visited is at a node from which one can,
+  // with stacks of such nodes, and so is at least one thing that it leads to: where a text has come to, it can end.
+  bool is_too_deep(GrammarNodeId node, std::uint32_t stack) const {
+    const Grammar& grammar = *matcher_.grammar_;
+    return std::uint64_t{matcher_.frames_[stack].depth} + grammar.depths[node] > grammar.max_depth;
+  }
+  // More is left out, but not before there is a way on.
+  bool is_enough() const { return seen_.size() > 64 * kMaxConfigurations && !set_.configurations.empty(); }
 
   static std::uint64_t key(const Place& place) { return std::uint64_t{place.node} << 32 | place.stack; }
 

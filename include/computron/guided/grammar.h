@@ -6,8 +6,9 @@
 //   node --characters of a JSON string, and its closing quote--> node
 //
 // A text is one of the grammar where a way from the start rule's first node to an accepting node of it reads the text.
-// From a trimmed grammar's nodes an accepting one can always be reached: what a matcher (matcher.h) lets in never leads
-// into a dead end.
+// From a trimmed grammar's nodes an accepting one can always be reached, and `depths` says how many rules must be open
+// at once for that: a matcher (matcher.h) lets nothing in that would have to nest deeper than it may, so that what it
+// lets in never leads into a dead end.
 #pragma once
 
 #include <array>
@@ -49,19 +50,22 @@ struct GrammarNode {
 };
 
 struct Grammar {
-  // Rules that may be open at once: texts that nest deeper are left out.
   static constexpr std::uint32_t kMaxDepth = 256;
   static constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 
   std::vector<GrammarNode> nodes;
   std::vector<GrammarText> texts;
   std::vector<GrammarNodeId> rules;   // [rule] its first node
-  std::vector<std::uint32_t> depths;  // [rule] that must be open at once, at least, while it is read; kNever: no end
+  std::vector<std::uint32_t> depths;  // [node] rules that must be open at once, at least, from there to the end of the
+                                      // node's own rule; kNever: it has no end
+  std::uint32_t max_depth = kMaxDepth;  // rules that may be open at once: texts that nest deeper are left out
   GrammarRuleId start = 0;
 
   // Takes away what leads nowhere, and fills `depths`. RequestError{invalid_parameter} where nothing is left, or a rule
   // begins with itself.
   void trim();
+
+  std::size_t bytes() const;
 };
 
 // Builds a grammar piece by piece: each function adds what leads from one node to another.
