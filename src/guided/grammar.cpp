@@ -182,17 +182,38 @@ void Grammar::trim() {
   if (least > max_depth) refuse_guide(fmt::format("all that it asks for nests deeper than {} levels", max_depth));
 }
 
+std::size_t Grammar::bytes() const {
+  constexpr std::size_t kOfABlock = 16;  // what an allocation takes beside its content, at most
+  const auto of = []<class T>(const std::vector<T>& list) {
+    return list.capacity() > 0 ? list.capacity() * sizeof(T) + kOfABlock : 0;
+  };
+  std::size_t bytes = sizeof(Grammar) + of(nodes) + of(texts) + of(rules) + of(depths);
+  for (const GrammarNode& node : nodes) bytes += of(node.bytes) + of(node.silent) + of(node.calls);
+  return bytes;
+}
+
 GrammarNodeId GrammarBuilder::add_node() {
   if (grammar_.nodes.size() >= kMaxNodes) refuse_guide(fmt::format("it needs more than {} states", kMaxNodes));
   grammar_.nodes.emplace_back();
   return static_cast<GrammarNodeId>(grammar_.nodes.size() - 1);
 }
 
+void GrammarBuilder::count_edge() {
+  if (++edges_ > kMaxEdges) refuse_guide(fmt::format("it needs more than {} transitions", kMaxEdges));
+}
+
 void GrammarBuilder::add_bytes(GrammarNodeId from, std::uint8_t first, std::uint8_t last, GrammarNodeId to) {
+  count_edge();
   grammar_.nodes[from].bytes.push_back({first, last, to});
 }
 
+void GrammarBuilder::add_silent(GrammarNodeId from, GrammarNodeId to) {
+  count_edge();
+  grammar_.nodes[from].silent.push_back(to);
+}
+
 void GrammarBuilder::add_call(GrammarNodeId from, GrammarRuleId rule, GrammarNodeId to) {
+  count_edge();
   grammar_.nodes[from].calls.push_back({rule, to});
 }
 
@@ -246,6 +267,13 @@ GrammarRuleId GrammarBuilder::add_rule() {
 Grammar GrammarBuilder::take(GrammarRuleId start) {
   grammar_.start = start;
   grammar_.trim();
+  for (GrammarNode& node : grammar_.nodes) {
+    node.bytes.shrink_to_fit();
+    node.silent.shrink_to_fit();
+    node.calls.shrink_to_fit();
+  }
+  grammar_.nodes.shrink_to_fit();
+  grammar_.texts.shrink_to_fit();
   return std::move(grammar_);
 }
 

@@ -65,18 +65,20 @@ struct Grammar {
   // begins with itself.
   void trim();
 
+  // Of memory: at most kMaxBytes, as a GrammarBuilder makes it.
   std::size_t bytes() const;
+  static constexpr std::size_t kMaxBytes = std::size_t{20} << 20;
 };
 
 // Builds a grammar piece by piece: each function adds what leads from one node to another.
 class GrammarBuilder {
  public:
-  static constexpr std::size_t kMaxNodes = 100'000;
+  static constexpr std::size_t kMaxNodes = 100'000, kMaxEdges = 400'000;
 
-  // RequestError{invalid_parameter} beyond kMaxNodes.
+  // RequestError{invalid_parameter} beyond kMaxNodes, and for edges beyond kMaxEdges.
   GrammarNodeId add_node();
   void add_bytes(GrammarNodeId from, std::uint8_t first, std::uint8_t last, GrammarNodeId to);
-  void add_silent(GrammarNodeId from, GrammarNodeId to) { grammar_.nodes[from].silent.push_back(to); }
+  void add_silent(GrammarNodeId from, GrammarNodeId to);
   void add_call(GrammarNodeId from, GrammarRuleId rule, GrammarNodeId to);
   void add_text(GrammarNodeId from, const GrammarText& text);
 
@@ -95,7 +97,10 @@ class GrammarBuilder {
   Grammar take(GrammarRuleId start);
 
  private:
+  void count_edge();
+
   Grammar grammar_;
+  std::size_t edges_ = 0;
 };
 
 }  // namespace computron
