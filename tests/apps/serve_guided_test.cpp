@@ -182,23 +182,6 @@ TEST_F(ServeGuided, BadOnesCostOnlyThemselves) {
   EXPECT_EQ(served.results.error_code("plain"), "invalid_request");
 }
 
-// Guides and vocabularies, on the last stage of jobs that have a tokenizer, before anything is loaded.
-TEST_F(ServeGuided, TheTableOfBytesCountsGuides) {
-  ServeJob guided = job(1, 2, lines(1));
-  guided.more = {"--dry-run"};
-  ServeJob plain = guided;
-  plain.models = {{"plain", folder_ / "plain.h5"}};
-  plain.lines = {line("free", {{"model", "plain"}, {"prompt", {5, 6}}, {"max_tokens", 3}})};
-  const auto expect_row = [](const Served& served, const std::string& stage, const std::string& guides) {
-    const std::regex row("stage " + stage + " \\(x 1\\) +[0-9.]+ [KMG]iB +" + guides);
-    EXPECT_TRUE(std::regex_search(served.job.errors, row)) << guides << " in:\n" << served.job.errors;
-  };
-  const Served planned = serve(guided, folder_), without = serve(plain, folder_);
-  expect_row(planned, "0", "0 B");
-  expect_row(planned, "1", "256\\.14 MiB");  // and 128 bytes for each of 1,180 tokens
-  expect_row(without, "1", "0 B");
-}
-
 TEST_F(ServeGuided, AKilledJobGoesOnToTheSameAnswers) {
   std::vector<std::string> all;
   for (int i = 0; i < 8; ++i) {
