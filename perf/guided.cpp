@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "computron/base/error.h"
+#include "computron/base/size.h"
 #include "computron/guided/guide.h"
 #include "computron/guided/guide_spec.h"
 #include "computron/text/tokenizer.h"
@@ -74,9 +75,9 @@ std::vector<double> mask_times(const std::shared_ptr<Guide>& guide, const std::v
   std::vector<double> times;
   TokenMask mask;
   for (const auto& answer : answers) {
-    GuidedText text(guide);
+    GuidedText text;
     for (const TokenId token : answer) {
-      times.push_back(time_of([&] { text.allow({}, mask); }));
+      times.push_back(time_of([&] { text.allow(*guide, {}, mask); }));
       if ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1) == 0) {
         throw Error(ExitCode::kInternal, "a token of a valid text is not allowed");
       }
@@ -116,10 +117,13 @@ int main(int argc, char** argv) {
   const std::vector<std::string> texts = texts_of(tokenizer);
   std::shared_ptr<const TokenTrie> trie;
   const double trie_s = time_of([&] { trie = std::make_shared<const TokenTrie>(texts, texts.size()); });
-  fmt::print("A vocabulary of {} tokens; its tree takes {:.0f} ms, once a model.\n\n", texts.size(), 1e3 * trie_s);
+  fmt::print("A vocabulary of {} tokens; its tree takes {:.0f} ms, once a model, and {} ({:.0f} bytes a token).\n\n",
+             texts.size(), 1e3 * trie_s, format_size(trie->bytes()),
+             static_cast<double>(trie->bytes()) / static_cast<double>(texts.size()));
   fmt::print(
-      "| schema | states | compiled, ms | tokens | first sequence: mean, p99, most, µs | second: mean, most, µs |\n");
-  fmt::print("|---|---|---|---|---|---|\n");
+      "| schema | states | compiled, ms | tokens | first sequence: mean, p99, most, µs | second: mean, most, µs | "
+      "takes |\n");
+  fmt::print("|---|---|---|---|---|---|---|\n");
   Encoder encoder(tokenizer);
   std::vector<double> first, second;
   double compile_most_s = 0;
@@ -141,12 +145,11 @@ int main(int argc, char** argv) {
     const auto cold = mask_times(guide, answers), warm = mask_times(guide, answers);
     first.insert(first.end(), cold.begin(), cold.end());
     second.insert(second.end(), warm.begin(), warm.end());
-    fmt::print("| {} | {} | {:.2f} | {} | {:.0f}, {:.0f}, {:.0f} | {:.1f}, {:.1f} |\n",
+    fmt::print("| {} | {} | {:.2f} | {} | {:.0f}, {:.0f}, {:.0f} | {:.1f}, {:.1f} | {} |\n",
                example["name"].get<std::string>(), grammar->nodes.size(), 1e3 * compile_s, cold.size(),
                1e6 * mean(cold), 1e6 * at_share(cold, 0.99), 1e6 * at_share(cold, 1), 1e6 * mean(warm),
-               1e6 * at_share(warm, 1));
-    GuidedText begin(guide);
-    begin.allow({}, last);
+               1e6 * at_share(warm, 1), format_size(guide->bytes()));
+    GuidedText().allow(*guide, {}, last);
   }
   const auto share = [&](double row_s) { return 100 * kRows * 1e3 * row_s / step_ms; };
   fmt::print("\nMost for a schema to compile: {:.2f} ms (target 100 ms).\n", 1e3 * compile_most_s);

@@ -168,8 +168,8 @@ class HeadSearch {
 
 void Grammar::trim() {
   HeadSearch(*this).check();
-  const std::vector<std::uint32_t> cost = DepthSearch(*this).search();
-  const auto leads_nowhere = [&cost](GrammarNodeId node) { return cost[node] == kNever; };
+  depths = DepthSearch(*this).search();
+  const auto leads_nowhere = [this](GrammarNodeId node) { return depths[node] == kNever; };
   for (GrammarNode& node : nodes) {
     std::erase_if(node.bytes, [&](const auto& edge) { return leads_nowhere(edge.to); });
     std::erase_if(node.silent, leads_nowhere);
@@ -177,11 +177,19 @@ void Grammar::trim() {
                   [&](const auto& call) { return leads_nowhere(call.to) || leads_nowhere(rules[call.rule]); });
     if (node.text >= 0 && leads_nowhere(texts[static_cast<std::size_t>(node.text)].to)) node.text = -1;
   }
-  depths.clear();
-  for (const GrammarNodeId first : rules) depths.push_back(cost[first]);
-  if (depths[start] == kNever) refuse_guide("no text is what it asks for");
-  if (depths[start] > kMaxDepth)
-    refuse_guide(fmt::format("all that it asks for nests deeper than {} levels", kMaxDepth));
+  const std::uint32_t least = depths[rules[start]];
+  if (least == kNever) refuse_guide("no text is what it asks for");
+  if (least > max_depth) refuse_guide(fmt::format("all that it asks for nests deeper than {} levels", max_depth));
+}
+
+std::size_t Grammar::bytes() const {
+  constexpr std::size_t kOfABlock = 16;  // what an allocation takes beside its content, at most
+  const auto of = []<class T>(const std::vector<T>& list) {
+    return list.capacity() > 0 ? list.capacity() * sizeof(T) + kOfABlock : 0;
+  };
+  std::size_t bytes = sizeof(Grammar) + of(nodes) + of(texts) + of(rules) + of(depths);
+  for (const GrammarNode& node : nodes) bytes += of(node.bytes) + of(node.silent) + of(node.calls);
+  return bytes;
 }
 
 GrammarNodeId GrammarBuilder::add_node() {
@@ -190,11 +198,22 @@ GrammarNodeId GrammarBuilder::add_node() {
   return static_cast<GrammarNodeId>(grammar_.nodes.size() - 1);
 }
 
+void GrammarBuilder::count_edge() {
+  if (++edges_ > kMaxEdges) refuse_guide(fmt::format("it needs more than {} transitions", kMaxEdges));
+}
+
 void GrammarBuilder::add_bytes(GrammarNodeId from, std::uint8_t first, std::uint8_t last, GrammarNodeId to) {
+  count_edge();
   grammar_.nodes[from].bytes.push_back({first, last, to});
 }
 
+void GrammarBuilder::add_silent(GrammarNodeId from, GrammarNodeId to) {
+  count_edge();
+  grammar_.nodes[from].silent.push_back(to);
+}
+
 void GrammarBuilder::add_call(GrammarNodeId from, GrammarRuleId rule, GrammarNodeId to) {
+  count_edge();
   grammar_.nodes[from].calls.push_back({rule, to});
 }
 
@@ -248,6 +267,13 @@ GrammarRuleId GrammarBuilder::add_rule() {
 Grammar GrammarBuilder::take(GrammarRuleId start) {
   grammar_.start = start;
   grammar_.trim();
+  for (GrammarNode& node : grammar_.nodes) {
+    node.bytes.shrink_to_fit();
+    node.silent.shrink_to_fit();
+    node.calls.shrink_to_fit();
+  }
+  grammar_.nodes.shrink_to_fit();
+  grammar_.texts.shrink_to_fit();
   return std::move(grammar_);
 }
 

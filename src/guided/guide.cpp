@@ -5,50 +5,60 @@
 
 namespace computron {
 
-Guide::Guide(std::shared_ptr<const TokenTrie> tokens, std::shared_ptr<const Grammar> grammar)
-    : tokens_(std::move(tokens)), grammar_(std::move(grammar)) {
-  matcher_ = std::make_shared<Matcher>(grammar_);
-  if (matcher_->start() != Matcher::kDead) mask(matcher_->start());
+Guide::Guide(std::shared_ptr<const TokenTrie> tokens, std::shared_ptr<const Grammar> grammar, GuideLimits limits)
+    : tokens_(std::move(tokens)),
+      grammar_(std::move(grammar)),
+      grammar_bytes_(grammar_->bytes()),
+      limits_(limits),
+      matcher_(grammar_) {
+  Matcher::State start = matcher_.start();
+  if (start != Matcher::kDead) mask(start);
 }
 
-const TokenMask& Guide::mask(Matcher::State state) {
-  const auto found = masks_.find(state);
-  if (found != masks_.end()) return found->second;
-  if ((masks_.size() + 1) * tokens_->words() * sizeof(TokenMask::value_type) > kMaxMaskBytes) masks_.clear();
-  TokenMask& mask = masks_[state];
-  if (!tokens_->allow(*matcher_, state, mask)) mask.clear();
-  return mask;
+std::size_t Guide::bytes() const {
+  constexpr std::size_t kOfAMask = sizeof(TokenMask) + 64;
+  return grammar_bytes_ + matcher_.bytes() +
+         masks_.size() * (tokens_->words() * sizeof(TokenMask::value_type) + kOfAMask);
 }
 
-void Guide::trim() {
-  if (matcher_->bytes() <= kMaxMatcherBytes) return;
+void Guide::forget() {
+  matcher_.keep_only({});
   masks_.clear();
-  matcher_ = std::make_shared<Matcher>(grammar_);
 }
 
-GuidedText::GuidedText(std::shared_ptr<Guide> guide)
-    : guide_(std::move(guide)), matcher_(guide_->matcher_), state_(matcher_->start()) {}
-
-void GuidedText::append(TokenId token) {
-  for (const char byte : guide_->tokens().text(token)) {
-    if (state_ != Matcher::kDead) state_ = matcher_->next(state_, static_cast<std::uint8_t>(byte));
+Matcher::State Guide::follow(Matcher::State state, TokenId token) {
+  for (const char byte : tokens_->text(token)) {
+    if (state == Matcher::kDead) return state;
+    state = matcher_.next(state, static_cast<std::uint8_t>(byte));
+    if (matcher_.kept_bytes() > limits_.matcher_bytes) matcher_.keep_only(std::span(&state, 1));
   }
+  return state;
 }
 
-void GuidedText::allow(std::span<const TokenId> ends, TokenMask& mask) {
-  guide_->trim();
-  if (matcher_ != guide_->matcher_) {
-    state_ = guide_->matcher_->take_over(*matcher_, state_);
-    matcher_ = guide_->matcher_;
-  }
-  const TokenTrie& tokens = guide_->tokens();
-  if (state_ == Matcher::kDead) {
-    mask.assign(tokens.words(), 0);
-    return;
-  }
-  mask = guide_->mask(state_);
+const TokenMask& Guide::mask(Matcher::State& state) {
+  const auto found = masks_epoch_ == matcher_.epoch() ? masks_.find(state) : masks_.end();
+  if (found != masks_.end()) return found->second;
+  TokenMask mask;
+  if (!tokens_->allow(matcher_, state, mask, limits_.matcher_bytes)) mask.clear();
+  const bool full = (masks_.size() + 1) * tokens_->words() * sizeof(TokenMask::value_type) > limits_.mask_bytes;
+  if (full || masks_epoch_ != matcher_.epoch()) masks_.clear();
+  masks_epoch_ = matcher_.epoch();
+  return masks_[state] = std::move(mask);
+}
+
+void GuidedText::allow(Guide& guide, std::span<const TokenId> ends, TokenMask& mask) {
+  Matcher& matcher = guide.matcher_;
+  if (epoch_ != matcher.epoch()) state_ = place_ ? matcher.restore(*place_) : matcher.start();
+  for (const TokenId token : unread_) state_ = guide.follow(state_, token);
+  if (!unread_.empty()) place_ = matcher.save(state_);
+  unread_.clear();
+  const TokenTrie& tokens = guide.tokens();
+  mask.clear();
+  if (state_ != Matcher::kDead) mask = guide.mask(state_);
+  epoch_ = matcher.epoch();
   mask.resize(tokens.words(), 0);
-  const bool may_end = matcher_->accepts(state_);
+  if (state_ == Matcher::kDead) return;
+  const bool may_end = matcher.accepts(state_);
   for (const TokenId token : ends) {
     if (token < 0 || static_cast<std::size_t>(token) >= tokens.vocab()) continue;
     const std::uint32_t bit = 1u << (static_cast<unsigned>(token) % 32);

@@ -1,6 +1,7 @@
 #include "computron/guided/matcher.h"
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <string_view>
 #include <unordered_set>
@@ -96,6 +97,11 @@ void cut_text_classes(std::array<bool, 257>& begins) {
   }
 }
 
+std::uint64_t next_epoch() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
 }  // namespace
 
 // Gathers a state: what is reached from given places without reading, in the order of finding.
@@ -128,12 +134,15 @@ class Matcher::Closure {
   };
 
   void keep(const Configuration& configuration) {
-    if (set_.configurations.size() < kMaxConfigurations) set_.configurations.push_back(configuration);
+    const std::uint32_t returns = set_.returns + matcher_.frames_[configuration.stack].depth;
+    if (set_.configurations.size() >= kMaxConfigurations || returns > kMaxReturns) return;
+    set_.configurations.push_back(configuration);
+    set_.returns = returns;
   }
 
   // What a node leads to comes off the pile in the node's order.
   void visit(const Place& place) {
-    if (seen_.size() > 64 * kMaxConfigurations || !seen_.insert(key(place)).second) return;
+    if (is_too_deep(place.node, place.stack) || is_enough() || !seen_.insert(key(place)).second) return;
     const Grammar& grammar = *matcher_.grammar_;
     const GrammarNode& node = grammar.nodes[place.node];
     if (node.text >= 0) add_text({.node = place.node, .stack = place.stack});
@@ -154,14 +163,22 @@ class Matcher::Closure {
     todo_.push_back({frame.to, frame.parent});
   }
 
-  // A rule whose least depth would lead beyond the limit is not begun, so that what has begun can end.
+  // Neither the rule nor what its caller does afterwards may be too deep; the former is seen when it is visited.
   void begin_rule(const GrammarNode::Call& call, std::uint32_t stack) {
     const Grammar& grammar = *matcher_.grammar_;
     const bool last = grammar.nodes[call.to].is_end();  // the caller does nothing more: it needs no frame
-    const std::uint32_t depth = matcher_.frames_[stack].depth + (last ? 0 : 1);
-    if (depth + grammar.depths[call.rule] > Grammar::kMaxDepth) return;
+    if (is_too_deep(call.to, stack)) return;
     todo_.push_back({grammar.rules[call.rule], last ? stack : matcher_.push(call.to, stack)});
   }
+
+  // From there no end can be reached within the limit of depth. Whatever is visited is at a node from which one can,
+  // with stacks of such nodes, and so is at least one thing that it leads to: where a text has come to, it can end.
+  bool is_too_deep(GrammarNodeId node, std::uint32_t stack) const {
+    const Grammar& grammar = *matcher_.grammar_;
+    return std::uint64_t{matcher_.frames_[stack].depth} + grammar.depths[node] > grammar.max_depth;
+  }
+  // More is left out, but not before there is a way on.
+  bool is_enough() const { return seen_.size() > 64 * kMaxConfigurations && !set_.configurations.empty(); }
 
   static std::uint64_t key(const Place& place) { return std::uint64_t{place.node} << 32 | place.stack; }
 
@@ -171,8 +188,9 @@ class Matcher::Closure {
   std::unordered_set<std::uint64_t> seen_;
 };
 
-Matcher::Matcher(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)), frames_(1) {
+Matcher::Matcher(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
   make_classes();
+  forget_all();
   Closure closure(*this);
   closure.add(grammar_->rules[grammar_->start], 0);
   start_ = number_of(closure.take());
@@ -241,7 +259,8 @@ Matcher::State Matcher::number_of(Set set) {
     if (states_[static_cast<std::size_t>(it->second)] == set) return it->second;
   }
   const auto number = static_cast<State>(states_.size());
-  configurations_ += set.configurations.size();
+  kept_bytes_ += bytes_of(set) - set.returns * kOfAFrame;  // frames are counted as they come
+  set.configurations.shrink_to_fit();
   states_.push_back(std::move(set));
   transitions_.resize(transitions_.size() + classes_, kUnknown);
   costs_.resize(transitions_.size(), 0);
@@ -254,23 +273,74 @@ std::uint32_t Matcher::push(GrammarNodeId to, std::uint32_t parent) {
   if (is_new) {
     place->second = static_cast<std::uint32_t>(frames_.size());
     frames_.push_back({to, parent, frames_[parent].depth + 1});
+    kept_bytes_ += kOfAFrame;
   }
   return place->second;
 }
 
-Matcher::State Matcher::take_over(const Matcher& other, State state) {
-  if (state == kDead) return kDead;
-  Set set = other.states_[static_cast<std::size_t>(state)];
-  std::vector<GrammarNodeId> returns;
-  for (Configuration& configuration : set.configurations) {
-    returns.clear();
-    for (std::uint32_t at = configuration.stack; at != 0; at = other.frames_[at].parent) {
-      returns.push_back(other.frames_[at].to);
-    }
-    configuration.stack = 0;
-    for (; !returns.empty(); returns.pop_back()) configuration.stack = push(returns.back(), configuration.stack);
+template <class Add>
+std::uint32_t Matcher::moved_stack(std::uint32_t stack, const std::vector<Frame>& frames, MovedStacks& moved,
+                                   Add&& add) {
+  std::vector<std::uint32_t> path;
+  for (; stack != 0 && !moved.contains(stack); stack = frames[stack].parent) path.push_back(stack);
+  std::uint32_t to = stack == 0 ? 0 : moved.at(stack);
+  for (; !path.empty(); path.pop_back()) {
+    to = add(frames[path.back()].to, to);
+    moved.emplace(path.back(), to);
   }
+  return to;
+}
+
+Matcher::Saved Matcher::save(State state) const {
+  Saved saved;
+  if (state == kDead) return saved;
+  saved.set_ = states_[static_cast<std::size_t>(state)];
+  MovedStacks moved;
+  const auto add = [&frames = saved.frames_](GrammarNodeId to, std::uint32_t parent) {
+    frames.push_back({to, parent, frames[parent].depth + 1});
+    return static_cast<std::uint32_t>(frames.size() - 1);
+  };
+  for (Configuration& c : saved.set_.configurations) c.stack = moved_stack(c.stack, frames_, moved, add);
+  return saved;
+}
+
+Matcher::State Matcher::restore(const Saved& saved) {
+  Set set = saved.set_;
+  MovedStacks moved;
+  const auto add = [this](GrammarNodeId to, std::uint32_t parent) { return push(to, parent); };
+  for (Configuration& c : set.configurations) c.stack = moved_stack(c.stack, saved.frames_, moved, add);
   return number_of(std::move(set));
+}
+
+void Matcher::forget_all() {
+  states_ = std::vector<Set>();
+  transitions_ = std::vector<State>();
+  costs_ = std::vector<std::uint32_t>();
+  frames_ = std::vector<Frame>(1);
+  frame_ids_ = std::unordered_map<std::uint64_t, std::uint32_t>();
+  state_numbers_ = std::unordered_multimap<std::uint64_t, State>();
+  kept_bytes_ = 0;
+  epoch_ = next_epoch();
+}
+
+void Matcher::keep_only(std::span<State> states) {
+  std::vector<Set> sets = std::move(states_);
+  const std::vector<Frame> frames = std::move(frames_);
+  forget_all();
+  MovedStacks moved;
+  std::unordered_map<State, State> numbers = {{kDead, kDead}};
+  const auto add = [this](GrammarNodeId to, std::uint32_t parent) { return push(to, parent); };
+  const auto keep = [&](State& state) {
+    const auto [place, is_new] = numbers.try_emplace(state, kDead);
+    if (is_new) {
+      Set& set = sets[static_cast<std::size_t>(state)];
+      for (Configuration& c : set.configurations) c.stack = moved_stack(c.stack, frames, moved, add);
+      place->second = number_of(std::move(set));
+    }
+    state = place->second;
+  };
+  keep(start_);
+  std::ranges::for_each(states, keep);
 }
 
 Matcher::FreeText Matcher::free_text(State state) const {
@@ -287,10 +357,14 @@ Matcher::FreeText Matcher::free_text(State state) const {
   return most;
 }
 
+std::size_t Matcher::bytes_of(const Set& set) const {
+  return kOfAState + classes_ * (sizeof(State) + sizeof(std::uint32_t)) +
+         set.configurations.size() * sizeof(Configuration) + set.returns * kOfAFrame;
+}
+
 std::size_t Matcher::bytes() const {
-  constexpr std::size_t kOfAState = sizeof(Set) + 64, kOfAFrame = sizeof(Frame) + 48;
-  return configurations_ * sizeof(Configuration) + states_.size() * kOfAState +
-         transitions_.size() * (sizeof(State) + sizeof(std::uint32_t)) + frames_.size() * kOfAFrame;
+  const auto reserve = []<class T>(const std::vector<T>& list) { return (list.capacity() - list.size()) * sizeof(T); };
+  return sizeof(Matcher) + kept_bytes_ + reserve(states_) + reserve(transitions_) + reserve(costs_) + reserve(frames_);
 }
 
 }  // namespace computron

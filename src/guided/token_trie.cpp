@@ -79,40 +79,59 @@ TokenTrie::Tree TokenTrie::make_tree(std::vector<TokenId> tokens) const {
   }
   close(0);
   tree.nodes.push_back({.tokens = static_cast<std::uint32_t>(tree.tokens.size())});  // behind the last one
+  tree.nodes.shrink_to_fit();
+  tree.tokens.shrink_to_fit();
   return tree;
 }
 
-bool TokenTrie::walk(const Tree& tree, Matcher& matcher, Matcher::State state, TokenMask& mask) {
-  std::vector<Matcher::State> states = {state};  // [depth] behind that many bytes
+bool TokenTrie::walk(const Tree& tree, Matcher& matcher, Matcher::State& state, TokenMask& mask,
+                     std::size_t most_bytes) {
+  std::vector<Matcher::State> path = {state};  // [depth] behind that many bytes of the token
+  std::vector<std::size_t> bytes = {0};        // [depth] that its states take so far
   std::size_t work = 0;
+  bool within = true;
   const auto end = static_cast<std::uint32_t>(tree.nodes.size() - 1);
-  for (std::uint32_t i = 0; i < end;) {
+  for (std::uint32_t i = 0; within && i < end;) {
     const Node& node = tree.nodes[i];
-    const Matcher::State from = states[node.depth - 1u];
-    const Matcher::State to = matcher.next(from, node.byte);
+    path.resize(node.depth);
+    bytes.resize(node.depth);
+    const Matcher::State from = path.back(), to = matcher.next(from, node.byte);
     work += matcher.cost(from, node.byte);
-    if (work > kMaxWork) return false;
+    path.push_back(to);
+    if (matcher.kept_bytes() > most_bytes) matcher.keep_only(path);
+    within = work <= kMaxWork;
     if (to == Matcher::kDead) {
       i = node.end;
       continue;
     }
-    if (states.size() <= node.depth) states.resize(node.depth + 1u);
-    states[node.depth] = to;
+    bytes.push_back(bytes.back() + matcher.bytes_of(path.back()));
+    within = within && bytes.back() <= kMaxPathBytes;
     for (std::uint32_t k = node.tokens; k < tree.nodes[i + 1].tokens; ++k) set_bit(mask, tree.tokens[k]);
     ++i;
   }
-  return true;
+  state = path.front();
+  return within;
 }
 
-bool TokenTrie::allow(Matcher& matcher, Matcher::State state, TokenMask& mask) const {
+bool TokenTrie::allow(Matcher& matcher, Matcher::State& state, TokenMask& mask, std::size_t most_bytes) const {
   const Matcher::FreeText text = matcher.free_text(state);
   const std::size_t longest = plain_.size() - 1;
   if (text.characters == 0 || (text.characters < longest && !text.alone)) {
     mask.assign(words(), 0);
-    return walk(all_, matcher, state, mask);
+    return walk(all_, matcher, state, mask, most_bytes);
   }
   mask = plain_[std::min<std::size_t>(text.characters, longest)];
-  return walk(not_plain_, matcher, state, mask);
+  return walk(not_plain_, matcher, state, mask, most_bytes);
+}
+
+std::size_t TokenTrie::bytes() const {
+  constexpr std::size_t kWithin = 15;  // characters that a text has without memory of its own
+  std::size_t bytes = texts_.capacity() * sizeof(std::string) + plain_.size() * words() * sizeof(TokenMask::value_type);
+  for (const std::string& text : texts_) bytes += text.capacity() > kWithin ? text.capacity() + 1 : 0;
+  for (const Tree* tree : {&all_, &not_plain_}) {
+    bytes += tree->nodes.capacity() * sizeof(Node) + tree->tokens.capacity() * sizeof(TokenId);
+  }
+  return bytes;
 }
 
 }  // namespace computron

@@ -137,21 +137,16 @@ bool SamplingParams::operator==(const SamplingParams& other) const {
 }
 
 SequenceSampling::SequenceSampling(SamplingParams params)
-    : params_(std::move(params)), followed_(params_.generated.size()) {}
-
-void SequenceSampling::set_guide(std::shared_ptr<Guide> guide) {
-  text_.emplace(std::move(guide));
-  for (const TokenId token : params_.generated) text_->append(token);
+    : params_(std::move(params)), followed_(params_.generated.size()) {
+  for (const TokenId token : params_.generated) text_.append(token);
 }
 
-void SequenceSampling::allow_tokens() {
-  if (text_) text_->allow(params_.stop_tokens, allowed_);
-}
+void SequenceSampling::allow_tokens(Guide& guide) { text_.allow(guide, params_.stop_tokens, allowed_); }
 
 void SequenceSampling::append(std::uint32_t start, std::span<const TokenId> tokens) {
   for (std::size_t i = 0; params_.guide != nullptr && i < tokens.size(); ++i) {
     if (start + i < params_.prompt_tokens + followed_) continue;
-    text_ ? text_->append(tokens[i]) : params_.generated.push_back(tokens[i]);
+    text_.append(tokens[i]);
     ++followed_;
   }
   if (!params_.penalises()) return;

@@ -276,25 +276,25 @@ void Executor::add_sampling(const Step& step, Batch& batch) {
     if (found != sampling_.end()) found->second.append(chunk.start, chunk.tokens);
     row += chunk.output == SequenceChunk::kAll ? chunk.tokens.size() : chunk.output == SequenceChunk::kNone ? 0 : 1;
     if (found == sampling_.end() || chunk.output == SequenceChunk::kNone) continue;
-    guide(step.model, found->second);
+    if (found->second.params().guide) guide(step.model, found->second);
     batch.sampling.resize(batch.output_rows.size());
     const auto position = chunk.start + static_cast<std::uint32_t>(chunk.tokens.size());
     batch.sampling[row - 1] = found->second.row(position, layouts_[step.model]->plan.k_slices * mesh_.shape.tp == 1);
   }
 }
 
-// Finds out what the sequence's next token may be, before its first one when its guide has been compiled.
+// Finds out what the sequence's next token may be, when its guide has been compiled; once more where others have taken
+// its place since the last token.
 void Executor::guide(ModelId model, SequenceSampling& sampling) {
-  if (sampling.lacks_guide()) {
-    const auto& text = sampling.params().guide;
-    std::shared_ptr<Guide> guide;
+  const auto& text = sampling.params().guide;
+  std::shared_ptr<Guide> guide = guides_.find(model, text);
+  if (!guide) {
     progress_.wait_until([&] {
-      guides_.want(model, text);  // again where others have taken its place
-      return (guide = guides_.find(model, *text)) != nullptr;
+      guides_.want(model, text);
+      return (guide = guides_.find(model, text)) != nullptr;
     });
-    sampling.set_guide(std::move(guide));
   }
-  sampling.allow_tokens();
+  sampling.allow_tokens(*guide);
 }
 
 // A pass that only decodes comes again with other tokens and one more position, so it is worth a graph.

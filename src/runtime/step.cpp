@@ -1,9 +1,13 @@
 #include "computron/runtime/step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "computron/base/digest.h"
@@ -14,6 +18,58 @@ namespace {
 constexpr std::uint32_t kMagic = 0x50455453;  // "STEP"
 // Of most messages: beside their chunks, and of a chunk of one token.
 constexpr std::size_t kReservedBytes = 512, kBytesOfAToken = 24;
+
+// The texts of guides stand in front of the chunks, once each; a chunk says which by its place there, from 1 on.
+constexpr std::uint16_t kNoGuide = 0;
+constexpr std::size_t kMostGuides = 0xffff;
+
+using GuideTexts = std::vector<std::shared_ptr<const std::string>>;
+
+// On the side that sends: the texts of a step's chunks in the order in which they come first.
+class GuideTable {
+ public:
+  explicit GuideTable(const std::vector<SequenceChunk>& chunks) {
+    for (const SequenceChunk& chunk : chunks) {
+      if (chunk.sampling && chunk.sampling->guide) add(*chunk.sampling->guide);
+    }
+  }
+
+  std::uint16_t place_of(const SamplingParams& p) const { return p.guide ? places_.at(*p.guide) : kNoGuide; }
+  void put(ByteWriter& out) const {
+    out.put(static_cast<std::uint16_t>(texts_.size()));
+    for (const std::string* text : texts_) out.put_string(*text);
+  }
+
+ private:
+  void add(const std::string& text) {
+    if (!places_.try_emplace(text, static_cast<std::uint16_t>(texts_.size() + 1)).second) return;
+    ensure(!text.empty() && texts_.size() < kMostGuides, "a step has an empty guide, or too many");
+    texts_.push_back(&text);
+  }
+
+  std::vector<const std::string*> texts_;  // of the chunks
+  std::unordered_map<std::string_view, std::uint16_t> places_;
+};
+
+// On the side that receives: chunks share the texts.
+GuideTexts get_guides(ByteReader& in) {
+  GuideTexts texts;
+  const auto count = in.get<std::uint16_t>();
+  for (std::uint16_t i = 0; i < count; ++i) {
+    texts.push_back(std::make_shared<const std::string>(in.get_string()));
+    ensure(!texts.back()->empty(), "a guide of a step is empty");
+  }
+  return texts;
+}
+
+std::shared_ptr<const std::string> guide_at(const GuideTexts& guides, std::uint16_t place) {
+  if (place == kNoGuide) return nullptr;
+  if (place > guides.size()) {
+    throw Error(ExitCode::kInternal,
+                fmt::format("internal: a sequence chunk names guide {} of a step with {}", place, guides.size()));
+  }
+  return guides[place - 1u];
+}
 
 // Calls visit(field) for what is sent as it is.
 template <class Params, class Visitor>
@@ -30,7 +86,7 @@ void for_each_number(Params& p, Visitor&& visit) {
   visit(p.key);
 }
 
-void put(ByteWriter& out, const SamplingParams& p) {
+void put(ByteWriter& out, const SamplingParams& p, const GuideTable& guides) {
   for_each_number(p, [&out](const auto& number) { out.put(number); });
   out.put_list(p.stop_tokens);
   out.put(static_cast<std::uint32_t>(p.logit_bias.size()));
@@ -38,11 +94,11 @@ void put(ByteWriter& out, const SamplingParams& p) {
     out.put(token);
     out.put(bias);
   }
-  out.put_string(p.guide ? *p.guide : std::string());
+  out.put(guides.place_of(p));
   out.put_list(p.generated);
 }
 
-SamplingParams get_sampling(ByteReader& in) {
+SamplingParams get_sampling(ByteReader& in, const GuideTexts& guides) {
   SamplingParams p;
   for_each_number(p, [&in]<class T>(T& number) { number = in.get<T>(); });
   p.stop_tokens = in.get_list<TokenId>();
@@ -51,9 +107,7 @@ SamplingParams get_sampling(ByteReader& in) {
     const auto token = in.get<TokenId>();
     p.logit_bias.emplace_back(token, in.get<float>());
   }
-  if (std::string guide = in.get_string(); !guide.empty()) {
-    p.guide = std::make_shared<const std::string>(std::move(guide));
-  }
+  p.guide = guide_at(guides, in.get<std::uint16_t>());
   p.generated = in.get_list<TokenId>();
   return p;
 }
@@ -86,7 +140,7 @@ std::uint8_t parts_of(const SequenceChunk& c, bool first_stage) {
   return static_cast<std::uint8_t>(parts);
 }
 
-void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
+void put(ByteWriter& out, const SequenceChunk& c, const GuideTable& guides, bool first_stage) {
   const std::uint8_t parts = parts_of(c, first_stage);
   out.put(parts);
   out.put(c.sequence);
@@ -97,12 +151,12 @@ void put(ByteWriter& out, const SequenceChunk& c, bool first_stage) {
   if ((parts & kTop) != 0) out.put(c.top);
   if ((parts & kAfterLast) != 0) out.put(c.after_last);
   if ((parts & kValues) != 0) out.put(c.values);
-  if ((parts & kSampling) != 0) put(out, *c.sampling);
+  if ((parts & kSampling) != 0) put(out, *c.sampling, guides);
   if ((parts & kTokenTypes) != 0) out.put_list(c.token_type_ids);
   if ((parts & kPatches) != 0) out.put_list(c.patches);
 }
 
-SequenceChunk get_chunk(ByteReader& in) {
+SequenceChunk get_chunk(ByteReader& in, const GuideTexts& guides) {
   SequenceChunk c;
   const auto parts = in.get<std::uint8_t>();
   c.sequence = in.get<SequenceId>();
@@ -115,7 +169,7 @@ SequenceChunk get_chunk(ByteReader& in) {
   if ((parts & kTop) != 0) c.top = in.get<std::uint8_t>();
   if ((parts & kAfterLast) != 0) c.after_last = in.get<TokenId>();
   if ((parts & kValues) != 0) c.values = in.get<std::uint32_t>();
-  if ((parts & kSampling) != 0) c.sampling = get_sampling(in);
+  if ((parts & kSampling) != 0) c.sampling = get_sampling(in, guides);
   if ((parts & kTokenTypes) != 0) c.token_type_ids = in.get_list<std::int32_t>();
   if ((parts & kPatches) != 0) c.patches = in.get_list<float>();
   ensure(c.output <= SequenceChunk::kScores && !c.tokens.empty(), "sequence chunk out of range");
@@ -208,8 +262,10 @@ std::vector<std::byte> Step::encode(int stage) const {
   out.put(model);
   out.put(predicted_s);
   out.put_list(closed);
+  const GuideTable guides(chunks);
+  guides.put(out);
   out.put(static_cast<std::uint32_t>(chunks.size()));
-  for (const SequenceChunk& chunk : chunks) put(out, chunk, stage == 0);
+  for (const SequenceChunk& chunk : chunks) put(out, chunk, guides, stage == 0);
   put(out, stages.empty() ? StagePlan{} : stages[stage]);
   return out.take();
 }
@@ -225,8 +281,9 @@ Step Step::decode(std::span<const std::byte> bytes, int stage, int stages) {
   step.model = in.get<ModelId>();
   step.predicted_s = in.get<float>();
   step.closed = in.get_list<SequenceId>();
+  const GuideTexts guides = get_guides(in);
   const auto chunks = in.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < chunks; ++i) step.chunks.push_back(get_chunk(in));
+  for (std::uint32_t i = 0; i < chunks; ++i) step.chunks.push_back(get_chunk(in, guides));
   step.stages.resize(stages);
   step.stages[stage] = get_plan(in);
   in.expect_end();

@@ -16,8 +16,10 @@
 #include "computron/comm/gather.h"
 #include "computron/model/coded_estimate.h"
 #include "computron/model/transformer.h"
+#include "computron/runtime/guide_compiler.h"
 #include "computron/runtime/host_store.h"
 #include "computron/runtime/kv_geometry.h"
+#include "computron/serve/tokenizers.h"
 
 namespace computron {
 namespace {
@@ -73,12 +75,25 @@ void MemoryPlan::count_fixed(const Mesh& mesh, const RankDevice& device, const M
   need_.separate = pages.separate_bytes();
   const bool coded = device.page_coding() == PageCoding::kCoded;
   if (coded) count_coding(mesh, device, pages);
-  need_.host += coded ? need_.coded + need_.staging : need_.held;
+  need_.guides = guide_bytes(mesh, models);
+  need_.host += (coded ? need_.coded + need_.staging : need_.held) + need_.guides;
   // Transfers on their way to the next stage, and the parts of a sum.
   const std::size_t transfers = widest * sizeof(float) * models.max_batch_tokens() * (steps_in_flight + 2);
   need_.workspace = workspace.total() + transfers;
   need_.on_device = own_memory_.has_value();
   if (need_.on_device) need_.host += transfers;
+}
+
+// On the last stage, where answers are guided, of models that can be: guides, and each model's vocabulary. What comes
+// of it is taken as requests ask for it.
+std::size_t MemoryPlan::guide_bytes(const Mesh& mesh, const ModelSet& models) {
+  std::size_t vocabularies = 0;
+  for (ModelId m = 0; m < models.in_own_group().size(); ++m) {
+    const ModelConfig& config = models.layout(m).plan.config;
+    if (config.pools() || !has_tokenizer(models.index(models.in_own_group()[m]))) continue;
+    vocabularies += TokenTrie::estimated_bytes(static_cast<std::size_t>(config.vocab));
+  }
+  return mesh.last_stage() && vocabularies > 0 ? GuideCompiler::kMaxBytes + vocabularies : 0;
 }
 
 // Collective. What pages take coded is known when they are loaded; a sample of the checkpoints says it before.
@@ -136,8 +151,9 @@ void MemoryPlan::check() const {
     throw ConfigError(fmt::format("--device-memory {} holds no page of {}{}", format_size(pool_bytes_),
                                   format_size(page_bytes_), landing_pages_ > 0 ? " beside landing pages" : ""));
   }
-  const std::string own = fmt::format("host pages {}, pool {}, workspace {}", format_size(need_.host),
-                                      format_size(need_.pool), format_size(need_.workspace));
+  const std::string own =
+      fmt::format("host pages {}, guides {}, pool {}, workspace {}", format_size(need_.host - need_.guides),
+                  format_size(need_.guides), format_size(need_.pool), format_size(need_.workspace));
   if (own_memory_ && need_.device_total() > own_memory_->bytes) {
     throw OutOfDeviceMemory(
         fmt::format("this rank needs {} of device memory ({}), but {} leaves {}: lower "
@@ -182,15 +198,15 @@ std::string MemoryPlan::table(const std::vector<MemoryNeed>& needs, const Mesh& 
                                           : fmt::format("  the pages of {}", models.id(ids[alike])));
     }
   }
-  table +=
-      fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "pool", "workspace", "together");
+  table += fmt::format("{:<24}{:>14}{:>14}{:>14}{:>14}{:>14}\n", "bytes a rank", "host pages", "guides", "pool",
+                       "workspace", "together");
   for (const RankGroup& group : mesh.groups) {
     for (int stage = 0; stage < group.shape.pp; ++stage) {
       const MemoryNeed& need = needs[static_cast<std::size_t>(group.job_rank(group.shape.rank_of(stage, 0)))];
-      table += fmt::format("  {:<22}{:>14}{:>14}{:>14}{:>14}\n",
+      table += fmt::format("  {:<22}{:>14}{:>14}{:>14}{:>14}{:>14}\n",
                            fmt::format("{}stage {} (x {})", name_of_group(group), stage, group.shape.tp),
-                           format_size(need.host), format_size(need.pool), format_size(need.workspace),
-                           format_size(need.total()));
+                           format_size(need.host - need.guides), format_size(need.guides), format_size(need.pool),
+                           format_size(need.workspace), format_size(need.total()));
     }
   }
   table += fmt::format("this node: {} ranks need {}, {} leaves {}", ranks_on_node_, format_size(node_bytes_),

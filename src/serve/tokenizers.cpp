@@ -20,12 +20,6 @@ TokenizerFiles read_files(const CheckpointIndex& index) {
   return files;
 }
 
-bool has_tokenizer(const CheckpointIndex& index) {
-  return std::any_of(index.tokenizer.begin(), index.tokenizer.end(), [](const auto& file) {
-    return file.first == "tokenizer.json" || file.first == "tokenizer.model" || file.first.starts_with("vocab.");
-  });
-}
-
 Digest128 digest_of(const TokenizerFiles& files) {
   ByteWriter all;
   for (const auto& [name, bytes] : files) {
@@ -53,6 +47,12 @@ void load_tokenizer(const CheckpointIndex& index, Shared& shared, ServedModel& m
 }
 
 }  // namespace
+
+bool has_tokenizer(const CheckpointIndex& index) {
+  return std::any_of(index.tokenizer.begin(), index.tokenizer.end(), [](const auto& file) {
+    return file.first == "tokenizer.json" || file.first == "tokenizer.model" || file.first.starts_with("vocab.");
+  });
+}
 
 std::vector<std::string> token_texts(const CheckpointIndex& index) {
   const Tokenizer tokenizer(read_files(index));

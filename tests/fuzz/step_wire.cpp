@@ -20,7 +20,10 @@ void check_step(std::span<const std::byte> bytes, int stage) {
   expect(step.chunks.size() + step.closed.size() + plan.caches.size() + plan.fetches.size() <= bytes.size(),
          "everything takes a byte");
   expect(step.logit_rows() <= step.rows() && static_cast<std::size_t>(step.rows()) <= bytes.size(), "a row is a token");
-  for (const auto& chunk : step.chunks) expect(!chunk.tokens.empty(), "no chunk is empty");
+  for (const auto& chunk : step.chunks) {
+    expect(!chunk.tokens.empty(), "no chunk is empty");
+    expect(!chunk.sampling || !chunk.sampling->guide || !chunk.sampling->guide->empty(), "a guide is a text");
+  }
   const auto sent = step.encode(stage);
   expect(sent.size() <= bytes.size(), "nothing is added");
   expect(Step::decode(sent, stage, kStages).encode(stage) == sent, "a step comes back");

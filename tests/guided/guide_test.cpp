@@ -12,16 +12,17 @@
 namespace computron::test {
 namespace {
 
-constexpr TokenId kEnd = 0, kA = 1, kB = 2, kAB = 3;
+constexpr TokenId kEnd = 0, kA = 1, kB = 2, kAB = 3, kX = 4;
 
-std::shared_ptr<Guide> make_guide(const std::string& guide, std::size_t vocab = 40) {
-  const std::vector<std::string> texts = {"", "a", "b", "ab"};
-  return std::make_shared<Guide>(std::make_shared<TokenTrie>(texts, vocab), compile_guide(guide));
+Guide make_guide(const std::string& guide, const GuideLimits& limits = {}) {
+  constexpr std::size_t kVocab = 40;
+  const std::vector<std::string> texts = {"", "a", "b", "ab", "x"};
+  return {std::make_shared<TokenTrie>(texts, kVocab), compile_guide(guide), limits};
 }
 
-std::vector<TokenId> allowed(GuidedText& text, std::vector<TokenId> ends = {kEnd}) {
+std::vector<TokenId> allowed(Guide& guide, GuidedText& text, std::vector<TokenId> ends = {kEnd}) {
   TokenMask mask;
-  text.allow(ends, mask);
+  text.allow(guide, ends, mask);
   std::vector<TokenId> tokens;
   for (std::size_t t = 0; t < mask.size() * 32; ++t) {
     if ((mask[t / 32] >> (t % 32) & 1) != 0) tokens.push_back(static_cast<TokenId>(t));
@@ -32,77 +33,90 @@ std::vector<TokenId> allowed(GuidedText& text, std::vector<TokenId> ends = {kEnd
 using Tokens = std::vector<TokenId>;
 
 TEST(GuidedText, MayEndWhereItIsWhole) {
-  GuidedText text(make_guide("rab(ab)?"));
-  EXPECT_EQ(allowed(text), (Tokens{kA, kAB}));
+  Guide guide = make_guide("rab(ab)?");
+  GuidedText text;
+  EXPECT_EQ(allowed(guide, text), (Tokens{kA, kAB}));
   text.append(kA);
-  EXPECT_EQ(allowed(text), (Tokens{kB}));
+  EXPECT_EQ(allowed(guide, text), (Tokens{kB}));
   text.append(kB);
-  EXPECT_EQ(allowed(text), (Tokens{kEnd, kA, kAB}));
+  EXPECT_EQ(allowed(guide, text), (Tokens{kEnd, kA, kAB}));
   text.append(kAB);
-  EXPECT_EQ(allowed(text), (Tokens{kEnd}));
+  EXPECT_EQ(allowed(guide, text), (Tokens{kEnd}));
 }
 
 TEST(GuidedText, ATokenThatEndsIsNeverPartOfTheText) {
-  GuidedText text(make_guide("ra*"));
-  EXPECT_EQ(allowed(text, {kEnd, kA}), (Tokens{kEnd, kA})) << "as an end";
-  GuidedText other(make_guide("raa"));
-  EXPECT_EQ(allowed(other, {kEnd, kA}), Tokens{});
+  Guide guide = make_guide("ra*"), other_guide = make_guide("raa");
+  GuidedText text, other;
+  EXPECT_EQ(allowed(guide, text, {kEnd, kA}), (Tokens{kEnd, kA})) << "as an end";
+  EXPECT_EQ(allowed(other_guide, other, {kEnd, kA}), Tokens{});
 }
 
 TEST(GuidedText, WhatNoTokenSpellsIsADeadEnd) {
-  GuidedText text(make_guide("rac"));
-  EXPECT_EQ(allowed(text), (Tokens{kA}));
+  Guide guide = make_guide("rac");
+  GuidedText text;
+  EXPECT_EQ(allowed(guide, text), (Tokens{kA}));
   text.append(kA);
-  EXPECT_EQ(allowed(text), Tokens{});
+  EXPECT_EQ(allowed(guide, text), Tokens{});
+  text.append(kA);
+  EXPECT_EQ(allowed(guide, text), Tokens{}) << "and stays one";
+  guide.forget();
+  EXPECT_EQ(allowed(guide, text), Tokens{});
 }
 
 TEST(GuidedText, IsWhereItsTokensLead) {
-  const auto guide = make_guide("r(a|b){3,9}");
-  GuidedText first(guide);
+  Guide guide = make_guide("r(a|b){3,9}"), elsewhere = make_guide("r(a|b){3,9}");
+  GuidedText first, again, moved;
   for (const TokenId token : {kA, kB, kAB, kAB, kA}) {
-    allowed(first);
+    allowed(guide, first);
     first.append(token);
+    again.append(token);  // nobody asks it before the end
+    allowed(elsewhere, moved);
+    moved.append(token);
   }
-  GuidedText again(guide);  // nobody asked it before
-  for (const TokenId token : {kA, kB, kAB, kAB, kA}) again.append(token);
-  GuidedText elsewhere(make_guide("r(a|b){3,9}"));
-  for (const TokenId token : {kA, kB, kAB, kAB, kA}) elsewhere.append(token);
-  EXPECT_EQ(allowed(first), allowed(again));
-  EXPECT_EQ(allowed(first), allowed(elsewhere));
+  const Tokens where = allowed(guide, first);
+  EXPECT_EQ(allowed(guide, again), where);
+  EXPECT_EQ(allowed(elsewhere, moved), where);
+  EXPECT_EQ(allowed(guide, moved), where) << "with another guide of the same";
 }
 
 // A guide that forgets its states, since they take too much memory, goes on from each text's own.
 TEST(GuidedText, OutlivesItsGuidesMemory) {
-  const std::string guide = "r((a|b)*a(a|b){60}(a|b)*)";
-  const auto shared = make_guide(guide);
-  GuidedText text(shared), idle(shared);
+  const std::string pattern = "r((a|b)*a(a|b){60}(a|b)*)";
+  const GuideLimits limits;
+  Guide guide = make_guide(pattern);
+  GuidedText text, idle;
   idle.append(kA);
-  Matcher reference(compile_guide(guide));
+  allowed(guide, idle);
+  Matcher reference(compile_guide(pattern));
   Matcher::State state = reference.start();
   std::uint64_t bits = 1;
   for (int i = 0; i < 20'000; ++i) {
     const bool is_a = (bits = bits * 6364136223846793005u + 1442695040888963407u) >> 63 != 0;
     text.append(is_a ? kA : kB);
     state = reference.next(state, is_a ? 'a' : 'b');
-    ASSERT_EQ(allowed(text).front() == kEnd, reference.accepts(state)) << i;
+    ASSERT_EQ(allowed(guide, text).front() == kEnd, reference.accepts(state)) << i;
+    ASSERT_LT(guide.bytes(), Guide::kMaxBytes) << i;
   }
-  EXPECT_GT(reference.bytes(), std::size_t{16} << 20) << "too little to be forgotten";
+  EXPECT_GT(reference.kept_bytes(), limits.matcher_bytes) << "too little to be forgotten";
   for (int i = 0; i < 60; ++i) idle.append(kB);
-  EXPECT_EQ(allowed(idle).front(), kEnd);
+  EXPECT_EQ(allowed(guide, idle).front(), kEnd);
 }
 
-// Stacks come along.
-TEST(Matcher, TakesOverAStateOfAnother) {
-  const auto grammar = compile_guide(schema_guide(R"({"type":"array","items":{"$ref":"#"}})"));
-  Matcher one(grammar), other(grammar);
-  const Matcher::State state = other.take_over(one, state_behind(one, "[[[],["));
-  const auto closes = [&other](Matcher::State at, int brackets) {
-    for (int i = 0; i < brackets && at != Matcher::kDead; ++i) at = other.next(at, ']');
-    return at != Matcher::kDead && other.accepts(at);
-  };
-  EXPECT_TRUE(closes(state, 3));
-  EXPECT_FALSE(closes(state, 2));
-  EXPECT_FALSE(closes(state, 4));
+// Many tokens at once, as of a sequence that begins again.
+TEST(GuidedText, FollowsManyTokensWithinItsGuidesMemory) {
+  const GuideLimits limits{.matcher_bytes = std::size_t{256} << 10};
+  Guide guide = make_guide("r((a|b)*a(a|b){60}(a|b)*)", limits);
+  GuidedText text;
+  std::uint64_t bits = 1;
+  for (int i = 0; i < 5'000; ++i) {
+    text.append((bits = bits * 6364136223846793005u + 1442695040888963407u) >> 63 != 0 ? kA : kB);
+  }
+  GuidedText wrong = text;
+  wrong.append(kX);
+  EXPECT_EQ(allowed(guide, wrong), Tokens{}) << "which no walk through the vocabulary follows";
+  EXPECT_LT(guide.bytes(), std::size_t{1} << 20);
+  EXPECT_EQ(allowed(guide, text), (Tokens{kEnd, kA, kB, kAB}));
+  EXPECT_LT(guide.bytes(), std::size_t{1} << 20);
 }
 
 TEST(GuideChecker, SharesTexts) {

@@ -205,6 +205,23 @@ TEST(JsonSchema, HostileOnesAreRefused) {
   EXPECT_THAT(says("{\"type\":\"object\",\"required\":[" + names + "]}"), HasSubstr("properties"));
 }
 
+// Lists that are short enough each, and pairs of whose members are not.
+TEST(JsonSchema, PairsAreCounted) {
+  const auto list = [](int first, const std::string& before, const std::string& behind) {
+    std::string all;
+    for (int i = first; i < first + 8000; ++i) all += (i > first ? "," : "") + before + std::to_string(i) + behind;
+    return all;
+  };
+  const auto expect_refused = [](const std::string& schema) {
+    EXPECT_THAT(refusal(schema_guide(schema)), HasSubstr("too many and too long")) << schema.substr(0, 60);
+  };
+  const std::string low = list(10'000, "", ""), high = list(20'000, "", "");
+  expect_refused(R"({"oneOf":[{"enum":[)" + low + R"(]},{"enum":[)" + high + "]}]}");
+  expect_refused(R"({"allOf":[{"enum":[)" + low + R"(]},{"enum":[)" + high + "]}]}");
+  expect_refused(R"({"allOf":[{"properties":{)" + list(10'000, "\"", "\":{}") + R"(}},{"properties":{)" +
+                 list(20'000, "\"", "\":{}") + "}}]}");
+}
+
 // Schemas of the kind that people send, with values that jsonschema calls valid and values that it does not.
 TEST(JsonSchema, TakesWhatJsonschemaCallsValid) {
   std::ifstream lines(COMPUTRON_GUIDED_FIXTURES "/schemas.jsonl");

@@ -230,11 +230,11 @@ constexpr TokenId kEndToken = 0;
 
 // Draws tokens that are allowed until the end; those that close something are preferred. Empty: not within 3,000.
 std::string draw(const std::shared_ptr<Guide>& guide, const std::vector<std::string>& texts, Random& random) {
-  GuidedText state(guide);
+  GuidedText state;
   std::string answer;
   TokenMask mask;
   for (int i = 0; i < 3000; ++i) {
-    state.allow(std::vector<TokenId>{kEndToken}, mask);
+    state.allow(*guide, std::vector<TokenId>{kEndToken}, mask);
     std::vector<TokenId> allowed, closing;
     for (std::size_t t = 0; t < texts.size(); ++t) {
       if ((mask[t / 32] >> (t % 32) & 1) == 0) continue;

@@ -321,20 +321,15 @@ TEST(SequenceSampling, CountsWhatWasGeneratedOnce) {
 
 TEST(SequenceSampling, FollowsItsGuide) {
   const std::vector<std::string> texts = {"", "a", "b"};
-  const auto guide = [&] {
-    return std::make_shared<Guide>(std::make_shared<TokenTrie>(texts, texts.size()), compile_guide("rab?a"));
-  };
-  const auto allowed = [](SequenceSampling& sequence) {
-    sequence.allow_tokens();
+  Guide guide(std::make_shared<TokenTrie>(texts, texts.size()), compile_guide("rab?a"));
+  const auto allowed = [&guide](SequenceSampling& sequence) {
+    sequence.allow_tokens(guide);
     return sequence.row(9, true).allowed[0];
   };
   SamplingParams params{.stop_tokens = {0}, .prompt_tokens = 2, .guide = std::make_shared<const std::string>("rab?a")};
   EXPECT_TRUE(params.samples());
   SequenceSampling sequence(params);
-  EXPECT_TRUE(sequence.lacks_guide());
   sequence.append(0, std::vector<TokenId>{2, 2});  // the prompt
-  sequence.set_guide(guide());
-  EXPECT_FALSE(sequence.lacks_guide());
   EXPECT_EQ(allowed(sequence), 2u);
   sequence.append(2, std::vector<TokenId>{1});
   EXPECT_EQ(allowed(sequence), 6u);
@@ -344,7 +339,6 @@ TEST(SequenceSampling, FollowsItsGuide) {
   params.generated = {1};  // begins again, behind one token that it generated and has computed once more
   SequenceSampling again(params);
   again.append(0, std::vector<TokenId>{2, 2, 1});
-  again.set_guide(guide());
   EXPECT_EQ(allowed(again), 6u);
   again.append(3, std::vector<TokenId>{2});
   EXPECT_EQ(allowed(again), 2u);

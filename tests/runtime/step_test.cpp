@@ -9,7 +9,9 @@
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "computron/base/digest.h"
 #include "computron/base/error.h"
@@ -81,6 +83,68 @@ TEST(Step, DamagedBytesAreRefusedOrDecodedButNeverReadBeyond) {
     }
   }
   EXPECT_GT(refused, 5000);
+}
+
+// Sequences that begin with guides of these texts; "": with none.
+Step guided_step(const std::vector<std::string>& guides) {
+  Step step;
+  step.id = 3;
+  step.stages.resize(2);
+  for (std::size_t i = 0; i < guides.size(); ++i) {
+    SequenceChunk chunk{.sequence = static_cast<SequenceId>(i), .start = 0, .tokens = {5}, .new_blocks = {}};
+    chunk.sampling = SamplingParams{.temperature = 1, .stop_tokens = {2}};
+    if (!guides[i].empty()) chunk.sampling->guide = std::make_shared<const std::string>(guides[i]);
+    step.chunks.push_back(std::move(chunk));
+  }
+  return step;
+}
+
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::size_t times_in(const std::vector<std::byte>& bytes, std::string_view text) {
+  const std::string_view all = text_of(bytes);
+  std::size_t times = 0;
+  for (std::size_t at = all.find(text); at != std::string_view::npos; at = all.find(text, at + 1)) ++times;
+  return times;
+}
+
+TEST(Step, CarriesEachGuideOnce) {
+  const std::string first = "r" + std::string(1000, 'x'), second = "r" + std::string(1000, 'y');
+  const Step step = guided_step({first, "", second, first, second, first});
+  const std::vector<std::byte> sent = step.encode(1);
+  EXPECT_EQ(times_in(sent, first), 1u);
+  EXPECT_EQ(times_in(sent, second), 1u);
+  const Step copy = Step::decode(sent, 1, 2);
+  ASSERT_EQ(copy.chunks.size(), step.chunks.size());
+  for (std::size_t i = 0; i < step.chunks.size(); ++i) EXPECT_EQ(copy.chunks[i].sampling, step.chunks[i].sampling) << i;
+  EXPECT_EQ(copy.chunks[0].sampling->guide, copy.chunks[5].sampling->guide) << "one text in memory, too";
+  EXPECT_EQ(copy.chunks[1].sampling->guide, nullptr);
+}
+
+TEST(Step, AGuideThatItDoesNotCarryIsRefusedByName) {
+  std::vector<std::byte> sent = guided_step({"ra+", "rb+", "ra+"}).encode(1);
+  // A chunk's guide stands behind its stop tokens and its biases, of which there are none.
+  const std::string before("\1\0\0\0\2\0\0\0\0\0\0\0", 12);
+  ASSERT_EQ(times_in(sent, before), 3u);
+  const std::size_t last = text_of(sent).rfind(before) + before.size();
+  const auto refusal = [&sent]() -> std::string {
+    try {
+      Step::decode(sent, 1, 2);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kInternal);
+      return error.what();
+    }
+    return "";
+  };
+  ASSERT_EQ(sent[last], std::byte{1});
+  sent[last] = std::byte{2};
+  EXPECT_EQ(refusal(), "") << "the other one";
+  for (const int place : {3, 255}) {
+    sent[last] = std::byte(place);
+    EXPECT_EQ(refusal(), "internal: a sequence chunk names guide " + std::to_string(place) + " of a step with 2");
+  }
 }
 
 // Whatever a step says, of sampling, segments and patches too: no byte of it can come otherwise without a trace.
@@ -170,7 +234,7 @@ TEST(Step, SeedsOfTheFuzzTargetCanBeRead) {
     }
   }
   EXPECT_GE(reports, 2);
-  EXPECT_GE(steps, 3);
+  EXPECT_GE(steps, 4);
 }
 
 }  // namespace

@@ -6,8 +6,9 @@
 //   node --characters of a JSON string, and its closing quote--> node
 //
 // A text is one of the grammar where a way from the start rule's first node to an accepting node of it reads the text.
-// From a trimmed grammar's nodes an accepting one can always be reached: what a matcher (matcher.h) lets in never leads
-// into a dead end.
+// From a trimmed grammar's nodes an accepting one can always be reached, and `depths` says how many rules must be open
+// at once for that: a matcher (matcher.h) lets nothing in that would have to nest deeper than it may, so that what it
+// lets in never leads into a dead end.
 #pragma once
 
 #include <array>
@@ -49,30 +50,35 @@ struct GrammarNode {
 };
 
 struct Grammar {
-  // Rules that may be open at once: texts that nest deeper are left out.
   static constexpr std::uint32_t kMaxDepth = 256;
   static constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 
   std::vector<GrammarNode> nodes;
   std::vector<GrammarText> texts;
   std::vector<GrammarNodeId> rules;   // [rule] its first node
-  std::vector<std::uint32_t> depths;  // [rule] that must be open at once, at least, while it is read; kNever: no end
+  std::vector<std::uint32_t> depths;  // [node] rules that must be open at once, at least, from there to the end of the
+                                      // node's own rule; kNever: it has no end
+  std::uint32_t max_depth = kMaxDepth;  // rules that may be open at once: texts that nest deeper are left out
   GrammarRuleId start = 0;
 
   // Takes away what leads nowhere, and fills `depths`. RequestError{invalid_parameter} where nothing is left, or a rule
   // begins with itself.
   void trim();
+
+  // Of memory: at most kMaxBytes, as a GrammarBuilder makes it.
+  std::size_t bytes() const;
+  static constexpr std::size_t kMaxBytes = std::size_t{20} << 20;
 };
 
 // Builds a grammar piece by piece: each function adds what leads from one node to another.
 class GrammarBuilder {
  public:
-  static constexpr std::size_t kMaxNodes = 100'000;
+  static constexpr std::size_t kMaxNodes = 100'000, kMaxEdges = 400'000;
 
-  // RequestError{invalid_parameter} beyond kMaxNodes.
+  // RequestError{invalid_parameter} beyond kMaxNodes, and for edges beyond kMaxEdges.
   GrammarNodeId add_node();
   void add_bytes(GrammarNodeId from, std::uint8_t first, std::uint8_t last, GrammarNodeId to);
-  void add_silent(GrammarNodeId from, GrammarNodeId to) { grammar_.nodes[from].silent.push_back(to); }
+  void add_silent(GrammarNodeId from, GrammarNodeId to);
   void add_call(GrammarNodeId from, GrammarRuleId rule, GrammarNodeId to);
   void add_text(GrammarNodeId from, const GrammarText& text);
 
@@ -91,7 +97,10 @@ class GrammarBuilder {
   Grammar take(GrammarRuleId start);
 
  private:
+  void count_edge();
+
   Grammar grammar_;
+  std::size_t edges_ = 0;
 };
 
 }  // namespace computron

@@ -23,10 +23,20 @@ class TokenTrie {
   std::size_t words() const { return (vocab_ + 31) / 32; }
   const std::string& text(TokenId token) const { return texts_[static_cast<std::size_t>(token)]; }
 
-  // The tokens after which a text at `state` can still go on or end. False where it takes more than kMaxWork to tell,
-  // which follows from grammar, text so far and vocabulary alone; the mask is then incomplete.
+  // The tokens after which a text at `state` can still go on or end. False where it takes more to tell than kMaxWork,
+  // or than kMaxPathBytes of memory for the states of one token's bytes, which follows from grammar, text so far and
+  // vocabulary alone; the mask is then incomplete.
+  //
+  // Has the matcher forget what it has found out whenever that takes more than `most_bytes` (Matcher::kept_bytes()),
+  // but for the states of the token that is being tried; `state` gets another number then. That changes no mask.
   static constexpr std::size_t kMaxWork = 16'000'000;  // of Matcher::cost
-  bool allow(Matcher& matcher, Matcher::State state, TokenMask& mask) const;
+  static constexpr std::size_t kMaxPathBytes = std::size_t{6} << 20;
+  bool allow(Matcher& matcher, Matcher::State& state, TokenMask& mask, std::size_t most_bytes) const;
+
+  // Of memory.
+  std::size_t bytes() const;
+  // What a vocabulary of so many tokens takes, about; its texts are not known before it is read.
+  static std::size_t estimated_bytes(std::size_t vocab) { return 128 * vocab; }
 
  private:
   // In the order of a depth-first walk.
@@ -41,10 +51,10 @@ class TokenTrie {
     std::vector<TokenId> tokens;
   };
   static constexpr std::size_t kLongestPlain = 64;  // characters
-  static constexpr std::size_t kLongest = 0xffff;   // bytes; longer tokens are never allowed
+  static constexpr std::size_t kLongest = 1024;     // bytes; longer tokens are never allowed
 
   Tree make_tree(std::vector<TokenId> tokens) const;
-  static bool walk(const Tree& tree, Matcher& matcher, Matcher::State state, TokenMask& mask);
+  static bool walk(const Tree& tree, Matcher& matcher, Matcher::State& state, TokenMask& mask, std::size_t most_bytes);
 
   std::size_t vocab_;
   std::vector<std::string> texts_;

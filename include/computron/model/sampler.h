@@ -48,11 +48,9 @@ class SequenceSampling {
 
   // Tokens [start, start + tokens.size()) of the sequence, which come in order.
   void append(std::uint32_t start, std::span<const TokenId> tokens);
-  // Where the parameters name a guide, what it is for the model's vocabulary; to be called once, before allow_tokens().
-  bool lacks_guide() const { return params_.guide != nullptr && !text_; }
-  void set_guide(std::shared_ptr<Guide> guide);
-  // Finds out which tokens the guide allows next; row() says so.
-  void allow_tokens();
+  // Finds out which tokens `guide` allows next, the one that the parameters name, for the model's vocabulary; row()
+  // says so. To be called before each row() where they name one.
+  void allow_tokens(Guide& guide);
   // For the token at `position`; borrows from this object until the next append(). `whole`: the logits are not cut over
   // ranks.
   RowSampling row(std::uint32_t position, bool whole) const;
@@ -61,8 +59,8 @@ class SequenceSampling {
   SamplingParams params_;
   std::vector<TokenUse> used_;
   std::unordered_map<TokenId, std::size_t> places_;  // in used_
-  std::size_t followed_ = 0;                         // tokens that the guide has been told, or params_.generated
-  std::optional<GuidedText> text_;
+  std::size_t followed_ = 0;                         // tokens that text_ has been told
+  GuidedText text_;
   TokenMask allowed_;
 };
 

@@ -1,11 +1,15 @@
 // Makes guides of what requests ask their answers to be, beside serving.
 //
-//   the rank's thread   wants a guide when a step that names it arrives; looks for it before the first token that the
-//                       guide is about
+//   the rank's thread   wants a guide when a step that names it arrives; looks for it before each token that the guide
+//   is
+//                       about, and uses it until it looks for the next one
 //   the compiler's      reads a model's vocabulary the first time it is wanted, compiles the guide and its first mask
 //
 // A guide is known by its model and text. The last kKept ones that were found are kept, so that requests that ask for
-// the same, one behind the other, have it made once.
+// the same, one behind the other, have it made once; fewer where they take more than a bound of memory. Then those that
+// have not been used longest forget their masks and states, and where that is not enough, they go. Sequences hold none:
+// a guide that is missing is wanted and made again, which costs time and changes no answer. So one guide must fit, and
+// does: Guide::kMaxBytes.
 #pragma once
 
 #include <condition_variable>
@@ -28,37 +32,56 @@ namespace computron {
 
 class GuideCompiler {
  public:
-  static constexpr std::size_t kKept = 32;
+  static constexpr std::size_t kKept = 512;
+  // Of all guides together, the one that is used and the one that is being made among them; beside vocabularies.
+  static constexpr std::size_t kMaxBytes = 4 * Guide::kMaxBytes;
+  // Of those that are neither, when they were used last.
+  static constexpr std::size_t kMaxKeptBytes = kMaxBytes - 2 * Guide::kMaxBytes;
 
   // `vocabulary` is called by the compiler's thread, once a model.
-  explicit GuideCompiler(std::function<TokenTrie(ModelId)> vocabulary);
+  explicit GuideCompiler(std::function<TokenTrie(ModelId)> vocabulary, std::size_t most_kept_bytes = kMaxKeptBytes);
   ~GuideCompiler();
   GuideCompiler(const GuideCompiler&) = delete;
   GuideCompiler& operator=(const GuideCompiler&) = delete;
 
   // Begins to make the guide unless it is there or being made. The thread starts with the first one.
   void want(ModelId model, std::shared_ptr<const std::string> text);
-  // Null while it is being made. Throws what making it threw: rank 0 has compiled the text before, so that is about the
-  // vocabulary, or a fault of this program.
-  std::shared_ptr<Guide> find(ModelId model, const std::string& text);
+  // Null while it is being made, and where nobody wants it or it had to go. It is the caller's to use until the next
+  // find(). Throws what making it threw: rank 0 has compiled the text before, so that is about the vocabulary, or a
+  // fault of this program.
+  std::shared_ptr<Guide> find(ModelId model, const std::shared_ptr<const std::string>& text);
+
+  // Of the guides that are kept, when they were used last.
+  std::size_t kept_bytes() const;
 
  private:
-  using Key = std::pair<ModelId, std::string>;
+  using Key = std::pair<ModelId, std::shared_ptr<const std::string>>;
+  struct Before {  // by texts
+    bool operator()(const Key& a, const Key& b) const;
+  };
   struct Entry {
     std::shared_ptr<Guide> guide;
     std::exception_ptr error;
+    std::size_t bytes = 0;    // of the guide, when it was used last
     std::uint64_t found = 0;  // when it was found or wanted last
     bool done() const { return guide != nullptr || error != nullptr; }
   };
+  using Entries = std::map<Key, Entry, Before>;
   void run();
   std::shared_ptr<Guide> make(const Key& key);
+  void set_bytes(Entry& entry, std::size_t bytes);
+  void erase(Entries::iterator entry);
   void forget_oldest();
+  void fit();
 
   const std::function<TokenTrie(ModelId)> vocabulary_;
+  const std::size_t most_kept_bytes_;
   std::map<ModelId, std::shared_ptr<const TokenTrie>> tries_;  // of the compiler's thread
-  std::mutex mutex_;                                           // of all below
+  mutable std::mutex mutex_;                                   // of all below
   std::condition_variable changed_;
-  std::map<Key, Entry> entries_;
+  Entries entries_;
+  std::size_t bytes_ = 0;  // of all entries
+  Key used_;               // by the rank's thread, if its text is not null
   std::deque<Key> todo_;
   std::uint64_t time_ = 0;
   bool ends_ = false;

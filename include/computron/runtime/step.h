@@ -106,6 +106,8 @@ struct Step {
   std::size_t encoded_values() const;
   int rows() const;
 
+  // Guides (SamplingParams::guide) travel once each, however many sequences begin with them; a decoded step's chunks
+  // share their texts.
   std::vector<std::byte> encode(int stage) const;
   // Error{kInternal} for bytes that are not a step of a mesh of `stages` stages.
   static Step decode(std::span<const std::byte> bytes, int stage, int stages);

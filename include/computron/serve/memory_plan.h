@@ -16,8 +16,10 @@ namespace computron {
 
 // Bytes that a rank takes.
 struct MemoryNeed {
-  std::size_t host = 0;  // pages that it holds, slots for caches and, beside a device with memory of its own, messages
-  std::size_t mapped = 0;    // pages that other ranks of its node hold: theirs, not its own
+  std::size_t host = 0;    // pages that it holds, slots for caches, guides and, beside a device with memory of its own,
+                           // messages
+  std::size_t guides = 0;  // at most, of answers that are guided: `host` counts them
+  std::size_t mapped = 0;  // pages that other ranks of its node hold: theirs, not its own
   std::size_t separate = 0;  // pages of all its models, if no two had the same
   std::size_t held = 0;      // pages that it holds, raw: `host` counts them
   std::size_t coded = 0;     // that `held` takes where pages are kept coded: estimated, and what `host` counts then
@@ -53,6 +55,7 @@ class MemoryPlan {
  private:
   void count_fixed(const Mesh& mesh, const RankDevice& device, const ModelSet& models, const PageStore& pages,
                    int steps_in_flight);
+  static std::size_t guide_bytes(const Mesh& mesh, const ModelSet& models);
   void count_coding(const Mesh& mesh, const RankDevice& device, const PageStore& pages);
   std::size_t default_pool_bytes(const JobOptions& options, const Mesh& mesh, const ModelSet& models) const;
   std::size_t default_host_cache_bytes() const;

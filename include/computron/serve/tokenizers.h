@@ -8,6 +8,9 @@
 
 namespace computron {
 
+// Whether it carries one, which may be damaged still.
+bool has_tokenizer(const CheckpointIndex& index);
+
 // What each of the model's tokens adds to a text; nothing where it is special. Thread-safe. CheckpointError,
 // Error{kIo}.
 std::vector<std::string> token_texts(const CheckpointIndex& index);
