@@ -435,6 +435,7 @@ std::string ModelConfig::to_json() const {
 
 ModelConfig ModelConfig::from_json(const std::string& json_text) {
   nlohmann::json json = parse_json_object(json_text);
+  require(!json.contains("adapter"), "it is an adapter's, and no model by itself (convert --merge makes one)");
   ModelConfig config;
   const auto read = [&](const char* name, auto& field) {
     read_value(name, json[name], field);
