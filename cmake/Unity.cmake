@@ -45,7 +45,7 @@ if(CMAKE_UNITY_BUILD)
   computron_alone(runtime_test shard_loader_test.cpp)
   computron_alone(sched_test sequence_test.cpp)
   computron_alone(serve_failure_test serve_restart_test.cpp serve_watchdog_test.cpp)
-  computron_alone(serve_test serve_families_test.cpp serve_sentences_test.cpp)
+  computron_alone(serve_test serve_adapters_test.cpp serve_families_test.cpp serve_sentences_test.cpp)
   # Two groups without a name in common, and one that has names in common with both.
   if(TARGET serve_swap_test)
     set_target_properties(serve_swap_test PROPERTIES UNITY_BUILD_MODE GROUP)

@@ -114,9 +114,13 @@ void compare_shapes(const ModelConfig& wanted, const ModelConfig& found, Differe
 
 }  // namespace
 
+std::string module_of(std::string_view weight) {
+  ensure(weight.ends_with(kWeight), "the module of what is no weight");
+  return std::string(weight.substr(0, weight.size() - kWeight.size()));
+}
+
 LoraNames::LoraNames(std::string_view weight) {
-  ensure(weight.ends_with(kWeight), "an adapter of what is no weight");
-  const std::string module(weight.substr(0, weight.size() - kWeight.size()));
+  const std::string module = module_of(weight);
   a = module + ".lora_a";
   b = module + ".lora_b";
   scale = module + ".lora_scale";
@@ -184,6 +188,30 @@ void check_adapter_fits(const CheckpointIndex& adapter, const CheckpointIndex& b
   Differences differences;
   compare_shapes(base_config_of(adapter), ModelConfig::from_json(base.config_json), differences);
   differences.throw_if_any(base.path, fmt::format("the base of {}", adapter.path).c_str());
+}
+
+CheckpointIndex with_adapter(CheckpointIndex base, const CheckpointIndex& adapter) {
+  check_adapter_fits(adapter, base);
+  ModelConfig config = ModelConfig::from_json(base.config_json);
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (!takes_adapter(spec)) continue;
+    const auto b = adapter.tensors.find(LoraNames(spec.name).b);
+    if (b == adapter.tensors.end()) continue;
+    if (spec.name == "head.weight") {
+      throw ConfigError(
+          fmt::format("{}: changes the output head, {}, which is computed merged only: convert {} --merge",
+                      adapter.path, spec.name, base.path));
+    }
+    config.adapter_ranks[module_of(spec.name)] = static_cast<int>(b->second.shape.back());
+  }
+  for (const auto& [name, entry] : adapter.tensors) {
+    TensorEntry& own = base.tensors[name] = entry;
+    own.in_second_file = true;
+  }
+  base.config_json = config.to_json();
+  base.second_path = adapter.path;
+  base.second_file_bytes = adapter.file_bytes;
+  return base;
 }
 
 }  // namespace computron

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "computron/model/adapter.h"
+
 namespace computron {
 namespace {
 
@@ -116,13 +118,47 @@ void Norm::forward(Pass& pass, Activations in, Activations out) {
   bias_.release(pass.pages);
 }
 
+LowRank::LowRank(const ShardLayout& layout, const std::string& weight, const std::string& k_slice) {
+  if (layout.plan.config.adapter_ranks.empty()) return;
+  const auto& tensors = layout.plan.tensors;
+  const auto found = std::ranges::find(tensors, weight + k_slice, &ShardTensor::name);
+  if (found == tensors.end()) return;
+  for (const TensorPart& part : found->parts) {
+    const LoraNames names(part.source);
+    TensorRef a = TensorRef::find(layout, names.a + k_slice);
+    if (!a.present()) continue;
+    modules_.push_back({std::move(a), TensorRef::find(layout, names.scale + k_slice),
+                        TensorRef::find(layout, names.b + k_slice), part.transposed ? 0 : part.row});
+  }
+}
+
+void LowRank::add(Pass& pass, Activations x, Activations out) {
+  for (Module& module : modules_) {
+    const Activations sums = pass.work.low_rank(x.rows, module.a.columns());  // [M, rank]
+    pass.ops.zero(pass.stream, sums);
+    module.a.for_each_table(pass.pages,
+                            [&](const Table& part) { pass.ops.add_low_rank_in(pass.stream, x, part, sums); });
+    pass.ops.scale_by(pass.stream, module.scale.vector(pass.pages), sums);
+    module.scale.release(pass.pages);
+    module.b.for_each_table(
+        pass.pages, [&](const Table& part) { pass.ops.add_low_rank_out(pass.stream, sums, part, module.column, out); });
+  }
+}
+
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
     : activation_(activation),
       weight_(TensorRef::find(layout, prefix + ".weight")),
-      bias_(TensorRef::find(layout, prefix + ".bias")) {}
+      bias_(TensorRef::find(layout, prefix + ".bias")),
+      adapter_(layout, prefix + ".weight") {}
 
 void Linear::forward(Pass& pass, Activations x, Activations out, const Vector& bias) {
-  multiply_parts(pass, x, weight_, bias_.present() ? copy_bias(pass) : bias, activation_, out);
+  const Vector added = bias_.present() ? copy_bias(pass) : bias;
+  if (!adapter_.present()) return multiply_parts(pass, x, weight_, added, activation_, out);
+  const bool in_place = activation_ == Activation::kNone && out.dtype == DType::kF32;
+  const Activations sum = in_place ? out : pass.work.fused(x.rows, this->out());
+  multiply_parts(pass, x, weight_, added, Activation::kNone, sum);
+  adapter_.add(pass, x, sum);
+  if (!in_place) pass.ops.activate(pass.stream, activation_, sum, out);
 }
 
 Vector Linear::copy_bias(Pass& pass) {
@@ -136,8 +172,9 @@ RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::strin
     : bias_(TensorRef::find(layout, prefix + ".bias")) {
   const int k_slices = layout.plan.k_slices;
   for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
-    const std::string name = prefix + ".weight" + (k_slices > 1 ? fmt::format(".{}", k_slice) : "");
-    weights_.push_back(TensorRef::find(layout, name));
+    const std::string ending = k_slices > 1 ? fmt::format(".{}", k_slice) : "";
+    weights_.push_back(TensorRef::find(layout, prefix + ".weight" + ending));
+    adapters_.emplace_back(layout, prefix + ".weight", ending);
     ensure(weights_.back().present(), "linear layer without a weight");
   }
 }
@@ -157,6 +194,7 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activat
   TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
   if (k_slices() > 1) x = slice_of(pass, x, k_slice, weight.columns());
   multiply_parts(pass, x, weight, bias, Activation::kNone, out);
+  adapter(k_slice).add(pass, x, out);
 }
 
 TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
@@ -405,15 +443,17 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
 }
 
 void Experts::pass_over(Pass& pass, std::size_t expert) {
-  const auto wait = [&pass](const Weight& part) {  // what gets their frames next must come behind them
-    for (const WeightPanel& panel : part.panels) {
+  const auto wait = [&pass](const auto& part) {  // what gets their frames next must come behind them
+    for (const auto& panel : part.panels) {
       if (panel.ready != nullptr && !panel.ready->query()) pass.stream.wait(*panel.ready);
     }
   };
   Mlp& mlp = experts_[expert];
   mlp.up().weight().for_each_weight(pass.pages, wait);
+  mlp.up().adapter().pass_over(pass, wait);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
     mlp.down().weight(k_slice).for_each_weight(pass.pages, wait);
+    mlp.down().adapter(k_slice).pass_over(pass, wait);
   }
 }
 

@@ -22,9 +22,10 @@
 
 namespace computron {
 
-inline constexpr std::size_t kMaxAdapterRank = 256;
+// A weight's name without ".weight", in which it must end.
+std::string module_of(std::string_view weight);
 
-// The tensors that a weight's adapter has. `weight` ends in ".weight".
+// The tensors that a weight's adapter has.
 struct LoraNames {
   explicit LoraNames(std::string_view weight);
   std::string a, b, scale;
@@ -42,6 +43,11 @@ bool is_adapter(const CheckpointIndex& index);
 std::string adapter_config_json(const ModelConfig& base);
 // The configuration of the base that the adapter was made for. ConfigError naming the file if it is no adapter.
 ModelConfig base_config_of(const CheckpointIndex& adapter);
+
+// A model of the base's tensors and an adapter's beside them, in two files, which computes both without merging them.
+// What the adapter has whole stands for the base's. ConfigError as check_adapter_fits(), and naming a module whose
+// adapter is computed merged only (convert --merge): the output head's.
+CheckpointIndex with_adapter(CheckpointIndex base, const CheckpointIndex& adapter);
 
 // That an adapter's file has the tensors of an adapter of its base and no others. ConfigError listing the first ten
 // differences.
