@@ -9,6 +9,7 @@
 #              ${TMPDIR:-/tmp}/offline-deps and points the build at them (.deps, if it is there)
 #   BUILD_S, TEST_S, SANITIZE_S   time boxes in seconds   (210 160 40)
 #   PERF_S     that of perf/gpu.sh                   (what is left of 540 s)
+#   BUILD      a build folder (build/gpu); one that was made elsewhere, for this GPU, needs no nvcc: leave out "build"
 #   REVISION   the commit, where git cannot tell
 #   OUT        where results are copied to, if set
 #
@@ -33,12 +34,14 @@ if [ -e "$packages/use.sh" ]; then
   export CPLUS_INCLUDE_PATH=${TMPDIR:-/tmp}/offline-deps/usr/include/x86_64-linux-gnu
 fi
 needs_gpu
+chosen=" ${*:-build test sanitize perf} "
+build=${BUILD:-build/gpu}
 for nvcc in "$(command -v nvcc)" /usr/local/cuda/bin/nvcc; do [ -x "$nvcc" ] && break; done
-[ -x "$nvcc" ] || { echo "${0##*/}: SKIPPED: no nvcc on the PATH or in /usr/local/cuda" >&2; exit 77; }
+case $chosen in *" build "*)
+  [ -x "$nvcc" ] || { echo "${0##*/}: SKIPPED: no nvcc on the PATH or in /usr/local/cuda" >&2; exit 77; } ;;
+esac
 export CUDACXX=$nvcc
 
-chosen=" ${*:-build test sanitize perf} "
-build=build/gpu
 program=$build/computron
 logs=build/gpu-logs
 mkdir -p "$logs"
@@ -110,7 +113,7 @@ sanitize() {
   [ "$(wc -l < "$work/results.jsonl")" = 8 ]
 }
 
-# The models of perf/gpu.sh are 42 GB, which a disk may take longer to sync than there is time: in memory where there is
+# The models of perf/gpu.sh, 42 GB at a time, may take a disk longer to sync than there is time: in memory where there is
 # room beside the 52 GB that are pinned.
 memory_models=/dev/shm/computron-test-gpu
 models_folder() {
@@ -136,7 +139,7 @@ if [ -x "$program" ]; then
   step test "${TEST_S:-160}" run_tests
   step sanitize "${SANITIZE_S:-40}" sanitize
   perf_s=${PERF_S:-$((540 - ($(date +%s) - began_at)))}
-  step perf "$perf_s" "PROGRAM=$program MODELS=$(models_folder) LIMIT_S=$((perf_s - 8)) perf/gpu.sh"
+  step perf "$perf_s" "PROGRAM=$program MODELS=$(models_folder) KEEP=no LIMIT_S=$((perf_s - 8)) perf/gpu.sh"
   rm -rf "$memory_models"
 else
   for name in test sanitize perf; do left_out "$name" "there is no $program"; done

@@ -1,8 +1,10 @@
 // Attention over cached keys and values, by one of two kernels.
 //
-//   split-KV decode   Any type and shape. A block takes one row, one kv head and one KV split: kKvSplit positions on a
+//   split-KV decode   Any type and shape. A block takes one row, one kv head and one KV split: kv_split() positions on
+//   a
 //                     fixed grid. combine_kernel puts the splits' softmaxes together, in order. It reads each key once
-//                     a row, and is for decoding and for float32.
+//                     a row, and is for decoding and for float32. Of aligned two-byte caches it uses tensor cores,
+//                     and rounds neither queries nor weights to two bytes.
 //   tiled prefill     Two-byte caches. A block takes a tile of kTileQueries rows of one sequence on tensor cores and
 //                     carries a softmax along over the keys (Milakov and Gimelshein 2018; Dao 2023).
 //
@@ -21,8 +23,10 @@ struct CUstream_st;
 
 namespace computron::kernels::cuda {
 
-inline constexpr int kKvSplit = 256;     // positions of a KV split
-inline constexpr int kTileQueries = 64;  // rows of a tile
+inline constexpr int kKvSplit = 128;      // positions of a KV split
+inline constexpr int kLongKvSplit = 512;  // of a row that sees more than kManyKeys
+inline constexpr int kManyKeys = 16384;
+inline constexpr int kTileQueries = 128;  // rows of a tile
 inline constexpr int kMaxHeadDim = 256;
 
 // What a batch row sees: positions [.., keys) of the sequence whose blocks begin at blocks[first_block].
@@ -50,12 +54,15 @@ COMPUTRON_HOST_DEVICE inline Range visible(const AttentionRow& row, int window) 
   const int reach = row.position + window;
   return {begin, window > 0 && reach < row.keys ? reach : row.keys};
 }
-// The part of `seen` in KV split `split`; empty (and begin may lie behind end) where there is none.
-COMPUTRON_HOST_DEVICE inline Range in_split(const Range& seen, int split) {
-  const int begin = split * kKvSplit, end = begin + kKvSplit;
+// Positions of each KV split of a row with so many keys. It depends on nothing else, as the order of sums must: few and
+// long rows want splits for all multiprocessors, and the longest no more partial results than there is room for.
+COMPUTRON_HOST_DEVICE inline int kv_split(int keys) { return keys <= kManyKeys ? kKvSplit : kLongKvSplit; }
+COMPUTRON_HOST_DEVICE inline int split_count(int keys) { return (keys + kv_split(keys) - 1) / kv_split(keys); }
+// The part of `seen` in split `split` of `length` positions; empty (and begin may lie behind end) where there is none.
+COMPUTRON_HOST_DEVICE inline Range in_split(const Range& seen, int split, int length) {
+  const int begin = split * length, end = begin + length;
   return {seen.begin > begin ? seen.begin : begin, seen.end < end ? seen.end : end};
 }
-COMPUTRON_HOST_DEVICE inline int split_count(int keys) { return (keys + kKvSplit - 1) / kKvSplit; }
 
 // One layer's cache in device memory; `frames` and `blocks` lie there too.
 struct CacheLayer {
@@ -71,10 +78,15 @@ struct CacheLayer {
   int head_dim;
   int block_tokens;
 
-  // The slot of blocks[entry]. Slot numbers fit 32 bits (checked by the caller).
+  // The number of a block's slot, which fits 32 bits (checked by the caller), and where it lies in its frame.
+  COMPUTRON_HOST_DEVICE std::uint32_t slot_number(std::uint32_t block) const { return block * layers + layer; }
+  COMPUTRON_HOST_DEVICE std::byte* slot_in(FrameId frame, std::uint32_t number) const {
+    return pool + frame * frame_bytes + number % slots_per_frame * slot_bytes;
+  }
+  // The slot of blocks[entry].
   COMPUTRON_HOST_DEVICE std::byte* slot(int entry) const {
-    const std::uint32_t index = blocks[entry] * layers + layer;
-    return pool + frames[index / slots_per_frame] * frame_bytes + index % slots_per_frame * slot_bytes;
+    const std::uint32_t number = slot_number(blocks[entry]);
+    return slot_in(frames[number / slots_per_frame], number);
   }
   // Element of the slot at which head `head`'s key of a position begins, and from there to its value.
   COMPUTRON_HOST_DEVICE std::size_t key_in_slot(int head, int in_block) const {
@@ -82,27 +94,6 @@ struct CacheLayer {
   }
   COMPUTRON_HOST_DEVICE std::size_t key_to_value() const {
     return static_cast<std::size_t>(kv_heads) * block_tokens * head_dim;
-  }
-};
-
-// Puts element c of a row's keys and values, [2][kv_heads][head_dim] behind the row's queries, into the cache.
-template <class T>
-struct StoreKeysValues {
-  const float* qkv;  // [.., columns]
-  int columns;
-  int first_column;  // of the keys
-  const AttentionRow* rows;
-  CacheLayer cache;
-
-  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
-    if (rows[r].keys == 0) return;  // of no sequence
-    const int width = cache.kv_heads * cache.head_dim;
-    const int head = c % width / cache.head_dim, element = c % cache.head_dim;
-    const int position = rows[r].position;
-    T* key = reinterpret_cast<T*>(cache.slot(rows[r].first_block + position / cache.block_tokens)) +
-             cache.key_in_slot(head, position % cache.block_tokens);
-    const float value = qkv[static_cast<std::size_t>(r) * columns + first_column + c];
-    narrow(value, key[element + (c < width ? 0 : cache.key_to_value())]);
   }
 };
 
@@ -121,18 +112,68 @@ struct AttentionCall {
   COMPUTRON_HOST_DEVICE int qkv_columns() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
 };
 
+// Whether rows of the cache lie at multiples of 16 bytes; then rows of two-byte elements do so in float32, too.
+inline bool is_aligned(const CacheLayer& cache, std::size_t element_bytes) {
+  const auto pool = reinterpret_cast<std::uintptr_t>(cache.pool);
+  return (pool | cache.frame_bytes | cache.slot_bytes | cache.head_dim * element_bytes) % 16 == 0;
+}
+
+// ---- what is cached
+
+// Puts a row's keys and values, heads [0, 2 kv_heads) behind its queries, into the cache, kPiece elements at a time.
+// Unless kPiece is 1, they lie at multiples of 16 bytes.
+template <class T, int kPiece>
+struct StoreKeysValues {
+  const float* qkv;  // [.., columns]
+  int columns;
+  int first_column;  // of the keys
+  const AttentionRow* rows;
+  CacheLayer cache;
+
+  static StoreKeysValues of(const AttentionCall& call) {
+    return {call.qkv, call.qkv_columns(), call.shape.heads * call.shape.head_dim, call.rows, call.cache};
+  }
+  // Of the key of a row's head 0; null for a row of no sequence.
+  COMPUTRON_HOST_DEVICE T* place(int r) const {
+    const AttentionRow row = rows[r];
+    if (row.keys == 0) return nullptr;
+    const int block = row.position / cache.block_tokens;
+    return reinterpret_cast<T*>(cache.slot(row.first_block + block)) +
+           cache.key_in_slot(0, row.position - block * cache.block_tokens);
+  }
+  // Values lie behind the keys as if they were of further heads.
+  COMPUTRON_HOST_DEVICE void operator()(int r, T* place, int head, int piece) const {
+    struct alignas(kPiece * sizeof(T)) Narrow {
+      T elements[kPiece];
+    } out;
+    constexpr int kFloats = kPiece < 4 ? kPiece : 4;
+    struct alignas(kFloats * sizeof(float)) Floats {
+      float elements[kFloats];
+    };
+    const float* from = qkv + static_cast<std::size_t>(r) * columns + first_column + head * cache.head_dim;
+    for (int i = 0; i < kPiece; i += kFloats) {
+      const Floats in = *reinterpret_cast<const Floats*>(from + piece * kPiece + i);
+      for (int e = 0; e < kFloats; ++e) narrow(in.elements[e], out.elements[i + e]);
+    }
+    *reinterpret_cast<Narrow*>(place + cache.key_in_slot(head, 0) + piece * kPiece) = out;
+  }
+};
+// Those of all rows of `qkv`.
+void store_keys_values(CUstream_st* stream, const AttentionCall& call, int rows);
+
 // ---- split-KV decode
 
 // The rows numbered row_ids[0, count). Where the longest has several KV splits, each leaves partial results in
-// `partial`, [count][heads][splits] of partial_floats(head_dim): the split's P V [head_dim], its largest score and its
-// sum of exponentials.
+// `partial`, [count][heads][splits] of partial_floats(head_dim): the split's P V [head_dim], and at
+// softmax_in_partial(head_dim) its largest score and its sum of exponentials. Each begins at a multiple of 16 bytes.
 struct DecodeRows {
   const int* row_ids;
   int count;
   int splits;  // of the longest row
   float* partial;
 };
-COMPUTRON_HOST_DEVICE inline int partial_floats(int head_dim) { return head_dim + 2; }
+COMPUTRON_HOST_DEVICE inline int softmax_in_partial(int head_dim) { return (head_dim + 3) / 4 * 4; }
+COMPUTRON_HOST_DEVICE inline int partial_floats(int head_dim) { return softmax_in_partial(head_dim) + 4; }
 COMPUTRON_HOST_DEVICE inline std::size_t partial_place(int i, int heads, int head, int splits, int split,
                                                        int head_dim) {
   return ((static_cast<std::size_t>(i) * heads + head) * splits + split) * partial_floats(head_dim);
@@ -156,6 +197,8 @@ COMPUTRON_HOST_DEVICE constexpr int element_of(int piece, int lanes, int v, int 
 }
 
 void attend_decode(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part);
+// The splits alone, of an aligned cache of two-byte elements.
+void attend_splits_on_tensor_cores(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part);
 
 // ---- tiled prefill
 

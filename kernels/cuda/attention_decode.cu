@@ -1,4 +1,6 @@
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_finish.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace computron::kernels::cuda {
@@ -7,11 +9,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBatch = 8;  // keys that a thread has under way
-
-// What a head's sink adds to a sum of exponentials with this largest score; where it is much larger, infinitely much.
-__device__ float sink_of(const AttentionCall& p, int head, float max) {
-  return p.sinks == nullptr ? 0.0f : expf(p.sinks[head] - max);
-}
 
 struct Softmax {
   float max, sum;
@@ -25,7 +22,7 @@ __device__ void load_piece(const T* from, float* to) {
     T elements[kPiece];
   } loaded;
   if constexpr (kPiece * sizeof(T) == sizeof(uint4)) {
-    loaded.bytes = __ldg(reinterpret_cast<const uint4*>(from));
+    loaded.bytes = *reinterpret_cast<const uint4*>(from);
   } else {
     static_assert(kPiece == 1);
     loaded.elements[0] = *from;
@@ -43,8 +40,8 @@ class SplitKvDecode {
 
  public:
   struct Shared {
-    const T* keys[kKvSplit];  // where those that the block sees lie
-    float weights[kQueries][kKvSplit];
+    const T* keys[kLongKvSplit];  // where those that the block sees lie
+    float weights[kQueries][kLongKvSplit];
     Softmax softmax[kQueries];
     float sums[kWarps][kQueries][kWidth];
   };
@@ -60,7 +57,8 @@ class SplitKvDecode {
         first_query_(static_cast<int>(blockIdx.y) % tiles_ * kQueries),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
         group_(static_cast<int>(threadIdx.x) / kLanes),
-        seen_(in_split(visible(p.rows[row_], p.shape.window), static_cast<int>(blockIdx.x))) {}
+        seen_(in_split(visible(p.rows[row_], p.shape.window), static_cast<int>(blockIdx.x),
+                       kv_split(p.rows[row_].keys))) {}
 
   // The whole block leaves together where it sees nothing.
   __device__ void run() {
@@ -206,8 +204,8 @@ class SplitKvDecode {
         }
       }
       if (part_.splits > 1 && threadIdx.x == 0) {
-        partial[p_.shape.head_dim] = softmax.max;
-        partial[p_.shape.head_dim + 1] = softmax.sum;
+        partial[softmax_in_partial(p_.shape.head_dim)] = softmax.max;
+        partial[softmax_in_partial(p_.shape.head_dim) + 1] = softmax.sum;
       }
     }
   }
@@ -224,31 +222,57 @@ __global__ void __launch_bounds__(kThreads)
     split_kv_decode_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ DecodeRows part) {
   using Kernel = SplitKvDecode<T, kPiece, kLanes, kVectors, kQueries>;
   __shared__ typename Kernel::Shared shared;
+  begin_overlapped();
   Kernel(p, part, shared).run();
 }
 
-// Grid: heads, rows. The splits in order; those that the row sees nothing of have left nothing behind. One split alone
-// comes out as it would have come out of its own block: its factor is 1.
+// Grid: heads, rows. Warp w takes every kWarps-th split from the w-th on, a lane four elements of it; then the warps'
+// sums are added up in order. Splits that the row sees nothing of have left nothing behind. One split alone comes out
+// as it would have come out of its own block: its factor is 1.
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(const __grid_constant__ AttentionCall p, const __grid_constant__ DecodeRows part) {
+  constexpr int kFours = kMaxHeadDim / 4 / kWarp;  // of a lane, at most
+  __shared__ float4 sums[kWarps][kMaxHeadDim / 4];
+  __shared__ float weights[kWarps];
+  begin_overlapped();
   const int head_dim = p.shape.head_dim, head = blockIdx.x, row = part.row_ids[blockIdx.y];
   const Range seen = visible(p.rows[row], p.shape.window);
   if (seen.empty()) return;  // of no sequence
-  const int first = seen.begin / kKvSplit, last = split_count(seen.end);
+  const int length = kv_split(p.rows[row].keys), first = seen.begin / length, last = ceil_div(seen.end, length);
   const float* partials =
       part.partial + partial_place(static_cast<int>(blockIdx.y), p.shape.heads, head, part.splits, 0, head_dim);
   const auto partial = [&](int split) { return partials + static_cast<std::size_t>(split) * partial_floats(head_dim); };
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float max = -INFINITY;
-  for (int s = first; s < last; ++s) max = fmaxf(max, partial(s)[head_dim]);
-  for (int d = threadIdx.x; d < head_dim; d += kThreads) {
-    float sum = 0, weights = 0;
-    for (int s = first; s < last; ++s) {
-      const float factor = expf(partial(s)[head_dim] - max);
-      sum = fmaf(factor, partial(s)[d], sum);
-      weights = fmaf(factor, partial(s)[head_dim + 1], weights);
+  for (int s = first + lane; s < last; s += kWarp) max = fmaxf(max, partial(s)[softmax_in_partial(head_dim)]);
+  max = warp_max(max);
+  float4 mine[kFours] = {};
+  float weight = 0;
+#pragma unroll 4
+  for (int s = first + warp; s < last; s += kWarps) {
+    const float* const from = partial(s);
+    const float2 softmax = *reinterpret_cast<const float2*>(from + softmax_in_partial(head_dim));
+    const float factor = expf(softmax.x - max);
+    weight = fmaf(factor, softmax.y, weight);
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const int d = (i * kWarp + lane) * 4;
+      if (d < head_dim) add_times(mine[i], factor, *reinterpret_cast<const float4*>(from + d));
     }
-    const std::size_t element = (static_cast<std::size_t>(row) * p.shape.heads + head) * head_dim + d;
-    store(sum * (1.0f / (weights + sink_of(p, head, max))), p.out, p.out_dtype, element);
+  }
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) sums[warp][i * kWarp + lane] = mine[i];
+  if (lane == 0) weights[warp] = weight;
+  __syncthreads();
+  for (int d = 4 * threadIdx.x; d < head_dim; d += 4 * kThreads) {
+    float4 sum = sums[0][d / 4];
+    weight = weights[0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) {
+      add_times(sum, 1.0f, sums[w][d / 4]);
+      weight += weights[w];
+    }
+    store_four(p, row, head, d, sum, max, weight);
   }
 }
 
@@ -260,15 +284,10 @@ void launch(CUstream_st* stream, const AttentionCall& call, const DecodeRows& pa
                 static_cast<unsigned>(part.count));
   };
   if (call.group() == 1) {
-    split_kv_decode_kernel<T, kPiece, kLanes, kVectors, 1><<<grid(1), kThreads, 0, stream>>>(call, part);
+    launch_overlapped(grid(1), kThreads, 0, stream, split_kv_decode_kernel<T, kPiece, kLanes, kVectors, 1>, call, part);
   } else {
-    split_kv_decode_kernel<T, kPiece, kLanes, kVectors, 4><<<grid(4), kThreads, 0, stream>>>(call, part);
+    launch_overlapped(grid(4), kThreads, 0, stream, split_kv_decode_kernel<T, kPiece, kLanes, kVectors, 4>, call, part);
   }
-}
-
-bool is_aligned(const CacheLayer& cache, std::size_t element_bytes) {
-  const auto pool = reinterpret_cast<std::uintptr_t>(cache.pool);
-  return (pool | cache.frame_bytes | cache.slot_bytes | cache.head_dim * element_bytes) % 16 == 0;
 }
 
 template <class T>
@@ -292,10 +311,14 @@ void launch_for(CUstream_st* stream, const AttentionCall& call, const DecodeRows
 
 void attend_decode(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part) {
   if (part.count == 0) return;
-  with_element(call.cache_dtype, [&]<class T>(T) { launch_for<T>(stream, call, part); });
+  if (call.cache_dtype != DType::kF32 && is_aligned(call.cache, size_of(call.cache_dtype))) {
+    attend_splits_on_tensor_cores(stream, call, part);
+  } else {
+    with_element(call.cache_dtype, [&]<class T>(T) { launch_for<T>(stream, call, part); });
+  }
   if (part.splits == 1) return;
   const dim3 grid(static_cast<unsigned>(call.shape.heads), static_cast<unsigned>(part.count));
-  combine_kernel<<<grid, kThreads, 0, stream>>>(call, part);
+  launch_overlapped(grid, kThreads, 0, stream, combine_kernel, call, part);
 }
 
 }  // namespace computron::kernels::cuda

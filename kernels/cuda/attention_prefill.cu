@@ -1,264 +1,391 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace computron::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarpQueries = 16;
-constexpr int kPiece = 8;  // elements of 16 bytes
+constexpr int kKeys = 64;      // of a round
+constexpr int kTileRows = 16;  // of a product
+constexpr int kPiece = 8;      // elements of 16 bytes
 constexpr float kLog2E = 1.4426950408889634f;
-static_assert(kTileQueries == kThreads / kWarp * kWarpQueries);
 
-// Grid: tiles of queries, heads. Keys come kKeys at a time, on a grid that begins at position 0.
+// Grid: tiles of queries × heads, a tile's heads side by side. Keys come kKeys at a time, on a grid that begins at
+// position 0.
 //
-//   V of this round     |--copy---------------|
-//   K of the next                 |--copy-----------------|
-//   tensor cores        |-- Q K --|  softmax  |--- P V ---|
+//   K and V of this round    |-- Q K --|  softmax  |-- P V --|
+//   K and V of the next      |--copy-------------------------|   into the other buffer
+//   where the others lie     |--slot, frame, block: a step of three rounds---|
+//
+// With one barrier a round: what was copied is there, and what is copied over has been read. A warp holds two tiles of
+// rows where there are registers for it, since that halves what is read of shared memory for a product.
 //
 // kDim: head_dim rounded up; the rest are zeros. A row of shared memory is 16 bytes longer, so that eight rows at one
 // column lie in different banks.
-template <class T, int kDim, int kKeys>
+template <class T, int kDim>
 class TiledPrefill {
+  static constexpr int kRowTiles = kDim <= 128 ? 2 : 1;  // that a warp holds
+  static constexpr int kWarpRows = kRowTiles * kTileRows;
   static constexpr int kStride = kDim + kPiece;
   static constexpr int kPieces = kDim / kPiece;
   static constexpr int kScoreTiles = kKeys / 8;  // of eight keys
   static constexpr int kValueTiles = kDim / 8;   // of eight elements
 
  public:
+  static constexpr int kThreads = kTileQueries / kWarpRows * kWarp;
+  static_assert(kThreads >= kKeys && kThreads % kPieces == 0);
+
   struct Shared {
     alignas(16) T queries[kTileQueries][kStride];
-    alignas(16) T keys[kKeys][kStride];
-    alignas(16) T values[kKeys][kStride];
-    const T* places[2][kKeys];  // of this round's keys and the next's; null: there is none
+    alignas(16) T keys[2][kKeys][kStride];
+    alignas(16) T values[2][kKeys][kStride];
+    const T* places[2][kKeys];  // of the keys of a round; null: there is none
   };
 
-  __device__ TiledPrefill(const AttentionCall& p, const QueryTile& tile, bool aligned, Shared& shared)
+  __device__ TiledPrefill(const AttentionCall& p, const QueryTile& tile, int head, bool aligned, Shared& shared)
       : p_(p),
-        tile_(tile),
         shared_(shared),
+        first_row_(tile.row),
+        rows_(tile.rows),
+        first_(p.rows[tile.row]),
+        head_(head),
         aligned_(aligned),
-        head_(static_cast<int>(blockIdx.y)),
-        kv_head_(head_ / p.group()),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % kWarp),
-        g_(lane_ / 4),
-        t_(lane_ % 4),
-        warp_row_(thread_ / kWarp * kWarpQueries) {
-    for (int i = 0; i < 2; ++i) {
-      const int row = warp_row_ + g_ + 8 * i;
-      seen_[i] = row < tile.rows ? visible(p.rows[tile.row + row], p.shape.window) : Range{0, 0};
-      max_[i] = p.sinks == nullptr ? -INFINITY : p.sinks[head_] * kLog2E;
-      sum_[i] = p.sinks == nullptr ? 0.0f : 1.0f;
-    }
+        warp_row_(thread_ / kWarp * kWarpRows),
+        begin_(seen_by(0).begin),
+        end_(seen_by(tile.rows - 1).end) {
 #pragma unroll
-    for (int n = 0; n < kValueTiles; ++n) {
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out_[n][i] = 0;
+      for (int i = 0; i < 2; ++i) {
+        max_[m][i] = p.sinks == nullptr ? -INFINITY : p.sinks[head_] * kLog2E;
+        sum_[m][i] = p.sinks == nullptr || lane_ % 4 != 0 ? 0.0f : 1.0f;
+      }
+#pragma unroll
+      for (int n = 0; n < kValueTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out_[m][n][i] = 0;
+      }
     }
   }
 
   __device__ void run() {
-    // Rows are consecutive positions: the first sees furthest back, the last furthest ahead.
-    begin_ = visible(p_.rows[tile_.row], p_.shape.window).begin;
-    end_ = visible(p_.rows[tile_.row + tile_.rows - 1], p_.shape.window).end;
     const int begin = begin_ / kKeys * kKeys;
-    load_queries();
-    find_places(begin, 0);
+    if (thread_ < kKeys) begin_lookups(begin);
     __syncthreads();
-    copy(shared_.keys, shared_.places[0], 0);
-    commit_copies();
+    copy(0);
+    aligned_ ? load_queries() : load_queries_by_element();
     for (int first = begin, round = 0; first < end_; first += kKeys, round ^= 1) {
-      copy(shared_.values, shared_.places[round], p_.cache.key_to_value());
-      commit_copies();
-      find_places(first + kKeys, round ^ 1);
-      wait_for_copies<1>();
-      __syncthreads();  // keys are there, and the next places
-      float scores[kScoreTiles][4] = {};
-      score(scores);
-      __syncthreads();  // keys have been read
-      copy(shared_.keys, shared_.places[round ^ 1], 0);
-      commit_copies();
-      update_softmax(first, scores);
-      wait_for_copies<1>();
-      __syncthreads();  // values are there
-      accumulate_pv(scores);
-      __syncthreads();  // values have been read
+      wait_for_copies<0>();
+      __syncthreads();
+      if (first + kKeys < end_) copy(round ^ 1);
+      if (thread_ < kKeys) look_up(first + 2 * kKeys, round);
+      attend(first, round);
     }
-    wait_for_copies<0>();
     store_rows();
   }
 
  private:
-  __device__ void load_queries() {
-    const float* from = p_.qkv + static_cast<std::size_t>(tile_.row) * p_.qkv_columns() + head_ * p_.shape.head_dim;
-    for (int i = thread_; i < kTileQueries * kDim; i += kThreads) {
-      const int row = i / kDim, d = i % kDim;
-      const bool there = row < tile_.rows && d < p_.shape.head_dim;
-      narrow(there ? from[static_cast<std::size_t>(row) * p_.qkv_columns() + d] : 0.0f, shared_.queries[row][d]);
-    }
+  // Rows are consecutive positions: the first sees furthest back, the last furthest ahead.
+  __device__ Range seen_by(int row) const {
+    const int position = first_.position + row;
+    return visible({position, p_.shape.causal ? position + 1 : first_.keys, 0}, p_.shape.window);
   }
 
-  // Where the keys of positions [first, first + kKeys) lie that any row sees.
-  __device__ void find_places(int first, int round) {
-    if (thread_ >= kKeys) return;
-    const int position = first + thread_;
+  // ---- where keys lie. A load's result is wanted a round later, so that nobody waits for it: round r writes down the
+  // ---- places of round r + 2, asks for the frames of r + 3 and for the blocks of r + 4.
+
+  __device__ bool exists(int position) const { return position >= begin_ && position < end_; }
+  __device__ void load_block(int position) {
+    if (exists(position)) block_ = p_.cache.blocks[first_.first_block + position / p_.cache.block_tokens];
+  }
+  __device__ void load_frame(int position) {
+    slot_ = p_.cache.slot_number(block_);
+    if (exists(position)) frame_ = p_.cache.frames[slot_ / p_.cache.slots_per_frame];
+  }
+  __device__ void write_place(int position, int to) const {
     const T* place = nullptr;
-    if (position >= begin_ && position < end_) {
-      const int block = p_.rows[tile_.row].first_block + position / p_.cache.block_tokens;
-      place = reinterpret_cast<const T*>(p_.cache.slot(block)) +
-              p_.cache.key_in_slot(kv_head_, position % p_.cache.block_tokens);
+    if (exists(position)) {
+      place = reinterpret_cast<const T*>(p_.cache.slot_in(frame_, slot_)) +
+              p_.cache.key_in_slot(head_ / p_.group(), position % p_.cache.block_tokens);
     }
-    shared_.places[round][thread_] = place;
+    shared_.places[to][thread_] = place;
+  }
+  __device__ void look_up(int first, int to) {
+    const int position = first + thread_;
+    write_place(position, to);
+    load_frame(position + kKeys);
+    load_block(position + 2 * kKeys);
+  }
+  __device__ void begin_lookups(int first) {
+    const int position = first + thread_;
+    load_block(position);
+    load_frame(position);
+    load_block(position + kKeys);
+    look_up(first, 0);
+    look_up(first + kKeys, 1);
   }
 
-  // Rows of keys or, `offset` further, of values; zeros where there are none: what is not a number must not be read.
-  __device__ void copy(T (&to)[kKeys][kStride], const T* const* places, std::size_t offset) {
+  // ---- copies
+
+  // Of keys and values; zeros where there are none: what is not a number must not be read.
+  __device__ void copy(int to) {
+    const int d = thread_ % kPieces * kPiece;
+    const std::size_t to_value = p_.cache.key_to_value();
 #pragma unroll 4
-    for (int i = thread_; i < kKeys * kPieces; i += kThreads) {
-      const int row = i / kPieces, d = i % kPieces * kPiece;
-      const T* place = places[row];
+    for (int row = thread_ / kPieces; row < kKeys; row += kThreads / kPieces) {
+      const T* place = shared_.places[to][row];
+      T* key = &shared_.keys[to][row][d];
+      T* value = &shared_.values[to][row][d];
       const bool there = place != nullptr && d < p_.shape.head_dim;
       if (aligned_) {
-        copy_async(&to[row][d], there ? place + offset + d : reinterpret_cast<const T*>(p_.cache.pool), there);
+        const T* from = there ? place + d : reinterpret_cast<const T*>(p_.cache.pool);
+        copy_async(key, from, there);
+        copy_async(value, there ? from + to_value : from, there);
       } else {
         for (int e = 0; e < kPiece; ++e) {
-          to[row][d + e] = there && d + e < p_.shape.head_dim ? place[offset + d + e] : T{};
+          const bool element = there && d + e < p_.shape.head_dim;
+          key[e] = element ? place[d + e] : T{};
+          value[e] = element ? place[to_value + d + e] : T{};
         }
       }
     }
+    commit_copies();
   }
 
-  __device__ void score(float (&scores)[kScoreTiles][4]) const {
+  __device__ const float* query(int row) const {
+    return p_.qkv + static_cast<std::size_t>(first_row_ + row) * p_.qkv_columns() + head_ * p_.shape.head_dim;
+  }
+  __device__ void load_queries() {
+    const int d = thread_ % kPieces * kPiece;
+#pragma unroll 4
+    for (int row = thread_ / kPieces; row < kTileQueries; row += kThreads / kPieces) {
+      float4 low{0, 0, 0, 0}, high{0, 0, 0, 0};
+      if (row < rows_ && d < p_.shape.head_dim) {
+        const auto* from = reinterpret_cast<const float4*>(query(row) + d);
+        low = *from;
+        high = from[1];
+      }
+      const uint4 piece{pack<T>(low.x, low.y), pack<T>(low.z, low.w), pack<T>(high.x, high.y), pack<T>(high.z, high.w)};
+      T* const to = &shared_.queries[row][d];
+      *reinterpret_cast<uint4*>(to) = piece;
+    }
+  }
+  __device__ void load_queries_by_element() {
+    for (int i = thread_; i < kTileQueries * kDim; i += kThreads) {
+      const int row = i / kDim, d = i % kDim;
+      const bool there = row < rows_ && d < p_.shape.head_dim;
+      narrow(there ? query(row)[d] : 0.0f, shared_.queries[row][d]);
+    }
+  }
+
+  // ---- a round
+
+  // Rounds of which a row sees nothing leave it as it is, so a warp skips those of which no row sees anything.
+  __device__ void attend(int first, int round) {
+    if (warp_row_ >= rows_) return;
+    const Range front = seen_by(warp_row_), back = seen_by(warp_row_ + kWarpRows - 1);
+    if (first + kKeys <= front.begin || first >= back.end) return;
+    float scores[kRowTiles][kScoreTiles][4] = {};
+    score(round, scores);
+    if (p_.shape.soft_cap > 0) cap(scores);
+    if (first < back.begin || first + kKeys > front.end) mask(first, scores);
+    update_softmax(scores);
+    accumulate_pv(round, scores);
+  }
+
+  __device__ void score(int round, float (&scores)[kRowTiles][kScoreTiles][4]) const {
 #pragma unroll
     for (int k = 0; k < kDim; k += 16) {
-      unsigned a[4];
-      load_matrices(a, &shared_.queries[warp_row_ + lane_ % 16][k + lane_ / 16 * 8]);
+      unsigned a[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        load_matrices(a[m], &shared_.queries[warp_row_ + kTileRows * m + lane_ % 16][k + lane_ / 16 * 8]);
+      }
 #pragma unroll
       for (int n = 0; n < kScoreTiles; n += 2) {
         unsigned b[4];  // keys 8n.., elements k.. and k + 8..; then the next eight keys'
-        load_matrices(b, &shared_.keys[8 * n + lane_ / 16 * 8 + lane_ % 8][k + lane_ / 8 % 2 * 8]);
-        mma(T{}, scores[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-        mma(T{}, scores[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+        load_matrices(b, &shared_.keys[round][8 * n + lane_ / 16 * 8 + lane_ % 8][k + lane_ / 8 % 2 * 8]);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          mma(T{}, scores[m][n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+          mma(T{}, scores[m][n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+        }
       }
     }
   }
 
-  // In units of log 2.
-  __device__ float scaled(float score) const {
-    if (p_.shape.soft_cap > 0) return capped(score * p_.shape.scale, p_.shape.soft_cap) * kLog2E;
-    return score * (p_.shape.scale * kLog2E);
+  // What brings a score to units of log 2; a capped one has been scaled.
+  __device__ float unit() const { return p_.shape.soft_cap > 0 ? kLog2E : p_.shape.scale * kLog2E; }
+  __device__ void cap(float (&scores)[kRowTiles][kScoreTiles][4]) const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+        for (float& score : scores[m][n]) score = capped(score * p_.shape.scale, p_.shape.soft_cap);
+      }
+    }
   }
 
-  // Scores become weights, zero where a row sees nothing; its softmax is carried on and its output brought to the new
-  // maximum. Elements 0 and 1 of a tile are of row g, 2 and 3 of row g + 8.
-  __device__ void update_softmax(int first, float (&scores)[kScoreTiles][4]) {
+  // Elements 0 and 1 of a tile are of row g = lane / 4, 2 and 3 of row g + 8; of keys 2t and 2t + 1, t = lane % 4.
+  __device__ void mask(int first, float (&scores)[kRowTiles][kScoreTiles][4]) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float max = max_[i];
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) {
+      for (int i = 0; i < 2; ++i) {
+        const Range seen = seen_by(warp_row_ + kTileRows * m + 8 * i + lane_ / 4);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int position = first + 8 * n + 2 * t_ + j;
-          float& score = scores[n][2 * i + j];
-          score = position >= seen_[i].begin && position < seen_[i].end ? scaled(score) : -INFINITY;
-          max = fmaxf(max, score);
+        for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int position = first + 8 * n + lane_ % 4 * 2 + j;
+            if (position < seen.begin || position >= seen.end) scores[m][n][2 * i + j] = -INFINITY;
+          }
         }
       }
-      max = warp_max<4>(max);
-      const float from = max == -INFINITY ? 0.0f : max;  // a row that has seen nothing yet
-      const float factor = exp2f(max_[i] - from);
-      float sum = 0;
+    }
+  }
+
+  // Scores become weights; each row's softmax is carried on and its output brought to the new maximum. Sums are of what
+  // this lane sees until the end.
+  __device__ void update_softmax(float (&scores)[kRowTiles][kScoreTiles][4]) {
+    const float unit = this->unit();
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) {
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) sum += scores[n][2 * i + j] = exp2f(scores[n][2 * i + j] - from);
-      }
-      sum_[i] = sum_[i] * factor + warp_sum<4>(sum);
-      max_[i] = max;
+      for (int i = 0; i < 2; ++i) {
+        float max = -INFINITY;
 #pragma unroll
-      for (int n = 0; n < kValueTiles; ++n) {
-        out_[n][2 * i] *= factor;
-        out_[n][2 * i + 1] *= factor;
+        for (int n = 0; n < kScoreTiles; ++n) {
+          max = fmaxf(max, fmaxf(scores[m][n][2 * i], scores[m][n][2 * i + 1]));
+        }
+        max = fmaxf(max_[m][i], warp_max<4>(max) * unit);
+        const float from = max == -INFINITY ? 0.0f : max;  // a row that has seen nothing yet
+        const float factor = exp2_or_zero(max_[m][i] - from);
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            float& score = scores[m][n][2 * i + j];
+            sum += score = exp2_or_zero(fmaf(score, unit, -from));
+          }
+        }
+        sum_[m][i] = fmaf(sum_[m][i], factor, sum);
+        max_[m][i] = max;
+#pragma unroll
+        for (int n = 0; n < kValueTiles; ++n) {
+          out_[m][n][2 * i] *= factor;
+          out_[m][n][2 * i + 1] *= factor;
+        }
       }
     }
   }
 
   // Two tiles of weights, as they come out of a product, are the left operand of the next.
-  __device__ void accumulate_pv(const float (&weights)[kScoreTiles][4]) {
+  __device__ void accumulate_pv(int round, const float (&weights)[kRowTiles][kScoreTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += 2) {
-      const unsigned a0 = pack<T>(weights[n][0], weights[n][1]), a1 = pack<T>(weights[n][2], weights[n][3]);
-      const unsigned a2 = pack<T>(weights[n + 1][0], weights[n + 1][1]);
-      const unsigned a3 = pack<T>(weights[n + 1][2], weights[n + 1][3]);
+      unsigned a[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* pair = &weights[m][n + i / 2][i % 2 * 2];
+          a[m][i] = pack_weights(T{}, pair[0], pair[1]);
+        }
+      }
 #pragma unroll
       for (int d = 0; d < kValueTiles; d += 2) {
         unsigned b[4];  // elements 8d.., keys 8n.. and 8n + 8..; then the next eight elements'
-        load_matrices_transposed(b, &shared_.values[8 * n + lane_ % 16][8 * d + lane_ / 16 * 8]);
-        mma(T{}, out_[d], a0, a1, a2, a3, b[0], b[1]);
-        mma(T{}, out_[d + 1], a0, a1, a2, a3, b[2], b[3]);
+        load_matrices_transposed(b, &shared_.values[round][8 * n + lane_ % 16][8 * d + lane_ / 16 * 8]);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          mma(T{}, out_[m][d], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+          mma(T{}, out_[m][d + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+        }
       }
     }
   }
 
   __device__ void store_rows() const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = warp_row_ + g_ + 8 * i;
-      if (row >= tile_.rows) continue;
-      const float factor = 1.0f / sum_[i];
-      const std::size_t first =
-          (static_cast<std::size_t>(tile_.row + row) * p_.shape.heads + head_) * p_.shape.head_dim;
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < kValueTiles; ++n) {
+      for (int i = 0; i < 2; ++i) {
+        const int row = warp_row_ + kTileRows * m + 8 * i + lane_ / 4;
+        const float factor = 1.0f / warp_sum<4>(sum_[m][i]);
+        if (row >= rows_) continue;
+        const std::size_t first =
+            (static_cast<std::size_t>(first_row_ + row) * p_.shape.heads + head_) * p_.shape.head_dim;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int d = 8 * n + 2 * t_ + j;
-          if (d < p_.shape.head_dim) store(out_[n][2 * i + j] * factor, p_.out, p_.out_dtype, first + d);
+        for (int n = 0; n < kValueTiles; ++n) {
+          const int d = 8 * n + lane_ % 4 * 2;
+          store_pair(out_[m][n][2 * i] * factor, out_[m][n][2 * i + 1] * factor, first + d, d);
         }
       }
     }
   }
+  // Elements d and d + 1 of a head, where it has them; in one piece where that is aligned.
+  __device__ void store_pair(float low, float high, std::size_t element, int d) const {
+    if (aligned_ && d < p_.shape.head_dim && p_.out_dtype != DType::kF32) {
+      const unsigned pair = p_.out_dtype == DType::kBF16 ? pack<BFloat16>(low, high) : pack<Float16>(low, high);
+      *reinterpret_cast<unsigned*>(p_.out + 2 * element) = pair;
+      return;
+    }
+    if (d < p_.shape.head_dim) store(low, p_.out, p_.out_dtype, element);
+    if (d + 1 < p_.shape.head_dim) store(high, p_.out, p_.out_dtype, element + 1);
+  }
 
   const AttentionCall& p_;
-  const QueryTile tile_;
   Shared& shared_;
+  const int first_row_, rows_;
+  const AttentionRow first_;
+  const int head_;
   const bool aligned_;
-  const int head_, kv_head_, thread_, lane_, g_, t_, warp_row_;
-  int begin_ = 0, end_ = 0;  // of what the tile sees
-  Range seen_[2];
-  float max_[2], sum_[2];  // of rows g and g + 8; scores in units of log 2
-  float out_[kValueTiles][4];
+  const int thread_, lane_, warp_row_;
+  const int begin_, end_;                        // of what the tile sees
+  std::uint32_t block_ = 0, slot_ = 0;           // of the round after the next but one; of the next but one
+  FrameId frame_ = 0;                            // of slot_
+  float max_[kRowTiles][2], sum_[kRowTiles][2];  // of rows g and g + 8; scores in units of log 2
+  float out_[kRowTiles][kValueTiles][4];
 };
 
-template <class T, int kDim, int kKeys>
-__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
+template <class T, int kDim>
+__global__ void __launch_bounds__(TiledPrefill<T, kDim>::kThreads, kDim <= 64    ? 3
+                                                                   : kDim <= 128 ? 2
+                                                                                 : 1)
     tiled_prefill_kernel(const __grid_constant__ AttentionCall p, const QueryTile* tiles, bool aligned) {
-  using Kernel = TiledPrefill<T, kDim, kKeys>;
+  using Kernel = TiledPrefill<T, kDim>;
   extern __shared__ __align__(16) unsigned char memory[];
-  Kernel(p, tiles[blockIdx.x], aligned, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+  begin_overlapped();
+  const int block = static_cast<int>(blockIdx.x);
+  Kernel(p, tiles[block / p.shape.heads], block % p.shape.heads, aligned,
+         *reinterpret_cast<typename Kernel::Shared*>(memory))
+      .run();
 }
 
-template <class T, int kDim, int kKeys>
+template <class T, int kDim>
 void launch(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count) {
-  const auto pool = reinterpret_cast<std::uintptr_t>(call.cache.pool);
-  const bool aligned =
-      (pool | call.cache.frame_bytes | call.cache.slot_bytes | call.cache.head_dim * sizeof(T)) % 16 == 0;
-  constexpr int kBytes = sizeof(typename TiledPrefill<T, kDim, kKeys>::Shared);
+  using Kernel = TiledPrefill<T, kDim>;
+  constexpr int kThreads = Kernel::kThreads, kBytes = sizeof(typename Kernel::Shared);
   // More than 48 KiB of shared memory is to be had on request only; a refusal shows in the launch.
   [[maybe_unused]] static const cudaError_t asked =
-      cudaFuncSetAttribute(tiled_prefill_kernel<T, kDim, kKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(call.shape.heads));
-  tiled_prefill_kernel<T, kDim, kKeys><<<grid, kThreads, kBytes, stream>>>(call, tiles, aligned);
+      cudaFuncSetAttribute(tiled_prefill_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const auto rows = reinterpret_cast<std::uintptr_t>(call.qkv) | reinterpret_cast<std::uintptr_t>(call.out);
+  const bool aligned = is_aligned(call.cache, sizeof(T)) && rows % 16 == 0;
+  const dim3 grid(static_cast<unsigned>(count) * static_cast<unsigned>(call.shape.heads));
+  launch_overlapped(grid, kThreads, kBytes, stream, tiled_prefill_kernel<T, kDim>, call, tiles, aligned);
 }
 
 template <class T>
 void launch_for(CUstream_st* stream, const AttentionCall& call, const QueryTile* tiles, int count) {
-  if (call.shape.head_dim <= 64) return launch<T, 64, 64>(stream, call, tiles, count);
-  if (call.shape.head_dim <= 128) return launch<T, 128, 64>(stream, call, tiles, count);
-  launch<T, kMaxHeadDim, 32>(stream, call, tiles, count);
+  if (call.shape.head_dim <= 64) return launch<T, 64>(stream, call, tiles, count);
+  if (call.shape.head_dim <= 128) return launch<T, 128>(stream, call, tiles, count);
+  launch<T, kMaxHeadDim>(stream, call, tiles, count);
 }
 
 }  // namespace

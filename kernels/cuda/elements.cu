@@ -1,6 +1,6 @@
-#include "kernels/cuda/attention.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/overlap.cuh"
 
 namespace computron::kernels::cuda {
 namespace {
@@ -10,6 +10,7 @@ constexpr int kMaxGridRows = 65535;
 
 template <class Body>
 __global__ void __launch_bounds__(kThreads) elements_kernel(int rows, int columns, const __grid_constant__ Body body) {
+  begin_overlapped();
   for (int r = static_cast<int>(blockIdx.y); r < rows; r += static_cast<int>(gridDim.y)) {
     const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (c < columns) body(r, c);
@@ -23,7 +24,7 @@ void for_each_element(CUstream_st* stream, int rows, int columns, const Body& bo
   if (rows == 0 || columns == 0) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, kThreads)),
                   static_cast<unsigned>(rows < kMaxGridRows ? rows : kMaxGridRows));
-  elements_kernel<Body><<<grid, kThreads, 0, stream>>>(rows, columns, body);
+  launch_overlapped(grid, kThreads, 0, stream, elements_kernel<Body>, rows, columns, body);
 }
 
 #define COMPUTRON_INSTANTIATE(...) \
@@ -43,10 +44,17 @@ COMPUTRON_INSTANTIATE(CopyRows<Float16, Float16>);
 COMPUTRON_INSTANTIATE(ActivateGate<float>);
 COMPUTRON_INSTANTIATE(ActivateGate<BFloat16>);
 COMPUTRON_INSTANTIATE(ActivateGate<Float16>);
+COMPUTRON_INSTANTIATE(ActivateGateFours<float>);
+COMPUTRON_INSTANTIATE(ActivateGateFours<BFloat16>);
+COMPUTRON_INSTANTIATE(ActivateGateFours<Float16>);
 COMPUTRON_INSTANTIATE(AtExperts<ActivateGate<float>>);
 COMPUTRON_INSTANTIATE(AtExperts<ActivateGate<BFloat16>>);
 COMPUTRON_INSTANTIATE(AtExperts<ActivateGate<Float16>>);
+COMPUTRON_INSTANTIATE(AtExperts<ActivateGateFours<float>>);
+COMPUTRON_INSTANTIATE(AtExperts<ActivateGateFours<BFloat16>>);
+COMPUTRON_INSTANTIATE(AtExperts<ActivateGateFours<Float16>>);
 COMPUTRON_INSTANTIATE(Mix);
+COMPUTRON_INSTANTIATE(MixFours);
 COMPUTRON_INSTANTIATE(BiasActivate<float>);
 COMPUTRON_INSTANTIATE(BiasActivate<BFloat16>);
 COMPUTRON_INSTANTIATE(BiasActivate<Float16>);
@@ -58,8 +66,5 @@ COMPUTRON_INSTANTIATE(AddGated);
 COMPUTRON_INSTANTIATE(SoftCap);
 COMPUTRON_INSTANTIATE(RotaryAngles);
 COMPUTRON_INSTANTIATE(ApplyRope);
-COMPUTRON_INSTANTIATE(StoreKeysValues<float>);
-COMPUTRON_INSTANTIATE(StoreKeysValues<BFloat16>);
-COMPUTRON_INSTANTIATE(StoreKeysValues<Float16>);
 
 }  // namespace computron::kernels::cuda

@@ -125,6 +125,35 @@ struct ActivateGate {
   }
 };
 
+// Four neighbours, read and written at once: a thread has as many bytes under way as memory needs.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T values[4];
+};
+template <class T>
+COMPUTRON_HOST_DEVICE Four<T>& four_at(T* rows, int row, int columns, int column) {
+  return *reinterpret_cast<Four<T>*>(rows + at(row, columns, column));
+}
+template <class T>
+COMPUTRON_HOST_DEVICE const Four<T>& four_at(const T* rows, int row, int columns, int column) {
+  return *reinterpret_cast<const Four<T>*>(rows + at(row, columns, column));
+}
+
+// ActivateGate of columns 4 c, ..., 4 c + 3. Columns are a multiple of four, arrays aligned to 16 bytes.
+template <class To>
+struct ActivateGateFours {
+  ActivateGate<To> each;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const int columns = each.columns;
+    const Four<float> gate = four_at(each.in, r, 2 * columns, 4 * c);
+    const Four<float> up = four_at(each.in, r, 2 * columns, columns + 4 * c);
+    Four<To> out;
+    for (int i = 0; i < 4; ++i) narrow(activate_gate(each.gate, gate.values[i], up.values[i]), out.values[i]);
+    four_at(each.out, r, columns, 4 * c) = out;
+  }
+};
+
 // inout[r, c] += σ(gates[r]) × x[r, c].
 struct AddGated {
   const float* x;
@@ -248,7 +277,7 @@ struct ApplyRope {
   }
 };
 
-// Runs body(r, c) for r < rows, c < columns. Defined in elements.cu for the bodies above and StoreKeysValues.
+// Runs body(r, c) for r < rows, c < columns. Defined in elements.cu for the bodies above.
 template <class Body>
 void for_each_element(CUstream_st* stream, int rows, int columns, const Body& body);
 

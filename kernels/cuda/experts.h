@@ -12,8 +12,8 @@
 #include <cstdint>
 
 #include "computron/kernels/types.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/quantised_tiles.h"
-#include "kernels/cuda/runs.h"
 
 struct CUstream_st;
 
@@ -21,29 +21,61 @@ namespace computron::kernels::cuda {
 
 inline constexpr int kMaxExperts = 4096;  // as many as ModelConfig allows
 
+// Positions [begin, end) of an expert, which are multiplied together.
+struct PositionTile {
+  std::int32_t expert;  // -1: there is none
+  std::int32_t begin, end;
+};
+// Positions of a tile, at most. Few, where experts have few on the average: their weights are what takes time.
+inline constexpr int kFewPositions = 16;
+inline constexpr int kManyPositions = 128;
+inline constexpr int kFewOnAverage = 8;
+
 // In device memory.
 struct Routes {
   int rows, experts, per_token;
-  std::int32_t* begins;   // [experts + 1] expert e has positions [begins[e], begins[e + 1])
-  std::int32_t* rows_of;  // [rows × per_token] the row at a position
-  std::int32_t* chosen;   // [rows, per_token] experts, ascending; -1: none
-  std::int32_t* places;   // [rows, per_token] positions
-  float* weights;         // [rows, per_token]
+  std::int32_t* begins;       // [experts + 1] expert e has positions [begins[e], begins[e + 1])
+  std::int32_t* first_tiles;  // [experts + 1] ... and tiles [first_tiles[e], first_tiles[e + 1])
+  PositionTile* tiles;        // [most_tiles(experts)] by position; then such that there are none
+  std::int32_t* rows_of;      // [rows × per_token] the row at a position
+  std::int32_t* chosen;       // [rows, per_token] experts, ascending; -1: none
+  std::int32_t* places;       // [rows, per_token] positions
+  float* weights;             // [rows, per_token]
 
   // `memory` has bytes(rows, rule) and is aligned to four.
   Routes(std::byte* memory, int of_rows, const RoutingRule& rule)
       : rows(of_rows), experts(rule.experts), per_token(rule.per_token) {
     const std::size_t pairs = static_cast<std::size_t>(rows) * per_token;
     begins = reinterpret_cast<std::int32_t*>(memory);
-    rows_of = begins + experts + 1;
+    first_tiles = begins + experts + 1;
+    tiles = reinterpret_cast<PositionTile*>(first_tiles + experts + 1);
+    rows_of = reinterpret_cast<std::int32_t*>(tiles + most_tiles(experts));
     chosen = rows_of + pairs;
     places = chosen + pairs;
     weights = reinterpret_cast<float*>(places + pairs);
   }
+  // Of more rows no less.
   static constexpr std::size_t bytes(int rows, const RoutingRule& rule) {
-    return (4 * static_cast<std::size_t>(rows) * rule.per_token + rule.experts + 1) * sizeof(std::int32_t);
+    const std::size_t pairs = static_cast<std::size_t>(rows) * rule.per_token;
+    const int tiles = most_tiles(rule.experts, rows, rule.per_token, kFewPositions);
+    return 2 * (std::size_t{1} + rule.experts) * sizeof(std::int32_t) + tiles * sizeof(PositionTile) +
+           pairs * (3 * sizeof(std::int32_t) + sizeof(float));
   }
+
   COMPUTRON_HOST_DEVICE int positions() const { return rows * per_token; }
+  COMPUTRON_HOST_DEVICE int tile_positions() const {
+    return positions() <= kFewOnAverage * experts ? kFewPositions : kManyPositions;
+  }
+  // As many tiles as `some` of the experts may have.
+  COMPUTRON_HOST_DEVICE int most_tiles(int some) const { return most_tiles(some, rows, per_token, tile_positions()); }
+
+ private:
+  // Σ ceil(n / size) <= Σ (n + size - 1) / size over the experts that have n > 0 positions.
+  COMPUTRON_HOST_DEVICE static constexpr int most_tiles(int some, int rows, int per_token, int size) {
+    const int pairs = rows * per_token, chosen = some < pairs ? some : pairs;
+    const int of_pairs = (pairs + chosen * (size - 1)) / size, of_rows = some * ((rows + size - 1) / size);
+    return of_pairs < of_rows ? of_pairs : of_rows;
+  }
 };
 
 // Fills all but `routes`' numbers from logits [rows, experts]: the experts with the largest logits, ties to the smaller
@@ -57,10 +89,20 @@ struct RouteCall {
 };
 void route(CUstream_st* stream, const RouteCall& call);
 
+// Rows [row_begin, row_begin + rows) of an expert's weight, one behind the other at `data`.
+struct ExpertRun {
+  const std::byte* data;
+  int row_begin;
+  int rows;
+  int expert;
+};
+
 // out[position, n] = activation(Σ_k x[row, k] weight[n, k] + biases[expert, n]) for the positions of the experts of the
-// runs. `x_by_row`: row is the position's; else it is the position itself. Weight rows lie, padded, as gemm() takes
-// them.
+// runs. `x_by_row`: row is the position's; else it is the position itself. Weight rows lie as gemm() takes them.
+// Passed to kernels by value: in more than 4 KiB, which wants a toolkit of 12.1 or later.
 struct ExpertGemmCall {
+  static constexpr int kMaxRuns = 256;
+
   const std::byte* x;
   bool x_by_row;
   DType dtype;  // of x and of the weight's values
@@ -71,11 +113,19 @@ struct ExpertGemmCall {
   std::byte* out;
   DType out_dtype;
   int out_columns;
-  RowRuns runs;                         // of several weights; tiles have kExpertTileRows rows
-  std::int16_t experts[RowRuns::kMax];  // [run]
-  QuantisedTiles tiles = {};            // plain weights have none
+  QuantisedTiles tiles = {};  // plain weights have none
+  int count = 0;              // of runs; they are in the order of experts
+  ExpertRun runs[kMaxRuns] = {};
+
+  // The first run of an expert, or of the first one behind it. Nearly always every expert has one run.
+  COMPUTRON_HOST_DEVICE int first_run(int expert) const {
+    const int guess = expert - runs[0].expert;
+    int run = guess < 0 ? 0 : guess < count ? guess : count - 1;
+    while (run < count && runs[run].expert < expert) ++run;
+    while (run > 0 && runs[run - 1].expert >= expert) --run;
+    return run;
+  }
 };
-inline constexpr int kExpertTileRows = 64;
 // On tensor cores: two-byte elements, `depth` a multiple of eight, x and runs at multiples of 16 bytes.
 void tiled_expert_gemm(CUstream_st* stream, const ExpertGemmCall& call);
 // Plain weights of any shape and type: a warp a row of the weight.
@@ -96,6 +146,24 @@ struct Mix {
       sum = fmaf(in[static_cast<std::size_t>(routes.places[i]) * columns + c], routes.weights[i], sum);
     }
     inout[static_cast<std::size_t>(r) * columns + c] = sum;
+  }
+};
+
+// Mix of columns 4 c, ..., 4 c + 3. Columns are a multiple of four, arrays aligned to 16 bytes.
+struct MixFours {
+  Mix each;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    const Routes& routes = each.routes;
+    Four<float>& out = four_at(each.inout, r, each.columns, 4 * c);
+    Four<float> sum = out;
+    for (int i = r * routes.per_token; i < (r + 1) * routes.per_token; ++i) {
+      if (routes.chosen[i] < each.first || routes.chosen[i] >= each.end) continue;
+      const Four<float> term = four_at(each.in, routes.places[i], each.columns, 4 * c);
+      const float weight = routes.weights[i];
+      for (int k = 0; k < 4; ++k) sum.values[k] = fmaf(term.values[k], weight, sum.values[k]);
+    }
+    out = sum;
   }
 };
 

@@ -1,12 +1,14 @@
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/skinny.cuh"
 
 namespace computron::kernels::cuda {
 namespace {
 
-// A block a tile of kTileRows weight rows, all rows of x. kColumns: tiles of eight rows of x.
+// A block a tile of kTileRows weight rows, all rows of x; the weight of the next round is under way while one is
+// multiplied, that of the first before x is there. kColumns: tiles of eight rows of x.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_kernel(const __grid_constant__ GemmCall p) {
   const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
@@ -16,19 +18,36 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_kernel(const __grid_
   const T* weight = reinterpret_cast<const T*>(run.data) + (row + g) * depth;
   const T* x = reinterpret_cast<const T*>(p.x) + g * depth;
 
-  float acc[kColumns][4] = {};
-  for (int round = 0; round < skinny_rounds(p.depth); ++round) {
-    uint4 a[kUnroll][2], b[kUnroll][kColumns];
+  const auto load = [&](int round, uint4(&to)[kUnroll][2]) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int k = depth_of(warp, round, u, lane);
-      const bool there = k < p.depth;
-      a[u][0] = there ? load_once(weight + k) : uint4{};
-      a[u][1] = there ? load_once(weight + 8 * depth + k) : uint4{};
+      to[u][0] = k < p.depth ? load_once(weight + k) : uint4{};
+      to[u][1] = k < p.depth ? load_once(weight + 8 * depth + k) : uint4{};
+    }
+  };
+  const int rounds = skinny_rounds(p.depth);
+
+  float acc[kColumns][4] = {};
+  uint4 next[kUnroll][2];
+  load(0, next);
+  wait_for_previous_kernel();
+  let_next_kernel_begin();
+  for (int round = 0; round < rounds; ++round) {
+    uint4 a[kUnroll][2], b[kUnroll][kColumns];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      a[u][0] = next[u][0];
+      a[u][1] = next[u][1];
+    }
+    if (round + 1 < rounds) load(round + 1, next);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int k = depth_of(warp, round, u, lane);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-        const bool wanted = there && g + 8 * n < p.rows;
-        b[u][n] = wanted ? __ldg(reinterpret_cast<const uint4*>(x + 8 * n * depth + k)) : uint4{};
+        const bool wanted = k < p.depth && g + 8 * n < p.rows;
+        b[u][n] = wanted ? *reinterpret_cast<const uint4*>(x + 8 * n * depth + k) : uint4{};
       }
     }
 #pragma unroll
@@ -46,6 +65,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_kernel(const __grid_
 // A block a tile of kTileRows weight rows, kPlainRows rows of x; each warp takes every eighth row.
 template <class T>
 __global__ void __launch_bounds__(kSkinnyThreads) plain_kernel(const __grid_constant__ GemmCall p) {
+  begin_overlapped();
   const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
   const int tile = (static_cast<int>(blockIdx.x) - run.first_tile) * kTileRows;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -75,16 +95,16 @@ template <class T>
 void launch_skinny(CUstream_st* stream, const GemmCall& call) {
   const auto tiles = static_cast<unsigned>(call.runs.tiles);
   if (call.rows <= 8) {
-    skinny_kernel<T, 1><<<tiles, kSkinnyThreads, 0, stream>>>(call);
+    launch_overlapped(tiles, kSkinnyThreads, 0, stream, skinny_kernel<T, 1>, call);
   } else {
-    skinny_kernel<T, 2><<<tiles, kSkinnyThreads, 0, stream>>>(call);
+    launch_overlapped(tiles, kSkinnyThreads, 0, stream, skinny_kernel<T, 2>, call);
   }
 }
 
 template <class T>
 void launch_plain(CUstream_st* stream, const GemmCall& call) {
   const dim3 grid(static_cast<unsigned>(call.runs.tiles), static_cast<unsigned>(ceil_div(call.rows, kPlainRows)));
-  plain_kernel<T><<<grid, kSkinnyThreads, 0, stream>>>(call);
+  launch_overlapped(grid, kSkinnyThreads, 0, stream, plain_kernel<T>, call);
 }
 
 }  // namespace

@@ -22,12 +22,15 @@ struct LaneCodes {
   __device__ void load(const QuantisedTiles& tiles, const std::byte* tile, int first, int lane) {
     constexpr int kUnitDepth = kSlicesOfUnit * QuantisedTiles::kSlice;
     const std::byte* from = tile + static_cast<std::size_t>(first / kUnitDepth) * QuantisedTiles::kUnitBytes;
-    const auto* two = reinterpret_cast<const typename Scales::Two*>(tile + tiles.scales_at()) + lane / 4;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const bool there = first + i * kUnitDepth < tiles.depth;
       codes[i] = there ? load_once(from + i * QuantisedTiles::kUnitBytes + lane * QuantisedTiles::kLaneBytes) : uint4{};
     }
+    load_scales(tiles, tile, first, lane);
+  }
+  __device__ void load_scales(const QuantisedTiles& tiles, const std::byte* tile, int first, int lane) {
+    const auto* two = reinterpret_cast<const typename Scales::Two*>(tile + tiles.scales_at()) + lane / 4;
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
       const int k = first + s * QuantisedTiles::kSlice + lane % 4 * QuantisedTiles::kPieceK;

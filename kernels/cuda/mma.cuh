@@ -31,12 +31,53 @@ __device__ unsigned pack(float low, float high) {
   return static_cast<unsigned>(a.bits) | static_cast<unsigned>(b.bits) << 16;
 }
 
+// The same of numbers that float16 holds, in one instruction.
+__device__ inline unsigned pack_weights(BFloat16, float low, float high) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ inline unsigned pack_weights(Float16, float low, float high) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// 2^x, zero where that is smaller than any normal number; in one instruction.
+__device__ inline float exp2_or_zero(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 // 16 bytes that are read once: past the first cache.
 __device__ inline uint4 load_once(const void* from) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(from));
+  return v;
+}
+
+// What will be read soon: 128 bytes into the second cache.
+__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+// 16 bytes that are read once, and may have been written by the kernel before this one (overlap.cuh); zeros if not
+// `exists`, without a branch.
+__device__ inline uint4 load_written(const void* from, bool exists) {
+  uint4 v;
+  asm volatile(
+      "{\n"
+      ".reg .pred exists;\n"
+      "setp.ne.s32 exists, %5, 0;\n"
+      "mov.u32 %0, 0;\n"
+      "mov.u32 %1, 0;\n"
+      "mov.u32 %2, 0;\n"
+      "mov.u32 %3, 0;\n"
+      "@exists ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(exists ? 1 : 0));
   return v;
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace computron::kernels::cuda {
@@ -15,30 +16,84 @@ __device__ float meant(NormKind kind, float weight) {
   return kind == NormKind::kRmsNormPlusOne ? 1.0f + weight : weight;
 }
 
-// A block a row. Every thread writes the elements that it alone has read, so out may be x.
+// A thread's elements of a row, every `threads`-th; kHeld of them in registers, which saves reading them again.
+template <int kHeld>
+class HeldRow {
+ public:
+  __device__ HeldRow(int columns) : columns_(columns), thread_(static_cast<int>(threadIdx.x)) {}
+
+  __device__ void load(const float* x) {
+    for_each([&](int i, int c) { values_[i] = x[c]; });
+  }
+  __device__ float operator[](int i) const { return values_[i]; }
+
+  // body(i, column) for the elements that there are.
+  template <class Body>
+  __device__ void for_each(const Body& body) const {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int c = thread_ + i * static_cast<int>(blockDim.x);
+      if (c < columns_) body(i, c);
+    }
+  }
+
+ private:
+  const int columns_, thread_;
+  float values_[kHeld];
+};
+
+// The same of a row of any length, read each time.
+template <>
+class HeldRow<0> {
+ public:
+  __device__ HeldRow(int columns) : columns_(columns) {}
+
+  __device__ void load(const float* x) { x_ = x; }
+  __device__ float operator[](int i) const { return x_[threadIdx.x + i * blockDim.x]; }
+
+  template <class Body>
+  __device__ void for_each(const Body& body) const {
+    const auto thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+#pragma unroll 4
+    for (int i = 0, c = thread; c < columns_; ++i, c += threads) body(i, c);
+  }
+
+ private:
+  const int columns_;
+  const float* x_ = nullptr;
+};
+
+// A block a row. Every thread writes the elements that it alone has read, so out may be x. Weights are read before the
+// row is there.
+template <int kHeld>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant__ NormCall p) {
   __shared__ float sums[2][kMaxThreads / kWarp];
-  const auto thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const std::size_t first = static_cast<std::size_t>(blockIdx.x) * p.columns;
-  const float* x = p.x + first;
   const auto count = static_cast<float>(p.columns);
+  HeldRow<kHeld> x(p.columns), weight(p.columns), bias(p.columns);
+  if (p.weight != nullptr) weight.load(p.weight);
+  if (p.bias != nullptr) bias.load(p.bias);
+  begin_overlapped();
+  x.load(p.x + first);
 
   float mean = 0;
   if (p.kind == NormKind::kLayerNorm) {
     float sum = 0;
-#pragma unroll 4
-    for (int c = thread; c < p.columns; c += threads) sum += x[c];
+    x.for_each([&](int i, int) { sum += x[i]; });
     mean = block_sum(sum, sums[0]) / count;
   }
   float squares = 0;
-#pragma unroll 4
-  for (int c = thread; c < p.columns; c += threads) squares = fmaf(x[c] - mean, x[c] - mean, squares);
+  x.for_each([&](int i, int) { squares = fmaf(x[i] - mean, x[i] - mean, squares); });
   const float scale = 1.0f / sqrtf(block_sum(squares, sums[1]) / count + p.epsilon);
-#pragma unroll 4
-  for (int c = thread; c < p.columns; c += threads) {
-    const float z = (x[c] - mean) * scale, weight = p.weight == nullptr ? 1.0f : meant(p.kind, p.weight[c]);
-    store(fmaf(z, weight, p.bias == nullptr ? 0.0f : p.bias[c]), p.out, p.dtype, first + c);
-  }
+  x.for_each([&](int i, int c) {
+    const float z = (x[i] - mean) * scale, factor = p.weight == nullptr ? 1.0f : meant(p.kind, weight[i]);
+    store(fmaf(z, factor, p.bias == nullptr ? 0.0f : bias[i]), p.out, p.dtype, first + c);
+  });
+}
+
+template <int kHeld>
+void launch_norm(CUstream_st* stream, const NormCall& call) {
+  launch_overlapped(static_cast<unsigned>(call.rows), threads_of(call.columns), 0, stream, norm_kernel<kHeld>, call);
 }
 
 // The sum of a head's squares, by the lanes of a warp.
@@ -64,6 +119,7 @@ dim3 grid_of(int rows, int heads) {
 }
 
 __global__ void __launch_bounds__(kHeadThreads) norm_heads_kernel(const __grid_constant__ NormHeadsCall p) {
+  begin_overlapped();
   const int head = head_of_warp(), lane = lane_of_warp(), n = p.of.head_dim;
   if (head >= p.of.heads) return;
   float* x = head_in(p.of, head);
@@ -73,6 +129,7 @@ __global__ void __launch_bounds__(kHeadThreads) norm_heads_kernel(const __grid_c
 }
 
 __global__ void __launch_bounds__(kHeadThreads) square_heads_kernel(const __grid_constant__ SquareHeadsCall p) {
+  begin_overlapped();
   const int column = head_of_warp(), lane = lane_of_warp();
   if (column >= p.count) return;
   const int head = p.heads[column];
@@ -81,6 +138,7 @@ __global__ void __launch_bounds__(kHeadThreads) square_heads_kernel(const __grid
 }
 
 __global__ void __launch_bounds__(kHeadThreads) norm_width_kernel(const __grid_constant__ NormWidthCall p) {
+  begin_overlapped();
   const int head = head_of_warp(), lane = lane_of_warp(), n = p.of.head_dim;
   if (head >= p.of.heads) return;
   const bool is_query = head < p.of.queries;
@@ -98,22 +156,25 @@ __global__ void __launch_bounds__(kHeadThreads) norm_width_kernel(const __grid_c
 
 void norm_heads(CUstream_st* stream, const NormHeadsCall& call) {
   if (call.of.rows == 0) return;
-  norm_heads_kernel<<<grid_of(call.of.rows, call.of.heads), kHeadThreads, 0, stream>>>(call);
+  launch_overlapped(grid_of(call.of.rows, call.of.heads), kHeadThreads, 0, stream, norm_heads_kernel, call);
 }
 
 void square_heads(CUstream_st* stream, const SquareHeadsCall& call) {
   if (call.of.rows == 0) return;
-  square_heads_kernel<<<grid_of(call.of.rows, call.count), kHeadThreads, 0, stream>>>(call);
+  launch_overlapped(grid_of(call.of.rows, call.count), kHeadThreads, 0, stream, square_heads_kernel, call);
 }
 
 void norm_width(CUstream_st* stream, const NormWidthCall& call) {
   if (call.of.rows == 0) return;
-  norm_width_kernel<<<grid_of(call.of.rows, call.of.heads), kHeadThreads, 0, stream>>>(call);
+  launch_overlapped(grid_of(call.of.rows, call.of.heads), kHeadThreads, 0, stream, norm_width_kernel, call);
 }
 
 void norm(CUstream_st* stream, const NormCall& call) {
   if (call.rows == 0) return;
-  norm_kernel<<<static_cast<unsigned>(call.rows), threads_of(call.columns), 0, stream>>>(call);
+  const int held = (call.columns + threads_of(call.columns) - 1) / threads_of(call.columns);
+  if (held <= 8) return launch_norm<8>(stream, call);
+  if (held <= 16) return launch_norm<16>(stream, call);
+  launch_norm<0>(stream, call);
 }
 
 }  // namespace computron::kernels::cuda

@@ -2,13 +2,14 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/lane_codes.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/skinny.cuh"
 
 namespace computron::kernels::cuda {
 namespace {
 
-// As skinny_kernel (gemm.cu), and in its order of sums; the codes of the next round are under way while one is
-// multiplied, since there are few bytes of them.
+// As skinny_kernel (gemm.cu), and in its order of sums. The codes of several rounds are under way, since each has few
+// bytes.
 template <class Codes, class Scales, int kColumns>
 __global__ void __launch_bounds__(kSkinnyThreads, 2) quantised_kernel(const __grid_constant__ GemmCall p) {
   const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
@@ -20,30 +21,42 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) quantised_kernel(const __gr
   const int rounds = skinny_rounds(p.depth);
 
   float acc[kColumns][4] = {};
-  LaneCodes<Codes, Scales, kUnroll * Codes::kBits / 8> next;
-  next.load(p.tiles, tile_data, depth_of(warp, 0, 0, 0), lane);
-  for (int round = 0; round < rounds; ++round) {
-    const auto codes = next;
-    if (round + 1 < rounds) next.load(p.tiles, tile_data, depth_of(warp, round + 1, 0, 0), lane);
-    uint4 b[kUnroll][kColumns];
+  constexpr int kAhead = Codes::kBits == 8 ? 2 : 3;
+  LaneCodes<Codes, Scales, kUnroll * Codes::kBits / 8> ahead[kAhead];
+  const auto load = [&](int round, auto& to) {
+    if (round < rounds) to.load(p.tiles, tile_data, depth_of(warp, round, 0, 0), lane);
+  };
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int k = depth_of(warp, round, u, lane);
+  for (int i = 0; i < kAhead; ++i) load(i, ahead[i]);
+  wait_for_previous_kernel();
+  let_next_kernel_begin();
+  for (int first = 0; first < rounds; first += kAhead) {
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        const bool wanted = k < p.depth && g + 8 * n < p.rows;
-        b[u][n] = wanted ? __ldg(reinterpret_cast<const uint4*>(x + 8 * n * depth + k)) : uint4{};
+    for (int i = 0; i < kAhead; ++i) {
+      const int round = first + i;
+      if (round >= rounds) break;
+      const auto codes = ahead[i];
+      load(round + kAhead, ahead[i]);
+      uint4 b[kUnroll][kColumns];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int k = depth_of(warp, round, u, lane);
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          const bool wanted = k < p.depth && g + 8 * n < p.rows;
+          b[u][n] = wanted ? *reinterpret_cast<const uint4*>(x + 8 * n * depth + k) : uint4{};
+        }
       }
-    }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      unsigned a[2][4];
-      codes.values(u, 0, a[0]);
-      codes.values(u, 1, a[1]);
+      for (int u = 0; u < kUnroll; ++u) {
+        unsigned a[2][4];
+        codes.values(u, 0, a[0]);
+        codes.values(u, 1, a[1]);
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        mma(BFloat16{}, acc[n], a[0][0], a[1][0], a[0][1], a[1][1], b[u][n].x, b[u][n].y);
-        mma(BFloat16{}, acc[n], a[0][2], a[1][2], a[0][3], a[1][3], b[u][n].z, b[u][n].w);
+        for (int n = 0; n < kColumns; ++n) {
+          mma(BFloat16{}, acc[n], a[0][0], a[1][0], a[0][1], a[1][1], b[u][n].x, b[u][n].y);
+          mma(BFloat16{}, acc[n], a[0][2], a[1][2], a[0][3], a[1][3], b[u][n].z, b[u][n].w);
+        }
       }
     }
   }
@@ -91,9 +104,9 @@ template <class Codes, class Scales>
 void launch_quantised(CUstream_st* stream, const GemmCall& call) {
   const auto tiles = static_cast<unsigned>(call.runs.tiles);
   if (call.rows <= 8) {
-    quantised_kernel<Codes, Scales, 1><<<tiles, kSkinnyThreads, 0, stream>>>(call);
+    launch_overlapped(tiles, kSkinnyThreads, 0, stream, quantised_kernel<Codes, Scales, 1>, call);
   } else {
-    quantised_kernel<Codes, Scales, 2><<<tiles, kSkinnyThreads, 0, stream>>>(call);
+    launch_overlapped(tiles, kSkinnyThreads, 0, stream, quantised_kernel<Codes, Scales, 2>, call);
   }
 }
 

@@ -1,3 +1,4 @@
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/sample.h"
 
@@ -52,6 +53,7 @@ __device__ int held_column(int i) {
 
 // Grid: blocks of columns, rows × slices.
 __global__ void __launch_bounds__(kThreads) top_k_columns(const __grid_constant__ TopKCall p) {
+  begin_overlapped();
   __shared__ float maxima[kThreads / kWarp];
   __shared__ double sums[kThreads / kWarp];
   __shared__ Offer offers[kThreads / kWarp];
@@ -132,6 +134,7 @@ __device__ void find_target(const TopKCall& p, int row, const Slice& slice, TopL
 
 // Grid: rows × slices. What comes next is the best of those that lie behind the last.
 __global__ void __launch_bounds__(kThreads) top_k_slices(const __grid_constant__ TopKCall p) {
+  begin_overlapped();
   __shared__ Offer offers[kThreads / kWarp];
   const int item = blockIdx.x, row = item / p.of.slices;
   const Slice slice = slice_of(p.columns, p.of, item % p.of.slices);
@@ -166,6 +169,7 @@ __global__ void __launch_bounds__(kThreads) top_k_slices(const __grid_constant__
 // A block a row: the tokens that its lists name. Each token is used once; a token's biases are added one by one, by the
 // thread of the first.
 __global__ void __launch_bounds__(kThreads) penalise_rows(const __grid_constant__ SampleCall p) {
+  begin_overlapped();
   const SampleRow& row = p.rows[blockIdx.x];
   float* scaled = p.scaled + static_cast<std::size_t>(blockIdx.x) * p.columns;
   const auto logit_of = [&](TokenId token) {
@@ -223,6 +227,7 @@ __device__ Score block_best(Score score, Score* shared) {
 
 // Grid: blocks of columns, rows × slices.
 __global__ void __launch_bounds__(kThreads) sample_columns(const __grid_constant__ SampleCall p) {
+  begin_overlapped();
   __shared__ float maxima[kThreads / kWarp];
   __shared__ double sums[kThreads / kWarp];
   __shared__ Score scores[kThreads / kWarp];
@@ -417,9 +422,10 @@ __device__ void offer_candidates(const SampleSlice& s, SortShared& shared) {
     s.p.candidates[static_cast<std::size_t>(s.place) * SliceSample::kCandidates + mine] = c;
     sum_exp = exp(static_cast<double>(c.scaled) - max);
   }
-  const double rest = shared.result.sum_exp - block_sum(sum_exp, shared.sums);
+  const double all = shared.result.sum_exp;  // before the barrier behind which thread 0 writes the result
+  const double rest = all - block_sum(sum_exp, shared.sums);
   const float last = wanted > 0 ? s.scaled[column_of(shared.keys[wanted - 1])] : 0.0f;
-  const bool enough = candidates_suffice(s.row, wanted, s.slice.real, last, max, shared.result.sum_exp, rest);
+  const bool enough = candidates_suffice(s.row, wanted, s.slice.real, last, max, all, rest);
   if (threadIdx.x == 0) {
     shared.result.candidates = wanted;
     shared.result.slice = enough ? 0 : s.slice.real;
@@ -431,6 +437,7 @@ __device__ void offer_candidates(const SampleSlice& s, SortShared& shared) {
 
 // Grid: rows × slices.
 __global__ void __launch_bounds__(kSortThreads) sample_slices(const __grid_constant__ SampleCall p) {
+  begin_overlapped();
   __shared__ SortShared shared;
   const int item = blockIdx.x, number = item / p.of.slices, which = item % p.of.slices;
   const SampleRow& row = p.rows[number];
@@ -460,19 +467,19 @@ void top_k_log_sum_exp(CUstream_st* stream, const TopKCall& call) {
   const auto items = static_cast<unsigned>(call.rows * call.of.slices);
   if (items == 0) return;
   if (call.blocks() > 0) {
-    top_k_columns<<<dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream>>>(call);
+    launch_overlapped(dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream, top_k_columns, call);
   }
-  top_k_slices<<<items, kThreads, 0, stream>>>(call);
+  launch_overlapped(items, kThreads, 0, stream, top_k_slices, call);
 }
 
 void sample(CUstream_st* stream, const SampleCall& call) {
   const auto items = static_cast<unsigned>(call.count * call.of.slices);
   if (items == 0) return;
-  penalise_rows<<<static_cast<unsigned>(call.count), kThreads, 0, stream>>>(call);
+  launch_overlapped(static_cast<unsigned>(call.count), kThreads, 0, stream, penalise_rows, call);
   if (call.blocks() > 0) {
-    sample_columns<<<dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream>>>(call);
+    launch_overlapped(dim3(static_cast<unsigned>(call.blocks()), items), kThreads, 0, stream, sample_columns, call);
   }
-  sample_slices<<<items, kSortThreads, 0, stream>>>(call);
+  launch_overlapped(items, kSortThreads, 0, stream, sample_slices, call);
 }
 
 }  // namespace computron::kernels::cuda

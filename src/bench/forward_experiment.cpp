@@ -54,8 +54,8 @@ class MeasuredPass {
       : model_(model), batch_(model.batch(sequences, start, rows)) {
     OpsProbe probe(model.ops(), OpsProbe::Runs::kGemmsOnly);
     // Makes kernels, and numbers for those who leave operations out; a GPU makes a graph the second time.
-    for (int i = 0; i < 2; ++i) model_.pass_s(model_.ops(), batch_);
-    model_.pass_s(probe, batch_);
+    for (int i = 0; i < 2; ++i) model_.run_pass(model_.ops(), batch_);
+    model_.run_pass(probe, batch_);
     metrics_.sequences = sequences;
     metrics_.rows = rows;
     metrics_.weight_bytes = probe.weight_bytes();
@@ -65,9 +65,12 @@ class MeasuredPass {
 
   void measure() {
     OpsProbe all(model_.ops(), OpsProbe::Runs::kAll), gemms(model_.ops(), OpsProbe::Runs::kGemmsOnly);
-    metrics_.gemms_s.push_back(model_.pass_s(gemms, batch_));
-    metrics_.pass_s.push_back(model_.pass_s(model_.ops(), batch_));
-    model_.pass_s(all, batch_);
+    metrics_.gemms_s.push_back(model_.run_pass(gemms, batch_).pass_s);
+    const auto [pass_s, prepare_s, enqueue_s] = model_.run_pass(model_.ops(), batch_);
+    metrics_.pass_s.push_back(pass_s);
+    metrics_.prepare_s.push_back(prepare_s);
+    metrics_.enqueue_s.push_back(enqueue_s);
+    model_.run_pass(all, batch_);
     costs_.push_back(all.costs());
   }
 
@@ -93,7 +96,7 @@ class MeasuredPass {
 
 ForwardMetrics run_forward_experiment(const ForwardOptions& o) {
   const int most = *std::max_element(o.batches.begin(), o.batches.end());
-  ResidentModel model(o.file, o.device, o.threads, std::max(o.prompt, most), most, std::max(o.prompt, o.context + 1));
+  ResidentModel model(o.file, o.device, o.threads, std::max(o.prompt, most), most, o.context + 1, o.prompt);
   ForwardMetrics metrics;
   metrics.architecture = model.config().architecture;
   metrics.device = model.device().name();

@@ -74,6 +74,8 @@ Json json_of(const PassMetrics& pass, const ForwardMetrics& f) {
           {"tokens_per_s", tokens_per_s(pass)},
           {"pass_s", median(pass.pass_s)},
           {"gemms_s", median(pass.gemms_s)},
+          {"prepare_s", median(pass.prepare_s)},
+          {"enqueue_s", median(pass.enqueue_s)},
           {"weight_bytes", pass.weight_bytes},
           {"cache_bytes", pass.cache_bytes},
           {"gemm_flops", pass.gemm_flops},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <random>
 
 #include "computron/base/parallel.h"
 #include "computron/base/time.h"
@@ -20,8 +21,22 @@ namespace {
 constexpr std::size_t kReadPieceBytes = std::size_t{256} << 10;  // of one thread's turn at the plain read
 constexpr std::size_t kFillPieceBytes = std::size_t{16} << 20;
 constexpr std::size_t kCopyBytes = std::size_t{2} << 30;  // several times what any device's caches hold
-constexpr int kSmallNumbers = 0x3c;                       // 0x3c3c is 0.0115 in bfloat16, 0x3c3c3c3c in float32
+// Of every second byte, which is the higher of a plain type: 0.0078 to 0.031 in bfloat16 and float32, 1 to 1.25 in
+// float16.
+constexpr std::uint8_t kModerate = 0x3c, kModerateNegative = 0xbc;
 constexpr TokenId kFirstToken = 4;  // below it: padding, begin, end and unknown in the vocabularies we know
+
+// Products of equal numbers take less power than those of random ones, and may be faster.
+std::vector<std::byte> random_numbers(std::size_t bytes) {
+  std::mt19937_64 random(1);
+  std::vector<std::byte> numbers(bytes);
+  for (std::size_t i = 0; i < bytes; i += 2) {
+    const std::uint64_t bits = random();
+    numbers[i] = static_cast<std::byte>(bits);
+    if (i + 1 < bytes) numbers[i + 1] = std::byte{(bits >> 63) != 0 ? kModerateNegative : kModerate};
+  }
+  return numbers;
+}
 
 ShardLayout make_layout(const CheckpointIndex& index, const Device& device, const Ops& ops) {
   const ModelConfig config = ModelConfig::from_json(index.config_json);
@@ -54,20 +69,19 @@ class ResidentModel::Frames final : public PageSource {
 };
 
 ResidentModel::ResidentModel(const std::string& file, const std::string& device, int threads, int max_rows,
-                             int sequences, int tokens)
+                             int sequences, int tokens, int prompt)
     : progress_(device == "cpu" ? IdlePolicy{} : IdlePolicy{.kind = IdlePolicy::Kind::kSpin}),
       device_(device == "cpu" ? make_cpu_device({.threads = threads}) : make_cuda_device(/*local_rank=*/0)),
       ops_(device == "cpu" ? make_cpu_ops(*device_) : make_cuda_ops(*device_)) {
   const CheckpointIndex index = read_index_apart(file);
   layout_ = make_layout(index, *device_, *ops_);
   ops_->choose_kernels(layout_.types.all());
-  if (tokens > config().max_positions) {
-    throw Error(ExitCode::kUsage, file + " has only " + std::to_string(config().max_positions) + " positions, not " +
-                                      std::to_string(tokens));
+  if (const int most = std::max(tokens, prompt); most > config().max_positions) {
+    throw Error(ExitCode::kUsage, fmt::format("{} has only {} positions, not {}", file, config().max_positions, most));
   }
   stream_ = device_->make_compute_stream(progress_);
   load(index);
-  make_cache(sequences, tokens);
+  make_cache(sequences, tokens, prompt);
   work_ = std::make_unique<Workspace>(*device_, Workspace::Sizes::of(layout_.plan, *ops_, max_rows));
   all_reduce_ = make_local_all_reduce();
   transformer_.emplace(layout_, /*t=*/0);
@@ -84,10 +98,11 @@ void ResidentModel::load(const CheckpointIndex& index) {
   stream_->synchronize();
 }
 
-void ResidentModel::make_cache(int sequences, int tokens) {
+void ResidentModel::make_cache(int sequences, int tokens, int prompt) {
   geometry_ = KvGeometry::make(layout_);
   blocks_a_sequence_ = ceil_div(tokens, geometry_.block_tokens);
-  blocks_.resize(static_cast<std::size_t>(sequences) * blocks_a_sequence_);
+  blocks_.resize(std::max(static_cast<std::size_t>(sequences) * blocks_a_sequence_,
+                          static_cast<std::size_t>(ceil_div(prompt, geometry_.block_tokens))));
   std::iota(blocks_.begin(), blocks_.end(), 0u);
   cache_frames_.resize(static_cast<std::size_t>(geometry_.frames_for(static_cast<int>(blocks_.size()))));
   std::iota(cache_frames_.begin(), cache_frames_.end(), FrameId{0});
@@ -96,7 +111,7 @@ void ResidentModel::make_cache(int sequences, int tokens) {
 
 std::unique_ptr<DeviceBuffer> ResidentModel::filled(std::size_t bytes, std::string_view what) {
   auto buffer = device_->allocate(bytes, what);
-  const std::vector<std::byte> piece(std::min(bytes, kFillPieceBytes), std::byte{kSmallNumbers});
+  const std::vector<std::byte> piece = random_numbers(std::min(bytes, kFillPieceBytes));
   for (std::size_t at = 0; at < bytes; at += piece.size()) {
     stream_->copy_to_device(buffer->data() + at, piece.data(), std::min(piece.size(), bytes - at));
   }
@@ -108,8 +123,8 @@ Batch ResidentModel::batch(int sequences, int start, int rows) const {
   const TokenId vocabulary = config().vocab - kFirstToken;
   Batch batch;
   for (int s = 0; s < sequences; ++s) {
-    const auto blocks =
-        std::span(blocks_).subspan(static_cast<std::size_t>(s) * blocks_a_sequence_, blocks_a_sequence_);
+    const auto blocks = std::span(blocks_).subspan(static_cast<std::size_t>(s) * blocks_a_sequence_,
+                                                   ceil_div(start + rows, geometry_.block_tokens));
     batch.sequences.push_back({s * rows, rows, start, blocks});
     for (int row = 0; row < rows; ++row) {
       batch.tokens.push_back(kFirstToken + (s * 8191 + row * 127) % vocabulary);
@@ -123,7 +138,7 @@ Batch ResidentModel::batch(int sequences, int start, int rows) const {
   return batch;
 }
 
-double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
+ResidentModel::PassTimes ResidentModel::run_pass(Ops& ops, const Batch& batch) {
   const KvCacheView cache = geometry_.view(cache_->data(), layout_.page_bytes, cache_frames_);
   Frames pages(*this);
   std::vector<TopLogits> logits(static_cast<std::size_t>(batch.output_count()));
@@ -134,12 +149,13 @@ double ResidentModel::pass_s(Ops& ops, const Batch& batch) {
   const bool decodes =
       batch.rows() == batch.output_count() && (config().experts == 0 || ops.routes_experts()) && &ops == ops_.get();
   const double begin_s = now_s();
-  const std::string arrays = transformer_->begin_pass(pass, out);
-  decodes ? stream_->run_capturable(fmt::format("{} rows, {}", batch.rows(), arrays), forward, /*agree=*/{})
-          : forward();
+  const std::string graph = fmt::format("{} rows, {}", batch.rows(), transformer_->begin_pass(pass, out));
+  const double prepare_s = now_s() - begin_s;
+  decodes ? stream_->run_capturable(graph, forward, /*agree=*/{}) : forward();
+  const double enqueue_s = now_s() - begin_s;
   stream_->synchronize();
   ops.end_pass();
-  return now_s() - begin_s;
+  return {now_s() - begin_s, prepare_s, enqueue_s};
 }
 
 double ResidentModel::plain_read_bytes_per_s() {

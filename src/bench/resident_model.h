@@ -15,11 +15,11 @@ namespace computron {
 
 class ResidentModel {
  public:
-  // Room for passes of `max_rows` rows and for `sequences` sequences of `tokens` tokens in the cache, which is filled
-  // with small numbers. `device`: "cpu", of so many threads, or "cuda". CheckpointError, ConfigError,
-  // OutOfDeviceMemory, NotCompiled.
+  // Room for passes of `max_rows` rows and, in the cache, for `sequences` sequences of `tokens` tokens or for one of
+  // `prompt`. The cache is filled with random numbers of moderate size. `device`: "cpu", of so many threads, or "cuda".
+  // CheckpointError, ConfigError, OutOfDeviceMemory, NotCompiled.
   ResidentModel(const std::string& file, const std::string& device, int threads, int max_rows, int sequences,
-                int tokens);
+                int tokens, int prompt);
 
   const ModelConfig& config() const { return layout_.plan.config; }
   Device& device() { return *device_; }
@@ -29,12 +29,17 @@ class ResidentModel {
 
   // `rows` tokens of each of `sequences` sequences that have `start` before them; logits of each one's last.
   Batch batch(int sequences, int start, int rows) const;
-  // Seconds of a pass through `ops`, which is ops() or a probe of it.
-  double pass_s(Ops& ops, const Batch& batch);
+  struct PassTimes {
+    double pass_s;
+    double prepare_s;  // of it, until the first launch: the pass's arrays, and which graph it is
+    double enqueue_s;  // of it, until the host had nothing left but to wait for the device
+  };
+  // A pass through `ops`, which is ops() or a probe of it.
+  PassTimes run_pass(Ops& ops, const Batch& batch);
   // Bytes a second of reading all pages with all threads, each byte once and in order. Of a device with memory of its
   // own: of copying within it, bytes read and bytes written counted.
   double plain_read_bytes_per_s();
-  // Device memory full of numbers of moderate size in any type.
+  // Device memory full of random numbers of moderate size, the same each time, in any plain type.
   std::unique_ptr<DeviceBuffer> filled(std::size_t bytes, std::string_view what);
   // Bytes of keys and values that a pass of such a batch reads.
   double cache_bytes(const Batch& batch) const;
@@ -43,7 +48,7 @@ class ResidentModel {
   class Frames;
 
   void load(const CheckpointIndex& index);
-  void make_cache(int sequences, int tokens);
+  void make_cache(int sequences, int tokens, int prompt);
   double read_by_threads_s();
   double copy_on_device_s();
 

@@ -152,7 +152,7 @@ Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation 
       adapter_(layout, prefix + ".weight") {}
 
 void Linear::forward(Pass& pass, Activations x, Activations out, const Vector& bias) {
-  const Vector added = bias_.present() ? copy_bias(pass) : bias;
+  const Vector added = bias_.present() ? own_bias(pass) : bias;
   if (!adapter_.present()) return multiply_parts(pass, x, weight_, added, activation_, out);
   const bool in_place = activation_ == Activation::kNone && out.dtype == DType::kF32;
   const Activations sum = in_place ? out : pass.work.fused(x.rows, this->out());
@@ -161,7 +161,9 @@ void Linear::forward(Pass& pass, Activations x, Activations out, const Vector& b
   if (!in_place) pass.ops.activate(pass.stream, activation_, sum, out);
 }
 
-Vector Linear::copy_bias(Pass& pass) {
+// Where it lies, if it stays there until the weight goes, whose pages come behind its own; else a copy.
+Vector Linear::own_bias(Pass& pass) {
+  if (pass.pages.at_rest()) return bias_.vector(pass.pages);
   const Activations copy = pass.work.bias(out());
   pass.ops.copy_vector(pass.stream, bias_.vector(pass.pages), copy);
   bias_.release(pass.pages);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "computron/base/printable.h"
@@ -44,13 +45,13 @@ void merge_with_previous(std::vector<Part>& parts) {
 void merge_with_next(std::vector<Part>& parts) {
   std::vector<Part> merged;
   bool before_match = false;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    if (part->match && !before_match && !merged.empty()) {
-      merged.back().range.begin = part->range.begin;
+  for (const Part& part : std::views::reverse(parts)) {
+    if (part.match && !before_match && !merged.empty()) {
+      merged.back().range.begin = part.range.begin;
     } else {
-      merged.push_back(*part);
+      merged.push_back(part);
     }
-    before_match = part->match;
+    before_match = part.match;
   }
   parts.assign(merged.rbegin(), merged.rend());
 }

@@ -193,7 +193,7 @@ void add_texts(const std::string& name, std::vector<std::string>& lines) {
   lines.push_back(line_of(name, "/v1/embeddings", body));
   for (const auto& [prompt, text] : sentences.at("prompts").items()) {
     body["input_type"] = prompt;
-    lines.push_back(line_of(name + "." + prompt, "/v1/embeddings", body));
+    lines.push_back(line_of(fmt::format("{}.{}", name, prompt), "/v1/embeddings", body));
   }
 }
 
@@ -320,7 +320,7 @@ TEST_F(ServeSentences, AnEmbeddersInstructionIsSharedAndChangesNoBit) {
   }
   job.more = {"--max-seqs", "1"};  // one after the other, so that there is something to be found
   const Served alone = serve_ok(job, folder_);
-  job.more.push_back("--share-prefixes");
+  job.more.emplace_back("--share-prefixes");
   const Served shared = serve_ok(job, folder_);
   EXPECT_EQ(alone.metrics.at("cache").at("shared_tokens"), 0);
   EXPECT_GE(shared.metrics.at("cache").at("shared_tokens").get<int>(), 3 * 16);

@@ -71,10 +71,19 @@ inline unsigned __ballot_sync(unsigned /*mask*/, bool vote) {
   for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) ballot |= votes[i].as<unsigned>() << i;
   return ballot;
 }
+// Lanes that gave the same.
+inline unsigned __match_any_sync(unsigned /*mask*/, int value) {
+  const auto* values = ::computron::emulated_gpu::exchange(value);
+  unsigned alike = 0;
+  for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) alike |= unsigned{values[i].as<int>() == value} << i;
+  return alike;
+}
+inline void __syncwarp() { ::computron::emulated_gpu::exchange(0); }
 inline std::uint64_t __umul64hi(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __ffs(unsigned x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
 
 template <class T>
 T __ldg(const T* p) {

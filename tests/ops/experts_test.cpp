@@ -105,13 +105,20 @@ class ExpertsTest : public OpsTest {
   }
 };
 
-// Few rows and several tiles of them; more experts than a launch takes; depths of whole and of odd pieces.
+// Few rows and several tiles of them, full and not; more experts than a launch takes, or than a block has threads; runs
+// of rows that end within a tile; depths of whole and of odd pieces, of one step and of more than are under way.
 TEST_P(ExpertsTest, MixWhatTheChosenOnesGive) {
   struct Case {
     int rows, experts, per_token, in, out;
   };
-  for (const auto& [rows, experts, per_token, in, out] :
-       {Case{1, 4, 2, 64, 40}, {7, 8, 2, 200, 72}, {70, 3, 2, 96, 130}, {5, 70, 8, 40, 16}, {9, 5, 1, 33, 20}}) {
+  for (const auto& [rows, experts, per_token, in, out] : {Case{1, 4, 2, 64, 40},
+                                                          {7, 8, 2, 200, 72},
+                                                          {70, 3, 2, 96, 130},
+                                                          {5, 70, 8, 40, 16},
+                                                          {9, 5, 1, 33, 20},
+                                                          {20, 3, 1, 680, 30},
+                                                          {300, 3, 2, 264, 200},
+                                                          {40, 1100, 3, 8, 4}}) {
     std::vector<DType> types = bench_.narrow_types();
     types.push_back(DType::kF32);
     for (const DType type : types) {
@@ -124,7 +131,7 @@ TEST_P(ExpertsTest, MixWhatTheChosenOnesGive) {
       for (int expert = 0; expert < experts; ++expert) {
         values.push_back(
             rounded_to(random_floats(static_cast<std::size_t>(out) * in, 3 + static_cast<unsigned>(expert)), type));
-        weights.push_back(bench_.weight(values.back(), out, in, type, {64}));
+        weights.push_back(bench_.weight(values.back(), out, in, type, {64, 192}));
       }
       const ExpertRoutes routes = route(logits, rows, experts, per_token);
       const Activations input = bench_.put(x, rows, in, type);
@@ -178,14 +185,34 @@ TEST_P(ExpertsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
   }
 }
 
+// In any order, with some left out: their positions stay as they are.
+TEST_P(ExpertsTest, SomeExpertsAreMultipliedInAnyOrder) {
+  constexpr int kRows = 5, kExperts = 4, kPerToken = 4, kIn = 8, kOut = 1;
+  const DType type = bench_.narrow_types().front();
+  const ExpertRoutes routes = route(random_floats(kRows * kExperts, 1), kRows, kExperts, kPerToken);
+  std::vector<Weight> weights;
+  for (int expert = 0; expert < kExperts; ++expert) {
+    weights.push_back(bench_.weight(Floats(kIn, static_cast<float>(1 << expert)), kOut, kIn, type));
+  }
+  const Activations ones = bench_.put(Floats(kRows * kIn, 0.125f), kRows, kIn, type);
+  const Activations out = bench_.put(Floats(kRows * kPerToken, -7), kRows * kPerToken, kOut);
+  const std::vector<ExpertWeight> some = {{3, weights[3]}, {1, weights[1]}};
+  ops().expert_gemm(stream(), ones, /*by_row=*/true, some, {}, routes, Activation::kNone, out);
+  const Floats values = bench_.get(out);
+  for (int position = 0; position < kRows * kPerToken; ++position) {
+    const int expert = position / kRows;
+    EXPECT_EQ(values[static_cast<std::size_t>(position)], expert % 2 == 1 ? 1 << expert : -7) << position;
+  }
+}
+
 TEST_P(ExpertsTest, QuantisedOnesGiveWhatTheirValuesGive) {
-  constexpr int kRows = 11, kExperts = 3, kPerToken = 2, kOut = 72;
+  constexpr int kExperts = 3, kPerToken = 2, kOut = 72;
   const DType values_type = ops().weight_type(DType::kBF16).values;
-  for (const int in : {33, 200}) {
-    const Floats logits = random_floats(kRows * kExperts, 1);
-    const Floats x = random_floats(static_cast<std::size_t>(kRows) * in, 2, values_type);
-    const ExpertRoutes routes = route(logits, kRows, kExperts, kPerToken);
-    const Activations input = bench_.put(x, kRows, in, values_type);
+  for (const auto& [rows, in] : {std::pair{11, 33}, {11, 200}, {40, 328}}) {
+    const Floats logits = random_floats(static_cast<std::size_t>(rows) * kExperts, 1);
+    const Floats x = random_floats(static_cast<std::size_t>(rows) * in, 2, values_type);
+    const ExpertRoutes routes = route(logits, rows, kExperts, kPerToken);
+    const Activations input = bench_.put(x, rows, in, values_type);
     for (const WeightType& type : quantised_types(values_type)) {
       if (!is_taken(bench_, type)) continue;
       std::vector<Weight> of_codes, of_values;
@@ -194,10 +221,27 @@ TEST_P(ExpertsTest, QuantisedOnesGiveWhatTheirValuesGive) {
         of_codes.push_back(bench_.weight(w.type, w.out, w.in, w.codes, w.scale_bytes(), {64}, w.factors));
         of_values.push_back(bench_.weight(w.values(), w.out, w.in, w.type.values));
       }
-      const auto what = fmt::format("[{}, {}] {}", kOut, in, describe(type));
+      const auto what = fmt::format("{} rows, [{}, {}] {}", rows, kOut, in, describe(type));
       expect_same(mixture(input, of_codes, routes, true), mixture(input, of_values, routes, true), what);
     }
   }
+}
+
+// Routes lie where those of another layer lay, which had more experts with something to do.
+TEST_P(ExpertsTest, NothingIsLeftOfEarlierRoutes) {
+  constexpr int kRows = 6, kExperts = 6, kPerToken = 2, kIn = 8, kOut = 4;
+  const DType type = bench_.narrow_types().front();
+  std::vector<Weight> weights;
+  for (unsigned expert = 0; expert < kExperts; ++expert) {
+    weights.push_back(bench_.weight(rounded_to(random_floats(kOut * kIn, 3 + expert), type), kOut, kIn, type));
+  }
+  Floats alike;
+  for (int row = 0; row < kRows; ++row) alike.insert(alike.end(), {0, 2, 0, 0, 1, 0});
+  const Activations x = bench_.put(rounded_to(random_floats(kRows * kIn, 2), type), kRows, kIn, type);
+  const ExpertRoutes routes = route(random_floats(kRows * kExperts, 1), kRows, kExperts, kPerToken);
+  ops().route(stream(), bench_.put(alike, kRows, kExperts), {}, routes);
+  expect_same(mixture(x, weights, routes, true), mixture(x, weights, route(alike, kRows, kExperts, kPerToken), true),
+              "the same memory again");
 }
 
 TEST_P(ExpertsTest, TiesGoToTheSmallerNumberAndPaddingNowhere) {
@@ -230,18 +274,22 @@ TEST_P(ExpertsTest, LogitsThatAreNoNumbersGiveNone) {
 }
 
 TEST_P(ExpertsTest, GatesAreActivatedWhereTheExpertsAre) {
-  constexpr int kExperts = 3, kColumns = 5;
+  constexpr int kExperts = 3;
   const Floats logits = {3, 2, 1, 1, 3, 2, 2, 1, 3};  // each row first chooses another expert
   const ExpertRoutes routes = route(logits, 3, kExperts, /*per_token=*/1);
-  const Floats in = random_floats(3 * 2 * kColumns, 4);
-  const Activations gates = bench_.put(in, 3, 2 * kColumns), whole = bench_.empty(3, kColumns);
-  const Activations parts = bench_.put(Floats(3 * kColumns, -7), 3, kColumns);
-  ops().activate_gate(stream(), Activation::kSilu, gates, whole);
-  ops().activate_expert_gates(stream(), Activation::kSilu, gates, routes, {1, 2}, parts);
-  const Floats expected = bench_.get(whole), actual = bench_.get(parts);
-  for (int row = 0; row < 3; ++row) {
-    expect_same(row_of(actual, row, kColumns), row == 1 ? row_of(expected, row, kColumns) : Floats(kColumns, -7),
-                fmt::format("position {}", row));
+  for (const int columns : {5, 8}) {
+    const auto count = static_cast<std::size_t>(3 * columns);
+    const Floats in = random_floats(2 * count, 4);
+    const Activations gates = bench_.put(in, 3, 2 * columns), whole = bench_.empty(3, columns);
+    const Activations parts = bench_.put(Floats(count, -7), 3, columns);
+    ops().activate_gate(stream(), Activation::kSilu, gates, whole);
+    ops().activate_expert_gates(stream(), Activation::kSilu, gates, routes, {1, 2}, parts);
+    const Floats expected = bench_.get(whole), actual = bench_.get(parts);
+    for (int row = 0; row < 3; ++row) {
+      const Floats untouched(static_cast<std::size_t>(columns), -7);
+      expect_same(row_of(actual, row, columns), row == 1 ? row_of(expected, row, columns) : untouched,
+                  fmt::format("position {}, {} columns", row, columns));
+    }
   }
 }
 

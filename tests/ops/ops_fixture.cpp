@@ -56,6 +56,10 @@ double attended_tolerance(const DeviceTraits& traits, DType cache) {
   return cache == DType::kF16 ? 2e-3 : 1.6e-2;
 }
 
+double decoded_tolerance(const DeviceTraits& traits, DType cache) {
+  return traits.host_memory || cache == DType::kF32 ? 4e-6 : 2e-5;
+}
+
 std::vector<DeviceCase> device_cases() {
   if (!test::on_cpu()) return {gpu_case()};
   return {cpu_case("cpu_1", {.threads = 1}), cpu_case("cpu_2", {.threads = 2}),

@@ -35,9 +35,11 @@ std::vector<DeviceCase> device_cases();
 //   narrow       results rounded once to that type: half a unit of 8 or 11 bits, twice
 //   accumulated  products of narrow numbers, summed in float32: tensor cores cut off what they add
 //   attended     queries and weights rounded to the cache's type, as tensor cores take them
+//   decoded      neither rounded, but added up by tensor cores
 double narrow_tolerance(DType dtype);
 double accumulated_tolerance(const DeviceTraits& traits, DType weight);
 double attended_tolerance(const DeviceTraits& traits, DType cache);
+double decoded_tolerance(const DeviceTraits& traits, DType cache);
 
 using Floats = std::vector<float>;
 

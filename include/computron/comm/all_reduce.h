@@ -23,7 +23,7 @@ class AllReduce {
   // Whether Stream::run_capturable() may be given work with sums: they are enqueued, and nobody waits for them.
   virtual bool is_capturable() const { return false; }
   // `drop_graphs` is called before operations that graphs hold are torn down because something has failed.
-  virtual void before_abort(std::function<void()> /*drop_graphs*/) {}
+  virtual void before_abort(const std::function<void()>& /*drop_graphs*/) {}
   // To be called when `stream` has been given a graph with sums: they are watched like others.
   virtual void watch_graph(Stream& /*stream*/) {}
 };

@@ -80,7 +80,7 @@ class Linear {
 
  private:
   // Every part of W needs the bias: a copy in scratch memory lets its page go before W's pages come.
-  Vector copy_bias(Pass& pass);
+  Vector own_bias(Pass& pass);
 
   Activation activation_ = Activation::kNone;
   TensorRef weight_, bias_;

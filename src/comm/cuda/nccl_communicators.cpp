@@ -30,7 +30,7 @@ class NcclAllReduce final : public AllReduce {
     }
   }
   bool is_capturable() const override { return true; }
-  void before_abort(std::function<void()> drop_graphs) override { world_->before_abort(std::move(drop_graphs)); }
+  void before_abort(const std::function<void()>& drop_graphs) override { world_->before_abort(drop_graphs); }
   void watch_graph(Stream& stream) override { world_->compute_watch().add(cuda(stream)); }
 
  private:

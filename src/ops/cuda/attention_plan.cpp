@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "computron/base/types.h"
 
@@ -15,13 +16,22 @@ AttentionPlan AttentionPlan::make(bool causal, std::span<const SequenceRows> seq
   AttentionPlan plan;
   plan.rows.resize(static_cast<std::size_t>(batch_rows), AttentionRow{0, 0, 0});
   for (const SequenceRows& sequence : sequences) plan.add(causal, sequence, block_tokens, narrow);
+  // The longest first, so that no block begins late what takes long.
+  const auto keys = [&](const kernels::cuda::QueryTile& tile) {
+    const int last = tile.row + tile.rows - 1;
+    return plan.rows[static_cast<std::size_t>(last)].keys;
+  };
+  std::ranges::stable_sort(plan.tiles, std::greater<>(), keys);
   for (int row = 0; row < batch_rows; ++row) {
     if (plan.rows[static_cast<std::size_t>(row)].keys == 0) plan.row_ids.push_back(row);
   }
   return plan;
 }
 
-int AttentionPlan::split_class() const { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(splits))); }
+int AttentionPlan::split_class() const {
+  const auto whole = static_cast<int>(std::bit_ceil(static_cast<unsigned>(splits))), part = whole / 4 * 3;
+  return splits <= part ? part : whole;
+}
 
 void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tokens, bool narrow) {
   const int first_block = static_cast<int>(blocks.size()), end = sequence.start + sequence.rows;
@@ -29,8 +39,8 @@ void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tok
   blocks.insert(blocks.end(), used.begin(), used.end());
   for (const std::uint32_t block : used) largest_block = std::max(largest_block, block);
   for (int i = 0; i < sequence.rows; ++i) {
-    const int position = sequence.start + i;
-    rows[static_cast<std::size_t>(sequence.row + i)] = {position, causal ? position + 1 : end, first_block};
+    const int position = sequence.start + i, row = sequence.row + i;
+    rows[static_cast<std::size_t>(row)] = {position, causal ? position + 1 : end, first_block};
   }
   if (narrow && sequence.rows > kMaxDecodeRows) {
     for (int i = 0; i < sequence.rows; i += kTileQueries) {
@@ -39,8 +49,9 @@ void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tok
     return;
   }
   for (int i = 0; i < sequence.rows; ++i) {
-    row_ids.push_back(sequence.row + i);
-    splits = std::max(splits, kernels::cuda::split_count(rows[static_cast<std::size_t>(sequence.row + i)].keys));
+    const int row = sequence.row + i;
+    row_ids.push_back(row);
+    splits = std::max(splits, kernels::cuda::split_count(rows[static_cast<std::size_t>(row)].keys));
   }
 }
 

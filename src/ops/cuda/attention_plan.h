@@ -25,8 +25,8 @@ struct AttentionPlan {
   // nothing, so that the work depends on `batch_rows` where all others are decoded.
   static AttentionPlan make(bool causal, std::span<const SequenceRows> sequences, int batch_rows, int block_tokens,
                             bool narrow);
-  // What blocks are launched for: growing sequences leave it as it is for most of the time. Those of splits that are
-  // not there leave at once.
+  // What blocks are launched for, 1, 2, 3, 4, 6, 8, 12..: growing sequences leave it as it is for most of the time.
+  // Those of splits that are not there leave at once.
   int split_class() const;
 
  private:

@@ -310,8 +310,12 @@ void CudaOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Ac
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);
   kernel::with_element(out.dtype, [&]<class T>(T) {
-    run(compute, "activate_gate", out.rows, out.columns,
-        kernel::ActivateGate<T>{gate, as<const float>(in), out.columns, as<T>(out)});
+    const kernel::ActivateGate<T> each{gate, as<const float>(in), out.columns, as<T>(out)};
+    if (in_fours(in, out)) {
+      run(compute, "activate_gate", out.rows, out.columns / 4, kernel::ActivateGateFours<T>{each});
+    } else {
+      run(compute, "activate_gate", out.rows, out.columns, each);
+    }
   });
 }
 
@@ -446,13 +450,9 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
                                        cache.kv_heads,
                                        cache.head_dim,
                                        cache.block_tokens};
-  kernel::with_element(cache.dtype, [&]<class T>(T) {
-    run(compute, "keys and values", qkv.rows, 2 * shape.kv_heads * shape.head_dim,
-        kernel::StoreKeysValues<T>{as<const float>(qkv), qkv.columns, shape.heads * shape.head_dim, tables.rows,
-                                   cache_layer});
-  });
   const kernel::AttentionCall call{
       shape, as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data, out.dtype, sinks.data};
+  launch(compute, "keys and values", [&](cudaStream_t on) { kernel::store_keys_values(on, call, qkv.rows); });
   const int tiles = static_cast<int>(tables.plan.tiles.size());
   launch(compute, "tiled prefill attention",
          [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); });

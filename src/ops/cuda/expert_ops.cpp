@@ -38,19 +38,15 @@ std::size_t runs_together(CudaComputeStream& stream, std::span<const ExpertRun> 
   const auto is_there = [&](const ExpertRun& r) {
     return r.run.ready == nullptr || r.run.ready == runs.front().run.ready || r.run.ready->query();
   };
-  const std::size_t limit = std::min<std::size_t>(runs.size(), kernel::RowRuns::kMax);
+  const std::size_t limit = std::min<std::size_t>(runs.size(), kernel::ExpertGemmCall::kMaxRuns);
   std::size_t count = 1;
   while (count < limit && is_there(runs[count])) ++count;
   return count;
 }
 
 void set_runs(std::span<const ExpertRun> runs, kernel::ExpertGemmCall& call) {
-  call.runs.count = call.runs.tiles = 0;
-  for (const auto& [expert, run] : runs) {
-    call.experts[call.runs.count] = static_cast<std::int16_t>(expert);
-    call.runs.runs[call.runs.count++] = {run.data, run.row_begin, run.rows, call.runs.tiles};
-    call.runs.tiles += ceil_div(run.rows, kernel::kExpertTileRows);
-  }
+  call.count = 0;
+  for (const auto& [expert, run] : runs) call.runs[call.count++] = {run.data, run.row_begin, run.rows, expert};
 }
 
 void check_routes(const ExpertRoutes& routes) {
@@ -100,8 +96,6 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
                               .out = out.data,
                               .out_dtype = out.dtype,
                               .out_columns = out.columns,
-                              .runs = {},
-                              .experts = {},
                               .tiles = tiles_of(first)};
   multiply_experts(compute, weights, call);
 }
@@ -110,6 +104,7 @@ void CudaOps::expert_gemm(Stream& stream, Activations x, bool by_row, std::span<
 void CudaOps::multiply_experts(CudaComputeStream& stream, std::span<const ExpertWeight> weights,
                                kernel::ExpertGemmCall call) {
   std::vector<ExpertRun> runs = runs_of(weights);
+  if (!std::ranges::is_sorted(runs, {}, &ExpertRun::expert)) std::ranges::stable_sort(runs, {}, &ExpertRun::expert);
   const bool tiled = call.dtype != DType::kF32 && call.depth % 8 == 0 && is_aligned(call.x) &&
                      std::ranges::all_of(runs, [](const ExpertRun& r) { return is_aligned(r.run.data); });
   const auto give = [&](std::span<const ExpertRun> part) {
@@ -138,9 +133,15 @@ void CudaOps::activate_expert_gates(Stream& stream, const Gate& gate, Activation
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);
   kernel::with_element(out.dtype, [&]<class T>(T) {
-    run(compute, "activate_expert_gates", out.rows, out.columns,
-        kernel::AtExperts<kernel::ActivateGate<T>>{
-            routes_of(routes), experts.first, experts.end, {gate, as<const float>(in), out.columns, as<T>(out)}});
+    const kernel::ActivateGate<T> each{gate, as<const float>(in), out.columns, as<T>(out)};
+    const auto at_experts = [&]<class Body>(const Body& body) {
+      return kernel::AtExperts<Body>{routes_of(routes), experts.first, experts.end, body};
+    };
+    if (in_fours(in, out)) {
+      run(compute, "activate_expert_gates", out.rows, out.columns / 4, at_experts(kernel::ActivateGateFours<T>{each}));
+    } else {
+      run(compute, "activate_expert_gates", out.rows, out.columns, at_experts(each));
+    }
   });
 }
 
@@ -150,8 +151,14 @@ void CudaOps::mix_experts(Stream& stream, Activations in, const ExpertRoutes& ro
   check_rows(inout, routes.rows, inout.columns, "a mixture of experts");
   check_f32(in, "a mixture of experts is float32");
   check_f32(inout, "a mixture of experts is float32");
-  run(begin(stream), "mix_experts", inout.rows, inout.columns,
-      kernel::Mix{routes_of(routes), experts.first, experts.end, as<const float>(in), inout.columns, as<float>(inout)});
+  const kernel::Mix each{routes_of(routes),   experts.first, experts.end,
+                         as<const float>(in), inout.columns, as<float>(inout)};
+  CudaComputeStream& compute = begin(stream);
+  if (in_fours(in, inout)) {
+    run(compute, "mix_experts", inout.rows, inout.columns / 4, kernel::MixFours{each});
+  } else {
+    run(compute, "mix_experts", inout.rows, inout.columns, each);
+  }
 }
 
 }  // namespace computron

@@ -50,5 +50,9 @@ inline kernels::cuda::QuantisedTiles tiles_of(const Weight& weight) {
 }
 
 inline bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+// Whether a body may take four columns of these at once.
+inline bool in_fours(const Activations& a, const Activations& b) {
+  return a.columns % 4 == 0 && b.columns % 4 == 0 && is_aligned(a.data) && is_aligned(b.data);
+}
 
 }  // namespace computron

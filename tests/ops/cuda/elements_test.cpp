@@ -147,6 +147,21 @@ TEST_F(ElementsTest, GatesMatchTheCpus) {
   }
 }
 
+TEST_F(ElementsTest, FourGatesAtOnceHaveTheSameBits) {
+  constexpr int kRows = 3, kColumns = 20;
+  const auto in = random_floats(kRows * 2 * kColumns, 1);
+  const Gate gate{Activation::kSilu, 0.5f, 0.25f};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    std::vector<std::byte> one_by_one(kRows * kColumns * size_of(dtype)), fours(one_by_one);
+    with_element(dtype, [&]<class T>(T) {
+      const ActivateGate<T> each{gate, in.data(), kColumns, as<T>(one_by_one)};
+      run_grid(kRows, kColumns, each);
+      run_grid(kRows, kColumns / 4, ActivateGateFours<T>{{gate, in.data(), kColumns, as<T>(fours)}});
+    });
+    EXPECT_EQ(fours, one_by_one) << name_of(dtype);
+  }
+}
+
 TEST_F(ElementsTest, BiasAndActivationTouchTheirColumnsOnly) {
   constexpr int kRows = 2, kColumns = 9, kFirst = 3, kCount = 4;
   auto values = random_floats(kRows * kColumns, 1), bias = random_floats(kColumns, 2);
@@ -198,11 +213,12 @@ TEST_F(ElementsTest, QueriesAndKeysTurnAsOnCpu) {
 
 // A cache whose frames lie in an order of their own: every element comes to lie where KvCacheView has its slot, at the
 // place of its head, position and kind, and nothing else is touched.
-TEST_F(ElementsTest, KeysAndValuesGoToTheirSlots) {
-  constexpr int kKvHeads = 2, kHeadDim = 5, kBlockTokens = 3, kLayers = 2, kLayer = 1, kRows = 7, kHeads = 4;
+template <int kPiece, int kHeadDim>
+void expect_in_their_slots() {
+  constexpr int kKvHeads = 2, kBlockTokens = 3, kLayers = 2, kLayer = 1, kRows = 7, kHeads = 4;
   const std::vector<FrameId> frames = {3, 0, 2};
   const std::vector<std::uint32_t> blocks = {4, 1, 0, 5};  // of another sequence; of this one
-  const std::size_t slot_bytes = 2 * kKvHeads * kBlockTokens * kHeadDim * 2, frame_bytes = 4 * slot_bytes + 6;
+  const std::size_t slot_bytes = 2 * kKvHeads * kBlockTokens * kHeadDim * 2, frame_bytes = 4 * slot_bytes + 48;
   std::vector<std::byte> pool(4 * frame_bytes, std::byte{0x55});
   const KvCacheView view{pool.data(), frame_bytes, frames,       4,           slot_bytes, kLayers,
                          kKvHeads,    kHeadDim,    kBlockTokens, DType::kBF16};
@@ -213,8 +229,15 @@ TEST_F(ElementsTest, KeysAndValuesGoToTheirSlots) {
   std::vector<AttentionRow> rows;
   for (int i = 0; i < kRows; ++i) rows.push_back({i, i + 1, 1});  // this sequence's blocks begin at 1
   rows.push_back({0, 0, 0});                                      // of no sequence
-  run_grid(kRows + 1, 2 * kKvHeads * kHeadDim,
-           StoreKeysValues<BFloat16>{qkv.data(), kColumns, kHeads * kHeadDim, rows.data(), cache});
+  const StoreKeysValues<BFloat16, kPiece> store{qkv.data(), kColumns, kHeads * kHeadDim, rows.data(), cache};
+  for (int r = 0; r <= kRows; ++r) {
+    BFloat16* const place = store.place(r);
+    ASSERT_EQ(place == nullptr, r == kRows);
+    if (place == nullptr) continue;
+    for (int head = 0; head < 2 * kKvHeads; ++head) {
+      for (int piece = 0; piece < kHeadDim / kPiece; ++piece) store(r, place, head, piece);
+    }
+  }
   std::size_t written = 0;
   for (int position = 0; position < kRows; ++position) {
     const auto block = blocks[static_cast<std::size_t>(1 + position / kBlockTokens)];
@@ -231,6 +254,10 @@ TEST_F(ElementsTest, KeysAndValuesGoToTheirSlots) {
   }
   const auto untouched = static_cast<std::size_t>(std::count(pool.begin(), pool.end(), std::byte{0x55}));
   EXPECT_GE(untouched, pool.size() - 2 * written);
+}
+TEST_F(ElementsTest, KeysAndValuesGoToTheirSlots) {
+  expect_in_their_slots<1, 5>();
+  expect_in_their_slots<8, 16>();
 }
 
 }  // namespace

@@ -150,17 +150,18 @@ TEST(SkinnyGemm, FragmentsCoverTheDepthOnce) {
 
 TEST(AttentionRows, SpansCoverWhatARowSees) {
   for (const int window : {0, 1, 37, 256, 300}) {
-    for (const int position : {0, 1, 255, 256, 700, 1023}) {
+    for (const int position : {0, 1, 127, 128, 700, 1023, kManyKeys - 1, kManyKeys, 3 * kManyKeys + 7}) {
       const AttentionRow row{position, position + 1, 0};
+      const int length = kv_split(row.keys);
       const Range seen = visible(row, window);
       int covered = 0, next = seen.begin;
       for (int split = 0; split < split_count(row.keys); ++split) {
-        const Range part = in_split(seen, split);
+        const Range part = in_split(seen, split, length);
         if (part.empty()) continue;
         EXPECT_EQ(part.begin, next);
-        EXPECT_EQ(part.begin / kKvSplit, split);
-        EXPECT_EQ((part.end - 1) / kKvSplit, split);
-        EXPECT_GE(split, seen.begin / kKvSplit) << "combine_kernel begins there";
+        EXPECT_EQ(part.begin / length, split);
+        EXPECT_EQ((part.end - 1) / length, split);
+        EXPECT_GE(split, seen.begin / length) << "combine_kernel begins there";
         next = part.end;
         covered += part.size();
       }
@@ -207,6 +208,7 @@ TEST(AttentionRows, PartialResultsDoNotOverlap) {
   }
   for (std::size_t i = 1; i < places.size(); ++i) {
     EXPECT_EQ(places[i] - places[i - 1], static_cast<std::size_t>(partial_floats(kHeadDim)));
+    EXPECT_EQ(places[i] % 4, 0u) << "16 bytes are read at once";
   }
 }
 
@@ -226,7 +228,10 @@ TEST(AttentionPlan, EveryRowGoesOneWay) {
         for (int r = 0; r < tile.rows; ++r) ++visits[static_cast<std::size_t>(tile.row + r)];
       }
       for (int r = 0; r < 140; ++r) EXPECT_EQ(visits[static_cast<std::size_t>(r)], 1) << r;
-      EXPECT_EQ(plan.tiles.size(), narrow ? 3u : 0u) << "130 rows";
+      EXPECT_EQ(plan.tiles.size(), narrow ? 2u : 0u) << "130 rows";
+      if (causal && narrow) {
+        EXPECT_EQ(plan.tiles.front().row, 1 + kTileQueries) << "the longest first";
+      }
       EXPECT_EQ(plan.largest_block, 9u);
       EXPECT_EQ(plan.rows[0].position, 100);
       EXPECT_EQ(plan.rows[0].keys, 101);
@@ -239,7 +244,7 @@ TEST(AttentionPlan, EveryRowGoesOneWay) {
 }
 
 TEST(AttentionPlan, CountsTheSpansOfTheLongestRow) {
-  const std::vector<std::uint32_t> blocks(100);
+  const std::vector<std::uint32_t> blocks(kManyKeys / 16 + 1);
   const auto splits = [&](int start) {
     const std::vector<SequenceRows> one = {{0, 1, start, blocks}};
     return AttentionPlan::make(/*causal=*/true, one, 1, 16, true).splits;
@@ -247,6 +252,19 @@ TEST(AttentionPlan, CountsTheSpansOfTheLongestRow) {
   EXPECT_EQ(splits(0), 1);
   EXPECT_EQ(splits(kKvSplit - 1), 1);
   EXPECT_EQ(splits(kKvSplit), 2);
+  EXPECT_EQ(splits(kManyKeys - 1), kManyKeys / kKvSplit);
+  EXPECT_EQ(splits(kManyKeys), kManyKeys / kLongKvSplit + 1);
+}
+
+TEST(AttentionPlan, ClassesOfSplitsHoldThem) {
+  AttentionPlan plan;
+  std::vector<int> classes;
+  for (plan.splits = 1; plan.splits <= 1000; ++plan.splits) {
+    EXPECT_GE(plan.split_class(), plan.splits);
+    EXPECT_LE(2 * plan.split_class(), 3 * plan.splits);
+    if (classes.empty() || classes.back() != plan.split_class()) classes.push_back(plan.split_class());
+  }
+  EXPECT_EQ(classes, (std::vector{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}));
 }
 
 // ---- logits

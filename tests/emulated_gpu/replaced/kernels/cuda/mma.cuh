@@ -1,6 +1,8 @@
 // kernels/cuda/mma.cuh without PTX, after the same pages of the PTX ISA.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/cuda/element.h"
 #include "tests/emulated_gpu/block.h"
 #include "tests/emulated_gpu/stream.h"
@@ -65,10 +67,21 @@ unsigned pack(float low, float high) {
   return static_cast<unsigned>(a.bits) | static_cast<unsigned>(b.bits) << 16;
 }
 
+template <class T>
+unsigned pack_weights(T, float low, float high) {
+  return pack<T>(low, high);
+}
+
+inline float exp2_or_zero(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
+
 inline uint4 load_once(const void* from) {
   emulated_gpu::check_aligned(from, 16);
   return *static_cast<const uint4*>(from);
 }
+
+inline void prefetch(const void* /*from*/) {}
+
+inline uint4 load_written(const void* from, bool exists) { return exists ? load_once(from) : uint4{0, 0, 0, 0}; }
 
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets elements 2t, 2t + 1 of row g, or of column
 // g.
