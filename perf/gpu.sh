@@ -2,8 +2,8 @@
 # What one GPU reaches beside what bounds it (perf/README.md, "GPU"). Writes perf/results/GPU.md; a part that did not run
 # to its end says "not run" there. Exits with 0 if all did, 1 if not, 77 without a GPU.
 #
-#   perf/gpu.sh [PART...]    link swap-1.3b swap-6.7b swap-8b swap-13b forward forward-8b forward-experts forward-int8
-#                            forward-int4 peer (all)
+#   perf/gpu.sh [PART...]    link swap-1.3b swap-6.7b swap-8b swap-13b verified coded forward forward-8b forward-experts
+#                            forward-int8 forward-int4 peer (all)
 #
 # LIMIT_S    seconds for all parts together; a part that could not end within them is left out (120)
 # REQUESTS   swapped requests of a run      (10)
@@ -26,7 +26,7 @@ models=${MODELS:-$work}
 limit=${LIMIT_S:-120}
 requests=${REQUESTS:-10}
 repeats=${REPEATS:-5}
-chosen=" ${*:-link swap-1.3b swap-6.7b swap-8b swap-13b forward forward-8b forward-experts forward-int8 forward-int4 peer} "
+chosen=" ${*:-link swap-1.3b swap-6.7b swap-8b swap-13b verified coded forward forward-8b forward-experts forward-int8 forward-int4 peer} "
 logs=$work/logs
 result=perf/results/$(gpu_slug).md
 mkdir -p "$models" "$logs" perf/results
@@ -52,7 +52,8 @@ swap() {
   local file name=$4
   file=$(model "$1" "$2" "$3") || return
   shift 4
-  mpirun -n 1 "$program" bench swap --quiet --device cuda --coded off --model "a=$file" --model "b=$file" --warmup 2 \
+  case " $* " in *" --coded "*) ;; *) set -- --coded off "$@" ;; esac
+  mpirun -n 1 "$program" bench swap --quiet --device cuda --model "a=$file" --model "b=$file" --warmup 2 \
     --requests "$requests" --json "$work/$name.json.partial" "$@" && mv "$work/$name.json.partial" "$work/$name.json"
 }
 
@@ -90,6 +91,8 @@ run link 40 link
 run swap-6.7b 40 "swap opt 6.7b f16 swap-6.7b"
 done_with opt-6.7b-f16
 run swap-1.3b 20 "swap opt 1.3b f16 swap-1.3b"
+run verified 20 "swap opt 1.3b f16 verified --verify-swap every"
+run coded 30 "swap opt 1.3b f16 coded --coded on"
 done_with opt-1.3b-f16
 run forward-8b 50 "forward forward-8b llama 3.1-8b bf16"
 run swap-8b 50 "swap llama 3.1-8b bf16 swap-8b"

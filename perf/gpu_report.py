@@ -52,8 +52,10 @@ def link_rows(folder: str) -> list[list[str]]:
 
 def swap_rows(folder: str) -> list[list[str]]:
     rows = []
-    for size in ("1.3b", "6.7b", "8b", "13b"):
-        swap = read(folder, f"swap-{size}")
+    for size, name in (("OPT-1.3b", "swap-1.3b"), ("the same, --verify-swap every", "verified"),
+                       ("the same, --coded on", "coded"), ("OPT-6.7b", "swap-6.7b"), ("Llama-3.1-8B", "swap-8b"),
+                       ("OPT-13b", "swap-13b")):
+        swap = read(folder, name)
         if swap is None:
             rows.append([size] + [NOT_RUN] * 9)
             continue

@@ -26,6 +26,7 @@ class HeldRow {
     for_each([&](int i, int c) { values_[i] = x[c]; });
   }
   __device__ float operator[](int i) const { return values_[i]; }
+  __device__ void set(int i, float value) { values_[i] = value; }
 
   // body(i, column) for the elements that there are.
   template <class Body>
@@ -50,6 +51,7 @@ class HeldRow<0> {
 
   __device__ void load(const float* x) { x_ = x; }
   __device__ float operator[](int i) const { return x_[threadIdx.x + i * blockDim.x]; }
+  __device__ void set(int, float) {}  // who sets an element has written it where it is read
 
   template <class Body>
   __device__ void for_each(const Body& body) const {
@@ -63,6 +65,17 @@ class HeldRow<0> {
   const float* x_ = nullptr;
 };
 
+// The row becomes what it is with the addend, in memory, too.
+template <class Row>
+__device__ void add(const NormCall& p, std::size_t first, Row& x) {
+  x.for_each([&](int i, int c) {
+    const float addend = p.addend[first + c];
+    const float sum = x[i] + (p.addend_bias == nullptr ? addend : addend + p.addend_bias[c]);
+    p.sum[first + c] = sum;
+    x.set(i, sum);
+  });
+}
+
 // A block a row. Every thread writes the elements that it alone has read, so out may be x. Weights are read before the
 // row is there.
 template <int kHeld>
@@ -75,6 +88,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant
   if (p.bias != nullptr) bias.load(p.bias);
   begin_overlapped();
   x.load(p.x + first);
+  if (p.addend != nullptr) add(p, first, x);
 
   float mean = 0;
   if (p.kind == NormKind::kLayerNorm) {

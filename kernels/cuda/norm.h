@@ -22,6 +22,10 @@ struct NormCall {
   float epsilon;
   std::byte* out;
   DType dtype;
+  // Not null: x, which is sum, becomes x + (addend + addend_bias) first. addend: [rows, columns]; its bias may be null.
+  const float* addend = nullptr;
+  const float* addend_bias = nullptr;
+  float* sum = nullptr;
 };
 void norm(CUstream_st* stream, const NormCall& call);
 

@@ -273,9 +273,9 @@ struct SortShared {
   int counts[256];
   int warp_counts[kSortThreads / kWarp];
   double sums[kSortThreads / kWarp];
-  int found;
-  Selection selection;
   SampleResult result;
+  int found;
+  alignas(16) Selection selection;  // read in one piece, in which nothing else lies
 };
 
 // counts[d] = keys with this prefix (the bits of `mask`) whose next eight bits, at `shift`, are d.

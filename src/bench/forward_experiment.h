@@ -30,8 +30,8 @@ struct PassMetrics {
   double cache_bytes = 0;      // keys and values that it reads
   std::vector<double> pass_s;  // [round]
   std::vector<double> gemms_s;
-  std::vector<double> prepare_s;  // of pass_s, until the first launch
-  std::vector<double> enqueue_s;  // of pass_s, until the host only waited for the device
+  std::vector<double> prepare_s;     // of pass_s, until the first launch
+  std::vector<double> enqueue_s;     // of pass_s, until the host only waited for the device
   std::vector<OperationCost> costs;  // of one pass, the median of the rounds for each operation
 };
 

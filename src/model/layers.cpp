@@ -7,8 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "computron/model/adapter.h"
-
 namespace computron {
 namespace {
 
@@ -118,31 +116,17 @@ void Norm::forward(Pass& pass, Activations in, Activations out) {
   bias_.release(pass.pages);
 }
 
-LowRank::LowRank(const ShardLayout& layout, const std::string& weight, const std::string& k_slice) {
-  if (layout.plan.config.adapter_ranks.empty()) return;
-  const auto& tensors = layout.plan.tensors;
-  const auto found = std::ranges::find(tensors, weight + k_slice, &ShardTensor::name);
-  if (found == tensors.end()) return;
-  for (const TensorPart& part : found->parts) {
-    const LoraNames names(part.source);
-    TensorRef a = TensorRef::find(layout, names.a + k_slice);
-    if (!a.present()) continue;
-    modules_.push_back({std::move(a), TensorRef::find(layout, names.scale + k_slice),
-                        TensorRef::find(layout, names.b + k_slice), part.transposed ? 0 : part.row});
+void Norm::add_and_forward(Pass& pass, const BranchOutput& branch, Activations hidden, Activations out) {
+  if (!pass.pages.at_rest()) {
+    add_residual(pass, hidden, branch);
+    return forward(pass, hidden, out);
   }
-}
-
-void LowRank::add(Pass& pass, Activations x, Activations out) {
-  for (Module& module : modules_) {
-    const Activations sums = pass.work.low_rank(x.rows, module.a.columns());  // [M, rank]
-    pass.ops.zero(pass.stream, sums);
-    module.a.for_each_table(pass.pages,
-                            [&](const Table& part) { pass.ops.add_low_rank_in(pass.stream, x, part, sums); });
-    pass.ops.scale_by(pass.stream, module.scale.vector(pass.pages), sums);
-    module.scale.release(pass.pages);
-    module.b.for_each_table(
-        pass.pages, [&](const Table& part) { pass.ops.add_low_rank_out(pass.stream, sums, part, module.column, out); });
-  }
+  const Vector branch_bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
+  const Vector weight = weight_.vector(pass.pages), bias = bias_.vector(pass.pages);
+  pass.ops.add_residual_and_norm(pass.stream, branch.sum, branch_bias, hidden, kind_, weight, bias, epsilon_, out);
+  if (branch.bias != nullptr) branch.bias->release(pass.pages);
+  weight_.release(pass.pages);
+  bias_.release(pass.pages);
 }
 
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
@@ -591,23 +575,32 @@ void TransformerBlock::forward(Pass& pass, Activations hidden) {
   if (norm_position_ == NormPosition::kPost) return forward_post_norm(pass, hidden, to_attention, to_mlp);
   normalise(pass, attention_norm_, hidden, to_attention);
   const BranchOutput attended = attention_.forward(pass, to_attention);
-  if (parallel_) normalise(pass, mlp_norm_, hidden, to_mlp);
-  add(pass, hidden, attended, attention_output_norm_);
-  if (!parallel_) normalise(pass, mlp_norm_, hidden, to_mlp);
+  if (parallel_) {
+    normalise(pass, mlp_norm_, hidden, to_mlp);
+    add(pass, hidden, attended, attention_output_norm_);
+  } else if (mlp_norm_.present()) {
+    mlp_norm_.add_and_forward(pass, as_added(pass, attended, attention_output_norm_), hidden, to_mlp);
+  } else {
+    add(pass, hidden, attended, attention_output_norm_);
+    normalise(pass, mlp_norm_, hidden, to_mlp);
+  }
   add(pass, hidden, mlp(pass, to_mlp), mlp_output_norm_);
 }
 
 void TransformerBlock::forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp) {
-  add_residual(pass, hidden, attention_.forward(pass, converted(pass, hidden, to_attention)));
-  attention_norm_.forward(pass, hidden, hidden);
-  add_residual(pass, hidden, mlp(pass, converted(pass, hidden, to_mlp)));
-  mlp_norm_.forward(pass, hidden, hidden);
+  attention_norm_.add_and_forward(pass, attention_.forward(pass, converted(pass, hidden, to_attention)), hidden,
+                                  hidden);
+  mlp_norm_.add_and_forward(pass, mlp(pass, converted(pass, hidden, to_mlp)), hidden, hidden);
+}
+
+BranchOutput TransformerBlock::as_added(Pass& pass, const BranchOutput& branch, Norm& output_norm) const {
+  if (output_norm.present()) output_norm.forward(pass, branch.sum, branch.sum);
+  if (residual_scale_ != 1) pass.ops.scale(pass.stream, residual_scale_, branch.sum);
+  return branch;
 }
 
 void TransformerBlock::add(Pass& pass, Activations hidden, const BranchOutput& branch, Norm& output_norm) const {
-  if (output_norm.present()) output_norm.forward(pass, branch.sum, branch.sum);
-  if (residual_scale_ != 1) pass.ops.scale(pass.stream, residual_scale_, branch.sum);
-  add_residual(pass, hidden, branch);
+  add_residual(pass, hidden, as_added(pass, branch, output_norm));
 }
 
 DType TransformerBlock::mlp_input_dtype() const {

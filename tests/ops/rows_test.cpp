@@ -193,6 +193,30 @@ TEST_P(RowsTest, AddResidualAddsTheBiasFirst) {
   }
 }
 
+TEST_P(RowsTest, AddResidualAndNormIsBothOneAfterTheOther) {
+  for (const int columns : {100, 4096, 8200}) {  // rows in 4 and 8 registers of a thread, and longer
+    const auto n = static_cast<std::size_t>(columns);
+    const auto x = random_floats(3 * n, 1), h = random_floats(3 * n, 2), weight = random_floats(n, 3);
+    const auto bias = random_floats(n, 4), norm_bias = random_floats(n, 5);
+    for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+      for (const bool in_place : {false, true}) {
+        const Vector added = in_place ? Vector{} : bench_.vector(bias);
+        const auto both = bench_.put(h, 3, columns), one = bench_.put(h, 3, columns);
+        const auto addend = bench_.put(x, 3, columns);
+        const auto out_both = in_place ? both : bench_.empty(3, columns, DType::kF32);
+        const auto out_one = in_place ? one : bench_.empty(3, columns, DType::kF32);
+        const Vector scale = bench_.vector(weight), shift = bench_.vector(norm_bias);
+        ops().add_residual_and_norm(stream(), addend, added, one, kind, scale, shift, 1e-5f, out_one);
+        ops().add_residual(stream(), addend, added, both);
+        ops().norm(stream(), kind, both, scale, shift, 1e-5f, out_both);
+        const std::string what = fmt::format("{} columns, in place {}", columns, in_place);
+        expect_same(bench_.get(one), bench_.get(both), what + ", the sum");
+        expect_same(bench_.get(out_one), bench_.get(out_both), what + ", its norm");
+      }
+    }
+  }
+}
+
 // Both roundings, the largest numbers, what is not a number.
 TEST_P(RowsTest, ConvertRoundsToNearestEven) {
   Floats x = random_floats(1000, 1);

@@ -23,12 +23,15 @@
 namespace computron {
 
 // LayerNorm or RMSNorm of rows [M, n], weights whole on every rank.
+struct BranchOutput;
 class Norm {
  public:
   Norm() = default;  // absent
   Norm(const ShardLayout& layout, const std::string& prefix);
   bool present() const { return weight_.present(); }
   void forward(Pass& pass, Activations in, Activations out);
+  // hidden = hidden + branch, out = norm(hidden); one operation where all pages are at rest. out may be hidden.
+  void add_and_forward(Pass& pass, const BranchOutput& branch, Activations hidden, Activations out);
 
  private:
   NormKind kind_ = NormKind::kLayerNorm;
@@ -375,6 +378,8 @@ class TransformerBlock {
  private:
   TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage, int t);
   void forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp);
+  // scale × norm(branch), in its place.
+  BranchOutput as_added(Pass& pass, const BranchOutput& branch, Norm& output_norm) const;
   // hidden = hidden + scale × norm(branch).
   void add(Pass& pass, Activations hidden, const BranchOutput& branch, Norm& output_norm) const;
   DType mlp_input_dtype() const;

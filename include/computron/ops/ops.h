@@ -195,6 +195,12 @@ class Ops {
                     Activations out) = 0;
   // inout += x + bias (x + bias first). Both f32.
   virtual void add_residual(Stream&, Activations x, Vector bias, Activations inout) = 0;
+  // Both, with the same bits: inout += x + bias; out = norm(inout). out may be inout.
+  virtual void add_residual_and_norm(Stream& stream, Activations x, Vector bias, Activations inout, NormKind kind,
+                                     Vector weight, Vector norm_bias, float epsilon, Activations out) {
+    add_residual(stream, x, bias, inout);
+    norm(stream, kind, inout, weight, norm_bias, epsilon, out);
+  }
   // out[r, c] = gate of in[r, c] and in[r, n + c] for c < n: a gated MLP's two products, side by side in `in`
   // [rows, 2n] f32. out: [rows, n] f32 or narrow.
   virtual void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) = 0;

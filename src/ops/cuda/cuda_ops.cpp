@@ -306,6 +306,27 @@ void CudaOps::add_residual(Stream& stream, Activations x, Vector bias, Activatio
       kernel::AddResidual{as<const float>(x), bias.data, inout.columns, as<float>(inout)});
 }
 
+void CudaOps::add_residual_and_norm(Stream& stream, Activations x, Vector bias, Activations inout, NormKind kind,
+                                    Vector weight, Vector norm_bias, float epsilon, Activations out) {
+  check_add_residual(x, bias, inout);
+  check_norm(inout, weight, norm_bias, out);
+  CudaComputeStream& compute = begin(stream);
+  for (const Vector& vector : {bias, weight, norm_bias}) wait_for(compute, vector.ready);
+  const kernel::NormCall call{.kind = kind,
+                              .x = as<const float>(inout),
+                              .rows = inout.rows,
+                              .columns = inout.columns,
+                              .weight = weight.data,
+                              .bias = norm_bias.data,
+                              .epsilon = epsilon,
+                              .out = out.data,
+                              .dtype = out.dtype,
+                              .addend = as<const float>(x),
+                              .addend_bias = bias.data,
+                              .sum = as<float>(inout)};
+  launch(compute, "add_residual_and_norm", [&](cudaStream_t on) { kernel::norm(on, call); });
+}
+
 void CudaOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Activations out) {
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);

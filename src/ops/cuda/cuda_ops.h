@@ -38,6 +38,8 @@ class CudaOps final : public Ops {
                 Activations inout) override;
   void copy_vector(Stream&, Vector in, Activations out) override;
   void zero(Stream&, Activations out) override;
+  void add_residual_and_norm(Stream&, Activations x, Vector bias, Activations inout, NormKind kind, Vector weight,
+                             Vector norm_bias, float epsilon, Activations out) override;
   void norm(Stream&, NormKind kind, Activations in, Vector weight, Vector bias, float epsilon,
             Activations out) override;
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
