@@ -1,4 +1,4 @@
-// computron convert: a checkpoint from the files of a Hugging Face model.
+// computron convert: a checkpoint from the files of a Hugging Face model, or of an adapter of one.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +13,7 @@
 #include "computron/model/hf_model.h"
 #include "computron/text/chat_format.h"
 #include "src/apps/commands.h"
+#include "src/apps/convert_adapter.h"
 #include "src/apps/progress.h"
 #include "src/apps/stored_type.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 struct ConvertOptions {
   std::string folder, output, chat_format;
+  std::string adapter, merge;
   StoredTypeOptions type{.dtype = "keep", .takes_keep = true};
   int threads = usable_cores();
 };
@@ -165,6 +167,28 @@ double write(const ConvertOptions& options, const HfModel& model, const Plan& pl
   return progress.elapsed_s();
 }
 
+// What follows from the model's own files does not go with --adapter and --merge.
+void check_alone(const ConvertOptions& options) {
+  const char* option = options.adapter.empty() ? "--merge" : "--adapter";
+  const auto refuse = [&](const char* other) {
+    throw Error(ExitCode::kUsage, fmt::format("convert: {} does not go with {}", other, option));
+  };
+  if (!options.adapter.empty() && !options.merge.empty()) refuse("--merge");
+  if (options.type.dtype != "keep" || !options.type.group_size.empty() || options.type.quantize_head) refuse("--dtype");
+  if (!options.chat_format.empty()) refuse("--chat-format");
+}
+
+void run_with_adapter(const ConvertOptions& options) {
+  check_alone(options);
+  init_logging(/*rank=*/0, /*quiet=*/false);
+  const bool merges = options.adapter.empty();
+  const AdapterFiles files{.base = options.folder,
+                           .adapter = merges ? options.merge : options.adapter,
+                           .output = options.output,
+                           .threads = options.threads};
+  merges ? merge_adapter(files) : convert_adapter(files);
+}
+
 void run_convert(const ConvertOptions& options) {
   if (options.output.ends_with(".safetensors")) {
     throw Error(
@@ -175,6 +199,7 @@ void run_convert(const ConvertOptions& options) {
     throw Error(ExitCode::kUsage,
                 fmt::format("--chat-format: {} is none of {}", shown(options.chat_format), ChatFormat::known_names()));
   }
+  if (!options.adapter.empty() || !options.merge.empty()) return run_with_adapter(options);
   init_logging(/*rank=*/0, /*quiet=*/false);
   const StoredType type = stored_type(options.type);
   const HfModel model(options.folder);
@@ -203,15 +228,21 @@ sentence-transformers (modules.json); the tokenizer's files are carried along. N
 largest, infinities and NaN stay. int8, fp8 (e4m3) and int4 quantise the matrices of the layers, routers
 excepted, and keep the rest as stored; NaN and infinities in these are refused. Folders that are quantised
 already (compressed-tensors, fp8 by blocks, symmetric gptq, MXFP4, modelopt's NVFP4) keep their codes and
-scales with --dtype keep. OUT.h5 appears when it is whole. Ends with 78 if the model is not supported or its
+scales with --dtype keep. With --adapter, HF_DIR is the checkpoint of an adapter's base, and OUT.h5 an adapter;
+with --merge, HF_DIR is the base's checkpoint as well, and OUT.h5 a model with the adapter merged into it: base +
+scale x B A, rounded once. OUT.h5 appears when it is whole. Ends with 78 if the model is not supported or its
 tensors do not fit its configuration, with 65 if a file is damaged or in another format, and says which.)");
-  command->add_option("folder", options->folder, "Folder of the model, HF_DIR")->required();
+  command->add_option("folder", options->folder, "Folder of the model, HF_DIR; of an adapter its base, BASE.h5")
+      ->required();
   command->add_option("output", options->output, "Checkpoint to write, OUT.h5")->required();
   add_stored_type_options(*command, options->type, "f32, f16, bf16, or keep: as stored");
   command->add_option("--threads", options->threads, "Threads that read and write (default: all cores, at most 64)")
       ->check(CLI::Range(1, 1024));
   command->add_option("--chat-format", options->chat_format,
                       "Chat format, by name, to be served with instead of the tokenizer's chat template");
+  command->add_option("--adapter", options->adapter,
+                      "Folder of an adapter as PEFT saves it (LoRA, rsLoRA), to become OUT.h5");
+  command->add_option("--merge", options->merge, "Adapter, a file of --adapter, to be merged into BASE.h5");
   command->callback([options] { run_convert(*options); });
 }
 

@@ -15,6 +15,7 @@
 #include "computron/base/size.h"
 #include "computron/checkpoint/index_helper.h"
 #include "computron/checkpoint/reader.h"
+#include "computron/model/adapter.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/coded_estimate.h"
 #include "computron/model/config.h"
@@ -327,6 +328,7 @@ void check_values(const std::string& path, const Verification& verification) {
 }
 
 void check_configuration(const CheckpointIndex& index) try {
+  if (is_adapter(index)) return check_adapter(index);
   check_tensors(ModelConfig::from_json(index.config_json), index);
 } catch (const ConfigError& error) {
   const std::string what = error.what();

@@ -55,6 +55,19 @@ void get_entries(ByteReader& in, std::map<std::string, Entry>& entries) {
   }
 }
 
+// Of a model in one file there is nothing: what is known of such a file by its digest stays so.
+void put_second_file(ByteWriter& out, const CheckpointIndex& index) {
+  out.put_string(index.second_path);
+  out.put<std::uint64_t>(index.second_file_bytes);
+  for (const auto& [name, entry] : index.tensors) out.put(static_cast<std::uint8_t>(entry.in_second_file));
+}
+
+void get_second_file(ByteReader& in, CheckpointIndex& index) {
+  index.second_path = in.get_string();
+  index.second_file_bytes = in.get<std::uint64_t>();
+  for (auto& [name, entry] : index.tensors) entry.in_second_file = in.get<std::uint8_t>() != 0;
+}
+
 }  // namespace
 
 std::string scales_name(std::string_view weight) { return std::string(weight) + ".scales"; }
@@ -74,6 +87,7 @@ std::vector<std::byte> CheckpointIndex::serialize() const {
   out.put_string(config_json);
   put_entries(out, tensors);
   put_entries(out, tokenizer);
+  if (!second_path.empty()) put_second_file(out, *this);
   return out.take();
 }
 
@@ -86,6 +100,7 @@ CheckpointIndex CheckpointIndex::deserialize(const std::vector<std::byte>& bytes
   index.config_json = in.get_string();
   get_entries(in, index.tensors);
   get_entries(in, index.tokenizer);
+  if (in.left() > 0) get_second_file(in, index);
   in.expect_end();
   return index;
 }

@@ -35,7 +35,8 @@ std::string blobs_of(const fs::path& folder) {
 // What to do about weights that are in another format; empty if `name` is not the name of such.
 std::string advice_on(const std::string& name) {
   const auto ends_with = [&](std::string_view end) { return name.ends_with(end); };
-  if (name.starts_with("adapter_model.")) return "an adapter without its model; merge it into the model first";
+  if (name.starts_with("adapter_model."))
+    return "an adapter without its model; convert that, then --adapter FOLDER, and merge it with --merge";
   if (ends_with(".bin") || ends_with(".pt") || ends_with(".pth") || ends_with(".ckpt")) {
     return "a Python pickle, which can run code when it is read; convert it to safetensors with transformers: "
            "AutoModel...from_pretrained(FOLDER).save_pretrained(NEW_FOLDER, safe_serialization=True)";

@@ -1,7 +1,6 @@
 #include "computron/checkpoint/reader.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -33,23 +32,25 @@ void verify_chunks(const std::string& what, const StoredBytes& stored, std::size
   }
 }
 
-}  // namespace
-
-TensorReader::TensorReader(const CheckpointIndex& index) : index_(index) {
-  FileDescriptor fd = open_input(index.path);
-  const std::size_t bytes = file_bytes(fd.get(), index.path);
-  if (bytes != index.file_bytes) {
-    throw Error(ExitCode::kNoInput, fmt::format("{}: the file has {} bytes now and had {} when its index was read",
-                                                index.path, bytes, index.file_bytes));
-  }
-  fd_ = fd.release();
+FileDescriptor open_as_indexed(const std::string& path, std::size_t indexed_bytes) {
+  FileDescriptor file = open_input(path);
+  const std::size_t bytes = file_bytes(file.get(), path);
+  if (bytes == indexed_bytes) return file;
+  throw Error(ExitCode::kNoInput, fmt::format("{}: the file has {} bytes now and had {} when its index was read", path,
+                                              bytes, indexed_bytes));
 }
 
-TensorReader::~TensorReader() { close(fd_); }
+}  // namespace
+
+TensorReader::TensorReader(const CheckpointIndex& index)
+    : index_(index), file_(open_as_indexed(index.path, index.file_bytes)) {
+  if (!index.second_path.empty()) second_file_ = open_as_indexed(index.second_path, index.second_file_bytes);
+}
 
 void TensorReader::fill(const StoredBytes& stored, const std::string& what, std::size_t begin,
                         std::span<std::byte> bytes) const {
-  if (read_at(fd_, stored.offset + begin, bytes, index_.path) == bytes.size()) return;
+  const FileDescriptor& file = stored.in_second_file ? second_file_ : file_;
+  if (read_at(file.get(), stored.offset + begin, bytes, path_of(stored)) == bytes.size()) return;
   throw CheckpointError(what + ": the file ends within it");
 }
 
@@ -72,7 +73,7 @@ std::span<const std::byte> TensorReader::read_chunk(const TensorEntry& tensor, s
 }
 
 std::string TensorReader::name_of(const TensorEntry& tensor) const {
-  return fmt::format("{}: tensor '{}'", index_.path, tensor.name);
+  return fmt::format("{}: tensor '{}'", path_of(tensor), tensor.name);
 }
 
 void TensorReader::read(const TensorEntry& tensor, std::size_t begin, std::size_t end, std::size_t piece_bytes,
@@ -82,7 +83,7 @@ void TensorReader::read(const TensorEntry& tensor, std::size_t begin, std::size_
 
 void TensorReader::read(const FileEntry& file, std::size_t begin, std::size_t end, std::size_t piece_bytes,
                         const std::function<void(std::size_t, std::span<const std::byte>)>& sink) const {
-  read_stored(file, fmt::format("{}: tokenizer file '{}'", index_.path, file.name), begin, end, piece_bytes, sink);
+  read_stored(file, fmt::format("{}: tokenizer file '{}'", path_of(file), file.name), begin, end, piece_bytes, sink);
 }
 
 std::string TensorReader::read(const FileEntry& file) const {

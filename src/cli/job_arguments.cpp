@@ -68,8 +68,10 @@ void JobArguments::complete() {
 
 void add_job_options(CLI::App& app, JobArguments& a) {
   JobOptions& o = a.options;
-  auto* model = app.add_option("--model", a.models, "A model to serve, as ID=FILE.h5; repeat for more");
-  app.add_option("--models", a.model_list, "A model list: JSON list of id, path and optional pinned, priority, slo")
+  auto* model =
+      app.add_option("--model", a.models, "A model to serve, as ID=FILE.h5 or ID=BASE.h5+ADAPTER.h5; repeat for more");
+  app.add_option("--models", a.model_list,
+                 "A model list: JSON list of id, path and optional adapter, pinned, priority, slo")
       ->excludes(model);
   app.add_option("--tp", o.tp, "Tensor-parallel ranks a stage (default: all ranks)")->check(CLI::PositiveNumber);
   app.add_option("--pp", o.pp, "Pipeline stages (default: 1)")->check(CLI::PositiveNumber);

@@ -15,6 +15,8 @@ namespace {
 
 using computron::read_value;
 
+constexpr char kAdapterRanks[] = "adapter_ranks";
+
 // Names of enumerators in the stored JSON.
 template <class Enum>
 using EnumNames = std::span<const std::pair<Enum, const char*>>;
@@ -115,6 +117,12 @@ void read_value(const std::string& key, const nlohmann::json& value, std::map<st
   if (!value.is_object()) fail_value(key, value, "an object");
   out.clear();
   for (const auto& [name, text] : value.items()) read_value(fmt::format("{}.{}", key, name), text, out[name]);
+}
+
+void read_value(const std::string& key, const nlohmann::json& value, std::map<std::string, int>& out) {
+  if (!value.is_object()) fail_value(key, value, "an object");
+  out.clear();
+  for (const auto& [name, number] : value.items()) read_value(fmt::format("{}.{}", key, name), number, out[name]);
 }
 
 template <class Value>
@@ -418,6 +426,12 @@ void check_positions(const ModelConfig& c) {
   check_range("rope_original_positions", c.rope_original_positions, 1, kMost);
 }
 
+void check_adapter_ranks(const ModelConfig& c) {
+  for (const auto& [module, rank] : c.adapter_ranks) {
+    check_range(fmt::format("adapter_ranks.{}", module).c_str(), rank, 1, static_cast<int>(kMaxAdapterRank));
+  }
+}
+
 void check_tokens(const ModelConfig& c) {
   check_range("bos_token", c.bos_token, -1, c.vocab - 1);
   for (const TokenId token : c.eos_tokens) check_range("eos_tokens", token, 0, c.vocab - 1);
@@ -430,11 +444,13 @@ std::string ModelConfig::to_json() const {
   const auto write = [&](const char* name, const auto& field) { json[name] = json_of(field); };
   for_each_first_field(*this, write);
   for_each_later_field(*this, write);
+  if (!adapter_ranks.empty()) json[kAdapterRanks] = adapter_ranks;
   return json.dump();
 }
 
 ModelConfig ModelConfig::from_json(const std::string& json_text) {
   nlohmann::json json = parse_json_object(json_text);
+  require(!json.contains("adapter"), "it is an adapter's, and no model by itself (convert --merge makes one)");
   ModelConfig config;
   const auto read = [&](const char* name, auto& field) {
     read_value(name, json[name], field);
@@ -447,6 +463,7 @@ ModelConfig ModelConfig::from_json(const std::string& json_text) {
   for_each_later_field(config, [&](const char* name, auto& field) {
     if (json.contains(name)) read(name, field);
   });
+  if (json.contains(kAdapterRanks)) read(kAdapterRanks, config.adapter_ranks);
   require(json.empty(), fmt::format("'{}' is not a known key", json.empty() ? "" : json.begin().key()));
   config.validate();
   return config;
@@ -485,6 +502,7 @@ void ModelConfig::validate() const {
   check_residual(*this);
   check_positions(*this);
   check_tokens(*this);
+  check_adapter_ranks(*this);
 }
 
 }  // namespace computron

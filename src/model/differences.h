@@ -15,13 +15,14 @@ class Differences {
   void add(std::string text) {
     if (++count_ <= kListed) listed_.push_back(std::move(text));
   }
+  std::size_t count() const { return count_; }
 
   // ConfigError naming `path`.
-  void throw_if_any(const std::string& path) const {
+  void throw_if_any(const std::string& path, const char* from = "its configuration") const {
     if (count_ == 0) return;
     const std::string more = count_ > kListed ? fmt::format("; and {} more", count_ - kListed) : "";
-    throw ConfigError(fmt::format("{}: {} {} from its configuration: {}{}", path, count_,
-                                  count_ == 1 ? "difference" : "differences", join(listed_, "; "), more));
+    throw ConfigError(fmt::format("{}: {} {} from {}: {}{}", path, count_, count_ == 1 ? "difference" : "differences",
+                                  from, join(listed_, "; "), more));
   }
 
  private:

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "computron/base/printable.h"
 
 namespace computron {
@@ -76,6 +78,20 @@ MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const
   if (source.interleaved && source.transposed) matrix.step = parts;
   ensure(matrix.step == 1 || matrix.transposed, "outputs that are taken by turns are to be stored as they lie");
   return matrix;
+}
+
+bool same_bytes(const SafetensorsTensor& a, const SafetensorsTensor& b) {
+  constexpr std::size_t kPiece = 1 << 20;
+  if (a.entry->dtype != b.entry->dtype || a.entry->shape != b.entry->shape) return false;
+  std::vector<std::byte> of_a(kPiece), of_b(kPiece);
+  const std::size_t bytes = a.entry->end - a.entry->begin;
+  for (std::size_t at = 0; at < bytes; at += kPiece) {
+    const std::size_t count = std::min(kPiece, bytes - at);
+    a.file->read(*a.entry, a.entry->begin + at, std::span(of_a).first(count));
+    b.file->read(*b.entry, b.entry->begin + at, std::span(of_b).first(count));
+    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(count), of_b.begin())) return false;
+  }
+  return true;
 }
 
 }  // namespace computron

@@ -45,4 +45,7 @@ std::vector<std::size_t> shape_in_files(const TensorSpec& spec, const SourceTens
 MatrixSource matrix_of(const TensorSpec& spec, const SourceTensor& source, const SafetensorsTensor& stored,
                        DType dtype);
 
+// Whether they have the same shape, type and values. Error{kIo} naming a file.
+bool same_bytes(const SafetensorsTensor& a, const SafetensorsTensor& b);
+
 }  // namespace computron

@@ -74,20 +74,6 @@ bool same_but_flattened(std::vector<std::size_t> stored, const std::vector<std::
   return last == wanted.back() && std::equal(wanted.begin(), wanted.end() - 1, stored.begin());
 }
 
-bool same_bytes(const SafetensorsTensor& a, const SafetensorsTensor& b) {
-  constexpr std::size_t kPiece = 1 << 20;
-  if (a.entry->dtype != b.entry->dtype || a.entry->shape != b.entry->shape) return false;
-  std::vector<std::byte> of_a(kPiece), of_b(kPiece);
-  const std::size_t bytes = a.entry->end - a.entry->begin;
-  for (std::size_t at = 0; at < bytes; at += kPiece) {
-    const std::size_t count = std::min(kPiece, bytes - at);
-    a.file->read(*a.entry, a.entry->begin + at, std::span(of_a).first(count));
-    b.file->read(*b.entry, b.entry->begin + at, std::span(of_b).first(count));
-    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(count), of_b.begin())) return false;
-  }
-  return true;
-}
-
 // Finds the tensors of one model in a folder's files and keeps account of what is used.
 class Resolver {
  public:

@@ -132,10 +132,17 @@ void Norm::add_and_forward(Pass& pass, const BranchOutput& branch, Activations h
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
     : activation_(activation),
       weight_(TensorRef::find(layout, prefix + ".weight")),
-      bias_(TensorRef::find(layout, prefix + ".bias")) {}
+      bias_(TensorRef::find(layout, prefix + ".bias")),
+      adapter_(layout, prefix + ".weight") {}
 
 void Linear::forward(Pass& pass, Activations x, Activations out, const Vector& bias) {
-  multiply_parts(pass, x, weight_, bias_.present() ? own_bias(pass) : bias, activation_, out);
+  const Vector added = bias_.present() ? own_bias(pass) : bias;
+  if (!adapter_.present()) return multiply_parts(pass, x, weight_, added, activation_, out);
+  const bool in_place = activation_ == Activation::kNone && out.dtype == DType::kF32;
+  const Activations sum = in_place ? out : pass.work.fused(x.rows, this->out());
+  multiply_parts(pass, x, weight_, added, Activation::kNone, sum);
+  adapter_.add(pass, x, sum);
+  if (!in_place) pass.ops.activate(pass.stream, activation_, sum, out);
 }
 
 // Where it lies, if it stays there until the weight goes, whose pages come behind its own; else a copy.
@@ -151,8 +158,9 @@ RowParallelLinear::RowParallelLinear(const ShardLayout& layout, const std::strin
     : bias_(TensorRef::find(layout, prefix + ".bias")) {
   const int k_slices = layout.plan.k_slices;
   for (int k_slice = 0; k_slice < k_slices; ++k_slice) {
-    const std::string name = prefix + ".weight" + (k_slices > 1 ? fmt::format(".{}", k_slice) : "");
-    weights_.push_back(TensorRef::find(layout, name));
+    const std::string ending = k_slices > 1 ? fmt::format(".{}", k_slice) : "";
+    weights_.push_back(TensorRef::find(layout, prefix + ".weight" + ending));
+    adapters_.emplace_back(layout, prefix + ".weight", ending);
     ensure(weights_.back().present(), "linear layer without a weight");
   }
 }
@@ -172,6 +180,7 @@ void RowParallelLinear::multiply(Pass& pass, Activations x, int k_slice, Activat
   TensorRef& weight = weights_[static_cast<std::size_t>(k_slice)];
   if (k_slices() > 1) x = slice_of(pass, x, k_slice, weight.columns());
   multiply_parts(pass, x, weight, bias, Activation::kNone, out);
+  adapter(k_slice).add(pass, x, out);
 }
 
 TokenEmbedding::TokenEmbedding(const ShardLayout& layout, int t)
@@ -420,15 +429,17 @@ void Experts::add_expert(Pass& pass, Activations x, std::size_t expert) {
 }
 
 void Experts::pass_over(Pass& pass, std::size_t expert) {
-  const auto wait = [&pass](const Weight& part) {  // what gets their frames next must come behind them
-    for (const WeightPanel& panel : part.panels) {
+  const auto wait = [&pass](const auto& part) {  // what gets their frames next must come behind them
+    for (const auto& panel : part.panels) {
       if (panel.ready != nullptr && !panel.ready->query()) pass.stream.wait(*panel.ready);
     }
   };
   Mlp& mlp = experts_[expert];
   mlp.up().weight().for_each_weight(pass.pages, wait);
+  mlp.up().adapter().pass_over(pass, wait);
   for (int k_slice = 0; k_slice < k_slices(); ++k_slice) {
     mlp.down().weight(k_slice).for_each_weight(pass.pages, wait);
+    mlp.down().adapter(k_slice).pass_over(pass, wait);
   }
 }
 

@@ -12,7 +12,8 @@ constexpr std::size_t Workspace::Sizes::*kParts[] = {
     &Workspace::Sizes::inner,        &Workspace::Sizes::fused,         &Workspace::Sizes::angles,
     &Workspace::Sizes::logits,       &Workspace::Sizes::bias,          &Workspace::Sizes::gathered,
     &Workspace::Sizes::gathered_out, &Workspace::Sizes::mixture,       &Workspace::Sizes::k_slice,
-    &Workspace::Sizes::routes,       &Workspace::Sizes::window_angles, &Workspace::Sizes::gates};
+    &Workspace::Sizes::routes,       &Workspace::Sizes::window_angles, &Workspace::Sizes::gates,
+    &Workspace::Sizes::low_rank};
 
 std::size_t bytes_for(int rows, int columns) {
   return round_up(static_cast<std::size_t>(rows) * columns * sizeof(float), std::size_t{4096});
@@ -61,6 +62,8 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
   const bool rotary = c.positions == PositionKind::kRotary;
   const int ups = c.gated_mlp ? 2 : 1, ffn = std::max(plan.ffn, plan.shared_ffn);
   const int fused = std::max({(plan.heads + 2 * plan.kv_heads) * c.head_dim, c.experts, c.classes, c.patch_values()});
+  int largest_rank = 0;  // of an adapter; a product that it changes is complete before its activation, in `fused`
+  for (const auto& [module, rank] : c.adapter_ranks) largest_rank = std::max(largest_rank, rank);
   // What goes through experts: where the device routes, every row as often as it chooses one.
   const int pairs = ops.routes_experts() ? rows * c.experts_per_token : rows;
   const int expert_biases = c.experts > 0 && c.mlp_bias ? c.experts * (ups * plan.expert_ffn + c.hidden) : 0;
@@ -71,7 +74,7 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
           .partial = bytes_for(rows, std::max(width, all_heads)),
           .input = bytes_for(rows, std::max(width, c.patch_values())),
           .inner = std::max(bytes_for(rows, plan.heads * c.head_dim), for_mlps(1, 1)),
-          .fused = std::max(bytes_for(rows, fused), for_mlps(ups, 1)),
+          .fused = std::max({bytes_for(rows, fused), for_mlps(ups, 1), bytes_for(rows, largest_rank > 0 ? width : 0)}),
           .angles = rotary ? bytes_for(rows, c.rotated()) : 0,
           .window_angles = rotary && c.rope_window_theta > 0 ? bytes_for(rows, c.rotated()) : 0,
           .logits = bytes_for(ops.padded_rows(kLogitRows), plan.vocab),
@@ -84,6 +87,7 @@ Workspace::Sizes Workspace::Sizes::of(const ShardPlan& plan, const Ops& ops, int
                                        : 0,
           .routes = c.experts > 0 ? round_up(ops.routing_bytes(rows, c.routing()), std::size_t{4096}) : 0,
           .gates = c.shared_ffn > 0 ? bytes_for(rows, 1) : 0,
+          .low_rank = bytes_for(rows, largest_rank),
           .k_slices = plan.k_slices};
 }
 
@@ -121,6 +125,7 @@ Workspace::Workspace(Device& device, const Sizes& sizes)
   k_slice_ = take(sizes.k_slice);
   routes_ = take(sizes.routes);
   gates_ = take(sizes.gates);
+  low_rank_ = take(sizes.low_rank);
 }
 
 }  // namespace computron

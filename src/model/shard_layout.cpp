@@ -62,8 +62,9 @@ class Layouter {
         continue;
       }
       // Variants of a model may have other embeddings, and the same layers in the same places of the pages behind them.
-      if (i > 0 && embeds(tensors[i - 1]) && !embeds(tensors[i])) ends_page_ = true;
-      place(tensors[i]);
+      if (embedding_open_ && !embeds(tensors[i])) base_.page = kNone;
+      embedding_open_ = embeds(tensors[i]);
+      place(tensors[i], of_adapter(tensors[i]) ? adapter_ : base_);
     }
     for (TensorLayout& tensor : layout_.tensors) tensor.groups = group_panels(tensor.panels);
     find_ends_of_uses();
@@ -71,59 +72,67 @@ class Layouter {
   }
 
  private:
-  void place(const ShardTensor& t) {
+  // Pages are filled one by one; those with an adapter's tensors have no others, so that the base's are the same with
+  // any adapter.
+  static constexpr std::int64_t kNone = -1;
+  struct Filling {
+    std::int64_t page = kNone;  // what follows begins another
+  };
+
+  void place(const ShardTensor& t, Filling& filling) {
     TensorLayout placed;
     const int block = row_block(t, format_);
     for (int row = 0; row < t.rows;) {
-      int rows = rows_that_fit(t, block, t.rows - row);
+      int rows = rows_that_fit(t, block, t.rows - row, filling);
       if (rows == 0) {
-        next_page();
-        rows = rows_that_fit(t, block, t.rows - row);
+        begin_page(filling);
+        rows = rows_that_fit(t, block, t.rows - row, filling);
         if (rows == 0) refuse(t, block);
       }
-      placed.panels.push_back(append(t, row, rows));
+      placed.panels.push_back(append(t, row, rows, static_cast<PageId>(filling.page)));
       row += rows;
     }
     layout_.tensors.push_back(std::move(placed));
   }
 
   // Rows of the next panel: as many whole blocks as the open page has room for, at most a panel's.
-  int rows_that_fit(const ShardTensor& t, int block, int rows_left) const {
-    if (layout_.used_bytes.empty() || ends_page_) return 0;
-    const std::size_t room = layout_.page_bytes - std::min(layout_.page_bytes, start_of_next());
+  int rows_that_fit(const ShardTensor& t, int block, int rows_left, const Filling& filling) const {
+    if (filling.page == kNone) return 0;
+    const std::size_t start = start_of_next(static_cast<PageId>(filling.page));
+    const std::size_t room = layout_.page_bytes - std::min(layout_.page_bytes, start);
     const int limit = t.role == TensorRole::kGemmWeight ? round_up(kPanelRows, block) : rows_left;
     const auto blocks = static_cast<int>(
         std::min<std::size_t>(room / bytes_of(t, block, format_), ceil_div(std::min(limit, rows_left), block)));
     return std::min(blocks * block, rows_left);
   }
 
-  PanelPlace append(const ShardTensor& t, int row, int rows) {
-    const PanelPlace place{.use = static_cast<PageUse>(layout_.uses.size() - 1),
-                           .page = static_cast<PageId>(layout_.pages() - 1),
-                           .offset = start_of_next(),
-                           .row_begin = row,
-                           .rows = rows};
-    layout_.used_bytes.back() = place.offset + bytes_of(t, rows, format_);
+  PanelPlace append(const ShardTensor& t, int row, int rows, PageId page) {
+    const PanelPlace place{
+        .use = visit(page), .page = page, .offset = start_of_next(page), .row_begin = row, .rows = rows};
+    layout_.used_bytes[page] = place.offset + bytes_of(t, rows, format_);
     return place;
   }
 
-  std::size_t start_of_next() const { return round_up(layout_.used_bytes.back(), kAlignment); }
+  std::size_t start_of_next(PageId page) const { return round_up(layout_.used_bytes[page], kAlignment); }
+
+  // The use of a page that goes on, or a new one.
+  PageUse visit(PageId page) {
+    if (layout_.uses.empty() || layout_.uses.back() != page) layout_.uses.push_back(page);
+    return static_cast<PageUse>(layout_.uses.size() - 1);
+  }
 
   static bool embeds(const ShardTensor& tensor) { return tensor.name.starts_with("embedding."); }
+  static bool of_adapter(const ShardTensor& tensor) { return tensor.name.find(".lora_") != std::string::npos; }
 
-  void next_page() {
-    ends_page_ = false;
-    layout_.uses.push_back(static_cast<PageId>(layout_.pages()));
+  void begin_page(Filling& filling) {
+    filling.page = layout_.pages();
     layout_.used_bytes.push_back(0);
   }
 
   // The same panels, visited again.
   void revisit(const TensorLayout& earlier) {
     TensorLayout again = earlier;
-    for (PanelPlace& panel : again.panels) {
-      if (layout_.uses.back() != panel.page) layout_.uses.push_back(panel.page);
-      panel.use = static_cast<PageUse>(layout_.uses.size() - 1);
-    }
+    for (PanelPlace& panel : again.panels) panel.use = visit(panel.page);
     layout_.tensors.push_back(std::move(again));
   }
 
@@ -178,7 +187,8 @@ class Layouter {
 
   ShardLayout& layout_;
   const WeightFormat& format_;
-  bool ends_page_ = false;  // what follows begins a page
+  Filling base_, adapter_;
+  bool embedding_open_ = false;  // the tensor before is of the embedding
 };
 
 }  // namespace

@@ -27,7 +27,9 @@ struct Weights {
 Weights weigh(const ModelConfig& config) {
   Weights w;
   w.before.assign(static_cast<std::size_t>(config.layers) + 1, 0);
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  ModelConfig base = config;  // an adapter moves no layer, so that its base's pages stay what they are
+  base.adapter_ranks.clear();
+  for (const TensorSpec& spec : tensor_specs(base)) {
     const double elements = std::accumulate(spec.shape.begin(), spec.shape.end(), 1.0, std::multiplies<>());
     if (spec.name.starts_with("layers.")) {
       w.before[std::stoul(spec.name.substr(std::size("layers.") - 1)) + 1] += elements;
@@ -101,7 +103,7 @@ class PlanBuilder {
       add_one("embedding.class_token");
     } else {
       add_one("embedding.tokens.weight");
-      if (has("embedding.projection.weight")) add_one("embedding.projection.weight");
+      if (has("embedding.projection.weight")) add_replicated("embedding.projection");
     }
     if (has("embedding.types.weight")) add_one("embedding.types.weight");
     if (has("embedding.positions.weight")) add_one("embedding.positions.weight");
@@ -150,10 +152,11 @@ class PlanBuilder {
     expert_biases(p);
     for_each_expert(p, [&](const std::string& expert) {
       add(expert + up_name() + ".weight", with_ending(up_sources(expert), ".weight"));
+      adapters(up_sources(expert));
       add_row_parallel(expert + "down");
     });
     if (plan_.config.shared_ffn == 0) return;
-    add_one(p + "shared_gate.weight");
+    add_replicated(p + "shared_gate");
     mlp(p + "shared.");
   }
 
@@ -185,7 +188,7 @@ class PlanBuilder {
   }
 
   void vocabulary() {
-    if (has("head.projection.weight")) add_one("head.projection.weight");
+    if (has("head.projection.weight")) add_replicated("head.projection");
     if (plan_.config.tied_head) {
       add("head.weight", {"embedding.tokens.weight"});
       if (plan_.embeds()) plan_.tensors.back().same_as = 0;
@@ -219,14 +222,45 @@ class PlanBuilder {
   void add_column_parallel(const std::string& name, const std::vector<std::string>& sources) {
     if (has(sources.front() + ".bias")) add(name + ".bias", with_ending(sources, ".bias"));
     add(name + ".weight", with_ending(sources, ".weight"));
+    adapters(sources);
+  }
+
+  // Without a bias.
+  void add_replicated(const std::string& name) {
+    add_one(name + ".weight");
+    adapters({name});
   }
 
   // But for the bias, which is added once, to the sum over the ranks.
   void add_row_parallel(const std::string& name) {
     if (plan_.k_slices == 1) {
-      add_one(name + ".weight");
-    } else {
-      for (int k_slice = 0; k_slice < plan_.k_slices; ++k_slice) add_k_slice(name + ".weight", k_slice);
+      add_replicated(name);
+      return;
+    }
+    for (int k_slice = 0; k_slice < plan_.k_slices; ++k_slice) {
+      add_k_slice(name + ".weight", k_slice);
+      if (!has(name + ".lora_a")) continue;
+      add_k_slice(name + ".lora_a", k_slice);
+      add_for_slice(name + ".lora_scale", k_slice);
+      add_for_slice(name + ".lora_b", k_slice);
+    }
+  }
+
+  // What all K slices are multiplied with.
+  void add_for_slice(const std::string& source, int k_slice) {
+    const auto same = [&](const ShardTensor& tensor) { return tensor.name == source + ".0"; };
+    const auto first = std::ranges::find_if(plan_.tensors, same);
+    const bool again = first != plan_.tensors.end();
+    const int index = again ? static_cast<int>(first - plan_.tensors.begin()) : -1;
+    add(fmt::format("{}.{}", source, k_slice), {source});
+    plan_.tensors.back().same_as = index;
+  }
+
+  // Of modules whose weights have just been added: they are read behind these.
+  void adapters(const std::vector<std::string>& modules) {
+    for (const std::string& module : modules) {
+      if (!has(module + ".lora_a")) continue;
+      for (const char* part : {".lora_a", ".lora_scale", ".lora_b"}) add_one(module + part);
     }
   }
 
@@ -238,7 +272,7 @@ class PlanBuilder {
     part.slices_per_rank = static_cast<std::size_t>(plan_.k_slices);
     part.slice = static_cast<std::size_t>(k_slice);
     part.per_rank /= part.slices_per_rank;
-    tensor.columns = static_cast<int>(part.per_rank);
+    (part.transposed ? tensor.columns : tensor.rows) = static_cast<int>(part.per_rank);
   }
 
   bool has(const std::string& name) const { return specs_.contains(name); }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "computron/model/adapter.h"
 #include "computron/model/config.h"
 
 namespace computron {
@@ -134,13 +135,23 @@ class SpecList {
 
   // Canonically [hidden, in], cut along in: stored as [in, hidden]. The bias is added once, after the all-reduce.
   void row_parallel(const std::string& name, Split split, std::size_t in, bool bias) {
-    add(name + ".weight", TensorRole::kGemmWeight, split, {in, hidden_});
-    specs_.back().transposed = true;
+    add(name + ".weight", TensorRole::kGemmWeight, split, {in, hidden_}, /*transposed=*/true);
     if (bias) add(name + ".bias", TensorRole::kVector, Split::kNone, {hidden_});
   }
 
-  void add(std::string name, TensorRole role, Split split, std::vector<std::size_t> shape) {
-    specs_.push_back({.name = std::move(name), .role = role, .split = split, .shape = std::move(shape)});
+  void add(std::string name, TensorRole role, Split split, std::vector<std::size_t> shape, bool transposed = false) {
+    specs_.push_back(
+        {.name = std::move(name), .role = role, .split = split, .shape = std::move(shape), .transposed = transposed});
+    if (c_.adapter_ranks.empty() || !takes_adapter(specs_.back())) return;
+    const TensorSpec weight = specs_.back();
+    const auto rank = c_.adapter_ranks.find(module_of(weight.name));
+    if (rank != c_.adapter_ranks.end()) add_adapter(weight, static_cast<std::size_t>(rank->second));
+  }
+
+  void add_adapter(const TensorSpec& weight, std::size_t rank) {
+    specs_.push_back(lora_a_of(weight, rank));
+    specs_.push_back({.name = LoraNames(weight.name).scale, .shape = {1}});
+    specs_.push_back(lora_b_of(weight, rank));
   }
 
   const ModelConfig& c_;

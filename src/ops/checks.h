@@ -54,6 +54,26 @@ inline void check_add_rows(std::span<const std::int32_t> rows, const Table& tabl
   check_panels(table.panels, table.rows, "panels of a table have gaps");
 }
 
+inline void check_low_rank_in(const Activations& x, const Table& a, const Activations& sums) {
+  check_rows(sums, x.rows, sums.columns, "sums of a low-rank product");
+  check_f32(sums, "low-rank sums are not float32");
+  ensure(a.rows == x.columns, "a low-rank product with rows of another length");
+  check_panels(a.panels, a.rows, "panels of an adapter have gaps");
+}
+
+inline void check_low_rank_out(const Activations& sums, const Table& b, int column, const Activations& out) {
+  check_rows(out, sums.rows, out.columns, "output of a low-rank product");
+  check_f32(sums, "low-rank sums are not float32");
+  check_f32(out, "a low-rank product is added to float32 only");
+  ensure(column >= 0 && column + b.rows <= out.columns, "a low-rank product beside its output");
+  check_panels(b.panels, b.rows, "panels of an adapter have gaps");
+}
+
+inline void check_activate(const Activations& in, const Activations& out) {
+  check_rows(out, in.rows, in.columns, "output of an activation");
+  check_f32(in, "an activation reads float32");
+}
+
 inline void check_copy_vector(const Vector& in, const Activations& out) {
   check_rows(out, 1, in.length, "copy of a vector");
   check_f32(out, "a vector is copied to float32 only");

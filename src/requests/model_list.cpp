@@ -24,6 +24,7 @@ void check_entry(const std::string& where, const ModelEntry& entry, std::set<std
     refuse(where, fmt::format("{} is no model id (1 to {} of A-Z a-z 0-9 . _ / -)", shown(entry.id), kMaxIdBytes));
   }
   if (entry.path.empty() || entry.path.find('\0') != std::string::npos) refuse(where, "path: names no file");
+  if (entry.adapter.find('\0') != std::string::npos) refuse(where, "adapter: names no file");
   if (!ids.insert(entry.id).second)
     refuse(where, fmt::format("the model id '{}' is taken by an earlier entry", entry.id));
 }
@@ -34,15 +35,26 @@ ModelEntry parse_argument(const std::string& item) {
   ModelEntry entry;
   entry.id = item.substr(0, equals);
   entry.path = item.substr(equals + 1);
+  constexpr std::string_view kJoint = ".h5+";
+  const std::size_t joint = entry.path.find(kJoint);
+  if (joint == std::string::npos) return entry;
+  entry.adapter = entry.path.substr(joint + kJoint.size());
+  entry.path.resize(joint + kJoint.size() - 1);
+  if (entry.adapter.empty()) refuse(fmt::format("--model {}", shown(item)), "must be ID=BASE.h5+ADAPTER.h5");
   return entry;
 }
 
 ModelEntry parse_object(const std::string& where, const json& object, const std::filesystem::path& folder) {
-  check_keys(where, object, {"id", "path", "pinned", "priority", "slo", "chat_format"});
+  check_keys(where, object, {"id", "path", "adapter", "pinned", "priority", "slo", "chat_format"});
   ModelEntry entry;
   entry.id = text_of(where, object, "id");
   entry.path = text_of(where, object, "path");
   if (!entry.path.empty()) entry.path = (folder / entry.path).string();  // an absolute path stays itself
+  if (object.contains("adapter")) {
+    entry.adapter = text_of(where, object, "adapter");
+    if (entry.adapter.empty()) refuse(where, "adapter: names no file");
+    entry.adapter = (folder / entry.adapter).string();
+  }
   entry.pinned = flag_of(where, object, "pinned");
   entry.priority = integer_of(where, object, "priority");
   entry.slo_s = seconds_of(where, object, "slo");

@@ -18,6 +18,7 @@
 #include "computron/checkpoint/index_helper.h"
 #include "computron/comm/agreed.h"
 #include "computron/comm/gather.h"
+#include "computron/model/adapter.h"
 #include "computron/model/checkpoint_check.h"
 #include "computron/model/coded_estimate.h"
 #include "computron/runtime/page_contents.h"
@@ -61,10 +62,15 @@ void naming(const ModelEntry& entry, const Body& body) try {
 
 std::vector<CheckpointIndex> read_indices_apart(const std::vector<ModelEntry>& models) {
   std::map<std::string, CheckpointIndex> known;  // by path: several models may share a file
+  const auto index_of = [&](const std::string& path) -> const CheckpointIndex& {
+    if (!known.contains(path)) known.emplace(path, read_index_apart(path));
+    return known.at(path);
+  };
   std::vector<CheckpointIndex> indices;
   for (const ModelEntry& entry : models) {
-    if (!known.contains(entry.path)) known.emplace(entry.path, read_index_apart(entry.path));
-    indices.push_back(known.at(entry.path));
+    indices.push_back(index_of(entry.path));
+    if (entry.adapter.empty()) continue;
+    naming(entry, [&] { indices.back() = with_adapter(std::move(indices.back()), index_of(entry.adapter)); });
   }
   return indices;
 }
@@ -117,6 +123,12 @@ void ModelSet::take_metadata(const std::vector<std::byte>& bytes, Ops& ops, bool
     model.index = CheckpointIndex::deserialize(in.get_list<std::byte>());
     model.config = ModelConfig::from_json(model.index.config_json);
     check_tensors(model.config, model.index);
+    if (!model.config.adapter_ranks.empty() && !ops.computes_adapters()) {
+      throw ConfigError(
+          fmt::format("model {}: adapters are computed on CPUs only (--device cpu); for other devices "
+                      "merge {} into its base: convert --merge",
+                      entry.id, entry.adapter));
+    }
     naming(entry, [&] { model.weight_types = WeightTypes(model.config, model.index).kept_by(ops, bf16); });
     std::ranges::copy(model.weight_types.all(), std::back_inserter(types));
     spdlog::debug("model {} from {}", entry.id, entry.path);

@@ -77,6 +77,9 @@ std::vector<RankProperty> checkpoint_properties(const Communicator& world, const
     for (const ModelEntry& entry : node.rank() == 0 ? models : std::vector<ModelEntry>()) {
       properties.push_back(
           {fmt::format("the checkpoint of model {} ({})", entry.id, entry.path), file_fingerprint(entry.path)});
+      if (entry.adapter.empty()) continue;
+      properties.push_back(
+          {fmt::format("the adapter of model {} ({})", entry.id, entry.adapter), file_fingerprint(entry.adapter)});
     }
   });
   return decode(node.broadcast(encode(properties), 0));

@@ -26,6 +26,24 @@ TEST(CheckpointIndexTest, SurvivesBeingSentRound) {
   EXPECT_EQ(sent.digests, original.digests);
 }
 
+// And a model in one file is what it was before there were models in two, since journals know it by a digest.
+TEST(CheckpointIndexTest, TellsWhatLiesInASecondFile) {
+  const Folder folder;
+  write_sample(folder.file("m.h5"));
+  CheckpointIndex index = read_checkpoint_index(folder.file("m.h5"));
+  const std::size_t of_one_file = index.serialize().size();
+  index.second_path = "adapter.h5";
+  index.second_file_bytes = 77;
+  index.tensors.at("layers.0.mlp.down.weight").in_second_file = true;
+  const CheckpointIndex copy = CheckpointIndex::deserialize(index.serialize());
+  EXPECT_EQ(copy.second_path, "adapter.h5");
+  EXPECT_EQ(copy.second_file_bytes, 77u);
+  for (const auto& [name, tensor] : copy.tensors) {
+    EXPECT_EQ(tensor.in_second_file, name == "layers.0.mlp.down.weight") << name;
+  }
+  EXPECT_EQ(index.serialize().size(), of_one_file + 4 + 10 + 8 + index.tensors.size());
+}
+
 TEST(CheckpointIndexTest, RefusesShortAndLongMessages) {
   CheckpointIndex index;
   index.path = "m.h5";

@@ -273,7 +273,7 @@ TEST(SafetensorsFolder, OtherFormatsAreRefusedByName) {
               AllOf(HasSubstr("pytorch_model.bin is a Python pickle"), HasSubstr("save_pretrained")));
   EXPECT_THAT(with("model.pt"), HasSubstr("pickle"));
   EXPECT_THAT(with("model.Q4_K_M.gguf"), HasSubstr("quantised"));
-  EXPECT_THAT(with("adapter_model.safetensors"), HasSubstr("merge it"));
+  EXPECT_THAT(with("adapter_model.safetensors"), HasSubstr("--adapter"));
   EXPECT_THAT(message_of([] { ModelFolder("/nonexistent"); }), HasSubstr("/nonexistent"));
 }
 

@@ -16,6 +16,11 @@ TEST(ModelArguments, SplitAtTheFirstEqualsSign) {
 
 TEST(ModelArguments, SeveralIdsMayNameOneFile) {
   EXPECT_EQ(parse_model_arguments({"a=m.h5", "b=m.h5"})[1].path, "m.h5");
+  const auto with_adapter = parse_model_arguments({"a=x/m.h5+y+z/lora.h5", "b=a+b.h5"});
+  EXPECT_EQ(with_adapter[0].path, "x/m.h5");
+  EXPECT_EQ(with_adapter[0].adapter, "y+z/lora.h5");
+  EXPECT_EQ(with_adapter[1].path, "a+b.h5");
+  EXPECT_EQ(with_adapter[1].adapter, "");
 }
 
 TEST(ModelArguments, BadItemsAreNamed) {
@@ -29,6 +34,7 @@ TEST(ModelArguments, BadItemsAreNamed) {
   refused("a\nb=model.h5", "model id");
   refused(std::string(129, 'x') + "=model.h5", "model id");
   refused("a=", "path");
+  refused("a=m.h5+", "BASE.h5+ADAPTER.h5");
   refused("good=y.h5", "taken");
 }
 
@@ -39,16 +45,18 @@ TEST(ModelArguments, LongestIdIsAccepted) {
 TEST(ModelList, ReadsEveryKeyAndResolvesPaths) {
   const TemporaryFolder folder;
   const auto file = folder.write("models.json", R"([{"id": "a", "path": "sub/a.h5", "pinned": true, "priority": -3,
-                                                    "slo": 2.5, "chat_format": "chatml"},
+                                                    "slo": 2.5, "chat_format": "chatml", "adapter": "lora.h5"},
                                                     {"path": "/abs/b.h5", "id": "b"}])");
   const auto entries = read_model_list(file);
   ASSERT_EQ(entries.size(), 2u);
   EXPECT_EQ(entries[0].path, folder / "sub/a.h5");
+  EXPECT_EQ(entries[0].adapter, folder / "lora.h5");
   EXPECT_TRUE(entries[0].pinned);
   EXPECT_EQ(entries[0].priority, -3);
   EXPECT_EQ(entries[0].slo_s, 2.5);
   EXPECT_EQ(entries[0].chat_format, "chatml");
   EXPECT_EQ(entries[1].path, "/abs/b.h5");
+  EXPECT_EQ(entries[1].adapter, "");
   EXPECT_FALSE(entries[1].pinned);
   EXPECT_EQ(entries[1].priority, 0);
   EXPECT_EQ(entries[1].slo_s, 0) << "none";

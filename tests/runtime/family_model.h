@@ -10,6 +10,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "computron/comm/stage_transfer.h"
@@ -50,10 +51,12 @@ class AllPages : public PageSource {
 class Model {
  public:
   Model(MeshShape shape, const std::string& path, const Communicator& world)
+      : Model(shape, read_checkpoint_index(path), world) {}
+  Model(MeshShape shape, CheckpointIndex index, const Communicator& world)
       : mesh_(shape, world.split(0, world.rank())),
-        index_(read_checkpoint_index(path)),
+        index_(std::move(index)),
         config_(ModelConfig::from_json(index_.config_json)),
-        layout_(make_layout(path)),
+        layout_(make_layout()),
         host_(*device_),
         stream_(device_->make_compute_stream(progress_)),
         all_reduce_(shape.tp == 1 ? make_local_all_reduce()
@@ -122,7 +125,7 @@ class Model {
     return out;
   }
 
-  ShardLayout make_layout(const std::string& path) {
+  ShardLayout make_layout() {
     check_tensors(config_, index_);
     const ShardPlan plan = ShardPlan::make(config_, mesh_.shape, mesh_.stage);
     const WeightTypes types = WeightTypes(config_, index_).kept_by(*ops_);

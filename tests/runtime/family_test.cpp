@@ -16,6 +16,7 @@
 
 #include "tests/runtime/family_measures.h"
 #include "tests/runtime/family_model.h"
+#include "tests/runtime/family_results.h"
 #include "tests/support/beside.h"
 #include "tests/support/family_fixture.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -44,42 +45,6 @@ std::vector<std::string> family_names() {
 }
 
 using Expected = FamilyFixture;
-
-// Some rows that the model computed, and what transformers computed.
-struct Result {
-  std::string name;
-  std::vector<float> actual, expected;
-  std::size_t width;  // of a row
-};
-
-// All that is expected of the model; what `actual` holds means something where the model reports.
-std::vector<Result> compute_decoder(Model& model, const Expected& expected) {
-  std::vector<Result> results;
-  for (int i = 0; expected.has(fmt::format("prompt.{}", i)); ++i) {
-    const auto tokens = expected.tokens(fmt::format("prompt.{}", i));
-    const int first_row = static_cast<int>(expected.read<std::int64_t>(fmt::format("first_row.{}", i)).front());
-    const std::string logits = fmt::format("logits.{}", i);
-    results.push_back({logits, model.logits(tokens, first_row), expected.read<float>(logits),
-                       static_cast<std::size_t>(model.config().vocab)});
-  }
-  return results;
-}
-
-std::vector<Result> compute_encoder(Model& model, const Expected& expected) {
-  std::vector<Result> results;
-  const std::string input = model.config().takes_images() ? "pixels" : "prompt";
-  for (int i = 0; expected.has(fmt::format("{}.{}", input, i)); ++i) {
-    const auto [vector, scores] = model.encode(encoder_batch(model.config(), expected, i));
-    const std::string pooled = fmt::format("pooled.{}", i), logits = fmt::format("logits.{}", i);
-    if (expected.has(pooled)) results.push_back({pooled, vector, expected.read<float>(pooled), vector.size()});
-    if (expected.has(logits)) results.push_back({logits, scores, expected.read<float>(logits), scores.size()});
-  }
-  return results;
-}
-
-std::vector<Result> compute(Model& model, const Expected& expected) {
-  return model.config().causal ? compute_decoder(model, expected) : compute_encoder(model, expected);
-}
 
 ModelConfig config_of(const std::string& family) {
   return ModelConfig::from_json(read_checkpoint_index(checkpoint(family + ".h5")).config_json);

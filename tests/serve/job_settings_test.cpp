@@ -47,6 +47,22 @@ TEST(JobSettings, GroupsAndStagesDoNotCount) {
   EXPECT_EQ(settings_of(placed, 6), settings_of(alone, 2));
 }
 
+// What an adapter's file holds, wherever it lies.
+TEST(JobSettings, AnAdapterCounts) {
+  const JobOptions options = models_a_and_b();
+  const auto of = [&](const std::string& path, std::uint8_t digest) {
+    std::vector<CheckpointIndex> indices(2);
+    indices[0].second_path = path;
+    TensorEntry& tensor = indices[0].tensors["m.lora_a"];
+    tensor.in_second_file = !path.empty();
+    tensor.digests = {Digest128{digest}};
+    return job_settings(options, indices, job_groups(options, 1));
+  };
+  EXPECT_EQ(of("a.h5", 1), of("b/c.h5", 1));
+  EXPECT_NE(of("a.h5", 1), of("a.h5", 2));
+  EXPECT_NE(of("a.h5", 1), of("", 1));
+}
+
 TEST(JobSettings, StagesCountOnGpus) {
   JobOptions options = models_a_and_b();
   options.device = DeviceChoice::kGpu;

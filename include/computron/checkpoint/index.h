@@ -21,7 +21,8 @@ inline constexpr std::size_t kDigestChunkBytes = std::size_t{1} << 20;
 // What a dataset holds.
 struct StoredBytes {
   std::string name;
-  std::size_t offset = 0;  // of the first byte in the file
+  bool in_second_file = false;  // it lies in CheckpointIndex::second_path
+  std::size_t offset = 0;       // of the first byte in the file
   std::size_t bytes = 0;
   std::vector<Digest128> digests;  // one per kDigestChunkBytes, the last chunk shorter
 };
@@ -52,6 +53,9 @@ struct CheckpointIndex {
   std::string config_json;                     // root attribute "config": every configuration value, as JSON
   std::map<std::string, TensorEntry> tensors;  // by canonical name
   std::map<std::string, FileEntry> tokenizer;  // the tokenizer's files by name; may be empty
+  // Of a model with an adapter, whose tensors lie in a file of their own; else empty.
+  std::string second_path = {};
+  std::size_t second_file_bytes = 0;
 
   std::vector<std::byte> serialize() const;
   static CheckpointIndex deserialize(const std::vector<std::byte>& bytes);

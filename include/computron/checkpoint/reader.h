@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "computron/base/file_descriptor.h"
 #include "computron/checkpoint/index.h"
 
 namespace computron {
@@ -17,12 +18,11 @@ CheckpointIndex read_checkpoint_index(const std::string& path);
 // The library that reads and writes them: "HDF5 1.10.8".
 std::string hdf5_library();
 
-// Reads tensor bytes of one file. Thread-safe. Throws Error{kNoInput} if the file cannot be opened or is not as long
-// as the index says.
+// Reads tensor bytes of a model's file, or of both of its files. Thread-safe. Throws Error{kNoInput} if the file cannot
+// be opened or is not as long as the index says.
 class TensorReader {
  public:
   explicit TensorReader(const CheckpointIndex& index);  // borrows the index
-  ~TensorReader();
   TensorReader(const TensorReader&) = delete;
   TensorReader& operator=(const TensorReader&) = delete;
 
@@ -49,6 +49,9 @@ class TensorReader {
   std::string read(const FileEntry& file) const;
 
  private:
+  const std::string& path_of(const StoredBytes& stored) const {
+    return stored.in_second_file ? index_.second_path : index_.path;
+  }
   std::string name_of(const TensorEntry& tensor) const;
   void read_stored(const StoredBytes& stored, const std::string& what, std::size_t begin, std::size_t end,
                    std::size_t piece_bytes,
@@ -56,7 +59,7 @@ class TensorReader {
   void fill(const StoredBytes& stored, const std::string& what, std::size_t begin, std::span<std::byte> bytes) const;
 
   const CheckpointIndex& index_;
-  int fd_ = -1;
+  FileDescriptor file_, second_file_;
 };
 
 }  // namespace computron

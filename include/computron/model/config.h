@@ -43,6 +43,8 @@ struct DenseLayer {
   bool operator==(const DenseLayer&) const = default;
 };
 
+inline constexpr std::size_t kMaxAdapterRank = 256;
+
 struct ModelConfig {
   std::string architecture;  // model_type of a Hugging Face config.json: "opt", "llama", ...
   int layers = 0;
@@ -150,6 +152,9 @@ struct ModelConfig {
   std::vector<TokenId> eos_tokens;
   TokenId bos_token = -1;
 
+  // Of a base with an adapter beside it (adapter.h): the rank by module ("layers.3.attention.query").
+  std::map<std::string, int> adapter_ranks = {};
+
   bool takes_images() const { return image_size > 0; }
   int patches() const { return patch_size > 0 ? (image_size / patch_size) * (image_size / patch_size) : 0; }
   int patch_values() const { return channels * patch_size * patch_size; }
@@ -229,6 +234,8 @@ struct TensorSpec {
 //   pooler.{weight,bias} [hidden, hidden]          dense.N.{weight [out, in],bias}
 //   classifier.dense.{weight [hidden, hidden],bias}         classifier.norm.{weight,bias}
 //   classifier.{weight,bias} [classes, hidden]
+// And of an adapter, behind the weight of each module that it changes:
+//   MODULE.lora_a [in, rank]     MODULE.lora_scale [1]     MODULE.lora_b [out, rank]
 std::vector<TensorSpec> tensor_specs(const ModelConfig& config);
 
 }  // namespace computron

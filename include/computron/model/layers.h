@@ -40,6 +40,34 @@ class Norm {
   TensorRef weight_, bias_;
 };
 
+// What an adapter adds to a product x Wᵀ: scale · (x Aᵀ) Bᵀ for each of the modules that W is made of (adapter.h).
+class LowRank {
+ public:
+  LowRank() = default;  // absent
+  // Of the layout's tensor called `weight`; `k_slice`: ".3" of a K slice.
+  LowRank(const ShardLayout& layout, const std::string& weight, const std::string& k_slice = "");
+  bool present() const { return !modules_.empty(); }
+  // out [M, n] f32 += what W's modules add; x [M, in] as W's product takes it.
+  void add(Pass& pass, Activations x, Activations out);
+  // Visits the pages alone, with wait(part).
+  template <class Wait>
+  void pass_over(Pass& pass, const Wait& wait) {
+    for (Module& module : modules_) {
+      module.a.for_each_table(pass.pages, wait);
+      module.scale.vector(pass.pages);
+      module.scale.release(pass.pages);
+      module.b.for_each_table(pass.pages, wait);
+    }
+  }
+
+ private:
+  struct Module {
+    TensorRef a, scale, b;  // [in, rank], [1], [outputs, rank]
+    int column;             // of W's outputs, where the module's begin
+  };
+  std::vector<Module> modules_;
+};
+
 // out = activation(x Wᵀ + b) for the rows of W that this rank has: what replicated and column-parallel layers share.
 class Linear {
  public:
@@ -52,6 +80,7 @@ class Linear {
   // x [M, in] of the input_dtype; out [M, out()], f32 or narrow. `bias`: where the layer has none of its own.
   void forward(Pass& pass, Activations x, Activations out, const Vector& bias = {});
   TensorRef& weight() { return weight_; }
+  LowRank& adapter() { return adapter_; }
 
  private:
   // Every part of W needs the bias: a copy in scratch memory lets its page go before W's pages come.
@@ -59,6 +88,7 @@ class Linear {
 
   Activation activation_ = Activation::kNone;
   TensorRef weight_, bias_;
+  LowRank adapter_;
 };
 
 // W [out, in] whole on every rank: all compute the same [M, out].
@@ -98,9 +128,11 @@ class RowParallelLinear {
   // out [M, hidden] f32 = term number `k_slice` of x Wᵀ, and `bias` where it is there. Not reduced.
   void multiply(Pass& pass, Activations x, int k_slice, Activations out, const Vector& bias = {});
   TensorRef& weight(int k_slice) { return weights_[static_cast<std::size_t>(k_slice)]; }
+  LowRank& adapter(int k_slice) { return adapters_[static_cast<std::size_t>(k_slice)]; }
 
  private:
   std::vector<TensorRef> weights_;  // by K slice: [hidden, in/tp/k_slices]
+  std::vector<LowRank> adapters_;   // by K slice
   TensorRef bias_;
 };
 

@@ -103,13 +103,14 @@ class PageSource {
 //   routes                                                      Ops::route()
 //   gates        [M, 1] f32                                     the shared expert's
 //   mixture      [k_slices][M, hidden] f32                      the experts' weighted sum
+//   low_rank     [M, the largest rank] f32                      what goes between the two products of an adapter
 //   k_slice      [M, inner / k_slices] input                    the columns of one K slice of a reproducible sum
 class Workspace {
  public:
   // Bytes of each array that a shard needs; the caller takes the maximum over all models of the rank.
   struct Sizes {
     std::size_t hidden = 0, partial = 0, input = 0, inner = 0, fused = 0, angles = 0, window_angles = 0, logits = 0,
-                bias = 0, gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0, routes = 0, gates = 0;
+                bias = 0, gathered = 0, gathered_out = 0, mixture = 0, k_slice = 0, routes = 0, gates = 0, low_rank = 0;
     int k_slices = 1;    // per rank, of a row-parallel weight
     int levels() const;  // of the tree that sums K slices: so many `partial` there are
     static Sizes of(const ShardPlan& plan, const Ops& ops, int max_rows);
@@ -139,13 +140,14 @@ class Workspace {
   }
   Activations k_slice(int rows, int columns, DType t) const { return {k_slice_, rows, columns, t}; }
   Activations gates(int rows) const { return {gates_, rows, 1, DType::kF32}; }
+  Activations low_rank(int rows, int rank) const { return {low_rank_, rows, rank, DType::kF32}; }
   ExpertRoutes routes(int rows, const RoutingRule& rule) const { return {routes_, rows, rule}; }
 
  private:
   std::unique_ptr<DeviceBuffer> buffer_;
   Sizes sizes_;
   std::byte *hidden_, *partial_, *input_, *inner_, *fused_, *angles_, *window_angles_, *logits_, *bias_, *gathered_,
-      *gathered_out_, *mixture_, *k_slice_, *routes_, *gates_;
+      *gathered_out_, *mixture_, *k_slice_, *routes_, *gates_, *low_rank_;
 };
 
 // Everything a layer is handed. Borrowed by reference, valid for the pass.

@@ -255,6 +255,25 @@ class Ops {
   // sample; others' stay as they are. `out` is host memory, filled when the stream has run.
   virtual void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
                       SliceSample* out) = 0;
+  // ---- what a low-rank adapter adds to a product (model/adapter.h). A device of which computes_adapters() says no has
+  // none of these.
+  virtual bool computes_adapters() const { return false; }
+  // sums[r, k] += Σ_i x[r, i] a[i, k] over the rows i of the part's panels, ascending. a: [x.columns, sums.columns]; x:
+  // f32 or narrow, sums: f32.
+  virtual void add_low_rank_in(Stream&, Activations /*x*/, const Table& /*a*/, Activations /*sums*/) {
+    ensure(false, kNoAdapters);
+  }
+  // out[r, column + n] += Σ_k sums[r, k] b[n, k] for the rows n of the part's panels, k ascending. b: [..,
+  // sums.columns]. Both f32.
+  virtual void add_low_rank_out(Stream&, Activations /*sums*/, const Table& /*b*/, int /*column*/,
+                                Activations /*out*/) {
+    ensure(false, kNoAdapters);
+  }
+  // inout × = factor[0]. f32.
+  virtual void scale_by(Stream&, Vector /*factor*/, Activations /*inout*/) { ensure(false, kNoAdapters); }
+  // out = activation(in). in: f32, out: f32 or narrow.
+  virtual void activate(Stream&, Activation, Activations /*in*/, Activations /*out*/) { ensure(false, kNoAdapters); }
+
   // ---- mixtures of experts, where the device decides who goes where and the host never learns it. A device of which
   // routes_experts() says no has none of these: the host chooses, and gathers and scatters rows.
   virtual bool routes_experts() const { return false; }
@@ -289,6 +308,7 @@ class Ops {
   virtual void copy_to_host(Stream&, Activations in, void* out) = 0;
 
  private:
+  static constexpr const char* kNoAdapters = "this device computes no adapters";
   static constexpr const char* kRoutesNothing = "this device leaves the choice of experts to the host";
 };
 

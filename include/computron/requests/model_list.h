@@ -16,8 +16,9 @@
 namespace computron {
 
 struct ModelEntry {
-  std::string id;    // [A-Za-z0-9._/-]{1,128}, unique
-  std::string path;  // several ids may name one file
+  std::string id;            // [A-Za-z0-9._/-]{1,128}, unique
+  std::string path;          // several ids may name one file
+  std::string adapter = {};  // file of an adapter that is computed beside the model in `path`; empty: none
   bool pinned = false;
   int priority = 0;
   double slo_s = 0;              // deadline of requests that give none: seconds after their arrival; 0: none
@@ -26,10 +27,10 @@ struct ModelEntry {
 };
 
 bool is_model_id(std::string_view id);
-// Each item is "ID=FILE". Error{kUsage} naming the item.
+// Each item is "ID=FILE.h5", or "ID=BASE.h5+ADAPTER.h5". Error{kUsage} naming the item.
 std::vector<ModelEntry> parse_model_arguments(const std::vector<std::string>& items);
-// A JSON list of {"id", "path", "pinned"?, "priority"?, "slo"?, "chat_format"?}; relative paths are relative to the
-// list's folder. Error{kNoInput} or {kUsage} naming file, entry and key.
+// A JSON list of {"id", "path", "adapter"?, "pinned"?, "priority"?, "slo"?, "chat_format"?}; relative paths are
+// relative to the list's folder. Error{kNoInput} or {kUsage} naming file, entry and key.
 std::vector<ModelEntry> read_model_list(const std::string& file);
 
 // What the front end knows of a loaded model.

@@ -60,6 +60,11 @@ class CpuOps final : public Ops {
                          std::span<const TokenId> targets, TopLogits* out) override;
   void sample(Stream&, Activations logits, const LogitColumns& columns, std::span<const RowSampling> rows,
               SliceSample* out) override;
+  bool computes_adapters() const override { return true; }
+  void add_low_rank_in(Stream&, Activations x, const Table& a, Activations sums) override;
+  void add_low_rank_out(Stream&, Activations sums, const Table& b, int column, Activations out) override;
+  void scale_by(Stream&, Vector factor, Activations inout) override;
+  void activate(Stream&, Activation activation, Activations in, Activations out) override;
   void copy_from_host(Stream&, const void* in, Activations out) override;
   void copy_to_host(Stream&, Activations in, void* out) override;
 

@@ -1,0 +1,140 @@
+// Adapters beside their bases, as `serve` runs them: the tokens are those that peft chose
+// (tests/fixtures/make_adapters.py), the same alone and among others, and a base's pages are there once, whoever asks
+// for them.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "tests/apps/serve_job.h"
+#include "tests/support/beside.h"
+#include "tests/support/family_fixture.h"
+#include "tests/support/test_device.h"
+
+namespace computron::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr double kClearMargin = 1e-3;  // a greedy choice by less may fall either way
+
+// Those of decoders, but for one that changes the output head.
+const std::map<std::string, std::string> kBases = {
+    {"llama3", "llama3"}, {"opt-rslora", "opt"}, {"gpt2", "gpt2"}, {"gpt-neox", "gpt-neox"}, {"qwen2-bf16", "qwen2"}};
+
+std::string file(const std::string& name) { return beside_test("adapters") / (name + ".h5"); }
+std::string base_of(const std::string& adapter) { return file("base." + kBases.at(adapter)); }
+ServedFile beside(const std::string& adapter) { return {adapter, base_of(adapter) + "+" + file(adapter + ".adapter")}; }
+
+FamilyFixture fixture(const std::string& adapter) {
+  return {std::filesystem::path(COMPUTRON_ADAPTER_FIXTURES) / adapter / "expected.safetensors", ""};
+}
+
+std::string line(const std::string& id, const std::string& model, const std::string& adapter, int prompt) {
+  return completion_line(id, model, fixture(adapter).tokens(fmt::format("prompt.{}", prompt)), 16,
+                         {{"ignore_eos", true}, {"logprobs", 2}});
+}
+
+class ServeAdapters : public ::testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  void SetUp() override {
+    if (!on_cpu()) GTEST_SKIP() << "adapters are computed on CPUs";
+  }
+  TemporaryFolder folder_;
+};
+
+// All of them in one job, with their bases, from a pool that holds few of them.
+TEST_P(ServeAdapters, ChooseTheTokensOfPeft) {
+  ServeJob job{.tp = GetParam().first, .pp = GetParam().second, .device_memory = "1MiB"};
+  for (const auto& [adapter, base] : kBases) {
+    job.models.push_back(beside(adapter));
+    job.models.push_back({"base." + adapter, base_of(adapter)});
+    for (int i = 0; i < 3; ++i) {
+      job.lines.push_back(line(fmt::format("{}.{}", adapter, i), adapter, adapter, i));
+      job.lines.push_back(line(fmt::format("base.{}.{}", adapter, i), "base." + adapter, adapter, i));
+    }
+  }
+  const Served served = serve_ok(job, folder_);
+  for (const auto& [adapter, base] : kBases) {
+    for (int i = 0; i < 3; ++i) {
+      const auto expected = fixture(adapter).tokens(fmt::format("greedy.{}", i));
+      const auto margins = fixture(adapter).read<float>(fmt::format("margins.{}", i));
+      const auto tokens = served.results.tokens(fmt::format("{}.{}", adapter, i));
+      ASSERT_EQ(tokens.size(), expected.size());
+      for (std::size_t k = 0; k < tokens.size() && margins[k] >= kClearMargin; ++k) {
+        ASSERT_EQ(tokens[k], expected[k]) << adapter << ", prompt " << i << ", token " << k;
+      }
+      EXPECT_NE(served.results.tokens(fmt::format("base.{}.{}", adapter, i)), tokens) << "the adapter changes nothing";
+    }
+  }
+}
+
+// With --reproducible the slices of a sum are the same at any tp.
+TEST_P(ServeAdapters, HaveTheSameBitsAloneAndAmongOthersAndWhereTheyStream) {
+  ServeJob job{.tp = GetParam().first, .pp = GetParam().second, .device_memory = "8MiB", .page_size = "32KiB"};
+  job.models = {{"base", base_of("llama3")}, beside("llama3")};
+  std::map<std::string, std::string> alone;
+  for (int i = 0; i < 3; ++i) {
+    job.lines = {line("r", "llama3", "llama3", i)};
+    alone[fmt::format("llama3.{}", i)] = serve_ok(job, folder_).results.choice("r").dump();
+  }
+  job.lines.clear();
+  for (int i = 0; i < 3; ++i) {
+    for (const char* model : {"base", "llama3"})
+      job.lines.push_back(line(fmt::format("{}.{}", model, i), model, "llama3", i));
+  }
+  const Results together = serve_ok(job, folder_).results;
+  job.device_memory = "288KiB";  // nine frames, fewer than the model has pages where one rank has it all
+  const Results streamed = serve_ok(job, folder_).results;
+  for (const auto& [id, choice] : alone) {
+    EXPECT_EQ(together.choice(id).dump(), choice) << id;
+    EXPECT_EQ(streamed.choice(id).dump(), choice) << id << ", streamed";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, ServeAdapters,
+                         ::testing::Values(std::pair(1, 1), std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)),
+                         [](const auto& mesh) { return fmt::format("tp{}pp{}", mesh.param.first, mesh.param.second); });
+
+class ServeAnAdapter : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+};
+
+// A second model of the same base brings its own pages and no others.
+TEST_F(ServeAnAdapter, BringsItsOwnPagesOnly) {
+  if (!on_cpu()) GTEST_SKIP() << "adapters are computed on CPUs";
+  const auto bytes = [&](const std::vector<std::string>& models) {
+    ServeJob job{.page_size = "32KiB", .more = {"--coded", "off"}};
+    job.models = {{"base", base_of("llama3")}, beside("llama3")};
+    for (const std::string& model : models) job.lines.push_back(line("of." + model, model, "llama3", 1));
+    return serve_ok(job, folder_).metrics.at("swaps").at("bytes").get<double>();
+  };
+  const double base = bytes({"base"}), adapter = bytes({"llama3"}), both = bytes({"base", "llama3"});
+  EXPECT_EQ(both, adapter) << "the base's pages are among the other's";
+  EXPECT_LT(adapter - base, 48 << 10) << "43840 bytes of adapter";
+  EXPECT_GT(adapter - base, 36 << 10);
+}
+
+TEST_F(ServeAnAdapter, OfTheOutputHeadIsRefusedByName) {
+  if (!on_cpu()) GTEST_SKIP() << "adapters are computed on CPUs";
+  const ServeJob job{.models = {{"a", file("base.phi3") + "+" + file("phi3.adapter")}}, .lines = {}};
+  const Served served = serve(job, folder_);
+  EXPECT_EQ(served.job.exit_code, 78);
+  EXPECT_THAT(served.job.errors, AllOf(HasSubstr("model a"), HasSubstr("head.weight"), HasSubstr("--merge")));
+}
+
+// Which says what to do instead.
+TEST_F(ServeAnAdapter, IsRefusedByOtherDevices) {
+  if (on_cpu()) GTEST_SKIP() << "CPUs compute adapters";
+  const ServeJob job{.models = {beside("llama3")}, .lines = {}};
+  const Served served = serve(job, folder_);
+  EXPECT_EQ(served.job.exit_code, 78);
+  EXPECT_THAT(served.job.errors, AllOf(HasSubstr("model llama3"), HasSubstr("CPUs only"), HasSubstr("--merge")));
+}
+
+}  // namespace
+}  // namespace computron::test
