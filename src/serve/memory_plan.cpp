@@ -39,9 +39,9 @@ MemoryPlan::MemoryPlan(const JobOptions& options, const Mesh& mesh, const RankDe
       limit_(available_memory()),
       own_memory_(device.own_memory()) {
   count_fixed(mesh, device, models, pages, steps_in_flight);
+  landing_pages_ = device.page_coding() == PageCoding::kCoded ? device.device().landing_pages() : 0;
   pool_bytes_ =
       options.device_memory_bytes > 0 ? options.device_memory_bytes : default_pool_bytes(options, mesh, models);
-  landing_pages_ = device.page_coding() == PageCoding::kCoded ? device.device().landing_pages() : 0;
   const int pages_of_pool = pages_on_all(mesh.group, pool_bytes_, page_bytes_);
   own_.frames = pages_of_pool - landing_pages_;
   need_.pool = static_cast<std::size_t>(pages_of_pool) * page_bytes_;
@@ -127,7 +127,8 @@ std::size_t MemoryPlan::default_pool_bytes(const JobOptions& options, const Mesh
   if (options.pool_for_tokens > 0) {
     std::sort(frames.begin(), frames.end(), std::greater<>());
     frames.resize(std::min<std::size_t>(frames.size(), std::max(options.pool_models, 1)));
-    return mesh.group.all_reduce_max(std::accumulate(frames.begin(), frames.end(), std::size_t{1})) * page_bytes_;
+    const std::size_t others = 1 + static_cast<std::size_t>(landing_pages_);
+    return mesh.group.all_reduce_max(std::accumulate(frames.begin(), frames.end(), others)) * page_bytes_;
   }
   if (own_memory_) return own_memory_->bytes - std::min(own_memory_->bytes, need_.workspace);
   // All models twice, so that caches have room, if a quarter of the rank's share allows; else that quarter. Never less
