@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <variant>
 #include <vector>
 
 #include "computron/base/convert.h"
+#include "computron/base/error.h"
 #include "computron/base/size.h"
 #include "computron/checkpoint/index_helper.h"
 #include "computron/checkpoint/reader.h"
@@ -138,9 +140,19 @@ std::string changes_of(const CheckpointIndex& adapter) {
   return fmt::format("{} matrices changed, {} tensors replaced", changed, replaced);
 }
 
+// An output takes the place of what is there.
+void check_output_is_no_input(const AdapterFiles& files) {
+  for (const std::string& input : {files.base, files.adapter}) {
+    std::error_code none;
+    if (!std::filesystem::equivalent(files.output, input, none)) continue;
+    throw Error(ExitCode::kUsage, fmt::format("{}: the output is one of the inputs", files.output));
+  }
+}
+
 }  // namespace
 
 void convert_adapter(const AdapterFiles& files) {
+  check_output_is_no_input(files);
   const CheckpointIndex base = read_base(files.base);
   const ModelConfig config = ModelConfig::from_json(base.config_json);
   const PeftAdapter adapter(files.adapter, base);
@@ -159,6 +171,7 @@ void convert_adapter(const AdapterFiles& files) {
 }
 
 void merge_adapter(const AdapterFiles& files) {
+  check_output_is_no_input(files);
   const CheckpointIndex base = read_base(files.base), adapter = read_index_apart(files.adapter);
   check_adapter_fits(adapter, base);
   check_not_quantised(base);

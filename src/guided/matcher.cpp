@@ -123,8 +123,8 @@ class Matcher::Closure {
     if (std::ranges::find(set_.configurations, configuration) == set_.configurations.end()) keep(configuration);
   }
 
-  // Nodes that have been passed or kept.
-  std::size_t visited() const { return seen_.size(); }
+  // Nodes that have been passed or kept, and those that have been looked at in vain.
+  std::size_t visited() const { return seen_.size() + refused_; }
   Set take() { return std::move(set_); }
 
  private:
@@ -142,7 +142,11 @@ class Matcher::Closure {
 
   // What a node leads to comes off the pile in the node's order.
   void visit(const Place& place) {
-    if (is_too_deep(place.node, place.stack) || is_enough() || !seen_.insert(key(place)).second) return;
+    if (is_enough()) return;
+    if (is_too_deep(place.node, place.stack) || !seen_.insert(key(place)).second) {
+      ++refused_;
+      return;
+    }
     const Grammar& grammar = *matcher_.grammar_;
     const GrammarNode& node = grammar.nodes[place.node];
     if (node.text >= 0) add_text({.node = place.node, .stack = place.stack});
@@ -163,22 +167,27 @@ class Matcher::Closure {
     todo_.push_back({frame.to, frame.parent});
   }
 
-  // Neither the rule nor what its caller does afterwards may be too deep; the former is seen when it is visited.
+  // Neither the rule nor what its caller does afterwards may be too deep. Frames are made for what is entered only.
   void begin_rule(const GrammarNode::Call& call, std::uint32_t stack) {
     const Grammar& grammar = *matcher_.grammar_;
     const bool last = grammar.nodes[call.to].is_end();  // the caller does nothing more: it needs no frame
-    if (is_too_deep(call.to, stack)) return;
-    todo_.push_back({grammar.rules[call.rule], last ? stack : matcher_.push(call.to, stack)});
+    const GrammarNodeId first = grammar.rules[call.rule];
+    if (is_too_deep(call.to, stack) || is_too_deep(first, stack, /*frames=*/last ? 0 : 1)) {
+      ++refused_;
+      return;
+    }
+    todo_.push_back({first, last ? stack : matcher_.push(call.to, stack)});
   }
 
   // From there no end can be reached within the limit of depth. Whatever is visited is at a node from which one can,
   // with stacks of such nodes, and so is at least one thing that it leads to: where a text has come to, it can end.
-  bool is_too_deep(GrammarNodeId node, std::uint32_t stack) const {
+  // `frames`: on top of the stack.
+  bool is_too_deep(GrammarNodeId node, std::uint32_t stack, std::uint64_t frames = 0) const {
     const Grammar& grammar = *matcher_.grammar_;
-    return std::uint64_t{matcher_.frames_[stack].depth} + grammar.depths[node] > grammar.max_depth;
+    return matcher_.frames_[stack].depth + frames + grammar.depths[node] > grammar.max_depth;
   }
   // More is left out, but not before there is a way on.
-  bool is_enough() const { return seen_.size() > 64 * kMaxConfigurations && !set_.configurations.empty(); }
+  bool is_enough() const { return visited() > 64 * kMaxConfigurations && !set_.configurations.empty(); }
 
   static std::uint64_t key(const Place& place) { return std::uint64_t{place.node} << 32 | place.stack; }
 
@@ -186,6 +195,7 @@ class Matcher::Closure {
   Set set_;
   std::vector<Place> todo_;
   std::unordered_set<std::uint64_t> seen_;
+  std::size_t refused_ = 0;
 };
 
 Matcher::Matcher(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {

@@ -65,6 +65,7 @@ class PeftAdapter::Reading {
 
   void read(const std::string& folder) {
     for (const TensorSpec& spec : tensor_specs(base_)) {
+      if (spec.name.starts_with("dense.")) continue;  // of sentence-transformers, not of the model that PEFT knows
       const SourceTensor source = family_.source_of(base_, spec.name);
       if (takes_adapter(spec)) add_lora(spec, source);
       if (const std::string* name = find(source.name)) add_whole(spec, source, *name);

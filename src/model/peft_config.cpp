@@ -91,9 +91,12 @@ void check_kind(const ordered_json& json) {
   }
 }
 
+// Also divided by any rank.
+constexpr double kLeast = 1e-30, kMost = 1e30;
+
 double positive(std::string_view key, const ordered_json& value) {
   const double number = value.is_number() ? value.get<double>() : 0;
-  if (!(number > 0) || !std::isfinite(number)) refuse(key, value, "a number above 0");
+  if (!(number > kLeast && number < kMost)) refuse(key, value, "a number above 0 that float32 can scale by");
   return number;
 }
 

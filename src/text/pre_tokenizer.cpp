@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include "computron/base/printable.h"
@@ -45,7 +44,8 @@ void merge_with_previous(std::vector<Part>& parts) {
 void merge_with_next(std::vector<Part>& parts) {
   std::vector<Part> merged;
   bool before_match = false;
-  for (const Part& part : std::views::reverse(parts)) {
+  for (std::size_t i = parts.size(); i-- > 0;) {
+    const Part& part = parts[i];
     if (part.match && !before_match && !merged.empty()) {
       merged.back().range.begin = part.range.begin;
     } else {

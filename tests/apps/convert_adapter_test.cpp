@@ -156,6 +156,18 @@ TEST_F(ConvertAdapterTest, AnAdapterIsNoModelAndAModelNoAdapter) {
   EXPECT_THAT(of_adapter.errors, HasSubstr("an adapter, where its base is wanted"));
 }
 
+TEST_F(ConvertAdapterTest, AnInputIsNotReplaced) {
+  init("f32");
+  ASSERT_EQ(make_adapter().code, 0);
+  const std::string base = read_file(file("base.h5")), adapter = read_file(file("adapter.h5"));
+  for (const char* output : {"base.h5", "adapter.h5"}) {
+    const Outcome merged = convert(output, {"--merge", file("adapter.h5")});
+    EXPECT_EQ(merged.code, 64) << merged.errors;
+    EXPECT_THAT(merged.errors, HasSubstr("the output is one of the inputs"));
+  }
+  EXPECT_TRUE(read_file(file("base.h5")) == base && read_file(file("adapter.h5")) == adapter);
+}
+
 TEST_F(ConvertAdapterTest, RefusesABaseOfAnotherShapeAndOneOfCodes) {
   init("f32");
   ASSERT_EQ(make_adapter().code, 0);

@@ -64,8 +64,8 @@ TEST(PeftConfig, RefusesByNameWhatItDoesNotCompute) {
         R"(, "target_parameters": ["experts"])", R"(, "layer_replication": [[0, 2]])",
         R"(, "trainable_token_indices": [3])", R"(, "use_qalora": true)", R"(, "alora_invocation_tokens": [1])",
         R"(, "init_lora_weights": "pissa")", R"(, "something_new": {"a": 1})", R"(, "arrow_config": {"k": 3})",
-        R"(, "r": 257)", R"(, "r": 0)", R"(, "r": 1.5)", R"(, "lora_alpha": 0)", R"(, "lora_alpha": "8")",
-        R"(, "rank_pattern": {"q_proj": 300})", R"(, "rank_pattern": [1])"}) {
+        R"(, "r": 257)", R"(, "r": 0)", R"(, "r": 1.5)", R"(, "lora_alpha": 0)", R"(, "lora_alpha": 1e300)",
+        R"(, "lora_alpha": "8")", R"(, "rank_pattern": {"q_proj": 300})", R"(, "rank_pattern": [1])"}) {
     const std::string key = std::string(more).substr(3, std::string(more).find('"', 3) - 3);
     EXPECT_THAT(refusal_of_config(config(more)), AllOf(HasSubstr("adapter_config.json"), HasSubstr(key))) << more;
   }
