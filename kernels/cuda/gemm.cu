@@ -16,7 +16,6 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_kernel(const __grid_
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
   const std::size_t depth = p.depth;
   const T* weight = reinterpret_cast<const T*>(run.data) + (row + g) * depth;
-  const T* x = reinterpret_cast<const T*>(p.x) + g * depth;
 
   const auto load = [&](int round, uint4(&to)[kUnroll][2]) {
 #pragma unroll
@@ -41,15 +40,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_kernel(const __grid_
       a[u][1] = next[u][1];
     }
     if (round + 1 < rounds) load(round + 1, next);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int k = depth_of(warp, round, u, lane);
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        const bool wanted = k < p.depth && g + 8 * n < p.rows;
-        b[u][n] = wanted ? *reinterpret_cast<const uint4*>(x + 8 * n * depth + k) : uint4{};
-      }
-    }
+    load_x<T>(p, warp, round, lane, b);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll

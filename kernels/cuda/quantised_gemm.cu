@@ -15,9 +15,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) quantised_kernel(const __gr
   const RowRun& run = p.runs.with_tile(static_cast<int>(blockIdx.x));
   const int tile = static_cast<int>(blockIdx.x) - run.first_tile;
   const std::byte* tile_data = run.data + tile * p.tiles.tile_bytes();
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
-  const std::size_t depth = p.depth;
-  const BFloat16* x = reinterpret_cast<const BFloat16*>(p.x) + g * depth;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int rounds = skinny_rounds(p.depth);
 
   float acc[kColumns][4] = {};
@@ -38,15 +36,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) quantised_kernel(const __gr
       const auto codes = ahead[i];
       load(round + kAhead, ahead[i]);
       uint4 b[kUnroll][kColumns];
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const int k = depth_of(warp, round, u, lane);
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n) {
-          const bool wanted = k < p.depth && g + 8 * n < p.rows;
-          b[u][n] = wanted ? *reinterpret_cast<const uint4*>(x + 8 * n * depth + k) : uint4{};
-        }
-      }
+      load_x<BFloat16>(p, warp, round, lane, b);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         unsigned a[2][4];

@@ -1,4 +1,5 @@
-// How products of few rows end: every warp of a block has sums over its part of the depth.
+// What products of few rows share: how they read x, and how they end. Every warp of a block has sums over its part of
+// the depth.
 #pragma once
 
 #include "kernels/cuda/activation.h"
@@ -9,6 +10,23 @@
 namespace computron::kernels::cuda {
 
 inline constexpr int kSkinnyThreads = kSkinnyWarps * kWarp;
+
+// What a lane holds of x for a round (gemm.h, depth_of): 16 bytes of each K slice and eight rows, zeros behind the
+// last.
+template <class T, int kColumns>
+__device__ void load_x(const GemmCall& p, int warp, int round, int lane, uint4 (&to)[kUnroll][kColumns]) {
+  const std::size_t depth = p.depth;
+  const T* x = reinterpret_cast<const T*>(p.x) + lane / 4 * depth;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int k = depth_of(warp, round, u, lane);
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      const bool wanted = k < p.depth && lane / 4 + 8 * n < p.rows;
+      to[u][n] = wanted ? *reinterpret_cast<const uint4*>(x + 8 * n * depth + k) : uint4{};
+    }
+  }
+}
 
 // Result (m, n) of the sum `value`; n is a row of the weight.
 __device__ inline void finish(const GemmCall& p, int m, int n, float value) {
