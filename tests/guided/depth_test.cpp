@@ -1,6 +1,5 @@
 // Where rules may nest no deeper there is still a way to an end from wherever a text can come: every state of grammars
 // of random schemas that refer to themselves is visited, and the ends are looked for backwards.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -219,31 +218,6 @@ TEST(Depth, APropertyThatWouldNestTooDeepIsNotBegun) {
   state = state_behind(matcher, text + std::string(levels, '}'));
   ASSERT_NE(state, Matcher::kDead);
   EXPECT_TRUE(matcher.accepts(state));
-}
-
-// A rule that is always too deep takes no memory, however many stacks and calls come to it.
-TEST(Depth, CallsOfWhatIsTooDeepTakeNothing) {
-  constexpr int kDeep = 131, kStacks = 13, kCalls = 200;  // 2^13 stacks
-  const auto ref = [](const std::string& name) { return Json{{"$ref", "#/$defs/" + name}}; };
-  Json defs = Json::object();
-  for (int i = 0; i < kDeep; ++i) {
-    defs[fmt::format("d{}", i)] = {{"type", "array"}, {"minItems", 1}, {"items", ref(fmt::format("d{}", i + 1))}};
-  }
-  defs[fmt::format("d{}", kDeep)] = {{"const", 1}};
-  for (int i = 0; i < kStacks; ++i) {
-    const Json next = ref(fmt::format("x{}", i + 1));
-    defs[fmt::format("x{}", i)] = {{"anyOf", {next, next}}};
-  }
-  Json choices = Json::array({{{"type", "null"}}});
-  for (int i = 0; i < kCalls; ++i) choices.push_back(ref("d0"));
-  defs[fmt::format("x{}", kStacks)] = {{"anyOf", choices}};
-  Json schema = ref("x0");
-  schema["$defs"] = defs;
-  Matcher matcher(compile_guide(schema_guide(schema.dump())));
-  EXPECT_LT(matcher.kept_bytes(), std::size_t{16} << 20);
-  const Matcher::State end = state_behind(matcher, "null");
-  ASSERT_NE(end, Matcher::kDead);
-  EXPECT_TRUE(matcher.accepts(end));
 }
 
 // What reads nothing is passed until something reads, however long that takes.
