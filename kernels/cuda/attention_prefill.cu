@@ -18,23 +18,22 @@ constexpr float kLog2E = 1.4426950408889634f;
 //   K and V of the next      |--copy-------------------------|   into the other buffer
 //   where the others lie     |--slot, frame, block: a step of three rounds---|
 //
-// With one barrier a round: what was copied is there, and what is copied over has been read. A warp holds two tiles of
-// rows where there are registers for it, since that halves what is read of shared memory for a product.
+// With one barrier a round: what was copied is there, and what is copied over has been read. A warp holds one tile of
+// rows: with two, half as much is read of shared memory for a product, but half as many warps hide each other's
+// latencies, and an H100 takes 8 % longer (2048 rows, 32 heads of 128).
 //
 // kDim: head_dim rounded up; the rest are zeros. A row of shared memory is 16 bytes longer, so that eight rows at one
 // column lie in different banks.
 template <class T, int kDim>
 class TiledPrefill {
-  static constexpr int kRowTiles = kDim <= 128 ? 2 : 1;  // that a warp holds
-  static constexpr int kWarpRows = kRowTiles * kTileRows;
   static constexpr int kStride = kDim + kPiece;
   static constexpr int kPieces = kDim / kPiece;
   static constexpr int kScoreTiles = kKeys / 8;  // of eight keys
   static constexpr int kValueTiles = kDim / 8;   // of eight elements
 
  public:
-  static constexpr int kThreads = kTileQueries / kWarpRows * kWarp;
-  static_assert(kThreads >= kKeys && kThreads % kPieces == 0);
+  static constexpr int kThreads = kTileQueries / kTileRows * kWarp;
+  static_assert(kThreads >= kKeys && kKeys * kPieces % kThreads == 0);
 
   struct Shared {
     alignas(16) T queries[kTileQueries][kStride];
@@ -53,21 +52,13 @@ class TiledPrefill {
         aligned_(aligned),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % kWarp),
-        warp_row_(thread_ / kWarp * kWarpRows),
+        warp_row_(thread_ / kWarp * kTileRows),
         begin_(seen_by(0).begin),
         end_(seen_by(tile.rows - 1).end) {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        max_[m][i] = p.sinks == nullptr ? -INFINITY : p.sinks[head_] * kLog2E;
-        sum_[m][i] = p.sinks == nullptr || lane_ % 4 != 0 ? 0.0f : 1.0f;
-      }
-#pragma unroll
-      for (int n = 0; n < kValueTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out_[m][n][i] = 0;
-      }
+    for (int i = 0; i < 2; ++i) {
+      max_[i] = p.sinks == nullptr ? -INFINITY : p.sinks[head_] * kLog2E;
+      sum_[i] = p.sinks == nullptr || lane_ % 4 != 0 ? 0.0f : 1.0f;
     }
   }
 
@@ -132,27 +123,33 @@ class TiledPrefill {
 
   // Of keys and values; zeros where there are none: what is not a number must not be read.
   __device__ void copy(int to) {
-    const int d = thread_ % kPieces * kPiece;
-    const std::size_t to_value = p_.cache.key_to_value();
-#pragma unroll 4
-    for (int row = thread_ / kPieces; row < kKeys; row += kThreads / kPieces) {
-      const T* place = shared_.places[to][row];
-      T* key = &shared_.keys[to][row][d];
-      T* value = &shared_.values[to][row][d];
-      const bool there = place != nullptr && d < p_.shape.head_dim;
-      if (aligned_) {
-        const T* from = there ? place + d : reinterpret_cast<const T*>(p_.cache.pool);
-        copy_async(key, from, there);
-        copy_async(value, there ? from + to_value : from, there);
-      } else {
-        for (int e = 0; e < kPiece; ++e) {
-          const bool element = there && d + e < p_.shape.head_dim;
-          key[e] = element ? place[d + e] : T{};
-          value[e] = element ? place[to_value + d + e] : T{};
-        }
-      }
-    }
+    aligned_ ? copy_pieces(to) : copy_elements(to);
     commit_copies();
+  }
+  __device__ void copy_pieces(int to) {
+    const int first = thread_ / kPieces, d = thread_ % kPieces * kPiece;
+    const std::size_t to_value = p_.cache.key_to_value();
+    const T* const nothing = reinterpret_cast<const T*>(p_.cache.pool);
+#pragma unroll
+    for (int i = 0; i < kKeys * kPieces / kThreads; ++i) {
+      const int row = first + i * (kThreads / kPieces);
+      const T* place = shared_.places[to][row];
+      const bool there = place != nullptr && d < p_.shape.head_dim;
+      const T* from = there ? place + d : nothing;
+      copy_async(&shared_.keys[to][row][d], from, there);
+      copy_async(&shared_.values[to][row][d], there ? from + to_value : from, there);
+    }
+  }
+  __device__ void copy_elements(int to) {
+    const std::size_t to_value = p_.cache.key_to_value();
+#pragma unroll 1
+    for (int i = thread_; i < kKeys * kDim; i += kThreads) {
+      const int row = i / kDim, d = i % kDim;
+      const T* place = shared_.places[to][row];
+      const bool there = place != nullptr && d < p_.shape.head_dim;
+      shared_.keys[to][row][d] = there ? place[d] : T{};
+      shared_.values[to][row][d] = there ? place[to_value + d] : T{};
+    }
   }
 
   __device__ const float* query(int row) const {
@@ -186,9 +183,9 @@ class TiledPrefill {
   // Rounds of which a row sees nothing leave it as it is, so a warp skips those of which no row sees anything.
   __device__ void attend(int first, int round) {
     if (warp_row_ >= rows_) return;
-    const Range front = seen_by(warp_row_), back = seen_by(warp_row_ + kWarpRows - 1);
+    const Range front = seen_by(warp_row_), back = seen_by(warp_row_ + kTileRows - 1);
     if (first + kKeys <= front.begin || first >= back.end) return;
-    float scores[kRowTiles][kScoreTiles][4] = {};
+    float scores[kScoreTiles][4] = {};
     score(round, scores);
     if (p_.shape.soft_cap > 0) cap(scores);
     if (first < back.begin || first + kKeys > front.end) mask(first, scores);
@@ -196,54 +193,42 @@ class TiledPrefill {
     accumulate_pv(round, scores);
   }
 
-  __device__ void score(int round, float (&scores)[kRowTiles][kScoreTiles][4]) const {
+  __device__ void score(int round, float (&scores)[kScoreTiles][4]) const {
 #pragma unroll
     for (int k = 0; k < kDim; k += 16) {
-      unsigned a[kRowTiles][4];
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        load_matrices(a[m], &shared_.queries[warp_row_ + kTileRows * m + lane_ % 16][k + lane_ / 16 * 8]);
-      }
+      unsigned a[4];
+      load_matrices(a, &shared_.queries[warp_row_ + lane_ % 16][k + lane_ / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < kScoreTiles; n += 2) {
         unsigned b[4];  // keys 8n.., elements k.. and k + 8..; then the next eight keys'
         load_matrices(b, &shared_.keys[round][8 * n + lane_ / 16 * 8 + lane_ % 8][k + lane_ / 8 % 2 * 8]);
-#pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) {
-          mma(T{}, scores[m][n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
-          mma(T{}, scores[m][n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
-        }
+        mma(T{}, scores[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        mma(T{}, scores[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
       }
     }
   }
 
   // What brings a score to units of log 2; a capped one has been scaled.
   __device__ float unit() const { return p_.shape.soft_cap > 0 ? kLog2E : p_.shape.scale * kLog2E; }
-  __device__ void cap(float (&scores)[kRowTiles][kScoreTiles][4]) const {
+  __device__ void cap(float (&scores)[kScoreTiles][4]) const {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int n = 0; n < kScoreTiles; ++n) {
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-        for (float& score : scores[m][n]) score = capped(score * p_.shape.scale, p_.shape.soft_cap);
-      }
+      for (float& score : scores[n]) score = capped(score * p_.shape.scale, p_.shape.soft_cap);
     }
   }
 
   // Elements 0 and 1 of a tile are of row g = lane / 4, 2 and 3 of row g + 8; of keys 2t and 2t + 1, t = lane % 4.
-  __device__ void mask(int first, float (&scores)[kRowTiles][kScoreTiles][4]) const {
+  __device__ void mask(int first, float (&scores)[kScoreTiles][4]) const {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int i = 0; i < 2; ++i) {
+      const Range seen = seen_by(warp_row_ + 8 * i + lane_ / 4);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Range seen = seen_by(warp_row_ + kTileRows * m + 8 * i + lane_ / 4);
+      for (int n = 0; n < kScoreTiles; ++n) {
 #pragma unroll
-        for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int position = first + 8 * n + lane_ % 4 * 2 + j;
-            if (position < seen.begin || position >= seen.end) scores[m][n][2 * i + j] = -INFINITY;
-          }
+        for (int j = 0; j < 2; ++j) {
+          const int position = first + 8 * n + lane_ % 4 * 2 + j;
+          if (position < seen.begin || position >= seen.end) scores[n][2 * i + j] = -INFINITY;
         }
       }
     }
@@ -251,81 +236,67 @@ class TiledPrefill {
 
   // Scores become weights; each row's softmax is carried on and its output brought to the new maximum. Sums are of what
   // this lane sees until the end.
-  __device__ void update_softmax(float (&scores)[kRowTiles][kScoreTiles][4]) {
+  __device__ void update_softmax(float (&scores)[kScoreTiles][4]) {
     const float unit = this->unit();
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int i = 0; i < 2; ++i) {
+      float max = -INFINITY;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float max = -INFINITY;
+      for (int n = 0; n < kScoreTiles; ++n) max = fmaxf(max, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
+      max = fmaxf(max_[i], warp_max<4>(max) * unit);
+      const float from = max == -INFINITY ? 0.0f : max;  // a row that has seen nothing yet
+      const float factor = exp2_or_zero(max_[i] - from);
+      float sum = 0;
 #pragma unroll
-        for (int n = 0; n < kScoreTiles; ++n) {
-          max = fmaxf(max, fmaxf(scores[m][n][2 * i], scores[m][n][2 * i + 1]));
+      for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float& score = scores[n][2 * i + j];
+          sum += score = exp2_or_zero(fmaf(score, unit, -from));
         }
-        max = fmaxf(max_[m][i], warp_max<4>(max) * unit);
-        const float from = max == -INFINITY ? 0.0f : max;  // a row that has seen nothing yet
-        const float factor = exp2_or_zero(max_[m][i] - from);
-        float sum = 0;
+      }
+      sum_[i] = fmaf(sum_[i], factor, sum);
+      max_[i] = max;
 #pragma unroll
-        for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            float& score = scores[m][n][2 * i + j];
-            sum += score = exp2_or_zero(fmaf(score, unit, -from));
-          }
-        }
-        sum_[m][i] = fmaf(sum_[m][i], factor, sum);
-        max_[m][i] = max;
-#pragma unroll
-        for (int n = 0; n < kValueTiles; ++n) {
-          out_[m][n][2 * i] *= factor;
-          out_[m][n][2 * i + 1] *= factor;
-        }
+      for (int n = 0; n < kValueTiles; ++n) {
+        out_[n][2 * i] *= factor;
+        out_[n][2 * i + 1] *= factor;
       }
     }
   }
 
   // Two tiles of weights, as they come out of a product, are the left operand of the next.
-  __device__ void accumulate_pv(int round, const float (&weights)[kRowTiles][kScoreTiles][4]) {
+  __device__ void accumulate_pv(int round, const float (&weights)[kScoreTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += 2) {
-      unsigned a[kRowTiles][4];
+      unsigned a[4];
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* pair = &weights[m][n + i / 2][i % 2 * 2];
-          a[m][i] = pack_weights(T{}, pair[0], pair[1]);
-        }
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &weights[n + i / 2][i % 2 * 2];
+        a[i] = pack_weights(T{}, pair[0], pair[1]);
       }
 #pragma unroll
       for (int d = 0; d < kValueTiles; d += 2) {
         unsigned b[4];  // elements 8d.., keys 8n.. and 8n + 8..; then the next eight elements'
         load_matrices_transposed(b, &shared_.values[round][8 * n + lane_ % 16][8 * d + lane_ / 16 * 8]);
-#pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) {
-          mma(T{}, out_[m][d], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
-          mma(T{}, out_[m][d + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
-        }
+        mma(T{}, out_[d], a[0], a[1], a[2], a[3], b[0], b[1]);
+        mma(T{}, out_[d + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
       }
     }
   }
 
   __device__ void store_rows() const {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int i = 0; i < 2; ++i) {
+      const int row = warp_row_ + 8 * i + lane_ / 4;
+      const float factor = 1.0f / warp_sum<4>(sum_[i]);
+      if (row >= rows_) continue;
+      const std::size_t first =
+          (static_cast<std::size_t>(first_row_ + row) * p_.shape.heads + head_) * p_.shape.head_dim;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = warp_row_ + kTileRows * m + 8 * i + lane_ / 4;
-        const float factor = 1.0f / warp_sum<4>(sum_[m][i]);
-        if (row >= rows_) continue;
-        const std::size_t first =
-            (static_cast<std::size_t>(first_row_ + row) * p_.shape.heads + head_) * p_.shape.head_dim;
-#pragma unroll
-        for (int n = 0; n < kValueTiles; ++n) {
-          const int d = 8 * n + lane_ % 4 * 2;
-          store_pair(out_[m][n][2 * i] * factor, out_[m][n][2 * i + 1] * factor, first + d, d);
-        }
+      for (int n = 0; n < kValueTiles; ++n) {
+        const int d = 8 * n + lane_ % 4 * 2;
+        store_pair(out_[n][2 * i] * factor, out_[n][2 * i + 1] * factor, first + d, d);
       }
     }
   }
@@ -347,17 +318,15 @@ class TiledPrefill {
   const int head_;
   const bool aligned_;
   const int thread_, lane_, warp_row_;
-  const int begin_, end_;                        // of what the tile sees
-  std::uint32_t block_ = 0, slot_ = 0;           // of the round after the next but one; of the next but one
-  FrameId frame_ = 0;                            // of slot_
-  float max_[kRowTiles][2], sum_[kRowTiles][2];  // of rows g and g + 8; scores in units of log 2
-  float out_[kRowTiles][kValueTiles][4];
+  const int begin_, end_;               // of what the tile sees
+  std::uint32_t block_ = 0, slot_ = 0;  // of the round after the next but one; of the next but one
+  FrameId frame_ = 0;                   // of slot_
+  float max_[2], sum_[2];               // of rows g and g + 8; scores in units of log 2
+  float out_[kValueTiles][4] = {};
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(TiledPrefill<T, kDim>::kThreads, kDim <= 64    ? 3
-                                                                   : kDim <= 128 ? 2
-                                                                                 : 1)
+__global__ void __launch_bounds__(TiledPrefill<T, kDim>::kThreads, kDim <= 128 ? 2 : 1)
     tiled_prefill_kernel(const __grid_constant__ AttentionCall p, const QueryTile* tiles, bool aligned) {
   using Kernel = TiledPrefill<T, kDim>;
   extern __shared__ __align__(16) unsigned char memory[];

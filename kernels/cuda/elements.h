@@ -113,15 +113,16 @@ struct CopyRows<T, T> {
 };
 
 // out[r, c] = gate of in[r, c] and in[r, columns + c].
-template <class To>
+template <class From, class To>
 struct ActivateGate {
   Gate gate;
-  const float* in;
+  const From* in;
   int columns;
   To* out;
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
-    narrow(activate_gate(gate, in[at(r, 2 * columns, c)], in[at(r, 2 * columns, columns + c)]), out[at(r, columns, c)]);
+    const From *own = in + at(r, 2 * columns, c), *up = own + columns;
+    narrow(activate_gate(gate, widen(*own), widen(*up)), out[at(r, columns, c)]);
   }
 };
 
@@ -140,16 +141,18 @@ COMPUTRON_HOST_DEVICE const Four<T>& four_at(const T* rows, int row, int columns
 }
 
 // ActivateGate of columns 4 c, ..., 4 c + 3. Columns are a multiple of four, arrays aligned to 16 bytes.
-template <class To>
+template <class From, class To>
 struct ActivateGateFours {
-  ActivateGate<To> each;
+  ActivateGate<From, To> each;
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
     const int columns = each.columns;
-    const Four<float> gate = four_at(each.in, r, 2 * columns, 4 * c);
-    const Four<float> up = four_at(each.in, r, 2 * columns, columns + 4 * c);
+    const Four<From> gate = four_at(each.in, r, 2 * columns, 4 * c);
+    const Four<From> up = four_at(each.in, r, 2 * columns, columns + 4 * c);
     Four<To> out;
-    for (int i = 0; i < 4; ++i) narrow(activate_gate(each.gate, gate.values[i], up.values[i]), out.values[i]);
+    for (int i = 0; i < 4; ++i) {
+      narrow(activate_gate(each.gate, widen(gate.values[i]), widen(up.values[i])), out.values[i]);
+    }
     four_at(each.out, r, columns, 4 * c) = out;
   }
 };
@@ -176,10 +179,29 @@ struct BiasActivate {
   int out_columns;
   T* out;
 
-  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
-    T& value = out[at(r, out_columns, first + c)];
-    const float sum = bias == nullptr ? widen_clamped(value) : widen_clamped(value) + bias[first + c];
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const { finish(out[at(r, out_columns, first + c)], first + c); }
+  COMPUTRON_HOST_DEVICE void finish(T& value, int column) const {
+    const float sum = bias == nullptr ? widen_clamped(value) : widen_clamped(value) + bias[column];
     narrow(activate(activation, sum), value);
+  }
+};
+
+// BiasActivate of 16 bytes: columns kPiece × c, ..., kPiece × c + kPiece - 1. `first` and `out_columns` are multiples of
+// kPiece, out is aligned to 16 bytes.
+template <class T>
+struct BiasActivatePieces {
+  static constexpr int kPiece = 16 / sizeof(T);
+  BiasActivate<T> each;
+
+  COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
+    struct alignas(16) Piece {
+      T values[kPiece];
+    };
+    const int column = each.first + kPiece * c;
+    auto& piece = *reinterpret_cast<Piece*>(each.out + at(r, each.out_columns, column));
+    Piece own = piece;
+    for (int i = 0; i < kPiece; ++i) each.finish(own.values[i], column + i);
+    piece = own;
   }
 };
 

@@ -105,7 +105,7 @@ void show_shared_bytes(const std::vector<std::string>& paths, std::size_t page_b
     largest_block = std::max(largest_block, ShardLayout::largest_block_bytes(file.plan, *format, file.types));
   }
   if (page_bytes == 0) {
-    page_bytes = round_up(std::max(make_cpu_device({})->default_page_bytes(), 16 * largest_block), std::size_t{4096});
+    page_bytes = default_page_bytes(make_cpu_device({})->default_page_bytes(), largest_block, /*common_block=*/1);
   }
   for (File& file : files) {
     file.layout = ShardLayout::make(file.plan, *format, file.types, page_bytes);

@@ -58,6 +58,7 @@ class OpsProbe final : public Ops {
   // Of GEMMs only: without bias and activation.
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
+  DType gate_dtype(int rows, const WeightType& weight) const override { return ops_.gate_dtype(rows, weight); }
   void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) override;
   void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) override;
   void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,

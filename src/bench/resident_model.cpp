@@ -46,8 +46,9 @@ ShardLayout make_layout(const CheckpointIndex& index, const Device& device, cons
   }
   const WeightTypes types = WeightTypes(config, index).kept_by(ops);
   const ShardPlan plan = ShardPlan::make(config, {.tp = 1, .pp = 1}, /*stage=*/0);
-  const std::size_t block = ShardLayout::largest_block_bytes(plan, ops.weight_format(), types);
-  const std::size_t page = round_up(std::max(device.default_page_bytes(), 16 * block), std::size_t{4096});
+  const std::size_t page = default_page_bytes(device.default_page_bytes(),
+                                              ShardLayout::largest_block_bytes(plan, ops.weight_format(), types),
+                                              ShardLayout::common_block_bytes(plan, ops.weight_format(), types));
   return ShardLayout::make(plan, ops.weight_format(), types, page);
 }
 

@@ -325,13 +325,19 @@ BranchOutput Mlp::forward(Pass& pass, Activations x) { return down_.forward(pass
 Activations Mlp::inner(Pass& pass, Activations x, const Vector& bias) {
   const Activations inner = pass.work.inner(x.rows, up_.out() / (gated_ ? 2 : 1), down_.input_dtype());  // [M, ffn/tp]
   if (gated_) {
-    const Activations gate_up = pass.work.fused(x.rows, up_.out());  // [M, 2 ffn/tp]
+    const Activations gate_up = pass.work.fused(x.rows, up_.out(), gate_dtype(pass, x.rows));  // [M, 2 ffn/tp]
     up_.forward(pass, x, gate_up, bias);
     pass.ops.activate_gate(pass.stream, gate_, gate_up, inner);
   } else {
     up_.forward(pass, x, inner, bias);
   }
   return inner;
+}
+
+// Narrow where the device wants it, unless something is still to be added or the gate is written in another type.
+DType Mlp::gate_dtype(const Pass& pass, int rows) {
+  const DType dtype = pass.ops.gate_dtype(rows, up_.weight().type());
+  return dtype == down_.input_dtype() && !up_.adapter().present() ? dtype : DType::kF32;
 }
 
 SharedExpert::SharedExpert(const ShardLayout& layout, const std::string& prefix)

@@ -82,6 +82,7 @@ class Layouter {
   void place(const ShardTensor& t, Filling& filling) {
     TensorLayout placed;
     const int block = row_block(t, format_);
+    if (t.role == TensorRole::kGemmWeight && format_.joins_pages()) move_to_fill_page(t, block, filling);
     for (int row = 0; row < t.rows;) {
       int rows = rows_that_fit(t, block, t.rows - row, filling);
       if (rows == 0) {
@@ -93,6 +94,17 @@ class Layouter {
       row += rows;
     }
     layout_.tensors.push_back(std::move(placed));
+  }
+
+  // Of a weight that the open page cannot hold, the rows that it does hold are to end where the page ends: then they
+  // and the next page's are one run where the two have neighbouring frames. That takes less than a block's bytes.
+  void move_to_fill_page(const ShardTensor& t, int block, const Filling& filling) {
+    if (filling.page == kNone) return;
+    const auto page = static_cast<PageId>(filling.page);
+    const std::size_t start = start_of_next(page), of_block = bytes_of(t, block, format_);
+    if (start + of_block > layout_.page_bytes || start + bytes_of(t, t.rows, format_) <= layout_.page_bytes) return;
+    const std::size_t left_over = (layout_.page_bytes - start) % of_block;
+    if ((start + left_over) % kAlignment == 0) layout_.used_bytes[page] = start + left_over;
   }
 
   // Rows of the next panel: as many whole blocks as the open page has room for, at most a panel's.
@@ -228,6 +240,29 @@ std::size_t ShardLayout::largest_block_bytes(ShardPlan plan, const WeightFormat&
     largest = std::max(largest, bytes_of(t, row_block(t, format), format));
   }
   return largest;
+}
+
+std::size_t ShardLayout::common_block_bytes(ShardPlan plan, const WeightFormat& format, const WeightTypes& types) {
+  if (!format.joins_pages()) return 1;
+  set_types(plan, format, types);
+  std::size_t common = 1;
+  for (const ShardTensor& t : plan.tensors) {
+    if (t.role == TensorRole::kGemmWeight) common = common_block(common, bytes_of(t, row_block(t, format), format));
+  }
+  return common;
+}
+
+std::size_t common_block(std::size_t a, std::size_t b) {
+  constexpr std::size_t kLargest = std::size_t{8} << 20;
+  const std::size_t common = std::lcm(a, b);
+  return common <= kLargest ? common : 1;
+}
+
+std::size_t default_page_bytes(std::size_t device_default, std::size_t largest_block, std::size_t common_block) {
+  constexpr std::size_t kAlignment = 4096;  // of what is read past the file cache
+  const std::size_t multiple = std::lcm(common_block, kAlignment), least = std::max(device_default, 16 * largest_block);
+  if (common_block == 1 || least < 2 * multiple) return round_up(least, kAlignment);
+  return least / multiple * multiple;
 }
 
 }  // namespace computron

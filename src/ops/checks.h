@@ -104,7 +104,7 @@ inline void check_add_residual(const Activations& x, const Vector& bias, const A
 
 inline void check_activate_gate(const Activations& in, const Activations& out) {
   check_rows(in, out.rows, 2 * out.columns, "gate and what it gates");
-  check_f32(in, "a gate is read as float32");
+  ensure(in.dtype == DType::kF32 || in.dtype == out.dtype, "a gate is read as float32 or as it is written");
 }
 
 inline void check_add_gated_rows(const Activations& x, const Activations& gates, const Activations& inout) {

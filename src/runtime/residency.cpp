@@ -93,10 +93,15 @@ StepPages::StepPages(Residency& residency, const Step& step)
 }
 
 void StepPages::wait_for_all(Stream& compute) {
-  for (PageUse use = 0; use < residency_.layouts_[step_.model]->uses.size(); ++use) compute.wait(*acquire(use).ready);
+  for (PageUse use = 0; use < residency_.layouts_[step_.model]->uses.size(); ++use) compute.wait(*fetched(use).ready);
 }
 
 ResidentPage StepPages::acquire(PageUse use) {
+  const ResidentPage page = fetched(use);
+  return at_rest_ ? ResidentPage{page.data, nullptr} : page;
+}
+
+ResidentPage StepPages::fetched(PageUse use) const {
   const PageId page = residency_.layouts_[step_.model]->uses[use];
   const FrameId frame = residency_.state_.frame_of(step_.model, page);
   ensure(frame != kNoFrame, "step uses a page that has no frame");

@@ -1,6 +1,8 @@
 #include "computron/sched/stage_pool.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 namespace computron {
 
@@ -160,15 +162,46 @@ void StagePool::fetch(ModelId model, PageId page, FrameId frame) {
 }
 
 void StagePool::prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve) {
-  if (missing_pages(model) == 0) return;
-  const ShardLayout& layout = state_.layout(model);
+  if (missing_pages(model) > 0) fetch_first_missing(model, evictable, bytes, reserve);
+}
+
+void StagePool::fetch_first_missing(ModelId model, Evictable& evictable, std::size_t bytes, int reserve) {
+  std::vector<PageId> missing;
+  std::vector<FrameId> frames;
   std::size_t planned = 0;
   for (PageId page = 0; page < static_cast<PageId>(pages(model)) && planned < bytes; ++page) {
     if (state_.frame_of(model, page) != kNoFrame) continue;
-    if (available(evictable) <= reserve) return;
-    fetch(model, page, find_frame(evictable));
-    planned += layout.page_link_bytes(page);
+    if (available(evictable) <= reserve) break;
+    missing.push_back(page);
+    frames.push_back(find_frame(evictable));
+    evict_page(frames.back());  // the next search no longer sees it
+    planned += state_.layout(model).page_link_bytes(page);
   }
+  put_in_order(frames);
+  for (std::size_t i = 0; i < missing.size(); ++i) fetch(model, missing[i], frames[i]);
+}
+
+// Neighbours side by side, so that a device may read their pages as one (WeightFormat::joins_pages). Frames that have
+// been idle for some steps come first; those that are still in use follow by runs of neighbours that become free one
+// after the other, the earliest run first, so that copies wait for as little as possible.
+void StagePool::put_in_order(std::vector<FrameId>& frames) const {
+  constexpr StepId kStepsUnderWay = 8;  // more than a pipeline usually has
+  std::ranges::sort(frames);
+  const auto in_use = std::ranges::stable_partition(
+      frames, [&](FrameId frame) { return last_use_[frame].step + kStepsUnderWay < last_step_; });
+  std::vector<std::span<const FrameId>> runs;
+  for (const FrameId& frame : in_use) {
+    const FrameId* const before = runs.empty() ? nullptr : &runs.back().back();
+    if (before != nullptr && frame == *before + 1 && last_use_[*before] <= last_use_[frame]) {
+      runs.back() = {runs.back().data(), runs.back().size() + 1};
+    } else {
+      runs.emplace_back(&frame, 1);
+    }
+  }
+  std::ranges::stable_sort(runs, {}, [&](std::span<const FrameId> run) { return last_use_[run.front()]; });
+  std::vector<FrameId> ordered(frames.begin(), in_use.begin());
+  for (const std::span<const FrameId> run : runs) ordered.insert(ordered.end(), run.begin(), run.end());
+  frames = std::move(ordered);
 }
 
 void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool again) {
@@ -182,17 +215,17 @@ void StagePool::plan_pass(StepId step, ModelId model, Evictable& evictable, bool
                     .over = {},
                     .farthest = static_cast<std::int64_t>(layout.uses.size()) - 1,
                     .pages = pages(model) - pinned};
+  if (!out_of_core) fetch_first_missing(model, evictable, std::numeric_limits<std::size_t>::max(), /*reserve=*/0);
   for (PageUse use = 0; use < layout.uses.size(); ++use) {
     const PageId page = layout.uses[use];
     if (state_.frame_of(model, page) == kNoFrame) {
-      const FrameId frame =
-          out_of_core ? find_rotating_frame(step, model, use, evictable, rotation) : find_frame(evictable);
-      fetch(model, page, frame);
+      fetch(model, page, find_rotating_frame(step, model, use, evictable, rotation));
     }
     last_use_[state_.frame_of(model, page)] = {step, use};
     if (out_of_core && rotation.rotates(counts_.number_among_unpinned({model, page}))) rotation.over.push_back(use);
   }
   cache_use_[model] = {step, ReleasePoint::kEnd};
+  last_step_ = step;
   if (out_of_core && again) fetch_behind(step, model, rotation);
 }
 

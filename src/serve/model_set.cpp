@@ -172,8 +172,9 @@ ModelSet::Cuts ModelSet::cut_models(const JobOptions& options, const std::vector
       const std::vector<ShardPlan>& stages = cuts.plans[cut] = make_plans(m, group, options.reproducible);
       naming(entries_[m], [&] {
         for (const ShardPlan& plan : stages) {
-          const std::size_t block = ShardLayout::largest_block_bytes(plan, format, models_[m].weight_types);
-          cuts.largest_block = std::max(cuts.largest_block, block);
+          const WeightTypes& types = models_[m].weight_types;
+          cuts.largest_block = std::max(cuts.largest_block, ShardLayout::largest_block_bytes(plan, format, types));
+          cuts.common_block = common_block(cuts.common_block, ShardLayout::common_block_bytes(plan, format, types));
         }
       });
     }
@@ -267,8 +268,8 @@ std::size_t ModelSet::page_size(const JobOptions& options, const RankDevice& dev
                                 const JobHeartbeat& heartbeat) const {
   if (options.measure_page_size) return best_page_size(options, device, cuts, heartbeat);
   if (options.page_bytes % 64 != 0) throw Error(ExitCode::kUsage, "--page-size must be a multiple of 64");
-  const std::size_t page_bytes = std::max(device.device().default_page_bytes(), 16 * cuts.largest_block);
-  return options.page_bytes > 0 ? options.page_bytes : round_up(page_bytes, std::size_t{4096});
+  if (options.page_bytes > 0) return options.page_bytes;
+  return default_page_bytes(device.device().default_page_bytes(), cuts.largest_block, cuts.common_block);
 }
 
 // Of all stages of all cuts. What pages take coded is known once they are loaded, and they are loaded in pages of the

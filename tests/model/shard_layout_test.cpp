@@ -326,6 +326,45 @@ TEST(ShardLayout, APanelHasAtMost512Rows) {
   EXPECT_THAT(rows, ElementsAre(512, 512, 276));
 }
 
+class JoiningFormat : public PlainFormat {
+ public:
+  bool joins_pages() const override { return true; }
+};
+
+// Where a weight goes on on the next page, its panels in neighbouring frames are one behind the other, to the byte.
+TEST(ShardLayout, AWeightThatGoesOnFillsItsPageWhereTheDeviceJoinsPages) {
+  Case c;
+  c.config = make_config({.layers = 40, .hidden = 40, .heads = 5, .ffn = 1500, .vocab = 3000});
+  const ShardPlan plan = c.plan();
+  const JoiningFormat joining;
+  const std::size_t page = std::size_t{1500} * kRowBlock * sizeof(float) * 2;  // of every block a multiple
+  const ShardLayout layout = ShardLayout::make(plan, joining, c.types, page);
+  const ShardLayout apart = ShardLayout::make(plan, kFormat, c.types, page);
+  expect_rows_placed_once(layout);
+  expect_panels_well_cut(layout);
+  int cuts = 0, gaps_apart = 0;
+  const auto gaps = [&](const ShardLayout& of, auto&& each) {
+    for (std::size_t i = 0; i < of.tensors.size(); ++i) {
+      const ShardTensor& t = of.plan.tensors[i];
+      if (t.role != TensorRole::kGemmWeight) continue;
+      const std::vector<PanelPlace>& panels = of.tensors[i].panels;
+      for (std::size_t p = 1; p < panels.size(); ++p) {
+        if (panels[p].page == panels[p - 1].page) continue;
+        EXPECT_EQ(panels[p].offset, 0u) << t.name;
+        each(panels[p - 1].offset + bytes_of(t, panels[p - 1].rows) != page);
+      }
+    }
+  };
+  gaps(layout, [&](bool gap) {
+    ++cuts;
+    EXPECT_FALSE(gap);
+  });
+  gaps(apart, [&](bool gap) { gaps_apart += gap ? 1 : 0; });
+  EXPECT_GT(cuts, 5);
+  EXPECT_GT(gaps_apart, 0) << "the case has nothing to close";
+  EXPECT_LE(layout.pages(), apart.pages() + 1);
+}
+
 TEST(ShardLayout, ATiedHeadVisitsTheEmbeddingsPagesAgain) {
   Case c;
   c.config.vocab = 1500;
@@ -450,6 +489,22 @@ TEST(ShardLayout, APageTooSmallIsRefusedByNameAndSize) {
               AllOf(HasSubstr("layers.0.mlp.down.weight"), HasSubstr(fmt::format("{} bytes", needed)),
                     HasSubstr(fmt::format("page of {} bytes", needed - 1)), HasSubstr("--page-size")));
   EXPECT_EQ(refusal(plan, needed), "");
+}
+
+TEST(ShardLayout, PagesOfNoGivenSizeHoldWholeBlocksOfAllWeights) {
+  constexpr std::size_t kKiB = 1024, kMiB = 1024 * kKiB;
+  EXPECT_EQ(default_page_bytes(8 * kMiB, 100, 1), 8 * kMiB);
+  EXPECT_EQ(default_page_bytes(8 * kMiB, kMiB + 64, 1), 16 * kMiB + 4 * kKiB) << "16 of the largest block, in 4 KiB";
+  EXPECT_EQ(default_page_bytes(64 * kMiB, 512 * kKiB, 512 * kKiB), 64 * kMiB);
+  EXPECT_EQ(common_block(128 * kKiB, 448 * kKiB), 896 * kKiB) << "depths of 4096 and 14336";
+  EXPECT_EQ(default_page_bytes(64 * kMiB, 448 * kKiB, 896 * kKiB), 73 * 896 * kKiB);
+  EXPECT_EQ(common_block(4096 * 3, 4096 * 1031 * 2), 1u) << "no page is a multiple of 24 MiB";
+  const PlainFormat apart;
+  const JoiningFormat joining;
+  Case c;
+  EXPECT_EQ(ShardLayout::common_block_bytes(c.plan(), apart, c.types), 1u);
+  EXPECT_EQ(ShardLayout::common_block_bytes(c.plan(), joining, c.types), std::size_t{64} * 24 * 4 * 25)
+      << "depths of 24 and 150";
 }
 
 TEST(ShardLayout, AVectorMustFitAPageWhole) {

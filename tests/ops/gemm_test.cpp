@@ -249,6 +249,30 @@ TEST_P(GemmTest, BitsDependOnNeitherBatchNorCutNorThreads) {
   }
 }
 
+// Pages cut a weight while they arrive, and not where they lie side by side: with many rows, too, which libraries
+// multiply.
+TEST_P(GemmTest, BitsOfManyRowsDoNotDependOnTheCut) {
+  const int block = bench_.ops().weight_format().row_block();
+  const std::vector<std::vector<int>> cuts = {{4096}, {block, 4096}, {5 * block}, {7 * block, 3 * block}};
+  const DType dtype = bench_.ops().weight_type(DType::kBF16).values;
+  const DType x_dtype = bench_.ops().weight_format().input_dtype(dtype);
+  for (const auto [rows, out, in] : {Shape{17, 640, 320}, Shape{64, 1040, 256}, Shape{300, 1040, 64}}) {
+    const auto x = bench_.put(random_floats(static_cast<std::size_t>(rows) * in, 1, x_dtype), rows, in, x_dtype);
+    const auto w = random_floats(static_cast<std::size_t>(out) * in, 2, dtype);
+    const Vector bias = bench_.vector(random_floats(out, 3));
+    for (const DType out_dtype : output_types(bench_)) {
+      Floats whole;
+      for (std::size_t i = 0; i < cuts.size(); ++i) {
+        const auto y = bench_.empty(rows, out, out_dtype);
+        bench_.ops().gemm(bench_.stream(), x, bench_.weight(w, out, in, dtype, cuts[i]), bias, Activation::kRelu, y);
+        const Floats actual = bench_.get(y);
+        if (i == 0) whole = actual;
+        expect_same(actual, whole, fmt::format("{} x [{}, {}] to {}, cut {}", rows, out, in, name_of(out_dtype), i));
+      }
+    }
+  }
+}
+
 // Whatever the cut into panels; rows of 300 take several calls of the kernel.
 TEST_P(GemmTest, QuantisedWeightsGiveWhatTheirValuesGive) {
   std::vector<WeightType> types = {{DType::kBF16, DType::kFp4, DType::kE4M3, 16}};

@@ -270,6 +270,8 @@ class Mlp {
   const Gate& gate() const { return gate_; }
 
  private:
+  DType gate_dtype(const Pass& pass, int rows);
+
   bool gated_;
   Gate gate_;
   ColumnParallelLinear up_;  // gate | up where gated

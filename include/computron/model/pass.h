@@ -89,7 +89,8 @@ class PageSource {
 //
 //   hidden       [M, hidden] f32                                the residual stream
 //   input        [M, hidden or patch_values] input              what a layer reads: the normalised residual stream
-//   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values] f32     results of wide products
+//   fused        [M, (q + 2 kv)/tp, gate_up/tp, experts, classes or patch_values]         results of wide products, f32;
+//                                                               of gates perhaps narrower (Ops::gate_dtype)
 //   inner        [M, heads × head_dim/tp or ffn/tp] input       between a layer's two products
 //   partial      [levels][M, hidden] f32                        a row-parallel product, then its sum over the ranks;
 //                                                               the squares of heads; pooled rows
@@ -128,7 +129,7 @@ class Workspace {
   }
   Activations input(int rows, int columns, DType t) const { return {input_, rows, columns, t}; }
   Activations inner(int rows, int columns, DType t) const { return {inner_, rows, columns, t}; }
-  Activations fused(int rows, int columns) const { return {fused_, rows, columns, DType::kF32}; }
+  Activations fused(int rows, int columns, DType t = DType::kF32) const { return {fused_, rows, columns, t}; }
   Activations angles(int rows, int columns) const { return {angles_, rows, columns, DType::kF32}; }
   Activations window_angles(int rows, int columns) const { return {window_angles_, rows, columns, DType::kF32}; }
   Activations logits(int rows, int columns) const { return {logits_, rows, columns, DType::kF32}; }

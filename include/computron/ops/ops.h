@@ -101,6 +101,8 @@ class WeightFormat {
                            double /*factor*/) const {
     ensure(false, "a factor of scales where such weights are refused");
   }
+  // Whether the device multiplies with panels that touch as if they were one, also across pages in neighbouring frames.
+  virtual bool joins_pages() const { return false; }
   // What rows must be that weights of `type` are multiplied with. A cache holds what the first layer's queries are.
   virtual DType input_dtype(const WeightType& type) const { return type.values; }
 };
@@ -201,8 +203,11 @@ class Ops {
     add_residual(stream, x, bias, inout);
     norm(stream, kind, inout, weight, norm_bias, epsilon, out);
   }
+  // The type in which gemm() is to write what activate_gate() reads: that of the weight's values where `rows` of them
+  // would take longer to move in f32 than to compute.
+  virtual DType gate_dtype(int /*rows*/, const WeightType& /*weight*/) const { return DType::kF32; }
   // out[r, c] = gate of in[r, c] and in[r, n + c] for c < n: a gated MLP's two products, side by side in `in`
-  // [rows, 2n] f32. out: [rows, n] f32 or narrow.
+  // [rows, 2n], f32 or as gate_dtype() says. out: [rows, n] f32, or narrow of the type of a narrow `in`.
   virtual void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) = 0;
   // inout[r, :] += σ(gates[r]) × x[r, :], σ being the logistic function. gates: [rows, 1]. All f32.
   virtual void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) = 0;

@@ -77,7 +77,8 @@ class StepPages : public PageSource {
   }
   bool group_by_group() const override { return refilled_; }
   // Every page is where the model's last pass, which has waited for all of them, found it, and this step fetches into
-  // none of their frames. Then the pass waits for no page, and may be called more than once (Stream::run_capturable).
+  // none of their frames. Then the pass is given no events, waits for no page, and may be called more than once
+  // (Stream::run_capturable).
   bool at_rest() const override { return at_rest_; }
   // What `compute` is given next finds every page there. Requires at_rest().
   void wait_for_all(Stream& compute);
@@ -88,6 +89,8 @@ class StepPages : public PageSource {
   void end() { residency_.released({step_.id, ReleasePoint::kEnd}); }
 
  private:
+  ResidentPage fetched(PageUse use) const;  // with the event of its copy
+
   Residency& residency_;
   const Step& step_;
   const bool refilled_;  // the model exceeds the pool: pages of this pass are fetched into frames that it releases

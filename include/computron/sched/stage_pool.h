@@ -104,8 +104,7 @@ class StagePool {
   // What a pass of `model` in step `step` needs, in the order of its uses. `again`: another pass will follow, so pages
   // that it lacks may come in behind this one. Needs fewest_frames() at least.
   void plan_pass(StepId step, ModelId model, Evictable& evictable, bool again);
-  // Pages that the model misses, in order, until they take `bytes` over the host link or but `reserve` frames are left
-  // to take.
+  // Fetches pages of the model ahead of its pass, as fetch_first_missing() does.
   void prefetch(ModelId model, Evictable& evictable, std::size_t bytes, int reserve);
 
   // Sequences are begun, extended and closed here: they take no frames.
@@ -127,6 +126,10 @@ class StagePool {
 
   FrameId find_frame(Evictable& evictable);
   FrameId find_rotating_frame(StepId step, ModelId model, PageUse use, Evictable& evictable, Rotation& rotation);
+  // Pages that the model misses, in order, until they take `bytes` over the host link or but `reserve` frames are left
+  // to take.
+  void fetch_first_missing(ModelId model, Evictable& evictable, std::size_t bytes, int reserve);
+  void put_in_order(std::vector<FrameId>& frames) const;
   void fetch_behind(StepId step, ModelId model, Rotation& rotation);
   void fetch(ModelId model, PageId page, FrameId frame);
   void free_cache_frames(ModelId model, int from = 0);
@@ -139,6 +142,7 @@ class StagePool {
   mutable std::vector<PageId> last_resident_;  // [model] no page behind it is resident
   std::vector<ReleasePoint> last_use_;         // [frame] of what it holds, or held
   std::vector<ReleasePoint> cache_use_;        // [model] of its cache
+  StepId last_step_ = 0;                       // whose pass has been planned
   std::deque<FrameId> free_;                   // used from the front
   std::deque<HostSlot> free_slots_;
 };

@@ -89,6 +89,7 @@ class ModelSet {
     std::map<Cut, std::vector<ShardPlan>> plans;  // [stage]
     std::vector<std::vector<Cut>> of_groups;      // [group][model of the group]
     std::size_t largest_block = 0;                // bytes that a page must hold
+    std::size_t common_block = 1;                 // that pages are best a multiple of
   };
 
   Cuts cut_models(const JobOptions& options, const std::vector<JobGroup>& groups, const RankDevice& device) const;

@@ -283,6 +283,7 @@ void CpuOps::add_residual(Stream& stream, Activations x, Vector bias, Activation
 
 void CpuOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Activations out) {
   check_activate_gate(in, out);
+  check_f32(in, "a gate is read as float32");
   check_narrow(out, "a gated product is not written as float16");
   cpu(stream).launch([=](CpuContext& context) {
     for_each_row(context, out.rows, in.columns, [&](int r) {

@@ -293,8 +293,13 @@ void CudaOps::finish_run(CudaComputeStream& stream, const PanelRun& r, const ker
                          Activation activation) {
   if (bias == nullptr && activation == Activation::kNone && call.out_dtype != DType::kF16) return;
   kernel::with_element(call.out_dtype, [&]<class T>(T) {
-    run(stream, "activation of a gemm", call.rows, r.rows,
-        kernel::BiasActivate<T>{activation, bias, r.row_begin, call.out_columns, reinterpret_cast<T*>(call.out)});
+    const kernel::BiasActivate<T> each{activation, bias, r.row_begin, call.out_columns, reinterpret_cast<T*>(call.out)};
+    constexpr int kPiece = kernel::BiasActivatePieces<T>::kPiece;
+    if ((r.row_begin | r.rows | call.out_columns) % kPiece == 0 && is_aligned(call.out)) {
+      run(stream, "activation of a gemm", call.rows, r.rows / kPiece, kernel::BiasActivatePieces<T>{each});
+    } else {
+      run(stream, "activation of a gemm", call.rows, r.rows, each);
+    }
   });
 }
 
@@ -332,14 +337,21 @@ void CudaOps::add_residual_and_norm(Stream& stream, Activations x, Vector bias, 
 void CudaOps::activate_gate(Stream& stream, const Gate& gate, Activations in, Activations out) {
   check_activate_gate(in, out);
   CudaComputeStream& compute = begin(stream);
-  kernel::with_element(out.dtype, [&]<class T>(T) {
-    const kernel::ActivateGate<T> each{gate, as<const float>(in), out.columns, as<T>(out)};
+  const auto activate = [&]<class From, class To>(const From* from, To* to) {
+    const kernel::ActivateGate<From, To> each{gate, from, out.columns, to};
     if (in_fours(in, out)) {
-      run(compute, "activate_gate", out.rows, out.columns / 4, kernel::ActivateGateFours<T>{each});
+      run(compute, "activate_gate", out.rows, out.columns / 4, kernel::ActivateGateFours<From, To>{each});
     } else {
       run(compute, "activate_gate", out.rows, out.columns, each);
     }
+  };
+  kernel::with_element(out.dtype, [&]<class T>(T) {
+    in.dtype == DType::kF32 ? activate(as<const float>(in), as<T>(out)) : activate(as<const T>(in), as<T>(out));
   });
+}
+
+DType CudaOps::gate_dtype(int rows, const WeightType& weight) const {
+  return rows > kernel::kSkinnyRows ? weight.values : DType::kF32;
 }
 
 void CudaOps::add_gated_rows(Stream& stream, Activations x, Activations gates, Activations inout) {

@@ -44,6 +44,7 @@ class CudaOps final : public Ops {
             Activations out) override;
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation activation, Activations out) override;
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override;
+  DType gate_dtype(int rows, const WeightType& weight) const override;
   void activate_gate(Stream&, const Gate& gate, Activations in, Activations out) override;
   void add_gated_rows(Stream&, Activations x, Activations gates, Activations inout) override;
   void norm_heads(Stream&, NormKind kind, const AttentionShape& shape, Vector weight, float epsilon,

@@ -131,14 +131,15 @@ void CudaOps::multiply_experts(CudaComputeStream& stream, std::span<const Expert
 void CudaOps::activate_expert_gates(Stream& stream, const Gate& gate, Activations in, const ExpertRoutes& routes,
                                     ExpertRange experts, Activations out) {
   check_activate_gate(in, out);
+  check_f32(in, "gates of experts are read as float32");
   CudaComputeStream& compute = begin(stream);
   kernel::with_element(out.dtype, [&]<class T>(T) {
-    const kernel::ActivateGate<T> each{gate, as<const float>(in), out.columns, as<T>(out)};
+    const kernel::ActivateGate<float, T> each{gate, as<const float>(in), out.columns, as<T>(out)};
     const auto at_experts = [&]<class Body>(const Body& body) {
       return kernel::AtExperts<Body>{routes_of(routes), experts.first, experts.end, body};
     };
     if (in_fours(in, out)) {
-      run(compute, "activate_expert_gates", out.rows, out.columns / 4, at_experts(kernel::ActivateGateFours<T>{each}));
+      run(compute, "activate_expert_gates", out.rows, out.columns / 4, at_experts(kernel::ActivateGateFours<float, T>{each}));
     } else {
       run(compute, "activate_expert_gates", out.rows, out.columns, at_experts(each));
     }

@@ -1,7 +1,9 @@
-// Panels that lie one behind the other in one page are one matrix to multiply with: fewer, larger calls.
+// Panels that lie one behind the other are one matrix to multiply with: fewer, larger calls. While pages arrive, they
+// are those of one page; where all are there, those of pages in neighbouring frames, too.
 //
-// Which panels these are is a matter of the page alone, never of the frames that its neighbours are in. So a weight is
-// always multiplied in the same pieces, wherever its pages lie and whenever they came.
+// Results do not depend on the pieces: every row of a weight is summed in the same order in any of them, by own kernels
+// and by the library, which is given one algorithm for all pieces of a weight (library_gemm.h; seen on an H100 with 810
+// products of 15 shapes, each cut in four ways).
 #pragma once
 
 #include <cstddef>
@@ -22,7 +24,7 @@ struct PanelRun {
 };
 
 // `panels` follow each other in row order; a row has `row_bytes`. Pages are told apart by their events; panels without
-// one are taken to be of one page if they touch.
+// one are there.
 template <class Panel>
 std::vector<PanelRun> merge_panels(std::span<const Panel> panels, std::size_t row_bytes) {
   std::vector<PanelRun> runs;

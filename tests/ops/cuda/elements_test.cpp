@@ -138,7 +138,7 @@ TEST_F(ElementsTest, GatesMatchTheCpus) {
     for (const float limit : {0.0f, 3.0f}) {
       const Gate gate{activation, limit, limit / 3};
       Floats mine(kRows * kColumns), theirs(kRows * kColumns);
-      run_grid(kRows, kColumns, ActivateGate<float>{gate, in.data(), kColumns, mine.data()});
+      run_grid(kRows, kColumns, ActivateGate<float, float>{gate, in.data(), kColumns, mine.data()});
       ops().activate_gate(stream(), gate, view(in, kRows, 2 * kColumns), view(theirs, kRows, kColumns));
       stream().synchronize();
       expect_close(mine, std::vector<double>(theirs.begin(), theirs.end()), 1e-6,
@@ -154,11 +154,48 @@ TEST_F(ElementsTest, FourGatesAtOnceHaveTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     std::vector<std::byte> one_by_one(kRows * kColumns * size_of(dtype)), fours(one_by_one);
     with_element(dtype, [&]<class T>(T) {
-      const ActivateGate<T> each{gate, in.data(), kColumns, as<T>(one_by_one)};
+      const ActivateGate<float, T> each{gate, in.data(), kColumns, as<T>(one_by_one)};
       run_grid(kRows, kColumns, each);
-      run_grid(kRows, kColumns / 4, ActivateGateFours<T>{{gate, in.data(), kColumns, as<T>(fours)}});
+      run_grid(kRows, kColumns / 4, ActivateGateFours<float, T>{{gate, in.data(), kColumns, as<T>(fours)}});
     });
     EXPECT_EQ(fours, one_by_one) << name_of(dtype);
+  }
+}
+
+// What the library has narrowed is gated as if it had been widened first.
+TEST_F(ElementsTest, NarrowGatesAreThoseOfTheirValues) {
+  constexpr int kRows = 3, kColumns = 20;
+  const Gate gate{Activation::kSilu, 0.5f, 0.25f};
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const auto in = random_floats(kRows * 2 * kColumns, 1, dtype);
+    auto narrow = bytes_of(in, dtype);
+    std::vector<std::byte> from_wide(kRows * kColumns * size_of(dtype)), from_narrow(from_wide), fours(from_wide);
+    with_element(dtype, [&]<class T>(T) {
+      run_grid(kRows, kColumns, ActivateGate<float, T>{gate, in.data(), kColumns, as<T>(from_wide)});
+      const ActivateGate<T, T> each{gate, as<T>(narrow), kColumns, as<T>(from_narrow)};
+      run_grid(kRows, kColumns, each);
+      run_grid(kRows, kColumns / 4, ActivateGateFours<T, T>{{gate, as<T>(narrow), kColumns, as<T>(fours)}});
+    });
+    EXPECT_EQ(from_narrow, from_wide) << name_of(dtype);
+    EXPECT_EQ(fours, from_wide) << name_of(dtype);
+  }
+}
+
+TEST_F(ElementsTest, PiecesOfBiasAndActivationHaveTheSameBits) {
+  constexpr int kRows = 2, kColumns = 48, kFirst = 16, kCount = 24;
+  const auto bias = random_floats(kColumns, 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    auto values = random_floats(kRows * kColumns, 1, dtype);
+    values[kFirst] = INFINITY;  // which the library makes of a sum that is too large for float16
+    auto one_by_one = bytes_of(values, dtype), pieces = one_by_one;
+    with_element(dtype, [&]<class T>(T) {
+      const auto of = [&](std::vector<std::byte>& out) {
+        return BiasActivate<T>{Activation::kRelu, bias.data(), kFirst, kColumns, as<T>(out)};
+      };
+      run_grid(kRows, kCount, of(one_by_one));
+      run_grid(kRows, kCount / BiasActivatePieces<T>::kPiece, BiasActivatePieces<T>{of(pieces)});
+    });
+    EXPECT_EQ(pieces, one_by_one) << name_of(dtype);
   }
 }
 
