@@ -88,11 +88,6 @@ Activations converted(Pass& pass, Activations in, Activations out) {
   return out;
 }
 
-// out = norm(in), or in where there is no norm.
-void normalise(Pass& pass, Norm& norm, Activations in, Activations out) {
-  norm.present() ? norm.forward(pass, in, out) : pass.ops.convert(pass.stream, in, out);
-}
-
 // hidden [M, hidden] = hidden + (sum + bias).
 void add_residual(Pass& pass, Activations hidden, const BranchOutput& branch) {
   const Vector bias = branch.bias != nullptr ? branch.bias->vector(pass.pages) : Vector{};
@@ -127,6 +122,23 @@ void Norm::add_and_forward(Pass& pass, const BranchOutput& branch, Activations h
   if (branch.bias != nullptr) branch.bias->release(pass.pages);
   weight_.release(pass.pages);
   bias_.release(pass.pages);
+}
+
+void ResidualStream::add(const BranchOutput& branch) {
+  ensure(!pending_, "a branch's output is added while another waits");
+  pending_ = branch;
+}
+
+void ResidualStream::normalise(Pass& pass, Norm& norm, Activations out) {
+  if (norm.present() && pending_) {
+    return norm.add_and_forward(pass, *std::exchange(pending_, std::nullopt), hidden_, out);
+  }
+  settle(pass);
+  norm.present() ? norm.forward(pass, hidden_, out) : pass.ops.convert(pass.stream, hidden_, out);
+}
+
+void ResidualStream::settle(Pass& pass) {
+  if (pending_) add_residual(pass, hidden_, *std::exchange(pending_, std::nullopt));
 }
 
 Linear::Linear(const ShardLayout& layout, const std::string& prefix, Activation activation)
@@ -573,40 +585,30 @@ TransformerBlock::TransformerBlock(const ShardLayout& layout, const std::string&
 // Parallel:   h = h + attention(norm(h)) + mlp(norm(h))                        (Wang and Komatsuzaki 2021)
 // Post-norm:  h = norm(h + attention(h));        h = norm(h + mlp(h))          (Vaswani et al. 2017)
 //
-// h is `hidden` [M, hidden] f32; x [M, hidden] is what a branch reads, in the type that the weights are multiplied
-// with.
-void TransformerBlock::forward(Pass& pass, Activations hidden) {
-  const auto x = [&](DType dtype) { return pass.work.input(hidden.rows, hidden.columns, dtype); };
+// h [M, hidden] f32; x [M, hidden] is what a branch reads, in the type that the weights are multiplied with.
+void TransformerBlock::forward(Pass& pass, ResidualStream& h) {
+  const auto x = [&](DType dtype) { return pass.work.input(h.hidden().rows, h.hidden().columns, dtype); };
   const Activations to_attention = x(attention_.input_dtype()), to_mlp = x(mlp_input_dtype());
-  if (norm_position_ == NormPosition::kPost) return forward_post_norm(pass, hidden, to_attention, to_mlp);
-  normalise(pass, attention_norm_, hidden, to_attention);
+  if (norm_position_ == NormPosition::kPost) return forward_post_norm(pass, h, to_attention, to_mlp);
+  h.normalise(pass, attention_norm_, to_attention);
   const BranchOutput attended = attention_.forward(pass, to_attention);
-  if (parallel_) {
-    normalise(pass, mlp_norm_, hidden, to_mlp);
-    add(pass, hidden, attended, attention_output_norm_);
-  } else if (mlp_norm_.present()) {
-    mlp_norm_.add_and_forward(pass, as_added(pass, attended, attention_output_norm_), hidden, to_mlp);
-  } else {
-    add(pass, hidden, attended, attention_output_norm_);
-    normalise(pass, mlp_norm_, hidden, to_mlp);
-  }
-  add(pass, hidden, mlp(pass, to_mlp), mlp_output_norm_);
+  if (parallel_) h.normalise(pass, mlp_norm_, to_mlp);
+  h.add(as_added(pass, attended, attention_output_norm_));
+  parallel_ ? h.settle(pass) : h.normalise(pass, mlp_norm_, to_mlp);
+  h.add(as_added(pass, mlp(pass, to_mlp), mlp_output_norm_));
 }
 
-void TransformerBlock::forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp) {
-  attention_norm_.add_and_forward(pass, attention_.forward(pass, converted(pass, hidden, to_attention)), hidden,
-                                  hidden);
-  mlp_norm_.add_and_forward(pass, mlp(pass, converted(pass, hidden, to_mlp)), hidden, hidden);
+void TransformerBlock::forward_post_norm(Pass& pass, ResidualStream& h, Activations to_attention, Activations to_mlp) {
+  h.add(attention_.forward(pass, converted(pass, h.hidden(), to_attention)));
+  h.normalise(pass, attention_norm_, h.hidden());
+  h.add(mlp(pass, converted(pass, h.hidden(), to_mlp)));
+  h.normalise(pass, mlp_norm_, h.hidden());
 }
 
 BranchOutput TransformerBlock::as_added(Pass& pass, const BranchOutput& branch, Norm& output_norm) const {
   if (output_norm.present()) output_norm.forward(pass, branch.sum, branch.sum);
   if (residual_scale_ != 1) pass.ops.scale(pass.stream, residual_scale_, branch.sum);
   return branch;
-}
-
-void TransformerBlock::add(Pass& pass, Activations hidden, const BranchOutput& branch, Norm& output_norm) const {
-  add_residual(pass, hidden, as_added(pass, branch, output_norm));
 }
 
 DType TransformerBlock::mlp_input_dtype() const {

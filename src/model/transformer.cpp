@@ -47,13 +47,14 @@ void Transformer::forward(Pass& pass, Activations hidden, const Outputs& out) {
     embedding_->forward(pass, hidden);
   }
   if (rotary_) rotary_->forward(pass);
+  ResidualStream h(hidden);
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     const TraceSpan span(pass.trace, TraceTrack::kCompute, "layer", {}, {"layer", layer});
-    blocks_[layer].forward(pass, hidden);
+    blocks_[layer].forward(pass, h);
   }
-  if (!head_ && !pooled_head_) return;
+  if (!head_ && !pooled_head_) return h.settle(pass);
   const TraceSpan span(pass.trace, TraceTrack::kCompute, "head");
-  if (final_norm_.present()) final_norm_.forward(pass, hidden, hidden);
+  final_norm_.present() ? h.normalise(pass, final_norm_, hidden) : h.settle(pass);
   if (head_) head_->forward(pass, hidden, out);
   if (pooled_head_) pooled_head_->forward(pass, hidden, out);
 }

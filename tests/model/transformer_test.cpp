@@ -42,13 +42,17 @@ class UseEvent : public Event {
   const PageUse use;
 };
 
+// How a pass finds its pages (PageSource).
+enum class PageState { kGroupByGroup, kWholeTensors, kAtRest };
+constexpr PageState kPageStates[] = {PageState::kGroupByGroup, PageState::kWholeTensors, PageState::kAtRest};
+
 // Pages are asked for in the order of their uses, none after its release, and every one is released as early as
 // the layout says where that is to hold: group by group, and in one round (no more than Workspace::kLogitRows logit
 // rows).
 class OrderedPages : public PageSource {
  public:
-  OrderedPages(const ShardLayout& layout, bool group_by_group, bool one_round)
-      : layout_(layout), group_by_group_(group_by_group), one_round_(one_round), bytes_(layout.page_bytes) {
+  OrderedPages(const ShardLayout& layout, PageState state, bool one_round)
+      : layout_(layout), state_(state), one_round_(one_round), bytes_(layout.page_bytes) {
     for (PageUse use = 0; use < layout.uses.size(); ++use) events_.emplace_back(use);
     asked_.assign(layout.uses.size(), false);
   }
@@ -57,7 +61,7 @@ class OrderedPages : public PageSource {
     EXPECT_GT(static_cast<std::int64_t>(use), over_) << "a page is asked for after its release";
     // An operation may ask for its weight and then for its bias, but never skips a use.
     EXPECT_TRUE(use == 0 || asked_[use - 1]) << "use " << use << " comes before the one before it";
-    if (group_by_group_ && one_round_ && !asked_[use]) {
+    if (group_by_group() && one_round_ && !asked_[use]) {
       EXPECT_EQ(over_, layout_.over_before[use]) << "before use " << use;
       EXPECT_LE(use - over_, ShardLayout::kGroupPages) << "an operation binds too many pages";
     }
@@ -71,7 +75,8 @@ class OrderedPages : public PageSource {
     over_ = use;
   }
 
-  bool group_by_group() const override { return group_by_group_; }
+  bool group_by_group() const override { return state_ == PageState::kGroupByGroup; }
+  bool at_rest() const override { return state_ == PageState::kAtRest; }
 
   void expect_live(const Event* ready) const {
     EXPECT_GT(static_cast<std::int64_t>(static_cast<const UseEvent*>(ready)->use), over_) << "an operation comes late";
@@ -83,7 +88,8 @@ class OrderedPages : public PageSource {
 
  private:
   const ShardLayout& layout_;
-  const bool group_by_group_, one_round_;
+  const PageState state_;
+  const bool one_round_;
   std::vector<std::byte> bytes_;
   std::vector<UseEvent> events_;
   std::vector<bool> asked_;
@@ -153,11 +159,19 @@ class CheckingOps : public Ops {
   void norm(Stream&, NormKind, Activations in, Vector weight, Vector bias, float, Activations) override {
     expect_vector(weight, in.columns);
     expect_vector(bias, in.columns);
+    operations.emplace_back("norm");
+  }
+  void add_residual_and_norm(Stream&, Activations x, Vector bias, Activations inout, NormKind, Vector weight,
+                             Vector norm_bias, float, Activations) override {
+    EXPECT_TRUE(pages_.at_rest()) << "an operation reads vectors that may lie in several pages";
+    for (const Vector& vector : {bias, weight, norm_bias}) expect_vector(vector, inout.columns);
+    EXPECT_EQ(x.columns, inout.columns);
+    operations.emplace_back("add and norm");
   }
   void gemm(Stream&, Activations x, const Weight& weight, Vector bias, Activation, Activations out) override {
     expect_next_part(weight.panels, weight.out);
     if (bias.data != nullptr) {
-      expect_copied(bias);
+      if (!pages_.at_rest()) expect_copied(bias);
       EXPECT_EQ(bias.length, weight.out);
     }
     EXPECT_EQ(x.columns, weight.in);
@@ -168,6 +182,7 @@ class CheckingOps : public Ops {
   void add_residual(Stream&, Activations x, Vector bias, Activations inout) override {
     expect_vector(bias, inout.columns);
     EXPECT_EQ(x.columns, inout.columns);
+    operations.emplace_back("add");
   }
   void convert(Stream&, Activations, Activations) override {}
   void gather_rows(Stream&, Activations in, std::span<const std::int32_t> rows, Activations) override {
@@ -187,6 +202,7 @@ class CheckingOps : public Ops {
     EXPECT_EQ(qkv.columns, (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
     EXPECT_EQ(out.columns, shape.heads * shape.head_dim);
     layers.push_back(layer);
+    operations.emplace_back("attention");
   }
   void top_k_log_sum_exp(Stream&, Activations logits, const LogitColumns& columns, std::span<const std::int32_t> top,
                          std::span<const TokenId> targets, TopLogits* out) override {
@@ -207,7 +223,8 @@ class CheckingOps : public Ops {
   }
   void expect_all_parts() const { EXPECT_EQ(next_row_, 0) << "a tensor is not whole"; }
 
-  std::vector<int> layers;  // as attention() met them
+  std::vector<int> layers;              // as attention() met them
+  std::vector<std::string> operations;  // additions, norms and attention
 
  private:
   template <class Panel>
@@ -357,10 +374,12 @@ Batch make_batch(int rows, const ModelConfig& config) {
   return batch;
 }
 
-void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std::size_t spare_bytes, int rows,
-                       bool group_by_group, bool reproducible = false) {
-  SCOPED_TRACE(fmt::format("pp {}, stage {}, pages with {} bytes to spare, {} rows, grouped {}", mesh.pp, stage,
-                           spare_bytes, rows, group_by_group));
+// Returns CheckingOps::operations.
+std::vector<std::string> expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage,
+                                           std::size_t spare_bytes, int rows, PageState state,
+                                           bool reproducible = false) {
+  SCOPED_TRACE(fmt::format("pp {}, stage {}, pages with {} bytes to spare, {} rows, state {}", mesh.pp, stage,
+                           spare_bytes, rows, static_cast<int>(state)));
   const PlainFormat format;
   const ShardPlan plan = ShardPlan::make(config, mesh, stage, reproducible);
   const std::size_t page = ShardLayout::largest_block_bytes(plan, format, DType::kBF16) + spare_bytes;
@@ -370,7 +389,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   Progress progress(IdlePolicy::parse("yield"));
   const auto stream = device->make_compute_stream(progress);
   const auto all_reduce = make_local_all_reduce();
-  OrderedPages pages(layout, group_by_group, /*one_round=*/batch.output_count() <= Workspace::kLogitRows);
+  OrderedPages pages(layout, state, /*one_round=*/batch.output_count() <= Workspace::kLogitRows);
   CheckingOps ops(pages);
   Workspace work(*device, Workspace::Sizes::of(plan, ops, batch.rows()));
   const KvCacheView cache{};
@@ -391,6 +410,7 @@ void expect_sound_pass(const ModelConfig& config, MeshShape mesh, int stage, std
   for (const TopLogits& top_logits : logits) EXPECT_EQ(top_logits.count, last && !config.pools()) << "once, at the end";
   EXPECT_THAT(pooled_embeddings, Each(last && config.pools() ? 1.0f : 0.0f));
   EXPECT_THAT(scores, Each(last ? 1.0f : 0.0f));
+  return ops.operations;
 }
 
 TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
@@ -398,9 +418,9 @@ TEST(Transformer, VisitsPagesInOrderAndGivesThemUpInTime) {
     SCOPED_TRACE(name);
     for (const std::size_t spare_bytes : {0, 1000, 1 << 20}) {
       for (const int rows : {1, 20, 2 * Workspace::kLogitRows + 10}) {  // no logit row, one round of them, two
-        for (const bool grouped : {false, true}) {
-          expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes, rows, grouped);
-          for (int s = 0; s < 3; ++s) expect_sound_pass(config, {.tp = 1, .pp = 3}, s, spare_bytes, rows, grouped);
+        for (const PageState state : kPageStates) {
+          expect_sound_pass(config, {.tp = 1, .pp = 1}, 0, spare_bytes, rows, state);
+          for (int s = 0; s < 3; ++s) expect_sound_pass(config, {.tp = 1, .pp = 3}, s, spare_bytes, rows, state);
         }
       }
     }
@@ -415,11 +435,40 @@ TEST(Transformer, VisitsTheKSlicesOfReproducibleSumsInOrder) {
     config.heads = 8;
     config.kv_heads = 4;
     for (const int tp : {1, 2, 8}) {
-      for (const bool grouped : {false, true}) {
-        expect_sound_pass(config, {.tp = tp, .pp = 1}, 0, 1000, 20, grouped, /*reproducible=*/true);
+      for (const PageState state : kPageStates) {
+        expect_sound_pass(config, {.tp = tp, .pp = 1}, 0, 1000, 20, state, /*reproducible=*/true);
       }
     }
   }
+}
+
+// What a branch gives is added by the norm that reads the sum, in the same block or behind it; alone where none does.
+TEST(Transformer, AddsAndNormalisesInOneOperationWherePagesAreAtRest) {
+  const auto expect_alone = [configs = make_configs()](const char* name, int pp, int stage, int additions) {
+    SCOPED_TRACE(name);
+    const auto operations = [&](PageState state) {
+      return expect_sound_pass(configs.at(name), {.tp = 1, .pp = pp}, stage, 1000, 20, state);
+    };
+    std::vector<std::string> apart;
+    for (const std::string& operation : operations(PageState::kAtRest)) {
+      const bool both = operation == "add and norm";
+      if (both) apart.emplace_back("add");
+      apart.push_back(both ? "norm" : operation);
+      if (operation == "add") --additions;
+    }
+    EXPECT_EQ(additions, 0);
+    EXPECT_EQ(apart, operations(PageState::kWholeTensors));
+  };
+  expect_alone("post false, tied true, biases true", 1, 0, 0);
+  for (int stage = 0; stage < 3; ++stage) {
+    expect_alone("post false, tied true, biases true", 3, stage, stage < 2 ? 1 : 0);  // the next stage gets it whole
+  }
+  expect_alone("projected embeddings", 1, 0, 1);  // no final norm
+  expect_alone("experts with biases, sinks", 1, 0, 0);
+  expect_alone("norms around, windows, caps, scales", 1, 0, 0);
+  expect_alone("parallel residual, biases true", 1, 0, 3);  // what attention gives
+  expect_alone("post true, tied true, biases true", 1, 0, 0);
+  expect_alone("norms of queries and keys 1", 1, 0, 5);  // norms of what a branch gives alone, and the final one
 }
 
 // Rows go to the experts with the largest logits; their weights are softmax's, made to sum to one.

@@ -111,6 +111,28 @@ struct BranchOutput {
   const TensorRef* bias = nullptr;  // [hidden]; null, or absent: none
 };
 
+// The residual stream on its way through the blocks of a stage. What a branch gives is not added at once but where the
+// stream is read next, in this block or behind it: to add it and to normalise the sum is one operation.
+class ResidualStream {
+ public:
+  // hidden [M, hidden] f32, whole.
+  explicit ResidualStream(Activations hidden) : hidden_(hidden) {}
+  // The array; whole behind normalise() and settle().
+  Activations hidden() const { return hidden_; }
+
+  // hidden = hidden + branch. Until normalise() or settle(), one of which comes before the next branch is computed,
+  // branch.sum stays as it is.
+  void add(const BranchOutput& branch);
+  // out = norm(hidden), or hidden where there is no norm. out may be hidden.
+  void normalise(Pass& pass, Norm& norm, Activations out);
+  // Makes hidden whole.
+  void settle(Pass& pass);
+
+ private:
+  Activations hidden_;
+  std::optional<BranchOutput> pending_;  // what hidden lacks
+};
+
 // W [hidden, in] with its columns split over the tp ranks: each multiplies its own columns of x, [M, in/tp], with its
 // own columns of W, and the all-reduce over tp, which the layer ends in, sums the products.
 //
@@ -375,16 +397,13 @@ class TransformerBlock {
   TransformerBlock(const ShardLayout& layout, int layer_in_stage, int t);
   // Names what forward() reads of host memory, beside the batch.
   void add_to(PassArrays& arrays) const { attention_.add_to(arrays); }
-  // hidden [M, hidden] f32, in place.
-  void forward(Pass& pass, Activations hidden);
+  void forward(Pass& pass, ResidualStream& h);
 
  private:
   TransformerBlock(const ShardLayout& layout, const std::string& prefix, int layer_in_stage, int t);
-  void forward_post_norm(Pass& pass, Activations hidden, Activations to_attention, Activations to_mlp);
+  void forward_post_norm(Pass& pass, ResidualStream& h, Activations to_attention, Activations to_mlp);
   // scale × norm(branch), in its place.
   BranchOutput as_added(Pass& pass, const BranchOutput& branch, Norm& output_norm) const;
-  // hidden = hidden + scale × norm(branch).
-  void add(Pass& pass, Activations hidden, const BranchOutput& branch, Norm& output_norm) const;
   DType mlp_input_dtype() const;
   BranchOutput mlp(Pass& pass, Activations x);
 
