@@ -130,7 +130,7 @@ struct StoreKeysValues {
   const AttentionRow* rows;
   CacheLayer cache;
 
-  static StoreKeysValues of(const AttentionCall& call) {
+  COMPUTRON_HOST_DEVICE static StoreKeysValues of(const AttentionCall& call) {
     return {call.qkv, call.qkv_columns(), call.shape.heads * call.shape.head_dim, call.rows, call.cache};
   }
   // Of the key of a row's head 0; null for a row of no sequence.
@@ -171,6 +171,7 @@ struct DecodeRows {
   int count;
   int splits;  // of the longest row
   float* partial;
+  bool store;  // the rows' own keys and values first, which no other row sees: store_keys_values() in the same kernel
 };
 COMPUTRON_HOST_DEVICE inline int softmax_in_partial(int head_dim) { return (head_dim + 3) / 4 * 4; }
 COMPUTRON_HOST_DEVICE inline int partial_floats(int head_dim) { return softmax_in_partial(head_dim) + 4; }
@@ -197,7 +198,12 @@ COMPUTRON_HOST_DEVICE constexpr int element_of(int piece, int lanes, int v, int 
 }
 
 void attend_decode(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part);
-// The splits alone, of an aligned cache of two-byte elements.
+// Whether it uses tensor cores, and may store: an aligned cache of two-byte elements.
+inline bool decodes_on_tensor_cores(const AttentionCall& call) {
+  return call.cache_dtype != DType::kF32 && is_aligned(call.cache, size_of(call.cache_dtype)) &&
+         reinterpret_cast<std::uintptr_t>(call.qkv) % 16 == 0;
+}
+// The splits alone.
 void attend_splits_on_tensor_cores(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part);
 
 // ---- tiled prefill

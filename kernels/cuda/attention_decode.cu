@@ -311,7 +311,7 @@ void launch_for(CUstream_st* stream, const AttentionCall& call, const DecodeRows
 
 void attend_decode(CUstream_st* stream, const AttentionCall& call, const DecodeRows& part) {
   if (part.count == 0) return;
-  if (call.cache_dtype != DType::kF32 && is_aligned(call.cache, size_of(call.cache_dtype))) {
+  if (decodes_on_tensor_cores(call)) {
     attend_splits_on_tensor_cores(stream, call, part);
   } else {
     with_element(call.cache_dtype, [&]<class T>(T) { launch_for<T>(stream, call, part); });

@@ -82,6 +82,10 @@ class TensorDecode {
   // The whole block leaves together where it sees nothing. Most have one round, which begins with all that it loads.
   __device__ void run() {
     if (seen_.empty()) return;
+    if (part_.store && exists(p_.rows[row_].position)) {
+      store_own();
+      __syncthreads();
+    }
     const int begin = seen_.begin / kRoundKeys * kRoundKeys;  // on a grid that begins at position 0
     int first = begin + warp_ * kWarpKeys;
     const T* place = find_key(first);
@@ -108,6 +112,14 @@ class TensorDecode {
     return left < kQueries ? left : kQueries;
   }
   __device__ int head(int query) const { return kv_head_ * p_.group() + first_query_ + query; }
+
+  // The row's key and value: a thread a piece. Blocks of other query heads write the same.
+  __device__ void store_own() const {
+    const auto body = StoreKeysValues<T, kPiece>::of(p_);
+    T* const place = body.place(row_);
+    const int pieces = p_.shape.head_dim / kPiece, i = static_cast<int>(threadIdx.x);
+    if (i < 2 * pieces) body(row_, place, kv_head_ + i / pieces * p_.cache.kv_heads, i % pieces);
+  }
 
   __device__ bool exists(int position) const { return position >= seen_.begin && position < seen_.end; }
   // Where a lane's key of 16 lies, or, so that no lane goes another way, the nearest that the block sees.

@@ -65,12 +65,12 @@ class HeldRow<0> {
   const float* x_ = nullptr;
 };
 
-// The row becomes what it is with the addend, in memory, too.
+// The row becomes what it is with the addend, in memory, too. All that is added has been asked for before the first sum
+// is written: a read cannot be moved in front of a write that might be to the same place.
 template <class Row>
-__device__ void add(const NormCall& p, std::size_t first, Row& x) {
+__device__ void add(const NormCall& p, std::size_t first, const Row& addend, const Row& bias, Row& x) {
   x.for_each([&](int i, int c) {
-    const float addend = p.addend[first + c];
-    const float sum = x[i] + (p.addend_bias == nullptr ? addend : addend + p.addend_bias[c]);
+    const float sum = x[i] + (p.addend_bias == nullptr ? addend[i] : addend[i] + bias[i]);
     p.sum[first + c] = sum;
     x.set(i, sum);
   });
@@ -83,12 +83,16 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant
   __shared__ float sums[2][kMaxThreads / kWarp];
   const std::size_t first = static_cast<std::size_t>(blockIdx.x) * p.columns;
   const auto count = static_cast<float>(p.columns);
-  HeldRow<kHeld> x(p.columns), weight(p.columns), bias(p.columns);
+  HeldRow<kHeld> x(p.columns), weight(p.columns), bias(p.columns), addend(p.columns), addend_bias(p.columns);
   if (p.weight != nullptr) weight.load(p.weight);
   if (p.bias != nullptr) bias.load(p.bias);
+  if (p.addend_bias != nullptr) addend_bias.load(p.addend_bias);
   begin_overlapped();
   x.load(p.x + first);
-  if (p.addend != nullptr) add(p, first, x);
+  if (p.addend != nullptr) {
+    addend.load(p.addend + first);
+    add(p, first, addend, addend_bias, x);
+  }
 
   float mean = 0;
   if (p.kind == NormKind::kLayerNorm) {

@@ -334,10 +334,10 @@ class JoiningFormat : public PlainFormat {
 // Where a weight goes on on the next page, its panels in neighbouring frames are one behind the other, to the byte.
 TEST(ShardLayout, AWeightThatGoesOnFillsItsPageWhereTheDeviceJoinsPages) {
   Case c;
-  c.config = make_config({.layers = 40, .hidden = 40, .heads = 5, .ffn = 1500, .vocab = 3000});
+  c.config = make_config({.layers = 40, .hidden = 80, .heads = 10, .ffn = 600, .vocab = 3000});
   const ShardPlan plan = c.plan();
   const JoiningFormat joining;
-  const std::size_t page = std::size_t{1500} * kRowBlock * sizeof(float) * 2;  // of every block a multiple
+  const std::size_t page = std::size_t{1200} * kRowBlock * sizeof(float) * 2;  // of every block a multiple
   const ShardLayout layout = ShardLayout::make(plan, joining, c.types, page);
   const ShardLayout apart = ShardLayout::make(plan, kFormat, c.types, page);
   expect_rows_placed_once(layout);

@@ -37,6 +37,7 @@ void AttentionPlan::add(bool causal, const SequenceRows& sequence, int block_tok
   const int first_block = static_cast<int>(blocks.size()), end = sequence.start + sequence.rows;
   const auto used = sequence.blocks.first(static_cast<std::size_t>(ceil_div(end, block_tokens)));
   blocks.insert(blocks.end(), used.begin(), used.end());
+  one_row_each &= sequence.rows == 1;
   for (const std::uint32_t block : used) largest_block = std::max(largest_block, block);
   for (int i = 0; i < sequence.rows; ++i) {
     const int position = sequence.start + i, row = sequence.row + i;

@@ -57,6 +57,11 @@ void for_each_batch(std::span<const PanelRun> runs, Body&& body) {
   for (std::size_t i = 0; i < runs.size(); i += kMax) body(runs.subspan(i, std::min(kMax, runs.size() - i)));
 }
 
+// Whether a row's keys and values are stored by who decodes it.
+bool stores_while_decoding(const kernel::AttentionCall& call, const AttentionTables& tables) {
+  return tables.plan.one_row_each && kernel::decodes_on_tensor_cores(call);
+}
+
 kernel::HeadRows head_rows(const AttentionShape& shape, const Activations& qkv) {
   return {as<float>(qkv), qkv.rows, qkv.columns, shape.heads + shape.kv_heads, shape.heads, shape.head_dim};
 }
@@ -487,7 +492,9 @@ void CudaOps::attention(Stream& stream, const AttentionShape& shape, Activations
                                        cache.block_tokens};
   const kernel::AttentionCall call{
       shape, as<const float>(qkv), tables.rows, cache_layer, cache.dtype, out.data, out.dtype, sinks.data};
-  launch(compute, "keys and values", [&](cudaStream_t on) { kernel::store_keys_values(on, call, qkv.rows); });
+  if (!stores_while_decoding(call, tables)) {
+    launch(compute, "keys and values", [&](cudaStream_t on) { kernel::store_keys_values(on, call, qkv.rows); });
+  }
   const int tiles = static_cast<int>(tables.plan.tiles.size());
   launch(compute, "tiled prefill attention",
          [&](cudaStream_t on) { kernel::attend_prefill(on, call, tables.tiles, tiles); });
@@ -505,7 +512,8 @@ void CudaOps::attend_decode(CudaComputeStream& stream, const kernel::AttentionCa
   const std::size_t room = splits == 1 ? kMaxGridItems : static_cast<std::size_t>(most_splits / splits);
   const int step = static_cast<int>(std::min<std::size_t>(room, kMaxGridItems));
   for (int i = 0; i < count; i += step) {
-    const kernel::DecodeRows part{tables.row_ids + i, std::min(step, count - i), splits, scratch<float>()};
+    const kernel::DecodeRows part{tables.row_ids + i, std::min(step, count - i), splits, scratch<float>(),
+                                  stores_while_decoding(call, tables)};
     launch(stream, "split-KV decode attention", [&](cudaStream_t on) { kernel::attend_decode(on, call, part); });
   }
 }

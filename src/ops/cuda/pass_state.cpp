@@ -69,6 +69,7 @@ std::string PassState::launches() const {
   add(attention_.plan.row_ids.size());
   add(attention_.plan.tiles.size());
   add(static_cast<std::size_t>(attention_.plan.split_class()));
+  add(attention_.plan.one_row_each ? 1 : 0);
   for (const SampleCall& call : samples_) add(call.lists.rows.size());
   return launches;
 }
