@@ -87,6 +87,7 @@ struct PlainRowsOfWeight {
   const T* from;  // this thread's first piece
   int rows;       // from that piece's row on
   int depth;
+  unsigned zero = gridDim.z - 1;  // what the compiler cannot know
 
   __device__ PlainRowsOfWeight(const ExpertGemmCall& p, const ExpertTile& tile, int, int)
       : from(reinterpret_cast<const T*>(tile.run->data) +
@@ -111,12 +112,13 @@ struct PlainRowsOfWeight {
 
   __device__ void begin_step() {}
   __device__ void load(int) {}
-  // Of the warp's tile `tile`.
+  // Of the warp's tile `tile`. mma wants registers of two loads side by side; left to itself, ptxas gathers them by
+  // moves for every product anew, where what `^ zero` gives, once, lies where it is wanted.
   __device__ void values(const uint4* step, int first_tile, int tile, int slice, int lane, unsigned (&a)[2][4]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint4 row = step[(2 * (first_tile + tile) + i) * kOctetPieces + octet_place_of_lane(slice, lane)];
-      a[i][0] = row.x, a[i][1] = row.y, a[i][2] = row.z, a[i][3] = row.w;
+      a[i][0] = row.x ^ zero, a[i][1] = row.y ^ zero, a[i][2] = row.z ^ zero, a[i][3] = row.w ^ zero;
     }
   }
 };

@@ -4,7 +4,7 @@
 // *positions* 0, 1, ...; what experts compute lies by position.
 //
 // Everything has the same bits whatever rows are beside a row, and whether experts are multiplied together or one by
-// one: the order of sums depends on the depth alone, and there are no atomics.
+// one: the order of sums depends on the depth alone, and atomics do no more than count and set bits.
 #pragma once
 
 #include <cmath>
@@ -33,6 +33,8 @@ inline constexpr int kFewOnAverage = 8;
 
 // In device memory.
 struct Routes {
+  static constexpr int kPartRows = 16;  // at most 32
+
   int rows, experts, per_token;
   std::int32_t* begins;       // [experts + 1] expert e has positions [begins[e], begins[e + 1])
   std::int32_t* first_tiles;  // [experts + 1] ... and tiles [first_tiles[e], first_tiles[e + 1])
@@ -41,6 +43,8 @@ struct Routes {
   std::int32_t* chosen;       // [rows, per_token] experts, ascending; -1: none
   std::int32_t* places;       // [rows, per_token] positions
   float* weights;             // [rows, per_token]
+  // [parts, experts] bit i: the part's row i has chosen the expert. A part is kPartRows rows. Nobody's but route()'s.
+  std::uint32_t* masks;
 
   // `memory` has bytes(rows, rule) and is aligned to four.
   Routes(std::byte* memory, int of_rows, const RoutingRule& rule)
@@ -53,14 +57,17 @@ struct Routes {
     chosen = rows_of + pairs;
     places = chosen + pairs;
     weights = reinterpret_cast<float*>(places + pairs);
+    masks = reinterpret_cast<std::uint32_t*>(weights + pairs);
   }
   // Of more rows no less.
   static constexpr std::size_t bytes(int rows, const RoutingRule& rule) {
     const std::size_t pairs = static_cast<std::size_t>(rows) * rule.per_token;
     const int tiles = most_tiles(rule.experts, rows, rule.per_token, kFewPositions);
     return 2 * (std::size_t{1} + rule.experts) * sizeof(std::int32_t) + tiles * sizeof(PositionTile) +
-           pairs * (3 * sizeof(std::int32_t) + sizeof(float));
+           pairs * (3 * sizeof(std::int32_t) + sizeof(float)) +
+           static_cast<std::size_t>(parts(rows)) * rule.experts * sizeof(std::uint32_t);
   }
+  COMPUTRON_HOST_DEVICE static constexpr int parts(int rows) { return (rows + kPartRows - 1) / kPartRows; }
 
   COMPUTRON_HOST_DEVICE int positions() const { return rows * per_token; }
   COMPUTRON_HOST_DEVICE int tile_positions() const {
@@ -149,19 +156,35 @@ struct Mix {
   }
 };
 
-// Mix of columns 4 c, ..., 4 c + 3. Columns are a multiple of four, arrays aligned to 16 bytes.
+// Mix of columns 4 c, ..., 4 c + 3. Columns are a multiple of four, arrays aligned to 16 bytes. As many terms are read
+// before the first is added as keep memory busy.
 struct MixFours {
+  static constexpr int kAtOnce = 8;
+
   Mix each;
 
   COMPUTRON_HOST_DEVICE void operator()(int r, int c) const {
     const Routes& routes = each.routes;
     Four<float>& out = four_at(each.inout, r, each.columns, 4 * c);
     Four<float> sum = out;
-    for (int i = r * routes.per_token; i < (r + 1) * routes.per_token; ++i) {
-      if (routes.chosen[i] < each.first || routes.chosen[i] >= each.end) continue;
-      const Four<float> term = four_at(each.in, routes.places[i], each.columns, 4 * c);
-      const float weight = routes.weights[i];
-      for (int k = 0; k < 4; ++k) sum.values[k] = fmaf(term.values[k], weight, sum.values[k]);
+    const int end = (r + 1) * routes.per_token;
+    for (int first = r * routes.per_token; first < end; first += kAtOnce) {
+      bool wanted[kAtOnce];
+      int places[kAtOnce];
+      float weights[kAtOnce];
+      Four<float> terms[kAtOnce];
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int pair = first + i, expert = pair < end ? routes.chosen[pair] : -1;
+        wanted[i] = expert >= each.first && expert < each.end;
+        places[i] = pair < end ? routes.places[pair] : 0;
+        weights[i] = pair < end ? routes.weights[pair] : 0;
+      }
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (wanted[i]) terms[i] = four_at(each.in, places[i], each.columns, 4 * c);
+      }
+      for (int i = 0; i < kAtOnce; ++i) {
+        for (int k = 0; k < 4 && wanted[i]; ++k) sum.values[k] = fmaf(terms[i].values[k], weights[i], sum.values[k]);
+      }
     }
     out = sum;
   }

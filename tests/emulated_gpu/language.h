@@ -98,8 +98,20 @@ T __ldcv(const T* p) {
   ::computron::emulated_gpu::damage_read(p, {reinterpret_cast<std::byte*>(&value), sizeof value});
   return value;
 }
+// Of the values of a warp's lanes.
+inline unsigned __reduce_max_sync(unsigned /*mask*/, unsigned value) {
+  const auto* values = ::computron::emulated_gpu::exchange(value);
+  for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) value = std::max(value, values[i].as<unsigned>());
+  return value;
+}
+inline int __reduce_min_sync(unsigned /*mask*/, int value) {
+  const auto* values = ::computron::emulated_gpu::exchange(value);
+  for (int i = 0; i < ::computron::emulated_gpu::kLanes; ++i) value = std::min(value, values[i].as<int>());
+  return value;
+}
 // Fibers of one thread: nothing comes between.
 inline int atomicAdd(int* p, int value) { return std::exchange(*p, *p + value); }
+inline unsigned atomicOr(unsigned* p, unsigned bits) { return std::exchange(*p, *p | bits); }
 
 namespace computron::emulated_gpu {
 

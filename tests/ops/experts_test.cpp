@@ -143,6 +143,82 @@ TEST_P(ExpertsTest, MixWhatTheChosenOnesGive) {
   }
 }
 
+// By expert, then by row: rows of one block and of more than there are, experts that nobody chooses, ties, more choices
+// than are read at once, rows of padding.
+TEST_P(ExpertsTest, PairsLieInTheOrderOfExpertsAndRows) {
+  struct Case {
+    int rows, experts, per_token, real_rows;
+  };
+  for (const auto& [rows, experts, per_token, real_rows] : {Case{32, 20, 3, 32},
+                                                            {33, 128, 10, 33},
+                                                            {100, 128, 8, 90},
+                                                            {61, 256, 2, 61},
+                                                            {61, 512, 2, 50},
+                                                            {50, 600, 40, 49},
+                                                            {2100, 5, 2, 2090}}) {
+    const auto what = fmt::format("{} of {} rows, {} of {} experts", real_rows, rows, per_token, experts);
+    Floats logits = random_floats(static_cast<std::size_t>(rows) * experts, 1);
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      const bool is_rare = i % static_cast<std::size_t>(experts) % 5 == 2;
+      logits[i] = std::round(logits[i] * 64) / 64 - (is_rare ? 2.0f : 0.0f);
+    }
+    const ExpertRoutes routes = route(logits, rows, experts, per_token, real_rows);
+    std::vector<Choice> choices = choose(logits, experts, per_token);
+    choices.resize(static_cast<std::size_t>(real_rows));
+    Floats sorted, x;  // (row, expert); of all rows
+    std::vector<double> sums(4 * static_cast<std::size_t>(rows));
+    for (int expert = 0; expert < experts; ++expert) {
+      for (std::size_t row = 0; row < choices.size(); ++row) {
+        const auto found = std::ranges::find(choices[row].experts, expert);
+        if (found == choices[row].experts.end()) continue;
+        const double weight = choices[row].weights[static_cast<std::size_t>(found - choices[row].experts.begin())];
+        for (std::size_t c = 0; c < 4; ++c) sums[4 * row + c] += weight * static_cast<double>(2 * sorted.size() + c);
+        sorted.insert(sorted.end(), {static_cast<float>(row), static_cast<float>(expert)});
+      }
+    }
+    sorted.resize(2 * static_cast<std::size_t>(routes.positions()), -7);  // untouched
+    for (int row = 0; row < rows; ++row) x.insert(x.end(), {static_cast<float>(row), 1});
+    std::vector<ExpertWeight> weights;
+    for (int expert = 0; expert < experts; ++expert) {
+      weights.push_back({expert, bench_.weight({1, 0, 0, static_cast<float>(expert)}, 2, 2, DType::kF32)});
+    }
+    const Activations out = bench_.put(Floats(sorted.size(), -7), routes.positions(), 2);
+    ops().expert_gemm(stream(), bench_.put(x, rows, 2), /*by_row=*/true, weights, {}, routes, Activation::kNone, out);
+    EXPECT_EQ(bench_.get(out), sorted) << what;
+
+    Floats counted(4 * static_cast<std::size_t>(routes.positions()));
+    std::iota(counted.begin(), counted.end(), 0.0f);
+    const Activations sum = bench_.empty(rows, 4);
+    ops().zero(stream(), sum);
+    ops().mix_experts(stream(), bench_.put(counted, routes.positions(), 4), routes, {0, experts}, sum);
+    expect_close(bench_.get(sum), sums, 4e-6, what);
+  }
+}
+
+// A device may choose in another way among many.
+TEST_P(ExpertsTest, ExpertsThatNobodyChoosesChangeNothing) {
+  constexpr int kRows = 40, kExperts = 100, kPerToken = 9;
+  const Floats logits = random_floats(kRows * kExperts, 1);
+  const Floats terms = random_floats(kRows * kPerToken * 4, 2);
+  for (const RouterSoftmax softmax : {RouterSoftmax::kChosen, RouterSoftmax::kAll}) {
+    const auto mixed = [&](int experts) {
+      Floats more;
+      for (int row = 0; row < kRows; ++row) {
+        const Floats own = row_of(logits, row, kExperts);
+        more.insert(more.end(), own.begin(), own.end());
+        more.resize(more.size() + static_cast<std::size_t>(experts - kExperts), -INFINITY);
+      }
+      const ExpertRoutes routes = route(more, kRows, experts, kPerToken, -1, softmax);
+      const Activations sum = bench_.empty(kRows, 4);
+      ops().zero(stream(), sum);
+      ops().mix_experts(stream(), bench_.put(terms, routes.positions(), 4), routes, {0, experts}, sum);
+      return bench_.get(sum);
+    };
+    const Floats few = mixed(kExperts);
+    for (const int experts : {200, 400, 600}) expect_same(mixed(experts), few, fmt::format("{} experts", experts));
+  }
+}
+
 // Weighted by the softmax over all experts, with biases: several tiles of tensor cores, and a depth that they do not
 // take.
 TEST_P(ExpertsTest, BiasesJoinAndWeightsMaySumToLessThanOne) {
