@@ -129,8 +129,7 @@ class Model {
     check_tensors(config_, index_);
     const ShardPlan plan = ShardPlan::make(config_, mesh_.shape, mesh_.stage);
     const WeightTypes types = WeightTypes(config_, index_).kept_by(*ops_);
-    // Rows of codes are short, but a page holds a slot of the cache, too.
-    const std::size_t least = types.most().quantised() ? 16384 : 4096;
+    const std::size_t least = 16384;  // a page holds a slot of the cache, too, where blocks of rows are small
     const std::size_t page = round_up(
         std::max(ShardLayout::largest_block_bytes(plan, ops_->weight_format(), types), least), std::size_t{4096});
     return ShardLayout::make(plan, ops_->weight_format(), types, page);
