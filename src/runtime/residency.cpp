@@ -96,9 +96,11 @@ void StepPages::wait_for_all(Stream& compute) {
   for (PageUse use = 0; use < residency_.layouts_[step_.model]->uses.size(); ++use) compute.wait(*fetched(use).ready);
 }
 
+// A pass that wants no outputs need not have waited for the head's pages, so to be at rest is not to be there.
 ResidentPage StepPages::acquire(PageUse use) {
   const ResidentPage page = fetched(use);
-  return at_rest_ ? ResidentPage{page.data, nullptr} : page;
+  const bool is_there = held_ || (at_rest_ && page.ready->query());
+  return is_there ? ResidentPage{page.data, nullptr} : page;
 }
 
 ResidentPage StepPages::fetched(PageUse use) const {

@@ -76,14 +76,13 @@ class StepPages : public PageSource {
     if (!held_) residency_.released({step_.id, use});
   }
   bool group_by_group() const override { return refilled_; }
-  // Every page is where the model's last pass, which has waited for all of them, found it, and this step fetches into
-  // none of their frames. Then the pass is given no events, waits for no page, and may be called more than once
-  // (Stream::run_capturable).
+  // Every page is where the model's last pass found it, and this step fetches into none of their frames. Then pages
+  // that are there have no events, and the pass may be called more than once (Stream::run_capturable).
   bool at_rest() const override { return at_rest_; }
   // What `compute` is given next finds every page there. Requires at_rest().
   void wait_for_all(Stream& compute);
-  // From here on uses are released by end() alone: work that is called before it is launched (Stream::run_capturable)
-  // would release them too early. Requires at_rest().
+  // From here on uses are released by end() alone, since work that is called before it is launched
+  // (Stream::run_capturable) would release them too early, and no page has an event. Requires wait_for_all().
   void hold_until_end() { held_ = true; }
   // All work of the step is on the compute stream: releases its last uses.
   void end() { residency_.released({step_.id, ReleasePoint::kEnd}); }
