@@ -12,14 +12,17 @@ namespace computron::kernels {
 namespace {
 
 void run_values(GemmKernel kernel, DType values, const PanelCall& call) {
-  if (kernel == GemmKernel::kAmx) return gemm_amx(call);
+  static const bool byte_permutes = __builtin_cpu_supports("avx512vbmi");
+  if (kernel == GemmKernel::kAmx) {
+    if (call.expansion != nullptr && byte_permutes && gemm_codes_as_amx(call)) return;
+    return gemm_amx(call);
+  }
   const bool wide = kernel == GemmKernel::kAvx512;
   const bool few_codes = call.expansion != nullptr && call.rows <= kMostCodesRows;
   if (wide && few_codes && values == DType::kF32) return gemm_codes_f32_avx512(call);
   if (values == DType::kF32) return wide ? gemm_f32_avx512(call) : gemm_f32_avx2(call);
   if (values == DType::kF16) return wide ? gemm_f16_avx512(call) : gemm_f16_avx2(call);
   ensure(wide, "bfloat16 weights on a processor that cannot multiply them");
-  static const bool byte_permutes = __builtin_cpu_supports("avx512vbmi");
   if (byte_permutes && few_codes) return gemm_codes_bf16_avx512(call);
   gemm_bf16_avx512(call);
 }

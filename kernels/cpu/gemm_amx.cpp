@@ -146,4 +146,10 @@ void gemm_amx(const PanelCall& call) {
   _tile_release();  // idle tiles make context switches dearer
 }
 
+void gemm_amx_block(const PanelCall& call, const std::byte* block, float* tile) {
+  configure(call.rows);
+  Block(call, block, tile).multiply_few();
+  _tile_release();
+}
+
 }  // namespace computron::kernels

@@ -12,5 +12,7 @@ namespace computron::kernels {
 
 // x: bfloat16; weight: of that or expanded to it. Denormals count as zero.
 void gemm_amx(const PanelCall& call);
+// Of one block of 64 rows of the weight, into its part of the tile; at most 16 rows of x.
+void gemm_amx_block(const PanelCall& call, const std::byte* block, float* tile);
 
 }  // namespace computron::kernels

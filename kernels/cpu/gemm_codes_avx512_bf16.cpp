@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "kernels/cpu/expand512.h"
+#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_codes.h"
 
 namespace computron::kernels {
@@ -299,6 +300,117 @@ class CodesGemm {
   std::size_t row_words_;
 };
 
+// ---- The same in AMX's order of sums
+
+constexpr int kTileDepth = 32;  // k of a tile
+
+// Subnormal numbers count as zero while it lives, as in AMX.
+class FlushesSubnormals {
+ public:
+  FlushesSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushesSubnormals() { _mm_setcsr(before_); }
+  FlushesSubnormals(const FlushesSubnormals&) = delete;
+  FlushesSubnormals& operator=(const FlushesSubnormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+// TDPBF16PS (Intel's Software Developer's Manual, "TDPBF16PS") sums the products of a tile's even k, each added to
+// those before, and likewise those of its odd k; their sum is added to what was there. Products of two bfloat16 are
+// exact in float32, so fused multiply-adds have its bits.
+template <class Code>
+class TiledCodesGemm {
+ public:
+  TiledCodesGemm(const PanelCall& call, I table)
+      : call_(call), e_(*call.expansion), table_(table), row_words_(static_cast<std::size_t>(call.depth) / 2) {}
+
+  void run() const {
+    const std::byte* block = call_.weight;
+    for (int n = 0; n < call_.columns; n += kRowBlock, block += e_.layout.block_bytes()) {
+      float* const tile = call_.tile + n;
+      bool safe = false;
+      {
+        const FlushesSubnormals flushes;
+        safe = multiply_rows<1>(block, tile);
+      }
+      if (!safe) gemm_amx_block(call_, block, tile);
+    }
+  }
+
+ private:
+  // One row meets all parts of a block at once, more two of them and then the others, for want of registers.
+  template <int kRows>
+  bool multiply_rows(const std::byte* block, float* tile) const {
+    if constexpr (kRows < kMostCodesRowsAsAmx) {
+      if (call_.rows > kRows) return multiply_rows<kRows + 1>(block, tile);
+    }
+    if constexpr (kRows == 1) {
+      return multiply<kRows, 0, 1, 2, 3>(block, tile);
+    } else {
+      return multiply<kRows, Code::kHalves[0][0], Code::kHalves[0][1]>(block, tile) &&
+             multiply<kRows, Code::kHalves[1][0], Code::kHalves[1][1]>(block, tile);
+    }
+  }
+
+  // False: the scales are for gemm_amx().
+  template <int kRows, int... kPart>
+  bool multiply(const std::byte* block, float* tile) const {
+    constexpr int kParts = sizeof...(kPart), kPlace[] = {kPart...};
+    V sums[kRows][kParts] = {};
+    ScaleLoader<Code> loader(e_);
+    const std::byte* p = block + e_.layout.factors_bytes;
+    for (int k = 0, next; k < call_.depth; k = next) {
+      next = std::min(k + e_.layout.group, call_.depth);
+      Scales scales;
+      loader.load(block, p, scales);
+      p += kRowBlock * e_.layout.scale_bytes;
+      for (; k < next; k += kTileDepth, p += kTileDepth / 2 * Code::kPairBytes) {
+        add_tile<kRows, kPart...>(p, reinterpret_cast<const std::uint32_t*>(call_.x) + k / 2, scales, sums);
+      }
+    }
+    if (!loader.all_safe()) return false;
+    for (int m = 0; m < kRows; ++m) {
+      for (int v = 0; v < kParts; ++v) {
+        _mm512_storeu_ps(tile + static_cast<std::size_t>(m) * call_.columns + 16 * kPlace[v], sums[m][v]);
+      }
+    }
+    return true;
+  }
+
+  template <int kRows, int... kPart>
+  __attribute__((always_inline)) void add_tile(const std::byte* codes, const std::uint32_t* x, const Scales& scales,
+                                               V (&sums)[kRows][sizeof...(kPart)]) const {
+    constexpr int kParts = sizeof...(kPart);
+    const int ahead = call_.blocking.codes_ahead_bytes;
+    V even[kRows][kParts] = {}, odd[kRows][kParts] = {};
+    for (int pair = 0; pair < kTileDepth / 2; ++pair, codes += Code::kPairBytes) {
+      for (int b = 0; b < Code::kPairBytes; b += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(codes + ahead + b), _MM_HINT_T0);
+      }
+      const Code code(codes, table_);
+      const I values[] = {reinterpret_cast<I>(code.template part<kPart>(scales))...};
+      for (int m = 0; m < kRows; ++m) {
+        const I both = _mm512_set1_epi32(static_cast<int>(x[m * row_words_ + static_cast<std::size_t>(pair)]));
+        for (int v = 0; v < kParts; ++v) {
+          even[m][v] = _mm512_fmadd_ps(lower(values[v]), lower(both), even[m][v]);
+          odd[m][v] = _mm512_fmadd_ps(upper(values[v]), upper(both), odd[m][v]);
+        }
+      }
+    }
+    for (int m = 0; m < kRows; ++m) {
+      for (int v = 0; v < kParts; ++v) sums[m][v] = _mm512_add_ps(sums[m][v], _mm512_add_ps(even[m][v], odd[m][v]));
+    }
+  }
+  static V lower(I pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+  static V upper(I pairs) { return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536))); }
+
+  const PanelCall& call_;
+  const Expansion& e_;
+  I table_;
+  std::size_t row_words_;
+};
+
 // Whether no sum can be subnormal. Subnormal sums become zeros of their sign, and only to a sum of -0 a weight of -0 is
 // not the same as one of 0, which multiplication by dot products makes of it. Elements of x are 0, or subnormal and
 // count as 0, or at least 2^-80, and then multiples of 2^-87. Weights are multiples of 2^-39 where scales are at least
@@ -314,19 +426,41 @@ bool far_from_subnormal(const PanelCall& call) {
   return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16(kLeast - kLeastNormal)) == 0;
 }
 
-}  // namespace
-
-void gemm_codes_bf16_avx512(const PanelCall& call) {
+// body(table, the Code that multiplies call's codes).
+template <class Body>
+void with_codes(const PanelCall& call, Body&& body) {
+  const auto with = [&]<class Code>(Code* code, I table) { body(table, code); };
   const WeightType& type = call.expansion->type;
-  if (type.codes == DType::kInt8) return CodesGemm<Int8Codes>(call, I{}).run();
+  if (type.codes == DType::kInt8) return with(static_cast<Int8Codes*>(nullptr), I{});
   const bool bf16_scales = type.scales == DType::kBF16 || type.scales == DType::kE8M0;
   const bool by_dots = bf16_scales && far_from_subnormal(call);
   if (type.codes == DType::kFp8) {
-    return by_dots ? CodesGemm<Fp8Codes<true>>(call, I{}).run() : CodesGemm<Fp8Codes<false>>(call, I{}).run();
+    return by_dots ? with(static_cast<Fp8Codes<true>*>(nullptr), I{})
+                   : with(static_cast<Fp8Codes<false>*>(nullptr), I{});
   }
   const I table =
       table_of(type.codes == DType::kInt4 ? Expand512::TwosComplement::values() : Expand512::E2M1::values());
-  by_dots ? CodesGemm<NibbleCodes<true>>(call, table).run() : CodesGemm<NibbleCodes<false>>(call, table).run();
+  by_dots ? with(static_cast<NibbleCodes<true>*>(nullptr), table)
+          : with(static_cast<NibbleCodes<false>*>(nullptr), table);
+}
+
+}  // namespace
+
+void gemm_codes_bf16_avx512(const PanelCall& call) {
+  with_codes(call, [&]<class Code>(I table, Code*) { CodesGemm<Code>(call, table).run(); });
+}
+
+bool gemm_codes_as_amx(const PanelCall& call) {
+  const int group = call.expansion->layout.group;
+  if (call.rows > kMostCodesRowsAsAmx || (group % kTileDepth != 0 && group < call.depth)) return false;
+  bool done = false;
+  with_codes(call, [&]<class Code>(I table, Code*) {
+    if constexpr (Code::kPairBytes == 128) {
+      TiledCodesGemm<Code>(call, table).run();
+      done = true;
+    }
+  });
+  return done;
 }
 
 }  // namespace computron::kernels
