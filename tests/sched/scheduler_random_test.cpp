@@ -34,6 +34,8 @@ class RandomJob {
         random_(seed * 7919 + 1),
         model_list_(make_models()) {
     options_.max_batch_tokens = from(1, one_in(3) ? 8 : 100);
+    // With a token a step models that lose their caches to each other get on by one token at a time, and hardly.
+    if (adapters_) options_.max_batch_tokens = from(4, one_in(3) ? 12 : 100);
     options_.max_seqs = from(1, one_in(3) ? 2 : 10);
     options_.steps_in_flight = from(1, 5);
     options_.frames = smallest_pool() + (one_in(4) ? 0 : from(0, 30));
@@ -286,10 +288,10 @@ TEST(SchedulerRandom, EveryRuleHoldsWhereModelsHavePagesInCommon) {
 TEST(SchedulerRandom, EveryRuleHoldsWhereAdaptersRideAlong) {
   const Reached all = reached_by(7000, 7800, Kind::kAdapters);
   EXPECT_GT(all.riders, 10000u);
-  EXPECT_GT(all.swaps, 1000u);
+  EXPECT_GT(all.swaps, 3000u);
   EXPECT_GT(all.prefix_hits, 200u);
-  EXPECT_GT(all.preemptions, 10u);
-  EXPECT_GT(all.offloads, 10u);
+  EXPECT_GT(all.preemptions, 50u);
+  EXPECT_GT(all.offloads, 200u);
 }
 
 // Sequences are preempted again and again, for more were admitted than can grow to their ends together.
