@@ -20,7 +20,7 @@ struct Case {
 };
 
 // OPT has biases, and an activation behind a product that some rows' adapters change and others' do not.
-const TinyModel kBase{.layers = 3, .heads = 4, .head_dim = 16, .ffn = 160, .vocab = 300, .max_positions = 128};
+const TinyModel kBase{.layers = 3, .heads = 8, .head_dim = 8, .ffn = 128, .vocab = 300, .max_positions = 128};
 constexpr int kAdapters = 5;
 
 class ServeRiders : public ::testing::TestWithParam<Case> {

@@ -106,9 +106,10 @@ TEST(RidersOfAPipeline, JoinThoseThatAreInFlight) {
   SchedulerOptions options = kWide;
   options.steps_in_flight = 2;
   Driver driver(model_list, options, "balanced");
+  for (ModelId model = 1; model < 3; ++model) driver.submit(asks(model, model, 5, 1));  // their pages are there then
   driver.submit(asks(0, 0, 5, 100));
-  driver.submit(asks(1, 1, 5, 100, 0.02), 0.02);
-  driver.submit(asks(2, 2, 5, 100, 0.04), 0.04);
+  driver.submit(asks(3, 1, 5, 100, 0.0405), 0.0405);  // a pass takes somewhat more than a millisecond
+  driver.submit(asks(4, 2, 5, 100, 0.0607), 0.0607);
   run_through(driver);
   std::size_t whole = 0;
   for (const auto& models : models_of_passes(driver)) whole += models.size() == 3;
