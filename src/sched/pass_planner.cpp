@@ -138,7 +138,20 @@ int PassPlanner::passes_in_flight(ModelId model) const {
 // Whether as many passes of the model are in flight as there are stages, and the sequences that are left are no whole
 // micro-batch: they wait for others to come back, else micro-batches would fall apart into ever smaller ones.
 bool PassPlanner::waits_for_micro_batch(ModelId model, const PassPlan& pass) const {
-  return !pass.full && std::cmp_greater_equal(passes_in_flight(model), state_.stages());
+  if (std::cmp_less(passes_in_flight(model), state_.stages())) return false;
+  if (state_.families[model] == SchedulerState::kAlone) return !pass.full;
+  return pass.rows < state_.options.max_batch_tokens && !is_whole_micro_batch(model);
+}
+
+// Of those of the family that a pass could take and those in flight, a p-th is not in flight.
+bool PassPlanner::is_whole_micro_batch(ModelId model) const {
+  std::size_t ready = 0, in_flight = 0;
+  visit_family(model, [&](ModelId other) {
+    const ModelWork& work = state_.work[other];
+    in_flight += work.in_flight();
+    if (!state_.misses_pages(other)) ready += work.ready() + work.to_admit();
+  });
+  return ready * state_.stages() >= ready + in_flight;
 }
 
 // --- Riders -----------------------------------------------------------------------------------------------------
@@ -149,20 +162,14 @@ std::vector<ModelId> PassPlanner::other_leads(double now_s) const {
   if (order.size() < 2 || !state_.agenda.policy().continuous_batching()) return {};
   const ModelId first = order.front();
   if (state_.families[first] == SchedulerState::kAlone || state_.work[first].any_ready()) return {};
+  if (std::cmp_greater_equal(passes_in_flight(first), state_.stages()) && !is_whole_micro_batch(first)) return {};
   std::vector<ModelId> leads;
-  std::size_t ready = 0, all = 0;
   for (const ModelId model : order.models().subspan(1)) {
-    if (!state_.may_share_pass(first, model)) continue;
     const ModelWork& work = state_.work[model];
-    const std::size_t of_model = work.ready() + work.to_admit();
-    all += of_model + work.in_flight();
-    if (of_model == 0 || !prefetcher_.is_ready(model, now_s)) continue;
-    ready += of_model;
-    leads.push_back(model);
+    const bool any = work.any_ready() || work.to_admit() > 0;
+    if (any && state_.may_share_pass(first, model) && prefetcher_.is_ready(model, now_s)) leads.push_back(model);
   }
-  all += state_.work[first].in_flight();
-  const bool whole = ready * state_.stages() >= all;
-  return whole || std::cmp_less(passes_in_flight(first), state_.stages()) ? leads : std::vector<ModelId>();
+  return leads;
 }
 
 std::vector<ModelId> PassPlanner::riders(ModelId lead, double now_s) const {

@@ -61,6 +61,7 @@ class PassPlanner {
   int prompt_tokens(ModelId model) const;
   int passes_in_flight(ModelId model) const;
   bool waits_for_micro_batch(ModelId model, const PassPlan& pass) const;
+  bool is_whole_micro_batch(ModelId model) const;
 
   SchedulerState& state_;
   const CacheAllocator& caches_;
