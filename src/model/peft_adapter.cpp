@@ -118,16 +118,16 @@ class PeftAdapter::Reading {
     ++adapter_.modules_;
   }
 
-  // What adapter_config.json names and the file does not have would be computed as the base has it. Experts are modules
-  // in some versions of transformers and parts of one tensor in others, which have no adapter then.
+  // What target_modules names and the file does not have would be computed as the base has it: such a file is not
+  // whole. Experts are modules in some versions of transformers and parts of one tensor in others, which have no
+  // adapter then. Of modules_to_save PEFT itself passes over those that the model does not have, under names that
+  // change with versions of transformers, so they say nothing.
   void check_left_out(const TensorSpec& spec, const SourceTensor& source) {
     const std::string module = source.name.substr(0, source.name.rfind('.'));
-    if (spec.name.find(".experts.") != std::string::npos || find(source.name) != nullptr) return;
-    if (config_.saves_whole(module)) {
-      differences_.add(fmt::format("'{}': missing, but modules_to_save has it", printable(source.name)));
-    } else if (takes_adapter(spec) && config_.targets(module) && !used_.contains(a_of(module))) {
-      differences_.add(fmt::format("'{}': missing, but target_modules has it", printable(a_of(module))));
-    }
+    const bool left_out = takes_adapter(spec) && spec.name.find(".experts.") == std::string::npos &&
+                          find(source.name) == nullptr && !used_.contains(a_of(module)) && config_.targets(module);
+    if (!left_out) return;
+    differences_.add(fmt::format("'{}': missing, but target_modules has it", printable(a_of(module))));
   }
 
   // A tensor that was trained, and saved, whole.

@@ -183,7 +183,6 @@ PeftConfig::PeftConfig(const std::string& text) {
   };
   read("rank_pattern", rank, ranks_);
   read("alpha_pattern", positive, alphas_);
-  saved_ = names_of(json, "modules_to_save");
   targets_ = names_of(json, "target_modules");
   for (const char* some : {"exclude_modules", "layers_to_transform"}) {
     if (switches_on(json.value(some, ordered_json()))) targets_.clear();
@@ -203,8 +202,6 @@ std::size_t PeftConfig::rank_of(const std::string& module) const {
 }
 
 bool PeftConfig::targets(const std::string& module) const { return names(targets_, module); }
-
-bool PeftConfig::saves_whole(const std::string& module) const { return names(saved_, module); }
 
 float PeftConfig::scale_of(const std::string& module) const {
   const double alpha = value_of(alphas_, module, alpha_), rank = value_of(ranks_, module, rank_);

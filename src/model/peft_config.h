@@ -23,8 +23,6 @@ class PeftConfig {
   // Whether the adapter changes the module, as far as target_modules, a list of names, says for certain: false where it
   // is an expression, or other keys leave some of its modules out.
   bool targets(const std::string& module) const;
-  // Whether modules_to_save names the module.
-  bool saves_whole(const std::string& module) const;
 
  private:
   struct Pattern;
@@ -33,8 +31,8 @@ class PeftConfig {
 
   double rank_ = 8, alpha_ = 8;
   bool rank_stabilized_ = false;
-  std::vector<Pattern> ranks_, alphas_;       // in the order of the file
-  std::vector<std::string> targets_, saved_;  // ends of modules' names
+  std::vector<Pattern> ranks_, alphas_;  // in the order of the file
+  std::vector<std::string> targets_;     // ends of modules' names
 };
 
 }  // namespace computron

@@ -78,14 +78,12 @@ TEST(PeftConfig, RefusesByNameWhatItDoesNotCompute) {
 
 // As PEFT: a whole name, or the end of one behind a dot. An expression, or another key, may leave modules out.
 TEST(PeftConfig, KnowsTheModulesThatAListNames) {
-  const PeftConfig named(config(R"(, "modules_to_save": ["lm_head"])", R"(["q_proj", "mlp.up"])"));
+  const PeftConfig named(config("", R"(["q_proj", "mlp.up"])"));
   EXPECT_TRUE(named.targets("model.layers.3.self_attn.q_proj"));
   EXPECT_TRUE(named.targets("q_proj"));
   EXPECT_TRUE(named.targets("layers.1.mlp.up"));
   EXPECT_FALSE(named.targets("layers.1.eq_proj"));
   EXPECT_FALSE(named.targets("layers.1.up"));
-  EXPECT_TRUE(named.saves_whole("lm_head"));
-  EXPECT_FALSE(named.saves_whole("q_proj"));
   EXPECT_FALSE(PeftConfig(config("", R"(".*q_proj")")).targets("q_proj"));
   EXPECT_FALSE(PeftConfig(config(R"(, "layers_to_transform": [1])")).targets("q_proj"));
   EXPECT_FALSE(PeftConfig(config(R"(, "exclude_modules": ["a"])")).targets("q_proj"));
@@ -202,13 +200,11 @@ TEST_F(PeftAdapterTest, RefusesByNameWhatTheBaseHasNot) {
 
 // Which would be computed as the base has it.
 TEST_F(PeftAdapterTest, RefusesAFileWithoutAModuleThatItsConfigurationNames) {
-  set_config(config(R"(, "modules_to_save": ["norm", "score"])", R"(["q_proj", "k_proj", "w7"])"));
+  set_config(config("", R"(["q_proj", "k_proj", "w7"])"));
   add_lora("model.layers.0.self_attn.k_proj", 4, 8);
   EXPECT_THAT(refusal(),
               AllOf(HasSubstr("layers.0.self_attn.q_proj.lora_A.weight': missing, but target_modules has it"),
-                    HasSubstr("norm.weight': missing, but modules_to_save has it"), Not(HasSubstr("k_proj")),
-                    Not(HasSubstr("v_proj"))));
-  add("model.norm.weight", {8});
+                    Not(HasSubstr("k_proj")), Not(HasSubstr("v_proj"))));
   add("model.layers.0.self_attn.q_proj.weight", {8, 8});  // saved whole
   EXPECT_EQ(refusal(), "");
 }

@@ -305,7 +305,7 @@ TEST(Metrics, ListsStandInALineAndTextsAsTheyAre) {
   add(metrics, completion_of(0, 2, 1));
   const std::string text = metrics.to_json(info());
   EXPECT_THAT(text, HasSubstr("\"percentiles\": [2.0, 2.0, "));
-  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 150);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 155);
   EXPECT_TRUE(json::parse(text)["models"].contains(odd)) << text;
 }
 

@@ -46,7 +46,8 @@ void write_tiny_checkpoint(const std::string& path, const TinyModel& model, cons
 struct RandomAdapter {
   std::size_t rank = 4;
   std::uint64_t seed = 1;
-  std::function<bool(const std::string&)> changes = [](const std::string&) { return true; };  // weights, by name
+  // Weights, by name.
+  std::function<bool(const std::string&)> changes = [](const std::string& name) { return name.starts_with("layers."); };
   std::function<bool(const std::string&)> replaces = {};  // tensors, by name, that it has whole
   DType whole = DType::kF32;
 };
